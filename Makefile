@@ -1,0 +1,18 @@
+# vgpu: one NVIDIA GPU, several containers. `make help` lists what there is; the rules are in make/.
+
+CARGO   ?= cargo
+TARGET  := $(or $(CARGO_TARGET_DIR),target)
+RELEASE := $(TARGET)/release
+DIST    := $(TARGET)/dist
+
+.DEFAULT_GOAL := help
+.PHONY: help
+help: ## this list
+	@echo "make TARGET, where TARGET is one of:"
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+include make/build.mk
+include make/test.mk
+include make/demo.mk
+include make/install.mk
+-include make/gpu-bundle.mk

@@ -1,0 +1,220 @@
+//! The command line: what was asked, and the help text.
+//!
+//! Reads the arguments and nothing else; what a step does with its options is in [`crate::steps`].
+
+use crate::steps;
+
+/// What the command line asks for.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Command {
+    /// Print the help.
+    Help,
+    /// Print the names of the steps.
+    List,
+    /// Run the steps and write the document.
+    Probe(Options),
+    /// Run one step in this process (the probe starts itself so).
+    Step { name: String, options: Options },
+    /// Play a part in a step of several processes (a step starts the probe so).
+    Worker { role: String, rest: Vec<String>, options: Options },
+    /// Time one kind of call, for comparisons with and without a preloaded library.
+    Bench(Bench),
+}
+
+/// How the probe is to run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Fewer repetitions and shorter kernels.
+    pub quick: bool,
+    /// The CUDA ordinal that is measured.
+    pub device: i32,
+    /// Where the document goes; absent: standard output.
+    pub out: Option<String>,
+    /// The steps that run; empty: all.
+    pub only: Vec<String>,
+    /// Seconds for all steps together.
+    pub budget_s: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { quick: false, device: 0, out: None, only: Vec::new(), budget_s: 240 }
+    }
+}
+
+/// One timing run of one kind of call.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Bench {
+    /// Which calls: one of [`crate::bench::KINDS`].
+    pub kind: String,
+    /// Batches that are timed.
+    pub batches: usize,
+    /// Calls in a batch.
+    pub batch: usize,
+    /// Microseconds between two batches.
+    pub pause_us: u64,
+    /// Kernels of how many nanoseconds (kind `spin`).
+    pub kernel_ns: u64,
+    /// For how many seconds (kind `spin`).
+    pub seconds: f64,
+    /// The CUDA ordinal.
+    pub device: i32,
+}
+
+/// The text of `--help`.
+pub fn help() -> String {
+    let mut text = String::from(
+        "gpu-probe measures a GPU and its driver and writes what it found as JSON.\n\n\
+         Usage: gpu-probe [--out FILE] [--only STEP[,STEP...]] [--quick] [--device N] [--budget SECONDS]\n\
+         \x20      gpu-probe --list\n\
+         \x20      gpu-probe --bench KIND [--batches N] [--batch N] [--pause-us N] [--kernel-ns N] [--seconds S]\n\n\
+         --out FILE      write the document to FILE (default: standard output)\n\
+         --only STEPS    run these steps only\n\
+         --quick         fewer repetitions and shorter kernels\n\
+         --device N      CUDA ordinal to measure (default 0)\n\
+         --budget S      seconds for all steps together (default 240); what does not fit is reported as skipped\n\
+         --list          print the steps\n\
+         --bench KIND    time one kind of call in this process: launch, alloc, meminfo, dlsym, spin\n\n\
+         Exit code: 0 when every step gave its result, 1 when one did not, 2 for a wrong command line.\n\n\
+         Steps:\n",
+    );
+    for step in steps::ALL {
+        text.push_str(&format!("  {:<18} {}\n", step.name, step.about));
+    }
+    text
+}
+
+/// Reads the command line.
+///
+/// # Errors
+/// A sentence that names the argument which was not understood.
+pub fn parse(arguments: &[String]) -> Result<Command, String> {
+    let mut options = Options::default();
+    let mut bench = Bench {
+        kind: String::new(),
+        batches: 200,
+        batch: 50,
+        pause_us: 1000,
+        kernel_ns: 1_000_000,
+        seconds: 10.0,
+        device: 0,
+    };
+    let mut step = None;
+    let mut worker: Option<String> = None;
+    let mut rest = Vec::new();
+    let mut list = false;
+    let mut at = arguments.iter();
+    while let Some(argument) = at.next() {
+        let mut value = |name: &str| at.next().cloned().ok_or_else(|| format!("{name} needs a value"));
+        match argument.as_str() {
+            "--help" | "-h" => return Ok(Command::Help),
+            "--list" => list = true,
+            "--quick" => options.quick = true,
+            "--out" => options.out = Some(value("--out")?),
+            "--only" => {
+                for name in value("--only")?.split(',').filter(|name| !name.is_empty()) {
+                    known(name)?;
+                    options.only.push(name.to_owned());
+                }
+            }
+            "--device" => options.device = number("--device", &value("--device")?)?,
+            "--budget" => options.budget_s = number("--budget", &value("--budget")?)?,
+            "--step" => step = Some(value("--step")?),
+            "--worker" => worker = Some(value("--worker")?),
+            "--bench" => bench.kind = value("--bench")?,
+            "--batches" => bench.batches = number("--batches", &value("--batches")?)?,
+            "--batch" => bench.batch = number("--batch", &value("--batch")?)?,
+            "--pause-us" => bench.pause_us = number("--pause-us", &value("--pause-us")?)?,
+            "--kernel-ns" => bench.kernel_ns = number("--kernel-ns", &value("--kernel-ns")?)?,
+            "--seconds" => bench.seconds = number("--seconds", &value("--seconds")?)?,
+            other if worker.is_some() && !other.starts_with('-') => rest.push(other.to_owned()),
+            other => return Err(format!("{other} is not an option")),
+        }
+    }
+    if list {
+        return Ok(Command::List);
+    }
+    if let Some(name) = step {
+        known(&name)?;
+        return Ok(Command::Step { name, options });
+    }
+    if let Some(role) = worker {
+        return Ok(Command::Worker { role, rest, options });
+    }
+    if !bench.kind.is_empty() {
+        if !crate::bench::KINDS.contains(&bench.kind.as_str()) {
+            return Err(format!("--bench {} is not one of {}", bench.kind, crate::bench::KINDS.join(", ")));
+        }
+        if bench.batch == 0 || bench.batches == 0 {
+            return Err("--batch and --batches must be at least 1".to_owned());
+        }
+        bench.device = options.device;
+        return Ok(Command::Bench(bench));
+    }
+    Ok(Command::Probe(options))
+}
+
+fn known(name: &str) -> Result<(), String> {
+    if steps::ALL.iter().any(|step| step.name == name) {
+        return Ok(());
+    }
+    Err(format!("{name} is not a step (--list prints them)"))
+}
+
+fn number<T: std::str::FromStr>(name: &str, text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| format!("{name} {text}: not a number in range"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(line: &str) -> Result<Command, String> {
+        parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn no_argument_means_every_step() {
+        assert_eq!(read(""), Ok(Command::Probe(Options::default())));
+    }
+
+    #[test]
+    fn only_takes_a_list_and_refuses_an_unknown_step() {
+        let Ok(Command::Probe(options)) = read("--only device,capture --quick --device 2") else {
+            panic!("not a probe")
+        };
+        assert_eq!(options.only, ["device", "capture"]);
+        assert!(options.quick);
+        assert_eq!(options.device, 2);
+        assert!(read("--only device,nonsense").unwrap_err().contains("nonsense"));
+    }
+
+    #[test]
+    fn a_missing_value_and_a_wrong_number_are_named() {
+        assert_eq!(read("--out").unwrap_err(), "--out needs a value");
+        assert!(read("--device two").unwrap_err().contains("--device two"));
+        assert!(read("--bench launch --batch 0").is_err());
+        assert!(read("--bench juggling").unwrap_err().contains("juggling"));
+        assert!(read("--wat").unwrap_err().contains("--wat"));
+    }
+
+    #[test]
+    fn a_worker_keeps_its_own_arguments() {
+        assert_eq!(
+            read("--worker slices 1 32 5000"),
+            Ok(Command::Worker {
+                role: "slices".into(),
+                rest: vec!["1".into(), "32".into(), "5000".into()],
+                options: Options::default()
+            })
+        );
+    }
+
+    #[test]
+    fn the_help_names_every_step() {
+        let help = help();
+        for step in steps::ALL {
+            assert!(help.contains(step.name), "{} is missing", step.name);
+        }
+    }
+}

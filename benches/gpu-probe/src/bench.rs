@@ -1,0 +1,85 @@
+//! `--bench`: one kind of call timed in this process, for comparisons with and without a preloaded library.
+//!
+//! Prints one JSON object. Who compares, and over how many processes, is the caller's business (benches/hardware).
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::args::Bench;
+use crate::driver::Driver;
+use crate::gpu::{Gpu, flags};
+use crate::kernels::Kernels;
+use crate::stats::{count, float, summary};
+use crate::steps::per_call;
+
+/// What `--bench` can time.
+pub const KINDS: &[&str] = &["launch", "alloc", "meminfo", "dlsym", "spin"];
+
+/// Runs the bench and prints its result.
+pub fn run(bench: &Bench) -> ExitCode {
+    match measure(bench) {
+        Ok(value) => {
+            println!("{value}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            println!("{}", json!({ "bench": bench.kind, "error": error }));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(bench: &Bench) -> Result<Value, String> {
+    let driver = Driver::load()?;
+    let gpu = Gpu::open(&driver, bench.device)?;
+    let value = match bench.kind.as_str() {
+        "spin" => spin(&gpu, bench)?,
+        kind => json!({ "unit": "ns a call", "times": summary(&times(&gpu, &driver, kind, bench)?) }),
+    };
+    let maps = std::fs::read_to_string("/proc/self/maps").map_err(|e| format!("/proc/self/maps: {e}"))?;
+    Ok(json!({ "bench": bench.kind, "libvgpu_mapped": maps.contains("/libvgpu.so"), "result": value }))
+}
+
+fn times(gpu: &Gpu<'_>, driver: &Driver, kind: &str, bench: &Bench) -> Result<Vec<f64>, String> {
+    let kernels = Kernels::load(gpu)?;
+    let stream = gpu.stream(flags::NON_BLOCKING)?;
+    gpu.warm(kernels.spin, 100_000_000)?;
+    let mut times = Vec::with_capacity(bench.batches);
+    for _ in 0..bench.batches {
+        let batch = match kind {
+            "launch" => per_call(1, bench.batch, || gpu.launch(kernels.null, 1, 1, stream, [])),
+            "alloc" => per_call(1, bench.batch, || gpu.alloc(4096).and_then(|pointer| gpu.free(pointer))),
+            "meminfo" => per_call(1, bench.batch, || gpu.mem_info().map(drop)),
+            "dlsym" => per_call(1, bench.batch, || {
+                std::hint::black_box(driver.export(c"cuModuleGetGlobal_v2"));
+                Ok(())
+            }),
+            other => return Err(format!("{other} is not a bench")),
+        };
+        times.extend(batch?);
+        gpu.stream_sync(stream).ok()?;
+        std::thread::sleep(Duration::from_micros(bench.pause_us));
+    }
+    Ok(times)
+}
+
+/// Kernels of a known length one after another, waited for after each batch; how busy the device was.
+fn spin(gpu: &Gpu<'_>, bench: &Bench) -> Result<Value, String> {
+    let kernels = Kernels::load(gpu)?;
+    let stream = gpu.stream(flags::NON_BLOCKING)?;
+    gpu.warm(kernels.spin, 50_000_000)?;
+    let begun = Instant::now();
+    let mut total = 0;
+    while begun.elapsed().as_secs_f64() < bench.seconds {
+        for _ in 0..bench.batch {
+            gpu.launch(kernels.spin, 1, 1, stream, [bench.kernel_ns])?;
+        }
+        gpu.stream_sync(stream).ok()?;
+        total += bench.batch;
+    }
+    let wall_ns = begun.elapsed().as_secs_f64() * 1e9;
+    let busy_ns = count(total) * float(bench.kernel_ns);
+    Ok(json!({ "kernels": total, "busy_ns": busy_ns, "wall_ns": wall_ns, "share": busy_ns / wall_ns }))
+}

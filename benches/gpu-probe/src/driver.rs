@@ -1,0 +1,265 @@
+//! The CUDA driver library, loaded at run time: typed functions by name, result codes with their names.
+//!
+//! No policy and no hooks here; the safe layer above is [`crate::gpu`]. A function that the library does not export
+//! is not an error until somebody calls it: the call then answers [`MISSING`].
+
+use std::ffi::{CStr, c_char, c_void};
+use std::fmt;
+
+use libloading::Library;
+
+/// The code of a call whose function the library does not export; no code of the driver is negative.
+pub const MISSING: i32 = -1;
+
+/// A handle of the driver (context, stream, event, module, function, graph).
+pub type Handle = *mut c_void;
+
+/// What a call answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub struct Code {
+    /// The exported name that was called.
+    pub call: &'static str,
+    /// The CUresult, or [`MISSING`].
+    pub value: i32,
+}
+
+impl Code {
+    /// Turns anything but success into a [`Failure`].
+    pub fn ok(self) -> Result<(), Failure> {
+        if self.value == 0 { Ok(()) } else { Err(Failure(self)) }
+    }
+}
+
+/// A call that did not succeed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Failure(pub Code);
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Code { call, value } = self.0;
+        match (value, code_name(value)) {
+            (MISSING, _) => write!(f, "{call} is not exported by this driver"),
+            (_, Some(name)) => write!(f, "{call} answered {value} ({name})"),
+            _ => write!(f, "{call} answered {value}"),
+        }
+    }
+}
+
+impl From<Failure> for String {
+    fn from(failure: Failure) -> Self {
+        failure.to_string()
+    }
+}
+
+/// The codes that a reader of a report meets most; the number is always printed beside the name.
+pub fn code_name(code: i32) -> Option<&'static str> {
+    Some(match code {
+        0 => "success",
+        1 => "invalid value",
+        2 => "out of memory",
+        3 => "not initialized",
+        100 => "no device",
+        101 => "invalid device",
+        201 => "invalid context",
+        209 => "no binary for this device",
+        218 => "invalid PTX",
+        222 => "unsupported PTX version",
+        400 => "invalid handle",
+        500 => "not found",
+        600 => "not ready",
+        700 => "illegal address",
+        719 => "launch failed",
+        800 => "not permitted",
+        801 => "not supported",
+        802 => "system not ready",
+        803 => "driver and library differ",
+        900 => "stream capture unsupported",
+        901 => "stream capture invalidated",
+        902 => "stream capture merge",
+        903 => "stream capture unmatched",
+        904 => "stream capture unjoined",
+        905 => "stream capture isolation",
+        906 => "stream capture implicit",
+        907 => "captured event",
+        908 => "stream capture wrong thread",
+        999 => "unknown",
+        _ => return None,
+    })
+}
+
+/// Which memory an allocation of the VMM interface is: `CUmemAllocationProp`.
+#[repr(C)]
+#[derive(Debug, Default, Clone, Copy)]
+pub struct AllocationProp {
+    /// 1: pinned.
+    pub kind: i32,
+    /// Handle types that may be exported: none.
+    pub handle_types: i32,
+    /// 1: a device.
+    pub location_kind: i32,
+    /// The device's ordinal.
+    pub location_id: i32,
+    /// Windows only.
+    pub security: u64,
+    /// Compression and usage: none.
+    pub flags: [u8; 8],
+}
+
+macro_rules! driver {
+    ($( $field:ident = $symbol:literal ( $($arg:ident : $ty:ty),* ); )*) => {
+        /// The driver library with the functions that the probe calls.
+        pub struct Driver {
+            library: Library,
+            $( $field: Option<unsafe extern "C" fn($($ty),*) -> i32>, )*
+        }
+
+        impl Driver {
+            /// Loads `libcuda.so.1` as any program does.
+            ///
+            /// # Errors
+            /// The loader's own words.
+            pub fn load() -> Result<Self, String> {
+                // SAFETY: the driver library is made to be loaded so; its initialisers have no precondition.
+                let library = unsafe { Library::new("libcuda.so.1") }.map_err(|e| format!("libcuda.so.1: {e}"))?;
+                $(
+                    // SAFETY: the type is the one that the driver's interface gives this exported name.
+                    let $field = unsafe { library.get::<unsafe extern "C" fn($($ty),*) -> i32>(concat!($symbol, "\0").as_bytes()) }
+                        .ok().map(|symbol| *symbol);
+                )*
+                Ok(Self { library, $( $field, )* })
+            }
+
+            $(
+                #[doc = concat!("Calls `", $symbol, "`.")]
+                ///
+                /// # Safety
+                /// The arguments must be what the driver's interface asks for; pointers valid for the call.
+                #[allow(clippy::too_many_arguments, reason = "the driver's own signature")]
+                pub unsafe fn $field(&self, $($arg: $ty),*) -> Code {
+                    let value = match self.$field {
+                        // SAFETY: the caller keeps the interface's rules; the type is the exported function's.
+                        Some(call) => unsafe { call($($arg),*) },
+                        None => MISSING,
+                    };
+                    Code { call: $symbol, value }
+                }
+            )*
+        }
+    };
+}
+
+driver! {
+    init = "cuInit"(flags: u32);
+    driver_version = "cuDriverGetVersion"(version: *mut i32);
+    device_count = "cuDeviceGetCount"(count: *mut i32);
+    device_get = "cuDeviceGet"(device: *mut i32, ordinal: i32);
+    device_name = "cuDeviceGetName"(name: *mut c_char, len: i32, device: i32);
+    device_uuid = "cuDeviceGetUuid_v2"(uuid: *mut [u8; 16], device: i32);
+    device_total = "cuDeviceTotalMem_v2"(bytes: *mut usize, device: i32);
+    device_attribute = "cuDeviceGetAttribute"(value: *mut i32, attribute: i32, device: i32);
+    device_pci = "cuDeviceGetPCIBusId"(text: *mut c_char, len: i32, device: i32);
+    primary_retain = "cuDevicePrimaryCtxRetain"(context: *mut Handle, device: i32);
+    primary_release = "cuDevicePrimaryCtxRelease_v2"(device: i32);
+    context_create = "cuCtxCreate_v2"(context: *mut Handle, flags: u32, device: i32);
+    context_destroy = "cuCtxDestroy_v2"(context: Handle);
+    context_set = "cuCtxSetCurrent"(context: Handle);
+    context_get = "cuCtxGetCurrent"(context: *mut Handle);
+    context_device = "cuCtxGetDevice"(device: *mut i32);
+    context_sync = "cuCtxSynchronize"();
+    mem_info = "cuMemGetInfo_v2"(free: *mut usize, total: *mut usize);
+    mem_alloc = "cuMemAlloc_v2"(pointer: *mut u64, bytes: usize);
+    mem_free = "cuMemFree_v2"(pointer: u64);
+    mem_alloc_async = "cuMemAllocAsync"(pointer: *mut u64, bytes: usize, stream: Handle);
+    mem_free_async = "cuMemFreeAsync"(pointer: u64, stream: Handle);
+    mem_granularity = "cuMemGetAllocationGranularity"(bytes: *mut usize, prop: *const AllocationProp, option: i32);
+    mem_create = "cuMemCreate"(handle: *mut u64, bytes: usize, prop: *const AllocationProp, flags: u64);
+    mem_release = "cuMemRelease"(handle: u64);
+    memset8 = "cuMemsetD8_v2"(pointer: u64, value: u8, count: usize);
+    memset8_async = "cuMemsetD8Async"(pointer: u64, value: u8, count: usize, stream: Handle);
+    copy_to_host = "cuMemcpyDtoH_v2"(host: *mut c_void, device: u64, bytes: usize);
+    copy_to_device = "cuMemcpyHtoD_v2"(device: u64, host: *const c_void, bytes: usize);
+    pointer_attribute = "cuPointerGetAttribute"(data: *mut c_void, attribute: i32, pointer: u64);
+    module_load = "cuModuleLoadData"(module: *mut Handle, image: *const c_void);
+    module_unload = "cuModuleUnload"(module: Handle);
+    module_function = "cuModuleGetFunction"(function: *mut Handle, module: Handle, name: *const c_char);
+    launch = "cuLaunchKernel"(function: Handle, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32,
+        stream: Handle, params: *mut *mut c_void, extra: *mut *mut c_void);
+    stream_create = "cuStreamCreate"(stream: *mut Handle, flags: u32);
+    stream_destroy = "cuStreamDestroy_v2"(stream: Handle);
+    stream_query = "cuStreamQuery"(stream: Handle);
+    stream_sync = "cuStreamSynchronize"(stream: Handle);
+    stream_wait_event = "cuStreamWaitEvent"(stream: Handle, event: Handle, flags: u32);
+    capture_begin = "cuStreamBeginCapture_v2"(stream: Handle, mode: i32);
+    capture_end = "cuStreamEndCapture"(stream: Handle, graph: *mut Handle);
+    capture_status = "cuStreamIsCapturing"(stream: Handle, status: *mut i32);
+    capture_exchange = "cuThreadExchangeStreamCaptureMode"(mode: *mut i32);
+    graph_destroy = "cuGraphDestroy"(graph: Handle);
+    event_create = "cuEventCreate"(event: *mut Handle, flags: u32);
+    event_destroy = "cuEventDestroy_v2"(event: Handle);
+    event_record = "cuEventRecord"(event: Handle, stream: Handle);
+    event_query = "cuEventQuery"(event: Handle);
+    event_sync = "cuEventSynchronize"(event: Handle);
+    event_elapsed = "cuEventElapsedTime"(ms: *mut f32, start: Handle, end: Handle);
+    proc_address = "cuGetProcAddress"(symbol: *const c_char, function: *mut *mut c_void, version: i32, flags: u64);
+    proc_address_v2 = "cuGetProcAddress_v2"(symbol: *const c_char, function: *mut *mut c_void, version: i32, flags: u64,
+        status: *mut i32);
+}
+
+impl Driver {
+    /// The address of an exported name, if the library has it.
+    pub fn export(&self, name: &CStr) -> Option<usize> {
+        // SAFETY: the symbol is only looked at as an address, never called or read through.
+        let symbol = unsafe { self.library.get::<*const c_void>(name.to_bytes_with_nul()) }.ok()?;
+        Some((*symbol).addr())
+    }
+
+    /// The file that the library came from, and where it was mapped.
+    pub fn file(&self) -> Result<(String, usize), String> {
+        let address = self.export(c"cuInit").ok_or("cuInit is not exported")?;
+        located(address).ok_or_else(|| "the loader does not know the library's file".to_owned())
+    }
+}
+
+/// The file that holds `address`, and its load address.
+pub fn located(address: usize) -> Option<(String, usize)> {
+    // SAFETY: Dl_info is plain data; dladdr fills it for any address and reads nothing through it.
+    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: as above; `info` outlives the call.
+    let found = unsafe { libc::dladdr(std::ptr::without_provenance(address), &raw mut info) };
+    if found == 0 || info.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: dladdr succeeded, so dli_fname is the loader's own terminated string.
+    let name = unsafe { CStr::from_ptr(info.dli_fname) };
+    Some((name.to_string_lossy().into_owned(), info.dli_fbase.addr()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_names_call_code_and_meaning() {
+        assert_eq!(
+            Failure(Code { call: "cuMemAlloc_v2", value: 2 }).to_string(),
+            "cuMemAlloc_v2 answered 2 (out of memory)"
+        );
+        assert_eq!(Failure(Code { call: "cuFoo", value: 12345 }).to_string(), "cuFoo answered 12345");
+        assert!(Failure(Code { call: "cuFoo", value: MISSING }).to_string().contains("not exported"));
+    }
+
+    #[test]
+    fn the_allocation_property_has_the_interface_s_layout() {
+        assert_eq!(size_of::<AllocationProp>(), 32);
+        assert_eq!(std::mem::offset_of!(AllocationProp, location_id), 12);
+        assert_eq!(std::mem::offset_of!(AllocationProp, flags), 24);
+    }
+
+    #[test]
+    fn an_address_of_libc_is_located_in_a_file() {
+        let (file, base) = located((libc::getpid as *const ()).addr()).unwrap();
+        assert!(!file.is_empty());
+        assert!(base > 0);
+    }
+}

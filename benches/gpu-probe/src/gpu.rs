@@ -1,0 +1,319 @@
+//! A device with a context, through safe functions: what the steps work with.
+//!
+//! Each function is one call of the driver. Handles are plain: a step lives in a process of its own, and what it does
+//! not give back ends with it.
+
+use std::ffi::{CStr, c_void};
+
+use crate::driver::{AllocationProp, Code, Driver, Failure, Handle};
+use crate::nvml::until_nul;
+
+/// Streams and events that do not synchronise with the legacy stream, without timing and so on: flags of the driver.
+pub mod flags {
+    /// A stream apart from the legacy one.
+    pub const NON_BLOCKING: u32 = 1;
+    /// An event without a time.
+    pub const NO_TIMING: u32 = 2;
+}
+
+/// The legacy default stream.
+pub const LEGACY: Handle = std::ptr::null_mut();
+
+/// The calling thread's own default stream, by its reserved handle.
+pub fn per_thread() -> Handle {
+    std::ptr::without_provenance_mut(2)
+}
+
+/// A device whose primary context is current in this thread.
+pub struct Gpu<'d> {
+    pub driver: &'d Driver,
+    pub device: i32,
+    pub context: Handle,
+}
+
+/// Initialises the driver.
+pub fn init(driver: &Driver) -> Result<(), Failure> {
+    // SAFETY: a plain number.
+    unsafe { driver.init(0) }.ok()
+}
+
+/// The device of an ordinal.
+pub fn device(driver: &Driver, ordinal: i32) -> Result<i32, Failure> {
+    let mut device = 0;
+    // SAFETY: a place for one number.
+    unsafe { driver.device_get(&raw mut device, ordinal) }.ok()?;
+    Ok(device)
+}
+
+/// An attribute of a device by its number in the driver's interface.
+pub fn attribute(driver: &Driver, device: i32, attribute: i32) -> Result<i32, Failure> {
+    let mut value = 0;
+    // SAFETY: a place for one number.
+    unsafe { driver.device_attribute(&raw mut value, attribute, device) }.ok()?;
+    Ok(value)
+}
+
+/// A device's PCI address as text.
+pub fn pci(driver: &Driver, device: i32) -> Result<String, Failure> {
+    let mut text = [0_u8; 32];
+    // SAFETY: the buffer is as long as said.
+    unsafe { driver.device_pci(text.as_mut_ptr().cast(), 32, device) }.ok()?;
+    Ok(until_nul(&text))
+}
+
+impl<'d> Gpu<'d> {
+    /// Initialises the driver, retains the primary context as runtime programs do, and makes it current.
+    pub fn open(driver: &'d Driver, ordinal: i32) -> Result<Self, Failure> {
+        init(driver)?;
+        let device = device(driver, ordinal)?;
+        let gpu = Self { driver, device, context: Self::retain(driver, device)? };
+        gpu.make_current()?;
+        Ok(gpu)
+    }
+
+    /// Retains the primary context.
+    pub fn retain(driver: &Driver, device: i32) -> Result<Handle, Failure> {
+        let mut context = std::ptr::null_mut();
+        // SAFETY: a place for one handle.
+        unsafe { driver.primary_retain(&raw mut context, device) }.ok()?;
+        Ok(context)
+    }
+
+    /// Makes the context current in this thread.
+    pub fn make_current(&self) -> Result<(), Failure> {
+        // SAFETY: a context of this driver that is never destroyed while the step runs.
+        unsafe { self.driver.context_set(self.context) }.ok()
+    }
+
+    /// Waits for everything in the context.
+    pub fn sync(&self) -> Result<(), Failure> {
+        self.sync_code().ok()
+    }
+
+    /// Waits for everything in the context; the bare code.
+    pub fn sync_code(&self) -> Code {
+        // SAFETY: no argument.
+        unsafe { self.driver.context_sync() }
+    }
+
+    /// Free and total bytes.
+    pub fn mem_info(&self) -> Result<(u64, u64), Failure> {
+        let (mut free, mut total) = (0_usize, 0_usize);
+        // SAFETY: places for two numbers.
+        unsafe { self.driver.mem_info(&raw mut free, &raw mut total) }.ok()?;
+        Ok((free as u64, total as u64))
+    }
+
+    /// Allocates.
+    pub fn alloc(&self, bytes: usize) -> Result<u64, Failure> {
+        let mut pointer = 0;
+        // SAFETY: a place for one device address.
+        unsafe { self.driver.mem_alloc(&raw mut pointer, bytes) }.ok()?;
+        Ok(pointer)
+    }
+
+    /// Frees what [`Gpu::alloc`] gave.
+    pub fn free(&self, pointer: u64) -> Result<(), Failure> {
+        // SAFETY: a device address, not one of this process; a wrong one is an error code.
+        unsafe { self.driver.mem_free(pointer) }.ok()
+    }
+
+    /// Allocates in a stream's order from the device's pool.
+    pub fn alloc_async(&self, bytes: usize, stream: Handle) -> Result<u64, Failure> {
+        let mut pointer = 0;
+        // SAFETY: a place for one device address and a live stream.
+        unsafe { self.driver.mem_alloc_async(&raw mut pointer, bytes, stream) }.ok()?;
+        Ok(pointer)
+    }
+
+    /// Frees in a stream's order.
+    pub fn free_async(&self, pointer: u64, stream: Handle) -> Result<(), Failure> {
+        // SAFETY: a device address and a live stream.
+        unsafe { self.driver.mem_free_async(pointer, stream) }.ok()
+    }
+
+    /// The properties of an allocation of the VMM interface on this device.
+    pub fn vmm_prop(&self) -> AllocationProp {
+        AllocationProp { kind: 1, location_kind: 1, location_id: self.device, ..AllocationProp::default() }
+    }
+
+    /// The VMM interface's granularity: option 0 the least, 1 the recommended.
+    pub fn vmm_granularity(&self, option: i32) -> Result<u64, Failure> {
+        let mut bytes = 0_usize;
+        let prop = self.vmm_prop();
+        // SAFETY: a place for one number and a property of the interface's layout.
+        unsafe { self.driver.mem_granularity(&raw mut bytes, &raw const prop, option) }.ok()?;
+        Ok(bytes as u64)
+    }
+
+    /// Makes a physical allocation.
+    pub fn vmm_create(&self, bytes: usize) -> Result<u64, Failure> {
+        let mut handle = 0;
+        let prop = self.vmm_prop();
+        // SAFETY: as above.
+        unsafe { self.driver.mem_create(&raw mut handle, bytes, &raw const prop, 0) }.ok()?;
+        Ok(handle)
+    }
+
+    /// Gives a physical allocation back.
+    pub fn vmm_release(&self, handle: u64) -> Result<(), Failure> {
+        // SAFETY: a handle of `vmm_create`.
+        unsafe { self.driver.mem_release(handle) }.ok()
+    }
+
+    /// Fills device memory with zeros.
+    pub fn zero(&self, pointer: u64, bytes: usize) -> Result<(), Failure> {
+        // SAFETY: the callers give an allocation of their own and its size.
+        unsafe { self.driver.memset8(pointer, 0, bytes) }.ok()
+    }
+
+    /// Reads device memory.
+    pub fn read(&self, pointer: u64, words: usize) -> Result<Vec<u64>, Failure> {
+        let mut host = vec![0_u64; words];
+        // SAFETY: `host` has room for exactly these bytes.
+        unsafe { self.driver.copy_to_host(host.as_mut_ptr().cast(), pointer, words * 8) }.ok()?;
+        Ok(host)
+    }
+
+    /// Loads device code; `image` ends with a zero byte.
+    pub fn module(&self, image: &[u8]) -> Result<Handle, Failure> {
+        let mut module = std::ptr::null_mut();
+        // SAFETY: a place for one handle and a terminated text that outlives the call.
+        unsafe { self.driver.module_load(&raw mut module, image.as_ptr().cast()) }.ok()?;
+        Ok(module)
+    }
+
+    /// Finds a kernel in a module.
+    pub fn function(&self, module: Handle, name: &CStr) -> Result<Handle, Failure> {
+        let mut function = std::ptr::null_mut();
+        // SAFETY: a place for one handle, a live module, a terminated name.
+        unsafe { self.driver.module_function(&raw mut function, module, name.as_ptr()) }.ok()?;
+        Ok(function)
+    }
+
+    /// Launches a kernel whose parameters are all 64-bit words.
+    pub fn launch<const N: usize>(
+        &self,
+        kernel: Handle,
+        grid: u32,
+        block: u32,
+        stream: Handle,
+        words: [u64; N],
+    ) -> Result<(), Failure> {
+        self.launch_code(kernel, grid, block, stream, words).ok()
+    }
+
+    /// Launches a kernel whose parameters are all 64-bit words; the bare code.
+    #[inline]
+    pub fn launch_code<const N: usize>(
+        &self,
+        kernel: Handle,
+        grid: u32,
+        block: u32,
+        stream: Handle,
+        mut words: [u64; N],
+    ) -> Code {
+        let mut pointers: [*mut c_void; N] = std::array::from_fn(|_| std::ptr::null_mut());
+        for (pointer, word) in pointers.iter_mut().zip(words.iter_mut()) {
+            *pointer = std::ptr::from_mut(word).cast();
+        }
+        // SAFETY: one pointer for each parameter of the kernel, all alive during the call, which copies them.
+        unsafe {
+            self.driver.launch(kernel, grid, 1, 1, block, 1, 1, 0, stream, pointers.as_mut_ptr(), std::ptr::null_mut())
+        }
+    }
+
+    /// Makes a stream.
+    pub fn stream(&self, flags: u32) -> Result<Handle, Failure> {
+        let mut stream = std::ptr::null_mut();
+        // SAFETY: a place for one handle.
+        unsafe { self.driver.stream_create(&raw mut stream, flags) }.ok()?;
+        Ok(stream)
+    }
+
+    /// Asks whether a stream is through.
+    pub fn stream_query(&self, stream: Handle) -> Code {
+        // SAFETY: a live stream.
+        unsafe { self.driver.stream_query(stream) }
+    }
+
+    /// Waits for a stream.
+    pub fn stream_sync(&self, stream: Handle) -> Code {
+        // SAFETY: a live stream.
+        unsafe { self.driver.stream_sync(stream) }
+    }
+
+    /// Makes an event.
+    pub fn event(&self, flags: u32) -> Result<Handle, Failure> {
+        let mut event = std::ptr::null_mut();
+        // SAFETY: a place for one handle.
+        unsafe { self.driver.event_create(&raw mut event, flags) }.ok()?;
+        Ok(event)
+    }
+
+    /// Destroys an event.
+    pub fn event_destroy(&self, event: Handle) -> Result<(), Failure> {
+        // SAFETY: a live event that nobody uses afterwards.
+        unsafe { self.driver.event_destroy(event) }.ok()
+    }
+
+    /// Records an event.
+    #[inline]
+    pub fn record(&self, event: Handle, stream: Handle) -> Code {
+        // SAFETY: a live event and a live stream.
+        unsafe { self.driver.event_record(event, stream) }
+    }
+
+    /// Asks whether an event has happened.
+    #[inline]
+    pub fn query(&self, event: Handle) -> Code {
+        // SAFETY: a live event.
+        unsafe { self.driver.event_query(event) }
+    }
+
+    /// Waits for an event.
+    pub fn event_sync(&self, event: Handle) -> Code {
+        // SAFETY: a live event.
+        unsafe { self.driver.event_sync(event) }
+    }
+
+    /// Nanoseconds between two events.
+    #[inline]
+    pub fn elapsed_ns(&self, start: Handle, end: Handle) -> Result<f64, Failure> {
+        let mut ms = 0.0_f32;
+        // SAFETY: a place for one number and two live events.
+        unsafe { self.driver.event_elapsed(&raw mut ms, start, end) }.ok()?;
+        Ok(f64::from(ms) * 1e6)
+    }
+
+    /// The device time of one kernel by events around it.
+    pub fn timed<const N: usize>(
+        &self,
+        kernel: Handle,
+        grid: u32,
+        block: u32,
+        stream: Handle,
+        words: [u64; N],
+    ) -> Result<f64, Failure> {
+        let (start, end) = (self.event(0)?, self.event(0)?);
+        self.record(start, stream).ok()?;
+        self.launch(kernel, grid, block, stream, words)?;
+        self.record(end, stream).ok()?;
+        self.event_sync(end).ok()?;
+        let ns = self.elapsed_ns(start, end)?;
+        self.event_destroy(start)?;
+        self.event_destroy(end)?;
+        Ok(ns)
+    }
+
+    /// Keeps the device busy for `ns`, so that its clocks rise before something is measured.
+    pub fn warm(&self, spin: Handle, ns: u64) -> Result<(), Failure> {
+        let mut left = ns;
+        while left > 0 {
+            let part = left.min(10_000_000);
+            self.launch(spin, 1, 1, LEGACY, [part])?;
+            left -= part;
+        }
+        self.sync()
+    }
+}

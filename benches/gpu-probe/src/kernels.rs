@@ -1,0 +1,136 @@
+//! The device code as text, and the kernels found in the loaded module.
+//!
+//! The text is our own and of an old version of the language on purpose: every driver compiles it for its device.
+
+use crate::driver::{Failure, Handle};
+use crate::gpu::Gpu;
+
+/// The text that the driver compiles, with the terminator that it wants.
+pub const PTX: &str = concat!(include_str!("kernels.ptx"), "\0");
+
+/// The kernels of [`PTX`].
+pub struct Kernels {
+    /// Does nothing.
+    pub null: Handle,
+    /// `(ns)`: takes so much device time.
+    pub spin: Handle,
+    /// `(rounds, out)`: a fixed amount of arithmetic.
+    pub work: Handle,
+    /// `(out, capacity, ns, threshold)`: records when the device was taken away.
+    pub slices: Handle,
+}
+
+impl Kernels {
+    /// Compiles and loads the kernels into the current context.
+    pub fn load(gpu: &Gpu<'_>) -> Result<Self, Failure> {
+        let module = gpu.module(PTX.as_bytes())?;
+        Ok(Self {
+            null: gpu.function(module, c"vgpu_null")?,
+            spin: gpu.function(module, c"vgpu_spin_ns")?,
+            work: gpu.function(module, c"vgpu_work")?,
+            slices: gpu.function(module, c"vgpu_slices")?,
+        })
+    }
+}
+
+/// The words before the first record of `vgpu_slices`.
+pub const HEAD_WORDS: usize = 8;
+/// The words of one record of `vgpu_slices`.
+pub const RECORD_WORDS: usize = 4;
+
+/// What `vgpu_slices` wrote.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recording {
+    /// Gaps seen; more than `gaps.len()` when the room was too small.
+    pub seen: u64,
+    /// How often the timer was read.
+    pub readings: u64,
+    /// The first and the last reading, in ns of the device's timer.
+    pub first: u64,
+    pub last: u64,
+    /// The smallest difference of two readings that was not zero: the timer's step.
+    pub smallest_step: Option<u64>,
+    /// The largest difference below the threshold.
+    pub largest_step: u64,
+    /// Readings of the multiprocessor's cycle counter, first and last.
+    pub cycles: (u64, u64),
+    /// Times without the device: (before, after) in ns of the device's timer.
+    pub gaps: Vec<(u64, u64)>,
+}
+
+impl Recording {
+    /// Reads the words that the kernel wrote; absent when it wrote none (the device did not execute the kernel).
+    pub fn read(words: &[u64]) -> Option<Self> {
+        let head = words.get(..HEAD_WORDS)?;
+        if head[1] == 0 || head[2] == 0 {
+            return None;
+        }
+        let kept = usize::try_from(head[0]).unwrap_or(usize::MAX);
+        let gaps = words[HEAD_WORDS..]
+            .chunks_exact(RECORD_WORDS)
+            .take(kept)
+            .map(|record| (record[0], record[1]))
+            // A timer that ran backwards for a moment is no gap.
+            .filter(|(before, after)| after > before)
+            .collect();
+        Some(Self {
+            seen: head[0],
+            readings: head[1],
+            first: head[2],
+            last: head[3],
+            smallest_step: (head[4] != u64::MAX).then_some(head[4]),
+            largest_step: head[5],
+            cycles: (head[6], head[7]),
+            gaps,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_names_every_kernel_that_is_looked_up() {
+        for name in ["vgpu_null()", "vgpu_spin_ns(", "vgpu_work(", "vgpu_slices("] {
+            assert!(PTX.contains(&format!(".visible .entry {name}")), "{name}");
+        }
+        assert!(PTX.ends_with('\0'));
+        assert_eq!(PTX.matches('\0').count(), 1);
+    }
+
+    #[test]
+    fn every_loop_of_the_text_has_a_bound_of_its_own() {
+        // One back edge per loop, and in each loop a counter that only falls.
+        for (label, counter) in [("SPIN_LOOP", "%left"), ("WORK_LOOP", "%rounds"), ("SLICES_LOOP", "%left")] {
+            let body = PTX.split(&format!("{label}:")).nth(1).unwrap();
+            let body = &body[..body.find(&format!("bra        {label}")).unwrap()];
+            assert!(body.contains(&format!("sub.u64         {counter}, {counter}, 1")), "{label}");
+        }
+    }
+
+    #[test]
+    fn memory_that_no_kernel_wrote_is_no_recording() {
+        assert_eq!(Recording::read(&[0; 40]), None);
+        assert_eq!(Recording::read(&[1, 2, 3]), None);
+    }
+
+    #[test]
+    fn a_recording_is_read_with_its_gaps() {
+        let mut words = vec![3, 1000, 500, 9500, 32, 1000, 1, 2];
+        words.extend([1000, 3000, 0, 0, 5000, 7000, 0, 0]);
+        let recording = Recording::read(&words).unwrap();
+        assert_eq!(recording.gaps, [(1000, 3000), (5000, 7000)]);
+        assert_eq!(recording.seen, 3, "one gap more was seen than there was room for");
+        assert_eq!(recording.smallest_step, Some(32));
+    }
+
+    #[test]
+    fn a_timer_that_ran_backwards_makes_no_gap() {
+        let mut words = vec![1, 10, 500, 900, u64::MAX, 0, 1, 2];
+        words.extend([700, 600, 0, 0]);
+        let recording = Recording::read(&words).unwrap();
+        assert!(recording.gaps.is_empty());
+        assert_eq!(recording.smallest_step, None);
+    }
+}

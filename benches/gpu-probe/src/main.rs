@@ -1,0 +1,52 @@
+//! `gpu-probe`: measures a GPU and its driver and writes what it found as JSON.
+//!
+//! It shares no code with libvgpu, so that it can say what the driver does when nobody stands in between, and can
+//! measure what libvgpu adds when it is preloaded. Each step runs in a process of its own with a time limit
+//! ([`isolate`]); a step that fails, hangs or crashes is reported and the others go on.
+//!
+//! Reading order: [`args`], [`steps`] (the table of steps), [`isolate`], [`report`] (the document), then [`driver`],
+//! [`nvml`] and [`gpu`] (the libraries), [`kernels`] (the device code). The document is described in
+//! docs/gpu-probe.md.
+
+mod args;
+mod bench;
+mod driver;
+mod gpu;
+mod isolate;
+mod kernels;
+mod nvml;
+#[cfg(test)]
+mod ptx_run;
+mod report;
+mod sink;
+mod stats;
+mod steps;
+mod worker;
+
+use std::process::ExitCode;
+
+use args::Command;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match args::parse(&arguments) {
+        Ok(Command::Help) => {
+            print!("{}", args::help());
+            ExitCode::SUCCESS
+        }
+        Ok(Command::List) => {
+            for step in steps::ALL {
+                println!("{:<18} {}", step.name, step.about);
+            }
+            ExitCode::SUCCESS
+        }
+        Ok(Command::Probe(options)) => report::run(&options),
+        Ok(Command::Step { name, options }) => steps::run_here(&name, &options),
+        Ok(Command::Worker { role, rest, options }) => steps::work_here(&role, &rest, &options),
+        Ok(Command::Bench(bench)) => bench::run(&bench),
+        Err(message) => {
+            eprintln!("gpu-probe: {message} (--help says what there is)");
+            ExitCode::from(2)
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! The lines by which a step in its own process tells the probe what it found, and the reading of them.
+//!
+//! One JSON object a line: `{"put": "a.b", "value": ...}` as soon as a value is known, `{"error": "..."}` for a part
+//! that failed, `{"end": true}` as the last line. So a step that hangs or crashes later keeps what it had found.
+
+use std::fmt::Display;
+use std::io::Write;
+
+use serde_json::{Map, Value, json};
+
+/// Where a step puts what it found.
+pub struct Sink<W: Write> {
+    out: W,
+}
+
+impl<W: Write> Sink<W> {
+    /// A sink that writes lines to `out`.
+    pub fn new(out: W) -> Self {
+        Self { out }
+    }
+
+    /// Reports one value under a dotted key.
+    pub fn put(&mut self, key: &str, value: Value) {
+        self.line(&json!({ "put": key, "value": value }));
+    }
+
+    /// Reports that a part of the step failed.
+    pub fn fail(&mut self, what: impl Display) {
+        self.line(&json!({ "error": what.to_string() }));
+    }
+
+    /// Runs one part: its value goes under `key`, its failure among the errors; the step goes on either way.
+    pub fn attempt(&mut self, key: &str, part: impl FnOnce() -> Result<Value, String>) -> bool {
+        match part() {
+            Ok(value) => {
+                self.put(key, value);
+                true
+            }
+            Err(error) => {
+                self.fail(format_args!("{key}: {error}"));
+                false
+            }
+        }
+    }
+
+    /// Says that the step is through.
+    pub fn end(&mut self) {
+        self.line(&json!({ "end": true }));
+    }
+
+    fn line(&mut self, value: &Value) {
+        // Nobody reads any more: the probe gave this step up, and there is nobody to tell.
+        let _ = writeln!(self.out, "{value}").and_then(|()| self.out.flush());
+    }
+}
+
+/// What the lines of one step amount to.
+#[derive(Debug, Default, PartialEq)]
+pub struct Gathered {
+    /// The values, nested by their dotted keys.
+    pub data: Map<String, Value>,
+    /// The parts that failed.
+    pub errors: Vec<String>,
+    /// Whether the last line came.
+    pub ended: bool,
+}
+
+impl Gathered {
+    /// Takes one line.
+    pub fn take(&mut self, line: &str) {
+        let Ok(Value::Object(object)) = serde_json::from_str::<Value>(line) else {
+            if !line.trim().is_empty() {
+                self.errors.push(format!("not a line of the probe: {}", line.chars().take(200).collect::<String>()));
+            }
+            return;
+        };
+        if let (Some(Value::String(key)), Some(value)) = (object.get("put"), object.get("value")) {
+            insert(&mut self.data, key, value.clone());
+        } else if let Some(Value::String(error)) = object.get("error") {
+            self.errors.push(error.clone());
+        } else if object.get("end") == Some(&Value::Bool(true)) {
+            self.ended = true;
+        } else {
+            self.errors.push(format!("a line of an unknown kind: {}", line.chars().take(200).collect::<String>()));
+        }
+    }
+}
+
+/// Puts `value` under a dotted key; a plain value on the way is replaced by an object.
+fn insert(map: &mut Map<String, Value>, key: &str, value: Value) {
+    match key.split_once('.') {
+        None => {
+            map.insert(key.to_owned(), value);
+        }
+        Some((head, tail)) => {
+            let entry = map.entry(head).or_insert_with(|| Value::Object(Map::new()));
+            if !entry.is_object() {
+                *entry = Value::Object(Map::new());
+            }
+            if let Value::Object(inner) = entry {
+                insert(inner, tail, value);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gather(text: &[u8]) -> Gathered {
+        let mut gathered = Gathered::default();
+        for line in String::from_utf8(text.to_vec()).unwrap().lines() {
+            gathered.take(line);
+        }
+        gathered
+    }
+
+    #[test]
+    fn what_is_put_comes_back_nested() {
+        let mut bytes = Vec::new();
+        let mut sink = Sink::new(&mut bytes);
+        sink.put("a.b", json!(1));
+        sink.put("a.c", json!([2, 3]));
+        sink.put("d", json!("x"));
+        sink.end();
+        let got = gather(&bytes);
+        assert_eq!(Value::Object(got.data), json!({"a": {"b": 1, "c": [2, 3]}, "d": "x"}));
+        assert!(got.ended);
+        assert!(got.errors.is_empty());
+    }
+
+    #[test]
+    fn a_failed_part_is_an_error_with_its_key_and_the_next_goes_on() {
+        let mut bytes = Vec::new();
+        let mut sink = Sink::new(&mut bytes);
+        assert!(!sink.attempt("broken", || Err("no".into())));
+        assert!(sink.attempt("whole", || Ok(json!(5))));
+        let got = gather(&bytes);
+        assert_eq!(got.errors, ["broken: no"]);
+        assert_eq!(got.data["whole"], json!(5));
+        assert!(!got.ended, "the end was never written");
+    }
+
+    #[test]
+    fn a_stray_line_is_reported_and_spoils_nothing() {
+        let got = gather(b"{\"put\":\"a\",\"value\":1}\nhello from a library\n{\"odd\":1}\n");
+        assert_eq!(got.data["a"], json!(1));
+        assert_eq!(got.errors.len(), 2);
+    }
+}

@@ -1,0 +1,287 @@
+//! Which call does what during a stream capture: its code, whether it invalidates the capture, how the capture ends.
+//!
+//! Every call is tried in a capture of its own: both kinds of stream, the three modes, from the capturing thread and
+//! from another, plain and with the thread's own mode exchanged to relaxed before. An entry of the result is
+//! `[code of the call, state of the capture afterwards (0 none, 1 active, 2 invalidated), code of the end]`.
+
+use std::ffi::c_void;
+use std::sync::{Mutex, PoisonError};
+
+use serde_json::{Map, Value, json};
+
+use super::Out;
+use crate::args::Options;
+use crate::driver::{Driver, Handle};
+use crate::gpu::{Gpu, LEGACY, flags, per_thread};
+use crate::kernels::{Kernels, PTX};
+
+/// The capture modes by their numbers in the driver's interface.
+const MODES: &[(&str, i32)] = &[("global", 0), ("thread_local", 1), ("relaxed", 2)];
+const RELAXED: i32 = 2;
+
+/// What the calls work on.
+struct Fixture<'d> {
+    gpu: Gpu<'d>,
+    null: Handle,
+    /// The stream that captures.
+    capturing: Handle,
+    /// A stream apart that does not.
+    other: Handle,
+    /// Events that happened before the capture.
+    done: Handle,
+    later: Handle,
+    /// An event that may be recorded.
+    spare: Handle,
+    memory: u64,
+    /// Allocations that calls made, given back after the capture.
+    made: Mutex<Vec<u64>>,
+}
+
+// SAFETY: the driver's handles may be used by any thread; the fixture's only changing part is behind a lock.
+unsafe impl Sync for Fixture<'_> {}
+
+impl Fixture<'_> {
+    fn keep(&self, pointer: u64) {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner).push(pointer);
+    }
+}
+
+type Call = fn(&Fixture<'_>) -> i32;
+
+/// The calls that are tried. Their safety is that of the fixture: every handle in it lives as long as the step.
+const CALLS: &[(&str, Call)] = &[
+    ("event_query", |f| f.gpu.query(f.done).value),
+    ("event_synchronize", |f| f.gpu.event_sync(f.done).value),
+    ("event_elapsed", |f| f.gpu.elapsed_ns(f.done, f.later).map_or_else(|e| e.0.value, |_| 0)),
+    ("event_create_destroy", |f| match f.gpu.event(0).and_then(|event| f.gpu.event_destroy(event)) {
+        Ok(()) => 0,
+        Err(e) => e.0.value,
+    }),
+    ("record_on_other", |f| f.gpu.record(f.spare, f.other).value),
+    ("record_on_legacy", |f| f.gpu.record(f.spare, LEGACY).value),
+    ("record_on_per_thread", |f| f.gpu.record(f.spare, per_thread()).value),
+    ("record_on_capturing", |f| f.gpu.record(f.spare, f.capturing).value),
+    ("record_on_capturing_then_query", |f| {
+        let recorded = f.gpu.record(f.spare, f.capturing).value;
+        if recorded == 0 { f.gpu.query(f.spare).value } else { recorded }
+    }),
+    ("stream_query_other", |f| f.gpu.stream_query(f.other).value),
+    ("stream_query_legacy", |f| f.gpu.stream_query(LEGACY).value),
+    ("stream_query_capturing", |f| f.gpu.stream_query(f.capturing).value),
+    ("stream_synchronize_other", |f| f.gpu.stream_sync(f.other).value),
+    ("stream_synchronize_legacy", |f| f.gpu.stream_sync(LEGACY).value),
+    ("stream_synchronize_capturing", |f| f.gpu.stream_sync(f.capturing).value),
+    ("context_synchronize", |f| f.gpu.sync_code().value),
+    ("mem_get_info", |f| f.gpu.mem_info().map_or_else(|e| e.0.value, |_| 0)),
+    ("mem_alloc", |f| {
+        f.gpu.alloc(4096).map_or_else(
+            |e| e.0.value,
+            |p| {
+                f.keep(p);
+                0
+            },
+        )
+    }),
+    ("mem_alloc_free", |f| match f.gpu.alloc(4096).and_then(|p| f.gpu.free(p)) {
+        Ok(()) => 0,
+        Err(e) => e.0.value,
+    }),
+    ("mem_alloc_async_other", |f| match f.gpu.alloc_async(4096, f.other).and_then(|p| f.gpu.free_async(p, f.other)) {
+        Ok(()) => 0,
+        Err(e) => e.0.value,
+    }),
+    ("mem_alloc_async_capturing", |f| {
+        match f.gpu.alloc_async(4096, f.capturing).and_then(|p| f.gpu.free_async(p, f.capturing)) {
+            Ok(()) => 0,
+            Err(e) => e.0.value,
+        }
+    }),
+    ("mem_create_release", |f| {
+        let size = f.gpu.vmm_granularity(0).ok().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(2 << 20);
+        match f.gpu.vmm_create(size).and_then(|handle| f.gpu.vmm_release(handle)) {
+            Ok(()) => 0,
+            Err(e) => e.0.value,
+        }
+    }),
+    ("copy_to_device", |f| {
+        let word = 7_u64;
+        // SAFETY: eight bytes from a local to an allocation of the fixture.
+        unsafe { f.gpu.driver.copy_to_device(f.memory, (&raw const word).cast::<c_void>(), 8) }.value
+    }),
+    ("memset", |f| f.gpu.zero(f.memory, 8).map_or_else(|e| e.0.value, |()| 0)),
+    ("memset_async_capturing", |f| {
+        // SAFETY: an allocation of the fixture and a live stream.
+        unsafe { f.gpu.driver.memset8_async(f.memory, 0, 8, f.capturing) }.value
+    }),
+    ("launch_other", |f| f.gpu.launch_code(f.null, 1, 1, f.other, []).value),
+    ("launch_legacy", |f| f.gpu.launch_code(f.null, 1, 1, LEGACY, []).value),
+    ("launch_capturing", |f| f.gpu.launch_code(f.null, 1, 1, f.capturing, []).value),
+    ("module_load_unload", |f| match f.gpu.module(PTX.as_bytes()) {
+        // SAFETY: a module of this call that nobody else knows.
+        Ok(module) => unsafe { f.gpu.driver.module_unload(module) }.value,
+        Err(e) => e.0.value,
+    }),
+    ("stream_create_destroy", |f| match f.gpu.stream(flags::NON_BLOCKING) {
+        // SAFETY: a stream of this call that nobody else knows.
+        Ok(stream) => unsafe { f.gpu.driver.stream_destroy(stream) }.value,
+        Err(e) => e.0.value,
+    }),
+    ("other_waits_for_done_event", |f| {
+        // SAFETY: a live stream and a live event.
+        unsafe { f.gpu.driver.stream_wait_event(f.other, f.done, 0) }.value
+    }),
+];
+
+pub fn run(options: &Options, sink: &mut Out) -> Result<(), String> {
+    let driver = Driver::load()?;
+    let gpu = Gpu::open(&driver, options.device)?;
+    let kernels = Kernels::load(&gpu)?;
+    let fixture = Fixture {
+        null: kernels.null,
+        capturing: LEGACY,
+        other: gpu.stream(flags::NON_BLOCKING)?,
+        done: std::ptr::null_mut(),
+        later: std::ptr::null_mut(),
+        spare: std::ptr::null_mut(),
+        memory: gpu.alloc(4096)?,
+        made: Mutex::new(Vec::new()),
+        gpu,
+    };
+    let mut fixture = fixture;
+    control(&mut fixture).map_err(|error| format!("a capture of nothing but a launch: {error}"))?;
+    sink.put(
+        "entry",
+        json!(["code of the call", "state afterwards: 0 none, 1 active, 2 invalidated", "code of the end"]),
+    );
+    for (kind, stream_flags) in [("blocking", 0), ("non_blocking", flags::NON_BLOCKING)] {
+        for &(mode_name, mode) in MODES {
+            for (thread, elsewhere) in [("same_thread", false), ("other_thread", true)] {
+                for (wrap, relaxed) in [("plain", false), ("exchanged", true)] {
+                    let mut entries = Map::new();
+                    for (name, call) in CALLS {
+                        match case(&mut fixture, stream_flags, mode, elsewhere, relaxed, *call) {
+                            Ok(entry) => drop(entries.insert((*name).to_owned(), entry)),
+                            Err(error) => {
+                                sink.fail(format_args!("{kind} {mode_name} {thread} {wrap} {name}: {error}"));
+                            }
+                        }
+                    }
+                    sink.put(&format!("rules.{kind}.{mode_name}.{thread}.{wrap}"), compact(&entries));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One entry a line: the three numbers as one string, "code/state/end".
+fn compact(entries: &Map<String, Value>) -> Value {
+    Value::Object(
+        entries
+            .iter()
+            .map(|(name, entry)| {
+                let words: Vec<String> = entry.as_array().into_iter().flatten().map(Value::to_string).collect();
+                (name.clone(), json!(words.join("/")))
+            })
+            .collect(),
+    )
+}
+
+/// The positive control: a capture that holds one launch begins, is active, and ends with a graph.
+fn control(fixture: &mut Fixture<'_>) -> Result<(), String> {
+    let entry = case(fixture, flags::NON_BLOCKING, 0, false, false, |f| {
+        f.gpu.launch_code(f.null, 1, 1, f.capturing, []).value
+    })?;
+    if entry == json!([0, 1, 0]) { Ok(()) } else { Err(format!("expected [0,1,0], got {entry}")) }
+}
+
+/// One call in a capture of its own.
+fn case(
+    fixture: &mut Fixture<'_>,
+    stream_flags: u32,
+    mode: i32,
+    elsewhere: bool,
+    relaxed: bool,
+    call: Call,
+) -> Result<Value, String> {
+    let driver = fixture.gpu.driver;
+    // New ones for every case: what a case does to an event or a stream must not show in the next.
+    let events = [fixture.gpu.event(0)?, fixture.gpu.event(0)?, fixture.gpu.event(0)?];
+    [fixture.done, fixture.later, fixture.spare] = events;
+    for event in events {
+        fixture.gpu.record(event, fixture.other).ok()?;
+    }
+    fixture.gpu.sync()?;
+    fixture.capturing = fixture.gpu.stream(stream_flags)?;
+    let capturing = fixture.capturing;
+    // SAFETY: a live stream and a mode of the interface.
+    unsafe { driver.capture_begin(capturing, mode) }.ok()?;
+    let shared: &Fixture<'_> = fixture;
+    let code = if elsewhere {
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                shared.gpu.make_current()?;
+                wrapped(shared, relaxed, call)
+            });
+            thread.join().unwrap_or_else(|_| Err("the other thread failed".to_owned()))
+        })
+    } else {
+        wrapped(shared, relaxed, call)
+    };
+    let mut state = -1;
+    // SAFETY: a live stream and a place for one number.
+    let asked = unsafe { driver.capture_status(capturing, &raw mut state) };
+    let mut graph = std::ptr::null_mut();
+    // SAFETY: as above, and a place for one handle.
+    let end = unsafe { driver.capture_end(capturing, &raw mut graph) };
+    if !graph.is_null() {
+        // SAFETY: the graph of this capture, known to nobody else.
+        unsafe { driver.graph_destroy(graph) }.ok()?;
+    }
+    // SAFETY: the stream of this case, used no more.
+    unsafe { driver.stream_destroy(capturing) }.ok()?;
+    fixture.gpu.sync()?;
+    for event in events {
+        fixture.gpu.event_destroy(event)?;
+    }
+    let made = std::mem::take(&mut *fixture.made.lock().unwrap_or_else(PoisonError::into_inner));
+    for pointer in made {
+        fixture.gpu.free(pointer)?;
+    }
+    asked.ok()?;
+    Ok(json!([code?, state, end.value]))
+}
+
+/// The call, with the thread's capture mode exchanged to relaxed around it if asked.
+fn wrapped(fixture: &Fixture<'_>, relaxed: bool, call: Call) -> Result<i32, String> {
+    let driver = fixture.gpu.driver;
+    let mut mode = RELAXED;
+    if relaxed {
+        // SAFETY: a place for one number: in the new mode, out the old one.
+        unsafe { driver.capture_exchange(&raw mut mode) }.ok()?;
+    }
+    let code = call(fixture);
+    if relaxed {
+        // SAFETY: as above; puts the old mode back.
+        unsafe { driver.capture_exchange(&raw mut mode) }.ok()?;
+    }
+    Ok(code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_call_has_a_name_of_its_own() {
+        for (i, (name, _)) in CALLS.iter().enumerate() {
+            assert!(!CALLS[..i].iter().any(|(other, _)| other == name), "{name} twice");
+        }
+    }
+
+    #[test]
+    fn an_entry_is_written_on_one_line() {
+        let entries = Map::from_iter([("event_query".to_owned(), json!([900, 2, 901]))]);
+        assert_eq!(compact(&entries), json!({"event_query": "900/2/901"}));
+    }
+}

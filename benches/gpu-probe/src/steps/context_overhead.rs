@@ -1,0 +1,164 @@
+//! What a context takes from the device beyond any allocation, stage by stage, seen from another process.
+//!
+//! Two independent readings: the free memory of a neighbour, and NVML (device total and per process). Everything is
+//! done twice; figures of two rounds that disagree are reported and not made a number of the profile.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{Out, settled};
+use crate::args::Options;
+use crate::driver::Driver;
+use crate::gpu::{Gpu, LEGACY, device, init, pci};
+use crate::kernels::Kernels;
+use crate::nvml::Nvml;
+use crate::worker::{PATIENCE, Worker, hear, tell};
+
+/// The stages of the worker, in order.
+const STAGES: &[&str] = &["init", "context", "module", "launch", "alloc", "stream", "event", "second_context"];
+
+pub fn run(options: &Options, sink: &mut Out) -> Result<(), String> {
+    let driver = Driver::load()?;
+    let gpu = Gpu::open(&driver, options.device)?;
+    let nvml = pci(&driver, gpu.device).map_err(String::from).and_then(|address| Nvml::open(&address));
+    if let Err(error) = &nvml {
+        sink.fail(format_args!("nvml: {error}"));
+    }
+    let nvml = nvml.ok();
+    let mut rounds: Vec<Value> = Vec::new();
+    for _ in 0..2 {
+        match round(&gpu, nvml.as_ref(), options) {
+            Ok(round) => rounds.push(round),
+            Err(error) => sink.fail(error),
+        }
+        sink.put("rounds", json!(rounds));
+    }
+    let taken = |stage: &str| agreed(&rounds, stage);
+    sink.attempt("context_bytes", || taken("context"));
+    sink.attempt("after_first_launch_bytes", || taken("launch"));
+    sink.attempt("further_context_bytes", || {
+        let bytes = |stage: &str| taken(stage)?.as_i64().ok_or_else(|| "no number".to_owned());
+        Ok(json!(bytes("second_context")? - bytes("event")?))
+    });
+    Ok(())
+}
+
+/// One worker taken through its stages; what each stage took since the beginning.
+fn round(gpu: &Gpu<'_>, nvml: Option<&Nvml>, options: &Options) -> Result<Value, String> {
+    let read = || settled(|| Ok(gpu.mem_info()?.0));
+    let used = |nvml: &Nvml| settled(|| nvml.used());
+    let (free_before, _) = read()?;
+    let used_before = nvml.map(used).transpose()?;
+    let mut worker = Worker::start("stages", &[], options)?;
+    let pid = worker.pid();
+    let mut stages = Vec::new();
+    for stage in STAGES {
+        worker.say(stage)?;
+        worker.line(PATIENCE)?;
+        let (free, agrees) = read()?;
+        let mut entry = json!({
+            "stage": stage,
+            "free_drop_bytes": difference(free_before, free),
+            "two_readings_agree": agrees,
+        });
+        if let (Some(nvml), Some((before, _))) = (nvml, used_before) {
+            entry["nvml_used_rise_bytes"] = json!(used(nvml).map(|(now, _)| difference(now, before)).ok());
+            let processes = nvml.processes();
+            entry["nvml_process_bytes"] = json!(
+                processes.as_ref().ok().and_then(|list| list.iter().find(|(p, _)| *p == pid)).and_then(|(_, b)| *b)
+            );
+            // In a container the numbers may be the host's: the whole list lets a reader find the worker.
+            entry["nvml_processes"] = processes.map_or_else(|error| json!(error), |list| json!(list));
+        }
+        stages.push(entry);
+    }
+    worker.finish(Duration::from_secs(10));
+    let (free_after, _) = read()?;
+    Ok(json!({ "stages": stages, "left_after_exit_bytes": difference(free_before, free_after) }))
+}
+
+/// `a - b` of two byte counts, with its sign.
+fn difference(a: u64, b: u64) -> i64 {
+    if a >= b {
+        i64::try_from(a - b).unwrap_or(i64::MAX)
+    } else {
+        i64::try_from(b - a).map_or(i64::MIN, |positive| -positive)
+    }
+}
+
+/// The free memory that a stage took, if both rounds say the same.
+fn agreed(rounds: &[Value], stage: &str) -> Result<Value, String> {
+    let figures: Vec<i64> = rounds
+        .iter()
+        .filter_map(|round| round["stages"].as_array()?.iter().find(|entry| entry["stage"] == stage))
+        .filter_map(|entry| entry["free_drop_bytes"].as_i64())
+        .collect();
+    match figures[..] {
+        [a, b] if a == b => Ok(json!(a)),
+        [a, b] => Err(format!("two rounds disagree: {a} and {b} bytes")),
+        _ => Err(format!("{} of 2 rounds gave a figure", figures.len())),
+    }
+}
+
+/// In the worker: one stage for each line heard; everything is kept until the input ends.
+pub fn play(options: &Options) -> Result<(), String> {
+    let driver = Driver::load()?;
+    let mut gpu: Option<Gpu<'_>> = None;
+    let mut kernels = None;
+    while let Some(stage) = hear() {
+        let ready = || "the context comes first".to_owned();
+        match stage.as_str() {
+            "init" => init(&driver)?,
+            "context" => {
+                let handle = device(&driver, options.device)?;
+                let made = Gpu { driver: &driver, device: handle, context: Gpu::retain(&driver, handle)? };
+                made.make_current()?;
+                gpu = Some(made);
+            }
+            "module" => kernels = Some(Kernels::load(gpu.as_ref().ok_or_else(ready)?)?),
+            "launch" => {
+                let gpu = gpu.as_ref().ok_or_else(ready)?;
+                let kernels = kernels.as_ref().ok_or("the module comes first")?;
+                gpu.launch(kernels.null, 1, 1, LEGACY, [])?;
+                gpu.sync()?;
+            }
+            "alloc" => drop(gpu.as_ref().ok_or_else(ready)?.alloc(1)?),
+            "stream" => drop(gpu.as_ref().ok_or_else(ready)?.stream(1)?),
+            "event" => drop(gpu.as_ref().ok_or_else(ready)?.event(0)?),
+            "second_context" => {
+                let gpu = gpu.as_ref().ok_or_else(ready)?;
+                let mut second = std::ptr::null_mut();
+                // SAFETY: a place for one handle; the context lives as long as this process.
+                unsafe { driver.context_create(&raw mut second, 0, gpu.device) }.ok()?;
+            }
+            other => return Err(format!("no stage is called {other}")),
+        }
+        tell(&json!({ "stage": stage }));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round_of(bytes: i64) -> Value {
+        json!({"stages": [{"stage": "init", "free_drop_bytes": 0}, {"stage": "context", "free_drop_bytes": bytes}]})
+    }
+
+    #[test]
+    fn only_two_rounds_that_agree_make_a_figure() {
+        assert_eq!(agreed(&[round_of(500), round_of(500)], "context"), Ok(json!(500)));
+        assert!(agreed(&[round_of(500), round_of(600)], "context").unwrap_err().contains("disagree"));
+        assert!(agreed(&[round_of(500)], "context").is_err());
+        assert!(agreed(&[], "context").is_err());
+    }
+
+    #[test]
+    fn a_difference_keeps_its_sign() {
+        assert_eq!(difference(5, 3), 2);
+        assert_eq!(difference(3, 5), -2);
+        assert_eq!(difference(u64::MAX, 0), i64::MAX);
+    }
+}

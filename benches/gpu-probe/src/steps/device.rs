@@ -1,0 +1,99 @@
+//! Facts of the device by the driver and by NVML; nothing here takes time or memory worth naming.
+
+use serde_json::{Map, Value, json};
+
+use super::Out;
+use crate::args::Options;
+use crate::driver::Driver;
+use crate::gpu::{Gpu, attribute, device, init, pci};
+use crate::nvml::{Nvml, until_nul};
+
+/// Attributes by their numbers in the driver's interface.
+const ATTRIBUTES: &[(&str, i32)] = &[
+    ("max_threads_per_block", 1),
+    ("warp", 10),
+    ("clock_khz", 13),
+    ("multiprocessors", 16),
+    ("integrated", 18),
+    ("compute_mode", 20),
+    ("concurrent_kernels", 31),
+    ("ecc", 32),
+    ("memory_clock_khz", 36),
+    ("memory_bus_bits", 37),
+    ("l2_bytes", 38),
+    ("threads_per_multiprocessor", 39),
+    ("copy_engines", 40),
+    ("unified_addressing", 41),
+    ("compute_capability_major", 75),
+    ("compute_capability_minor", 76),
+    ("stream_priorities", 78),
+    ("managed_memory", 83),
+    ("multi_gpu_board", 84),
+    ("compute_preemption", 90),
+    ("vmm", 102),
+    ("memory_pools", 115),
+];
+
+pub fn run(options: &Options, sink: &mut Out) -> Result<(), String> {
+    let driver = Driver::load()?;
+    sink.attempt("driver_version", || {
+        let mut version = 0;
+        // SAFETY: a place for one number.
+        unsafe { driver.driver_version(&raw mut version) }.ok()?;
+        Ok(json!(version))
+    });
+    sink.attempt("driver_file", || {
+        let (file, _) = driver.file()?;
+        Ok(json!(std::fs::canonicalize(&file).map_or(file, |path| path.to_string_lossy().into_owned())))
+    });
+    init(&driver)?;
+    sink.attempt("count", || {
+        let mut count = 0;
+        // SAFETY: a place for one number.
+        unsafe { driver.device_count(&raw mut count) }.ok()?;
+        Ok(json!(count))
+    });
+    let handle = device(&driver, options.device)?;
+    sink.attempt("name", || {
+        let mut text = [0_u8; 256];
+        // SAFETY: the buffer is as long as said.
+        unsafe { driver.device_name(text.as_mut_ptr().cast(), 256, handle) }.ok()?;
+        Ok(json!(until_nul(&text)))
+    });
+    sink.attempt("uuid", || {
+        let mut uuid = [0_u8; 16];
+        // SAFETY: a place for the sixteen bytes.
+        unsafe { driver.device_uuid(&raw mut uuid, handle) }.ok()?;
+        Ok(json!(uuid.iter().map(|byte| format!("{byte:02x}")).collect::<String>()))
+    });
+    sink.attempt("total_bytes", || {
+        let mut bytes = 0_usize;
+        // SAFETY: a place for one number.
+        unsafe { driver.device_total(&raw mut bytes, handle) }.ok()?;
+        Ok(json!(bytes))
+    });
+    let mut attributes = Map::new();
+    for (name, number) in ATTRIBUTES {
+        match attribute(&driver, handle, *number) {
+            Ok(value) => drop(attributes.insert((*name).to_owned(), json!(value))),
+            Err(failure) => sink.fail(format_args!("attribute {number} ({name}): {failure}")),
+        }
+    }
+    sink.put("attributes", Value::Object(attributes));
+    let address = pci(&driver, handle);
+    sink.put("pci", address.as_ref().map_or(Value::Null, |text| json!(text)));
+    match address.map_err(String::from).and_then(|text| Nvml::open(&text)) {
+        Ok(nvml) => {
+            sink.attempt("nvml.driver", || Ok(json!(nvml.driver_version()?)));
+            sink.attempt("nvml.memory", || nvml.memory());
+            sink.attempt("nvml.processes", || Ok(json!(nvml.processes()?)));
+            sink.put("nvml.modes", nvml.modes());
+        }
+        Err(error) => sink.fail(format_args!("nvml: {error}")),
+    }
+    sink.attempt("mem_get_info", || {
+        let (free, total) = Gpu::open(&driver, options.device)?.mem_info()?;
+        Ok(json!({ "free": free, "total": total }))
+    });
+    Ok(())
+}

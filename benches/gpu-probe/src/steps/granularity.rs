@@ -1,0 +1,162 @@
+//! What allocations of each size really take from free memory, how many share a slab, and how they are aligned.
+
+use serde_json::{Map, Value, json};
+
+use super::{Out, settled};
+use crate::args::Options;
+use crate::driver::Driver;
+use crate::gpu::Gpu;
+
+const KIB: usize = 1024;
+const MIB: usize = 1024 * KIB;
+
+/// Sizes that are looked at: around the places where an allocator changes its mind.
+const SIZES: &[usize] =
+    &[1, 512, 513, 4 * KIB, 64 * KIB, MIB - 512, MIB, MIB + 1, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1, 3 * MIB, 32 * MIB];
+
+/// The most bytes that the allocations of one size may ask for.
+const AT_MOST: usize = 512 * MIB;
+
+pub fn run(options: &Options, sink: &mut Out) -> Result<(), String> {
+    let driver = Driver::load()?;
+    let gpu = Gpu::open(&driver, options.device)?;
+    let (free, total) = gpu.mem_info()?;
+    sink.put("before", json!({ "free": free, "total": total }));
+    if free < 4 * AT_MOST as u64 {
+        return Err(format!("only {free} bytes are free: too few to look without being in the way"));
+    }
+    let mut sizes = Map::new();
+    for &size in SIZES {
+        match fill(&gpu, size, options.quick) {
+            Ok(value) => {
+                if let Some(refusal) = value["stopped_by"].as_str() {
+                    sink.fail(format_args!("{size} bytes: broken off: {refusal}"));
+                }
+                sizes.insert(size.to_string(), value);
+            }
+            Err(error) => sink.fail(format_args!("{size} bytes: {error}")),
+        }
+        sink.put("sizes", Value::Object(sizes.clone()));
+    }
+    sink.put("slab_bytes", sizes.get("1").map_or(Value::Null, |one| one["steps"][0]["bytes"].clone()));
+    sink.put("own_slab_from_bytes", own_slab_from(&sizes));
+    sink.put("small_alignment_bytes", sizes.get("1").map_or(Value::Null, |one| one["alignment_bytes"].clone()));
+    sink.attempt("vmm", || {
+        let least = gpu.vmm_granularity(0)?;
+        let recommended = gpu.vmm_granularity(1)?;
+        let (before, _) = settled(|| Ok(gpu.mem_info()?.0))?;
+        let handle = gpu.vmm_create(usize::try_from(least).map_err(|e| e.to_string())?)?;
+        let (after, agrees) = settled(|| Ok(gpu.mem_info()?.0))?;
+        gpu.vmm_release(handle)?;
+        Ok(json!({
+            "least": least, "recommended": recommended, "least_takes_bytes": before.saturating_sub(after),
+            "two_readings_agree": agrees,
+        }))
+    });
+    sink.attempt("left_at_the_end_bytes", || Ok(json!(free.saturating_sub(gpu.mem_info()?.0))));
+    Ok(())
+}
+
+/// Allocates one size again and again until free memory fell three times; where it fell, by how much, the addresses.
+fn fill(gpu: &Gpu<'_>, size: usize, quick: bool) -> Result<Value, String> {
+    let most = (AT_MOST / size).clamp(4, if quick { 5_000 } else { 14_000 });
+    let (before, agrees) = settled(|| Ok(gpu.mem_info()?.0))?;
+    let mut free = before;
+    let mut steps = Vec::new();
+    let mut pointers = Vec::new();
+    let mut failed = None;
+    while pointers.len() < most && steps.len() < 3 {
+        match gpu.alloc(size) {
+            Ok(pointer) => pointers.push(pointer),
+            Err(failure) => {
+                failed = Some(failure.to_string());
+                break;
+            }
+        }
+        let now = gpu.mem_info()?.0;
+        if now != free {
+            let fell = i64::try_from(free).unwrap_or(0) - i64::try_from(now).unwrap_or(0);
+            steps.push(json!({ "at": pointers.len(), "bytes": fell }));
+            free = now;
+        }
+    }
+    let value = json!({
+        "allocations": pointers.len(),
+        "steps": steps,
+        "per_slab": per_slab(&steps),
+        "alignment_bytes": alignment(&pointers),
+        "smallest_distance_bytes": smallest_distance(&pointers),
+        "stopped_by": failed,
+        "two_readings_agree_before": agrees,
+    });
+    for pointer in pointers {
+        gpu.free(pointer)?;
+    }
+    let (after, _) = settled(|| Ok(gpu.mem_info()?.0))?;
+    let mut value = value;
+    value["kept_after_free_bytes"] = json!(before.saturating_sub(after));
+    Ok(value)
+}
+
+/// Allocations between two steps: how many fit one slab; null when fewer than two steps were seen.
+fn per_slab(steps: &[Value]) -> Value {
+    let at: Vec<u64> = steps.iter().filter_map(|step| step["at"].as_u64()).collect();
+    match at[..] {
+        [.., before, last] => json!(last - before),
+        _ => Value::Null,
+    }
+}
+
+/// The smallest size that was seen alone in its slab, above every size of which several share one; null if there is none.
+fn own_slab_from(sizes: &Map<String, Value>) -> Value {
+    let per_slab = |size: &usize| sizes.get(&size.to_string())?["per_slab"].as_u64();
+    let shared = SIZES.iter().filter(|size| per_slab(size).is_some_and(|n| n > 1)).max();
+    json!(SIZES.iter().filter(|size| per_slab(size) == Some(1) && Some(*size) > shared).min())
+}
+
+/// The largest power of two that divides every address.
+fn alignment(pointers: &[u64]) -> Value {
+    let all = pointers.iter().fold(0, |all, pointer| all | pointer);
+    if all == 0 { Value::Null } else { json!(1_u64 << all.trailing_zeros()) }
+}
+
+/// The smallest distance of two addresses.
+fn smallest_distance(pointers: &[u64]) -> Value {
+    let mut sorted = pointers.to_vec();
+    sorted.sort_unstable();
+    json!(sorted.windows(2).map(|pair| pair[1] - pair[0]).min())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slab_holds_what_lies_between_two_steps() {
+        let steps = [json!({"at": 1, "bytes": 2_097_152}), json!({"at": 4097, "bytes": 2_097_152})];
+        assert_eq!(per_slab(&steps), json!(4096));
+        assert_eq!(per_slab(&steps[..1]), Value::Null);
+    }
+
+    #[test]
+    fn the_size_from_which_a_slab_is_one_s_own_lies_above_all_that_share() {
+        let sizes = |list: &[(usize, u64)]| -> Map<String, Value> {
+            list.iter().map(|(size, n)| (size.to_string(), json!({ "per_slab": n }))).collect()
+        };
+        assert_eq!(own_slab_from(&sizes(&[(1, 4096), (MIB - 512, 2), (MIB, 1), (2 * MIB, 1)])), json!(MIB));
+        assert_eq!(own_slab_from(&sizes(&[(1, 4096), (MIB, 2)])), Value::Null);
+        assert_eq!(own_slab_from(&Map::new()), Value::Null);
+    }
+
+    #[test]
+    fn the_alignment_is_that_of_the_worst_address() {
+        assert_eq!(alignment(&[0x7000_0000, 0x7000_0200]), json!(512));
+        assert_eq!(alignment(&[]), Value::Null);
+    }
+
+    #[test]
+    fn the_distance_does_not_depend_on_the_order() {
+        assert_eq!(smallest_distance(&[4096, 0, 1024]), json!(1024));
+        assert_eq!(smallest_distance(&[4096]), Value::Null);
+    }
+}

@@ -1,0 +1,40 @@
+//! The machine around the device: what a reader needs to judge the numbers. No driver call.
+
+use std::ffi::CStr;
+
+use serde_json::{Map, Value, json};
+
+use super::Out;
+use crate::args::Options;
+
+/// Variables that change how the driver or a preloaded library behaves.
+const PREFIXES: &[&str] = &["CUDA_", "NVIDIA_", "VGPU_", "LD_PRELOAD", "LD_LIBRARY_PATH"];
+
+pub fn run(_: &Options, sink: &mut Out) -> Result<(), String> {
+    let read = |path: &str| std::fs::read_to_string(path).map(|text| text.trim().to_owned());
+    sink.attempt("kernel", || read("/proc/version").map(Value::from).map_err(|e| e.to_string()));
+    sink.attempt("processor", || {
+        let text = read("/proc/cpuinfo").map_err(|e| e.to_string())?;
+        let model = text.lines().find(|line| line.starts_with("model name")).and_then(|line| line.split(':').nth(1));
+        Ok(json!({
+            "model": model.map(str::trim),
+            "usable": std::thread::available_parallelism().map(usize::from).ok(),
+        }))
+    });
+    // SAFETY: the function returns a string of the C library that lives as long as the process.
+    let libc_version = unsafe { CStr::from_ptr(libc::gnu_get_libc_version()) };
+    sink.put("libc", json!(libc_version.to_string_lossy()));
+    let environment: Map<String, Value> = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())))
+        .filter(|(name, _)| PREFIXES.iter().any(|prefix| name.starts_with(prefix)))
+        .map(|(name, value)| (name, Value::from(value)))
+        .collect();
+    sink.put("environment", Value::Object(environment));
+    // Absent where the kernel module's files are not shown, as in some sandboxes.
+    sink.put("kernel_module", json!(read("/proc/driver/nvidia/version").ok()));
+    let maps = std::fs::read_to_string("/proc/self/maps").map_err(|e| format!("/proc/self/maps: {e}"))?;
+    sink.put("libvgpu_mapped", json!(maps.contains("/libvgpu.so")));
+    let mps = std::env::var("CUDA_MPS_PIPE_DIRECTORY").unwrap_or_else(|_| "/tmp/nvidia-mps".to_owned());
+    sink.put("mps_pipe_directory_exists", json!(std::path::Path::new(&mps).exists()));
+    Ok(())
+}

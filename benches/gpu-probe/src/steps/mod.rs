@@ -1,0 +1,190 @@
+//! The table of steps, and running one of them in this process.
+//!
+//! Order: what is precious and safe first, what takes several processes later, the long matrix last.
+
+mod alloc_cost;
+mod call_costs;
+mod capture;
+mod context_overhead;
+mod device;
+mod elf;
+mod event_cost;
+mod first_calls;
+mod granularity;
+mod host;
+mod inflation;
+mod launch_cost;
+mod proc_address;
+mod slices;
+mod slices_math;
+mod timer;
+mod versions;
+
+use std::io::Stdout;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use serde_json::json;
+
+use crate::args::Options;
+use crate::driver::Failure;
+use crate::sink::Sink;
+use crate::stats::count;
+use crate::worker;
+
+/// Where the steps put what they found: the process's standard output.
+pub type Out = Sink<Stdout>;
+
+/// One step.
+pub struct Step {
+    /// Its name on the command line and in the document.
+    pub name: &'static str,
+    /// What it finds out.
+    pub about: &'static str,
+    /// Seconds after which it is ended.
+    pub limit_s: u64,
+    run: fn(&Options, &mut Out) -> Result<(), String>,
+}
+
+/// Every step, in the order in which they run.
+pub const ALL: &[Step] = &[
+    Step { name: "host", about: "system, C library, environment", limit_s: 10, run: host::run },
+    Step {
+        name: "proc_address",
+        about: "cuGetProcAddress: names x versions x flags",
+        limit_s: 40,
+        run: proc_address::run,
+    },
+    Step { name: "device", about: "name, attributes, memory by CUDA and NVML", limit_s: 40, run: device::run },
+    Step {
+        name: "first_calls",
+        about: "times of the first calls in fresh processes",
+        limit_s: 60,
+        run: first_calls::run,
+    },
+    Step {
+        name: "context_overhead",
+        about: "what a context takes, by free memory and by NVML, twice",
+        limit_s: 60,
+        run: context_overhead::run,
+    },
+    Step { name: "launch_cost", about: "launch, launch and wait, queue depth", limit_s: 30, run: launch_cost::run },
+    Step {
+        name: "event_cost",
+        about: "record, query, elapsed, and what a record costs the device",
+        limit_s: 30,
+        run: event_cost::run,
+    },
+    Step { name: "call_costs", about: "cuMemGetInfo and other small calls", limit_s: 30, run: call_costs::run },
+    Step { name: "alloc_cost", about: "allocation and release by size", limit_s: 40, run: alloc_cost::run },
+    Step { name: "timer", about: "the device's timer, and how exact the spin kernel is", limit_s: 30, run: timer::run },
+    Step {
+        name: "slices",
+        about: "time slices and context switches of two and three processes",
+        limit_s: 60,
+        run: slices::run,
+    },
+    Step { name: "inflation", about: "event time of a kernel with a busy neighbour", limit_s: 60, run: inflation::run },
+    Step {
+        name: "granularity",
+        about: "what allocations of each size really take",
+        limit_s: 60,
+        run: granularity::run,
+    },
+    Step { name: "capture", about: "which call does what during a stream capture", limit_s: 60, run: capture::run },
+];
+
+/// Runs one step here and writes its lines to standard output.
+pub fn run_here(name: &str, options: &Options) -> ExitCode {
+    worker::die_with_parent();
+    let Some(step) = ALL.iter().find(|step| step.name == name) else { return ExitCode::FAILURE };
+    let mut sink = Sink::new(std::io::stdout());
+    match catch_unwind(AssertUnwindSafe(|| (step.run)(options, &mut sink))) {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => sink.fail(error),
+        Err(_) => sink.fail("the probe itself failed (its message is on standard error)"),
+    }
+    sink.end();
+    ExitCode::SUCCESS
+}
+
+/// Plays one part in a step of several processes.
+pub fn work_here(role: &str, rest: &[String], options: &Options) -> ExitCode {
+    worker::die_with_parent();
+    let played = match role {
+        "first_calls" => first_calls::play(options),
+        "stages" => context_overhead::play(options),
+        "slices" => slices::play(rest, options),
+        "load" => inflation::play(options),
+        _ => Err(format!("no part is called {role}")),
+    };
+    match played {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            worker::tell(&json!({ "error": error }));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Times `batches` batches of `batch` calls; the nanoseconds of a call in each batch.
+pub fn per_call(
+    batches: usize,
+    batch: usize,
+    mut call: impl FnMut() -> Result<(), Failure>,
+) -> Result<Vec<f64>, Failure> {
+    let mut times = Vec::with_capacity(batches);
+    for _ in 0..batches {
+        let start = Instant::now();
+        for _ in 0..batch {
+            call()?;
+        }
+        times.push(start.elapsed().as_secs_f64() * 1e9 / count(batch));
+    }
+    Ok(times)
+}
+
+/// Repeats a reading until two in a row agree; the last reading, and whether it agreed with the one before.
+pub fn settled<T: PartialEq + Copy>(mut read: impl FnMut() -> Result<T, String>) -> Result<(T, bool), String> {
+    let mut last = read()?;
+    for _ in 0..40 {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        let now = read()?;
+        if now == last {
+            return Ok((now, true));
+        }
+        last = now;
+    }
+    Ok((last, false))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn step_names_are_unique_and_each_has_a_limit() {
+        for (i, step) in ALL.iter().enumerate() {
+            assert!(step.limit_s > 0);
+            assert!(!ALL[..i].iter().any(|other| other.name == step.name), "{} twice", step.name);
+        }
+    }
+
+    #[test]
+    fn a_reading_settles_when_two_agree() {
+        let mut readings = [5, 4, 3, 3, 2].into_iter();
+        assert_eq!(settled(|| readings.next().ok_or("none".into())), Ok((3, true)));
+    }
+
+    #[test]
+    fn per_call_divides_by_the_batch_and_stops_at_a_failure() {
+        let mut calls = 0;
+        let times = per_call(3, 4, || {
+            calls += 1;
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!((times.len(), calls), (3, 12));
+    }
+}

@@ -1,0 +1,123 @@
+//! Time slices: processes that each keep the device busy, and what the device's timer says of who had it when.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::Out;
+use super::slices_math::slices;
+use super::timer::{NOT_EXECUTED, recorded};
+use crate::args::Options;
+use crate::driver::Driver;
+use crate::gpu::{Gpu, attribute, device, flags, init};
+use crate::kernels::{Kernels, Recording};
+use crate::worker::{PATIENCE, Worker, hear, tell};
+
+/// Threads of a block that fill a multiprocessor by two on every device.
+const FULL_BLOCK: u32 = 512;
+
+pub fn run(options: &Options, sink: &mut Out) -> Result<(), String> {
+    let driver = Driver::load()?;
+    init(&driver)?;
+    let sms = attribute(&driver, device(&driver, options.device)?, 16)?;
+    let full = u32::try_from(sms).map_err(|e| e.to_string())?.saturating_mul(2);
+    let ns: u64 = if options.quick { 200_000_000 } else { 600_000_000 };
+    for (key, processes, grid, block) in
+        [("two_light", 2, 1, 1), ("two_full", 2, full, FULL_BLOCK), ("three_light", 3, 1, 1), ("alone", 1, 1, 1)]
+    {
+        sink.attempt(key, || together(processes, grid, block, ns, options));
+    }
+    Ok(())
+}
+
+/// Starts the processes, lets them go at the same moment, and puts their recordings together.
+fn together(processes: usize, grid: u32, block: u32, ns: u64, options: &Options) -> Result<Value, String> {
+    let arguments = [grid.to_string(), block.to_string(), ns.to_string()];
+    let mut workers = Vec::new();
+    for _ in 0..processes {
+        workers.push(Worker::start("slices", &arguments, options)?);
+    }
+    for worker in &mut workers {
+        worker.line(PATIENCE)?;
+    }
+    for worker in &mut workers {
+        worker.say("go")?;
+    }
+    let mut recordings = Vec::new();
+    for worker in &mut workers {
+        recordings.push(recording_of(&worker.line(PATIENCE)?)?);
+    }
+    for worker in workers {
+        worker.finish(Duration::from_secs(5));
+    }
+    let mut value = slices(&recordings).json();
+    value["gaps_seen"] = json!(recordings.iter().map(|r| r.seen).collect::<Vec<_>>());
+    value["recorded_ns"] = json!(recordings.iter().map(|r| r.last.saturating_sub(r.first)).collect::<Vec<_>>());
+    value["kernel_ns"] = json!(ns);
+    value["grid"] = json!(grid);
+    value["block"] = json!(block);
+    if processes > 1 && value["slice_ns"].is_null() {
+        return Err(format!("no whole slice was seen: {value}"));
+    }
+    Ok(value)
+}
+
+/// In a worker: says that it is ready, waits for the word, records, and writes its recording.
+pub fn play(rest: &[String], options: &Options) -> Result<(), String> {
+    let [grid, block, ns] = rest else { return Err("grid, block and ns are wanted".to_owned()) };
+    let grid: u32 = grid.parse().map_err(|_| "grid")?;
+    let block: u32 = block.parse().map_err(|_| "block")?;
+    let ns: u64 = ns.parse().map_err(|_| "ns")?;
+    let driver = Driver::load()?;
+    let gpu = Gpu::open(&driver, options.device)?;
+    let kernels = Kernels::load(&gpu)?;
+    let stream = gpu.stream(flags::NON_BLOCKING)?;
+    gpu.warm(kernels.spin, 50_000_000)?;
+    tell(&json!({ "ready": true }));
+    hear().ok_or("nobody said go")?;
+    let recording = recorded(&gpu, kernels.slices, grid, block, ns, stream)?.ok_or(NOT_EXECUTED)?;
+    tell(&json!({
+        "seen": recording.seen, "readings": recording.readings, "first": recording.first, "last": recording.last,
+        "gaps": recording.gaps,
+    }));
+    Ok(())
+}
+
+/// Reads the line that a worker wrote.
+fn recording_of(line: &Value) -> Result<Recording, String> {
+    let number = |name: &str| line[name].as_u64().ok_or_else(|| format!("{name} is missing in a worker's line"));
+    let gaps = line["gaps"].as_array().ok_or("gaps are missing in a worker's line")?;
+    let gaps = gaps
+        .iter()
+        .map(|gap| Some((gap[0].as_u64()?, gap[1].as_u64()?)))
+        .collect::<Option<Vec<_>>>()
+        .ok_or("a gap is not a pair of numbers")?;
+    Ok(Recording {
+        seen: number("seen")?,
+        readings: number("readings")?,
+        first: number("first")?,
+        last: number("last")?,
+        smallest_step: None,
+        largest_step: 0,
+        cycles: (0, 0),
+        gaps,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_s_line_is_read_back() {
+        let line = json!({"seen": 1, "readings": 9, "first": 5, "last": 50, "gaps": [[10, 20]]});
+        let recording = recording_of(&line).unwrap();
+        assert_eq!((recording.first, recording.last, recording.gaps), (5, 50, vec![(10, 20)]));
+    }
+
+    #[test]
+    fn a_line_without_a_number_is_refused_by_name() {
+        let line = json!({"seen": 1, "readings": 9, "first": 5, "gaps": []});
+        assert!(recording_of(&line).unwrap_err().contains("last"));
+    }
+}

@@ -1,0 +1,113 @@
+//! A second process of a step: the probe started again with a role, talked to by lines.
+//!
+//! The worker writes one JSON object a line and may wait for a line on its standard input. It dies with the process
+//! that started it, and with the handle here.
+
+use std::io::{BufRead, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::args::Options;
+use crate::isolate::read_lines;
+
+/// How long a step waits for a line of its worker unless it says otherwise.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A worker, seen from the step that started it; ended when dropped.
+pub struct Worker {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    lines: Receiver<String>,
+}
+
+impl Worker {
+    /// Starts a worker with a role and its arguments.
+    pub fn start(role: &str, arguments: &[String], options: &Options) -> Result<Self, String> {
+        let program = std::env::current_exe().map_err(|e| format!("the probe's own file: {e}"))?;
+        let mut command = Command::new(program);
+        command.args(["--device", &options.device.to_string()]);
+        if options.quick {
+            command.arg("--quick");
+        }
+        command.args(["--worker", role]).args(arguments);
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|e| format!("worker {role} could not be started: {e}"))?;
+        let stdin = child.stdin.take();
+        let lines = read_lines(child.stdout.take());
+        Ok(Self { child, stdin, lines })
+    }
+
+    /// The worker's process number.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for the worker's next line; an `{"error": ...}` of the worker is an error here.
+    pub fn line(&mut self, patience: Duration) -> Result<Value, String> {
+        let line = self.lines.recv_timeout(patience).map_err(|e| format!("no line from the worker: {e}"))?;
+        let value: Value = serde_json::from_str(&line).map_err(|e| format!("the worker wrote {line:?}: {e}"))?;
+        match value.get("error") {
+            Some(error) => Err(format!("worker: {error}")),
+            None => Ok(value),
+        }
+    }
+
+    /// Sends the worker a line.
+    pub fn say(&mut self, text: &str) -> Result<(), String> {
+        let stdin = self.stdin.as_mut().ok_or("the worker's input is closed")?;
+        writeln!(stdin, "{text}").and_then(|()| stdin.flush()).map_err(|e| format!("the worker does not listen: {e}"))
+    }
+
+    /// Ends the worker the polite way (its input closes) and waits for it; after `patience` it is killed.
+    pub fn finish(mut self, patience: Duration) {
+        self.stdin = None;
+        let deadline = std::time::Instant::now() + patience;
+        while std::time::Instant::now() < deadline {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // Already gone is fine; a process stuck in the kernel is left to the limit of the whole step.
+        let _ = self.child.kill();
+        for _ in 0..200 {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// In the worker: writes one line.
+pub fn tell(value: &Value) {
+    let mut out = std::io::stdout().lock();
+    // The step is gone: the worker notices when its input ends.
+    let _ = writeln!(out, "{value}").and_then(|()| out.flush());
+}
+
+/// In the worker: waits for a line; absent when the step closed the input.
+pub fn hear() -> Option<String> {
+    let mut line = String::new();
+    match std::io::stdin().lock().read_line(&mut line) {
+        Ok(n) if n > 0 => Some(line.trim().to_owned()),
+        _ => None,
+    }
+}
+
+/// Makes this process die with its parent, so that a killed step leaves nobody on the device.
+pub fn die_with_parent() {
+    // SAFETY: prctl with this option has no memory precondition.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+}

@@ -1,0 +1,1 @@
+"""The checks on hardware: `runner` (processes, time, verdicts), one file for each subject, `report` (what is written)."""

@@ -1,0 +1,220 @@
+"""Running programs under limits of time, and judging what they said.
+
+A check makes claims. It is PASS when it made at least one and all hold, FAIL when one does not, ERROR when it could not
+be carried out. Nothing that was not carried out counts as passed.
+"""
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+
+PROGRAMS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "programs")
+MIB = 1 << 20
+GIB = 1 << 30
+
+# What a limit may be written as: the check's own environment must not carry limits in from outside.
+OURS = ("VGPU_", "CUDA_DEVICE_MEMORY_", "CUDA_DEVICE_SM_", "LD_PRELOAD", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+
+
+class NotPossible(Exception):
+    """The check could not be carried out; says why."""
+
+
+class Finished:
+    """What a program that ended left behind."""
+
+    def __init__(self, rc, out, err, timed_out, seconds):
+        self.rc, self.out, self.err, self.timed_out, self.seconds = rc, out, err, timed_out, seconds
+
+    def json(self):
+        """The program's line of JSON; a program that gave none is an error of the check, with what it said instead."""
+        for line in reversed(self.out.splitlines()):
+            if line.startswith("{"):
+                try:
+                    return json.loads(line)
+                except ValueError:
+                    break
+        raise NotPossible(f"no result (exit {self.rc}{', out of time' if self.timed_out else ''}): "
+                          f"{(self.err or self.out).strip()[-600:]}")
+
+
+class Held:
+    """A program that goes on until its input ends; ended in any case when the check is through."""
+
+    def __init__(self, process, lines, words):
+        self.process, self.lines, self.words = process, lines, words
+
+    def said(self):
+        return "".join(self.words)[-600:].strip()
+
+    def line(self, patience):
+        deadline = time.monotonic() + patience
+        while time.monotonic() < deadline:
+            if self.lines:
+                return json.loads(self.lines.pop(0))
+            if self.process.poll() is not None and not self.lines:
+                time.sleep(0.2)
+                if self.lines:
+                    continue
+                raise NotPossible(f"the program that should hold memory ended with {self.process.returncode}: {self.said()}")
+            time.sleep(0.01)
+        raise NotPossible(f"the program that should hold memory said nothing: {self.said()}")
+
+    def kill(self):
+        end(self.process)
+
+    def finish(self):
+        try:
+            self.process.stdin.close()
+            self.process.wait(10)
+        except (OSError, subprocess.TimeoutExpired):
+            pass
+        end(self.process)
+
+
+def end(process):
+    """Ends a program and everything that it started."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+    try:
+        process.wait(5)
+    except subprocess.TimeoutExpired:
+        pass
+
+
+class Suite:
+    """Where things are, how much time is left, and what was found."""
+
+    def __init__(self, bundle, out, state, sim=None, budget=480, now=time.monotonic):
+        self.bundle, self.out, self.state, self.sim, self.now = bundle, out, state, sim, now
+        self.deadline = now() + budget
+        self.results = []
+        self.count = 0
+        self.held = []
+
+    def left(self):
+        return self.deadline - self.now()
+
+    def environment(self, preload=False, **extra):
+        """The environment of a program: ours taken out, the simulated driver put in if asked, the limits as given."""
+        env = {k: v for k, v in os.environ.items() if not k.startswith(OURS) or k.startswith("VGPU_SIM_")}
+        env["PYTHONUNBUFFERED"] = "1"
+        env["PYTHONDONTWRITEBYTECODE"] = "1"
+        if self.sim:
+            env["LD_LIBRARY_PATH"] = self.sim
+        if preload:
+            env["LD_PRELOAD"] = self.bundle.library
+            env["VGPU_STATE_DIR"] = self.state
+        env.update({k: str(v) for k, v in extra.items()})
+        return env
+
+    def tenant(self):
+        """A name that no other check uses: each check has a quota of its own."""
+        self.count += 1
+        return f"hw-{os.getpid()}-{self.count}"
+
+    def run(self, argv, env, limit=60):
+        """Runs a program to its end, or ends it at the limit."""
+        limit = min(limit, self.left())
+        if limit <= 1:
+            raise NotPossible("no time left within the budget")
+        started = time.monotonic()
+        process = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True)
+        timed_out = False
+        try:
+            out, err = process.communicate(timeout=limit)
+        except (KeyboardInterrupt, SystemExit):
+            end(process)
+            raise
+        except subprocess.TimeoutExpired:
+            timed_out = True
+            end(process)
+            try:
+                out, err = process.communicate(timeout=5)
+            except subprocess.TimeoutExpired:
+                out, err = "", "the killed program did not disappear"
+        return Finished(process.returncode, out, err, timed_out, time.monotonic() - started)
+
+    def hold(self, argv, env):
+        """Starts a program that says one line and waits."""
+        if self.left() <= 1:
+            raise NotPossible("no time left within the budget")
+        process = subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True)
+        lines, words = [], []
+
+        def read():
+            for line in process.stdout:
+                if line.startswith("{"):
+                    lines.append(line)
+
+        def listen():
+            for line in process.stderr:
+                words.append(line)
+
+        for reader in (read, listen):
+            threading.Thread(target=reader, daemon=True).start()
+        held = Held(process, lines, words)
+        self.held.append(held)
+        return held
+
+    def python(self, program, *arguments):
+        return [sys.executable, os.path.join(PROGRAMS, program), *map(str, arguments)]
+
+    def check(self, name, promise, body):
+        """Carries one check out and keeps its verdict."""
+        claims = Claims()
+        started = self.now()
+        error = None
+        try:
+            if self.left() <= 2:
+                raise NotPossible("no time left within the budget")
+            body(self, claims)
+        except NotPossible as reason:
+            error = str(reason)
+        except Exception:  # noqa: BLE001  (a fault of the check is an ERROR of this check, not the end of the others)
+            error = traceback.format_exc(limit=4)
+        finally:
+            for held in self.held:
+                held.kill()
+            self.held = []
+        result = {"name": name, "promise": promise, "verdict": verdict(claims, error),
+                  "seconds": round(self.now() - started, 2), "claims": claims.made, "evidence": claims.evidence,
+                  "error": error}
+        self.results.append(result)
+        print(f"{result['verdict']:<5} {name:<34} {result['seconds']:7.1f} s", file=sys.stderr, flush=True)
+        for claim in claims.made:
+            if not claim["holds"]:
+                print(f"      not so: {claim['claim']}: {claim['seen']}", file=sys.stderr, flush=True)
+        if error:
+            print(f"      {error.strip().splitlines()[-1][:300]}", file=sys.stderr, flush=True)
+        return result
+
+
+class Claims:
+    """What a check says, and what it saw."""
+
+    def __init__(self):
+        self.made, self.evidence = [], {}
+
+    def that(self, claim, holds, seen):
+        self.made.append({"claim": claim, "holds": bool(holds), "seen": seen})
+        return bool(holds)
+
+    def keep(self, name, value):
+        self.evidence[name] = value
+        return value
+
+
+def verdict(claims, error):
+    """ERROR before FAIL before PASS; a check without a claim proves nothing."""
+    if error is not None or not claims.made:
+        return "ERROR"
+    return "PASS" if all(claim["holds"] for claim in claims.made) else "FAIL"

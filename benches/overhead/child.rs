@@ -1,0 +1,237 @@
+//! What runs under the preload: each call in blocks, bare and found, alternating, in one process.
+
+use crate::calls::{self, *};
+use crate::stats::median;
+use crate::threads::Pairs;
+use core::ffi::{c_int, c_void};
+use serde::{Deserialize, Serialize};
+use std::hint::black_box;
+use std::ptr::null_mut;
+use std::time::Instant;
+
+/// One measured difference, in nanoseconds per call.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Row {
+    /// The call.
+    pub name: String,
+    /// Median of the bare call.
+    pub bare: f64,
+    /// Median of the paired differences.
+    pub added: f64,
+    /// 95 % interval of it.
+    pub low: f64,
+    /// 95 % interval of it.
+    pub high: f64,
+}
+
+/// Times two bodies in `rounds` pairs of blocks of `calls`; which comes first alternates. `rest` runs between blocks.
+fn compare(
+    name: &str,
+    rounds: u32,
+    calls: u32,
+    mut bare: impl FnMut(),
+    mut ours: impl FnMut(),
+    mut rest: impl FnMut(),
+) -> Row {
+    let mut time = |body: &mut dyn FnMut()| {
+        let started = Instant::now();
+        body();
+        let took = started.elapsed().as_nanos() as f64 / f64::from(calls);
+        rest();
+        took
+    };
+    let mut block_bare = || (0..calls).for_each(|_| bare());
+    let mut block_ours = || (0..calls).for_each(|_| ours());
+    let (mut bares, mut differences) = (Vec::new(), Vec::new());
+    for round in 0..rounds + rounds / 10 {
+        let (b, o) = if round % 2 == 0 {
+            let b = time(&mut block_bare);
+            (b, time(&mut block_ours))
+        } else {
+            let o = time(&mut block_ours);
+            (time(&mut block_bare), o)
+        };
+        if round >= rounds / 10 {
+            bares.push(b);
+            differences.push(o - b);
+        }
+    }
+    let (bare, added) = (median(&mut bares), median(&mut differences));
+    Row { name: name.to_owned(), bare: bare.value, added: added.value, low: added.low, high: added.high }
+}
+
+/// Stops at a call that fails.
+///
+/// # Panics
+/// Unless `code` is 0.
+pub fn ok(code: c_int, what: &str) {
+    assert_eq!(code, 0, "{what}");
+}
+
+/// Bare and found, typed.
+fn pair<F: Copy>(driver: *mut c_void, name: &core::ffi::CStr) -> (F, F) {
+    // SAFETY: both addresses are of the driver's function `name` or its hook, and F is its signature.
+    unsafe { (typed(calls::bare(c"libcuda.so.1", name)), typed(calls::found(driver, name))) }
+}
+
+/// What is measured, and what must be true of the process for that.
+pub struct Scenario {
+    /// Whether the library is preloaded.
+    pub preloaded: bool,
+    /// The memory limit, if there is one.
+    pub limit: Option<u64>,
+    /// How long a run: multiplies the rounds.
+    pub effort: u32,
+}
+
+/// Measures everything in this process.
+///
+/// # Panics
+/// If the library is not active when it should be, or the other way round: then every number would be wrong.
+pub fn measure(scenario: &Scenario) -> Vec<Row> {
+    let driver = calls::driver();
+    let (rounds, mut rows) = (200 * scenario.effort, Vec::new());
+    // SAFETY: the driver's functions by their own signatures, with valid pointers to locals; memory is
+    // never touched, every pointer is freed once.
+    unsafe {
+        let (_, init) = pair::<Init>(driver, c"cuInit");
+        let (_, retain) = pair::<Retain>(driver, c"cuDevicePrimaryCtxRetain");
+        let (set_current, _) = pair::<SetCurrent>(driver, c"cuCtxSetCurrent");
+        let (synchronize, _) = pair::<Synchronize>(driver, c"cuCtxSynchronize");
+        let (alloc, our_alloc) = pair::<Alloc>(driver, c"cuMemAlloc_v2");
+        let (free, our_free) = pair::<Free>(driver, c"cuMemFree_v2");
+        let (info, our_info) = pair::<MemInfo>(driver, c"cuMemGetInfo_v2");
+        let (launch, our_launch) = pair::<Launch>(driver, c"cuLaunchKernel");
+        let (proc, our_proc) = pair::<ProcAddress>(driver, c"cuGetProcAddress_v2");
+
+        // Controls: is the library where it should be, and is the limit in force?
+        assert_eq!(alloc as usize != our_alloc as usize, scenario.preloaded, "the preload is not what was asked for");
+        let mut context = null_mut();
+        ok(init(0), "cuInit");
+        ok(retain(&raw mut context, 0), "cuDevicePrimaryCtxRetain");
+        ok(set_current(context), "cuCtxSetCurrent");
+        let (mut left, mut total) = (0, 0);
+        ok(our_info(&raw mut left, &raw mut total), "cuMemGetInfo");
+        if let Some(limit) = scenario.limit {
+            assert_eq!(total as u64, limit, "the limit is not in force");
+        }
+
+        // Launches of a kernel that takes no time; and launches that the driver refuses at once, where little hides
+        // the difference.
+        let (mut module, mut kernel, mut nanoseconds) = (null_mut(), null_mut(), 0u64);
+        let (load, _) = pair::<LoadData>(driver, c"cuModuleLoadData");
+        let (function, _) = pair::<GetFunction>(driver, c"cuModuleGetFunction");
+        let image = concat!(include_str!("../../examples/kernels/spin.ptx"), "\0");
+        ok(load(&raw mut module, image.as_ptr().cast()), "cuModuleLoadData");
+        ok(function(&raw mut kernel, module, c"vgpu_spin_ns".as_ptr()), "cuModuleGetFunction");
+        let mut parameters = [(&raw mut nanoseconds).cast::<c_void>()];
+        let parameters = parameters.as_mut_ptr();
+        let one =
+            |f: Launch| ok(black_box(f)(kernel, 1, 1, 1, 1, 1, 1, 0, null_mut(), parameters, null_mut()), "launch");
+        let drain = || ok(synchronize(), "cuCtxSynchronize");
+        rows.push(compare("launch", 4 * rounds, 64, || one(launch), || one(our_launch), drain));
+        let none = |f: Launch| {
+            black_box(black_box(f)(null_mut(), 1, 1, 1, 1, 1, 1, 0, null_mut(), null_mut(), null_mut()));
+        };
+        rows.push(compare("launch that the driver refuses", rounds, 1000, || none(launch), || none(our_launch), || {}));
+
+        // Pairs of allocation and release, beside more and more that live.
+        let mut live = Vec::new();
+        for target in [0, 10_000, 100_000] {
+            while live.len() < target {
+                let mut address = 0;
+                ok(our_alloc(&raw mut address, 512), "cuMemAlloc");
+                live.push(address);
+            }
+            let both = |alloc: Alloc, free: Free| {
+                let mut address = 0;
+                ok(black_box(alloc)(&raw mut address, 4096), "cuMemAlloc");
+                ok(black_box(free)(address), "cuMemFree");
+            };
+            let name = format!("alloc + free, {target} live");
+            rows.push(compare(&name, rounds, 200, || both(alloc, free), || both(our_alloc, our_free), || {}));
+            let pairs =
+                Pairs { bare: (alloc, free), ours: (our_alloc, our_free), set_current, context: context as usize };
+            for threads in [1, 2, 4] {
+                let name = format!("the same, {threads} thread{}", if threads == 1 { "" } else { "s" });
+                rows.push(pairs.row(&format!("{name}, {target} live"), threads, rounds / 4));
+            }
+        }
+        for address in live {
+            ok(our_free(address), "cuMemFree");
+        }
+
+        // The same in stream order: beside more and more that live in the pool, and beside as many pieces that are free.
+        let (alloc, our_alloc) = pair::<AllocAsync>(driver, c"cuMemAllocAsync");
+        let (free, our_free) = pair::<FreeAsync>(driver, c"cuMemFreeAsync");
+        let (mut live, mut rest) = (Vec::new(), Vec::new());
+        let both = |alloc: AllocAsync, free: FreeAsync| {
+            let mut address = 0;
+            ok(black_box(alloc)(&raw mut address, 4096, null_mut()), "cuMemAllocAsync");
+            ok(black_box(free)(address, null_mut()), "cuMemFreeAsync");
+        };
+        for target in [0, 1_000, 10_000] {
+            while live.len() < target {
+                let mut address = 0;
+                ok(our_alloc(&raw mut address, 4096, null_mut()), "cuMemAllocAsync");
+                live.push(address);
+            }
+            let name = format!("pool pair, {target} live");
+            rows.push(compare(&name, rounds, 50, || both(alloc, free), || both(our_alloc, our_free), drain));
+        }
+        for (at, address) in live.into_iter().enumerate() {
+            // Free pieces apart from each other first.
+            if at % 2 == 0 {
+                ok(our_free(address, null_mut()), "cuMemFreeAsync");
+            } else {
+                rest.push(address);
+            }
+        }
+        drain();
+        let name = format!("pool pair, {} free pieces", rest.len());
+        rows.push(compare(&name, rounds / 4, 50, || both(alloc, free), || both(our_alloc, our_free), || {}));
+        for address in rest {
+            ok(our_free(address, null_mut()), "cuMemFreeAsync");
+        }
+
+        let ask = |f: MemInfo| {
+            let (mut left, mut total) = (0, 0);
+            ok(black_box(f)(&raw mut left, &raw mut total), "cuMemGetInfo");
+            black_box((left, total));
+        };
+        rows.push(compare("cuMemGetInfo", rounds, 500, || ask(info), || ask(our_info), || {}));
+
+        // A program that starts asks for some five hundred names in this way; most of them have no hook.
+        for (kind, name) in calls::ASKED {
+            let look = |f: ProcAddress| {
+                let (mut address, mut status) = (null_mut(), 0);
+                ok(black_box(f)(name.as_ptr(), &raw mut address, 12_000, 0, &raw mut status), "cuGetProcAddress");
+                black_box(address);
+            };
+            let title = format!("cuGetProcAddress, {kind}");
+            rows.push(compare(&title, rounds, 500, || look(proc), || look(our_proc), || {}));
+        }
+
+        let bare_dlsym = typed::<Dlsym>(calls::bare(c"libc.so.6", c"dlsym"));
+        let our_dlsym = typed::<Dlsym>(calls::linked_dlsym());
+        for (handle, name) in calls::foreign(driver) {
+            let look = |f: Dlsym| {
+                black_box(black_box(f)(handle, name.as_ptr()));
+            };
+            let title = format!("dlsym of {}", name.to_str().expect("plain letters"));
+            rows.push(compare(&title, 2 * rounds, 500, || look(bare_dlsym), || look(our_dlsym), || {}));
+        }
+    }
+    rows
+}
+
+/// Time of the first call of all, in nanoseconds: `cuInit`, with whatever it sets up.
+pub fn first_call() -> u128 {
+    let driver = calls::driver();
+    // SAFETY: the driver's function by its own signature.
+    let init = unsafe { typed::<Init>(calls::found(driver, c"cuInit")) };
+    let started = Instant::now();
+    // SAFETY: as above.
+    ok(unsafe { init(0) }, "cuInit");
+    started.elapsed().as_nanos()
+}

@@ -1,0 +1,151 @@
+//! Instructions per call, counted by callgrind: a second figure that a busy machine does not move.
+//!
+//! A call is repeated N and 3 N times in a process of its own under valgrind; the difference of the two counts, divided
+//! by 2 N, is the call alone. Once with the driver's own function, once with what a program finds. The simulated driver's
+//! instructions are in both; the difference is the library's.
+
+use crate::calls::{self, Alloc, Dlsym, Free, Init, Launch, MemInfo, ProcAddress, Retain, SetCurrent, typed};
+use crate::child::ok;
+use core::ffi::{CStr, c_void};
+use std::hint::black_box;
+use std::process::Command;
+use std::ptr::null_mut;
+
+/// What is counted.
+pub const CALLS: [&str; 12] = [
+    "launch that the driver refuses",
+    "alloc + free, 0 live",
+    "alloc + free, 10000 live",
+    "cuMemGetInfo",
+    "cuGetProcAddress, hooked",
+    "cuGetProcAddress, not hooked",
+    "dlsym of getpid",
+    "dlsym of cuserid",
+    "dlsym of cudnnCreate",
+    "dlsym of nvrtcVersion",
+    "dlsym of cuMyOwn",
+    "dlsym of cuMemAlloc_v2",
+];
+
+/// What a lookup may cost more, in instructions: as much as the bare call, or so many. Instructions do not move with the
+/// load of the machine, so that this can be checked anywhere.
+fn budget(name: &str, bare: f64) -> f64 {
+    match name {
+        _ if name.starts_with("cuGetProcAddress, ") => bare,
+        "dlsym of cuMemAlloc_v2" => f64::INFINITY, // the answer is decided, not passed on
+        _ if name.starts_with("dlsym of ") => 150.0,
+        _ => f64::INFINITY,
+    }
+}
+
+/// One count: bare, and what the library adds.
+pub struct Count {
+    /// The call.
+    pub name: &'static str,
+    /// Instructions of the driver's own function.
+    pub bare: f64,
+    /// Instructions more with the hook.
+    pub added: f64,
+}
+
+impl Count {
+    /// Whether the budget is kept, if there is one.
+    pub fn is_kept(&self) -> bool {
+        self.added <= budget(self.name, self.bare)
+    }
+}
+
+/// Counts all calls in processes made by `command`, which takes this program's arguments; `Err`: there is no valgrind.
+pub fn count(command: impl Fn() -> Command) -> Result<Vec<Count>, String> {
+    let one = |name: &str, variant: &str, times: u32| -> Result<f64, String> {
+        let out = command().args(["--repeat", name, variant, &times.to_string()]).output();
+        let out = out.map_err(|e| format!("valgrind: {e}"))?;
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        let collected = said.lines().find_map(|line| line.split("Collected : ").nth(1)?.trim().parse().ok());
+        collected.filter(|_| out.status.success()).ok_or_else(|| format!("{name}, {variant}: {}: {said}", out.status))
+    };
+    let per_call = |name: &str, variant: &str| -> Result<f64, String> {
+        let times = 2_000;
+        Ok((one(name, variant, 3 * times)? - one(name, variant, times)?) / f64::from(2 * times))
+    };
+    CALLS
+        .iter()
+        .map(|name| {
+            let bare = per_call(name, "bare")?;
+            Ok(Count { name, bare, added: per_call(name, "ours")? - bare })
+        })
+        .collect()
+}
+
+/// Both variants of a function, the one asked for.
+fn chosen<F: Copy>(driver: *mut c_void, name: &CStr, ours: bool) -> F {
+    let address = if ours { calls::found(driver, name) } else { calls::bare(c"libcuda.so.1", name) };
+    // SAFETY: the driver's function `name` or its hook, and F is its signature.
+    unsafe { typed(address) }
+}
+
+/// Repeats one call, in a process that valgrind counts.
+///
+/// # Panics
+/// If a call fails.
+pub fn repeat(name: &str, variant: &str, times: u32) {
+    let driver = calls::driver();
+    let ours = variant == "ours";
+    // SAFETY: the driver's functions by their own signatures, with valid pointers to locals; memory is never touched,
+    // every pointer is freed once.
+    unsafe {
+        let mut context = null_mut();
+        ok(chosen::<Init>(driver, c"cuInit", true)(0), "cuInit");
+        ok(
+            chosen::<Retain>(driver, c"cuDevicePrimaryCtxRetain", true)(&raw mut context, 0),
+            "cuDevicePrimaryCtxRetain",
+        );
+        ok(chosen::<SetCurrent>(driver, c"cuCtxSetCurrent", true)(context), "cuCtxSetCurrent");
+        let all = 0..times;
+        match name {
+            "launch that the driver refuses" => {
+                let launch = chosen::<Launch>(driver, c"cuLaunchKernel", ours);
+                all.for_each(|_| {
+                    black_box(launch(null_mut(), 1, 1, 1, 1, 1, 1, 0, null_mut(), null_mut(), null_mut()));
+                });
+            }
+            "alloc + free, 0 live" | "alloc + free, 10000 live" => {
+                let alloc = chosen::<Alloc>(driver, c"cuMemAlloc_v2", ours);
+                let free = chosen::<Free>(driver, c"cuMemFree_v2", ours);
+                let mut address = 0;
+                for _ in 0..if name.contains("10000") { 10_000 } else { 0 } {
+                    ok(chosen::<Alloc>(driver, c"cuMemAlloc_v2", true)(&raw mut address, 512), "cuMemAlloc");
+                }
+                for _ in all {
+                    ok(alloc(&raw mut address, 4096), "cuMemAlloc");
+                    ok(free(address), "cuMemFree");
+                }
+            }
+            "cuMemGetInfo" => {
+                let info = chosen::<MemInfo>(driver, c"cuMemGetInfo_v2", ours);
+                let (mut left, mut total) = (0, 0);
+                all.for_each(|_| ok(info(&raw mut left, &raw mut total), "cuMemGetInfo"));
+            }
+            _ if name.starts_with("cuGetProcAddress, ") => {
+                let (_, symbol) =
+                    calls::ASKED.iter().find(|(kind, _)| name.ends_with(&format!(", {kind}"))).expect(name);
+                let look = chosen::<ProcAddress>(driver, c"cuGetProcAddress_v2", ours);
+                let (mut address, mut status) = (null_mut(), 0);
+                all.for_each(|_| {
+                    ok(look(symbol.as_ptr(), &raw mut address, 12_000, 0, &raw mut status), "cuGetProcAddress");
+                });
+            }
+            _ if name.starts_with("dlsym of ") => {
+                let own = typed::<Dlsym>(calls::bare(c"libc.so.6", c"dlsym"));
+                let look = if ours { typed::<Dlsym>(calls::linked_dlsym()) } else { own };
+                let foreign = calls::foreign(driver);
+                let found = foreign.iter().find(|(_, symbol)| name.as_bytes().ends_with(symbol.to_bytes()));
+                let (handle, symbol) = found.copied().unwrap_or((driver, c"cuMemAlloc_v2"));
+                all.for_each(|_| {
+                    black_box(look(handle, symbol.as_ptr()));
+                });
+            }
+            _ => panic!("{name} is not counted"),
+        }
+    }
+}

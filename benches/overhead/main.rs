@@ -1,0 +1,225 @@
+//! What libvgpu.so adds to a call, as differences against the bare driver in one run.
+//!
+//!     vgpu-overhead [--quick] [--json] [--check] [--instructions]
+//!
+//! Three processes on a simulated device of their own: without the library (the null control: what is left is noise),
+//! with it and no limits, with it and a memory limit (the control that the limit is in force is in the process itself).
+//! Inside each, blocks of bare and of hooked calls alternate; shown are the median of the paired differences and its
+//! 95 % interval. `--check` fails if an interval lies above its budget altogether. `--instructions` counts instructions under
+//! valgrind instead; `--check` then fails if a lookup takes more of them than it may.
+//!
+//! [`calls`] finds the two addresses of a call, [`child`] measures, [`threads`] measures several threads at once,
+//! [`instructions`] counts, [`stats`] reckons.
+
+mod calls;
+mod child;
+mod instructions;
+mod stats;
+mod threads;
+
+use child::{Row, Scenario};
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Instant;
+
+/// What a call may cost more, in nanoseconds; for cuGetProcAddress as much as the bare call. A name that ends with a comma
+/// or a blank stands for all that begin like it.
+const BUDGETS: [(&str, f64); 8] = [
+    ("launch", 5.0),
+    ("launch that the driver refuses", 5.0),
+    ("alloc + free,", 100.0),
+    ("the same,", 100.0),
+    ("pool pair,", 600.0),
+    ("cuMemGetInfo", 30.0),
+    ("cuGetProcAddress,", f64::NAN),
+    ("dlsym of ", 10.0),
+];
+
+const LIMIT: u64 = 64 << 30;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let has = |name: &str| arguments.iter().any(|argument| argument == name);
+    match arguments.first().map(String::as_str) {
+        Some("--measure") => {
+            let scenario = Scenario {
+                preloaded: arguments[1] != "bare",
+                limit: (arguments[1] == "limit").then_some(LIMIT),
+                effort: arguments[2].parse().expect("a number of rounds"),
+            };
+            println!("{}", serde_json::to_string(&child::measure(&scenario)).expect("rows are plain numbers"));
+            ExitCode::SUCCESS
+        }
+        Some("--first-call") => {
+            println!("{}", child::first_call());
+            ExitCode::SUCCESS
+        }
+        Some("--repeat") => {
+            instructions::repeat(&arguments[1], &arguments[2], arguments[3].parse().expect("a number of calls"));
+            ExitCode::SUCCESS
+        }
+        _ if has("--instructions") => count(has("--check")),
+        _ => report(if has("--quick") { 2 } else { 10 }, has("--json"), has("--check")),
+    }
+}
+
+/// Where the libraries are: `VGPU_BUILD`, else beside this program.
+struct Place {
+    build: PathBuf,
+    scratch: PathBuf,
+}
+
+impl Place {
+    fn command(&self, program: &Path, scenario: &str) -> Command {
+        let mut command = Command::new(program);
+        command
+            .env("LD_LIBRARY_PATH", self.build.join("sim"))
+            .env("VGPU_SIM_DIR", self.scratch.join("gpu"))
+            .env("VGPU_STATE_DIR", &self.scratch)
+            .env("VGPU_TENANT", "bench")
+            .env_remove("LD_PRELOAD")
+            .env_remove("VGPU_MEMORY_LIMIT")
+            .env_remove("VGPU_SM_LIMIT")
+            .stderr(Stdio::inherit());
+        if scenario != "bare" {
+            command.env("LD_PRELOAD", self.build.join("libvgpu.so"));
+        }
+        if scenario == "limit" {
+            command.env("VGPU_MEMORY_LIMIT", LIMIT.to_string());
+        }
+        command
+    }
+}
+
+/// This program's path, and a place of its own.
+fn place() -> (PathBuf, Place) {
+    let own = std::env::current_exe().expect("this program has a path");
+    let build =
+        std::env::var_os("VGPU_BUILD").map_or_else(|| own.parent().expect("a directory").to_owned(), PathBuf::from);
+    let scratch = std::env::temp_dir().join(format!("vgpu-overhead-{}", std::process::id()));
+    std::fs::create_dir(&scratch).expect("a temporary directory can be made");
+    (own, Place { build, scratch })
+}
+
+/// Instructions instead of nanoseconds.
+fn count(check: bool) -> ExitCode {
+    let (own, place) = place();
+    let mut code = ExitCode::SUCCESS;
+    println!("{:<34}{:>12}{:>12}", "instructions per call", "bare", "added");
+    for (scenario, title) in [("bare", "library absent"), ("off", "no limits"), ("limit", "memory limit")] {
+        let command = || {
+            let mut c = place.command(Path::new("valgrind"), scenario);
+            c.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(&own).stderr(Stdio::piped());
+            c
+        };
+        match instructions::count(command) {
+            Ok(rows) => {
+                println!("{title}");
+                for row in rows {
+                    let word = if row.is_kept() { "" } else { "  OVER" };
+                    println!("  {:<32}{:>12.1}{:>12.1}{word}", row.name, row.bare, row.added);
+                    if check && !row.is_kept() {
+                        code = ExitCode::FAILURE;
+                    }
+                }
+            }
+            Err(why) => {
+                eprintln!("SKIPPED: instructions ({why})");
+                code = ExitCode::FAILURE;
+                break;
+            }
+        }
+    }
+    let _ = std::fs::remove_dir_all(&place.scratch);
+    code
+}
+
+fn report(effort: u32, as_json: bool, check: bool) -> ExitCode {
+    let (own, place) = place();
+
+    let mut table = Vec::new();
+    for (scenario, title) in [("bare", "library absent"), ("off", "no limits"), ("limit", "memory limit")] {
+        eprintln!("measuring: {title}");
+        let out = place.command(&own, scenario).args(["--measure", scenario, &effort.to_string()]).output();
+        let out = out.expect("this program can be started");
+        assert!(out.status.success(), "the measurement \"{title}\" failed: {}", out.status);
+        let rows: Vec<Row> = serde_json::from_slice(&out.stdout).expect("rows from the child");
+        table.push((title, rows));
+    }
+    eprintln!("measuring: processes");
+    let processes = processes(&place, &own, 30 * effort);
+    let _ = std::fs::remove_dir_all(&place.scratch);
+
+    let over = if as_json {
+        println!("{:#}", json!({ "calls": table, "processes": processes }));
+        table.iter().flat_map(|(title, rows)| rows.iter().filter(move |row| verdict(title, row) == Some(false))).count()
+    } else {
+        print(&table, &processes)
+    };
+    if check && over > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// Whether the budget is kept; `None`: there is none.
+fn verdict(title: &str, row: &Row) -> Option<bool> {
+    let meant = |name: &str| name == row.name || (name.ends_with([',', ' ']) && row.name.starts_with(name));
+    let (_, budget) = BUDGETS.iter().find(|(name, _)| meant(name))?;
+    let budget = if budget.is_nan() { row.bare } else { *budget };
+    // A launch's budget is that of a process without a ceiling; the null control has none.
+    (title != "library absent" && budget.is_finite()).then_some(row.low <= budget)
+}
+
+fn print(table: &[(&str, Vec<Row>)], processes: &[(String, f64, f64, f64, f64)]) -> usize {
+    let mut over = 0;
+    println!("{:<34}{:>12}{:>12}{:>22}  budget", "nanoseconds per call", "bare", "added", "95 % interval");
+    for (title, rows) in table {
+        println!("{title}");
+        for row in rows {
+            let word = match verdict(title, row) {
+                Some(true) => "kept",
+                Some(false) => "OVER",
+                None => "",
+            };
+            over += usize::from(word == "OVER");
+            let interval = format!("{:.1} .. {:.1}", row.low, row.high);
+            println!("  {:<32}{:>12.1}{:>12.1}{interval:>22}  {word}", row.name, row.bare, row.added);
+        }
+    }
+    println!("{:<34}{:>12}{:>12}{:>22}", "microseconds per process", "bare", "added", "95 % interval");
+    for (name, bare, added, low, high) in processes {
+        println!("  {name:<32}{bare:>12.1}{added:>12.1}{:>22}", format!("{low:.1} .. {high:.1}"));
+    }
+    over
+}
+
+/// Whole processes, with and without the library in turn: one that never touches a GPU, and the first call of one that
+/// does. Microseconds.
+fn processes(place: &Place, own: &Path, rounds: u32) -> Vec<(String, f64, f64, f64, f64)> {
+    let idle = |scenario: &str| {
+        let mut command = place.command(Path::new("/bin/true"), scenario);
+        let started = Instant::now();
+        assert!(command.status().expect("/bin/true").success());
+        started.elapsed().as_secs_f64() * 1e6
+    };
+    let first = |scenario: &str| {
+        let out = place.command(own, scenario).arg("--first-call").output().expect("this program can be started");
+        String::from_utf8_lossy(&out.stdout).trim().parse::<f64>().expect("nanoseconds") / 1e3
+    };
+    let row = |name: &str, measure: &dyn Fn(&str) -> f64, ours: &str| {
+        let (mut bares, mut differences) = (Vec::new(), Vec::new());
+        for round in 0..rounds {
+            let (b, o) = if round % 2 == 0 {
+                let b = measure("bare");
+                (b, measure(ours))
+            } else {
+                let o = measure(ours);
+                (measure("bare"), o)
+            };
+            bares.push(b);
+            differences.push(o - b);
+        }
+        let (bare, added) = (stats::median(&mut bares), stats::median(&mut differences));
+        (name.to_owned(), bare.value, added.value, added.low, added.high)
+    };
+    vec![row("/bin/true, start to end", &idle, "limit"), row("cuInit, memory limit", &first, "limit")]
+}

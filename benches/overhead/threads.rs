@@ -1,0 +1,80 @@
+//! Pairs of allocation and release by several threads at once: what the library adds to each, in time of the processor.
+//!
+//! Time on the clock would measure how many threads share a core; a thread's own processor time does not. The driver's
+//! lock is in it: both variants pay for it, and their difference is what is shown.
+
+use crate::calls::{Alloc, Free, SetCurrent};
+use crate::child::{Row, ok};
+use crate::stats::median;
+use core::ffi::c_void;
+use std::hint::black_box;
+use std::sync::{Barrier, Mutex};
+
+const CALLS: u32 = 500;
+
+/// Nanoseconds of this thread on a processor.
+fn processor_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a pointer to a local.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut now) };
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+}
+
+/// The driver's functions and the hooks in front of them.
+#[derive(Clone, Copy)]
+pub struct Pairs {
+    /// The driver's own.
+    pub bare: (Alloc, Free),
+    /// What a program finds.
+    pub ours: (Alloc, Free),
+    /// Makes a context current.
+    pub set_current: SetCurrent,
+    /// The context, as a word.
+    pub context: usize,
+}
+
+impl Pairs {
+    /// `threads` of them, all in the same variant at the same moment, `rounds` times each variant.
+    pub fn row(self, name: &str, threads: usize, rounds: u32) -> Row {
+        let (start, all) = (Barrier::new(threads), Mutex::new(Vec::new()));
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| {
+                    // SAFETY: the driver's function by its own signature; the context lives as long as the process.
+                    ok(unsafe { (self.set_current)(self.context as *mut c_void) }, "cuCtxSetCurrent");
+                    let mut own = Vec::new();
+                    for round in 0..rounds + rounds / 10 {
+                        let order = if round % 2 == 0 { [self.bare, self.ours] } else { [self.ours, self.bare] };
+                        let took = order.map(|pair| {
+                            start.wait();
+                            block(pair)
+                        });
+                        let (bare, ours) = if round % 2 == 0 { (took[0], took[1]) } else { (took[1], took[0]) };
+                        if round >= rounds / 10 {
+                            own.push((bare, ours - bare));
+                        }
+                    }
+                    all.lock().expect("no thread panics with it").extend(own);
+                });
+            }
+        });
+        let all = all.into_inner().expect("no thread panics with it");
+        let (mut bares, mut differences): (Vec<f64>, Vec<f64>) = all.into_iter().unzip();
+        let (bare, added) = (median(&mut bares), median(&mut differences));
+        Row { name: name.to_owned(), bare: bare.value, added: added.value, low: added.low, high: added.high }
+    }
+}
+
+/// Nanoseconds per pair of one block.
+fn block((alloc, free): (Alloc, Free)) -> f64 {
+    let begin = processor_ns();
+    for _ in 0..CALLS {
+        let mut address = 0;
+        // SAFETY: the driver's functions by their own signatures, with a pointer to a local; freed once.
+        unsafe {
+            ok(black_box(alloc)(&raw mut address, 4096), "cuMemAlloc");
+            ok(black_box(free)(address), "cuMemFree");
+        }
+    }
+    (processor_ns() - begin) as f64 / f64::from(CALLS)
+}

@@ -1,0 +1,42 @@
+//! 03: launches kernels of 1 ms as fast as the device takes them. An ordinary CUDA program; nothing of vgpu is in it.
+//!
+//!     vgpu run --sim --sm-limit 30 -- target/release/example-launches 5
+//!
+//! Arguments: how many seconds (default 5), how many microseconds a kernel takes (default 1000).
+
+use cudarc::driver::{CudaContext, DriverError, LaunchConfig, PushKernelArg};
+use cudarc::nvrtc::Ptx;
+use std::time::{Duration, Instant};
+
+/// Launches between two synchronisations: the device always has work, and the queue does not grow without end.
+const BATCH: u64 = 32;
+
+fn main() -> Result<(), DriverError> {
+    let mut arguments = std::env::args().skip(1).map_while(|text| text.parse().ok());
+    let seconds: f64 = arguments.next().unwrap_or(5.0);
+    let kernel_us: f64 = arguments.next().unwrap_or(1000.0);
+    let kernel = Duration::from_secs_f64(kernel_us / 1e6);
+
+    let context = CudaContext::new(0)?;
+    let stream = context.default_stream();
+    let module = context.load_module(Ptx::from_src(include_str!("kernels/spin.ptx")))?;
+    let spin = module.load_function("vgpu_spin_ns")?;
+    let nanoseconds = u64::try_from(kernel.as_nanos()).unwrap_or(u64::MAX);
+    let one = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
+    println!("device: {}", context.name()?);
+
+    let (started, mut launched) = (Instant::now(), 0u64);
+    while started.elapsed().as_secs_f64() < seconds {
+        for _ in 0..BATCH {
+            // SAFETY: the kernel has this one parameter and touches no memory.
+            unsafe { stream.launch_builder(&spin).arg(&nanoseconds).launch(one) }?;
+        }
+        launched += BATCH;
+        stream.synchronize()?;
+    }
+    let took = started.elapsed();
+    println!("kernels: {launched}");
+    println!("seconds: {:.3}", took.as_secs_f64());
+    println!("share of the device: {:.1} %", 100.0 * launched as f64 * kernel.as_secs_f64() / took.as_secs_f64());
+    Ok(())
+}

@@ -1,0 +1,66 @@
+//! The terminal: colours and a moving line only where there is one, and none with NO_COLOR.
+
+use std::io::{IsTerminal, Write};
+
+/// How to print.
+pub struct Style {
+    colours: bool,
+    terminal: bool,
+}
+
+impl Style {
+    /// By what standard output is.
+    pub fn of_stdout() -> Self {
+        let terminal = std::io::stdout().is_terminal();
+        let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        Self { colours: terminal && wanted, terminal }
+    }
+
+    fn paint(&self, code: &str, text: &str) -> String {
+        if self.colours { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+
+    /// A heading.
+    pub fn strong(&self, text: &str) -> String {
+        self.paint("1", text)
+    }
+
+    /// Something of a tenant's, in its colour.
+    pub fn tenant(&self, name: &str, text: &str) -> String {
+        self.paint(if name == "a" { "36" } else { "35" }, text)
+    }
+
+    /// Kept or not.
+    pub fn verdict(&self, kept: bool) -> String {
+        if kept { self.paint("32", "kept") } else { self.paint("31", "NOT KEPT") }
+    }
+
+    /// The moving line, or a dot where it cannot move.
+    pub fn progress(&self, done: f64, shares: &[Option<f64>]) {
+        let mut out = std::io::stdout();
+        let _ = if self.terminal {
+            let bar: String = (0..30).map(|at| if done * 30.0 > f64::from(at) { '#' } else { '.' }).collect();
+            let shares: Vec<String> =
+                shares.iter().map(|share| share.map_or("  ... ".into(), |share| format!("{share:5.1}%"))).collect();
+            write!(out, "\r  [{bar}] {} ", shares.join(" "))
+        } else {
+            write!(out, ".")
+        };
+        let _ = out.flush();
+    }
+
+    /// Ends the moving line.
+    pub fn progress_done(&self) {
+        if self.terminal { print!("\r\x1b[K") } else { println!() }
+    }
+}
+
+/// A size as people write it.
+pub fn gib(bytes: u64) -> String {
+    const GIB: u64 = 1 << 30;
+    match bytes {
+        bytes if bytes % GIB == 0 => format!("{} GiB", bytes / GIB),
+        bytes if bytes >= GIB => format!("{:.2} GiB", bytes as f64 / GIB as f64),
+        bytes => format!("{} MiB", bytes >> 20),
+    }
+}

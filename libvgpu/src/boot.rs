@@ -1,0 +1,141 @@
+//! From the environment to enforcement, once: what was asked for (before the driver initialises), then what that means
+//! for each device (after it did).
+//!
+//! If something was asked for that is not understood or cannot be kept, initialisation fails for good (invariant 8),
+//! unless `VGPU_ON_ERROR=open`. With nothing asked for, no file, socket or device is touched.
+
+use crate::device::{self, Facts};
+use crate::environment::{variable, variables};
+use crate::lock::Lock;
+use crate::mode::{self, Denied, Mode};
+use crate::{door, fork, inventory, say, tenant, terms};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use vgpu_core::limits::RawLimits;
+
+/// What was asked for.
+pub struct Asked {
+    /// The limits as written.
+    pub limits: RawLimits,
+    /// The tenant, known only if there is something to enforce.
+    pub tenant: Option<vgpu_core::tenant::TenantKey>,
+}
+
+/// The answer, leaked; null until somebody asked.
+static ASKED: AtomicPtr<Result<Asked, Denied>> = AtomicPtr::new(core::ptr::null_mut());
+/// Held while the environment is read and the daemon is asked, which may take its 2 s.
+static ASKING: Lock<()> = Lock::new(());
+/// Which libraries' devices were registered, so that repeated initialisation costs nothing.
+static READY: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
+
+/// Says the line and decides what becomes of it: with `VGPU_ON_ERROR=open` the process runs on without limits.
+fn fail(text: &str) -> Result<(), Denied> {
+    if variable("VGPU_ON_ERROR").is_some_and(|value| value.as_bytes() == b"open") {
+        say::once(&format!("{text}; running WITHOUT limits (VGPU_ON_ERROR=open)"));
+        mode::set(Mode::Off);
+        Ok(())
+    } else {
+        say::once(text);
+        mode::set(Mode::Failed);
+        crate::governor::activate(); // launches must look, in order to be refused
+        Err(Denied)
+    }
+}
+
+/// First stage, before the real initialisation: reads what was asked for.
+///
+/// # Errors
+/// [`Denied`], after the line was said.
+pub fn ask() -> Result<&'static Asked, Denied> {
+    // SAFETY: null, or leaked below.
+    let known = || unsafe { ASKED.load(Acquire).as_ref() };
+    let asked = known().unwrap_or_else(|| {
+        fork::watch();
+        let _asking = ASKING.lock();
+        known().unwrap_or_else(|| {
+            door::silence();
+            let asked = Box::leak(Box::new(first_stage()));
+            ASKED.store(asked, Release);
+            asked
+        })
+    });
+    asked.as_ref().map_err(|denied| *denied)
+}
+
+fn first_stage() -> Result<Asked, Denied> {
+    match read() {
+        Ok(asked) => {
+            if !asked.limits.asked_for_anything() {
+                mode::set(Mode::Off);
+            }
+            Ok(asked)
+        }
+        Err(text) => fail(&text).map(|()| Asked { limits: RawLimits::default(), tenant: None }),
+    }
+}
+
+/// Opens the lock in a forked child.
+pub fn reborn() {
+    // SAFETY: the child's thread that settles it, before any other goes on.
+    unsafe { ASKING.reset(()) };
+}
+
+fn read() -> Result<Asked, String> {
+    for (name, accepted) in [
+        ("VGPU_ON_ERROR", &["open", "closed"][..]),
+        ("VGPU_STRICT", &["0", "1"]),
+        ("VGPU_SHARED_UIDS", &["0", "1"]),
+        ("VGPU_DEEPBIND", &["clear", "keep"]),
+    ] {
+        if let Some(value) = variable(name)
+            && !accepted.iter().any(|word| OsStr::new(word) == value)
+        {
+            return Err(format!("{name}={value:?} is not understood; accepted: {}", accepted.join(", ")));
+        }
+    }
+    let mut limits = RawLimits::from_vars(variables()).map_err(|e| e.to_string())?;
+    let mut named = None;
+    if let Some(socket) = variable("VGPU_SOCKET") {
+        let terms = terms::ask(Path::new(&socket))?;
+        limits = limits.with_daemon(terms.memory_limit, terms.sm_limit);
+        named = Some(terms.tenant); // who this is, is the daemon's to say
+    }
+    let tenant = if limits.asked_for_anything() { Some(tenant::key(named.as_deref())?) } else { None };
+    Ok(Asked { limits, tenant })
+}
+
+/// Second stage, after a successful `cuInit`.
+///
+/// # Errors
+/// [`Denied`], after the line was said.
+pub fn cuda_ready() -> Result<(), Denied> {
+    ready(&READY[0], inventory::cuda_devices)
+}
+
+/// Second stage, after a successful `nvmlInit`.
+///
+/// # Errors
+/// [`Denied`], after the line was said.
+pub fn nvml_ready() -> Result<(), Denied> {
+    ready(&READY[1], inventory::all_devices)
+}
+
+fn ready(done: &AtomicBool, devices: impl FnOnce(&RawLimits) -> Result<Vec<Facts>, String>) -> Result<(), Denied> {
+    let asked = ask()?;
+    match mode::mode() {
+        Mode::Off => return Ok(()),
+        Mode::Failed => return Err(Denied),
+        Mode::On if done.load(Acquire) => return Ok(()),
+        Mode::Asleep | Mode::On => {}
+    }
+    match devices(&asked.limits).and_then(|facts| device::register(&asked.limits, asked.tenant.as_ref(), &facts)) {
+        Ok(()) => {
+            done.store(true, Release);
+            mode::set(Mode::On);
+            Ok(())
+        }
+        Err(text) => fail(&text),
+    }
+}

@@ -1,0 +1,186 @@
+//! The one way to charge and release: the shape of every allocation and of every free.
+
+use crate::context::Fate;
+use crate::device::{self, Device};
+use crate::driver::own;
+use crate::holdings::{ADDRESSES, Holding, POOLED, Put, Table};
+use crate::mode::Denied;
+use crate::order::Order;
+use crate::{context, departing, enforce, pools, quiet};
+use shim_sys::cuda::{CUcontext, CUresult};
+
+/// Pointer attribute: host or device memory.
+const MEMORY_TYPE: u32 = 2;
+
+/// The shape of every allocation: reserve by the charging rule, ask the driver, commit with the address or roll back.
+///
+/// `charge` is the number of bytes by the rule, `None` if the request has no size (the driver will refuse it; if it does
+/// not, that is not charged). `key` reads the address after success.
+#[inline]
+pub fn allocate(
+    table: &Table,
+    charge: impl FnOnce() -> Option<u64>,
+    real: impl FnOnce() -> CUresult,
+    key: impl FnOnce() -> u64,
+) -> CUresult {
+    match enforce::enforced() {
+        Ok(false) => real(),
+        Err(Denied) => CUresult::NOT_PERMITTED,
+        Ok(true) => {
+            let Some((context, device)) = context::current() else { return real() };
+            let Some(bytes) = charge() else { return real() };
+            allocate_on(device, context, bytes, table, real, key)
+        }
+    }
+}
+
+/// As [`allocate`], for a device that is known.
+#[inline]
+pub fn allocate_on(
+    device: &'static Device,
+    context: CUcontext,
+    bytes: u64,
+    table: &Table,
+    real: impl FnOnce() -> CUresult,
+    key: impl FnOnce() -> u64,
+) -> CUresult {
+    let reservation = match device.reserve(bytes) {
+        Ok(reservation) => reservation,
+        Err(refused) => return refused,
+    };
+    let moment = context::moment();
+    let result = real();
+    if result.ok() {
+        reservation.commit();
+        note(table, key(), Holding { bytes, device: device.index, context: context.0 as usize }, moment);
+    }
+    result
+}
+
+/// Notes a committed charge whose driver call began after `moment`: what has gone with its context meanwhile goes back.
+#[inline]
+pub fn note(table: &Table, key: u64, holding: Holding, moment: u64) {
+    departing::came_again(key);
+    if core::ptr::eq(table, &raw const ADDRESSES) {
+        pools::came_again(key);
+    }
+    keep(table, key, holding, moment);
+}
+
+/// Puts a charge where it belongs. Of a context that is ending nothing is put: its address may be another's by now.
+#[inline]
+fn keep(table: &Table, key: u64, holding: Holding, moment: u64) {
+    let mut fate = Fate::Lives;
+    let lives = || {
+        fate = context::fate(holding.context, moment);
+        fate == Fate::Lives
+    };
+    match table.put_if(key, holding, lives) {
+        Put::New => {}
+        Put::Not => keep_if_it_lives(table, key, holding, fate),
+        Put::InPlaceOf(stale) => release_stale(stale),
+    }
+}
+
+#[cold]
+fn release_stale(stale: Holding) {
+    device::release(stale);
+}
+
+/// A free that fails may have begun when the driver had ended the context and its charges were not taken out yet: what
+/// counts is whether the end that was met has come about, whenever this call began.
+#[cold]
+fn keep_if_it_lives(table: &Table, key: u64, holding: Holding, fate: Fate) {
+    let ended = match fate {
+        Fate::Lives => false,
+        Fate::Ended => true,
+        Fate::Ending(since) => {
+            context::wait_until(|| !context::is_ending(holding.context_handle()));
+            context::has_ended(holding.context, since)
+        }
+    };
+    if ended {
+        device::release(holding);
+    } else if let Some(stale) = table.put(key, holding) {
+        device::release(stale);
+    }
+}
+
+/// The shape of every free: take the charge, ask the driver, release; a failed free puts the charge back.
+#[inline]
+pub fn free(table: &'static Table, key: u64, real: impl FnOnce() -> CUresult) -> CUresult {
+    match enforce::enforced() {
+        Ok(false) | Err(Denied) => real(),
+        Ok(true) => {
+            let moment = context::moment();
+            let Some((holding, _leaving)) = table.take_to_free(key) else { return real() };
+            let result = real();
+            if result.ok() {
+                device::release(holding);
+                if context::moment() != moment {
+                    freed_beside_an_end(table, key);
+                }
+            } else {
+                // What the driver does not know any more because its context has ended is gone as well.
+                keep(table, key, holding, moment);
+            }
+            result
+        }
+    }
+}
+
+/// A free that met the end of a context may have come later than that: if the address was given out again meanwhile, it
+/// is that memory that is gone.
+#[cold]
+fn freed_beside_an_end(table: &Table, key: u64) {
+    let is_gone = || {
+        let mut kind = 0u32;
+        // SAFETY: the attribute is an `unsigned`, and the address need not be one.
+        let asked = unsafe { own::cuPointerGetAttribute()?((&raw mut kind).cast(), MEMORY_TYPE, key) };
+        Some(asked == CUresult::INVALID_VALUE)
+    };
+    if core::ptr::eq(table, &raw const ADDRESSES)
+        && let Some(seen) = table.get(key)
+        && is_gone() == Some(true)
+        && let Some(other) = table.take_if(key, seen)
+    {
+        device::release(other);
+    }
+}
+
+/// The free of a device address, whatever it was allocated by: a pool's memory, plain memory, a graph's. With an order
+/// the driver frees it when the stream comes to it.
+#[inline]
+pub fn free_address(address: u64, order: Option<Order>, real: impl FnOnce() -> CUresult) -> CUresult {
+    if pools::any() { beside_pools(address, order, real) } else { plain(address, order, real) }
+}
+
+#[inline(never)]
+fn beside_pools(address: u64, order: Option<Order>, real: impl FnOnce() -> CUresult) -> CUresult {
+    if enforce::enforced() == Ok(true) {
+        let _under_way = quiet::enter();
+        if let Some(holding) = POOLED.take(address) {
+            return pools::free(holding, address, order, real);
+        }
+        return plain(address, order, || {
+            let result = real();
+            if result.ok() {
+                pools::graphs_changed();
+            }
+            result
+        });
+    }
+    plain(address, order, real)
+}
+
+#[inline]
+fn plain(address: u64, order: Option<Order>, real: impl FnOnce() -> CUresult) -> CUresult {
+    if let Some(order) = order
+        && enforce::enforced() == Ok(true)
+        && let Some(holding) = ADDRESSES.take(address)
+    {
+        let _under_way = quiet::enter();
+        return departing::free(&ADDRESSES, address, holding, order, real);
+    }
+    free(&ADDRESSES, address, real)
+}

@@ -1,0 +1,251 @@
+//! What a file descriptor for exported memory tells: whose share it is, and whether one of its kind is open anywhere.
+//!
+//! An exported descriptor is marked with a kernel lock on its open file: a read lock on one byte far behind anything real,
+//! whose position is the share's identity. The lock belongs to the open file and travels with it, through fork, dup and
+//! sockets, and ends with the last of its descriptors. Three things follow. An importer reads the identity from the
+//! descriptor itself (/proc/self/fdinfo). Another open file of the same device node can ask the kernel whether a marked
+//! one is still open anywhere. And nothing is held open by the mark: memory that the program let go of stays gone.
+//!
+//! Where it cannot be done (no /proc, a kernel before 4.1) there is no mark, and whoever imports is charged for itself.
+
+use crate::lock::Lock;
+use core::sync::atomic::{AtomicU64, Ordering::*};
+use shim_sys::lock;
+use shim_sys::shared_file::out_of_the_way;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use vgpu_core::ledger::Watched;
+use vgpu_core::tenant::hash64;
+
+/// Marks stand here and above: no device and no file of ours has a byte there.
+const BASE: u64 = 1 << 62;
+
+/// An identity that no other export of any process has: see [`mark`].
+pub fn fresh_identity() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let mut words = [0; 24];
+    words[..8].copy_from_slice(&u64::from(std::process::id()).to_le_bytes());
+    words[8..16].copy_from_slice(&crate::clock::now().to_le_bytes());
+    words[16..].copy_from_slice(&NEXT.fetch_add(1, Relaxed).to_le_bytes());
+    hash64(&words) % (BASE - 1) + 1
+}
+
+fn borrow<'a>(descriptor: i32) -> Option<BorrowedFd<'a>> {
+    // SAFETY: looked at for the length of one call; a number that is not open is an error of that call.
+    (descriptor >= 0).then(|| unsafe { BorrowedFd::borrow_raw(descriptor) })
+}
+
+/// Marks the open file behind `descriptor`; whether that could be done.
+pub fn mark(descriptor: i32, identity: u64) -> bool {
+    borrow(descriptor).is_some_and(|file| lock::try_hold(file, BASE + identity).unwrap_or(false))
+}
+
+/// The identity that the open file behind `descriptor` is marked with.
+pub fn read(descriptor: i32) -> Option<u64> {
+    let mut text = [0; 4096];
+    let mut file = File::open(format!("/proc/self/fdinfo/{descriptor}")).ok()?;
+    let length = file.read(&mut text).ok()?;
+    parse(core::str::from_utf8(&text[..length]).ok()?)
+}
+
+/// The line is `lock:  1: OFDLCK ADVISORY  READ -1 00:01:1024 FIRST LAST`.
+fn parse(text: &str) -> Option<u64> {
+    let locks = text.lines().filter_map(|line| line.strip_prefix("lock:")).filter(|line| line.contains("OFDLCK"));
+    locks.filter_map(position).find(|at| *at > BASE).map(|at| at - BASE)
+}
+
+fn position(line: &str) -> Option<u64> {
+    let mut words = line.split_ascii_whitespace().rev();
+    let (last, first) = (words.next()?, words.next()?);
+    (first == last).then(|| first.parse().ok())?
+}
+
+/// An open file of our own beside an exported one, to ask whether that is open anywhere. There is one per device node.
+pub struct Watch {
+    node: Node,
+    identity: u64,
+}
+
+type Node = (u64, u64);
+
+struct Probe {
+    node: Node,
+    descriptor: i32,
+    watches: u32,
+}
+
+static PROBES: Lock<Vec<Probe>> = Lock::new(Vec::new());
+
+fn node_of(descriptor: i32) -> Option<Node> {
+    // SAFETY: all zeroes is a valid stat, which fstat fills; a number that is not open is an error.
+    unsafe {
+        let mut stat: libc::stat = core::mem::zeroed();
+        (libc::fstat(descriptor, &raw mut stat) == 0).then_some((stat.st_dev, stat.st_ino))
+    }
+}
+
+impl Watch {
+    /// Watches for open files that are marked with `identity`, of which `descriptor` is one.
+    pub fn on(descriptor: i32, identity: u64) -> Option<Self> {
+        let node = node_of(descriptor)?;
+        if let Some(probe) = PROBES.lock().iter_mut().find(|probe| probe.node == node) {
+            probe.watches += 1;
+            return Some(Self { node, identity });
+        }
+        let own = reopened(&format!("/proc/self/fd/{descriptor}"), node)?;
+        let own = out_of_the_way(OwnedFd::from(own)).ok()?;
+        // Two threads may both have opened one: the second stands in the list unused until its watches end.
+        PROBES.lock().push(Probe { node, descriptor: own.into_raw_fd(), watches: 1 });
+        Some(Self { node, identity })
+    }
+
+    /// Whether a file with that mark is open in any process, or on its way to one; then, through what that can be seen.
+    pub fn open(&self) -> Option<Watched> {
+        let descriptor = PROBES.lock().iter().find(|probe| probe.node == self.node).map(|probe| probe.descriptor)?;
+        let ours = Some(descriptor).filter(|descriptor| node_of(*descriptor) == Some(self.node));
+        let open = lock::held_by_another(ours.and_then(borrow)?, BASE + self.identity).unwrap_or(false);
+        let descriptor = u32::try_from(descriptor).ok()?;
+        open.then_some(Watched { descriptor, node: self.node })
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let mut probes = PROBES.lock();
+        let Some(at) = probes.iter().position(|probe| probe.node == self.node) else { return };
+        probes[at].watches -= 1;
+        if probes[at].watches == 0 {
+            let probe = probes.swap_remove(at);
+            drop(probes);
+            if node_of(probe.descriptor) == Some(probe.node) {
+                // SAFETY: our own; a number that the program made its own names another file and is left alone.
+                drop(unsafe { OwnedFd::from_raw_fd(probe.descriptor) });
+            }
+        }
+    }
+}
+
+/// Whether nothing that is marked with `identity` is open anywhere, seen through another process's descriptor. Where it
+/// cannot be looked at, or is another file by now, nothing is known: then it counts as open.
+pub fn is_closed(keeper: u32, watched: Watched, identity: u64) -> bool {
+    let path = format!("/proc/{keeper}/fd/{}", watched.descriptor);
+    let Some(file) = reopened(&path, watched.node) else { return false };
+    matches!(lock::held_by_another(file.as_fd(), BASE + identity), Ok(false))
+}
+
+/// Another open file of `node`, which is expected at `path`. What is there is looked at before it is opened: a number may
+/// name anything by now, and to open a pipe wakes whoever writes to it, to open a device does what its driver does.
+fn reopened(path: &str, node: Node) -> Option<File> {
+    let place = File::options().read(true).custom_flags(libc::O_PATH | libc::O_CLOEXEC).open(path).ok()?;
+    if node_of(place.as_raw_fd()) != Some(node) {
+        return None;
+    }
+    let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = File::options().read(true).custom_flags(flags).open(format!("/proc/self/fd/{}", place.as_raw_fd()));
+    file.ok().filter(|file| node_of(file.as_raw_fd()) == Some(node))
+}
+
+/// Forgets the parent's, in a forked child; the descriptors are closed on exec.
+pub fn forget() {
+    // SAFETY: the child's thread that settles it, before any other goes on.
+    unsafe { PROBES.reset(Vec::new()) };
+}
+
+/// Bytes of a handle that is passed by value or copied through a socket, as an identity.
+pub fn of_bytes(handle: &[u8; 64]) -> u64 {
+    hash64(handle).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exported() -> (File, File) {
+        let path = std::env::temp_dir().join(format!("vgpu-descriptor-{}-{}", std::process::id(), fresh_identity()));
+        let open = || File::options().read(true).write(true).create(true).truncate(false).open(&path).unwrap();
+        let both = (open(), open());
+        std::fs::remove_file(path).unwrap();
+        both
+    }
+
+    #[test]
+    fn an_identity_travels_with_its_open_file_and_ends_with_it() {
+        let (file, other) = exported();
+        let (identity, number) = (fresh_identity(), file.as_raw_fd());
+        assert_eq!(read(number), None);
+        assert!(mark(number, identity));
+        assert!(mark(number, identity), "exported again");
+        let copy = file.try_clone().unwrap();
+        assert_eq!((read(number), read(copy.as_raw_fd())), (Some(identity), Some(identity)));
+        assert_eq!(read(other.as_raw_fd()), None, "another open file of the same node");
+        assert!(mark(other.as_raw_fd(), fresh_identity()));
+        let watch = Watch::on(number, identity).unwrap();
+        let seen = watch.open().unwrap();
+        drop(file);
+        assert_eq!(watch.open(), Some(seen), "a copy is open");
+        let own = std::process::id();
+        assert!(!is_closed(own, seen, identity));
+        drop(copy);
+        assert_eq!(watch.open(), None, "the other file has another mark");
+        assert!(is_closed(own, seen, identity), "seen as another process would");
+        let elsewhere = Watched { node: (seen.node.0, seen.node.1 + 1), ..seen };
+        assert!(!is_closed(own, elsewhere, identity), "another file by now tells nothing");
+        drop(watch);
+        assert!(!is_closed(own, seen, identity), "nor does one that is not there");
+    }
+
+    #[test]
+    fn what_is_another_file_by_now_is_not_opened() {
+        let path = std::env::temp_dir().join(format!("vgpu-pipe-{}-{}", std::process::id(), fresh_identity()));
+        let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+        // SAFETY: a string that ends in zero.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        let named = File::options().read(true).custom_flags(libc::O_PATH).open(&path).unwrap();
+        let watched = Watched { descriptor: u32::try_from(named.as_raw_fd()).unwrap(), node: (1, 2) };
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| File::options().write(true).open(&path).map(drop));
+            for _ in 0..50 {
+                assert!(!is_closed(std::process::id(), watched, 7));
+                crate::clock::sleep(2_000_000);
+            }
+            let waits = !writer.is_finished();
+            drop(File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&path));
+            writer.join().unwrap().unwrap();
+            assert!(waits, "a writer waits for a reader, and none came");
+        });
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_watch_closes_what_it_opened_and_nothing_else() {
+        let (file, _other) = exported();
+        let probe_of = |node| PROBES.lock().iter().find(|probe| probe.node == node).map(|probe| probe.descriptor);
+        let node = node_of(file.as_raw_fd()).unwrap();
+        let (first, second) = (Watch::on(file.as_raw_fd(), 1).unwrap(), Watch::on(file.as_raw_fd(), 2).unwrap());
+        let probe = probe_of(node).unwrap();
+        drop(first);
+        assert_eq!(probe_of(node), Some(probe));
+        drop(second);
+        assert_eq!((probe_of(node), node_of(probe) == Some(node)), (None, false));
+    }
+
+    #[test]
+    fn a_mark_is_told_from_other_locks() {
+        let line = |kind: &str, first: u64, last: &str| {
+            format!("pos:\t0\nlock:\t1: {kind} ADVISORY  READ -1 00:01:1024 {first} {last}\n")
+        };
+        assert_eq!(parse(&line("OFDLCK", BASE + 7, &(BASE + 7).to_string())), Some(7));
+        assert_eq!(parse(&line("POSIX ", BASE + 7, &(BASE + 7).to_string())), None);
+        assert_eq!(parse(&line("OFDLCK", 0, "EOF")), None);
+        assert_eq!(parse(&line("OFDLCK", 5, "5")), None);
+        assert_eq!(parse("lock:\n"), None);
+    }
+
+    #[test]
+    fn identities_differ() {
+        assert_ne!(fresh_identity(), fresh_identity());
+        assert!((1..BASE).contains(&fresh_identity()));
+    }
+}

@@ -1,0 +1,237 @@
+//! What is enforced on each device, by UUID: the limits, the ledger, the gate.
+//!
+//! Devices are registered when CUDA or NVML first shows them and stay for the life of the process. A device that has
+//! no limit is not registered: whoever does not find one here passes the call through.
+
+use crate::governor::Governor;
+use crate::holdings::Holding;
+use crate::ledger::Ledger;
+use crate::lock::Lock;
+use crate::{clock, counted, pools, say, share};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicUsize, Ordering::*};
+use shim_sys::cuda::{CUdevice, CUresult};
+use vgpu_core::bytes::Bytes;
+use vgpu_core::ledger::{OUTCOME_WAIT_NS, Reservation};
+use vgpu_core::limits::RawLimits;
+use vgpu_core::tenant::TenantKey;
+
+/// Most devices a process can have.
+const MAX: usize = 64;
+
+/// What CUDA or NVML tells of a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Facts {
+    /// Its UUID.
+    pub uuid: [u8; 16],
+    /// Its NVML index, where it is known.
+    pub ordinal: Option<u32>,
+    /// Its memory in bytes: the base of percentages.
+    pub total: u64,
+    /// Its ordinal in CUDA, where CUDA showed it.
+    pub cuda: Option<CUdevice>,
+}
+
+/// A device with limits.
+pub struct Device {
+    /// Its UUID.
+    pub uuid: [u8; 16],
+    /// Its number here.
+    pub index: u8,
+    /// Its ordinal in CUDA, -1: CUDA has not shown it.
+    cuda: AtomicI32,
+    /// Most bytes that the tenant may hold, all ones: no limit.
+    pub limit: u64,
+    /// The tenant's charges.
+    pub ledger: Ledger,
+    /// The gate of launches, if there is a ceiling on device time.
+    pub governor: Option<Governor>,
+}
+
+static DEVICES: [AtomicPtr<Device>; MAX] = [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX];
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+static REGISTERING: Lock<()> = Lock::new(());
+/// Device number + 1 by CUDA ordinal, 0: no limit there.
+static BY_CUDA: [AtomicU8; MAX] = [const { AtomicU8::new(0) }; MAX];
+
+/// Registers what is to be enforced on the devices that were shown.
+///
+/// # Errors
+/// One line: which limit does not fit which device, or why the ledger cannot be kept.
+#[allow(clippy::cast_possible_truncation)] // a device number is below MAX
+pub fn register(limits: &RawLimits, tenant: Option<&TenantKey>, shown: &[Facts]) -> Result<(), String> {
+    for facts in shown {
+        if by_uuid(&facts.uuid).is_none() {
+            let limits =
+                limits.for_device(facts.ordinal.unwrap_or(u32::MAX), Bytes(facts.total)).map_err(|e| e.to_string())?;
+            if limits.is_unlimited() {
+                continue;
+            }
+            let Some(tenant) = tenant else { return Err("the tenant is not known".into()) };
+            // The file is opened before the lock is taken; of two threads that do so one keeps its own.
+            let ledger = Ledger::open(tenant, &facts.uuid)?;
+            let _registering = REGISTERING.lock();
+            if by_uuid(&facts.uuid).is_none() {
+                let index = COUNT.load(Relaxed);
+                if index == MAX {
+                    return Err(format!("more than {MAX} devices"));
+                }
+                let device = Box::new(Device {
+                    uuid: facts.uuid,
+                    index: index as u8,
+                    cuda: AtomicI32::new(-1),
+                    limit: limits.memory.map_or(u64::MAX, |bytes| bytes.0),
+                    ledger,
+                    governor: limits.sm.map(Governor::new),
+                });
+                DEVICES[index].store(Box::into_raw(device), Release);
+                COUNT.store(index + 1, Release);
+            }
+        }
+        if let (Some(cuda), Some(device)) = (facts.cuda, by_uuid(&facts.uuid))
+            && let Some(slot) = usize::try_from(cuda).ok().and_then(|at| BY_CUDA.get(at))
+        {
+            device.cuda.store(cuda, Release);
+            slot.store(device.index + 1, Release);
+        }
+    }
+    Ok(())
+}
+
+/// All devices with limits.
+pub fn all() -> impl Iterator<Item = &'static Device> {
+    (0..COUNT.load(Acquire)).filter_map(at)
+}
+
+/// The device of that number.
+#[inline]
+pub fn at(index: usize) -> Option<&'static Device> {
+    // SAFETY: null, or a leaked Device that is never changed.
+    unsafe { DEVICES.get(index)?.load(Acquire).as_ref() }
+}
+
+/// The device of that UUID, if it has limits.
+pub fn by_uuid(uuid: &[u8; 16]) -> Option<&'static Device> {
+    all().find(|device| device.uuid == *uuid)
+}
+
+/// The device that CUDA counts as `dev`, if it has limits.
+#[inline]
+pub fn by_cuda(dev: CUdevice) -> Option<&'static Device> {
+    match BY_CUDA.get(usize::try_from(dev).ok()?)?.load(Acquire) {
+        0 => None,
+        number => at(usize::from(number) - 1),
+    }
+}
+
+impl Device {
+    /// Its ordinal in CUDA, -1 where CUDA has not shown it.
+    pub fn cuda(&self) -> CUdevice {
+        self.cuda.load(Acquire)
+    }
+
+    /// Reserves `bytes` for one driver call. Before anything is refused, this process's pools and graph memory give back
+    /// what they do not use, as they would if the device itself were full.
+    ///
+    /// # Errors
+    /// What the program sees: out of memory, or not permitted where the ledger itself is gone.
+    #[inline(always)] // hot, and the library is made for size
+    pub fn reserve(&self, bytes: u64) -> Result<Reservation<'static>, CUresult> {
+        match self.ledger.reserve_at_once(bytes, self.limit) {
+            Some(reservation) => Ok(reservation),
+            None => self.reserve_after_trim(bytes),
+        }
+    }
+
+    #[cold]
+    fn reserve_after_trim(&self, bytes: u64) -> Result<Reservation<'static>, CUresult> {
+        match self.try_reserve(bytes) {
+            // More than the limit never fits.
+            Err(CUresult::OUT_OF_MEMORY) if bytes <= self.limit && pools::give_back(self) => self.try_reserve(bytes),
+            other => other,
+        }
+    }
+
+    /// Gives back what pools keep if `bytes` would not fit otherwise: for calls whose growth is measured, so that nothing
+    /// goes between the first reading and the call.
+    pub fn make_room(&self, bytes: u64) {
+        drop(self.reserve(bytes));
+    }
+
+    /// As [`Device::reserve`], as things are.
+    ///
+    /// # Errors
+    /// As [`Device::reserve`].
+    pub fn try_reserve(&self, bytes: u64) -> Result<Reservation<'static>, CUresult> {
+        self.reserve_below(bytes, self.limit)
+    }
+
+    /// Reserves what the driver has spent already, whatever the limit.
+    ///
+    /// # Errors
+    /// Not permitted where the ledger itself is gone.
+    pub fn reserve_spent(&self, bytes: u64) -> Result<Reservation<'static>, CUresult> {
+        self.reserve_below(bytes, u64::MAX)
+    }
+
+    fn reserve_below(&self, bytes: u64, limit: u64) -> Result<Reservation<'static>, CUresult> {
+        match self.ledger.reserve(bytes, limit) {
+            Ok(outcome) => outcome.map_err(|_| CUresult::OUT_OF_MEMORY),
+            Err(reason) => {
+                say::once(&reason);
+                Err(CUresult::NOT_PERMITTED)
+            }
+        }
+    }
+
+    /// Whether the tenant is within its limit, as things are.
+    pub fn fits(&self) -> bool {
+        self.ledger.used().is_ok_and(|used| used <= self.limit)
+    }
+
+    /// As [`Device::fits`]; requests of others that are undecided are waited for, as before any refusal.
+    pub fn fits_in_the_end(&self) -> bool {
+        let since = clock::now();
+        while !self.fits() {
+            if clock::now().saturating_sub(since) > OUTCOME_WAIT_NS {
+                return false;
+            }
+            clock::sleep(100_000);
+        }
+        true
+    }
+
+    /// Gives back what was charged on this device.
+    #[inline]
+    pub fn release(&self, bytes: u64) {
+        if let Ok(joined) = self.ledger.joined() {
+            joined.member().release(bytes);
+        }
+    }
+}
+
+/// Gives a holding's charge back to its device, or its hold on a share back to the others.
+#[inline(always)]
+pub fn release(holding: Holding) {
+    match at(usize::from(holding.device)) {
+        Some(device) => device.release(holding.bytes),
+        None => release_hold(holding),
+    }
+}
+
+#[cold]
+fn release_hold(holding: Holding) {
+    holding.share().into_iter().for_each(share::let_go);
+    holding.counted().and_then(counted::end).into_iter().for_each(release);
+}
+
+/// Gives up the parent's memberships, in a forked child.
+pub fn reborn() {
+    // SAFETY: the child's thread that settles it, before any other goes on.
+    unsafe { REGISTERING.reset(()) };
+    for device in all() {
+        device.ledger.forget();
+        if let Some(governor) = &device.governor {
+            governor.forget();
+        }
+    }
+}

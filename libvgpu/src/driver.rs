@@ -1,0 +1,258 @@
+//! The real functions: where the driver has them, and which hook stands for which address.
+//!
+//! Everything is found by walking the loader's objects for the driver's soname, so that no question of ours passes
+//! our own `dlsym`, nothing is allocated and no lock of ours is held while the loader works: two threads may do the
+//! same walk at once and store the same answers.
+
+use crate::lookup::next_after_us;
+use core::ffi::{CStr, c_void};
+use core::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering::*};
+use shim_sys::elf;
+use shim_sys::table::{CUDA_HOOK_NAMES, CudaHook, NVML_HOOK_NAMES, NvmlHook};
+
+/// A real library and the rows we hook in it.
+pub struct Library<const ROWS: usize, const SLOTS: usize> {
+    soname: &'static CStr,
+    names: &'static [&'static CStr],
+    ready: AtomicBool,
+    /// The library's own address of each row, 0: it has none.
+    real: [AtomicUsize; ROWS],
+    /// What a hook calls: the next definition behind us in the loader's order, which another interposer may own.
+    call: [AtomicUsize; ROWS],
+    /// Begin and end of the library's code, which stays where it is; 0, 0 if that is not certain.
+    code: [AtomicUsize; 2],
+    /// Open-addressed index by address: row + 1, 0: empty.
+    index: [AtomicU16; SLOTS],
+}
+
+/// libcuda.so.1.
+pub static CUDA: Library<{ CudaHook::COUNT }, { slots(CudaHook::COUNT) }> =
+    Library::new(c"libcuda.so.1", CUDA_HOOK_NAMES);
+/// libnvidia-ml.so.1.
+pub static NVML: Library<{ NvmlHook::COUNT }, { slots(NvmlHook::COUNT) }> =
+    Library::new(c"libnvidia-ml.so.1", NVML_HOOK_NAMES);
+
+/// Places of an index for so many rows: half of them stay empty.
+const fn slots(rows: usize) -> usize {
+    (2 * rows).next_power_of_two()
+}
+
+impl<const ROWS: usize, const SLOTS: usize> Library<ROWS, SLOTS> {
+    const fn new(soname: &'static CStr, names: &'static [&'static CStr]) -> Self {
+        assert!(SLOTS.is_power_of_two() && SLOTS >= 2 * ROWS, "the index stays half empty");
+        Self {
+            soname,
+            names,
+            ready: AtomicBool::new(false),
+            real: [const { AtomicUsize::new(0) }; ROWS],
+            call: [const { AtomicUsize::new(0) }; ROWS],
+            code: [const { AtomicUsize::new(0) }; 2],
+            index: [const { AtomicU16::new(0) }; SLOTS],
+        }
+    }
+
+    /// Whether the library is loaded; the first time it is, its addresses are read.
+    pub fn loaded(&self) -> bool {
+        self.ready.load(Acquire) || self.read()
+    }
+
+    #[cold]
+    fn read(&self) -> bool {
+        let found = elf::walk(|object| {
+            object.has_soname(self.soname).then(|| {
+                for (row, name) in self.names.iter().enumerate() {
+                    if let Some(address) = object.function(name) {
+                        self.real[row].store(address as usize, Relaxed);
+                    }
+                }
+                object.code()
+            })
+        });
+        let Some((start, end)) = found else { return false };
+        // From here on the library stays: a program that closes it and opens it again would find it at other addresses,
+        // which no map of ours knows, and behind ours there might be anything.
+        let stay = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
+        // SAFETY: names a library that is loaded; loads nothing.
+        if !unsafe { libc::dlopen(self.soname.as_ptr(), stay) }.is_null() {
+            self.code[0].store(start, Relaxed);
+            self.code[1].store(end, Relaxed);
+        }
+        for row in 0..ROWS {
+            let address = self.real[row].load(Relaxed);
+            if address != 0 {
+                self.enter(address, row);
+            }
+        }
+        self.ready.store(true, Release);
+        true
+    }
+
+    #[allow(clippy::cast_possible_truncation)] // a row number fits u16: ROWS is below SLOTS
+    fn enter(&self, address: usize, row: usize) {
+        let mark = row as u16 + 1;
+        let mut at = Self::slot(address);
+        while let Err(there) = self.index[at].compare_exchange(0, mark, Relaxed, Relaxed) {
+            if there == mark {
+                return;
+            }
+            at = (at + 1) % SLOTS;
+        }
+    }
+
+    fn slot(address: usize) -> usize {
+        (address >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20 & (SLOTS - 1)
+    }
+
+    /// The row whose real function stands at `address`.
+    ///
+    /// # Cost
+    /// One or two cache lines.
+    pub fn row_at(&self, address: *const c_void) -> Option<usize> {
+        if !self.loaded() {
+            return None;
+        }
+        let mut at = Self::slot(address as usize);
+        loop {
+            match self.index[at].load(Relaxed) {
+                0 => return None,
+                mark => {
+                    let row = usize::from(mark) - 1;
+                    if self.real[row].load(Relaxed) == address as usize {
+                        return Some(row);
+                    }
+                }
+            }
+            at = (at + 1) % SLOTS;
+        }
+    }
+
+    /// The row whose hook calls the function at `address`, which is not the library's own: an interposer's behind us.
+    ///
+    /// # Cost
+    /// One load per row. Rows that were never called are looked for behind us the first time.
+    pub fn row_called(&self, address: *const c_void) -> Option<usize> {
+        if address.is_null() || !self.loaded() {
+            return None;
+        }
+        let holder = elf::object_of(address as usize)?;
+        if holder.has_soname(self.soname) || !crate::lookup::is_behind_us(holder) {
+            return None;
+        }
+        let row = (0..ROWS).find(|row| holder.function(self.names[*row]) == Some(address.cast_mut()))?;
+        (self.call(row) == address.cast_mut()).then_some(row)
+    }
+
+    /// The name of a row.
+    pub fn name(&self, row: usize) -> &'static CStr {
+        self.names[row]
+    }
+
+    /// The library's soname.
+    pub fn soname(&self) -> &'static CStr {
+        self.soname
+    }
+
+    /// What the hook of `row` calls, or null if neither the library nor anybody behind us has it.
+    ///
+    /// # Cost
+    /// One load after the first time.
+    #[inline]
+    pub fn call(&self, row: usize) -> *mut c_void {
+        match self.call[row].load(Relaxed) {
+            0 => self.find_call(row),
+            address => address as *mut c_void,
+        }
+    }
+
+    #[cold]
+    fn find_call(&self, row: usize) -> *mut c_void {
+        let next = next_after_us(self.names[row]);
+        let address = if !next.is_null() {
+            next
+        } else if self.loaded() {
+            // The search that failed was ours: a program that asks `dlerror` next must not hear of it.
+            // SAFETY: no preconditions.
+            unsafe { libc::dlerror() };
+            self.real[row].load(Relaxed) as *mut c_void
+        } else {
+            core::ptr::null_mut()
+        };
+        self.call[row].store(address as usize, Relaxed);
+        address
+    }
+
+    /// The library's function `name`, whether hooked or not, without any interposer.
+    pub fn function(&self, name: &CStr) -> *mut c_void {
+        elf::walk(|object| object.has_soname(self.soname).then(|| object.function(name)))
+            .flatten()
+            .unwrap_or(core::ptr::null_mut())
+    }
+
+    /// Whether `address` lies in the code of the library that is hooked. `false` is not certain: see [`Self::holds`].
+    ///
+    /// # Cost
+    /// Three loads.
+    #[inline]
+    pub fn is_code(&self, address: usize) -> bool {
+        let [start, end] = &self.code;
+        self.loaded() && address >= start.load(Relaxed) && address < end.load(Relaxed)
+    }
+
+    /// Whether `address` lies in the library, or in another copy of it.
+    pub fn holds(&self, address: usize) -> bool {
+        self.is_code(address) || elf::object_of(address).is_some_and(|object| object.has_soname(self.soname))
+    }
+}
+
+/// Real functions that the library itself calls, hooked or not: `own::cuCtxGetDevice()` is the typed function, or
+/// `None` where the driver has none.
+pub mod own {
+    use super::*;
+    use shim_sys::table::{cuda_fn, nvml_fn};
+
+    macro_rules! own {
+        ($library:ident $fns:ident { $($name:ident)* }) => {$(
+            #[doc = concat!("The driver's `", stringify!($name), "`. Cost: one load after the first time.")]
+            #[allow(non_snake_case)]
+            #[inline]
+            pub fn $name() -> Option<$fns::$name> {
+                static AT: AtomicUsize = AtomicUsize::new(0);
+                let mut at = AT.load(Relaxed);
+                if at == 0 {
+                    let name = const {
+                        match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                            Ok(name) => name,
+                            Err(_) => panic!("a name holds no zero byte"),
+                        }
+                    };
+                    at = $library.function(name) as usize;
+                    AT.store(at, Relaxed);
+                }
+                // SAFETY: the address is 0 (None) or the driver's function of this name, whose signature is the
+                // table's.
+                unsafe { core::mem::transmute::<usize, Option<$fns::$name>>(at) }
+            }
+        )*};
+    }
+
+    own!(CUDA cuda_fn {
+        cuCtxGetCurrent cuCtxGetDevice cuCtxDestroy_v2 cuDevicePrimaryCtxRelease_v2
+        cuCtxPushCurrent_v2 cuCtxPopCurrent_v2 cuStreamGetCtx
+        cuDeviceGet cuDeviceGetCount cuDeviceGetUuid cuDeviceGetUuid_v2 cuDeviceTotalMem_v2 cuDevicePrimaryCtxGetState
+        cuCtxGetLimit cuModuleUnload cuLibraryUnload
+        cuDeviceGetMemPool cuDeviceGetDefaultMemPool cuMemPoolGetAttribute cuMemPoolTrimTo
+        cuMemFreeAsync cuMemFreeAsync_ptsz cuMemGetAddressRange_v2
+        cuMemGetAllocationPropertiesFromHandle cuPointerGetAttribute cuIpcCloseMemHandle
+        cuDeviceGetGraphMemAttribute cuDeviceGraphMemTrim
+        cuGraphGetNodes cuGraphNodeGetType cuGraphMemAllocNodeGetParams cuGraphMemFreeNodeGetParams
+        cuGraphChildGraphNodeGetGraph
+        cuMemGetInfo_v2 cuMemGetAllocationGranularity cuMemFree_v2
+        cuEventCreate cuEventDestroy_v2 cuEventRecord cuEventRecord_ptsz cuEventQuery cuEventElapsedTime
+        cuStreamQuery cuStreamQuery_ptsz cuStreamIsCapturing cuStreamIsCapturing_ptsz cuThreadExchangeStreamCaptureMode
+    });
+    own!(NVML nvml_fn {
+        nvmlInit_v2 nvmlShutdown nvmlDeviceGetCount_v2 nvmlDeviceGetHandleByIndex_v2
+        nvmlDeviceGetUUID nvmlDeviceGetMemoryInfo nvmlDeviceGetComputeRunningProcesses_v3
+        nvmlDeviceGetMaxMigDeviceCount nvmlDeviceGetMigDeviceHandleByIndex
+    });
+}

@@ -1,0 +1,139 @@
+//! The exported hooks, derived from the table: one C function per hooked row, and their addresses by row number.
+//!
+//! Each passes the door once, is handed its own typed real function, and has nothing else in it.
+
+use crate::door;
+use crate::driver::{CUDA, NVML};
+use crate::hooks;
+use core::ffi::{c_char, c_void};
+use shim_sys::cuda::*;
+use shim_sys::nvml::*;
+use shim_sys::table::{CudaHook, NvmlHook, cuda_fn, nvml_fn};
+
+/// The address of an exported hook.
+#[repr(transparent)]
+pub struct Hook(pub *mut c_void);
+
+// SAFETY: the address of code.
+unsafe impl Sync for Hook {}
+
+/// What a hook answers if its body panics, by subject: allocations, contexts and launches fail closed, everything else
+/// goes to the driver.
+macro_rules! after_panic {
+    (charge $closed:expr, $real:expr) => {
+        $closed
+    };
+    (context $closed:expr, $real:expr) => {
+        $closed
+    };
+    (kernel $closed:expr, $real:expr) => {
+        $closed
+    };
+    (launch $closed:expr, $real:expr) => {
+        $closed
+    };
+    (entry $closed:expr, $real:expr) => {
+        $closed
+    };
+    (share $closed:expr, $real:expr) => {
+        $closed
+    };
+    // The driver may have freed it already: a second free would be somebody else's memory.
+    (release $closed:expr, $real:expr) => {
+        $closed
+    };
+    (free $closed:expr, $real:expr) => {
+        $closed
+    };
+    // The driver may have loaded it already: a second time would be code that nobody charges.
+    (module $closed:expr, $real:expr) => {
+        $closed
+    };
+    ($subject:ident $closed:expr, $real:expr) => {
+        $real
+    };
+}
+
+/// What a call holds while it is under way, by subject. A plain free is noted where its charge is: `holdings`.
+macro_rules! under_way {
+    (release) => {
+        crate::quiet::enter()
+    };
+    (share) => {
+        crate::quiet::enter()
+    };
+    (pool) => {
+        crate::quiet::enter()
+    };
+    ($subject:ident) => {
+        ()
+    };
+}
+
+/// Whether a call goes straight to the driver, by subject: a launch of a kernel where there is no ceiling. Asked before
+/// the door, behind which the driver could not be jumped to.
+macro_rules! straight {
+    (kernel) => {
+        !crate::governor::active()
+    };
+    ($subject:ident) => {
+        false
+    };
+}
+
+/// One exported function. Those of `ask` are told who asks and are written by hand, without a frame: `lookup::naked`.
+macro_rules! one {
+    (ask $library:ident $numbers:ident $fns:ident $absent:expr, $closed:expr; $h:ident ( $($a:ident : $t:ty),* )) => {
+        pub use crate::lookup::$h;
+    };
+    ($subject:ident $library:ident $numbers:ident $fns:ident $absent:expr, $closed:expr; $h:ident ( $($a:ident : $t:ty),* )) => {
+        #[doc = concat!("Hook of `", stringify!($h), "`.")]
+        ///
+        /// # Safety
+        /// As the driver's function.
+        #[unsafe(no_mangle)]
+        #[allow(non_snake_case, clippy::too_many_arguments)]
+        pub unsafe extern "C" fn $h($($a: $t),*) -> <$fns::$h as door::Signature>::Output {
+            let real = $library.call($numbers::$h as usize);
+            // SAFETY: null (None) or a function that the loader knows by this row's name, whose signature is the
+            // table's.
+            let Some(real) = (unsafe { core::mem::transmute::<*mut c_void, Option<$fns::$h>>(real) }) else {
+                return $absent;
+            };
+            if straight!($subject) {
+                // SAFETY: the program's own arguments, for the function it called.
+                #[allow(unused_unsafe)]
+                return unsafe { real($($a),*) };
+            }
+            #[allow(clippy::let_unit_value)]
+            let _under_way = under_way!($subject);
+            // SAFETY: the program's own arguments, for the function it called.
+            match door::guard(|| unsafe { hooks::$h(real, $($a),*) }) {
+                Some(result) => result,
+                // SAFETY: as above.
+                #[allow(unused_unsafe)]
+                None => after_panic!($subject $closed, unsafe { real($($a),*) }),
+            }
+        }
+    };
+}
+
+macro_rules! export {
+    (
+        $library:ident $hooks:ident $numbers:ident $fns:ident $absent:expr, $closed:expr;
+        hooks { $($subject:ident { $($h:ident ( $($a:ident : $t:ty),* $(,)? );)* })* }
+        typed $typed:tt
+        named $named:tt
+    ) => {
+        $($(one! { $subject $library $numbers $fns $absent, $closed; $h($($a: $t),*) })*)*
+
+        #[doc = concat!("Addresses of the hooks of ", stringify!($library), " by row number.")]
+        pub static $hooks: [Hook; $numbers::COUNT] = [$($(Hook($h as *mut c_void),)*)*];
+    };
+}
+
+shim_sys::cuda_table!(export, CUDA CUDA_HOOKS CudaHook cuda_fn CUresult::NOT_SUPPORTED, CUresult::NOT_PERMITTED;);
+shim_sys::nvml_table!(
+    export,
+    NVML NVML_HOOKS NvmlHook nvml_fn nvmlReturn_t::FUNCTION_NOT_FOUND, nvmlReturn_t::NO_PERMISSION;
+);

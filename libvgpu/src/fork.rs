@@ -1,0 +1,77 @@
+//! Noticing, for the price of a load, that this process is a forked child.
+//!
+//! A page that the kernel hands zeroed to a child (MADV_WIPEONFORK) holds a mark. Without a mark we are a child that
+//! has not been told yet: it gives up what it inherited and registers anew at its next call. Nothing is registered
+//! with the C library, nothing runs in the child of a program that never touches a GPU again.
+
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
+
+/// The page's word in a process that knows who it is.
+const SETTLED: u32 = 1;
+/// A thread of a child is giving up the inheritance.
+const SETTLING: u32 = 2;
+
+static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
+/// Where the kernel cannot wipe a page (before 4.14, some sandboxes): the process that placed the mark; else 0.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+
+/// Places the mark, before anything is worth noticing. May be called again.
+pub fn watch() {
+    if !MARK.load(Acquire).is_null() || OWNER.load(Acquire) != 0 {
+        return;
+    }
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a fresh private mapping of one page at an address of the kernel's choice.
+    let page = unsafe { libc::mmap(core::ptr::null_mut(), 4096, protection, flags, -1, 0) };
+    if page == libc::MAP_FAILED {
+        OWNER.store(std::process::id(), Release);
+        return;
+    }
+    let mark = page.cast::<AtomicU32>();
+    // SAFETY: the page is ours, zeroed, and large enough.
+    let wiped = unsafe {
+        (*mark).store(SETTLED, Relaxed);
+        libc::madvise(page, 4096, libc::MADV_WIPEONFORK) == 0
+    };
+    if !wiped {
+        OWNER.store(std::process::id(), Release);
+    }
+    if !wiped || MARK.compare_exchange(core::ptr::null_mut(), mark, AcqRel, Acquire).is_err() {
+        // SAFETY: nobody else knows the page.
+        unsafe { libc::munmap(page, 4096) };
+    }
+}
+
+/// Runs `settle` if this process is a child that has not given up its inheritance yet; threads that come meanwhile wait
+/// until it has.
+///
+/// # Cost
+/// Three loads; where the kernel cannot wipe pages, a system call.
+#[inline]
+pub fn settle(settle: impl FnOnce()) {
+    let mark = MARK.load(Relaxed);
+    if mark.is_null() {
+        let owner = OWNER.load(Relaxed);
+        if owner != 0 && owner != std::process::id() && OWNER.swap(std::process::id(), AcqRel) == owner {
+            settle();
+        }
+        return;
+    }
+    // SAFETY: a mark once placed is never unmapped.
+    let mark = unsafe { &*mark };
+    if mark.load(Acquire) != SETTLED {
+        born(mark, settle);
+    }
+}
+
+#[cold]
+fn born(mark: &AtomicU32, settle: impl FnOnce()) {
+    if mark.compare_exchange(0, SETTLING, AcqRel, Acquire).is_ok() {
+        settle();
+        mark.store(SETTLED, Release);
+    }
+    while mark.load(Acquire) != SETTLED {
+        crate::clock::sleep(10_000);
+    }
+}

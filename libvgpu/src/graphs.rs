@@ -1,0 +1,268 @@
+//! Executable graphs that allocate: how much each may take, so that it can be asked for before it is launched.
+//!
+//! What the nodes of a graph allocate is added up when it is instantiated or updated, child graphs included. Allocations
+//! that the driver gave the same addresses share their memory, since the graph's order puts one after the other; those
+//! that the graph frees itself and those that outlive a launch are counted apart, because they are backed apart. Building
+//! a graph takes nothing. What graph memory holds is measured by `pools`, for which it is a pool without a handle.
+
+use crate::device;
+use crate::driver::own;
+use crate::enforce;
+use crate::lock::Lock;
+use crate::order::Order;
+use crate::pools::{self, Backing};
+use core::sync::atomic::{AtomicUsize, Ordering::*};
+use shim_sys::cuda::*;
+use std::collections::BTreeMap;
+use vgpu_core::charging;
+
+/// Node kinds.
+const CHILD: u32 = 4;
+const ALLOCATION: u32 = 10;
+const FREE: u32 = 11;
+/// Deeper than any graph: the driver allows no cycles, but who knows.
+const DEPTH: u32 = 32;
+
+/// What a graph may take.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct Needs {
+    all: Vec<Need>,
+}
+
+/// Of one device: bytes that the graph frees itself, and bytes that outlive a launch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Need {
+    device: u8,
+    parts: [u64; 2],
+    /// What it took at its last launch.
+    backing: Option<Backing>,
+}
+
+/// What the nodes of a graph say.
+#[derive(Default)]
+struct Nodes {
+    /// Device, address, bytes.
+    allocations: Vec<(u8, u64, u64)>,
+    freed: Vec<u64>,
+}
+
+impl Nodes {
+    fn needs(&self) -> Needs {
+        let mut devices: Vec<u8> = Vec::new();
+        for one in &self.allocations {
+            if !devices.contains(&one.0) {
+                devices.push(one.0);
+            }
+        }
+        let of = |device: u8, passing: bool| {
+            let chosen =
+                self.allocations.iter().filter(|one| one.0 == device && self.freed.contains(&one.1) == passing);
+            covered(chosen.map(|one| (one.1, one.2)))
+        };
+        let need = |device: u8| Need { device, parts: [of(device, true), of(device, false)], backing: None };
+        Needs { all: devices.into_iter().map(need).collect() }
+    }
+}
+
+/// Bytes that ranges cover together.
+fn covered(found: impl Iterator<Item = (u64, u64)>) -> u64 {
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    for range in found {
+        ranges.insert(ranges.partition_point(|other| *other < range), range);
+    }
+    let (mut sum, mut end) = (0u64, 0u64);
+    for (at, bytes) in ranges {
+        let next = at.saturating_add(bytes);
+        sum = sum.saturating_add(next.saturating_sub(at.max(end)));
+        end = end.max(next);
+    }
+    sum
+}
+
+impl Needs {
+    /// Whether it takes nothing.
+    pub fn is_nothing(&self) -> bool {
+        self.all.is_empty()
+    }
+}
+
+static EXECS: Lock<BTreeMap<usize, Needs>> = Lock::new(BTreeMap::new());
+/// How many executable graphs allocate.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// What a graph's nodes allocate.
+pub fn needs_of(graph: CUgraph) -> Needs {
+    let mut nodes = Nodes::default();
+    walk(graph, DEPTH, &mut nodes);
+    nodes.needs()
+}
+
+fn walk(graph: CUgraph, depth: u32, found: &mut Nodes) -> Option<()> {
+    let (list, kind_of) = (own::cuGraphGetNodes()?, own::cuGraphNodeGetType()?);
+    let mut count = 0;
+    // SAFETY: here and below the program's graph, or a child that the driver has just named; pointers are to locals, and
+    // to a buffer of the given length.
+    if depth == 0 || !unsafe { list(graph, core::ptr::null_mut(), &raw mut count) }.ok() {
+        return None;
+    }
+    let mut nodes = vec![CUgraphNode(core::ptr::null_mut()); count];
+    // SAFETY: as above.
+    if count == 0 || !unsafe { list(graph, nodes.as_mut_ptr(), &raw mut count) }.ok() {
+        return None;
+    }
+    for &node in nodes.iter().take(count) {
+        let mut kind = 0;
+        // SAFETY: as above.
+        if !unsafe { kind_of(node, &raw mut kind) }.ok() {
+            continue;
+        }
+        match kind {
+            ALLOCATION => allocation(node, found),
+            FREE => free(node, found),
+            CHILD => child(node).and_then(|child| walk(child, depth - 1, found)),
+            _ => None,
+        };
+    }
+    Some(())
+}
+
+fn allocation(node: CUgraphNode, found: &mut Nodes) -> Option<()> {
+    let mut params = core::mem::MaybeUninit::<CUDA_MEM_ALLOC_NODE_PARAMS>::zeroed();
+    // SAFETY: as above; integers and pointers, for which zero is a value, and filled after success.
+    let params = unsafe {
+        if !own::cuGraphMemAllocNodeGetParams()?(node, params.as_mut_ptr()).ok() {
+            return None;
+        }
+        params.assume_init()
+    };
+    let location = params.poolProps.location;
+    let device = device::by_cuda(location.id).filter(|_| location.kind == CU_MEM_LOCATION_TYPE_DEVICE)?;
+    found.allocations.push((device.index, params.dptr, charging::linear(params.bytesize as u64)?));
+    Some(())
+}
+
+fn free(node: CUgraphNode, found: &mut Nodes) -> Option<()> {
+    let mut address = 0;
+    // SAFETY: as above.
+    if unsafe { own::cuGraphMemFreeNodeGetParams()?(node, &raw mut address) }.ok() {
+        found.freed.push(address);
+    }
+    Some(())
+}
+
+fn child(node: CUgraphNode) -> Option<CUgraph> {
+    let mut graph = CUgraph(core::ptr::null_mut());
+    // SAFETY: as above.
+    unsafe { own::cuGraphChildGraphNodeGetGraph()?(node, &raw mut graph) }.ok().then_some(graph)
+}
+
+/// Notes a new executable graph, or what an updated one takes from now on.
+pub fn note(exec: CUgraphExec, needs: Needs) {
+    let mut all = EXECS.lock();
+    if needs.is_nothing() {
+        all.remove(&(exec.0 as usize));
+    } else {
+        all.insert(exec.0 as usize, needs);
+    }
+    COUNT.store(all.len(), Release);
+}
+
+/// Takes an executable graph out before it is destroyed.
+pub fn take(exec: CUgraphExec) -> Option<Needs> {
+    let mut all = EXECS.lock();
+    let taken = all.remove(&(exec.0 as usize));
+    COUNT.store(all.len(), Release);
+    taken
+}
+
+/// Launches or uploads a graph: what it may allocate is asked for first, what it took is measured afterwards.
+///
+/// # Cost
+/// One load where no graph allocates.
+#[inline]
+pub fn launch(exec: CUgraphExec, order: Order, real: impl FnOnce() -> CUresult) -> CUresult {
+    if COUNT.load(Acquire) == 0 { real() } else { launch_noted(exec, order, real) }
+}
+
+#[cold]
+fn launch_noted(exec: CUgraphExec, order: Order, real: impl FnOnce() -> CUresult) -> CUresult {
+    // A forked child has no graphs.
+    if enforce::enforced() != Ok(true) {
+        return real();
+    }
+    let needs = EXECS.lock().get(&(exec.0 as usize)).cloned();
+    let Some(mut needs) = needs else { return real() };
+    let result = with(&mut needs, Some(order), real);
+    if result.ok()
+        && let Some(noted) = EXECS.lock().get_mut(&(exec.0 as usize))
+    {
+        noted.has_taken(&needs);
+    }
+    result
+}
+
+impl Needs {
+    /// Notes what a launch with these needs has taken, unless they were changed meanwhile.
+    fn has_taken(&mut self, launched: &Needs) {
+        for (noted, launched) in self.all.iter_mut().zip(&launched.all) {
+            if (noted.device, noted.parts) == (launched.device, launched.parts) {
+                noted.backing = launched.backing;
+            }
+        }
+    }
+}
+
+/// Makes a call that may take what `needs` says, in the order of a stream if it is known.
+pub fn with(needs: &mut Needs, order: Option<Order>, real: impl FnOnce() -> CUresult) -> CUresult {
+    let mut real = Some(real);
+    // One type for any number of devices.
+    let mut call = || real.take().map_or(CUresult::NOT_PERMITTED, |real| real());
+    nested(&mut needs.all, order, &mut call)
+}
+
+fn nested(left: &mut [Need], order: Option<Order>, real: &mut dyn FnMut() -> CUresult) -> CUresult {
+    let Some((need, rest)) = left.split_first_mut() else { return real() };
+    match device::at(usize::from(need.device)).and_then(pools::graph_memory) {
+        Some(entry) => pools::launch(&entry, need.parts, order, &mut need.backing, || nested(rest, order, real)),
+        None => nested(rest, order, real),
+    }
+}
+
+/// Measures graph memory after a call that does not say whether it takes any.
+pub fn measure(needs: &Needs) {
+    for entry in needs.all.iter().filter_map(|need| pools::graph_memory(device::at(usize::from(need.device))?)) {
+        entry.measure();
+    }
+}
+
+/// Forgets the parent's, in a forked child.
+pub fn forget() {
+    // SAFETY: the child's thread that settles it, before any other goes on.
+    unsafe { EXECS.reset(BTreeMap::new()) };
+    COUNT.store(0, Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn allocations_at_the_same_addresses_are_counted_once() {
+        assert_eq!(covered([].into_iter()), 0);
+        assert_eq!(covered([(100, 50), (100, 50), (100, 20)].into_iter()), 50);
+        assert_eq!(covered([(300, 10), (100, 50), (140, 20)].into_iter()), 70);
+        assert_eq!(covered([(u64::MAX - 5, 100)].into_iter()), 5, "nonsense does not overflow");
+    }
+
+    #[test]
+    fn what_a_graph_frees_itself_is_counted_apart_and_by_device() {
+        let nodes = Nodes {
+            allocations: vec![(0, 4096, 512), (0, 4096, 1024), (0, 8192, 512), (1, 4096, 512)],
+            freed: vec![4096],
+        };
+        let needs = nodes.needs();
+        let zero = Need { device: 0, parts: [1024, 512], backing: None };
+        assert_eq!(needs.all, [zero, Need { device: 1, parts: [512, 0], backing: None }]);
+        assert!(Nodes::default().needs().is_nothing());
+    }
+}

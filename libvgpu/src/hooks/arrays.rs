@@ -1,0 +1,102 @@
+//! Arrays and mipmapped arrays, charged in bytes: elements times channels times the width of a channel.
+#![allow(non_snake_case, clippy::missing_safety_doc)]
+// SAFETY of every block in this file: the program's own arguments for the function it called, passed on as they came;
+// outputs are read after success only; descriptors may be null, which is the driver's error to report.
+#![allow(clippy::undocumented_unsafe_blocks)]
+
+use crate::charge::{allocate, free};
+use crate::holdings::ARRAYS;
+use shim_sys::cuda::*;
+use shim_sys::table::cuda_fn;
+use vgpu_core::charging::{self, ArrayShape, Texel};
+
+/// Layers (1) or cube faces (4) stand in the depth.
+const LAYERED: u32 = 0x01 | 0x04;
+
+/// The shape of a descriptor; `None` for what takes no memory of its own (sparse, mapped later).
+fn shape(desc: &CUDA_ARRAY3D_DESCRIPTOR) -> Option<ArrayShape> {
+    if desc.Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING) != 0 {
+        return None;
+    }
+    Some(ArrayShape {
+        width: desc.Width as u64,
+        height: desc.Height as u64,
+        depth: desc.Depth as u64,
+        channels: desc.NumChannels,
+        // A format that is not known here is charged as the widest element there is: never as nothing.
+        texel: Texel::of_format(desc.Format).unwrap_or(Texel::WIDEST),
+        layered: desc.Flags & LAYERED != 0,
+    })
+}
+
+fn three(desc: &CUDA_ARRAY3D_DESCRIPTOR_v1) -> CUDA_ARRAY3D_DESCRIPTOR {
+    CUDA_ARRAY3D_DESCRIPTOR {
+        Width: desc.Width as usize,
+        Height: desc.Height as usize,
+        Depth: desc.Depth as usize,
+        Format: desc.Format,
+        NumChannels: desc.NumChannels,
+        Flags: desc.Flags,
+    }
+}
+
+fn flat(width: usize, height: usize, format: u32, channels: u32) -> CUDA_ARRAY3D_DESCRIPTOR {
+    CUDA_ARRAY3D_DESCRIPTOR { Width: width, Height: height, Depth: 0, Format: format, NumChannels: channels, Flags: 0 }
+}
+
+fn array(desc: Option<CUDA_ARRAY3D_DESCRIPTOR>, array: *mut CUarray, real: impl FnOnce() -> CUresult) -> CUresult {
+    let charge = || charging::array(&shape(&desc?)?);
+    allocate(&ARRAYS, charge, real, || unsafe { *array }.0 as u64)
+}
+
+pub unsafe fn cuArrayCreate_v2(
+    real: cuda_fn::cuArrayCreate_v2,
+    handle: *mut CUarray,
+    desc: *const CUDA_ARRAY_DESCRIPTOR,
+) -> CUresult {
+    let read = unsafe { desc.as_ref() }.map(|d| flat(d.Width, d.Height, d.Format, d.NumChannels));
+    array(read, handle, || unsafe { real(handle, desc) })
+}
+
+pub unsafe fn cuArrayCreate(
+    real: cuda_fn::cuArrayCreate,
+    handle: *mut CUarray,
+    desc: *const CUDA_ARRAY_DESCRIPTOR_v1,
+) -> CUresult {
+    let read = unsafe { desc.as_ref() }.map(|d| flat(d.Width as usize, d.Height as usize, d.Format, d.NumChannels));
+    array(read, handle, || unsafe { real(handle, desc) })
+}
+
+pub unsafe fn cuArray3DCreate_v2(
+    real: cuda_fn::cuArray3DCreate_v2,
+    handle: *mut CUarray,
+    desc: *const CUDA_ARRAY3D_DESCRIPTOR,
+) -> CUresult {
+    array(unsafe { desc.as_ref() }.copied(), handle, || unsafe { real(handle, desc) })
+}
+
+pub unsafe fn cuArray3DCreate(
+    real: cuda_fn::cuArray3DCreate,
+    handle: *mut CUarray,
+    desc: *const CUDA_ARRAY3D_DESCRIPTOR_v1,
+) -> CUresult {
+    array(unsafe { desc.as_ref() }.map(three), handle, || unsafe { real(handle, desc) })
+}
+
+pub unsafe fn cuMipmappedArrayCreate(
+    real: cuda_fn::cuMipmappedArrayCreate,
+    handle: *mut CUmipmappedArray,
+    desc: *const CUDA_ARRAY3D_DESCRIPTOR,
+    levels: u32,
+) -> CUresult {
+    let charge = || charging::mipmapped(&shape(unsafe { desc.as_ref()? })?, levels);
+    allocate(&ARRAYS, charge, || unsafe { real(handle, desc, levels) }, || unsafe { *handle }.0 as u64)
+}
+
+pub unsafe fn cuArrayDestroy(real: cuda_fn::cuArrayDestroy, handle: CUarray) -> CUresult {
+    free(&ARRAYS, handle.0 as u64, || super::vmm::with_tiles(handle.0 as usize, || unsafe { real(handle) }))
+}
+
+pub unsafe fn cuMipmappedArrayDestroy(real: cuda_fn::cuMipmappedArrayDestroy, handle: CUmipmappedArray) -> CUresult {
+    free(&ARRAYS, handle.0 as u64, || super::vmm::with_tiles(handle.0 as usize, || unsafe { real(handle) }))
+}

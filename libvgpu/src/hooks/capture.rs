@@ -1,0 +1,41 @@
+//! The beginnings of captures, noted before the driver is asked: from the first on, calls of ours are made so that they do
+//! not disturb one (`order::quietly`).
+#![allow(non_snake_case, clippy::missing_safety_doc)]
+// SAFETY of every block in this file: the program's own arguments for the function it called, passed on as they came.
+#![allow(clippy::undocumented_unsafe_blocks)]
+
+use crate::order;
+use shim_sys::cuda::*;
+use shim_sys::table::cuda_fn;
+
+macro_rules! begins {
+    ($($name:ident($($arg:ident : $ty:ty),*);)*) => {$(
+        pub unsafe fn $name(real: cuda_fn::$name, $($arg: $ty),*) -> CUresult {
+            order::expect_captures();
+            unsafe { real($($arg),*) }
+        }
+    )*};
+}
+
+begins! {
+    cuStreamBeginCapture(stream: CUstream);
+    cuStreamBeginCapture_ptsz(stream: CUstream);
+    cuStreamBeginCapture_v2(stream: CUstream, mode: u32);
+    cuStreamBeginCapture_v2_ptsz(stream: CUstream, mode: u32);
+    cuStreamBeginCaptureToGraph(
+        stream: CUstream,
+        graph: CUgraph,
+        deps: *const CUgraphNode,
+        edges: *const CUgraphEdgeData,
+        count: usize,
+        mode: u32
+    );
+    cuStreamBeginCaptureToGraph_ptsz(
+        stream: CUstream,
+        graph: CUgraph,
+        deps: *const CUgraphNode,
+        edges: *const CUgraphEdgeData,
+        count: usize,
+        mode: u32
+    );
+}

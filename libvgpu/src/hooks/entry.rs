@@ -1,0 +1,92 @@
+//! Where a program enters the driver: `cuInit`, and the driver's own lookup of functions.
+#![allow(non_snake_case, clippy::missing_safety_doc)]
+
+use crate::driver::CUDA;
+use crate::lookup::swap;
+use crate::{boot, door, doors, enforce, mode};
+use core::ffi::{c_char, c_void};
+use shim_sys::cuda::*;
+use shim_sys::table::{CudaHook, cuda_fn};
+
+pub unsafe fn cuInit(real: cuda_fn::cuInit, flags: u32) -> CUresult {
+    enforce::settle_child();
+    if boot::ask().is_err() || mode::mode() == mode::Mode::Failed {
+        return CUresult::NOT_PERMITTED;
+    }
+    // SAFETY: the program's own argument.
+    let result = unsafe { real(flags) };
+    if result.ok() && boot::cuda_ready().is_err() {
+        return CUresult::NOT_PERMITTED;
+    }
+    if result.ok() && mode::mode() == mode::Mode::On {
+        doors::settled();
+    }
+    result
+}
+
+/// `cuGetProcAddress`, asked by code at `caller`.
+pub unsafe extern "C" fn ask_driver(
+    symbol: *const c_char,
+    pfn: *mut *mut c_void,
+    version: i32,
+    flags: u64,
+    caller: usize,
+) -> CUresult {
+    let real = CUDA.call(CudaHook::cuGetProcAddress as usize);
+    // SAFETY: null (None) or the function of this name, whose signature is the table's.
+    let Some(real) = (unsafe { core::mem::transmute::<*mut c_void, Option<cuda_fn::cuGetProcAddress>>(real) }) else {
+        return CUresult::NOT_SUPPORTED;
+    };
+    // SAFETY: the program's own arguments.
+    let result = unsafe { real(symbol, pfn, version, flags) };
+    // SAFETY: a successful driver has read the name and written the output.
+    match door::guard(|| unsafe { answered(result, symbol, pfn, caller) }) {
+        Some(Ok(())) => result,
+        Some(Err(())) => CUresult::NOT_FOUND,
+        None => CUresult::NOT_PERMITTED,
+    }
+}
+
+/// `cuGetProcAddress_v2`, asked by code at `caller`.
+pub unsafe extern "C" fn ask_driver_v2(
+    symbol: *const c_char,
+    pfn: *mut *mut c_void,
+    version: i32,
+    flags: u64,
+    status: *mut u32,
+    caller: usize,
+) -> CUresult {
+    let real = CUDA.call(CudaHook::cuGetProcAddress_v2 as usize);
+    // SAFETY: as above.
+    let Some(real) = (unsafe { core::mem::transmute::<*mut c_void, Option<cuda_fn::cuGetProcAddress_v2>>(real) })
+    else {
+        return CUresult::NOT_SUPPORTED;
+    };
+    // SAFETY: the program's own arguments.
+    let result = unsafe { real(symbol, pfn, version, flags, status) };
+    // SAFETY: as above.
+    match door::guard(|| unsafe { answered(result, symbol, pfn, caller) }) {
+        Some(Ok(())) => {}
+        Some(Err(())) => {
+            // SAFETY: may be null for the driver too, which has just written it otherwise.
+            if let Some(status) = unsafe { status.as_mut() } {
+                *status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+            }
+        }
+        None => return CUresult::NOT_PERMITTED,
+    }
+    result
+}
+
+/// Puts our hook in the place of the driver's answer; `Err`: nothing is handed out.
+unsafe fn answered(result: CUresult, symbol: *const c_char, pfn: *mut *mut c_void, caller: usize) -> Result<(), ()> {
+    if !result.ok() || pfn.is_null() {
+        return Ok(());
+    }
+    // SAFETY: the caller's: the driver has just written through this pointer and read the name.
+    unsafe {
+        let answer = swap(symbol, *pfn, caller);
+        *pfn = answer.unwrap_or(core::ptr::null_mut());
+        answer.map(drop).ok_or(())
+    }
+}

@@ -1,0 +1,150 @@
+//! Graph memory: what a graph's nodes allocate is learned when the graph is made executable, asked for when it is
+//! uploaded (and launched: `launch`), and returned by a trim.
+//!
+//! Not hooked: building and capturing graphs, which takes nothing, and the attributes of graph memory, which are the
+//! driver's numbers that the charge follows.
+#![allow(non_snake_case, clippy::missing_safety_doc)]
+// SAFETY of every block in this file: the program's own arguments for the function it called, passed on as they came;
+// outputs are read after success only.
+#![allow(clippy::undocumented_unsafe_blocks)]
+
+use crate::graphs::{self, Needs};
+use crate::mode::Denied;
+use crate::order::Order;
+use crate::{device, enforce, pools};
+use core::ffi::c_char;
+use shim_sys::cuda::*;
+use shim_sys::table::cuda_fn;
+
+/// Instantiation flag: upload at once.
+const UPLOAD: u64 = 2;
+
+fn instantiate(graph: CUgraph, upload: bool, exec: *mut CUgraphExec, real: impl FnOnce() -> CUresult) -> CUresult {
+    match enforce::enforced() {
+        Ok(false) => return real(),
+        Err(Denied) => return CUresult::NOT_PERMITTED,
+        Ok(true) => {}
+    }
+    let mut needs = if graph.0.is_null() { Needs::default() } else { graphs::needs_of(graph) };
+    if needs.is_nothing() {
+        let result = real();
+        if result.ok() {
+            graphs::note(unsafe { *exec }, needs); // the handle may have been another graph's
+        }
+        return result;
+    }
+    let result = if upload { graphs::with(&mut needs, None, real) } else { real() };
+    if result.ok() {
+        graphs::measure(&needs);
+        graphs::note(unsafe { *exec }, needs);
+    }
+    result
+}
+
+macro_rules! instantiation {
+    ($name:ident) => {
+        pub unsafe fn $name(
+            real: cuda_fn::$name,
+            exec: *mut CUgraphExec,
+            graph: CUgraph,
+            error_node: *mut CUgraphNode,
+            log: *mut c_char,
+            size: usize,
+        ) -> CUresult {
+            instantiate(graph, false, exec, || unsafe { real(exec, graph, error_node, log, size) })
+        }
+    };
+}
+
+instantiation!(cuGraphInstantiate);
+instantiation!(cuGraphInstantiate_v2);
+
+pub unsafe fn cuGraphInstantiateWithFlags(
+    real: cuda_fn::cuGraphInstantiateWithFlags,
+    exec: *mut CUgraphExec,
+    graph: CUgraph,
+    flags: u64,
+) -> CUresult {
+    instantiate(graph, flags & UPLOAD != 0, exec, || unsafe { real(exec, graph, flags) })
+}
+
+macro_rules! instantiation_with_params {
+    ($name:ident) => {
+        pub unsafe fn $name(
+            real: cuda_fn::$name,
+            exec: *mut CUgraphExec,
+            graph: CUgraph,
+            params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
+        ) -> CUresult {
+            // Null is the driver's error to report.
+            let upload = unsafe { params.as_ref() }.is_some_and(|params| params.flags & UPLOAD != 0);
+            instantiate(graph, upload, exec, || unsafe { real(exec, graph, params) })
+        }
+    };
+}
+
+instantiation_with_params!(cuGraphInstantiateWithParams);
+instantiation_with_params!(cuGraphInstantiateWithParams_ptsz);
+
+/// An update that the driver accepted: the executable graph does what `graph` does from now on.
+fn updated(exec: CUgraphExec, graph: CUgraph, result: CUresult) -> CUresult {
+    if result.ok() && enforce::enforced() == Ok(true) {
+        let needs = graphs::needs_of(graph);
+        graphs::measure(&needs);
+        graphs::note(exec, needs);
+    }
+    result
+}
+
+pub unsafe fn cuGraphExecUpdate(
+    real: cuda_fn::cuGraphExecUpdate,
+    exec: CUgraphExec,
+    graph: CUgraph,
+    error_node: *mut CUgraphNode,
+    answer: *mut u32,
+) -> CUresult {
+    updated(exec, graph, unsafe { real(exec, graph, error_node, answer) })
+}
+
+pub unsafe fn cuGraphExecUpdate_v2(
+    real: cuda_fn::cuGraphExecUpdate_v2,
+    exec: CUgraphExec,
+    graph: CUgraph,
+    answer: *mut CUgraphExecUpdateResultInfo,
+) -> CUresult {
+    updated(exec, graph, unsafe { real(exec, graph, answer) })
+}
+
+pub unsafe fn cuGraphExecDestroy(real: cuda_fn::cuGraphExecDestroy, exec: CUgraphExec) -> CUresult {
+    if enforce::enforced() != Ok(true) {
+        return unsafe { real(exec) };
+    }
+    // Taken out before: the handle may come again at once.
+    let taken = graphs::take(exec);
+    let result = unsafe { real(exec) };
+    match taken {
+        Some(needs) if result.ok() => graphs::measure(&needs),
+        Some(needs) => graphs::note(exec, needs),
+        None => {}
+    }
+    result
+}
+
+pub unsafe fn cuGraphUpload(real: cuda_fn::cuGraphUpload, exec: CUgraphExec, stream: CUstream) -> CUresult {
+    graphs::launch(exec, Order { stream, per_thread: false }, || unsafe { real(exec, stream) })
+}
+
+pub unsafe fn cuGraphUpload_ptsz(real: cuda_fn::cuGraphUpload_ptsz, exec: CUgraphExec, stream: CUstream) -> CUresult {
+    graphs::launch(exec, Order { stream, per_thread: true }, || unsafe { real(exec, stream) })
+}
+
+pub unsafe fn cuDeviceGraphMemTrim(real: cuda_fn::cuDeviceGraphMemTrim, dev: CUdevice) -> CUresult {
+    let result = unsafe { real(dev) };
+    if result.ok()
+        && enforce::enforced() == Ok(true)
+        && let Some(device) = device::by_cuda(dev)
+    {
+        pools::graphs_trimmed(device);
+    }
+    result
+}

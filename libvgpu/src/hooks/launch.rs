@@ -1,0 +1,165 @@
+//! Launches: straight through without a ceiling, through the gate with one.
+#![allow(non_snake_case, clippy::missing_safety_doc, clippy::too_many_arguments)]
+// SAFETY of every block in this file: the program's own arguments for the function it called, passed on as they came.
+#![allow(clippy::undocumented_unsafe_blocks)]
+
+use crate::meter::Launch;
+use crate::mode::Denied;
+use crate::order::Order;
+use crate::{enforce, governor, graphs};
+use core::ffi::c_void;
+use shim_sys::cuda::*;
+use shim_sys::table::cuda_fn;
+
+/// What the cost is learned by: the function and how much of it is launched. 64-bit arithmetic: a grid may have more
+/// than 2^32 blocks.
+fn key(f: CUfunction, grid: [u32; 3], block: [u32; 3]) -> u64 {
+    let volume = grid.iter().chain(&block).fold(1u64, |volume, &n| volume.wrapping_mul(u64::from(n)));
+    (f.0 as u64) ^ volume.rotate_left(32) | 1
+}
+
+#[cold]
+fn gated(
+    f: CUfunction,
+    grid: [u32; 3],
+    block: [u32; 3],
+    stream: CUstream,
+    per_thread: bool,
+    // Not a type for each function that launches: what a ceiling costs is elsewhere, and the library is small.
+    real: &mut dyn FnMut() -> CUresult,
+) -> CUresult {
+    let (context, device) = match enforce::on_current() {
+        Ok(Some(current)) => current,
+        Ok(None) => return real(),
+        Err(Denied) => return CUresult::NOT_PERMITTED,
+    };
+    let Some(governor) = &device.governor else { return real() };
+    let Ok(joined) = device.ledger.joined() else { return CUresult::NOT_PERMITTED };
+    governor.launch(joined, Launch { context, stream, per_thread, key: key(f, grid, block) }, real)
+}
+
+macro_rules! launch_kernel {
+    ($name:ident $per_thread:literal) => {
+        #[inline]
+        pub unsafe fn $name(
+            real: cuda_fn::$name,
+            f: CUfunction,
+            gx: u32,
+            gy: u32,
+            gz: u32,
+            bx: u32,
+            by: u32,
+            bz: u32,
+            shared: u32,
+            stream: CUstream,
+            params: *mut *mut c_void,
+            extra: *mut *mut c_void,
+        ) -> CUresult {
+            if !governor::active() {
+                return unsafe { real(f, gx, gy, gz, bx, by, bz, shared, stream, params, extra) };
+            }
+            gated(f, [gx, gy, gz], [bx, by, bz], stream, $per_thread, &mut || unsafe {
+                real(f, gx, gy, gz, bx, by, bz, shared, stream, params, extra)
+            })
+        }
+    };
+}
+
+launch_kernel!(cuLaunchKernel false);
+launch_kernel!(cuLaunchKernel_ptsz true);
+
+macro_rules! launch_kernel_ex {
+    ($name:ident $per_thread:literal) => {
+        #[inline]
+        pub unsafe fn $name(
+            real: cuda_fn::$name,
+            config: *const CUlaunchConfig,
+            f: CUfunction,
+            params: *mut *mut c_void,
+            extra: *mut *mut c_void,
+        ) -> CUresult {
+            // A null configuration is the driver's error to report.
+            let Some(c) = (governor::active()).then(|| unsafe { config.as_ref() }).flatten() else {
+                return unsafe { real(config, f, params, extra) };
+            };
+            let (grid, block) = ([c.gridDimX, c.gridDimY, c.gridDimZ], [c.blockDimX, c.blockDimY, c.blockDimZ]);
+            gated(f, grid, block, c.hStream, $per_thread, &mut || unsafe { real(config, f, params, extra) })
+        }
+    };
+}
+
+launch_kernel_ex!(cuLaunchKernelEx false);
+launch_kernel_ex!(cuLaunchKernelEx_ptsz true);
+
+macro_rules! launch_cooperative {
+    ($name:ident $per_thread:literal) => {
+        #[inline]
+        pub unsafe fn $name(
+            real: cuda_fn::$name,
+            f: CUfunction,
+            gx: u32,
+            gy: u32,
+            gz: u32,
+            bx: u32,
+            by: u32,
+            bz: u32,
+            shared: u32,
+            stream: CUstream,
+            params: *mut *mut c_void,
+        ) -> CUresult {
+            let mut call = || unsafe { real(f, gx, gy, gz, bx, by, bz, shared, stream, params) };
+            if governor::active() {
+                gated(f, [gx, gy, gz], [bx, by, bz], stream, $per_thread, &mut call)
+            } else {
+                call()
+            }
+        }
+    };
+}
+
+launch_cooperative!(cuLaunchCooperativeKernel false);
+launch_cooperative!(cuLaunchCooperativeKernel_ptsz true);
+
+/// The launches of CUDA 2: the block's shape was set before, on the function.
+fn legacy(f: CUfunction, width: i32, height: i32, stream: CUstream, real: &mut dyn FnMut() -> CUresult) -> CUresult {
+    if !governor::active() {
+        return real();
+    }
+    gated(f, [width.unsigned_abs(), height.unsigned_abs(), 1], [1; 3], stream, false, real)
+}
+
+pub unsafe fn cuLaunch(real: cuda_fn::cuLaunch, f: CUfunction) -> CUresult {
+    legacy(f, 1, 1, CUstream::NULL, &mut || unsafe { real(f) })
+}
+
+pub unsafe fn cuLaunchGrid(real: cuda_fn::cuLaunchGrid, f: CUfunction, width: i32, height: i32) -> CUresult {
+    legacy(f, width, height, CUstream::NULL, &mut || unsafe { real(f, width, height) })
+}
+
+pub unsafe fn cuLaunchGridAsync(
+    real: cuda_fn::cuLaunchGridAsync,
+    f: CUfunction,
+    width: i32,
+    height: i32,
+    stream: CUstream,
+) -> CUresult {
+    legacy(f, width, height, stream, &mut || unsafe { real(f, width, height, stream) })
+}
+
+macro_rules! launch_graph {
+    ($name:ident $per_thread:literal) => {
+        /// A graph is paid for as a whole, by what it was seen to take. What its nodes allocate is asked for first.
+        pub unsafe fn $name(real: cuda_fn::$name, exec: CUgraphExec, stream: CUstream) -> CUresult {
+            let order = Order { stream, per_thread: $per_thread };
+            let mut call = || graphs::launch(exec, order, || unsafe { real(exec, stream) });
+            if governor::active() {
+                gated(CUfunction(exec.0), [1; 3], [1; 3], stream, $per_thread, &mut call)
+            } else {
+                call()
+            }
+        }
+    };
+}
+
+launch_graph!(cuGraphLaunch false);
+launch_graph!(cuGraphLaunch_ptsz true);

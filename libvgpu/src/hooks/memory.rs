@@ -1,0 +1,117 @@
+//! Plain, pitched and managed memory, and its end.
+#![allow(non_snake_case, clippy::missing_safety_doc)]
+// SAFETY of every block in this file: the program's own arguments for the function it called, passed on as they came;
+// outputs are read after success only.
+#![allow(clippy::undocumented_unsafe_blocks)]
+
+use crate::charge::{allocate, free_address, note};
+use crate::enforce;
+use crate::holdings::{ADDRESSES, Holding};
+use crate::mode::Denied;
+use shim_sys::cuda::*;
+use shim_sys::table::cuda_fn;
+use vgpu_core::charging;
+
+pub unsafe fn cuMemAlloc_v2(real: cuda_fn::cuMemAlloc_v2, dptr: *mut CUdeviceptr, bytes: usize) -> CUresult {
+    allocate(&ADDRESSES, || charging::linear(bytes as u64), || unsafe { real(dptr, bytes) }, || unsafe { *dptr })
+}
+
+pub unsafe fn cuMemAlloc(real: cuda_fn::cuMemAlloc, dptr: *mut CUdeviceptr_v1, bytes: u32) -> CUresult {
+    let charge = || charging::linear(u64::from(bytes));
+    allocate(&ADDRESSES, charge, || unsafe { real(dptr, bytes) }, || u64::from(unsafe { *dptr }))
+}
+
+/// Managed memory is charged in full from its allocation: it may come to the device as a whole at any time, and where
+/// its pages are now nobody tells. Advice, prefetches and attachments change nothing of that.
+pub unsafe fn cuMemAllocManaged(
+    real: cuda_fn::cuMemAllocManaged,
+    dptr: *mut CUdeviceptr,
+    bytes: usize,
+    flags: u32,
+) -> CUresult {
+    let charge = || charging::linear(bytes as u64);
+    allocate(&ADDRESSES, charge, || unsafe { real(dptr, bytes, flags) }, || unsafe { *dptr })
+}
+
+/// Pitched memory: reserved by the pitch to expect, charged by the pitch the driver returned.
+fn pitched(
+    width: u64,
+    height: u64,
+    real: impl FnOnce() -> CUresult,
+    answer: impl FnOnce() -> (u64, u64),
+    undo: impl FnOnce(u64),
+) -> CUresult {
+    let (context, device) = match enforce::on_current() {
+        Ok(Some(current)) => current,
+        Ok(None) => return real(),
+        Err(Denied) => return CUresult::NOT_PERMITTED,
+    };
+    let expected = charging::expected_pitch(width).and_then(|pitch| charging::pitched(pitch, height));
+    let Some(expected) = expected else { return real() };
+    let reservation = match device.reserve(expected) {
+        Ok(reservation) => reservation,
+        Err(refused) => return refused,
+    };
+    let moment = crate::context::moment();
+    let result = real();
+    if !result.ok() {
+        return result;
+    }
+    let (address, pitch) = answer();
+    let bytes = charging::pitched(pitch, height).unwrap_or(expected);
+    let more = bytes.saturating_sub(expected);
+    if more > 0 {
+        match device.reserve(more) {
+            Ok(rest) => rest.commit(),
+            Err(refused) => {
+                undo(address);
+                return refused;
+            }
+        }
+    }
+    reservation.commit();
+    if bytes < expected {
+        device.release(expected - bytes);
+    }
+    note(&ADDRESSES, address, Holding { bytes, device: device.index, context: context.0 as usize }, moment);
+    result
+}
+
+/// Frees what was just allocated and does not fit after all.
+fn undo(address: u64) {
+    if let Some(free) = crate::driver::own::cuMemFree_v2() {
+        let _ = unsafe { free(address) };
+    }
+}
+
+pub unsafe fn cuMemAllocPitch_v2(
+    real: cuda_fn::cuMemAllocPitch_v2,
+    dptr: *mut CUdeviceptr,
+    pitch: *mut usize,
+    width: usize,
+    height: usize,
+    element: u32,
+) -> CUresult {
+    let call = || unsafe { real(dptr, pitch, width, height, element) };
+    pitched(width as u64, height as u64, call, || unsafe { (*dptr, *pitch as u64) }, undo)
+}
+
+pub unsafe fn cuMemAllocPitch(
+    real: cuda_fn::cuMemAllocPitch,
+    dptr: *mut CUdeviceptr_v1,
+    pitch: *mut u32,
+    width: u32,
+    height: u32,
+    element: u32,
+) -> CUresult {
+    let call = || unsafe { real(dptr, pitch, width, height, element) };
+    pitched(u64::from(width), u64::from(height), call, || unsafe { (u64::from(*dptr), u64::from(*pitch)) }, undo)
+}
+
+pub unsafe fn cuMemFree_v2(real: cuda_fn::cuMemFree_v2, dptr: CUdeviceptr) -> CUresult {
+    free_address(dptr, None, || unsafe { real(dptr) })
+}
+
+pub unsafe fn cuMemFree(real: cuda_fn::cuMemFree, dptr: CUdeviceptr_v1) -> CUresult {
+    free_address(u64::from(dptr), None, || unsafe { real(dptr) })
+}

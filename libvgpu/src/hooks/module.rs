@@ -1,0 +1,258 @@
+//! Code and its globals, and the limits of a context: measured around the call, charged as overhead, returned when code is
+//! unloaded, a limit becomes smaller or the context ends. What does not fit is undone, and refused.
+//!
+//! A library that is loaded at once and does not fit is unloaded again. One that was loaded without its code is the
+//! program's: a call that brings the code into a context and does not fit is refused, and what it took is charged all the
+//! same, since the driver keeps it until the program unloads the library. Without a limit on memory nothing is measured,
+//! nor where no context is current.
+#![allow(non_snake_case, clippy::missing_safety_doc)]
+// SAFETY of every block in this file: the program's own arguments for the function it called, passed on as they came;
+// outputs are read after success only.
+#![allow(clippy::undocumented_unsafe_blocks)]
+// A hook has its driver function's arguments.
+#![allow(clippy::too_many_arguments)]
+
+use crate::device::Device;
+use crate::driver::own;
+use crate::enforce;
+use crate::mode::Denied;
+use crate::overhead::code::{self, Key, Made};
+use crate::overhead::{Watch, figures, spent};
+use core::ffi::{c_char, c_void};
+use shim_sys::cuda::*;
+use shim_sys::table::cuda_fn;
+
+/// `CU_LIMIT_MALLOC_HEAP_SIZE`: the one limit whose bytes are known beforehand.
+const HEAP: u32 = 2;
+
+/// The current context and its device, if memory is limited there.
+fn limited() -> Result<Option<(CUcontext, &'static Device)>, Denied> {
+    Ok(enforce::on_current()?.filter(|(_, device)| device.limit != u64::MAX))
+}
+
+/// Runs `real` and charges the code it brought. `undo` takes it back where that can be done.
+fn measured(real: impl FnOnce() -> CUresult, made: impl FnOnce() -> Made, undo: Option<impl FnOnce()>) -> CUresult {
+    let (context, device) = match limited() {
+        Ok(Some(current)) => current,
+        Ok(None) => return real(),
+        Err(Denied) => return CUresult::NOT_PERMITTED,
+    };
+    let first = code::is_first(device);
+    let watch = Watch::begin(device);
+    let result = real();
+    if !result.ok() {
+        watch.finish(device, context);
+        return result;
+    }
+    let bytes = growth(&watch, device, first);
+    let answer = match (device.reserve(bytes), undo) {
+        (Ok(reservation), _) => {
+            reservation.commit_overhead();
+            // In this order: what is held while nothing is loaded is given back by whoever unloads.
+            code::loaded(made(), context, device, bytes, !watch.shared());
+            code::add(Key::Code, context, device, bytes);
+            result
+        }
+        (Err(refused), Some(undo)) => {
+            undo();
+            watch.attributed(-bytes.cast_signed());
+            refused
+        }
+        (Err(refused), None) => {
+            spent(device, context, bytes);
+            refused
+        }
+    };
+    watch.finish(device, context);
+    answer
+}
+
+/// What a load took. Where other threads' requests hide it, the first code of all takes no less than it was seen to take
+/// before.
+fn growth(watch: &Watch, device: &Device, first: bool) -> u64 {
+    let (bytes, exact) = watch.growth_seen();
+    if !first || watch.shared() {
+        return bytes;
+    }
+    if exact {
+        figures::note_first_code(device, bytes);
+        return bytes;
+    }
+    let least = figures::first_code(device).max(bytes);
+    watch.attributed((least - bytes).cast_signed());
+    least
+}
+
+/// Runs `real`, which takes `made` away, and gives back what went with it wherever code is charged. Where that cannot be
+/// seen beside other threads' requests, it is what the load was found to take.
+fn unloaded(made: Made, real: impl FnOnce() -> CUresult) -> CUresult {
+    if enforce::enforced() != Ok(true) {
+        return real();
+    }
+    let watches: Vec<_> = code::devices().into_iter().map(|device| (device, Watch::begin(device))).collect();
+    let result = real();
+    let took = if result.ok() { code::unloaded(made) } else { None };
+    for (device, watch) in watches {
+        if result.ok() {
+            let gone = watch.shrinkage();
+            let known = took.filter(|(index, _)| *index == device.index).map_or(0, |(_, bytes)| bytes);
+            let returned = code::gone(device, gone.unwrap_or(known)) + code::beyond_what_is_loaded(device);
+            watch.attributed(gone.unwrap_or(0).cast_signed() - returned.cast_signed());
+        }
+        watch.finish(device, CUcontext::NULL);
+    }
+    result
+}
+
+fn unload(module: CUmodule) {
+    if let Some(unload) = own::cuModuleUnload() {
+        let _ = unsafe { unload(module) };
+    }
+}
+
+macro_rules! loads {
+    ($($name:ident($($arg:ident : $ty:ty),*);)*) => {$(
+        pub unsafe fn $name(real: cuda_fn::$name, module: *mut CUmodule, $($arg: $ty),*) -> CUresult {
+            let loaded = || unsafe { *module };
+            let call = || unsafe { real(module, $($arg),*) };
+            measured(call, || Made::Module(loaded().0 as usize), Some(|| unload(loaded())))
+        }
+    )*};
+}
+
+loads! {
+    cuModuleLoad(path: *const c_char);
+    cuModuleLoadData(image: *const c_void);
+    cuModuleLoadDataEx(image: *const c_void, count: u32, options: *mut u32, values: *mut *mut c_void);
+    cuModuleLoadFatBinary(image: *const c_void);
+}
+
+pub unsafe fn cuModuleUnload(real: cuda_fn::cuModuleUnload, module: CUmodule) -> CUresult {
+    unloaded(Made::Module(module.0 as usize), || unsafe { real(module) })
+}
+
+pub unsafe fn cuLibraryUnload(real: cuda_fn::cuLibraryUnload, library: CUlibrary) -> CUresult {
+    unloaded(Made::Library(library.0 as usize), || unsafe { real(library) })
+}
+
+macro_rules! brings {
+    ($($name:ident($($arg:ident : $ty:ty),*);)*) => {$(
+        pub unsafe fn $name(real: cuda_fn::$name, $($arg: $ty),*) -> CUresult {
+            measured(|| unsafe { real($($arg),*) }, || Made::Part, None::<fn()>)
+        }
+    )*};
+}
+
+brings! {
+    cuLibraryGetModule(module: *mut CUmodule, library: CUlibrary);
+    cuLibraryGetGlobal(dptr: *mut CUdeviceptr, bytes: *mut usize, library: CUlibrary, name: *const c_char);
+    cuLibraryGetManaged(dptr: *mut CUdeviceptr, bytes: *mut usize, library: CUlibrary, name: *const c_char);
+    cuKernelGetFunction(f: *mut CUfunction, kernel: CUkernel);
+    cuFuncLoad(f: CUfunction);
+}
+
+fn unload_library(library: CUlibrary) {
+    if let Some(unload) = own::cuLibraryUnload() {
+        let _ = unsafe { unload(library) };
+    }
+}
+
+macro_rules! libraries {
+    ($($name:ident($from:ident : $ty:ty);)*) => {$(
+        /// Where libraries are loaded at once, their code comes into the contexts there are.
+        pub unsafe fn $name(
+            real: cuda_fn::$name,
+            library: *mut CUlibrary,
+            $from: $ty,
+            jit_options: *mut u32,
+            jit_values: *mut *mut c_void,
+            jit_count: u32,
+            options: *mut u32,
+            values: *mut *mut c_void,
+            count: u32,
+        ) -> CUresult {
+            let made = || unsafe { *library };
+            let call =
+                || unsafe { real(library, $from, jit_options, jit_values, jit_count, options, values, count) };
+            measured(call, || Made::Library(made().0 as usize), Some(|| unload_library(made())))
+        }
+    )*};
+}
+
+libraries! {
+    cuLibraryLoadData(code: *const c_void);
+    cuLibraryLoadFromFile(path: *const c_char);
+}
+
+/// The current value of a limit.
+fn limit_now(limit: u32) -> Option<u64> {
+    let mut value = 0;
+    unsafe { own::cuCtxGetLimit()?(&raw mut value, limit) }.ok().then_some(value as u64)
+}
+
+/// The heap is reserved ahead, as much as it grows: the driver may take it later, when a launch first needs it.
+pub unsafe fn cuCtxSetLimit(real: cuda_fn::cuCtxSetLimit, limit: u32, value: usize) -> CUresult {
+    let call = || unsafe { real(limit, value) };
+    let (context, device) = match limited() {
+        Ok(Some(current)) => current,
+        Ok(None) => return call(),
+        Err(Denied) => return CUresult::NOT_PERMITTED,
+    };
+    let Some(old) = limit_now(limit) else { return call() };
+    let ahead = if limit == HEAP { (value as u64).saturating_sub(old) } else { 0 };
+    device.make_room(ahead);
+    let watch = Watch::begin(device);
+    let reserved = match device.reserve(ahead) {
+        Ok(reserved) => reserved,
+        Err(refused) => {
+            watch.finish(device, context);
+            return refused;
+        }
+    };
+    let result = call();
+    if !result.ok() {
+        drop(reserved);
+        watch.finish(device, context);
+        return result;
+    }
+    watch.attributed(ahead.cast_signed());
+    reserved.commit_overhead();
+    let key = Key::Limit(limit);
+    code::add(key, context, device, ahead);
+    // Where the driver takes it at once, it is seen, and less than was reserved goes back; where not, it stays reserved.
+    if ahead > 0 {
+        match watch.shrinkage() {
+            Some(less) if less < ahead => {
+                let returned = code::shrink(key, Some(context), device, less);
+                watch.attributed((less - returned).cast_signed());
+            }
+            Some(unseen) => watch.attributed(unseen.cast_signed()),
+            None => {}
+        }
+    }
+    let more = watch.growth();
+    let answer = match device.reserve(more) {
+        Ok(reservation) => {
+            reservation.commit_overhead();
+            code::add(key, context, device, more);
+            result
+        }
+        Err(refused) => {
+            let _ = unsafe { real(limit, usize::try_from(old).unwrap_or(usize::MAX)) };
+            watch.attributed(-(more + code::shrink(key, Some(context), device, ahead)).cast_signed());
+            refused
+        }
+    };
+    if answer.ok() && (value as u64) < old {
+        // What was reserved ahead and never taken goes by the numbers; what the driver gave back is seen.
+        let gone = watch.shrinkage().unwrap_or(0);
+        let returned = code::shrink(key, Some(context), device, gone);
+        watch.attributed((gone - returned).cast_signed());
+        if limit == HEAP && gone == 0 {
+            let returned = code::shrink(key, Some(context), device, old - value as u64);
+            watch.attributed(-returned.cast_signed());
+        }
+    }
+    watch.finish(device, context);
+    answer
+}

@@ -1,0 +1,184 @@
+//! Stream-ordered memory: the pool is charged what it holds, not the allocation.
+//!
+//! Not hooked: which pool is current, and a pool's numbers, are asked of the driver each time; access rights take nothing.
+#![allow(non_snake_case, clippy::missing_safety_doc)]
+// SAFETY of every block in this file: the program's own arguments for the function it called, passed on as they came;
+// outputs are read after success only.
+#![allow(clippy::undocumented_unsafe_blocks)]
+
+use crate::charge::free_address;
+use crate::driver::own;
+use crate::mode::Denied;
+use crate::order::Order;
+use crate::{context, device, enforce, pools};
+use core::ffi::c_void;
+use shim_sys::cuda::*;
+use shim_sys::table::cuda_fn;
+use vgpu_core::charging;
+
+/// The attribute that says what a pool keeps.
+const RELEASE_THRESHOLD: u32 = 4;
+
+/// Frees what was just allocated and does not fit after all.
+fn undo(address: u64, order: Order) {
+    let _ = unsafe {
+        if order.per_thread {
+            own::cuMemFreeAsync_ptsz().map(|free| free(address, order.stream))
+        } else {
+            own::cuMemFreeAsync().map(|free| free(address, order.stream))
+        }
+    };
+}
+
+fn allocate(
+    pool: Option<CUmemoryPool>,
+    stream: CUstream,
+    per_thread: bool,
+    bytes: usize,
+    dptr: *mut CUdeviceptr,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
+    match enforce::enforced() {
+        Ok(false) => return real(),
+        Err(Denied) => return CUresult::NOT_PERMITTED,
+        Ok(true) => {}
+    }
+    let home = || context::of_stream(stream).map(|(_, device)| device);
+    let entry = match pool {
+        Some(pool) => pools::of_handle(pool.0 as usize, home),
+        None => home().and_then(pools::current),
+    };
+    // Nothing, or more than there is, is the driver's to refuse.
+    let charge = charging::linear(bytes as u64).filter(|bytes| (1..1 << 62).contains(bytes));
+    let (Some(entry), Some(charge)) = (entry, charge) else { return real() };
+    let order = Order { stream, per_thread };
+    // In a stream that is captured it becomes a node of a graph, which takes nothing before it is launched.
+    if dptr.is_null() || order.is_captured() {
+        return real();
+    }
+    pools::allocate(&entry, charge, order, real, || unsafe { *dptr }, |address| undo(address, order))
+}
+
+macro_rules! async_allocation {
+    ($name:ident $per_thread:literal) => {
+        pub unsafe fn $name(real: cuda_fn::$name, dptr: *mut CUdeviceptr, bytes: usize, stream: CUstream) -> CUresult {
+            allocate(None, stream, $per_thread, bytes, dptr, || unsafe { real(dptr, bytes, stream) })
+        }
+    };
+}
+
+async_allocation!(cuMemAllocAsync false);
+async_allocation!(cuMemAllocAsync_ptsz true);
+
+macro_rules! pool_allocation {
+    ($name:ident $per_thread:literal) => {
+        pub unsafe fn $name(
+            real: cuda_fn::$name,
+            dptr: *mut CUdeviceptr,
+            bytes: usize,
+            pool: CUmemoryPool,
+            stream: CUstream,
+        ) -> CUresult {
+            allocate(Some(pool), stream, $per_thread, bytes, dptr, || unsafe { real(dptr, bytes, pool, stream) })
+        }
+    };
+}
+
+pool_allocation!(cuMemAllocFromPoolAsync false);
+pool_allocation!(cuMemAllocFromPoolAsync_ptsz true);
+
+pub unsafe fn cuMemFreeAsync(real: cuda_fn::cuMemFreeAsync, dptr: CUdeviceptr, stream: CUstream) -> CUresult {
+    free_address(dptr, Some(Order { stream, per_thread: false }), || unsafe { real(dptr, stream) })
+}
+
+pub unsafe fn cuMemFreeAsync_ptsz(real: cuda_fn::cuMemFreeAsync_ptsz, dptr: CUdeviceptr, stream: CUstream) -> CUresult {
+    free_address(dptr, Some(Order { stream, per_thread: true }), || unsafe { real(dptr, stream) })
+}
+
+/// Kind of pools whose pages move between the host and the devices, as managed memory's do.
+const MANAGED: u32 = 2;
+
+/// Whether a pool can take memory of a device, and of which one if it names that.
+fn lives_on(props: &CUmemPoolProps) -> Option<Option<CUdevice>> {
+    match props.location.kind {
+        CU_MEM_LOCATION_TYPE_DEVICE => Some(Some(props.location.id)),
+        // Wherever its pages are now: they may come to a device as a whole at any time.
+        _ if props.allocType == MANAGED => Some(None),
+        _ => None,
+    }
+}
+
+/// A pool takes nothing before it is allocated from; only where it lives is noted.
+pub unsafe fn cuMemPoolCreate(
+    real: cuda_fn::cuMemPoolCreate,
+    pool: *mut CUmemoryPool,
+    props: *const CUmemPoolProps,
+) -> CUresult {
+    let limited = match enforce::enforced() {
+        Ok(limited) => limited,
+        Err(Denied) => return CUresult::NOT_PERMITTED,
+    };
+    let result = unsafe { real(pool, props) };
+    if result.ok() && limited {
+        let props = unsafe { &*props };
+        let max = if props.maxSize == 0 { u64::MAX } else { props.maxSize as u64 };
+        let current = || context::current().map(|(_, device)| device).or_else(|| device::all().next());
+        let on_device = lives_on(props).and_then(|named| named.map_or_else(current, device::by_cuda));
+        pools::created(unsafe { *pool }.0 as usize, on_device, max);
+    }
+    result
+}
+
+pub unsafe fn cuMemPoolDestroy(real: cuda_fn::cuMemPoolDestroy, pool: CUmemoryPool) -> CUresult {
+    if enforce::enforced() != Ok(true) {
+        return unsafe { real(pool) };
+    }
+    pools::destroy(pool, || unsafe { real(pool) })
+}
+
+pub unsafe fn cuMemPoolTrimTo(real: cuda_fn::cuMemPoolTrimTo, pool: CUmemoryPool, keep: usize) -> CUresult {
+    let _announced = pools::shrinking();
+    let result = unsafe { real(pool, keep) };
+    if result.ok() && enforce::enforced() == Ok(true) {
+        pools::changed(pool, None);
+    }
+    result
+}
+
+/// A lower release threshold may take effect at once.
+pub unsafe fn cuMemPoolSetAttribute(
+    real: cuda_fn::cuMemPoolSetAttribute,
+    pool: CUmemoryPool,
+    attribute: u32,
+    value: *mut c_void,
+) -> CUresult {
+    let _announced = if attribute == RELEASE_THRESHOLD { pools::shrinking() } else { None };
+    let result = unsafe { real(pool, attribute, value) };
+    if result.ok() && attribute == RELEASE_THRESHOLD && enforce::enforced() == Ok(true) {
+        // The driver has read it: it is there, and 64 bits wide.
+        pools::changed(pool, Some(unsafe { value.cast::<u64>().read_unaligned() }));
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_of_managed_memory_is_charged_wherever_it_says_it_lives() {
+        // SAFETY: integers and pointers, for which zero is a value.
+        let mut props: CUmemPoolProps = unsafe { core::mem::zeroed() };
+        let mut of = |kind: u32, location: u32, id: i32| {
+            props.allocType = kind;
+            props.location = CUmemLocation { kind: location, id };
+            lives_on(&props)
+        };
+        assert_eq!(of(1, CU_MEM_LOCATION_TYPE_DEVICE, 3), Some(Some(3)));
+        assert_eq!(of(1, 2, 0), None, "the host's own");
+        assert_eq!(of(MANAGED, CU_MEM_LOCATION_TYPE_DEVICE, 3), Some(Some(3)));
+        for elsewhere in [0, 2, 3] {
+            assert_eq!(of(MANAGED, elsewhere, 0), Some(None));
+        }
+    }
+}

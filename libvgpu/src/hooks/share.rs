@@ -1,0 +1,474 @@
+//! Other names for memory: handles for other processes and what comes of them, memory of other APIs.
+//!
+//! What is exported is charged in a share of the ledger from then on (`share`); an import of the same tenant holds that
+//! and charges nothing. Any other import is charged to the tenant once, in a share that its first importer founds: an
+//! address by the range the driver tells, a handle when it is mapped (`vmm`), external memory by the size in its
+//! descriptor. A name is held *before* the driver is asked, so that whoever lets go meanwhile takes nothing along.
+//!
+//! Not hooked: `cuMemGetHandleForAddressRange`. Its descriptor is for devices of other makers, no function of the driver
+//! makes memory of it again, and the memory behind it is charged where it was allocated.
+#![allow(non_snake_case, clippy::missing_safety_doc)]
+// SAFETY of every block in this file: the program's own arguments for the function it called, passed on as they came;
+// outputs are read after success only.
+#![allow(clippy::undocumented_unsafe_blocks)]
+
+use crate::charge;
+use crate::context;
+use crate::device::{self, Device};
+use crate::driver::own;
+use crate::enforce;
+use crate::holdings::{ADDRESSES, ARRAYS, EXTERNALS, Holding, Table};
+use crate::mode::Denied;
+use crate::share::{self, Share};
+use crate::{counted, descriptor, physical, pools};
+use core::ffi::c_void;
+use shim_sys::cuda::*;
+use shim_sys::table::cuda_fn;
+use vgpu_core::charging;
+use vgpu_core::ledger::Reservation;
+
+/// Moves the charge of an exported allocation to a share, or names the one it has.
+fn exported(holding: Holding, identity: u64) -> Option<Share> {
+    match holding.share() {
+        Some(share) => Some(share),
+        None => share::export(device::at(usize::from(holding.device))?, identity, holding.bytes),
+    }
+}
+
+pub unsafe fn cuIpcGetMemHandle(
+    real: cuda_fn::cuIpcGetMemHandle,
+    handle: *mut CUipcMemHandle,
+    dptr: CUdeviceptr,
+) -> CUresult {
+    let result = unsafe { real(handle, dptr) };
+    if result.ok() && enforce::enforced() == Ok(true) {
+        let identity = descriptor::of_bytes(&unsafe { *handle }.reserved);
+        let base = base_of(dptr);
+        share::exporting(|| {
+            // Taken out meanwhile, as a free does: of an export and a free that meet the charge goes with one of them.
+            let Some(holding) = ADDRESSES.take(base) else { return };
+            let now = match exported(holding, identity) {
+                Some(share) => Holding::of_share(share, holding.context),
+                None => holding,
+            };
+            ADDRESSES.put(base, now);
+        });
+    }
+    result
+}
+
+/// The address that the allocation around `dptr` is charged under.
+fn base_of(dptr: CUdeviceptr) -> CUdeviceptr {
+    if ADDRESSES.get(dptr).is_some() { dptr } else { range_of(dptr).map_or(dptr, |(base, _)| base) }
+}
+
+fn range_of(dptr: CUdeviceptr) -> Option<(CUdeviceptr, u64)> {
+    let (mut base, mut bytes) = (0, 0);
+    let asked = unsafe { own::cuMemGetAddressRange_v2()?(&raw mut base, &raw mut bytes, dptr) };
+    asked.ok().then_some((base, bytes as u64))
+}
+
+fn open(handle: &CUipcMemHandle, dptr: *mut CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresult {
+    match enforce::enforced() {
+        Ok(false) => return real(),
+        Err(Denied) => return CUresult::NOT_PERMITTED,
+        Ok(true) => {}
+    }
+    let (context, moment) = (current_context(), context::moment());
+    let identity = descriptor::of_bytes(&handle.reserved);
+    let share = share::import(identity);
+    let result = real();
+    if !result.ok() {
+        share.into_iter().for_each(share::let_go);
+        return result;
+    }
+    let at = unsafe { *dptr };
+    let holding = match charged(share, identity, at, context) {
+        Ok(Some(holding)) => holding,
+        Ok(None) => return result,
+        Err(refused) => {
+            if let Some(close) = own::cuIpcCloseMemHandle() {
+                let _ = unsafe { close(at) };
+            }
+            return refused;
+        }
+    };
+    share::opened(at, holding).into_iter().for_each(device::release);
+    // What was noted after the context's end was swept.
+    if context::has_ended(context, moment) {
+        ADDRESSES.take(at).into_iter().for_each(device::release);
+    }
+    result
+}
+
+/// What holds memory that the driver has given the address `at`: the share it has, or one that is founded for it, with all
+/// of it charged. `None`: it is on no device with limits.
+fn charged(share: Option<Share>, identity: u64, at: CUdeviceptr, context: usize) -> Result<Option<Holding>, CUresult> {
+    let whole = || range_of(at).and_then(|(_, bytes)| charging::linear(bytes));
+    match share {
+        Some(share) if share::is_founded(share) => paid(share, whole().unwrap_or(0), context).map(Some),
+        Some(share) => Ok(Some(Holding::of_share(share, context))),
+        None => {
+            // A peer's memory stays where it is: not always on the current context's device.
+            let home = device_of_pointer(at).and_then(device::by_cuda).zip(whole());
+            let Some((home, whole)) = home else { return Ok(None) };
+            if let Some(share) = share::found(home, identity) {
+                return paid(share, whole, context).map(Some);
+            }
+            home.reserve(whole)?.commit();
+            Ok(Some(Holding { bytes: whole, device: home.index, context }))
+        }
+    }
+}
+
+/// A share that is held already, as a holding, with `whole` of it charged; if that does not fit it is let go.
+fn paid(share: Share, whole: u64, context: usize) -> Result<Holding, CUresult> {
+    let aside = share::set_aside(share, whole).inspect_err(|_| share::let_go(share))?;
+    share::pay(share, whole, aside);
+    Ok(Holding::of_share(share, context))
+}
+
+/// The current context as a word, whether or not its device has limits.
+fn current_context() -> usize {
+    let mut context = CUcontext::NULL;
+    let told = own::cuCtxGetCurrent().is_some_and(|ask| unsafe { ask(&raw mut context) }.ok());
+    if told { context.0 as usize } else { 0 }
+}
+
+/// The ordinal of the device that an address is on.
+fn device_of_pointer(dptr: CUdeviceptr) -> Option<CUdevice> {
+    const DEVICE_ORDINAL: u32 = 9;
+    let mut dev: CUdevice = -1;
+    let into = core::ptr::from_mut(&mut dev).cast::<c_void>();
+    unsafe { own::cuPointerGetAttribute()?(into, DEVICE_ORDINAL, dptr) }.ok().then_some(dev)
+}
+
+pub unsafe fn cuIpcOpenMemHandle(
+    real: cuda_fn::cuIpcOpenMemHandle,
+    dptr: *mut CUdeviceptr,
+    handle: CUipcMemHandle,
+    flags: u32,
+) -> CUresult {
+    open(&handle, dptr, || unsafe { real(dptr, handle, flags) })
+}
+
+pub unsafe fn cuIpcOpenMemHandle_v2(
+    real: cuda_fn::cuIpcOpenMemHandle_v2,
+    dptr: *mut CUdeviceptr,
+    handle: CUipcMemHandle,
+    flags: u32,
+) -> CUresult {
+    open(&handle, dptr, || unsafe { real(dptr, handle, flags) })
+}
+
+pub unsafe fn cuIpcCloseMemHandle(real: cuda_fn::cuIpcCloseMemHandle, dptr: CUdeviceptr) -> CUresult {
+    if enforce::enforced() != Ok(true) {
+        return unsafe { real(dptr) };
+    }
+    let Some(closing) = share::closing(dptr) else { return unsafe { real(dptr) } };
+    let result = unsafe { real(dptr) };
+    if result.ok() {
+        closing.done().into_iter().for_each(device::release);
+    } else {
+        closing.failed();
+    }
+    result
+}
+
+/// What a handle for other processes is: a file descriptor, or bytes.
+enum Name {
+    Descriptor(i32),
+    Bytes(u64),
+}
+
+/// Reads the name behind a handle of that kind; `None`: a kind that no system of ours has.
+unsafe fn name(os_handle: *const c_void, kind: u32, by_value: bool) -> Option<Name> {
+    if os_handle.is_null() && !by_value {
+        return None;
+    }
+    match kind {
+        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR if by_value => {
+            #[allow(clippy::cast_possible_truncation)] // a descriptor, passed as a pointer
+            Some(Name::Descriptor(os_handle as usize as i32))
+        }
+        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR => Some(Name::Descriptor(unsafe { *os_handle.cast::<i32>() })),
+        CU_MEM_HANDLE_TYPE_FABRIC if !os_handle.is_null() => {
+            Some(Name::Bytes(descriptor::of_bytes(unsafe { &*os_handle.cast::<[u8; 64]>() })))
+        }
+        _ => None,
+    }
+}
+
+impl Name {
+    /// The identity to export under.
+    fn identity(&self) -> u64 {
+        match self {
+            Name::Descriptor(_) => descriptor::fresh_identity(),
+            Name::Bytes(identity) => *identity,
+        }
+    }
+
+    /// Makes the share findable by this name.
+    fn mark(&self, share: Share) {
+        if let Name::Descriptor(descriptor) = self {
+            share::mark(share, *descriptor);
+        }
+    }
+
+    /// The identity, and the share of it, held.
+    fn import(&self) -> (Option<u64>, Option<Share>) {
+        let identity = self.known();
+        let share = identity.and_then(|identity| match self {
+            Name::Descriptor(descriptor) => share::import_descriptor(*descriptor, identity),
+            Name::Bytes(_) => share::import(identity),
+        });
+        (identity, share)
+    }
+
+    /// The identity that whoever exported it has given it, if it did.
+    fn known(&self) -> Option<u64> {
+        match self {
+            Name::Descriptor(descriptor) => descriptor::read(*descriptor),
+            Name::Bytes(identity) => Some(*identity),
+        }
+    }
+}
+
+pub unsafe fn cuMemExportToShareableHandle(
+    real: cuda_fn::cuMemExportToShareableHandle,
+    shareable: *mut c_void,
+    handle: CUmemGenericAllocationHandle,
+    kind: u32,
+    flags: u64,
+) -> CUresult {
+    if enforce::enforced() != Ok(true) {
+        return unsafe { real(shareable, handle, kind, flags) };
+    }
+    let pin = physical::pin(handle);
+    let result = unsafe { real(shareable, handle, kind, flags) };
+    let Some(pin) = pin else { return result };
+    if result.ok()
+        && let Some(name) = unsafe { name(shareable, kind, false) }
+    {
+        share::exporting(|| {
+            // Nothing charged yet, of another tenant's memory: nothing to move.
+            let Some(holding) = physical::holding(&pin).filter(|holding| holding.bytes > 0) else { return };
+            if let Some(share) = exported(holding, name.identity()) {
+                physical::set_holding(&pin, Holding::of_share(share, 0));
+                name.mark(share);
+            }
+        });
+    }
+    physical::unpin(pin).into_iter().for_each(device::release);
+    result
+}
+
+/// The device that an imported handle's memory is on, if it has limits.
+fn home_of(handle: CUmemGenericAllocationHandle) -> Option<&'static Device> {
+    let mut prop = core::mem::MaybeUninit::<CUmemAllocationProp>::zeroed();
+    let ask = own::cuMemGetAllocationPropertiesFromHandle()?;
+    if !unsafe { ask(prop.as_mut_ptr(), handle) }.ok() {
+        return None;
+    }
+    // Zeroed, then written by the driver: any bytes are a valid value of it.
+    let location = unsafe { prop.assume_init() }.location;
+    (location.kind == CU_MEM_LOCATION_TYPE_DEVICE).then(|| device::by_cuda(location.id)).flatten()
+}
+
+pub unsafe fn cuMemImportFromShareableHandle(
+    real: cuda_fn::cuMemImportFromShareableHandle,
+    handle: *mut CUmemGenericAllocationHandle,
+    os_handle: *mut c_void,
+    kind: u32,
+) -> CUresult {
+    match enforce::enforced() {
+        Ok(false) => return unsafe { real(handle, os_handle, kind) },
+        Err(Denied) => return CUresult::NOT_PERMITTED,
+        Ok(true) => {}
+    }
+    let (identity, share) = unsafe { name(os_handle, kind, true) }.map_or((None, None), |name| name.import());
+    let result = unsafe { real(handle, os_handle, kind) };
+    if !result.ok() {
+        share.into_iter().for_each(share::let_go);
+        return result;
+    }
+    let new = unsafe { *handle };
+    let home = if share.is_none() { home_of(new) } else { None };
+    let share = share.or_else(|| share::found(home?, identity?));
+    let spare = match share {
+        // How much of it is to be charged, where that is not known, shows when it is mapped.
+        Some(share) => physical::imported(new, Some(Holding::of_share(share, 0)), false),
+        None => {
+            let home = home.map(|device| Holding { bytes: 0, device: device.index, context: 0 });
+            physical::imported(new, home, true)
+        }
+    };
+    spare.into_iter().for_each(device::release);
+    result
+}
+
+pub unsafe fn cuMemPoolExportToShareableHandle(
+    real: cuda_fn::cuMemPoolExportToShareableHandle,
+    shareable: *mut c_void,
+    pool: CUmemoryPool,
+    kind: u32,
+    flags: u64,
+) -> CUresult {
+    let result = unsafe { real(shareable, pool, kind, flags) };
+    if result.ok()
+        && enforce::enforced() == Ok(true)
+        && let Some(name) = unsafe { name(shareable, kind, false) }
+        && let Some(share) = pools::exported(pool, || name.identity())
+    {
+        name.mark(share);
+    }
+    result
+}
+
+pub unsafe fn cuMemPoolImportFromShareableHandle(
+    real: cuda_fn::cuMemPoolImportFromShareableHandle,
+    pool: *mut CUmemoryPool,
+    os_handle: *mut c_void,
+    kind: u32,
+    flags: u64,
+) -> CUresult {
+    match enforce::enforced() {
+        Ok(false) => return unsafe { real(pool, os_handle, kind, flags) },
+        Err(Denied) => return CUresult::NOT_PERMITTED,
+        Ok(true) => {}
+    }
+    let identity = unsafe { name(os_handle, kind, true) }.and_then(|name| name.known());
+    let result = unsafe { real(pool, os_handle, kind, flags) };
+    if result.ok() {
+        pools::imported(unsafe { *pool }, identity);
+    }
+    result
+}
+
+/// Memory of an imported pool: of the same tenant it is charged in the pool's share; of another it is charged here, by the
+/// range that the driver tells.
+pub unsafe fn cuMemPoolImportPointer(
+    real: cuda_fn::cuMemPoolImportPointer,
+    dptr: *mut CUdeviceptr,
+    pool: CUmemoryPool,
+    data: *mut CUmemPoolPtrExportData,
+) -> CUresult {
+    match enforce::enforced() {
+        Ok(false) => return unsafe { real(dptr, pool, data) },
+        Err(Denied) => return CUresult::NOT_PERMITTED,
+        Ok(true) => {}
+    }
+    let moment = context::moment();
+    // The driver reads it too; null is its error to report.
+    let identity = unsafe { data.as_ref() }.map_or(0, |data| descriptor::of_bytes(&data.reserved));
+    let share = pools::share_of_imported(pool).or_else(|| share::import(identity));
+    let result = unsafe { real(dptr, pool, data) };
+    if !result.ok() {
+        share.into_iter().for_each(share::let_go);
+        return result;
+    }
+    let at = unsafe { *dptr };
+    let holding = match charged(share, identity, at, 0) {
+        Ok(Some(holding)) => holding,
+        Ok(None) => return result,
+        Err(refused) => {
+            if let Some(free) = own::cuMemFree_v2() {
+                let _ = unsafe { free(at) };
+            }
+            return refused;
+        }
+    };
+    charge::note(&ADDRESSES, at, holding, moment);
+    result
+}
+
+/// Memory of another API, charged by the size its descriptor names; memory of ours that comes back this way is held. The
+/// charge ends with the object and all that shows it, as the memory does.
+pub unsafe fn cuImportExternalMemory(
+    real: cuda_fn::cuImportExternalMemory,
+    memory: *mut CUexternalMemory,
+    desc: *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC,
+) -> CUresult {
+    const OPAQUE_DESCRIPTOR: u32 = 1;
+    let call = || unsafe { real(memory, desc) };
+    let moment = context::moment();
+    let (context, device) = match enforce::on_current() {
+        Ok(Some(current)) => current,
+        Ok(None) => return call(),
+        Err(Denied) => return CUresult::NOT_PERMITTED,
+    };
+    // The driver reads the struct too; null is its error to report.
+    let Some(desc) = (unsafe { desc.as_ref() }) else { return call() };
+    let Some(whole) = charging::linear(desc.size) else { return call() };
+    // Before the call: a descriptor that was imported is the driver's, which closes it.
+    #[allow(clippy::cast_possible_truncation)] // the first four of its bytes
+    let name = (desc.kind == OPAQUE_DESCRIPTOR).then(|| Name::Descriptor(desc.handle[0] as i32));
+    let (identity, share) = name.map_or((None, None), |name| name.import());
+    let share = share.or_else(|| share::found(device, identity?));
+    let aside = match share {
+        Some(share) => share::set_aside(share, whole).inspect_err(|_| share::let_go(share)),
+        None => device.reserve(whole).map(Some),
+    };
+    let aside = match aside {
+        Ok(aside) => aside,
+        Err(refused) => return refused,
+    };
+    let context = context.0 as usize;
+    let holding = match share {
+        Some(share) => Holding::of_share(share, context),
+        None => Holding { bytes: whole, device: device.index, context },
+    };
+    let result = call();
+    if result.ok() {
+        match share {
+            Some(share) => share::pay(share, whole, aside),
+            None => aside.into_iter().for_each(Reservation::commit),
+        }
+        charge::note(&EXTERNALS, unsafe { *memory }.0 as u64, counted::begin(holding), moment);
+    } else {
+        share.into_iter().for_each(share::let_go);
+    }
+    result
+}
+
+/// Another name of external memory, noted in `table` under the `key` that the driver answers with.
+fn shown(
+    memory: CUexternalMemory,
+    table: &Table,
+    real: impl FnOnce() -> CUresult,
+    key: impl FnOnce() -> u64,
+) -> CUresult {
+    if enforce::enforced() != Ok(true) {
+        return real();
+    }
+    let moment = context::moment();
+    let name = EXTERNALS.get(memory.0 as u64).and_then(|object| counted::again(object, current_context()));
+    let result = real();
+    match name {
+        Some(name) if result.ok() => charge::note(table, key(), name, moment),
+        name => name.into_iter().for_each(device::release),
+    }
+    result
+}
+
+pub unsafe fn cuExternalMemoryGetMappedBuffer(
+    real: cuda_fn::cuExternalMemoryGetMappedBuffer,
+    dptr: *mut CUdeviceptr,
+    memory: CUexternalMemory,
+    desc: *const CUDA_EXTERNAL_MEMORY_BUFFER_DESC,
+) -> CUresult {
+    shown(memory, &ADDRESSES, || unsafe { real(dptr, memory, desc) }, || unsafe { *dptr })
+}
+
+pub unsafe fn cuExternalMemoryGetMappedMipmappedArray(
+    real: cuda_fn::cuExternalMemoryGetMappedMipmappedArray,
+    array: *mut CUmipmappedArray,
+    memory: CUexternalMemory,
+    desc: *const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC,
+) -> CUresult {
+    shown(memory, &ARRAYS, || unsafe { real(array, memory, desc) }, || unsafe { *array }.0 as u64)
+}
+
+pub unsafe fn cuDestroyExternalMemory(real: cuda_fn::cuDestroyExternalMemory, memory: CUexternalMemory) -> CUresult {
+    charge::free(&EXTERNALS, memory.0 as u64, || unsafe { real(memory) })
+}

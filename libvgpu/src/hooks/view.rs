@@ -1,0 +1,112 @@
+//! What a tenant is shown of its memory by CUDA: its limit as the total, what is left of it as free.
+#![allow(non_snake_case, clippy::missing_safety_doc)]
+// u64 and usize are the same where this library runs.
+#![allow(clippy::cast_possible_truncation)]
+// SAFETY of every block in this file: the program's own arguments for the function it called, passed on as they came;
+// outputs are read after success only, and null is safe wherever it was for the driver.
+#![allow(clippy::undocumented_unsafe_blocks)]
+
+use crate::device::Device;
+use crate::mode::Denied;
+use crate::{departing, device, enforce};
+use shim_sys::cuda::*;
+use shim_sys::table::cuda_fn;
+use vgpu_core::bytes::Bytes;
+use vgpu_core::view::{self, MemoryView, Physical};
+
+/// The view of `device` for its tenant.
+pub fn seen(device: &Device, total: u64, free: u64) -> MemoryView {
+    let physical = Physical { total: Bytes(total), free: Bytes(free) };
+    departing::look_again();
+    let used = device.ledger.used().unwrap_or(device.limit);
+    view::memory(limit(device), Bytes(used), physical)
+}
+
+fn limit(device: &Device) -> Option<Bytes> {
+    (device.limit != u64::MAX).then_some(Bytes(device.limit))
+}
+
+pub unsafe fn cuMemGetInfo_v2(real: cuda_fn::cuMemGetInfo_v2, free: *mut usize, total: *mut usize) -> CUresult {
+    let current = match enforce::on_current() {
+        Ok(current) => current,
+        Err(Denied) => return CUresult::NOT_PERMITTED,
+    };
+    let result = unsafe { real(free, total) };
+    if result.ok()
+        && let Some((_, device)) = current
+    {
+        // Either output may be null where the driver allows it: then the missing number is asked for apart.
+        let (mut physical_free, mut physical_total) = (0, 0);
+        match (unsafe { free.as_ref() }, unsafe { total.as_ref() }) {
+            (Some(&free), Some(&total)) => (physical_free, physical_total) = (free, total),
+            _ => {
+                if !unsafe { real(&raw mut physical_free, &raw mut physical_total) }.ok() {
+                    return result;
+                }
+            }
+        }
+        let seen = seen(device, physical_total as u64, physical_free as u64);
+        if let Some(free) = unsafe { free.as_mut() } {
+            *free = seen.free.0 as usize;
+        }
+        if let Some(total) = unsafe { total.as_mut() } {
+            *total = seen.total.0 as usize;
+        }
+    }
+    result
+}
+
+/// The 32-bit call: numbers beyond 4 GiB are shown as the largest it can carry.
+pub unsafe fn cuMemGetInfo(real: cuda_fn::cuMemGetInfo, free: *mut u32, total: *mut u32) -> CUresult {
+    let current = match enforce::on_current() {
+        Ok(current) => current,
+        Err(Denied) => return CUresult::NOT_PERMITTED,
+    };
+    let result = unsafe { real(free, total) };
+    if result.ok()
+        && let (Some((_, device)), Some(wide)) = (current, crate::driver::own::cuMemGetInfo_v2())
+    {
+        let (mut physical_free, mut physical_total) = (0, 0);
+        if unsafe { wide(&raw mut physical_free, &raw mut physical_total) }.ok() {
+            let seen = seen(device, physical_total as u64, physical_free as u64);
+            if let Some(free) = unsafe { free.as_mut() } {
+                *free = u32::try_from(seen.free.0).unwrap_or(u32::MAX);
+            }
+            if let Some(total) = unsafe { total.as_mut() } {
+                *total = u32::try_from(seen.total.0).unwrap_or(u32::MAX);
+            }
+        }
+    }
+    result
+}
+
+pub unsafe fn cuDeviceTotalMem_v2(real: cuda_fn::cuDeviceTotalMem_v2, bytes: *mut usize, dev: CUdevice) -> CUresult {
+    let limited = match enforce::enforced() {
+        Ok(enforced) => enforced,
+        Err(Denied) => return CUresult::NOT_PERMITTED,
+    };
+    let result = unsafe { real(bytes, dev) };
+    if result.ok()
+        && limited
+        && let (Some(device), Some(bytes)) = (device::by_cuda(dev), unsafe { bytes.as_mut() })
+    {
+        *bytes = view::total(limit(device), Bytes(*bytes as u64)).0 as usize;
+    }
+    result
+}
+
+pub unsafe fn cuDeviceTotalMem(real: cuda_fn::cuDeviceTotalMem, bytes: *mut u32, dev: CUdevice) -> CUresult {
+    let limited = match enforce::enforced() {
+        Ok(enforced) => enforced,
+        Err(Denied) => return CUresult::NOT_PERMITTED,
+    };
+    let result = unsafe { real(bytes, dev) };
+    if result.ok()
+        && limited
+        && let (Some(device), Some(bytes)) = (device::by_cuda(dev), unsafe { bytes.as_mut() })
+    {
+        let limit = u32::try_from(device.limit).unwrap_or(u32::MAX);
+        *bytes = (*bytes).min(limit);
+    }
+    result
+}

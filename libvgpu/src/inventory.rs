@@ -1,0 +1,229 @@
+//! Which devices there are: CUDA's list, NVML's list, and what each tells of a device.
+//!
+//! Ordinals are NVML's (PCI order, before CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER); where an ordinal or a percentage
+//! was written, NVML is asked for CUDA's devices too, so that both libraries resolve a limit to the same bytes of the same
+//! device. A MIG instance is a device of its own and has the ordinal of the board that it is on: a limit that names the
+//! board holds for each instance of it, a percentage is of the instance's memory.
+
+use crate::device::{Device, Facts};
+use crate::driver::{NVML, own};
+use core::ffi::{CStr, c_char};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
+use shim_sys::cuda::{CUdevice, CUuuid};
+use shim_sys::nvml::{nvmlDevice_t, nvmlMemory_t};
+use vgpu_core::limits::{Quantity, RawLimits};
+
+/// The devices as CUDA counts them. Their ordinals come from NVML where an ordinal or a percentage was written.
+pub fn cuda_devices(limits: &RawLimits) -> Result<Vec<Facts>, String> {
+    // The first version names the whole device where the second names the MIG instance.
+    let uuid_of = own::cuDeviceGetUuid_v2().or(own::cuDeviceGetUuid());
+    let (Some(count_of), Some(device_of), Some(uuid_of), Some(total_of)) =
+        (own::cuDeviceGetCount(), own::cuDeviceGet(), uuid_of, own::cuDeviceTotalMem_v2())
+    else {
+        return Err("this driver is too old: it does not tell a device's UUID, so that no limit can be kept".into());
+    };
+    let mut count = 0;
+    // SAFETY: here and below the driver is initialised and every pointer is to a local variable.
+    if !unsafe { count_of(&raw mut count) }.ok() {
+        return Err("the driver does not tell how many devices there are".into());
+    }
+    let mut facts = Vec::new();
+    for ordinal in 0..count {
+        let (mut dev, mut uuid, mut total): (CUdevice, CUuuid, usize) = (0, CUuuid::default(), 0);
+        // SAFETY: as above.
+        let known = unsafe {
+            device_of(&raw mut dev, ordinal).ok()
+                && uuid_of(&raw mut uuid, dev).ok()
+                && total_of(&raw mut total, dev).ok()
+        };
+        if !known {
+            return Err(format!("the driver does not describe device {ordinal}"));
+        }
+        facts.push(Facts { uuid: uuid.bytes, ordinal: None, total: total as u64, cuda: Some(dev) });
+    }
+    if needs_nvml(limits) {
+        let all = with_nvml(|| all_devices(limits)).unwrap_or_else(|| {
+            Err("NVML (libnvidia-ml.so.1) cannot be used, so that ordinals and percentages of a device are not known; \
+                 write a size for all devices instead"
+                .into())
+        })?;
+        for fact in &mut facts {
+            let Some(same) = all.iter().find(|other| other.uuid == fact.uuid) else {
+                return Err(format!(
+                    "NVML does not know the device {}, so that its ordinal is not known; write a size for all devices \
+                     instead",
+                    crate::uuid::text(&fact.uuid)
+                ));
+            };
+            fact.ordinal = same.ordinal;
+            fact.total = same.total;
+        }
+    }
+    Ok(facts)
+}
+
+/// The devices as NVML counts them, for a program that has initialised it, after a check that every ordinal written names one.
+pub fn all_devices(limits: &RawLimits) -> Result<Vec<Facts>, String> {
+    let (count, facts) = nvml_devices()?;
+    limits.check_devices(count).map_err(|e| e.to_string())?;
+    Ok(facts)
+}
+
+fn needs_nvml(limits: &RawLimits) -> bool {
+    limits.has_ordinals()
+        || limits.written().any(|(variable, value)| variable.quantity == Quantity::Memory && value.contains('%'))
+}
+
+/// How many boards there are, and the devices that can be described, as NVML counts them: PCI order, before
+/// CUDA_VISIBLE_DEVICES; the instances of a partitioned board behind it. NVML is initialised.
+fn nvml_devices() -> Result<(u32, Vec<Facts>), String> {
+    let (Some(count_of), Some(handle_of), Some(total_of)) =
+        (own::nvmlDeviceGetCount_v2(), own::nvmlDeviceGetHandleByIndex_v2(), own::nvmlDeviceGetMemoryInfo())
+    else {
+        return Err("this NVML is too old: it does not tell a device's UUID, so that no limit can be kept".into());
+    };
+    let mut count = 0;
+    // SAFETY: here and below NVML is initialised and every pointer is to a local variable.
+    if !unsafe { count_of(&raw mut count) }.ok() {
+        return Err("NVML does not tell how many devices there are".into());
+    }
+    let mut facts = Vec::new();
+    // A device that is lost or not ours to see cannot be used either: it has no limits and keeps its ordinal.
+    let mut describe = |handle, ordinal| {
+        let mut memory = nvmlMemory_t::default();
+        // SAFETY: as above.
+        let known = unsafe { total_of(handle, &raw mut memory) }.ok();
+        if let Some(uuid) = known.then(|| nvml_uuid(handle)).flatten() {
+            facts.push(Facts { uuid, ordinal: Some(ordinal), total: memory.total, cuda: None });
+        }
+    };
+    for ordinal in 0..count {
+        let mut handle = nvmlDevice_t(core::ptr::null_mut());
+        // SAFETY: as above.
+        if unsafe { handle_of(ordinal, &raw mut handle) }.ok() {
+            describe(handle, ordinal);
+            instances(handle).into_iter().for_each(|instance| describe(instance, ordinal));
+        }
+    }
+    Ok((count, facts))
+}
+
+/// The MIG instances of a board; none where it is not partitioned or NVML knows nothing of that.
+fn instances(board: nvmlDevice_t) -> Vec<nvmlDevice_t> {
+    let (Some(most), Some(handle_of)) =
+        (own::nvmlDeviceGetMaxMigDeviceCount(), own::nvmlDeviceGetMigDeviceHandleByIndex())
+    else {
+        return Vec::new();
+    };
+    let mut count = 0;
+    // SAFETY: NVML is initialised and gave the handle; pointers are to locals.
+    if !unsafe { most(board, &raw mut count) }.ok() {
+        return Vec::new();
+    }
+    let handle = |index| {
+        let mut handle = nvmlDevice_t(core::ptr::null_mut());
+        // SAFETY: as above.
+        unsafe { handle_of(board, index, &raw mut handle) }.ok().then_some(handle)
+    };
+    (0..count.min(64)).filter_map(handle).collect()
+}
+
+/// Handles by device number, good for as long as NVML is kept initialised; 0: not looked for yet.
+static HANDLES: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
+
+/// NVML's handle of a device. NVML is kept initialised.
+pub fn kept_handle(device: &Device) -> Option<nvmlDevice_t> {
+    let kept = HANDLES.get(usize::from(device.index))?;
+    match kept.load(Relaxed) {
+        0 => {
+            let handle = nvml_device(&device.uuid)?;
+            kept.store(handle.0 as usize, Relaxed);
+            Some(handle)
+        }
+        handle => Some(nvmlDevice_t(handle as *mut _)),
+    }
+}
+
+/// The device of that UUID, an instance or a board. NVML is initialised.
+fn nvml_device(uuid: &[u8; 16]) -> Option<nvmlDevice_t> {
+    let mut count = 0;
+    // SAFETY: here and below NVML is initialised and pointers are to locals.
+    if !unsafe { own::nvmlDeviceGetCount_v2()?(&raw mut count) }.ok() {
+        return None;
+    }
+    let boards: Vec<nvmlDevice_t> = (0..count)
+        .filter_map(|index| {
+            let mut handle = nvmlDevice_t(core::ptr::null_mut());
+            // SAFETY: as above.
+            unsafe { own::nvmlDeviceGetHandleByIndex_v2()?(index, &raw mut handle) }.ok().then_some(handle)
+        })
+        .collect();
+    let is = |handle: &nvmlDevice_t| nvml_uuid(*handle) == Some(*uuid);
+    boards.iter().copied().find(is).or_else(|| boards.iter().flat_map(|board| instances(*board)).find(is))
+}
+
+/// The UUID of an NVML device as bytes, whatever its prefix.
+pub fn nvml_uuid(handle: nvmlDevice_t) -> Option<[u8; 16]> {
+    let mut text = [0 as c_char; 96];
+    // SAFETY: a handle that NVML gave or the program passes; the buffer has the given length.
+    if !unsafe { own::nvmlDeviceGetUUID()?(handle, text.as_mut_ptr(), 96) }.ok() {
+        return None;
+    }
+    text[95] = 0;
+    // SAFETY: ended by the line above.
+    crate::uuid::parse(unsafe { CStr::from_ptr(text.as_ptr()) }.to_bytes())
+}
+
+/// How often the program has initialised NVML, less how often it has shut it down.
+static PROGRAM: AtomicU32 = AtomicU32::new(0);
+/// Whether NVML was left initialised by us once, for what is asked often.
+static KEPT: AtomicBool = AtomicBool::new(false);
+
+/// Notes that the program initialised NVML.
+pub fn program_began() {
+    PROGRAM.fetch_add(1, Relaxed);
+}
+
+/// Notes that the program is about to shut NVML down. Before its last shutdown our own hold goes: afterwards NVML must
+/// be as uninitialised as the program expects.
+pub fn program_ends() {
+    let fewer = PROGRAM.fetch_update(Relaxed, Relaxed, |count| count.checked_sub(1)).unwrap_or(0);
+    if fewer <= 1
+        && KEPT.swap(false, Relaxed)
+        && let Some(shutdown) = own::nvmlShutdown()
+    {
+        HANDLES.iter().for_each(|handle| handle.store(0, Relaxed));
+        // SAFETY: paired with the init that was kept.
+        let _ = unsafe { shutdown() };
+    }
+}
+
+/// As [`with_nvml`], and leaves NVML initialised for the next time: initialising it anew takes milliseconds on a real
+/// machine. It stays so until the program itself shuts NVML down for the last time, or for the life of the process.
+pub fn with_nvml_kept<T>(f: impl FnOnce() -> T) -> Option<T> {
+    with_nvml(|| {
+        if !KEPT.swap(true, Relaxed) {
+            // SAFETY: no preconditions; one more user.
+            let kept = own::nvmlInit_v2().is_some_and(|init| unsafe { init() }.ok());
+            KEPT.store(kept, Relaxed);
+        }
+        f()
+    })
+}
+
+/// Runs `f` with NVML initialised by ourselves; `None` if it cannot be.
+pub fn with_nvml<T>(f: impl FnOnce() -> T) -> Option<T> {
+    if !NVML.loaded() {
+        // SAFETY: loading the vendor's library by its soname; it stays loaded.
+        unsafe { libc::dlopen(c"libnvidia-ml.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
+    }
+    let (init, shutdown) = (own::nvmlInit_v2()?, own::nvmlShutdown()?);
+    // SAFETY: no preconditions; calls are counted by NVML, so that the program's own initialisation is not touched.
+    if !unsafe { init() }.ok() {
+        return None;
+    }
+    let result = f();
+    // SAFETY: paired with the init above.
+    let _ = unsafe { shutdown() };
+    Some(result)
+}

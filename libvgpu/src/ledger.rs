@@ -1,0 +1,408 @@
+//! The tenant's charges on one device: vgpu-core's ledger over a file.
+//!
+//! A process is a member while it holds its slot's lock, which the kernel drops when the last process that has the
+//! open file is gone, as the driver does with the memory itself: a forked child that keeps its parent's descriptors
+//! open keeps both alive.
+
+use crate::clock::{coarse, now, sleep};
+use crate::descriptor;
+use crate::lock::Lock;
+use crate::quiet;
+use crate::share;
+use crate::tenant;
+use crate::uuid;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use shim_sys::lock;
+use shim_sys::shared_file::{Access, Page, SharedFile};
+use std::path::PathBuf;
+use vgpu_core::ledger::{
+    Identity, Kernel, LayoutError, LedgerPage, Left, Member, MemberView, Refusal, Reservation, ShareId,
+    TURN_LOCK_OFFSET, Watched, kept_lock_offset, share_lock_offset, slot_lock_offset,
+};
+use vgpu_core::tenant::{TenantKey, hash64};
+
+/// vgpu-core's page, as something that may be shared.
+#[repr(transparent)]
+struct SharedLedger(LedgerPage);
+
+// SAFETY: LedgerPage promises to hold atomics only; any bytes are valid and are judged by Header::check.
+unsafe impl Page for SharedLedger {}
+
+/// A joined ledger. Leaked: pointers to it stay valid in threads that hold one across a fork.
+pub struct Joined {
+    file: SharedFile<SharedLedger>,
+    member: Member<'static>,
+    kernel: Turn,
+    /// When the dead were last looked for, in coarse nanoseconds.
+    swept: AtomicU64,
+    /// Reservations by the caller's stack, to look at the file's name now and then. One lost between two threads is none
+    /// missed: plain loads and stores suffice.
+    calls: [Calls; 8],
+}
+
+/// On a cache line of its own: what is beside it is read in every call.
+#[derive(Default)]
+#[repr(align(64))]
+struct Calls(AtomicU32);
+
+/// The turn within this process; the file's lock excludes other processes only.
+struct Turn {
+    taken: AtomicU32,
+}
+
+struct Locks<'a> {
+    file: &'a SharedFile<SharedLedger>,
+    turn: &'a Turn,
+}
+
+impl Kernel for Locks<'_> {
+    fn try_lock_slot(&self, index: usize) -> bool {
+        self.file.file().is_some_and(|file| lock::try_lock(file, slot_lock_offset(index)).unwrap_or(false))
+    }
+
+    fn unlock_slot(&self, index: usize) {
+        // A lock that cannot be given back goes with the process.
+        let _ = self.file.file().map(|file| lock::unlock(file, slot_lock_offset(index)));
+    }
+
+    fn try_lock_share(&self, index: usize) -> bool {
+        self.file.file().is_some_and(|file| lock::try_lock(file, share_lock_offset(index)).unwrap_or(false))
+    }
+
+    fn try_hold_share(&self, index: usize) -> bool {
+        self.file.file().is_some_and(|file| lock::try_hold(file, share_lock_offset(index)).unwrap_or(false))
+    }
+
+    fn unlock_share(&self, index: usize) {
+        let _ = self.file.file().map(|file| lock::unlock(file, share_lock_offset(index)));
+    }
+
+    fn try_lock_kept(&self, index: usize) -> bool {
+        self.file.file().is_some_and(|file| lock::try_lock(file, kept_lock_offset(index)).unwrap_or(false))
+    }
+
+    fn try_keep_share(&self, index: usize) -> bool {
+        self.file.file().is_some_and(|file| lock::try_hold(file, kept_lock_offset(index)).unwrap_or(false))
+    }
+
+    fn unlock_kept(&self, index: usize) {
+        let _ = self.file.file().map(|file| lock::unlock(file, kept_lock_offset(index)));
+    }
+
+    fn is_closed(&self, keeper: u32, watched: Watched, identity: u64) -> bool {
+        descriptor::is_closed(keeper, watched, identity)
+    }
+
+    fn lock_turn(&self, deadline: u64) -> bool {
+        let mut round = 0;
+        loop {
+            if self.turn.taken.compare_exchange(0, 1, Acquire, Relaxed).is_ok() {
+                if self.file.file().is_some_and(|file| lock::try_lock(file, TURN_LOCK_OFFSET).unwrap_or(false)) {
+                    return true;
+                }
+                self.turn.taken.store(0, Release);
+            }
+            if self.now() >= deadline {
+                return false;
+            }
+            // Many may wait for it, when many begin at once: they must not take the processor from whoever has it.
+            if round < 4 {
+                self.wait(round)
+            } else {
+                sleep(50_000 * u64::from((round - 3).min(10)))
+            }
+            round += 1;
+        }
+    }
+
+    fn unlock_turn(&self) {
+        let _ = self.file.file().map(|file| lock::unlock(file, TURN_LOCK_OFFSET));
+        self.turn.taken.store(0, Release);
+    }
+
+    fn now(&self) -> u64 {
+        now()
+    }
+
+    fn wait(&self, round: u32) {
+        if round < 4 {
+            for _ in 0..64 << round {
+                core::hint::spin_loop();
+            }
+        } else {
+            sleep(50_000);
+        }
+    }
+}
+
+/// One reservation in so many looks whether the file still has its name.
+const NAME_CHECK: u32 = 256;
+
+/// The charges of a tenant on one device.
+pub struct Ledger {
+    identity: Identity,
+    path: PathBuf,
+    access: Access,
+    joined: AtomicPtr<Joined>,
+    joining: Lock<()>,
+}
+
+impl Ledger {
+    /// Opens the tenant's ledger of the device and becomes a member.
+    ///
+    /// # Errors
+    /// One line that names the places tried and why none can hold the ledger.
+    pub fn open(key: &TenantKey, uuid: &[u8; 16]) -> Result<Self, String> {
+        let text = uuid::text(uuid);
+        let name = key.ledger_file(&text);
+        let access = if tenant::shared_by_users() { Access::Everybody } else { Access::Owner };
+        let identity = Identity { tenant: key.hash(), device: hash64(text.as_bytes()) };
+        let mut tried = String::new();
+        for place in tenant::places() {
+            let path = place.join(&name);
+            let ledger =
+                Self { identity, path, access, joined: AtomicPtr::new(core::ptr::null_mut()), joining: Lock::new(()) };
+            match ledger.join() {
+                Ok(_) => return Ok(ledger),
+                Err(e) => {
+                    let exists = ledger.path.symlink_metadata().is_ok();
+                    if !tried.is_empty() {
+                        tried.push_str("; ");
+                    }
+                    tried.push_str(&format!("{}: {e}", ledger.path.display()));
+                    if exists {
+                        // Going on to the next place would give a second full limit to whoever cannot use this one.
+                        break;
+                    }
+                }
+            }
+        }
+        Err(format!(
+            "the tenant's ledger cannot be kept ({tried}); set VGPU_STATE_DIR to a directory this user may write"
+        ))
+    }
+
+    /// This process's membership; in a forked child a new one.
+    ///
+    /// # Errors
+    /// The reason, if the file cannot be opened again or all slots are taken.
+    ///
+    /// # Cost
+    /// One load.
+    #[inline]
+    pub fn joined(&self) -> Result<&'static Joined, String> {
+        // SAFETY: null, or leaked by `join`.
+        match unsafe { self.joined.load(Acquire).as_ref() } {
+            Some(joined) => Ok(joined),
+            None => self.join(),
+        }
+    }
+
+    #[cold]
+    fn join(&self) -> Result<&'static Joined, String> {
+        let fresh = self.join_named()?;
+        let _joining = self.joining.lock();
+        let there = self.joined.load(Acquire);
+        // SAFETY: null, or leaked below.
+        if let Some(joined) = unsafe { there.as_ref() } {
+            return Ok(joined); // another thread was faster; `fresh` closes its file, which frees its slot
+        }
+        let joined = Box::leak(fresh);
+        self.joined.store(joined, Release);
+        Ok(joined)
+    }
+
+    fn join_named(&self) -> Result<Box<Joined>, String> {
+        loop {
+            let joined = self.join_file()?;
+            // Whoever tidies up removes a ledger only while holding all its locks: a file that still has its name now
+            // that we hold a slot keeps it.
+            if !joined.file.is_unlinked() {
+                return Ok(Box::new(joined));
+            }
+        }
+    }
+
+    /// Follows a ledger that somebody removed under us (a cleaner, the end of a login session): those who come later
+    /// use a new file, and what this process holds must count there.
+    #[cold]
+    fn follow(&self, old: &'static Joined) -> Result<&'static Joined, String> {
+        let fresh = self.join_named()?;
+        let overhead = old.member.overhead();
+        // Whatever the limit: the driver has spent it already.
+        fresh.charge_spent(old.member.used().saturating_sub(overhead));
+        fresh.member.charge_spent_overhead(overhead);
+        let joined = {
+            let _joining = self.joining.lock();
+            // SAFETY: leaked by `join` or here.
+            match unsafe { self.joined.load(Acquire).as_ref() } {
+                Some(joined) if !core::ptr::eq(joined, old) => return Ok(joined), // another thread was faster
+                _ => {
+                    let joined: &'static Joined = Box::leak(fresh);
+                    self.joined.store(core::ptr::from_ref(joined).cast_mut(), Release);
+                    joined
+                }
+            }
+        };
+        share::follow(old, joined);
+        Ok(joined)
+    }
+
+    /// Sets bytes aside if they fit at first sight. `None` says nothing but that [`Ledger::reserve`] must judge: the sum was
+    /// too large, or it is time to look whether the file still has its name.
+    ///
+    /// # Cost
+    /// Two atomic additions and a scan of the slots ever used.
+    #[inline(always)]
+    pub fn reserve_at_once(&self, bytes: u64, limit: u64) -> Option<Reservation<'static>> {
+        // SAFETY: null, or leaked by `join`.
+        let joined = unsafe { self.joined.load(Acquire).as_ref()? };
+        if joined.is_time_to_look() { None } else { joined.member.reserve_at_once(bytes, limit) }
+    }
+
+    /// Sets bytes aside; see [`Member::reserve`]. Looks whether the file still has its name.
+    ///
+    /// # Errors
+    /// `Ok(Err)` with the numbers; `Err` with the reason if the ledger itself cannot be used any more.
+    pub fn reserve(&self, bytes: u64, limit: u64) -> Result<Result<Reservation<'static>, Refusal>, String> {
+        let mut joined = self.joined()?;
+        if joined.file.is_unlinked() {
+            joined = self.follow(joined)?;
+        }
+        let outcome = joined.member.reserve(bytes, limit, &joined.locks());
+        if outcome.is_err() && share::tidy() {
+            return Ok(joined.member.reserve(bytes, limit, &joined.locks()));
+        }
+        Ok(outcome)
+    }
+
+    /// Bytes the tenant holds. The dead, and the file's name, are looked for at most every 50 ms, since that costs
+    /// system calls.
+    ///
+    /// # Errors
+    /// The reason, if the ledger cannot be used any more.
+    pub fn used(&self) -> Result<u64, String> {
+        let mut joined = self.joined()?;
+        let now = coarse();
+        let swept = joined.swept.load(Relaxed);
+        if now.saturating_sub(swept) > 50_000_000 && joined.swept.compare_exchange(swept, now, Relaxed, Relaxed).is_ok()
+        {
+            if joined.file.is_unlinked() {
+                joined = self.follow(joined)?;
+            }
+            share::tidy();
+            joined.member.reclaim_dead(&joined.locks());
+        }
+        Ok(joined.member.ledger().used())
+    }
+
+    fn join_file(&self) -> Result<Joined, String> {
+        let file = SharedFile::<SharedLedger>::open(&self.path, self.access).map_err(|e| match e.kind() {
+            std::io::ErrorKind::PermissionDenied if self.path.exists() => {
+                "it belongs to another user of this container; start the first with VGPU_SHARED_UIDS=1 to share it"
+                    .to_owned()
+            }
+            _ => e.to_string(),
+        })?;
+        let kernel = Turn { taken: AtomicU32::new(0) };
+        let page = &file.page().0;
+        let locks = Locks { file: &file, turn: &kernel };
+        if page.header.check(self.identity) == Err(LayoutError::NotFormatted) {
+            if !locks.lock_turn(now() + 2_000_000_000) {
+                return Err("its creator holds it for more than 2 s".into());
+            }
+            if page.header.check(self.identity) == Err(LayoutError::NotFormatted) {
+                page.header.format(self.identity);
+            }
+            locks.unlock_turn();
+        }
+        page.header.check(self.identity).map_err(|e| e.to_string())?;
+        let member = page.ledger().join(std::process::id(), now(), &locks).map_err(|e| e.to_string())?;
+        Ok(Joined { file, member, kernel, swept: AtomicU64::new(0), calls: Default::default() })
+    }
+
+    /// Gives up the parent's membership, in a forked child. The slot stays the parent's.
+    pub fn forget(&self) {
+        // SAFETY: the child's only thread.
+        unsafe { self.joining.reset(()) };
+        let inherited = self.joined.swap(core::ptr::null_mut(), AcqRel);
+        if !inherited.is_null() {
+            // SAFETY: leaked by `join`, and nobody uses it any more. The page stays mapped, which holds no lock.
+            unsafe { core::ptr::read(&raw const (*inherited).file) }.disinherit();
+        }
+    }
+}
+
+impl Drop for Ledger {
+    /// For a ledger that was opened and not needed: the slot becomes free again.
+    fn drop(&mut self) {
+        let joined = self.joined.swap(core::ptr::null_mut(), AcqRel);
+        if !joined.is_null() {
+            // SAFETY: leaked by `join`; a ledger that is dropped was never shown to anybody.
+            drop(unsafe { Box::from_raw(joined) });
+        }
+    }
+}
+
+impl Joined {
+    /// Whether this reservation should look at the file's name.
+    #[inline(always)]
+    fn is_time_to_look(&self) -> bool {
+        let calls = &self.calls[quiet::stripe(self.calls.len())].0;
+        let count = calls.load(Relaxed);
+        calls.store(count.wrapping_add(1), Relaxed);
+        count.is_multiple_of(NAME_CHECK)
+    }
+
+    fn locks(&self) -> Locks<'_> {
+        Locks { file: &self.file, turn: &self.kernel }
+    }
+
+    /// Moves `bytes` of this process's charge to a new share; see [`Member::share`].
+    pub fn share(&self, identity: u64, bytes: u64) -> Option<ShareId> {
+        self.member.share(identity, bytes, &self.locks())
+    }
+
+    /// Holds the share of that identity; see [`Member::hold`].
+    pub fn hold(&self, identity: u64) -> Option<ShareId> {
+        self.member.hold(identity, &self.locks())
+    }
+
+    /// Holds the share of that identity, or begins it; see [`Member::found`].
+    pub fn found(&self, identity: u64) -> Option<ShareId> {
+        self.member.found(identity, &self.locks())
+    }
+
+    /// Gives a hold back; see [`Member::let_go`].
+    pub fn let_go(&self, share: ShareId, open: Option<Watched>) -> Left {
+        self.member.let_go(share, open, &self.locks())
+    }
+
+    /// See [`Member::keep_no_longer`].
+    pub fn keep_no_longer(&self, share: ShareId, identity: u64) -> Left {
+        self.member.keep_no_longer(share, identity, &self.locks())
+    }
+
+    /// Charges `bytes` that the driver has spent already, whatever the limit.
+    pub fn charge_spent(&self, bytes: u64) {
+        if let Ok(held) = self.member.reserve(bytes, u64::MAX, &self.locks()) {
+            held.commit();
+        }
+    }
+
+    /// The member itself.
+    pub fn member(&self) -> &Member<'static> {
+        &self.member
+    }
+
+    /// Settles the charges of members that are dead.
+    pub fn reclaim_dead(&self) {
+        self.member.reclaim_dead(&self.locks());
+    }
+
+    /// The living members, after the dead were reclaimed.
+    pub fn members(&self) -> Vec<MemberView> {
+        self.reclaim_dead();
+        self.member.ledger().members().collect()
+    }
+}

@@ -1,0 +1,117 @@
+//! A mutual exclusion of one word, without thread-local data, poisoning or destructors.
+//!
+//! It exists because a forked child must be able to open a lock that a thread of its parent held: [`Lock::reset`]. Held
+//! for a few instructions only, never across a call into the driver or the loader. So nobody is woken: whoever finds it
+//! held looks again, at first at once and then every 20 us, and opening it is one plain store.
+
+use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicU32, Ordering::*};
+
+const FREE: u32 = 0;
+const HELD: u32 = 1;
+/// How often a waiter looks before it sleeps: the holder is off its processor.
+const SPINS: u32 = 100;
+
+/// A value and the lock that guards it.
+pub struct Lock<T> {
+    word: AtomicU32,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value is reached only by the holder of the lock, one at a time.
+unsafe impl<T: Send> Sync for Lock<T> {}
+
+impl<T> Lock<T> {
+    /// An open lock around `value`.
+    pub const fn new(value: T) -> Self {
+        Self { word: AtomicU32::new(FREE), value: UnsafeCell::new(value) }
+    }
+
+    /// Takes the lock.
+    ///
+    /// # Cost
+    /// One compare-exchange when it is free.
+    #[inline]
+    pub fn lock(&self) -> Held<'_, T> {
+        if self.word.compare_exchange(FREE, HELD, Acquire, Relaxed).is_err() {
+            self.wait();
+        }
+        Held { lock: self }
+    }
+
+    #[cold]
+    fn wait(&self) {
+        let mut round = 0;
+        while self.word.load(Relaxed) != FREE || self.word.compare_exchange(FREE, HELD, Acquire, Relaxed).is_err() {
+            if round < SPINS {
+                round += 1;
+                core::hint::spin_loop();
+            } else {
+                crate::clock::sleep(20_000);
+            }
+        }
+    }
+
+    /// Opens the lock whoever holds it: for a forked child, in which the holder does not exist.
+    ///
+    /// # Safety
+    /// No other thread of this process may know the lock, as after a fork.
+    pub unsafe fn reset(&self, value: T) {
+        // SAFETY: the caller's. The old value may be torn by the parent's thread: it is forgotten, not dropped.
+        unsafe { core::ptr::write(self.value.get(), value) };
+        self.word.store(FREE, Release);
+    }
+}
+
+/// The lock, held.
+pub struct Held<'a, T> {
+    lock: &'a Lock<T>,
+}
+
+impl<T> Deref for Held<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        // SAFETY: the lock is held.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T> DerefMut for Held<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: the lock is held, and by this value alone.
+        unsafe { &mut *self.lock.value.get() }
+    }
+}
+
+impl<T> Drop for Held<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.lock.word.store(FREE, Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_take_turns_and_lose_nothing() {
+        static COUNT: Lock<u64> = Lock::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..50_000).for_each(|_| *COUNT.lock() += 1));
+            }
+        });
+        assert_eq!(*COUNT.lock(), 200_000);
+    }
+
+    #[test]
+    fn a_lock_that_nobody_will_give_back_can_be_reset() {
+        static STUCK: Lock<u32> = Lock::new(1);
+        core::mem::forget(STUCK.lock());
+        // SAFETY: no other thread knows the lock.
+        unsafe { STUCK.reset(7) };
+        assert_eq!(*STUCK.lock(), 7);
+    }
+}

@@ -1,0 +1,219 @@
+//! The exports that must have no frame of ours: the loader, and the driver's own lookup, are asked by the program.
+//!
+//! x86-64, System V: arguments in rdi, rsi, rdx, rcx, r8, r9, return address at [rsp]. This file is the only one that
+//! knows the machine. What is decided is decided in [`super`], [`super::loader`] and `hooks::entry`.
+
+use super::{REAL, answer, loader};
+use crate::hooks::{ask_driver, ask_driver_v2};
+use core::ffi::{c_char, c_int, c_long, c_void};
+use shim_sys::cuda::CUresult;
+
+/// The beginning of `dlsym` and `dlvsym`, whose name is in rsi: a foreign name jumps to the real function, whose address
+/// stands at `$at` in REAL, as if we were not here. On to label 4 goes what begins like a name that is ours, `cu` with a
+/// capital behind, `nvml`, `dl` ([`super::names`] asserts that all of them do), and the first call of all.
+macro_rules! foreign_names_pass {
+    ($at:literal) => {
+        concat!(
+            "test rsi, rsi\n",
+            "jz 3f\n",
+            "movzx eax, byte ptr [rsi]\n",
+            "cmp al, 'c'\n",
+            "je 1f\n",
+            "cmp al, 'n'\n",
+            "je 2f\n",
+            "cmp al, 'd'\n",
+            "je 6f\n",
+            "3:\n",
+            "mov rax, qword ptr [rip + {real} + ",
+            $at,
+            "]\n",
+            "test rax, rax\n",
+            "jz 4f\n",
+            "jmp rax\n",
+            "1:\n", // cu, and a capital: not cudnn, curl, cublas
+            "cmp byte ptr [rsi + 1], 'u'\n",
+            "jne 3b\n",
+            "movzx eax, byte ptr [rsi + 2]\n",
+            "sub eax, 'A'\n",
+            "cmp eax, 25\n",
+            "ja 3b\n",
+            "jmp 4f\n",
+            "2:\n", // nvml: not nvrtc, nvtx, nvjpeg
+            "cmp byte ptr [rsi + 1], 'v'\n",
+            "jne 3b\n",
+            "cmp byte ptr [rsi + 2], 'm'\n",
+            "jne 3b\n",
+            "cmp byte ptr [rsi + 3], 'l'\n",
+            "jne 3b\n",
+            "jmp 4f\n",
+            "6:\n",
+            "cmp byte ptr [rsi + 1], 'l'\n",
+            "jne 3b\n",
+            "4:",
+        )
+    };
+}
+
+/// `dlsym` of the C library, seen by everybody: foreign names pass by a tail jump.
+///
+/// # Safety
+/// As `dlsym`.
+///
+/// # Cost
+/// A few compares and an indirect jump for a foreign name; a hash of it besides where it begins like one of ours.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlsym(_handle: *mut c_void, _name: *const c_char) -> *mut c_void {
+    core::arch::naked_asm!(
+        foreign_names_pass!("0"),
+        "sub rsp, 24",
+        "mov qword ptr [rsp + 8], rdi",
+        "mov qword ptr [rsp + 16], rsi",
+        "xor edx, edx",
+        "mov rcx, qword ptr [rsp + 24]",
+        "call {answer}",
+        "mov rdi, qword ptr [rsp + 8]",
+        "mov rsi, qword ptr [rsp + 16]",
+        "add rsp, 24",
+        "test rdx, rdx",
+        "jz 5f",
+        "ret",
+        "5:",
+        "mov rax, qword ptr [rip + {real}]",
+        "jmp rax",
+        real = sym REAL,
+        answer = sym answer,
+    )
+}
+
+/// `dlvsym` of the C library, seen by everybody: foreign names pass by a tail jump.
+///
+/// # Safety
+/// As `dlvsym`.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlvsym(_handle: *mut c_void, _name: *const c_char, _version: *const c_char) -> *mut c_void {
+    core::arch::naked_asm!(
+        foreign_names_pass!("8"),
+        "sub rsp, 40",
+        "mov qword ptr [rsp + 8], rdi",
+        "mov qword ptr [rsp + 16], rsi",
+        "mov qword ptr [rsp + 24], rdx",
+        "lea rax, [rip + {none}]",
+        "test rdx, rdx",
+        "cmovz rdx, rax", // answer() tells the two functions apart by the version
+        "mov rcx, qword ptr [rsp + 40]",
+        "call {answer}",
+        "mov rcx, rdx",
+        "mov rdi, qword ptr [rsp + 8]",
+        "mov rsi, qword ptr [rsp + 16]",
+        "mov rdx, qword ptr [rsp + 24]",
+        "add rsp, 40",
+        "test rcx, rcx",
+        "jz 5f",
+        "ret",
+        "5:",
+        "mov rax, qword ptr [rip + {real} + 8]",
+        "jmp rax",
+        real = sym REAL,
+        answer = sym answer,
+        none = sym NO_VERSION,
+    )
+}
+
+/// Stands for a null version in `dlvsym`.
+static NO_VERSION: u8 = 0;
+
+/// `dlopen` of the C library, seen by everybody: a tail jump, with RTLD_DEEPBIND cleared where limits are asked for.
+///
+/// # Safety
+/// As `dlopen`.
+///
+/// # Cost
+/// A test and an indirect jump without that flag.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlopen(_file: *const c_char, _flags: c_int) -> *mut c_void {
+    core::arch::naked_asm!(
+        "test esi, {deepbind}",
+        "jnz 1f",
+        "mov rax, qword ptr [rip + {real} + 16]",
+        "test rax, rax",
+        "jz 1f",
+        "jmp rax",
+        "1:",
+        "sub rsp, 24",
+        "mov qword ptr [rsp + 8], rdi",
+        "call {open}",
+        "mov rdi, qword ptr [rsp + 8]",
+        "mov esi, eax",
+        "add rsp, 24",
+        "mov rax, qword ptr [rip + {real} + 16]",
+        "test rax, rax",
+        "jz 2f",
+        "jmp rax",
+        "2:", // a process without a dlopen of its own: nobody can have called this one
+        "ret",
+        deepbind = const libc::RTLD_DEEPBIND,
+        real = sym REAL,
+        open = sym loader::open,
+    )
+}
+
+/// `dlmopen` of the C library, seen by everybody: a tail jump; another namespace than the program's is an open door.
+///
+/// # Safety
+/// As `dlmopen`.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlmopen(_namespace: c_long, _file: *const c_char, _flags: c_int) -> *mut c_void {
+    core::arch::naked_asm!(
+        "sub rsp, 24",
+        "mov qword ptr [rsp + 8], rsi",
+        "call {open}",
+        "mov rsi, qword ptr [rsp + 8]",
+        "mov rdi, rax",
+        "add rsp, 24",
+        "mov rax, qword ptr [rip + {real} + 24]",
+        "test rax, rax",
+        "jz 2f",
+        "jmp rax",
+        "2:",
+        "ret",
+        real = sym REAL,
+        open = sym loader::open_in,
+    )
+}
+
+/// The driver's lookup of functions: passes on who asks.
+///
+/// # Safety
+/// As the driver's function.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+#[allow(non_snake_case)]
+pub unsafe extern "C" fn cuGetProcAddress(
+    _symbol: *const c_char,
+    _pfn: *mut *mut c_void,
+    _version: c_int,
+    _flags: u64,
+) -> CUresult {
+    core::arch::naked_asm!("mov r8, qword ptr [rsp]", "jmp {ask}", ask = sym ask_driver)
+}
+
+/// As [`cuGetProcAddress`], with a status.
+///
+/// # Safety
+/// As the driver's function.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+#[allow(non_snake_case)]
+pub unsafe extern "C" fn cuGetProcAddress_v2(
+    _symbol: *const c_char,
+    _pfn: *mut *mut c_void,
+    _version: c_int,
+    _flags: u64,
+    _status: *mut u32,
+) -> CUresult {
+    core::arch::naked_asm!("mov r9, qword ptr [rsp]", "jmp {ask}", ask = sym ask_driver_v2)
+}

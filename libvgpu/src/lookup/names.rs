@@ -1,0 +1,325 @@
+//! Which names are ours to decide: hooked functions, variants that a hook should know, the loader's own.
+//!
+//! One hash table of words, built by the compiler from the table of rows. It is exact: a word is compared before it is
+//! believed, so that a stranger's name is never taken for ours. Not here: what is decided ([`super::answer`]), and what
+//! a variant that the table does not know means (`doors`).
+
+use core::ffi::CStr;
+use shim_sys::elf::gnu_hash;
+use shim_sys::table::{Action, CUDA_HOOK_NAMES, CUDA_ROWS, CudaHook, NVML_HOOK_NAMES, NvmlHook, base_length};
+
+/// Which library's table holds a name, and the row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Row {
+    /// A row of the driver.
+    Cuda(usize),
+    /// A row of NVML.
+    Nvml(usize),
+}
+
+/// A name, or the base of one, that is ours to decide. Its text is the beginning of a name in the lists, so that the
+/// loader has no addresses to write here.
+#[derive(Clone, Copy)]
+struct Word {
+    list: List,
+    /// Number of the name in that list.
+    number: u8,
+    length: u8,
+    /// There is a hook of exactly this name.
+    hooked: bool,
+    /// Functions of this base name charge or launch.
+    guards: bool,
+}
+
+/// Whose names.
+#[derive(Clone, Copy)]
+enum List {
+    Cuda,
+    Nvml,
+    Loader,
+}
+
+impl Word {
+    const fn text(&self) -> &'static [u8] {
+        let names: &[&CStr] = match self.list {
+            List::Cuda => CUDA_HOOK_NAMES,
+            List::Nvml => NVML_HOOK_NAMES,
+            List::Loader => &super::NAMES,
+        };
+        names[self.number as usize].to_bytes().split_at(self.length as usize).0
+    }
+
+    /// The hook of exactly this name.
+    fn row(&self) -> Option<Row> {
+        match self.list {
+            List::Cuda if self.hooked => Some(Row::Cuda(usize::from(self.number))),
+            List::Nvml if self.hooked => Some(Row::Nvml(usize::from(self.number))),
+            _ => None,
+        }
+    }
+
+    /// Whether `text`, of the word's length, is the word.
+    fn is(&self, text: &[u8]) -> bool {
+        let name = match self.list {
+            List::Cuda => CUDA_HOOK_NAMES.get(usize::from(self.number)),
+            List::Nvml => NVML_HOOK_NAMES.get(usize::from(self.number)),
+            List::Loader => super::NAMES.get(usize::from(self.number)),
+        };
+        name.is_some_and(|name| name.to_bytes().starts_with(text))
+    }
+}
+
+/// At most so many words: names, their bases, the loader's own.
+const MOST: usize = 2 * CudaHook::COUNT + NvmlHook::COUNT + super::NAMES.len();
+/// Places of the index: more than half of them stay empty.
+const PLACES: usize = (2 * MOST).next_power_of_two();
+
+struct Words {
+    all: [Word; MOST],
+    count: usize,
+    /// Open-addressed, by [`hash`]: number of the word + 1, 0: empty.
+    index: [u16; PLACES],
+}
+
+static WORDS: Words = Words::of_the_table();
+
+/// Hashes of the rows' names, as objects index their functions, and of the name by which a copy of the library itself is
+/// known: [`shim_sys::elf::may_define`].
+static CUDA_HASHES: [[u32; 2]; CudaHook::COUNT] = hashes(CUDA_HOOK_NAMES, b"cuInit");
+static NVML_HASHES: [[u32; 2]; NvmlHook::COUNT] = hashes(NVML_HOOK_NAMES, b"nvmlShutdown");
+
+const fn hashes<const ROWS: usize>(names: &[&CStr], library: &[u8]) -> [[u32; 2]; ROWS] {
+    let (mut all, mut row) = ([[0; 2]; ROWS], 0);
+    while row < ROWS {
+        all[row] = [gnu_hash(names[row].to_bytes()), gnu_hash(library)];
+        row += 1;
+    }
+    all
+}
+
+#[allow(clippy::cast_possible_truncation)] // what is cast is compared first
+impl Words {
+    const fn of_the_table() -> Self {
+        let empty = Word { list: List::Loader, number: 0, length: 0, hooked: false, guards: false };
+        let mut words = Words { all: [empty; MOST], count: 0, index: [0; PLACES] };
+        let mut row = 0;
+        while row < CudaHook::COUNT {
+            let name = CUDA_HOOK_NAMES[row].to_bytes();
+            // The naked functions rely on it.
+            assert!(matches!(name, [b'c', b'u', b'A'..=b'Z', ..]), "a function of the driver has a name like cuInit");
+            let at = words.enter(List::Cuda, row, name.len());
+            words.all[at].hooked = true;
+            words.all[at].number = row as u8;
+            if guards(CUDA_ROWS[row].action) {
+                let at = words.enter(List::Cuda, row, base_length(name));
+                words.all[at].guards = true;
+            }
+            row += 1;
+        }
+        row = 0;
+        while row < NvmlHook::COUNT {
+            let name = NVML_HOOK_NAMES[row].to_bytes();
+            assert!(matches!(name, [b'n', b'v', b'm', b'l', ..]), "a function of NVML has a name like nvmlInit");
+            let at = words.enter(List::Nvml, row, name.len());
+            words.all[at].hooked = true;
+            row += 1;
+        }
+        row = 0;
+        while row < super::NAMES.len() {
+            words.enter(List::Loader, row, super::NAMES[row].count_bytes());
+            row += 1;
+        }
+        words
+    }
+
+    /// The number of the word that is the first `length` bytes of a name, which is entered if it is new.
+    const fn enter(&mut self, list: List, number: usize, length: usize) -> usize {
+        assert!(number <= u8::MAX as usize && length <= u8::MAX as usize && MOST < u16::MAX as usize);
+        let word = Word { list, number: number as u8, length: length as u8, hooked: false, guards: false };
+        let mut at = place(word.text());
+        while self.index[at] != 0 {
+            let number = self.index[at] as usize - 1;
+            if same(self.all[number].text(), word.text()) {
+                return number;
+            }
+            at = (at + 1) % PLACES;
+        }
+        let number = self.count;
+        self.all[number] = word;
+        self.count += 1;
+        self.index[at] = self.count as u16;
+        number
+    }
+
+    #[inline]
+    fn find(&self, text: &[u8]) -> Option<&Word> {
+        let mut at = place(text);
+        loop {
+            // An empty place ends the search: its number, minus one, is no word's.
+            let word = self.all.get(usize::from(*self.index.get(at)?).wrapping_sub(1))?;
+            if usize::from(word.length) == text.len() && word.is(text) {
+                return Some(word);
+            }
+            at = (at + 1) % PLACES;
+        }
+    }
+}
+
+/// Whether functions of that kind charge or launch, so that a variant past the hooks is an open door. Each subject of the
+/// table is told here; a new one that is not stops the compiler.
+const fn guards(action: Action) -> bool {
+    let Action::Hook(subject) = action else { return false };
+    match subject.as_bytes() {
+        b"charge" | b"kernel" | b"launch" | b"context" | b"pool" | b"share" | b"module" => true,
+        b"entry" | b"ask" | b"free" | b"release" | b"view" | b"sync" => false,
+        _ => panic!("a subject of the table that nobody has judged"),
+    }
+}
+
+/// Where the search for a word begins. Eight bytes at a time: most names have two to four such pieces.
+#[inline]
+const fn place(text: &[u8]) -> usize {
+    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+    let (mut hash, mut rest) = (text.len() as u64, text);
+    while let Some((piece, others)) = rest.split_first_chunk::<8>() {
+        hash = (hash ^ u64::from_le_bytes(*piece)).wrapping_mul(FACTOR);
+        hash ^= hash >> 32;
+        rest = others;
+    }
+    if let Some(last) = text.last_chunk::<8>() {
+        hash ^= u64::from_le_bytes(*last);
+    } else if let (Some(first), Some(last)) = (text.first_chunk::<4>(), text.last_chunk::<4>()) {
+        hash ^= (u32::from_le_bytes(*first) as u64) << 32 | (u32::from_le_bytes(*last) as u64) << 8;
+    }
+    (hash.wrapping_mul(FACTOR) >> 40) as usize & (PLACES - 1)
+}
+
+const fn same(a: &[u8], b: &[u8]) -> bool {
+    if a.len() != b.len() {
+        return false;
+    }
+    let mut at = 0;
+    while at < a.len() {
+        if a[at] != b[at] {
+            return false;
+        }
+        at += 1;
+    }
+    true
+}
+
+/// Whose business a name is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Name {
+    /// It has a hook.
+    Hooked(Row),
+    /// It has none, and its base is that of functions that charge or launch.
+    Variant,
+    /// A function of the loader that is ours.
+    Loader,
+    /// Nobody's here.
+    Foreign,
+}
+
+/// Whose business `name` is.
+///
+/// # Cost
+/// A hash of the name, and of its base if it has a suffix; no comparison for nearly every foreign name.
+#[inline]
+pub fn judge(name: &[u8]) -> Name {
+    match WORDS.find(name) {
+        Some(word) => match word.row() {
+            Some(row) => Name::Hooked(row),
+            None if word.guards => Name::Variant,
+            None => Name::Loader,
+        },
+        None => {
+            let base = base_length(name);
+            let suffixed = base < name.len() && name.get(..base).is_some_and(is_guarded);
+            if suffixed { Name::Variant } else { Name::Foreign }
+        }
+    }
+}
+
+/// Whether functions of that base name charge or launch.
+#[inline]
+pub fn is_guarded(base: &[u8]) -> bool {
+    WORDS.find(base).is_some_and(|word| word.guards)
+}
+
+impl Row {
+    /// Hashes for [`shim_sys::elf::may_define`]: of the row's name, and of one by which the row's library is known.
+    pub fn hashes(self) -> &'static [u32] {
+        match self {
+            Row::Cuda(row) => CUDA_HASHES.get(row),
+            Row::Nvml(row) => NVML_HASHES.get(row),
+        }
+        .map_or(&[], |both| both.as_slice())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shim_sys::table::{NVML_ROWS, base_name};
+
+    /// The rule in its plain form.
+    fn guarded_by_rows(base: &str) -> bool {
+        let subjects = ["charge", "kernel", "launch", "context", "pool", "share", "module"].map(Action::Hook);
+        CUDA_ROWS.iter().any(|row| row.base() == base && subjects.contains(&row.action))
+    }
+
+    #[test]
+    fn every_name_of_the_table_is_judged_as_its_row_says() {
+        let mut variants = 0;
+        for (at, row) in CUDA_ROWS.iter().enumerate() {
+            let expected = match at {
+                at if at < CudaHook::COUNT => Name::Hooked(Row::Cuda(at)),
+                _ if guarded_by_rows(row.base()) => Name::Variant,
+                _ => Name::Foreign,
+            };
+            assert_eq!(judge(row.name.as_bytes()), expected, "{}", row.name);
+            for suffix in ["_v9", "_v77_ptsz", "_ptds"] {
+                let newer = format!("{}{suffix}", row.base());
+                let known = CUDA_ROWS.iter().any(|row| row.name == newer);
+                let expected = if guarded_by_rows(row.base()) { Name::Variant } else { Name::Foreign };
+                assert!(known || judge(newer.as_bytes()) == expected, "{newer}");
+                variants += usize::from(expected == Name::Variant && !known);
+            }
+            assert_eq!(is_guarded(row.base().as_bytes()), guarded_by_rows(base_name(row.name)), "{}", row.name);
+        }
+        assert!(variants > 100, "{variants}");
+        for (at, row) in NVML_ROWS.iter().enumerate() {
+            let expected = if at < NvmlHook::COUNT { Name::Hooked(Row::Nvml(at)) } else { Name::Foreign };
+            assert_eq!(judge(row.name.as_bytes()), expected, "{}", row.name);
+        }
+    }
+
+    #[test]
+    fn what_is_not_in_the_table_is_foreign_whatever_it_begins_with() {
+        for name in
+            ["", "c", "cu", "nv", "dl", "cuda", "cudnnCreate", "curl_easy_init", "cuMyOwn", "nvmlFoo", "dlclose"]
+        {
+            assert_eq!(judge(name.as_bytes()), Name::Foreign, "{name}");
+        }
+        for row in CUDA_ROWS[..CudaHook::COUNT].iter().chain(NVML_ROWS) {
+            for name in [format!("{}X", row.name), row.name[..row.name.len() - 1].to_owned(), format!("x{}", row.name)]
+            {
+                let there = CUDA_ROWS.iter().chain(NVML_ROWS).any(|row| row.name == name);
+                let variant = guarded_by_rows(base_name(&name));
+                assert!(there || variant || judge(name.as_bytes()) == Name::Foreign, "{name}");
+            }
+        }
+        for name in super::super::NAMES {
+            assert_eq!(judge(name.to_bytes()), Name::Loader);
+        }
+    }
+
+    #[test]
+    fn a_search_for_a_word_ends_soon() {
+        let longest =
+            (0..PLACES).map(|at| (0..PLACES).take_while(|n| WORDS.index[(at + n) % PLACES] != 0).count()).max();
+        assert!(longest.unwrap() <= 16, "{longest:?} places in a row are taken, of {PLACES} for {}", WORDS.count);
+        assert!(2 * WORDS.count < PLACES);
+    }
+}

@@ -1,0 +1,254 @@
+//! Who holds which overhead besides contexts' own: code (modules, libraries and their globals) and the limits of a context.
+//!
+//! Code is held by the context that brought it, not by the module: the driver puts small modules together, so that the one
+//! that brought memory is not the one that takes it away. What an unload returns is measured, as what a load took. Of a
+//! context that ends, what others still use is inherited by one of them.
+
+use super::release;
+use crate::device::{self, Device};
+use crate::lock::Lock;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use shim_sys::cuda::CUcontext;
+
+/// What overhead came with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Key {
+    /// Code and its globals.
+    Code,
+    /// Code of contexts that have ended, in places that others use as well.
+    Inherited,
+    /// A limit of a context, by its number.
+    Limit(u32),
+}
+
+/// One holder.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Holder {
+    key: Key,
+    context: usize,
+    device: u8,
+    bytes: u64,
+}
+
+static HOLDERS: Lock<Vec<Holder>> = Lock::new(Vec::new());
+
+/// What a call brought that can be taken away again, by its handle.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Made {
+    /// A module, which goes with its context, too.
+    Module(usize),
+    /// A library.
+    Library(usize),
+    /// A part of what is there.
+    Part,
+}
+
+/// What is loaded, and what it was found to take: what to give back where an unload cannot be measured.
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    made: Made,
+    context: usize,
+    device: u8,
+    /// `None`: not known, since another measured call overlapped, and whoever was first took the growth of both.
+    bytes: Option<u64>,
+}
+
+static LOADED: Lock<Vec<Record>> = Lock::new(Vec::new());
+
+/// Notes what was loaded; `alone`: no other measured call overlapped, so that the bytes are its own.
+pub fn loaded(made: Made, context: CUcontext, device: &Device, bytes: u64, alone: bool) {
+    match made {
+        Made::Part => _ = PARTS[at(device)].fetch_add(bytes, Relaxed),
+        _ => {
+            let bytes = alone.then_some(bytes);
+            LOADED.lock().push(Record { made, context: context.0 as usize, device: device.index, bytes });
+        }
+    }
+}
+
+/// Notes that it was unloaded; its device and what it was found to take, where that is known.
+pub fn unloaded(made: Made) -> Option<(u8, u64)> {
+    let mut all = LOADED.lock();
+    let at = all.iter().position(|one| one.made == made)?;
+    let one = all.swap_remove(at);
+    Some((one.device, one.bytes.unwrap_or(0)))
+}
+
+/// The driver's places for small code: what took nothing when it was loaded lies in one that others brought.
+pub const PLACE: u64 = 2 << 20;
+
+/// What is loaded can hold no more than each of it took when it was loaded, or one place with others: gives back what
+/// unloads beside other threads' requests have left; how many bytes. Not while anything is loaded whose bytes are unknown.
+pub fn beyond_what_is_loaded(device: &Device) -> u64 {
+    let parts = &PARTS[at(device)];
+    let most = most(&LOADED.lock(), device.index, parts.load(Relaxed)).unwrap_or_else(|| {
+        parts.store(0, Relaxed);
+        0
+    });
+    gone(device, held(device).saturating_sub(most))
+}
+
+/// The most that is held by what is loaded, with what came by parts, which have no record of their own; `None`: nothing is.
+fn most(loaded: &[Record], device: u8, parts: u64) -> Option<u64> {
+    let mut here = loaded.iter().filter(|one| one.device == device || matches!(one.made, Made::Library(_))).peekable();
+    here.peek()?;
+    Some(here.fold(parts, |sum, one| sum.saturating_add(one.bytes.map_or(u64::MAX, |bytes| bytes.max(PLACE)))))
+}
+
+/// Bytes of code on each device that were brought by parts of what is loaded, or found later than the call that brought
+/// them.
+static PARTS: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+
+fn at(device: &Device) -> usize {
+    usize::from(device.index) % PARTS.len()
+}
+
+/// Bytes of code held on a device.
+fn held(device: &Device) -> u64 {
+    let code = |one: &&Holder| !matches!(one.key, Key::Limit(_)) && one.device == device.index;
+    HOLDERS.lock().iter().filter(code).map(|one| one.bytes).sum()
+}
+
+/// Whether nothing is loaded and nothing is held on a device.
+pub fn is_first(device: &Device) -> bool {
+    LOADED.lock().is_empty() && held(device) == 0
+}
+
+/// Notes `bytes` that are charged already.
+pub fn add(key: Key, context: CUcontext, device: &Device, bytes: u64) {
+    put(&mut HOLDERS.lock(), Holder { key, context: context.0 as usize, device: device.index, bytes });
+}
+
+fn put(all: &mut Vec<Holder>, new: Holder) {
+    let same = |one: &&mut Holder| (one.key, one.context, one.device) == (new.key, new.context, new.device);
+    match all.iter_mut().find(same) {
+        Some(there) => there.bytes += new.bytes,
+        None if new.bytes > 0 => all.push(new),
+        None => {}
+    }
+}
+
+/// Code has gone, of whichever context: gives back up to `bytes` of what is held on the device; how many.
+pub fn gone(device: &Device, bytes: u64) -> u64 {
+    let left = {
+        let mut all = HOLDERS.lock();
+        let left = take(&mut all, Key::Inherited, None, device.index, bytes);
+        take(&mut all, Key::Code, None, device.index, left)
+    };
+    release(device.index, bytes - left)
+}
+
+/// Gives back up to `bytes` of what `key` holds on a device, in one context or (`None`) in any; how many.
+pub fn shrink(key: Key, context: Option<CUcontext>, device: &Device, bytes: u64) -> u64 {
+    let left = take(&mut HOLDERS.lock(), key, context.map(|context| context.0 as usize), device.index, bytes);
+    release(device.index, bytes - left)
+}
+
+/// Takes up to `bytes` out; what is left of them.
+fn take(all: &mut Vec<Holder>, key: Key, context: Option<usize>, device: u8, bytes: u64) -> u64 {
+    let mut left = bytes;
+    all.retain_mut(|one| {
+        if one.key == key && one.device == device && context.is_none_or(|context| one.context == context) {
+            let part = one.bytes.min(left);
+            one.bytes -= part;
+            left -= part;
+        }
+        one.bytes > 0
+    });
+    left
+}
+
+/// Devices on which code is held.
+pub fn devices() -> Vec<&'static Device> {
+    let mut numbers: Vec<u8> = Vec::new();
+    for one in HOLDERS.lock().iter().filter(|one| !matches!(one.key, Key::Limit(_))) {
+        if !numbers.contains(&one.device) {
+            numbers.push(one.device);
+        }
+    }
+    numbers.into_iter().filter_map(|number| device::at(usize::from(number))).collect()
+}
+
+/// Whether any code is held on a device.
+pub fn any(device: &Device) -> bool {
+    HOLDERS.lock().iter().any(|one| !matches!(one.key, Key::Limit(_)) && one.device == device.index)
+}
+
+/// A context has ended and took `gone` bytes of what it held with it (`None`: all of it); the rest is common to others and
+/// goes on to `heir`. How many bytes went back.
+pub fn end_of_context(context: CUcontext, gone: Option<u64>, heir: Option<usize>) -> u64 {
+    let module = |one: &Record| matches!(one.made, Made::Module(_)) && one.context == context.0 as usize;
+    LOADED.lock().retain(|one| !module(one));
+    let (device, bytes) = {
+        let mut all = HOLDERS.lock();
+        inherit(&mut all, context.0 as usize, gone, heir)
+    };
+    release(device, bytes)
+}
+
+fn inherit(all: &mut Vec<Holder>, context: usize, gone: Option<u64>, heir: Option<usize>) -> (u8, u64) {
+    let (ended, stay): (Vec<_>, Vec<_>) = all.drain(..).partition(|one| one.context == context);
+    *all = stay;
+    let total: u64 = ended.iter().map(|one| one.bytes).sum();
+    let device = ended.first().map_or(0, |one| one.device);
+    let back = if heir.is_some() { gone.unwrap_or(total).min(total) } else { total };
+    if let Some(heir) = heir.filter(|_| back < total) {
+        put(all, Holder { key: Key::Inherited, context: heir, device, bytes: total - back });
+    }
+    (device, back)
+}
+
+/// Forgets the parent's code, in a forked child.
+pub fn forget() {
+    // SAFETY: called in a forked child, whose only thread this is.
+    unsafe {
+        HOLDERS.reset(Vec::new());
+        LOADED.reset(Vec::new());
+        PARTS.iter().for_each(|bytes| bytes.store(0, Relaxed));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn holder(key: Key, context: usize, bytes: u64) -> Holder {
+        Holder { key, context, device: 0, bytes }
+    }
+
+    #[test]
+    fn what_an_unload_returned_is_taken_from_any_context_and_never_more_than_there_is() {
+        let mut all = vec![holder(Key::Code, 1, 10), holder(Key::Limit(2), 1, 100), holder(Key::Code, 2, 5)];
+        assert_eq!(take(&mut all, Key::Code, None, 0, 12), 0);
+        assert_eq!(all, [holder(Key::Limit(2), 1, 100), holder(Key::Code, 2, 3)]);
+        assert_eq!(take(&mut all, Key::Code, None, 0, 12), 9);
+        assert_eq!(take(&mut all, Key::Limit(2), Some(2), 0, 12), 12, "another context's");
+        assert_eq!(take(&mut all, Key::Limit(2), Some(1), 1, 12), 12, "another device's");
+    }
+
+    #[test]
+    fn what_is_loaded_holds_what_it_took_or_a_place_and_nothing_holds_nothing() {
+        let record = |device, bytes| Record { made: Made::Module(1), context: 1, device, bytes: Some(bytes) };
+        let loaded = [record(0, 0), record(0, 5 * PLACE), record(1, 7 * PLACE)];
+        assert_eq!(most(&loaded, 0, 0), Some(6 * PLACE));
+        assert_eq!(most(&loaded, 1, 3), Some(7 * PLACE + 3), "and what came by parts");
+        assert_eq!(most(&loaded, 2, 3), None);
+        let unknown = Record { bytes: None, ..record(0, 0) };
+        assert_eq!(most(&[record(0, 0), unknown], 0, 3), Some(u64::MAX), "one of them may hold anything");
+        assert_eq!(most(&[unknown], 1, 0), None);
+        let library = Record { made: Made::Library(1), ..record(0, 0) };
+        assert_eq!(most(&[library], 2, 0), Some(PLACE), "a library is on any device");
+    }
+
+    #[test]
+    fn what_others_share_of_a_context_that_ends_stays_charged_with_them() {
+        let start = vec![holder(Key::Code, 1, 10), holder(Key::Limit(0), 1, 4), holder(Key::Code, 2, 5)];
+        let mut all = start.clone();
+        assert_eq!(inherit(&mut all, 1, Some(8), Some(2)), (0, 8));
+        assert_eq!(all, [holder(Key::Code, 2, 5), holder(Key::Inherited, 2, 6)]);
+        let mut all = start.clone();
+        assert_eq!(inherit(&mut all, 1, None, Some(2)), (0, 14), "not seen: it went with its context");
+        let mut all = start;
+        assert_eq!(inherit(&mut all, 1, Some(0), None), (0, 14), "nobody is left to share it");
+    }
+}

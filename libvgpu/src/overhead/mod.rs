@@ -1,0 +1,350 @@
+//! What the driver takes beyond what the program asked for: contexts, code and its globals, limits of a context. Measured
+//! where it appears, charged as overhead, returned with what it came with.
+//!
+//! - [`reading`]: NVML's list of a device, this process's entry in it, growth between two readings
+//! - [`figures`]: what contexts take, known before the driver is asked
+//! - [`watch`]: growth around a call, when several overlap
+//! - [`code`]: who holds which overhead besides contexts
+//! - here: a context's own charge
+//!
+//! A context's figure is the growth of this process's entry in NVML's list over its creation, or the entry that appeared
+//! meanwhile, if it is the only one; a process's first context and further ones have figures apart, and later members
+//! reserve by those that an earlier one left in the ledger. Without an entry it is the growth of the device's used memory,
+//! if nothing else on the list changed and two readings in a row agree on either side; that holds for the one context.
+//!
+//! Where NVML cannot be used, or its list does not show this process, overhead counts as nothing, but for the figures of
+//! others and the heap of a context. So does what the driver takes later, outside the calls that are watched: code that is
+//! loaded by a first launch, local memory that a launch enlarges, what libcudart loads through the driver's private
+//! tables. A library's code counts from the call that brings it into a context.
+
+pub mod code;
+pub mod figures;
+mod reading;
+mod watch;
+
+use crate::device::Device;
+use crate::lock::Lock;
+use crate::{say, share};
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use reading::Growth;
+use shim_sys::cuda::{CUcontext, CUresult};
+use vgpu_core::bytes::Bytes;
+use vgpu_core::ledger::Reservation;
+use watch::Sample;
+pub use watch::Watch;
+
+/// What each living context was charged.
+static CHARGED: Lock<Vec<Charged>> = Lock::new(Vec::new());
+
+/// Whether this process has a context on the device.
+fn has_context(device: &Device) -> bool {
+    CHARGED.lock().iter().any(|entry| entry.device == device.index)
+}
+
+/// Out of memory, with the reason said: the program did not ask for these bytes and would not understand.
+fn refuse(device: &Device, bytes: u64) -> CUresult {
+    let beside = if bytes > device.limit { "" } else { " beside what is in use" };
+    say::once(&format!(
+        "a context takes {} of device memory, which does not fit the limit of {}{beside}; give this tenant a larger one",
+        Bytes(bytes),
+        Bytes(device.limit)
+    ));
+    CUresult::OUT_OF_MEMORY
+}
+
+/// Creates a context with its overhead charged: `real` creates, `created` tells its handle, `undo` destroys it again.
+pub fn around(
+    device: &'static Device,
+    real: impl FnOnce() -> CUresult,
+    created: impl FnOnce() -> CUcontext,
+    undo: impl FnOnce(CUcontext),
+) -> CUresult {
+    let further = has_context(device);
+    let figure = figures::known(device, further);
+    figure.into_iter().for_each(|figure| device.make_room(figure.bytes));
+    let watch = Watch::begin(device);
+    let ahead = match figure.map(|figure| device.reserve(figure.bytes).map_err(|_| figure.bytes)).transpose() {
+        Ok(ahead) => ahead,
+        Err(bytes) => {
+            watch.finish(device, CUcontext::NULL);
+            return refuse(device, bytes);
+        }
+    };
+    // A process that has its own figure need not look again; one that has another's must still learn its entry.
+    let looks = figure.is_none_or(|figure| !figure.own);
+    let read = reading::list_or_none;
+    let expected = ahead.as_ref().map_or(0, Reservation::bytes);
+    let look = || watch::sample(device, expected, read).or_else(|| watch::any_sample(device, expected, read));
+    let mut before = if looks { watch.before().or_else(look) } else { None };
+    if figure.is_none() {
+        before.iter_mut().for_each(|before| before.list.add_used(device, false));
+    }
+    let overhead = || device.ledger.joined().map_or(0, |joined| joined.member().overhead());
+    let spent = overhead();
+    let result = real();
+    if !result.ok() {
+        drop(ahead);
+        watch.finish(device, CUcontext::NULL);
+        return result;
+    }
+    let context = created();
+    let mut after = before.as_ref().and_then(|_| look());
+    if let (None, Some(before), Some(after)) = (figure, &before, &mut after)
+        && before.list.processes_are_those_of(&after.list)
+    {
+        after.list.add_used(device, before.list.has_used());
+    }
+    let found = match before.zip(after) {
+        Some((before, after)) => {
+            took(device, &Call { figure, further, spent, shared: watch.shared() }, &before, &after)
+        }
+        None => Found::known(expected),
+    };
+    let blurred = found.blurred.then_some(further);
+    let found = found.bytes;
+    let rest = match device.reserve(found.saturating_sub(expected)) {
+        Ok(rest) => rest,
+        Err(_) => {
+            undo(context);
+            drop(ahead);
+            watch.finish(device, CUcontext::NULL);
+            return refuse(device, found);
+        }
+    };
+    settle([ahead, Some(rest)], expected.saturating_sub(found), context, device, &watch, blurred);
+    watch.finish(device, context);
+    result
+}
+
+/// What is known of a context's creation.
+struct Call {
+    figure: Option<figures::Figure>,
+    further: bool,
+    /// Overhead that was charged before.
+    spent: u64,
+    /// Whether other measurements overlapped with it.
+    shared: bool,
+}
+
+/// What a context took, by readings before and after. A figure is noted only where no other thread was at work: what it
+/// allocates comes in the driver's slabs, what pools give back is seen late, and whose exported memory is may change with
+/// every process that ends: each would blur it for good. Where it is blurred so, a figure that is known stands; where none
+/// is, what was seen stands until one is known: `correct`.
+fn took(device: &Device, call: &Call, before: &Sample, after: &Sample) -> Found {
+    let known = call.figure.map(|figure| figure.bytes);
+    let own = reading::own_pid();
+    match before.list.growth_to(&after.list, own.unwrap_or(std::process::id()), own.is_some()) {
+        Some(Growth::Own { pid, bytes }) => {
+            reading::learn(pid);
+            // An entry that was not there before shows what this process held on the device without a context, too.
+            let listed = before.list.lists(pid);
+            let bytes = if listed { bytes } else { bytes.saturating_sub(before.charges + call.spent) };
+            let meanwhile = after.charges.saturating_sub(before.charges);
+            let quiet = before.moment.is_some() && after.moment.is_some() && !call.shared;
+            let same = (before.moment, before.charges) == (after.moment, after.charges);
+            if quiet && same && !share::any() {
+                figures::note(device, call.further, bytes);
+                return Found { bytes, blurred: false };
+            }
+            let blurred = Found { bytes: bytes.saturating_sub(meanwhile), blurred: true };
+            known.map_or(blurred, Found::known)
+        }
+        Some(Growth::Device(bytes)) => Found::known(known.unwrap_or(bytes)),
+        None => Found::known(known.unwrap_or(0)),
+    }
+}
+
+/// What a context was found to take.
+#[derive(Clone, Copy)]
+struct Found {
+    bytes: u64,
+    /// Other threads were at work, and no figure was known.
+    blurred: bool,
+}
+
+impl Found {
+    fn known(bytes: u64) -> Self {
+        Self { bytes, blurred: false }
+    }
+}
+
+/// Contexts whose charge is blurred.
+static BLURRED: AtomicU32 = AtomicU32::new(0);
+
+/// Corrects charges of contexts that were blurred, now that a figure may be known: downwards, and upwards where it fits.
+fn correct(device: &Device) {
+    if BLURRED.load(Relaxed) == 0 {
+        return;
+    }
+    for further in [false, true] {
+        let Some(figure) = figures::known(device, further) else { continue };
+        let blurred = |one: &&Charged| one.device == device.index && one.blurred == Some(further);
+        loop {
+            let seen = CHARGED.lock().iter().find(blurred).copied();
+            let Some(seen) = seen else { break };
+            // Without the lock: what does not fit at first sight asks the driver.
+            let Ok(more) = device.try_reserve(figure.bytes.saturating_sub(seen.bytes)) else { return };
+            let same = |one: &mut Charged| (one.bytes, one.blurred) = (figure.bytes, None);
+            if CHARGED.lock().iter_mut().find(|one| **one == seen).map(same).is_none() {
+                continue; // it ended, or another thread was faster; what was reserved goes back
+            }
+            BLURRED.fetch_sub(1, Relaxed);
+            more.commit_overhead();
+            release(device.index, seen.bytes.saturating_sub(figure.bytes));
+        }
+    }
+}
+
+/// A context's charge.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Charged {
+    context: usize,
+    device: u8,
+    bytes: u64,
+    /// Whether it was a further context of the process, if its charge is blurred.
+    blurred: Option<bool>,
+}
+
+impl Charged {
+    /// The device that it is on.
+    pub fn device(&self) -> Option<&'static Device> {
+        crate::device::at(usize::from(self.device))
+    }
+}
+
+/// What a context is charged, if it is known here.
+pub fn of(context: CUcontext) -> Option<Charged> {
+    CHARGED.lock().iter().find(|entry| entry.context == context.0 as usize).copied()
+}
+
+/// Takes a context's charge out and gives it back: the context has ended. What a process's first context takes stays until
+/// its last one on the device ends, whichever was made first: the larger charge stays with those that live.
+fn end(context: CUcontext) -> u64 {
+    let taken = {
+        let mut all = CHARGED.lock();
+        let Some(at) = all.iter().position(|entry| entry.context == context.0 as usize) else { return 0 };
+        let mut taken = all.swap_remove(at);
+        let others = all.iter_mut().filter(|entry| entry.device == taken.device);
+        if let Some(other) = others.min_by_key(|entry| entry.bytes)
+            && other.bytes < taken.bytes
+        {
+            core::mem::swap(&mut other.bytes, &mut taken.bytes);
+            core::mem::swap(&mut other.blurred, &mut taken.blurred);
+        }
+        BLURRED.fetch_sub(u32::from(taken.blurred.is_some()), Relaxed);
+        taken
+    };
+    release(taken.device, taken.bytes)
+}
+
+/// A context under the driver's hands: `real` says whether it has really ended, and has given back the program's own
+/// memory. Then everything of its overhead goes back, code and limits too, but for what other contexts share.
+pub fn ending<R>(context: CUcontext, real: impl FnOnce() -> (R, bool)) -> R {
+    let device = of(context).and_then(|charged| charged.device());
+    let heir = || {
+        let device = device?.index;
+        CHARGED
+            .lock()
+            .iter()
+            .find(|one| one.device == device && one.context != context.0 as usize)
+            .map(|one| one.context)
+    };
+    // Only where contexts may share places of code, the end has to be measured.
+    let shares = device.is_some_and(code::any) && heir().is_some();
+    let watch = device.map(|device| if shares { Watch::begin(device) } else { Watch::ending(device) });
+    let (result, ended) = real();
+    if ended {
+        let returned = end(context);
+        let gone = watch.as_ref().and_then(|watch| {
+            watch.attributed(-returned.cast_signed());
+            if shares { watch.shrinkage() } else { None }
+        });
+        let own = code::end_of_context(context, gone, heir());
+        let others = match (device, gone) {
+            // More than it brought: a place that it shared with contexts that ended before.
+            (Some(device), Some(gone)) => code::shrink(code::Key::Inherited, None, device, gone.saturating_sub(own)),
+            _ => 0,
+        };
+        let left = device.map_or(0, code::beyond_what_is_loaded);
+        if let Some(watch) = &watch {
+            watch.attributed(gone.unwrap_or(0).cast_signed() - (own + others + left).cast_signed());
+        }
+    }
+    if let (Some(device), Some(watch)) = (device, watch) {
+        watch.finish(device, CUcontext::NULL);
+    }
+    result
+}
+
+/// Gives back bytes that were charged as overhead; how many.
+fn release(device: u8, bytes: u64) -> u64 {
+    if let Some(device) = crate::device::at(usize::from(device))
+        && let Ok(joined) = device.ledger.joined()
+    {
+        joined.member().release_overhead(bytes);
+    }
+    bytes
+}
+
+/// Commits the charge of a new context, less `surplus`. A primary context that several threads retained at once is
+/// charged once, by the largest of their readings: who read last may have seen no growth.
+fn settle(
+    parts: [Option<Reservation<'static>>; 2],
+    surplus: u64,
+    context: CUcontext,
+    device: &Device,
+    watch: &Watch,
+    blurred: Option<bool>,
+) {
+    let reserved: u64 = parts.iter().flatten().map(Reservation::bytes).sum();
+    let bytes = reserved.saturating_sub(surplus);
+    let fewer = {
+        let mut all = CHARGED.lock();
+        match all.iter_mut().find(|entry| entry.context == context.0 as usize) {
+            Some(entry) if entry.bytes >= bytes => return, // the reservations are dropped, which rolls them back
+            Some(entry) => core::mem::replace(&mut entry.bytes, bytes),
+            None => {
+                all.push(Charged { context: context.0 as usize, device: device.index, bytes, blurred });
+                BLURRED.fetch_add(u32::from(blurred.is_some()), Relaxed);
+                0
+            }
+        }
+    };
+    watch.attributed((bytes - fewer).cast_signed());
+    parts.into_iter().flatten().for_each(Reservation::commit_overhead);
+    release(device.index, fewer + surplus);
+}
+
+impl Watch {
+    /// Ends the call. What several that overlapped brought and none could see is charged whatever the limit, since it is
+    /// spent, and goes with `context`.
+    pub fn finish(self, device: &'static Device, context: CUcontext) {
+        let rest = self.close();
+        correct(device);
+        if rest > 0 {
+            spent(device, context, rest);
+        }
+    }
+}
+
+/// Charges what the driver has spent already, whatever the limit.
+pub fn spent(device: &'static Device, context: CUcontext, bytes: u64) {
+    let living =
+        || CHARGED.lock().iter().find(|one| one.device == device.index).map(|one| CUcontext(one.context as *mut _));
+    let context = if context.is_null() { living().unwrap_or(context) } else { context };
+    if let Ok(joined) = device.ledger.joined() {
+        joined.member().charge_spent_overhead(bytes);
+        code::loaded(code::Made::Part, context, device, bytes, false);
+        code::add(code::Key::Code, context, device, bytes);
+    }
+}
+
+/// Forgets the parent's overhead, in a forked child.
+pub fn forget() {
+    // SAFETY: called in a forked child, whose only thread this is.
+    unsafe { CHARGED.reset(Vec::new()) };
+    BLURRED.store(0, Relaxed);
+    code::forget();
+    watch::forget();
+    reading::reborn();
+}

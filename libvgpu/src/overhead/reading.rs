@@ -1,0 +1,263 @@
+//! What NVML says of a device's memory, which entry of its list is this process's own, and by how much it grew.
+//!
+//! In another pid namespace the list has other pids than the process knows: ours is learned at the first context, as the
+//! entry that appeared or grew alone, and remembered. Until then, and where two entries of that number moved at once (two
+//! containers may both have a process 1), nothing is known.
+
+use crate::device::Device;
+use crate::driver::own;
+use crate::inventory::{kept_handle, with_nvml_kept};
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use shim_sys::nvml::{nvmlDevice_t, nvmlMemory_t, nvmlProcessInfo_t, nvmlReturn_t};
+
+/// More than this is no context and no module: somebody else allocated meanwhile.
+pub const IMPLAUSIBLE: u64 = 4 << 30;
+/// Readings that must agree are tried for so long, 1 ms apart.
+const TRIES: u32 = 20;
+
+/// The pid that NVML has for this process; 0: not known yet.
+static OWN: AtomicU32 = AtomicU32::new(0);
+
+/// The pid that NVML has for this process, once it is known.
+pub fn own_pid() -> Option<u32> {
+    Some(OWN.load(Relaxed)).filter(|&pid| pid != 0)
+}
+
+/// Remembers the pid that NVML has for this process.
+pub fn learn(pid: u32) {
+    OWN.store(pid, Relaxed);
+}
+
+/// A forked child has another.
+pub fn reborn() {
+    OWN.store(0, Relaxed);
+}
+
+/// A device's memory at one moment.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct Reading {
+    /// Bytes in use by anybody, if that was asked for and two readings agreed.
+    used: Option<u64>,
+    /// Its processes and their bytes, in the order of pids.
+    processes: Vec<(u32, u64)>,
+}
+
+/// What a context was found to take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Growth {
+    /// The entry of this pid, this process's own or the one that appeared meanwhile: good for the next contexts too.
+    Own {
+        /// Its pid in NVML's list.
+        pid: u32,
+        /// By how much it grew.
+        bytes: u64,
+    },
+    /// The device's, while nobody else on the list changed: good for this once.
+    Device(u64),
+}
+
+impl Reading {
+    /// What a context took between two readings, for a process that knows itself as `pid`, and `surely` so if NVML has
+    /// shown it before: then whoever appears meanwhile is somebody else.
+    pub fn growth_to(&self, after: &Reading, pid: u32, surely: bool) -> Option<Growth> {
+        let plausible = |bytes: &u64| *bytes < IMPLAUSIBLE;
+        if let Some(bytes) = self.change_of(after, pid)
+            && let Ok(bytes) = u64::try_from(bytes)
+            && bytes > 0
+            && plausible(&bytes)
+        {
+            return Some(Growth::Own { pid, bytes });
+        }
+        if surely {
+            return None;
+        }
+        // A pid on the list that does not grow is somebody else's, in another pid namespace.
+        let came = beyond(&after.processes, &self.processes);
+        let went = beyond(&self.processes, &after.processes);
+        let mut fresh = came.iter().filter(|entry| of(&went, entry.0).is_empty());
+        match (fresh.next(), fresh.next()) {
+            (Some(&(pid, bytes)), None) => Some(Growth::Own { pid, bytes }).filter(|_| plausible(&bytes)),
+            (None, _) if self.processes == after.processes => {
+                after.used?.checked_sub(self.used?).filter(plausible).map(Growth::Device)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether there is an entry of `pid`.
+    pub fn lists(&self, pid: u32) -> bool {
+        self.processes.iter().any(|entry| entry.0 == pid)
+    }
+
+    /// By how much the entry of `pid` changed; `None` if it is on neither list, or cannot be told from others.
+    pub fn change_of(&self, after: &Reading, pid: u32) -> Option<i64> {
+        // Two containers may both have a process 1: entries are compared whole, and as often as they stand there.
+        let came = of(&beyond(&after.processes, &self.processes), pid);
+        let went = of(&beyond(&self.processes, &after.processes), pid);
+        match (&went[..], &came[..]) {
+            ([], []) => after.processes.iter().any(|entry| entry.0 == pid).then_some(0),
+            ([], &[now]) => now.try_into().ok(),
+            (&[before], &[now]) => Some(now.wrapping_sub(before).cast_signed()),
+            (&[before], []) => i64::try_from(before).ok().map(|bytes| -bytes),
+            _ => None,
+        }
+    }
+}
+
+fn of(entries: &[(u32, u64)], pid: u32) -> Vec<u64> {
+    entries.iter().filter(|entry| entry.0 == pid).map(|entry| entry.1).collect()
+}
+
+/// The entries of `these` that `those` does not have, or has less often.
+fn beyond(these: &[(u32, u64)], those: &[(u32, u64)]) -> Vec<(u32, u64)> {
+    let mut left = those.to_vec();
+    let unmatched = |entry: &&(u32, u64)| match left.iter().position(|other| other == *entry) {
+        Some(at) => {
+            left.swap_remove(at);
+            false
+        }
+        None => true,
+    };
+    these.iter().filter(unmatched).copied().collect()
+}
+
+/// The list alone. NVML is kept initialised.
+pub fn list(device: &Device) -> Option<Reading> {
+    Some(Reading { used: None, processes: processes(kept_handle(device)?)? })
+}
+
+/// As [`list`], without processes where NVML gives none.
+pub fn list_or_none(device: &Device) -> Option<Reading> {
+    Some(Reading { used: None, processes: processes(kept_handle(device)?).unwrap_or_default() })
+}
+
+impl Reading {
+    /// Whether nothing on the list has changed: then only the device's memory can tell.
+    pub fn processes_are_those_of(&self, after: &Reading) -> bool {
+        self.processes == after.processes
+    }
+
+    /// Whether the device's memory stood still for it.
+    pub fn has_used(&self) -> bool {
+        self.used.is_some()
+    }
+
+    /// Adds the device's memory in use. `needed`: it must tell, since the list does not; before that is known nobody waits
+    /// long for a moment in which nothing moves.
+    pub fn add_used(&mut self, device: &Device, needed: bool) {
+        let tries = if needed { TRIES } else { 2 };
+        self.used = with_nvml_kept(|| settled(kept_handle(device)?, tries)).flatten();
+    }
+}
+
+/// Bytes in use on the device, once two readings in a row agree.
+fn settled(handle: nvmlDevice_t, tries: u32) -> Option<u64> {
+    let read = || {
+        let mut memory = nvmlMemory_t::default();
+        // SAFETY: NVML is initialised and gave the handle; pointers are to locals.
+        unsafe { own::nvmlDeviceGetMemoryInfo()?(handle, &raw mut memory) }.ok().then_some(memory.used)
+    };
+    let mut last = read()?;
+    for _ in 0..tries {
+        let next = read()?;
+        if next == last {
+            return Some(next);
+        }
+        last = next;
+        crate::clock::sleep(1_000_000);
+    }
+    None
+}
+
+/// NVML's list, in the order of pids; an entry without bytes is left out.
+fn processes(handle: nvmlDevice_t) -> Option<Vec<(u32, u64)>> {
+    let list = own::nvmlDeviceGetComputeRunningProcesses_v3()?;
+    let mut all = vec![nvmlProcessInfo_t::default(); 512];
+    loop {
+        let mut count = u32::try_from(all.len()).ok()?;
+        // SAFETY: as above; the buffer has the given length.
+        match unsafe { list(handle, &raw mut count, all.as_mut_ptr()) } {
+            result if result.ok() => all.truncate(count as usize),
+            nvmlReturn_t::INSUFFICIENT_SIZE if all.len() < 4096 => {
+                all.resize(2 * all.len().max(count as usize), nvmlProcessInfo_t::default());
+                continue;
+            }
+            _ => return None,
+        }
+        let mut entries = Vec::with_capacity(all.len());
+        for entry in all.iter().filter(|entry| entry.usedGpuMemory != u64::MAX) {
+            // A short list; std's sort would be ten kilobytes more of library.
+            let entry = (entry.pid, entry.usedGpuMemory);
+            entries.insert(entries.partition_point(|other| *other < entry), entry);
+        }
+        return Some(entries);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reading(used: u64, processes: &[(u32, u64)]) -> Reading {
+        Reading { used: Some(used), processes: processes.to_vec() }
+    }
+
+    fn own(pid: u32, bytes: u64) -> Option<Growth> {
+        Some(Growth::Own { pid, bytes })
+    }
+
+    #[test]
+    fn a_context_is_this_processes_own_growth_whatever_others_do() {
+        let before = reading(900, &[(7, 600), (9, 300)]);
+        assert_eq!(before.growth_to(&reading(5000, &[(7, 4000), (8, 500), (9, 500)]), 8, false), own(8, 500));
+        assert_eq!(before.growth_to(&reading(2000, &[(7, 1700), (9, 300)]), 7, false), own(7, 1100));
+    }
+
+    #[test]
+    fn of_two_containers_each_with_a_process_1_the_new_one_is_ours() {
+        let before = reading(600, &[(1, 600)]);
+        assert_eq!(before.growth_to(&reading(1100, &[(1, 500), (1, 600)]), 1, false), own(1, 500));
+        assert_eq!(before.growth_to(&reading(1200, &[(1, 600), (1, 600)]), 1, false), own(1, 600));
+        assert_eq!(before.growth_to(&reading(1300, &[(1, 600), (1, 700)]), 7, false), own(1, 700));
+        assert_eq!(before.growth_to(&reading(1700, &[(1, 700), (1, 1000)]), 1, false), None, "which of them?");
+    }
+
+    #[test]
+    fn in_another_pid_namespace_the_entry_that_appeared_is_ours_if_it_is_the_only_one() {
+        let before = reading(900, &[(7, 600)]);
+        assert_eq!(before.growth_to(&reading(1500, &[(7, 700), (8123, 500)]), 1, false), own(8123, 500));
+        assert_eq!(before.growth_to(&reading(1900, &[(7, 600), (8123, 500), (8124, 500)]), 1, false), None);
+    }
+
+    #[test]
+    fn who_knows_its_own_entry_takes_no_other_for_it() {
+        let before = reading(900, &[(7, 600)]);
+        assert_eq!(before.growth_to(&reading(1500, &[(7, 600), (8, 500)]), 7, true), None, "it shrank meanwhile");
+        assert_eq!(before.growth_to(&reading(1500, &[(7, 700), (8, 500)]), 7, true), own(7, 100));
+    }
+
+    #[test]
+    fn without_a_list_the_device_grew_only_if_nobody_moved() {
+        assert_eq!(reading(900, &[]).growth_to(&reading(1400, &[]), 1, false), Some(Growth::Device(500)));
+        assert_eq!(
+            reading(900, &[(7, 1)]).growth_to(&reading(1400, &[(7, 2)]), 1, false),
+            None,
+            "a neighbour allocated"
+        );
+        assert_eq!(reading(900, &[]).growth_to(&reading(800, &[]), 1, false), None, "a neighbour freed");
+        assert_eq!(reading(0, &[]).growth_to(&reading(8 << 30, &[]), 1, false), None, "no context is as large");
+    }
+
+    #[test]
+    fn an_entry_that_is_known_may_grow_shrink_or_stay() {
+        let before = reading(0, &[(7, 600), (9, 300)]);
+        assert_eq!(before.change_of(&reading(0, &[(7, 640), (9, 100)]), 7), Some(40));
+        assert_eq!(before.change_of(&reading(0, &[(7, 500), (9, 100)]), 7), Some(-100));
+        assert_eq!(before.change_of(&reading(0, &[(7, 600)]), 7), Some(0));
+        assert_eq!(before.change_of(&reading(0, &[(9, 300)]), 7), Some(-600));
+        assert_eq!(before.change_of(&before, 8), None, "not on the list");
+        let two = reading(0, &[(1, 600), (1, 700)]);
+        assert_eq!(two.change_of(&reading(0, &[(1, 600), (1, 750)]), 1), Some(50));
+        assert_eq!(two.change_of(&reading(0, &[(1, 610), (1, 750)]), 1), None, "which of them?");
+    }
+}

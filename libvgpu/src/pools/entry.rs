@@ -1,0 +1,437 @@
+//! One pool: how a request begins and ends, how the charge follows what the driver says the pool holds.
+
+use super::shrinking::{self, Moment};
+use super::{expect_shrinking, give_back};
+use crate::clock;
+use crate::context;
+use crate::device::Device;
+use crate::driver::own;
+use crate::lock::Lock;
+use crate::order::{Place, quietly};
+use crate::share::{self, Share};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+use shim_sys::cuda::*;
+use std::collections::BTreeMap;
+use vgpu_core::ledger::{OUTCOME_WAIT_NS, Reservation};
+use vgpu_core::pool::{self, Call, Change, Holes, Reading, Stream};
+
+/// Pool attribute: bytes it keeps when the program waits.
+const THRESHOLD: u32 = 4;
+/// Pool attribute: bytes it holds.
+const RESERVED: u32 = 5;
+/// Pool attribute: bytes of them in use.
+const USED: u32 = 7;
+/// So often a reading may turn out to be doubtful; then it is used all the same.
+const READINGS: u32 = 8;
+
+/// What is asked for its numbers.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Source {
+    /// A pool's handle.
+    Pool(usize),
+    /// The graph memory of a device, by CUDA ordinal.
+    Graph(CUdevice),
+}
+
+impl Source {
+    fn numbers(self, used: bool) -> Option<(u64, Option<u64>)> {
+        let (mut held, mut busy) = (0u64, 0u64);
+        let ask = |attribute: u32, value: &mut u64| {
+            let value = core::ptr::from_mut(value).cast();
+            // SAFETY: a pool that is not destroyed, or a device; the attribute is 64 bits wide.
+            Some(unsafe {
+                match self {
+                    Source::Pool(pool) => own::cuMemPoolGetAttribute()?(CUmemoryPool(pool as *mut _), attribute, value),
+                    Source::Graph(dev) => own::cuDeviceGetGraphMemAttribute()?(dev, attribute, value),
+                }
+            })
+        };
+        let (reserved, in_use) = match self {
+            Source::Pool(_) => (RESERVED, USED),
+            Source::Graph(_) => (CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT),
+        };
+        // In use first: a pool that shrinks in between must not look as if it had less than nothing free.
+        let busy = (used && ask(in_use, &mut busy)?.ok()).then_some(busy);
+        ask(reserved, &mut held)?.ok().then_some((held, busy))
+    }
+
+    /// What it keeps when the program waits for the device.
+    pub(super) fn threshold(self) -> u64 {
+        let mut threshold = 0u64;
+        let Source::Pool(pool) = self else { return u64::MAX };
+        let value = core::ptr::from_mut(&mut threshold).cast();
+        quietly(|| {
+            // SAFETY: as above.
+            own::cuMemPoolGetAttribute().map(|ask| unsafe { ask(CUmemoryPool(pool as *mut _), THRESHOLD, value) })
+        });
+        threshold
+    }
+
+    fn trim(self) {
+        // SAFETY: as above.
+        let _ = unsafe {
+            match self {
+                Source::Pool(pool) => own::cuMemPoolTrimTo().map(|trim| trim(CUmemoryPool(pool as *mut _), 0)),
+                Source::Graph(dev) => own::cuDeviceGraphMemTrim().map(|trim| trim(dev)),
+            }
+        };
+    }
+}
+
+/// A pool that is charged.
+pub struct Entry {
+    /// Where its memory lives.
+    pub device: &'static Device,
+    pub(super) id: usize,
+    pub(super) source: Source,
+    /// Whether the program made it; the driver's own cannot be destroyed.
+    pub(super) made: bool,
+    pub(super) state: Lock<State>,
+    /// What it keeps when the program waits for the device.
+    pub(super) threshold: AtomicU64,
+    /// Most bytes it may hold.
+    pub(super) max: u64,
+    /// Allocations of it that the program holds.
+    pub(super) outstanding: AtomicU64,
+    /// Frees that streams have still to come to since it was destroyed.
+    pub(super) awaited: AtomicU64,
+    /// Destroyed: the handle must not be used any more.
+    pub(super) gone: AtomicBool,
+    /// Threads that are asking the driver with the handle; who destroys it waits for them.
+    asking: AtomicU32,
+    /// Of graph memory: how often launched graphs may have lost what they had.
+    losses: AtomicU64,
+}
+
+/// A request on its way: its account, what was reserved for it.
+pub(super) struct Begun {
+    pub(super) call: Call,
+    pub(super) pledge: Option<Reservation<'static>>,
+}
+
+/// What says that graph memory still has what a graph was launched with: the launches and trims that may have taken it
+/// away, and the stream of the launch. Work that follows in the same stream finds the memory free; in another stream it
+/// may not be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Backing {
+    losses: u64,
+    stream: Stream,
+}
+
+/// What is known of it, under its lock.
+#[derive(Default)]
+pub(super) struct State {
+    pub(super) account: pool::Pool,
+    pub(super) holes: Holes,
+    /// A request that was to fit inside made the pool grow: the driver gives room by rules that are not known here (a
+    /// pool's attributes can forbid the reuse across streams), and every request pledges from then on.
+    pub(super) surprised: bool,
+    /// Where the charge lives, if not in this process's own slot.
+    pub(super) share: Option<Share>,
+    /// Streams that may still have to come to a free, with the number and the moment of the last: of pools that may be
+    /// destroyed.
+    pub(super) unreached: BTreeMap<Place, (u64, u64)>,
+    /// Its charge has ended: whatever is read of it now comes too late.
+    pub(super) closed: bool,
+}
+
+/// Steps that pools were seen to grow by, by device number; 0: none yet. Pools first, graph memory second.
+static SEEN: [[AtomicU64; 2]; 64] = [const { [const { AtomicU64::new(0) }; 2] }; 64];
+
+impl Entry {
+    /// A pool on a device, `made` by the program to hold so many bytes at most.
+    pub(super) fn new(device: &'static Device, id: usize, source: Source, made: Option<u64>, threshold: u64) -> Self {
+        Self {
+            device,
+            id,
+            source,
+            made: made.is_some(),
+            state: Lock::new(State::default()),
+            threshold: AtomicU64::new(threshold),
+            max: made.unwrap_or(u64::MAX),
+            outstanding: AtomicU64::new(0),
+            awaited: AtomicU64::new(0),
+            gone: AtomicBool::new(false),
+            asking: AtomicU32::new(0),
+            losses: AtomicU64::new(0),
+        }
+    }
+
+    /// Begins an allocation: room inside that serves its stream, or a pledge for what the pool grows by.
+    pub(super) fn begin(&self, bytes: u64, stream: Stream) -> Result<Begun, CUresult> {
+        let inside = || {
+            let mut state = self.state.lock();
+            let fits = !state.surprised && state.holes.fits(bytes, stream);
+            let call = if fits { state.account.begin_inside(bytes) } else { None };
+            call.map(|call| Begun { call, pledge: None })
+        };
+        if let Some(begun) = inside() {
+            return Ok(begun);
+        }
+        if let Some(begun) = self.begin_pledged(&[bytes])? {
+            return Ok(begun);
+        }
+        self.wait_for_others();
+        if let Some(begun) = inside() {
+            return Ok(begun);
+        }
+        give_back(self.device);
+        if let Some(begun) = inside() {
+            return Ok(begun);
+        }
+        self.begin_pledged(&[bytes])?.ok_or(CUresult::OUT_OF_MEMORY)
+    }
+
+    /// Begins a launch that takes these parts, each of which may make graph memory grow: what the graph frees itself, and
+    /// what outlives the launch. `backing`: of the first, what it was launched with before in the same stream is there.
+    pub(super) fn begin_launch(&self, parts: [u64; 2], backing: Option<Backing>) -> Result<Begun, CUresult> {
+        if let (Some(backing), [passing, 0]) = (backing, parts) {
+            let mut state = self.state.lock();
+            let lasts = backing.losses == self.losses.load(SeqCst);
+            if let Some(call) = lasts.then(|| state.account.begin_inside(passing)).flatten() {
+                return Ok(Begun { call, pledge: None });
+            }
+        }
+        let parts = parts.map(|part| (part > 0).then_some(part));
+        let parts: Vec<u64> = parts.into_iter().flatten().collect();
+        if let Some(begun) = self.begin_pledged(&parts)? {
+            return Ok(begun);
+        }
+        give_back(self.device);
+        self.begin_pledged(&parts)?.ok_or(CUresult::OUT_OF_MEMORY)
+    }
+
+    /// What a graph that is launched in the stream now has to show at its next launch.
+    pub(super) fn backing(&self, stream: Option<Stream>) -> Option<Backing> {
+        stream.map(|stream| Backing { losses: self.losses.load(SeqCst), stream })
+    }
+
+    /// As [`Entry::backing`]; graphs that were launched before may have lost what they had.
+    pub(super) fn others_may_have_lost(&self, stream: Option<Stream>) -> Option<Backing> {
+        let losses = self.losses.fetch_add(1, SeqCst) + 1;
+        stream.map(|stream| Backing { losses, stream })
+    }
+
+    /// Ends a request that was served at `at`, if it is known to have taken what the pool held since `moment`.
+    pub(super) fn served_inside(
+        &self,
+        call: Call,
+        pledge: &mut Option<Reservation<'static>>,
+        at: u64,
+        bytes: u64,
+        moment: Moment,
+    ) -> bool {
+        let (change, share) = {
+            let mut state = self.state.lock();
+            if state.closed || !moment.lasts() || !state.holes.has(at, bytes) {
+                return false;
+            }
+            state.holes.placed(at, bytes);
+            (state.account.end_inside(call), state.share)
+        };
+        self.settle(pledge.take(), share, &change);
+        true
+    }
+
+    /// Waits for requests of other threads that are in the driver, as the ledger waits for reservations.
+    #[cold]
+    fn wait_for_others(&self) {
+        let since = clock::now();
+        while self.state.lock().account.is_busy() && clock::now().saturating_sub(since) < OUTCOME_WAIT_NS {
+            clock::sleep(20_000);
+        }
+    }
+
+    fn begin_pledged(&self, parts: &[u64]) -> Result<Option<Begun>, CUresult> {
+        let bytes = parts.iter().fold(0, |sum: u64, part| sum.saturating_add(*part));
+        Ok(self.pledge(parts)?.map(|pledge| {
+            let call = self.state.lock().account.begin_pledged(bytes, pledge.bytes());
+            Begun { call, pledge: Some(pledge) }
+        }))
+    }
+
+    /// Reserves what a request may make the pool grow by; `None`: it does not fit.
+    fn pledge(&self, parts: &[u64]) -> Result<Option<Reservation<'static>>, CUresult> {
+        let seen = self.step();
+        let size = |part: u64| Some(pool::growth(part, seen)?.min(self.max.max(pool::least_growth(part)?)));
+        let Some(sum) = parts.iter().try_fold(0u64, |sum, part| sum.checked_add(size(*part)?)) else { return Ok(None) };
+        let sum = sum.max(self.state.lock().account.least_pledge());
+        match self.device.try_reserve(sum) {
+            Ok(pledge) => Ok(Some(pledge)),
+            Err(CUresult::OUT_OF_MEMORY) => Ok(None),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// The step that this pool, or else one like it, was seen to grow by.
+    fn step(&self) -> Option<u64> {
+        let of =
+            |kind: usize| Some(SEEN[usize::from(self.device.index) % 64][kind].load(Relaxed)).filter(|step| *step > 0);
+        match self.source {
+            Source::Pool(_) => of(0),
+            Source::Graph(_) => of(1).or(of(0)),
+        }
+    }
+
+    /// Learns the step from growth by `by` for a request of `bytes`, where it was more than the request.
+    pub(super) fn learn(&self, bytes: u64, by: u64) {
+        if pool::least_growth(bytes).is_some_and(|least| least < by) {
+            let seen = &SEEN[usize::from(self.device.index) % 64][usize::from(matches!(self.source, Source::Graph(_)))];
+            let smaller = |step: u64| (step == 0 || by < step).then_some(by);
+            let _ = seen.fetch_update(Relaxed, Relaxed, smaller);
+        }
+    }
+
+    /// Asks the driver with the handle, unless the pool is destroyed.
+    fn ask<T>(&self, question: impl FnOnce(Source) -> T) -> Option<T> {
+        // In this order: who destroys says so first and looks for others then.
+        self.asking.fetch_add(1, SeqCst);
+        let answer = (!self.gone.load(SeqCst)).then(|| quietly(|| question(self.source)));
+        self.asking.fetch_sub(1, SeqCst);
+        answer
+    }
+
+    /// Its charge does not end before so many streams more have come to their frees.
+    pub fn awaits(&self, more: u64) {
+        self.awaited.fetch_add(more, SeqCst);
+    }
+
+    /// From here on nobody asks with the handle.
+    pub(super) fn say_gone(&self) {
+        self.gone.store(true, SeqCst);
+        if self.asking.load(SeqCst) > 0 {
+            context::wait_until(|| self.asking.load(SeqCst) == 0);
+        }
+    }
+
+    /// Reads what the pool holds until `apply` can use it, and lets the charge follow; what it asks of the ledger. `then`
+    /// notes at the same moment where room is. A request says when it began: if pools may have shrunk since, the reading
+    /// may show less than what the request has added, and room that was given back must not be thought to be there when
+    /// the charge is lower.
+    pub(super) fn follow(
+        &self,
+        used: bool,
+        began: Option<Moment>,
+        pledge: Option<Reservation<'static>>,
+        apply: impl Fn(&mut pool::Pool, Option<Reading>) -> Option<Change>,
+        then: impl Fn(&mut Holes, &Change),
+    ) -> Change {
+        for attempt in 0..=READINGS {
+            let ticket = self.state.lock().account.ticket();
+            let ticket = if attempt == READINGS { ticket.insisting() } else { ticket };
+            let numbers = self.ask(|source| source.numbers(used)).flatten();
+            let reading = numbers.map(|(reserved, used)| Reading { ticket, reserved, used });
+            let (change, share) = {
+                let mut state = self.state.lock();
+                if state.closed {
+                    return Change::default();
+                }
+                let Some(change) = apply(&mut state.account, reading) else { continue };
+                if state.account.may_shrink() {
+                    expect_shrinking();
+                }
+                if change.shrank {
+                    self.losses.fetch_add(1, SeqCst);
+                }
+                if change.shrank || began.is_some_and(|began| !began.lasts()) {
+                    state.holes.trimmed();
+                    // Chunks in use stay; one that is known for longer than it is, or at another's place, is none.
+                    if numbers.is_some_and(|(reserved, _)| reserved < state.holes.known()) {
+                        state.holes.forget();
+                    }
+                }
+                then(&mut state.holes, &change);
+                (change, state.share)
+            };
+            self.settle(pledge, share, &change);
+            return change;
+        }
+        Change::default()
+    }
+
+    /// Lets the ledger follow.
+    fn settle(&self, pledge: Option<Reservation<'static>>, share: Option<Share>, change: &Change) {
+        if let Some(mut pledge) = pledge {
+            pledge.shrink_to(change.keep);
+            self.charge(share, pledge);
+        }
+        self.release(share, change.release);
+    }
+
+    fn charge(&self, share: Option<Share>, reservation: Reservation<'static>) {
+        match share.and_then(share::place) {
+            None => reservation.commit(),
+            Some(share) => reservation.commit_to(share),
+        }
+    }
+
+    pub(super) fn release(&self, share: Option<Share>, bytes: u64) {
+        match share.and_then(share::place) {
+            _ if bytes == 0 => {}
+            None => self.device.release(bytes),
+            Some(share) => share.release(bytes),
+        }
+    }
+
+    /// Charges growth that nobody pledged; whether it fits. Where it does not it is charged all the same: the device has
+    /// given it.
+    pub(super) fn cover(&self, lack: u64) -> bool {
+        if lack == 0 {
+            return true;
+        }
+        let share = self.state.lock().share;
+        if let Ok(reservation) = self.device.try_reserve(lack) {
+            self.charge(share, reservation);
+            return true;
+        }
+        if let Ok(reservation) = self.device.reserve_spent(lack) {
+            self.charge(share, reservation);
+        }
+        give_back(self.device);
+        self.device.fits_in_the_end()
+    }
+
+    /// Asks what the pool holds and lets the charge follow; how many bytes came back.
+    pub fn measure(&self) -> u64 {
+        self.measure_after(|| false)
+    }
+
+    /// As [`Entry::measure`]; whether the pool may have given something back and taken it again is asked at the moment
+    /// when the answer counts.
+    pub(super) fn measure_after(&self, may_have_shrunk: impl Fn() -> bool) -> u64 {
+        let measured = |account: &mut pool::Pool, reading| match reading {
+            Some(reading) => account.measured(reading),
+            None => Some(Change::default()),
+        };
+        let change = self.follow(true, None, None, measured, |holes, _| {
+            if may_have_shrunk() {
+                holes.trimmed();
+            }
+        });
+        self.cover(change.lack);
+        change.release
+    }
+
+    /// As [`Entry::measure`], after it gave back what is not in use; nothing is done if everything is. (Graph memory calls
+    /// in use what is kept for idle graphs, too: there the driver is asked to try.)
+    pub(super) fn trim(&self) -> u64 {
+        if self.state.lock().account.held() == 0 {
+            return 0;
+        }
+        let before = self.measure();
+        let numbers = self.ask(|source| source.numbers(matches!(source, Source::Pool(_)))).flatten();
+        if numbers.is_none_or(|(held, used)| held == 0 || used.is_some_and(|used| used >= held)) {
+            return before;
+        }
+        let _announced = shrinking::begin();
+        let _ = self.ask(Source::trim);
+        self.losses.fetch_add(1, SeqCst);
+        self.state.lock().holes.trimmed();
+        before + self.measure()
+    }
+
+    /// Bytes charged for it.
+    pub fn held(&self) -> u64 {
+        self.state.lock().account.held()
+    }
+}

@@ -1,0 +1,10 @@
+//! What can be told of pools without a driver.
+
+use super::*;
+
+#[test]
+fn a_pool_that_is_exported_before_anybody_noted_it_can_be_charged_later() {
+    let pool = CUmemoryPool(core::ptr::without_provenance_mut(0x1234_5000));
+    assert_eq!(exported(pool, || 1), None);
+    assert!(registry::noted(pool.0 as usize).is_none(), "nothing is known of it");
+}

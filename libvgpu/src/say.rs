@@ -1,0 +1,41 @@
+//! The one line: what this library says unasked, once per process, and only if a limit cannot be kept.
+//!
+//! `VGPU_LOG=off` silences it, `VGPU_LOG_FILE` sends it to a file. Written with one `write`, so that lines of several
+//! processes do not mix.
+
+use crate::environment::variable;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::os::unix::ffi::OsStrExt;
+
+static SAID: AtomicBool = AtomicBool::new(false);
+
+/// Writes `vgpu: <text>` and a newline, the first time it is called.
+pub fn once(text: &str) {
+    if SAID.swap(true, Relaxed) || variable("VGPU_LOG").is_some_and(|value| value.as_bytes() == b"off") {
+        return;
+    }
+    let line = format!("vgpu: {text}\n");
+    match variable("VGPU_LOG_FILE").and_then(|path| std::ffi::CString::new(path.as_bytes()).ok()) {
+        Some(path) => {
+            let flags =
+                libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
+            // SAFETY: a C string, and a descriptor that is closed again before anybody else can know it.
+            unsafe {
+                let file = libc::open(path.as_ptr(), flags, 0o644);
+                if file >= 0 {
+                    libc::write(file, line.as_ptr().cast(), line.len());
+                    libc::close(file);
+                }
+            }
+        }
+        // SAFETY: writing a buffer to stderr, whatever the program made of it.
+        None => unsafe {
+            libc::write(2, line.as_ptr().cast(), line.len());
+        },
+    }
+}
+
+/// A forked child is a process of its own and may say its own line.
+pub fn reborn() {
+    SAID.store(false, Relaxed);
+}

@@ -1,0 +1,34 @@
+# Testing and measuring. The scripts beside this file do the work, so that they can be run and read on their own.
+
+# Seconds of `make soak`: 40 minutes at most, `make soak SECONDS=60` for a slice.
+SECONDS ?= 1800
+
+.PHONY: test test-quick soak lint bench bench-instructions mutants
+test: ## everything: format, lints, all packages, the model checker, processes under LD_PRELOAD, containers
+	@CARGO="$(CARGO)" MAKE="$(MAKE)" make/test all
+
+test-quick: ## unit and integration tests of the crates alone; about a minute when warm
+	@CARGO="$(CARGO)" MAKE="$(MAKE)" make/test quick
+
+lint: ## format and lints, warnings are errors
+	@CARGO="$(CARGO)" MAKE="$(MAKE)" make/test lint
+
+soak: ## random kills, failures and inputs for SECONDS (default 1800): make soak SECONDS=60
+	@CARGO="$(CARGO)" MAKE="$(MAKE)" make/soak $(SECONDS)
+
+bench: build ## what the library adds to a call, as differences against the bare driver in one run
+	$(CARGO) bench -p vgpu-benches
+	$(CARGO) run --release -q -p vgpu-benches --bin vgpu-overhead
+	@command -v valgrind > /dev/null || { echo "SKIPPED: instructions per call (apt-get install valgrind)"; exit 0; } && \
+	$(CARGO) run --release -q -p vgpu-benches --bin vgpu-overhead -- --instructions
+
+bench-instructions: build ## instructions per call, counted by valgrind: a figure that a busy machine does not move
+	$(CARGO) run --release -q -p vgpu-benches --bin vgpu-overhead -- --instructions --check
+
+mutants: build ## breaks the library on purpose and checks that the tests notice; about ten minutes
+	tests/mutants
+
+.PHONY: test-bundle
+test-bundle: build gpu-bundle ## the process-level promises, kept by the library in the bundle (another linker, an old glibc)
+	VGPU_BUILD=$(abspath $(RELEASE)) VGPU_SIM_LIB_DIR=$(abspath $(RELEASE))/sim VGPU_LIB_DIR=$(abspath $(GPU_BUNDLE))/lib/vgpu \
+	$(CARGO) test -q -p vgpu-tests --test lookup --test memory --test input --test tenant --test guest

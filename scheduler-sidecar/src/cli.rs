@@ -1,0 +1,75 @@
+//! The command line `vgpu`: what it is given; each verb does its work in its own file.
+//!
+//! Verbs: [`run`], [`check`], [`doctor`], [`status`], [`sim`], [`completions`]. What they share:
+//! [`library`] (where libvgpu.so and the simulated driver lie), [`program`] and [`elf`] (what a program
+//! is, without running it), [`loader`] (what the dynamic loader would map), [`ledgers`], [`say`] (output and exit
+//! codes). docs/cli.md is made from the texts here, and a test keeps it so.
+
+pub mod check;
+pub mod completions;
+pub mod doctor;
+pub mod run;
+pub mod sim;
+pub mod status;
+
+pub mod elf;
+pub mod ledgers;
+pub mod library;
+pub mod loader;
+pub mod program;
+pub mod say;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Shares one NVIDIA GPU among programs and containers, with a memory quota and a share of its time each.
+#[derive(Debug, Parser)]
+#[command(
+    name = "vgpu",
+    version,
+    max_term_width = 100,
+    subcommand_required = true,
+    arg_required_else_help = true,
+    after_help = "\
+Examples:
+  vgpu run --memory-limit 4GiB --sm-limit 30 -- python3 train.py
+  vgpu run --sim --memory-limit 1GiB -- nvidia-smi
+  vgpu doctor
+
+Environment:
+  VGPU_LIBRARY      libvgpu.so to use, instead of the one that lies beside this program
+  VGPU_RUNTIME_DIR  where the daemon's administrative socket is looked for
+  NO_COLOR          no colours, whatever the terminal"
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Run(run::Args),
+    Check(check::Args),
+    Doctor(doctor::Args),
+    Status(status::Args),
+    Sim(sim::Args),
+    Completions(completions::Args),
+}
+
+impl Cli {
+    /// Does what was asked; returns the exit code.
+    ///
+    /// # Errors
+    /// [`say::Failure`]: what could not be done, in words, with its exit code.
+    pub fn run(self) -> Result<ExitCode, say::Failure> {
+        match self.verb {
+            Verb::Run(args) => run::run(&args).map(|never| match never {}),
+            Verb::Check(args) => check::run(&args),
+            Verb::Doctor(args) => doctor::run(&args),
+            Verb::Status(args) => status::run(&args),
+            Verb::Sim(args) => sim::run(&args),
+            Verb::Completions(args) => completions::run(&args),
+        }
+    }
+}

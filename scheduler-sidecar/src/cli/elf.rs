@@ -1,0 +1,167 @@
+//! What kind of file an executable is, without running it.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
+
+use object::elf::{self, FileHeader32, FileHeader64, Machine};
+use object::read::elf::{ElfFile64, FileHeader, ProgramHeader as _};
+use object::{Endianness, FileKind, Object as _, ReadCache};
+
+/// The machine this program was built for; the library beside it is built for the same.
+#[cfg(target_arch = "x86_64")]
+pub const HOST: Machine = elf::EM_X86_64;
+/// The machine this program was built for; the library beside it is built for the same.
+#[cfg(target_arch = "aarch64")]
+pub const HOST: Machine = elf::EM_AARCH64;
+
+/// What a file is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Image {
+    /// An ELF file.
+    Elf(Elf),
+    /// A script: `#!interpreter [argument]`, split as the kernel splits it.
+    Script {
+        /// The interpreter.
+        interpreter: PathBuf,
+        /// Everything after it, as one argument.
+        argument: Option<OsString>,
+    },
+    /// Something the kernel does not execute; a shell takes it as its own script.
+    Other,
+}
+
+/// What matters of an ELF file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Elf {
+    /// 32 or 64.
+    pub bits: u8,
+    /// `e_machine`.
+    pub machine: Machine,
+    /// Can it be loaded by others (a library, or a position-independent program)?
+    pub shared: bool,
+    /// The loader it asks for; a static program asks for none.
+    pub interpreter: Option<PathBuf>,
+}
+
+/// Looks at a file.
+///
+/// # Errors
+/// It cannot be read, or it begins like an ELF file and is none.
+pub fn look(path: &Path) -> io::Result<Image> {
+    let mut file = File::open(path)?;
+    let mut head = Vec::new();
+    file.by_ref().take(256).read_to_end(&mut head)?;
+    if let Some(line) = head.strip_prefix(b"#!") {
+        return Ok(script(line));
+    }
+    if !head.starts_with(&elf::ELFMAG) {
+        return Ok(Image::Other);
+    }
+    let data = ReadCache::new(file);
+    let broken =
+        |why: object::Error| io::Error::new(io::ErrorKind::InvalidData, format!("not a whole ELF file: {why}"));
+    match FileKind::parse(&data).map_err(broken)? {
+        FileKind::Elf64 => inspect::<FileHeader64<Endianness>>(&data, 64).map_err(broken).map(Image::Elf),
+        FileKind::Elf32 => inspect::<FileHeader32<Endianness>>(&data, 32).map_err(broken).map(Image::Elf),
+        _ => Ok(Image::Other),
+    }
+}
+
+fn inspect<H: FileHeader<Endian = Endianness>>(data: &ReadCache<File>, bits: u8) -> object::Result<Elf> {
+    let header = H::parse(data)?;
+    let endian = header.endian()?;
+    let mut interpreter = None;
+    for segment in header.program_headers(endian, data)? {
+        if let Some(path) = segment.interpreter(endian, data)? {
+            interpreter = Some(PathBuf::from(OsStr::from_bytes(path)));
+        }
+    }
+    Ok(Elf { bits, machine: header.e_machine(endian), shared: header.e_type(endian) == elf::ET_DYN, interpreter })
+}
+
+/// The line of a script after `#!`: the kernel trims it and splits it once, at the first white space.
+fn script(line: &[u8]) -> Image {
+    let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default().trim_ascii();
+    let end = line.iter().position(|byte| matches!(byte, b' ' | b'\t')).unwrap_or(line.len());
+    let argument = line[end..].trim_ascii();
+    if end == 0 {
+        return Image::Other;
+    }
+    Image::Script {
+        interpreter: PathBuf::from(OsStr::from_bytes(&line[..end])),
+        argument: (!argument.is_empty()).then(|| OsString::from_vec(argument.to_vec())),
+    }
+}
+
+/// The build id of an ELF file in hexadecimal, if it has one.
+#[must_use]
+pub fn build_id(path: &Path) -> Option<String> {
+    let data = ReadCache::new(File::open(path).ok()?);
+    let file: ElfFile64<'_, Endianness, _> = ElfFile64::parse(&data).ok()?;
+    let id = file.build_id().ok()??;
+    Some(id.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Does a file hold these bytes anywhere? How a library is told from another of the same name.
+#[must_use]
+pub fn holds(path: &Path, mark: &[u8]) -> bool {
+    std::fs::read(path).is_ok_and(|bytes| bytes.windows(mark.len()).any(|window| window == mark))
+}
+
+/// The machine in a word people use.
+#[must_use]
+pub fn machine_name(machine: Machine) -> String {
+    match machine {
+        elf::EM_X86_64 => "x86-64".into(),
+        elf::EM_AARCH64 => "aarch64".into(),
+        elf::EM_386 => "i386".into(),
+        elf::EM_ARM => "arm".into(),
+        elf::EM_RISCV => "riscv".into(),
+        elf::EM_PPC64 => "ppc64".into(),
+        elf::EM_S390 => "s390".into(),
+        other => format!("machine {}", other.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Image {
+        script(line.as_bytes())
+    }
+
+    #[test]
+    fn a_scripts_line_is_split_as_the_kernel_splits_it() {
+        let image = |interpreter: &str, argument: Option<&str>| Image::Script {
+            interpreter: interpreter.into(),
+            argument: argument.map(Into::into),
+        };
+        assert_eq!(parsed("/bin/sh\nx"), image("/bin/sh", None));
+        assert_eq!(parsed("  /bin/sh  -e -u \nx"), image("/bin/sh", Some("-e -u")));
+        assert_eq!(parsed("/usr/bin/env\tpython3"), image("/usr/bin/env", Some("python3")));
+        assert_eq!(parsed("\n"), Image::Other);
+    }
+
+    #[test]
+    fn this_test_is_a_dynamic_program_of_this_machine_with_a_known_loader() {
+        let Image::Elf(elf) = look(&std::env::current_exe().unwrap()).unwrap() else { panic!() };
+        assert_eq!((elf.bits, elf.machine), (64, HOST));
+        assert!(elf.interpreter.unwrap().to_str().unwrap().contains("ld-"));
+    }
+
+    #[test]
+    fn a_broken_elf_file_is_an_error_and_text_is_other() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let path = dir.path().join("x");
+        std::fs::write(&path, b"\x7fELF\x02\x01\x01").unwrap();
+        assert!(look(&path).is_err());
+        std::fs::write(&path, b"echo hello\n").unwrap();
+        assert_eq!(look(&path).unwrap(), Image::Other);
+        std::fs::write(&path, b"").unwrap();
+        assert_eq!(look(&path).unwrap(), Image::Other);
+    }
+}

@@ -1,0 +1,138 @@
+//! Where ledgers are kept, what they tell to a reader, and the removal of those whose run has ended.
+//!
+//! `vgpu run` gives each program a tenant of its own, and becomes that program: nobody is left to tidy up
+//! after it. So each run first removes what earlier ones left. A ledger is removed only while all its
+//! locks are held, which no member of it allows; the library looks, once it has its lock, whether the
+//! file still has its name. Named tenants' ledgers stay: their account goes on.
+
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use vgpu_core::ledger::{HEADER_SIZE, open_doors_in};
+use vgpu_core::tenant::TenantKey;
+
+use rustix::fs::{Access, AtFlags, CWD, FlockOperation, OFlags};
+
+/// What the names of new tenants begin with; the process follows.
+pub const NEW_TENANT: &str = "run-";
+
+/// Less than this and a ledger cannot be made.
+const ENOUGH: u64 = 1 << 20;
+
+/// Most ledgers removed by one run, so that no run pays for all before it.
+const AT_ONCE: usize = 64;
+
+/// Where the library would keep a ledger, in its order; with `VGPU_STATE_DIR` that place only.
+#[must_use]
+pub fn places() -> Vec<PathBuf> {
+    let set = |name| std::env::var_os(name).map(PathBuf::from);
+    if let Some(place) = set("VGPU_STATE_DIR") {
+        return vec![place];
+    }
+    let cache = set("CUDA_DEVICE_MEMORY_SHARED_CACHE");
+    let beside = cache.as_deref().and_then(Path::parent).filter(|place| place.is_absolute()).map(Path::to_owned);
+    beside.into_iter().chain(["/dev/shm".into(), "/tmp".into()]).collect()
+}
+
+/// Why no ledger can be made there. Nothing is made to find out.
+#[must_use]
+pub fn unusable(place: &Path) -> Option<String> {
+    let writable = rustix::fs::accessat(CWD, place, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS);
+    if let Err(why) = writable {
+        return Some(format!("cannot be written: {}", io::Error::from(why)));
+    }
+    if !place.is_dir() {
+        return Some("is not a directory".into());
+    }
+    let room = rustix::fs::statvfs(place).map_or(u64::MAX, |stat| stat.f_bavail.saturating_mul(stat.f_frsize));
+    (room < ENOUGH).then(|| format!("has only {room} bytes left"))
+}
+
+/// Open doors that members of the tenant met, by its ledgers in `place`, and the first one's name; `None`: there is no
+/// ledger of it that can be read.
+#[must_use]
+pub fn open_doors(place: &Path, key: &TenantKey) -> Option<(u64, String)> {
+    let begin = format!("vgpu-{}-", key.as_str());
+    let is_of_it = |name: &OsStr| {
+        let device = name.to_str().and_then(|name| name.strip_prefix(&begin)?.strip_suffix(".ledger"));
+        device.is_some_and(|device| ["GPU-", "MIG-", "x"].iter().any(|kind| device.starts_with(kind)))
+    };
+    let files = fs::read_dir(place).ok()?.flatten().filter(|entry| is_of_it(&entry.file_name()));
+    let all: Vec<(u64, String)> = files.filter_map(|entry| header(&entry.path())).collect();
+    // Each door is told to every device's ledger.
+    all.into_iter().max_by_key(|(count, _)| *count)
+}
+
+fn header(path: &Path) -> Option<(u64, String)> {
+    let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).unwrap_or_default();
+    let file: File = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
+    let mut bytes = Vec::new();
+    file.take(HEADER_SIZE as u64).read_to_end(&mut bytes).ok()?;
+    open_doors_in(&bytes)
+}
+
+/// Removes ledgers of runs that ended, of this user; returns how many. What cannot be removed stays.
+pub fn sweep(place: &Path) -> usize {
+    let Ok(entries) = fs::read_dir(place) else { return 0 };
+    let left = entries.flatten().filter(|entry| run_of(&entry.file_name()).is_some_and(has_ended));
+    left.take(AT_ONCE).filter(|entry| remove(&entry.path()).is_ok_and(|removed| removed)).count()
+}
+
+/// The process of the run that a ledger's name tells: `vgpu-t-run-<pid>-<16 digits>-<device>.ledger`.
+fn run_of(name: &OsStr) -> Option<u32> {
+    let name = name.to_str()?.strip_prefix("vgpu-t-")?.strip_prefix(NEW_TENANT)?.strip_suffix(".ledger")?;
+    let mut parts = name.splitn(3, '-');
+    let (pid, random, device) = (parts.next()?, parts.next()?, parts.next()?);
+    let ours = random.len() == 16 && random.bytes().all(|byte| byte.is_ascii_hexdigit()) && !device.is_empty();
+    pid.parse().ok().filter(|_| ours)
+}
+
+/// In another pid namespace the process may live unseen; its members' locks are what counts.
+fn has_ended(pid: u32) -> bool {
+    !Path::new(&format!("/proc/{pid}")).exists()
+}
+
+/// Removes a ledger unless a member holds one of its locks.
+fn remove(path: &Path) -> io::Result<bool> {
+    let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).unwrap_or_default();
+    let file: File = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)?;
+    let meta = file.metadata()?;
+    if !meta.is_file() || meta.uid() != rustix::process::geteuid().as_raw() {
+        return Ok(false);
+    }
+    if rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        return Ok(false);
+    }
+    // The name may have gone to a new file since.
+    let now = fs::symlink_metadata(path)?;
+    if (now.dev(), now.ino()) != (meta.dev(), meta.ino()) {
+        return Ok(false);
+    }
+    fs::remove_file(path)?;
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_that_a_run_makes_are_taken_for_a_runs() {
+        let run = |name: &str| run_of(OsStr::new(name));
+        assert_eq!(run("vgpu-t-run-4711-0123456789abcdef-GPU-1-2.ledger"), Some(4711));
+        for other in [
+            "vgpu-t-run-4711-GPU-1.ledger",
+            "vgpu-t-run-x-0123456789abcdef-GPU-1.ledger",
+            "vgpu-t-run-4711-0123456789abcdef-.ledger",
+            "vgpu-t-run-4711-0123456789abcdef.ledger",
+            "vgpu-t-team-GPU-1.ledger",
+            "vgpu-c-1-2-GPU-1.ledger",
+            "other",
+        ] {
+            assert_eq!(run(other), None, "{other}");
+        }
+    }
+}

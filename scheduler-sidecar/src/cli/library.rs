@@ -1,0 +1,137 @@
+//! Where libvgpu.so and the simulated driver lie.
+//!
+//! Looked for beside this program, as it is installed (`bin/vgpu`, `lib/vgpu/libvgpu.so`,
+//! `lib/vgpu/sim/`) or built (`target/release/vgpu`, `libvgpu.so`, `sim/`).
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use super::elf::{self, Elf, Image};
+
+/// The library's file name; HAMi's has the same, and its schedulers mount it by that name.
+pub const NAME: &str = "libvgpu.so";
+
+/// The driver's file names.
+pub const DRIVERS: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
+
+/// The library to preload: `--library`, else `VGPU_LIBRARY`, else the one beside this program. Absolute.
+///
+/// # Errors
+/// Words: it is not there, is no library for this machine, or has a path that `LD_PRELOAD` cannot hold.
+pub fn find(option: Option<&Path>) -> Result<PathBuf, String> {
+    let named = std::env::var_os("VGPU_LIBRARY").filter(|value| !value.is_empty()).map(PathBuf::from);
+    let (path, by) = match (option, named) {
+        (Some(path), _) => (path.to_owned(), "--library"),
+        (None, Some(path)) => (path, "VGPU_LIBRARY"),
+        (None, None) => (beside(&["../lib/vgpu/libvgpu.so", NAME])?, "found"),
+    };
+    let path = std::path::absolute(&path).map_err(|why| format!("{by} {path:?}: {why}"))?;
+    check(&path).map_err(|why| format!("{by} {path:?} {why}"))?;
+    Ok(path)
+}
+
+/// The directory of the simulated driver.
+///
+/// # Errors
+/// Words: there is none, and where it was looked for.
+pub fn find_sim(library: Option<&Path>) -> Result<PathBuf, String> {
+    let near_library = library.and_then(Path::parent).map(|dir| dir.join("sim"));
+    let complete = |dir: &PathBuf| DRIVERS.iter().all(|name| dir.join(name).exists());
+    match near_library.filter(complete) {
+        Some(dir) => Ok(dir),
+        None => {
+            let driver = beside(&["../lib/vgpu/sim/libcuda.so.1", "sim/libcuda.so.1"])?;
+            Ok(driver.parent().unwrap_or(Path::new("/")).to_owned())
+        }
+    }
+}
+
+/// The first of some places relative to this program's directory.
+fn beside(places: &[&str]) -> Result<PathBuf, String> {
+    let program = std::env::current_exe().map_err(|why| format!("where this program lies is not known: {why}"))?;
+    let dir = program.parent().unwrap_or(Path::new("/"));
+    let candidates = places.iter().map(|place| match place.strip_prefix("../") {
+        Some(place) => dir.parent().unwrap_or(Path::new("/")).join(place),
+        None => dir.join(place),
+    });
+    let candidates: Vec<PathBuf> = candidates.collect();
+    candidates.iter().find(|path| path.exists()).cloned().ok_or_else(|| {
+        let looked: Vec<String> = candidates.iter().map(|path| path.display().to_string()).collect();
+        let name = Path::new(places[0]).file_name().unwrap_or_default().display();
+        let hint = if places[0].ends_with(NAME) { "; name it with --library or VGPU_LIBRARY" } else { "" };
+        format!("{name} was not found; looked for {}{hint}", looked.join(" and "))
+    })
+}
+
+/// Is this a library that the loader can preload, at a path that it can read?
+fn check(path: &Path) -> Result<(), String> {
+    let text = path.as_os_str().as_encoded_bytes();
+    if let Some(byte) = text.iter().find(|byte| matches!(byte, b' ' | b':' | b'\t' | b'\n')) {
+        let what = if *byte == b':' { "a colon" } else { "white space" };
+        return Err(format!("has {what} in its path, where LD_PRELOAD would be cut; move it, or name it by a link"));
+    }
+    match elf::look(path) {
+        Err(why) => Err(format!("cannot be read: {why}")),
+        Ok(Image::Elf(Elf { bits: 64, machine: elf::HOST, shared: true, .. })) => Ok(()),
+        Ok(Image::Elf(Elf { machine, bits, .. })) if (machine, bits) != (elf::HOST, 64) => Err(format!(
+            "is built for {} ({bits} bit), this machine is {}",
+            elf::machine_name(machine),
+            elf::machine_name(elf::HOST)
+        )),
+        Ok(_) => Err("is not a shared library".into()),
+    }
+}
+
+/// LD_PRELOAD with ours first and what was there after it, ours once.
+#[must_use]
+pub fn preloaded_first(ours: &Path, existing: Option<OsString>) -> OsString {
+    let mut list = ours.as_os_str().to_owned();
+    let existing = existing.unwrap_or_default();
+    for entry in existing.as_bytes().split(|byte| matches!(byte, b':' | b' ')).map(OsStr::from_bytes) {
+        if !entry.is_empty() && entry != ours {
+            list.push(":");
+            list.push(entry);
+        }
+    }
+    list
+}
+
+/// LD_LIBRARY_PATH with a directory first and what was there after it, untouched.
+#[must_use]
+pub fn searched_first(dir: &Path, existing: Option<OsString>) -> OsString {
+    let mut list = dir.as_os_str().to_owned();
+    let existing = existing.unwrap_or_default();
+    let starts_with_ours = existing.as_bytes().split(|byte| *byte == b':').next() == Some(dir.as_os_str().as_bytes());
+    if starts_with_ours {
+        return existing;
+    }
+    if !existing.is_empty() {
+        list.push(":");
+        list.push(existing);
+    }
+    list
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ours_comes_first_and_once_and_what_was_there_stays() {
+        let list = |existing: Option<&str>| preloaded_first(Path::new("/l/libvgpu.so"), existing.map(Into::into));
+        assert_eq!(list(None), "/l/libvgpu.so");
+        assert_eq!(list(Some("")), "/l/libvgpu.so");
+        assert_eq!(list(Some("/a.so b.so:/c.so")), "/l/libvgpu.so:/a.so:b.so:/c.so");
+        assert_eq!(list(Some("/a.so:/l/libvgpu.so:/b.so")), "/l/libvgpu.so:/a.so:/b.so");
+    }
+
+    #[test]
+    fn a_search_path_keeps_its_spaces_and_empty_parts() {
+        let list = |existing: Option<&str>| searched_first(Path::new("/sim"), existing.map(Into::into));
+        assert_eq!(list(None), "/sim");
+        assert_eq!(list(Some("/a b::/c")), "/sim:/a b::/c");
+        assert_eq!(list(Some("/sim:/a")), "/sim:/a");
+        assert_eq!(list(Some("/a:/sim")), "/sim:/a:/sim");
+    }
+}

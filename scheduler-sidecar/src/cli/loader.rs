@@ -1,0 +1,115 @@
+//! What the dynamic loader would map, asked of the loader itself.
+//!
+//! `ld.so --list FILE` does all the loader does before the program's first instruction, preloads
+//! included, prints it and ends; the program does not run. Starting a program with
+//! LD_TRACE_LOADED_OBJECTS instead would run a static one. Only loaders of glibc are asked: what
+//! another file does with `--list` is not known.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::elf::{self, Image};
+
+/// What a loader answered.
+#[derive(Debug, Default)]
+pub struct Listing {
+    /// Every file it would map, as it found it.
+    pub files: Vec<PathBuf>,
+    /// What it complains about, a line each.
+    pub complaints: Vec<String>,
+}
+
+impl Listing {
+    /// The file with this name.
+    #[must_use]
+    pub fn file(&self, name: &str) -> Option<&Path> {
+        self.files.iter().map(PathBuf::as_path).find(|path| path.file_name() == Some(OsStr::new(name)))
+    }
+}
+
+/// Is this one of glibc's loaders, which know `--list`?
+#[must_use]
+pub fn is_glibc(interpreter: &Path) -> bool {
+    let name = interpreter.file_name().unwrap_or_default().as_encoded_bytes();
+    (name.starts_with(b"ld-linux")
+        || name.starts_with(b"ld64.so")
+        || name.starts_with(b"ld-2.")
+        || name.starts_with(b"ld.so"))
+        && !name.starts_with(b"ld-musl")
+}
+
+/// Asks a program's loader, in this environment with some variables changed (`None` removes one).
+///
+/// # Errors
+/// Words: the loader cannot be started, or says that the program cannot be.
+pub fn list(interpreter: &Path, program: &Path, changes: &[(&str, Option<&OsStr>)]) -> Result<Listing, String> {
+    // A loader takes a name without a slash for a library to search for.
+    let program = std::path::absolute(program).map_err(|why| format!("{}: {why}", program.display()))?;
+    let mut command = Command::new(interpreter);
+    command.arg("--list").arg(&program).stdin(Stdio::null());
+    for (name, value) in changes {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let output = command.output().map_err(|why| format!("its loader {}: {why}", interpreter.display()))?;
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let complaints: Vec<String> = stderr.lines().map(|line| line.trim().to_owned()).collect();
+    if !output.status.success() {
+        return Err(complaints.last().cloned().unwrap_or_else(|| format!("its loader ended with {}", output.status)));
+    }
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    Ok(Listing { files: stdout.lines().filter_map(mapped).collect(), complaints })
+}
+
+/// The file of a line: `name => /path (0x...)` or `/path (0x...)`.
+fn mapped(line: &str) -> Option<PathBuf> {
+    let (text, _) = line.trim().rsplit_once(" (0x")?;
+    let path = text.rsplit_once(" => ").map_or(text, |(_, path)| path);
+    Some(PathBuf::from(path))
+}
+
+/// Where the loader finds a library in this environment, without loading it for use.
+#[must_use]
+pub fn finds(library: &str) -> Option<PathBuf> {
+    let program = std::env::current_exe().ok()?;
+    let Ok(Image::Elf(elf::Elf { interpreter: Some(interpreter), .. })) = elf::look(&program) else { return None };
+    if !is_glibc(&interpreter) {
+        return None;
+    }
+    let listing = list(&interpreter, &program, &[("LD_PRELOAD", Some(OsStr::new(library)))]).ok()?;
+    listing.file(library).map(Path::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_a_listing_are_read() {
+        assert_eq!(mapped("\tlibz.so.1 => /lib/libz.so.1 (0x00007f91c0784000)"), Some("/lib/libz.so.1".into()));
+        assert_eq!(mapped("\t/opt/my libs/libvgpu.so (0x00007f91c0784000)"), Some("/opt/my libs/libvgpu.so".into()));
+        assert_eq!(mapped("\tlinux-vdso.so.1 (0x00007f91c07be000)"), Some("linux-vdso.so.1".into()));
+        assert_eq!(mapped("\tlibx.so => not found"), None);
+    }
+
+    #[test]
+    fn only_glibcs_loaders_are_asked() {
+        for (path, known) in [
+            ("/lib64/ld-linux-x86-64.so.2", true),
+            ("/lib/ld-linux-aarch64.so.1", true),
+            ("/lib/ld-musl-x86_64.so.1", false),
+            ("/bin/true", false),
+        ] {
+            assert_eq!(is_glibc(Path::new(path)), known, "{path}");
+        }
+    }
+
+    #[test]
+    fn the_loader_says_where_it_finds_the_c_library() {
+        assert_eq!(finds("libc.so.6").unwrap().file_name(), Some(OsStr::new("libc.so.6")));
+        assert_eq!(finds("libno-such-library.so.9"), None);
+    }
+}

@@ -1,0 +1,18 @@
+//! The daemon: gives each tenant's members their terms over the tenant's socket and keeps their connections.
+//!
+//! [`options`] is what was written on the command line, [`config`] what it means; [`door`] owns a
+//! listening socket and its place in the file system; [`connection`] the bytes of one peer;
+//! [`answer`] what is said to a line, without any IO; [`reactor`] the one thread that owns it all.
+//! Not here yet: memory pages, leases, and the terms file, which make the daemon the arbiter of
+//! device time. Its death changes nothing for members: they keep the last terms.
+//!
+//! A member lives as long as its connection. A forked child that never calls CUDA holds its parent's
+//! end open, so that the member is seen until both are gone; pidfds will tell when there are leases.
+
+pub mod answer;
+pub mod config;
+pub mod connection;
+pub mod door;
+mod log;
+pub mod options;
+pub mod reactor;

@@ -1,0 +1,223 @@
+//! A listening socket and its place in the file system.
+//!
+//! The place is taken without a gap: the socket is bound and listens under a temporary name and is then
+//! renamed over whatever a dead daemon left there. A place where somebody still listens, or where
+//! anything but a socket lies, is refused. The place is given back when the door is dropped, if it is
+//! still ours.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+/// How many callers may wait to be accepted.
+const BACKLOG: i32 = 1024;
+
+/// Who may open the socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Audience {
+    /// Whoever reaches it: members may be any user of their container.
+    Members,
+    /// The daemon's own user, and root.
+    Administrators,
+}
+
+/// A socket that listens at a path.
+#[derive(Debug)]
+pub struct Door {
+    listener: OwnedFd,
+    dir: OwnedFd,
+    name: OsString,
+    path: PathBuf,
+    /// Device and inode of the socket file, to remove no other.
+    identity: (u64, u64),
+}
+
+/// Why a door cannot be opened.
+#[derive(Debug)]
+pub enum DoorError {
+    /// A daemon answers there.
+    Alive(PathBuf),
+    /// Something that is not a socket lies there, and is left alone.
+    NotASocket(PathBuf),
+    /// A system call failed.
+    Io(PathBuf, &'static str, io::Error),
+}
+
+impl fmt::Display for DoorError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Alive(path) => write!(
+                f,
+                "{} is the socket of a daemon that is running; stop it first, or name another path",
+                path.display()
+            ),
+            Self::NotASocket(path) => {
+                write!(f, "{} exists and is not a socket; it is left as it is, name another path", path.display())
+            }
+            Self::Io(path, what, why) => write!(f, "{}: cannot {what}: {why}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for DoorError {}
+
+impl Door {
+    /// Takes the path and listens there. Missing directories are made, mode 0755.
+    ///
+    /// # Errors
+    /// [`DoorError`]; nothing is left behind then but directories.
+    pub fn open(path: &Path, audience: Audience) -> Result<Self, DoorError> {
+        let failed = |what: &'static str| move |why: Errno| DoorError::Io(path.to_owned(), what, why.into());
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(failed("use it")(Errno::INVAL));
+        };
+        make_dirs(parent).map_err(|why| DoorError::Io(path.to_owned(), "make its directory", why))?;
+        let dir = rustix::fs::open(parent, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(failed("open its directory"))?;
+        let _turn = turn(&dir);
+        refuse_if_taken(&dir, name, path)?;
+
+        let listener = rustix::net::socket_with(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+            None,
+        )
+        .map_err(failed("make a socket"))?;
+        let temporary = OsString::from(format!(".vgpud-{}-{}", std::process::id(), listener.as_raw_fd()));
+        let identity = bind(&listener, &dir, &temporary, audience).map_err(failed("make the socket there"))?;
+        let mut door = Self { listener, dir, name: temporary, path: path.to_owned(), identity };
+        rustix::net::listen(&door.listener, BACKLOG).map_err(failed("listen"))?;
+        rustix::fs::renameat(&door.dir, &door.name, &door.dir, name).map_err(failed("put the socket there"))?;
+        name.clone_into(&mut door.name);
+        Ok(door)
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Lets the next caller in, non-blocking; `None` if nobody waits.
+    ///
+    /// # Errors
+    /// Whatever `accept4` says, except that it would block or that the caller left again.
+    pub fn accept(&self) -> io::Result<Option<OwnedFd>> {
+        loop {
+            match rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                Ok(stream) => return Ok(Some(stream)),
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(why) => return Err(why.into()),
+            }
+        }
+    }
+}
+
+impl AsFd for Door {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        let ours = identity(&self.dir, &self.name).is_ok_and(|identity| identity == self.identity);
+        if ours {
+            // Nobody is left to be told.
+            let _ = rustix::fs::unlinkat(&self.dir, &self.name, AtFlags::empty());
+        }
+    }
+}
+
+/// Makes the directory and its parents, mode 0755 whatever the umask is; what exists is left as it is.
+fn make_dirs(dir: &Path) -> io::Result<()> {
+    if dir.as_os_str().is_empty() || dir.is_dir() {
+        return Ok(());
+    }
+    if let Some(parent) = dir.parent() {
+        make_dirs(parent)?;
+    }
+    match DirBuilder::new().mode(0o755).create(dir) {
+        Ok(()) => fs::set_permissions(dir, fs::Permissions::from_mode(0o755)),
+        Err(why) if why.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(why) => Err(why),
+    }
+}
+
+/// Takes the directory's lock, so that of two daemons starting at once one sees the other.
+///
+/// A container that can open the directory can hold this lock, so after a second the daemon goes on
+/// without it: it is a courtesy between daemons, never a gate. It is released when the result is dropped.
+fn turn(dir: &OwnedFd) -> Option<OwnedFd> {
+    let own = rustix::fs::openat(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    for _ in 0..100 {
+        if rustix::fs::flock(&own, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            return Some(own);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    None
+}
+
+/// Refuses a place where a daemon answers or where something else lies.
+fn refuse_if_taken(dir: &OwnedFd, name: &OsStr, path: &Path) -> Result<(), DoorError> {
+    let failed = |why: Errno| DoorError::Io(path.to_owned(), "look at it", why.into());
+    match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => return Ok(()),
+        Err(why) => return Err(failed(why)),
+        Ok(stat) if FileType::from_raw_mode(stat.st_mode) != FileType::Socket => {
+            return Err(DoorError::NotASocket(path.to_owned()));
+        }
+        Ok(_) => {}
+    }
+    let caller = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )
+    .map_err(failed)?;
+    let address = SocketAddrUnix::new(within(dir, name)).map_err(failed)?;
+    match rustix::net::connect(&caller, &address) {
+        // A full backlog is a daemon too.
+        Ok(()) | Err(Errno::AGAIN) => Err(DoorError::Alive(path.to_owned())),
+        // Left by a daemon that was killed.
+        Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(()),
+        Err(why) => Err(failed(why)),
+    }
+}
+
+/// Makes the socket file with its mode from the first moment on, and returns its identity.
+fn bind(listener: &OwnedFd, dir: &OwnedFd, name: &OsStr, audience: Audience) -> Result<(u64, u64), Errno> {
+    let address = SocketAddrUnix::new(within(dir, name))?;
+    let mask = match audience {
+        Audience::Members => 0o111,
+        Audience::Administrators => 0o177,
+    };
+    let before = rustix::process::umask(Mode::from_raw_mode(mask));
+    let bound = rustix::net::bind(listener, &address);
+    rustix::process::umask(before);
+    bound?;
+    identity(dir, name)
+}
+
+/// Device and inode of an entry.
+fn identity(dir: &OwnedFd, name: &OsStr) -> Result<(u64, u64), Errno> {
+    rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).map(|stat| (stat.st_dev, stat.st_ino))
+}
+
+/// A path to an entry of an open directory: short, and the same directory whatever happens to its name.
+fn within(dir: &OwnedFd, name: &OsStr) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(name)
+}

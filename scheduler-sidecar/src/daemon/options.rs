@@ -1,0 +1,61 @@
+//! The daemon's command line as written; [`super::config`] says what it means.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+
+/// Gives the members of each tenant their limits, over one Unix socket per tenant.
+#[derive(Debug, Parser)]
+#[command(
+    name = "vgpud",
+    version,
+    max_term_width = 100,
+    after_help = "\
+Examples:
+  vgpud --tenant a --socket /run/vgpu/a/vgpud.sock --memory-limit 4GiB --sm-limit 30
+  vgpud --tenant a:memory=4GiB,sm=30 --tenant b:memory=8GiB,sm=60,socket=/srv/b/vgpud.sock
+  docker run -v /run/vgpu/a:/run/vgpu/a -e VGPU_SOCKET=/run/vgpu/a/vgpud.sock ...
+
+Places:
+  A tenant without a socket of its own gets <runtime dir>/tenants/<name>/vgpud.sock; mount that
+  directory, not the socket, into its container. The administrative socket is <runtime dir>/admin.sock;
+  if every tenant's socket is named, only --admin-socket or --runtime-dir opens one.
+
+Exit codes:
+  0  stopped by SIGTERM, SIGINT or SIGHUP; its sockets are removed
+  1  could not start or go on
+  2  usage: an option is wrong, nothing was started"
+)]
+pub struct Options {
+    /// A tenant, repeatable: NAME, or NAME:memory=SIZE,sm=PERCENT,socket=PATH with any of the three.
+    #[arg(long = "tenant", value_name = "NAME[:KEY=VALUE,...]")]
+    pub tenants: Vec<String>,
+
+    /// Where the members connect, if there is one tenant only.
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+
+    /// Memory limit per device of every tenant that names none of its own.
+    #[arg(long, value_name = "SIZE")]
+    pub memory_limit: Option<String>,
+
+    /// Ceiling on device time in percent, of every tenant that names none of its own.
+    #[arg(long, value_name = "PERCENT")]
+    pub sm_limit: Option<String>,
+
+    /// Where `vgpu status` asks; `none` for no such socket.
+    #[arg(long, value_name = "PATH")]
+    pub admin_socket: Option<PathBuf>,
+
+    /// Directory of the sockets that are not named [default: $VGPU_RUNTIME_DIR, /run/vgpu, $XDG_RUNTIME_DIR/vgpu].
+    #[arg(long, value_name = "DIR")]
+    pub runtime_dir: Option<PathBuf>,
+
+    /// Most connections a tenant may hold open at once.
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub max_connections: u32,
+
+    /// What is logged on stderr: error, warn, info, debug or off.
+    #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = ["off", "error", "warn", "info", "debug"])]
+    pub log: String,
+}

@@ -1,0 +1,474 @@
+//! The one thread: doors, connections and deadlines around epoll.
+//!
+//! Only here does the daemon read the clock. A connection that misbehaves is told why and closed; it can
+//! use up a line of memory, two seconds and its tenant's share of connections, nothing of anybody else's.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::fs::{Mode, OFlags};
+use rustix::process::Resource;
+use tracing::{info, warn};
+use vgpu_core::wire::{Reply, WireError};
+
+use super::answer;
+use super::config::{Config, Tenant};
+use super::connection::{Connection, Input, Peer, Side, State};
+use super::door::{Audience, Door, DoorError};
+use super::log::Quota;
+use crate::control;
+
+/// How long a peer may take to say what is due, or to take what it is sent.
+pub const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Most administrators at once.
+const MAX_ADMINS: usize = 16;
+
+/// Most callers let in before other events have their turn.
+const ACCEPTS_PER_TURN: usize = 64;
+
+const SIGNALS: u64 = 0;
+const ADMIN_DOOR: u64 = 1;
+const FIRST_TENANT_DOOR: u64 = 2;
+const FIRST_CONNECTION: u64 = 1 << 32;
+
+/// Why the daemon cannot start or go on.
+#[derive(Debug)]
+pub enum ServeError {
+    /// A socket cannot be opened.
+    Door(DoorError),
+    /// A system call failed.
+    Io(&'static str, io::Error),
+}
+
+impl fmt::Display for ServeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Door(why) => why.fmt(f),
+            Self::Io(what, why) => write!(f, "cannot {what}: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for ServeError {}
+
+impl From<DoorError> for ServeError {
+    fn from(why: DoorError) -> Self {
+        Self::Door(why)
+    }
+}
+
+fn failed<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> ServeError {
+    move |why| ServeError::Io(what, why.into())
+}
+
+/// A tenant at work.
+struct Room {
+    tenant: Tenant,
+    door: Door,
+    open: usize,
+    refused: u64,
+    log: Quota,
+}
+
+/// The daemon at work.
+pub struct Reactor {
+    epoll: OwnedFd,
+    stop: UnixStream,
+    admin: Option<Door>,
+    admins: usize,
+    rooms: Vec<Room>,
+    max_connections: usize,
+    connections: HashMap<u64, Connection>,
+    deadlines: BTreeSet<(Instant, u64)>,
+    next_token: u64,
+    /// Given up for a moment when no descriptor is left, so that a caller can be told instead of waiting for ever.
+    spare: Option<OwnedFd>,
+    started: Instant,
+}
+
+impl Reactor {
+    /// Opens every door. `stop` becomes readable when the daemon shall end.
+    ///
+    /// # Errors
+    /// [`ServeError`]; the doors that were open already are closed again.
+    pub fn new(config: Config, stop: UnixStream) -> Result<Self, ServeError> {
+        raise_descriptor_limit();
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed("make an epoll set"))?;
+        let watch = |door: &Door, token| {
+            epoll::add(&epoll, door, EventData::new_u64(token), EventFlags::IN).map_err(failed("watch a socket"))
+        };
+        stop.set_nonblocking(true).map_err(failed("watch for signals"))?;
+        epoll::add(&epoll, &stop, EventData::new_u64(SIGNALS), EventFlags::IN).map_err(failed("watch for signals"))?;
+        let admin = config.admin.as_deref().map(|path| Door::open(path, Audience::Administrators)).transpose()?;
+        if let Some(door) = &admin {
+            watch(door, ADMIN_DOOR)?;
+        }
+        let mut rooms = Vec::new();
+        for (token, tenant) in (FIRST_TENANT_DOOR..).zip(config.tenants) {
+            let door = Door::open(&tenant.socket, Audience::Members)?;
+            watch(&door, token)?;
+            rooms.push(Room { tenant, door, open: 0, refused: 0, log: Quota::default() });
+        }
+        Ok(Self {
+            epoll,
+            stop,
+            admin,
+            admins: 0,
+            rooms,
+            max_connections: config.max_connections,
+            connections: HashMap::new(),
+            deadlines: BTreeSet::new(),
+            next_token: FIRST_CONNECTION,
+            spare: spare(),
+            started: Instant::now(),
+        })
+    }
+
+    /// Serves until `stop` is readable.
+    ///
+    /// # Errors
+    /// [`ServeError`] if epoll itself fails.
+    pub fn run(mut self) -> Result<(), ServeError> {
+        self.announce();
+        let mut events = Vec::with_capacity(256);
+        loop {
+            events.clear();
+            let timeout = self.deadlines.first().map(|(deadline, _)| until(*deadline));
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref()) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(why) => return Err(failed("wait for events")(why)),
+            }
+            for event in &events {
+                let token = event.data.u64();
+                match token {
+                    SIGNALS => {
+                        let members: usize = self.rooms.iter().map(|room| room.open).sum();
+                        info!(members, "stopping; members keep their last terms");
+                        // Kept until here: epoll forgets what is closed.
+                        drop(self.stop);
+                        return Ok(());
+                    }
+                    ADMIN_DOOR => self.let_in(Side::Admin),
+                    FIRST_CONNECTION.. => self.serve(token),
+                    door => {
+                        if let Ok(index) = usize::try_from(door - FIRST_TENANT_DOOR) {
+                            self.let_in(Side::Member(index));
+                        }
+                    }
+                }
+            }
+            self.expire();
+        }
+    }
+
+    fn announce(&self) {
+        for Room { tenant, .. } in &self.rooms {
+            let memory = tenant.memory.map_or("unlimited".to_owned(), |memory| memory.to_string());
+            let sm = tenant.sm.map_or("unlimited".to_owned(), |sm| sm.to_string());
+            info!(tenant = %tenant.name, ?memory, ?sm, socket = %tenant.socket.display(), "tenant");
+            if let Some(dir) = tenant.socket.parent().filter(|dir| !is_open_to_all(dir)) {
+                warn!(dir = %dir.display(), "only its owner can enter this directory; members may be any user");
+            }
+        }
+        match &self.admin {
+            Some(door) => info!(admin = %door.path().display(), "ready"),
+            None => info!("ready, without an administrative socket"),
+        }
+    }
+
+    /// Accepts who waits at a door.
+    fn let_in(&mut self, side: Side) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            let door = match side {
+                Side::Admin => self.admin.as_ref(),
+                Side::Member(index) => self.rooms.get(index).map(|room| &room.door),
+            };
+            let Some(door) = door else { return };
+            match door.accept() {
+                Ok(Some(stream)) => self.welcome(stream, side),
+                Ok(None) => return,
+                Err(why) => {
+                    // No descriptor left: without this the caller would wait and epoll would never rest.
+                    drop(self.spare.take());
+                    let turned_away = door.accept();
+                    if let Ok(Some(stream)) = turned_away {
+                        tell(&stream, "the daemon has no descriptor left");
+                    }
+                    self.spare = spare();
+                    warn!(%why, "a connection was turned away");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn welcome(&mut self, stream: OwnedFd, side: Side) {
+        let now = Instant::now();
+        let peer = match Peer::of(&stream) {
+            Ok(peer) => peer,
+            Err(why) => return warn!(%why, "a connection without credentials was closed"),
+        };
+        let refusal = match side {
+            Side::Admin if !may_administrate(peer) => Some("only the daemon's user and root may ask".to_owned()),
+            Side::Admin if self.admins == MAX_ADMINS => Some(format!("{MAX_ADMINS} administrators are connected")),
+            Side::Member(index) if self.rooms[index].open == self.max_connections => {
+                let (name, max) = (&self.rooms[index].tenant.name, self.max_connections);
+                Some(format!("tenant {name} already has {max} connections, the most it may have"))
+            }
+            _ => None,
+        };
+        if let Some(words) = refusal {
+            tell(&stream, &words);
+            return self.note_refusal(side, peer, &words);
+        }
+        let token = self.next_token;
+        let connection = Connection::new(stream, peer, side, now + PATIENCE);
+        if let Err(why) = epoll::add(&self.epoll, &connection, EventData::new_u64(token), connection.interest()) {
+            return warn!(%why, "a connection cannot be watched");
+        }
+        self.next_token += 1;
+        match side {
+            Side::Admin => self.admins += 1,
+            Side::Member(index) => self.rooms[index].open += 1,
+        }
+        self.deadlines.insert((now + PATIENCE, token));
+        self.connections.insert(token, connection);
+    }
+
+    /// Does what a connection's event asks for.
+    fn serve(&mut self, token: u64) {
+        // Taken out, so that answering may look at all the others.
+        let Some(mut connection) = self.connections.remove(&token) else { return };
+        let before = connection.interest();
+        let had_deadline = connection.deadline;
+        let stays = self.converse(&mut connection);
+        let owes = !connection.is_flushed() && !matches!(connection.state, State::Silent);
+        if stays && owes && connection.deadline.is_none() {
+            connection.deadline = Some(Instant::now() + PATIENCE);
+        } else if connection.is_flushed() && matches!(connection.state, State::Registered(..)) {
+            connection.deadline = None;
+        }
+        if had_deadline != connection.deadline {
+            had_deadline.map(|deadline| self.deadlines.remove(&(deadline, token)));
+            connection.deadline.map(|deadline| self.deadlines.insert((deadline, token)));
+        }
+        let interest = connection.interest();
+        let watched =
+            before == interest || epoll::modify(&self.epoll, &connection, EventData::new_u64(token), interest).is_ok();
+        if stays && watched {
+            self.connections.insert(token, connection);
+        } else {
+            self.part(token, connection);
+        }
+    }
+
+    /// Reads and answers; false when the connection is to be closed.
+    fn converse(&mut self, connection: &mut Connection) -> bool {
+        if connection.flush().is_err() {
+            return false;
+        }
+        loop {
+            if !connection.is_flushed() {
+                return true;
+            }
+            if matches!(connection.state, State::Leaving) {
+                return false;
+            }
+            let sent = match connection.read() {
+                Input::Nothing => return true,
+                Input::End => return false,
+                Input::TooLong => self.refuse(connection, &WireError::TooLong.to_string()),
+                Input::Line(line) => match connection.side {
+                    Side::Member(index) => self.answer_member(connection, index, &line),
+                    Side::Admin => self.answer_admin(connection, &line),
+                },
+            };
+            if sent.is_err() {
+                return false;
+            }
+            if !connection.holds_line() && !matches!(connection.state, State::Leaving) {
+                return true;
+            }
+        }
+    }
+
+    fn answer_member(&mut self, connection: &mut Connection, index: usize, line: &[u8]) -> io::Result<()> {
+        let room = &mut self.rooms[index];
+        let answered = answer::member(&room.tenant, line).and_then(|(hello, reply)| Ok((hello, reply.encode()?)));
+        match answered {
+            Err(why) => self.refuse(connection, &why.to_string()),
+            Ok((hello, reply)) => {
+                let now = Instant::now();
+                if let Some(swallowed) = room.log.allows(now) {
+                    let Peer { pid, uid, gid } = connection.peer;
+                    let version: String = hello.version.chars().take(40).collect();
+                    let tenant = &room.tenant.name;
+                    info!(%tenant, pid, uid, gid, pid_inside = hello.pid, ?version, swallowed, "member");
+                }
+                connection.state = State::Registered(hello, now);
+                connection.send(reply.as_bytes())
+            }
+        }
+    }
+
+    fn answer_admin(&mut self, connection: &mut Connection, line: &[u8]) -> io::Result<()> {
+        let mut answer = control::Answer { hello: control::PROTOCOL, ..Default::default() };
+        match answer::question(line) {
+            Ok(()) => answer.status = Some(self.status()),
+            Err(words) => answer.error = Some(words),
+        }
+        let mut reply = serde_json::to_vec(&answer)?;
+        reply.push(b'\n');
+        connection.state = State::Leaving;
+        connection.send(&reply)
+    }
+
+    /// Tells a peer why it is closed.
+    fn refuse(&mut self, connection: &mut Connection, words: &str) -> io::Result<()> {
+        self.note_refusal(connection.side, connection.peer, words);
+        connection.state = State::Leaving;
+        let line = Reply::Error(words.to_owned()).encode().map_err(io::Error::other)?;
+        connection.send(line.as_bytes())
+    }
+
+    fn note_refusal(&mut self, side: Side, peer: Peer, words: &str) {
+        let Peer { pid, uid, gid } = peer;
+        match side {
+            Side::Admin => warn!(pid, uid, gid, why = words, "an administrator was refused"),
+            Side::Member(index) => {
+                let room = &mut self.rooms[index];
+                room.refused += 1;
+                if let Some(swallowed) = room.log.allows(Instant::now()) {
+                    warn!(tenant = %room.tenant.name, pid, uid, gid, why = words, swallowed, "a connection was refused");
+                }
+            }
+        }
+    }
+
+    /// Closes what let its deadline pass.
+    fn expire(&mut self) {
+        let now = Instant::now();
+        while let Some((deadline, token)) = self.deadlines.first().copied() {
+            if deadline > now {
+                return;
+            }
+            self.deadlines.pop_first();
+            let Some(mut connection) = self.connections.remove(&token) else { continue };
+            connection.deadline = None;
+            if matches!(connection.state, State::Silent) {
+                let words = format!("no whole line within {} s", PATIENCE.as_secs());
+                // It may be gone; it is closed in any case.
+                let _ = self.refuse(&mut connection, &words);
+            }
+            self.part(token, connection);
+        }
+    }
+
+    /// Forgets a connection; dropping it closes it.
+    fn part(&mut self, token: u64, connection: Connection) {
+        if let Some(deadline) = connection.deadline {
+            self.deadlines.remove(&(deadline, token));
+        }
+        match connection.side {
+            Side::Admin => self.admins -= 1,
+            Side::Member(index) => {
+                let room = &mut self.rooms[index];
+                room.open -= 1;
+                if matches!(connection.state, State::Registered(..))
+                    && let Some(swallowed) = room.log.allows(Instant::now())
+                {
+                    let (tenant, Peer { pid, uid, .. }) = (&room.tenant.name, connection.peer);
+                    info!(%tenant, pid, uid, left = room.open, swallowed, "member gone");
+                }
+            }
+        }
+    }
+
+    fn status(&self) -> control::Status {
+        let now = Instant::now();
+        let mut tenants: Vec<_> = self.rooms.iter().map(Room::status).collect();
+        for connection in self.connections.values() {
+            let (Side::Member(index), State::Registered(hello, since)) = (connection.side, &connection.state) else {
+                continue;
+            };
+            tenants[index].members.push(control::MemberStatus {
+                pid: connection.peer.pid,
+                pid_inside: hello.pid,
+                uid: connection.peer.uid,
+                gid: connection.peer.gid,
+                version: hello.version.clone(),
+                connected_seconds: now.duration_since(*since).as_secs(),
+            });
+        }
+        for tenant in &mut tenants {
+            tenant.members.sort_by_key(|member| (std::cmp::Reverse(member.connected_seconds), member.pid));
+        }
+        control::Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            uptime_seconds: now.duration_since(self.started).as_secs(),
+            tenants,
+        }
+    }
+}
+
+impl Room {
+    /// The tenant without its members.
+    fn status(&self) -> control::TenantStatus {
+        control::TenantStatus {
+            name: self.tenant.name.clone(),
+            socket: self.tenant.socket.clone(),
+            memory_limit: self.tenant.memory.map(u64::from),
+            sm_limit: self.tenant.sm.map(|share| f64::from(share.permille()) / 10.0),
+            refused: self.refused,
+            members: Vec::new(),
+        }
+    }
+}
+
+/// May every user pass through this directory? A container may see it at another place, so its parents do not count.
+fn is_open_to_all(dir: &Path) -> bool {
+    std::fs::metadata(dir).is_ok_and(|meta| meta.permissions().mode() & 0o001 != 0)
+}
+
+/// The socket's mode says the same; this holds where its directory is shared and the mode was changed.
+fn may_administrate(peer: Peer) -> bool {
+    peer.uid == 0 || peer.uid == rustix::process::geteuid().as_raw()
+}
+
+/// One line to somebody who is closed at once; the kernel takes it or it is lost.
+fn tell(stream: &OwnedFd, words: &str) {
+    if let Ok(line) = Reply::Error(words.to_owned()).encode() {
+        let flags = rustix::net::SendFlags::NOSIGNAL | rustix::net::SendFlags::DONTWAIT;
+        let _ = rustix::net::send(stream, line.as_bytes(), flags);
+    }
+}
+
+fn spare() -> Option<OwnedFd> {
+    rustix::fs::open(Path::new("/dev/null"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
+}
+
+/// From now to a deadline; nothing if it has passed.
+fn until(deadline: Instant) -> Timespec {
+    let left = deadline.saturating_duration_since(Instant::now());
+    Timespec { tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX), tv_nsec: i64::from(left.subsec_nanos()) }
+}
+
+/// One descriptor per member: the usual soft limit of 1024 is for programs that use select.
+fn raise_descriptor_limit() {
+    let mut limit = rustix::process::getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(why) = rustix::process::setrlimit(Resource::Nofile, limit) {
+        warn!(%why, "the limit of open files stays as it is");
+    }
+}

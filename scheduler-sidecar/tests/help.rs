@@ -1,0 +1,136 @@
+//! What the help, the completions and docs/cli.md promise: complete, with examples, and in step with the programs.
+//!
+//! `UPDATE=1 cargo test -p scheduler-sidecar --test help` rewrites the generated parts.
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use support::{texts, vgpu, vgpud};
+
+/// Every verb, as it is called.
+const VERBS: [&[&str]; 11] = [
+    &[],
+    &["run"],
+    &["check"],
+    &["doctor"],
+    &["status"],
+    &["sim"],
+    &["sim", "stat"],
+    &["sim", "reset"],
+    &["sim", "profiles"],
+    &["sim", "env"],
+    &["completions"],
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+/// What a command prints, at a fixed width.
+fn printed(command: &mut Command) -> String {
+    let output = command.env("COLUMNS", "100").env("NO_COLOR", "1").output().unwrap();
+    let (out, err) = texts(&output);
+    assert!(output.status.success(), "{err}");
+    out.lines().map(str::trim_end).collect::<Vec<_>>().join("\n") + "\n"
+}
+
+fn help(verb: &[&str]) -> String {
+    printed(vgpu().args(verb).arg("--help"))
+}
+
+#[test]
+fn the_help_of_every_verb_has_an_example() {
+    for verb in VERBS {
+        let text = help(verb);
+        let example = format!("vgpu {}", verb.join(" "));
+        let (_, examples) = text.split_once("Examples:\n").unwrap_or_else(|| panic!("{verb:?} has no examples"));
+        assert!(examples.contains(example.trim()), "{verb:?}: {examples}");
+    }
+    assert!(printed(vgpud().arg("--help")).contains("Examples:\n  vgpud "));
+}
+
+#[test]
+fn every_verb_that_can_fail_documents_its_exit_codes() {
+    for verb in ["run", "check", "doctor", "status", "sim", "completions"] {
+        assert!(help(&[verb]).contains("Exit codes:\n"), "{verb}");
+    }
+    assert!(printed(vgpud().arg("--help")).contains("Exit codes:\n"));
+}
+
+#[test]
+fn a_verb_that_does_not_exist_is_usage() {
+    for args in [&["frobnicate"][..], &["sim", "frobnicate"], &["status", "--frobnicate"], &[]] {
+        let output = vgpu().args(args).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(texts(&output).1.contains("Usage:"));
+    }
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_failure() {
+    let shell =
+        format!("{} completions bash | head -n 1 >/dev/null; echo ${{PIPESTATUS[0]}}", env!("CARGO_BIN_EXE_vgpu"));
+    let output = Command::new("bash").args(["-c", &shell]).output().unwrap();
+    assert_eq!(texts(&output), ("0\n".into(), String::new()));
+}
+
+/// Compares a generated text with the file in the tree, or rewrites it when asked.
+fn in_step(path: &Path, generated: &str) {
+    if std::env::var_os("UPDATE").is_some() {
+        fs::write(path, generated).unwrap();
+    }
+    let file = fs::read_to_string(path).unwrap_or_else(|why| panic!("{}: {why}", path.display()));
+    assert!(file == generated, "{} is not what the programs say; UPDATE=1 rewrites it", path.display());
+}
+
+#[test]
+fn the_completions_in_the_tree_are_those_of_the_programs() {
+    for program in ["vgpu", "vgpud"] {
+        for (shell, file) in
+            [("bash", format!("{program}.bash")), ("zsh", format!("_{program}")), ("fish", format!("{program}.fish"))]
+        {
+            let output = vgpu().args(["completions", "--of", program, shell]).output().unwrap();
+            assert!(output.status.success());
+            in_step(&root().join("completions").join(file), &texts(&output).0);
+        }
+    }
+}
+
+#[test]
+fn bash_accepts_the_completions_and_completes_a_verb() {
+    for (program, words, expected) in [
+        ("vgpu", "vgpu che", "check"),
+        ("vgpu", "vgpu sim pro", "profiles"),
+        ("vgpud", "vgpud --mem", "--memory-limit"),
+    ] {
+        let file = root().join("completions").join(format!("{program}.bash"));
+        let typed: Vec<&str> = words.split(' ').collect();
+        let last = typed.len() - 1;
+        let shell = format!(
+            ". '{}'; COMP_WORDS=({words}); COMP_CWORD={last}; _{program} {program} '{}' '{}'; echo ${{COMPREPLY[@]}}",
+            file.display(),
+            typed[last],
+            typed[last - 1]
+        );
+        let output = Command::new("bash").args(["-c", &shell]).output().unwrap();
+        assert_eq!(texts(&output), (format!("{expected}\n"), String::new()));
+    }
+}
+
+#[test]
+fn the_reference_in_the_documentation_is_what_the_programs_say() {
+    const BEGIN: &str = "<!-- generated: from here on what `--help` prints -->\n";
+    let mut generated = String::new();
+    for verb in VERBS {
+        let name = format!("vgpu {}", verb.join(" "));
+        generated.push_str(&format!("\n### {}\n\n```text\n{}```\n", name.trim(), help(verb)));
+    }
+    generated.push_str(&format!("\n### vgpud\n\n```text\n{}```\n", printed(vgpud().arg("--help"))));
+    let path = root().join("docs/cli.md");
+    let page = fs::read_to_string(&path).unwrap();
+    let (prose, _) = page.split_once(BEGIN).expect("the mark of the generated part");
+    in_step(&path, &format!("{prose}{BEGIN}{generated}"));
+}

@@ -1,0 +1,492 @@
+//! C types of the CUDA driver API as they stand on the wire: transparent integers, opaque pointers, plain structs.
+//!
+//! Never Rust enums: a value this library does not know must stay a value, not undefined behaviour. Names are the
+//! driver's own, so that a reader can look them up; declarations and descriptions are ours. Not here: what the
+//! functions are (see [`crate::table`]) and what we do about them (libvgpu). Sizes and offsets are compared with
+//! cudarc's bindings in `tests/layout.rs`.
+#![allow(non_camel_case_types, non_snake_case)]
+
+mod copy;
+mod graph;
+mod share;
+
+pub use copy::*;
+pub use graph::*;
+pub use share::*;
+
+use core::ffi::{c_char, c_void};
+
+/// Result code of every driver call; `0` is success.
+#[repr(transparent)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default)]
+#[must_use]
+pub struct CUresult(pub u32);
+
+macro_rules! codes {
+    ($ty:ident { $($(#[$doc:meta])* $name:ident = $value:literal;)* }) => {
+        impl $ty {
+            $($(#[$doc])* pub const $name: $ty = $ty($value);)*
+
+            /// Every code this project names, as (code, name): for messages and for the simulated driver.
+            pub const NAMED: &'static [(u32, &'static str)] = &[$(($value, stringify!($name)),)*];
+        }
+    };
+}
+
+codes!(CUresult {
+    /// The call did what it promises.
+    SUCCESS = 0;
+    /// An argument is out of range, or a pointer is missing.
+    INVALID_VALUE = 1;
+    /// Not enough device memory; what a tenant sees at its limit.
+    OUT_OF_MEMORY = 2;
+    /// `cuInit` has not succeeded yet.
+    NOT_INITIALIZED = 3;
+    /// The driver is shutting down.
+    DEINITIALIZED = 4;
+    /// There is no device.
+    NO_DEVICE = 100;
+    /// The ordinal names no device.
+    INVALID_DEVICE = 101;
+    /// The image is not one the driver reads.
+    INVALID_IMAGE = 200;
+    /// No context is current, or the given one is gone.
+    INVALID_CONTEXT = 201;
+    /// Mapping failed.
+    MAP_FAILED = 205;
+    /// Unmapping failed.
+    UNMAP_FAILED = 206;
+    /// The resource is mapped already.
+    ALREADY_MAPPED = 208;
+    /// No binary for this device in the image.
+    NO_BINARY_FOR_GPU = 209;
+    /// The resource is not mapped.
+    NOT_MAPPED = 211;
+    /// PTX that does not compile.
+    INVALID_PTX = 218;
+    /// A source that the driver cannot read.
+    INVALID_SOURCE = 300;
+    /// A file was not found.
+    FILE_NOT_FOUND = 301;
+    /// A handle that names nothing.
+    INVALID_HANDLE = 400;
+    /// The object is not in a state that allows this.
+    ILLEGAL_STATE = 401;
+    /// The name was not found.
+    NOT_FOUND = 500;
+    /// Work is still running: an answer, not a fault.
+    NOT_READY = 600;
+    /// A kernel touched memory it may not; the context is lost.
+    ILLEGAL_ADDRESS = 700;
+    /// Too many resources asked for in a launch.
+    LAUNCH_OUT_OF_RESOURCES = 701;
+    /// The primary context is active; its flags cannot change.
+    PRIMARY_CONTEXT_ACTIVE = 708;
+    /// The current context was destroyed.
+    CONTEXT_IS_DESTROYED = 709;
+    /// The host range is registered already.
+    HOST_MEMORY_ALREADY_REGISTERED = 712;
+    /// The host range is not registered.
+    HOST_MEMORY_NOT_REGISTERED = 713;
+    /// A kernel failed in an unknown way.
+    LAUNCH_FAILED = 719;
+    /// Not allowed; what a tenant sees when its limits cannot be enforced.
+    NOT_PERMITTED = 800;
+    /// The driver does not do this.
+    NOT_SUPPORTED = 801;
+    /// Not while the stream captures.
+    STREAM_CAPTURE_UNSUPPORTED = 900;
+    /// The capture was invalidated by an earlier call.
+    STREAM_CAPTURE_INVALIDATED = 901;
+    /// The stream does not capture, or another capture is meant.
+    STREAM_CAPTURE_UNMATCHED = 903;
+    /// Would create an illegal dependency on the legacy stream.
+    STREAM_CAPTURE_IMPLICIT = 906;
+    /// Something nobody has a name for.
+    UNKNOWN = 999;
+});
+
+impl CUresult {
+    /// Whether the call succeeded.
+    #[inline]
+    pub const fn ok(self) -> bool {
+        self.0 == 0
+    }
+}
+
+/// Device ordinal as CUDA counts in this process (after `CUDA_VISIBLE_DEVICES`).
+pub type CUdevice = i32;
+/// Address in a device's memory.
+pub type CUdeviceptr = u64;
+/// Address as the 32-bit calls of CUDA 2 and 3 pass it.
+pub type CUdeviceptr_v1 = u32;
+/// Physical allocation of the virtual-memory calls.
+pub type CUmemGenericAllocationHandle = u64;
+
+macro_rules! handles {
+    ($($(#[$doc:meta])* $name:ident;)*) => {$(
+        $(#[$doc])*
+        #[repr(transparent)]
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+        pub struct $name(pub *mut c_void);
+
+        impl $name {
+            /// The null handle.
+            pub const NULL: $name = $name(core::ptr::null_mut());
+
+            /// Whether this is the null handle.
+            #[inline]
+            pub fn is_null(self) -> bool {
+                self.0.is_null()
+            }
+        }
+
+        // SAFETY: a handle is an opaque word of the driver's; it is never dereferenced on our side.
+        unsafe impl Send for $name {}
+        // SAFETY: as above.
+        unsafe impl Sync for $name {}
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self::NULL
+            }
+        }
+    )*};
+}
+
+handles! {
+    /// A context.
+    CUcontext;
+    /// A module of kernels.
+    CUmodule;
+    /// A kernel in a module; `cuLaunchKernel` also takes a [`CUkernel`] in its place.
+    CUfunction;
+    /// A library: code that is loaded into every context on demand.
+    CUlibrary;
+    /// A kernel of a library, independent of contexts.
+    CUkernel;
+    /// A stream.
+    CUstream;
+    /// An event.
+    CUevent;
+    /// An array (texture memory).
+    CUarray;
+    /// An array with mip levels.
+    CUmipmappedArray;
+    /// A memory pool.
+    CUmemoryPool;
+    /// A graph.
+    CUgraph;
+    /// A graph that can be launched.
+    CUgraphExec;
+    /// A node of a graph.
+    CUgraphNode;
+    /// A counted object of the program's that graphs can own.
+    CUuserObject;
+    /// Memory of another API.
+    CUexternalMemory;
+    /// A link in progress.
+    CUlinkState;
+    /// A texture reference (legacy).
+    CUtexref;
+}
+
+/// The legacy default stream, by its explicit handle.
+pub const CU_STREAM_LEGACY: CUstream = CUstream(core::ptr::without_provenance_mut(1));
+/// The per-thread default stream, by its explicit handle.
+pub const CU_STREAM_PER_THREAD: CUstream = CUstream(core::ptr::without_provenance_mut(2));
+
+/// 16 bytes that name a device.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
+pub struct CUuuid {
+    /// In the order in which they are printed.
+    pub bytes: [u8; 16],
+}
+
+/// Where memory lives.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CUmemLocation {
+    /// One of `CU_MEM_LOCATION_TYPE_*`.
+    pub kind: u32,
+    /// Device ordinal or NUMA node, by `kind`.
+    pub id: i32,
+}
+
+/// Location kind: a device; `id` is its ordinal.
+pub const CU_MEM_LOCATION_TYPE_DEVICE: u32 = 1;
+/// Location kind: host memory; never charged to a device.
+pub const CU_MEM_LOCATION_TYPE_HOST: u32 = 2;
+/// Location kind: host memory of NUMA node `id`.
+pub const CU_MEM_LOCATION_TYPE_HOST_NUMA: u32 = 3;
+/// Location kind: host memory of the current thread's NUMA node.
+pub const CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT: u32 = 4;
+
+/// What a physical allocation should be.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUmemAllocationProp {
+    /// 1: pinned memory.
+    pub kind: u32,
+    /// Handle types that may be exported.
+    pub requestedHandleTypes: u32,
+    /// Where it lives.
+    pub location: CUmemLocation,
+    /// Windows only.
+    pub win32HandleMetaData: *mut c_void,
+    /// Compression, RDMA, usage; passed through.
+    pub allocFlags: CUmemAllocationFlags,
+}
+
+/// Flags of a physical allocation.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CUmemAllocationFlags {
+    /// Compressible memory asked for.
+    pub compressionType: u8,
+    /// Remote DMA asked for.
+    pub gpuDirectRDMACapable: u8,
+    /// Usage bits.
+    pub usage: u16,
+    /// Zero.
+    pub reserved: [u8; 4],
+}
+
+/// Access rights of one location to a mapped range.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUmemAccessDesc {
+    /// Who may access.
+    pub location: CUmemLocation,
+    /// 0 none, 1 read, 3 read and write.
+    pub flags: u32,
+}
+
+/// What a pool should be.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUmemPoolProps {
+    /// 1: pinned memory.
+    pub allocType: u32,
+    /// Handle types that may be exported.
+    pub handleTypes: u32,
+    /// Where it lives.
+    pub location: CUmemLocation,
+    /// Windows only.
+    pub win32SecurityAttributes: *mut c_void,
+    /// Upper bound in bytes, 0: the driver's own.
+    pub maxSize: usize,
+    /// Usage bits.
+    pub usage: u16,
+    /// Zero.
+    pub reserved: [u8; 54],
+}
+
+/// One- or two-dimensional array.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_ARRAY_DESCRIPTOR {
+    /// Width in elements.
+    pub Width: usize,
+    /// Height in elements; 0: one-dimensional.
+    pub Height: usize,
+    /// Element format; see [`array_format_bytes`].
+    pub Format: u32,
+    /// Channels per element: 1, 2 or 4.
+    pub NumChannels: u32,
+}
+
+/// The same as the 32-bit calls pass it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_ARRAY_DESCRIPTOR_v1 {
+    /// Width in elements.
+    pub Width: u32,
+    /// Height in elements; 0: one-dimensional.
+    pub Height: u32,
+    /// Element format.
+    pub Format: u32,
+    /// Channels per element.
+    pub NumChannels: u32,
+}
+
+/// Array of up to three dimensions.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_ARRAY3D_DESCRIPTOR {
+    /// Width in elements.
+    pub Width: usize,
+    /// Height in elements; 0: one-dimensional.
+    pub Height: usize,
+    /// Depth in elements or layers; 0: two-dimensional.
+    pub Depth: usize,
+    /// Element format.
+    pub Format: u32,
+    /// Channels per element.
+    pub NumChannels: u32,
+    /// `CUDA_ARRAY3D_*` bits; see [`CUDA_ARRAY3D_SPARSE`].
+    pub Flags: u32,
+}
+
+/// The same as the 32-bit calls pass it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_ARRAY3D_DESCRIPTOR_v1 {
+    /// Width in elements.
+    pub Width: u32,
+    /// Height in elements.
+    pub Height: u32,
+    /// Depth in elements or layers.
+    pub Depth: u32,
+    /// Element format.
+    pub Format: u32,
+    /// Channels per element.
+    pub NumChannels: u32,
+    /// `CUDA_ARRAY3D_*` bits.
+    pub Flags: u32,
+}
+
+/// Sparse array: has no memory of its own.
+pub const CUDA_ARRAY3D_SPARSE: u32 = 0x40;
+/// Array whose memory is mapped later.
+pub const CUDA_ARRAY3D_DEFERRED_MAPPING: u32 = 0x80;
+
+/// Bytes of one channel of an array format, `None` for formats that have no such size (planar video, block
+/// compression).
+pub const fn array_format_bytes(format: u32) -> Option<u32> {
+    match format {
+        0x01 | 0x08 => Some(1),        // unsigned, signed 8 bit
+        0x02 | 0x09 | 0x10 => Some(2), // unsigned, signed 16 bit, half
+        0x03 | 0x0a | 0x20 => Some(4), // unsigned, signed 32 bit, float
+        _ => None,
+    }
+}
+
+/// Parameters of a two-dimensional copy.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_MEMCPY2D {
+    /// Source x in bytes.
+    pub srcXInBytes: usize,
+    /// Source y.
+    pub srcY: usize,
+    /// 1 host, 2 device, 3 array, 4 unified.
+    pub srcMemoryType: u32,
+    /// Host source.
+    pub srcHost: *const c_void,
+    /// Device source.
+    pub srcDevice: CUdeviceptr,
+    /// Array source.
+    pub srcArray: CUarray,
+    /// Bytes from row to row.
+    pub srcPitch: usize,
+    /// Destination x in bytes.
+    pub dstXInBytes: usize,
+    /// Destination y.
+    pub dstY: usize,
+    /// As `srcMemoryType`.
+    pub dstMemoryType: u32,
+    /// Host destination.
+    pub dstHost: *mut c_void,
+    /// Device destination.
+    pub dstDevice: CUdeviceptr,
+    /// Array destination.
+    pub dstArray: CUarray,
+    /// Bytes from row to row.
+    pub dstPitch: usize,
+    /// Bytes per row.
+    pub WidthInBytes: usize,
+    /// Rows.
+    pub Height: usize,
+}
+
+/// What `cuLaunchKernelEx` launches.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUlaunchConfig {
+    /// Blocks in x.
+    pub gridDimX: u32,
+    /// Blocks in y.
+    pub gridDimY: u32,
+    /// Blocks in z.
+    pub gridDimZ: u32,
+    /// Threads in x.
+    pub blockDimX: u32,
+    /// Threads in y.
+    pub blockDimY: u32,
+    /// Threads in z.
+    pub blockDimZ: u32,
+    /// Dynamic shared memory.
+    pub sharedMemBytes: u32,
+    /// Stream.
+    pub hStream: CUstream,
+    /// Attributes; passed through.
+    pub attrs: *mut c_void,
+    /// How many.
+    pub numAttrs: u32,
+}
+
+/// Properties of a device as `cuDeviceGetProperties` of CUDA 2 gives them.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CUdevprop {
+    /// Threads of a block at most.
+    pub maxThreadsPerBlock: i32,
+    /// Per dimension.
+    pub maxThreadsDim: [i32; 3],
+    /// Grid, per dimension.
+    pub maxGridSize: [i32; 3],
+    /// Shared memory of a block.
+    pub sharedMemPerBlock: i32,
+    /// Constant memory.
+    pub totalConstantMemory: i32,
+    /// Threads of a warp.
+    pub SIMDWidth: i32,
+    /// Largest pitch of a copy.
+    pub memPitch: i32,
+    /// Registers of a block.
+    pub regsPerBlock: i32,
+    /// Clock in kHz.
+    pub clockRate: i32,
+    /// Texture alignment.
+    pub textureAlign: i32,
+}
+
+/// Parameters of `cuCtxCreate_v4`; passed through.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUctxCreateParams {
+    /// Execution affinity, or null.
+    pub execAffinityParams: *mut c_void,
+    /// How many.
+    pub numExecAffinityParams: i32,
+    /// Graphics parameters, or null.
+    pub cigParams: *mut c_void,
+}
+
+/// Event flag: the event keeps no time stamp.
+pub const CU_EVENT_DISABLE_TIMING: u32 = 2;
+/// Event flag: waits may block instead of spinning.
+pub const CU_EVENT_BLOCKING_SYNC: u32 = 1;
+/// Stream flag: no implicit order with the legacy default stream.
+pub const CU_STREAM_NON_BLOCKING: u32 = 1;
+/// Capture mode: no restriction on this thread's calls.
+pub const CU_STREAM_CAPTURE_MODE_RELAXED: u32 = 2;
+/// Flag of `cuGetProcAddress`: the variants for per-thread default streams.
+pub const CU_GET_PROC_ADDRESS_PER_THREAD: u64 = 2;
+/// Symbol status: found.
+pub const CU_GET_PROC_ADDRESS_SUCCESS: u32 = 0;
+/// Symbol status: the driver does not know the name.
+pub const CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND: u32 = 1;
+/// Symbol status: the name is newer than the version asked for.
+pub const CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT: u32 = 2;
+
+/// A callback of the old kind: stream, status, user data.
+pub type CUstreamCallback = Option<unsafe extern "C" fn(CUstream, CUresult, *mut c_void)>;
+/// A host function in a stream.
+pub type CUhostFn = Option<unsafe extern "C" fn(*mut c_void)>;
+/// Shared memory needed by a block of the given size.
+pub type CUoccupancyB2DSize = Option<unsafe extern "C" fn(i32) -> usize>;
+/// Text that the driver owns.
+pub type DriverText = *const c_char;

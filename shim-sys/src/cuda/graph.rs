@@ -1,0 +1,210 @@
+//! What the nodes of graphs are made from.
+
+use super::{
+    CUcontext, CUdeviceptr, CUfunction, CUgraphNode, CUhostFn, CUkernel, CUmemAccessDesc, CUmemPoolProps, CUstream,
+};
+use core::ffi::c_void;
+
+/// A kernel node.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_KERNEL_NODE_PARAMS {
+    /// The kernel, or null where `kern` is set.
+    pub func: CUfunction,
+    /// Blocks in x.
+    pub gridDimX: u32,
+    /// Blocks in y.
+    pub gridDimY: u32,
+    /// Blocks in z.
+    pub gridDimZ: u32,
+    /// Threads in x.
+    pub blockDimX: u32,
+    /// Threads in y.
+    pub blockDimY: u32,
+    /// Threads in z.
+    pub blockDimZ: u32,
+    /// Bytes of dynamic shared memory.
+    pub sharedMemBytes: u32,
+    /// Pointers to the arguments.
+    pub kernelParams: *mut *mut c_void,
+    /// Or a packed list of them.
+    pub extra: *mut *mut c_void,
+    /// A library's kernel.
+    pub kern: CUkernel,
+    /// The context it runs in.
+    pub ctx: CUcontext,
+}
+
+/// A kernel node, as the calls without suffix pass it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_KERNEL_NODE_PARAMS_v1 {
+    /// The kernel.
+    pub func: CUfunction,
+    /// Blocks in x.
+    pub gridDimX: u32,
+    /// Blocks in y.
+    pub gridDimY: u32,
+    /// Blocks in z.
+    pub gridDimZ: u32,
+    /// Threads in x.
+    pub blockDimX: u32,
+    /// Threads in y.
+    pub blockDimY: u32,
+    /// Threads in z.
+    pub blockDimZ: u32,
+    /// Bytes of dynamic shared memory.
+    pub sharedMemBytes: u32,
+    /// Pointers to the arguments.
+    pub kernelParams: *mut *mut c_void,
+    /// Or a packed list of them.
+    pub extra: *mut *mut c_void,
+}
+
+/// A node that fills memory.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_MEMSET_NODE_PARAMS {
+    /// Where.
+    pub dst: CUdeviceptr,
+    /// Bytes from row to row.
+    pub pitch: usize,
+    /// With what.
+    pub value: u32,
+    /// Bytes of an element: 1, 2 or 4.
+    pub elementSize: u32,
+    /// Elements of a row.
+    pub width: usize,
+    /// Rows.
+    pub height: usize,
+}
+
+/// A node that runs host code.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_HOST_NODE_PARAMS {
+    /// The code.
+    pub f: CUhostFn,
+    /// Its argument.
+    pub userData: *mut c_void,
+}
+
+/// A node that allocates.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_MEM_ALLOC_NODE_PARAMS {
+    /// Where it lives.
+    pub poolProps: CUmemPoolProps,
+    /// Who may use it beside its own device.
+    pub accessDescs: *const CUmemAccessDesc,
+    /// How many of those.
+    pub accessDescCount: usize,
+    /// Bytes.
+    pub bytesize: usize,
+    /// Filled by the driver: the address.
+    pub dptr: CUdeviceptr,
+}
+
+/// A node that works on words of memory in stream order.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_BATCH_MEM_OP_NODE_PARAMS {
+    /// The context.
+    pub ctx: CUcontext,
+    /// How many operations.
+    pub count: u32,
+    /// The operations.
+    pub paramArray: *mut c_void,
+    /// Zero.
+    pub flags: u32,
+}
+
+/// How a graph is made executable.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_GRAPH_INSTANTIATE_PARAMS {
+    /// 1: free on launch; 2: upload; 4: launch from the device; 8: priorities of nodes.
+    pub flags: u64,
+    /// Where to upload.
+    pub hUploadStream: CUstream,
+    /// Filled by the driver: the node that failed.
+    pub hErrNode_out: CUgraphNode,
+    /// Filled by the driver: why.
+    pub result_out: u32,
+}
+
+/// What an update of an executable graph said.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUgraphExecUpdateResultInfo {
+    /// 0: done.
+    pub result: u32,
+    /// The node that failed.
+    pub errorNode: CUgraphNode,
+    /// Where its edge comes from.
+    pub errorFromNode: CUgraphNode,
+}
+
+/// What an edge means; all zero: the whole node before the whole other.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CUgraphEdgeData {
+    /// Port of the first node.
+    pub from_port: u8,
+    /// Port of the second.
+    pub to_port: u8,
+    /// Kind.
+    pub kind: u8,
+    /// Zero.
+    pub reserved: [u8; 5],
+}
+
+/// A node of any kind.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUgraphNodeParams {
+    /// Its kind: 0 kernel, 1 copy, 2 fill, 3 host, 4 graph, 5 empty, 6 and 7 events, 8 and 9 semaphores, 10 allocate,
+    /// 11 free, 12 words of memory, 13 conditional.
+    pub kind: u32,
+    /// Zero.
+    pub reserved0: [i32; 3],
+    /// The parameters of that kind.
+    pub params: [u64; 29],
+    /// Zero.
+    pub reserved2: u64,
+}
+
+/// One device's part of a cooperative launch.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_LAUNCH_PARAMS {
+    /// The kernel.
+    pub function: CUfunction,
+    /// Blocks in x.
+    pub gridDimX: u32,
+    /// Blocks in y.
+    pub gridDimY: u32,
+    /// Blocks in z.
+    pub gridDimZ: u32,
+    /// Threads in x.
+    pub blockDimX: u32,
+    /// Threads in y.
+    pub blockDimY: u32,
+    /// Threads in z.
+    pub blockDimZ: u32,
+    /// Bytes of dynamic shared memory.
+    pub sharedMemBytes: u32,
+    /// Where.
+    pub hStream: CUstream,
+    /// Pointers to the arguments.
+    pub kernelParams: *mut *mut c_void,
+}
+
+/// Attribute of a device's graph memory: bytes held by allocations.
+pub const CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT: u32 = 0;
+/// The most of them since the last reset.
+pub const CU_GRAPH_MEM_ATTR_USED_MEM_HIGH: u32 = 1;
+/// Bytes kept for graphs.
+pub const CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT: u32 = 2;
+/// The most of them since the last reset.
+pub const CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH: u32 = 3;

@@ -1,0 +1,138 @@
+//! Other names for device memory: handles between processes, memory of other APIs, arrays' mappings, multicast.
+
+use super::CUmemGenericAllocationHandle;
+use core::ffi::c_void;
+
+/// What names an allocation in another process; passed by value.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CUipcMemHandle {
+    /// Opaque.
+    pub reserved: [u8; 64],
+}
+
+/// What names an allocation of an exported pool in another process.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CUmemPoolPtrExportData {
+    /// Opaque.
+    pub reserved: [u8; 64],
+}
+
+/// Memory that another API allocated.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_EXTERNAL_MEMORY_HANDLE_DESC {
+    /// 1: a file descriptor; others: Windows, NvSci, dma-buf.
+    pub kind: u32,
+    /// A descriptor in the first four bytes, or up to two pointers.
+    pub handle: [u64; 2],
+    /// Bytes.
+    pub size: u64,
+    /// 1: dedicated.
+    pub flags: u32,
+    /// Zero.
+    pub reserved: [u32; 16],
+}
+
+/// A part of such memory as a linear range.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_EXTERNAL_MEMORY_BUFFER_DESC {
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Zero.
+    pub flags: u32,
+    /// Zero.
+    pub reserved: [u32; 16],
+}
+
+/// A part of such memory as an array.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC {
+    /// First byte.
+    pub offset: u64,
+    /// Its shape.
+    pub arrayDesc: super::CUDA_ARRAY3D_DESCRIPTOR,
+    /// Levels.
+    pub numLevels: u32,
+    /// Zero.
+    pub reserved: [u32; 16],
+}
+
+/// A multicast object to be made.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUmulticastObjectProp {
+    /// Devices that will take part.
+    pub numDevices: u32,
+    /// Most bytes that may be bound on each.
+    pub size: usize,
+    /// Kinds of handles that it can be exported to.
+    pub handleTypes: u64,
+    /// Zero.
+    pub flags: u64,
+}
+
+/// One mapping, or its end, of physical memory into a sparse array.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUarrayMapInfo {
+    /// 0: an array; 1: a mipmapped array.
+    pub resourceType: u32,
+    /// Its handle.
+    pub resource: *mut c_void,
+    /// 0: a level's tiles; 1: the tail.
+    pub subresourceType: u32,
+    /// Tiles: level, layer, offset x, y, z, extent x, y, z as eight u32. Tail: layer (u32), offset, size (u64).
+    pub subresource: [u64; 4],
+    /// 1: map; 2: unmap.
+    pub memOperationType: u32,
+    /// 0: the handle below.
+    pub memHandleType: u32,
+    /// The physical allocation.
+    pub memHandle: CUmemGenericAllocationHandle,
+    /// First byte in it.
+    pub offset: u64,
+    /// Devices, by bit.
+    pub deviceBitMask: u32,
+    /// Zero.
+    pub flags: u32,
+    /// Zero.
+    pub reserved: [u32; 2],
+}
+
+/// See [`CUarrayMapInfo::memOperationType`].
+pub const CU_MEM_OPERATION_TYPE_MAP: u32 = 1;
+/// See [`CUarrayMapInfo::memOperationType`].
+pub const CU_MEM_OPERATION_TYPE_UNMAP: u32 = 2;
+/// Handle kind: a file descriptor.
+pub const CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR: u32 = 1;
+/// Handle kind: fabric.
+pub const CU_MEM_HANDLE_TYPE_FABRIC: u32 = 8;
+
+macro_rules! checkpoint_args {
+    ($($(#[$doc:meta])* $name:ident;)*) => {$(
+        $(#[$doc])*
+        #[repr(C)]
+        #[derive(Clone, Copy, Debug, Default)]
+        pub struct $name {
+            /// Zero, but for the first word of a lock: milliseconds to wait, 0: for ever.
+            pub words: [u64; 8],
+        }
+    )*};
+}
+
+checkpoint_args! {
+    /// How a process is locked.
+    CUcheckpointLockArgs;
+    /// How it is checkpointed.
+    CUcheckpointCheckpointArgs;
+    /// How it is restored.
+    CUcheckpointRestoreArgs;
+    /// How it is unlocked.
+    CUcheckpointUnlockArgs;
+}

@@ -1,0 +1,435 @@
+//! The loader's objects: which one holds an address, which one defines a name, without asking `dlsym`.
+//!
+//! A hook on `dlsym` cannot use `dlsym` to find what it hides, and must not allocate: this walk works from the first
+//! instruction of a process. Objects come in the loader's order, in which the main program is first and preloaded
+//! libraries follow. Not here: what to do with an address (libvgpu's `lookup`).
+
+// Addresses and offsets of a 64-bit object: `u64` and `usize` are the same there.
+#![allow(clippy::cast_possible_truncation)]
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+const PT_LOAD: u32 = 1;
+const PT_DYNAMIC: u32 = 2;
+const DT_HASH: i64 = 4;
+const DT_STRTAB: i64 = 5;
+const DT_SYMTAB: i64 = 6;
+const DT_SONAME: i64 = 14;
+const DT_GNU_HASH: i64 = 0x6fff_fef5;
+const STT_FUNC: u8 = 2;
+
+#[repr(C)]
+struct Dyn {
+    tag: i64,
+    value: u64,
+}
+
+#[repr(C)]
+struct Sym {
+    name: u32,
+    info: u8,
+    other: u8,
+    section: u16,
+    value: u64,
+    size: u64,
+}
+
+/// One loaded object. Borrowed from the loader for the length of a walk.
+#[derive(Clone, Copy)]
+pub struct Object {
+    base: usize,
+    phdrs: *const libc::Elf64_Phdr,
+    phnum: u16,
+    /// Place in the loader's order; the main program is 0.
+    pub index: usize,
+}
+
+impl Object {
+    fn headers(&self) -> &[libc::Elf64_Phdr] {
+        if self.phdrs.is_null() {
+            return &[];
+        }
+        // SAFETY: the loader hands `phnum` program headers that stay mapped while the object is loaded; an `Object`
+        // does not leave the walk that got it, except as our own object or the C library, which are never unloaded.
+        unsafe { core::slice::from_raw_parts(self.phdrs, usize::from(self.phnum)) }
+    }
+
+    /// Whether one of the object's loaded segments holds `address`.
+    pub fn holds(&self, address: usize) -> bool {
+        self.headers().iter().any(|header| {
+            let start = self.base.wrapping_add(header.p_vaddr as usize);
+            header.p_type == PT_LOAD && address >= start && address - start < header.p_memsz as usize
+        })
+    }
+
+    /// Begin and end of the object's largest segment of code; (0, 0): it has none.
+    pub fn code(&self) -> (usize, usize) {
+        let code = self.headers().iter().filter(|header| header.p_type == PT_LOAD && header.p_flags & libc::PF_X != 0);
+        code.max_by_key(|header| header.p_memsz).map_or((0, 0), |header| {
+            let start = self.base.wrapping_add(header.p_vaddr as usize);
+            (start, start.wrapping_add(header.p_memsz as usize))
+        })
+    }
+
+    /// Address of the function `name` if this object defines and exports it; data of that name does not count.
+    ///
+    /// # Cost
+    /// A few cache lines with a GNU hash table; the length of a bucket's chain with the old one.
+    pub fn function(&self, name: &CStr) -> Option<*mut c_void> {
+        let tables = self.tables()?;
+        // SAFETY: `tables` come from the object's own dynamic section, which the loader has accepted.
+        unsafe { tables.find(name.to_bytes()) }.map(|value| self.base.wrapping_add(value as usize) as *mut c_void)
+    }
+
+    /// Whether the object's DT_SONAME is `name`.
+    pub fn has_soname(&self, name: &CStr) -> bool {
+        let Some(tables) = self.tables() else { return false };
+        // SAFETY: DT_SONAME is an offset into the object's own string table.
+        tables.soname.is_some_and(|at| unsafe { CStr::from_ptr(tables.strings.add(at)) } == name)
+    }
+
+    fn tables(&self) -> Option<Tables> {
+        let dynamic = self.headers().iter().find(|header| header.p_type == PT_DYNAMIC)?;
+        let mut entry = self.base.wrapping_add(dynamic.p_vaddr as usize) as *const Dyn;
+        let (mut strings, mut symbols, mut sysv, mut gnu, mut soname) = (0, 0, 0, 0, None);
+        loop {
+            // SAFETY: PT_DYNAMIC points to entries that a DT_NULL ends.
+            let Dyn { tag, value } = unsafe { core::ptr::read(entry) };
+            match tag {
+                0 => break,
+                DT_STRTAB => strings = self.absolute(value),
+                DT_SYMTAB => symbols = self.absolute(value),
+                DT_HASH => sysv = self.absolute(value),
+                DT_GNU_HASH => gnu = self.absolute(value),
+                DT_SONAME => soname = Some(value as usize),
+                _ => {}
+            }
+            // SAFETY: not at DT_NULL yet.
+            entry = unsafe { entry.add(1) };
+        }
+        (strings != 0 && symbols != 0).then_some(Tables {
+            strings: strings as *const c_char,
+            symbols: symbols as *const Sym,
+            sysv: sysv as *const u32,
+            gnu: gnu as *const u32,
+            soname,
+        })
+    }
+
+    /// glibc writes absolute addresses into the dynamic section, other loaders (and the vDSO) leave offsets.
+    fn absolute(&self, value: u64) -> usize {
+        let value = value as usize;
+        if value < self.base { self.base.wrapping_add(value) } else { value }
+    }
+}
+
+struct Tables {
+    strings: *const c_char,
+    symbols: *const Sym,
+    sysv: *const u32,
+    gnu: *const u32,
+    soname: Option<usize>,
+}
+
+impl Tables {
+    /// # Safety
+    /// The tables are those of a loaded object.
+    unsafe fn find(&self, name: &[u8]) -> Option<u64> {
+        // SAFETY: the caller's.
+        unsafe {
+            if !self.gnu.is_null() {
+                self.find_gnu(name)
+            } else if !self.sysv.is_null() {
+                self.find_sysv(name)
+            } else {
+                None
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`Tables::find`]; `gnu` is not null.
+    unsafe fn find_gnu(&self, name: &[u8]) -> Option<u64> {
+        // SAFETY: the caller's; the symbols are those that the hash table numbers.
+        unsafe { GnuHash { table: self.gnu }.each(gnu_hash(name), |at| self.match_at(at, name)) }
+    }
+
+    /// # Safety
+    /// As [`Tables::find`]; `sysv` is not null.
+    unsafe fn find_sysv(&self, name: &[u8]) -> Option<u64> {
+        let hash = name.iter().fold(0u32, |h, &b| {
+            let h = (h << 4).wrapping_add(u32::from(b));
+            let top = h & 0xf000_0000;
+            (h ^ (top >> 24)) & !top
+        });
+        // SAFETY: layout of DT_HASH: bucket and chain counts, buckets, chains; symbol 0 ends a chain.
+        unsafe {
+            let [buckets, symbols] = *self.sysv.cast::<[u32; 2]>();
+            if buckets == 0 {
+                return None;
+            }
+            let bucket = self.sysv.add(2);
+            let chain = bucket.add(buckets as usize);
+            let mut at = *bucket.add((hash % buckets) as usize);
+            let mut left = symbols;
+            while at != 0 && left != 0 {
+                if let Some(value) = self.match_at(at, name) {
+                    return Some(value);
+                }
+                at = *chain.add(at as usize);
+                left -= 1;
+            }
+            None
+        }
+    }
+
+    /// # Safety
+    /// As [`Tables::find`]; `at` is a symbol of the object.
+    unsafe fn match_at(&self, at: u32, name: &[u8]) -> Option<u64> {
+        // SAFETY: the caller's.
+        unsafe {
+            let symbol = &*self.symbols.add(at as usize);
+            let kind = symbol.info & 15;
+            if symbol.section == 0 || symbol.value == 0 || kind != STT_FUNC {
+                return None;
+            }
+            let text = CStr::from_ptr(self.strings.add(symbol.name as usize));
+            (text.to_bytes() == name).then_some(symbol.value)
+        }
+    }
+}
+
+/// The hash of a name in the tables of the GNU style.
+pub const fn gnu_hash(name: &[u8]) -> u32 {
+    let (mut hash, mut rest) = (5381u32, name);
+    while let [first, others @ ..] = rest {
+        hash = hash.wrapping_mul(33).wrapping_add(*first as u32);
+        rest = others;
+    }
+    hash
+}
+
+/// A DT_GNU_HASH table.
+struct GnuHash {
+    table: *const u32,
+}
+
+impl GnuHash {
+    /// Calls `visit` with the number of each symbol whose name has that hash until it answers `Some`.
+    ///
+    /// # Safety
+    /// The table is that of a loaded object.
+    unsafe fn each<T>(&self, hash: u32, mut visit: impl FnMut(u32) -> Option<T>) -> Option<T> {
+        // SAFETY: layout of DT_GNU_HASH: four words, a Bloom filter of 64-bit words, buckets, chains; a chain ends at
+        // a hash with bit 0 set.
+        unsafe {
+            let [buckets, first, words, shift] = *self.table.cast::<[u32; 4]>();
+            if buckets == 0 || words == 0 {
+                return None;
+            }
+            let bloom = self.table.add(4).cast::<u64>();
+            // The loader takes the number of words for a power of two, and so do we.
+            let word = core::ptr::read_unaligned(bloom.add(((hash / 64) & (words - 1)) as usize));
+            if (word >> (hash % 64)) & (word >> ((hash >> (shift % 32)) % 64)) & 1 == 0 {
+                return None;
+            }
+            let bucket = bloom.add(words as usize).cast::<u32>();
+            let chain = bucket.add(buckets as usize);
+            let mut at = *bucket.add((hash % buckets) as usize);
+            if at < first {
+                return None;
+            }
+            loop {
+                let seen = *chain.add((at - first) as usize);
+                if seen | 1 == hash | 1
+                    && let Some(value) = visit(at)
+                {
+                    return Some(value);
+                }
+                if seen & 1 != 0 {
+                    return None;
+                }
+                at += 1;
+            }
+        }
+    }
+}
+
+/// Calls `visit` for each loaded object in the loader's order until it answers `Some`.
+///
+/// Takes the loader's lock for the walk and allocates nothing. `visit` must not call the loader.
+pub fn walk<T>(mut visit: impl FnMut(Object) -> Option<T>) -> Option<T> {
+    struct Walk<'a, T> {
+        visit: &'a mut dyn FnMut(Object) -> Option<T>,
+        found: Option<T>,
+        index: usize,
+    }
+
+    unsafe extern "C" fn step<T>(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
+        // SAFETY: `data` is the Walk below, for the time of dl_iterate_phdr; the loader's info is valid in the call.
+        let (walk, info) = unsafe { (&mut *data.cast::<Walk<'_, T>>(), &*info) };
+        let object =
+            Object { base: info.dlpi_addr as usize, phdrs: info.dlpi_phdr, phnum: info.dlpi_phnum, index: walk.index };
+        walk.index += 1;
+        walk.found = (walk.visit)(object);
+        c_int::from(walk.found.is_some())
+    }
+
+    let mut state = Walk { visit: &mut visit, found: None, index: 0 };
+    // SAFETY: `step` has the signature the loader wants and `state` outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(step::<T>), (&raw mut state).cast()) };
+    state.found
+}
+
+/// The object that holds `address`, if any.
+pub fn object_of(address: usize) -> Option<Object> {
+    walk(|object| object.holds(address).then_some(object))
+}
+
+/// The first function `name` in the objects behind place `index` of the loader's order.
+pub fn function_after(index: usize, name: &CStr) -> Option<*mut c_void> {
+    walk(|object| if object.index > index { object.function(name) } else { None })
+}
+
+/// What the loader's own index of addresses fills in (glibc 2.35); the rest is room for later versions.
+#[repr(C)]
+struct FoundObject {
+    flags: u64,
+    start: usize,
+    end: usize,
+    map: *const LinkMap,
+    rest: [usize; 28],
+}
+
+/// The public head of what the loader knows of an object.
+#[repr(C)]
+struct LinkMap {
+    base: usize,
+    name: *const c_char,
+    dynamic: *const Dyn,
+}
+
+type FindObject = unsafe extern "C" fn(*const c_void, *mut FoundObject) -> c_int;
+
+/// Address of the loader's index; UNSEEN: not looked for, NONE: a C library without one.
+static FIND_OBJECT: AtomicUsize = AtomicUsize::new(UNSEEN);
+const UNSEEN: usize = 0;
+const NONE: usize = 1;
+
+#[cold]
+fn look_for_index() -> usize {
+    let found = walk(|object| object.has_soname(c"libc.so.6").then(|| object.function(c"_dl_find_object")).flatten());
+    let at = found.map_or(NONE, |address| address as usize);
+    FIND_OBJECT.store(at, Relaxed);
+    at
+}
+
+/// Whether the object whose code runs at `address` may define a function whose name has one of these hashes.
+///
+/// `Some(false)` is certain: it defines none of them, or `address` is in no object (code made at run time).
+/// `Some(true)` is not: hashes were compared, not names. `None`: not to be told cheaply, by an old C library or of an
+/// object with the old style of hash table alone; [`object_of`] tells. Nothing is remembered, so that an object that was
+/// unloaded, and another in its place, cannot be mistaken for each other.
+///
+/// The object must stay loaded during the call, as that of a caller that waits for its answer does.
+///
+/// # Cost
+/// No lock, no walk: a search in the loader's index, a few entries of the dynamic section, one cache line per hash.
+#[inline]
+pub fn may_define(address: usize, hashes: &[u32]) -> Option<bool> {
+    let index = match FIND_OBJECT.load(Relaxed) {
+        UNSEEN => look_for_index(),
+        at => at,
+    };
+    if index == NONE {
+        return None;
+    }
+    let mut found = MaybeUninit::<FoundObject>::uninit();
+    // SAFETY: the function that the loader exports by that name, with its signature; the struct is larger than any
+    // version's, and its map is written if the answer is 0. What it finds stays while the object is loaded, and every
+    // object has a dynamic section.
+    unsafe {
+        let find = core::mem::transmute::<usize, FindObject>(index);
+        if find(address as *const c_void, found.as_mut_ptr()) != 0 {
+            return Some(false);
+        }
+        let map = (*found.as_ptr()).map.as_ref().filter(|map| !map.dynamic.is_null())?;
+        let mut entry = map.dynamic;
+        let gnu = loop {
+            match (*entry).tag {
+                DT_GNU_HASH => break (*entry).value as usize,
+                0 => return None,
+                _ => entry = entry.add(1),
+            }
+        };
+        let gnu = if gnu < map.base { map.base.wrapping_add(gnu) } else { gnu };
+        let table = GnuHash { table: gnu as *const u32 };
+        Some(hashes.iter().any(|hash| table.each(*hash, |_| Some(())).is_some()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_of_the_c_library_is_found_where_dlsym_finds_it() {
+        for name in [c"getpid", c"dlsym", c"dlvsym", c"pthread_create"] {
+            // SAFETY: plain lookup.
+            let expected = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+            assert!(!expected.is_null());
+            assert_eq!(walk(|object| object.function(name)), Some(expected), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn data_and_unknown_names_are_not_functions() {
+        assert_eq!(walk(|object| object.function(c"environ")), None);
+        assert_eq!(walk(|object| object.function(c"no_such_function_anywhere")), None);
+    }
+
+    #[test]
+    fn an_address_leads_to_the_object_that_holds_it() {
+        // SAFETY: plain lookup.
+        let getpid = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"getpid".as_ptr()) } as usize;
+        let libc_object = object_of(getpid).expect("the C library is loaded");
+        assert!(libc_object.has_soname(c"libc.so.6"));
+        let ours = object_of(an_address_leads_to_the_object_that_holds_it as fn() as usize).expect("we are loaded");
+        assert_eq!(ours.index, 0);
+        assert_eq!(function_after(libc_object.index, c"getpid"), None, "defined by the C library only");
+        assert!(object_of(16).is_none());
+    }
+
+    #[test]
+    fn what_the_holder_of_an_address_defines_is_told_as_the_walk_tells_it() {
+        let names = [c"getpid", c"dlsym", c"_dl_find_object", c"cuInit", c"no_such_function_anywhere"];
+        let mut asked = 0;
+        may_define(16, &[]); // the loader's index is looked for before the walk
+        walk(|object| {
+            // The kernel's own object (the vDSO) is in the list and has no path.
+            let (start, end) = object.code();
+            assert!(start < end && object.holds(start) && object.holds(end - 1) && !object.holds(end + (1 << 20)));
+            for name in names {
+                if let Some(may) = may_define(start, &[gnu_hash(name.to_bytes())]) {
+                    assert!(may || object.function(name).is_none(), "{name:?} is defined by {}", object.index);
+                    asked += 1;
+                }
+            }
+            None::<()>
+        });
+        // SAFETY: a static C string.
+        let version = unsafe { CStr::from_ptr(libc::gnu_get_libc_version()) }.to_str().unwrap();
+        if version.split('.').nth(1).and_then(|minor| minor.parse().ok()).is_some_and(|minor: u32| minor < 35) {
+            assert_eq!(FIND_OBJECT.load(Relaxed), NONE, "everything is told by the walk");
+            return;
+        }
+        assert!(asked >= 3 * names.len(), "{asked}");
+        // SAFETY: plain lookup.
+        let getpid = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"getpid".as_ptr()) } as usize;
+        assert_eq!(may_define(getpid, &[gnu_hash(b"cuInit"), gnu_hash(b"getpid")]), Some(true));
+        assert_eq!(may_define(getpid, &[gnu_hash(b"cuInit")]), Some(false));
+        assert_eq!(may_define(16, &[gnu_hash(b"getpid")]), Some(false), "in no object");
+    }
+}

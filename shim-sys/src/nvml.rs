@@ -1,0 +1,298 @@
+//! C types of NVML as they stand on the wire: transparent integers, opaque pointers, plain structs.
+//!
+//! As in [`crate::cuda`]: no Rust enums, names are the library's, declarations ours. Compared with nvml-wrapper-sys
+//! in `tests/layout.rs`.
+#![allow(non_camel_case_types, non_snake_case)]
+
+use core::ffi::{c_char, c_void};
+
+/// Result code of every NVML call; `0` is success.
+#[repr(transparent)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default)]
+#[must_use]
+pub struct nvmlReturn_t(pub u32);
+
+impl nvmlReturn_t {
+    /// The call did what it promises.
+    pub const SUCCESS: Self = Self(0);
+    /// `nvmlInit` has not succeeded.
+    pub const UNINITIALIZED: Self = Self(1);
+    /// An argument is out of range, or a pointer is missing.
+    pub const INVALID_ARGUMENT: Self = Self(2);
+    /// Not on this device.
+    pub const NOT_SUPPORTED: Self = Self(3);
+    /// Not allowed; what a tenant sees when its limits cannot be enforced.
+    pub const NO_PERMISSION: Self = Self(4);
+    /// Nothing by that name.
+    pub const NOT_FOUND: Self = Self(6);
+    /// The caller's buffer is too small; the needed count was written.
+    pub const INSUFFICIENT_SIZE: Self = Self(7);
+    /// The kernel driver is not loaded.
+    pub const DRIVER_NOT_LOADED: Self = Self(9);
+    /// Waited long enough.
+    pub const TIMEOUT: Self = Self(10);
+    /// The library was not found.
+    pub const LIBRARY_NOT_FOUND: Self = Self(12);
+    /// The function was not found.
+    pub const FUNCTION_NOT_FOUND: Self = Self(13);
+    /// The struct's version is not one the library knows.
+    pub const ARGUMENT_VERSION_MISMATCH: Self = Self(25);
+    /// Something nobody has a name for.
+    pub const UNKNOWN: Self = Self(999);
+
+    /// Whether the call succeeded.
+    #[inline]
+    pub const fn ok(self) -> bool {
+        self.0 == 0
+    }
+}
+
+/// A device.
+#[repr(transparent)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct nvmlDevice_t(pub *mut c_void);
+
+// SAFETY: an opaque word of the library's, never dereferenced on our side.
+unsafe impl Send for nvmlDevice_t {}
+// SAFETY: as above.
+unsafe impl Sync for nvmlDevice_t {}
+
+/// A set of events.
+pub type nvmlEventSet_t = *mut c_void;
+/// A unit (S-class systems).
+pub type nvmlUnit_t = *mut c_void;
+
+/// Memory in bytes; `total = free + used`.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct nvmlMemory_t {
+    /// Bytes of the device; for a tenant its limit.
+    pub total: u64,
+    /// Bytes that can be had.
+    pub free: u64,
+    /// Bytes in use.
+    pub used: u64,
+}
+
+/// Memory in bytes; `total = reserved + free + used`.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct nvmlMemory_v2_t {
+    /// [`nvmlMemory_v2_t::VERSION`].
+    pub version: u32,
+    /// Bytes of the device; for a tenant its limit.
+    pub total: u64,
+    /// Bytes the driver keeps for itself.
+    pub reserved: u64,
+    /// Bytes that can be had.
+    pub free: u64,
+    /// Bytes in use.
+    pub used: u64,
+}
+
+impl nvmlMemory_v2_t {
+    /// Size of the struct and its version in the top byte.
+    pub const VERSION: u32 = 0x0200_0028;
+}
+
+/// A process on a device, as v1 of the process lists gives it.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct nvmlProcessInfo_v1_t {
+    /// Process id.
+    pub pid: u32,
+    /// Bytes, all ones: unknown.
+    pub usedGpuMemory: u64,
+}
+
+/// A process on a device, as v2 and v3 of the process lists give it.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct nvmlProcessInfo_t {
+    /// Process id.
+    pub pid: u32,
+    /// Bytes, all ones: unknown.
+    pub usedGpuMemory: u64,
+    /// MIG GPU instance, all ones: none.
+    pub gpuInstanceId: u32,
+    /// MIG compute instance, all ones: none.
+    pub computeInstanceId: u32,
+}
+
+/// Utilisation in percent over the last sample period.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct nvmlUtilization_t {
+    /// Time with a kernel running.
+    pub gpu: u32,
+    /// Time with device memory read or written.
+    pub memory: u32,
+}
+
+/// Utilisation of one process in one sample period.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct nvmlProcessUtilizationSample_t {
+    /// Process id.
+    pub pid: u32,
+    /// Microseconds since 1970.
+    pub timeStamp: u64,
+    /// Percent.
+    pub smUtil: u32,
+    /// Percent.
+    pub memUtil: u32,
+    /// Percent.
+    pub encUtil: u32,
+    /// Percent.
+    pub decUtil: u32,
+}
+
+/// Place on the PCI bus.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct nvmlPciInfo_t {
+    /// Short text form, `0000:01:00.0`.
+    pub busIdLegacy: [c_char; 16],
+    /// Domain.
+    pub domain: u32,
+    /// Bus.
+    pub bus: u32,
+    /// Device.
+    pub device: u32,
+    /// Device and vendor id.
+    pub pciDeviceId: u32,
+    /// Subsystem id.
+    pub pciSubSystemId: u32,
+    /// Text form, `00000000:01:00.0`.
+    pub busId: [c_char; 32],
+}
+
+/// Place on the PCI bus as the first version of the call gives it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct nvmlPciInfo_v2_t {
+    /// Text form, `0000:01:00.0`.
+    pub busId: [c_char; 16],
+    /// Domain.
+    pub domain: u32,
+    /// Bus.
+    pub bus: u32,
+    /// Device.
+    pub device: u32,
+    /// Device and vendor id.
+    pub pciDeviceId: u32,
+    /// Subsystem id.
+    pub pciSubSystemId: u32,
+    /// Reserved words.
+    pub reserved: [u32; 4],
+}
+
+/// BAR1 window in bytes.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct nvmlBAR1Memory_t {
+    /// Bytes of the window.
+    pub bar1Total: u64,
+    /// Bytes free.
+    pub bar1Free: u64,
+    /// Bytes in use.
+    pub bar1Used: u64,
+}
+
+/// Attributes of a MIG device.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct nvmlDeviceAttributes_t {
+    /// Multiprocessors.
+    pub multiprocessorCount: u32,
+    /// Copy engines.
+    pub sharedCopyEngineCount: u32,
+    /// Decoders.
+    pub sharedDecoderCount: u32,
+    /// Encoders.
+    pub sharedEncoderCount: u32,
+    /// JPEG engines.
+    pub sharedJpegCount: u32,
+    /// Optical flow engines.
+    pub sharedOfaCount: u32,
+    /// GPU instance slices.
+    pub gpuInstanceSliceCount: u32,
+    /// Compute instance slices.
+    pub computeInstanceSliceCount: u32,
+    /// MiB.
+    pub memorySizeMB: u64,
+}
+
+/// One value of a sample or a field, by its [`nvmlFieldValue_t::valueType`].
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub union nvmlValue_t {
+    /// Type 0.
+    pub dVal: f64,
+    /// Type 1.
+    pub uiVal: u32,
+    /// Type 2.
+    pub ulVal: u64,
+    /// Type 3.
+    pub ullVal: u64,
+    /// Type 4.
+    pub sllVal: i64,
+}
+
+/// One sample of a counter.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct nvmlSample_t {
+    /// Microseconds since 1970.
+    pub timeStamp: u64,
+    /// The value.
+    pub sampleValue: nvmlValue_t,
+}
+
+/// A field asked for and its answer.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct nvmlFieldValue_t {
+    /// Which field.
+    pub fieldId: u32,
+    /// Which part of it (a link, a counter).
+    pub scopeId: u32,
+    /// Microseconds since 1970.
+    pub timestamp: i64,
+    /// How long the answer took, in microseconds.
+    pub latencyUsec: i64,
+    /// Which member of the value holds it.
+    pub valueType: u32,
+    /// Whether this field could be had.
+    pub nvmlReturn: nvmlReturn_t,
+    /// The value.
+    pub value: nvmlValue_t,
+}
+
+/// An event, as the first version of the wait gives it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct nvmlEventData_v1_t {
+    /// Where.
+    pub device: nvmlDevice_t,
+    /// What: one bit.
+    pub eventType: u64,
+    /// More of it.
+    pub eventData: u64,
+}
+
+/// An event, as the second version of the wait gives it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct nvmlEventData_t {
+    /// Where.
+    pub device: nvmlDevice_t,
+    /// What: one bit.
+    pub eventType: u64,
+    /// More of it.
+    pub eventData: u64,
+    /// MIG GPU instance, all ones: none.
+    pub gpuInstanceId: u32,
+    /// MIG compute instance, all ones: none.
+    pub computeInstanceId: u32,
+}

@@ -1,0 +1,346 @@
+//! A page of atomics that processes share through a file.
+//!
+//! The file is created whole (its blocks are allocated, so that a full file system is an error here and not a SIGBUS
+//! later), opened without following links and closed on exec, and refused if it is not what this user made. What the
+//! page means is the affair of its type.
+
+use core::sync::atomic::{AtomicI32, Ordering};
+use std::ffi::{CStr, CString};
+use std::io::{Error, ErrorKind};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// A type that may be laid over shared memory.
+///
+/// # Safety
+/// All fields are atomics (or never-read padding), every bit pattern is valid, and the type has no `Drop`.
+pub unsafe trait Page: Sync {}
+
+/// A [`Page`] mapped from a file, shared with every process that maps the same file, and locks on the file's bytes.
+///
+/// The program may close any descriptor, ours included, and open something else under its number. Three things follow.
+/// The page is mapped through an open file of its own, which holds no locks. The open file that holds the locks is
+/// anchored by a mapping that a forked child does not inherit: the locks end with the process and with
+/// [`SharedFile::drop`], not with a descriptor. And a descriptor is looked at before it is used: one that is not ours
+/// any more is never locked or closed, but replaced.
+pub struct SharedFile<T: Page + 'static> {
+    path: CString,
+    identity: Identity,
+    /// The descriptor of the open file that holds the locks, or its replacement.
+    file: AtomicI32,
+    anchor: *mut libc::c_void,
+    page: &'static T,
+}
+
+// SAFETY: the anchor is an address that is only ever unmapped, once; everything else is Sync by itself.
+unsafe impl<T: Page> Sync for SharedFile<T> {}
+// SAFETY: as above.
+unsafe impl<T: Page> Send for SharedFile<T> {}
+
+/// Which file it is, whatever its name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Identity {
+    device: libc::dev_t,
+    inode: libc::ino_t,
+}
+
+/// Who may open the file besides the user that creates it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// Mode 0600: this user only.
+    Owner,
+    /// Mode 0666: every user of the container.
+    Everybody,
+}
+
+/// Descriptors of ours are placed here or above: low numbers are the program's, and some of them have a meaning.
+const LOWEST_DESCRIPTOR: libc::c_int = 256;
+
+/// Moves a fresh descriptor out of the program's way, as far as its limit allows, and never below 3.
+///
+/// # Errors
+/// What the kernel says; the descriptor is closed then.
+pub fn out_of_the_way(fresh: OwnedFd) -> std::io::Result<OwnedFd> {
+    for lowest in [LOWEST_DESCRIPTOR, 3] {
+        // SAFETY: the descriptor is open; the copy is owned by nobody else.
+        let raw = unsafe { libc::fcntl(fresh.as_raw_fd(), libc::F_DUPFD_CLOEXEC, lowest) };
+        if raw >= 0 {
+            // SAFETY: just made, owned by nobody else.
+            return Ok(unsafe { OwnedFd::from_raw_fd(raw) });
+        }
+    }
+    Err(Error::last_os_error())
+}
+
+const OPEN: libc::c_int = libc::O_RDWR | libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
+
+fn open(path: &CStr, flags: libc::c_int, mode: libc::c_uint) -> std::io::Result<OwnedFd> {
+    // SAFETY: a C string.
+    match unsafe { libc::open(path.as_ptr(), OPEN | flags, mode) } {
+        raw if raw >= 0 => {
+            // SAFETY: just opened, owned by nobody else.
+            out_of_the_way(unsafe { OwnedFd::from_raw_fd(raw) })
+        }
+        _ => Err(Error::last_os_error()),
+    }
+}
+
+fn status(descriptor: libc::c_int) -> std::io::Result<libc::stat> {
+    // SAFETY: all zeroes is a valid stat, which fstat fills; a number that is not open is an error.
+    unsafe {
+        let mut stat: libc::stat = core::mem::zeroed();
+        if libc::fstat(descriptor, &raw mut stat) == 0 { Ok(stat) } else { Err(Error::last_os_error()) }
+    }
+}
+
+impl Identity {
+    fn of(descriptor: libc::c_int) -> Option<Self> {
+        status(descriptor).ok().map(|stat| Self { device: stat.st_dev, inode: stat.st_ino })
+    }
+}
+
+fn map(file: &OwnedFd, size: usize, protection: libc::c_int) -> std::io::Result<*mut libc::c_void> {
+    // SAFETY: a fresh shared mapping of an open file, at an address of the kernel's choice.
+    let at = unsafe { libc::mmap(core::ptr::null_mut(), size, protection, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+    if at == libc::MAP_FAILED { Err(Error::last_os_error()) } else { Ok(at) }
+}
+
+impl<T: Page + 'static> SharedFile<T> {
+    /// Maps the file at `path`, creating it with all zeroes if it is not there.
+    ///
+    /// # Errors
+    /// - `PermissionDenied`: it belongs to another user and is not open to us.
+    /// - `InvalidData`: it is not a plain file, has another owner than allowed, or another size.
+    /// - `StorageFull` and others: what the kernel says.
+    pub fn open(path: &Path, access: Access) -> std::io::Result<Self> {
+        let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| Error::from(ErrorKind::InvalidInput))?;
+        loop {
+            if let Some(file) = Self::open_once(&name, access)? {
+                return Ok(file);
+            }
+        }
+    }
+
+    /// `None`: the file was removed and made anew meanwhile.
+    fn open_once(name: &CStr, access: Access) -> std::io::Result<Option<Self>> {
+        let size = size_of::<T>();
+        let mode: libc::c_uint = if access == Access::Everybody { 0o666 } else { 0o600 };
+        // A sticky world-writable directory (/dev/shm, /tmp) may refuse O_CREAT on another user's file although
+        // opening it is allowed (fs.protected_regular): ask without O_CREAT first.
+        let file = match open(name, 0, 0) {
+            Err(e) if e.kind() == ErrorKind::NotFound => open(name, libc::O_CREAT, mode)?,
+            other => other?,
+        };
+        let stat = status(file.as_raw_fd())?;
+        if stat.st_mode & libc::S_IFMT != libc::S_IFREG {
+            return Err(Error::new(ErrorKind::InvalidData, "is not a plain file"));
+        }
+        // SAFETY: no preconditions.
+        let uid = unsafe { libc::geteuid() };
+        if stat.st_uid != uid && stat.st_uid != 0 && access == Access::Owner {
+            return Err(Error::new(ErrorKind::InvalidData, "belongs to another user"));
+        }
+        if stat.st_uid == uid && access == Access::Everybody && stat.st_mode & 0o666 != 0o666 {
+            // The process's umask took bits away at creation; the umask itself is the program's and stays.
+            // SAFETY: the descriptor is open.
+            if unsafe { libc::fchmod(file.as_raw_fd(), mode) } != 0 {
+                return Err(Error::last_os_error());
+            }
+        }
+        if stat.st_size != 0 && usize::try_from(stat.st_size) != Ok(size) {
+            return Err(Error::new(ErrorKind::InvalidData, "has another size: left by another version?"));
+        }
+        // Two creators may both do this: it only ever adds zeroes.
+        // SAFETY: the descriptor is open.
+        let code = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, size as libc::off_t) };
+        if code != 0 {
+            return Err(Error::from_raw_os_error(code));
+        }
+        let apart = match open(name, 0, 0) {
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+            other => other?,
+        };
+        let identity = Identity { device: stat.st_dev, inode: stat.st_ino };
+        if Identity::of(apart.as_raw_fd()) != Some(identity) {
+            return Ok(None);
+        }
+        let page = map(&apart, size, libc::PROT_READ | libc::PROT_WRITE)?;
+        let anchor = map(&file, ANCHOR, libc::PROT_NONE)?;
+        // SAFETY: the anchor is ours, just mapped.
+        unsafe { libc::madvise(anchor, ANCHOR, libc::MADV_DONTFORK) };
+        Ok(Some(Self {
+            path: name.to_owned(),
+            identity,
+            file: AtomicI32::new(file.into_raw_fd()),
+            anchor,
+            // SAFETY: the mapping has the size of T, is page-aligned, is never unmapped (hence 'static), and T is a
+            // Page: all atomics, any bits valid.
+            page: unsafe { &*page.cast::<T>() },
+        }))
+    }
+
+    /// The page. It stays mapped for the life of the process, also after this value is dropped.
+    pub fn page(&self) -> &'static T {
+        self.page
+    }
+
+    /// Whether the file has no name any more: whoever opens the path gets another one.
+    ///
+    /// # Cost
+    /// One system call.
+    pub fn is_unlinked(&self) -> bool {
+        let stat = self.file().and_then(|file| status(file.as_raw_fd()).ok());
+        stat.is_none_or(|stat| stat.st_nlink == 0)
+    }
+
+    /// The file, for locks on its bytes; `None` if the program closed our descriptor and the file cannot be opened
+    /// again.
+    ///
+    /// # Cost
+    /// One system call.
+    pub fn file(&self) -> Option<BorrowedFd<'_>> {
+        let mut descriptor = self.file.load(Ordering::Acquire);
+        if Identity::of(descriptor) != Some(self.identity) {
+            let again = open(&self.path, 0, 0).ok()?;
+            if Identity::of(again.as_raw_fd()) != Some(self.identity) {
+                return None;
+            }
+            let fresh = again.into_raw_fd();
+            match self.file.compare_exchange(descriptor, fresh, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => descriptor = fresh,
+                Err(theirs) => {
+                    // SAFETY: our own fresh descriptor; another thread was faster.
+                    unsafe { libc::close(fresh) };
+                    descriptor = theirs;
+                }
+            }
+        }
+        // SAFETY: open, ours a moment ago, and never closed by us while this value lives.
+        Some(unsafe { BorrowedFd::borrow_raw(descriptor) })
+    }
+
+    fn close(&mut self) {
+        let descriptor = self.file.swap(-1, Ordering::AcqRel);
+        if Identity::of(descriptor) == Some(self.identity) {
+            // SAFETY: ours; a number that the program made its own names another file and is left alone.
+            unsafe { libc::close(descriptor) };
+        }
+    }
+
+    /// Gives up what a forked child inherited: the descriptor, but not the anchor, which the child does not have.
+    pub fn disinherit(mut self) {
+        self.close();
+        core::mem::forget(self);
+    }
+}
+
+/// Bytes of the mapping that keeps the locks.
+const ANCHOR: usize = 4096;
+
+impl<T: Page + 'static> Drop for SharedFile<T> {
+    fn drop(&mut self) {
+        self.close();
+        // SAFETY: mapped by `open_once` in this process, unmapped here only.
+        unsafe { libc::munmap(self.anchor, ANCHOR) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::sync::atomic::AtomicU64;
+
+    #[repr(C)]
+    struct Words([AtomicU64; 512]);
+    // SAFETY: atomics only.
+    unsafe impl Page for Words {}
+
+    fn place(name: &str) -> std::path::PathBuf {
+        let path = std::env::temp_dir().join(format!("vgpu-shared-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        path
+    }
+
+    #[test]
+    fn two_openers_see_one_page() {
+        let path = place("two");
+        let a = SharedFile::<Words>::open(&path, Access::Owner).unwrap();
+        let b = SharedFile::<Words>::open(&path, Access::Owner).unwrap();
+        a.page().0[3].store(42, Ordering::SeqCst);
+        assert_eq!(b.page().0[3].load(Ordering::SeqCst), 42);
+        assert!(!a.is_unlinked());
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        std::fs::remove_file(path).unwrap();
+        assert!(a.is_unlinked());
+    }
+
+    #[test]
+    fn a_lock_outlives_its_descriptor_and_a_strangers_file_is_left_alone() {
+        let (path, other) = (place("closed"), place("stranger"));
+        let a = SharedFile::<Words>::open(&path, Access::Owner).unwrap();
+        let b = SharedFile::<Words>::open(&path, Access::Owner).unwrap();
+        assert!(crate::lock::try_lock(a.file().unwrap(), 9).unwrap());
+        let number = a.file().unwrap().as_raw_fd();
+        assert!(number >= 3, "0, 1 and 2 are the program's");
+        // What a program does that closes everything it does not know and goes on to open its own files.
+        let stranger = std::fs::File::create(&other).unwrap();
+        // SAFETY: both numbers are open.
+        assert_eq!(unsafe { libc::dup2(stranger.as_raw_fd(), number) }, number);
+        assert!(!crate::lock::try_lock(b.file().unwrap(), 9).unwrap(), "the lock is still held");
+        let replaced = a.file().unwrap().as_raw_fd();
+        assert_ne!(replaced, number);
+        assert!(crate::lock::try_lock(a.file().unwrap(), 10).unwrap());
+        assert!(!crate::lock::try_lock(b.file().unwrap(), 10).unwrap(), "the replacement locks the same file");
+        drop(a);
+        assert!(crate::lock::try_lock(b.file().unwrap(), 9).unwrap(), "the lock ends with its owner");
+        // SAFETY: asks whether the number is open.
+        assert!(unsafe { libc::fcntl(number, libc::F_GETFD) } >= 0, "the stranger's descriptor is not ours to close");
+        // SAFETY: the copy made above.
+        unsafe { libc::close(number) };
+        std::fs::remove_file(path).unwrap();
+        std::fs::remove_file(other).unwrap();
+    }
+
+    #[test]
+    fn a_lock_ends_with_its_owner_although_the_page_stays_mapped() {
+        let path = place("lock");
+        let (a, b) = (
+            SharedFile::<Words>::open(&path, Access::Owner).unwrap(),
+            SharedFile::<Words>::open(&path, Access::Owner).unwrap(),
+        );
+        let page = a.page();
+        assert!(crate::lock::try_lock(a.file().unwrap(), 9).unwrap());
+        assert!(!crate::lock::try_lock(b.file().unwrap(), 9).unwrap());
+        drop(a);
+        assert!(crate::lock::try_lock(b.file().unwrap(), 9).unwrap());
+        page.0[0].store(1, Ordering::SeqCst);
+        assert_eq!(b.page().0[0].load(Ordering::SeqCst), 1);
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_link_a_directory_and_another_size_are_refused() {
+        let path = place("link");
+        symlink("/etc/passwd", &path).unwrap();
+        assert!(SharedFile::<Words>::open(&path, Access::Owner).is_err());
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        assert!(SharedFile::<Words>::open(&path, Access::Owner).is_err());
+        std::fs::remove_dir(&path).unwrap();
+        std::fs::write(&path, b"something else").unwrap();
+        let error = SharedFile::<Words>::open(&path, Access::Owner).err().unwrap();
+        assert!(error.to_string().contains("another size"), "{error}");
+        assert_eq!(std::fs::read(&path).unwrap(), b"something else", "nothing of a stranger's is lost");
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_common_file_is_common_whatever_the_umask() {
+        let path = place("common");
+        SharedFile::<Words>::open(&path, Access::Everybody).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o666);
+        std::fs::remove_file(path).unwrap();
+    }
+}

@@ -1,0 +1,191 @@
+//! THE TABLE: each function of the CUDA and NVML headers, declared and classified once.
+//!
+//! Pass a macro's name to [`cuda_table!`](crate::cuda_table) or [`nvml_table!`](crate::nvml_table) to derive
+//! something from all rows: libvgpu's exports and substitution map, the typed accessors of real functions, the
+//! simulated driver's exports, the coverage tests. The macro is handed
+//!
+//! ```text
+//! hooks { subject { name(arg: Type, ...); ... } ... }
+//! typed { pass "why" { name(arg: Type, ...); ... }  todo_C "why" { ... } ... }
+//! named { pass "why" { name name ... }  todo_C "why" { ... } ... }
+//! ```
+//!
+//! The types are those of [`crate::cuda`] and [`crate::nvml`]; whoever expands the table imports them. There is no
+//! version table here: which variant a caller gets is the driver's decision.
+
+mod cuda;
+mod nvml;
+
+/// What becomes of a function.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// libvgpu hooks it; the subject of the hook.
+    Hook(&'static str),
+    /// It needs no hook; the reason.
+    Pass(&'static str),
+    /// It will be hooked: the letter of the work that does it, and what for.
+    Todo(char, &'static str),
+}
+
+/// One function of the headers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Row {
+    /// The exported symbol.
+    pub name: &'static str,
+    /// What becomes of it.
+    pub action: Action,
+    /// Whether its signature is declared.
+    pub typed: bool,
+}
+
+impl Row {
+    /// The name without version and stream suffix: what `cuGetProcAddress` is asked for.
+    ///
+    /// `cuMemAllocAsync_ptsz` and `cuMemAlloc_v2` become `cuMemAllocAsync` and `cuMemAlloc`.
+    pub fn base(&self) -> &'static str {
+        base_name(self.name)
+    }
+}
+
+/// See [`Row::base`].
+pub fn base_name(name: &str) -> &str {
+    &name[..base_length(name.as_bytes())]
+}
+
+/// Length of the base name of `name`; what is cut off is ASCII. See [`Row::base`].
+#[inline]
+pub const fn base_length(name: &[u8]) -> usize {
+    match name {
+        [.., b'0'..=b'9' | b'z' | b's'] => base_length_of_suffixed(name),
+        _ => name.len(),
+    }
+}
+
+const fn base_length_of_suffixed(name: &[u8]) -> usize {
+    let stem = match name {
+        [stem @ .., b'_', b'p', b't', b's', b'z'] | [stem @ .., b'_', b'p', b't', b'd', b's'] => stem,
+        _ => name,
+    };
+    let mut rest = stem;
+    while let [shorter @ .., b'0'..=b'9'] = rest {
+        rest = shorter;
+    }
+    match rest {
+        [base @ .., b'_', b'v'] if rest.len() < stem.len() => base.len(),
+        _ => stem.len(),
+    }
+}
+
+macro_rules! action {
+    (pass $why:literal) => {
+        Action::Pass($why)
+    };
+    (todo_C $why:literal) => {
+        Action::Todo('C', $why)
+    };
+    (todo_E $why:literal) => {
+        Action::Todo('E', $why)
+    };
+}
+
+macro_rules! derive_rows {
+    (
+        $rows:ident $hook:ident $names:ident $fns:ident $ret:ident $lib:literal
+        hooks { $($subject:ident { $($h:ident ( $($ha:ident : $ht:ty),* $(,)? );)* })* }
+        typed { $($td:ident $tw:literal { $($t:ident ( $($ta:ident : $tt:ty),* $(,)? );)* })* }
+        named { $($nd:ident $nw:literal { $($n:ident)* })* }
+    ) => {
+        #[doc = concat!("Every function of ", $lib, ", hooks first and in the order of the hooks' numbers.")]
+        pub const $rows: &[Row] = &[
+            $($(Row { name: stringify!($h), action: Action::Hook(stringify!($subject)), typed: true },)*)*
+            $($(Row { name: stringify!($t), action: action!($td $tw), typed: true },)*)*
+            $($(Row { name: stringify!($n), action: action!($nd $nw), typed: false },)*)*
+        ];
+
+        #[doc = concat!("The hooked functions of ", $lib, ", by number.")]
+        #[allow(non_camel_case_types)]
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[repr(u16)]
+        pub enum $hook {
+            $($(#[doc = concat!("`", stringify!($h), "`")] $h,)*)*
+        }
+
+        impl $hook {
+            /// How many there are.
+            pub const COUNT: usize = $names.len();
+        }
+
+        #[doc = concat!("The names of the hooked functions of ", $lib, ", by number, each ended by a zero byte.")]
+        pub const $names: &[&core::ffi::CStr] = &[
+            $($(match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($h), "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => panic!("a name holds no zero byte"),
+            },)*)*
+        ];
+
+        #[doc = concat!("The C signature of every typed function of ", $lib, ", under the function's own name.")]
+        #[allow(non_camel_case_types)]
+        pub mod $fns {
+            use crate::{cuda::*, nvml::*};
+            use core::ffi::{c_char, c_void};
+            $($(#[doc = concat!("Signature of `", stringify!($h), "`.")] pub type $h = unsafe extern "C" fn($($ht),*) -> $ret;)*)*
+            $($(#[doc = concat!("Signature of `", stringify!($t), "`.")] pub type $t = unsafe extern "C" fn($($tt),*) -> $ret;)*)*
+            #[allow(unused)]
+            type Unused = (*const c_char, *const c_void, CUresult, nvmlReturn_t);
+        }
+    };
+}
+
+crate::cuda_table!(derive_rows, CUDA_ROWS CudaHook CUDA_HOOK_NAMES cuda_fn CUresult "the CUDA driver");
+crate::nvml_table!(derive_rows, NVML_ROWS NvmlHook NVML_HOOK_NAMES nvml_fn nvmlReturn_t "NVML");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn no_function_is_declared_twice() {
+        for rows in [CUDA_ROWS, NVML_ROWS] {
+            let mut seen = HashSet::new();
+            for row in rows {
+                assert!(seen.insert(row.name), "{} stands in the table twice", row.name);
+            }
+        }
+    }
+
+    #[test]
+    fn hooks_come_first_and_in_the_order_of_their_numbers() {
+        for (rows, names) in [(CUDA_ROWS, CUDA_HOOK_NAMES), (NVML_ROWS, NVML_HOOK_NAMES)] {
+            for (row, name) in rows.iter().zip(names) {
+                assert_eq!(row.name, name.to_str().unwrap());
+            }
+            assert!(rows[names.len()..].iter().all(|row| !matches!(row.action, Action::Hook(_))));
+        }
+    }
+
+    #[test]
+    fn base_names_lose_version_and_stream_suffix_and_nothing_else() {
+        for (name, base) in [
+            ("cuMemAlloc_v2", "cuMemAlloc"),
+            ("cuMemAllocAsync_ptsz", "cuMemAllocAsync"),
+            ("cuMemcpyHtoD_v2_ptds", "cuMemcpyHtoD"),
+            ("cuStreamGetCaptureInfo_v3_ptsz", "cuStreamGetCaptureInfo"),
+            ("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMemoryInfo"),
+            ("cuLaunchKernel", "cuLaunchKernel"),
+            ("x_vector", "x_vector"),
+            ("x_v", "x_v"),
+            ("_v1", ""),
+            ("v1", "v1"),
+            ("12", "12"),
+            ("", ""),
+            ("_ptsz", ""),
+            ("a_v2_v3", "a_v2"),
+            ("a_v2x", "a_v2x"),
+            ("\u{e9}_v2", "\u{e9}"),
+            ("x_ptsz_v2", "x_ptsz"),
+        ] {
+            assert_eq!(base_name(name), base);
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! The bodies of the driver's functions, by subject. `build.rs` finds each by its name and gives it its export.
+//!
+//! Every body is called through the door with the arguments of the C caller, and may rely on what the driver's interface
+//! demands of them: pointers are null or valid for what the function reads or writes. That is the safety contract of all
+//! of them, and the argument of every unsafe block in them that has no comment of its own: it passes such a pointer on.
+#![allow(clippy::missing_safety_doc, clippy::undocumented_unsafe_blocks, clippy::too_many_arguments)]
+
+pub(crate) mod array;
+pub(crate) mod capture;
+pub(crate) mod checkpoint;
+pub(crate) mod context;
+pub(crate) mod copy;
+pub(crate) mod copy_array;
+pub(crate) mod device;
+pub(crate) mod entry;
+pub(crate) mod event;
+pub(crate) mod external;
+pub(crate) mod fill;
+pub(crate) mod function;
+pub(crate) mod graph;
+pub(crate) mod host;
+pub(crate) mod ipc;
+pub(crate) mod launch;
+pub(crate) mod library;
+pub(crate) mod managed;
+pub(crate) mod memory;
+pub(crate) mod mipmap;
+pub(crate) mod module;
+pub(crate) mod multicast;
+pub(crate) mod pointer;
+pub(crate) mod pool;
+pub(crate) mod share;
+pub(crate) mod sparse;
+pub(crate) mod stream;
+pub(crate) mod together;
+pub(crate) mod vmm;

@@ -1,0 +1,70 @@
+//! Checkpoint and restore of processes, by pid: this one or another on the machine. Drivers after 535.
+//!
+//! A step that does not fit its state is `ILLEGAL_STATE`, a pid without a process `INVALID_VALUE`. Memory that does not
+//! fit on the way back is `OUT_OF_MEMORY`, and the process stays checkpointed. Shared memory, other devices on restore
+//! and storage of the program's own are not supported. Not here: what happens to the memory (vgpu-sim's `checkpoint`).
+
+use crate::door::{Answer, Door, put};
+use shim_sys::cuda::*;
+use std::time::Duration;
+use vgpu_sim::checkpoint::Refusal;
+
+fn pid_of(pid: i32) -> Result<u32, CUresult> {
+    u32::try_from(pid).ok().filter(|p| *p > 0).ok_or(CUresult::INVALID_VALUE)
+}
+
+fn code(r: Refusal) -> CUresult {
+    match r {
+        Refusal::Unknown => CUresult::INVALID_VALUE,
+        Refusal::WrongState => CUresult::ILLEGAL_STATE,
+        Refusal::NotInTime => CUresult::NOT_READY,
+        Refusal::Shared => CUresult::NOT_SUPPORTED,
+        Refusal::Full(_) => CUresult::OUT_OF_MEMORY,
+    }
+}
+
+/// Arguments that must be zero if they are there.
+fn reserved(words: Option<[u64; 8]>) -> Answer {
+    if words.is_some_and(|w| w != [0; 8]) { Err(CUresult::NOT_SUPPORTED) } else { Ok(()) }
+}
+
+pub(crate) unsafe fn cuCheckpointProcessGetState(d: &Door, pid: i32, state: *mut u32) -> Answer {
+    let found = d.driver()?.machine.checkpoint_state(pid_of(pid)?).map_err(code)?;
+    unsafe { put(state, found) }
+}
+
+/// The thread that restores is the process's first one.
+pub(crate) unsafe fn cuCheckpointProcessGetRestoreThreadId(d: &Door, pid: i32, tid: *mut i32) -> Answer {
+    d.driver()?.machine.checkpoint_state(pid_of(pid)?).map_err(code)?;
+    unsafe { put(tid, pid) }
+}
+
+pub(crate) unsafe fn cuCheckpointProcessLock(d: &Door, pid: i32, args: *mut CUcheckpointLockArgs) -> Answer {
+    let words = unsafe { args.as_ref() }.map_or([0; 8], |a| a.words);
+    // Milliseconds, and what must be zero.
+    let limit = words[0] & 0xFFFF_FFFF;
+    if words[0] != limit || words[1..] != [0; 7] {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let limit = (limit > 0).then(|| Duration::from_millis(limit));
+    d.driver()?.machine.checkpoint_lock(pid_of(pid)?, limit).map_err(code)
+}
+
+pub(crate) unsafe fn cuCheckpointProcessCheckpoint(
+    d: &Door,
+    pid: i32,
+    args: *mut CUcheckpointCheckpointArgs,
+) -> Answer {
+    reserved(unsafe { args.as_ref() }.map(|a| a.words))?;
+    d.driver()?.machine.checkpoint(pid_of(pid)?).map_err(code)
+}
+
+pub(crate) unsafe fn cuCheckpointProcessRestore(d: &Door, pid: i32, args: *mut CUcheckpointRestoreArgs) -> Answer {
+    reserved(unsafe { args.as_ref() }.map(|a| a.words))?;
+    d.driver()?.machine.checkpoint_restore(pid_of(pid)?).map_err(code)
+}
+
+pub(crate) unsafe fn cuCheckpointProcessUnlock(d: &Door, pid: i32, args: *mut CUcheckpointUnlockArgs) -> Answer {
+    reserved(unsafe { args.as_ref() }.map(|a| a.words))?;
+    d.driver()?.machine.checkpoint_unlock(pid_of(pid)?).map_err(code)
+}

@@ -1,0 +1,150 @@
+//! Devices: how many, which, what they are.
+
+use crate::attributes::device_attribute;
+use crate::door::{Answer, Door, put};
+use core::ffi::{CStr, c_char};
+use shim_sys::cuda::*;
+
+/// The one attribute that depends on the other devices of the machine.
+const MULTICAST_SUPPORTED: u32 = 132;
+
+pub(crate) unsafe fn cuDeviceGet(d: &Door, dev: *mut CUdevice, ordinal: i32) -> Answer {
+    d.driver()?.device(ordinal)?;
+    unsafe { put(dev, ordinal) }
+}
+
+pub(crate) unsafe fn cuDeviceGetCount(d: &Door, count: *mut i32) -> Answer {
+    let n = i32::try_from(d.driver()?.devices.len()).unwrap_or(0);
+    unsafe { put(count, n) }
+}
+
+unsafe fn text_out(to: *mut c_char, len: i32, text: &str) -> Answer {
+    let room = usize::try_from(len).unwrap_or(0);
+    if to.is_null() || room == 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let n = text.len().min(room - 1);
+    unsafe {
+        core::ptr::copy_nonoverlapping(text.as_ptr(), to.cast(), n);
+        to.add(n).write(0);
+    }
+    Ok(())
+}
+
+pub(crate) unsafe fn cuDeviceGetName(d: &Door, name: *mut c_char, len: i32, dev: CUdevice) -> Answer {
+    unsafe { text_out(name, len, d.driver()?.device(dev)?.profile.name()) }
+}
+
+/// The first version names the whole device, the second one the MIG instance.
+pub(crate) unsafe fn cuDeviceGetUuid(d: &Door, uuid: *mut CUuuid, dev: CUdevice) -> Answer {
+    let bytes = d.driver()?.device(dev)?.identity.whole().uuid;
+    unsafe { put(uuid, CUuuid { bytes }) }
+}
+
+pub(crate) unsafe fn cuDeviceGetUuid_v2(d: &Door, uuid: *mut CUuuid, dev: CUdevice) -> Answer {
+    let bytes = d.driver()?.device(dev)?.identity.uuid;
+    unsafe { put(uuid, CUuuid { bytes }) }
+}
+
+/// Windows only.
+pub(crate) unsafe fn cuDeviceGetLuid(d: &Door, _luid: *mut c_char, _mask: *mut u32, dev: CUdevice) -> Answer {
+    d.driver()?.device(dev)?;
+    Err(CUresult::NOT_SUPPORTED)
+}
+
+pub(crate) unsafe fn cuDeviceTotalMem_v2(d: &Door, bytes: *mut usize, dev: CUdevice) -> Answer {
+    let total = d.driver()?.device(dev)?.profile.cuda_total;
+    unsafe { put(bytes, usize::try_from(total).unwrap_or(usize::MAX)) }
+}
+
+/// The 32-bit call: sizes beyond 32 bits are cut.
+pub(crate) unsafe fn cuDeviceTotalMem(d: &Door, bytes: *mut u32, dev: CUdevice) -> Answer {
+    let total = d.driver()?.device(dev)?.profile.cuda_total;
+    unsafe { put(bytes, u32::try_from(total).unwrap_or(u32::MAX)) }
+}
+
+pub(crate) unsafe fn cuDeviceGetAttribute(d: &Door, value: *mut i32, attribute: u32, dev: CUdevice) -> Answer {
+    let driver = d.driver()?;
+    let device = driver.device(dev)?;
+    if attribute == MULTICAST_SUPPORTED {
+        return unsafe { put(value, i32::from(super::multicast::supported(driver, dev))) };
+    }
+    let v = device_attribute(&device.profile, &device.identity, attribute).ok_or(CUresult::INVALID_VALUE)?;
+    unsafe { put(value, v) }
+}
+
+pub(crate) unsafe fn cuDeviceComputeCapability(d: &Door, major: *mut i32, minor: *mut i32, dev: CUdevice) -> Answer {
+    unsafe {
+        cuDeviceGetAttribute(d, major, 75, dev)?;
+        cuDeviceGetAttribute(d, minor, 76, dev)
+    }
+}
+
+pub(crate) unsafe fn cuDeviceGetProperties(d: &Door, prop: *mut CUdevprop, dev: CUdevice) -> Answer {
+    let device = d.driver()?.device(dev)?;
+    let a = |n| device_attribute(&device.profile, &device.identity, n).unwrap_or(0);
+    let value = CUdevprop {
+        maxThreadsPerBlock: a(1),
+        maxThreadsDim: [a(2), a(3), a(4)],
+        maxGridSize: [a(5), a(6), a(7)],
+        sharedMemPerBlock: a(8),
+        totalConstantMemory: a(9),
+        SIMDWidth: a(10),
+        memPitch: a(11),
+        regsPerBlock: a(12),
+        clockRate: a(13),
+        textureAlign: a(14),
+    };
+    unsafe { put(prop, value) }
+}
+
+pub(crate) unsafe fn cuDeviceGetPCIBusId(d: &Door, text: *mut c_char, len: i32, dev: CUdevice) -> Answer {
+    unsafe { text_out(text, len, &d.driver()?.device(dev)?.identity.pci_text()) }
+}
+
+pub(crate) unsafe fn cuDeviceGetByPCIBusId(d: &Door, dev: *mut CUdevice, text: *const c_char) -> Answer {
+    if text.is_null() {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let text = unsafe { CStr::from_ptr(text) }.to_str().map_err(|_| CUresult::INVALID_VALUE)?;
+    // [domain:]bus:device[.function], hexadecimal
+    let plain = text.split('.').next().unwrap_or_default();
+    let mut numbers = Vec::new();
+    for part in plain.split(':') {
+        numbers.push(u32::from_str_radix(part, 16).map_err(|_| CUresult::INVALID_VALUE)?);
+    }
+    let wanted = match numbers[..] {
+        [bus, device] => (0, bus, device),
+        [domain, bus, device] => (domain, bus, device),
+        _ => return Err(CUresult::INVALID_VALUE),
+    };
+    let found =
+        d.driver()?.devices.iter().position(|x| (x.identity.domain, x.identity.bus, x.identity.device) == wanted);
+    let ordinal = found.and_then(|i| i32::try_from(i).ok()).ok_or(CUresult::INVALID_DEVICE)?;
+    unsafe { put(dev, ordinal) }
+}
+
+/// Devices do not reach each other's memory directly.
+pub(crate) unsafe fn cuDeviceCanAccessPeer(d: &Door, can: *mut i32, dev: CUdevice, peer: CUdevice) -> Answer {
+    d.driver()?.device(dev)?;
+    d.driver()?.device(peer)?;
+    unsafe { put(can, 0) }
+}
+
+pub(crate) unsafe fn cuDeviceGetP2PAttribute(
+    d: &Door,
+    value: *mut i32,
+    attribute: u32,
+    from: CUdevice,
+    to: CUdevice,
+) -> Answer {
+    d.driver()?.device(from)?;
+    d.driver()?.device(to)?;
+    if from == to {
+        return Err(CUresult::INVALID_DEVICE);
+    }
+    if !(1..=4).contains(&attribute) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    unsafe { put(value, 0) }
+}

@@ -1,0 +1,169 @@
+//! Fills: one value over a range or over rows. None of them waits, as on the real driver.
+
+use crate::capture::{Taking, Target};
+use crate::door::{Answer, Door};
+use crate::driver::{Device, Driver};
+use crate::graph::node;
+use shim_sys::cuda::*;
+use vgpu_sim::engine::Kind;
+
+/// A fill whose addresses were found: one value over rows.
+pub(crate) struct Fill {
+    driver: &'static Driver,
+    pieces: Vec<(*mut u8, u64)>,
+    pattern: Vec<u8>,
+    bytes: u64,
+}
+
+// SAFETY: addresses of mapped device content; the program orders its accesses by streams.
+unsafe impl Send for Fill {}
+
+impl Fill {
+    /// Writes the bytes.
+    pub(crate) fn run(&self) {
+        self.driver.memory.fill(&self.pieces, &self.pattern);
+    }
+
+    /// Device time it takes on `device`.
+    pub(crate) fn time(&self, device: &Device) -> u64 {
+        device.profile.copy_time(self.bytes, device.profile.device_bytes_per_us)
+    }
+}
+
+/// The fill that is described, checked; `None` when it is empty.
+pub(crate) fn prepare(
+    driver: &'static Driver,
+    dst: u64,
+    pitch: usize,
+    value: &[u8],
+    width: usize,
+    height: usize,
+) -> Result<Option<Fill>, CUresult> {
+    let row = width.checked_mul(value.len()).ok_or(CUresult::INVALID_VALUE)? as u64;
+    if !dst.is_multiple_of(value.len() as u64) || (height > 1 && (pitch as u64) < row) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    if row == 0 || height == 0 {
+        return Ok(None);
+    }
+    let mut pieces = Vec::with_capacity(height);
+    for y in 0..height {
+        pieces.extend(driver.reach(dst + (y * pitch) as u64, row, true)?);
+    }
+    Ok(Some(Fill { driver, pieces, pattern: value.to_vec(), bytes: row * height as u64 }))
+}
+
+fn rows(d: &Door, dst: u64, pitch: usize, value: &[u8], width: usize, height: usize, stream: CUstream) -> Answer {
+    let driver = d.driver()?;
+    let (c, id) = match d.target(stream)? {
+        Target::Run(c, id) => (c, id),
+        Target::Capture(t) => return capture(d, &t, dst, pitch, value, width, height),
+    };
+    let device = driver.device(c.device)?;
+    if let Some(fill) = prepare(driver, dst, pitch, value, width, height)? {
+        device.engine.work(id, fill.time(device), Kind::Copy, Some(move || fill.run()));
+    }
+    Ok(())
+}
+
+/// A fill as a node of a capture.
+fn capture(d: &Door, t: &Taking, dst: u64, pitch: usize, value: &[u8], width: usize, height: usize) -> Answer {
+    if prepare(d.driver()?, dst, pitch, value, width, height)?.is_none() {
+        return Ok(());
+    }
+    let mut element = [0; 4];
+    element[..value.len()].copy_from_slice(value);
+    let (value, elementSize) = (u32::from_le_bytes(element), u32::try_from(value.len()).unwrap_or(1));
+    let params = CUDA_MEMSET_NODE_PARAMS { dst, pitch, value, elementSize, width, height };
+    let context = t.context.clone();
+    d.capture(t, || Ok(node::Kind::Fill(node::Fill { params, context })))
+}
+
+macro_rules! fills {
+    ($($name:ident $ty:ty, $name2:ident;)*) => {$(
+        fn $name(d: &Door, dst: u64, value: $ty, count: usize, stream: CUstream) -> Answer {
+            rows(d, dst, 0, &value.to_ne_bytes(), count, 1, stream)
+        }
+        fn $name2(d: &Door, dst: u64, pitch: usize, value: $ty, w: usize, h: usize, stream: CUstream) -> Answer {
+            rows(d, dst, pitch, &value.to_ne_bytes(), w, h, stream)
+        }
+    )*};
+}
+
+fills! {
+    fill8 u8, sheet8;
+    fill16 u16, sheet16;
+    fill32 u32, sheet32;
+}
+
+pub(crate) unsafe fn cuMemsetD8_v2(d: &Door, dst: CUdeviceptr, value: u8, count: usize) -> Answer {
+    fill8(d, dst, value, count, CUstream::NULL)
+}
+
+pub(crate) unsafe fn cuMemsetD16_v2(d: &Door, dst: CUdeviceptr, value: u16, count: usize) -> Answer {
+    fill16(d, dst, value, count, CUstream::NULL)
+}
+
+pub(crate) unsafe fn cuMemsetD32_v2(d: &Door, dst: CUdeviceptr, value: u32, count: usize) -> Answer {
+    fill32(d, dst, value, count, CUstream::NULL)
+}
+
+pub(crate) unsafe fn cuMemsetD8Async(d: &Door, dst: CUdeviceptr, value: u8, count: usize, s: CUstream) -> Answer {
+    fill8(d, dst, value, count, s)
+}
+
+pub(crate) unsafe fn cuMemsetD16Async(d: &Door, dst: CUdeviceptr, value: u16, count: usize, s: CUstream) -> Answer {
+    fill16(d, dst, value, count, s)
+}
+
+pub(crate) unsafe fn cuMemsetD32Async(d: &Door, dst: CUdeviceptr, value: u32, count: usize, s: CUstream) -> Answer {
+    fill32(d, dst, value, count, s)
+}
+
+pub(crate) unsafe fn cuMemsetD2D8_v2(d: &Door, dst: CUdeviceptr, pitch: usize, v: u8, w: usize, h: usize) -> Answer {
+    sheet8(d, dst, pitch, v, w, h, CUstream::NULL)
+}
+
+pub(crate) unsafe fn cuMemsetD2D16_v2(d: &Door, dst: CUdeviceptr, pitch: usize, v: u16, w: usize, h: usize) -> Answer {
+    sheet16(d, dst, pitch, v, w, h, CUstream::NULL)
+}
+
+pub(crate) unsafe fn cuMemsetD2D32_v2(d: &Door, dst: CUdeviceptr, pitch: usize, v: u32, w: usize, h: usize) -> Answer {
+    sheet32(d, dst, pitch, v, w, h, CUstream::NULL)
+}
+
+pub(crate) unsafe fn cuMemsetD2D8Async(
+    d: &Door,
+    dst: CUdeviceptr,
+    pitch: usize,
+    v: u8,
+    w: usize,
+    h: usize,
+    s: CUstream,
+) -> Answer {
+    sheet8(d, dst, pitch, v, w, h, s)
+}
+
+pub(crate) unsafe fn cuMemsetD2D16Async(
+    d: &Door,
+    dst: CUdeviceptr,
+    pitch: usize,
+    v: u16,
+    w: usize,
+    h: usize,
+    s: CUstream,
+) -> Answer {
+    sheet16(d, dst, pitch, v, w, h, s)
+}
+
+pub(crate) unsafe fn cuMemsetD2D32Async(
+    d: &Door,
+    dst: CUdeviceptr,
+    pitch: usize,
+    v: u32,
+    w: usize,
+    h: usize,
+    s: CUstream,
+) -> Answer {
+    sheet32(d, dst, pitch, v, w, h, s)
+}

@@ -1,0 +1,47 @@
+//! Graph memory of a device: how much there is, and giving back what is not used.
+
+use super::INVALID;
+use crate::door::{Answer, Door, put};
+use core::ffi::c_void;
+use shim_sys::cuda::*;
+
+pub(crate) unsafe fn cuDeviceGetGraphMemAttribute(
+    d: &Door,
+    dev: CUdevice,
+    attribute: u32,
+    value: *mut c_void,
+) -> Answer {
+    let driver = d.driver()?;
+    driver.device(dev)?;
+    let n = driver.graphs.memory.numbers(dev);
+    let bytes = match attribute {
+        CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT => n.used,
+        CU_GRAPH_MEM_ATTR_USED_MEM_HIGH => n.used_high,
+        CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT => n.reserved,
+        CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH => n.reserved_high,
+        _ => return Err(INVALID),
+    };
+    unsafe { put(value.cast(), bytes) }
+}
+
+/// Highest values can be put back, by writing zero; nothing else can be written.
+pub(crate) unsafe fn cuDeviceSetGraphMemAttribute(
+    d: &Door,
+    dev: CUdevice,
+    attribute: u32,
+    value: *mut c_void,
+) -> Answer {
+    let driver = d.driver()?;
+    driver.device(dev)?;
+    let high = [CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH];
+    if !high.contains(&attribute) || value.is_null() || unsafe { value.cast::<u64>().read_unaligned() } != 0 {
+        return Err(INVALID);
+    }
+    driver.graphs.memory.reset_high(dev, attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH);
+    Ok(())
+}
+
+pub(crate) unsafe fn cuDeviceGraphMemTrim(d: &Door, dev: CUdevice) -> Answer {
+    let driver = d.driver()?;
+    driver.graphs.memory.trim(driver, dev)
+}

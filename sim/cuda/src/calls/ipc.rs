@@ -1,0 +1,51 @@
+//! Plain allocations between processes, by handles of 64 bytes.
+//!
+//! Only memory of `cuMemAlloc` and `cuMemAllocPitch` has such a handle. The device whose memory is opened must be the
+//! context's: no device reaches another's here. Not here: descriptors (`calls::share`), events.
+
+use crate::content::Tag;
+use crate::door::{Answer, Door, put};
+use shim_sys::cuda::*;
+
+pub(crate) unsafe fn cuIpcGetMemHandle(d: &Door, out: *mut CUipcMemHandle, dptr: CUdeviceptr) -> Answer {
+    let c = d.context()?;
+    if out.is_null() {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let driver = d.driver()?;
+    let reserved = driver.device(c.device)?.engine.still(|| driver.memory.legacy_handle(driver, dptr))?;
+    unsafe { put(out, CUipcMemHandle { reserved }) }
+}
+
+/// The only flag, lazy access between devices, must be given.
+pub(crate) unsafe fn cuIpcOpenMemHandle(
+    d: &Door,
+    dptr: *mut CUdeviceptr,
+    handle: CUipcMemHandle,
+    flags: u32,
+) -> Answer {
+    let c = d.context()?;
+    if dptr.is_null() || flags != 1 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let driver = d.driver()?;
+    let at = driver.memory.open_legacy(driver, &handle.reserved, Tag(c.number), c.device)?;
+    unsafe { put(dptr, at) }
+}
+
+pub(crate) unsafe fn cuIpcOpenMemHandle_v2(
+    d: &Door,
+    dptr: *mut CUdeviceptr,
+    handle: CUipcMemHandle,
+    flags: u32,
+) -> Answer {
+    unsafe { cuIpcOpenMemHandle(d, dptr, handle, flags) }
+}
+
+pub(crate) unsafe fn cuIpcCloseMemHandle(d: &Door, dptr: CUdeviceptr) -> Answer {
+    let c = d.context()?;
+    let driver = d.driver()?;
+    // As a free: the context's work is finished first.
+    driver.device(c.device)?.engine.group_wait(c.group);
+    driver.memory.close_legacy(driver, dptr)
+}

@@ -1,0 +1,206 @@
+//! Managed memory: made, advised, prefetched, asked about. Not here: what is remembered (`crate::managed`), its end
+//! (`memory`, with all other pointers), batches of prefetches.
+
+use crate::content::Tag;
+use crate::door::{Answer, Door, put};
+use crate::managed::{Advice, old_name};
+use core::ffi::c_void;
+use shim_sys::cuda::*;
+use vgpu_sim::engine::Kind;
+
+/// The host, as the older calls name it.
+const HOST: i32 = -1;
+/// No device: what an answer says where pages differ.
+const NO_DEVICE: i32 = -2;
+
+pub(crate) unsafe fn cuMemAllocManaged(d: &Door, dptr: *mut CUdeviceptr, bytes: usize, flags: u32) -> Answer {
+    if dptr.is_null() || ![1, 2].contains(&flags) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let (driver, c) = (d.driver()?, d.context()?);
+    unsafe { put(dptr, driver.managed.alloc(driver, c.device, bytes as u64, Tag(c.number), flags)?) }
+}
+
+/// A place the older calls name.
+fn named(d: &Door, device: i32) -> Result<CUmemLocation, CUresult> {
+    if device == HOST {
+        return Ok(CUmemLocation { kind: CU_MEM_LOCATION_TYPE_HOST, id: 0 });
+    }
+    d.driver()?.device(device)?;
+    Ok(CUmemLocation { kind: CU_MEM_LOCATION_TYPE_DEVICE, id: device })
+}
+
+/// A place the newer calls name.
+fn checked(d: &Door, l: CUmemLocation) -> Result<CUmemLocation, CUresult> {
+    match l.kind {
+        CU_MEM_LOCATION_TYPE_DEVICE => d.driver()?.device(l.id).map(|_| l),
+        CU_MEM_LOCATION_TYPE_HOST => Ok(CUmemLocation { id: 0, ..l }),
+        CU_MEM_LOCATION_TYPE_HOST_NUMA if l.id >= 0 => Ok(l),
+        CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT => Ok(CUmemLocation { id: 0, ..l }),
+        _ => Err(CUresult::INVALID_VALUE),
+    }
+}
+
+fn advise(
+    d: &Door,
+    at: u64,
+    bytes: usize,
+    advice: u32,
+    place: impl FnOnce() -> Result<CUmemLocation, CUresult>,
+) -> Answer {
+    d.context()?;
+    if !(1..=6).contains(&advice) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    // Reading mostly, and preferring nothing, are about no place in particular.
+    let l = if [1, 2, 4].contains(&advice) { CUmemLocation::default() } else { place()? };
+    d.driver()?.managed.advise(at, bytes as u64, |a| match advice {
+        1 | 2 => a.read_mostly = advice == 1,
+        3 => a.preferred = Some(l),
+        4 => a.preferred = None,
+        5 => _ = a.accessed.insert(old_name(l)),
+        _ => _ = a.accessed.remove(&old_name(l)),
+    })
+}
+
+pub(crate) unsafe fn cuMemAdvise(d: &Door, dptr: CUdeviceptr, count: usize, advice: u32, device: CUdevice) -> Answer {
+    advise(d, dptr, count, advice, || named(d, device))
+}
+
+pub(crate) unsafe fn cuMemAdvise_v2(
+    d: &Door,
+    dptr: CUdeviceptr,
+    count: usize,
+    advice: u32,
+    location: CUmemLocation,
+) -> Answer {
+    advise(d, dptr, count, advice, || checked(d, location))
+}
+
+fn prefetch(d: &Door, at: u64, bytes: usize, to: CUmemLocation, stream: CUstream) -> Answer {
+    let (c, id) = d.stream(stream)?;
+    let driver = d.driver()?;
+    let before = driver.managed.advice(at, bytes as u64)?;
+    driver.managed.advise(at, bytes as u64, |a| a.prefetched = Some(to))?;
+    let device = driver.device(c.device)?;
+    // What is there already does not move.
+    let there = before.iter().all(|a| a.prefetched == Some(to));
+    let p = &device.profile;
+    let ns = if there { 0 } else { p.copy_time(bytes as u64, p.host_bytes_per_us) };
+    device.engine.work(id, ns, Kind::Other, None::<fn()>);
+    Ok(())
+}
+
+pub(crate) unsafe fn cuMemPrefetchAsync(
+    d: &Door,
+    dptr: CUdeviceptr,
+    count: usize,
+    dst: CUdevice,
+    stream: CUstream,
+) -> Answer {
+    d.context()?;
+    prefetch(d, dptr, count, named(d, dst)?, stream)
+}
+
+pub(crate) unsafe fn cuMemPrefetchAsync_v2(
+    d: &Door,
+    dptr: CUdeviceptr,
+    count: usize,
+    location: CUmemLocation,
+    flags: u32,
+    stream: CUstream,
+) -> Answer {
+    d.context()?;
+    if flags != 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    prefetch(d, dptr, count, checked(d, location)?, stream)
+}
+
+pub(crate) unsafe fn cuStreamAttachMemAsync(
+    d: &Door,
+    stream: CUstream,
+    dptr: CUdeviceptr,
+    length: usize,
+    flags: u32,
+) -> Answer {
+    d.stream(stream)?;
+    let own = stream.is_null() || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+    // To one stream: to a real one.
+    if ![1, 2, 4].contains(&flags) || (flags == 4 && own) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    d.driver()?.managed.attach(dptr, length as u64, flags)
+}
+
+/// What all pages agree on.
+fn common<T: PartialEq + Clone>(all: &[Advice], what: impl Fn(&Advice) -> T) -> Option<T> {
+    let first = what(all.first()?);
+    all.iter().all(|a| what(a) == first).then_some(first)
+}
+
+unsafe fn answer(all: &[Advice], data: *mut c_void, size: usize, attribute: u32) -> Answer {
+    let invalid = CUresult::INVALID_VALUE;
+    if data.is_null() {
+        return Err(invalid);
+    }
+    let preferred = || common(all, |a| a.preferred).flatten();
+    let prefetched = || common(all, |a| a.prefetched).flatten();
+    let kind = |l: Option<CUmemLocation>| l.map_or(0, |l| i32::try_from(l.kind).unwrap_or(0));
+    let value = match attribute {
+        1 => i32::from(all.iter().all(|a| a.read_mostly)),
+        2 => preferred().map_or(NO_DEVICE, old_name),
+        4 => prefetched().map_or(NO_DEVICE, old_name),
+        5 => kind(preferred()),
+        6 => preferred().map_or(0, |l| l.id),
+        7 => kind(prefetched()),
+        8 => prefetched().map_or(0, |l| l.id),
+        3 => {
+            if size == 0 || !size.is_multiple_of(4) {
+                return Err(invalid);
+            }
+            let everywhere = |n: &i32| all.iter().all(|a| a.accessed.contains(n));
+            let mut named = all.first().map(|a| a.accessed.clone()).unwrap_or_default().into_iter().filter(everywhere);
+            for i in 0..size / 4 {
+                unsafe { data.cast::<i32>().add(i).write_unaligned(named.next().unwrap_or(NO_DEVICE)) };
+            }
+            return Ok(());
+        }
+        _ => return Err(invalid),
+    };
+    if size != 4 {
+        return Err(invalid);
+    }
+    unsafe { put(data.cast(), value) }
+}
+
+pub(crate) unsafe fn cuMemRangeGetAttribute(
+    d: &Door,
+    data: *mut c_void,
+    size: usize,
+    attribute: u32,
+    dptr: CUdeviceptr,
+    count: usize,
+) -> Answer {
+    let all = d.driver()?.managed.advice(dptr, count as u64)?;
+    unsafe { answer(&all, data, size, attribute) }
+}
+
+pub(crate) unsafe fn cuMemRangeGetAttributes(
+    d: &Door,
+    data: *mut *mut c_void,
+    sizes: *mut usize,
+    attributes: *mut u32,
+    how_many: usize,
+    dptr: CUdeviceptr,
+    count: usize,
+) -> Answer {
+    if data.is_null() || sizes.is_null() || attributes.is_null() || how_many == 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let all = d.driver()?.managed.advice(dptr, count as u64)?;
+    for i in 0..how_many {
+        unsafe { answer(&all, data.add(i).read(), sizes.add(i).read(), attributes.add(i).read())? };
+    }
+    Ok(())
+}

@@ -1,0 +1,121 @@
+//! Cooperative launches: grids that are on the device all at once, on one device or on several.
+
+use super::function::function;
+use super::graph::launch::line;
+use super::launch::{Shape, launch};
+use crate::door::{Answer, Door};
+use core::ffi::c_void;
+use shim_sys::cuda::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use vgpu_sim::Profile;
+
+const TOO_LARGE: CUresult = CUresult(720);
+/// Flag: the devices do not wait for each other's earlier work.
+const NO_WAIT_BEFORE: u32 = 1;
+/// Flag: later work waits for its own device only.
+const NO_WAIT_AFTER: u32 = 2;
+
+/// Whether all blocks of a grid can be resident at once.
+fn fits(p: &Profile, shape: &Shape) -> Answer {
+    let product = |n: [u32; 3]| n.iter().map(|d| u64::from(*d)).product::<u64>();
+    let (blocks, threads) = (product(shape.grid), product(shape.block).max(1));
+    let mut per_sm = (u64::from(p.threads_per_sm) / threads).min(u64::from(p.blocks_per_sm));
+    if let Some(n) = p.shared_per_sm.checked_div(shape.shared) {
+        per_sm = per_sm.min(u64::from(n));
+    }
+    if blocks <= u64::from(p.sms) * per_sm { Ok(()) } else { Err(TOO_LARGE) }
+}
+
+/// As an ordinary launch; a grid that cannot be resident all at once is refused.
+pub(crate) unsafe fn cuLaunchCooperativeKernel(
+    d: &Door,
+    f: CUfunction,
+    gx: u32,
+    gy: u32,
+    gz: u32,
+    bx: u32,
+    by: u32,
+    bz: u32,
+    shared: u32,
+    stream: CUstream,
+    params: *mut *mut c_void,
+) -> Answer {
+    let shape = Shape { grid: [gx, gy, gz], block: [bx, by, bz], shared };
+    fits(&d.device()?.profile, &shape)?;
+    unsafe { launch(d, f, &shape, stream, params, core::ptr::null_mut()) }
+}
+
+/// One grid on each of several devices, all of the same kernel and shape. Before and after them the streams wait for each
+/// other. Cannot be captured.
+pub(crate) unsafe fn cuLaunchCooperativeKernelMultiDevice(
+    d: &Door,
+    list: *mut CUDA_LAUNCH_PARAMS,
+    count: u32,
+    flags: u32,
+) -> Answer {
+    let invalid = CUresult::INVALID_VALUE;
+    let driver = d.driver()?;
+    if list.is_null() || count == 0 || count as usize > driver.devices.len() || flags & !3 != 0 {
+        return Err(invalid);
+    }
+    let all: Vec<CUDA_LAUNCH_PARAMS> = (0..count as usize).map(|i| unsafe { list.add(i).read() }).collect();
+    let shape = |p: &CUDA_LAUNCH_PARAMS| Shape {
+        grid: [p.gridDimX, p.gridDimY, p.gridDimZ],
+        block: [p.blockDimX, p.blockDimY, p.blockDimZ],
+        shared: p.sharedMemBytes,
+    };
+    let first = &all[0];
+    let name = function(d, first.function)?.entry.name.clone();
+    let mut lines = Vec::new();
+    for p in &all {
+        // A stream of its own, and a device that no other has.
+        if p.hStream.is_null() || p.hStream == CU_STREAM_LEGACY || p.hStream == CU_STREAM_PER_THREAD {
+            return Err(invalid);
+        }
+        let l = line(d, p.hStream)?;
+        let twice = lines.iter().any(|o: &crate::graph::memory::Line| o.device == l.device);
+        if twice || shape(p) != shape(first) || function(d, p.function)?.entry.name != name {
+            return Err(invalid);
+        }
+        let profile = &driver.device(l.device)?.profile;
+        if profile.key() != driver.device(lines.first().unwrap_or(&l).device)?.profile.key() {
+            return Err(invalid);
+        }
+        fits(profile, &shape(p))?;
+        lines.push(l);
+    }
+    let meet = || {
+        let marks: Vec<_> = lines.iter().map(|l| l.mark()).collect();
+        for l in &lines {
+            for m in marks.iter().filter(|m| m.device != l.device) {
+                l.wait(*m, driver);
+            }
+        }
+        // Whoever waits names the event until it has waited.
+        for (l, m) in lines.iter().zip(marks) {
+            let left = Arc::new(AtomicUsize::new(lines.len() - 1));
+            if lines.len() == 1 {
+                l.engine.close_event(m.event);
+            }
+            for other in lines.iter().filter(|o| o.device != l.device) {
+                let (engine, left) = (l.engine.clone(), left.clone());
+                other.engine.host(other.stream, move || {
+                    if left.fetch_sub(1, Ordering::AcqRel) == 1 {
+                        engine.close_event(m.event);
+                    }
+                });
+            }
+        }
+    };
+    if flags & NO_WAIT_BEFORE == 0 {
+        meet();
+    }
+    for p in &all {
+        unsafe { launch(d, p.function, &shape(p), p.hStream, p.kernelParams, core::ptr::null_mut())? };
+    }
+    if flags & NO_WAIT_AFTER == 0 {
+        meet();
+    }
+    Ok(())
+}

@@ -1,0 +1,189 @@
+//! Virtual memory management: addresses, physical allocations, mappings, access.
+//!
+//! A mapping ends as the whole it was made as: part of one cannot be unmapped, several at once can. Not here: what an
+//! allocation is and how long it lives (`content::physical`), its export (`calls::share`).
+
+use crate::content::GRANULARITY;
+use crate::door::{Answer, Door, put};
+use core::ffi::c_void;
+use shim_sys::cuda::*;
+
+fn whole(bytes: u64) -> Result<u64, CUresult> {
+    if bytes == 0 || !bytes.is_multiple_of(GRANULARITY) { Err(CUresult::INVALID_VALUE) } else { Ok(bytes) }
+}
+
+/// File descriptors can be asked for; other kinds are not supported.
+pub(super) fn check_handle_types(kinds: u32) -> Answer {
+    match kinds {
+        0 | CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR => Ok(()),
+        _ if kinds & !15 == 0 => Err(CUresult::NOT_SUPPORTED),
+        _ => Err(CUresult::INVALID_VALUE),
+    }
+}
+
+/// The device of a location; `None` for the host's kinds.
+fn device_of(d: &Door, location: CUmemLocation) -> Result<Option<i32>, CUresult> {
+    match location.kind {
+        CU_MEM_LOCATION_TYPE_DEVICE => d.driver()?.device(location.id).map(|_| Some(location.id)),
+        CU_MEM_LOCATION_TYPE_HOST | CU_MEM_LOCATION_TYPE_HOST_NUMA | CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT => Ok(None),
+        _ => Err(CUresult::INVALID_VALUE),
+    }
+}
+
+pub(crate) unsafe fn cuMemAddressReserve(
+    d: &Door,
+    ptr: *mut CUdeviceptr,
+    bytes: usize,
+    alignment: usize,
+    addr: CUdeviceptr,
+    flags: u64,
+) -> Answer {
+    let align = (alignment as u64).max(GRANULARITY);
+    if ptr.is_null() || flags != 0 || !align.is_power_of_two() {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let at = d.driver()?.memory.reserve(whole(bytes as u64)?, align, addr)?;
+    unsafe { put(ptr, at) }
+}
+
+pub(crate) unsafe fn cuMemAddressFree(d: &Door, ptr: CUdeviceptr, bytes: usize) -> Answer {
+    d.driver()?.memory.unreserve(ptr, bytes as u64)
+}
+
+pub(crate) unsafe fn cuMemCreate(
+    d: &Door,
+    handle: *mut CUmemGenericAllocationHandle,
+    bytes: usize,
+    prop: *const CUmemAllocationProp,
+    flags: u64,
+) -> Answer {
+    if handle.is_null() || prop.is_null() || flags != 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let prop = unsafe { prop.read() };
+    if prop.kind != 1 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    check_handle_types(prop.requestedHandleTypes)?;
+    let driver = d.driver()?;
+    let device = device_of(d, prop.location)?;
+    let location = (prop.location.kind, prop.location.id);
+    let h = driver.memory.create(driver, whole(bytes as u64)?, device, location, prop.requestedHandleTypes)?;
+    unsafe { put(handle, h) }
+}
+
+pub(crate) unsafe fn cuMemRelease(d: &Door, handle: CUmemGenericAllocationHandle) -> Answer {
+    let driver = d.driver()?;
+    driver.memory.release(driver, handle)
+}
+
+pub(crate) unsafe fn cuMemMap(
+    d: &Door,
+    dptr: CUdeviceptr,
+    bytes: usize,
+    offset: usize,
+    handle: CUmemGenericAllocationHandle,
+    flags: u64,
+) -> Answer {
+    if flags != 0 || offset != 0 || !dptr.is_multiple_of(GRANULARITY) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let driver = d.driver()?;
+    driver.memory.multicast_wait(driver, handle)?;
+    driver.memory.map(dptr, whole(bytes as u64)?, 0, handle)
+}
+
+pub(crate) unsafe fn cuMemUnmap(d: &Door, dptr: CUdeviceptr, bytes: usize) -> Answer {
+    let driver = d.driver()?;
+    driver.memory.unmap(driver, dptr, whole(bytes as u64)?)
+}
+
+pub(crate) unsafe fn cuMemSetAccess(
+    d: &Door,
+    ptr: CUdeviceptr,
+    bytes: usize,
+    desc: *const CUmemAccessDesc,
+    count: usize,
+) -> Answer {
+    if desc.is_null() || count == 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let end = ptr.checked_add(whole(bytes as u64)?).ok_or(CUresult::INVALID_VALUE)?;
+    for i in 0..count {
+        let one = unsafe { desc.add(i).read() };
+        device_of(d, one.location)?;
+        if ![0, 1, 3].contains(&one.flags) {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        let mut t = d.driver()?.memory.tables();
+        // Whole mappings, one after another.
+        let mut at = ptr;
+        while at < end {
+            at += t.maps.get(&at).filter(|m| m.plain).map(|m| m.len).ok_or(CUresult::INVALID_VALUE)?;
+        }
+        if at != end {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        for (_, m) in t.maps.range_mut(ptr..end) {
+            m.access = one.flags;
+        }
+    }
+    Ok(())
+}
+
+pub(crate) unsafe fn cuMemGetAccess(
+    d: &Door,
+    flags: *mut u64,
+    location: *const CUmemLocation,
+    ptr: CUdeviceptr,
+) -> Answer {
+    if location.is_null() {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    device_of(d, unsafe { location.read() })?;
+    let t = d.driver()?.memory.tables();
+    let m = t.mapping(ptr).filter(|(_, m)| m.plain).ok_or(CUresult::INVALID_VALUE)?;
+    unsafe { put(flags, u64::from(m.1.access)) }
+}
+
+pub(crate) unsafe fn cuMemGetAllocationGranularity(
+    d: &Door,
+    granularity: *mut usize,
+    prop: *const CUmemAllocationProp,
+    option: u32,
+) -> Answer {
+    if prop.is_null() || option > 1 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    device_of(d, unsafe { prop.read() }.location)?;
+    unsafe { put(granularity, usize::try_from(GRANULARITY).unwrap_or(0)) }
+}
+
+pub(crate) unsafe fn cuMemGetAllocationPropertiesFromHandle(
+    d: &Door,
+    prop: *mut CUmemAllocationProp,
+    handle: CUmemGenericAllocationHandle,
+) -> Answer {
+    let mut t = d.driver()?.memory.tables();
+    let p = t.handle(handle)?;
+    let value = CUmemAllocationProp {
+        kind: 1,
+        requestedHandleTypes: p.handle_types,
+        location: CUmemLocation { kind: p.location.0, id: p.location.1 },
+        win32HandleMetaData: core::ptr::null_mut(),
+        allocFlags: CUmemAllocationFlags::default(),
+    };
+    unsafe { put(prop, value) }
+}
+
+pub(crate) unsafe fn cuMemRetainAllocationHandle(
+    d: &Door,
+    handle: *mut CUmemGenericAllocationHandle,
+    addr: *mut c_void,
+) -> Answer {
+    let mut t = d.driver()?.memory.tables();
+    let at = addr as u64;
+    let h = t.mapping(at).filter(|(_, m)| m.plain).map(|(_, m)| m.handle).ok_or(CUresult::INVALID_VALUE)?;
+    t.physical.get_mut(&h).ok_or(CUresult::INVALID_VALUE)?.handles += 1;
+    unsafe { put(handle, h) }
+}

@@ -1,0 +1,393 @@
+//! Addresses and content of device memory in this process.
+//!
+//! A device address cannot be read by the host: its range is mapped without access. The content stands in a second range
+//! at a fixed distance, whose pages exist once written; an allocation of 100 GiB costs nothing until then. Addresses
+//! outside the device range are the host's. Fresh device memory happens to be zero in whole slabs only.
+//!
+//! By subject: allocations and what is reached through them here; physical allocations with any number of addresses in
+//! `physical`; content that other processes see too in `common`, names for it in `names`; `multicast`; pools in `pools`. Not here: how much is taken (vgpu-sim's `slab`, `memory`).
+
+mod common;
+mod multicast;
+mod names;
+pub(crate) mod physical;
+pub(crate) mod pools;
+
+mod apart;
+mod span;
+
+use crate::driver::{Driver, hold};
+pub(crate) use multicast::Part;
+use physical::{Mapping, Physical, What};
+use shim_sys::cuda::CUresult;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+use vgpu_sim::Profile;
+use vgpu_sim::memory::{Change, plus};
+use vgpu_sim::slab::{Extents, Heap};
+
+/// Physical granularity of the virtual-memory calls.
+pub(crate) const GRANULARITY: u64 = 2 << 20;
+/// From here on a fill with zero gives pages back instead of writing them.
+const LAZY_ZERO: u64 = 1 << 20;
+
+/// Who an allocation belongs to: a context's number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Tag(pub(crate) u64);
+
+/// How an allocation came to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Plain,
+    /// From a pool of this process.
+    Async,
+    Global,
+    /// Another process's allocation, opened by its handle.
+    Opened,
+    /// A block of another process's pool.
+    Imported,
+    /// Addresses of graph memory: counted with their pool, freed through it.
+    Graph,
+}
+
+/// A live allocation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Allocation {
+    pub(crate) bytes: u64,
+    pub(crate) len: u64,
+    /// CUDA ordinal.
+    pub(crate) device: i32,
+    pub(crate) tag: Tag,
+    pub(crate) kind: Kind,
+    pub(crate) number: u64,
+    /// The pool it is from, 0: none.
+    pub(crate) pool: u64,
+    dirty: bool,
+}
+
+/// Memory of the host that the driver knows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HostRange {
+    pub(crate) len: u64,
+    pub(crate) flags: u32,
+    pub(crate) registered: bool,
+    pub(crate) tag: Tag,
+}
+
+pub(crate) struct Inner {
+    space: Extents,
+    heaps: Vec<Heap>,
+    pub(crate) live: BTreeMap<u64, Allocation>,
+    dirty_slabs: HashSet<u64>,
+    pub(crate) physical: HashMap<u64, Physical>,
+    pub(crate) maps: BTreeMap<u64, Mapping>,
+    pub(crate) reserved: BTreeMap<u64, u64>,
+    pub(crate) host: BTreeMap<u64, HostRange>,
+    /// How often this process holds each share, by its number.
+    held: HashMap<u64, u32>,
+    names: names::Names,
+    pools: BTreeMap<u64, pools::Pool>,
+    next: u64,
+}
+
+impl Inner {
+    /// A number that was not used before.
+    fn fresh(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+}
+
+/// The memory of this process.
+pub(crate) struct Memory {
+    inner: Mutex<Inner>,
+    /// Set with the first pool: synchronising without pools costs nothing.
+    any_pools: AtomicBool,
+    base: u64,
+    size: u64,
+    content: u64,
+}
+
+impl Memory {
+    /// Reserves the addresses for devices (machine index, profile), in CUDA order.
+    pub(crate) fn new(devices: impl Iterator<Item = (usize, Profile)>) -> Result<Memory, CUresult> {
+        let reserve = |size: u64, access: i32| -> Option<u64> {
+            // SAFETY: a new private mapping at an address of the kernel's choice.
+            let p = unsafe {
+                libc::mmap(
+                    std::ptr::null_mut(),
+                    usize::try_from(size).ok()?,
+                    access,
+                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                    -1,
+                    0,
+                )
+            };
+            (p != libc::MAP_FAILED).then_some(p as u64)
+        };
+        let found = (34..=44).rev().find_map(|bits| {
+            let size = 1u64 << bits;
+            let base = reserve(size, libc::PROT_NONE)?;
+            match reserve(size, libc::PROT_READ | libc::PROT_WRITE) {
+                Some(content) => Some((size, base, content)),
+                None => {
+                    // SAFETY: mapped just above with this size; nothing uses it yet.
+                    unsafe { libc::munmap(base as *mut _, usize::try_from(size).unwrap_or(0)) };
+                    None
+                }
+            }
+        });
+        let (size, base, content) = found.ok_or(CUresult::OUT_OF_MEMORY)?;
+        // SAFETY: our own mapping. Core files would otherwise hold every page of device memory.
+        unsafe { libc::madvise(content as *mut _, usize::try_from(size).unwrap_or(0), libc::MADV_DONTDUMP) };
+        let first = base.next_multiple_of(GRANULARITY);
+        let mut space = Extents::new(0);
+        space.give(first, (base + size - first) / GRANULARITY * GRANULARITY);
+        Ok(Memory {
+            inner: Mutex::new(Inner {
+                space,
+                heaps: devices.map(|(index, profile)| Heap::new(index, profile)).collect(),
+                live: BTreeMap::new(),
+                dirty_slabs: HashSet::new(),
+                physical: HashMap::new(),
+                maps: BTreeMap::new(),
+                reserved: BTreeMap::new(),
+                host: BTreeMap::new(),
+                held: HashMap::new(),
+                names: names::Names::default(),
+                pools: BTreeMap::new(),
+                next: 1,
+            }),
+            any_pools: AtomicBool::new(false),
+            base,
+            size,
+            content,
+        })
+    }
+
+    /// The tables.
+    pub(crate) fn tables(&self) -> std::sync::MutexGuard<'_, Inner> {
+        hold(&self.inner)
+    }
+
+    /// True for an address of the device range.
+    pub(crate) fn is_device(&self, at: u64) -> bool {
+        at.wrapping_sub(self.base) < self.size
+    }
+
+    /// True for host memory that the driver knows: the device may use its address.
+    pub(crate) fn is_pinned(&self, at: u64) -> bool {
+        self.tables().host.range(..=at).next_back().is_some_and(|(base, h)| at < base + h.len)
+    }
+
+    fn place(&self, at: u64) -> *mut u8 {
+        at.wrapping_sub(self.base).wrapping_add(self.content) as *mut u8
+    }
+
+    /// Allocates `bytes` on `device` (CUDA ordinal).
+    pub(crate) fn alloc(&self, d: &Driver, device: i32, bytes: u64, tag: Tag, kind: Kind) -> Result<u64, CUresult> {
+        if bytes == 0 {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        let mut t = self.tables();
+        let (at, len) = self.take_slabs(d, &mut t, device, bytes)?;
+        let number = t.fresh();
+        t.live.insert(at, Allocation { bytes, len, device, tag, kind, number, pool: 0, dirty: false });
+        Ok(at)
+    }
+
+    /// Takes `bytes` from the slabs of `device`: the beginning, and what it takes of them. Pools give back what they do
+    /// not need before this fails.
+    fn take_slabs(&self, d: &Driver, t: &mut Inner, device: i32, bytes: u64) -> Result<(u64, u64), CUresult> {
+        let mut give_back = true;
+        loop {
+            let Inner { heaps, space, .. } = &mut *t;
+            let heap = usize::try_from(device).ok().and_then(|i| heaps.get_mut(i)).ok_or(CUresult::INVALID_DEVICE)?;
+            if let Ok(at) = heap.alloc(&d.machine, space, bytes) {
+                return Ok((at, heap.find(at).map_or(bytes, |(_, b)| b.len)));
+            }
+            if !std::mem::take(&mut give_back) || !self.give_back_unused(d, t, device) {
+                return Err(CUresult::OUT_OF_MEMORY);
+            }
+        }
+    }
+
+    /// Gives what [`Memory::take_slabs`] took back; `dirty`: it was written.
+    fn give_slabs(&self, d: &Driver, t: &mut Inner, device: i32, at: u64, dirty: bool) {
+        if dirty {
+            t.dirty_slabs.insert(at / GRANULARITY);
+        }
+        let Inner { heaps, space, dirty_slabs, .. } = &mut *t;
+        let Some(heap) = usize::try_from(device).ok().and_then(|i| heaps.get_mut(i)) else { return };
+        let Some((_, Some((base, len)))) = heap.free(&d.machine, space, at) else { return };
+        let dirty = dirty_slabs.remove(&(base / GRANULARITY));
+        if let Some(share) = heap.no_longer_common(base) {
+            self.detach(base, len);
+            self.let_share_go(d, t, share);
+        } else if dirty {
+            self.forget(base, len);
+        }
+    }
+
+    /// Applies a change of this process's record on `device` that needs room; pools give back what they do not need
+    /// before this fails. For everything that takes device memory beside the slabs.
+    pub(crate) fn adjust(&self, d: &Driver, device: i32, change: &Change) -> Result<(), CUresult> {
+        self.adjust_with(d, &mut self.tables(), device, change)
+    }
+
+    fn adjust_with(&self, d: &Driver, t: &mut Inner, device: i32, change: &Change) -> Result<(), CUresult> {
+        let index = d.device(device)?.index;
+        if d.machine.adjust(index, change).is_ok()
+            || (self.give_back_unused(d, t, device) && d.machine.adjust(index, change).is_ok())
+        {
+            return Ok(());
+        }
+        Err(CUresult::OUT_OF_MEMORY)
+    }
+
+    /// Takes a range of addresses with memory of its own behind it, `len` bytes in whole granules.
+    fn take_chunk(&self, d: &Driver, t: &mut Inner, device: i32, len: u64) -> Result<u64, CUresult> {
+        let at = t.space.take(len, GRANULARITY).ok_or(CUresult::OUT_OF_MEMORY)?;
+        let change = Change { large: plus(len), ..Change::default() };
+        if let Err(e) = self.adjust_with(d, t, device, &change) {
+            t.space.give(at, len);
+            return Err(e);
+        }
+        Ok(at)
+    }
+
+    /// Gives such a range back. Nothing in it may be in use.
+    fn return_chunk(&self, d: &Driver, t: &mut Inner, device: i32, at: u64, len: u64) {
+        self.forget(at, len);
+        t.space.give(at, len);
+        if let Ok(device) = d.device(device) {
+            let _ = d.machine.adjust(device.index, &Change { large: -plus(len), ..Change::default() });
+        }
+    }
+
+    /// Frees the allocation that begins at `at`, if it is of one of `kinds`.
+    pub(crate) fn free(&self, d: &Driver, at: u64, kinds: &[Kind]) -> Result<Allocation, CUresult> {
+        let mut t = self.tables();
+        let a = t.live.get(&at).copied().filter(|a| kinds.contains(&a.kind)).ok_or(CUresult::INVALID_VALUE)?;
+        self.drop_one(d, &mut t, at, a);
+        Ok(a)
+    }
+
+    /// Frees everything of a context, whatever it came from.
+    pub(crate) fn free_all(&self, d: &Driver, tag: Tag) {
+        let mut t = self.tables();
+        let all: Vec<(u64, Allocation)> = t.live.iter().filter(|(_, a)| a.tag == tag).map(|(k, a)| (*k, *a)).collect();
+        for (at, a) in all {
+            self.drop_one(d, &mut t, at, a);
+        }
+        self.forget_external(d, &mut t, tag);
+        drop(t);
+        self.synchronised(d);
+    }
+
+    /// Whether a plain allocation begins at `at`.
+    pub(crate) fn is_plain(&self, at: u64) -> bool {
+        self.tables().live.get(&at).is_some_and(|a| a.kind == Kind::Plain)
+    }
+
+    fn drop_one(&self, d: &Driver, t: &mut Inner, at: u64, a: Allocation) {
+        t.live.remove(&at);
+        match a.kind {
+            Kind::Plain => self.give_slabs(d, t, a.device, at, a.dirty),
+            // The module's, and the graph memory's.
+            Kind::Global | Kind::Graph => {}
+            Kind::Async => self.to_pool(d, t, at, &a),
+            Kind::Opened | Kind::Imported => self.forget_name(d, t, at),
+        }
+    }
+
+    /// Gives the pages of a range of content back.
+    fn forget(&self, at: u64, len: u64) {
+        // SAFETY: inside our own content mapping; no allocation holds the range, or it is to read as zero.
+        unsafe { libc::madvise(self.place(at).cast(), usize::try_from(len).unwrap_or(0), libc::MADV_DONTNEED) };
+    }
+
+    /// The content behind `len` bytes at `at`: pieces of host memory. `INVALID_VALUE` if some byte is not there.
+    pub(crate) fn reach(&self, at: u64, len: u64, write: bool) -> Result<Vec<(*mut u8, u64)>, CUresult> {
+        if len == 0 {
+            return Ok(Vec::new());
+        }
+        if !self.is_device(at) {
+            return if at == 0 { Err(CUresult::INVALID_VALUE) } else { Ok(vec![(at as *mut u8, len)]) };
+        }
+        let mut t = self.tables();
+        if let Some((base, a)) = t.live.range_mut(..=at).next_back()
+            && at < base + a.bytes
+        {
+            if len > base + a.bytes - at {
+                return Err(CUresult::INVALID_VALUE);
+            }
+            a.dirty |= write;
+            return Ok(vec![(self.place(at), len)]);
+        }
+        let mut pieces = Vec::new();
+        let (mut from, end) = (at, at.checked_add(len).ok_or(CUresult::INVALID_VALUE)?);
+        while from < end {
+            let (start, m) = t.maps.range(..=from).next_back().ok_or(CUresult::INVALID_VALUE)?;
+            let needed = if write { 3 } else { 1 };
+            if from >= start + m.len || m.access & needed != needed {
+                return Err(CUresult::INVALID_VALUE);
+            }
+            let p = t.physical.get(&m.handle).filter(|p| p.what != What::Multicast).ok_or(CUresult::INVALID_VALUE)?;
+            let part = (start + m.len).min(end) - from;
+            pieces.push((self.place(p.content + m.offset + (from - start)), part));
+            from += part;
+        }
+        Ok(pieces)
+    }
+
+    /// Fills pieces with a pattern that is repeated from the beginning of the first.
+    pub(crate) fn fill(&self, pieces: &[(*mut u8, u64)], pattern: &[u8]) {
+        for &(p, len) in pieces {
+            let len_us = usize::try_from(len).unwrap_or(0);
+            let offset = (p as u64).wrapping_sub(self.content);
+            if pattern.iter().all(|b| *b == 0) && len >= LAZY_ZERO && offset < self.size {
+                let first = (p as u64).next_multiple_of(4096);
+                let last = (p as u64 + len) / 4096 * 4096;
+                // SAFETY: `reach` has returned this range; whole pages of our mapping read as zero afterwards.
+                unsafe {
+                    std::ptr::write_bytes(p, 0, usize::try_from(first - p as u64).unwrap_or(0));
+                    libc::madvise(first as *mut _, usize::try_from(last - first).unwrap_or(0), libc::MADV_DONTNEED);
+                    std::ptr::write_bytes(last as *mut u8, 0, usize::try_from(p as u64 + len - last).unwrap_or(0));
+                }
+            } else if let [one] = pattern {
+                // SAFETY: a range that `reach` has returned.
+                unsafe { std::ptr::write_bytes(p, *one, len_us) };
+            } else {
+                for i in 0..len_us {
+                    // SAFETY: as above, byte by byte. Mappings are multiples of every pattern's size.
+                    unsafe { p.add(i).write(pattern[i % pattern.len()]) };
+                }
+            }
+        }
+    }
+
+    /// A range of addresses for `cuMemAddressReserve`: `wish` if it is free.
+    pub(crate) fn reserve(&self, bytes: u64, align: u64, wish: u64) -> Result<u64, CUresult> {
+        let mut t = self.tables();
+        let at = if wish != 0 && wish.is_multiple_of(align) && self.is_device(wish) && t.space.take_at(wish, bytes) {
+            wish
+        } else {
+            t.space.take(bytes, align).ok_or(CUresult::OUT_OF_MEMORY)?
+        };
+        t.reserved.insert(at, bytes);
+        Ok(at)
+    }
+
+    /// Ends a reservation that has no mapping any more.
+    pub(crate) fn unreserve(&self, at: u64, bytes: u64) -> Result<(), CUresult> {
+        let mut t = self.tables();
+        if t.reserved.get(&at) != Some(&bytes) || t.maps.range(at..at + bytes).next().is_some() {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        t.reserved.remove(&at);
+        t.space.give(at, bytes);
+        Ok(())
+    }
+}

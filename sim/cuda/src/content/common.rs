@@ -1,0 +1,120 @@
+//! Content that other processes see too: a file of the machine's shares takes the place of private pages.
+//!
+//! Memory becomes common when it is exported for the first time; its addresses here do not change. What was written is
+//! carried over, and nothing of the device may be at work meanwhile (`Engine::still`). Not here: what a share is and whose
+//! memory it is (vgpu-sim's `share`), the handles that name one (`names`).
+
+use super::{Inner, Memory};
+use crate::driver::Driver;
+use shim_sys::cuda::CUresult;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use vgpu_sim::share::{Info, Kind, New, Trouble};
+
+const PAGE: u64 = 4096;
+
+/// A call of the operating system failed.
+const OPERATING_SYSTEM: CUresult = CUresult(304);
+
+/// What a program is told of a share that cannot be had; `unknown`: of one that is gone.
+pub(super) fn code(trouble: &Trouble, unknown: CUresult) -> CUresult {
+    match trouble {
+        Trouble::Unknown => unknown,
+        Trouble::TooMany => CUresult::OUT_OF_MEMORY,
+        Trouble::File(e) if e.raw_os_error() == Some(libc::ENOSPC) => CUresult::OUT_OF_MEMORY,
+        Trouble::File(_) => OPERATING_SYSTEM,
+    }
+}
+
+impl Memory {
+    /// Shows a file where private pages were.
+    pub(super) fn attach(&self, at: u64, len: u64, file: &File) -> Result<(), CUresult> {
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+        if self.remap(at, len, flags, file.as_raw_fd()) { Ok(()) } else { Err(OPERATING_SYSTEM) }
+    }
+
+    /// Puts private pages that read as zero back. Should the kernel refuse, the file's pages stay until the next use.
+    pub(super) fn detach(&self, at: u64, len: u64) {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+        self.remap(at, len, flags, -1);
+    }
+
+    fn remap(&self, at: u64, len: u64, flags: i32, fd: i32) -> bool {
+        let len = usize::try_from(len).unwrap_or(0);
+        let place = self.place(at).cast();
+        // SAFETY: a range of our own content mapping that the caller owns: whole pages, and no reference to them is kept.
+        unsafe {
+            let p = libc::mmap(place, len, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0);
+            libc::madvise(place, len, libc::MADV_DONTDUMP);
+            p != libc::MAP_FAILED
+        }
+    }
+
+    /// Makes `[at, at + len)`, memory that stands in this process's record, a share, and holds it once.
+    pub(super) fn make_common(
+        &self,
+        d: &Driver,
+        t: &mut Inner,
+        device: Option<i32>,
+        (at, len, small): (u64, u64, bool),
+    ) -> Result<u64, CUresult> {
+        let device = device.map(|dev| d.device(dev).map(|x| x.index)).transpose()?;
+        let new = New { kind: Kind::Memory, device, bytes: len, small, words: [0; 4] };
+        let (info, file) = d.machine.share(&new).map_err(|e| code(&e, CUresult::UNKNOWN))?;
+        // From here on the bytes are the share's. Should the rest fail, it is kept to the end of the process.
+        t.held.insert(info.id, 1);
+        self.carry_over(at, len, &file).map_err(|_| OPERATING_SYSTEM)?;
+        self.attach(at, len, &file)?;
+        Ok(info.id)
+    }
+
+    /// Writes the pages of `[at, at + len)` that exist into the file.
+    fn carry_over(&self, at: u64, len: u64, file: &File) -> std::io::Result<()> {
+        const ENTRIES: usize = 512;
+        let pages = File::open("/proc/self/pagemap")?;
+        let first = self.place(at) as u64;
+        let mut entries = [0u8; ENTRIES * 8];
+        let mut done = 0;
+        while done < len {
+            let n = usize::try_from((len - done) / PAGE).unwrap_or(ENTRIES).min(ENTRIES);
+            pages.read_exact_at(&mut entries[..n * 8], (first + done) / PAGE * 8)?;
+            for entry in entries[..n * 8].as_chunks::<8>().0 {
+                // Present, or swapped out.
+                if u64::from_ne_bytes(*entry) >> 62 != 0 {
+                    // SAFETY: one page of our content mapping, which stays mapped; effects of the device stand still.
+                    let page = unsafe { std::slice::from_raw_parts((first + done) as *const u8, 4096) };
+                    file.write_all_at(page, done)?;
+                }
+                done += PAGE;
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts one more holder of a share inside this process, which holds it.
+    pub(super) fn hold_again(t: &mut Inner, info: &Info) {
+        *t.held.entry(info.id).or_insert(0) += 1;
+    }
+
+    /// Ends one hold; the last one in this process ends the process's.
+    pub(super) fn let_share_go(&self, d: &Driver, t: &mut Inner, id: u64) {
+        if let Some(n) = t.held.get_mut(&id) {
+            *n -= 1;
+            if *n == 0 {
+                t.held.remove(&id);
+                d.machine.drop_share(id);
+            }
+        }
+    }
+}
+
+/// The CUDA ordinal that a share's device has in this process; `None`: host memory.
+///
+/// # Errors
+/// `INVALID_DEVICE`: the process does not see the device.
+pub(super) fn ordinal(d: &Driver, info: &Info) -> Result<Option<i32>, CUresult> {
+    let Some(index) = info.device else { return Ok(None) };
+    let found = d.devices.iter().position(|x| x.index == index).and_then(|n| i32::try_from(n).ok());
+    found.map(Some).ok_or(CUresult::INVALID_DEVICE)
+}

@@ -1,0 +1,444 @@
+//! Names of memory between processes: legacy handles, descriptors, pointers of pools, memory of other APIs; and what
+//! this process has opened by them.
+//!
+//! A legacy handle and a pool's pointer are 64 bytes that name a share, a range in it, and the machine, with a check sum.
+//! A small allocation shares its slab, so that opening it opens the slab, as on a real device. Multicast bindings are in
+//! `multicast`. Not here: the C functions.
+
+use super::common::{code, ordinal};
+use super::physical::{Mapping, Physical, What};
+use super::{Allocation, GRANULARITY, Inner, Kind, Memory, Tag};
+use crate::driver::Driver;
+use shim_sys::cuda::{CU_MEM_LOCATION_TYPE_DEVICE, CUresult};
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::os::fd::{FromRawFd, OwnedFd};
+use vgpu_sim::faults::mix;
+use vgpu_sim::memory::{Change, plus};
+use vgpu_sim::share;
+
+const LEGACY: u64 = u64::from_le_bytes(*b"sim-ipc1");
+const POINTER: u64 = u64::from_le_bytes(*b"sim-ptr1");
+
+/// What 64 bytes say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Name {
+    kind: u64,
+    boot: u64,
+    share: u64,
+    offset: u64,
+    bytes: u64,
+    number: u64,
+    /// Of a legacy handle the process that made it, of a pool's pointer the pool's share.
+    from: u64,
+}
+
+impl Name {
+    fn words(&self) -> [u64; 7] {
+        [self.kind, self.boot, self.share, self.offset, self.bytes, self.number, self.from]
+    }
+
+    fn to_bytes(self) -> [u8; 64] {
+        let words = self.words();
+        let sum = words.iter().fold(0, |s, w| mix(s ^ w));
+        let mut out = [0; 64];
+        for (to, word) in out.as_chunks_mut::<8>().0.iter_mut().zip(words.iter().chain([&sum])) {
+            *to = word.to_ne_bytes();
+        }
+        out
+    }
+
+    fn from_bytes(bytes: &[u8; 64]) -> Option<Name> {
+        let mut w = [0u64; 8];
+        for (word, from) in w.iter_mut().zip(bytes.as_chunks::<8>().0) {
+            *word = u64::from_ne_bytes(*from);
+        }
+        let [kind, boot, share, offset, bytes, number, from, sum] = w;
+        let name = Name { kind, boot, share, offset, bytes, number, from };
+        (name.words().iter().fold(0, |s, w| mix(s ^ w)) == sum).then_some(name)
+    }
+}
+
+/// An allocation of another process that this one has opened.
+#[derive(Clone, Copy, Debug)]
+struct Opened {
+    share: u64,
+    /// Times it was opened and not closed.
+    count: u32,
+}
+
+/// What this process has by other processes' names.
+#[derive(Default)]
+pub(super) struct Names {
+    /// By address.
+    opened: BTreeMap<u64, Opened>,
+    /// Where shares are shown in full, their length, and how many of `opened` are in them.
+    shown: HashMap<u64, (u64, u64, u32)>,
+    /// Ranges that show memory of another API, with what they take of the addresses.
+    buffers: BTreeMap<u64, u64>,
+    /// Handles of such memory, with the contexts in which it was imported: it goes with them.
+    external: BTreeMap<u64, Tag>,
+    pub(super) bindings: Vec<super::multicast::Binding>,
+}
+
+impl Memory {
+    /// The legacy handle of the allocation that holds `at`. Nothing of its device may be at work.
+    pub(crate) fn legacy_handle(&self, d: &Driver, at: u64) -> Result<[u8; 64], CUresult> {
+        let mut t = self.tables();
+        let (base, a) = t.live.range(..=at).next_back().map(|(k, a)| (*k, *a)).ok_or(CUresult::INVALID_VALUE)?;
+        if at >= base + a.bytes || a.kind != Kind::Plain {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        let index = usize::try_from(a.device).unwrap_or(0);
+        let slabs = t.heaps[index].slabs_of(base).ok_or(CUresult::INVALID_VALUE)?;
+        let share = match t.heaps[index].common(slabs.0) {
+            Some(share) => share,
+            None => {
+                let share = self.make_common(d, &mut t, Some(a.device), slabs)?;
+                t.heaps[index].make_common(slabs.0, share);
+                share
+            }
+        };
+        let (boot, me) = d.machine.names();
+        let offset = base - slabs.0;
+        Ok(Name { kind: LEGACY, boot, share, offset, bytes: a.bytes, number: a.number, from: me }.to_bytes())
+    }
+
+    /// Opens another process's allocation in the context `tag` on `device`; an allocation that is open there already is
+    /// counted once more.
+    pub(crate) fn open_legacy(&self, d: &Driver, handle: &[u8; 64], tag: Tag, device: i32) -> Result<u64, CUresult> {
+        let gone = CUresult::INVALID_HANDLE;
+        let (boot, me) = d.machine.names();
+        let name = Name::from_bytes(handle).filter(|n| n.kind == LEGACY && n.boot == boot).ok_or(gone)?;
+        if name.from == me {
+            return Err(CUresult::INVALID_CONTEXT);
+        }
+        let mut t = self.tables();
+        if let Some((base, _, _)) = t.names.shown.get(&name.share).copied() {
+            let at = base + name.offset;
+            let other = t.live.get(&at).is_some_and(|a| a.tag != tag);
+            if let Some(o) = t.names.opened.get_mut(&at) {
+                if other {
+                    // One context of a process may have it.
+                    return Err(CUresult::INVALID_CONTEXT);
+                }
+                o.count += 1;
+                return Ok(at);
+            }
+        }
+        let info = d.machine.share_info(name.share).filter(|i| i.held_by_creator).ok_or(gone)?;
+        if ordinal(d, &info)? != Some(device) {
+            return Err(CUresult(217));
+        }
+        self.open(d, &mut t, &name, (Kind::Opened, tag, device))
+    }
+
+    /// Ends one opening.
+    pub(crate) fn close_legacy(&self, d: &Driver, at: u64) -> Result<(), CUresult> {
+        let mut t = self.tables();
+        if t.live.get(&at).is_none_or(|a| a.kind != Kind::Opened) {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        let o = t.names.opened.get_mut(&at).ok_or(CUresult::INVALID_VALUE)?;
+        o.count -= 1;
+        if o.count == 0 {
+            t.live.remove(&at);
+            self.forget_name(d, &mut t, at);
+        }
+        Ok(())
+    }
+
+    /// Opens what is named; `meant`: how it is to be known, in which context, on which device.
+    fn open(&self, d: &Driver, t: &mut Inner, name: &Name, meant: (Kind, Tag, i32)) -> Result<u64, CUresult> {
+        let (kind, tag, device) = meant;
+        let gone = if kind == Kind::Opened { CUresult::INVALID_HANDLE } else { CUresult::INVALID_VALUE };
+        let base = match t.names.shown.get_mut(&name.share) {
+            Some((base, _, users)) => {
+                *users += 1;
+                *base
+            }
+            None => {
+                let (info, file) = d.machine.hold_share(name.share).map_err(|e| code(&e, gone))?;
+                Memory::hold_again(t, &info);
+                let base = self.show(d, t, &info, &file)?;
+                t.names.shown.insert(info.id, (base, info.bytes, 1));
+                base
+            }
+        };
+        let at = base + name.offset;
+        let number = t.fresh();
+        let (bytes, len) = (name.bytes, name.bytes);
+        t.live.insert(at, Allocation { bytes, len, device, tag, kind, number, pool: 0, dirty: false });
+        t.names.opened.insert(at, Opened { share: name.share, count: 1 });
+        Ok(at)
+    }
+
+    /// Gives the content of a share, held already, addresses of this process.
+    fn show(&self, d: &Driver, t: &mut Inner, info: &share::Info, file: &File) -> Result<u64, CUresult> {
+        let len = info.bytes.next_multiple_of(GRANULARITY);
+        let shown = t.space.take(len, GRANULARITY).ok_or(CUresult::OUT_OF_MEMORY);
+        let shown = shown.and_then(|at| match self.attach(at, info.bytes, file) {
+            Ok(()) => Ok(at),
+            Err(e) => {
+                t.space.give(at, len);
+                Err(e)
+            }
+        });
+        if shown.is_err() {
+            self.let_share_go(d, t, info.id);
+        }
+        shown
+    }
+
+    /// Ends what was opened at `at`; its allocation is no longer in the tables.
+    pub(super) fn forget_name(&self, d: &Driver, t: &mut Inner, at: u64) {
+        let Some(o) = t.names.opened.remove(&at) else { return };
+        let Some((base, bytes, users)) = t.names.shown.get_mut(&o.share) else { return };
+        *users -= 1;
+        if *users == 0 {
+            let (base, bytes) = (*base, *bytes);
+            t.names.shown.remove(&o.share);
+            let len = bytes.next_multiple_of(GRANULARITY);
+            self.detach(base, len);
+            t.space.give(base, len);
+            self.let_share_go(d, t, o.share);
+        }
+    }
+
+    /// A descriptor for a physical allocation. Nothing of its device may be at work.
+    pub(crate) fn export(&self, d: &Driver, handle: u64, kind: u32) -> Result<OwnedFd, CUresult> {
+        let mut t = self.tables();
+        let p = *t.handle(handle)?;
+        if p.handle_types & kind == 0 {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        let share = match p.share {
+            0 => self.make_common(d, &mut t, p.device, (p.content, p.bytes, false))?,
+            share => share,
+        };
+        t.handle(handle)?.share = share;
+        d.machine.share_descriptor(share).map_err(|e| code(&share::Trouble::File(e), CUresult::UNKNOWN))
+    }
+
+    /// The physical allocation or multicast object that a descriptor names.
+    pub(crate) fn import(&self, d: &Driver, fd: i32) -> Result<u64, CUresult> {
+        let invalid = CUresult::INVALID_VALUE;
+        // The tables first: a thread that ends this process's last hold meanwhile would end ours with it.
+        let mut t = self.tables();
+        let (info, file) = d.machine.hold_descriptor(fd).map_err(|_| invalid)?;
+        Memory::hold_again(&mut t, &info);
+        let multicast = info.is(share::Kind::Multicast);
+        if !multicast && !info.is(share::Kind::Memory) {
+            self.let_share_go(d, &mut t, info.id);
+            return Err(invalid);
+        }
+        let device = ordinal(d, &info).inspect_err(|_| self.let_share_go(d, &mut t, info.id))?;
+        let content = if multicast { 0 } else { self.show(d, &mut t, &info, &file)? };
+        let location = device.map_or((2, 0), |dev| (CU_MEM_LOCATION_TYPE_DEVICE, dev));
+        Ok(t.add_physical(Physical {
+            what: if multicast { What::Multicast } else { What::Memory },
+            bytes: info.bytes,
+            device,
+            location,
+            handle_types: 1,
+            handles: 1,
+            maps: 0,
+            share: info.id,
+            counted: 0,
+            content,
+        }))
+    }
+
+    /// Memory of another API, by its descriptor: what a program exported, or any file, which stands for memory that a
+    /// graphics API has allocated in this process and is counted with it.
+    pub(crate) fn import_external(
+        &self,
+        d: &Driver,
+        fd: i32,
+        bytes: u64,
+        device: i32,
+        tag: Tag,
+    ) -> Result<u64, CUresult> {
+        let handle = self.adopt(d, fd, bytes, device)?;
+        self.tables().names.external.insert(handle, tag);
+        Ok(handle)
+    }
+
+    fn adopt(&self, d: &Driver, fd: i32, bytes: u64, device: i32) -> Result<u64, CUresult> {
+        let bad = CUresult::INVALID_HANDLE;
+        let mut physical = Physical {
+            what: What::External,
+            bytes,
+            device: Some(device),
+            location: (CU_MEM_LOCATION_TYPE_DEVICE, device),
+            handle_types: 0,
+            handles: 1,
+            maps: 0,
+            share: 0,
+            counted: 0,
+            content: 0,
+        };
+        // The tables first, as in `import`.
+        let mut t = self.tables();
+        match d.machine.hold_descriptor(fd) {
+            Ok((info, file)) => {
+                Memory::hold_again(&mut t, &info);
+                let fits = info.is(share::Kind::Memory) && bytes <= info.bytes && ordinal(d, &info) == Ok(Some(device));
+                if !fits {
+                    self.let_share_go(d, &mut t, info.id);
+                    return Err(CUresult::INVALID_VALUE);
+                }
+                physical.content = self.show(d, &mut t, &info, &file)?;
+                (physical.share, physical.bytes) = (info.id, info.bytes);
+                Ok(t.add_physical(physical))
+            }
+            Err(share::Trouble::Unknown) => {
+                drop(t);
+                // SAFETY: the program hands the descriptor over with this call; on an error it is let go of unclosed.
+                let file = unsafe { File::from_raw_fd(fd) };
+                let answer = self.import_file(d, &file, physical);
+                std::mem::forget(file);
+                answer
+            }
+            Err(_) => Err(bad),
+        }
+    }
+
+    fn import_file(&self, d: &Driver, file: &File, physical: Physical) -> Result<u64, CUresult> {
+        let (bytes, device) = (physical.bytes, physical.device.unwrap_or(0));
+        let known = file.metadata().is_ok_and(|m| m.is_file() && m.len() >= bytes);
+        if !known {
+            return Err(CUresult::INVALID_HANDLE);
+        }
+        let mut t = self.tables();
+        let len = bytes.next_multiple_of(GRANULARITY);
+        let at = t.space.take(len, GRANULARITY).ok_or(CUresult::OUT_OF_MEMORY)?;
+        let n = plus(bytes);
+        let change = Change { allocations: 1, requested: n, live: n, large: plus(len), ..Change::default() };
+        let taken = self.adjust_with(d, &mut t, device, &change);
+        if let Err(e) = taken.and_then(|()| self.attach(at, bytes.next_multiple_of(4096), file)) {
+            if taken.is_ok() {
+                let _ = self.adjust_with(d, &mut t, device, &change.undone());
+            }
+            t.space.give(at, len);
+            return Err(e);
+        }
+        Ok(t.add_physical(Physical { content: at, counted: bytes, ..physical }))
+    }
+
+    /// Ends a handle of memory of another API; ranges that show it keep it.
+    pub(crate) fn release_external(&self, d: &Driver, handle: u64) -> Result<(), CUresult> {
+        let mut t = self.tables();
+        external(&mut t, handle)?.handles -= 1;
+        self.settle(d, &mut t, handle);
+        Ok(())
+    }
+
+    /// Ends the memory of other APIs that was imported in a context, and the ranges that show it.
+    pub(super) fn forget_external(&self, d: &Driver, t: &mut Inner, tag: Tag) {
+        let mine: Vec<u64> = t.names.external.iter().filter(|(_, of)| **of == tag).map(|(h, _)| *h).collect();
+        for handle in mine {
+            t.names.external.remove(&handle);
+            let shows = |at: &u64| t.maps.get(at).is_some_and(|m| m.handle == handle);
+            let ranges: Vec<u64> = t.names.buffers.keys().copied().filter(shows).collect();
+            for at in ranges {
+                self.unmap_buffer(d, t, at);
+            }
+            if let Ok(p) = external(t, handle) {
+                p.handles = 0;
+            }
+            self.settle(d, t, handle);
+        }
+    }
+
+    /// A range that shows a part of memory of another API.
+    pub(crate) fn map_external(&self, handle: u64, offset: u64, bytes: u64) -> Result<u64, CUresult> {
+        let mut t = self.tables();
+        let p = *external(&mut t, handle)?;
+        if bytes == 0 || offset.checked_add(bytes).is_none_or(|end| end > p.bytes) {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        let len = bytes.next_multiple_of(GRANULARITY);
+        let at = t.space.take(len, GRANULARITY).ok_or(CUresult::OUT_OF_MEMORY)?;
+        external(&mut t, handle)?.maps += 1;
+        t.maps.insert(at, Mapping { len: bytes, handle, offset, access: 3, plain: false });
+        t.names.buffers.insert(at, len);
+        Ok(at)
+    }
+
+    /// Ends a range that shows memory of another API; false if none begins there.
+    pub(crate) fn unmap_external(&self, d: &Driver, at: u64) -> bool {
+        self.unmap_buffer(d, &mut self.tables(), at)
+    }
+
+    fn unmap_buffer(&self, d: &Driver, t: &mut Inner, at: u64) -> bool {
+        let Some(len) = t.names.buffers.remove(&at) else { return false };
+        if let Some(m) = t.maps.remove(&at) {
+            t.space.give(at, len);
+            self.unpin(d, t, m.handle);
+        }
+        true
+    }
+
+    /// The name of a block of an exported pool.
+    pub(crate) fn pool_pointer(&self, d: &Driver, at: u64) -> Result<[u8; 64], CUresult> {
+        let t = self.tables();
+        let invalid = CUresult::INVALID_VALUE;
+        let a = t.live.get(&at).copied().filter(|a| a.kind == Kind::Async).ok_or(invalid)?;
+        let (pool, base, share) = t.exported_chunk(a.pool, at).ok_or(invalid)?;
+        let (boot, _) = d.machine.names();
+        let offset = at - base;
+        Ok(Name { kind: POINTER, boot, share, offset, bytes: a.bytes, number: a.number, from: pool }.to_bytes())
+    }
+
+    /// Opens a block of the pool that was imported as the share `pool`.
+    pub(crate) fn open_pool_pointer(&self, d: &Driver, pool: u64, data: &[u8; 64], tag: Tag) -> Result<u64, CUresult> {
+        let invalid = CUresult::INVALID_VALUE;
+        let (boot, _) = d.machine.names();
+        let of_pool = |n: &Name| n.kind == POINTER && n.boot == boot && n.from == pool;
+        let name = Name::from_bytes(data).filter(of_pool).ok_or(invalid)?;
+        let info = d.machine.share_info(name.share).ok_or(invalid)?;
+        let device = ordinal(d, &info)?.ok_or(invalid)?;
+        let mut t = self.tables();
+        let shown = t.names.shown.get(&name.share).map(|(base, _, _)| base + name.offset);
+        if shown.is_some_and(|at| t.names.opened.contains_key(&at)) {
+            return Err(CUresult::ALREADY_MAPPED);
+        }
+        self.open(d, &mut t, &name, (Kind::Imported, tag, device))
+    }
+
+    /// Takes an imported block out of the tables; [`Memory::end_imported`] ends it.
+    pub(crate) fn begin_end_of_imported(&self, at: u64) -> bool {
+        let mut t = self.tables();
+        let imported = t.live.get(&at).is_some_and(|a| a.kind == Kind::Imported);
+        imported && t.live.remove(&at).is_some()
+    }
+
+    /// Ends an imported block that is out of the tables.
+    pub(crate) fn end_imported(&self, d: &Driver, at: u64) {
+        self.forget_name(d, &mut self.tables(), at);
+    }
+}
+
+fn external(t: &mut Inner, handle: u64) -> Result<&mut Physical, CUresult> {
+    let found = t.physical.get_mut(&handle).filter(|p| p.handles > 0 && p.what == What::External);
+    found.ok_or(CUresult::INVALID_HANDLE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_read_back_and_a_changed_one_is_none() {
+        let name = Name { kind: LEGACY, boot: 1, share: 2, offset: 3, bytes: 4, number: 5, from: 6 };
+        let mut bytes = name.to_bytes();
+        assert_eq!(Name::from_bytes(&bytes), Some(name));
+        for i in 0..64 {
+            bytes[i] ^= 1;
+            assert_eq!(Name::from_bytes(&bytes), None);
+            bytes[i] ^= 1;
+        }
+        assert_eq!(Name::from_bytes(&[0; 64]), None);
+    }
+}

@@ -1,0 +1,186 @@
+//! Physical allocations: what the virtual-memory calls make and import, multicast objects, and memory of other APIs.
+//!
+//! One lives while a handle, a mapping, or something that keeps it (a multicast binding, an array's tile) does. A mapping
+//! ends as the whole it was made as; a range may end several at once. Not here: sharing (`common`, `names`).
+
+use super::{GRANULARITY, Inner, Memory};
+use crate::driver::Driver;
+use shim_sys::cuda::CUresult;
+use vgpu_sim::memory::{Change, plus};
+
+/// What a physical allocation is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum What {
+    /// Made or imported by the virtual-memory calls.
+    Memory,
+    /// A multicast object: no memory of its own.
+    Multicast,
+    /// Memory of another API.
+    External,
+}
+
+/// A physical allocation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Physical {
+    pub(crate) what: What,
+    pub(crate) bytes: u64,
+    /// CUDA ordinal; `None`: host memory, which is not counted.
+    pub(crate) device: Option<i32>,
+    pub(crate) location: (u32, i32),
+    /// Kinds of handles it may be exported to.
+    pub(crate) handle_types: u32,
+    pub(crate) handles: u32,
+    pub(crate) maps: u32,
+    /// The share that it is, 0: this process's alone.
+    pub(super) share: u64,
+    /// Bytes that stand in this process's record, apart from those of a share.
+    pub(super) counted: u64,
+    pub(crate) content: u64,
+}
+
+/// A range of addresses that shows a physical allocation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mapping {
+    pub(crate) len: u64,
+    pub(crate) handle: u64,
+    pub(super) offset: u64,
+    pub(crate) access: u32,
+    /// Belongs to the virtual-memory calls, and not to memory of another API.
+    pub(crate) plain: bool,
+}
+
+fn count(bytes: u64, physical: u64) -> Change {
+    let n = plus(bytes);
+    Change { allocations: 1, requested: n, live: n, large: plus(physical), ..Change::default() }
+}
+
+impl Inner {
+    /// The physical allocation behind a handle of the virtual-memory calls.
+    pub(crate) fn handle(&mut self, handle: u64) -> Result<&mut Physical, CUresult> {
+        let found = self.physical.get_mut(&handle).filter(|p| p.handles > 0 && p.what != What::External);
+        found.ok_or(CUresult::INVALID_VALUE)
+    }
+
+    /// Adds a physical allocation; its handle is an even number that no one takes for an address.
+    pub(super) fn add_physical(&mut self, p: Physical) -> u64 {
+        let handle = 0x5EED_0000_0000 + self.fresh() * 2;
+        self.physical.insert(handle, p);
+        handle
+    }
+
+    /// The mapping that holds an address, with its beginning.
+    pub(crate) fn mapping(&self, at: u64) -> Option<(u64, Mapping)> {
+        let (base, m) = self.maps.range(..=at).next_back()?;
+        (at < base + m.len).then_some((*base, *m))
+    }
+}
+
+impl Memory {
+    /// Makes a physical allocation.
+    pub(crate) fn create(
+        &self,
+        d: &Driver,
+        bytes: u64,
+        device: Option<i32>,
+        location: (u32, i32),
+        handle_types: u32,
+    ) -> Result<u64, CUresult> {
+        let mut t = self.tables();
+        let content = t.space.take(bytes, GRANULARITY).ok_or(CUresult::OUT_OF_MEMORY)?;
+        if let Some(dev) = device
+            && let Err(e) = self.adjust_with(d, &mut t, dev, &count(bytes, bytes))
+        {
+            t.space.give(content, bytes);
+            return Err(e);
+        }
+        let counted = if device.is_some() { bytes } else { 0 };
+        Ok(t.add_physical(Physical {
+            what: What::Memory,
+            bytes,
+            device,
+            location,
+            handle_types,
+            handles: 1,
+            maps: 0,
+            share: 0,
+            counted,
+            content,
+        }))
+    }
+
+    /// Shows `[offset, offset + bytes)` of a physical allocation at `at`, a reserved range without a mapping.
+    pub(crate) fn map(&self, at: u64, bytes: u64, offset: u64, handle: u64) -> Result<(), CUresult> {
+        let mut t = self.tables();
+        let end = at.checked_add(bytes).ok_or(CUresult::INVALID_VALUE)?;
+        let reserved = t.reserved.range(..=at).next_back().is_some_and(|(base, len)| end <= base + len);
+        let taken = t.maps.range(..end).next_back().is_some_and(|(m, x)| m + x.len > at);
+        let p = t.handle(handle)?;
+        if !reserved || taken || offset.checked_add(bytes).is_none_or(|end| end > p.bytes) {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        p.maps += 1;
+        t.maps.insert(at, Mapping { len: bytes, handle, offset, access: 0, plain: true });
+        Ok(())
+    }
+
+    /// Ends the mappings that make up exactly `[at, at + bytes)`.
+    pub(crate) fn unmap(&self, d: &Driver, at: u64, bytes: u64) -> Result<(), CUresult> {
+        let mut t = self.tables();
+        let inside: Vec<(u64, Mapping)> = t.maps.range(at..at + bytes).map(|(k, m)| (*k, *m)).collect();
+        let mut next = at;
+        for (k, m) in &inside {
+            if *k != next || !m.plain {
+                return Err(CUresult::INVALID_VALUE);
+            }
+            next += m.len;
+        }
+        if inside.is_empty() || next != at + bytes {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        for (k, m) in inside {
+            t.maps.remove(&k);
+            self.unpin(d, &mut t, m.handle);
+        }
+        Ok(())
+    }
+
+    /// Ends one reference to a physical allocation.
+    pub(crate) fn release(&self, d: &Driver, handle: u64) -> Result<(), CUresult> {
+        let mut t = self.tables();
+        t.handle(handle)?.handles -= 1;
+        self.settle(d, &mut t, handle);
+        Ok(())
+    }
+
+    /// Ends one mapping of a physical allocation, or something else that kept it as a mapping does.
+    pub(super) fn unpin(&self, d: &Driver, t: &mut Inner, handle: u64) {
+        if let Some(p) = t.physical.get_mut(&handle) {
+            p.maps -= 1;
+        }
+        self.settle(d, t, handle);
+    }
+
+    /// Frees a physical allocation that has neither handles nor mappings.
+    pub(super) fn settle(&self, d: &Driver, t: &mut Inner, handle: u64) {
+        let Some(p) = t.physical.get(&handle).copied().filter(|p| p.handles == 0 && p.maps == 0) else { return };
+        t.physical.remove(&handle);
+        if p.what == What::Multicast {
+            self.end_bindings(d, t, handle);
+            return self.let_share_go(d, t, p.share);
+        }
+        let room = p.bytes.next_multiple_of(GRANULARITY);
+        if p.share != 0 || p.what == What::External {
+            self.detach(p.content, room);
+        } else {
+            self.forget(p.content, room);
+        }
+        t.space.give(p.content, room);
+        if let Some(device) = p.device.and_then(|dev| d.device(dev).ok()).filter(|_| p.counted > 0) {
+            let physical = if p.share == 0 { p.bytes.next_multiple_of(GRANULARITY) } else { 0 };
+            let _ = d.machine.adjust(device.index, &count(p.counted, physical).undone());
+        }
+        if p.share != 0 {
+            self.let_share_go(d, t, p.share);
+        }
+    }
+}

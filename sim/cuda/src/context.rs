@@ -1,0 +1,188 @@
+//! Contexts: their making and end, each thread's stack of them, and what a stream handle means in one.
+
+use crate::calls::module::unload;
+use crate::content::Tag;
+use crate::door::{Answer, Door};
+use crate::driver::{Device, Driver, hold};
+use crate::objects::handle;
+use shim_sys::cuda::{CU_STREAM_LEGACY, CU_STREAM_NON_BLOCKING, CU_STREAM_PER_THREAD, CUresult, CUstream};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use vgpu_sim::Profile;
+use vgpu_sim::engine::{GroupId, StreamId};
+use vgpu_sim::memory::{Change, plus};
+
+/// A context.
+pub(crate) struct Context {
+    /// Its number in this process.
+    pub(crate) number: u64,
+    /// CUDA ordinal of its device.
+    pub(crate) device: i32,
+    pub(crate) group: GroupId,
+    pub(crate) primary: bool,
+    pub(crate) flags: AtomicU32,
+    pub(crate) cache: AtomicU32,
+    pub(crate) banks: AtomicU32,
+    pub(crate) alive: AtomicBool,
+    /// Users by the old count of `cuCtxAttach`.
+    pub(crate) users: AtomicU32,
+    /// Version its creation call came with.
+    pub(crate) api: u32,
+    pub(crate) limits: [AtomicU64; 8],
+}
+
+/// Limits of a new context, by their numbers: stack, printf, malloc heap, depth, launches, fetch granularity, persisting
+/// cache. What these take of device memory is part of the context's.
+const LIMITS: [u64; 8] = [1024, 1 << 20, 8 << 20, 2, 2048, 128, 0, 0];
+
+/// Device memory that a limit takes beyond its first value: a stack for every thread that can be resident, a heap, a
+/// buffer. Less than the first value gives nothing back.
+pub(crate) fn limit_bytes(p: &Profile, limit: usize, value: u64) -> Option<u64> {
+    let times = match limit {
+        0 => u64::from(p.sms) * u64::from(p.threads_per_sm),
+        1 | 2 => 1,
+        _ => return Some(0),
+    };
+    let whole = |n: u64| n.checked_mul(times)?.checked_next_multiple_of(p.slab_bytes);
+    Some(whole(value)?.saturating_sub(whole(LIMITS[limit])?))
+}
+
+thread_local! {
+    static STACK: RefCell<Vec<Arc<Context>>> = const { RefCell::new(Vec::new()) };
+    static OWN_STREAMS: RefCell<HashMap<u64, StreamId>> = RefCell::new(HashMap::new());
+}
+
+/// The top of this thread's stack, dead or alive.
+pub(crate) fn top() -> Option<Arc<Context>> {
+    STACK.with_borrow(|s| s.last().cloned())
+}
+
+/// Changes this thread's stack.
+pub(crate) fn with_stack<R>(f: impl FnOnce(&mut Vec<Arc<Context>>) -> R) -> R {
+    STACK.with_borrow_mut(f)
+}
+
+impl Context {
+    /// The context if it lives.
+    pub(crate) fn living(self: Arc<Context>) -> Result<Arc<Context>, CUresult> {
+        if self.alive.load(Ordering::Acquire) { Ok(self) } else { Err(CUresult::CONTEXT_IS_DESTROYED) }
+    }
+}
+
+/// Makes a context on `dev`; it takes device memory.
+pub(crate) fn create(
+    driver: &'static Driver,
+    device: &Device,
+    state: &mut crate::driver::DeviceState,
+    dev: i32,
+    flags: u32,
+    primary: bool,
+    api: u32,
+) -> Result<Arc<Context>, CUresult> {
+    let p = &device.profile;
+    let bytes = if state.contexts == 0 { p.context_bytes } else { p.context_more_bytes };
+    let change = Change { contexts: 1, overhead: plus(bytes), ..Change::default() };
+    driver.memory.adjust(driver, dev, &change)?;
+    state.contexts += 1;
+    let context = Arc::new(Context {
+        number: driver.fresh(),
+        device: dev,
+        group: device.engine.open_group(),
+        primary,
+        flags: AtomicU32::new(flags),
+        cache: AtomicU32::new(0),
+        banks: AtomicU32::new(1),
+        alive: AtomicBool::new(true),
+        users: AtomicU32::new(1),
+        api,
+        limits: LIMITS.map(AtomicU64::new),
+    });
+    driver.contexts.add(context.clone());
+    Ok(context)
+}
+
+/// Ends a context: waits for its work, then everything it holds goes.
+pub(crate) fn destroy(driver: &'static Driver, context: &Arc<Context>) -> Answer {
+    if !context.alive.swap(false, Ordering::AcqRel) {
+        return Err(CUresult::INVALID_CONTEXT);
+    }
+    let device = driver.device(context.device)?;
+    driver.captures.forget(driver, |_, l| Arc::ptr_eq(&l.context, context));
+    device.engine.group_wait(context.group);
+    driver.contexts.remove(handle(context));
+    let mine = |c: &Arc<Context>| Arc::ptr_eq(c, context);
+    driver.streams.remove_where(|s| mine(&s.context));
+    for e in driver.events.remove_where(|e| mine(&e.context)) {
+        device.engine.close_event(e.id);
+    }
+    for m in driver.modules.all(|m| mine(&m.context)) {
+        unload(driver, &m);
+    }
+    crate::arrays::end_all(driver, mine);
+    driver.managed.free_all(driver, Tag(context.number));
+    driver.memory.free_all(driver, Tag(context.number));
+    device.engine.close_group(context.group);
+    let mut state = hold(&device.state);
+    state.contexts -= 1;
+    if state.contexts == 0 {
+        driver.graphs.memory.close(driver, context.device);
+    }
+    let p = &device.profile;
+    let bytes = if state.contexts == 0 { p.context_bytes } else { p.context_more_bytes };
+    let limits = (0..LIMITS.len()).filter_map(|l| limit_bytes(p, l, context.limits[l].load(Ordering::Relaxed)));
+    let change = Change { contexts: -1, overhead: -plus(bytes + limits.sum::<u64>()), ..Change::default() };
+    driver.machine.adjust(device.index, &change).map_err(|_| CUresult::UNKNOWN)
+}
+
+impl Door {
+    /// The current context.
+    pub(crate) fn context(&self) -> Result<Arc<Context>, CUresult> {
+        top().ok_or(CUresult::INVALID_CONTEXT)?.living()
+    }
+
+    /// The current context's device.
+    pub(crate) fn device(&self) -> Result<&'static Device, CUresult> {
+        self.driver()?.device(self.context()?.device)
+    }
+
+    /// Whether a handle means the legacy default stream here.
+    pub(crate) fn is_legacy(&self, stream: CUstream) -> bool {
+        stream == CU_STREAM_LEGACY || (stream.is_null() && !self.per_thread)
+    }
+
+    /// Whether a stream and the legacy default stream wait for each other.
+    pub(crate) fn is_blocking(&self, stream: CUstream) -> bool {
+        let of = self.driver().ok().and_then(|d| d.streams.get(stream.0));
+        of.is_none_or(|s| s.flags & CU_STREAM_NON_BLOCKING == 0)
+    }
+
+    /// The context and engine stream that a handle means here, for what cannot be captured: where a capture stands in
+    /// the way the call is refused.
+    pub(crate) fn stream(&self, stream: CUstream) -> Result<(Arc<Context>, StreamId), CUresult> {
+        let (context, id) = self.raw_stream(stream)?;
+        self.driver()?.captures.refuse(&context, (context.device, id), self.is_legacy(stream))?;
+        Ok((context, id))
+    }
+
+    /// The context and engine stream that a handle means here, whoever captures.
+    pub(crate) fn raw_stream(&self, stream: CUstream) -> Result<(Arc<Context>, StreamId), CUresult> {
+        let driver = self.driver()?;
+        let own = stream == CU_STREAM_PER_THREAD || (stream.is_null() && self.per_thread);
+        if own || stream.is_null() || stream == CU_STREAM_LEGACY {
+            let context = self.context()?;
+            let engine = &driver.device(context.device)?.engine;
+            let id = if own {
+                OWN_STREAMS.with_borrow_mut(|m| {
+                    *m.entry(context.number).or_insert_with(|| engine.open_stream(context.group, true))
+                })
+            } else {
+                engine.legacy(context.group).ok_or(CUresult::CONTEXT_IS_DESTROYED)?
+            };
+            return Ok((context, id));
+        }
+        let s = driver.streams.get(stream.0).ok_or(CUresult::INVALID_HANDLE)?;
+        Ok((s.context.clone(), s.id))
+    }
+}

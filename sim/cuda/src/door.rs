@@ -1,0 +1,104 @@
+//! The one door from C: initialisation, injected failures, and no panic beyond this point.
+
+use crate::driver::{self, Driver};
+use core::ffi::c_void;
+use shim_sys::cuda::CUresult;
+use vgpu_sim::release::Release;
+
+/// How a call ends.
+pub(crate) type Answer = Result<(), CUresult>;
+
+/// The address of an export.
+pub(crate) struct Export(pub(crate) *const c_void);
+
+// SAFETY: the address of a function; never dereferenced as data.
+unsafe impl Sync for Export {}
+
+/// What a call knows besides its arguments.
+pub(crate) struct Door {
+    /// The caller means the per-thread default stream where it says "default".
+    pub(crate) per_thread: bool,
+    driver: Option<&'static Driver>,
+}
+
+impl Door {
+    /// The initialised driver.
+    pub(crate) fn driver(&self) -> Result<&'static Driver, CUresult> {
+        self.driver.ok_or(CUresult::NOT_INITIALIZED)
+    }
+}
+
+/// Carries out a call. `early`: allowed before `cuInit`.
+pub(crate) fn enter(name: &'static str, early: bool, per_thread: bool, body: impl FnOnce(&Door) -> Answer) -> CUresult {
+    let run = || {
+        let driver = driver::current();
+        if driver.is_none() && !early {
+            return Err(CUresult::NOT_INITIALIZED);
+        }
+        if let Some(d) = driver.filter(|_| !early) {
+            // A process that is locked for a checkpoint waits here; who locks and unlocks does not.
+            if !name.starts_with("cuCheckpoint") {
+                d.machine.wait_while_locked();
+            }
+        }
+        if let Some(code) = driver::faults().check(name) {
+            return Err(CUresult(code));
+        }
+        if let Some(d) = driver.filter(|d| d.captures.any() && crate::capture::rules::is_unsafe(name)) {
+            d.captures.forbid()?;
+        }
+        body(&Door { per_thread, driver })
+    };
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)) {
+        Ok(Ok(())) => CUresult::SUCCESS,
+        Ok(Err(code)) => code,
+        Err(_) => CUresult::UNKNOWN,
+    }
+}
+
+/// Carries out a call that drivers after 535 have.
+pub(crate) fn enter_newer(
+    name: &'static str,
+    early: bool,
+    per_thread: bool,
+    body: impl FnOnce(&Door) -> Answer,
+) -> CUresult {
+    if !Release::current().is_newer() {
+        return CUresult::NOT_SUPPORTED;
+    }
+    enter(name, early, per_thread, body)
+}
+
+/// The answer of a function that is not simulated. `number` keeps the bodies of two exports from being merged.
+#[inline(never)]
+pub(crate) fn absent(name: &'static str, number: u32) -> CUresult {
+    std::hint::black_box(number);
+    enter(name, false, false, |_| Err(CUresult::NOT_SUPPORTED))
+}
+
+/// Writes an output if the caller wants it.
+///
+/// # Safety
+/// `to` is null or valid for a write.
+pub(crate) unsafe fn put_if<T>(to: *mut T, value: T) {
+    if !to.is_null() {
+        // SAFETY: the caller's promise; C callers may pass unaligned pointers into packed structures.
+        unsafe { to.write_unaligned(value) }
+    }
+}
+
+/// Writes an output the caller must take.
+///
+/// # Errors
+/// `INVALID_VALUE` for a null pointer.
+///
+/// # Safety
+/// `to` is null or valid for a write.
+pub(crate) unsafe fn put<T>(to: *mut T, value: T) -> Answer {
+    if to.is_null() {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    // SAFETY: as in `put_if`.
+    unsafe { to.write_unaligned(value) };
+    Ok(())
+}

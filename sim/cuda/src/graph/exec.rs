@@ -1,0 +1,389 @@
+//! Executable graphs: a copy of a graph in an order that its edges allow, with what its memory needs; made, changed,
+//! compared. How one runs: `run`.
+
+use super::memory::Region;
+use super::node::{Kernel, Kind};
+use super::object::Held;
+use super::world::World;
+use super::{Id, memory};
+use crate::driver::{Driver, hold};
+use crate::objects::handle;
+use crate::pool_core::{Core, Mark};
+use shim_sys::cuda::CUresult;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Instantiation flag: what a launch left allocated is freed by the next.
+pub(crate) const AUTO_FREE: u64 = 1;
+/// Instantiation flag: upload at once.
+pub(crate) const UPLOAD: u64 = 2;
+/// Instantiation flag: for launches from the device.
+pub(crate) const DEVICE_LAUNCH: u64 = 4;
+/// Instantiation flag: priorities of nodes count.
+pub(crate) const USE_NODE_PRIORITY: u64 = 8;
+
+/// A node of an executable graph.
+pub(crate) struct Step {
+    /// The node of the graph it was made from.
+    source: Id,
+    pub(crate) kind: Kind,
+    after: Vec<usize>,
+    pub(crate) enabled: bool,
+    /// What a child node runs.
+    pub(crate) child: Option<Body>,
+}
+
+/// The nodes of an executable graph.
+#[derive(Default)]
+pub(crate) struct Body {
+    steps: Vec<Step>,
+    /// Numbers of steps, in an order that the edges allow.
+    order: Vec<usize>,
+}
+
+/// The memory an executable graph needs on one device.
+pub(crate) struct Need {
+    pub(crate) device: i32,
+    /// Bytes for the regions that the graph frees itself.
+    pub(crate) passing: u64,
+    /// Bytes for those that outlive a launch.
+    pub(crate) lasting: u64,
+    /// The regions that outlive a launch.
+    pub(crate) outlive: Vec<Arc<Region>>,
+    /// The others.
+    pub(crate) pass: Vec<Arc<Region>>,
+}
+
+/// What can change.
+pub(crate) struct Inner {
+    pub(crate) body: Body,
+    pub(crate) needs: Vec<Need>,
+    /// The end of the last launch or upload.
+    pub(crate) last: Option<Mark>,
+    pub(crate) objects: Held,
+}
+
+/// An executable graph.
+pub(crate) struct Exec {
+    pub(crate) number: u64,
+    pub(crate) flags: u64,
+    graph: Id,
+    pub(crate) inner: Mutex<Inner>,
+}
+
+/// Why a graph cannot be made executable.
+pub(crate) struct Refusal {
+    pub(crate) code: CUresult,
+    pub(crate) node: Id,
+    /// The driver's number for it: 1 an error, 2 the structure, 3 a node that cannot do it.
+    pub(crate) why: u32,
+}
+
+impl From<CUresult> for Refusal {
+    fn from(code: CUresult) -> Refusal {
+        Refusal { code, node: 0, why: 1 }
+    }
+}
+
+impl Body {
+    /// A copy of a graph as it is now.
+    pub(crate) fn read(world: &World, graph: Id) -> Result<Body, Refusal> {
+        let g = world.graph(graph)?;
+        let place: HashMap<Id, usize> = g.nodes.keys().enumerate().map(|(i, id)| (*id, i)).collect();
+        let mut steps = Vec::with_capacity(g.nodes.len());
+        for (id, n) in &g.nodes {
+            let child = match n.kind {
+                Kind::Child(inner) => Some(Body::read(world, inner)?),
+                _ => None,
+            };
+            let after = n.after.iter().filter_map(|a| place.get(a).copied()).collect();
+            steps.push(Step { source: *id, kind: n.kind.clone(), after, enabled: true, child });
+        }
+        let order = order(&steps).map_err(|stuck| Refusal {
+            code: CUresult::INVALID_VALUE,
+            node: steps[stuck].source,
+            why: 2,
+        })?;
+        Ok(Body { steps, order })
+    }
+
+    /// The steps in the order in which they run.
+    pub(crate) fn ordered(&self) -> impl Iterator<Item = &Step> {
+        self.order.iter().map(|i| &self.steps[*i])
+    }
+
+    /// The step that was made from a node, here or in a child.
+    pub(crate) fn step(&mut self, source: Id) -> Option<&mut Step> {
+        if let Some(i) = self.steps.iter().position(|s| s.source == source) {
+            return self.steps.get_mut(i);
+        }
+        self.steps.iter_mut().filter_map(|s| s.child.as_mut()).find_map(|c| c.step(source))
+    }
+
+    /// What the allocation nodes need, by device; a free that is not behind its allocation is refused.
+    fn needs(&self) -> Result<Vec<Need>, Refusal> {
+        let mut needs: BTreeMap<i32, Need> = BTreeMap::new();
+        if !self.steps.iter().any(|s| matches!(s.kind, Kind::Alloc(_))) {
+            return Ok(Vec::new());
+        }
+        let before = self.ancestors();
+        let freed: HashMap<usize, usize> = self
+            .steps
+            .iter()
+            .enumerate()
+            .filter_map(|(i, s)| if let Kind::Free(r) = &s.kind { Some((Arc::as_ptr(r) as usize, i)) } else { None })
+            .collect();
+        // Of each region that passes: where it lies, and the step that frees it.
+        let mut placed: BTreeMap<i32, Vec<(u64, u64, usize)>> = BTreeMap::new();
+        for &i in &self.order {
+            let Kind::Alloc(a) = &self.steps[i].kind else { continue };
+            let region = &a.region;
+            let device = region.span.device;
+            let need = needs.entry(device).or_insert_with(|| Need {
+                device,
+                passing: 0,
+                lasting: 0,
+                outlive: Vec::new(),
+                pass: Vec::new(),
+            });
+            let len = Core::rounded(region.bytes).ok_or(CUresult::OUT_OF_MEMORY)?;
+            let Some(&end) = freed.get(&(Arc::as_ptr(region) as usize)) else {
+                need.lasting = need.lasting.checked_add(len).ok_or(CUresult::OUT_OF_MEMORY)?;
+                need.outlive.push(region.clone());
+                continue;
+            };
+            if !before[end].has(i) {
+                return Err(Refusal { code: CUresult::INVALID_VALUE, node: self.steps[end].source, why: 2 });
+            }
+            need.pass.push(region.clone());
+            // The lowest place that no region has whose free does not come before this allocation.
+            let others = placed.entry(device).or_default();
+            let mut busy: Vec<(u64, u64)> =
+                others.iter().filter(|(_, _, f)| !before[i].has(*f)).map(|(at, n, _)| (*at, *n)).collect();
+            busy.sort_unstable();
+            let at = busy.iter().fold(0, |at, (b, n)| if at + len <= *b { at } else { at.max(b + n) });
+            others.push((at, len, end));
+            need.passing = need.passing.max(at + len);
+        }
+        Ok(needs.into_values().collect())
+    }
+
+    fn ancestors(&self) -> Vec<Bits> {
+        let mut all = vec![Bits::default(); self.steps.len()];
+        for &i in &self.order {
+            let mut mine = Bits::default();
+            for &a in &self.steps[i].after {
+                mine.join(&all[a]);
+                mine.put(a);
+            }
+            all[i] = mine;
+        }
+        all
+    }
+
+    /// Takes the parameters of `new` over; says what does not fit, with the nodes of the new graph it is about.
+    fn update(&mut self, new: Body) -> Result<(), Mismatch> {
+        self.compare(&new)?;
+        self.adopt(new);
+        Ok(())
+    }
+
+    /// Whether the two have the same nodes and edges, and only parameters changed that may.
+    fn compare(&self, new: &Body) -> Result<(), Mismatch> {
+        let wrong = |result, node, from| Err(Mismatch { result, node, from });
+        if self.steps.len() != new.steps.len() {
+            return wrong(2, 0, 0);
+        }
+        for (old, new_step) in self.steps.iter().zip(&new.steps) {
+            let node = new_step.source;
+            if old.after.len() != new_step.after.len() {
+                return wrong(2, node, 0);
+            }
+            if let Some(odd) = new_step.after.iter().find(|a| !old.after.contains(a)) {
+                return wrong(2, node, new.steps[*odd].source);
+            }
+            if old.kind.number() != new_step.kind.number() {
+                return wrong(3, node, 0);
+            }
+            if matches!(old.kind, Kind::Alloc(_) | Kind::Free(_)) {
+                return wrong(6, node, 0);
+            }
+            if let (Some(a), Some(b)) = (&old.child, &new_step.child) {
+                a.compare(b)?;
+            } else if let Err(result) = may_become(&old.kind, &new_step.kind) {
+                return wrong(result, node, 0);
+            }
+        }
+        Ok(())
+    }
+
+    fn adopt(&mut self, new: Body) {
+        for (old, new) in self.steps.iter_mut().zip(new.steps) {
+            match (&mut old.child, new.child) {
+                (Some(a), Some(b)) => a.adopt(b),
+                _ => old.kind = new.kind,
+            }
+        }
+    }
+}
+
+/// Steps by number, as bits.
+#[derive(Clone, Default)]
+struct Bits(Vec<u64>);
+
+impl Bits {
+    fn has(&self, i: usize) -> bool {
+        self.0.get(i / 64).is_some_and(|w| w & (1 << (i % 64)) != 0)
+    }
+
+    fn put(&mut self, i: usize) {
+        if self.0.len() <= i / 64 {
+            self.0.resize(i / 64 + 1, 0);
+        }
+        self.0[i / 64] |= 1 << (i % 64);
+    }
+
+    fn join(&mut self, other: &Bits) {
+        if self.0.len() < other.0.len() {
+            self.0.resize(other.0.len(), 0);
+        }
+        self.0.iter_mut().zip(&other.0).for_each(|(a, b)| *a |= b);
+    }
+}
+
+/// An order that the edges allow, older steps first; else a step of a cycle.
+fn order(steps: &[Step]) -> Result<Vec<usize>, usize> {
+    let mut missing: Vec<usize> = steps.iter().map(|s| s.after.len()).collect();
+    let mut next = vec![Vec::new(); steps.len()];
+    for (i, s) in steps.iter().enumerate() {
+        s.after.iter().for_each(|a| next[*a].push(i));
+    }
+    let mut ready: BinaryHeap<Reverse<usize>> = (0..steps.len()).filter(|i| missing[*i] == 0).map(Reverse).collect();
+    let mut order = Vec::with_capacity(steps.len());
+    while let Some(Reverse(i)) = ready.pop() {
+        order.push(i);
+        for &n in &next[i] {
+            missing[n] -= 1;
+            if missing[n] == 0 {
+                ready.push(Reverse(n));
+            }
+        }
+    }
+    missing.iter().position(|m| *m > 0).map_or(Ok(order), Err)
+}
+
+/// What an update of a whole executable graph found wrong: the driver's number, the node, where its edge comes from.
+pub(crate) struct Mismatch {
+    pub(crate) result: u32,
+    pub(crate) node: Id,
+    pub(crate) from: Id,
+}
+
+fn same_context(a: &Kernel, b: &Kernel) -> bool {
+    Arc::ptr_eq(&a.context, &b.context)
+}
+
+/// Whether a step of one kind may take the parameters of `new`; else the driver's number for why not.
+fn may_become(old: &Kind, new: &Kind) -> Result<(), u32> {
+    let parameters = 5;
+    let fits = match (old, new) {
+        (Kind::Kernel(a), Kind::Kernel(b)) => return if same_context(a, b) { Ok(()) } else { Err(7) },
+        (Kind::Copy(a), Kind::Copy(b)) => {
+            let types = |c: &super::node::Copy| (c.params.srcMemoryType, c.params.dstMemoryType);
+            let changed = !super::node::Copy::same(a, b);
+            types(a) == types(b) && Arc::ptr_eq(&a.context, &b.context) && (!changed || (a.is_line() && b.is_line()))
+        }
+        (Kind::Fill(a), Kind::Fill(b)) => {
+            let changed = !super::node::Fill::same(a, b);
+            Arc::ptr_eq(&a.context, &b.context) && (!changed || (a.is_line() && b.is_line()))
+        }
+        _ => true,
+    };
+    if fits { Ok(()) } else { Err(parameters) }
+}
+
+/// Makes a graph executable.
+pub(crate) fn instantiate(driver: &'static Driver, graph: Id, flags: u64) -> Result<Arc<Exec>, Refusal> {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let mut world = driver.graphs.world();
+    let g = world.graph(graph)?;
+    if g.capturing {
+        return Err(CUresult::ILLEGAL_STATE.into());
+    }
+    if g.has_memory() && g.instances > 0 {
+        return Err(CUresult::NOT_SUPPORTED.into());
+    }
+    let body = Body::read(&world, graph)?;
+    let needs = body.needs()?;
+    let g = world.graph_mut(graph)?;
+    g.instances += 1;
+    let inner = Inner { body, needs, last: None, objects: g.objects.duplicate() };
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let exec = Arc::new(Exec { number, flags, graph, inner: Mutex::new(inner) });
+    driver.graphs.execs.add(exec.clone());
+    Ok(exec)
+}
+
+/// Ends an executable graph; what it left allocated stays.
+pub(crate) fn destroy(driver: &'static Driver, exec: &Arc<Exec>) -> Result<(), CUresult> {
+    driver.graphs.execs.remove(handle(exec)).ok_or(CUresult::INVALID_VALUE)?;
+    if let Ok(g) = driver.graphs.world().graph_mut(exec.graph) {
+        g.instances -= 1;
+    }
+    driver.graphs.memory.forget(exec.number);
+    let mut inner = hold(&exec.inner);
+    let objects = std::mem::take(&mut inner.objects);
+    let Some(last) = inner.last.take() else { return Ok(()) };
+    drop(inner);
+    let engine = &driver.device(last.device)?.engine;
+    // The objects live as long as a launch on its way.
+    if !objects.is_empty() && !engine.event_done(last.event) {
+        let group = *hold(&driver.graphs.keepers).entry(last.device).or_insert_with(|| engine.open_group());
+        let stream = engine.open_stream(group, false);
+        let line = memory::Line { device: last.device, engine: engine.clone(), stream };
+        line.wait(last, driver);
+        engine.host(stream, move || drop(objects));
+        engine.close_stream(stream);
+    }
+    engine.close_event(last.event);
+    Ok(())
+}
+
+impl Exec {
+    /// Gives the step that was made from `source` a new kind of work of the same sort.
+    pub(crate) fn set(&self, source: Id, mut new: Kind) -> Result<(), CUresult> {
+        let mut inner = hold(&self.inner);
+        let step = inner.body.step(source).ok_or(CUresult::INVALID_VALUE)?;
+        if step.kind.number() != new.number() || may_become(&step.kind, &new).is_err() {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        // Attributes are no parameters.
+        if let (Kind::Kernel(old), Kind::Kernel(new)) = (&step.kind, &mut new) {
+            new.attributes.clone_from(&old.attributes);
+        }
+        step.kind = new;
+        Ok(())
+    }
+
+    /// Gives a child node's steps the parameters of another graph of the same shape.
+    pub(crate) fn set_child(&self, source: Id, new: Body) -> Result<(), CUresult> {
+        let mut inner = hold(&self.inner);
+        let child = inner.body.step(source).and_then(|s| s.child.as_mut()).ok_or(CUresult::INVALID_VALUE)?;
+        child.update(new).map_err(|_| CUresult::INVALID_VALUE)
+    }
+
+    /// Takes over the parameters of a graph of the same shape.
+    pub(crate) fn update(&self, new: Body) -> Result<(), Mismatch> {
+        hold(&self.inner).body.update(new)
+    }
+
+    /// Whether a step is switched on; `to`: switches it.
+    pub(crate) fn enabled(&self, source: Id, to: Option<bool>) -> Result<bool, CUresult> {
+        let mut inner = hold(&self.inner);
+        let step = inner.body.step(source).filter(|s| s.kind.can_rest()).ok_or(CUresult::INVALID_VALUE)?;
+        step.enabled = to.unwrap_or(step.enabled);
+        Ok(step.enabled)
+    }
+}

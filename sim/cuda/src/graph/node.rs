@@ -1,0 +1,237 @@
+//! What a node does, with everything it needs for it: arguments are copied when the node is made.
+
+use super::Id;
+use super::memory::Region;
+use crate::calls::launch::{Cost, Shape, packed};
+use crate::context::Context;
+use crate::objects::{Event, Function};
+use core::ffi::c_void;
+use shim_sys::cuda::*;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A node's work.
+#[derive(Clone)]
+pub(crate) enum Kind {
+    Kernel(Kernel),
+    Copy(Copy),
+    Fill(Fill),
+    Host(Host),
+    /// The graph that belongs to the node.
+    Child(Id),
+    Empty,
+    Wait(Arc<Event>),
+    Record(Arc<Event>),
+    Alloc(Alloc),
+    Free(Arc<Region>),
+}
+
+impl Kind {
+    /// The driver's number for it.
+    pub(crate) fn number(&self) -> u32 {
+        match self {
+            Kind::Kernel(_) => 0,
+            Kind::Copy(_) => 1,
+            Kind::Fill(_) => 2,
+            Kind::Host(_) => 3,
+            Kind::Child(_) => 4,
+            Kind::Empty => 5,
+            Kind::Wait(_) => 6,
+            Kind::Record(_) => 7,
+            Kind::Alloc(_) => 10,
+            Kind::Free(_) => 11,
+        }
+    }
+
+    /// A word for it.
+    pub(crate) fn word(&self) -> &'static str {
+        match self {
+            Kind::Kernel(_) => "kernel",
+            Kind::Copy(_) => "copy",
+            Kind::Fill(_) => "fill",
+            Kind::Host(_) => "host",
+            Kind::Child(_) => "graph",
+            Kind::Empty => "empty",
+            Kind::Wait(_) => "wait",
+            Kind::Record(_) => "record",
+            Kind::Alloc(_) => "allocate",
+            Kind::Free(_) => "free",
+        }
+    }
+
+    /// Whether the node can be switched off in an executable graph.
+    pub(crate) fn can_rest(&self) -> bool {
+        matches!(self, Kind::Kernel(_) | Kind::Copy(_) | Kind::Fill(_))
+    }
+}
+
+/// The arguments of a kernel: the driver's own copy, and the pointers to it that a query hands out.
+pub(crate) struct Arguments {
+    bytes: Box<[u8]>,
+    pointers: Box<[*mut c_void]>,
+    /// The packed list (1, bytes, 2, size, 0), where the program gave one.
+    list: Option<Box<[*mut c_void; 5]>>,
+    size: Box<usize>,
+}
+
+// SAFETY: the pointers point into the same object, which nobody changes.
+unsafe impl Send for Arguments {}
+// SAFETY: as above.
+unsafe impl Sync for Arguments {}
+
+impl Arguments {
+    /// Copies the arguments of `f`.
+    ///
+    /// # Safety
+    /// As for a launch with the same pointers.
+    pub(crate) unsafe fn read(
+        f: &Function,
+        params: *mut *mut c_void,
+        extra: *mut *mut c_void,
+    ) -> Result<Arc<Arguments>, CUresult> {
+        let layout = &f.entry.params;
+        let mut bytes = vec![0u8; layout.iter().map(|(at, n)| at + n).max().unwrap_or(0)];
+        if !params.is_null() {
+            for (i, (at, n)) in layout.iter().enumerate() {
+                // SAFETY: the caller's promise: one pointer for each parameter, to as many bytes as it has.
+                unsafe {
+                    let from: *const u8 = params.add(i).read().cast();
+                    if from.is_null() {
+                        return Err(CUresult::INVALID_VALUE);
+                    }
+                    std::ptr::copy_nonoverlapping(from, bytes[*at..].as_mut_ptr(), *n);
+                }
+            }
+        } else if !extra.is_null() {
+            // SAFETY: the caller's promise: a packed list.
+            let (from, size) = unsafe { packed(extra)? };
+            bytes.resize(bytes.len().max(size), 0);
+            // SAFETY: the list says that there are so many bytes.
+            unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), size) };
+        }
+        let mut bytes = bytes.into_boxed_slice();
+        let base = bytes.as_mut_ptr();
+        let pointers = layout.iter().map(|(at, _)| base.wrapping_add(*at).cast()).collect();
+        let mut size = Box::new(bytes.len());
+        let key = |n: usize| n as *mut c_void;
+        let list = (params.is_null() && !extra.is_null())
+            .then(|| Box::new([key(1), base.cast(), key(2), (&raw mut *size).cast(), key(0)]));
+        Ok(Arc::new(Arguments { bytes, pointers, list, size }))
+    }
+
+    /// As `kernelParams`: null if the program gave a packed list, or there is none.
+    pub(crate) fn pointers(&self) -> *mut *mut c_void {
+        if self.list.is_some() || self.pointers.is_empty() {
+            return std::ptr::null_mut();
+        }
+        self.pointers.as_ptr().cast_mut()
+    }
+
+    /// As `extra`.
+    pub(crate) fn list(&self) -> *mut *mut c_void {
+        debug_assert_eq!(*self.size, self.bytes.len());
+        self.list.as_ref().map_or(std::ptr::null_mut(), |l| l.as_ptr().cast_mut())
+    }
+}
+
+/// A kernel node.
+#[derive(Clone)]
+pub(crate) struct Kernel {
+    pub(crate) f: Arc<Function>,
+    pub(crate) context: Arc<Context>,
+    /// The function, the library's kernel and the context, as the program named them.
+    pub(crate) named: (CUfunction, CUkernel, CUcontext),
+    pub(crate) shape: Shape,
+    pub(crate) arguments: Arc<Arguments>,
+    /// What a launch takes and does.
+    pub(crate) cost: Cost,
+    /// Attributes by number, 64 bytes each as the interface has it.
+    pub(crate) attributes: BTreeMap<u32, [u8; 64]>,
+}
+
+/// A copy node.
+#[derive(Clone)]
+pub(crate) struct Copy {
+    pub(crate) params: CUDA_MEMCPY3D,
+    pub(crate) context: Arc<Context>,
+}
+
+// SAFETY: the addresses are the program's; the node reads them only when its turn comes.
+unsafe impl Send for Copy {}
+// SAFETY: as above.
+unsafe impl Sync for Copy {}
+
+impl Copy {
+    /// One row only.
+    pub(crate) fn is_line(&self) -> bool {
+        self.params.Height <= 1 && self.params.Depth <= 1
+    }
+
+    /// The same rows between the same places.
+    pub(crate) fn same(a: &Copy, b: &Copy) -> bool {
+        let side = |c: &CUDA_MEMCPY3D| {
+            let from = (c.srcHost, c.srcDevice, c.srcArray, c.srcXInBytes, c.srcY, c.srcZ, c.srcPitch, c.srcHeight);
+            let to = (c.dstHost, c.dstDevice, c.dstArray, c.dstXInBytes, c.dstY, c.dstZ, c.dstPitch, c.dstHeight);
+            (from, to, [c.WidthInBytes, c.Height, c.Depth])
+        };
+        side(&a.params) == side(&b.params)
+    }
+}
+
+/// A node that fills.
+#[derive(Clone)]
+pub(crate) struct Fill {
+    pub(crate) params: CUDA_MEMSET_NODE_PARAMS,
+    pub(crate) context: Arc<Context>,
+}
+
+impl Fill {
+    /// One row only.
+    pub(crate) fn is_line(&self) -> bool {
+        self.params.height <= 1
+    }
+
+    /// The same value over the same rows.
+    pub(crate) fn same(a: &Fill, b: &Fill) -> bool {
+        let all = |p: &CUDA_MEMSET_NODE_PARAMS| (p.dst, p.pitch, p.value, p.elementSize, p.width, p.height);
+        all(&a.params) == all(&b.params)
+    }
+
+    /// The bytes of an element.
+    pub(crate) fn pattern(&self) -> Vec<u8> {
+        self.params.value.to_le_bytes()[..self.params.elementSize as usize].to_vec()
+    }
+}
+
+/// A host node.
+#[derive(Clone)]
+pub(crate) struct Host {
+    pub(crate) f: unsafe extern "C" fn(*mut c_void),
+    pub(crate) data: *mut c_void,
+}
+
+// SAFETY: the program hands the pointer over to be given back to its function on another thread.
+unsafe impl Send for Host {}
+// SAFETY: as above.
+unsafe impl Sync for Host {}
+
+impl Host {
+    /// Calls it.
+    pub(crate) fn call(&self) {
+        // SAFETY: the program's own function with its own argument.
+        unsafe { (self.f)(self.data) }
+    }
+}
+
+/// A node that allocates.
+#[derive(Clone)]
+pub(crate) struct Alloc {
+    pub(crate) region: Arc<Region>,
+    pub(crate) props: CUmemPoolProps,
+    pub(crate) access: Arc<[CUmemAccessDesc]>,
+}
+
+// SAFETY: what the program gave as a description; its one pointer is not followed.
+unsafe impl Send for Alloc {}
+// SAFETY: as above.
+unsafe impl Sync for Alloc {}

@@ -1,0 +1,82 @@
+//! Objects of the program that graphs keep alive, by count.
+
+use core::ffi::c_void;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// An object: destroyed when its last reference goes.
+pub(crate) struct Object {
+    ptr: *mut c_void,
+    destroy: unsafe extern "C" fn(*mut c_void),
+    references: AtomicU64,
+}
+
+// SAFETY: the pointer is the program's, and only handed back to its function.
+unsafe impl Send for Object {}
+// SAFETY: as above.
+unsafe impl Sync for Object {}
+
+impl Object {
+    pub(crate) fn new(ptr: *mut c_void, destroy: unsafe extern "C" fn(*mut c_void), count: u32) -> Arc<Object> {
+        Arc::new(Object { ptr, destroy, references: AtomicU64::new(u64::from(count)) })
+    }
+
+    /// Adds references.
+    pub(crate) fn retain(&self, count: u32) {
+        self.references.fetch_add(u64::from(count), Ordering::Relaxed);
+    }
+
+    /// Takes references; true when that was the last one, and the object is destroyed.
+    pub(crate) fn release(&self, count: u32) -> bool {
+        let lower = |n: u64| n.checked_sub(u64::from(count));
+        let gone = self.references.fetch_update(Ordering::AcqRel, Ordering::Relaxed, lower) == Ok(u64::from(count));
+        if gone {
+            // SAFETY: the program's own function with its own argument, once.
+            unsafe { (self.destroy)(self.ptr) };
+        }
+        gone
+    }
+}
+
+/// References that a graph holds, by handle. They go with it.
+#[derive(Default)]
+pub(crate) struct Held(BTreeMap<usize, (Arc<Object>, u32)>);
+
+impl Held {
+    /// Takes over references that the caller has counted already.
+    pub(crate) fn take(&mut self, handle: usize, object: &Arc<Object>, count: u32) {
+        self.0.entry(handle).or_insert_with(|| (object.clone(), 0)).1 += count;
+    }
+
+    /// Takes references out, for the caller to release; `None` if there are not so many.
+    pub(crate) fn give(&mut self, handle: usize, count: u32) -> Option<Arc<Object>> {
+        let (object, n) = self.0.get_mut(&handle).filter(|(_, n)| *n >= count)?;
+        let object = object.clone();
+        *n -= count;
+        if *n == 0 {
+            self.0.remove(&handle);
+        }
+        Some(object)
+    }
+
+    /// References of its own to the same objects, for a clone or an executable graph.
+    pub(crate) fn duplicate(&self) -> Held {
+        for (object, n) in self.0.values() {
+            object.retain(*n);
+        }
+        Held(self.0.clone())
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        for (object, n) in self.0.values() {
+            object.release(*n);
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! libcuda.so.1 of the simulated GPU.
+//!
+//! `build.rs` makes the exports from THE TABLE (`shim_sys::cuda_table!`): every name of driver 535.309.01. Each goes
+//! through one door (`door`) to its body in `calls/`, by subject. Device time and device memory are the model's
+//! (vgpu-sim); this crate has the objects of one process: contexts, modules, streams, events, content of memory.
+//!
+//! What a kernel would compute is not computed: a launch takes device time and changes nothing. Three test kernels are
+//! known by their names (`calls/launch.rs`): one takes its parameter, in nanoseconds, two wait for a word and write it. Images are read for names and parameters, not checked: PTX of a
+//! version this driver's real namesake would refuse is taken.
+//!
+//! Not simulated yet, and answered with "not supported" (801): textures, IPC of events, graphics interop,
+//! green contexts, batched copies, stream memory operations, nodes of graphs for semaphores, words of memory and
+//! conditions, launches of graphs from the device.
+#![allow(non_snake_case)]
+
+mod arrays;
+mod attributes;
+mod calls;
+mod capture;
+mod code;
+mod content;
+mod context;
+mod door;
+mod driver;
+mod errors;
+mod graph;
+mod image;
+mod managed;
+mod newer;
+mod objects;
+mod pool_core;
+mod surface;
+mod versions;
+mod visible;
+
+use core::ffi::{c_char, c_void};
+use door::{Export, absent, enter, enter_newer};
+use shim_sys::cuda::*;
+
+include!(concat!(env!("OUT_DIR"), "/exports.rs"));

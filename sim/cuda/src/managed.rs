@@ -1,0 +1,212 @@
+//! Managed memory of this process: addresses that host and device share, and what the program has said about them.
+//!
+//! It is counted as device memory in full from the call on, on the device of the context that made it, whoever touched
+//! its pages: the model knows no page faults. Advice and prefetches are remembered and change nothing but the answers.
+//! Slabs of its own: a page is the host's to read, so no other memory may share it. Not here: calls
+//! (`calls/managed.rs`).
+
+use crate::content::{GRANULARITY, Tag};
+use crate::driver::{Driver, hold};
+use shim_sys::cuda::{CU_MEM_LOCATION_TYPE_DEVICE, CUmemLocation, CUresult};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
+use vgpu_sim::Profile;
+use vgpu_sim::slab::{Extents, Heap};
+
+/// Advice counts by pages.
+const PAGE: u64 = 4096;
+
+/// What the program has said about some pages.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Advice {
+    pub(crate) read_mostly: bool,
+    pub(crate) preferred: Option<CUmemLocation>,
+    pub(crate) accessed: BTreeSet<i32>,
+    pub(crate) prefetched: Option<CUmemLocation>,
+}
+
+/// A live allocation.
+#[derive(Clone, Debug)]
+pub(crate) struct Range {
+    pub(crate) bytes: u64,
+    /// CUDA ordinal.
+    pub(crate) device: i32,
+    pub(crate) tag: Tag,
+    pub(crate) number: u64,
+    /// How it is attached: 1 to all streams, 2 to none, 4 to one.
+    pub(crate) attached: u32,
+    /// The advice from each page on, to the next one named.
+    spans: BTreeMap<u64, Advice>,
+}
+
+impl Range {
+    fn split(&mut self, at: u64) {
+        if let Some((_, before)) = self.spans.range(..=at).next_back() {
+            let same = before.clone();
+            self.spans.entry(at).or_insert(same);
+        }
+    }
+}
+
+struct Inner {
+    space: Extents,
+    heaps: Vec<Heap>,
+    live: BTreeMap<u64, Range>,
+}
+
+/// The managed memory of this process.
+pub(crate) struct Managed {
+    inner: Mutex<Inner>,
+    base: u64,
+    size: u64,
+}
+
+impl Managed {
+    /// Reserves the addresses for devices (machine index, profile), in CUDA order.
+    pub(crate) fn new(devices: impl Iterator<Item = (usize, Profile)>) -> Result<Managed, CUresult> {
+        let reserve = |size: u64| -> Option<u64> {
+            // SAFETY: a new private mapping at an address of the kernel's choice.
+            let p = unsafe {
+                libc::mmap(
+                    std::ptr::null_mut(),
+                    usize::try_from(size).ok()?,
+                    libc::PROT_READ | libc::PROT_WRITE,
+                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                    -1,
+                    0,
+                )
+            };
+            (p != libc::MAP_FAILED).then_some(p as u64)
+        };
+        let found = (34..=42).rev().find_map(|bits| reserve(1 << bits).map(|base| (base, 1u64 << bits)));
+        let (base, size) = found.ok_or(CUresult::OUT_OF_MEMORY)?;
+        // SAFETY: our own mapping. Core files would otherwise hold every page of it.
+        unsafe { libc::madvise(base as *mut _, usize::try_from(size).unwrap_or(0), libc::MADV_DONTDUMP) };
+        let first = base.next_multiple_of(GRANULARITY);
+        let mut space = Extents::new(0);
+        space.give(first, (base + size - first) / GRANULARITY * GRANULARITY);
+        let heaps = devices.map(|(index, profile)| Heap::new(index, profile)).collect();
+        Ok(Managed { inner: Mutex::new(Inner { space, heaps, live: BTreeMap::new() }), base, size })
+    }
+
+    /// True for an address of the managed range.
+    pub(crate) fn holds(&self, at: u64) -> bool {
+        at.wrapping_sub(self.base) < self.size
+    }
+
+    /// Allocates `bytes` on `device` (CUDA ordinal).
+    pub(crate) fn alloc(&self, d: &Driver, device: i32, bytes: u64, tag: Tag, attached: u32) -> Result<u64, CUresult> {
+        if bytes == 0 {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        let index = usize::try_from(device).unwrap_or(usize::MAX);
+        let attempt = || {
+            let mut t = hold(&self.inner);
+            let Inner { space, heaps, .. } = &mut *t;
+            let heap = heaps.get_mut(index).ok_or(CUresult::INVALID_DEVICE)?;
+            let at = heap.alloc(&d.machine, space, bytes).map_err(|_| CUresult::OUT_OF_MEMORY)?;
+            Ok((t, at))
+        };
+        let (mut t, at) = match attempt() {
+            // Pools give back what they do not need, outside our lock.
+            Err(CUresult::OUT_OF_MEMORY) if d.memory.give_back(d, device) => attempt()?,
+            other => other?,
+        };
+        let live = &mut t.live;
+        let spans = BTreeMap::from([(at, Advice::default())]);
+        live.insert(at, Range { bytes, device, tag, number: d.fresh(), attached, spans });
+        Ok(at)
+    }
+
+    /// Frees the allocation that begins at `at`; false if there is none.
+    pub(crate) fn free(&self, d: &Driver, at: u64) -> bool {
+        let mut t = hold(&self.inner);
+        let Some(r) = t.live.remove(&at) else { return false };
+        let Inner { space, heaps, .. } = &mut *t;
+        let heap = usize::try_from(r.device).ok().and_then(|i| heaps.get_mut(i));
+        if let Some((_, Some((base, len)))) = heap.and_then(|h| h.free(&d.machine, space, at)) {
+            // SAFETY: whole slabs of our own mapping in which nothing lives any more.
+            unsafe { libc::madvise(base as *mut _, usize::try_from(len).unwrap_or(0), libc::MADV_DONTNEED) };
+        }
+        true
+    }
+
+    /// Frees everything of a context.
+    pub(crate) fn free_all(&self, d: &Driver, tag: Tag) {
+        let mine: Vec<u64> = hold(&self.inner).live.iter().filter(|(_, r)| r.tag == tag).map(|(at, _)| *at).collect();
+        for at in mine {
+            self.free(d, at);
+        }
+    }
+
+    /// The allocation that holds an address, with its beginning.
+    pub(crate) fn find(&self, at: u64) -> Option<(u64, Range)> {
+        if !self.holds(at) {
+            return None;
+        }
+        let t = hold(&self.inner);
+        let (base, r) = t.live.range(..=at).next_back()?;
+        (at < base + r.bytes).then(|| (*base, r.clone()))
+    }
+
+    /// The content behind `len` bytes at `at`: where they are. `INVALID_VALUE` if some byte is not there.
+    fn reach(&self, at: u64, len: u64) -> Result<Vec<(*mut u8, u64)>, CUresult> {
+        let mut t = hold(&self.inner);
+        within(&mut t.live, at, len).map(|_| vec![(at as *mut u8, len)])
+    }
+
+    /// Changes the advice of the pages of `[at, at + bytes)`, which must lie in one allocation.
+    pub(crate) fn advise(&self, at: u64, bytes: u64, change: impl Fn(&mut Advice)) -> Result<(), CUresult> {
+        let mut t = hold(&self.inner);
+        let (base, r) = within(&mut t.live, at, bytes)?;
+        let end = (at + bytes).next_multiple_of(PAGE).min(base + r.bytes.next_multiple_of(PAGE));
+        let from = (at / PAGE * PAGE).max(base);
+        r.split(from);
+        if end < base + r.bytes {
+            r.split(end);
+        }
+        r.spans.range_mut(from..end).for_each(|(_, a)| change(a));
+        Ok(())
+    }
+
+    /// The advice of all pages of `[at, at + bytes)`.
+    pub(crate) fn advice(&self, at: u64, bytes: u64) -> Result<Vec<Advice>, CUresult> {
+        let mut t = hold(&self.inner);
+        let (_, r) = within(&mut t.live, at, bytes)?;
+        let first = r.spans.range(..=at).next_back().map_or(at, |(k, _)| *k);
+        Ok(r.spans.range(first..at + bytes).map(|(_, a)| a.clone()).collect())
+    }
+
+    /// Attaches the allocation that holds `at`.
+    pub(crate) fn attach(&self, at: u64, bytes: u64, attached: u32) -> Result<(), CUresult> {
+        let mut t = hold(&self.inner);
+        let (base, r) = within(&mut t.live, at, 1)?;
+        // All of it, or nothing said about the length.
+        if bytes != 0 && (at != base || bytes != r.bytes) {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        r.attached = attached;
+        Ok(())
+    }
+}
+
+fn within(live: &mut BTreeMap<u64, Range>, at: u64, bytes: u64) -> Result<(u64, &mut Range), CUresult> {
+    let found = live.range_mut(..=at).next_back().map(|(base, r)| (*base, r));
+    let inside = |base: u64, r: &Range| at.checked_add(bytes).is_some_and(|end| end <= base + r.bytes);
+    found.filter(|(base, r)| bytes > 0 && inside(*base, r)).ok_or(CUresult::INVALID_VALUE)
+}
+
+impl Driver {
+    /// The content behind `len` bytes at `at`, managed or not: pieces of host memory.
+    pub(crate) fn reach(&self, at: u64, len: u64, write: bool) -> Result<Vec<(*mut u8, u64)>, CUresult> {
+        if len > 0 && self.managed.holds(at) {
+            return self.managed.reach(at, len);
+        }
+        self.memory.reach(at, len, write)
+    }
+}
+
+/// A location as the older calls name it: a device's ordinal, or -1 for the host.
+pub(crate) fn old_name(l: CUmemLocation) -> i32 {
+    if l.kind == CU_MEM_LOCATION_TYPE_DEVICE { l.id } else { -1 }
+}

@@ -1,0 +1,148 @@
+//! The objects behind handles, and the registries that say whether a handle is one.
+
+use crate::calls::launch::Test;
+use crate::context::Context;
+use crate::image::Entry;
+use shim_sys::cuda::CUresult;
+use std::collections::HashMap;
+use std::ffi::{CString, c_void};
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use vgpu_sim::engine::{EventId, StreamId};
+
+/// Live objects of one kind by handle. A handle is the object's address; only registered ones are looked at.
+pub(crate) struct Registry<T>(RwLock<HashMap<usize, Arc<T>>>);
+
+impl<T> Default for Registry<T> {
+    fn default() -> Self {
+        Registry(RwLock::default())
+    }
+}
+
+impl<T> Registry<T> {
+    /// Registers an object and returns its handle.
+    pub(crate) fn add(&self, object: Arc<T>) -> *mut c_void {
+        let handle = handle(&object);
+        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(handle as usize, object);
+        handle
+    }
+
+    /// The object behind a handle.
+    pub(crate) fn get(&self, handle: *mut c_void) -> Option<Arc<T>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).get(&(handle as usize)).cloned()
+    }
+
+    /// Ends a handle.
+    pub(crate) fn remove(&self, handle: *mut c_void) -> Option<Arc<T>> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).remove(&(handle as usize))
+    }
+
+    /// Some object that is meant.
+    pub(crate) fn find(&self, meant: impl Fn(&T) -> bool) -> Option<Arc<T>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).values().find(|o| meant(o)).cloned()
+    }
+
+    /// All objects that are meant.
+    pub(crate) fn all(&self, meant: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).values().filter(|o| meant(o)).cloned().collect()
+    }
+
+    /// Ends all handles whose object is meant; returns the objects.
+    pub(crate) fn remove_where(&self, meant: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
+        let mut map = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let gone: Vec<usize> = map.iter().filter(|(_, o)| meant(o)).map(|(h, _)| *h).collect();
+        gone.iter().filter_map(|h| map.remove(h)).collect()
+    }
+}
+
+/// The handle of an object.
+pub(crate) fn handle<T>(object: &Arc<T>) -> *mut c_void {
+    Arc::as_ptr(object).cast_mut().cast()
+}
+
+/// A stream.
+pub(crate) struct Stream {
+    pub(crate) context: Arc<Context>,
+    pub(crate) id: StreamId,
+    pub(crate) flags: u32,
+    pub(crate) priority: i32,
+    pub(crate) number: u64,
+}
+
+/// An event.
+pub(crate) struct Event {
+    pub(crate) context: Arc<Context>,
+    pub(crate) id: EventId,
+    pub(crate) flags: u32,
+    /// Its last record, if that was captured.
+    pub(crate) captured: Mutex<Option<crate::capture::Recorded>>,
+}
+
+/// A module, in a context.
+pub(crate) struct Module {
+    pub(crate) context: Arc<Context>,
+    pub(crate) functions: Vec<Arc<Function>>,
+    /// Name, device address, bytes.
+    pub(crate) globals: Vec<(String, u64, u64)>,
+    /// Its device memory, globals included.
+    pub(crate) place: crate::code::Place,
+}
+
+/// A kernel: of a module or of a library.
+pub(crate) struct Function {
+    pub(crate) entry: Entry,
+    /// Its name for C.
+    pub(crate) name: CString,
+    /// One of the kernels that are known by their names.
+    pub(crate) test: Option<Test>,
+    /// Attributes a program has set.
+    pub(crate) set: Mutex<HashMap<u32, i32>>,
+    /// Handle of the module; 0 for a kernel of a library.
+    pub(crate) module: AtomicUsize,
+    /// Handle of the library; 0 for a function of a module.
+    pub(crate) library: AtomicUsize,
+}
+
+impl Function {
+    /// The kernel described by `entry`.
+    pub(crate) fn new(entry: Entry) -> Arc<Function> {
+        Arc::new(Function {
+            test: Test::named(&entry.name),
+            name: CString::new(entry.name.as_str()).unwrap_or_default(),
+            entry,
+            set: Mutex::default(),
+            module: AtomicUsize::new(0),
+            library: AtomicUsize::new(0),
+        })
+    }
+}
+
+/// A library: code without a context; its globals are there once a context asked for them.
+pub(crate) struct Library {
+    pub(crate) image: crate::image::Image,
+    pub(crate) kernels: Vec<Arc<Function>>,
+    /// The module of each context that has asked, by the context's number.
+    pub(crate) modules: Mutex<HashMap<u64, Arc<Module>>>,
+}
+
+/// A link in progress.
+#[derive(Default)]
+pub(crate) struct Link {
+    pub(crate) parts: Mutex<Vec<Vec<u8>>>,
+    pub(crate) done: Mutex<Option<Box<[u8]>>>,
+}
+
+/// The handle of a pool.
+pub(crate) struct Pool {
+    /// CUDA ordinal.
+    pub(crate) device: i32,
+    /// Its number among this process's pools; 0 for another process's.
+    pub(crate) number: u64,
+    /// The share that another process's pool is; 0 for this process's.
+    pub(crate) imported: u64,
+}
+
+/// The object behind a handle, or `INVALID_HANDLE`.
+pub(crate) fn known<T>(registry: &Registry<T>, handle: *mut c_void) -> Result<Arc<T>, CUresult> {
+    registry.get(handle).ok_or(CUresult::INVALID_HANDLE)
+}

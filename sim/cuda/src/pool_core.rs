@@ -1,0 +1,362 @@
+//! The heart of a pool: chunks it holds, blocks taken from them, and frees that a stream has still to come to.
+//!
+//! Arithmetic only, on addresses and lengths: it asks neither the engine nor the machine. A free of the program passes
+//! three moments: the call (the stream that freed may have the block again, in its own order), the arrival (the stream's
+//! order has come to it: the block is no longer in use) and the end (the device has passed it: anybody may have it, and
+//! its neighbours join). Chunks go back whole. Used by stream-ordered pools (`pools`) and by graph memory.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use vgpu_sim::engine::{EventId, StreamId};
+
+/// What a pool grows by at least.
+pub(crate) const CHUNK: u64 = 32 << 20;
+/// What physical memory comes in.
+const PAGE: u64 = 2 << 20;
+/// What blocks are multiples of.
+const ALIGN: u64 = 512;
+
+/// Bytes of a pool, and the highest values since they were last put back.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub(crate) struct Numbers {
+    pub(crate) reserved: u64,
+    pub(crate) reserved_high: u64,
+    pub(crate) used: u64,
+    pub(crate) used_high: u64,
+}
+
+/// A free that is on its way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub(crate) struct Ticket(u64);
+
+/// How a free that is on its way can be waited for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Mark {
+    /// CUDA ordinal of the device in whose stream the free stands.
+    pub(crate) device: i32,
+    pub(crate) event: EventId,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Late {
+    stream: StreamId,
+    /// Bytes of it that are still counted as used.
+    counted: u64,
+    mark: Option<Mark>,
+    /// Operations of the stream up to the free.
+    place: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Gap {
+    len: u64,
+    /// `None`: for anybody.
+    late: Option<Ticket>,
+}
+
+/// Whose frees a request may use beside those that are over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum From {
+    /// Nobody's.
+    #[allow(dead_code)] // for graph memory
+    Nobody,
+    /// The stream's own.
+    Stream(StreamId),
+    /// Any that can be waited for: the stream is then made to wait.
+    AnyMarked,
+}
+
+/// The blocks and chunks of one pool.
+#[derive(Default, Debug)]
+pub(crate) struct Core {
+    chunks: BTreeMap<u64, u64>,
+    gaps: BTreeMap<u64, Gap>,
+    taken: BTreeMap<u64, u64>,
+    late: HashMap<Ticket, Late>,
+    /// Most bytes it may hold; 0: any number.
+    max: u64,
+    next: u64,
+    numbers: Numbers,
+}
+
+impl Core {
+    /// An empty pool that may hold `max` bytes (0: any number).
+    pub(crate) fn new(max: u64) -> Core {
+        Core { max, ..Core::default() }
+    }
+
+    /// Its numbers.
+    pub(crate) fn numbers(&self) -> Numbers {
+        self.numbers
+    }
+
+    /// Puts the highest reserved value back to the present.
+    pub(crate) fn reset_reserved_high(&mut self) {
+        self.numbers.reserved_high = self.numbers.reserved;
+    }
+
+    /// Puts the highest used value back to the present.
+    pub(crate) fn reset_used_high(&mut self) {
+        self.numbers.used_high = self.numbers.used;
+    }
+
+    /// Bytes a block of `bytes` takes.
+    pub(crate) fn rounded(bytes: u64) -> Option<u64> {
+        bytes.checked_next_multiple_of(ALIGN)
+    }
+
+    /// Takes a block of at least `bytes` from what the pool holds: its beginning, and what must be waited for first.
+    pub(crate) fn take(&mut self, bytes: u64, from: From) -> Option<(u64, Option<Mark>)> {
+        self.take_behind(bytes, from, &HashSet::new())
+    }
+
+    /// The same; frees in `behind` may be used too, since the request comes after them.
+    pub(crate) fn take_behind(
+        &mut self,
+        bytes: u64,
+        from: From,
+        behind: &HashSet<Ticket>,
+    ) -> Option<(u64, Option<Mark>)> {
+        let need = Core::rounded(bytes)?;
+        let allowed = |gap: &Gap| match (gap.late, from) {
+            (None, _) => true,
+            (Some(t), _) if behind.contains(&t) => true,
+            (Some(t), From::Stream(s)) => self.late.get(&t).is_some_and(|l| l.stream == s),
+            (Some(t), From::AnyMarked) => self.late.get(&t).is_some_and(|l| l.mark.is_some()),
+            (Some(_), From::Nobody) => false,
+        };
+        let best = self.gaps.iter().filter(|(_, g)| g.len >= need && allowed(g)).min_by_key(|(at, g)| (g.len, **at));
+        let (at, gap) = best.map(|(at, g)| (*at, *g))?;
+        self.gaps.remove(&at);
+        if gap.len > need {
+            self.gaps.insert(at + need, Gap { len: gap.len - need, ..gap });
+        }
+        let mut wait = None;
+        if let Some(l) = gap.late.and_then(|ticket| self.late.get_mut(&ticket)) {
+            // Used once, not twice: the old user's part of it ends here.
+            let part = l.counted.min(need);
+            l.counted -= part;
+            self.numbers.used -= part;
+            wait = l.mark.filter(|_| from == From::AnyMarked);
+        }
+        self.taken.insert(at, need);
+        self.numbers.used += need;
+        self.numbers.used_high = self.numbers.used_high.max(self.numbers.used);
+        Some((at, wait))
+    }
+
+    /// What the pool would grow by for `bytes`: as usual, and at the least. `None`: it may not.
+    pub(crate) fn growth(&self, bytes: u64) -> Option<(u64, u64)> {
+        let least = bytes.checked_next_multiple_of(PAGE)?;
+        let room = if self.max == 0 { u64::MAX } else { self.max.saturating_sub(self.numbers.reserved) };
+        (least <= room).then(|| (least.max(CHUNK.min(room / PAGE * PAGE)), least))
+    }
+
+    /// Adds a chunk.
+    pub(crate) fn grow(&mut self, at: u64, len: u64) {
+        self.chunks.insert(at, len);
+        self.gaps.insert(at, Gap { len, late: None });
+        self.numbers.reserved += len;
+        self.numbers.reserved_high = self.numbers.reserved_high.max(self.numbers.reserved);
+    }
+
+    /// Frees a block for anybody, now.
+    pub(crate) fn give(&mut self, at: u64) -> bool {
+        let Some(len) = self.taken.remove(&at) else { return false };
+        self.numbers.used -= len;
+        self.join(at, len);
+        true
+    }
+
+    /// Frees a block in the order of `stream`.
+    pub(crate) fn give_late(&mut self, at: u64, stream: StreamId) -> Option<Ticket> {
+        let len = self.taken.remove(&at)?;
+        self.next += 1;
+        let ticket = Ticket(self.next);
+        self.late.insert(ticket, Late { stream, counted: len, mark: None, place: u64::MAX });
+        self.gaps.insert(at, Gap { len, late: Some(ticket) });
+        Some(ticket)
+    }
+
+    /// The stream's order has come to the free: what nobody has taken again is no longer in use.
+    pub(crate) fn arrive(&mut self, ticket: Ticket) {
+        if let Some(l) = self.late.get_mut(&ticket) {
+            self.numbers.used -= std::mem::take(&mut l.counted);
+        }
+    }
+
+    /// Says how the free can be waited for.
+    pub(crate) fn mark(&mut self, ticket: Ticket, mark: Mark) {
+        if let Some(l) = self.late.get_mut(&ticket) {
+            l.mark = Some(mark);
+        }
+    }
+
+    /// Says where in its stream the free stands.
+    pub(crate) fn place(&mut self, ticket: Ticket, place: u64) {
+        if let Some(l) = self.late.get_mut(&ticket) {
+            l.place = place;
+        }
+    }
+
+    /// Frees of other streams that are on their way, with their places.
+    pub(crate) fn elsewhere(&self, stream: StreamId) -> Vec<(Ticket, StreamId, u64)> {
+        self.late.iter().filter(|(_, l)| l.stream != stream).map(|(t, l)| (*t, l.stream, l.place)).collect()
+    }
+
+    /// Frees on their way that can be asked about.
+    pub(crate) fn waiting(&self) -> Vec<(Ticket, Mark)> {
+        self.late.iter().filter_map(|(t, l)| Some((*t, l.mark?))).collect()
+    }
+
+    /// The device has passed the free: what is left of it is for anybody. False: that was known.
+    pub(crate) fn end(&mut self, ticket: Ticket) -> bool {
+        self.arrive(ticket);
+        let known = self.late.remove(&ticket).is_none();
+        let mine: Vec<(u64, u64)> =
+            self.gaps.iter().filter(|(_, g)| g.late == Some(ticket)).map(|(at, g)| (*at, g.len)).collect();
+        for (at, len) in mine {
+            self.gaps.remove(&at);
+            self.join(at, len);
+        }
+        !known
+    }
+
+    /// Puts a free range for anybody beside its neighbours inside its chunk.
+    fn join(&mut self, mut at: u64, mut len: u64) {
+        let Some((&base, &size)) = self.chunks.range(..=at).next_back() else { return };
+        if at + len < base + size
+            && let Some(next) = self.gaps.get(&(at + len)).filter(|g| g.late.is_none()).copied()
+        {
+            self.gaps.remove(&(at + len));
+            len += next.len;
+        }
+        if let Some((&before, gap)) = self.gaps.range(base..at).next_back()
+            && gap.late.is_none()
+            && before + gap.len == at
+        {
+            len += gap.len;
+            at = before;
+        }
+        self.gaps.insert(at, Gap { len, late: None });
+    }
+
+    /// Takes whole chunks that nobody uses out of the pool while it holds more than `above` bytes and at least `keep`
+    /// remain. The caller returns them to the device.
+    pub(crate) fn surplus(&mut self, above: u64, keep: u64) -> Vec<(u64, u64)> {
+        let idle: Vec<(u64, u64)> = self
+            .chunks
+            .iter()
+            .filter(|(at, len)| self.gaps.get(at).is_some_and(|g| g.late.is_none() && g.len == **len))
+            .map(|(at, len)| (*at, *len))
+            .collect();
+        let mut gone = Vec::new();
+        for (at, len) in idle.into_iter().rev() {
+            if self.numbers.reserved > above && self.numbers.reserved - len >= keep {
+                self.chunks.remove(&at);
+                self.gaps.remove(&at);
+                self.numbers.reserved -= len;
+                gone.push((at, len));
+            }
+        }
+        gone
+    }
+
+    /// The chunk that holds `at`, with its length.
+    pub(crate) fn chunk_of(&self, at: u64) -> Option<(u64, u64)> {
+        self.chunks.range(..=at).next_back().map(|(b, l)| (*b, *l)).filter(|(b, l)| at < b + l)
+    }
+
+    /// All chunks.
+    pub(crate) fn chunks(&self) -> Vec<(u64, u64)> {
+        self.chunks.iter().map(|(at, len)| (*at, *len)).collect()
+    }
+
+    /// Nothing is taken, and no free is on its way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.taken.is_empty() && self.late.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vgpu_sim::Machine;
+    use vgpu_sim::engine::Engine;
+
+    const MIB: u64 = 1 << 20;
+
+    /// Streams and an event of a real engine: they cannot be made otherwise.
+    fn streams() -> (StreamId, StreamId, EventId) {
+        let dir = tempfile::tempdir().unwrap();
+        let m = std::sync::Arc::new(Machine::open_at(dir.path(), Some("t4")).unwrap());
+        let e = Engine::new(m, 0);
+        let g = e.open_group();
+        (e.open_stream(g, false), e.open_stream(g, false), e.open_event(false))
+    }
+
+    fn one_chunk() -> Core {
+        let mut c = Core::new(0);
+        assert_eq!(c.growth(1), Some((CHUNK, 2 * MIB)));
+        c.grow(1 << 40, CHUNK);
+        c
+    }
+
+    #[test]
+    fn growth_is_a_chunk_or_the_request_and_never_beyond_the_maximum() {
+        let mut c = Core::new(40 * MIB);
+        assert_eq!(c.growth(33 * MIB), Some((34 * MIB, 34 * MIB)));
+        c.grow(0, CHUNK);
+        assert_eq!(c.growth(MIB), Some((8 * MIB, 2 * MIB)));
+        assert_eq!(c.growth(9 * MIB), None);
+    }
+
+    #[test]
+    fn blocks_fit_their_chunk_and_join_again() {
+        let mut c = one_chunk();
+        c.grow((1 << 40) + CHUNK, CHUNK);
+        assert_eq!(c.take(CHUNK + 1, From::Nobody), None, "no block spans two chunks");
+        let blocks: Vec<u64> = (0..64).map(|_| c.take(MIB - 100, From::Nobody).unwrap().0).collect();
+        assert!(c.take(1, From::Nobody).is_none());
+        assert_eq!(c.numbers().used, 64 * MIB);
+        for b in &blocks {
+            assert!(c.give(*b) && !c.give(*b));
+        }
+        assert_eq!(c.surplus(0, 0).len(), 2);
+        assert_eq!(c.numbers(), Numbers { reserved_high: 64 * MIB, used_high: 64 * MIB, ..Numbers::default() });
+    }
+
+    #[test]
+    fn a_free_serves_its_own_stream_first_and_everybody_at_the_end() {
+        let (s, other, event) = streams();
+        let mut c = one_chunk();
+        let (a, _) = c.take(CHUNK, From::Stream(s)).unwrap();
+        let t = c.give_late(a, s).unwrap();
+        assert_eq!(c.numbers().used, CHUNK, "in use until the stream comes to it");
+        assert!(c.take(1, From::Stream(other)).is_none() && c.take(1, From::AnyMarked).is_none());
+        assert_eq!(c.take(MIB, From::Stream(s)), Some((a, None)));
+        assert_eq!(c.numbers().used, CHUNK);
+        c.arrive(t);
+        assert_eq!(c.numbers().used, MIB);
+        assert!(c.waiting().is_empty());
+        c.mark(t, Mark { device: 0, event });
+        assert!(c.surplus(0, 0).is_empty());
+        let (b, wait) = c.take(MIB, From::AnyMarked).unwrap();
+        assert_eq!(wait, Some(Mark { device: 0, event }));
+        assert!(c.end(t) && !c.end(t));
+        assert!(c.take(29 * MIB, From::Nobody).is_some());
+        assert!(c.give(a) && c.give(b) && !c.is_idle());
+    }
+
+    #[test]
+    fn surplus_keeps_what_it_is_told_to() {
+        let mut c = Core::new(0);
+        (0..4).for_each(|k| c.grow(k * CHUNK, CHUNK));
+        assert_eq!(c.surplus(3 * CHUNK, 0).len(), 1, "down to the threshold");
+        assert_eq!(c.surplus(0, CHUNK + 1).len(), 1, "never below what is to be kept");
+        c.take(1, From::Nobody).unwrap();
+        assert_eq!(c.surplus(0, 0).len(), 1, "a chunk in use stays");
+        c.reset_reserved_high();
+        c.reset_used_high();
+        assert_eq!(c.numbers(), Numbers { reserved: CHUNK, reserved_high: CHUNK, used: 512, used_high: 512 });
+    }
+}

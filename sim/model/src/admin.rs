@@ -1,0 +1,40 @@
+//! Looking after the machine from outside: make, reset, list. For `vgpu sim`.
+
+use crate::machine::Machine;
+use crate::profile::{BUILT_IN, Profile, parse_list};
+use std::io::{Error, ErrorKind};
+use std::path::Path;
+
+/// The built-in devices.
+pub fn profiles() -> &'static [Profile] {
+    &BUILT_IN
+}
+
+/// Removes the state in `dir`; the next process makes a new machine.
+///
+/// Processes that still use the old machine keep it until they end. Returns whether there was one.
+///
+/// # Errors
+/// The file is there and cannot be removed.
+pub fn reset(dir: &Path) -> Result<bool, Error> {
+    match std::fs::remove_file(dir.join("state")) {
+        Ok(()) => {
+            crate::share::remove_contents(dir);
+            Ok(true)
+        }
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+/// Makes a machine in `dir` with the devices of `profile`.
+///
+/// # Errors
+/// There is one already, the profile is not understood, or the directory is not writable.
+pub fn create(dir: &Path, profile: &str) -> Result<(), Error> {
+    parse_list(profile).map_err(|e| Error::new(ErrorKind::InvalidInput, e))?;
+    if dir.join("state").exists() {
+        return Err(Error::new(ErrorKind::AlreadyExists, format!("{}: a machine is there already", dir.display())));
+    }
+    Machine::open_at(dir, Some(profile)).map(drop)
+}

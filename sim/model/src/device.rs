@@ -1,0 +1,195 @@
+//! What can be asked about a device: identity, memory, processes, utilisation. For the driver and NVML alike.
+//!
+//! All memory numbers come from one look at the state, so they agree with each other.
+//! Not here: changing anything (`memory`, `engine`).
+
+use crate::layout::{Slot, WINDOW_NS, WINDOWS, bits, ring_index};
+use crate::machine::{Machine, now, wall};
+use crate::profile::{Profile, c_text};
+
+/// Who a device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The 16 bytes of the UUID.
+    pub uuid: [u8; 16],
+    /// PCI domain.
+    pub domain: u32,
+    /// PCI bus.
+    pub bus: u32,
+    /// PCI device number.
+    pub device: u32,
+    /// NVML minor number.
+    pub minor: u32,
+    /// The profile's `mig`: 0 for a whole device.
+    pub mig: u32,
+}
+
+impl Identity {
+    /// `GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`, of a MIG instance `MIG-...`.
+    pub fn uuid_text(&self) -> String {
+        let h = self.uuid.map(|b| format!("{b:02x}"));
+        let part = |r: std::ops::Range<usize>| h[r].concat();
+        let kind = if self.mig == 0 { "GPU" } else { "MIG" };
+        format!("{kind}-{}-{}-{}-{}-{}", part(0..4), part(4..6), part(6..8), part(8..10), part(10..16))
+    }
+
+    /// Who the device is that this is an instance of: its UUID is not one of the machine's devices.
+    pub fn whole(&self) -> Identity {
+        let mut whole = Identity { mig: 0, ..*self };
+        if self.mig > 0 {
+            // The instance's number stands in the last byte; a whole device has 0xFF there where it was partitioned.
+            whole.uuid[15] = 0xFF;
+        }
+        whole
+    }
+
+    /// `0000:17:00.0`, as CUDA shows it.
+    pub fn pci_text(&self) -> String {
+        format!("{:04X}:{:02X}:{:02X}.0", self.domain, self.bus, self.device)
+    }
+
+    /// `00000000:17:00.0`, as NVML shows it.
+    pub fn pci_text_long(&self) -> String {
+        format!("{:08X}:{:02X}:{:02X}.0", self.domain, self.bus, self.device)
+    }
+}
+
+/// Memory of a device at one moment, bytes. `cuda_total = nvml_total - reserved`; `free` is what can be allocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// NVML's total.
+    pub nvml_total: u64,
+    /// NVML's reserved.
+    pub reserved: u64,
+    /// CUDA's total.
+    pub cuda_total: u64,
+    /// Taken: allocations in whole slabs, contexts, what is shared once.
+    pub used: u64,
+    /// Free for allocations and contexts: whole slabs.
+    pub free: u64,
+}
+
+/// A process that has a context on a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessUse {
+    /// Process id, as the process sees it.
+    pub pid: u32,
+    /// Device memory it takes, contexts included.
+    pub bytes: u64,
+    /// Its executable.
+    pub name: String,
+    /// Its number on this machine.
+    pub serial: u64,
+}
+
+/// A utilisation sample of a process: one finished window of a sixth of a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// Process id.
+    pub pid: u32,
+    /// End of the window, microseconds of the wall clock.
+    pub at_us: u64,
+    /// Share of the window in which the device worked for the process, percent.
+    pub sm: u32,
+    /// Device memory bandwidth, percent; the model estimates half of `sm`.
+    pub mem: u32,
+}
+
+impl crate::layout::Device {
+    /// Who it is.
+    pub fn identity(&self) -> Identity {
+        Identity {
+            uuid: self.uuid,
+            domain: self.pci_domain,
+            bus: self.pci_bus,
+            device: self.pci_device,
+            minor: self.minor,
+            mig: self.profile.mig,
+        }
+    }
+}
+
+impl Machine {
+    /// Who device `i` is.
+    pub fn identity(&self, i: usize) -> Identity {
+        self.lock().devices[i].identity()
+    }
+
+    /// Memory of device `i` now; the dead are removed first.
+    pub fn memory(&self, i: usize) -> Memory {
+        let mut b = self.lock();
+        self.reap_now_and_then(&mut b, now());
+        let p: Profile = b.devices[i].profile;
+        let used = b.taken(i);
+        Memory {
+            nvml_total: p.nvml_total,
+            reserved: p.reserved(),
+            cuda_total: p.cuda_total,
+            used,
+            free: p.capacity().saturating_sub(used),
+        }
+    }
+
+    /// Processes with a context on device `i`, oldest first.
+    pub fn processes(&self, i: usize) -> Vec<ProcessUse> {
+        let mut b = self.lock();
+        self.reap(&mut b, now());
+        let mut out: Vec<ProcessUse> = bits(&b.live)
+            .map(|slot| (slot, &b.slots[slot]))
+            .filter(|(slot, _)| b.used(*slot, i).contexts > 0)
+            .map(|(slot, s)| ProcessUse {
+                pid: s.pid,
+                bytes: b.used(slot, i).physical(),
+                name: c_text(&s.name).to_owned(),
+                serial: s.serial,
+            })
+            .collect();
+        out.sort_by_key(|p| p.serial);
+        out
+    }
+
+    /// Utilisation of device `i` in the last finished window: (compute, memory), percent.
+    pub fn utilization(&self, i: usize) -> (u32, u32) {
+        let b = self.settled();
+        let window = now() / WINDOW_NS;
+        let busy: u64 = bits(&b.live).map(|s| u64::from(window_busy(&b.slots[s], i, window.wrapping_sub(1)))).sum();
+        let sm = percent(busy);
+        (sm, sm / 2)
+    }
+
+    /// Samples of device `i` that ended after `since_us` (wall clock), oldest first; a process without work in a window
+    /// has no sample there, as with NVML. About ten seconds are kept.
+    pub fn samples(&self, i: usize, since_us: u64) -> Vec<Sample> {
+        let b = self.settled();
+        let time = now();
+        let offset = wall().saturating_sub(time);
+        let window = time / WINDOW_NS;
+        let mut out = Vec::new();
+        for w in window.saturating_sub(WINDOWS as u64 - 2)..window {
+            let at_us = ((w + 1) * WINDOW_NS + offset) / 1000;
+            if at_us <= since_us {
+                continue;
+            }
+            for s in bits(&b.live) {
+                let busy = window_busy(&b.slots[s], i, w);
+                if busy > 0 {
+                    let sm = percent(u64::from(busy));
+                    out.push(Sample { pid: b.slots[s].pid, at_us, sm, mem: sm / 2 });
+                }
+            }
+        }
+        out
+    }
+}
+
+fn percent(busy: u64) -> u32 {
+    u32::try_from((busy * 100 + WINDOW_NS / 2) / WINDOW_NS).unwrap_or(100).min(100)
+}
+
+fn window_busy(slot: &Slot, device: usize, window: u64) -> u32 {
+    let sd = &slot.devices[device];
+    if window > sd.window || sd.window - window >= WINDOWS as u64 {
+        return 0;
+    }
+    sd.windows[ring_index(window, WINDOWS)]
+}

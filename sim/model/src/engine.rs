@@ -1,0 +1,480 @@
+//! Streams and events of one process on one device.
+//!
+//! A process has a line of work for each engine of the device: kernels and what stays on the device, copies to it, copies
+//! from it. Each is worked through in the order of submission; a *mark* is a place on one (ns of work since the process
+//! came). A stream is reached when the lines have passed the marks of its last work; an event is the stream's marks and,
+//! once passed, the moment at which the last of them was, read from the segments that `sched` writes. So streams cost
+//! nothing, and an event recorded on an idle stream is reached at once while another stream still works. Work that
+//! follows work of another engine in its stream stands behind a gate of its line, and holds up what was put into the
+//! same line after it, whatever its stream: an order the streams allow, as of a device with one hardware queue.
+//!
+//! Host functions make exceptions: what is behind one in its stream (and what waits for that) is *held* in the stream's
+//! queue, and neither submitted nor carried out before the function has returned. One thread per device runs them; it
+//! exists only after the first one (`turns`). What was held and goes on is submitted as of one moment, however long the
+//! host takes for it: the device would have had it in its queue. Everything else, the movement of bytes included, happens
+//! at the call: in the order of submission, which is an order the streams allow.
+//!
+//! Not here: handles and error codes (the driver).
+
+mod turns;
+
+use crate::forecast::forecast;
+use crate::layout::{COMPUTE, LANES, SlotDevice};
+use crate::lines::{Effect, Event, Group, Inner, Op, Stream, later};
+pub use crate::lines::{EventId, GroupId, Kind, StreamId};
+use crate::machine::{Machine, now};
+use crate::sched::{self, Marks};
+use crate::segments::passed;
+use std::cmp::Reverse;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+
+/// Longest sleep before looking again, ns: somebody's death can bring completion forward.
+const LOOK_AGAIN_NS: u64 = 5_000_000;
+/// Shut gates are asked this often, ns.
+const ASK_AGAIN_NS: u64 = 100_000;
+/// A wait looks again no sooner, ns: a forecast may come out too early.
+const SOONEST_NS: u64 = 1_000;
+/// The last stretch of a wait is spun, ns.
+const SPIN_NS: u64 = 100_000;
+
+/// The streams and events of this process on one device.
+pub struct Engine {
+    machine: Arc<Machine>,
+    device: usize,
+    depth: usize,
+    event_ns: u64,
+    inner: Mutex<Inner>,
+    moved: Condvar,
+    me: Weak<Engine>,
+}
+
+impl Engine {
+    /// The engine for `device`. One per process and device: it reads the process's segments.
+    pub fn new(machine: Arc<Machine>, device: usize) -> Arc<Engine> {
+        let p = machine.profile(device);
+        Arc::new_cyclic(|me| Engine {
+            machine,
+            device,
+            depth: usize::try_from(p.queue_depth).unwrap_or(1024).max(1),
+            event_ns: p.event_ns,
+            inner: Mutex::default(),
+            moved: Condvar::new(),
+            me: me.clone(),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// A context's streams, with their legacy default stream.
+    pub fn open_group(&self) -> GroupId {
+        let mut s = self.state();
+        s.next += 2;
+        let (group, legacy) = (GroupId(s.next), StreamId(s.next + 1));
+        s.groups.insert(group, Group { legacy, gone: [0; LANES] });
+        s.streams.insert(legacy, Stream::new(group, true, true));
+        group
+    }
+
+    /// Forgets a context's streams and what they hold; submitted work runs on.
+    pub fn close_group(&self, group: GroupId) {
+        let mut s = self.state();
+        s.groups.remove(&group);
+        let gone: Vec<StreamId> = s.streams.iter().filter(|(_, st)| st.group == group).map(|(id, _)| *id).collect();
+        for id in gone {
+            s.drop_stream(id);
+        }
+        self.pump(&mut s);
+    }
+
+    /// A context's legacy default stream.
+    pub fn legacy(&self, group: GroupId) -> Option<StreamId> {
+        self.state().groups.get(&group).map(|g| g.legacy)
+    }
+
+    /// A new stream; `blocking` streams and the legacy default stream wait for each other.
+    pub fn open_stream(&self, group: GroupId, blocking: bool) -> StreamId {
+        let mut s = self.state();
+        s.next += 2;
+        let id = StreamId(s.next);
+        s.streams.insert(id, Stream::new(group, blocking, false));
+        id
+    }
+
+    /// Destroys a stream. What it holds is still carried out, and a wait for its context waits for its work.
+    pub fn close_stream(&self, id: StreamId) {
+        let mut s = self.state();
+        match s.streams.get_mut(&id) {
+            Some(st) if st.done < st.pushed => st.closing = true,
+            _ => s.drop_stream(id),
+        }
+    }
+
+    /// A new event.
+    pub fn open_event(&self, timing: bool) -> EventId {
+        let mut s = self.state();
+        let e = Event { in_use: true, timing, ..Event::default() };
+        if let Some(i) = s.free_events.pop() {
+            let asked = s.events[i].asked;
+            s.events[i] = Event { asked, recorded: asked, at: Some(0), ..e };
+            return EventId(i);
+        }
+        s.events.push(Event { at: Some(0), ..e });
+        EventId(s.events.len() - 1)
+    }
+
+    /// Forgets an event; waits for it stay in force.
+    pub fn close_event(&self, e: EventId) {
+        let mut s = self.state();
+        if let Some(ev) = s.events.get_mut(e.0).filter(|ev| ev.in_use) {
+            ev.in_use = false;
+            // A queued record or wait still names it: such an index is not used again.
+            if ev.asked == ev.recorded {
+                s.free_events.push(e.0);
+            }
+        }
+    }
+
+    /// Enqueues `ns` of device time in a stream; `effect` is carried out when its turn comes, mostly at once.
+    ///
+    /// Returns when the work is enqueued: with very much work outstanding (`queue_depth`) only after some of it is done.
+    /// False: there is no such stream.
+    pub fn work(&self, id: StreamId, ns: u64, kind: Kind, effect: Option<impl FnOnce() + Send + 'static>) -> bool {
+        let mut s = self.state();
+        if !s.streams.contains_key(&id) {
+            return false;
+        }
+        if kind == Kind::Kernel {
+            s = self.make_room(s);
+        }
+        let after = s.begin(id);
+        if s.ready_now(id, &after) {
+            if let Some(f) = effect {
+                f();
+            }
+            self.submit(&mut s, id, ns, kind, kind.lane());
+            s.finish(id);
+        } else {
+            let effect = effect.map(|f| Box::new(f) as Effect);
+            s.hold(id, Op::Work { ns, kind, effect }, after);
+        }
+        true
+    }
+
+    /// Records an event in a stream. False: there is no such stream.
+    pub fn record(&self, id: StreamId, e: EventId) -> bool {
+        let mut s = self.state();
+        if !s.streams.contains_key(&id) || e.0 >= s.events.len() {
+            return false;
+        }
+        let ev = &mut s.events[e.0];
+        ev.asked += 1;
+        ev.mine = true;
+        let seq = ev.asked;
+        let after = s.begin(id);
+        s.note_record(id, e.0);
+        if s.ready_now(id, &after) {
+            self.reach(&mut s, id, e.0, seq);
+            s.finish(id);
+        } else {
+            s.hold(id, Op::Record { event: e.0, seq }, after);
+        }
+        true
+    }
+
+    /// Lets a stream wait for the last record of an event of this engine. False: there is no such stream.
+    pub fn wait_event(&self, id: StreamId, e: EventId) -> bool {
+        let mut s = self.state();
+        if !s.streams.contains_key(&id) || e.0 >= s.events.len() {
+            return false;
+        }
+        let seq = s.events[e.0].asked;
+        let after = s.begin(id);
+        s.note_wait(id, e.0);
+        if s.ready_now(id, &after) && s.events[e.0].recorded >= seq {
+            s.join(id, e.0);
+            s.finish(id);
+        } else {
+            s.hold(id, Op::Wait { event: e.0, seq }, after);
+        }
+        true
+    }
+
+    /// Operations put into a stream so far; the next one is behind them.
+    pub fn place(&self, id: StreamId) -> u64 {
+        self.state().streams.get(&id).map_or(0, |st| st.pushed)
+    }
+
+    /// Whether what is put into `id` now comes behind the first `n` operations of `other`, by events it waited for.
+    pub fn is_behind(&self, id: StreamId, other: StreamId, n: u64) -> bool {
+        self.state().streams.get(&id).and_then(|st| st.behind.get(&other).copied()).is_some_and(|m| m >= n)
+    }
+
+    /// Whether all of a stream is done; `None`: there is no such stream.
+    pub fn stream_done(&self, id: StreamId) -> Option<bool> {
+        let mut s = self.state();
+        let (tail, held) = s.goal(id)?;
+        Some(!held && self.reached(&mut s, &tail))
+    }
+
+    /// Waits until what is in the stream now is done. False: there is no such stream.
+    pub fn stream_wait(&self, id: StreamId) -> bool {
+        let s = self.state();
+        let Some(st) = s.streams.get(&id) else { return false };
+        let mut after = vec![(id, st.pushed)];
+        after.extend(s.implied(id));
+        self.wait_all(s, &after, None);
+        true
+    }
+
+    /// Waits until everything of a context is done.
+    pub fn group_wait(&self, group: GroupId) {
+        let s = self.state();
+        let all: Vec<_> =
+            s.streams.iter().filter(|(_, st)| st.group == group).map(|(id, st)| (*id, st.pushed)).collect();
+        self.wait_all(s, &all, Some(group));
+    }
+
+    /// Whether the last record of an event was reached; an event never recorded is.
+    pub fn event_done(&self, e: EventId) -> bool {
+        let mut s = self.state();
+        let Some(ev) = s.events.get(e.0).copied() else { return true };
+        ev.recorded == ev.asked && (ev.at.is_some() || self.reached(&mut s, &ev.mark))
+    }
+
+    /// Whether an event was ever recorded.
+    pub fn event_recorded(&self, e: EventId) -> bool {
+        self.state().events.get(e.0).is_some_and(|ev| ev.mine)
+    }
+
+    /// Waits until the last record of an event is reached.
+    pub fn event_wait(&self, e: EventId) {
+        let mut s = self.state();
+        let Some(want) = s.events.get(e.0).map(|ev| ev.asked) else { return };
+        while s.events[e.0].recorded < want {
+            s = self.moved.wait(s).unwrap_or_else(std::sync::PoisonError::into_inner);
+        }
+        if s.events[e.0].recorded == want && s.events[e.0].at.is_none() {
+            let mark = s.events[e.0].mark;
+            drop(s);
+            self.wait_marks(&mark);
+        }
+    }
+
+    /// When the last record of an event was reached, ns of the device's clock; `None` while it is not, or was never made.
+    pub fn event_time(&self, e: EventId) -> Option<u64> {
+        if !self.event_done(e) {
+            return None;
+        }
+        self.state().events.get(e.0).filter(|ev| ev.mine).and_then(|ev| ev.at).filter(|at| *at > 0)
+    }
+
+    /// Carries out `f` while no effect of this device runs: for changes that effects must not see half made.
+    pub fn still<R>(&self, f: impl FnOnce() -> R) -> R {
+        let _state = self.state();
+        f()
+    }
+
+    /// Ends everything that is queued on the device for this process: its contexts are gone.
+    pub fn withdraw(&self) {
+        let (mut b, _) = self.machine.at_present(self.device);
+        let slot = self.machine.slot();
+        sched::withdraw(&mut b, slot, self.device);
+    }
+
+    /// The device.
+    pub fn device(&self) -> usize {
+        self.device
+    }
+
+    /// Looks at the device: brings it to now, dates the events that were reached.
+    fn look(&self, s: &mut Inner) -> (crate::machine::Locked<'_>, u64) {
+        let (mut b, time) = self.machine.at_moment(self.device, s.moment);
+        let sd: &mut SlotDevice = &mut b.slots[self.machine.slot()].devices[self.device];
+        for lane in 0..LANES {
+            let line = &mut sd.lanes[lane];
+            s.served[lane] = line.busy;
+            while let Some(Reverse((mark, event, seq))) = s.pending[lane].peek().copied() {
+                if mark > line.busy {
+                    break;
+                }
+                s.pending[lane].pop();
+                let ev = &mut s.events[event];
+                if ev.recorded == seq && ev.at.is_none() {
+                    ev.latest = ev.latest.max(passed(line, mark).unwrap_or(time));
+                    ev.left -= 1;
+                    ev.at = (ev.left == 0).then_some(ev.latest.max(ev.asked_at));
+                }
+            }
+            line.read = line.wrote;
+        }
+        (b, time)
+    }
+
+    fn reached(&self, s: &mut Inner, marks: &Marks) -> bool {
+        let passed = |s: &Inner| (0..LANES).all(|l| s.served[l] >= marks[l]);
+        if !passed(s) {
+            let _ = self.look(s);
+        }
+        passed(s)
+    }
+
+    /// Enqueues work behind the stream's last.
+    fn submit(&self, s: &mut Inner, id: StreamId, ns: u64, kind: Kind, lane: usize) {
+        let tail = s.order_tail(id);
+        let slot = self.machine.slot();
+        let mark = loop {
+            let (mut b, _) = self.look(s);
+            b.slots[slot].touched |= 1 << self.device;
+            if let Some(mark) = sched::submit(&mut b, slot, self.device, lane, ns, &tail) {
+                let used = &mut b.slots[slot].devices[self.device].used;
+                match kind {
+                    Kind::Kernel => used.kernels += 1,
+                    Kind::Copy | Kind::FromHost | Kind::ToHost => used.copies += 1,
+                    Kind::Other => {}
+                }
+                break mark;
+            }
+            // As many gates as there can be: what is submitted passes by itself.
+            drop(b);
+            sleep_until(now() + ASK_AGAIN_NS);
+            s.moment = s.moment.map(|_| now());
+        };
+        if kind == Kind::Kernel {
+            s.outstanding.push_back(mark);
+        }
+        if ns == 0 {
+            return;
+        }
+        let mut marks = [0; LANES];
+        marks[lane] = mark;
+        s.raise(id, marks);
+        if let Some(st) = s.streams.get_mut(&id) {
+            st.lane = lane;
+        }
+    }
+
+    /// Makes a record: the mark is the stream's last, or what the legacy rule adds.
+    fn reach(&self, s: &mut Inner, id: StreamId, event: usize, seq: u64) {
+        let mut tail = s.order_tail(id);
+        let busy = !self.reached(s, &tail);
+        if s.events[event].timing && busy && self.event_ns > 0 {
+            // Whoever does the work stamps its end.
+            let lane = (0..LANES).filter(|l| tail[*l] > s.served[*l]).max_by_key(|l| tail[*l] - s.served[*l]);
+            let own = s.streams.get(&id).map(|st| st.lane).filter(|l| tail[*l] > s.served[*l]);
+            self.submit(s, id, self.event_ns, Kind::Other, own.or(lane).unwrap_or(0));
+            tail = s.order_tail(id);
+        }
+        let (b, time) = self.look(s);
+        drop(b);
+        let open: Vec<usize> = (0..LANES).filter(|l| s.served[*l] < tail[*l]).collect();
+        let ev = &mut s.events[event];
+        ev.recorded = seq;
+        ev.mark = tail;
+        ev.asked_at = time;
+        ev.at = open.is_empty().then_some(time);
+        (ev.left, ev.latest) = (u8::try_from(open.len()).unwrap_or(0), 0);
+        for lane in open {
+            s.pending[lane].push(Reverse((tail[lane], event, seq)));
+        }
+        s.raise(id, tail);
+    }
+
+    /// Blocks while too many launches are outstanding, as a full launch queue does.
+    fn make_room<'a>(&'a self, mut s: MutexGuard<'a, Inner>) -> MutexGuard<'a, Inner> {
+        loop {
+            if s.outstanding.len() < self.depth {
+                return s;
+            }
+            let _ = self.look(&mut s);
+            while s.outstanding.front().is_some_and(|m| *m <= s.served[COMPUTE]) {
+                s.outstanding.pop_front();
+            }
+            if let Some(mark) = s.outstanding.front().copied().filter(|_| s.outstanding.len() >= self.depth) {
+                drop(s);
+                let mut marks = [0; LANES];
+                marks[COMPUTE] = mark;
+                self.wait_marks(&marks);
+                s = self.state();
+            }
+        }
+    }
+
+    fn wait_all(&self, mut s: MutexGuard<'_, Inner>, all: &[(StreamId, u64)], group: Option<GroupId>) {
+        while all.iter().any(|(id, n)| s.streams.get(id).is_some_and(|st| st.done < *n)) {
+            s = self.moved.wait(s).unwrap_or_else(std::sync::PoisonError::into_inner);
+        }
+        let gone = group.and_then(|g| s.groups.get(&g)).map(|g| g.gone);
+        let tails = all.iter().filter_map(|(id, _)| s.streams.get(id)).map(|st| st.tail);
+        let marks = tails.chain(gone).fold([0; LANES], later);
+        let done = self.reached(&mut s, &marks);
+        drop(s);
+        if !done {
+            self.wait_marks(&marks);
+        }
+    }
+
+    /// Sleeps, and at the end spins, until the process's served work has passed `marks`.
+    fn wait_marks(&self, marks: &Marks) {
+        loop {
+            let mut s = self.state();
+            let (b, time) = self.look(&mut s);
+            if (0..LANES).all(|l| s.served[l] >= marks[l]) {
+                return;
+            }
+            let eta = forecast(&b, self.machine.slot(), self.device, marks, time + LOOK_AGAIN_NS);
+            let eta = eta.max(time + SOONEST_NS);
+            drop(b);
+            drop(s);
+            sleep_until(eta.saturating_sub(SPIN_NS));
+            while now() < eta {
+                std::hint::spin_loop();
+            }
+        }
+    }
+
+    /// Carries out what is held and no longer has to wait.
+    fn pump(&self, s: &mut Inner) {
+        loop {
+            let ready = s.streams.iter().find_map(|(id, st)| {
+                let q = st.queue.front()?;
+                let free = q.after.iter().all(|(o, n)| s.streams.get(o).is_none_or(|x| x.done >= *n));
+                let open = match &q.op {
+                    Op::Host { .. } => false,
+                    Op::Wait { event, seq } => s.events[*event].recorded >= *seq,
+                    _ => true,
+                };
+                (free && open).then_some(*id)
+            });
+            let Some(id) = ready else { break };
+            let Some(q) = s.streams.get_mut(&id).and_then(|st| st.queue.pop_front()) else { break };
+            s.held -= 1;
+            match q.op {
+                Op::Work { ns, kind, effect } => {
+                    if let Some(f) = effect {
+                        f();
+                    }
+                    self.submit(s, id, ns, kind, kind.lane());
+                }
+                Op::Record { event, seq } => self.reach(s, id, event, seq),
+                Op::Wait { event, .. } => s.join(id, event),
+                Op::Host { .. } => {}
+            }
+            s.finish(id);
+        }
+        self.moved.notify_all();
+    }
+}
+
+fn sleep_until(at: u64) {
+    if at <= now() {
+        return;
+    }
+    let t = libc::timespec {
+        tv_sec: i64::try_from(at / 1_000_000_000).unwrap_or(i64::MAX),
+        tv_nsec: i64::try_from(at % 1_000_000_000).unwrap_or(0),
+    };
+    // SAFETY: a live structure that the kernel reads; no remainder is asked for. An early return is looked at again.
+    unsafe { libc::clock_nanosleep(libc::CLOCK_MONOTONIC, libc::TIMER_ABSTIME, &raw const t, std::ptr::null_mut()) };
+}

@@ -1,0 +1,167 @@
+//! What the host does in a stream, in its turn: host functions, gates that are asked again and again, kernels that wait
+//! for a word of memory. One thread per device does all of it, one after another; it exists only after the first.
+
+use super::{ASK_AGAIN_NS, Engine};
+use crate::lines::{Op, Queued, StreamId, Turn};
+use crate::machine::{Machine, now};
+use crate::sched;
+use std::sync::Arc;
+use std::time::Duration;
+
+impl Engine {
+    /// Enqueues a host function. False: there is no such stream.
+    pub fn host(&self, id: StreamId, f: impl FnOnce() + Send + 'static) -> bool {
+        let mut f = Some(f);
+        self.turn(
+            id,
+            Box::new(move || {
+                if let Some(f) = f.take() {
+                    f();
+                }
+                true
+            }),
+        )
+    }
+
+    /// Holds a stream until `open` says true, which is asked again and again; other streams go on. For what happens on
+    /// other devices, whose clocks are not on this one's line. False: there is no such stream.
+    pub fn gate(&self, id: StreamId, open: impl FnMut() -> bool + Send + 'static) -> bool {
+        self.turn(id, Box::new(open))
+    }
+
+    /// A kernel that is on the device from its turn on until `open` says true, and keeps the device for the process
+    /// meanwhile (`sched`); other streams go on beside it. False: there is no such stream.
+    pub fn occupy(&self, id: StreamId, mut open: impl FnMut() -> bool + Send + 'static) -> bool {
+        let mut presence = Presence { machine: self.machine.clone(), device: self.device, on: false };
+        self.turn(
+            id,
+            Box::new(move || {
+                let done = open();
+                presence.set(true);
+                if done {
+                    presence.set(false);
+                } else {
+                    // So that the truth is there whenever the process ends.
+                    drop(presence.machine.at_present(presence.device));
+                }
+                done
+            }),
+        )
+    }
+
+    fn turn(&self, id: StreamId, f: Turn) -> bool {
+        let mut s = self.state();
+        if !s.streams.contains_key(&id) {
+            return false;
+        }
+        let after = s.begin(id);
+        s.hold(id, Op::Host { f: Some(f) }, after);
+        if !s.thread
+            && let Some(me) = self.me.upgrade()
+        {
+            s.thread = true;
+            helper_thread(me);
+        }
+        self.moved.notify_all();
+        true
+    }
+
+    /// Runs host functions whose turn has come, and asks gates, for ever.
+    fn run_host_functions(&self) {
+        let mut s = self.state();
+        // Gates that said no since something else was done.
+        let mut shut = Vec::new();
+        loop {
+            let next = s.streams.iter().find_map(|(id, st)| {
+                let q = st.queue.front().filter(|_| !shut.contains(id))?;
+                let free = q.after.iter().all(|(o, n)| s.streams.get(o).is_none_or(|x| x.done >= *n));
+                (free && matches!(q.op, Op::Host { f: Some(_) })).then_some(*id)
+            });
+            let Some(id) = next else {
+                s = if shut.is_empty() {
+                    self.moved.wait(s).unwrap_or_else(std::sync::PoisonError::into_inner)
+                } else {
+                    let waited = self.moved.wait_timeout(s, Duration::from_nanos(ASK_AGAIN_NS));
+                    waited.unwrap_or_else(std::sync::PoisonError::into_inner).0
+                };
+                shut.clear();
+                continue;
+            };
+            let tail = s.order_tail(id);
+            if !self.reached(&mut s, &tail) {
+                drop(s);
+                self.wait_marks(&tail);
+                s = self.state();
+                continue;
+            }
+            let f = s.streams.get_mut(&id).and_then(|st| st.queue.front_mut()).and_then(|q| match &mut q.op {
+                Op::Host { f } => f.take(),
+                _ => None,
+            });
+            drop(s);
+            let Some(mut f) = f else {
+                s = self.state();
+                continue;
+            };
+            let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(&mut f)).unwrap_or(true);
+            // What a function held goes outside the lock.
+            let again = (!done).then_some(f);
+            s = self.state();
+            let front = s.streams.get_mut(&id).and_then(|st| st.queue.front_mut());
+            if let (Some(f), Some(Queued { op: Op::Host { f: place }, .. })) = (again, front) {
+                *place = Some(f);
+                shut.push(id);
+                continue;
+            }
+            shut.clear();
+            if s.streams.get_mut(&id).and_then(|st| st.queue.pop_front()).is_some() {
+                s.held -= 1;
+                s.finish(id);
+            }
+            s.moment = Some(now());
+            self.pump(&mut s);
+            s.moment = None;
+        }
+    }
+}
+
+/// A kernel of this process on the device that waits.
+struct Presence {
+    machine: Arc<Machine>,
+    device: usize,
+    on: bool,
+}
+
+impl Presence {
+    fn set(&mut self, on: bool) {
+        if std::mem::replace(&mut self.on, on) == on {
+            return;
+        }
+        let slot = self.machine.slot();
+        let (mut b, _) = self.machine.at_present(self.device);
+        b.slots[slot].touched |= 1 << self.device;
+        b.slots[slot].devices[self.device].used.kernels += u64::from(on);
+        sched::wait(&mut b, slot, self.device, if on { 1 } else { -1 });
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        if !self.machine.is_inherited() {
+            self.set(false);
+        }
+    }
+}
+
+/// Starts the thread for host functions with all signals blocked: they are the program's.
+fn helper_thread(engine: Arc<Engine>) {
+    // SAFETY: live signal sets; the mask is put back after the thread has inherited the full one.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        let mut old: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut old);
+        let _ = std::thread::Builder::new().name("sim-host-fn".into()).spawn(move || engine.run_host_functions());
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const old, std::ptr::null_mut());
+    }
+}

@@ -1,0 +1,453 @@
+//! The machine: finds or makes the state file, maps it, holds this process's slot, cleans up after the dead.
+//!
+//! The state is `state` in `VGPU_SIM_DIR` (default `/dev/shm/vgpu-sim-<uid>`). It is made complete under another name
+//! and linked into place, so that of many processes that start at once exactly one makes it. Its devices are chosen
+//! then, by `VGPU_SIM_PROFILE` (default `h200`); later values of that variable change nothing.
+//! The file is common to all users, as the device nodes of a real driver are. The pages are not reserved: where /dev/shm
+//! is full the simulator dies by SIGBUS.
+//! Not here: what happens on the devices (`sched`, `memory`), the process's own queues (`engine`).
+
+use crate::bury::bury;
+use crate::layout::{Body, MAGIC, NOBODY, SLOTS, Shared, VERSION, bits, set_bit};
+use crate::lock::{self, Holder, Taken};
+use crate::profile::{Profile, parse_list};
+use crate::sched;
+use std::fs::{File, OpenOptions};
+use std::io::{Error, ErrorKind};
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU32;
+
+/// First byte of the liveness locks in the state file; far behind its end.
+const LOCK_BASE: i64 = 1 << 40;
+/// The dead are looked for at most this often while time is computed, ns.
+const REAP_EVERY_NS: u64 = 5_000_000;
+
+/// A process's view of the simulated machine.
+///
+/// It is for the process that made it: after a fork the child calls [`Machine::is_inherited`], drops it with
+/// [`Machine::forget`] and opens its own.
+#[derive(Debug)]
+pub struct Machine {
+    shared: NonNull<Shared>,
+    file: File,
+    slot: usize,
+    holder: Holder,
+    pid: u32,
+    dir: PathBuf,
+}
+
+// SAFETY: the mapping is shared between processes already; every access to its body goes through the machine's lock.
+unsafe impl Send for Machine {}
+// SAFETY: as above.
+unsafe impl Sync for Machine {}
+
+/// The state, with the lock held.
+pub struct Locked<'a> {
+    machine: &'a Machine,
+}
+
+impl std::ops::Deref for Locked<'_> {
+    type Target = Body;
+    fn deref(&self) -> &Body {
+        // SAFETY: mapped for the life of the machine; the lock makes this the only access in any process.
+        unsafe { &(*self.machine.shared.as_ptr()).body }
+    }
+}
+
+impl std::ops::DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut Body {
+        // SAFETY: as above.
+        unsafe { &mut (*self.machine.shared.as_ptr()).body }
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        // SAFETY: mapped for the life of the machine.
+        lock::unlock(unsafe { &self.machine.shared.as_ref().lock });
+    }
+}
+
+/// CLOCK_MONOTONIC, ns.
+pub fn now() -> u64 {
+    clock(libc::CLOCK_MONOTONIC)
+}
+
+/// CLOCK_REALTIME, ns.
+pub fn wall() -> u64 {
+    clock(libc::CLOCK_REALTIME)
+}
+
+fn clock(id: libc::clockid_t) -> u64 {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a live structure for the kernel to fill.
+    unsafe { libc::clock_gettime(id, &raw mut t) };
+    u64::try_from(t.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(t.tv_nsec).unwrap_or(0)
+}
+
+/// The directory of the state: `VGPU_SIM_DIR`, else one per user in /dev/shm.
+pub fn directory() -> PathBuf {
+    match std::env::var_os("VGPU_SIM_DIR") {
+        Some(d) if !d.is_empty() => d.into(),
+        // SAFETY: has no preconditions.
+        _ => format!("/dev/shm/vgpu-sim-{}", unsafe { libc::getuid() }).into(),
+    }
+}
+
+impl Machine {
+    /// Opens the machine the environment names, making it if it is not there.
+    ///
+    /// # Errors
+    /// As [`Machine::open_at`].
+    pub fn open() -> Result<Machine, Error> {
+        let profile = std::env::var("VGPU_SIM_PROFILE").unwrap_or_default();
+        Machine::open_at(&directory(), Some(profile.trim()).filter(|p| !p.is_empty()))
+    }
+
+    /// Opens the machine in `dir`; a new one gets the devices of `profile` (default `h200`).
+    ///
+    /// # Errors
+    /// The directory cannot be made or written, the profile is not understood, the state has another version, or all
+    /// process slots are taken.
+    pub fn open_at(dir: &Path, profile: Option<&str>) -> Result<Machine, Error> {
+        let path = dir.join("state");
+        let file = loop {
+            match OpenOptions::new().read(true).write(true).open(&path).and_then(aside) {
+                Ok(f) => break f,
+                Err(e) if e.kind() == ErrorKind::NotFound => create(dir, &path, profile.unwrap_or("h200"))?,
+                Err(e) => return Err(Error::new(e.kind(), format!("{}: {e}", path.display()))),
+            }
+        };
+        // Mapped through an open file of its own: a mapping keeps its open file, and with it the slot's lock, alive in a
+        // forked child that has closed the descriptor.
+        let apart = OpenOptions::new().read(true).write(true).open(&path).and_then(aside)?;
+        if apart.metadata()?.ino() != file.metadata()?.ino() {
+            return Machine::open_at(dir, profile); // removed and made anew between the two
+        }
+        let shared = map(&apart, &path)?;
+        let mut machine =
+            Machine { shared, file, slot: 0, holder: Holder::new(0, 0), pid: std::process::id(), dir: dir.to_owned() };
+        machine.take_slot()?;
+        Ok(machine)
+    }
+
+    /// Where the state is.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// True in a child that got this value by fork.
+    pub fn is_inherited(&self) -> bool {
+        self.pid != std::process::id()
+    }
+
+    /// Drops an inherited machine in a forked child: closes the descriptor, so that the parent's death can be seen.
+    pub fn forget(self) {
+        drop(self);
+    }
+
+    /// The descriptor that keeps this process alive on the machine; a forked child must close its copy.
+    pub fn descriptor(&self) -> i32 {
+        self.file.as_raw_fd()
+    }
+
+    /// Number of devices.
+    pub fn device_count(&self) -> usize {
+        self.lock().device_count as usize
+    }
+
+    /// What device `i` is.
+    pub fn profile(&self, i: usize) -> Profile {
+        self.lock().devices[i].profile
+    }
+
+    /// What names of shares carry: the machine, anew with every reset, and this process's number on it.
+    pub fn names(&self) -> (u64, u64) {
+        let b = self.lock();
+        (b.boot, b.slots[self.slot].serial)
+    }
+
+    /// This process's slot.
+    pub fn slot(&self) -> usize {
+        self.slot
+    }
+
+    /// This process's word of `checkpoint`.
+    pub(crate) fn checkpoint_word(&self) -> &AtomicU32 {
+        // SAFETY: mapped for the life of self; an aligned u32 that everybody treats as an atomic.
+        unsafe { AtomicU32::from_ptr(&raw mut (*self.shared.as_ptr()).body.slots[self.slot].checkpoint) }
+    }
+
+    /// Takes the lock; repairs what a dead holder left.
+    pub fn lock(&self) -> Locked<'_> {
+        // SAFETY: mapped for the life of self.
+        let word = unsafe { &self.shared.as_ref().lock };
+        let taken = lock::lock(word, self.holder, |slot| alive(&self.file, slot));
+        let mut body = Locked { machine: self };
+        if taken == Taken::FromTheDead {
+            crate::bury::repair(&mut body);
+        }
+        body
+    }
+
+    /// Takes the lock with `device` brought to the present; looks for the dead from time to time.
+    pub fn at_present(&self, device: usize) -> (Locked<'_>, u64) {
+        self.at_moment(device, None)
+    }
+
+    /// The same as of `moment`, which is not long ago; others may have brought the device beyond it.
+    pub fn at_moment(&self, device: usize, moment: Option<u64>) -> (Locked<'_>, u64) {
+        let mut body = self.lock();
+        let time = moment.unwrap_or_else(now);
+        if time.saturating_sub(body.reaped_at) > REAP_EVERY_NS {
+            self.reap(&mut body, time);
+        }
+        sched::advance(&mut body, device, time);
+        (body, time)
+    }
+
+    /// Takes the lock with the dead removed and all devices at the present.
+    pub fn settled(&self) -> Locked<'_> {
+        let mut body = self.lock();
+        let time = now();
+        self.reap(&mut body, time);
+        for d in 0..body.device_count as usize {
+            sched::advance(&mut body, d, time);
+        }
+        body
+    }
+
+    /// [`Machine::reap`], unless it was done within the last 20 us: a question that is asked a million times a second must
+    /// not cost a system call per process.
+    pub fn reap_now_and_then(&self, body: &mut Body, time: u64) {
+        if time.wrapping_sub(body.reaped_at) > 20_000 {
+            self.reap(body, time);
+        }
+    }
+
+    /// Removes processes that are gone, as the kernel driver does when a process's files are closed.
+    ///
+    /// Their queued work ends where the device's clock stands; what they had done is kept in `finished`.
+    pub fn reap(&self, body: &mut Body, time: u64) {
+        body.reaped_at = time;
+        let live = body.live;
+        for s in bits(&live) {
+            if s != self.slot && !alive(&self.file, s) {
+                bury(body, s, time);
+            }
+        }
+        self.end_unheld(body);
+    }
+
+    fn take_slot(&mut self) -> Result<(), Error> {
+        let start = (self.pid as usize).wrapping_mul(7) % SLOTS;
+        let slot = (0..SLOTS)
+            .map(|k| (start + k) % SLOTS)
+            .find(|s| hold(&self.file, *s))
+            .ok_or_else(|| Error::other(format!("all {SLOTS} process slots of the simulated machine are in use")))?;
+        // SAFETY: mapped; the slot's byte is ours, and its generation is written by the byte's holder only.
+        let generation = unsafe {
+            let g = &raw mut (*self.shared.as_ptr()).body.slots[slot].generation;
+            *g = (*g).wrapping_add(1);
+            *g
+        };
+        self.slot = slot;
+        self.holder = Holder::new(slot, generation);
+        // SAFETY: mapped for the life of self.
+        let word = unsafe { &self.shared.as_ref().lock };
+        if lock::inherit(word, slot, self.holder) {
+            crate::bury::repair(&mut Locked { machine: self });
+        }
+        let time = now();
+        let mut body = self.lock();
+        if body.live[slot / 64] & (1 << (slot % 64)) != 0 {
+            bury(&mut body, slot, time);
+        }
+        body.processes += 1;
+        let serial = body.processes;
+        let s = &mut body.slots[slot];
+        s.state = 1;
+        s.pid = self.pid;
+        // SAFETY: has no preconditions.
+        s.uid = unsafe { libc::getuid() };
+        s.serial = serial;
+        s.since = time;
+        s.touched = 0;
+        s.checkpoint = crate::checkpoint::RUNNING;
+        s.name = [0; 128];
+        let name = std::fs::read_link("/proc/self/exe").unwrap_or_default();
+        let name = name.as_os_str().as_encoded_bytes();
+        let n = name.len().min(127);
+        s.name[..n].copy_from_slice(&name[..n]);
+        set_bit(&mut body.live, slot, true);
+        Ok(())
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        if !self.is_inherited() {
+            let mut body = self.lock();
+            let time = now();
+            for d in 0..body.device_count as usize {
+                sched::advance(&mut body, d, time);
+            }
+            bury(&mut body, self.slot, time);
+            self.end_unheld(&mut body);
+        }
+        // SAFETY: mapped with this length by `map`; no reference outlives self.
+        unsafe { libc::munmap(self.shared.as_ptr().cast(), size_of::<Shared>()) };
+    }
+}
+
+/// A small constant of libc in the width that `flock` has.
+fn short(v: libc::c_int) -> libc::c_short {
+    libc::c_short::try_from(v).unwrap_or(0)
+}
+
+fn byte_lock(slot: usize) -> libc::flock {
+    // SAFETY: an all-zero flock is a valid value of this plain structure.
+    let mut l: libc::flock = unsafe { std::mem::zeroed() };
+    l.l_type = short(libc::F_WRLCK);
+    l.l_whence = short(libc::SEEK_SET);
+    l.l_start = LOCK_BASE + i64::try_from(slot).unwrap_or(0);
+    l.l_len = 1;
+    l
+}
+
+/// Moves a descriptor above the program's: one that has become 0, 1 or 2 is written to by whoever prints.
+fn aside(file: File) -> Result<File, Error> {
+    for lowest in [256, 3] {
+        // SAFETY: an open descriptor; the copy is owned by nobody else.
+        let raw = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, lowest) };
+        if raw >= 0 {
+            // SAFETY: just made.
+            return Ok(unsafe { File::from_raw_fd(raw) });
+        }
+    }
+    Err(Error::last_os_error())
+}
+
+/// Takes the slot's byte for this open file; false when another has it.
+fn hold(file: &File, slot: usize) -> bool {
+    let l = byte_lock(slot);
+    // SAFETY: an open descriptor and a live structure.
+    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const l) == 0 }
+}
+
+/// True when somebody else holds the slot's byte.
+fn alive(file: &File, slot: usize) -> bool {
+    let mut l = byte_lock(slot);
+    // SAFETY: an open descriptor and a live structure for the kernel to fill.
+    let rc = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut l) };
+    rc != 0 || l.l_type != short(libc::F_UNLCK)
+}
+
+fn map(file: &File, path: &Path) -> Result<NonNull<Shared>, Error> {
+    let size = size_of::<Shared>();
+    let wrong = |why: &str| {
+        Error::new(ErrorKind::InvalidData, format!("{}: {why}; remove it or run `vgpu sim reset`", path.display()))
+    };
+    if file.metadata()?.len() != size as u64 {
+        return Err(wrong("state of another version of the simulator"));
+    }
+    // SAFETY: a shared mapping of an open file with its exact size, at an address of the kernel's choice.
+    let p = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            size,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | libc::MAP_NORESERVE,
+            file.as_raw_fd(),
+            0,
+        )
+    };
+    if p == libc::MAP_FAILED {
+        return Err(Error::last_os_error());
+    }
+    let shared = NonNull::new(p.cast::<Shared>()).ok_or_else(|| Error::other("mapped at null"))?;
+    // SAFETY: mapped above; these fields are constant once the file is linked into place.
+    let (magic, version, stated) = unsafe { (shared.as_ref().magic, shared.as_ref().version, shared.as_ref().size) };
+    if magic != MAGIC || version != VERSION || stated != size as u64 {
+        // SAFETY: mapped above with this size.
+        unsafe { libc::munmap(p, size) };
+        return Err(wrong("state of another version of the simulator"));
+    }
+    Ok(shared)
+}
+
+/// Makes the state under a name of its own and links it into place; losing that race is fine.
+fn create(dir: &Path, path: &Path, profile: &str) -> Result<(), Error> {
+    let profiles = parse_list(profile)
+        .map_err(|e| Error::new(ErrorKind::InvalidInput, format!("VGPU_SIM_PROFILE={profile:?}: {e}")))?;
+    let describe = |p: &Path, e: Error| Error::new(e.kind(), format!("{}: {e}", p.display()));
+    std::fs::DirBuilder::new().recursive(true).mode(0o777).create(dir).map_err(|e| describe(dir, e))?;
+    let boot = wall() ^ (u64::from(std::process::id()) << 40);
+    let temporary = dir.join(format!("state.{}.{:x}", std::process::id(), boot ^ now()));
+    let made = (|| {
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&temporary)?;
+        file.set_len(size_of::<Shared>() as u64)?;
+        // SAFETY: the file is ours, has the size of Shared and is all zeroes, which is a valid Shared: it is made of
+        // integers and arrays of integers.
+        unsafe {
+            let p = libc::mmap(
+                std::ptr::null_mut(),
+                size_of::<Shared>(),
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_NORESERVE,
+                file.as_raw_fd(),
+                0,
+            );
+            if p == libc::MAP_FAILED {
+                return Err(Error::last_os_error());
+            }
+            let s = &mut *p.cast::<Shared>();
+            s.magic = MAGIC;
+            s.version = VERSION;
+            s.size = size_of::<Shared>() as u64;
+            s.body.boot = boot;
+            s.body.created_ns = wall();
+            s.body.device_count = u32::try_from(profiles.len()).unwrap_or(0);
+            let mut board = 0;
+            for (i, profile) in profiles.iter().enumerate() {
+                // Instances stand together; the first one, like a whole device, begins a board.
+                board += u32::from(profile.mig <= 1);
+                init_device(&mut s.body.devices[i], board - 1, profile);
+            }
+            libc::munmap(p, size_of::<Shared>());
+        }
+        // Common to all users, whatever the umask, as /dev/nvidia0 is.
+        file.set_permissions(std::fs::Permissions::from_mode(0o666))?;
+        match std::fs::hard_link(&temporary, path) {
+            Err(e) if e.kind() != ErrorKind::AlreadyExists => Err(e),
+            _ => Ok(()),
+        }
+    })();
+    let _ = std::fs::remove_file(&temporary);
+    made.map_err(|e| describe(path, e))
+}
+
+/// Makes the device on board `n`, or one instance of it.
+fn init_device(d: &mut crate::layout::Device, n: u32, profile: &Profile) {
+    d.profile = *profile;
+    for lane in &mut d.lanes {
+        (lane.current, lane.last, lane.clock) = (NOBODY, NOBODY, now());
+    }
+    d.minor = n;
+    d.pci_bus = 0x17 + n * 0x0B;
+    // Deterministic, distinct per index and kind; version 4 and variant bits as real ones have.
+    let mut seed = u64::from(n) + 1;
+    for b in profile.key().bytes() {
+        seed = crate::faults::mix(seed ^ u64::from(b));
+    }
+    d.uuid[..8].copy_from_slice(&crate::faults::mix(seed).to_be_bytes());
+    d.uuid[8..].copy_from_slice(&crate::faults::mix(seed ^ 0x5851_F42D_4C95_7F2D).to_be_bytes());
+    d.uuid[6] = (d.uuid[6] & 0x0F) | 0x40;
+    d.uuid[8] = (d.uuid[8] & 0x3F) | 0x80;
+    if profile.mig > 0 {
+        d.uuid[15] = u8::try_from(profile.mig).unwrap_or(0);
+    }
+}

@@ -1,0 +1,102 @@
+//! Device memory as the machine counts it: a process's own record is changed, what is free is summed when it matters.
+//!
+//! Not here: addresses and slabs (`slab`), content (the driver).
+
+use crate::layout::Use;
+use crate::machine::{Machine, now};
+
+/// A change of this process's record on one device. What is physical must fit.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Change {
+    /// Contexts.
+    pub contexts: i64,
+    /// Allocations.
+    pub allocations: i64,
+    /// Bytes as the program asked for.
+    pub requested: i64,
+    /// Bytes rounded to the allocator's alignment.
+    pub live: i64,
+    /// Physical bytes in shared slabs.
+    pub slabs: i64,
+    /// Physical bytes in slabs of their own.
+    pub large: i64,
+    /// Physical bytes of contexts and modules.
+    pub overhead: i64,
+}
+
+impl Change {
+    /// The same backwards.
+    pub fn undone(self) -> Change {
+        Change {
+            contexts: -self.contexts,
+            allocations: -self.allocations,
+            requested: -self.requested,
+            live: -self.live,
+            slabs: -self.slabs,
+            large: -self.large,
+            overhead: -self.overhead,
+        }
+    }
+
+    fn physical(&self) -> i64 {
+        self.slabs + self.large + self.overhead
+    }
+}
+
+/// There is not enough free device memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full {
+    /// Bytes that were needed.
+    pub needed: u64,
+    /// Bytes that are free.
+    pub free: u64,
+}
+
+impl Machine {
+    /// Applies `change` on `device`, if its physical bytes fit beside everybody's; all of it or nothing.
+    ///
+    /// Before it refuses, the dead are removed and the sum is made again.
+    ///
+    /// # Errors
+    /// [`Full`], with both numbers.
+    pub fn adjust(&self, device: usize, change: &Change) -> Result<(), Full> {
+        let mut b = self.lock();
+        let needed = u64::try_from(change.physical()).unwrap_or(0);
+        if needed > 0 {
+            let capacity = b.devices[device].profile.capacity();
+            let free = |b: &crate::layout::Body| capacity.saturating_sub(b.taken(device));
+            if free(&b) < needed {
+                self.reap(&mut b, now());
+                let free = free(&b);
+                if free < needed {
+                    return Err(Full { needed, free });
+                }
+            }
+        }
+        let slot = &mut b.slots[self.slot()];
+        slot.touched |= 1 << device;
+        let u: &mut Use = &mut slot.devices[device].used;
+        let add = |field: &mut u64, by: i64| *field = field.saturating_add_signed(by);
+        add(&mut u.contexts, change.contexts);
+        add(&mut u.allocations, change.allocations);
+        add(&mut u.requested, change.requested);
+        add(&mut u.live, change.live);
+        add(&mut u.slabs, change.slabs);
+        add(&mut u.large, change.large);
+        add(&mut u.overhead, change.overhead);
+        let now_used = b.used(self.slot(), device).physical();
+        let u = &mut b.slots[self.slot()].devices[device].used;
+        u.peak = u.peak.max(now_used);
+        Ok(())
+    }
+
+    /// What this process has on `device`, shares that are its own included.
+    pub fn own_use(&self, device: usize) -> Use {
+        self.lock().used(self.slot(), device)
+    }
+}
+
+/// `bytes` as a signed change; sizes are far below 2^63.
+pub fn plus(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}

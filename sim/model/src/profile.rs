@@ -1,0 +1,612 @@
+//! What a device is: sizes, names, clocks and costs, one struct for all of it.
+//!
+//! The built-in rows are public knowledge about real boards. `exact: false` figures (costs, overheads) are
+//! estimates until a `gpu-probe` measurement replaces them through [`Profile::with_measurement`].
+//! Not here: what a device is doing (`layout`, `sched`).
+
+use serde::Serialize;
+
+/// A device as the model knows it. Plain data: it is stored in the shared state as it is.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Profile {
+    /// Short name used in `VGPU_SIM_PROFILE`.
+    #[serde(serialize_with = "text")]
+    pub key: [u8; 16],
+    /// Product name as CUDA and NVML show it.
+    #[serde(serialize_with = "text")]
+    pub name: [u8; 64],
+    /// Video BIOS version.
+    #[serde(serialize_with = "text")]
+    pub vbios: [u8; 24],
+    /// Compute capability, major.
+    pub cc_major: u32,
+    /// Compute capability, minor.
+    pub cc_minor: u32,
+    /// NVML architecture number (Turing 6, Ampere 7, Ada 8, Hopper 9, Blackwell 10).
+    pub architecture: u32,
+    /// NVML brand number (GeForce 5, Tesla 2, NVIDIA 12, NVIDIA RTX 14).
+    pub brand: u32,
+    /// Streaming multiprocessors.
+    pub sms: u32,
+    /// CUDA cores.
+    pub cores: u32,
+    /// Resident threads of one multiprocessor.
+    pub threads_per_sm: u32,
+    /// Resident blocks of one multiprocessor.
+    pub blocks_per_sm: u32,
+    /// Shared memory of one multiprocessor, bytes.
+    pub shared_per_sm: u32,
+    /// Largest opt-in shared memory of one block, bytes.
+    pub shared_optin: u32,
+    /// Second-level cache, bytes.
+    pub l2_bytes: u32,
+    /// Memory bus width, bits.
+    pub bus_bits: u32,
+    /// Copy engines.
+    pub copy_engines: u32,
+    /// Highest multiprocessor clock, MHz.
+    pub sm_mhz: u32,
+    /// Memory clock, MHz.
+    pub mem_mhz: u32,
+    /// Idle multiprocessor clock, MHz.
+    pub idle_mhz: u32,
+    /// Power limit, milliwatt.
+    pub power_limit_mw: u32,
+    /// Power drawn when idle, milliwatt.
+    pub power_idle_mw: u32,
+    /// PCI device and vendor id, as NVML gives it (device << 16 | vendor).
+    pub pci_id: u32,
+    /// PCI subsystem id.
+    pub pci_subsystem: u32,
+    /// PCI Express generation.
+    pub pcie_gen: u32,
+    /// PCI Express lanes.
+    pub pcie_width: u32,
+    /// ECC memory on.
+    pub ecc: u32,
+    /// Can be partitioned (MIG).
+    pub mig_capable: u32,
+    /// Has a fan.
+    pub fan: u32,
+    /// Memory as NVML reports it in `total`, bytes.
+    pub nvml_total: u64,
+    /// Memory as `cuDeviceTotalMem` reports it, bytes. The difference is NVML's `reserved`.
+    pub cuda_total: u64,
+    /// BAR1 aperture, bytes.
+    pub bar1_total: u64,
+    /// What the first context of a process takes of device memory, bytes.
+    pub context_bytes: u64,
+    /// What each further context of a process takes, bytes.
+    pub context_more_bytes: u64,
+    /// Physical granularity of the driver's allocator, bytes.
+    pub slab_bytes: u64,
+    /// Requests of at least this size take slabs of their own, bytes.
+    pub small_limit: u64,
+    /// Alignment inside a slab, bytes.
+    pub small_align: u64,
+    /// Time slice between processes, ns.
+    pub slice_ns: u64,
+    /// Switch between processes, ns (nobody's busy time).
+    pub switch_ns: u64,
+    /// Device time of a kernel that fits the device at once and does nothing, ns. Not added to the known test kernel.
+    pub kernel_ns: u64,
+    /// Device time of an event record between two pieces of work, ns.
+    pub event_ns: u64,
+    /// Device time every copy or fill takes besides its bytes, ns.
+    pub copy_ns: u64,
+    /// Host to device and back, bytes per microsecond.
+    pub host_bytes_per_us: u64,
+    /// Device memory bandwidth, bytes per microsecond.
+    pub device_bytes_per_us: u64,
+    /// What each further wave of blocks adds in the cost model, ns.
+    pub block_ns: u64,
+    /// Launches a process may have outstanding before a launch blocks.
+    pub queue_depth: u64,
+    /// Time a launch takes the calling thread, ns.
+    pub launch_host_ns: u64,
+    /// Time a record of an event takes the calling thread, ns.
+    pub record_host_ns: u64,
+    /// Time a query of an event or a stream takes the calling thread, ns.
+    pub query_host_ns: u64,
+    /// 1 when costs and overheads were measured on hardware.
+    pub measured: u32,
+    /// 0: a whole device. Else a MIG instance: its number on its device from 1, one compute instance each.
+    pub mig: u32,
+    /// 1: contexts of several processes are on the device together (MPS), in place of slices.
+    pub mps: u32,
+}
+
+fn text<S: serde::Serializer>(bytes: &[u8], s: S) -> Result<S::Ok, S::Error> {
+    s.serialize_str(c_text(bytes))
+}
+
+/// The text of a zero-padded field.
+pub fn c_text(bytes: &[u8]) -> &str {
+    let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+    std::str::from_utf8(&bytes[..end]).unwrap_or("?")
+}
+
+const fn fixed<const N: usize>(s: &str) -> [u8; N] {
+    let b = s.as_bytes();
+    let mut out = [0u8; N];
+    let mut i = 0;
+    while i < b.len() && i + 1 < N {
+        out[i] = b[i];
+        i += 1;
+    }
+    out
+}
+
+const MIB: u64 = 1 << 20;
+
+/// Values most boards share; each row below overrides what differs.
+const BASE: Profile = Profile {
+    key: [0; 16],
+    name: [0; 64],
+    vbios: fixed("00.00.00.00.00"),
+    cc_major: 0,
+    cc_minor: 0,
+    architecture: 0,
+    brand: 12,
+    sms: 0,
+    cores: 0,
+    threads_per_sm: 2048,
+    blocks_per_sm: 32,
+    shared_per_sm: 228 << 10,
+    shared_optin: 227 << 10,
+    l2_bytes: 0,
+    bus_bits: 0,
+    copy_engines: 3,
+    sm_mhz: 0,
+    mem_mhz: 0,
+    idle_mhz: 345,
+    power_limit_mw: 0,
+    power_idle_mw: 0,
+    pci_id: 0,
+    pci_subsystem: 0,
+    pcie_gen: 4,
+    pcie_width: 16,
+    ecc: 1,
+    mig_capable: 0,
+    fan: 0,
+    nvml_total: 0,
+    cuda_total: 0,
+    bar1_total: 0,
+    context_bytes: 0,
+    context_more_bytes: 64 * MIB,
+    slab_bytes: 2 * MIB,
+    small_limit: MIB,
+    small_align: 512,
+    slice_ns: 2_000_000,
+    switch_ns: 30_000,
+    kernel_ns: 2_500,
+    event_ns: 500,
+    copy_ns: 1_500,
+    host_bytes_per_us: 24_000,
+    device_bytes_per_us: 0,
+    block_ns: 4_000,
+    queue_depth: 1024,
+    launch_host_ns: 0,
+    record_host_ns: 0,
+    query_host_ns: 0,
+    measured: 0,
+    mig: 0,
+    mps: 0,
+};
+
+/// The built-in devices.
+pub const BUILT_IN: [Profile; 6] = [
+    Profile {
+        key: fixed("t4"),
+        name: fixed("Tesla T4"),
+        vbios: fixed("90.04.38.00.03"),
+        cc_major: 7,
+        cc_minor: 5,
+        architecture: 6,
+        brand: 2,
+        sms: 40,
+        cores: 2560,
+        threads_per_sm: 1024,
+        blocks_per_sm: 16,
+        shared_per_sm: 64 << 10,
+        shared_optin: 64 << 10,
+        l2_bytes: 4 << 20,
+        bus_bits: 256,
+        sm_mhz: 1590,
+        mem_mhz: 5001,
+        idle_mhz: 300,
+        power_limit_mw: 70_000,
+        power_idle_mw: 9_500,
+        pci_id: 0x1EB8_10DE,
+        pci_subsystem: 0x12A2_10DE,
+        pcie_gen: 3,
+        nvml_total: 15_360 * MIB,
+        cuda_total: 15_637_086_208,
+        bar1_total: 256 * MIB,
+        context_bytes: 104 * MIB,
+        host_bytes_per_us: 12_000,
+        device_bytes_per_us: 300_000,
+        ..BASE
+    },
+    Profile {
+        key: fixed("l4"),
+        name: fixed("NVIDIA L4"),
+        vbios: fixed("95.04.29.00.06"),
+        cc_major: 8,
+        cc_minor: 9,
+        architecture: 8,
+        sms: 58,
+        cores: 7424,
+        threads_per_sm: 1536,
+        blocks_per_sm: 24,
+        shared_per_sm: 100 << 10,
+        shared_optin: 99 << 10,
+        l2_bytes: 48 << 20,
+        bus_bits: 192,
+        copy_engines: 2,
+        sm_mhz: 2040,
+        mem_mhz: 6251,
+        idle_mhz: 210,
+        power_limit_mw: 72_000,
+        power_idle_mw: 12_000,
+        pci_id: 0x27B8_10DE,
+        pci_subsystem: 0x16CA_10DE,
+        nvml_total: 23_034 * MIB,
+        cuda_total: 23_600_037_888,
+        bar1_total: 32_768 * MIB,
+        context_bytes: 158 * MIB,
+        device_bytes_per_us: 280_000,
+        ..BASE
+    },
+    Profile {
+        key: fixed("a100"),
+        name: fixed("NVIDIA A100-SXM4-80GB"),
+        vbios: fixed("92.00.45.00.05"),
+        cc_major: 8,
+        cc_minor: 0,
+        architecture: 7,
+        sms: 108,
+        cores: 6912,
+        shared_per_sm: 164 << 10,
+        shared_optin: 163 << 10,
+        l2_bytes: 40 << 20,
+        bus_bits: 5120,
+        copy_engines: 5,
+        sm_mhz: 1410,
+        mem_mhz: 1593,
+        idle_mhz: 210,
+        power_limit_mw: 400_000,
+        power_idle_mw: 62_000,
+        pci_id: 0x20B2_10DE,
+        pci_subsystem: 0x1463_10DE,
+        mig_capable: 1,
+        nvml_total: 81_920 * MIB,
+        cuda_total: 85_198_045_184,
+        bar1_total: 131_072 * MIB,
+        context_bytes: 418 * MIB,
+        device_bytes_per_us: 1_900_000,
+        ..BASE
+    },
+    Profile {
+        key: fixed("h100"),
+        name: fixed("NVIDIA H100 80GB HBM3"),
+        vbios: fixed("96.00.74.00.01"),
+        cc_major: 9,
+        cc_minor: 0,
+        architecture: 9,
+        sms: 132,
+        cores: 16896,
+        l2_bytes: 50 << 20,
+        bus_bits: 5120,
+        sm_mhz: 1980,
+        mem_mhz: 2619,
+        power_limit_mw: 700_000,
+        power_idle_mw: 70_000,
+        pci_id: 0x2330_10DE,
+        pci_subsystem: 0x16C1_10DE,
+        pcie_gen: 5,
+        mig_capable: 1,
+        nvml_total: 81_559 * MIB,
+        cuda_total: 84_942_979_072,
+        bar1_total: 131_072 * MIB,
+        context_bytes: 522 * MIB,
+        host_bytes_per_us: 50_000,
+        device_bytes_per_us: 3_000_000,
+        ..BASE
+    },
+    Profile {
+        key: fixed("h200"),
+        name: fixed("NVIDIA H200"),
+        vbios: fixed("96.00.C0.00.03"),
+        cc_major: 9,
+        cc_minor: 0,
+        architecture: 9,
+        sms: 132,
+        cores: 16896,
+        l2_bytes: 60 << 20,
+        bus_bits: 6144,
+        sm_mhz: 1980,
+        mem_mhz: 3201,
+        power_limit_mw: 700_000,
+        power_idle_mw: 76_000,
+        pci_id: 0x2335_10DE,
+        pci_subsystem: 0x18BE_10DE,
+        pcie_gen: 5,
+        mig_capable: 1,
+        nvml_total: 143_771 * MIB,
+        cuda_total: 150_121_545_728,
+        bar1_total: 262_144 * MIB,
+        context_bytes: 526 * MIB,
+        host_bytes_per_us: 50_000,
+        device_bytes_per_us: 4_300_000,
+        ..BASE
+    },
+    Profile {
+        key: fixed("rtxpro6000"),
+        name: fixed("NVIDIA RTX PRO 6000 Blackwell Server Edition"),
+        vbios: fixed("98.02.6E.00.02"),
+        cc_major: 12,
+        cc_minor: 0,
+        architecture: 10,
+        brand: 14,
+        sms: 188,
+        cores: 24064,
+        threads_per_sm: 1536,
+        blocks_per_sm: 24,
+        shared_per_sm: 100 << 10,
+        shared_optin: 99 << 10,
+        l2_bytes: 128 << 20,
+        bus_bits: 512,
+        copy_engines: 4,
+        sm_mhz: 2430,
+        mem_mhz: 12_481,
+        idle_mhz: 180,
+        power_limit_mw: 600_000,
+        power_idle_mw: 30_000,
+        pci_id: 0x2BB5_10DE,
+        pci_subsystem: 0x204E_10DE,
+        pcie_gen: 5,
+        mig_capable: 1,
+        nvml_total: 97_887 * MIB,
+        cuda_total: 101_973_491_712,
+        bar1_total: 131_072 * MIB,
+        context_bytes: 570 * MIB,
+        host_bytes_per_us: 50_000,
+        device_bytes_per_us: 1_500_000,
+        ..BASE
+    },
+];
+
+impl Profile {
+    /// The built-in device called `key`, in any case.
+    pub fn built_in(key: &str) -> Option<Profile> {
+        BUILT_IN.iter().find(|p| p.key().eq_ignore_ascii_case(key)).copied()
+    }
+
+    /// Short name.
+    pub fn key(&self) -> &str {
+        c_text(&self.key)
+    }
+
+    /// Product name.
+    pub fn name(&self) -> &str {
+        c_text(&self.name)
+    }
+
+    /// Memory NVML calls reserved: there, and not for programs.
+    pub fn reserved(&self) -> u64 {
+        self.nvml_total - self.cuda_total
+    }
+
+    /// Bytes that allocations and contexts can take together: whole slabs.
+    pub fn capacity(&self) -> u64 {
+        self.cuda_total / self.slab_bytes * self.slab_bytes
+    }
+
+    /// This device's MIG instances, as `3g.40gb+1g.10gb` has them: compute slices and memory.
+    ///
+    /// An instance has its share of the multiprocessors and of the memory, in eighths, and is a device of its own here:
+    /// it shares no clock with its neighbours.
+    ///
+    /// # Errors
+    /// The device cannot be partitioned, a name is none of its geometry, or there are more slices than seven and eight.
+    pub fn mig_instances(&self, geometry: &str) -> Result<Vec<Profile>, String> {
+        if self.mig_capable == 0 || self.cc_major > 9 {
+            return Err(format!("{} has no MIG geometry here", self.key()));
+        }
+        let gigabytes = self.nvml_total.div_ceil(1 << 30);
+        let (mut out, mut compute, mut memory) = (Vec::new(), 0, 0);
+        for name in geometry.split('+') {
+            let slices = name.strip_suffix("gb").and_then(|n| n.split_once("g.")).and_then(|(c, m)| {
+                let (c, m) = (c.parse::<u32>().ok()?, m.parse::<u64>().ok()?);
+                let eighths = (1..=8).find(|e| (gigabytes * e).div_ceil(8) == m || gigabytes * e / 8 == m)?;
+                matches!(c, 1 | 2 | 3 | 4 | 7).then_some((c, eighths))
+            });
+            let Some((c, m)) = slices else {
+                return Err(format!("no MIG instance {name:?}; one is called 1g.{}gb", gigabytes.div_ceil(8)));
+            };
+            compute += c;
+            memory += m;
+            let mut p = *self;
+            p.mig = u32::try_from(out.len() + 1).unwrap_or(1);
+            p.name = [0; 64];
+            let full = format!("{} MIG {name}", self.name());
+            let n = full.len().min(63);
+            p.name[..n].copy_from_slice(&full.as_bytes()[..n]);
+            p.sms = self.sms / 8 * c;
+            p.cores = self.cores / self.sms * p.sms;
+            p.nvml_total = self.nvml_total / 8 * m / MIB * MIB;
+            p.cuda_total = p.nvml_total - self.reserved() / 8 * m / MIB * MIB;
+            out.push(p);
+        }
+        if compute > 7 || memory > 8 {
+            return Err(format!("{geometry}: {compute} compute slices of 7, {memory} memory slices of 8"));
+        }
+        Ok(out)
+    }
+
+    /// Device time of `bytes` moved at `per_us` bytes per microsecond.
+    pub fn copy_time(&self, bytes: u64, per_us: u64) -> u64 {
+        self.copy_ns + bytes.saturating_mul(1000) / per_us.max(1)
+    }
+
+    /// Device time of a kernel that is not the known test kernel.
+    ///
+    /// Blocks go over the multiprocessors in waves; the first is in `kernel_ns`, each further one takes `block_ns`.
+    pub fn kernel_time(&self, blocks: u64, threads_per_block: u32) -> u64 {
+        let per_sm = u64::from((self.threads_per_sm / threads_per_block.max(1)).clamp(1, self.blocks_per_sm));
+        let waves = blocks.div_ceil(u64::from(self.sms).max(1) * per_sm).max(1);
+        self.kernel_ns.saturating_add((waves - 1).saturating_mul(self.block_ns))
+    }
+
+    /// This profile with the figures a hardware measurement has; unknown keys are left alone.
+    ///
+    /// `json` is an object whose keys are the numeric field names of this struct that are costs or sizes, at the top
+    /// or under `"profile"`.
+    ///
+    /// # Errors
+    /// The text is not a JSON object, or a known key has no whole number.
+    pub fn with_measurement(mut self, json: &str) -> Result<Profile, String> {
+        let value: serde_json::Value = serde_json::from_str(json).map_err(|e| e.to_string())?;
+        let object = value.get("profile").unwrap_or(&value).as_object().ok_or("not a JSON object")?;
+        let fields: [(&str, &mut u64); 20] = [
+            ("nvml_total", &mut self.nvml_total),
+            ("cuda_total", &mut self.cuda_total),
+            ("bar1_total", &mut self.bar1_total),
+            ("context_bytes", &mut self.context_bytes),
+            ("context_more_bytes", &mut self.context_more_bytes),
+            ("slab_bytes", &mut self.slab_bytes),
+            ("small_limit", &mut self.small_limit),
+            ("small_align", &mut self.small_align),
+            ("slice_ns", &mut self.slice_ns),
+            ("switch_ns", &mut self.switch_ns),
+            ("kernel_ns", &mut self.kernel_ns),
+            ("event_ns", &mut self.event_ns),
+            ("copy_ns", &mut self.copy_ns),
+            ("host_bytes_per_us", &mut self.host_bytes_per_us),
+            ("device_bytes_per_us", &mut self.device_bytes_per_us),
+            ("block_ns", &mut self.block_ns),
+            ("queue_depth", &mut self.queue_depth),
+            ("launch_host_ns", &mut self.launch_host_ns),
+            ("record_host_ns", &mut self.record_host_ns),
+            ("query_host_ns", &mut self.query_host_ns),
+        ];
+        for (name, field) in fields {
+            if let Some(v) = object.get(name) {
+                *field = v.as_u64().ok_or_else(|| format!("{name} is not a whole number"))?;
+            }
+        }
+        if self.slab_bytes == 0 || self.slice_ns == 0 || self.nvml_total < self.cuda_total {
+            return Err("slab_bytes and slice_ns must be positive, cuda_total at most nvml_total".into());
+        }
+        // Contexts are counted in whole slabs, so that what is free can be allocated to the last byte.
+        self.context_bytes = self.context_bytes.next_multiple_of(self.slab_bytes);
+        self.context_more_bytes = self.context_more_bytes.next_multiple_of(self.slab_bytes);
+        self.measured = 1;
+        Ok(self)
+    }
+}
+
+/// Reads `VGPU_SIM_PROFILE`: `h200`, `2xh200`, `t4,h200`, `none`; `h200@/path/probe.json` adds a measurement;
+/// `a100:mig=3g.40gb+3g.40gb` is a device that was partitioned, of which its instances are left; `h200:mps` is one that
+/// several processes use at the same time.
+///
+/// # Errors
+/// A name that is not built in, a count outside 1..=16, more than 16 devices, or an unreadable measurement; in words.
+pub fn parse_list(text: &str) -> Result<Vec<Profile>, String> {
+    let mut out = Vec::new();
+    if text.trim().eq_ignore_ascii_case("none") {
+        return Ok(out);
+    }
+    for part in text.split(',').map(str::trim).filter(|p| !p.is_empty()) {
+        let (part, file) = part.split_once('@').map_or((part, None), |(p, f)| (p, Some(f)));
+        let (part, mps) = part.strip_suffix(":mps").map_or((part, 0), |p| (p, 1));
+        let (part, geometry) = part.split_once(":mig=").map_or((part, None), |(p, g)| (p, Some(g)));
+        let (count, key) = match part.split_once(['x', '*']) {
+            Some((n, key)) if !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()) => {
+                (n.parse::<usize>().map_err(|e| e.to_string())?, key)
+            }
+            _ => (1, part),
+        };
+        let known = || BUILT_IN.iter().map(Profile::key).collect::<Vec<_>>().join(", ");
+        let mut p = Profile::built_in(key).ok_or_else(|| format!("no device {key:?}; known: {}", known()))?;
+        p.mps = mps;
+        if let Some(file) = file {
+            let json = std::fs::read_to_string(file).map_err(|e| format!("{file}: {e}"))?;
+            p = p.with_measurement(&json).map_err(|e| format!("{file}: {e}"))?;
+        }
+        let one = geometry.map_or_else(|| Ok(vec![p]), |geometry| p.mig_instances(geometry))?;
+        if count == 0 || out.len() + count * one.len() > crate::layout::DEVICES {
+            return Err(format!("between 1 and {} devices", crate::layout::DEVICES));
+        }
+        out.extend(std::iter::repeat_n(one, count).flatten());
+    }
+    if out.is_empty() { Err("names no device; write none for a machine without one".into()) } else { Ok(out) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_name_several_devices() {
+        let keys = |t: &str| parse_list(t).unwrap().iter().map(|p| p.key().to_owned()).collect::<Vec<_>>();
+        assert_eq!(keys("2xh200"), ["h200", "h200"]);
+        assert_eq!(keys("t4,H200"), ["t4", "h200"]);
+        assert_eq!(keys("rtxpro6000"), ["rtxpro6000"]);
+        assert!(keys("none").is_empty());
+        let mps = |t: &str| parse_list(t).unwrap().iter().map(|p| p.mps).collect::<Vec<_>>();
+        assert_eq!(mps("2xh200:mps,t4"), [1, 1, 0]);
+        assert!(parse_list("h300").unwrap_err().contains("known: t4"));
+        assert!(parse_list("17xt4").is_err());
+        assert!(parse_list("").is_err());
+    }
+
+    #[test]
+    fn a_partitioned_device_is_its_instances() {
+        let all = parse_list("t4,a100:mig=3g.40gb+1g.10gb").unwrap();
+        let [t4, three, one] = &all[..] else { panic!("{}", all.len()) };
+        assert_eq!((t4.mig, three.mig, one.mig), (0, 1, 2));
+        assert_eq!(three.name(), "NVIDIA A100-SXM4-80GB MIG 3g.40gb");
+        assert_eq!((three.nvml_total, one.nvml_total), (40 << 30, 10 << 30));
+        assert!(three.sms > 2 * one.sms && three.nvml_total > three.cuda_total);
+        assert_eq!(parse_list("h200:mig=1g.18gb+2g.35gb+3g.71gb").unwrap().len(), 3);
+        for wrong in ["t4:mig=1g.2gb", "a100:mig=5g.40gb", "a100:mig=4g.40gb+4g.40gb", "a100:mig=", "a100:mig=1g.11gb"]
+        {
+            assert!(parse_list(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_measurement_replaces_the_estimates_it_has() {
+        let p = Profile::built_in("t4")
+            .unwrap()
+            .with_measurement(r#"{"profile":{"slice_ns":1500000,"context_bytes":3}}"#)
+            .unwrap();
+        assert_eq!((p.slice_ns, p.measured, p.sms, p.context_bytes), (1_500_000, 1, 40, 2 << 20));
+        assert!(Profile::built_in("t4").unwrap().with_measurement(r#"{"slice_ns":0}"#).is_err());
+    }
+
+    #[test]
+    fn kernels_cost_by_waves() {
+        let p = Profile::built_in("h200").unwrap();
+        assert_eq!(p.kernel_time(1, 1), p.kernel_ns);
+        assert_eq!(p.kernel_time(132 * 2, 1024), p.kernel_ns);
+        assert_eq!(p.kernel_time(132 * 2 + 1, 1024), p.kernel_ns + p.block_ns);
+        assert!(p.kernel_time(u64::MAX, 1024) > 1 << 40, "huge grids neither overflow nor vanish");
+    }
+
+    #[test]
+    fn every_built_in_device_is_complete() {
+        for p in BUILT_IN {
+            assert!(
+                p.sms > 0 && p.cores > 0 && p.sm_mhz > 0 && p.mem_mhz > 0 && p.device_bytes_per_us > 0,
+                "{}",
+                p.key()
+            );
+            assert!(p.nvml_total > p.cuda_total && p.context_bytes.is_multiple_of(p.slab_bytes), "{}", p.key());
+            assert!(p.capacity() <= p.cuda_total && p.cuda_total - p.capacity() < p.slab_bytes);
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! Who the engines of a device work for, and when: round robin between processes, computed, never slept.
+//!
+//! A device has three engines that work beside each other: one for kernels and for what stays on the device, and a copy
+//! engine for each direction. On each a process has a line: its submitted work minus its served work, one after another
+//! in the order of submission (`engine`). Where work on one line must wait for work on another a *gate* stands on the
+//! line; it opens at the moment the other line passes its mark. [`advance`] brings a device from its clocks to `now`,
+//! slice by slice, the engine that is furthest behind first; how the service was spread over time is written to the
+//! line's ring of segments, from which its owner dates its events (`segments`).
+//! Rules: a process alone keeps the engine, its slice is renewed; one that comes waits for the end of the running slice;
+//! one that runs dry, or comes to a gate that is shut, hands over at once; on the engine for kernels going from one
+//! process to another takes `switch_ns`, which is nobody's. Under MPS contexts of several processes are on the device
+//! together and share it evenly: slices of [`SHARED_SLICE_NS`] without a switch stand for that.
+//! A kernel that waits for a word of memory keeps the device for its process until the word is there; work of the same
+//! process runs beside it.
+//! Not here: streams and events (`engine`), wall time (the caller's `now`), forecasts (`forecast`).
+
+use crate::layout::{
+    Body, COMPUTE, Device, GATES, Gate, Journal, LANES, Line, NOBODY, SEGMENTS, SLOTS, Segment, SlotDevice, next_bit,
+    ring_index, set_bit,
+};
+use crate::profile::Profile;
+use crate::segments::{note, sample};
+
+/// What stands for even sharing under MPS, ns.
+pub const SHARED_SLICE_NS: u64 = 50_000;
+/// A waiting kernel looks this often whether work of its process may go on beside it, ns.
+const BESIDE_NS: u64 = 50_000;
+
+/// A place on each line of a process.
+pub type Marks = [u64; LANES];
+
+/// Slice and switch of an engine.
+pub(crate) fn terms(p: &Profile, lane: usize) -> (u64, u64) {
+    match (lane, p.mps) {
+        (COMPUTE, 0) => (p.slice_ns, p.switch_ns),
+        (COMPUTE, _) => (SHARED_SLICE_NS, 0),
+        _ => (p.slice_ns, 0),
+    }
+}
+
+/// Brings the device to `now`.
+pub fn advance(body: &mut Body, device: usize, now: u64) {
+    loop {
+        let mut first: Option<(u64, usize)> = None;
+        for lane in 0..LANES {
+            if let Some(at) = start(body, device, lane)
+                && first.is_none_or(|(f, _)| at < f)
+            {
+                first = Some((at, lane));
+            }
+        }
+        let Some((at, lane)) = first.filter(|(at, _)| *at < now) else { break };
+        step(body, device, lane, at, now);
+    }
+    for l in body.devices[device].lanes.iter_mut().filter(|l| l.clock < now) {
+        // Idle. No journal: each of the two stores alone leaves a state that is as good.
+        l.current = NOBODY;
+        l.clock = now;
+    }
+}
+
+/// Nothing changes by this but what is written into it.
+fn journal(d: &Device, device: usize, lane: usize) -> Journal {
+    let l = &d.lanes[lane];
+    Journal {
+        open: 1,
+        device: index(device),
+        slot: NOBODY,
+        lane: index(lane),
+        current: l.current,
+        last: l.last,
+        clock: l.clock,
+        slice_end: l.slice_end,
+        switch_ns: d.switch_ns,
+        switches: d.switches,
+        ..Journal::default()
+    }
+}
+
+/// What stands before a line at a moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Ahead {
+    /// So much work can be done before the next gate, which may be the end.
+    Free(u64),
+    /// A gate that opens then.
+    Until(u64),
+    /// A gate of which nobody knows when it opens.
+    Shut,
+}
+
+/// What stands before `line` at `clock`, and how many gates are behind it.
+fn ahead(line: &Line, clock: u64) -> (Ahead, u64) {
+    for i in line.gates_read..line.gates_wrote {
+        let g: Gate = line.gates[ring_index(i, GATES)];
+        if g.at > line.busy {
+            return (Ahead::Free(g.at - line.busy), i);
+        }
+        if g.open == 0 {
+            return (Ahead::Shut, i);
+        }
+        if g.open > clock {
+            return (Ahead::Until(g.open), i);
+        }
+    }
+    (Ahead::Free(line.backlog()), line.gates_wrote)
+}
+
+/// When a slot can be served on an engine, not before `clock`.
+fn possible(sd: &SlotDevice, lane: usize, clock: u64) -> Option<u64> {
+    if lane == COMPUTE && sd.waiting > 0 {
+        return Some(clock);
+    }
+    match ahead(&sd.lanes[lane], clock).0 {
+        Ahead::Free(0) | Ahead::Shut => None,
+        Ahead::Free(_) => Some(clock),
+        Ahead::Until(at) => Some(at),
+    }
+}
+
+/// When an engine has something to do next.
+fn start(body: &Body, device: usize, lane: usize) -> Option<u64> {
+    let l = &body.devices[device].lanes[lane];
+    let at = |slot: usize| possible(&body.slots[slot].devices[device], lane, l.clock);
+    let current = l.current as usize;
+    if l.current != NOBODY && l.ready[current / 64] & (1 << (current % 64)) != 0 && at(current) == Some(l.clock) {
+        return Some(l.clock);
+    }
+    let begin = next_bit(&l.ready, SLOTS - 1)?;
+    let (mut slot, mut first) = (begin, None);
+    loop {
+        match (at(slot), first) {
+            (Some(t), _) if t == l.clock => return Some(t),
+            (Some(t), Some(f)) if t < f => first = Some(t),
+            (Some(t), None) => first = Some(t),
+            _ => {}
+        }
+        slot = next_bit(&l.ready, slot)?;
+        if slot == begin {
+            return first;
+        }
+    }
+}
+
+/// One run of one process on an engine from `at`, at most to the end of its slice.
+fn step(body: &mut Body, device: usize, lane: usize, at: u64, now: u64) {
+    let d = &body.devices[device];
+    let mut j = journal(d, device, lane);
+    if j.clock < at {
+        j.clock = at;
+        j.current = NOBODY;
+    }
+    let Some(slot) = choose(body, d, &mut j) else {
+        commit(body, &j);
+        return;
+    };
+    if j.clock >= now {
+        commit(body, &j);
+        return;
+    }
+    let room = (j.slice_end - j.clock).min(now - j.clock);
+    let sd = &body.slots[slot].devices[device];
+    let line = &sd.lanes[lane];
+    let (before, gates_read) = ahead(line, j.clock);
+    j.slot = index(slot);
+    j.busy = line.busy;
+    j.waited = sd.waited;
+    j.gates_read = gates_read;
+    j.wrote = line.wrote;
+    j.newest = line.ring[ring_index(line.wrote.wrapping_sub(1), SEGMENTS)];
+    j.before = line.ring[ring_index(line.wrote.wrapping_sub(2), SEGMENTS)];
+    let run = match before {
+        Ahead::Free(work) if work > 0 => {
+            let run = room.min(work).min(watched(sd, lane, line.busy));
+            j.busy += run;
+            note(line, &mut j, run);
+            run
+        }
+        _ => {
+            // A kernel that waits, and nothing beside it.
+            let run = match before {
+                Ahead::Until(open) => room.min(open - j.clock),
+                Ahead::Shut => room.min(BESIDE_NS),
+                Ahead::Free(_) => room,
+            };
+            j.waited += run;
+            run
+        }
+    };
+    if lane == COMPUTE {
+        let s = &mut body.slots[slot];
+        sample(&mut s.devices[device], s.serial, j.clock, run);
+    }
+    j.clock += run;
+    commit(body, &j);
+}
+
+/// Work on a line up to the next place that a gate of another line of the same process waits for.
+fn watched(sd: &SlotDevice, lane: usize, busy: u64) -> u64 {
+    let mut next = u64::MAX;
+    for line in sd.lanes.iter().filter(|l| l.gates_read < l.gates_wrote) {
+        for i in line.gates_read..line.gates_wrote {
+            let g = line.gates[ring_index(i, GATES)];
+            if g.lane == lane as u64 && g.mark > busy {
+                next = next.min(g.mark - busy);
+            }
+        }
+    }
+    next
+}
+
+/// The slot to run at `j.clock`; does the switch and renews the slice in `j`.
+fn choose(body: &Body, d: &Device, j: &mut Journal) -> Option<usize> {
+    let (device, lane) = (j.device as usize, j.lane as usize);
+    let ready = &d.lanes[lane].ready;
+    let runs = |slot: usize, at| possible(&body.slots[slot].devices[device], lane, at) == Some(at);
+    let current = j.current as usize;
+    let goes_on = j.current != NOBODY && ready[current / 64] & (1 << (current % 64)) != 0 && runs(current, j.clock);
+    if goes_on && j.clock < j.slice_end {
+        return Some(current);
+    }
+    let from = if j.current == NOBODY { j.last } else { j.current };
+    let begin = next_bit(ready, if from == NOBODY { SLOTS - 1 } else { from as usize })?;
+    let mut next = begin;
+    while !runs(next, j.clock) {
+        next = next_bit(ready, next).filter(|n| *n != begin)?;
+    }
+    let (slice, switch) = terms(&d.profile, lane);
+    if j.last != NOBODY && j.last as usize != next && switch > 0 {
+        j.clock += switch;
+        j.switch_ns += switch;
+    }
+    if lane == COMPUTE && d.profile.mps == 0 && j.last != NOBODY && j.last as usize != next {
+        j.switches += 1;
+    }
+    j.current = index(next);
+    j.last = index(next);
+    j.slice_end = j.clock + slice;
+    Some(next)
+}
+
+/// Makes the step: the journal first, then the state, then the journal is closed.
+fn commit(body: &mut Body, j: &Journal) {
+    // Volatile and fenced: the order of these stores is what a later reader relies on if we die among them.
+    body.journal = Journal { open: 0, ..*j };
+    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+    // SAFETY: a valid, aligned field of a live structure that this thread has exclusively.
+    unsafe { std::ptr::write_volatile(&mut body.journal.open, 1) };
+    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+    apply(body);
+    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+    // SAFETY: as above.
+    unsafe { std::ptr::write_volatile(&mut body.journal.open, 0) };
+}
+
+/// Repeats a step that a killed process left half made.
+pub fn repair(body: &mut Body) {
+    if body.journal.open == 1 {
+        apply(body);
+        body.journal.open = 0;
+    }
+}
+
+fn apply(body: &mut Body) {
+    let j = body.journal;
+    let (device, lane) = (j.device as usize, j.lane as usize);
+    if j.slot != NOBODY {
+        let slot = j.slot as usize;
+        let sd = &mut body.slots[slot].devices[device];
+        sd.waited = j.waited;
+        let line = &mut sd.lanes[lane];
+        line.busy = j.busy;
+        line.gates_read = j.gates_read;
+        let put = |ring: &mut [Segment; SEGMENTS], i: u64, s| ring[ring_index(i, SEGMENTS)] = s;
+        put(&mut line.ring, j.wrote.wrapping_sub(1), j.newest);
+        put(&mut line.ring, j.wrote.wrapping_sub(2), j.before);
+        line.wrote = j.wrote;
+        let empty = line.backlog() == 0 && (lane != COMPUTE || sd.waiting == 0);
+        open_gates(sd, lane, j.clock);
+        if empty {
+            set_bit(&mut body.devices[device].lanes[lane].ready, slot, false);
+        }
+    }
+    let d = &mut body.devices[device];
+    d.switch_ns = j.switch_ns;
+    d.switches = j.switches;
+    let l = &mut d.lanes[lane];
+    l.clock = j.clock;
+    l.slice_end = j.slice_end;
+    l.current = j.current;
+    l.last = j.last;
+}
+
+/// Opens the gates that wait for what `lane` has done by `clock`.
+fn open_gates(sd: &mut SlotDevice, lane: usize, clock: u64) {
+    let busy = sd.lanes[lane].busy;
+    for line in sd.lanes.iter_mut().filter(|l| l.gates_read < l.gates_wrote) {
+        for i in line.gates_read..line.gates_wrote {
+            let g = &mut line.gates[ring_index(i, GATES)];
+            if g.lane == lane as u64 && g.mark <= busy && g.open == 0 {
+                g.open = clock;
+            }
+        }
+    }
+}
+
+/// Enqueues `work` ns for a slot on an engine, behind `behind`: the mark at its end. The device must have been advanced
+/// to now. `None`: there are as many gates on the line as there can be; ask again later.
+pub fn submit(body: &mut Body, slot: usize, device: usize, lane: usize, work: u64, behind: &Marks) -> Option<u64> {
+    let sd = &mut body.slots[slot].devices[device];
+    let place = sd.lanes[lane].submitted;
+    let open = |other: usize| other != lane && behind[other] > sd.lanes[other].busy;
+    let needed = (0..LANES).filter(|o| open(*o)).count() as u64;
+    if work == 0 {
+        return Some(place);
+    }
+    if needed > 0 {
+        let new: Vec<Gate> = (0..LANES)
+            .filter(|o| open(*o))
+            .map(|o| Gate { at: place, mark: behind[o], open: 0, lane: o as u64 })
+            .collect();
+        let line = &mut sd.lanes[lane];
+        if line.gates_wrote - line.gates_read + needed > GATES as u64 {
+            return None;
+        }
+        for g in new {
+            line.gates[ring_index(line.gates_wrote, GATES)] = g;
+            line.gates_wrote += 1;
+        }
+    }
+    let line = &mut sd.lanes[lane];
+    line.submitted = line.submitted.saturating_add(work);
+    let mark = line.submitted;
+    set_bit(&mut body.devices[device].lanes[lane].ready, slot, true);
+    Some(mark)
+}
+
+/// A kernel of a slot comes to the device and waits there for a word of memory, or has seen it (`-1`). The device must
+/// have been advanced to now.
+pub fn wait(body: &mut Body, slot: usize, device: usize, change: i64) {
+    let sd = &mut body.slots[slot].devices[device];
+    sd.waiting = sd.waiting.saturating_add_signed(change);
+    let busy = sd.waiting > 0 || sd.lanes[COMPUTE].backlog() > 0;
+    set_bit(&mut body.devices[device].lanes[COMPUTE].ready, slot, busy);
+}
+
+/// Forgets the queue of a slot (its process is gone, or its contexts are).
+pub fn withdraw(body: &mut Body, slot: usize, device: usize) {
+    for lane in 0..LANES {
+        set_bit(&mut body.devices[device].lanes[lane].ready, slot, false);
+        let line = &mut body.slots[slot].devices[device].lanes[lane];
+        line.submitted = line.busy;
+        line.gates_read = line.gates_wrote;
+    }
+    body.slots[slot].devices[device].waiting = 0;
+}
+
+pub(crate) fn index(i: usize) -> u32 {
+    u32::try_from(i).unwrap_or(NOBODY)
+}
+
+#[cfg(test)]
+mod tests;

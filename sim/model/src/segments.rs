@@ -1,0 +1,122 @@
+//! When a line was served: stretches of service, folded where they are regular, from which events are dated.
+//!
+//! And the samples of it: windows as NVML has them, buckets of the ground truth.
+
+use crate::layout::{
+    BUCKET_NS, BUCKETS, Buckets, Journal, Line, SEGMENTS, Segment, SlotDevice, WINDOW_NS, WINDOWS, ring_index,
+};
+
+/// Adds a run to the line's segments: lengthens the newest, folds regular slices into one, or opens another.
+pub(crate) fn note(line: &Line, j: &mut Journal, run: u64) {
+    let at = |i: u64| line.ring[ring_index(i, SEGMENTS)];
+    j.wrote = line.wrote;
+    let fresh = Segment { at: j.clock, served: line.busy, len: run, span: run, period: 0, count: 1 };
+    if line.wrote == line.read {
+        j.wrote += 1;
+        j.newest = fresh;
+        j.before = at(line.wrote.wrapping_sub(1));
+        return;
+    }
+    j.newest = at(line.wrote - 1);
+    j.before = at(line.wrote.wrapping_sub(2));
+    if j.newest.count == 1 && j.newest.len == j.newest.span && j.newest.at + j.newest.span == fresh.at {
+        j.newest.len += run;
+        j.newest.span += run;
+        return;
+    }
+    if line.wrote - line.read >= 2 && folds(&j.before, &j.newest) {
+        j.before.period = j.newest.at - (j.before.at + (j.before.count - 1) * j.before.period);
+        j.before.count += 1;
+        j.newest = fresh;
+        return;
+    }
+    if line.wrote - line.read >= SEGMENTS as u64 - 1 {
+        // No room: the owner has not looked for a long and irregular time. It keeps the sums, and times inside the
+        // merged stretch are interpolated.
+        let start = j.newest;
+        j.newest.len = fresh.served + run - start.served;
+        j.newest.span = fresh.at + run - start.at;
+        j.newest.period = 0;
+        j.newest.count = 1;
+        return;
+    }
+    j.before = j.newest;
+    j.newest = fresh;
+    j.wrote += 1;
+}
+
+/// True when `b` continues the regular slices of `a`.
+fn folds(a: &Segment, b: &Segment) -> bool {
+    b.count == 1
+        && a.len == a.span
+        && b.len == b.span
+        && a.len == b.len
+        && a.served + a.count * a.len == b.served
+        && (a.count == 1 || a.at + a.count * a.period == b.at)
+}
+
+/// When a line's service passed `mark`, from the segments its owner has not taken yet.
+pub(crate) fn passed(line: &Line, mark: u64) -> Option<u64> {
+    (line.read..line.wrote).map(|i| line.ring[ring_index(i, SEGMENTS)]).find_map(|g: Segment| {
+        let inside = g.served < mark && mark <= g.served + g.len * g.count;
+        inside.then(|| {
+            let k = (mark - g.served - 1) / g.len;
+            let rest = mark - g.served - k * g.len;
+            let time = if g.span == g.len {
+                rest
+            } else {
+                u64::try_from(u128::from(rest) * u128::from(g.span) / u128::from(g.len)).unwrap_or(rest)
+            };
+            g.at + k * g.period + time
+        })
+    })
+}
+
+/// Spreads a run of the process `serial` over windows and buckets. A killed process may lose one run here: they are
+/// samples, not accounts.
+pub(crate) fn sample(sd: &mut SlotDevice, serial: u64, at: u64, run: u64) {
+    for (w, part) in parts(WINDOW_NS, at, run) {
+        if w > sd.window {
+            if w - sd.window >= WINDOWS as u64 {
+                sd.windows = [0; WINDOWS];
+            } else {
+                (sd.window + 1..=w).for_each(|w| sd.windows[ring_index(w, WINDOWS)] = 0);
+            }
+            sd.window = w;
+        }
+        let cell = &mut sd.windows[ring_index(w, WINDOWS)];
+        *cell = cell.saturating_add(part);
+    }
+    let b = &mut sd.buckets;
+    for (n, part) in parts(BUCKET_NS, at, run) {
+        if b.serial != serial || n >= b.last.saturating_add(BUCKETS as u64) {
+            // What is older is another's, or too long ago.
+            (b.serial, b.first, b.last) = (serial, n, n);
+            b.busy[ring_index(n, BUCKETS)] = 0;
+        } else if n > b.last {
+            (b.last + 1..=n).for_each(|m| b.busy[ring_index(m, BUCKETS)] = 0);
+            b.last = n;
+            b.first = b.first.max((n + 1).saturating_sub(BUCKETS as u64));
+        }
+        let cell = &mut b.busy[ring_index(n, BUCKETS)];
+        *cell = cell.saturating_add(part);
+    }
+}
+
+/// The periods of `period` ns that a run lies in, with its part of each.
+fn parts(period: u64, mut at: u64, mut run: u64) -> impl Iterator<Item = (u64, u32)> {
+    std::iter::from_fn(move || {
+        let n = at / period;
+        let part = run.min((n + 1) * period - at);
+        at += part;
+        run -= part;
+        (part > 0).then_some((n, u32::try_from(part).unwrap_or(u32::MAX)))
+    })
+}
+
+impl Buckets {
+    /// Busy ns in period `n`.
+    pub fn get(&self, n: u64) -> u32 {
+        if (self.first..=self.last).contains(&n) { self.busy[ring_index(n, BUCKETS)] } else { 0 }
+    }
+}

@@ -1,0 +1,365 @@
+//! Shares: memory that several processes hold, of which there is one physical copy.
+//!
+//! What a process exports moves out of its own record into an entry here, with a file for the content beside the state.
+//! Holders are slots, one bit each, and descriptors that a program got for it: such a descriptor carries a kernel lock on
+//! its open file, so that one that is under way in a socket, or that nobody has imported, keeps the memory too. An entry
+//! ends with its last holder; the dead one's bit goes when it is buried, so a kill leaves nothing.
+//!
+//! Whose memory it is, for the truth and NVML: the creator's while it lives and holds it; else that of the living holder
+//! with the lowest slot; of memory that only descriptors hold the creator's while it lives, then nobody's.
+//!
+//! Not here: addresses, mappings, handles (the driver).
+
+use crate::layout::{Body, COMPUTE, Line, NOBODY, SHARES, Share, TO_DEVICE, TO_HOST, Use, WORDS, bits, set_bit};
+use crate::machine::{Machine, now};
+use crate::memory::plus;
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{Error, ErrorKind};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// What is shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Kind {
+    /// Memory.
+    Memory = 1,
+    /// A pool's identity; its memory is shared chunk by chunk.
+    Pool = 2,
+    /// A multicast object.
+    Multicast = 3,
+}
+
+/// What is to be shared.
+#[derive(Clone, Copy, Debug)]
+pub struct New {
+    /// What it is.
+    pub kind: Kind,
+    /// The device; `None`: host memory, counted nowhere.
+    pub device: Option<usize>,
+    /// Bytes of content, and of device memory if there is a device.
+    pub bytes: u64,
+    /// Whether they stand in the process's record as a slab that small requests share.
+    pub small: bool,
+    /// For the driver.
+    pub words: [u64; 4],
+}
+
+/// A share as its holders see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Info {
+    /// Its number, never used twice.
+    pub id: u64,
+    /// A [`Kind`] as a number.
+    pub kind: u32,
+    /// The device; `None`: host memory.
+    pub device: Option<usize>,
+    /// Bytes of content.
+    pub bytes: u64,
+    /// Number of the process that made it.
+    pub creator: u64,
+    /// Whether that process lives and holds it.
+    pub held_by_creator: bool,
+    /// For the driver.
+    pub words: [u64; 4],
+}
+
+/// Why a share cannot be had.
+#[derive(Debug)]
+pub enum Trouble {
+    /// It is gone, or never was.
+    Unknown,
+    /// All [`SHARES`] entries are in use.
+    TooMany,
+    /// The content's file cannot be made or opened.
+    File(Error),
+}
+
+impl Body {
+    /// The slot whose memory the share is; `None`: nobody's, a descriptor under way keeps it.
+    pub fn owner(&self, share: &Share) -> Option<usize> {
+        let creator = share.creator as usize;
+        let lives = self.slots[creator].state == 1 && self.slots[creator].serial == share.creator_serial;
+        let lowest = bits(&share.holders).next();
+        match lowest {
+            _ if lives && share.holders[creator / 64] & (1 << (creator % 64)) != 0 => Some(creator),
+            None if lives => Some(creator),
+            other => other,
+        }
+    }
+
+    /// Bytes of shares on device `d`: all of them, whoever's they are.
+    pub fn shared_bytes(&self, d: usize) -> u64 {
+        self.shares_on(d).map(|s| s.bytes).sum()
+    }
+
+    /// Bytes of shares on device `d` that are nobody's.
+    pub fn unclaimed_bytes(&self, d: usize) -> u64 {
+        self.shares_on(d).filter(|s| self.owner(s).is_none()).map(|s| s.bytes).sum()
+    }
+
+    /// What the process in `slot` has on device `d`, shares that are its own included.
+    pub fn used(&self, slot: usize, d: usize) -> Use {
+        let mut used = self.record(slot, d);
+        let sd = &self.slots[slot].devices[d];
+        used.busy = sd.lanes[COMPUTE].busy + sd.waited;
+        used.copying = sd.lanes[TO_DEVICE].busy + sd.lanes[TO_HOST].busy;
+        used.submitted = used.busy + sd.lanes.iter().map(Line::backlog).sum::<u64>();
+        for s in self.shares_on(d).filter(|s| self.owner(s) == Some(slot)) {
+            *(if s.small == 1 { &mut used.slabs } else { &mut used.large }) += s.bytes;
+        }
+        used.peak = used.peak.max(used.physical());
+        used
+    }
+
+    /// Physical bytes taken on device `d` by everybody.
+    pub fn taken(&self, d: usize) -> u64 {
+        bits(&self.live).map(|s| self.record(s, d).physical()).sum::<u64>() + self.shared_bytes(d)
+    }
+
+    /// The bits of shares in use, as far as there ever were any.
+    fn shares_in_use(&self) -> &[u64] {
+        &self.shared[..(self.shares_top as usize).div_ceil(64).min(SHARES / 64)]
+    }
+
+    /// Whether the process in `slot` holds memory that others may hold.
+    pub(crate) fn holds_shares(&self, slot: usize) -> bool {
+        bits(self.shares_in_use()).any(|i| self.shares[i].holders[slot / 64] & (1 << (slot % 64)) != 0)
+    }
+
+    fn shares_on(&self, d: usize) -> impl Iterator<Item = &Share> {
+        bits(self.shares_in_use()).map(|i| &self.shares[i]).filter(move |s| s.device as usize == d)
+    }
+
+    fn share_index(&self, meant: impl Fn(&Share) -> bool) -> Option<usize> {
+        bits(self.shares_in_use()).find(|i| meant(&self.shares[*i]))
+    }
+
+    fn info(&self, i: usize) -> Info {
+        let s = &self.shares[i];
+        let creator = s.creator as usize;
+        let held = s.holders[creator / 64] & (1 << (creator % 64)) != 0;
+        Info {
+            id: s.id,
+            kind: s.kind,
+            device: (s.device != NOBODY).then_some(s.device as usize),
+            bytes: s.size,
+            creator: s.creator_serial,
+            held_by_creator: held && self.slots[creator].serial == s.creator_serial,
+            words: s.words,
+        }
+    }
+
+    /// A dead process holds nothing. What nobody holds now ends with [`Machine::end_unheld`].
+    pub(crate) fn let_go_of_shares(&mut self, slot: usize) {
+        for i in 0..self.shares_top as usize {
+            set_bit(&mut self.shares[i].holders, slot, false);
+        }
+    }
+}
+
+impl Machine {
+    /// Makes a share of memory of this process: its bytes move there from the process's record. Returns it with the
+    /// file for its content, which reads as zero.
+    ///
+    /// # Errors
+    /// Too many shares, or the file cannot be made; nothing has changed then.
+    pub fn share(&self, new: &New) -> Result<(Info, File), Trouble> {
+        let mut b = self.lock();
+        let i = (0..SHARES).find(|i| b.shared[i / 64] & (1 << (i % 64)) == 0).ok_or(Trouble::TooMany)?;
+        b.shares_made += 1;
+        let me = self.slot();
+        let id = b.shares_made;
+        let bytes = if new.device.is_some() && new.kind == Kind::Memory { new.bytes } else { 0 };
+        let mut entry = Share {
+            id,
+            kind: new.kind as u32,
+            device: new.device.map_or(NOBODY, |d| u32::try_from(d).unwrap_or(NOBODY)),
+            creator: u32::try_from(me).unwrap_or(NOBODY),
+            small: u32::from(new.small),
+            descriptors: 0,
+            pad: 0,
+            creator_serial: b.slots[me].serial,
+            bytes,
+            size: new.bytes,
+            node: [0; 2],
+            words: new.words,
+            holders: [0; WORDS],
+        };
+        set_bit(&mut entry.holders, me, true);
+        b.shares[i] = entry;
+        b.shares_top = b.shares_top.max(u32::try_from(i + 1).unwrap_or(0));
+        // From here on the entry counts: a kill before the file is there leaves an entry without one, which ends as usual.
+        set_bit(&mut b.shared, i, true);
+        let made = self.make_content(id, new.bytes);
+        let (file, node) = match made {
+            Ok(f) => f,
+            Err(e) => {
+                set_bit(&mut b.shared, i, false);
+                return Err(Trouble::File(e));
+            }
+        };
+        b.shares[i].node = node;
+        if let Some(d) = new.device.filter(|_| bytes > 0) {
+            let used = &mut b.slots[me].devices[d].used;
+            let field = if new.small { &mut used.slabs } else { &mut used.large };
+            *field = field.saturating_add_signed(-plus(bytes));
+        }
+        Ok((b.info(i), file))
+    }
+
+    /// Holds the share `id`, if it lives, and opens its content.
+    ///
+    /// # Errors
+    /// It is gone, or its file cannot be opened.
+    pub fn hold_share(&self, id: u64) -> Result<(Info, File), Trouble> {
+        self.hold_where(|s| s.id == id)
+    }
+
+    /// Holds the share that `fd` is a descriptor of, and opens its content anew: `fd` is not needed afterwards.
+    ///
+    /// # Errors
+    /// It is no descriptor of a share of this machine.
+    pub fn hold_descriptor(&self, fd: i32) -> Result<(Info, File), Trouble> {
+        let node = node_of(fd).map_err(Trouble::File)?;
+        self.hold_where(|s| s.node == node)
+    }
+
+    fn hold_where(&self, meant: impl Fn(&Share) -> bool) -> Result<(Info, File), Trouble> {
+        let mut b = self.lock();
+        self.reap(&mut b, now());
+        let i = b.share_index(meant).ok_or(Trouble::Unknown)?;
+        let file = open_content(&self.content(b.shares[i].id)).map_err(Trouble::File)?;
+        let me = self.slot();
+        set_bit(&mut b.shares[i].holders, me, true);
+        if b.shares[i].device != NOBODY {
+            let d = b.shares[i].device as usize;
+            b.slots[me].touched |= 1 << d;
+            let now_used = b.used(me, d).physical();
+            let used = &mut b.slots[me].devices[d].used;
+            used.peak = used.peak.max(now_used);
+        }
+        Ok((b.info(i), file))
+    }
+
+    /// What a share is, whether or not this process holds it.
+    pub fn share_info(&self, id: u64) -> Option<Info> {
+        let b = self.lock();
+        b.share_index(|s| s.id == id).map(|i| b.info(i))
+    }
+
+    /// Changes the driver's words of a share that this process holds; returns what they were after that.
+    pub fn with_share_words(&self, id: u64, change: impl FnOnce(&mut [u64; 4])) -> Option<[u64; 4]> {
+        let mut b = self.lock();
+        let i = b.share_index(|s| s.id == id)?;
+        change(&mut b.shares[i].words);
+        Some(b.shares[i].words)
+    }
+
+    /// This process holds the share no longer.
+    pub fn drop_share(&self, id: u64) {
+        let mut b = self.lock();
+        let me = self.slot();
+        if let Some(i) = b.share_index(|s| s.id == id) {
+            set_bit(&mut b.shares[i].holders, me, false);
+        }
+        self.end_unheld(&mut b);
+    }
+
+    /// A descriptor for the program: it keeps the share until its open file is closed everywhere, in sockets too.
+    ///
+    /// # Errors
+    /// The share is gone, or no descriptor can be had.
+    pub fn share_descriptor(&self, id: u64) -> Result<OwnedFd, Error> {
+        let mut b = self.lock();
+        let i = b.share_index(|s| s.id == id).ok_or(ErrorKind::NotFound)?;
+        let file = open_content(&self.content(id))?;
+        let lock = first_byte(libc::F_RDLCK);
+        // SAFETY: an open descriptor and a live structure.
+        if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } != 0 {
+            return Err(Error::last_os_error());
+        }
+        b.shares[i].descriptors = 1;
+        Ok(file.into())
+    }
+
+    /// Ends the shares that neither a process nor a descriptor holds.
+    pub(crate) fn end_unheld(&self, b: &mut Body) {
+        let unheld: Vec<usize> = bits(b.shares_in_use()).filter(|i| b.shares[*i].holders == [0; WORDS]).collect();
+        for i in unheld {
+            let path = self.content(b.shares[i].id);
+            if b.shares[i].descriptors == 1 && is_locked(&path) {
+                continue;
+            }
+            // The file first: a kill between the two leaves an entry, and an entry is found again.
+            let _ = std::fs::remove_file(&path);
+            set_bit(&mut b.shared, i, false);
+        }
+    }
+
+    fn content(&self, id: u64) -> PathBuf {
+        self.dir().join(format!("share.{id}"))
+    }
+
+    fn make_content(&self, id: u64, bytes: u64) -> Result<(File, [u64; 2]), Error> {
+        let path = self.content(id);
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(&path)?;
+        file.set_len(bytes)?;
+        // As the state: common to all users, whatever the umask.
+        file.set_permissions(Permissions::from_mode(0o666))?;
+        let node = node_of(file.as_raw_fd())?;
+        Ok((file, node))
+    }
+}
+
+/// Removes the contents in `dir` after its state: for a machine that is reset.
+pub(crate) fn remove_contents(dir: &Path) {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.file_name().to_str().is_some_and(|n| n.starts_with("share.")) {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
+fn open_content(path: &Path) -> Result<File, Error> {
+    OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(path)
+}
+
+/// Device and inode of an open file.
+fn node_of(fd: i32) -> Result<[u64; 2], Error> {
+    // SAFETY: an all-zero stat is a valid value of this plain structure; the kernel fills it or fails.
+    let (rc, stat) = unsafe {
+        let mut stat: libc::stat = std::mem::zeroed();
+        (libc::fstat(fd, &raw mut stat), stat)
+    };
+    if rc == 0 { Ok([stat.st_dev, stat.st_ino]) } else { Err(Error::last_os_error()) }
+}
+
+fn first_byte(kind: libc::c_int) -> libc::flock {
+    // The rest of the file is the program's, for locks of its own.
+    // SAFETY: an all-zero flock is a valid value of this plain structure.
+    let mut l: libc::flock = unsafe { std::mem::zeroed() };
+    l.l_type = libc::c_short::try_from(kind).unwrap_or(0);
+    l.l_whence = libc::c_short::try_from(libc::SEEK_SET).unwrap_or(0);
+    l.l_len = 1;
+    l
+}
+
+/// Whether some descriptor that a program got is still open somewhere.
+fn is_locked(path: &Path) -> bool {
+    let Ok(file) = open_content(path) else { return false };
+    let mut l = first_byte(libc::F_WRLCK);
+    // SAFETY: an open descriptor and a live structure for the kernel to fill.
+    let rc = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut l) };
+    rc == 0 && l.l_type != libc::c_short::try_from(libc::F_UNLCK).unwrap_or(0)
+}
+
+impl Info {
+    /// Whether it is of this kind.
+    pub fn is(&self, kind: Kind) -> bool {
+        self.kind == kind as u32
+    }
+}
+
+const _: () = assert!(SHARES.is_multiple_of(64));

@@ -1,0 +1,267 @@
+//! The driver's allocator in one process: addresses, shared slabs for small requests, whole slabs for large ones.
+//!
+//! Requests below `small_limit` share slabs (2 MiB): rounded to 512 bytes, best fit, neighbours join when freed, a slab
+//! that is empty goes back. Larger ones take whole slabs of their own. What is taken is counted on the machine; nothing
+//! here is shared between processes. Not here: content, virtual memory management.
+
+use crate::machine::Machine;
+use crate::memory::{Change, Full, plus};
+use crate::profile::Profile;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Free ranges of addresses: best fit, joined with their neighbours inside windows of `window` bytes.
+#[derive(Debug, Default)]
+pub struct Extents {
+    by_address: BTreeMap<u64, u64>,
+    by_size: BTreeSet<(u64, u64)>,
+    window: u64,
+}
+
+impl Extents {
+    /// No free range; ranges join only within aligned windows of `window` bytes (0: everywhere).
+    pub fn new(window: u64) -> Extents {
+        Extents { window, ..Extents::default() }
+    }
+
+    fn add(&mut self, at: u64, len: u64) {
+        self.by_address.insert(at, len);
+        self.by_size.insert((len, at));
+    }
+
+    fn remove(&mut self, at: u64, len: u64) {
+        self.by_address.remove(&at);
+        self.by_size.remove(&(len, at));
+    }
+
+    /// Takes `len` bytes aligned to `align` (a power of two) from the smallest range that has them.
+    pub fn take(&mut self, len: u64, align: u64) -> Option<u64> {
+        let (at, size, start) = self.by_size.range((len, 0)..).find_map(|&(size, at)| {
+            let start = at.checked_add(align - 1)? & !(align - 1);
+            (start + len <= at + size).then_some((at, size, start))
+        })?;
+        self.cut(at, size, start, len);
+        Some(start)
+    }
+
+    /// Takes exactly `[at, at + len)` if it is free.
+    pub fn take_at(&mut self, at: u64, len: u64) -> bool {
+        let Some((&base, &size)) = self.by_address.range(..=at).next_back() else { return false };
+        let fits = at.checked_add(len).is_some_and(|end| end <= base + size);
+        if fits {
+            self.cut(base, size, at, len);
+        }
+        fits
+    }
+
+    fn cut(&mut self, base: u64, size: u64, start: u64, len: u64) {
+        self.remove(base, size);
+        if start > base {
+            self.add(base, start - base);
+        }
+        if start + len < base + size {
+            self.add(start + len, base + size - start - len);
+        }
+    }
+
+    /// Gives a range back; returns the joined range it is now part of.
+    pub fn give(&mut self, mut at: u64, mut len: u64) -> (u64, u64) {
+        let same = |a: u64, b: u64| self.window == 0 || a / self.window == b / self.window;
+        let before = self.by_address.range(..at).next_back().map(|(a, l)| (*a, *l));
+        let after = self.by_address.get(&(at + len)).map(|l| (at + len, *l));
+        if let Some((a, l)) = after.filter(|(a, _)| same(at, *a)) {
+            self.remove(a, l);
+            len += l;
+        }
+        if let Some((a, l)) =
+            before.filter(|(a, l)| a + l == at && (self.window == 0 || a / self.window == at / self.window))
+        {
+            self.remove(a, l);
+            at = a;
+            len += l;
+        }
+        self.add(at, len);
+        (at, len)
+    }
+}
+
+/// A live allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// What the program asked for.
+    pub requested: u64,
+    /// What it takes: a multiple of 512 in a slab, whole slabs otherwise.
+    pub len: u64,
+    /// Has slabs of its own.
+    pub large: bool,
+}
+
+/// The allocations of one process on one device.
+#[derive(Debug)]
+pub struct Heap {
+    device: usize,
+    profile: Profile,
+    small: Extents,
+    live: BTreeMap<u64, Block>,
+    /// Slabs, by their beginning, that are shares: their bytes are none of this process's record.
+    common: BTreeMap<u64, u64>,
+}
+
+impl Heap {
+    /// An empty heap.
+    pub fn new(device: usize, profile: Profile) -> Heap {
+        Heap {
+            device,
+            profile,
+            small: Extents::new(profile.slab_bytes),
+            live: BTreeMap::new(),
+            common: BTreeMap::new(),
+        }
+    }
+
+    /// Allocates `bytes` (not 0); addresses come from `space`, whose ranges are whole slabs.
+    ///
+    /// # Errors
+    /// [`Full`]: the device has no room, or the process no addresses (then `free >= needed`).
+    pub fn alloc(&mut self, machine: &Machine, space: &mut Extents, bytes: u64) -> Result<u64, Full> {
+        let p = &self.profile;
+        let slab = p.slab_bytes;
+        let no_room = Full { needed: bytes, free: 0 };
+        let live = bytes.checked_next_multiple_of(p.small_align).ok_or(no_room)?;
+        let count = Change { allocations: 1, requested: plus(bytes), live: plus(live), ..Change::default() };
+        if bytes >= p.small_limit {
+            let len = bytes.checked_next_multiple_of(slab).filter(|l| *l < 1 << 62).ok_or(no_room)?;
+            let at = space.take(len, slab).ok_or(no_room);
+            let room = machine.adjust(self.device, &Change { large: plus(len), ..count });
+            let at = match (at, room) {
+                (Ok(at), Ok(())) => at,
+                (Ok(at), Err(full)) => {
+                    space.give(at, len);
+                    return Err(full);
+                }
+                (Err(none), Ok(())) => {
+                    let _ = machine.adjust(self.device, &Change { large: plus(len), ..count }.undone());
+                    return Err(none);
+                }
+                (Err(_), Err(full)) => return Err(full),
+            };
+            self.live.insert(at, Block { requested: bytes, len, large: true });
+            return Ok(at);
+        }
+        let at = match self.small.take(live, p.small_align) {
+            Some(at) => {
+                machine.adjust(self.device, &count)?;
+                at
+            }
+            None => {
+                let base = space.take(slab, slab).ok_or(no_room)?;
+                if let Err(full) = machine.adjust(self.device, &Change { slabs: plus(slab), ..count }) {
+                    space.give(base, slab);
+                    return Err(full);
+                }
+                self.small.give(base, slab);
+                if !self.small.take_at(base, live) {
+                    return Err(no_room);
+                }
+                base
+            }
+        };
+        self.live.insert(at, Block { requested: bytes, len: live, large: false });
+        Ok(at)
+    }
+
+    /// The whole slabs that an allocation lies in: their beginning, their length, whether small requests share them.
+    pub fn slabs_of(&self, at: u64) -> Option<(u64, u64, bool)> {
+        let block = self.live.get(&at)?;
+        let slab = self.profile.slab_bytes;
+        Some(if block.large { (at, block.len, false) } else { (at / slab * slab, slab, true) })
+    }
+
+    /// The share that the slabs beginning at `base` are.
+    pub fn common(&self, base: u64) -> Option<u64> {
+        self.common.get(&base).copied()
+    }
+
+    /// The slabs beginning at `base` are a share from now on: their bytes have left this process's record.
+    pub fn make_common(&mut self, base: u64, share: u64) {
+        self.common.insert(base, share);
+    }
+
+    /// The slabs beginning at `base` went back; the share that they were.
+    pub fn no_longer_common(&mut self, base: u64) -> Option<u64> {
+        self.common.remove(&base)
+    }
+
+    /// Frees the allocation that begins at `at`; returns it with the range that went back to `space`, if any did.
+    pub fn free(&mut self, machine: &Machine, space: &mut Extents, at: u64) -> Option<(Block, Option<(u64, u64)>)> {
+        let block = self.live.remove(&at)?;
+        let p = &self.profile;
+        let live = block.requested.next_multiple_of(p.small_align);
+        let mut change =
+            Change { allocations: -1, requested: -plus(block.requested), live: -plus(live), ..Change::default() };
+        let mut returned = None;
+        if block.large {
+            change.large = if self.common.contains_key(&at) { 0 } else { -plus(block.len) };
+            returned = Some((at, block.len));
+        } else {
+            let (base, len) = self.small.give(at, block.len);
+            if len == p.slab_bytes {
+                self.small.take_at(base, len);
+                change.slabs = if self.common.contains_key(&base) { 0 } else { -plus(len) };
+                returned = Some((base, len));
+            }
+        }
+        if let Some((base, len)) = returned {
+            space.give(base, len);
+        }
+        let _ = machine.adjust(self.device, &change);
+        Some((block, returned))
+    }
+
+    /// The allocation that holds `address`, with its beginning.
+    pub fn find(&self, address: u64) -> Option<(u64, Block)> {
+        let (at, block) = self.live.range(..=address).next_back()?;
+        (address < at + block.requested.max(1)).then_some((*at, *block))
+    }
+
+    /// Beginnings of all live allocations.
+    pub fn addresses(&self) -> Vec<u64> {
+        self.live.keys().copied().collect()
+    }
+
+    /// Live allocations.
+    pub fn len(&self) -> usize {
+        self.live.len()
+    }
+
+    /// True when nothing is allocated.
+    pub fn is_empty(&self) -> bool {
+        self.live.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_join_inside_their_window_only() {
+        let mut e = Extents::new(100);
+        e.give(0, 100);
+        e.give(100, 100);
+        assert_eq!(e.take(150, 1), None);
+        let a = e.take(40, 1).unwrap();
+        let b = e.take(60, 1).unwrap();
+        assert_eq!((a, b), (0, 40));
+        e.give(b, 60);
+        assert_eq!(e.give(a, 40), (0, 100));
+    }
+
+    #[test]
+    fn an_aligned_piece_is_cut_out_of_the_middle() {
+        let mut e = Extents::new(0);
+        e.give(1, 1000);
+        assert_eq!(e.take(64, 256), Some(256));
+        assert!(e.take_at(1, 255) && !e.take_at(256, 1) && e.take_at(320, 681));
+        assert_eq!(e.give(256, 64), (256, 64));
+    }
+}

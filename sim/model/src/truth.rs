@@ -1,0 +1,179 @@
+//! The ground truth: what each process really had and used, against which accuracy is judged.
+//!
+//! Read from outside, by another process than the one measured. Not here: how it is printed (`vgpu sim stat`).
+
+use crate::layout::{FINISHED, Use, bits};
+use crate::machine::Machine;
+use crate::profile::c_text;
+use serde::Serialize;
+use std::path::Path;
+
+/// Everything at one moment.
+#[derive(Clone, Debug, Serialize)]
+pub struct Truth {
+    /// CLOCK_MONOTONIC, ns.
+    pub at_ns: u64,
+    /// The devices, in order.
+    pub devices: Vec<DeviceTruth>,
+}
+
+/// One device.
+#[derive(Clone, Debug, Serialize)]
+pub struct DeviceTruth {
+    /// Index.
+    pub index: usize,
+    /// Product name.
+    pub name: String,
+    /// `GPU-...`
+    pub uuid: String,
+    /// NVML's total, bytes.
+    pub nvml_total: u64,
+    /// CUDA's total, bytes.
+    pub cuda_total: u64,
+    /// Bytes that can be allocated on an idle device.
+    pub capacity: u64,
+    /// Bytes taken: the sum over the living, and `unclaimed`.
+    pub used: u64,
+    /// Of them, in allocations that were exported to other processes; each counts with one process (`share`).
+    pub shared: u64,
+    /// Of them, kept by nothing but descriptors whose maker is dead.
+    pub unclaimed: u64,
+    /// Bytes left.
+    pub free: u64,
+    /// Work done for all processes, finished ones too, ns.
+    pub busy_ns: u64,
+    /// Time spent switching between processes, ns.
+    pub switch_ns: u64,
+    /// Switches between processes.
+    pub switches: u64,
+    /// The living.
+    pub processes: Vec<ProcessTruth>,
+    /// The finished, oldest first; at most the last 4096 of the machine.
+    pub finished: Vec<ProcessTruth>,
+}
+
+/// One process on one device.
+#[derive(Clone, Debug, Serialize, PartialEq, Eq)]
+pub struct ProcessTruth {
+    /// Process id, as the process sees it.
+    pub pid: u32,
+    /// Its number on this machine; never used twice.
+    pub serial: u64,
+    /// Its executable.
+    pub name: String,
+    /// Contexts.
+    pub contexts: u64,
+    /// Live allocations.
+    pub allocations: u64,
+    /// Sum of the live requests, bytes: what this process asked for itself, imported memory is not among it.
+    pub requested_bytes: u64,
+    /// The same, each rounded to the allocator's alignment.
+    pub live_bytes: u64,
+    /// Physical bytes of allocations: shared slabs and whole ones, pools with what they hold.
+    pub slab_bytes: u64,
+    /// Of them: slabs that small requests share.
+    pub small_slab_bytes: u64,
+    /// Physical bytes of contexts.
+    pub overhead_bytes: u64,
+    /// All physical bytes.
+    pub physical_bytes: u64,
+    /// Highest of them so far.
+    pub peak_bytes: u64,
+    /// Device time used, ns: kernels, fills, copies inside the device.
+    pub busy_ns: u64,
+    /// Time the copy engines worked for it, ns, both directions together.
+    pub copying_ns: u64,
+    /// Device time enqueued and not yet used, ns.
+    pub queued_ns: u64,
+    /// Kernels launched.
+    pub kernels: u64,
+    /// Copies and fills.
+    pub copies: u64,
+}
+
+fn process(pid: u32, serial: u64, name: &[u8], u: &Use) -> ProcessTruth {
+    ProcessTruth {
+        pid,
+        serial,
+        name: c_text(name).to_owned(),
+        contexts: u.contexts,
+        allocations: u.allocations,
+        requested_bytes: u.requested,
+        live_bytes: u.live,
+        slab_bytes: u.slabs + u.large,
+        small_slab_bytes: u.slabs,
+        overhead_bytes: u.overhead,
+        physical_bytes: u.physical(),
+        peak_bytes: u.peak,
+        busy_ns: u.busy,
+        copying_ns: u.copying,
+        queued_ns: u.backlog(),
+        kernels: u.kernels,
+        copies: u.copies,
+    }
+}
+
+/// Reads the truth of the machine in `dir`.
+///
+/// # Errors
+/// There is no state in `dir`, or [`Machine::open_at`] fails.
+pub fn read(dir: &Path) -> Result<Truth, std::io::Error> {
+    std::fs::metadata(dir.join("state"))?;
+    Ok(Machine::open_at(dir, None)?.truth())
+}
+
+impl Truth {
+    /// The living process `pid` on device `index`.
+    pub fn process(&self, index: usize, pid: u32) -> Option<&ProcessTruth> {
+        self.devices.get(index)?.processes.iter().find(|p| p.pid == pid)
+    }
+
+    /// The last finished process `pid` on device `index`.
+    pub fn finished(&self, index: usize, pid: u32) -> Option<&ProcessTruth> {
+        self.devices.get(index)?.finished.iter().rev().find(|p| p.pid == pid)
+    }
+}
+
+impl Machine {
+    /// The truth now; the dead are removed first.
+    pub fn truth(&self) -> Truth {
+        let b = self.settled();
+        let devices = (0..b.device_count as usize)
+            .map(|i| {
+                let d = &b.devices[i];
+                let id = d.identity();
+                let mut processes: Vec<ProcessTruth> = bits(&b.live)
+                    .map(|slot| (slot, &b.slots[slot]))
+                    .filter(|(_, s)| s.touched & (1 << i) != 0)
+                    .map(|(slot, s)| process(s.pid, s.serial, &s.name, &b.used(slot, i)))
+                    .collect();
+                processes.sort_by_key(|p| p.serial);
+                let kept = b.finished_count.min(FINISHED as u64);
+                let finished = (b.finished_count - kept..b.finished_count)
+                    .map(|n| &b.finished[usize::try_from(n).unwrap_or(0) % FINISHED])
+                    .filter(|f| f.device as usize == i)
+                    .map(|f| process(f.pid, f.serial, &f.name, &f.used))
+                    .collect();
+                let used = b.taken(i);
+                DeviceTruth {
+                    index: i,
+                    name: d.profile.name().to_owned(),
+                    uuid: id.uuid_text(),
+                    nvml_total: d.profile.nvml_total,
+                    cuda_total: d.profile.cuda_total,
+                    capacity: d.profile.capacity(),
+                    used,
+                    shared: b.shared_bytes(i),
+                    unclaimed: b.unclaimed_bytes(i),
+                    free: d.profile.capacity().saturating_sub(used),
+                    busy_ns: d.done.busy + processes.iter().map(|p| p.busy_ns).sum::<u64>(),
+                    switch_ns: d.switch_ns,
+                    switches: d.switches,
+                    processes,
+                    finished,
+                }
+            })
+            .collect();
+        Truth { at_ns: crate::machine::now(), devices }
+    }
+}

@@ -1,0 +1,215 @@
+//! A device in one process with a clock that only goes when it is told to: for tests of policy, which are deterministic
+//! and take no time.
+//!
+//! The same scheduler as behind the drivers (`sched`, `forecast`, `segments`), without a file, a lock or wall time.
+//! Tenants are numbers. Not here: streams (what a test puts into one line is in order), memory.
+
+use crate::forecast::forecast;
+use crate::layout::{Body, COMPUTE, LANES, NOBODY, SLOTS};
+use crate::profile::Profile;
+use crate::sched::{self, Marks};
+use crate::segments::passed;
+
+/// A device and its clock.
+pub struct VirtualDevice {
+    body: Box<Body>,
+    now: u64,
+}
+
+/// The end of a piece of work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Mark {
+    who: usize,
+    lane: usize,
+    at: u64,
+}
+
+impl VirtualDevice {
+    /// An idle device at time 0.
+    pub fn new(profile: Profile) -> VirtualDevice {
+        let layout = std::alloc::Layout::new::<Body>();
+        // SAFETY: the layout is not empty. A Body is made of integers and arrays of integers: all zeroes is a valid one,
+        // and the box frees it with the same layout.
+        let mut body: Box<Body> = unsafe {
+            let p = std::alloc::alloc_zeroed(layout).cast::<Body>();
+            if p.is_null() {
+                std::alloc::handle_alloc_error(layout);
+            }
+            Box::from_raw(p)
+        };
+        body.device_count = 1;
+        body.devices[0].profile = profile;
+        for lane in &mut body.devices[0].lanes {
+            (lane.current, lane.last) = (NOBODY, NOBODY);
+        }
+        for (slot, serial) in body.slots.iter_mut().take(64).zip(1..) {
+            slot.serial = serial;
+        }
+        VirtualDevice { body, now: 0 }
+    }
+
+    /// The time, ns.
+    pub fn now(&self) -> u64 {
+        self.now
+    }
+
+    /// Lets time pass until `time`; nothing happens where that is past.
+    pub fn advance(&mut self, time: u64) {
+        self.now = self.now.max(time);
+        sched::advance(&mut self.body, 0, self.now);
+    }
+
+    /// Launches a kernel of `ns` for process `who`; kernels of a process run one after another.
+    ///
+    /// # Panics
+    /// There are 64 processes.
+    pub fn launch(&mut self, who: usize, ns: u64) -> Mark {
+        self.put(who, COMPUTE, ns, &[])
+    }
+
+    /// Puts work on an engine of the device (`layout`), behind `after` of the same process.
+    ///
+    /// # Panics
+    /// There are 64 processes; a line holds so many waits for other engines ([`crate::layout::GATES`]).
+    pub fn put(&mut self, who: usize, lane: usize, ns: u64, after: &[Mark]) -> Mark {
+        assert!(who < 64, "process {who} of 64");
+        let mut behind: Marks = [0; LANES];
+        for m in after {
+            assert_eq!(m.who, who, "work waits for work of its own process");
+            behind[m.lane] = behind[m.lane].max(m.at);
+        }
+        let at = sched::submit(&mut self.body, who, 0, lane, ns, &behind).expect("as many waits as a line holds");
+        Mark { who, lane, at }
+    }
+
+    /// A kernel of `who` comes to the device and waits for a word, until [`VirtualDevice::wake`].
+    pub fn wait(&mut self, who: usize) {
+        sched::wait(&mut self.body, who, 0, 1);
+    }
+
+    /// The word is there.
+    pub fn wake(&mut self, who: usize) {
+        sched::wait(&mut self.body, who, 0, -1);
+    }
+
+    /// Whether work is done.
+    pub fn is_done(&self, mark: Mark) -> bool {
+        self.line(mark.who, mark.lane).busy >= mark.at
+    }
+
+    /// When it was done, as an event behind it would say; `None`: it is not, or its history was taken
+    /// ([`VirtualDevice::forget`]).
+    pub fn done_at(&self, mark: Mark) -> Option<u64> {
+        passed(self.line(mark.who, mark.lane), mark.at)
+    }
+
+    /// Lets go of what was needed to date marks that are done. Without it the history is merged in the end, and times in
+    /// it are interpolated.
+    pub fn forget(&mut self) {
+        for slot in self.body.slots.iter_mut().take(64) {
+            for line in &mut slot.devices[0].lanes {
+                line.read = line.wrote;
+            }
+        }
+    }
+
+    /// When work will be done if nothing more comes; now, if it is.
+    pub fn will_be_done(&self, mark: Mark) -> u64 {
+        let mut marks: Marks = [0; LANES];
+        marks[mark.lane] = mark.at;
+        forecast(&self.body, mark.who, 0, &marks, u64::MAX).max(self.now)
+    }
+
+    /// Lets time pass until work is done, and says when that is.
+    pub fn finish(&mut self, mark: Mark) -> u64 {
+        while !self.is_done(mark) {
+            // Where gates stand between the forecast may be early, not late.
+            self.advance(self.will_be_done(mark).max(self.now + 1));
+        }
+        self.now
+    }
+
+    /// Time the device has worked for `who`, ns: kernels, also those that wait.
+    pub fn busy(&self, who: usize) -> u64 {
+        self.line(who, COMPUTE).busy + self.body.slots[who].devices[0].waited
+    }
+
+    /// Work of `who` that is enqueued and not done, ns.
+    pub fn backlog(&self, who: usize) -> u64 {
+        self.body.slots[who].devices[0].lanes.iter().map(crate::layout::Line::backlog).sum()
+    }
+
+    /// Time that went into switches, ns.
+    pub fn switching(&self) -> u64 {
+        self.body.devices[0].switch_ns
+    }
+
+    /// Busy time of `who` in the bucket that `time` lies in (`timeline`).
+    pub fn bucket(&self, who: usize, time: u64) -> u32 {
+        self.body.slots[who].devices[0].buckets.get(time / crate::layout::BUCKET_NS)
+    }
+
+    fn line(&self, who: usize, lane: usize) -> &crate::layout::Line {
+        &self.body.slots[who.min(SLOTS - 1)].devices[0].lanes[lane]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::{TO_DEVICE, TO_HOST};
+
+    const MS: u64 = 1_000_000;
+
+    fn device() -> VirtualDevice {
+        VirtualDevice::new(Profile::built_in("h200").unwrap())
+    }
+
+    #[test]
+    fn time_goes_only_when_it_is_told_to_and_work_is_dated_to_the_nanosecond() {
+        let mut d = device();
+        let a = d.launch(0, 3 * MS);
+        let b = d.launch(0, MS);
+        assert_eq!((d.now(), d.is_done(a), d.will_be_done(b)), (0, false, 4 * MS));
+        d.advance(3 * MS - 1);
+        assert!(!d.is_done(a));
+        assert_eq!((d.finish(b), d.done_at(a), d.done_at(b)), (4 * MS, Some(3 * MS), Some(4 * MS)));
+        assert_eq!((d.busy(0), d.backlog(0), d.busy(1)), (4 * MS, 0, 0));
+    }
+
+    #[test]
+    fn a_hundred_seconds_of_two_processes_take_no_time_and_are_fair() {
+        let mut d = device();
+        let end = 100_000 * MS;
+        for t in (0..end).step_by(usize::try_from(10 * MS).unwrap()) {
+            d.advance(t);
+            d.forget();
+            for who in 0..2 {
+                while d.backlog(who) < 20 * MS {
+                    d.launch(who, MS);
+                }
+            }
+        }
+        d.advance(end);
+        assert!(d.busy(0).abs_diff(d.busy(1)) <= 2 * MS);
+        assert!(d.busy(0) + d.busy(1) + d.switching() == end);
+        let last: u64 = (0..2).map(|who| u64::from(d.bucket(who, end - 1))).sum();
+        assert!((9 * MS..=10 * MS).contains(&last), "{last}");
+    }
+
+    #[test]
+    fn copies_and_kernels_that_wait_are_there_too() {
+        let mut d = device();
+        let there = d.put(0, TO_DEVICE, 5 * MS, &[]);
+        let done = d.put(0, COMPUTE, 2 * MS, &[there]);
+        let back = d.put(0, TO_HOST, MS, &[done]);
+        assert_eq!((d.finish(back), d.done_at(done)), (8 * MS, Some(7 * MS)));
+        d.wait(1);
+        d.advance(20 * MS);
+        d.wake(1);
+        let busy = d.busy(1);
+        assert!((11 * MS..=12 * MS).contains(&busy), "{busy}");
+        d.advance(30 * MS);
+        assert_eq!(d.busy(1), busy);
+    }
+}

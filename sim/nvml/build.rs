@@ -1,0 +1,30 @@
+//! Gives the library the driver's file name inside (soname) and writes a stub for every function of the table that
+//! driver 535 exports and that is not implemented here.
+
+use shim_sys::table::NVML_ROWS;
+use std::{collections::HashSet, env, fmt::Write, fs, path::Path};
+
+const EXPORTS: &str = include_str!("exports-535.txt");
+
+fn main() {
+    println!("cargo::rerun-if-changed=exports-535.txt");
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libnvidia-ml.so.1");
+
+    let exported: HashSet<&str> = EXPORTS.lines().collect();
+    let mut stubs = String::from("stubs! {\n");
+    let mut number = 0;
+    for row in NVML_ROWS.iter().filter(|row| exported.contains(row.name) && row.name != "nvmlErrorString") {
+        if !row.typed {
+            writeln!(stubs, "    {number} {}", row.name).expect("a string takes everything");
+            number += 1;
+        }
+    }
+    stubs.push_str("}\n");
+    let missing: Vec<_> = exported.iter().filter(|name| !NVML_ROWS.iter().any(|row| row.name == **name)).collect();
+    assert!(missing.is_empty(), "exported by the driver, absent from the table: {missing:?}");
+    let extra: Vec<_> = NVML_ROWS.iter().filter(|row| row.typed && !exported.contains(row.name)).collect();
+    assert!(extra.is_empty(), "typed, so exported here, but not by the driver: {extra:?}");
+    let out = env::var_os("OUT_DIR").expect("cargo sets OUT_DIR");
+    fs::write(Path::new(&out).join("stubs.rs"), stubs).expect("OUT_DIR is writable");
+}

@@ -1,0 +1,196 @@
+//! The door from C: raw pointers become [`Out`] and text here and nowhere else.
+//!
+//! A body receives safe arguments and returns an [`Answer`]; [`export`](crate::export) turns it into the code. A device
+//! handle is resolved here, so that a body never sees a bad one.
+
+use crate::machine::Gpu;
+use core::ffi::{CStr, c_char, c_void};
+use shim_sys::nvml::{nvmlDevice_t, nvmlReturn_t};
+
+/// What a body returns; the error is the code the caller gets.
+pub type Answer<T = ()> = Result<T, nvmlReturn_t>;
+
+/// Short for the codes that bodies use.
+pub mod code {
+    use super::nvmlReturn_t;
+    pub const UNINITIALIZED: nvmlReturn_t = nvmlReturn_t::UNINITIALIZED;
+    pub const INVALID: nvmlReturn_t = nvmlReturn_t::INVALID_ARGUMENT;
+    pub const UNSUPPORTED: nvmlReturn_t = nvmlReturn_t::NOT_SUPPORTED;
+    pub const NOT_FOUND: nvmlReturn_t = nvmlReturn_t::NOT_FOUND;
+    pub const SMALL: nvmlReturn_t = nvmlReturn_t::INSUFFICIENT_SIZE;
+    pub const NO_DRIVER: nvmlReturn_t = nvmlReturn_t::DRIVER_NOT_LOADED;
+    pub const TIMEOUT: nvmlReturn_t = nvmlReturn_t::TIMEOUT;
+    pub const VERSION: nvmlReturn_t = nvmlReturn_t::ARGUMENT_VERSION_MISMATCH;
+    pub const UNKNOWN: nvmlReturn_t = nvmlReturn_t::UNKNOWN;
+}
+
+/// A place of the caller's to read from or write to; may be null.
+///
+/// Made by [`IntoSafe`] only, whose contract makes the methods safe: the place is null or good for one `T`, or, where the
+/// function takes a count, for as many as the caller's count says.
+pub struct Out<T>(*mut T);
+
+impl<T> Clone for Out<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for Out<T> {}
+
+impl<T> Out<T> {
+    /// Whether the caller gave no place.
+    pub fn is_null(self) -> bool {
+        self.0.is_null()
+    }
+
+    /// The address, for opaque words.
+    pub fn addr(self) -> *mut T {
+        self.0
+    }
+}
+
+impl<T: Copy> Out<T> {
+    /// Writes one value; null is an invalid argument.
+    pub fn put(self, value: T) -> Answer {
+        self.put_at(0, value)
+    }
+
+    /// Reads one value; null is an invalid argument.
+    pub fn get(self) -> Answer<T> {
+        if self.0.is_null() {
+            return Err(code::INVALID);
+        }
+        // SAFETY: not null, so good for one T by the contract of `IntoSafe`.
+        Ok(unsafe { self.0.read() })
+    }
+
+    /// Writes element `at`, which must be below the count the caller gave.
+    fn put_at(self, at: usize, value: T) -> Answer {
+        if self.0.is_null() {
+            return Err(code::INVALID);
+        }
+        // SAFETY: not null and below the caller's count, so good for writes by the contract of `IntoSafe`.
+        unsafe { self.0.add(at).write(value) };
+        Ok(())
+    }
+
+    /// Edits `count` elements in place; `count` is the caller's.
+    pub fn each(self, count: usize, mut edit: impl FnMut(&mut T)) -> Answer {
+        if self.0.is_null() {
+            return Err(code::INVALID);
+        }
+        for at in 0..count {
+            // SAFETY: not null and below the caller's count, so a valid T of the caller's by the contract of `IntoSafe`.
+            edit(unsafe { &mut *self.0.add(at) });
+        }
+        Ok(())
+    }
+
+    /// Writes a whole list by NVML's protocol: `count` holds the room on entry and the number afterwards; too little
+    /// room writes the number alone.
+    pub fn put_list(self, count: Out<u32>, all: &[T]) -> Answer {
+        let room = count.get()?;
+        let needed = u32::try_from(all.len()).map_err(|_| code::UNKNOWN)?;
+        if room < needed {
+            count.put(needed)?;
+            return Err(code::SMALL);
+        }
+        if self.is_null() && room > 0 {
+            return Err(code::INVALID);
+        }
+        for (at, value) in all.iter().enumerate() {
+            self.put_at(at, *value)?;
+        }
+        count.put(needed)
+    }
+
+    /// Writes as much of `all` as `room` elements hold and zeroes the rest: for bit sets.
+    pub fn put_padded(self, room: u32, all: &[T], zero: T) -> Answer {
+        if room == 0 || self.is_null() {
+            return Err(code::INVALID);
+        }
+        for at in 0..room as usize {
+            self.put_at(at, all.get(at).copied().unwrap_or(zero))?;
+        }
+        Ok(())
+    }
+}
+
+impl Out<c_char> {
+    /// Writes text and its zero byte into `room` bytes.
+    pub fn put_text(self, room: u32, text: &str) -> Answer {
+        if self.is_null() {
+            return Err(code::INVALID);
+        }
+        if text.len() >= room as usize {
+            return Err(code::SMALL);
+        }
+        for (at, byte) in text.bytes().chain([0]).enumerate() {
+            self.put_at(at, byte.cast_signed())?;
+        }
+        Ok(())
+    }
+}
+
+/// Fills a C text array with `text`, cut to fit.
+pub fn text_array<const N: usize>(text: &str) -> [c_char; N] {
+    let mut out = [0; N];
+    for (to, from) in out.iter_mut().take(N - 1).zip(text.bytes()) {
+        *to = from.cast_signed();
+    }
+    out
+}
+
+/// An argument of C made safe.
+pub trait IntoSafe {
+    /// What the body gets.
+    type Safe;
+    /// # Safety
+    /// A pointer is null or good for reads and writes of its type for the length of the call: for one element, or as
+    /// many as the count beside it says; text ends with a zero byte. That is NVML's own contract with its callers.
+    unsafe fn into_safe(self) -> Answer<Self::Safe>;
+}
+
+macro_rules! plain {
+    ($($t:ty)*) => { $(impl IntoSafe for $t {
+        type Safe = $t;
+        unsafe fn into_safe(self) -> Answer<$t> { Ok(self) }
+    })* };
+}
+plain! { u32 i32 u64 }
+
+impl<T> IntoSafe for *mut T {
+    type Safe = Out<T>;
+    unsafe fn into_safe(self) -> Answer<Out<T>> {
+        Ok(Out(self))
+    }
+}
+
+impl IntoSafe for *const c_char {
+    type Safe = String;
+    unsafe fn into_safe(self) -> Answer<String> {
+        if self.is_null() {
+            return Err(code::INVALID);
+        }
+        // SAFETY: not null, so zero-terminated text by the contract above.
+        Ok(unsafe { CStr::from_ptr(self) }.to_string_lossy().into_owned())
+    }
+}
+
+impl IntoSafe for *const c_void {
+    type Safe = [u8; 16];
+    unsafe fn into_safe(self) -> Answer<[u8; 16]> {
+        if self.is_null() {
+            return Err(code::INVALID);
+        }
+        // SAFETY: the only such argument of the table is the 16-byte id of a private table.
+        Ok(unsafe { self.cast::<[u8; 16]>().read_unaligned() })
+    }
+}
+
+impl IntoSafe for nvmlDevice_t {
+    type Safe = Gpu;
+    unsafe fn into_safe(self) -> Answer<Gpu> {
+        Gpu::from_handle(self)
+    }
+}

@@ -1,0 +1,96 @@
+//! One exported C function per row of the table that driver 535 exports.
+//!
+//! Rows with a signature call the body of the same name in the module of their subject; a row without a body does not
+//! compile. The others are stubs, each with a body (and so an address) of its own.
+
+use crate::door::{Answer, IntoSafe, code};
+use core::ffi::{c_char, c_void};
+use shim_sys::nvml::*;
+use std::sync::OnceLock;
+
+/// The bodies, by their C names.
+mod body {
+    pub use crate::{
+        device::*, entry::*, event::*, field::*, identity::*, memory::*, mode::*, private_table::*, process::*,
+        system::*, telemetry::*, topology::*, utilization::*,
+    };
+}
+
+/// What the real library answers without `nvmlInit`; all else is "uninitialised" then.
+fn works_before_init(name: &str) -> bool {
+    name.starts_with("nvmlInit")
+        || matches!(name, "nvmlShutdown" | "nvmlSystemGetNVMLVersion" | "nvmlInternalGetExportTable")
+}
+
+fn answer(name: &'static str, body: impl FnOnce() -> Answer) -> nvmlReturn_t {
+    let result = if !works_before_init(name) && !crate::entry::initialised() {
+        code::UNINITIALIZED
+    } else {
+        // The only door from C: a panic must not cross it.
+        match std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
+            Ok(Ok(())) => nvmlReturn_t::SUCCESS,
+            Ok(Err(code)) => code,
+            Err(_) => code::UNKNOWN,
+        }
+    };
+    if traced() {
+        eprintln!("vgpu-sim: {name} = {}", result.0);
+    }
+    result
+}
+
+/// Set to see on standard error what a client asks and gets: `VGPU_SIM_TRACE=1`.
+fn traced() -> bool {
+    static TRACED: OnceLock<bool> = OnceLock::new();
+    *TRACED.get_or_init(|| std::env::var_os("VGPU_SIM_TRACE").is_some())
+}
+
+macro_rules! exports {
+    (
+        hooks { $($subject:ident { $($h:ident ( $($ha:ident : $ht:ty),* $(,)? );)* })* }
+        typed { $($td:ident $tw:literal { $($t:ident ( $($ta:ident : $tt:ty),* $(,)? );)* })* }
+        named { $($nd:ident $nw:literal { $($n:ident)* })* }
+    ) => {
+        $($(exports!(one $h ( $($ha : $ht),* ));)*)*
+        $($(exports!(one $t ( $($ta : $tt),* ));)*)*
+    };
+    (one $name:ident ( $($arg:ident : $ty:ty),* )) => {
+        /// As NVML declares it.
+        ///
+        /// # Safety
+        /// Pointers are null or good for what NVML says of them.
+        #[unsafe(no_mangle)]
+        #[allow(non_snake_case)]
+        pub unsafe extern "C" fn $name($($arg: $ty),*) -> nvmlReturn_t {
+            answer(stringify!($name), move || {
+                // SAFETY: the caller keeps NVML's contract, which is that of `into_safe`.
+                $(let $arg = unsafe { $arg.into_safe() }?;)*
+                body::$name($($arg),*)
+            })
+        }
+    };
+}
+shim_sys::nvml_table!(exports);
+
+/// The answer of stub `number`; the number also keeps the compiler from folding stubs into one address.
+#[inline(never)]
+fn not_here(number: u32, name: &'static str) -> nvmlReturn_t {
+    if traced() {
+        eprintln!("vgpu-sim: {name} is not simulated (stub {number})");
+    }
+    answer(name, || Err(code::UNSUPPORTED))
+}
+
+macro_rules! stubs {
+    ($($number:literal $name:ident)*) => {
+        $(
+            /// Not simulated.
+            #[unsafe(no_mangle)]
+            #[allow(non_snake_case)]
+            pub extern "C" fn $name() -> nvmlReturn_t {
+                not_here($number, stringify!($name))
+            }
+        )*
+    };
+}
+include!(concat!(env!("OUT_DIR"), "/stubs.rs"));

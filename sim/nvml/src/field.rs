@@ -1,0 +1,44 @@
+//! Field values: each field answers for itself, and the few that monitors need have an answer.
+
+use crate::{
+    door::{Answer, Out, code},
+    machine::Gpu,
+    telemetry, utilization,
+};
+use shim_sys::nvml::{nvmlFieldValue_t, nvmlReturn_t, nvmlValue_t};
+
+const MEMORY_TEMPERATURE: u32 = 82;
+const TOTAL_ENERGY: u32 = 83;
+const POWER_AVERAGE: u32 = 185;
+const POWER_INSTANT: u32 = 186;
+
+const UNSIGNED: u32 = 1;
+const UNSIGNED_LONG_LONG: u32 = 3;
+
+pub fn nvmlDeviceGetFieldValues(dev: Gpu, count: i32, values: Out<nvmlFieldValue_t>) -> Answer {
+    let view = dev.view()?;
+    let count = usize::try_from(count).ok().filter(|n| *n > 0).ok_or(code::INVALID)?;
+    let at = i64::try_from(view.wall_us).unwrap_or(i64::MAX);
+    let percent = utilization::gpu_percent(&view);
+    values.each(count, |field| {
+        field.timestamp = at;
+        field.latencyUsec = 0;
+        field.nvmlReturn = nvmlReturn_t::SUCCESS;
+        field.value = nvmlValue_t { ullVal: 0 };
+        match field.fieldId {
+            TOTAL_ENERGY => {
+                field.valueType = UNSIGNED_LONG_LONG;
+                field.value.ullVal = telemetry::millijoules(&view);
+            }
+            POWER_AVERAGE | POWER_INSTANT => {
+                field.valueType = UNSIGNED;
+                field.value.uiVal = telemetry::milliwatts(&view, percent);
+            }
+            MEMORY_TEMPERATURE if view.profile.bus_bits >= 4096 => {
+                field.valueType = UNSIGNED;
+                field.value.uiVal = 35 + percent * 30 / 100;
+            }
+            _ => field.nvmlReturn = code::UNSUPPORTED,
+        }
+    })
+}

@@ -1,0 +1,28 @@
+//! `libnvidia-ml.so.1` of the simulated GPU: what monitors, schedulers and `nvidia-smi` ask, answered from the model.
+//!
+//! Reading order: [`door`] (raw C arguments become safe ones, once), [`export`] (one exported symbol per row of the
+//! table), [`entry`] (init and shutdown), [`machine`] (devices and processes as the model has them), then one module
+//! per subject. A function of driver 535 that has no body here is exported as a stub that answers "not supported".
+//!
+//! Not here: the device itself (the crate vgpu-sim), limits (libvgpu; it meets this library only through the loader).
+
+#![allow(non_snake_case)] // bodies carry the C names
+
+mod door;
+mod entry;
+mod error;
+mod export;
+mod machine;
+
+mod device;
+mod event;
+mod field;
+mod identity;
+mod memory;
+mod mode;
+mod private_table;
+mod process;
+mod system;
+mod telemetry;
+mod topology;
+mod utilization;

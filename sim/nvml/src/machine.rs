@@ -1,0 +1,260 @@
+//! The simulated machine as NVML needs it: attach, handles, and one consistent [`View`] of a device per question.
+//!
+//! The numbers are the model's; nothing is cached between questions but which devices there are.
+
+use crate::door::{Answer, code};
+use shim_sys::nvml::nvmlDevice_t;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use vgpu_sim::{
+    layout::{DEVICES, Use, WINDOWS, bits},
+    machine::{Machine, now, wall},
+    profile::{Profile, c_text},
+};
+
+static MACHINE: Mutex<Option<Machine>> = Mutex::new(None);
+
+/// Addresses that serve as handles: one byte per device of the machine, then one per board that is partitioned, at the
+/// place of its first instance; never read.
+static HANDLES: [u8; 2 * DEVICES] = [0; 2 * DEVICES];
+
+fn slot() -> MutexGuard<'static, Option<Machine>> {
+    MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Opens the machine if it is not open; false where there is no device, or none that can be used.
+///
+/// It stays open until the process ends, as the driver's files do.
+pub fn attach() -> bool {
+    with(|machine| machine.device_count() > 0).unwrap_or(false)
+}
+
+/// Runs `f` on the machine; a forked child opens its own first.
+fn with<T>(f: impl FnOnce(&Machine) -> T) -> Answer<T> {
+    let mut slot = slot();
+    if slot.as_ref().is_some_and(Machine::is_inherited)
+        && let Some(parents) = slot.take()
+    {
+        parents.forget();
+    }
+    if slot.is_none() {
+        match Machine::open() {
+            Ok(machine) => *slot = Some(machine),
+            Err(why) => {
+                eprintln!("vgpu-sim: {why}");
+                return Err(code::UNKNOWN);
+            }
+        }
+    }
+    slot.as_ref().map(f).ok_or(code::UNKNOWN)
+}
+
+/// First devices of the boards, in PCI order, each with whether the board is partitioned.
+fn boards() -> Answer<Vec<(u32, bool)>> {
+    with(|machine| {
+        let body = machine.lock();
+        let all = &body.devices[..body.device_count as usize];
+        (0..).zip(all).filter(|(_, d)| d.profile.mig <= 1).map(|(at, d)| (at, d.profile.mig > 0)).collect()
+    })
+}
+
+/// Number of boards.
+pub fn count() -> Answer<u32> {
+    Ok(u32::try_from(boards()?.len()).unwrap_or(0))
+}
+
+/// The executable of a process that is on the machine.
+pub fn process_name(pid: u32) -> Option<String> {
+    with(|machine| {
+        let body = machine.settled();
+        bits(&body.live)
+            .map(|s| &body.slots[s])
+            .find(|s| s.pid == pid && s.touched != 0)
+            .map(|s| c_text(&s.name).to_owned())
+    })
+    .ok()
+    .flatten()
+}
+
+/// A device that exists: a whole one, a partitioned board, or an instance of one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Gpu {
+    /// Its device on the machine; of a board its first.
+    at: u32,
+    partitioned: bool,
+}
+
+impl Gpu {
+    /// Board `index`, in PCI order.
+    pub fn at(index: u32) -> Answer<Gpu> {
+        let (at, partitioned) = boards()?.get(index as usize).copied().ok_or(code::INVALID)?;
+        Ok(Gpu { at, partitioned })
+    }
+
+    /// All boards.
+    pub fn all() -> Answer<Vec<Gpu>> {
+        Ok(boards()?.into_iter().map(|(at, partitioned)| Gpu { at, partitioned }).collect())
+    }
+
+    /// The instances of a partitioned board, in order.
+    pub fn instances(self) -> Answer<Vec<Gpu>> {
+        if !self.partitioned {
+            return Ok(Vec::new());
+        }
+        with(|machine| {
+            let body = machine.lock();
+            let of_board = |at: &u32| body.devices.get(*at as usize).is_some_and(|d| d.profile.mig == at - self.at + 1);
+            let end = body.device_count;
+            (self.at..end).take_while(of_board).map(|at| Gpu { at, partitioned: false }).collect()
+        })
+    }
+
+    /// Whether it is cut into instances.
+    pub fn is_partitioned(self) -> bool {
+        self.partitioned
+    }
+
+    /// Its number: of a board among the boards, of an instance on its board.
+    pub fn index(self) -> Answer<u32> {
+        let instance = with(|machine| machine.identity(self.at as usize).mig)?;
+        if instance > 0 && !self.partitioned {
+            return Ok(instance - 1);
+        }
+        let place = boards()?.iter().position(|(at, _)| *at == self.at);
+        Ok(place.and_then(|n| u32::try_from(n).ok()).unwrap_or(0))
+    }
+
+    /// Its handle.
+    pub fn handle(self) -> nvmlDevice_t {
+        let place = self.at as usize + if self.partitioned { DEVICES } else { 0 };
+        nvmlDevice_t((&raw const HANDLES[place]).cast_mut().cast())
+    }
+
+    /// The device of a handle that one of our functions gave out.
+    pub fn from_handle(handle: nvmlDevice_t) -> Answer<Gpu> {
+        for board in Gpu::all()? {
+            if let Some(found) = [board].into_iter().chain(board.instances()?).find(|gpu| gpu.handle() == handle) {
+                return Ok(found);
+            }
+        }
+        Err(code::INVALID)
+    }
+
+    /// The device now. A partitioned board has the processes of its instances.
+    pub fn view(self) -> Answer<View> {
+        let parts: Vec<usize> = match self.partitioned {
+            true => self.instances()?.iter().map(|gpu| gpu.at as usize).collect(),
+            false => vec![self.at as usize],
+        };
+        with(|machine| {
+            let body = machine.settled();
+            let device = &body.devices[self.at as usize];
+            let mut processes = Vec::new();
+            for at in &parts {
+                let here = bits(&body.live).map(|n| (n, &body.slots[n])).filter(|(_, s)| s.touched & (1 << at) != 0);
+                processes.extend(here.map(|(n, s)| Process {
+                    pid: s.pid,
+                    serial: s.serial,
+                    used: body.used(n, *at),
+                    instance: body.devices[*at].profile.mig,
+                    window: s.devices[*at].window,
+                    windows: s.devices[*at].windows,
+                }));
+            }
+            processes.sort_by_key(|p| p.serial);
+            let (mut identity, mut profile) = (device.identity(), device.profile);
+            if self.partitioned {
+                identity = identity.whole();
+                profile = Profile::built_in(profile.key()).unwrap_or(profile);
+            }
+            let done: u64 = parts.iter().map(|at| body.devices[*at].done.busy).sum();
+            View {
+                profile,
+                uuid: identity.uuid_text(),
+                pci_domain: identity.domain,
+                pci_bus: identity.bus,
+                pci_device: identity.device,
+                minor: identity.minor,
+                used: parts.iter().map(|at| body.taken(*at)).sum(),
+                busy_ns: done + processes.iter().map(|p| p.used.busy).sum::<u64>(),
+                created_ns: body.created_ns,
+                now: now(),
+                wall_us: wall() / 1000,
+                processes,
+            }
+        })
+    }
+}
+
+/// A process that has touched the device.
+#[derive(Clone)]
+pub struct Process {
+    /// Process id, as it sees itself.
+    pub pid: u32,
+    /// Age order.
+    pub serial: u64,
+    /// What it has.
+    pub used: Use,
+    /// The MIG instance it is on, 0: none.
+    pub instance: u32,
+    window: u64,
+    windows: [u32; WINDOWS],
+}
+
+impl Process {
+    /// Nanoseconds the device worked for it in window `w`.
+    pub fn busy_in(&self, w: u64) -> u64 {
+        if w > self.window || self.window - w >= WINDOWS as u64 {
+            return 0;
+        }
+        usize::try_from(w).map_or(0, |w| u64::from(self.windows[w % WINDOWS]))
+    }
+}
+
+/// A device at one moment.
+pub struct View {
+    /// What it is.
+    pub profile: Profile,
+    uuid: String,
+    /// PCI domain.
+    pub pci_domain: u32,
+    /// PCI bus.
+    pub pci_bus: u32,
+    /// PCI device number.
+    pub pci_device: u32,
+    /// Number of its device file.
+    pub minor: u32,
+    /// Bytes taken by the living.
+    pub used: u64,
+    /// Time the device worked since it was made, ns.
+    pub busy_ns: u64,
+    created_ns: u64,
+    /// CLOCK_MONOTONIC, ns.
+    pub now: u64,
+    /// Microseconds since 1970.
+    pub wall_us: u64,
+    /// Oldest first.
+    pub processes: Vec<Process>,
+}
+
+impl View {
+    /// `GPU-` or `MIG-` and the five groups.
+    pub fn uuid_text(&self) -> String {
+        self.uuid.clone()
+    }
+
+    /// Thirteen digits, from the identity.
+    pub fn serial_text(&self) -> String {
+        let bits = self.uuid.bytes().fold(0u64, |sum, byte| sum.wrapping_mul(257).wrapping_add(u64::from(byte)));
+        format!("{:013}", bits % 10_000_000_000_000)
+    }
+
+    /// Whether anybody has a context here.
+    pub fn in_use(&self) -> bool {
+        self.processes.iter().any(|p| p.used.contexts > 0)
+    }
+
+    /// Age of the machine, ns.
+    pub fn up_ns(&self) -> u64 {
+        (self.wall_us * 1000).saturating_sub(self.created_ns)
+    }
+}

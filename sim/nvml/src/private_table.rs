@@ -1,0 +1,35 @@
+//! The private table that nvidia-smi of driver 535 asks for: present, and "not supported" in every slot.
+//!
+//! Measured on that program: it wants the table of one id, checks its first word (its size, 245 words) and calls some
+//! slots, all of which may fail. What the slots do in the real library is NVIDIA's business and not imitated: the
+//! program's process list, `dmon`, `pmon` and the `topo` matrix of several devices come from there and stay empty.
+//! Any other id is an invalid argument; all this before init too (compared in `tests/oracle.rs`).
+
+use crate::door::{Answer, Out, code};
+use core::ffi::c_void;
+use shim_sys::nvml::nvmlReturn_t;
+
+const ID: [u8; 16] = [0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6c, 0x4e, 0xa3, 0x27, 0xee, 0x69, 0x6e, 0x12, 0xf7, 0xc4];
+const WORDS: usize = 245;
+
+extern "C" fn unsupported() -> nvmlReturn_t {
+    nvmlReturn_t::NOT_SUPPORTED
+}
+
+#[repr(C)]
+struct Table {
+    bytes: usize,
+    slots: [extern "C" fn() -> nvmlReturn_t; WORDS - 1],
+}
+
+static TABLE: Table = Table { bytes: WORDS * size_of::<usize>(), slots: [unsupported; WORDS - 1] };
+
+pub fn nvmlInternalGetExportTable(table: Out<*const c_void>, id: [u8; 16]) -> Answer {
+    if table.is_null() {
+        return Err(code::INVALID);
+    }
+    if id != ID {
+        return Err(code::INVALID);
+    }
+    table.put((&raw const TABLE).cast())
+}

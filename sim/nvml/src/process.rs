@@ -1,0 +1,53 @@
+//! The lists of processes on a device. Every simulated process is a compute process; there is no graphics and no MPS.
+//!
+//! Bytes are what the process physically takes, contexts included, as on a real device.
+
+use crate::{
+    door::{Answer, Out},
+    machine::Gpu,
+};
+use shim_sys::nvml::{nvmlProcessInfo_t, nvmlProcessInfo_v1_t};
+
+const NO_INSTANCE: u32 = u32::MAX;
+
+fn running(dev: Gpu) -> Answer<Vec<nvmlProcessInfo_t>> {
+    let info = |p: &crate::machine::Process| nvmlProcessInfo_t {
+        pid: p.pid,
+        usedGpuMemory: p.used.physical(),
+        gpuInstanceId: if p.instance == 0 { NO_INSTANCE } else { p.instance },
+        computeInstanceId: if p.instance == 0 { NO_INSTANCE } else { 0 },
+    };
+    // A process is listed while it holds a context, not from its first look at the device.
+    Ok(dev.view()?.processes.iter().filter(|p| p.used.contexts > 0).map(info).collect())
+}
+
+pub fn nvmlDeviceGetComputeRunningProcesses(dev: Gpu, count: Out<u32>, infos: Out<nvmlProcessInfo_v1_t>) -> Answer {
+    let all: Vec<_> =
+        running(dev)?.iter().map(|p| nvmlProcessInfo_v1_t { pid: p.pid, usedGpuMemory: p.usedGpuMemory }).collect();
+    infos.put_list(count, &all)
+}
+
+pub fn nvmlDeviceGetComputeRunningProcesses_v2(dev: Gpu, count: Out<u32>, infos: Out<nvmlProcessInfo_t>) -> Answer {
+    infos.put_list(count, &running(dev)?)
+}
+
+pub fn nvmlDeviceGetComputeRunningProcesses_v3(dev: Gpu, count: Out<u32>, infos: Out<nvmlProcessInfo_t>) -> Answer {
+    infos.put_list(count, &running(dev)?)
+}
+
+macro_rules! none_of_this_kind {
+    ($($name:ident $info:ty;)*) => { $(
+        pub fn $name(dev: Gpu, count: Out<u32>, infos: Out<$info>) -> Answer {
+            dev.view()?;
+            infos.put_list(count, &[])
+        }
+    )* };
+}
+none_of_this_kind! {
+    nvmlDeviceGetGraphicsRunningProcesses nvmlProcessInfo_v1_t;
+    nvmlDeviceGetGraphicsRunningProcesses_v2 nvmlProcessInfo_t;
+    nvmlDeviceGetGraphicsRunningProcesses_v3 nvmlProcessInfo_t;
+    nvmlDeviceGetMPSComputeRunningProcesses nvmlProcessInfo_v1_t;
+    nvmlDeviceGetMPSComputeRunningProcesses_v2 nvmlProcessInfo_t;
+    nvmlDeviceGetMPSComputeRunningProcesses_v3 nvmlProcessInfo_t;
+}

@@ -1,0 +1,101 @@
+/* A library that somebody else preloads: it stands in front of a function and passes on, by RTLD_NEXT.
+ * -DSTEP=n: getppid answers n more than the next. -DDRIVER: cuMemAlloc_v2 is counted; -DBY_LOOKUP: so it is, and the next
+ * one found by cuGetProcAddress. -DLOADER: dlsym and dlopen themselves. -DALLOCATOR: malloc. -DMADE_EARLY: asks before main. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/types.h>
+
+#ifdef STEP
+pid_t getppid(void) {
+    pid_t (*next)(void) = (pid_t (*)(void))dlsym(RTLD_NEXT, "getppid");
+    pid_t (*again)(void) = (pid_t (*)(void))dlsym(RTLD_NEXT, "getppid");
+    return next && next == again ? next() + STEP : -1;
+}
+#endif
+#ifdef DRIVER
+int interposer_calls, interposer_depth, interposer_deepest;
+int cuMemAlloc_v2(uint64_t *p, size_t bytes) {
+    int (*next)(uint64_t *, size_t) = (int (*)(uint64_t *, size_t))dlsym(RTLD_NEXT, "cuMemAlloc_v2");
+    interposer_calls++;
+    if (++interposer_depth > interposer_deepest) interposer_deepest = interposer_depth;
+    int code = next && interposer_depth < 50 ? next(p, bytes) : 9999;
+    interposer_depth--;
+    return code;
+}
+#endif
+#ifdef MADE_EARLY
+static void *early_getpid, *early_init, *early_next;
+__attribute__((constructor)) static void early(void) {
+    early_getpid = dlsym(RTLD_DEFAULT, "getpid");
+    early_init = dlsym(RTLD_DEFAULT, "cuInit");
+    early_next = dlsym(RTLD_NEXT, "nvmlInit_v2");
+}
+int made_early(void) { return (early_getpid != 0) + 2 * (early_init == 0) + 4 * (early_next == 0); }
+#endif
+#ifdef BY_LOOKUP
+/* Finds the function behind it by the driver's own lookup. */
+int interposer_calls, interposer_depth, interposer_deepest;
+int cuMemAlloc_v2(uint64_t *p, size_t bytes) {
+    int (*get)(const char *, void **, int, uint64_t, int *) = (int (*)(const char *, void **, int, uint64_t, int *))dlsym(RTLD_DEFAULT, "cuGetProcAddress_v2");
+    int (*next)(uint64_t *, size_t) = 0, status;
+    if (!get) get = (int (*)(const char *, void **, int, uint64_t, int *))dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuGetProcAddress_v2");
+    get("cuMemAlloc", (void **)&next, 12020, 0, &status);
+    interposer_calls++;
+    if (++interposer_depth > interposer_deepest) interposer_deepest = interposer_depth;
+    int code = next && interposer_depth < 50 ? next(p, bytes) : 9999;
+    interposer_depth--;
+    return code;
+}
+#endif
+#ifdef LOADER
+/* Stands in front of the loader's functions, and finds them as such tools do: by version. */
+int interposer_calls, interposer_deepest = 1;
+void *dlsym(void *handle, const char *name) {
+    static void *(*next)(void *, const char *);
+    if (!next) next = (void *(*)(void *, const char *))dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
+    interposer_calls++;
+    return next(handle, name);
+}
+void *dlopen(const char *file, int flags) {
+    static void *(*next)(const char *, int);
+    if (!next) next = (void *(*)(const char *, int))dlvsym(RTLD_NEXT, "dlopen", "GLIBC_2.2.5");
+    return next(file, flags);
+}
+#endif
+#ifdef ALLOCATOR
+/* An allocator that counts and passes on; it asks for what is behind it at the first allocation of all. */
+#include <string.h>
+static char first[65536];
+static size_t taken;
+static void *(*next_malloc)(size_t), *(*next_realloc)(void *, size_t);
+static void (*next_free)(void *);
+long allocator_calls;
+static void find(void) {
+    static int finding;
+    if (finding++) return;
+    next_realloc = (void *(*)(void *, size_t))dlsym(RTLD_NEXT, "realloc");
+    next_free = (void (*)(void *))dlsym(RTLD_NEXT, "free");
+    next_malloc = (void *(*)(size_t))dlsym(RTLD_NEXT, "malloc");
+}
+static int is_first(void *p) { return (char *)p >= first && (char *)p < first + sizeof first; }
+void *malloc(size_t size) {
+    if (!next_malloc) find();
+    allocator_calls++;
+    if (next_malloc) return next_malloc(size);
+    size_t at = (taken + 15) & ~15ul;
+    if (at + size > sizeof first) return 0;
+    taken = at + size;
+    return first + at;
+}
+void *calloc(size_t n, size_t size) { void *p = malloc(n * size); if (p) memset(p, 0, n * size); return p; }
+void free(void *p) { if (p && !is_first(p)) { if (!next_free) find(); next_free(p); } }
+void *realloc(void *p, size_t size) {
+    if (p && !is_first(p)) { if (!next_realloc) find(); return next_realloc(p, size); }
+    void *fresh = malloc(size);
+    if (p && fresh) memcpy(fresh, p, (size_t)(first + sizeof first - (char *)p) < size ? (size_t)(first + sizeof first - (char *)p) : size);
+    return fresh;
+}
+#endif

@@ -1,0 +1,202 @@
+//! A world of its own for each test: a simulated machine, a place for ledgers, an environment without anything of
+//! ours beyond what the test asks for.
+
+use crate::artefacts::{libvgpu, sim_dir};
+use crate::member::Member;
+use crate::program::{Kind, compile};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use tempfile::TempDir;
+use vgpu_sim::truth::{DeviceTruth, ProcessTruth, Truth};
+use vgpu_sim::{Machine, truth};
+
+/// A machine, a tenant's state, an environment. Everything goes when it is dropped.
+pub struct Lab {
+    dir: TempDir,
+    env: Vec<(String, OsString)>,
+    preload: Vec<PathBuf>,
+    uid: Option<u32>,
+    lib: PathBuf,
+    sim: PathBuf,
+}
+
+impl Lab {
+    /// A machine with the devices of `profile` (`h200`, `2xt4`, `t4,h200`), and the library in front of it.
+    pub fn new(profile: &str) -> Lab {
+        let dir = TempDir::new().expect("a temporary directory");
+        for part in ["gpu", "state"] {
+            fs::create_dir(dir.path().join(part)).expect("a directory");
+        }
+        drop(Machine::open_at(&dir.path().join("gpu"), Some(profile)).expect("a simulated machine"));
+        let lib = libvgpu();
+        Lab { preload: vec![lib.clone()], lib, sim: sim_dir(), env: Vec::new(), uid: None, dir }
+    }
+
+    /// With `name=value` in the environment of everything that is started from now on.
+    pub fn with(mut self, name: &str, value: impl AsRef<OsStr>) -> Lab {
+        self.set(name, value);
+        self
+    }
+
+    /// As [`Lab::with`], in place.
+    pub fn set(&mut self, name: &str, value: impl AsRef<OsStr>) {
+        self.env.retain(|(n, _)| n != name);
+        self.env.push((name.to_owned(), value.as_ref().to_owned()));
+    }
+
+    /// Without `name` again.
+    pub fn unset(&mut self, name: &str) {
+        self.env.retain(|(n, _)| n != name);
+    }
+
+    /// Whether a memory limit is set, and the library there to keep it.
+    pub fn limited(&self) -> bool {
+        !self.preload.is_empty() && self.env.iter().any(|(name, _)| name == "VGPU_MEMORY_LIMIT")
+    }
+
+    /// With these preloaded, in this order, instead of the library alone.
+    pub fn preload(&mut self, libraries: &[&Path]) {
+        self.preload = libraries.iter().map(|p| (*p).to_owned()).collect();
+    }
+
+    /// Open to any user: directories for all, and copies of the libraries where everybody can read them.
+    pub fn for_every_user(mut self) -> Lab {
+        let root = self.dir.path().to_owned();
+        let open = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).expect("own files");
+        open(&root, 0o755);
+        open(&self.gpu(), 0o777);
+        open(&self.state(), 0o1777);
+        let copies = root.join("lib");
+        fs::create_dir(&copies).expect("a directory");
+        let copy = |from: &Path, name: &str| {
+            fs::copy(from, copies.join(name)).expect("a copy");
+            open(&copies.join(name), 0o755);
+        };
+        copy(&self.lib, "libvgpu.so");
+        copy(&self.sim.join("libcuda.so.1"), "libcuda.so.1");
+        copy(&self.sim.join("libnvidia-ml.so.1"), "libnvidia-ml.so.1");
+        copy(&compile("member", Kind::Program, &[]), "member");
+        self.lib = copies.join("libvgpu.so");
+        self.preload = vec![self.lib.clone()];
+        self.sim = copies;
+        self
+    }
+
+    /// What is started from now on runs as this user.
+    pub fn become_user(&mut self, uid: u32) {
+        self.uid = Some(uid);
+    }
+
+    /// With this directory of driver libraries instead of the built one.
+    pub fn with_driver(&mut self, dir: &Path) {
+        self.sim = dir.to_owned();
+    }
+
+    /// The test's own directory.
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The simulated machine's state.
+    pub fn gpu(&self) -> PathBuf {
+        self.dir.path().join("gpu")
+    }
+
+    /// Where ledgers are kept.
+    pub fn state(&self) -> PathBuf {
+        self.dir.path().join("state")
+    }
+
+    /// The preloaded library.
+    pub fn lib(&self) -> &Path {
+        &self.lib
+    }
+
+    /// `program` as a member: the library preloaded, the simulated driver on the loader's path, limits as set.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut c = self.bare(program);
+        if !self.preload.is_empty() {
+            c.env("LD_PRELOAD", std::env::join_paths(&self.preload).expect("no colon in paths"));
+        }
+        c
+    }
+
+    /// The same without the library: what the driver alone does.
+    pub fn bare(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut c = Command::new(program);
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy();
+            if ["VGPU_", "CUDA_", "NVIDIA_", "LD_"].iter().any(|begin| text.starts_with(begin)) {
+                c.env_remove(&name);
+            }
+        }
+        c.env("LD_LIBRARY_PATH", &self.sim)
+            .env("VGPU_SIM_DIR", self.gpu())
+            .env("VGPU_STATE_DIR", self.state())
+            .env("LC_ALL", "C.UTF-8")
+            .env("TERM", "dumb")
+            .envs(self.env.iter().map(|(n, v)| (n, v)))
+            .stdin(Stdio::null());
+        if let Some(uid) = self.uid {
+            c.uid(uid).gid(uid); // root's other groups go with the change of user
+        }
+        c
+    }
+
+    /// A process on the device that finds the driver by `dlsym`.
+    pub fn member(&self) -> Member {
+        self.member_by("dlsym")
+    }
+
+    /// A process on the device that finds the driver's functions through this door: `dlsym`, `dlvsym`, `default`,
+    /// `get1`, `get2`, `linked`.
+    pub fn member_by(&self, door: &str) -> Member {
+        Member::start(self.command(self.member_program(door)).arg(door))
+    }
+
+    /// A process on the device without the library.
+    pub fn bare_member(&self) -> Member {
+        Member::start(self.bare(self.member_program("dlsym")).arg("dlsym"))
+    }
+
+    fn member_program(&self, door: &str) -> PathBuf {
+        let copied = self.sim.join("member");
+        if door != "linked" && copied.exists() {
+            return copied;
+        }
+        compile("member", if door == "linked" { Kind::Linked } else { Kind::Program }, &[])
+    }
+
+    /// What the device really gave, to whom, now.
+    pub fn truth(&self) -> Truth {
+        truth::read(&self.gpu()).expect("the simulated machine")
+    }
+
+    /// The truth of device `index`.
+    pub fn device(&self, index: usize) -> DeviceTruth {
+        self.truth().devices.swap_remove(index)
+    }
+
+    /// The truth of a living process on device `index`.
+    pub fn process(&self, index: usize, pid: u32) -> ProcessTruth {
+        let truth = self.truth();
+        truth.process(index, pid).unwrap_or_else(|| panic!("process {pid} is not on the device: {truth:?}")).clone()
+    }
+}
+
+/// Bytes of all the living on a device that count against a limit: rounded requests, and what contexts take.
+pub fn charged(device: &DeviceTruth) -> u64 {
+    device.processes.iter().map(|p| p.live_bytes + p.overhead_bytes).sum()
+}
+
+/// A device in few words, for messages: its finished processes can be thousands.
+pub fn short(device: &DeviceTruth) -> String {
+    let one = |p: &ProcessTruth| {
+        format!("pid {}: {} live in {}, overhead {}", p.pid, p.live_bytes, p.allocations, p.overhead_bytes)
+    };
+    format!("{} used; {}", device.used, device.processes.iter().map(one).collect::<Vec<_>>().join("; "))
+}

@@ -1,0 +1,194 @@
+//! A process on the device that does what it is told, line by line (`programs/member.c`), with a bound on every answer
+//! so that a hang is a failure and not a stuck test.
+
+use crate::LONG;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+
+/// A running program with lines in and out. Killed when dropped.
+pub struct Member {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    lines: Receiver<String>,
+    stderr: File,
+    /// Its process id.
+    pub pid: u32,
+}
+
+/// An answer: the driver's code and what follows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The driver's code.
+    pub code: i64,
+    /// The rest of the line.
+    pub words: Vec<String>,
+}
+
+impl Answer {
+    /// The word at `index` as a number.
+    #[track_caller]
+    pub fn number(&self, index: usize) -> u64 {
+        self.words
+            .get(index)
+            .and_then(|word| word.parse().ok())
+            .unwrap_or_else(|| panic!("no number at {index} of {self:?}"))
+    }
+
+    /// The numbers of the answer, all of them.
+    pub fn numbers(&self) -> Vec<u64> {
+        (0..self.words.len()).map(|i| self.number(i)).collect()
+    }
+}
+
+impl Member {
+    /// Starts `command` and takes its first line, which says `0 <pid>`.
+    #[track_caller]
+    pub fn start(command: &mut Command) -> Member {
+        let mut member = Member::start_silent(command);
+        let hello = member.answer();
+        member.pid = u32::try_from(hello.number(0)).expect("a pid");
+        member
+    }
+
+    /// Starts `command` without waiting for a line.
+    #[track_caller]
+    pub fn start_silent(command: &mut Command) -> Member {
+        let stderr = tempfile::tempfile().expect("a temporary file");
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(stderr.try_clone().expect("a descriptor"))
+            .spawn()
+            .unwrap_or_else(|e| panic!("{command:?}: {e}"));
+        let stdout = child.stdout.take().expect("piped");
+        let (send, lines) = channel();
+        thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                if send.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        Member { pid: child.id(), stdin: child.stdin.take(), child, lines, stderr }
+    }
+
+    /// Sends a line and waits for no answer.
+    #[track_caller]
+    pub fn tell(&mut self, line: &str) {
+        let stdin = self.stdin.as_mut().expect("its input is open");
+        writeln!(stdin, "{line}").unwrap_or_else(|e| panic!("{line:?}: {e}; stderr: {}", self.errors()));
+    }
+
+    /// The next line it prints.
+    #[track_caller]
+    pub fn line(&mut self) -> String {
+        match self.lines.recv_timeout(LONG) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Timeout) => panic!("process {} hangs; stderr: {}", self.pid, self.errors()),
+            Err(RecvTimeoutError::Disconnected) => {
+                let status = self.child.wait();
+                panic!("process {} is gone ({status:?}); stderr: {}", self.pid, self.errors())
+            }
+        }
+    }
+
+    /// The next line as an answer.
+    #[track_caller]
+    pub fn answer(&mut self) -> Answer {
+        let line = self.line();
+        let mut words = line.split_whitespace().map(str::to_owned);
+        let code = words.next().and_then(|word| word.parse().ok());
+        let code = code.unwrap_or_else(|| panic!("{line:?}; stderr: {}", self.errors()));
+        Answer { code, words: words.collect() }
+    }
+
+    /// Sends a command and takes the answer.
+    #[track_caller]
+    pub fn ask(&mut self, command: &str) -> Answer {
+        self.tell(command);
+        self.answer()
+    }
+
+    /// As [`Member::ask`] for a call that must succeed.
+    #[track_caller]
+    pub fn ok(&mut self, command: &str) -> Answer {
+        let answer = self.ask(command);
+        assert_eq!(answer.code, 0, "{command}: {answer:?}; stderr: {}", self.errors());
+        answer
+    }
+
+    /// The code alone.
+    #[track_caller]
+    pub fn code(&mut self, command: &str) -> i64 {
+        self.ask(command).code
+    }
+
+    /// `cuInit` and the primary context of device 0, current.
+    #[track_caller]
+    pub fn begin(&mut self) -> &mut Self {
+        self.ok("init");
+        self.ok("retain 0");
+        self
+    }
+
+    /// Allocates and returns the address.
+    #[track_caller]
+    pub fn alloc(&mut self, bytes: u64) -> u64 {
+        self.ok(&format!("alloc {bytes}")).number(0)
+    }
+
+    /// `cuMemGetInfo`: free and total.
+    #[track_caller]
+    pub fn info(&mut self) -> (u64, u64) {
+        let answer = self.ok("info");
+        (answer.number(0), answer.number(1))
+    }
+
+    /// Bytes that are not free to it: the tenant's charges, as shown.
+    #[track_caller]
+    pub fn used(&mut self) -> u64 {
+        let (free, total) = self.info();
+        total - free
+    }
+
+    /// What it wrote to stderr so far.
+    pub fn errors(&self) -> String {
+        // Read at positions: the offset is the child's.
+        let mut text = Vec::new();
+        let mut buffer = [0; 4096];
+        while let Ok(n @ 1..) = self.stderr.read_at(&mut buffer, text.len() as u64) {
+            text.extend_from_slice(&buffer[..n]);
+        }
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
+    /// Kills it at whatever instruction it is.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Closes its input and waits for its end.
+    #[track_caller]
+    pub fn finish(&mut self) -> ExitStatus {
+        self.stdin = None;
+        let begin = std::time::Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().expect("a child") {
+                return status;
+            }
+            assert!(begin.elapsed() < LONG, "process {} does not end; stderr: {}", self.pid, self.errors());
+            thread::sleep(std::time::Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

@@ -1,0 +1,35 @@
+//! Parts that need not be there: the variables that `tests/setup/all` writes, and what happens without them.
+
+use crate::artefacts::checkout;
+use std::env;
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+
+/// Says that something was not tested; fails instead under `VGPU_REQUIRE_ALL=1`.
+pub fn skipped(what: &str) {
+    // Past the test runner's capture: a skipped test must be seen.
+    let _ = writeln!(std::io::stderr(), "SKIPPED: {what} (run tests/setup/all)");
+    assert!(env::var_os("VGPU_REQUIRE_ALL").is_none_or(|v| v != "1"), "required and missing: {what}");
+}
+
+/// An optional part by its variable, from the environment or from what tests/setup/all wrote.
+pub fn part(variable: &str, what: &str) -> Option<PathBuf> {
+    let written = fs::read_to_string(checkout().join(".cache/test.env")).unwrap_or_default();
+    let from_file = || written.lines().find_map(|l| l.strip_prefix(variable)?.strip_prefix('=').map(PathBuf::from));
+    let found = env::var_os(variable).map(PathBuf::from).or_else(from_file).filter(|p| p.exists());
+    if found.is_none() {
+        skipped(what);
+    }
+    found
+}
+
+/// A Python with the packages of tests/setup/requirements.txt.
+pub fn python() -> Option<PathBuf> {
+    part("VGPU_PYTHON", "Python clients")
+}
+
+/// Debian's nvidia-smi.
+pub fn nvidia_smi() -> Option<PathBuf> {
+    part("VGPU_NVIDIA_SMI", "nvidia-smi")
+}

@@ -1,0 +1,383 @@
+//! The `docker run` line of examples/docker, on a real engine with the simulated device: an ordinary Python program
+//! with nvidia-ml-py and plain driver calls sees its quota and is held to it.
+//!
+//! The engine is private (`tests/setup/docker`): its own data directory, no network, no registry; it needs root. The
+//! image has no libgcc_s, so a preloaded library that needs it would break every program there.
+
+use serde_json::Value;
+use std::{
+    env, fs,
+    io::Write,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    sync::{Arc, Mutex, Weak},
+    time::{Duration, Instant},
+};
+use tempfile::TempDir;
+use vgpu_sim::truth;
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+const IMAGE: &str = "vgpu-test";
+const HOLDER: &str = "/clients/container_holder.py";
+/// Fits into 1 GiB beside a context of the simulated H200.
+const FITS: u64 = 400 * MIB;
+const TOO_MUCH: u64 = GIB;
+
+fn checkout() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+/// Where the libraries were built: `VGPU_BUILD`, or the target directory this test runs from.
+fn build() -> PathBuf {
+    let own = || env::current_exe().unwrap().ancestors().nth(2).unwrap().to_owned();
+    env::var_os("VGPU_BUILD").map_or_else(own, PathBuf::from)
+}
+
+/// A variable from the environment or from what tests/setup/all wrote.
+fn setting(name: &str) -> Option<PathBuf> {
+    let written = fs::read_to_string(checkout().join(".cache/test.env")).unwrap_or_default();
+    let from_file = || written.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix('=').map(PathBuf::from));
+    env::var_os(name).map(PathBuf::from).or_else(from_file).filter(|p| p.exists())
+}
+
+fn text(out: &Output) -> String {
+    let (stdout, stderr) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    format!("{}\n--- stdout\n{stdout}--- stderr\n{stderr}", out.status)
+}
+
+/// A private engine; stopped and removed when the last test that uses it ends.
+struct Engine {
+    dir: TempDir,
+    docker: PathBuf,
+}
+
+impl Engine {
+    /// `None` where the optional part is missing; that fails instead under VGPU_REQUIRE_ALL=1.
+    fn get() -> Option<Arc<Engine>> {
+        static RUNNING: Mutex<Weak<Engine>> = Mutex::new(Weak::new());
+        let mut running = RUNNING.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(engine) = running.upgrade() {
+            return Some(engine);
+        }
+        let root = fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0);
+        let (docker, python) = (setting("VGPU_DOCKER"), setting("VGPU_PYTHON"));
+        let (Some(docker), Some(python), true) = (docker, python, root) else {
+            let what = "a container engine, nvidia-ml-py and root";
+            assert!(env::var_os("VGPU_REQUIRE_ALL").is_none_or(|v| v != "1"), "required and missing: {what}");
+            // Past the test runner's capture: a skipped test must be seen.
+            let _ = writeln!(std::io::stderr(), "SKIPPED: {what} (run tests/setup/all)");
+            return None;
+        };
+        let engine = Arc::new(Engine { dir: TempDir::new().unwrap(), docker });
+        let setup = |arguments: &[&str]| {
+            let mut c = Command::new(checkout().join("tests/setup/docker"));
+            let out = c.args(arguments).env("VGPU_PYTHON", &python).env_remove("LD_PRELOAD").output().unwrap();
+            assert!(out.status.success(), "tests/setup/docker {arguments:?}: {}", text(&out));
+        };
+        setup(&["start", engine.state()]);
+        setup(&["image", engine.state(), IMAGE]);
+        *running = Arc::downgrade(&engine);
+        Some(engine)
+    }
+
+    fn state(&self) -> &str {
+        self.dir.path().to_str().unwrap()
+    }
+
+    /// The example's own script on the device in `gpu`; `options` stand before the image.
+    fn run(&self, gpu: &Path, options: &[&str], command: &[&str]) -> Output {
+        let clients = checkout().join("tests/clients");
+        Command::new(checkout().join("examples/docker/run-simulated"))
+            .arg("--gpu")
+            .arg(gpu)
+            .args(["-v", &format!("{}:/clients:ro", clients.display())])
+            .args(options)
+            .arg(IMAGE)
+            .args(command)
+            .env("VGPU_BUILD", build())
+            .env("VGPU_DOCKER", &self.docker)
+            .env("DOCKER_HOST", format!("unix://{}/sock", self.state()))
+            .env_remove("LD_PRELOAD")
+            .output()
+            .unwrap()
+    }
+
+    /// The engine's own command.
+    fn docker(&self, arguments: &[&str]) -> Output {
+        Command::new(&self.docker)
+            .args(arguments)
+            .env("DOCKER_HOST", format!("unix://{}/sock", self.state()))
+            .output()
+            .unwrap()
+    }
+
+    /// The Python program of tests/clients with `options`; what it saw.
+    fn client(&self, gpu: &Path, options: &[&str], fits: u64, too_much: u64) -> Value {
+        let numbers = [fits.to_string(), too_much.to_string()];
+        let command = ["/usr/bin/python3", "/clients/container_client.py", &numbers[0], &numbers[1]];
+        let out = self.run(gpu, options, &command);
+        assert!(out.status.success(), "{options:?}: {}", text(&out));
+        serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {}", text(&out)))
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        let _ = Command::new(checkout().join("tests/setup/docker")).args(["stop", self.state()]).output();
+    }
+}
+
+const LOCKED_DOWN: &[&str] = &["--user", "1000", "--read-only", "--cap-drop", "ALL"];
+
+/// One container under 1 GiB: every number agrees, the request above is refused, the one that fits is served.
+fn is_held_to_one_gib(engine: &Engine, gpu: &Path, options: &[&str]) -> Value {
+    let mut all = vec!["-e", "VGPU_MEMORY_LIMIT=1GiB"];
+    all.extend(options);
+    let seen = engine.client(gpu, &all, FITS, TOO_MUCH);
+    for total in ["nvml_total", "nvml_total_v2", "device_total", "cuda_total"] {
+        assert_eq!(seen[total], GIB, "{total} in {seen}");
+    }
+    assert_eq!(seen["mapped"], true, "{seen}");
+    assert_eq!(seen["too_much"], 2, "CUDA_ERROR_OUT_OF_MEMORY: {seen}");
+    assert_eq!((&seen["fits"], &seen["content"]), (&0.into(), &true.into()), "{seen}");
+    let number = |key: &str| seen[key].as_u64().unwrap();
+    assert_eq!(number("cuda_free_after"), number("cuda_free") - FITS, "{seen}");
+    assert_eq!(number("nvml_used_after"), GIB - number("cuda_free_after"), "{seen}");
+    assert_eq!(number("cuda_free_at_last"), number("cuda_free"), "{seen}");
+
+    // The judge: what the device really gave.
+    let device = &truth::read(gpu).unwrap().devices[0];
+    let pid = u32::try_from(number("pid")).unwrap();
+    let process = device.finished.iter().rev().find(|p| p.pid == pid && p.peak_bytes > 0).unwrap();
+    assert!((FITS..=GIB).contains(&process.peak_bytes), "{process:?}");
+    assert_eq!(device.used, 0, "everything came back");
+    seen
+}
+
+#[test]
+fn a_container_is_held_to_its_quota_as_root() {
+    let Some(engine) = Engine::get() else { return };
+    let gpu = TempDir::new().unwrap();
+    let seen = is_held_to_one_gib(&engine, gpu.path(), &[]);
+    assert_eq!((&seen["uid"], &seen["root_is_writable"]), (&0.into(), &true.into()));
+}
+
+#[test]
+fn and_as_uid_1000_with_a_read_only_root_and_no_capabilities() {
+    let Some(engine) = Engine::get() else { return };
+    let gpu = TempDir::new().unwrap();
+    let seen = is_held_to_one_gib(&engine, gpu.path(), LOCKED_DOWN);
+    assert_eq!((&seen["uid"], &seen["root_is_writable"]), (&1000.into(), &false.into()));
+}
+
+#[test]
+fn without_a_limit_it_sees_the_whole_device() {
+    let Some(engine) = Engine::get() else { return };
+    let gpu = TempDir::new().unwrap();
+    let seen = engine.client(gpu.path(), &[], TOO_MUCH, 1 << 50);
+    let device = &truth::read(gpu.path()).unwrap().devices[0];
+    assert_eq!(seen["nvml_total"], device.nvml_total, "{seen}");
+    assert_eq!(seen["device_total"], device.cuda_total, "{seen}");
+    assert_eq!((&seen["fits"], &seen["too_much"]), (&0.into(), &2.into()), "{seen}");
+}
+
+/// A container that holds device memory until it is told to end.
+struct Holder<'scope> {
+    thread: Option<std::thread::ScopedJoinHandle<'scope, Output>>,
+    enough: PathBuf,
+}
+
+impl<'scope> Holder<'scope> {
+    /// Starts it and waits until it has its `bytes`.
+    fn start<'env>(
+        scope: &'scope std::thread::Scope<'scope, 'env>,
+        engine: &'env Engine,
+        gpu: &'env Path,
+        options: &[&str],
+        bytes: u64,
+    ) -> Holder<'scope> {
+        let options: Vec<String> = options.iter().map(|o| (*o).to_owned()).collect();
+        let thread = scope.spawn(move || {
+            let options: Vec<&str> = options.iter().map(String::as_str).collect();
+            engine.run(gpu, &options, &["/usr/bin/python3", HOLDER, &bytes.to_string()])
+        });
+        let holder = Holder { thread: Some(thread), enough: gpu.join("enough") };
+        let end = Instant::now() + Duration::from_secs(60);
+        while !gpu.join("holding").exists() && !holder.thread.as_ref().is_some_and(|t| t.is_finished()) {
+            assert!(Instant::now() < end, "the container does not start");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        holder
+    }
+
+    /// Ends it; what it printed.
+    fn end(mut self) -> String {
+        let _ = fs::write(&self.enough, "");
+        let out = self.thread.take().unwrap().join().unwrap();
+        assert!(out.status.success(), "{}", text(&out));
+        String::from_utf8(out.stdout).unwrap()
+    }
+}
+
+impl Drop for Holder<'_> {
+    /// Also when the test fails before.
+    fn drop(&mut self) {
+        let _ = fs::write(&self.enough, "");
+    }
+}
+
+/// The codes that a process gets which enters a running container beside the first and asks for `bytes`.
+fn visit(engine: &Engine, container: &str, options: &[&str], bytes: u64) -> (String, String) {
+    let mut all = vec!["exec"];
+    all.extend(options);
+    let request = format!("{bytes}:now");
+    all.extend([container, "/usr/bin/python3", HOLDER, &request]);
+    let out = engine.docker(&all);
+    assert!(out.status.success(), "{}", text(&out));
+    (String::from_utf8(out.stdout).unwrap(), String::from_utf8(out.stderr).unwrap())
+}
+
+#[test]
+fn two_containers_on_one_device_have_a_quota_each() {
+    let Some(engine) = Engine::get() else { return };
+    let gpu = TempDir::new().unwrap();
+    std::thread::scope(|scope| {
+        let first = Holder::start(scope, &engine, gpu.path(), &["-e", "VGPU_MEMORY_LIMIT=1GiB"], FITS);
+        let second = engine.client(gpu.path(), &["-e", "VGPU_MEMORY_LIMIT=1GiB"], FITS, TOO_MUCH);
+        assert_eq!((&second["fits"], &second["too_much"]), (&0.into(), &2.into()), "{second}");
+        assert_eq!(first.end(), "0 0 0\n2\n");
+    });
+}
+
+#[test]
+fn two_containers_that_share_dev_shm_have_a_quota_each_all_the_same() {
+    let Some(engine) = Engine::get() else { return };
+    let (gpu, shm) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let mount = format!("{}:/dev/shm", shm.path().display());
+    let options = ["-e", "VGPU_MEMORY_LIMIT=1GiB", "-v", &mount];
+    std::thread::scope(|scope| {
+        let first = Holder::start(scope, &engine, gpu.path(), &options, FITS);
+        let second = engine.client(gpu.path(), &options, FITS, TOO_MUCH);
+        assert_eq!((&second["fits"], &second["too_much"]), (&0.into(), &2.into()), "{second}");
+        assert_eq!(first.end(), "0 0 0\n2\n");
+    });
+    assert_eq!(fs::read_dir(shm.path()).unwrap().count(), 2, "an account each");
+}
+
+#[test]
+fn a_process_that_enters_a_container_shares_its_quota() {
+    let Some(engine) = Engine::get() else { return };
+    let gpu = TempDir::new().unwrap();
+    let name = "vgpu-shared-quota";
+    std::thread::scope(|scope| {
+        let options = ["--name", name, "-e", "VGPU_MEMORY_LIMIT=3GiB"];
+        let first = Holder::start(scope, &engine, gpu.path(), &options, GIB);
+        // 1 GiB and two contexts of half a GiB are taken: less than 1 GiB is left.
+        assert_eq!(visit(&engine, name, &[], GIB).0, "0 0 2\n");
+        assert_eq!(visit(&engine, name, &[], GIB / 2).0, "0 0 0\n");
+        assert_eq!(first.end(), "0 0 0\n0\n", "what the visitors had came back");
+    });
+}
+
+#[test]
+fn a_second_user_in_a_container_is_refused_with_words_unless_it_was_allowed() {
+    let Some(engine) = Engine::get() else { return };
+    let gpu = TempDir::new().unwrap();
+    let name = "vgpu-second-user";
+    std::thread::scope(|scope| {
+        let options = ["--name", name, "-e", "VGPU_MEMORY_LIMIT=3GiB"];
+        let first = Holder::start(scope, &engine, gpu.path(), &options, GIB);
+        let (codes, words) = visit(&engine, name, &["--user", "1000"], MIB);
+        assert_eq!(codes, "800\n", "{words}");
+        assert!(words.contains("VGPU_SHARED_UIDS"), "{words:?}");
+        first.end();
+    });
+    let gpu = TempDir::new().unwrap();
+    let name = "vgpu-shared-users";
+    std::thread::scope(|scope| {
+        let options = ["--name", name, "-e", "VGPU_MEMORY_LIMIT=3GiB", "-e", "VGPU_SHARED_UIDS=1"];
+        let first = Holder::start(scope, &engine, gpu.path(), &options, GIB);
+        assert_eq!(visit(&engine, name, &["--user", "1000"], GIB).0, "0 0 2\n");
+        assert_eq!(visit(&engine, name, &["--user", "1000"], MIB).0, "0 0 0\n");
+        first.end();
+    });
+}
+
+#[test]
+fn where_no_account_can_be_kept_there_is_no_device() {
+    let Some(engine) = Engine::get() else { return };
+    let gpu = TempDir::new().unwrap();
+    let limit = ["-e", "VGPU_MEMORY_LIMIT=1GiB"];
+    let run = |options: &[&str]| {
+        let mut all = limit.to_vec();
+        all.extend(options);
+        let out = engine.run(gpu.path(), &all, &["/usr/bin/python3", HOLDER, "1048576:now"]);
+        (String::from_utf8_lossy(&out.stdout).into_owned(), text(&out))
+    };
+    // Full: the page of the account does not fit, and that is seen at the start, not by SIGBUS later.
+    let full = ["--read-only", "--tmpfs", "/dev/shm:size=4k,mode=1777"];
+    let (codes, all) = run(&full);
+    assert_eq!(codes, "800\n", "{all}");
+    assert!(all.contains("vgpu: "), "{all}");
+    // Not writable at all.
+    let closed = ["--read-only", "--tmpfs", "/dev/shm:size=4m,mode=0555", "--user", "1000"];
+    let (codes, all) = run(&closed);
+    assert_eq!(codes, "800\n", "{all}");
+    // The same container without a limit runs.
+    let out = engine.run(gpu.path(), &full, &["/usr/bin/python3", HOLDER, "1048576:now"]);
+    assert_eq!(String::from_utf8_lossy(&out.stdout), "0 0 0\n", "{}", text(&out));
+}
+
+#[test]
+fn a_limit_that_is_not_understood_stops_cuda_and_nvml_with_words() {
+    let Some(engine) = Engine::get() else { return };
+    let gpu = TempDir::new().unwrap();
+    let program = "import ctypes
+print(ctypes.CDLL('libcuda.so.1').cuInit(0), ctypes.CDLL('libnvidia-ml.so.1').nvmlInit_v2())";
+    let out = engine.run(gpu.path(), &["-e", "VGPU_MEMORY_LIMIT=abc"], &["/usr/bin/python3", "-c", program]);
+    assert_eq!(String::from_utf8_lossy(&out.stdout), "800 4\n", "{}", text(&out));
+    let stderr = String::from_utf8_lossy(&out.stderr);
+    assert!(stderr.contains("VGPU_MEMORY_LIMIT=\"abc\""), "{}", text(&out));
+    assert_eq!(stderr.matches("VGPU_MEMORY_LIMIT").count(), 1, "once per process: {}", text(&out));
+}
+
+#[test]
+fn programs_without_a_gpu_run_as_ever_in_an_image_without_libgcc() {
+    let Some(engine) = Engine::get() else { return };
+    let gpu = TempDir::new().unwrap();
+    let options: [&[&str]; 2] = [&[], LOCKED_DOWN];
+    for options in options {
+        let mut all = vec!["-e", "LD_LIBRARY_PATH=", "-e", "VGPU_MEMORY_LIMIT=1GiB"];
+        all.extend(options);
+        let out = engine.run(gpu.path(), &all, &["/bin/sh", "-c", "/bin/ls / >/dev/null && echo fine; ls /dev/shm"]);
+        assert!(out.status.success(), "{}", text(&out));
+        assert_eq!((out.stdout.as_slice(), out.stderr.as_slice()), (&b"fine\n"[..], &b""[..]), "{}", text(&out));
+    }
+}
+
+/// The same words as outside, from a file system of its own; the image has neither libgcc_s nor anything of ours.
+#[test]
+fn the_doctor_proves_the_limit_inside_a_container() {
+    let Some(engine) = Engine::get() else { return };
+    let gpu = TempDir::new().unwrap();
+    let program = format!("{}:/usr/local/bin/vgpu:ro", build().join("vgpu").display());
+    let visit = |options: &[&str]| {
+        let mut all = vec!["-v", program.as_str()];
+        all.extend(options);
+        let out = engine.run(gpu.path(), &all, &["/usr/local/bin/vgpu", "doctor"]);
+        (out.status.code(), text(&out))
+    };
+    for locked in [&[][..], LOCKED_DOWN] {
+        let (code, words) = visit(&[&["-e", "VGPU_MEMORY_LIMIT=1GiB"][..], locked].concat());
+        assert_eq!(code, Some(0), "{words}");
+        for word in ["this container's namespaces", "none leads elsewhere", "from VGPU_MEMORY_LIMIT", "the limit holds"]
+        {
+            assert!(words.contains(word), "{words} lacks {word:?}");
+        }
+        assert!(visit(locked).1.contains("there is nothing to prove"));
+    }
+    let (code, words) = visit(&["-e", "VGPU_MEMORY_LIMIT=1GiB", "-e", "LD_PRELOAD="]);
+    assert_eq!(code, Some(1), "{words}");
+    assert!(words.contains("run WITHOUT limits"), "{words}");
+}

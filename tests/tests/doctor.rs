@@ -1,0 +1,175 @@
+//! `vgpu doctor` where there is a library, a driver and a limit: what it says is proved by what a child of it gets, and
+//! nothing is left behind. Variables, places and words: scheduler-sidecar/tests/doctor.rs; inside a container:
+//! `container.rs`.
+
+use serde_json::Value;
+use std::fs;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use vgpu_tests::artefacts::{vgpu, vgpud};
+use vgpu_tests::program::{Kind, compile, compile_with};
+use vgpu_tests::{GIB, LONG, Lab, MIB};
+
+fn one_gib() -> Lab {
+    Lab::new("h200").with("VGPU_MEMORY_LIMIT", "1GiB")
+}
+
+/// Findings and everything, a line each; the exit code agrees.
+fn visit(lab: &Lab) -> (Vec<String>, String) {
+    let library = lab.path().join("libvgpu.so");
+    let library = if library.exists() { library } else { lab.lib().to_owned() };
+    let out = lab.command(vgpu()).args(["doctor", "--json"]).env("VGPU_LIBRARY", library).output().unwrap();
+    let report: Value =
+        serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {}", vgpu_tests::text(&out)));
+    let lines = report["lines"].as_array().unwrap();
+    let words = |line: &Value| format!("{}: {}", line["subject"].as_str().unwrap(), line["words"].as_str().unwrap());
+    let findings: Vec<String> = lines.iter().filter(|line| line["ok"] == false).map(words).collect();
+    assert_eq!(out.status.code(), Some(i32::from(!findings.is_empty())), "{findings:?}");
+    (findings, lines.iter().map(words).collect::<Vec<_>>().join("\n"))
+}
+
+fn healthy(lab: &Lab, words: &[&str]) {
+    let (findings, all) = visit(lab);
+    assert_eq!(findings, Vec::<String>::new(), "{all}");
+    words.iter().for_each(|word| assert!(all.contains(word), "{all} lacks {word:?}"));
+}
+
+fn ill(lab: &Lab, words: &[&str]) {
+    let (findings, all) = visit(lab);
+    words.iter().for_each(|word| assert!(findings.iter().any(|f| f.contains(word)), "no finding has {word:?}: {all}"));
+}
+
+#[test]
+fn a_limit_that_holds_is_proved_and_nothing_is_left_behind() {
+    let lab = one_gib();
+    healthy(
+        &lab,
+        &[
+            "libvgpu.so is mapped in programs started here",
+            "none leads elsewhere",
+            "memory 1 GiB of ",
+            "from VGPU_MEMORY_LIMIT",
+            "2 MiB were granted, 1 GiB and 2 MiB more were refused: the limit holds",
+        ],
+    );
+    let device = lab.device(0);
+    assert_eq!(device.used, 0, "everything came back");
+    let peak = device.finished.iter().map(|process| process.peak_bytes).max().unwrap();
+    assert!(peak > 2 * MIB && peak <= GIB, "it did allocate, and never more than the limit: {peak}");
+}
+
+#[test]
+fn each_device_has_its_own_limit_and_its_own_proof() {
+    let lab = Lab::new("t4,h200")
+        .with("VGPU_MEMORY_LIMIT_0", "25%")
+        .with("VGPU_MEMORY_LIMIT_1", "2GiB")
+        .with("VGPU_SM_LIMIT_1", "30");
+    // CUDA counts the fastest device first, limits by the bus.
+    let (_, all) = visit(&lab);
+    let line = |begin: &str, word: &str| {
+        let found = all.lines().find(|line| line.starts_with(begin) && line.contains(word));
+        found.unwrap_or_else(|| panic!("no {begin:?} with {word:?}: {all}")).to_owned()
+    };
+    assert!(line("in force: device 0", "VGPU_MEMORY_LIMIT_1").contains("memory 2 GiB of"), "{all}");
+    assert!(line("in force: device 0", "VGPU_SM_LIMIT_1").contains("device time 30 %"), "{all}");
+    assert!(line("in force: device 1", "VGPU_MEMORY_LIMIT_0").contains("device time without a limit"), "{all}");
+    line("control: device 0", "the limit holds");
+    line("control: device 1", "the limit holds");
+    healthy(&lab, &[]);
+}
+
+#[test]
+fn without_limits_there_is_nothing_to_prove_and_the_doors_are_told_all_the_same() {
+    let lab = Lab::new("h200");
+    healthy(
+        &lab,
+        &[
+            "no limit is asked for: there is nothing to prove",
+            "libcuda.so.1: ",
+            "functions are hooked, none leads elsewhere",
+        ],
+    );
+    assert!(lab.device(0).finished.iter().all(|process| process.peak_bytes == 0), "nothing was allocated");
+}
+
+#[test]
+fn a_limit_of_the_whole_device_is_said_to_be_the_devices_own() {
+    healthy(&Lab::new("t4").with("VGPU_MEMORY_LIMIT", "100%"), &["the limit is all of the device"]);
+}
+
+/// The control of the control: a library that hooks nothing and is called like ours.
+#[test]
+fn a_limit_that_does_not_hold_is_found_out() {
+    let mut lab = one_gib();
+    let fake = lab.path().join("libvgpu.so");
+    fs::copy(compile("empty", Kind::Library, &[]), &fake).unwrap();
+    lab.preload(&[&fake]);
+    ill(&lab, &["0 of ", "lead around the hooks", "instead of the limit of 1 GiB: it is NOT enforced"]);
+    lab.preload(&[]);
+    ill(&lab, &["they run WITHOUT limits"]);
+}
+
+#[test]
+fn a_limit_that_cannot_be_kept_is_found_out() {
+    let lab = one_gib().with("VGPU_STATE_DIR", "/proc");
+    ill(&lab, &["cuInit answers 800 under the limits"]);
+    let lab = one_gib().with("VGPU_STATE_DIR", "/proc").with("VGPU_ON_ERROR", "open");
+    ill(&lab, &["it is NOT enforced"]);
+}
+
+#[test]
+fn a_tenant_that_uses_all_of_its_limit_is_not_ill() {
+    let lab = one_gib();
+    let mut m = lab.member();
+    m.begin();
+    let free = m.info().0;
+    m.alloc(free);
+    healthy(&lab, &["a context is refused, the limit of 1 GiB is used up"]);
+}
+
+#[test]
+fn open_doors_that_the_tenants_processes_met_are_told() {
+    let host = compile_with("host", Kind::Program, &[], &["-rdynamic"]);
+    let guest = compile("guest", Kind::LinkedLibrary, &[]);
+    let lab = one_gib();
+    let meet = |words: &[&str]| {
+        let mut words = words.to_vec();
+        words.extend([guest.to_str().unwrap(), "alloc", "1048576"]);
+        vgpu_tests::run(lab.command(&host).args(&words))
+    };
+    meet(&["open"]);
+    healthy(&lab, &["no process of this tenant met an open door"]);
+    // Met before there is an account, and told to it once there is one.
+    meet(&["new", guest.to_str().unwrap(), "open"]);
+    ill(&lab, &["met open doors ", "the first: dlmopen of guest"]);
+    let (findings, _) = visit(&lab);
+    assert_eq!(findings.len(), 1, "{findings:?}");
+}
+
+/// Limits from a daemon, and what `vgpu status` tells of its tenant.
+#[test]
+fn limits_from_the_daemon_are_proved_and_its_tenants_doors_are_in_the_status() {
+    let mut lab = Lab::new("h200");
+    let (socket, admin) = (lab.path().join("a/vgpud.sock"), lab.path().join("admin.sock"));
+    let mut daemon = Command::new(vgpud());
+    daemon.args(["--tenant", "a", "--memory-limit", "1GiB", "--socket"]).arg(&socket).arg("--admin-socket").arg(&admin);
+    let mut daemon = daemon.stderr(Stdio::null()).stdin(Stdio::null()).spawn().unwrap();
+    let end = Instant::now() + LONG;
+    while !(socket.exists() && admin.exists()) && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    lab.set("VGPU_SOCKET", &socket);
+    let outcome = std::panic::catch_unwind(|| {
+        healthy(&lab, &["from the daemon", "the limit holds"]);
+        let status = |lab: &Lab| vgpu_tests::run(lab.command(vgpu()).args(["status", "--socket"]).arg(&admin));
+        assert!(status(&lab).contains("  closed  "), "{}", status(&lab));
+        let guest = compile("guest", Kind::LinkedLibrary, &[]);
+        let guest = guest.to_str().unwrap();
+        let host = compile_with("host", Kind::Program, &[], &["-rdynamic"]);
+        vgpu_tests::run(lab.command(host).args(["new", guest, "open", guest, "alloc", "1048576"]));
+        assert!(status(&lab).contains(" open: dlmopen of guest"), "{}", status(&lab));
+    });
+    let _ = daemon.kill();
+    let _ = daemon.wait();
+    outcome.unwrap();
+}

@@ -1,0 +1,219 @@
+//! Every function of the table through every door, generated from the table: linking, `dlsym` by handle, RTLD_DEFAULT
+//! and RTLD_NEXT, `dlvsym`, cuGetProcAddress in both forms with every version at which an answer changes and every flag.
+//!
+//! The rule that is tested: the answer is our hook exactly if the bare driver's answer to the same question is the
+//! address of a hooked row, else the driver's own address, bit for bit. On three drivers: the simulated one, a stand-in
+//! that has every row, and NVIDIA's own where it is there. What differs from program to program is in
+//! `doors_more.rs` and `lookup.rs`.
+
+#[path = "doors/generated.rs"]
+mod generated;
+
+use shim_sys::table::{CUDA_HOOK_NAMES, CUDA_ROWS, NVML_HOOK_NAMES, NVML_ROWS};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use vgpu_tests::artefacts::{libvgpu, sim_dir};
+use vgpu_tests::{Lab, optional, run};
+
+const LIMITED: &[(&str, &str)] = &[("VGPU_MEMORY_LIMIT", "1GiB")];
+
+fn asker() -> &'static Path {
+    static ASKER: OnceLock<PathBuf> = OnceLock::new();
+    ASKER.get_or_init(generated::asker)
+}
+
+/// Name and offset of each exported function.
+fn exports(library: &Path) -> Vec<(String, u64)> {
+    let out = run(Command::new("readelf").args(["-W", "--dyn-syms"]).arg(library).env("LC_ALL", "C"));
+    let function = |line: &str| {
+        // Num: Value Size Type Bind Vis Ndx Name
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let is_one = words.len() >= 8 && words[3] == "FUNC" && words[6] != "UND";
+        is_one.then(|| (words[7].split('@').next().unwrap().to_owned(), u64::from_str_radix(words[1], 16).unwrap()))
+    };
+    out.lines().filter_map(function).collect()
+}
+
+fn hooked() -> BTreeSet<&'static str> {
+    CUDA_HOOK_NAMES.iter().chain(NVML_HOOK_NAMES).map(|name| name.to_str().unwrap()).collect()
+}
+
+/// What the bare driver's answers become: `object+offset` of each hooked function of the driver, and that of the hook.
+fn substitutions(driver: &Path) -> HashMap<String, String> {
+    let hooks: BTreeMap<String, u64> = exports(&libvgpu()).into_iter().collect();
+    let hooked = hooked();
+    let mut map = HashMap::new();
+    for object in ["libcuda.so.1", "libnvidia-ml.so.1"] {
+        let found = exports(&driver.join(object));
+        let addresses: BTreeSet<u64> = found.iter().map(|(_, at)| *at).collect();
+        assert_eq!(addresses.len(), found.len(), "{object}: one address per function, or an answer says too little");
+        for (name, at) in found.iter().filter(|(name, _)| hooked.contains(name.as_str())) {
+            map.insert(format!("{object}+{at:x}"), format!("libvgpu.so+{:x}", hooks[name]));
+        }
+    }
+    map
+}
+
+/// The versions at which the driver's answers change, and those just before, long before and long after.
+fn versions(lab: &Lab) -> Vec<String> {
+    let breaks = run(lab.bare(asker()).arg("breaks"));
+    let mut all: BTreeSet<i64> = [-1, 0, 1, 12_020, i64::from(i32::MAX)].into();
+    for version in breaks.lines().map(|line| line.parse::<i64>().unwrap()) {
+        all.extend([version - 1, version]);
+    }
+    all.iter().map(i64::to_string).collect()
+}
+
+/// Compares the answers with and without the library; how many questions there were. Each hooked function of the driver
+/// was met at each door that can lead to it.
+fn every_answer_follows_the_rule(driver: &Path, variables: &[(&str, &str)]) -> u64 {
+    let mut lab = Lab::new("h200");
+    lab.with_driver(driver);
+    variables.iter().for_each(|(name, value)| lab.set(name, value));
+    let (versions, map) = (versions(&lab), substitutions(driver));
+    let bare = run(lab.bare(asker()).arg("ask").args(&versions));
+    let with = run(lab.command(asker()).arg("ask").args(&versions));
+    let (hooked, mut wrong) = (hooked(), Vec::new());
+    let mut met: HashMap<&str, BTreeSet<&str>> = map.keys().map(|at| (at.as_str(), BTreeSet::new())).collect();
+    for (bare, with) in bare.lines().zip(with.lines()) {
+        let (question, answer) = bare.rsplit_once(' ').unwrap();
+        let expected = match map.get(answer) {
+            Some(hook) => format!("{question} {hook}"),
+            None => bare.to_owned(),
+        };
+        // The loader binds a name that the driver lacks to our export, where the program is linked with it.
+        let name = question.split(' ').nth(1).unwrap_or_default();
+        let absent = answer == "null" && question.starts_with("linked ") && hooked.contains(name);
+        if let Some(doors) = met.get_mut(answer) {
+            doors.insert(question.split(' ').next().unwrap());
+        }
+        if with != expected && !absent {
+            wrong.push(format!("bare: {bare}\nwith: {with}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{} wrong answers:\n{}", wrong.len(), wrong[..wrong.len().min(20)].join("\n"));
+    assert_eq!(bare.lines().count(), with.lines().count());
+    let mut unknown = 0;
+    for (at, doors) in &met {
+        let missing: Vec<&str> =
+            ["linked", "handle", "default", "next"].into_iter().filter(|door| !doors.contains(door)).collect();
+        assert!(missing.is_empty(), "{at} was not met by {missing:?}");
+        unknown += usize::from(at.starts_with("libcuda") && !(doors.contains("get1") && doors.contains("get2")));
+    }
+    // A simulated driver 535 exports what 580 brought, and its own lookup does not know it.
+    assert!(unknown * 10 <= met.len(), "{unknown} of {} hooks were not met by the driver's own lookup", met.len());
+    let asked = with.lines().last().unwrap().strip_prefix("asked ").unwrap().parse().unwrap();
+    println!("{}: {} versions, {asked} questions, {} hooks", driver.display(), versions.len(), map.len());
+    asked
+}
+
+#[test]
+fn the_simulated_drivers_functions_are_hooked_through_every_door() {
+    let asked = every_answer_follows_the_rule(&sim_dir(), LIMITED);
+    assert!(asked > 100_000, "{asked}");
+}
+
+#[test]
+fn a_driver_with_every_function_of_the_table_is_hooked_through_every_door() {
+    let dir = tempfile::TempDir::new().unwrap();
+    generated::stand_in(dir.path(), &[], false);
+    let asked = every_answer_follows_the_rule(dir.path(), LIMITED);
+    assert!(asked > 30_000, "{asked}");
+}
+
+#[test]
+fn the_real_drivers_functions_are_hooked_through_every_door() {
+    let Some(real) = optional::part("VGPU_ORACLE_LIBCUDA", "Debian's libcuda1 535 to ask through every door") else {
+        return;
+    };
+    let asked = every_answer_follows_the_rule(real.parent().unwrap(), LIMITED);
+    assert!(asked > 100_000, "{asked}");
+}
+
+/// Also those that a newer driver brought.
+#[test]
+fn without_limits_the_answers_are_the_same() {
+    every_answer_follows_the_rule(&sim_dir(), &[("VGPU_SIM_DRIVER", "580")]);
+}
+
+/// Called with nothing through each door, each hook reaches the function that the bare driver would have given: never a
+/// twin's, never another version's.
+#[test]
+fn through_every_door_a_hook_calls_its_own_original() {
+    let dir = tempfile::TempDir::new().unwrap();
+    generated::stand_in(dir.path(), &[], false);
+    let mut lab = Lab::new("h200");
+    lab.with_driver(dir.path());
+    let versions = versions(&lab);
+    let bare = run(lab.bare(asker()).arg("call").args(&versions));
+    let with = run(lab.command(asker()).arg("call").args(&versions));
+    for (bare, with) in bare.lines().zip(with.lines()) {
+        assert_eq!(with, bare);
+    }
+    assert_eq!(bare.lines().count(), with.lines().count());
+    // Each row was reached by its own name through the four doors that name it in full, and by version.
+    for row in CUDA_ROWS.iter().chain(NVML_ROWS) {
+        let reached = bare
+            .lines()
+            .filter(|line| line.split(' ').nth(1) == Some(row.name) && line.contains(&format!(" {} ", row.name)));
+        let doors: BTreeSet<&str> = reached.map(|line| line.split(' ').next().unwrap()).collect();
+        assert!(
+            ["linked", "handle", "default", "next", "dlvsym"].iter().all(|door| doors.contains(door)),
+            "{}: {doors:?}",
+            row.name
+        );
+    }
+}
+
+#[test]
+fn a_driver_that_lacks_old_functions_has_all_others_hooked() {
+    let dir = tempfile::TempDir::new().unwrap();
+    let old: Vec<&str> = hooked().into_iter().filter(|name| name.starts_with("cu")).step_by(3).collect();
+    let spared = ["cuInit", "cuGetProcAddress", "cuGetProcAddress_v2"];
+    let old: Vec<&str> = old.into_iter().filter(|name| !spared.contains(name)).collect();
+    generated::stand_in(dir.path(), &old, false);
+    every_answer_follows_the_rule(dir.path(), LIMITED);
+}
+
+/// A driver that is newer than the table: what charges by a name that we do not know is passed on and told, or refused
+/// as not found where that was asked for; what does not charge is nobody's business.
+#[test]
+fn a_new_variant_of_a_charging_function_is_an_open_door_and_shut_under_strict() {
+    let dir = tempfile::TempDir::new().unwrap();
+    generated::stand_in(dir.path(), &[], true);
+    let [charges, shows] = generated::NEWER;
+    let script = format!(
+        "
+import ctypes
+cuda = ctypes.CDLL('libcuda.so.1')
+for name in '{charges}', '{shows}':
+    try: print(bool(ctypes.cast(getattr(cuda, name), ctypes.c_void_p).value), end=' ')
+    except AttributeError as e: print(str(e).split(': ')[-1], end=' ')
+for name in b'cuMemAlloc', b'cuMemGetInfo':
+    at, status = ctypes.c_void_p(), ctypes.c_int(-1)
+    code = cuda.cuGetProcAddress_v2(name, ctypes.byref(at), 12000, ctypes.c_uint64(0), ctypes.byref(status))
+    print(code, bool(at.value), status.value, end=' ')
+    print(cuda.cuGetProcAddress(name, ctypes.byref(at), 12000, ctypes.c_uint64(0)), bool(at.value), end=' ')
+"
+    );
+    let ask = |variables: &[(&str, &str)]| {
+        let mut lab = Lab::new("h200");
+        lab.with_driver(dir.path());
+        variables.iter().for_each(|(name, value)| lab.set(name, value));
+        let out = lab.command("python3").args(["-c", &script]).output().unwrap();
+        assert!(out.status.success(), "{}", vgpu_tests::text(&out));
+        (String::from_utf8(out.stdout).unwrap(), String::from_utf8(out.stderr).unwrap())
+    };
+    let passed = "True True 0 True 0 0 True 0 True 0 0 True ";
+    assert_eq!(ask(&[]), (passed.to_owned(), String::new()), "without limits nothing is said");
+    assert_eq!(ask(&[("VGPU_STRICT", "1")]), (passed.to_owned(), String::new()), "nor refused");
+    let (said, errors) = ask(&[("VGPU_MEMORY_LIMIT", "1GiB")]);
+    assert_eq!(said, passed);
+    assert!(errors.starts_with(&format!("vgpu: {charges}, a variant ")) && errors.lines().count() == 1, "{errors}");
+    assert!(errors.contains("VGPU_STRICT=1"), "{errors}");
+    let (said, errors) = ask(&[("VGPU_MEMORY_LIMIT", "1GiB"), ("VGPU_STRICT", "1")]);
+    assert_eq!(said, "(refused by VGPU_STRICT=1) True 0 False 1 500 False 0 True 0 0 True ");
+    assert!(errors.contains(charges) && errors.contains("refused") && errors.lines().count() == 1, "{errors}");
+}

@@ -1,0 +1,113 @@
+//! What can happen, and how it is drawn: steps that mean something in any state.
+
+use std::collections::BTreeSet;
+
+pub const PROCESSES: usize = 3;
+pub const THREADS: usize = 3;
+
+/// The families by the verb of `programs/families.c`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Act {
+    Plain,
+    Pitched,
+    Managed,
+    Async,
+    Pool,
+    Pooled,
+    Trim,
+    Array,
+    Mipmap,
+    Create,
+    Range,
+    Map,
+    Unmap,
+    Retain,
+    Send,
+    External,
+    Offer,
+    Context,
+    Inside,
+    Module,
+    Graph,
+    End,
+    Kill,
+}
+
+/// What can be drawn, and how often.
+pub const WEIGHTS: [(Act, u32); 23] = [
+    (Act::Plain, 8),
+    (Act::Pitched, 4),
+    (Act::Managed, 4),
+    (Act::Async, 8),
+    (Act::Pool, 2),
+    (Act::Pooled, 5),
+    (Act::Trim, 1),
+    (Act::Array, 4),
+    (Act::Mipmap, 3),
+    (Act::Create, 9),
+    (Act::Range, 3),
+    (Act::Map, 16),
+    (Act::Unmap, 7),
+    (Act::Retain, 5),
+    (Act::Send, 4),
+    (Act::External, 2),
+    (Act::Offer, 3),
+    (Act::Context, 2),
+    (Act::Inside, 5),
+    (Act::Module, 2),
+    (Act::Graph, 3),
+    (Act::End, 16),
+    (Act::Kill, 1),
+];
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Step {
+    pub act: Act,
+    pub process: usize,
+    pub thread: usize,
+    pub a: u64,
+    pub b: u64,
+    /// Told together with the step before it, without waiting for that one's answer.
+    pub together: bool,
+}
+
+pub struct Draw(pub u64);
+
+impl Draw {
+    pub fn below(&mut self, below: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let mixed = (self.0 ^ (self.0 >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        (mixed ^ (mixed >> 32)) % below
+    }
+
+    pub fn steps(&mut self, count: usize, acts: &BTreeSet<Act>) -> Vec<Step> {
+        let weights: Vec<(Act, u32)> = WEIGHTS.into_iter().filter(|(act, _)| acts.contains(act)).collect();
+        let sum: u32 = weights.iter().map(|(_, weight)| weight).sum();
+        let act = |draw: &mut Draw| {
+            let mut at = draw.below(u64::from(sum)) as u32;
+            for (act, weight) in &weights {
+                if at < *weight {
+                    return *act;
+                }
+                at -= weight;
+            }
+            Act::End
+        };
+        (0..count)
+            .map(|_| Step {
+                act: act(self),
+                process: self.below(PROCESSES as u64) as usize,
+                thread: self.below(THREADS as u64) as usize,
+                a: self.below(u64::MAX),
+                b: self.below(u64::MAX),
+                together: self.below(3) == 0,
+            })
+            .collect()
+    }
+}
+
+/// Something that a process holds, under its number there.
+/// What passes between processes: one at a time.
+pub fn alone(act: Act) -> bool {
+    matches!(act, Act::Send | Act::External | Act::Offer | Act::Kill)
+}

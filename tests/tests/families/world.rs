@@ -1,0 +1,286 @@
+//! The state of all processes by the charging rule, and its comparison with ledger and truth.
+
+use crate::steps::{Act, PROCESSES, THREADS};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+use vgpu_tests::lab::short;
+use vgpu_tests::program::{Kind as Build, compile};
+use vgpu_tests::{LONG, Lab, MIB, Member};
+
+/// Something that a process holds, under its number there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Thing {
+    /// Charged by the rule for itself alone; inside this context, if it is not the primary one.
+    Own {
+        bytes: u64,
+        plain: bool,
+        context: Option<u64>,
+    },
+    /// Counted by what its pool holds; the pool's number if it is not the device's own.
+    InPool {
+        pool: Option<u64>,
+        bytes: u64,
+    },
+    Pool,
+    Array {
+        bytes: u64,
+    },
+    Handle {
+        body: usize,
+    },
+    Range {
+        chunks: Vec<Option<(usize, u64)>>,
+        next: u64,
+    },
+    Context,
+    /// Counted by the device as overhead.
+    Module,
+    Graph,
+    /// Another process's plain memory, or a buffer of another API.
+    Opened {
+        body: usize,
+    },
+}
+
+/// A piece of memory that has holders: handles, mappings, processes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Body {
+    pub bytes: u64,
+    pub exportable: bool,
+    /// Passed to another process at some time.
+    pub shared: bool,
+    /// By an IPC handle, and whose it is: it must not be freed while others have it open, or what happens is undefined.
+    pub exporter: Option<usize>,
+}
+
+#[derive(Clone, Debug)]
+pub enum Effect {
+    Make(u64, Thing),
+    End(u64),
+    Map { range: u64, at: u64, body: usize, chunks: u64 },
+    Unmap { range: u64, from: u64, to: u64 },
+    Nothing,
+}
+
+/// One line to one thread, and what it means if it succeeds.
+#[derive(Clone, Debug)]
+pub struct Order {
+    pub process: usize,
+    pub thread: usize,
+    pub line: String,
+    pub effect: Effect,
+    /// What success adds at most.
+    pub cost: u64,
+    /// Of the cost: what a pool may take beyond the request.
+    pub body: Option<(u64, bool)>,
+}
+
+pub struct Process {
+    pub member: Member,
+    pub things: BTreeMap<u64, Thing>,
+    pub next: u64,
+}
+
+pub struct World {
+    pub lab: Lab,
+    pub limit: u64,
+    pub processes: Vec<Process>,
+    pub bodies: Vec<Body>,
+    pub observer: Member,
+    pub story: String,
+    pub refused: u64,
+    pub granted: BTreeMap<Act, u64>,
+}
+
+pub fn grains(bytes: u64) -> u64 {
+    bytes.next_multiple_of(512)
+}
+
+impl World {
+    pub fn new(limit: u64) -> World {
+        let lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", format!("{limit}B"));
+        let mut observer = lab.member();
+        observer.ok("nvinit");
+        let processes = (0..PROCESSES).map(|index| Process::start(&lab, index, THREADS)).collect();
+        World {
+            lab,
+            limit,
+            processes,
+            bodies: Vec::new(),
+            observer,
+            story: String::new(),
+            refused: 0,
+            granted: BTreeMap::new(),
+        }
+    }
+
+    /// A number for a new thing of a process.
+    pub fn number(&mut self, process: usize) -> u64 {
+        let p = &mut self.processes[process];
+        p.next += 1;
+        p.next
+    }
+
+    /// One of the things that `wanted` picks, by a random number.
+    pub fn pick(&self, process: usize, random: u64, busy: &Busy, wanted: impl Fn(&Thing) -> bool) -> Option<u64> {
+        let all: Vec<u64> = self.processes[process]
+            .things
+            .iter()
+            .filter(|(number, thing)| wanted(thing) && !busy.contains(&(process, **number)))
+            .map(|(number, _)| *number)
+            .collect();
+        if all.is_empty() { None } else { Some(all[random as usize % all.len()]) }
+    }
+
+    pub fn thing(&self, process: usize, number: u64) -> &Thing {
+        &self.processes[process].things[&number]
+    }
+
+    /// What belongs to a context.
+    pub fn inside(&self, process: usize, number: u64) -> Vec<u64> {
+        let things = self.processes[process].things.iter();
+        let inside =
+            things.filter(|(_, thing)| matches!(thing, Thing::Own { context, .. } if *context == Some(number)));
+        inside.map(|(number, _)| *number).collect()
+    }
+
+    pub fn told(&mut self, process: usize, thread: usize, line: &str) -> Result<(i64, Vec<u64>), String> {
+        let answer = self.processes[process].ask(thread, line);
+        let _ = writeln!(self.story, "  {process}: {thread} {line} -> {answer:?}");
+        Ok(answer)
+    }
+
+    /// What the ledger has to say: charges by the rule, what pools hold, what the device takes beyond that.
+    pub fn expected(&mut self) -> Result<u64, String> {
+        let mut bodies = BTreeSet::new();
+        let mut sum = 0;
+        for p in &self.processes {
+            for thing in p.things.values() {
+                match thing {
+                    Thing::Own { bytes, .. } | Thing::Array { bytes } => sum += bytes,
+                    Thing::Handle { body } | Thing::Opened { body } => {
+                        bodies.insert(*body);
+                    }
+                    Thing::Range { chunks, .. } => bodies.extend(chunks.iter().flatten().map(|(body, _)| *body)),
+                    _ => {}
+                }
+            }
+        }
+        sum += bodies.iter().map(|body| self.bodies[*body].bytes).sum::<u64>();
+        for p in &mut self.processes {
+            let settled = p.ask(0, "settle 0");
+            let (code, held) = p.ask(0, "pools 0");
+            if (settled.0, code) != (0, 0) {
+                return Err(format!("settle: {}, pools: {code}", settled.0));
+            }
+            sum += held.iter().sum::<u64>();
+        }
+        let truth = self.lab.device(0);
+        Ok(sum + truth.processes.iter().map(|p| p.overhead_bytes).sum::<u64>())
+    }
+
+    /// Ledger, rule and truth say the same.
+    pub fn check(&mut self) -> Result<(), String> {
+        let expected = self.expected()?;
+        let truth = self.lab.device(0);
+        let (code, info) = self.processes[0].ask(1, "info 0");
+        if code != 0 {
+            return Err(format!("cuMemGetInfo answered {code}"));
+        }
+        let used = info[1] - info[0];
+        if used != expected {
+            let signed = i128::from(used) - i128::from(expected);
+            return Err(format!(
+                "the ledger says {used}, by the rule it is {expected} ({signed:+}): {}",
+                short(&truth)
+            ));
+        }
+        if used > self.limit {
+            return Err(format!("{used} of {} are charged", self.limit));
+        }
+        // The device: live bytes piece by piece, and whole slabs for them.
+        let (mut live, mut arrays, mut large, mut graphs) = (0, 0, 0, 0);
+        let mut bodies = BTreeSet::new();
+        for thing in self.processes.iter().flat_map(|p| p.things.values()) {
+            match thing {
+                Thing::Own { bytes, .. } | Thing::Array { bytes } => {
+                    live += bytes;
+                    large += u64::from(*bytes >= MIB);
+                    arrays += u64::from(matches!(thing, Thing::Array { .. }));
+                }
+                Thing::InPool { bytes, .. } => live += bytes,
+                Thing::Graph => graphs += 1,
+                Thing::Handle { body } | Thing::Opened { body } => drop(bodies.insert(*body)),
+                Thing::Range { chunks, .. } => bodies.extend(chunks.iter().flatten().map(|(body, _)| *body)),
+                Thing::Pool | Thing::Context | Thing::Module => {}
+            }
+        }
+        let (shared, own): (Vec<usize>, Vec<usize>) = bodies.iter().partition(|body| self.bodies[**body].shared);
+        let sum = |bodies: &[usize]| bodies.iter().map(|body| self.bodies[*body].bytes).sum::<u64>();
+        live += sum(&own);
+        let real: u64 = truth.processes.iter().map(|p| p.live_bytes).sum();
+        // Rows of arrays are padded; what lives in a graph is known to the graph; what is shared counts as its maker's
+        // request while that one holds it.
+        let (least, most) = (live, live + sum(&shared) + 2 * MIB * arrays);
+        if graphs == 0 && !(least..=most).contains(&real) {
+            return Err(format!("{live} bytes live by the rule, on the device {real}: {}", short(&truth)));
+        }
+        let small: u64 = truth.processes.iter().map(|p| p.small_slab_bytes).sum();
+        let slabs = 2 * MIB * (large + arrays + bodies.len() as u64) + small;
+        if truth.used + 2 * MIB * arrays < used || truth.used > used + slabs {
+            return Err(format!("the ledger says {used}, with slabs it is {}", short(&truth)));
+        }
+        let seen = self.observer.ok("nvmem 0").numbers();
+        if seen != [info[1], info[0], used] {
+            return Err(format!("NVML says {seen:?}, cuMemGetInfo {info:?}"));
+        }
+        Ok(())
+    }
+
+    /// The dead are looked for now and then only.
+    pub fn settled_after_death(&mut self) -> Result<(), String> {
+        let begin = Instant::now();
+        loop {
+            match self.check() {
+                Err(_) if begin.elapsed() < Duration::from_secs(2) => std::thread::sleep(Duration::from_millis(20)),
+                outcome => return outcome,
+            }
+        }
+    }
+}
+
+pub type Busy = BTreeSet<(usize, u64)>;
+
+impl Process {
+    /// A process in place `index`; while others hold the room that its context needs it tries again.
+    pub fn start(lab: &Lab, index: usize, threads: usize) -> Process {
+        let begin = Instant::now();
+        loop {
+            let mut c = lab.command(compile("families", Build::Program, &[]));
+            let mut member = Member::start_silent(c.arg(lab.path()).arg(index.to_string()).arg(threads.to_string()));
+            let line = member.line();
+            if line.starts_with("ready ") {
+                return Process { member, things: BTreeMap::new(), next: 0 };
+            }
+            assert_eq!(line, "! initialisation: 2", "{}", member.errors());
+            assert!(begin.elapsed() < LONG, "no room for a context in {LONG:?}");
+        }
+    }
+
+    /// An answer: thread, code, numbers.
+    pub fn answer(&mut self) -> (usize, i64, Vec<u64>) {
+        let line = self.member.line();
+        let mut words = line.split(' ');
+        let thread = words.next().and_then(|word| word.parse().ok());
+        let code = words.next().and_then(|word| word.parse().ok());
+        let (Some(thread), Some(code)) = (thread, code) else { panic!("{line}; {}", self.member.errors()) };
+        (thread, code, words.filter_map(|word| word.parse().ok()).collect())
+    }
+
+    pub fn ask(&mut self, thread: usize, line: &str) -> (i64, Vec<u64>) {
+        self.member.tell(&format!("{thread} {line}"));
+        let (_, code, words) = self.answer();
+        (code, words)
+    }
+}

@@ -1,0 +1,281 @@
+//! A guest in somebody's process: what the library needs, what it shows, what it leaves alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use vgpu_tests::artefacts::{libvgpu, libvgpu_dist};
+use vgpu_tests::program::{Kind, compile};
+use vgpu_tests::{GIB, Lab, MIB, Member, optional, run};
+
+/// Of libc: itself, the loader, and its companions of old.
+const ALLOWED: [&str; 4] = ["libc.so.6", "ld-linux-x86-64.so.2", "libdl.so.2", "libpthread.so.0"];
+
+fn readelf(what: &str, library: &Path) -> String {
+    run(Command::new("readelf").arg("-W").arg(what).arg(library).env("LC_ALL", "C"))
+}
+
+fn needed(library: &Path) -> Vec<String> {
+    let dynamic = readelf("-d", library);
+    let lines = dynamic.lines().filter(|line| line.contains("(NEEDED)"));
+    lines.map(|line| line.split(['[', ']']).nth(1).unwrap().to_owned()).collect()
+}
+
+fn only_libc_is_needed(library: &Path) {
+    let needed = needed(library);
+    assert!(needed.contains(&"libc.so.6".to_owned()), "{needed:?}");
+    assert!(needed.iter().all(|name| ALLOWED.contains(&name.as_str())), "{needed:?}");
+}
+
+fn exports_are_the_tables(library: &Path) {
+    let table = shim_sys::table::CUDA_HOOK_NAMES.iter().chain(shim_sys::table::NVML_HOOK_NAMES);
+    let mut expected: BTreeSet<&str> = table.map(|name| name.to_str().unwrap()).collect();
+    expected.extend(["dlsym", "dlvsym", "dlopen", "dlmopen"]);
+    let symbols = readelf("--dyn-syms", library);
+    let exported: BTreeSet<&str> = symbols
+        .lines()
+        .filter_map(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            // Num: Value Size Type Bind Vis Ndx Name
+            let defined = words.len() >= 8 && words[6] != "UND" && matches!(words[4], "GLOBAL" | "WEAK" | "UNIQUE");
+            defined.then(|| words[7].split('@').next().unwrap())
+        })
+        .collect();
+    assert_eq!(exported, expected);
+}
+
+#[test]
+fn it_needs_nothing_but_libc() {
+    only_libc_is_needed(&libvgpu());
+    only_libc_is_needed(&libvgpu_dist());
+}
+
+#[test]
+fn it_exports_the_tables_functions_and_four_of_the_loaders_and_nothing_else() {
+    exports_are_the_tables(&libvgpu());
+    exports_are_the_tables(&libvgpu_dist());
+}
+
+#[test]
+fn it_is_smaller_than_a_megabyte_as_shipped() {
+    let size = fs::metadata(libvgpu_dist()).unwrap().len();
+    assert!(size < 1_000_000, "{size} bytes");
+    assert!(!readelf("-S", &libvgpu_dist()).contains(".symtab"), "stripped");
+}
+
+#[test]
+fn it_has_no_constructor_of_its_own() {
+    let dynamic = readelf("-d", &libvgpu_dist());
+    let size_of = |tag: &str| {
+        let line = dynamic.lines().find(|line| line.contains(tag));
+        line.map_or(0, |line| line.split_whitespace().nth(2).unwrap().parse::<u64>().unwrap())
+    };
+    // One pointer is the compiler's frame_dummy, one the standard library's, which notes argc and argv and does no more;
+    // at the end the compiler's __do_global_dtors_aux.
+    assert!(size_of("(INIT_ARRAYSZ)") <= 16, "{dynamic}");
+    assert!(size_of("(FINI_ARRAYSZ)") <= 8, "{dynamic}");
+}
+
+/// System calls of a program and the files it opens, from exec to exit; `None` where tracing is not allowed.
+fn trace(preload: &str, program: &[&str]) -> Option<(BTreeMap<u64, i64>, BTreeSet<String>)> {
+    let mut c = Command::new(compile("trace", Kind::Program, &[]));
+    let out = c.arg(preload).args(program).env_remove("LD_PRELOAD").output().unwrap();
+    if out.status.code() == Some(77) {
+        optional::skipped("system calls of a preloaded program: tracing is refused here");
+        return None;
+    }
+    assert!(out.status.success(), "{}", vgpu_tests::text(&out));
+    let (mut calls, mut files) = (BTreeMap::new(), BTreeSet::new());
+    for line in String::from_utf8_lossy(&out.stdout).lines() {
+        let (number, path) = line.split_once(' ').unwrap();
+        *calls.entry(number.parse().unwrap()).or_insert(0) += 1;
+        if !path.is_empty() {
+            files.insert(path.to_owned());
+        }
+    }
+    Some((calls, files))
+}
+
+/// What the loader does for any library, whatever is in it.
+const MAPPING: [libc::c_long; 10] = [
+    libc::SYS_openat,
+    libc::SYS_read,
+    libc::SYS_pread64,
+    libc::SYS_fstat,
+    libc::SYS_newfstatat,
+    libc::SYS_mmap,
+    libc::SYS_mprotect,
+    libc::SYS_munmap,
+    libc::SYS_close,
+    libc::SYS_open,
+];
+
+#[test]
+fn a_program_that_uses_no_gpu_makes_no_system_call_of_ours() {
+    // The reference is a preloaded library with nothing in it: what is beyond that is ours.
+    let empty = compile("empty", Kind::Library, &[]);
+    // One that looks up names which begin like the driver's and are not: cudnn's, curl's.
+    let (asking, foreign) = (compile("ask", Kind::Program, &[]), compile("foreign", Kind::Library, &[]));
+    let foreign = foreign.display();
+    let asking = format!("exec {} in {foreign} cudnnCreate in {foreign} curl_easy_init > /dev/null", asking.display());
+    for library in [libvgpu(), libvgpu_dist()] {
+        for program in [&["/bin/true"][..], &["/bin/sh", "-c", "exit 0"], &["/bin/sh", "-c", &asking]] {
+            let Some((calls, files)) = trace(library.to_str().unwrap(), program) else { return };
+            let Some((reference, known)) = trace(empty.to_str().unwrap(), program) else { return };
+            let mut ours: BTreeSet<String> = files.difference(&known).cloned().collect();
+            assert!(ours.remove(library.to_str().unwrap()), "it is mapped: {files:?}");
+            let companions = |path: &String| needed(&library).iter().any(|name| path.ends_with(name.as_str()));
+            assert!(ours.iter().all(companions), "files opened for it: {ours:?}");
+            // One library and its companions more to map in each image: never more than a dozen calls of the loader each.
+            let images = 1 + calls.get(&libc::SYS_execve.cast_unsigned()).unwrap_or(&0);
+            for number in calls.keys().chain(reference.keys()).collect::<BTreeSet<_>>() {
+                let more = calls.get(number).unwrap_or(&0) - reference.get(number).unwrap_or(&0);
+                if MAPPING.contains(&(*number).cast_signed()) {
+                    assert!(more.abs() <= 12 * images, "system call {number}: {more} more than the empty library");
+                } else {
+                    assert_eq!(more, 0, "system call {number} of {program:?}");
+                }
+            }
+        }
+    }
+}
+
+/// A member that works: contexts, memory, launches through the gate, NVML.
+fn at_work(lab: &Lab) -> Member {
+    let mut m = lab.member();
+    m.ok("self");
+    m
+}
+
+fn work(m: &mut Member) {
+    m.begin();
+    m.ok("nvinit");
+    for _ in 0..20 {
+        let p = m.alloc(MIB);
+        m.ok("launch 100000");
+        m.ok(&format!("free {p}"));
+    }
+    m.alloc(GIB);
+    m.ok("nvmem 0");
+    m.ok("nvprocs 0");
+}
+
+fn limited() -> Lab {
+    Lab::new("h200").with("VGPU_MEMORY_LIMIT", "4GiB").with("VGPU_SM_LIMIT", "50")
+}
+
+#[test]
+fn umask_signals_environment_locale_and_directory_stay_as_they_were() {
+    let lab = limited();
+    let mut m = at_work(&lab);
+    let before = m.ok("self").words;
+    assert!(before.iter().any(|word| word == "locale=C"), "{before:?}");
+    work(&mut m);
+    assert_eq!(m.ok("self").words, before);
+    assert_eq!(m.errors(), "");
+}
+
+#[test]
+fn nothing_of_it_is_inherited_by_an_exec() {
+    let lab = limited();
+    let mut m = at_work(&lab);
+    let before = m.ok("descriptors");
+    work(&mut m);
+    let after = m.ok("descriptors");
+    assert!(after.number(0) > before.number(0), "something is open: {after:?}");
+    assert_eq!(after.number(1), before.number(1), "not closed on exec: {after:?}");
+}
+
+#[test]
+fn no_thread_is_made() {
+    let lab = limited();
+    let mut m = at_work(&lab);
+    work(&mut m);
+    let mut bare = lab.bare_member();
+    work(&mut bare);
+    assert_eq!(m.ok("threads"), bare.ok("threads"), "as many as without the library");
+}
+
+/// What the library opens beyond the driver's own files: the ledger, and that only once there is a limit.
+#[test]
+fn descriptors_do_not_pile_up() {
+    let lab = limited();
+    let mut m = at_work(&lab);
+    work(&mut m);
+    let after = m.ok("descriptors").number(0);
+    for _ in 0..20 {
+        m.ok("nvinit");
+        m.ok("nvshutdown");
+        m.ok("init");
+        let context = m.ok("create-context 0").number(0);
+        m.ok(&format!("destroy-context {context}"));
+    }
+    assert_eq!(m.ok("descriptors").number(0), after);
+}
+
+#[test]
+fn the_programs_own_exit_code_and_output_are_its_own() {
+    let lab = limited();
+    let out = lab.command("/bin/sh").args(["-c", "echo out; echo err >&2; exit 7"]).output().unwrap();
+    assert_eq!(out.status.code(), Some(7));
+    assert_eq!((&out.stdout[..], &out.stderr[..]), (&b"out\n"[..], &b"err\n"[..]));
+}
+
+/// The program through a shell that changes what it is born with.
+fn born_with(lab: &Lab, shell: &str) -> Member {
+    let member = compile("member", Kind::Program, &[]);
+    Member::start(lab.command("/bin/sh").args(["-c", shell, "sh"]).arg(member))
+}
+
+/// A closed stderr stays closed: a file of ours in its place would be written to by whoever prints an error.
+#[test]
+fn closed_standard_descriptors_stay_closed() {
+    let lab = limited();
+    let mut m = born_with(&lab, "exec \"$1\" dlsym 2>&-");
+    assert_eq!(m.ok("standard").words, ["pipe", "pipe", "closed"]);
+    work(&mut m);
+    assert_eq!(m.ok("standard").words, ["pipe", "pipe", "closed"]);
+    // The line of a failed initialisation has nowhere to go, and goes nowhere else.
+    let lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", "abc");
+    let mut m = born_with(&lab, "exec \"$1\" dlsym 2>&-");
+    assert_eq!(m.code("init"), vgpu_tests::NOT_PERMITTED);
+}
+
+#[test]
+fn few_descriptors_are_enough() {
+    let lab = limited();
+    let mut m = born_with(&lab, "ulimit -n 16; exec \"$1\" dlsym");
+    work(&mut m);
+    assert_eq!(m.info().1, 4 * GIB);
+}
+
+#[test]
+fn a_program_that_closes_every_descriptor_keeps_its_charges_until_it_dies() {
+    let lab = limited();
+    let (mut m, mut other) = (lab.member(), lab.member());
+    other.begin();
+    let alone = other.used();
+    m.begin();
+    m.alloc(GIB);
+    let together = other.used();
+    assert!(together > alone + GIB);
+    m.ok("close-all");
+    for _ in 0..3 {
+        std::thread::sleep(std::time::Duration::from_millis(60));
+        assert_eq!(other.used(), together, "it lives, and so do its charges");
+    }
+    m.kill();
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    assert_eq!(other.used(), alone);
+}
+
+#[test]
+fn signals_at_any_moment_do_no_harm() {
+    let lab = limited();
+    let mut m = at_work(&lab);
+    m.ok("alarms 300");
+    work(&mut m);
+    let p = m.ok(&format!("alloc {GIB}")).number(0);
+    m.ok(&format!("free {p}"));
+    assert!(m.ok("alarmed").number(0) > 10, "signals came");
+}

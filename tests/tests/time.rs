@@ -1,0 +1,129 @@
+//! Device time: a ceiling holds by the simulated device's own clock of work done, for one process and for several of a
+//! tenant together. Shares are of the wall clock between two readings of the truth, taken by this test.
+
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
+use vgpu_tests::{Lab, Member};
+
+/// Two cores cannot keep several busy devices and their judges: one measurement at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+const MS: u64 = 1_000_000;
+
+/// Busy nanoseconds of all members, living or not.
+fn busy(lab: &Lab) -> (Instant, u64) {
+    let device = lab.device(0);
+    (Instant::now(), device.busy_ns)
+}
+
+/// Lets each member launch kernels of `ns`, waiting after every `batch`, for `seconds`; the device's share in percent
+/// over that time, the first second (in which a burst is spent and costs are learned) left out.
+fn share(lab: &Lab, members: &mut [Member], ns: u64, batch: u64, seconds: u64) -> f64 {
+    for m in members.iter_mut() {
+        m.tell(&format!("work {ns} {} {batch}", (seconds + 2) * 1000));
+    }
+    thread::sleep(Duration::from_secs(1));
+    let (begin, at_begin) = busy(lab);
+    thread::sleep(Duration::from_secs(seconds));
+    let (end, at_end) = busy(lab);
+    for m in members.iter_mut() {
+        let a = m.answer();
+        assert_eq!(a.code, 0, "{a:?}; {}", m.errors());
+        assert!(a.number(0) > 0, "it launched");
+    }
+    #[allow(clippy::cast_precision_loss)] // nanoseconds of seconds
+    let percent = (at_end - at_begin) as f64 / (end - begin).as_nanos() as f64 * 100.0;
+    eprintln!("{} member(s), kernels of {} us, wait after {batch}: {percent:.1} %", members.len(), ns / 1000);
+    percent
+}
+
+fn members(lab: &Lab, count: usize) -> Vec<Member> {
+    (0..count)
+        .map(|_| {
+            let mut m = lab.member();
+            m.begin();
+            m
+        })
+        .collect()
+}
+
+fn alone() -> std::sync::MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+#[test]
+fn thirty_percent_is_thirty_percent_for_a_program_that_waits_after_each_launch() {
+    let _alone = alone();
+    let lab = Lab::new("h200").with("VGPU_SM_LIMIT", "30");
+    let got = share(&lab, &mut members(&lab, 1), MS, 1, 10);
+    assert!((25.0..=35.0).contains(&got), "{got} %");
+}
+
+#[test]
+fn thirty_percent_is_thirty_percent_for_a_program_that_runs_ahead() {
+    let _alone = alone();
+    let lab = Lab::new("h200").with("VGPU_SM_LIMIT", "30");
+    let got = share(&lab, &mut members(&lab, 1), MS, 1000, 10);
+    assert!((25.0..=35.0).contains(&got), "{got} %");
+}
+
+#[test]
+fn hamis_variable_is_a_ceiling_too_and_a_memory_limit_beside_it_changes_nothing() {
+    let _alone = alone();
+    let lab = Lab::new("h200").with("CUDA_DEVICE_SM_LIMIT", "30").with("CUDA_DEVICE_MEMORY_LIMIT", "4g");
+    let got = share(&lab, &mut members(&lab, 1), MS, 64, 5);
+    assert!((25.0..=35.0).contains(&got), "{got} %");
+}
+
+/// Without the daemon an interval between two events of one member holds the other's time slices too, and is paid twice:
+/// together they stay below the ceiling. Two ceilings would be 60 %.
+#[test]
+fn two_members_of_a_tenant_share_one_ceiling() {
+    let _alone = alone();
+    let lab = Lab::new("h200").with("VGPU_SM_LIMIT", "30");
+    let got = share(&lab, &mut members(&lab, 2), MS, 1, 10);
+    assert!((15.0..=35.0).contains(&got), "{got} %");
+}
+
+/// The null control: without a ceiling the same program takes the device; so the measurements above measure something.
+#[test]
+fn without_a_ceiling_a_program_gets_the_whole_device() {
+    let _alone = alone();
+    let lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", "4GiB");
+    let got = share(&lab, &mut members(&lab, 1), MS, 64, 3);
+    assert!(got >= 90.0, "{got} %");
+}
+
+#[test]
+fn a_ceiling_of_all_is_none() {
+    let _alone = alone();
+    let lab = Lab::new("h200").with("VGPU_SM_LIMIT", "100");
+    let got = share(&lab, &mut members(&lab, 1), MS, 64, 2);
+    assert!(got >= 90.0, "{got} %");
+}
+
+/// Every way to launch passes the same gate. A library that counts blocks in 32 bits gives time back for the huge grid.
+#[test]
+fn every_way_to_launch_pays() {
+    let _alone = alone();
+    for (way, name) in
+        ["plain", "own stream", "cooperative", "huge grid", "extended", "extended, own stream", "retaining"]
+            .iter()
+            .enumerate()
+    {
+        let lab = Lab::new("h200").with("VGPU_SM_LIMIT", "20");
+        let mut m = members(&lab, 1).swap_remove(0);
+        let (begin, at_begin) = busy(&lab);
+        let a = m.ok(&format!("work 1000000 3000 1 {way}"));
+        let (end, at_end) = busy(&lab);
+        let (done, launched_ns) = (at_end - at_begin, a.number(0) * MS);
+        assert!(
+            (launched_ns..launched_ns + launched_ns / 50).contains(&done),
+            "{name}: the kernels, and markers: {done}"
+        );
+        let percent = done * 100 / u64::try_from((end - begin).as_nanos()).unwrap();
+        eprintln!("{name}: {percent} %");
+        assert!((13..=27).contains(&percent), "{name}: {percent} %");
+    }
+}

@@ -1,0 +1,169 @@
+//! The ceiling on device time: an account that refills with time, is paid with measured device time,
+//! and may go into debt.
+//!
+//! The whole state is one word, `zero`: the moment at which the balance is, or was, or will be nil.
+//! A balance is nothing but the distance from there, at the rate of the limit:
+//!
+//! ```text
+//! balance(now) = min(50 ms, now - zero) x limit        negative while zero lies ahead: debt
+//! charge(ns)     zero = max(zero, now - ns - 50 ms) + ns / limit
+//! admit          balance > 0, else wait until just after zero
+//! ```
+//!
+//! Unused time is forgotten beyond 50 ms, but the time in which the work itself ran was not unused: hence
+//! `now - ns`. Without it a kernel of 1 s under 80 % would get 45 %. The textbook form, `balance = min(depth,
+//! balance + limit x dt) - charged`, cuts at the wrong moment: by the time a kernel of 1 s is charged, all but
+//! 50 ms of what refilled while it ran is gone.
+//!
+//! `ns` tells how long the work ran only if nothing else ran meanwhile. Work that waited for a neighbour's kernel,
+//! or for another member of the same tenant, was before the device for longer than it used it, and a member that
+//! pays for short kernels forgets time in which another member's long one runs. So work can be paid for from the
+//! moment at which it went before the device: [`SharedAccount::begin`] notes it and [`SharedAccount::charge_since`]
+//! gives back what others forgot since; each forgotten stretch is given back once. A policy that knows when its
+//! tenant is idle says so itself: [`Account::rest`], then [`Account::spend`].
+//!
+//! So refilling needs no act, nothing can be lost between two steps, and processes that share the
+//! word share the ceiling with a single compare-exchange ([`SharedAccount`]); each pays at the rate of its
+//! own limit. A kernel that ran long is paid for afterwards, whatever its length. Time is kept in
+//! sixteenths of a nanosecond, so that the remainder of `ns / limit` is carried, not dropped.
+//!
+//! A second word, `latest`, is the last moment seen. If a caller's clock is more than a second before
+//! it, the clock was set back (a file that outlived a reboot): the balance then starts from nil instead
+//! of a debt of days. Nothing is decided on it otherwise.
+//!
+//! Not here: what a kernel will cost ([`cost`]), who measures (the shim's meter), who owns the device.
+
+pub mod cost;
+mod shared;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+pub use shared::{Engaged, SharedAccount};
+
+use crate::share::Share;
+
+/// How much unused time is kept for a burst, in nanoseconds of wall time; times the limit in device time.
+pub const BURST_NS: u64 = 50_000_000;
+/// A clock that is further back than this was set back.
+pub const STEP_NS: u64 = 1_000_000_000;
+
+/// Sixteenths of a nanosecond: 36 years of uptime fit.
+const TICKS: u64 = 16;
+
+/// What the account says to a launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// Go.
+    Admit,
+    /// Not before this moment (nanoseconds, same clock as `now`).
+    WaitUntil(u64),
+}
+
+/// An account of one process. `Default` is a full one at the beginning of time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    state: State,
+}
+
+/// The two words; every rule is a pure function of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct State {
+    zero: u64,
+    latest: u64,
+}
+
+impl State {
+    /// The same account on a clock that now says `now`.
+    fn at(self, now: u64) -> Self {
+        if now.saturating_add(STEP_NS) < self.latest {
+            // Just above nil: nil would mean "wait", and nobody would ever pay and so bring `latest` up to date.
+            return Self { zero: ticks(now).saturating_sub(1), latest: now };
+        }
+        Self { zero: self.zero, latest: self.latest.max(now) }
+    }
+
+    fn charged(self, ns: u64, share: Share, now: u64) -> Self {
+        self.charged_since(ns, share, now.saturating_sub(ns), now)
+    }
+
+    /// Paid for work that was before the device since `since`: unused time is forgotten up to there only.
+    fn charged_since(self, ns: u64, share: Share, since: u64, now: u64) -> Self {
+        let here = self.at(now);
+        let oldest = oldest(since);
+        Self { zero: here.zero.max(oldest).saturating_add(wall_ticks(ns, share)), latest: here.latest }
+    }
+
+    fn admission(self, now: u64) -> Admission {
+        let here = self.at(now);
+        if here.zero < ticks(now) {
+            return Admission::Admit;
+        }
+        Admission::WaitUntil((here.zero / TICKS).saturating_add(1))
+    }
+
+    fn balance(self, share: Share, now: u64) -> i64 {
+        let here = self.at(now);
+        let now = ticks(now);
+        let part = |distance: u64| i64::try_from(share.of(distance / TICKS)).unwrap_or(i64::MAX);
+        if here.zero <= now { part((now - here.zero).min(ticks(BURST_NS))) } else { -part(here.zero - now) }
+    }
+}
+
+/// The earliest moment of nil that a tenant idle until `since` may have.
+fn oldest(since: u64) -> u64 {
+    ticks(since.saturating_sub(BURST_NS))
+}
+
+fn ticks(ns: u64) -> u64 {
+    ns.saturating_mul(TICKS)
+}
+
+/// Wall time in which a share refills `ns` of device time, to the nearest tick.
+fn wall_ticks(ns: u64, share: Share) -> u64 {
+    let permille = u128::from(share.permille());
+    let exact = u128::from(ns) * 1000 * u128::from(TICKS) + permille / 2;
+    u64::try_from(exact / permille).unwrap_or(u64::MAX)
+}
+
+impl Account {
+    /// May work be launched at `now`? Yes while the balance is positive.
+    #[must_use]
+    pub fn admit(&self, now: u64) -> Admission {
+        self.state.admission(now)
+    }
+
+    /// May work be launched beside `pending` ns that will yet have to be paid for?
+    #[must_use]
+    pub fn admit_beside(&self, pending: u64, share: Share, now: u64) -> Admission {
+        let here = self.state.at(now);
+        State { zero: here.zero.saturating_add(wall_ticks(pending, share)), ..here }.admission(now)
+    }
+
+    /// Pays for `ns` of device time that was used up to `now`, at the rate of `share`.
+    pub fn charge(&mut self, ns: u64, share: Share, now: u64) {
+        self.state = self.state.charged(ns, share, now);
+    }
+
+    /// The tenant was idle until `until`, which may be long ago: forgets what it had left unused then beyond one burst.
+    pub fn rest(&mut self, until: u64) {
+        self.state.zero = self.state.zero.max(oldest(until));
+    }
+
+    /// Pays for `ns` and forgets nothing: for a caller that says with [`Self::rest`] when the tenant was idle.
+    pub fn spend(&mut self, ns: u64, share: Share) {
+        self.state.zero = self.state.zero.saturating_add(wall_ticks(ns, share));
+    }
+
+    /// Device time that could be used at once; negative is debt.
+    #[must_use]
+    pub fn balance(&self, share: Share, now: u64) -> i64 {
+        self.state.balance(share, now)
+    }
+
+    /// When the balance will be `ns`, or the past if it is more already. At most one burst is reached by waiting.
+    #[must_use]
+    pub fn when(&self, ns: u64, share: Share) -> u64 {
+        let need = wall_ticks(ns, share).min(ticks(BURST_NS));
+        (self.state.zero.saturating_add(need) / TICKS).saturating_add(1)
+    }
+}

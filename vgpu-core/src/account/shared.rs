@@ -1,0 +1,134 @@
+//! The same account on two words of a shared page: several processes, one ceiling.
+//!
+//! A charge is one compare-exchange on `zero`: a process that is killed has paid or has not. `latest` is
+//! advanced apart from it; whoever finds it behind or ahead puts it right, so no step waits for another.
+//!
+//! A third word counts what was forgotten of unused time. Whoever had work before the device then takes its part
+//! back, by one compare-exchange on that word first: a stretch is given back once, however many ask, and a process
+//! that is killed in between has forgone it.
+//!
+//! All members must read one clock. Members in time namespaces a second or more apart would each take the
+//! other's moments for a clock that was set back, and forgive each other's debts.
+
+use super::{Account, Admission, State, oldest};
+use crate::ledger::{Header, Ledger};
+use crate::share::Share;
+use crate::sync::{AtomicU64, Ordering};
+
+/// A tenant's account in the header of its ledger.
+#[derive(Clone, Copy)]
+pub struct SharedAccount<'p> {
+    zero: &'p AtomicU64,
+    latest: &'p AtomicU64,
+    forgotten: &'p AtomicU64,
+}
+
+/// Work that went before the device: since when, and how much had been forgotten by then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Engaged {
+    since: u64,
+    forgotten: u64,
+}
+
+/// `latest` is written when it is this much behind: it serves to tell seconds, and a write costs others.
+const COARSE_NS: u64 = 10_000_000;
+
+impl<'p> SharedAccount<'p> {
+    fn new(header: &'p Header) -> Self {
+        Self { zero: &header.account_zero, latest: &header.account_latest, forgotten: &header.account_forgotten }
+    }
+
+    fn state(&self) -> State {
+        State { zero: self.zero.load(Ordering::Acquire), latest: self.latest.load(Ordering::Acquire) }
+    }
+
+    /// May work be launched at `now`? Yes while the balance is positive.
+    ///
+    /// # Cost
+    /// Two loads.
+    #[inline]
+    #[must_use]
+    pub fn admit(&self, now: u64) -> Admission {
+        self.state().admission(now)
+    }
+
+    /// Pays for `ns` of device time that was used up to `now`, at the rate of `share`.
+    ///
+    /// # Cost
+    /// One compare-exchange, repeated only if another member paid at the same moment.
+    pub fn charge(&self, ns: u64, share: Share, now: u64) {
+        self.pay(ns, share, now.saturating_sub(ns), now);
+    }
+
+    /// Notes that work goes before the device at `now`, and forgets what was unused beyond one burst.
+    ///
+    /// # Cost
+    /// Two loads; one compare-exchange and one addition if there is something to forget.
+    #[must_use]
+    pub fn begin(&self, now: u64) -> Engaged {
+        self.forget(now);
+        Engaged { since: now, forgotten: self.forgotten.load(Ordering::Acquire) }
+    }
+
+    /// Pays for `ns` of device time of work that was before the device since `engaged`, until `now`. What other
+    /// members forgot meanwhile comes back: the tenant was not idle.
+    pub fn charge_since(&self, ns: u64, share: Share, engaged: Engaged, now: u64) {
+        let taken = self.forgotten.fetch_update(Ordering::AcqRel, Ordering::Acquire, |forgotten| {
+            (forgotten > engaged.forgotten).then_some(engaged.forgotten)
+        });
+        if let Ok(forgotten) = taken {
+            let back = forgotten - engaged.forgotten;
+            let _ = self.zero.fetch_update(Ordering::AcqRel, Ordering::Acquire, |zero| Some(zero.saturating_sub(back)));
+        }
+        self.pay(ns, share, engaged.since, now);
+    }
+
+    /// Forgets unused time up to one burst before `since`.
+    fn forget(&self, since: u64) {
+        let oldest = oldest(since);
+        let cut = self.zero.fetch_update(Ordering::AcqRel, Ordering::Acquire, |zero| (zero < oldest).then_some(oldest));
+        if let Ok(zero) = cut {
+            self.forgotten.fetch_add(oldest - zero, Ordering::AcqRel);
+        }
+    }
+
+    fn pay(&self, ns: u64, share: Share, since: u64, now: u64) {
+        let latest = self.latest.load(Ordering::Acquire);
+        // The closure never declines. If the clock was set back, every member that has not yet seen the new
+        // `latest` starts from nil again: a charge may be forgiven there, nobody waits for days.
+        let paid = self.zero.fetch_update(Ordering::AcqRel, Ordering::Acquire, |zero| {
+            Some(State { zero, latest }.charged_since(ns, share, since, now).zero)
+        });
+        if let Ok(zero) = paid
+            && let cut @ 1.. = oldest(since).saturating_sub(zero)
+            && (State { zero, latest }).at(now).zero == zero
+        {
+            self.forgotten.fetch_add(cut, Ordering::AcqRel);
+        }
+        let seen = State { zero: 0, latest }.at(now).latest;
+        if seen < latest || seen > latest.saturating_add(COARSE_NS) {
+            // Lost to somebody else's newer view: as good.
+            let _ = self.latest.compare_exchange(latest, seen, Ordering::AcqRel, Ordering::Acquire);
+        }
+    }
+
+    /// Device time that could be used at once; negative is debt.
+    #[must_use]
+    pub fn balance(&self, share: Share, now: u64) -> i64 {
+        self.state().balance(share, now)
+    }
+
+    /// A copy that no longer follows the page: what a fork or a lost page goes on with.
+    #[must_use]
+    pub fn snapshot(&self) -> Account {
+        Account { state: self.state() }
+    }
+}
+
+impl<'p> Ledger<'p> {
+    /// The tenant's ceiling on device time.
+    #[must_use]
+    pub fn account(&self) -> SharedAccount<'p> {
+        SharedAccount::new(self.header)
+    }
+}

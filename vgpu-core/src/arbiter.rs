@@ -1,0 +1,399 @@
+//! Who holds a device: soft-exclusive leases with weighted virtual time, as pure policy.
+//!
+//! A lease makes an interval belong to one member of one tenant, so that what events measure in it is that member's own
+//! device time; this is what makes shares exact. In reading order: what is asked for ([`terms`](Terms)), what goes in
+//! and comes out ([`Decision`], [`Usage`]), who is next (`order`), what is charged (`seat`), the life of a lease
+//! (`device`), several devices at once (`gang`), and whether it is true ([`audit`]).
+//!
+//! Driven by events: the caller tells what happens ([`Arbiter::wants`], [`Arbiter::reports`], [`Arbiter::leaves`],
+//! [`Arbiter::set`]), then calls [`Arbiter::tick`], which returns the gates that changed, and calls it again at
+//! [`Arbiter::next_deadline`]. Time is an argument; the members' pages are read through [`Pages`].
+//!
+//! Where this says more than "class, deficit, virtual time": a class is not passed over for ever ([`Config::ageing`]),
+//! a floor far behind goes before classes ([`Config::patience`]); an arrival that is more than half a lease behind in
+//! virtual time ends a lease early, so that a program that synchronises gets its part beside one that queues; the gate
+//! is open only where nobody else was seen for [`Config::alone`] and no tenant of class latency is registered, since
+//! what is queued through an open gate cannot be taken back; and a ceiling forgets unused time only while its tenant
+//! wants nothing and has nothing in flight: waiting for a neighbour's long kernel is not idleness.
+//!
+//! # Cost
+//! A decision is a handful of operations on search trees of the device's waiting tenants; members count only in their
+//! tenant's own queue. Not here: sockets, pages, doorbells and clocks are the daemon's.
+
+pub mod audit;
+mod decision;
+mod device;
+mod gang;
+mod order;
+mod seat;
+mod terms;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+pub use decision::{Decision, Gate, Pages, Usage};
+pub use terms::{Class, Config, DeviceId, QUANTUM, SlotId, Tenant, Terms};
+
+use device::{Device, Phase};
+use seat::{Place, Seat, SeatIx, Slot};
+use std::collections::BTreeMap;
+
+/// The devices of a host and who waits for them.
+#[derive(Debug)]
+pub struct Arbiter {
+    config: Config,
+    devices: Vec<Device>,
+    /// Tenants of class latency per device.
+    latency: Vec<u32>,
+    seats: Vec<Option<Seat>>,
+    slots: Vec<Option<Slot>>,
+    free_seats: Vec<SeatIx>,
+    free_slots: Vec<SlotId>,
+    tenants: BTreeMap<Tenant, Vec<SeatIx>>,
+    watched: Vec<SlotId>,
+}
+
+fn index(d: DeviceId) -> usize {
+    usize::from(d.0)
+}
+
+impl Arbiter {
+    /// For `devices` devices, on a clock that says `now`.
+    #[must_use]
+    pub fn new(config: Config, devices: u16, now: u64) -> Self {
+        Self {
+            config,
+            devices: (0..devices).map(|_| Device::new(now)).collect(),
+            latency: vec![0; usize::from(devices)],
+            seats: Vec::new(),
+            slots: Vec::new(),
+            free_seats: Vec::new(),
+            free_slots: Vec::new(),
+            tenants: BTreeMap::new(),
+            watched: Vec::new(),
+        }
+    }
+
+    /// A member comes to a device, with a gate that says [`Gate::Wait`]. `terms` count for the first member.
+    ///
+    /// # Panics
+    /// If there is no such device.
+    pub fn join(&mut self, tenant: Tenant, device: DeviceId, terms: Terms, now: u64) -> SlotId {
+        let seat = self.find(tenant, device).unwrap_or_else(|| self.sit(tenant, device, terms, now));
+        let slot = match self.free_slots.pop() {
+            Some(slot) => slot,
+            None => {
+                self.slots.push(None);
+                SlotId(u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 members"))
+            }
+        };
+        self.slots[slot.index()] = Some(Slot::new(seat, now));
+        self.seat_mut(seat).members.push(slot);
+        slot
+    }
+
+    fn find(&self, tenant: Tenant, device: DeviceId) -> Option<SeatIx> {
+        self.tenants.get(&tenant)?.iter().copied().find(|&seat| self.seat(seat).device == device)
+    }
+
+    fn sit(&mut self, tenant: Tenant, device: DeviceId, terms: Terms, now: u64) -> SeatIx {
+        let seat = self.free_seats.pop().unwrap_or_else(|| {
+            self.seats.push(None);
+            u32::try_from(self.seats.len() - 1).expect("fewer than 2^32 tenants")
+        });
+        self.seats[seat as usize] = Some(Seat::new(tenant, device, terms, now));
+        self.tenants.entry(tenant).or_default().push(seat);
+        self.devices[index(device)].dirty = true;
+        self.latency[index(device)] += u32::from(terms.class == Class::Latency);
+        seat
+    }
+
+    /// A member is gone, with whatever it had in flight. Its slot may be given to another.
+    pub fn leaves(&mut self, slot: SlotId, now: u64) {
+        let seat = self.slot(slot).seat;
+        let d = self.seat(seat).device;
+        self.devices[index(d)].count(now);
+        self.devices[index(d)].overdue.retain(|&member| member != slot);
+        self.slot_mut(slot).overdue = false;
+        self.seat_mut(seat).members.retain(|&member| member != slot);
+        self.seat_mut(seat).queue.retain(|&member| member != slot);
+        let device = &mut self.devices[index(d)];
+        device.dirty = true;
+        device.draining.retain(|&member| member != slot);
+        if matches!(device.phase, Phase::Held { slot: holder, .. } if holder == slot) {
+            self.drain(d, seat, now);
+        }
+        self.slots[slot.index()] = None;
+        self.free_slots.push(slot);
+        let last = self.seat(seat).members.is_empty();
+        if last && self.devices[index(d)].phase.seat() == Some(seat) {
+            self.devices[index(d)].phase = Phase::Free;
+            self.seat_mut(seat).place = Place::Idle;
+        }
+        if self.seat(seat).queue.is_empty() || self.seat(seat).place == Place::Overdue {
+            self.place(seat, now);
+        }
+        if last {
+            self.stand(seat);
+        }
+    }
+
+    fn stand(&mut self, seat: SeatIx) {
+        let (tenant, device, class) = (self.seat(seat).tenant, self.seat(seat).device, self.seat(seat).terms.class);
+        self.release(tenant);
+        self.latency[index(device)] -= u32::from(class == Class::Latency);
+        if let Some(seats) = self.tenants.get_mut(&tenant) {
+            seats.retain(|&other| other != seat);
+            if seats.is_empty() {
+                self.tenants.remove(&tenant);
+            }
+        }
+        self.seats[seat as usize] = None;
+        self.free_seats.push(seat);
+    }
+
+    /// Changes what a tenant may have; in force with the next [`Self::tick`].
+    pub fn set(&mut self, tenant: Tenant, device: DeviceId, terms: Terms, now: u64) {
+        let Some(seat) = self.find(tenant, device) else { return };
+        let place = self.seat(seat).place;
+        self.take_out(seat);
+        let class = self.seat(seat).terms.class;
+        self.latency[index(device)] += u32::from(terms.class == Class::Latency);
+        self.latency[index(device)] -= u32::from(class == Class::Latency);
+        // What it did under other terms is neither held against it nor a claim.
+        if self.seat(seat).terms.ceiling != terms.ceiling {
+            self.seat_mut(seat).account.rest(now);
+        }
+        if self.seat(seat).terms.floor.is_none() {
+            self.seat_mut(seat).floor_zero = self.devices[index(device)].order.floor_clock(now);
+        }
+        self.seat_mut(seat).terms = terms;
+        if matches!(place, Place::Ready | Place::Capped(_)) {
+            self.place(seat, now);
+        }
+        self.devices[index(device)].dirty = true;
+        self.devices[index(device)].revoke |= place == Place::Current;
+    }
+
+    /// A thread of this member stands at the gate (its doorbell rang).
+    pub fn wants(&mut self, slot: SlotId, now: u64) {
+        let seat = self.slot(slot).seat;
+        let d = self.seat(seat).device;
+        self.devices[index(d)].dirty = true;
+        let holds = match self.devices[index(d)].phase {
+            Phase::Held { slot: holder, .. } => holder == slot,
+            Phase::Open { seat: holder } => holder == seat,
+            // Asked for again when the drain is over.
+            Phase::Drain { .. } => self.devices[index(d)].draining.contains(&slot),
+            Phase::Free => false,
+        };
+        self.slot_mut(slot).usage.wants = true;
+        if holds {
+            // Inside its lease, with nothing in flight: only its own account can have stopped it.
+            let inside = matches!(self.devices[index(d)].phase, Phase::Held { until, .. } if now < until);
+            self.seat_mut(seat).tired |= inside && self.slot(slot).usage.in_flight == Some(0);
+        }
+        if holds || self.slot(slot).queued {
+            return;
+        }
+        if self.devices[index(d)].phase.seat() != Some(seat) {
+            self.devices[index(d)].shared_at = now;
+        }
+        self.enqueue(slot);
+        if self.seat(seat).place == Place::Idle {
+            let order = &self.devices[index(d)].order;
+            let clock = order.floor_clock(now);
+            let (least, floor) = (order.least, order.first_floor().map_or(clock, |first| first.min(clock)));
+            let config = self.config;
+            self.seat_mut(seat).wake(least, floor, now, &config);
+            self.place(seat, now);
+            self.preempt(seat, d, now);
+        }
+    }
+
+    /// An arrival far behind the holder in virtual time ends its lease, once that lasted a quarter.
+    fn preempt(&mut self, seat: SeatIx, d: DeviceId, now: u64) {
+        let Phase::Held { seat: holder, slot, since, until } = self.devices[index(d)].phase else { return };
+        let (held, quantum) = (self.seat(holder), self.config.quantum_of(&self.seat(holder).terms));
+        let (here, there) =
+            (self.seat(seat).key_after(quantum / 2), held.key_after(now.saturating_sub(since).min(quantum)));
+        if self.seat(seat).place == Place::Ready && here.class == there.class && here.virtual_time < there.virtual_time
+        {
+            let quarter = since.saturating_add(quantum / 4);
+            let until = until.min(quarter.max(now));
+            self.devices[index(d)].phase = Phase::Held { seat: holder, slot, since, until };
+        }
+    }
+
+    /// What a member says of itself, outside of a tick: it yields, or its page was read for another reason.
+    pub fn reports(&mut self, slot: SlotId, usage: Usage, now: u64) {
+        self.absorb(slot, usage, now);
+        let d = self.seat(self.slot(slot).seat).device;
+        self.devices[index(d)].dirty = true;
+    }
+
+    /// Decides what is due at `now` and appends the gates that changed to `out`.
+    pub fn tick(&mut self, now: u64, pages: &mut impl Pages, out: &mut Vec<Decision>) {
+        // A device's decision may free or take another one: the second round is rare, a third rarer.
+        for _ in 0..4 {
+            let mut quiet = true;
+            for at in 0..self.devices.len() {
+                if self.devices[at].dirty || self.devices[at].deadline <= now {
+                    quiet = false;
+                    let d = DeviceId(u16::try_from(at).unwrap_or(u16::MAX));
+                    self.decide(d, now, pages, out);
+                }
+            }
+            if quiet {
+                return;
+            }
+        }
+    }
+
+    /// When [`Self::tick`] must be called although nothing happens; `None`: never.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<u64> {
+        let due = self.devices.iter().map(|device| if device.dirty { 0 } else { device.deadline }).min();
+        due.filter(|&due| due != u64::MAX)
+    }
+
+    /// All device time charged to a tenant on a device.
+    #[must_use]
+    pub fn charged(&self, tenant: Tenant, device: DeviceId) -> u64 {
+        self.find(tenant, device).map_or(0, |seat| self.seat(seat).charged)
+    }
+
+    fn enqueue(&mut self, slot: SlotId) {
+        if !self.slot(slot).queued {
+            self.slot_mut(slot).queued = true;
+            let seat = self.slot(slot).seat;
+            self.seat_mut(seat).queue.push_back(slot);
+        }
+    }
+
+    /// Charges what a member newly measured.
+    fn absorb(&mut self, slot: SlotId, usage: Usage, now: u64) {
+        let (mut busy, finished) = self.slot_mut(slot).take(usage, now);
+        let seat = self.slot(slot).seat;
+        let d = self.seat(seat).device;
+        self.devices[index(d)].count(now);
+        let lost = self.devices[index(d)].lost;
+        let drained = self.slot(slot).usage.in_flight == Some(0);
+        let this = self.slot_mut(slot);
+        if this.trailing && busy > 0 {
+            // If the device turned to the next one before this was quite over, its last marker came a slice later.
+            this.trailing = false;
+            if busy > finished.saturating_add(finished / 4) {
+                busy = finished.max(busy / 2);
+            }
+        } else {
+            this.lost = this.lost.saturating_add(lost - this.lost_to);
+            if this.lost > 0 {
+                // Its events saw the slices of others too.
+                let paid = finished.clamp(busy.saturating_sub(this.lost), busy);
+                this.lost -= (busy - paid).min(this.lost);
+                busy = paid;
+            }
+        }
+        this.lost_to = lost;
+        if drained {
+            this.lost = 0;
+        }
+        self.pay(seat, busy);
+        // Another member that waits keeps the tenant from being idle.
+        if self.seat(seat).queue.is_empty() {
+            let since = if self.slot(slot).idle() { now } else { self.slot(slot).usage.since };
+            self.seat_mut(seat).account.rest(since);
+        }
+    }
+
+    fn pay(&mut self, seat: SeatIx, ns: u64) {
+        if ns == 0 {
+            return;
+        }
+        // The trees hold its keys.
+        let place = self.take_out(seat);
+        let order = &self.devices[index(self.seat(seat).device)].order;
+        let (least, clock) = (order.least, order.floor_clock(self.devices[index(self.seat(seat).device)].counted_to));
+        self.seat_mut(seat).spend(ns, least, clock);
+        self.put_back(seat, place);
+    }
+
+    /// Where a seat belongs that is neither holder nor draining.
+    fn place(&mut self, seat: SeatIx, now: u64) {
+        if self.seat(seat).place == Place::Current {
+            return;
+        }
+        self.take_out(seat);
+        let overdue = self.seat(seat).members.iter().any(|&slot| self.slot(slot).overdue);
+        let place = if overdue {
+            Place::Overdue
+        } else if self.seat(seat).queue.is_empty() {
+            self.seat_mut(seat).slept = Some(now);
+            Place::Idle
+        } else if self.seat(seat).used_up(now) {
+            Place::Capped(self.seat(seat).refill(&self.config).max(now + 1))
+        } else {
+            Place::Ready
+        };
+        let (d, class) = (self.seat(seat).device, self.seat(seat).terms.class);
+        if place == Place::Ready {
+            self.devices[index(d)].order.enters(class, now);
+            if let Phase::Held { seat: holder, .. } = self.devices[index(d)].phase {
+                self.devices[index(d)].revoke |= class == Class::Latency
+                    && self.seat(holder).terms.class != Class::Latency
+                    && !self.devices[index(d)].firm;
+            }
+        }
+        self.put_back(seat, place);
+    }
+
+    fn take_out(&mut self, seat: SeatIx) -> Place {
+        let (place, key, d) = (self.seat(seat).place, self.seat(seat).key(), self.seat(seat).device);
+        let order = &mut self.devices[index(d)].order;
+        match place {
+            Place::Ready => order.remove(seat, key),
+            Place::Capped(refill) => order.uncap(seat, refill),
+            Place::Idle | Place::Current | Place::Overdue => {}
+        }
+        if matches!(place, Place::Ready | Place::Capped(_)) {
+            self.seat_mut(seat).place = Place::Idle;
+        }
+        place
+    }
+
+    fn put_back(&mut self, seat: SeatIx, place: Place) {
+        let (key, d) = (self.seat(seat).key(), self.seat(seat).device);
+        let device = &mut self.devices[index(d)];
+        match place {
+            Place::Ready => device.order.insert(seat, key),
+            Place::Capped(refill) => device.order.cap(seat, refill),
+            Place::Idle | Place::Current | Place::Overdue => {}
+        }
+        self.seat_mut(seat).place = place;
+    }
+
+    fn tell(&mut self, slot: SlotId, gate: Gate, out: &mut Vec<Decision>) {
+        let seat = self.slot(slot).seat;
+        if self.slot(slot).gate != gate {
+            self.slot_mut(slot).gate = gate;
+            let (tenant, device) = (self.seat(seat).tenant, self.seat(seat).device);
+            out.push(Decision { slot, tenant, device, gate });
+        }
+    }
+
+    fn seat(&self, seat: SeatIx) -> &Seat {
+        self.seats[seat as usize].as_ref().expect("a seat that is taken")
+    }
+
+    fn seat_mut(&mut self, seat: SeatIx) -> &mut Seat {
+        self.seats[seat as usize].as_mut().expect("a seat that is taken")
+    }
+
+    fn slot(&self, slot: SlotId) -> &Slot {
+        self.slots[slot.index()].as_ref().expect("a slot that is taken")
+    }
+
+    fn slot_mut(&mut self, slot: SlotId) -> &mut Slot {
+        self.slots[slot.index()].as_mut().expect("a slot that is taken")
+    }
+}

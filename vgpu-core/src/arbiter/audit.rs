@@ -1,0 +1,57 @@
+//! What was charged against what NVML saw. Only an audit: NVML's samples come late and vanish when a process is
+//! idle, so they decide nothing.
+
+/// So far apart ...
+pub const POINTS_PERMILLE: u64 = 100;
+/// ... for so many looks in a row is work that is not accounted for.
+pub const STRIKES: u32 = 3;
+
+/// One process on one device, looked at every second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Audit {
+    charged: u64,
+    strikes: u32,
+}
+
+impl Audit {
+    /// One look: `charged` is the device time charged since the beginning, `seen` what NVML reports in thousandths
+    /// (`None`: no sample, which is no opinion), `span` the time since the last look. True: unaccounted work.
+    pub fn look(&mut self, charged: u64, seen: Option<u64>, span: u64) -> bool {
+        let delta = charged.saturating_sub(self.charged);
+        self.charged = charged;
+        let (Some(seen), 1..) = (seen, span) else { return self.strikes >= STRIKES };
+        let said = u64::try_from(u128::from(delta) * 1000 / u128::from(span)).unwrap_or(u64::MAX);
+        // Charged more than seen is not hidden work: NVML rounds short kernels away.
+        self.strikes = if seen > said.saturating_add(POINTS_PERMILLE) { self.strikes.saturating_add(1) } else { 0 };
+        self.strikes >= STRIKES
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn three_seconds_ten_points_apart_are_unaccounted_work() {
+        let mut audit = Audit::default();
+        assert!(!audit.look(300_000_000, Some(401), SECOND));
+        assert!(!audit.look(600_000_000, Some(401), SECOND));
+        assert!(audit.look(900_000_000, Some(401), SECOND));
+        assert!(!audit.look(1_200_000_000, Some(400), SECOND), "ten points are allowed");
+    }
+
+    #[test]
+    fn one_good_second_or_a_missing_sample_accuses_nobody() {
+        let mut audit = Audit::default();
+        for second in 1..20u64 {
+            let seen = if second % 3 == 0 { Some(0) } else { Some(1000) };
+            assert!(!audit.look(0, seen, SECOND), "second {second}");
+        }
+        let mut audit = Audit::default();
+        for _ in 0..20 {
+            assert!(!audit.look(0, None, SECOND));
+        }
+    }
+}

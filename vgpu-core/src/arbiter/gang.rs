@@ -1,0 +1,132 @@
+//! Leases on several devices in one tick: a tenant that wants several gets all of them or none.
+//!
+//! It is its turn when it is first on each of them; until then others pass it there, which brings it nearer. Then the
+//! devices are reserved, together, so that no two tenants can each wait for the other's. Leases that run end at their
+//! own time, freed devices are lent out until the last of them is expected, and the grant happens in one tick,
+//! devices in ascending order.
+//!
+//! A device that the tenant begins to want while it holds others is another lease; from the next turn on they come
+//! together.
+
+use super::decision::Decision;
+use super::device::Phase;
+use super::seat::{Place, SeatIx};
+use super::terms::{DeviceId, SlotId, Tenant};
+use super::{Arbiter, index};
+
+/// A device is not lent out for less.
+const LOAN_NS: u64 = 500_000;
+
+impl Arbiter {
+    /// The seats of a tenant that are to run together: those that wait.
+    fn gang(&self, tenant: Tenant) -> impl Iterator<Item = SeatIx> + '_ {
+        let seats = self.tenants.get(&tenant).into_iter().flatten().copied();
+        seats.filter(|&seat| self.seat(seat).place == Place::Ready)
+    }
+
+    pub(super) fn is_gang(&self, seat: SeatIx) -> bool {
+        self.gang(self.seat(seat).tenant).nth(1).is_some()
+    }
+
+    /// The next seat on a device: the best, but of tenants that want several devices only one whose turn it is.
+    pub(super) fn pick(&mut self, d: DeviceId, now: u64, except: Option<Tenant>) -> Option<SeatIx> {
+        let mut order = core::mem::take(&mut self.devices[index(d)].order);
+        let best = order.pick(now, &self.config, |seat| {
+            let tenant = self.seat(seat).tenant;
+            Some(tenant) != except && (!self.is_gang(seat) || self.is_its_turn(tenant, d, now))
+        });
+        self.devices[index(d)].order = order;
+        best
+    }
+
+    /// First, or reserved, on each of its other devices, and none is collected by somebody else. Tenants that want several
+    /// devices too do not count there: of two that each lead on one device, both would wait for ever.
+    fn is_its_turn(&self, tenant: Tenant, here: DeviceId, now: u64) -> bool {
+        self.gang(tenant).all(|seat| {
+            let device = &self.devices[index(self.seat(seat).device)];
+            match device.reserved {
+                Some(other) => other == tenant,
+                None => {
+                    let alone = |other| !self.is_gang(other);
+                    let key = self.seat(seat).key();
+                    self.seat(seat).device == here || device.order.leads(seat, key, now, &self.config, alone)
+                }
+            }
+        })
+    }
+
+    /// Takes the devices together, or begins to collect them.
+    pub(super) fn assemble(&mut self, d: DeviceId, seat: SeatIx, now: u64, out: &mut Vec<Decision>) -> bool {
+        let tenant = self.seat(seat).tenant;
+        let seats: Vec<SeatIx> = self.gang(tenant).collect();
+        // Said once: a loan that moved it would be answered by another loan, for ever.
+        let expected = seats.iter().map(|&seat| self.expected(self.seat(seat).device, now)).max().unwrap_or(now);
+        for &seat in &seats {
+            let at = index(self.seat(seat).device);
+            self.devices[at].reserved = Some(tenant);
+            self.devices[at].expected = expected;
+            self.devices[at].lent_again = false;
+            self.devices[at].dirty = true;
+        }
+        self.collect(d, now, out)
+    }
+
+    /// `d` is free and reserved: grants everything if all devices are free, else lends it out.
+    pub(super) fn collect(&mut self, d: DeviceId, now: u64, out: &mut Vec<Decision>) -> bool {
+        let Some(tenant) = self.devices[index(d)].reserved else { return false };
+        let mut seats: Vec<SeatIx> = self.gang(tenant).collect();
+        seats.sort_unstable_by_key(|&seat| self.seat(seat).device);
+        if !seats.iter().any(|&seat| self.seat(seat).device == d) {
+            // It no longer wants this one.
+            self.release(tenant);
+            return true;
+        }
+        let busy = |seat: &SeatIx| self.devices[index(self.seat(*seat).device)].phase != Phase::Free;
+        if !seats.iter().any(busy) {
+            self.release(tenant);
+            for seat in seats {
+                let device = self.seat(seat).device;
+                self.give(device, seat, u64::MAX, now, out);
+                self.devices[index(device)].dirty = true;
+            }
+            return true;
+        }
+        let mut expected = self.devices[index(d)].expected;
+        if expected < now.saturating_add(LOAN_NS) && !self.devices[index(d)].lent_again {
+            // A long launch began meanwhile on another one: lent out once more, with room for its own end.
+            self.devices[index(d)].lent_again = true;
+            let last = seats.iter().map(|&seat| self.expected(self.seat(seat).device, now)).max().unwrap_or(now);
+            expected = last.saturating_sub(self.config.quantum / 2);
+        }
+        if expected < now.saturating_add(LOAN_NS) {
+            return false;
+        }
+        let Some(seat) = self.pick(d, now, Some(tenant)).filter(|&seat| !self.is_gang(seat)) else { return false };
+        self.give(d, seat, expected, now, out);
+        true
+    }
+
+    /// When a device is expected back: the end of its lease, or of what is in flight.
+    fn expected(&self, d: DeviceId, now: u64) -> u64 {
+        let device = &self.devices[index(d)];
+        let flight = |slot: SlotId| now.saturating_add(self.slot(slot).usage.expected());
+        match device.phase {
+            Phase::Held { seat, slot, since, until } => {
+                let quantum = since.saturating_add(self.config.quantum_of(&self.seat(seat).terms));
+                until.min(quantum).max(flight(slot))
+            }
+            Phase::Drain { .. } => device.draining.iter().map(|&slot| flight(slot)).max().unwrap_or(now),
+            Phase::Free | Phase::Open { .. } => now,
+        }
+    }
+
+    /// Ends a collection.
+    pub(super) fn release(&mut self, tenant: Tenant) {
+        for device in &mut self.devices {
+            if device.reserved == Some(tenant) {
+                device.reserved = None;
+                device.dirty = true;
+            }
+        }
+    }
+}

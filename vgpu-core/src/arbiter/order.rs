@@ -1,0 +1,189 @@
+//! Who is next on a device: class, then the largest deficit against a floor, then the least virtual time.
+//!
+//! A deficit is kept as a moment, like the account's: the time at which a floor was last served in full. Ordered by
+//! it, whoever is furthest behind in proportion comes first, and the order does not change while nobody is charged, so
+//! that a search tree holds it. If the floors cannot all be met (work was lost, or they are more than the device),
+//! the floors' clock slips behind for all of them alike, so that they stay in proportion.
+//!
+//! Two rules keep a class from being shut out: while somebody is [`patience`](super::Config::patience) behind its
+//! floor, all those behind a floor go before those that are not; and a class passed over for [`ageing`](super::Config::ageing) gets one lease, for
+//! the least virtual time in it.
+//!
+//! Not here: leases ([`super::device`]), and what makes a seat runnable ([`super::seat`]).
+
+use super::seat::SeatIx;
+use super::terms::{Class, Config};
+use std::collections::BTreeSet;
+
+/// Furthest that floors lag together before their clock slips.
+const LAG_NS: u64 = 1_000_000_000;
+
+/// The tenants that want a device and may have it, and those that are used up.
+#[derive(Debug, Default)]
+pub(super) struct Order {
+    /// By virtual time.
+    ready: [BTreeSet<(u64, SeatIx)>; Class::COUNT],
+    /// Those of them that have a floor, by the moment of their floor.
+    floors: [BTreeSet<(u64, SeatIx)>; Class::COUNT],
+    /// By refill.
+    capped: BTreeSet<(u64, SeatIx)>,
+    /// When each class last held the device or wanted nothing.
+    served: [u64; Class::COUNT],
+    /// The last pick was for a floor: it says nothing about those of its class that have none.
+    for_floor: bool,
+    /// The last pick went before its class, because it had waited for long: nobody's arrival ends its lease.
+    pub overdue: bool,
+    /// How far the floors' clock is behind.
+    slip: u64,
+    /// The least virtual time of those that want the device; never goes back.
+    pub least: u64,
+}
+
+/// What the order needs to know of a seat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Key {
+    pub class: Class,
+    pub virtual_time: u64,
+    pub floor: Option<u64>,
+}
+
+impl Order {
+    pub fn insert(&mut self, seat: SeatIx, key: Key) {
+        let class = key.class.rank();
+        self.ready[class].insert((key.virtual_time, seat));
+        if let Some(zero) = key.floor {
+            self.floors[class].insert((zero, seat));
+        }
+    }
+
+    pub fn remove(&mut self, seat: SeatIx, key: Key) {
+        let class = key.class.rank();
+        self.ready[class].remove(&(key.virtual_time, seat));
+        if let Some(zero) = key.floor {
+            self.floors[class].remove(&(zero, seat));
+        }
+    }
+
+    pub fn cap(&mut self, seat: SeatIx, refill: u64) {
+        self.capped.insert((refill, seat));
+    }
+
+    pub fn uncap(&mut self, seat: SeatIx, refill: u64) {
+        self.capped.remove(&(refill, seat));
+    }
+
+    /// The next refill.
+    pub fn refill(&self) -> Option<(u64, SeatIx)> {
+        self.capped.first().copied()
+    }
+
+    pub fn any_ready(&self) -> bool {
+        self.ready.iter().any(|class| !class.is_empty())
+    }
+
+    pub fn any(&self) -> bool {
+        self.any_ready() || !self.capped.is_empty()
+    }
+
+    pub fn latency_waits(&self) -> bool {
+        !self.ready[Class::Latency.rank()].is_empty()
+    }
+
+    /// Somebody of this class begins to wait: if nobody did, the class was not passed over until now.
+    pub fn enters(&mut self, class: Class, now: u64) {
+        if self.ready[class.rank()].is_empty() {
+            self.served(class, now);
+        }
+    }
+
+    pub fn served(&mut self, class: Class, now: u64) {
+        self.served[class.rank()] = now;
+    }
+
+    /// A seat of this class got the device.
+    pub fn granted(&mut self, class: Class, now: u64) {
+        if !self.for_floor {
+            self.served(class, now);
+        }
+    }
+
+    /// The floors' clock.
+    pub fn floor_clock(&self, now: u64) -> u64 {
+        now.saturating_sub(self.slip)
+    }
+
+    /// The moment furthest behind among those that wait.
+    pub fn first_floor(&self) -> Option<u64> {
+        self.floors.iter().filter_map(|class| class.first()).map(|first| first.0).min()
+    }
+
+    /// Brings `least` up to those that wait and to the holder.
+    pub fn advance(&mut self, holder: Option<u64>) {
+        let waiting = self.ready.iter().filter_map(|class| class.first()).map(|first| first.0);
+        if let Some(least) = waiting.chain(holder).min() {
+            self.least = self.least.max(least);
+        }
+    }
+
+    /// The seat to run now, of those that `may`.
+    pub fn pick(&mut self, now: u64, config: &Config, may: impl Fn(SeatIx) -> bool) -> Option<SeatIx> {
+        if let Some(first) = self.first_floor() {
+            let lag = self.floor_clock(now).saturating_sub(first);
+            self.slip += lag.saturating_sub(LAG_NS);
+        }
+        let clock = self.floor_clock(now);
+        let first = |set: &BTreeSet<(u64, SeatIx)>| set.iter().copied().find(|&(_, seat)| may(seat));
+        let patient = clock.saturating_sub(config.patience);
+        let aged = (1..Class::COUNT)
+            .find(|&class| !self.ready[class].is_empty() && now.saturating_sub(self.served[class]) >= config.ageing);
+        (self.for_floor, self.overdue) = (false, true);
+        if let Some((_, seat)) = aged.and_then(|class| first(&self.ready[class])) {
+            return Some(seat);
+        }
+        if self.floors.iter().filter_map(first).any(|(zero, _)| zero < patient) {
+            self.for_floor = true;
+            return self.floors.iter().filter_map(first).find(|&(zero, _)| zero < clock).map(|(_, seat)| seat);
+        }
+        self.overdue = false;
+        let choose = |class: usize| match first(&self.floors[class]) {
+            Some((zero, seat)) if zero < clock => Some((seat, true)),
+            _ => first(&self.ready[class]).map(|(_, seat)| (seat, false)),
+        };
+        let (seat, floor) = (0..Class::COUNT).find_map(choose)?;
+        self.for_floor = floor;
+        Some(seat)
+    }
+
+    /// Would this seat be picked, of those that `count`?
+    pub fn leads(&self, seat: SeatIx, key: Key, now: u64, config: &Config, count: impl Fn(SeatIx) -> bool) -> bool {
+        let first = |set: &BTreeSet<(u64, SeatIx)>| {
+            set.iter().copied().find(|&(_, other)| other == seat || count(other)).map(|(at, other)| (other, at))
+        };
+        let aged = now.saturating_sub(self.served[key.class.rank()]) >= config.ageing;
+        if !aged && self.ready[..key.class.rank()].iter().any(|class| first(class).is_some()) {
+            return false;
+        }
+        let clock = self.floor_clock(now);
+        match first(&self.floors[key.class.rank()]) {
+            Some((other, zero)) if zero < clock => other == seat,
+            _ => first(&self.ready[key.class.rank()]).is_some_and(|(other, _)| other == seat),
+        }
+    }
+
+    /// Does a holder with `holder` keep the device against `next`, which [`Self::pick`] chose?
+    pub fn keeps(&self, holder: Key, next: Key, now: u64, config: &Config) -> bool {
+        if holder.class != next.class {
+            return holder.class < next.class
+                && now.saturating_sub(self.served[next.class.rank()]) < config.ageing
+                && next.floor.is_none_or(|zero| zero >= self.floor_clock(now).saturating_sub(config.patience));
+        }
+        let clock = self.floor_clock(now);
+        let behind = |key: Key| key.floor.filter(|&zero| zero < clock);
+        match (behind(holder), behind(next)) {
+            (Some(holder), Some(next)) => holder <= next,
+            (Some(_), None) => true,
+            (None, Some(_)) => false,
+            (None, None) => holder.virtual_time <= next.virtual_time,
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! A tenant on a device (a seat) and its members there (slots): what they are charged and what follows from it.
+//!
+//! Not here: who is next ([`super::order`]), the lease itself ([`super::device`]).
+
+use super::decision::{Gate, Usage};
+use super::order::Key;
+use super::terms::{Config, DeviceId, SlotId, Tenant, Terms};
+use crate::account::{Account, Admission, BURST_NS};
+use std::collections::VecDeque;
+
+/// A tenant on a device.
+pub(super) type SeatIx = u32;
+
+/// Virtual time is kept in sixteenths of a nanosecond of device time at weight 1.
+const UNITS: u64 = 16;
+/// Furthest that virtual time runs ahead of the least: what was given beyond the weight's part is repaid up to here.
+const LEAD_NS: u64 = 10_000_000_000;
+/// Furthest that a floor is served ahead.
+const AHEAD_NS: u64 = 50_000_000;
+
+/// Where a seat is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Wants nothing.
+    Idle,
+    /// In the order.
+    Ready,
+    /// Used up until then.
+    Capped(u64),
+    /// Holds the device, or drains.
+    Current,
+    /// Drains beside others.
+    Overdue,
+}
+
+#[derive(Debug)]
+pub(super) struct Seat {
+    pub tenant: Tenant,
+    pub device: DeviceId,
+    pub terms: Terms,
+    pub place: Place,
+    pub virtual_time: u64,
+    /// The moment at which the floor was last served in full.
+    pub floor_zero: u64,
+    pub account: Account,
+    /// Members that stand at the gate, in turn.
+    pub queue: VecDeque<SlotId>,
+    pub members: Vec<SlotId>,
+    /// Its member stopped by its own account while it held the device.
+    pub tired: bool,
+    /// When it last stopped wanting.
+    pub slept: Option<u64>,
+    /// All that was charged.
+    pub charged: u64,
+}
+
+impl Seat {
+    pub fn new(tenant: Tenant, device: DeviceId, terms: Terms, now: u64) -> Self {
+        let mut account = Account::default();
+        account.rest(now);
+        Self {
+            tenant,
+            device,
+            terms,
+            place: Place::Idle,
+            virtual_time: 0,
+            floor_zero: now,
+            account,
+            queue: VecDeque::new(),
+            members: Vec::new(),
+            tired: false,
+            slept: None,
+            charged: 0,
+        }
+    }
+
+    fn units(&self, ns: u64) -> u64 {
+        ns.saturating_mul(UNITS) / u64::from(self.terms.weight.max(1))
+    }
+
+    pub fn key(&self) -> Key {
+        Key {
+            class: self.terms.class,
+            virtual_time: self.virtual_time,
+            floor: self.terms.floor.map(|_| self.floor_zero),
+        }
+    }
+
+    /// The key it will have when `ns` more are charged.
+    pub fn key_after(&self, ns: u64) -> Key {
+        let floor = self.terms.floor.map(|floor| self.floor_zero.saturating_add(wall(ns, floor.permille())));
+        Key { class: self.terms.class, virtual_time: self.virtual_time.saturating_add(self.units(ns)), floor }
+    }
+
+    /// Something is wanted after a pause. What it was owed before is kept, less the length of the pause; after a long
+    /// one sleeper credit is at most one quantum, and floors join the furthest behind.
+    pub fn wake(&mut self, least: u64, floor: u64, now: u64, config: &Config) {
+        let credit = self.units(config.quantum_of(&self.terms));
+        let pause = self.slept.map_or(u64::MAX, |slept| now.saturating_sub(slept));
+        let missed = self.virtual_time.saturating_add(self.units(pause));
+        self.virtual_time = self.virtual_time.max(least.saturating_sub(credit).min(missed));
+        self.floor_zero = self.floor_zero.max(floor.min(self.floor_zero.saturating_add(pause)));
+        self.account.rest(now);
+    }
+
+    /// Pays for `ns` of device time.
+    pub fn spend(&mut self, ns: u64, least: u64, floor_clock: u64) {
+        self.charged = self.charged.saturating_add(ns);
+        let lead = least.saturating_add(self.units(LEAD_NS));
+        self.virtual_time = self.virtual_time.saturating_add(self.units(ns)).min(lead.max(self.virtual_time));
+        if let Some(floor) = self.terms.floor {
+            let ahead = floor_clock.saturating_add(AHEAD_NS).saturating_add(wall(ns, floor.permille()));
+            let zero = self.floor_zero.saturating_add(wall(ns, floor.permille()));
+            self.floor_zero = zero.min(ahead.max(self.floor_zero));
+        }
+        if let Some(limit) = self.terms.limit() {
+            self.account.spend(ns, limit);
+        }
+    }
+
+    /// Has it nothing left under its ceiling?
+    pub fn used_up(&self, now: u64) -> bool {
+        self.terms.limit().is_some() && (self.tired || self.account.admit(now) != Admission::Admit)
+    }
+
+    /// When a used-up tenant is worth a lease again: a lease of work, or half of the bucket if that is less.
+    pub fn refill(&self, config: &Config) -> u64 {
+        let Some(limit) = self.terms.limit() else { return 0 };
+        let enough = config.quantum_of(&self.terms).min(limit.of(BURST_NS) / 2);
+        self.account.when(enough, limit)
+    }
+
+    /// How long the balance lasts at full use; `u64::MAX` without a ceiling.
+    pub fn lasts(&self, now: u64, config: &Config) -> u64 {
+        let Some(limit) = self.terms.limit() else { return u64::MAX };
+        let balance = u64::try_from(self.account.balance(limit, now)).unwrap_or(0);
+        let rest = u64::from(1000 - limit.permille());
+        (balance.saturating_mul(1000) / rest.max(1)).max(config.quantum / 4)
+    }
+}
+
+/// Time in which a share of so many thousandths gives `ns`.
+fn wall(ns: u64, permille: u16) -> u64 {
+    ns.saturating_mul(1000) / u64::from(permille)
+}
+
+/// A member on a device.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub seat: SeatIx,
+    pub gate: Gate,
+    pub joined: u64,
+    /// What it said last.
+    pub usage: Usage,
+    pub queued: bool,
+    /// Its work drains beside others.
+    pub overdue: bool,
+    /// The device's sum of lost time up to which this slot's part is known, and that part as far as it was not yet
+    /// taken off what was measured.
+    pub lost_to: u64,
+    pub lost: u64,
+    /// The device was given on while its last work was about to end.
+    pub trailing: bool,
+}
+
+impl Slot {
+    pub fn new(seat: SeatIx, now: u64) -> Self {
+        Self {
+            seat,
+            gate: Gate::Wait,
+            joined: now,
+            usage: Usage { in_flight: Some(0), since: now, ..Usage::default() },
+            queued: false,
+            overdue: false,
+            lost_to: 0,
+            lost: 0,
+            trailing: false,
+        }
+    }
+
+    /// Takes a report; returns what was newly measured and newly estimated. Sums that shrink or outrun time count
+    /// as what is possible.
+    pub fn take(&mut self, said: Usage, now: u64) -> (u64, u64) {
+        let busy = said.busy.min(now.saturating_sub(self.joined)).max(self.usage.busy);
+        let finished = said.finished.max(self.usage.finished);
+        let delta = (busy - self.usage.busy, finished - self.usage.finished);
+        self.usage = Usage { busy, finished, since: said.since.min(now), ..said };
+        delta
+    }
+
+    pub fn idle(&self) -> bool {
+        !self.usage.wants && self.usage.in_flight == Some(0)
+    }
+}

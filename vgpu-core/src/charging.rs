@@ -1,0 +1,403 @@
+//! THE charging rule: how many bytes an allocation counts, one function per family.
+//!
+//! Everything that charges asks here, so that the rule can be told in one page and checked against the
+//! sum of the requests. It is the request, rounded; what the driver spends beyond that (slabs, contexts,
+//! modules) is *overhead* and not known here. `None` always means "does not fit into 64 bits": no device
+//! can hold it, and the request is to be refused without asking the driver.
+//!
+//! Next: [`crate::ledger`] keeps what was charged.
+
+/// The grain of everything that is not VMM.
+pub const GRAIN: u64 = 512;
+
+/// `cuMemAlloc`, managed and asynchronous allocations: rounded up to [`GRAIN`].
+///
+/// # Cost
+/// Three instructions.
+#[inline]
+#[must_use]
+pub const fn linear(bytes: u64) -> Option<u64> {
+    round_up(bytes, GRAIN)
+}
+
+/// `cuMemAllocPitch`: the pitch the driver returned, times the rows, rounded like [`linear`].
+///
+/// Before the driver has answered, [`expected_pitch`] stands in for the pitch.
+#[must_use]
+pub const fn pitched(pitch: u64, rows: u64) -> Option<u64> {
+    match pitch.checked_mul(rows) {
+        Some(bytes) => linear(bytes),
+        None => None,
+    }
+}
+
+/// The pitch to expect for rows of `width` bytes; the reservation is corrected when the driver's is known.
+#[must_use]
+pub const fn expected_pitch(width: u64) -> Option<u64> {
+    round_up(width, GRAIN)
+}
+
+/// `cuMemCreate`: rounded up to the granularity of its location. A granularity of 0 counts as [`GRAIN`].
+#[must_use]
+pub const fn physical(bytes: u64, granularity: u64) -> Option<u64> {
+    round_up(bytes, if granularity == 0 { GRAIN } else { granularity })
+}
+
+/// What one element of an array takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Texel {
+    /// So many *bits* in each of the array's channels.
+    PerChannel {
+        /// 8, 16 or 32.
+        bits: u32,
+    },
+    /// So many *bits* altogether, whatever the number of channels.
+    Whole {
+        /// 32 for 10, 10, 10 and 2.
+        bits: u32,
+    },
+    /// Video: a plane of brightness, and two values of colour (in one plane or two) for each group of elements.
+    Video {
+        /// *Bytes* of a value; ten and twelve bits stand in two.
+        bytes: u32,
+        /// Elements side by side that share their colour: 1 or 2.
+        across: u32,
+        /// Elements above each other that share it: 1 or 2.
+        down: u32,
+    },
+    /// So many *bytes* for a block of four by four elements, whatever the number of channels.
+    Block {
+        /// 8 or 16.
+        bytes: u32,
+    },
+}
+
+impl Texel {
+    /// What no element exceeds: four channels of 32 bits.
+    pub const WIDEST: Self = Self::Whole { bits: 128 };
+
+    /// The element of a `CUarray_format`; `None` for a format that is not known here.
+    ///
+    /// An unknown format must not be charged as nothing: whoever asks takes the widest element there is
+    /// ([`Texel::WIDEST`]).
+    ///
+    /// Source: CUDA driver API, `CUarray_format` up to 13.4: the numbers, and widths and sampling as described there;
+    /// for ten and twelve bits the memory layouts of the formats of these names (P010, Y210, Y410, Y416, ...).
+    #[must_use]
+    pub const fn of_format(format: u32) -> Option<Self> {
+        Some(match format {
+            // Integers of 8 bits; normalised ones carry their channels in the name and in the descriptor.
+            0x01 | 0x08 | 0xc0..=0xc2 | 0xc6..=0xc8 => Self::PerChannel { bits: 8 },
+            // Integers of 16 bits, halves, normalised 16.
+            0x02 | 0x09 | 0x10 | 0xc3..=0xc5 | 0xc9..=0xcb => Self::PerChannel { bits: 16 },
+            // Integers of 32 bits, floats.
+            0x03 | 0x0a | 0x20 => Self::PerChannel { bits: 32 },
+            // BC1 and BC4.
+            0x91 | 0x92 | 0x97 | 0x98 => Self::Block { bytes: 8 },
+            // BC2, BC3, BC5, BC6H, BC7.
+            0x93..=0x96 | 0x99..=0x9e => Self::Block { bytes: 16 },
+            // UNORM_INT_101010_2; Y410; AYUV and UINT8_PACKED_444: 8 bits for each of four.
+            0x50 | 0x52 | 0xa8 | 0xa9 => Self::Whole { bits: 32 },
+            // UINT8_PACKED_422: four channels in one element. Should an element be one pixel, this is twice too much.
+            0x51 => Self::Whole { bits: 32 },
+            // YUY2: 8 bits of brightness and 8 of one colour. Y210 and Y216: the same in 16.
+            0xa5 => Self::Whole { bits: 16 },
+            0xa6 | 0xa7 => Self::Whole { bits: 32 },
+            // Y416: 16 bits for each of four.
+            0xb1 => Self::Whole { bits: 64 },
+            // 4:2:0 in 8 bits: NV12, semi-planar, planar; in 16: P010, P016 and the like.
+            0xb0 | 0x53 | 0x59 => Self::Video { bytes: 1, across: 2, down: 2 },
+            0x9f | 0xa1 | 0x54 | 0x5a => Self::Video { bytes: 2, across: 2, down: 2 },
+            // 4:2:2: NV16; P210 and P216.
+            0xa2 | 0x55 | 0x5b => Self::Video { bytes: 1, across: 2, down: 1 },
+            0xa3 | 0xa4 | 0x56 | 0x5c => Self::Video { bytes: 2, across: 2, down: 1 },
+            // 4:4:4, planar and semi-planar.
+            0xb2 | 0xb4 | 0x57 | 0x5d => Self::Video { bytes: 1, across: 1, down: 1 },
+            0xb3 | 0xb5 | 0x58 | 0x5e => Self::Video { bytes: 2, across: 1, down: 1 },
+            _ => return None,
+        })
+    }
+}
+
+/// An array as its descriptor gives it: a height of 0 means one dimension, a depth of 0 at most two.
+///
+/// Layers and cube faces stand in `depth`, as in the driver's descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArrayShape {
+    /// Elements in a row.
+    pub width: u64,
+    /// Rows; 0 for one dimension.
+    pub height: u64,
+    /// Slices, layers or faces; 0 for none.
+    pub depth: u64,
+    /// 1, 2 or 4.
+    pub channels: u32,
+    /// The element.
+    pub texel: Texel,
+    /// Is `depth` a number of layers or faces, which mipmaps do not shrink?
+    pub layered: bool,
+}
+
+/// `cuArrayCreate` and `cuArray3DCreate`: elements times their size in bytes, rounded like [`linear`].
+#[must_use]
+pub fn array(shape: &ArrayShape) -> Option<u64> {
+    linear(level_bytes(shape, 0)?)
+}
+
+/// `cuMipmappedArrayCreate`: all levels summed, then rounded like [`linear`].
+///
+/// Each level halves every dimension down to 1; more levels than that add nothing.
+#[must_use]
+pub fn mipmapped(shape: &ArrayShape, levels: u32) -> Option<u64> {
+    let depth = if shape.layered { 1 } else { shape.depth };
+    let largest = shape.width.max(shape.height).max(depth).max(1);
+    let levels = levels.clamp(1, u64::BITS - largest.leading_zeros());
+    let sum = (0..levels).try_fold(0u64, |sum, level| sum.checked_add(level_bytes(shape, level)?))?;
+    linear(sum)
+}
+
+fn level_bytes(shape: &ArrayShape, level: u32) -> Option<u64> {
+    let shrink = |size: u64| size.checked_shr(level).unwrap_or(0).max(1);
+    let (width, height) = (shrink(shape.width), shrink(shape.height));
+    let depth = if shape.layered { shape.depth.max(1) } else { shrink(shape.depth) };
+    match shape.texel {
+        Texel::PerChannel { bits } => {
+            let row = width.checked_mul(u64::from(shape.channels.max(1)) * u64::from(bits / 8))?;
+            row.checked_mul(height)?.checked_mul(depth)
+        }
+        Texel::Whole { bits } => {
+            let texels = u128::from(width.checked_mul(height)?.checked_mul(depth)?);
+            u64::try_from((texels * u128::from(bits)).div_ceil(8)).ok()
+        }
+        Texel::Video { bytes, across, down } => {
+            let colour = width.div_ceil(u64::from(across)).checked_mul(height.div_ceil(u64::from(down)))?;
+            let values = width.checked_mul(height)?.checked_add(colour.checked_mul(2)?)?;
+            values.checked_mul(u64::from(bytes))?.checked_mul(depth)
+        }
+        Texel::Block { bytes } => {
+            let blocks = width.div_ceil(4).checked_mul(height.div_ceil(4))?.checked_mul(depth)?;
+            blocks.checked_mul(u64::from(bytes))
+        }
+    }
+}
+
+const fn round_up(bytes: u64, grain: u64) -> Option<u64> {
+    bytes.checked_next_multiple_of(grain)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::bytes::{GIB, MIB};
+
+    const RGBA8: ArrayShape = ArrayShape {
+        width: 1024,
+        height: 1024,
+        depth: 0,
+        channels: 4,
+        texel: Texel::PerChannel { bits: 8 },
+        layered: false,
+    };
+
+    #[test]
+    fn linear_memory_is_rounded_to_512_bytes() {
+        for (request, charge) in
+            [(0, 0), (1, 512), (511, 512), (512, 512), (513, 1024), (GIB, GIB), (GIB + 1, GIB + 512)]
+        {
+            assert_eq!(linear(request), Some(charge), "{request}");
+        }
+        assert_eq!(linear(u64::MAX - 511), Some(u64::MAX - 511), "the largest multiple");
+        assert_eq!(linear(u64::MAX - 510), None);
+        assert_eq!(linear(u64::MAX), None);
+    }
+
+    #[test]
+    fn pitched_memory_is_pitch_times_rows() {
+        assert_eq!(expected_pitch(1), Some(512));
+        assert_eq!(expected_pitch(1000), Some(1024));
+        assert_eq!(pitched(1024, 3), Some(3072));
+        assert_eq!(pitched(100, 3), Some(512), "whatever pitch a driver returns");
+        assert_eq!(pitched(1 << 40, 1 << 24), None);
+    }
+
+    #[test]
+    fn physical_memory_is_rounded_to_its_granularity() {
+        assert_eq!(physical(1, 2 * MIB), Some(2 * MIB));
+        assert_eq!(physical(2 * MIB, 2 * MIB), Some(2 * MIB));
+        assert_eq!(physical(2 * MIB + 1, 2 * MIB), Some(4 * MIB));
+        assert_eq!(physical(3, 0), Some(512));
+        assert_eq!(physical(u64::MAX, 2 * MIB), None);
+    }
+
+    #[test]
+    fn arrays_count_bytes_never_bits() {
+        assert_eq!(array(&RGBA8), Some(4 * MIB));
+        let float = ArrayShape { channels: 1, texel: Texel::of_format(0x20).unwrap(), ..RGBA8 };
+        assert_eq!(array(&float), Some(4 * MIB));
+        let half4 = ArrayShape { texel: Texel::of_format(0x10).unwrap(), ..RGBA8 };
+        assert_eq!(array(&half4), Some(8 * MIB));
+        let bc1 = ArrayShape { texel: Texel::of_format(0x91).unwrap(), ..RGBA8 };
+        assert_eq!(array(&bc1), Some(MIB / 2));
+        let bc7 = ArrayShape { texel: Texel::of_format(0x9d).unwrap(), ..RGBA8 };
+        assert_eq!(array(&bc7), Some(MIB));
+        let nv12 = ArrayShape { texel: Texel::of_format(0xb0).unwrap(), channels: 3, ..RGBA8 };
+        assert_eq!(array(&nv12), Some(3 * MIB / 2));
+    }
+
+    #[test]
+    fn missing_dimensions_mean_fewer_dimensions() {
+        let line = ArrayShape { height: 0, ..RGBA8 };
+        assert_eq!(array(&line), Some(4096));
+        let volume = ArrayShape { depth: 8, ..RGBA8 };
+        assert_eq!(array(&volume), Some(32 * MIB));
+        let layers_of_lines = ArrayShape { height: 0, depth: 8, layered: true, ..RGBA8 };
+        assert_eq!(array(&layers_of_lines), Some(8 * 4096));
+        let tiny = ArrayShape { width: 1, height: 0, channels: 1, ..RGBA8 };
+        assert_eq!(array(&tiny), Some(512));
+    }
+
+    #[test]
+    fn mipmaps_are_the_sum_of_their_levels() {
+        assert_eq!(mipmapped(&RGBA8, 1), array(&RGBA8));
+        assert_eq!(mipmapped(&RGBA8, 0), array(&RGBA8));
+        // 4 MiB x (1 + 1/4 + ... + 1/4^10) = 5592404 bytes, rounded.
+        assert_eq!(mipmapped(&RGBA8, 11), Some(5_592_576));
+        assert_eq!(mipmapped(&RGBA8, 200), Some(5_592_576), "levels below one element do not exist");
+        let layers = ArrayShape { depth: 6, layered: true, ..RGBA8 };
+        assert_eq!(mipmapped(&layers, 2), Some(6 * 4 * MIB + 6 * MIB));
+        let volume = ArrayShape { depth: 6, ..RGBA8 };
+        assert_eq!(mipmapped(&volume, 2), Some(6 * 4 * MIB + 3 * MIB));
+    }
+
+    #[test]
+    fn an_unknown_format_is_not_guessed() {
+        for format in [0x00, 0x04, 0x11, 0x4f, 0x5f, 0x90, 0xa0, 0xaa, 0xaf, 0xb6, 0xcc, 0x7fff_ffff, u32::MAX] {
+            assert_eq!(Texel::of_format(format), None, "{format:#x}");
+        }
+    }
+
+    /// Every format of CUDA 11.4 to 13.4: name, number, channels of its descriptor, bits of 2 by 2 elements.
+    const FORMATS: &[(&str, u32, u32, u64)] = &[
+        ("UNSIGNED_INT8", 1, 1, 4 * 8),
+        ("UNSIGNED_INT16", 2, 2, 4 * 32),
+        ("UNSIGNED_INT32", 3, 4, 4 * 128),
+        ("SIGNED_INT8", 8, 4, 4 * 32),
+        ("SIGNED_INT16", 9, 1, 4 * 16),
+        ("SIGNED_INT32", 10, 1, 4 * 32),
+        ("HALF", 16, 4, 4 * 64),
+        ("FLOAT", 32, 4, 4 * 128),
+        ("UNORM_INT_101010_2", 80, 4, 4 * 32),
+        ("UINT8_PACKED_422", 81, 4, 4 * 32),
+        ("UINT8_PACKED_444", 82, 4, 4 * 32),
+        ("UINT8_SEMIPLANAR_420", 83, 3, 4 * 12),
+        ("UINT16_SEMIPLANAR_420", 84, 3, 4 * 24),
+        ("UINT8_SEMIPLANAR_422", 85, 3, 4 * 16),
+        ("UINT16_SEMIPLANAR_422", 86, 3, 4 * 32),
+        ("UINT8_SEMIPLANAR_444", 87, 3, 4 * 24),
+        ("UINT16_SEMIPLANAR_444", 88, 3, 4 * 48),
+        ("UINT8_PLANAR_420", 89, 3, 4 * 12),
+        ("UINT16_PLANAR_420", 90, 3, 4 * 24),
+        ("UINT8_PLANAR_422", 91, 3, 4 * 16),
+        ("UINT16_PLANAR_422", 92, 3, 4 * 32),
+        ("UINT8_PLANAR_444", 93, 3, 4 * 24),
+        ("UINT16_PLANAR_444", 94, 3, 4 * 48),
+        ("P010", 159, 3, 4 * 24),
+        ("P016", 161, 3, 4 * 24),
+        ("NV16", 162, 3, 4 * 16),
+        ("P210", 163, 3, 4 * 32),
+        ("P216", 164, 3, 4 * 32),
+        ("YUY2", 165, 2, 4 * 16),
+        ("Y210", 166, 2, 4 * 32),
+        ("Y216", 167, 2, 4 * 32),
+        ("AYUV", 168, 4, 4 * 32),
+        ("Y410", 169, 4, 4 * 32),
+        ("NV12", 176, 3, 4 * 12),
+        ("Y416", 177, 4, 4 * 64),
+        ("Y444_PLANAR8", 178, 3, 4 * 24),
+        ("Y444_PLANAR10", 179, 3, 4 * 48),
+        ("YUV444_8bit_SemiPlanar", 180, 3, 4 * 24),
+        ("YUV444_16bit_SemiPlanar", 181, 3, 4 * 48),
+        ("UNORM_INT8X1", 192, 1, 4 * 8),
+        ("UNORM_INT8X2", 193, 2, 4 * 16),
+        ("UNORM_INT8X4", 194, 4, 4 * 32),
+        ("UNORM_INT16X1", 195, 1, 4 * 16),
+        ("UNORM_INT16X2", 196, 2, 4 * 32),
+        ("UNORM_INT16X4", 197, 4, 4 * 64),
+        ("SNORM_INT8X1", 198, 1, 4 * 8),
+        ("SNORM_INT8X2", 199, 2, 4 * 16),
+        ("SNORM_INT8X4", 200, 4, 4 * 32),
+        ("SNORM_INT16X1", 201, 1, 4 * 16),
+        ("SNORM_INT16X2", 202, 2, 4 * 32),
+        ("SNORM_INT16X4", 203, 4, 4 * 64),
+        ("BC1_UNORM", 145, 4, 4 * 4),
+        ("BC1_UNORM_SRGB", 146, 4, 4 * 4),
+        ("BC2_UNORM", 147, 4, 4 * 8),
+        ("BC2_UNORM_SRGB", 148, 4, 4 * 8),
+        ("BC3_UNORM", 149, 4, 4 * 8),
+        ("BC3_UNORM_SRGB", 150, 4, 4 * 8),
+        ("BC4_UNORM", 151, 1, 4 * 4),
+        ("BC4_SNORM", 152, 1, 4 * 4),
+        ("BC5_UNORM", 153, 2, 4 * 8),
+        ("BC5_SNORM", 154, 2, 4 * 8),
+        ("BC6H_UF16", 155, 3, 4 * 8),
+        ("BC6H_SF16", 156, 3, 4 * 8),
+        ("BC7_UNORM", 157, 4, 4 * 8),
+        ("BC7_UNORM_SRGB", 158, 4, 4 * 8),
+    ];
+
+    #[test]
+    fn every_format_there_is_has_its_width() {
+        for &(name, format, channels, bits) in FORMATS {
+            let texel = Texel::of_format(format).unwrap_or_else(|| panic!("{name} is not known"));
+            let shape = ArrayShape { channels, texel, ..RGBA8 };
+            assert_eq!(array(&shape), Some(1024 * 1024 / 4 * bits / 8), "{name}");
+            assert!(array(&shape) <= array(&ArrayShape { texel: Texel::WIDEST, ..shape }), "{name} is not the widest");
+        }
+        let known = (0..=u32::from(u16::MAX)).filter(|format| Texel::of_format(*format).is_some()).count();
+        assert_eq!(known, FORMATS.len(), "and no other number is known");
+    }
+
+    #[test]
+    fn colour_planes_of_odd_pictures_are_rounded_up() {
+        let nv12 = Texel::of_format(0xb0).unwrap();
+        let odd = ArrayShape { width: 1001, height: 701, channels: 3, texel: nv12, ..RGBA8 };
+        assert_eq!(array(&odd), linear(1001 * 701 + 2 * 501 * 351));
+        let layers = ArrayShape { depth: 3, layered: true, ..odd };
+        assert_eq!(array(&layers), linear(3 * (1001 * 701 + 2 * 501 * 351)));
+    }
+
+    proptest! {
+        #[test]
+        fn a_charge_is_the_least_multiple_that_holds_the_request(bytes: u64, grain in 1u64..=1 << 30) {
+            match physical(bytes, grain) {
+                Some(charge) => {
+                    prop_assert!(charge >= bytes && charge - bytes < grain && charge % grain == 0);
+                }
+                None => prop_assert!(u128::from(bytes).next_multiple_of(u128::from(grain)) > u128::from(u64::MAX)),
+            }
+        }
+
+        #[test]
+        fn arrays_agree_with_wide_arithmetic(
+            width: u64, height: u64, depth: u64, channels in 1u32..=4, bits in prop::sample::select(vec![8u32, 16, 32]),
+            narrow in 0u32..64,
+        ) {
+            let shape = ArrayShape {
+                width: width >> narrow, height: height >> narrow, depth: depth >> narrow,
+                channels, texel: Texel::PerChannel { bits }, layered: false,
+            };
+            let wide = [shape.width.max(1), shape.height.max(1), shape.depth.max(1), u64::from(channels * bits / 8)]
+                .iter()
+                .try_fold(1u128, |product, factor| product.checked_mul(u128::from(*factor)))
+                .and_then(|bytes| bytes.checked_next_multiple_of(512))
+                .and_then(|bytes| u64::try_from(bytes).ok());
+            prop_assert_eq!(array(&shape), wide);
+            // No level sum is below its first level, and none reaches twice its size.
+            if let (Some(one), Some(all)) = (array(&shape), mipmapped(&shape, 64)) {
+                prop_assert!(all >= one && u128::from(all) <= 2 * u128::from(one) + 512);
+            }
+        }
+    }
+}

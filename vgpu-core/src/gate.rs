@@ -1,0 +1,240 @@
+//! The gate of launches, as pure decisions: may this one go now, and if not, until when to wait.
+//!
+//! Precision is the time that work already submitted will take, for it cannot be withdrawn. So the gate bounds what
+//! is in flight, in estimated time ([`Bounds::in_flight`]); everything else (lease, balance) is somebody else's word.
+//! Two refinements of "no more than D": a launch of unknown cost waits until no other unknown one is in flight, since
+//! a queue of them might be a queue of seconds; and one launch goes ahead when what runs is about to end, so that the
+//! device need not wait for us between two kernels longer than half of D.
+//!
+//! *Liveness.* What is in flight may wait for the very launch that is held back. If nothing completed for
+//! [`Bounds::drain`] beyond the time at which it was expected, one launch passes; each further one waits twice as long,
+//! up to sixteen times, because a kernel that is only longer than expected would else collect a queue behind it. On a
+//! stream nothing can wait for what comes behind it, only for what the program does after this launch: if all that is
+//! in flight is on the launch's own stream, the first one waits 64 times as long; beside launches of unknown length, eight
+//! times.
+//!
+//! In reading order: this file, when markers are recorded ([`marks`]), time on several streams ([`union`]), what holds
+//! without the daemon ([`loss`]). Not here: driver calls, clocks, futexes; the account ([`crate::account`]).
+
+pub mod loss;
+pub mod marks;
+#[cfg(all(test, not(loom)))]
+mod tests;
+pub mod union;
+
+use crate::account::Admission;
+use crate::account::cost::UNKNOWN_NS;
+use crate::arbiter::Gate;
+
+/// Durations, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// D: estimated work that may be before the device.
+    pub in_flight: u64,
+    /// With less than this left to run, one launch goes ahead.
+    pub ahead: u64,
+    /// With less than this left the device can be given on: about what it takes until the next one launches.
+    pub handover: u64,
+    /// R: without a completion for so long, one launch passes.
+    pub drain: u64,
+    /// Longest wait without looking again.
+    pub heartbeat: u64,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self::of_quantum(4_000_000)
+    }
+}
+
+impl Bounds {
+    /// The bounds that go with leases of length `quantum`.
+    #[must_use]
+    pub fn of_quantum(quantum: u64) -> Self {
+        Self {
+            in_flight: (quantum / 2).min(2_000_000),
+            ahead: 100_000,
+            handover: 40_000,
+            drain: (2 * quantum).max(10_000_000),
+            heartbeat: 10_000_000,
+        }
+    }
+}
+
+/// What is asked at the gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// Estimated cost of the launch; `None`: never measured.
+    pub cost: Option<u64>,
+    /// The daemon's word, or [`Gate::Run`] without an end where there is none.
+    pub gate: Gate,
+    /// The account's, with what is in flight by estimate as good as paid: [`crate::account::Account::admit_beside`].
+    pub admission: Admission,
+    /// Something is in flight on another stream than the launch's.
+    pub beside: bool,
+    /// The time.
+    pub now: u64,
+}
+
+/// What the gate says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Launch.
+    Go,
+    /// Launch although it is not allowed: what is in flight may wait for it. Not to be learned from.
+    Forced,
+    /// Look again at this moment, or when the gate or what is in flight changes.
+    Wait(u64),
+}
+
+/// What one process has before one device, by estimate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Keeper {
+    in_flight: u64,
+    unknown: u32,
+    /// When the oldest of it can have begun to run.
+    began: u64,
+    /// When a completion was last seen, or a launch forced.
+    progress: u64,
+    forced: u32,
+    ahead: bool,
+}
+
+impl Keeper {
+    /// May a launch go?
+    ///
+    /// # Cost
+    /// A few comparisons; with an open gate one.
+    #[inline]
+    pub fn ask(&mut self, ask: &Ask, bounds: &Bounds) -> Verdict {
+        if matches!(ask.gate, Gate::Open) { Verdict::Go } else { self.consider(ask, bounds) }
+    }
+
+    fn consider(&mut self, ask: &Ask, bounds: &Bounds) -> Verdict {
+        let now = ask.now;
+        let word = match ask.gate {
+            Gate::Run { until, .. } if now < until => None,
+            Gate::Cap { until } => Some(until.max(now + 1)),
+            _ => Some(u64::MAX),
+        };
+        let balance = match ask.admission {
+            Admission::Admit => None,
+            // What is in flight may turn out shorter than it was counted.
+            Admission::WaitUntil(until) if self.in_flight > 0 => Some(until.min(self.look(now, bounds))),
+            Admission::WaitUntil(until) => Some(until),
+        };
+        let room = self.room(ask, bounds);
+        if word.is_none() && balance.is_none() && room.is_none() {
+            return Verdict::Go;
+        }
+        let stretch = if matches!(ask.gate, Gate::Run { exclusive: true, .. }) { 1 } else { 3 };
+        let due = self.due(stretch, ask.beside, bounds);
+        if self.in_flight > 0 && now >= due {
+            self.progress = now;
+            self.forced = (self.forced + 1).min(4);
+            return Verdict::Forced;
+        }
+        let due = if self.in_flight > 0 { due } else { u64::MAX };
+        // All that holds it back must pass; a forced launch may come before.
+        let until = [word, balance, room].into_iter().flatten().max().unwrap_or(now);
+        Verdict::Wait(until.min(due).min(now.saturating_add(bounds.heartbeat)).max(now + 1))
+    }
+
+    /// When there is room for the launch in flight; `None`: now.
+    fn room(&mut self, ask: &Ask, bounds: &Bounds) -> Option<u64> {
+        let cost = ask.cost.unwrap_or(UNKNOWN_NS);
+        if self.in_flight == 0 {
+            return None;
+        }
+        let mixed = ask.cost.is_none() && self.unknown > 0;
+        if self.in_flight.saturating_add(cost) <= bounds.in_flight && !mixed {
+            return None;
+        }
+        // Half of the allowance early, so that a late wake-up does not leave the device idle.
+        let early = self.began.saturating_add(self.in_flight).saturating_sub(bounds.ahead);
+        let known = self.unknown == 0 && !self.ahead;
+        if known && ask.now >= early {
+            return None;
+        }
+        // It may be over sooner: the nearer that is, the closer the looks.
+        let look = self.look(ask.now, bounds);
+        Some(if known { early.min(look) } else { look })
+    }
+
+    /// When a launch is forced.
+    fn due(&self, stretch: u64, beside: bool, bounds: &Bounds) -> u64 {
+        // Half of it more: launches of one function differ.
+        let longest = self.in_flight.saturating_mul(stretch).saturating_add(self.in_flight / 2);
+        let expected = self.began.saturating_add(longest);
+        let doubled = self.forced
+            + if !beside {
+                6
+            } else if self.unknown > 0 {
+                3
+            } else {
+                0
+            };
+        let patience = bounds.drain.saturating_mul(1 << doubled.min(6));
+        if self.forced == 0 {
+            expected.max(self.progress).saturating_add(patience)
+        } else {
+            self.progress.saturating_add(patience)
+        }
+    }
+
+    /// A launch went to the driver.
+    #[inline]
+    pub fn launched(&mut self, cost: Option<u64>, now: u64, bounds: &Bounds) {
+        if self.in_flight == 0 {
+            (self.began, self.progress) = (now, now);
+            (self.forced, self.ahead) = (0, false);
+        }
+        let beside = self.in_flight > 0;
+        self.in_flight = self.in_flight.saturating_add(cost.unwrap_or(UNKNOWN_NS));
+        self.ahead |= beside && self.in_flight > bounds.in_flight;
+        self.unknown += u32::from(cost.is_none());
+    }
+
+    /// Launches estimated at `estimate`, of which `unknown` were of unknown cost, were seen complete; the device had
+    /// them done at `at`, no later than now.
+    pub fn completed(&mut self, estimate: u64, unknown: u32, at: u64) {
+        self.in_flight = self.in_flight.saturating_sub(estimate);
+        self.unknown = self.unknown.saturating_sub(unknown);
+        self.began = self.began.max(at);
+        self.progress = self.progress.max(at);
+        (self.forced, self.ahead) = (0, false);
+    }
+
+    /// Estimated work before the device.
+    #[must_use]
+    pub const fn in_flight(&self) -> u64 {
+        self.in_flight
+    }
+
+    /// What of it is left at `now`, if the device works for nobody else.
+    #[must_use]
+    pub const fn remaining(&self, now: u64) -> u64 {
+        self.in_flight.saturating_sub(now.saturating_sub(self.began))
+    }
+
+    /// What is said of it to the daemon: 0 only if all was seen complete, `u64::MAX` if it takes longer than expected.
+    /// The end of a long launch cannot be foretold to the microsecond, so that it never counts as about to end.
+    #[must_use]
+    pub fn left(&self, now: u64, bounds: &Bounds) -> u64 {
+        match (self.in_flight, self.remaining(now)) {
+            (0, _) => 0,
+            (_, 0) => u64::MAX,
+            (all, left) if all > bounds.in_flight => left.max(bounds.handover),
+            (_, left) => left,
+        }
+    }
+
+    /// While somebody waits for the device: when to look whether the work is done.
+    #[must_use]
+    pub fn look(&self, now: u64, bounds: &Bounds) -> u64 {
+        // Launches of one function differ: the nearer the end, the closer the looks.
+        let left = self.remaining(now);
+        let pause = if left > bounds.ahead { (left / 4).clamp(bounds.ahead / 2, 1_000_000) } else { left };
+        now.saturating_add(pause.saturating_sub(bounds.handover / 2).max(bounds.ahead / 4))
+    }
+}

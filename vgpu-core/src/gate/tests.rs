@@ -1,0 +1,154 @@
+//! The gate's promises.
+
+use super::marks::{MARK_NS, Marks};
+use super::*;
+
+const US: u64 = 1_000;
+const MS: u64 = 1_000_000;
+
+fn run() -> Gate {
+    Gate::Run { lease: 1, until: u64::MAX, exclusive: true, ceiling: None }
+}
+
+fn ask(cost: Option<u64>, gate: Gate, now: u64) -> Ask {
+    Ask { cost, gate, admission: Admission::Admit, beside: true, now }
+}
+
+#[test]
+fn an_open_gate_asks_nothing() {
+    let (mut keeper, bounds) = (Keeper::default(), Bounds::default());
+    for n in 0..1000 {
+        let ask = Ask { cost: None, gate: Gate::Open, admission: Admission::WaitUntil(u64::MAX), beside: true, now: n };
+        assert_eq!(keeper.ask(&ask, &bounds), Verdict::Go);
+    }
+    assert_eq!(keeper, Keeper::default());
+}
+
+#[test]
+fn estimated_work_in_flight_is_bounded() {
+    let (mut keeper, bounds) = (Keeper::default(), Bounds::default());
+    let mut admitted = 0;
+    while keeper.ask(&ask(Some(150 * US), run(), 0), &bounds) == Verdict::Go {
+        keeper.launched(Some(150 * US), 0, &bounds);
+        admitted += 1;
+    }
+    assert_eq!(admitted, 13, "2 ms hold 13 times 150 us");
+    keeper.completed(150 * US, 0, 150 * US);
+    assert_eq!(keeper.ask(&ask(Some(150 * US), run(), 150 * US), &bounds), Verdict::Go);
+}
+
+#[test]
+fn one_long_launch_goes_when_nothing_is_in_flight_and_the_next_when_it_is_about_to_end() {
+    let (mut keeper, bounds) = (Keeper::default(), Bounds::default());
+    let long = Some(20 * MS);
+    assert_eq!(keeper.ask(&ask(long, run(), 0), &bounds), Verdict::Go);
+    keeper.launched(long, 0, &bounds);
+    assert_eq!(keeper.ask(&ask(long, run(), MS), &bounds), Verdict::Wait(MS + 980 * US), "looks again after a while");
+    let early = 20 * MS - 100 * US;
+    assert_eq!(keeper.ask(&ask(long, run(), early - US), &bounds), Verdict::Wait(early));
+    assert_eq!(keeper.ask(&ask(long, run(), 19 * MS), &bounds), Verdict::Wait(19 * MS + 230_000), "and sooner");
+    assert_eq!(keeper.ask(&ask(long, run(), early), &bounds), Verdict::Go);
+    keeper.launched(long, early, &bounds);
+    assert!(matches!(keeper.ask(&ask(long, run(), 21 * MS), &bounds), Verdict::Wait(_)), "but only one");
+}
+
+#[test]
+fn launches_of_unknown_cost_go_one_at_a_time() {
+    let (mut keeper, bounds) = (Keeper::default(), Bounds::default());
+    assert_eq!(keeper.ask(&ask(None, run(), 0), &bounds), Verdict::Go);
+    keeper.launched(None, 0, &bounds);
+    assert!(matches!(keeper.ask(&ask(None, run(), US), &bounds), Verdict::Wait(_)));
+    assert_eq!(keeper.ask(&ask(Some(US), run(), US), &bounds), Verdict::Go, "a known one is no risk");
+    keeper.completed(UNKNOWN_NS, 1, 30 * US);
+    assert_eq!(keeper.ask(&ask(None, run(), 31 * US), &bounds), Verdict::Go);
+}
+
+#[test]
+fn whoever_may_not_launch_waits_for_the_word_or_the_refill() {
+    let (mut keeper, bounds) = (Keeper::default(), Bounds::default());
+    let cost = Some(50 * US);
+    assert_eq!(keeper.ask(&ask(cost, Gate::Wait, 5), &bounds), Verdict::Wait(5 + 10 * MS));
+    assert_eq!(keeper.ask(&ask(cost, Gate::Cap { until: 3 * MS }, 5), &bounds), Verdict::Wait(3 * MS));
+    let over = Gate::Run { lease: 1, until: 4 * MS, exclusive: true, ceiling: None };
+    assert_eq!(keeper.ask(&ask(cost, over, 4 * MS - 1), &bounds), Verdict::Go);
+    assert_eq!(keeper.ask(&ask(cost, over, 4 * MS), &bounds), Verdict::Wait(14 * MS));
+    let debt = Ask { admission: Admission::WaitUntil(7 * MS), ..ask(cost, run(), 0) };
+    assert_eq!(keeper.ask(&debt, &bounds), Verdict::Wait(7 * MS));
+}
+
+#[test]
+fn what_runs_may_wait_for_what_is_held_back() {
+    let (mut keeper, bounds) = (Keeper::default(), Bounds::default());
+    keeper.launched(Some(3 * MS), 0, &bounds);
+    for gate in [run(), Gate::Wait, Gate::Cap { until: u64::MAX }] {
+        let mut keeper = keeper;
+        let (mut now, mut forced) = (0, Vec::new());
+        while forced.len() < 6 {
+            match keeper.ask(&ask(Some(3 * MS), gate, now), &bounds) {
+                Verdict::Go if forced.is_empty() => now += MS, // one ahead, at the end of what runs
+                Verdict::Wait(until) => now = until,
+                Verdict::Forced => forced.push(now),
+                Verdict::Go => panic!("not without being forced"),
+            }
+            if now >= 3 * MS {
+                keeper.ahead = true;
+            }
+        }
+        let expected = if gate == run() { 4 * MS + 500 * US } else { 10 * MS + 500 * US };
+        let after = [10, 30, 70, 150, 310, 470].map(|ms: u64| expected + ms * MS);
+        assert_eq!(forced, after, "{gate:?}");
+    }
+}
+
+#[test]
+fn behind_work_of_its_own_stream_a_launch_waits_longer_before_it_is_forced() {
+    let (mut keeper, bounds) = (Keeper::default(), Bounds::default());
+    keeper.launched(None, 0, &bounds);
+    let behind = |now| Ask { beside: false, ..ask(None, run(), now) };
+    let first = UNKNOWN_NS * 3 / 2 + 640 * MS;
+    assert!(matches!(keeper.ask(&behind(first - 1), &bounds), Verdict::Wait(_)));
+    assert_eq!(keeper.ask(&behind(first), &bounds), Verdict::Forced);
+    assert!(matches!(keeper.ask(&behind(first + 639 * MS), &bounds), Verdict::Wait(_)));
+    assert_eq!(keeper.ask(&behind(first + 640 * MS), &bounds), Verdict::Forced);
+}
+
+#[test]
+fn a_marker_follows_250_us_of_work_whatever_the_number_of_launches() {
+    for cost in [US, 10 * US, 50 * US, 249 * US] {
+        let mut marks = Marks::default();
+        let mut ends = 0;
+        for n in 0..10_000 {
+            marks.before(Some(cost), n == 0, true);
+            ends += u64::from(marks.after(Some(cost), cost).is_some());
+        }
+        let most = 10_000 * cost / MARK_NS + 1;
+        assert!(ends <= most && ends * 2 >= most, "{cost}: {ends} of {most}");
+    }
+}
+
+#[test]
+fn programs_that_synchronise_are_sampled() {
+    let mut marks = Marks::default();
+    let (mut begins, mut ends, mut tails) = (0, 0, 0);
+    for _ in 0..1_000 {
+        let before = marks.before(Some(50 * US), true, true);
+        begins += u32::from(before.begin);
+        tails += before.tail.map_or(0, |tail| tail.estimate);
+        if marks.after(Some(50 * US), 50 * US).is_some() {
+            ends += 1;
+            marks.completed();
+        }
+    }
+    assert_eq!((begins, ends), (200, 200), "one launch in 250 us of work");
+    assert_eq!(tails, 800 * 50 * US, "the others are charged by their cost");
+    // A kernel longer than the distance is always measured.
+    let before = marks.before(Some(MS), true, true);
+    assert!(before.begin && marks.after(Some(MS), MS).is_some_and(|open| open.measured));
+}
+
+#[test]
+fn what_was_never_measured_is_measured_at_once() {
+    let mut marks = Marks::default();
+    assert!(marks.before(None, true, true).begin);
+    assert!(marks.after(None, UNKNOWN_NS).is_some_and(|open| open.measured && open.unknown == 1));
+}

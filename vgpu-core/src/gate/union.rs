@@ -1,0 +1,94 @@
+//! Time in which at least one stream was busy: intervals of several streams, counted once.
+//!
+//! Intervals arrive in the order in which they were seen complete, not in that of time, so the last few are kept. No
+//! allocation. Not here: where the times come from (one base event per context, renewed every few seconds, since the
+//! driver gives differences as a float of milliseconds).
+
+/// Stretches kept.
+const KEPT: usize = 16;
+
+/// The stretches of time that were counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Union {
+    /// Ascending, disjoint.
+    kept: [(u64, u64); KEPT],
+    len: usize,
+    /// Everything before is counted or given up.
+    closed: u64,
+}
+
+impl Union {
+    /// Adds an interval; returns what of it was not counted yet.
+    ///
+    /// # Cost
+    /// At most sixteen steps.
+    pub fn add(&mut self, begin: u64, end: u64) -> u64 {
+        let begin = begin.max(self.closed);
+        if end <= begin {
+            return 0;
+        }
+        let mut fresh = end - begin;
+        let (mut from, mut to) = (begin, end);
+        let mut kept = [(0, 0); KEPT];
+        let mut len = 0;
+        for &(b, e) in &self.kept[..self.len] {
+            fresh -= e.min(end).saturating_sub(b.max(begin)).min(fresh);
+            if e < begin || b > end {
+                kept[len] = (b, e);
+                len += 1;
+            } else {
+                (from, to) = (from.min(b), to.max(e));
+            }
+        }
+        if len == KEPT {
+            // The oldest gap is given up.
+            self.closed = kept[0].1;
+            kept.copy_within(1.., 0);
+            len -= 1;
+        }
+        if from < self.closed {
+            from = self.closed.min(to);
+        }
+        let at = kept[..len].partition_point(|&(b, _)| b < from);
+        kept.copy_within(at..len, at + 1);
+        kept[at] = (from, to);
+        (self.kept, self.len) = (kept, len + 1);
+        fresh
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_two_streams_did_at_once_counts_once() {
+        let mut union = Union::default();
+        assert_eq!(union.add(0, 10), 10);
+        assert_eq!(union.add(5, 15), 5);
+        assert_eq!(union.add(2, 3), 0);
+        assert_eq!(union.add(30, 40), 10);
+        assert_eq!(union.add(20, 35), 10, "seen late, in a gap");
+        assert_eq!(union.add(0, 50), 15);
+        assert_eq!(union.add(7, 7), 0);
+        assert_eq!(union.add(9, 8), 0);
+    }
+
+    proptest! {
+        /// Against a line of cells, for intervals that come at most a little out of order.
+        #[test]
+        fn it_counts_each_moment_once(steps in prop::collection::vec((0u64..20, 1u64..30), 1..200)) {
+            let mut union = Union::default();
+            let mut cells = vec![false; 8_000];
+            let (mut base, mut sum) = (0u64, 0u64);
+            for (back, length) in steps {
+                let begin = base.saturating_sub(back);
+                sum += union.add(begin, begin + length);
+                cells[usize::try_from(begin).unwrap()..][..usize::try_from(length).unwrap()].fill(true);
+                base += 15;
+            }
+            prop_assert_eq!(sum, cells.iter().filter(|&&busy| busy).count() as u64);
+        }
+    }
+}

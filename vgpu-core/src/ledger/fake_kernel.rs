@@ -1,0 +1,176 @@
+//! A pretended kernel for tests of one process: locks, time, and what happens meanwhile.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::bytes::Bytes;
+
+/// Locks as a kernel keeps them, and a clock that only waiting moves.
+#[derive(Default)]
+pub(super) struct FakeKernel {
+    pub(super) locked: RefCell<Vec<usize>>,
+    pub(super) now: Cell<u64>,
+    pub(super) turn_blocked: Cell<bool>,
+    pub(super) turn: Cell<bool>,
+    pub(super) rounds: Cell<u32>,
+    /// Which process calls: only shares' locks tell them apart.
+    pub(super) process: Cell<u32>,
+    /// Processes that hold a share's lock, and whether to write.
+    pub(super) shares: RefCell<BTreeMap<(usize, Byte), Holders>>,
+    /// Identities of which nobody can see an open descriptor, and through whose descriptor.
+    pub(super) closed: RefCell<Vec<(u32, Watched, u64)>>,
+}
+
+/// Who holds a lock, and whether to write.
+type Holders = (Vec<u32>, bool);
+
+/// A share has two bytes that are locked.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Byte {
+    Held,
+    Kept,
+}
+
+impl FakeKernel {
+    /// What the kernel does to the locks of shares when a process dies.
+    pub(super) fn kill_process(&self, process: u32) {
+        for (holders, _) in self.shares.borrow_mut().values_mut() {
+            holders.retain(|holder| *holder != process);
+        }
+    }
+
+    fn lock_share(&self, index: (usize, Byte), write: bool) -> bool {
+        let mut shares = self.shares.borrow_mut();
+        let (holders, writes) = shares.entry(index).or_default();
+        let me = self.process.get();
+        let others = holders.iter().any(|holder| *holder != me);
+        if others && (write || *writes) {
+            return false;
+        }
+        if !holders.contains(&me) {
+            holders.push(me);
+        }
+        *writes = write;
+        true
+    }
+
+    fn unlock(&self, index: (usize, Byte)) {
+        let mut shares = self.shares.borrow_mut();
+        let (holders, _) = shares.get_mut(&index).expect("unlocked without holding");
+        assert!(holders.contains(&self.process.get()), "unlocked without holding");
+        holders.retain(|holder| *holder != self.process.get());
+    }
+
+    /// What the kernel does when the holder of a slot dies.
+    pub(super) fn kill(&self, index: usize) {
+        self.locked.borrow_mut().retain(|locked| *locked != index);
+    }
+}
+
+impl Kernel for FakeKernel {
+    fn try_lock_slot(&self, index: usize) -> bool {
+        let mut locked = self.locked.borrow_mut();
+        let free = !locked.contains(&index);
+        if free {
+            locked.push(index);
+        }
+        free
+    }
+    fn unlock_slot(&self, index: usize) {
+        assert!(self.locked.borrow().contains(&index), "unlocked without holding");
+        self.kill(index);
+    }
+    fn try_lock_share(&self, index: usize) -> bool {
+        self.lock_share((index, Byte::Held), true)
+    }
+    fn try_hold_share(&self, index: usize) -> bool {
+        self.lock_share((index, Byte::Held), false)
+    }
+    fn unlock_share(&self, index: usize) {
+        self.unlock((index, Byte::Held));
+    }
+    fn try_lock_kept(&self, index: usize) -> bool {
+        self.lock_share((index, Byte::Kept), true)
+    }
+    fn try_keep_share(&self, index: usize) -> bool {
+        self.lock_share((index, Byte::Kept), false)
+    }
+    fn unlock_kept(&self, index: usize) {
+        self.unlock((index, Byte::Kept));
+    }
+    fn is_closed(&self, keeper: u32, watched: Watched, identity: u64) -> bool {
+        self.closed.borrow().contains(&(keeper, watched, identity))
+    }
+    fn lock_turn(&self, deadline: u64) -> bool {
+        if self.turn_blocked.get() {
+            self.now.set(self.now.get().max(deadline));
+            return false;
+        }
+        assert!(!self.turn.replace(true), "the turn was taken twice");
+        true
+    }
+    fn unlock_turn(&self) {
+        assert!(self.turn.replace(false), "the turn was given back twice");
+    }
+    fn now(&self) -> u64 {
+        self.now.get()
+    }
+    fn wait(&self, _round: u32) {
+        self.rounds.set(self.rounds.get() + 1);
+        self.now.set(self.now.get() + 50_000);
+    }
+}
+
+/// A kernel in which something happens while somebody waits.
+pub(super) struct Eventful<'k, F: Fn(u32)>(pub(super) &'k FakeKernel, pub(super) F);
+
+impl<F: Fn(u32)> Kernel for Eventful<'_, F> {
+    fn try_lock_slot(&self, index: usize) -> bool {
+        self.0.try_lock_slot(index)
+    }
+    fn unlock_slot(&self, index: usize) {
+        self.0.unlock_slot(index);
+    }
+    fn try_lock_share(&self, index: usize) -> bool {
+        self.0.try_lock_share(index)
+    }
+    fn try_hold_share(&self, index: usize) -> bool {
+        self.0.try_hold_share(index)
+    }
+    fn unlock_share(&self, index: usize) {
+        self.0.unlock_share(index);
+    }
+    fn try_lock_kept(&self, index: usize) -> bool {
+        self.0.try_lock_kept(index)
+    }
+    fn try_keep_share(&self, index: usize) -> bool {
+        self.0.try_keep_share(index)
+    }
+    fn unlock_kept(&self, index: usize) {
+        self.0.unlock_kept(index);
+    }
+    fn is_closed(&self, keeper: u32, watched: Watched, identity: u64) -> bool {
+        self.0.is_closed(keeper, watched, identity)
+    }
+    fn lock_turn(&self, deadline: u64) -> bool {
+        self.0.lock_turn(deadline)
+    }
+    fn unlock_turn(&self) {
+        self.0.unlock_turn();
+    }
+    fn now(&self) -> u64 {
+        self.0.now()
+    }
+    fn wait(&self, round: u32) {
+        self.0.wait(round);
+        self.1(round);
+    }
+}
+
+pub(super) const LIMIT: u64 = 10_000;
+
+/// The refusal of a request that does not fit beside so much.
+pub(super) fn over(used: u64, requested: u64) -> Refusal {
+    Refusal::OverLimit { used: Bytes(used), requested: Bytes(requested), limit: Bytes(LIMIT) }
+}

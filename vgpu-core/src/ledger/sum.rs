@@ -1,0 +1,229 @@
+//! Reading: the quick sum of the fast path, the stable reading that refusals rest on, and settling.
+
+use super::member::MemberView;
+use super::{Header, Kernel, Share, Slot};
+use crate::sync::{Ordering, total_order};
+
+/// A tenant's ledger of one device: a view of a [`super::LedgerPage`].
+#[derive(Clone, Copy)]
+pub struct Ledger<'p> {
+    pub(crate) header: &'p Header,
+    pub(super) slots: &'p [Slot],
+    pub(super) shares: &'p [Share],
+}
+
+/// What the slots held together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Everything that counts against a limit.
+    pub used: u64,
+    /// Of it: on the table, not decided.
+    pub tentative: u64,
+    /// Of it: reserved, the driver has not answered.
+    pub pending: u64,
+    /// Of it: charged for good.
+    pub settled: u64,
+}
+
+/// Every counter summed, and how many shares are in the sums: if two of these in a row are equal, nothing moved between
+/// them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Fingerprint([u64; 7]);
+
+/// `later - earlier` of two growing counters; a corrupted page (a difference below zero) counts as none.
+pub(super) fn distance(later: u64, earlier: u64) -> u64 {
+    let distance = later.wrapping_sub(earlier);
+    if distance > i64::MAX.unsigned_abs() { 0 } else { distance }
+}
+
+impl Slot {
+    /// Bytes that count against the limit; too large while the slot moves, never too small.
+    #[inline]
+    pub(super) fn used(&self) -> u64 {
+        let dropped = self.dropped.load(Ordering::SeqCst);
+        distance(self.claimed.load(Ordering::SeqCst), dropped)
+    }
+
+    /// Frees everything the slot holds. Only for the holder of its lock; may be repeated by the next.
+    pub(super) fn settle(&self) {
+        let claimed = self.claimed.load(Ordering::SeqCst);
+        self.dropped.store(claimed, Ordering::SeqCst);
+        self.granted.store(claimed, Ordering::SeqCst);
+        self.committed.store(claimed, Ordering::SeqCst);
+        self.overhead.store(0, Ordering::SeqCst);
+        self.high.store(0, Ordering::SeqCst);
+        self.busy.store(0, Ordering::SeqCst);
+        self.birth.store(0, Ordering::SeqCst);
+        self.pid.store(0, Ordering::SeqCst);
+    }
+}
+
+impl<'p> Ledger<'p> {
+    pub(super) fn new(header: &'p Header, slots: &'p [Slot], shares: &'p [Share]) -> Self {
+        Self { header, slots, shares }
+    }
+
+    /// What members tell each other beside their charges: figures of overhead, open doors.
+    #[must_use]
+    pub fn header(&self) -> &'p Header {
+        self.header
+    }
+
+    /// The slots that were ever used.
+    #[inline]
+    pub(super) fn in_use(&self) -> &'p [Slot] {
+        let high = usize::try_from(self.header.high_slot.load(Ordering::SeqCst)).unwrap_or(usize::MAX);
+        // A corrupted mark must not become an index.
+        &self.slots[..high.min(self.slots.len())]
+    }
+
+    /// The shares up to the last that is somebody's.
+    #[inline]
+    pub(super) fn shares_in_use(&self) -> &'p [Share] {
+        let high = usize::try_from(self.header.high_share.load(Ordering::SeqCst)).unwrap_or(usize::MAX);
+        &self.shares[..high.min(self.shares.len())]
+    }
+
+    /// Bytes that count against the limit, of all members; too large while somebody moves, never too small.
+    ///
+    /// # Cost
+    /// Two loads per slot up to the highest ever used, and per share up to the last in use; no system call.
+    #[inline]
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        total_order();
+        let slots = self.in_use().iter().fold(0, |sum: u64, slot| sum.saturating_add(slot.used()));
+        // Shares after slots: bytes move from a slot to a share, so that whoever finds them gone from the one sees
+        // them in the other.
+        if self.header.high_share.load(Ordering::SeqCst) == 0 { slots } else { self.with_shares(slots) }
+    }
+
+    #[cold]
+    fn with_shares(&self, slots: u64) -> u64 {
+        self.shares_in_use().iter().fold(slots, |sum, share| sum.saturating_add(share.used()))
+    }
+
+    /// Part of [`Ledger::used`] that is not the programs' own.
+    #[must_use]
+    pub fn overhead(&self) -> u64 {
+        self.in_use().iter().fold(0, |sum: u64, slot| sum.saturating_add(slot.overhead.load(Ordering::SeqCst)))
+    }
+
+    /// The state of one instant, or `None` if the slots did not hold still for `tries` readings.
+    #[must_use]
+    pub fn stable(&self, tries: u32) -> Option<Totals> {
+        let (_, mut before) = self.read();
+        for _ in 0..tries {
+            let (totals, after) = self.read();
+            if after == before {
+                return Some(totals);
+            }
+            before = after;
+        }
+        None
+    }
+
+    pub(super) fn read(&self) -> (Totals, Fingerprint) {
+        total_order();
+        let mut totals = Totals::default();
+        let mut fingerprint = Fingerprint::default();
+        for slot in self.in_use() {
+            let dropped = slot.dropped.load(Ordering::SeqCst);
+            let committed = slot.committed.load(Ordering::SeqCst);
+            let granted = slot.granted.load(Ordering::SeqCst);
+            let claimed = slot.claimed.load(Ordering::SeqCst);
+            for (sum, counter) in fingerprint.0.iter_mut().zip([dropped, committed, granted, claimed]) {
+                *sum = sum.wrapping_add(counter);
+            }
+            let used = distance(claimed, dropped);
+            let tentative = distance(claimed, granted).min(used);
+            let unresolved = distance(claimed, committed).clamp(tentative, used);
+            totals.used = totals.used.saturating_add(used);
+            totals.tentative = totals.tentative.saturating_add(tentative);
+            totals.pending = totals.pending.saturating_add(unresolved - tentative);
+            totals.settled = totals.settled.saturating_add(used - unresolved);
+        }
+        let shares = self.shares_in_use();
+        fingerprint.0[6] = shares.len() as u64;
+        for share in shares {
+            let lost = share.lost.load(Ordering::SeqCst);
+            let gained = share.gained.load(Ordering::SeqCst);
+            fingerprint.0[4] = fingerprint.0[4].wrapping_add(lost);
+            fingerprint.0[5] = fingerprint.0[5].wrapping_add(gained);
+            let used = distance(gained, lost);
+            totals.used = totals.used.saturating_add(used);
+            totals.settled = totals.settled.saturating_add(used);
+        }
+        (totals, fingerprint)
+    }
+
+    /// The members in the order of their slots; the dead are among them until they are reclaimed.
+    ///
+    /// What nobody answers for yet is shown with the first, so that the members add up to what is used.
+    pub fn members(&self) -> impl Iterator<Item = MemberView> + 'p {
+        let ledger = *self;
+        let mut unanswered = self.unanswered();
+        self.in_use().iter().enumerate().filter_map(move |(index, slot)| {
+            let pid = slot.pid.load(Ordering::SeqCst);
+            let birth = slot.birth.load(Ordering::SeqCst);
+            (pid != 0).then(|| {
+                let shared = ledger.answered_for(index, birth).saturating_add(core::mem::take(&mut unanswered));
+                MemberView {
+                    index,
+                    pid,
+                    birth,
+                    used: slot.used().saturating_add(shared),
+                    shared,
+                    overhead: slot.overhead.load(Ordering::SeqCst),
+                    high: slot.high.load(Ordering::SeqCst),
+                    busy_ns: slot.busy.load(Ordering::SeqCst),
+                }
+            })
+        })
+    }
+
+    /// Settles the slots and shares whose lock nobody holds, in turn, and says how many bytes that freed.
+    ///
+    /// For observers that are no member and call it from one thread at a time; a member uses
+    /// [`super::Member::reclaim_dead`], which leaves out its own.
+    pub fn reclaim_dead<K: Kernel>(&self, kernel: &K) -> u64 {
+        let _turn = super::contended::Turn::take(kernel);
+        self.reclaim_slots(usize::MAX, kernel).saturating_add(self.reclaim_shares(|_| false, kernel))
+    }
+
+    pub(super) fn reclaim_slots<K: Kernel>(&self, own: usize, kernel: &K) -> u64 {
+        let mut freed: u64 = 0;
+        for (index, slot) in self.in_use().iter().enumerate() {
+            let nobody = slot.pid.load(Ordering::SeqCst) == 0 && slot.used() == 0;
+            if index == own || nobody || !kernel.try_lock_slot(index) {
+                continue;
+            }
+            freed = freed.saturating_add(slot.used());
+            slot.settle();
+            kernel.unlock_slot(index);
+        }
+        freed
+    }
+
+    pub(super) fn reclaim_shares<K: Kernel>(&self, own: impl Fn(usize) -> bool, kernel: &K) -> u64 {
+        let mut freed: u64 = 0;
+        for (index, share) in self.shares_in_use().iter().enumerate() {
+            // The second byte first: what is kept is left alone, so that nobody who looks for it finds it locked.
+            if own(index) || share.is_nobodys() {
+                continue;
+            }
+            if !kernel.try_lock_kept(index) {
+                freed = freed.saturating_add(share.end_if_closed(index, kernel));
+                continue;
+            }
+            if kernel.try_lock_share(index) {
+                freed = freed.saturating_add(share.used());
+                share.settle();
+                kernel.unlock_share(index);
+            }
+            kernel.unlock_kept(index);
+        }
+        self.lower_mark(own, kernel);
+        freed
+    }
+}

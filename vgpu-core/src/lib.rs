@@ -1,0 +1,30 @@
+//! Pure policy and vocabulary of vgpu: no unsafe, no IO, no clock.
+//!
+//! In reading order: amounts and shares ([`bytes`], [`share`]), what was asked for ([`limits`]), how many
+//! bytes a call is charged ([`charging`]), who holds how much ([`ledger`]) under which key ([`tenant`]),
+//! who may use the device now ([`account`]), who holds it when several want it ([`arbiter`]) and what that means for a
+//! launch ([`gate`]), and what a tenant is shown ([`view`]).
+//! Time is always an argument, in nanoseconds; whatever only a kernel can say comes through a trait.
+//! What lives elsewhere: mappings, locks and the C types of the driver are shim-sys; hooks are libvgpu.
+#![forbid(unsafe_code)]
+
+mod decimal;
+mod sync;
+
+pub mod bytes;
+pub mod share;
+
+pub mod limits;
+
+pub mod charging;
+pub mod ledger;
+pub mod pool;
+pub mod tenant;
+
+pub mod account;
+pub mod arbiter;
+pub mod gate;
+
+pub mod view;
+
+pub mod wire;

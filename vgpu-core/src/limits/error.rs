@@ -1,0 +1,115 @@
+//! What is wrong with a limit, as one line a person can act on.
+
+use core::fmt;
+
+use super::{Family, MAX_ORDINAL, Quantity, Variable};
+use crate::bytes::{HAMI_SIZE_FORMS, SIZE_FORMS, SizeError};
+use crate::share::{HAMI_SHARE_FORMS, SHARE_FORMS, ShareError};
+
+/// A limit variable that cannot be obeyed.
+///
+/// `Display` is exactly one line of printable ASCII: variable, value, what is wrong, what is accepted.
+/// Values are quoted, escaped and cut after 48 characters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitError {
+    /// Escaped: a malformed name comes from outside as well.
+    pub(super) name: String,
+    /// Escaped.
+    pub(super) value: String,
+    pub(super) problem: Problem,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Problem {
+    NotUtf8(Variable),
+    Size(Variable, SizeError),
+    Share(Variable, ShareError),
+    Name(Variable),
+    NoSuchDevice { count: u32 },
+}
+
+impl LimitError {
+    pub(super) fn value(variable: Variable, value: &[u8], problem: Problem) -> Self {
+        Self { name: variable.to_string(), value: escape(value), problem }
+    }
+
+    pub(super) fn malformed(variable: Variable, name: &[u8], value: &[u8]) -> Self {
+        Self { name: escape(name), value: escape(value), problem: Problem::Name(variable) }
+    }
+
+    /// The name of the variable at fault, printable.
+    #[must_use]
+    pub fn variable(&self) -> &str {
+        &self.name
+    }
+}
+
+impl fmt::Display for LimitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}=\"{}\" ", self.name, self.value)?;
+        match self.problem {
+            Problem::NotUtf8(variable) => write!(f, "is not UTF-8 text; accepted: {}", forms(variable)),
+            Problem::Size(variable, error) => write!(f, "{error}; accepted: {}", forms(variable)),
+            Problem::Share(variable, error) => write!(f, "{error}; accepted: {}", forms(variable)),
+            Problem::Name(variable) => {
+                let base = variable.base();
+                write!(
+                    f,
+                    "is not a limit variable; accepted: {base}, or {base}_<i> with a device ordinal i from 0 to {MAX_ORDINAL}"
+                )
+            }
+            Problem::NoSuchDevice { count: 0 } => f.write_str("names a device that does not exist; there is none"),
+            Problem::NoSuchDevice { count: 1 } => {
+                f.write_str("names a device that does not exist; there is one, accepted ordinal: 0")
+            }
+            Problem::NoSuchDevice { count } => {
+                write!(
+                    f,
+                    "names a device that does not exist; there are {count}, accepted ordinals: 0 to {}",
+                    count - 1
+                )
+            }
+        }
+    }
+}
+
+impl core::error::Error for LimitError {}
+
+fn forms(variable: Variable) -> &'static str {
+    match (variable.family, variable.quantity) {
+        (Family::Vgpu, Quantity::Memory) => SIZE_FORMS,
+        (Family::Hami, Quantity::Memory) => HAMI_SIZE_FORMS,
+        (Family::Vgpu, Quantity::Sm) => SHARE_FORMS,
+        (Family::Hami, Quantity::Sm) => HAMI_SHARE_FORMS,
+    }
+}
+
+/// Printable ASCII stays, everything else becomes an escape; at most 48 characters of the original.
+///
+/// Text from outside reaches terminals and logs: no control, no bidirectional mark, no newline.
+pub(crate) fn escape(raw: &[u8]) -> String {
+    const SHOWN: usize = 48;
+    let mut out = String::new();
+    let mut left = SHOWN;
+    for chunk in raw.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            if left == 0 {
+                return out + "...";
+            }
+            left -= 1;
+            match c {
+                '"' | '\\' => out.extend(['\\', c]),
+                ' '..='~' => out.push(c),
+                _ => out.extend(c.escape_default()),
+            }
+        }
+        for byte in chunk.invalid() {
+            if left == 0 {
+                return out + "...";
+            }
+            left -= 1;
+            out.push_str(&format!("\\x{byte:02x}"));
+        }
+    }
+    out
+}

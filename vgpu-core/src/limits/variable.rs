@@ -1,0 +1,116 @@
+//! The names: which variables there are, and how an ordinal is written into one.
+
+use core::fmt;
+
+use super::MAX_ORDINAL;
+
+/// Whose variable it is; the families read values differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Family {
+    /// `VGPU_...`
+    Vgpu,
+    /// `CUDA_DEVICE_...`, as HAMi's schedulers set them.
+    Hami,
+}
+
+/// What is limited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Quantity {
+    /// Device memory.
+    Memory,
+    /// Device time.
+    Sm,
+}
+
+/// A limit variable, with its ordinal if it names one device: shown as its exact name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Variable {
+    /// Whose.
+    pub family: Family,
+    /// Of what.
+    pub quantity: Quantity,
+    /// `None`: all devices.
+    pub ordinal: Option<u32>,
+}
+
+/// Who asked for a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Source {
+    /// An environment variable.
+    Variable(Variable),
+    /// The daemon's terms.
+    Daemon,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Variable(variable) => variable.fmt(f),
+            Self::Daemon => f.write_str("the daemon"),
+        }
+    }
+}
+
+/// What a name turned out to be.
+pub(super) enum Name {
+    /// None of ours.
+    Foreign,
+    /// A limit variable.
+    Ours(Variable),
+    /// Begins like a limit variable but is none: a typo would silently limit nothing.
+    Malformed(Variable),
+}
+
+const BASES: [(&str, Family, Quantity); 4] = [
+    ("VGPU_MEMORY_LIMIT", Family::Vgpu, Quantity::Memory),
+    ("VGPU_SM_LIMIT", Family::Vgpu, Quantity::Sm),
+    ("CUDA_DEVICE_MEMORY_LIMIT", Family::Hami, Quantity::Memory),
+    ("CUDA_DEVICE_SM_LIMIT", Family::Hami, Quantity::Sm),
+];
+
+impl Variable {
+    /// The name without an ordinal.
+    #[must_use]
+    pub fn base(&self) -> &'static str {
+        let found = BASES.iter().find(|(_, family, quantity)| (*family, *quantity) == (self.family, self.quantity));
+        found.map_or("", |(base, ..)| base)
+    }
+
+    pub(super) fn classify(name: &[u8]) -> Name {
+        for (base, family, quantity) in BASES {
+            let Some(suffix) = name.strip_prefix(base.as_bytes()) else { continue };
+            let global = Self { family, quantity, ordinal: None };
+            return match suffix {
+                [] => Name::Ours(global),
+                [b'_', digits @ ..] => match ordinal(digits) {
+                    Some(ordinal) => Name::Ours(Self { ordinal: Some(ordinal), ..global }),
+                    None => Name::Malformed(global),
+                },
+                _ => Name::Malformed(global),
+            };
+        }
+        Name::Foreign
+    }
+}
+
+impl fmt::Display for Variable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.base())?;
+        match self.ordinal {
+            None => Ok(()),
+            Some(ordinal) => write!(f, "_{ordinal}"),
+        }
+    }
+}
+
+/// `0`, `7`, `12`: no sign, no leading zero (two names for one device), nothing above [`MAX_ORDINAL`].
+fn ordinal(digits: &[u8]) -> Option<u32> {
+    if digits.is_empty() || digits.len() > 3 || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    if digits.len() > 1 && digits[0] == b'0' {
+        return None;
+    }
+    let value = digits.iter().fold(0, |value, digit| value * 10 + u32::from(digit - b'0'));
+    (value <= MAX_ORDINAL).then_some(value)
+}

@@ -1,0 +1,296 @@
+//! What is known to be free against a model of a driver's pool: whatever fits by it never makes the pool grow.
+
+use super::*;
+use proptest::prelude::*;
+
+const STEP: u64 = 32;
+
+/// Chunks of a step or the request; blocks in one chunk, first fit; frees for their own stream until it has come.
+#[derive(Default)]
+struct Driver {
+    chunks: Vec<(u64, u64)>,
+    /// Free pieces: beginning, end, stream that has not come.
+    free: Vec<(u64, u64, Option<u64>)>,
+    next: u64,
+}
+
+impl Driver {
+    fn join(&mut self) {
+        let mut pieces: Vec<(u64, u64, Option<u64>)> = Vec::new();
+        self.free.sort_unstable();
+        for &(at, end, late) in &self.free {
+            let new_chunk = self.chunks.iter().any(|chunk| chunk.0 == at);
+            match pieces.last_mut() {
+                Some(last) if last.1 == at && last.2.is_none() && late.is_none() && !new_chunk => last.1 = end,
+                _ => pieces.push((at, end, late)),
+            }
+        }
+        self.free = pieces;
+    }
+
+    /// Where, and by how much it grew.
+    fn alloc(&mut self, bytes: u64, stream: u64) -> (u64, u64) {
+        let fits =
+            |piece: &(u64, u64, Option<u64>)| piece.1 - piece.0 >= bytes && piece.2.is_none_or(|late| late == stream);
+        let (at, grew) = match self.free.iter().position(fits) {
+            Some(index) => (index, 0),
+            None => {
+                let by = bytes.max(STEP);
+                // Some chunks lie side by side, some do not.
+                self.next += if by.is_multiple_of(2) { 0 } else { 7 };
+                self.chunks.push((self.next, self.next + by));
+                self.free.push((self.next, self.next + by, None));
+                self.next += by;
+                (self.free.len() - 1, by)
+            }
+        };
+        let (at, end, late) = self.free.remove(at);
+        if end > at + bytes {
+            self.free.push((at + bytes, end, late));
+        }
+        self.join();
+        (at, grew)
+    }
+
+    fn arrive(&mut self, stream: Option<u64>) {
+        for piece in &mut self.free {
+            if stream.is_none() || piece.2 == stream {
+                piece.2 = None;
+            }
+        }
+        self.join();
+    }
+
+    /// Gives back some of the chunks that nobody uses; whether any.
+    fn trim(&mut self, most: usize) -> bool {
+        let idle = |chunk: &(u64, u64)| self.free.contains(&(chunk.0, chunk.1, None));
+        let gone: Vec<(u64, u64)> = self.chunks.iter().filter(|chunk| idle(chunk)).take(most).copied().collect();
+        self.chunks.retain(|chunk| !gone.contains(chunk));
+        self.free.retain(|piece| !gone.contains(&(piece.0, piece.1)));
+        !gone.is_empty()
+    }
+}
+
+/// A block was freed, and nothing happened meanwhile.
+fn free(holes: &mut Holes, at: u64, bytes: u64, stream: Option<Stream>) {
+    let leaving = holes.leaving(at, bytes);
+    holes.freed(leaving, stream);
+}
+
+#[derive(Clone, Debug)]
+enum Act {
+    Alloc(u64, u64),
+    Free(prop::sample::Index, u64),
+    /// The driver has freed, and the thread that asked for it comes to say so later.
+    Leave(prop::sample::Index, u64),
+    Left(prop::sample::Index),
+    /// A free that fails.
+    Stay(prop::sample::Index),
+    Arrive(Option<u64>),
+    /// The device has come to a stream's frees, and only the driver has noticed.
+    Pass(Option<u64>),
+    Trim(usize),
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        4 => (1u64..60, 0u64..3).prop_map(|(bytes, stream)| Act::Alloc(bytes, stream)),
+        3 => (any::<prop::sample::Index>(), 0u64..3).prop_map(|(index, stream)| Act::Free(index, stream)),
+        2 => (any::<prop::sample::Index>(), 0u64..3).prop_map(|(index, stream)| Act::Leave(index, stream)),
+        2 => any::<prop::sample::Index>().prop_map(Act::Left),
+        1 => any::<prop::sample::Index>().prop_map(Act::Stay),
+        1 => prop::option::of(0u64..3).prop_map(Act::Arrive),
+        1 => prop::option::of(0u64..3).prop_map(Act::Pass),
+        1 => (1usize..3).prop_map(Act::Trim),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn a_request_that_is_known_to_fit_never_makes_the_pool_grow(acts in prop::collection::vec(act(), 1..120)) {
+        let (mut driver, mut holes) = (Driver::default(), Holes::new());
+        let mut live: Vec<(u64, u64)> = Vec::new();
+        let mut leaving: Vec<(Leaving, u64)> = Vec::new();
+        for act in acts {
+            match act {
+                Act::Alloc(bytes, stream) => {
+                    let fits = holes.fits(bytes, stream);
+                    let (at, grew) = driver.alloc(bytes, stream);
+                    prop_assert!(!fits || grew == 0, "{bytes} in {stream}: {holes:?}");
+                    prop_assert!(!holes.has(at, bytes) || grew == 0, "{bytes} at {at}: {holes:?}");
+                    if grew > 0 {
+                        holes.grew(at, bytes, grew);
+                    }
+                    holes.placed(at, bytes);
+                    live.push((at, bytes));
+                }
+                Act::Free(index, stream) if !live.is_empty() => {
+                    let (at, bytes) = live.swap_remove(index.index(live.len()));
+                    driver.free.push((at, at + bytes, Some(stream)));
+                    free(&mut holes, at, bytes, Some(stream));
+                }
+                Act::Leave(index, stream) if !live.is_empty() => {
+                    let (at, bytes) = live.swap_remove(index.index(live.len()));
+                    leaving.push((holes.leaving(at, bytes), stream));
+                    driver.free.push((at, at + bytes, Some(stream)));
+                }
+                Act::Left(index) if !leaving.is_empty() => {
+                    let (one, stream) = leaving.swap_remove(index.index(leaving.len()));
+                    holes.freed(one, Some(stream));
+                }
+                Act::Stay(index) if !live.is_empty() => {
+                    let (at, bytes) = live[index.index(live.len())];
+                    let one = holes.leaving(at, bytes);
+                    holes.stays(one);
+                }
+                Act::Free(..) | Act::Leave(..) | Act::Left(..) | Act::Stay(..) => {}
+                Act::Arrive(stream) => {
+                    driver.arrive(stream);
+                    holes.arrived(stream);
+                }
+                Act::Pass(stream) => driver.arrive(stream),
+                Act::Trim(most) => {
+                    if driver.trim(most) {
+                        holes.trimmed();
+                    }
+                }
+            }
+            agrees(&holes);
+            prop_assert!(holes.known() <= driver.chunks.iter().map(|chunk| chunk.1 - chunk.0).sum());
+            // Nothing is thought to be free that is not.
+            for (at, gap) in &holes.gaps {
+                let inside = |piece: &&(u64, u64, Option<u64>)| piece.0 <= *at && gap.end <= piece.1;
+                prop_assert!(driver.free.iter().any(|piece| inside(&piece)), "{at} {gap:?}: {:?}", driver.free);
+            }
+        }
+    }
+}
+
+/// The second map says what the first does, and each chunk counts what keeps it.
+#[track_caller]
+fn agrees(holes: &Holes) {
+    let by_address: BTreeSet<_> = holes.gaps.iter().map(|(at, gap)| (gap.late, gap.end - at, *at)).collect();
+    assert_eq!(by_address, holes.sizes);
+    let stray = |at: &&u64| holes.chunk_of(**at).is_none();
+    assert_eq!(holes.gaps.keys().filter(stray).copied().collect::<BTreeSet<u64>>(), holes.strays);
+    assert_eq!(holes.chunks.iter().map(|(at, chunk)| chunk.end - at).sum::<u64>(), holes.known());
+}
+
+#[test]
+fn neighbours_join_and_chunks_do_not() {
+    let mut holes = Holes::new();
+    holes.grew(0, 10, 32);
+    holes.placed(0, 10);
+    holes.grew(32, 32, 32);
+    holes.placed(32, 32);
+    free(&mut holes, 0, 10, Some(1));
+    assert!(!holes.fits(32, 1), "on its way back, and not joined");
+    assert!(holes.fits(10, 1) && holes.fits(22, 2) && !holes.fits(23, 2), "the rest of the growth is for all");
+    holes.arrived(None);
+    assert!(holes.fits(32, 2));
+    holes.placed(0, 32);
+    free(&mut holes, 0, 32, Some(1));
+    free(&mut holes, 32, 32, Some(1));
+    holes.arrived(Some(2));
+    assert!(!holes.fits(1, 2), "another stream has come to its frees");
+    holes.arrived(Some(1));
+    assert!(holes.fits(32, 2) && !holes.fits(33, 2), "two chunks");
+    assert!(holes.has(5, 27) && !holes.has(5, 28));
+    assert_eq!(holes.known(), 64);
+    holes.trimmed();
+    assert!(!holes.fits(1, 2) && !holes.has(5, 1));
+    assert_eq!(holes.known(), 0);
+}
+
+#[test]
+fn a_chunk_stays_as_long_as_there_is_a_block_in_it() {
+    let mut holes = Holes::new();
+    holes.grew(0, 10, 32);
+    holes.placed(0, 10);
+    holes.grew(100, 10, 32);
+    holes.placed(100, 10);
+    holes.placed(20, 5);
+    free(&mut holes, 100, 10, Some(1));
+    holes.trimmed();
+    assert_eq!(holes.known(), 32, "the second chunk may have gone: the driver may know that the stream is there");
+    free(&mut holes, 0, 10, Some(1));
+    holes.trimmed();
+    assert!(holes.fits(10, 1), "a block is left");
+    free(&mut holes, 20, 5, Some(2));
+    holes.placed(0, 3);
+    holes.arrived(None);
+    holes.trimmed();
+    assert!(holes.fits(29, 3), "a block");
+    free(&mut holes, 0, 3, None);
+    holes.trimmed();
+    assert!(!holes.fits(1, 1));
+    agrees(&holes);
+}
+
+#[test]
+fn pieces_of_unknown_chunks_serve_until_the_pool_gives_anything_back() {
+    let mut holes = Holes::new();
+    holes.placed(50, 10);
+    free(&mut holes, 50, 10, None);
+    free(&mut holes, 70, 10, Some(1));
+    assert!(holes.fits(10, 2));
+    // Then the pool grows there anew.
+    holes.grew(60, 5, 32);
+    holes.placed(60, 5);
+    agrees(&holes);
+    assert!(holes.fits(27, 3) && !holes.fits(28, 1));
+    holes.trimmed();
+    assert!(holes.fits(27, 3) && !holes.has(50, 1));
+    holes.forget();
+    agrees(&holes);
+    assert!(!holes.fits(1, 1));
+}
+
+#[test]
+fn what_is_given_out_again_before_its_free_has_returned_is_no_room() {
+    let mut holes = Holes::new();
+    holes.grew(0, 10, 32);
+    holes.placed(0, 10);
+    holes.placed(10, 22);
+    let first = holes.leaving(0, 10);
+    holes.placed(0, 8);
+    holes.freed(first, Some(1));
+    assert!(!holes.fits(1, 1) && !holes.has(0, 1), "another's block lies there");
+    // It leaves as well while a third thread has still to come back.
+    let second = holes.leaving(0, 8);
+    holes.placed(0, 4);
+    let third = holes.leaving(0, 4);
+    holes.freed(second, None);
+    assert!(!holes.fits(1, 1));
+    holes.freed(third, None);
+    assert!(holes.fits(4, 1));
+    // One that is not freed keeps its chunk.
+    let failed = holes.leaving(10, 22);
+    holes.stays(failed);
+    holes.freed(failed, None);
+    holes.trimmed();
+    assert!(holes.fits(4, 1) && !holes.fits(5, 1));
+    // What leaves keeps nothing: the pool may have given it back.
+    let last = holes.leaving(10, 22);
+    holes.trimmed();
+    holes.freed(last, None);
+    assert!(!holes.fits(1, 1));
+    assert_eq!(holes.known(), 0);
+    agrees(&holes);
+}
+
+#[test]
+fn what_a_stream_that_is_gone_was_to_come_to_waits_for_all() {
+    let mut holes = Holes::new();
+    holes.grew(0, 32, 32);
+    holes.placed(0, 32);
+    free(&mut holes, 0, 32, Some(7));
+    assert!(holes.fits(32, 7));
+    holes.nobodys(7);
+    assert!(!holes.fits(1, 7), "another stream of that number");
+    holes.arrived(Some(7));
+    assert!(!holes.fits(1, 7));
+    holes.arrived(None);
+    assert!(holes.fits(32, 7));
+    agrees(&holes);
+}

@@ -1,0 +1,19 @@
+//! Every synchronising type of this crate, so that loom can stand in for all of them at once.
+//!
+//! Nothing else may name `core::sync` or `loom`.
+
+#[cfg(not(loom))]
+pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Makes a sequentially consistent write visible before the reads that follow, under loom.
+///
+/// Outside loom there is nothing to do: write and reads are `SeqCst` accesses, and all of those have
+/// one total order. Loom treats a `SeqCst` access as acquire and release only, and knows the total
+/// order of fences alone; without this it would report executions that cannot happen.
+#[inline(always)]
+pub(crate) fn total_order() {
+    #[cfg(loom)]
+    loom::sync::atomic::fence(Ordering::SeqCst);
+}

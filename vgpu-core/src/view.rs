@@ -1,0 +1,130 @@
+//! What a tenant is shown of a device's memory: one computation for CUDA and NVML, so that they agree.
+//!
+//! ```text
+//! total = min(limit, physical total)
+//! free  = min(limit - used, physical free)     never negative, never above total
+//! used  = total - free
+//! ```
+//!
+//! `used` is what is not free *to this tenant*: when others fill the device it is more than its own charges.
+//! Where the numbers come from is not known here: the charges are [`crate::ledger::Ledger::used`], the physical
+//! ones the driver's.
+
+use crate::bytes::Bytes;
+
+/// The device as the driver sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Physical {
+    /// All of the device's memory.
+    pub total: Bytes,
+    /// Of it: free at this moment.
+    pub free: Bytes,
+}
+
+/// The device as the tenant sees it: `total == free + used`, always.
+///
+/// For NVML's second version, `total == reserved + free + used` holds with `reserved` 0: what the
+/// driver keeps for itself is not the tenant's to see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryView {
+    /// `cuDeviceTotalMem`, and the total of `cuMemGetInfo` and NVML.
+    pub total: Bytes,
+    /// The free memory of `cuMemGetInfo` and NVML.
+    pub free: Bytes,
+    /// The used memory of NVML.
+    pub used: Bytes,
+}
+
+/// The total under a limit: what `cuDeviceTotalMem` answers, which needs no free memory to be known.
+#[inline]
+#[must_use]
+pub fn total(limit: Option<Bytes>, physical_total: Bytes) -> Bytes {
+    limit.map_or(physical_total, |limit| limit.min(physical_total))
+}
+
+/// The view of a tenant that holds `used` under `limit`; without a limit, the device as it is.
+///
+/// A `used` above the limit (members with different limits) shows nothing free.
+#[inline]
+#[must_use]
+pub fn memory(limit: Option<Bytes>, used: Bytes, physical: Physical) -> MemoryView {
+    let total = total(limit, physical.total);
+    let free = match limit {
+        None => physical.free,
+        // From the smaller of limit and device: a limit above the device adds no memory.
+        Some(_) => total.saturating_sub(used).min(physical.free),
+    };
+    let free = free.min(total);
+    MemoryView { total, free, used: total.saturating_sub(free) }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::bytes::GIB;
+
+    fn view(limit: Option<u64>, used: u64, total: u64, free: u64) -> (u64, u64, u64) {
+        let seen = memory(limit.map(Bytes), Bytes(used), Physical { total: Bytes(total), free: Bytes(free) });
+        (seen.total.0, seen.free.0, seen.used.0)
+    }
+
+    #[test]
+    fn the_limit_is_the_total() {
+        assert_eq!(view(Some(GIB), 0, 141 * GIB, 140 * GIB), (GIB, GIB, 0));
+        assert_eq!(view(Some(GIB), 512, 141 * GIB, 140 * GIB), (GIB, GIB - 512, 512));
+        assert_eq!(view(Some(GIB), GIB, 141 * GIB, 140 * GIB), (GIB, 0, GIB));
+    }
+
+    #[test]
+    fn a_limit_above_the_device_is_the_device() {
+        assert_eq!(view(Some(100 * GIB), 3 * GIB, 16 * GIB, 12 * GIB), (16 * GIB, 12 * GIB, 4 * GIB));
+        assert_eq!(view(Some(100 * GIB), 3 * GIB, 16 * GIB, 16 * GIB), (16 * GIB, 13 * GIB, 3 * GIB));
+    }
+
+    #[test]
+    fn nothing_is_free_that_the_device_does_not_have() {
+        assert_eq!(view(Some(8 * GIB), GIB, 16 * GIB, 2 * GIB), (8 * GIB, 2 * GIB, 6 * GIB));
+    }
+
+    #[test]
+    fn more_used_than_allowed_shows_nothing_free() {
+        assert_eq!(view(Some(GIB), 2 * GIB, 16 * GIB, 14 * GIB), (GIB, 0, GIB));
+    }
+
+    #[test]
+    fn without_a_limit_the_device_is_shown_as_it_is() {
+        assert_eq!(view(None, 5 * GIB, 16 * GIB, 10 * GIB), (16 * GIB, 10 * GIB, 6 * GIB));
+    }
+
+    proptest! {
+        #[test]
+        fn the_numbers_add_up_and_are_never_too_good(
+            limit in prop::option::of(any::<u64>()), used: u64, physical_total: u64, physical_free: u64,
+        ) {
+            let physical = Physical { total: Bytes(physical_total), free: Bytes(physical_free) };
+            let seen = memory(limit.map(Bytes), Bytes(used), physical);
+            prop_assert_eq!(seen.total.0, seen.free.0 + seen.used.0);
+            prop_assert_eq!(seen.total, total(limit.map(Bytes), physical.total));
+            prop_assert!(seen.total <= physical.total && seen.free <= physical.free);
+            if let Some(limit) = limit {
+                prop_assert!(seen.total.0 <= limit);
+                prop_assert!(seen.free.0 <= limit.saturating_sub(used));
+                // Not too bad either: what the limit and the device allow is shown.
+                let allowed = limit.min(physical_total).saturating_sub(used).min(physical_free);
+                prop_assert_eq!(seen.free.0, allowed);
+            }
+        }
+
+        #[test]
+        fn an_allocation_lowers_free_by_itself(limit in 1u64..1 << 40, used: u64, more in 0u64..1 << 40) {
+            let used = used % limit;
+            let more = more.min(limit - used);
+            let physical = Physical { total: Bytes(1 << 41), free: Bytes(1 << 41) };
+            let before = memory(Some(Bytes(limit)), Bytes(used), physical);
+            let after = memory(Some(Bytes(limit)), Bytes(used + more), physical);
+            prop_assert_eq!(before.free.0 - after.free.0, more);
+        }
+    }
+}

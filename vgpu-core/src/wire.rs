@@ -1,0 +1,240 @@
+//! What a member and the daemon say to each other: JSON lines, one object per line.
+//!
+//! Here: the two messages ([`Hello`], [`Reply`] with its [`Terms`]), their limits, and the small
+//! reader and writer ([`json`]) that the library uses inside other people's processes, where no
+//! dependency is welcome. Not here: sockets and deadlines (the daemon and the library own them), and
+//! the administrative protocol, which only the daemon and `vgpu` speak.
+//!
+//! ```text
+//! member -> daemon   {"hello":1,"pid":123,"version":"0.1.0"}
+//! daemon -> member   {"hello":1,"tenant":"a","memory_limit":1073741824,"sm_limit":30}
+//!                    {"error":"..."}
+//! ```
+//!
+//! Rules both sides keep:
+//! - A line is at most [`MAX_LINE`] bytes, its newline included, and UTF-8.
+//! - Unknown keys are ignored, whatever they hold, as deep as [`MAX_DEPTH`].
+//! - A key that appears twice is an error: two readers must never understand one line differently.
+//! - A key with a value of the wrong kind is an error, never a default: a limit that is not
+//!   understood must not become "no limit".
+//! - `null` and an absent key mean the same.
+//!
+//! Next: `libvgpu` connects and keeps the terms; `scheduler-sidecar` answers.
+
+pub mod json;
+
+use std::fmt;
+
+use self::json::{Object, Writer};
+use crate::bytes::Bytes;
+use crate::share::Share;
+
+/// The number of this protocol, first key of every line.
+pub const PROTOCOL: u64 = 1;
+
+/// Longest line in bytes, the newline included.
+pub const MAX_LINE: usize = 4096;
+
+/// Deepest nesting that is skipped in a value nobody asked for.
+pub const MAX_DEPTH: usize = 16;
+
+/// Longest text of an error that is sent; a longer one is cut at a character.
+const MAX_ERROR: usize = 512;
+
+/// A member's first line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hello {
+    /// The process as it sees itself, in its own pid namespace. The daemon believes the kernel's number, not this one.
+    pub pid: u32,
+    /// Version of the library.
+    pub version: String,
+}
+
+/// What the tenant may use, as the daemon says it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Terms {
+    /// Name of the tenant.
+    pub tenant: String,
+    /// Hard memory limit per device; `None` = no limit. Never 0. On the line: a number of bytes.
+    pub memory_limit: Option<Bytes>,
+    /// Ceiling on device time, 1 % or more; `None` = no limit. On the line: percent, with at most one decimal (`12.5`).
+    pub sm_limit: Option<Share>,
+}
+
+/// The daemon's line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reply {
+    /// The member is registered, under these terms.
+    Terms(Terms),
+    /// The member is not registered; the words say why.
+    Error(String),
+}
+
+impl Hello {
+    /// Writes the line, newline included.
+    ///
+    /// # Errors
+    /// [`WireError::TooLong`] if the version makes it longer than [`MAX_LINE`].
+    pub fn encode(&self) -> Result<String, WireError> {
+        let mut line = Writer::new();
+        line.number("hello", PROTOCOL);
+        line.number("pid", u64::from(self.pid));
+        line.string("version", &self.version);
+        line.finish()
+    }
+
+    /// Reads a line, with or without its newline.
+    ///
+    /// # Errors
+    /// Every [`WireError`]; another protocol number is [`WireError::Version`], before anything else is looked at.
+    pub fn decode(line: &[u8]) -> Result<Self, WireError> {
+        let object = Object::parse(line)?;
+        check_protocol(&object)?;
+        let pid = object.number("pid")?.ok_or(WireError::Missing("pid"))?;
+        let pid = u32::try_from(pid).ok().filter(|pid| *pid > 0).ok_or(WireError::OutOfRange {
+            key: "pid",
+            value: pid,
+            accepted: "1 to 4294967295",
+        })?;
+        let version = object.string("version")?.ok_or(WireError::Missing("version"))?.to_owned();
+        Ok(Self { pid, version })
+    }
+}
+
+impl Reply {
+    /// Writes the line, newline included. The text of an error is cut to 512 bytes.
+    ///
+    /// # Errors
+    /// [`WireError::TooLong`] if the tenant's name makes it longer than [`MAX_LINE`].
+    pub fn encode(&self) -> Result<String, WireError> {
+        let mut line = Writer::new();
+        match self {
+            Self::Terms(terms) => {
+                line.number("hello", PROTOCOL);
+                line.string("tenant", &terms.tenant);
+                line.number_or_null("memory_limit", terms.memory_limit.map(Bytes::get));
+                match terms.sm_limit.map(Share::permille) {
+                    Some(permille) if permille % 10 != 0 => line.tenths("sm_limit", u64::from(permille)),
+                    permille => line.number_or_null("sm_limit", permille.map(|permille| u64::from(permille / 10))),
+                }
+            }
+            Self::Error(words) => {
+                line.string("error", cut(words));
+            }
+        }
+        line.finish()
+    }
+
+    /// Reads a line, with or without its newline. A line with an `error` is an error whatever else it holds.
+    ///
+    /// # Errors
+    /// Every [`WireError`]. A limit of 0 bytes, of 0 percent or of more than 100 percent is out of range.
+    pub fn decode(line: &[u8]) -> Result<Self, WireError> {
+        let object = Object::parse(line)?;
+        if let Some(words) = object.string("error")? {
+            return Ok(Self::Error(words.to_owned()));
+        }
+        check_protocol(&object)?;
+        let tenant = object.string("tenant")?.ok_or(WireError::Missing("tenant"))?.to_owned();
+        let memory_limit = match object.number("memory_limit")? {
+            Some(0) => return Err(WireError::OutOfRange { key: "memory_limit", value: 0, accepted: "1 byte or more" }),
+            other => other.map(Bytes),
+        };
+        let sm_limit = object.tenths("sm_limit")?.map(share).transpose()?;
+        Ok(Self::Terms(Terms { tenant, memory_limit, sm_limit }))
+    }
+}
+
+/// The first [`MAX_ERROR`] bytes of a text, or one character less.
+fn cut(words: &str) -> &str {
+    let mut end = words.len().min(MAX_ERROR);
+    while !words.is_char_boundary(end) {
+        end -= 1;
+    }
+    &words[..end]
+}
+
+/// A share from the line's tenths of a percent.
+fn share(permille: u64) -> Result<Share, WireError> {
+    u32::try_from(permille)
+        .ok()
+        .filter(|permille| *permille >= 10)
+        .and_then(Share::from_permille)
+        .ok_or(WireError::OutOfRange { key: "sm_limit", value: permille / 10, accepted: "1 to 100 percent" })
+}
+
+/// Refuses a line of another protocol.
+fn check_protocol(object: &Object) -> Result<(), WireError> {
+    match object.number("hello")? {
+        Some(PROTOCOL) => Ok(()),
+        Some(theirs) => Err(WireError::Version { theirs }),
+        None => Err(WireError::Missing("hello")),
+    }
+}
+
+/// Why a line was not understood.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WireError {
+    /// The line is longer than [`MAX_LINE`].
+    TooLong,
+    /// The line is not UTF-8.
+    NotUtf8,
+    /// The line is not one JSON object; `at` is the byte where reading stopped.
+    Syntax {
+        /// Offset in bytes.
+        at: usize,
+        /// What would have been right there.
+        expected: &'static str,
+    },
+    /// A value is nested deeper than [`MAX_DEPTH`].
+    TooDeep,
+    /// A key appears twice.
+    DuplicateKey(String),
+    /// A key that must be there is not.
+    Missing(&'static str),
+    /// A key's value is of the wrong kind.
+    WrongKind {
+        /// The key.
+        key: &'static str,
+        /// What its value must be.
+        expected: &'static str,
+    },
+    /// A number is outside what the key accepts.
+    OutOfRange {
+        /// The key.
+        key: &'static str,
+        /// Its value.
+        value: u64,
+        /// What is accepted.
+        accepted: &'static str,
+    },
+    /// The other side speaks another protocol.
+    Version {
+        /// Its number; ours is [`PROTOCOL`].
+        theirs: u64,
+    },
+}
+
+impl fmt::Display for WireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLong => write!(f, "the line is longer than {MAX_LINE} bytes"),
+            Self::NotUtf8 => f.write_str("the line is not UTF-8"),
+            Self::Syntax { at, expected } => {
+                write!(f, "the line is not a JSON object: expected {expected} at byte {at}")
+            }
+            Self::TooDeep => write!(f, "the line nests values deeper than {MAX_DEPTH}"),
+            Self::DuplicateKey(key) => write!(f, "the key {key:?} appears twice"),
+            Self::Missing(key) => write!(f, "the key {key:?} is missing"),
+            Self::WrongKind { key, expected } => write!(f, "the key {key:?} must be {expected}"),
+            Self::OutOfRange { key, value, accepted } => {
+                write!(f, "the key {key:?} is {value}; accepted: {accepted}")
+            }
+            Self::Version { theirs } => {
+                write!(f, "protocol {theirs} is not spoken here; this side speaks protocol {PROTOCOL}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for WireError {}

@@ -1,0 +1,195 @@
+//! The device: contexts take turns in slices, a context runs its work in the order of submission, nothing can be
+//! withdrawn. Keeps the truth: who used it, per 10 ms. Knows nothing of meters, gates or leases.
+
+use std::collections::VecDeque;
+
+/// Length of a bucket of the truth.
+pub const BUCKET: u64 = 10_000_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Kernel,
+    /// Runs until a [`Kind::Release`] of its context has run.
+    Spin,
+    Release,
+    Marker(usize),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Op {
+    pub stream: usize,
+    pub kind: Kind,
+    pub left: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Done {
+    pub context: usize,
+    pub kind: Kind,
+    pub at: u64,
+}
+
+#[derive(Default, Debug)]
+pub struct Context {
+    pub queue: VecDeque<Op>,
+    pub busy: u64,
+    pub buckets: Vec<u64>,
+    gone: bool,
+}
+
+impl Context {
+    /// The operation that runs: the first, or beside a spinning one the first of another stream.
+    fn runs(&self) -> Option<usize> {
+        let first = self.queue.front()?;
+        if first.kind != Kind::Spin {
+            return Some(0);
+        }
+        let beside = self.queue.iter().position(|op| op.stream != first.stream && op.kind != Kind::Spin);
+        Some(beside.unwrap_or(0))
+    }
+
+    fn use_time(&mut self, from: u64, to: u64) {
+        self.busy += to - from;
+        let mut at = from;
+        while at < to {
+            let bucket = usize::try_from(at / BUCKET).unwrap();
+            let end = to.min((at / BUCKET + 1) * BUCKET);
+            if self.buckets.len() <= bucket {
+                self.buckets.resize(bucket + 1, 0);
+            }
+            self.buckets[bucket] += end - at;
+            at = end;
+        }
+    }
+
+    pub fn idle(&self, stream: usize) -> bool {
+        !self.queue.iter().any(|op| op.stream == stream)
+    }
+}
+
+#[derive(Default, Debug)]
+pub struct Device {
+    pub contexts: Vec<Context>,
+    clock: u64,
+    current: Option<usize>,
+    last: Option<usize>,
+    slice_end: u64,
+    slice: u64,
+    switch: u64,
+    /// Events of the owner's loop that are not this number are stale.
+    pub generation: u64,
+    pub switched: u64,
+}
+
+impl Device {
+    pub fn new(slice: u64, switch: u64) -> Self {
+        Self { slice, switch, ..Self::default() }
+    }
+
+    pub fn context(&mut self) -> usize {
+        self.contexts.push(Context::default());
+        self.contexts.len() - 1
+    }
+
+    /// Ends a context; its work is torn down.
+    pub fn kill(&mut self, context: usize) {
+        self.contexts[context].queue.clear();
+        self.contexts[context].gone = true;
+    }
+
+    pub fn submit(&mut self, context: usize, op: Op, now: u64, done: &mut Vec<Done>) {
+        self.advance(now, done);
+        if let Kind::Marker(_) = op.kind
+            && self.contexts[context].idle(op.stream)
+            && self.current.or(self.last).is_none_or(|current| current == context)
+        {
+            done.push(Done { context, kind: op.kind, at: now });
+            return;
+        }
+        self.contexts[context].queue.push_back(op);
+        self.choose(now);
+        self.instant(done);
+    }
+
+    /// When something changes by itself; after `advance`.
+    pub fn next(&self) -> Option<u64> {
+        let context = &self.contexts[self.current?];
+        let op = &context.queue[context.runs()?];
+        let end = if op.kind == Kind::Spin { u64::MAX } else { self.clock + op.left };
+        let rotate = if self.others() { self.slice_end.max(self.clock) } else { u64::MAX };
+        Some(end.min(rotate)).filter(|&at| at != u64::MAX)
+    }
+
+    fn others(&self) -> bool {
+        let current = self.current;
+        self.contexts.iter().enumerate().any(|(at, context)| Some(at) != current && !context.queue.is_empty())
+    }
+
+    pub fn advance(&mut self, now: u64, done: &mut Vec<Done>) {
+        loop {
+            self.instant(done);
+            if self.current.is_some() && self.clock >= self.slice_end && self.clock <= now && self.others() {
+                self.current = None;
+                self.choose(self.clock);
+                continue;
+            }
+            let Some(current) = self.current else {
+                self.clock = self.clock.max(now);
+                return;
+            };
+            if self.clock >= now {
+                return;
+            }
+            let end = self.next().map_or(now, |at| at.min(now));
+            let context = &mut self.contexts[current];
+            context.use_time(self.clock, end);
+            let runs = context.runs().unwrap_or(0);
+            let op = &mut context.queue[runs];
+            if op.kind != Kind::Spin {
+                op.left = op.left.saturating_sub(end - self.clock);
+            }
+            self.clock = end;
+        }
+    }
+
+    /// Completes what takes no more time, and hands over when the context ran dry.
+    fn instant(&mut self, done: &mut Vec<Done>) {
+        while let Some(current) = self.current {
+            let context = &mut self.contexts[current];
+            let Some(runs) = context.runs() else {
+                self.current = None;
+                self.choose(self.clock);
+                continue;
+            };
+            let op = context.queue[runs];
+            if op.kind == Kind::Spin || op.left > 0 {
+                return;
+            }
+            context.queue.remove(runs);
+            done.push(Done { context: current, kind: op.kind, at: self.clock });
+            if op.kind == Kind::Release
+                && let Some(spin) = context.queue.iter_mut().find(|op| op.kind == Kind::Spin)
+            {
+                (spin.kind, spin.left) = (Kind::Kernel, 0);
+            }
+        }
+    }
+
+    /// Takes the next context in turn if none has the device.
+    fn choose(&mut self, now: u64) {
+        if self.current.is_some() {
+            return;
+        }
+        self.clock = self.clock.max(now);
+        let count = self.contexts.len();
+        let from = self.last.map_or(0, |last| last + 1);
+        let next = (0..count).map(|n| (from + n) % count).find(|&at| !self.contexts[at].queue.is_empty());
+        let Some(next) = next else { return };
+        if self.last.is_some_and(|last| last != next) {
+            self.clock += self.switch;
+            self.switched += self.switch;
+        }
+        (self.current, self.last) = (Some(next), Some(next));
+        self.slice_end = self.clock + self.slice;
+    }
+}

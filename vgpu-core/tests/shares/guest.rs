@@ -1,0 +1,294 @@
+//! What the library does inside a member: markers, the meter, the gate. The decisions are vgpu-core's ([`Keeper`],
+//! [`Marks`], [`Union`], [`CostTable`]); this is the mechanism around them, on the model's device.
+
+use crate::device::{Context, Kind};
+use crate::profile::Noise;
+use std::collections::VecDeque;
+use vgpu_core::account::cost::{CostTable, UNKNOWN_NS};
+use vgpu_core::account::{Account, Admission};
+use vgpu_core::arbiter::{Gate, Usage};
+use vgpu_core::gate::marks::{Marks, Open};
+use vgpu_core::gate::union::Union;
+use vgpu_core::gate::{Bounds, Keeper};
+use vgpu_core::share::Share;
+
+/// After the time a tail should have taken, and this, it counts as over.
+const TAIL_SLACK: u64 = 50_000;
+/// A marker's clock ticks.
+const TICK: u64 = 500;
+
+struct Interval {
+    begin: Option<usize>,
+    end: usize,
+    open: Open,
+    keys: Vec<u64>,
+    /// Host time between the begin marker and the first launch, if the stream was idle.
+    lead: u64,
+    tainted: bool,
+}
+
+#[derive(Default)]
+struct Stream {
+    marks: Marks,
+    begin: Option<usize>,
+    lead: u64,
+    keys: Vec<u64>,
+    tainted: bool,
+    pending: VecDeque<Interval>,
+    last: Option<usize>,
+}
+
+pub struct Guest {
+    pub bounds: Bounds,
+    pub keeper: Keeper,
+    pub gate: Gate,
+    /// When what was in flight as the gate closed had to be done.
+    pub closed: u64,
+    pub costs: CostTable<64>,
+    /// Learned while others were before the device: enough to bound what is in flight, not to pay by.
+    rough: CostTable<64>,
+    streams: Vec<Stream>,
+    union: Union,
+    /// When each marker was reached, by the device's clock.
+    pub markers: Vec<u64>,
+    pub ceiling: Option<Share>,
+    pub account: Account,
+    pub busy: u64,
+    pub finished: u64,
+    pub wants: bool,
+    /// Since when something is wanted or in flight.
+    pub since: u64,
+    /// Launched through an open gate; what is in flight is not known.
+    pub blind: bool,
+    noise: Noise,
+    /// Wrong on purpose, in parts per thousand of what is measured.
+    pub bias: u64,
+}
+
+pub const NEVER: u64 = u64::MAX;
+
+impl Guest {
+    pub fn new(gate: Gate, ceiling: Option<Share>, seed: u64) -> Self {
+        let mut account = Account::default();
+        account.rest(0);
+        Self {
+            bounds: Bounds::default(),
+            keeper: Keeper::default(),
+            gate,
+            closed: 0,
+            costs: CostTable::new(),
+            rough: CostTable::new(),
+            streams: (0..8).map(|_| Stream::default()).collect(),
+            union: Union::default(),
+            markers: Vec::new(),
+            ceiling,
+            account,
+            busy: 0,
+            finished: 0,
+            wants: false,
+            since: 0,
+            blind: false,
+            noise: Noise::new(seed),
+            bias: 1000,
+        }
+    }
+
+    pub fn set_gate(&mut self, gate: Gate, now: u64) {
+        if let Gate::Run { ceiling: Some((share, account)), .. } = gate {
+            (self.ceiling, self.account) = (Some(share), account);
+        } else if let Gate::Run { ceiling: None, .. } = gate {
+            self.ceiling = None;
+        }
+        if matches!(gate, Gate::Wait | Gate::Cap { .. }) && !matches!(self.gate, Gate::Wait | Gate::Cap { .. }) {
+            // What drains has its own time, and the allowance.
+            let left = self.keeper.remaining(now);
+            self.closed = now + left + left / 2 + self.bounds.drain;
+        }
+        self.gate = gate;
+    }
+
+    /// What a launch will cost, if anything is known.
+    pub fn cost(&self, key: u64) -> Option<u64> {
+        self.costs.measured(key).or_else(|| self.rough.measured(key))
+    }
+
+    pub fn admission(&self, now: u64) -> Admission {
+        let beside = |share| self.account.admit_beside(self.keeper.in_flight(), share, now);
+        self.ceiling.map_or(Admission::Admit, beside)
+    }
+
+    fn charge(&mut self, ns: u64) {
+        let ns = ns * self.bias / 1000;
+        self.busy += ns;
+        if let Some(share) = self.ceiling {
+            self.account.spend(ns, share);
+        }
+    }
+
+    fn marker(&mut self) -> usize {
+        self.markers.push(NEVER);
+        self.markers.len() - 1
+    }
+
+    /// Before a launch: settles a tail, says whether to record a begin marker.
+    pub fn before(
+        &mut self,
+        stream: usize,
+        cost: Option<u64>,
+        context: &Context,
+        lead: u64,
+        now: u64,
+    ) -> Option<usize> {
+        if self.keeper.in_flight() == 0 && !self.wants {
+            self.since = now;
+            self.account.rest(now);
+        }
+        self.wants = false;
+        let idle = context.idle(stream) && self.streams[stream].marks.pending() == 0;
+        let clear = self.clear(stream, context);
+        let before = self.streams[stream].marks.before(cost, idle, clear);
+        if let Some(tail) = before.tail {
+            self.tail(stream, tail, now);
+        }
+        let begin = before.begin.then(|| self.marker());
+        let here = &mut self.streams[stream];
+        if idle {
+            (here.begin, here.lead) = (begin, lead);
+        }
+        begin
+    }
+
+    fn tail(&mut self, stream: usize, tail: Open, now: u64) {
+        self.charge(tail.estimate);
+        self.finished += tail.estimate;
+        self.keeper.completed(tail.estimate, tail.unknown, now);
+        let here = &mut self.streams[stream];
+        here.keys.clear();
+        // Nothing goes on from the marker before it.
+        (here.begin, here.last, here.tainted) = (None, None, false);
+    }
+
+    /// After a launch: the end marker to record, if any.
+    pub fn after(&mut self, stream: usize, key: u64, cost: Option<u64>, forced: bool, now: u64) -> Option<usize> {
+        self.keeper.launched(cost, now, &self.bounds);
+        let here = &mut self.streams[stream];
+        if !here.keys.contains(&key) {
+            here.keys.push(key);
+        }
+        if forced {
+            self.streams.iter_mut().for_each(|stream| stream.tainted = true);
+            self.streams.iter_mut().flat_map(|stream| &mut stream.pending).for_each(|interval| interval.tainted = true);
+        }
+        let here = &mut self.streams[stream];
+        here.tainted |= !matches!(self.gate, Gate::Run { exclusive: true, .. });
+        let open = here.marks.after(cost, cost.unwrap_or(UNKNOWN_NS))?;
+        let end = self.marker();
+        let here = &mut self.streams[stream];
+        here.pending.push_back(Interval {
+            begin: here.begin.take(),
+            end,
+            open,
+            keys: std::mem::take(&mut here.keys),
+            lead: std::mem::take(&mut here.lead),
+            tainted: std::mem::take(&mut here.tainted),
+        });
+        Some(end)
+    }
+
+    /// Is something in flight on another stream?
+    pub fn beside(&self, stream: usize) -> bool {
+        let busy = |other: &Stream| other.marks.pending() > 0 || other.marks.open().is_some();
+        self.streams.iter().enumerate().any(|(at, other)| at != stream && busy(other))
+    }
+
+    /// Is all that other streams have in flight measured?
+    fn clear(&self, stream: usize, context: &Context) -> bool {
+        let unmeasured = |other: &Stream| {
+            let pending = other.pending.iter().any(|interval| !interval.open.measured);
+            pending || other.marks.open().is_some_and(|open| !open.measured)
+        };
+        !self.streams.iter().enumerate().any(|(at, other)| at != stream && unmeasured(other) && !context.idle(at))
+    }
+
+    fn stamp(&self, marker: usize) -> u64 {
+        self.markers[marker] / TICK * TICK
+    }
+
+    /// Charges what completed, in the order of completion: the first of several streams to be counted is taken for the
+    /// one that worked, and its functions for those that cost so much.
+    pub fn reap(&mut self) {
+        loop {
+            let ends = self.streams.iter().enumerate().filter_map(|(at, stream)| {
+                let end = self.markers[stream.pending.front()?.end];
+                (end != NEVER).then_some((end, at))
+            });
+            let Some((reached, stream)) = ends.min() else { return };
+            let Some(interval) = self.streams[stream].pending.pop_front() else { return };
+            let begin = interval.begin.or(self.streams[stream].last).filter(|_| interval.open.measured);
+            let end = self.stamp(interval.end);
+            let spent = begin.map(|begin| {
+                // The device reached the marker before the launch that follows was there.
+                let lead = if interval.begin.is_some() { interval.lead } else { 0 };
+                let wrong = self.noise.below(lead / 4 + 1);
+                let from = (self.stamp(begin) + lead / 8).saturating_sub(wrong).min(end);
+                self.union.add(from, end)
+            });
+            let fresh = spent.unwrap_or(interval.open.estimate);
+            self.charge(fresh);
+            // Later than that somebody else was let in.
+            let late = matches!(self.gate, Gate::Wait | Gate::Cap { .. }) && reached > self.closed;
+            let spoilt = interval.tainted || late;
+            if spent.is_some() {
+                // Of streams at once each teaches what it added to the time in which any was busy.
+                for &key in &interval.keys {
+                    let before = u128::from(self.cost(key).unwrap_or(UNKNOWN_NS));
+                    let now = before * u128::from(fresh) / u128::from(interval.open.estimate.max(1));
+                    let now = u64::try_from(now).unwrap_or(NEVER).max(1);
+                    if !spoilt {
+                        self.costs.learn(key, now);
+                    } else if self.cost(key).is_none() {
+                        self.rough.learn(key, now);
+                    }
+                }
+            }
+            // What is only roughly known is nothing to pay by.
+            let known = interval.keys.iter().all(|&key| self.costs.measured(key).is_some());
+            self.finished += if known { interval.open.estimate } else { 0 };
+            self.keeper.completed(interval.open.estimate, interval.open.unknown, reached);
+            self.streams[stream].marks.completed();
+            self.streams[stream].last = Some(interval.end);
+        }
+    }
+
+    /// Takes tails as over whose time has passed. Only the helper does this, while others wait.
+    pub fn expire(&mut self, now: u64) {
+        let pending = self.streams.iter().any(|stream| !stream.pending.is_empty());
+        if pending || self.keeper.in_flight() == 0 || self.keeper.remaining(now.saturating_sub(TAIL_SLACK)) > 0 {
+            return;
+        }
+        for stream in 0..self.streams.len() {
+            if let Some(tail) = self.streams[stream].marks.expire() {
+                self.tail(stream, tail, now);
+            }
+        }
+    }
+
+    /// What is in flight may end beside the next holder's work: nothing is learned from it.
+    pub fn taint(&mut self) {
+        self.streams.iter_mut().flat_map(|stream| &mut stream.pending).for_each(|interval| interval.tainted = true);
+    }
+
+    /// The page, as the daemon reads it.
+    pub fn usage(&self, now: u64) -> Usage {
+        let in_flight = (!self.blind).then(|| self.keeper.left(now, &self.bounds));
+        let since = if self.wants || in_flight != Some(0) { self.since } else { now };
+        Usage { busy: self.busy, finished: self.finished, in_flight, wants: self.wants, since }
+    }
+}
+
+/// A marker was reached.
+pub fn reached(guest: &mut Guest, kind: Kind, at: u64) {
+    if let Kind::Marker(marker) = kind {
+        guest.markers[marker] = at;
+    }
+}

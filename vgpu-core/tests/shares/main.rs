@@ -1,0 +1,21 @@
+//! Shares of device time in virtual time: the arbiter, the account and the gate against a model of device and programs.
+//!
+//! Everything here is the model's word, not hardware's: [`device`] (contexts in turn, nothing withdrawn, the truth),
+//! [`program`] (scripts), [`guest`] (markers, meter and gate in a member), [`world`] (events, the daemon), [`measure`]
+//! (errors against the truth). No clock and no thread: each run is the same. `cargo test -p vgpu-core --test shares
+//! table -- --nocapture` prints the table in docs/gpu-time-model.md.
+
+mod daemon;
+mod device;
+mod guest;
+mod measure;
+mod profile;
+mod program;
+mod world;
+
+mod behaviour;
+mod ceilings;
+mod gangs;
+mod properties;
+mod table;
+mod tenants;

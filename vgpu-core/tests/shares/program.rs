@@ -1,0 +1,150 @@
+//! What tenants run: scripts of launches, waits and work of their own.
+
+use crate::profile::Noise;
+
+pub const US: u64 = 1_000;
+pub const MS: u64 = 1_000_000;
+pub const SECOND: u64 = 1_000_000_000;
+
+/// A program that repeats itself for ever.
+#[derive(Clone, Debug)]
+pub enum Work {
+    /// Launches and waits for it, with `gap` of its own in between.
+    Sync { kernel: u64, gap: u64 },
+    /// Launches as fast as the driver takes it.
+    Queue { kernel: u64 },
+    /// The same with lengths drawn from a list; each length is another function, or all are one.
+    Mixed { kernels: &'static [u64], one_function: bool },
+    /// One launch of `nodes` kernels at a time, queued.
+    Graph { nodes: u64, kernel: u64 },
+    /// Round robin over streams, waiting for all after `each` launches.
+    Streams { streams: usize, kernel: u64, each: u32 },
+    /// `count` kernels at once, wait, then `host` of its own.
+    Burst { count: u32, kernel: u64, host: u64 },
+    /// Launches `kernels` and then computes for `host` without any call.
+    Absent { kernel: u64, kernels: u32, host: u64 },
+    /// Every `period` a request: one kernel, waited for.
+    Requests { kernel: u64, period: u64 },
+    /// On stream 0 a kernel that runs until one on stream 1 has run, then a wait; `times` times.
+    Dependent { times: u32 },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    Launch {
+        stream: usize,
+        ns: u64,
+        key: u64,
+        spin: bool,
+        release: bool,
+    },
+    /// Waits until everything is done.
+    Wait,
+    /// Own work.
+    Host(u64),
+    /// Waits for the next request.
+    Until(u64),
+    /// A request is answered.
+    Answered,
+    Stop,
+}
+
+#[derive(Clone, Debug)]
+pub struct Program {
+    pub work: Work,
+    at: u32,
+    rounds: u32,
+    due: u64,
+    noise: Noise,
+}
+
+fn plain(stream: usize, ns: u64, key: u64) -> Step {
+    Step::Launch { stream, ns, key, spin: false, release: false }
+}
+
+impl Program {
+    pub fn new(work: Work, seed: u64) -> Self {
+        let mut noise = Noise::new(seed);
+        let due = match &work {
+            Work::Requests { period, .. } => noise.below(*period),
+            _ => 0,
+        };
+        Self { work, at: 0, rounds: 0, due, noise }
+    }
+
+    /// When the request that runs was due.
+    pub fn due(&self) -> u64 {
+        self.due
+    }
+
+    pub fn next(&mut self) -> Step {
+        let at = self.at;
+        self.at += 1;
+        match self.work {
+            Work::Queue { kernel } => plain(0, self.noise.about(kernel), 1),
+            Work::Mixed { kernels, one_function } => {
+                let which = self.noise.below(kernels.len() as u64);
+                let kernel = kernels[usize::try_from(which).unwrap()];
+                plain(0, self.noise.about(kernel), if one_function { 1 } else { which + 1 })
+            }
+            Work::Graph { nodes, kernel } => plain(0, (0..nodes).map(|_| self.noise.about(kernel)).sum(), 77),
+            Work::Sync { kernel, gap } => match at % 3 {
+                0 => plain(0, self.noise.about(kernel), 1),
+                1 => Step::Wait,
+                _ => Step::Host(self.noise.about(gap)),
+            },
+            Work::Streams { streams, kernel, each } => {
+                if at % (each + 1) == each {
+                    return Step::Wait;
+                }
+                plain(at as usize % streams, self.noise.about(kernel), 1)
+            }
+            Work::Burst { count, kernel, host } => match at % (count + 2) {
+                n if n < count => plain(0, self.noise.about(kernel), 1),
+                n if n == count => Step::Wait,
+                _ => Step::Host(self.noise.about(host)),
+            },
+            Work::Absent { kernel, kernels, host } => match at % (kernels + 1) {
+                n if n < kernels => plain(0, self.noise.about(kernel), 1),
+                _ => Step::Host(host),
+            },
+            Work::Requests { kernel, period } => match at % 4 {
+                0 => {
+                    self.due += if at == 0 { 0 } else { self.noise.about(period) };
+                    Step::Until(self.due)
+                }
+                1 => plain(0, self.noise.about(kernel), 1),
+                2 => Step::Wait,
+                _ => Step::Answered,
+            },
+            Work::Dependent { times } => match at % 3 {
+                0 if self.rounds == times => Step::Stop,
+                0 => {
+                    self.rounds += 1;
+                    Step::Launch { stream: 0, ns: MS, key: 1, spin: true, release: false }
+                }
+                1 => Step::Launch { stream: 1, ns: MS, key: 2, spin: false, release: true },
+                _ => Step::Wait,
+            },
+        }
+    }
+
+    pub fn rounds(&self) -> u32 {
+        self.rounds
+    }
+
+    /// The longest kernel.
+    pub fn longest(&self) -> u64 {
+        match self.work {
+            Work::Sync { kernel, .. }
+            | Work::Queue { kernel }
+            | Work::Streams { kernel, .. }
+            | Work::Burst { kernel, .. }
+            | Work::Absent { kernel, .. }
+            | Work::Requests { kernel, .. } => kernel,
+            Work::Mixed { kernels, .. } => kernels.iter().copied().max().unwrap_or(0),
+            Work::Graph { nodes, kernel } => nodes * kernel,
+            Work::Dependent { .. } => MS,
+        }
+    }
+}

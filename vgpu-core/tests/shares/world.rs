@@ -1,0 +1,473 @@
+//! Devices, members and the daemon in virtual time: one queue of events, no thread, no clock.
+//!
+//! Costs and delays come from the [`Profile`], jitter from a seeded generator. The daemon is the arbiter and nothing
+//! else; it sees pages as the members wrote them and hears doorbells late.
+
+use crate::device::{Device, Done, Kind, Op};
+use crate::guest::{Guest, reached};
+use crate::profile::{Noise, Profile};
+use crate::program::{Program, Step, Work};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use vgpu_core::account::Account;
+use vgpu_core::arbiter::{Arbiter, Config, Decision, DeviceId, Gate, SlotId, Tenant, Terms};
+use vgpu_core::gate::Verdict;
+use vgpu_core::gate::loss::{self, Alone, OnLoss};
+
+/// Launches that the driver queues before it makes the program wait.
+const DEPTH: usize = 1024;
+pub const LINGER: u64 = 100_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Event {
+    Device(usize, u64),
+    Host(usize, u64),
+    Look(usize, u64),
+    Ring(usize),
+    Daemon(u64),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Running,
+    Gated,
+    Draining,
+    Full,
+    Stopped,
+}
+
+pub struct Member {
+    pub tenant: u32,
+    pub device: usize,
+    pub context: usize,
+    pub slot: Option<SlotId>,
+    pub guest: Guest,
+    pub program: Program,
+    pub terms: Terms,
+    pub state: State,
+    pub turn: u64,
+    pub held: Option<Step>,
+    pub look: u64,
+    pub looking: bool,
+    pub idle_since: Option<u64>,
+    pub told: bool,
+    /// The doorbell rang since the last launch or grant.
+    pub rung: bool,
+    pub blind_marker: Option<usize>,
+    pub answers: Vec<u64>,
+    pub launched: u64,
+    pub alive: bool,
+}
+
+pub struct World {
+    pub now: u64,
+    pub profile: Profile,
+    pub devices: Vec<Device>,
+    pub members: Vec<Member>,
+    pub arbiter: Option<Arbiter>,
+    pub daemon_alive: bool,
+    pub beat: u64,
+    pub events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    pub count: u64,
+    pub daemon_turn: u64,
+    pub scheduled: Vec<u64>,
+    pub noise: Noise,
+    pub out: Vec<Decision>,
+    /// All decisions, if they are kept.
+    pub log: Option<Vec<(u64, Decision)>>,
+    pub ticks: u64,
+    pub stuck: u32,
+}
+
+impl World {
+    pub fn new(profile: Profile, devices: usize, daemon: bool, seed: u64) -> Self {
+        let config = Config::default();
+        let count = u16::try_from(devices).unwrap();
+        Self {
+            now: 0,
+            profile,
+            devices: (0..devices).map(|_| Device::new(profile.slice, profile.switch)).collect(),
+            members: Vec::new(),
+            arbiter: daemon.then(|| Arbiter::new(config, count, 0)),
+            daemon_alive: daemon,
+            beat: 0,
+            events: BinaryHeap::new(),
+            count: 0,
+            daemon_turn: 0,
+            scheduled: vec![u64::MAX; devices],
+            noise: Noise::new(seed + 1),
+            out: Vec::new(),
+            log: None,
+            ticks: 0,
+            stuck: 0,
+        }
+    }
+
+    /// A member of a tenant on a device. Without a daemon only the ceiling of `terms` counts.
+    pub fn member(&mut self, tenant: u32, device: usize, terms: Terms, work: Work) -> usize {
+        let at = self.members.len();
+        let context = self.devices[device].context();
+        let slot = self
+            .arbiter
+            .as_mut()
+            .map(|arbiter| arbiter.join(Tenant(tenant), DeviceId(u16::try_from(device).unwrap()), terms, self.now));
+        let gate = match (slot, terms.limit()) {
+            (Some(_), _) => Gate::Wait,
+            (None, None) => Gate::Open,
+            (None, Some(_)) => Gate::Run { lease: 0, until: u64::MAX, exclusive: true, ceiling: None },
+        };
+        let seed = at as u64 * 7919 + 13;
+        let ceiling = if slot.is_none() { terms.limit() } else { None };
+        let mut guest = Guest::new(gate, ceiling, seed);
+        guest.account.rest(self.now);
+        self.members.push(Member {
+            tenant,
+            device,
+            context,
+            slot,
+            guest,
+            program: Program::new(work, seed),
+            terms,
+            state: State::Running,
+            turn: 0,
+            held: None,
+            look: 0,
+            looking: false,
+            idle_since: None,
+            told: false,
+            rung: false,
+            blind_marker: None,
+            answers: Vec::new(),
+            launched: 0,
+            alive: true,
+        });
+        self.host_at(at, self.now + 1_000 * (at as u64 + 1));
+        at
+    }
+
+    /// The member's process is killed.
+    pub fn kill(&mut self, m: usize) {
+        let (device, context) = (self.members[m].device, self.members[m].context);
+        self.members[m].alive = false;
+        self.members[m].state = State::Stopped;
+        self.members[m].turn += 1;
+        self.members[m].look += 1;
+        self.on_device(device, |device, _, _| device.kill(context));
+        if let (Some(arbiter), Some(slot)) = (&mut self.arbiter, self.members[m].slot)
+            && self.daemon_alive
+        {
+            arbiter.leaves(slot, self.now);
+            self.tick();
+        }
+    }
+
+    pub fn set(&mut self, tenant: u32, device: usize, terms: Terms) {
+        if let Some(arbiter) = &mut self.arbiter {
+            arbiter.set(Tenant(tenant), DeviceId(u16::try_from(device).unwrap()), terms, self.now);
+        }
+        self.members.iter_mut().filter(|m| m.tenant == tenant).for_each(|m| m.terms = terms);
+        self.tick();
+    }
+
+    pub fn at(&mut self, time: u64, event: Event) {
+        self.count += 1;
+        self.events.push(Reverse((time.max(self.now), self.count, event)));
+    }
+
+    pub fn host_at(&mut self, m: usize, time: u64) {
+        self.members[m].turn += 1;
+        let turn = self.members[m].turn;
+        self.at(time, Event::Host(m, turn));
+    }
+
+    pub fn look_at(&mut self, m: usize, time: u64) {
+        self.members[m].look += 1;
+        self.members[m].looking = true;
+        let look = self.members[m].look;
+        self.at(time, Event::Look(m, look));
+    }
+
+    pub fn run(&mut self, until: u64) {
+        while let Some(&Reverse((time, _, event))) = self.events.peek() {
+            if time > until {
+                break;
+            }
+            self.events.pop();
+            self.stuck = if time > self.now { 0 } else { self.stuck + 1 };
+            assert!(self.stuck < 100_000, "time stands still at {time}: {event:?}");
+            self.now = self.now.max(time);
+            if self.daemon_alive {
+                self.beat = self.now;
+            }
+            match event {
+                Event::Device(d, generation) if self.devices[d].generation == generation => {
+                    self.on_device(d, |_, _, _| ());
+                }
+                Event::Host(m, turn) if self.members[m].turn == turn => self.host(m),
+                Event::Look(m, look) if self.members[m].look == look => self.look(m),
+                Event::Ring(m) => self.ring(m),
+                Event::Daemon(turn) if self.daemon_turn == turn => self.tick(),
+                _ => {}
+            }
+        }
+        self.now = until;
+        for d in 0..self.devices.len() {
+            self.on_device(d, |_, _, _| ());
+        }
+    }
+
+    /// Does something with a device and hears what it completed.
+    fn on_device(&mut self, d: usize, act: impl FnOnce(&mut Device, u64, &mut Vec<Done>)) {
+        let mut done = Vec::new();
+        self.devices[d].advance(self.now, &mut done);
+        act(&mut self.devices[d], self.now, &mut done);
+        self.devices[d].advance(self.now, &mut done);
+        for Done { context, kind, at } in done {
+            let Some(m) = self.members.iter().position(|m| m.device == d && m.context == context) else { continue };
+            reached(&mut self.members[m].guest, kind, at);
+            if let Kind::Marker(marker) = kind
+                && self.members[m].blind_marker == Some(marker)
+            {
+                self.members[m].blind_marker = None;
+                self.members[m].guest.blind = false;
+                if self.members[m].guest.gate == Gate::Wait && self.daemon_alive {
+                    let ring = self.profile.ring;
+                    self.at(self.now + ring, Event::Ring(m));
+                }
+            }
+            let left = self.devices[d].contexts[context].queue.len();
+            let wake = match self.members[m].state {
+                State::Draining => left == 0,
+                State::Full => left < DEPTH - 8,
+                _ => false,
+            };
+            if wake {
+                self.members[m].state = State::Running;
+                let late = self.noise.late(self.profile.wake);
+                self.host_at(m, self.now + late);
+            }
+        }
+        let next = self.devices[d].next().unwrap_or(u64::MAX);
+        if next != self.scheduled[d] || next <= self.now {
+            self.scheduled[d] = next;
+            self.devices[d].generation += 1;
+            let generation = self.devices[d].generation;
+            if next != u64::MAX {
+                self.at(next, Event::Device(d, generation));
+            }
+        }
+    }
+
+    fn host(&mut self, m: usize) {
+        self.members[m].state = State::Running;
+        if self.members[m].guest.gate != Gate::Open {
+            self.members[m].guest.reap();
+        }
+        loop {
+            let step = match self.members[m].held.take() {
+                Some(step) => step,
+                None => self.members[m].program.next(),
+            };
+            match step {
+                Step::Host(ns) => return self.host_at(m, self.now + ns),
+                Step::Until(time) if time > self.now => {
+                    let late = self.noise.late(self.profile.wake);
+                    return self.host_at(m, time + late);
+                }
+                Step::Until(_) => {}
+                Step::Answered => {
+                    let due = self.members[m].program.due();
+                    self.members[m].answers.push(self.now - due);
+                }
+                Step::Stop => {
+                    self.members[m].state = State::Stopped;
+                    return;
+                }
+                Step::Wait => {
+                    let member = &self.members[m];
+                    if !self.devices[member.device].contexts[member.context].queue.is_empty() {
+                        self.members[m].state = State::Draining;
+                        return;
+                    }
+                    return self.host_at(m, self.now + 1_500);
+                }
+                Step::Launch { .. } => return self.launch(m, step),
+            }
+        }
+    }
+
+    /// Without the daemon a member goes on by itself.
+    fn notice_loss(&mut self, m: usize) {
+        let member = &mut self.members[m];
+        if member.slot.is_none() || self.daemon_alive || !loss::gone(self.beat, self.now) {
+            return;
+        }
+        let gate = |ceiling| Gate::Run { lease: u64::MAX, until: u64::MAX, exclusive: false, ceiling };
+        let next = match loss::alone(OnLoss::Local, member.terms.floor, member.terms.limit()) {
+            Alone::Unlimited => Gate::Open,
+            Alone::Blocked => Gate::Wait,
+            Alone::Ceiling(share) => {
+                let mut account = Account::default();
+                account.rest(self.now);
+                gate(Some((share, account)))
+            }
+        };
+        if !matches!(member.guest.gate, Gate::Run { lease: u64::MAX, .. } | Gate::Open) {
+            member.guest.set_gate(next, self.now);
+        }
+    }
+
+    fn launch(&mut self, m: usize, step: Step) {
+        let Step::Launch { stream, ns, key, spin, release } = step else { return };
+        self.notice_loss(m);
+        let now = self.now;
+        let (d, context) = (self.members[m].device, self.members[m].context);
+        if self.devices[d].contexts[context].queue.len() >= DEPTH {
+            self.members[m].held = Some(step);
+            self.members[m].state = State::Full;
+            return;
+        }
+        let kind = if spin {
+            Kind::Spin
+        } else if release {
+            Kind::Release
+        } else {
+            Kind::Kernel
+        };
+        let op = Op { stream, kind, left: self.profile.kernel(ns) };
+        if self.members[m].guest.gate == Gate::Open {
+            let member = &mut self.members[m];
+            (member.guest.blind, member.launched, member.guest.wants) = (true, member.launched + 1, false);
+            self.on_device(d, |device, now, done| device.submit(context, op, now, done));
+            return self.host_at(m, now + self.profile.launch);
+        }
+        self.unblind(m, stream);
+        let guest = &mut self.members[m].guest;
+        let cost = guest.cost(key);
+        let beside = guest.beside(stream);
+        let ask = vgpu_core::gate::Ask { cost, gate: guest.gate, admission: guest.admission(now), beside, now };
+        let bounds = guest.bounds;
+        let forced = match guest.keeper.ask(&ask, &bounds) {
+            Verdict::Go => false,
+            Verdict::Forced => true,
+            Verdict::Wait(until) => return self.wait(m, step, until),
+        };
+        self.members[m].rung = false;
+        self.members[m].launched += 1;
+        self.members[m].idle_since = None;
+        let lead = self.profile.launch;
+        let guest = &mut self.members[m].guest;
+        let begin = guest.before(stream, cost, &self.devices[d].contexts[context], lead, now);
+        if let Some(marker) = begin {
+            self.mark(m, stream, marker);
+        }
+        self.on_device(d, |device, now, done| device.submit(context, op, now, done));
+        let end = self.members[m].guest.after(stream, key, cost, forced, now);
+        if let Some(marker) = end {
+            self.mark(m, stream, marker);
+        }
+        let records = u64::from(begin.is_some()) + u64::from(end.is_some());
+        self.host_at(m, now + self.profile.launch + records * self.profile.record);
+        if !self.members[m].looking && self.watched(m) {
+            let look = self.members[m].guest.keeper.look(now, &bounds);
+            self.look_at(m, look);
+        }
+    }
+
+    /// What went through an open gate: a marker behind it says when it is done.
+    fn unblind(&mut self, m: usize, stream: usize) {
+        let member = &self.members[m];
+        if !member.guest.blind || member.blind_marker.is_some() {
+            return;
+        }
+        if self.devices[member.device].contexts[member.context].queue.is_empty() {
+            self.members[m].guest.blind = false;
+            return;
+        }
+        let marker = self.members[m].guest.markers.len();
+        self.members[m].guest.markers.push(u64::MAX);
+        self.members[m].blind_marker = Some(marker);
+        self.mark(m, stream, marker);
+    }
+
+    fn mark(&mut self, m: usize, stream: usize, marker: usize) {
+        let (d, context) = (self.members[m].device, self.members[m].context);
+        let op = Op { stream, kind: Kind::Marker(marker), left: 0 };
+        self.on_device(d, |device, now, done| device.submit(context, op, now, done));
+    }
+
+    fn wait(&mut self, m: usize, step: Step, until: u64) {
+        let now = self.now;
+        let member = &mut self.members[m];
+        member.held = Some(step);
+        member.state = State::Gated;
+        let allowed = matches!(member.guest.gate, Gate::Run { until, .. } if now < until);
+        // While something is in flight the balance is still to be seen.
+        let admitted =
+            member.guest.keeper.in_flight() > 0 || member.guest.admission(now) == vgpu_core::account::Admission::Admit;
+        if !member.guest.wants && member.guest.keeper.in_flight() == 0 {
+            member.guest.since = now;
+        }
+        member.guest.wants = true;
+        let held_back = !allowed || !admitted;
+        if held_back && !member.rung {
+            member.rung = true;
+            if member.slot.is_some() {
+                let ring = now + self.profile.ring;
+                self.at(ring, Event::Ring(m));
+            }
+        }
+        let late = self.noise.late(self.profile.wake);
+        self.host_at(m, until + late);
+    }
+
+    /// Somebody else waits for what this member holds or drains.
+    pub fn watched(&self, m: usize) -> bool {
+        match self.members[m].guest.gate {
+            Gate::Open => false,
+            Gate::Run { until, .. } => until != u64::MAX,
+            Gate::Wait | Gate::Cap { .. } => true,
+        }
+    }
+
+    /// The helper looks whether the work is done, and tells the daemon.
+    fn look(&mut self, m: usize) {
+        self.members[m].looking = false;
+        if !self.watched(m) || !self.members[m].alive {
+            return;
+        }
+        let now = self.now;
+        let ring = now + self.profile.ring;
+        let member = &mut self.members[m];
+        member.guest.reap();
+        member.guest.expire(now);
+        let running = matches!(member.guest.gate, Gate::Run { .. });
+        let bounds = member.guest.bounds;
+        if member.guest.keeper.in_flight() == 0 {
+            if member.state == State::Gated && running {
+                // It waited for room.
+                return self.host_at(m, now + 2_000);
+            }
+            if running {
+                let since = *member.idle_since.get_or_insert(now);
+                if now < since + LINGER {
+                    self.look_at(m, since + LINGER);
+                } else if !member.guest.wants {
+                    self.at(ring, Event::Ring(m));
+                }
+            } else {
+                self.at(ring, Event::Ring(m));
+            }
+            return;
+        }
+        let left = member.guest.keeper.left(now, &bounds);
+        if !running && !member.told && left < bounds.handover {
+            member.told = true;
+            member.guest.taint();
+            self.at(ring, Event::Ring(m));
+        }
+        let late = self.noise.below(2 * self.profile.wake);
+        let next = self.members[m].guest.keeper.look(now, &bounds);
+        self.look_at(m, next + late);
+    }
+}
