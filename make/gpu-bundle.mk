@@ -23,7 +23,7 @@ gpu-bundle: $(ZIG_STAMP) ## build the bundle for a machine with a GPU: target/gp
 	cp -R benches/hardware/run benches/hardware/suite benches/hardware/programs benches/hardware/bundle/README.md $(GPU_BUNDLE)/
 	cp docs/gpu-probe.md LICENSE $(GPU_BUNDLE)/docs/
 	find $(GPU_BUNDLE) -name __pycache__ -prune -exec rm -rf {} +
-	git describe --always --dirty --abbrev=12 > $(GPU_BUNDLE)/VERSION
+	{ git describe --always --dirty --abbrev=12 || echo unknown; } > $(GPU_BUNDLE)/VERSION
 	tar -C target -czf $(GPU_BUNDLE_TAR) gpu-bundle
 	sh benches/hardware/bundle/check $(GPU_BUNDLE) $(GPU_BUNDLE_TAR)
 	python3 $(GPU_BUNDLE)/run --list > /dev/null

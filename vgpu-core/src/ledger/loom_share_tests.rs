@@ -282,7 +282,9 @@ fn loom_what_two_pay_for_at_once_is_paid_once() {
                 member.reserve(4, LIMIT, kernel).unwrap().commit_up_to(member.shared(share), 4);
             })
         });
-        threads.map(|thread| thread.join().unwrap());
+        for thread in threads {
+            thread.join().unwrap();
+        }
         assert_eq!(world.ledger().used(), 4);
     });
 }
