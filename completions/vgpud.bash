@@ -23,12 +23,24 @@ _vgpud() {
 
     case "${cmd}" in
         vgpud)
-            opts="-h -V --tenant --socket --memory-limit --sm-limit --admin-socket --runtime-dir --max-connections --log --help --version"
+            opts="-h -V --config --check --json --driver --tenant --socket --memory-limit --sm-limit --admin-socket --runtime-dir --max-connections --log --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --check)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --driver)
+                    COMPREPLY=($(compgen -W "auto none" -- "${cur}"))
+                    return 0
+                    ;;
                 --tenant)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0

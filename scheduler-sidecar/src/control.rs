@@ -50,8 +50,24 @@ pub struct Status {
     pub pid: u32,
     /// Seconds since it started.
     pub uptime_seconds: u64,
+    /// The configuration file; null if there is none.
+    #[serde(default)]
+    pub configuration: Option<Configuration>,
     /// In the order they were given.
     pub tenants: Vec<TenantStatus>,
+}
+
+/// The configuration file of a daemon.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Configuration {
+    /// Where it is.
+    pub file: PathBuf,
+    /// How often it was read again and taken.
+    pub reloads: u64,
+    /// Why its last reading changed nothing, a line for each error; null if it was taken.
+    pub refused: Option<String>,
+    /// What is checked and recorded without being in force, and what could not be checked.
+    pub notes: Vec<String>,
 }
 
 /// A tenant as it is now.
@@ -67,6 +83,9 @@ pub struct TenantStatus {
     pub sm_limit: Option<f64>,
     /// Connections that were turned away since the start: wrong protocol, garbage, silence, too many.
     pub refused: u64,
+    /// Was it taken out of the configuration? Then nobody new comes in, and it goes with its last member.
+    #[serde(default)]
+    pub removed: bool,
     /// Members whose connection is open, longest first.
     pub members: Vec<MemberStatus>,
 }
@@ -86,6 +105,9 @@ pub struct MemberStatus {
     pub version: String,
     /// Seconds since its hello.
     pub connected_seconds: u64,
+    /// Was it told other limits than its tenant has now? They stay in force until it starts anew.
+    #[serde(default)]
+    pub earlier_terms: bool,
 }
 
 /// Asks the daemon behind an administrative socket for its status.

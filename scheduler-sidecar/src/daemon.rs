@@ -1,8 +1,11 @@
 //! The daemon: gives each tenant's members their terms over the tenant's socket and keeps their connections.
 //!
-//! [`options`] is what was written on the command line, [`config`] what it means; [`door`] owns a
-//! listening socket and its place in the file system; [`connection`] the bytes of one peer;
-//! [`answer`] what is said to a line, without any IO; [`reactor`] the one thread that owns it all.
+//! [`options`] is what was written on the command line, [`config`] what it means, or what the plan of a file means
+//! ([`crate::config`]), which [`source`] reads and [`check`] shows; [`door`] owns a listening socket and its place in
+//! the file system; [`connection`] the bytes of one peer; `room` a tenant at work; [`answer`] what is said to a line,
+//! without any IO; [`reactor`] the one thread that owns it all, `reload` how it gets from one plan to the next;
+//! [`notify`] tells systemd.
+//!
 //! Not here yet: memory pages, leases, and the terms file, which make the daemon the arbiter of
 //! device time. Its death changes nothing for members: they keep the last terms.
 //!
@@ -10,9 +13,14 @@
 //! end open, so that the member is seen until both are gone; pidfds will tell when there are leases.
 
 pub mod answer;
+pub mod check;
 pub mod config;
 pub mod connection;
 pub mod door;
 mod log;
+pub mod notify;
 pub mod options;
 pub mod reactor;
+mod reload;
+mod room;
+pub mod source;

@@ -5,6 +5,7 @@
 //! loads a driver or exports one of its names: that is for the doctor's child, in the program `vgpu` itself.
 #![forbid(unsafe_code)]
 
+pub mod config;
 pub mod control;
 pub mod daemon;
 

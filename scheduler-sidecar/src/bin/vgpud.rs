@@ -5,40 +5,65 @@ use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use scheduler_sidecar::daemon::check;
 use scheduler_sidecar::daemon::config::Config;
+use scheduler_sidecar::daemon::notify::Notifier;
 use scheduler_sidecar::daemon::options::Options;
-use scheduler_sidecar::daemon::reactor::Reactor;
+use scheduler_sidecar::daemon::reactor::{Reactor, Told};
+use scheduler_sidecar::daemon::source::Source;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use tracing::info;
 use tracing::level_filters::LevelFilter;
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    let config = match Config::new(&options) {
-        Ok(config) => config,
-        Err(why) => return fail(2, &why),
+    if let Some(file) = &options.check {
+        return check::run(file, &options).unwrap_or_else(|why| fail(why.code, &why));
+    }
+    let read = match &options.config {
+        Some(file) => from_file(file, &options),
+        None => Config::new(&options).map(|config| (config, None)).map_err(Into::into),
     };
-    let level = options.log.parse().unwrap_or(LevelFilter::INFO);
+    let (config, file) = match read {
+        Ok(read) => read,
+        Err(why) => return fail(2, &*why),
+    };
+    let level = file.as_ref().map(|(_, plan, _)| plan.daemon.log.as_str()).or(options.log.as_deref());
+    let level = level.and_then(|level| level.parse().ok()).unwrap_or(LevelFilter::INFO);
     tracing_subscriber::fmt().with_max_level(level).with_target(false).with_writer(std::io::stderr).init();
-    match signals().map_err(Into::into).and_then(|stop| serve(config, stop)) {
+    if let Some((_, _, Some(why))) = &file {
+        info!(%why, "the driver does not answer; only the file says which devices there are");
+    }
+    match serve(config, file.map(|(source, plan, _)| (source, plan))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => fail(1, &*why),
     }
 }
 
-fn serve(config: Config, stop: UnixStream) -> Result<(), Box<dyn std::error::Error>> {
-    Ok(Reactor::new(config, stop)?.run()?)
+type Whatever = Box<dyn std::error::Error>;
+type Read = (Source, scheduler_sidecar::config::plan::Plan, Option<String>);
+
+fn from_file(file: &std::path::Path, options: &Options) -> Result<(Config, Option<Read>), Whatever> {
+    let (source, silent) = Source::new(file, options);
+    let plan = source.read()?;
+    Ok((Config::from(&plan), Some((source, plan, silent))))
 }
 
-/// A stream that becomes readable when the daemon is told to end.
-fn signals() -> std::io::Result<UnixStream> {
-    let (stop, told) = UnixStream::pair()?;
-    for signal in [SIGTERM, SIGINT, SIGHUP] {
-        signal_hook::low_level::pipe::register(signal, told.try_clone()?)?;
+fn serve(config: Config, file: Option<(Source, scheduler_sidecar::config::plan::Plan)>) -> Result<(), Whatever> {
+    let stop = UnixStream::pair()?;
+    let reload = UnixStream::pair()?;
+    for (signal, to) in
+        [(SIGTERM, &stop.1), (SIGINT, &stop.1), (SIGHUP, if file.is_some() { &reload.1 } else { &stop.1 })]
+    {
+        signal_hook::low_level::pipe::register(signal, to.try_clone()?)?;
     }
-    Ok(stop)
+    let told = Told { stop: stop.0, reload: reload.0 };
+    Ok(Reactor::new(config, told, file, Notifier::from_environment())?.run()?)
 }
 
 fn fail(code: u8, why: &dyn std::fmt::Display) -> ExitCode {
-    eprintln!("vgpud: {why}");
+    for line in why.to_string().lines() {
+        eprintln!("vgpud: {line}");
+    }
     ExitCode::from(code)
 }

@@ -46,8 +46,13 @@ mod tests {
 
     #[test]
     fn a_member_gets_its_tenants_terms_whatever_it_says_about_itself() {
-        let tenant =
-            Tenant { name: "a".into(), socket: "/s".into(), memory: Some(Bytes(1 << 30)), sm: Share::from_percent(30) };
+        let tenant = Tenant {
+            name: "a".into(),
+            socket: "/s".into(),
+            memory: Some(Bytes(1 << 30)),
+            sm: Share::from_percent(30),
+            uids: None,
+        };
         let line = br#"{"hello":1,"pid":7,"version":"9","tenant":"b","memory_limit":null}"#;
         let (hello, reply) = member(&tenant, line).unwrap();
         assert_eq!((hello.pid, hello.version.as_str()), (7, "9"));

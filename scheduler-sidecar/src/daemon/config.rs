@@ -1,14 +1,17 @@
 //! What the daemon's options mean: tenants with names, limits and places, or the words that say what is wrong.
 //!
-//! No file is touched here. A configuration file will produce the same [`Config`].
+//! No file is touched here; a configuration file's plan becomes the same [`Config`].
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use vgpu_core::bytes::{Bytes, SIZE_FORMS, Size, parse_size};
 use vgpu_core::share::{SHARE_FORMS, Share, parse_share};
 
 use super::options::Options;
+use crate::config::plan::{Plan, TenantPlan};
+use crate::config::value::is_name;
 use crate::control;
 
 /// Longest path of a Unix socket, its end mark not counted.
@@ -36,6 +39,30 @@ pub struct Tenant {
     pub memory: Option<Bytes>,
     /// Ceiling on device time.
     pub sm: Option<Share>,
+    /// Users who may connect; `None`: all.
+    pub uids: Option<Vec<RangeInclusive<u32>>>,
+}
+
+impl From<&TenantPlan> for Tenant {
+    fn from(plan: &TenantPlan) -> Self {
+        Self {
+            name: plan.name.clone(),
+            socket: plan.socket.clone(),
+            memory: plan.memory(),
+            sm: plan.ceiling(),
+            uids: plan.uids.clone(),
+        }
+    }
+}
+
+impl From<&Plan> for Config {
+    fn from(plan: &Plan) -> Self {
+        Self {
+            tenants: plan.tenants.iter().map(Tenant::from).collect(),
+            admin: plan.daemon.admin.clone(),
+            max_connections: usize::try_from(plan.daemon.max_connections).unwrap_or(usize::MAX),
+        }
+    }
 }
 
 /// An option that cannot be obeyed, in words that name it, its value and what is accepted.
@@ -95,6 +122,7 @@ impl Config {
                     socket: socket_path(&written.socket.clone().unwrap_or_else(place))?,
                     memory: written.memory.unwrap_or(memory),
                     sm: written.sm.unwrap_or(sm),
+                    uids: None,
                 })
             })
             .collect::<Result<Vec<_>, _>>()?;
@@ -166,14 +194,6 @@ fn tenant(text: &str) -> Result<Written<'_>, ConfigError> {
         }
     }
     Ok(written)
-}
-
-/// May this be a tenant's name? It becomes a directory, a label of a metric and a word in messages.
-#[must_use]
-pub fn is_name(name: &str) -> bool {
-    (1..=64).contains(&name.len())
-        && !name.starts_with('.')
-        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
 }
 
 /// A memory limit in bytes. A percentage needs a device's size, and the daemon asks no device yet.

@@ -8,6 +8,8 @@ use nix::sys::socket::{getsockopt, sockopt};
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
+use vgpu_core::bytes::Bytes;
+use vgpu_core::share::Share;
 use vgpu_core::wire::{Hello, MAX_LINE};
 
 /// Who is at the other end, by the kernel's word at the time of the connect.
@@ -36,8 +38,8 @@ impl Peer {
 /// Whose door the peer came through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// A tenant's; the index of the tenant.
-    Member(usize),
+    /// A tenant's; the number of its room.
+    Member(u64),
     /// The administrative one.
     Admin,
 }
@@ -76,6 +78,8 @@ pub struct Connection {
     pub side: Side,
     /// What it has been.
     pub state: State,
+    /// The limits it was told: memory and ceiling.
+    pub told: Option<(Option<Bytes>, Option<Share>)>,
     /// When it is closed unless it did what is due.
     pub deadline: Option<Instant>,
     input: Vec<u8>,
@@ -87,7 +91,7 @@ impl Connection {
     #[must_use]
     pub fn new(stream: OwnedFd, peer: Peer, side: Side, deadline: Instant) -> Self {
         let (input, output) = (Vec::new(), Vec::new());
-        Self { stream, peer, side, state: State::Silent, deadline: Some(deadline), input, output }
+        Self { stream, peer, side, state: State::Silent, told: None, deadline: Some(deadline), input, output }
     }
 
     /// The next line, after at most one read.

@@ -14,19 +14,50 @@ use clap::Parser;
 Examples:
   vgpud --tenant a --socket /run/vgpu/a/vgpud.sock --memory-limit 4GiB --sm-limit 30
   vgpud --tenant a:memory=4GiB,sm=30 --tenant b:memory=8GiB,sm=60,socket=/srv/b/vgpud.sock
+  vgpud --check /etc/vgpu/vgpud.toml && vgpud --config /etc/vgpu/vgpud.toml
   docker run -v /run/vgpu/a:/run/vgpu/a -e VGPU_SOCKET=/run/vgpu/a/vgpud.sock ...
 
 Places:
   A tenant without a socket of its own gets <runtime dir>/tenants/<name>/vgpud.sock; mount that
   directory, not the socket, into its container. The administrative socket is <runtime dir>/admin.sock;
-  if every tenant's socket is named, only --admin-socket or --runtime-dir opens one.
+  if every tenant's socket is named, only --admin-socket or --runtime-dir opens one. --runtime-dir,
+  --admin-socket and --log win over a file.
+
+Signals:
+  SIGTERM and SIGINT stop the daemon, and SIGHUP too if it was given no file. With --config, SIGHUP
+  reads the file again: members stay, tenants come and go; a file with an error changes nothing.
 
 Exit codes:
-  0  stopped by SIGTERM, SIGINT or SIGHUP; its sockets are removed
-  1  could not start or go on
-  2  usage: an option is wrong, nothing was started"
+  0  stopped by a signal, its sockets are removed; or with --check: the file can be served
+  1  could not start or go on; or with --check: the file has errors
+  2  usage: an option or the file of --config is wrong, nothing was started
+  3  with --check: the file cannot be read"
 )]
 pub struct Options {
+    /// Take devices, tenants and everything else from this file (docs/vgpud.md); SIGHUP reads it again.
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["tenants", "socket", "memory_limit", "sm_limit", "max_connections"]
+    )]
+    pub config: Option<PathBuf>,
+
+    /// Show what the file means, or everything that is wrong with it, and start nothing.
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["config", "tenants", "socket", "memory_limit", "sm_limit", "max_connections"]
+    )]
+    pub check: Option<PathBuf>,
+
+    /// With --check: print JSON.
+    #[arg(long, requires = "check")]
+    pub json: bool,
+
+    /// With a file: whether to ask the driver which devices there are. Without it only the file says.
+    #[arg(long, value_name = "WHETHER", default_value = "auto", value_parser = ["auto", "none"])]
+    pub driver: String,
+
     /// A tenant, repeatable: NAME, or NAME:memory=SIZE,sm=PERCENT,socket=PATH with any of the three.
     #[arg(long = "tenant", value_name = "NAME[:KEY=VALUE,...]")]
     pub tenants: Vec<String>,
@@ -55,7 +86,7 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub max_connections: u32,
 
-    /// What is logged on stderr: error, warn, info, debug or off.
-    #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = ["off", "error", "warn", "info", "debug"])]
-    pub log: String,
+    /// What is logged on stderr: error, warn, info, debug or off [default: info].
+    #[arg(long, value_name = "LEVEL", value_parser = ["off", "error", "warn", "info", "debug"])]
+    pub log: Option<String>,
 }

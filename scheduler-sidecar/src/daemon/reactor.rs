@@ -3,11 +3,11 @@
 //! Only here does the daemon read the clock. A connection that misbehaves is told why and closed; it can
 //! use up a line of memory, two seconds and its tenant's share of connections, nothing of anybody else's.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::io;
+use std::io::Read as _;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -21,10 +21,14 @@ use tracing::{info, warn};
 use vgpu_core::wire::{Reply, WireError};
 
 use super::answer;
-use super::config::{Config, Tenant};
+use super::config::Config;
 use super::connection::{Connection, Input, Peer, Side, State};
 use super::door::{Audience, Door, DoorError};
-use super::log::Quota;
+use super::notify::Notifier;
+use super::reload::Loaded;
+use super::room::{Room, is_open_to_all, may_administrate};
+use super::source::Source;
+use crate::config::plan::Plan;
 use crate::control;
 
 /// How long a peer may take to say what is due, or to take what it is sent.
@@ -38,7 +42,8 @@ const ACCEPTS_PER_TURN: usize = 64;
 
 const SIGNALS: u64 = 0;
 const ADMIN_DOOR: u64 = 1;
-const FIRST_TENANT_DOOR: u64 = 2;
+const RELOAD: u64 = 2;
+const FIRST_ROOM: u64 = 3;
 const FIRST_CONNECTION: u64 = 1 << 32;
 
 /// Why the daemon cannot start or go on.
@@ -71,23 +76,26 @@ fn failed<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> ServeErro
     move |why| ServeError::Io(what, why.into())
 }
 
-/// A tenant at work.
-struct Room {
-    tenant: Tenant,
-    door: Door,
-    open: usize,
-    refused: u64,
-    log: Quota,
+/// What the daemon is told from outside: each stream becomes readable.
+pub struct Told {
+    /// It shall end.
+    pub stop: UnixStream,
+    /// It shall read its file again.
+    pub reload: UnixStream,
 }
 
 /// The daemon at work.
 pub struct Reactor {
     epoll: OwnedFd,
-    stop: UnixStream,
+    told: Told,
     admin: Option<Door>,
     admins: usize,
-    rooms: Vec<Room>,
-    max_connections: usize,
+    /// By a number that is the token of the door, and never given again.
+    pub(super) rooms: BTreeMap<u64, Room>,
+    pub(super) next_room: u64,
+    pub(super) max_connections: usize,
+    pub(super) loaded: Option<Loaded>,
+    pub(super) notifier: Notifier,
     connections: HashMap<u64, Connection>,
     deadlines: BTreeSet<(Instant, u64)>,
     next_token: u64,
@@ -97,44 +105,57 @@ pub struct Reactor {
 }
 
 impl Reactor {
-    /// Opens every door. `stop` becomes readable when the daemon shall end.
+    /// Opens every door. With a file, `told.reload` makes the daemon read it again.
     ///
     /// # Errors
     /// [`ServeError`]; the doors that were open already are closed again.
-    pub fn new(config: Config, stop: UnixStream) -> Result<Self, ServeError> {
+    pub fn new(
+        config: Config,
+        told: Told,
+        file: Option<(Source, Plan)>,
+        notifier: Notifier,
+    ) -> Result<Self, ServeError> {
         raise_descriptor_limit();
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed("make an epoll set"))?;
-        let watch = |door: &Door, token| {
-            epoll::add(&epoll, door, EventData::new_u64(token), EventFlags::IN).map_err(failed("watch a socket"))
-        };
-        stop.set_nonblocking(true).map_err(failed("watch for signals"))?;
-        epoll::add(&epoll, &stop, EventData::new_u64(SIGNALS), EventFlags::IN).map_err(failed("watch for signals"))?;
-        let admin = config.admin.as_deref().map(|path| Door::open(path, Audience::Administrators)).transpose()?;
-        if let Some(door) = &admin {
-            watch(door, ADMIN_DOOR)?;
+        for (stream, token) in [(&told.stop, SIGNALS), (&told.reload, RELOAD)] {
+            stream.set_nonblocking(true).map_err(failed("watch for signals"))?;
+            epoll::add(&epoll, stream, EventData::new_u64(token), EventFlags::IN)
+                .map_err(failed("watch for signals"))?;
         }
-        let mut rooms = Vec::new();
-        for (token, tenant) in (FIRST_TENANT_DOOR..).zip(config.tenants) {
-            let door = Door::open(&tenant.socket, Audience::Members)?;
-            watch(&door, token)?;
-            rooms.push(Room { tenant, door, open: 0, refused: 0, log: Quota::default() });
-        }
-        Ok(Self {
+        let mut reactor = Self {
             epoll,
-            stop,
-            admin,
+            told,
+            admin: None,
             admins: 0,
-            rooms,
+            rooms: BTreeMap::new(),
+            next_room: FIRST_ROOM,
             max_connections: config.max_connections,
+            loaded: file.map(|(source, plan)| Loaded { source, plan, reloads: 0, refused: None }),
+            notifier,
             connections: HashMap::new(),
             deadlines: BTreeSet::new(),
             next_token: FIRST_CONNECTION,
             spare: spare(),
             started: Instant::now(),
-        })
+        };
+        if let Some(path) = &config.admin {
+            let door = Door::open(path, Audience::Administrators)?;
+            reactor.watch(&door, ADMIN_DOOR)?;
+            reactor.admin = Some(door);
+        }
+        for tenant in config.tenants {
+            let door = Door::open(&tenant.socket, Audience::Members)?;
+            reactor.add_room(tenant, door)?;
+        }
+        Ok(reactor)
     }
 
-    /// Serves until `stop` is readable.
+    /// Lets epoll tell who waits at a door. A door that is dropped is forgotten by itself.
+    pub(super) fn watch(&self, door: &Door, token: u64) -> Result<(), ServeError> {
+        epoll::add(&self.epoll, door, EventData::new_u64(token), EventFlags::IN).map_err(failed("watch a socket"))
+    }
+
+    /// Serves until it is told to stop.
     ///
     /// # Errors
     /// [`ServeError`] if epoll itself fails.
@@ -152,19 +173,19 @@ impl Reactor {
                 let token = event.data.u64();
                 match token {
                     SIGNALS => {
-                        let members: usize = self.rooms.iter().map(|room| room.open).sum();
+                        let members: usize = self.rooms.values().map(|room| room.open).sum();
                         info!(members, "stopping; members keep their last terms");
-                        // Kept until here: epoll forgets what is closed.
-                        drop(self.stop);
+                        self.notifier.stopping();
                         return Ok(());
+                    }
+                    RELOAD => {
+                        // Told several times, it reads once: the file is as it is.
+                        while self.told.reload.read(&mut [0; 64]).is_ok_and(|length| length > 0) {}
+                        self.reload();
                     }
                     ADMIN_DOOR => self.let_in(Side::Admin),
                     FIRST_CONNECTION.. => self.serve(token),
-                    door => {
-                        if let Ok(index) = usize::try_from(door - FIRST_TENANT_DOOR) {
-                            self.let_in(Side::Member(index));
-                        }
-                    }
+                    room => self.let_in(Side::Member(room)),
                 }
             }
             self.expire();
@@ -172,7 +193,7 @@ impl Reactor {
     }
 
     fn announce(&self) {
-        for Room { tenant, .. } in &self.rooms {
+        for Room { tenant, .. } in self.rooms.values() {
             let memory = tenant.memory.map_or("unlimited".to_owned(), |memory| memory.to_string());
             let sm = tenant.sm.map_or("unlimited".to_owned(), |sm| sm.to_string());
             info!(tenant = %tenant.name, ?memory, ?sm, socket = %tenant.socket.display(), "tenant");
@@ -184,6 +205,10 @@ impl Reactor {
             Some(door) => info!(admin = %door.path().display(), "ready"),
             None => info!("ready, without an administrative socket"),
         }
+        for note in self.loaded.iter().flat_map(|loaded| &loaded.plan.notes) {
+            warn!("{note}");
+        }
+        self.notifier.ready(&self.summary());
     }
 
     /// Accepts who waits at a door.
@@ -191,7 +216,8 @@ impl Reactor {
         for _ in 0..ACCEPTS_PER_TURN {
             let door = match side {
                 Side::Admin => self.admin.as_ref(),
-                Side::Member(index) => self.rooms.get(index).map(|room| &room.door),
+                // Removed since epoll told of it.
+                Side::Member(id) => self.rooms.get(&id).and_then(|room| room.door.as_ref()),
             };
             let Some(door) = door else { return };
             match door.accept() {
@@ -221,11 +247,18 @@ impl Reactor {
         let refusal = match side {
             Side::Admin if !may_administrate(peer) => Some("only the daemon's user and root may ask".to_owned()),
             Side::Admin if self.admins == MAX_ADMINS => Some(format!("{MAX_ADMINS} administrators are connected")),
-            Side::Member(index) if self.rooms[index].open == self.max_connections => {
-                let (name, max) = (&self.rooms[index].tenant.name, self.max_connections);
-                Some(format!("tenant {name} already has {max} connections, the most it may have"))
-            }
-            _ => None,
+            Side::Admin => None,
+            Side::Member(id) => match self.rooms.get(&id) {
+                None => return,
+                Some(room) if !room.admits(peer) => {
+                    Some(format!("tenant {} does not accept user {}", room.tenant.name, peer.uid))
+                }
+                Some(room) if room.open >= self.max_connections => {
+                    let (name, max) = (&room.tenant.name, self.max_connections);
+                    Some(format!("tenant {name} already has {max} connections, the most it may have"))
+                }
+                Some(_) => None,
+            },
         };
         if let Some(words) = refusal {
             tell(&stream, &words);
@@ -239,7 +272,11 @@ impl Reactor {
         self.next_token += 1;
         match side {
             Side::Admin => self.admins += 1,
-            Side::Member(index) => self.rooms[index].open += 1,
+            Side::Member(id) => {
+                if let Some(room) = self.rooms.get_mut(&id) {
+                    room.open += 1;
+                }
+            }
         }
         self.deadlines.insert((now + PATIENCE, token));
         self.connections.insert(token, connection);
@@ -289,7 +326,7 @@ impl Reactor {
                 Input::End => return false,
                 Input::TooLong => self.refuse(connection, &WireError::TooLong.to_string()),
                 Input::Line(line) => match connection.side {
-                    Side::Member(index) => self.answer_member(connection, index, &line),
+                    Side::Member(id) => self.answer_member(connection, id, &line),
                     Side::Admin => self.answer_admin(connection, &line),
                 },
             };
@@ -302,8 +339,12 @@ impl Reactor {
         }
     }
 
-    fn answer_member(&mut self, connection: &mut Connection, index: usize, line: &[u8]) -> io::Result<()> {
-        let room = &mut self.rooms[index];
+    fn answer_member(&mut self, connection: &mut Connection, id: u64, line: &[u8]) -> io::Result<()> {
+        let Some(room) = self.rooms.get_mut(&id) else { return Err(io::ErrorKind::NotConnected.into()) };
+        if room.door.is_none() && !matches!(connection.state, State::Registered(..)) {
+            let words = format!("tenant {} was removed", room.tenant.name);
+            return self.refuse(connection, &words);
+        }
         let answered = answer::member(&room.tenant, line).and_then(|(hello, reply)| Ok((hello, reply.encode()?)));
         match answered {
             Err(why) => self.refuse(connection, &why.to_string()),
@@ -316,6 +357,7 @@ impl Reactor {
                     info!(%tenant, pid, uid, gid, pid_inside = hello.pid, ?version, swallowed, "member");
                 }
                 connection.state = State::Registered(hello, now);
+                connection.told = Some(room.limits());
                 connection.send(reply.as_bytes())
             }
         }
@@ -345,8 +387,8 @@ impl Reactor {
         let Peer { pid, uid, gid } = peer;
         match side {
             Side::Admin => warn!(pid, uid, gid, why = words, "an administrator was refused"),
-            Side::Member(index) => {
-                let room = &mut self.rooms[index];
+            Side::Member(id) => {
+                let Some(room) = self.rooms.get_mut(&id) else { return };
                 room.refused += 1;
                 if let Some(swallowed) = room.log.allows(Instant::now()) {
                     warn!(tenant = %room.tenant.name, pid, uid, gid, why = words, swallowed, "a connection was refused");
@@ -381,8 +423,8 @@ impl Reactor {
         }
         match connection.side {
             Side::Admin => self.admins -= 1,
-            Side::Member(index) => {
-                let room = &mut self.rooms[index];
+            Side::Member(id) => {
+                let Some(room) = self.rooms.get_mut(&id) else { return };
                 room.open -= 1;
                 if matches!(connection.state, State::Registered(..))
                     && let Some(swallowed) = room.log.allows(Instant::now())
@@ -390,26 +432,32 @@ impl Reactor {
                     let (tenant, Peer { pid, uid, .. }) = (&room.tenant.name, connection.peer);
                     info!(%tenant, pid, uid, left = room.open, swallowed, "member gone");
                 }
+                if room.is_over() {
+                    self.forget_rooms();
+                }
             }
         }
     }
 
     fn status(&self) -> control::Status {
         let now = Instant::now();
-        let mut tenants: Vec<_> = self.rooms.iter().map(Room::status).collect();
+        let mut tenants: BTreeMap<u64, _> = self.rooms.iter().map(|(id, room)| (*id, room.status())).collect();
         for connection in self.connections.values() {
-            let (Side::Member(index), State::Registered(hello, since)) = (connection.side, &connection.state) else {
+            let (Side::Member(id), State::Registered(hello, since)) = (connection.side, &connection.state) else {
                 continue;
             };
-            tenants[index].members.push(control::MemberStatus {
+            let (Some(room), Some(tenant)) = (self.rooms.get(&id), tenants.get_mut(&id)) else { continue };
+            tenant.members.push(control::MemberStatus {
                 pid: connection.peer.pid,
                 pid_inside: hello.pid,
                 uid: connection.peer.uid,
                 gid: connection.peer.gid,
                 version: hello.version.clone(),
                 connected_seconds: now.duration_since(*since).as_secs(),
+                earlier_terms: connection.told.is_some_and(|told| told != room.limits()),
             });
         }
+        let mut tenants: Vec<_> = tenants.into_values().collect();
         for tenant in &mut tenants {
             tenant.members.sort_by_key(|member| (std::cmp::Reverse(member.connected_seconds), member.pid));
         }
@@ -417,33 +465,10 @@ impl Reactor {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             uptime_seconds: now.duration_since(self.started).as_secs(),
+            configuration: self.loaded.as_ref().map(Loaded::status),
             tenants,
         }
     }
-}
-
-impl Room {
-    /// The tenant without its members.
-    fn status(&self) -> control::TenantStatus {
-        control::TenantStatus {
-            name: self.tenant.name.clone(),
-            socket: self.tenant.socket.clone(),
-            memory_limit: self.tenant.memory.map(u64::from),
-            sm_limit: self.tenant.sm.map(|share| f64::from(share.permille()) / 10.0),
-            refused: self.refused,
-            members: Vec::new(),
-        }
-    }
-}
-
-/// May every user pass through this directory? A container may see it at another place, so its parents do not count.
-fn is_open_to_all(dir: &Path) -> bool {
-    std::fs::metadata(dir).is_ok_and(|meta| meta.permissions().mode() & 0o001 != 0)
-}
-
-/// The socket's mode says the same; this holds where its directory is shared and the mode was changed.
-fn may_administrate(peer: Peer) -> bool {
-    peer.uid == 0 || peer.uid == rustix::process::geteuid().as_raw()
 }
 
 /// One line to somebody who is closed at once; the kernel takes it or it is lost.

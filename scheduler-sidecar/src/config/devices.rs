@@ -1,0 +1,167 @@
+//! Which devices a configuration is about: what the file names, what the driver knows, and who names them again.
+//!
+//! Where the driver answers, the devices are those that are there; an entry of the file describes one of them, and `*`
+//! all that no entry names. Where it does not, they are what the file names, and `*` stands for any other.
+
+use vgpu_core::bytes::Bytes;
+
+use super::inventory::Inventory;
+use super::plan::DevicePlan;
+use super::problem::Problems;
+use super::raw::{At, DeviceId, RawDevice, RawFile};
+
+/// A device.
+#[derive(Debug)]
+pub(super) struct Described {
+    pub plan: DevicePlan,
+}
+
+impl Described {
+    fn is(&self, id: &DeviceId) -> bool {
+        match id {
+            DeviceId::Index(index) => self.plan.index == Some(*index),
+            DeviceId::Uuid(uuid) => self.plan.uuid.as_deref() == Some(uuid),
+            DeviceId::Any => self.plan.index.is_none() && self.plan.uuid.is_none(),
+        }
+    }
+}
+
+/// The devices, in the order of their numbers, then of their UUIDs, `*` last.
+pub(super) fn resolve(raw: &RawFile, inventory: Option<&Inventory>, problems: &mut Problems<'_>) -> Vec<Described> {
+    let entries = distinct(&raw.devices, problems);
+    let mut devices = match inventory.filter(|inventory| !inventory.0.is_empty()) {
+        Some(inventory) => known(raw, &entries, inventory, problems),
+        None => named(raw, &entries),
+    };
+    devices.sort_by_key(|device| {
+        let DevicePlan { index, uuid, .. } = &device.plan;
+        (index.is_none(), *index, uuid.is_none(), uuid.clone())
+    });
+    devices
+}
+
+/// The device with this name.
+pub(super) fn find(devices: &[Described], id: &DeviceId) -> Option<usize> {
+    devices.iter().position(|device| device.is(id))
+}
+
+/// What a message lists as accepted.
+pub(super) fn names(devices: &[Described]) -> String {
+    let name = |device: &Described| match (&device.plan.index, &device.plan.uuid) {
+        (Some(index), Some(uuid)) => format!("{index} ({uuid})"),
+        (Some(index), None) => index.to_string(),
+        (None, Some(uuid)) => uuid.clone(),
+        (None, None) => "\"*\"".into(),
+    };
+    devices.iter().map(name).collect::<Vec<_>>().join(", ")
+}
+
+struct Entry<'r> {
+    id: &'r At<DeviceId>,
+    raw: &'r RawDevice,
+}
+
+/// The entries with an id, each once.
+fn distinct<'r>(devices: &'r [RawDevice], problems: &mut Problems<'_>) -> Vec<Entry<'r>> {
+    let mut entries: Vec<Entry<'r>> = Vec::new();
+    for raw in devices {
+        let Some(id) = &raw.id else { continue };
+        if entries.iter().any(|entry| entry.id.value == id.value) {
+            problems.value(id.place, "device.id", "is described twice", "one [[device]] for each device");
+        } else {
+            entries.push(Entry { id, raw });
+        }
+    }
+    entries
+}
+
+fn plan(raw: Option<&RawDevice>, index: Option<u32>, uuid: Option<String>, found: Option<Bytes>) -> DevicePlan {
+    let memory = raw.and_then(|raw| raw.memory.as_ref()).map(|at| at.value);
+    let overcommit = raw.and_then(|raw| raw.overcommit.as_ref()).map_or(1000, |at| at.value);
+    DevicePlan { index, uuid, memory: memory.or(found), overcommit }
+}
+
+/// Does `*` stand for what no entry names? It does where no device is described at all, too.
+fn any<'e, 'r>(raw: &RawFile, entries: &'e [Entry<'r>]) -> (bool, Option<&'e Entry<'r>>) {
+    let entry = entries.iter().find(|entry| entry.id.value == DeviceId::Any);
+    // An entry whose id is wrong has been told; it must not make all tenants homeless.
+    let all_wrong = entries.len() < raw.devices.len() && entries.is_empty();
+    (entry.is_some() || raw.devices.is_empty() || all_wrong, entry)
+}
+
+/// The devices that are there.
+fn known(raw: &RawFile, entries: &[Entry<'_>], inventory: &Inventory, problems: &mut Problems<'_>) -> Vec<Described> {
+    let (has_any, any) = any(raw, entries);
+    let mut used = vec![false; entries.len()];
+    let mut devices = Vec::new();
+    for (index, found) in (0_u32..).zip(&inventory.0) {
+        let mut own: Option<&Entry<'_>> = None;
+        for (entry, used) in entries.iter().zip(&mut used) {
+            if entry.id.value != DeviceId::Index(index) && entry.id.value != DeviceId::Uuid(found.uuid.clone()) {
+                continue;
+            }
+            *used = true;
+            match own {
+                None => own = Some(entry),
+                Some(first) => {
+                    let what = format!("is device {index}, which is described as {} already", first.id.value);
+                    problems.value(entry.id.place, "device.id", what, "one [[device]] for each device");
+                }
+            }
+        }
+        let entry = own.or(any);
+        if entry.is_none() && !has_any {
+            continue;
+        }
+        if let Some(memory) = entry.and_then(|entry| entry.raw.memory.as_ref())
+            && memory.value > found.memory
+        {
+            let what = format!("is more than device {index} has");
+            let accepted = format!("at most {}; what may be promised beyond it is overcommit", found.memory);
+            problems.value(memory.place, "device.memory", what, accepted);
+        }
+        let plan = plan(entry.map(|entry| entry.raw), Some(index), Some(found.uuid.clone()), Some(found.memory));
+        devices.push(Described { plan });
+    }
+    let there = names(&devices);
+    for (entry, used) in entries.iter().zip(used) {
+        match &entry.id.value {
+            DeviceId::Any => {}
+            _ if used => {}
+            // Instances of a device are not in NVML's list of devices.
+            DeviceId::Uuid(uuid) if uuid.starts_with("MIG-") => {
+                let plan = plan(Some(entry.raw), None, Some(uuid.clone()), None);
+                devices.push(Described { plan });
+            }
+            _ => problems.value(entry.id.place, "device.id", "is not a device of this machine", there.clone()),
+        }
+    }
+    devices
+}
+
+/// The devices that the file names, and `*`.
+fn named(raw: &RawFile, entries: &[Entry<'_>]) -> Vec<Described> {
+    let (has_any, any) = any(raw, entries);
+    let describe = |id: &DeviceId, raw: Option<&RawDevice>| {
+        let (index, uuid) = match id {
+            DeviceId::Index(index) => (Some(*index), None),
+            DeviceId::Uuid(uuid) => (None, Some(uuid.clone())),
+            DeviceId::Any => (None, None),
+        };
+        Described { plan: plan(raw, index, uuid, None) }
+    };
+    let mut devices: Vec<Described> = entries.iter().map(|entry| describe(&entry.id.value, Some(entry.raw))).collect();
+    if has_any {
+        if any.is_none() {
+            devices.push(describe(&DeviceId::Any, None));
+        }
+        let listed = raw.tenants.iter().flat_map(|tenant| tenant.devices.iter().flatten());
+        let overridden = raw.tenants.iter().flat_map(|tenant| &tenant.overrides).filter_map(|over| over.id.as_ref());
+        for id in listed.chain(overridden) {
+            if find(&devices, &id.value).is_none() {
+                devices.push(describe(&id.value, any.map(|entry| entry.raw)));
+            }
+        }
+    }
+    devices
+}

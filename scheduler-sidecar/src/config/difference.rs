@@ -1,0 +1,127 @@
+//! From one plan to the next: what a running daemon has to do, and what it cannot do while it runs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::plan::{Plan, TenantPlan};
+
+/// The difference between two plans.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Difference {
+    /// Tenants that are new, in the order of the new plan.
+    pub added: Vec<TenantPlan>,
+    /// The names of tenants that are gone, sorted.
+    pub removed: Vec<String>,
+    /// Tenants that are in both and not the same, in the order of the new plan.
+    pub changed: Vec<Changed>,
+    /// How many are the same.
+    pub kept: usize,
+    /// Keys that a running daemon cannot change, with what was and what is.
+    pub fixed: Vec<String>,
+    /// What changed beside the tenants, as keys.
+    pub others: Vec<&'static str>,
+}
+
+/// A tenant that changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Changed {
+    /// As it is now to be.
+    pub tenant: TenantPlan,
+    /// What is different, as keys, sorted.
+    pub what: Vec<&'static str>,
+    /// Would a member be told other limits than before?
+    pub other_terms: bool,
+}
+
+impl Difference {
+    /// Is there nothing to do?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.added.is_empty()
+            && self.removed.is_empty()
+            && self.changed.is_empty()
+            && self.fixed.is_empty()
+            && self.others.is_empty()
+    }
+}
+
+/// What it takes to get from one plan to the other.
+#[must_use]
+pub fn difference(old: &Plan, new: &Plan) -> Difference {
+    let before: BTreeMap<&str, &TenantPlan> = old.tenants.iter().map(|tenant| (tenant.name.as_str(), tenant)).collect();
+    let after: BTreeSet<&str> = new.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
+    let mut difference = Difference {
+        removed: before.keys().filter(|name| !after.contains(**name)).map(|name| (*name).to_owned()).collect(),
+        fixed: fixed(old, new),
+        others: others(old, new),
+        ..Default::default()
+    };
+    for tenant in &new.tenants {
+        match before.get(tenant.name.as_str()) {
+            None => difference.added.push(tenant.clone()),
+            Some(was) if *was == tenant => difference.kept += 1,
+            Some(was) => difference.changed.push(Changed {
+                tenant: tenant.clone(),
+                what: what(was, tenant),
+                other_terms: (was.memory(), was.ceiling()) != (tenant.memory(), tenant.ceiling()),
+            }),
+        }
+    }
+    difference
+}
+
+/// What sockets and files are bound to when the daemon starts.
+fn fixed(old: &Plan, new: &Plan) -> Vec<String> {
+    let (was, is) = (&old.daemon, &new.daemon);
+    let mut fixed = Vec::new();
+    let mut compare = |key: &str, was: String, is: String| {
+        if was != is {
+            fixed.push(format!("{key} is {was} and would become {is}"));
+        }
+    };
+    let admin =
+        |path: &Option<std::path::PathBuf>| path.as_ref().map_or("none".into(), |path| path.display().to_string());
+    compare("daemon.run_dir", was.run_dir.display().to_string(), is.run_dir.display().to_string());
+    compare("daemon.state_dir", was.state_dir.display().to_string(), is.state_dir.display().to_string());
+    compare("daemon.admin_socket", admin(&was.admin), admin(&is.admin));
+    compare("daemon.log", was.log.clone(), is.log.clone());
+    fixed
+}
+
+fn others(old: &Plan, new: &Plan) -> Vec<&'static str> {
+    let mut others = Vec::new();
+    if old.daemon.max_connections != new.daemon.max_connections {
+        others.push("daemon.max_connections");
+    }
+    if old.time != new.time {
+        others.push("time");
+    }
+    if old.devices != new.devices {
+        others.push("device");
+    }
+    others
+}
+
+/// The keys in which two tenants differ.
+fn what(was: &TenantPlan, is: &TenantPlan) -> Vec<&'static str> {
+    let mut what = BTreeSet::new();
+    let mut compare = |key, same: bool| {
+        if !same {
+            what.insert(key);
+        }
+    };
+    compare("uids", was.uids == is.uids);
+    compare("on_error", was.on_error == is.on_error);
+    compare("on_loss", was.on_loss == is.on_loss);
+    compare("socket", was.socket == is.socket);
+    let devices = |tenant: &TenantPlan| tenant.terms.iter().map(|terms| terms.device.clone()).collect::<Vec<_>>();
+    compare("devices", devices(was) == devices(is));
+    for (a, b) in was.terms.iter().flat_map(|a| is.terms.iter().filter(|b| a.device == b.device).map(move |b| (a, b))) {
+        compare("memory_limit", a.memory == b.memory);
+        compare("sm_limit", a.ceiling == b.ceiling);
+        compare("sm_request", a.floor == b.floor);
+        compare("weight", a.weight == b.weight);
+        compare("class", a.class == b.class);
+        compare("quantum", a.quantum == b.quantum);
+    }
+    what.into_iter().collect()
+}

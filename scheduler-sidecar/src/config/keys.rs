@@ -1,0 +1,104 @@
+//! Every key there is, by its section: what may be written, its default, what it does, and whether it is in force yet.
+//!
+//! [`super::read`] refuses what does not stand here, docs/vgpud.md is tested against it. The constants of `[time]` have
+//! a table of their own, [`super::time::CONSTANTS`].
+
+/// A key of a section.
+#[derive(Debug, Clone, Copy)]
+pub struct Key {
+    /// As it is written.
+    pub name: &'static str,
+    /// Is it obeyed by this version, or only checked and recorded?
+    pub in_force: bool,
+}
+
+const fn obeyed(name: &'static str) -> Key {
+    Key { name, in_force: true }
+}
+
+const fn recorded(name: &'static str) -> Key {
+    Key { name, in_force: false }
+}
+
+/// A part of the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Section {
+    /// The sections themselves.
+    File,
+    /// `[daemon]`
+    Daemon,
+    /// `[defaults]`
+    Defaults,
+    /// `[template.NAME]`
+    Template,
+    /// `[[device]]`
+    Device,
+    /// `[[tenant]]`
+    Tenant,
+    /// `[[tenant.device]]`
+    Override,
+}
+
+impl Section {
+    /// All of them.
+    pub const ALL: [Self; 7] =
+        [Self::File, Self::Daemon, Self::Defaults, Self::Template, Self::Device, Self::Tenant, Self::Override];
+
+    /// As messages name it, before a key.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::File => "file",
+            Self::Daemon => "daemon",
+            Self::Defaults => "defaults",
+            Self::Template => "template",
+            Self::Device => "device",
+            Self::Tenant => "tenant",
+            Self::Override => "tenant.device",
+        }
+    }
+
+    /// Its keys.
+    pub fn keys(self) -> impl Iterator<Item = &'static Key> {
+        let (own, shared): (&[Key], &[&[Key]]) = match self {
+            Self::File => (FILE, &[]),
+            Self::Daemon => (DAEMON, &[]),
+            Self::Defaults | Self::Template => (&[], &[POLICY, TERMS]),
+            Self::Device => (DEVICE, &[]),
+            Self::Tenant => (TENANT, &[POLICY, TERMS]),
+            Self::Override => (OVERRIDE, &[TERMS]),
+        };
+        own.iter().chain(shared.iter().copied().flatten())
+    }
+
+    /// Is this one of its keys?
+    #[must_use]
+    pub fn has(self, name: &str) -> bool {
+        self.keys().any(|key| key.name == name)
+    }
+}
+
+const FILE: &[Key] =
+    &[obeyed("daemon"), recorded("time"), obeyed("defaults"), obeyed("template"), obeyed("device"), obeyed("tenant")];
+
+const DAEMON: &[Key] =
+    &[obeyed("run_dir"), recorded("state_dir"), obeyed("admin_socket"), obeyed("max_connections"), obeyed("log")];
+
+const DEVICE: &[Key] = &[obeyed("id"), obeyed("memory"), obeyed("overcommit")];
+
+const TENANT: &[Key] = &[obeyed("name"), obeyed("template"), obeyed("devices"), obeyed("replicas"), obeyed("device")];
+
+const OVERRIDE: &[Key] = &[obeyed("id")];
+
+/// What tenants, templates and the defaults share.
+const POLICY: &[Key] = &[obeyed("gpu"), obeyed("uids"), recorded("on_error"), recorded("on_loss")];
+
+/// What may be different from device to device.
+const TERMS: &[Key] = &[
+    obeyed("memory_limit"),
+    obeyed("sm_limit"),
+    recorded("sm_request"),
+    recorded("weight"),
+    recorded("class"),
+    recorded("quantum"),
+];

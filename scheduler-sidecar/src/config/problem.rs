@@ -1,0 +1,238 @@
+//! What is wrong with a file, for a person who will change it: line, column, key, value, what is accepted.
+//!
+//! Problems are collected, not returned: one run tells everything. At most [`MAX_SHOWN`] are kept, the others counted.
+
+use std::fmt;
+use std::ops::Range;
+
+use serde::Serialize;
+
+/// Most problems that are told one by one.
+pub const MAX_SHOWN: usize = 100;
+
+/// Longest part of a value that is shown, in characters.
+const MAX_VALUE: usize = 60;
+
+/// A part of the text, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// Its first byte.
+    pub start: usize,
+    /// The byte after its last one.
+    pub end: usize,
+}
+
+impl From<Range<usize>> for Place {
+    fn from(range: Range<usize>) -> Self {
+        Self { start: range.start, end: range.end }
+    }
+}
+
+/// Something wrong.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// From 1.
+    pub line: usize,
+    /// In characters, from 1.
+    pub column: usize,
+    /// `section.key`; none if the text is not TOML there.
+    pub key: Option<String>,
+    /// As it is written, escaped and cut; none if it is the key or its absence that is wrong.
+    pub value: Option<String>,
+    /// The predicate: `is not a size`.
+    pub what: String,
+    /// What would have been right.
+    pub accepted: Option<String>,
+}
+
+/// `12:16: tenant.memory_limit = "lots" is not a size; accepted: ...`
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: ", self.line, self.column)?;
+        if let Some(key) = &self.key {
+            write!(f, "{key} ")?;
+        }
+        if let Some(value) = &self.value {
+            write!(f, "= {value} ")?;
+        }
+        f.write_str(&self.what)?;
+        match &self.accepted {
+            Some(accepted) => write!(f, "; accepted: {accepted}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Everything wrong with a file.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// In the order of their places, at most [`MAX_SHOWN`].
+    pub problems: Vec<Problem>,
+    /// How many more there are.
+    pub more: usize,
+}
+
+impl Report {
+    /// One line each, the file's name first, as compilers write it.
+    #[must_use]
+    pub fn lines(&self, file: &str) -> String {
+        let mut lines: String = self.problems.iter().map(|problem| format!("{file}:{problem}\n")).collect();
+        if self.more > 0 {
+            lines.push_str(&format!("{file}: and {} more\n", self.more));
+        }
+        lines
+    }
+}
+
+/// What is found while a file is read.
+#[derive(Debug)]
+pub struct Problems<'t> {
+    text: &'t str,
+    found: Vec<Found>,
+    more: usize,
+}
+
+#[derive(Debug)]
+struct Found {
+    place: Place,
+    key: Option<String>,
+    with_value: bool,
+    what: String,
+    accepted: Option<String>,
+}
+
+impl<'t> Problems<'t> {
+    /// Nothing is wrong with the text yet.
+    #[must_use]
+    pub fn new(text: &'t str) -> Self {
+        Self { text, found: Vec::new(), more: 0 }
+    }
+
+    /// Has nothing been found?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.found.is_empty()
+    }
+
+    /// How many have been found.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.found.len() + self.more
+    }
+
+    /// Are there so many that nobody will read another one?
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.found.len() >= MAX_SHOWN
+    }
+
+    /// The text at a place.
+    #[must_use]
+    pub fn text_at(&self, place: Place) -> &'t str {
+        self.text.get(place.start..place.end).unwrap_or_default()
+    }
+
+    /// A value is wrong; it stands at the place.
+    pub fn value(
+        &mut self,
+        place: Place,
+        key: impl Into<String>,
+        what: impl Into<String>,
+        accepted: impl Into<String>,
+    ) {
+        self.push(place, Some(key.into()), true, what.into(), Some(accepted.into()));
+    }
+
+    /// A key, or that it is missing, is wrong.
+    pub fn key(&mut self, place: Place, key: impl Into<String>, what: impl Into<String>, accepted: impl Into<String>) {
+        self.push(place, Some(key.into()), false, what.into(), Some(accepted.into()));
+    }
+
+    /// The text is not TOML.
+    pub fn syntax(&mut self, place: Place, what: impl Into<String>) {
+        self.push(place, None, false, what.into(), None);
+    }
+
+    fn push(&mut self, place: Place, key: Option<String>, with_value: bool, what: String, accepted: Option<String>) {
+        if self.is_full() {
+            self.more += 1;
+        } else {
+            self.found.push(Found { place, key, with_value, what, accepted });
+        }
+    }
+
+    /// All of them, in the order of the text.
+    #[must_use]
+    pub fn report(mut self) -> Report {
+        self.found.sort_by_key(|found| found.place.start);
+        let text = self.text;
+        let problems = self.found.into_iter().map(|found| {
+            let Found { place, key, with_value, what, accepted } = found;
+            let (line, column) = position(text, place.start);
+            let value = with_value.then(|| shown(text.get(place.start..place.end).unwrap_or_default()));
+            Problem { line, column, key, value, what, accepted }
+        });
+        Report { problems: problems.collect(), more: self.more }
+    }
+}
+
+/// Line and column of a byte, from 1, the column in characters.
+fn position(text: &str, at: usize) -> (usize, usize) {
+    let before: &str = match text.get(..at) {
+        Some(before) => before,
+        None => text,
+    };
+    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    (before.bytes().filter(|byte| *byte == b'\n').count() + 1, before[line_start..].chars().count() + 1)
+}
+
+/// Text from a file, fit for a terminal and a log: printable ASCII stays, the rest is escaped, the end is cut.
+#[must_use]
+pub fn shown(text: &str) -> String {
+    let mut out = String::new();
+    for (count, c) in text.chars().enumerate() {
+        if count == MAX_VALUE {
+            return out + "...";
+        }
+        match c {
+            ' '..='~' => out.push(c),
+            _ => out.extend(c.escape_default()),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_names_line_column_key_value_and_what_is_accepted() {
+        let text = "a = 1\né = \"x\"\n";
+        let mut problems = Problems::new(text);
+        let at = text.find("\"x\"").unwrap();
+        problems.value(Place { start: at, end: at + 3 }, "s.é", "is wrong", "less");
+        problems.key(Place { start: 0, end: 1 }, "s.a", "is not a key", "b");
+        assert_eq!(
+            problems.report().lines("f.toml"),
+            "f.toml:1:1: s.a is not a key; accepted: b\nf.toml:2:5: s.é = \"x\" is wrong; accepted: less\n"
+        );
+    }
+
+    #[test]
+    fn what_comes_from_outside_is_escaped_and_cut() {
+        assert_eq!(shown("a\u{202e}\n\x1b"), "a\\u{202e}\\n\\u{1b}");
+        assert_eq!(shown(&"x".repeat(100)).len(), MAX_VALUE + 3);
+    }
+
+    #[test]
+    fn beyond_a_hundred_problems_are_counted() {
+        let mut problems = Problems::new("");
+        for _ in 0..150 {
+            problems.syntax(Place::default(), "no");
+        }
+        let report = problems.report();
+        assert_eq!((report.problems.len(), report.more), (100, 50));
+        assert!(report.lines("f").ends_with("f: and 50 more\n"));
+    }
+}

@@ -1,0 +1,318 @@
+//! Text to [`RawFile`]: every key and value is looked at, and what is wrong is told without stopping.
+//!
+//! Not here: what a single value must look like ([`super::value`]), and whether the values fit each other
+//! ([`super::resolve`]).
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::MAX_FILE;
+use super::keys::Section;
+use super::problem::{Place, Problems};
+use super::raw::{At, RawDaemon, RawDevice, RawFile, RawOverride, RawPolicy, RawTemplate, RawTenant, RawTerms};
+use super::suggest::nearest;
+use super::time::{CONSTANTS, RawTime};
+use super::value::{self, Reading, Written, Wrong};
+
+/// Reads a file; nothing if it is not TOML, which is told.
+pub fn file(text: &str, problems: &mut Problems<'_>) -> Option<RawFile> {
+    if text.len() > MAX_FILE {
+        let what = format!("the file is {} bytes long; at most {MAX_FILE} are read", text.len());
+        problems.syntax(Place::default(), what);
+        return None;
+    }
+    let (root, errors) = DeTable::parse_recoverable(text);
+    for error in &errors {
+        problems.syntax(error.span().unwrap_or_default().into(), format!("not TOML: {}", error.message()));
+    }
+    errors.is_empty().then(|| Reader { problems }.file(root.get_ref()))
+}
+
+struct Reader<'p, 'x> {
+    problems: &'p mut Problems<'x>,
+}
+
+type Value<'t> = Spanned<DeValue<'t>>;
+
+/// A value as the readers of single values take it.
+fn written<'a>(value: &'a DeValue<'_>) -> Written<'a> {
+    match value {
+        DeValue::String(text) => Written::Text(text),
+        DeValue::Integer(number) if number.radix() == 10 => Written::Number(number.as_str().replace('_', "")),
+        DeValue::Integer(_) => Written::Other("not a decimal number"),
+        DeValue::Float(number) => Written::Number(number.as_str().replace('_', "")),
+        DeValue::Boolean(_) => Written::Other("a truth value"),
+        DeValue::Datetime(_) => Written::Other("a date or time"),
+        DeValue::Array(_) => Written::Other("a list"),
+        DeValue::Table(_) => Written::Other("a table"),
+    }
+}
+
+impl Reader<'_, '_> {
+    fn file(&mut self, root: &DeTable<'_>) -> RawFile {
+        self.unknown(root, Section::File);
+        let mut file = RawFile::default();
+        if let Some((table, _)) = self.table(root, Section::File, "daemon") {
+            file.daemon = self.daemon(table);
+        }
+        let before = self.problems.len();
+        if let Some((table, _)) = self.table(root, Section::File, "time") {
+            file.time = self.time(table);
+        }
+        file.time_is_wrong = self.problems.len() > before;
+        if let Some((table, _)) = self.table(root, Section::File, "defaults") {
+            self.unknown(table, Section::Defaults);
+            file.defaults = self.policy(table, Section::Defaults);
+        }
+        if let Some((table, _)) = self.table(root, Section::File, "template") {
+            file.templates = self.templates(table);
+        }
+        let before = self.problems.len();
+        for (table, place) in self.tables(root, Section::File, "device") {
+            file.devices.push(self.device(table, place));
+        }
+        file.devices_are_wrong = self.problems.len() > before;
+        for (table, place) in self.tables(root, Section::File, "tenant") {
+            file.tenants.push(self.tenant(table, place));
+        }
+        file
+    }
+
+    fn daemon(&mut self, table: &DeTable<'_>) -> RawDaemon {
+        const S: Section = Section::Daemon;
+        self.unknown(table, S);
+        RawDaemon {
+            run_dir: self.value(table, S, "run_dir", value::path),
+            state_dir: self.value(table, S, "state_dir", value::path),
+            admin_socket: self.value(table, S, "admin_socket", value::socket),
+            max_connections: self.value(table, S, "max_connections", value::connections),
+            log: self.value(table, S, "log", value::log),
+        }
+    }
+
+    fn time(&mut self, table: &DeTable<'_>) -> RawTime {
+        self.unknown_of(table, "time", || CONSTANTS.iter().map(|constant| constant.name));
+        RawTime::read(|name, range| {
+            let value = table.get(name)?;
+            self.take(value, "time", name, |written| value::duration(written, &range))
+        })
+    }
+
+    fn templates(&mut self, table: &DeTable<'_>) -> Vec<RawTemplate> {
+        let mut templates = Vec::new();
+        for (name, inner) in table.iter() {
+            let place = Place::from(name.span());
+            match (value::name(&Written::Text(name.get_ref())), inner.get_ref()) {
+                (Err(wrong), _) => {
+                    self.problems.key(place, format!("template.{}", shown(name)), wrong.what, wrong.accepted)
+                }
+                (Ok(_), other) if other.as_table().is_none() => {
+                    let place = inner.span().into();
+                    self.problems.value(
+                        place,
+                        format!("template.{}", shown(name)),
+                        "is not a table",
+                        "[template.NAME]",
+                    );
+                }
+                (Ok(name), other) => {
+                    let Some(table) = other.as_table() else { continue };
+                    self.unknown(table, Section::Template);
+                    templates.push(RawTemplate { name, policy: self.policy(table, Section::Template) });
+                }
+            }
+        }
+        templates
+    }
+
+    fn device(&mut self, table: &DeTable<'_>, place: Place) -> RawDevice {
+        const S: Section = Section::Device;
+        self.unknown(table, S);
+        RawDevice {
+            id: self.needed(table, place, S, "id", value::device),
+            memory: self.value(table, S, "memory", value::bytes),
+            overcommit: self.value(table, S, "overcommit", value::overcommit),
+        }
+    }
+
+    fn tenant(&mut self, table: &DeTable<'_>, place: Place) -> RawTenant {
+        const S: Section = Section::Tenant;
+        self.unknown(table, S);
+        let overrides = self.tables(table, S, "device").into_iter().map(|(table, place)| {
+            const S: Section = Section::Override;
+            self.unknown(table, S);
+            RawOverride { id: self.needed(table, place, S, "id", value::device), terms: self.terms(table, S) }
+        });
+        let overrides = overrides.collect();
+        RawTenant {
+            place,
+            name: self.needed(table, place, S, "name", value::name),
+            template: self.value(table, S, "template", value::name),
+            devices: self.list(table, S, "devices", value::device).map(|list| list.value),
+            replicas: self.value(table, S, "replicas", value::replicas),
+            policy: self.policy(table, S),
+            overrides,
+        }
+    }
+
+    fn policy(&mut self, table: &DeTable<'_>, section: Section) -> RawPolicy {
+        let uids = self.list(table, section, "uids", value::uids);
+        RawPolicy {
+            gpu: self.value(table, section, "gpu", value::part),
+            terms: self.terms(table, section),
+            uids: uids.map(|At { value, place }| At { value: value.into_iter().map(|at| at.value).collect(), place }),
+            on_error: self.value(table, section, "on_error", value::on_error),
+            on_loss: self.value(table, section, "on_loss", value::on_loss),
+        }
+    }
+
+    fn terms(&mut self, table: &DeTable<'_>, section: Section) -> RawTerms {
+        RawTerms {
+            memory_limit: self.value(table, section, "memory_limit", value::amount),
+            sm_limit: self.value(table, section, "sm_limit", value::ceiling),
+            sm_request: self.value(table, section, "sm_request", value::floor),
+            weight: self.value(table, section, "weight", value::weight),
+            class: self.value(table, section, "class", value::class),
+            quantum: self.value(table, section, "quantum", value::quantum),
+        }
+    }
+
+    /// A single value.
+    fn value<T>(
+        &mut self,
+        table: &DeTable<'_>,
+        section: Section,
+        key: &'static str,
+        reading: Reading<T>,
+    ) -> Option<At<T>> {
+        debug_assert!(section.has(key), "{key} is not in the table of keys");
+        self.take(table.get(key)?, section.name(), key, reading)
+    }
+
+    /// A value that must be there.
+    fn needed<T>(
+        &mut self,
+        table: &DeTable<'_>,
+        place: Place,
+        section: Section,
+        key: &'static str,
+        reading: Reading<T>,
+    ) -> Option<At<T>> {
+        if table.get(key).is_none() {
+            // What is accepted, in the words for a value that never is.
+            let accepted = reading(&Written::Other("")).err().map_or_else(String::new, |wrong| wrong.accepted);
+            self.problems.key(place, format!("{}.{key}", section.name()), "is missing", accepted);
+        }
+        self.value(table, section, key, reading)
+    }
+
+    fn take<T>(
+        &mut self,
+        value: &Value<'_>,
+        section: &str,
+        key: &str,
+        reading: impl FnOnce(&Written<'_>) -> Result<T, Wrong>,
+    ) -> Option<At<T>> {
+        let place = Place::from(value.span());
+        match reading(&written(value.get_ref())) {
+            Ok(value) => Some(At { value, place }),
+            Err(wrong) => {
+                self.problems.value(place, format!("{section}.{key}"), wrong.what, wrong.accepted);
+                None
+            }
+        }
+    }
+
+    /// A list of at least one value.
+    fn list<T>(
+        &mut self,
+        table: &DeTable<'_>,
+        section: Section,
+        key: &'static str,
+        reading: Reading<T>,
+    ) -> Option<At<Vec<At<T>>>> {
+        debug_assert!(section.has(key), "{key} is not in the table of keys");
+        let value = table.get(key)?;
+        let place = Place::from(value.span());
+        let accepted = || reading(&Written::Other("")).err().map_or_else(String::new, |wrong| wrong.accepted);
+        let Some(array) = value.get_ref().as_array() else {
+            let accepted = format!("a list: [...] of {}", accepted());
+            self.problems.value(place, format!("{}.{key}", section.name()), "is not a list", accepted);
+            return None;
+        };
+        if array.is_empty() {
+            let accepted = format!("a list of at least one: {}", accepted());
+            self.problems.value(place, format!("{}.{key}", section.name()), "is empty", accepted);
+            return None;
+        }
+        let all = array.iter().map(|value| self.take(value, section.name(), key, reading)).collect::<Vec<_>>();
+        // A list with a wrong part is no list: half of it would be something else.
+        let all = all.into_iter().collect::<Option<Vec<_>>>()?;
+        Some(At { value: all, place })
+    }
+
+    /// `[key]`
+    fn table<'a, 'v>(
+        &mut self,
+        table: &'a DeTable<'v>,
+        section: Section,
+        key: &str,
+    ) -> Option<(&'a DeTable<'v>, Place)> {
+        debug_assert!(section.has(key), "{key} is not in the table of keys");
+        let value = table.get(key)?;
+        let place = Place::from(value.span());
+        let inner = value.get_ref().as_table();
+        if inner.is_none() {
+            self.problems.value(place, key, "is not a table", format!("[{key}]"));
+        }
+        inner.map(|inner| (inner, place))
+    }
+
+    /// `[[key]]`
+    fn tables<'a, 'v>(&mut self, table: &'a DeTable<'v>, section: Section, key: &str) -> Vec<(&'a DeTable<'v>, Place)> {
+        debug_assert!(section.has(key), "{key} is not in the table of keys");
+        let Some(value) = table.get(key) else { return Vec::new() };
+        let name = if section == Section::File { key.to_owned() } else { format!("{}.{key}", section.name()) };
+        let accepted = format!("[[{name}]], once for each");
+        let Some(array) = value.get_ref().as_array() else {
+            self.problems.value(value.span().into(), name, "is not a list of tables", accepted);
+            return Vec::new();
+        };
+        let mut tables = Vec::new();
+        for value in array.iter() {
+            match value.get_ref().as_table() {
+                Some(table) => tables.push((table, Place::from(value.span()))),
+                None => self.problems.value(value.span().into(), name.clone(), "is not a table", accepted.clone()),
+            }
+        }
+        tables
+    }
+
+    fn unknown(&mut self, table: &DeTable<'_>, section: Section) {
+        self.unknown_of(table, section.name(), || section.keys().map(|key| key.name));
+    }
+
+    /// Tells of every key that is not one.
+    fn unknown_of<I: Iterator<Item = &'static str>>(
+        &mut self,
+        table: &DeTable<'_>,
+        section: &str,
+        known: impl Fn() -> I,
+    ) {
+        for (key, _) in table.iter() {
+            if known().any(|known| known == key.get_ref().as_ref()) {
+                continue;
+            }
+            let what = match nearest(key.get_ref(), known()).filter(|_| !self.problems.is_full()) {
+                Some(meant) => format!("is not a key (did you mean {meant}?)"),
+                None => "is not a key".to_owned(),
+            };
+            let name = if section == Section::File.name() { shown(key) } else { format!("{section}.{}", shown(key)) };
+            self.problems.key(key.span().into(), name, what, known().collect::<Vec<_>>().join(", "));
+        }
+    }
+}
+
+fn shown(key: &Spanned<std::borrow::Cow<'_, str>>) -> String {
+    super::problem::shown(key.get_ref())
+}

@@ -1,0 +1,326 @@
+//! [`RawFile`] to [`Plan`]: templates, slots and overrides become terms, device by device, and everything must fit.
+//!
+//! For each key the nearest word counts: the tenant's override for the device, the tenant, its template, the defaults.
+//! `gpu` and `replicas` stand for a memory limit and a floor where the same section does not name those itself.
+
+pub(super) mod admission;
+mod layers;
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::path::PathBuf;
+
+use super::Surroundings;
+use super::devices::{self, Described};
+use super::plan::{DaemonPlan, Plan, TenantPlan};
+use super::problem::{Place, Problems};
+use super::raw::{At, DeviceId, RawFile, RawTenant};
+use super::suggest::nearest;
+use super::time::Time;
+use super::value::span;
+use crate::control;
+use crate::daemon::config::MAX_SOCKET_PATH;
+use layers::Layers;
+
+/// Most tenants, slots counted.
+pub const MAX_TENANTS: usize = 4096;
+
+/// A tenant and where the file says what.
+struct Housed {
+    plan: TenantPlan,
+    /// Its name, or its entry.
+    place: Place,
+    /// Beside [`TenantPlan::terms`]: the device, and where memory limit and floor come from.
+    origins: Vec<Origin>,
+}
+
+struct Origin {
+    device: usize,
+    memory: Option<Place>,
+    floor: Option<Place>,
+}
+
+/// What a file means. If problems were found, the plan is of no use.
+pub(super) fn plan(raw: &RawFile, around: &Surroundings, problems: &mut Problems<'_>) -> Plan {
+    let daemon = daemon(raw, around, problems);
+    let time = time(raw, problems);
+    let devices = devices::resolve(raw, around.inventory.as_ref(), problems);
+    let tenants = Housing { raw, daemon: &daemon, devices: &devices, problems }.tenants();
+    let mut notes = Vec::new();
+    if problems.is_empty() {
+        admission::check(&devices, &tenants, problems, &mut notes);
+    }
+    notes.extend(not_in_force(raw, &tenants));
+    for tenant in tenants.iter().filter(|tenant| tenant.plan.differs_by_device()) {
+        let name = &tenant.plan.name;
+        let memory = tenant.plan.memory().map_or("unlimited".into(), |memory| memory.to_string());
+        let ceiling = tenant.plan.ceiling().map_or("unlimited".into(), |ceiling| ceiling.to_string());
+        notes.push(format!(
+            "tenant {name}: its limits differ by device; a member is told one limit for all of them, the lowest: memory \
+             {memory}, sm {ceiling}"
+        ));
+    }
+    let devices = devices.into_iter().map(|device| device.plan).collect();
+    Plan { daemon, time, devices, tenants: tenants.into_iter().map(|tenant| tenant.plan).collect(), notes }
+}
+
+fn daemon(raw: &RawFile, around: &Surroundings, problems: &mut Problems<'_>) -> DaemonPlan {
+    let written = &raw.daemon;
+    let run_dir = around.run_dir_option.clone();
+    let run_dir = run_dir.or_else(|| written.run_dir.as_ref().map(|at| at.value.clone()));
+    let run_dir = run_dir.unwrap_or_else(|| around.run_dir.clone());
+    let admin = match (&around.admin_option, &written.admin_socket) {
+        (Some(path), _) if path.as_os_str() == "none" => None,
+        (Some(path), _) => Some(path.clone()),
+        (None, Some(at)) => at.value.clone(),
+        (None, None) => Some(control::admin_socket(&run_dir)),
+    };
+    if let (Some(admin), Some(at)) = (&admin, &written.admin_socket)
+        && admin.as_os_str().len() > MAX_SOCKET_PATH
+    {
+        problems.value(at.place, "daemon.admin_socket", "is too long", format!("at most {MAX_SOCKET_PATH} bytes"));
+    }
+    DaemonPlan {
+        run_dir,
+        state_dir: written.state_dir.as_ref().map_or_else(|| PathBuf::from("/var/lib/vgpu"), |at| at.value.clone()),
+        admin,
+        max_connections: written.max_connections.as_ref().map_or(1024, |at| at.value),
+        log: around.log_option.clone().unwrap_or_else(|| written.log.as_ref().map_or("info", |at| at.value).to_owned()),
+    }
+}
+
+/// The constants, and whether they go together.
+fn time(raw: &RawFile, problems: &mut Problems<'_>) -> Time {
+    let written = &raw.time;
+    let mut time = written.or_default();
+    if written.credit.is_none() {
+        time.credit = time.quantum;
+    }
+    if raw.time_is_wrong {
+        return time;
+    }
+    let half = time.quantum / 2;
+    match &written.in_flight {
+        None => time.in_flight = time.in_flight.min(half),
+        Some(at) if at.value > half => {
+            let what = format!("is more than half of quantum, {}", span(time.quantum));
+            problems.value(at.place, "time.in_flight", what, format!("at most {}", span(half)));
+        }
+        Some(_) => {}
+    }
+    match &written.drain {
+        None => time.drain = time.drain.max(2 * time.quantum),
+        Some(at) if at.value < 2 * time.quantum => {
+            let what = format!("is less than two leases of {}", span(time.quantum));
+            problems.value(at.place, "time.drain", what, format!("at least {}", span(2 * time.quantum)));
+        }
+        Some(_) => {}
+    }
+    if time.gone < 2 * time.heartbeat
+        && let Some(at) = written.gone.as_ref().or(written.heartbeat.as_ref())
+    {
+        let what = format!("makes the daemon count as gone after less than two heartbeats of {}", span(time.heartbeat));
+        let key = if written.gone.is_some() { "time.gone" } else { "time.heartbeat" };
+        problems.value(at.place, key, what, "a gone of at least two heartbeats");
+    }
+    time
+}
+
+/// Brings tenants and devices together.
+struct Housing<'a, 't> {
+    raw: &'a RawFile,
+    daemon: &'a DaemonPlan,
+    devices: &'a [Described],
+    problems: &'a mut Problems<'t>,
+}
+
+impl Housing<'_, '_> {
+    fn tenants(&mut self) -> Vec<Housed> {
+        let raw = self.raw;
+        let mut tenants = Vec::new();
+        let mut taken: HashMap<String, Place> = HashMap::new();
+        let mut told = HashSet::new();
+        if raw.tenants.is_empty() {
+            self.problems.key(Place::default(), "tenant", "is missing", "[[tenant]], once for each tenant");
+        }
+        for entry in &raw.tenants {
+            let layers = Layers::new(raw, entry, self.template(entry));
+            let devices = self.devices_of(entry);
+            let Some(name) = &entry.name else { continue };
+            for name in slots(name, entry.replicas.as_ref()) {
+                if tenants.len() == MAX_TENANTS {
+                    let what = format!("is beyond the most tenants there may be, slots counted: {MAX_TENANTS}");
+                    self.problems.key(entry.place, "tenant", what, "fewer tenants or fewer replicas");
+                    return tenants;
+                }
+                if taken.insert(name.value.clone(), name.place).is_some() {
+                    let what = match &entry.replicas {
+                        Some(_) => format!("makes a slot {:?}, a name that is given already", name.value),
+                        None => "is given already".to_owned(),
+                    };
+                    self.problems.value(name.place, "tenant.name", what, "a name of its own for each tenant");
+                    continue;
+                }
+                if let Some(housed) = self.house(entry, &name, &layers, &devices, &mut told) {
+                    tenants.push(housed);
+                }
+            }
+        }
+        tenants
+    }
+
+    /// The tenant's template; that there is none of its name is told.
+    fn template<'r>(&mut self, entry: &'r RawTenant) -> Option<&'r str> {
+        let at = entry.template.as_ref()?;
+        let known = || self.raw.templates.iter().map(|template| template.name.as_str());
+        if known().any(|name| name == at.value) {
+            return Some(&at.value);
+        }
+        let what = match nearest(&at.value, known()) {
+            Some(meant) => format!("is not a template (did you mean {meant:?}?)"),
+            None => "is not a template".to_owned(),
+        };
+        let all = known().collect::<Vec<_>>().join(", ");
+        let accepted = if all.is_empty() { "the name of a [template.NAME]; there is none".into() } else { all };
+        self.problems.value(at.place, "tenant.template", what, accepted);
+        None
+    }
+
+    /// The devices of a tenant, by their place in the list of devices.
+    fn devices_of(&mut self, entry: &RawTenant) -> Vec<usize> {
+        let mut own: BTreeSet<usize> = BTreeSet::new();
+        match &entry.devices {
+            None => own.extend(0..self.devices.len()),
+            Some(list) => {
+                for at in list {
+                    match devices::find(self.devices, &at.value) {
+                        _ if at.value == DeviceId::Any => own.extend(0..self.devices.len()),
+                        Some(device) => drop(own.insert(device)),
+                        None => {
+                            let accepted = format!("{}, \"*\"", devices::names(self.devices));
+                            self.problems.value(
+                                at.place,
+                                "tenant.devices",
+                                "is not a device of this configuration",
+                                accepted,
+                            );
+                        }
+                    }
+                }
+            }
+        }
+        let mut seen = HashSet::new();
+        for over in &entry.overrides {
+            let Some(at) = &over.id else { continue };
+            match devices::find(self.devices, &at.value) {
+                Some(device) if own.contains(&device) => {
+                    if !seen.insert(device) {
+                        let accepted = "one [[tenant.device]] for each device";
+                        self.problems.value(at.place, "tenant.device.id", "is overridden twice", accepted);
+                    }
+                }
+                _ => {
+                    let accepted =
+                        own.iter().map(|device| self.devices[*device].plan.name()).collect::<Vec<_>>().join(", ");
+                    self.problems.value(at.place, "tenant.device.id", "is not a device of this tenant", accepted);
+                }
+            }
+        }
+        own.into_iter().collect()
+    }
+
+    /// One tenant, or one slot.
+    fn house(
+        &mut self,
+        entry: &RawTenant,
+        name: &At<String>,
+        layers: &Layers<'_>,
+        own: &[usize],
+        told: &mut HashSet<Place>,
+    ) -> Option<Housed> {
+        let socket = self.daemon.run_dir.join("tenants").join(&name.value).join("vgpud.sock");
+        let length = socket.as_os_str().len();
+        if length > MAX_SOCKET_PATH {
+            let what = format!(
+                "makes a socket's path of {length} bytes, {}",
+                super::problem::shown(&socket.to_string_lossy())
+            );
+            let accepted =
+                format!("a shorter name or a shorter run_dir: a socket's path has at most {MAX_SOCKET_PATH} bytes");
+            self.problems.value(name.place, "tenant.name", what, accepted);
+            return None;
+        }
+        if self.daemon.admin.as_ref().is_some_and(|admin| admin.parent() == socket.parent()) {
+            let at = self.raw.daemon.admin_socket.as_ref().map_or(name.place, |at| at.place);
+            let what = format!("lies in the directory that is mounted into the containers of tenant {}", name.value);
+            self.problems.value(at, "daemon.admin_socket", what, "a path elsewhere");
+        }
+        let (mut terms, mut origins) = (Vec::new(), Vec::new());
+        for &device in own {
+            let described = &self.devices[device];
+            let over = entry
+                .overrides
+                .iter()
+                .find(|over| over.id.as_ref().is_some_and(|at| devices::find(self.devices, &at.value) == Some(device)));
+            match layers.terms(over.map(|over| &over.terms), &described.plan) {
+                Ok((plan, memory, floor)) => {
+                    terms.push(plan);
+                    origins.push(Origin { device, memory, floor });
+                }
+                Err(place) if self.raw.devices_are_wrong || !told.insert(place) => {}
+                Err(place) => {
+                    let what = format!("is a part of device {}, whose size is not known", described.plan.name());
+                    let accepted = "bytes or a number with a unit, or [[device]] with its memory";
+                    self.problems.value(place, "tenant.memory_limit", what, accepted);
+                }
+            }
+        }
+        let plan = TenantPlan {
+            name: name.value.clone(),
+            socket,
+            uids: layers.uids(),
+            on_error: layers.on_error(),
+            on_loss: layers.on_loss(),
+            terms,
+        };
+        Some(Housed { plan, place: name.place, origins })
+    }
+}
+
+/// The names of a tenant's slots, or its own.
+fn slots(name: &At<String>, replicas: Option<&At<u32>>) -> Vec<At<String>> {
+    match replicas {
+        None => vec![name.clone()],
+        Some(replicas) => {
+            let slot = |slot| At { value: format!("{}-{slot}", name.value), place: name.place };
+            (0..replicas.value).map(slot).collect()
+        }
+    }
+}
+
+/// What the file asks for that this version only records.
+fn not_in_force(raw: &RawFile, tenants: &[Housed]) -> Option<String> {
+    let mut keys: BTreeSet<&str> = BTreeSet::new();
+    let policies =
+        raw.tenants.iter().map(|tenant| &tenant.policy).chain(raw.templates.iter().map(|template| &template.policy));
+    for policy in policies.chain([&raw.defaults]) {
+        keys.extend(policy.on_error.as_ref().map(|_| "on_error"));
+        keys.extend(policy.on_loss.as_ref().map(|_| "on_loss"));
+        keys.extend(policy.terms.quantum.as_ref().map(|_| "quantum"));
+        keys.extend(policy.terms.weight.as_ref().map(|_| "weight"));
+        keys.extend(policy.terms.class.as_ref().map(|_| "class"));
+    }
+    for over in raw.tenants.iter().flat_map(|tenant| &tenant.overrides) {
+        keys.extend(over.terms.quantum.as_ref().map(|_| "quantum"));
+        keys.extend(over.terms.weight.as_ref().map(|_| "weight"));
+        keys.extend(over.terms.class.as_ref().map(|_| "class"));
+    }
+    if tenants.iter().flat_map(|tenant| &tenant.plan.terms).any(|terms| terms.floor.is_some()) {
+        keys.insert("sm_request");
+    }
+    if raw.time.or_default() != Time::default() {
+        keys.insert("[time]");
+    }
+    keys.extend(raw.daemon.state_dir.as_ref().map(|_| "state_dir"));
+    let all = keys.into_iter().collect::<Vec<_>>().join(", ");
+    (!all.is_empty()).then(|| format!("checked and recorded, not in force in this version: {all}"))
+}

@@ -1,0 +1,127 @@
+//! What does not fit, in words and with its place; the arithmetic is [`super::super::admit`]'s.
+
+use super::Housed;
+use crate::config::admit::{Ask, Capacity, Refusal, refusals};
+use crate::config::devices::Described;
+use crate::config::plan::TermsPlan;
+use crate::config::problem::Problems;
+use vgpu_core::bytes::Bytes;
+use vgpu_core::share::Share;
+
+/// Most tenants that a message lists.
+const MAX_LISTED: usize = 8;
+
+/// Whether all tenants of each device fit on it.
+pub(super) fn check(devices: &[Described], tenants: &[Housed], problems: &mut Problems<'_>, notes: &mut Vec<String>) {
+    for (index, device) in devices.iter().enumerate() {
+        let there: Vec<(&Housed, usize)> = tenants
+            .iter()
+            .filter_map(|tenant| Some((tenant, tenant.origins.iter().position(|origin| origin.device == index)?)))
+            .collect();
+        let terms = |at: usize| -> &TermsPlan { &there[at].0.plan.terms[there[at].1] };
+        let asks: Vec<Ask> = (0..there.len()).map(|at| ask(terms(at))).collect();
+        let capacity = Capacity { memory: device.plan.memory, overcommit: device.plan.overcommit };
+        let name = device.plan.name();
+        for refusal in refusals(&capacity, &asks) {
+            tell(refusal, &name, &capacity, &there, problems);
+        }
+        match capacity.memory {
+            None if asks.iter().any(|ask| ask.memory.is_some()) => notes.push(format!(
+                "the size of device {name} is not known, so its memory limits were not added up; give its [[device]] a \
+                 memory, or check where the driver answers"
+            )),
+            Some(total) if device.plan.overcommit > 1000 => {
+                let asked: u128 = asks.iter().map(|ask| u128::from(ask.memory.unwrap_or(total).get())).sum();
+                if asked > u128::from(total.get()) {
+                    notes.push(format!(
+                        "device {name}: {} are promised of {total}; who comes late may be refused by the device itself",
+                        size(asked)
+                    ));
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn ask(terms: &TermsPlan) -> Ask {
+    Ask { memory: terms.memory, floor: terms.floor, ceiling: terms.ceiling }
+}
+
+fn tell(refusal: Refusal, device: &str, capacity: &Capacity, there: &[(&Housed, usize)], problems: &mut Problems<'_>) {
+    let housed = |at: usize| {
+        let (tenant, index) = there[at];
+        (tenant, &tenant.plan.terms[index], &tenant.origins[index])
+    };
+    match refusal {
+        Refusal::Alone { at } => {
+            let (tenant, _, origin) = housed(at);
+            let total = capacity.memory.unwrap_or_default();
+            let what = format!("is more than device {device} has for tenant {}", tenant.plan.name);
+            problems.value(
+                origin.memory.unwrap_or(tenant.place),
+                "tenant.memory_limit",
+                what,
+                format!("at most {total}"),
+            );
+        }
+        Refusal::FloorAboveCeiling { at } => {
+            let (tenant, terms, origin) = housed(at);
+            let ceiling = terms.ceiling.unwrap_or(Share::ALL);
+            let what =
+                format!("is more than the sm_limit of tenant {} on device {device}, {ceiling}", tenant.plan.name);
+            let place = origin.floor.unwrap_or(tenant.place);
+            problems.value(place, "tenant.sm_request", what, format!("at most {ceiling}"));
+        }
+        Refusal::Memory { at, asked, promised } => {
+            let (tenant, _, origin) = housed(at);
+            let limit =
+                |terms: &TermsPlan| terms.memory.map_or("the whole device".to_owned(), |limit| limit.to_string());
+            let all = listed(there, limit);
+            let ratio = capacity.ratio_for(asked).unwrap_or(0);
+            let what = format!(
+                "brings the limits on device {device} to {} ({all}), and {} may be promised",
+                size(asked),
+                size(promised)
+            );
+            let accepted = format!(
+                "at most {} together, or overcommit = {} or more for the device",
+                size(promised),
+                thousandths(ratio)
+            );
+            problems.value(origin.memory.unwrap_or(tenant.place), "tenant.memory_limit", what, accepted);
+        }
+        Refusal::Floors { at, asked } => {
+            let (tenant, _, origin) = housed(at);
+            let all = listed(there, |terms| terms.floor.map_or("none".to_owned(), |floor| floor.to_string()));
+            let what = format!("brings the floors on device {device} to {} % ({all})", tenths(asked));
+            let place = origin.floor.unwrap_or(tenant.place);
+            problems.value(place, "tenant.sm_request", what, "at most 100 % together");
+        }
+    }
+}
+
+/// The tenants of a device with what each asks.
+fn listed(there: &[(&Housed, usize)], of: impl Fn(&TermsPlan) -> String) -> String {
+    let each = |(tenant, index): &(&Housed, usize)| format!("{} {}", tenant.plan.name, of(&tenant.plan.terms[*index]));
+    let mut all: Vec<String> = there.iter().take(MAX_LISTED).map(each).collect();
+    if there.len() > MAX_LISTED {
+        all.push(format!("and {} more", there.len() - MAX_LISTED));
+    }
+    all.join(", ")
+}
+
+fn size(bytes: u128) -> String {
+    u64::try_from(bytes).map_or_else(|_| format!("{bytes} bytes"), |bytes| Bytes(bytes).to_string())
+}
+
+/// `1500` as `1.5`.
+pub(in crate::config) fn thousandths(value: u128) -> String {
+    let text = format!("{}.{:03}", value / 1000, value % 1000);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// `1205` as `120.5`.
+fn tenths(value: u64) -> String {
+    thousandths(u128::from(value) * 100)
+}

@@ -1,0 +1,112 @@
+//! The constants of device time, declared once: their keys, defaults, ranges and meanings.
+//!
+//! What they mean for a lease is [`vgpu_core::arbiter`]; a default that stands there or in [`vgpu_core::gate`] is taken
+//! from there.
+
+use std::ops::RangeInclusive;
+
+use serde::Serialize;
+use vgpu_core::account::BURST_NS;
+use vgpu_core::arbiter;
+
+use super::raw::At;
+
+/// A constant: a duration in nanoseconds.
+#[derive(Debug, Clone, Copy)]
+pub struct Constant {
+    /// Its key in `[time]`.
+    pub name: &'static str,
+    /// What is accepted.
+    pub range: (u64, u64),
+    /// What it is, for the reference.
+    pub what: &'static str,
+}
+
+macro_rules! constants {
+    ($($name:ident, $default:expr, $min:literal, $max:literal, $what:literal;)*) => {
+        /// The constants of device time, in nanoseconds.
+        #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+        pub struct Time {
+            $(#[doc = $what] pub $name: u64,)*
+        }
+
+        impl Default for Time {
+            fn default() -> Self {
+                Self { $($name: $default,)* }
+            }
+        }
+
+        /// `[time]` as written.
+        #[derive(Debug, Default)]
+        pub struct RawTime {
+            $(#[doc = $what] pub $name: Option<At<u64>>,)*
+        }
+
+        /// All of them.
+        pub const CONSTANTS: &[Constant] = &[$(Constant { name: stringify!($name), range: ($min, $max), what: $what }),*];
+
+        impl RawTime {
+            /// Reads each by a function that is given its key and what is accepted.
+            pub(super) fn read(mut read: impl FnMut(&'static str, RangeInclusive<u64>) -> Option<At<u64>>) -> Self {
+                Self { $($name: read(stringify!($name), $min..=$max),)* }
+            }
+
+            /// What was written, and the defaults.
+            #[must_use]
+            pub(super) fn or_default(&self) -> Time {
+                let default = Time::default();
+                Time { $($name: self.$name.as_ref().map_or(default.$name, |at| at.value),)* }
+            }
+        }
+    };
+}
+
+constants! {
+    quantum, arbiter::Config::default().quantum, 1_000_000, 50_000_000,
+        "Length of a lease.";
+    latency_quantum, arbiter::Config::default().latency_quantum, 500_000, 50_000_000,
+        "Length of a lease of class `latency`.";
+    in_flight, 2_000_000, 100_000, 25_000_000,
+        "Most estimated work in flight while a ceiling or a neighbour counts; at most half of `quantum`, which is also the default where that is less than 2ms.";
+    marker, 250_000, 50_000, 10_000_000,
+        "A marker is recorded after so much estimated work.";
+    spin, 20_000, 0, 1_000_000,
+        "How long a wait spins before it sleeps.";
+    overlap, arbiter::Config::default().overlap, 0, 1_000_000,
+        "Less than this in flight does not keep the next tenant waiting.";
+    drain, arbiter::Config::default().drain, 1_000_000, 1_000_000_000,
+        "How long a drain may take before the next tenant is let in beside it; at least two leases.";
+    longest, arbiter::Config::default().longest, 10_000_000, 60_000_000_000,
+        "A launch in flight is believed to take at most so long.";
+    patience, arbiter::Config::default().patience, 1_000_000, 10_000_000_000,
+        "A tenant so far behind its request goes before every class.";
+    ageing, arbiter::Config::default().ageing, 10_000_000, 60_000_000_000,
+        "A class that is passed over for so long gets a lease.";
+    alone, arbiter::Config::default().alone, 10_000_000, 60_000_000_000,
+        "A tenant that was alone for so long needs no lease.";
+    credit, 4_000_000, 0, 50_000_000,
+        "Most virtual time that a sleeper is given on waking; the default is `quantum`.";
+    burst, BURST_NS, 1_000_000, 1_000_000_000,
+        "Unused time that a ceiling keeps for later, times the ceiling.";
+    heartbeat, 10_000_000, 1_000_000, 1_000_000_000,
+        "How often the daemon shows that it lives.";
+    gone, vgpu_core::gate::loss::GONE_NS, 20_000_000, 10_000_000_000,
+        "After so long without a heartbeat the daemon counts as gone; at least two heartbeats.";
+}
+
+impl Time {
+    /// The arbiter's part of them.
+    #[must_use]
+    pub fn arbiter(&self) -> arbiter::Config {
+        arbiter::Config {
+            quantum: self.quantum,
+            latency_quantum: self.latency_quantum,
+            overlap: self.overlap,
+            drain: self.drain,
+            longest: self.longest,
+            patience: self.patience,
+            ageing: self.ageing,
+            alone: self.alone,
+        }
+    }
+}

@@ -1,0 +1,383 @@
+//! Reading one value: what kinds of TOML value it may be, what it must look like, and the words if it does not.
+
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+
+use vgpu_core::arbiter::Class;
+use vgpu_core::bytes::{Bytes, SIZE_FORMS, Size, parse_size};
+use vgpu_core::share::{SHARE_FORMS, Share, parse_share};
+
+use super::raw::{Amount, DeviceId, OnError, OnLoss};
+
+/// A value as it stands in the file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Written<'t> {
+    /// A string.
+    Text(&'t str),
+    /// A number in decimal, without underscores; in whatever notation it was otherwise.
+    Number(String),
+    /// Anything else, by its name: `a list`.
+    Other(&'static str),
+}
+
+/// A value that is not accepted: the predicate, and what would have been right.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Wrong {
+    /// `is not a size`
+    pub what: String,
+    /// What would have been right.
+    pub accepted: String,
+}
+
+/// How a value is read.
+pub type Reading<T> = fn(&Written<'_>) -> Result<T, Wrong>;
+
+fn wrong<T>(what: impl Into<String>, accepted: &str) -> Result<T, Wrong> {
+    Err(Wrong { what: what.into(), accepted: accepted.to_owned() })
+}
+
+/// The text of a string or a number.
+fn text_of<'a>(written: &'a Written<'_>, accepted: &str) -> Result<&'a str, Wrong> {
+    match written {
+        Written::Text(text) => Ok(text),
+        Written::Number(number) => Ok(number),
+        Written::Other(kind) => wrong(format!("is {kind}"), accepted),
+    }
+}
+
+/// The text of a string.
+fn string<'t>(written: &Written<'t>, accepted: &str) -> Result<&'t str, Wrong> {
+    match written {
+        Written::Text(text) => Ok(text),
+        Written::Number(_) => wrong("is a number", accepted),
+        Written::Other(kind) => wrong(format!("is {kind}"), accepted),
+    }
+}
+
+/// A memory limit: a number of bytes, or a string with a unit, a percentage, or `unlimited`.
+///
+/// # Errors
+/// Everything else; so with all functions here.
+pub fn amount(written: &Written<'_>) -> Result<Amount, Wrong> {
+    match parse_size(text_of(written, SIZE_FORMS)?) {
+        Ok(size) => Ok(Amount::Size(size)),
+        Err(why) => wrong(why.to_string(), SIZE_FORMS),
+    }
+}
+
+const BYTES_FORMS: &str = "bytes or a number with K, M, G, T, KiB..TiB (1024) or KB..TB (1000) like \"80GiB\"";
+
+/// A number of bytes.
+#[allow(clippy::missing_errors_doc)] // said once, above
+pub fn bytes(written: &Written<'_>) -> Result<Bytes, Wrong> {
+    match parse_size(text_of(written, BYTES_FORMS)?) {
+        Ok(Size::Bytes(bytes)) => Ok(bytes),
+        Ok(_) => wrong("is not a number of bytes", BYTES_FORMS),
+        Err(why) => wrong(why.to_string(), BYTES_FORMS),
+    }
+}
+
+/// A ceiling on device time; `None` is `unlimited`.
+#[allow(clippy::missing_errors_doc)]
+pub fn ceiling(written: &Written<'_>) -> Result<Option<Share>, Wrong> {
+    parse_share(text_of(written, SHARE_FORMS)?).or_else(|why| wrong(why.to_string(), SHARE_FORMS))
+}
+
+/// A floor of device time; `None` is `none`.
+#[allow(clippy::missing_errors_doc)]
+pub fn floor(written: &Written<'_>) -> Result<Option<Share>, Wrong> {
+    const FORMS: &str = "a percentage of the device's time from 1 to 100 like 30 or 12.5, or \"none\"";
+    match text_of(written, FORMS)? {
+        "none" => Ok(None),
+        text => match parse_share(text) {
+            Ok(Some(share)) => Ok(Some(share)),
+            Ok(None) => wrong("is no floor", FORMS),
+            Err(why) => wrong(why.to_string(), FORMS),
+        },
+    }
+}
+
+/// A part of a device, in thousandths.
+#[allow(clippy::missing_errors_doc)]
+pub fn part(written: &Written<'_>) -> Result<u32, Wrong> {
+    const FORMS: &str = "a part of a device from 0.01 to 1 with at most three decimals, like 0.25";
+    number(written, FORMS, 10..=1000)
+}
+
+/// How much of a device's memory may be promised, in thousandths.
+#[allow(clippy::missing_errors_doc)]
+pub fn overcommit(written: &Written<'_>) -> Result<u32, Wrong> {
+    const FORMS: &str = "a ratio from 1 to 100 with at most three decimals, like 1.5";
+    number(written, FORMS, 1000..=100_000)
+}
+
+/// A number in thousandths.
+fn number(written: &Written<'_>, forms: &str, accepted: RangeInclusive<u32>) -> Result<u32, Wrong> {
+    let Written::Number(text) = written else {
+        return wrong(
+            if let Written::Other(kind) = written { format!("is {kind}") } else { "is a string".into() },
+            forms,
+        );
+    };
+    let Some(thousandths) = thousandths(text) else { return wrong("is not such a number", forms) };
+    match u32::try_from(thousandths) {
+        Ok(thousandths) if accepted.contains(&thousandths) => Ok(thousandths),
+        _ => wrong("is out of range", forms),
+    }
+}
+
+/// A whole number in a range.
+fn count(written: &Written<'_>, accepted: RangeInclusive<u32>, what: &str) -> Result<u32, Wrong> {
+    let forms = format!("{what} from {} to {}", accepted.start(), accepted.end());
+    match written {
+        Written::Number(text) => match text.parse::<u32>() {
+            Ok(count) if accepted.contains(&count) => Ok(count),
+            Ok(_) => wrong("is out of range", &forms),
+            Err(_) => wrong("is not such a number", &forms),
+        },
+        Written::Text(_) => wrong("is a string", &forms),
+        Written::Other(kind) => wrong(format!("is {kind}"), &forms),
+    }
+}
+
+/// A tenant's weight.
+#[allow(clippy::missing_errors_doc)]
+pub fn weight(written: &Written<'_>) -> Result<u32, Wrong> {
+    count(written, 1..=10_000, "a whole number")
+}
+
+/// A number of slots.
+#[allow(clippy::missing_errors_doc)]
+pub fn replicas(written: &Written<'_>) -> Result<u32, Wrong> {
+    count(written, 1..=100, "a whole number")
+}
+
+/// A number of connections.
+#[allow(clippy::missing_errors_doc)]
+pub fn connections(written: &Written<'_>) -> Result<u32, Wrong> {
+    count(written, 1..=1_000_000, "a whole number")
+}
+
+/// A duration in nanoseconds.
+#[allow(clippy::missing_errors_doc)]
+pub fn duration(written: &Written<'_>, accepted: &RangeInclusive<u64>) -> Result<u64, Wrong> {
+    let forms =
+        format!("a duration with a unit (ns, us, ms, s) from {} to {}", span(*accepted.start()), span(*accepted.end()));
+    let text = string(written, &forms)?;
+    let digits = text.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b'.').count();
+    let (amount, unit) = text.split_at(digits);
+    let unit = match unit.trim_start() {
+        "ns" => 1,
+        "us" => 1_000,
+        "ms" => 1_000_000,
+        "s" => 1_000_000_000,
+        _ => return wrong("is not a duration", &forms),
+    };
+    let whole = thousandths(amount).and_then(|thousandths| thousandths.checked_mul(unit)).filter(|ns| ns % 1000 == 0);
+    match whole.map(|ns| ns / 1000) {
+        None => wrong("is not a duration", &forms),
+        Some(ns) if accepted.contains(&ns) => Ok(ns),
+        Some(_) => wrong("is out of range", &forms),
+    }
+}
+
+/// The length of a tenant's leases.
+#[allow(clippy::missing_errors_doc)]
+pub fn quantum(written: &Written<'_>) -> Result<u64, Wrong> {
+    duration(written, &vgpu_core::arbiter::QUANTUM)
+}
+
+/// A duration in the largest unit that divides it.
+#[must_use]
+pub fn span(ns: u64) -> String {
+    for (unit, name) in [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")] {
+        if ns >= unit && ns.is_multiple_of(unit) {
+            return format!("{}{name}", ns / unit);
+        }
+    }
+    if ns == 0 { "0ms".into() } else { format!("{ns}ns") }
+}
+
+/// A decimal number times a thousand, if that is whole and fits.
+fn thousandths(text: &str) -> Option<u64> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let fraction = fraction.trim_end_matches('0');
+    let digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
+    if whole.is_empty() || !digits(whole) || !digits(fraction) || fraction.len() > 3 || text.ends_with('.') {
+        return None;
+    }
+    let below: u64 = format!("{fraction:0<3}").parse().ok()?;
+    whole.parse::<u64>().ok()?.checked_mul(1000)?.checked_add(below)
+}
+
+/// One of some words.
+fn word<T: Copy>(written: &Written<'_>, words: &[(&str, T)]) -> Result<T, Wrong> {
+    let forms = words.iter().map(|(word, _)| format!("{word:?}")).collect::<Vec<_>>().join(", ");
+    let text = string(written, &forms)?;
+    match words.iter().find(|(word, _)| *word == text) {
+        Some((_, value)) => Ok(*value),
+        None => match super::suggest::nearest(text, words.iter().map(|(word, _)| *word)) {
+            Some(meant) => wrong(format!("is not known (did you mean {meant:?}?)"), &forms),
+            None => wrong("is not known", &forms),
+        },
+    }
+}
+
+/// Who comes first.
+#[allow(clippy::missing_errors_doc)]
+pub fn class(written: &Written<'_>) -> Result<Class, Wrong> {
+    word(written, &[("latency", Class::Latency), ("normal", Class::Normal), ("batch", Class::Batch)])
+}
+
+/// What a member does if a limit cannot be kept.
+#[allow(clippy::missing_errors_doc)]
+pub fn on_error(written: &Written<'_>) -> Result<OnError, Wrong> {
+    word(written, &[("closed", OnError::Closed), ("open", OnError::Open)])
+}
+
+/// What a member does if the daemon is gone.
+#[allow(clippy::missing_errors_doc)]
+pub fn on_loss(written: &Written<'_>) -> Result<OnLoss, Wrong> {
+    word(written, &[("local", OnLoss::Local), ("open", OnLoss::Open), ("block", OnLoss::Block)])
+}
+
+/// What is logged.
+#[allow(clippy::missing_errors_doc)]
+pub fn log(written: &Written<'_>) -> Result<&'static str, Wrong> {
+    word(written, &[("off", "off"), ("error", "error"), ("warn", "warn"), ("info", "info"), ("debug", "debug")])
+}
+
+/// An absolute path.
+#[allow(clippy::missing_errors_doc)]
+pub fn path(written: &Written<'_>) -> Result<PathBuf, Wrong> {
+    const FORMS: &str = "an absolute path, like \"/run/vgpu\"";
+    match string(written, FORMS)? {
+        text if text.contains('\0') => wrong("has a zero byte inside", FORMS),
+        text if !text.starts_with('/') => wrong("is not absolute", FORMS),
+        text => Ok(PathBuf::from(text)),
+    }
+}
+
+/// The path of a socket, or `none`.
+#[allow(clippy::missing_errors_doc)]
+pub fn socket(written: &Written<'_>) -> Result<Option<PathBuf>, Wrong> {
+    const FORMS: &str = "an absolute path, like \"/run/vgpu/admin.sock\", or \"none\"";
+    match string(written, FORMS)? {
+        "none" => Ok(None),
+        _ => match path(written) {
+            Ok(path) if path.file_name().is_some() => Ok(Some(path)),
+            Ok(_) => wrong("names no file", FORMS),
+            Err(why) => wrong(why.what, FORMS),
+        },
+    }
+}
+
+/// A tenant's or a template's name. It becomes a directory, a label of a metric and a word in messages.
+#[allow(clippy::missing_errors_doc)]
+pub fn name(written: &Written<'_>) -> Result<String, Wrong> {
+    const FORMS: &str = "1 to 64 letters, digits, '-', '_' and '.', not beginning with '.'";
+    match string(written, FORMS)? {
+        text if is_name(text) => Ok(text.to_owned()),
+        _ => wrong("cannot be a name", FORMS),
+    }
+}
+
+/// May this be a tenant's name?
+#[must_use]
+pub fn is_name(name: &str) -> bool {
+    (1..=64).contains(&name.len())
+        && !name.starts_with('.')
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+}
+
+/// How a device is named.
+#[allow(clippy::missing_errors_doc)]
+pub fn device(written: &Written<'_>) -> Result<DeviceId, Wrong> {
+    const FORMS: &str = "an NVML number from 0 to 255, a UUID like \"GPU-...\" or \"MIG-...\", or \"*\"";
+    let text = text_of(written, FORMS)?;
+    let is_uuid = |text: &str| {
+        (text.starts_with("GPU-") || text.starts_with("MIG-"))
+            && (5..=96).contains(&text.len())
+            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-/".contains(&byte))
+    };
+    match text {
+        "*" => Ok(DeviceId::Any),
+        text if is_uuid(text) => Ok(DeviceId::Uuid(text.to_owned())),
+        text => match text.parse::<u8>() {
+            Ok(index) => Ok(DeviceId::Index(index.into())),
+            Err(_) => wrong("names no device", FORMS),
+        },
+    }
+}
+
+/// A user, or users from one to another.
+#[allow(clippy::missing_errors_doc)]
+pub fn uids(written: &Written<'_>) -> Result<RangeInclusive<u32>, Wrong> {
+    const FORMS: &str = "a number like 1000, or numbers from one to another like \"100000-165535\"";
+    let text = text_of(written, FORMS)?;
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    match (first.trim().parse::<u32>(), last.trim().parse::<u32>()) {
+        (Ok(first), Ok(last)) if first <= last => Ok(first..=last),
+        (Ok(_), Ok(_)) => wrong("ends before it begins", FORMS),
+        _ => wrong("is no user number", FORMS),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_exact_and_have_a_unit() {
+        let all = 0..=u64::MAX;
+        let read = |text| duration(&Written::Text(text), &all);
+        assert_eq!(read("4ms"), Ok(4_000_000));
+        assert_eq!(read("250us"), Ok(250_000));
+        assert_eq!(read("1.5 s"), Ok(1_500_000_000));
+        assert_eq!(read("0.5us"), Ok(500));
+        for bad in ["4", "", "ms", "-1ms", "0.5ns", "1.2.3s", "1.s", ".5s", "1h", "99999999999999999999s", "1e3ms"] {
+            assert!(read(bad).is_err(), "{bad}");
+        }
+        assert!(duration(&Written::Number("4".into()), &all).is_err());
+        let outside = duration(&Written::Text("51ms"), &(1_000_000..=50_000_000)).unwrap_err();
+        assert!(outside.accepted.contains("from 1ms to 50ms"), "{}", outside.accepted);
+    }
+
+    #[test]
+    fn parts_and_ratios_are_exact_to_a_thousandth() {
+        let read = |text: &str| part(&Written::Number(text.into()));
+        assert_eq!((read("0.25"), read("1"), read("0.333"), read("1.000")), (Ok(250), Ok(1000), Ok(333), Ok(1000)));
+        for bad in ["0", "0.001", "1.1", "0.3333", "-0.5", "1e0", "nan", "inf", "0x1"] {
+            assert!(read(bad).is_err(), "{bad}");
+        }
+        assert!(part(&Written::Text("0.25")).is_err());
+        assert_eq!(overcommit(&Written::Number("1.5".into())), Ok(1500));
+        assert!(overcommit(&Written::Number("0.9".into())).is_err());
+    }
+
+    #[test]
+    fn devices_users_and_words_are_read_and_what_is_near_a_word_is_suggested() {
+        assert_eq!(device(&Written::Number("3".into())), Ok(DeviceId::Index(3)));
+        assert_eq!(device(&Written::Text("*")), Ok(DeviceId::Any));
+        assert!(device(&Written::Text("GPU-5a6b")).is_ok());
+        for bad in ["", "GPU-", "gpu0", "256", "-1", "GPU-../x y"] {
+            assert!(device(&Written::Text(bad)).is_err(), "{bad}");
+        }
+        assert_eq!(uids(&Written::Number("0".into())), Ok(0..=0));
+        assert_eq!(uids(&Written::Text("10-20")), Ok(10..=20));
+        assert!(uids(&Written::Text("20-10")).is_err());
+        assert!(uids(&Written::Text("root")).is_err());
+        assert!(class(&Written::Text("latncy")).unwrap_err().what.contains("\"latency\""));
+    }
+
+    #[test]
+    fn a_slot_is_its_exact_part_of_the_device() {
+        for slots in 1..=100 {
+            let total = Bytes(80 << 30);
+            let Some(Some(one)) = Amount::Slot(slots).on(Some(total)) else { panic!() };
+            assert_eq!(one.get(), total.get() / u64::from(slots));
+        }
+        assert_eq!(Amount::Slot(4).on(None), None);
+        assert_eq!(Amount::thousandths(250).on(Some(Bytes(1 << 30))), Some(Some(Bytes(1 << 28))));
+    }
+}

@@ -1,0 +1,104 @@
+//! Tells the service manager how things are: ready, reloading, stopping (the protocol of sd_notify).
+//!
+//! One datagram each to the socket that `NOTIFY_SOCKET` names; nothing where it is not set. Nobody waits for an answer,
+//! and a manager that does not listen changes nothing.
+
+use std::ffi::OsStr;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// The way to the service manager.
+#[derive(Debug, Default)]
+pub struct Notifier {
+    to: Option<(UnixDatagram, SocketAddr)>,
+}
+
+impl Notifier {
+    /// To the socket that the environment names.
+    #[must_use]
+    pub fn from_environment() -> Self {
+        Self::to(std::env::var_os("NOTIFY_SOCKET").as_deref())
+    }
+
+    /// To a path, or to an abstract name that begins with `@`.
+    fn to(name: Option<&OsStr>) -> Self {
+        let address = |name: &OsStr| match name.as_bytes() {
+            [b'@', name @ ..] => SocketAddr::from_abstract_name(name).ok(),
+            [b'/', ..] => SocketAddr::from_pathname(name).ok(),
+            _ => None,
+        };
+        let to = name.and_then(address).and_then(|address| Some((UnixDatagram::unbound().ok()?, address)));
+        // A manager whose queue is full must not hold the daemon.
+        if let Some((socket, _)) = &to {
+            let _ = socket.set_nonblocking(true);
+        }
+        Self { to }
+    }
+
+    /// Everything is served.
+    pub fn ready(&self, status: &str) {
+        self.say(&format!("READY=1\nSTATUS={}", line(status)));
+    }
+
+    /// The configuration is read again; [`Notifier::ready`] follows.
+    pub fn reloading(&self) {
+        let now = clock_gettime(ClockId::Monotonic);
+        let us = i128::from(now.tv_sec) * 1_000_000 + i128::from(now.tv_nsec) / 1_000;
+        self.say(&format!("RELOADING=1\nMONOTONIC_USEC={us}"));
+    }
+
+    /// The daemon ends.
+    pub fn stopping(&self) {
+        self.say("STOPPING=1");
+    }
+
+    fn say(&self, words: &str) {
+        if let Some((socket, address)) = &self.to {
+            let _ = socket.send_to_addr(words.as_bytes(), address);
+        }
+    }
+}
+
+/// Text without line ends, which would begin another assignment.
+fn line(text: &str) -> String {
+    text.replace(['\n', '\r'], " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_and_an_abstract_name_are_told_and_anything_else_is_nobody() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let path = dir.path().join("notify");
+        let name = format!("vgpud-test-{}", std::process::id());
+        let listeners = [
+            (path.as_os_str().to_owned(), UnixDatagram::bind(&path).unwrap()),
+            (
+                format!("@{name}").into(),
+                UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name.as_bytes()).unwrap()).unwrap(),
+            ),
+        ];
+        for (name, listener) in listeners {
+            let notifier = Notifier::to(Some(&name));
+            notifier.ready("3 tenants\nMAINPID=1");
+            notifier.reloading();
+            notifier.stopping();
+            let mut buffer = [0; 256];
+            let mut next = || {
+                let length = listener.recv(&mut buffer).unwrap();
+                String::from_utf8_lossy(&buffer[..length]).into_owned()
+            };
+            assert_eq!(next(), "READY=1\nSTATUS=3 tenants MAINPID=1");
+            assert!(next().starts_with("RELOADING=1\nMONOTONIC_USEC="));
+            assert_eq!(next(), "STOPPING=1");
+        }
+        for nobody in [None, Some(OsStr::new("")), Some(OsStr::new("relative")), Some(OsStr::new("/does/not/exist"))] {
+            Notifier::to(nobody).ready("");
+        }
+    }
+}

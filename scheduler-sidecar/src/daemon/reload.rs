@@ -1,0 +1,178 @@
+//! From one plan to the next while members are connected: all of it or nothing.
+//!
+//! A tenant that is new gets its door, one that is gone loses it, one that changed tells the next member the new terms.
+//! Members that are there keep their connection and the terms they were told: a hello is answered once, and what can
+//! change limits under a running program does not exist yet. The log and `vgpu status` say so.
+
+use tracing::{info, warn};
+
+use super::config::Tenant;
+use super::door::{Audience, Door};
+use super::reactor::Reactor;
+use super::room::{Room, remove_dir};
+use super::source::Source;
+use crate::config::difference::{Difference, difference};
+use crate::config::plan::Plan;
+use crate::control;
+
+/// Where the configuration comes from and what it was last.
+pub(super) struct Loaded {
+    pub source: Source,
+    pub plan: Plan,
+    /// How often the file was read again and taken.
+    pub reloads: u64,
+    /// Why the last reading changed nothing.
+    pub refused: Option<String>,
+}
+
+impl Loaded {
+    pub fn status(&self) -> control::Configuration {
+        control::Configuration {
+            file: self.source.path.clone(),
+            reloads: self.reloads,
+            refused: self.refused.clone(),
+            notes: self.plan.notes.clone(),
+        }
+    }
+}
+
+impl Reactor {
+    /// Reads the file again and obeys it, if it can be obeyed as a whole.
+    pub(super) fn reload(&mut self) {
+        let Some(mut loaded) = self.loaded.take() else { return };
+        self.notifier.reloading();
+        match self.follow(&loaded) {
+            Ok((plan, summary)) => {
+                loaded.reloads += 1;
+                loaded.refused = None;
+                loaded.plan = plan;
+                info!(file = %loaded.source.path.display(), "reloaded: {summary}");
+                for note in &loaded.plan.notes {
+                    warn!("{note}");
+                }
+            }
+            Err(why) => {
+                warn!(file = %loaded.source.path.display(), "not reloaded, nothing was changed");
+                for line in why.lines() {
+                    warn!("{line}");
+                }
+                loaded.refused = Some(why);
+            }
+        }
+        let refused = if loaded.refused.is_some() { "; the last reload was refused" } else { "" };
+        self.loaded = Some(loaded);
+        self.notifier.ready(&format!("{}{refused}", self.summary()));
+    }
+
+    /// The new plan, in force, and what was done; or in words why nothing was.
+    fn follow(&mut self, loaded: &Loaded) -> Result<(Plan, String), String> {
+        let plan = loaded.source.read().map_err(|why| why.to_string())?;
+        let difference = difference(&loaded.plan, &plan);
+        if !difference.fixed.is_empty() {
+            return Err(format!("a running daemon cannot change this, restart it: {}", difference.fixed.join("; ")));
+        }
+        // Whatever can fail comes first.
+        let mut rooms = Vec::new();
+        for added in &difference.added {
+            match Door::open(&added.socket, Audience::Members) {
+                Ok(door) => rooms.push((Tenant::from(added), door)),
+                Err(why) => {
+                    for (tenant, door) in rooms {
+                        drop(door);
+                        remove_dir(&tenant.socket);
+                    }
+                    return Err(why.to_string());
+                }
+            }
+        }
+        for (tenant, door) in rooms {
+            if let Err(why) = self.add_room(tenant, door) {
+                // Only memory is left to fail here; what was added stays and is told as it is.
+                warn!(%why, "a new tenant's socket cannot be watched");
+            }
+        }
+        self.remove(&difference.removed);
+        let behind = self.change(&difference);
+        self.max_connections = usize::try_from(plan.daemon.max_connections).unwrap_or(usize::MAX);
+        Ok((plan, summary(&difference, behind)))
+    }
+
+    /// Takes a tenant in, or back in: a removed one's members may still be there.
+    pub(super) fn add_room(&mut self, tenant: Tenant, door: Door) -> Result<(), super::reactor::ServeError> {
+        let left = self.rooms.iter().find(|(_, room)| room.door.is_none() && room.tenant.name == tenant.name);
+        let id = left.map_or(self.next_room, |(id, _)| *id);
+        self.watch(&door, id)?;
+        match self.rooms.get_mut(&id) {
+            Some(room) => {
+                room.tenant = tenant;
+                room.door = Some(door);
+            }
+            None => {
+                self.rooms.insert(id, Room::new(tenant, door));
+                self.next_room += 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, names: &[String]) {
+        for room in self.rooms.values_mut().filter(|room| names.contains(&room.tenant.name)) {
+            room.close();
+            let (tenant, members) = (&room.tenant.name, room.open);
+            info!(%tenant, members, "tenant removed; its members keep their last terms");
+        }
+        self.forget_rooms();
+    }
+
+    /// Forgets the rooms that are over, with their directories.
+    pub(super) fn forget_rooms(&mut self) {
+        self.rooms.retain(|_, room| {
+            if room.is_over() {
+                remove_dir(&room.tenant.socket);
+            }
+            !room.is_over()
+        });
+    }
+
+    /// Gives changed tenants their new terms; returns how many members have earlier ones.
+    fn change(&mut self, difference: &Difference) -> usize {
+        let mut behind = 0;
+        for changed in &difference.changed {
+            let open =
+                self.rooms.values_mut().find(|room| room.door.is_some() && room.tenant.name == changed.tenant.name);
+            let Some(room) = open else { continue };
+            room.tenant = Tenant::from(&changed.tenant);
+            let (tenant, what) = (&changed.tenant.name, changed.what.join(", "));
+            if changed.other_terms && room.open > 0 {
+                behind += room.open;
+                let members = room.open;
+                warn!(%tenant, %what, members, "tenant changed for new members; those that are there keep what they were told");
+            } else {
+                info!(%tenant, %what, "tenant changed");
+            }
+        }
+        behind
+    }
+
+    /// One line about everything.
+    pub(super) fn summary(&self) -> String {
+        let tenants = self.rooms.values().filter(|room| room.door.is_some()).count();
+        format!("serving {tenants} tenant{}", if tenants == 1 { "" } else { "s" })
+    }
+}
+
+fn summary(difference: &Difference, behind: usize) -> String {
+    if difference.is_empty() {
+        return "nothing is different".into();
+    }
+    let Difference { added, removed, changed, kept, others, .. } = difference;
+    let mut words =
+        format!("{} added, {} removed, {} changed, {kept} as before", added.len(), removed.len(), changed.len());
+    if !others.is_empty() {
+        words.push_str(&format!("; {} changed", others.join(", ")));
+    }
+    if behind > 0 {
+        words.push_str(&format!("; {behind} members keep earlier limits until they start anew"));
+    }
+    words
+}

@@ -1,0 +1,87 @@
+//! A tenant at work: its door, and how many are in.
+//!
+//! A tenant that is taken out of the configuration loses its door at once, so that nobody new comes in; its room stays
+//! until the last member has left, so that nobody is disturbed.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use rustix::process::geteuid;
+use vgpu_core::bytes::Bytes;
+use vgpu_core::share::Share;
+
+use super::config::Tenant;
+use super::connection::Peer;
+use super::door::Door;
+use super::log::Quota;
+use crate::control;
+
+/// A tenant at work.
+pub(super) struct Room {
+    pub tenant: Tenant,
+    /// None: the tenant was removed.
+    pub door: Option<Door>,
+    /// Connections that are open.
+    pub open: usize,
+    /// Connections that were turned away.
+    pub refused: u64,
+    pub log: Quota,
+}
+
+impl Room {
+    pub fn new(tenant: Tenant, door: Door) -> Self {
+        Self { tenant, door: Some(door), open: 0, refused: 0, log: Quota::default() }
+    }
+
+    /// May this user be one of its members? A list that leaves root out keeps root out.
+    pub fn admits(&self, peer: Peer) -> bool {
+        self.tenant.uids.as_ref().is_none_or(|uids| uids.iter().any(|range| range.contains(&peer.uid)))
+    }
+
+    /// What its members are told now.
+    pub fn limits(&self) -> (Option<Bytes>, Option<Share>) {
+        (self.tenant.memory, self.tenant.sm)
+    }
+
+    /// Closes the door: the socket is removed.
+    pub fn close(&mut self) {
+        self.door = None;
+    }
+
+    /// Is it closed, and the last one gone?
+    pub fn is_over(&self) -> bool {
+        self.door.is_none() && self.open == 0
+    }
+
+    /// The tenant without its members.
+    pub fn status(&self) -> control::TenantStatus {
+        let (memory, sm) = self.limits();
+        control::TenantStatus {
+            name: self.tenant.name.clone(),
+            socket: self.tenant.socket.clone(),
+            memory_limit: memory.map(u64::from),
+            sm_limit: sm.map(|share| f64::from(share.permille()) / 10.0),
+            refused: self.refused,
+            removed: self.door.is_none(),
+            members: Vec::new(),
+        }
+    }
+}
+
+/// Removes the directory of a socket that is gone, if nothing else is in it.
+pub(super) fn remove_dir(socket: &Path) {
+    if let Some(dir) = socket.parent() {
+        // Somebody else's file in it keeps it.
+        let _ = std::fs::remove_dir(dir);
+    }
+}
+
+/// May every user pass through this directory? A container may see it at another place, so its parents do not count.
+pub(super) fn is_open_to_all(dir: &Path) -> bool {
+    std::fs::metadata(dir).is_ok_and(|meta| meta.permissions().mode() & 0o001 != 0)
+}
+
+/// The socket's mode says the same; this holds where its directory is shared and the mode was changed.
+pub(super) fn may_administrate(peer: Peer) -> bool {
+    peer.uid == 0 || peer.uid == geteuid().as_raw()
+}

@@ -1,0 +1,93 @@
+//! The configuration file: read at the start and whenever the daemon is told to.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use super::options::Options;
+use crate::config::plan::Plan;
+use crate::config::problem::{Report, shown};
+use crate::config::{self, MAX_FILE, Surroundings, inventory};
+use crate::control;
+
+/// A file and what it is read against.
+#[derive(Debug)]
+pub struct Source {
+    /// The file; absolute.
+    pub path: PathBuf,
+    around: Surroundings,
+}
+
+/// Why there is no plan.
+#[derive(Debug)]
+pub enum SourceError {
+    /// The file cannot be read, in words that name it.
+    Unreadable(String),
+    /// The file has errors.
+    Wrong {
+        /// The file's name.
+        file: String,
+        /// The errors.
+        report: Report,
+    },
+}
+
+/// One line for each error.
+impl fmt::Display for SourceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreadable(why) => f.write_str(why),
+            Self::Wrong { file, report } => f.write_str(report.lines(file).trim_end()),
+        }
+    }
+}
+
+impl std::error::Error for SourceError {}
+
+impl Source {
+    /// A file, under the options of the command line. The driver is asked here, once, if it is to be asked at all; the
+    /// words say why it did not answer.
+    #[must_use]
+    pub fn new(path: &Path, options: &Options) -> (Self, Option<String>) {
+        let (inventory, silent) = match options.driver.as_str() {
+            "none" => (None, None),
+            _ => match inventory::ask() {
+                Ok(inventory) => (Some(inventory), None),
+                Err(why) => (None, Some(why)),
+            },
+        };
+        // A relative path on the command line means where the command was given; a reload must mean the same place.
+        let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        let around = Surroundings {
+            run_dir: control::runtime_dir(),
+            run_dir_option: options.runtime_dir.as_ref().map(absolute),
+            admin_option: options.admin_socket.as_ref().map(|path| match path.as_os_str() {
+                none if none == "none" => path.clone(),
+                _ => absolute(path),
+            }),
+            log_option: options.log.clone(),
+            inventory,
+        };
+        (Self { path: absolute(&path.to_owned()), around }, silent)
+    }
+
+    /// What the file says now.
+    ///
+    /// # Errors
+    /// [`SourceError`]; all errors of the file at once.
+    pub fn read(&self) -> Result<Plan, SourceError> {
+        let file = shown(&self.path.display().to_string());
+        let unreadable = |why: &dyn fmt::Display| SourceError::Unreadable(format!("{file}: {why}"));
+        let mut bytes = Vec::new();
+        let most = u64::try_from(MAX_FILE).unwrap_or(u64::MAX) + 1;
+        let open = File::open(&self.path).map_err(|why| unreadable(&why))?;
+        if !open.metadata().map_err(|why| unreadable(&why))?.is_file() {
+            return Err(unreadable(&"is not a file"));
+        }
+        open.take(most).read_to_end(&mut bytes).map_err(|why| unreadable(&why))?;
+        let text = String::from_utf8(bytes)
+            .map_err(|why| unreadable(&format_args!("is not UTF-8 text: byte {}", why.utf8_error().valid_up_to())))?;
+        config::plan(&text, &self.around).map_err(|report| SourceError::Wrong { file, report })
+    }
+}
