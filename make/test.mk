@@ -3,7 +3,7 @@
 # Seconds of `make soak`: 40 minutes at most, `make soak SECONDS=60` for a slice.
 SECONDS ?= 1800
 
-.PHONY: test test-quick soak lint bench bench-instructions mutants
+.PHONY: test test-quick soak lint bench bench-instructions bench-quick bench-shares mutants
 test: ## everything: format, lints, all packages, the model checker, processes under LD_PRELOAD, containers
 	@CARGO="$(CARGO)" MAKE="$(MAKE)" make/test all
 
@@ -24,6 +24,12 @@ bench: build ## what the library adds to a call, as differences against the bare
 
 bench-instructions: build ## instructions per call, counted by valgrind: a figure that a busy machine does not move
 	$(CARGO) run --release -q -p vgpu-benches --bin vgpu-overhead -- --instructions --check
+
+bench-quick: build ## shares of device time: twelve points of 10 s, medians of three; about four minutes
+	$(CARGO) run --release -q -p vgpu-benches --bin vgpu-shares -- --quick --runs 3 --out $(TARGET)/shares/quick
+
+bench-shares: build ## shares of device time: the whole table, half an hour; POINTS=text,... for a part of it
+	$(CARGO) run --release -q -p vgpu-benches --bin vgpu-shares -- $(if $(POINTS),--points $(POINTS)) --out $(TARGET)/shares/full
 
 mutants: build ## breaks the library on purpose and checks that the tests notice; about ten minutes
 	tests/mutants

@@ -1,0 +1,42 @@
+//! One short point through the whole tool, bounded loosely: that the program is limited by the library and judged by the
+//! device's record, and that what is written can be read.
+
+use std::process::Command;
+use vgpu_tests::artefacts;
+
+#[test]
+fn a_point_is_measured_with_its_null_control_and_reported() {
+    let out = tempfile::tempdir().expect("a temporary directory");
+    let name = "h200/async/5ms/30";
+    let ran = Command::new(env!("CARGO_BIN_EXE_vgpu-shares"))
+        .args(["--points", name, "--seconds", "2", "--json", "--out"])
+        .arg(out.path())
+        .env("VGPU_LIB_DIR", artefacts::libvgpu().parent().expect("a directory"))
+        .env("VGPU_SIM_LIB_DIR", artefacts::sim_dir())
+        .output()
+        .expect("the tool can be started");
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{}: {said}", ran.status);
+    let told: serde_json::Value = serde_json::from_slice(&ran.stdout).expect("JSON");
+    let number = |pointer: &str| told.pointer(pointer).and_then(|value| value.as_f64()).unwrap_or(f64::NAN);
+    assert_eq!(told.pointer("/points/0/point/name").and_then(|name| name.as_str()), Some(name), "{told:#}");
+    // Two cores with other tests on them: what is limited is told apart from what is not, no more.
+    let (free, share) = (number("/nulls/0/figures/share"), number("/points/0/tenants/0/median/share"));
+    assert!(free > 80.0, "without the library: {free} %; {said}");
+    assert!((10.0..60.0).contains(&share), "under 30 %: {share} %; {said}");
+    assert!(number("/points/0/tenants/0/median/kernels") > 10.0, "{told:#}");
+    assert!(number("/points/0/tenants/0/median/meter").abs() < 50.0, "{told:#}");
+    let file =
+        |name: &str| std::fs::read_to_string(out.path().join(name)).unwrap_or_else(|why| panic!("{name}: {why}"));
+    assert!(file("report.md").contains(&format!("| {name} |")));
+    assert!(file("errors.svg").contains("<circle") && file("over-time.svg").contains("<polyline"));
+    assert!(file("shares.json").contains("\"facts\""));
+}
+
+#[test]
+fn a_text_that_no_point_has_is_told() {
+    let ran = Command::new(env!("CARGO_BIN_EXE_vgpu-shares")).args(["--points", "h300", "--list"]).output();
+    let ran = ran.expect("the tool can be started");
+    assert_eq!(ran.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&ran.stderr).contains("--points h300: no point's name holds this"));
+}

@@ -1,0 +1,392 @@
+//! From a record to figures, and from figures to verdicts. Arithmetic only: no clock, no file, no process.
+//!
+//! The budgets: the share over max(10 s, 50 of the longest kernels) within 1 point; windows of
+//! 1 s, one every 50 ms, 99 of 100 within 3 points, for kernels above 20 ms within 3 points and a kernel; and at least
+//! 98 % of min(ceiling, what the program uses by itself).
+
+use crate::measure::{Run, TenantRun};
+use crate::points::{Point, Tenant};
+use serde::Serialize;
+
+/// Points that the share may be off.
+pub const SHARE_POINTS: f64 = 1.0;
+/// Points that 99 of 100 windows may be off, for short kernels.
+pub const WINDOW_POINTS: f64 = 3.0;
+/// Kernels up to this long are short, ns.
+pub const SHORT_NS: u64 = 20_000_000;
+/// Part of min(ceiling, own use) that must be got, in percent.
+pub const GOT_PERCENT: f64 = 98.0;
+/// A null control of a program that never waits must reach this, in percent.
+pub const NULL_PERCENT: f64 = 98.0;
+const WINDOW_NS: u64 = 1_000_000_000;
+const STEP_NS: u64 = 50_000_000;
+/// A ceiling lets a program catch up after a delay of no more than this, by the burst that its account holds, ns.
+const BURST_NS: u64 = 50_000_000;
+
+/// What a tenant got in one run. Shares are percent of the device's time, errors are points.
+#[derive(Clone, Debug, Serialize)]
+pub struct Figures {
+    /// Over the whole window.
+    pub share: f64,
+    /// min(ceiling, own use).
+    pub expected: f64,
+    /// `share - expected`.
+    pub error: f64,
+    /// Mean distance of windows of 1 s from `expected`.
+    pub window_mean: f64,
+    /// 99 of 100 are nearer than this.
+    pub window_p99: f64,
+    /// Percent of `expected`.
+    pub got: f64,
+    /// Run delay of its processes and stolen time, in points.
+    pub host: f64,
+    /// Of them, what can have cost device time: all of it for a program that does not reach its ceiling, what the
+    /// burst of a ceiling cannot make up for under one.
+    pub excuse: f64,
+    /// As `window_p99`, with each window's own excuse added to what it got.
+    pub excused_p99: f64,
+    /// The library's own meter against the truth, percent more or less.
+    pub meter: Option<f64>,
+    /// Launched kernels per second.
+    pub kernels: f64,
+    /// Processor time of its processes, percent of a core.
+    pub cpu: f64,
+    /// Microseconds of processor time per kernel.
+    pub cpu_per_kernel_us: f64,
+    /// Device time beyond `expected` before the window, ms: what was given away while costs were learned.
+    pub start_excess_ms: f64,
+    /// Percent of the device's time between the process that got most and the one that got least.
+    pub apart: f64,
+}
+
+/// Percent of the time in these buckets.
+pub fn share(busy: &[u64], bucket_ns: u64) -> f64 {
+    let whole = busy.len() as f64 * bucket_ns as f64;
+    if whole == 0.0 { 0.0 } else { busy.iter().sum::<u64>() as f64 / whole * 100.0 }
+}
+
+/// The share in every window of `length` ns, one each `step` ns; none if the record is shorter.
+pub fn windows(busy: &[u64], bucket_ns: u64, length: u64, step: u64) -> Vec<f64> {
+    let buckets = |ns: u64| usize::try_from(ns / bucket_ns).unwrap_or(usize::MAX).max(1);
+    busy.windows(buckets(length)).step_by(buckets(step)).map(|window| share(window, bucket_ns)).collect()
+}
+
+/// The smallest of `values` that `part` of them do not exceed (nearest rank); 0 if there are none.
+pub fn percentile(values: &[f64], part: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let rank = part * sorted.len() as f64;
+    let at = (0..sorted.len()).find(|&at| (at + 1) as f64 >= rank - 1e-9);
+    at.map_or(0.0, |at| sorted[at])
+}
+
+/// The middle of `values`; of an even number the lower one.
+pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    percentile(&values.into_iter().collect::<Vec<_>>(), 0.5)
+}
+
+/// The figures of one tenant, which uses `unlimited` percent by itself.
+pub fn figures(run: &Run, ran: &TenantRun, tenant: &Tenant, unlimited: f64) -> Figures {
+    let busy = ran.busy();
+    let (start, window) = busy.split_at(run.warm.min(busy.len()));
+    let ceiling = tenant.ceiling.map_or(100.0, |permille| f64::from(permille) / 10.0);
+    let got = share(window, run.bucket_ns);
+    // A program that gets more than in its null control could have got it there too: the host was in its way.
+    let expected = ceiling.min(unlimited.max(got));
+    let shares = windows(window, run.bucket_ns, WINDOW_NS, STEP_NS);
+    let off: Vec<f64> = shares.iter().map(|one| (one - expected).abs()).collect();
+    let excuses = excuses(run, ran, ceiling <= unlimited);
+    let lost: Vec<u64> = (0..window.len()).map(|bucket| spread(&excuses, run, bucket)).collect();
+    let lost = windows(&lost, run.bucket_ns, WINDOW_NS, STEP_NS);
+    let excused: Vec<f64> = shares.iter().zip(lost).map(|(one, lost)| excused(one - expected, lost)).collect();
+    let elapsed = run.window_ns as f64;
+    let sum = |of: &dyn Fn(&crate::measure::ProcessRun) -> u64| ran.processes.iter().map(of).sum::<u64>() as f64;
+    let (kernels, cpu) = (sum(&|process| process.kernels), sum(&|process| process.host.cpu_ns));
+    let truth = window.iter().sum::<u64>() as f64;
+    let each: Vec<f64> = ran.processes.iter().map(|process| own(&process.busy_ns, run)).collect();
+    let beyond = share(start, run.bucket_ns) - expected;
+    Figures {
+        share: got,
+        expected,
+        error: got - expected,
+        window_mean: if off.is_empty() { 0.0 } else { off.iter().sum::<f64>() / off.len() as f64 },
+        window_p99: percentile(&off, 0.99),
+        got: if expected > 0.0 { got / expected * 100.0 } else { 0.0 },
+        host: ran.delay_ns.iter().sum::<u64>() as f64 / elapsed * 100.0,
+        excuse: excuses.iter().sum::<u64>() as f64 / elapsed * 100.0,
+        excused_p99: percentile(&excused, 0.99),
+        meter: ran.metered_ns.filter(|_| truth > 0.0).map(|ns| (ns as f64 / truth - 1.0) * 100.0),
+        kernels: kernels / elapsed * 1e9,
+        cpu: cpu / elapsed * 100.0,
+        cpu_per_kernel_us: if kernels > 0.0 { cpu / kernels / 1e3 } else { 0.0 },
+        start_excess_ms: beyond / 100.0 * start.len() as f64 * run.bucket_ns as f64 / 1e6,
+        apart: percentile(&each, 1.0) - percentile(&each, 0.0),
+    }
+}
+
+/// Device time that delays can have cost in each tick, ns.
+fn excuses(run: &Run, ran: &TenantRun, limited: bool) -> Vec<u64> {
+    let made_up = if limited { BURST_NS } else { 0 };
+    ran.delay_ns.iter().map(|delay| delay.saturating_sub(made_up).min(run.tick_ns)).collect()
+}
+
+/// The part of its tick's excuse that belongs to a bucket of the window.
+fn spread(excuses: &[u64], run: &Run, bucket: usize) -> u64 {
+    let buckets = (run.tick_ns / run.bucket_ns).max(1);
+    let tick = usize::try_from(bucket as u64 / buckets).unwrap_or(usize::MAX);
+    excuses.get(tick).map_or(0, |excuse| excuse / buckets)
+}
+
+/// The distance of a window that got `beyond` points more than expected, if `lost` points are the host's.
+fn excused(beyond: f64, lost: f64) -> f64 {
+    if beyond < 0.0 { (-beyond - lost).max(0.0) } else { beyond }
+}
+
+fn own(busy: &[u32], run: &Run) -> f64 {
+    let window: Vec<u64> = busy.iter().skip(run.warm).map(|ns| u64::from(*ns)).collect();
+    share(&window, run.bucket_ns)
+}
+
+/// Percent of the device's time that it worked for anybody.
+pub fn device_busy(run: &Run) -> f64 {
+    run.tenants.iter().map(|tenant| share(tenant.busy().get(run.warm..).unwrap_or(&[]), run.bucket_ns)).sum()
+}
+
+/// What a budget says to a figure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// Within it.
+    Kept,
+    /// Below it by no more than the host's run delay and stolen time can have taken.
+    Host,
+    /// Below it, as is expected of several tenants without a daemon.
+    Alone,
+    /// Not within it.
+    Missed,
+}
+
+impl Verdict {
+    /// As reports say it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Verdict::Kept => "kept",
+            Verdict::Host => "host",
+            Verdict::Alone => "no daemon",
+            Verdict::Missed => "MISSED",
+        }
+    }
+}
+
+/// The verdicts on a tenant of a point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Verdicts {
+    /// The share over the whole window.
+    pub share: Verdict,
+    /// Windows of 1 s.
+    pub window: Verdict,
+    /// What it got of what it could have had.
+    pub got: Verdict,
+}
+
+impl Verdicts {
+    /// The three of them.
+    pub fn all(self) -> [Verdict; 3] {
+        [self.share, self.window, self.got]
+    }
+}
+
+/// Points that 99 of 100 windows of 1 s may be off.
+pub fn window_budget(kernel_ns: u64) -> f64 {
+    WINDOW_POINTS + if kernel_ns > SHORT_NS { kernel_ns as f64 / WINDOW_NS as f64 * 100.0 } else { 0.0 }
+}
+
+/// Holds figures to the budgets. Without a daemon several tenants are held to their ceilings from above only.
+pub fn judge(point: &Point, figures: &Figures) -> Verdicts {
+    let alone = point.tenants.len() > 1;
+    let above = figures.error > SHARE_POINTS;
+    // A budget that is missed on the low side may be missed by the host, or for want of a daemon.
+    let low = |kept: bool, with_excuse: bool| match kept {
+        true => Verdict::Kept,
+        false if alone => Verdict::Alone,
+        false if with_excuse => Verdict::Host,
+        false => Verdict::Missed,
+    };
+    let share_is = |excuse: f64| figures.error + excuse >= -SHARE_POINTS;
+    let got_is = |excuse: f64| figures.share + excuse >= GOT_PERCENT / 100.0 * figures.expected;
+    let window_is = |p99: f64| p99 <= window_budget(point.longest());
+    let window = low(window_is(figures.window_p99), window_is(figures.excused_p99));
+    Verdicts {
+        share: if above { Verdict::Missed } else { low(share_is(0.0), share_is(figures.excuse)) },
+        window: if above && window != Verdict::Kept { Verdict::Missed } else { window },
+        got: low(got_is(0.0), got_is(figures.excuse)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::Usage;
+    use crate::measure::ProcessRun;
+    use crate::points::{Load, Pattern};
+
+    const BUCKET: u64 = 10_000_000;
+
+    /// `busy` ms of the 10 in each bucket, for one process.
+    fn run(processes: &[&[u32]], warm: usize) -> Run {
+        let process = |ms: &&[u32]| ProcessRun {
+            busy_ns: ms.iter().map(|ms| ms * 1_000_000).collect(),
+            kernels: 100,
+            host: Usage { cpu_ns: 50_000_000, delay_ns: 20_000_000 },
+        };
+        let buckets = processes[0].len() - warm;
+        let tenant = TenantRun {
+            processes: processes.iter().map(process).collect(),
+            metered_ns: Some(660_000_000),
+            delay_ns: vec![1_000_000; buckets / 10],
+        };
+        Run {
+            bucket_ns: BUCKET,
+            warm,
+            window_ns: buckets as u64 * BUCKET,
+            tenants: vec![tenant],
+            switch_ns: 0,
+            tick_ns: 10 * BUCKET,
+            beside: 1,
+        }
+    }
+
+    fn point(ceiling: u32, kernel_ns: u64, tenants: usize) -> Point {
+        let load = Load { pattern: Pattern::Async, kernel_ns, processes: 1 };
+        let tenant = Tenant { ceiling: Some(ceiling), load };
+        Point { name: "p".into(), profile: "h200", tenants: vec![tenant; tenants] }
+    }
+
+    #[test]
+    fn windows_slide_by_their_step_and_are_whole() {
+        let busy: Vec<u64> = (0..110).map(|n| if n < 100 { BUCKET } else { 0 }).collect();
+        assert_eq!(windows(&busy, BUCKET, 1_000_000_000, 50_000_000), [100.0, 95.0, 90.0]);
+        assert!(windows(&busy[..99], BUCKET, 1_000_000_000, 50_000_000).is_empty());
+        assert_eq!(share(&[], BUCKET), 0.0);
+    }
+
+    #[test]
+    fn a_percentile_is_one_of_the_values() {
+        let values: Vec<f64> = (1..=100).map(f64::from).rev().collect();
+        assert_eq!(percentile(&values, 0.99), 99.0);
+        assert_eq!(percentile(&values, 1.0), 100.0);
+        assert_eq!(percentile(&values, 0.0), 1.0);
+        assert_eq!(percentile(&[], 0.99), 0.0);
+        assert_eq!(median([3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median([4.0]), 4.0);
+    }
+
+    #[test]
+    fn figures_of_a_made_up_record_are_what_was_made_up() {
+        // A start of half a second with all, then two seconds in which a second of 40 % follows one of 20 %.
+        let record: Vec<u32> = (0..250)
+            .map(|n| {
+                if n < 50 {
+                    10
+                } else if n < 150 {
+                    2
+                } else {
+                    4
+                }
+            })
+            .collect();
+        let run = run(&[&record], 50);
+        let point = point(300, 1_000_000, 1);
+        let figures = figures(&run, &run.tenants[0], &point.tenants[0], 100.0);
+        let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-6, "{a} {b}: {figures:?}");
+        near(figures.share, 30.0);
+        near(figures.error, 0.0);
+        near(figures.got, 100.0);
+        // 21 windows: 10 points below, then 9, ... 0 ..., 10 above.
+        near(figures.window_p99, 10.0);
+        near(figures.window_mean, 110.0 / 21.0);
+        near(figures.start_excess_ms, 350.0);
+        near(figures.meter.unwrap(), 10.0);
+        near(figures.kernels, 50.0);
+        near(figures.cpu, 2.5);
+        near(figures.cpu_per_kernel_us, 500.0);
+        near(figures.host, 1.0);
+        near(figures.excuse, 0.0);
+        near(device_busy(&run), 30.0);
+    }
+
+    #[test]
+    fn a_tenant_is_the_sum_of_its_processes_and_their_distance_is_told() {
+        let run = run(&[&[4; 200], &[1; 200]], 0);
+        let point = point(500, 1_000_000, 1);
+        let figures = figures(&run, &run.tenants[0], &point.tenants[0], 100.0);
+        assert!((figures.share - 50.0).abs() < 1e-6 && (figures.apart - 30.0).abs() < 1e-6, "{figures:?}");
+    }
+
+    #[test]
+    fn who_wants_less_than_the_ceiling_is_held_to_what_it_uses_by_itself() {
+        let run = run(&[&[1; 200]], 0);
+        let point = point(500, 1_000_000, 1);
+        let figures = figures(&run, &run.tenants[0], &point.tenants[0], 10.0);
+        assert_eq!(judge(&point, &figures).all(), [Verdict::Kept; 3]);
+    }
+
+    #[test]
+    fn a_burst_makes_up_for_short_delays_under_a_ceiling_and_for_none_below_it() {
+        let mut run = run(&[&[3; 200]], 0);
+        let point = point(500, 1_000_000, 1);
+        run.tenants[0].delay_ns = [vec![40_000_000; 10], vec![90_000_000; 10]].concat();
+        let excuse = |unlimited| figures(&run, &run.tenants[0], &point.tenants[0], unlimited).excuse;
+        assert!((excuse(100.0) - 20.0).abs() < 1e-6 && (excuse(40.0) - 65.0).abs() < 1e-6);
+        // The first half has no excuse: its windows stay as far off. With the same delays all along none would be.
+        let p99 = |run: &Run| figures(run, &run.tenants[0], &point.tenants[0], 100.0).excused_p99;
+        assert!((p99(&run) - 20.0).abs() < 1e-6);
+        run.tenants[0].delay_ns = vec![90_000_000; 20];
+        assert!(p99(&run) < 1e-6);
+    }
+
+    #[test]
+    fn more_than_in_the_null_control_is_no_error_below_the_ceiling() {
+        let run = run(&[&[3; 200]], 0);
+        let point = point(500, 1_000_000, 1);
+        let figures = figures(&run, &run.tenants[0], &point.tenants[0], 20.0);
+        assert!(figures.error.abs() < 1e-6 && (figures.got - 100.0).abs() < 1e-6, "{figures:?}");
+    }
+
+    #[test]
+    fn too_much_is_missed_whatever_the_host_did_and_too_little_may_be_its_fault() {
+        let figures = |share: f64, excuse: f64| Figures {
+            share,
+            expected: 30.0,
+            error: share - 30.0,
+            window_mean: 0.0,
+            window_p99: (share - 30.0).abs(),
+            got: share / 30.0 * 100.0,
+            host: 50.0,
+            excuse,
+            excused_p99: (share - 30.0).abs() - excuse,
+            meter: None,
+            kernels: 0.0,
+            cpu: 0.0,
+            cpu_per_kernel_us: 0.0,
+            start_excess_ms: 0.0,
+            apart: 0.0,
+        };
+        use Verdict::*;
+        let judge = |point: &Point, share, excuse| judge(point, &figures(share, excuse)).all();
+        let one = point(300, 1_000_000, 1);
+        assert_eq!(judge(&one, 30.9, 0.0), [Kept, Kept, Kept]);
+        assert_eq!(judge(&one, 35.0, 50.0), [Missed, Missed, Kept]);
+        assert_eq!(judge(&one, 28.0, 0.5), [Missed, Kept, Missed]);
+        assert_eq!(judge(&one, 28.0, 2.0), [Host, Kept, Host]);
+        assert_eq!(judge(&one, 25.0, 2.5), [Missed, Host, Missed]);
+        let two = point(300, 1_000_000, 2);
+        assert_eq!(judge(&two, 20.0, 0.0), [Alone, Alone, Alone]);
+        assert_eq!(judge(&two, 32.0, 0.0), [Missed, Kept, Kept]);
+    }
+
+    #[test]
+    fn a_window_of_long_kernels_may_be_off_by_one_of_them() {
+        assert_eq!([1_000_000, SHORT_NS, 200_000_000, 1_000_000_000].map(window_budget), [3.0, 3.0, 23.0, 103.0]);
+    }
+}

@@ -1,0 +1,237 @@
+//! Shares of device time, measured: real processes under the preload on the simulated device, judged by its own truth.
+//!
+//!     vgpu-shares [--quick] [--points TEXT,...] [--seconds S] [--runs N] [--out DIR] [--json] [--check] [--list]
+//!
+//! [`points`] says what is measured, [`work`] is the program that is limited (this one, started anew), [`measure`] runs a
+//! point, [`schedule`] says which may share the host, [`judge`] makes figures and verdicts, [`report`] and [`plot`] show
+//! them. docs/shares.md says how to read a report.
+
+mod driver;
+mod host;
+mod judge;
+mod measure;
+mod meter;
+mod place;
+mod plot;
+mod points;
+mod report;
+mod schedule;
+mod work;
+
+use clap::Parser;
+use judge::Verdict;
+use measure::Run;
+use place::Place;
+use points::{Load, Pattern, Point};
+use report::{Alone, Measured, Null, Results};
+use schedule::{Job, Width};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Measures shares of device time with real processes on the simulated device.
+#[derive(Parser, Debug)]
+#[command(
+    name = "vgpu-shares",
+    after_help = "\
+Examples:
+  vgpu-shares --list                                   the names of all points
+  vgpu-shares --points h200/async/1ms/30 --seconds 5   one point, a short window
+  vgpu-shares --points /sync/,tenants --out /tmp/r     all points whose names hold one of the texts
+  vgpu-shares --quick --runs 3 --check                 twelve points, medians of three, exit 1 if one misses a budget
+
+The libraries are found beside this program, or by VGPU_BUILD, or by VGPU_LIB_DIR and VGPU_SIM_LIB_DIR.
+
+Exit codes:
+  0  measured
+  1  a run failed, or a budget is missed under --check
+  2  usage, or a part is missing"
+)]
+struct Options {
+    /// Only points whose names hold one of these texts; the whole name means that point alone.
+    #[arg(long, value_name = "TEXT,...", value_delimiter = ',')]
+    points: Vec<String>,
+    /// The twelve points of `make bench-quick`.
+    #[arg(long)]
+    quick: bool,
+    /// Measure each point for S seconds instead of max(10 s, 50 of its longest kernels).
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=70))]
+    seconds: Option<u64>,
+    /// Runs of each point; medians are shown.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=99))]
+    runs: u64,
+    /// Measure one after another instead of as many at once as take half of the host.
+    #[arg(long)]
+    alone: bool,
+    /// Measure so many of the points that shared the host once more alone, and show both.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    compare: usize,
+    /// Where report.md, shares.json, errors.svg and over-time.svg are written.
+    #[arg(long, value_name = "DIR", default_value = "target/shares")]
+    out: PathBuf,
+    /// Print JSON instead of the report.
+    #[arg(long)]
+    json: bool,
+    /// Fail if a budget is missed.
+    #[arg(long)]
+    check: bool,
+    /// Print the names of the points, with the seconds each takes, and measure nothing.
+    #[arg(long)]
+    list: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let outcome = match arguments.first().map(String::as_str) {
+        Some("--work") => work_as(&arguments[1..]),
+        _ => measure(&Options::parse()),
+    };
+    outcome.unwrap_or_else(|why| {
+        eprintln!("vgpu-shares: {why}");
+        ExitCode::from(2)
+    })
+}
+
+fn work_as(arguments: &[String]) -> Result<ExitCode, String> {
+    let pattern = arguments.first().and_then(|name| Pattern::named(name)).ok_or("--work needs a pattern")?;
+    let ns = arguments.get(1).and_then(|ns| ns.parse().ok()).ok_or("--work needs nanoseconds")?;
+    work::work(pattern, ns)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The points that were asked for.
+fn chosen(options: &Options) -> Result<Vec<Point>, String> {
+    let all = if options.quick { points::quick() } else { points::full() };
+    if options.points.is_empty() {
+        return Ok(all);
+    }
+    let whole = |text: &String| all.iter().any(|point| point.name == *text);
+    let holds =
+        |point: &Point, text: &String| if whole(text) { point.name == *text } else { point.name.contains(text) };
+    for text in &options.points {
+        if !all.iter().any(|point| holds(point, text)) {
+            return Err(format!("--points {text}: no point's name holds this; --list shows the names"));
+        }
+    }
+    Ok(all.iter().filter(|point| options.points.iter().any(|text| holds(point, text))).cloned().collect())
+}
+
+/// The programs of these points without the library, each once.
+fn nulls_of(points: &[Point]) -> Vec<Point> {
+    let mut nulls: Vec<Point> = Vec::new();
+    for point in points {
+        for tenant in &point.tenants {
+            let null = Point::null(point.profile, tenant.load);
+            if !nulls.iter().any(|other| other.name == null.name) {
+                nulls.push(null);
+            }
+        }
+    }
+    nulls
+}
+
+fn measure(options: &Options) -> Result<ExitCode, String> {
+    let points = chosen(options)?;
+    let runs = usize::try_from(options.runs).unwrap_or(1);
+    if options.list {
+        for point in &points {
+            println!("{:<34} {:>3} s", point.name, point.window_ns(options.seconds) / 1_000_000_000);
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (place, facts) = (Place::find()?, host::Facts::ask());
+    std::fs::create_dir_all(&options.out).map_err(|why| format!("--out {}: {why}", options.out.display()))?;
+    eprintln!("measuring {}", place.library().display());
+    let width = if options.alone { Width::ALONE } else { Width::of_host() };
+    let one =
+        |job: &Job| measure::run(&place, &job.point, job.seconds).map_err(|why| format!("{}: {why}", job.point.name));
+    let job = |point: &Point| Job { point: point.clone(), seconds: options.seconds };
+    let mut failures = Vec::new();
+
+    let null_points = nulls_of(&points);
+    let made = schedule::all("null controls", &null_points.iter().map(job).collect::<Vec<_>>(), width, one);
+    let nulls = null_points.iter().zip(made).filter_map(|(point, answer)| {
+        let run = answer.map_err(|why| failures.push(why)).ok()?;
+        let load = point.tenants[0].load;
+        let figures = judge::figures(&run, &run.tenants[0], &point.tenants[0], 100.0);
+        Some(Null { name: point.name.clone(), load, profile: point.profile, figures })
+    });
+    let nulls: Vec<Null> = nulls.collect();
+
+    let jobs: Vec<Job> = (0..runs).flat_map(|_| points.iter().map(job)).collect();
+    let made = schedule::all("points", &jobs, width, one);
+    let mut of_each: Vec<Vec<Run>> = points.iter().map(|_| Vec::new()).collect();
+    for (at, answer) in made.into_iter().enumerate() {
+        match answer {
+            Ok(run) => of_each[at % points.len()].push(run),
+            Err(why) => failures.push(why),
+        }
+    }
+    let by_itself = |profile: &str, load: Load| {
+        let null = nulls.iter().find(|null| null.profile == profile && null.load == load);
+        null.map_or(100.0, |null| null.figures.share)
+    };
+    let unlimited = |point: &Point| -> Vec<f64> {
+        point.tenants.iter().map(|tenant| by_itself(point.profile, tenant.load)).collect()
+    };
+    let measured = points.iter().zip(&of_each).filter_map(|(point, runs)| Measured::of(point, runs, &unlimited(point)));
+    let measured: Vec<Measured> = measured.collect();
+
+    let compared = to_compare(&measured, options.compare);
+    let jobs: Vec<Job> = compared.iter().map(|measured| job(&measured.point)).collect();
+    let made = schedule::all("alone", &jobs, Width::ALONE, one);
+    let mut alone = Vec::new();
+    for (together, answer) in compared.into_iter().zip(made) {
+        match answer {
+            Ok(run) => alone.extend(beside(together, &run, &unlimited(&together.point))),
+            Err(why) => failures.push(why),
+        }
+    }
+
+    let results = Results { facts, runs, nulls, points: measured, alone, failures };
+    write(&results, &options.out)?;
+    if options.json {
+        println!("{}", json(&results)?);
+    } else {
+        print!("{}", results.markdown());
+    }
+    let bad = !results.failures.is_empty() || (options.check && results.count(Verdict::Missed) > 0);
+    Ok(if bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Points that shared the host, the busiest on it first: those would suffer most.
+fn to_compare(measured: &[Measured], count: usize) -> Vec<&Measured> {
+    let mut shared: Vec<&Measured> = measured.iter().filter(|measured| measured.beside > 1).collect();
+    shared.sort_by(|a, b| b.point.cores().total_cmp(&a.point.cores()));
+    shared.truncate(count);
+    shared
+}
+
+fn beside(together: &Measured, run: &Run, unlimited: &[f64]) -> Option<Alone> {
+    let alone = Measured::of(&together.point, std::slice::from_ref(run), unlimited)?;
+    let (ours, theirs) = (together.tenants.first()?, alone.tenants.first()?);
+    Some(Alone {
+        name: together.point.name.clone(),
+        together: (ours.median.share, together.beside, ours.range),
+        alone: theirs.median.share,
+        window_p99: (ours.median.window_p99, theirs.median.window_p99),
+    })
+}
+
+fn json(results: &Results) -> Result<String, String> {
+    serde_json::to_string_pretty(results).map_err(|why| why.to_string())
+}
+
+fn write(results: &Results, out: &Path) -> Result<(), String> {
+    let files = [
+        ("report.md", results.markdown()),
+        ("shares.json", json(results)?),
+        ("errors.svg", results.errors()),
+        ("over-time.svg", results.over_time()),
+    ];
+    for (name, content) in files {
+        let path = out.join(name);
+        std::fs::write(&path, content).map_err(|why| format!("{}: {why}", path.display()))?;
+        eprintln!("written: {}", path.display());
+    }
+    Ok(())
+}

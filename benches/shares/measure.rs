@@ -1,0 +1,262 @@
+//! One run of one point: processes are started on a device of their own, let go together, and judged from outside by the
+//! device's own record of whom it worked for.
+//!
+//! Not here: what the record means (`judge`), which runs share the host (`schedule`).
+
+use crate::host::{self, Usage};
+use crate::meter;
+use crate::place::{Place, Room};
+use crate::points::{Point, Tenant};
+use serde::Serialize;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdin};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::{Duration, Instant};
+use vgpu_sim::{Machine, Timeline};
+
+/// How often the host is asked about delays.
+const TICK: Duration = Duration::from_millis(100);
+/// A process that is not ready after so long never will be.
+const START: Duration = Duration::from_secs(60);
+
+/// What a run showed: everything that figures are made of.
+#[derive(Clone, Debug, Serialize)]
+pub struct Run {
+    /// Length of a bucket, ns.
+    pub bucket_ns: u64,
+    /// Buckets before the window: the start, in which costs are learned.
+    pub warm: usize,
+    /// The window, ns by the clock; the buckets behind `warm` are the whole ones in it.
+    pub window_ns: u64,
+    /// The tenants, in the point's order.
+    pub tenants: Vec<TenantRun>,
+    /// Time the device spent switching between processes in the window, ns.
+    pub switch_ns: u64,
+    /// Length of a tick, ns: the host is asked this often.
+    pub tick_ns: u64,
+    /// Most runs that shared the host with this one, itself included.
+    pub beside: usize,
+}
+
+/// One tenant in it.
+#[derive(Clone, Debug, Serialize)]
+pub struct TenantRun {
+    /// Its processes.
+    pub processes: Vec<ProcessRun>,
+    /// Device time in the window by the library's own meter, ns; `None`: no library.
+    pub metered_ns: Option<u64>,
+    /// In each tick of the window: run delay of its processes, and what the machine below took from each core, ns.
+    pub delay_ns: Vec<u64>,
+}
+
+/// One process in it.
+#[derive(Clone, Debug, Serialize)]
+pub struct ProcessRun {
+    /// Device time in each bucket since the start, ns.
+    pub busy_ns: Vec<u32>,
+    /// Kernels launched in the window.
+    pub kernels: u64,
+    /// What it took of the host in the window.
+    pub host: Usage,
+}
+
+impl TenantRun {
+    /// Device time of all processes in each bucket since the start, ns.
+    pub fn busy(&self) -> Vec<u64> {
+        let length = self.processes.iter().map(|process| process.busy_ns.len()).max().unwrap_or(0);
+        let at = |bucket: usize| {
+            let each = self.processes.iter().filter_map(|process| process.busy_ns.get(bucket));
+            each.map(|ns| u64::from(*ns)).sum()
+        };
+        (0..length).map(at).collect()
+    }
+}
+
+/// A running workload. Killed when dropped: it has no end of its own.
+struct Client {
+    child: Child,
+    go: Option<ChildStdin>,
+}
+
+impl Client {
+    /// Starts it and waits until it is ready.
+    fn start(room: &Room, point: &Point, index: usize, tenant: &Tenant) -> Result<Client, String> {
+        let mut child = room.workload(point, index, tenant).spawn().map_err(|why| format!("a workload: {why}"))?;
+        let (go, out) = (child.stdin.take(), child.stdout.take());
+        let mut client = Client { child, go };
+        let (send, line) = channel();
+        thread::spawn(move || {
+            let mut text = String::new();
+            let read = out.map(|out| BufReader::new(out).read_line(&mut text));
+            let _ = send.send(read.is_some() && text.trim() == "ready");
+        });
+        match line.recv_timeout(START) {
+            Ok(true) => Ok(client),
+            Ok(false) => Err(format!("a workload ended before it began: {}", client.words())),
+            Err(_) => Err(format!("a workload was not ready after {} s", START.as_secs())),
+        }
+    }
+
+    fn begin(&mut self) -> Result<(), String> {
+        let mut go = self.go.take().ok_or("a workload has begun already")?;
+        go.write_all(b"go\n").map_err(|why| format!("a workload does not listen: {why}"))
+    }
+
+    /// What it said on stderr; it is over.
+    fn words(&mut self) -> String {
+        let _ = self.child.kill();
+        let mut text = String::new();
+        let _ = self.child.stderr.take().map(|mut stderr| stderr.read_to_string(&mut text));
+        let status = self.child.wait().map_or(String::new(), |status| status.to_string());
+        format!("{} ({status})", text.trim())
+    }
+
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Everything that is read twice, before and after the window.
+struct Reading {
+    kernels: Vec<u64>,
+    usage: Vec<Usage>,
+    metered: Vec<Option<u64>>,
+    switch_ns: u64,
+}
+
+fn read(machine: &Machine, room: &Room, point: &Point, pids: &[u32]) -> Reading {
+    let metered = (0..point.tenants.len()).map(|index| meter::measured_ns(&room.state(), &Room::tenant(index)));
+    let metered = metered.collect();
+    let truth = machine.truth();
+    Reading {
+        kernels: pids.iter().map(|&pid| truth.process(0, pid).map_or(0, |process| process.kernels)).collect(),
+        usage: pids.iter().map(|&pid| Usage::of(pid)).collect(),
+        metered,
+        switch_ns: truth.devices.first().map_or(0, |device| device.switch_ns),
+    }
+}
+
+/// Runs `point` once, for `seconds` if they are given.
+///
+/// # Errors
+/// A process cannot be started, fails, or ends by itself; words say which.
+pub fn run(place: &Place, point: &Point, seconds: Option<u64>) -> Result<Run, String> {
+    let room = place.room()?;
+    let machine = Machine::open_at(&room.machine(), Some(point.profile)).map_err(|why| why.to_string())?;
+    let mut clients = Vec::new();
+    for (index, tenant) in point.tenants.iter().enumerate() {
+        for _ in 0..tenant.load.processes {
+            clients.push(Client::start(&room, point, index, tenant)?);
+        }
+    }
+    let pids: Vec<u32> = clients.iter().map(Client::pid).collect();
+    let (started, begun) = (vgpu_sim::now(), Instant::now());
+    for client in &mut clients {
+        client.begin()?;
+    }
+    let (warm, window) = (Duration::from_nanos(point.warm_ns()), Duration::from_nanos(point.window_ns(seconds)));
+    sleep_until(begun + warm);
+    let (from, before) = (vgpu_sim::now(), read(&machine, &room, point, &pids));
+    let delays = delays(point, &pids, begun + warm, window);
+    let (to, after) = (vgpu_sim::now(), read(&machine, &room, point, &pids));
+    let timeline = machine.timeline(0, (to - started) / vgpu_sim::layout::BUCKET_NS + 100);
+    for client in &mut clients {
+        if let Ok(Some(status)) = client.child.try_wait() {
+            return Err(format!("a workload ended by itself: {status}, {}", client.words()));
+        }
+    }
+
+    let span = Span::of(&timeline, started, from, to)?;
+    let mut processes = pids.iter().enumerate().map(|(at, pid)| ProcessRun {
+        busy_ns: span.buckets(&timeline, *pid),
+        kernels: after.kernels[at].saturating_sub(before.kernels[at]),
+        host: after.usage[at].since(before.usage[at]),
+    });
+    let tenants = point.tenants.iter().zip(delays).enumerate().map(|(index, (tenant, delay_ns))| TenantRun {
+        processes: processes.by_ref().take(tenant.load.processes).collect(),
+        metered_ns: after.metered[index].zip(before.metered[index]).map(|(after, before)| after.saturating_sub(before)),
+        delay_ns,
+    });
+    Ok(Run {
+        bucket_ns: timeline.bucket_ns,
+        warm: span.warm,
+        window_ns: to - from,
+        tenants: tenants.collect(),
+        switch_ns: after.switch_ns.saturating_sub(before.switch_ns),
+        tick_ns: u64::try_from(TICK.as_nanos()).unwrap_or(0),
+        beside: 1,
+    })
+}
+
+/// Lets the window pass, and asks in each tick what the host took from each tenant.
+fn delays(point: &Point, pids: &[u32], from: Instant, window: Duration) -> Vec<Vec<u64>> {
+    let each = || pids.iter().map(|&pid| Usage::of(pid).delay_ns).collect::<Vec<u64>>();
+    let (mut told, mut before, mut stolen) = (vec![Vec::new(); point.tenants.len()], each(), host::stolen_ns());
+    let mut next = from;
+    while next < from + window {
+        next = (next + TICK).min(from + window);
+        sleep_until(next);
+        let (now, taken) = (each(), host::stolen_ns());
+        let mut delay = now.iter().zip(&before).map(|(now, before)| now.saturating_sub(*before));
+        for (tenant, told) in point.tenants.iter().zip(&mut told) {
+            told.push(delay.by_ref().take(tenant.load.processes).sum::<u64>() + taken.saturating_sub(stolen));
+        }
+        (before, stolen) = (now, taken);
+    }
+    told
+}
+
+fn sleep_until(moment: Instant) {
+    thread::sleep(moment.saturating_duration_since(Instant::now()));
+}
+
+/// Which buckets of a timeline belong to a run.
+struct Span {
+    first: usize,
+    end: usize,
+    warm: usize,
+}
+
+impl Span {
+    /// From the first whole bucket after `started` to the last before `to`; those before `from` are the start.
+    fn of(timeline: &Timeline, started: u64, from: u64, to: u64) -> Result<Span, String> {
+        let base = timeline.from_ns / timeline.bucket_ns;
+        let place = |number: u64| {
+            let place = number.checked_sub(base).and_then(|place| usize::try_from(place).ok());
+            place.ok_or("the run was longer than the device remembers: take fewer --seconds")
+        };
+        let first = place(started.div_ceil(timeline.bucket_ns))?;
+        let window = place(from.div_ceil(timeline.bucket_ns))?;
+        Ok(Span { first, end: place(to / timeline.bucket_ns)?, warm: window - first })
+    }
+
+    fn buckets(&self, timeline: &Timeline, pid: u32) -> Vec<u32> {
+        let served = timeline.processes.iter().find(|process| process.pid == pid);
+        (self.first..self.end).map(|at| served.and_then(|p| p.busy_ns.get(at)).copied().unwrap_or(0)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vgpu_sim::timeline::Served;
+
+    #[test]
+    fn only_whole_buckets_of_the_run_count_and_an_absent_process_had_nothing() {
+        let one = Served { pid: 7, serial: 1, name: String::new(), busy_ns: vec![1, 2, 3, 4, 5, 6] };
+        let timeline = Timeline { bucket_ns: 10, from_ns: 100, processes: vec![one] };
+        let span = Span::of(&timeline, 101, 121, 159).unwrap();
+        assert_eq!(span.buckets(&timeline, 7), [2, 3, 4, 5]);
+        assert_eq!(span.warm, 2);
+        assert_eq!(span.buckets(&timeline, 8), [0, 0, 0, 0]);
+        assert!(Span::of(&timeline, 50, 121, 159).is_err());
+    }
+}

@@ -1,0 +1,21 @@
+//! What the library's own meter says: device time of a tenant's members, out of its ledger. Read only.
+
+use std::fs;
+use std::path::Path;
+use vgpu_core::ledger::LedgerPage;
+
+/// Device time that the members of `tenant` measured so far, ns; `None`: there is no ledger of it.
+pub fn measured_ns(state: &Path, tenant: &str) -> Option<u64> {
+    let begin = format!("vgpu-t-{tenant}-");
+    let mut files = fs::read_dir(state).ok()?.flatten();
+    let file = files.find(|file| file.file_name().to_str().is_some_and(|name| name.starts_with(&begin)))?;
+    let bytes = fs::read(file.path()).ok()?;
+    let mut page = LedgerPage::zeroed();
+    let length = bytes.len().min(size_of::<LedgerPage>());
+    // SAFETY: a page is made of atomics only and any content is valid to read (its own promise); nobody else has this
+    // one; `length` is within both.
+    unsafe {
+        std::ptr::copy_nonoverlapping(bytes.as_ptr(), std::ptr::from_mut::<LedgerPage>(&mut page).cast(), length);
+    }
+    Some(page.ledger().members().map(|member| member.busy_ns).sum())
+}

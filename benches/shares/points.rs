@@ -1,0 +1,312 @@
+//! What is measured: workloads, tenants, and the table of points.
+//!
+//! A profile of the simulated device changes its geometry and its costs of switching, not what a known kernel takes. So
+//! the whole product of ceilings, kernels and patterns is measured on one profile only; each of the others gets half of
+//! the pairs of kernel and pattern, its ceilings in a Latin square, so that every pair of values (profile and ceiling,
+//! profile and kernel, kernel and ceiling, ...) occurs. Not here: how a point is measured (`measure`), what the figures
+//! must be (`judge`).
+
+use serde::Serialize;
+
+const US: u64 = 1_000;
+const MS: u64 = 1_000_000;
+const S: u64 = 1_000_000_000;
+
+/// Lengths of kernels, ns.
+pub const KERNELS: [u64; 6] = [50 * US, MS, 5 * MS, 20 * MS, 200 * MS, S];
+/// Ceilings, thousandths of the device's time.
+pub const CEILINGS: [u32; 4] = [100, 300, 500, 800];
+/// The profile that gets every point, and those that get a covering part.
+pub const PROFILES: [&str; 4] = ["h200", "t4", "a100", "rtxpro6000"];
+/// The share over this long, or over [`KERNELS_PER_WINDOW`] of the longest kernels, is the one with a budget.
+pub const WINDOW_NS: u64 = 10 * S;
+/// See [`WINDOW_NS`].
+pub const KERNELS_PER_WINDOW: u64 = 50;
+/// A null control needs no second window: it shows what the program does by itself.
+const NULL_NS: u64 = 3 * S;
+
+/// How a program launches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Pattern {
+    /// A kernel, then a wait for it, and so on.
+    Sync,
+    /// Kernels into one stream, never a wait.
+    Async,
+    /// Graphs of ten kernels into one stream, never a wait; one graph takes the length.
+    Graphs,
+    /// Kernels into four streams in turn, never a wait.
+    Streams,
+    /// Three kernels, a wait, then 20 ms without a call.
+    Bursts,
+}
+
+impl Pattern {
+    /// All of them, with their names.
+    pub const ALL: [(Pattern, &str); 5] = [
+        (Pattern::Sync, "sync"),
+        (Pattern::Async, "async"),
+        (Pattern::Graphs, "graphs"),
+        (Pattern::Streams, "streams"),
+        (Pattern::Bursts, "bursts"),
+    ];
+
+    /// The name in points and on the command line of a workload.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(pattern, _)| *pattern == self).map_or("", |(_, name)| name)
+    }
+
+    /// The pattern of that name.
+    pub fn named(name: &str) -> Option<Pattern> {
+        Self::ALL.iter().find(|(_, own)| *own == name).map(|(pattern, _)| *pattern)
+    }
+}
+
+/// What the processes of a tenant do, all of them the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Load {
+    /// How they launch.
+    pub pattern: Pattern,
+    /// What one launch takes on the device, ns.
+    pub kernel_ns: u64,
+    /// How many they are.
+    pub processes: usize,
+}
+
+impl Load {
+    /// `async/1ms`, `2x-async/1ms`.
+    pub fn name(&self) -> String {
+        let several = if self.processes == 1 { String::new() } else { format!("{}x-", self.processes) };
+        format!("{several}{}/{}", self.pattern.name(), length(self.kernel_ns))
+    }
+}
+
+/// `50us`, `20ms`, `1s`.
+pub fn length(ns: u64) -> String {
+    match ns {
+        _ if ns.is_multiple_of(S) => format!("{}s", ns / S),
+        _ if ns.is_multiple_of(MS) => format!("{}ms", ns / MS),
+        _ => format!("{}us", ns / US),
+    }
+}
+
+/// A ceiling and who is under it.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Tenant {
+    /// Thousandths of the device's time; `None`: without the library altogether.
+    pub ceiling: Option<u32>,
+    /// What it does.
+    pub load: Load,
+}
+
+/// One row of the table: tenants on a device of their own.
+#[derive(Clone, Debug, Serialize)]
+pub struct Point {
+    /// What it is chosen by.
+    pub name: String,
+    /// The simulated device.
+    pub profile: &'static str,
+    /// Who is on it.
+    pub tenants: Vec<Tenant>,
+}
+
+impl Point {
+    fn one(profile: &'static str, load: Load, ceiling: u32) -> Point {
+        let name = format!("{profile}/{}/{}", load.name(), percent(ceiling));
+        Point { name, profile, tenants: vec![Tenant { ceiling: Some(ceiling), load }] }
+    }
+
+    /// The same program without the library: what it uses when nobody limits it.
+    pub fn null(profile: &'static str, load: Load) -> Point {
+        Point {
+            name: format!("{profile}/{}/null", load.name()),
+            profile,
+            tenants: vec![Tenant { ceiling: None, load }],
+        }
+    }
+
+    /// Whether this is a null control.
+    pub fn is_null(&self) -> bool {
+        self.tenants.iter().all(|tenant| tenant.ceiling.is_none())
+    }
+
+    /// The longest kernel of all tenants, ns.
+    pub fn longest(&self) -> u64 {
+        self.tenants.iter().map(|tenant| tenant.load.kernel_ns).max().unwrap_or(0)
+    }
+
+    /// How long it is measured, ns: `seconds` if they are given.
+    pub fn window_ns(&self, seconds: Option<u64>) -> u64 {
+        match seconds {
+            _ if self.is_null() => NULL_NS.max(5 * self.longest()),
+            Some(seconds) => seconds * S,
+            None => WINDOW_NS.max(KERNELS_PER_WINDOW * self.longest()),
+        }
+    }
+
+    /// How long it runs before that, ns: costs are learned, the first burst is spent. Reported apart.
+    pub fn warm_ns(&self) -> u64 {
+        1_500 * MS + 2 * self.longest()
+    }
+
+    /// Cores it is likely to take: what decides whether others may run beside it. A wait for the device spins for the
+    /// last 100 us (sim/model, `engine`), a launch takes some microseconds.
+    pub fn cores(&self) -> f64 {
+        let one = |tenant: &Tenant| {
+            let Load { pattern, kernel_ns, processes } = tenant.load;
+            let per_launch = match pattern {
+                Pattern::Sync => 10 * US + kernel_ns.min(100 * US),
+                Pattern::Async | Pattern::Streams => 5 * US,
+                Pattern::Graphs => 20 * US,
+                Pattern::Bursts => 10 * US,
+            };
+            let share = f64::from(tenant.ceiling.unwrap_or(1000)) / 1000.0;
+            0.03 * processes as f64 + share * per_launch as f64 / kernel_ns as f64
+        };
+        self.tenants.iter().map(one).sum()
+    }
+}
+
+/// `30`, `12.5`: thousandths as percent, as the library reads them.
+pub fn percent(permille: u32) -> String {
+    if permille.is_multiple_of(10) {
+        (permille / 10).to_string()
+    } else {
+        format!("{}.{}", permille / 10, permille % 10)
+    }
+}
+
+fn load(pattern: Pattern, kernel_ns: u64, processes: usize) -> Load {
+    Load { pattern, kernel_ns, processes }
+}
+
+/// The ways to launch that every kernel and ceiling is measured with: four patterns, and two processes of one tenant.
+fn ways() -> [(Pattern, usize); 5] {
+    [(Pattern::Sync, 1), (Pattern::Async, 1), (Pattern::Graphs, 1), (Pattern::Streams, 1), (Pattern::Async, 2)]
+}
+
+/// Several tenants on one device, each with the same program.
+fn beside(name: &str, ceilings: &[u32], kernel_ns: u64) -> Point {
+    let load = load(Pattern::Async, kernel_ns, 1);
+    Point {
+        name: format!("h200/tenants-{name}/{}", length(kernel_ns)),
+        profile: "h200",
+        tenants: ceilings.iter().map(|&ceiling| Tenant { ceiling: Some(ceiling), load }).collect(),
+    }
+}
+
+/// The whole table.
+pub fn full() -> Vec<Point> {
+    let mut points = Vec::new();
+    for (p, profile) in PROFILES.into_iter().enumerate() {
+        for (k, kernel) in KERNELS.into_iter().enumerate() {
+            for (w, (pattern, processes)) in ways().into_iter().enumerate() {
+                let load = load(pattern, kernel, processes);
+                if p == 0 {
+                    points.extend(CEILINGS.map(|ceiling| Point::one(profile, load, ceiling)));
+                } else if (p + k + w).is_multiple_of(2) {
+                    points.push(Point::one(profile, load, CEILINGS[((p + k + w) / 2 + k) % CEILINGS.len()]));
+                }
+            }
+        }
+    }
+    for (kernel, ceiling) in [(200 * US, 100), (MS, 100), (5 * MS, 100), (5 * MS, 300), (20 * MS, 500)] {
+        points.push(Point::one("h200", load(Pattern::Bursts, kernel, 1), ceiling));
+    }
+    for (pattern, kernel, ceiling) in
+        [(Pattern::Sync, MS, 300), (Pattern::Async, 5 * MS, 500), (Pattern::Async, 200 * MS, 300)]
+    {
+        points.push(Point::one("h200", load(pattern, kernel, 4), ceiling));
+    }
+    // One to seven twenty-eighths, rounded down.
+    let weights: Vec<u32> = (1..=7).map(|weight| 1000 * weight / 28).collect();
+    for kernel in [MS, 20 * MS, 200 * MS] {
+        points.push(beside("30-70", &[300, 700], kernel));
+        points.push(beside("10-90", &[100, 900], kernel));
+        points.push(beside("4x25", &[250; 4], kernel));
+        points.push(beside("weights", &weights, kernel));
+    }
+    let mut mixed = beside("10-90-mixed", &[100, 900], MS);
+    mixed.tenants[0].load.kernel_ns = 100 * MS;
+    points.push(mixed);
+    points
+}
+
+/// The points of `make bench-quick`: each ceiling, pattern and profile, kernels whose window is 10 s.
+pub fn quick() -> Vec<Point> {
+    const NAMES: [&str; 12] = [
+        "h200/sync/1ms/30",
+        "h200/async/50us/30",
+        "h200/async/1ms/50",
+        "h200/async/200ms/10",
+        "h200/graphs/20ms/30",
+        "h200/streams/5ms/80",
+        "h200/2x-async/1ms/30",
+        "h200/4x-async/5ms/50",
+        "h200/bursts/5ms/10",
+        "a100/graphs/50us/*",
+        "rtxpro6000/sync/20ms/*",
+        "h200/tenants-30-70/20ms",
+    ];
+    let all = full();
+    let found = |name: &&str| {
+        let begin = name.strip_suffix('*').unwrap_or(name);
+        all.iter().find(|point| point.name == **name || (begin != *name && point.name.starts_with(begin))).cloned()
+    };
+    NAMES.iter().filter_map(found).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_point_has_a_name_of_its_own_and_a_sum_of_ceilings_that_fits() {
+        let all = full();
+        let names: HashSet<&str> = all.iter().map(|point| point.name.as_str()).collect();
+        assert_eq!(names.len(), all.len());
+        for point in &all {
+            let sum: u32 = point.tenants.iter().filter_map(|tenant| tenant.ceiling).sum();
+            assert!((100..=1000).contains(&sum), "{}", point.name);
+        }
+    }
+
+    #[test]
+    fn the_covering_part_has_every_pair_of_values() {
+        let all = full();
+        let single = || all.iter().filter(|point| point.tenants.len() == 1);
+        let has = |profile: &str, kernel: u64, ceiling: u32| {
+            single().any(|point| {
+                let tenant = point.tenants[0];
+                (profile.is_empty() || point.profile == profile)
+                    && (kernel == 0 || tenant.load.kernel_ns == kernel)
+                    && (ceiling == 0 || tenant.ceiling == Some(ceiling))
+            })
+        };
+        for profile in PROFILES {
+            assert!(KERNELS.iter().all(|&kernel| has(profile, kernel, 0)), "{profile}");
+            assert!(CEILINGS.iter().all(|&ceiling| has(profile, 0, ceiling)), "{profile}");
+            for (pattern, _) in ways() {
+                assert!(single().any(|point| point.profile == profile && point.tenants[0].load.pattern == pattern));
+            }
+        }
+        assert!(KERNELS.iter().all(|&kernel| CEILINGS.iter().all(|&ceiling| has("", kernel, ceiling))));
+    }
+
+    #[test]
+    fn the_quick_points_are_twelve_of_ten_seconds() {
+        let quick = quick();
+        assert_eq!(quick.len(), 12, "{:?}", quick.iter().map(|point| &point.name).collect::<Vec<_>>());
+        assert!(quick.iter().all(|point| point.window_ns(None) == WINDOW_NS));
+        for profile in ["h200", "a100", "rtxpro6000"] {
+            assert!(quick.iter().any(|point| point.profile == profile));
+        }
+    }
+
+    #[test]
+    fn lengths_and_shares_are_written_as_people_do() {
+        assert_eq!([50_000, 20_000_000, 1_000_000_000].map(length), ["50us", "20ms", "1s"]);
+        assert_eq!([300, 125].map(percent), ["30", "12.5"]);
+    }
+}

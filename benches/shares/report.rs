@@ -1,0 +1,368 @@
+//! What is shown: the same results as Markdown, as JSON and as pictures. Not here: how a figure is reckoned (`judge`).
+
+use crate::host::Facts;
+use crate::judge::{self, Figures, Verdict, Verdicts, median};
+use crate::measure::Run;
+use crate::plot::{self, Dot, Line, Panel};
+use crate::points::{Load, Point, length, percent};
+use serde::Serialize;
+use std::fmt::Write;
+
+/// Steps of pictures and of the series in JSON: buckets of 10 ms put together.
+const STEP: usize = 10;
+/// Panels of the picture over time.
+const PANELS: usize = 24;
+
+/// Everything that was measured.
+#[derive(Serialize)]
+pub struct Results {
+    /// The machine and the moment.
+    pub facts: Facts,
+    /// Runs of each point, of which medians are shown.
+    pub runs: usize,
+    /// What programs use by themselves.
+    pub nulls: Vec<Null>,
+    /// The points.
+    pub points: Vec<Measured>,
+    /// Points that were measured once more, alone on the host.
+    pub alone: Vec<Alone>,
+    /// Runs that could not be made, in words.
+    pub failures: Vec<String>,
+}
+
+/// A null control.
+#[derive(Serialize)]
+pub struct Null {
+    /// Its name.
+    pub name: String,
+    /// The program.
+    pub load: Load,
+    /// The device.
+    pub profile: &'static str,
+    /// What it got.
+    pub figures: Figures,
+}
+
+/// A point with its figures.
+#[derive(Serialize)]
+pub struct Measured {
+    /// What was measured.
+    pub point: Point,
+    /// Seconds of the window.
+    pub seconds: f64,
+    /// Percent of the device's time that it worked for anybody, the median of the runs.
+    pub device_busy: f64,
+    /// The most runs that shared the host with one of these.
+    pub beside: usize,
+    /// Of each tenant.
+    pub tenants: Vec<TenantResult>,
+}
+
+/// One tenant of it.
+#[derive(Serialize)]
+pub struct TenantResult {
+    /// The median of each figure over the runs.
+    pub median: Figures,
+    /// Lowest and highest share of the runs.
+    pub range: (f64, f64),
+    /// On the medians.
+    pub verdicts: Verdicts,
+    /// Each run.
+    pub runs: Vec<Figures>,
+    /// Percent in each tenth of a second of the first run, its start included.
+    pub tenths: Vec<f64>,
+}
+
+/// A point alone and together with others.
+#[derive(Serialize)]
+pub struct Alone {
+    /// Its name.
+    pub name: String,
+    /// The share of the first tenant, with how many others at once, the median of the runs; its range.
+    pub together: (f64, usize, (f64, f64)),
+    /// The same without any.
+    pub alone: f64,
+    /// 99 of 100 windows of 1 s, together and alone.
+    pub window_p99: (f64, f64),
+}
+
+impl Measured {
+    /// From the runs of a point whose tenants use `unlimited` percent by themselves; `None`: there is no run.
+    pub fn of(point: &Point, runs: &[Run], unlimited: &[f64]) -> Option<Measured> {
+        let first = runs.first()?;
+        let tenants = point.tenants.iter().enumerate().map(|(index, tenant)| {
+            let each = runs.iter().map(|run| judge::figures(run, &run.tenants[index], tenant, unlimited[index]));
+            let runs: Vec<Figures> = each.collect();
+            let median = middle(&runs);
+            let shares = || runs.iter().map(|figures| figures.share);
+            let range = (shares().fold(f64::INFINITY, f64::min), shares().fold(0.0, f64::max));
+            let busy = first.tenants[index].busy();
+            let tenths = busy.chunks(STEP).map(|part| judge::share(part, first.bucket_ns)).collect();
+            TenantResult { verdicts: judge::judge(point, &median), median, range, runs, tenths }
+        });
+        Some(Measured {
+            point: point.clone(),
+            seconds: first.window_ns as f64 / 1e9,
+            device_busy: median(runs.iter().map(judge::device_busy)),
+            beside: runs.iter().map(|run| run.beside).max().unwrap_or(1),
+            tenants: tenants.collect(),
+        })
+    }
+}
+
+/// The median of each figure by itself.
+pub fn middle(runs: &[Figures]) -> Figures {
+    let of = |figure: fn(&Figures) -> f64| median(runs.iter().map(figure));
+    let metered: Vec<f64> = runs.iter().filter_map(|run| run.meter).collect();
+    Figures {
+        share: of(|f| f.share),
+        expected: of(|f| f.expected),
+        error: of(|f| f.error),
+        window_mean: of(|f| f.window_mean),
+        window_p99: of(|f| f.window_p99),
+        got: of(|f| f.got),
+        host: of(|f| f.host),
+        excuse: of(|f| f.excuse),
+        excused_p99: of(|f| f.excused_p99),
+        meter: (!metered.is_empty()).then(|| median(metered)),
+        kernels: of(|f| f.kernels),
+        cpu: of(|f| f.cpu),
+        cpu_per_kernel_us: of(|f| f.cpu_per_kernel_us),
+        start_excess_ms: of(|f| f.start_excess_ms),
+        apart: of(|f| f.apart),
+    }
+}
+
+impl Results {
+    /// Tenants with at least one verdict of that kind.
+    pub fn count(&self, wanted: Verdict) -> usize {
+        self.tenants().filter(|(_, tenant)| tenant.verdicts.all().contains(&wanted)).count()
+    }
+
+    fn tenants(&self) -> impl Iterator<Item = (&Measured, &TenantResult)> {
+        self.points.iter().flat_map(|measured| measured.tenants.iter().map(move |tenant| (measured, tenant)))
+    }
+
+    /// The null control of a program.
+    fn null(&self, profile: &str, load: Load) -> f64 {
+        let null = self.nulls.iter().find(|null| null.profile == profile && null.load == load);
+        null.map_or(100.0, |null| null.figures.share)
+    }
+
+    /// The report.
+    pub fn markdown(&self) -> String {
+        let mut out = String::from("# Shares of device time, measured\n\n");
+        self.head(&mut out);
+        self.accuracy(&mut out);
+        self.cost(&mut out);
+        self.controls(&mut out);
+        out
+    }
+
+    fn head(&self, out: &mut String) {
+        let Facts { cores, processor, kernel, date, commit, command, load } = &self.facts;
+        let _ = writeln!(out, "Measured on {date} at commit {commit} with\n\n```sh\n{command}\n```\n");
+        let _ = writeln!(
+            out,
+            "Machine: {cores} cores of {processor}, Linux {kernel}, load average at the beginning {load}. The device is \
+             simulated ([how](../simulated-device.md)), processes and clock are real.\n"
+        );
+        let all = self.tenants().count();
+        let only_kept = self.tenants().filter(|(_, tenant)| tenant.verdicts.all() == [Verdict::Kept; 3]).count();
+        let _ = writeln!(
+            out,
+            "**{} points, {all} tenants: {only_kept} keep every budget; {} miss one; {} are below one by no more than the \
+             host explains; {} are below one as several tenants without a daemon may be; {} runs failed.** Medians of \
+             {} run(s).\n",
+            self.points.len(),
+            self.count(Verdict::Missed),
+            self.count(Verdict::Host),
+            self.count(Verdict::Alone),
+            self.failures.len(),
+            self.runs
+        );
+        for failure in &self.failures {
+            let _ = writeln!(out, "- failed: {failure}");
+        }
+        out.push_str(METHOD);
+    }
+
+    fn accuracy(&self, out: &mut String) {
+        out.push_str("\n## Accuracy\n\n![errors](errors.svg)\n\n![shares over time](over-time.svg)\n\n");
+        out.push_str(
+            "| point | s | ceiling | by itself | share | lowest .. highest | error (1) | 1 s mean | 1 s p99 (budget) | got (98) | \
+             device | host (excuse) | verdicts: share, 1 s, got |\n|---|--:|--:|--:|--:|---|--:|--:|---|--:|--:|--:|---|\n",
+        );
+        for measured in &self.points {
+            let Measured { point, seconds, device_busy, tenants, .. } = measured;
+            for (index, (tenant, result)) in point.tenants.iter().zip(tenants).enumerate() {
+                let (f, v) = (&result.median, result.verdicts);
+                let name =
+                    if tenants.len() == 1 { point.name.clone() } else { format!("{} #{}", point.name, index + 1) };
+                let _ = writeln!(
+                    out,
+                    "| {name} | {seconds:.0} | {} | {:.1} | {:.2} | {:.2} .. {:.2} | {:+.2} | {:.2} | {:.2} ({:.0}) | {:.1} | {:.1} | {:.1} ({:.1}) | {} |",
+                    tenant.ceiling.map_or("-".into(), percent),
+                    self.null(point.profile, tenant.load),
+                    f.share,
+                    result.range.0,
+                    result.range.1,
+                    f.error,
+                    f.window_mean,
+                    f.window_p99,
+                    judge::window_budget(point.longest()),
+                    f.got,
+                    device_busy,
+                    f.host,
+                    f.excuse,
+                    verdict(v),
+                );
+            }
+        }
+    }
+
+    fn cost(&self, out: &mut String) {
+        out.push_str("\n## What it took\n\n");
+        out.push_str(
+            "| point | kernels/s | own meter against truth, % | processor, % of a core | us per kernel | start excess, ms | \
+             between members, points | runs at once |\n|---|--:|--:|--:|--:|--:|--:|--:|\n",
+        );
+        for measured in &self.points {
+            for (index, result) in measured.tenants.iter().enumerate() {
+                let (f, several) = (&result.median, measured.tenants.len() > 1);
+                let name = if several {
+                    format!("{} #{}", measured.point.name, index + 1)
+                } else {
+                    measured.point.name.clone()
+                };
+                let members = measured.point.tenants[index].load.processes;
+                let _ = writeln!(
+                    out,
+                    "| {name} | {:.1} | {} | {:.1} | {:.1} | {:+.1} | {} | {} |",
+                    f.kernels,
+                    f.meter.map_or("-".into(), |meter| format!("{meter:+.2}")),
+                    f.cpu,
+                    f.cpu_per_kernel_us,
+                    f.start_excess_ms,
+                    if members > 1 { format!("{:.2}", f.apart) } else { "-".into() },
+                    measured.beside,
+                );
+            }
+        }
+    }
+
+    fn controls(&self, out: &mut String) {
+        out.push_str("\n## Null control: the same programs without the library\n\n");
+        out.push_str(
+            "| program | share | host | kernels/s | processor, % of a core | us per kernel | |\n|---|--:|--:|--:|--:|--:|---|\n",
+        );
+        for Null { name, load, figures: f, .. } in &self.nulls {
+            use crate::points::Pattern::{Bursts, Sync};
+            let waits = matches!(load.pattern, Sync | Bursts);
+            let word = match f.share {
+                _ if waits => "waits by itself",
+                share if share >= judge::NULL_PERCENT => "takes the device",
+                share if share + f.host >= judge::NULL_PERCENT => "host",
+                _ => "DOES NOT",
+            };
+            let _ = writeln!(
+                out,
+                "| {name} | {:.2} | {:.2} | {:.1} | {:.1} | {:.1} | {word} |",
+                f.share, f.host, f.kernels, f.cpu, f.cpu_per_kernel_us
+            );
+        }
+        out.push_str("\n## Alone and together\n\n");
+        if self.alone.is_empty() {
+            out.push_str("No run shared the host with another, or the comparison was not asked for.\n");
+            return;
+        }
+        out.push_str(
+            "Points that were measured beside others, once more alone on the host (`--compare`).\n\n\
+             | point | runs at once | share together (lowest .. highest) | alone | difference | 1 s p99 together | alone |\n\
+             |---|--:|---|--:|--:|--:|--:|\n",
+        );
+        for Alone { name, together: (share, beside, (low, high)), alone, window_p99: (p99, p99_alone) } in &self.alone {
+            let difference = share - alone;
+            let _ = writeln!(
+                out,
+                "| {name} | {beside} | {share:.2} ({low:.2} .. {high:.2}) | {alone:.2} | {difference:+.2} | {p99:.2} | {p99_alone:.2} |"
+            );
+        }
+    }
+
+    /// Errors by length of kernel, of points with one tenant.
+    pub fn errors(&self) -> String {
+        let single: Vec<&Measured> = self.points.iter().filter(|measured| measured.tenants.len() == 1).collect();
+        let mut lengths: Vec<u64> = single.iter().map(|measured| measured.point.longest()).collect();
+        lengths.sort_unstable();
+        lengths.dedup();
+        let series_of = |point: &Point| {
+            let load = point.tenants[0].load;
+            let name = load.pattern.name();
+            if load.processes > 1 { "several processes".to_owned() } else { name.to_owned() }
+        };
+        let mut series: Vec<String> = Vec::new();
+        for measured in &single {
+            let name = series_of(&measured.point);
+            if !series.contains(&name) {
+                series.push(name);
+            }
+        }
+        let dots = single.iter().map(|measured| Dot {
+            column: lengths.iter().position(|length| *length == measured.point.longest()).unwrap_or(0),
+            series: series.iter().position(|name| *name == series_of(&measured.point)).unwrap_or(0),
+            error: measured.tenants[0].median.error,
+            name: measured.point.name.clone(),
+        });
+        let columns: Vec<String> = lengths.iter().map(|ns| length(*ns)).collect();
+        plot::errors(&columns, &series, &dots.collect::<Vec<_>>(), judge::SHARE_POINTS)
+    }
+
+    /// Shares over time: of several tenants first, then those that were furthest off.
+    pub fn over_time(&self) -> String {
+        let mut chosen: Vec<&Measured> = self.points.iter().collect();
+        let off =
+            |measured: &Measured| measured.tenants.iter().map(|tenant| tenant.median.window_p99).fold(0.0, f64::max);
+        chosen.sort_by(|a, b| (b.tenants.len() > 1).cmp(&(a.tenants.len() > 1)).then(off(b).total_cmp(&off(a))));
+        let panels = chosen.into_iter().take(PANELS).map(|measured| Panel {
+            title: measured.point.name.clone(),
+            step: STEP as f64 * 0.01,
+            lines: measured
+                .point
+                .tenants
+                .iter()
+                .zip(&measured.tenants)
+                .map(|(tenant, result)| Line {
+                    name: format!("{}, ceiling {} %", tenant.load.name(), tenant.ceiling.map_or("no".into(), percent)),
+                    shares: result.tenths.clone(),
+                    ceiling: tenant.ceiling.map(|permille| f64::from(permille) / 10.0),
+                })
+                .collect(),
+        });
+        plot::over_time(&panels.collect::<Vec<_>>())
+    }
+}
+
+fn verdict(verdicts: Verdicts) -> String {
+    verdicts.all().map(Verdict::word).join(", ")
+}
+
+const METHOD: &str = "
+**Method.** Each point has a simulated device of its own and real processes under `LD_PRELOAD=libvgpu.so`; each tenant its \
+ceiling (`VGPU_SM_LIMIT`) and name. The judge is the device's own record of whom it worked for, in buckets of 10 ms \
+(`vgpu sim stat --timeline`); nothing that the library says enters a share. *By itself* is what the same program uses \
+without the library (the null control); *expected* = min(ceiling, by itself), *error* = share - expected in points, *got* = \
+share / expected in percent. *1 s* are windows of a second, one every 50 ms: mean and 99th percentile of their distance from \
+expected. *Host* is the run delay of the tenant's processes and stolen \
+time (`/proc/PID/task/*/schedstat`, `/proc/stat`, ten times a second) in points, the *excuse* what of it can have cost \
+device time: all of it for a program that does not reach its ceiling by itself; under a ceiling what exceeds 50 ms in a \
+tenth of a second, since the account's burst makes up for the rest. A budget that is missed on the low side by no more \
+than the excuse (for windows: by each window's own) says `host`. \
+*Start excess* is device time beyond expected before the window, while costs are learned and the first burst is spent. The \
+own meter is read from the ledger; it is behind by what is in flight.
+
+**Budgets.** Share within 1 point over max(10 s, 50 of the longest kernels); 99 of 100 windows of 1 s within 3 points, for \
+kernels above 20 ms within 3 points and a kernel; got at least 98 %. Several tenants are here without the daemon: an \
+interval between two markers holds the others' time too, so that ceilings hold but may be under-used; they are judged from \
+above only, and `no daemon` stands where they are below. Weights are ceilings here: weights themselves need the daemon.
+";

@@ -1,0 +1,173 @@
+//! Which runs share the host: as many as are likely to take no more than half of its cores, each on a simulated device of
+//! its own. Device time is computed from timestamps, so that runs meet on the host's processors and nowhere else; what
+//! they took from each other there is in each run's own figures (run delay), and some are repeated alone to compare.
+
+use crate::host;
+use crate::measure::Run;
+use crate::points::Point;
+use std::io::{IsTerminal, Write};
+use std::sync::{Condvar, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// One run that is to be made.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// Of what.
+    pub point: Point,
+    /// Its length if it is not the point's own.
+    pub seconds: Option<u64>,
+}
+
+impl Job {
+    /// About how long it takes.
+    fn length(&self) -> Duration {
+        const AROUND: u64 = 300_000_000;
+        Duration::from_nanos(self.point.warm_ns() + self.point.window_ns(self.seconds) + AROUND)
+    }
+}
+
+/// How many at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Width {
+    /// Runs.
+    pub runs: usize,
+    /// Cores that they may be likely to take together; one that needs more runs by itself.
+    pub cores: f64,
+}
+
+impl Width {
+    /// One after another.
+    pub const ALONE: Width = Width { runs: 1, cores: 0.0 };
+
+    /// Half of this host.
+    pub fn of_host() -> Width {
+        let cores = host::cores();
+        Width { runs: 3 * cores, cores: cores as f64 / 2.0 }
+    }
+}
+
+/// What is left and what is on its way.
+struct State {
+    left: Vec<usize>,
+    running: usize,
+    cores: f64,
+    done: usize,
+    /// Of each job: the most that ran with it.
+    beside: Vec<usize>,
+    on_their_way: Vec<usize>,
+}
+
+impl State {
+    /// Takes the first that fits beside those on their way.
+    fn take(&mut self, jobs: &[Job], width: Width) -> Option<usize> {
+        let fits = |at: &usize| self.running == 0 || self.cores + jobs[*at].point.cores() <= width.cores;
+        let place = self.left.iter().position(fits).filter(|_| self.running < width.runs)?;
+        let at = self.left.remove(place);
+        self.running += 1;
+        self.cores += jobs[at].point.cores();
+        self.on_their_way.push(at);
+        for other in &self.on_their_way {
+            self.beside[*other] = self.beside[*other].max(self.running);
+        }
+        Some(at)
+    }
+
+    fn finish(&mut self, at: usize, jobs: &[Job]) {
+        self.running -= 1;
+        self.cores = if self.running == 0 { 0.0 } else { self.cores - jobs[at].point.cores() };
+        self.on_their_way.retain(|other| *other != at);
+        self.done += 1;
+    }
+}
+
+/// Makes all runs, and says on stderr how far it is. The answers are in the order of the jobs.
+pub fn all(
+    title: &str,
+    jobs: &[Job],
+    width: Width,
+    one: impl Fn(&Job) -> Result<Run, String> + Sync,
+) -> Vec<Result<Run, String>> {
+    let mut left: Vec<usize> = (0..jobs.len()).collect();
+    // The longest begin first, so that none of them is left for the end.
+    left.sort_by_key(|at| std::cmp::Reverse(jobs[*at].length()));
+    let beside = vec![0; jobs.len()];
+    let state = Mutex::new(State { left, running: 0, cores: 0.0, done: 0, beside, on_their_way: Vec::new() });
+    let (changed, begun) = (Condvar::new(), Instant::now());
+    let answers: Vec<Mutex<Option<Result<Run, String>>>> = jobs.iter().map(|_| Mutex::new(None)).collect();
+    let lock = || state.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    thread::scope(|scope| {
+        for _ in 0..width.runs.min(jobs.len()) {
+            scope.spawn(|| {
+                loop {
+                    let mut now = lock();
+                    let at = loop {
+                        if now.left.is_empty() {
+                            return;
+                        }
+                        if let Some(at) = now.take(jobs, width) {
+                            break at;
+                        }
+                        now = changed.wait(now).unwrap_or_else(|poisoned| poisoned.into_inner());
+                    };
+                    drop(now);
+                    let answer = one(&jobs[at]);
+                    let mut now = lock();
+                    now.finish(at, jobs);
+                    let left: Duration = now.left.iter().map(|at| jobs[*at].length()).sum();
+                    progress(title, &jobs[at].point.name, now.done, jobs.len(), begun.elapsed(), left);
+                    drop(now);
+                    *answers[at].lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(answer);
+                    changed.notify_all();
+                }
+            });
+        }
+    });
+    let beside = lock().beside.clone();
+    let taken = |answer: Mutex<Option<Result<Run, String>>>| {
+        let answer = answer.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+        answer.unwrap_or_else(|| Err("the run was not made".into()))
+    };
+    let answers = answers.into_iter().map(taken).zip(beside);
+    answers.map(|(answer, beside)| answer.map(|run| Run { beside, ..run })).collect()
+}
+
+/// `left` is the length of what has not begun, one after another: an upper bound.
+fn progress(title: &str, name: &str, done: usize, of: usize, spent: Duration, left: Duration) {
+    let mut err = std::io::stderr().lock();
+    let (begin, end) = if err.is_terminal() { ("\r\x1b[K", if done == of { "\n" } else { "" }) } else { ("", "\n") };
+    let line = format!("{title}: {done}/{of} in {} s, {} s of runs left; {name}", spent.as_secs(), left.as_secs());
+    let _ = write!(err, "{begin}{line}{end}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::points::{Load, Pattern};
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    fn job(kernel_ns: u64) -> Job {
+        let load = Load { pattern: Pattern::Sync, kernel_ns, processes: 1 };
+        Job { point: Point::null("h200", load), seconds: None }
+    }
+
+    #[test]
+    fn a_run_that_needs_the_host_for_itself_has_it() {
+        let jobs: Vec<Job> = [50_000, 20_000_000, 20_000_000, 50_000, 20_000_000].map(job).into();
+        let (now, most, shared) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+        let width = Width { runs: 4, cores: 0.5 };
+        let answers = all("test", &jobs, width, |job| {
+            let at_begin = now.fetch_add(1, SeqCst) + 1;
+            most.fetch_max(at_begin, SeqCst);
+            thread::sleep(Duration::from_millis(20));
+            let at_end = now.fetch_sub(1, SeqCst);
+            let is_shared = job.point.cores() > 0.5 && (at_begin, at_end) != (1, 1);
+            shared.fetch_add(usize::from(is_shared), SeqCst);
+            Err(job.point.name.clone())
+        });
+        let names: Vec<String> = answers.into_iter().map(|answer| answer.unwrap_err()).collect();
+        assert_eq!(names, jobs.iter().map(|job| job.point.name.clone()).collect::<Vec<_>>());
+        assert_eq!(shared.load(SeqCst), 0, "runs shared the host with one that needs it");
+        assert!((2..=4).contains(&most.load(SeqCst)), "{most:?} at once");
+    }
+}
