@@ -20,7 +20,8 @@ gpu-bundle: $(ZIG_STAMP) ## build the bundle for a machine with a GPU: target/gp
 	mkdir -p $(GPU_BUNDLE)/bin $(GPU_BUNDLE)/lib/vgpu $(GPU_BUNDLE)/docs
 	cp $(GPU_BUNDLE_BUILT)/gpu-probe $(GPU_BUNDLE_BUILT)/vgpu $(GPU_BUNDLE_BUILT)/vgpud $(GPU_BUNDLE)/bin/
 	cp $(GPU_BUNDLE_BUILT)/libvgpu.so $(GPU_BUNDLE)/lib/vgpu/
-	cp -R benches/hardware/run benches/hardware/suite benches/hardware/programs benches/hardware/bundle/README.md $(GPU_BUNDLE)/
+	cp -R benches/hardware/run benches/hardware/suite benches/hardware/programs benches/hardware/model \
+	    benches/hardware/bundle/README.md $(GPU_BUNDLE)/
 	cp docs/gpu-probe.md LICENSE $(GPU_BUNDLE)/docs/
 	find $(GPU_BUNDLE) -name __pycache__ -prune -exec rm -rf {} +
 	{ git describe --always --dirty --abbrev=12 || echo unknown; } > $(GPU_BUNDLE)/VERSION
@@ -28,6 +29,15 @@ gpu-bundle: $(ZIG_STAMP) ## build the bundle for a machine with a GPU: target/gp
 	sh benches/hardware/bundle/check $(GPU_BUNDLE) $(GPU_BUNDLE_TAR)
 	python3 $(GPU_BUNDLE)/run --list > /dev/null
 	@echo "on the machine with the GPU: tar xzf gpu-bundle.tar.gz && gpu-bundle/run results"
+
+.PHONY: test-bundle-suite
+test-bundle: test-bundle-suite
+test-bundle-suite: build gpu-bundle ## the suite that the bundle carries, on a simulated device with the bundle's own parts
+	cd benches/hardware && VGPU_REQUIRE_ALL=1 VGPU_BUILD=$(abspath $(RELEASE)) VGPU_LIB_DIR=$(abspath $(GPU_BUNDLE))/lib/vgpu \
+	VGPU_PROBE=$(abspath $(GPU_BUNDLE))/bin/gpu-probe python3 -B -m unittest test_suite test_simulated
+	rm -rf $(GPU_BUNDLE)-tried
+	python3 $(GPU_BUNDLE)/run $(GPU_BUNDLE)-tried --sim $(abspath $(RELEASE))/sim --only "capture rules,capture calls"
+	rm -rf $(GPU_BUNDLE)-tried
 
 $(ZIG_STAMP):
 	rm -rf $(ZIG_VENV)

@@ -166,3 +166,17 @@ fn the_suite_s_own_tests_hold() {
         .unwrap();
     assert!(output.status.success(), "{}", words(&output));
 }
+
+#[test]
+fn every_part_of_the_suite_works_on_the_simulated_device_and_finds_what_is_wrong() {
+    let Some(build) = products() else { return };
+    let output = Command::new("python3")
+        .args(["-B", "-m", "unittest", "test_simulated"])
+        .env("VGPU_BUILD", &build)
+        .env("VGPU_PROBE", PROBE)
+        .env_remove("VGPU_LIB_DIR")
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../hardware"))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", words(&output));
+}

@@ -93,13 +93,16 @@ class Cuda:
 
 
 class Nvml:
-    """NVML with the device of a PCI address."""
+    """NVML with the device of a PCI address, or with its first device."""
 
-    def __init__(self, pci):
+    def __init__(self, pci=None):
         self.lib = ctypes.CDLL("libnvidia-ml.so.1")
         self.must("nvmlInit_v2")
         self.device = pointer()
-        self.must("nvmlDeviceGetHandleByPciBusId_v2", ctypes.c_char_p(pci), ctypes.byref(self.device))
+        if pci is None:
+            self.must("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(0), ctypes.byref(self.device))
+        else:
+            self.must("nvmlDeviceGetHandleByPciBusId_v2", ctypes.c_char_p(pci), ctypes.byref(self.device))
 
     def must(self, name, *arguments):
         code = getattr(self.lib, name)(*arguments)

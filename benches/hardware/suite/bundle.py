@@ -3,8 +3,8 @@ import os
 
 
 class Bundle:
-    def __init__(self, probe, library, vgpu=None):
-        self.probe, self.library, self.vgpu = probe, library, vgpu
+    def __init__(self, probe, library, vgpu=None, vgpud=None):
+        self.probe, self.library, self.vgpu, self.vgpud = probe, library, vgpu, vgpud
 
     def missing(self):
         return [f"{name}: {path}" for name, path in (("gpu-probe", self.probe), ("libvgpu.so", self.library))
@@ -14,15 +14,19 @@ class Bundle:
 def find(here, probe=None, library=None):
     """The parts given by hand first, then those beside `run`, then those of a build tree above it."""
     root = os.path.dirname(os.path.dirname(here))
+    beside = os.path.dirname(os.path.abspath(library)) if library else here
     places = {
         "probe": [probe, os.path.join(here, "bin", "gpu-probe"), os.path.join(root, "target", "release", "gpu-probe")],
         "library": [library, os.path.join(here, "lib", "vgpu", "libvgpu.so"), os.path.join(root, "target", "release", "libvgpu.so")],
-        "vgpu": [os.path.join(here, "bin", "vgpu"), os.path.join(root, "target", "release", "vgpu")],
+        "vgpu": [os.path.join(here, "bin", "vgpu"), os.path.join(beside, "vgpu"),
+                 os.path.join(root, "target", "release", "vgpu")],
+        "vgpud": [os.path.join(here, "bin", "vgpud"), os.path.join(beside, "vgpud"),
+                  os.path.join(root, "target", "release", "vgpud")],
     }
     found = {}
     for name, candidates in places.items():
         # A part named by hand that is not there is an error, not a reason to take another one.
-        named = [path for path in candidates[:1] if path and name != "vgpu"]
+        named = [path for path in candidates[:1] if path and name in ("probe", "library")]
         existing = [path for path in (named or candidates) if path and os.path.exists(path)]
         found[name] = os.path.abspath(existing[0]) if existing else (named[0] if named else None)
-    return Bundle(found["probe"], found["library"], found["vgpu"])
+    return Bundle(found["probe"], found["library"], found["vgpu"], found["vgpud"])

@@ -2,9 +2,12 @@
 
 The spin kernel takes the device time that its parameter says, by the device's own timer and without the time of other
 contexts. So the number of kernels that were through, times that length, over the wall time is the share of the device,
-and no counter of the library under test is part of it.
+and no counter of the library under test is part of it. Another program and another count than those of the share table
+(share.py), so that neither is believed alone.
 """
 from .runner import NotPossible
+
+SECONDS = 6
 
 
 def share(suite, env, seconds, batch, kernel_ns=1_000_000):
@@ -22,31 +25,23 @@ def with_limit(suite, percent):
 
 def unlimited(suite, claims):
     """Without the library, and with it and no limit, the loop keeps the device busy."""
-    bare = claims.keep("bare", share(suite, suite.environment(), 4, 20))
+    bare = claims.keep("bare", share(suite, suite.environment(), 2, 20))
     claims.that("bare: the device is busy", 0.9 <= bare["share"] <= 1.02 and not bare["libvgpu"], bare)
     env = suite.environment(preload=True, VGPU_TENANT=suite.tenant())
-    loaded = claims.keep("library, no limit", share(suite, env, 4, 20))
+    loaded = claims.keep("library, no limit", share(suite, env, 2, 20))
     claims.that("library, no limit: the device is busy", 0.9 <= loaded["share"] <= 1.02 and loaded["libvgpu"], loaded)
 
 
 def thirty(batch):
     def body(suite, claims):
-        got = claims.keep("limited", share(suite, with_limit(suite, 30), 10, batch))
+        got = claims.keep("limited", share(suite, with_limit(suite, 30), SECONDS, batch))
         claims.that("the library is in the process", got["libvgpu"], got["libvgpu"])
-        claims.that("30 % asked: 25 to 35 % over 10 s", 0.25 <= got["share"] <= 0.35, got["share"])
+        claims.that("30 % asked: 25 to 35 %", 0.25 <= got["share"] <= 0.35, got["share"])
     return body
-
-
-def longer_kernels(suite, claims):
-    """20 ms kernels under 30 %: paid for afterwards."""
-    got = claims.keep("limited", share(suite, with_limit(suite, 30), 10, 1, 20_000_000))
-    claims.that("the library is in the process", got["libvgpu"], got["libvgpu"])
-    claims.that("30 % asked: 25 to 35 % over 10 s", 0.25 <= got["share"] <= 0.35, got["share"])
 
 
 CHECKS = [
     ("time without a limit", "the loop keeps the device busy, with and without the library (control)", unlimited),
     ("time 30 %, wait after each", "1 ms kernels, each waited for: 25 to 35 % of the device", thirty(1)),
     ("time 30 %, queue of 20", "1 ms kernels, twenty in a row: 25 to 35 % of the device", thirty(20)),
-    ("time 30 %, 20 ms kernels", "long kernels are paid for afterwards", longer_kernels),
 ]

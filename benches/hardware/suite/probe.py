@@ -14,6 +14,11 @@ def whole(suite, claims):
         text.write(finished.err)
     with open(path, encoding="utf-8") as text:
         document = json.load(text)
+    # What the run is of, as in every file of results; the profile's readers leave it alone.
+    document["about"] = suite.about
+    with open(path, "w", encoding="utf-8") as text:
+        json.dump(document, text, indent=1)
+        text.write("\n")
     steps = document["steps"]
     claims.keep("numbers", document["numbers"])
     claims.keep("errors", {name: step["errors"] for name, step in steps.items() if step["errors"]})

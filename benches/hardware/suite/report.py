@@ -9,7 +9,7 @@ def write(suite, started, arguments, planned):
     results = suite.results
     counted = {word: sum(r["verdict"] == word for r in results) for word in ("PASS", "FAIL", "ERROR")}
     document = {
-        "schema": "vgpu-hardware-results", "schema_version": 1,
+        "schema": "vgpu-hardware-results", "schema_version": 1, "about": suite.about,
         "date_utc": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
         "simulated": bool(suite.sim), "machine": platform.platform(), "python": platform.python_version(),
         "arguments": arguments, "seconds": round(time.time() - started, 1), "counts": counted, "planned": planned,
@@ -23,6 +23,14 @@ def write(suite, started, arguments, planned):
     return document
 
 
+def readable(value, depth=0):
+    """JSON with a line for each leaf: lists stay on one line, so that two files can be compared by eye and by diff."""
+    if not isinstance(value, dict) or not value:
+        return json.dumps(value)
+    inner = ",\n".join(f"{' ' * (depth + 1)}{json.dumps(key)}: {readable(part, depth + 1)}" for key, part in value.items())
+    return "{\n" + inner + "\n" + " " * depth + "}"
+
+
 def numbers_of(document):
     for check in document["checks"]:
         if check["name"] == "gpu-probe":
@@ -33,10 +41,12 @@ def numbers_of(document):
 def summary(document):
     counts = document["counts"]
     undone = document["planned"] - len(document["checks"])
-    numbers = numbers_of(document)
+    numbers, about = numbers_of(document), document["about"]
     lines = [
         f"# Hardware run, {document['date_utc']}", "",
-        f"Device: {numbers.get('name') or 'unknown'}; driver {numbers.get('driver') or 'unknown'}"
+        f"Device: {about.get('gpu') or numbers.get('name') or 'unknown'}; "
+        f"driver {about.get('driver') or numbers.get('driver') or 'unknown'}; vgpu {about.get('version') or 'unknown'}; "
+        f"`{about.get('command') or 'run'}`"
         + (" (simulated; the checks with PyTorch are not part of this run)" if document["simulated"] else "") + ".",
         f"{counts['PASS']} passed, {counts['FAIL']} failed, {counts['ERROR']} could not be carried out, "
         f"in {document['seconds']} s." + (f" **{undone} of {document['planned']} were not reached.**" if undone else ""), "",
@@ -59,11 +69,21 @@ def summary(document):
             if isinstance(value, dict) and "added_ns" in value:
                 lines.append(f"| {check['name']}: {name} | {value['added_ns']} | {value['noise_ns']} | "
                              f"{value['budget_ns']} | {value['bare_ns']} |")
-    lines += ["", "## Shares of device time", "", "| what | share |", "|---|---|"]
+    lines += ["", "## Shares of device time", "",
+              "In percent of the device; *within* is the tolerance in points; NVML's mean is an audit, late and coarse.", "",
+              "| what | asked | got | off by | within | window s | truth | NVML |", "|---|---|---|---|---|---|---|---|"]
     for check in document["checks"]:
-        for name, value in check["evidence"].items():
-            if isinstance(value, dict) and "share" in value:
-                lines.append(f"| {check['name']}: {name} | {value['share']:.4f} |")
+        lines += [share(check["name"] + ("" if name == "share" else f": {name}"), value)
+                  for name, value in check["evidence"].items() if isinstance(value, dict) and value.get("share") is not None]
     lines += ["", "## The device, by gpu-probe", "", "| number | value |", "|---|---|"]
     lines += [f"| {name} | {'not measured' if value is None else value} |" for name, value in numbers.items()]
     return "\n".join(lines) + "\n"
+
+
+def share(name, value):
+    """A row of the table of shares; what was not asked or not seen stays empty."""
+    window = value.get("window_ns") or value.get("wall_ns")
+    cells = [name, value.get("asked_percent", ""), f"{100 * value['share']:.2f}", value.get("error_points", ""),
+             value.get("tolerance_points", ""), f"{window / 1e9:.1f}" if window else "", value.get("truth", ""),
+             (value.get("nvml") or {}).get("mean_percent", "")]
+    return "| " + " | ".join(str(cell) for cell in cells) + " |"

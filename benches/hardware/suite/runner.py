@@ -12,6 +12,8 @@ import threading
 import time
 import traceback
 
+from .report import readable
+
 PROGRAMS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "programs")
 MIB = 1 << 20
 GIB = 1 << 30
@@ -60,9 +62,22 @@ class Held:
                 time.sleep(0.2)
                 if self.lines:
                     continue
-                raise NotPossible(f"the program that should hold memory ended with {self.process.returncode}: {self.said()}")
+                raise NotPossible(f"{self.name()} ended with {self.process.returncode}: {self.said()}")
             time.sleep(0.01)
-        raise NotPossible(f"the program that should hold memory said nothing: {self.said()}")
+        raise NotPossible(f"{self.name()} said nothing for {patience:.0f} s: {self.said()}")
+
+    def name(self):
+        return " ".join(os.path.basename(str(word)) for word in self.process.args[:3])
+
+    def until(self, condition, patience, what):
+        """Waits for something that the program does outside its output."""
+        deadline = time.monotonic() + patience
+        while not condition():
+            if self.process.poll() is not None:
+                raise NotPossible(f"{self.name()} ended with {self.process.returncode} before {what}: {self.said()}")
+            if time.monotonic() > deadline:
+                raise NotPossible(f"{self.name()} did not make {what} in {patience:.0f} s: {self.said()}")
+            time.sleep(0.01)
 
     def kill(self):
         end(self.process)
@@ -91,15 +106,24 @@ def end(process):
 class Suite:
     """Where things are, how much time is left, and what was found."""
 
-    def __init__(self, bundle, out, state, sim=None, budget=480, now=time.monotonic):
+    def __init__(self, bundle, out, state, sim=None, budget=480, now=time.monotonic, keep_model=False):
         self.bundle, self.out, self.state, self.sim, self.now = bundle, out, state, sim, now
+        # Whether the simulated device's answers become the model that hardware is held against.
+        self.keep_model = keep_model
         self.deadline = now() + budget
         self.results = []
+        # Whose device, which driver, which version of ours, when and by which command: head of every file of results.
+        self.about = {}
         self.count = 0
         self.held = []
 
     def left(self):
         return self.deadline - self.now()
+
+    def write(self, name, value):
+        """A file of raw results, with what it is of at its head."""
+        with open(os.path.join(self.out, name), "w", encoding="utf-8") as out:
+            out.write(readable({"about": self.about, **value}) + "\n")
 
     def environment(self, preload=False, **extra):
         """The environment of a program: ours taken out, the simulated driver put in if asked, the limits as given."""
