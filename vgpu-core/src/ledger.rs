@@ -59,7 +59,7 @@ mod sum;
 #[cfg(all(test, not(loom)))]
 mod death_tests;
 #[cfg(all(test, not(loom)))]
-mod fake_kernel;
+pub(crate) mod fake_kernel;
 #[cfg(all(test, loom))]
 mod loom_share_tests;
 #[cfg(all(test, loom))]

@@ -2,8 +2,8 @@
 //!
 //! In reading order: amounts and shares ([`bytes`], [`share`]), what was asked for ([`limits`]), how many
 //! bytes a call is charged ([`charging`]), who holds how much ([`ledger`]) under which key ([`tenant`]),
-//! who may use the device now ([`account`]), who holds it when several want it ([`arbiter`]) and what that means for a
-//! launch ([`gate`]), and what a tenant is shown ([`view`]).
+//! who may use the device now ([`account`]), who holds it when several want it ([`arbiter`]: tenants, [`turn`]:
+//! members of one tenant) and what that means for a launch ([`gate`]), and what a tenant is shown ([`view`]).
 //! Time is always an argument, in nanoseconds; whatever only a kernel can say comes through a trait.
 //! What lives elsewhere: mappings, locks and the C types of the driver are shim-sys; hooks are libvgpu.
 #![forbid(unsafe_code)]
@@ -24,6 +24,7 @@ pub mod tenant;
 pub mod account;
 pub mod arbiter;
 pub mod gate;
+pub mod turn;
 
 pub mod view;
 

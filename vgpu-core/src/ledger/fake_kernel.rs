@@ -8,9 +8,9 @@ use crate::bytes::Bytes;
 
 /// Locks as a kernel keeps them, and a clock that only waiting moves.
 #[derive(Default)]
-pub(super) struct FakeKernel {
+pub(crate) struct FakeKernel {
     pub(super) locked: RefCell<Vec<usize>>,
-    pub(super) now: Cell<u64>,
+    pub(crate) now: Cell<u64>,
     pub(super) turn_blocked: Cell<bool>,
     pub(super) turn: Cell<bool>,
     pub(super) rounds: Cell<u32>,
@@ -63,7 +63,7 @@ impl FakeKernel {
     }
 
     /// What the kernel does when the holder of a slot dies.
-    pub(super) fn kill(&self, index: usize) {
+    pub(crate) fn kill(&self, index: usize) {
         self.locked.borrow_mut().retain(|locked| *locked != index);
     }
 }

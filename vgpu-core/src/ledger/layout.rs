@@ -1,6 +1,7 @@
 //! The page: header, slots and shares, as they lie in the file. Atomics only, so any bytes are valid.
 //!
-//! What the fields mean is told in [`crate::ledger`]; here is only where they are.
+//! What the fields mean is told in [`crate::ledger`], [`crate::account`] and [`crate::turn`]; here is only where they
+//! are.
 
 use core::fmt;
 
@@ -9,7 +10,7 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 /// First word of every ledger: `vgpuledg`, little-endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"vgpuledg");
 /// Grows with every change of the layout or of the meaning of a field.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Members one tenant can have on one device at the same time.
 pub const SLOTS: usize = 1024;
 /// Bytes of a slot: two cache lines, the first one hot.
@@ -44,7 +45,7 @@ pub const fn kept_lock_offset(index: usize) -> u64 {
 }
 
 #[cfg(not(loom))]
-const PADDING: usize = HEADER_SIZE / 8 - 32;
+const PADDING: usize = HEADER_SIZE / 8 - 40;
 #[cfg(loom)]
 const PADDING: usize = 0;
 
@@ -56,7 +57,7 @@ pub struct Header {
     slot_size: AtomicU32,
     slot_count: AtomicU32,
     /// Slots `0..high_slot` were used at some time; the scan ends there.
-    pub(super) high_slot: AtomicU32,
+    pub(crate) high_slot: AtomicU32,
     tenant: AtomicU64,
     device: AtomicU64,
     /// Shares `high_share..` are nobody's. It falls again: told in `shares.rs`.
@@ -79,6 +80,13 @@ pub struct Header {
     /// What the first code of a process takes, in bytes, plus 1; 0: nobody has measured it.
     code_first: AtomicU64,
     figures_room: [AtomicU64; 4],
+    /// Whose turn it is at the device, told in [`crate::turn`]; on a cache line of its own.
+    pub(crate) turn: AtomicU64,
+    pub(crate) turn_contended: AtomicU64,
+    pub(crate) turn_clock: AtomicU64,
+    pub(crate) turn_bell: AtomicU32,
+    turn_pad: AtomicU32,
+    turn_room: [AtomicU64; 4],
     room: [AtomicU64; PADDING],
 }
 
@@ -103,8 +111,13 @@ pub struct Slot {
     /// Whatever tells two processes with one pid apart; opaque here.
     pub(super) birth: AtomicU64,
     /// Device time measured for this member, in nanoseconds.
-    pub(super) busy: AtomicU64,
-    cold_room: [AtomicU64; 5],
+    pub(crate) busy: AtomicU64,
+    /// This member's side of the turn at the device, told in [`crate::turn`].
+    pub(crate) turn_wants: AtomicU64,
+    pub(crate) turn_shift: AtomicU64,
+    pub(crate) turn_taken: AtomicU64,
+    pub(crate) turn_drained: AtomicU64,
+    pub(crate) turn_due: AtomicU64,
 }
 
 /// An exported allocation or pool, charged once for all who hold it. Told in `shares.rs`.
@@ -149,6 +162,7 @@ const _: () = {
     assert!(core::mem::offset_of!(LedgerPage, slots) == HEADER_SIZE);
     assert!(core::mem::offset_of!(Header, account_zero) == 64);
     assert!(core::mem::offset_of!(Header, context_first) == 128);
+    assert!(core::mem::offset_of!(Header, turn) == 256);
     assert!(core::mem::offset_of!(Slot, pid) == 64);
 };
 
@@ -272,6 +286,12 @@ impl Header {
             door_name: zeros(),
             code_first: AtomicU64::new(0),
             figures_room: zeros(),
+            turn: AtomicU64::new(0),
+            turn_contended: AtomicU64::new(0),
+            turn_clock: AtomicU64::new(0),
+            turn_bell: AtomicU32::new(0),
+            turn_pad: AtomicU32::new(0),
+            turn_room: zeros(),
             room: zeros(),
         }
     }
@@ -344,7 +364,11 @@ impl Slot {
             cold_pad: AtomicU32::new(0),
             birth: AtomicU64::new(0),
             busy: AtomicU64::new(0),
-            cold_room: zeros(),
+            turn_wants: AtomicU64::new(0),
+            turn_shift: AtomicU64::new(0),
+            turn_taken: AtomicU64::new(0),
+            turn_drained: AtomicU64::new(0),
+            turn_due: AtomicU64::new(0),
         }
     }
 }

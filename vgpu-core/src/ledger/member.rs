@@ -131,7 +131,7 @@ impl<'p> Ledger<'p> {
         let free = (0..self.slots.len()).find(|index| kernel.try_lock_slot(*index));
         let index = free.ok_or(JoinError::Full { slots: self.slots.len() })?;
         let slot = &self.slots[index];
-        slot.settle();
+        self.settle(index);
         // Before the first claim: who claims later, and looks, sees this slot.
         let mark = u32::try_from(index + 1).unwrap_or(u32::MAX);
         self.header.high_slot.fetch_max(mark, Ordering::SeqCst);
@@ -292,6 +292,25 @@ impl<'p> Member<'p> {
         self.reclaim_in_turn(kernel)
     }
 
+    /// Settles slot `index` if its member is dead, and says whether it was. It does not wait: where somebody else looks
+    /// for the dead at this moment, nothing is done.
+    pub fn bury<K: Kernel>(&self, index: usize, kernel: &K) -> bool {
+        if index == self.index || index >= self.ledger.slots.len() || !kernel.lock_turn(kernel.now()) {
+            return false;
+        }
+        let mut dead = false;
+        if self.probing.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            let _probing = Probing(&self.probing);
+            dead = kernel.try_lock_slot(index);
+            if dead {
+                self.ledger.settle(index);
+                kernel.unlock_slot(index);
+            }
+        }
+        kernel.unlock_turn();
+        dead
+    }
+
     /// One thread of a process at a time, even where the turn could not be had: locks do not exclude our own
     /// threads, and a second one would settle what the first has already given back.
     pub(super) fn reclaim_in_turn<K: Kernel>(&self, kernel: &K) -> u64 {
@@ -304,7 +323,7 @@ impl<'p> Member<'p> {
     /// Gives everything back and frees the slot. No reservation of any thread may be alive.
     pub fn leave<K: Kernel>(self, kernel: &K) {
         self.let_all_go(kernel);
-        self.slot.settle();
+        self.ledger.settle(self.index);
         kernel.unlock_slot(self.index);
     }
 }

@@ -67,7 +67,7 @@ fn a_ledger_is_recognised_and_a_stranger_is_not() {
     assert_eq!(share_lock_offset(SHARES - 1) + 64, u64::try_from(LEDGER_SIZE).unwrap());
     assert_eq!(
         LayoutError::Version { found: 7 }.to_string(),
-        "the ledger has version 7, this library writes version 2"
+        "the ledger has version 7, this library writes version 3"
     );
 }
 

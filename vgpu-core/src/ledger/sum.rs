@@ -53,13 +53,14 @@ impl Slot {
         self.overhead.store(0, Ordering::SeqCst);
         self.high.store(0, Ordering::SeqCst);
         self.busy.store(0, Ordering::SeqCst);
+        self.settle_turn();
         self.birth.store(0, Ordering::SeqCst);
         self.pid.store(0, Ordering::SeqCst);
     }
 }
 
 impl<'p> Ledger<'p> {
-    pub(super) fn new(header: &'p Header, slots: &'p [Slot], shares: &'p [Share]) -> Self {
+    pub(crate) fn new(header: &'p Header, slots: &'p [Slot], shares: &'p [Share]) -> Self {
         Self { header, slots, shares }
     }
 
@@ -69,9 +70,14 @@ impl<'p> Ledger<'p> {
         self.header
     }
 
+    /// A member's slot.
+    pub(crate) fn slot(&self, index: usize) -> &'p Slot {
+        &self.slots[index]
+    }
+
     /// The slots that were ever used.
     #[inline]
-    pub(super) fn in_use(&self) -> &'p [Slot] {
+    pub(crate) fn in_use(&self) -> &'p [Slot] {
         let high = usize::try_from(self.header.high_slot.load(Ordering::SeqCst)).unwrap_or(usize::MAX);
         // A corrupted mark must not become an index.
         &self.slots[..high.min(self.slots.len())]
@@ -191,6 +197,12 @@ impl<'p> Ledger<'p> {
         self.reclaim_slots(usize::MAX, kernel).saturating_add(self.reclaim_shares(|_| false, kernel))
     }
 
+    /// Frees everything that slot `index` holds, the turn at the device too. Only for the holder of its lock.
+    pub(crate) fn settle(&self, index: usize) {
+        self.slots[index].settle();
+        self.free_turn_of(index);
+    }
+
     pub(super) fn reclaim_slots<K: Kernel>(&self, own: usize, kernel: &K) -> u64 {
         let mut freed: u64 = 0;
         for (index, slot) in self.in_use().iter().enumerate() {
@@ -199,7 +211,7 @@ impl<'p> Ledger<'p> {
                 continue;
             }
             freed = freed.saturating_add(slot.used());
-            slot.settle();
+            self.settle(index);
             kernel.unlock_slot(index);
         }
         freed

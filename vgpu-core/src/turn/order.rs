@@ -1,0 +1,83 @@
+//! Virtual time: who used how much, as far as it counts for who is next.
+//!
+//! A member's virtual time is the device time measured for it plus a shift. Whoever begins to wait is brought up to a
+//! quantum behind the least of those that want or hold the device now, and behind the last who took it: rest is no
+//! claim, but who comes back for a moment now and then comes first. Debts stay: who ran a long kernel, and waits again,
+//! waits until the others had as much. Each taking costs [`TAKING`], so that it ends also where nothing is measured.
+
+use super::{Hand, QUANTUM, Turn};
+use crate::ledger::Slot;
+use crate::sync::Ordering;
+
+/// What taking the turn costs in virtual time, in nanoseconds.
+pub(super) const TAKING: u64 = 20_000;
+
+/// Virtual time.
+pub(super) fn used(slot: &Slot) -> u64 {
+    slot.busy.load(Ordering::Relaxed).wrapping_add(slot.turn_shift.load(Ordering::Relaxed))
+}
+
+fn wants(slot: &Slot, now: u64) -> bool {
+    let until = slot.turn_wants.load(Ordering::SeqCst);
+    // As in `Turn::contended`.
+    until.wrapping_sub(now).wrapping_sub(1) < super::WISH + super::HEARTBEAT
+}
+
+impl Turn<'_> {
+    fn others(&self) -> impl Iterator<Item = (usize, &Slot)> {
+        self.ledger.in_use().iter().enumerate().filter(|(index, _)| *index != self.me)
+    }
+
+    /// The least virtual time of those that wait, and who it is; of two the lower slot.
+    pub(super) fn first(&self, now: u64) -> Option<(u64, usize)> {
+        self.others().filter(|(_, slot)| wants(slot, now)).map(|(index, slot)| (used(slot), index)).min()
+    }
+
+    /// Whether this member would be next, with `more` in flight that was not measured yet.
+    pub(super) fn is_first(&self, more: u64, now: u64) -> bool {
+        let mine = (used(self.slot).saturating_add(more), self.me);
+        self.first(now).is_none_or(|first| mine < first)
+    }
+
+    /// Begins to wait.
+    pub(super) fn join(&self, now: u64) {
+        let holder = self.word().holder().filter(|holder| *holder != self.me);
+        let holding = holder.and_then(|index| self.ledger.in_use().get(index)).map(used);
+        let waiting = self.first(now).map(|(used, _)| used);
+        let here = holding.into_iter().chain(waiting).min().unwrap_or(0);
+        let least = here.max(self.ledger.header.turn_clock.load(Ordering::Relaxed)).saturating_sub(QUANTUM);
+        self.advance(least.saturating_sub(used(self.slot)));
+    }
+
+    /// Adds to this member's virtual time.
+    fn advance(&self, ns: u64) {
+        if ns > 0 {
+            let shift = self.slot.turn_shift.load(Ordering::Relaxed);
+            self.slot.turn_shift.store(shift.wrapping_add(ns), Ordering::Relaxed);
+        }
+    }
+
+    /// This member took the turn.
+    pub(super) fn pay_taking(&self) {
+        self.ledger.header.turn_clock.fetch_max(used(self.slot), Ordering::Relaxed);
+        self.advance(TAKING);
+    }
+
+    /// Another member that has work of an earlier possession before the device, as far as anybody can tell.
+    pub(super) fn overdue(&self) -> Option<usize> {
+        let owes = |slot: &Slot| {
+            // In this order: what was drained was taken before.
+            let drained = slot.turn_drained.load(Ordering::SeqCst);
+            slot.turn_taken.load(Ordering::SeqCst) != drained
+        };
+        self.others().find(|(_, slot)| owes(slot)).map(|(index, _)| index)
+    }
+
+    /// Looks whether the possession is exclusive now, and whom to suspect if not.
+    pub(super) fn survey(&self, hand: &mut Hand, now: u64) -> Option<usize> {
+        let overdue = self.overdue();
+        hand.exclusive = overdue.is_none();
+        hand.rescan = now.saturating_add(super::SUSPECT);
+        overdue
+    }
+}
