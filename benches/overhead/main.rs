@@ -2,8 +2,9 @@
 //!
 //!     vgpu-overhead [--quick] [--json] [--check] [--instructions]
 //!
-//! Three processes on a simulated device of their own: without the library (the null control: what is left is noise),
-//! with it and no limits, with it and a memory limit (the control that the limit is in force is in the process itself).
+//! Four processes on a simulated device of their own: without the library (the null control: what is left is noise),
+//! with it and no limits, with it and a memory limit (the control that the limit is in force is in the process itself),
+//! with it and a ceiling on device time.
 //! Inside each, blocks of bare and of hooked calls alternate; shown are the median of the paired differences and its
 //! 95 % interval. `--check` fails if an interval lies above its budget altogether. `--instructions` counts instructions under
 //! valgrind instead; `--check` then fails if a lookup takes more of them than it may.
@@ -25,8 +26,9 @@ use std::time::Instant;
 
 /// What a call may cost more, in nanoseconds; for cuGetProcAddress as much as the bare call. A name that ends with a comma
 /// or a blank stands for all that begin like it.
-const BUDGETS: [(&str, f64); 8] = [
+const BUDGETS: [(&str, f64); 9] = [
     ("launch", 5.0),
+    ("launch, ceiling", 25.0),
     ("launch that the driver refuses", 5.0),
     ("alloc + free,", 100.0),
     ("the same,", 100.0),
@@ -37,6 +39,8 @@ const BUDGETS: [(&str, f64); 8] = [
 ];
 
 const LIMIT: u64 = 64 << 30;
+/// In percent: what is measured stays below it.
+const CEILING: &str = "95";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -46,6 +50,7 @@ fn main() -> ExitCode {
             let scenario = Scenario {
                 preloaded: arguments[1] != "bare",
                 limit: (arguments[1] == "limit").then_some(LIMIT),
+                ceiling: arguments[1] == "ceiling",
                 effort: arguments[2].parse().expect("a number of rounds"),
             };
             println!("{}", serde_json::to_string(&child::measure(&scenario)).expect("rows are plain numbers"));
@@ -87,6 +92,9 @@ impl Place {
         }
         if scenario == "limit" {
             command.env("VGPU_MEMORY_LIMIT", LIMIT.to_string());
+        }
+        if scenario == "ceiling" {
+            command.env("VGPU_SM_LIMIT", CEILING);
         }
         command
     }
@@ -139,7 +147,13 @@ fn report(effort: u32, as_json: bool, check: bool) -> ExitCode {
     let (own, place) = place();
 
     let mut table = Vec::new();
-    for (scenario, title) in [("bare", "library absent"), ("off", "no limits"), ("limit", "memory limit")] {
+    let scenarios = [
+        ("bare", "library absent"),
+        ("off", "no limits"),
+        ("limit", "memory limit"),
+        ("ceiling", "ceiling on device time"),
+    ];
+    for (scenario, title) in scenarios {
         eprintln!("measuring: {title}");
         let out = place.command(&own, scenario).args(["--measure", scenario, &effort.to_string()]).output();
         let out = out.expect("this program can be started");

@@ -1,5 +1,7 @@
 //! Time and sleep, by the kernel's monotonic clock: the only place that asks for it.
 
+use core::sync::atomic::AtomicU32;
+
 /// Monotonic nanoseconds.
 pub fn now() -> u64 {
     clock(libc::CLOCK_MONOTONIC)
@@ -8,6 +10,13 @@ pub fn now() -> u64 {
 /// Monotonic nanoseconds, a few milliseconds late and cheaper.
 pub fn coarse() -> u64 {
     clock(libc::CLOCK_MONOTONIC_COARSE)
+}
+
+fn timespec(ns: u64) -> libc::timespec {
+    libc::timespec {
+        tv_sec: libc::time_t::try_from(ns / 1_000_000_000).unwrap_or(libc::time_t::MAX),
+        tv_nsec: libc::c_long::try_from(ns % 1_000_000_000).unwrap_or(0),
+    }
 }
 
 #[allow(clippy::cast_sign_loss)] // the monotonic clock is not negative
@@ -24,12 +33,20 @@ pub fn give_way() {
     unsafe { libc::sched_yield() };
 }
 
+/// Sleeps until `moment` on the monotonic clock, or until `word` is not `seen` and somebody wakes those who wait on it.
+pub fn wait(word: &AtomicU32, seen: u32, moment: u64) {
+    let time = timespec(moment);
+    let operation = libc::FUTEX_WAIT_BITSET | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: a word that is borrowed, and a valid time; any early return is allowed.
+    unsafe {
+        let none = core::ptr::null::<u32>();
+        libc::syscall(libc::SYS_futex, word.as_ptr(), operation, seen, &raw const time, none, u32::MAX)
+    };
+}
+
 /// Sleeps for `ns` or less.
 pub fn sleep(ns: u64) {
-    let time = libc::timespec {
-        tv_sec: libc::time_t::try_from(ns / 1_000_000_000).unwrap_or(libc::time_t::MAX),
-        tv_nsec: libc::c_long::try_from(ns % 1_000_000_000).unwrap_or(0),
-    };
+    let time = timespec(ns);
     // SAFETY: a valid pointer; an early return by a signal is allowed.
     unsafe { libc::nanosleep(&raw const time, core::ptr::null_mut()) };
 }

@@ -1,35 +1,37 @@
 //! The gate of launches under a ceiling on device time: pay first, or wait.
 //!
-//! A launch is admitted while the tenant's account, which all its members share in the ledger, has a positive balance
-//! and this process has less than [`IN_FLIGHT_NS`] of estimated work before the device. What a launch really took is
-//! charged when the meter sees it complete, so a long kernel is paid for afterwards. Waiting is bounded by progress: if
-//! nothing of ours completes for [`DRAIN_NS`], one launch passes anyway, because what runs may be waiting for it.
+//! A launch goes when the gate's rules allow it ([`vgpu_core::gate::Keeper`]): the tenant's account, which all its members
+//! share in the ledger, has a positive balance beside what is in flight, and that is less than 2 ms by estimate. What a
+//! launch really took is charged when the meter sees it complete, so a long kernel is paid for afterwards, and no time is
+//! forgotten in which work of ours was before the device. Waiting is bounded by progress: if nothing of ours completes for
+//! long enough, one launch passes anyway, because what runs may be waiting for it.
 //!
-//! In this version completion is seen when the program launches again, not by a thread of ours.
+//! No lock is held across a call of the driver. Completion is seen when the program launches, waits or synchronises, or by
+//! whoever calls [`Governor::reap_now`]. In [`waiting`]: how a thread waits. In [`synchronising`]: programs that wait
+//! for the device. In [`crate::meter`]: what is in flight.
 
-use crate::clock::{now, sleep};
-use crate::driver::own;
+mod helping;
+mod synchronising;
+mod waiting;
+
+pub use synchronising::{Awaited, after, before, stream_ending};
+
 use crate::ledger::Joined;
 use crate::lock::Lock;
-use crate::meter::{Launch, Meter};
-use crate::order;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use crate::meter::markers;
+use crate::meter::reaping::Costs;
+use crate::meter::{Launch, Meter, Plan, Seen, Step, Wish};
+use crate::order::{self, quietly};
+use crate::{clock, context, device, meter};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use shim_sys::cuda::*;
-use vgpu_core::account::Admission;
-use vgpu_core::account::cost::CostTable;
+use vgpu_core::account::Engaged;
+use vgpu_core::arbiter::Gate;
 use vgpu_core::share::Share;
 
-/// Estimated work that one process may have before the device.
-const IN_FLIGHT_NS: u64 = 2_000_000;
-/// Without any completion for so long, one launch is admitted.
-const DRAIN_NS: u64 = 10_000_000;
-/// Longest single sleep: completions are looked for in between.
-const STEP_NS: u64 = 1_000_000;
-/// Sleep while only completions are awaited.
-const POLL_NS: u64 = 100_000;
-/// Tries for the meter before a launch goes unmeasured, some of them 20 us apart.
-const BORROW_TRIES: u32 = 40;
-/// Tries before a context ends although another thread has the meter: 100 ms.
+/// Longer than that between two of our own instructions, and the thread was away: what was meant to be subtracted is not.
+const AWAY_NS: u64 = 50_000;
+/// How long a context's end waits for a thread that asks about its markers: so often 20 us.
 const ENDING_TRIES: u32 = 5_000;
 
 /// Whether any device has a ceiling, so that launches must look further.
@@ -52,172 +54,200 @@ pub fn activate() {
 /// The gate of one device.
 pub struct Governor {
     share: Share,
-    costs: CostTable<1024>,
-    /// Taken out while a thread works with it, so that no lock is held across a driver call; a thread that finds it
-    /// gone charges its launch by the estimate.
-    meter: Lock<Option<Box<Meter>>>,
-    /// Contexts that ended while another thread had the meter.
-    gone: Lock<Vec<CUcontext>>,
-    /// Estimated work of contexts that ended before it was measured, not charged yet.
-    unpaid: AtomicU64,
-    /// When the last completion was seen, or a launch was let through without one.
-    progress: AtomicU64,
-    /// Estimated work of this process that has a marker and was not seen complete.
-    in_flight: AtomicU64,
+    costs: Costs,
+    /// Held for a few dozen instructions, never across a call of the driver.
+    meter: Lock<Meter>,
+    /// Changes when something in flight completed: what waiting threads wait on.
+    bell: AtomicU32,
 }
 
 impl Governor {
     /// A gate that keeps `share`.
     pub fn new(share: Share) -> Self {
         activate();
-        Self {
-            share,
-            costs: CostTable::new(),
-            meter: Lock::new(Some(Box::default())),
-            gone: Lock::new(Vec::new()),
-            unpaid: AtomicU64::new(0),
-            progress: AtomicU64::new(0),
-            in_flight: AtomicU64::new(0),
-        }
+        Self { share, costs: Costs::new(), meter: Lock::new(Meter::default()), bell: AtomicU32::new(0) }
+    }
+
+    /// The word of whoever grants the device: without a daemon nobody but the account bounds a launch.
+    fn gate(&self) -> Gate {
+        Gate::Run { lease: 0, until: u64::MAX, exclusive: true, ceiling: None }
     }
 
     /// Passes one launch: waits for its turn, measures it, charges what completed.
+    ///
+    /// # Cost
+    /// About 25 ns where a stream goes on. Markers and questions to the driver apart: one record and one query in about
+    /// 250 us of device time; a stream that may have become idle is asked, every 50 us at most.
+    #[inline]
     pub fn launch(&self, joined: &Joined, launch: Launch, real: impl FnOnce() -> CUresult) -> CUresult {
-        match capturing(&launch) {
-            Some(false) => {}
-            // Recorded, not run: the graph's launch will be the one to pay.
-            Some(true) => return real(),
-            // The stream cannot be asked now, so that it cannot be measured either.
-            None => return self.unmeasured(joined, &launch, real),
+        if order::may_capture() {
+            match captures(&launch) {
+                Some(false) => {}
+                // Recorded, not run: the graph's launch will be the one to pay.
+                Some(true) => return real(),
+                // The stream cannot be asked now, so that it cannot be measured either.
+                None => return self.unmeasured(joined, &launch, real),
+            }
         }
-        let estimate = self.costs.estimate(launch.key);
-        self.wait(joined, estimate);
-        let begun = self.with_meter(|meter| meter.before(&launch, |ns| self.charge(joined, ns)));
+        let cost = self.costs.known(launch.key);
+        let account = joined.member().account();
+        let wish = Wish { launch: &launch, cost, gate: self.gate(), share: self.share, account };
+        let first = self.meter.lock().step(&wish, Seen::default(), |ns, since| self.charge(joined, ns, since));
+        let plan = match first {
+            Step::Go(plan) => plan,
+            other => match self.negotiate(joined, &wish, other) {
+                Some(plan) => plan,
+                None => return self.unmeasured(joined, &launch, real),
+            },
+        };
+        if !plan.is_plain() {
+            return self.marked(joined, &launch, cost, &plan, real);
+        }
         let result = real();
         if !result.ok() {
+            self.refused(&plan, cost, None);
+        }
+        result
+    }
+
+    /// Does what the steps ask for until the launch may go. `None`: it cannot be measured.
+    #[cold]
+    fn negotiate(&self, joined: &Joined, wish: &Wish<'_>, first: Step) -> Option<Plan> {
+        let pay = |ns, since| self.charge(joined, ns, since);
+        let mut waiting = None;
+        let (mut seen, mut step) = (Seen::default(), first);
+        let outcome = loop {
+            match step {
+                Step::Go(plan) => break Some(plan),
+                Step::Unmeasured => break None,
+                Step::Reap => {
+                    self.reap(joined, wish.launch.context);
+                    seen.reaped = true;
+                }
+                Step::Ask(launches) => {
+                    seen.stream = Some((quietly(|| markers::is_idle(wish.launch)), launches));
+                }
+                Step::Wait(_) if !seen.reaped => {
+                    self.reap(joined, wish.launch.context);
+                    seen.reaped = true;
+                }
+                Step::Wait(until) => {
+                    let waiting = waiting.get_or_insert_with(|| waiting::Waiting::begin(self));
+                    waiting.until(until);
+                    self.reap(joined, wish.launch.context);
+                    self.meter.lock().expire(clock::now(), pay);
+                    seen = Seen { reaped: true, stream: None };
+                }
+            }
+            step = self.meter.lock().step(wish, seen, pay);
+        };
+        drop(waiting);
+        outcome
+    }
+
+    /// A launch with markers before or behind it.
+    #[cold]
+    fn marked(
+        &self,
+        joined: &Joined,
+        launch: &Launch,
+        cost: Option<u64>,
+        plan: &Plan,
+        real: impl FnOnce() -> CUresult,
+    ) -> CUresult {
+        let moment = context::moment();
+        let begin = if plan.begin { quietly(|| markers::record(launch, plan.events[0])) } else { None };
+        let recorded = clock::now();
+        let result = real();
+        // The device came to the marker at once, and to the launch only now.
+        let lead = Some(clock::now().saturating_sub(recorded)).filter(|lead| *lead < AWAY_NS);
+        let begin = begin.map(|event| (event, lead.unwrap_or(0)));
+        if !result.ok() {
+            self.refused(plan, cost, begin);
             return result;
         }
-        let in_flight = begun.and_then(|()| {
-            self.with_meter(|meter| meter.after(&launch, estimate, &self.costs, |ns| self.charge(joined, ns)))
-        });
-        match in_flight {
-            Some(in_flight) => self.in_flight.store(in_flight, Relaxed),
-            None => self.charge(joined, estimate),
+        let end = if plan.end.is_some() { quietly(|| markers::record(launch, plan.events[1])) } else { None };
+        if context::fate(launch.context.0 as usize, moment) == context::Fate::Lives {
+            let pay = |ns, since| self.charge(joined, ns, since);
+            let unused = self.meter.lock().recorded(plan, begin, end, &self.costs, pay);
+            destroy(unused);
         }
         result
     }
 
+    #[cold]
+    fn refused(&self, plan: &Plan, cost: Option<u64>, begin: Option<(CUevent, u64)>) {
+        let unused = self.meter.lock().refused(plan, cost, begin);
+        destroy(unused);
+    }
+
+    #[cold]
     fn unmeasured(&self, joined: &Joined, launch: &Launch, real: impl FnOnce() -> CUresult) -> CUresult {
+        let since = joined.member().account().begin(clock::now());
         let result = real();
         if result.ok() {
-            self.charge(joined, self.costs.estimate(launch.key));
+            self.charge(joined, self.costs.estimate(launch.key), since);
         }
         result
     }
 
-    fn charge(&self, joined: &Joined, ns: u64) {
-        joined.member().account().charge(ns, self.share, now());
+    fn charge(&self, joined: &Joined, ns: u64, since: Engaged) {
+        joined.member().account().charge_since(ns, self.share, since, clock::now());
         joined.member().add_busy(ns);
     }
 
-    /// Works with the meter, if no other thread does for longer than a short wait.
-    fn with_meter<T>(&self, work: impl FnOnce(&mut Meter) -> T) -> Option<T> {
-        let mut meter = self.take_meter(BORROW_TRIES)?;
-        let result = work(&mut meter);
-        *self.meter.lock() = Some(meter);
-        Some(result)
-    }
-
-    fn take_meter(&self, tries: u32) -> Option<Box<Meter>> {
-        for round in 0..tries {
-            if let Some(mut meter) = self.meter.lock().take() {
-                for context in self.gone.lock().drain(..) {
-                    self.unpaid.fetch_add(meter.forget(context), Relaxed);
-                }
-                return Some(meter);
-            }
-            if round < 32 { core::hint::spin_loop() } else { sleep(20_000) }
-        }
-        None
-    }
-
-    /// Charges what completed.
-    fn reap(&self, joined: &Joined) {
-        let reaped = self.with_meter(|meter| meter.reap(&self.costs, |ns| self.charge(joined, ns)));
-        self.pay(joined);
-        if let Some((in_flight, completed)) = reaped {
-            self.in_flight.store(in_flight, Relaxed);
-            if completed {
-                self.progress.store(now(), Relaxed);
-            }
+    /// Charges what completed, asking the driver in the context that is current here.
+    fn reap(&self, joined: &Joined, here: CUcontext) {
+        let collected = self.meter.lock().collect();
+        let Some(mut batch) = collected else { return };
+        quietly(|| batch.ask(here));
+        let now = clock::now();
+        let pay = |ns, since| self.charge(joined, ns, since);
+        let completed = self.meter.lock().apply(batch, &self.costs, now, pay);
+        if completed {
+            self.ring();
         }
     }
 
-    fn wait(&self, joined: &Joined, estimate: u64) {
-        let account = joined.member().account();
-        self.reap(joined);
-        let mut time = now();
-        if self.in_flight.load(Relaxed) == 0 {
-            self.progress.store(time, Relaxed);
-        }
-        loop {
-            let in_flight = self.in_flight.load(Relaxed);
-            let crowded = in_flight > 0 && in_flight.saturating_add(estimate) > IN_FLIGHT_NS;
-            let until = match account.admit(time) {
-                Admission::Admit if !crowded => return,
-                Admission::Admit => time + POLL_NS,
-                Admission::WaitUntil(until) => until,
-            };
-            // What runs may wait for what we hold back. With nothing in flight only the balance keeps us.
-            if in_flight > 0 && time.saturating_sub(self.progress.load(Relaxed)) > DRAIN_NS {
-                self.progress.store(time, Relaxed);
-                return;
-            }
-            sleep(until.saturating_sub(time).clamp(1, STEP_NS));
-            self.reap(joined);
-            time = now();
-        }
-    }
-
-    /// Forgets the measurements of a context before it ends: its events go with it, and what they would have measured is
-    /// charged by the estimate. Waits a little for a thread that is asking about them.
+    /// Measures what completed in a context that is about to end, and charges the rest by the estimate. Waits a little for
+    /// a thread that is asking about its markers.
     pub fn context_ended(&self, joined: &Joined, context: CUcontext) {
-        self.gone.lock().push(context);
-        if let Some(meter) = self.take_meter(ENDING_TRIES) {
-            self.in_flight.store(meter.in_flight(), Relaxed);
-            *self.meter.lock() = Some(meter);
+        self.reap(joined, order::current());
+        for _ in 0..ENDING_TRIES {
+            if !self.meter.lock().is_reaping() {
+                break;
+            }
+            clock::sleep(20_000);
         }
-        self.pay(joined);
-    }
-
-    /// Charges what ended unmeasured.
-    fn pay(&self, joined: &Joined) {
-        match self.unpaid.swap(0, Relaxed) {
-            0 => {}
-            ns => self.charge(joined, ns),
-        }
+        let pay = |ns, since| self.charge(joined, ns, since);
+        let events = self.meter.lock().end_context(context.0 as usize, clock::now(), pay);
+        destroy(events.into_iter().map(Some));
+        self.ring();
     }
 
     /// Forgets everything, in a forked child.
     pub fn forget(&self) {
         // SAFETY: called in a forked child, whose only thread this is.
-        unsafe {
-            self.meter.reset(Some(Box::default()));
-            self.gone.reset(Vec::new());
-        }
-        self.in_flight.store(0, Relaxed);
-        self.unpaid.store(0, Relaxed);
+        unsafe { self.meter.reset(Meter::default()) };
+    }
+}
+
+/// A graph was made executable: what its launch costs is to be learned anew, whatever had that handle before.
+pub fn graph_made(exec: CUgraphExec) {
+    if active() {
+        let governors = device::all().filter_map(|device| device.governor.as_ref());
+        governors.for_each(|governor| governor.costs.forget(meter::graph_key(exec)));
+    }
+}
+
+fn destroy(events: impl IntoIterator<Item = Option<CUevent>>) {
+    for event in events.into_iter().flatten() {
+        quietly(|| markers::destroy(event));
     }
 }
 
 /// Whether the launch is recorded into a graph instead of run; `None`: the driver does not say.
-fn capturing(launch: &Launch) -> Option<bool> {
-    if !order::may_capture() {
-        return Some(false);
-    }
-    let mut status = 0;
-    let ask = if launch.per_thread { own::cuStreamIsCapturing_ptsz() } else { own::cuStreamIsCapturing() };
-    let Some(ask) = ask else { return Some(false) }; // older than captures
-    // SAFETY: the program's own stream, which it is about to launch into; a pointer to a local.
-    unsafe { ask(launch.stream, &raw mut status) }.ok().then_some(status != 0)
+#[cold]
+fn captures(launch: &Launch) -> Option<bool> {
+    launch.order().captures()
 }

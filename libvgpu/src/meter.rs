@@ -1,31 +1,44 @@
-//! Device time by the driver's own events.
+//! What this process has before one device: chains of launches, one per stream, and what is decided about them.
 //!
-//! Per stream a chain of intervals: a begin marker when the stream was idle, an end marker after about
-//! [`MARK_NS`] of estimated work; the next interval of a busy stream begins at the last end marker. An interval is
-//! charged when its end marker is seen complete. Work behind the last marker (the tail) is charged by the learned cost
-//! of its launches if the stream is found idle, never by a marker recorded late. Every sixteenth short tail gets a
-//! marker at once, so that the costs of programs that synchronise after each launch are learned.
+//! Per stream a chain of intervals: a begin marker where the stream was idle, an end marker after about 250 us of
+//! estimated work ([`Marks`]); the next interval of a busy stream begins at the end marker before. Work behind the last
+//! marker is a tail: charged by the learned cost of its launches once the stream is known to be idle, never by a marker
+//! recorded late.
 //!
-//! Streams that run at the same time are charged each: a tenant that overlaps streams pays more than it used, never
-//! less. Only markers of the launching thread's own stream are recorded; another stream may be gone.
+//! Everything here happens under the governor's lock and calls no driver. What the driver must be asked comes back as a
+//! [`Step`]; the caller asks without the lock and steps again.
+//!
+//! [`stepping`]: a launch on its way to the driver. [`markers`]: the driver's part. [`reaping`]: what is charged and learned
+//! when markers were reached. [`ending`]: contexts and streams that end, programs that wait. [`chains`]: the parts. Who waits
+//! at the gate: [`crate::governor`].
 
-use crate::driver::own;
-use crate::order::quietly;
-use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
+mod chains;
+mod ending;
+pub mod markers;
+pub mod reaping;
+mod stepping;
+
+use crate::order::{Order, Place};
+use chains::Chain;
+use markers::Axis;
 use shim_sys::cuda::*;
-use std::collections::VecDeque;
-use vgpu_core::account::cost::{CostTable, UNKNOWN_NS};
+use vgpu_core::account::{Engaged, SharedAccount};
+use vgpu_core::arbiter::Gate;
+use vgpu_core::gate::union::Union;
+use vgpu_core::gate::{Bounds, Keeper};
+use vgpu_core::share::Share;
 
-/// Estimated work between two markers.
-const MARK_NS: u64 = 250_000;
-/// One short tail in so many is measured.
-const SAMPLE: u32 = 16;
-/// Chains kept; beyond that the longest idle one is dropped.
-const MAX_CHAINS: usize = 64;
-/// Functions of one interval that are learned from.
-const MAX_KEYS: usize = 32;
-/// Idle events kept per context.
-const MAX_SPARE: usize = 64;
+/// What the cost of a launch is learned by: the function and how much of it is launched. 64-bit arithmetic: a grid may
+/// have more than 2^32 blocks.
+pub fn key(function: usize, grid: [u32; 3], block: [u32; 3]) -> u64 {
+    let volume = grid.iter().chain(&block).fold(1u64, |volume, &n| volume.wrapping_mul(u64::from(n)));
+    (function as u64) ^ volume.rotate_left(32) | 1
+}
+
+/// As [`key`], of an executable graph, which is launched as a whole.
+pub fn graph_key(exec: CUgraphExec) -> u64 {
+    key(exec.0 as usize, [1; 3], [1; 3])
+}
 
 /// One launch, as the meter needs to know it.
 #[derive(Clone, Copy, Debug)]
@@ -41,240 +54,183 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// Which chain it belongs to: the stream, and the thread where streams are per thread.
-    fn chain(&self) -> (CUcontext, usize, usize) {
-        let own_stream = self.stream == CU_STREAM_PER_THREAD || (self.per_thread && self.stream.is_null());
-        let thread = if own_stream { this_thread() } else { 0 };
-        (self.context, self.stream.0 as usize, thread)
+    /// Its stream, as calls name it.
+    pub fn order(&self) -> Order {
+        Order { stream: self.stream, per_thread: self.per_thread }
+    }
+
+    /// Which chain it belongs to.
+    fn place(&self) -> Place {
+        Place { key: self.order().key(), context: self.context.0 as usize }
     }
 }
 
-fn this_thread() -> usize {
-    thread_local!(static HERE: AtomicU8 = const { AtomicU8::new(0) });
-    HERE.with(|here| {
-        here.store(0, Relaxed);
-        core::ptr::from_ref(here) as usize
-    })
+/// What the caller has found out since it began to step.
+#[derive(Clone, Copy, Default)]
+pub struct Seen {
+    /// It has looked for completed markers.
+    pub reaped: bool,
+    /// Whether the stream was idle, when it had had so many launches.
+    pub stream: Option<(bool, u32)>,
 }
 
-/// Launches between two markers.
-struct Interval {
-    /// Its own begin marker; `None`: the end marker before it.
-    begin: Option<CUevent>,
-    end: CUevent,
-    estimated: u64,
-    keys: Vec<u64>,
+/// What is asked for one launch.
+pub struct Wish<'a> {
+    /// It.
+    pub launch: &'a Launch,
+    /// What it will cost, if that is known.
+    pub cost: Option<u64>,
+    /// The word of whoever grants the device.
+    pub gate: Gate,
+    /// The ceiling.
+    pub share: Share,
+    /// The tenant's account.
+    pub account: SharedAccount<'static>,
 }
 
-#[derive(Default)]
-struct Open {
-    begin: Option<CUevent>,
-    estimated: u64,
-    launches: u32,
-    keys: Vec<u64>,
+/// What comes next.
+pub enum Step {
+    /// Launch.
+    Go(Plan),
+    /// Look for completed markers, and step again.
+    Reap,
+    /// Ask whether the stream is busy, and step again; it has had so many launches.
+    Ask(u32),
+    /// Not before this moment.
+    Wait(u64),
+    /// Too many streams: launch, and charge the estimate.
+    Unmeasured,
 }
 
-struct Chain {
-    of: (CUcontext, usize, usize),
-    open: Option<Open>,
-    pending: VecDeque<Interval>,
-    /// The last end marker seen complete, kept while the next interval needs it as its begin.
-    last: Option<CUevent>,
-    short: u32,
+/// Which markers a launch gets.
+#[derive(Clone, Copy)]
+pub struct Plan {
+    chain: u64,
+    /// Record a begin marker.
+    pub begin: bool,
+    /// Record an end marker, for the interval of that number.
+    pub end: Option<u64>,
+    /// Events to record.
+    pub events: [Option<CUevent>; 2],
 }
 
-/// The chains of one device in this process.
-#[derive(Default)]
+impl Plan {
+    /// No marker at all.
+    pub fn is_plain(&self) -> bool {
+        !self.begin && self.end.is_none()
+    }
+}
+
+/// What this process has before one device.
 pub struct Meter {
+    keeper: Keeper,
+    bounds: Bounds,
+    union: Union,
     chains: Vec<Chain>,
-    spare: Vec<(CUcontext, CUevent)>,
+    /// Where the chain of a place probably is.
+    hints: [u8; 64],
+    numbers: u64,
+    /// How many chains are busy, and how many of them not measured.
+    busy: u32,
+    unmeasured: u32,
+    axes: Vec<Axis>,
+    spare: Vec<(usize, CUevent)>,
+    /// A thread asks the driver about markers.
+    reaping: bool,
+    /// Contexts that ended meanwhile.
+    gone: Vec<usize>,
+    engaged: Engaged,
+    /// Threads that wait at the gate.
+    waiting: u32,
+    /// When the clock was last read, and launches since.
+    time: u64,
+    untimed: u32,
+    launches: u64,
 }
 
-// SAFETY of every driver call below: events were created by us in the launch's context, which is current; streams are
-// those the program is launching into at this moment; outputs are locals.
-#[allow(clippy::undocumented_unsafe_blocks)]
+impl Default for Meter {
+    fn default() -> Self {
+        Self {
+            keeper: Keeper::default(),
+            bounds: Bounds::default(),
+            union: Union::default(),
+            chains: Vec::new(),
+            hints: [0; 64],
+            numbers: 0,
+            busy: 0,
+            unmeasured: 0,
+            axes: Vec::new(),
+            spare: Vec::new(),
+            reaping: false,
+            gone: Vec::new(),
+            engaged: Engaged::default(),
+            waiting: 0,
+            time: 0,
+            untimed: 0,
+            launches: 0,
+        }
+    }
+}
+
+/// Receives what is to be charged: nanoseconds, and since when the tenant's work is before the device.
+pub trait Pay: Fn(u64, Engaged) {}
+impl<F: Fn(u64, Engaged)> Pay for F {}
+
 impl Meter {
-    fn event(&mut self, context: CUcontext) -> Option<CUevent> {
-        if let Some(at) = self.spare.iter().position(|spare| spare.0 == context) {
-            return Some(self.spare.swap_remove(at).1);
-        }
-        let mut event = CUevent::NULL;
-        unsafe { own::cuEventCreate()?(&raw mut event, 0) }.ok().then_some(event)
-    }
-
-    fn recycle(&mut self, context: CUcontext, event: CUevent) {
-        if self.spare.len() < MAX_SPARE {
-            self.spare.push((context, event));
-        } else if let Some(destroy) = own::cuEventDestroy_v2() {
-            let _ = unsafe { destroy(event) };
+    /// Nothing of what is in flight is to be learned from.
+    pub fn taint(&mut self) {
+        for chain in &mut self.chains {
+            chain.tainted = true;
+            chain.pending.iter_mut().for_each(|interval| interval.tainted = true);
         }
     }
 
-    fn record(&mut self, launch: &Launch) -> Option<CUevent> {
-        let event = self.event(launch.context)?;
-        let record = if launch.per_thread { own::cuEventRecord_ptsz() } else { own::cuEventRecord() }?;
-        if unsafe { record(event, launch.stream) }.ok() {
-            Some(event)
-        } else {
-            self.recycle(launch.context, event);
-            None
-        }
+    /// A thread begins to wait at the gate, or ends.
+    pub fn wait(&mut self, begins: bool) {
+        self.waiting = if begins { self.waiting + 1 } else { self.waiting.saturating_sub(1) };
     }
 
-    fn find(&mut self, launch: &Launch) -> usize {
-        let of = launch.chain();
-        if let Some(at) = self.chains.iter().position(|chain| chain.of == of) {
-            return at;
-        }
-        if self.chains.len() >= MAX_CHAINS
-            && let Some(at) = self.chains.iter().position(|chain| chain.pending.is_empty() && chain.open.is_none())
-        {
-            let gone = self.chains.swap_remove(at);
-            if let Some(event) = gone.last {
-                self.recycle(gone.of.0, event);
-            }
-        }
-        self.chains.push(Chain { of, open: None, pending: VecDeque::new(), last: None, short: 0 });
-        self.chains.len() - 1
+    /// Whether a thread waits at the gate.
+    pub fn is_waited_for(&self) -> bool {
+        self.waiting > 0
     }
 
-    /// Before the launch: closes a tail whose stream went idle, and begins an interval if the stream is idle.
-    pub fn before(&mut self, launch: &Launch, charge: impl FnOnce(u64)) {
-        quietly(|| self.begin(launch, charge));
-    }
-
-    fn begin(&mut self, launch: &Launch, charge: impl FnOnce(u64)) {
-        let at = self.find(launch);
-        if self.chains[at].open.is_some() {
-            let query = if launch.per_thread { own::cuStreamQuery_ptsz() } else { own::cuStreamQuery() };
-            let busy = query.is_some_and(|query| unsafe { query(launch.stream) } == CUresult(600));
-            if busy {
-                return;
-            }
-            if let Some(tail) = self.chains[at].open.take() {
-                charge(tail.estimated);
-                if let Some(event) = tail.begin {
-                    self.recycle(launch.context, event);
-                }
-            }
-        }
-        let idle = self.chains[at].pending.is_empty();
-        let begin = if idle { self.record(launch) } else { None };
-        let chain = &mut self.chains[at];
-        chain.open = Some(Open { begin, ..Open::default() });
-        if idle && let Some(event) = chain.last.take() {
-            self.recycle(launch.context, event);
-        }
-    }
-
-    /// After the launch: adds it to its interval and ends that with a marker when it is long enough. Returns the
-    /// estimated work with markers that was not seen complete.
-    pub fn after(&mut self, launch: &Launch, estimate: u64, costs: &CostTable<1024>, charge: impl FnOnce(u64)) -> u64 {
-        let at = self.find(launch);
-        let chain = &mut self.chains[at];
-        let open = chain.open.get_or_insert_default();
-        open.estimated = open.estimated.saturating_add(estimate);
-        open.launches += 1;
-        // Once per function: each is corrected by the interval's factor, and only once.
-        if open.keys.len() < MAX_KEYS && !open.keys.contains(&launch.key) {
-            open.keys.push(launch.key);
-        }
-        let unknown = costs.estimate(launch.key) == UNKNOWN_NS;
-        let mut mark = open.estimated >= MARK_NS || unknown;
-        if !mark && open.launches == 1 {
-            chain.short += 1;
-            mark = chain.short.is_multiple_of(SAMPLE);
-        }
-        if mark {
-            let end = quietly(|| self.record(launch));
-            let open = self.chains[at].open.take().unwrap_or_default();
-            match end {
-                Some(end) => self.chains[at].pending.push_back(Interval {
-                    begin: open.begin,
-                    end,
-                    estimated: open.estimated,
-                    keys: open.keys,
-                }),
-                // No marker, no measurement: the estimate is all there is.
-                None => {
-                    charge(open.estimated);
-                    if let Some(event) = open.begin {
-                        self.recycle(launch.context, event);
-                    }
-                }
-            }
-        }
-        self.in_flight()
-    }
-
-    /// Estimated work that has a marker and was not seen complete.
+    /// Estimated work before the device.
     pub fn in_flight(&self) -> u64 {
-        self.chains.iter().flat_map(|chain| &chain.pending).map(|interval| interval.estimated).sum()
+        self.keeper.in_flight()
     }
 
-    /// Charges every interval that completed and learns from it. Returns what is left in flight, and
-    /// whether anything completed.
-    pub fn reap(&mut self, costs: &CostTable<1024>, charge: impl Fn(u64)) -> (u64, bool) {
-        if self.chains.iter().all(|chain| chain.pending.is_empty()) {
-            return (0, false);
-        }
-        quietly(|| self.collect(costs, charge))
+    /// See [`Keeper::left`].
+    pub fn left(&self, now: u64) -> u64 {
+        self.keeper.left(now, &self.bounds)
     }
 
-    fn collect(&mut self, costs: &CostTable<1024>, charge: impl Fn(u64)) -> (u64, bool) {
-        let mut completed = false;
-        for at in 0..self.chains.len() {
-            let context = self.chains[at].of.0;
-            while let Some(end) = self.chains[at].pending.front().map(|interval| interval.end) {
-                let state = own::cuEventQuery().map_or(CUresult::UNKNOWN, |query| unsafe { query(end) });
-                if state == CUresult::NOT_READY {
-                    break;
-                }
-                let chain = &mut self.chains[at];
-                let Some(interval) = chain.pending.pop_front() else { break };
-                completed = true;
-                let begin = interval.begin.or(chain.last);
-                let spent = if state.ok() { begin.and_then(|begin| elapsed(begin, interval.end)) } else { None };
-                match spent {
-                    Some(ns) => {
-                        for &key in &interval.keys {
-                            costs.learn_factor(key, interval.estimated, ns);
-                        }
-                        charge(ns);
-                    }
-                    // The context has a sticky error, or the marker is gone: the estimate is all there is.
-                    None => charge(interval.estimated),
-                }
-                let old = chain.last.replace(interval.end);
-                for event in [old, interval.begin].into_iter().flatten() {
-                    self.recycle(context, event);
-                }
-            }
-        }
-        (self.in_flight(), completed)
+    /// See [`Keeper::look`].
+    pub fn look(&self, now: u64) -> u64 {
+        self.keeper.look(now, &self.bounds)
     }
 
-    /// Drops everything of a context that ends, events included: they go with it. Returns the estimated work that was not
-    /// charged yet.
-    pub fn forget(&mut self, context: CUcontext) -> u64 {
-        let of_it = self.chains.iter().filter(|chain| chain.of.0 == context);
-        let unpaid = |chain: &Chain| {
-            let open = chain.open.as_ref().map_or(0, |open| open.estimated);
-            chain.pending.iter().fold(open, |sum, interval| sum.saturating_add(interval.estimated))
-        };
-        let unpaid = of_it.map(unpaid).fold(0, u64::saturating_add);
-        self.chains.retain(|chain| chain.of.0 != context);
-        self.spare.retain(|spare| spare.0 != context);
-        unpaid
+    fn recount(&mut self, at: usize, was_busy: bool, was_unmeasured: bool) {
+        let chain = &self.chains[at];
+        let change = |count: u32, was: bool, is: bool| (count + u32::from(is)).saturating_sub(u32::from(was));
+        self.busy = change(self.busy, was_busy, chain.is_busy());
+        self.unmeasured = change(self.unmeasured, was_unmeasured, chain.is_unmeasured());
     }
-}
 
-/// Nanoseconds between two completed markers. The driver answers in a float of milliseconds: consecutive markers are
-/// close, so that nothing is lost to rounding.
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // checked to be finite and not negative
-fn elapsed(begin: CUevent, end: CUevent) -> Option<u64> {
-    let mut ms = 0f32;
-    // SAFETY: both events are ours and complete; the pointer is to a local.
-    let known = unsafe { own::cuEventElapsedTime()?(&raw mut ms, begin, end) }.ok();
-    (known && ms.is_finite() && ms >= 0.0).then(|| (f64::from(ms) * 1e6) as u64)
+    fn tally(&mut self) {
+        let count = |is: fn(&Chain) -> bool| self.chains.iter().filter(|chain| is(chain)).count();
+        let (busy, unmeasured) = (count(Chain::is_busy), count(Chain::is_unmeasured));
+        (self.busy, self.unmeasured) = (u32::try_from(busy).unwrap_or(0), u32::try_from(unmeasured).unwrap_or(0));
+    }
+
+    fn spare(&mut self, context: usize) -> Option<CUevent> {
+        let at = self.spare.iter().rposition(|spare| spare.0 == context)?;
+        Some(self.spare.swap_remove(at).1)
+    }
+
+    /// Keeps an event for later. One is created only where none is kept, so that there are never more than were needed at
+    /// once.
+    fn recycle(&mut self, context: usize, event: CUevent) {
+        self.spare.push((context, event));
+    }
 }

@@ -151,7 +151,7 @@ impl Order {
 
     /// As [`Order::is_captured`]; `None`: it cannot be told now, as for the legacy stream while a stream captures that
     /// waits for it, and nothing may be asked of that stream.
-    fn captures(self) -> Option<bool> {
+    pub fn captures(self) -> Option<bool> {
         if !may_capture() {
             return Some(false);
         }

@@ -101,6 +101,19 @@ impl State {
         Admission::WaitUntil((here.zero / TICKS).saturating_add(1))
     }
 
+    /// As [`State::admission`] with `pending` ns as good as paid. Yes is said without a division.
+    #[inline]
+    fn admission_beside(self, pending: u64, share: Share, now: u64) -> Admission {
+        let here = self.at(now);
+        let permille = u64::from(share.permille());
+        // floor(x / permille) < room, for the rounding of `wall_ticks`.
+        let need = pending.saturating_mul(1000 * TICKS).saturating_add(permille / 2);
+        if need < ticks(now).saturating_sub(here.zero).saturating_mul(permille) {
+            return Admission::Admit;
+        }
+        State { zero: here.zero.saturating_add(wall_ticks(pending, share)), ..here }.admission(now)
+    }
+
     fn balance(self, share: Share, now: u64) -> i64 {
         let here = self.at(now);
         let now = ticks(now);
@@ -135,8 +148,7 @@ impl Account {
     /// May work be launched beside `pending` ns that will yet have to be paid for?
     #[must_use]
     pub fn admit_beside(&self, pending: u64, share: Share, now: u64) -> Admission {
-        let here = self.state.at(now);
-        State { zero: here.zero.saturating_add(wall_ticks(pending, share)), ..here }.admission(now)
+        self.state.admission_beside(pending, share, now)
     }
 
     /// Pays for `ns` of device time that was used up to `now`, at the rate of `share`.

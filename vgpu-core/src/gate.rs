@@ -195,6 +195,12 @@ impl Keeper {
         self.unknown += u32::from(cost.is_none());
     }
 
+    /// A launch that was announced by [`Keeper::launched`] was refused by the driver.
+    pub fn withdrawn(&mut self, cost: Option<u64>) {
+        self.in_flight = self.in_flight.saturating_sub(cost.unwrap_or(UNKNOWN_NS));
+        self.unknown = self.unknown.saturating_sub(u32::from(cost.is_none()));
+    }
+
     /// Launches estimated at `estimate`, of which `unknown` were of unknown cost, were seen complete; the device had
     /// them done at `at`, no later than now.
     pub fn completed(&mut self, estimate: u64, unknown: u32, at: u64) {
@@ -232,7 +238,12 @@ impl Keeper {
     /// While somebody waits for the device: when to look whether the work is done.
     #[must_use]
     pub fn look(&self, now: u64, bounds: &Bounds) -> u64 {
-        // Launches of one function differ: the nearer the end, the closer the looks.
+        // Launches of one function differ: the nearer the end, the closer the looks. What takes longer than expected is
+        // looked at less and less: up to a sixteenth of its time is found out late.
+        let late = now.saturating_sub(self.began.saturating_add(self.in_flight));
+        if late > 0 {
+            return now.saturating_add((late / 16).clamp(bounds.ahead / 4, 1_000_000));
+        }
         let left = self.remaining(now);
         let pause = if left > bounds.ahead { (left / 4).clamp(bounds.ahead / 2, 1_000_000) } else { left };
         now.saturating_add(pause.saturating_sub(bounds.handover / 2).max(bounds.ahead / 4))

@@ -11,7 +11,7 @@
 use crate::graphs::{self, Needs};
 use crate::mode::Denied;
 use crate::order::Order;
-use crate::{device, enforce, pools};
+use crate::{device, enforce, governor, pools};
 use core::ffi::c_char;
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
@@ -30,6 +30,7 @@ fn instantiate(graph: CUgraph, upload: bool, exec: *mut CUgraphExec, real: impl 
         let result = real();
         if result.ok() {
             graphs::note(unsafe { *exec }, needs); // the handle may have been another graph's
+            governor::graph_made(unsafe { *exec });
         }
         return result;
     }
@@ -37,6 +38,7 @@ fn instantiate(graph: CUgraph, upload: bool, exec: *mut CUgraphExec, real: impl 
     if result.ok() {
         graphs::measure(&needs);
         graphs::note(unsafe { *exec }, needs);
+        governor::graph_made(unsafe { *exec });
     }
     result
 }

@@ -6,17 +6,10 @@
 use crate::meter::Launch;
 use crate::mode::Denied;
 use crate::order::Order;
-use crate::{enforce, governor, graphs};
+use crate::{enforce, governor, graphs, meter};
 use core::ffi::c_void;
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
-
-/// What the cost is learned by: the function and how much of it is launched. 64-bit arithmetic: a grid may have more
-/// than 2^32 blocks.
-fn key(f: CUfunction, grid: [u32; 3], block: [u32; 3]) -> u64 {
-    let volume = grid.iter().chain(&block).fold(1u64, |volume, &n| volume.wrapping_mul(u64::from(n)));
-    (f.0 as u64) ^ volume.rotate_left(32) | 1
-}
 
 #[cold]
 fn gated(
@@ -35,7 +28,7 @@ fn gated(
     };
     let Some(governor) = &device.governor else { return real() };
     let Ok(joined) = device.ledger.joined() else { return CUresult::NOT_PERMITTED };
-    governor.launch(joined, Launch { context, stream, per_thread, key: key(f, grid, block) }, real)
+    governor.launch(joined, Launch { context, stream, per_thread, key: meter::key(f.0 as usize, grid, block) }, real)
 }
 
 macro_rules! launch_kernel {

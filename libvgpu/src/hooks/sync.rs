@@ -1,4 +1,5 @@
-//! Synchronising calls: the driver gives back what pools hold beyond their thresholds in them, and the charge follows. And the end of a stream.
+//! Synchronising calls: the driver gives back what pools hold beyond their thresholds in them, and the charge follows; the
+//! meter charges what is over. And the end of a stream.
 //!
 //! Queries do not: by the driver's documentation it is the calls that wait.
 #![allow(non_snake_case, clippy::missing_safety_doc)]
@@ -6,19 +7,22 @@
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use crate::departing;
+use crate::governor::{self, Awaited};
 use crate::order::Order;
 use crate::pools::{self, Waited};
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
 
 macro_rules! wait {
-    ($($name:ident ( $($arg:ident : $ty:ty)? ) for $what:expr;)*) => {$(
+    ($($name:ident ( $($arg:ident : $ty:ty)? ) for $what:expr, $awaited:expr;)*) => {$(
         #[inline]
         pub unsafe fn $name(real: cuda_fn::$name $(, $arg: $ty)?) -> CUresult {
             let (since, announced) = (departing::newest(), pools::shrinking());
+            let in_flight = governor::before($awaited);
             let result = unsafe { real($($arg)?) };
             if result.ok() {
                 pools::synchronised($what, since, announced);
+                in_flight.as_ref().into_iter().for_each(governor::after);
             }
             result
         }
@@ -26,11 +30,11 @@ macro_rules! wait {
 }
 
 wait! {
-    cuStreamSynchronize(stream: CUstream) for Waited::Stream(Order { stream, per_thread: false });
-    cuStreamSynchronize_ptsz(stream: CUstream) for Waited::Stream(Order { stream, per_thread: true });
-    cuEventSynchronize(event: CUevent) for Waited::Event;
-    cuCtxSynchronize() for Waited::Current;
-    cuCtxSynchronize_v2(ctx: CUcontext) for Waited::Context(ctx);
+    cuStreamSynchronize(stream: CUstream) for Waited::Stream(Order { stream, per_thread: false }), Awaited::Stream(Order { stream, per_thread: false });
+    cuStreamSynchronize_ptsz(stream: CUstream) for Waited::Stream(Order { stream, per_thread: true }), Awaited::Stream(Order { stream, per_thread: true });
+    cuEventSynchronize(event: CUevent) for Waited::Event, Awaited::Event;
+    cuCtxSynchronize() for Waited::Current, Awaited::Current;
+    cuCtxSynchronize_v2(ctx: CUcontext) for Waited::Context(ctx), Awaited::Event;
 }
 
 macro_rules! end {
@@ -39,6 +43,7 @@ macro_rules! end {
         #[inline]
         pub unsafe fn $name(real: cuda_fn::$name, stream: CUstream) -> CUresult {
             pools::stream_ending(Order { stream, per_thread: false });
+            governor::stream_ending(Order { stream, per_thread: false });
             unsafe { real(stream) }
         }
     )*};

@@ -89,6 +89,14 @@ impl<const N: usize> CostTable<N> {
         entry.key.store(key, Ordering::Relaxed);
     }
 
+    /// Knows nothing of `key` any more: what it names is something else from now on.
+    pub fn forget(&self, key: u64) {
+        let entry = self.entry(key);
+        if entry.key.load(Ordering::Relaxed) == key {
+            entry.average.store(0, Ordering::Relaxed);
+        }
+    }
+
     /// Learns from a batch measured as a whole: its launches were estimated at `estimated` together and
     /// took `actual`. Each function of the batch is corrected by the same factor.
     pub fn learn_factor(&self, key: u64, estimated: u64, actual: u64) {
@@ -156,6 +164,18 @@ mod tests {
         assert!(b > 2 * a && b < 4 * a, "{a} : {b}");
         table.learn_factor(1, 0, 5);
         assert_eq!(table.estimate(1), a, "nothing can be learned from nothing");
+    }
+
+    #[test]
+    fn what_is_forgotten_is_unknown_and_nothing_else_is() {
+        let table = CostTable::<1>::new();
+        table.learn(1, 500);
+        table.forget(2);
+        assert_eq!(table.measured(1), Some(500), "not the one that has its place");
+        table.forget(1);
+        assert_eq!(table.measured(1), None);
+        table.learn(1, 900);
+        assert_eq!(table.measured(1), Some(900), "learned anew, not averaged with the old");
     }
 
     #[test]

@@ -24,7 +24,8 @@ pub struct SharedAccount<'p> {
 }
 
 /// Work that went before the device: since when, and how much had been forgotten by then.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// `Default`: since the beginning of time, when nothing had been forgotten.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Engaged {
     since: u64,
     forgotten: u64,
@@ -50,6 +51,16 @@ impl<'p> SharedAccount<'p> {
     #[must_use]
     pub fn admit(&self, now: u64) -> Admission {
         self.state().admission(now)
+    }
+
+    /// May work be launched beside `pending` ns that will yet have to be paid for?
+    ///
+    /// # Cost
+    /// Two loads; a division only if the answer is no.
+    #[inline]
+    #[must_use]
+    pub fn admit_beside(&self, pending: u64, share: Share, now: u64) -> Admission {
+        self.state().admission_beside(pending, share, now)
     }
 
     /// Pays for `ns` of device time that was used up to `now`, at the rate of `share`.

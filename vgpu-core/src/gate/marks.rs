@@ -82,6 +82,32 @@ impl Marks {
         self.open.take()
     }
 
+    /// The driver refused a launch that [`Marks::after`] was told of; `closed` is the interval that was to end with it, and
+    /// has no marker.
+    pub fn withdrawn(&mut self, cost: Option<u64>, estimate: u64, closed: Option<Open>) {
+        if let Some(closed) = closed {
+            self.pending = self.pending.saturating_sub(1);
+            let rest = self.open.take().unwrap_or_default();
+            self.open = Some(Open {
+                estimate: closed.estimate.saturating_add(rest.estimate),
+                unknown: closed.unknown.saturating_add(rest.unknown),
+                ..closed
+            });
+        }
+        if let Some(open) = &mut self.open {
+            open.estimate = open.estimate.saturating_sub(estimate);
+            open.unknown = open.unknown.saturating_sub(u32::from(cost.is_none()));
+        }
+        self.unsampled = self.unsampled.saturating_sub(estimate);
+    }
+
+    /// Work behind the last marker cannot be measured: its begin marker is missing, or the stream may have been idle.
+    pub fn doubt(&mut self) {
+        if let Some(open) = &mut self.open {
+            open.measured = false;
+        }
+    }
+
     /// The oldest interval was seen complete.
     pub fn completed(&mut self) {
         self.pending = self.pending.saturating_sub(1);

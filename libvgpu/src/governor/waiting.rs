@@ -1,0 +1,54 @@
+//! How a thread waits at the gate: asleep on a futex until a moment, or until something of this process completed.
+//!
+//! Not here: how long. No spinning: the thread sleeps even for the last microseconds, which the kernel's timer slack of
+//! some 50 us makes longer; the gate lets a launch go that much ahead.
+
+use super::Governor;
+use crate::clock;
+use core::sync::atomic::Ordering::*;
+
+impl Governor {
+    /// Something in flight completed: whoever waits looks again.
+    ///
+    /// # Cost
+    /// Two atomic accesses under a lock; a system call if a thread waits.
+    pub fn ring(&self) {
+        self.bell.fetch_add(1, Release);
+        if self.meter.lock().is_waited_for() {
+            // SAFETY: a word that lives as long as the process.
+            unsafe {
+                libc::syscall(
+                    libc::SYS_futex,
+                    self.bell.as_ptr(),
+                    libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
+                    i32::MAX,
+                )
+            };
+        }
+    }
+}
+
+/// A thread that waits at the gate: as long as there is one, the tenant wants the device.
+pub struct Waiting<'a> {
+    governor: &'a Governor,
+}
+
+impl<'a> Waiting<'a> {
+    /// This thread waits.
+    pub fn begin(governor: &'a Governor) -> Self {
+        governor.meter.lock().wait(true);
+        Self { governor }
+    }
+
+    /// Waits until `moment`, or until the bell rings, or a signal comes.
+    pub fn until(&self, moment: u64) {
+        let heard = self.governor.bell.load(Acquire);
+        clock::wait(&self.governor.bell, heard, moment);
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.governor.meter.lock().wait(false);
+    }
+}

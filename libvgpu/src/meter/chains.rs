@@ -1,0 +1,141 @@
+//! The launches of one stream, and how its chain is found without a search.
+
+use super::Meter;
+use crate::order::Place;
+use shim_sys::cuda::CUevent;
+use std::collections::VecDeque;
+use vgpu_core::gate::marks::{Marks, Open};
+
+/// Chains kept; beyond that those with nothing in flight are dropped, and if there is none, launches go unmeasured.
+const MAX_CHAINS: usize = 256;
+/// Functions of one interval that are learned from.
+const MAX_KEYS: usize = 16;
+
+/// Some different functions.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Keys {
+    pub list: [u64; MAX_KEYS],
+    pub len: usize,
+}
+
+impl Keys {
+    #[inline]
+    pub fn add(&mut self, key: u64) {
+        let known = &self.list[..self.len];
+        if known.last() != Some(&key) && !known.contains(&key) && self.len < MAX_KEYS {
+            self.list[self.len] = key;
+            self.len += 1;
+        }
+    }
+
+    pub fn all(&self) -> &[u64] {
+        &self.list[..self.len]
+    }
+}
+
+/// Launches that end at a marker.
+pub(super) struct Interval {
+    pub serial: u64,
+    /// Its own begin marker; `None`: the end marker before it.
+    pub begin: Option<CUevent>,
+    /// Host time between its begin marker and its first launch.
+    pub lead: u64,
+    /// `None`: not recorded yet.
+    pub end: Option<CUevent>,
+    pub open: Open,
+    pub keys: Keys,
+    /// Not to be learned from.
+    pub tainted: bool,
+}
+
+/// The launches of one stream.
+pub(super) struct Chain {
+    pub number: u64,
+    pub place: Place,
+    pub marks: Marks,
+    /// Of the open work.
+    pub begin: Option<CUevent>,
+    pub lead: u64,
+    pub keys: Keys,
+    pub tainted: bool,
+    /// The oldest first.
+    pub pending: VecDeque<Interval>,
+    /// How many of them are not measured.
+    pub unmeasured: u32,
+    /// When the last end marker was reached.
+    pub last: Option<u64>,
+    pub launches: u32,
+    /// The stream need not be asked before whether it is busy.
+    pub ask_at: u64,
+    /// When the open work counts as over, if nobody asks.
+    pub over_by: u64,
+}
+
+impl Chain {
+    pub fn is_busy(&self) -> bool {
+        self.marks.pending() > 0 || self.marks.asks()
+    }
+
+    /// Whether it has work in flight that is charged by its cost.
+    pub fn is_unmeasured(&self) -> bool {
+        self.unmeasured > 0 || self.marks.open().is_some_and(|open| !open.measured)
+    }
+}
+
+impl Meter {
+    /// The chain of a place, made if there is none. `None`: too many.
+    #[inline]
+    pub fn find(&mut self, place: Place) -> Option<usize> {
+        let hint = usize::from(self.hints[slot(place)]);
+        if self.chains.get(hint).is_some_and(|chain| chain.place == place) {
+            return Some(hint);
+        }
+        self.look_up(place)
+    }
+
+    #[cold]
+    fn look_up(&mut self, place: Place) -> Option<usize> {
+        let known = self.chains.iter().position(|chain| chain.place == place);
+        let at = match known {
+            Some(at) => at,
+            None => self.found(place)?,
+        };
+        self.hints[slot(place)] = u8::try_from(at).unwrap_or(0);
+        Some(at)
+    }
+
+    fn found(&mut self, place: Place) -> Option<usize> {
+        if self.chains.len() >= MAX_CHAINS {
+            self.chains.retain(Chain::is_busy);
+            if self.chains.len() >= MAX_CHAINS {
+                return None;
+            }
+        }
+        self.numbers += 1;
+        self.chains.push(Chain {
+            number: self.numbers,
+            place,
+            marks: Marks::default(),
+            begin: None,
+            lead: 0,
+            keys: Keys::default(),
+            tainted: false,
+            pending: VecDeque::new(),
+            unmeasured: 0,
+            last: None,
+            launches: 0,
+            ask_at: 0,
+            over_by: 0,
+        });
+        Some(self.chains.len() - 1)
+    }
+
+    pub fn numbered(&self, number: u64) -> Option<usize> {
+        self.chains.iter().position(|chain| chain.number == number)
+    }
+}
+
+fn slot(place: Place) -> usize {
+    let mixed = (place.key ^ (place.context as u64).rotate_left(20)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58;
+    usize::try_from(mixed).unwrap_or(0)
+}

@@ -1,0 +1,70 @@
+//! Contexts and streams that end, and programs that wait for what is in flight.
+
+use super::{Meter, Pay};
+use crate::order::Place;
+use shim_sys::cuda::CUevent;
+
+impl Meter {
+    /// A context is about to end: what it has in flight is charged by the estimate. Returns its events.
+    pub fn end_context(&mut self, context: usize, now: u64, pay: impl Pay) -> Vec<CUevent> {
+        let mut events = Vec::new();
+        let (mut unpaid, mut unknown) = (0u64, 0u32);
+        for chain in self.chains.iter_mut().filter(|chain| chain.place.context == context) {
+            events.extend(chain.begin.take());
+            let open = chain.marks.open();
+            for part in chain.pending.iter().map(|interval| interval.open).chain(open) {
+                (unpaid, unknown) = (unpaid.saturating_add(part.estimate), unknown.saturating_add(part.unknown));
+            }
+            for interval in chain.pending.drain(..) {
+                events.extend([interval.begin, interval.end].into_iter().flatten());
+            }
+        }
+        self.chains.retain(|chain| chain.place.context != context);
+        self.tally();
+        if unpaid > 0 || unknown > 0 {
+            self.keeper.completed(unpaid, unknown, now);
+            pay(unpaid, self.engaged);
+        }
+        let (of_it, others) = core::mem::take(&mut self.spare).into_iter().partition(|spare| spare.0 == context);
+        let of_it: Vec<(usize, CUevent)> = of_it;
+        self.spare = others;
+        events.extend(of_it.into_iter().map(|spare| spare.1));
+        events.extend(self.axes.iter().filter(|axis| axis.context == context).map(|axis| axis.base));
+        self.axes.retain(|axis| axis.context != context);
+        if self.reaping {
+            self.gone.push(context);
+        }
+        events
+    }
+
+    /// A stream is about to end: a later one with its handle is another.
+    pub fn stream_ended(&mut self, key: u64) {
+        for chain in self.chains.iter_mut().filter(|chain| chain.place.key == key) {
+            chain.place = chain.place.nobodys();
+        }
+    }
+
+    /// How many launches there were of a stream, or of all: to be told to [`Meter::drained`].
+    pub fn launches(&self, stream: Option<Place>) -> u64 {
+        match stream {
+            Some(place) => {
+                self.chains.iter().find(|chain| chain.place == place).map_or(0, |chain| chain.launches.into())
+            }
+            None => self.launches,
+        }
+    }
+
+    /// The program has waited for a stream, or for all of a context, since there were so many launches: where there were
+    /// no more, tails are over.
+    pub fn drained(&mut self, context: usize, stream: Option<Place>, launches: u64, now: u64, pay: impl Pay) {
+        if self.launches(stream) != launches {
+            return;
+        }
+        for at in 0..self.chains.len() {
+            let place = self.chains[at].place;
+            if stream.map_or(place.context == context, |stream| stream == place) {
+                self.settle(at, now, &pay);
+            }
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Markers: the driver's events, recorded between the program's launches, and the axis on which their times stand.
+//!
+//! The driver tells times as differences between two events, in a float of milliseconds. So each context has a base event
+//! whose place on the axis is known; a marker that was reached takes its place after some seconds, before the float gets
+//! coarse. The axis begins at the host's clock and then goes by the device's; how far the two are apart is bounded by
+//! every marker that is seen: it was reached before that.
+//!
+//! No lock is held here. Every call is made so that it disturbs no capture ([`crate::order::quietly`], by the caller).
+
+// SAFETY of every driver call in this file: events are ours, created in a context that the governor has not been told the
+// end of; streams are those the program is launching into at this moment; outputs are locals.
+#![allow(clippy::undocumented_unsafe_blocks)]
+
+use super::Launch;
+use crate::driver::own;
+use shim_sys::cuda::*;
+
+/// A base is replaced after so much time on the axis.
+const REBASE_NS: u64 = 4_000_000_000;
+
+/// Creates an event with times, in the current context.
+pub fn create() -> Option<CUevent> {
+    let mut event = CUevent::NULL;
+    unsafe { own::cuEventCreate()?(&raw mut event, 0) }.ok().then_some(event)
+}
+
+/// Destroys an event; the driver keeps what it still needs of it.
+pub fn destroy(event: CUevent) {
+    if let Some(destroy) = own::cuEventDestroy_v2() {
+        let _ = unsafe { destroy(event) };
+    }
+}
+
+/// Records `event`, or a new one, in the stream of `launch`.
+pub fn record(launch: &Launch, event: Option<CUevent>) -> Option<CUevent> {
+    let event = match event {
+        Some(event) => event,
+        None => create()?,
+    };
+    let record = if launch.per_thread { own::cuEventRecord_ptsz() } else { own::cuEventRecord() };
+    if record.is_some_and(|record| unsafe { record(event, launch.stream) }.ok()) {
+        return Some(event);
+    }
+    destroy(event);
+    None
+}
+
+/// Whether the device has passed everything in the stream of `launch`.
+pub fn is_idle(launch: &Launch) -> bool {
+    let query = if launch.per_thread { own::cuStreamQuery_ptsz() } else { own::cuStreamQuery() };
+    query.is_none_or(|query| unsafe { query(launch.stream) } != CUresult::NOT_READY)
+}
+
+/// Whether a marker was reached; an error of the context, or a marker that got into a capture, as `Err`.
+fn is_reached(event: CUevent) -> Result<bool, ()> {
+    match own::cuEventQuery().map(|query| unsafe { query(event) }) {
+        Some(CUresult::NOT_READY) => Ok(false),
+        Some(answer) if answer.ok() => Ok(true),
+        _ => Err(()),
+    }
+}
+
+/// Nanoseconds between two markers that were reached; negative if the second came first.
+#[allow(clippy::cast_possible_truncation)] // finite, and of far less than 2^63
+fn elapsed(begin: CUevent, end: CUevent) -> Option<i64> {
+    let mut ms = 0f32;
+    let known = unsafe { own::cuEventElapsedTime()?(&raw mut ms, begin, end) }.ok();
+    (known && ms.is_finite()).then(|| (f64::from(ms) * 1e6) as i64)
+}
+
+/// When an interval began and ended on its axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// Its own begin marker, if it has one.
+    pub begin: Option<u64>,
+    /// Its end marker.
+    pub end: u64,
+    /// That, by the host's clock.
+    pub host: u64,
+}
+
+/// What the driver says of an interval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Its end marker was not reached.
+    Pending,
+    /// It was. `kept`: its end marker is the new base.
+    Reached {
+        /// When.
+        times: Times,
+        /// The marker is needed further.
+        kept: bool,
+    },
+    /// It cannot be told, and never will be.
+    Lost,
+}
+
+/// The times of a context's markers.
+#[derive(Clone, Copy)]
+pub struct Axis {
+    /// The context.
+    pub context: usize,
+    /// The marker that times are measured from.
+    pub base: CUevent,
+    /// Its place.
+    at: u64,
+    /// The host's clock less the axis: at most this, and what was seen since the last base.
+    ahead: i64,
+    next: i64,
+}
+
+impl Axis {
+    /// Beginning with a marker that was reached before `now`.
+    fn new(context: usize, base: CUevent, now: u64) -> Self {
+        Self { context, base, at: now, ahead: 0, next: i64::MAX }
+    }
+
+    fn place(&self, event: CUevent) -> Option<u64> {
+        if event == self.base { Some(self.at) } else { self.at.checked_add_signed(elapsed(self.base, event)?) }
+    }
+
+    /// The host's time of a place, as of `now`, at which it was seen.
+    fn host(&mut self, place: u64, now: u64) -> u64 {
+        let seen = now.cast_signed().saturating_sub(place.cast_signed());
+        (self.ahead, self.next) = (self.ahead.min(seen), self.next.min(seen));
+        place.saturating_add_signed(self.ahead).min(now)
+    }
+}
+
+/// Asks about one interval. `axis` is that of its context, made if there is none; a base that was replaced goes to `free`.
+pub fn ask(
+    axes: &mut Vec<Axis>,
+    context: usize,
+    begin: Option<CUevent>,
+    end: CUevent,
+    free: &mut Vec<(usize, CUevent)>,
+) -> Answer {
+    match is_reached(end) {
+        Ok(false) => return Answer::Pending,
+        Err(()) => return Answer::Lost,
+        Ok(true) => {}
+    }
+    let now = crate::clock::now();
+    let mut kept = false;
+    let at = match axes.iter().position(|axis| axis.context == context) {
+        Some(at) => at,
+        None => {
+            axes.push(Axis::new(context, end, now));
+            kept = true;
+            axes.len() - 1
+        }
+    };
+    let axis = &mut axes[at];
+    let Some(place) = axis.place(end) else { return Answer::Lost };
+    // By themselves: two markers that are close are told apart better than by a base that is far.
+    let length = begin.map(|begin| elapsed(begin, end).map(i64::unsigned_abs));
+    let begin = match length {
+        Some(None) => return Answer::Lost,
+        Some(Some(length)) => Some(place.saturating_sub(length)),
+        None => None,
+    };
+    let host = axis.host(place, now);
+    if place.saturating_sub(axis.at) > REBASE_NS {
+        free.push((context, axis.base));
+        (axis.base, axis.at, kept) = (end, place, true);
+        (axis.ahead, axis.next) = (axis.next, i64::MAX);
+    }
+    Answer::Reached { times: Times { begin, end: place, host }, kept }
+}

@@ -1,0 +1,211 @@
+//! What is charged and learned when markers were reached: in the order in which they were, and only what is clean.
+//!
+//! One thread at a time asks the driver; it takes what is to be asked with it ([`Meter::collect`]), asks without the lock,
+//! and brings the answers back ([`Meter::apply`]). Of several streams that were busy at once the first to be counted is
+//! taken for the one that worked ([`vgpu_core::gate::union::Union`]), and its functions for those that cost so much.
+
+use super::chains::Interval;
+use super::markers::{self, Answer, Axis, Times};
+use super::{Meter, Pay};
+use crate::driver::own;
+use shim_sys::cuda::*;
+use vgpu_core::account::cost::{CostTable, MAX_NS, UNKNOWN_NS};
+
+/// Intervals asked about in one pass.
+const MOST: usize = 64;
+
+/// What launches cost.
+pub struct Costs {
+    /// Learned from clean intervals.
+    exact: CostTable<1024>,
+    /// Learned while others may have been before the device: enough to bound what is in flight, not to pay by.
+    rough: CostTable<1024>,
+}
+
+impl Costs {
+    /// Nothing is known.
+    pub const fn new() -> Self {
+        Self { exact: CostTable::new(), rough: CostTable::new() }
+    }
+
+    /// What a launch will cost, if anything is known.
+    #[inline]
+    pub fn known(&self, key: u64) -> Option<u64> {
+        self.exact.measured(key).or_else(|| self.rough.measured(key))
+    }
+
+    /// What is charged for a launch that is not measured.
+    pub fn estimate(&self, key: u64) -> u64 {
+        self.known(key).unwrap_or(UNKNOWN_NS)
+    }
+
+    /// Something else has that key from now on.
+    pub fn forget(&self, key: u64) {
+        self.exact.forget(key);
+        self.rough.forget(key);
+    }
+
+    /// Launches of these functions were estimated at `estimate` together and took `spent`.
+    fn learn(&self, keys: &[u64], estimate: u64, spent: u64, clean: bool) {
+        for &key in keys {
+            let known = self.known(key);
+            let scaled = u128::from(known.unwrap_or(UNKNOWN_NS)) * u128::from(spent) / u128::from(estimate.max(1));
+            let cost = u64::try_from(scaled).unwrap_or(MAX_NS).max(1);
+            if clean {
+                self.exact.learn(key, cost);
+            } else if known.is_none() {
+                self.rough.learn(key, cost);
+            }
+        }
+    }
+}
+
+struct Item {
+    chain: u64,
+    context: usize,
+    begin: Option<CUevent>,
+    end: CUevent,
+    answer: Answer,
+}
+
+/// Intervals that the driver is asked about.
+pub struct Batch {
+    items: Vec<Item>,
+    axes: Vec<Axis>,
+    free: Vec<(usize, CUevent)>,
+}
+
+impl Batch {
+    /// Asks the driver, `here` being the current context. Of a chain no more than up to the first that was not reached.
+    ///
+    /// # Cost
+    /// A query for each, and two more calls for each that was reached.
+    pub fn ask(&mut self, here: CUcontext) {
+        let mut blocked = 0;
+        for item in &mut self.items {
+            if item.chain == blocked {
+                continue;
+            }
+            let (axes, free) = (&mut self.axes, &mut self.free);
+            let answer = within(item.context, here, || markers::ask(axes, item.context, item.begin, item.end, free));
+            item.answer = answer.unwrap_or(Answer::Lost);
+            if item.answer == Answer::Pending {
+                blocked = item.chain;
+            }
+        }
+    }
+}
+
+/// Does `work` in a context of ours that may not be the current one. `None`: the context is gone.
+fn within<T>(context: usize, here: CUcontext, work: impl FnOnce() -> T) -> Option<T> {
+    if context == here.0 as usize {
+        return Some(work());
+    }
+    let mut popped = CUcontext::NULL;
+    // SAFETY: a context that the governor has not been told the end of; what was current comes back.
+    unsafe {
+        if !own::cuCtxPushCurrent_v2()?(CUcontext(context as *mut core::ffi::c_void)).ok() {
+            return None;
+        }
+        let result = work();
+        let _ = own::cuCtxPopCurrent_v2()?(&raw mut popped);
+        Some(result)
+    }
+}
+
+impl Meter {
+    /// What the driver is to be asked about. `None`: nothing, or another thread is about it.
+    pub fn collect(&mut self) -> Option<Batch> {
+        if self.reaping {
+            return None;
+        }
+        let mut items = Vec::new();
+        for chain in &self.chains {
+            for interval in &chain.pending {
+                let (Some(end), true) = (interval.end, items.len() < MOST) else { break };
+                let (context, begin) = (chain.place.context, interval.begin);
+                items.push(Item { chain: chain.number, context, begin, end, answer: Answer::Pending });
+            }
+        }
+        if items.is_empty() {
+            return None;
+        }
+        self.reaping = true;
+        Some(Batch { items, axes: core::mem::take(&mut self.axes), free: Vec::new() })
+    }
+
+    /// Whether another thread asks the driver about markers.
+    pub fn is_reaping(&self) -> bool {
+        self.reaping
+    }
+
+    /// Charges what was reached. Whether anything was.
+    pub fn apply(&mut self, batch: Batch, costs: &Costs, now: u64, pay: impl Pay) -> bool {
+        self.reaping = false;
+        let gone = core::mem::take(&mut self.gone);
+        let lives = |context: usize| !gone.contains(&context);
+        self.axes.extend(batch.axes.into_iter().filter(|axis| lives(axis.context)));
+        self.spare.extend(batch.free.into_iter().filter(|spare| lives(spare.0)));
+        let reached = |item: &Item| match item.answer {
+            Answer::Pending => None,
+            Answer::Lost => Some(0),
+            Answer::Reached { times, .. } => Some(times.end),
+        };
+        let mut done: Vec<(u64, &Item)> = batch
+            .items
+            .iter()
+            .filter(|item| lives(item.context))
+            .filter_map(|item| Some((reached(item)?, item)))
+            .collect();
+        // Stable: of one chain the older first.
+        done.sort_by_key(|one| one.0);
+        for (_, item) in &done {
+            let Some(at) = self.numbered(item.chain) else { continue };
+            let pending = &mut self.chains[at].pending;
+            if pending.front().is_none_or(|interval| interval.end != Some(item.end)) {
+                continue;
+            }
+            let Some(interval) = pending.pop_front() else { continue };
+            let (times, kept) = match item.answer {
+                Answer::Reached { times, kept } => (Some(times), kept),
+                _ => (None, false),
+            };
+            self.done(at, &interval, times, now, &pay, costs);
+            for event in [item.begin, Some(item.end).filter(|_| !kept)].into_iter().flatten() {
+                self.recycle(item.context, event);
+            }
+        }
+        !done.is_empty()
+    }
+
+    /// An interval, taken out of its chain, is over: charges what it took, and learns from it.
+    pub(super) fn done(
+        &mut self,
+        at: usize,
+        interval: &Interval,
+        times: Option<Times>,
+        now: u64,
+        pay: &impl Pay,
+        costs: &Costs,
+    ) {
+        let chain = &mut self.chains[at];
+        let open = interval.open;
+        let began = times.and_then(|times| times.begin.map(|begin| begin + interval.lead).or(chain.last));
+        let mut fresh = None;
+        if let (Some(times), Some(began), true) = (times, began, open.measured) {
+            let spent = self.union.add(began.min(times.end), times.end);
+            // Two threads' markers in one stream, the other way round than their launches: nothing to learn from.
+            if began < times.end {
+                costs.learn(interval.keys.all(), open.estimate, spent, !interval.tainted);
+            }
+            fresh = Some(spent);
+        }
+        chain.last = times.map(|times| times.end);
+        chain.marks.completed();
+        chain.unmeasured = chain.unmeasured.saturating_sub(u32::from(!open.measured));
+        self.keeper.completed(open.estimate, open.unknown, times.map_or(now, |times| times.host));
+        self.tally();
+        // No measurement: the estimate is all there is.
+        pay(fresh.unwrap_or(open.estimate), self.engaged);
+    }
+}

@@ -1,0 +1,230 @@
+//! A launch on its way to the driver: what must be asked first, when it may go, which markers it gets.
+
+use super::chains::Interval;
+use super::reaping::Costs;
+use super::{Meter, Pay, Plan, Seen, Step, Wish};
+use crate::clock;
+use shim_sys::cuda::CUevent;
+use vgpu_core::account::cost::UNKNOWN_NS;
+use vgpu_core::gate::{Ask, Verdict};
+
+/// A stream is asked whether it is busy at most so often.
+const ASK_NS: u64 = 50_000;
+/// Below this cost the clock is not read before every launch ...
+const SHORT_NS: u64 = 5_000;
+/// ... but before one in so many.
+const UNTIMED: u32 = 4;
+/// After the time a tail should have taken, twice, and this, it counts as over.
+const TAIL_SLACK_NS: u64 = 500_000;
+
+impl Meter {
+    /// One step of a launch towards the driver. After [`Step::Go`] it counts as launched.
+    ///
+    /// # Cost
+    /// About 10 ns where a stream goes on and nothing is to be asked, and a clock read; for short launches one in four.
+    #[inline]
+    pub fn step(&mut self, wish: &Wish<'_>, seen: Seen, pay: impl Pay) -> Step {
+        let Some(at) = self.find(wish.launch.place()) else { return Step::Unmeasured };
+        let chain = &mut self.chains[at];
+        let (open, pending) = (chain.marks.asks(), chain.marks.pending() > 0);
+        let untimed = open && self.untimed < UNTIMED - 1 && wish.cost.is_some_and(|cost| cost < SHORT_NS);
+        let (mut now, mut gap) = (self.time, false);
+        if untimed && seen.stream.is_none() {
+            self.untimed += 1;
+        } else {
+            now = clock::now();
+            gap = self.untimed > 0 && now.saturating_sub(self.time) > 2 * ASK_NS;
+            (self.time, self.untimed) = (now, 0);
+        }
+        let mut idle = !open && !pending;
+        if !open && pending {
+            if !seen.reaped {
+                return Step::Reap;
+            }
+        } else if open && now >= chain.ask_at {
+            match seen.stream {
+                None => return Step::Ask(chain.launches),
+                Some((was_idle, launches)) => {
+                    idle = was_idle && launches == chain.launches;
+                    if idle && pending {
+                        if !seen.reaped {
+                            return Step::Reap;
+                        }
+                        // Somebody else is asking about its markers: the tail cannot be told from them.
+                        (idle, gap) = (false, true);
+                    }
+                    if !idle {
+                        let left = self.keeper.remaining(now);
+                        chain.ask_at = now + (left / 2).clamp(ASK_NS, self.bounds.in_flight);
+                    }
+                }
+            }
+        }
+        if idle && open {
+            self.settle(at, now, &pay);
+        } else if open && gap {
+            // Before one of the launches since, the stream may have been idle.
+            self.doubt(at);
+        }
+        if self.keeper.in_flight() == 0 && self.waiting == 0 {
+            self.engaged = wish.account.begin(now);
+        }
+        let beside = self.busy > u32::from(self.chains[at].is_busy());
+        let admission = wish.account.admit_beside(self.keeper.in_flight(), wish.share, now);
+        let ask = Ask { cost: wish.cost, gate: wish.gate, admission, beside, now };
+        match self.keeper.ask(&ask, &self.bounds) {
+            Verdict::Go => {}
+            Verdict::Forced => self.taint(),
+            Verdict::Wait(until) => {
+                self.untimed = UNTIMED; // an old moment is no reason to wait
+                return Step::Wait(until);
+            }
+        }
+        Step::Go(self.go(at, wish, idle, now))
+    }
+
+    /// Counts the launch, and says which markers it gets.
+    #[inline]
+    fn go(&mut self, at: usize, wish: &Wish<'_>, idle: bool, now: u64) -> Plan {
+        let estimate = wish.cost.unwrap_or(UNKNOWN_NS);
+        let chain = &mut self.chains[at];
+        let (was_busy, was_unmeasured) = (chain.is_busy(), chain.is_unmeasured());
+        let clear = self.unmeasured == u32::from(was_unmeasured);
+        let begin = chain.marks.before(wish.cost, idle, clear).begin;
+        self.keeper.launched(wish.cost, now, &self.bounds);
+        chain.keys.add(wish.launch.key);
+        chain.launches = chain.launches.wrapping_add(1);
+        self.launches = self.launches.wrapping_add(1);
+        let soonest = if idle { now + ASK_NS } else { 0 };
+        chain.ask_at = (chain.ask_at.max(now) + wish.cost.unwrap_or(0) / 2).max(soonest);
+        chain.over_by = now + 2 * self.keeper.in_flight() + TAIL_SLACK_NS;
+        let closed = chain.marks.after(wish.cost, estimate);
+        let mut plan = Plan { chain: chain.number, begin, end: None, events: [None; 2] };
+        if let Some(open) = closed {
+            self.numbers += 1;
+            plan.end = Some(self.numbers);
+            chain.unmeasured += u32::from(!open.measured);
+            chain.pending.push_back(Interval {
+                serial: self.numbers,
+                begin: chain.begin.take(),
+                lead: core::mem::take(&mut chain.lead),
+                end: None,
+                open,
+                keys: core::mem::take(&mut chain.keys),
+                tainted: core::mem::take(&mut chain.tainted),
+            });
+        }
+        self.recount(at, was_busy, was_unmeasured);
+        if !plan.is_plain() {
+            let context = wish.launch.context.0 as usize;
+            plan.events = [begin, plan.end.is_some()].map(|needed| if needed { self.spare(context) } else { None });
+        }
+        plan
+    }
+
+    /// The markers were recorded, or not (`None`), and the launch went to the driver. Returns what is to be destroyed.
+    pub fn recorded(
+        &mut self,
+        plan: &Plan,
+        begin: Option<(CUevent, u64)>,
+        end: Option<CUevent>,
+        costs: &Costs,
+        pay: impl Pay,
+    ) -> [Option<CUevent>; 2] {
+        let Some(at) = self.numbered(plan.chain) else { return [begin.map(|begin| begin.0), end] };
+        let chain = &mut self.chains[at];
+        let (was_busy, was_unmeasured) = (chain.is_busy(), chain.is_unmeasured());
+        let closed = plan.end.and_then(|serial| chain.pending.iter().position(|interval| interval.serial == serial));
+        let mut lost = None;
+        match closed {
+            Some(place) => {
+                let interval = &mut chain.pending[place];
+                if plan.begin {
+                    (interval.begin, interval.lead) = begin.map_or((None, 0), |(event, lead)| (Some(event), lead));
+                    if begin.is_none() && interval.open.measured {
+                        interval.open.measured = false;
+                        chain.unmeasured += 1;
+                    }
+                }
+                interval.end = end;
+                if end.is_none() {
+                    lost = chain.pending.remove(place);
+                }
+            }
+            None if plan.begin => match begin {
+                Some((event, lead)) => (chain.begin, chain.lead) = (Some(event), lead),
+                None => chain.marks.doubt(),
+            },
+            None => {}
+        }
+        self.recount(at, was_busy, was_unmeasured);
+        match lost {
+            // No marker, no measurement: the estimate is all there is.
+            Some(interval) => {
+                let begin = interval.begin;
+                self.done(at, &interval, None, self.time, &pay, costs);
+                [begin, None]
+            }
+            None => [None, if closed.is_none() { end } else { None }],
+        }
+    }
+
+    /// The driver refused the launch.
+    pub fn refused(&mut self, plan: &Plan, cost: Option<u64>, begin: Option<(CUevent, u64)>) -> [Option<CUevent>; 2] {
+        self.keeper.withdrawn(cost);
+        let Some(at) = self.numbered(plan.chain) else { return [begin.map(|begin| begin.0), None] };
+        let chain = &mut self.chains[at];
+        let (was_busy, was_unmeasured) = (chain.is_busy(), chain.is_unmeasured());
+        let place = plan.end.and_then(|serial| chain.pending.iter().position(|interval| interval.serial == serial));
+        let closed = place.and_then(|place| chain.pending.remove(place));
+        let open = closed.as_ref().map(|interval| interval.open);
+        chain.marks.withdrawn(cost, cost.unwrap_or(UNKNOWN_NS), open);
+        if let Some(interval) = closed {
+            chain.unmeasured -= u32::from(!interval.open.measured);
+            (chain.begin, chain.lead, chain.keys) = (interval.begin, interval.lead, interval.keys);
+            chain.tainted |= interval.tainted;
+        }
+        let mut unused = plan.events;
+        if plan.begin {
+            match begin {
+                Some((event, lead)) => (chain.begin, chain.lead) = (Some(event), lead),
+                None => chain.marks.doubt(),
+            }
+            unused[0] = None;
+        }
+        self.recount(at, was_busy, was_unmeasured);
+        unused
+    }
+
+    /// The stream of a chain is idle and its intervals are done: charges the tail by the cost of its launches.
+    pub(super) fn settle(&mut self, at: usize, now: u64, pay: &impl Pay) {
+        let chain = &mut self.chains[at];
+        let (was_busy, was_unmeasured) = (chain.is_busy(), chain.is_unmeasured());
+        let Some(tail) = chain.marks.expire() else { return };
+        (chain.keys.len, chain.last, chain.tainted, chain.lead) = (0, None, false, 0);
+        let (begin, context) = (chain.begin.take(), chain.place.context);
+        self.recount(at, was_busy, was_unmeasured);
+        if let Some(event) = begin {
+            self.recycle(context, event);
+        }
+        self.keeper.completed(tail.estimate, tail.unknown, now);
+        pay(tail.estimate, self.engaged);
+    }
+
+    /// Settles tails whose time has passed: their streams may be gone, and cannot be asked.
+    pub fn expire(&mut self, now: u64, pay: impl Pay) {
+        for at in 0..self.chains.len() {
+            let chain = &self.chains[at];
+            if chain.marks.asks() && chain.marks.pending() == 0 && now > chain.over_by {
+                self.settle(at, now, &pay);
+            }
+        }
+    }
+
+    fn doubt(&mut self, at: usize) {
+        let chain = &mut self.chains[at];
+        let (was_busy, was_unmeasured) = (chain.is_busy(), chain.is_unmeasured());
+        chain.marks.doubt();
+        self.recount(at, was_busy, was_unmeasured);
+    }
+}
