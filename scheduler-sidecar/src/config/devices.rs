@@ -10,6 +10,12 @@ use super::plan::DevicePlan;
 use super::problem::Problems;
 use super::raw::{At, DeviceId, RawDevice, RawFile};
 
+/// Most devices; no machine has more.
+const MAX_DEVICES: usize = 256;
+
+/// Most names that a message lists.
+const MAX_LISTED: usize = 20;
+
 /// A device.
 #[derive(Debug)]
 pub(super) struct Described {
@@ -31,7 +37,7 @@ pub(super) fn resolve(raw: &RawFile, inventory: Option<&Inventory>, problems: &m
     let entries = distinct(&raw.devices, problems);
     let mut devices = match inventory.filter(|inventory| !inventory.0.is_empty()) {
         Some(inventory) => known(raw, &entries, inventory, problems),
-        None => named(raw, &entries),
+        None => named(raw, &entries, problems),
     };
     devices.sort_by_key(|device| {
         let DevicePlan { index, uuid, .. } = &device.plan;
@@ -53,7 +59,11 @@ pub(super) fn names(devices: &[Described]) -> String {
         (None, Some(uuid)) => uuid.clone(),
         (None, None) => "\"*\"".into(),
     };
-    devices.iter().map(name).collect::<Vec<_>>().join(", ")
+    let mut names: Vec<String> = devices.iter().take(MAX_LISTED).map(name).collect();
+    if devices.len() > MAX_LISTED {
+        names.push("...".into());
+    }
+    names.join(", ")
 }
 
 struct Entry<'r> {
@@ -66,7 +76,10 @@ fn distinct<'r>(devices: &'r [RawDevice], problems: &mut Problems<'_>) -> Vec<En
     let mut entries: Vec<Entry<'r>> = Vec::new();
     for raw in devices {
         let Some(id) = &raw.id else { continue };
-        if entries.iter().any(|entry| entry.id.value == id.value) {
+        if entries.len() == MAX_DEVICES {
+            too_many(id, "device.id", problems);
+            break;
+        } else if entries.iter().any(|entry| entry.id.value == id.value) {
             problems.value(id.place, "device.id", "is described twice", "one [[device]] for each device");
         } else {
             entries.push(Entry { id, raw });
@@ -139,8 +152,13 @@ fn known(raw: &RawFile, entries: &[Entry<'_>], inventory: &Inventory, problems: 
     devices
 }
 
+fn too_many(id: &At<DeviceId>, key: &str, problems: &mut Problems<'_>) {
+    let what = format!("is beyond the most devices there may be, {MAX_DEVICES}");
+    problems.value(id.place, key, what, "fewer devices");
+}
+
 /// The devices that the file names, and `*`.
-fn named(raw: &RawFile, entries: &[Entry<'_>]) -> Vec<Described> {
+fn named(raw: &RawFile, entries: &[Entry<'_>], problems: &mut Problems<'_>) -> Vec<Described> {
     let (has_any, any) = any(raw, entries);
     let describe = |id: &DeviceId, raw: Option<&RawDevice>| {
         let (index, uuid) = match id {
@@ -158,6 +176,10 @@ fn named(raw: &RawFile, entries: &[Entry<'_>]) -> Vec<Described> {
         let listed = raw.tenants.iter().flat_map(|tenant| tenant.devices.iter().flatten());
         let overridden = raw.tenants.iter().flat_map(|tenant| &tenant.overrides).filter_map(|over| over.id.as_ref());
         for id in listed.chain(overridden) {
+            if devices.len() > MAX_DEVICES {
+                too_many(id, "tenant.devices", problems);
+                break;
+            }
             if find(&devices, &id.value).is_none() {
                 devices.push(describe(&id.value, any.map(|entry| entry.raw)));
             }

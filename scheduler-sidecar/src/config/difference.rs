@@ -115,7 +115,8 @@ fn what(was: &TenantPlan, is: &TenantPlan) -> Vec<&'static str> {
     compare("socket", was.socket == is.socket);
     let devices = |tenant: &TenantPlan| tenant.terms.iter().map(|terms| terms.device.clone()).collect::<Vec<_>>();
     compare("devices", devices(was) == devices(is));
-    for (a, b) in was.terms.iter().flat_map(|a| is.terms.iter().filter(|b| a.device == b.device).map(move |b| (a, b))) {
+    let before: BTreeMap<&str, _> = was.terms.iter().map(|terms| (terms.device.as_str(), terms)).collect();
+    for (a, b) in is.terms.iter().filter_map(|b| Some((before.get(b.device.as_str())?, b))) {
         compare("memory_limit", a.memory == b.memory);
         compare("sm_limit", a.ceiling == b.ceiling);
         compare("sm_request", a.floor == b.floor);

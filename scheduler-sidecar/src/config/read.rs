@@ -303,7 +303,8 @@ impl Reader<'_, '_> {
             if known().any(|known| known == key.get_ref().as_ref()) {
                 continue;
             }
-            let what = match nearest(key.get_ref(), known()).filter(|_| !self.problems.is_full()) {
+            let meant = if self.problems.is_full() { None } else { nearest(key.get_ref(), known()) };
+            let what = match meant {
                 Some(meant) => format!("is not a key (did you mean {meant}?)"),
                 None => "is not a key".to_owned(),
             };

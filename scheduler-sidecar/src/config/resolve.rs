@@ -6,23 +6,26 @@
 pub(super) mod admission;
 mod layers;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
 
 use super::Surroundings;
 use super::devices::{self, Described};
 use super::plan::{DaemonPlan, Plan, TenantPlan};
 use super::problem::{Place, Problems};
-use super::raw::{At, DeviceId, RawFile, RawTenant};
+use super::raw::{At, DeviceId, RawFile, RawTemplate, RawTenant, RawTerms};
 use super::suggest::nearest;
 use super::time::Time;
 use super::value::span;
 use crate::control;
 use crate::daemon::config::MAX_SOCKET_PATH;
-use layers::Layers;
+use layers::{Layers, Word};
 
 /// Most tenants, slots counted.
 pub const MAX_TENANTS: usize = 4096;
+
+/// Most names that a message lists.
+const MAX_LISTED: usize = 20;
 
 /// A tenant and where the file says what.
 struct Housed {
@@ -35,8 +38,8 @@ struct Housed {
 
 struct Origin {
     device: usize,
-    memory: Option<Place>,
-    floor: Option<Place>,
+    memory: Option<Word>,
+    floor: Option<Word>,
 }
 
 /// What a file means. If problems were found, the plan is of no use.
@@ -44,7 +47,8 @@ pub(super) fn plan(raw: &RawFile, around: &Surroundings, problems: &mut Problems
     let daemon = daemon(raw, around, problems);
     let time = time(raw, problems);
     let devices = devices::resolve(raw, around.inventory.as_ref(), problems);
-    let tenants = Housing { raw, daemon: &daemon, devices: &devices, problems }.tenants();
+    let templates = raw.templates.iter().map(|template| (template.name.as_str(), template)).collect();
+    let tenants = Housing { raw, daemon: &daemon, devices: &devices, templates, problems }.tenants();
     let mut notes = Vec::new();
     if problems.is_empty() {
         admission::check(&devices, &tenants, problems, &mut notes);
@@ -130,10 +134,11 @@ struct Housing<'a, 't> {
     raw: &'a RawFile,
     daemon: &'a DaemonPlan,
     devices: &'a [Described],
+    templates: HashMap<&'a str, &'a RawTemplate>,
     problems: &'a mut Problems<'t>,
 }
 
-impl Housing<'_, '_> {
+impl<'a> Housing<'a, '_> {
     fn tenants(&mut self) -> Vec<Housed> {
         let raw = self.raw;
         let mut tenants = Vec::new();
@@ -160,7 +165,7 @@ impl Housing<'_, '_> {
                     self.problems.value(name.place, "tenant.name", what, "a name of its own for each tenant");
                     continue;
                 }
-                if let Some(housed) = self.house(entry, &name, &layers, &devices, &mut told) {
+                if let Some(housed) = self.house(&name, &layers, &devices, &mut told) {
                     tenants.push(housed);
                 }
             }
@@ -169,72 +174,75 @@ impl Housing<'_, '_> {
     }
 
     /// The tenant's template; that there is none of its name is told.
-    fn template<'r>(&mut self, entry: &'r RawTenant) -> Option<&'r str> {
+    fn template(&mut self, entry: &RawTenant) -> Option<&'a RawTemplate> {
         let at = entry.template.as_ref()?;
-        let known = || self.raw.templates.iter().map(|template| template.name.as_str());
-        if known().any(|name| name == at.value) {
-            return Some(&at.value);
+        if let Some(template) = self.templates.get(at.value.as_str()) {
+            return Some(template);
         }
-        let what = match nearest(&at.value, known()) {
+        let known = || self.raw.templates.iter().take(MAX_LISTED).map(|template| template.name.as_str());
+        let meant = if self.problems.is_full() { None } else { nearest(&at.value, known()) };
+        let what = match meant {
             Some(meant) => format!("is not a template (did you mean {meant:?}?)"),
             None => "is not a template".to_owned(),
         };
-        let all = known().collect::<Vec<_>>().join(", ");
-        let accepted = if all.is_empty() { "the name of a [template.NAME]; there is none".into() } else { all };
+        let mut accepted = known().collect::<Vec<_>>().join(", ");
+        match self.raw.templates.len() {
+            0 => accepted.push_str("the name of a [template.NAME]; there is none"),
+            MAX_LISTED.. => accepted.push_str(", ..."),
+            _ => {}
+        }
         self.problems.value(at.place, "tenant.template", what, accepted);
         None
     }
 
-    /// The devices of a tenant, by their place in the list of devices.
-    fn devices_of(&mut self, entry: &RawTenant) -> Vec<usize> {
-        let mut own: BTreeSet<usize> = BTreeSet::new();
+    /// The devices of a tenant, by their place in the list of devices, each with the tenant's override for it.
+    fn devices_of<'r>(&mut self, entry: &'r RawTenant) -> BTreeMap<usize, Option<&'r RawTerms>> {
+        let all = || (0..self.devices.len()).map(|device| (device, None));
+        let mut own: BTreeMap<usize, Option<&RawTerms>> = BTreeMap::new();
         match &entry.devices {
-            None => own.extend(0..self.devices.len()),
+            None => own.extend(all()),
+            Some(list) if list.iter().any(|at| at.value == DeviceId::Any) => own.extend(all()),
             Some(list) => {
                 for at in list {
                     match devices::find(self.devices, &at.value) {
-                        _ if at.value == DeviceId::Any => own.extend(0..self.devices.len()),
-                        Some(device) => drop(own.insert(device)),
+                        Some(device) if own.insert(device, None).is_none() => {}
+                        Some(_) => {
+                            self.problems.value(at.place, "tenant.devices", "is listed twice", "each device once")
+                        }
                         None => {
                             let accepted = format!("{}, \"*\"", devices::names(self.devices));
-                            self.problems.value(
-                                at.place,
-                                "tenant.devices",
-                                "is not a device of this configuration",
-                                accepted,
-                            );
+                            let what = "is not a device of this configuration";
+                            self.problems.value(at.place, "tenant.devices", what, accepted);
                         }
                     }
                 }
             }
         }
-        let mut seen = HashSet::new();
         for over in &entry.overrides {
             let Some(at) = &over.id else { continue };
-            match devices::find(self.devices, &at.value) {
-                Some(device) if own.contains(&device) => {
-                    if !seen.insert(device) {
-                        let accepted = "one [[tenant.device]] for each device";
-                        self.problems.value(at.place, "tenant.device.id", "is overridden twice", accepted);
-                    }
+            let device = devices::find(self.devices, &at.value);
+            match device.and_then(|device| own.get_mut(&device)) {
+                Some(terms @ None) => *terms = Some(&over.terms),
+                Some(Some(_)) => {
+                    let accepted = "one [[tenant.device]] for each device";
+                    self.problems.value(at.place, "tenant.device.id", "is overridden twice", accepted);
                 }
-                _ => {
-                    let accepted =
-                        own.iter().map(|device| self.devices[*device].plan.name()).collect::<Vec<_>>().join(", ");
+                None => {
+                    let names = own.keys().take(MAX_LISTED).map(|device| self.devices[*device].plan.name());
+                    let accepted = names.collect::<Vec<_>>().join(", ");
                     self.problems.value(at.place, "tenant.device.id", "is not a device of this tenant", accepted);
                 }
             }
         }
-        own.into_iter().collect()
+        own
     }
 
     /// One tenant, or one slot.
     fn house(
         &mut self,
-        entry: &RawTenant,
         name: &At<String>,
         layers: &Layers<'_>,
-        own: &[usize],
+        own: &BTreeMap<usize, Option<&RawTerms>>,
         told: &mut HashSet<Place>,
     ) -> Option<Housed> {
         let socket = self.daemon.run_dir.join("tenants").join(&name.value).join("vgpud.sock");
@@ -255,22 +263,18 @@ impl Housing<'_, '_> {
             self.problems.value(at, "daemon.admin_socket", what, "a path elsewhere");
         }
         let (mut terms, mut origins) = (Vec::new(), Vec::new());
-        for &device in own {
+        for (&device, over) in own {
             let described = &self.devices[device];
-            let over = entry
-                .overrides
-                .iter()
-                .find(|over| over.id.as_ref().is_some_and(|at| devices::find(self.devices, &at.value) == Some(device)));
-            match layers.terms(over.map(|over| &over.terms), &described.plan) {
+            match layers.terms(*over, &described.plan) {
                 Ok((plan, memory, floor)) => {
                     terms.push(plan);
                     origins.push(Origin { device, memory, floor });
                 }
-                Err(place) if self.raw.devices_are_wrong || !told.insert(place) => {}
-                Err(place) => {
+                Err(word) if self.raw.devices_are_wrong || !told.insert(word.place) => {}
+                Err(word) => {
                     let what = format!("is a part of device {}, whose size is not known", described.plan.name());
                     let accepted = "bytes or a number with a unit, or [[device]] with its memory";
-                    self.problems.value(place, "tenant.memory_limit", what, accepted);
+                    self.problems.value(word.place, word.key, what, accepted);
                 }
             }
         }

@@ -16,6 +16,8 @@ use crate::control;
 pub struct Source {
     /// The file; absolute.
     pub path: PathBuf,
+    /// The file as it was named, for messages.
+    name: String,
     around: Surroundings,
 }
 
@@ -69,7 +71,7 @@ impl Source {
             log_option: options.log.clone(),
             inventory,
         };
-        (Self { path: absolute(&path.to_owned()), around }, silent)
+        (Self { path: absolute(&path.to_owned()), name: shown(&path.display().to_string()), around }, silent)
     }
 
     /// What the file says now.
@@ -77,7 +79,7 @@ impl Source {
     /// # Errors
     /// [`SourceError`]; all errors of the file at once.
     pub fn read(&self) -> Result<Plan, SourceError> {
-        let file = shown(&self.path.display().to_string());
+        let file = self.name.clone();
         let unreadable = |why: &dyn fmt::Display| SourceError::Unreadable(format!("{file}: {why}"));
         let mut bytes = Vec::new();
         let most = u64::try_from(MAX_FILE).unwrap_or(u64::MAX) + 1;

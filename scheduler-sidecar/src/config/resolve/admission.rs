@@ -1,6 +1,7 @@
 //! What does not fit, in words and with its place; the arithmetic is [`super::super::admit`]'s.
 
 use super::Housed;
+use super::layers::Word;
 use crate::config::admit::{Ask, Capacity, Refusal, refusals};
 use crate::config::devices::Described;
 use crate::config::plan::TermsPlan;
@@ -16,7 +17,9 @@ pub(super) fn check(devices: &[Described], tenants: &[Housed], problems: &mut Pr
     for (index, device) in devices.iter().enumerate() {
         let there: Vec<(&Housed, usize)> = tenants
             .iter()
-            .filter_map(|tenant| Some((tenant, tenant.origins.iter().position(|origin| origin.device == index)?)))
+            .filter_map(|tenant| {
+                Some((tenant, tenant.origins.binary_search_by_key(&index, |origin| origin.device).ok()?))
+            })
             .collect();
         let terms = |at: usize| -> &TermsPlan { &there[at].0.plan.terms[there[at].1] };
         let asks: Vec<Ask> = (0..there.len()).map(|at| ask(terms(at))).collect();
@@ -53,50 +56,45 @@ fn tell(refusal: Refusal, device: &str, capacity: &Capacity, there: &[(&Housed, 
         let (tenant, index) = there[at];
         (tenant, &tenant.plan.terms[index], &tenant.origins[index])
     };
+    // Where nothing is written, the tenant itself stands for it.
+    let word = |tenant: &Housed, word: &Option<Word>| match word {
+        Some(word) => (word.place, word.key.clone()),
+        None => (tenant.place, "tenant.name".to_owned()),
+    };
     match refusal {
         Refusal::Alone { at } => {
             let (tenant, _, origin) = housed(at);
+            let (place, key) = word(tenant, &origin.memory);
             let total = capacity.memory.unwrap_or_default();
             let what = format!("is more than device {device} has for tenant {}", tenant.plan.name);
-            problems.value(
-                origin.memory.unwrap_or(tenant.place),
-                "tenant.memory_limit",
-                what,
-                format!("at most {total}"),
-            );
+            problems.value(place, key, what, format!("at most {total}"));
         }
         Refusal::FloorAboveCeiling { at } => {
             let (tenant, terms, origin) = housed(at);
+            let (place, key) = word(tenant, &origin.floor);
             let ceiling = terms.ceiling.unwrap_or(Share::ALL);
-            let what =
-                format!("is more than the sm_limit of tenant {} on device {device}, {ceiling}", tenant.plan.name);
-            let place = origin.floor.unwrap_or(tenant.place);
-            problems.value(place, "tenant.sm_request", what, format!("at most {ceiling}"));
+            let what = format!("is more than the sm_limit of tenant {} on device {device}", tenant.plan.name);
+            problems.value(place, key, what, format!("at most {ceiling}"));
         }
         Refusal::Memory { at, asked, promised } => {
             let (tenant, _, origin) = housed(at);
-            let limit =
-                |terms: &TermsPlan| terms.memory.map_or("the whole device".to_owned(), |limit| limit.to_string());
-            let all = listed(there, limit);
-            let ratio = capacity.ratio_for(asked).unwrap_or(0);
+            let (place, key) = word(tenant, &origin.memory);
+            let all =
+                listed(there, |terms| terms.memory.map_or("the whole device".to_owned(), |limit| limit.to_string()));
+            let ratio = thousandths(capacity.ratio_for(asked).unwrap_or(0));
+            let (asked, promised) = (size(asked), size(promised));
             let what = format!(
-                "brings the limits on device {device} to {} ({all}), and {} may be promised",
-                size(asked),
-                size(promised)
+                "brings the memory limits on device {device} to {asked} ({all}), and {promised} may be promised"
             );
-            let accepted = format!(
-                "at most {} together, or overcommit = {} or more for the device",
-                size(promised),
-                thousandths(ratio)
-            );
-            problems.value(origin.memory.unwrap_or(tenant.place), "tenant.memory_limit", what, accepted);
+            let accepted = format!("at most {promised} together, or overcommit = {ratio} or more for the device");
+            problems.value(place, key, what, accepted);
         }
         Refusal::Floors { at, asked } => {
             let (tenant, _, origin) = housed(at);
+            let (place, key) = word(tenant, &origin.floor);
             let all = listed(there, |terms| terms.floor.map_or("none".to_owned(), |floor| floor.to_string()));
-            let what = format!("brings the floors on device {device} to {} % ({all})", tenths(asked));
-            let place = origin.floor.unwrap_or(tenant.place);
-            problems.value(place, "tenant.sm_request", what, "at most 100 % together");
+            let what = format!("brings the requests on device {device} to {} % ({all})", tenths(asked));
+            problems.value(place, key, what, "at most 100 % together");
         }
     }
 }

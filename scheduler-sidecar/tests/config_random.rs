@@ -1,0 +1,186 @@
+//! What the configuration's reader promises whatever it is given: an answer, in bounded time, with places in the text.
+
+use std::time::Instant;
+
+use proptest::prelude::*;
+use scheduler_sidecar::config::problem::{MAX_SHOWN, Report};
+use scheduler_sidecar::config::{MAX_FILE, Surroundings, plan};
+
+/// Longer than the slowest file takes unoptimised on a busy machine by far; only a loop or a square reaches it.
+const LONG: std::time::Duration = std::time::Duration::from_secs(60);
+
+const EXAMPLE: &str = include_str!("../../examples/daemon/vgpud.toml");
+
+/// Words that files are made of, and some that break them.
+const WORDS: &[&str] = &[
+    "[daemon]",
+    "[time]",
+    "[defaults]",
+    "[template.a]",
+    "[template.\"\"]",
+    "[[device]]",
+    "[[tenant]]",
+    "[[tenant.device]]",
+    "[tenant]",
+    "[device.x]",
+    "name",
+    "template",
+    "devices",
+    "replicas",
+    "gpu",
+    "uids",
+    "memory_limit",
+    "sm_limit",
+    "sm_request",
+    "weight",
+    "class",
+    "quantum",
+    "on_error",
+    "on_loss",
+    "id",
+    "memory",
+    "overcommit",
+    "run_dir",
+    "log",
+    "=",
+    "=",
+    "=",
+    "=",
+    "\n",
+    "\n",
+    "\n",
+    "\n",
+    ".",
+    ",",
+    "[",
+    "]",
+    "{",
+    "}",
+    "\"",
+    "'",
+    "\"\"\"",
+    "#",
+    "\\",
+    "\0",
+    "\u{feff}",
+    "\"a\"",
+    "\"b\"",
+    "\"*\"",
+    "0",
+    "1",
+    "-1",
+    "1e999",
+    "nan",
+    "0x10",
+    "1_000",
+    "99999999999999999999",
+    "0.25",
+    "true",
+    "1979-05-27",
+    "\"4ms\"",
+    "\"50%\"",
+    "\"1GiB\"",
+    "\"unlimited\"",
+    "\"batch\"",
+    "\"/x\"",
+    "\"é\u{202e}\"",
+];
+
+/// Reads a text and checks what holds of every answer.
+fn judged(text: &str) -> Result<(), Report> {
+    let begin = Instant::now();
+    let answer = plan(text, &Surroundings { run_dir: "/run/vgpu".into(), ..Default::default() });
+    assert!(begin.elapsed() < LONG, "{} bytes took {:?}", text.len(), begin.elapsed());
+    match answer {
+        Ok(plan) => {
+            assert!(!plan.tenants.is_empty());
+            Ok(())
+        }
+        Err(report) => {
+            assert!(!report.problems.is_empty() && report.problems.len() <= MAX_SHOWN);
+            let lines = text.split('\n').count();
+            for problem in &report.problems {
+                assert!((1..=lines).contains(&problem.line), "{problem} in {text:?}");
+                let line = text.split('\n').nth(problem.line - 1).unwrap();
+                assert!((1..=line.chars().count() + 2).contains(&problem.column), "{problem} in {text:?}");
+            }
+            let shown = report.lines("f");
+            assert!(shown.chars().all(|c| c == '\n' || (' '..='~').contains(&c)), "{shown:?}");
+            Err(report)
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_bytes_are_answered(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        let _ = judged(&String::from_utf8_lossy(&bytes));
+    }
+
+    #[test]
+    fn random_words_are_answered(words in prop::collection::vec(prop::sample::select(WORDS), 0..120), gap in " ?") {
+        let _ = judged(&words.join(&gap));
+    }
+
+    #[test]
+    fn a_real_file_with_something_torn_out_put_in_or_doubled_is_answered(
+        cuts in prop::collection::vec((any::<prop::sample::Index>(), 0..40_usize, prop::sample::select(WORDS)), 1..6),
+    ) {
+        let mut text: Vec<char> = EXAMPLE.chars().collect();
+        for (at, length, word) in cuts {
+            let at = at.index(text.len());
+            let end = (at + length).min(text.len());
+            let torn: Vec<char> = text.splice(at..end, word.chars()).collect();
+            if length % 3 == 0 {
+                let to = (at * 7) % text.len();
+                text.splice(to..to, torn);
+            }
+        }
+        let _ = judged(&text.into_iter().collect::<String>());
+    }
+}
+
+#[test]
+fn the_worst_files_of_the_greatest_length_end_too() {
+    let many = |line: &str| line.repeat((MAX_FILE - 100) / line.len());
+    let numbered = |line: &dyn Fn(usize) -> String, count: usize| (0..count).map(line).collect::<String>();
+    let worst = [
+        many("["),
+        format!("a={}", many("[")),
+        format!("a={}", many("{a=")),
+        many("[[tenant]]\n"),
+        many("[[tenant]]\nname='a'\n"),
+        many("[[tenant.device]]\n"),
+        format!("[[tenant]]\nname='a'\n{}", many("[[tenant.device]]\nid=0\n")),
+        format!("[[tenant]]\nname='a'\ndevices=[{}]\n", "0,".repeat(100_000)),
+        format!("[[tenant]]\nname='a'\nuids=[{}-1]\n", "0,".repeat(100_000)),
+        format!("[[tenant]]\nname='{}'\n", "a".repeat(MAX_FILE - 100)),
+        format!("a{} = 1", ".a".repeat(MAX_FILE / 2 - 10)),
+        many("\"\"\""),
+        many("é"),
+        many("a"),
+        numbered(&|i| format!("[[tenant]]\nname='t{i}'\nreplicas=100\n"), 20_000),
+        numbered(&|i| format!("[[tenant]]\nname='t{i}'\ndevices=[{}]\n", i % 256), 20_000),
+        numbered(&|i| format!("[[device]]\nid={}\n", i % 300), 40_000),
+        numbered(&|i| format!("[template.t{i}]\n"), 40_000) + "[[tenant]]\nname='a'\ntemplate='b'\n",
+        numbered(&|i| format!("memory_limi{i} = 1\n"), 40_000),
+        numbered(&|i| format!("[[device]]\nid='GPU-{i}'\n"), 40_000),
+        numbered(&|i| format!("[[tenant]]\nname='t'\ntemplate='x{i}'\n"), 15_000)
+            + &numbered(&|i| format!("[template.t{i}]\n"), 20_000),
+        format!("[[tenant]]\nname='a'\ndevices=[{}]\n", numbered(&|i| format!("'GPU-{i}',"), 80_000)),
+        format!(
+            "[[tenant]]\nname='a'\nreplicas=100\n{}",
+            numbered(&|i| format!("[[tenant.device]]\nid={i}\n"), 30_000)
+        ),
+    ];
+    for text in worst {
+        assert!(text.len() <= MAX_FILE, "{}", text.len());
+        let shown: String = text.chars().take(40).collect();
+        let answer = judged(&text);
+        assert!(answer.is_err(), "{shown:?} was accepted");
+    }
+    let beyond = judged(&"#".repeat(MAX_FILE + 1)).unwrap_err();
+    assert!(beyond.problems[0].what.contains("at most 1048576"), "{beyond:?}");
+}
