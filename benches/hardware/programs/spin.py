@@ -13,7 +13,8 @@ import time
 from cuda import Cuda, libvgpu_mapped, tell
 from kernels import Launch, NoCompiler, RECORD_WORDS, Recorder, captured, spin_function, stream
 
-ROOM = 1 << 17
+# Four streams of the shortest kernels for some seconds: 8 MiB.
+ROOM = 1 << 18
 STREAMS = 4
 
 
@@ -97,13 +98,15 @@ def main():
         tell({"ready": True})
         sys.stdin.readline()
     settled, _ = play(round_, kernels, arguments.settle)
+    begun = time.monotonic()
     counted, wall_ns = play(round_, kernels, arguments.seconds)
+    window = [begun, time.monotonic()]
     records = recorder.records()
     if arguments.stamps:
         with open(arguments.stamps, "wb") as out:
             records.tofile(out)
     tell({"libvgpu": libvgpu_mapped(), "mode": arguments.mode, "kernel_ns": arguments.ns, "code": made,
-          "in_a_round": kernels, "settled": settled, "counted": counted, "wall_ns": wall_ns,
+          "in_a_round": kernels, "settled": settled, "counted": counted, "wall_ns": wall_ns, "window": window,
           "recorded": len(records) // RECORD_WORDS, "room": ROOM})
 
 

@@ -101,10 +101,12 @@ class Work:
         before = self.product_ns()
         self.play(mode, SETTLE)
         since = self.recorder.seen()
+        begun = time.monotonic()
         count, wall_ns = self.play(mode, seconds)
+        window = [begun, time.monotonic()]
         replays = self.stamped(since)
         after = self.product_ns()
-        found = {"products": count, "window_ns": wall_ns, "product_ns": [before, after]}
+        found = {"products": count, "window_ns": wall_ns, "window": window, "product_ns": [before, after]}
         if before is None or after is None:
             return {**found, "truth": None, "share": None}
         busy = sum(replays) if mode == "graph" else count * (before + after) / 2

@@ -1,6 +1,7 @@
 """NVML's utilisation of the device until the input ends: an audit beside the kernels' own clock, late and coarse.
 
-    watch.py        {"watching": true} when it begins, one line with the samples when its input ends
+    watch.py        {"watching": true} when it begins, one line with the samples when its input ends:
+                    pairs of this machine's monotonic clock in seconds, and percent
 """
 import ctypes
 import sys
@@ -19,13 +20,12 @@ def main():
     threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
     nvml = Nvml()
     seen, errors = [], []
-    begun = time.monotonic()
     tell({"watching": True})
     while not ended.wait(0.1):
         one = Utilisation()
         try:
             nvml.must("nvmlDeviceGetUtilizationRates", nvml.device, ctypes.byref(one))
-            seen.append((round(time.monotonic() - begun, 2), one.gpu))
+            seen.append((round(time.monotonic(), 2), one.gpu))
         except Refused as error:
             errors.append(str(error))
     tell({"libvgpu": libvgpu_mapped(), "samples": seen, "errors": errors[:1]})

@@ -25,8 +25,9 @@ def run_under_a_limit(suite, claims):
 
 def doctor(suite, claims):
     """`vgpu doctor` knows this driver; what it says is kept."""
-    env = suite.environment(VGPU_STATE_DIR=suite.state, VGPU_LIBRARY=suite.bundle.library, VGPU_MEMORY_LIMIT="4GiB")
-    finished = suite.run([program(suite), "doctor"], env)
+    # Under a limit, as a program would be: without the library in what it starts, it would rightly complain.
+    env = suite.environment(VGPU_STATE_DIR=suite.state, VGPU_LIBRARY=suite.bundle.library)
+    finished = suite.run([program(suite), "run", "--memory-limit", "4GiB", "--", program(suite), "doctor"], env)
     with open(os.path.join(suite.out, "doctor.txt"), "w", encoding="utf-8") as out:
         out.write(finished.out + finished.err)
     claims.keep("said", (finished.out + finished.err)[-3000:])

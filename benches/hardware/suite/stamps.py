@@ -49,7 +49,7 @@ def alone(records, skip):
     if len(kept) < 2 or kept[-1][0] <= kept[0][0]:
         return None
     begin, end = kept[0][0], kept[-1][0]
-    busy = union_ns(kept[:-1], begin, end)
+    busy = union_ns(kept, begin, end)
     ends, gaps = kept[0][1], []
     for first, last, _ in kept[1:]:
         gaps.append(max(0, first - ends))
