@@ -177,6 +177,34 @@ class Shares(unittest.TestCase):
         self.assertEqual(len(rows), len(set(rows)))
 
 
+class Kernels(unittest.TestCase):
+    def setUp(self):
+        sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs"))
+        try:
+            import kernels
+        finally:
+            del sys.path[0]
+        self.kernels = kernels
+
+    def test_both_texts_put_their_records_where_they_are_looked_for(self):
+        k = self.kernels
+        self.assertEqual(k.RECORD_WORDS, stamps.RECORD_WORDS)
+        self.assertEqual(8 * k.RECORD_WORDS, 1 << 5)
+        self.assertIn("shl.b64         %at, %slot, 5;", k.PTX)
+        for place, what in enumerate(("%first", "%last", "%spent")):
+            self.assertIn(f"[%at+{8 * (k.HEAD_WORDS + place)}], {what};", k.PTX)
+        self.assertIn(f"out + {k.HEAD_WORDS} + {k.RECORD_WORDS} * slot", k.SOURCE)
+
+    def test_both_texts_have_the_kernel_with_its_three_parameters_and_an_end_of_their_own(self):
+        k = self.kernels
+        self.assertEqual(k.PTX.count(".param .u64 vgpu_spin_ns_param_"), 3)
+        self.assertIn(".visible .entry vgpu_spin_ns(", k.PTX)
+        self.assertIn("sub.u64         %left, %left, 1;", k.PTX)
+        self.assertIn("vgpu_spin_ns(unsigned long long want, unsigned long long *out, unsigned long long room)", k.SOURCE)
+        self.assertIn("left != 0; left--", k.SOURCE)
+        self.assertNotIn("\0", k.PTX)
+
+
 class Torch(unittest.TestCase):
     def test_a_replay_s_time_is_from_the_end_of_the_first_reading_to_the_begin_of_the_second(self):
         places = [os.path.join(os.path.dirname(os.path.abspath(__file__)), name) for name in ("stand_in", "programs")]

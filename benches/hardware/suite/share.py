@@ -14,7 +14,7 @@ from .runner import NotPossible
 # All points together, PyTorch's included.
 TABLE_SECONDS = 150
 # What starting a process on a device may take, and what the last round may take longer than asked.
-START_SECONDS = 45
+START_SECONDS = 25
 # A tenant's savings under a ceiling: so much of its window may be had at once (gpu-time.md: 50 ms of the ceiling).
 SAVED_NS = 50_000_000
 
