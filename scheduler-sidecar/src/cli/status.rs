@@ -73,12 +73,20 @@ fn in_words(told: Option<(u64, String)>) -> String {
 
 fn shown(status: &Status) -> String {
     let mut rows = vec![["TENANT", "MEMORY", "SM", "MEMBERS", "DOORS", "SOCKET"].map(str::to_owned).to_vec()];
+    let mut remarks = Vec::new();
     for tenant in &status.tenants {
         let pids: Vec<String> = tenant
             .members
             .iter()
             .map(|member| member.pid.map_or(format!("({})", member.pid_inside), |pid| pid.to_string()))
             .collect();
+        let earlier = tenant.members.iter().filter(|member| member.earlier_terms).count();
+        if earlier > 0 {
+            remarks.push(format!("{}: {earlier} of its members keep limits they were told earlier\n", tenant.name));
+        }
+        if tenant.removed {
+            remarks.push(format!("{}: removed; it goes with its last member\n", tenant.name));
+        }
         rows.push(vec![
             tenant.name.clone(),
             tenant.memory_limit.map_or("unlimited".into(), |bytes| Bytes(bytes).to_string()),
@@ -88,6 +96,12 @@ fn shown(status: &Status) -> String {
             tenant.socket.display().to_string(),
         ]);
     }
+    if let Some(file) = &status.configuration {
+        remarks.extend(file.notes.iter().map(|note| format!("note: {note}\n")));
+        if let Some(why) = &file.refused {
+            remarks.push(format!("the last reload of {} changed nothing:\n{why}\n", file.file.display()));
+        }
+    }
     let Status { version, pid, uptime_seconds, .. } = status;
-    format!("vgpud {version}, process {pid}, up {uptime_seconds} s\n{}", say::table(&rows))
+    format!("vgpud {version}, process {pid}, up {uptime_seconds} s\n{}{}", say::table(&rows), remarks.concat())
 }

@@ -1,7 +1,10 @@
 //! The one thread: doors, connections and deadlines around epoll.
 //!
-//! Only here does the daemon read the clock. A connection that misbehaves is told why and closed; it can
+//! Who comes in is `entrance`, what it says of itself `status`. Only here does the daemon read the clock. A connection that misbehaves is told why and closed; it can
 //! use up a line of memory, two seconds and its tenant's share of connections, nothing of anybody else's.
+
+mod entrance;
+mod status;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -9,14 +12,12 @@ use std::io;
 use std::io::Read as _;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
+use entrance::{raise_descriptor_limit, spare};
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::fs::{Mode, OFlags};
-use rustix::process::Resource;
 use tracing::{info, warn};
 use vgpu_core::wire::{Reply, WireError};
 
@@ -26,19 +27,13 @@ use super::connection::{Connection, Input, Peer, Side, State};
 use super::door::{Audience, Door, DoorError};
 use super::notify::Notifier;
 use super::reload::Loaded;
-use super::room::{Room, is_open_to_all, may_administrate};
+use super::room::{Room, is_open_to_all};
 use super::source::Source;
 use crate::config::plan::Plan;
 use crate::control;
 
 /// How long a peer may take to say what is due, or to take what it is sent.
 pub const PATIENCE: Duration = Duration::from_secs(2);
-
-/// Most administrators at once.
-const MAX_ADMINS: usize = 16;
-
-/// Most callers let in before other events have their turn.
-const ACCEPTS_PER_TURN: usize = 64;
 
 const SIGNALS: u64 = 0;
 const ADMIN_DOOR: u64 = 1;
@@ -211,77 +206,6 @@ impl Reactor {
         self.notifier.ready(&self.summary());
     }
 
-    /// Accepts who waits at a door.
-    fn let_in(&mut self, side: Side) {
-        for _ in 0..ACCEPTS_PER_TURN {
-            let door = match side {
-                Side::Admin => self.admin.as_ref(),
-                // Removed since epoll told of it.
-                Side::Member(id) => self.rooms.get(&id).and_then(|room| room.door.as_ref()),
-            };
-            let Some(door) = door else { return };
-            match door.accept() {
-                Ok(Some(stream)) => self.welcome(stream, side),
-                Ok(None) => return,
-                Err(why) => {
-                    // No descriptor left: without this the caller would wait and epoll would never rest.
-                    drop(self.spare.take());
-                    let turned_away = door.accept();
-                    if let Ok(Some(stream)) = turned_away {
-                        tell(&stream, "the daemon has no descriptor left");
-                    }
-                    self.spare = spare();
-                    warn!(%why, "a connection was turned away");
-                    return;
-                }
-            }
-        }
-    }
-
-    fn welcome(&mut self, stream: OwnedFd, side: Side) {
-        let now = Instant::now();
-        let peer = match Peer::of(&stream) {
-            Ok(peer) => peer,
-            Err(why) => return warn!(%why, "a connection without credentials was closed"),
-        };
-        let refusal = match side {
-            Side::Admin if !may_administrate(peer) => Some("only the daemon's user and root may ask".to_owned()),
-            Side::Admin if self.admins == MAX_ADMINS => Some(format!("{MAX_ADMINS} administrators are connected")),
-            Side::Admin => None,
-            Side::Member(id) => match self.rooms.get(&id) {
-                None => return,
-                Some(room) if !room.admits(peer) => {
-                    Some(format!("tenant {} does not accept user {}", room.tenant.name, peer.uid))
-                }
-                Some(room) if room.open >= self.max_connections => {
-                    let (name, max) = (&room.tenant.name, self.max_connections);
-                    Some(format!("tenant {name} already has {max} connections, the most it may have"))
-                }
-                Some(_) => None,
-            },
-        };
-        if let Some(words) = refusal {
-            tell(&stream, &words);
-            return self.note_refusal(side, peer, &words);
-        }
-        let token = self.next_token;
-        let connection = Connection::new(stream, peer, side, now + PATIENCE);
-        if let Err(why) = epoll::add(&self.epoll, &connection, EventData::new_u64(token), connection.interest()) {
-            return warn!(%why, "a connection cannot be watched");
-        }
-        self.next_token += 1;
-        match side {
-            Side::Admin => self.admins += 1,
-            Side::Member(id) => {
-                if let Some(room) = self.rooms.get_mut(&id) {
-                    room.open += 1;
-                }
-            }
-        }
-        self.deadlines.insert((now + PATIENCE, token));
-        self.connections.insert(token, connection);
-    }
-
     /// Does what a connection's event asks for.
     fn serve(&mut self, token: u64) {
         // Taken out, so that answering may look at all the others.
@@ -438,62 +362,10 @@ impl Reactor {
             }
         }
     }
-
-    fn status(&self) -> control::Status {
-        let now = Instant::now();
-        let mut tenants: BTreeMap<u64, _> = self.rooms.iter().map(|(id, room)| (*id, room.status())).collect();
-        for connection in self.connections.values() {
-            let (Side::Member(id), State::Registered(hello, since)) = (connection.side, &connection.state) else {
-                continue;
-            };
-            let (Some(room), Some(tenant)) = (self.rooms.get(&id), tenants.get_mut(&id)) else { continue };
-            tenant.members.push(control::MemberStatus {
-                pid: connection.peer.pid,
-                pid_inside: hello.pid,
-                uid: connection.peer.uid,
-                gid: connection.peer.gid,
-                version: hello.version.clone(),
-                connected_seconds: now.duration_since(*since).as_secs(),
-                earlier_terms: connection.told.is_some_and(|told| told != room.limits()),
-            });
-        }
-        let mut tenants: Vec<_> = tenants.into_values().collect();
-        for tenant in &mut tenants {
-            tenant.members.sort_by_key(|member| (std::cmp::Reverse(member.connected_seconds), member.pid));
-        }
-        control::Status {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            pid: std::process::id(),
-            uptime_seconds: now.duration_since(self.started).as_secs(),
-            configuration: self.loaded.as_ref().map(Loaded::status),
-            tenants,
-        }
-    }
-}
-
-/// One line to somebody who is closed at once; the kernel takes it or it is lost.
-fn tell(stream: &OwnedFd, words: &str) {
-    if let Ok(line) = Reply::Error(words.to_owned()).encode() {
-        let flags = rustix::net::SendFlags::NOSIGNAL | rustix::net::SendFlags::DONTWAIT;
-        let _ = rustix::net::send(stream, line.as_bytes(), flags);
-    }
-}
-
-fn spare() -> Option<OwnedFd> {
-    rustix::fs::open(Path::new("/dev/null"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
 }
 
 /// From now to a deadline; nothing if it has passed.
 fn until(deadline: Instant) -> Timespec {
     let left = deadline.saturating_duration_since(Instant::now());
     Timespec { tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX), tv_nsec: i64::from(left.subsec_nanos()) }
-}
-
-/// One descriptor per member: the usual soft limit of 1024 is for programs that use select.
-fn raise_descriptor_limit() {
-    let mut limit = rustix::process::getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    if let Err(why) = rustix::process::setrlimit(Resource::Nofile, limit) {
-        warn!(%why, "the limit of open files stays as it is");
-    }
 }

@@ -1,0 +1,116 @@
+//! Who comes in: through the doors, by the kernel's word about him, as long as there is room.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::Instant;
+
+use rustix::event::epoll::{self, EventData};
+use rustix::fs::{Mode, OFlags};
+use rustix::process::Resource;
+use tracing::warn;
+use vgpu_core::wire::Reply;
+
+use super::{PATIENCE, Reactor};
+use crate::daemon::connection::{Connection, Peer, Side};
+use crate::daemon::room::may_administrate;
+
+/// Most administrators at once.
+const MAX_ADMINS: usize = 16;
+
+/// Most callers let in before other events have their turn.
+const ACCEPTS_PER_TURN: usize = 64;
+
+impl Reactor {
+    /// Accepts who waits at a door.
+    pub(super) fn let_in(&mut self, side: Side) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            let door = match side {
+                Side::Admin => self.admin.as_ref(),
+                // Removed since epoll told of it.
+                Side::Member(id) => self.rooms.get(&id).and_then(|room| room.door.as_ref()),
+            };
+            let Some(door) = door else { return };
+            match door.accept() {
+                Ok(Some(stream)) => self.welcome(stream, side),
+                Ok(None) => return,
+                Err(why) => {
+                    // No descriptor left: without this the caller would wait and epoll would never rest.
+                    drop(self.spare.take());
+                    let turned_away = door.accept();
+                    if let Ok(Some(stream)) = turned_away {
+                        tell(&stream, "the daemon has no descriptor left");
+                    }
+                    self.spare = spare();
+                    warn!(%why, "a connection was turned away");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn welcome(&mut self, stream: OwnedFd, side: Side) {
+        let now = Instant::now();
+        let peer = match Peer::of(&stream) {
+            Ok(peer) => peer,
+            Err(why) => return warn!(%why, "a connection without credentials was closed"),
+        };
+        let refusal = match side {
+            Side::Admin if !may_administrate(peer) => Some("only the daemon's user and root may ask".to_owned()),
+            Side::Admin if self.admins == MAX_ADMINS => Some(format!("{MAX_ADMINS} administrators are connected")),
+            Side::Admin => None,
+            Side::Member(id) => match self.rooms.get(&id) {
+                None => return,
+                Some(room) if !room.admits(peer) => {
+                    Some(format!("tenant {} does not accept user {}", room.tenant.name, peer.uid))
+                }
+                Some(room) if room.open >= self.max_connections => {
+                    let (name, max) = (&room.tenant.name, self.max_connections);
+                    Some(format!("tenant {name} already has {max} connections, the most it may have"))
+                }
+                Some(_) => None,
+            },
+        };
+        if let Some(words) = refusal {
+            tell(&stream, &words);
+            return self.note_refusal(side, peer, &words);
+        }
+        let token = self.next_token;
+        let connection = Connection::new(stream, peer, side, now + PATIENCE);
+        if let Err(why) = epoll::add(&self.epoll, &connection, EventData::new_u64(token), connection.interest()) {
+            return warn!(%why, "a connection cannot be watched");
+        }
+        self.next_token += 1;
+        match side {
+            Side::Admin => self.admins += 1,
+            Side::Member(id) => {
+                if let Some(room) = self.rooms.get_mut(&id) {
+                    room.open += 1;
+                }
+            }
+        }
+        self.deadlines.insert((now + PATIENCE, token));
+        self.connections.insert(token, connection);
+    }
+}
+
+/// One line to somebody who is closed at once; the kernel takes it or it is lost.
+fn tell(stream: &OwnedFd, words: &str) {
+    if let Ok(line) = Reply::Error(words.to_owned()).encode() {
+        let flags = rustix::net::SendFlags::NOSIGNAL | rustix::net::SendFlags::DONTWAIT;
+        let _ = rustix::net::send(stream, line.as_bytes(), flags);
+    }
+}
+
+/// A descriptor to give up.
+pub(super) fn spare() -> Option<OwnedFd> {
+    rustix::fs::open(Path::new("/dev/null"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
+}
+
+/// One descriptor per member: the usual soft limit of 1024 is for programs that use select.
+pub(super) fn raise_descriptor_limit() {
+    let mut limit = rustix::process::getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(why) = rustix::process::setrlimit(Resource::Nofile, limit) {
+        warn!(%why, "the limit of open files stays as it is");
+    }
+}

@@ -1,0 +1,152 @@
+//! What docs/vgpud.md and examples/daemon promise: every key is there and no other, what they show is accepted.
+//!
+//! `UPDATE=1 cargo test -p scheduler-sidecar --test config_docs` rewrites the table of `[time]`.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::Parser as _;
+use scheduler_sidecar::config::keys::Section;
+use scheduler_sidecar::config::time::{CONSTANTS, Time};
+use scheduler_sidecar::config::value::span;
+use scheduler_sidecar::config::{self, Surroundings};
+use scheduler_sidecar::daemon::options::Options;
+use support::{texts, vgpud};
+
+const BEGIN: &str = "<!-- generated: UPDATE=1 cargo test -p scheduler-sidecar --test config_docs -->\n";
+const END: &str = "<!-- end -->";
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+fn page() -> String {
+    fs::read_to_string(root().join("docs/vgpud.md")).unwrap()
+}
+
+/// The rows of the tables below a heading, by their key.
+fn rows<'p>(page: &'p str, heading: &str) -> Vec<(&'p str, &'p str)> {
+    let (_, after) = page.split_once(&format!("### {heading}\n")).unwrap_or_else(|| panic!("no heading {heading}"));
+    let part = after.split("\n### ").next().unwrap();
+    let rows = part.lines().filter(|line| line.starts_with("| `"));
+    rows.map(|row| (row.trim_start_matches("| `").split('`').next().unwrap(), row)).collect()
+}
+
+#[test]
+fn every_key_is_in_the_reference_and_says_whether_it_is_in_force() {
+    let page = page();
+    const SHARED: &str = "`[template.NAME]` and `[defaults]`";
+    for section in Section::ALL {
+        let headings: &[&str] = match section {
+            Section::File => continue,
+            Section::Daemon => &["`[daemon]`"],
+            Section::Defaults | Section::Template => &[SHARED],
+            Section::Device => &["`[[device]]`"],
+            Section::Tenant => &["`[[tenant]]`", SHARED],
+            Section::Override => &["`[[tenant.device]]`"],
+        };
+        let rows: Vec<_> = headings.iter().flat_map(|heading| rows(&page, heading)).collect();
+        let documented: Vec<&str> = rows.iter().map(|(key, _)| *key).collect();
+        let there: BTreeSet<&str> = section.keys().map(|key| key.name).collect();
+        assert_eq!(documented.iter().copied().collect::<BTreeSet<_>>(), there, "{section:?}");
+        assert_eq!(documented.len(), there.len(), "{section:?}: each once");
+        for key in section.keys() {
+            let (_, row) = rows.iter().find(|(name, _)| *name == key.name).unwrap();
+            assert_eq!(row.contains("*recorded*"), !key.in_force, "{section:?}: {row}");
+        }
+    }
+    for section in Section::File.keys() {
+        assert!(page.contains(&format!("[{}", section.name)), "{}", section.name);
+    }
+}
+
+#[test]
+fn the_table_of_constants_is_that_of_the_program() {
+    let defaults = serde_json::to_value(Time::default()).unwrap();
+    let mut table = "| key | accepted | default | |\n|---|---|---|---|\n".to_owned();
+    for constant in CONSTANTS {
+        let default = span(defaults[constant.name].as_u64().unwrap());
+        let (least, most) = (span(constant.range.0), span(constant.range.1));
+        let (name, what) = (constant.name, constant.what);
+        table.push_str(&format!("| `{name}` | `\"{least}\"` to `\"{most}\"` | `\"{default}\"` | {what} |\n"));
+    }
+    let page = page();
+    let (before, rest) = page.split_once(BEGIN).unwrap();
+    let (_, after) = rest.split_once(END).unwrap();
+    let generated = format!("{before}{BEGIN}{table}{END}{after}");
+    if std::env::var_os("UPDATE").is_some() {
+        fs::write(root().join("docs/vgpud.md"), &generated).unwrap();
+    } else {
+        assert!(page == generated, "docs/vgpud.md is not what the program says; UPDATE=1 rewrites it");
+    }
+}
+
+#[test]
+fn every_file_that_the_reference_shows_is_accepted() {
+    let page = page();
+    let files: Vec<&str> = page.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    assert_eq!(files.len(), 2);
+    for file in files {
+        let around = Surroundings { run_dir: "/run/vgpu".into(), ..Default::default() };
+        config::plan(file, &around).unwrap_or_else(|report| panic!("{}\n{file}", report.lines("docs/vgpud.md")));
+    }
+}
+
+#[test]
+fn the_exit_codes_of_the_help_are_those_of_the_reference() {
+    let (help, _) = texts(&vgpud().arg("--help").output().unwrap());
+    let page = page();
+    for (help_has, page_has) in [
+        ("with --check: the file can be served", "| 0 | the file can be served"),
+        ("3  with --check", "| 3 | it cannot be read"),
+    ] {
+        assert!(help.contains(help_has) && page.contains(page_has), "{help}");
+    }
+}
+
+#[test]
+fn the_example_can_be_served() {
+    let output = vgpud()
+        .args(["--driver", "none", "--json", "--check"])
+        .arg(root().join("examples/daemon/vgpud.toml"))
+        .output()
+        .unwrap();
+    let (out, err) = texts(&output);
+    assert_eq!(output.status.code(), Some(0), "{err}");
+    let plan: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let names: Vec<_> =
+        plan["tenants"].as_array().unwrap().iter().map(|tenant| tenant["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["chat", "train", "notebook-0", "notebook-1", "notebook-2", "notebook-3"]);
+}
+
+#[test]
+fn the_unit_starts_the_daemon_with_options_it_has_and_directories_of_the_example() {
+    let unit = fs::read_to_string(root().join("examples/daemon/vgpud.service")).unwrap();
+    let lines = || unit.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let mut section = "";
+    for line in lines() {
+        match line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            Some(name) => section = name,
+            None => assert!(!section.is_empty() && line.contains('='), "{line}"),
+        }
+    }
+    let value = |key: &str| {
+        lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')).unwrap_or_else(|| panic!("{key}"))
+    };
+    let options = |key: &str| Options::try_parse_from(value(key).split(' ')).unwrap();
+    let (start, check) = (options("ExecStart"), options("ExecStartPre"));
+    assert_eq!(start.config, check.check, "what is checked is what is served");
+    // What is announced, and what does not get better by starting again.
+    assert_eq!(
+        (value("Type"), value("ExecReload"), value("RestartPreventExitStatus")),
+        ("notify", "/bin/kill -HUP $MAINPID", "2")
+    );
+    let text = fs::read_to_string(root().join("examples/daemon/vgpud.toml")).unwrap();
+    let around = Surroundings { run_dir: "/elsewhere".into(), ..Default::default() };
+    let plan = config::plan(&text, &around).unwrap();
+    assert_eq!(plan.daemon.run_dir, Path::new("/run").join(value("RuntimeDirectory")));
+    assert_eq!(plan.daemon.state_dir, Path::new("/var/lib").join(value("StateDirectory")));
+}
