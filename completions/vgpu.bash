@@ -343,7 +343,7 @@ _vgpu() {
             return 0
             ;;
         vgpu__subcmd__run)
-            opts="-h --memory-limit --sm-limit --tenant --socket --library --sim --help"
+            opts="-h --memory-limit --sm-limit --mode --tenant --socket --library --sim --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -355,6 +355,10 @@ _vgpu() {
                     ;;
                 --sm-limit)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --mode)
+                    COMPREPLY=($(compgen -W "enforce observe off" -- "${cur}"))
                     return 0
                     ;;
                 --tenant)

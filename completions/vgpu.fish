@@ -35,6 +35,9 @@ complete -c vgpu -n "__fish_vgpu_needs_command" -f -a "completions" -d 'Prints t
 complete -c vgpu -n "__fish_vgpu_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c vgpu -n "__fish_vgpu_using_subcommand run" -l memory-limit -d 'Memory limit per device: 4GiB, 1500M, 25%, unlimited [sets VGPU_MEMORY_LIMIT]' -r
 complete -c vgpu -n "__fish_vgpu_using_subcommand run" -l sm-limit -d 'Ceiling on the device\'s time in percent: 30, 12.5, unlimited [sets VGPU_SM_LIMIT]' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand run" -l mode -d 'What becomes of the limits: enforce, observe (measured only) or off [sets VGPU_MODE]' -r -f -a "enforce\t''
+observe\t''
+off\t''"
 complete -c vgpu -n "__fish_vgpu_using_subcommand run" -l tenant -d 'Whose limits these are; programs with the same name share them [default: $VGPU_TENANT, else a new name]' -r
 complete -c vgpu -n "__fish_vgpu_using_subcommand run" -l socket -d 'The tenant\'s socket of vgpud, whose limits hold as well [sets VGPU_SOCKET]' -r -F
 complete -c vgpu -n "__fish_vgpu_using_subcommand run" -l library -d 'libvgpu.so to use [default: $VGPU_LIBRARY, else the one beside this program]' -r -F

@@ -4,13 +4,19 @@
 //! and reads one file at most, once, where nothing is asked for. What exactly is asked for is `boot`'s affair.
 
 use crate::environment::{self, variable, variables};
-use crate::mode::{Mode, mode};
+use crate::mode::{self, Mode, mode};
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
-use vgpu_core::limits::RawLimits;
+use vgpu_core::limits::{Mode as Asked, RawLimits};
 
 /// Every variable that asks for a limit begins like one of these.
-const BEGINNINGS: [&[u8]; 5] =
-    [b"VGPU_MEMORY_LIMIT", b"VGPU_SM_LIMIT", b"VGPU_SOCKET=", b"CUDA_DEVICE_MEMORY_LIMIT", b"CUDA_DEVICE_SM_LIMIT"];
+const BEGINNINGS: [&[u8]; 6] = [
+    b"VGPU_MEMORY_LIMIT",
+    b"VGPU_SM_LIMIT",
+    b"VGPU_SM_REQUEST",
+    b"VGPU_SOCKET=",
+    b"CUDA_DEVICE_MEMORY_LIMIT",
+    b"CUDA_DEVICE_SM_LIMIT",
+];
 /// Bytes of an entry that tell whether it begins so.
 const LONGEST: usize = 24;
 
@@ -20,14 +26,15 @@ const UNSEEN: u8 = 0;
 const NOTHING: u8 = 1;
 const SOMETHING: u8 = 2;
 
-/// Whether limits hold here or will hold once CUDA or NVML is initialised.
+/// Whether limits hold here or will hold once CUDA or NVML is initialised. Where use is only measured none does.
 ///
 /// # Cost
 /// One load after initialisation; before it a walk over the environment, and the first time one file is read.
 pub fn for_limits() -> bool {
     match mode() {
         Mode::Off => false,
-        Mode::On | Mode::Failed => true,
+        Mode::On => !mode::observing(),
+        Mode::Failed => true,
         Mode::Asleep => mentioned() && meant(),
     }
 }
@@ -51,8 +58,9 @@ fn mentioned() -> bool {
 /// Whether what is written there limits anything; what is not understood will fail initialisation, and counts.
 #[cold]
 fn meant() -> bool {
-    variable("VGPU_SOCKET").is_some()
-        || RawLimits::from_vars(variables()).map_or(true, |limits| limits.asked_for_anything())
+    RawLimits::from_vars(variables()).map_or(true, |limits| {
+        limits.mode() == Asked::Enforce && (variable("VGPU_SOCKET").is_some() || limits.asked_for_anything())
+    })
 }
 
 fn begins(entry: &[u8]) -> bool {

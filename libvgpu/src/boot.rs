@@ -2,7 +2,8 @@
 //! for each device (after it did).
 //!
 //! If something was asked for that is not understood or cannot be kept, initialisation fails for good (invariant 8),
-//! unless `VGPU_ON_ERROR=open`. With nothing asked for, no file, socket or device is touched.
+//! unless `VGPU_ON_ERROR=open`. Where use is only measured (`VGPU_MODE=observe`) only what is not understood does. With
+//! nothing asked for, and with `VGPU_MODE=off`, no file, socket or device is touched.
 
 use crate::device::{self, Facts};
 use crate::environment::{variable, variables};
@@ -10,10 +11,9 @@ use crate::lock::Lock;
 use crate::mode::{self, Denied, Mode};
 use crate::{door, fork, inventory, say, tenant, terms};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
-use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use vgpu_core::limits::RawLimits;
+use vgpu_core::limits::{self, RawLimits};
 
 /// What was asked for.
 pub struct Asked {
@@ -23,6 +23,14 @@ pub struct Asked {
     pub tenant: Option<vgpu_core::tenant::TenantKey>,
 }
 
+/// Why initialisation fails.
+enum Trouble {
+    /// A value that has no meaning: an error in every mode but off.
+    NotUnderstood(String),
+    /// What cannot be kept. Where use is only measured, it is said and left out.
+    NotKept(String),
+}
+
 /// The answer, leaked; null until somebody asked.
 static ASKED: AtomicPtr<Result<Asked, Denied>> = AtomicPtr::new(core::ptr::null_mut());
 /// Held while the environment is read and the daemon is asked, which may take its 2 s.
@@ -30,17 +38,30 @@ static ASKING: Lock<()> = Lock::new(());
 /// Which libraries' devices were registered, so that repeated initialisation costs nothing.
 static READY: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
 
-/// Says the line and decides what becomes of it: with `VGPU_ON_ERROR=open` the process runs on without limits.
-fn fail(text: &str) -> Result<(), Denied> {
-    if variable("VGPU_ON_ERROR").is_some_and(|value| value.as_bytes() == b"open") {
-        say::once(&format!("{text}; running WITHOUT limits (VGPU_ON_ERROR=open)"));
-        mode::set(Mode::Off);
-        Ok(())
-    } else {
-        say::once(text);
-        mode::set(Mode::Failed);
-        crate::governor::activate(); // launches must look, in order to be refused
-        Err(Denied)
+/// Says the line and decides what becomes of it: with `VGPU_ON_ERROR=open` the process runs on without limits, and where
+/// use is only measured it runs on unmeasured. Beside a daemon a variable cannot loosen what happens.
+fn fail(trouble: &Trouble) -> Result<(), Denied> {
+    let open = variable("VGPU_ON_ERROR").is_some_and(|value| value.as_bytes() == b"open");
+    match trouble {
+        Trouble::NotKept(text) if mode::observing() => {
+            say::once(&format!("{text}; nothing is measured (VGPU_MODE=observe)"));
+            // What is measured already stays so: another of the two libraries began before.
+            if mode::mode() != Mode::On {
+                mode::set(Mode::Off);
+            }
+            Ok(())
+        }
+        Trouble::NotKept(text) | Trouble::NotUnderstood(text) if open && variable("VGPU_SOCKET").is_none() => {
+            say::once(&format!("{text}; running WITHOUT limits (VGPU_ON_ERROR=open)"));
+            mode::set(Mode::Off);
+            Ok(())
+        }
+        Trouble::NotKept(text) | Trouble::NotUnderstood(text) => {
+            say::once(text);
+            mode::set(Mode::Failed);
+            crate::governor::activate(); // launches must look, in order to be refused
+            Err(Denied)
+        }
     }
 }
 
@@ -72,7 +93,7 @@ fn first_stage() -> Result<Asked, Denied> {
             }
             Ok(asked)
         }
-        Err(text) => fail(&text).map(|()| Asked { limits: RawLimits::default(), tenant: None }),
+        Err(trouble) => fail(&trouble).map(|()| Asked { limits: RawLimits::default(), tenant: None }),
     }
 }
 
@@ -82,28 +103,39 @@ pub fn reborn() {
     unsafe { ASKING.reset(()) };
 }
 
-fn read() -> Result<Asked, String> {
-    for (name, accepted) in [
-        ("VGPU_ON_ERROR", &["open", "closed"][..]),
-        ("VGPU_STRICT", &["0", "1"]),
-        ("VGPU_SHARED_UIDS", &["0", "1"]),
-        ("VGPU_DEEPBIND", &["clear", "keep"]),
-    ] {
-        if let Some(value) = variable(name)
-            && !accepted.iter().any(|word| OsStr::new(word) == value)
-        {
-            return Err(format!("{name}={value:?} is not understood; accepted: {}", accepted.join(", ")));
-        }
+fn read() -> Result<Asked, Trouble> {
+    let mut limits = RawLimits::from_vars(variables()).map_err(|e| Trouble::NotUnderstood(e.to_string()))?;
+    match limits.mode() {
+        limits::Mode::Enforce => {}
+        limits::Mode::Observe => mode::observe(),
+        limits::Mode::Off => return Ok(Asked { limits, tenant: None }),
     }
-    let mut limits = RawLimits::from_vars(variables()).map_err(|e| e.to_string())?;
     let mut named = None;
     if let Some(socket) = variable("VGPU_SOCKET") {
-        let terms = terms::ask(Path::new(&socket))?;
+        let terms = terms::ask(Path::new(&socket)).map_err(Trouble::NotKept)?;
         limits = limits.with_daemon(terms.memory_limit, terms.sm_limit);
         named = Some(terms.tenant); // who this is, is the daemon's to say
     }
-    let tenant = if limits.asked_for_anything() { Some(tenant::key(named.as_deref())?) } else { None };
+    let mut tenant = None;
+    if limits.asked_for_anything() {
+        tenant::check_name().map_err(Trouble::NotUnderstood)?;
+        if let Err(error) = limits.check_requests() {
+            keep_measuring(Trouble::NotKept(error.to_string()))?;
+        }
+        tenant = Some(tenant::key(named.as_deref()).map_err(Trouble::NotKept)?);
+    }
     Ok(Asked { limits, tenant })
+}
+
+/// Where use is only measured: says what cannot be kept and goes on.
+fn keep_measuring(trouble: Trouble) -> Result<(), Trouble> {
+    match trouble {
+        Trouble::NotKept(text) if mode::observing() => {
+            say::once(&format!("{text}; use is measured without it (VGPU_MODE=observe)"));
+            Ok(())
+        }
+        trouble => Err(trouble),
+    }
 }
 
 /// Second stage, after a successful `cuInit`.
@@ -122,7 +154,7 @@ pub fn nvml_ready() -> Result<(), Denied> {
     ready(&READY[1], inventory::all_devices)
 }
 
-fn ready(done: &AtomicBool, devices: impl FnOnce(&RawLimits) -> Result<Vec<Facts>, String>) -> Result<(), Denied> {
+fn ready(done: &AtomicBool, devices: impl Fn(&RawLimits) -> Result<Vec<Facts>, String>) -> Result<(), Denied> {
     let asked = ask()?;
     match mode::mode() {
         Mode::Off => return Ok(()),
@@ -130,12 +162,18 @@ fn ready(done: &AtomicBool, devices: impl FnOnce(&RawLimits) -> Result<Vec<Facts
         Mode::On if done.load(Acquire) => return Ok(()),
         Mode::Asleep | Mode::On => {}
     }
-    match devices(&asked.limits).and_then(|facts| device::register(&asked.limits, asked.tenant.as_ref(), &facts)) {
+    let shown = devices(&asked.limits).or_else(|text| {
+        keep_measuring(Trouble::NotKept(text))?;
+        devices(&RawLimits::default()).map_err(Trouble::NotKept)
+    });
+    let registered = shown
+        .and_then(|facts| device::register(&asked.limits, asked.tenant.as_ref(), &facts).map_err(Trouble::NotKept));
+    match registered {
         Ok(()) => {
             done.store(true, Release);
             mode::set(Mode::On);
             Ok(())
         }
-        Err(text) => fail(&text),
+        Err(trouble) => fail(&trouble),
     }
 }

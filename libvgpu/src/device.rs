@@ -1,18 +1,20 @@
 //! What is enforced on each device, by UUID: the limits, the ledger, the gate.
 //!
 //! Devices are registered when CUDA or NVML first shows them and stay for the life of the process. A device that has
-//! no limit is not registered: whoever does not find one here passes the call through.
+//! no limit is not registered: whoever does not find one here passes the call through. Where use is only measured every
+//! device is registered, none with a limit.
 
 use crate::governor::Governor;
 use crate::holdings::Holding;
 use crate::ledger::Ledger;
 use crate::lock::Lock;
+use crate::mode::{self, Mode};
 use crate::{clock, counted, pools, say, share};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicUsize, Ordering::*};
 use shim_sys::cuda::{CUdevice, CUresult};
 use vgpu_core::bytes::Bytes;
-use vgpu_core::ledger::{OUTCOME_WAIT_NS, Reservation};
-use vgpu_core::limits::RawLimits;
+use vgpu_core::ledger::{OUTCOME_WAIT_NS, Reservation, Slot};
+use vgpu_core::limits::{self, DeviceLimits, RawLimits};
 use vgpu_core::tenant::TenantKey;
 
 /// Most devices a process can have.
@@ -41,9 +43,11 @@ pub struct Device {
     cuda: AtomicI32,
     /// Most bytes that the tenant may hold, all ones: no limit.
     pub limit: u64,
+    /// Whether it is only measured: nothing is refused, delayed or shown differently.
+    pub observed: bool,
     /// The tenant's charges.
     pub ledger: Ledger,
-    /// The gate of launches, if there is a ceiling on device time.
+    /// The gate of launches, if there is a ceiling on device time or it is measured.
     pub governor: Option<Governor>,
 }
 
@@ -59,16 +63,29 @@ static BY_CUDA: [AtomicU8; MAX] = [const { AtomicU8::new(0) }; MAX];
 /// One line: which limit does not fit which device, or why the ledger cannot be kept.
 #[allow(clippy::cast_possible_truncation)] // a device number is below MAX
 pub fn register(limits: &RawLimits, tenant: Option<&TenantKey>, shown: &[Facts]) -> Result<(), String> {
+    let observed = limits.mode() == limits::Mode::Observe;
     for facts in shown {
         if by_uuid(&facts.uuid).is_none() {
-            let limits =
-                limits.for_device(facts.ordinal.unwrap_or(u32::MAX), Bytes(facts.total)).map_err(|e| e.to_string())?;
-            if limits.is_unlimited() {
+            let limits = match limits.for_device(facts.ordinal.unwrap_or(u32::MAX), Bytes(facts.total)) {
+                Err(error) if observed => {
+                    say::once(&format!("{error}; use is measured without it (VGPU_MODE=observe)"));
+                    DeviceLimits::default()
+                }
+                limits => limits.map_err(|e| e.to_string())?,
+            };
+            if limits.is_unlimited() && !observed {
                 continue;
             }
             let Some(tenant) = tenant else { return Err("the tenant is not known".into()) };
             // The file is opened before the lock is taken; of two threads that do so one keeps its own.
-            let ledger = Ledger::open(tenant, &facts.uuid)?;
+            let ledger = match Ledger::open(tenant, &facts.uuid) {
+                Err(reason) if observed => {
+                    say::once(&format!("{reason}; this device is not measured (VGPU_MODE=observe)"));
+                    continue;
+                }
+                ledger => ledger?,
+            };
+            let governor = if observed { Some(Governor::observing()) } else { limits.sm.map(Governor::new) };
             let _registering = REGISTERING.lock();
             if by_uuid(&facts.uuid).is_none() {
                 let index = COUNT.load(Relaxed);
@@ -79,9 +96,10 @@ pub fn register(limits: &RawLimits, tenant: Option<&TenantKey>, shown: &[Facts])
                     uuid: facts.uuid,
                     index: index as u8,
                     cuda: AtomicI32::new(-1),
-                    limit: limits.memory.map_or(u64::MAX, |bytes| bytes.0),
+                    limit: limits.memory.filter(|_| !observed).map_or(u64::MAX, |bytes| bytes.0),
+                    observed,
                     ledger,
-                    governor: limits.sm.map(Governor::new),
+                    governor,
                 });
                 DEVICES[index].store(Box::into_raw(device), Release);
                 COUNT.store(index + 1, Release);
@@ -175,7 +193,14 @@ impl Device {
 
     fn reserve_below(&self, bytes: u64, limit: u64) -> Result<Reservation<'static>, CUresult> {
         match self.ledger.reserve(bytes, limit) {
+            // More than any ledger counts: the driver will say what it thinks of it.
+            Ok(Err(_)) if self.observed => Ok(apart(bytes)),
             Ok(outcome) => outcome.map_err(|_| CUresult::OUT_OF_MEMORY),
+            Err(reason) if self.observed => {
+                say::once(&format!("{reason}; nothing is measured any more (VGPU_MODE=observe)"));
+                mode::set(Mode::Off);
+                Ok(apart(bytes))
+            }
             Err(reason) => {
                 say::once(&reason);
                 Err(CUresult::NOT_PERMITTED)
@@ -207,6 +232,12 @@ impl Device {
             joined.member().release(bytes);
         }
     }
+}
+
+/// A reservation for a call that goes on unmeasured. Leaks its slot: there is at most one such call a thread.
+#[cold]
+fn apart(bytes: u64) -> Reservation<'static> {
+    Reservation::apart(Box::leak(Box::new(Slot::zeroed())), bytes)
 }
 
 /// Gives a holding's charge back to its device, or its hold on a share back to the others.

@@ -1,6 +1,6 @@
 //! What this library does in this process: one word that every hook reads.
 
-use core::sync::atomic::{AtomicU8, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering::*};
 
 /// What this library does in this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -8,9 +8,9 @@ use core::sync::atomic::{AtomicU8, Ordering::*};
 pub enum Mode {
     /// Nothing yet: neither CUDA nor NVML was initialised.
     Asleep = 0,
-    /// Nothing was asked for.
+    /// Nothing was asked for, or `VGPU_MODE=off`.
     Off = 1,
-    /// Limits are enforced.
+    /// Limits are enforced, or use is measured: [`observing`].
     On = 2,
     /// Limits were asked for and cannot be enforced: everything that takes or shows is refused.
     Failed = 3,
@@ -35,6 +35,19 @@ pub fn mode() -> Mode {
 /// The initialisation that fails: the program sees the permission code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Denied;
+
+/// Whether use is measured only.
+static OBSERVING: AtomicBool = AtomicBool::new(false);
+
+/// Whether use is measured only (`VGPU_MODE=observe`): nothing is refused, delayed or shown differently.
+pub fn observing() -> bool {
+    OBSERVING.load(Relaxed)
+}
+
+/// From now on use is measured only.
+pub fn observe() {
+    OBSERVING.store(true, Relaxed);
+}
 
 /// Changes what this library does.
 pub fn set(mode: Mode) {

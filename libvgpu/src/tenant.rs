@@ -35,6 +35,16 @@ pub fn key(named: Option<&str>) -> Result<TenantKey, String> {
     TenantKey::of(&Facts { mount_namespace, pid_namespace, host, ..facts }).map_err(|e| e.to_string())
 }
 
+/// Checks the name in `VGPU_TENANT`, if there is one.
+///
+/// # Errors
+/// One line: the variable with what is accepted.
+pub fn check_name() -> Result<(), String> {
+    let Some(name) = variable("VGPU_TENANT") else { return Ok(()) };
+    let facts = Facts { name: Some(name.as_bytes()), mount_namespace: 0, pid_namespace: 0, host: true, uid: 0 };
+    TenantKey::of(&facts).map(drop).map_err(|e| e.to_string())
+}
+
 /// Where ledgers may be kept, the first that can be written counts. With `VGPU_STATE_DIR` that place only.
 pub fn places() -> Vec<PathBuf> {
     if let Some(place) = variable("VGPU_STATE_DIR") {

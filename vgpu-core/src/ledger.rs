@@ -28,6 +28,10 @@
 //! them all, and it was within the limit. Reading `dropped` before `claimed` makes the sum of a slot
 //! that moves too large, never too small.
 //!
+//! A member that only observes asks under a limit of all ones: its claims are granted whatever the sum, so a tenant with
+//! such a member may stand above its limit, by what that member holds. Members that enforce are then refused until the sum has fallen:
+//! "never over" holds for what each of *them* adds.
+//!
 //! # Never falsely refused
 //! A sum above the limit proves nothing: it may contain claims about to be withdrawn, or one amount
 //! twice, seen in a slot it left and in another it went to. So the request is withdrawn and repeated in
@@ -50,6 +54,8 @@
 //! call charges ([`crate::charging`]), what is shown ([`crate::view`]).
 
 mod contended;
+#[cfg(not(loom))]
+mod copy;
 mod kernel;
 mod layout;
 mod member;
@@ -76,6 +82,8 @@ mod share_tests;
 mod tests;
 
 pub use contended::{OUTCOME_WAIT_NS, STUCK_WAIT_NS, TURN_WAIT_NS};
+#[cfg(not(loom))]
+pub use copy::{Copied, copied};
 pub use kernel::{Kernel, Watched};
 #[cfg(not(loom))]
 pub use layout::open_doors_in;

@@ -1,9 +1,9 @@
 //! Pure policy and vocabulary of vgpu: no unsafe, no IO, no clock.
 //!
-//! In reading order: amounts and shares ([`bytes`], [`share`]), what was asked for ([`limits`]), how many
-//! bytes a call is charged ([`charging`]), who holds how much ([`ledger`]) under which key ([`tenant`]),
-//! who may use the device now ([`account`]), who holds it when several want it ([`arbiter`]: tenants, [`turn`]:
-//! members of one tenant) and what that means for a launch ([`gate`]), and what a tenant is shown ([`view`]).
+//! In reading order: amounts and shares ([`bytes`], [`share`]), what was asked for ([`limits`]) by which variables
+//! ([`variables`]), how many bytes a call is charged ([`charging`]), who holds how much ([`ledger`]) under which key
+//! ([`tenant`]), who may use the device now ([`account`]), who holds it when several want it ([`arbiter`]: tenants,
+//! [`turn`]: members of one tenant) and what that means for a launch ([`gate`]), and what a tenant is shown ([`view`]).
 //! Time is always an argument, in nanoseconds; whatever only a kernel can say comes through a trait.
 //! What lives elsewhere: mappings, locks and the C types of the driver are shim-sys; hooks are libvgpu.
 #![forbid(unsafe_code)]
@@ -15,6 +15,7 @@ pub mod bytes;
 pub mod share;
 
 pub mod limits;
+pub mod variables;
 
 pub mod charging;
 pub mod ledger;

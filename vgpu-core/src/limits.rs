@@ -6,14 +6,21 @@
 //!
 //! What wins: within one family (ours, HAMi's) the variable of an ordinal over the global one, also
 //! when it says "no limit"; between the families, and beside the daemon's terms, the lower.
+//!
+//! Beside the limits: how far the library goes ([`Mode`]), floors ([`Quantity::SmRequest`], which only a daemon can keep)
+//! and the class for its arbiter. Which other variables there are is told in [`crate::variables`].
 
 mod error;
+mod mode;
 mod raw;
+mod request;
 mod variable;
 
 pub use error::LimitError;
 pub(crate) use error::escape;
+pub use mode::Mode;
 pub use raw::RawLimits;
+pub(crate) use variable::ordinal;
 pub use variable::{Family, Quantity, Source, Variable};
 
 use crate::bytes::Bytes;

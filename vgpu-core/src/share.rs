@@ -104,6 +104,9 @@ impl core::error::Error for ShareError {}
 /// What [`parse_share`] takes, in the words of an error message.
 pub const SHARE_FORMS: &str = "a percentage of the device's time from 1 to 100 like 30 or 12.5%, or unlimited";
 
+/// What [`parse_request`] takes, in the words of an error message.
+pub const REQUEST_FORMS: &str = "a percentage of the device's time from 1 to 100 like 30 or 12.5%";
+
 /// What [`parse_hami_share`] takes, in the words of an error message.
 pub const HAMI_SHARE_FORMS: &str = "a percentage of the device's time from 1 to 99 like 30, or 0 or 100 for no limit";
 
@@ -116,10 +119,18 @@ pub fn parse_share(text: &str) -> Result<Option<Share>, ShareError> {
     if text.eq_ignore_ascii_case("unlimited") {
         return Ok(None);
     }
-    match permille(text)? {
+    parse_request(text).map(Some)
+}
+
+/// Reads a floor: as [`parse_share`], but it is always some time.
+///
+/// # Errors
+/// [`ShareError`], one variant per reason; below 1 and above 100 are errors.
+pub fn parse_request(text: &str) -> Result<Share, ShareError> {
+    match permille(trim(text))? {
         0 => Err(ShareError::Zero),
         1..=9 => Err(ShareError::BelowOne),
-        permille => Share::from_permille(permille).map(Some).ok_or(ShareError::OverHundred),
+        permille => Share::from_permille(permille).ok_or(ShareError::OverHundred),
     }
 }
 
@@ -191,6 +202,15 @@ mod tests {
             ("12.25", S::TooManyDecimals),
         ] {
             assert_eq!(parse_share(text), Err(error), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_request_is_always_some_time() {
+        assert_eq!(parse_request(" 12.5% "), Share::from_permille(125).ok_or(ShareError::Zero));
+        assert_eq!(parse_request("100"), Ok(Share::ALL));
+        for bad in ["unlimited", "0", "0.5", "101", ""] {
+            assert!(parse_request(bad).is_err(), "{bad}");
         }
     }
 

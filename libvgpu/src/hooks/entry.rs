@@ -18,7 +18,7 @@ pub unsafe fn cuInit(real: cuda_fn::cuInit, flags: u32) -> CUresult {
     if result.ok() && boot::cuda_ready().is_err() {
         return CUresult::NOT_PERMITTED;
     }
-    if result.ok() && mode::mode() == mode::Mode::On {
+    if result.ok() && mode::mode() == mode::Mode::On && !mode::observing() {
         doors::settled();
     }
     result

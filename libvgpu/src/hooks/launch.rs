@@ -27,7 +27,11 @@ fn gated(
         Err(Denied) => return CUresult::NOT_PERMITTED,
     };
     let Some(governor) = &device.governor else { return real() };
-    let Ok(joined) = device.ledger.joined() else { return CUresult::NOT_PERMITTED };
+    let joined = match device.ledger.joined() {
+        Ok(joined) => joined,
+        Err(_) if device.observed => return real(),
+        Err(_) => return CUresult::NOT_PERMITTED,
+    };
     governor.launch(joined, Launch { context, stream, per_thread, key: meter::key(f.0 as usize, grid, block) }, real)
 }
 

@@ -47,9 +47,12 @@ pub unsafe fn nvmlShutdown(real: nvml_fn::nvmlShutdown) -> nvmlReturn_t {
     unsafe { real() }
 }
 
-/// The device behind a handle, if it has limits.
+/// The device behind a handle, if it has limits that are kept: where use is only measured, all is shown as it is.
 fn limited(dev: nvmlDevice_t) -> Result<Option<&'static Device>, Denied> {
-    Ok(if enforce::enforced()? { inventory::nvml_uuid(dev).and_then(|uuid| device::by_uuid(&uuid)) } else { None })
+    if !enforce::enforced()? || mode::observing() {
+        return Ok(None);
+    }
+    Ok(inventory::nvml_uuid(dev).and_then(|uuid| device::by_uuid(&uuid)))
 }
 
 pub unsafe fn nvmlDeviceGetMemoryInfo(

@@ -14,6 +14,16 @@ use shim_sys::table::cuda_fn;
 use vgpu_core::bytes::Bytes;
 use vgpu_core::view::{self, MemoryView, Physical};
 
+/// The device of the current context, if its numbers are to be shown differently.
+fn changed() -> Result<Option<&'static Device>, Denied> {
+    Ok(enforce::on_current()?.map(|(_, device)| device).filter(|device| !device.observed))
+}
+
+/// The device that CUDA counts as `dev`, if its numbers are to be shown differently.
+fn changed_by_cuda(dev: CUdevice) -> Option<&'static Device> {
+    device::by_cuda(dev).filter(|device| !device.observed)
+}
+
 /// The view of `device` for its tenant.
 pub fn seen(device: &Device, total: u64, free: u64) -> MemoryView {
     let physical = Physical { total: Bytes(total), free: Bytes(free) };
@@ -27,13 +37,13 @@ fn limit(device: &Device) -> Option<Bytes> {
 }
 
 pub unsafe fn cuMemGetInfo_v2(real: cuda_fn::cuMemGetInfo_v2, free: *mut usize, total: *mut usize) -> CUresult {
-    let current = match enforce::on_current() {
+    let current = match changed() {
         Ok(current) => current,
         Err(Denied) => return CUresult::NOT_PERMITTED,
     };
     let result = unsafe { real(free, total) };
     if result.ok()
-        && let Some((_, device)) = current
+        && let Some(device) = current
     {
         // Either output may be null where the driver allows it: then the missing number is asked for apart.
         let (mut physical_free, mut physical_total) = (0, 0);
@@ -58,13 +68,13 @@ pub unsafe fn cuMemGetInfo_v2(real: cuda_fn::cuMemGetInfo_v2, free: *mut usize, 
 
 /// The 32-bit call: numbers beyond 4 GiB are shown as the largest it can carry.
 pub unsafe fn cuMemGetInfo(real: cuda_fn::cuMemGetInfo, free: *mut u32, total: *mut u32) -> CUresult {
-    let current = match enforce::on_current() {
+    let current = match changed() {
         Ok(current) => current,
         Err(Denied) => return CUresult::NOT_PERMITTED,
     };
     let result = unsafe { real(free, total) };
     if result.ok()
-        && let (Some((_, device)), Some(wide)) = (current, crate::driver::own::cuMemGetInfo_v2())
+        && let (Some(device), Some(wide)) = (current, crate::driver::own::cuMemGetInfo_v2())
     {
         let (mut physical_free, mut physical_total) = (0, 0);
         if unsafe { wide(&raw mut physical_free, &raw mut physical_total) }.ok() {
@@ -88,7 +98,7 @@ pub unsafe fn cuDeviceTotalMem_v2(real: cuda_fn::cuDeviceTotalMem_v2, bytes: *mu
     let result = unsafe { real(bytes, dev) };
     if result.ok()
         && limited
-        && let (Some(device), Some(bytes)) = (device::by_cuda(dev), unsafe { bytes.as_mut() })
+        && let (Some(device), Some(bytes)) = (changed_by_cuda(dev), unsafe { bytes.as_mut() })
     {
         *bytes = view::total(limit(device), Bytes(*bytes as u64)).0 as usize;
     }
@@ -103,7 +113,7 @@ pub unsafe fn cuDeviceTotalMem(real: cuda_fn::cuDeviceTotalMem, bytes: *mut u32,
     let result = unsafe { real(bytes, dev) };
     if result.ok()
         && limited
-        && let (Some(device), Some(bytes)) = (device::by_cuda(dev), unsafe { bytes.as_mut() })
+        && let (Some(device), Some(bytes)) = (changed_by_cuda(dev), unsafe { bytes.as_mut() })
     {
         let limit = u32::try_from(device.limit).unwrap_or(u32::MAX);
         *bytes = (*bytes).min(limit);

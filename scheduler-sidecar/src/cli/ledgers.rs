@@ -11,7 +11,7 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use vgpu_core::ledger::{HEADER_SIZE, open_doors_in};
+use vgpu_core::ledger::{Copied, HEADER_SIZE, LEDGER_SIZE, copied, open_doors_in};
 use vgpu_core::tenant::TenantKey;
 
 use rustix::fs::{Access, AtFlags, CWD, FlockOperation, OFlags};
@@ -55,23 +55,38 @@ pub fn unusable(place: &Path) -> Option<String> {
 /// ledger of it that can be read.
 #[must_use]
 pub fn open_doors(place: &Path, key: &TenantKey) -> Option<(u64, String)> {
-    let begin = format!("vgpu-{}-", key.as_str());
-    let is_of_it = |name: &OsStr| {
-        let device = name.to_str().and_then(|name| name.strip_prefix(&begin)?.strip_suffix(".ledger"));
-        device.is_some_and(|device| ["GPU-", "MIG-", "x"].iter().any(|kind| device.starts_with(kind)))
-    };
-    let files = fs::read_dir(place).ok()?.flatten().filter(|entry| is_of_it(&entry.file_name()));
-    let all: Vec<(u64, String)> = files.filter_map(|entry| header(&entry.path())).collect();
+    let all = of_tenant(place, key).into_iter();
     // Each door is told to every device's ledger.
-    all.into_iter().max_by_key(|(count, _)| *count)
+    all.filter_map(|(_, path)| open_doors_in(&begin_of(&path, HEADER_SIZE)?)).max_by_key(|(count, _)| *count)
 }
 
-fn header(path: &Path) -> Option<(u64, String)> {
+/// What the tenant's ledgers in `place` say of each device, by the device's name.
+#[must_use]
+pub fn use_of(place: &Path, key: &TenantKey) -> Vec<(String, Copied)> {
+    let all = of_tenant(place, key).into_iter();
+    all.filter_map(|(device, path)| Some((device, copied(&begin_of(&path, LEDGER_SIZE)?)?))).collect()
+}
+
+/// The tenant's ledgers in `place`, each with its device's name, in the order of those.
+fn of_tenant(place: &Path, key: &TenantKey) -> Vec<(String, PathBuf)> {
+    let begin = format!("vgpu-{}-", key.as_str());
+    let device_of = |name: &OsStr| {
+        let device = name.to_str()?.strip_prefix(&begin)?.strip_suffix(".ledger")?;
+        ["GPU-", "MIG-", "x"].iter().any(|kind| device.starts_with(kind)).then(|| device.to_owned())
+    };
+    let entries = fs::read_dir(place).into_iter().flatten().flatten();
+    let mut all: Vec<(String, PathBuf)> =
+        entries.filter_map(|entry| Some((device_of(&entry.file_name())?, entry.path()))).collect();
+    all.sort_unstable();
+    all
+}
+
+fn begin_of(path: &Path, length: usize) -> Option<Vec<u8>> {
     let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).unwrap_or_default();
     let file: File = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
     let mut bytes = Vec::new();
-    file.take(HEADER_SIZE as u64).read_to_end(&mut bytes).ok()?;
-    open_doors_in(&bytes)
+    file.take(length as u64).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
 }
 
 /// Removes ledgers of runs that ended, of this user; returns how many. What cannot be removed stays.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use vgpu_core::bytes::{SIZE_FORMS, parse_size};
-use vgpu_core::limits::RawLimits;
+use vgpu_core::limits::{Mode, RawLimits};
 use vgpu_core::share::{SHARE_FORMS, parse_share};
 use vgpu_core::tenant::{Facts, TenantKey, hash64};
 
@@ -26,6 +26,7 @@ use super::say::{Failure, NOT_EXECUTABLE, NOT_FOUND, RUN_FAILED, USAGE};
 Examples:
   vgpu run --memory-limit 4GiB --sm-limit 30 -- python3 train.py
   vgpu run --memory-limit 25% -- ./server            # of each device
+  vgpu run --memory-limit 4GiB --mode observe -- ./job   # measured, not held to it; see vgpu doctor
   vgpu run --tenant team-a -- ./one & vgpu run --tenant team-a -- ./two   # one limit for both
   vgpu run --socket /run/vgpu/a/vgpud.sock -- ./job  # limits from the daemon
   vgpu run --sim --memory-limit 1GiB -- nvidia-smi   # the simulated GPU
@@ -45,6 +46,10 @@ pub struct Args {
     /// Ceiling on the device's time in percent: 30, 12.5, unlimited [sets VGPU_SM_LIMIT].
     #[arg(long, value_name = "PERCENT")]
     sm_limit: Option<OsString>,
+
+    /// What becomes of the limits: enforce, observe (measured only) or off [sets VGPU_MODE].
+    #[arg(long, value_name = "MODE", value_parser = Mode::WORDS)]
+    mode: Option<String>,
 
     /// Whose limits these are; programs with the same name share them [default: $VGPU_TENANT, else a new name].
     #[arg(long, value_name = "NAME")]
@@ -80,6 +85,9 @@ pub fn run(args: &Args) -> Result<Infallible, Failure> {
     if let Some(percent) = &args.sm_limit {
         check_option("--sm-limit", percent, SHARE_FORMS, |text| parse_share(text).map(drop))?;
         changes.push(("VGPU_SM_LIMIT", percent.clone()));
+    }
+    if let Some(mode) = &args.mode {
+        changes.push(("VGPU_MODE", mode.into()));
     }
     if let Some(socket) = &args.socket {
         changes.push(("VGPU_SOCKET", absolute("--socket", socket)?.into()));
@@ -162,7 +170,11 @@ fn check_environment(changes: &[(&str, OsString)]) -> Result<(), Failure> {
     // The first of two counts, and ours replace what was there.
     let vars =
         changed.chain(std::env::vars_os()).map(|(name, value)| (name.into_encoded_bytes(), value.into_encoded_bytes()));
-    RawLimits::from_vars(vars).map(drop).map_err(|why| Failure::new(USAGE, why.to_string()))
+    let limits = RawLimits::from_vars(vars).map_err(|why| Failure::new(USAGE, why.to_string()))?;
+    match limits.mode() {
+        Mode::Enforce => limits.check_requests().map_err(|why| Failure::new(USAGE, why.to_string())),
+        Mode::Observe | Mode::Off => Ok(()),
+    }
 }
 
 fn absolute(what: &str, path: &Path) -> Result<PathBuf, Failure> {

@@ -53,7 +53,7 @@ const PADDING: usize = 0;
 #[repr(C)]
 pub struct Header {
     magic: AtomicU64,
-    version: AtomicU32,
+    pub(super) version: AtomicU32,
     slot_size: AtomicU32,
     slot_count: AtomicU32,
     /// Slots `0..high_slot` were used at some time; the scan ends there.
@@ -166,14 +166,21 @@ const _: () = {
     assert!(core::mem::offset_of!(Slot, pid) == 64);
 };
 
+/// Whether these bytes begin as a ledger of this version does.
+#[cfg(not(loom))]
+pub(super) fn is_one(bytes: &[u8]) -> bool {
+    let word = |at: usize| bytes.get(at..).and_then(|rest| rest.first_chunk::<8>()).copied().map(u64::from_le_bytes);
+    let half = |at: usize| bytes.get(at..).and_then(|rest| rest.first_chunk::<4>()).copied().map(u32::from_le_bytes);
+    word(core::mem::offset_of!(Header, magic)) == Some(MAGIC)
+        && half(core::mem::offset_of!(Header, version)) == Some(VERSION)
+}
+
 /// Open doors in the bytes of a ledger's header, as [`Header::open_doors`]: for those who only read the file.
 #[cfg(not(loom))]
 #[must_use]
 pub fn open_doors_in(bytes: &[u8]) -> Option<(u64, String)> {
     let word = |at: usize| bytes.get(at..at + 8).and_then(|word| word.try_into().ok()).map(u64::from_le_bytes);
-    let version =
-        bytes.get(core::mem::offset_of!(Header, version)..)?.first_chunk().copied().map(u32::from_le_bytes)?;
-    if word(core::mem::offset_of!(Header, magic))? != MAGIC || version != VERSION {
+    if !is_one(bytes) {
         return None;
     }
     let name = core::mem::offset_of!(Header, door_name);

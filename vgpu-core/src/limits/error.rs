@@ -4,7 +4,7 @@ use core::fmt;
 
 use super::{Family, MAX_ORDINAL, Quantity, Variable};
 use crate::bytes::{HAMI_SIZE_FORMS, SIZE_FORMS, SizeError};
-use crate::share::{HAMI_SHARE_FORMS, SHARE_FORMS, ShareError};
+use crate::share::{HAMI_SHARE_FORMS, REQUEST_FORMS, SHARE_FORMS, ShareError};
 
 /// A limit variable that cannot be obeyed.
 ///
@@ -19,18 +19,37 @@ pub struct LimitError {
     pub(super) problem: Problem,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Problem {
     NotUtf8(Variable),
     Size(Variable, SizeError),
     Share(Variable, ShareError),
     Name(Variable),
-    NoSuchDevice { count: u32 },
+    NoSuchDevice {
+        count: u32,
+    },
+    /// None of the words that the variable takes.
+    Word(&'static [&'static str]),
+    /// Less than enforcing, beside a daemon.
+    Loosened,
+    /// A floor above this ceiling.
+    AboveCeiling {
+        limit: Variable,
+        value: String,
+    },
+    /// A floor that nobody can keep.
+    NoGuarantee {
+        daemon: bool,
+    },
 }
 
 impl LimitError {
     pub(super) fn value(variable: Variable, value: &[u8], problem: Problem) -> Self {
         Self { name: variable.to_string(), value: escape(value), problem }
+    }
+
+    pub(super) fn word(name: &str, value: &[u8], problem: Problem) -> Self {
+        Self { name: name.to_owned(), value: escape(value), problem }
     }
 
     pub(super) fn malformed(variable: Variable, name: &[u8], value: &[u8]) -> Self {
@@ -47,10 +66,10 @@ impl LimitError {
 impl fmt::Display for LimitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}=\"{}\" ", self.name, self.value)?;
-        match self.problem {
-            Problem::NotUtf8(variable) => write!(f, "is not UTF-8 text; accepted: {}", forms(variable)),
-            Problem::Size(variable, error) => write!(f, "{error}; accepted: {}", forms(variable)),
-            Problem::Share(variable, error) => write!(f, "{error}; accepted: {}", forms(variable)),
+        match &self.problem {
+            Problem::NotUtf8(variable) => write!(f, "is not UTF-8 text; accepted: {}", forms(*variable)),
+            Problem::Size(variable, error) => write!(f, "{error}; accepted: {}", forms(*variable)),
+            Problem::Share(variable, error) => write!(f, "{error}; accepted: {}", forms(*variable)),
             Problem::Name(variable) => {
                 let base = variable.base();
                 write!(
@@ -69,6 +88,21 @@ impl fmt::Display for LimitError {
                     count - 1
                 )
             }
+            Problem::Word(words) => write!(f, "is not understood; accepted: {}", words.join(", ")),
+            Problem::Loosened => f.write_str(
+                "asks for less than the daemon of VGPU_SOCKET enforces, whose mode it is; accepted beside it: VGPU_MODE=enforce",
+            ),
+            Problem::AboveCeiling { limit, value } => {
+                write!(f, "is more than {limit}=\"{value}\" allows; accepted: a request up to the limit of the same device")
+            }
+            Problem::NoGuarantee { daemon: false } => f.write_str(
+                "asks for guaranteed time, which only the daemon can give; accepted: VGPU_SM_LIMIT for a ceiling alone, or \
+                 a tenant of vgpud with a guarantee, named by VGPU_SOCKET",
+            ),
+            Problem::NoGuarantee { daemon: true } => f.write_str(
+                "asks for guaranteed time, which the daemon of VGPU_SOCKET does not hand out; accepted: VGPU_SM_LIMIT for a \
+                 ceiling alone",
+            ),
         }
     }
 }
@@ -81,6 +115,7 @@ fn forms(variable: Variable) -> &'static str {
         (Family::Hami, Quantity::Memory) => HAMI_SIZE_FORMS,
         (Family::Vgpu, Quantity::Sm) => SHARE_FORMS,
         (Family::Hami, Quantity::Sm) => HAMI_SHARE_FORMS,
+        (_, Quantity::SmRequest) => REQUEST_FORMS,
     }
 }
 

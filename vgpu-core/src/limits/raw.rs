@@ -4,31 +4,40 @@ use std::collections::BTreeMap;
 
 use super::error::Problem;
 use super::variable::Name;
-use super::{DeviceLimits, Family, LimitError, Quantity, Source, Variable};
+use super::{DeviceLimits, Family, LimitError, Mode, Quantity, Source, Variable};
+use crate::arbiter::Class;
 use crate::bytes::{Bytes, Size, parse_hami_size, parse_size};
-use crate::share::{Share, parse_hami_share, parse_share};
+use crate::share::{Share, parse_hami_share, parse_request, parse_share};
+use crate::variables::{CONTROL, MODE, POLICY, PRIORITY, WORDED};
 
 /// Every limit that was written, understood but not yet applied to a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RawLimits {
     memory: BTreeMap<Variable, Size>,
-    sm: BTreeMap<Variable, Option<Share>>,
+    pub(super) sm: BTreeMap<Variable, Option<Share>>,
+    /// Each is some time.
+    pub(super) requests: BTreeMap<Variable, Option<Share>>,
+    /// Of each of [`WORDED`] the word, empty if the value is none.
+    words: [Option<&'static str>; WORDED.len()],
+    /// Whether `VGPU_SOCKET` is set.
+    pub(super) daemon_named: bool,
     daemon_memory: Option<Bytes>,
     daemon_sm: Option<Share>,
     /// As written, escaped, for messages that need a device count to be found out.
-    written: BTreeMap<Variable, String>,
+    pub(super) written: BTreeMap<Variable, String>,
 }
 
 impl RawLimits {
-    /// Reads the limit variables out of an environment; everything else in it is ignored.
+    /// Reads limits, and the variables of a few words ([`crate::variables`]), out of an environment; everything else in
+    /// it is ignored.
     ///
     /// Names and values are bytes as the kernel passes them. A name that occurs twice counts once,
-    /// the first time, as for `getenv`.
+    /// the first time, as for `getenv`. In [`Mode::Off`] nothing else is looked at.
     ///
     /// # Errors
-    /// [`LimitError`] if a value is not understood, or if a name begins like a limit variable and
-    /// is none (`VGPU_MEMORY_LIMIT_x`). With several faults, the one whose name sorts first: the
-    /// same environment always gives the same line.
+    /// [`LimitError`] if a value is not understood, if a name begins like a limit variable and is none
+    /// (`VGPU_MEMORY_LIMIT_x`), if a floor is above its ceiling, or if the mode is less than enforcing beside a daemon.
+    /// With several faults, the one whose name sorts first: the same environment always gives the same line.
     pub fn from_vars<N, V>(vars: impl IntoIterator<Item = (N, V)>) -> Result<Self, LimitError>
     where
         N: AsRef<[u8]>,
@@ -39,7 +48,7 @@ impl RawLimits {
         for (name, value) in vars {
             let (name, value) = (name.as_ref(), value.as_ref());
             let outcome = match Variable::classify(name) {
-                Name::Foreign => continue,
+                Name::Foreign => limits.read_other(name, value),
                 Name::Malformed(variable) => Err(LimitError::malformed(variable, name, value)),
                 Name::Ours(variable) if limits.written.contains_key(&variable) => continue,
                 Name::Ours(variable) => {
@@ -53,7 +62,35 @@ impl RawLimits {
                 first_error = Some(error);
             }
         }
-        first_error.map_or(Ok(limits), Err)
+        if limits.mode() != Mode::Enforce && limits.daemon_named {
+            let (name, word) = limits.mode_from().unwrap_or((MODE.name, ""));
+            return Err(LimitError::word(name, word.as_bytes(), Problem::Loosened));
+        }
+        match first_error {
+            // The word that switches off may itself be the fault.
+            Some(error) if limits.mode() == Mode::Off && ![MODE.name, CONTROL.name].contains(&error.variable()) => {
+                Ok(limits)
+            }
+            Some(error) => Err(error),
+            None if limits.mode() == Mode::Off => Ok(limits),
+            None => limits.check_floors().map(|()| limits),
+        }
+    }
+
+    /// A variable that is no limit: if it takes words, the value must be one of them.
+    fn read_other(&mut self, name: &[u8], value: &[u8]) -> Result<(), LimitError> {
+        self.daemon_named |= name == b"VGPU_SOCKET";
+        let Some(at) = WORDED.iter().position(|worded| worded.name.as_bytes() == name) else { return Ok(()) };
+        if self.words[at].is_some() {
+            return Ok(());
+        }
+        let words = WORDED[at].words;
+        let word = words.iter().find(|word| word.as_bytes() == value).copied();
+        self.words[at] = Some(word.unwrap_or_default());
+        match word {
+            Some(_) => Ok(()),
+            None => Err(LimitError::word(WORDED[at].name, value, Problem::Word(words))),
+        }
     }
 
     fn read(&mut self, variable: Variable, value: &[u8]) -> Result<(), LimitError> {
@@ -64,6 +101,10 @@ impl RawLimits {
                 let parse = if variable.family == Family::Vgpu { parse_size } else { parse_hami_size };
                 let size = parse(text).map_err(|error| refused(Problem::Size(variable, error)))?;
                 self.memory.insert(variable, size);
+            }
+            Quantity::SmRequest => {
+                let share = parse_request(text).map_err(|error| refused(Problem::Share(variable, error)))?;
+                self.requests.insert(variable, Some(share));
             }
             Quantity::Sm => {
                 let parse = if variable.family == Family::Vgpu { parse_share } else { parse_hami_share };
@@ -82,13 +123,74 @@ impl RawLimits {
         self
     }
 
-    /// Is any limit in force for any device? If not, there is nothing to enforce anywhere.
+    /// How far the library goes.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        match self.mode_from() {
+            Some((name, word)) if name == MODE.name => Mode::of(word),
+            Some(_) => Mode::Off,
+            None => Mode::Enforce,
+        }
+    }
+
+    /// The variable that decides about [`RawLimits::mode`], and its word; `None`: none does.
+    #[must_use]
+    pub fn mode_from(&self) -> Option<(&'static str, &'static str)> {
+        let word = |name: &'static str| Some((name, self.word(name)?));
+        let disables = |word: &str| matches!(word, "1" | "t" | "T" | "true" | "True" | "TRUE");
+        word(MODE.name).or_else(|| word(CONTROL.name).filter(|(_, word)| disables(word)))
+    }
+
+    /// The word that a variable of a few words has, if it is set.
+    #[must_use]
+    pub fn word(&self, name: &str) -> Option<&'static str> {
+        self.words[WORDED.iter().position(|worded| worded.name == name)?]
+    }
+
+    /// The class for the daemon's arbiter, as HAMi's priority says it.
+    #[must_use]
+    pub fn class(&self) -> Class {
+        match self.word(PRIORITY.name) {
+            Some("0") => Class::Latency,
+            _ => Class::Normal,
+        }
+    }
+
+    /// Whether HAMi's ceilings on device time are switched off, by `GPU_CORE_UTILIZATION_POLICY`.
+    #[must_use]
+    pub fn hami_ceiling_is_off(&self) -> bool {
+        self.word(POLICY.name).is_some_and(|word| word.eq_ignore_ascii_case("disable"))
+    }
+
+    /// The ceiling that one family of variables says for one device, or for those that are not named; as written: `None`
+    /// within is no ceiling.
+    #[must_use]
+    pub(super) fn ceiling(&self, family: Family, ordinal: Option<u32>) -> Option<(Variable, Option<Share>)> {
+        if family == Family::Hami && self.hami_ceiling_is_off() {
+            return None;
+        }
+        in_force(&self.sm, family, Quantity::Sm, ordinal)
+    }
+
+    /// Is anything to be enforced, or measured, on any device?
     #[must_use]
     pub fn asked_for_anything(&self) -> bool {
+        match self.mode() {
+            Mode::Off => false,
+            Mode::Observe => true,
+            Mode::Enforce => self.limits_anything(),
+        }
+    }
+
+    /// Is any limit or floor in force for any device, whatever the mode?
+    #[must_use]
+    pub fn limits_anything(&self) -> bool {
+        let counts = |variable: &Variable| variable.family != Family::Hami || !self.hami_ceiling_is_off();
         self.daemon_memory.is_some()
             || self.daemon_sm.is_some_and(|share| !share.is_all())
+            || !self.requests.is_empty()
             || self.memory.values().any(|size| *size != Size::Unlimited)
-            || self.sm.values().any(|share| share.is_some_and(|share| !share.is_all()))
+            || self.sm.iter().any(|(variable, share)| counts(variable) && share.is_some_and(|share| !share.is_all()))
     }
 
     /// Does any variable name a single device, so that ordinals must be resolved?
@@ -134,7 +236,7 @@ impl RawLimits {
         limits.sm_from = limits.sm.map(|_| Source::Daemon);
 
         for family in [Family::Vgpu, Family::Hami] {
-            if let Some((variable, size)) = in_force(&self.memory, family, Quantity::Memory, ordinal)
+            if let Some((variable, size)) = in_force(&self.memory, family, Quantity::Memory, Some(ordinal))
                 && let Some(bytes) = size.resolve(total)
             {
                 if bytes == Bytes::ZERO {
@@ -148,7 +250,7 @@ impl RawLimits {
                     limits.memory_from = Some(Source::Variable(variable));
                 }
             }
-            if let Some((variable, Some(share))) = in_force(&self.sm, family, Quantity::Sm, ordinal)
+            if let Some((variable, Some(share))) = self.ceiling(family, Some(ordinal))
                 && !share.is_all()
                 && limits.sm.is_none_or(|lowest| share < lowest)
             {
@@ -161,13 +263,13 @@ impl RawLimits {
 }
 
 /// The variable of one family that holds for one device: its own, else the global one.
-fn in_force<T: Copy>(
+pub(super) fn in_force<T: Copy>(
     written: &BTreeMap<Variable, T>,
     family: Family,
     quantity: Quantity,
-    ordinal: u32,
+    ordinal: Option<u32>,
 ) -> Option<(Variable, T)> {
-    let own = Variable { family, quantity, ordinal: Some(ordinal) };
+    let own = Variable { family, quantity, ordinal };
     let global = Variable { family, quantity, ordinal: None };
     [own, global].into_iter().find_map(|variable| Some((variable, *written.get(&variable)?)))
 }

@@ -18,8 +18,10 @@ pub enum Family {
 pub enum Quantity {
     /// Device memory.
     Memory,
-    /// Device time.
+    /// Device time, at most.
     Sm,
+    /// Device time, at least.
+    SmRequest,
 }
 
 /// A limit variable, with its ordinal if it names one device: shown as its exact name.
@@ -61,9 +63,10 @@ pub(super) enum Name {
     Malformed(Variable),
 }
 
-const BASES: [(&str, Family, Quantity); 4] = [
+const BASES: [(&str, Family, Quantity); 5] = [
     ("VGPU_MEMORY_LIMIT", Family::Vgpu, Quantity::Memory),
     ("VGPU_SM_LIMIT", Family::Vgpu, Quantity::Sm),
+    ("VGPU_SM_REQUEST", Family::Vgpu, Quantity::SmRequest),
     ("CUDA_DEVICE_MEMORY_LIMIT", Family::Hami, Quantity::Memory),
     ("CUDA_DEVICE_SM_LIMIT", Family::Hami, Quantity::Sm),
 ];
@@ -104,7 +107,7 @@ impl fmt::Display for Variable {
 }
 
 /// `0`, `7`, `12`: no sign, no leading zero (two names for one device), nothing above [`MAX_ORDINAL`].
-fn ordinal(digits: &[u8]) -> Option<u32> {
+pub(crate) fn ordinal(digits: &[u8]) -> Option<u32> {
     if digits.is_empty() || digits.len() > 3 || !digits.iter().all(u8::is_ascii_digit) {
         return None;
     }

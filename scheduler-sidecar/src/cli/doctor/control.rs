@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use vgpu_core::bytes::Bytes;
-use vgpu_core::limits::{DeviceLimits, RawLimits, Source};
+use vgpu_core::limits::{DeviceLimits, Mode, RawLimits, Source};
 
 use super::seen::{CHILD, Control, Device, Doors, STEP, Seen};
 use super::{Report, daemon, variable};
@@ -46,6 +46,9 @@ pub fn look(report: &mut Report) {
         Err(why) => return report.finding("control", format!("the child that looks at the driver {why}")),
     };
     doors(report, &bare);
+    if let (Mode::Off, Some((name, word))) = (limits.mode(), limits.mode_from()) {
+        return report.fine("control", format!("limits are switched off by {name}={word}: there is nothing to prove"));
+    }
     if !asked {
         return report.fine("control", "no limit is asked for: there is nothing to prove");
     }
@@ -72,7 +75,11 @@ pub fn look(report: &mut Report) {
         Ok(seen) => {
             for device in &seen.devices {
                 let real = bare.devices.iter().find(|real| real.uuid == device.uuid);
-                proved(report, &limits, real, device);
+                if limits.mode() == Mode::Observe {
+                    observed(report, real, device);
+                } else {
+                    proved(report, &limits, real, device);
+                }
             }
         }
     }
@@ -140,6 +147,24 @@ fn few(names: &[String]) -> String {
     const FEW: usize = 4;
     let shown = names[..names.len().min(FEW)].join(", ");
     if names.len() > FEW { format!("{shown}, and {} more", names.len() - FEW) } else { shown }
+}
+
+/// One device whose use is only measured: programs must see it as it is.
+fn observed(report: &mut Report, real: Option<&Device>, device: &Device) {
+    let name = format!("device {} ({})", device.ordinal, device.uuid);
+    match (real, &device.control) {
+        (Some(real), _) if real.total != device.total => report.finding(
+            "control",
+            format!(
+                "{name}: programs see {} instead of {}, though use is only to be measured",
+                Bytes(device.total),
+                Bytes(real.total)
+            ),
+        ),
+        (_, Some(control)) if control.below.is_some_and(|code| code != 0) => report
+            .finding("control", format!("{name}: {} were refused, though use is only to be measured", Bytes(STEP))),
+        _ => report.fine("control", format!("{name}: programs get what the device has; use is only measured")),
+    }
 }
 
 /// One device: which limits are in force and from where, and whether they hold.
@@ -233,7 +258,7 @@ fn child(limited: bool) -> Result<Seen, String> {
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
             let hami = ["CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT"].iter().any(|name| text.starts_with(name));
-            if text == "VGPU_SOCKET" || super::limits::is_limit(&text) || hami {
+            if ["VGPU_SOCKET", "VGPU_MODE"].contains(&&*text) || super::limits::is_limit(&text) || hami {
                 command.env_remove(&name);
             }
         }

@@ -1,70 +1,90 @@
-//! The limits in the environment as the library will understand them, and variables it will not look at.
+//! The limits in the environment as the library will understand them; the mode, and which variable decided it; variables
+//! that do nothing, here (`accepted without effect`) or at all.
 
+use vgpu_core::arbiter::Class;
 use vgpu_core::bytes::{Bytes, Size, parse_hami_size, parse_size};
-use vgpu_core::limits::{Family, Quantity, RawLimits, Variable};
-use vgpu_core::share::{Share, parse_hami_share, parse_share};
+use vgpu_core::limits::{Family, Mode, Quantity, RawLimits, Variable};
+use vgpu_core::share::{Share, parse_hami_share, parse_request, parse_share};
+use vgpu_core::variables;
 
 use super::{Report, variable};
-
-/// Every variable of ours that somebody reads, but for the limits.
-const KNOWN: [&str; 20] = [
-    "VGPU_DEEPBIND",
-    "VGPU_LIBRARY",
-    "VGPU_LOG",
-    "VGPU_LOG_FILE",
-    "VGPU_ON_ERROR",
-    "VGPU_RUNTIME_DIR",
-    "VGPU_SHARED_UIDS",
-    "VGPU_SIM_DIR",
-    "VGPU_SIM_DRIVER",
-    "VGPU_SIM_FAULTS",
-    "VGPU_SIM_PROFILE",
-    "VGPU_SIM_TRACE",
-    "VGPU_SOCKET",
-    "VGPU_STATE_DIR",
-    "VGPU_STRICT",
-    "VGPU_TENANT",
-    "VGPU_SOAK_SECONDS",
-    "VGPU_REQUIRE_ALL",
-    "VGPU_BUILD",
-    "VGPU_CACHE",
-];
-
-/// Variables of a few words, and the words.
-const WORDS: [(&str, &[&str]); 4] = [
-    ("VGPU_ON_ERROR", &["open", "closed"]),
-    ("VGPU_STRICT", &["0", "1"]),
-    ("VGPU_SHARED_UIDS", &["0", "1"]),
-    ("VGPU_DEEPBIND", &["clear", "keep"]),
-];
 
 pub fn look(report: &mut Report) {
     let vars = std::env::vars_os().map(|(name, value)| (name.into_encoded_bytes(), value.into_encoded_bytes()));
     match RawLimits::from_vars(vars) {
         Err(why) => report.finding("limits", format!("{why}; CUDA and NVML will refuse to initialise")),
-        Ok(limits) => understood(report, &limits),
-    }
-    for (name, accepted) in WORDS {
-        let Some(value) = variable(name) else { continue };
-        match (name, value.as_str()) {
-            _ if !accepted.contains(&value.as_str()) => {
-                report.finding(
-                    "limits",
-                    format!("{name}={value:?} is not understood; accepted: {}", accepted.join(", ")),
-                );
+        Ok(limits) => {
+            mode(report, &limits);
+            understood(report, &limits);
+            words(report, &limits);
+            if limits.mode() != Mode::Off
+                && let Err(why) = limits.check_requests()
+            {
+                report.finding("limits", format!("{why}; CUDA and NVML will refuse to initialise"));
             }
-            ("VGPU_ON_ERROR", "open") => {
-                report.fine(
-                    "limits",
-                    "VGPU_ON_ERROR=open: a limit that cannot be kept is reported, and the program runs without it",
-                );
-            }
-            _ => {}
         }
     }
-    for (name, _) in std::env::vars_os() {
-        let name = name.to_string_lossy();
-        if name.starts_with("VGPU_") && !KNOWN.contains(&&*name) && !is_limit(&name) {
+    others(report);
+}
+
+/// How far the library goes, and who says so.
+fn mode(report: &mut Report, limits: &RawLimits) {
+    let by = match limits.mode_from() {
+        None => "by default".to_owned(),
+        Some((name, word)) => format!("{name}={word}"),
+    };
+    let what = match limits.mode() {
+        Mode::Enforce => "limits are kept",
+        Mode::Observe => "memory is charged and device time measured; nothing is refused, delayed or shown differently",
+        Mode::Off if limits.limits_anything() => {
+            "as if nothing had been asked: programs run WITHOUT the limits that are set"
+        }
+        Mode::Off => "as if nothing had been asked",
+    };
+    let beside = match limits.word("CUDA_DISABLE_CONTROL") {
+        Some(word) if limits.word("VGPU_MODE").is_some() => {
+            format!("; CUDA_DISABLE_CONTROL={word} is set, too: VGPU_MODE wins")
+        }
+        _ => String::new(),
+    };
+    report.fine("mode", format!("{} ({by}): {what}{beside}", limits.mode()));
+}
+
+/// What variables of a few words do beside the mode.
+fn words(report: &mut Report, limits: &RawLimits) {
+    if limits.hami_ceiling_is_off() {
+        report.fine("limits", "GPU_CORE_UTILIZATION_POLICY=disable: CUDA_DEVICE_SM_LIMIT is not kept");
+    }
+    if let Some(word) = limits.word("CUDA_TASK_PRIORITY") {
+        let class = if limits.class() == Class::Latency { "latency" } else { "normal" };
+        let who = if variable("VGPU_SOCKET").is_some() {
+            "for the daemon's arbiter"
+        } else {
+            "without a daemon nobody orders tenants"
+        };
+        report.fine("limits", format!("CUDA_TASK_PRIORITY={word} is the class {class}: {who}"));
+    }
+    if limits.word("VGPU_ON_ERROR") == Some("open") {
+        let what = if variable("VGPU_SOCKET").is_some() {
+            "does not count beside VGPU_SOCKET"
+        } else {
+            "a limit that cannot be kept is reported, and the program runs without it"
+        };
+        report.fine("limits", format!("VGPU_ON_ERROR=open: {what}"));
+    }
+}
+
+/// Variables that do nothing: of other projects, with the reason; of ours, most likely misspelt.
+fn others(report: &mut Report) {
+    let mut names: Vec<String> = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned()).collect();
+    names.sort_unstable();
+    let why = |name: &String| Some((name.clone(), variables::find(name.as_bytes())?.ignored()?));
+    let ignored: Vec<String> = names.iter().filter_map(why).map(|(name, why)| format!("{name} ({why})")).collect();
+    if !ignored.is_empty() {
+        report.fine("limits", format!("set, without effect: {}", ignored.join("; ")));
+    }
+    for name in names {
+        if name.starts_with("VGPU_") && variables::find(name.as_bytes()).is_none() && !is_limit(&name) {
             report.finding("limits", format!("{name} is not a variable of vgpu and does nothing; misspelt?"));
         }
     }
@@ -72,14 +92,14 @@ pub fn look(report: &mut Report) {
 
 /// Malformed ones too: those are findings of their own.
 pub fn is_limit(name: &str) -> bool {
-    name.starts_with("VGPU_MEMORY_LIMIT") || name.starts_with("VGPU_SM_LIMIT")
+    ["VGPU_MEMORY_LIMIT", "VGPU_SM_LIMIT", "VGPU_SM_REQUEST"].iter().any(|begin| name.starts_with(begin))
 }
 
 fn understood(report: &mut Report, limits: &RawLimits) {
     if limits.written().next().is_none() {
         return report.fine("limits", "none in the environment");
     }
-    for quantity in [Quantity::Memory, Quantity::Sm] {
+    for quantity in [Quantity::Memory, Quantity::Sm, Quantity::SmRequest] {
         let mut ordinals: Vec<Option<u32>> =
             limits.written().filter(|(of, _)| of.quantity == quantity).map(|(of, _)| of.ordinal).collect();
         ordinals.sort_unstable();
@@ -101,8 +121,18 @@ fn in_words(limits: &RawLimits, quantity: Quantity, ordinal: Option<u32>) -> Str
         // Within a family the device's own variable wins over the global one.
         found.extend(written(ordinal).or_else(|| written(None)));
     }
-    let what = if quantity == Quantity::Memory { "memory" } else { "device time" };
+    let what = match quantity {
+        Quantity::Memory => "memory",
+        Quantity::Sm => "device time",
+        Quantity::SmRequest => "guaranteed device time",
+    };
     let whose = ordinal.map_or("every device".to_owned(), |ordinal| format!("device {ordinal}"));
+    if limits.hami_ceiling_is_off() {
+        found.retain(|(name, _)| (name.family, name.quantity) != (Family::Hami, Quantity::Sm));
+    }
+    if found.is_empty() {
+        return format!("{what} of {whose}: no limit");
+    }
     let each: Vec<String> =
         found.iter().map(|(name, value)| format!("{name}={value} is {}", Meaning::of(*name, value).words())).collect();
     let verdict = match found.as_slice() {
@@ -125,11 +155,12 @@ impl Meaning {
         let size = match (name.quantity, name.family) {
             (Quantity::Memory, Family::Vgpu) => parse_size(value).ok(),
             (Quantity::Memory, Family::Hami) => parse_hami_size(value).ok(),
-            (Quantity::Sm, _) => None,
+            (Quantity::Sm | Quantity::SmRequest, _) => None,
         };
         let share = match (name.quantity, name.family) {
             (Quantity::Sm, Family::Vgpu) => parse_share(value).ok().flatten(),
             (Quantity::Sm, Family::Hami) => parse_hami_share(value).ok().flatten(),
+            (Quantity::SmRequest, _) => parse_request(value).ok(),
             (Quantity::Memory, _) => None,
         };
         match (size, share) {

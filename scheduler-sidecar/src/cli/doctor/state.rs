@@ -4,7 +4,10 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::time::Duration;
 
+use vgpu_core::bytes::Bytes;
+use vgpu_core::ledger::MemberView;
 use vgpu_core::tenant::{Facts, TenantKey};
 
 use super::Report;
@@ -33,6 +36,7 @@ pub fn look(report: &mut Report) {
         Ok(key) => {
             report.fine("tenant", format!("{key} (by {by})"));
             doors(report, &key);
+            used(report, &key);
         }
         Err(why) => report.finding("tenant", why.to_string()),
     }
@@ -49,6 +53,29 @@ fn doors(report: &mut Report, key: &TenantKey) {
             "doors",
             format!("processes of this tenant met open doors {count} times; the first: {first}; VGPU_STRICT=1 refuses what can be refused"),
         ),
+    }
+}
+
+/// What living processes of the tenant hold, and how long they kept each device busy, by its ledgers.
+fn used(report: &mut Report, key: &TenantKey) {
+    let all = ledgers::places().iter().map(|place| ledgers::use_of(place, key)).find(|all| !all.is_empty());
+    for (device, copied) in all.unwrap_or_default() {
+        let living = |pid: u32| Path::new(&format!("/proc/{pid}")).exists();
+        let members: Vec<_> = copied.members.iter().filter(|member| living(member.pid)).collect();
+        if members.is_empty() {
+            continue;
+        }
+        let sum = |of: fn(&MemberView) -> u64| members.iter().map(|member| of(member)).fold(0, u64::saturating_add);
+        let held = sum(|member| member.used).saturating_add(copied.shared);
+        let (overhead, busy) = (sum(|member| member.overhead), Duration::from_nanos(sum(|member| member.busy_ns)));
+        let (count, held, overhead) = (members.len(), Bytes(held), Bytes(overhead));
+        report.fine(
+            "used",
+            format!(
+                "{device}: {count} processes hold {held}, of it {overhead} overhead; busy for {:.3} s",
+                busy.as_secs_f64()
+            ),
+        );
     }
 }
 

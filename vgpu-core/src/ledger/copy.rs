@@ -1,0 +1,104 @@
+//! A ledger as bytes of its file: for those who report on it and are no member.
+//!
+//! The bytes were read while members went on, so the numbers are near the truth and not of one instant; nothing may be
+//! enforced by them. Who of the members is alive cannot be told from bytes.
+
+use core::mem::offset_of;
+
+use super::layout::{Header, Share, Slot, is_one};
+use super::sum::distance;
+use super::{HEADER_SIZE, MemberView, SHARE_SIZE, SHARES, SLOT_SIZE, SLOTS};
+
+/// What a ledger's file says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Copied {
+    /// Members in the order of their slots, each without what it shares; the dead are among them until reclaimed.
+    pub members: Vec<MemberView>,
+    /// Bytes that are charged once for all who hold them.
+    pub shared: u64,
+}
+
+/// What the bytes of a whole ledger say; `None`: they are no ledger of this version.
+#[must_use]
+pub fn copied(bytes: &[u8]) -> Option<Copied> {
+    let word = |at: usize| bytes.get(at..).and_then(|rest| rest.first_chunk::<8>()).copied().map(u64::from_le_bytes);
+    let half = |at: usize| bytes.get(at..).and_then(|rest| rest.first_chunk::<4>()).copied().map(u32::from_le_bytes);
+    if !is_one(bytes) {
+        return None;
+    }
+    let mut copied = Copied::default();
+    let slots = usize::try_from(half(offset_of!(Header, high_slot))?).unwrap_or(SLOTS).min(SLOTS);
+    for index in 0..slots {
+        let at = HEADER_SIZE + index * SLOT_SIZE;
+        let pid = half(at + offset_of!(Slot, pid))?;
+        let used = distance(word(at + offset_of!(Slot, claimed))?, word(at + offset_of!(Slot, dropped))?);
+        if pid != 0 {
+            copied.members.push(MemberView {
+                index,
+                pid,
+                birth: word(at + offset_of!(Slot, birth))?,
+                used,
+                shared: 0,
+                overhead: word(at + offset_of!(Slot, overhead))?,
+                high: word(at + offset_of!(Slot, high))?,
+                busy_ns: word(at + offset_of!(Slot, busy))?,
+            });
+        }
+    }
+    let shares = usize::try_from(half(offset_of!(Header, high_share))?).unwrap_or(SHARES).min(SHARES);
+    for index in 0..shares {
+        let at = HEADER_SIZE + SLOTS * SLOT_SIZE + index * SHARE_SIZE;
+        let used = distance(word(at + offset_of!(Share, gained))?, word(at + offset_of!(Share, lost))?);
+        copied.shared = copied.shared.saturating_add(used);
+    }
+    Some(copied)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{LEDGER_SIZE, MAGIC, VERSION};
+    use super::*;
+
+    fn put(bytes: &mut [u8], at: usize, word: u64) {
+        bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
+    }
+
+    fn put_half(bytes: &mut [u8], at: usize, half: u32) {
+        bytes[at..at + 4].copy_from_slice(&half.to_le_bytes());
+    }
+
+    #[test]
+    fn what_is_no_ledger_says_nothing() {
+        assert_eq!(copied(&[]), None);
+        let mut bytes = vec![0; LEDGER_SIZE];
+        assert_eq!(copied(&bytes), None);
+        put(&mut bytes, 0, MAGIC);
+        assert_eq!(copied(&bytes), None, "another version");
+        put_half(&mut bytes, offset_of!(Header, version), VERSION);
+        assert_eq!(copied(&bytes), Some(Copied::default()));
+        put_half(&mut bytes, offset_of!(Header, high_slot), u32::MAX);
+        put_half(&mut bytes, offset_of!(Header, high_share), u32::MAX);
+        assert_eq!(copied(&bytes), Some(Copied::default()), "marks that are too high lead nowhere");
+        assert_eq!(copied(&bytes[..HEADER_SIZE]), None, "cut off");
+    }
+
+    #[test]
+    fn members_and_what_they_share_are_read_where_they_lie() {
+        let mut bytes = vec![0; LEDGER_SIZE];
+        put(&mut bytes, 0, MAGIC);
+        put_half(&mut bytes, offset_of!(Header, version), VERSION);
+        put_half(&mut bytes, offset_of!(Header, high_slot), 3);
+        put_half(&mut bytes, offset_of!(Header, high_share), 1);
+        let slot = HEADER_SIZE + 2 * SLOT_SIZE;
+        put(&mut bytes, slot + offset_of!(Slot, claimed), 900);
+        put(&mut bytes, slot + offset_of!(Slot, dropped), 200);
+        put(&mut bytes, slot + offset_of!(Slot, overhead), 50);
+        put(&mut bytes, slot + offset_of!(Slot, high), 800);
+        put(&mut bytes, slot + offset_of!(Slot, busy), 77);
+        put_half(&mut bytes, slot + offset_of!(Slot, pid), 4711);
+        put(&mut bytes, HEADER_SIZE + SLOTS * SLOT_SIZE, 64);
+        let member =
+            MemberView { index: 2, pid: 4711, birth: 0, used: 700, shared: 0, overhead: 50, high: 800, busy_ns: 77 };
+        assert_eq!(copied(&bytes), Some(Copied { members: vec![member], shared: 64 }));
+    }
+}

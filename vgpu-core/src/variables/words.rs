@@ -1,0 +1,35 @@
+//! Variables of a few words that the library itself understands. Apart from the table, so that the library carries these
+//! few lines and not what is told of every variable; the table's rows are made of them.
+
+use crate::limits::Mode;
+
+/// A variable and the words it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Worded {
+    /// Its name.
+    pub name: &'static str,
+    /// Exactly these.
+    pub words: &'static [&'static str],
+}
+
+const fn of(name: &'static str, words: &'static [&'static str]) -> Worded {
+    Worded { name, words }
+}
+
+const SWITCH: &[&str] = &["0", "1"];
+
+pub(crate) const MODE: Worded = of("VGPU_MODE", &Mode::WORDS);
+pub(crate) const SHARED_UIDS: Worded = of("VGPU_SHARED_UIDS", SWITCH);
+pub(crate) const STRICT: Worded = of("VGPU_STRICT", SWITCH);
+pub(crate) const DEEPBIND: Worded = of("VGPU_DEEPBIND", &["clear", "keep"]);
+pub(crate) const ON_ERROR: Worded = of("VGPU_ON_ERROR", &["open", "closed"]);
+pub(crate) const LOG: Worded = of("VGPU_LOG", &["on", "off"]);
+pub(crate) const PRIORITY: Worded = of("CUDA_TASK_PRIORITY", SWITCH);
+pub(crate) const POLICY: Worded =
+    of("GPU_CORE_UTILIZATION_POLICY", &["default", "DEFAULT", "force", "FORCE", "disable", "DISABLE"]);
+/// What Go's `strconv.ParseBool`, by which HAMi reads it, understands.
+pub(crate) const CONTROL: Worded =
+    of("CUDA_DISABLE_CONTROL", &["true", "True", "TRUE", "t", "T", "1", "false", "False", "FALSE", "f", "F", "0"]);
+
+/// All of them.
+pub const WORDED: [Worded; 9] = [MODE, SHARED_UIDS, STRICT, DEEPBIND, ON_ERROR, LOG, PRIORITY, POLICY, CONTROL];

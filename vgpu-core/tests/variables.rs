@@ -1,0 +1,76 @@
+//! The table of variables: one row each, checked value by value. That it is complete for the sources and in step with
+//! docs/environment.md: scheduler-sidecar/tests/variables.rs, since nothing here reads files.
+
+use std::collections::BTreeSet;
+
+use vgpu_core::limits::{Family, Quantity, RawLimits, Variable};
+use vgpu_core::variables::{Accepted, Effect, Owner, TABLE, WORDED, find};
+
+#[test]
+fn each_variable_has_one_row_and_each_row_its_words() {
+    let names: BTreeSet<&str> = TABLE.iter().map(|row| row.name).collect();
+    assert_eq!(names.len(), TABLE.len(), "no name twice");
+    for row in TABLE {
+        let text = match row.effect {
+            Effect::Honoured(how) | Effect::Ignored(how) => how,
+        };
+        assert!(!text.is_empty() && !text.contains(['|', '\n']), "{}: {text}", row.name);
+        assert!(row.words().is_none_or(|words| words.len() > 1), "{}", row.name);
+        assert!(find(row.name.as_bytes()) == Some(row), "{}", row.name);
+        let of_a_device = format!("{}_3", row.name);
+        assert_eq!(find(of_a_device.as_bytes()).is_some(), row.per_device, "{of_a_device}");
+    }
+    assert!(find(b"VGPU_MEMORY_LIMIT_x").is_none() && find(b"VGPU_MEMORY_LIMIT_256").is_none());
+    assert!(find(b"PATH").is_none() && find(b"").is_none());
+}
+
+#[test]
+fn the_limit_variables_are_the_rows_that_name_a_device() {
+    let mut limits = BTreeSet::new();
+    for family in [Family::Vgpu, Family::Hami] {
+        for quantity in [Quantity::Memory, Quantity::Sm, Quantity::SmRequest] {
+            limits.insert(Variable { family, quantity, ordinal: None }.base());
+        }
+    }
+    limits.remove(""); // HAMi has no floor
+    let rows: BTreeSet<&str> = TABLE.iter().filter(|row| row.per_device).map(|row| row.name).collect();
+    assert_eq!(rows, limits);
+}
+
+/// Every row that takes words takes each of them, and nothing else; what is ignored or read elsewhere takes anything.
+#[test]
+fn each_row_takes_what_it_says_and_nothing_else() {
+    const NONSENSE: [&str; 4] = ["nonsense \u{7f}", "", "  ", "2"];
+    for row in TABLE {
+        let read = |value: &str| RawLimits::from_vars([(row.name, value)]).map(drop).map_err(|error| error.to_string());
+        match row.accepted {
+            Accepted::Words(words) if matches!(row.owner, Owner::Library | Owner::Hami) => {
+                assert!(WORDED.iter().any(|worded| (worded.name, worded.words) == (row.name, words)), "{}", row.name);
+                for word in words {
+                    assert_eq!(read(word), Ok(()), "{}={word}", row.name);
+                }
+                for value in NONSENSE {
+                    let line = read(value).expect_err(row.name);
+                    let end = format!("is not understood; accepted: {}", words.join(", "));
+                    assert!(line.starts_with(&format!("{}=\"", row.name)) && line.ends_with(&end), "{line}");
+                }
+            }
+            _ if row.per_device => assert!(NONSENSE[..3].iter().all(|value| read(value).is_err()), "{}", row.name),
+            _ => assert!(NONSENSE.iter().all(|value| read(value).is_ok()), "{}", row.name),
+        }
+    }
+}
+
+#[test]
+fn what_is_ignored_asks_for_nothing_and_changes_no_limit() {
+    let limits = |more: Option<&'static str>| {
+        let vars = [("VGPU_MEMORY_LIMIT", "1G"), ("VGPU_SM_LIMIT", "30")].into_iter();
+        let limits = RawLimits::from_vars(vars.chain(more.map(|name| (name, "1")))).unwrap();
+        limits.for_device(0, vgpu_core::bytes::Bytes(1 << 40)).unwrap()
+    };
+    for row in TABLE.iter().filter(|row| row.ignored().is_some()) {
+        assert!(!RawLimits::from_vars([(row.name, "1")]).unwrap().asked_for_anything(), "{}", row.name);
+        assert_eq!(limits(Some(row.name)), limits(None), "{}", row.name);
+    }
+    assert!(TABLE.iter().any(|row| row.ignored().is_some()));
+}
