@@ -8,7 +8,7 @@ use vgpu_core::bytes::Bytes;
 pub struct Found {
     /// Its UUID.
     pub uuid: String,
-    /// How much memory it has.
+    /// How much memory programs can have of it: NVML's total without what it reserves, which is CUDA's total.
     pub memory: Bytes,
 }
 
@@ -25,7 +25,8 @@ pub fn ask() -> Result<Inventory, String> {
     let count = nvml.device_count().map_err(|why| format!("NVML does not count the devices: {why}"))?;
     let found = |index: u32| {
         let device = nvml.device_by_index(index)?;
-        Ok(Found { uuid: device.uuid()?, memory: Bytes(device.memory_info()?.total) })
+        let memory = device.memory_info()?;
+        Ok(Found { uuid: device.uuid()?, memory: Bytes(memory.total.saturating_sub(memory.reserved)) })
     };
     (0..count)
         .map(|index| {
