@@ -140,8 +140,8 @@ fn more_than_the_devices_that_are_there_have_is_refused_before_anything_is_start
 
 /// As the daemon shows it.
 fn in_words(bytes: u64) -> String {
-    for (unit, name) in [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")] {
-        if bytes % unit == 0 {
+    for (unit, name) in [(1_u64 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")] {
+        if bytes.is_multiple_of(unit) {
             return format!("{} {name}", bytes / unit);
         }
     }
