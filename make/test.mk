@@ -16,13 +16,19 @@ lint: ## format and lints, warnings are errors
 soak: ## random kills, failures and inputs for SECONDS (default 1800): make soak SECONDS=60
 	@CARGO="$(CARGO)" MAKE="$(MAKE)" make/soak $(SECONDS)
 
-bench: build ## what the library adds to a call, as differences against the bare driver in one run
+# A driver whose calls cost nothing: what is left of a launch under a ceiling is the library's own code.
+NOTHING := $(RELEASE)/nothing/libcuda.so.1
+$(NOTHING): benches/overhead/nothing.c
+	@mkdir -p $(dir $@)
+	cc -O2 -Wall -Wextra -fPIC -shared -Wl,-soname,libcuda.so.1 -o $@ $<
+
+bench: build $(NOTHING) ## what the library adds to a call, as differences against the bare driver in one run
 	$(CARGO) bench -p vgpu-benches
 	$(CARGO) run --release -q -p vgpu-benches --bin vgpu-overhead
 	@command -v valgrind > /dev/null || { echo "SKIPPED: instructions per call (apt-get install valgrind)"; exit 0; } && \
 	$(CARGO) run --release -q -p vgpu-benches --bin vgpu-overhead -- --instructions
 
-bench-instructions: build ## instructions per call, counted by valgrind: a figure that a busy machine does not move
+bench-instructions: build $(NOTHING) ## instructions per call, counted by valgrind: a figure that a busy machine does not move
 	$(CARGO) run --release -q -p vgpu-benches --bin vgpu-overhead -- --instructions --check
 
 bench-quick: build ## shares of device time: twelve points of 10 s, medians of three; about four minutes

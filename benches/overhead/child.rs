@@ -25,7 +25,7 @@ pub struct Row {
 }
 
 /// Times two bodies in `rounds` pairs of blocks of `calls`; which comes first alternates. `rest` runs between blocks.
-fn compare(
+pub fn compare(
     name: &str,
     rounds: u32,
     calls: u32,
@@ -69,8 +69,9 @@ pub fn ok(code: c_int, what: &str) {
 }
 
 /// Bare and found, typed.
-fn pair<F: Copy>(driver: *mut c_void, name: &core::ffi::CStr) -> (F, F) {
-    // SAFETY: both addresses are of the driver's function `name` or its hook, and F is its signature.
+pub fn pair<F: Copy>(driver: *mut c_void, name: &core::ffi::CStr) -> (F, F) {
+    // SAFETY: both addresses are of the driver's function `name` or its hook, and F is its signature: each caller names
+    // them together.
     unsafe { (typed(calls::bare(c"libcuda.so.1", name)), typed(calls::found(driver, name))) }
 }
 

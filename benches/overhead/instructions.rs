@@ -6,8 +6,11 @@
 
 use crate::calls::{self, Alloc, Dlsym, Free, Init, Launch, MemInfo, ProcAddress, Retain, SetCurrent, typed};
 use crate::child::ok;
+use crate::launches::Launcher;
 use core::ffi::{CStr, c_void};
+use std::collections::HashMap;
 use std::hint::black_box;
+use std::path::Path;
 use std::process::Command;
 use std::ptr::null_mut;
 
@@ -37,6 +40,9 @@ fn budget(name: &str, bare: f64) -> f64 {
         _ => f64::INFINITY,
     }
 }
+
+/// A launch under a ceiling, which is split and has no row among [`CALLS`].
+const LAUNCH: &str = "launch, positive balance";
 
 /// One count: bare, and what the library adds.
 pub struct Count {
@@ -77,6 +83,68 @@ pub fn count(command: impl Fn() -> Command) -> Result<Vec<Count>, String> {
         .collect()
 }
 
+/// Instructions of one launch under a ceiling, by the object they lie in: ours, the driver's (markers and queries among
+/// them), others. `bare` is the driver's own launch.
+pub struct Split {
+    /// The driver's own function.
+    pub bare: f64,
+    /// The library's own code.
+    pub own: f64,
+    /// More in the driver than `bare`: our calls of it.
+    pub driver: f64,
+    /// In the C library and elsewhere.
+    pub other: f64,
+}
+
+/// Splits a launch under a ceiling; `command` as for [`count`], with a place for callgrind's output.
+pub fn split(command: impl Fn(&Path) -> Command, scratch: &Path) -> Result<Split, String> {
+    let one = |variant: &str, times: u32| -> Result<[u64; 3], String> {
+        let file = scratch.join(format!("callgrind-{variant}-{times}"));
+        let out = command(&file).args(["--repeat", LAUNCH, variant, &times.to_string()]).output();
+        let out = out.map_err(|why| format!("valgrind: {why}"))?;
+        if !out.status.success() {
+            return Err(format!("{LAUNCH}, {variant}: {}: {}", out.status, String::from_utf8_lossy(&out.stderr)));
+        }
+        let text = std::fs::read_to_string(&file).map_err(|why| format!("{}: {why}", file.display()))?;
+        Ok(by_object(&text))
+    };
+    let per_launch = |variant: &str| -> Result<[f64; 3], String> {
+        let times = 2_000;
+        let (few, many) = (one(variant, times)?, one(variant, 3 * times)?);
+        Ok(std::array::from_fn(|at| (many[at] as f64 - few[at] as f64) / f64::from(2 * times)))
+    };
+    let (bare, ours) = (per_launch("bare")?, per_launch("ours")?);
+    let more = |at: usize| ours[at] - bare[at];
+    Ok(Split { bare: bare.iter().sum(), own: more(0), driver: more(1), other: more(2) })
+}
+
+/// Instructions executed in the library, in the driver and elsewhere, from callgrind's own format: costs belong to the
+/// object named last; a line after `calls=` is what the called function cost, and is told there again.
+fn by_object(text: &str) -> [u64; 3] {
+    let (mut names, mut at, mut sums, mut called) = (HashMap::new(), 2, [0; 3], false);
+    for line in text.lines() {
+        if let Some(object) = line.strip_prefix("ob=") {
+            let (id, name) = object.split_once(' ').unwrap_or((object, ""));
+            if !name.is_empty() {
+                names.insert(id.to_owned(), name.to_owned());
+            }
+            let name = names.get(id).map_or("", String::as_str);
+            at = if name.contains("libvgpu") { 0 } else { 1 + usize::from(!name.contains("libcuda")) };
+        } else if let Some(object) = line.strip_prefix("cob=") {
+            // Names are told once, wherever they come first.
+            if let Some((id, name)) = object.split_once(' ') {
+                names.insert(id.to_owned(), name.to_owned());
+            }
+        } else if line.starts_with("calls=") {
+            called = true;
+        } else if line.starts_with(|first: char| first.is_ascii_digit() || "+-*".contains(first)) {
+            let cost = line.split_whitespace().nth(1).and_then(|cost| cost.parse::<u64>().ok()).unwrap_or(0);
+            sums[at] += if std::mem::take(&mut called) { 0 } else { cost };
+        }
+    }
+    sums
+}
+
 /// Both variants of a function, the one asked for.
 fn chosen<F: Copy>(driver: *mut c_void, name: &CStr, ours: bool) -> F {
     let address = if ours { calls::found(driver, name) } else { calls::bare(c"libcuda.so.1", name) };
@@ -91,6 +159,11 @@ fn chosen<F: Copy>(driver: *mut c_void, name: &CStr, ours: bool) -> F {
 pub fn repeat(name: &str, variant: &str, times: u32) {
     let driver = calls::driver();
     let ours = variant == "ours";
+    if name == LAUNCH {
+        let launcher = Launcher::new(driver);
+        // No wait between them: one would spin for as long as time takes. A kernel of no length is gone at the next look.
+        return (0..times).for_each(|_| launcher.once(ours));
+    }
     // SAFETY: the driver's functions by their own signatures, with valid pointers to locals; memory is never touched,
     // every pointer is freed once.
     unsafe {
@@ -147,5 +220,18 @@ pub fn repeat(name: &str, variant: &str, times: u32) {
             }
             _ => panic!("{name} is not counted"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn costs_belong_to_the_object_they_were_spent_in() {
+        let text = "events: Ir\n\nob=(1) /x/libvgpu.so\nfl=(1) a\nfn=(1) hook\n10 5\n+1 7\ncob=(2) /sim/libcuda.so\ncfn=(2) \
+                    launch\ncalls=3 4\n* 900\n-2 1\n\nob=(2)\nfn=(2)\n4 900\n\nob=(3) /lib/libc.so.6\nfn=(3) memcpy\n0 40\n\
+                    totals: 953\n";
+        assert_eq!(by_object(text), [13, 900, 40]);
     }
 }

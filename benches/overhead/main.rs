@@ -6,8 +6,8 @@
 //! with it and no limits, with it and a memory limit (the control that the limit is in force is in the process itself),
 //! with it and a ceiling on device time.
 //! Inside each, blocks of bare and of hooked calls alternate; shown are the median of the paired differences and its
-//! 95 % interval. `--check` fails if an interval lies above its budget altogether. `--instructions` counts instructions under
-//! valgrind instead; `--check` then fails if a lookup takes more of them than it may.
+//! 95 % interval. One more process launches under a ceiling with a driver that does nothing ([`launches`]). `--check`
+//! fails if an interval lies above its budget altogether. `--instructions` counts instructions under valgrind instead; `--check` then fails if a lookup takes more of them than it may.
 //!
 //! [`calls`] finds the two addresses of a call, [`child`] measures, [`threads`] measures several threads at once,
 //! [`instructions`] counts, [`stats`] reckons.
@@ -15,6 +15,7 @@
 mod calls;
 mod child;
 mod instructions;
+mod launches;
 mod stats;
 mod threads;
 
@@ -26,9 +27,10 @@ use std::time::Instant;
 
 /// What a call may cost more, in nanoseconds; for cuGetProcAddress as much as the bare call. A name that ends with a comma
 /// or a blank stands for all that begin like it.
-const BUDGETS: [(&str, f64); 9] = [
+const BUDGETS: [(&str, f64); 10] = [
     ("launch", 5.0),
     ("launch, ceiling", 25.0),
+    ("launch, own code", 25.0),
     ("launch that the driver refuses", 5.0),
     ("alloc + free,", 100.0),
     ("the same,", 100.0),
@@ -54,6 +56,11 @@ fn main() -> ExitCode {
                 effort: arguments[2].parse().expect("a number of rounds"),
             };
             println!("{}", serde_json::to_string(&child::measure(&scenario)).expect("rows are plain numbers"));
+            ExitCode::SUCCESS
+        }
+        Some("--launches") => {
+            let rows = launches::measure(arguments[1].parse().expect("a number of rounds"));
+            println!("{}", serde_json::to_string(&rows).expect("rows are plain numbers"));
             ExitCode::SUCCESS
         }
         Some("--first-call") => {
@@ -90,11 +97,14 @@ impl Place {
         if scenario != "bare" {
             command.env("LD_PRELOAD", self.build.join("libvgpu.so"));
         }
-        if scenario == "limit" {
-            command.env("VGPU_MEMORY_LIMIT", LIMIT.to_string());
-        }
-        if scenario == "ceiling" {
-            command.env("VGPU_SM_LIMIT", CEILING);
+        match scenario {
+            "limit" => command.env("VGPU_MEMORY_LIMIT", LIMIT.to_string()),
+            "ceiling" => command.env("VGPU_SM_LIMIT", CEILING),
+            "split" | "nothing" => command.env("VGPU_SM_LIMIT", launches::CEILING.to_string()),
+            _ => &mut command,
+        };
+        if scenario == "nothing" {
+            command.env("LD_LIBRARY_PATH", self.build.join("nothing"));
         }
         command
     }
@@ -139,6 +149,30 @@ fn count(check: bool) -> ExitCode {
             }
         }
     }
+    for (scenario, title) in [("split", "the simulated driver"), ("nothing", "a driver that does nothing")] {
+        let command = |file: &Path| {
+            let mut c = place.command(Path::new("valgrind"), scenario);
+            let mut to = std::ffi::OsString::from("--callgrind-out-file=");
+            to.push(file);
+            c.arg("--tool=callgrind").arg(to).arg(&own).stderr(Stdio::piped());
+            c
+        };
+        match instructions::split(command, &place.scratch) {
+            Ok(split) => {
+                println!("launch under a ceiling, positive balance, {title}");
+                let parts =
+                    [("in the library", split.own), ("in the driver", split.driver), ("elsewhere", split.other)];
+                for (at, (name, added)) in parts.into_iter().enumerate() {
+                    let bare = if at == 1 { format!("{:.1}", split.bare) } else { "-".into() };
+                    println!("  {name:<32}{bare:>12}{added:>12.1}");
+                }
+            }
+            Err(why) => {
+                eprintln!("SKIPPED: instructions of a launch under a ceiling, {title} ({why})");
+                code = ExitCode::FAILURE;
+            }
+        }
+    }
     let _ = std::fs::remove_dir_all(&place.scratch);
     code
 }
@@ -160,6 +194,16 @@ fn report(effort: u32, as_json: bool, check: bool) -> ExitCode {
         assert!(out.status.success(), "the measurement \"{title}\" failed: {}", out.status);
         let rows: Vec<Row> = serde_json::from_slice(&out.stdout).expect("rows from the child");
         table.push((title, rows));
+    }
+    let title = "ceiling, a driver that does nothing";
+    if place.build.join("nothing/libcuda.so.1").exists() {
+        eprintln!("measuring: {title}");
+        let out = place.command(&own, "nothing").args(["--launches", &effort.to_string()]).output();
+        let out = out.expect("this program can be started");
+        assert!(out.status.success(), "the measurement \"{title}\" failed: {}", out.status);
+        table.push((title, serde_json::from_slice(&out.stdout).expect("rows from the child")));
+    } else {
+        eprintln!("SKIPPED: {title} (benches/overhead/nothing.c is not built: make bench builds it)");
     }
     eprintln!("measuring: processes");
     let processes = processes(&place, &own, 30 * effort);

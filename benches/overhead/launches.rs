@@ -1,0 +1,159 @@
+//! A launch under a ceiling on device time while the balance is positive: what the library adds, and how much of that is
+//! its own code and how much its own calls of the driver (markers, queries).
+//!
+//! In nanoseconds with `nothing.c`, whose calls cost next to nothing, so that what is left is the library's own code
+//! ([`crate::child`] has the same with the simulated driver, whose calls cost what they cost); and in instructions, by the
+//! object they lie in ([`crate::instructions`]). A ceiling that is not in force would make every figure look good, so that is tried first.
+
+use crate::calls::{self, GetFunction, Init, Launch, LoadData, Retain, SetCurrent, Synchronize};
+use crate::child::{Row, compare, ok, pair};
+use core::ffi::{CStr, c_void};
+use std::hint::black_box;
+use std::ptr::null_mut;
+use std::time::{Duration, Instant};
+
+/// The ceiling of these scenarios, percent.
+pub const CEILING: u64 = 50;
+/// Device time that is launched to see whether the ceiling is in force.
+const TRIED: Duration = Duration::from_millis(200);
+
+/// The kinds of calls that `nothing.c` counts.
+const COUNTED: [&str; 6] =
+    ["launches", "records", "event queries", "stream queries", "questions about captures", "exchanges of modes"];
+
+/// The kernel whose length is its parameter, in both variants of the launch.
+pub struct Launcher {
+    kernel: *mut c_void,
+    bare: Launch,
+    ours: Launch,
+    synchronize: Synchronize,
+}
+
+// SAFETY of the calls below: the driver's functions by their own signatures, with pointers to locals.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl Launcher {
+    /// A context and the kernel.
+    ///
+    /// # Panics
+    /// If a call fails.
+    pub fn new(driver: *mut c_void) -> Launcher {
+        let (mut context, mut module, mut kernel) = (null_mut(), null_mut(), null_mut());
+        let image = concat!(include_str!("../../examples/kernels/spin.ptx"), "\0");
+        unsafe {
+            ok(pair::<Init>(driver, c"cuInit").1(0), "cuInit");
+            let retain = pair::<Retain>(driver, c"cuDevicePrimaryCtxRetain").1;
+            ok(retain(&raw mut context, 0), "cuDevicePrimaryCtxRetain");
+            ok(pair::<SetCurrent>(driver, c"cuCtxSetCurrent").1(context), "cuCtxSetCurrent");
+            let load = pair::<LoadData>(driver, c"cuModuleLoadData").1;
+            ok(load(&raw mut module, image.as_ptr().cast()), "cuModuleLoadData");
+            let function = pair::<GetFunction>(driver, c"cuModuleGetFunction").1;
+            ok(function(&raw mut kernel, module, c"vgpu_spin_ns".as_ptr()), "cuModuleGetFunction");
+        }
+        let (bare, ours) = pair::<Launch>(driver, c"cuLaunchKernel");
+        Launcher { kernel, bare, ours, synchronize: pair::<Synchronize>(driver, c"cuCtxSynchronize").0 }
+    }
+
+    fn launch(&self, launch: Launch, mut ns: u64) {
+        let mut parameters = [(&raw mut ns).cast::<c_void>()];
+        let parameters = parameters.as_mut_ptr();
+        let code = unsafe {
+            black_box(launch)(black_box(self.kernel), 1, 1, 1, 1, 1, 1, 0, null_mut(), parameters, null_mut())
+        };
+        ok(code, "cuLaunchKernel");
+    }
+
+    /// A launch of nothing, as a program makes it or past the library.
+    pub fn once(&self, ours: bool) {
+        self.launch(if ours { self.ours } else { self.bare }, 0);
+    }
+
+    /// Waits for the device.
+    pub fn drain(&self) {
+        ok(unsafe { (self.synchronize)() }, "cuCtxSynchronize");
+    }
+
+    /// Launches kernels until [`TRIED`] should have taken longer than it is, then until their cost is forgotten.
+    ///
+    /// # Panics
+    /// If it did not: then there is no ceiling.
+    fn try_ceiling(&self, nothing: Option<Nothing>) {
+        const LAUNCHES: u32 = 100;
+        if let Some(nothing) = nothing {
+            nothing.takes(TRIED / LAUNCHES);
+        }
+        let launch = || self.launch(self.ours, u64::try_from((TRIED / LAUNCHES).as_nanos()).unwrap_or(0));
+        for _ in 0..LAUNCHES / 4 {
+            // What it costs must be known first, whichever of them are measured.
+            launch();
+            self.drain();
+        }
+        let begun = Instant::now();
+        (0..LAUNCHES).for_each(|_| launch());
+        self.drain();
+        let took = begun.elapsed();
+        assert!(took > TRIED * 3 / 2, "{TRIED:?} of work under {CEILING} % took {took:?}: the ceiling is not in force");
+        if let Some(nothing) = nothing {
+            nothing.takes(Duration::from_nanos(100));
+        }
+        for _ in 0..50 {
+            for _ in 0..200 {
+                self.once(true);
+            }
+            self.drain();
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// What `nothing.c` tells, and can be told.
+#[derive(Clone, Copy)]
+struct Nothing {
+    counts: *const u64,
+    takes_ms: *mut f32,
+}
+
+impl Nothing {
+    /// `None`: the driver is another one.
+    fn find(driver: *mut c_void) -> Option<Nothing> {
+        let find = |name: &CStr| calls::found(driver, name);
+        let (counts, takes) = (find(c"nothing_counts"), find(c"nothing_takes_ms"));
+        (counts != 0 && takes != 0).then_some(Nothing { counts: counts as *const u64, takes_ms: takes as *mut f32 })
+    }
+
+    /// From now on so long lies between two events.
+    fn takes(self, time: Duration) {
+        // SAFETY: the variable of that name, which only this thread's calls of the driver read.
+        unsafe { self.takes_ms.write_volatile(time.as_secs_f32() * 1e3) };
+    }
+
+    fn counts(self) -> [u64; COUNTED.len()] {
+        // SAFETY: the array of that name, which has as many words and is written by this thread's calls only.
+        unsafe { self.counts.cast::<[u64; COUNTED.len()]>().read_volatile() }
+    }
+}
+
+/// The row of a launch under a ceiling; with `nothing.c` also how often the driver was called per thousand launches.
+///
+/// # Panics
+/// If the ceiling is not in force, or a call fails.
+pub fn measure(effort: u32) -> Vec<Row> {
+    let driver = calls::driver();
+    let launcher = Launcher::new(driver);
+    let nothing = Nothing::find(driver);
+    launcher.try_ceiling(nothing);
+    let before = nothing.map(Nothing::counts);
+    let (name, calls) = if nothing.is_some() { ("launch, own code", 1000) } else { ("launch, positive balance", 64) };
+    let rounds = 400 * effort;
+    let mut rows =
+        vec![compare(name, rounds, calls, || launcher.once(false), || launcher.once(true), || launcher.drain())];
+    if let (Some(before), Some(after)) = (before, nothing.map(Nothing::counts)) {
+        // Every second launch was bare.
+        let launches = (after[0] - before[0]) as f64 / 2000.0;
+        let counted = COUNTED.iter().zip(before).zip(after).skip(1);
+        rows.extend(counted.map(|((kind, before), after)| {
+            let each = (after - before) as f64 / launches;
+            Row { name: format!("{kind} per 1000 launches"), bare: 0.0, added: each, low: each, high: each }
+        }));
+    }
+    rows
+}
