@@ -16,6 +16,7 @@ use scheduler_sidecar::config::{self, Surroundings};
 use serde_json::Value;
 use support::{texts, vgpud};
 use vgpu_core::bytes::{Bytes, GIB};
+use vgpu_core::share::Share;
 
 fn cases() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/config")
@@ -167,6 +168,21 @@ fn the_constants_defaults_lie_in_their_ranges_and_go_together() {
     }
     assert_eq!(plan.time.arbiter(), vgpu_core::arbiter::Config::default());
     assert!(plan.notes.is_empty(), "{:?}", plan.notes);
+}
+
+#[test]
+fn what_the_arbiter_is_to_be_told_is_what_was_written() {
+    let text = "[[tenant]]\nname = 'a'\nsm_request = 20\nsm_limit = 50\nweight = 7\nclass = 'batch'\nquantum = '9ms'\n";
+    let plan = plan_with(text, None).unwrap();
+    let terms = vgpu_core::arbiter::Terms::from(&plan.tenants[0].terms[0]);
+    let expected = vgpu_core::arbiter::Terms {
+        class: vgpu_core::arbiter::Class::Batch,
+        floor: Share::from_percent(20),
+        ceiling: Share::from_percent(50),
+        weight: 7,
+        quantum: Some(9_000_000),
+    };
+    assert_eq!(terms, expected);
 }
 
 fn found(memory: &[u64]) -> Vec<Found> {

@@ -10,7 +10,7 @@ use std::process::Stdio;
 
 use rustix::process::Signal;
 use scheduler_sidecar::control::{self, Status, TenantStatus};
-use support::{Daemon, LONG, Peer, eventually, texts, vgpud};
+use support::{Daemon, LONG, Peer, eventually, texts, vgpu, vgpud};
 use tempfile::TempDir;
 
 const DEVICE: &str = "[[device]]\nid = 0\nmemory = \"80GiB\"\n";
@@ -102,7 +102,25 @@ impl World {
     }
 
     fn status(&self) -> Status {
-        control::ask_status(&self.dir.path().join("run/admin.sock")).unwrap()
+        let mut status = None;
+        // On a busy machine an answer may take longer than the question waits.
+        eventually("the daemon answers", || {
+            status = control::ask_status(&self.dir.path().join("run/admin.sock")).ok();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+
+    /// What `vgpu status` prints.
+    fn shown(&self) -> String {
+        let mut out = String::new();
+        eventually("vgpu status is answered", || {
+            let admin = self.dir.path().join("run/admin.sock");
+            let output = vgpu().args(["status", "--socket"]).arg(admin).output().unwrap();
+            out = texts(&output).0;
+            output.status.success()
+        });
+        out
     }
 
     fn tenant(&self, name: &str) -> Option<TenantStatus> {
@@ -224,6 +242,24 @@ fn changed_limits_are_told_to_new_members_and_the_status_says_who_has_earlier_on
     assert_eq!(code, Some(0));
     assert!(log.contains("tenant changed for new members; those that are there keep what they were told"), "{log}");
     assert!(log.contains("0 added, 0 removed, 1 changed, 2 as before; 1 members keep earlier limits"), "{log}");
+}
+
+#[test]
+fn vgpu_status_says_what_a_reload_left_behind_and_why_one_was_refused() {
+    let world = World::start(&(THREE.to_owned() + &tenant("d", 4)));
+    let (mut old, mut removed) = (world.connect("a"), world.connect("d"));
+    assert!(!old.hello().is_empty() && !removed.hello().is_empty());
+    let shown = world.shown();
+    assert!(shown.contains("note: checked and recorded, not in force in this version: sm_request"), "{shown}");
+    assert!(!shown.contains("earlier") && !shown.contains("removed") && !shown.contains("reload"), "{shown}");
+    world.reload(&THREE.replace("10GiB", "6GiB"));
+    let shown = world.shown();
+    assert!(shown.contains("a: 1 of its members keep limits they were told earlier\n"), "{shown}");
+    assert!(shown.contains("d: removed; it goes with its last member\n"), "{shown}");
+    world.reload("[[tenant]]\nname = \"a b\"\nweight = 0\n");
+    let shown = world.shown();
+    assert!(shown.contains("vgpud.toml changed nothing:\n"), "{shown}");
+    assert!(shown.contains(":5:8: tenant.name = \"a b\"") && shown.contains(":6:10: tenant.weight = 0"), "{shown}");
 }
 
 #[test]

@@ -5,7 +5,7 @@
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-use vgpu_core::arbiter::Class;
+use vgpu_core::arbiter::{self, Class};
 use vgpu_core::bytes::Bytes;
 use vgpu_core::share::Share;
 
@@ -97,6 +97,13 @@ pub struct TermsPlan {
     pub class: Class,
     /// Length of a lease in ns; `None`: that of its class.
     pub quantum: Option<u64>,
+}
+
+impl From<&TermsPlan> for arbiter::Terms {
+    fn from(plan: &TermsPlan) -> Self {
+        let TermsPlan { ceiling, floor, weight, class, quantum, .. } = plan;
+        Self { class: *class, floor: *floor, ceiling: *ceiling, weight: *weight, quantum: *quantum }
+    }
 }
 
 impl TenantPlan {

@@ -68,7 +68,7 @@ constants! {
         "Length of a lease of class `latency`.";
     in_flight, 2_000_000, 100_000, 25_000_000,
         "Most estimated work in flight while a ceiling or a neighbour counts; at most half of `quantum`, which is also the default where that is less than 2ms.";
-    marker, 250_000, 50_000, 10_000_000,
+    marker, vgpu_core::gate::marks::MARK_NS, 50_000, 10_000_000,
         "A marker is recorded after so much estimated work.";
     spin, 20_000, 0, 1_000_000,
         "How long a wait spins before it sleeps.";
