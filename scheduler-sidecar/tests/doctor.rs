@@ -163,6 +163,28 @@ fn of_two_names_for_one_limit_the_lower_is_named() {
     ]);
 }
 
+#[test]
+fn what_words_beside_the_limits_do_is_told() {
+    Clinic::new()
+        .with("CUDA_TASK_PRIORITY", "0")
+        .says(&["CUDA_TASK_PRIORITY=0 is the class latency: without a daemon"]);
+    let policy = || Clinic::new().with("GPU_CORE_UTILIZATION_POLICY", "disable").with("CUDA_DEVICE_SM_LIMIT", "30");
+    policy().says(&["CUDA_DEVICE_SM_LIMIT is not kept", "device time of every device: no limit"]);
+    policy().with("VGPU_SM_LIMIT", "40").says(&["device time of every device: VGPU_SM_LIMIT=40 is 40 %"]);
+    Clinic::new().with("CUDA_OVERSUBSCRIBE", "true").with("LIBCUDA_LOG_LEVEL", "3").says(&[
+        "set, without effect: CUDA_OVERSUBSCRIBE (device memory is not oversubscribed",
+        "; LIBCUDA_LOG_LEVEL (there are no levels",
+    ]);
+    Clinic::new().with("VGPU_SM_REQUEST", "30").finds(&["asks for guaranteed time", "VGPU_SOCKET"]);
+    Clinic::new()
+        .with("VGPU_SM_REQUEST", "50")
+        .with("VGPU_SM_LIMIT", "30")
+        .finds(&["VGPU_SM_REQUEST=\"50\" is more than VGPU_SM_LIMIT=\"30\" allows"]);
+    Clinic::new().with("VGPU_MODE", "watch").finds(&["VGPU_MODE=\"watch\"", "accepted: enforce, observe, off"]);
+    let (findings, _) = Clinic::new().with("VGPU_SOCKET", "/nowhere/a.sock").with("VGPU_MODE", "observe").visit();
+    assert!(findings.iter().any(|finding| finding.contains("asks for less than the daemon")), "{findings:?}");
+}
+
 /// The first complaint of all: a limit that is silently not enforced. What is loaded is proved in tests/tests/doctor.rs.
 #[test]
 fn limits_without_the_library_are_a_finding_whoever_asked_for_them() {

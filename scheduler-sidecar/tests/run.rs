@@ -209,6 +209,32 @@ fn a_limit_in_the_environment_that_the_library_would_refuse_is_refused_before_th
 }
 
 #[test]
+fn the_mode_is_handed_on_and_beside_a_daemon_it_is_refused() {
+    let (_dir, library) = with_library();
+    for mode in ["enforce", "observe", "off"] {
+        assert_eq!(printed(run(&library).args(["--mode", mode]), "echo $VGPU_MODE"), format!("{mode}\n"));
+    }
+    let refused = |command: &mut Command| {
+        let output = command.args(["--", "true"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        texts(&output).1
+    };
+    assert!(refused(run(&library).args(["--mode", "watch"])).contains("enforce, observe, off"));
+    for open in ["closed", "open"] {
+        let mut beside = run(&library);
+        beside.env("VGPU_ON_ERROR", open).args(["--mode", "observe", "--socket", "/nowhere/a.sock"]);
+        let said = refused(&mut beside);
+        assert!(said.contains("VGPU_MODE=\"observe\" asks for less than the daemon"), "{said}");
+    }
+    let said = refused(run(&library).env("VGPU_SM_REQUEST", "30"));
+    assert!(said.contains("VGPU_SM_REQUEST=\"30\" asks for guaranteed time"), "{said}");
+    assert_eq!(
+        printed(run(&library).env("VGPU_SM_REQUEST", "30").args(["--mode", "observe"]), "echo $VGPU_MODE"),
+        "observe\n"
+    );
+}
+
+#[test]
 fn a_library_that_cannot_be_preloaded_is_refused() {
     let (dir, library) = with_library();
     let text = dir.path().join("text.so");

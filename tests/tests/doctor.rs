@@ -79,6 +79,47 @@ fn each_device_has_its_own_limit_and_its_own_proof() {
 }
 
 #[test]
+fn the_mode_and_who_decided_it_are_told() {
+    healthy(&one_gib(), &["mode: enforce (by default): limits are kept"]);
+    healthy(
+        &one_gib().with("VGPU_MODE", "observe"),
+        &["mode: observe (VGPU_MODE=observe): ", "programs get what the device has; use is only measured"],
+    );
+    for (name, value) in [("VGPU_MODE", "off"), ("CUDA_DISABLE_CONTROL", "true")] {
+        let lab = one_gib().with(name, value);
+        healthy(&lab, &[&format!("mode: off ({name}={value}): "), "programs run WITHOUT the limits that are set"]);
+        healthy(&lab, &[&format!("limits are switched off by {name}={value}: there is nothing to prove")]);
+        assert!(lab.device(0).finished.iter().all(|process| process.peak_bytes == 0), "nothing was allocated");
+    }
+    let both = one_gib().with("VGPU_MODE", "enforce").with("CUDA_DISABLE_CONTROL", "true");
+    healthy(&both, &["CUDA_DISABLE_CONTROL=true is set, too: VGPU_MODE wins", "the limit holds"]);
+}
+
+/// What is measured is there to be seen, whoever observes or enforces.
+#[test]
+fn what_the_tenants_processes_hold_and_worked_is_told() {
+    for mode in ["observe", "enforce"] {
+        let lab =
+            Lab::new("h200").with("VGPU_MEMORY_LIMIT", "8GiB").with("VGPU_SM_LIMIT", "90").with("VGPU_MODE", mode);
+        let lab = lab.with("VGPU_TENANT", "team");
+        let (mut one, mut two) = (lab.member(), lab.member());
+        one.begin();
+        two.begin();
+        one.alloc(3 * GIB);
+        two.alloc(GIB);
+        one.ok("work 5000000 300 8 0");
+        let (_, all) = visit(&lab);
+        let line = all.lines().find(|line| line.starts_with("used: GPU-")).unwrap_or_else(|| panic!("{all}"));
+        assert!(line.contains(": 2 processes hold 5") && line.contains(" overhead; busy for "), "{line}");
+        let seconds = line.rsplit_once("busy for ").unwrap().1.trim_end_matches(" s").parse::<f64>().unwrap();
+        let truth = lab.process(0, one.pid).busy_ns;
+        #[allow(clippy::cast_precision_loss)] // nanoseconds of a second
+        let truth = truth as f64 / 1e9;
+        assert!((seconds - truth).abs() <= truth / 10.0, "{seconds} s told, {truth} s worked");
+    }
+}
+
+#[test]
 fn without_limits_there_is_nothing_to_prove_and_the_doors_are_told_all_the_same() {
     let lab = Lab::new("h200");
     healthy(

@@ -57,6 +57,18 @@ const BAD: &[(&str, &[u8], &str, &str)] = &[
     ("VGPU_ON_ERROR", b"shrug", r#""shrug" is not understood"#, "open"),
     ("VGPU_STRICT", b"yes", r#""yes" is not understood"#, "0, 1"),
     ("VGPU_SHARED_UIDS", b"all", r#""all" is not understood"#, "0, 1"),
+    ("VGPU_SM_REQUEST", b"half", r#""half" is not a percentage"#, "from 1 to 100"),
+    ("VGPU_SM_REQUEST", b"unlimited", r#""unlimited" is not a percentage"#, "from 1 to 100"),
+    ("VGPU_SM_REQUEST", b"30", r#""30" asks for guaranteed time, which only the daemon can give"#, "VGPU_SOCKET"),
+    ("VGPU_SM_REQUEST_x", b"30", r#""30" is not a limit variable"#, "VGPU_SM_REQUEST_<i>"),
+    ("VGPU_MODE", b"observed", r#""observed" is not understood"#, "enforce, observe, off"),
+    ("VGPU_MODE", b"", r#""" is not understood"#, "enforce, observe, off"),
+    ("VGPU_DEEPBIND", b"no", r#""no" is not understood"#, "clear, keep"),
+    ("VGPU_LOG", b"debug", r#""debug" is not understood"#, "on, off"),
+    ("CUDA_TASK_PRIORITY", b"high", r#""high" is not understood"#, "0, 1"),
+    ("CUDA_TASK_PRIORITY", b"-1", r#""-1" is not understood"#, "0, 1"),
+    ("GPU_CORE_UTILIZATION_POLICY", b"Force", r#""Force" is not understood"#, "force, FORCE"),
+    ("CUDA_DISABLE_CONTROL", b"yes", r#""yes" is not understood"#, "true"),
     ("VGPU_TENANT", b"a/b", r#""a/b""#, "accepted"),
     ("VGPU_TENANT", b"", r#""""#, "accepted"),
 ];
@@ -170,6 +182,19 @@ fn python_monitors_and_nvidia_smi_are_stopped_with_the_same_line() {
         assert!(!out.status.success(), "{all}");
         assert_eq!(line(&all), 1, "{all}");
         assert!(!all.contains("MiB") && !all.contains("H200"), "no number of the device: {all}");
+    }
+}
+
+/// A floor above a ceiling cannot be kept by anybody: both are named, the daemon is not even asked.
+#[test]
+fn a_request_above_the_limit_stops_programs_and_names_both() {
+    let lab = Lab::new("h200").with("VGPU_SM_REQUEST", "50").with("VGPU_SM_LIMIT", "30");
+    for lab in [lab, Lab::new("h200").with("VGPU_SM_REQUEST", "50").with("CUDA_DEVICE_SM_LIMIT", "30")] {
+        let mut m = lab.member();
+        assert_eq!((m.code("init"), m.code("nvinit")), (NOT_PERMITTED, NO_PERMISSION));
+        let said = m.errors();
+        assert!(said.starts_with("vgpu: VGPU_SM_REQUEST=\"50\" is more than "), "{said}");
+        assert!(said.contains("SM_LIMIT=\"30\" allows; accepted: "), "{said}");
     }
 }
 

@@ -163,7 +163,8 @@ fn new_name() -> Result<String, Failure> {
 
 /// Refuses limits in the environment that the library would refuse at the program's first CUDA call.
 fn check_environment(changes: &[(&str, OsString)]) -> Result<(), Failure> {
-    if std::env::var_os("VGPU_ON_ERROR").is_some_and(|value| value == "open") {
+    let daemon = std::env::var_os("VGPU_SOCKET").is_some() || changes.iter().any(|(name, _)| *name == "VGPU_SOCKET");
+    if !daemon && std::env::var_os("VGPU_ON_ERROR").is_some_and(|value| value == "open") {
         return Ok(());
     }
     let changed = changes.iter().map(|(name, value)| (OsString::from(name), value.clone()));

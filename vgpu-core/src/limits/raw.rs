@@ -1,7 +1,5 @@
 //! Stage one: the variables as written; stage two: what they mean for one device.
 
-use std::collections::BTreeMap;
-
 use super::error::Problem;
 use super::variable::Name;
 use super::{DeviceLimits, Family, LimitError, Mode, Quantity, Source, Variable};
@@ -13,18 +11,49 @@ use crate::variables::{CONTROL, MODE, POLICY, PRIORITY, WORDED};
 /// Every limit that was written, understood but not yet applied to a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RawLimits {
-    memory: BTreeMap<Variable, Size>,
-    pub(super) sm: BTreeMap<Variable, Option<Share>>,
-    /// Each is some time.
-    pub(super) requests: BTreeMap<Variable, Option<Share>>,
+    /// In the order of the variables. A list, since there are few: maps would be the library's largest part.
+    pub(super) entries: Vec<Entry>,
     /// Of each of [`WORDED`] the word, empty if the value is none.
     words: [Option<&'static str>; WORDED.len()],
     /// Whether `VGPU_SOCKET` is set.
     pub(super) daemon_named: bool,
     daemon_memory: Option<Bytes>,
     daemon_sm: Option<Share>,
+}
+
+/// A limit variable that was set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) variable: Variable,
+    pub(super) limit: Limit,
     /// As written, escaped, for messages that need a device count to be found out.
-    pub(super) written: BTreeMap<Variable, String>,
+    pub(super) written: String,
+}
+
+/// What a value means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Limit {
+    /// Nothing that is understood.
+    Nonsense,
+    Memory(Size),
+    /// `None`: no limit.
+    Time(Option<Share>),
+}
+
+impl Limit {
+    fn limits(self) -> bool {
+        match self {
+            Self::Nonsense => false,
+            Self::Memory(size) => size != Size::Unlimited,
+            Self::Time(share) => share.is_some_and(|share| !share.is_all()),
+        }
+    }
+}
+
+impl Entry {
+    pub(super) fn refused(&self, problem: Problem) -> LimitError {
+        LimitError { name: self.variable.to_string(), value: self.written.clone(), problem }
+    }
 }
 
 impl RawLimits {
@@ -50,11 +79,7 @@ impl RawLimits {
             let outcome = match Variable::classify(name) {
                 Name::Foreign => limits.read_other(name, value),
                 Name::Malformed(variable) => Err(LimitError::malformed(variable, name, value)),
-                Name::Ours(variable) if limits.written.contains_key(&variable) => continue,
-                Name::Ours(variable) => {
-                    limits.written.insert(variable, super::error::escape(value));
-                    limits.read(variable, value)
-                }
+                Name::Ours(variable) => limits.read(variable, value),
             };
             if let Err(error) = outcome
                 && first_error.as_ref().is_none_or(|first| error.name < first.name)
@@ -94,25 +119,14 @@ impl RawLimits {
     }
 
     fn read(&mut self, variable: Variable, value: &[u8]) -> Result<(), LimitError> {
-        let refused = |problem| LimitError::value(variable, value, problem);
-        let text = str::from_utf8(value).map_err(|_| refused(Problem::NotUtf8(variable)))?;
-        match variable.quantity {
-            Quantity::Memory => {
-                let parse = if variable.family == Family::Vgpu { parse_size } else { parse_hami_size };
-                let size = parse(text).map_err(|error| refused(Problem::Size(variable, error)))?;
-                self.memory.insert(variable, size);
-            }
-            Quantity::SmRequest => {
-                let share = parse_request(text).map_err(|error| refused(Problem::Share(variable, error)))?;
-                self.requests.insert(variable, Some(share));
-            }
-            Quantity::Sm => {
-                let parse = if variable.family == Family::Vgpu { parse_share } else { parse_hami_share };
-                let share = parse(text).map_err(|error| refused(Problem::Share(variable, error)))?;
-                self.sm.insert(variable, share);
-            }
-        }
-        Ok(())
+        let Err(at) = self.entries.binary_search_by_key(&variable, |entry| entry.variable) else { return Ok(()) };
+        let meaning = meaning(variable, value);
+        let (limit, outcome) = match meaning {
+            Ok(limit) => (limit, Ok(())),
+            Err(problem) => (Limit::Nonsense, Err(LimitError::value(variable, value, problem))),
+        };
+        self.entries.insert(at, Entry { variable, limit, written: super::error::escape(value) });
+        outcome
     }
 
     /// Adds the daemon's terms, which hold for every device; the lower of all still wins.
@@ -169,7 +183,10 @@ impl RawLimits {
         if family == Family::Hami && self.hami_ceiling_is_off() {
             return None;
         }
-        in_force(&self.sm, family, Quantity::Sm, ordinal)
+        match self.in_force(family, Quantity::Sm, ordinal)? {
+            Entry { variable, limit: Limit::Time(share), .. } => Some((*variable, *share)),
+            _ => None,
+        }
     }
 
     /// Is anything to be enforced, or measured, on any device?
@@ -185,23 +202,25 @@ impl RawLimits {
     /// Is any limit or floor in force for any device, whatever the mode?
     #[must_use]
     pub fn limits_anything(&self) -> bool {
-        let counts = |variable: &Variable| variable.family != Family::Hami || !self.hami_ceiling_is_off();
+        let limits = |entry: &Entry| match (entry.variable.family, entry.variable.quantity) {
+            (_, Quantity::SmRequest) => true,
+            (Family::Hami, Quantity::Sm) if self.hami_ceiling_is_off() => false,
+            _ => entry.limit.limits(),
+        };
         self.daemon_memory.is_some()
             || self.daemon_sm.is_some_and(|share| !share.is_all())
-            || !self.requests.is_empty()
-            || self.memory.values().any(|size| *size != Size::Unlimited)
-            || self.sm.iter().any(|(variable, share)| counts(variable) && share.is_some_and(|share| !share.is_all()))
+            || self.entries.iter().any(limits)
     }
 
     /// Does any variable name a single device, so that ordinals must be resolved?
     #[must_use]
     pub fn has_ordinals(&self) -> bool {
-        self.written.keys().any(|variable| variable.ordinal.is_some())
+        self.entries.iter().any(|entry| entry.variable.ordinal.is_some())
     }
 
     /// Every limit variable that was set, with its value as written (escaped for printing).
     pub fn written(&self) -> impl Iterator<Item = (Variable, &str)> {
-        self.written.iter().map(|(variable, value)| (*variable, value.as_str()))
+        self.entries.iter().map(|entry| (entry.variable, entry.written.as_str()))
     }
 
     /// Checks that every ordinal named by a variable is one of `count` devices.
@@ -209,14 +228,10 @@ impl RawLimits {
     /// # Errors
     /// [`LimitError`] naming the first variable without a device, and how many devices there are.
     pub fn check_devices(&self, count: u32) -> Result<(), LimitError> {
-        let missing = |variable: &Variable| variable.ordinal.is_some_and(|ordinal| ordinal >= count);
-        match self.written.iter().find(|(variable, _)| missing(variable)) {
+        let missing = |entry: &&Entry| entry.variable.ordinal.is_some_and(|ordinal| ordinal >= count);
+        match self.entries.iter().find(missing) {
             None => Ok(()),
-            Some((variable, value)) => Err(LimitError {
-                name: variable.to_string(),
-                value: value.clone(),
-                problem: Problem::NoSuchDevice { count },
-            }),
+            Some(entry) => Err(entry.refused(Problem::NoSuchDevice { count })),
         }
     }
 
@@ -236,13 +251,13 @@ impl RawLimits {
         limits.sm_from = limits.sm.map(|_| Source::Daemon);
 
         for family in [Family::Vgpu, Family::Hami] {
-            if let Some((variable, size)) = in_force(&self.memory, family, Quantity::Memory, Some(ordinal))
+            if let Some(entry) = self.in_force(family, Quantity::Memory, Some(ordinal))
+                && let Limit::Memory(size) = entry.limit
                 && let Some(bytes) = size.resolve(total)
             {
+                let variable = entry.variable;
                 if bytes == Bytes::ZERO {
-                    let value = self.written.get(&variable).cloned().unwrap_or_default();
-                    let problem = Problem::Size(variable, crate::bytes::SizeError::TooSmall);
-                    return Err(LimitError { name: variable.to_string(), value, problem });
+                    return Err(entry.refused(Problem::Size(variable, crate::bytes::SizeError::TooSmall)));
                 }
                 let bytes = bytes.min(total);
                 if limits.memory.is_none_or(|lowest| bytes < lowest) {
@@ -260,16 +275,27 @@ impl RawLimits {
         }
         Ok(limits)
     }
+
+    /// The variable of one family that holds for one device: its own, else the global one.
+    pub(super) fn in_force(&self, family: Family, quantity: Quantity, ordinal: Option<u32>) -> Option<&Entry> {
+        let find = |ordinal| {
+            let variable = Variable { family, quantity, ordinal };
+            self.entries.iter().find(|entry| entry.variable == variable)
+        };
+        find(ordinal).or_else(|| find(None))
+    }
 }
 
-/// The variable of one family that holds for one device: its own, else the global one.
-pub(super) fn in_force<T: Copy>(
-    written: &BTreeMap<Variable, T>,
-    family: Family,
-    quantity: Quantity,
-    ordinal: Option<u32>,
-) -> Option<(Variable, T)> {
-    let own = Variable { family, quantity, ordinal };
-    let global = Variable { family, quantity, ordinal: None };
-    [own, global].into_iter().find_map(|variable| Some((variable, *written.get(&variable)?)))
+fn meaning(variable: Variable, value: &[u8]) -> Result<Limit, Problem> {
+    let text = str::from_utf8(value).map_err(|_| Problem::NotUtf8(variable))?;
+    let share = |error| Problem::Share(variable, error);
+    match (variable.quantity, variable.family) {
+        (Quantity::Memory, family) => {
+            let parse = if family == Family::Vgpu { parse_size } else { parse_hami_size };
+            parse(text).map(Limit::Memory).map_err(|error| Problem::Size(variable, error))
+        }
+        (Quantity::Sm, Family::Vgpu) => parse_share(text).map(Limit::Time).map_err(share),
+        (Quantity::Sm, Family::Hami) => parse_hami_share(text).map(Limit::Time).map_err(share),
+        (Quantity::SmRequest, _) => parse_request(text).map(|floor| Limit::Time(Some(floor))).map_err(share),
+    }
 }
