@@ -81,6 +81,19 @@ class Programs(unittest.TestCase):
         self.assertNotIn("LD_PRELOAD", env)
 
 
+class Parts(unittest.TestCase):
+    def test_the_programs_are_found_beside_a_library_and_in_the_bin_of_its_installation(self):
+        for where in ("build", "bin"):
+            with tempfile.TemporaryDirectory() as place:
+                library = os.path.join(place, *([] if where == "build" else ["lib", "vgpu"]), "libvgpu.so")
+                program = os.path.join(place, *([] if where == "build" else ["bin"]), "vgpud")
+                for path in (library, program):
+                    os.makedirs(os.path.dirname(path), exist_ok=True)
+                    with open(path, "w", encoding="utf-8"):
+                        pass
+                self.assertEqual(bundle.find("/nonexistent/a/b", "probe", library).vgpud, program)
+
+
 class Arithmetic(unittest.TestCase):
     def test_the_added_cost_is_the_median_of_differences_within_a_round(self):
         got = numbers.judge([100, 200, 300], [100, 200, 300], [104, 206, 305], 10)

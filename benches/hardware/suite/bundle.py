@@ -14,14 +14,14 @@ class Bundle:
 def find(here, probe=None, library=None):
     """The parts given by hand first, then those beside `run`, then those of a build tree above it."""
     root = os.path.dirname(os.path.dirname(here))
+    # In a build directory the programs lie beside the library; in a bundle or an installation, in bin.
     beside = os.path.dirname(os.path.abspath(library)) if library else here
     places = {
         "probe": [probe, os.path.join(here, "bin", "gpu-probe"), os.path.join(root, "target", "release", "gpu-probe")],
         "library": [library, os.path.join(here, "lib", "vgpu", "libvgpu.so"), os.path.join(root, "target", "release", "libvgpu.so")],
-        "vgpu": [os.path.join(here, "bin", "vgpu"), os.path.join(beside, "vgpu"),
-                 os.path.join(root, "target", "release", "vgpu")],
-        "vgpud": [os.path.join(here, "bin", "vgpud"), os.path.join(beside, "vgpud"),
-                  os.path.join(root, "target", "release", "vgpud")],
+        **{name: [os.path.join(here, "bin", name), os.path.join(beside, name),
+                  os.path.join(beside, "..", "..", "bin", name), os.path.join(root, "target", "release", name)]
+           for name in ("vgpu", "vgpud")},
     }
     found = {}
     for name, candidates in places.items():
