@@ -9,7 +9,7 @@ use crate::device::{self, Facts};
 use crate::environment::{variable, variables};
 use crate::lock::Lock;
 use crate::mode::{self, Denied, Mode};
-use crate::{door, fork, inventory, say, tenant, terms};
+use crate::{door, fork, hooks, inventory, say, tenant, terms};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -88,7 +88,9 @@ pub fn ask() -> Result<&'static Asked, Denied> {
 fn first_stage() -> Result<Asked, Denied> {
     match read() {
         Ok(asked) => {
-            if !asked.limits.asked_for_anything() {
+            if asked.limits.asked_for_anything() {
+                hooks::charge_copies();
+            } else {
                 mode::set(Mode::Off);
             }
             Ok(asked)

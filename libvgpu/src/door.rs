@@ -26,6 +26,7 @@ signatures! {
     A B C D E F;
     A B C D E F G;
     A B C D E F G H;
+    A B C D E F G H I;
     A B C D E F G H I J;
     A B C D E F G H I J K;
 }

@@ -12,12 +12,11 @@ use crate::driver::CUDA;
 
 use crate::environment::variable;
 use crate::lookup::is_guarded;
-use crate::{asked, device, say};
+use crate::{asked, device, say, words};
 use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
 use shim_sys::elf;
-use shim_sys::table::{CUDA_ROWS, CudaHook, base_length, base_name};
-use std::ffi::CString;
+use shim_sys::table::base_length;
 use std::os::unix::ffi::OsStrExt;
 
 /// Doors met in this process.
@@ -167,7 +166,7 @@ pub fn second_copy(name: &CStr) -> Option<bool> {
 
 /// Whether the table knows a function of exactly that name and leaves it alone.
 pub fn passes(name: &CStr) -> bool {
-    CUDA_ROWS[CudaHook::COUNT..].iter().any(|row| row.name.as_bytes() == name.to_bytes())
+    words::passed().any(|row| row == name)
 }
 
 /// Whether functions of the name's base charge or launch.
@@ -179,10 +178,9 @@ fn guards(name: &CStr) -> bool {
 
 /// Whether `found` is a function that the table knows and leaves alone, by its reason.
 fn is_known(name: &str, found: *mut c_void) -> bool {
-    let base = base_name(name);
-    CUDA_ROWS[CudaHook::COUNT..].iter().any(|row| {
-        row.name.starts_with(base)
-            && row.base() == base
-            && CString::new(row.name).is_ok_and(|row| CUDA.function(&row) == found)
+    let length = base_length(name.as_bytes());
+    words::passed().any(|row| {
+        let text = row.to_bytes();
+        base_length(text) == length && text[..length] == name.as_bytes()[..length] && CUDA.function(row) == found
     })
 }

@@ -5,15 +5,16 @@
 //! same walk at once and store the same answers.
 
 use crate::lookup::next_after_us;
+use crate::words::{self, Names};
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering::*};
 use shim_sys::elf;
 use shim_sys::table::{CUDA_HOOK_NAMES, CudaHook, NVML_HOOK_NAMES, NvmlHook};
 
 /// A real library and the rows we hook in it.
-pub struct Library<const ROWS: usize, const SLOTS: usize> {
+pub struct Library<const ROWS: usize, const SLOTS: usize, const BYTES: usize> {
     soname: &'static CStr,
-    names: &'static [&'static CStr],
+    names: Names<BYTES, ROWS>,
     ready: AtomicBool,
     /// The library's own address of each row, 0: it has none.
     real: [AtomicUsize; ROWS],
@@ -25,24 +26,28 @@ pub struct Library<const ROWS: usize, const SLOTS: usize> {
     index: [AtomicU16; SLOTS],
 }
 
+type CudaLibrary = Library<{ CudaHook::COUNT }, { slots(CudaHook::COUNT) }, { words::bytes(CUDA_HOOK_NAMES) }>;
+
 /// libcuda.so.1.
-pub static CUDA: Library<{ CudaHook::COUNT }, { slots(CudaHook::COUNT) }> =
-    Library::new(c"libcuda.so.1", CUDA_HOOK_NAMES);
+pub static CUDA: CudaLibrary = Library::new(c"libcuda.so.1", CUDA_HOOK_NAMES);
 /// libnvidia-ml.so.1.
-pub static NVML: Library<{ NvmlHook::COUNT }, { slots(NvmlHook::COUNT) }> =
+pub static NVML: Library<{ NvmlHook::COUNT }, { slots(NvmlHook::COUNT) }, { words::bytes(NVML_HOOK_NAMES) }> =
     Library::new(c"libnvidia-ml.so.1", NVML_HOOK_NAMES);
+
+/// Where in [`CUDA`] the addresses stand that its hooks call: for code without a frame.
+pub const CUDA_CALLED_AT: usize = core::mem::offset_of!(CudaLibrary, call);
 
 /// Places of an index for so many rows: half of them stay empty.
 const fn slots(rows: usize) -> usize {
     (2 * rows).next_power_of_two()
 }
 
-impl<const ROWS: usize, const SLOTS: usize> Library<ROWS, SLOTS> {
-    const fn new(soname: &'static CStr, names: &'static [&'static CStr]) -> Self {
+impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SLOTS, BYTES> {
+    const fn new(soname: &'static CStr, names: &[&CStr]) -> Self {
         assert!(SLOTS.is_power_of_two() && SLOTS >= 2 * ROWS, "the index stays half empty");
         Self {
             soname,
-            names,
+            names: Names::of(names),
             ready: AtomicBool::new(false),
             real: [const { AtomicUsize::new(0) }; ROWS],
             call: [const { AtomicUsize::new(0) }; ROWS],
@@ -60,8 +65,8 @@ impl<const ROWS: usize, const SLOTS: usize> Library<ROWS, SLOTS> {
     fn read(&self) -> bool {
         let found = elf::walk(|object| {
             object.has_soname(self.soname).then(|| {
-                for (row, name) in self.names.iter().enumerate() {
-                    if let Some(address) = object.function(name) {
+                for row in 0..ROWS {
+                    if let Some(address) = object.function(self.name(row)) {
                         self.real[row].store(address as usize, Relaxed);
                     }
                 }
@@ -138,13 +143,19 @@ impl<const ROWS: usize, const SLOTS: usize> Library<ROWS, SLOTS> {
         if holder.has_soname(self.soname) || !crate::lookup::is_behind_us(holder) {
             return None;
         }
-        let row = (0..ROWS).find(|row| holder.function(self.names[*row]) == Some(address.cast_mut()))?;
+        let row = (0..ROWS).find(|row| holder.function(self.name(*row)) == Some(address.cast_mut()))?;
         (self.call(row) == address.cast_mut()).then_some(row)
     }
 
     /// The name of a row.
-    pub fn name(&self, row: usize) -> &'static CStr {
-        self.names[row]
+    pub fn name(&self, row: usize) -> &CStr {
+        self.names.get(row)
+    }
+
+    /// Whether the name of a row begins with `text`.
+    #[inline]
+    pub fn names_begin(&self, row: usize, text: &[u8]) -> bool {
+        self.names.begins_with(row, text)
     }
 
     /// The library's soname.
@@ -166,7 +177,7 @@ impl<const ROWS: usize, const SLOTS: usize> Library<ROWS, SLOTS> {
 
     #[cold]
     fn find_call(&self, row: usize) -> *mut c_void {
-        let next = next_after_us(self.names[row]);
+        let next = next_after_us(self.name(row));
         let address = if !next.is_null() {
             next
         } else if self.loaded() {
@@ -236,7 +247,8 @@ pub mod own {
     }
 
     own!(CUDA cuda_fn {
-        cuCtxGetCurrent cuCtxGetDevice cuCtxDestroy_v2 cuDevicePrimaryCtxRelease_v2
+        cuCtxGetCurrent cuCtxGetDevice cuCtxDestroy_v2 cuDevicePrimaryCtxRetain cuDevicePrimaryCtxRelease_v2
+        cuCtxFromGreenCtx cuGreenCtxDestroy
         cuCtxPushCurrent_v2 cuCtxPopCurrent_v2 cuStreamGetCtx
         cuDeviceGet cuDeviceGetCount cuDeviceGetUuid cuDeviceGetUuid_v2 cuDeviceTotalMem_v2 cuDevicePrimaryCtxGetState
         cuCtxGetLimit cuModuleUnload cuLibraryUnload

@@ -81,10 +81,28 @@ macro_rules! straight {
     };
 }
 
-/// One exported function. Those of `ask` are told who asks and are written by hand, without a frame: `lookup::naked`.
+/// One exported function. Those of `ask` are told who asks and are written by hand, without a frame: `lookup::naked`. Those
+/// of `copy` have one way for all of them: `hooks::copies`.
 macro_rules! one {
     (ask $library:ident $numbers:ident $fns:ident $absent:expr, $closed:expr; $h:ident ( $($a:ident : $t:ty),* )) => {
         pub use crate::lookup::$h;
+    };
+    (copy $library:ident $numbers:ident $fns:ident $absent:expr, $closed:expr; $h:ident ( $($a:ident : $t:ty),* )) => {
+        #[doc = concat!("Hook of `", stringify!($h), "`.")]
+        ///
+        /// # Safety
+        /// As the driver's function.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        #[allow(non_snake_case, clippy::too_many_arguments)]
+        pub unsafe extern "C" fn $h($(_: $t),*) -> <$fns::$h as door::Signature>::Output {
+            core::arch::naked_asm!(
+                "mov eax, {row}",
+                "jmp {copy}",
+                row = const $numbers::$h as usize,
+                copy = sym hooks::copy,
+            )
+        }
     };
     ($subject:ident $library:ident $numbers:ident $fns:ident $absent:expr, $closed:expr; $h:ident ( $($a:ident : $t:ty),* )) => {
         #[doc = concat!("Hook of `", stringify!($h), "`.")]

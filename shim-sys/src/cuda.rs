@@ -189,6 +189,10 @@ handles! {
     CUlinkState;
     /// A texture reference (legacy).
     CUtexref;
+    /// A context with a share of the multiprocessors.
+    CUgreenCtx;
+    /// What such a context is made of.
+    CUdevResourceDesc;
 }
 
 /// The legacy default stream, by its explicit handle.

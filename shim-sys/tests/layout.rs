@@ -202,6 +202,13 @@ fn cuda_functions_take_what_cudarc_passes() {
         cuDeviceTotalMem_v2(_ _);
         cuLaunchKernel(_ _ _ _ _ _ _ _ _ _ _);
         cuLaunchKernelEx(_ _ _ _);
+        cuLaunchCooperativeKernelMultiDevice(_ _ _);
+        cuFuncSetBlockShape(_ _ _ _);
+        cuFuncSetSharedSize(_ _);
+        cuParamSetSize(_ _);
+        cuParamSeti(_ _ _);
+        cuParamSetf(_ _ _);
+        cuParamSetv(_ _ _ _);
         cuDriverGetVersion(_);
         cuGetErrorName(_ _);
         cuGetErrorString(_ _);

@@ -5,6 +5,7 @@
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use crate::order;
+use core::ffi::c_void;
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
 
@@ -37,5 +38,15 @@ begins! {
         edges: *const CUgraphEdgeData,
         count: usize,
         mode: u32
+    );
+    cuStreamBeginCaptureToCig(stream: CUstream, params: *mut c_void);
+    cuStreamBeginCaptureToCig_ptsz(stream: CUstream, params: *mut c_void);
+    cuStreamBeginRecaptureToGraph(stream: CUstream, mode: u32, graph: CUgraph, differs: *mut c_void, data: *mut c_void);
+    cuStreamBeginRecaptureToGraph_ptsz(
+        stream: CUstream,
+        mode: u32,
+        graph: CUgraph,
+        differs: *mut c_void,
+        data: *mut c_void
     );
 }

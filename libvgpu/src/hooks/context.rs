@@ -28,7 +28,7 @@ static RETAINED: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
 static RETAINING: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
 
 /// The driver's own call, and its answer. Not a type for each caller: these are no hot paths, and the library is small.
-type Call<'a> = &'a mut dyn FnMut() -> CUresult;
+pub(super) type Call<'a> = &'a mut dyn FnMut() -> CUresult;
 
 fn create(dev: CUdevice, handle: *mut CUcontext, real: Call<'_>) -> CUresult {
     match enforce::enforced() {
@@ -67,13 +67,17 @@ fn end(handle: CUcontext, real: &mut dyn FnMut() -> (CUresult, bool)) -> CUresul
     result
 }
 
-fn end_announced(handle: CUcontext, real: &mut dyn FnMut() -> (CUresult, bool)) -> CUresult {
-    // The meter's events die with the context: what they measured is read before.
+/// The meter's events die with the context: what they measured is read before.
+pub(super) fn read_markers_of(handle: CUcontext) {
     for device in device::all() {
         if let (Some(governor), Ok(joined)) = (&device.governor, device.ledger.joined()) {
             governor.context_ended(joined, handle);
         }
     }
+}
+
+fn end_announced(handle: CUcontext, real: &mut dyn FnMut() -> (CUresult, bool)) -> CUresult {
+    read_markers_of(handle);
     overhead::ending(handle, || {
         let (result, ended) = real();
         if ended {
@@ -172,6 +176,12 @@ pub fn forget_primaries() {
     for word in PRIMARY.iter().chain(&RETAINED).chain(&RETAINING) {
         word.store(0, Relaxed);
     }
+    super::green::forget();
+}
+
+/// The primary context of a device, as the driver handed it out last.
+pub(super) fn primary_of(dev: CUdevice) -> CUcontext {
+    primary(dev).map_or(CUcontext::NULL, |slot| CUcontext(slot.load(Acquire) as *mut c_void))
 }
 
 pub unsafe fn cuDevicePrimaryCtxRetain(
@@ -179,12 +189,27 @@ pub unsafe fn cuDevicePrimaryCtxRetain(
     ctx: *mut CUcontext,
     dev: CUdevice,
 ) -> CUresult {
+    retain_primary(dev, &mut || unsafe { real(ctx, dev) }, &|| unsafe { *ctx }, &|| {
+        if let Some(release) = own::cuDevicePrimaryCtxRelease_v2() {
+            let _ = unsafe { release(dev) };
+        }
+    })
+}
+
+/// A call that retains a primary context, and makes it if there is none. `handle`: the context, once it succeeded;
+/// `undo` takes it back.
+pub(super) fn retain_primary(
+    dev: CUdevice,
+    real: Call<'_>,
+    handle: &dyn Fn() -> CUcontext,
+    undo: &dyn Fn(),
+) -> CUresult {
     match enforce::enforced() {
-        Ok(false) => return unsafe { real(ctx, dev) },
+        Ok(false) => return real(),
         Err(Denied) => return CUresult::NOT_PERMITTED,
         Ok(true) => {}
     }
-    let (Some(device), Some(slot)) = (device::by_cuda(dev), primary(dev)) else { return unsafe { real(ctx, dev) } };
+    let (Some(device), Some(slot)) = (device::by_cuda(dev), primary(dev)) else { return real() };
     let retaining = &RETAINING[dev as usize];
     let known = || CUcontext(slot.load(SeqCst) as *mut c_void);
     // Counted first, then looked: of a retain and an end that meet, one sees the other.
@@ -198,7 +223,7 @@ pub unsafe fn cuDevicePrimaryCtxRetain(
         retaining.fetch_add(1, SeqCst);
         false
     });
-    let result = retain(device, dev, slot, &mut || unsafe { real(ctx, dev) }, || unsafe { *ctx });
+    let result = retain(device, dev, slot, real, handle, undo);
     retaining.fetch_sub(1, SeqCst);
     result
 }
@@ -208,7 +233,8 @@ fn retain(
     dev: CUdevice,
     slot: &AtomicUsize,
     real: Call<'_>,
-    handle: impl Fn() -> CUcontext,
+    handle: &dyn Fn() -> CUcontext,
+    undo: &dyn Fn(),
 ) -> CUresult {
     let mut call = || {
         let result = real();
@@ -221,11 +247,9 @@ fn retain(
     if is_active(dev) {
         return call();
     }
-    overhead::around(device, call, &handle, |_| {
+    overhead::around(device, call, handle, |_| {
         RETAINED[dev as usize].fetch_sub(1, AcqRel);
-        if let Some(release) = own::cuDevicePrimaryCtxRelease_v2() {
-            let _ = unsafe { release(dev) };
-        }
+        undo();
     })
 }
 
@@ -246,7 +270,7 @@ fn end_primary(dev: CUdevice, handle: CUcontext, real: Call<'_>) -> CUresult {
 
 /// Releases a primary context. Only what should be the last release may end it: an earlier one leaves the measurements of
 /// a living context alone.
-fn release_primary(dev: CUdevice, real: Call<'_>) -> CUresult {
+pub(super) fn release_primary(dev: CUdevice, real: Call<'_>) -> CUresult {
     let Some(slot) = limited_primary(dev) else { return real() };
     let handle = CUcontext(slot.load(Acquire) as *mut c_void);
     let retained = &RETAINED[dev as usize];

@@ -6,8 +6,10 @@
 use crate::meter::Launch;
 use crate::mode::Denied;
 use crate::order::Order;
-use crate::{enforce, governor, graphs, meter};
+use crate::passage::{self, Part};
+use crate::{context, enforce, governor, graphs, meter};
 use core::ffi::c_void;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
 
@@ -117,12 +119,81 @@ macro_rules! launch_cooperative {
 launch_cooperative!(cuLaunchCooperativeKernel false);
 launch_cooperative!(cuLaunchCooperativeKernel_ptsz true);
 
+/// A cooperative launch on several devices: each of them pays. The list names a stream of its own for each.
+pub unsafe fn cuLaunchCooperativeKernelMultiDevice(
+    real: cuda_fn::cuLaunchCooperativeKernelMultiDevice,
+    list: *mut CUDA_LAUNCH_PARAMS,
+    count: u32,
+    flags: u32,
+) -> CUresult {
+    let mut call = || unsafe { real(list, count, flags) };
+    // A list that is not there, or longer than any machine has devices, is the driver's error to report.
+    if !governor::active() || list.is_null() || count > MOST_DEVICES {
+        return call();
+    }
+    match enforce::enforced() {
+        Ok(false) => return call(),
+        Err(Denied) => return CUresult::NOT_PERMITTED,
+        Ok(true) => {}
+    }
+    let part = |at: u32| {
+        let one = unsafe { list.add(at as usize).read() };
+        let (context, device) = context::of_stream(one.hStream)?;
+        let (grid, block) = ([one.gridDimX, one.gridDimY, one.gridDimZ], [one.blockDimX, one.blockDimY, one.blockDimZ]);
+        let key = meter::key(one.function.0 as usize, grid, block);
+        Some(Part { device, launch: Launch { context, stream: one.hStream, per_thread: false, key } })
+    };
+    let mut parts: Vec<Part> = (0..count).filter_map(part).collect();
+    passage::through_all(&mut parts, &mut call)
+}
+
+/// More devices than a process can have.
+const MOST_DEVICES: u32 = 64;
+
+/// Threads of a block as set by `cuFuncSetBlockShape`, for the launches of CUDA 2, by function: the low bits of its
+/// handle, and the threads. A function that is not found counts as one thread, which costs accuracy only.
+static SHAPES: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+/// Bits of a place for threads: a block has 1024 at most, and what is more is the driver's error to report.
+const THREADS: u64 = (1 << 24) - 1;
+
+/// The place of a function, and its mark in it.
+fn shape_of(f: CUfunction) -> (&'static AtomicU64, u64) {
+    let handle = f.0 as u64 >> 4;
+    #[allow(clippy::cast_possible_truncation)] // reduced first
+    let at = (handle.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize;
+    (&SHAPES[at], handle & (u64::MAX >> 24))
+}
+
+fn threads_of(f: CUfunction) -> u32 {
+    let (place, mark) = shape_of(f);
+    let word = place.load(Relaxed);
+    if word >> 24 == mark { u32::try_from(word & THREADS).unwrap_or(1) } else { 1 }
+}
+
+/// No function of the driver tells the shape again, so that it is noted here.
+pub unsafe fn cuFuncSetBlockShape(
+    real: cuda_fn::cuFuncSetBlockShape,
+    f: CUfunction,
+    x: i32,
+    y: i32,
+    z: i32,
+) -> CUresult {
+    let result = unsafe { real(f, x, y, z) };
+    if result.ok() {
+        let threads = [x, y, z].iter().fold(1u64, |all, n| all.saturating_mul(u64::from(n.unsigned_abs())));
+        let (place, mark) = shape_of(f);
+        place.store(mark << 24 | threads.min(THREADS), Relaxed);
+    }
+    result
+}
+
 /// The launches of CUDA 2: the block's shape was set before, on the function.
 fn legacy(f: CUfunction, width: i32, height: i32, stream: CUstream, real: &mut dyn FnMut() -> CUresult) -> CUresult {
     if !governor::active() {
         return real();
     }
-    gated(f, [width.unsigned_abs(), height.unsigned_abs(), 1], [1; 3], stream, false, real)
+    let grid = [width.unsigned_abs(), height.unsigned_abs(), 1];
+    gated(f, grid, [threads_of(f), 1, 1], stream, false, real)
 }
 
 pub unsafe fn cuLaunch(real: cuda_fn::cuLaunch, f: CUfunction) -> CUresult {

@@ -4,6 +4,7 @@
 //! believed, so that a stranger's name is never taken for ours. Not here: what is decided ([`super::answer`]), and what
 //! a variant that the table does not know means (`doors`).
 
+use crate::driver::{CUDA, NVML};
 use core::ffi::CStr;
 use shim_sys::elf::gnu_hash;
 use shim_sys::table::{Action, CUDA_HOOK_NAMES, CUDA_ROWS, CudaHook, NVML_HOOK_NAMES, NvmlHook, base_length};
@@ -23,12 +24,14 @@ pub enum Row {
 struct Word {
     list: List,
     /// Number of the name in that list.
-    number: u8,
+    number: u16,
     length: u8,
     /// There is a hook of exactly this name.
     hooked: bool,
     /// Functions of this base name charge or launch.
     guards: bool,
+    /// They copy or fill, which is charged as an option.
+    copies: bool,
 }
 
 /// Whose names.
@@ -58,14 +61,19 @@ impl Word {
         }
     }
 
+    /// Whether functions of this base name charge or launch here.
+    fn is_guarded(&self) -> bool {
+        self.guards || (self.copies && crate::hooks::copies_asked_for())
+    }
+
     /// Whether `text`, of the word's length, is the word.
     fn is(&self, text: &[u8]) -> bool {
-        let name = match self.list {
-            List::Cuda => CUDA_HOOK_NAMES.get(usize::from(self.number)),
-            List::Nvml => NVML_HOOK_NAMES.get(usize::from(self.number)),
-            List::Loader => super::NAMES.get(usize::from(self.number)),
-        };
-        name.is_some_and(|name| name.to_bytes().starts_with(text))
+        let number = usize::from(self.number);
+        match self.list {
+            List::Cuda => CUDA.names_begin(number, text),
+            List::Nvml => NVML.names_begin(number, text),
+            List::Loader => super::NAMES.get(number).is_some_and(|name| name.to_bytes().starts_with(text)),
+        }
     }
 }
 
@@ -100,7 +108,7 @@ const fn hashes<const ROWS: usize>(names: &[&CStr], library: &[u8]) -> [[u32; 2]
 #[allow(clippy::cast_possible_truncation)] // what is cast is compared first
 impl Words {
     const fn of_the_table() -> Self {
-        let empty = Word { list: List::Loader, number: 0, length: 0, hooked: false, guards: false };
+        let empty = Word { list: List::Loader, number: 0, length: 0, hooked: false, guards: false, copies: false };
         let mut words = Words { all: [empty; MOST], count: 0, index: [0; PLACES] };
         let mut row = 0;
         while row < CudaHook::COUNT {
@@ -109,10 +117,12 @@ impl Words {
             assert!(matches!(name, [b'c', b'u', b'A'..=b'Z', ..]), "a function of the driver has a name like cuInit");
             let at = words.enter(List::Cuda, row, name.len());
             words.all[at].hooked = true;
-            words.all[at].number = row as u8;
-            if guards(CUDA_ROWS[row].action) {
+            words.all[at].number = row as u16;
+            let (guards, copies) = (guards(CUDA_ROWS[row].action), copies(CUDA_ROWS[row].action));
+            if guards || copies {
                 let at = words.enter(List::Cuda, row, base_length(name));
-                words.all[at].guards = true;
+                words.all[at].guards |= guards;
+                words.all[at].copies |= copies;
             }
             row += 1;
         }
@@ -134,8 +144,9 @@ impl Words {
 
     /// The number of the word that is the first `length` bytes of a name, which is entered if it is new.
     const fn enter(&mut self, list: List, number: usize, length: usize) -> usize {
-        assert!(number <= u8::MAX as usize && length <= u8::MAX as usize && MOST < u16::MAX as usize);
-        let word = Word { list, number: number as u8, length: length as u8, hooked: false, guards: false };
+        assert!(number < u16::MAX as usize && length <= u8::MAX as usize && MOST < u16::MAX as usize);
+        let (number, length) = (number as u16, length as u8);
+        let word = Word { list, number, length, hooked: false, guards: false, copies: false };
         let mut at = place(word.text());
         while self.index[at] != 0 {
             let number = self.index[at] as usize - 1;
@@ -171,9 +182,14 @@ const fn guards(action: Action) -> bool {
     let Action::Hook(subject) = action else { return false };
     match subject.as_bytes() {
         b"charge" | b"kernel" | b"launch" | b"context" | b"pool" | b"share" | b"module" => true,
-        b"entry" | b"ask" | b"free" | b"release" | b"view" | b"sync" => false,
+        b"entry" | b"ask" | b"free" | b"release" | b"view" | b"sync" | b"copy" => false,
         _ => panic!("a subject of the table that nobody has judged"),
     }
+}
+
+/// Whether functions of that kind are charged where `VGPU_CHARGE_COPIES=1` asks for it: then they guard as launches do.
+const fn copies(action: Action) -> bool {
+    matches!(action, Action::Hook(subject) if matches!(subject.as_bytes(), b"copy"))
 }
 
 /// Where the search for a word begins. Eight bytes at a time: most names have two to four such pieces.
@@ -230,7 +246,9 @@ pub fn judge(name: &[u8]) -> Name {
     match WORDS.find(name) {
         Some(word) => match word.row() {
             Some(row) => Name::Hooked(row),
-            None if word.guards => Name::Variant,
+            None if word.is_guarded() => Name::Variant,
+            // A base name without a function of its own.
+            None if word.copies => Name::Foreign,
             None => Name::Loader,
         },
         None => {
@@ -244,7 +262,7 @@ pub fn judge(name: &[u8]) -> Name {
 /// Whether functions of that base name charge or launch.
 #[inline]
 pub fn is_guarded(base: &[u8]) -> bool {
-    WORDS.find(base).is_some_and(|word| word.guards)
+    WORDS.find(base).is_some_and(Word::is_guarded)
 }
 
 impl Row {

@@ -1,6 +1,9 @@
-//! Parameters of copies in three dimensions, and what an array says of itself.
+//! Parameters of copies that are more than two addresses and a length, and what an array says of itself.
+//!
+//! Batches of copies and of decompressions came after CUDA 12.2, whose bindings our layouts are compared with: theirs
+//! follow the published reference.
 
-use super::{CUarray, CUcontext, CUdeviceptr};
+use super::{CUarray, CUcontext, CUdeviceptr, CUdeviceptr_v1, CUmemLocation};
 use core::ffi::c_void;
 
 macro_rules! copy3d {
@@ -102,4 +105,170 @@ pub struct CUDA_ARRAY_SPARSE_PROPERTIES {
     pub flags: u32,
     /// Zero.
     pub reserved: [u32; 4],
+}
+
+/// Parameters of a copy of rows, as the 32-bit calls of CUDA 2 pass them.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_MEMCPY2D_v1 {
+    /// Source x in bytes.
+    pub srcXInBytes: u32,
+    /// Source y.
+    pub srcY: u32,
+    /// 1 host, 2 device, 3 array, 4 unified.
+    pub srcMemoryType: u32,
+    /// Host source.
+    pub srcHost: *const c_void,
+    /// Device source.
+    pub srcDevice: CUdeviceptr_v1,
+    /// Array source.
+    pub srcArray: CUarray,
+    /// Bytes from row to row.
+    pub srcPitch: u32,
+    /// Destination x in bytes.
+    pub dstXInBytes: u32,
+    /// Destination y.
+    pub dstY: u32,
+    /// 1 host, 2 device, 3 array, 4 unified.
+    pub dstMemoryType: u32,
+    /// Host destination.
+    pub dstHost: *mut c_void,
+    /// Device destination.
+    pub dstDevice: CUdeviceptr_v1,
+    /// Array destination.
+    pub dstArray: CUarray,
+    /// Bytes from row to row.
+    pub dstPitch: u32,
+    /// Bytes per row.
+    pub WidthInBytes: u32,
+    /// Rows.
+    pub Height: u32,
+}
+
+/// Parameters of a three-dimensional copy, as the 32-bit calls of CUDA 2 pass them.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_MEMCPY3D_v1 {
+    /// Source x in bytes.
+    pub srcXInBytes: u32,
+    /// Source y.
+    pub srcY: u32,
+    /// Source z.
+    pub srcZ: u32,
+    /// Source level of detail, 0.
+    pub srcLOD: u32,
+    /// 1 host, 2 device, 3 array, 4 unified.
+    pub srcMemoryType: u32,
+    /// Host source.
+    pub srcHost: *const c_void,
+    /// Device source.
+    pub srcDevice: CUdeviceptr_v1,
+    /// Array source.
+    pub srcArray: CUarray,
+    /// Null.
+    pub reserved0: *mut c_void,
+    /// Bytes from row to row.
+    pub srcPitch: u32,
+    /// Rows from slice to slice.
+    pub srcHeight: u32,
+    /// Destination x in bytes.
+    pub dstXInBytes: u32,
+    /// Destination y.
+    pub dstY: u32,
+    /// Destination z.
+    pub dstZ: u32,
+    /// Destination level of detail, 0.
+    pub dstLOD: u32,
+    /// 1 host, 2 device, 3 array, 4 unified.
+    pub dstMemoryType: u32,
+    /// Host destination.
+    pub dstHost: *mut c_void,
+    /// Device destination.
+    pub dstDevice: CUdeviceptr_v1,
+    /// Array destination.
+    pub dstArray: CUarray,
+    /// Null.
+    pub reserved1: *mut c_void,
+    /// Bytes from row to row.
+    pub dstPitch: u32,
+    /// Rows from slice to slice.
+    pub dstHeight: u32,
+    /// Bytes per row.
+    pub WidthInBytes: u32,
+    /// Rows.
+    pub Height: u32,
+    /// Slices.
+    pub Depth: u32,
+}
+
+/// One end of a copy of a batch.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUmemcpy3DOperand {
+    /// 1 an address, 2 an array.
+    pub kind: u32,
+    /// The address, or the array's handle.
+    pub at: u64,
+    /// Of an address: elements from row to row. Of an array: x.
+    pub row: usize,
+    /// Of an address: rows from slice to slice. Of an array: y.
+    pub layer: usize,
+    /// Of an address: where the memory is said to be. Of an array: z.
+    pub hint: CUmemLocation,
+}
+
+/// A three-dimensional copy of a batch.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_MEMCPY3D_BATCH_OP {
+    /// From.
+    pub src: CUmemcpy3DOperand,
+    /// To.
+    pub dst: CUmemcpy3DOperand,
+    /// Width, height and depth: bytes and rows between addresses, elements where an array is one end.
+    pub extent: [usize; 3],
+    /// When the source may be read.
+    pub order: u32,
+    /// Flags.
+    pub flags: u32,
+}
+
+/// A decompression of a batch.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUmemDecompressParams {
+    /// Compressed bytes.
+    pub srcNumBytes: usize,
+    /// Bytes there is room for.
+    pub dstNumBytes: usize,
+    /// Where the number of bytes is written.
+    pub dstActBytes: *mut u32,
+    /// Compressed.
+    pub src: *const c_void,
+    /// Decompressed.
+    pub dst: *mut c_void,
+    /// How it was compressed.
+    pub algo: u32,
+    /// Zero.
+    pub padding: [u8; 20],
+}
+
+/// A part of a device that can be shared out: multiprocessors, for one kind of them.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUdevResource {
+    /// 1: multiprocessors.
+    pub kind: u32,
+    /// The driver's own.
+    pub internal: [u8; 92],
+    /// How many multiprocessors.
+    pub sm_count: u32,
+    /// Least size of a part of them (13.0).
+    pub sm_least: u32,
+    /// What sizes of parts are multiples of (13.0).
+    pub sm_step: u32,
+    /// The rest of what any kind may say.
+    pub rest: [u32; 7],
+    /// The next of a list (13.1), before that more of the rest.
+    pub next: *mut CUdevResource,
 }

@@ -65,6 +65,29 @@ pub(crate) fn with_stack<R>(f: impl FnOnce(&mut Vec<Arc<Context>>) -> R) -> R {
 }
 
 impl Context {
+    /// A green context of this primary one: everything but the handle is its own.
+    pub(crate) fn green(&self) -> Context {
+        let same = |n: &AtomicU32| AtomicU32::new(n.load(Ordering::Relaxed));
+        Context {
+            number: self.number,
+            device: self.device,
+            group: self.group,
+            primary: true,
+            flags: same(&self.flags),
+            cache: same(&self.cache),
+            banks: same(&self.banks),
+            alive: AtomicBool::new(true),
+            users: AtomicU32::new(1),
+            api: self.api,
+            limits: LIMITS.map(AtomicU64::new),
+        }
+    }
+
+    /// Whether both are one, or one is a green context of the other.
+    pub(crate) fn is_of(&self, other: &Context) -> bool {
+        self.number == other.number
+    }
+
     /// The context if it lives.
     pub(crate) fn living(self: Arc<Context>) -> Result<Arc<Context>, CUresult> {
         if self.alive.load(Ordering::Acquire) { Ok(self) } else { Err(CUresult::CONTEXT_IS_DESTROYED) }

@@ -3,6 +3,7 @@
 //! Not here: what is done with it (`calls`), the machine itself (vgpu-sim).
 
 use crate::arrays::{Array, Mipmap};
+use crate::calls::green::{Description, Green};
 use crate::capture::Captures;
 use crate::code::Code;
 use crate::content::Memory;
@@ -52,6 +53,8 @@ pub(crate) struct Driver {
     pub(crate) arrays: Registry<Array>,
     pub(crate) mipmaps: Registry<Mipmap>,
     pub(crate) contexts: Registry<Context>,
+    pub(crate) descriptions: Registry<Description>,
+    pub(crate) greens: Registry<Green>,
     pub(crate) streams: Registry<Stream>,
     pub(crate) events: Registry<Event>,
     pub(crate) modules: Registry<Module>,
@@ -149,6 +152,8 @@ pub(crate) fn initialise() -> Answer {
         arrays: Registry::default(),
         mipmaps: Registry::default(),
         contexts: Registry::default(),
+        descriptions: Registry::default(),
+        greens: Registry::default(),
         streams: Registry::default(),
         events: Registry::default(),
         modules: Registry::default(),

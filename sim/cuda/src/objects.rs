@@ -97,6 +97,8 @@ pub(crate) struct Function {
     pub(crate) test: Option<Test>,
     /// Attributes a program has set.
     pub(crate) set: Mutex<HashMap<u32, i32>>,
+    /// What it has set for the launches of CUDA 2.
+    pub(crate) legacy: Mutex<crate::calls::legacy::Set>,
     /// Handle of the module; 0 for a kernel of a library.
     pub(crate) module: AtomicUsize,
     /// Handle of the library; 0 for a function of a module.
@@ -111,6 +113,7 @@ impl Function {
             name: CString::new(entry.name.as_str()).unwrap_or_default(),
             entry,
             set: Mutex::default(),
+            legacy: Mutex::default(),
             module: AtomicUsize::new(0),
             library: AtomicUsize::new(0),
         })

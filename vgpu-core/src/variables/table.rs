@@ -79,6 +79,13 @@ pub const TABLE: &[Row] = &[
         Honoured("keep: RTLD_DEEPBIND is left to libraries that want it; each is an open door"),
     ),
     worded(
+        words::CHARGE_COPIES,
+        Library,
+        Honoured(
+            "1: under a ceiling, fills and copies that stay on devices pay device time; from and to the host they do not",
+        ),
+    ),
+    worded(
         words::ON_ERROR,
         Library,
         Honoured("open: what cannot be enforced becomes a warning; does not count with VGPU_SOCKET"),

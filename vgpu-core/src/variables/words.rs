@@ -22,6 +22,7 @@ pub(crate) const MODE: Worded = of("VGPU_MODE", &Mode::WORDS);
 pub(crate) const SHARED_UIDS: Worded = of("VGPU_SHARED_UIDS", SWITCH);
 pub(crate) const STRICT: Worded = of("VGPU_STRICT", SWITCH);
 pub(crate) const DEEPBIND: Worded = of("VGPU_DEEPBIND", &["clear", "keep"]);
+pub(crate) const CHARGE_COPIES: Worded = of("VGPU_CHARGE_COPIES", SWITCH);
 pub(crate) const ON_ERROR: Worded = of("VGPU_ON_ERROR", &["open", "closed"]);
 pub(crate) const LOG: Worded = of("VGPU_LOG", &["on", "off"]);
 pub(crate) const PRIORITY: Worded = of("CUDA_TASK_PRIORITY", SWITCH);
@@ -32,4 +33,5 @@ pub(crate) const CONTROL: Worded =
     of("CUDA_DISABLE_CONTROL", &["true", "True", "TRUE", "t", "T", "1", "false", "False", "FALSE", "f", "F", "0"]);
 
 /// All of them.
-pub const WORDED: [Worded; 9] = [MODE, SHARED_UIDS, STRICT, DEEPBIND, ON_ERROR, LOG, PRIORITY, POLICY, CONTROL];
+pub const WORDED: [Worded; 10] =
+    [MODE, SHARED_UIDS, STRICT, DEEPBIND, CHARGE_COPIES, ON_ERROR, LOG, PRIORITY, POLICY, CONTROL];

@@ -45,7 +45,7 @@ fn record(d: &Door, event: CUevent, stream: CUstream, external: bool) -> Answer 
     let e = known(&driver.events, event.0)?;
     let (c, _) = d.raw_stream(stream)?;
     // Event and stream must belong to one context.
-    if !Arc::ptr_eq(&e.context, &c) {
+    if !e.context.is_of(&c) {
         return Err(CUresult::INVALID_HANDLE);
     }
     let (c, id) = match d.target(stream)? {

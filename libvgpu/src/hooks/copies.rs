@@ -1,0 +1,396 @@
+//! Copies and fills, where `VGPU_CHARGE_COPIES=1` asks for it: those that stay on devices pass the gate like launches.
+//!
+//! Without it each goes straight to the driver, for the price of a compare and two jumps: there is one way for all of them,
+//! without a frame, and no function of ours for each (a hundred functions nearly nobody calls would be a twentieth of
+//! the library). What a call's words mean is told by [`SHAPES`]. The cost is learned by kind and size class.
+//!
+//! Copies between host and device are not hooked: engines of their own do them, beside which kernels run; where a call
+//! does not say by its name which it is, the driver is asked. Not here: copies that structures describe (`described`).
+
+use super::described;
+use crate::driver::{CUDA, CUDA_CALLED_AT, own};
+use crate::environment::variable;
+use crate::meter::Launch;
+use crate::mode::Denied;
+use crate::order::{Order, quietly};
+use crate::passage::{self, Part};
+use crate::{context, door, enforce};
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use shim_sys::cuda::*;
+use shim_sys::table::{CudaHook, cuda_fn};
+use std::os::unix::ffi::OsStrExt;
+
+/// The variable that asks for it.
+const VARIABLE: &str = "VGPU_CHARGE_COPIES";
+
+/// 1: copies pass the gate.
+static CHARGED: AtomicU8 = AtomicU8::new(0);
+
+/// Lets copies pass the gate from now on, if the environment asks for it.
+pub fn charge_copies() {
+    CHARGED.store(u8::from(copies_asked_for()), Relaxed);
+}
+
+/// Whether the environment asks for it.
+#[cold]
+pub fn copies_asked_for() -> bool {
+    variable(VARIABLE).is_some_and(|value| value.as_bytes() == b"1")
+}
+
+/// The way of every copy, with the number of its row in eax: a jump to what its hook calls, or on to [`decide`].
+///
+/// x86-64, System V: arguments in rdi, rsi, rdx, rcx, r8, r9 and from [rsp + 8] on; rax and r11 are free.
+///
+/// # Safety
+/// Jumped to by the export of a row of copies, as the driver's function was called.
+#[unsafe(naked)]
+pub unsafe extern "C" fn copy() {
+    core::arch::naked_asm!(
+        "cmp byte ptr [rip + {charged}], 0",
+        "jne 2f",
+        "lea r11, [rip + {cuda} + {called_at}]",
+        "mov r11, qword ptr [r11 + 8 * rax]",
+        "test r11, r11",
+        "jz 2f",
+        "jmp r11",
+        "2:",
+        "push rbp",
+        "mov rbp, rsp",
+        "push r9",
+        "push r8",
+        "push rcx",
+        "push rdx",
+        "push rsi",
+        "push rdi",
+        "mov edi, eax",
+        "mov rsi, rsp",
+        "lea rdx, [rbp + 16]",
+        "call {decide}",
+        "leave",
+        "ret",
+        charged = sym CHARGED,
+        cuda = sym CUDA,
+        called_at = const CUDA_CALLED_AT,
+        decide = sym decide,
+    )
+}
+
+/// Most arguments of a copy.
+const MOST: usize = 9;
+/// Those that come in registers.
+const IN_REGISTERS: usize = 6;
+
+/// A copy as any of them is called: words and pointers only, of which each function reads as many as it has.
+type Any = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize, usize, usize) -> CUresult;
+
+/// # Safety
+/// `registers` are the six words that came in registers, `stack` is where further ones stand.
+unsafe extern "C" fn decide(row: usize, registers: &[usize; IN_REGISTERS], stack: *const usize) -> CUresult {
+    let real = CUDA.call(row);
+    // SAFETY: null (None), or the row's function, which the driver's C interface gives at most nine arguments, all of
+    // them words or pointers; in this calling convention whoever is handed more than it reads does not notice.
+    let Some(real) = (unsafe { core::mem::transmute::<*mut c_void, Option<Any>>(real) }) else {
+        return CUresult::NOT_SUPPORTED;
+    };
+    let Some(shape) = row.checked_sub(FIRST).and_then(|at| SHAPES.get(at)) else { return CUresult::NOT_SUPPORTED };
+    let mut w = [0; MOST];
+    let arguments = usize::from(shape.arguments);
+    for (at, word) in w.iter_mut().enumerate().take(arguments) {
+        *word = match registers.get(at) {
+            Some(word) => *word,
+            // SAFETY: the caller has put so many arguments there.
+            None => unsafe { stack.add(at - IN_REGISTERS).read() },
+        };
+    }
+    // SAFETY: the program's own arguments, for the function it called.
+    let mut call = || unsafe { real(w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8]) };
+    if CHARGED.load(Relaxed) == 0 {
+        return call();
+    }
+    // After a panic the driver may have done it already: a second time would be wrong.
+    door::guard(|| pay(shape, &w, &mut call)).unwrap_or(CUresult::NOT_PERMITTED)
+}
+
+/// Makes a call that moves bytes on devices, behind the gate of the stream's device.
+fn pay(shape: &Shape, words: &[usize; MOST], real: &mut dyn FnMut() -> CUresult) -> CUresult {
+    match enforce::enforced() {
+        Ok(false) => return real(),
+        Err(Denied) => return CUresult::NOT_PERMITTED,
+        Ok(true) => {}
+    }
+    let Some(bytes) = shape.bytes(words).filter(|bytes| *bytes > 0) else { return real() };
+    let stream = if shape.in_stream { words[usize::from(shape.arguments) - 1] } else { 0 };
+    let order = Order { stream: CUstream(stream as *mut c_void), per_thread: shape.per_thread };
+    let Some((context, device)) = context::of_stream(order.stream) else { return real() };
+    let Order { stream, per_thread } = order;
+    let launch = Launch { context, stream, per_thread, key: key(shape.what, bytes) };
+    passage::through(&[Part { device, launch }], real)
+}
+
+/// What the cost is learned by: the kind, and the bytes to a quarter of a power of two.
+const fn key(what: What, bytes: u64) -> u64 {
+    let power = 63 - (bytes | 4).leading_zeros() as u64;
+    let class = power << 2 | (bytes | 4) >> (power - 2) & 3;
+    (what as u64) << 16 | class << 1 | 1
+}
+
+/// Whether the driver knows an address as one of a device.
+pub(super) fn is_device(address: u64) -> bool {
+    const MEMORY_TYPE: u32 = 2;
+    const DEVICE: u32 = 2;
+    let mut kind = 0u32;
+    let ask = |ask: cuda_fn::cuPointerGetAttribute| {
+        // SAFETY: a pointer to a local; an address that is nobody's is an error.
+        quietly(|| unsafe { ask((&raw mut kind).cast(), MEMORY_TYPE, address) }).ok()
+    };
+    own::cuPointerGetAttribute().is_some_and(ask) && kind == DEVICE
+}
+
+/// The bytes of so many rows of so many elements.
+pub(super) fn times(count: usize, element: usize, rows: usize) -> u64 {
+    (count as u64).saturating_mul(element as u64).saturating_mul(rows as u64)
+}
+
+/// What a call does, and where its words say how much.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+enum What {
+    /// A value over a range: word 2 elements.
+    Fill = 1,
+    /// A value over rows: words 3 and 4.
+    Rows,
+    /// Between two addresses, word 2 bytes.
+    Line,
+    /// The same, and the addresses may be the host's.
+    AnyLine,
+    /// Between contexts, word 4 bytes.
+    Peer,
+    /// Between arrays, word 4 bytes.
+    Arrays,
+    /// From an array, word 3 bytes; or to one.
+    Array,
+    /// Word 0 describes rows.
+    Sheet,
+    /// … as the calls of CUDA 2 do.
+    OldSheet,
+    /// Word 0 describes slices of rows.
+    Block,
+    /// … as the calls of CUDA 2 do.
+    OldBlock,
+    /// Word 0 describes slices of rows, as a batch does.
+    Operation,
+    /// Words 0 to 3 list addresses.
+    Lines,
+    /// Words 0 and 1 list what an operation is.
+    Operations,
+    /// Words 0 and 1 list copies over a fabric of devices: the cost is learned by their number.
+    Fabric,
+    /// Words 0 and 1 list compressed bytes.
+    Unpack,
+}
+
+/// What the words of a call mean.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    what: What,
+    /// How many there are.
+    arguments: u8,
+    /// Bytes of an element, of a fill.
+    element: u8,
+    /// The last is a stream.
+    in_stream: bool,
+    /// The null stream is the thread's own.
+    per_thread: bool,
+    /// Sizes are 32-bit.
+    narrow: bool,
+}
+
+impl Shape {
+    /// The bytes that are moved on devices; `None`: others.
+    fn bytes(&self, w: &[usize; MOST]) -> Option<u64> {
+        let size = |at: usize| if self.narrow { w[at] & 0xffff_ffff } else { w[at] };
+        let element = usize::from(self.element);
+        let count = |at: usize| times(size(at), 1, 1);
+        match self.what {
+            What::Fill => Some(times(size(2), element, 1)),
+            What::Rows => Some(times(size(3), element, size(4))),
+            What::Line => Some(count(2)),
+            What::AnyLine => (is_device(w[0] as u64) && is_device(w[1] as u64)).then(|| count(2)),
+            What::Peer | What::Arrays => Some(count(4)),
+            What::Array => Some(count(3)),
+            What::Fabric => Some(count(0)),
+            // SAFETY: pointers of the program's for a function that reads them so.
+            _ => unsafe {
+                match self.what {
+                    What::Sheet => described::sheet(w[0] as *const _),
+                    What::OldSheet => described::old_sheet(w[0] as *const _),
+                    What::Block => described::block(w[0] as *const _),
+                    What::OldBlock => described::old_block(w[0] as *const _),
+                    What::Operation => described::operations(w[0] as *const _, 1),
+                    What::Operations => described::operations(w[1] as *const _, w[0]),
+                    What::Lines => described::lines(w[0] as *const _, w[1] as *const _, w[2] as *const _, w[3]),
+                    _ => described::unpacked(w[0] as *const _, w[1]),
+                }
+            },
+        }
+    }
+}
+
+/// Row of the first copy; they stand together in the table.
+const FIRST: usize = CudaHook::cuFabricCpyBatchAsync as usize;
+const COUNT: usize = CudaHook::cuMemsetD8_v2_ptds as usize - FIRST + 1;
+
+const fn ends(name: &str, with: &str) -> bool {
+    let (name, with) = (name.as_bytes(), with.as_bytes());
+    match name.split_at_checked(name.len().wrapping_sub(with.len())) {
+        Some((_, end)) => matches!((end, with), ([a, b, c, d, e], [f, g, h, i, j])
+            if *a == *f && *b == *g && *c == *h && *d == *i && *e == *j),
+        None => false,
+    }
+}
+
+/// Kind, arguments, bytes of an element, whether the last is a stream, whether sizes are 32-bit: names.
+macro_rules! shapes {
+    ($($what:ident $arguments:literal $element:literal $in_stream:literal $narrow:literal: $($name:ident)*;)*) => {{
+        let mut all: [Option<Shape>; COUNT] = [None; COUNT];
+        $($(
+            let per_thread = ends(stringify!($name), "_ptsz") || ends(stringify!($name), "_ptds");
+            all[CudaHook::$name as usize - FIRST] = Some(Shape {
+                what: What::$what,
+                arguments: $arguments,
+                element: $element,
+                in_stream: $in_stream,
+                per_thread,
+                narrow: $narrow,
+            });
+        )*)*
+        all
+    }};
+}
+
+static SHAPES: [Shape; COUNT] = {
+    let given = shapes! {
+        Fill 3 1 false false: cuMemsetD8_v2 cuMemsetD8_v2_ptds;
+        Fill 3 2 false false: cuMemsetD16_v2 cuMemsetD16_v2_ptds;
+        Fill 3 4 false false: cuMemsetD32_v2 cuMemsetD32_v2_ptds;
+        Fill 3 1 false true: cuMemsetD8;
+        Fill 3 2 false true: cuMemsetD16;
+        Fill 3 4 false true: cuMemsetD32;
+        Fill 4 1 true false: cuMemsetD8Async cuMemsetD8Async_ptsz;
+        Fill 4 2 true false: cuMemsetD16Async cuMemsetD16Async_ptsz;
+        Fill 4 4 true false: cuMemsetD32Async cuMemsetD32Async_ptsz;
+        Rows 5 1 false false: cuMemsetD2D8_v2 cuMemsetD2D8_v2_ptds;
+        Rows 5 2 false false: cuMemsetD2D16_v2 cuMemsetD2D16_v2_ptds;
+        Rows 5 4 false false: cuMemsetD2D32_v2 cuMemsetD2D32_v2_ptds;
+        Rows 5 1 false true: cuMemsetD2D8;
+        Rows 5 2 false true: cuMemsetD2D16;
+        Rows 5 4 false true: cuMemsetD2D32;
+        Rows 6 1 true false: cuMemsetD2D8Async cuMemsetD2D8Async_ptsz;
+        Rows 6 2 true false: cuMemsetD2D16Async cuMemsetD2D16Async_ptsz;
+        Rows 6 4 true false: cuMemsetD2D32Async cuMemsetD2D32Async_ptsz;
+        AnyLine 3 1 false false: cuMemcpy cuMemcpy_ptds;
+        AnyLine 4 1 true false: cuMemcpyAsync cuMemcpyAsync_ptsz;
+        AnyLine 5 1 true false: cuMemcpyWithAttributesAsync cuMemcpyWithAttributesAsync_ptsz;
+        Line 3 1 false false: cuMemcpyDtoD_v2 cuMemcpyDtoD_v2_ptds;
+        Line 3 1 false true: cuMemcpyDtoD;
+        Line 4 1 true false: cuMemcpyDtoDAsync_v2 cuMemcpyDtoDAsync_v2_ptsz;
+        Line 4 1 true true: cuMemcpyDtoDAsync;
+        Peer 5 1 false false: cuMemcpyPeer cuMemcpyPeer_ptds;
+        Peer 6 1 true false: cuMemcpyPeerAsync cuMemcpyPeerAsync_ptsz;
+        Arrays 5 1 false false: cuMemcpyAtoA_v2 cuMemcpyAtoA_v2_ptds;
+        Arrays 5 1 false true: cuMemcpyAtoA;
+        Array 4 1 false false: cuMemcpyAtoD_v2 cuMemcpyAtoD_v2_ptds cuMemcpyDtoA_v2 cuMemcpyDtoA_v2_ptds;
+        Array 4 1 false true: cuMemcpyAtoD cuMemcpyDtoA;
+        Sheet 1 1 false false: cuMemcpy2D_v2 cuMemcpy2D_v2_ptds cuMemcpy2DUnaligned_v2 cuMemcpy2DUnaligned_v2_ptds;
+        Sheet 2 1 true false: cuMemcpy2DAsync_v2 cuMemcpy2DAsync_v2_ptsz;
+        OldSheet 1 1 false false: cuMemcpy2D cuMemcpy2DUnaligned;
+        OldSheet 2 1 true false: cuMemcpy2DAsync;
+        Block 1 1 false false: cuMemcpy3D_v2 cuMemcpy3D_v2_ptds cuMemcpy3DPeer cuMemcpy3DPeer_ptds;
+        Block 2 1 true false: cuMemcpy3DAsync_v2 cuMemcpy3DAsync_v2_ptsz cuMemcpy3DPeerAsync cuMemcpy3DPeerAsync_ptsz;
+        OldBlock 1 1 false false: cuMemcpy3D;
+        OldBlock 2 1 true false: cuMemcpy3DAsync;
+        Operation 3 1 true false: cuMemcpy3DWithAttributesAsync cuMemcpy3DWithAttributesAsync_ptsz;
+        Operations 5 1 true false: cuMemcpy3DBatchAsync cuMemcpy3DBatchAsync_ptsz;
+        Operations 4 1 true false: cuMemcpy3DBatchAsync_v2 cuMemcpy3DBatchAsync_v2_ptsz;
+        Lines 9 1 true false: cuMemcpyBatchAsync cuMemcpyBatchAsync_ptsz;
+        Lines 8 1 true false: cuMemcpyBatchAsync_v2 cuMemcpyBatchAsync_v2_ptsz;
+        Fabric 4 1 true false: cuFabricCpyBatchAsync cuFabricCpyBatchAsync_ptsz;
+        Unpack 5 1 true false: cuMemBatchDecompressAsync cuMemBatchDecompressAsync_ptsz;
+    };
+    let nothing =
+        Shape { what: What::Fill, arguments: 0, element: 0, in_stream: false, per_thread: false, narrow: false };
+    let (mut all, mut at) = ([nothing; COUNT], 0);
+    while at < COUNT {
+        all[at] = match given[at] {
+            Some(shape) => shape,
+            None => panic!("a row of copies whose words nobody has told"),
+        };
+        at += 1;
+    }
+    all
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::ffi::c_char;
+    use shim_sys::table::{Action, CUDA_HOOK_NAMES, CUDA_ROWS};
+
+    #[test]
+    fn copies_stand_together_in_the_table_and_their_words_are_those_of_their_signatures() {
+        macro_rules! arguments {
+            (hooks { $($subject:ident { $($h:ident ( $($a:ident : $t:ty),* $(,)? );)* })* } typed $typed:tt named $named:tt) => {
+                &[$($((stringify!($h), &[$((stringify!($a), size_of::<$t>())),*]),)*)*]
+            };
+        }
+        type Arguments = &'static [(&'static str, usize)];
+        let table: &[(&str, Arguments)] = shim_sys::cuda_table!(arguments);
+        let mut found = 0;
+        for (row, (name, arguments)) in CUDA_ROWS.iter().zip(table) {
+            if row.action != Action::Hook("copy") {
+                continue;
+            }
+            let shape = SHAPES[found];
+            assert_eq!(CUDA_HOOK_NAMES[FIRST + found].to_str(), Ok(*name));
+            assert_eq!(usize::from(shape.arguments), arguments.len(), "{name}");
+            assert_eq!(shape.in_stream, arguments.last().unwrap().0 == "stream", "{name}");
+            assert_eq!(shape.per_thread, name.ends_with("_ptsz") || name.ends_with("_ptds"), "{name}");
+            // Where the size stands, and how wide it is.
+            let at = match shape.what {
+                What::Fill | What::Line | What::AnyLine => Some((2, ["count", "bytes"])),
+                What::Rows => Some((3, ["width"; 2])),
+                What::Peer | What::Arrays => Some((4, ["bytes"; 2])),
+                What::Array => Some((3, ["bytes"; 2])),
+                What::Fabric => Some((0, ["count"; 2])),
+                What::Operations => Some((0, ["count"; 2])),
+                What::Unpack => Some((1, ["count"; 2])),
+                What::Lines => Some((3, ["count"; 2])),
+                _ => None,
+            };
+            if let Some((at, names)) = at {
+                assert!(names.contains(&arguments[at].0), "{name}");
+                assert_eq!(shape.narrow, arguments[at].1 == 4, "{name}");
+            }
+            if let Some(value) = arguments.iter().find(|argument| argument.0 == "value") {
+                assert_eq!(usize::from(shape.element), value.1, "{name}");
+            }
+            found += 1;
+        }
+        assert_eq!(found, COUNT);
+    }
+
+    #[test]
+    fn copies_of_about_one_size_are_of_one_class_and_of_one_kind() {
+        let bytes = [0, 1, 4, 5, 6, 7, 8, 1 << 20, 5 << 18, 3 << 19, 7 << 18, 1 << 21, u64::MAX >> 1];
+        let mut seen = std::collections::BTreeSet::new();
+        for one in bytes {
+            seen.insert(key(What::Fill, one));
+            assert_eq!(key(What::Fill, one) & 1, 1, "never nothing");
+            assert_ne!(key(What::Fill, one), key(What::Line, one));
+        }
+        assert_eq!(seen.len(), bytes.len() - 2, "what is below four bytes is as one of the next");
+        assert_eq!(key(What::Fill, 1 << 20), key(What::Fill, (1 << 20) + 1000));
+        assert_eq!(times(usize::MAX, 4, 5), u64::MAX);
+    }
+}

@@ -1,0 +1,84 @@
+//! Copies that structures describe: rows, slices, batches. How many bytes they move on devices, if that is what they do.
+//! Nothing described, and nonsense, is the driver's error to report.
+//!
+//! SAFETY of every function in this file: pointers of the program's, for a driver's function that reads them as they are
+//! read here.
+#![allow(clippy::missing_safety_doc, clippy::undocumented_unsafe_blocks)]
+
+use super::copies::{is_device, times};
+use shim_sys::cuda::*;
+
+/// Kinds of memory, as the structures name them.
+const DEVICE: u32 = 2;
+const ARRAY: u32 = 3;
+const UNIFIED: u32 = 4;
+
+fn on_device(kind: u32, address: u64) -> bool {
+    match kind {
+        DEVICE | ARRAY => true,
+        UNIFIED => is_device(address),
+        _ => false,
+    }
+}
+
+macro_rules! described {
+    ($($name:ident $params:ident $($depth:ident)?;)*) => {$(
+        pub(super) unsafe fn $name(copy: *const $params) -> Option<u64> {
+            let c = unsafe { copy.as_ref() }?;
+            let ends = [(c.srcMemoryType, u64::from(c.srcDevice)), (c.dstMemoryType, u64::from(c.dstDevice))];
+            let depth = [1 $(, c.$depth as usize)?];
+            let bytes = times(c.WidthInBytes as usize, c.Height as usize, depth[depth.len() - 1]);
+            ends.iter().all(|(kind, at)| on_device(*kind, *at)).then_some(bytes)
+        }
+    )*};
+}
+
+described! {
+    sheet CUDA_MEMCPY2D;
+    old_sheet CUDA_MEMCPY2D_v1;
+    block CUDA_MEMCPY3D Depth;
+    old_block CUDA_MEMCPY3D_v1 Depth;
+}
+
+/// Copies of a batch that are looked at one by one; the rest of a longer one is taken for like these.
+const LOOKED_AT: usize = 16;
+
+/// The sum over a batch, of those of its copies that stay on devices.
+fn sum(count: usize, bytes_of: impl Fn(usize) -> Option<u64>) -> Option<u64> {
+    let looked_at = count.min(LOOKED_AT);
+    let found = (0..looked_at).filter_map(bytes_of).reduce(u64::saturating_add)?;
+    Some(found.saturating_mul(count as u64) / looked_at as u64)
+}
+
+pub(super) unsafe fn lines(
+    to: *const CUdeviceptr,
+    from: *const CUdeviceptr,
+    sizes: *const usize,
+    count: usize,
+) -> Option<u64> {
+    if to.is_null() || from.is_null() || sizes.is_null() {
+        return None;
+    }
+    sum(count, |at| unsafe {
+        let ours = is_device(to.add(at).read()) && is_device(from.add(at).read());
+        ours.then(|| sizes.add(at).read() as u64)
+    })
+}
+
+pub(super) unsafe fn operations(list: *const CUDA_MEMCPY3D_BATCH_OP, count: usize) -> Option<u64> {
+    if list.is_null() {
+        return None;
+    }
+    let ours = |end: &CUmemcpy3DOperand| end.kind != 1 || is_device(end.at);
+    sum(count, |at| {
+        let one = unsafe { &*list.add(at) };
+        (ours(&one.src) && ours(&one.dst)).then(|| times(one.extent[0], one.extent[1], one.extent[2]))
+    })
+}
+
+pub(super) unsafe fn unpacked(list: *const CUmemDecompressParams, count: usize) -> Option<u64> {
+    if list.is_null() {
+        return None;
+    }
+    sum(count, |at| Some(unsafe { (*list.add(at)).dstNumBytes } as u64))
+}

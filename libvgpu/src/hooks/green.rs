@@ -1,0 +1,85 @@
+//! Green contexts: a share of the multiprocessors for what is launched in them.
+//!
+//! Each holds the primary context of its device, and its making makes that one if it was not there: this is charged as
+//! if the program had retained it. A launch in one pays like any other: the driver names its device. What is allocated
+//! in one belongs to the primary context, and is there when the green one has ended.
+#![allow(non_snake_case, clippy::missing_safety_doc)]
+// SAFETY of every block in this file: the program's own arguments for the function it called, passed on as they came;
+// outputs are read after success only.
+#![allow(clippy::undocumented_unsafe_blocks)]
+
+use super::context::{primary_of, read_markers_of, release_primary, retain_primary};
+use crate::driver::own;
+use crate::holdings::{ADDRESSES, ARRAYS, EXTERNALS, Holding};
+use crate::lock::Lock;
+use crate::{context, enforce};
+use shim_sys::cuda::*;
+use shim_sys::table::cuda_fn;
+
+/// Green contexts that are there, and their devices.
+static ALL: Lock<Vec<(usize, CUdevice)>> = Lock::new(Vec::new());
+
+/// Forgets the parent's, in a forked child.
+pub(super) fn forget() {
+    // SAFETY: the child's thread that settles it, before any other goes on.
+    unsafe { ALL.reset(Vec::new()) };
+}
+
+/// The primary context of a device on which it is active: the driver tells its handle to whoever retains it.
+fn active_primary(dev: CUdevice) -> CUcontext {
+    let mut context = CUcontext::NULL;
+    if let (Some(retain), Some(release)) = (own::cuDevicePrimaryCtxRetain(), own::cuDevicePrimaryCtxRelease_v2())
+        && unsafe { retain(&raw mut context, dev) }.ok()
+    {
+        let _ = unsafe { release(dev) };
+    }
+    context
+}
+
+pub unsafe fn cuGreenCtxCreate(
+    real: cuda_fn::cuGreenCtxCreate,
+    green: *mut CUgreenCtx,
+    desc: CUdevResourceDesc,
+    dev: CUdevice,
+    flags: u32,
+) -> CUresult {
+    let result =
+        retain_primary(dev, &mut || unsafe { real(green, desc, dev, flags) }, &|| active_primary(dev), &|| {
+            if let Some(destroy) = own::cuGreenCtxDestroy() {
+                let _ = unsafe { destroy(*green) };
+            }
+        });
+    if result.ok() && enforce::enforced() == Ok(true) {
+        ALL.lock().push((unsafe { *green }.0 as usize, dev));
+    }
+    result
+}
+
+pub unsafe fn cuGreenCtxDestroy(real: cuda_fn::cuGreenCtxDestroy, green: CUgreenCtx) -> CUresult {
+    let known = ALL.lock().iter().find(|one| one.0 == green.0 as usize).copied();
+    let Some((_, dev)) = known.filter(|_| enforce::enforced() == Ok(true)) else { return unsafe { real(green) } };
+    let mut current = CUcontext::NULL;
+    let told = own::cuCtxFromGreenCtx().is_some_and(|ask| unsafe { ask(&raw mut current, green) }.ok());
+    if told && !current.is_null() {
+        read_markers_of(current);
+        hand_over(current, primary_of(dev));
+    }
+    // Taken out before: the handle may come again at once.
+    ALL.lock().retain(|one| one.0 != green.0 as usize);
+    let result = release_primary(dev, &mut || unsafe { real(green) });
+    if !result.ok() {
+        ALL.lock().push((green.0 as usize, dev));
+    } else if told {
+        context::forget(current);
+    }
+    result
+}
+
+/// What was allocated in a green context is the primary one's.
+fn hand_over(from: CUcontext, to: CUcontext) {
+    for table in [&ADDRESSES, &ARRAYS, &EXTERNALS] {
+        for (name, holding) in table.take_of_context(from) {
+            table.put(name, Holding { context: to.0 as usize, ..holding });
+        }
+    }
+}

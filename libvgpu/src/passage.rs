@@ -1,0 +1,73 @@
+//! The way of a call through the gates of all devices it works on, each in the context of its stream.
+//!
+//! A kernel runs where the current context is, and has one gate (`hooks::launch`). A copy runs in the context of its
+//! stream, which need not be the current one, and a cooperative launch on several devices at once. Gates are passed in
+//! the order of the devices' numbers, so that two such launches never wait for each other's gates crosswise.
+
+use crate::device::Device;
+use crate::driver::own;
+use crate::meter::Launch;
+use crate::order;
+use shim_sys::cuda::{CUcontext, CUresult};
+
+/// A call's part on one device.
+pub struct Part {
+    /// The device.
+    pub device: &'static Device,
+    /// What it launches there.
+    pub launch: Launch,
+}
+
+/// Makes a call that works on several devices. Each gate is asked before the first is passed: time spent waiting at one
+/// would be measured as work behind another.
+pub fn through_all(parts: &mut [Part], real: &mut dyn FnMut() -> CUresult) -> CUresult {
+    parts.sort_by_key(|part| part.device.index);
+    if parts.len() > 1 {
+        for part in parts.iter() {
+            // Nothing is launched: the gate takes it for a launch that the driver refused.
+            let _ = through(core::slice::from_ref(part), &mut || CUresult::NOT_READY);
+        }
+    }
+    through(parts, real)
+}
+
+/// Makes a call behind the gates of `parts`, one after the other.
+pub fn through(parts: &[Part], real: &mut dyn FnMut() -> CUresult) -> CUresult {
+    let Some((part, rest)) = parts.split_first() else { return real() };
+    let Some(governor) = &part.device.governor else { return through(rest, real) };
+    let joined = match part.device.ledger.joined() {
+        Ok(joined) => joined,
+        Err(_) if part.device.observed => return through(rest, real),
+        Err(_) => return CUresult::NOT_PERMITTED,
+    };
+    let context = part.launch.context;
+    if order::current() == context {
+        let further: &mut dyn FnMut() -> CUresult = &mut || through(rest, real);
+        return governor.launch(joined, part.launch, further);
+    }
+    if !enter(context) {
+        return through(rest, real);
+    }
+    let further: &mut dyn FnMut() -> CUresult = &mut || {
+        leave();
+        let result = through(rest, real);
+        enter(context);
+        result
+    };
+    let result = governor.launch(joined, part.launch, further);
+    leave();
+    result
+}
+
+fn enter(context: CUcontext) -> bool {
+    // SAFETY: a context that the driver has just named; every entry is left again.
+    own::cuCtxPushCurrent_v2().is_some_and(|push| unsafe { push(context) }.ok())
+}
+
+fn leave() {
+    let mut left = CUcontext::NULL;
+    if let Some(pop) = own::cuCtxPopCurrent_v2() {
+        // SAFETY: a pointer to a local; what is popped was pushed by `enter`.
+        let _ = unsafe { pop(&raw mut left) };
+    }
+}

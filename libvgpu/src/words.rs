@@ -1,0 +1,102 @@
+//! Lists of names in one piece of text, so that the loader has no addresses to write for them: a list of references
+//! takes forty bytes more for each name, and the table has hundreds.
+
+use core::ffi::CStr;
+use shim_sys::table::{CUDA_ROWS, CudaHook};
+
+/// Names one after the other, each ended by a zero byte, and where each begins.
+pub struct Names<const BYTES: usize, const COUNT: usize> {
+    text: [u8; BYTES],
+    at: [u16; COUNT],
+}
+
+/// Bytes of the names, with their ends.
+pub const fn bytes(names: &[&CStr]) -> usize {
+    let (mut all, mut number) = (0, 0);
+    while number < names.len() {
+        all += names[number].count_bytes() + 1;
+        number += 1;
+    }
+    all
+}
+
+impl<const BYTES: usize, const COUNT: usize> Names<BYTES, COUNT> {
+    /// The names, in their order.
+    #[allow(clippy::cast_possible_truncation)] // asserted
+    pub const fn of(names: &[&CStr]) -> Self {
+        assert!(names.len() == COUNT && BYTES <= u16::MAX as usize);
+        let (mut all, mut number, mut end) = (Self { text: [0; BYTES], at: [0; COUNT] }, 0, 0);
+        while number < COUNT {
+            all.at[number] = end as u16;
+            end = append(&mut all.text, end, names[number].to_bytes());
+            number += 1;
+        }
+        assert!(end == BYTES);
+        all
+    }
+
+    /// The name of that number; an empty one if there is none.
+    #[inline]
+    pub fn get(&self, number: usize) -> &CStr {
+        let rest = self.at.get(number).and_then(|at| self.text.get(usize::from(*at)..));
+        rest.and_then(|rest| CStr::from_bytes_until_nul(rest).ok()).unwrap_or(c"")
+    }
+
+    /// Whether the name of that number begins with `text`.
+    #[inline]
+    pub fn begins_with(&self, number: usize, text: &[u8]) -> bool {
+        self.at.get(number).and_then(|at| self.text.get(usize::from(*at)..)).is_some_and(|rest| rest.starts_with(text))
+    }
+}
+
+const fn append(text: &mut [u8], mut end: usize, name: &[u8]) -> usize {
+    let mut at = 0;
+    while at < name.len() {
+        text[end] = name[at];
+        (at, end) = (at + 1, end + 1);
+    }
+    end + 1
+}
+
+const PASSED_BYTES: usize = {
+    let (mut all, mut row) = (0, CudaHook::COUNT);
+    while row < CUDA_ROWS.len() {
+        all += CUDA_ROWS[row].name.len() + 1;
+        row += 1;
+    }
+    all
+};
+
+/// Functions of the driver that the table knows and leaves alone.
+static PASSED: [u8; PASSED_BYTES] = {
+    let (mut text, mut row, mut end) = ([0; PASSED_BYTES], CudaHook::COUNT, 0);
+    while row < CUDA_ROWS.len() {
+        end = append(&mut text, end, CUDA_ROWS[row].name.as_bytes());
+        row += 1;
+    }
+    text
+};
+
+/// Names of the driver's functions that the table knows and leaves alone.
+pub fn passed() -> impl Iterator<Item = &'static CStr> {
+    PASSED.split_inclusive(|&byte| byte == 0).filter_map(|name| CStr::from_bytes_with_nul(name).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shim_sys::table::CUDA_HOOK_NAMES;
+
+    #[test]
+    fn names_come_out_as_they_went_in() {
+        static ALL: Names<{ bytes(CUDA_HOOK_NAMES) }, { CudaHook::COUNT }> = Names::of(CUDA_HOOK_NAMES);
+        for (number, name) in CUDA_HOOK_NAMES.iter().enumerate() {
+            assert_eq!(ALL.get(number), *name);
+            assert!(ALL.begins_with(number, name.to_bytes()) && !ALL.begins_with(number, b"cv"));
+        }
+        assert_eq!(ALL.get(CudaHook::COUNT), c"");
+        assert!(!ALL.begins_with(CudaHook::COUNT, b"cu"));
+        let rows = CUDA_ROWS[CudaHook::COUNT..].iter().map(|row| row.name);
+        assert!(passed().map(|name| name.to_str().unwrap()).eq(rows));
+    }
+}

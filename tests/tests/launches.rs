@@ -1,0 +1,220 @@
+//! Every way to make a device work is paid for: under a ceiling the simulated device's own clock of work done stays below
+//! it whatever function the program calls. Bounds are generous: that a way pays at all is judged here, how exactly the
+//! ceiling is kept in `time.rs`. Each way has its null control: bare, the same loop takes most of the device.
+
+use shim_sys::table::{Action, CUDA_ROWS};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+use vgpu_tests::program::{Kind, compile};
+use vgpu_tests::{Lab, Member};
+
+/// Two cores cannot keep several busy devices and their judges: one measurement at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+const MS: u64 = 1_000_000;
+/// Of a fill or copy: about half a millisecond, and one, of a device that is as slow as this. The simulated device moves
+/// bytes with the processor, which must be the faster one for the device to be busy.
+const BYTES: u64 = 64 << 10;
+const SLOW: &str = r#"{ "device_bytes_per_us": 100, "host_bytes_per_us": 100 }"#;
+/// The ceiling of all tests here, in percent.
+const CEILING: &str = "20";
+
+fn start(lab: &Lab, with_library: bool) -> Member {
+    let program = compile("launches", Kind::Program, &[]);
+    Member::start(&mut if with_library { lab.command(program) } else { lab.bare(program) })
+}
+
+/// Percent of the wall clock that each device worked while the program looped `way`.
+fn shares(lab: &Lab, member: &mut Member, way: &str, n: u64, milliseconds: u64) -> Vec<u64> {
+    let busy = |lab: &Lab| lab.truth().devices.iter().map(|device| device.busy_ns).collect::<Vec<_>>();
+    let before = busy(lab);
+    let answer = member.ok(&format!("{way} {n} {milliseconds} 1"));
+    let (calls, took) = (answer.number(0), answer.number(1));
+    assert!(calls > 0, "{way}: nothing was done");
+    busy(lab).iter().zip(before).map(|(now, before)| (now - before) * 100 / took).collect()
+}
+
+/// What a device works at least where nothing holds it up, in percent: far above the ceiling.
+const FREE: u64 = 35;
+/// What it works at most under the ceiling.
+const HELD: u64 = 28;
+
+/// Measures until the device worked freely on a machine that has other things to do, too; the last measurement.
+fn freely(device: usize, mut measure: impl FnMut() -> Vec<u64>) -> Vec<u64> {
+    let begin = Instant::now();
+    loop {
+        let found = measure();
+        if found[device] > FREE || begin.elapsed() > Duration::from_secs(30) {
+            return found;
+        }
+    }
+}
+
+/// Loops `way` bare and under a ceiling. Bare the last device works far more than the ceiling, and under it every device
+/// works, and stays below 1.4 times of it.
+#[track_caller]
+fn pays(lab: &Lab, way: &str, n: u64) {
+    let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
+    let last = lab.truth().devices.len() - 1;
+    let bare = freely(last, || shares(lab, &mut start(lab, false), way, n, 300));
+    assert!(bare[last] > FREE, "{way}: worked {bare:?} % without a ceiling, so that nothing is shown");
+    // Two seconds: the burst of 50 ms, and what is spent while costs are learned, are small against it.
+    let held = shares(lab, &mut start(lab, true), way, n, 2000);
+    eprintln!("{way}: bare {bare:?} %, under {CEILING} % {held:?} %");
+    assert!(held[last] > 0 && held.iter().all(|held| *held <= HELD), "{way}: worked {held:?} % under {CEILING} %");
+}
+
+fn lab() -> Lab {
+    Lab::new("h200").with("VGPU_SM_LIMIT", CEILING)
+}
+
+/// So many devices that copy slowly.
+fn slow_copies(devices: u32) -> Lab {
+    let figures = tempfile::NamedTempFile::new().expect("a temporary file");
+    std::fs::write(figures.path(), SLOW).expect("own file");
+    Lab::new(&format!("{devices}xh200@{}", figures.path().display()))
+}
+
+fn charging_copies(devices: u32) -> Lab {
+    slow_copies(devices).with("VGPU_SM_LIMIT", CEILING).with("VGPU_CHARGE_COPIES", "1")
+}
+
+#[test]
+fn launches_and_their_twins_with_a_stream_per_thread_pay() {
+    for way in
+        ["kernel", "kernel_ptsz", "extra", "ex", "ex_ptsz", "cooperative", "cooperative_ptsz", "graph", "graph_ptsz"]
+    {
+        pays(&lab(), way, MS);
+    }
+}
+
+#[test]
+fn the_launches_of_cuda_2_pay() {
+    for way in ["legacy", "legacy_grid", "legacy_async"] {
+        pays(&lab(), way, MS);
+    }
+}
+
+#[test]
+fn a_launch_on_several_devices_pays_on_each_of_them() {
+    pays(&Lab::new("2xh200").with("VGPU_SM_LIMIT", CEILING), "devices", MS);
+}
+
+/// The ceiling of one device holds all of them up: each grid is part of one launch.
+#[test]
+fn a_launch_on_several_devices_waits_for_the_one_with_a_ceiling() {
+    let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
+    let lab = Lab::new("2xh200").with("VGPU_SM_LIMIT_1", CEILING);
+    let held = shares(&lab, &mut start(&lab, true), "devices", MS, 2000);
+    eprintln!("{held:?} %");
+    assert!(held.iter().all(|held| (1..=HELD).contains(held)), "{held:?}");
+}
+
+/// Two programs that list the same devices wait for each other's gates in one order, and both go on.
+#[test]
+fn launches_on_several_devices_by_several_members_do_not_wait_crosswise() {
+    let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
+    let lab = Lab::new("2xh200").with("VGPU_SM_LIMIT", CEILING);
+    let mut members = [start(&lab, true), start(&lab, true)];
+    for member in &mut members {
+        member.tell(&format!("devices {MS} 2000 1"));
+    }
+    for member in &mut members {
+        let answer = member.answer();
+        assert_eq!(answer.code, 0, "{answer:?}; {}", member.errors());
+        assert!(answer.number(0) > 20, "{answer:?}");
+    }
+}
+
+#[test]
+fn a_launch_in_a_green_context_pays() {
+    pays(&lab().with("VGPU_SIM_DRIVER", "580"), "green", MS);
+}
+
+#[test]
+fn fills_pay_where_that_is_asked_for() {
+    for way in ["fill", "fill_ptds", "fill_async", "fill_async_ptsz", "fill_rows", "fill_rows_async"] {
+        pays(&charging_copies(1), way, BYTES);
+    }
+}
+
+#[test]
+fn copies_that_stay_on_devices_pay_where_that_is_asked_for() {
+    for way in [
+        "copy",
+        "copy_ptds",
+        "copy_async",
+        "copy_dtod",
+        "copy_dtod_async",
+        "copy_dtod_async_ptsz",
+        "copy_peer",
+        "copy_sheet",
+        "copy_sheet_async",
+        "copy_block",
+        "copy_block_async",
+        "copy_block_peer",
+    ] {
+        pays(&charging_copies(1), way, BYTES);
+    }
+}
+
+/// In a stream of the second device, while the first one is current: the second one's ceiling holds, and pays.
+#[test]
+fn a_copy_pays_where_its_stream_is() {
+    pays(&charging_copies(2), "elsewhere", BYTES);
+    let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
+    let lab = slow_copies(2).with("VGPU_SM_LIMIT_0", CEILING).with("VGPU_CHARGE_COPIES", "1");
+    let free = freely(1, || shares(&lab, &mut start(&lab, true), "elsewhere", BYTES, 500));
+    assert!(free[1] > FREE, "the second device has no ceiling: {free:?}");
+}
+
+#[test]
+fn copies_are_free_unless_that_is_asked_for() {
+    for option in [None, Some("0")] {
+        for way in ["fill_async", "copy_async", "copy_sheet"] {
+            let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
+            let mut lab = slow_copies(1).with("VGPU_SM_LIMIT", CEILING);
+            option.into_iter().for_each(|value| lab.set("VGPU_CHARGE_COPIES", value));
+            let free = freely(0, || shares(&lab, &mut start(&lab, true), way, BYTES, 1000));
+            assert!(free[0] > FREE, "{way}: {free:?} %");
+        }
+    }
+}
+
+/// They keep the copy engines busy, not the device.
+#[test]
+fn copies_from_the_host_are_free_also_where_copies_are_charged() {
+    let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
+    let lab = charging_copies(1);
+    let copied = freely(0, || {
+        let mut member = start(&lab, true);
+        let answer = member.ok(&format!("host {BYTES} 1000 1"));
+        vec![lab.process(0, member.pid).copying_ns * 100 / answer.number(1)]
+    });
+    assert!(copied[0] > FREE, "{copied:?} %");
+}
+
+/// A row of the table whose name says that it makes the device work is hooked, or says why not. What launches without a
+/// hook is host code.
+#[test]
+fn every_function_that_launches_or_copies_is_hooked_or_says_why_not() {
+    let mut counts = [0; 2];
+    for row in CUDA_ROWS {
+        let launches =
+            row.name.starts_with("cuLaunch") || row.name.contains("GraphLaunch") || row.name.contains("Decompress");
+        let moves =
+            row.name.starts_with("cuMemcpy") || row.name.starts_with("cuMemset") || row.name.contains("FabricCpy");
+        match row.action {
+            Action::Hook(subject) if launches || moves => {
+                assert!(["kernel", "launch", "copy"].contains(&subject), "{}: {subject}", row.name);
+                counts[usize::from(moves)] += 1;
+            }
+            Action::Hook(_) => {}
+            Action::Pass(why) if launches => assert!(why.contains("host code"), "{}: {why}", row.name),
+            Action::Pass(why) if moves => assert!(why.contains("between host and device"), "{}: {why}", row.name),
+            Action::Pass(_) => {}
+            Action::Todo(letter, what) => assert_ne!(letter, 'C', "{} waits: {what}", row.name),
+        }
+    }
+    assert_eq!(counts, [14, 86], "launches, and copies and fills");
+}
