@@ -5,7 +5,7 @@
 //! ([`crate::child`] has the same with the simulated driver, whose calls cost what they cost); and in instructions, by the
 //! object they lie in ([`crate::instructions`]). A ceiling that is not in force would make every figure look good, so that is tried first.
 
-use crate::calls::{self, GetFunction, Init, Launch, LoadData, Retain, SetCurrent, Synchronize};
+use crate::calls::{self, GetFunction, Init, Launch, LoadData, Retain, SetCurrent};
 use crate::child::{Row, compare, ok, pair};
 use core::ffi::{CStr, c_void};
 use std::hint::black_box;
@@ -13,9 +13,13 @@ use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
 /// The ceiling of these scenarios, percent.
-pub const CEILING: u64 = 50;
+pub const CEILING: u64 = 95;
 /// Device time that is launched to see whether the ceiling is in force.
 const TRIED: Duration = Duration::from_millis(200);
+/// Device time of a launch that is measured, and the rest after a block of them in which the account refills.
+const SHORT: (Duration, Duration) = (Duration::from_nanos(100), Duration::from_micros(150));
+/// Launches of a block.
+const BLOCK: u32 = 1000;
 
 /// The kinds of calls that `nothing.c` counts.
 const COUNTED: [&str; 6] =
@@ -26,7 +30,6 @@ pub struct Launcher {
     kernel: *mut c_void,
     bare: Launch,
     ours: Launch,
-    synchronize: Synchronize,
 }
 
 // SAFETY of the calls below: the driver's functions by their own signatures, with pointers to locals.
@@ -50,7 +53,7 @@ impl Launcher {
             ok(function(&raw mut kernel, module, c"vgpu_spin_ns".as_ptr()), "cuModuleGetFunction");
         }
         let (bare, ours) = pair::<Launch>(driver, c"cuLaunchKernel");
-        Launcher { kernel, bare, ours, synchronize: pair::<Synchronize>(driver, c"cuCtxSynchronize").0 }
+        Launcher { kernel, bare, ours }
     }
 
     fn launch(&self, launch: Launch, mut ns: u64) {
@@ -67,40 +70,25 @@ impl Launcher {
         self.launch(if ours { self.ours } else { self.bare }, 0);
     }
 
-    /// Waits for the device.
-    pub fn drain(&self) {
-        ok(unsafe { (self.synchronize)() }, "cuCtxSynchronize");
-    }
-
-    /// Launches kernels until [`TRIED`] should have taken longer than it is, then until their cost is forgotten.
+    /// Launches kernels that are said to take [`TRIED`] together, then short ones until their cost is forgotten.
     ///
     /// # Panics
-    /// If it did not: then there is no ceiling.
-    fn try_ceiling(&self, nothing: Option<Nothing>) {
+    /// If they went to this driver, which does nothing, in no time: then there is no ceiling.
+    fn try_ceiling(&self, nothing: Nothing) {
         const LAUNCHES: u32 = 100;
-        if let Some(nothing) = nothing {
-            nothing.takes(TRIED / LAUNCHES);
-        }
-        let launch = || self.launch(self.ours, u64::try_from((TRIED / LAUNCHES).as_nanos()).unwrap_or(0));
-        for _ in 0..LAUNCHES / 4 {
-            // What it costs must be known first, whichever of them are measured.
-            launch();
-            self.drain();
-        }
+        nothing.takes(TRIED / LAUNCHES);
         let begun = Instant::now();
-        (0..LAUNCHES).for_each(|_| launch());
-        self.drain();
-        let took = begun.elapsed();
-        assert!(took > TRIED * 3 / 2, "{TRIED:?} of work under {CEILING} % took {took:?}: the ceiling is not in force");
-        if let Some(nothing) = nothing {
-            nothing.takes(Duration::from_nanos(100));
+        for _ in 0..LAUNCHES {
+            self.once(true);
         }
-        for _ in 0..50 {
-            for _ in 0..200 {
+        let took = begun.elapsed();
+        assert!(took > TRIED / 2, "{TRIED:?} of work under {CEILING} % took {took:?}: the ceiling is not in force");
+        nothing.takes(SHORT.0);
+        for _ in 0..200 {
+            for _ in 0..BLOCK {
                 self.once(true);
             }
-            self.drain();
-            std::thread::sleep(Duration::from_millis(5));
+            std::thread::sleep(SHORT.1);
         }
     }
 }
@@ -120,7 +108,7 @@ impl Nothing {
         (counts != 0 && takes != 0).then_some(Nothing { counts: counts as *const u64, takes_ms: takes as *mut f32 })
     }
 
-    /// From now on so long lies between two events.
+    /// From now on a launch takes so long.
     fn takes(self, time: Duration) {
         // SAFETY: the variable of that name, which only this thread's calls of the driver read.
         unsafe { self.takes_ms.write_volatile(time.as_secs_f32() * 1e3) };
@@ -132,28 +120,24 @@ impl Nothing {
     }
 }
 
-/// The row of a launch under a ceiling; with `nothing.c` also how often the driver was called per thousand launches.
+/// The row of a launch under a ceiling with `nothing.c`, and how often the driver was called per thousand launches.
 ///
 /// # Panics
-/// If the ceiling is not in force, or a call fails.
+/// If the driver is another one, the ceiling is not in force, or a call fails.
 pub fn measure(effort: u32) -> Vec<Row> {
     let driver = calls::driver();
     let launcher = Launcher::new(driver);
-    let nothing = Nothing::find(driver);
+    let nothing = Nothing::find(driver).expect("the driver that does nothing");
     launcher.try_ceiling(nothing);
-    let before = nothing.map(Nothing::counts);
-    let (name, calls) = if nothing.is_some() { ("launch, own code", 1000) } else { ("launch, positive balance", 64) };
-    let rounds = 400 * effort;
-    let mut rows =
-        vec![compare(name, rounds, calls, || launcher.once(false), || launcher.once(true), || launcher.drain())];
-    if let (Some(before), Some(after)) = (before, nothing.map(Nothing::counts)) {
-        // Every second launch was bare.
-        let launches = (after[0] - before[0]) as f64 / 2000.0;
-        let counted = COUNTED.iter().zip(before).zip(after).skip(1);
-        rows.extend(counted.map(|((kind, before), after)| {
-            let each = (after - before) as f64 / launches;
-            Row { name: format!("{kind} per 1000 launches"), bare: 0.0, added: each, low: each, high: each }
-        }));
-    }
-    rows
+    let before = nothing.counts();
+    let rest = || std::thread::sleep(SHORT.1);
+    let row = compare("launch, own code", 400 * effort, BLOCK, || launcher.once(false), || launcher.once(true), rest);
+    let after = nothing.counts();
+    // Every second launch was bare.
+    let launches = (after[0] - before[0]) as f64 / 2000.0;
+    let counted = COUNTED.iter().zip(before).zip(after).skip(1).map(|((kind, before), after)| {
+        let each = (after - before) as f64 / launches;
+        Row { name: format!("{kind} per 1000 launches"), bare: 0.0, added: each, low: each, high: each }
+    });
+    [row].into_iter().chain(counted).collect()
 }

@@ -1,6 +1,7 @@
 /* A driver that does nothing, at next to no cost: what a hook adds to its calls is then the hook's own code. Every call
- * succeeds at once; a stream is always busy, an event always reached, and no time ever lies between two events but as
- * much as `nothing_takes_ms` says. `nothing_counts` tells how often the driver was called in which way.
+ * succeeds at once; a stream is always busy, an event always reached, and the device's clock goes on by
+ * `nothing_takes_ms` with each launch and by half a microsecond with each record. `nothing_counts` tells how often the
+ * driver was called in which way.
  * Built by `make bench` as libcuda.so.1; not a device (sim/ is). */
 #include <stddef.h>
 #include <stdint.h>
@@ -11,10 +12,11 @@ enum { LAUNCHES, RECORDS, QUERIES, STREAM_QUERIES, CAPTURE_QUERIES, EXCHANGES, K
 enum { OK = 0, NOT_READY = 600 };
 
 __attribute__((visibility("default"))) uint64_t nothing_counts[KINDS];
-__attribute__((visibility("default"))) float nothing_takes_ms = 0.0001f;
+__attribute__((visibility("default"))) float nothing_takes_ms = 0.000001f;
 static const uint64_t TOTAL = 64ul << 30;
 static char context, module, kernel;
-static uint64_t next_event = 1;
+static double clock_ms, events[8192]; /* more than anybody keeps at once */
+static uint64_t next_event;
 
 API cuInit(unsigned flags) { (void)flags; return OK; }
 API cuDriverGetVersion(int *version) { *version = 12090; return OK; }
@@ -40,6 +42,7 @@ API cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, 
                    void *stream, void **parameters, void **extra) {
     (void)f, (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)stream, (void)parameters, (void)extra;
     nothing_counts[LAUNCHES]++;
+    clock_ms += nothing_takes_ms;
     return OK;
 }
 API cuStreamIsCapturing(void *stream, int *status) { (void)stream; nothing_counts[CAPTURE_QUERIES]++; *status = 0; return OK; }
@@ -49,9 +52,9 @@ API cuStreamQuery(void *stream) { (void)stream; nothing_counts[STREAM_QUERIES]++
 API cuStreamSynchronize(void *stream) { (void)stream; return OK; }
 API cuStreamWaitEvent(void *stream, void *event, unsigned flags) { (void)stream, (void)event, (void)flags; return OK; }
 API cuThreadExchangeStreamCaptureMode(int *mode) { (void)mode; nothing_counts[EXCHANGES]++; return OK; }
-API cuEventCreate(void **out, unsigned flags) { (void)flags; *out = (void *)(16 * next_event++); return OK; }
+API cuEventCreate(void **out, unsigned flags) { (void)flags; *out = &events[next_event++ % 8192]; return OK; }
 API cuEventDestroy_v2(void *event) { (void)event; return OK; }
-API cuEventRecord(void *event, void *stream) { (void)event, (void)stream; nothing_counts[RECORDS]++; return OK; }
+API cuEventRecord(double *event, void *stream) { (void)stream; *event = clock_ms += 0.0005; nothing_counts[RECORDS]++; return OK; }
 API cuEventQuery(void *event) { (void)event; nothing_counts[QUERIES]++; return OK; }
 API cuEventSynchronize(void *event) { (void)event; return OK; }
-API cuEventElapsedTime(float *ms, void *from, void *to) { (void)from, (void)to; *ms = nothing_takes_ms; return OK; }
+API cuEventElapsedTime(float *ms, double *from, double *to) { *ms = (float)(*to - *from); return OK; }
