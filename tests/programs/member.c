@@ -305,6 +305,14 @@ int main(int argc, char **argv) {
         else if (!strcmp(name, "host-free")) printf("%d\n", CALL(cuMemFreeHost, (void *)a));
         else if (!strcmp(name, "launch")) { int r = launch(a, 0); if (!r) r = CALL(cuCtxSynchronize); printf("%d\n", r); }
         else if (!strcmp(name, "launch-own")) { int r = launch(a, 1); if (!r) r = CALL(cuCtxSynchronize); printf("%d\n", r); }
+        else if (!strcmp(name, "ahead")) { /* how long it takes to launch b kernels of a ns, none waited for */
+            u64 begin = now();
+            int r = 0;
+            for (u64 i = 0; !r && i < b; i++) r = launch(a, 0);
+            u64 took = now() - begin;
+            if (!r) r = CALL(cuCtxSynchronize);
+            printf("%d %lu\n", r, took);
+        }
         else if (!strcmp(name, "work")) work(a, b, c, (int)d);
         else if (!strcmp(name, "nvinit")) printf("%d\n", CALL(nvmlInit_v2));
         else if (!strcmp(name, "nvinit1")) printf("%d\n", CALL(nvmlInit));

@@ -8,9 +8,9 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use vgpu_tests::artefacts::{libvgpu, vgpud};
+use vgpu_tests::artefacts::{libvgpu, sim_dir, vgpud};
 use vgpu_tests::lab::charged;
-use vgpu_tests::program::{Kind, compile};
+use vgpu_tests::program::{Kind, compile, compile_with};
 use vgpu_tests::{GIB, LONG, Lab, MIB, Member, NO_PERMISSION, NOT_PERMITTED, OUT_OF_MEMORY, optional};
 
 fn observed() -> Lab {
@@ -105,6 +105,11 @@ fn no_launch_of_an_observed_program_waits_and_its_device_time_is_known() {
     let there = launched(reference.begin());
     // A ceiling of 5 % would leave a twentieth.
     assert!(here * 2 > there, "{here} launches observed, {there} without the library");
+    // Nor does the program wait for what it launched before: a gate that keeps 2 ms before the device would take as long
+    // as the kernels.
+    let ahead = |m: &mut Member| m.ok("ahead 20000000 50").number(0);
+    let (here, there) = (ahead(&mut m), ahead(&mut reference));
+    assert!(here < 500_000_000, "{here} ns to launch a second of work, {there} ns without the library");
     // What is complete is seen at the next launch.
     let end = Instant::now() + LONG;
     loop {
@@ -135,6 +140,46 @@ fn beside_an_observed_member_the_others_keep_to_the_limit() {
     assert_eq!(kept.code(&format!("alloc {}", 2 * GIB)), OUT_OF_MEMORY);
     watched.alloc(3 * GIB);
     assert_eq!(kept.code(&format!("alloc {MIB}")), OUT_OF_MEMORY);
+}
+
+/// The loader and lookups do what they would do without the library; what goes around the hooks that way is not measured.
+#[test]
+fn no_lookup_of_an_observed_program_is_refused_or_bent() {
+    let host = compile_with("host", Kind::Program, &[], &["-rdynamic"]);
+    let guest = compile("guest", Kind::LinkedLibrary, &[]);
+    let guest = guest.to_str().unwrap();
+    let lab = observed().with("VGPU_STRICT", "1").with("VGPU_DEEPBIND", "clear");
+    let own = compile("guest", Kind::Library, &["OWN"]);
+    let own = own.to_str().unwrap();
+    let copy = lab.path().join("libcuda-copy.so.1");
+    fs::copy(sim_dir().join("libcuda.so.1"), &copy).unwrap();
+    let copy = copy.to_str().unwrap();
+    for (words, answer) in [
+        (&["deep", guest, "bound"][..], "1"),
+        (&["new", guest], ""),
+        // The same when the program is initialised already, and with a second copy of the driver.
+        (&["open", own, "alloc", "512", "deep", guest, "bound"], "0\n1"),
+        (&["open", "libcuda.so.1", "open", copy, "open", own, "alloc", "512"], "0"),
+    ] {
+        let (with, without) =
+            (lab.command(&host).args(words).output().unwrap(), lab.bare(&host).args(words).output().unwrap());
+        assert_eq!(vgpu_tests::text(&with), vgpu_tests::text(&without), "{words:?}");
+        assert_eq!(String::from_utf8_lossy(&with.stdout).trim(), answer, "{words:?}");
+    }
+}
+
+#[test]
+fn a_forked_child_of_an_observed_program_is_observed() {
+    let lab = observed();
+    let mut m = lab.member();
+    m.ok("nvinit"); // CUDA itself does not survive a fork
+    let child = m.ok("fork").number(0);
+    m.begin();
+    m.alloc(3 * GIB);
+    let members = ledger(&lab).unwrap().members;
+    let of_child = members.iter().find(|member| u64::from(member.pid) == child);
+    assert!(of_child.is_some_and(|member| member.used > 3 * GIB), "{members:?}");
+    assert_eq!(m.errors(), "");
 }
 
 #[test]
