@@ -20,7 +20,7 @@ use crate::ledger::Joined;
 use crate::lock::Lock;
 use crate::meter::markers;
 use crate::meter::reaping::Costs;
-use crate::meter::{Launch, Meter, Plan, Seen, Step, Wish};
+use crate::meter::{Begin, Launch, Meter, Plan, Seen, Step, Wish};
 use crate::order::{self, quietly};
 use crate::{clock, context, device, meter};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
@@ -29,8 +29,10 @@ use vgpu_core::account::Engaged;
 use vgpu_core::arbiter::Gate;
 use vgpu_core::share::Share;
 
-/// Longer than that between two of our own instructions, and the thread was away: what was meant to be subtracted is not.
+/// Longer than that between two calls of ours, and the thread was away meanwhile.
 const AWAY_NS: u64 = 50_000;
+/// After so many measurements in a row that were not believed, one is.
+const VAGUE: u32 = 2;
 /// How long a context's end waits for a thread that asks about its markers: so often 20 us.
 const ENDING_TRIES: u32 = 5_000;
 
@@ -61,6 +63,8 @@ pub struct Governor {
     meter: Lock<Meter>,
     /// Changes when something in flight completed: what waiting threads wait on.
     bell: AtomicU32,
+    /// Measurements in a row that were not believed.
+    vague: AtomicU32,
 }
 
 impl Governor {
@@ -76,7 +80,14 @@ impl Governor {
 
     fn with(share: Share, observes: bool) -> Self {
         activate();
-        Self { share, observes, costs: Costs::new(), meter: Lock::new(Meter::default()), bell: AtomicU32::new(0) }
+        Self {
+            share,
+            observes,
+            costs: Costs::new(),
+            meter: Lock::new(Meter::default()),
+            bell: AtomicU32::new(0),
+            vague: AtomicU32::new(0),
+        }
     }
 
     /// The word of whoever grants the device: without a daemon nobody but the account bounds a launch.
@@ -105,28 +116,28 @@ impl Governor {
         }
         let cost = self.costs.known(launch.key);
         let account = joined.member().account();
-        let wish = Wish { launch: &launch, cost, gate: self.gate(), share: self.share, account };
+        let mut wish = Wish { launch: &launch, cost, gate: self.gate(), share: self.share, account };
         let first = self.meter.lock().step(&wish, Seen::default(), |ns, since| self.charge(joined, ns, since));
         let plan = match first {
             Step::Go(plan) => plan,
-            other => match self.negotiate(joined, &wish, other) {
+            other => match self.negotiate(joined, &mut wish, other) {
                 Some(plan) => plan,
                 None => return self.unmeasured(joined, &launch, real),
             },
         };
         if !plan.is_plain() {
-            return self.marked(joined, &launch, cost, &plan, real);
+            return self.marked(joined, &launch, wish.cost, &plan, real);
         }
         let result = real();
         if !result.ok() {
-            self.refused(&plan, cost, None);
+            self.refused(&plan, wish.cost, None);
         }
         result
     }
 
     /// Does what the steps ask for until the launch may go. `None`: it cannot be measured.
     #[cold]
-    fn negotiate(&self, joined: &Joined, wish: &Wish<'_>, first: Step) -> Option<Plan> {
+    fn negotiate(&self, joined: &Joined, wish: &mut Wish<'_>, first: Step) -> Option<Plan> {
         let pay = |ns, since| self.charge(joined, ns, since);
         let mut waiting = None;
         let (mut seen, mut step) = (Seen::default(), first);
@@ -153,6 +164,8 @@ impl Governor {
                     seen = Seen { reaped: true, stream: None };
                 }
             }
+            // What has completed may have taught what this launch costs.
+            wish.cost = self.costs.known(wish.launch.key);
             step = self.meter.lock().step(wish, seen, pay);
         };
         drop(waiting);
@@ -170,17 +183,31 @@ impl Governor {
         real: impl FnOnce() -> CUresult,
     ) -> CUresult {
         let moment = context::moment();
+        // Work that is not ours to measure may be before it, so that the marker is not reached at once. And the first call
+        // after a pause is slow: this one, not the marker's.
+        let is_idle = plan.begin && quietly(|| markers::is_idle(launch));
+        let asked = clock::now();
         let begin = if plan.begin { quietly(|| markers::record(launch, plan.events[0])) } else { None };
         let recorded = clock::now();
         let result = real();
-        // The device came to the marker at once, and to the launch only now.
-        let lead = Some(clock::now().saturating_sub(recorded)).filter(|lead| *lead < AWAY_NS);
-        let begin = begin.map(|event| (event, lead.unwrap_or(0)));
+        let launched = clock::now();
+        // The device came to the marker at once, and to the launch only now: each somewhere in its call. If the thread was
+        // away meanwhile, nobody knows when; what was never measured is measured all the same.
+        let (calls, launching) = (launched.saturating_sub(asked), launched.saturating_sub(recorded));
+        let lead = match (is_idle, cost) {
+            (false, _) => Some(0),
+            (true, None) => Some(if calls < AWAY_NS { calls / 2 } else { launching }),
+            (true, Some(cost)) => self.is_believed(calls, cost).then_some(calls / 2),
+        };
+        let at = if is_idle { asked + (recorded - asked) / 2 } else { 0 };
+        let begin = begin.map(|event| Begin { event, lead, at });
         if !result.ok() {
             self.refused(plan, cost, begin);
             return result;
         }
         let end = if plan.end.is_some() { quietly(|| markers::record(launch, plan.events[1])) } else { None };
+        let at = clock::now();
+        let end = end.map(|event| (event, Some(at).filter(|at| at.saturating_sub(launched) > AWAY_NS)));
         if context::fate(launch.context.0 as usize, moment) == context::Fate::Lives {
             let pay = |ns, since| self.charge(joined, ns, since);
             let unused = self.meter.lock().recorded(plan, begin, end, &self.costs, pay);
@@ -189,8 +216,16 @@ impl Governor {
         result
     }
 
+    /// Whether calls that took so long may stand around the measurement of a launch of `cost`. If they take long every
+    /// time, it is not the thread that was away.
+    fn is_believed(&self, calls: u64, cost: u64) -> bool {
+        let is_short = calls < AWAY_NS.max(cost / 16);
+        let before = if is_short { self.vague.swap(0, Relaxed) } else { self.vague.fetch_add(1, Relaxed) };
+        is_short || before >= VAGUE
+    }
+
     #[cold]
-    fn refused(&self, plan: &Plan, cost: Option<u64>, begin: Option<(CUevent, u64)>) {
+    fn refused(&self, plan: &Plan, cost: Option<u64>, begin: Option<Begin>) {
         let unused = self.meter.lock().refused(plan, cost, begin);
         destroy(unused);
     }

@@ -121,6 +121,19 @@ impl Plan {
     }
 }
 
+/// A begin marker that was recorded.
+#[derive(Clone, Copy)]
+pub struct Begin {
+    /// It.
+    pub event: CUevent,
+    /// The host time from there to the launch; `None`: it cannot be told.
+    pub lead: Option<u64>,
+    /// When the device came to it, by the host's clock; 0: it was busy.
+    pub at: u64,
+}
+/// An end marker that was recorded, and when, if that was late.
+pub type End = (CUevent, Option<u64>);
+
 /// What this process has before one device.
 pub struct Meter {
     keeper: Keeper,

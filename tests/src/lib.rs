@@ -5,6 +5,7 @@
 //! - [`program`]: C programs, compiled when first asked for
 //! - [`lab`]: a machine, a tenant's state and an environment of its own for each test; the device's own truth
 //! - [`member`]: a process on the device that does what it is told, line by line
+//! - [`timed`]: programs that use device time, what the device did and what the tenant paid
 //! - [`optional`]: parts that need not be there, and the words when they are not
 //!
 //! Tests that nothing can turn red are worthless: `tests/mutants` breaks the library on purpose, fault by fault, and checks
@@ -17,6 +18,7 @@ pub mod lab;
 pub mod member;
 pub mod optional;
 pub mod program;
+pub mod timed;
 
 pub use lab::Lab;
 pub use member::Member;

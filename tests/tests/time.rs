@@ -56,7 +56,7 @@ fn alone() -> std::sync::MutexGuard<'static, ()> {
 fn thirty_percent_is_thirty_percent_for_a_program_that_waits_after_each_launch() {
     let _alone = alone();
     let lab = Lab::new("h200").with("VGPU_SM_LIMIT", "30");
-    let got = share(&lab, &mut members(&lab, 1), MS, 1, 10);
+    let got = share(&lab, &mut members(&lab, 1), MS, 1, 5);
     assert!((25.0..=35.0).contains(&got), "{got} %");
 }
 
@@ -64,7 +64,7 @@ fn thirty_percent_is_thirty_percent_for_a_program_that_waits_after_each_launch()
 fn thirty_percent_is_thirty_percent_for_a_program_that_runs_ahead() {
     let _alone = alone();
     let lab = Lab::new("h200").with("VGPU_SM_LIMIT", "30");
-    let got = share(&lab, &mut members(&lab, 1), MS, 1000, 10);
+    let got = share(&lab, &mut members(&lab, 1), MS, 1000, 5);
     assert!((25.0..=35.0).contains(&got), "{got} %");
 }
 
@@ -72,7 +72,7 @@ fn thirty_percent_is_thirty_percent_for_a_program_that_runs_ahead() {
 fn hamis_variable_is_a_ceiling_too_and_a_memory_limit_beside_it_changes_nothing() {
     let _alone = alone();
     let lab = Lab::new("h200").with("CUDA_DEVICE_SM_LIMIT", "30").with("CUDA_DEVICE_MEMORY_LIMIT", "4g");
-    let got = share(&lab, &mut members(&lab, 1), MS, 64, 5);
+    let got = share(&lab, &mut members(&lab, 1), MS, 64, 4);
     assert!((25.0..=35.0).contains(&got), "{got} %");
 }
 
@@ -82,7 +82,7 @@ fn hamis_variable_is_a_ceiling_too_and_a_memory_limit_beside_it_changes_nothing(
 fn two_members_of_a_tenant_share_one_ceiling() {
     let _alone = alone();
     let lab = Lab::new("h200").with("VGPU_SM_LIMIT", "30");
-    let got = share(&lab, &mut members(&lab, 2), MS, 1, 10);
+    let got = share(&lab, &mut members(&lab, 2), MS, 1, 5);
     assert!((15.0..=35.0).contains(&got), "{got} %");
 }
 

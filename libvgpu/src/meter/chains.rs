@@ -11,24 +11,25 @@ const MAX_CHAINS: usize = 256;
 /// Functions of one interval that are learned from.
 const MAX_KEYS: usize = 16;
 
-/// Some different functions.
+/// Some different functions, and what a launch of each was believed to cost.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Keys {
-    pub list: [u64; MAX_KEYS],
+    list: [(u64, u64); MAX_KEYS],
     pub len: usize,
 }
 
 impl Keys {
     #[inline]
-    pub fn add(&mut self, key: u64) {
+    pub fn add(&mut self, key: u64, cost: u64) {
         let known = &self.list[..self.len];
-        if known.last() != Some(&key) && !known.contains(&key) && self.len < MAX_KEYS {
-            self.list[self.len] = key;
+        let is = |one: &(u64, u64)| one.0 == key;
+        if !known.last().is_some_and(is) && !known.iter().any(is) && self.len < MAX_KEYS {
+            self.list[self.len] = (key, cost);
             self.len += 1;
         }
     }
 
-    pub fn all(&self) -> &[u64] {
+    pub fn all(&self) -> &[(u64, u64)] {
         &self.list[..self.len]
     }
 }
@@ -40,6 +41,8 @@ pub(super) struct Interval {
     pub begin: Option<CUevent>,
     /// Host time between its begin marker and its first launch.
     pub lead: u64,
+    /// When its begin marker was reached, by the host's clock; 0: not known.
+    pub begun: u64,
     /// `None`: not recorded yet.
     pub end: Option<CUevent>,
     pub open: Open,
@@ -56,6 +59,11 @@ pub(super) struct Chain {
     /// Of the open work.
     pub begin: Option<CUevent>,
     pub lead: u64,
+    pub begun: u64,
+    /// Its first launch, by the host's clock.
+    pub opened: u64,
+    /// The last launch that was measured.
+    pub measured: u64,
     pub keys: Keys,
     pub tainted: bool,
     /// The oldest first.
@@ -118,6 +126,9 @@ impl Meter {
             marks: Marks::default(),
             begin: None,
             lead: 0,
+            begun: 0,
+            opened: 0,
+            measured: 0,
             keys: Keys::default(),
             tainted: false,
             pending: VecDeque::new(),

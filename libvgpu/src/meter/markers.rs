@@ -79,6 +79,15 @@ pub struct Times {
     pub host: u64,
 }
 
+/// The markers of an interval.
+#[derive(Clone, Copy)]
+pub struct Markers {
+    /// Its own begin marker, if it has one, and when that was reached by the host's clock; 0: not known.
+    pub begin: Option<(CUevent, u64)>,
+    /// Its end marker.
+    pub end: CUevent,
+}
+
 /// What the driver says of an interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
@@ -110,9 +119,9 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// Beginning with a marker that was reached before `now`.
-    fn new(context: usize, base: CUevent, now: u64) -> Self {
-        Self { context, base, at: now, ahead: 0, next: i64::MAX }
+    /// Beginning with a marker that was reached at `at` by the host's clock.
+    fn new(context: usize, base: CUevent, at: u64) -> Self {
+        Self { context, base, at, ahead: 0, next: i64::MAX }
     }
 
     fn place(&self, event: CUevent) -> Option<u64> {
@@ -128,37 +137,36 @@ impl Axis {
 }
 
 /// Asks about one interval. `axis` is that of its context, made if there is none; a base that was replaced goes to `free`.
-pub fn ask(
-    axes: &mut Vec<Axis>,
-    context: usize,
-    begin: Option<CUevent>,
-    end: CUevent,
-    free: &mut Vec<(usize, CUevent)>,
-) -> Answer {
+pub fn ask(axes: &mut Vec<Axis>, context: usize, markers: Markers, free: &mut Vec<(usize, CUevent)>) -> Answer {
+    let Markers { begin, end } = markers;
     match is_reached(end) {
         Ok(false) => return Answer::Pending,
         Err(()) => return Answer::Lost,
         Ok(true) => {}
     }
     let now = crate::clock::now();
+    // By themselves: two markers that are close are told apart better than by a base that is far.
+    let length = match begin {
+        Some((event, at)) => match elapsed(event, end) {
+            Some(length) => Some((length.unsigned_abs(), at)),
+            None => return Answer::Lost,
+        },
+        None => None,
+    };
     let mut kept = false;
     let at = match axes.iter().position(|axis| axis.context == context) {
         Some(at) => at,
         None => {
-            axes.push(Axis::new(context, end, now));
+            // It was seen late; how late, its begin marker knows.
+            let reached = length.filter(|begin| begin.1 > 0).map_or(now, |(length, at)| (at + length).min(now));
+            axes.push(Axis::new(context, end, reached));
             kept = true;
             axes.len() - 1
         }
     };
     let axis = &mut axes[at];
     let Some(place) = axis.place(end) else { return Answer::Lost };
-    // By themselves: two markers that are close are told apart better than by a base that is far.
-    let length = begin.map(|begin| elapsed(begin, end).map(i64::unsigned_abs));
-    let begin = match length {
-        Some(None) => return Answer::Lost,
-        Some(Some(length)) => Some(place.saturating_sub(length)),
-        None => None,
-    };
+    let begin = length.map(|(length, _)| place.saturating_sub(length));
     let host = axis.host(place, now);
     if place.saturating_sub(axis.at) > REBASE_NS {
         free.push((context, axis.base));

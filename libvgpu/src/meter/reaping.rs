@@ -5,7 +5,7 @@
 //! taken for the one that worked ([`vgpu_core::gate::union::Union`]), and its functions for those that cost so much.
 
 use super::chains::Interval;
-use super::markers::{self, Answer, Axis, Times};
+use super::markers::{self, Answer, Axis, Markers, Times};
 use super::{Meter, Pay};
 use crate::driver::own;
 use shim_sys::cuda::*;
@@ -45,15 +45,15 @@ impl Costs {
         self.rough.forget(key);
     }
 
-    /// Launches of these functions were estimated at `estimate` together and took `spent`.
-    fn learn(&self, keys: &[u64], estimate: u64, spent: u64, clean: bool) {
-        for &key in keys {
-            let known = self.known(key);
-            let scaled = u128::from(known.unwrap_or(UNKNOWN_NS)) * u128::from(spent) / u128::from(estimate.max(1));
+    /// Launches of these functions, each believed to cost what stands beside it, were estimated at `estimate` together and
+    /// took `spent`.
+    fn learn(&self, believed: &[(u64, u64)], estimate: u64, spent: u64, clean: bool) {
+        for &(key, cost) in believed {
+            let scaled = u128::from(cost) * u128::from(spent) / u128::from(estimate.max(1));
             let cost = u64::try_from(scaled).unwrap_or(MAX_NS).max(1);
             if clean {
                 self.exact.learn(key, cost);
-            } else if known.is_none() {
+            } else if self.known(key).is_none() {
                 self.rough.learn(key, cost);
             }
         }
@@ -64,8 +64,16 @@ struct Item {
     chain: u64,
     context: usize,
     begin: Option<CUevent>,
+    /// When that was reached, by the host's clock; 0: not known.
+    begun: u64,
     end: CUevent,
     answer: Answer,
+}
+
+impl Item {
+    fn markers(&self) -> Markers {
+        Markers { begin: self.begin.map(|begin| (begin, self.begun)), end: self.end }
+    }
 }
 
 /// Intervals that the driver is asked about.
@@ -87,7 +95,7 @@ impl Batch {
                 continue;
             }
             let (axes, free) = (&mut self.axes, &mut self.free);
-            let answer = within(item.context, here, || markers::ask(axes, item.context, item.begin, item.end, free));
+            let answer = within(item.context, here, || markers::ask(axes, item.context, item.markers(), free));
             item.answer = answer.unwrap_or(Answer::Lost);
             if item.answer == Answer::Pending {
                 blocked = item.chain;
@@ -124,7 +132,8 @@ impl Meter {
             for interval in &chain.pending {
                 let (Some(end), true) = (interval.end, items.len() < MOST) else { break };
                 let (context, begin) = (chain.place.context, interval.begin);
-                items.push(Item { chain: chain.number, context, begin, end, answer: Answer::Pending });
+                let (begun, answer) = (interval.begun, Answer::Pending);
+                items.push(Item { chain: chain.number, context, begin, begun, end, answer });
             }
         }
         if items.is_empty() {
@@ -194,8 +203,9 @@ impl Meter {
         let mut fresh = None;
         if let (Some(times), Some(began), true) = (times, began, open.measured) {
             let spent = self.union.add(began.min(times.end), times.end);
-            // Two threads' markers in one stream, the other way round than their launches: nothing to learn from.
-            if began < times.end {
+            // Counted before, or two threads' markers in one stream, the other way round than their launches: nothing to
+            // learn from.
+            if spent > 0 {
                 costs.learn(interval.keys.all(), open.estimate, spent, !interval.tainted);
             }
             fresh = Some(spent);

@@ -2,7 +2,7 @@
 
 use super::chains::Interval;
 use super::reaping::Costs;
-use super::{Meter, Pay, Plan, Seen, Step, Wish};
+use super::{Begin, End, Meter, Pay, Plan, Seen, Step, Wish};
 use crate::clock;
 use shim_sys::cuda::CUevent;
 use vgpu_core::account::cost::UNKNOWN_NS;
@@ -14,6 +14,9 @@ const ASK_NS: u64 = 50_000;
 const SHORT_NS: u64 = 5_000;
 /// ... but before one in so many.
 const UNTIMED: u32 = 4;
+/// An interval is ended after so much time on the host, and a stream is measured that was not for so long: costs that are
+/// believed to be far too small would never let it come to that.
+const LONG_NS: u64 = 20_000_000;
 /// After the time a tail should have taken, twice, and this, it counts as over.
 const TAIL_SLACK_NS: u64 = 500_000;
 
@@ -90,9 +93,15 @@ impl Meter {
         let chain = &mut self.chains[at];
         let (was_busy, was_unmeasured) = (chain.is_busy(), chain.is_unmeasured());
         let clear = self.unmeasured == u32::from(was_unmeasured);
+        if idle || !chain.marks.asks() {
+            chain.opened = now;
+        }
+        if now.saturating_sub(if idle { chain.measured } else { chain.opened }) > LONG_NS {
+            chain.marks.sample();
+        }
         let begin = chain.marks.before(wish.cost, idle, clear).begin;
         self.keeper.launched(wish.cost, now, &self.bounds);
-        chain.keys.add(wish.launch.key);
+        chain.keys.add(wish.launch.key, estimate);
         chain.launches = chain.launches.wrapping_add(1);
         self.launches = self.launches.wrapping_add(1);
         let soonest = if idle { now + ASK_NS } else { 0 };
@@ -104,10 +113,14 @@ impl Meter {
             self.numbers += 1;
             plan.end = Some(self.numbers);
             chain.unmeasured += u32::from(!open.measured);
+            if open.measured {
+                chain.measured = now;
+            }
             chain.pending.push_back(Interval {
                 serial: self.numbers,
                 begin: chain.begin.take(),
                 lead: core::mem::take(&mut chain.lead),
+                begun: chain.begun,
                 end: None,
                 open,
                 keys: core::mem::take(&mut chain.keys),
@@ -126,12 +139,14 @@ impl Meter {
     pub fn recorded(
         &mut self,
         plan: &Plan,
-        begin: Option<(CUevent, u64)>,
-        end: Option<CUevent>,
+        begin: Option<Begin>,
+        end: Option<End>,
         costs: &Costs,
         pay: impl Pay,
     ) -> [Option<CUevent>; 2] {
-        let Some(at) = self.numbered(plan.chain) else { return [begin.map(|begin| begin.0), end] };
+        let Some(at) = self.numbered(plan.chain) else { return [begin.map(|begin| begin.event), end.map(|end| end.0)] };
+        // The stream may have been idle before the marker came.
+        let is_late = end.and_then(|end| end.1).is_some_and(|at| self.keeper.remaining(at) == 0);
         let chain = &mut self.chains[at];
         let (was_busy, was_unmeasured) = (chain.is_busy(), chain.is_unmeasured());
         let closed = plan.end.and_then(|serial| chain.pending.iter().position(|interval| interval.serial == serial));
@@ -140,21 +155,24 @@ impl Meter {
             Some(place) => {
                 let interval = &mut chain.pending[place];
                 if plan.begin {
-                    (interval.begin, interval.lead) = begin.map_or((None, 0), |(event, lead)| (Some(event), lead));
-                    if begin.is_none() && interval.open.measured {
-                        interval.open.measured = false;
-                        chain.unmeasured += 1;
-                    }
+                    (interval.begin, interval.lead, interval.begun) = parts(begin);
                 }
-                interval.end = end;
+                let is_vague = is_late || (plan.begin && begin.and_then(|begin| begin.lead).is_none());
+                if is_vague && interval.open.measured {
+                    interval.open.measured = false;
+                    chain.unmeasured += 1;
+                }
+                interval.end = end.map(|end| end.0);
                 if end.is_none() {
                     lost = chain.pending.remove(place);
                 }
             }
-            None if plan.begin => match begin {
-                Some((event, lead)) => (chain.begin, chain.lead) = (Some(event), lead),
-                None => chain.marks.doubt(),
-            },
+            None if plan.begin => {
+                (chain.begin, chain.lead, chain.begun) = parts(begin);
+                if begin.and_then(|begin| begin.lead).is_none() {
+                    chain.marks.doubt();
+                }
+            }
             None => {}
         }
         self.recount(at, was_busy, was_unmeasured);
@@ -165,14 +183,14 @@ impl Meter {
                 self.done(at, &interval, None, self.time, &pay, costs);
                 [begin, None]
             }
-            None => [None, if closed.is_none() { end } else { None }],
+            None => [None, end.map(|end| end.0).filter(|_| closed.is_none())],
         }
     }
 
     /// The driver refused the launch.
-    pub fn refused(&mut self, plan: &Plan, cost: Option<u64>, begin: Option<(CUevent, u64)>) -> [Option<CUevent>; 2] {
+    pub fn refused(&mut self, plan: &Plan, cost: Option<u64>, begin: Option<Begin>) -> [Option<CUevent>; 2] {
         self.keeper.withdrawn(cost);
-        let Some(at) = self.numbered(plan.chain) else { return [begin.map(|begin| begin.0), None] };
+        let Some(at) = self.numbered(plan.chain) else { return [begin.map(|begin| begin.event), None] };
         let chain = &mut self.chains[at];
         let (was_busy, was_unmeasured) = (chain.is_busy(), chain.is_unmeasured());
         let place = plan.end.and_then(|serial| chain.pending.iter().position(|interval| interval.serial == serial));
@@ -181,15 +199,15 @@ impl Meter {
         chain.marks.withdrawn(cost, cost.unwrap_or(UNKNOWN_NS), open);
         if let Some(interval) = closed {
             chain.unmeasured -= u32::from(!interval.open.measured);
-            (chain.begin, chain.lead, chain.keys) = (interval.begin, interval.lead, interval.keys);
+            (chain.begin, chain.lead, chain.begun) = (interval.begin, interval.lead, interval.begun);
+            chain.keys = interval.keys;
             chain.tainted |= interval.tainted;
         }
         let mut unused = plan.events;
         if plan.begin {
-            match begin {
-                Some((event, lead)) => (chain.begin, chain.lead) = (Some(event), lead),
-                None => chain.marks.doubt(),
-            }
+            // What follows would begin at a marker that is too early.
+            (chain.begin, chain.lead, chain.begun) = parts(begin);
+            chain.marks.doubt();
             unused[0] = None;
         }
         self.recount(at, was_busy, was_unmeasured);
@@ -227,4 +245,8 @@ impl Meter {
         chain.marks.doubt();
         self.recount(at, was_busy, was_unmeasured);
     }
+}
+
+fn parts(begin: Option<Begin>) -> (Option<CUevent>, u64, u64) {
+    begin.map_or((None, 0, 0), |begin| (Some(begin.event), begin.lead.unwrap_or(0), begin.at))
 }

@@ -82,6 +82,15 @@ impl Marks {
         self.open.take()
     }
 
+    /// The next launch is measured, if it can be, whatever was estimated: a cost that is believed to be next to nothing would
+    /// never be measured again.
+    pub fn sample(&mut self) {
+        match &mut self.open {
+            Some(open) => open.sample = true,
+            None => self.unsampled = self.unsampled.max(MARK_NS),
+        }
+    }
+
     /// The driver refused a launch that [`Marks::after`] was told of; `closed` is the interval that was to end with it, and
     /// has no marker.
     pub fn withdrawn(&mut self, cost: Option<u64>, estimate: u64, closed: Option<Open>) {

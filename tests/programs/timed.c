@@ -1,0 +1,273 @@
+/* Programs as they use device time: one command a line on stdin, one answer a line on stdout, the driver's code first. It
+ * knows nothing of vgpu. Times are nanoseconds unless a name says otherwise.
+ * Not here: allocations (member.c), captures and their rules (capture.c). */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef uint64_t u64;
+enum { NON_BLOCKING = 1, NO_TIME = 2, MANY = 8, MISSING = -1 };
+/* How a loop names its stream, and how it waits. */
+enum { LEGACY, CREATED, PER_THREAD, BLOCKING, COOPERATIVE };
+enum { BY_CONTEXT, BY_STREAM, BY_EVENT, BY_QUERY };
+static void *driver, *context, *spin, *wait_word, *set_word, *streams[MANY], *blocking, *plain_event;
+
+#define FIND(name) ({ static int (*f_)(); if (!f_) f_ = dlsym(driver, #name); f_; })
+#define CALL(name, ...) ({ int (*g_)() = FIND(name); g_ ? g_(__VA_ARGS__) : MISSING; })
+#define TRY(call) do { int code_ = (call); if (code_) return code_; } while (0)
+
+static const char PTX[] = ".version 7.0\n.target sm_50\n.address_size 64\n"
+    ".visible .entry vgpu_spin_ns(.param .u64 vgpu_spin_ns_param_0)\n{\nret;\n}\n"
+    ".visible .entry vgpu_wait_word(.param .u64 vgpu_wait_word_param_0, .param .u32 vgpu_wait_word_param_1)\n{\nret;\n}\n"
+    ".visible .entry vgpu_set_word(.param .u64 vgpu_set_word_param_0, .param .u32 vgpu_set_word_param_1, "
+    ".param .u64 vgpu_set_word_param_2)\n{\nret;\n}\n";
+
+static u64 clock_of(clockid_t id) {
+    struct timespec t;
+    clock_gettime(id, &t);
+    return (u64)t.tv_sec * 1000000000 + (u64)t.tv_nsec;
+}
+static u64 now(void) { return clock_of(CLOCK_MONOTONIC); }
+static void pause_for(u64 ns) {
+    struct timespec t = { (time_t)(ns / 1000000000), (long)(ns % 1000000000) };
+    nanosleep(&t, 0);
+}
+
+static int begin(void) {
+    void *module;
+    TRY(CALL(cuInit, 0));
+    TRY(CALL(cuDevicePrimaryCtxRetain, &context, 0));
+    TRY(CALL(cuCtxSetCurrent, context));
+    TRY(CALL(cuModuleLoadData, &module, PTX));
+    TRY(CALL(cuModuleGetFunction, &spin, module, "vgpu_spin_ns"));
+    TRY(CALL(cuModuleGetFunction, &wait_word, module, "vgpu_wait_word"));
+    TRY(CALL(cuModuleGetFunction, &set_word, module, "vgpu_set_word"));
+    for (int i = 0; i < MANY; i++) TRY(CALL(cuStreamCreate, &streams[i], NON_BLOCKING));
+    TRY(CALL(cuStreamCreate, &blocking, 0));
+    return CALL(cuEventCreate, &plain_event, NO_TIME);
+}
+
+static void *stream_of(int way, int thread) {
+    return way == CREATED ? streams[thread % MANY] : way == BLOCKING ? blocking : way == PER_THREAD ? (void *)2 : 0;
+}
+
+static int launch_in(void *kernel, void *stream, u64 ns) {
+    void *parameters[] = { &ns };
+    return CALL(cuLaunchKernel, kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, (void *)0);
+}
+
+static int launch(int way, int thread, u64 ns) {
+    void *stream = stream_of(way, thread), *parameters[] = { &ns };
+    /* Either name of the thread's own stream. */
+    if (way == PER_THREAD && thread % 2) return CALL(cuLaunchKernel_ptsz, spin, 1, 1, 1, 1, 1, 1, 0, (void *)0, parameters, (void *)0);
+    if (way == COOPERATIVE) return CALL(cuLaunchCooperativeKernel, spin, 1, 1, 1, 1, 1, 1, 0, stream, parameters);
+    return launch_in(spin, stream, ns);
+}
+
+static int finish(int way, int thread, int how) {
+    void *stream = stream_of(way, thread);
+    int code;
+    switch (how) {
+    case BY_STREAM: return CALL(cuStreamSynchronize, stream);
+    case BY_EVENT: TRY(CALL(cuEventRecord, plain_event, stream)); return CALL(cuEventSynchronize, plain_event);
+    case BY_QUERY: while ((code = CALL(cuStreamQuery, stream)) == 600) pause_for(20000); return code;
+    default: return CALL(cuCtxSynchronize);
+    }
+}
+
+/* Kernels of `ns` for `ms` or `most` of them, waiting after each `batch` and then computing for `host`. */
+struct loop { u64 ns, ms, most, batch, host; int way, how, thread, code; u64 launched, wall, cpu; };
+
+static void *loop(void *argument) {
+    struct loop *l = argument;
+    u64 start = now(), cpu = clock_of(CLOCK_THREAD_CPUTIME_ID);
+    l->code = CALL(cuCtxSetCurrent, context);
+    while (!l->code && (!l->ms || now() - start < l->ms * 1000000) && (!l->most || l->launched < l->most)) {
+        l->code = launch(l->way, l->thread, l->ns);
+        if (l->code || ++l->launched % l->batch) continue;
+        if (l->how >= 0) l->code = finish(l->way, l->thread, l->how);
+        if (l->host) pause_for(l->host);
+    }
+    if (!l->code) l->code = finish(l->way, l->thread, BY_CONTEXT);
+    l->wall = now() - start;
+    l->cpu = clock_of(CLOCK_THREAD_CPUTIME_ID) - cpu;
+    return 0;
+}
+
+static int threads(int count, struct loop model) {
+    pthread_t all[16];
+    struct loop each[16];
+    int code = 0;
+    u64 launched = 0;
+    for (int i = 0; i < count; i++) {
+        each[i] = model;
+        each[i].thread = i;
+        pthread_create(&all[i], 0, loop, &each[i]);
+    }
+    for (int i = 0; i < count; i++) {
+        pthread_join(all[i], 0);
+        if (!code) code = each[i].code;
+        launched += each[i].launched;
+    }
+    printf("%d %lu\n", code, launched);
+    return code;
+}
+
+/* A graph of `nodes` kernels of `ns`, launched for `ms`. */
+static int graph(u64 ns, int nodes, u64 ms, u64 *launched) {
+    void *captured = 0, *exec = 0;
+    TRY(CALL(cuStreamBeginCapture_v2, streams[0], 0));
+    for (int i = 0; i < nodes; i++) TRY(launch_in(spin, streams[0], ns));
+    TRY(CALL(cuStreamEndCapture, streams[0], &captured));
+    TRY(CALL(cuGraphInstantiateWithFlags, &exec, captured, 0ull));
+    for (u64 start = now(); now() - start < ms * 1000000; ++*launched) TRY(CALL(cuGraphLaunch, exec, streams[0]));
+    TRY(CALL(cuCtxSynchronize));
+    TRY(CALL(cuGraphExecDestroy, exec));
+    return CALL(cuGraphDestroy, captured);
+}
+
+/* `count` times: a kernel that waits for a word, and behind it, in another stream, the one that writes it. */
+static int crossed(int count, u64 ns) {
+    u64 word = 0;
+    TRY(CALL(cuMemAlloc_v2, &word, (size_t)512));
+    TRY(CALL(cuMemsetD8_v2, word, 0, (size_t)512));
+    for (uint32_t value = 1; value <= (uint32_t)count; value++) {
+        void *first[] = { &word, &value }, *second[] = { &word, &value, &ns };
+        TRY(CALL(cuLaunchKernel, wait_word, 1, 1, 1, 1, 1, 1, 0, streams[0], first, (void *)0));
+        TRY(CALL(cuLaunchKernel, set_word, 1, 1, 1, 1, 1, 1, 0, streams[1], second, (void *)0));
+        TRY(CALL(cuStreamSynchronize, streams[0]));
+    }
+    return CALL(cuMemFree_v2, word);
+}
+
+/* A kernel that stays for `ms`, until the host says so; kernels of another stream meanwhile. */
+static int persistent(u64 ms, u64 ns, u64 *beside) {
+    u64 word = 0, start = now();
+    uint32_t value = 7;
+    TRY(CALL(cuMemAlloc_v2, &word, (size_t)512));
+    TRY(CALL(cuMemsetD8_v2, word, 0, (size_t)512));
+    void *parameters[] = { &word, &value };
+    TRY(CALL(cuLaunchKernel, wait_word, 1, 1, 1, 1, 1, 1, 0, streams[0], parameters, (void *)0));
+    while (now() - start < ms * 1000000) { TRY(launch_in(spin, streams[1], ns)); TRY(CALL(cuStreamSynchronize, streams[1])); ++*beside; }
+    TRY(CALL(cuMemcpyHtoDAsync_v2, word, &value, sizeof value, streams[2]));
+    TRY(CALL(cuStreamSynchronize, streams[0]));
+    return CALL(cuMemFree_v2, word);
+}
+
+/* `count` contexts, one after the other, each ended with `kernels` of `ns` in flight. */
+static int contexts(int count, int kernels, u64 ns) {
+    for (int i = 0; i < count; i++) {
+        void *own, *module, *kernel, *stream;
+        TRY(CALL(cuCtxCreate_v2, &own, 0, 0));
+        TRY(CALL(cuModuleLoadData, &module, PTX));
+        TRY(CALL(cuModuleGetFunction, &kernel, module, "vgpu_spin_ns"));
+        TRY(CALL(cuStreamCreate, &stream, NON_BLOCKING));
+        for (int k = 0; k < kernels; k++) TRY(launch_in(kernel, k % 2 ? stream : 0, ns));
+        if (i % 2) TRY(CALL(cuStreamDestroy_v2, stream));
+        TRY(CALL(cuCtxDestroy_v2, own));
+    }
+    return CALL(cuCtxSetCurrent, context);
+}
+
+/* Streams that come and go, `count` of them, each ended with a kernel in flight. */
+static int passing(int count, u64 ns) {
+    for (int i = 0; i < count; i++) {
+        void *stream;
+        TRY(CALL(cuStreamCreate, &stream, NON_BLOCKING));
+        TRY(launch_in(spin, stream, ns));
+        TRY(CALL(cuStreamDestroy_v2, stream));
+    }
+    return CALL(cuCtxSynchronize);
+}
+
+/* One lock for all threads, as an interpreter has it: one launches with it held, one computes with it. */
+static pthread_mutex_t interpreter = PTHREAD_MUTEX_INITIALIZER;
+static volatile int stopped;
+static u64 computed, longest;
+
+static void *compute(void *nothing) {
+    while (!stopped) {
+        u64 asked = now();
+        pthread_mutex_lock(&interpreter);
+        u64 waited = now() - asked;
+        if (waited > longest) longest = waited;
+        computed++;
+        pthread_mutex_unlock(&interpreter);
+        pause_for(200000);
+    }
+    return nothing;
+}
+
+static int locked(u64 ns, u64 ms, u64 *launched) {
+    pthread_t other;
+    int code = 0;
+    stopped = 0, computed = 0, longest = 0;
+    pthread_create(&other, 0, compute, 0);
+    for (u64 start = now(); !code && now() - start < ms * 1000000; ++*launched) {
+        pthread_mutex_lock(&interpreter);
+        code = launch_in(spin, streams[0], ns);
+        pthread_mutex_unlock(&interpreter);
+        pause_for(50000);
+    }
+    stopped = 1;
+    pthread_join(other, 0);
+    return code ? code : CALL(cuCtxSynchronize);
+}
+
+/* Works while children come and go, which launch what is not theirs. */
+static int forked(u64 ns, int count, u64 *crashed) {
+    for (int i = 0; i < count; i++) {
+        for (int k = 0; k < 20; k++) TRY(launch_in(spin, streams[0], ns));
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(30); /* a child that hangs dies of it, and is seen */
+            launch_in(spin, streams[0], ns);
+            CALL(cuStreamSynchronize, streams[0]);
+            _exit(0);
+        }
+        int status = 0;
+        waitpid(child, &status, 0);
+        *crashed += status != 0;
+    }
+    return CALL(cuCtxSynchronize);
+}
+
+int main(int argc, char **argv) {
+    char line[512], name[128];
+    setvbuf(stdout, 0, _IOLBF, 0);
+    driver = dlopen("libcuda.so.1", RTLD_NOW);
+    if (!driver) { printf("! %s\n", dlerror()); return 3; }
+    printf("0 %d\n", getpid());
+    while (fgets(line, sizeof line, stdin)) {
+        u64 a = 0, b = 0, c = 0, d = 0, e = 0, done = 0;
+        long f = 0, g = 0;
+        if (sscanf(line, "%127s", name) != 1) continue;
+        sscanf(line, "%*s %lu %lu %lu %lu %lu %ld %ld", &a, &b, &c, &d, &e, &f, &g);
+        if (!strcmp(name, "begin")) printf("%d\n", begin());
+        else if (!strcmp(name, "loop")) { /* ns ms most batch host way how */
+            struct loop l = { a, b, c, d, e, (int)f, (int)g, 0, 0, 0, 0, 0 };
+            loop(&l);
+            printf("%d %lu %lu %lu\n", l.code, l.launched, l.wall, l.cpu);
+        }
+        else if (!strcmp(name, "threads")) { /* count ns ms batch host way how */
+            struct loop l = { b, c, 0, d, e, (int)f, (int)g, 0, 0, 0, 0, 0 };
+            threads((int)a, l);
+        }
+        else if (!strcmp(name, "graph")) { int r = graph(a, (int)b, c, &done); printf("%d %lu\n", r, done); }
+        else if (!strcmp(name, "crossed")) printf("%d\n", crossed((int)a, b));
+        else if (!strcmp(name, "persistent")) { int r = persistent(a, b, &done); printf("%d %lu\n", r, done); }
+        else if (!strcmp(name, "contexts")) printf("%d\n", contexts((int)a, (int)b, c));
+        else if (!strcmp(name, "passing")) printf("%d\n", passing((int)a, b));
+        else if (!strcmp(name, "locked")) { int r = locked(a, b, &done); printf("%d %lu %lu %lu\n", r, done, computed, longest); }
+        else if (!strcmp(name, "forked")) { int r = forked(a, (int)b, &done); printf("%d %lu\n", r, done); }
+        else printf("! %s\n", name);
+    }
+    return 0;
+}

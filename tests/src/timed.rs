@@ -1,0 +1,99 @@
+//! Device time in tests: a program that uses it (`programs/timed.c`), what the device really did, what the tenant paid.
+//!
+//! What was paid is read from the ledger's file, to be compared with the device's truth; shares are judged by the truth
+//! alone.
+
+use crate::lab::Lab;
+use crate::member::Member;
+use crate::program::{Kind, compile};
+use std::fs;
+use std::sync::{Mutex, MutexGuard};
+use std::time::Instant;
+
+/// A millisecond, in nanoseconds.
+pub const MS: u64 = 1_000_000;
+
+/// Where the slots of a ledger begin, how long each is and where in it the device time stands (vgpu-core's layout).
+const SLOTS: (usize, usize, usize, usize) = (4096, 128, 1024, 80);
+
+/// Two cores cannot keep several busy devices and their judges: one measurement at a time.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// A machine with a ceiling.
+pub fn ceiling(percent: u32) -> Lab {
+    Lab::new("h200").with("VGPU_SM_LIMIT", percent.to_string())
+}
+
+/// A program that uses device time, ready.
+pub fn timed(lab: &Lab) -> Member {
+    let mut m = Member::start(&mut lab.command(compile("timed", Kind::Program, &[])));
+    m.ok("begin");
+    m
+}
+
+/// Device time that all members of the tenant have paid for, in nanoseconds.
+pub fn paid(lab: &Lab) -> u64 {
+    let (begin, size, count, at) = SLOTS;
+    let files = fs::read_dir(lab.state()).expect("the state's directory");
+    let ledgers = files.map(|file| fs::read(file.expect("a file").path()).expect("a ledger"));
+    let word = |bytes: &[u8], place: usize| {
+        bytes.get(place..place + 8).map_or(0, |word| u64::from_le_bytes(word.try_into().expect("eight bytes")))
+    };
+    ledgers.map(|bytes| (0..count).map(|slot| word(&bytes, begin + slot * size + at)).sum::<u64>()).sum()
+}
+
+/// A stretch of time on the device.
+pub struct Stretch {
+    began: Instant,
+    busy: u64,
+    paid: u64,
+}
+
+/// What happened in it.
+#[derive(Clone, Copy, Debug)]
+pub struct Spent {
+    /// The device worked so long, in nanoseconds.
+    pub busy: u64,
+    /// The tenant paid for so much.
+    pub paid: u64,
+    /// Wall time.
+    pub wall: u64,
+}
+
+impl Stretch {
+    /// Begins one.
+    pub fn begin(lab: &Lab) -> Stretch {
+        Stretch { busy: lab.device(0).busy_ns, paid: paid(lab), began: Instant::now() }
+    }
+
+    /// Ends it.
+    pub fn end(&self, lab: &Lab) -> Spent {
+        let wall = u64::try_from(self.began.elapsed().as_nanos()).expect("less than centuries");
+        Spent { wall, busy: lab.device(0).busy_ns - self.busy, paid: paid(lab) - self.paid }
+    }
+}
+
+impl Spent {
+    /// Of the wall time, in percent.
+    #[allow(clippy::cast_precision_loss)] // nanoseconds of seconds
+    pub fn share(&self) -> f64 {
+        self.busy as f64 / self.wall as f64 * 100.0
+    }
+
+    /// What was paid for, in percent of what the device did.
+    #[allow(clippy::cast_precision_loss)] // nanoseconds of seconds
+    pub fn paid_percent(&self) -> f64 {
+        self.paid as f64 / self.busy as f64 * 100.0
+    }
+
+    /// Says it on stderr, and that what was paid is within `points` of what was done.
+    #[track_caller]
+    pub fn is_paid_within(&self, points: f64, what: &str) {
+        let percent = self.paid_percent();
+        eprintln!("{what}: share {:.1} %, paid {percent:.1} % of {} us", self.share(), self.busy / 1000);
+        assert!((percent - 100.0).abs() <= points, "{what}: paid {percent:.1} % of what the device did: {self:?}");
+    }
+}

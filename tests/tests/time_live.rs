@@ -1,0 +1,93 @@
+//! Whatever waits for what: under a ceiling programs go on, and end.
+//!
+//! Not here: how exactly time is paid for (`time_paid.rs`), captures (`capture.rs`).
+
+use vgpu_tests::Lab;
+use vgpu_tests::timed::{MS, Stretch, alone, ceiling, timed};
+
+/// The first kernel keeps the device until the second one, behind it in another stream, has run. The second is held back
+/// while there is no balance, but not for ever.
+#[test]
+fn a_kernel_that_waits_for_one_of_another_stream_gets_it_a_hundred_times() {
+    let _alone = alone();
+    let lab = ceiling(30);
+    let mut m = timed(&lab);
+    m.ok("crossed 100 500000");
+    assert!(m.finish().success());
+}
+
+#[test]
+fn beside_a_kernel_that_stays_others_run() {
+    let _alone = alone();
+    let lab = ceiling(30);
+    let mut m = timed(&lab);
+    let answer = m.ok("persistent 3000 100000");
+    assert!(answer.number(0) >= 3, "{answer:?}");
+    // It has used the device all the time, and what it owes is owed: at 30 % some 7 s.
+    let stretch = Stretch::begin(&lab);
+    m.ok("loop 1000000 1000 0 1 0 1 1");
+    let spent = stretch.end(&lab);
+    assert!(spent.share() < 60.0, "{spent:?}");
+}
+
+/// A thread that holds the lock of an interpreter while it is held back: the others get it when it is let go.
+#[test]
+fn a_lock_that_is_held_at_the_gate_is_given_back() {
+    let _alone = alone();
+    let lab = ceiling(30);
+    let mut m = timed(&lab);
+    let answer = m.ok("locked 1000000 2000");
+    let (launched, computed, longest) = (answer.number(0), answer.number(1), answer.number(2));
+    eprintln!(
+        "{launched} launches, {computed} turns of the other, the longest wait for the lock {} us",
+        longest / 1000
+    );
+    assert!(launched > 100 && computed > 100, "{answer:?}");
+    assert!(longest < 2000 * MS, "{answer:?}");
+}
+
+/// Contexts end with markers on their way; streams too. Nothing of the next one with their handle is taken for theirs.
+#[test]
+fn contexts_and_streams_that_end_with_work_in_flight_are_paid_for() {
+    let _alone = alone();
+    let lab = ceiling(60);
+    let mut m = timed(&lab);
+    let stretch = Stretch::begin(&lab);
+    m.ok("contexts 40 12 400000");
+    stretch.end(&lab).is_paid_within(40.0, "contexts that end");
+    let stretch = Stretch::begin(&lab);
+    m.ok("passing 400 400000");
+    stretch.end(&lab).is_paid_within(15.0, "streams that end");
+    m.ok("loop 100000 300 0 8 0 1 1");
+}
+
+#[test]
+fn children_that_are_forked_at_work_change_nothing() {
+    let _alone = alone();
+    let lab = ceiling(60);
+    let mut m = timed(&lab);
+    m.ok("loop 300000 200 0 8 0 1 1");
+    let stretch = Stretch::begin(&lab);
+    let answer = m.ok("forked 300000 40");
+    assert_eq!(answer.number(0), 0, "children that hung or crashed");
+    stretch.end(&lab).is_paid_within(10.0, "a parent of forty");
+}
+
+/// Under MPS contexts of processes overlap: what one of them measures contains the other's work, and together they stay
+/// below the ceiling.
+#[test]
+fn under_mps_the_account_alone_holds_the_ceiling() {
+    let _alone = alone();
+    let lab = Lab::new("h200:mps").with("VGPU_SM_LIMIT", "40");
+    let mut members = [timed(&lab), timed(&lab)];
+    members.iter_mut().for_each(|m| m.tell("loop 1000000 3500 0 4 0 1 1"));
+    std::thread::sleep(std::time::Duration::from_millis(1000));
+    let stretch = Stretch::begin(&lab);
+    std::thread::sleep(std::time::Duration::from_millis(2000));
+    let spent = stretch.end(&lab);
+    for m in &mut members {
+        assert_eq!(m.answer().code, 0, "{}", m.errors());
+    }
+    eprintln!("MPS: {:.1} %", spent.share());
+    assert!((12.0..=46.0).contains(&spent.share()), "{spent:?}");
+}

@@ -1,0 +1,127 @@
+//! Device time is paid for as it was used, however a program launches and waits: what the ledger says is compared with the
+//! simulated device's own clock of work done.
+//!
+//! Bounds are a few points wide, for a busy machine; a meter that counts a pause, a stream twice or a launch not at all is
+//! off by far more. Not here: the shares that follow from it (`time.rs`, `time_shares.rs`).
+
+use vgpu_tests::timed::{MS, Stretch, alone, ceiling, timed};
+use vgpu_tests::{Lab, Member};
+
+/// How a loop names its stream.
+const STREAMS: [(&str, u32); 5] =
+    [("legacy", 0), ("created", 1), ("per thread", 2), ("blocking", 3), ("cooperative", 4)];
+/// How it waits.
+const WAITS: [(&str, u32); 4] = [("for the context", 0), ("for the stream", 1), ("for an event", 2), ("by asking", 3)];
+
+/// What a command did, after the costs of its kernels were learned by the same command.
+fn spent(lab: &Lab, m: &mut Member, command: &str) -> vgpu_tests::timed::Spent {
+    m.ok(command);
+    let stretch = Stretch::begin(lab);
+    m.ok(command);
+    stretch.end(lab)
+}
+
+#[test]
+fn bursts_of_three_short_kernels_and_long_pauses_are_paid_as_used() {
+    let _alone = alone();
+    let lab = ceiling(50);
+    let mut m = timed(&lab);
+    for (what, how) in [("without waiting", -1), ("with waiting", 1)] {
+        // Kernels of 60 us, 75 times three of them, each followed by 20 ms on the host.
+        let spent = spent(&lab, &mut m, &format!("loop 60000 0 225 3 20000000 1 {how}"));
+        spent.is_paid_within(8.0, &format!("bursts {what}"));
+    }
+}
+
+#[test]
+fn whoever_waits_after_every_launch_pays_as_used() {
+    let _alone = alone();
+    let lab = ceiling(80);
+    let mut m = timed(&lab);
+    for (name, how) in WAITS {
+        let spent = spent(&lab, &mut m, &format!("loop 100000 0 3000 1 0 1 {how}"));
+        spent.is_paid_within(8.0, &format!("waits {name}"));
+    }
+}
+
+#[test]
+fn every_kind_of_stream_pays_as_used() {
+    let _alone = alone();
+    let lab = ceiling(80);
+    let mut m = timed(&lab);
+    for (name, way) in STREAMS {
+        let spent = spent(&lab, &mut m, &format!("loop 200000 400 0 32 0 {way} 0"));
+        spent.is_paid_within(5.0, &format!("{name} stream"));
+    }
+}
+
+/// Streams of one process overlap: the time is the device's, and counts once.
+#[test]
+fn streams_that_overlap_are_paid_once() {
+    let _alone = alone();
+    let lab = ceiling(80);
+    let mut m = timed(&lab);
+    for (what, way) in [("of four threads, created", 1), ("of four threads, their own default ones", 2)] {
+        let spent = spent(&lab, &mut m, &format!("threads 4 200000 500 16 0 {way} 1"));
+        spent.is_paid_within(8.0, &format!("streams {what}"));
+    }
+}
+
+/// A program that is measured by two events for each launch, or by events that it does not give back, would come to the
+/// end of those that this driver has; what is launched then would be paid for by what was learned before.
+#[test]
+fn launches_are_sampled_and_events_are_used_again() {
+    let _alone = alone();
+    let faults = "cuEventCreate:every=1:after=30:code=2,cuEventRecord:every=1:after=1800:code=2";
+    let lab = ceiling(90).with("VGPU_SIM_FAULTS", faults);
+    let mut m = timed(&lab);
+    m.ok("loop 50000 0 3000 1 0 1 1");
+    // The same function takes six times as long from now on.
+    m.ok("loop 300000 0 100 1 0 1 1");
+    let stretch = Stretch::begin(&lab);
+    m.ok("loop 300000 0 300 1 0 1 1");
+    stretch.end(&lab).is_paid_within(12.0, "after 3400 launches");
+}
+
+/// What a launch takes is learned anew when the same function takes longer, whatever was believed before.
+#[test]
+fn a_function_that_changes_its_length_is_paid_as_used() {
+    let _alone = alone();
+    let lab = ceiling(60);
+    let mut m = timed(&lab);
+    let stretch = Stretch::begin(&lab);
+    for ns in [50_000, 2 * MS, 300_000, 5 * MS, 20_000] {
+        m.ok(&format!("loop {ns} 300 0 8 0 1 1"));
+    }
+    stretch.end(&lab).is_paid_within(8.0, "kernels of five lengths");
+}
+
+/// What ran before an error is paid for, the error is the program's own, and nothing hangs.
+#[test]
+fn an_error_of_the_context_stays_the_programs_own() {
+    let _alone = alone();
+    let rules =
+        ["cuLaunchKernel", "cuEventRecord", "cuEventQuery", "cuEventElapsedTime", "cuStreamQuery", "cuCtxSynchronize"];
+    let faults: Vec<String> = rules.iter().map(|name| format!("{name}:every=1:after=200:code=700")).collect();
+    let lab = ceiling(50).with("VGPU_SIM_FAULTS", faults.join(","));
+    let mut m = timed(&lab);
+    for _ in 0..3 {
+        let answer = m.ask("loop 100000 3000 0 1000 0 1 1");
+        assert_eq!(answer.code, 700, "{answer:?}; {}", m.errors());
+    }
+    assert!(m.finish().success());
+}
+
+/// The meter's questions fail, the program's launches do not: it goes on, and pays by what was learned.
+#[test]
+fn a_driver_that_cannot_measure_does_not_stop_the_program() {
+    let _alone = alone();
+    for broken in ["cuEventCreate", "cuEventRecord", "cuEventQuery", "cuEventElapsedTime", "cuStreamQuery"] {
+        let lab = ceiling(50).with("VGPU_SIM_FAULTS", format!("{broken}:every=1:after=200:code=999"));
+        let mut m = timed(&lab);
+        m.ok("loop 200000 500 0 16 0 1 0");
+        let stretch = Stretch::begin(&lab);
+        m.ok("loop 200000 500 0 16 0 1 0");
+        stretch.end(&lab).is_paid_within(15.0, &format!("without {broken}"));
+    }
+}
