@@ -164,6 +164,12 @@ fn shape_of(f: CUfunction) -> (&'static AtomicU64, u64) {
     (&SHAPES[at], handle & (u64::MAX >> 24))
 }
 
+fn note_shape(f: CUfunction, block: [i32; 3]) {
+    let threads = block.iter().fold(1u64, |all, n| all.saturating_mul(u64::from(n.unsigned_abs())));
+    let (place, mark) = shape_of(f);
+    place.store(mark << 24 | threads.min(THREADS), Relaxed);
+}
+
 fn threads_of(f: CUfunction) -> u32 {
     let (place, mark) = shape_of(f);
     let word = place.load(Relaxed);
@@ -180,9 +186,7 @@ pub unsafe fn cuFuncSetBlockShape(
 ) -> CUresult {
     let result = unsafe { real(f, x, y, z) };
     if result.ok() {
-        let threads = [x, y, z].iter().fold(1u64, |all, n| all.saturating_mul(u64::from(n.unsigned_abs())));
-        let (place, mark) = shape_of(f);
-        place.store(mark << 24 | threads.min(THREADS), Relaxed);
+        note_shape(f, [x, y, z]);
     }
     result
 }
@@ -231,3 +235,24 @@ macro_rules! launch_graph {
 
 launch_graph!(cuGraphLaunch false);
 launch_graph!(cuGraphLaunch_ptsz true);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shape_of_a_block_is_its_functions_and_nobody_elses() {
+        let function = |at: usize| CUfunction(core::ptr::without_provenance_mut(0x5555_0000_1000 + at * 0x110));
+        assert_eq!(threads_of(function(0)), 1, "never told");
+        for at in 0..1000 {
+            let (x, y) = (1 + i32::try_from(at).unwrap() % 32, 8);
+            note_shape(function(at), [x, y, 2]);
+            assert_eq!(i32::try_from(threads_of(function(at))).unwrap(), x * y * 2);
+        }
+        // Sixty-four places: the last of a place is in it, whoever was there before counts as one thread.
+        let kept = (0..1000).filter(|at| threads_of(function(*at)) != 1).count();
+        assert!((32..=64).contains(&kept), "{kept}");
+        note_shape(function(0), [i32::MIN, i32::MAX, i32::MAX]);
+        assert_eq!(u64::from(threads_of(function(0))), THREADS);
+    }
+}

@@ -6,8 +6,8 @@
 //!
 //! ```text
 //! hooks { subject { name(arg: Type, ...); ... } ... }
-//! typed { pass "why" { name(arg: Type, ...); ... }  todo_C "why" { ... } ... }
-//! named { pass "why" { name name ... }  todo_C "why" { ... } ... }
+//! typed { pass "why" { name(arg: Type, ...); ... }  todo_E "why" { ... } ... }
+//! named { pass "why" { name name ... }  todo_E "why" { ... } ... }
 //! ```
 //!
 //! The types are those of [`crate::cuda`] and [`crate::nvml`]; whoever expands the table imports them. There is no
@@ -79,9 +79,6 @@ const fn base_length_of_suffixed(name: &[u8]) -> usize {
 macro_rules! action {
     (pass $why:literal) => {
         Action::Pass($why)
-    };
-    (todo_C $why:literal) => {
-        Action::Todo('C', $why)
     };
     (todo_E $why:literal) => {
         Action::Todo('E', $why)
