@@ -351,7 +351,7 @@ const METHOD: &str = "
 **Method.** Each point has a simulated device of its own and real processes under `LD_PRELOAD=libvgpu.so`; each tenant its \
 ceiling (`VGPU_SM_LIMIT`) and name. The judge is the device's own record of whom it worked for, in buckets of 10 ms \
 (`vgpu sim stat --timeline`); nothing that the library says enters a share. *By itself* is what the same program uses \
-without the library (the null control); *expected* = min(ceiling, by itself), *error* = share - expected in points, *got* = \
+without the library (the null control, the best of its runs); *expected* = min(ceiling, by itself), *error* = share - expected in points, *got* = \
 share / expected in percent. *1 s* are windows of a second, one every 50 ms: mean and 99th percentile of their distance from \
 expected. *Host* is the run delay of the tenant's processes and stolen \
 time (`/proc/PID/task/*/schedstat`, `/proc/stat`, ten times a second) in points, the *excuse* what of it can have cost \
