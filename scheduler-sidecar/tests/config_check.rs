@@ -99,8 +99,11 @@ fn a_file_that_cannot_be_read_is_no_file_with_errors() {
     let dir = tempfile::TempDir::new().unwrap();
     let binary = dir.path().join("binary");
     fs::write(&binary, b"name = \"\xff\"").unwrap();
+    let pipe = dir.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     for (file, words) in [
         ("/does/not/exist", "No such file"),
+        (pipe.to_str().unwrap(), "is not a file"),
         (binary.to_str().unwrap(), "is not UTF-8 text: byte 8"),
         ("/", "is not a file"),
     ] {

@@ -1,4 +1,6 @@
 //! Reading one value: what kinds of TOML value it may be, what it must look like, and the words if it does not.
+//!
+//! Every function here takes a value as it is written and fails with [`Wrong`] if it is not what the function reads.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -55,9 +57,6 @@ fn string<'t>(written: &Written<'t>, accepted: &str) -> Result<&'t str, Wrong> {
 }
 
 /// A memory limit: a number of bytes, or a string with a unit, a percentage, or `unlimited`.
-///
-/// # Errors
-/// Everything else; so with all functions here.
 pub fn amount(written: &Written<'_>) -> Result<Amount, Wrong> {
     match parse_size(text_of(written, SIZE_FORMS)?) {
         Ok(size) => Ok(Amount::Size(size)),
@@ -68,7 +67,6 @@ pub fn amount(written: &Written<'_>) -> Result<Amount, Wrong> {
 const BYTES_FORMS: &str = "bytes or a number with K, M, G, T, KiB..TiB (1024) or KB..TB (1000) like \"80GiB\"";
 
 /// A number of bytes.
-#[allow(clippy::missing_errors_doc)] // said once, above
 pub fn bytes(written: &Written<'_>) -> Result<Bytes, Wrong> {
     match parse_size(text_of(written, BYTES_FORMS)?) {
         Ok(Size::Bytes(bytes)) => Ok(bytes),
@@ -78,13 +76,11 @@ pub fn bytes(written: &Written<'_>) -> Result<Bytes, Wrong> {
 }
 
 /// A ceiling on device time; `None` is `unlimited`.
-#[allow(clippy::missing_errors_doc)]
 pub fn ceiling(written: &Written<'_>) -> Result<Option<Share>, Wrong> {
     parse_share(text_of(written, SHARE_FORMS)?).or_else(|why| wrong(why.to_string(), SHARE_FORMS))
 }
 
 /// A floor of device time; `None` is `none`.
-#[allow(clippy::missing_errors_doc)]
 pub fn floor(written: &Written<'_>) -> Result<Option<Share>, Wrong> {
     const FORMS: &str = "a percentage of the device's time from 1 to 100 like 30 or 12.5, or \"none\"";
     match text_of(written, FORMS)? {
@@ -98,14 +94,12 @@ pub fn floor(written: &Written<'_>) -> Result<Option<Share>, Wrong> {
 }
 
 /// A part of a device, in thousandths.
-#[allow(clippy::missing_errors_doc)]
 pub fn part(written: &Written<'_>) -> Result<u32, Wrong> {
     const FORMS: &str = "a part of a device from 0.01 to 1 with at most three decimals, like 0.25";
     number(written, FORMS, 10..=1000)
 }
 
 /// How much of a device's memory may be promised, in thousandths.
-#[allow(clippy::missing_errors_doc)]
 pub fn overcommit(written: &Written<'_>) -> Result<u32, Wrong> {
     const FORMS: &str = "a ratio from 1 to 100 with at most three decimals, like 1.5";
     number(written, FORMS, 1000..=100_000)
@@ -141,25 +135,21 @@ fn count(written: &Written<'_>, accepted: RangeInclusive<u32>, what: &str) -> Re
 }
 
 /// A tenant's weight.
-#[allow(clippy::missing_errors_doc)]
 pub fn weight(written: &Written<'_>) -> Result<u32, Wrong> {
     count(written, 1..=10_000, "a whole number")
 }
 
 /// A number of slots.
-#[allow(clippy::missing_errors_doc)]
 pub fn replicas(written: &Written<'_>) -> Result<u32, Wrong> {
     count(written, 1..=100, "a whole number")
 }
 
 /// A number of connections.
-#[allow(clippy::missing_errors_doc)]
 pub fn connections(written: &Written<'_>) -> Result<u32, Wrong> {
     count(written, 1..=1_000_000, "a whole number")
 }
 
 /// A duration in nanoseconds.
-#[allow(clippy::missing_errors_doc)]
 pub fn duration(written: &Written<'_>, accepted: &RangeInclusive<u64>) -> Result<u64, Wrong> {
     let forms =
         format!("a duration with a unit (ns, us, ms, s) from {} to {}", span(*accepted.start()), span(*accepted.end()));
@@ -182,7 +172,6 @@ pub fn duration(written: &Written<'_>, accepted: &RangeInclusive<u64>) -> Result
 }
 
 /// The length of a tenant's leases.
-#[allow(clippy::missing_errors_doc)]
 pub fn quantum(written: &Written<'_>) -> Result<u64, Wrong> {
     duration(written, &vgpu_core::arbiter::QUANTUM)
 }
@@ -224,31 +213,26 @@ fn word<T: Copy>(written: &Written<'_>, words: &[(&str, T)]) -> Result<T, Wrong>
 }
 
 /// Who comes first.
-#[allow(clippy::missing_errors_doc)]
 pub fn class(written: &Written<'_>) -> Result<Class, Wrong> {
     word(written, &[("latency", Class::Latency), ("normal", Class::Normal), ("batch", Class::Batch)])
 }
 
 /// What a member does if a limit cannot be kept.
-#[allow(clippy::missing_errors_doc)]
 pub fn on_error(written: &Written<'_>) -> Result<OnError, Wrong> {
     word(written, &[("closed", OnError::Closed), ("open", OnError::Open)])
 }
 
 /// What a member does if the daemon is gone.
-#[allow(clippy::missing_errors_doc)]
 pub fn on_loss(written: &Written<'_>) -> Result<OnLoss, Wrong> {
     word(written, &[("local", OnLoss::Local), ("open", OnLoss::Open), ("block", OnLoss::Block)])
 }
 
 /// What is logged.
-#[allow(clippy::missing_errors_doc)]
 pub fn log(written: &Written<'_>) -> Result<&'static str, Wrong> {
     word(written, &[("off", "off"), ("error", "error"), ("warn", "warn"), ("info", "info"), ("debug", "debug")])
 }
 
 /// An absolute path.
-#[allow(clippy::missing_errors_doc)]
 pub fn path(written: &Written<'_>) -> Result<PathBuf, Wrong> {
     const FORMS: &str = "an absolute path, like \"/run/vgpu\"";
     match string(written, FORMS)? {
@@ -259,7 +243,6 @@ pub fn path(written: &Written<'_>) -> Result<PathBuf, Wrong> {
 }
 
 /// The path of a socket, or `none`.
-#[allow(clippy::missing_errors_doc)]
 pub fn socket(written: &Written<'_>) -> Result<Option<PathBuf>, Wrong> {
     const FORMS: &str = "an absolute path, like \"/run/vgpu/admin.sock\", or \"none\"";
     match string(written, FORMS)? {
@@ -273,7 +256,6 @@ pub fn socket(written: &Written<'_>) -> Result<Option<PathBuf>, Wrong> {
 }
 
 /// A tenant's or a template's name. It becomes a directory, a label of a metric and a word in messages.
-#[allow(clippy::missing_errors_doc)]
 pub fn name(written: &Written<'_>) -> Result<String, Wrong> {
     const FORMS: &str = "1 to 64 letters, digits, '-', '_' and '.', not beginning with '.'";
     match string(written, FORMS)? {
@@ -291,7 +273,6 @@ pub fn is_name(name: &str) -> bool {
 }
 
 /// How a device is named.
-#[allow(clippy::missing_errors_doc)]
 pub fn device(written: &Written<'_>) -> Result<DeviceId, Wrong> {
     const FORMS: &str = "an NVML number from 0 to 255, a UUID like \"GPU-...\" or \"MIG-...\", or \"*\"";
     let text = text_of(written, FORMS)?;
@@ -311,7 +292,6 @@ pub fn device(written: &Written<'_>) -> Result<DeviceId, Wrong> {
 }
 
 /// A user, or users from one to another.
-#[allow(clippy::missing_errors_doc)]
 pub fn uids(written: &Written<'_>) -> Result<RangeInclusive<u32>, Wrong> {
     const FORMS: &str = "a number like 1000, or numbers from one to another like \"100000-165535\"";
     let text = text_of(written, FORMS)?;

@@ -2,8 +2,10 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
 
 use super::options::Options;
 use crate::config::plan::Plan;
@@ -83,7 +85,11 @@ impl Source {
         let unreadable = |why: &dyn fmt::Display| SourceError::Unreadable(format!("{file}: {why}"));
         let mut bytes = Vec::new();
         let most = u64::try_from(MAX_FILE).unwrap_or(u64::MAX) + 1;
-        let open = File::open(&self.path).map_err(|why| unreadable(&why))?;
+        // A pipe without a writer would hold the daemon; it is no file either.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let open =
+            rustix::fs::open(&self.path, flags, Mode::empty()).map_err(|why| unreadable(&io::Error::from(why)))?;
+        let open = File::from(open);
         if !open.metadata().map_err(|why| unreadable(&why))?.is_file() {
             return Err(unreadable(&"is not a file"));
         }
