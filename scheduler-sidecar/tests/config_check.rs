@@ -7,6 +7,7 @@ mod support;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use scheduler_sidecar::config::inventory::{Found, Inventory};
 use scheduler_sidecar::config::keys::Section;
@@ -14,7 +15,7 @@ use scheduler_sidecar::config::plan::Plan;
 use scheduler_sidecar::config::time::CONSTANTS;
 use scheduler_sidecar::config::{self, Surroundings};
 use serde_json::Value;
-use support::{texts, vgpud};
+use support::{Guard, eventually, texts, vgpud};
 use vgpu_core::bytes::{Bytes, GIB};
 use vgpu_core::share::Share;
 
@@ -99,11 +100,8 @@ fn a_file_that_cannot_be_read_is_no_file_with_errors() {
     let dir = tempfile::TempDir::new().unwrap();
     let binary = dir.path().join("binary");
     fs::write(&binary, b"name = \"\xff\"").unwrap();
-    let pipe = dir.path().join("pipe");
-    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     for (file, words) in [
         ("/does/not/exist", "No such file"),
-        (pipe.to_str().unwrap(), "is not a file"),
         (binary.to_str().unwrap(), "is not UTF-8 text: byte 8"),
         ("/", "is not a file"),
     ] {
@@ -113,6 +111,20 @@ fn a_file_that_cannot_be_read_is_no_file_with_errors() {
     }
     let (code, _, _) = check("plan.toml", &["--socket", "/s"]);
     assert_eq!(code, Some(2), "a file and the flags of tenants do not go together");
+}
+
+#[test]
+fn a_pipe_that_nobody_writes_to_is_refused_and_not_waited_for() {
+    let dir = tempfile::TempDir::new().unwrap();
+    let pipe = dir.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let mut child = Guard(vgpud().arg("--check").arg(&pipe).stderr(Stdio::null()).spawn().unwrap());
+    let mut code = None;
+    eventually("the answer", || {
+        code = child.0.try_wait().unwrap().map(|status| status.code());
+        code.is_some()
+    });
+    assert_eq!(code, Some(Some(3)));
 }
 
 #[test]
