@@ -2,7 +2,6 @@
 //! they hold memory. The devices and their sizes are the simulated driver's word.
 
 use std::fs;
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -30,7 +29,8 @@ impl World {
         c.arg("--config").arg(lab.path().join("vgpud.toml")).arg("--runtime-dir").arg(lab.path().join("run"));
         let daemon = c.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let world = World { lab, daemon };
-        eventually("the daemon listens", || UnixStream::connect(world.lab.path().join("run/admin.sock")).is_ok());
+        // It answers when all its sockets are there.
+        eventually("the daemon answers", || !world.status().is_empty());
         world
     }
 
@@ -104,7 +104,9 @@ fn a_reload_leaves_members_their_memory_and_their_limit_and_new_ones_get_the_new
     assert_eq!(new.info().1, 3 * GIB);
     assert_eq!(new.code(&format!("alloc {GIB}")), OUT_OF_MEMORY, "the memory of the old member counts");
     new.alloc(100 * MIB);
-    assert!(world.status().contains("\"earlier_terms\": true"), "{}", world.status());
+    eventually("the old member is known as one of earlier terms", || {
+        world.status().contains("\"earlier_terms\": true")
+    });
     old.ok(&format!("free {held}"));
     new.alloc(GIB);
     assert_eq!((old.errors(), new.errors()), (String::new(), String::new()));
