@@ -204,6 +204,26 @@ fn what_cannot_be_kept_is_said_once_and_stops_no_observed_program() {
     }
 }
 
+/// Under a limit a call is refused when the ledger is gone; who only observes goes on, and says so once.
+#[test]
+fn an_observed_program_outlives_its_ledger() {
+    let lab = observed();
+    let mut m = lab.member();
+    m.begin();
+    let first = m.alloc(2 * GIB);
+    fs::remove_dir_all(lab.state()).unwrap();
+    fs::write(lab.state(), "no directory").unwrap();
+    // Whether the file still has its name is looked at once in 256 reservations.
+    for _ in 0..600 {
+        m.alloc(512);
+    }
+    m.ok("launch 1000");
+    m.ok(&format!("free {first}"));
+    m.ok("nvinit");
+    let said = m.errors();
+    assert!(said.lines().count() == 1 && said.contains("nothing is measured any more (VGPU_MODE=observe)"), "{said}");
+}
+
 #[test]
 fn what_is_not_understood_stops_an_observed_program_too() {
     for (name, value) in [("VGPU_MEMORY_LIMIT", "abc"), ("VGPU_TENANT", "a/b"), ("VGPU_DEEPBIND", "perhaps")] {
