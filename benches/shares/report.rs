@@ -352,8 +352,8 @@ const METHOD: &str = "
 ceiling (`VGPU_SM_LIMIT`) and name. The judge is the device's own record of whom it worked for, in buckets of 10 ms \
 (`vgpu sim stat --timeline`); nothing that the library says enters a share. *By itself* is what the same program uses \
 without the library (the null control, the best of its runs); *expected* = min(ceiling, by itself), *error* = share - expected in points, *got* = \
-share / expected in percent. *1 s* are windows of a second, one every 50 ms: mean and 99th percentile of their distance from \
-expected. *Host* is the run delay of the tenant's processes and stolen \
+share / expected in percent. *1 s* are windows of a second, one every 50 ms: mean and 99th percentile of how far they are below \
+expected or above the ceiling. *Host* is the run delay of the tenant's processes and stolen \
 time (`/proc/PID/task/*/schedstat`, `/proc/stat`, ten times a second) in points, the *excuse* what of it can have cost \
 device time: all of it for a program that does not reach its ceiling by itself; under a ceiling what exceeds 50 ms in a \
 tenth of a second, since the account's burst makes up for the rest. A budget that is missed on the low side by no more \
