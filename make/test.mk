@@ -31,10 +31,10 @@ bench: build $(NOTHING) ## what the library adds to a call, as differences again
 bench-instructions: build $(NOTHING) ## instructions per call, counted by valgrind: a figure that a busy machine does not move
 	$(CARGO) run --release -q -p vgpu-benches --bin vgpu-overhead -- --instructions --check
 
-bench-quick: build ## shares of device time: twelve points of 10 s, medians of three; about four minutes
+bench-quick: build ## shares of device time: twelve points of 10 s, medians of three; about three minutes
 	$(CARGO) run --release -q -p vgpu-benches --bin vgpu-shares -- --quick --runs 3 --out $(TARGET)/shares/quick
 
-bench-shares: build ## shares of device time: the whole table, half an hour; POINTS=text,... for a part of it
+bench-shares: build ## shares of device time: the whole table, about a quarter of an hour; POINTS=text,... for a part of it
 	$(CARGO) run --release -q -p vgpu-benches --bin vgpu-shares -- $(if $(POINTS),--points $(POINTS)) --out $(TARGET)/shares/full
 
 mutants: build ## breaks the library on purpose and checks that the tests notice; about ten minutes
