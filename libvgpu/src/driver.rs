@@ -250,7 +250,7 @@ pub mod own {
         cuCtxGetCurrent cuCtxGetDevice cuCtxDestroy_v2 cuDevicePrimaryCtxRetain cuDevicePrimaryCtxRelease_v2
         cuCtxFromGreenCtx cuGreenCtxDestroy
         cuCtxPushCurrent_v2 cuCtxPopCurrent_v2 cuStreamGetCtx
-        cuDeviceGet cuDeviceGetCount cuDeviceGetUuid cuDeviceGetUuid_v2 cuDeviceTotalMem_v2 cuDevicePrimaryCtxGetState
+        cuDeviceGet cuDeviceGetAttribute cuDeviceGetCount cuDeviceGetUuid cuDeviceGetUuid_v2 cuDeviceTotalMem_v2 cuDevicePrimaryCtxGetState
         cuCtxGetLimit cuModuleUnload cuLibraryUnload
         cuDeviceGetMemPool cuDeviceGetDefaultMemPool cuMemPoolGetAttribute cuMemPoolTrimTo
         cuMemFreeAsync cuMemFreeAsync_ptsz cuMemGetAddressRange_v2

@@ -57,6 +57,7 @@ pub fn settle_child() {
         overhead::forget();
         quiet::reborn();
         order::reborn();
+        crate::watcher::reborn();
         pools::forget();
         crate::hooks::forget_primaries();
         terms::renew();

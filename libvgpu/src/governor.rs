@@ -22,12 +22,13 @@ use crate::meter::markers;
 use crate::meter::reaping::Costs;
 use crate::meter::{Begin, Launch, Meter, Plan, Seen, Step, Wish};
 use crate::order::{self, quietly};
-use crate::{clock, context, device, meter};
+use crate::{clock, context, device, meter, turn};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use shim_sys::cuda::*;
 use vgpu_core::account::Engaged;
 use vgpu_core::arbiter::Gate;
 use vgpu_core::share::Share;
+use vgpu_core::turn::Turn;
 
 /// Longer than that between two calls of ours, and the thread was away meanwhile.
 const AWAY_NS: u64 = 50_000;
@@ -65,6 +66,8 @@ pub struct Governor {
     bell: AtomicU32,
     /// Measurements in a row that were not believed.
     vague: AtomicU32,
+    /// Whether members of the tenant take turns on this device.
+    turns: turn::Rule,
 }
 
 impl Governor {
@@ -87,6 +90,8 @@ impl Governor {
             meter: Lock::new(Meter::default()),
             bell: AtomicU32::new(0),
             vague: AtomicU32::new(0),
+            // Who only observes, or has no ceiling, waits for nobody.
+            turns: turn::Rule::new(!observes),
         }
     }
 
@@ -96,6 +101,13 @@ impl Governor {
             return Gate::Open;
         }
         Gate::Run { lease: 0, until: u64::MAX, exclusive: true, ceiling: None }
+    }
+
+    /// The turn among the tenant's members, where they take turns on the device that is current.
+    #[inline]
+    fn turn(&self, joined: &Joined) -> Option<Turn<'static>> {
+        let turns = self.turns.known().unwrap_or_else(|| self.turns.ask());
+        turns.then(|| joined.member().turn())
     }
 
     /// Passes one launch: waits for its turn, measures it, charges what completed.
@@ -116,7 +128,8 @@ impl Governor {
         }
         let cost = self.costs.known(launch.key);
         let account = joined.member().account();
-        let mut wish = Wish { launch: &launch, cost, gate: self.gate(), share: self.share, account };
+        let turn = self.turn(joined);
+        let mut wish = Wish { launch: &launch, cost, gate: self.gate(), turn, share: self.share, account };
         let first = self.meter.lock().step(&wish, Seen::default(), |ns, since| self.charge(joined, ns, since));
         let plan = match first {
             Step::Go(plan) => plan,
@@ -140,7 +153,7 @@ impl Governor {
     fn negotiate(&self, joined: &Joined, wish: &mut Wish<'_>, first: Step) -> Option<Plan> {
         let pay = |ns, since| self.charge(joined, ns, since);
         let mut waiting = None;
-        let (mut seen, mut step) = (Seen::default(), first);
+        let (mut seen, mut step, mut heard) = (Seen::default(), first, 0);
         let outcome = loop {
             match step {
                 Step::Go(plan) => break Some(plan),
@@ -152,13 +165,19 @@ impl Governor {
                 Step::Ask(launches) => {
                     seen.stream = Some((quietly(|| markers::is_idle(wish.launch)), launches));
                 }
-                Step::Wait(_) if !seen.reaped => {
+                Step::Wait { .. } if !seen.reaped => {
                     self.reap(joined, wish.launch.context);
                     seen.reaped = true;
                 }
-                Step::Wait(until) => {
+                Step::Wait { until, for_others } => {
                     let waiting = waiting.get_or_insert_with(|| waiting::Waiting::begin(self));
-                    waiting.until(until);
+                    match &wish.turn {
+                        Some(turn) => {
+                            self.tend(joined, turn);
+                            if for_others { turn::wait(turn, heard, until) } else { waiting.until(until) }
+                        }
+                        None => waiting.until(until),
+                    }
                     self.reap(joined, wish.launch.context);
                     self.meter.lock().expire(clock::now(), pay);
                     seen = Seen { reaped: true, stream: None };
@@ -166,6 +185,7 @@ impl Governor {
             }
             // What has completed may have taught what this launch costs.
             wish.cost = self.costs.known(wish.launch.key);
+            heard = wish.turn.as_ref().map_or(0, |turn| turn.bell().load(SeqCst));
             step = self.meter.lock().step(wish, seen, pay);
         };
         drop(waiting);
@@ -182,6 +202,11 @@ impl Governor {
         plan: &Plan,
         real: impl FnOnce() -> CUresult,
     ) -> CUresult {
+        if plan.tend
+            && let Some(turn) = self.turn(joined)
+        {
+            self.tend(joined, &turn);
+        }
         let moment = context::moment();
         // Work that is not ours to measure may be before it, so that the marker is not reached at once. And the first call
         // after a pause is slow: this one, not the marker's.
@@ -254,7 +279,14 @@ impl Governor {
         quietly(|| batch.ask(here));
         let now = clock::now();
         let pay = |ns, since| self.charge(joined, ns, since);
-        let completed = self.meter.lock().apply(batch, &self.costs, now, pay);
+        let turn = self.turns.known().is_some_and(|turns| turns).then(|| joined.member().turn());
+        let completed = {
+            let mut meter = self.meter.lock();
+            if turn.is_some_and(|turn| !meter.turning.is_clean(&turn)) {
+                meter.taint();
+            }
+            meter.apply(batch, &self.costs, now, pay)
+        };
         if completed {
             self.ring();
         }

@@ -400,6 +400,11 @@ impl Joined {
         self.member.reclaim_dead(&self.locks());
     }
 
+    /// Settles slot `index` if its member is dead; see [`Member::bury`].
+    pub fn bury(&self, index: usize) -> bool {
+        self.member.bury(index, &self.locks())
+    }
+
     /// The living members, after the dead were reclaimed.
     pub fn members(&self) -> Vec<MemberView> {
         self.reclaim_dead();

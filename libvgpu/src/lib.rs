@@ -55,5 +55,7 @@ mod say;
 mod share;
 mod tenant;
 mod terms;
+mod turn;
 mod uuid;
+mod watcher;
 mod words;

@@ -9,7 +9,7 @@
 //! [`Step`]; the caller asks without the lock and steps again.
 //!
 //! [`stepping`]: a launch on its way to the driver. [`markers`]: the driver's part. [`reaping`]: what is charged and learned
-//! when markers were reached. [`ending`]: contexts and streams that end, programs that wait. [`chains`]: the parts. Who waits
+//! when markers were reached. [`ending`]: contexts and streams that end, programs that wait. [`turning`]: the tenant's other members. [`chains`]: the parts. Who waits
 //! at the gate: [`crate::governor`].
 
 mod chains;
@@ -17,8 +17,10 @@ mod ending;
 pub mod markers;
 pub mod reaping;
 mod stepping;
+mod turning;
 
 use crate::order::{Order, Place};
+use crate::turn::Turning;
 use chains::Chain;
 use markers::Axis;
 use shim_sys::cuda::*;
@@ -27,6 +29,7 @@ use vgpu_core::arbiter::Gate;
 use vgpu_core::gate::union::Union;
 use vgpu_core::gate::{Bounds, Keeper};
 use vgpu_core::share::Share;
+use vgpu_core::turn::Turn;
 
 /// What the cost of a launch is learned by: the function and how much of it is launched. 64-bit arithmetic: a grid may
 /// have more than 2^32 blocks.
@@ -82,6 +85,8 @@ pub struct Wish<'a> {
     pub cost: Option<u64>,
     /// The word of whoever grants the device.
     pub gate: Gate,
+    /// The turn among the tenant's members, where they take turns.
+    pub turn: Option<Turn<'static>>,
     /// The ceiling.
     pub share: Share,
     /// The tenant's account.
@@ -97,7 +102,12 @@ pub enum Step {
     /// Ask whether the stream is busy, and step again; it has had so many launches.
     Ask(u32),
     /// Not before this moment.
-    Wait(u64),
+    Wait {
+        /// Then look again.
+        until: u64,
+        /// It is other members that it waits for: at the turn's bell.
+        for_others: bool,
+    },
     /// Too many streams: launch, and charge the estimate.
     Unmeasured,
 }
@@ -112,12 +122,14 @@ pub struct Plan {
     pub end: Option<u64>,
     /// Events to record.
     pub events: [Option<CUevent>; 2],
+    /// Something is to be done for the turn.
+    pub tend: bool,
 }
 
 impl Plan {
     /// No marker at all.
     pub fn is_plain(&self) -> bool {
-        !self.begin && self.end.is_none()
+        !self.begin && self.end.is_none() && !self.tend
     }
 }
 
@@ -155,6 +167,8 @@ pub struct Meter {
     engaged: Engaged,
     /// Threads that wait at the gate.
     waiting: u32,
+    /// What is known of the turn among the tenant's members.
+    pub turning: Turning,
     /// When the clock was last read, and launches since.
     time: u64,
     untimed: u32,
@@ -178,6 +192,7 @@ impl Default for Meter {
             gone: Vec::new(),
             engaged: Engaged::default(),
             waiting: 0,
+            turning: Turning::default(),
             time: 0,
             untimed: 0,
             launches: 0,
@@ -211,16 +226,6 @@ impl Meter {
     /// Estimated work before the device.
     pub fn in_flight(&self) -> u64 {
         self.keeper.in_flight()
-    }
-
-    /// See [`Keeper::left`].
-    pub fn left(&self, now: u64) -> u64 {
-        self.keeper.left(now, &self.bounds)
-    }
-
-    /// See [`Keeper::look`].
-    pub fn look(&self, now: u64) -> u64 {
-        self.keeper.look(now, &self.bounds)
     }
 
     fn recount(&mut self, at: usize, was_busy: bool, was_unmeasured: bool) {

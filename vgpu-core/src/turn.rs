@@ -62,7 +62,7 @@ pub const WISH: u64 = 20_000_000;
 /// Nobody waits longer without looking again.
 pub const HEARTBEAT: u64 = 10_000_000;
 /// Whoever is next and does not come within this is passed over.
-pub const PASS: u64 = 1_000_000;
+pub const PASS: u64 = 2_000_000;
 /// A holder without work and wish passes on before its lease ends, after this.
 pub const IDLE: u64 = 100_000;
 /// A holder that is so late is suspected to be dead.
@@ -129,6 +129,22 @@ pub struct Hand {
     passed: Option<u64>,
     /// Since when it holds without work and wish.
     idle: Option<u64>,
+    /// When it last wanted the device or had work before it.
+    wanted: u64,
+}
+
+impl Hand {
+    /// What was taken, 0: nothing. Another number is another possession.
+    #[must_use]
+    pub const fn possession(&self) -> u64 {
+        self.possession
+    }
+
+    /// Whether work of a possession that was taken away was not seen complete yet, or the turn is held.
+    #[must_use]
+    pub const fn owes(&self) -> bool {
+        self.owes
+    }
 }
 
 /// What a process has before the device and wants, when it looks.
@@ -138,8 +154,8 @@ pub struct Here {
     pub now: u64,
     /// A thread stands at the gate.
     pub wants: bool,
-    /// The account admits it, as far as this process knows: no use in taking the turn before.
-    pub admitted: bool,
+    /// The account admits it only from this moment on: no use in taking the turn before.
+    pub admitted: u64,
     /// Estimated work that was not seen complete: 0 only if all was.
     pub in_flight: u64,
     /// When it should be over at the latest, by estimate.
@@ -194,7 +210,7 @@ impl<'p> Turn<'p> {
         if contended && now >= word.moment() || !hand.exclusive && now >= hand.rescan {
             return None;
         }
-        hand.idle = None;
+        (hand.idle, hand.wanted) = (None, now);
         Some(self.run(hand, word, contended))
     }
 

@@ -1,10 +1,10 @@
-//! What a thread of ours does for the gate while others wait for the device: it sees work complete when the program makes
-//! no call, and says how much is left.
-#![allow(dead_code)] // called only where such a thread runs
+//! What a thread of ours does for the gate while other members wait for the turn: it sees work complete when the program
+//! makes no call, and passes the turn on ([`crate::watcher`]).
 
 use super::Governor;
 use crate::ledger::Joined;
 use crate::{clock, order};
+use vgpu_core::turn::Turn;
 
 impl Governor {
     /// Charges what completed, tails included whose time has passed. For a thread of ours, whatever its current context.
@@ -13,23 +13,27 @@ impl Governor {
         self.meter.lock().expire(clock::now(), |ns, since| self.charge(joined, ns, since));
     }
 
-    /// Estimated work of this process that is before the device, in nanoseconds.
-    pub fn in_flight(&self) -> u64 {
-        self.meter.lock().in_flight()
+    /// Does what a look at the turn left to be done. Without any lock.
+    pub(super) fn tend(&self, joined: &Joined, turn: &Turn<'_>) {
+        let chores = self.meter.lock().turning.chores();
+        chores.do_all(joined, turn);
     }
 
-    /// What of it is left at `now`: 0 only if all was seen complete, `u64::MAX` if it takes longer than expected.
-    pub fn left(&self, now: u64) -> u64 {
-        self.meter.lock().left(now)
-    }
-
-    /// When a thread of ours should look again whether the work is done.
-    pub fn look(&self, now: u64) -> u64 {
-        self.meter.lock().look(now)
-    }
-
-    /// The device may be shared from now on: nothing is learned from what is in flight.
-    pub fn taint(&self) {
-        self.meter.lock().taint();
+    /// A look of the thread that watches: says when to look again. `None`: nobody waits for the turn, and this process
+    /// owes nothing.
+    pub fn attend(&self, joined: &Joined) -> Option<u64> {
+        if self.turns.known() != Some(true) {
+            return None;
+        }
+        let turn = joined.member().turn();
+        if !turn.contended(clock::now()) && !self.meter.lock().turning.owes_another(&turn) {
+            return None;
+        }
+        if self.meter.lock().in_flight() > 0 {
+            self.reap_now(joined);
+        }
+        let look = self.meter.lock().attend(&turn, joined.member().account(), self.share, clock::now());
+        self.tend(joined, &turn);
+        Some(look)
     }
 }

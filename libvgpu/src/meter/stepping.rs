@@ -6,6 +6,7 @@ use super::{Begin, End, Meter, Pay, Plan, Seen, Step, Wish};
 use crate::clock;
 use shim_sys::cuda::CUevent;
 use vgpu_core::account::cost::UNKNOWN_NS;
+use vgpu_core::arbiter::Gate;
 use vgpu_core::gate::{Ask, Verdict};
 
 /// A stream is asked whether it is busy at most so often.
@@ -74,16 +75,21 @@ impl Meter {
         }
         let beside = self.busy > u32::from(self.chains[at].is_busy());
         let admission = wish.account.admit_beside(self.keeper.in_flight(), wish.share, now);
-        let ask = Ask { cost: wish.cost, gate: wish.gate, admission, beside, now };
+        let gate = self.gate(wish, admission, now);
+        let ask = Ask { cost: wish.cost, gate, admission, beside, now };
         match self.keeper.ask(&ask, &self.bounds) {
             Verdict::Go => {}
             Verdict::Forced => self.taint(),
             Verdict::Wait(until) => {
                 self.untimed = UNTIMED; // an old moment is no reason to wait
-                return Step::Wait(until);
+                let (until, for_others) = self.turning.until(gate, until, self.keeper.in_flight());
+                return Step::Wait { until, for_others };
             }
         }
-        Step::Go(self.go(at, wish, idle, now))
+        self.chains[at].tainted |= !matches!(gate, Gate::Open | Gate::Run { exclusive: true, .. });
+        let mut plan = self.go(at, wish, idle, now);
+        plan.tend = self.turning.is_to_be_tended(gate);
+        Step::Go(plan)
     }
 
     /// Counts the launch, and says which markers it gets.
@@ -108,7 +114,7 @@ impl Meter {
         chain.ask_at = (chain.ask_at.max(now) + wish.cost.unwrap_or(0) / 2).max(soonest);
         chain.over_by = now + 2 * self.keeper.in_flight() + TAIL_SLACK_NS;
         let closed = chain.marks.after(wish.cost, estimate);
-        let mut plan = Plan { chain: chain.number, begin, end: None, events: [None; 2] };
+        let mut plan = Plan { chain: chain.number, begin, end: None, events: [None; 2], tend: false };
         if let Some(open) = closed {
             self.numbers += 1;
             plan.end = Some(self.numbers);

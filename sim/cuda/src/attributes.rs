@@ -141,7 +141,7 @@ pub(crate) fn device_attribute(p: &Profile, id: &Identity, number: u32) -> Optio
         130 => 0,
         131 => -1,
         132 => 0, // multicast: a question of the machine, see `calls::device`
-        133 => 0, // MPS
+        133 => i32::from(p.mps != 0),
         134 => -1,
         _ => return None,
     })

@@ -1,16 +1,21 @@
 //! Virtual time: who used how much, as far as it counts for who is next.
 //!
-//! A member's virtual time is the device time measured for it plus a shift. Whoever begins to wait is brought up to a
-//! quantum behind the least of those that want or hold the device now, and behind the last who took it: rest is no
-//! claim, but who comes back for a moment now and then comes first. Debts stay: who ran a long kernel, and waits again,
-//! waits until the others had as much. Each taking costs [`TAKING`], so that it ends also where nothing is measured.
+//! A member's virtual time is the device time measured for it plus a shift. Whoever comes back from a rest is brought up
+//! to a quantum behind the least of those that want or hold the device now, and behind those that took it: rest is no
+//! claim, but who comes back for a moment now and then comes first. A pause of less than [`WISH`], as between two
+//! launches, is no rest: what a member was passed over for (it woke up late) stays its claim, up to [`CREDIT`]. Debts
+//! stay: who ran a long kernel, and waits again, waits until the others had as much. Each taking costs [`TAKING`], so that
+//! it ends also where nothing is measured.
 
-use super::{Hand, QUANTUM, Turn};
+use super::{Hand, QUANTUM, Turn, WISH};
 use crate::ledger::Slot;
 use crate::sync::Ordering;
 
 /// What taking the turn costs in virtual time, in nanoseconds.
 pub(super) const TAKING: u64 = 20_000;
+
+/// How far behind the others a member can be that did not rest.
+pub(super) const CREDIT: u64 = 100_000_000;
 
 /// Virtual time.
 pub(super) fn used(slot: &Slot) -> u64 {
@@ -39,13 +44,14 @@ impl Turn<'_> {
         self.first(now).is_none_or(|first| mine < first)
     }
 
-    /// Begins to wait.
-    pub(super) fn join(&self, now: u64) {
+    /// Begins to wait, having wanted the device or worked on it until `wanted`.
+    pub(super) fn join(&self, wanted: u64, now: u64) {
         let holder = self.word().holder().filter(|holder| *holder != self.me);
         let holding = holder.and_then(|index| self.ledger.in_use().get(index)).map(used);
         let waiting = self.first(now).map(|(used, _)| used);
         let here = holding.into_iter().chain(waiting).min().unwrap_or(0);
-        let least = here.max(self.ledger.header.turn_clock.load(Ordering::Relaxed)).saturating_sub(QUANTUM);
+        let credit = if now.saturating_sub(wanted) <= WISH { CREDIT } else { QUANTUM };
+        let least = here.max(self.ledger.header.turn_clock.load(Ordering::Relaxed)).saturating_sub(credit);
         self.advance(least.saturating_sub(used(self.slot)));
     }
 
@@ -58,8 +64,10 @@ impl Turn<'_> {
     }
 
     /// This member took the turn.
-    pub(super) fn pay_taking(&self) {
-        self.ledger.header.turn_clock.fetch_max(used(self.slot), Ordering::Relaxed);
+    pub(super) fn pay_taking(&self, now: u64) {
+        // Who passes somebody over does not take his claim with it.
+        let least = self.first(now).map_or(u64::MAX, |(used, _)| used).min(used(self.slot));
+        self.ledger.header.turn_clock.fetch_max(least, Ordering::Relaxed);
         self.advance(TAKING);
     }
 

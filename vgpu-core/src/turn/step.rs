@@ -25,13 +25,17 @@ impl Turn<'_> {
     /// A few atomic operations; a scan of the slots ever used where somebody else waits or the turn changes hands.
     pub fn step(&self, hand: &mut Hand, here: &Here) -> Step {
         let mut wake = 0;
+        let wanted = hand.wanted;
+        if here.wants || here.in_flight > 0 {
+            hand.wanted = here.now;
+        }
         let mut step = Step::wait(here.now);
         for _ in 0..TRIES {
             let word = self.word();
             let done = if hand.possession != 0 && word.holder() == Some(self.me) {
                 self.hold(hand, here, word, &mut wake)
             } else {
-                self.seek(hand, here, word, &mut wake)
+                self.seek(hand, here, word, wanted, &mut wake)
             };
             if let Some(done) = done {
                 step = done;
@@ -102,7 +106,7 @@ impl Turn<'_> {
     }
 
     /// Not the holder, or not any more.
-    fn seek(&self, hand: &mut Hand, here: &Here, word: Word, wake: &mut u32) -> Option<Step> {
+    fn seek(&self, hand: &mut Hand, here: &Here, word: Word, wanted: u64, wake: &mut u32) -> Option<Step> {
         hand.possession = 0;
         hand.idle = None;
         if here.in_flight == 0 {
@@ -119,23 +123,23 @@ impl Turn<'_> {
         let holder = word.holder().filter(|holder| *holder != self.me);
         // Nobody holds and nobody waits: there is no contention, and none is to come of this.
         let quiet = holder.is_none() && (!self.contended(here.now) || self.first(here.now).is_none());
-        if quiet && here.admitted {
+        if quiet && here.now >= here.admitted {
             if !hand.wishing {
-                self.join(here.now);
+                self.join(wanted, here.now);
             }
             return self.take(hand, here, word);
         }
-        self.wish(hand, here.now, holder, quiet, wake);
+        self.wish(hand, here.now, wanted, holder, quiet, wake);
         match holder {
             None => self.claim(hand, here, word),
             Some(holder) => self.await_holder(hand, here, word, holder),
         }
     }
 
-    fn wish(&self, hand: &mut Hand, now: u64, holder: Option<usize>, quiet: bool, wake: &mut u32) {
+    fn wish(&self, hand: &mut Hand, now: u64, wanted: u64, holder: Option<usize>, quiet: bool, wake: &mut u32) {
         // Whoever was stopped while it waited comes anew.
         if !core::mem::replace(&mut hand.wishing, true) || now >= self.slot.turn_wants.load(Ordering::Relaxed) {
-            self.join(now);
+            self.join(wanted, now);
         }
         let until = now.saturating_add(WISH);
         self.slot.turn_wants.store(until, Ordering::SeqCst);
@@ -154,9 +158,9 @@ impl Turn<'_> {
 
     /// Nobody holds, or nobody who counts: takes, if this member is next.
     fn claim(&self, hand: &mut Hand, here: &Here, word: Word) -> Option<Step> {
-        if !here.admitted {
+        if here.now < here.admitted {
             hand.passed = None;
-            return Some(Step::wait(u64::MAX));
+            return Some(Step::wait(here.admitted));
         }
         if !self.is_first(0, here.now) {
             let due = hand.passed.get_or_insert(here.now).saturating_add(PASS);
@@ -215,7 +219,7 @@ impl Turn<'_> {
             self.slot.turn_wants.store(0, Ordering::SeqCst);
         }
         self.slot.turn_due.store(here.due, Ordering::Relaxed);
-        self.pay_taking();
+        self.pay_taking(now);
         let suspect = self.survey(hand, now);
         let contended = self.contended(now);
         let look = if contended { new.moment() } else { u64::MAX };

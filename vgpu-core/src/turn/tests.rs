@@ -52,7 +52,7 @@ impl Table {
 }
 
 fn wants(now: u64) -> Here {
-    Here { now, wants: true, admitted: true, ..Here::default() }
+    Here { now, wants: true, ..Here::default() }
 }
 
 fn flying(now: u64, in_flight: u64) -> Here {
@@ -195,7 +195,7 @@ fn one_member_that_passed_on_does_not_keep_the_turn_contended_by_itself() {
     let mut now = NOW + 2;
     // It launches, rests and passes on, again and again, with its account empty at times.
     while now < NOW + 2 * WISH {
-        let _ = table.step(0, Here { admitted: false, ..wants(now) });
+        let _ = table.step(0, Here { admitted: u64::MAX, ..wants(now) });
         let _ = table.wants(0, now + 1_000);
         let _ = table.step(0, Here { now: now + 100_000, ..Here::default() });
         let _ = table.step(0, Here { now: now + 300_000, ..Here::default() });
@@ -207,8 +207,8 @@ fn one_member_that_passed_on_does_not_keep_the_turn_contended_by_itself() {
 #[test]
 fn an_empty_account_takes_no_turn() {
     let mut table = Table::of(2);
-    let step = table.step(0, Here { admitted: false, ..wants(NOW) });
-    assert_eq!(step.gate, Gate::Wait);
+    let step = table.step(0, Here { admitted: NOW + MS, ..wants(NOW) });
+    assert_eq!((step.gate, step.look), (Gate::Wait, NOW + MS), "it is there when the account is");
     assert!(table.wants(1, NOW + 1).gate != Gate::Wait, "it is nobody's");
 }
 

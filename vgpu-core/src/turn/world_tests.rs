@@ -40,6 +40,7 @@ struct Agent {
     /// Completed, not seen: when, and what.
     unseen: VecDeque<(u64, Launched)>,
     rests_until: u64,
+    asleep: u64,
     look: u64,
     heard: u32,
     runs: bool,
@@ -72,6 +73,9 @@ struct World {
     slice_end: u64,
     idle_while_wanted: u64,
     longest_idle: u64,
+    /// A thread that waits wakes up so late at most, by chance.
+    late: u64,
+    chance: u64,
 }
 
 impl World {
@@ -85,6 +89,7 @@ impl World {
             queue: VecDeque::new(),
             unseen: VecDeque::new(),
             rests_until: 0,
+            asleep: 0,
             look: 0,
             heard: u32::MAX,
             runs: true,
@@ -94,7 +99,9 @@ impl World {
             longest: 0,
         };
         let agents = programs.iter().map(agent).collect();
-        World { agents, kernel, now: BEGIN, current: 0, slice_end: 0, idle_while_wanted: 0, longest_idle: 0 }
+        let (current, slice_end, idle_while_wanted, longest_idle) = (0, 0, 0, 0);
+        let (late, chance) = (0, 0x9e37_79b9_7f4a_7c15);
+        World { agents, kernel, now: BEGIN, current, slice_end, idle_while_wanted, longest_idle, late, chance }
     }
 
     fn run(&mut self, ns: u64) {
@@ -103,7 +110,7 @@ impl World {
             self.device();
             self.now += TICK;
             for at in 0..self.agents.len() {
-                if self.agents[at].runs {
+                if self.agents[at].runs && self.now >= self.agents[at].asleep {
                     self.look(at);
                 }
             }
@@ -163,7 +170,7 @@ impl World {
                 if agent.heard == bell && now < agent.look && !wants {
                     return Gate::Wait;
                 }
-                let here = Here { now, wants, admitted: true, in_flight, due: now + in_flight * 3 / 2 };
+                let here = Here { now, wants, admitted: 0, in_flight, due: now + in_flight * 3 / 2 };
                 let step = turn.step(&mut agent.hand, &here);
                 (agent.look, agent.heard) = (step.look, bell);
                 if let Some(suspect) = step.suspect {
@@ -182,6 +189,10 @@ impl World {
                     agent.hungry = None;
                 }
                 _ => {
+                    if self.late > 0 {
+                        self.chance = self.chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                        agent.asleep = now + (self.chance >> 33) % self.late;
+                    }
                     if agent.queue.is_empty() {
                         let since = *agent.hungry.get_or_insert(now);
                         agent.longest = agent.longest.max(now - since);
@@ -223,6 +234,17 @@ fn members_whose_kernels_differ_in_length_get_the_same() {
     world.run(6_000 * MS);
     let parts: Vec<u64> = world.agents.iter().map(|agent| percent(agent, 6_000 * MS)).collect();
     assert!(parts.iter().all(|part| (30..=35).contains(part)), "{parts:?}");
+}
+
+/// Whoever is next may come too late, and be passed over: that is no loss for good.
+#[test]
+fn on_a_busy_host_everybody_gets_its_part_too() {
+    let mut world = World::of(&[ahead(200 * US), ahead(MS), ahead(5 * MS), ahead(20 * MS)]);
+    world.late = 5 * MS;
+    world.run(10_000 * MS);
+    let parts: Vec<u64> = world.agents.iter().map(|agent| agent.served / MS).collect();
+    let (most, least) = (parts.iter().max().unwrap(), parts.iter().min().unwrap());
+    assert!(most * 10 <= least * 11, "{parts:?}");
 }
 
 #[test]

@@ -1,0 +1,58 @@
+//! The turn among the tenant's members, as far as it depends on what is in flight: whose work it is that is measured.
+
+use super::{Meter, Wish};
+use vgpu_core::account::{Admission, SharedAccount};
+use vgpu_core::arbiter::Gate;
+use vgpu_core::share::Share;
+use vgpu_core::turn::{Here, Turn};
+
+impl Meter {
+    /// What this process has before the device, and wants.
+    fn here(&self, wants: bool, admission: Admission, now: u64) -> Here {
+        let remaining = self.keeper.remaining(now);
+        // Half of it more: launches of one function differ.
+        let due = now.saturating_add(remaining + remaining / 2);
+        let admitted = match admission {
+            Admission::Admit => now,
+            Admission::WaitUntil(moment) => moment,
+        };
+        Here { now, wants, admitted, in_flight: self.keeper.in_flight(), due }
+    }
+
+    /// The gate of a launch: whoever grants the device has the first word, the tenant's members the second.
+    #[inline]
+    pub(super) fn gate(&mut self, wish: &Wish<'_>, admission: Admission, now: u64) -> Gate {
+        let (Some(turn), Gate::Run { .. }) = (&wish.turn, wish.gate) else { return wish.gate };
+        match self.turning.keeps(turn, now) {
+            Some(gate) => gate,
+            None => self.look(turn, admission, now),
+        }
+    }
+
+    #[cold]
+    fn look(&mut self, turn: &Turn<'_>, admission: Admission, now: u64) -> Gate {
+        let here = self.here(true, admission, now);
+        let before = self.turning.possession();
+        let gate = self.turning.step(turn, &here);
+        self.follow(before);
+        gate
+    }
+
+    /// What was in flight in another possession than the present one was not alone before the device.
+    fn follow(&mut self, before: u64) {
+        if self.turning.possession() != before && self.keeper.in_flight() > 0 {
+            self.taint();
+        }
+    }
+
+    /// A look of the thread that watches; see [`crate::turn::Turning::attend`].
+    pub fn attend(&mut self, turn: &Turn<'_>, account: SharedAccount<'_>, share: Share, now: u64) -> u64 {
+        let admission = account.admit_beside(self.keeper.in_flight(), share, now);
+        let here = self.here(self.waiting > 0, admission, now);
+        let before = self.turning.possession();
+        let (remaining, expected) = (self.keeper.remaining(now), self.keeper.look(now, &self.bounds));
+        let look = self.turning.attend(turn, &here, remaining, expected);
+        self.follow(before);
+        look
+    }
+}
