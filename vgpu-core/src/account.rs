@@ -139,6 +139,16 @@ fn wall_ticks(ns: u64, share: Share) -> u64 {
 }
 
 impl Account {
+    /// The whole state, for a page of shared memory.
+    pub(crate) const fn words(&self) -> [u64; 2] {
+        [self.state.zero, self.state.latest]
+    }
+
+    /// As [`Self::words`] wrote it.
+    pub(crate) const fn of_words([zero, latest]: [u64; 2]) -> Self {
+        Self { state: State { zero, latest } }
+    }
+
     /// May work be launched at `now`? Yes while the balance is positive.
     #[must_use]
     pub fn admit(&self, now: u64) -> Admission {

@@ -3,7 +3,8 @@
 //! In reading order: amounts and shares ([`bytes`], [`share`]), what was asked for ([`limits`]) by which variables
 //! ([`variables`]), how many bytes a call is charged ([`charging`]), who holds how much ([`ledger`]) under which key
 //! ([`tenant`]), who may use the device now ([`account`]), who holds it when several want it ([`arbiter`]: tenants,
-//! [`turn`]: members of one tenant) and what that means for a launch ([`gate`]), and what a tenant is shown ([`view`]).
+//! [`turn`]: members of one tenant) and what that means for a launch ([`gate`]), where the daemon and its members write it
+//! down for each other ([`page`], [`wire`]), and what a tenant is shown ([`view`]).
 //! Time is always an argument, in nanoseconds; whatever only a kernel can say comes through a trait.
 //! What lives elsewhere: mappings, locks and the C types of the driver are shim-sys; hooks are libvgpu.
 #![forbid(unsafe_code)]
@@ -25,6 +26,7 @@ pub mod tenant;
 pub mod account;
 pub mod arbiter;
 pub mod gate;
+pub mod page;
 pub mod turn;
 
 pub mod view;

@@ -7,6 +7,11 @@ pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+#[cfg(not(loom))]
+pub(crate) use core::hint::spin_loop;
+#[cfg(loom)]
+pub(crate) use loom::hint::spin_loop;
+
 /// Makes a sequentially consistent write visible before the reads that follow, under loom.
 ///
 /// Outside loom there is nothing to do: write and reads are `SeqCst` accesses, and all of those have
