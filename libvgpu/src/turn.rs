@@ -15,10 +15,12 @@ use vgpu_core::turn::{HEARTBEAT, Hand, Here, Turn};
 
 /// Contexts on the device are shared by MPS: several processes run at once.
 const MPS_ENABLED: u32 = 133;
-/// Looks for work that takes longer than expected are so far apart, in parts of the time it is late.
+/// Looks for work that takes longer than expected are so far apart, in parts of the time it is late ...
 const LATE_PART: u64 = 16;
-/// And at most so far: it is passed on so late after hours as well.
-const LATE_MOST: u64 = 1_000_000;
+/// ... and for work that is far from its end, in parts of what is left ...
+const EARLY_PART: u64 = 8;
+/// ... but at most so far: a look costs some 10 us of processor time.
+const PAUSE_MOST: u64 = 2_500_000;
 
 /// Whether members take turns on a device, found out when the first launch comes.
 pub struct Rule(AtomicU8);
@@ -148,8 +150,9 @@ impl Turning {
             self.late = here.now;
         }
         if here.in_flight > 0 {
-            let late = if self.late == 0 { 0 } else { (here.now - self.late) / LATE_PART };
-            look = look.min(expected.max(here.now.saturating_add(late.min(LATE_MOST))));
+            let late = if self.late == 0 { 0 } else { here.now.saturating_sub(self.late) / LATE_PART };
+            let pause = late.max(remaining / EARLY_PART).min(PAUSE_MOST);
+            look = look.min(expected.max(here.now.saturating_add(pause)));
         }
         look
     }
