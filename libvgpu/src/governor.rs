@@ -130,8 +130,15 @@ impl Governor {
         let account = joined.member().account();
         let turn = self.turn(joined);
         let mut wish = Wish { launch: &launch, cost, gate: self.gate(), turn, share: self.share, account };
-        let first = self.meter.lock().step(&wish, Seen::default(), |ns, since| self.charge(joined, ns, since));
-        let plan = match first {
+        let short = self.meter.lock().go_on(&wish);
+        if let Some(plan) = short {
+            let result = real();
+            if !result.ok() {
+                self.refused(&plan, cost, None);
+            }
+            return result;
+        }
+        let plan = match self.first_step(joined, &wish) {
             Step::Go(plan) => plan,
             other => match self.negotiate(joined, &mut wish, other) {
                 Some(plan) => plan,
@@ -146,6 +153,11 @@ impl Governor {
             self.refused(&plan, wish.cost, None);
         }
         result
+    }
+
+    #[inline(never)] // rarer than it seems: the short way is to stay short
+    fn first_step(&self, joined: &Joined, wish: &Wish<'_>) -> Step {
+        self.meter.lock().step(wish, Seen::default(), |ns, since| self.charge(joined, ns, since))
     }
 
     /// Does what the steps ask for until the launch may go. `None`: it cannot be measured.

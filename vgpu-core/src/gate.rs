@@ -110,6 +110,23 @@ impl Keeper {
         if matches!(ask.gate, Gate::Open) { Verdict::Go } else { self.consider(ask, bounds) }
     }
 
+    /// As [`Keeper::ask`] and [`Keeper::launched`] in one, where nothing is to be considered: beside work in flight there is
+    /// room for a launch of a known cost, and gate and account allow it. `false` says nothing.
+    ///
+    /// # Cost
+    /// A few comparisons.
+    #[inline]
+    pub fn goes_on(&mut self, ask: &Ask, bounds: &Bounds) -> bool {
+        let Some(cost) = ask.cost else { return false };
+        let all = self.in_flight.saturating_add(cost);
+        let word = matches!(ask.gate, Gate::Run { until, .. } if ask.now < until) || matches!(ask.gate, Gate::Open);
+        let goes = word && self.in_flight > 0 && all <= bounds.in_flight && ask.admission == Admission::Admit;
+        if goes {
+            self.in_flight = all;
+        }
+        goes
+    }
+
     fn consider(&mut self, ask: &Ask, bounds: &Bounds) -> Verdict {
         let now = ask.now;
         let word = match ask.gate {

@@ -146,7 +146,8 @@ impl Meter {
     }
 }
 
-fn slot(place: Place) -> usize {
+#[inline]
+pub(super) fn slot(place: Place) -> usize {
     let mixed = (place.key ^ (place.context as u64).rotate_left(20)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58;
     usize::try_from(mixed).unwrap_or(0)
 }

@@ -66,6 +66,25 @@ impl Marks {
         Before { tail, begin }
     }
 
+    /// Whether a launch of a known cost into a stream that is not idle is one of many between two markers.
+    #[inline]
+    #[must_use]
+    pub const fn goes_on(&self, cost: u64) -> bool {
+        match &self.open {
+            Some(open) => !open.sample && open.estimate.saturating_add(cost) < MARK_NS,
+            None => false,
+        }
+    }
+
+    /// Counts a launch for which [`Marks::goes_on`] said yes.
+    #[inline]
+    pub const fn go_on(&mut self, cost: u64) {
+        if let Some(open) = &mut self.open {
+            open.estimate = open.estimate.saturating_add(cost);
+            self.unsampled = self.unsampled.saturating_add(cost);
+        }
+    }
+
     /// After the launch: the interval that ends here with a marker, if one does.
     pub fn after(&mut self, cost: Option<u64>, estimate: u64) -> Option<Open> {
         let open = self.open.get_or_insert_default();

@@ -152,3 +152,94 @@ fn what_was_never_measured_is_measured_at_once() {
     assert!(marks.before(None, true, true).begin);
     assert!(marks.after(None, UNKNOWN_NS).is_some_and(|open| open.measured && open.unknown == 1));
 }
+
+/// The short way is the long way without its questions: whatever it lets go, the long way would have, and both count alike.
+#[test]
+fn what_goes_on_is_what_would_have_gone_anyway() {
+    let bounds = Bounds::default();
+    let (mut short, mut long) = (Keeper::default(), Keeper::default());
+    let (mut marks, mut other) = (Marks::default(), Marks::default());
+    let mut taken = 0;
+    for n in 0..3_000u64 {
+        let cost = 1 + n * 7_919 % 9_000;
+        let admission = if n % 11 == 0 { Admission::WaitUntil(n + MS) } else { Admission::Admit };
+        let gate = if n % 13 == 0 { Gate::Wait } else { run() };
+        let ask = Ask { admission, ..ask(Some(cost), gate, n) };
+        if marks.goes_on(cost) && short.goes_on(&ask, &bounds) {
+            taken += 1;
+            assert_eq!(long.ask(&ask, &bounds), Verdict::Go, "{ask:?}");
+            marks.go_on(cost);
+            assert!(other.before(Some(cost), false, true).tail.is_none());
+            assert!(other.after(Some(cost), cost).is_none(), "no marker");
+        } else {
+            for marks in [&mut marks, &mut other] {
+                marks.before(Some(cost), n == 0, true);
+                if marks.after(Some(cost), cost).is_some() {
+                    marks.completed();
+                }
+            }
+            short.launched(Some(cost), n, &bounds);
+        }
+        long.launched(Some(cost), n, &bounds);
+        assert_eq!((short.in_flight(), marks), (long.in_flight(), other));
+        if short.in_flight() > MS {
+            short.completed(MS, 0, n);
+            long.completed(MS, 0, n);
+        }
+    }
+    assert!(taken > 2_000, "{taken}");
+}
+
+#[test]
+fn a_launch_that_the_driver_refused_leaves_nothing() {
+    let bounds = Bounds::default();
+    let (mut keeper, mut marks) = (Keeper::default(), Marks::default());
+    keeper.launched(Some(MS), 0, &bounds);
+    marks.before(Some(100 * US), true, true);
+    assert!(marks.after(Some(100 * US), 100 * US).is_none());
+    let before = (keeper.in_flight(), marks);
+    // One in the middle of an interval, one of unknown cost that was to end it.
+    for (cost, estimate) in [(Some(50 * US), 50 * US), (None, UNKNOWN_NS)] {
+        keeper.launched(cost, 0, &bounds);
+        marks.before(cost, false, true);
+        let closed = marks.after(cost, estimate);
+        assert_eq!(closed.is_some(), cost.is_none());
+        keeper.withdrawn(cost);
+        marks.withdrawn(cost, estimate, closed);
+        assert_eq!((keeper.in_flight(), marks), before);
+    }
+    assert_eq!(keeper.ask(&ask(None, run(), 0), &bounds), Verdict::Go, "none of unknown cost is left");
+}
+
+/// Costs that are believed to be next to nothing.
+#[test]
+fn what_would_never_come_to_a_marker_is_measured_on_demand() {
+    let mut marks = Marks::default();
+    assert!(!marks.before(Some(1), true, true).begin);
+    assert!(marks.after(Some(1), 1).is_none());
+    marks.sample();
+    marks.before(Some(1), false, true);
+    assert!(marks.after(Some(1), 1).is_some(), "an interval that is open ends with the next launch");
+    marks.completed();
+    marks.sample();
+    assert!(marks.before(Some(1), true, true).begin, "an idle stream begins one");
+    assert!(marks.after(Some(1), 1).is_some_and(|open| open.measured));
+}
+
+#[test]
+fn what_takes_longer_than_expected_is_looked_at_less_and_less() {
+    let (mut keeper, bounds) = (Keeper::default(), Bounds::default());
+    keeper.launched(Some(MS), 0, &bounds);
+    let looks = |end: u64| {
+        let (mut now, mut count) = (0, 0);
+        while now < end {
+            now = keeper.look(now, &bounds);
+            count += 1;
+        }
+        (count, now - end)
+    };
+    let (count, late) = looks(1_000 * MS);
+    assert!(count < 1_200 && late <= MS, "{count} looks, {late} late");
+    let (_, late) = looks(2 * MS);
+    assert!(late <= 2 * MS / 16, "{late}");
+}
