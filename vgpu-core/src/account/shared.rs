@@ -91,7 +91,8 @@ impl<'p> SharedAccount<'p> {
             let back = forgotten - engaged.forgotten;
             let _ = self.zero.fetch_update(Ordering::AcqRel, Ordering::Acquire, |zero| Some(zero.saturating_sub(back)));
         }
-        self.pay(ns, share, engaged.since, now);
+        // A clock that was set back meanwhile: nothing can have begun later than now.
+        self.pay(ns, share, engaged.since.min(now), now);
     }
 
     /// Forgets unused time up to one burst before `since`.

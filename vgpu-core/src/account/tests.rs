@@ -280,7 +280,40 @@ fn idle_time_beyond_the_burst_stays_forgotten() {
     assert_eq!(account.balance(percent(50), now + 60_050 * MS), 0);
 }
 
+/// The library reads a clock that does not step; a container's that was frozen, or a file that outlived a reboot, leaps.
+#[test]
+fn a_clock_that_leaps_while_work_is_in_flight_gives_one_burst_and_makes_nobody_wait() {
+    let page = crate::ledger::LedgerPage::zeroed();
+    let (share, ledger) = (percent(50), page.ledger());
+    let account = ledger.account();
+    let begun = 3_600_000 * MS;
+    for now in [begun, begun + 86_400_000 * MS, begun - 1_800_000 * MS] {
+        let since = account.begin(begun);
+        account.charge_since(10 * MS, share, since, now);
+        let _ = account.begin(now);
+        let most = i64::try_from(share.of(BURST_NS)).unwrap();
+        let balance = account.balance(share, now);
+        assert!(balance <= most, "{now}: {balance}");
+        assert!(balance > -i64::try_from(11 * MS).unwrap(), "{now}: {balance}");
+    }
+}
+
 proptest! {
+    /// The quick yes is the same as the one by division.
+    #[test]
+    fn what_is_admitted_beside_others_is_what_would_be_once_they_are_paid(
+        percent_of in 1u32..=99,
+        zero in 0u64..1_000_000,
+        pending in 0u64..100_000,
+        now in 0u64..100_000,
+    ) {
+        let share = percent(percent_of);
+        let state = State { zero, latest: 0 };
+        let paid = State { zero: zero + wall_ticks(pending, share), latest: 0 };
+        prop_assert_eq!(state.admission_beside(pending, share, now), paid.admission(now));
+    }
+
+
     /// Whatever is done when, what was admitted is paid at the rate of the limit, give or take one burst and
     /// the last kernel; and the shared account says the same as the one of a single process.
     #[test]
