@@ -54,7 +54,7 @@ pub use witness::{Faults, Reports, Witness};
 
 use core::fmt;
 
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Grows with every change of a layout or of the meaning of a field. Daemon and library must have the same one; the
 /// hello says it, so that a mismatch is words and not a misreading.
@@ -139,9 +139,11 @@ impl Header {
 
     /// Is this page what it should be, and of this epoch?
     fn check(&self, magic: u64, epoch: u64) -> Result<(), PageError> {
-        if self.magic.load(Ordering::Acquire) != magic {
+        // Relaxed loads only: the page may be mapped read-only.
+        if self.magic.load(Ordering::Relaxed) != magic {
             return Err(PageError::Other);
         }
+        fence(Ordering::Acquire);
         match self.version.load(Ordering::Relaxed) {
             VERSION => {}
             found => return Err(PageError::Version { found }),
@@ -150,7 +152,7 @@ impl Header {
             ROOM => {}
             found => return Err(PageError::Dimensions { found }),
         }
-        match self.epoch.load(Ordering::Acquire) {
+        match self.epoch.load(Ordering::Relaxed) {
             found if found == epoch => Ok(()),
             found => Err(PageError::Epoch { found }),
         }

@@ -214,7 +214,8 @@ impl BoardSlot {
         self.0.futex()
     }
 
-    /// Does what was read with this sequence still hold?
+    /// Does what was read with this sequence still hold? If this is true after
+    /// [`ReportSlot::launches`](super::ReportSlot::launches), whoever shuts the gate later sees the launch.
     ///
     /// # Cost
     /// One relaxed load: all that a launch inside a lease pays for the daemon.
@@ -222,14 +223,6 @@ impl BoardSlot {
     #[must_use]
     pub fn stands(&self, sequence: u32) -> bool {
         self.0.stands(sequence)
-    }
-
-    /// As [`Self::stands`], for a launch that [`ReportSlot::launches`](super::ReportSlot::launches) announced: if this is
-    /// true, whoever shuts the gate later sees the launch.
-    #[inline]
-    #[must_use]
-    pub fn stands_announced(&self, sequence: u32) -> bool {
-        self.0.stands_after(sequence)
     }
 
     /// The gate, if the slot belongs to `epoch`.

@@ -77,7 +77,7 @@ fn run(lease: u64) -> Gate {
     Gate::Run { lease, until: lease, exclusive: true, ceiling: None }
 }
 
-/// Red when words are stored or loaded relaxed, and when the counter is not looked at again.
+/// Red when words are stored relaxed, without either fence of the reader, and when it looks at the counter once only.
 #[test]
 fn loom_page_a_record_is_read_whole_or_not_at_all() {
     check(|| {
@@ -166,7 +166,7 @@ fn loom_page_whoever_sleeps_when_an_epoch_ends_is_woken_and_told_the_new_one() {
     });
 }
 
-/// Red when the announcement is a release store, and when the member looks at the gate with a relaxed load.
+/// Red without the fence of `launches`, and without the one of `write`.
 #[test]
 fn loom_page_of_a_launch_and_a_gate_that_shuts_one_sees_the_other() {
     check(|| {
@@ -177,7 +177,7 @@ fn loom_page_of_a_launch_and_a_gate_that_shuts_one_sees_the_other() {
             let (slot, report) = (Arc::clone(&slot), Arc::clone(&report));
             thread::spawn(move || {
                 report.launches(1, 1, 1, 1);
-                slot.stands_announced(seen)
+                slot.stands(seen)
             })
         };
         slot.tell(&Gate::Wait);
@@ -187,7 +187,7 @@ fn loom_page_of_a_launch_and_a_gate_that_shuts_one_sees_the_other() {
     });
 }
 
-/// Red when `say` writes what is in flight with a release store, or before the sums.
+/// Red without the fence of `say`, and when it writes what is in flight before the sums.
 #[test]
 fn loom_page_a_drain_is_seen_or_rung_for_and_what_is_drained_is_paid() {
     check(|| {
@@ -200,7 +200,7 @@ fn loom_page_a_drain_is_seen_or_rung_for_and_what_is_drained_is_paid() {
             let (slot, report, bell) = (Arc::clone(&slot), Arc::clone(&report), Arc::clone(&bell));
             thread::spawn(move || {
                 report.say(&Said { busy: 8, finished: 9, submitted: 9, in_flight: Some(0), last_launch: 1, since: 1 });
-                if !slot.stands_announced(seen) {
+                if !slot.stands(seen) {
                     bell.ring();
                 }
             })

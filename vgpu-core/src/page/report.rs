@@ -6,7 +6,7 @@
 //! "nothing in flight" sees all that was measured of it.
 
 use super::{Header, PageError, SLOTS, zero, zeros};
-use crate::sync::{AtomicU32, AtomicU64, Ordering, total_order};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// First word of a report: `vgpurept`, little-endian.
 const MAGIC: u64 = u64::from_le_bytes(*b"vgpurept");
@@ -110,33 +110,32 @@ impl ReportSlot {
     /// A launch is about to go to the driver: with it `in_flight` ns are before the device by estimate, not 0, and
     /// `submitted` were submitted in all. `since` is what [`Said::since`] says.
     ///
-    /// The launch may go if [`BoardSlot::stands_announced`](super::BoardSlot::stands_announced) is true afterwards;
-    /// otherwise its gate has changed, and whatever was announced is to be taken back by [`Self::say`].
+    /// The launch may go if [`BoardSlot::stands`](super::BoardSlot::stands) is true afterwards; otherwise its gate has
+    /// changed, and what was announced is to be taken back by [`Self::say`].
     ///
     /// # Cost
-    /// One load and four stores of one cache line; if nothing was in flight, one of them is an exchange.
+    /// One load and four stores of one cache line; a fence if nothing was in flight.
     #[inline]
     pub fn launches(&self, in_flight: u64, submitted: u64, since: u64, now: u64) {
         self.submitted.store(submitted, Ordering::Relaxed);
         self.last_launch.store(now, Ordering::Relaxed);
         self.since.store(since, Ordering::Relaxed);
         let word = encode(Some(in_flight.max(1)));
-        if self.in_flight.load(Ordering::Relaxed) == 0 {
-            self.in_flight.store(word, Ordering::SeqCst);
-            total_order();
-        } else {
-            // Whoever looks already sees that something is there.
-            self.in_flight.store(word, Ordering::Release);
+        // Otherwise whoever looks already sees that something is there.
+        let first = self.in_flight.load(Ordering::Relaxed) == 0;
+        self.in_flight.store(word, Ordering::Release);
+        if first {
+            fence(Ordering::SeqCst);
         }
     }
 
     /// Says it all anew: after completions were seen, after a launch that did not take place.
     ///
-    /// If nothing is in flight any more and [`BoardSlot::stands_announced`](super::BoardSlot::stands_announced) is false
-    /// afterwards, somebody may wait for just this: ring the tenant's bell.
+    /// If nothing is in flight any more and [`BoardSlot::stands`](super::BoardSlot::stands) is false afterwards, somebody
+    /// may wait for just this: ring the tenant's bell.
     ///
     /// # Cost
-    /// Six stores, one of them an exchange.
+    /// Six stores and a fence.
     pub fn say(&self, said: &Said) {
         self.submitted.store(said.submitted, Ordering::Relaxed);
         self.last_launch.store(said.last_launch, Ordering::Relaxed);
@@ -144,8 +143,8 @@ impl ReportSlot {
         self.finished.store(said.finished, Ordering::Relaxed);
         self.busy.store(said.busy, Ordering::Relaxed);
         // Last, so that nothing in flight means that the sums are there.
-        self.in_flight.store(encode(said.in_flight), Ordering::SeqCst);
-        total_order();
+        self.in_flight.store(encode(said.in_flight), Ordering::Release);
+        fence(Ordering::SeqCst);
     }
 }
 

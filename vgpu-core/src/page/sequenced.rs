@@ -2,8 +2,11 @@
 //!
 //! The counter is odd while the record is written. Nobody waits for a writer that was stopped half way: a reader looks a
 //! bounded number of times and then says so. The writer is one thread of the daemon.
+//!
+//! A reader makes relaxed loads only, with fences between them: those are the atomic accesses that Rust allows on memory
+//! that is mapped read-only.
 
-use crate::sync::{AtomicU32, AtomicU64, Ordering, total_order};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, spin_loop};
 
 /// How often a reader looks before it says that the record is being written.
 const LOOKS: usize = if cfg!(loom) { 2 } else { 64 };
@@ -53,15 +56,8 @@ impl<const N: usize> Sequenced<N> {
         self.sequence.load(Ordering::Relaxed) == sequence
     }
 
-    /// As [`Self::stands`], after all that this thread wrote sequentially consistent before.
-    #[inline]
-    pub fn stands_after(&self, sequence: u32) -> bool {
-        total_order();
-        self.sequence.load(Ordering::SeqCst) == sequence
-    }
-
     /// Changes the record. Whoever reads then sees all of the change or nothing; whoever sleeps must be woken by the
-    /// caller. What this thread reads sequentially consistent afterwards, it reads after the change.
+    /// caller. What this thread reads afterwards, it reads after the change.
     pub(super) fn write(&self, change: impl FnOnce(&mut u32, &mut [u64; N])) {
         // Odd already: a writer before us died here. Its counter is left behind too.
         let odd = self.sequence.load(Ordering::Relaxed) | 1;
@@ -74,8 +70,8 @@ impl<const N: usize> Sequenced<N> {
         for (word, value) in self.words.iter().zip(words) {
             word.store(value, Ordering::Release);
         }
-        self.sequence.store(odd.wrapping_add(1), Ordering::SeqCst);
-        total_order();
+        self.sequence.store(odd.wrapping_add(1), Ordering::Release);
+        fence(Ordering::SeqCst);
     }
 
     /// Reads the first `M` words.
@@ -87,16 +83,18 @@ impl<const N: usize> Sequenced<N> {
         const { assert!(M <= N) };
         let mut sequence = 0;
         for _ in 0..LOOKS {
-            sequence = self.sequence.load(Ordering::Acquire);
+            sequence = self.sequence.load(Ordering::Relaxed);
+            fence(Ordering::Acquire);
             if sequence & 1 == 0 {
-                // Acquire: the second look at the counter comes after these.
-                let head = self.head.load(Ordering::Acquire);
-                let words = core::array::from_fn(|at| self.words[at].load(Ordering::Acquire));
+                let head = self.head.load(Ordering::Relaxed);
+                let words = core::array::from_fn(|at| self.words[at].load(Ordering::Relaxed));
+                // The second look at the counter comes after these.
+                fence(Ordering::Acquire);
                 if self.stands(sequence) {
                     return Ok(State { sequence, head, words });
                 }
             }
-            crate::sync::spin_loop();
+            spin_loop();
         }
         Err(Busy { sequence })
     }

@@ -8,7 +8,7 @@ use core::ops::Deref;
 
 use super::report::{LONGER, ReportPage, ReportSlot, UNKNOWN};
 use crate::arbiter::{Pages, SlotId, Usage};
-use crate::sync::{Ordering, total_order};
+use crate::sync::Ordering;
 
 /// Nothing that is in flight is expected to take longer: an hour.
 const LONGEST: u64 = 3_600_000_000_000;
@@ -51,10 +51,9 @@ impl Witness {
     /// # Cost
     /// Seven loads. No word is read twice, nothing is waited for.
     pub fn look(&mut self, slot: &ReportSlot, now: u64) -> Usage {
-        total_order();
         // First of all: nothing in flight means that the sums are there.
-        let in_flight = slot.in_flight.load(Ordering::SeqCst);
-        let wants = slot.wants.load(Ordering::SeqCst) != 0;
+        let in_flight = slot.in_flight.load(Ordering::Acquire);
+        let wants = slot.wants.load(Ordering::Acquire) != 0;
         let elapsed = now.saturating_sub(self.joined);
         let busy = slot.busy.load(Ordering::Relaxed);
         self.faults.outran += u64::from(busy > elapsed);

@@ -1,0 +1,225 @@
+//! Descriptors that travel with bytes through a Unix socket (SCM_RIGHTS).
+//!
+//! One call, one `sendmsg` or `recvmsg`. The kernel attaches descriptors to the first byte they were sent with, and one
+//! `recvmsg` never joins the descriptors of two messages; a plain `read` of those bytes drops them. Both sides are here
+//! for the reason told in [`crate::memfd`]; the daemon receives none, so that a member cannot fill its table. Not here:
+//! lines and their limits (vgpu-core's `wire`), what is done with a descriptor ([`crate::memfd`]).
+
+use std::io::{Error, ErrorKind};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+/// Most descriptors that one message carries.
+pub const MOST: usize = 16;
+
+/// Room for [`MOST`] descriptors and their header, aligned as the kernel wants it.
+#[repr(C)]
+union Room {
+    bytes: [u8; CONTROL],
+    _align: libc::cmsghdr,
+}
+
+#[allow(clippy::cast_possible_truncation)] // constants below 100
+const PAYLOAD: u32 = (MOST * size_of::<RawFd>()) as u32;
+// SAFETY: arithmetic on a number; no memory is touched.
+const CONTROL: usize = unsafe { libc::CMSG_SPACE(PAYLOAD) } as usize;
+
+/// Sends `bytes`, not none, with `files` attached to the first of them; says how many bytes went. If that is less than
+/// all, the rest goes without descriptors, by another call or a plain `send`.
+///
+/// # Errors
+/// `InvalidInput`: no byte, or more than [`MOST`] files. `WouldBlock`: nothing went, if the socket does not block.
+/// Others: what the kernel says; a peer that is gone is an error and not a signal.
+pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], files: &[BorrowedFd<'_>]) -> std::io::Result<usize> {
+    if bytes.is_empty() || files.len() > MOST {
+        return Err(Error::from(ErrorKind::InvalidInput));
+    }
+    let mut room = Room { bytes: [0; CONTROL] };
+    let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let mut message = message(&mut part, &mut room);
+    if files.is_empty() {
+        message.msg_control = core::ptr::null_mut();
+        message.msg_controllen = 0;
+    } else {
+        #[allow(clippy::cast_possible_truncation)] // at most MOST descriptors
+        let payload = size_of_val(files) as u32;
+        // SAFETY: the room holds a header and MOST descriptors, and there are no more; the header is aligned in it.
+        unsafe {
+            message.msg_controllen = libc::CMSG_SPACE(payload) as _;
+            let header = libc::CMSG_FIRSTHDR(&raw const message);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = libc::CMSG_LEN(payload) as _;
+            let data = libc::CMSG_DATA(header).cast::<RawFd>();
+            for (at, file) in files.iter().enumerate() {
+                data.add(at).write_unaligned(file.as_raw_fd());
+            }
+        }
+    }
+    loop {
+        // SAFETY: message, part and room live through the call and describe memory of ours.
+        let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
+        match usize::try_from(sent) {
+            Ok(sent) => return Ok(sent),
+            Err(_) => interrupted()?,
+        }
+    }
+}
+
+/// Receives into `bytes`, not none, and appends the descriptors that came along to `files`, all closed on exec; says how
+/// many bytes came, 0 at the end of the stream. They have the lowest numbers free: a guest moves those that it keeps
+/// ([`crate::shared_file::out_of_the_way`]).
+///
+/// # Errors
+/// `InvalidInput`: no room for a byte. `InvalidData`: more than [`MOST`] descriptors came, or this process may have no
+/// more; none of them is kept then. `WouldBlock`, and others: what the kernel says.
+pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], files: &mut Vec<OwnedFd>) -> std::io::Result<usize> {
+    if bytes.is_empty() {
+        return Err(Error::from(ErrorKind::InvalidInput));
+    }
+    let mut room = Room { bytes: [0; CONTROL] };
+    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let mut message = message(&mut part, &mut room);
+    let got = loop {
+        // SAFETY: as in `send`; the kernel writes at most what the lengths say.
+        let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
+        match usize::try_from(got) {
+            Ok(got) => break got,
+            Err(_) => interrupted()?,
+        }
+    };
+    let before = files.len();
+    // SAFETY: the kernel filled the room up to msg_controllen with whole headers; the walk stays inside it. Each
+    // descriptor is new and nobody else's.
+    unsafe {
+        let mut header = libc::CMSG_FIRSTHDR(&raw const message);
+        while let Some(here) = header.as_ref() {
+            if here.cmsg_level == libc::SOL_SOCKET && here.cmsg_type == libc::SCM_RIGHTS {
+                let data = libc::CMSG_DATA(header).cast::<RawFd>();
+                #[allow(clippy::unnecessary_cast)] // another width with another C library
+                let payload = (here.cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
+                for at in 0..payload / size_of::<RawFd>() {
+                    files.push(OwnedFd::from_raw_fd(data.add(at).read_unaligned()));
+                }
+            }
+            header = libc::CMSG_NXTHDR(&raw const message, header);
+        }
+    }
+    if message.msg_flags & libc::MSG_CTRUNC != 0 {
+        files.truncate(before);
+        return Err(Error::new(ErrorKind::InvalidData, "more descriptors came than this process can take"));
+    }
+    Ok(got)
+}
+
+fn message(part: &mut libc::iovec, room: &mut Room) -> libc::msghdr {
+    // SAFETY: msghdr is a plain C struct for which all zeroes is valid (and its padding must be zero).
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    message.msg_iov = part;
+    message.msg_iovlen = 1;
+    message.msg_control = core::ptr::from_mut(room).cast();
+    message.msg_controllen = CONTROL as _;
+    message
+}
+
+/// `Ok`: a signal came, try again.
+fn interrupted() -> std::io::Result<()> {
+    let error = Error::last_os_error();
+    if error.kind() == ErrorKind::Interrupted { Ok(()) } else { Err(error) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn inode(file: impl AsFd) -> (u64, u64) {
+        use std::os::unix::fs::MetadataExt;
+        let file = std::fs::File::from(file.as_fd().try_clone_to_owned().unwrap());
+        let meta = file.metadata().unwrap();
+        (meta.dev(), meta.ino())
+    }
+
+    #[test]
+    fn descriptors_come_with_their_bytes_in_order_and_close_on_exec() {
+        let (here, there) = UnixStream::pair().unwrap();
+        let sent: Vec<UnixStream> = (0..MOST).map(|_| UnixStream::pair().unwrap().0).collect();
+        let borrowed: Vec<_> = sent.iter().map(AsFd::as_fd).collect();
+        assert_eq!(send(here.as_fd(), b"one\n", &borrowed).unwrap(), 4);
+        assert_eq!(send(here.as_fd(), b"two\n", &borrowed[..2]).unwrap(), 4);
+        assert_eq!(send(here.as_fd(), b"three\n", &[]).unwrap(), 6);
+        let (mut buffer, mut files) = ([0; 64], Vec::new());
+        assert_eq!(receive(there.as_fd(), &mut buffer, &mut files).unwrap(), 4, "never two messages' descriptors");
+        assert_eq!(files.iter().map(inode).collect::<Vec<_>>(), sent.iter().map(inode).collect::<Vec<_>>());
+        for file in &files {
+            // SAFETY: asks for the flags of an open descriptor.
+            assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFD) }, libc::FD_CLOEXEC);
+        }
+        files.clear();
+        let mut got = 0;
+        while got < 10 {
+            got += receive(there.as_fd(), &mut buffer[got..], &mut files).unwrap();
+        }
+        assert_eq!((&buffer[..10], files.len()), (b"two\nthree\n".as_slice(), 2));
+        drop(here);
+        assert_eq!(receive(there.as_fd(), &mut buffer, &mut files).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_plain_read_takes_no_descriptor() {
+        let (here, mut there) = UnixStream::pair().unwrap();
+        let (one, other) = UnixStream::pair().unwrap();
+        send(here.as_fd(), b"x", &[one.as_fd()]).unwrap();
+        drop(one);
+        let mut buffer = [0; 1];
+        there.read_exact(&mut buffer).unwrap();
+        // The last copy is gone with the byte: its other end sees the end.
+        assert_eq!((&other).read(&mut buffer).unwrap(), 0);
+    }
+
+    #[test]
+    fn what_cannot_be_sent_is_an_error_and_never_a_signal() {
+        let (here, there) = UnixStream::pair().unwrap();
+        let many = vec![here.as_fd(); MOST + 1];
+        assert_eq!(send(here.as_fd(), b"x", &many).unwrap_err().kind(), ErrorKind::InvalidInput);
+        assert_eq!(send(here.as_fd(), b"", &[]).unwrap_err().kind(), ErrorKind::InvalidInput);
+        assert_eq!(receive(here.as_fd(), &mut [], &mut Vec::new()).unwrap_err().kind(), ErrorKind::InvalidInput);
+        here.set_nonblocking(true).unwrap();
+        assert_eq!(receive(here.as_fd(), &mut [0], &mut Vec::new()).unwrap_err().kind(), ErrorKind::WouldBlock);
+        drop(there);
+        assert_eq!(send(here.as_fd(), b"x", &[]).unwrap_err().kind(), ErrorKind::BrokenPipe);
+    }
+
+    #[test]
+    fn more_descriptors_than_there_is_room_for_are_refused_and_none_is_kept() {
+        let (here, there) = UnixStream::pair().unwrap();
+        let (one, other) = UnixStream::pair().unwrap();
+        // Two messages' worth in one: what only a stranger sends.
+        let mut room = [0u64; 64];
+        let mut part = libc::iovec { iov_base: b"x".as_ptr().cast_mut().cast(), iov_len: 1 };
+        let count = 2 * MOST;
+        // SAFETY: as in `send`, with room for twice as many.
+        unsafe {
+            let mut message: libc::msghdr = core::mem::zeroed();
+            let payload = u32::try_from(count * size_of::<RawFd>()).unwrap();
+            (message.msg_iov, message.msg_iovlen) = (&raw mut part, 1);
+            message.msg_control = room.as_mut_ptr().cast();
+            message.msg_controllen = libc::CMSG_SPACE(payload) as _;
+            let header = libc::CMSG_FIRSTHDR(&raw const message);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = libc::CMSG_LEN(payload) as _;
+            for at in 0..count {
+                libc::CMSG_DATA(header).cast::<RawFd>().add(at).write_unaligned(one.as_raw_fd());
+            }
+            assert_eq!(libc::sendmsg(here.as_raw_fd(), &raw const message, 0), 1);
+        }
+        drop(one);
+        let mut files = vec![there.try_clone().unwrap().into()];
+        let error = receive(there.as_fd(), &mut [0; 8], &mut files).unwrap_err();
+        assert_eq!((error.kind(), files.len()), (ErrorKind::InvalidData, 1));
+        assert_eq!((&other).read(&mut [0]).unwrap(), 0, "all of them are closed");
+    }
+}

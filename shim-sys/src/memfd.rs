@@ -1,0 +1,259 @@
+//! A page of atomics in a sealed memory file: made by one process, mapped by others that do not trust it, or that it does
+//! not trust.
+//!
+//! The maker (vgpud) and the receiver (libvgpu) use the same two types. What a receiver can do with the file is decided
+//! by seals, which nobody can take off again, and not by the mode of a descriptor: whoever holds one can open the file
+//! anew through /proc. A file of another size than its page would kill whoever reads beyond its end by SIGBUS, so the
+//! size is sealed before anybody else has the file, and a receiver looks at both before it maps.
+//!
+//! - [`Reach::Everybody`]: the size is sealed, everybody writes. What stands in it is nobody's word for anything.
+//! - [`Reach::Maker`]: only mappings made before the seal write: the maker's own, which a forked child shares. New
+//!   mappings, `write`, `fallocate` and `mprotect` are refused by the kernel (F_SEAL_FUTURE_WRITE, Linux 5.1).
+//!
+//! A holder of a file that everybody writes can still punch a hole into it: zeroes are read there, by all.
+//!
+//! Both sides are here, and on libc alone, because the library must have them without a further dependency, and the
+//! daemon's crate forbids the unsafe code that a mapping is. Not here: what a page means (vgpu-core's `page`), how
+//! descriptors travel ([`crate::descriptors`]).
+
+use core::ops::Deref;
+use std::ffi::CStr;
+use std::io::{Error, ErrorKind};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+
+use vgpu_core::page::{BeatPage, BoardPage, ReportPage};
+
+use crate::shared_file::Page;
+
+// SAFETY: vgpu-core promises that these hold atomics and room only, and judges whatever bytes stand in them.
+unsafe impl Page for BeatPage {}
+// SAFETY: as above.
+unsafe impl Page for BoardPage {}
+// SAFETY: as above.
+unsafe impl Page for ReportPage {}
+
+/// Who may write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reach {
+    /// The process that made the file.
+    Maker,
+    /// Whoever has a descriptor.
+    Everybody,
+}
+
+impl Reach {
+    const SIZE: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+    /// The seals that a receiver insists on.
+    const fn seals(self) -> libc::c_int {
+        match self {
+            Self::Maker => Self::SIZE | libc::F_SEAL_FUTURE_WRITE,
+            Self::Everybody => Self::SIZE,
+        }
+    }
+}
+
+/// A [`Page`] in a mapping of its own. Clones share it; the last one unmaps it.
+pub struct Mapped<T: Page>(Arc<Region<T>>);
+
+struct Region<T> {
+    at: *const T,
+}
+
+// SAFETY: a Page is Sync, and a region hands out nothing but shared references to it.
+unsafe impl<T: Page> Send for Region<T> {}
+// SAFETY: as above.
+unsafe impl<T: Page> Sync for Region<T> {}
+
+impl<T> Drop for Region<T> {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map` with this size; no reference to it outlives the region.
+        unsafe { libc::munmap(self.at.cast_mut().cast(), size_of::<T>()) };
+    }
+}
+
+impl<T: Page> Clone for Mapped<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<T: Page> Deref for Mapped<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: mapped readable with the size of T at a page's boundary for as long as the region lives; T is a Page:
+        // atomics only, any bits valid. The file cannot become shorter: it was sealed before it was mapped.
+        unsafe { &*self.0.at }
+    }
+}
+
+impl<T: Page> core::fmt::Debug for Mapped<T> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_tuple("Mapped").field(&self.0.at).finish()
+    }
+}
+
+/// A page made here, and the file to hand out.
+#[derive(Debug)]
+pub struct Made<T: Page> {
+    file: OwnedFd,
+    page: Mapped<T>,
+}
+
+impl<T: Page> Made<T> {
+    /// Makes a file of zeroes of the size of `T`, maps it to read and write, and seals it. `name` shows in /proc.
+    ///
+    /// # Errors
+    /// - `Unsupported`: the kernel has no memory files, or cannot seal one against writing; the words say since when it
+    ///   can.
+    /// - Others: what the kernel says (too many descriptors, no memory).
+    pub fn new(name: &CStr, reach: Reach) -> std::io::Result<Self> {
+        const { assert!(align_of::<T>() <= 4096) };
+        let file = create(name)?;
+        let size = libc::off_t::try_from(size_of::<T>()).map_err(|_| Error::from(ErrorKind::InvalidInput))?;
+        // SAFETY: the descriptor is open.
+        if unsafe { libc::ftruncate(file.as_raw_fd(), size) } != 0 {
+            return Err(Error::last_os_error());
+        }
+        // Mapped first: the seal against writing lets nobody map it to write any more.
+        let page = map(file.as_fd(), libc::PROT_READ | libc::PROT_WRITE)?;
+        seal(file.as_fd(), reach.seals())?;
+        Ok(Self { file, page })
+    }
+
+    /// The page, to write.
+    #[must_use]
+    pub fn page(&self) -> &Mapped<T> {
+        &self.page
+    }
+
+    /// The file, to hand out; closed on exec.
+    #[must_use]
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// A page of a file that came from somebody else, to write; the descriptor may be closed afterwards.
+///
+/// # Errors
+/// As [`receive_read_only`].
+pub fn receive<T: Page>(file: BorrowedFd<'_>) -> std::io::Result<Mapped<T>> {
+    verify::<T>(file, Reach::Everybody)?;
+    map(file, libc::PROT_READ | libc::PROT_WRITE)
+}
+
+/// A page that only its maker writes.
+///
+/// # Safety
+/// Nothing but relaxed loads may be made through the result: its memory is mapped read-only, and those are the atomic
+/// accesses that Rust allows there. The member's side of vgpu-core's `page` keeps to that.
+///
+/// # Errors
+/// `InvalidData`: it is no memory file, has another size, or is not sealed as it must be; the words say which. Others:
+/// what the kernel says.
+pub unsafe fn receive_read_only<T: Page>(file: BorrowedFd<'_>) -> std::io::Result<Mapped<T>> {
+    verify::<T>(file, Reach::Maker)?;
+    map(file, libc::PROT_READ)
+}
+
+fn create(name: &CStr) -> std::io::Result<OwnedFd> {
+    const PLAIN: libc::c_uint = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // Never to be executed; since Linux 6.3, and a system may insist on it (vm.memfd_noexec).
+    const NOEXEC: libc::c_uint = 0x8;
+    let make = |flags: libc::c_uint| {
+        // SAFETY: a C string and flags.
+        let raw = unsafe { libc::memfd_create(name.as_ptr(), flags) };
+        if raw < 0 {
+            return Err(Error::last_os_error());
+        }
+        // SAFETY: just made, owned by nobody else.
+        Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+    };
+    let made = match make(PLAIN | NOEXEC) {
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => make(PLAIN),
+        other => other,
+    };
+    made.map_err(|e| match e.raw_os_error() {
+        Some(libc::ENOSYS) => {
+            unsupported("the kernel has no memory files (memfd_create): Linux 3.17 or later is needed")
+        }
+        _ => e,
+    })
+}
+
+fn seal(file: BorrowedFd<'_>, seals: libc::c_int) -> std::io::Result<()> {
+    // SAFETY: the descriptor is open; the argument is an int.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } {
+        0 => Ok(()),
+        _ => Err(seal_error(Error::last_os_error(), seals)),
+    }
+}
+
+/// An older kernel answers EINVAL to a seal that it does not know.
+fn seal_error(error: Error, seals: libc::c_int) -> Error {
+    match error.raw_os_error() {
+        Some(libc::EINVAL) if seals & libc::F_SEAL_FUTURE_WRITE != 0 => unsupported(
+            "the kernel cannot seal a memory file against writing (F_SEAL_FUTURE_WRITE): Linux 5.1 or later is needed",
+        ),
+        _ => error,
+    }
+}
+
+fn unsupported(words: &'static str) -> Error {
+    Error::new(ErrorKind::Unsupported, words)
+}
+
+fn verify<T>(file: BorrowedFd<'_>, reach: Reach) -> std::io::Result<()> {
+    let invalid = |words: String| Err(Error::new(ErrorKind::InvalidData, words));
+    // SAFETY: the descriptor is open for the borrow.
+    let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+    if seals < 0 {
+        // Only memory files have seals.
+        return invalid("is no memory file".into());
+    }
+    let missing = reach.seals() & !seals;
+    if missing != 0 {
+        let names = [
+            (libc::F_SEAL_SHRINK, "shrink"),
+            (libc::F_SEAL_GROW, "grow"),
+            (libc::F_SEAL_SEAL, "seal"),
+            (libc::F_SEAL_FUTURE_WRITE, "future-write"),
+        ];
+        let names: Vec<&str> = names.iter().filter(|(bit, _)| missing & bit != 0).map(|(_, name)| *name).collect();
+        return invalid(format!("is not sealed: {} missing", names.join(", ")));
+    }
+    if reach == Reach::Everybody && seals & (libc::F_SEAL_WRITE | libc::F_SEAL_FUTURE_WRITE) != 0 {
+        return invalid("is sealed against writing".into());
+    }
+    // SAFETY: all zeroes is a valid stat, which fstat fills.
+    let size = unsafe {
+        let mut stat: libc::stat = core::mem::zeroed();
+        if libc::fstat(file.as_raw_fd(), &raw mut stat) != 0 {
+            return Err(Error::last_os_error());
+        }
+        stat.st_size
+    };
+    // Sealed above, so that it stays what it is.
+    if usize::try_from(size) != Ok(size_of::<T>()) {
+        return invalid(format!("has {size} bytes, not {}: made by another version?", size_of::<T>()));
+    }
+    Ok(())
+}
+
+fn map<T: Page>(file: BorrowedFd<'_>, protection: libc::c_int) -> std::io::Result<Mapped<T>> {
+    const { assert!(size_of::<T>() > 0) };
+    // SAFETY: a fresh shared mapping of an open file, at an address of the kernel's choice.
+    let at =
+        unsafe { libc::mmap(core::ptr::null_mut(), size_of::<T>(), protection, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+    if at == libc::MAP_FAILED {
+        return Err(Error::last_os_error());
+    }
+    Ok(Mapped(Arc::new(Region { at: at.cast_const().cast() })))
+}
+
+#[cfg(test)]
+#[path = "memfd_tests.rs"]
+mod tests;

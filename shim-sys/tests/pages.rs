@@ -1,0 +1,257 @@
+//! The pages between two processes: what a tenant may do with them, what it may try, and that the daemon outlives it.
+//!
+//! The second process is this test program again, with a socket as its standard input; its checks are assertions, which
+//! show as its exit status.
+
+use std::ffi::{CString, c_int};
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use shim_sys::memfd::{Made, Reach, receive, receive_read_only};
+use shim_sys::{descriptors, futex};
+use vgpu_core::arbiter::{Gate, Terms, Usage};
+use vgpu_core::gate::loss::OnLoss;
+use vgpu_core::limits::Mode;
+use vgpu_core::page::{Allowed, BeatPage, BoardPage, GONE, ReportPage, Said, Unread, Witness};
+
+const EPOCH: u64 = 7;
+const SLOT: usize = 3;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Daemon {
+    board: Made<BoardPage>,
+    report: Made<ReportPage>,
+    beat: Made<BeatPage>,
+}
+
+impl Daemon {
+    fn new() -> Self {
+        let daemon = Self {
+            board: Made::new(c"vgpu-board", Reach::Maker).unwrap(),
+            report: Made::new(c"vgpu-report", Reach::Everybody).unwrap(),
+            beat: Made::new(c"vgpu-beat", Reach::Maker).unwrap(),
+        };
+        daemon.board.page().format(EPOCH);
+        daemon.report.page().format(EPOCH);
+        daemon.beat.page().format(EPOCH);
+        daemon.beat.page().beat(EPOCH, 1);
+        let (mode, on_loss) = (Mode::Enforce, OnLoss::Local);
+        let terms = Terms { quantum: Some(4), ..Terms::default() };
+        let allowed = Allowed { device: 1, member: 2, memory: None, terms, in_flight: 2, mode, on_loss };
+        daemon.board.page().slots[SLOT].take(&allowed, EPOCH);
+        daemon
+    }
+
+    /// Starts the tenant `part` and hands the pages over.
+    fn admit(&self, part: &str) -> (Child, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", part, "--ignored", "--test-threads=1", "--nocapture"])
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .spawn()
+            .unwrap();
+        let files = [self.board.file(), self.report.file(), self.beat.file()];
+        assert_eq!(descriptors::send(ours.as_fd(), b"p", &files).unwrap(), 1);
+        ours.set_read_timeout(Some(PATIENCE)).unwrap();
+        (child, ours)
+    }
+}
+
+/// The tenant's side: the socket, and what came with the first byte.
+fn welcome() -> (UnixStream, [OwnedFd; 3]) {
+    let socket = std::io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from).unwrap();
+    let (mut byte, mut files) = ([0], Vec::new());
+    assert_eq!(descriptors::receive(socket.as_fd(), &mut byte, &mut files).unwrap(), 1);
+    (socket, files.try_into().unwrap())
+}
+
+/// Fails with this error and no other.
+#[track_caller]
+fn refused(result: impl Into<i64>, errno: c_int) {
+    let error = std::io::Error::last_os_error();
+    assert_eq!(result.into(), -1, "the kernel let it happen");
+    assert_eq!(error.raw_os_error(), Some(errno), "{error}");
+}
+
+fn truncate(file: BorrowedFd<'_>, size: i64) -> c_int {
+    // SAFETY: the descriptor is open.
+    unsafe { libc::ftruncate(file.as_raw_fd(), size) }
+}
+
+fn seal(file: BorrowedFd<'_>, seals: c_int) -> c_int {
+    // SAFETY: the descriptor is open.
+    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) }
+}
+
+fn hole(file: BorrowedFd<'_>, size: usize) -> c_int {
+    let size = i64::try_from(size).unwrap();
+    // SAFETY: the descriptor is open.
+    unsafe { libc::fallocate(file.as_raw_fd(), libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, 0, size) }
+}
+
+/// All that could make a page shorter, or move the seals.
+fn neither_shorter_nor_longer(file: BorrowedFd<'_>, size: usize) {
+    let size = i64::try_from(size).unwrap();
+    refused(truncate(file, 0), libc::EPERM);
+    refused(truncate(file, size - 1), libc::EPERM);
+    refused(truncate(file, 2 * size), libc::EPERM);
+    refused(seal(file, libc::F_SEAL_WRITE), libc::EPERM);
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    assert!(std::fs::File::options().write(true).truncate(true).open(path).is_err());
+}
+
+#[test]
+#[ignore = "a part of what_a_tenant_tries_with_the_daemons_pages"]
+fn tenant_that_tries() {
+    let (_socket, [board, report, beat]) = welcome();
+    neither_shorter_nor_longer(report.as_fd(), size_of::<ReportPage>());
+    for (file, size) in [(&board, size_of::<BoardPage>()), (&beat, size_of::<BeatPage>())] {
+        neither_shorter_nor_longer(file.as_fd(), size);
+        // Neither through this descriptor nor through one that is opened anew.
+        let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
+        let again = std::fs::File::options().read(true).write(true).custom_flags(0).open(path.to_str().unwrap());
+        for file in [Some(file.as_fd()), again.as_ref().ok().map(AsFd::as_fd)].into_iter().flatten() {
+            let raw = file.as_raw_fd();
+            let (both, none) = (libc::PROT_READ | libc::PROT_WRITE, core::ptr::null_mut());
+            // SAFETY: fresh mappings of an open file, of which the first fails; bytes of ours are offered to be written.
+            unsafe {
+                refused(libc::mmap(none, size, both, libc::MAP_SHARED, raw, 0) as i64, libc::EPERM);
+                let at = libc::mmap(none, size, libc::PROT_READ, libc::MAP_SHARED, raw, 0);
+                assert_ne!(at, libc::MAP_FAILED);
+                refused(libc::mprotect(at, size, both), libc::EACCES);
+                refused(libc::madvise(at, size, libc::MADV_REMOVE), libc::EACCES);
+                refused(libc::pwrite(raw, [0xffu8; 8].as_ptr().cast(), 8, 0) as i64, libc::EPERM);
+                refused(hole(file, size), libc::EPERM);
+                // The way of debuggers, which goes past the protection of private mappings.
+                let memory = std::fs::File::options().write(true).open("/proc/self/mem").unwrap();
+                let place = libc::off_t::try_from(at.addr()).unwrap();
+                assert_eq!(libc::pwrite(memory.as_raw_fd(), [0xffu8; 8].as_ptr().cast(), 8, place), -1);
+                // A private copy may be written: it is nobody else's.
+                let copy = libc::mmap(none, size, both, libc::MAP_PRIVATE, raw, 0);
+                assert_ne!(copy, libc::MAP_FAILED);
+                copy.cast::<u64>().write_volatile(0);
+            }
+        }
+    }
+    // What it may: to write into the report, whatever it likes, and to make holes in it.
+    let said = receive::<ReportPage>(report.as_fd()).unwrap();
+    assert!(said.check(EPOCH).is_ok());
+    said.slots[SLOT].say(&Said { busy: u64::MAX, since: u64::MAX, in_flight: Some(1), ..Said::default() });
+    assert!(said.slots[SLOT].wish());
+    assert_eq!(hole(report.as_fd(), size_of::<ReportPage>()), 0);
+    assert!(said.slots[SLOT].wish(), "zeroes again");
+}
+
+/// Red without F_SEAL_FUTURE_WRITE, and without F_SEAL_SHRINK.
+#[test]
+fn what_a_tenant_tries_with_the_daemons_pages_fails_and_the_daemon_reads_on() {
+    let daemon = Daemon::new();
+    let slot = &daemon.report.page().slots[SLOT];
+    slot.say(&Said { busy: 5, in_flight: Some(0), ..Said::default() });
+    let mut witness = Witness::new(0);
+    assert_eq!(witness.look(slot, 10).busy, 5);
+    let (mut tenant, _socket) = daemon.admit("tenant_that_tries");
+    assert!(tenant.wait().unwrap().success());
+    assert!(daemon.board.page().check(EPOCH).is_ok() && daemon.beat.page().check(EPOCH).is_ok());
+    assert_eq!(daemon.board.page().slots[SLOT].grant(EPOCH).unwrap().gate, Gate::Wait, "as the daemon wrote it");
+    let usage = witness.look(slot, 20);
+    assert_eq!(usage, Usage { busy: 5, finished: 0, in_flight: Some(0), wants: true, since: 0 });
+}
+
+#[test]
+#[ignore = "a part of a_member_in_another_process_sleeps_for_its_gate_and_learns_that_the_epoch_ends"]
+fn tenant_that_works() {
+    let (mut socket, [board, report, beat]) = welcome();
+    // SAFETY: nothing below writes to either.
+    let (board, beat) = unsafe {
+        (receive_read_only::<BoardPage>(board.as_fd()).unwrap(), receive_read_only::<BeatPage>(beat.as_fd()).unwrap())
+    };
+    let report = receive::<ReportPage>(report.as_fd()).unwrap();
+    assert_eq!((board.check(EPOCH), report.check(EPOCH), beat.check(EPOCH)), (Ok(()), Ok(()), Ok(())));
+    assert_eq!(beat.last().map(|beat| beat.epoch), Some(EPOCH));
+    let (slot, said) = (&board.slots[SLOT], &report.slots[SLOT]);
+    let begin = Instant::now();
+    let sleep = |sequence: u32| {
+        assert!(begin.elapsed() < PATIENCE, "never woken");
+        // A minute from any clock's zero may be over: the wait then returns, and the loop looks again.
+        futex::wait(slot.futex(), sequence, u64::MAX / 2, u32::MAX);
+    };
+    if said.wish() {
+        socket.write_all(b"r").unwrap();
+    }
+    let sequence = loop {
+        match slot.grant(EPOCH) {
+            Ok(grant) if matches!(grant.gate, Gate::Run { .. }) => break grant.sequence,
+            Ok(grant) => sleep(grant.sequence),
+            Err(Unread::Busy { sequence }) => sleep(sequence),
+            Err(why) => panic!("{why}"),
+        }
+    };
+    said.content();
+    said.launches(500, 500, 10, 10);
+    assert!(slot.stands(sequence));
+    said.say(&Said { busy: 400, finished: 500, submitted: 500, in_flight: Some(0), last_launch: 10, since: 10 });
+    socket.write_all(b"d").unwrap();
+    loop {
+        match slot.grant(EPOCH) {
+            Ok(grant) => sleep(grant.sequence),
+            Err(Unread::Busy { sequence }) => sleep(sequence),
+            Err(why) => break assert_eq!(why, Unread::Ended { epoch: GONE }),
+        }
+    }
+}
+
+#[test]
+fn a_member_in_another_process_sleeps_for_its_gate_and_learns_that_the_epoch_ends() {
+    let daemon = Daemon::new();
+    let (mut tenant, mut socket) = daemon.admit("tenant_that_works");
+    let (slot, mut byte) = (&daemon.board.page().slots[SLOT], [0]);
+    let mut witness = Witness::new(0);
+    socket.read_exact(&mut byte).unwrap();
+    assert_eq!(&byte, b"r");
+    assert!(witness.look(&daemon.report.page().slots[SLOT], 5).wants);
+    slot.tell(&Gate::Run { lease: 1, until: u64::MAX, exclusive: true, ceiling: None });
+    futex::wake(slot.futex(), u32::MAX);
+    socket.read_exact(&mut byte).unwrap();
+    let usage = witness.look(&daemon.report.page().slots[SLOT], 1000);
+    assert_eq!(usage, Usage { busy: 400, finished: 500, in_flight: Some(0), wants: false, since: 1000 });
+    daemon.board.page().end(GONE);
+    futex::wake(slot.futex(), u32::MAX);
+    assert!(tenant.wait().unwrap().success());
+}
+
+#[test]
+#[ignore = "a part of the_pages_outlive_a_tenant_that_is_killed"]
+fn tenant_that_dies() {
+    let (mut socket, [_, report, _]) = welcome();
+    let report = receive::<ReportPage>(report.as_fd()).unwrap();
+    socket.write_all(b"x").unwrap();
+    let begin = Instant::now();
+    for busy in 1.. {
+        report.slots[SLOT].say(&Said { busy, finished: busy, submitted: busy, ..Said::default() });
+        assert!(begin.elapsed() < PATIENCE, "never killed");
+    }
+}
+
+#[test]
+fn the_pages_outlive_a_tenant_that_is_killed() {
+    let daemon = Daemon::new();
+    let (mut tenant, mut socket) = daemon.admit("tenant_that_dies");
+    socket.read_exact(&mut [0]).unwrap();
+    let slot = &daemon.report.page().slots[SLOT];
+    let (mut witness, begin, mut last) = (Witness::new(0), Instant::now(), 0);
+    while last < 1000 && begin.elapsed() < PATIENCE {
+        let usage = witness.look(slot, u64::MAX);
+        assert!(usage.busy >= last);
+        last = usage.busy;
+    }
+    tenant.kill().unwrap();
+    tenant.wait().unwrap();
+    let dead = witness.look(slot, u64::MAX);
+    assert!(dead.busy >= 1000 && witness.look(slot, u64::MAX) == dead);
+    assert_eq!(socket.read(&mut [0]).unwrap(), 0, "its death is the end of its socket");
+}
