@@ -59,10 +59,10 @@ fn every_kind_of_stream_pays_as_used() {
 #[test]
 fn streams_that_overlap_are_paid_once() {
     let _alone = alone();
-    let lab = ceiling(80);
+    let lab = ceiling(95);
     let mut m = timed(&lab);
     for (what, way) in [("of four threads, created", 1), ("of four threads, their own default ones", 2)] {
-        let spent = spent(&lab, &mut m, &format!("threads 4 200000 500 16 0 {way} 1"));
+        let spent = spent(&lab, &mut m, &format!("threads 4 400000 600 2 2000000 {way} 1"));
         spent.is_paid_within(25.0, &format!("streams {what}"));
     }
 }
