@@ -319,6 +319,30 @@ fn if_one_new_tenants_socket_cannot_be_made_no_tenant_is_added() {
     assert_eq!(world.tenants(), ["a", "b", "c"]);
 }
 
+/// A container may have it mounted: made anew it would be another directory, and whatever socket comes into that is not
+/// seen inside.
+#[test]
+fn a_refused_reload_leaves_the_directories_that_were_there() {
+    let world = World::start(&(THREE.to_owned() + &tenant("d", 4)));
+    let mut member = world.connect("d");
+    assert_eq!(member.hello(), terms("d", 4 * GIB, "null"));
+    world.reload(THREE);
+    let run = world.dir.path().join("run");
+    fs::create_dir(run.join("tenants/f")).unwrap();
+    fs::create_dir(run.join("tenants/z")).unwrap();
+    fs::write(run.join("tenants/z/vgpud.sock"), "precious").unwrap();
+    let before = everything(&run);
+    // The removed tenant with its member comes back, one whose directory somebody made comes in, and one cannot.
+    let all: String = ["d", "f", "g", "z"].map(|name| tenant(name, 4)).concat();
+    assert!(world.reload(&(THREE.to_owned() + &all)).contains("refused"));
+    assert_eq!(everything(&run), before);
+    // And now without the one that cannot.
+    let two: String = ["d", "f"].map(|name| tenant(name, 4)).concat();
+    assert_eq!(world.reload(&(THREE.to_owned() + &two)), "serving 5 tenants");
+    assert_eq!(world.says("d"), terms("d", 4 * GIB, "null"));
+    assert_eq!(member.hello(), terms("d", 4 * GIB, "null"));
+}
+
 #[test]
 fn many_signals_at_once_end_in_the_last_file_and_nobody_is_lost() {
     let world = World::start(THREE);

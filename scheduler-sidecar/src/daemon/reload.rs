@@ -8,7 +8,7 @@ use tracing::{info, warn};
 
 use super::config::Tenant;
 use super::door::{Audience, Door};
-use super::reactor::Reactor;
+use super::reactor::{Reactor, ServeError};
 use super::room::{Room, remove_dir};
 use super::source::Source;
 use crate::config::difference::{Difference, difference};
@@ -73,23 +73,25 @@ impl Reactor {
         }
         // Whatever can fail comes first.
         let mut rooms = Vec::new();
+        // A directory that was there may be mounted in a container: it is not ours to remove.
+        let mut made = Vec::new();
+        let mut next_room = self.next_room;
         for added in &difference.added {
-            match Door::open(&added.socket, Audience::Members) {
-                Ok(door) => rooms.push((Tenant::from(added), door)),
+            made.extend(added.socket.parent().filter(|dir| dir.symlink_metadata().is_err()).map(|_| &added.socket));
+            let id = self.left_room(&added.name).unwrap_or(next_room);
+            next_room = next_room.max(id + 1);
+            let opened = Door::open(&added.socket, Audience::Members).map_err(ServeError::from);
+            match opened.and_then(|door| self.watch(&door, id).map(|()| door)) {
+                Ok(door) => rooms.push((id, Tenant::from(added), door)),
                 Err(why) => {
-                    for (tenant, door) in rooms {
-                        drop(door);
-                        remove_dir(&tenant.socket);
-                    }
+                    drop(rooms);
+                    made.into_iter().for_each(|socket| remove_dir(socket));
                     return Err(why.to_string());
                 }
             }
         }
-        for (tenant, door) in rooms {
-            if let Err(why) = self.add_room(tenant, door) {
-                // Only memory is left to fail here; what was added stays and is told as it is.
-                warn!(%why, "a new tenant's socket cannot be watched");
-            }
+        for (id, tenant, door) in rooms {
+            self.take_in(id, tenant, door);
         }
         self.remove(&difference.removed);
         let behind = self.change(&difference);
@@ -97,11 +99,22 @@ impl Reactor {
         Ok((plan, summary(&difference, behind)))
     }
 
-    /// Takes a tenant in, or back in: a removed one's members may still be there.
-    pub(super) fn add_room(&mut self, tenant: Tenant, door: Door) -> Result<(), super::reactor::ServeError> {
-        let left = self.rooms.iter().find(|(_, room)| room.door.is_none() && room.tenant.name == tenant.name);
-        let id = left.map_or(self.next_room, |(id, _)| *id);
+    /// Takes a tenant in at the start.
+    pub(super) fn add_room(&mut self, tenant: Tenant, door: Door) -> Result<(), ServeError> {
+        let id = self.next_room;
         self.watch(&door, id)?;
+        self.take_in(id, tenant, door);
+        Ok(())
+    }
+
+    /// The room of a removed tenant of that name whose members are still there.
+    fn left_room(&self, name: &str) -> Option<u64> {
+        let left = self.rooms.iter().find(|(_, room)| room.door.is_none() && room.tenant.name == name);
+        left.map(|(id, _)| *id)
+    }
+
+    /// Takes a tenant in, or back in, whose door is watched by that number.
+    fn take_in(&mut self, id: u64, tenant: Tenant, door: Door) {
         match self.rooms.get_mut(&id) {
             Some(room) => {
                 room.tenant = tenant;
@@ -109,10 +122,9 @@ impl Reactor {
             }
             None => {
                 self.rooms.insert(id, Room::new(tenant, door));
-                self.next_room += 1;
+                self.next_room = self.next_room.max(id + 1);
             }
         }
-        Ok(())
     }
 
     fn remove(&mut self, names: &[String]) {
