@@ -69,6 +69,8 @@ const BAD: &[(&str, &[u8], &str, &str)] = &[
     ("CUDA_TASK_PRIORITY", b"-1", r#""-1" is not understood"#, "0, 1"),
     ("GPU_CORE_UTILIZATION_POLICY", b"Force", r#""Force" is not understood"#, "force, FORCE"),
     ("CUDA_DISABLE_CONTROL", b"yes", r#""yes" is not understood"#, "true"),
+    ("VGPU_STATE_DIR", b"ledgers", r#""ledgers" is not an absolute path"#, "begins with /"),
+    ("VGPU_STATE_DIR", b"", r#""" is not an absolute path"#, "begins with /"),
     ("VGPU_TENANT", b"a/b", r#""a/b""#, "accepted"),
     ("VGPU_TENANT", b"", r#""""#, "accepted"),
 ];

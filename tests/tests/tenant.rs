@@ -191,6 +191,18 @@ fn remount_read_only(at: &CString) -> Result<(), Error> {
     if done == 0 { Ok(()) } else { Err(Error::last_os_error()) }
 }
 
+/// It would be another ledger, with a full limit of its own, in each directory that a program starts in.
+#[test]
+fn a_state_dir_that_is_not_absolute_is_refused_wherever_the_program_starts() {
+    let lab = limited().with("VGPU_STATE_DIR", "state");
+    for dir in ["one", "two"] {
+        let dir = lab.path().join(dir);
+        fs::create_dir_all(dir.join("state")).unwrap();
+        let mut c = lab.command(vgpu_tests::program::compile("member", vgpu_tests::program::Kind::Program, &[]));
+        refused(Member::start(c.arg("dlsym").current_dir(dir)), &["VGPU_STATE_DIR=\"state\"", "absolute"]);
+    }
+}
+
 /// Without VGPU_STATE_DIR: beside HAMi's cache file, else /dev/shm, else /tmp; the first that can be written. A full one
 /// can be written, only not now: going on from there would give a second limit to whoever comes when it is full.
 #[test]

@@ -5,7 +5,8 @@
 //! here; where the variables come from is not known here.
 //!
 //! What wins: within one family (ours, HAMi's) the variable of an ordinal over the global one, also
-//! when it says "no limit"; between the families, and beside the daemon's terms, the lower.
+//! when it says "no limit", but for HAMi's 0, which HAMi takes for unset; between the families, and beside the daemon's
+//! terms, the lower.
 //!
 //! Beside the limits: how far the library goes ([`Mode`]), floors ([`Quantity::SmRequest`], which only a daemon can keep)
 //! and the class for its arbiter. Which other variables there are is told in [`crate::variables`].

@@ -199,7 +199,12 @@ fn the_variable_of_a_device_wins_over_the_one_for_all() {
     assert_eq!(memory(&vars, 2, 80 * GIB), None, "also when it says no limit");
     let hami = [("CUDA_DEVICE_MEMORY_LIMIT", "4g"), ("CUDA_DEVICE_MEMORY_LIMIT_1", "0")];
     assert_eq!(memory(&hami, 0, 80 * GIB), Some(4 * GIB));
-    assert_eq!(memory(&hami, 1, 80 * GIB), None);
+    // HAMi's own library takes a device's 0 for unset. A ceiling of 100 is the device's own word.
+    assert_eq!(memory(&hami, 1, 80 * GIB), Some(4 * GIB));
+    assert_eq!(memory(&hami[1..], 1, 80 * GIB), None);
+    let hami = [("CUDA_DEVICE_SM_LIMIT", "30"), ("CUDA_DEVICE_SM_LIMIT_1", "0"), ("CUDA_DEVICE_SM_LIMIT_2", "100")];
+    assert_eq!((sm(&hami, 0), sm(&hami, 1), sm(&hami, 2)), (Some(300), Some(300), None));
+    assert_eq!(sm(&hami[1..], 1), None);
     let shares = [("VGPU_SM_LIMIT", "30"), ("VGPU_SM_LIMIT_1", "60"), ("VGPU_SM_LIMIT_2", "100")];
     assert_eq!((sm(&shares, 0), sm(&shares, 1), sm(&shares, 2)), (Some(300), Some(600), None));
 }

@@ -109,8 +109,13 @@ fn hamis_priority_is_a_class() {
     assert_eq!(class(&[("CUDA_TASK_PRIORITY", "0")]), Class::Latency);
     assert_eq!(class(&[("CUDA_TASK_PRIORITY", "1")]), Class::Normal, "what HAMi takes where none is set");
     assert!(!read(&[("CUDA_TASK_PRIORITY", "0")]).unwrap().asked_for_anything());
-    let line = read(&[("CUDA_TASK_PRIORITY", "2")]).unwrap_err();
-    assert_eq!(line, r#"CUDA_TASK_PRIORITY="2" is not understood; accepted: 0, 1"#);
+    // HAMi's webhook passes on whatever number the pod asks for.
+    for low in ["2", "10", "007", "18446744073709551616"] {
+        assert_eq!(class(&[("CUDA_TASK_PRIORITY", low)]), Class::Normal, "{low}");
+    }
+    assert_eq!(class(&[("CUDA_TASK_PRIORITY", "00")]), Class::Latency);
+    let line = read(&[("CUDA_TASK_PRIORITY", "-1")]).unwrap_err();
+    assert_eq!(line, r#"CUDA_TASK_PRIORITY="-1" is not understood; accepted: 0, 1"#);
 }
 
 #[test]

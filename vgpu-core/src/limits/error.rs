@@ -30,6 +30,8 @@ pub(super) enum Problem {
     },
     /// None of the words that the variable takes.
     Word(&'static [&'static str]),
+    /// A path that means another place in each directory.
+    Relative,
     /// Less than enforcing, beside a daemon.
     Loosened,
     /// A floor above this ceiling.
@@ -89,6 +91,10 @@ impl fmt::Display for LimitError {
                 )
             }
             Problem::Word(words) => write!(f, "is not understood; accepted: {}", words.join(", ")),
+            Problem::Relative => f.write_str(
+                "is not an absolute path, so that programs in different directories would not share their limit; accepted: \
+                 a directory that begins with /",
+            ),
             Problem::Loosened => f.write_str(
                 "asks for less than the daemon of VGPU_SOCKET enforces, whose mode it is; accepted beside it: VGPU_MODE=enforce",
             ),

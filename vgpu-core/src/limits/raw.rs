@@ -5,7 +5,7 @@ use super::variable::Name;
 use super::{DeviceLimits, Family, LimitError, Mode, Quantity, Source, Variable};
 use crate::arbiter::Class;
 use crate::bytes::{Bytes, Size, parse_hami_size, parse_size};
-use crate::share::{Share, parse_hami_share, parse_request, parse_share};
+use crate::share::{Share, ShareError, parse_hami_share, parse_request, parse_share};
 use crate::variables::{CONTROL, MODE, POLICY, PRIORITY, WORDED};
 
 /// Every limit that was written, understood but not yet applied to a device.
@@ -17,6 +17,8 @@ pub struct RawLimits {
     words: [Option<&'static str>; WORDED.len()],
     /// Whether `VGPU_SOCKET` is set.
     pub(super) daemon_named: bool,
+    /// Whether `VGPU_STATE_DIR` is set.
+    placed: bool,
     daemon_memory: Option<Bytes>,
     daemon_sm: Option<Share>,
 }
@@ -35,6 +37,8 @@ pub(super) struct Entry {
 pub(super) enum Limit {
     /// Nothing that is understood.
     Nonsense,
+    /// HAMi's 0: no word of its own, so that a device's general limit holds.
+    Unsaid,
     Memory(Size),
     /// `None`: no limit.
     Time(Option<Share>),
@@ -43,7 +47,7 @@ pub(super) enum Limit {
 impl Limit {
     fn limits(self) -> bool {
         match self {
-            Self::Nonsense => false,
+            Self::Nonsense | Self::Unsaid => false,
             Self::Memory(size) => size != Size::Unlimited,
             Self::Time(share) => share.is_some_and(|share| !share.is_all()),
         }
@@ -105,12 +109,23 @@ impl RawLimits {
     /// A variable that is no limit: if it takes words, the value must be one of them.
     fn read_other(&mut self, name: &[u8], value: &[u8]) -> Result<(), LimitError> {
         self.daemon_named |= name == b"VGPU_SOCKET";
+        if name == b"VGPU_STATE_DIR" && !core::mem::replace(&mut self.placed, true) && !value.starts_with(b"/") {
+            // By another directory it would be another ledger, and each a full limit.
+            return Err(LimitError::word("VGPU_STATE_DIR", value, Problem::Relative));
+        }
         let Some(at) = WORDED.iter().position(|worded| worded.name.as_bytes() == name) else { return Ok(()) };
         if self.words[at].is_some() {
             return Ok(());
         }
         let words = WORDED[at].words;
-        let word = words.iter().find(|word| word.as_bytes() == value).copied();
+        // HAMi passes on whatever number a pod asks for: all but 0 are low.
+        let number = WORDED[at].name == PRIORITY.name && !value.is_empty() && value.iter().all(u8::is_ascii_digit);
+        let value_of = match (number, value.iter().all(|digit| *digit == b'0')) {
+            (false, _) => value,
+            (true, true) => b"0",
+            (true, false) => b"1",
+        };
+        let word = words.iter().find(|word| word.as_bytes() == value_of).copied();
         self.words[at] = Some(word.unwrap_or_default());
         match word {
             Some(_) => Ok(()),
@@ -276,26 +291,39 @@ impl RawLimits {
         Ok(limits)
     }
 
-    /// The variable of one family that holds for one device: its own, else the global one.
+    /// The variable of one family that holds for one device, or for those that are not named: its own, else the global
+    /// one. HAMi's 0 for a device is not its own word: there the global one holds, too.
     pub(super) fn in_force(&self, family: Family, quantity: Quantity, ordinal: Option<u32>) -> Option<&Entry> {
         let find = |ordinal| {
             let variable = Variable { family, quantity, ordinal };
             self.entries.iter().find(|entry| entry.variable == variable)
         };
-        find(ordinal).or_else(|| find(None))
+        let own = find(ordinal);
+        own.filter(|entry| entry.limit != Limit::Unsaid).or_else(|| find(None)).or(own)
+    }
+
+    /// The variable of one family that holds for one device, or for those that are not named, with its value as written.
+    #[must_use]
+    pub fn says(&self, family: Family, quantity: Quantity, ordinal: Option<u32>) -> Option<(Variable, &str)> {
+        self.in_force(family, quantity, ordinal).map(|entry| (entry.variable, entry.written.as_str()))
     }
 }
 
 fn meaning(variable: Variable, value: &[u8]) -> Result<Limit, Problem> {
     let text = str::from_utf8(value).map_err(|_| Problem::NotUtf8(variable))?;
+    let size = |error| Problem::Size(variable, error);
     let share = |error| Problem::Share(variable, error);
     match (variable.quantity, variable.family) {
-        (Quantity::Memory, family) => {
-            let parse = if family == Family::Vgpu { parse_size } else { parse_hami_size };
-            parse(text).map(Limit::Memory).map_err(|error| Problem::Size(variable, error))
-        }
+        (Quantity::Memory, Family::Vgpu) => parse_size(text).map(Limit::Memory).map_err(size),
+        (Quantity::Memory, Family::Hami) => match parse_hami_size(text).map_err(size)? {
+            Size::Unlimited => Ok(Limit::Unsaid),
+            bytes => Ok(Limit::Memory(bytes)),
+        },
         (Quantity::Sm, Family::Vgpu) => parse_share(text).map(Limit::Time).map_err(share),
-        (Quantity::Sm, Family::Hami) => parse_hami_share(text).map(Limit::Time).map_err(share),
+        (Quantity::Sm, Family::Hami) => match parse_hami_share(text).map_err(share)? {
+            None if parse_request(text) == Err(ShareError::Zero) => Ok(Limit::Unsaid),
+            ceiling => Ok(Limit::Time(ceiling)),
+        },
         (Quantity::SmRequest, _) => parse_request(text).map(|floor| Limit::Time(Some(floor))).map_err(share),
     }
 }

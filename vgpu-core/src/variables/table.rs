@@ -68,7 +68,7 @@ pub const TABLE: &[Row] = &[
     one(
         "VGPU_STATE_DIR",
         Library,
-        Text("a directory"),
+        Text("the absolute path of a directory"),
         Honoured("where the tenant's ledger is kept, and nowhere else"),
     ),
     worded(words::SHARED_UIDS, Library, Honoured("1: several users of one container share its ledger")),
@@ -146,7 +146,7 @@ pub const TABLE: &[Row] = &[
         words::PRIORITY,
         Hami,
         Honoured(
-            "0, high: the class `latency`; 1, low, as if it were not set: `normal`. For the daemon's arbiter: without one nobody orders tenants",
+            "0, high: the class `latency`; 1, low, as if it were not set: `normal`, and so is every higher number. For the daemon's arbiter: without one nobody orders tenants",
         ),
     ),
     worded(

@@ -114,12 +114,8 @@ fn understood(report: &mut Report, limits: &RawLimits) {
 fn in_words(limits: &RawLimits, quantity: Quantity, ordinal: Option<u32>) -> String {
     let mut found: Vec<(Variable, &str)> = Vec::new();
     for family in [Family::Vgpu, Family::Hami] {
-        let written = |ordinal| {
-            let name = Variable { family, quantity, ordinal };
-            limits.written().find(|(of, _)| *of == name)
-        };
         // Within a family the device's own variable wins over the global one.
-        found.extend(written(ordinal).or_else(|| written(None)));
+        found.extend(limits.says(family, quantity, ordinal));
     }
     let what = match quantity {
         Quantity::Memory => "memory",
