@@ -67,6 +67,29 @@ fn every_file_is_answered_word_for_word_with_its_exit_code() {
     assert!(seen >= 12, "{seen}");
 }
 
+/// A plan that was held against the file's own words only must not look like one that was held against the device.
+#[test]
+fn that_the_driver_did_not_answer_is_a_note_of_the_plan() {
+    let dir = tempfile::TempDir::new().unwrap();
+    let file = dir.path().join("f.toml");
+    fs::write(&file, "[[device]]\nid = 0\nmemory = \"80GiB\"\n[[tenant]]\nname = \"a\"\n").unwrap();
+    for library in ["libnvidia-ml.so", "libnvidia-ml.so.1"] {
+        fs::write(dir.path().join(library), "no library").unwrap();
+    }
+    let note = "the driver does not answer, so that only the file says which devices there are and how large";
+    for (driver, told) in [("auto", true), ("none", false)] {
+        let check = |more: &[&str]| {
+            let mut c = vgpud();
+            c.env("LD_LIBRARY_PATH", dir.path()).arg("--check").arg(&file).args(["--driver", driver]).args(more);
+            let output = c.output().unwrap();
+            assert_eq!(output.status.code(), Some(0), "{}", texts(&output).1);
+            texts(&output).0
+        };
+        assert_eq!(check(&[]).contains(&format!("note: {note}: ")), told, "{driver}");
+        assert_eq!(check(&["--json"]).contains(note), told, "{driver}");
+    }
+}
+
 #[test]
 fn all_errors_are_told_at_once_each_with_its_place_key_value_and_what_is_accepted() {
     let (code, out, _) = check("every-kind-of-error.toml", &["--json"]);

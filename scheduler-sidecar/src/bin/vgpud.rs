@@ -12,7 +12,6 @@ use scheduler_sidecar::daemon::options::Options;
 use scheduler_sidecar::daemon::reactor::{Reactor, Told};
 use scheduler_sidecar::daemon::source::Source;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use tracing::info;
 use tracing::level_filters::LevelFilter;
 
 fn main() -> ExitCode {
@@ -28,28 +27,25 @@ fn main() -> ExitCode {
         Ok(read) => read,
         Err(why) => return fail(2, &*why),
     };
-    let level = file.as_ref().map(|(_, plan, _)| plan.daemon.log.as_str()).or(options.log.as_deref());
+    let level = file.as_ref().map(|(_, plan)| plan.daemon.log.as_str()).or(options.log.as_deref());
     let level = level.and_then(|level| level.parse().ok()).unwrap_or(LevelFilter::INFO);
     tracing_subscriber::fmt().with_max_level(level).with_target(false).with_writer(std::io::stderr).init();
-    if let Some((_, _, Some(why))) = &file {
-        info!(%why, "the driver does not answer; only the file says which devices there are");
-    }
-    match serve(config, file.map(|(source, plan, _)| (source, plan))) {
+    match serve(config, file) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => fail(1, &*why),
     }
 }
 
 type Whatever = Box<dyn std::error::Error>;
-type Read = (Source, scheduler_sidecar::config::plan::Plan, Option<String>);
+type Read = (Source, scheduler_sidecar::config::plan::Plan);
 
 fn from_file(file: &std::path::Path, options: &Options) -> Result<(Config, Option<Read>), Whatever> {
-    let (source, silent) = Source::new(file, options);
+    let source = Source::new(file, options);
     let plan = source.read()?;
-    Ok((Config::from(&plan), Some((source, plan, silent))))
+    Ok((Config::from(&plan), Some((source, plan))))
 }
 
-fn serve(config: Config, file: Option<(Source, scheduler_sidecar::config::plan::Plan)>) -> Result<(), Whatever> {
+fn serve(config: Config, file: Option<Read>) -> Result<(), Whatever> {
     let stop = UnixStream::pair()?;
     let reload = UnixStream::pair()?;
     for (signal, to) in

@@ -86,7 +86,7 @@ const DAEMON: &[Key] =
 
 const DEVICE: &[Key] = &[obeyed("id"), obeyed("memory"), obeyed("overcommit")];
 
-const TENANT: &[Key] = &[obeyed("name"), obeyed("template"), obeyed("devices"), obeyed("replicas"), obeyed("device")];
+const TENANT: &[Key] = &[obeyed("name"), obeyed("template"), recorded("devices"), obeyed("replicas"), obeyed("device")];
 
 const OVERRIDE: &[Key] = &[obeyed("id")];
 

@@ -313,6 +313,9 @@ fn not_in_force(raw: &RawFile, tenants: &[Housed]) -> Option<String> {
         keys.extend(policy.terms.weight.as_ref().map(|_| "weight"));
         keys.extend(policy.terms.class.as_ref().map(|_| "class"));
     }
+    let lists = raw.tenants.iter().filter_map(|tenant| tenant.devices.as_ref());
+    // Members are told their limits for whatever device they see.
+    keys.extend(lists.filter(|list| list.iter().all(|at| at.value != DeviceId::Any)).map(|_| "devices"));
     for over in raw.tenants.iter().flat_map(|tenant| &tenant.overrides) {
         keys.extend(over.terms.quantum.as_ref().map(|_| "quantum"));
         keys.extend(over.terms.weight.as_ref().map(|_| "weight"));

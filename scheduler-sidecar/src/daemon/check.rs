@@ -14,7 +14,7 @@ use crate::config::show;
 /// # Errors
 /// [`Failure`], with the exit code: 1 the file has errors, 3 it cannot be read.
 pub fn run(file: &Path, options: &Options) -> Result<ExitCode, Failure> {
-    let (source, _) = Source::new(file, options);
+    let source = Source::new(file, options);
     match source.read() {
         Ok(plan) if options.json => say::json(&show::plan(&plan))?,
         Ok(plan) => say::text(&show::table(&plan))?,

@@ -15,11 +15,13 @@ Examples:
   vgpud --tenant a --socket /run/vgpu/a/vgpud.sock --memory-limit 4GiB --sm-limit 30
   vgpud --tenant a:memory=4GiB,sm=30 --tenant b:memory=8GiB,sm=60,socket=/srv/b/vgpud.sock
   vgpud --check /etc/vgpu/vgpud.toml && vgpud --config /etc/vgpu/vgpud.toml
-  docker run -v /run/vgpu/a:/run/vgpu/a -e VGPU_SOCKET=/run/vgpu/a/vgpud.sock ...
+  docker run -v /run/vgpu/a:/run/vgpu/a:ro -e VGPU_SOCKET=/run/vgpu/a/vgpud.sock ...
 
 Places:
   A tenant without a socket of its own gets <runtime dir>/tenants/<name>/vgpud.sock; mount that
-  directory, not the socket, into its container. The administrative socket is <runtime dir>/admin.sock;
+  directory, not the socket, into its container, read-only: who can put something else in the
+  socket's place keeps a restarted daemon from serving. The administrative socket is
+  <runtime dir>/admin.sock;
   if every tenant's socket is named, only --admin-socket or --runtime-dir opens one. --runtime-dir,
   --admin-socket and --log win over a file.
 

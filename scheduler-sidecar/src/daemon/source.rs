@@ -21,6 +21,8 @@ pub struct Source {
     /// The file as it was named, for messages.
     name: String,
     around: Surroundings,
+    /// Why the driver did not answer, if it was asked.
+    silent: Option<String>,
 }
 
 /// Why there is no plan.
@@ -50,10 +52,10 @@ impl fmt::Display for SourceError {
 impl std::error::Error for SourceError {}
 
 impl Source {
-    /// A file, under the options of the command line. The driver is asked here, once, if it is to be asked at all; the
-    /// words say why it did not answer.
+    /// A file, under the options of the command line. The driver is asked here, once, if it is to be asked at all; that it did
+    /// not answer is a note of every plan.
     #[must_use]
-    pub fn new(path: &Path, options: &Options) -> (Self, Option<String>) {
+    pub fn new(path: &Path, options: &Options) -> Self {
         let (inventory, silent) = match options.driver.as_str() {
             "none" => (None, None),
             _ => match inventory::ask() {
@@ -73,7 +75,7 @@ impl Source {
             log_option: options.log.clone(),
             inventory,
         };
-        (Self { path: absolute(&path.to_owned()), name: shown(&path.display().to_string()), around }, silent)
+        Self { path: absolute(&path.to_owned()), name: shown(&path.display().to_string()), around, silent }
     }
 
     /// What the file says now.
@@ -96,6 +98,13 @@ impl Source {
         open.take(most).read_to_end(&mut bytes).map_err(|why| unreadable(&why))?;
         let text = String::from_utf8(bytes)
             .map_err(|why| unreadable(&format_args!("is not UTF-8 text: byte {}", why.utf8_error().valid_up_to())))?;
-        config::plan(&text, &self.around).map_err(|report| SourceError::Wrong { file, report })
+        let mut plan = config::plan(&text, &self.around).map_err(|report| SourceError::Wrong { file, report })?;
+        let note = |why: &String| {
+            format!(
+                "the driver does not answer, so that only the file says which devices there are and how large: {why}"
+            )
+        };
+        plan.notes.splice(..0, self.silent.as_ref().map(note));
+        Ok(plan)
     }
 }
