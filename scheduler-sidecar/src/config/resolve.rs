@@ -16,7 +16,7 @@ use super::problem::{Place, Problems};
 use super::raw::{At, DeviceId, RawFile, RawTemplate, RawTenant, RawTerms};
 use super::suggest::nearest;
 use super::time::Time;
-use super::value::span;
+use super::value::{is_name, span};
 use crate::control;
 use crate::daemon::config::MAX_SOCKET_PATH;
 use layers::{Layers, Word};
@@ -245,6 +245,14 @@ impl<'a> Housing<'a, '_> {
         own: &BTreeMap<usize, Option<&RawTerms>>,
         told: &mut HashSet<Place>,
     ) -> Option<Housed> {
+        if !is_name(&name.value) {
+            if told.insert(name.place) {
+                let what = format!("makes a slot {:?}, which cannot be a name", name.value);
+                let accepted = "a shorter name: slots have 64 letters at most, too";
+                self.problems.value(name.place, "tenant.name", what, accepted);
+            }
+            return None;
+        }
         let socket = self.daemon.run_dir.join("tenants").join(&name.value).join("vgpud.sock");
         let length = socket.as_os_str().len();
         if length > MAX_SOCKET_PATH {
