@@ -155,9 +155,11 @@ pub fn errors(columns: &[String], series: &[String], dots: &[Dot], budget: f64) 
                 dot.error
             );
         }
-        let each = w / series.len().max(1) as f64;
+        // As wide as their names, about; what is too wide for the drawing is told by the dots' own titles.
+        let letters: usize = series.iter().map(|name| name.len() + 5).sum();
+        let each = (w / letters.max(1) as f64).min(7.5);
+        let mut x = x0;
         for (at, name) in series.iter().enumerate() {
-            let x = x0 + each * at as f64;
             let _ = writeln!(
                 out,
                 "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"4\" fill=\"{}\"/>",
@@ -166,6 +168,7 @@ pub fn errors(columns: &[String], series: &[String], dots: &[Dot], budget: f64) 
                 colour(at)
             );
             text(out, x + 14.0, y0 + h + 40.0, "start", "", name);
+            x += each * (name.len() + 5) as f64;
         }
     })
 }
