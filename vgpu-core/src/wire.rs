@@ -1,8 +1,8 @@
 //! What a member and the daemon say to each other: JSON lines, one object per line.
 //!
-//! Here: the two messages ([`Hello`], [`Reply`] with its [`Terms`]), their limits, and the small
+//! Here: the two messages of protocol 1 ([`Hello`], [`Reply`] with its [`Terms`]), their limits, and the small
 //! reader and writer ([`json`]) that the library uses inside other people's processes, where no
-//! dependency is welcome. Not here: sockets and deadlines (the daemon and the library own them), and
+//! dependency is welcome; protocol 2, which hands out pages, is [`two`]. Not here: sockets and deadlines (the daemon and the library own them), and
 //! the administrative protocol, which only the daemon and `vgpu` speak.
 //!
 //! ```text
@@ -22,6 +22,7 @@
 //! Next: `libvgpu` connects and keeps the terms; `scheduler-sidecar` answers.
 
 pub mod json;
+pub mod two;
 
 use std::fmt;
 
@@ -90,12 +91,7 @@ impl Hello {
     pub fn decode(line: &[u8]) -> Result<Self, WireError> {
         let object = Object::parse(line)?;
         check_protocol(&object)?;
-        let pid = object.number("pid")?.ok_or(WireError::Missing("pid"))?;
-        let pid = u32::try_from(pid).ok().filter(|pid| *pid > 0).ok_or(WireError::OutOfRange {
-            key: "pid",
-            value: pid,
-            accepted: "1 to 4294967295",
-        })?;
+        let pid = read_pid(&object)?;
         let version = object.string("version")?.ok_or(WireError::Missing("version"))?.to_owned();
         Ok(Self { pid, version })
     }
@@ -109,15 +105,7 @@ impl Reply {
     pub fn encode(&self) -> Result<String, WireError> {
         let mut line = Writer::new();
         match self {
-            Self::Terms(terms) => {
-                line.number("hello", PROTOCOL);
-                line.string("tenant", &terms.tenant);
-                line.number_or_null("memory_limit", terms.memory_limit.map(Bytes::get));
-                match terms.sm_limit.map(Share::permille) {
-                    Some(permille) if permille % 10 != 0 => line.tenths("sm_limit", u64::from(permille)),
-                    permille => line.number_or_null("sm_limit", permille.map(|permille| u64::from(permille / 10))),
-                }
-            }
+            Self::Terms(terms) => write_terms(terms, PROTOCOL, &mut line),
             Self::Error(words) => {
                 line.string("error", cut(words));
             }
@@ -135,14 +123,35 @@ impl Reply {
             return Ok(Self::Error(words.to_owned()));
         }
         check_protocol(&object)?;
-        let tenant = object.string("tenant")?.ok_or(WireError::Missing("tenant"))?.to_owned();
-        let memory_limit = match object.number("memory_limit")? {
-            Some(0) => return Err(WireError::OutOfRange { key: "memory_limit", value: 0, accepted: "1 byte or more" }),
-            other => other.map(Bytes),
-        };
-        let sm_limit = object.tenths("sm_limit")?.map(share).transpose()?;
-        Ok(Self::Terms(Terms { tenant, memory_limit, sm_limit }))
+        read_terms(&object).map(Self::Terms)
     }
+}
+
+fn read_pid(object: &Object) -> Result<u32, WireError> {
+    let pid = object.number("pid")?.ok_or(WireError::Missing("pid"))?;
+    let out = WireError::OutOfRange { key: "pid", value: pid, accepted: "1 to 4294967295" };
+    u32::try_from(pid).ok().filter(|pid| *pid > 0).ok_or(out)
+}
+
+/// The first key is the protocol's number.
+fn write_terms(terms: &Terms, protocol: u64, line: &mut Writer) {
+    line.number("hello", protocol);
+    line.string("tenant", &terms.tenant);
+    line.number_or_null("memory_limit", terms.memory_limit.map(Bytes::get));
+    match terms.sm_limit.map(Share::permille) {
+        Some(permille) if permille % 10 != 0 => line.tenths("sm_limit", u64::from(permille)),
+        permille => line.number_or_null("sm_limit", permille.map(|permille| u64::from(permille / 10))),
+    }
+}
+
+fn read_terms(object: &Object) -> Result<Terms, WireError> {
+    let tenant = object.string("tenant")?.ok_or(WireError::Missing("tenant"))?.to_owned();
+    let memory_limit = match object.number("memory_limit")? {
+        Some(0) => return Err(WireError::OutOfRange { key: "memory_limit", value: 0, accepted: "1 byte or more" }),
+        other => other.map(Bytes),
+    };
+    let sm_limit = object.tenths("sm_limit")?.map(share).transpose()?;
+    Ok(Terms { tenant, memory_limit, sm_limit })
 }
 
 /// The first [`MAX_ERROR`] bytes of a text, or one character less.
@@ -213,6 +222,30 @@ pub enum WireError {
         /// Its number; ours is [`PROTOCOL`].
         theirs: u64,
     },
+    /// The other side speaks neither protocol.
+    Protocol {
+        /// Its number; ours are [`PROTOCOL`] and [`two::PROTOCOL`].
+        theirs: u64,
+    },
+    /// The other side uses pages of another version.
+    Pages {
+        /// Its version; ours is [`crate::page::VERSION`].
+        theirs: u64,
+    },
+    /// A text is longer than its key allows.
+    TextTooLong {
+        /// The key.
+        key: &'static str,
+        /// Most bytes.
+        most: usize,
+    },
+    /// Another number of descriptors came with the line than it names.
+    Descriptors {
+        /// As the line says.
+        announced: usize,
+        /// As there are.
+        came: usize,
+    },
 }
 
 impl fmt::Display for WireError {
@@ -232,6 +265,18 @@ impl fmt::Display for WireError {
             }
             Self::Version { theirs } => {
                 write!(f, "protocol {theirs} is not spoken here; this side speaks protocol {PROTOCOL}")
+            }
+            Self::Protocol { theirs } => {
+                let two = two::PROTOCOL;
+                write!(f, "protocol {theirs} is not spoken here; this side speaks protocols {PROTOCOL} and {two}")
+            }
+            Self::Pages { theirs } => {
+                let ours = crate::page::VERSION;
+                write!(f, "pages of version {theirs} are not used here; this side uses version {ours}")
+            }
+            Self::TextTooLong { key, most } => write!(f, "the text of {key:?} is longer than {most} bytes"),
+            Self::Descriptors { announced, came } => {
+                write!(f, "the line names {announced} descriptors, and there are {came}")
             }
         }
     }

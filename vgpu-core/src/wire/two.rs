@@ -1,0 +1,364 @@
+//! Protocol 2: as protocol 1, and the pages ([`crate::page`]) come along.
+//!
+//! ```text
+//! member -> daemon   {"hello":2,"pid":123,"version":"0.1.0","pages":1,"clock":5000000000}
+//! daemon -> member   {"hello":2,"tenant":"a","memory_limit":1073741824,"sm_limit":30,"member":12,"epoch":7,"pages":1,
+//!                     "clock":5000020000,"mode":"enforce","on_loss":"local","strict":false,
+//!                     "descriptors":"beat board report bell"}          with as many descriptors, in this order
+//! member -> daemon   {"join":"GPU-6b1c...","busy":0}                   once for each device that it works on
+//! daemon -> member   {"join":"GPU-6b1c...","slot":3}
+//!                    {"error":"...","speaks":2}                        to any of them
+//! ```
+//!
+//! The welcome's limits are those of protocol 1; what holds on each device stands in the slot of the board. Each line
+//! keeps the rules of [`super`]. What is new:
+//! - *Whoever is older is answered in its own words.* A daemon reads both hellos ([`Ask::decode`]). A refusal says the
+//!   latest protocol that is spoken; one that does not was written by a daemon that speaks 1 only, so that a member knows
+//!   to hang up and to say hello 1. Members of protocol 1 read a refusal as ever.
+//! - *Page versions must agree.* They are in both hellos, so that whichever side is newer says it in words.
+//! - *Descriptors are counted.* A word that a member does not know keeps its place; it closes what comes there.
+//!
+//! Who uses it: libvgpu says hello and joins; `vgpud` answers. Not here: how descriptors travel (shim-sys:
+//! `descriptors`), deadlines, and who may be welcomed.
+
+use super::json::{Object, Writer};
+use super::{Hello as HelloOne, Terms, WireError, cut, read_terms, write_terms};
+use crate::gate::loss::OnLoss;
+use crate::limits::Mode;
+use crate::page::{self, GONE, SLOTS};
+
+/// The number of this protocol, and the latest that is spoken.
+pub const PROTOCOL: u64 = 2;
+
+/// Longest name of a tenant, in bytes.
+pub const MAX_TENANT: usize = 255;
+/// Longest name of a device, in bytes; UUIDs of MIG instances have some 60.
+pub const MAX_DEVICE: usize = 96;
+/// Longest version of a library, in bytes.
+pub const MAX_VERSION: usize = 64;
+/// Most descriptors that come with a welcome.
+pub const MAX_DESCRIPTORS: usize = 16;
+
+/// A member's first line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hello {
+    /// The process as it sees itself; the daemon believes the kernel.
+    pub pid: u32,
+    /// Version of the library.
+    pub version: String,
+    /// The member's monotonic clock in nanoseconds when it wrote this: see [`clock_offset`].
+    pub clock: u64,
+}
+
+/// A member begins to work on a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Join {
+    /// The device's UUID.
+    pub device: String,
+    /// Device time that it has measured there so far, in nanoseconds: what a former daemon may not have written down.
+    pub busy: u64,
+}
+
+/// What a member says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ask {
+    /// Hello by protocol 1, to be answered with [`super::Reply`].
+    HelloOne(HelloOne),
+    /// Hello by this one.
+    Hello(Hello),
+    /// After either hello.
+    Join(Join),
+}
+
+/// What a descriptor is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Descriptor {
+    /// The host's page.
+    Beat,
+    /// The tenant's page that the daemon writes.
+    Board,
+    /// The tenant's page that its members write.
+    Report,
+    /// The eventfd that is rung when a thread begins to stand at a gate.
+    Bell,
+    /// Something newer: to be closed.
+    Unknown,
+}
+
+const DESCRIPTORS: [(Descriptor, &str); 4] = [
+    (Descriptor::Beat, "beat"),
+    (Descriptor::Board, "board"),
+    (Descriptor::Report, "report"),
+    (Descriptor::Bell, "bell"),
+];
+
+const ON_LOSS: [(OnLoss, &str); 3] = [(OnLoss::Local, "local"), (OnLoss::Open, "open"), (OnLoss::Block, "block")];
+
+/// The member is registered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Welcome {
+    /// The tenant and its limits, as protocol 1 says them.
+    pub terms: Terms,
+    /// The member's number; it stands in its slots. Never 0.
+    pub member: u64,
+    /// The daemon's epoch: neither 0 nor [`GONE`].
+    pub epoch: u64,
+    /// The daemon's monotonic clock in nanoseconds when it wrote this.
+    pub clock: u64,
+    /// What is done about limits.
+    pub mode: Mode,
+    /// What holds when the daemon is gone.
+    pub on_loss: OnLoss,
+    /// A way around the hooks is refused.
+    pub strict: bool,
+    /// What comes with this line, in order.
+    pub descriptors: Vec<Descriptor>,
+}
+
+/// What the daemon says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reply {
+    /// To a hello.
+    Welcome(Welcome),
+    /// To a join.
+    Slot {
+        /// The device's UUID.
+        device: String,
+        /// The slot in board and report.
+        slot: usize,
+    },
+    /// To anything.
+    Refused {
+        /// Why.
+        words: String,
+        /// The latest protocol that the daemon speaks.
+        speaks: u64,
+    },
+}
+
+impl Hello {
+    /// Writes the line, newline included.
+    ///
+    /// # Errors
+    /// [`WireError::TextTooLong`].
+    pub fn encode(&self) -> Result<String, WireError> {
+        let mut line = Writer::new();
+        line.number("hello", PROTOCOL);
+        line.number("pid", u64::from(self.pid));
+        line.string("version", short("version", &self.version, MAX_VERSION)?);
+        line.number("pages", u64::from(page::VERSION));
+        line.number("clock", self.clock);
+        line.finish()
+    }
+
+    fn read(object: &Object) -> Result<Self, WireError> {
+        check_pages(object)?;
+        let version = short("version", required(object.string("version")?, "version")?, MAX_VERSION)?.to_owned();
+        let clock = required(object.number("clock")?, "clock")?;
+        Ok(Self { pid: super::read_pid(object)?, version, clock })
+    }
+}
+
+impl Join {
+    /// Writes the line, newline included.
+    ///
+    /// # Errors
+    /// [`WireError::TextTooLong`], [`WireError::TooLong`] if its characters need too many escapes.
+    pub fn encode(&self) -> Result<String, WireError> {
+        let mut line = Writer::new();
+        line.string("join", short("join", &self.device, MAX_DEVICE)?);
+        line.number("busy", self.busy);
+        line.finish()
+    }
+}
+
+impl Ask {
+    /// Reads a member's line of either protocol, with or without its newline.
+    ///
+    /// # Errors
+    /// Every [`WireError`]; its words are what the member should be told. [`WireError::Protocol`] and
+    /// [`WireError::Pages`] come before anything else is looked at.
+    pub fn decode(line: &[u8]) -> Result<Self, WireError> {
+        let object = Object::parse(line)?;
+        match object.number("hello")? {
+            Some(super::PROTOCOL) => return HelloOne::decode(line).map(Self::HelloOne),
+            Some(PROTOCOL) => return Hello::read(&object).map(Self::Hello),
+            Some(theirs) => return Err(WireError::Protocol { theirs }),
+            None => {}
+        }
+        let device = required(object.string("join")?, "hello or join")?;
+        let device = short("join", device, MAX_DEVICE)?.to_owned();
+        Ok(Self::Join(Join { device, busy: object.number("busy")?.unwrap_or(0) }))
+    }
+}
+
+impl Welcome {
+    /// Where among the descriptors that came this one is.
+    ///
+    /// # Errors
+    /// [`WireError::Descriptors`]: another number came than is announced.
+    pub fn place(&self, descriptor: Descriptor, came: usize) -> Result<Option<usize>, WireError> {
+        match self.descriptors.len() {
+            announced if announced == came => Ok(self.descriptors.iter().position(|here| *here == descriptor)),
+            announced => Err(WireError::Descriptors { announced, came }),
+        }
+    }
+
+    fn write(&self, line: &mut Writer) -> Result<(), WireError> {
+        short("tenant", &self.terms.tenant, MAX_TENANT)?;
+        write_terms(&self.terms, PROTOCOL, line);
+        line.number("member", in_range("member", self.member, 1..=u64::MAX, "1 or more")?);
+        line.number("epoch", epoch(self.epoch)?);
+        line.number("pages", u64::from(page::VERSION));
+        line.number("clock", self.clock);
+        line.string("mode", Mode::WORDS[mode_place(self.mode)]);
+        let on_loss = ON_LOSS.iter().find(|(on_loss, _)| *on_loss == self.on_loss);
+        line.string("on_loss", on_loss.map_or("block", |(_, word)| word));
+        line.boolean("strict", self.strict);
+        if self.descriptors.len() > MAX_DESCRIPTORS {
+            return Err(WireError::Descriptors { announced: self.descriptors.len(), came: MAX_DESCRIPTORS });
+        }
+        let words: Vec<&str> = self.descriptors.iter().map(|descriptor| word(*descriptor)).collect();
+        line.string("descriptors", &words.join(" "));
+        Ok(())
+    }
+
+    fn read(object: &Object) -> Result<Self, WireError> {
+        check_pages(object)?;
+        let terms = read_terms(object)?;
+        short("tenant", &terms.tenant, MAX_TENANT)?;
+        let member = required(object.number("member")?, "member")?;
+        let member = in_range("member", member, 1..=u64::MAX, "1 or more")?;
+        let epoch = epoch(required(object.number("epoch")?, "epoch")?)?;
+        let clock = required(object.number("clock")?, "clock")?;
+        let mode = required(object.string("mode")?, "mode")?;
+        let mode = match Mode::WORDS.iter().position(|word| *word == mode) {
+            Some(0) => Mode::Enforce,
+            Some(1) => Mode::Observe,
+            Some(_) => Mode::Off,
+            None => return Err(WireError::WrongKind { key: "mode", expected: "enforce, observe or off" }),
+        };
+        let on_loss = required(object.string("on_loss")?, "on_loss")?;
+        let on_loss = ON_LOSS.iter().find(|(_, word)| *word == on_loss).map(|(on_loss, _)| *on_loss);
+        let on_loss = on_loss.ok_or(WireError::WrongKind { key: "on_loss", expected: "local, open or block" })?;
+        let strict = required(object.boolean("strict")?, "strict")?;
+        let descriptors = descriptors(required(object.string("descriptors")?, "descriptors")?)?;
+        Ok(Self { terms, member, epoch, clock, mode, on_loss, strict, descriptors })
+    }
+}
+
+impl Reply {
+    /// Writes the line, newline included. The text of a refusal is cut to 512 bytes.
+    ///
+    /// # Errors
+    /// Whatever [`Reply::decode`] would refuse.
+    pub fn encode(&self) -> Result<String, WireError> {
+        let mut line = Writer::new();
+        match self {
+            Self::Welcome(welcome) => welcome.write(&mut line)?,
+            Self::Slot { device, slot } => {
+                line.string("join", short("join", device, MAX_DEVICE)?);
+                line.number("slot", in_page(*slot as u64).map(|slot| slot as u64)?);
+            }
+            Self::Refused { words, speaks } => {
+                line.string("error", cut(words));
+                line.number("speaks", *speaks);
+            }
+        }
+        line.finish()
+    }
+
+    /// Reads a line, with or without its newline. A line with an `error` is a refusal whatever else it holds.
+    ///
+    /// # Errors
+    /// Every [`WireError`]. What is not understood is never a default: a member that cannot read its welcome has none.
+    pub fn decode(line: &[u8]) -> Result<Self, WireError> {
+        let object = Object::parse(line)?;
+        if let Some(words) = object.string("error")? {
+            let speaks = object.number("speaks")?.unwrap_or(super::PROTOCOL);
+            return Ok(Self::Refused { words: words.to_owned(), speaks });
+        }
+        match object.number("hello")? {
+            Some(PROTOCOL) => return Welcome::read(&object).map(Self::Welcome),
+            Some(theirs) => return Err(WireError::Protocol { theirs }),
+            None => {}
+        }
+        let device = required(object.string("join")?, "hello or join")?;
+        let slot = in_page(required(object.number("slot")?, "slot")?)?;
+        Ok(Self::Slot { device: short("join", device, MAX_DEVICE)?.to_owned(), slot })
+    }
+}
+
+/// What to add to a member's clock to have the daemon's, in nanoseconds: the daemon's said `theirs` at some moment between
+/// `sent` (the hello's clock) and `received` (when the welcome came), both by the member's.
+///
+/// 0 if that is possible with one clock; else the member lives in another time namespace, and this is exact to half of
+/// the time that the answer took.
+#[must_use]
+pub const fn clock_offset(sent: u64, theirs: u64, received: u64) -> i64 {
+    if sent <= theirs && theirs <= received {
+        return 0;
+    }
+    let between = sent.midpoint(received);
+    // Two's complement: right for all distances below 2^63.
+    theirs.wrapping_sub(between).cast_signed()
+}
+
+fn required<T>(value: Option<T>, key: &'static str) -> Result<T, WireError> {
+    value.ok_or(WireError::Missing(key))
+}
+
+fn short<'a>(key: &'static str, text: &'a str, most: usize) -> Result<&'a str, WireError> {
+    if text.len() > most { Err(WireError::TextTooLong { key, most }) } else { Ok(text) }
+}
+
+fn in_range(
+    key: &'static str,
+    value: u64,
+    range: core::ops::RangeInclusive<u64>,
+    accepted: &'static str,
+) -> Result<u64, WireError> {
+    if range.contains(&value) { Ok(value) } else { Err(WireError::OutOfRange { key, value, accepted }) }
+}
+
+fn epoch(epoch: u64) -> Result<u64, WireError> {
+    in_range("epoch", epoch, 1..=GONE - 1, "1 to 18446744073709551614")
+}
+
+fn in_page(slot: u64) -> Result<usize, WireError> {
+    let place = usize::try_from(slot).ok().filter(|slot| *slot < SLOTS);
+    place.ok_or(WireError::OutOfRange { key: "slot", value: slot, accepted: "a slot of the page: 0 to 1023" })
+}
+
+fn check_pages(object: &Object) -> Result<(), WireError> {
+    match required(object.number("pages")?, "pages")? {
+        theirs if theirs == u64::from(page::VERSION) => Ok(()),
+        theirs => Err(WireError::Pages { theirs }),
+    }
+}
+
+const fn mode_place(mode: Mode) -> usize {
+    match mode {
+        Mode::Enforce => 0,
+        Mode::Observe => 1,
+        Mode::Off => 2,
+    }
+}
+
+fn word(descriptor: Descriptor) -> &'static str {
+    DESCRIPTORS.iter().find(|(known, _)| *known == descriptor).map_or("unknown", |(_, word)| word)
+}
+
+fn descriptors(words: &str) -> Result<Vec<Descriptor>, WireError> {
+    let mut read = Vec::new();
+    for word in words.split(' ').filter(|word| !word.is_empty()) {
+        let known = DESCRIPTORS.iter().find(|(_, known)| *known == word);
+        let descriptor = known.map_or(Descriptor::Unknown, |(descriptor, _)| *descriptor);
+        if read.len() == MAX_DESCRIPTORS || descriptor != Descriptor::Unknown && read.contains(&descriptor) {
+            let expected = "at most 16 words, none of them twice";
+            return Err(WireError::WrongKind { key: "descriptors", expected });
+        }
+        read.push(descriptor);
+    }
+    Ok(read)
+}
