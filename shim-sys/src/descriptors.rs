@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_sent_is_an_error_and_never_a_signal() {
+    fn what_cannot_be_sent_or_received_is_an_error() {
         let (here, there) = UnixStream::pair().unwrap();
         let many = vec![here.as_fd(); MOST + 1];
         assert_eq!(send(here.as_fd(), b"x", &many).unwrap_err().kind(), ErrorKind::InvalidInput);

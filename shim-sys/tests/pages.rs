@@ -255,3 +255,22 @@ fn the_pages_outlive_a_tenant_that_is_killed() {
     assert!(dead.busy >= 1000 && witness.look(slot, u64::MAX) == dead);
     assert_eq!(socket.read(&mut [0]).unwrap(), 0, "its death is the end of its socket");
 }
+
+#[test]
+#[ignore = "a part of sending_to_nobody_is_an_error_and_kills_nobody"]
+fn tenant_that_sends_to_nobody() {
+    let (here, there) = UnixStream::pair().unwrap();
+    drop(there);
+    // As in a program that is not ours: this test program's own runtime ignores the signal.
+    // SAFETY: the default action, in a process of its own.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    let error = descriptors::send(here.as_fd(), b"x", &[here.as_fd()]).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::BrokenPipe);
+}
+
+/// Red without MSG_NOSIGNAL.
+#[test]
+fn sending_to_nobody_is_an_error_and_kills_nobody() {
+    let (mut tenant, _socket) = Daemon::new().admit("tenant_that_sends_to_nobody");
+    assert!(tenant.wait().unwrap().success());
+}
