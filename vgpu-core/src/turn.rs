@@ -23,7 +23,7 @@
 //! device: `turn_taken == turn_drained` in all of them. Whoever takes writes `turn_taken` before it looks whether it
 //! still holds, and whoever takes from it looks at `turn_taken` after it took: one of the two sees the other.
 //!
-//! *Who is next.* The waiting member that used the least ([virtual time](order)), as the arbiter does between tenants,
+//! *Who is next.* The waiting member that used the least (virtual time: `order`), as the arbiter does between tenants,
 //! and not who waits longest: members whose launches differ in length would get the device in proportion to these.
 //! Nobody starves: taking costs virtual time even where nothing is measured, whoever comes is at most a quantum behind
 //! those that are there, so that each waits for a bounded part of the others' work. Whoever is next and does not come
