@@ -131,10 +131,10 @@ impl Governor {
         let turn = self.turn(joined);
         let mut wish = Wish { launch: &launch, cost, gate: self.gate(), turn, share: self.share, account };
         let short = self.meter.lock().go_on(&wish);
-        if let Some(plan) = short {
+        if let Some(chain) = short {
             let result = real();
             if !result.ok() {
-                self.refused(&plan, cost, None);
+                self.refused(&Plan::plain(chain), cost, None);
             }
             return result;
         }

@@ -26,6 +26,7 @@ use markers::Axis;
 use shim_sys::cuda::*;
 use vgpu_core::account::{Engaged, SharedAccount};
 use vgpu_core::arbiter::Gate;
+use vgpu_core::gate::presence::Presence;
 use vgpu_core::gate::union::Union;
 use vgpu_core::gate::{Bounds, Keeper};
 use vgpu_core::share::Share;
@@ -127,6 +128,11 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Of a launch of that chain without a marker.
+    pub fn plain(chain: u64) -> Self {
+        Self { chain, begin: false, end: None, events: [None; 2], tend: false }
+    }
+
     /// No marker at all.
     pub fn is_plain(&self) -> bool {
         !self.begin && self.end.is_none() && !self.tend
@@ -164,7 +170,7 @@ pub struct Meter {
     reaping: bool,
     /// Contexts that ended meanwhile.
     gone: Vec<usize>,
-    engaged: Engaged,
+    presence: Presence,
     /// Threads that wait at the gate.
     waiting: u32,
     /// What is known of the turn among the tenant's members.
@@ -190,7 +196,7 @@ impl Default for Meter {
             spare: Vec::new(),
             reaping: false,
             gone: Vec::new(),
-            engaged: Engaged::default(),
+            presence: Presence::default(),
             waiting: 0,
             turning: Turning::default(),
             time: 0,

@@ -4,6 +4,9 @@
 //! Shares are of the wall clock, by the device's own clock of work done; what was paid tells a wrong meter from a machine
 //! that was too busy to launch in time.
 
+use std::thread;
+use std::time::Duration;
+use vgpu_tests::Member;
 use vgpu_tests::timed::{MS, Stretch, alone, ceiling, timed};
 
 /// A ceiling in percent, a kernel in nanoseconds, kernels between two waits, and for how many milliseconds.
@@ -62,4 +65,34 @@ fn who_is_held_back_sleeps() {
     eprintln!("{launched} launches in {} ms: {permille} permille of a processor", wall / MS);
     assert!(launched > 50, "{answer:?}");
     assert!(permille < 30, "{permille} permille: {answer:?}");
+}
+
+fn signal(m: &Member, signal: i32) {
+    // SAFETY: a signal to a child of this test, which lives until it is dropped.
+    assert_eq!(unsafe { libc::kill(i32::try_from(m.pid).unwrap(), signal) }, 0);
+}
+
+/// Threads wait at the gate when their process is stopped for a second: the time is not theirs to use up afterwards.
+#[test]
+fn a_process_that_was_stopped_does_not_make_up_for_it() {
+    let _alone = alone();
+    for limit in [30, 50] {
+        let lab = ceiling(limit);
+        let mut m = timed(&lab);
+        m.tell("threads 4 5000000 5500 1000000 0 1 -1");
+        thread::sleep(Duration::from_millis(1500));
+        signal(&m, libc::SIGSTOP);
+        thread::sleep(Duration::from_secs(1));
+        let stretch = Stretch::begin(&lab);
+        signal(&m, libc::SIGCONT);
+        thread::sleep(Duration::from_secs(1));
+        let spent = stretch.end(&lab);
+        let answer = m.answer();
+        assert_eq!(answer.code, 0, "{answer:?}; {}", m.errors());
+        // A burst of 50 ms, a kernel of each thread before the device, and as much again for a busy machine.
+        let most = spent.wall * u64::from(limit) / 100 + 2 * (u64::from(limit) * 50 * MS / 100 + 4 * 5 * MS);
+        eprintln!("after a stop, {limit} %: {:.1} %, at most {} us", spent.share(), most / 1000);
+        assert!(spent.busy <= most, "{limit} %: {spent:?}, at most {most}");
+        assert!(spent.share() > f64::from(limit) / 3.0, "it goes on: {spent:?}");
+    }
 }

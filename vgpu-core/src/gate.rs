@@ -13,11 +13,12 @@
 //! in flight is on the launch's own stream, the first one waits 64 times as long; beside launches of unknown length, eight
 //! times.
 //!
-//! In reading order: this file, when markers are recorded ([`marks`]), time on several streams ([`union`]), what holds
-//! without the daemon ([`loss`]). Not here: driver calls, clocks, futexes; the account ([`crate::account`]).
+//! In reading order: this file, when markers are recorded ([`marks`]), time on several streams ([`union`]), since when
+//! work is before the device ([`presence`]), what holds without the daemon ([`loss`]). Not here: driver calls, clocks, futexes; the account ([`crate::account`]).
 
 pub mod loss;
 pub mod marks;
+pub mod presence;
 #[cfg(all(test, not(loom)))]
 mod tests;
 pub mod union;

@@ -23,7 +23,7 @@ impl Meter {
         self.tally();
         if unpaid > 0 || unknown > 0 {
             self.keeper.completed(unpaid, unknown, now);
-            pay(unpaid, self.engaged);
+            pay(unpaid, self.presence.since());
         }
         let (of_it, others) = core::mem::take(&mut self.spare).into_iter().partition(|spare| spare.0 == context);
         let of_it: Vec<(usize, CUevent)> = of_it;

@@ -216,6 +216,6 @@ impl Meter {
         self.keeper.completed(open.estimate, open.unknown, times.map_or(now, |times| times.host));
         self.tally();
         // No measurement: the estimate is all there is.
-        pay(fresh.unwrap_or(open.estimate), self.engaged);
+        pay(fresh.unwrap_or(open.estimate), self.presence.since());
     }
 }

@@ -7,6 +7,7 @@ use crate::clock;
 use shim_sys::cuda::CUevent;
 use vgpu_core::account::cost::UNKNOWN_NS;
 use vgpu_core::arbiter::Gate;
+use vgpu_core::gate::presence::PAUSE_NS;
 use vgpu_core::gate::{Ask, Verdict};
 
 /// A stream is asked whether it is busy at most so often.
@@ -23,12 +24,12 @@ const TAIL_SLACK_NS: u64 = 500_000;
 
 impl Meter {
     /// A short launch that goes on where others are under way, if nothing is to be asked, marked or waited for. `None` says
-    /// nothing: see [`Meter::step`].
+    /// nothing: see [`Meter::step`]. Else the chain it is counted in: [`Plan::plain`].
     ///
     /// # Cost
     /// About 10 ns. The clock is not read.
     #[inline]
-    pub fn go_on(&mut self, wish: &Wish<'_>) -> Option<Plan> {
+    pub fn go_on(&mut self, wish: &Wish<'_>) -> Option<u64> {
         let cost = wish.cost.filter(|cost| *cost < SHORT_NS && self.untimed < UNTIMED - 1)?;
         let place = wish.launch.place();
         let chain = self.chains.get_mut(usize::from(self.hints[slot(place)]))?;
@@ -53,7 +54,7 @@ impl Meter {
         self.launches = self.launches.wrapping_add(1);
         chain.ask_at += cost / 2;
         chain.over_by = now + 2 * self.keeper.in_flight() + TAIL_SLACK_NS;
-        Some(Plan { chain: chain.number, begin: false, end: None, events: [None; 2], tend: false })
+        Some(chain.number)
     }
 
     /// One step of a launch towards the driver. After [`Step::Go`] it counts as launched.
@@ -63,17 +64,25 @@ impl Meter {
     #[inline]
     pub fn step(&mut self, wish: &Wish<'_>, seen: Seen, pay: impl Pay) -> Step {
         let Some(at) = self.find(wish.launch.place()) else { return Step::Unmeasured };
-        let chain = &mut self.chains[at];
-        let (open, pending) = (chain.marks.asks(), chain.marks.pending() > 0);
+        let marks = &self.chains[at].marks;
+        let (open, pending) = (marks.asks(), marks.pending() > 0);
         let untimed = open && self.untimed < UNTIMED - 1 && wish.cost.is_some_and(|cost| cost < SHORT_NS);
         let (mut now, mut gap) = (self.time, false);
-        if untimed && seen.stream.is_none() {
-            self.untimed += 1;
-        } else {
+        // Who comes again has waited or asked meanwhile, and an old moment is no reason to wait.
+        let is_timed = !untimed || seen.stream.is_some() || seen.reaped;
+        if is_timed {
             now = clock::now();
-            gap = self.untimed > 0 && now.saturating_sub(self.time) > 2 * ASK_NS;
+            let pause = now.saturating_sub(self.time);
+            gap = self.untimed > 0 && pause > 2 * ASK_NS;
+            if pause > PAUSE_NS && self.keeper.in_flight() > 0 {
+                if !seen.reaped {
+                    return Step::Reap;
+                }
+                self.expire_beside(at, now, &pay);
+            }
             (self.time, self.untimed) = (now, 0);
         }
+        let chain = &mut self.chains[at];
         let mut idle = !open && !pending;
         if !open && pending {
             if !seen.reaped {
@@ -104,9 +113,7 @@ impl Meter {
             // Before one of the launches since, the stream may have been idle.
             self.doubt(at);
         }
-        if self.keeper.in_flight() == 0 && self.waiting == 0 {
-            self.engaged = wish.account.begin(now);
-        }
+        self.presence.look(wish.account, self.keeper.in_flight(), now);
         let beside = self.busy > u32::from(self.chains[at].is_busy());
         let admission = wish.account.admit_beside(self.keeper.in_flight(), wish.share, now);
         let gate = self.gate(wish, admission, now);
@@ -117,10 +124,15 @@ impl Meter {
             Verdict::Wait(until) => {
                 self.untimed = UNTIMED; // an old moment is no reason to wait
                 let (until, for_others) = self.turning.until(gate, until, self.keeper.in_flight());
+                if !matches!(gate, Gate::Open | Gate::Run { .. }) {
+                    self.presence.is_kept_away(until);
+                }
                 return Step::Wait { until, for_others };
             }
         }
         self.chains[at].tainted |= !matches!(gate, Gate::Open | Gate::Run { exclusive: true, .. });
+        self.presence.is_there();
+        self.untimed += u32::from(!is_timed);
         let mut plan = self.go(at, wish, idle, now);
         plan.tend = self.turning.is_to_be_tended(gate);
         Step::Go(plan)
@@ -148,7 +160,7 @@ impl Meter {
         chain.ask_at = (chain.ask_at.max(now) + wish.cost.unwrap_or(0) / 2).max(soonest);
         chain.over_by = now + 2 * self.keeper.in_flight() + TAIL_SLACK_NS;
         let closed = chain.marks.after(wish.cost, estimate);
-        let mut plan = Plan { chain: chain.number, begin, end: None, events: [None; 2], tend: false };
+        let mut plan = Plan { begin, ..Plan::plain(chain.number) };
         if let Some(open) = closed {
             self.numbers += 1;
             plan.end = Some(self.numbers);
@@ -266,15 +278,20 @@ impl Meter {
             self.recycle(context, event);
         }
         self.keeper.completed(tail.estimate, tail.unknown, now);
-        pay(tail.estimate, self.engaged);
+        pay(tail.estimate, self.presence.since());
     }
 
     /// Settles tails whose time has passed: their streams may be gone, and cannot be asked.
     pub fn expire(&mut self, now: u64, pay: impl Pay) {
-        for at in 0..self.chains.len() {
+        self.expire_beside(usize::MAX, now, &pay);
+    }
+
+    /// As [`Self::expire`], but of one chain, whose stream can be asked.
+    fn expire_beside(&mut self, but: usize, now: u64, pay: &impl Pay) {
+        for at in (0..self.chains.len()).filter(|&at| at != but) {
             let chain = &self.chains[at];
             if chain.marks.asks() && chain.marks.pending() == 0 && now > chain.over_by {
-                self.settle(at, now, &pay);
+                self.settle(at, now, pay);
             }
         }
     }
