@@ -175,6 +175,8 @@ pub struct Meter {
     waiting: u32,
     /// What is known of the turn among the tenant's members.
     pub turning: Turning,
+    /// When what was launched is over, by estimate.
+    due: u64,
     /// When the clock was last read, and launches since.
     time: u64,
     untimed: u32,
@@ -199,6 +201,7 @@ impl Default for Meter {
             presence: Presence::default(),
             waiting: 0,
             turning: Turning::default(),
+            due: 0,
             time: 0,
             untimed: 0,
             launches: 0,

@@ -49,6 +49,7 @@ impl Meter {
         }
         self.untimed += 1;
         chain.marks.go_on(cost);
+        self.due = self.due.max(now).saturating_add(cost);
         chain.keys.add(wish.launch.key, cost);
         chain.launches = chain.launches.wrapping_add(1);
         self.launches = self.launches.wrapping_add(1);
@@ -122,7 +123,6 @@ impl Meter {
             Verdict::Go => {}
             Verdict::Forced => self.taint(),
             Verdict::Wait(until) => {
-                self.untimed = UNTIMED; // an old moment is no reason to wait
                 let (until, for_others) = self.turning.until(gate, until, self.keeper.in_flight());
                 if !matches!(gate, Gate::Open | Gate::Run { .. }) {
                     self.presence.is_kept_away(until);
@@ -144,7 +144,9 @@ impl Meter {
         let estimate = wish.cost.unwrap_or(UNKNOWN_NS);
         let chain = &mut self.chains[at];
         let (was_busy, was_unmeasured) = (chain.is_busy(), chain.is_unmeasured());
-        let clear = self.unmeasured == u32::from(was_unmeasured);
+        // A stream is asked when it is launched into again: others may be over and nobody knows it yet.
+        let clear = self.unmeasured == u32::from(was_unmeasured) || now >= self.due;
+        self.due = self.due.max(now).saturating_add(estimate);
         if idle || !chain.marks.asks() {
             chain.opened = now;
         }
