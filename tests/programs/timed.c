@@ -15,7 +15,7 @@
 typedef uint64_t u64;
 enum { NON_BLOCKING = 1, NO_TIME = 2, MANY = 8, MISSING = -1 };
 /* How a loop names its stream, and how it waits. */
-enum { LEGACY, CREATED, PER_THREAD, BLOCKING, COOPERATIVE };
+enum { LEGACY, CREATED, PER_THREAD, BLOCKING, COOPERATIVE, IN_TURN };
 enum { BY_CONTEXT, BY_STREAM, BY_EVENT, BY_QUERY };
 static void *driver, *context, *spin, *wait_word, *set_word, *streams[MANY], *blocking, *plain_event;
 
@@ -55,7 +55,7 @@ static int begin(void) {
 }
 
 static void *stream_of(int way, int thread) {
-    return way == CREATED ? streams[thread % MANY] : way == BLOCKING ? blocking : way == PER_THREAD ? (void *)2 : 0;
+    return way == CREATED ? streams[thread % MANY] : way == IN_TURN ? streams[thread % 4] : way == BLOCKING ? blocking : way == PER_THREAD ? (void *)2 : 0;
 }
 
 static int launch_in(void *kernel, void *stream, u64 ns) {
@@ -90,7 +90,7 @@ static void *loop(void *argument) {
     u64 start = now(), cpu = clock_of(CLOCK_THREAD_CPUTIME_ID);
     l->code = CALL(cuCtxSetCurrent, context);
     while (!l->code && (!l->ms || now() - start < l->ms * 1000000) && (!l->most || l->launched < l->most)) {
-        l->code = launch(l->way, l->thread, l->ns);
+        l->code = launch(l->way, l->way == IN_TURN ? (int)(l->launched % 4) : l->thread, l->ns);
         if (l->code || ++l->launched % l->batch) continue;
         if (l->how >= 0) l->code = finish(l->way, l->thread, l->how);
         if (l->host) pause_for(l->host);

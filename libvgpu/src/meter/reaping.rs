@@ -219,3 +219,38 @@ impl Meter {
         pay(fresh.unwrap_or(open.estimate), self.presence.since());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::chains::Keys;
+    use super::*;
+    use crate::order::Place;
+    use core::cell::Cell;
+    use vgpu_core::gate::marks::Open;
+
+    /// What is charged for intervals of these streams, seen complete in this order.
+    fn charged(intervals: &[(u64, u64, u64)]) -> Vec<u64> {
+        let (mut meter, costs) = (Meter::default(), Costs::new());
+        let paid = Cell::new(0);
+        let mut all = Vec::new();
+        for &(stream, begin, end) in intervals {
+            let at = meter.find(Place { key: stream, context: 1 }).unwrap();
+            let mut open = Open::default();
+            (open.measured, open.estimate) = (true, 7);
+            let keys = Keys::default();
+            let interval =
+                Interval { serial: 1, begin: None, lead: 0, begun: 0, end: None, open, keys, tainted: false };
+            let times = Times { begin: Some(begin), end, host: end };
+            paid.set(0);
+            meter.done(at, &interval, Some(times), end, &|ns, _| paid.set(ns), &costs);
+            all.push(paid.get());
+        }
+        all
+    }
+
+    #[test]
+    fn what_two_streams_did_at_once_is_charged_once() {
+        assert_eq!(charged(&[(1, 1000, 2000), (2, 1500, 2500), (1, 2600, 2700)]), [1000, 500, 100]);
+        assert_eq!(charged(&[(1, 1000, 2000), (2, 1200, 1900)]), [1000, 0]);
+    }
+}
