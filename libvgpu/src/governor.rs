@@ -25,10 +25,10 @@ use crate::order::{self, quietly};
 use crate::{clock, context, device, meter, turn};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use shim_sys::cuda::*;
-use vgpu_core::account::Engaged;
+use vgpu_core::account::{Admission, Engaged};
 use vgpu_core::arbiter::Gate;
 use vgpu_core::share::Share;
-use vgpu_core::turn::Turn;
+use vgpu_core::turn::{HEARTBEAT, Turn};
 
 /// Longer than that between two calls of ours, and the thread was away meanwhile.
 const AWAY_NS: u64 = 50_000;
@@ -169,8 +169,8 @@ impl Governor {
         let outcome = loop {
             match step {
                 Step::Go(plan) => break Some(plan),
-                Step::Unmeasured => break None,
-                Step::Reap => {
+                Step::Unmeasured if seen.reaped => break None,
+                Step::Unmeasured | Step::Reap => {
                     self.reap(joined, wish.launch.context);
                     seen.reaped = true;
                 }
@@ -269,7 +269,15 @@ impl Governor {
 
     #[cold]
     fn unmeasured(&self, joined: &Joined, launch: &Launch, real: impl FnOnce() -> CUresult) -> CUresult {
-        let since = joined.member().account().begin(clock::now());
+        let account = joined.member().account();
+        if !self.observes && account.admit(clock::now()) != Admission::Admit {
+            // What is not measured is paid for by the estimate, and waits for the balance as all others do.
+            let waiting = waiting::Waiting::begin(self);
+            while let Admission::WaitUntil(until) = account.admit(clock::now()) {
+                waiting.until(until.min(clock::now().saturating_add(HEARTBEAT)));
+            }
+        }
+        let since = account.begin(clock::now());
         let result = real();
         if result.ok() {
             self.charge(joined, self.costs.estimate(launch.key), since);

@@ -2,6 +2,8 @@
 //!
 //! Not here: how exactly time is paid for (`time_paid.rs`), captures (`capture.rs`).
 
+use std::thread;
+use std::time::Duration;
 use vgpu_tests::Lab;
 use vgpu_tests::timed::{MS, Stretch, alone, ceiling, timed};
 
@@ -59,6 +61,22 @@ fn contexts_and_streams_that_end_with_work_in_flight_are_paid_for() {
     m.ok("passing 400 400000");
     stretch.end(&lab).is_paid_within(15.0, "streams that end");
     m.ok("loop 100000 300 0 8 0 1 1");
+}
+
+/// More streams than the meter follows, each with a short kernel that nobody waits for: those that are over make room.
+#[test]
+fn streams_that_come_and_go_by_the_thousand_stay_below_the_ceiling() {
+    let _alone = alone();
+    let lab = ceiling(10);
+    let mut m = timed(&lab);
+    m.ok("passing 2000 6000");
+    // The burst is to last for more streams than are followed.
+    thread::sleep(Duration::from_millis(200));
+    let stretch = Stretch::begin(&lab);
+    m.ok("passing 40000 6000");
+    let spent = stretch.end(&lab);
+    spent.is_paid_within(30.0, "streams by the thousand");
+    assert!(spent.share() < 13.0, "{spent:?}");
 }
 
 #[test]

@@ -64,7 +64,13 @@ impl Meter {
     /// About 10 ns where a stream goes on and nothing is to be asked, and a clock read; for short launches one in eight.
     #[inline]
     pub fn step(&mut self, wish: &Wish<'_>, seen: Seen, pay: impl Pay) -> Step {
-        let Some(at) = self.find(wish.launch.place()) else { return Step::Unmeasured };
+        let place = wish.launch.place();
+        let found = self.find(place).or_else(|| {
+            // Streams whose work is over, and that nobody waited for, make room.
+            self.expire(clock::now(), &pay);
+            self.find(place)
+        });
+        let Some(at) = found else { return Step::Unmeasured };
         let marks = &self.chains[at].marks;
         let (open, pending) = (marks.asks(), marks.pending() > 0);
         let untimed = open && self.untimed < UNTIMED - 1 && wish.cost.is_some_and(|cost| cost < SHORT_NS);
