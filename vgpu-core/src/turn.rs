@@ -20,7 +20,7 @@
 //! *Alone* a member keeps the turn for ever, at the price of two relaxed loads for each launch and no store at all.
 //!
 //! *Exclusive.* A possession is exclusive if, after it was taken, no other slot has work of an earlier one before the
-//! device: `turn_taken == turn_drained` in all of them. Whoever takes writes `turn_taken` before it looks whether it
+//! device: `turn_taken == turn_drained` in all of them (or has had it for [`LONGEST`]). Whoever takes writes `turn_taken` before it looks whether it
 //! still holds, and whoever takes from it looks at `turn_taken` after it took: one of the two sees the other.
 //!
 //! *Who is next.* The waiting member that used the least (virtual time: `order`), as the arbiter does between tenants,
@@ -31,8 +31,9 @@
 //!
 //! *Death and silence.* A holder that died is found by its slot's lock ([`Step::suspect`], `Member::bury`); settling a
 //! slot frees the turn. One that does not drain within [`DRAIN`] beyond what it said (stopped, or its launches wait for
-//! something) is robbed: exclusivity is lifted until it has seen its work complete, nobody waits longer. Everybody looks
-//! again every [`HEARTBEAT`], so that a wake that was lost costs so much and no more.
+//! something) is robbed: exclusivity is lifted until it has seen its work complete, but for [`LONGEST`] at most, as it may
+//! be idle and make no call; nobody waits longer. Everybody looks again every [`HEARTBEAT`], so that a wake that was lost
+//! costs so much and no more.
 //!
 //! In reading order: this file (words, the launch's path), `step` (what a member does when that is not enough), `order`
 //! (virtual time). Not here: locks and clocks, futexes, who reaps completions; a process's threads are told apart by the
@@ -120,6 +121,9 @@ pub struct Hand {
     wishing: bool,
     /// When to look again whether it is exclusive.
     rescan: u64,
+    /// Which possessions of others have work before the device, and since when it is these.
+    debts: u64,
+    indebted: u64,
     /// Whose possession it waits for, since when, and when it last suspected it.
     seen: u64,
     since: u64,

@@ -71,19 +71,29 @@ impl Turn<'_> {
         self.advance(TAKING);
     }
 
-    /// Another member that has work of an earlier possession before the device, as far as anybody can tell.
-    pub(super) fn overdue(&self) -> Option<usize> {
-        let owes = |slot: &Slot| {
+    /// Another member that has work of an earlier possession before the device, as far as anybody can tell, and a number
+    /// that tells these possessions from others.
+    pub(super) fn overdue(&self) -> (Option<usize>, u64) {
+        let mut found = (None, 0u64);
+        for (index, slot) in self.others() {
             // In this order: what was drained was taken before.
             let drained = slot.turn_drained.load(Ordering::SeqCst);
-            slot.turn_taken.load(Ordering::SeqCst) != drained
-        };
-        self.others().find(|(_, slot)| owes(slot)).map(|(index, _)| index)
+            let taken = slot.turn_taken.load(Ordering::SeqCst);
+            if taken != drained {
+                found = (found.0.or(Some(index)), found.1.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(taken));
+            }
+        }
+        found
     }
 
-    /// Looks whether the possession is exclusive now, and whom to suspect if not.
+    /// Looks whether the possession is exclusive now, and whom to suspect if not. Work of the same possessions for
+    /// [`super::LONGEST`], and it counts as over: a program that has waited for its work and makes no call says nothing.
     pub(super) fn survey(&self, hand: &mut Hand, now: u64) -> Option<usize> {
-        let overdue = self.overdue();
+        let (overdue, debts) = self.overdue();
+        if debts != hand.debts {
+            (hand.debts, hand.indebted) = (debts, now);
+        }
+        let overdue = overdue.filter(|_| now.saturating_sub(hand.indebted) < super::LONGEST);
         hand.exclusive = overdue.is_none();
         hand.rescan = now.saturating_add(super::SUSPECT);
         overdue

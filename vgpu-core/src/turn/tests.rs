@@ -123,6 +123,31 @@ fn a_measurement_counts_only_if_the_possession_lasted() {
     assert!(stamp(&table, 1) != 0);
 }
 
+/// It has waited for its work and computes, or waits for its user: no call, no thread of ours, no word of its being idle.
+#[test]
+fn who_is_idle_and_says_nothing_keeps_nobody_from_being_alone_for_ever() {
+    let mut table = Table::of(3);
+    let _ = table.wants(0, NOW);
+    let (mut now, robbed) = table.waits(1, NOW + MS, NOW + 100 * MS).expect("it does not wait for ever");
+    assert_eq!((is_exclusive(&robbed), robbed.suspect), (Some(false), Some(0)));
+    // Two others pass the turn on to each other.
+    while now < NOW + LONGEST {
+        let (holder, other) = if table.holds(1) { (1, 2) } else { (2, 1) };
+        assert_ne!(is_exclusive(&table.wants(holder, now)), Some(true), "{}", now - NOW);
+        let _ = (table.wants(other, now), table.step(holder, Here { now: now + QUANTUM, ..Here::default() }));
+        now += 3 * QUANTUM;
+    }
+    let holder = if table.holds(1) { 1 } else { 2 };
+    let step = table.wants(holder, now + 100 * MS);
+    assert_eq!((is_exclusive(&step), step.suspect), (Some(true), None), "its work is over, or as long as none");
+    // It comes back, and is robbed once more: that is another possession.
+    let now = now + 200 * MS;
+    let (now, _) = table.waits(0, now, now + 100 * MS).expect("it does not wait for ever");
+    assert!(table.holds(0));
+    let (_, robbed) = table.waits(holder, now + MS, now + 100 * MS).expect("it does not wait for ever");
+    assert_eq!(is_exclusive(&robbed), Some(false));
+}
+
 #[test]
 fn what_the_holder_expects_is_waited_for_and_ten_milliseconds_more() {
     let mut table = Table::of(2);
