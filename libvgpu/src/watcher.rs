@@ -17,7 +17,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 const LINGER_NS: u64 = 1_000_000_000;
 /// After a failure to start it, the next try.
 const RETRY_NS: u64 = 1_000_000_000;
-/// Its stack: the driver's queries need some tens of KiB.
+/// Its stack: the driver's queries need some tens of KiB. Beside what the program's thread-local data take of it.
 const STACK: usize = 256 << 10;
 /// With several devices it can wait at one bell only: the others are looked at so often.
 const SEVERAL_NS: u64 = 1_000_000;
@@ -66,6 +66,7 @@ type Create = unsafe extern "C" fn(
 type Init = unsafe extern "C" fn(*mut libc::pthread_attr_t) -> c_int;
 type SetState = unsafe extern "C" fn(*mut libc::pthread_attr_t, c_int) -> c_int;
 type SetSize = unsafe extern "C" fn(*mut libc::pthread_attr_t, usize) -> c_int;
+type Least = unsafe extern "C" fn(*const libc::pthread_attr_t) -> usize;
 
 /// A function of the C library's threads. By name, since before glibc 2.34 they are in a library that this one must not
 /// need, and that every driver has loaded.
@@ -76,6 +77,8 @@ fn find(name: &CStr) -> Option<*mut c_void> {
 fn create() -> Option<()> {
     let (create, init) = (find(c"pthread_create")?, find(c"pthread_attr_init")?);
     let (state, size) = (find(c"pthread_attr_setdetachstate")?, find(c"pthread_attr_setstacksize")?);
+    // What a stack holds before the thread begins, thread-local data of all libraries above all: glibc puts them there.
+    let least = find(c"__pthread_get_minstack");
     // SAFETY: the C library's own functions of these names, with these signatures; locals that it initialises. The mask is
     // this thread's, and what it was comes back; the C library keeps its own signals out of it.
     unsafe {
@@ -84,10 +87,12 @@ fn create() -> Option<()> {
         let state = core::mem::transmute::<*mut c_void, SetState>(state);
         let size = core::mem::transmute::<*mut c_void, SetSize>(size);
         let mut attributes: libc::pthread_attr_t = core::mem::zeroed();
-        if init(&raw mut attributes) != 0
-            || state(&raw mut attributes, libc::PTHREAD_CREATE_DETACHED) != 0
-            || size(&raw mut attributes, STACK) != 0
-        {
+        if init(&raw mut attributes) != 0 {
+            return None;
+        }
+        let taken = least.map_or(0, |least| core::mem::transmute::<*mut c_void, Least>(least)(&raw const attributes));
+        let stack = STACK.saturating_add(taken).next_multiple_of(4096);
+        if state(&raw mut attributes, libc::PTHREAD_CREATE_DETACHED) != 0 || size(&raw mut attributes, stack) != 0 {
             return None;
         }
         let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = (core::mem::zeroed(), core::mem::zeroed());

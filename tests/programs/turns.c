@@ -17,6 +17,8 @@
 typedef uint64_t u64;
 
 static void *driver;
+/* More than the stack of a small thread: glibc takes it from there. */
+static __thread volatile char large[1 << 20];
 
 static void *need(const char *name) {
     if (!driver) driver = dlopen("libcuda.so.1", RTLD_NOW);
@@ -104,6 +106,7 @@ static void threads(void) {
 int main(void) {
     char line[256], name[64];
     setvbuf(stdout, 0, _IOLBF, 0);
+    large[0] = 1;
     struct sigaction act;
     memset(&act, 0, sizeof act);
     act.sa_handler = on_signal;
