@@ -44,9 +44,32 @@ pub fn wait(word: &AtomicU32, seen: u32, moment: u64) {
     };
 }
 
-/// Sleeps for `ns` or less.
+/// Sleeps for `ns` or less. By the kernel's own call: the C library's may end a thread that the program has cancelled, and
+/// with it a lock of ours that it waits for, or our frames on its stack.
 pub fn sleep(ns: u64) {
     let time = timespec(ns);
     // SAFETY: a valid pointer; an early return by a signal is allowed.
-    unsafe { libc::nanosleep(&raw const time, core::ptr::null_mut()) };
+    unsafe { libc::syscall(libc::SYS_nanosleep, &raw const time, core::ptr::null_mut::<libc::timespec>()) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_the_program_cancelled_does_not_end_in_our_sleep() {
+        unsafe extern "C" {
+            fn pthread_setcancelstate(state: i32, old: *mut i32) -> i32;
+        }
+        let end = || {
+            // SAFETY: this thread itself; no cancellation point of the C library until it is taken back.
+            unsafe {
+                libc::pthread_cancel(libc::pthread_self());
+                sleep(1000);
+                pthread_setcancelstate(1, core::ptr::null_mut());
+            }
+            now()
+        };
+        assert!(std::thread::scope(|scope| scope.spawn(end).join()).is_ok_and(|at| at > 0));
+    }
 }
