@@ -13,6 +13,19 @@ impl Governor {
         self.meter.lock().expire(clock::now(), |ns, since| self.charge(joined, ns, since));
     }
 
+    /// Says that the work of a turn that was taken away meanwhile is complete, if it is: where the program makes no further
+    /// call, nobody else would.
+    pub(super) fn settle_debt(&self, joined: &Joined) {
+        if self.turns.known() != Some(true) {
+            return;
+        }
+        let turn = joined.member().turn();
+        let mut meter = self.meter.lock();
+        if meter.in_flight() == 0 && !meter.is_waited_for() && meter.turning.owes_another(&turn) {
+            let _ = meter.attend(&turn, joined.member().account(), self.share, clock::now());
+        }
+    }
+
     /// Does what a look at the turn left to be done. Without any lock.
     pub(super) fn tend(&self, joined: &Joined, turn: &Turn<'_>) {
         let chores = self.meter.lock().turning.chores();

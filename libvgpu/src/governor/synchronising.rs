@@ -60,6 +60,7 @@ pub fn after(before: &Before) {
         let pay = |ns, since| governor.charge(joined, ns, since);
         governor.meter.lock().drained(context.0 as usize, stream, launches, clock::now(), pay);
     }
+    governor.settle_debt(joined);
 }
 
 /// A stream is about to end.
