@@ -14,7 +14,8 @@
 //! times.
 //!
 //! In reading order: this file, when markers are recorded ([`marks`]), time on several streams ([`union`]), since when
-//! work is before the device ([`presence`]), what holds without the daemon ([`loss`]). Not here: driver calls, clocks, futexes; the account ([`crate::account`]).
+//! work is before the device ([`presence`]), what holds without the daemon ([`loss`]). Not here: driver calls, clocks,
+//! futexes; the account ([`crate::account`]).
 
 pub mod loss;
 pub mod marks;
