@@ -228,13 +228,15 @@ impl Governor {
         let recorded = clock::now();
         let result = real();
         let launched = clock::now();
-        // The device came to the marker at once, and to the launch only now: each somewhere in its call. If the thread was
-        // away meanwhile, nobody knows when; what was never measured is measured all the same.
+        // The device came to the marker at once, and to the launch only now: each somewhere in its call, to a graph's first
+        // node in the first half of it. If the thread was away meanwhile, nobody knows when; what was never measured is
+        // measured all the same.
         let (calls, launching) = (launched.saturating_sub(asked), launched.saturating_sub(recorded));
+        let between = if launch.in_parts { calls - launching / 2 } else { calls };
         let lead = match (is_idle, cost) {
             (false, _) => Some(0),
-            (true, None) => Some(if calls < AWAY_NS { calls / 2 } else { launching }),
-            (true, Some(cost)) => self.is_believed(calls, cost).then_some(calls / 2),
+            (true, None) => Some(if calls < AWAY_NS { between / 2 } else { launching }),
+            (true, Some(cost)) => self.is_believed(calls, cost).then_some(between / 2),
         };
         let at = if is_idle { asked + (recorded - asked) / 2 } else { 0 };
         let begin = begin.map(|event| Begin { event, lead, at });

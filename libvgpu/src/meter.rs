@@ -55,6 +55,8 @@ pub struct Launch {
     pub per_thread: bool,
     /// What the cost is learned by: function and grid.
     pub key: u64,
+    /// A graph: the device may work at its first node while the call goes on.
+    pub in_parts: bool,
 }
 
 impl Launch {

@@ -124,7 +124,7 @@ fn pay(shape: &Shape, words: &[usize; MOST], real: &mut dyn FnMut() -> CUresult)
     let order = Order { stream: CUstream(stream as *mut c_void), per_thread: shape.per_thread };
     let Some((context, device)) = context::of_stream(order.stream) else { return real() };
     let Order { stream, per_thread } = order;
-    let launch = Launch { context, stream, per_thread, key: key(shape.what, bytes) };
+    let launch = Launch { context, stream, per_thread, key: key(shape.what, bytes), in_parts: false };
     passage::through(&[Part { device, launch }], real)
 }
 

@@ -13,11 +13,16 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
 
+/// What is launched.
+enum What {
+    /// A function, its grid and its blocks.
+    Kernel(CUfunction, [u32; 3], [u32; 3]),
+    Graph(CUgraphExec),
+}
+
 #[cold]
 fn gated(
-    f: CUfunction,
-    grid: [u32; 3],
-    block: [u32; 3],
+    what: What,
     stream: CUstream,
     per_thread: bool,
     // Not a type for each function that launches: what a ceiling costs is elsewhere, and the library is small.
@@ -34,7 +39,11 @@ fn gated(
         Err(_) if device.observed => return real(),
         Err(_) => return CUresult::NOT_PERMITTED,
     };
-    governor.launch(joined, Launch { context, stream, per_thread, key: meter::key(f.0 as usize, grid, block) }, real)
+    let (key, in_parts) = match what {
+        What::Kernel(f, grid, block) => (meter::key(f.0 as usize, grid, block), false),
+        What::Graph(exec) => (meter::graph_key(exec), true),
+    };
+    governor.launch(joined, Launch { context, stream, per_thread, key, in_parts }, real)
 }
 
 macro_rules! launch_kernel {
@@ -57,7 +66,7 @@ macro_rules! launch_kernel {
             if !governor::active() {
                 return unsafe { real(f, gx, gy, gz, bx, by, bz, shared, stream, params, extra) };
             }
-            gated(f, [gx, gy, gz], [bx, by, bz], stream, $per_thread, &mut || unsafe {
+            gated(What::Kernel(f, [gx, gy, gz], [bx, by, bz]), stream, $per_thread, &mut || unsafe {
                 real(f, gx, gy, gz, bx, by, bz, shared, stream, params, extra)
             })
         }
@@ -82,7 +91,9 @@ macro_rules! launch_kernel_ex {
                 return unsafe { real(config, f, params, extra) };
             };
             let (grid, block) = ([c.gridDimX, c.gridDimY, c.gridDimZ], [c.blockDimX, c.blockDimY, c.blockDimZ]);
-            gated(f, grid, block, c.hStream, $per_thread, &mut || unsafe { real(config, f, params, extra) })
+            gated(What::Kernel(f, grid, block), c.hStream, $per_thread, &mut || unsafe {
+                real(config, f, params, extra)
+            })
         }
     };
 }
@@ -108,7 +119,7 @@ macro_rules! launch_cooperative {
         ) -> CUresult {
             let mut call = || unsafe { real(f, gx, gy, gz, bx, by, bz, shared, stream, params) };
             if governor::active() {
-                gated(f, [gx, gy, gz], [bx, by, bz], stream, $per_thread, &mut call)
+                gated(What::Kernel(f, [gx, gy, gz], [bx, by, bz]), stream, $per_thread, &mut call)
             } else {
                 call()
             }
@@ -141,7 +152,7 @@ pub unsafe fn cuLaunchCooperativeKernelMultiDevice(
         let (context, device) = context::of_stream(one.hStream)?;
         let (grid, block) = ([one.gridDimX, one.gridDimY, one.gridDimZ], [one.blockDimX, one.blockDimY, one.blockDimZ]);
         let key = meter::key(one.function.0 as usize, grid, block);
-        Some(Part { device, launch: Launch { context, stream: one.hStream, per_thread: false, key } })
+        Some(Part { device, launch: Launch { context, stream: one.hStream, per_thread: false, key, in_parts: false } })
     };
     let mut parts: Vec<Part> = (0..count).filter_map(part).collect();
     passage::through_all(&mut parts, &mut call)
@@ -197,7 +208,7 @@ fn legacy(f: CUfunction, width: i32, height: i32, stream: CUstream, real: &mut d
         return real();
     }
     let grid = [width.unsigned_abs(), height.unsigned_abs(), 1];
-    gated(f, grid, [threads_of(f), 1, 1], stream, false, real)
+    gated(What::Kernel(f, grid, [threads_of(f), 1, 1]), stream, false, real)
 }
 
 pub unsafe fn cuLaunch(real: cuda_fn::cuLaunch, f: CUfunction) -> CUresult {
@@ -224,11 +235,7 @@ macro_rules! launch_graph {
         pub unsafe fn $name(real: cuda_fn::$name, exec: CUgraphExec, stream: CUstream) -> CUresult {
             let order = Order { stream, per_thread: $per_thread };
             let mut call = || graphs::launch(exec, order, || unsafe { real(exec, stream) });
-            if governor::active() {
-                gated(CUfunction(exec.0), [1; 3], [1; 3], stream, $per_thread, &mut call)
-            } else {
-                call()
-            }
+            if governor::active() { gated(What::Graph(exec), stream, $per_thread, &mut call) } else { call() }
         }
     };
 }
