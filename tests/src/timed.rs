@@ -97,3 +97,38 @@ impl Spent {
         assert!((percent - 100.0).abs() <= points, "{what}: paid {percent:.1} % of what the device did: {self:?}");
     }
 }
+
+/// A measurement of shares, which a host that was away for a moment may have spoilt: it is made again then, twice at most.
+/// What is wrong for another reason is wrong three times. Not for promises of liveness, which must hold each time.
+#[track_caller]
+pub fn measured(measurement: impl Fn()) {
+    for again in 1..3 {
+        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(&measurement)).is_ok() {
+            return;
+        }
+        eprintln!("measured again, {again}");
+    }
+    measurement();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::measured;
+    use std::cell::Cell;
+
+    #[test]
+    fn what_is_wrong_three_times_is_wrong() {
+        let tries = Cell::new(0);
+        let wrong = |right_at: u32| {
+            tries.set(0);
+            let measurement = || {
+                tries.set(tries.get() + 1);
+                assert!(tries.get() >= right_at, "wrong on purpose");
+            };
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| measured(measurement))).is_err()
+        };
+        assert_eq!((wrong(1), tries.get()), (false, 1));
+        assert_eq!((wrong(3), tries.get()), (false, 3));
+        assert_eq!((wrong(4), tries.get()), (true, 3));
+    }
+}

@@ -6,6 +6,7 @@ use shim_sys::table::{Action, CUDA_ROWS};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use vgpu_tests::program::{Kind, compile};
+use vgpu_tests::timed::measured;
 use vgpu_tests::{Lab, Member};
 
 /// Two cores cannot keep several busy devices and their judges: one measurement at a time.
@@ -59,9 +60,11 @@ fn pays(lab: &Lab, way: &str, n: u64) {
     let bare = freely(last, || shares(lab, &mut start(lab, false), way, n, 300));
     assert!(bare[last] > FREE, "{way}: worked {bare:?} % without a ceiling, so that nothing is shown");
     // Two seconds: the burst of 50 ms, and what is spent while costs are learned, are small against it.
-    let held = shares(lab, &mut start(lab, true), way, n, 2000);
-    eprintln!("{way}: bare {bare:?} %, under {CEILING} % {held:?} %");
-    assert!(held[last] > 0 && held.iter().all(|held| *held <= HELD), "{way}: worked {held:?} % under {CEILING} %");
+    measured(|| {
+        let held = shares(lab, &mut start(lab, true), way, n, 2000);
+        eprintln!("{way}: bare {bare:?} %, under {CEILING} % {held:?} %");
+        assert!(held[last] > 0 && held.iter().all(|held| *held <= HELD), "{way}: worked {held:?} % under {CEILING} %");
+    });
 }
 
 fn lab() -> Lab {

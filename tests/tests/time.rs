@@ -4,6 +4,7 @@
 use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
+use vgpu_tests::timed::measured;
 use vgpu_tests::{Lab, Member};
 
 /// Two cores cannot keep several busy devices and their judges: one measurement at a time.
@@ -54,75 +55,89 @@ fn alone() -> std::sync::MutexGuard<'static, ()> {
 
 #[test]
 fn thirty_percent_is_thirty_percent_for_a_program_that_waits_after_each_launch() {
-    let _alone = alone();
-    let lab = Lab::new("h200").with("VGPU_SM_LIMIT", "30");
-    let got = share(&lab, &mut members(&lab, 1), MS, 1, 5);
-    assert!((25.0..=35.0).contains(&got), "{got} %");
+    measured(|| {
+        let _alone = alone();
+        let lab = Lab::new("h200").with("VGPU_SM_LIMIT", "30");
+        let got = share(&lab, &mut members(&lab, 1), MS, 1, 5);
+        assert!((25.0..=35.0).contains(&got), "{got} %");
+    });
 }
 
 #[test]
 fn thirty_percent_is_thirty_percent_for_a_program_that_runs_ahead() {
-    let _alone = alone();
-    let lab = Lab::new("h200").with("VGPU_SM_LIMIT", "30");
-    let got = share(&lab, &mut members(&lab, 1), MS, 1000, 5);
-    assert!((25.0..=35.0).contains(&got), "{got} %");
+    measured(|| {
+        let _alone = alone();
+        let lab = Lab::new("h200").with("VGPU_SM_LIMIT", "30");
+        let got = share(&lab, &mut members(&lab, 1), MS, 1000, 5);
+        assert!((25.0..=35.0).contains(&got), "{got} %");
+    });
 }
 
 #[test]
 fn hamis_variable_is_a_ceiling_too_and_a_memory_limit_beside_it_changes_nothing() {
-    let _alone = alone();
-    let lab = Lab::new("h200").with("CUDA_DEVICE_SM_LIMIT", "30").with("CUDA_DEVICE_MEMORY_LIMIT", "4g");
-    let got = share(&lab, &mut members(&lab, 1), MS, 64, 4);
-    assert!((25.0..=35.0).contains(&got), "{got} %");
+    measured(|| {
+        let _alone = alone();
+        let lab = Lab::new("h200").with("CUDA_DEVICE_SM_LIMIT", "30").with("CUDA_DEVICE_MEMORY_LIMIT", "4g");
+        let got = share(&lab, &mut members(&lab, 1), MS, 64, 4);
+        assert!((25.0..=35.0).contains(&got), "{got} %");
+    });
 }
 
 /// They take turns, so that nobody's intervals hold the other's slices: see `turns.rs`. Two ceilings would be 60 %.
 #[test]
 fn two_members_of_a_tenant_share_one_ceiling() {
-    let _alone = alone();
-    let lab = Lab::new("h200").with("VGPU_SM_LIMIT", "30");
-    let got = share(&lab, &mut members(&lab, 2), MS, 1, 8);
-    assert!((28.0..=32.0).contains(&got), "{got} %");
+    measured(|| {
+        let _alone = alone();
+        let lab = Lab::new("h200").with("VGPU_SM_LIMIT", "30");
+        let got = share(&lab, &mut members(&lab, 2), MS, 1, 8);
+        assert!((28.0..=32.0).contains(&got), "{got} %");
+    });
 }
 
 /// The null control: without a ceiling the same program takes the device; so the measurements above measure something.
 #[test]
 fn without_a_ceiling_a_program_gets_the_whole_device() {
-    let _alone = alone();
-    let lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", "4GiB");
-    let got = share(&lab, &mut members(&lab, 1), MS, 64, 3);
-    assert!(got >= 90.0, "{got} %");
+    measured(|| {
+        let _alone = alone();
+        let lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", "4GiB");
+        let got = share(&lab, &mut members(&lab, 1), MS, 64, 3);
+        assert!(got >= 90.0, "{got} %");
+    });
 }
 
 #[test]
 fn a_ceiling_of_all_is_none() {
-    let _alone = alone();
-    let lab = Lab::new("h200").with("VGPU_SM_LIMIT", "100");
-    let got = share(&lab, &mut members(&lab, 1), MS, 64, 2);
-    assert!(got >= 90.0, "{got} %");
+    measured(|| {
+        let _alone = alone();
+        let lab = Lab::new("h200").with("VGPU_SM_LIMIT", "100");
+        let got = share(&lab, &mut members(&lab, 1), MS, 64, 2);
+        assert!(got >= 90.0, "{got} %");
+    });
 }
 
 /// Every way to launch passes the same gate. A library that counts blocks in 32 bits gives time back for the huge grid.
 #[test]
 fn every_way_to_launch_pays() {
-    let _alone = alone();
-    for (way, name) in
-        ["plain", "own stream", "cooperative", "huge grid", "extended", "extended, own stream", "retaining"]
-            .iter()
-            .enumerate()
-    {
-        let lab = Lab::new("h200").with("VGPU_SM_LIMIT", "20");
-        let mut m = members(&lab, 1).swap_remove(0);
-        let (begin, at_begin) = busy(&lab);
-        let a = m.ok(&format!("work 1000000 3000 1 {way}"));
-        let (end, at_end) = busy(&lab);
-        let (done, launched_ns) = (at_end - at_begin, a.number(0) * MS);
-        assert!(
-            (launched_ns..launched_ns + launched_ns / 50).contains(&done),
-            "{name}: the kernels, and markers: {done}"
-        );
-        let percent = done * 100 / u64::try_from((end - begin).as_nanos()).unwrap();
-        eprintln!("{name}: {percent} %");
-        assert!((13..=27).contains(&percent), "{name}: {percent} %");
-    }
+    measured(|| {
+        let _alone = alone();
+        for (way, name) in
+            ["plain", "own stream", "cooperative", "huge grid", "extended", "extended, own stream", "retaining"]
+                .iter()
+                .enumerate()
+        {
+            let lab = Lab::new("h200").with("VGPU_SM_LIMIT", "20");
+            let mut m = members(&lab, 1).swap_remove(0);
+            let (begin, at_begin) = busy(&lab);
+            let a = m.ok(&format!("work 1000000 3000 1 {way}"));
+            let (end, at_end) = busy(&lab);
+            let (done, launched_ns) = (at_end - at_begin, a.number(0) * MS);
+            assert!(
+                (launched_ns..launched_ns + launched_ns / 50).contains(&done),
+                "{name}: the kernels, and markers: {done}"
+            );
+            let percent = done * 100 / u64::try_from((end - begin).as_nanos()).unwrap();
+            eprintln!("{name}: {percent} %");
+            assert!((13..=27).contains(&percent), "{name}: {percent} %");
+        }
+    });
 }

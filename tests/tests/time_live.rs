@@ -5,7 +5,7 @@
 use std::thread;
 use std::time::Duration;
 use vgpu_tests::Lab;
-use vgpu_tests::timed::{MS, Stretch, alone, ceiling, timed};
+use vgpu_tests::timed::{MS, Stretch, alone, ceiling, measured, timed};
 
 /// The first kernel keeps the device until the second one, behind it in another stream, has run. The second is held back
 /// while there is no balance, but not for ever.
@@ -66,17 +66,19 @@ fn contexts_and_streams_that_end_with_work_in_flight_are_paid_for() {
 /// More streams than the meter follows, each with a short kernel that nobody waits for: those that are over make room.
 #[test]
 fn streams_that_come_and_go_by_the_thousand_stay_below_the_ceiling() {
-    let _alone = alone();
-    let lab = ceiling(10);
-    let mut m = timed(&lab);
-    m.ok("passing 2000 6000");
-    // The burst is to last for more streams than are followed.
-    thread::sleep(Duration::from_millis(200));
-    let stretch = Stretch::begin(&lab);
-    m.ok("passing 40000 6000");
-    let spent = stretch.end(&lab);
-    spent.is_paid_within(30.0, "streams by the thousand");
-    assert!(spent.share() < 13.0, "{spent:?}");
+    measured(|| {
+        let _alone = alone();
+        let lab = ceiling(10);
+        let mut m = timed(&lab);
+        m.ok("passing 2000 6000");
+        // The burst is to last for more streams than are followed.
+        thread::sleep(Duration::from_millis(200));
+        let stretch = Stretch::begin(&lab);
+        m.ok("passing 40000 6000");
+        let spent = stretch.end(&lab);
+        spent.is_paid_within(30.0, "streams by the thousand");
+        assert!(spent.share() < 13.0, "{spent:?}");
+    });
 }
 
 #[test]
@@ -95,17 +97,19 @@ fn children_that_are_forked_at_work_change_nothing() {
 /// below the ceiling.
 #[test]
 fn under_mps_the_account_alone_holds_the_ceiling() {
-    let _alone = alone();
-    let lab = Lab::new("h200:mps").with("VGPU_SM_LIMIT", "40");
-    let mut members = [timed(&lab), timed(&lab)];
-    members.iter_mut().for_each(|m| m.tell("loop 1000000 3500 0 4 0 1 1"));
-    std::thread::sleep(std::time::Duration::from_millis(1000));
-    let stretch = Stretch::begin(&lab);
-    std::thread::sleep(std::time::Duration::from_millis(2000));
-    let spent = stretch.end(&lab);
-    for m in &mut members {
-        assert_eq!(m.answer().code, 0, "{}", m.errors());
-    }
-    eprintln!("MPS: {:.1} %", spent.share());
-    assert!((12.0..=46.0).contains(&spent.share()), "{spent:?}");
+    measured(|| {
+        let _alone = alone();
+        let lab = Lab::new("h200:mps").with("VGPU_SM_LIMIT", "40");
+        let mut members = [timed(&lab), timed(&lab)];
+        members.iter_mut().for_each(|m| m.tell("loop 1000000 3500 0 4 0 1 1"));
+        std::thread::sleep(std::time::Duration::from_millis(1000));
+        let stretch = Stretch::begin(&lab);
+        std::thread::sleep(std::time::Duration::from_millis(2000));
+        let spent = stretch.end(&lab);
+        for m in &mut members {
+            assert_eq!(m.answer().code, 0, "{}", m.errors());
+        }
+        eprintln!("MPS: {:.1} %", spent.share());
+        assert!((12.0..=46.0).contains(&spent.share()), "{spent:?}");
+    });
 }

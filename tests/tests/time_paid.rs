@@ -4,7 +4,7 @@
 //! Bounds are a few points wide, for a busy machine; a meter that counts a pause, a stream twice or a launch not at all is
 //! off by far more. Not here: the shares that follow from it (`time.rs`, `time_shares.rs`).
 
-use vgpu_tests::timed::{MS, Stretch, alone, ceiling, timed};
+use vgpu_tests::timed::{MS, Stretch, alone, ceiling, measured, timed};
 use vgpu_tests::{Lab, Member};
 
 /// How a loop names its stream.
@@ -23,90 +23,104 @@ fn spent(lab: &Lab, m: &mut Member, command: &str) -> vgpu_tests::timed::Spent {
 
 #[test]
 fn bursts_of_three_short_kernels_and_long_pauses_are_paid_as_used() {
-    let _alone = alone();
-    let lab = ceiling(50);
-    let mut m = timed(&lab);
-    for (what, how) in [("without waiting", -1), ("with waiting", 1)] {
-        // Kernels of 60 us, 75 times three of them, each followed by 20 ms on the host.
-        let spent = spent(&lab, &mut m, &format!("loop 60000 0 225 3 20000000 1 {how}"));
-        spent.is_paid_within(8.0, &format!("bursts {what}"));
-    }
+    measured(|| {
+        let _alone = alone();
+        let lab = ceiling(50);
+        let mut m = timed(&lab);
+        for (what, how) in [("without waiting", -1), ("with waiting", 1)] {
+            // Kernels of 60 us, 75 times three of them, each followed by 20 ms on the host.
+            let spent = spent(&lab, &mut m, &format!("loop 60000 0 225 3 20000000 1 {how}"));
+            spent.is_paid_within(8.0, &format!("bursts {what}"));
+        }
+    });
 }
 
 #[test]
 fn whoever_waits_after_every_launch_pays_as_used() {
-    let _alone = alone();
-    let lab = ceiling(80);
-    let mut m = timed(&lab);
-    for (name, how) in WAITS {
-        let spent = spent(&lab, &mut m, &format!("loop 100000 0 3000 1 0 1 {how}"));
-        spent.is_paid_within(8.0, &format!("waits {name}"));
-    }
+    measured(|| {
+        let _alone = alone();
+        let lab = ceiling(80);
+        let mut m = timed(&lab);
+        for (name, how) in WAITS {
+            let spent = spent(&lab, &mut m, &format!("loop 100000 0 3000 1 0 1 {how}"));
+            spent.is_paid_within(8.0, &format!("waits {name}"));
+        }
+    });
 }
 
 #[test]
 fn every_kind_of_stream_pays_as_used() {
-    let _alone = alone();
-    let lab = ceiling(80);
-    let mut m = timed(&lab);
-    for (name, way) in STREAMS {
-        let spent = spent(&lab, &mut m, &format!("loop 200000 400 0 32 0 {way} 0"));
-        spent.is_paid_within(5.0, &format!("{name} stream"));
-    }
+    measured(|| {
+        let _alone = alone();
+        let lab = ceiling(80);
+        let mut m = timed(&lab);
+        for (name, way) in STREAMS {
+            let spent = spent(&lab, &mut m, &format!("loop 200000 400 0 32 0 {way} 0"));
+            spent.is_paid_within(5.0, &format!("{name} stream"));
+        }
+    });
 }
 
 /// Streams of one process overlap: the time is the device's, and counts once.
 #[test]
 fn streams_that_overlap_are_paid_once() {
-    let _alone = alone();
-    let lab = ceiling(95);
-    let mut m = timed(&lab);
-    for (what, way) in [("of four threads, created", 1), ("of four threads, their own default ones", 2)] {
-        let spent = spent(&lab, &mut m, &format!("threads 4 400000 600 2 2000000 {way} 1"));
-        spent.is_paid_within(8.0, &format!("streams {what}"));
-    }
+    measured(|| {
+        let _alone = alone();
+        let lab = ceiling(95);
+        let mut m = timed(&lab);
+        for (what, way) in [("of four threads, created", 1), ("of four threads, their own default ones", 2)] {
+            let spent = spent(&lab, &mut m, &format!("threads 4 400000 600 2 2000000 {way} 1"));
+            spent.is_paid_within(8.0, &format!("streams {what}"));
+        }
+    });
 }
 
 /// Four streams in turn and never a wait: each is idle when it is launched into, and whether the others are nobody has
 /// asked. What launches take is learned all the same.
 #[test]
 fn streams_that_are_used_in_turn_are_paid_as_used() {
-    let _alone = alone();
-    for limit in [30, 50, 80] {
-        let lab = ceiling(limit);
-        let mut m = timed(&lab);
-        let spent = spent(&lab, &mut m, "loop 50000 1500 0 1000000 0 5 -1");
-        spent.is_paid_within(5.0, &format!("streams in turn, {limit} %"));
-    }
+    measured(|| {
+        let _alone = alone();
+        for limit in [30, 50, 80] {
+            let lab = ceiling(limit);
+            let mut m = timed(&lab);
+            let spent = spent(&lab, &mut m, "loop 50000 1500 0 1000000 0 5 -1");
+            spent.is_paid_within(5.0, &format!("streams in turn, {limit} %"));
+        }
+    });
 }
 
 /// A program that is measured by two events for each launch, or by events that it does not give back, would come to the
 /// end of those that this driver has; what is launched then would be paid for by what was learned before.
 #[test]
 fn launches_are_sampled_and_events_are_used_again() {
-    let _alone = alone();
-    let faults = "cuEventCreate:every=1:after=30:code=2,cuEventRecord:every=1:after=1800:code=2";
-    let lab = ceiling(90).with("VGPU_SIM_FAULTS", faults);
-    let mut m = timed(&lab);
-    m.ok("loop 50000 0 3000 1 0 1 1");
-    // The same function takes six times as long from now on.
-    m.ok("loop 300000 0 100 1 0 1 1");
-    let stretch = Stretch::begin(&lab);
-    m.ok("loop 300000 0 300 1 0 1 1");
-    stretch.end(&lab).is_paid_within(12.0, "after 3400 launches");
+    measured(|| {
+        let _alone = alone();
+        let faults = "cuEventCreate:every=1:after=30:code=2,cuEventRecord:every=1:after=1800:code=2";
+        let lab = ceiling(90).with("VGPU_SIM_FAULTS", faults);
+        let mut m = timed(&lab);
+        m.ok("loop 50000 0 3000 1 0 1 1");
+        // The same function takes six times as long from now on.
+        m.ok("loop 300000 0 100 1 0 1 1");
+        let stretch = Stretch::begin(&lab);
+        m.ok("loop 300000 0 300 1 0 1 1");
+        stretch.end(&lab).is_paid_within(12.0, "after 3400 launches");
+    });
 }
 
 /// What a launch takes is learned anew when the same function takes longer, whatever was believed before.
 #[test]
 fn a_function_that_changes_its_length_is_paid_as_used() {
-    let _alone = alone();
-    let lab = ceiling(60);
-    let mut m = timed(&lab);
-    let stretch = Stretch::begin(&lab);
-    for ns in [50_000, 2 * MS, 300_000, 5 * MS, 20_000] {
-        m.ok(&format!("loop {ns} 300 0 8 0 1 1"));
-    }
-    stretch.end(&lab).is_paid_within(8.0, "kernels of five lengths");
+    measured(|| {
+        let _alone = alone();
+        let lab = ceiling(60);
+        let mut m = timed(&lab);
+        let stretch = Stretch::begin(&lab);
+        for ns in [50_000, 2 * MS, 300_000, 5 * MS, 20_000] {
+            m.ok(&format!("loop {ns} 300 0 8 0 1 1"));
+        }
+        stretch.end(&lab).is_paid_within(8.0, "kernels of five lengths");
+    });
 }
 
 /// What ran before an error is paid for, the error is the program's own, and nothing hangs.

@@ -7,7 +7,7 @@
 use std::thread;
 use std::time::Duration;
 use vgpu_tests::Member;
-use vgpu_tests::timed::{MS, Stretch, alone, ceiling, timed};
+use vgpu_tests::timed::{MS, Stretch, alone, ceiling, measured, timed};
 
 /// A ceiling in percent, a kernel in nanoseconds, kernels between two waits, and for how many milliseconds.
 const POINTS: [(u32, u64, u64, u64); 6] = [
@@ -21,50 +21,56 @@ const POINTS: [(u32, u64, u64, u64); 6] = [
 
 #[test]
 fn ceilings_hold_for_kernels_of_any_length() {
-    let _alone = alone();
-    for (percent, ns, batch, ms) in POINTS {
-        let lab = ceiling(percent);
-        let mut m = timed(&lab);
-        let stretch = Stretch::begin(&lab);
-        m.ok(&format!("loop {ns} {ms} 0 {batch} 0 1 1"));
-        let spent = stretch.end(&lab);
-        let what = format!("{percent} %, kernels of {} us", ns / 1000);
-        spent.is_paid_within(10.0, &what);
-        // At the end a kernel may be owed, at the beginning a burst is spent, and the first are launched unmeasured.
-        let over = (60 * MS + 2 * ns) as f64 / spent.wall as f64 * 100.0 + 2.0;
-        assert!(spent.share() <= f64::from(percent) + over, "{what}: {spent:?}");
-        assert!(spent.share() >= f64::from(percent) * 0.6, "{what}: {spent:?}");
-    }
+    measured(|| {
+        let _alone = alone();
+        for (percent, ns, batch, ms) in POINTS {
+            let lab = ceiling(percent);
+            let mut m = timed(&lab);
+            let stretch = Stretch::begin(&lab);
+            m.ok(&format!("loop {ns} {ms} 0 {batch} 0 1 1"));
+            let spent = stretch.end(&lab);
+            let what = format!("{percent} %, kernels of {} us", ns / 1000);
+            spent.is_paid_within(10.0, &what);
+            // At the end a kernel may be owed, at the beginning a burst is spent, and the first are launched unmeasured.
+            let over = (60 * MS + 2 * ns) as f64 / spent.wall as f64 * 100.0 + 2.0;
+            assert!(spent.share() <= f64::from(percent) + over, "{what}: {spent:?}");
+            assert!(spent.share() >= f64::from(percent) * 0.6, "{what}: {spent:?}");
+        }
+    });
 }
 
 /// A graph of 200 ms is one launch.
 #[test]
 fn one_long_graph_is_paid_for_as_a_whole() {
-    let _alone = alone();
-    let lab = ceiling(40);
-    let mut m = timed(&lab);
-    let stretch = Stretch::begin(&lab);
-    let answer = m.ok("graph 4000000 50 3000");
-    let spent = stretch.end(&lab);
-    assert!(answer.number(0) >= 3, "{answer:?}");
-    spent.is_paid_within(8.0, "graphs of 200 ms");
-    assert!((20.0..=60.0).contains(&spent.share()), "{spent:?}");
+    measured(|| {
+        let _alone = alone();
+        let lab = ceiling(40);
+        let mut m = timed(&lab);
+        let stretch = Stretch::begin(&lab);
+        let answer = m.ok("graph 4000000 50 3000");
+        let spent = stretch.end(&lab);
+        assert!(answer.number(0) >= 3, "{answer:?}");
+        spent.is_paid_within(8.0, "graphs of 200 ms");
+        assert!((20.0..=60.0).contains(&spent.share()), "{spent:?}");
+    });
 }
 
 /// Held back nine tenths of the time, a thread sleeps: it uses less than a hundredth of a processor for it. The bound is
 /// for a busy machine in a simulator, whose driver costs more than a device's.
 #[test]
 fn who_is_held_back_sleeps() {
-    let _alone = alone();
-    let lab = ceiling(10);
-    let mut m = timed(&lab);
-    m.ok("loop 2000000 500 0 1000 0 1 1");
-    let answer = m.ok("loop 2000000 3000 0 1000 0 1 1");
-    let (launched, wall, cpu) = (answer.number(0), answer.number(1), answer.number(2));
-    let permille = cpu * 1000 / wall;
-    eprintln!("{launched} launches in {} ms: {permille} permille of a processor", wall / MS);
-    assert!(launched > 50, "{answer:?}");
-    assert!(permille < 30, "{permille} permille: {answer:?}");
+    measured(|| {
+        let _alone = alone();
+        let lab = ceiling(10);
+        let mut m = timed(&lab);
+        m.ok("loop 2000000 500 0 1000 0 1 1");
+        let answer = m.ok("loop 2000000 3000 0 1000 0 1 1");
+        let (launched, wall, cpu) = (answer.number(0), answer.number(1), answer.number(2));
+        let permille = cpu * 1000 / wall;
+        eprintln!("{launched} launches in {} ms: {permille} permille of a processor", wall / MS);
+        assert!(launched > 50, "{answer:?}");
+        assert!(permille < 30, "{permille} permille: {answer:?}");
+    });
 }
 
 fn signal(m: &Member, signal: i32) {
@@ -75,24 +81,26 @@ fn signal(m: &Member, signal: i32) {
 /// Threads wait at the gate when their process is stopped for a second: the time is not theirs to use up afterwards.
 #[test]
 fn a_process_that_was_stopped_does_not_make_up_for_it() {
-    let _alone = alone();
-    for limit in [30, 50] {
-        let lab = ceiling(limit);
-        let mut m = timed(&lab);
-        m.tell("threads 4 5000000 5500 1000000 0 1 -1");
-        thread::sleep(Duration::from_millis(1500));
-        signal(&m, libc::SIGSTOP);
-        thread::sleep(Duration::from_secs(1));
-        let stretch = Stretch::begin(&lab);
-        signal(&m, libc::SIGCONT);
-        thread::sleep(Duration::from_secs(1));
-        let spent = stretch.end(&lab);
-        let answer = m.answer();
-        assert_eq!(answer.code, 0, "{answer:?}; {}", m.errors());
-        // A burst of 50 ms, a kernel of each thread before the device, and as much again for a busy machine.
-        let most = spent.wall * u64::from(limit) / 100 + 2 * (u64::from(limit) * 50 * MS / 100 + 4 * 5 * MS);
-        eprintln!("after a stop, {limit} %: {:.1} %, at most {} us", spent.share(), most / 1000);
-        assert!(spent.busy <= most, "{limit} %: {spent:?}, at most {most}");
-        assert!(spent.share() > f64::from(limit) / 3.0, "it goes on: {spent:?}");
-    }
+    measured(|| {
+        let _alone = alone();
+        for limit in [30, 50] {
+            let lab = ceiling(limit);
+            let mut m = timed(&lab);
+            m.tell("threads 4 5000000 5500 1000000 0 1 -1");
+            thread::sleep(Duration::from_millis(1500));
+            signal(&m, libc::SIGSTOP);
+            thread::sleep(Duration::from_secs(1));
+            let stretch = Stretch::begin(&lab);
+            signal(&m, libc::SIGCONT);
+            thread::sleep(Duration::from_secs(1));
+            let spent = stretch.end(&lab);
+            let answer = m.answer();
+            assert_eq!(answer.code, 0, "{answer:?}; {}", m.errors());
+            // A burst of 50 ms, a kernel of each thread before the device, and as much again for a busy machine.
+            let most = spent.wall * u64::from(limit) / 100 + 2 * (u64::from(limit) * 50 * MS / 100 + 4 * 5 * MS);
+            eprintln!("after a stop, {limit} %: {:.1} %, at most {} us", spent.share(), most / 1000);
+            assert!(spent.busy <= most, "{limit} %: {spent:?}, at most {most}");
+            assert!(spent.share() > f64::from(limit) / 3.0, "it goes on: {spent:?}");
+        }
+    });
 }

@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 use vgpu_tests::program::{Kind, compile};
+use vgpu_tests::timed::measured;
 use vgpu_tests::{Lab, Member};
 
 /// Two cores cannot keep several busy devices and their judges: one measurement at a time.
@@ -77,55 +78,63 @@ fn signal(m: &Member, signal: i32) {
 
 #[test]
 fn two_members_get_the_ceiling_together_and_half_of_it_each() {
-    let _alone = alone();
-    let lab = lab(30);
-    let mut members = start(&lab, &[(1000, 1, 0), (1000, 1, 0)], 9_500);
-    let got = shares(&lab, &members, Duration::from_secs(8));
-    eprintln!("two: {got:.1?}");
-    finish(&mut members);
-    let sum: f64 = got.iter().sum();
-    assert!((28.0..=32.0).contains(&sum) && got.iter().all(|part| (12.0..=18.0).contains(part)), "{got:?}");
+    measured(|| {
+        let _alone = alone();
+        let lab = lab(30);
+        let mut members = start(&lab, &[(1000, 1, 0), (1000, 1, 0)], 9_500);
+        let got = shares(&lab, &members, Duration::from_secs(8));
+        eprintln!("two: {got:.1?}");
+        finish(&mut members);
+        let sum: f64 = got.iter().sum();
+        assert!((28.0..=32.0).contains(&sum) && got.iter().all(|part| (12.0..=18.0).contains(part)), "{got:?}");
+    });
 }
 
 #[test]
 fn four_members_of_different_kernels_get_a_quarter_each() {
-    let _alone = alone();
-    let lab = lab(30);
-    let mut members = start(&lab, &[(200, 8, 0), (1000, 1, 0), (5000, 1, 0), (20_000, 1, 0)], 9_500);
-    let got = shares(&lab, &members, Duration::from_secs(8));
-    eprintln!("four: {got:.1?}");
-    finish(&mut members);
-    let sum: f64 = got.iter().sum();
-    assert!((28.0..=32.0).contains(&sum) && got.iter().all(|part| (5.5..=9.5).contains(part)), "{got:?}");
+    measured(|| {
+        let _alone = alone();
+        let lab = lab(30);
+        let mut members = start(&lab, &[(200, 8, 0), (1000, 1, 0), (5000, 1, 0), (20_000, 1, 0)], 9_500);
+        let got = shares(&lab, &members, Duration::from_secs(8));
+        eprintln!("four: {got:.1?}");
+        finish(&mut members);
+        let sum: f64 = got.iter().sum();
+        assert!((28.0..=32.0).contains(&sum) && got.iter().all(|part| (5.5..=9.5).contains(part)), "{got:?}");
+    });
 }
 
 /// One launches 1 ms of work and makes no call for 50 ms; nobody would see its work complete but a thread of ours.
 #[test]
 fn a_member_that_computes_leaves_the_device_to_the_other() {
-    let _alone = alone();
-    let lab = lab(90);
-    let mut members = start(&lab, &[(1000, 1, 50_000), (1000, 64, 0)], 6_500);
-    let got = shares(&lab, &members, Duration::from_secs(5));
-    eprintln!("computing and busy: {got:.1?}");
-    finish(&mut members);
-    assert!(got.iter().sum::<f64>() >= 80.0, "{got:?}");
-    assert!(got[0] >= 1.0, "it gets what it wants: {got:?}");
+    measured(|| {
+        let _alone = alone();
+        let lab = lab(90);
+        let mut members = start(&lab, &[(1000, 1, 50_000), (1000, 64, 0)], 6_500);
+        let got = shares(&lab, &members, Duration::from_secs(5));
+        eprintln!("computing and busy: {got:.1?}");
+        finish(&mut members);
+        assert!(got.iter().sum::<f64>() >= 80.0, "{got:?}");
+        assert!(got[0] >= 1.0, "it gets what it wants: {got:?}");
+    });
 }
 
 #[test]
 fn a_member_that_is_killed_or_stopped_in_its_turn_holds_up_nobody() {
-    let _alone = alone();
-    let lab = lab(30);
-    let mut members = start(&lab, &[(1000, 64, 0), (1000, 64, 0), (1000, 64, 0)], 8_000);
-    thread::sleep(Duration::from_millis(700));
-    members[0].kill();
-    thread::sleep(Duration::from_millis(300));
-    signal(&members[1], libc::SIGSTOP);
-    let got = shares(&lab, &members[2..], Duration::from_secs(4));
-    eprintln!("beside a stopped one: {got:.1?}");
-    signal(&members[1], libc::SIGCONT);
-    assert!((27.0..=32.5).contains(&got[0]), "{got:?}");
-    finish(&mut members[1..]);
+    measured(|| {
+        let _alone = alone();
+        let lab = lab(30);
+        let mut members = start(&lab, &[(1000, 64, 0), (1000, 64, 0), (1000, 64, 0)], 8_000);
+        thread::sleep(Duration::from_millis(700));
+        members[0].kill();
+        thread::sleep(Duration::from_millis(300));
+        signal(&members[1], libc::SIGSTOP);
+        let got = shares(&lab, &members[2..], Duration::from_secs(4));
+        eprintln!("beside a stopped one: {got:.1?}");
+        signal(&members[1], libc::SIGCONT);
+        assert!((27.0..=32.5).contains(&got[0]), "{got:?}");
+        finish(&mut members[1..]);
+    });
 }
 
 #[test]
