@@ -2,7 +2,8 @@
 //!
 //! Here: the two messages of protocol 1 ([`Hello`], [`Reply`] with its [`Terms`]), their limits, and the small
 //! reader and writer ([`json`]) that the library uses inside other people's processes, where no
-//! dependency is welcome; protocol 2, which hands out pages, is [`two`]. Not here: sockets and deadlines (the daemon and the library own them), and
+//! dependency is welcome; protocol 2, which hands out pages, is [`two`]; what is left for members while
+//! no daemon runs is [`terms_file`]. Not here: sockets and deadlines (the daemon and the library own them), and
 //! the administrative protocol, which only the daemon and `vgpu` speak.
 //!
 //! ```text
@@ -22,6 +23,7 @@
 //! Next: `libvgpu` connects and keeps the terms; `scheduler-sidecar` answers.
 
 pub mod json;
+pub mod terms_file;
 pub mod two;
 
 use std::fmt;
@@ -137,21 +139,27 @@ fn read_pid(object: &Object) -> Result<u32, WireError> {
 fn write_terms(terms: &Terms, protocol: u64, line: &mut Writer) {
     line.number("hello", protocol);
     line.string("tenant", &terms.tenant);
-    line.number_or_null("memory_limit", terms.memory_limit.map(Bytes::get));
-    match terms.sm_limit.map(Share::permille) {
-        Some(permille) if permille % 10 != 0 => line.tenths("sm_limit", u64::from(permille)),
-        permille => line.number_or_null("sm_limit", permille.map(|permille| u64::from(permille / 10))),
-    }
+    write_limits(terms.memory_limit, terms.sm_limit, line);
+}
+
+fn write_limits(memory_limit: Option<Bytes>, sm_limit: Option<Share>, line: &mut Writer) {
+    line.number_or_null("memory_limit", memory_limit.map(Bytes::get));
+    line.share_or_null("sm_limit", sm_limit);
 }
 
 fn read_terms(object: &Object) -> Result<Terms, WireError> {
     let tenant = object.string("tenant")?.ok_or(WireError::Missing("tenant"))?.to_owned();
+    let (memory_limit, sm_limit) = read_limits(object)?;
+    Ok(Terms { tenant, memory_limit, sm_limit })
+}
+
+fn read_limits(object: &Object) -> Result<(Option<Bytes>, Option<Share>), WireError> {
     let memory_limit = match object.number("memory_limit")? {
         Some(0) => return Err(WireError::OutOfRange { key: "memory_limit", value: 0, accepted: "1 byte or more" }),
         other => other.map(Bytes),
     };
-    let sm_limit = object.tenths("sm_limit")?.map(share).transpose()?;
-    Ok(Terms { tenant, memory_limit, sm_limit })
+    let sm_limit = object.tenths("sm_limit")?.map(|tenths| share("sm_limit", tenths)).transpose()?;
+    Ok((memory_limit, sm_limit))
 }
 
 /// The first [`MAX_ERROR`] bytes of a text, or one character less.
@@ -164,12 +172,12 @@ fn cut(words: &str) -> &str {
 }
 
 /// A share from the line's tenths of a percent.
-fn share(permille: u64) -> Result<Share, WireError> {
+fn share(key: &'static str, permille: u64) -> Result<Share, WireError> {
     u32::try_from(permille)
         .ok()
         .filter(|permille| *permille >= 10)
         .and_then(Share::from_permille)
-        .ok_or(WireError::OutOfRange { key: "sm_limit", value: permille / 10, accepted: "1 to 100 percent" })
+        .ok_or(WireError::OutOfRange { key, value: permille / 10, accepted: "1 to 100 percent" })
 }
 
 /// Refuses a line of another protocol.

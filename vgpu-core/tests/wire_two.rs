@@ -15,7 +15,7 @@ use vgpu_core::wire::{self, MAX_LINE, Terms, WireError};
 const HELLO: &str = "{\"hello\":2,\"pid\":123,\"version\":\"0.1.0\",\"pages\":1,\"clock\":5000000000}\n";
 const WELCOME: &str = concat!(
     "{\"hello\":2,\"tenant\":\"a\",\"memory_limit\":1073741824,\"sm_limit\":12.5,\"member\":12,\"epoch\":7,\"pages\":1,",
-    "\"clock\":5000020000,\"mode\":\"enforce\",\"on_loss\":\"local\",\"strict\":false,",
+    "\"clock\":5000020000,\"mode\":\"enforce\",\"on_error\":\"closed\",\"on_loss\":\"local\",\"strict\":false,",
     "\"descriptors\":\"beat board report bell\"}\n"
 );
 
@@ -30,6 +30,7 @@ fn welcome() -> Welcome {
         epoch: 7,
         clock: 5_000_020_000,
         mode: Mode::Enforce,
+        open_on_error: false,
         on_loss: OnLoss::Local,
         strict: false,
         descriptors: vec![Descriptor::Beat, Descriptor::Board, Descriptor::Report, Descriptor::Bell],
@@ -95,6 +96,7 @@ fn a_welcome_that_is_not_understood_is_none() {
     for (from, to) in [
         ("\"mode\":\"enforce\"", "\"mode\":\"strict\""),
         ("\"mode\":\"enforce\",", ""),
+        ("\"on_error\":\"closed\"", "\"on_error\":\"ajar\""),
         ("\"on_loss\":\"local\"", "\"on_loss\":\"shut\""),
         ("\"strict\":false", "\"strict\":null"),
         ("\"epoch\":7", "\"epoch\":0"),
@@ -167,7 +169,8 @@ fn any_welcome() -> impl Strategy<Value = Welcome> {
     (terms, numbers, ways).prop_map(|(terms, (member, epoch, clock, strict), (mode, on_loss, descriptors))| {
         let (tenant, memory, sm) = terms;
         let terms = Terms { tenant, memory_limit: memory.map(Bytes), sm_limit: sm.and_then(Share::from_permille) };
-        Welcome { terms, member, epoch, clock, mode, on_loss, strict, descriptors }
+        let open_on_error = strict;
+        Welcome { terms, member, epoch, clock, mode, open_on_error, on_loss, strict, descriptors }
     })
 }
 

@@ -7,6 +7,7 @@
 //! to that, in both directions and on arbitrary bytes.
 
 use super::{MAX_DEPTH, MAX_LINE, WireError};
+use crate::share::Share;
 
 /// A value of an object, as far as this protocol has a use for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -403,6 +404,14 @@ impl Writer {
         self.number(key, value / 10);
         self.line.push('.');
         self.line.push_str(&(value % 10).to_string());
+    }
+
+    /// Adds a share in percent, with one decimal if it needs it, or null.
+    pub fn share_or_null(&mut self, key: &str, value: Option<Share>) {
+        match value.map(Share::permille) {
+            Some(permille) if permille % 10 != 0 => self.tenths(key, u64::from(permille)),
+            permille => self.number_or_null(key, permille.map(|permille| u64::from(permille / 10))),
+        }
     }
 
     /// Adds a boolean.

@@ -3,7 +3,7 @@
 //! ```text
 //! member -> daemon   {"hello":2,"pid":123,"version":"0.1.0","pages":1,"clock":5000000000}
 //! daemon -> member   {"hello":2,"tenant":"a","memory_limit":1073741824,"sm_limit":30,"member":12,"epoch":7,"pages":1,
-//!                     "clock":5000020000,"mode":"enforce","on_loss":"local","strict":false,
+//!                     "clock":5000020000,"mode":"enforce","on_error":"closed","on_loss":"local","strict":false,
 //!                     "descriptors":"beat board report bell"}          with as many descriptors, in this order
 //! member -> daemon   {"join":"GPU-6b1c...","busy":0}                   once for each device that it works on
 //! daemon -> member   {"join":"GPU-6b1c...","slot":3}
@@ -107,6 +107,8 @@ pub struct Welcome {
     pub clock: u64,
     /// What is done about limits.
     pub mode: Mode,
+    /// What cannot be kept becomes a warning. On the line `on_error`: `open`, or `closed` as if it were not there.
+    pub open_on_error: bool,
     /// What holds when the daemon is gone.
     pub on_loss: OnLoss,
     /// A way around the hooks is refused.
@@ -211,9 +213,9 @@ impl Welcome {
         line.number("epoch", epoch(self.epoch)?);
         line.number("pages", u64::from(page::VERSION));
         line.number("clock", self.clock);
-        line.string("mode", Mode::WORDS[mode_place(self.mode)]);
-        let on_loss = ON_LOSS.iter().find(|(on_loss, _)| *on_loss == self.on_loss);
-        line.string("on_loss", on_loss.map_or("block", |(_, word)| word));
+        line.string("mode", mode_word(self.mode));
+        line.string("on_error", on_error_word(self.open_on_error));
+        line.string("on_loss", on_loss_word(self.on_loss));
         line.boolean("strict", self.strict);
         if self.descriptors.len() > MAX_DESCRIPTORS {
             return Err(WireError::Descriptors { announced: self.descriptors.len(), came: MAX_DESCRIPTORS });
@@ -231,19 +233,10 @@ impl Welcome {
         let member = in_range("member", member, 1..=u64::MAX, "1 or more")?;
         let epoch = epoch(required(object.number("epoch")?, "epoch")?)?;
         let clock = required(object.number("clock")?, "clock")?;
-        let mode = required(object.string("mode")?, "mode")?;
-        let mode = match Mode::WORDS.iter().position(|word| *word == mode) {
-            Some(0) => Mode::Enforce,
-            Some(1) => Mode::Observe,
-            Some(_) => Mode::Off,
-            None => return Err(WireError::WrongKind { key: "mode", expected: "enforce, observe or off" }),
-        };
-        let on_loss = required(object.string("on_loss")?, "on_loss")?;
-        let on_loss = ON_LOSS.iter().find(|(_, word)| *word == on_loss).map(|(on_loss, _)| *on_loss);
-        let on_loss = on_loss.ok_or(WireError::WrongKind { key: "on_loss", expected: "local, open or block" })?;
+        let (mode, open_on_error, on_loss) = (read_mode(object)?, read_on_error(object)?, read_on_loss(object)?);
         let strict = required(object.boolean("strict")?, "strict")?;
         let descriptors = descriptors(required(object.string("descriptors")?, "descriptors")?)?;
-        Ok(Self { terms, member, epoch, clock, mode, on_loss, strict, descriptors })
+        Ok(Self { terms, member, epoch, clock, mode, open_on_error, on_loss, strict, descriptors })
     }
 }
 
@@ -304,11 +297,11 @@ pub const fn clock_offset(sent: u64, theirs: u64, received: u64) -> i64 {
     theirs.wrapping_sub(between).cast_signed()
 }
 
-fn required<T>(value: Option<T>, key: &'static str) -> Result<T, WireError> {
+pub(super) fn required<T>(value: Option<T>, key: &'static str) -> Result<T, WireError> {
     value.ok_or(WireError::Missing(key))
 }
 
-fn short<'a>(key: &'static str, text: &'a str, most: usize) -> Result<&'a str, WireError> {
+pub(super) fn short<'a>(key: &'static str, text: &'a str, most: usize) -> Result<&'a str, WireError> {
     if text.len() > most { Err(WireError::TextTooLong { key, most }) } else { Ok(text) }
 }
 
@@ -337,12 +330,45 @@ fn check_pages(object: &Object) -> Result<(), WireError> {
     }
 }
 
-const fn mode_place(mode: Mode) -> usize {
+pub(super) const fn mode_word(mode: Mode) -> &'static str {
+    let [enforce, observe, off] = Mode::WORDS;
     match mode {
-        Mode::Enforce => 0,
-        Mode::Observe => 1,
-        Mode::Off => 2,
+        Mode::Enforce => enforce,
+        Mode::Observe => observe,
+        Mode::Off => off,
     }
+}
+
+pub(super) fn read_mode(object: &Object) -> Result<Mode, WireError> {
+    let mode = required(object.string("mode")?, "mode")?;
+    match Mode::WORDS.iter().position(|word| *word == mode) {
+        Some(0) => Ok(Mode::Enforce),
+        Some(1) => Ok(Mode::Observe),
+        Some(_) => Ok(Mode::Off),
+        None => Err(WireError::WrongKind { key: "mode", expected: "enforce, observe or off" }),
+    }
+}
+
+pub(super) const fn on_error_word(open: bool) -> &'static str {
+    if open { "open" } else { "closed" }
+}
+
+pub(super) fn read_on_error(object: &Object) -> Result<bool, WireError> {
+    match object.string("on_error")? {
+        None | Some("closed") => Ok(false),
+        Some("open") => Ok(true),
+        Some(_) => Err(WireError::WrongKind { key: "on_error", expected: "closed or open" }),
+    }
+}
+
+pub(super) fn on_loss_word(on_loss: OnLoss) -> &'static str {
+    ON_LOSS.iter().find(|(known, _)| *known == on_loss).map_or("block", |(_, word)| word)
+}
+
+pub(super) fn read_on_loss(object: &Object) -> Result<OnLoss, WireError> {
+    let on_loss = required(object.string("on_loss")?, "on_loss")?;
+    let known = ON_LOSS.iter().find(|(_, word)| *word == on_loss).map(|(on_loss, _)| *on_loss);
+    known.ok_or(WireError::WrongKind { key: "on_loss", expected: "local, open or block" })
 }
 
 fn word(descriptor: Descriptor) -> &'static str {

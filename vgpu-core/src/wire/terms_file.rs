@@ -1,0 +1,146 @@
+//! The terms file: what a tenant may use, for members that start while the daemon is away.
+//!
+//! The daemon writes it beside the tenant's socket, whole or not at all (another name, then a rename), when it starts, and
+//! when something changes. A member reads it only if nobody answers at the socket. JSON, one flat object a line, by the
+//! rules of [`super`]; the first line is the tenant's, each further one a device's:
+//!
+//! ```text
+//! {"terms":1,"epoch":7,"tenant":"a","mode":"enforce","on_error":"closed","on_loss":"local","strict":false,"devices":2}
+//! {"device":"GPU-6b1c...","memory_limit":1073741824,"sm_limit":30,"sm_request":20}
+//! {"device":"*","memory_limit":null,"sm_limit":null,"sm_request":null}
+//! ```
+//!
+//! `devices` counts the lines that follow: a file that was cut is no terms. `*` is every device that has no line of its own;
+//! one without either may not be used.
+//!
+//! Who uses it: `vgpud` writes, libvgpu reads. Not here: where the file is, who may write it, and how old it may be.
+
+use super::json::{Object, Writer};
+use super::two::{self, MAX_DEVICE, MAX_TENANT};
+use super::{WireError, share, write_limits};
+use crate::bytes::Bytes;
+use crate::gate::loss::OnLoss;
+use crate::limits::Mode;
+use crate::share::Share;
+
+/// The number of this format.
+pub const FORMAT: u64 = 1;
+
+/// The name of the file, beside the tenant's socket.
+pub const FILE_NAME: &str = "terms.json";
+
+/// Longest file in bytes.
+pub const MAX_FILE: usize = 64 << 10;
+
+/// Every device that is not named.
+pub const ALL_DEVICES: &str = "*";
+
+/// What a tenant may use, on every device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TermsFile {
+    /// Epoch of the daemon that wrote it.
+    pub epoch: u64,
+    /// Name of the tenant.
+    pub tenant: String,
+    /// What is done about limits.
+    pub mode: Mode,
+    /// What cannot be kept becomes a warning.
+    pub open_on_error: bool,
+    /// What holds without the daemon.
+    pub on_loss: OnLoss,
+    /// A way around the hooks is refused.
+    pub strict: bool,
+    /// Each device once.
+    pub devices: Vec<DeviceTerms>,
+}
+
+/// What it may use on one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceTerms {
+    /// The device's UUID, or [`ALL_DEVICES`].
+    pub device: String,
+    /// Hard memory limit; `None` = no limit. Never 0.
+    pub memory_limit: Option<Bytes>,
+    /// Ceiling on device time, 1 % or more; `None` = no limit.
+    pub sm_limit: Option<Share>,
+    /// Floor of it; `None` = none.
+    pub sm_request: Option<Share>,
+}
+
+impl TermsFile {
+    /// Writes the file.
+    ///
+    /// # Errors
+    /// [`WireError::TextTooLong`], [`WireError::TooLong`]: it would be longer than [`MAX_FILE`].
+    pub fn encode(&self) -> Result<String, WireError> {
+        let mut line = Writer::new();
+        line.number("terms", FORMAT);
+        line.number("epoch", self.epoch);
+        line.string("tenant", two::short("tenant", &self.tenant, MAX_TENANT)?);
+        line.string("mode", two::mode_word(self.mode));
+        line.string("on_error", two::on_error_word(self.open_on_error));
+        line.string("on_loss", two::on_loss_word(self.on_loss));
+        line.boolean("strict", self.strict);
+        line.number("devices", self.devices.len() as u64);
+        let mut file = line.finish()?;
+        for terms in &self.devices {
+            let mut line = Writer::new();
+            line.string("device", two::short("device", &terms.device, MAX_DEVICE)?);
+            write_limits(terms.memory_limit, terms.sm_limit, &mut line);
+            line.share_or_null("sm_request", terms.sm_request);
+            file.push_str(&line.finish()?);
+        }
+        if file.len() > MAX_FILE { Err(WireError::TooLong) } else { Ok(file) }
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// Every [`WireError`]. What is not understood is never a default; a device that is named twice is
+    /// [`WireError::DuplicateKey`], lines that are missing or too many are [`WireError::OutOfRange`].
+    pub fn decode(file: &[u8]) -> Result<Self, WireError> {
+        if file.len() > MAX_FILE {
+            return Err(WireError::TooLong);
+        }
+        let mut lines = file.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        let head = Object::parse(lines.next().unwrap_or_default())?;
+        match two::required(head.number("terms")?, "terms")? {
+            FORMAT => {}
+            value => return Err(WireError::OutOfRange { key: "terms", value, accepted: "1" }),
+        }
+        let tenant = two::required(head.string("tenant")?, "tenant")?;
+        let count = two::required(head.number("devices")?, "devices")?;
+        let mut terms = Self {
+            epoch: two::required(head.number("epoch")?, "epoch")?,
+            tenant: two::short("tenant", tenant, MAX_TENANT)?.to_owned(),
+            mode: two::read_mode(&head)?,
+            open_on_error: two::read_on_error(&head)?,
+            on_loss: two::read_on_loss(&head)?,
+            strict: two::required(head.boolean("strict")?, "strict")?,
+            devices: Vec::new(),
+        };
+        for line in lines {
+            let line = Object::parse(line)?;
+            let device = two::required(line.string("device")?, "device")?;
+            let device = two::short("device", device, MAX_DEVICE)?.to_owned();
+            if terms.devices.iter().any(|known| known.device == device) {
+                return Err(WireError::DuplicateKey(device));
+            }
+            let (memory_limit, sm_limit) = super::read_limits(&line)?;
+            let sm_request = line.tenths("sm_request")?.map(|tenths| share("sm_request", tenths)).transpose()?;
+            terms.devices.push(DeviceTerms { device, memory_limit, sm_limit, sm_request });
+        }
+        if terms.devices.len() as u64 != count {
+            let accepted = "the number of lines that follow";
+            return Err(WireError::OutOfRange { key: "devices", value: count, accepted });
+        }
+        Ok(terms)
+    }
+
+    /// What holds on a device; `None`: it may not be used.
+    #[must_use]
+    pub fn of(&self, device: &str) -> Option<&DeviceTerms> {
+        let named = |name: &str| self.devices.iter().find(|terms| terms.device.eq_ignore_ascii_case(name));
+        named(device).or_else(|| named(ALL_DEVICES))
+    }
+}
