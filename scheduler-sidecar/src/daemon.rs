@@ -13,6 +13,7 @@
 //! end open, so that the member is seen until both are gone; pidfds will tell when there are leases.
 
 pub mod answer;
+pub mod change;
 pub mod check;
 pub mod config;
 pub mod connection;

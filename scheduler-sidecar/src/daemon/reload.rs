@@ -94,7 +94,7 @@ impl Reactor {
             self.take_in(id, tenant, door);
         }
         self.remove(&difference.removed);
-        let behind = self.change(&difference);
+        let behind = self.follow_changes(&difference);
         self.max_connections = usize::try_from(plan.daemon.max_connections).unwrap_or(usize::MAX);
         Ok((plan, summary(&difference, behind)))
     }
@@ -147,7 +147,7 @@ impl Reactor {
     }
 
     /// Gives changed tenants their new terms; returns how many members have earlier ones.
-    fn change(&mut self, difference: &Difference) -> usize {
+    fn follow_changes(&mut self, difference: &Difference) -> usize {
         let mut behind = 0;
         for changed in &difference.changed {
             let open =
