@@ -29,7 +29,12 @@ complete -c vgpu -n "__fish_vgpu_needs_command" -s V -l version -d 'Print versio
 complete -c vgpu -n "__fish_vgpu_needs_command" -f -a "run" -d 'Starts a program under limits'
 complete -c vgpu -n "__fish_vgpu_needs_command" -f -a "check" -d 'Says whether libvgpu.so is mapped in a program, which is not run'
 complete -c vgpu -n "__fish_vgpu_needs_command" -f -a "doctor" -d 'Looks at this environment: library, driver, limits, tenant, daemon, and proves the limits'
-complete -c vgpu -n "__fish_vgpu_needs_command" -f -a "status" -d 'Shows the daemon\'s tenants, their limits and their members'
+complete -c vgpu -n "__fish_vgpu_needs_command" -f -a "status" -d 'Shows the daemon\'s tenants, their limits, their members, and what they get of each device'
+complete -c vgpu -n "__fish_vgpu_needs_command" -f -a "ps" -d 'Shows every process that is connected to the daemon, and what it got of each device'
+complete -c vgpu -n "__fish_vgpu_needs_command" -f -a "set" -d 'Changes a tenant\'s terms while its programs run, until the configuration is read again'
+complete -c vgpu -n "__fish_vgpu_needs_command" -f -a "pause" -d 'Lets a tenant launch nothing until it is resumed; what it holds stays, what is in flight ends'
+complete -c vgpu -n "__fish_vgpu_needs_command" -f -a "resume" -d 'Lets a paused tenant launch again'
+complete -c vgpu -n "__fish_vgpu_needs_command" -f -a "explain" -d 'Says why a tenant waits or does not: who is before it, which rule limits it, when that ends'
 complete -c vgpu -n "__fish_vgpu_needs_command" -f -a "sim" -d 'Looks after the simulated GPU'
 complete -c vgpu -n "__fish_vgpu_needs_command" -f -a "completions" -d 'Prints the completions of vgpu and vgpud for a shell'
 complete -c vgpu -n "__fish_vgpu_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
@@ -50,8 +55,31 @@ complete -c vgpu -n "__fish_vgpu_using_subcommand check" -s h -l help -d 'Print 
 complete -c vgpu -n "__fish_vgpu_using_subcommand doctor" -l json -d 'Print JSON'
 complete -c vgpu -n "__fish_vgpu_using_subcommand doctor" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c vgpu -n "__fish_vgpu_using_subcommand status" -l socket -d 'The administrative socket [default: admin.sock in $VGPU_RUNTIME_DIR, /run/vgpu or $XDG_RUNTIME_DIR/vgpu]' -r -F
+complete -c vgpu -n "__fish_vgpu_using_subcommand status" -l watch -d 'Show it again every SECONDS, until interrupted; with --json a line each time' -r
 complete -c vgpu -n "__fish_vgpu_using_subcommand status" -l json -d 'Print JSON'
-complete -c vgpu -n "__fish_vgpu_using_subcommand status" -s h -l help -d 'Print help'
+complete -c vgpu -n "__fish_vgpu_using_subcommand status" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c vgpu -n "__fish_vgpu_using_subcommand ps" -l socket -d 'The administrative socket [default: admin.sock in $VGPU_RUNTIME_DIR, /run/vgpu or $XDG_RUNTIME_DIR/vgpu]' -r -F
+complete -c vgpu -n "__fish_vgpu_using_subcommand ps" -l json -d 'Print JSON'
+complete -c vgpu -n "__fish_vgpu_using_subcommand ps" -s h -l help -d 'Print help'
+complete -c vgpu -n "__fish_vgpu_using_subcommand set" -l device -d 'On this device only: its number or UUID, as the configuration names it [default: all of the tenant\'s]' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand set" -l memory-limit -d 'Most memory on each device: 4GiB, 1500M, 25%, unlimited' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand set" -l sm-limit -d 'Ceiling on the device\'s time in percent: 30, 12.5, unlimited' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand set" -l sm-request -d 'Floor: time it gets when it wants it, in percent: 30, 12.5, none' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand set" -l weight -d 'Its part of the time that floors leave: 1 to 10000' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand set" -l class -d 'Who comes first: latency, normal, batch' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand set" -l quantum -d 'Length of its leases: 500us to 50ms, or default for that of its class' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand set" -l socket -d 'The administrative socket [default: admin.sock in $VGPU_RUNTIME_DIR, /run/vgpu or $XDG_RUNTIME_DIR/vgpu]' -r -F
+complete -c vgpu -n "__fish_vgpu_using_subcommand set" -l json -d 'Print JSON'
+complete -c vgpu -n "__fish_vgpu_using_subcommand set" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c vgpu -n "__fish_vgpu_using_subcommand pause" -l socket -d 'The administrative socket [default: admin.sock in $VGPU_RUNTIME_DIR, /run/vgpu or $XDG_RUNTIME_DIR/vgpu]' -r -F
+complete -c vgpu -n "__fish_vgpu_using_subcommand pause" -l json -d 'Print JSON'
+complete -c vgpu -n "__fish_vgpu_using_subcommand pause" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c vgpu -n "__fish_vgpu_using_subcommand resume" -l socket -d 'The administrative socket [default: admin.sock in $VGPU_RUNTIME_DIR, /run/vgpu or $XDG_RUNTIME_DIR/vgpu]' -r -F
+complete -c vgpu -n "__fish_vgpu_using_subcommand resume" -l json -d 'Print JSON'
+complete -c vgpu -n "__fish_vgpu_using_subcommand resume" -s h -l help -d 'Print help'
+complete -c vgpu -n "__fish_vgpu_using_subcommand explain" -l socket -d 'The administrative socket [default: admin.sock in $VGPU_RUNTIME_DIR, /run/vgpu or $XDG_RUNTIME_DIR/vgpu]' -r -F
+complete -c vgpu -n "__fish_vgpu_using_subcommand explain" -l json -d 'Print JSON'
+complete -c vgpu -n "__fish_vgpu_using_subcommand explain" -s h -l help -d 'Print help'
 complete -c vgpu -n "__fish_vgpu_using_subcommand sim; and not __fish_seen_subcommand_from stat reset profiles env help" -s h -l help -d 'Print help'
 complete -c vgpu -n "__fish_vgpu_using_subcommand sim; and not __fish_seen_subcommand_from stat reset profiles env help" -f -a "stat" -d 'Shows the truth: bytes and device time of each process, as the device knows them'
 complete -c vgpu -n "__fish_vgpu_using_subcommand sim; and not __fish_seen_subcommand_from stat reset profiles env help" -f -a "reset" -d 'Removes the simulated machine; the next program that needs one makes a new one'
@@ -78,13 +106,18 @@ complete -c vgpu -n "__fish_vgpu_using_subcommand sim; and __fish_seen_subcomman
 complete -c vgpu -n "__fish_vgpu_using_subcommand completions" -l of -d 'Of which program' -r -f -a "vgpu\t''
 vgpud\t''"
 complete -c vgpu -n "__fish_vgpu_using_subcommand completions" -s h -l help -d 'Print help'
-complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status sim completions help" -f -a "run" -d 'Starts a program under limits'
-complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status sim completions help" -f -a "check" -d 'Says whether libvgpu.so is mapped in a program, which is not run'
-complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status sim completions help" -f -a "doctor" -d 'Looks at this environment: library, driver, limits, tenant, daemon, and proves the limits'
-complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status sim completions help" -f -a "status" -d 'Shows the daemon\'s tenants, their limits and their members'
-complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status sim completions help" -f -a "sim" -d 'Looks after the simulated GPU'
-complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status sim completions help" -f -a "completions" -d 'Prints the completions of vgpu and vgpud for a shell'
-complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status sim completions help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain sim completions help" -f -a "run" -d 'Starts a program under limits'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain sim completions help" -f -a "check" -d 'Says whether libvgpu.so is mapped in a program, which is not run'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain sim completions help" -f -a "doctor" -d 'Looks at this environment: library, driver, limits, tenant, daemon, and proves the limits'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain sim completions help" -f -a "status" -d 'Shows the daemon\'s tenants, their limits, their members, and what they get of each device'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain sim completions help" -f -a "ps" -d 'Shows every process that is connected to the daemon, and what it got of each device'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain sim completions help" -f -a "set" -d 'Changes a tenant\'s terms while its programs run, until the configuration is read again'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain sim completions help" -f -a "pause" -d 'Lets a tenant launch nothing until it is resumed; what it holds stays, what is in flight ends'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain sim completions help" -f -a "resume" -d 'Lets a paused tenant launch again'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain sim completions help" -f -a "explain" -d 'Says why a tenant waits or does not: who is before it, which rule limits it, when that ends'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain sim completions help" -f -a "sim" -d 'Looks after the simulated GPU'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain sim completions help" -f -a "completions" -d 'Prints the completions of vgpu and vgpud for a shell'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain sim completions help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c vgpu -n "__fish_vgpu_using_subcommand help; and __fish_seen_subcommand_from sim" -f -a "stat" -d 'Shows the truth: bytes and device time of each process, as the device knows them'
 complete -c vgpu -n "__fish_vgpu_using_subcommand help; and __fish_seen_subcommand_from sim" -f -a "reset" -d 'Removes the simulated machine; the next program that needs one makes a new one'
 complete -c vgpu -n "__fish_vgpu_using_subcommand help; and __fish_seen_subcommand_from sim" -f -a "profiles" -d 'Shows the devices that can be simulated'

@@ -1,17 +1,22 @@
 //! The command line `vgpu`: what it is given; each verb does its work in its own file.
 //!
-//! Verbs: [`run`], [`check`], [`doctor`], [`status`], [`sim`], [`completions`]. What they share:
-//! [`library`] (where libvgpu.so and the simulated driver lie), [`program`] and [`elf`] (what a program
+//! Verbs: [`run`], [`check`], [`doctor`]; of the daemon [`status`], [`ps`], [`set`], [`pause`](mod@pause), [`explain`]; [`sim`],
+//! [`completions`]. What they share: [`ask`] (the daemon), [`library`] (where libvgpu.so and the simulated driver lie), [`program`] and [`elf`] (what a program
 //! is, without running it), [`loader`] (what the dynamic loader would map), [`ledgers`], [`say`] (output and exit
 //! codes). docs/cli.md is made from the texts here, and a test keeps it so.
 
 pub mod check;
 pub mod completions;
 pub mod doctor;
+pub mod explain;
+pub mod pause;
+pub mod ps;
 pub mod run;
+pub mod set;
 pub mod sim;
 pub mod status;
 
+pub mod ask;
 pub mod elf;
 pub mod ledgers;
 pub mod library;
@@ -36,6 +41,8 @@ Examples:
   vgpu run --memory-limit 4GiB --sm-limit 30 -- python3 train.py
   vgpu run --sim --memory-limit 1GiB -- nvidia-smi
   vgpu doctor
+  vgpu status --watch
+  vgpu set train --sm-limit 30
 
 Environment:
   VGPU_LIBRARY      libvgpu.so to use, instead of the one that lies beside this program
@@ -53,6 +60,11 @@ enum Verb {
     Check(check::Args),
     Doctor(doctor::Args),
     Status(status::Args),
+    Ps(ps::Args),
+    Set(set::Args),
+    Pause(pause::Pause),
+    Resume(pause::Resume),
+    Explain(explain::Args),
     Sim(sim::Args),
     Completions(completions::Args),
 }
@@ -68,6 +80,11 @@ impl Cli {
             Verb::Check(args) => check::run(&args),
             Verb::Doctor(args) => doctor::run(&args),
             Verb::Status(args) => status::run(&args),
+            Verb::Ps(args) => ps::run(&args),
+            Verb::Set(args) => set::run(&args),
+            Verb::Pause(args) => pause::pause(&args),
+            Verb::Resume(args) => pause::resume(&args),
+            Verb::Explain(args) => explain::run(&args),
             Verb::Sim(args) => sim::run(&args),
             Verb::Completions(args) => completions::run(&args),
         }

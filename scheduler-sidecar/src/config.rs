@@ -8,7 +8,8 @@
 //!
 //! In reading order: [`keys`] (every key there is), [`raw`] (what was written), [`read`] and [`value`] (text to raw),
 //! [`time`] (the constants of device time), [`plan`] (what it means), [`devices`] and [`resolve`] (raw to plan),
-//! [`admit`] (the arithmetic of what fits), [`difference`] (plan to plan), [`show`] (tables and JSON), [`problem`].
+//! [`admit`] (the arithmetic of what fits), [`difference`] (plan to plan), [`live`] (one tenant's terms, while the daemon
+//! serves), [`show`] (tables and JSON), [`problem`].
 //!
 //! Everything here is a function of its arguments: text, an [`inventory::Inventory`] of the devices that are there, and
 //! [`Surroundings`]. Not here: the file (the daemon reads it), sockets, and the driver, but for [`inventory::ask`].
@@ -18,6 +19,7 @@ pub mod devices;
 pub mod difference;
 pub mod inventory;
 pub mod keys;
+pub mod live;
 pub mod plan;
 pub mod problem;
 pub mod raw;

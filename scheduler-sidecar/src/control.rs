@@ -1,7 +1,24 @@
-//! The administrative protocol: what `vgpu status` and `vgpu doctor` ask the daemon.
+//! The administrative protocol: what `vgpu` asks the daemon, and what it answers.
 //!
 //! One JSON line there, one JSON line back, on the administrative socket, which only the daemon's own
 //! user and root may open. Members speak [`vgpu_core::wire`] instead, on their tenant's socket.
+//!
+//! ```text
+//! -> {"hello":2,"ask":"status"}                          <- {"hello":2,"status":{...}}
+//! -> {"hello":2,"ask":"ps"}                              <- {"hello":2,"members":[...]}
+//! -> {"hello":2,"ask":"set","tenant":"a","device":"0","change":{"sm_limit":"30"}}
+//!                                                        <- {"hello":2,"done":{...}}
+//! -> {"hello":2,"ask":"pause","tenant":"a"}              <- {"hello":2,"done":{...}}       and `resume`
+//! -> {"hello":2,"ask":"explain","tenant":"a"}            <- {"hello":2,"explained":[...]}
+//!                                                        <- {"hello":2,"error":"..."}      to any of them
+//! ```
+//!
+//! Protocol 1 had `status` only; whoever asks by it still gets its answer. What the answers hold is [`status`] and
+//! [`explain`], what a change may say [`change`].
+
+pub mod change;
+pub mod explain;
+pub mod status;
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -10,8 +27,16 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use explain::Explained;
+pub use status::{
+    Configuration, DeviceStatus, MemberDevice, MemberStatus, Process, Status, TenantStatus, TermsStatus, TimeStatus,
+};
+
 /// The number of this protocol.
-pub const PROTOCOL: u64 = 1;
+pub const PROTOCOL: u64 = 2;
+
+/// The oldest protocol that is answered; it knows `status` only.
+pub const OLDEST: u64 = 1;
 
 /// Longest answer that is read.
 const MAX_ANSWER: u64 = 64 << 20;
@@ -20,106 +45,125 @@ const MAX_ANSWER: u64 = 64 << 20;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A question.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Question {
     /// [`PROTOCOL`].
     pub hello: u64,
-    /// What is asked; there is one question so far: `status`.
-    pub ask: String,
+    /// What is asked.
+    #[serde(flatten)]
+    pub ask: Ask,
+}
+
+/// What is asked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "lowercase")]
+pub enum Ask {
+    /// Everything about devices, tenants and members.
+    Status,
+    /// Every member.
+    Ps,
+    /// Change a tenant's terms until the next reading of the file.
+    Set {
+        /// Its name.
+        tenant: String,
+        /// On this device only, as the file names it or by its UUID; absent: on all of the tenant's.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        device: Option<String>,
+        /// What.
+        change: change::Words,
+    },
+    /// Let a tenant launch nothing until it is resumed.
+    Pause {
+        /// Its name.
+        tenant: String,
+    },
+    /// Undo that.
+    Resume {
+        /// Its name.
+        tenant: String,
+    },
+    /// Say why a tenant gets what it gets.
+    Explain {
+        /// Its name.
+        tenant: String,
+    },
+}
+
+impl Ask {
+    /// The words by which something is asked.
+    pub const WORDS: [&str; 6] = ["status", "ps", "set", "pause", "resume", "explain"];
 }
 
 /// An answer: one of its fields is there.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Answer {
-    /// [`PROTOCOL`].
+    /// The protocol of the question, as far as it is spoken.
     pub hello: u64,
     /// The answer to `status`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<Status>,
+    /// The answer to `ps`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub members: Option<Vec<Process>>,
+    /// The answer to `set`, `pause` and `resume`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub done: Option<Done>,
+    /// The answer to `explain`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub explained: Option<Vec<Explained>>,
     /// Why there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// The daemon as it is now.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Status {
-    /// Version of the daemon.
-    pub version: String,
-    /// Its process.
-    pub pid: u32,
-    /// Seconds since it started.
-    pub uptime_seconds: u64,
-    /// The configuration file; null if there is none.
-    #[serde(default)]
-    pub configuration: Option<Configuration>,
-    /// In the order they were given.
-    pub tenants: Vec<TenantStatus>,
-}
-
-/// The configuration file of a daemon.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Configuration {
-    /// Where it is.
-    pub file: PathBuf,
-    /// How often it was read again and taken.
-    pub reloads: u64,
-    /// Why its last reading changed nothing, a line for each error; null if it was taken.
-    pub refused: Option<String>,
-    /// What is checked and recorded without being in force, and what could not be checked.
+/// What was done.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Done {
+    /// Whose.
+    pub tenant: String,
+    /// The keys that are different now; none: everything was so already.
+    pub changed: Vec<String>,
+    /// Is it paused now?
+    pub paused: bool,
+    /// Its terms now, those that were changed and those that were not.
+    pub devices: Vec<TermsStatus>,
+    /// What whoever asked should know: how long it lasts, whom it does not reach.
     pub notes: Vec<String>,
 }
 
-/// A tenant as it is now.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct TenantStatus {
-    /// Its name.
-    pub name: String,
-    /// Where its members connect.
-    pub socket: PathBuf,
-    /// Bytes per device; null = no limit.
-    pub memory_limit: Option<u64>,
-    /// Percent of a device's time; null = no limit.
-    pub sm_limit: Option<f64>,
-    /// Connections that were turned away since the start: wrong protocol, garbage, silence, too many.
-    pub refused: u64,
-    /// Was it taken out of the configuration? Then nobody new comes in, and it goes with its last member.
-    #[serde(default)]
-    pub removed: bool,
-    /// Members whose connection is open, longest first.
-    pub members: Vec<MemberStatus>,
-}
-
-/// A member as it is now.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct MemberStatus {
-    /// The process by the kernel's word; null if it lives outside the daemon's pid namespace.
-    pub pid: Option<u32>,
-    /// The process by its own word, in its own pid namespace.
-    pub pid_inside: u32,
-    /// Its user.
-    pub uid: u32,
-    /// Its group.
-    pub gid: u32,
-    /// Version of its library, by its own word.
-    pub version: String,
-    /// Seconds since its hello.
-    pub connected_seconds: u64,
-    /// Was it told other limits than its tenant has now? They stay in force until it starts anew.
-    #[serde(default)]
-    pub earlier_terms: bool,
-}
-
-/// Asks the daemon behind an administrative socket for its status.
+/// Asks the daemon behind an administrative socket.
 ///
 /// # Errors
 /// Whatever connecting, writing, reading (at most 2 s) or parsing says; an error of the daemon's becomes
 /// [`io::ErrorKind::Other`] with its words.
-pub fn ask_status(socket: &Path) -> io::Result<Status> {
+pub fn ask(socket: &Path, ask: &Ask) -> io::Result<Answer> {
+    let answer = ask_by(PROTOCOL, socket, ask)?;
+    // Spoken to in a protocol that it does not know, a daemon says its own.
+    let answer = if answer.error.is_some() && answer.hello < PROTOCOL {
+        match ask {
+            Ask::Status => ask_by(OLDEST, socket, ask)?,
+            _ => {
+                let words = format!(
+                    "the daemon speaks administrative protocol {} and knows status only; restart it with this version",
+                    answer.hello
+                );
+                return Err(io::Error::other(words));
+            }
+        }
+    } else {
+        answer
+    };
+    match answer.error {
+        Some(words) => Err(io::Error::other(words)),
+        None => Ok(answer),
+    }
+}
+
+fn ask_by(protocol: u64, socket: &Path, ask: &Ask) -> io::Result<Answer> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let mut line = serde_json::to_vec(&Question { hello: PROTOCOL, ask: "status".into() })?;
+    let mut line = serde_json::to_vec(&Question { hello: protocol, ask: ask.clone() })?;
     line.push(b'\n');
     stream.write_all(&line)?;
     let mut answer = String::new();
@@ -127,14 +171,21 @@ pub fn ask_status(socket: &Path) -> io::Result<Status> {
     if answer.is_empty() {
         return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the daemon closed the connection without an answer"));
     }
-    let answer: Answer = serde_json::from_str(&answer)?;
-    match (answer.status, answer.error) {
-        (Some(status), _) => Ok(status),
-        (None, Some(words)) => Err(io::Error::other(words)),
-        (None, None) => {
-            Err(io::Error::new(io::ErrorKind::InvalidData, "the answer holds neither a status nor an error"))
-        }
+    // Somebody who may not ask is told so in the words that members are told, which have no number.
+    let mut answer: serde_json::Value = serde_json::from_str(&answer)?;
+    if let Some(object) = answer.as_object_mut() {
+        object.entry("hello").or_insert(protocol.into());
     }
+    Ok(serde_json::from_value(answer)?)
+}
+
+/// Asks for the status, by whichever protocol the daemon speaks.
+///
+/// # Errors
+/// As [`ask`].
+pub fn ask_status(socket: &Path) -> io::Result<Status> {
+    let answer = ask(socket, &Ask::Status)?;
+    answer.status.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the answer holds no status"))
 }
 
 /// The directory where the daemon puts what it was given no other place for.

@@ -11,12 +11,17 @@ use std::process::Command;
 use support::{texts, vgpu, vgpud};
 
 /// Every verb, as it is called.
-const VERBS: [&[&str]; 11] = [
+const VERBS: [&[&str]; 16] = [
     &[],
     &["run"],
     &["check"],
     &["doctor"],
     &["status"],
+    &["ps"],
+    &["set"],
+    &["pause"],
+    &["resume"],
+    &["explain"],
     &["sim"],
     &["sim", "stat"],
     &["sim", "reset"],
@@ -54,7 +59,7 @@ fn the_help_of_every_verb_has_an_example() {
 
 #[test]
 fn every_verb_that_can_fail_documents_its_exit_codes() {
-    for verb in ["run", "check", "doctor", "status", "sim", "completions"] {
+    for verb in VERBS.iter().filter(|verb| verb.len() == 1).map(|verb| verb[0]) {
         assert!(help(&[verb]).contains("Exit codes:\n"), "{verb}");
     }
     assert!(printed(vgpud().arg("--help")).contains("Exit codes:\n"));
@@ -100,10 +105,34 @@ fn the_completions_in_the_tree_are_those_of_the_programs() {
 }
 
 #[test]
+fn every_verb_of_the_program_is_tested_here_and_completed_in_every_shell() {
+    let listed = help(&[]);
+    let (_, verbs) = listed.split_once("Commands:\n").unwrap();
+    let verbs = verbs.split("\n\n").next().unwrap().lines().filter_map(|line| line.strip_prefix("  "));
+    let verbs: Vec<&str> =
+        verbs.filter(|line| !line.starts_with(' ')).filter_map(|line| line.split(' ').next()).collect();
+    assert!(verbs.len() > 10, "{verbs:?}");
+    for verb in verbs {
+        assert!(verb == "help" || VERBS.contains(&&[verb][..]), "{verb} is not in VERBS");
+        for (file, marked) in [
+            ("vgpu.bash", format!("vgpu,{verb})")),
+            ("_vgpu", format!("'{verb}:")),
+            ("vgpu.fish", format!("\"{verb}\" -d")),
+        ] {
+            let text = fs::read_to_string(root().join("completions").join(file)).unwrap();
+            assert!(text.contains(&marked), "{file} does not complete {verb}");
+        }
+    }
+}
+
+#[test]
 fn bash_accepts_the_completions_and_completes_a_verb() {
     for (program, words, expected) in [
         ("vgpu", "vgpu che", "check"),
         ("vgpu", "vgpu sim pro", "profiles"),
+        ("vgpu", "vgpu expl", "explain"),
+        ("vgpu", "vgpu set --mem", "--memory-limit"),
+        ("vgpu", "vgpu status --wat", "--watch"),
         ("vgpud", "vgpud --mem", "--memory-limit"),
     ] {
         let file = root().join("completions").join(format!("{program}.bash"));

@@ -1,20 +1,29 @@
-//! `vgpu status`: asks the daemon what it serves, and the tenants' ledgers, where they can be read here, for open doors.
+//! `vgpu status`: asks the daemon what it serves, and the tenants' ledgers, where they can be read here, for memory in use
+//! and open doors.
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use vgpu_core::bytes::Bytes;
 use vgpu_core::tenant::{Facts, TenantKey};
 
+use super::ask::{self, TERMS, Where, no_answer};
 use super::ledgers;
-use super::say::{self, FINDINGS, Failure};
-use crate::control::{self, Status};
+use super::say::{self, Failure};
+use crate::control::{Ask, DeviceStatus, Status, TenantStatus, TermsStatus, TimeStatus};
 
-/// Shows the daemon's tenants, their limits and their members.
+/// Shows the daemon's tenants, their limits, their members, and what they get of each device.
+///
+/// WANTED and GOT are parts of the last seconds: how much of the device's time a tenant wanted, and how
+/// much it got. Memory in use comes from the tenants' ledgers; those of a container are its own and
+/// cannot be read from outside.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   vgpu status
+  vgpu status --watch
   vgpu status --socket /srv/gpu/admin.sock --json
 
 Exit codes:
@@ -22,13 +31,22 @@ Exit codes:
   1  no daemon answers there
   2  usage")]
 pub struct Args {
-    /// The administrative socket [default: admin.sock in $VGPU_RUNTIME_DIR, /run/vgpu or $XDG_RUNTIME_DIR/vgpu].
-    #[arg(long, value_name = "PATH")]
-    socket: Option<PathBuf>,
+    #[command(flatten)]
+    daemon: Where,
 
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    /// Show it again every SECONDS, until interrupted; with --json a line each time.
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", value_parser = seconds)]
+    watch: Option<Duration>,
+}
+
+/// A pause between two looks.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let accepted = 0.1..=3600.0;
+    let seconds: f64 = text.parse().map_err(|_| "accepted: seconds from 0.1 to 3600, like 2".to_owned())?;
+    match accepted.contains(&seconds) {
+        true => Ok(Duration::from_secs_f64(seconds)),
+        false => Err("accepted: seconds from 0.1 to 3600, like 2".to_owned()),
+    }
 }
 
 /// Asks and prints.
@@ -36,31 +54,73 @@ pub struct Args {
 /// # Errors
 /// [`Failure`]: nobody answers.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let socket = args.socket.clone().unwrap_or_else(|| control::admin_socket(&control::runtime_dir()));
-    let status = control::ask_status(&socket).map_err(|why| {
-        let hint = "a daemon whose sockets are all named opens this one only with --admin-socket";
-        Failure::new(FINDINGS, format!("no daemon answers at {}: {why} ({hint})", socket.display()))
-    })?;
-    if args.json {
-        let mut all = serde_json::to_value(&status).map_err(std::io::Error::from)?;
-        if let Some(tenants) = all.get_mut("tenants").and_then(|tenants| tenants.as_array_mut()) {
-            for (tenant, told) in tenants.iter_mut().zip(status.tenants.iter().map(|tenant| doors(&tenant.name))) {
-                tenant["open_doors"] = told.as_ref().map(|(count, _)| *count).into();
-                tenant["first_open_door"] = told.filter(|(count, _)| *count > 0).map(|(_, first)| first).into();
-            }
+    let screen = args.watch.is_some() && !args.daemon.json && std::io::stdout().is_terminal();
+    loop {
+        let status = args.daemon.ask(&Ask::Status)?.status.ok_or_else(no_answer)?;
+        match (args.daemon.json, args.watch) {
+            (true, None) => say::json(&enriched(&status)?)?,
+            (true, Some(_)) => say::text(&format!("{}\n", enriched(&status)?))?,
+            // Home, then clear: what was there is overwritten in one piece.
+            (false, _) if screen => say::text(&format!("\x1b[H\x1b[2J{}", shown(&status)))?,
+            (false, Some(_)) => say::text(&format!("{}\n", shown(&status)))?,
+            (false, None) => say::text(&shown(&status))?,
         }
-        say::json(&all)?;
-    } else {
-        say::text(&shown(&status))?;
+        match args.watch {
+            Some(pause) => std::thread::sleep(pause),
+            None => return Ok(ExitCode::SUCCESS),
+        }
     }
-    Ok(ExitCode::SUCCESS)
 }
 
-/// What the ledgers of a tenant tell; those of a container are its own, and cannot be read from outside.
-fn doors(tenant: &str) -> Option<(u64, String)> {
+/// What a tenant's ledgers tell that can be read here.
+struct Seen {
+    /// How many doors are open, and the first one's name.
+    doors: Option<(u64, String)>,
+    /// Bytes in use, by the device's UUID.
+    used: BTreeMap<String, u64>,
+}
+
+fn seen(tenant: &str) -> Seen {
     let facts = Facts { name: Some(tenant.as_bytes()), mount_namespace: 0, pid_namespace: 0, host: true, uid: 0 };
-    let key = TenantKey::of(&facts).ok()?;
-    ledgers::places().iter().find_map(|place| ledgers::open_doors(place, &key))
+    let Ok(key) = TenantKey::of(&facts) else { return Seen { doors: None, used: BTreeMap::new() } };
+    let places = ledgers::places();
+    let doors = places.iter().find_map(|place| ledgers::open_doors(place, &key));
+    let used = places.iter().flat_map(|place| ledgers::use_of(place, &key)).map(|(device, copied)| {
+        let held = copied.members.iter().fold(copied.shared, |sum, member| sum.saturating_add(member.used));
+        (device, held)
+    });
+    Seen { doors, used: used.collect() }
+}
+
+/// The status with what the ledgers tell.
+fn enriched(status: &Status) -> Result<serde_json::Value, Failure> {
+    let mut all = serde_json::to_value(status).map_err(std::io::Error::from)?;
+    let Some(tenants) = all.get_mut("tenants").and_then(|tenants| tenants.as_array_mut()) else { return Ok(all) };
+    for (value, tenant) in tenants.iter_mut().zip(&status.tenants) {
+        let seen = seen(&tenant.name);
+        value["open_doors"] = seen.doors.as_ref().map(|(count, _)| *count).into();
+        value["first_open_door"] =
+            seen.doors.as_ref().filter(|(count, _)| *count > 0).map(|(_, first)| first.as_str()).into();
+        if let Some(devices) = value["devices"].as_array_mut() {
+            for (value, here) in devices.iter_mut().zip(&tenant.devices) {
+                value["memory_used"] = used(status, here, &seen).into();
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Bytes in use on the device; on `*` the most on any that has no name of its own.
+fn used(status: &Status, here: &TermsStatus, seen: &Seen) -> Option<u64> {
+    let named = |uuid: &str| status.devices.iter().any(|device| device.uuid.as_deref() == Some(uuid));
+    match uuid(&status.devices, &here.device) {
+        Some(uuid) => seen.used.get(uuid).copied(),
+        None => seen.used.iter().filter(|(uuid, _)| !named(uuid)).map(|(_, used)| *used).max(),
+    }
+}
+
+fn uuid<'d>(devices: &'d [DeviceStatus], name: &str) -> Option<&'d str> {
+    devices.iter().find(|device| device.name == name)?.uuid.as_deref()
 }
 
 fn in_words(told: Option<(u64, String)>) -> String {
@@ -72,27 +132,24 @@ fn in_words(told: Option<(u64, String)>) -> String {
 }
 
 fn shown(status: &Status) -> String {
-    let mut rows = vec![["TENANT", "MEMORY", "SM", "MEMBERS", "DOORS", "SOCKET"].map(str::to_owned).to_vec()];
+    let heads = ["TENANT", "MEMORY", "SM", "MEMBERS", "DOORS", "SOCKET"];
+    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    let mut times = vec![TERMS.iter().chain(&TIMES).map(|head| (*head).to_owned()).collect()];
     let mut remarks = Vec::new();
     for tenant in &status.tenants {
-        let pids: Vec<String> = tenant
-            .members
-            .iter()
-            .map(|member| member.pid.map_or(format!("({})", member.pid_inside), |pid| pid.to_string()))
-            .collect();
-        let earlier = tenant.members.iter().filter(|member| member.earlier_terms).count();
-        if earlier > 0 {
-            remarks.push(format!("{}: {earlier} of its members keep limits they were told earlier\n", tenant.name));
-        }
-        if tenant.removed {
-            remarks.push(format!("{}: removed; it goes with its last member\n", tenant.name));
+        let seen = seen(&tenant.name);
+        remarks.extend(remarks_of(tenant));
+        for here in &tenant.devices {
+            let mut row = ask::terms(&tenant.name, here);
+            row.extend(time(tenant, here, used(status, here, &seen)));
+            times.push(row);
         }
         rows.push(vec![
             tenant.name.clone(),
-            tenant.memory_limit.map_or("unlimited".into(), |bytes| Bytes(bytes).to_string()),
-            tenant.sm_limit.map_or("unlimited".into(), |percent| format!("{percent} %")),
-            if pids.is_empty() { "-".into() } else { pids.join(",") },
-            in_words(doors(&tenant.name)),
+            ask::size(tenant.memory_limit),
+            ask::percent(tenant.sm_limit, "unlimited"),
+            pids(tenant),
+            in_words(seen.doors),
             tenant.socket.display().to_string(),
         ]);
     }
@@ -103,5 +160,123 @@ fn shown(status: &Status) -> String {
         }
     }
     let Status { version, pid, uptime_seconds, .. } = status;
-    format!("vgpud {version}, process {pid}, up {uptime_seconds} s\n{}{}", say::table(&rows), remarks.concat())
+    let mut text = format!("vgpud {version}, process {pid}, up {uptime_seconds} s\n{}", say::table(&rows));
+    // A daemon of protocol 1 says nothing of devices.
+    if times.len() > 1 {
+        text.push('\n');
+        text.push_str(&say::table(&times));
+    }
+    if !remarks.is_empty() {
+        text.push('\n');
+    }
+    text + &remarks.concat()
+}
+
+const TIMES: [&str; 6] = ["USED", "WANTED", "GOT", "GPU-SECONDS", "WAITED", "STATE"];
+
+/// What a tenant gets of a device, below [`TIMES`].
+fn time(tenant: &TenantStatus, here: &TermsStatus, used: Option<u64>) -> Vec<String> {
+    let used = used.map_or("?".into(), |used| Bytes(used).to_string());
+    let Some(TimeStatus { state, gpu_seconds, waited_seconds, wanted, got, .. }) = &here.time else {
+        let state = if tenant.paused { "paused" } else { "-" };
+        return vec![used, "-".into(), "-".into(), "-".into(), "-".into(), state.into()];
+    };
+    vec![
+        used,
+        format!("{wanted:.0} %"),
+        format!("{got:.1} %"),
+        format!("{gpu_seconds:.3}"),
+        format!("{waited_seconds:.3}"),
+        state.clone(),
+    ]
+}
+
+fn pids(tenant: &TenantStatus) -> String {
+    let pid = |pid: Option<u32>, inside: u32| pid.map_or(format!("({inside})"), |pid| pid.to_string());
+    let all: Vec<String> = tenant.members.iter().map(|member| pid(member.pid, member.pid_inside)).collect();
+    if all.is_empty() { "-".into() } else { all.join(",") }
+}
+
+/// What a table cannot say of a tenant.
+fn remarks_of(tenant: &TenantStatus) -> Vec<String> {
+    let name = &tenant.name;
+    let mut remarks = Vec::new();
+    let earlier = tenant.members.iter().filter(|member| member.earlier_terms).count();
+    if earlier > 0 {
+        remarks.push(format!("{name}: {earlier} of its members keep limits they were told earlier\n"));
+    }
+    if tenant.removed {
+        remarks.push(format!("{name}: removed; it goes with its last member\n"));
+    }
+    if tenant.paused {
+        remarks.push(format!("{name}: paused; it launches nothing until `vgpu resume {name}`\n"));
+    }
+    for here in tenant.devices.iter().filter(|here| !here.changed_live.is_empty()) {
+        let (device, keys) = (&here.device, here.changed_live.join(", "));
+        remarks.push(format!(
+            "{name}: changed live on device {device}: {keys}; until the configuration is read again or the daemon restarts\n"
+        ));
+    }
+    remarks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tenant() -> TenantStatus {
+        let time =
+            TimeStatus { state: "waits".into(), wanted: 99.6, got: 29.96, gpu_seconds: 1.5, ..TimeStatus::default() };
+        let here = TermsStatus {
+            device: "0".into(),
+            memory_limit: Some(1 << 30),
+            sm_limit: Some(30.0),
+            weight: 2,
+            class: "batch".into(),
+            changed_live: vec!["sm_limit".into()],
+            time: Some(time),
+            ..TermsStatus::default()
+        };
+        TenantStatus {
+            name: "no-such-tenant".into(),
+            socket: "/s".into(),
+            memory_limit: Some(1 << 30),
+            sm_limit: Some(30.0),
+            refused: 0,
+            removed: false,
+            paused: true,
+            devices: vec![here],
+            members: Vec::new(),
+        }
+    }
+
+    fn status(tenants: Vec<TenantStatus>) -> Status {
+        let version = "1".into();
+        Status { version, pid: 1, uptime_seconds: 1, configuration: None, devices: Vec::new(), tenants }
+    }
+
+    #[test]
+    fn each_device_has_a_row_and_what_a_table_cannot_say_is_said_below() {
+        let text = shown(&status(vec![tenant()]));
+        assert!(text.contains("TENANT          DEVICE  CLASS  WEIGHT  REQUEST  LIMIT  MEMORY  USED"), "{text}");
+        assert!(text.contains("batch  2       none     30 %   1 GiB   ?     100 %   30.0 %"), "{text}");
+        assert!(text.contains("no-such-tenant: changed live on device 0: sm_limit; until"), "{text}");
+        assert!(text.contains("until `vgpu resume no-such-tenant`"), "{text}");
+    }
+
+    #[test]
+    fn what_a_daemon_of_protocol_1_says_is_shown_without_what_it_does_not_know() {
+        let line = r#"{"version":"0.1.0","pid":1,"uptime_seconds":2,"tenants":[{"name":"a","socket":"/s","memory_limit":null,
+            "sm_limit":12.5,"refused":0,"members":[{"pid":null,"pid_inside":3,"uid":0,"gid":0,"version":"x","connected_seconds":1}]}]}"#;
+        let text = shown(&serde_json::from_str(line).unwrap());
+        assert!(text.contains("a       unlimited  12.5 %  (3)") && !text.contains("DEVICE"), "{text}");
+    }
+
+    #[test]
+    fn a_pause_between_two_looks_is_a_number_of_seconds() {
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        for bad in ["", "x", "0", "-1", "nan", "inf", "1e9"] {
+            assert!(seconds(bad).unwrap_err().contains("accepted"), "{bad}");
+        }
+    }
 }

@@ -3,7 +3,8 @@
 use vgpu_core::wire::{Hello, Reply, Terms, WireError};
 
 use super::config::Tenant;
-use crate::control;
+use crate::config::problem::shown;
+use crate::control::{self, Ask};
 
 /// The terms of a tenant's members.
 #[must_use]
@@ -20,21 +21,32 @@ pub fn member(tenant: &Tenant, line: &[u8]) -> Result<(Hello, Reply), WireError>
     Ok((hello, Reply::Terms(terms(tenant))))
 }
 
-/// Understands an administrator's line.
+/// Understands an administrator's line: what is asked, and by which protocol it is to be answered.
 ///
 /// # Errors
 /// The words that are sent before the connection is closed.
-pub fn question(line: &[u8]) -> Result<(), String> {
-    let question: control::Question =
-        serde_json::from_slice(line).map_err(|why| format!("the question is not understood: {why}"))?;
-    if question.hello != control::PROTOCOL {
-        let (theirs, ours) = (question.hello, control::PROTOCOL);
-        return Err(format!("administrative protocol {theirs} is not spoken here; this daemon speaks {ours}"));
+pub fn question(line: &[u8]) -> Result<(u64, Ask), String> {
+    let not_understood = |why: serde_json::Error| format!("the question is not understood: {why}");
+    let question: serde_json::Value = serde_json::from_slice(line).map_err(not_understood)?;
+    let hello = question.get("hello").and_then(serde_json::Value::as_u64);
+    let protocol = hello.ok_or("the question is not understood: it does not begin with a number for \"hello\"")?;
+    if !(control::OLDEST..=control::PROTOCOL).contains(&protocol) {
+        let (oldest, ours) = (control::OLDEST, control::PROTOCOL);
+        return Err(format!(
+            "administrative protocol {protocol} is not spoken here; this daemon speaks {oldest} to {ours}"
+        ));
     }
-    match question.ask.as_str() {
-        "status" => Ok(()),
-        other => Err(format!("{other:?} is not a question this daemon knows; accepted: status")),
+    let known = if protocol < control::PROTOCOL { &Ask::WORDS[..1] } else { &Ask::WORDS[..] };
+    match question.get("ask").and_then(serde_json::Value::as_str) {
+        Some(word) if known.contains(&word) => {}
+        other => {
+            let (other, known) = (shown(other.unwrap_or_default()), known.join(", "));
+            return Err(format!(
+                "{other:?} is not a question this daemon knows in protocol {protocol}; accepted: {known}"
+            ));
+        }
     }
+    serde_json::from_value(question).map(|ask: Ask| (protocol, ask)).map_err(not_understood)
 }
 
 #[cfg(test)]
@@ -43,6 +55,7 @@ mod tests {
     use vgpu_core::share::Share;
 
     use super::*;
+    use crate::control::change::Words;
 
     #[test]
     fn a_member_gets_its_tenants_terms_whatever_it_says_about_itself() {
@@ -63,10 +76,33 @@ mod tests {
     }
 
     #[test]
-    fn only_the_known_question_of_the_known_protocol_is_answered() {
-        assert_eq!(question(br#"{"hello":1,"ask":"status"}"#), Ok(()));
-        assert!(question(br#"{"hello":2,"ask":"status"}"#).unwrap_err().contains("protocol 2"));
-        assert!(question(br#"{"hello":1,"ask":"stop"}"#).unwrap_err().contains("\"stop\""));
-        assert!(question(b"status").unwrap_err().contains("not understood"));
+    fn a_question_of_either_protocol_is_understood_and_what_is_not_known_is_refused_in_words() {
+        assert_eq!(question(br#"{"hello":1,"ask":"status"}"#), Ok((1, Ask::Status)));
+        assert_eq!(question(br#"{"hello":2,"ask":"status","new":[1]}"#), Ok((2, Ask::Status)));
+        assert_eq!(question(br#"{"hello":2,"ask":"pause","tenant":"a"}"#), Ok((2, Ask::Pause { tenant: "a".into() })));
+        let change = Words { weight: Some("3".into()), ..Words::default() };
+        let set = Ask::Set { tenant: "a".into(), device: Some("0".into()), change };
+        let line = serde_json::to_vec(&control::Question { hello: 2, ask: set.clone() }).unwrap();
+        assert_eq!(question(&line), Ok((2, set)), "what is written is what is read");
+        for (line, words) in [
+            (&br#"{"hello":3,"ask":"status"}"#[..], "protocol 3 is not spoken here; this daemon speaks 1 to 2"),
+            (
+                br#"{"hello":1,"ask":"ps"}"#,
+                "\"ps\" is not a question this daemon knows in protocol 1; accepted: status",
+            ),
+            (
+                br#"{"hello":2,"ask":"stop"}"#,
+                "\"stop\" is not a question this daemon knows in protocol 2; accepted: status, ps",
+            ),
+            (br#"{"hello":2}"#, "is not a question"),
+            (br#"{"hello":2,"ask":"pause"}"#, "missing field `tenant`"),
+            (br#"{"hello":2,"ask":"set","tenant":"a","change":{"memory":"1GiB"}}"#, "unknown field `memory`"),
+            (br#"{"ask":"status"}"#, "\"hello\""),
+            (b"status", "not understood"),
+            (b"[]", "not understood"),
+        ] {
+            let said = question(line).unwrap_err();
+            assert!(said.contains(words), "{said}");
+        }
     }
 }

@@ -290,7 +290,10 @@ impl Reactor {
     fn answer_admin(&mut self, connection: &mut Connection, line: &[u8]) -> io::Result<()> {
         let mut answer = control::Answer { hello: control::PROTOCOL, ..Default::default() };
         match answer::question(line) {
-            Ok(()) => answer.status = Some(self.status()),
+            Ok((protocol, ask)) => {
+                answer.hello = protocol;
+                self.administer(&ask, &mut answer);
+            }
             Err(words) => answer.error = Some(words),
         }
         let mut reply = serde_json::to_vec(&answer)?;

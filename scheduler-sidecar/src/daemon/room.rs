@@ -63,6 +63,8 @@ impl Room {
             sm_limit: sm.map(|share| f64::from(share.permille()) / 10.0),
             refused: self.refused,
             removed: self.door.is_none(),
+            paused: false,
+            devices: Vec::new(),
             members: Vec::new(),
         }
     }

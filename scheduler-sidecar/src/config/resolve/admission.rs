@@ -26,7 +26,7 @@ pub(super) fn check(devices: &[Described], tenants: &[Housed], problems: &mut Pr
         let capacity = Capacity { memory: device.plan.memory, overcommit: device.plan.overcommit };
         let name = device.plan.name();
         for refusal in refusals(&capacity, &asks) {
-            tell(refusal, &name, &capacity, &there, problems);
+            tell(&refusal, &name, &capacity, &there, problems);
         }
         match capacity.memory {
             None if asks.iter().any(|ask| ask.memory.is_some()) => notes.push(format!(
@@ -47,38 +47,43 @@ pub(super) fn check(devices: &[Described], tenants: &[Housed], problems: &mut Pr
     }
 }
 
-fn ask(terms: &TermsPlan) -> Ask {
+/// What terms ask of their device.
+pub(in crate::config) fn ask(terms: &TermsPlan) -> Ask {
     Ask { memory: terms.memory, floor: terms.floor, ceiling: terms.ceiling }
 }
 
-fn tell(refusal: Refusal, device: &str, capacity: &Capacity, there: &[(&Housed, usize)], problems: &mut Problems<'_>) {
-    let housed = |at: usize| {
-        let (tenant, index) = there[at];
-        (tenant, &tenant.plan.terms[index], &tenant.origins[index])
-    };
-    // Where nothing is written, the tenant itself stands for it.
-    let word = |tenant: &Housed, word: &Option<Word>| match word {
-        Some(word) => (word.place, word.key.clone()),
-        None => (tenant.place, "tenant.name".to_owned()),
-    };
-    match refusal {
+/// A refusal in words.
+pub(in crate::config) struct Told {
+    /// The ask at which it shows.
+    pub at: usize,
+    /// `memory_limit` or `sm_request`.
+    pub key: &'static str,
+    /// The predicate.
+    pub what: String,
+    /// What would have been right.
+    pub accepted: String,
+}
+
+/// A refusal in words, among tenants with their terms on the device.
+pub(in crate::config) fn told(
+    refusal: &Refusal,
+    device: &str,
+    capacity: &Capacity,
+    there: &[(&str, &TermsPlan)],
+) -> Told {
+    match *refusal {
         Refusal::Alone { at } => {
-            let (tenant, _, origin) = housed(at);
-            let (place, key) = word(tenant, &origin.memory);
             let total = capacity.memory.unwrap_or_default();
-            let what = format!("is more than device {device} has for tenant {}", tenant.plan.name);
-            problems.value(place, key, what, format!("at most {total}"));
+            let what = format!("is more than device {device} has for tenant {}", there[at].0);
+            Told { at, key: "memory_limit", what, accepted: format!("at most {total}") }
         }
         Refusal::FloorAboveCeiling { at } => {
-            let (tenant, terms, origin) = housed(at);
-            let (place, key) = word(tenant, &origin.floor);
+            let (tenant, terms) = there[at];
             let ceiling = terms.ceiling.unwrap_or(Share::ALL);
-            let what = format!("is more than the sm_limit of tenant {} on device {device}", tenant.plan.name);
-            problems.value(place, key, what, format!("at most {ceiling}"));
+            let what = format!("is more than the sm_limit of tenant {tenant} on device {device}");
+            Told { at, key: "sm_request", what, accepted: format!("at most {ceiling}") }
         }
         Refusal::Memory { at, asked, promised } => {
-            let (tenant, _, origin) = housed(at);
-            let (place, key) = word(tenant, &origin.memory);
             let all =
                 listed(there, |terms| terms.memory.map_or("the whole device".to_owned(), |limit| limit.to_string()));
             let ratio = thousandths(capacity.ratio_for(asked).unwrap_or(0));
@@ -87,21 +92,35 @@ fn tell(refusal: Refusal, device: &str, capacity: &Capacity, there: &[(&Housed, 
                 "brings the memory limits on device {device} to {asked} ({all}), and {promised} may be promised"
             );
             let accepted = format!("at most {promised} together, or overcommit = {ratio} or more for the device");
-            problems.value(place, key, what, accepted);
+            Told { at, key: "memory_limit", what, accepted }
         }
         Refusal::Floors { at, asked } => {
-            let (tenant, _, origin) = housed(at);
-            let (place, key) = word(tenant, &origin.floor);
             let all = listed(there, |terms| terms.floor.map_or("none".to_owned(), |floor| floor.to_string()));
             let what = format!("brings the requests on device {device} to {} % ({all})", tenths(asked));
-            problems.value(place, key, what, "at most 100 % together");
+            Told { at, key: "sm_request", what, accepted: "at most 100 % together".into() }
         }
     }
 }
 
+/// A refusal at its place in the file.
+fn tell(refusal: &Refusal, device: &str, capacity: &Capacity, there: &[(&Housed, usize)], problems: &mut Problems<'_>) {
+    let named: Vec<(&str, &TermsPlan)> =
+        there.iter().map(|(tenant, index)| (tenant.plan.name.as_str(), &tenant.plan.terms[*index])).collect();
+    let Told { at, key, what, accepted } = told(refusal, device, capacity, &named);
+    let (tenant, index) = there[at];
+    let origin = &tenant.origins[index];
+    let word = if key == "memory_limit" { &origin.memory } else { &origin.floor };
+    // Where nothing is written, the tenant itself stands for it.
+    let (place, key) = match word {
+        Some(Word { place, key }) => (*place, key.clone()),
+        None => (tenant.place, "tenant.name".to_owned()),
+    };
+    problems.value(place, key, what, accepted);
+}
+
 /// The tenants of a device with what each asks.
-fn listed(there: &[(&Housed, usize)], of: impl Fn(&TermsPlan) -> String) -> String {
-    let each = |(tenant, index): &(&Housed, usize)| format!("{} {}", tenant.plan.name, of(&tenant.plan.terms[*index]));
+fn listed(there: &[(&str, &TermsPlan)], of: impl Fn(&TermsPlan) -> String) -> String {
+    let each = |(tenant, terms): &(&str, &TermsPlan)| format!("{tenant} {}", of(terms));
     let mut all: Vec<String> = there.iter().take(MAX_LISTED).map(each).collect();
     if there.len() > MAX_LISTED {
         all.push(format!("and {} more", there.len() - MAX_LISTED));

@@ -9,7 +9,7 @@ use crate::daemon::connection::{Side, State};
 use crate::daemon::reload::Loaded;
 
 impl Reactor {
-    pub(super) fn status(&self) -> control::Status {
+    pub(in crate::daemon) fn status(&self) -> control::Status {
         let now = Instant::now();
         let mut tenants: BTreeMap<u64, _> = self.rooms.iter().map(|(id, room)| (*id, room.status())).collect();
         for connection in self.connections.values() {
@@ -25,6 +25,8 @@ impl Reactor {
                 version: hello.version.clone(),
                 connected_seconds: now.duration_since(*since).as_secs(),
                 earlier_terms: connection.told.is_some_and(|told| told != room.limits()),
+                protocol: 1,
+                devices: Vec::new(),
             });
         }
         let mut tenants: Vec<_> = tenants.into_values().collect();
@@ -36,6 +38,7 @@ impl Reactor {
             pid: std::process::id(),
             uptime_seconds: now.duration_since(self.started).as_secs(),
             configuration: self.loaded.as_ref().map(Loaded::status),
+            devices: Vec::new(),
             tenants,
         }
     }

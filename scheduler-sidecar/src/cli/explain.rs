@@ -1,0 +1,48 @@
+//! `vgpu explain`: why a tenant gets what it gets, in sentences.
+
+use std::process::ExitCode;
+
+use super::ask::{Where, no_answer};
+use super::say::{self, Failure};
+use crate::control::Ask;
+
+/// Says why a tenant waits or does not: who is before it, which rule limits it, when that ends.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  vgpu explain train
+  vgpu explain train --json
+
+Exit codes:
+  0  explained
+  1  no such tenant; or no daemon answers there
+  2  usage")]
+pub struct Args {
+    /// Whose.
+    tenant: String,
+
+    #[command(flatten)]
+    daemon: Where,
+}
+
+/// Asks and prints.
+///
+/// # Errors
+/// [`Failure`]: nobody answers, or there is no such tenant.
+pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let answer = args.daemon.ask(&Ask::Explain { tenant: args.tenant.clone() })?;
+    let explained = answer.explained.ok_or_else(no_answer)?;
+    if args.daemon.json {
+        say::json(&explained)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut text = String::new();
+    for device in explained {
+        let head = format!("{} on device {}: {}", args.tenant, device.device, device.state);
+        text.push_str(&say::coloured(say::Colour::Bold, &head));
+        text.push('\n');
+        text.extend(device.sentences.iter().map(|sentence| format!("  {sentence}\n")));
+    }
+    say::text(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
