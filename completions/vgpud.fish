@@ -6,7 +6,7 @@ complete -c vgpud -l tenant -d 'A tenant, repeatable: NAME, or NAME:memory=SIZE,
 complete -c vgpud -l socket -d 'Where the members connect, if there is one tenant only' -r -F
 complete -c vgpud -l memory-limit -d 'Memory limit per device of every tenant that names none of its own' -r
 complete -c vgpud -l sm-limit -d 'Ceiling on device time in percent, of every tenant that names none of its own' -r
-complete -c vgpud -l admin-socket -d 'Where `vgpu status` asks; `none` for no such socket' -r -F
+complete -c vgpud -l admin-socket -d 'Where `vgpu` asks; `none` for no such socket' -r -F
 complete -c vgpud -l runtime-dir -d 'Directory of the sockets that are not named [default: $VGPU_RUNTIME_DIR, /run/vgpu, $XDG_RUNTIME_DIR/vgpu]' -r -F
 complete -c vgpud -l max-connections -d 'Most connections a tenant may hold open at once' -r
 complete -c vgpud -l log -d 'What is logged on stderr: error, warn, info, debug or off [default: info]' -r -f -a "off\t''

@@ -12,6 +12,7 @@
 //! A member lives as long as its connection. A forked child that never calls CUDA holds its parent's
 //! end open, so that the member is seen until both are gone; pidfds will tell when there are leases.
 
+pub mod activation;
 mod admin;
 pub mod answer;
 pub mod change;

@@ -150,3 +150,15 @@ fn the_unit_starts_the_daemon_with_options_it_has_and_directories_of_the_example
     assert_eq!(plan.daemon.run_dir, Path::new("/run").join(value("RuntimeDirectory")));
     assert_eq!(plan.daemon.state_dir, Path::new("/var/lib").join(value("StateDirectory")));
 }
+
+#[test]
+fn the_socket_unit_opens_the_place_where_the_command_line_looks_and_for_administrators_only() {
+    let unit = fs::read_to_string(root().join("examples/daemon/vgpud.socket")).unwrap();
+    let value = |key: &str| unit.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')).unwrap();
+    let text = fs::read_to_string(root().join("examples/daemon/vgpud.toml")).unwrap();
+    let around = Surroundings { run_dir: "/elsewhere".into(), ..Default::default() };
+    let plan = config::plan(&text, &around).unwrap();
+    assert_eq!(plan.daemon.admin.as_deref(), Some(Path::new(value("ListenStream"))));
+    assert_eq!((value("SocketMode"), value("FileDescriptorName")), ("0600", "admin"));
+    assert!(page().contains("examples/daemon/vgpud.socket"));
+}

@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use scheduler_sidecar::daemon::activation;
 use scheduler_sidecar::daemon::check;
 use scheduler_sidecar::daemon::config::Config;
 use scheduler_sidecar::daemon::notify::Notifier;
@@ -45,7 +46,14 @@ fn from_file(file: &std::path::Path, options: &Options) -> Result<(Config, Optio
     Ok((Config::from(&plan), Some((source, plan))))
 }
 
-fn serve(config: Config, file: Option<Read>) -> Result<(), Whatever> {
+fn serve(mut config: Config, file: Option<Read>) -> Result<(), Whatever> {
+    let activated = activation::socket()?;
+    if let Some(activated) = &activated {
+        let other = config.admin.take().filter(|path| *path != activated.path);
+        if let Some(other) = other {
+            tracing::warn!(socket = %activated.path.display(), not = %other.display(), "administrators come by the service manager's socket");
+        }
+    }
     let stop = UnixStream::pair()?;
     let reload = UnixStream::pair()?;
     for (signal, to) in
@@ -54,7 +62,11 @@ fn serve(config: Config, file: Option<Read>) -> Result<(), Whatever> {
         signal_hook::low_level::pipe::register(signal, to.try_clone()?)?;
     }
     let told = Told { stop: stop.0, reload: reload.0 };
-    Ok(Reactor::new(config, told, file, Notifier::from_environment())?.run()?)
+    let mut reactor = Reactor::new(config, told, file, Notifier::from_environment())?;
+    if let Some(activated) = activated {
+        reactor.administer_by(activated)?;
+    }
+    Ok(reactor.run()?)
 }
 
 fn fail(code: u8, why: &dyn std::fmt::Display) -> ExitCode {

@@ -37,8 +37,8 @@ pub struct Door {
     dir: OwnedFd,
     name: OsString,
     path: PathBuf,
-    /// Device and inode of the socket file, to remove no other.
-    identity: (u64, u64),
+    /// Device and inode of the socket file, to remove no other; `None`: it is not ours to remove.
+    identity: Option<(u64, u64)>,
 }
 
 /// Why a door cannot be opened.
@@ -95,11 +95,23 @@ impl Door {
         .map_err(failed("make a socket"))?;
         let temporary = OsString::from(format!(".vgpud-{}-{}", std::process::id(), listener.as_raw_fd()));
         let identity = bind(&listener, &dir, &temporary, audience).map_err(failed("make the socket there"))?;
-        let mut door = Self { listener, dir, name: temporary, path: path.to_owned(), identity };
+        let mut door = Self { listener, dir, name: temporary, path: path.to_owned(), identity: Some(identity) };
         rustix::net::listen(&door.listener, BACKLOG).map_err(failed("listen"))?;
         rustix::fs::renameat(&door.dir, &door.name, &door.dir, name).map_err(failed("put the socket there"))?;
         name.clone_into(&mut door.name);
         Ok(door)
+    }
+
+    /// Takes over a socket that listens already, as the service manager made it; its place stays when the door is dropped.
+    ///
+    /// # Errors
+    /// [`DoorError`]: its directory is gone.
+    pub fn adopt(listener: OwnedFd, path: &Path) -> Result<Self, DoorError> {
+        let failed = |why: Errno| DoorError::Io(path.to_owned(), "open its directory", why.into());
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Err(failed(Errno::INVAL)) };
+        let dir = rustix::fs::open(parent, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+        let (dir, name, path) = (dir.map_err(failed)?, name.to_owned(), path.to_owned());
+        Ok(Self { listener, dir, name, path, identity: None })
     }
 
     /// Where it is.
@@ -132,8 +144,8 @@ impl AsFd for Door {
 
 impl Drop for Door {
     fn drop(&mut self) {
-        let ours = identity(&self.dir, &self.name).is_ok_and(|identity| identity == self.identity);
-        if ours {
+        let ours = |own| identity(&self.dir, &self.name).is_ok_and(|identity| identity == own);
+        if self.identity.is_some_and(ours) {
             // Nobody is left to be told.
             let _ = rustix::fs::unlinkat(&self.dir, &self.name, AtFlags::empty());
         }

@@ -23,7 +23,8 @@ Places:
   socket's place keeps a restarted daemon from serving. The administrative socket is
   <runtime dir>/admin.sock;
   if every tenant's socket is named, only --admin-socket or --runtime-dir opens one. --runtime-dir,
-  --admin-socket and --log win over a file.
+  --admin-socket and --log win over a file. An administrative socket that systemd hands over
+  (LISTEN_PID, LISTEN_FDS) counts instead.
 
 Signals:
   SIGTERM and SIGINT stop the daemon, and SIGHUP too if it was given no file. With --config, SIGHUP
@@ -76,7 +77,7 @@ pub struct Options {
     #[arg(long, value_name = "PERCENT")]
     pub sm_limit: Option<String>,
 
-    /// Where `vgpu status` asks; `none` for no such socket.
+    /// Where `vgpu` asks; `none` for no such socket.
     #[arg(long, value_name = "PATH")]
     pub admin_socket: Option<PathBuf>,
 

@@ -29,7 +29,8 @@ pub fn vgpud() -> Command {
     clean(Command::new(env!("CARGO_BIN_EXE_vgpud")))
 }
 
-fn clean(mut command: Command) -> Command {
+/// A command in an environment that says nothing about vgpu.
+pub fn clean(mut command: Command) -> Command {
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if text.starts_with("VGPU_")

@@ -1,5 +1,6 @@
 //! Who comes in: through the doors, by the kernel's word about him, as long as there is room.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Instant;
@@ -10,8 +11,10 @@ use rustix::process::Resource;
 use tracing::warn;
 use vgpu_core::wire::Reply;
 
-use super::{PATIENCE, Reactor};
+use super::{ADMIN_DOOR, PATIENCE, Reactor, ServeError};
+use crate::daemon::activation::Activated;
 use crate::daemon::connection::{Connection, Peer, Side};
+use crate::daemon::door::Door;
 use crate::daemon::room::may_administrate;
 
 /// Most administrators at once.
@@ -21,6 +24,24 @@ const MAX_ADMINS: usize = 16;
 const ACCEPTS_PER_TURN: usize = 64;
 
 impl Reactor {
+    /// Lets administrators in by the service manager's socket.
+    ///
+    /// # Errors
+    /// [`ServeError`]: its directory is gone or is one that is mounted into containers, or it cannot be watched.
+    pub fn administer_by(&mut self, activated: Activated) -> Result<(), ServeError> {
+        let Activated { listener, path } = activated;
+        if let Some(room) = self.rooms.values().find(|room| room.tenant.socket.parent() == path.parent()) {
+            let why =
+                format!("it lies in the directory that is mounted into the containers of tenant {}", room.tenant.name);
+            let why = io::Error::new(io::ErrorKind::InvalidInput, why);
+            return Err(ServeError::Io("take the service manager's socket", why));
+        }
+        let door = Door::adopt(listener, &path)?;
+        self.watch(&door, ADMIN_DOOR)?;
+        self.admin = Some(door);
+        Ok(())
+    }
+
     /// Accepts who waits at a door.
     pub(super) fn let_in(&mut self, side: Side) {
         for _ in 0..ACCEPTS_PER_TURN {

@@ -1,0 +1,101 @@
+//! The administrative socket from the service manager: systemd's socket activation (`LISTEN_PID`, `LISTEN_FDS`,
+//! `LISTEN_FDNAMES`).
+//!
+//! Only this one: the sockets of tenants come and go with the configuration, and a manager's would not. Such a socket is the
+//! manager's: its place is left alone at the end, so that whoever asks while the daemon is away waits or starts it.
+
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use rustix::io::FdFlags;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, sockopt};
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
+
+/// The first descriptor that a manager hands over.
+const FIRST: i32 = 3;
+
+/// A socket of the service manager's that listens.
+#[derive(Debug)]
+pub struct Activated {
+    /// The socket; non-blocking.
+    pub listener: OwnedFd,
+    /// Where it is.
+    pub path: PathBuf,
+}
+
+/// The socket that the manager hands over, if it hands one over to this process.
+///
+/// # Errors
+/// In words: there are several, or it is not a Unix socket that listens. A unit that is wrong must not look right.
+pub fn socket() -> Result<Option<Activated>, String> {
+    let [pid, count, names] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"].map(std::env::var_os);
+    match announced(pid, count, names, std::process::id())? {
+        false => Ok(None),
+        true => take().map(Some).map_err(|why| format!("the socket of the service manager cannot be used: {why}")),
+    }
+}
+
+/// Is one socket handed over to this process?
+fn announced(
+    pid: Option<OsString>,
+    count: Option<OsString>,
+    names: Option<OsString>,
+    own: u32,
+) -> Result<bool, String> {
+    let number = |text: Option<OsString>| text.and_then(|text| text.to_str()?.parse::<u32>().ok());
+    // Variables that somebody else was meant to read came down by inheritance.
+    if number(pid) != Some(own) {
+        return Ok(false);
+    }
+    match number(count) {
+        None | Some(0) => Ok(false),
+        Some(1) => Ok(true),
+        Some(many) => Err(format!(
+            "the service manager hands over {many} sockets ({}); vgpud takes one, its administrative one: those of tenants \
+             come and go with the configuration",
+            names.map_or("without names".into(), |names| names.to_string_lossy().replace(':', ", "))
+        )),
+    }
+}
+
+fn take() -> Result<Activated, String> {
+    let failed = |why: rustix::io::Errno| std::io::Error::from(why).to_string();
+    // A copy, which is ours: whose a bare number is cannot be proved.
+    let own = pidfd_open(getpid(), PidfdFlags::empty()).map_err(failed)?;
+    let listener = pidfd_getfd(&own, FIRST, PidfdGetfdFlags::empty()).map_err(failed)?;
+    let listens = sockopt::socket_acceptconn(&listener).map_err(failed)?
+        && sockopt::socket_domain(&listener).map_err(failed)? == AddressFamily::UNIX
+        && sockopt::socket_type(&listener).map_err(failed)? == SocketType::STREAM;
+    if !listens {
+        return Err("it is not a Unix stream socket that listens; accepted: ListenStream=/run/vgpu/admin.sock".into());
+    }
+    rustix::io::fcntl_setfd(&listener, FdFlags::CLOEXEC).map_err(failed)?;
+    let flags = rustix::fs::fcntl_getfl(&listener).map_err(failed)?;
+    rustix::fs::fcntl_setfl(&listener, flags | rustix::fs::OFlags::NONBLOCK).map_err(failed)?;
+    let address = rustix::net::getsockname(&listener).map_err(failed)?;
+    let address = SocketAddrUnix::try_from(address).map_err(failed)?;
+    let path = address.path().ok_or("it has no path; accepted: ListenStream=/run/vgpu/admin.sock")?;
+    let path = PathBuf::from(path.to_string_lossy().into_owned());
+    Ok(Activated { listener, path })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_one_socket_for_this_very_process_is_taken() {
+        let said = |pid: &str, count: &str, names: &str| {
+            announced(Some(pid.into()), Some(count.into()), Some(names.into()), 7)
+        };
+        assert_eq!(said("7", "1", "admin"), Ok(true));
+        assert_eq!(said("7", "1", ""), Ok(true), "whatever it is called");
+        assert_eq!(said("8", "1", "admin"), Ok(false), "another process's");
+        assert_eq!(said("7", "0", ""), Ok(false));
+        assert_eq!(said("x", "1", ""), Ok(false));
+        assert_eq!(announced(None, None, None, 7), Ok(false));
+        let words = said("7", "2", "admin:a").unwrap_err();
+        assert!(words.contains("2 sockets (admin, a)") && words.contains("takes one"), "{words}");
+    }
+}
