@@ -1,8 +1,6 @@
 //! What the daemon's and the command line's tests share: a daemon in a temporary directory, peers, waiting.
 #![allow(dead_code, reason = "each test program uses a part")]
 
-pub mod member;
-
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
