@@ -226,7 +226,7 @@ mod tests {
 
     fn tenant() -> TenantStatus {
         let time =
-            TimeStatus { state: "waits".into(), wanted: 99.6, got: 29.96, gpu_seconds: 1.5, ..TimeStatus::default() };
+            TimeStatus { state: "waiting".into(), wanted: 99.6, got: 29.96, gpu_seconds: 1.5, ..TimeStatus::default() };
         let here = TermsStatus {
             device: "0".into(),
             memory_limit: Some(1 << 30),

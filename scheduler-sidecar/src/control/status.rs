@@ -113,7 +113,7 @@ pub struct TimeStatus {
     pub members: usize,
     /// Those of them that stand at the gate.
     pub waiting: usize,
-    /// `holds`, `open`, `drains`, `waits`, `ceiling`, `paused`, `idle`.
+    /// As [`super::Explained::state`].
     pub state: String,
     /// Device time, since the tenant's first member joined.
     pub gpu_seconds: f64,
