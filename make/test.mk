@@ -3,7 +3,7 @@
 # Seconds of `make soak`: 40 minutes at most, `make soak SECONDS=60` for a slice.
 SECONDS ?= 1800
 
-.PHONY: test test-quick soak lint bench bench-instructions bench-quick bench-shares mutants
+.PHONY: test test-quick soak fuzz lint bench bench-instructions bench-quick bench-shares bench-daemon mutants
 test: ## everything: format, lints, all packages, the model checker, processes under LD_PRELOAD, containers
 	@CARGO="$(CARGO)" MAKE="$(MAKE)" make/test all
 
@@ -15,6 +15,9 @@ lint: ## format and lints, warnings are errors
 
 soak: ## random kills, failures and inputs for SECONDS (default 1800): make soak SECONDS=60
 	@CARGO="$(CARGO)" MAKE="$(MAKE)" make/soak $(SECONDS)
+
+fuzz: ## libFuzzer on what tenants and administrators send: make fuzz SECONDS=600 TARGETS=ask
+	@CARGO="$(CARGO)" make/fuzz $(SECONDS) $(TARGETS)
 
 # A driver whose calls cost nothing: what is left of a launch under a ceiling is the library's own code.
 NOTHING := $(RELEASE)/nothing/libcuda.so.1
@@ -36,6 +39,9 @@ bench-quick: build ## shares of device time: twelve points of 10 s, medians of t
 
 bench-shares: build ## shares of device time: the whole table, about a quarter of an hour; POINTS=text,... for a part of it
 	$(CARGO) run --release -q -p vgpu-benches --bin vgpu-shares -- $(if $(POINTS),--points $(POINTS)) --out $(TARGET)/shares/full
+
+bench-daemon: build ## the daemon with 1,000 tenants and 10,000 members: latency of a grant, descriptors, processor; a minute
+	$(CARGO) run --release -q -p vgpu-benches --bin vgpu-daemon-bench -- --check --out $(TARGET)/daemon.json
 
 mutants: build ## breaks the library on purpose and checks that the tests notice; about ten minutes
 	tests/mutants

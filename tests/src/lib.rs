@@ -5,6 +5,8 @@
 //! - [`program`]: C programs, compiled when first asked for
 //! - [`lab`]: a machine, a tenant's state and an environment of its own for each test; the device's own truth
 //! - [`member`]: a process on the device that does what it is told, line by line
+//! - [`daemon`]: a daemon with a configuration file
+//! - [`peer`]: members by the daemon's protocol alone, thousands in one process
 //! - [`timed`]: programs that use device time, what the device did and what the tenant paid
 //! - [`optional`]: parts that need not be there, and the words when they are not
 //!
@@ -14,9 +16,11 @@
 //! Accuracy is judged by [`lab::Lab::truth`] alone, never by what the library says of itself.
 
 pub mod artefacts;
+pub mod daemon;
 pub mod lab;
 pub mod member;
 pub mod optional;
+pub mod peer;
 pub mod program;
 pub mod timed;
 

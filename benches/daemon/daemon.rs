@@ -1,0 +1,96 @@
+//! A daemon in a directory of its own, and what the kernel says of it. Not here: what its members do (`measure`).
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// The device that all members use.
+pub const DEVICE: &str = "GPU-00000000-1111-2222-3333-444444444444";
+
+/// A running daemon; killed, and its directory removed, when dropped.
+pub struct Daemon {
+    child: Child,
+    dir: TempDir,
+}
+
+impl Daemon {
+    /// Starts `vgpud` of `VGPU_BUILD`, else the one beside this program, with so many tenants, and waits for the last one's
+    /// socket.
+    pub fn start(tenants: usize) -> Result<Self, String> {
+        let beside = || std::env::current_exe().ok().and_then(|exe| exe.parent().map(Path::to_owned));
+        let build = std::env::var_os("VGPU_BUILD").map(PathBuf::from).or_else(beside).unwrap_or_default();
+        let program = build.join("vgpud");
+        let dir = TempDir::new().map_err(|why| why.to_string())?;
+        let file = dir.path().join("vgpud.toml");
+        fs::write(&file, configuration(dir.path(), tenants)).map_err(|why| why.to_string())?;
+        let mut command = Command::new(&program);
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("VGPU_")) {
+            command.env_remove(name);
+        }
+        command.arg("--config").arg(&file).args(["--driver", "none", "--log", "warn"]).stdin(Stdio::null());
+        let child = command.spawn().map_err(|why| format!("{}: {why}", program.display()))?;
+        let mut daemon = Self { child, dir };
+        let (begin, last) = (Instant::now(), daemon.socket(tenants - 1));
+        while !last.exists() {
+            if let Ok(Some(status)) = daemon.child.try_wait() {
+                return Err(format!("{}: {status}", program.display()));
+            }
+            if begin.elapsed() > Duration::from_secs(60) {
+                return Err(format!("{} never appeared", last.display()));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(daemon)
+    }
+
+    /// Where the members of a tenant connect.
+    pub fn socket(&self, tenant: usize) -> PathBuf {
+        self.dir.path().join(format!("tenants/t{tenant}/vgpud.sock"))
+    }
+
+    /// Descriptors that it has open.
+    pub fn descriptors(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.child.id())).map_or(0, Iterator::count)
+    }
+
+    /// Resident memory in KiB, shared pages included.
+    pub fn resident(&self) -> u64 {
+        self.status("VmRSS:")
+    }
+
+    fn status(&self, key: &str) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix(key));
+        line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+    }
+
+    /// Time that it has had on a processor so far, in ns. It has one thread.
+    pub fn cpu(&self) -> u64 {
+        let text = fs::read_to_string(format!("/proc/{}/schedstat", self.child.id())).unwrap_or_default();
+        text.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Tenants t0, t1, ... that share one device by weight: leases, no ceilings.
+fn configuration(run_dir: &Path, tenants: usize) -> String {
+    let mut text = format!(
+        "[daemon]\nrun_dir = {:?}\nstate_dir = {:?}\nadmin_socket = \"none\"\n[time]\narbitrate = true\n[[device]]\nid = \"{DEVICE}\"\nmemory = \"64TiB\"\n",
+        run_dir.display().to_string(),
+        run_dir.join("state").display().to_string(),
+    );
+    for tenant in 0..tenants {
+        let _ =
+            write!(text, "[[tenant]]\nname = \"t{tenant}\"\nweight = {}\nmemory_limit = \"1GiB\"\n", 1 + tenant % 4);
+    }
+    text
+}

@@ -1,0 +1,79 @@
+//! What the daemon costs with a thousand tenants and ten thousand members, by its protocol and its pages alone.
+//!
+//!     vgpu-daemon-bench [--tenants N] [--members N] [--seconds N] [--json] [--check] [--out FILE]
+//!
+//! This process is all members: real sockets, the real pages, real bells, sleeps on the real futex words; there is no
+//! device and no library. Measured of the daemon: how long until everybody is welcomed and has a slot; descriptors,
+//! memory; how long it takes from a member's ring to its lease (asleep, and watching the word, which leaves out the
+//! host's time to wake a thread); processor time while nobody wants anything and at 100 handovers a second. `--check`
+//! fails if a figure is over its budget.
+//!
+//! [`daemon`] starts and reads the daemon, [`measure`] is what is done. Not here: what a lease is worth (`vgpu-shares`).
+
+mod daemon;
+mod measure;
+
+use clap::Parser;
+use measure::Figures;
+use std::process::ExitCode;
+
+/// What the daemon costs with many tenants.
+#[derive(Parser)]
+struct Options {
+    /// Tenants.
+    #[arg(long, default_value_t = 1000)]
+    tenants: usize,
+    /// Members of all tenants together.
+    #[arg(long, default_value_t = 10_000)]
+    members: usize,
+    /// Length of each measurement of processor time.
+    #[arg(long, default_value_t = 10)]
+    seconds: u64,
+    /// JSON on stdout instead of text.
+    #[arg(long)]
+    json: bool,
+    /// Fail if a budget is not kept.
+    #[arg(long)]
+    check: bool,
+    /// Write the JSON here too.
+    #[arg(long)]
+    out: Option<std::path::PathBuf>,
+}
+
+/// Name, budget, unit, and where the figure is.
+type Budget = (&'static str, f64, &'static str, fn(&Figures) -> f64);
+
+const BUDGETS: &[Budget] = &[
+    ("ring to awake, p99", 100.0, "us", |f| f.asleep.p99),
+    ("descriptors per member", 1.3, "", |f| f.descriptors_per_member),
+    ("processor at 100 handovers/s", 1.0, "% of a core", |f| f.busy_percent),
+];
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    let figures = match measure::all(options.tenants, options.members, options.seconds) {
+        Ok(figures) => figures,
+        Err(why) => {
+            eprintln!("vgpu-daemon-bench: {why}");
+            return ExitCode::from(2);
+        }
+    };
+    let json = serde_json::to_string_pretty(&figures).expect("plain numbers");
+    if let Some(Err(why)) = options.out.as_ref().map(|file| std::fs::write(file, &json)) {
+        eprintln!("vgpu-daemon-bench: {why}");
+        return ExitCode::from(2);
+    }
+    if options.json {
+        println!("{json}");
+    } else {
+        print!("{figures}");
+    }
+    let mut kept = true;
+    for (name, budget, unit, figure) in BUDGETS {
+        let value = figure(&figures);
+        let over = value > *budget;
+        kept &= !over;
+        eprintln!("{:<30} {value:>9.2} {unit}, budget {budget} {}", name, if over { "OVER" } else { "kept" });
+    }
+    if options.check && !kept { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}

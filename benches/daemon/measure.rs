@@ -1,0 +1,265 @@
+//! What is done with ten thousand members, and the figures of it.
+
+use crate::daemon::{DEVICE, Daemon};
+use serde::Serialize;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use vgpu_tests::peer::{Pages, Peer};
+
+/// Longer than any lease takes; only a hang reaches it.
+const PATIENCE: Duration = Duration::from_secs(30);
+const HANDOVERS_PER_SECOND: u32 = 100;
+const SAMPLES: usize = 2000;
+
+/// Times in microseconds.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Times {
+    /// Half were shorter.
+    pub p50: f64,
+    /// All but one of a hundred.
+    pub p99: f64,
+    /// The longest.
+    pub max: f64,
+}
+
+impl Times {
+    fn of(mut times: Vec<f64>) -> Self {
+        times.sort_by(f64::total_cmp);
+        let at = |percent: usize| times.get((times.len() * percent / 100).min(times.len() - 1)).copied();
+        Self { p50: at(50).unwrap_or(f64::NAN), p99: at(99).unwrap_or(f64::NAN), max: at(100).unwrap_or(f64::NAN) }
+    }
+}
+
+/// All that was measured.
+#[derive(Debug, Serialize)]
+pub struct Figures {
+    tenants: usize,
+    members: usize,
+    /// Until the last one was welcomed and had its slot, in seconds.
+    welcomed_s: f64,
+    /// Processor time of the daemon for each of them, in microseconds.
+    welcome_cpu_us: f64,
+    /// Open in the daemon, of all kinds.
+    descriptors: usize,
+    pub descriptors_per_member: f64,
+    /// Resident, in MiB; the touched parts of the pages are among it.
+    memory_mib: f64,
+    memory_before_mib: f64,
+    /// From the ring to the lease, by a thread that sleeps.
+    pub asleep: Times,
+    /// The same by one that watches the word.
+    watching: Times,
+    /// Between two threads of this process by the same kind of word, asleep: what the host takes alone.
+    host: Times,
+    /// Percent of a core while nobody wants anything.
+    idle_percent: f64,
+    /// And at [`HANDOVERS_PER_SECOND`].
+    pub busy_percent: f64,
+    /// How many there really were in a second.
+    handovers_per_second: f64,
+    /// Processor time of the daemon for each, the idle part taken off, in microseconds.
+    handover_cpu_us: f64,
+    /// Load of the host in the minute before the end: figures of a busy host are upper bounds.
+    load: f64,
+}
+
+struct Member {
+    _peer: Peer,
+    pages: Arc<Pages>,
+    slot: usize,
+    epoch: u64,
+}
+
+/// Measures it all.
+pub fn all(tenants: usize, members: usize, seconds: u64) -> Result<Figures, String> {
+    if tenants == 0 || members < tenants {
+        return Err("at least one tenant, and a member for each".into());
+    }
+    raise_descriptor_limit();
+    let daemon = Daemon::start(tenants)?;
+    let (memory_before, before) = (daemon.resident(), daemon.cpu());
+    let begin = Instant::now();
+    let everybody = welcome(&daemon, tenants, members).map_err(|why| format!("a member was not welcomed: {why}"))?;
+    let welcomed = begin.elapsed();
+    let welcome_cpu = daemon.cpu() - before;
+
+    let idle = share(&daemon, Duration::from_secs(seconds), || std::thread::sleep(Duration::from_millis(100)))?;
+    let mut turns = Turns { everybody: &everybody, at: 1 };
+    let asleep = turns.times(SAMPLES, false)?;
+    let watching = turns.times(SAMPLES, true)?;
+    let mut handovers = 0u32;
+    let began = Instant::now();
+    let busy = share(&daemon, Duration::from_secs(seconds), || {
+        // Paced by the clock, not by sleeps that add up.
+        let due = began + Duration::from_secs(1) * handovers / HANDOVERS_PER_SECOND;
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        handovers += 1;
+        turns.one(false).map(drop).unwrap_or_else(|why| panic!("{why}"));
+    })?;
+    let per_second = f64::from(handovers) / began.elapsed().as_secs_f64();
+    let descriptors = daemon.descriptors();
+    Ok(Figures {
+        tenants,
+        members,
+        welcomed_s: welcomed.as_secs_f64(),
+        welcome_cpu_us: real(welcome_cpu) / 1e3 / count(members),
+        descriptors,
+        descriptors_per_member: count(descriptors) / count(members),
+        memory_mib: real(daemon.resident()) / 1024.0,
+        memory_before_mib: real(memory_before) / 1024.0,
+        asleep,
+        watching,
+        host: host(),
+        idle_percent: idle,
+        busy_percent: busy,
+        handovers_per_second: per_second,
+        handover_cpu_us: (busy - idle) * 1e4 / per_second,
+        load: load(),
+    })
+}
+
+/// All members, those of a tenant with the pages of its first.
+fn welcome(daemon: &Daemon, tenants: usize, members: usize) -> std::io::Result<Vec<Member>> {
+    let mut pages: Vec<Option<Arc<Pages>>> = vec![None; tenants];
+    let mut everybody = Vec::with_capacity(members);
+    for number in 0..members {
+        let tenant = number % tenants;
+        let mut peer = Peer::connect(&daemon.socket(tenant))?;
+        let slot = peer.join(DEVICE, 0)?;
+        let pages = match &pages[tenant] {
+            Some(pages) => Arc::clone(pages),
+            None => Arc::clone(pages[tenant].insert(peer.pages()?)),
+        };
+        peer.without_pages();
+        let epoch = peer.welcome.epoch;
+        everybody.push(Member { _peer: peer, pages, slot, epoch });
+    }
+    Ok(everybody)
+}
+
+/// Members of different tenants, one after the other.
+struct Turns<'a> {
+    everybody: &'a [Member],
+    at: usize,
+}
+
+impl Turns<'_> {
+    /// One member rings, gets the device and is done with it.
+    fn one(&mut self, spin: bool) -> Result<Duration, String> {
+        // A step that meets everybody, and never the same tenant twice in a row.
+        self.at = (self.at + 7919) % self.everybody.len();
+        let member = &self.everybody[self.at];
+        let (grant, took) = member
+            .pages
+            .enter(member.slot, member.epoch, PATIENCE, spin)
+            .map_err(|why| format!("member {}: {why}", self.at))?;
+        member.pages.rest(member.slot, &grant, 0).map_err(|why| why.to_string())?;
+        Ok(took)
+    }
+
+    fn times(&mut self, samples: usize, spin: bool) -> Result<Times, String> {
+        let mut times = Vec::with_capacity(samples);
+        for _ in 0..samples {
+            times.push(self.one(spin)?.as_secs_f64() * 1e6);
+            // Slower than a tenant's bell may ring.
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(Times::of(times))
+    }
+}
+
+/// Percent of a core that the daemon takes meanwhile.
+fn share(daemon: &Daemon, time: Duration, mut step: impl FnMut()) -> Result<f64, String> {
+    let (begin, before) = (Instant::now(), daemon.cpu());
+    while begin.elapsed() < time {
+        step();
+    }
+    let cpu = daemon.cpu().checked_sub(before).ok_or("the daemon is gone")?;
+    Ok(real(cpu) / 1e9 / begin.elapsed().as_secs_f64() * 100.0)
+}
+
+/// What the host takes to wake two threads, there and back, without any daemon.
+fn host() -> Times {
+    use std::os::unix::net::UnixDatagram;
+    let (here, there) = UnixDatagram::pair().expect("a pair of sockets");
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut byte = [0];
+            while there.recv(&mut byte).is_ok_and(|_| byte != [0]) {
+                let _ = there.send(&byte);
+            }
+        });
+        let mut times = Vec::with_capacity(SAMPLES);
+        for _ in 0..SAMPLES {
+            let begin = Instant::now();
+            let _ = here.send(&[1]).and_then(|_| here.recv(&mut [0]));
+            times.push(begin.elapsed().as_secs_f64() * 1e6);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let _ = here.send(&[0]);
+        Times::of(times)
+    })
+}
+
+fn raise_descriptor_limit() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a struct of ours is filled and handed back.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+        }
+    }
+}
+
+fn load() -> f64 {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(f64::NAN)
+}
+
+#[allow(clippy::cast_precision_loss)] // far below 2^53
+fn real(number: u64) -> f64 {
+    number as f64
+}
+
+#[allow(clippy::cast_precision_loss)] // far below 2^53
+fn count(number: usize) -> f64 {
+    number as f64
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { tenants, members, .. } = self;
+        writeln!(f, "{members} members of {tenants} tenants on one device, load of the host {:.1}", self.load)?;
+        writeln!(
+            f,
+            "welcomed and in their slots      {:>9.2} s, {:.1} us of the daemon's time each",
+            self.welcomed_s, self.welcome_cpu_us
+        )?;
+        writeln!(
+            f,
+            "descriptors in the daemon        {:>9}, {:.3} per member",
+            self.descriptors, self.descriptors_per_member
+        )?;
+        writeln!(
+            f,
+            "resident memory                  {:>9.1} MiB, {:.1} before",
+            self.memory_mib, self.memory_before_mib
+        )?;
+        for (name, times) in [
+            ("ring to awake, asleep", self.asleep),
+            ("ring to awake, watching", self.watching),
+            ("the host alone, there and back", self.host),
+        ] {
+            let Times { p50, p99, max } = times;
+            writeln!(f, "{name:<32} {p50:>9.1} us p50, {p99:.1} p99, {max:.1} max")?;
+        }
+        writeln!(f, "processor, nobody wants anything {:>9.3} % of a core", self.idle_percent)?;
+        writeln!(
+            f,
+            "processor, {:.1} handovers/s     {:>9.3} % of a core, {:.1} us each",
+            self.handovers_per_second, self.busy_percent, self.handover_cpu_us
+        )
+    }
+}

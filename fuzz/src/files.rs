@@ -1,0 +1,156 @@
+//! The configuration file and the administrator's line: an answer to everything, in bounded time.
+
+use scheduler_sidecar::config::problem::MAX_SHOWN;
+use scheduler_sidecar::config::{Surroundings, plan};
+use scheduler_sidecar::control::Ask;
+use scheduler_sidecar::daemon::answer;
+
+/// Files that are understood.
+pub const CONFIGS: &[&[u8]] = &[
+    include_bytes!("../../examples/daemon/vgpud.toml"),
+    include_bytes!("../../scheduler-sidecar/tests/config/plan.toml"),
+    include_bytes!("../../scheduler-sidecar/tests/config/time.toml"),
+    include_bytes!("../../scheduler-sidecar/tests/config/floors.toml"),
+];
+
+/// What they are made of.
+pub const WORDS: &[&str] = &[
+    "[daemon]",
+    "[time]",
+    "[defaults]",
+    "[template.a]",
+    "[[device]]",
+    "[[tenant]]",
+    "[[tenant.device]]",
+    "name = ",
+    "template = ",
+    "devices = ",
+    "replicas = ",
+    "gpu = ",
+    "uids = ",
+    "memory_limit = ",
+    "sm_limit = ",
+    "sm_request = ",
+    "weight = ",
+    "class = ",
+    "quantum = ",
+    "on_error = ",
+    "on_loss = ",
+    "id = ",
+    "memory = ",
+    "overcommit = ",
+    "arbitrate = ",
+    "\n",
+    ".",
+    ",",
+    "[",
+    "]",
+    "{",
+    "}",
+    "\"",
+    "'",
+    "\"\"\"",
+    "#",
+    "\\",
+    "\0",
+    "\u{feff}",
+    "\"a\"",
+    "\"*\"",
+    "0",
+    "-1",
+    "1e999",
+    "nan",
+    "0x10",
+    "99999999999999999999",
+    "0.25",
+    "true",
+    "1979-05-27",
+    "\"4ms\"",
+    "\"50%\"",
+    "\"1GiB\"",
+    "\"unlimited\"",
+    "\"auto\"",
+    "\"/x\"",
+    "\u{e9}\u{202e}",
+];
+
+/// What administrators ask.
+pub const QUESTIONS: &[&[u8]] = &[
+    b"{\"hello\":1,\"ask\":\"status\"}",
+    b"{\"hello\":2,\"ask\":\"pause\",\"tenant\":\"a\"}",
+    b"{\"hello\":2,\"ask\":\"set\",\"tenant\":\"a\",\"device\":\"0\",\"change\":{\"memory_limit\":\"1GiB\",\"sm_limit\":\"30\",\
+\"sm_request\":\"none\",\"weight\":\"3\",\"class\":\"batch\",\"quantum\":\"4ms\"}}",
+];
+
+/// What they are made of.
+pub const KEYS: &[&str] = &[
+    "\"hello\":1",
+    "\"hello\":2",
+    "\"ask\":",
+    "\"status\"",
+    "\"ps\"",
+    "\"set\"",
+    "\"pause\"",
+    "\"resume\"",
+    "\"explain\"",
+    "\"tenant\":",
+    "\"device\":",
+    "\"*\"",
+    "\"change\":",
+    "\"memory_limit\":",
+    "\"sm_limit\":",
+    "\"sm_request\":",
+    "\"weight\":",
+    "\"class\":",
+    "\"quantum\":",
+    "unlimited",
+    "none",
+    "default",
+    "latency",
+    "50%",
+    "1GiB",
+    "0.5",
+    "500us",
+    "1e400",
+    "-1",
+    "99999999999999999999",
+    "null",
+    "[",
+    "{",
+    "}",
+    "]",
+    ",",
+    "\\u0000",
+    "\u{e9}\u{202e}",
+];
+
+/// A configuration file: a plan, or problems with places in the text that can be printed.
+pub fn config(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    match plan(&text, &Surroundings { run_dir: "/run/vgpu".into(), ..Default::default() }) {
+        Ok(plan) => assert!(!plan.tenants.is_empty()),
+        Err(report) => {
+            assert!(!report.problems.is_empty() && report.problems.len() <= MAX_SHOWN);
+            let lines: Vec<&str> = text.split('\n').collect();
+            for problem in &report.problems {
+                let line = problem.line.checked_sub(1).and_then(|line| lines.get(line));
+                let line = line.unwrap_or_else(|| panic!("{problem} is nowhere"));
+                assert!((1..=line.chars().count() + 2).contains(&problem.column), "{problem}");
+            }
+            assert!(report.lines("f").chars().all(|c| c == '\n' || (' '..='~').contains(&c)), "can be printed");
+        }
+    }
+}
+
+/// An administrator's line: understood, or words that can be printed. What is to be set is read as the file is.
+pub fn admin(line: &[u8]) {
+    let asked = match answer::question(line) {
+        Ok((_, asked)) => asked,
+        Err(words) => return assert!(!words.is_empty()),
+    };
+    if let Ask::Set { change, .. } = asked
+        && let Err(words) = change.read(str::to_owned)
+    {
+        assert!(!words.is_empty() && !words.contains(['\n', '\0', '\u{202e}']), "can be printed: {words:?}");
+    }
+}

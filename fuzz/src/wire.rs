@@ -1,0 +1,187 @@
+//! Lines of the members' protocols, and the terms file: never a panic, never another meaning than serde_json's, and what was understood is
+//! said and understood again.
+
+use serde_json::{Map, Value};
+use vgpu_core::wire::json::Object;
+use vgpu_core::wire::terms_file::TermsFile;
+use vgpu_core::wire::two::{self, Ask};
+use vgpu_core::wire::{Hello, MAX_LINE, Reply, WireError};
+
+/// What members say.
+pub const ASKS: &[&[u8]] = &[
+    b"{\"hello\":1,\"pid\":123,\"version\":\"0.1.0\"}\n",
+    b"{\"hello\":2,\"pid\":123,\"version\":\"0.1.0\",\"pages\":1,\"clock\":5000000000}\n",
+    b"{\"join\":\"GPU-6b1c9a7e-0000-1111-2222-333344445555\",\"busy\":17}\n",
+    b"{\"join\":\"MIG-6b1c\",\"more\":[1,{\"a\":null}],\"\\u00e9\\n\":-1.5e9}",
+];
+
+/// What the daemon says.
+pub const REPLIES: &[&[u8]] = &[
+    b"{\"hello\":1,\"tenant\":\"a\",\"memory_limit\":1073741824,\"sm_limit\":30}\n",
+    b"{\"hello\":2,\"tenant\":\"a\",\"memory_limit\":null,\"sm_limit\":12.5,\"member\":12,\"epoch\":7,\"pages\":1,\
+\"clock\":5000020000,\"mode\":\"enforce\",\"on_loss\":\"local\",\"strict\":false,\
+\"descriptors\":\"beat board report bell\"}\n",
+    b"{\"join\":\"GPU-6b1c\",\"slot\":3}\n",
+    b"{\"error\":\"no such tenant\",\"speaks\":2}\n",
+];
+
+/// What the daemon leaves for members that start without it.
+pub const TERMS: &[&[u8]] = &[
+    b"{\"terms\":1,\"epoch\":7,\"tenant\":\"a\",\"mode\":\"enforce\",\"on_error\":\"closed\",\"on_loss\":\"local\",\"strict\":false,\
+\"devices\":2}\n{\"device\":\"GPU-6b1c\",\"memory_limit\":1073741824,\"sm_limit\":30,\"sm_request\":20}\n\
+{\"device\":\"*\",\"memory_limit\":null,\"sm_limit\":null,\"sm_request\":null}\n",
+];
+
+/// Keys, values and what breaks a line.
+pub const WORDS: &[&str] = &[
+    "\"hello\":1",
+    "\"hello\":2",
+    "\"hello\":3",
+    "\"pid\":",
+    "\"version\":",
+    "\"pages\":1",
+    "\"clock\":",
+    "\"join\":",
+    "\"busy\":",
+    "\"slot\":1023",
+    "\"slot\":1024",
+    "\"error\":",
+    "\"speaks\":",
+    "\"tenant\":",
+    "\"memory_limit\":",
+    "\"sm_limit\":",
+    "\"member\":",
+    "\"epoch\":",
+    "\"mode\":\"observe\"",
+    "\"mode\":\"off\"",
+    "\"on_loss\":\"open\"",
+    "\"on_loss\":\"block\"",
+    "\"strict\":true",
+    "\"descriptors\":\"\"",
+    "\"terms\":1",
+    "\"devices\":0",
+    "\"devices\":1",
+    "\"device\":\"*\"",
+    "\"device\":",
+    "\"sm_request\":",
+    "\"on_error\":\"open\"",
+    "GPU-6B1C",
+    "beat",
+    "board",
+    "report",
+    "bell",
+    "unknown",
+    "18446744073709551615",
+    "18446744073709551616",
+    "4294967296",
+    "0.5",
+    "100.0",
+    "100.1",
+    "-0",
+    "1e9",
+    "null",
+    "true",
+    "false",
+    "{",
+    "}",
+    "[",
+    "]",
+    ",",
+    ":",
+    "\"",
+    "\\",
+    "\\u0000",
+    "\\ud800",
+    "\\udc00",
+    "\\ud83d\\ude00",
+    "\\/",
+    " ",
+    "\t",
+    "\n",
+    "\r",
+    "\0",
+    "\u{e9}",
+    "\u{feff}",
+    "\u{1f600}",
+];
+
+/// Our reader keeps to serde_json's answer, but for what it refuses on purpose.
+fn agrees(line: &[u8]) {
+    let theirs = serde_json::from_slice::<Map<String, Value>>(line);
+    match (Object::parse(line), theirs) {
+        (Ok(ours), Ok(theirs)) => assert_eq!(ours.entries().count(), theirs.len(), "keys of {line:?}"),
+        // A number too large for serde_json is skipped by ours.
+        (Ok(_), Err(why)) => assert!(why.to_string().contains("number out of range"), "{why}"),
+        (Err(WireError::TooLong), _) => assert!(line.len() > MAX_LINE),
+        (Err(WireError::DuplicateKey(_) | WireError::TooDeep), _) | (Err(_), Err(_)) => {}
+        (Err(why), Ok(_)) => panic!("refused what serde_json reads: {why}"),
+    }
+}
+
+/// What is said about a line that was not understood is a line itself, of bounded length.
+fn refusal(why: &WireError) {
+    let words = why.to_string();
+    let line = two::Reply::Refused { words: words.clone(), speaks: 2 }.encode().expect("a refusal can always be said");
+    assert!(line.len() <= MAX_LINE && line.ends_with('\n'));
+    match two::Reply::decode(line.as_bytes()) {
+        Ok(two::Reply::Refused { words: read, speaks: 2 }) => assert!(words.starts_with(&read)),
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(Reply::decode(line.as_bytes()), Ok(Reply::Error(_))), "members of protocol 1 read it too");
+}
+
+/// What a member sends to the daemon.
+pub fn ask(line: &[u8]) {
+    agrees(line);
+    if let Ok(hello) = Hello::decode(line) {
+        assert_eq!(Ask::decode(line), Ok(Ask::HelloOne(hello)), "a daemon of both reads what a daemon of 1 reads");
+    }
+    let ask = match Ask::decode(line) {
+        Ok(ask) => ask,
+        Err(why) => return refusal(&why),
+    };
+    let again = match &ask {
+        Ask::HelloOne(hello) => hello.encode(),
+        Ask::Hello(hello) => Ok(hello.encode().expect("its version is short")),
+        Ask::Join(join) => Ok(join.encode().expect("its device is short")),
+    };
+    match again {
+        Ok(again) => assert_eq!(Ask::decode(again.as_bytes()), Ok(ask)),
+        Err(why) => assert_eq!(why, WireError::TooLong),
+    }
+}
+
+/// What a member is sent, by a daemon or by somebody else behind its socket.
+pub fn reply(line: &[u8]) {
+    if let Ok(reply) = Reply::decode(line) {
+        match (reply.encode(), reply) {
+            (Ok(again), Reply::Error(words)) => {
+                let read = Reply::decode(again.as_bytes());
+                assert!(matches!(&read, Ok(Reply::Error(read)) if words.starts_with(read)), "{read:?}");
+            }
+            (Ok(again), terms) => assert_eq!(Reply::decode(again.as_bytes()), Ok(terms)),
+            (Err(why), _) => assert_eq!(why, WireError::TooLong),
+        }
+    }
+    match two::Reply::decode(line) {
+        Ok(two::Reply::Refused { words, .. }) => assert!(words.len() <= MAX_LINE),
+        Ok(reply) => {
+            let again = reply.encode().expect("what was read can be said");
+            assert_eq!(two::Reply::decode(again.as_bytes()), Ok(reply));
+        }
+        Err(why) => assert!(!why.to_string().is_empty()),
+    }
+}
+
+/// A terms file, which whoever may write into the tenant's directory has written.
+pub fn terms(file: &[u8]) {
+    let Ok(terms) = TermsFile::decode(file) else { return };
+    match terms.encode() {
+        Ok(again) => assert_eq!(TermsFile::decode(again.as_bytes()), Ok(terms.clone())),
+        Err(why) => assert_eq!(why, WireError::TooLong),
+    }
+    for device in &terms.devices {
+        let found = terms.of(&device.device.to_ascii_uppercase());
+        assert_eq!(found, Some(device), "a device has one line, however it is written");
+    }
+}

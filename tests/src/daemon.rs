@@ -1,0 +1,199 @@
+//! A daemon with a configuration file: started, killed, told to read its file again, asked by `vgpu`.
+//!
+//! Not here: members ([`crate::member`], under the library; [`crate::peer`], by the protocol alone).
+
+use crate::LONG;
+use crate::artefacts::{vgpu, vgpud};
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// `vgpud` in a directory of its own; killed when dropped.
+pub struct Daemon {
+    child: Option<Child>,
+    dir: PathBuf,
+}
+
+/// A device and tenants, as a file says them.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// UUID of the one device.
+    pub device: String,
+    /// More lines of `[time]`.
+    pub time: String,
+    /// Name and lines of each tenant.
+    pub tenants: Vec<(String, String)>,
+}
+
+impl Plan {
+    /// The file's text.
+    fn text(&self, dir: &Path) -> String {
+        let run = dir.join("run");
+        let mut text = format!(
+            "[daemon]\nrun_dir = {:?}\nstate_dir = {:?}\n[time]\n{}\n[[device]]\nid = {:?}\nmemory = \"140GiB\"\novercommit = 4\n",
+            run.display().to_string(),
+            dir.join("kept").display().to_string(),
+            self.time,
+            self.device
+        );
+        for (name, lines) in &self.tenants {
+            text.push_str(&format!("[[tenant]]\nname = {name:?}\n{lines}\n"));
+        }
+        text
+    }
+}
+
+fn clean(program: PathBuf) -> Command {
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("VGPU_")) {
+        command.env_remove(name);
+    }
+    command.env_remove("LD_PRELOAD").stdin(Stdio::null());
+    command
+}
+
+impl Daemon {
+    /// Writes the file into `dir` and starts the daemon.
+    pub fn start(dir: &Path, plan: &Plan) -> Daemon {
+        let mut daemon = Daemon { child: None, dir: dir.to_owned() };
+        daemon.write(plan);
+        daemon.again();
+        daemon
+    }
+
+    /// Writes the file, and tells nobody.
+    pub fn write(&self, plan: &Plan) {
+        let fresh = self.dir.join("vgpud.toml.new");
+        fs::write(&fresh, plan.text(&self.dir)).expect("own directory");
+        fs::rename(fresh, self.dir.join("vgpud.toml")).expect("own directory");
+    }
+
+    /// Starts it, with the file as it is; does nothing if it runs.
+    pub fn again(&mut self) {
+        if self.child.is_some() {
+            return;
+        }
+        let log =
+            fs::File::options().create(true).append(true).open(self.dir.join("vgpud.log")).expect("own directory");
+        let mut command = clean(vgpud());
+        command.arg("--config").arg(self.dir.join("vgpud.toml")).args(["--driver", "none"]).stderr(log);
+        self.child = Some(command.spawn().expect("vgpud starts"));
+        let begin = Instant::now();
+        while UnixStream::connect(self.admin()).is_err() {
+            let status = self.child.as_mut().map(Child::try_wait);
+            let over = begin.elapsed() > LONG || matches!(status, Some(Ok(Some(_))));
+            assert!(!over, "the daemon does not listen ({status:?}): {}", self.log());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Does it run, as far as this side knows?
+    pub fn runs(&self) -> bool {
+        self.child.is_some()
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("it runs").id()
+    }
+
+    /// The administrative socket.
+    pub fn admin(&self) -> PathBuf {
+        self.dir.join("run/admin.sock")
+    }
+
+    /// The directory that a container of the tenant gets.
+    pub fn room(&self, tenant: &str) -> PathBuf {
+        self.dir.join("run/tenants").join(tenant)
+    }
+
+    /// Where the tenant's members connect.
+    pub fn socket(&self, tenant: &str) -> PathBuf {
+        self.room(tenant).join("vgpud.sock")
+    }
+
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.dir.join("vgpud.log")).unwrap_or_default()
+    }
+
+    /// At any instruction.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().expect("a child");
+            child.wait().expect("a child");
+        }
+    }
+
+    fn signal(&self, signal: libc::c_int) {
+        let pid = libc::pid_t::try_from(self.pid()).expect("a pid");
+        // SAFETY: a child of ours that was not waited for.
+        unsafe { libc::kill(pid, signal) };
+    }
+
+    /// Asks it to end, and waits: its exit code.
+    pub fn stop(&mut self) -> Option<i32> {
+        self.signal(libc::SIGTERM);
+        let mut child = self.child.take()?;
+        let begin = Instant::now();
+        loop {
+            if let Some(status) = child.try_wait().expect("a child") {
+                return status.code();
+            }
+            if begin.elapsed() > LONG {
+                let _ = child.kill();
+                panic!("the daemon does not end: {}", self.log());
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Tells it to read its file again, and waits until it has; panics with its words if it refuses.
+    pub fn reload(&self) {
+        let before = self.reloads();
+        self.signal(libc::SIGHUP);
+        let begin = Instant::now();
+        while self.reloads() == before {
+            assert!(begin.elapsed() < LONG, "not reloaded: {}", self.log());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn reloads(&self) -> usize {
+        let log = self.log();
+        assert!(!log.contains("not reloaded"), "{log}");
+        log.matches(" reloaded: ").count()
+    }
+
+    /// `vgpu WORD... --socket ADMIN`, as root on the host says it.
+    pub fn vgpu(&self, words: &[&str]) -> Output {
+        clean(vgpu()).args(words).arg("--socket").arg(self.admin()).output().expect("vgpu runs")
+    }
+
+    /// The same for what must succeed; what it printed.
+    #[track_caller]
+    pub fn tell(&self, words: &[&str]) -> String {
+        let out = self.vgpu(words);
+        assert!(out.status.success(), "vgpu {words:?}: {}\n{}", crate::text(&out), self.log());
+        String::from_utf8_lossy(&out.stdout).into_owned()
+    }
+
+    /// Descriptors that it has open.
+    pub fn descriptors(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.pid())).map_or(0, Iterator::count)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        if std::thread::panicking() {
+            eprintln!("the daemon's log:\n{}", self.log());
+        }
+    }
+}
