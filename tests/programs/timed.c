@@ -147,6 +147,30 @@ static int crossed(int count, u64 ns) {
     return CALL(cuMemFree_v2, word);
 }
 
+/* `count` kernels in each of two streams, each behind the other stream's last one by an event that has no time. At the end
+ * such events are asked for their time, and two that have one for the time of a single kernel. */
+static int in_step(int count, u64 ns, int *refused, u64 *took) {
+    void *done[2], *timed[2];
+    float ms = 0;
+    for (int i = 0; i < 2; i++) { TRY(CALL(cuEventCreate, &done[i], NO_TIME)); TRY(CALL(cuEventCreate, &timed[i], 0)); }
+    for (int i = 0; i < 2 * count; i++) {
+        TRY(launch_in(spin, streams[i % 2], ns));
+        TRY(CALL(cuEventRecord, done[i % 2], streams[i % 2]));
+        TRY(CALL(cuStreamWaitEvent, streams[!(i % 2)], done[i % 2], 0));
+        if (i % 32 == 31) TRY(CALL(cuEventSynchronize, done[1]));
+    }
+    TRY(CALL(cuEventSynchronize, done[1]));
+    TRY(CALL(cuEventRecord, timed[0], streams[0]));
+    TRY(launch_in(spin, streams[0], ns));
+    TRY(CALL(cuEventRecord, timed[1], streams[0]));
+    TRY(CALL(cuEventSynchronize, timed[1]));
+    *refused = CALL(cuEventElapsedTime, &ms, done[0], done[1]);
+    TRY(CALL(cuEventElapsedTime, &ms, timed[0], timed[1]));
+    *took = (u64)(ms * 1e6f);
+    for (int i = 0; i < 2; i++) { TRY(CALL(cuEventDestroy_v2, done[i])); TRY(CALL(cuEventDestroy_v2, timed[i])); }
+    return 0;
+}
+
 /* A kernel that stays for `ms`, until the host says so; kernels of another stream meanwhile. */
 static int persistent(u64 ms, u64 ns, u64 *beside) {
     u64 word = 0, start = now();
@@ -261,6 +285,7 @@ int main(int argc, char **argv) {
             threads((int)a, l);
         }
         else if (!strcmp(name, "graph")) { int r = graph(a, (int)b, c, &done); printf("%d %lu\n", r, done); }
+        else if (!strcmp(name, "step")) { int no = 0, r = in_step((int)a, b, &no, &done); printf("%d %d %lu\n", r, no, done); }
         else if (!strcmp(name, "crossed")) printf("%d\n", crossed((int)a, b));
         else if (!strcmp(name, "persistent")) { int r = persistent(a, b, &done); printf("%d %lu\n", r, done); }
         else if (!strcmp(name, "contexts")) printf("%d\n", contexts((int)a, (int)b, c));

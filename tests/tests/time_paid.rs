@@ -75,6 +75,24 @@ fn streams_that_overlap_are_paid_once() {
     });
 }
 
+/// Events that have no time are the program's to order its streams with. They stay without one, those that have one say
+/// what a kernel took, and its launches are measured by events of the library's own.
+#[test]
+fn events_with_timing_disabled_order_streams_and_what_they_order_is_paid_as_used() {
+    measured(|| {
+        let _alone = alone();
+        let lab = ceiling(80);
+        let mut m = timed(&lab);
+        m.ok("step 500 100000");
+        let stretch = Stretch::begin(&lab);
+        let answer = m.ok("step 4000 100000");
+        stretch.end(&lab).is_paid_within(15.0, "streams in step by events without time");
+        let (refused, took) = (answer.number(0), answer.number(1));
+        assert_eq!(refused, 400, "their time is asked for, as without the library");
+        assert!((100_000..200_000).contains(&took), "{took}");
+    });
+}
+
 /// Four streams in turn and never a wait: each is idle when it is launched into, and whether the others are nobody has
 /// asked. What launches take is learned all the same.
 #[test]
