@@ -4,6 +4,7 @@
 
 use shim_sys::table::{Action, CUDA_ROWS};
 use std::sync::Mutex;
+use std::thread;
 use std::time::{Duration, Instant};
 use vgpu_tests::program::{Kind, compile};
 use vgpu_tests::timed::measured;
@@ -51,17 +52,27 @@ fn freely(device: usize, mut measure: impl FnMut() -> Vec<u64>) -> Vec<u64> {
     }
 }
 
+/// Ways that are judged at once: each has a machine of its own, and what they do is to wait.
+const AT_ONCE: usize = 4;
+
+/// Each way bare and under a ceiling, on a machine of its own that `lab` makes.
+fn pay(lab: impl Fn() -> Lab + Sync, ways: &[&str], n: u64) {
+    let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
+    for ways in ways.chunks(AT_ONCE) {
+        thread::scope(|scope| ways.iter().for_each(|way| drop(scope.spawn(|| pays(&lab(), way, n)))));
+    }
+}
+
 /// Loops `way` bare and under a ceiling. Bare the last device works far more than the ceiling, and under it every device
 /// works, and stays below 1.4 times of it.
 #[track_caller]
 fn pays(lab: &Lab, way: &str, n: u64) {
-    let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
     let last = lab.truth().devices.len() - 1;
     let bare = freely(last, || shares(lab, &mut start(lab, false), way, n, 300));
     assert!(bare[last] > FREE, "{way}: worked {bare:?} % without a ceiling, so that nothing is shown");
-    // Two seconds: the burst of 50 ms, and what is spent while costs are learned, are small against it.
+    // The burst of 50 ms, and what is spent while costs are learned, are small against it.
     measured(|| {
-        let held = shares(lab, &mut start(lab, true), way, n, 2000);
+        let held = shares(lab, &mut start(lab, true), way, n, 1500);
         eprintln!("{way}: bare {bare:?} %, under {CEILING} % {held:?} %");
         assert!(held[last] > 0 && held.iter().all(|held| *held <= HELD), "{way}: worked {held:?} % under {CEILING} %");
     });
@@ -84,23 +95,19 @@ fn charging_copies(devices: u32) -> Lab {
 
 #[test]
 fn launches_and_their_twins_with_a_stream_per_thread_pay() {
-    for way in
-        ["kernel", "kernel_ptsz", "extra", "ex", "ex_ptsz", "cooperative", "cooperative_ptsz", "graph", "graph_ptsz"]
-    {
-        pays(&lab(), way, MS);
-    }
+    let one = ["kernel", "kernel_ptsz", "extra", "ex", "ex_ptsz"];
+    let other = ["cooperative", "cooperative_ptsz", "graph", "graph_ptsz"];
+    pay(lab, &[&one[..], &other[..]].concat(), MS);
 }
 
 #[test]
 fn the_launches_of_cuda_2_pay() {
-    for way in ["legacy", "legacy_grid", "legacy_async"] {
-        pays(&lab(), way, MS);
-    }
+    pay(lab, &["legacy", "legacy_grid", "legacy_async"], MS);
 }
 
 #[test]
 fn a_launch_on_several_devices_pays_on_each_of_them() {
-    pays(&Lab::new("2xh200").with("VGPU_SM_LIMIT", CEILING), "devices", MS);
+    pay(|| Lab::new("2xh200").with("VGPU_SM_LIMIT", CEILING), &["devices"], MS);
 }
 
 /// The ceiling of one device holds all of them up: each grid is part of one launch.
@@ -131,43 +138,29 @@ fn launches_on_several_devices_by_several_members_do_not_wait_crosswise() {
 
 #[test]
 fn a_launch_in_a_green_context_pays() {
-    pays(&lab().with("VGPU_SIM_DRIVER", "580"), "green", MS);
+    pay(|| lab().with("VGPU_SIM_DRIVER", "580"), &["green"], MS);
 }
 
 #[test]
 fn fills_pay_where_that_is_asked_for() {
-    for way in ["fill", "fill_ptds", "fill_async", "fill_async_ptsz", "fill_rows", "fill_rows_async"] {
-        pays(&charging_copies(1), way, BYTES);
-    }
+    let ways = ["fill", "fill_ptds", "fill_async", "fill_async_ptsz", "fill_rows", "fill_rows_async"];
+    pay(|| charging_copies(1), &ways, BYTES);
 }
 
 #[test]
 fn copies_that_stay_on_devices_pay_where_that_is_asked_for() {
-    for way in [
-        "copy",
-        "copy_ptds",
-        "copy_async",
-        "copy_dtod",
-        "copy_dtod_async",
-        "copy_dtod_async_ptsz",
-        "copy_peer",
-        "copy_sheet",
-        "copy_sheet_async",
-        "copy_block",
-        "copy_block_async",
-        "copy_block_peer",
-    ] {
-        pays(&charging_copies(1), way, BYTES);
-    }
+    let plain = ["copy", "copy_ptds", "copy_async", "copy_dtod", "copy_dtod_async", "copy_dtod_async_ptsz"];
+    let shaped = ["copy_peer", "copy_sheet", "copy_sheet_async", "copy_block", "copy_block_async", "copy_block_peer"];
+    pay(|| charging_copies(1), &[plain, shaped].concat(), BYTES);
 }
 
 /// In a stream of the second device, while the first one is current: the second one's ceiling holds, and pays.
 #[test]
 fn a_copy_pays_where_its_stream_is() {
-    pays(&charging_copies(2), "elsewhere", BYTES);
+    pay(|| charging_copies(2), &["elsewhere"], BYTES);
     let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
     let lab = slow_copies(2).with("VGPU_SM_LIMIT_0", CEILING).with("VGPU_CHARGE_COPIES", "1");
-    let free = freely(1, || shares(&lab, &mut start(&lab, true), "elsewhere", BYTES, 500));
+    let free = freely(1, || shares(&lab, &mut start(&lab, true), "elsewhere", BYTES, 400));
     assert!(free[1] > FREE, "the second device has no ceiling: {free:?}");
 }
 
@@ -178,7 +171,7 @@ fn copies_are_free_unless_that_is_asked_for() {
             let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
             let mut lab = slow_copies(1).with("VGPU_SM_LIMIT", CEILING);
             option.into_iter().for_each(|value| lab.set("VGPU_CHARGE_COPIES", value));
-            let free = freely(0, || shares(&lab, &mut start(&lab, true), way, BYTES, 1000));
+            let free = freely(0, || shares(&lab, &mut start(&lab, true), way, BYTES, 400));
             assert!(free[0] > FREE, "{way}: {free:?} %");
         }
     }
@@ -191,7 +184,7 @@ fn copies_from_the_host_are_free_also_where_copies_are_charged() {
     let lab = charging_copies(1);
     let copied = freely(0, || {
         let mut member = start(&lab, true);
-        let answer = member.ok(&format!("host {BYTES} 1000 1"));
+        let answer = member.ok(&format!("host {BYTES} 400 1"));
         vec![lab.process(0, member.pid).copying_ns * 100 / answer.number(1)]
     });
     assert!(copied[0] > FREE, "{copied:?} %");

@@ -10,33 +10,37 @@ use vgpu_tests::Member;
 use vgpu_tests::timed::{MS, Stretch, alone, ceiling, measured, timed};
 
 /// A ceiling in percent, a kernel in nanoseconds, kernels between two waits, and for how many milliseconds.
-const POINTS: [(u32, u64, u64, u64); 6] = [
-    (80, 50_000, 64, 1500),
-    (10, 50_000, 1, 1500),
-    (10, 5 * MS, 1000, 2000),
-    (50, 5 * MS, 1, 1500),
-    (30, 200 * MS, 1000, 4000),
-    (50, 1000 * MS, 1000, 6000),
-];
+type Point = (u32, u64, u64, u64);
+/// Who launches often keeps a processor busy.
+const SHORT: [Point; 2] = [(80, 50_000, 64, 1500), (10, 50_000, 1, 1500)];
+/// Who launches seldom waits, beside others that do.
+const LONG: [Point; 4] =
+    [(10, 5 * MS, 1000, 2000), (50, 5 * MS, 1, 1500), (30, 200 * MS, 1000, 4000), (50, 1000 * MS, 1000, 6000)];
 
 #[test]
 fn ceilings_hold_for_kernels_of_any_length() {
-    measured(|| {
-        let _alone = alone();
-        for (percent, ns, batch, ms) in POINTS {
-            let lab = ceiling(percent);
-            let mut m = timed(&lab);
-            let stretch = Stretch::begin(&lab);
-            m.ok(&format!("loop {ns} {ms} 0 {batch} 0 1 1"));
-            let spent = stretch.end(&lab);
-            let what = format!("{percent} %, kernels of {} us", ns / 1000);
-            spent.is_paid_within(10.0, &what);
-            // At the end a kernel may be owed, at the beginning a burst is spent, and the first are launched unmeasured.
-            let over = (60 * MS + 2 * ns) as f64 / spent.wall as f64 * 100.0 + 2.0;
-            assert!(spent.share() <= f64::from(percent) + over, "{what}: {spent:?}");
-            assert!(spent.share() >= f64::from(percent) * 0.6, "{what}: {spent:?}");
+    let _alone = alone();
+    thread::scope(|scope| {
+        for point in LONG {
+            scope.spawn(move || measured(|| holds(point)));
         }
+        SHORT.iter().for_each(|point| measured(|| holds(*point)));
     });
+}
+
+/// On a machine of its own.
+fn holds((percent, ns, batch, ms): Point) {
+    let lab = ceiling(percent);
+    let mut m = timed(&lab);
+    let stretch = Stretch::begin(&lab);
+    m.ok(&format!("loop {ns} {ms} 0 {batch} 0 1 1"));
+    let spent = stretch.end(&lab);
+    let what = format!("{percent} %, kernels of {} us", ns / 1000);
+    spent.is_paid_within(10.0, &what);
+    // At the end a kernel may be owed, at the beginning a burst is spent, and the first are launched unmeasured.
+    let over = (60 * MS + 2 * ns) as f64 / spent.wall as f64 * 100.0 + 2.0;
+    assert!(spent.share() <= f64::from(percent) + over, "{what}: {spent:?}");
+    assert!(spent.share() >= f64::from(percent) * 0.6, "{what}: {spent:?}");
 }
 
 /// A graph of 200 ms is one launch.
@@ -64,11 +68,11 @@ fn who_is_held_back_sleeps() {
         let lab = ceiling(10);
         let mut m = timed(&lab);
         m.ok("loop 2000000 500 0 1000 0 1 1");
-        let answer = m.ok("loop 2000000 3000 0 1000 0 1 1");
+        let answer = m.ok("loop 2000000 2000 0 1000 0 1 1");
         let (launched, wall, cpu) = (answer.number(0), answer.number(1), answer.number(2));
         let permille = cpu * 1000 / wall;
         eprintln!("{launched} launches in {} ms: {permille} permille of a processor", wall / MS);
-        assert!(launched > 50, "{answer:?}");
+        assert!(launched > 40, "{answer:?}");
         assert!(permille < 30, "{permille} permille: {answer:?}");
     });
 }
@@ -81,26 +85,30 @@ fn signal(m: &Member, signal: i32) {
 /// Threads wait at the gate when their process is stopped for a second: the time is not theirs to use up afterwards.
 #[test]
 fn a_process_that_was_stopped_does_not_make_up_for_it() {
-    measured(|| {
-        let _alone = alone();
+    let _alone = alone();
+    thread::scope(|scope| {
         for limit in [30, 50] {
-            let lab = ceiling(limit);
-            let mut m = timed(&lab);
-            m.tell("threads 4 5000000 5500 1000000 0 1 -1");
-            thread::sleep(Duration::from_millis(1500));
-            signal(&m, libc::SIGSTOP);
-            thread::sleep(Duration::from_secs(1));
-            let stretch = Stretch::begin(&lab);
-            signal(&m, libc::SIGCONT);
-            thread::sleep(Duration::from_secs(1));
-            let spent = stretch.end(&lab);
-            let answer = m.answer();
-            assert_eq!(answer.code, 0, "{answer:?}; {}", m.errors());
-            // A burst of 50 ms, a kernel of each thread before the device, and as much again for a busy machine.
-            let most = spent.wall * u64::from(limit) / 100 + 2 * (u64::from(limit) * 50 * MS / 100 + 4 * 5 * MS);
-            eprintln!("after a stop, {limit} %: {:.1} %, at most {} us", spent.share(), most / 1000);
-            assert!(spent.busy <= most, "{limit} %: {spent:?}, at most {most}");
-            assert!(spent.share() > f64::from(limit) / 3.0, "it goes on: {spent:?}");
+            scope.spawn(move || measured(|| makes_up_for_nothing(limit)));
         }
     });
+}
+
+fn makes_up_for_nothing(limit: u32) {
+    let lab = ceiling(limit);
+    let mut m = timed(&lab);
+    m.tell("threads 4 5000000 3500 1000000 0 1 -1");
+    thread::sleep(Duration::from_millis(1000));
+    signal(&m, libc::SIGSTOP);
+    thread::sleep(Duration::from_secs(1));
+    let stretch = Stretch::begin(&lab);
+    signal(&m, libc::SIGCONT);
+    thread::sleep(Duration::from_secs(1));
+    let spent = stretch.end(&lab);
+    let answer = m.answer();
+    assert_eq!(answer.code, 0, "{answer:?}; {}", m.errors());
+    // A burst of 50 ms, a kernel of each thread before the device, and as much again for a busy machine.
+    let most = spent.wall * u64::from(limit) / 100 + 2 * (u64::from(limit) * 50 * MS / 100 + 4 * 5 * MS);
+    eprintln!("after a stop, {limit} %: {:.1} %, at most {} us", spent.share(), most / 1000);
+    assert!(spent.busy <= most, "{limit} %: {spent:?}, at most {most}");
+    assert!(spent.share() > f64::from(limit) / 3.0, "it goes on: {spent:?}");
 }

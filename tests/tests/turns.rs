@@ -36,7 +36,7 @@ fn served(lab: &Lab, members: &[Member]) -> (Instant, Vec<u64>) {
 
 /// What each member gets of the device, in percent, over `time`, after a while in which bursts are spent.
 fn shares(lab: &Lab, members: &[Member], time: Duration) -> Vec<f64> {
-    thread::sleep(Duration::from_secs(1));
+    thread::sleep(Duration::from_millis(500));
     let (begin, before) = served(lab, members);
     thread::sleep(time);
     let (end, after) = served(lab, members);
@@ -81,8 +81,8 @@ fn two_members_get_the_ceiling_together_and_half_of_it_each() {
     measured(|| {
         let _alone = alone();
         let lab = lab(30);
-        let mut members = start(&lab, &[(1000, 1, 0), (1000, 1, 0)], 9_500);
-        let got = shares(&lab, &members, Duration::from_secs(8));
+        let mut members = start(&lab, &[(1000, 1, 0), (1000, 1, 0)], 6_000);
+        let got = shares(&lab, &members, Duration::from_secs(5));
         eprintln!("two: {got:.1?}");
         finish(&mut members);
         let sum: f64 = got.iter().sum();
@@ -95,8 +95,8 @@ fn four_members_of_different_kernels_get_a_quarter_each() {
     measured(|| {
         let _alone = alone();
         let lab = lab(30);
-        let mut members = start(&lab, &[(200, 8, 0), (1000, 1, 0), (5000, 1, 0), (20_000, 1, 0)], 9_500);
-        let got = shares(&lab, &members, Duration::from_secs(8));
+        let mut members = start(&lab, &[(200, 8, 0), (1000, 1, 0), (5000, 1, 0), (20_000, 1, 0)], 6_000);
+        let got = shares(&lab, &members, Duration::from_secs(5));
         eprintln!("four: {got:.1?}");
         finish(&mut members);
         let sum: f64 = got.iter().sum();
@@ -110,8 +110,8 @@ fn a_member_that_computes_leaves_the_device_to_the_other() {
     measured(|| {
         let _alone = alone();
         let lab = lab(90);
-        let mut members = start(&lab, &[(1000, 1, 50_000), (1000, 64, 0)], 6_500);
-        let got = shares(&lab, &members, Duration::from_secs(5));
+        let mut members = start(&lab, &[(1000, 1, 50_000), (1000, 64, 0)], 4_000);
+        let got = shares(&lab, &members, Duration::from_secs(3));
         eprintln!("computing and busy: {got:.1?}");
         finish(&mut members);
         assert!(got.iter().sum::<f64>() >= 80.0, "{got:?}");
@@ -124,12 +124,12 @@ fn a_member_that_is_killed_or_stopped_in_its_turn_holds_up_nobody() {
     measured(|| {
         let _alone = alone();
         let lab = lab(30);
-        let mut members = start(&lab, &[(1000, 64, 0), (1000, 64, 0), (1000, 64, 0)], 8_000);
+        let mut members = start(&lab, &[(1000, 64, 0), (1000, 64, 0), (1000, 64, 0)], 5_000);
         thread::sleep(Duration::from_millis(700));
         members[0].kill();
         thread::sleep(Duration::from_millis(300));
         signal(&members[1], libc::SIGSTOP);
-        let got = shares(&lab, &members[2..], Duration::from_secs(4));
+        let got = shares(&lab, &members[2..], Duration::from_secs(3));
         eprintln!("beside a stopped one: {got:.1?}");
         signal(&members[1], libc::SIGCONT);
         assert!((27.0..=32.5).contains(&got[0]), "{got:?}");
@@ -167,7 +167,7 @@ fn a_child_forked_beside_the_thread_has_none_and_holds_up_nobody() {
     let _alone = alone();
     let lab = lab(50);
     let mut other = member(&lab);
-    other.tell("bursts 1000000 4 0 4000");
+    other.tell("bursts 1000000 4 0 2500");
     let mut one = member(&lab);
     one.ok("bursts 1000000 4 0 500");
     assert_eq!(one.ok("threads").number(0), 1);
