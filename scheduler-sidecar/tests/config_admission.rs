@@ -124,6 +124,7 @@ fn tenant(name: &str) -> impl Strategy<Value = TenantPlan> + use<> {
     let name = name.to_owned();
     let terms = (prop::option::of(1..4_u64), share(), 1..3_u32).prop_map(|(memory, ceiling, weight)| TermsPlan {
         device: "0".into(),
+        uuid: None,
         memory: memory.map(Bytes),
         ceiling,
         floor: None,
@@ -149,6 +150,7 @@ fn plan() -> impl Strategy<Value = Plan> {
             tenants.reverse();
         }
         Plan {
+            arbitrate: Default::default(),
             daemon: DaemonPlan {
                 run_dir: "/r".into(),
                 state_dir: "/s".into(),

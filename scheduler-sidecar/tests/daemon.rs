@@ -16,7 +16,7 @@ use support::{Daemon, Guard, LONG, Peer, eventually, texts, vgpud};
 use tempfile::TempDir;
 use vgpu_core::bytes::Bytes;
 use vgpu_core::share::Share;
-use vgpu_core::wire::{Hello, MAX_LINE, Reply, Terms};
+use vgpu_core::wire::{Hello, MAX_LINE, Reply, Terms, two};
 
 const TERMS: &str = "{\"hello\":1,\"tenant\":\"a\",\"memory_limit\":1073741824,\"sm_limit\":30}\n";
 
@@ -81,13 +81,14 @@ fn each_tenant_has_its_own_socket_and_terms() {
 }
 
 #[test]
-fn another_protocol_is_refused_naming_both_numbers_and_closed() {
+fn another_protocol_is_refused_naming_all_numbers_and_closed() {
     let dir = TempDir::new().unwrap();
     let daemon = start(&dir);
     let mut peer = daemon.connect();
-    let line = peer.send(b"{\"hello\":2,\"pid\":1,\"version\":\"9.9\"}\n").line();
+    let line = peer.send(b"{\"hello\":3,\"pid\":1,\"version\":\"9.9\"}\n").line();
     let Ok(Reply::Error(words)) = Reply::decode(line.as_bytes()) else { panic!("{line}") };
-    assert!(words.contains("protocol 2") && words.contains("protocol 1"), "{words}");
+    assert!(words.contains("protocol 3") && words.contains("protocols 1 and 2"), "{words}");
+    let Ok(two::Reply::Refused { speaks: 2, .. }) = two::Reply::decode(line.as_bytes()) else { panic!("{line}") };
     assert_eq!(peer.line(), "", "closed");
     serves(&daemon);
 }

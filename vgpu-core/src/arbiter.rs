@@ -21,16 +21,19 @@
 //! tenant's own queue. Not here: sockets, pages, doorbells and clocks are the daemon's.
 
 pub mod audit;
+mod common;
 mod decision;
 mod device;
 mod gang;
 mod order;
 mod seat;
+mod standing;
 mod terms;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
 pub use decision::{Decision, Gate, Pages, Usage};
+pub use standing::{Standing, State};
 pub use terms::{Class, Config, DeviceId, QUANTUM, SlotId, Tenant, Terms};
 
 use device::{Device, Phase};
@@ -73,12 +76,37 @@ impl Arbiter {
         }
     }
 
-    /// A member comes to a device, with a gate that says [`Gate::Wait`]. `terms` count for the first member.
+    /// One device more, under the next number.
+    ///
+    /// # Panics
+    /// With the 65536th.
+    pub fn add_device(&mut self, now: u64) -> DeviceId {
+        let device = DeviceId(u16::try_from(self.devices.len()).expect("fewer than 2^16 devices"));
+        self.devices.push(Device::new(now));
+        self.latency.push(0);
+        device
+    }
+
+    /// Other constants from now on; leases that run keep their end.
+    pub fn configure(&mut self, config: Config) {
+        self.config = config;
+        self.devices.iter_mut().for_each(|device| device.dirty = true);
+    }
+
+    /// A member comes to a device, with a gate that says [`Gate::Wait`]. `terms` count for the first member; a tenant that
+    /// was there before comes back with the account and the virtual time that it left.
     ///
     /// # Panics
     /// If there is no such device.
     pub fn join(&mut self, tenant: Tenant, device: DeviceId, terms: Terms, now: u64) -> SlotId {
-        let seat = self.find(tenant, device).unwrap_or_else(|| self.sit(tenant, device, terms, now));
+        let seat = self.find(tenant, device).unwrap_or_else(|| self.sit(tenant, device, now));
+        if self.seat(seat).members.is_empty() {
+            self.seat_mut(seat).terms = terms;
+            self.devices[index(device)].dirty = true;
+            self.latency[index(device)] += u32::from(terms.class == Class::Latency);
+        }
+        self.devices[index(device)].fresh = true;
+        self.devices[index(device)].dirty |= self.devices[index(device)].common;
         let slot = match self.free_slots.pop() {
             Some(slot) => slot,
             None => {
@@ -95,15 +123,13 @@ impl Arbiter {
         self.tenants.get(&tenant)?.iter().copied().find(|&seat| self.seat(seat).device == device)
     }
 
-    fn sit(&mut self, tenant: Tenant, device: DeviceId, terms: Terms, now: u64) -> SeatIx {
+    fn sit(&mut self, tenant: Tenant, device: DeviceId, now: u64) -> SeatIx {
         let seat = self.free_seats.pop().unwrap_or_else(|| {
             self.seats.push(None);
             u32::try_from(self.seats.len() - 1).expect("fewer than 2^32 tenants")
         });
-        self.seats[seat as usize] = Some(Seat::new(tenant, device, terms, now));
+        self.seats[seat as usize] = Some(Seat::new(tenant, device, Terms::default(), now));
         self.tenants.entry(tenant).or_default().push(seat);
-        self.devices[index(device)].dirty = true;
-        self.latency[index(device)] += u32::from(terms.class == Class::Latency);
         seat
     }
 
@@ -112,6 +138,7 @@ impl Arbiter {
         let seat = self.slot(slot).seat;
         let d = self.seat(seat).device;
         self.devices[index(d)].count(now);
+        self.settle_death(slot, now);
         self.devices[index(d)].overdue.retain(|&member| member != slot);
         self.slot_mut(slot).overdue = false;
         self.seat_mut(seat).members.retain(|&member| member != slot);
@@ -133,27 +160,48 @@ impl Arbiter {
             self.place(seat, now);
         }
         if last {
-            self.stand(seat);
+            // What it owes and is owed stays: a program that is started again and again is one tenant.
+            self.release(self.seat(seat).tenant);
+            self.latency[index(d)] -= u32::from(self.seat(seat).terms.class == Class::Latency);
         }
     }
 
-    fn stand(&mut self, seat: SeatIx) {
-        let (tenant, device, class) = (self.seat(seat).tenant, self.seat(seat).device, self.seat(seat).terms.class);
-        self.release(tenant);
-        self.latency[index(device)] -= u32::from(class == Class::Latency);
-        if let Some(seats) = self.tenants.get_mut(&tenant) {
-            seats.retain(|&other| other != seat);
-            if seats.is_empty() {
-                self.tenants.remove(&tenant);
-            }
+    /// Who is killed with work before the device pays for the part of its lease that it had not measured: otherwise a
+    /// program that dies in time would pay for nothing.
+    fn settle_death(&mut self, slot: SlotId, now: u64) {
+        let (seat, usage) = (self.slot(slot).seat, self.slot(slot).usage);
+        let device = &self.devices[index(self.seat(seat).device)];
+        let holds = matches!(device.phase, Phase::Held { slot: holder, .. } if holder == slot);
+        if usage.in_flight == Some(0) || !(holds || device.draining.contains(&slot)) {
+            return;
         }
-        self.seats[seat as usize] = None;
-        self.free_seats.push(seat);
+        let held = now.saturating_sub(device.granted);
+        let unpaid = held.saturating_sub(self.seat(seat).charged.saturating_sub(device.charged_before));
+        self.pay(seat, unpaid.min(now.saturating_sub(usage.since)));
+    }
+
+    /// The tenant is gone for good, and what it owes with it. One that has members stays.
+    pub fn forget(&mut self, tenant: Tenant) {
+        let Some(seats) = self.tenants.get_mut(&tenant) else { return };
+        let table = &mut self.seats;
+        let free_seats = &mut self.free_seats;
+        seats.retain(|&seat| {
+            let place = &mut table[seat as usize];
+            let stays = place.as_ref().is_some_and(|seat| !seat.members.is_empty());
+            if !stays {
+                *place = None;
+                free_seats.push(seat);
+            }
+            stays
+        });
+        if seats.is_empty() {
+            self.tenants.remove(&tenant);
+        }
     }
 
     /// Changes what a tenant may have; in force with the next [`Self::tick`].
     pub fn set(&mut self, tenant: Tenant, device: DeviceId, terms: Terms, now: u64) {
-        let Some(seat) = self.find(tenant, device) else { return };
+        let Some(seat) = self.find(tenant, device).filter(|&seat| !self.seat(seat).members.is_empty()) else { return };
         let place = self.seat(seat).place;
         self.take_out(seat);
         let class = self.seat(seat).terms.class;
@@ -184,9 +232,12 @@ impl Arbiter {
             Phase::Open { seat: holder } => holder == seat,
             // Asked for again when the drain is over.
             Phase::Drain { .. } => self.devices[index(d)].draining.contains(&slot),
-            Phase::Free => false,
+            Phase::Free | Phase::Common => false,
         };
         self.slot_mut(slot).usage.wants = true;
+        if self.devices[index(d)].phase == Phase::Common {
+            return;
+        }
         if holds {
             // Inside its lease, with nothing in flight: only its own account can have stopped it.
             let inside = matches!(self.devices[index(d)].phase, Phase::Held { until, .. } if now < until);
@@ -222,6 +273,15 @@ impl Arbiter {
             let until = until.min(quarter.max(now));
             self.devices[index(d)].phase = Phase::Held { seat: holder, slot, since, until };
         }
+    }
+
+    /// What a member said last.
+    ///
+    /// # Panics
+    /// If the slot is nobody's.
+    #[must_use]
+    pub fn said(&self, slot: SlotId) -> Usage {
+        self.slot(slot).usage
     }
 
     /// What a member says of itself, outside of a tick: it yields, or its page was read for another reason.

@@ -92,7 +92,7 @@ fn others(old: &Plan, new: &Plan) -> Vec<&'static str> {
     if old.daemon.max_connections != new.daemon.max_connections {
         others.push("daemon.max_connections");
     }
-    if old.time != new.time {
+    if (&old.time, old.arbitrate) != (&new.time, new.arbitrate) {
         others.push("time");
     }
     if old.devices != new.devices {

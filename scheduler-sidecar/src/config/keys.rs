@@ -79,26 +79,26 @@ impl Section {
 }
 
 const FILE: &[Key] =
-    &[obeyed("daemon"), recorded("time"), obeyed("defaults"), obeyed("template"), obeyed("device"), obeyed("tenant")];
+    &[obeyed("daemon"), obeyed("time"), obeyed("defaults"), obeyed("template"), obeyed("device"), obeyed("tenant")];
 
 const DAEMON: &[Key] =
     &[obeyed("run_dir"), recorded("state_dir"), obeyed("admin_socket"), obeyed("max_connections"), obeyed("log")];
 
 const DEVICE: &[Key] = &[obeyed("id"), obeyed("memory"), obeyed("overcommit")];
 
-const TENANT: &[Key] = &[obeyed("name"), obeyed("template"), recorded("devices"), obeyed("replicas"), obeyed("device")];
+const TENANT: &[Key] = &[obeyed("name"), obeyed("template"), obeyed("devices"), obeyed("replicas"), obeyed("device")];
 
 const OVERRIDE: &[Key] = &[obeyed("id")];
 
 /// What tenants, templates and the defaults share.
-const POLICY: &[Key] = &[obeyed("gpu"), obeyed("uids"), recorded("on_error"), recorded("on_loss")];
+const POLICY: &[Key] = &[obeyed("gpu"), obeyed("uids"), obeyed("on_error"), obeyed("on_loss")];
 
 /// What may be different from device to device.
 const TERMS: &[Key] = &[
     obeyed("memory_limit"),
     obeyed("sm_limit"),
-    recorded("sm_request"),
-    recorded("weight"),
-    recorded("class"),
-    recorded("quantum"),
+    obeyed("sm_request"),
+    obeyed("weight"),
+    obeyed("class"),
+    obeyed("quantum"),
 ];

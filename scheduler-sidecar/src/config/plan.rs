@@ -9,7 +9,7 @@ use vgpu_core::arbiter::{self, Class};
 use vgpu_core::bytes::Bytes;
 use vgpu_core::share::Share;
 
-use super::raw::{OnError, OnLoss};
+use super::raw::{Arbitrate, OnError, OnLoss};
 use super::time::Time;
 
 /// A checked configuration: everything in it can be kept.
@@ -19,6 +19,8 @@ pub struct Plan {
     pub daemon: DaemonPlan,
     /// The constants of device time.
     pub time: Time,
+    /// Which devices are given out in leases.
+    pub arbitrate: Arbitrate,
     /// By number, then by UUID, `*` last.
     pub devices: Vec<DevicePlan>,
     /// In the order of the file; names are distinct.
@@ -85,6 +87,8 @@ pub struct TenantPlan {
 pub struct TermsPlan {
     /// [`DevicePlan::name`].
     pub device: String,
+    /// [`DevicePlan::uuid`].
+    pub uuid: Option<String>,
     /// Hard limit.
     pub memory: Option<Bytes>,
     /// sm limit: the ceiling.

@@ -30,6 +30,8 @@ pub struct RawFile {
     pub daemon: RawDaemon,
     /// `[time]`.
     pub time: RawTime,
+    /// `arbitrate` in `[time]`.
+    pub arbitrate: Option<At<Arbitrate>>,
     /// `[defaults]`.
     pub defaults: RawPolicy,
     /// `[template.NAME]`.
@@ -198,4 +200,17 @@ pub enum OnError {
     Closed,
     /// It warns.
     Open,
+}
+
+/// Which devices are given out in leases.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Arbitrate {
+    /// Those of whose time some tenant asks something.
+    #[default]
+    Auto,
+    /// All.
+    Yes,
+    /// Those on which a tenant has a ceiling.
+    No,
 }

@@ -9,7 +9,9 @@ use toml::de::{DeTable, DeValue};
 use super::MAX_FILE;
 use super::keys::Section;
 use super::problem::{Place, Problems};
-use super::raw::{At, RawDaemon, RawDevice, RawFile, RawOverride, RawPolicy, RawTemplate, RawTenant, RawTerms};
+use super::raw::{
+    Arbitrate, At, RawDaemon, RawDevice, RawFile, RawOverride, RawPolicy, RawTemplate, RawTenant, RawTerms,
+};
 use super::suggest::nearest;
 use super::time::{CONSTANTS, RawTime};
 use super::value::{self, Reading, Written, Wrong};
@@ -58,6 +60,7 @@ impl Reader<'_, '_> {
         let before = self.problems.len();
         if let Some((table, _)) = self.table(root, Section::File, "time") {
             file.time = self.time(table);
+            file.arbitrate = table.get("arbitrate").and_then(|value| self.arbitrate(value));
         }
         file.time_is_wrong = self.problems.len() > before;
         if let Some((table, _)) = self.table(root, Section::File, "defaults") {
@@ -90,8 +93,19 @@ impl Reader<'_, '_> {
         }
     }
 
+    fn arbitrate(&mut self, value: &Value<'_>) -> Option<At<Arbitrate>> {
+        let read = |written: &Written<'_>| match value.get_ref() {
+            DeValue::Boolean(true) => Ok(Arbitrate::Yes),
+            DeValue::Boolean(false) => Ok(Arbitrate::No),
+            _ => value::arbitrate(written),
+        };
+        self.take(value, "time", "arbitrate", read)
+    }
+
     fn time(&mut self, table: &DeTable<'_>) -> RawTime {
-        self.unknown_of(table, "time", || CONSTANTS.iter().map(|constant| constant.name));
+        self.unknown_of(table, "time", || {
+            std::iter::once("arbitrate").chain(CONSTANTS.iter().map(|constant| constant.name))
+        });
         RawTime::read(|name, range| {
             let value = table.get(name)?;
             self.take(value, "time", name, |written| value::duration(written, &range))

@@ -6,7 +6,7 @@
 pub(super) mod admission;
 mod layers;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
 
 use super::Surroundings;
@@ -53,18 +53,19 @@ pub(super) fn plan(raw: &RawFile, around: &Surroundings, problems: &mut Problems
     if problems.is_empty() {
         admission::check(&devices, &tenants, problems, &mut notes);
     }
-    notes.extend(not_in_force(raw, &tenants));
+    notes.extend(not_in_force(raw));
     for tenant in tenants.iter().filter(|tenant| tenant.plan.differs_by_device()) {
         let name = &tenant.plan.name;
         let memory = tenant.plan.memory().map_or("unlimited".into(), |memory| memory.to_string());
         let ceiling = tenant.plan.ceiling().map_or("unlimited".into(), |ceiling| ceiling.to_string());
         notes.push(format!(
-            "tenant {name}: its limits differ by device; a member is told one limit for all of them, the lowest: memory \
-             {memory}, sm {ceiling}"
+            "tenant {name}: its limits differ by device; a process whose library speaks protocol 1 is told one limit \
+             for all of them, the lowest: memory {memory}, sm {ceiling}"
         ));
     }
     let devices = devices.into_iter().map(|device| device.plan).collect();
-    Plan { daemon, time, devices, tenants: tenants.into_iter().map(|tenant| tenant.plan).collect(), notes }
+    let arbitrate = raw.arbitrate.as_ref().map_or_else(Default::default, |at| at.value);
+    Plan { daemon, time, arbitrate, devices, tenants: tenants.into_iter().map(|tenant| tenant.plan).collect(), notes }
 }
 
 fn daemon(raw: &RawFile, around: &Surroundings, problems: &mut Problems<'_>) -> DaemonPlan {
@@ -310,32 +311,9 @@ fn slots(name: &At<String>, replicas: Option<&At<u32>>) -> Vec<At<String>> {
 }
 
 /// What the file asks for that this version only records.
-fn not_in_force(raw: &RawFile, tenants: &[Housed]) -> Option<String> {
-    let mut keys: BTreeSet<&str> = BTreeSet::new();
-    let policies =
-        raw.tenants.iter().map(|tenant| &tenant.policy).chain(raw.templates.iter().map(|template| &template.policy));
-    for policy in policies.chain([&raw.defaults]) {
-        keys.extend(policy.on_error.as_ref().map(|_| "on_error"));
-        keys.extend(policy.on_loss.as_ref().map(|_| "on_loss"));
-        keys.extend(policy.terms.quantum.as_ref().map(|_| "quantum"));
-        keys.extend(policy.terms.weight.as_ref().map(|_| "weight"));
-        keys.extend(policy.terms.class.as_ref().map(|_| "class"));
-    }
-    let lists = raw.tenants.iter().filter_map(|tenant| tenant.devices.as_ref());
-    // Members are told their limits for whatever device they see.
-    keys.extend(lists.filter(|list| list.iter().all(|at| at.value != DeviceId::Any)).map(|_| "devices"));
-    for over in raw.tenants.iter().flat_map(|tenant| &tenant.overrides) {
-        keys.extend(over.terms.quantum.as_ref().map(|_| "quantum"));
-        keys.extend(over.terms.weight.as_ref().map(|_| "weight"));
-        keys.extend(over.terms.class.as_ref().map(|_| "class"));
-    }
-    if tenants.iter().flat_map(|tenant| &tenant.plan.terms).any(|terms| terms.floor.is_some()) {
-        keys.insert("sm_request");
-    }
-    if raw.time.or_default() != Time::default() {
-        keys.insert("[time]");
-    }
-    keys.extend(raw.daemon.state_dir.as_ref().map(|_| "state_dir"));
-    let all = keys.into_iter().collect::<Vec<_>>().join(", ");
+fn not_in_force(raw: &RawFile) -> Option<String> {
+    let mut keys: Vec<String> = raw.daemon.state_dir.iter().map(|_| "state_dir".to_owned()).collect();
+    keys.extend(raw.time.recorded().map(|key| format!("time.{key}")));
+    let all = keys.join(", ");
     (!all.is_empty()).then(|| format!("checked and recorded, not in force in this version: {all}"))
 }

@@ -11,6 +11,9 @@ use vgpu_core::arbiter;
 
 use super::raw::At;
 
+/// Those that are checked and change nothing yet: they are the library's, which does not ask for them.
+pub const RECORDED: &[&str] = &["marker", "spin", "credit", "burst", "gone"];
+
 /// A constant: a duration in nanoseconds.
 #[derive(Debug, Clone, Copy)]
 pub struct Constant {
@@ -49,6 +52,12 @@ macro_rules! constants {
             /// Reads each by a function that is given its key and what is accepted.
             pub(super) fn read(mut read: impl FnMut(&'static str, RangeInclusive<u64>) -> Option<At<u64>>) -> Self {
                 Self { $($name: read(stringify!($name), $min..=$max),)* }
+            }
+
+            /// What was written, of what this version only records.
+            pub(super) fn recorded(&self) -> impl Iterator<Item = &'static str> {
+                let written = [$((stringify!($name), self.$name.is_some())),*];
+                written.into_iter().filter(|(name, written)| *written && RECORDED.contains(name)).map(|(name, _)| name)
             }
 
             /// What was written, and the defaults.

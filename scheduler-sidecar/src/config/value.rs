@@ -9,7 +9,7 @@ use vgpu_core::arbiter::Class;
 use vgpu_core::bytes::{Bytes, SIZE_FORMS, Size, parse_size};
 use vgpu_core::share::{SHARE_FORMS, Share, parse_share};
 
-use super::raw::{Amount, DeviceId, OnError, OnLoss};
+use super::raw::{Amount, Arbitrate, DeviceId, OnError, OnLoss};
 
 /// A value as it stands in the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -225,6 +225,16 @@ pub fn on_error(written: &Written<'_>) -> Result<OnError, Wrong> {
 /// What a member does if the daemon is gone.
 pub fn on_loss(written: &Written<'_>) -> Result<OnLoss, Wrong> {
     word(written, &[("local", OnLoss::Local), ("open", OnLoss::Open), ("block", OnLoss::Block)])
+}
+
+/// Which devices are given out in leases, but for the truth values, which are no text.
+pub fn arbitrate(written: &Written<'_>) -> Result<Arbitrate, Wrong> {
+    const FORMS: &str = "\"auto\", true, false";
+    match written {
+        Written::Text("auto") => Ok(Arbitrate::Auto),
+        Written::Other(kind) => wrong(format!("is {kind}"), FORMS),
+        _ => wrong("is not known", FORMS),
+    }
 }
 
 /// What is logged.

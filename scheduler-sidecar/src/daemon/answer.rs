@@ -1,24 +1,42 @@
 //! What the daemon says to a line. No IO, no clock.
 
-use vgpu_core::wire::{Hello, Reply, Terms, WireError};
+use vgpu_core::limits::Mode;
+use vgpu_core::wire::Terms;
+use vgpu_core::wire::two::{self, Descriptor, Welcome};
 
-use super::config::Tenant;
+use super::config::{OnError, Tenant};
 use crate::config::problem::shown;
 use crate::control::{self, Ask};
+
+/// What comes with a welcome, in this order.
+pub const DESCRIPTORS: [Descriptor; 4] = [Descriptor::Beat, Descriptor::Board, Descriptor::Report, Descriptor::Bell];
 
 /// The terms of a tenant's members.
 #[must_use]
 pub fn terms(tenant: &Tenant) -> Terms {
-    Terms { tenant: tenant.name.clone(), memory_limit: tenant.memory, sm_limit: tenant.sm }
+    Terms { tenant: tenant.name.clone(), memory_limit: tenant.memory(), sm_limit: tenant.sm() }
 }
 
-/// Answers a member's line: the hello if it is one, and what to say.
-///
-/// # Errors
-/// The words that are sent before the connection is closed.
-pub fn member(tenant: &Tenant, line: &[u8]) -> Result<(Hello, Reply), WireError> {
-    let hello = Hello::decode(line)?;
-    Ok((hello, Reply::Terms(terms(tenant))))
+/// The welcome of a member, which has this number, in this epoch, at this moment of the daemon's clock.
+#[must_use]
+pub fn welcome(tenant: &Tenant, member: u64, epoch: u64, clock: u64) -> two::Reply {
+    two::Reply::Welcome(Welcome {
+        terms: terms(tenant),
+        member,
+        epoch,
+        clock,
+        mode: Mode::Enforce,
+        open_on_error: tenant.on_error == OnError::Open,
+        on_loss: tenant.on_loss,
+        strict: false,
+        descriptors: DESCRIPTORS.to_vec(),
+    })
+}
+
+/// What somebody is told who is not served, in words that members of both protocols read.
+#[must_use]
+pub fn refusal(words: &str) -> two::Reply {
+    two::Reply::Refused { words: words.to_owned(), speaks: two::PROTOCOL }
 }
 
 /// Understands an administrator's line: what is asked, and by which protocol it is to be answered.
@@ -53,26 +71,22 @@ pub fn question(line: &[u8]) -> Result<(u64, Ask), String> {
 mod tests {
     use vgpu_core::bytes::Bytes;
     use vgpu_core::share::Share;
+    use vgpu_core::wire::Reply;
 
     use super::*;
     use crate::control::change::Words;
 
     #[test]
-    fn a_member_gets_its_tenants_terms_whatever_it_says_about_itself() {
-        let tenant = Tenant {
-            name: "a".into(),
-            socket: "/s".into(),
-            memory: Some(Bytes(1 << 30)),
-            sm: Share::from_percent(30),
-            uids: None,
-        };
-        let line = br#"{"hello":1,"pid":7,"version":"9","tenant":"b","memory_limit":null}"#;
-        let (hello, reply) = member(&tenant, line).unwrap();
-        assert_eq!((hello.pid, hello.version.as_str()), (7, "9"));
+    fn a_member_gets_its_tenants_terms_and_what_comes_with_them() {
+        let tenant = Tenant::everywhere("a", "/s".into(), Some(Bytes(1 << 30)), Share::from_percent(30));
         assert_eq!(
-            reply.encode().unwrap(),
+            Reply::Terms(terms(&tenant)).encode().unwrap(),
             "{\"hello\":1,\"tenant\":\"a\",\"memory_limit\":1073741824,\"sm_limit\":30}\n"
         );
+        let line = welcome(&tenant, 7, 9, 11).encode().unwrap();
+        let Ok(two::Reply::Welcome(read)) = two::Reply::decode(line.as_bytes()) else { panic!("{line}") };
+        assert_eq!((read.terms, read.member, read.epoch, read.clock), (terms(&tenant), 7, 9, 11));
+        assert_eq!(read.descriptors, DESCRIPTORS);
     }
 
     #[test]

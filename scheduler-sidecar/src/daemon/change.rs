@@ -2,11 +2,16 @@
 //!
 //! The words of the administrative protocol are `admin`'s; this is what they come down to.
 
+use tracing::info;
 use vgpu_core::arbiter::Class;
 use vgpu_core::bytes::Bytes;
 use vgpu_core::share::Share;
 
-use super::reactor::Reactor;
+use super::config::{On, Tenant};
+use super::pages;
+use super::reactor::{Reactor, number};
+use crate::config::admit::{Ask, Capacity, Refusal, refusals};
+use crate::config::plan::DevicePlan;
 
 /// What is to be different; `None`: as it is. An inner `None`: no limit, no floor, the class's own quantum.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -70,24 +75,111 @@ pub struct Explained {
     pub refill: Option<u64>,
 }
 
+impl Change {
+    /// As it would then be.
+    fn on(&self, on: &On) -> On {
+        let mut changed = on.clone();
+        let terms = &mut changed.terms;
+        changed.memory = self.memory.unwrap_or(changed.memory);
+        terms.ceiling = self.ceiling.unwrap_or(terms.ceiling).filter(|ceiling| !ceiling.is_all());
+        terms.floor = self.floor.unwrap_or(terms.floor);
+        terms.weight = self.weight.unwrap_or(terms.weight);
+        terms.class = self.class.unwrap_or(terms.class);
+        terms.quantum = self.quantum.unwrap_or(terms.quantum);
+        changed
+    }
+}
+
 impl Reactor {
+    /// The room of a tenant that is served.
+    fn room_of(&self, tenant: &str) -> Result<u64, String> {
+        let open = self.rooms.iter().find(|(_, room)| room.door.is_some() && room.tenant.name == tenant);
+        open.map(|(id, _)| *id).ok_or_else(|| format!("there is no tenant {tenant:?}"))
+    }
+
     /// Changes a tenant's terms on a device (its UUID, its number, `*`), or on all of its devices; in force at once for
     /// members of protocol 2. Lasts until the file is read again or the daemon ends.
     ///
     /// # Errors
     /// In words: no such tenant or device, or it does not fit beside the other tenants. Nothing is changed then.
     pub fn change(&mut self, tenant: &str, device: Option<&str>, change: &Change) -> Result<Changed, String> {
-        let _ = (tenant, device, change);
-        Err("limits of a running tenant cannot be changed yet".into())
+        let id = self.room_of(tenant)?;
+        let Some(room) = self.rooms.get(&id) else { return Err(format!("there is no tenant {tenant:?}")) };
+        let mut fresh = room.tenant.clone();
+        let concerned = |on: &On| device.is_none_or(|name| on.device.is(name));
+        let devices = fresh.on.iter().filter(|on| concerned(on)).count();
+        if devices == 0 {
+            let known = fresh.on.iter().map(|on| on.device.to_string()).collect::<Vec<_>>().join(", ");
+            let device = device.unwrap_or("*");
+            return Err(format!("tenant {tenant} has no terms for device {device:?}; accepted: {known}"));
+        }
+        for on in fresh.on.iter_mut().filter(|on| concerned(on)) {
+            *on = change.on(on);
+        }
+        self.admit(id, &fresh)?;
+        let now = pages::now();
+        let behind = match self.rooms.get_mut(&id) {
+            Some(room) => {
+                let before = room.limits();
+                room.tenant = fresh.clone();
+                if room.limits() == before { 0 } else { room.open - room.paged }
+            }
+            None => 0,
+        };
+        let members = self.leases.put(number(id), fresh, now);
+        self.leases.tick(now);
+        info!(%tenant, devices, members, behind, "tenant changed by an administrator");
+        Ok(Changed { devices, members, behind })
     }
 
-    /// Grants a tenant nothing any more: what is in flight drains, its members wait at the gate. Twice is once.
+    /// Would everything fit with this tenant as it is to be?
+    fn admit(&self, id: u64, fresh: &Tenant) -> Result<(), String> {
+        let devices: &[DevicePlan] = self.loaded.as_ref().map_or(&[], |loaded| &loaded.plan.devices);
+        let unknown = [DevicePlan { index: None, uuid: None, memory: None, overcommit: 1000 }];
+        for device in if devices.is_empty() { &unknown } else { devices } {
+            let name = device.name();
+            let capacity = Capacity { memory: device.memory, overcommit: device.overcommit };
+            let there = |tenant: &Tenant| {
+                let on = tenant.on.iter().find(|on| on.device.is(&name))?;
+                Some(Ask { memory: on.memory, floor: on.terms.floor, ceiling: on.terms.ceiling })
+            };
+            let others = self.rooms.iter().filter(|(other, room)| **other != id && room.door.is_some());
+            let mut asks: Vec<Ask> = others.filter_map(|(_, room)| there(&room.tenant)).collect();
+            // Last, so that what does not fit shows at it.
+            let Some(own) = there(fresh) else { continue };
+            asks.push(own);
+            let Some(refusal) = refusals(&capacity, &asks).into_iter().next() else { continue };
+            let tenant = &fresh.name;
+            return Err(match refusal {
+                Refusal::Alone { .. } => {
+                    let total = device.memory.unwrap_or_default();
+                    format!("device {name} has {total}: tenant {tenant} cannot have more")
+                }
+                Refusal::Memory { asked, promised, .. } => format!(
+                    "the memory limits on device {name} would be {asked} bytes together, and {promised} may be promised"
+                ),
+                Refusal::FloorAboveCeiling { .. } => {
+                    format!("the sm_request of tenant {tenant} on device {name} would be above its sm_limit")
+                }
+                Refusal::Floors { asked, .. } => {
+                    let (whole, tenths) = (asked / 10, asked % 10);
+                    format!("the requests on device {name} would be {whole}.{tenths} % together; at most 100 %")
+                }
+            });
+        }
+        Ok(())
+    }
+
+    /// Grants a tenant nothing any more: what is in flight drains, its members wait at the gate. Twice is once. Lasts until
+    /// [`Self::resume`], over readings of the file too.
     ///
     /// # Errors
     /// In words: no such tenant.
     pub fn pause(&mut self, tenant: &str) -> Result<(), String> {
-        let _ = tenant;
-        Err("a tenant cannot be paused yet".into())
+        let id = self.room_of(tenant)?;
+        self.leases.pause(number(id), true, pages::now());
+        info!(%tenant, "tenant paused");
+        Ok(())
     }
 
     /// Ends a pause; without one nothing happens.
@@ -95,15 +187,16 @@ impl Reactor {
     /// # Errors
     /// In words: no such tenant.
     pub fn resume(&mut self, tenant: &str) -> Result<(), String> {
-        let _ = tenant;
-        Err("a tenant cannot be paused yet".into())
+        let id = self.room_of(tenant)?;
+        self.leases.pause(number(id), false, pages::now());
+        info!(%tenant, "tenant goes on");
+        Ok(())
     }
 
     /// Is this tenant paused? `None`: no such tenant.
     #[must_use]
     pub fn is_paused(&self, tenant: &str) -> Option<bool> {
-        let _ = tenant;
-        None
+        self.room_of(tenant).ok().map(|id| self.leases.is_paused(number(id)))
     }
 
     /// Where a tenant stands on each device on which it has members.
@@ -111,14 +204,16 @@ impl Reactor {
     /// # Errors
     /// In words: no such tenant.
     pub fn explain(&mut self, tenant: &str) -> Result<Vec<Explained>, String> {
-        let _ = tenant;
-        Err("not yet".into())
+        let id = self.room_of(tenant)?;
+        Ok(self.leases.explain(number(id), pages::now()))
     }
 
     /// What a tenant used, device by device; empty for one that does not exist.
     #[must_use]
     pub fn used(&mut self, tenant: &str) -> Vec<Used> {
-        let _ = tenant;
-        Vec::new()
+        match self.room_of(tenant) {
+            Ok(id) => self.leases.used(number(id), pages::now()),
+            Err(_) => Vec::new(),
+        }
     }
 }

@@ -6,11 +6,14 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
+use vgpu_core::arbiter::Terms;
 use vgpu_core::bytes::{Bytes, SIZE_FORMS, Size, parse_size};
 use vgpu_core::share::{SHARE_FORMS, Share, parse_share};
 
 use super::options::Options;
-use crate::config::plan::{Plan, TenantPlan};
+use crate::config::plan::{Plan, TenantPlan, TermsPlan};
+pub use crate::config::raw::{Arbitrate, OnError, OnLoss};
+use crate::config::time::Time;
 use crate::config::value::is_name;
 use crate::control;
 
@@ -26,21 +29,86 @@ pub struct Config {
     pub admin: Option<PathBuf>,
     /// Most connections of one tenant.
     pub max_connections: usize,
+    /// The constants of device time.
+    pub time: Time,
+    /// Which devices are given out in leases.
+    pub arbitrate: Arbitrate,
+    /// The UUIDs of the devices, as far as they are known.
+    pub devices: Vec<String>,
 }
 
 /// A tenant and its limits.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tenant {
     /// Its name, fit to be a directory.
     pub name: String,
     /// Where its members connect; absolute.
     pub socket: PathBuf,
-    /// Hard memory limit per device.
-    pub memory: Option<Bytes>,
-    /// Ceiling on device time.
-    pub sm: Option<Share>,
+    /// What it may use, device by device: none, and it may use no device.
+    pub on: Vec<On>,
+    /// What its members do if a limit cannot be kept.
+    pub on_error: OnError,
+    /// What its members do if the daemon is gone.
+    pub on_loss: OnLoss,
     /// Users who may connect; `None`: all.
     pub uids: Option<Vec<RangeInclusive<u32>>>,
+}
+
+/// A tenant's terms on a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct On {
+    /// Which one.
+    pub device: Which,
+    /// Hard memory limit.
+    pub memory: Option<Bytes>,
+    /// Floor, ceiling, weight, class, length of a lease.
+    pub terms: Terms,
+}
+
+/// Which device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Which {
+    /// Every one that is not named otherwise.
+    Any,
+    /// The one with this UUID, and its number if the driver said it.
+    Uuid(String, Option<u32>),
+    /// The one with this number, whose UUID nobody knows.
+    Number(u32),
+}
+
+impl fmt::Display for Which {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Any => f.write_str("*"),
+            Self::Uuid(uuid, _) => f.write_str(uuid),
+            Self::Number(number) => number.fmt(f),
+        }
+    }
+}
+
+impl Which {
+    /// Is it named so: by its UUID, its number, `*`?
+    #[must_use]
+    pub fn is(&self, name: &str) -> bool {
+        match self {
+            Self::Any => name == "*",
+            Self::Uuid(uuid, number) => {
+                uuid.eq_ignore_ascii_case(name) || number.is_some_and(|number| number.to_string() == name)
+            }
+            Self::Number(number) => number.to_string() == name,
+        }
+    }
+}
+
+impl From<&TermsPlan> for On {
+    fn from(plan: &TermsPlan) -> Self {
+        let device = match (&plan.uuid, plan.device.parse()) {
+            (Some(uuid), number) => Which::Uuid(uuid.clone(), number.ok()),
+            (None, Ok(number)) => Which::Number(number),
+            (None, Err(_)) => Which::Any,
+        };
+        Self { device, memory: plan.memory, terms: plan.into() }
+    }
 }
 
 impl From<&TenantPlan> for Tenant {
@@ -48,10 +116,63 @@ impl From<&TenantPlan> for Tenant {
         Self {
             name: plan.name.clone(),
             socket: plan.socket.clone(),
-            memory: plan.memory(),
-            sm: plan.ceiling(),
+            on: plan.terms.iter().map(On::from).collect(),
+            on_error: plan.on_error,
+            on_loss: plan.on_loss,
             uids: plan.uids.clone(),
         }
+    }
+}
+
+impl Tenant {
+    /// A tenant with one limit for whatever devices there are.
+    #[must_use]
+    pub fn everywhere(name: &str, socket: PathBuf, memory: Option<Bytes>, ceiling: Option<Share>) -> Self {
+        let on = On { device: Which::Any, memory, terms: Terms { ceiling, ..Terms::default() } };
+        let (on_error, on_loss) = (OnError::default(), OnLoss::default());
+        Self { name: name.to_owned(), socket, on: vec![on], on_error, on_loss, uids: None }
+    }
+
+    /// Its terms on the device with this UUID; `None`: it may not use it.
+    #[must_use]
+    pub fn on(&self, uuid: &str) -> Option<&On> {
+        let named = |on: &&On| matches!(&on.device, Which::Uuid(here, _) if here.eq_ignore_ascii_case(uuid));
+        self.on.iter().find(named).or_else(|| self.on.iter().find(|on| on.device == Which::Any))
+    }
+
+    /// As [`Self::on`].
+    ///
+    /// # Errors
+    /// In words, for the member.
+    pub fn on_device(&self, uuid: &str) -> Result<&On, String> {
+        self.on(uuid).ok_or_else(|| {
+            let name = &self.name;
+            let numbers: Vec<String> = self.on.iter().filter_map(|on| match on.device {
+                Which::Number(number) => Some(number.to_string()),
+                _ => None,
+            }).collect();
+            if numbers.is_empty() {
+                return format!("device {uuid} is not one of the devices of tenant {name}");
+            }
+            format!(
+                "device {uuid} is not one of the devices of tenant {name}, as far as the daemon can tell: its driver does \
+                 not answer, so that it does not know which one is {}; name devices by their UUID, or start vgpud \
+                 where NVML answers",
+                numbers.join(", ")
+            )
+        })
+    }
+
+    /// What a member of protocol 1 is told, which is one limit for all its devices: the lowest.
+    #[must_use]
+    pub fn memory(&self) -> Option<Bytes> {
+        self.on.iter().filter_map(|on| on.memory).min()
+    }
+
+    /// What a member of protocol 1 is told, which is one ceiling for all its devices: the lowest.
+    #[must_use]
+    pub fn sm(&self) -> Option<Share> {
+        self.on.iter().filter_map(|on| on.terms.ceiling).min()
     }
 }
 
@@ -61,6 +182,9 @@ impl From<&Plan> for Config {
             tenants: plan.tenants.iter().map(Tenant::from).collect(),
             admin: plan.daemon.admin.clone(),
             max_connections: usize::try_from(plan.daemon.max_connections).unwrap_or(usize::MAX),
+            time: plan.time.clone(),
+            arbitrate: plan.arbitrate,
+            devices: plan.devices.iter().filter_map(|device| device.uuid.clone()).collect(),
         }
     }
 }
@@ -117,13 +241,9 @@ impl Config {
             .into_iter()
             .map(|written| {
                 let place = || runtime_dir.join("tenants").join(written.name).join("vgpud.sock");
-                Ok(Tenant {
-                    name: written.name.to_owned(),
-                    socket: socket_path(&written.socket.clone().unwrap_or_else(place))?,
-                    memory: written.memory.unwrap_or(memory),
-                    sm: written.sm.unwrap_or(sm),
-                    uids: None,
-                })
+                let socket = socket_path(&written.socket.clone().unwrap_or_else(place))?;
+                let (memory, sm) = (written.memory.unwrap_or(memory), written.sm.unwrap_or(sm));
+                Ok(Tenant::everywhere(written.name, socket, memory, sm.filter(|sm| !sm.is_all())))
             })
             .collect::<Result<Vec<_>, _>>()?;
 
@@ -133,8 +253,14 @@ impl Config {
             None if all_named && options.runtime_dir.is_none() => None,
             None => Some(socket_path(&control::admin_socket(&runtime_dir))?),
         };
-        let config =
-            Self { tenants, admin, max_connections: usize::try_from(options.max_connections).unwrap_or(usize::MAX) };
+        let config = Self {
+            tenants,
+            admin,
+            max_connections: usize::try_from(options.max_connections).unwrap_or(usize::MAX),
+            time: Time::default(),
+            arbitrate: Arbitrate::default(),
+            devices: Vec::new(),
+        };
         config.check_distinct()?;
         Ok(config)
     }
@@ -245,7 +371,7 @@ mod tests {
         let config = config(&args).unwrap();
         let [tenant] = config.tenants.as_slice() else { panic!() };
         assert_eq!((tenant.name.as_str(), tenant.socket.as_path()), ("a", Path::new("/x/s")));
-        assert_eq!((tenant.memory, tenant.sm), (Some(Bytes(3 << 29)), Share::from_permille(125)));
+        assert_eq!((tenant.memory(), tenant.sm()), (Some(Bytes(3 << 29)), Share::from_permille(125)));
         assert_eq!(config.admin, None, "nothing is opened beside what was named");
     }
 
@@ -264,7 +390,7 @@ mod tests {
             "c",
         ])
         .unwrap();
-        let limits: Vec<_> = config.tenants.iter().map(|tenant| (tenant.memory, tenant.sm)).collect();
+        let limits: Vec<_> = config.tenants.iter().map(|tenant| (tenant.memory(), tenant.sm())).collect();
         assert_eq!(
             limits,
             [(Some(Bytes(4 << 30)), Share::from_percent(30)), (None, None), (Some(Bytes(1 << 30)), None)]

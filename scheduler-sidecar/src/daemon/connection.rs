@@ -78,7 +78,9 @@ pub struct Connection {
     pub side: Side,
     /// What it has been.
     pub state: State,
-    /// The limits it was told: memory and ceiling.
+    /// Its number, if it speaks protocol 2: it has its tenant's pages.
+    pub member: Option<u64>,
+    /// The limits it was told, if it speaks protocol 1: memory and ceiling.
     pub told: Option<(Option<Bytes>, Option<Share>)>,
     /// When it is closed unless it did what is due.
     pub deadline: Option<Instant>,
@@ -91,7 +93,8 @@ impl Connection {
     #[must_use]
     pub fn new(stream: OwnedFd, peer: Peer, side: Side, deadline: Instant) -> Self {
         let (input, output) = (Vec::new(), Vec::new());
-        Self { stream, peer, side, state: State::Silent, told: None, deadline: Some(deadline), input, output }
+        let (state, deadline) = (State::Silent, Some(deadline));
+        Self { stream, peer, side, state, member: None, told: None, deadline, input, output }
     }
 
     /// The next line, after at most one read.
@@ -140,6 +143,15 @@ impl Connection {
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.output.extend_from_slice(bytes);
         self.flush()
+    }
+
+    /// Sends a line with descriptors, when nothing else is to be sent.
+    ///
+    /// # Errors
+    /// The peer is gone, or has not taken what it was sent before: descriptors do not wait.
+    pub fn send_with(&mut self, bytes: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let sent = shim_sys::descriptors::send(self.stream.as_fd(), bytes, files)?;
+        self.send(bytes.get(sent..).unwrap_or_default())
     }
 
     /// Sends what the kernel takes.

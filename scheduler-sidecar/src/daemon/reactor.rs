@@ -5,6 +5,7 @@
 
 mod entrance;
 mod status;
+mod time;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -18,14 +19,19 @@ use entrance::{raise_descriptor_limit, spare};
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
+use shim_sys::memfd::Mapped;
+pub(super) use time::number;
 use tracing::{info, warn};
-use vgpu_core::wire::{Reply, WireError};
+use vgpu_core::page::{BoardPage, ReportPage};
+use vgpu_core::wire::{Hello, Reply, WireError, two};
 
 use super::answer;
 use super::config::Config;
 use super::connection::{Connection, Input, Peer, Side, State};
 use super::door::{Audience, Door, DoorError};
+use super::leases::Leases;
 use super::notify::Notifier;
+use super::pages::{self, Alarm, Heart};
 use super::reload::Loaded;
 use super::room::{Room, is_open_to_all};
 use super::source::Source;
@@ -38,7 +44,10 @@ pub const PATIENCE: Duration = Duration::from_secs(2);
 const SIGNALS: u64 = 0;
 const ADMIN_DOOR: u64 = 1;
 const RELOAD: u64 = 2;
-const FIRST_ROOM: u64 = 3;
+const ALARM: u64 = 3;
+const FIRST_ROOM: u64 = 4;
+/// A room's bell has its room's number beyond this.
+const FIRST_BELL: u64 = 1 << 31;
 const FIRST_CONNECTION: u64 = 1 << 32;
 
 /// Why the daemon cannot start or go on.
@@ -93,6 +102,14 @@ pub struct Reactor {
     pub(super) notifier: Notifier,
     connections: HashMap<u64, Connection>,
     deadlines: BTreeSet<(Instant, u64)>,
+    pub(super) leases: Leases<Mapped<BoardPage>, Mapped<ReportPage>>,
+    pub(super) heart: Heart,
+    alarm: Alarm,
+    /// Bells that ring too often: when each is listened to again.
+    muted: BTreeSet<(u64, u64)>,
+    /// Members of protocol 2.
+    paged: usize,
+    next_member: u64,
     next_token: u64,
     /// Given up for a moment when no descriptor is left, so that a caller can be told instead of waiting for ever.
     spare: Option<OwnedFd>,
@@ -117,6 +134,10 @@ impl Reactor {
             epoll::add(&epoll, stream, EventData::new_u64(token), EventFlags::IN)
                 .map_err(failed("watch for signals"))?;
         }
+        let (epoch, now) = (pages::epoch(), pages::now());
+        let heart = Heart::new(epoch, config.time.heartbeat, now).map_err(failed("make the pages of members"))?;
+        let alarm = Alarm::new().map_err(failed("make a timer"))?;
+        epoll::add(&epoll, &alarm, EventData::new_u64(ALARM), EventFlags::IN).map_err(failed("watch a timer"))?;
         let mut reactor = Self {
             epoll,
             told,
@@ -129,6 +150,12 @@ impl Reactor {
             notifier,
             connections: HashMap::new(),
             deadlines: BTreeSet::new(),
+            leases: Leases::new(config.time, config.arbitrate, &config.devices, epoch, now),
+            heart,
+            alarm,
+            muted: BTreeSet::new(),
+            paged: 0,
+            next_member: 1,
             next_token: FIRST_CONNECTION,
             spare: spare(),
             started: Instant::now(),
@@ -164,13 +191,23 @@ impl Reactor {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(why) => return Err(failed("wait for events")(why)),
             }
-            for event in &events {
-                let token = event.data.u64();
+            // Somebody waits for a device: that comes before whoever comes in.
+            for token in events.iter().map(|event| event.data.u64()) {
                 match token {
+                    ALARM => self.alarm.rang(),
+                    FIRST_BELL..FIRST_CONNECTION => self.bell_rang(token - FIRST_BELL),
+                    _ => {}
+                }
+            }
+            self.keep_time();
+            for token in events.iter().map(|event| event.data.u64()) {
+                match token {
+                    ALARM | FIRST_BELL..FIRST_CONNECTION => {}
                     SIGNALS => {
                         let members: usize = self.rooms.values().map(|room| room.open).sum();
                         info!(members, "stopping; members keep their last terms");
                         self.notifier.stopping();
+                        self.end_pages();
                         return Ok(());
                     }
                     RELOAD => {
@@ -184,13 +221,14 @@ impl Reactor {
                 }
             }
             self.expire();
+            self.set_alarm();
         }
     }
 
     fn announce(&self) {
         for Room { tenant, .. } in self.rooms.values() {
-            let memory = tenant.memory.map_or("unlimited".to_owned(), |memory| memory.to_string());
-            let sm = tenant.sm.map_or("unlimited".to_owned(), |sm| sm.to_string());
+            let memory = tenant.memory().map_or("unlimited".to_owned(), |memory| memory.to_string());
+            let sm = tenant.sm().map_or("unlimited".to_owned(), |sm| sm.to_string());
             info!(tenant = %tenant.name, ?memory, ?sm, socket = %tenant.socket.display(), "tenant");
             if let Some(dir) = tenant.socket.parent().filter(|dir| !is_open_to_all(dir)) {
                 warn!(dir = %dir.display(), "only its owner can enter this directory; members may be any user");
@@ -269,22 +307,33 @@ impl Reactor {
             let words = format!("tenant {} was removed", room.tenant.name);
             return self.refuse(connection, &words);
         }
-        let answered = answer::member(&room.tenant, line).and_then(|(hello, reply)| Ok((hello, reply.encode()?)));
-        match answered {
+        match two::Ask::decode(line) {
             Err(why) => self.refuse(connection, &why.to_string()),
-            Ok((hello, reply)) => {
-                let now = Instant::now();
-                if let Some(swallowed) = room.log.allows(now) {
-                    let Peer { pid, uid, gid } = connection.peer;
-                    let version: String = hello.version.chars().take(40).collect();
-                    let tenant = &room.tenant.name;
-                    info!(%tenant, pid, uid, gid, pid_inside = hello.pid, ?version, swallowed, "member");
-                }
-                connection.state = State::Registered(hello, now);
+            Ok(two::Ask::HelloOne(hello)) if connection.member.is_none() => {
+                let reply = Reply::Terms(answer::terms(&room.tenant)).encode().map_err(io::Error::other)?;
                 connection.told = Some(room.limits());
+                self.register(connection, id, hello, 1);
                 connection.send(reply.as_bytes())
             }
+            Ok(two::Ask::Hello(hello)) if matches!(connection.state, State::Silent) => {
+                self.welcome_paged(connection, id, hello)
+            }
+            Ok(two::Ask::HelloOne(_) | two::Ask::Hello(_)) => self.refuse(connection, "hello was said already"),
+            Ok(two::Ask::Join(join)) => self.answer_join(connection, id, &join),
         }
+    }
+
+    /// Somebody said hello.
+    fn register(&mut self, connection: &mut Connection, id: u64, hello: Hello, protocol: u64) {
+        let now = Instant::now();
+        let Some(room) = self.rooms.get_mut(&id) else { return };
+        if let Some(swallowed) = room.log.allows(now) {
+            let Peer { pid, uid, gid } = connection.peer;
+            let version: String = hello.version.chars().take(40).collect();
+            let tenant = &room.tenant.name;
+            info!(%tenant, pid, uid, gid, pid_inside = hello.pid, ?version, protocol, swallowed, "member");
+        }
+        connection.state = State::Registered(hello, now);
     }
 
     fn answer_admin(&mut self, connection: &mut Connection, line: &[u8]) -> io::Result<()> {
@@ -303,14 +352,14 @@ impl Reactor {
     }
 
     /// Tells a peer why it is closed.
-    fn refuse(&mut self, connection: &mut Connection, words: &str) -> io::Result<()> {
+    pub(super) fn refuse(&mut self, connection: &mut Connection, words: &str) -> io::Result<()> {
         self.note_refusal(connection.side, connection.peer, words);
         connection.state = State::Leaving;
-        let line = Reply::Error(words.to_owned()).encode().map_err(io::Error::other)?;
+        let line = answer::refusal(words).encode().map_err(io::Error::other)?;
         connection.send(line.as_bytes())
     }
 
-    fn note_refusal(&mut self, side: Side, peer: Peer, words: &str) {
+    pub(super) fn note_refusal(&mut self, side: Side, peer: Peer, words: &str) {
         let Peer { pid, uid, gid } = peer;
         match side {
             Side::Admin => warn!(pid, uid, gid, why = words, "an administrator was refused"),
@@ -351,6 +400,9 @@ impl Reactor {
         match connection.side {
             Side::Admin => self.admins -= 1,
             Side::Member(id) => {
+                if let Some(member) = connection.member {
+                    self.leave_paged(id, member);
+                }
                 let Some(room) = self.rooms.get_mut(&id) else { return };
                 room.open -= 1;
                 if matches!(connection.state, State::Registered(..))

@@ -8,7 +8,8 @@ use tracing::{info, warn};
 
 use super::config::Tenant;
 use super::door::{Audience, Door};
-use super::reactor::{Reactor, ServeError};
+use super::pages;
+use super::reactor::{Reactor, ServeError, number};
 use super::room::{Room, remove_dir};
 use super::source::Source;
 use crate::config::difference::{Difference, difference};
@@ -94,7 +95,7 @@ impl Reactor {
             self.take_in(id, tenant, door);
         }
         self.remove(&difference.removed);
-        let behind = self.follow_changes(&difference);
+        let behind = self.follow_changes(&plan, &difference);
         self.max_connections = usize::try_from(plan.daemon.max_connections).unwrap_or(usize::MAX);
         Ok((plan, summary(&difference, behind)))
     }
@@ -117,14 +118,15 @@ impl Reactor {
     fn take_in(&mut self, id: u64, tenant: Tenant, door: Door) {
         match self.rooms.get_mut(&id) {
             Some(room) => {
-                room.tenant = tenant;
+                room.tenant = tenant.clone();
                 room.door = Some(door);
             }
             None => {
-                self.rooms.insert(id, Room::new(tenant, door));
+                self.rooms.insert(id, Room::new(tenant.clone(), door));
                 self.next_room = self.next_room.max(id + 1);
             }
         }
+        self.leases.put(number(id), tenant, pages::now());
     }
 
     fn remove(&mut self, names: &[String]) {
@@ -138,31 +140,44 @@ impl Reactor {
 
     /// Forgets the rooms that are over, with their directories.
     pub(super) fn forget_rooms(&mut self) {
-        self.rooms.retain(|_, room| {
+        let (leases, now) = (&mut self.leases, pages::now());
+        self.rooms.retain(|id, room| {
             if room.is_over() {
                 remove_dir(&room.tenant.socket);
+                leases.remove(number(*id), now);
             }
             !room.is_over()
         });
     }
 
-    /// Gives changed tenants their new terms; returns how many members have earlier ones.
-    fn follow_changes(&mut self, difference: &Difference) -> usize {
+    /// Gives every tenant the terms that the file says, in force at once for members of protocol 2; returns how many of
+    /// protocol 1 have earlier ones. What an administrator changed meanwhile is over: the file is what holds.
+    fn follow_changes(&mut self, plan: &Plan, difference: &Difference) -> usize {
+        let now = pages::now();
         let mut behind = 0;
-        for changed in &difference.changed {
-            let open =
-                self.rooms.values_mut().find(|room| room.door.is_some() && room.tenant.name == changed.tenant.name);
-            let Some(room) = open else { continue };
-            room.tenant = Tenant::from(&changed.tenant);
-            let (tenant, what) = (&changed.tenant.name, changed.what.join(", "));
-            if changed.other_terms && room.open > 0 {
-                behind += room.open;
-                let members = room.open;
-                warn!(%tenant, %what, members, "tenant changed for new members; those that are there keep what they were told");
+        for planned in &plan.tenants {
+            let open = self.rooms.iter_mut().find(|(_, room)| room.door.is_some() && room.tenant.name == planned.name);
+            let Some((id, room)) = open else { continue };
+            let fresh = Tenant::from(planned);
+            if room.tenant == fresh {
+                continue;
+            }
+            let other = room.limits() != (fresh.memory(), fresh.sm());
+            let old = if other { room.open - room.paged } else { 0 };
+            room.tenant = fresh.clone();
+            let slots = self.leases.put(number(*id), fresh, now);
+            behind += old;
+            let changed = difference.changed.iter().find(|changed| changed.tenant.name == planned.name);
+            let what = changed.map_or("what was changed by hand".to_owned(), |changed| changed.what.join(", "));
+            let tenant = &planned.name;
+            if old > 0 {
+                warn!(%tenant, %what, slots, members = old, "tenant changed; members of protocol 1 keep what they were told");
             } else {
-                info!(%tenant, %what, "tenant changed");
+                info!(%tenant, %what, slots, "tenant changed");
             }
         }
+        self.heart.settle(plan.time.heartbeat);
+        self.leases.settle(plan.time.clone(), plan.arbitrate, now);
         behind
     }
 

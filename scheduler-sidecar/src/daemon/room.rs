@@ -14,6 +14,7 @@ use super::config::Tenant;
 use super::connection::Peer;
 use super::door::Door;
 use super::log::Quota;
+use super::pages::Furniture;
 use crate::control;
 
 /// A tenant at work.
@@ -23,6 +24,10 @@ pub(super) struct Room {
     pub door: Option<Door>,
     /// Connections that are open.
     pub open: usize,
+    /// Those of them that speak protocol 2.
+    pub paged: usize,
+    /// What they share with the daemon.
+    pub furniture: Option<Furniture>,
     /// Connections that were turned away.
     pub refused: u64,
     pub log: Quota,
@@ -30,7 +35,7 @@ pub(super) struct Room {
 
 impl Room {
     pub fn new(tenant: Tenant, door: Door) -> Self {
-        Self { tenant, door: Some(door), open: 0, refused: 0, log: Quota::default() }
+        Self { tenant, door: Some(door), open: 0, paged: 0, furniture: None, refused: 0, log: Quota::default() }
     }
 
     /// May this user be one of its members? A list that leaves root out keeps root out.
@@ -38,9 +43,9 @@ impl Room {
         self.tenant.uids.as_ref().is_none_or(|uids| uids.iter().any(|range| range.contains(&peer.uid)))
     }
 
-    /// What its members are told now.
+    /// What its members of protocol 1 are told now.
     pub fn limits(&self) -> (Option<Bytes>, Option<Share>) {
-        (self.tenant.memory, self.tenant.sm)
+        (self.tenant.memory(), self.tenant.sm())
     }
 
     /// Closes the door: the socket is removed.

@@ -124,6 +124,13 @@ impl Peer {
         Self { reader: BufReader::new(stream) }
     }
 
+    /// A hello, if somebody listens and answers.
+    pub fn try_hello(socket: &Path) -> Option<String> {
+        let reader = BufReader::new(UnixStream::connect(socket).ok()?);
+        reader.get_ref().set_read_timeout(Some(LONG)).ok()?;
+        Some(Self { reader }.hello()).filter(|line| !line.is_empty())
+    }
+
     /// Sends bytes; the daemon may have closed already, which reading will tell.
     pub fn send(&mut self, bytes: &[u8]) -> &mut Self {
         let _ = self.reader.get_mut().write_all(bytes);

@@ -69,6 +69,10 @@ impl Usage {
 
 /// The members' pages, read at the moment of a decision.
 pub trait Pages {
+    /// These gates changed; each is said once, in order, and before a page is read again. Whoever takes the decisions
+    /// from [`super::Arbiter::tick`] must not lose what a member launches between the two: then it writes them here.
+    fn tell(&mut self, _decisions: &[Decision]) {}
+
     /// What the member says now.
     fn usage(&mut self, slot: SlotId) -> Usage;
 }

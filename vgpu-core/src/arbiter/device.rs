@@ -21,6 +21,8 @@ use super::{Arbiter, index};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Free,
+    /// Everybody's: no leases.
+    Common,
     Open {
         seat: SeatIx,
     },
@@ -41,7 +43,7 @@ pub(super) enum Phase {
 impl Phase {
     pub fn seat(self) -> Option<SeatIx> {
         match self {
-            Self::Free => None,
+            Self::Free | Self::Common => None,
             Self::Open { seat } | Self::Held { seat, .. } | Self::Drain { seat, .. } => Some(seat),
         }
     }
@@ -66,8 +68,14 @@ pub(super) struct Device {
     pub revoke: bool,
     /// What the holder had been charged when it was let in.
     pub charged_before: u64,
+    /// When that was.
+    pub granted: u64,
     /// No arrival ends the lease.
     pub firm: bool,
+    /// Nobody who may use it says anything about time: it is to be everybody's.
+    pub common: bool,
+    /// Somebody came, or was held or let go, since gates were last told in common.
+    pub fresh: bool,
     /// When it last went from one tenant to another, or another wanted it.
     pub shared_at: u64,
     pub last: Option<SeatIx>,
@@ -92,7 +100,10 @@ impl Device {
             revoke: false,
             shared_at: now,
             charged_before: 0,
+            granted: now,
             firm: false,
+            common: false,
+            fresh: false,
             last: None,
             lost: 0,
             counted_to: now,
@@ -113,6 +124,7 @@ impl Arbiter {
     pub(super) fn decide(&mut self, d: DeviceId, now: u64, pages: &mut impl Pages, out: &mut Vec<Decision>) {
         self.devices[index(d)].dirty = false;
         self.devices[index(d)].count(now);
+        let mut told = out.len();
         self.look(d, now, pages);
         self.settle_overdue(d, now);
         self.refill(d, now);
@@ -120,8 +132,12 @@ impl Arbiter {
         let virtual_time = holder.map(|seat| self.seat(seat).virtual_time);
         self.devices[index(d)].order.advance(virtual_time);
         while self.step(d, now, out) {
+            // Gates first, then the pages: what a member announced before it saw its gate shut is seen here.
+            pages.tell(&out[told..]);
+            told = out.len();
             self.look(d, now, pages);
         }
+        pages.tell(&out[told..]);
         self.devices[index(d)].revoke = false;
         self.devices[index(d)].deadline = self.deadline(d, now);
     }
@@ -142,7 +158,7 @@ impl Arbiter {
         self.watched = watched;
     }
 
-    fn settle_overdue(&mut self, d: DeviceId, now: u64) {
+    pub(super) fn settle_overdue(&mut self, d: DeviceId, now: u64) {
         let mut at = 0;
         while let Some(&slot) = self.devices[index(d)].overdue.get(at) {
             if self.slot(slot).usage.in_flight == Some(0) {
@@ -171,9 +187,11 @@ impl Arbiter {
     /// One change of phase; false when nothing is to be done before the deadline.
     fn step(&mut self, d: DeviceId, now: u64, out: &mut Vec<Decision>) -> bool {
         match self.devices[index(d)].phase {
+            Phase::Common => self.in_common(d, now, out),
+            _ if self.devices[index(d)].common => self.make_common(d),
             Phase::Free => self.grant(d, now, out),
             Phase::Open { seat } => {
-                if !self.wanted_by_others(d) && self.seat(seat).terms.limit().is_none() {
+                if !self.wanted_by_others(d) && self.seat(seat).may_be_alone() {
                     // A member that came since.
                     self.open(d, seat, out);
                     return false;
@@ -348,6 +366,7 @@ impl Arbiter {
         device.order.granted(key.class, now);
         device.lease += 1;
         device.charged_before = charged;
+        device.granted = now;
         device.firm = device.order.overdue;
         if device.last != Some(seat) {
             (device.last, device.shared_at) = (Some(seat), now);
@@ -392,7 +411,7 @@ impl Arbiter {
     fn may_open(&self, d: DeviceId, seat: SeatIx, now: u64) -> bool {
         let device = &self.devices[index(d)];
         !self.wanted_by_others(d)
-            && self.seat(seat).terms.limit().is_none()
+            && self.seat(seat).may_be_alone()
             && now.saturating_sub(device.shared_at) >= self.config.alone
             && !self.latency_beside(d, seat)
     }
@@ -428,7 +447,7 @@ impl Arbiter {
         let device = &self.devices[index(d)];
         let refill = device.order.refill().map_or(u64::MAX, |(refill, _)| refill);
         let phase = match device.phase {
-            Phase::Free | Phase::Open { .. } => u64::MAX,
+            Phase::Free | Phase::Common | Phase::Open { .. } => u64::MAX,
             Phase::Held { seat, slot, until: u64::MAX, .. } if self.slot(slot).idle() => {
                 // It may work again without asking; its own account keeps it, a look now and then is enough.
                 let limited = self.seat(seat).terms.limit().is_some();

@@ -116,7 +116,7 @@ impl Arbiter {
                 until.min(quantum).max(flight(slot))
             }
             Phase::Drain { .. } => device.draining.iter().map(|&slot| flight(slot)).max().unwrap_or(now),
-            Phase::Free | Phase::Open { .. } => now,
+            Phase::Free | Phase::Common | Phase::Open { .. } => now,
         }
     }
 

@@ -48,6 +48,8 @@ pub(super) struct Seat {
     pub members: Vec<SlotId>,
     /// Its member stopped by its own account while it held the device.
     pub tired: bool,
+    /// It is granted nothing until this ends.
+    pub paused: bool,
     /// When it last stopped wanting.
     pub slept: Option<u64>,
     /// All that was charged.
@@ -69,6 +71,7 @@ impl Seat {
             queue: VecDeque::new(),
             members: Vec::new(),
             tired: false,
+            paused: false,
             slept: None,
             charged: 0,
         }
@@ -118,13 +121,22 @@ impl Seat {
         }
     }
 
-    /// Has it nothing left under its ceiling?
-    pub fn used_up(&self, now: u64) -> bool {
-        self.terms.limit().is_some() && (self.tired || self.account.admit(now) != Admission::Admit)
+    /// May it have an open gate if nobody else is there?
+    pub fn may_be_alone(&self) -> bool {
+        self.terms.limit().is_none() && !self.paused
     }
 
-    /// When a used-up tenant is worth a lease again: a lease of work, or half of the bucket if that is less.
+    /// Has it nothing left under its ceiling, or is it paused?
+    pub fn used_up(&self, now: u64) -> bool {
+        self.paused || self.terms.limit().is_some() && (self.tired || self.account.admit(now) != Admission::Admit)
+    }
+
+    /// When a used-up tenant is worth a lease again: a lease of work, or half of the bucket if that is less. Never while it
+    /// is paused.
     pub fn refill(&self, config: &Config) -> u64 {
+        if self.paused {
+            return u64::MAX;
+        }
         let Some(limit) = self.terms.limit() else { return 0 };
         let enough = config.quantum_of(&self.terms).min(limit.of(BURST_NS) / 2);
         self.account.when(enough, limit)

@@ -77,6 +77,7 @@ impl<'r> Layers<'r> {
         });
         let plan = TermsPlan {
             device: device.name(),
+            uuid: device.uuid.clone(),
             memory: bytes,
             ceiling: ceiling.filter(|ceiling| !ceiling.is_all()),
             floor: share,

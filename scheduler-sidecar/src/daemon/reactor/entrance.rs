@@ -9,10 +9,10 @@ use rustix::event::epoll::{self, EventData};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::Resource;
 use tracing::warn;
-use vgpu_core::wire::Reply;
 
 use super::{ADMIN_DOOR, PATIENCE, Reactor, ServeError};
 use crate::daemon::activation::Activated;
+use crate::daemon::answer;
 use crate::daemon::connection::{Connection, Peer, Side};
 use crate::daemon::door::Door;
 use crate::daemon::room::may_administrate;
@@ -116,7 +116,7 @@ impl Reactor {
 
 /// One line to somebody who is closed at once; the kernel takes it or it is lost.
 fn tell(stream: &OwnedFd, words: &str) {
-    if let Ok(line) = Reply::Error(words.to_owned()).encode() {
+    if let Ok(line) = answer::refusal(words).encode() {
         let flags = rustix::net::SendFlags::NOSIGNAL | rustix::net::SendFlags::DONTWAIT;
         let _ = rustix::net::send(stream, line.as_bytes(), flags);
     }

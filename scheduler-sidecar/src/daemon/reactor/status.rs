@@ -24,8 +24,8 @@ impl Reactor {
                 gid: connection.peer.gid,
                 version: hello.version.clone(),
                 connected_seconds: now.duration_since(*since).as_secs(),
-                earlier_terms: connection.told.is_some_and(|told| told != room.limits()),
-                protocol: 1,
+                earlier_terms: connection.member.is_none() && connection.told.is_some_and(|told| told != room.limits()),
+                protocol: if connection.member.is_some() { 2 } else { 1 },
                 devices: Vec::new(),
             });
         }

@@ -1,0 +1,366 @@
+//! Who has which device now: the arbiter, the tenants' pages and what happens between them.
+//!
+//! Told what happens (a member joins, leaves, rings; a tenant's terms change; time passes), it writes boards and wakes
+//! whoever sleeps there. In reading order: this file (tenants and members), `devices` (which there are, and whether they
+//! are given out in leases), `desk` (what the arbiter reads and writes), `view` (what status and explain say).
+//!
+//! Time is an argument, pages are whatever dereferences to one: mappings in the daemon, boxes in the tests. Not here:
+//! sockets, descriptors, clocks and bells, which are the reactor's.
+
+mod desk;
+mod devices;
+#[cfg(test)]
+mod tests;
+mod view;
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Deref;
+
+use vgpu_core::arbiter::{self, Arbiter, Decision, DeviceId, Gate, SlotId, Usage};
+use vgpu_core::limits::Mode;
+use vgpu_core::page::bell::{Bell, Heard};
+use vgpu_core::page::{Allowed, BoardPage, GONE, ReportPage, Reports, SLOTS};
+
+use super::config::{Arbitrate, On, Tenant};
+use crate::config::time::Time;
+use devices::Devices;
+
+/// The daemon's part of device time. `B` and `R`: a tenant's board and report.
+pub struct Leases<B, R> {
+    epoch: u64,
+    time: Time,
+    arbitrate: Arbitrate,
+    arbiter: Arbiter,
+    reports: Reports<R>,
+    devices: Devices,
+    houses: BTreeMap<arbiter::Tenant, House<B, R>>,
+    /// By the arbiter's slots: whose, and where on its pages.
+    places: Vec<Option<Place>>,
+    out: Vec<Decision>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    tenant: arbiter::Tenant,
+    index: usize,
+}
+
+/// A tenant, with or without members.
+#[derive(Debug)]
+struct House<B, R> {
+    tenant: Tenant,
+    paused: bool,
+    pages: Option<Pages<B, R>>,
+    bell: Bell,
+    /// Of members that are gone.
+    gone: BTreeMap<DeviceId, Totals>,
+}
+
+#[derive(Debug)]
+struct Pages<B, R> {
+    board: B,
+    report: R,
+    slots: Vec<Option<Slot>>,
+    /// Those below `slots.len()` that are nobody's.
+    free: Vec<usize>,
+    /// By the number of the member.
+    members: HashMap<u64, Vec<usize>>,
+}
+
+/// One member on one device.
+#[derive(Debug)]
+struct Slot {
+    id: SlotId,
+    device: DeviceId,
+    allowed: Allowed,
+    gate: Gate,
+    /// When its gate last opened.
+    granted: u64,
+    /// Since when it has stood at the gate.
+    stands: Option<u64>,
+    waited: u64,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Totals {
+    wait: u64,
+    launches: u64,
+}
+
+impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases<B, R> {
+    /// Of nobody yet. `known`: the UUIDs of the devices that the driver named.
+    #[must_use]
+    pub fn new(time: Time, arbitrate: Arbitrate, known: &[String], epoch: u64, now: u64) -> Self {
+        let mut arbiter = Arbiter::new(time.arbiter(), 0, now);
+        let devices = Devices::new(known, &mut arbiter, now);
+        let mut reports = Reports::new();
+        reports.at(now);
+        let (houses, places, out) = (BTreeMap::new(), Vec::new(), Vec::new());
+        Self { epoch, time, arbitrate, arbiter, reports, devices, houses, places, out }
+    }
+
+    /// The epoch of all pages.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Other constants from now on.
+    pub fn settle(&mut self, time: Time, arbitrate: Arbitrate, now: u64) {
+        if self.time != time {
+            self.arbiter.configure(time.arbiter());
+        }
+        (self.time, self.arbitrate) = (time, arbitrate);
+        self.devices.stale();
+        for number in self.houses.keys().copied().collect::<Vec<_>>() {
+            self.allow(number, now);
+        }
+        self.tick(now);
+    }
+
+    /// A tenant is served from now on, or has other terms, in force with the next [`Self::tick`]; returns how many slots of
+    /// members it concerned.
+    pub fn put(&mut self, number: arbiter::Tenant, tenant: Tenant, now: u64) -> usize {
+        self.devices.stale();
+        match self.houses.get_mut(&number) {
+            Some(house) => house.tenant = tenant,
+            None => {
+                let gone = BTreeMap::new();
+                let house = House { tenant, paused: false, pages: None, bell: Bell::default(), gone };
+                self.houses.insert(number, house);
+            }
+        }
+        self.allow(number, now)
+    }
+
+    /// A tenant is gone, with its members.
+    pub fn remove(&mut self, number: arbiter::Tenant, now: u64) {
+        self.empty(number, now);
+        self.houses.remove(&number);
+        self.arbiter.forget(number);
+        self.devices.forget(number);
+        self.devices.stale();
+        self.tick(now);
+    }
+
+    /// Are there pages for this tenant's members?
+    #[must_use]
+    pub fn has_pages(&self, number: arbiter::Tenant) -> bool {
+        self.houses.get(&number).is_some_and(|house| house.pages.is_some())
+    }
+
+    /// Its first member comes: fresh pages, which are formatted here. They stay until [`Self::empty`].
+    pub fn furnish(&mut self, number: arbiter::Tenant, board: B, report: R) {
+        board.format(self.epoch);
+        report.format(self.epoch);
+        if let Some(house) = self.houses.get_mut(&number) {
+            let (slots, free, members) = (Vec::new(), Vec::new(), HashMap::new());
+            house.pages = Some(Pages { board, report, slots, free, members });
+        }
+    }
+
+    /// Its last member has left: the pages are given up.
+    pub fn empty(&mut self, number: arbiter::Tenant, now: u64) {
+        let Some(pages) = self.houses.get(&number).and_then(|house| house.pages.as_ref()) else { return };
+        for member in pages.members.keys().copied().collect::<Vec<_>>() {
+            self.leave(number, member, now);
+        }
+        if let Some(house) = self.houses.get_mut(&number) {
+            house.pages = None;
+        }
+    }
+
+    /// A member begins to work on a device; says its slot. Twice is once.
+    ///
+    /// # Errors
+    /// In words, for the member: the device is not one of the tenant's, or no slot is left.
+    pub fn join(&mut self, number: arbiter::Tenant, member: u64, uuid: &str, now: u64) -> Result<usize, String> {
+        let Some(house) = self.houses.get_mut(&number) else { return Err("the tenant was removed".into()) };
+        let name = &house.tenant.name;
+        let on = house.tenant.on_device(uuid)?.clone();
+        let Some(pages) = &mut house.pages else { return Err("a hello comes first".into()) };
+        let device = self.devices.of(uuid, number, &mut self.arbiter, now)?;
+        let here = pages.members.get(&member).into_iter().flatten().copied();
+        let there =
+            |&index: &usize| pages.slots.get(index).and_then(Option::as_ref).is_some_and(|s| s.device == device);
+        if let Some(index) = here.into_iter().find(there) {
+            return Ok(index);
+        }
+        let index = match pages.free.pop() {
+            Some(index) => index,
+            None if pages.slots.len() < SLOTS => {
+                pages.slots.push(None);
+                pages.slots.len() - 1
+            }
+            None => {
+                return Err(format!(
+                    "tenant {name} has {SLOTS} processes on devices already, the most it may have; a process counts \
+                     once for each device"
+                ));
+            }
+        };
+        let allowed = allowed(&house.tenant, &on, &self.time, self.devices.hash(device), member);
+        if let Some(slot) = pages.board.slots.get(index) {
+            slot.take(&allowed, self.epoch);
+        }
+        self.reports.at(now);
+        let id = self.arbiter.join(number, device, on.terms, now);
+        self.reports.join(id, pages.report.clone(), index);
+        if house.paused {
+            self.arbiter.pause(number, device, true, now);
+        }
+        let (gate, granted, stands, waited) = (Gate::Wait, now, None, 0);
+        pages.slots[index] = Some(Slot { id, device, allowed, gate, granted, stands, waited });
+        pages.members.entry(member).or_default().push(index);
+        if self.places.len() <= id.index() {
+            self.places.resize(id.index() + 1, None);
+        }
+        self.places[id.index()] = Some(Place { tenant: number, index });
+        self.tick(now);
+        Ok(index)
+    }
+
+    /// A member is gone, from all its devices, with whatever it held. What it said last is charged.
+    pub fn leave(&mut self, number: arbiter::Tenant, member: u64, now: u64) {
+        let Some(house) = self.houses.get_mut(&number) else { return };
+        let Some(pages) = &mut house.pages else { return };
+        let Some(slots) = pages.members.remove(&member) else { return };
+        self.reports.at(now);
+        for index in slots {
+            let Some(slot) = pages.slots.get_mut(index).and_then(Option::take) else { continue };
+            let usage = arbiter::Pages::usage(&mut self.reports, slot.id);
+            self.arbiter.reports(slot.id, usage, now);
+            self.arbiter.leaves(slot.id, now);
+            let totals = house.gone.entry(slot.device).or_default();
+            totals.wait += slot.waited + slot.stands.map_or(0, |since| now.saturating_sub(since));
+            totals.launches += self.reports.witness(slot.id).map_or(0, |witness| witness.submitted());
+            self.reports.leave(slot.id);
+            self.places[slot.id.index()] = None;
+            if let Some(slot) = pages.board.slots.get(index) {
+                slot.leave();
+                desk::wake(slot);
+            }
+            pages.free.push(index);
+        }
+        self.tick(now);
+    }
+
+    /// A tenant's bell rings. [`Heard::At`]: it rings too often; to be heard at that moment and not before.
+    ///
+    /// # Cost
+    /// Some ten loads for each slot of the tenant, and a tick.
+    pub fn rang(&mut self, number: arbiter::Tenant, now: u64) -> Heard {
+        let Some(house) = self.houses.get_mut(&number) else { return Heard::Now };
+        let heard = house.bell.rings(now);
+        if heard == Heard::Now {
+            self.look(number, now);
+            self.tick(now);
+        }
+        heard
+    }
+
+    /// Reads a tenant's report and tells the arbiter.
+    fn look(&mut self, number: arbiter::Tenant, now: u64) {
+        let Some(pages) = self.houses.get_mut(&number).and_then(|house| house.pages.as_mut()) else { return };
+        self.reports.at(now);
+        for slot in pages.slots.iter_mut().flatten() {
+            let usage = arbiter::Pages::usage(&mut self.reports, slot.id);
+            let known = self.arbiter.said(slot.id);
+            if !usage.wants && (Usage { since: known.since, ..usage }) == known {
+                continue;
+            }
+            self.arbiter.reports(slot.id, usage, now);
+            let holds = matches!(slot.gate, Gate::Run { .. } | Gate::Open);
+            // A holder that did not launch yet has not woken up; its wish is the one that was granted.
+            let launched =
+                || self.reports.witness(slot.id).is_some_and(|witness| witness.last_launch() >= slot.granted);
+            if usage.wants && (!holds || launched()) {
+                self.arbiter.wants(slot.id, now);
+                if !holds {
+                    slot.stands.get_or_insert(now);
+                }
+            }
+        }
+    }
+
+    /// Decides what is due, writes gates and wakes.
+    pub fn tick(&mut self, now: u64) {
+        self.reports.at(now);
+        self.devices.share_out(&self.houses, self.arbitrate, &mut self.arbiter);
+        let mut desk = desk::Desk { reports: &mut self.reports, houses: &mut self.houses, places: &self.places, now };
+        self.out.clear();
+        self.arbiter.tick(now, &mut desk, &mut self.out);
+    }
+
+    /// When [`Self::tick`] must be called although nothing happens; `None`: never.
+    #[must_use]
+    pub fn deadline(&self) -> Option<u64> {
+        self.arbiter.next_deadline()
+    }
+
+    /// Holds a tenant, or lets it go; false: there is none.
+    pub fn pause(&mut self, number: arbiter::Tenant, paused: bool, now: u64) -> bool {
+        let Some(house) = self.houses.get_mut(&number) else { return false };
+        house.paused = paused;
+        for device in self.devices.all() {
+            self.arbiter.pause(number, device, paused, now);
+        }
+        self.tick(now);
+        true
+    }
+
+    /// Is this tenant held?
+    #[must_use]
+    pub fn is_paused(&self, number: arbiter::Tenant) -> bool {
+        self.houses.get(&number).is_some_and(|house| house.paused)
+    }
+
+    /// Writes a tenant's terms to its members; says how many of them have other ones now.
+    fn allow(&mut self, number: arbiter::Tenant, now: u64) -> usize {
+        let Some(House { tenant, pages: Some(pages), .. }) = self.houses.get_mut(&number) else { return 0 };
+        let mut concerned = 0;
+        for (index, slot) in pages.slots.iter_mut().enumerate() {
+            let Some(slot) = slot else { continue };
+            // A device that was taken off the tenant's list: who works there goes on as it was.
+            let Ok(on) = tenant.on_device(self.devices.uuid(slot.device)) else { continue };
+            let fresh = allowed(tenant, on, &self.time, slot.allowed.device, slot.allowed.member);
+            if fresh == slot.allowed {
+                continue;
+            }
+            concerned += 1;
+            if fresh.terms != slot.allowed.terms {
+                self.arbiter.set(number, slot.device, on.terms, now);
+            }
+            slot.allowed = fresh;
+            if let Some(slot) = pages.board.slots.get(index) {
+                slot.allow(&fresh);
+                desk::wake(slot);
+            }
+        }
+        concerned
+    }
+
+    /// Ends the epoch on all boards and wakes everybody: the daemon leaves.
+    pub fn end(&mut self) {
+        for pages in self.houses.values().filter_map(|house| house.pages.as_ref()) {
+            pages.board.end(GONE);
+            for (slot, _) in pages.board.slots.iter().zip(&pages.slots) {
+                desk::wake(slot);
+            }
+        }
+    }
+}
+
+/// What stands in the slot of a member.
+fn allowed(tenant: &Tenant, on: &On, time: &Time, device: u64, member: u64) -> Allowed {
+    let quantum = time.arbiter().quantum_of(&on.terms);
+    Allowed {
+        device,
+        member,
+        memory: on.memory,
+        terms: arbiter::Terms { quantum: Some(quantum), ..on.terms },
+        in_flight: time.in_flight.min(quantum / 2),
+        mode: Mode::Enforce,
+        on_loss: tenant.on_loss,
+    }
+}

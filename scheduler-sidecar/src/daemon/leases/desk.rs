@@ -1,0 +1,54 @@
+//! What the arbiter reads and writes while it decides: reports in, gates out, in this order for each other.
+
+use std::collections::BTreeMap;
+use std::ops::Deref;
+
+use shim_sys::futex;
+use vgpu_core::arbiter::{self, Decision, Gate, SlotId, Usage};
+use vgpu_core::page::{BoardPage, BoardSlot, ReportPage, Reports};
+
+use super::{House, Place};
+
+pub(super) struct Desk<'l, B, R> {
+    pub reports: &'l mut Reports<R>,
+    pub houses: &'l mut BTreeMap<arbiter::Tenant, House<B, R>>,
+    pub places: &'l [Option<Place>],
+    pub now: u64,
+}
+
+impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage>> arbiter::Pages for Desk<'_, B, R> {
+    fn tell(&mut self, decisions: &[Decision]) {
+        for decision in decisions {
+            self.apply(decision);
+        }
+    }
+
+    fn usage(&mut self, slot: SlotId) -> Usage {
+        self.reports.usage(slot)
+    }
+}
+
+impl<B: Deref<Target = BoardPage>, R> Desk<'_, B, R> {
+    fn apply(&mut self, decision: &Decision) {
+        let Some(Some(Place { tenant, index })) = self.places.get(decision.slot.index()) else { return };
+        let Some(pages) = self.houses.get_mut(tenant).and_then(|house| house.pages.as_mut()) else { return };
+        if let Some(slot) = pages.board.slots.get(*index) {
+            slot.tell(&decision.gate);
+            wake(slot);
+        }
+        let Some(Some(slot)) = pages.slots.get_mut(*index) else { return };
+        slot.gate = decision.gate;
+        if matches!(decision.gate, Gate::Run { .. } | Gate::Open) {
+            slot.granted = self.now;
+            slot.waited += slot.stands.take().map_or(0, |since| self.now.saturating_sub(since));
+        }
+    }
+}
+
+/// Wakes whoever sleeps for a slot.
+///
+/// # Cost
+/// One system call.
+pub(super) fn wake(slot: &BoardSlot) {
+    futex::wake(slot.futex(), u32::MAX);
+}

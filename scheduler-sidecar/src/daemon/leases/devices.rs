@@ -1,0 +1,123 @@
+//! Which devices there are, by UUID, and which of them are given out in leases.
+//!
+//! Those that the driver named are there from the start. Any other is made when a member joins it by a UUID that its
+//! tenant may use (`*`); a tenant that invents UUIDs makes few, and only for itself.
+
+use std::collections::{BTreeMap, HashMap};
+
+use vgpu_core::arbiter::{Arbiter, DeviceId, Tenant, Terms};
+use vgpu_core::tenant::hash64;
+
+use super::House;
+use crate::daemon::config::Arbitrate;
+
+/// Most devices that exist by one tenant's word alone; no machine has more.
+const MOST_MADE: usize = 16;
+
+#[derive(Debug, Default)]
+pub(super) struct Devices {
+    all: Vec<Device>,
+    by_uuid: HashMap<String, DeviceId>,
+    /// Whether they are to be looked at again.
+    stale: bool,
+}
+
+#[derive(Debug)]
+struct Device {
+    id: DeviceId,
+    uuid: String,
+    /// By whose word it exists; `None`: the driver's.
+    by: Option<Tenant>,
+    arbitrated: bool,
+}
+
+/// As it is compared: the driver writes small letters, people do not always.
+fn key(uuid: &str) -> String {
+    uuid.to_ascii_lowercase()
+}
+
+impl Devices {
+    pub fn new(known: &[String], arbiter: &mut Arbiter, now: u64) -> Self {
+        let mut devices = Self { stale: true, ..Self::default() };
+        for uuid in known {
+            devices.add(uuid, None, arbiter, now);
+        }
+        devices
+    }
+
+    fn add(&mut self, uuid: &str, by: Option<Tenant>, arbiter: &mut Arbiter, now: u64) -> DeviceId {
+        if let Some(device) = self.by_uuid.get(&key(uuid)) {
+            return *device;
+        }
+        let id = arbiter.add_device(now);
+        self.all.push(Device { id, uuid: uuid.to_owned(), by, arbitrated: true });
+        self.by_uuid.insert(key(uuid), id);
+        self.stale = true;
+        id
+    }
+
+    /// The device with this UUID, which is made if it is not there.
+    pub fn of(&mut self, uuid: &str, by: Tenant, arbiter: &mut Arbiter, now: u64) -> Result<DeviceId, String> {
+        if let Some(device) = self.by_uuid.get(&key(uuid)) {
+            return Ok(*device);
+        }
+        let made = self.all.iter().filter(|device| device.by == Some(by)).count();
+        if made < MOST_MADE {
+            return Ok(self.add(uuid, Some(by), arbiter, now));
+        }
+        Err(format!(
+            "device {uuid} is not known to the daemon, and this tenant has named {MOST_MADE} such devices already; name it \
+             in a [[device]]"
+        ))
+    }
+
+    /// A tenant is gone: others have used what it named, or nobody will.
+    pub fn forget(&mut self, by: Tenant) {
+        for device in self.all.iter_mut().filter(|device| device.by == Some(by)) {
+            device.by = None;
+        }
+    }
+
+    pub fn uuid(&self, device: DeviceId) -> &str {
+        self.all.get(usize::from(device.0)).map_or("", |device| &device.uuid)
+    }
+
+    pub fn hash(&self, device: DeviceId) -> u64 {
+        hash64(self.uuid(device).as_bytes())
+    }
+
+    pub fn is_arbitrated(&self, device: DeviceId) -> bool {
+        self.all.get(usize::from(device.0)).is_some_and(|device| device.arbitrated)
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = DeviceId> + use<> {
+        let count = u16::try_from(self.all.len()).unwrap_or(u16::MAX);
+        (0..count).map(DeviceId)
+    }
+
+    /// Tenants, terms or devices are others.
+    pub fn stale(&mut self) {
+        self.stale = true;
+    }
+
+    /// Says which devices are given out in leases: those of whose time somebody who may use them asks something.
+    pub fn share_out<B, R>(
+        &mut self,
+        houses: &BTreeMap<Tenant, House<B, R>>,
+        arbitrate: Arbitrate,
+        arbiter: &mut Arbiter,
+    ) {
+        if !std::mem::take(&mut self.stale) {
+            return;
+        }
+        for device in &mut self.all {
+            let mut there = houses.values().filter_map(|house| house.tenant.on(&device.uuid));
+            device.arbitrated = match arbitrate {
+                Arbitrate::Yes => true,
+                Arbitrate::Auto => there.any(|on| on.terms != Terms::default()),
+                Arbitrate::No => there.any(|on| on.terms.limit().is_some()),
+            };
+            arbiter.share_out(device.id, !device.arbitrated);
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Members of protocol 2 and their devices' time: the way between sockets, bells and the alarm here, and the leases there.
+
+use std::io;
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use tracing::warn;
+use vgpu_core::arbiter::Tenant;
+use vgpu_core::page::bell::Heard;
+use vgpu_core::wire::{Hello, two};
+
+use super::{FIRST_BELL, Reactor, State};
+use crate::daemon::answer;
+use crate::daemon::connection::Connection;
+use crate::daemon::pages::{self, Furniture};
+
+/// The arbiter's number of a room's tenant.
+pub(in crate::daemon) fn number(room: u64) -> Tenant {
+    // Numbers of rooms are given once each and lie below those of bells.
+    Tenant(u32::try_from(room).unwrap_or(u32::MAX))
+}
+
+impl Reactor {
+    /// Answers a hello of protocol 2: the welcome, with the tenant's pages.
+    pub(super) fn welcome_paged(&mut self, connection: &mut Connection, id: u64, hello: two::Hello) -> io::Result<()> {
+        if let Err(why) = self.furnish(id) {
+            warn!(%why, "no pages for a tenant");
+            return self.refuse(connection, &format!("the daemon cannot make the tenant's pages: {why}"));
+        }
+        // Before the descriptors are sent, so that a member never finds a page that does not beat.
+        self.paged += 1;
+        self.heart.beat(true, pages::now());
+        let member = self.next_member;
+        self.next_member += 1;
+        connection.member = Some(member);
+        if let Some(room) = self.rooms.get_mut(&id) {
+            room.paged += 1;
+        }
+        let two::Hello { pid, version, .. } = hello;
+        self.register(connection, id, Hello { pid, version }, two::PROTOCOL);
+        let Some(room) = self.rooms.get(&id) else { return Err(io::ErrorKind::NotConnected.into()) };
+        let Some(furniture) = &room.furniture else { return Err(io::ErrorKind::NotConnected.into()) };
+        let reply = answer::welcome(&room.tenant, member, self.leases.epoch(), pages::now());
+        let line = reply.encode().map_err(io::Error::other)?;
+        connection.send_with(line.as_bytes(), &furniture.descriptors(&self.heart))
+    }
+
+    /// Sees to it that a tenant has pages.
+    fn furnish(&mut self, id: u64) -> io::Result<()> {
+        let Some(room) = self.rooms.get_mut(&id) else { return Err(io::ErrorKind::NotConnected.into()) };
+        if room.furniture.is_some() {
+            return Ok(());
+        }
+        let furniture = Furniture::new()?;
+        epoll::add(&self.epoll, furniture.bell(), EventData::new_u64(FIRST_BELL + id), EventFlags::IN)?;
+        let (board, report) = furniture.pages();
+        self.leases.furnish(number(id), board, report);
+        room.furniture = Some(furniture);
+        Ok(())
+    }
+
+    /// Answers a join. Who is refused keeps its connection: it may go on with other devices.
+    pub(super) fn answer_join(&mut self, connection: &mut Connection, id: u64, join: &two::Join) -> io::Result<()> {
+        let Some(member) = connection.member.filter(|_| matches!(connection.state, State::Registered(..))) else {
+            return self.refuse(connection, "a hello of protocol 2 comes before a join");
+        };
+        let reply = match self.leases.join(number(id), member, &join.device, pages::now()) {
+            Ok(slot) => two::Reply::Slot { device: join.device.clone(), slot },
+            Err(words) => {
+                self.note_refusal(connection.side, connection.peer, &words);
+                answer::refusal(&words)
+            }
+        };
+        connection.send(reply.encode().map_err(io::Error::other)?.as_bytes())
+    }
+
+    /// A member of protocol 2 is gone; with the last one of a tenant go its pages.
+    pub(super) fn leave_paged(&mut self, id: u64, member: u64) {
+        let now = pages::now();
+        self.paged -= 1;
+        self.leases.leave(number(id), member, now);
+        let Some(room) = self.rooms.get_mut(&id) else { return };
+        room.paged -= 1;
+        if room.paged == 0 {
+            room.furniture = None;
+            self.leases.empty(number(id), now);
+            self.muted.retain(|(_, muted)| *muted != id);
+        }
+    }
+
+    /// A tenant's bell rings.
+    pub(super) fn bell_rang(&mut self, id: u64) {
+        let Some(furniture) = self.rooms.get(&id).and_then(|room| room.furniture.as_ref()) else { return };
+        // First down, then the wishes: a ring meanwhile is another event.
+        furniture.take_down();
+        if let Heard::At(moment) = self.leases.rang(number(id), pages::now()) {
+            self.listen(id, false);
+            self.muted.insert((moment, id));
+        }
+    }
+
+    /// Listens to a bell, or not.
+    fn listen(&self, id: u64, listen: bool) {
+        let Some(furniture) = self.rooms.get(&id).and_then(|room| room.furniture.as_ref()) else { return };
+        let interest = if listen { EventFlags::IN } else { EventFlags::empty() };
+        if let Err(why) = epoll::modify(&self.epoll, furniture.bell(), EventData::new_u64(FIRST_BELL + id), interest) {
+            warn!(%why, "a bell cannot be watched");
+        }
+    }
+
+    /// Does what is due now: the beat, decisions, bells that rang too often.
+    pub(super) fn keep_time(&mut self) {
+        let now = pages::now();
+        self.heart.beat(self.paged > 0, now);
+        while let Some((moment, id)) = self.muted.first().copied().filter(|(moment, _)| *moment <= now) {
+            self.muted.remove(&(moment, id));
+            self.listen(id, true);
+            // It was taken down when it came too early: this is its answer.
+            self.bell_rang(id);
+        }
+        if self.leases.deadline().is_some_and(|deadline| deadline <= now) {
+            self.leases.tick(now);
+        }
+    }
+
+    /// Wakes the loop when something is due.
+    pub(super) fn set_alarm(&mut self) {
+        let muted = self.muted.first().map(|(moment, _)| *moment);
+        let next = [self.leases.deadline(), self.heart.next(), muted].into_iter().flatten().min();
+        self.alarm.set(next);
+    }
+
+    /// The daemon goes: every member knows at once.
+    pub(super) fn end_pages(&mut self) {
+        self.heart.stop(pages::now());
+        self.leases.end();
+    }
+}

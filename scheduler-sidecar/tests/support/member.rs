@@ -1,0 +1,173 @@
+//! A member of protocol 2, as small as it can be: hello, pages, join, wish, bell, and sleeping for its slot.
+#![allow(dead_code, reason = "each test program uses a part")]
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Instant;
+
+use rustix::time::{ClockId, clock_gettime};
+use shim_sys::memfd::{Mapped, receive, receive_read_only};
+use shim_sys::{descriptors, futex};
+use vgpu_core::arbiter::Gate;
+use vgpu_core::page::{Allowed, BeatPage, BoardPage, BoardSlot, Grant, ReportPage, ReportSlot, Said, Unread};
+use vgpu_core::wire::two::{Descriptor, Hello, Join, Reply, Welcome};
+
+use crate::support::LONG;
+
+/// The monotonic clock in nanoseconds.
+pub fn now() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    u64::try_from(time.tv_sec).unwrap() * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap()
+}
+
+/// Somebody who was welcomed.
+pub struct Member {
+    pub lines: BufReader<UnixStream>,
+    pub welcome: Welcome,
+    pub beat: Mapped<BeatPage>,
+    pub board: Mapped<BoardPage>,
+    pub report: Mapped<ReportPage>,
+    pub bell: OwnedFd,
+}
+
+impl Member {
+    /// Says hello and takes the pages.
+    pub fn hello(socket: &Path) -> Self {
+        let mut stream = UnixStream::connect(socket).unwrap();
+        stream.set_read_timeout(Some(LONG)).unwrap();
+        let hello = Hello { pid: std::process::id(), version: "test".into(), clock: now() };
+        stream.write_all(hello.encode().unwrap().as_bytes()).unwrap();
+        let (mut bytes, mut files) = (vec![0; 4096], Vec::new());
+        let length = descriptors::receive(stream.as_fd(), &mut bytes, &mut files).unwrap();
+        let line = String::from_utf8_lossy(&bytes[..length]).into_owned();
+        let reply = Reply::decode(line.trim_end().as_bytes()).unwrap();
+        let Reply::Welcome(welcome) = reply else { panic!("{line}") };
+        let take = |which| {
+            let place = welcome.place(which, files.len()).unwrap().unwrap();
+            files[place].try_clone().unwrap()
+        };
+        let (beat, board) = (take(Descriptor::Beat), take(Descriptor::Board));
+        let (report, bell) = (take(Descriptor::Report), take(Descriptor::Bell));
+        // SAFETY: only the member's side is called on these, which makes relaxed loads.
+        let (beat, board) =
+            unsafe { (receive_read_only(beat.as_fd()).unwrap(), receive_read_only(board.as_fd()).unwrap()) };
+        let (beat, board): (Mapped<BeatPage>, Mapped<BoardPage>) = (beat, board);
+        let report: Mapped<ReportPage> = receive(report.as_fd()).unwrap();
+        beat.check(welcome.epoch).unwrap();
+        board.check(welcome.epoch).unwrap();
+        report.check(welcome.epoch).unwrap();
+        Self { lines: BufReader::new(stream), welcome, beat, board, report, bell }
+    }
+
+    /// Sends a line and returns the answer.
+    pub fn ask(&mut self, line: &str) -> String {
+        self.lines.get_mut().write_all(line.as_bytes()).unwrap();
+        let mut answer = String::new();
+        self.lines.read_line(&mut answer).unwrap();
+        answer
+    }
+
+    /// Joins a device; the slot, or the words of the refusal.
+    pub fn try_join(&mut self, uuid: &str) -> Result<usize, String> {
+        let answer = self.ask(&Join { device: uuid.into(), busy: 0 }.encode().unwrap());
+        match Reply::decode(answer.trim_end().as_bytes()).unwrap() {
+            Reply::Slot { device, slot } if device == uuid => Ok(slot),
+            Reply::Refused { words, speaks: 2 } => Err(words),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Joins a device.
+    pub fn join(mut self, uuid: &str) -> On {
+        let slot = self.try_join(uuid).unwrap();
+        On { member: self, slot, said: Said::default() }
+    }
+
+    /// Rings the tenant's bell.
+    pub fn ring(&self) {
+        rustix::io::write(&self.bell, &1_u64.to_ne_bytes()).unwrap();
+    }
+}
+
+/// A member on a device.
+pub struct On {
+    pub member: Member,
+    pub slot: usize,
+    said: Said,
+}
+
+impl On {
+    pub fn board(&self) -> &BoardSlot {
+        &self.member.board.slots[self.slot]
+    }
+
+    pub fn report(&self) -> &ReportSlot {
+        &self.member.report.slots[self.slot]
+    }
+
+    pub fn grant(&self) -> Result<Grant, Unread> {
+        self.board().grant(self.member.welcome.epoch)
+    }
+
+    pub fn gate(&self) -> Gate {
+        self.grant().unwrap().gate
+    }
+
+    pub fn allowed(&self) -> Allowed {
+        self.board().allowed(self.member.welcome.epoch).unwrap().1
+    }
+
+    /// Stands at the gate.
+    pub fn wish(&self) {
+        if self.report().wish() {
+            self.member.ring();
+        }
+    }
+
+    /// Sleeps until the gate is such.
+    pub fn until(&self, what: &str, mut is: impl FnMut(&Gate) -> bool) -> Gate {
+        self.until_all(what, |grant| is(&grant.gate)).gate
+    }
+
+    /// Sleeps until the slot says so.
+    pub fn until_all(&self, what: &str, mut is: impl FnMut(&Grant) -> bool) -> Grant {
+        let start = Instant::now();
+        loop {
+            let sequence = match self.grant() {
+                Ok(grant) if is(&grant) => return grant,
+                Ok(grant) => grant.sequence,
+                Err(Unread::Busy { sequence }) => sequence,
+                Err(other) => panic!("{what}: {other}"),
+            };
+            assert!(start.elapsed() < LONG, "still not: {what}: {:?}", self.grant());
+            futex::wait(self.board().futex(), sequence, now() + 100_000_000, u32::MAX);
+        }
+    }
+
+    /// Waits for a lease, and has `ns` in flight then.
+    pub fn runs(&mut self, ns: u64) -> Gate {
+        self.wish();
+        let gate = self.until("a lease", |gate| matches!(gate, Gate::Run { .. } | Gate::Open));
+        self.said.submitted += ns;
+        let moment = now();
+        self.said.since = moment;
+        self.said.last_launch = moment;
+        self.said.in_flight = Some(ns);
+        self.report().launches(ns, self.said.submitted, moment, moment);
+        self.report().content();
+        gate
+    }
+
+    /// What was in flight is complete; rings if somebody may wait for that.
+    pub fn done(&mut self, busy: u64) {
+        self.said.busy += busy;
+        self.said.finished = self.said.submitted;
+        self.said.in_flight = Some(0);
+        self.report().say(&self.said);
+        if !matches!(self.gate(), Gate::Open) {
+            self.member.ring();
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Devices without leases, and tenants that are held: what an administrator decides over the heads of the order.
+//!
+//! A device of which nobody asks anything about time is *common*: every gate is open. When somebody asks, all gates shut,
+//! and whoever still has work before the device is overdue until that is done. A *paused* tenant counts as used up for
+//! ever: its lease ends, its work drains, and it keeps its place in virtual time.
+
+use super::decision::{Decision, Gate};
+use super::device::Phase;
+use super::seat::{Place, SeatIx};
+use super::terms::{DeviceId, SlotId, Tenant};
+use super::{Arbiter, index};
+
+impl Arbiter {
+    /// Is this device common, or given out in leases? In force with the next [`Self::tick`].
+    pub fn share_out(&mut self, device: DeviceId, common: bool) {
+        let device = &mut self.devices[index(device)];
+        device.dirty |= device.common != common;
+        device.common = common;
+    }
+
+    /// Grants a tenant nothing on a device, or ends that; in force with the next [`Self::tick`]. A tenant that never had a
+    /// member there is not remembered: who joins is paused after it joined.
+    pub fn pause(&mut self, tenant: Tenant, device: DeviceId, paused: bool, now: u64) {
+        let Some(seat) = self.find(tenant, device).filter(|&seat| self.seat(seat).paused != paused) else { return };
+        let place = self.take_out(seat);
+        self.seat_mut(seat).paused = paused;
+        if matches!(place, Place::Ready | Place::Capped(_)) {
+            self.place(seat, now);
+        }
+        let device = &mut self.devices[index(device)];
+        device.dirty = true;
+        device.fresh = true;
+        device.revoke |= place == Place::Current;
+    }
+
+    fn seats_of(&self, d: DeviceId) -> Vec<SeatIx> {
+        let here = |(at, seat): (usize, &Option<_>)| match seat {
+            Some(super::Seat { device, .. }) if *device == d => SeatIx::try_from(at).ok(),
+            _ => None,
+        };
+        self.seats.iter().enumerate().filter_map(here).collect()
+    }
+
+    fn slots_of(&self, seat: SeatIx) -> Vec<SlotId> {
+        self.seat(seat).members.clone()
+    }
+
+    /// Ends leases, waits and debts of attention alike.
+    pub(super) fn make_common(&mut self, d: DeviceId) -> bool {
+        for seat in self.seats_of(d) {
+            self.take_out(seat);
+            self.seat_mut(seat).place = Place::Idle;
+            self.seat_mut(seat).queue.clear();
+            for slot in self.slots_of(seat) {
+                let slot = self.slot_mut(slot);
+                (slot.queued, slot.overdue, slot.trailing) = (false, false, false);
+            }
+        }
+        if let Some(tenant) = self.devices[index(d)].reserved {
+            self.release(tenant);
+        }
+        let device = &mut self.devices[index(d)];
+        device.draining.clear();
+        device.overdue.clear();
+        (device.phase, device.fresh) = (Phase::Common, true);
+        true
+    }
+
+    /// Opens the gates of those that came, or shuts them all.
+    pub(super) fn in_common(&mut self, d: DeviceId, now: u64, out: &mut Vec<Decision>) -> bool {
+        let stays = self.devices[index(d)].common;
+        if stays && !self.devices[index(d)].fresh {
+            return false;
+        }
+        self.devices[index(d)].fresh = false;
+        if !stays {
+            self.devices[index(d)].count(now);
+            self.devices[index(d)].phase = Phase::Free;
+            self.devices[index(d)].shared_at = now;
+            // Looked at once more, when the pages were read.
+            self.devices[index(d)].dirty = true;
+        }
+        for seat in self.seats_of(d) {
+            let open = stays && !self.seat(seat).paused;
+            for slot in self.slots_of(seat) {
+                let was_open = self.slot(slot).gate == Gate::Open;
+                self.tell(slot, if open { Gate::Open } else { Gate::Wait }, out);
+                if !stays && was_open {
+                    let this = self.slot_mut(slot);
+                    (this.overdue, this.usage.in_flight) = (true, None);
+                    self.devices[index(d)].overdue.push(slot);
+                }
+            }
+            if !stays {
+                self.place(seat, now);
+            }
+        }
+        !stays
+    }
+}
