@@ -272,8 +272,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
             self.arbiter.reports(slot.id, usage, now);
             let holds = matches!(slot.gate, Gate::Run { .. } | Gate::Open);
             // A holder that did not launch yet has not woken up; its wish is the one that was granted.
-            let launched =
-                || self.reports.witness(slot.id).is_some_and(|witness| witness.last_launch() >= slot.granted);
+            let launched = || self.reports.witness(slot.id).is_some_and(|witness| witness.last_launch() > slot.granted);
             if usage.wants && (!holds || launched()) {
                 self.arbiter.wants(slot.id, now);
                 if !holds {

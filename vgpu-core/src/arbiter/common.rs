@@ -89,6 +89,8 @@ impl Arbiter {
                     let this = self.slot_mut(slot);
                     (this.overdue, this.usage.in_flight) = (true, None);
                     self.devices[index(d)].overdue.push(slot);
+                } else if !stays && self.slot(slot).usage.wants {
+                    self.enqueue(slot);
                 }
             }
             if !stays {

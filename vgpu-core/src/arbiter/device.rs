@@ -164,6 +164,10 @@ impl Arbiter {
             if self.slot(slot).usage.in_flight == Some(0) {
                 self.devices[index(d)].overdue.remove(at);
                 self.slot_mut(slot).overdue = false;
+                if self.slot(slot).usage.wants {
+                    // It may have wished while its gate was open to all, and will not ring again.
+                    self.enqueue(slot);
+                }
                 self.place(self.slot(slot).seat, now);
             } else {
                 at += 1;
