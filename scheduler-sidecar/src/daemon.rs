@@ -4,13 +4,14 @@
 //! ([`crate::config`]), which [`source`] reads and [`check`] shows; [`door`] owns a listening socket and its place in
 //! the file system; [`connection`] the bytes of one peer; `room` a tenant at work; [`answer`] what is said to a line,
 //! without any IO; [`reactor`] the one thread that owns it all, `reload` how it gets from one plan to the next;
-//! [`notify`] tells systemd.
+//! [`notify`] tells systemd, [`activation`] takes its socket.
 //!
-//! Not here yet: memory pages, leases, and the terms file, which make the daemon the arbiter of
-//! device time. Its death changes nothing for members: they keep the last terms.
+//! Device time: [`leases`] is who has which device, [`pages`] what members share with the daemon. Administrators: `admin`
+//! answers their verbs, [`change`] is what those come down to, `recent` what tenants wanted and got in the last seconds,
+//! `terms_file` what members go by that start while no daemon runs.
 //!
 //! A member lives as long as its connection. A forked child that never calls CUDA holds its parent's
-//! end open, so that the member is seen until both are gone; pidfds will tell when there are leases.
+//! end open, so that the member is seen until both are gone.
 
 pub mod activation;
 mod admin;
@@ -26,6 +27,8 @@ pub mod notify;
 pub mod options;
 pub mod pages;
 pub mod reactor;
+mod recent;
 mod reload;
 mod room;
 pub mod source;
+mod terms_file;

@@ -37,10 +37,10 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
 }
 
 fn shown(processes: &[Process]) -> String {
-    let heads = ["TENANT", "PID", "INSIDE", "UID", "DEVICE", "LEASE", "GPU-SECONDS", "SINCE", "LIBRARY"];
+    let heads = ["TENANT", "PID", "INSIDE", "UID", "DEVICE", "LEASE", "GPU-SECONDS", "WAITED", "SINCE", "LIBRARY"];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     for Process { tenant, member } in processes {
-        let row = |device: &str, lease: String, gpu: String, since: String| {
+        let row = |device: &str, lease: String, gpu: String, waited: String| {
             vec![
                 tenant.clone(),
                 member.pid.map_or("-".into(), |pid| pid.to_string()),
@@ -49,20 +49,19 @@ fn shown(processes: &[Process]) -> String {
                 device.to_owned(),
                 lease,
                 gpu,
-                since,
+                waited,
+                span(member.connected_seconds),
                 member.version.clone(),
             ]
         };
-        let connected = span(member.connected_seconds);
         if member.devices.is_empty() {
             let lease = if member.protocol == 1 { "none (protocol 1)" } else { "none" };
-            rows.push(row("-", lease.into(), "-".into(), connected));
+            rows.push(row("-", lease.into(), "-".into(), "-".into()));
         }
         for here in &member.devices {
             let lease = if here.waits { format!("{}, waits", here.lease) } else { here.lease.clone() };
-            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a uptime, not negative")]
-            let since = span(here.since_seconds as u64);
-            rows.push(row(&here.device, lease, format!("{:.3}", here.gpu_seconds), since));
+            let (gpu, waited) = (format!("{:.3}", here.gpu_seconds), format!("{:.3}", here.waited_seconds));
+            rows.push(row(&here.device, lease, gpu, waited));
         }
     }
     say::table(&rows)
@@ -89,15 +88,25 @@ mod tests {
             lease: "run".into(),
             waits,
             gpu_seconds: 1.25,
-            since_seconds: 130.0,
+            waited_seconds: 0.5,
         };
-        let member = MemberStatus { pid: Some(7), pid_inside: 3, uid: 1000, protocol: 2, ..MemberStatus::default() };
+        let member = MemberStatus {
+            pid: Some(7),
+            pid_inside: 3,
+            uid: 1000,
+            protocol: 2,
+            connected_seconds: 130,
+            ..MemberStatus::default()
+        };
         let two = MemberStatus { devices: vec![device("0", false), device("1", true)], ..member };
         let old = MemberStatus { protocol: 1, ..MemberStatus::default() };
         let process = |member| Process { tenant: "a".into(), member };
         let text = shown(&[process(two), process(old)]);
         assert_eq!(text.lines().count(), 4, "{text}");
-        assert!(text.contains("a       7    3       1000  0       run                1.250        2 min"), "{text}");
+        assert!(
+            text.contains("a       7    3       1000  0       run                1.250        0.500   2 min"),
+            "{text}"
+        );
         assert!(text.contains("run, waits") && text.contains("none (protocol 1)"), "{text}");
     }
 }

@@ -115,6 +115,7 @@ fn used(status: &Status, here: &TermsStatus, seen: &Seen) -> Option<u64> {
     let named = |uuid: &str| status.devices.iter().any(|device| device.uuid.as_deref() == Some(uuid));
     match uuid(&status.devices, &here.device) {
         Some(uuid) => seen.used.get(uuid).copied(),
+        None if here.device != "*" => seen.used.get(&here.device).copied(),
         None => seen.used.iter().filter(|(uuid, _)| !named(uuid)).map(|(_, used)| *used).max(),
     }
 }

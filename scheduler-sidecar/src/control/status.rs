@@ -164,8 +164,8 @@ pub struct MemberDevice {
     pub waits: bool,
     /// Device time that it measured, by its own word as far as that is possible.
     pub gpu_seconds: f64,
-    /// Seconds since it joined the device.
-    pub since_seconds: f64,
+    /// Time in which it stood at the gate.
+    pub waited_seconds: f64,
 }
 
 /// A line of `ps`.

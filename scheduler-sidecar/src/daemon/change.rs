@@ -56,6 +56,23 @@ pub struct Used {
     pub launches: u64,
 }
 
+/// A member on a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OnDevice {
+    /// The number of its welcome.
+    pub member: u64,
+    /// The device's UUID.
+    pub device: String,
+    /// `open`, `run`, `wait`, `cap`.
+    pub gate: &'static str,
+    /// Does it stand at the gate without a lease?
+    pub stands: bool,
+    /// Device time that it measured, in ns, as far as that is possible.
+    pub busy: u64,
+    /// Time that it stood at the gate, in ns.
+    pub waited: u64,
+}
+
 /// Where a tenant stands on a device, for whoever asks why it does not run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explained {
@@ -127,6 +144,7 @@ impl Reactor {
             None => 0,
         };
         let members = self.leases.put(number(id), fresh, now);
+        self.keep_terms(id);
         self.leases.tick(now);
         info!(%tenant, devices, members, behind, "tenant changed by an administrator");
         Ok(Changed { devices, members, behind })

@@ -25,6 +25,7 @@ use tracing::{info, warn};
 use vgpu_core::page::{BoardPage, ReportPage};
 use vgpu_core::wire::{Hello, Reply, WireError, two};
 
+use super::admin::Marks;
 use super::answer;
 use super::config::Config;
 use super::connection::{Connection, Input, Peer, Side, State};
@@ -32,6 +33,7 @@ use super::door::{Audience, Door, DoorError};
 use super::leases::Leases;
 use super::notify::Notifier;
 use super::pages::{self, Alarm, Heart};
+use super::recent::Recent;
 use super::reload::Loaded;
 use super::room::{Room, is_open_to_all};
 use super::source::Source;
@@ -105,6 +107,10 @@ pub struct Reactor {
     pub(super) leases: Leases<Mapped<BoardPage>, Mapped<ReportPage>>,
     pub(super) heart: Heart,
     alarm: Alarm,
+    /// What tenants wanted and got in the last seconds.
+    recent: Recent,
+    /// What administrators changed since the file was read.
+    pub(super) marks: Marks,
     /// Bells that ring too often: when each is listened to again.
     muted: BTreeSet<(u64, u64)>,
     /// Members of protocol 2.
@@ -153,6 +159,8 @@ impl Reactor {
             leases: Leases::new(config.time, config.arbitrate, &config.devices, epoch, now),
             heart,
             alarm,
+            recent: Recent::default(),
+            marks: Marks::new(),
             muted: BTreeSet::new(),
             paged: 0,
             next_member: 1,
@@ -221,6 +229,7 @@ impl Reactor {
                 }
             }
             self.expire();
+            self.look_back();
             self.set_alarm();
         }
     }

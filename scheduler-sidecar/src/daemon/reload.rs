@@ -12,6 +12,7 @@ use super::pages;
 use super::reactor::{Reactor, ServeError, number};
 use super::room::{Room, remove_dir};
 use super::source::Source;
+use super::terms_file;
 use crate::config::difference::{Difference, difference};
 use crate::config::plan::Plan;
 use crate::control;
@@ -127,11 +128,13 @@ impl Reactor {
             }
         }
         self.leases.put(number(id), tenant, pages::now());
+        self.keep_terms(id);
     }
 
     fn remove(&mut self, names: &[String]) {
         for room in self.rooms.values_mut().filter(|room| names.contains(&room.tenant.name)) {
             room.close();
+            terms_file::remove(&room.tenant.socket);
             let (tenant, members) = (&room.tenant.name, room.open);
             info!(%tenant, members, "tenant removed; its members keep their last terms");
         }
@@ -165,7 +168,9 @@ impl Reactor {
             let other = room.limits() != (fresh.memory(), fresh.sm());
             let old = if other { room.open - room.paged } else { 0 };
             room.tenant = fresh.clone();
-            let slots = self.leases.put(number(*id), fresh, now);
+            let id = *id;
+            let slots = self.leases.put(number(id), fresh, now);
+            self.keep_terms(id);
             behind += old;
             let changed = difference.changed.iter().find(|changed| changed.tenant.name == planned.name);
             let what = changed.map_or("what was changed by hand".to_owned(), |changed| changed.what.join(", "));
@@ -176,6 +181,7 @@ impl Reactor {
                 info!(%tenant, %what, slots, "tenant changed");
             }
         }
+        self.marks.clear();
         self.heart.settle(plan.time.heartbeat);
         self.leases.settle(plan.time.clone(), plan.arbitrate, now);
         behind

@@ -2,11 +2,11 @@
 
 use std::ops::Deref;
 
-use vgpu_core::arbiter::{self, State, Tenant};
+use vgpu_core::arbiter::{self, Gate, State, Tenant};
 use vgpu_core::page::{BoardPage, ReportPage};
 
 use super::{Leases, Totals};
-use crate::daemon::change::{Explained, Used};
+use crate::daemon::change::{Explained, OnDevice, Used};
 
 impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases<B, R> {
     /// What a tenant used so far, device by device, by what its members say at `now`.
@@ -30,6 +30,33 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
             }
         }
         used
+    }
+
+    /// A tenant's members on devices, by what they say at `now`.
+    pub fn members(&mut self, number: Tenant, now: u64) -> Vec<OnDevice> {
+        self.look(number, now);
+        let Some(pages) = self.houses.get(&number).and_then(|house| house.pages.as_ref()) else { return Vec::new() };
+        let on = |slot: &super::Slot| OnDevice {
+            member: slot.allowed.member,
+            device: self.devices.uuid(slot.device).to_owned(),
+            gate: match slot.gate {
+                Gate::Open => "open",
+                Gate::Run { .. } => "run",
+                Gate::Wait => "wait",
+                Gate::Cap { .. } => "cap",
+            },
+            stands: slot.stands.is_some(),
+            busy: self.arbiter.said(slot.id).busy,
+            waited: slot.waited + slot.stands.map_or(0, |since| now.saturating_sub(since)),
+        };
+        pages.slots.iter().flatten().map(on).collect()
+    }
+
+    /// The devices that members joined or that were known from the start, by UUID, and whether leases are given for them.
+    #[must_use]
+    pub fn devices(&self) -> Vec<(String, bool)> {
+        let all = self.devices.all();
+        all.map(|device| (self.devices.uuid(device).to_owned(), self.devices.is_arbitrated(device))).collect()
     }
 
     /// Where a tenant stands on each device on which it has members.

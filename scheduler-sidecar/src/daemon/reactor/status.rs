@@ -1,45 +1,228 @@
 //! What the daemon says of itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use super::Reactor;
-use crate::control;
+use super::{Reactor, number};
+use crate::config::show;
+use crate::control::explain::Whole;
+use crate::control::{DeviceStatus, MemberDevice, MemberStatus, Status, TermsStatus, TimeStatus};
+use crate::daemon::admin::device_name;
+use crate::daemon::config::{On, Tenant, Which};
 use crate::daemon::connection::{Side, State};
+use crate::daemon::pages;
+use crate::daemon::recent::Sums;
 use crate::daemon::reload::Loaded;
 
+#[expect(clippy::cast_precision_loss, reason = "for people and graphs: exact to the microsecond for a century")]
+fn seconds(ns: u64) -> f64 {
+    (ns / 1_000) as f64 / 1e6
+}
+
 impl Reactor {
-    pub(in crate::daemon) fn status(&self) -> control::Status {
+    /// Everything.
+    pub(in crate::daemon) fn status(&mut self) -> Status {
         let now = Instant::now();
-        let mut tenants: BTreeMap<u64, _> = self.rooms.iter().map(|(id, room)| (*id, room.status())).collect();
+        let rooms: Vec<u64> = self.rooms.keys().copied().collect();
+        let mut members = self.members(now);
+        let mut tenants = Vec::new();
+        let mut holders = BTreeMap::new();
+        for id in rooms {
+            let on = self.members_on(id);
+            let Some(room) = self.rooms.get(&id) else { continue };
+            let mut status = room.status();
+            for said in self.leases.explain(number(id), pages::now()) {
+                holders.entry(said.device).or_insert(said.holder);
+            }
+            status.devices = self.terms_status(id);
+            status.paused = self.leases.is_paused(number(id));
+            status.members = members
+                .remove(&id)
+                .unwrap_or_default()
+                .into_iter()
+                .map(|(member, mut status)| {
+                    status.devices = on.get(&member).cloned().unwrap_or_default();
+                    status
+                })
+                .collect();
+            status.members.sort_by_key(|member| (std::cmp::Reverse(member.connected_seconds), member.pid));
+            tenants.push(status);
+        }
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            uptime_seconds: now.duration_since(self.started).as_secs(),
+            configuration: self.loaded.as_ref().map(Loaded::status),
+            devices: self.devices_status(&holders),
+            tenants,
+        }
+    }
+
+    /// The members of each room, each with its number; 0 for those of protocol 1.
+    fn members(&self, now: Instant) -> BTreeMap<u64, Vec<(u64, MemberStatus)>> {
+        let mut members: BTreeMap<u64, Vec<(u64, MemberStatus)>> = BTreeMap::new();
         for connection in self.connections.values() {
             let (Side::Member(id), State::Registered(hello, since)) = (connection.side, &connection.state) else {
                 continue;
             };
-            let (Some(room), Some(tenant)) = (self.rooms.get(&id), tenants.get_mut(&id)) else { continue };
-            tenant.members.push(control::MemberStatus {
+            let Some(room) = self.rooms.get(&id) else { continue };
+            let old = connection.member.is_none();
+            let status = MemberStatus {
                 pid: connection.peer.pid,
                 pid_inside: hello.pid,
                 uid: connection.peer.uid,
                 gid: connection.peer.gid,
                 version: hello.version.clone(),
                 connected_seconds: now.duration_since(*since).as_secs(),
-                earlier_terms: connection.member.is_none() && connection.told.is_some_and(|told| told != room.limits()),
-                protocol: if connection.member.is_some() { 2 } else { 1 },
+                earlier_terms: old && connection.told.is_some_and(|told| told != room.limits()),
+                protocol: if old { 1 } else { 2 },
                 devices: Vec::new(),
+            };
+            members.entry(id).or_default().push((connection.member.unwrap_or(0), status));
+        }
+        members
+    }
+
+    /// The devices of a room's members, by the members' numbers.
+    fn members_on(&mut self, id: u64) -> BTreeMap<u64, Vec<MemberDevice>> {
+        let mut on: BTreeMap<u64, Vec<MemberDevice>> = BTreeMap::new();
+        for place in self.leases.members(number(id), pages::now()) {
+            on.entry(place.member).or_default().push(MemberDevice {
+                device: place.device,
+                lease: place.gate.to_owned(),
+                waits: place.stands,
+                gpu_seconds: seconds(place.busy),
+                waited_seconds: seconds(place.waited),
             });
         }
-        let mut tenants: Vec<_> = tenants.into_values().collect();
-        for tenant in &mut tenants {
-            tenant.members.sort_by_key(|member| (std::cmp::Reverse(member.connected_seconds), member.pid));
+        on
+    }
+
+    /// How many processes a tenant has, and whether it is held.
+    pub(in crate::daemon) fn whole(&self, name: &str) -> Whole {
+        let room = self.rooms.values().find(|room| room.door.is_some() && room.tenant.name == name);
+        let Some(room) = room else { return Whole::default() };
+        let paused = self.is_paused(name).unwrap_or(false);
+        // Who has not said hello is neither.
+        let registered = |connection: &&super::Connection| {
+            matches!(connection.side, Side::Member(id) if self.rooms.get(&id).is_some_and(|here| here.tenant.name == room.tenant.name))
+                && matches!(connection.state, State::Registered(..))
+        };
+        let connected = self.connections.values().filter(registered).count();
+        Whole { connected, older: connected.saturating_sub(room.paged), paused }
+    }
+
+    /// A tenant's terms, a row for each device: those that the configuration names, and under `*` those that members joined.
+    pub(in crate::daemon) fn terms_status(&mut self, id: u64) -> Vec<TermsStatus> {
+        let Some(tenant) = self.rooms.get(&id).map(|room| room.tenant.clone()) else { return Vec::new() };
+        let (number, ns, now) = (number(id), pages::now(), Instant::now());
+        let used = self.leases.used(number, ns);
+        let said = self.leases.explain(number, ns);
+        let members = self.leases.members(number, ns);
+        let named: BTreeSet<String> = tenant.on.iter().filter_map(|on| uuid_of(on).map(str::to_lowercase)).collect();
+        let mut rows = Vec::new();
+        for on in &tenant.on {
+            let here = used.iter().filter(|used| match uuid_of(on) {
+                Some(uuid) => used.device.eq_ignore_ascii_case(uuid),
+                None => on.device == Which::Any && !named.contains(&used.device.to_lowercase()),
+            });
+            let before = rows.len();
+            for used in here {
+                let said = said.iter().find(|said| said.device == used.device);
+                let state = said.map_or("absent", |said| if said.arbitrated { said.state } else { "free" });
+                let sums = Sums { charged: used.charged, wait: used.wait };
+                let rates = self.recent.rates(&tenant.name, &used.device, sums, now);
+                let device = if on.device == Which::Any { used.device.clone() } else { device_name(&on.device) };
+                let time = TimeStatus {
+                    members: used.members,
+                    waiting: members.iter().filter(|place| place.stands && place.device == used.device).count(),
+                    state: state.to_owned(),
+                    gpu_seconds: seconds(used.charged),
+                    waited_seconds: seconds(used.wait),
+                    over_seconds: rates.over,
+                    wanted: rates.wanted,
+                    got: rates.got,
+                };
+                rows.push(self.row(&tenant, on, device, Some(time)));
+            }
+            if rows.len() == before {
+                rows.push(self.row(&tenant, on, device_name(&on.device), None));
+            }
         }
-        control::Status {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            pid: std::process::id(),
-            uptime_seconds: now.duration_since(self.started).as_secs(),
-            configuration: self.loaded.as_ref().map(Loaded::status),
-            devices: Vec::new(),
-            tenants,
+        rows
+    }
+
+    fn row(&self, tenant: &Tenant, on: &On, device: String, time: Option<TimeStatus>) -> TermsStatus {
+        let percent = |share: vgpu_core::share::Share| f64::from(share.permille()) / 10.0;
+        let marks = self.marks.get(&(tenant.name.clone(), device_name(&on.device)));
+        TermsStatus {
+            device,
+            memory_limit: on.memory.map(u64::from),
+            sm_limit: on.terms.ceiling.map(percent),
+            sm_request: on.terms.floor.map(percent),
+            weight: on.terms.weight,
+            class: show::class(on.terms.class).to_owned(),
+            quantum: on.terms.quantum,
+            changed_live: marks.into_iter().flatten().map(|key| (*key).to_owned()).collect(),
+            time,
         }
+    }
+
+    /// The devices of the configuration, then those that members joined beyond it.
+    fn devices_status(&self, holders: &BTreeMap<String, Option<String>>) -> Vec<DeviceStatus> {
+        let known = self.leases.devices();
+        let planned = self.loaded.iter().flat_map(|loaded| &loaded.plan.devices);
+        let mut devices: Vec<DeviceStatus> = planned
+            .map(|plan| DeviceStatus {
+                name: plan.name(),
+                uuid: plan.uuid.clone(),
+                memory: plan.memory.map(u64::from),
+                overcommit: f64::from(plan.overcommit) / 1000.0,
+                arbitrated: false,
+                holder: None,
+            })
+            .collect();
+        for (uuid, arbitrated) in known {
+            let same =
+                |device: &&mut DeviceStatus| device.uuid.as_ref().is_some_and(|here| here.eq_ignore_ascii_case(&uuid));
+            let holder = holders.get(&uuid).cloned().flatten();
+            match devices.iter_mut().find(same) {
+                Some(device) => (device.arbitrated, device.holder) = (arbitrated, holder),
+                None => devices.push(DeviceStatus {
+                    name: uuid.clone(),
+                    uuid: Some(uuid),
+                    memory: None,
+                    overcommit: 1.0,
+                    arbitrated,
+                    holder,
+                }),
+            }
+        }
+        devices
+    }
+
+    /// Looks at all sums, once a second while there are members that have some.
+    pub(super) fn look_back(&mut self) {
+        let now = Instant::now();
+        if self.paged == 0 || !self.recent.due(now) {
+            return;
+        }
+        let mut sums = Vec::new();
+        for (id, room) in &self.rooms {
+            if room.paged == 0 {
+                continue;
+            }
+            for used in self.leases.used(number(*id), pages::now()) {
+                sums.push(((room.tenant.name.clone(), used.device), Sums { charged: used.charged, wait: used.wait }));
+            }
+        }
+        self.recent.look(now, sums);
+    }
+}
+
+fn uuid_of(on: &On) -> Option<&str> {
+    match &on.device {
+        Which::Uuid(uuid, _) => Some(uuid),
+        Which::Number(_) | Which::Any => None,
     }
 }

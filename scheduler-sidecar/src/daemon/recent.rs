@@ -1,0 +1,108 @@
+//! What tenants wanted and got in the last seconds: sums that only grow, looked at once a second.
+//!
+//! Pure; who looks, and when, is the reactor's.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+/// How often the sums are looked at.
+pub(super) const PAUSE: Duration = Duration::from_secs(1);
+
+/// Looks that are kept: what is told is about the time since the oldest.
+const KEPT: usize = 5;
+
+/// A tenant's sums on a device, in nanoseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Sums {
+    /// Device time charged.
+    pub charged: u64,
+    /// Time its members stood at the gate.
+    pub wait: u64,
+}
+
+/// What it wanted and got, in percent of the time.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Rates {
+    /// Over so many seconds.
+    pub over: f64,
+    /// The device, or its gate.
+    pub wanted: f64,
+    /// The device.
+    pub got: f64,
+}
+
+/// By tenant and device.
+type Look = HashMap<(String, String), Sums>;
+
+/// The last looks, oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Recent {
+    looks: VecDeque<(Instant, Look)>,
+}
+
+impl Recent {
+    /// When the next look is due.
+    pub fn due(&self, now: Instant) -> bool {
+        self.looks.back().is_none_or(|(last, _)| now.saturating_duration_since(*last) >= PAUSE)
+    }
+
+    /// The sums are so now.
+    pub fn look(&mut self, now: Instant, sums: impl IntoIterator<Item = ((String, String), Sums)>) {
+        if self.looks.len() == KEPT {
+            self.looks.pop_front();
+        }
+        self.looks.push_back((now, sums.into_iter().collect()));
+    }
+
+    /// What a tenant wanted and got of a device until now. Who came meanwhile had nothing before.
+    pub fn rates(&self, tenant: &str, device: &str, sums: Sums, now: Instant) -> Rates {
+        // A look that was just made tells nothing.
+        let old_enough = |at: &Instant| now.saturating_duration_since(*at) >= PAUSE / 10;
+        let Some((at, look)) = self.looks.iter().find(|(at, _)| old_enough(at)) else { return Rates::default() };
+        let before = look.get(&(tenant.to_owned(), device.to_owned())).copied().unwrap_or_default();
+        let over = now.saturating_duration_since(*at).as_secs_f64();
+        let part = |ns: u64| Duration::from_nanos(ns).as_secs_f64() / over * 100.0;
+        let got = part(sums.charged.saturating_sub(before.charged));
+        // Several members may stand at the gate at once; nobody can want more than all of it.
+        let wanted = (got + part(sums.wait.saturating_sub(before.wait))).min(got.max(100.0));
+        let tenths = |percent: f64| (percent * 10.0).round() / 10.0;
+        Rates { over: tenths(over), wanted: tenths(wanted), got: tenths(got) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(sums: Sums) -> [((String, String), Sums); 1] {
+        [(("a".into(), "0".into()), sums)]
+    }
+
+    #[test]
+    fn rates_are_about_the_last_seconds_and_not_about_all_time() {
+        let (start, second) = (Instant::now(), Duration::from_secs(1));
+        let mut recent = Recent::default();
+        assert!(recent.due(start));
+        assert_eq!(recent.rates("a", "0", Sums::default(), start), Rates::default(), "nothing is known yet");
+        // An hour at 100 %, then ten seconds at 30 % with 20 % at the gate.
+        let sums = |t: u64| Sums { charged: 3_600_000_000_000 + t * 300_000_000, wait: t * 200_000_000 };
+        for t in 0..10_u64 {
+            let now = start + second * u32::try_from(t).unwrap();
+            recent.look(now, at(sums(t)));
+            assert!(!recent.due(now) && recent.due(now + second));
+        }
+        let rates = recent.rates("a", "0", sums(10), start + second * 10);
+        assert_eq!(rates, Rates { over: 5.0, wanted: 50.0, got: 30.0 });
+        assert_eq!(recent.rates("b", "0", Sums { charged: 1_000_000_000, wait: 0 }, start + second * 10).got, 20.0);
+    }
+
+    #[test]
+    fn members_that_wait_together_want_no_more_than_the_device() {
+        let start = Instant::now();
+        let mut recent = Recent::default();
+        recent.look(start, at(Sums::default()));
+        let sums = Sums { charged: 500_000_000, wait: 9_000_000_000 };
+        let rates = recent.rates("a", "0", sums, start + Duration::from_secs(1));
+        assert_eq!((rates.wanted, rates.got), (100.0, 50.0));
+    }
+}

@@ -1,0 +1,170 @@
+//! The terms file of a tenant, beside its socket: what members that start while the daemon is away go by.
+//!
+//! The format is [`vgpu_core::wire::terms_file`]'s. The file is written under another name and then renamed, so that a
+//! reader sees one state or the other; mode 0644, since members may be any user. It stays when the daemon ends and goes with
+//! the tenant. A file that says the same already is left as it is.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use tracing::warn;
+use vgpu_core::limits;
+use vgpu_core::wire::terms_file::{ALL_DEVICES, DeviceTerms, FILE_NAME, TermsFile};
+
+use super::config::{On, OnError, Tenant, Which};
+use super::reactor::Reactor;
+
+/// What the file of a tenant says.
+fn of(tenant: &Tenant, epoch: u64) -> TermsFile {
+    let line = |on: &On| {
+        let device = match &on.device {
+            Which::Uuid(uuid, _) => uuid.clone(),
+            Which::Any => ALL_DEVICES.to_owned(),
+            // Which one that is nobody knows; the daemon gives it to nobody either.
+            Which::Number(_) => return None,
+        };
+        let (sm_limit, sm_request) = (on.terms.ceiling, on.terms.floor);
+        Some(DeviceTerms { device, memory_limit: on.memory, sm_limit, sm_request })
+    };
+    let devices = tenant.on.iter().filter_map(line).collect();
+    TermsFile {
+        epoch,
+        tenant: tenant.name.clone(),
+        mode: limits::Mode::Enforce,
+        open_on_error: tenant.on_error == OnError::Open,
+        on_loss: tenant.on_loss,
+        strict: false,
+        devices,
+    }
+}
+
+impl Reactor {
+    /// Keeps the terms file of a room's tenant in step. Tenants whose sockets lie in one directory have none: whose it would be
+    /// could not be told there.
+    pub(super) fn keep_terms(&self, id: u64) {
+        let Some(room) = self.rooms.get(&id) else { return };
+        let (tenant, dir) = (&room.tenant, room.tenant.socket.parent());
+        let open = self.rooms.iter().filter(|(other, room)| **other != id && room.door.is_some());
+        match open.map(|(_, room)| &room.tenant).find(|other| other.socket.parent() == dir) {
+            None => keep(tenant, self.leases.epoch()),
+            Some(other) => {
+                remove(&tenant.socket);
+                warn!(tenant = %tenant.name, other = %other.name, "their sockets lie in one directory, so that there is no terms file; a member that starts while no daemon runs will fail");
+            }
+        }
+    }
+}
+
+/// Writes it, or says in the log why it cannot: a tenant without a terms file is served, and only members that start without
+/// the daemon miss it.
+fn keep(tenant: &Tenant, epoch: u64) {
+    let path = place(&tenant.socket);
+    let written = of(tenant, epoch)
+        .encode()
+        .map_err(|why| io::Error::other(why.to_string()))
+        .and_then(|text| write(&path, text.as_bytes()));
+    if let Err(why) = written {
+        warn!(tenant = %tenant.name, file = %path.display(), %why, "the terms file cannot be written; a member that starts while no daemon runs will fail");
+    }
+}
+
+/// Removes it; one that is not there is no error.
+pub(super) fn remove(socket: &Path) {
+    let _ = std::fs::remove_file(place(socket));
+}
+
+fn place(socket: &Path) -> PathBuf {
+    socket.with_file_name(FILE_NAME)
+}
+
+fn write(path: &Path, text: &[u8]) -> io::Result<()> {
+    // What lies there may have been put there by whoever can write to the directory: only its own words are compared.
+    let same = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.is_file() && meta.len() == text.len() as u64)
+        && std::fs::read(path).is_ok_and(|there| there == text);
+    if same {
+        return Ok(());
+    }
+    let temporary = path.with_file_name(format!(".{FILE_NAME}-{}", std::process::id()));
+    // Left by a daemon that had this number and was killed.
+    let _ = std::fs::remove_file(&temporary);
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let readable = Mode::from_raw_mode(0o644);
+    let mut file = File::from(rustix::fs::open(&temporary, flags, readable)?);
+    let written = rustix::fs::fchmod(&file, readable)
+        .map_err(io::Error::from)
+        .and_then(|()| file.write_all(text))
+        .and_then(|()| std::fs::rename(&temporary, path));
+    if written.is_err() {
+        let _ = std::fs::remove_file(&temporary);
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+
+    use vgpu_core::arbiter::Terms;
+    use vgpu_core::bytes::Bytes;
+    use vgpu_core::share::Share;
+
+    use super::*;
+
+    fn on(device: Which, gib: Option<u64>, ceiling: u32, floor: Option<u32>) -> On {
+        let terms = Terms {
+            ceiling: Share::from_percent(ceiling),
+            floor: floor.and_then(Share::from_percent),
+            ..Terms::default()
+        };
+        On { device, memory: gib.map(|gib| Bytes(gib << 30)), terms }
+    }
+
+    fn tenant(dir: &Path, on: Vec<On>) -> Tenant {
+        Tenant { on, ..Tenant::everywhere("a", dir.join("vgpud.sock"), None, None) }
+    }
+
+    #[test]
+    fn it_is_written_whole_readable_by_all_and_left_alone_if_it_says_the_same() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let path = dir.path().join(FILE_NAME);
+        let mut tenant = tenant(dir.path(), vec![on(Which::Uuid("GPU-1".into(), Some(0)), Some(4), 30, None)]);
+        keep(&tenant, 7);
+        let read = || TermsFile::decode(&std::fs::read(&path).unwrap()).unwrap();
+        assert_eq!(read(), of(&tenant, 7));
+        assert_eq!(read().of("GPU-1").unwrap().memory_limit, Some(Bytes(4 << 30)));
+        assert_eq!(read().of("GPU-2"), None, "a device that is not listed may not be used");
+        let meta = || std::fs::metadata(&path).unwrap();
+        assert_eq!(meta().permissions().mode() & 0o777, 0o644);
+        let inode = meta().ino();
+        keep(&tenant, 7);
+        assert_eq!(meta().ino(), inode);
+        tenant.on_error = OnError::Open;
+        // What somebody left under the other name, and a link in the file's place, are not followed.
+        let precious = dir.path().join("precious");
+        std::fs::write(&precious, "precious").unwrap();
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink(&precious, &path).unwrap();
+        std::os::unix::fs::symlink(&precious, dir.path().join(format!(".{FILE_NAME}-{}", std::process::id()))).unwrap();
+        keep(&tenant, 7);
+        assert!(read().open_on_error && std::fs::symlink_metadata(&path).unwrap().is_file());
+        assert_eq!(std::fs::read_to_string(&precious).unwrap(), "precious");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2, "nothing is left under another name");
+        remove(&tenant.socket);
+        assert!(!path.exists());
+        remove(&tenant.socket);
+    }
+
+    #[test]
+    fn a_device_that_is_known_by_number_only_is_nobodys_without_the_daemon_too() {
+        let named = on(Which::Uuid("GPU-1".into(), None), Some(9), 90, Some(10));
+        let file = of(&tenant(Path::new("/d"), vec![named, on(Which::Number(0), Some(4), 50, Some(20))]), 1);
+        assert_eq!((file.devices.len(), file.of("GPU-9")), (1, None));
+        let here = file.of("gpu-1").unwrap();
+        assert_eq!(
+            (here.memory_limit, here.sm_limit, here.sm_request),
+            (Some(Bytes(9 << 30)), Share::from_percent(90), Share::from_percent(10))
+        );
+    }
+}
