@@ -50,6 +50,11 @@ impl World {
     fn start() -> Self {
         let dir = TempDir::new().unwrap();
         fs::write(dir.path().join("vgpud.toml"), FILE).unwrap();
+        Self::start_in(dir)
+    }
+
+    /// With the file that lies there.
+    fn start_in(dir: TempDir) -> Self {
         let child = vgpud()
             .arg("--config")
             .arg(dir.path().join("vgpud.toml"))
@@ -405,7 +410,11 @@ fn the_terms_file_comes_with_the_tenant_stays_at_the_end_and_goes_when_it_is_rem
     let World { daemon, dir } = world;
     assert_eq!(daemon.stop().0, Some(0));
     assert!(chat.exists() && path.exists(), "for who starts while no daemon runs");
-    drop(dir);
+    // Taken out of the file while no daemon ran.
+    fs::write(dir.path().join("vgpud.toml"), without).unwrap();
+    let world = World::start_in(dir);
+    assert!(!path.parent().unwrap().exists(), "it is removed by the next one");
+    assert_eq!(world.file("chat").tenant, "chat");
 }
 
 #[test]

@@ -177,6 +177,7 @@ impl Reactor {
             let door = Door::open(&tenant.socket, Audience::Members)?;
             reactor.add_room(tenant, door)?;
         }
+        reactor.sweep_terms();
         Ok(reactor)
     }
 

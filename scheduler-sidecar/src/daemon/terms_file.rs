@@ -4,6 +4,7 @@
 //! reader sees one state or the other; mode 0644, since members may be any user. It stays when the daemon ends and goes with
 //! the tenant. A file that says the same already is left as it is.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -15,6 +16,7 @@ use vgpu_core::wire::terms_file::{ALL_DEVICES, DeviceTerms, FILE_NAME, TermsFile
 
 use super::config::{On, OnError, Tenant, Which};
 use super::reactor::Reactor;
+use super::room::remove_dir;
 
 /// What the file of a tenant says.
 fn of(tenant: &Tenant, epoch: u64) -> TermsFile {
@@ -41,18 +43,39 @@ fn of(tenant: &Tenant, epoch: u64) -> TermsFile {
 }
 
 impl Reactor {
+    /// Removes the terms files of tenants that left the configuration while no daemon ran.
+    pub(super) fn sweep_terms(&self) {
+        let Some(loaded) = &self.loaded else { return };
+        let served: BTreeSet<&str> = self.rooms.values().map(|room| room.tenant.name.as_str()).collect();
+        sweep(&loaded.plan.daemon.run_dir.join("tenants"), |name| served.contains(name));
+    }
+
     /// Keeps the terms file of a room's tenant in step. Tenants whose sockets lie in one directory have none: whose it would be
     /// could not be told there.
     pub(super) fn keep_terms(&self, id: u64) {
         let Some(room) = self.rooms.get(&id) else { return };
         let (tenant, dir) = (&room.tenant, room.tenant.socket.parent());
-        let open = self.rooms.iter().filter(|(other, room)| **other != id && room.door.is_some());
+        // A file gives each tenant a directory of its own.
+        let open =
+            self.rooms.iter().filter(|(other, room)| self.loaded.is_none() && **other != id && room.door.is_some());
         match open.map(|(_, room)| &room.tenant).find(|other| other.socket.parent() == dir) {
             None => keep(tenant, self.leases.epoch()),
             Some(other) => {
                 remove(&tenant.socket);
                 warn!(tenant = %tenant.name, other = %other.name, "their sockets lie in one directory, so that there is no terms file; a member that starts while no daemon runs will fail");
             }
+        }
+    }
+}
+
+/// Removes those of tenants that are no longer served, which a daemon left when it ended: `dir` is that of the tenants'
+/// directories. Where a socket lies beside it, another daemon may serve it.
+pub(super) fn sweep(dir: &Path, served: impl Fn(&str) -> bool) {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let socket = entry.path().join("vgpud.sock");
+        if entry.file_name().to_str().is_some_and(|name| !served(name)) && socket.symlink_metadata().is_err() {
+            remove(&socket);
+            remove_dir(&socket);
         }
     }
 }
@@ -154,6 +177,23 @@ mod tests {
         remove(&tenant.socket);
         assert!(!path.exists());
         remove(&tenant.socket);
+    }
+
+    #[test]
+    fn what_a_daemon_left_for_a_tenant_that_is_served_no_more_is_removed_and_nothing_else() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let place = |name: &str, file: &str| dir.path().join(name).join(file);
+        for name in ["gone", "served", "elsewhere", "kept"] {
+            std::fs::create_dir(dir.path().join(name)).unwrap();
+            std::fs::write(place(name, FILE_NAME), "x").unwrap();
+        }
+        std::fs::write(place("elsewhere", "vgpud.sock"), "").unwrap();
+        std::fs::write(place("kept", "precious"), "").unwrap();
+        sweep(dir.path(), |name| name == "served");
+        assert!(!dir.path().join("gone").exists() && !place("kept", FILE_NAME).exists());
+        assert!(place("kept", "precious").exists() && place("served", FILE_NAME).exists());
+        assert!(place("elsewhere", FILE_NAME).exists(), "another daemon may serve it");
+        sweep(Path::new("/does/not/exist"), |_| false);
     }
 
     #[test]

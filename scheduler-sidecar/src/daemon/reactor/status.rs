@@ -8,6 +8,7 @@ use crate::config::show;
 use crate::control::explain::Whole;
 use crate::control::{DeviceStatus, MemberDevice, MemberStatus, Status, TermsStatus, TimeStatus};
 use crate::daemon::admin::device_name;
+use crate::daemon::change::{Explained, OnDevice, Used};
 use crate::daemon::config::{On, Tenant, Which};
 use crate::daemon::connection::{Side, State};
 use crate::daemon::pages;
@@ -19,8 +20,34 @@ fn seconds(ns: u64) -> f64 {
     (ns / 1_000) as f64 / 1e6
 }
 
+/// What the leases say of a tenant at one moment.
+#[derive(Default)]
+struct Seen {
+    used: Vec<Used>,
+    said: Vec<Explained>,
+    members: Vec<OnDevice>,
+}
+
+/// The devices of a tenant's members, by the members' numbers.
+fn members_on(seen: &Seen) -> BTreeMap<u64, Vec<MemberDevice>> {
+    let mut on: BTreeMap<u64, Vec<MemberDevice>> = BTreeMap::new();
+    for place in &seen.members {
+        on.entry(place.member).or_default().push(MemberDevice {
+            device: place.device.clone(),
+            lease: place.gate.to_owned(),
+            waits: place.stands,
+            gpu_seconds: seconds(place.busy),
+            waited_seconds: seconds(place.waited),
+        });
+    }
+    on
+}
+
 impl Reactor {
     /// Everything.
+    ///
+    /// # Cost
+    /// All members' reports are read three times, and the tenants' sums are written as text: some microseconds a member.
     pub(in crate::daemon) fn status(&mut self) -> Status {
         let now = Instant::now();
         let rooms: Vec<u64> = self.rooms.keys().copied().collect();
@@ -28,13 +55,12 @@ impl Reactor {
         let mut tenants = Vec::new();
         let mut holders = BTreeMap::new();
         for id in rooms {
-            let on = self.members_on(id);
+            let seen = self.seen(id);
             let Some(room) = self.rooms.get(&id) else { continue };
             let mut status = room.status();
-            for said in self.leases.explain(number(id), pages::now()) {
-                holders.entry(said.device).or_insert(said.holder);
-            }
-            status.devices = self.terms_status(id);
+            let on = members_on(&seen);
+            status.devices = self.rows(&room.tenant, &seen);
+            holders.extend(seen.said.into_iter().map(|said| (said.device, said.holder)));
             status.paused = self.leases.is_paused(number(id));
             status.members = members
                 .remove(&id)
@@ -83,19 +109,14 @@ impl Reactor {
         members
     }
 
-    /// The devices of a room's members, by the members' numbers.
-    fn members_on(&mut self, id: u64) -> BTreeMap<u64, Vec<MemberDevice>> {
-        let mut on: BTreeMap<u64, Vec<MemberDevice>> = BTreeMap::new();
-        for place in self.leases.members(number(id), pages::now()) {
-            on.entry(place.member).or_default().push(MemberDevice {
-                device: place.device,
-                lease: place.gate.to_owned(),
-                waits: place.stands,
-                gpu_seconds: seconds(place.busy),
-                waited_seconds: seconds(place.waited),
-            });
+    /// What the leases say of a room's tenant now. Nothing is read for one without pages: most are, at most times.
+    fn seen(&mut self, id: u64) -> Seen {
+        let (number, now) = (number(id), pages::now());
+        let used = self.leases.used(number, now);
+        if self.rooms.get(&id).is_none_or(|room| room.paged == 0) {
+            return Seen { used, ..Seen::default() };
         }
-        on
+        Seen { used, said: self.leases.explain(number, now), members: self.leases.members(number, now) }
     }
 
     /// How many processes a tenant has, and whether it is held.
@@ -114,11 +135,12 @@ impl Reactor {
 
     /// A tenant's terms, a row for each device: those that the configuration names, and under `*` those that members joined.
     pub(in crate::daemon) fn terms_status(&mut self, id: u64) -> Vec<TermsStatus> {
-        let Some(tenant) = self.rooms.get(&id).map(|room| room.tenant.clone()) else { return Vec::new() };
-        let (number, ns, now) = (number(id), pages::now(), Instant::now());
-        let used = self.leases.used(number, ns);
-        let said = self.leases.explain(number, ns);
-        let members = self.leases.members(number, ns);
+        let seen = self.seen(id);
+        self.rooms.get(&id).map(|room| self.rows(&room.tenant, &seen)).unwrap_or_default()
+    }
+
+    fn rows(&self, tenant: &Tenant, seen: &Seen) -> Vec<TermsStatus> {
+        let (Seen { used, said, members }, now) = (seen, Instant::now());
         let named: BTreeSet<String> = tenant.on.iter().filter_map(|on| uuid_of(on).map(str::to_lowercase)).collect();
         let mut rows = Vec::new();
         for on in &tenant.on {
@@ -143,10 +165,10 @@ impl Reactor {
                     wanted: rates.wanted,
                     got: rates.got,
                 };
-                rows.push(self.row(&tenant, on, device, Some(time)));
+                rows.push(self.row(tenant, on, device, Some(time)));
             }
             if rows.len() == before {
-                rows.push(self.row(&tenant, on, device_name(&on.device), None));
+                rows.push(self.row(tenant, on, device_name(&on.device), None));
             }
         }
         rows
