@@ -139,7 +139,7 @@ impl Keeper {
         let balance = match ask.admission {
             Admission::Admit => None,
             // What is in flight may turn out shorter than it was counted.
-            Admission::WaitUntil(until) if self.in_flight > 0 => Some(until.min(self.look(now, bounds))),
+            Admission::WaitUntil(until) if self.in_flight > 0 => Some(until.min(self.glance(now, until, bounds))),
             Admission::WaitUntil(until) => Some(until),
         };
         let room = self.room(ask, bounds);
@@ -157,6 +157,15 @@ impl Keeper {
         // All that holds it back must pass; a forced launch may come before.
         let until = [word, balance, room].into_iter().flatten().max().unwrap_or(now);
         Verdict::Wait(until.min(due).min(now.saturating_add(bounds.heartbeat)).max(now + 1))
+    }
+
+    /// While a launch waits for the balance until `until`, beside work in flight: when to look whether that took less than it
+    /// was counted. The device will rest for a while before that moment anyway, so that a look within most of that time is
+    /// early enough; under a low ceiling it is the only one.
+    fn glance(&self, now: u64, until: u64, bounds: &Bounds) -> u64 {
+        let left = self.remaining(now);
+        let rest = until.saturating_sub(now).saturating_sub(left);
+        now.saturating_add((left / 3).max(rest - rest / 3).max(bounds.ahead / 2))
     }
 
     /// When there is room for the launch in flight; `None`: now.

@@ -226,6 +226,37 @@ fn what_would_never_come_to_a_marker_is_measured_on_demand() {
     assert!(marks.after(Some(1), 1).is_some_and(|open| open.measured));
 }
 
+/// A launch of 2 ms under 10 %: the balance is there after 20 ms, and each look is a thread that wakes up. But what turns
+/// out shorter than it was counted is found out while that matters.
+#[test]
+fn a_launch_that_waits_for_the_balance_looks_a_few_times() {
+    let looks = |limit: u64, took: u64| {
+        let (mut keeper, bounds) = (Keeper::default(), Bounds::default());
+        keeper.launched(Some(2 * MS), 0, &bounds);
+        let (mut now, mut looks) = (0, 0);
+        loop {
+            let in_flight = keeper.in_flight();
+            let nil = (if in_flight > 0 { 2 * MS } else { took }) * 100 / limit;
+            let admission = if now > nil { Admission::Admit } else { Admission::WaitUntil(nil + 1) };
+            match keeper.ask(&Ask { admission, ..ask(Some(MS), run(), now) }, &bounds) {
+                Verdict::Wait(until) => (now, looks) = (until, looks + 1),
+                _ => return (looks, now - (took * 100 / limit)),
+            }
+            if now >= took && in_flight > 0 {
+                keeper.completed(in_flight, 0, took);
+            }
+        }
+    };
+    for (limit, most) in [(10, 3), (50, 4)] {
+        let (count, late) = looks(limit, 2 * MS);
+        assert!(count <= most && late <= 1, "{limit} %: {count}, {late} late");
+    }
+    for (limit, most) in [(10, 10 * MS), (50, MS), (90, MS)] {
+        let (_, late) = looks(limit, MS / 2);
+        assert!(late <= most, "{limit} %: {late}");
+    }
+}
+
 #[test]
 fn what_takes_longer_than_expected_is_looked_at_less_and_less() {
     let (mut keeper, bounds) = (Keeper::default(), Bounds::default());
