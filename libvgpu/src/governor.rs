@@ -177,6 +177,7 @@ impl Governor {
                 Step::Ask(launches) => {
                     seen.stream = Some((quietly(|| markers::is_idle(wish.launch)), launches));
                 }
+                Step::Mark(plan) => self.mark_tail(joined, wish.launch, &plan),
                 Step::Wait { .. } if !seen.reaped => {
                     self.reap(joined, wish.launch.context);
                     seen.reaped = true;

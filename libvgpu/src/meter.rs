@@ -104,6 +104,8 @@ pub enum Step {
     Reap,
     /// Ask whether the stream is busy, and step again; it has had so many launches.
     Ask(u32),
+    /// Record an end marker behind what the stream has in flight, and step again.
+    Mark(Plan),
     /// Not before this moment.
     Wait {
         /// Then look again.
@@ -177,6 +179,8 @@ pub struct Meter {
     waiting: u32,
     /// What is known of the turn among the tenant's members.
     pub turning: Turning,
+    /// Under which lease the last launch went.
+    lease: u64,
     /// When what was launched is over, by estimate.
     due: u64,
     /// When the clock was last read, and launches since.
@@ -203,6 +207,7 @@ impl Default for Meter {
             presence: Presence::default(),
             waiting: 0,
             turning: Turning::default(),
+            lease: 0,
             due: 0,
             time: 0,
             untimed: 0,

@@ -139,9 +139,10 @@ impl Turning {
     /// Says when to look again.
     pub fn attend(&mut self, turn: &Turn<'_>, here: &Here, remaining: u64, expected: u64) -> u64 {
         let mut look = here.now.saturating_add(HEARTBEAT);
+        let mut gate = Gate::Wait;
         // A thread at the gate looks for itself while the turn is not ours.
         if !here.wants || turn.holds(&self.hand) || self.hand.owes() {
-            let _ = self.step(turn, here);
+            gate = self.step(turn, here);
             look = look.min(self.look);
         }
         if here.in_flight == 0 || remaining > 0 {
@@ -149,7 +150,9 @@ impl Turning {
         } else if self.late == 0 {
             self.late = here.now;
         }
-        if here.in_flight > 0 {
+        // Whoever holds and stands at the gate sees its work complete by itself, until the lease is over.
+        let attends = !here.wants || !matches!(gate, Gate::Run { .. });
+        if here.in_flight > 0 && attends {
             let late = if self.late == 0 { 0 } else { here.now.saturating_sub(self.late) / LATE_PART };
             let pause = late.max(remaining / EARLY_PART).min(PAUSE_MOST);
             look = look.min(expected.max(here.now.saturating_add(pause)));

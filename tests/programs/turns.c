@@ -4,11 +4,13 @@
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
+#include <errno.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -103,6 +105,14 @@ static void threads(void) {
     printf("0 %d %d\n", others, open);
 }
 
+/* Processor time of the process in us, and how often a thread of it slept. */
+static void usage(void) {
+    struct rusage r;
+    getrusage(RUSAGE_SELF, &r);
+    u64 us = (u64)(r.ru_utime.tv_sec + r.ru_stime.tv_sec) * 1000000 + (u64)(r.ru_utime.tv_usec + r.ru_stime.tv_usec);
+    printf("0 %lu %lu\n", us, (u64)r.ru_nvcsw);
+}
+
 int main(void) {
     char line[256], name[64];
     setvbuf(stdout, 0, _IOLBF, 0);
@@ -112,12 +122,20 @@ int main(void) {
     act.sa_handler = on_signal;
     sigaction(SIGUSR1, &act, 0);
     printf("0 %d\n", getpid());
-    while (fgets(line, sizeof line, stdin)) {
+    for (;;) {
+        /* A late signal may come while it waits for a line. */
+        if (!fgets(line, sizeof line, stdin)) {
+            if (errno != EINTR || feof(stdin)) break;
+            clearerr(stdin);
+            continue;
+        }
+        errno = 0;
         u64 a = 0, b = 0, c = 0, d = 0;
         if (sscanf(line, "%63s %lu %lu %lu %lu", name, &a, &b, &c, &d) < 1) continue;
         if (!strcmp(name, "begin")) printf("%d\n", begin());
         else if (!strcmp(name, "bursts")) bursts(a, b, c, d);
         else if (!strcmp(name, "threads")) threads();
+        else if (!strcmp(name, "usage")) usage();
         else if (!strcmp(name, "handled")) printf("0 %d %d\n", (int)handled, (int)elsewhere);
         else if (!strcmp(name, "fork")) { /* the child answers until it is told to exit */
             fflush(stdout);

@@ -23,6 +23,9 @@
 //! device: `turn_taken == turn_drained` in all of them (or has had it for [`LONGEST`]). Whoever takes writes `turn_taken` before it looks whether it
 //! still holds, and whoever takes from it looks at `turn_taken` after it took: one of the two sees the other.
 //!
+//! *A lease* is over after [`QUANTUM`] where somebody waits, but goes on for whoever had next to nothing of the device
+//! ([`USE`], up to [`LEASE`]): under a low ceiling a quantum is a launch or two, and a change costs the device more.
+//!
 //! *Who is next.* The waiting member that used the least (virtual time: `order`), as the arbiter does between tenants,
 //! and not who waits longest: members whose launches differ in length would get the device in proportion to these.
 //! Nobody starves: taking costs virtual time even where nothing is measured, whoever comes is at most a quantum behind
@@ -56,6 +59,10 @@ use crate::sync::{AtomicU32, Ordering};
 pub const QUANTUM: u64 = 4_000_000;
 /// How long a drain may take beyond what the holder expects.
 pub const DRAIN: u64 = 10_000_000;
+/// A lease goes on for its holder until it used so much of the device ...
+pub const USE: u64 = 2_000_000;
+/// ... but so long at most: under a low ceiling a quantum is but a few launches, and each change costs the device a switch.
+pub const LEASE: u64 = 20_000_000;
 /// What the holder expects is believed up to here.
 pub const LONGEST: u64 = 2_000_000_000;
 /// How long a wish counts, and that there is one.
@@ -131,6 +138,9 @@ pub struct Hand {
     looked: u64,
     /// Since when the turn could be had, had not somebody else been next.
     passed: Option<u64>,
+    /// When it took the turn, and its virtual time then.
+    taken: u64,
+    began: u64,
     /// Since when it holds without work and wish.
     idle: Option<u64>,
     /// When it last wanted the device or had work before it.

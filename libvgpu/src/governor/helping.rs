@@ -3,7 +3,9 @@
 
 use super::Governor;
 use crate::ledger::Joined;
-use crate::{clock, order};
+use crate::meter::{Launch, Plan, markers};
+use crate::order::quietly;
+use crate::{clock, context, order};
 use vgpu_core::turn::Turn;
 
 impl Governor {
@@ -23,6 +25,21 @@ impl Governor {
         let mut meter = self.meter.lock();
         if meter.in_flight() == 0 && !meter.is_waited_for() && meter.turning.owes_another(&turn) {
             let _ = meter.attend(&turn, joined.member().account(), self.share, clock::now());
+        }
+    }
+
+    /// A marker behind what the launch's stream has in flight, if that is not over: so its end is seen by whoever looks.
+    #[cold]
+    pub(super) fn mark_tail(&self, joined: &Joined, launch: &Launch, plan: &Plan) {
+        let moment = context::moment();
+        let is_idle = quietly(|| markers::is_idle(launch));
+        let event = if is_idle { None } else { quietly(|| markers::record(launch, plan.events[1])) };
+        let end = event.map(|event| (event, Some(clock::now())));
+        if context::fate(launch.context.0 as usize, moment) == context::Fate::Lives {
+            let pay = |ns, since| self.charge(joined, ns, since);
+            let unused = self.meter.lock().recorded(plan, None, end, &self.costs, pay);
+            super::destroy(unused);
+            super::destroy([plan.events[1].filter(|_| is_idle)]);
         }
     }
 

@@ -49,6 +49,8 @@ pub(super) struct Interval {
     pub keys: Keys,
     /// Not to be learned from.
     pub tainted: bool,
+    /// It begins with the first launch of a turn: see [`super::reaping::Costs`].
+    pub first: bool,
 }
 
 /// The launches of one stream.
@@ -66,6 +68,7 @@ pub(super) struct Chain {
     pub measured: u64,
     pub keys: Keys,
     pub tainted: bool,
+    pub first: bool,
     /// The oldest first.
     pub pending: VecDeque<Interval>,
     /// How many of them are not measured.
@@ -131,6 +134,7 @@ impl Meter {
             measured: 0,
             keys: Keys::default(),
             tainted: false,
+            first: false,
             pending: VecDeque::new(),
             unmeasured: 0,
             last: None,

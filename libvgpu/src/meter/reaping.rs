@@ -13,6 +13,9 @@ use vgpu_core::account::cost::{CostTable, MAX_NS, UNKNOWN_NS};
 
 /// Intervals asked about in one pass.
 const MOST: usize = 64;
+/// The first interval of a turn holds the device's change from one context to the other: up to here that is what it took
+/// longer than expected.
+const CHANGE_NS: u64 = 200_000;
 
 /// What launches cost.
 pub struct Costs {
@@ -43,6 +46,14 @@ impl Costs {
     pub fn forget(&self, key: u64) {
         self.exact.forget(key);
         self.rough.forget(key);
+    }
+
+    /// What the first interval of a turn is charged, if all its functions are known and it took about what was expected:
+    /// that, and the device's change to our context is nobody's. It teaches nothing, since nobody knows what of it is what.
+    fn beside_change(&self, believed: &[(u64, u64)], estimate: u64, spent: u64) -> Option<u64> {
+        let known = believed.iter().all(|&(key, _)| self.exact.measured(key).is_some());
+        let usual = estimate / 2..=estimate.saturating_add(CHANGE_NS);
+        (known && !believed.is_empty() && usual.contains(&spent)).then_some(spent.min(estimate))
     }
 
     /// Launches of these functions, each believed to cost what stands beside it, were estimated at `estimate` together and
@@ -205,10 +216,12 @@ impl Meter {
             let spent = self.union.add(began.min(times.end), times.end);
             // Counted before, or two threads' markers in one stream, the other way round than their launches: nothing to
             // learn from.
-            if spent > 0 {
-                costs.learn(interval.keys.all(), open.estimate, spent, !interval.tainted);
+            let keys = interval.keys.all();
+            let usual = if interval.first { costs.beside_change(keys, open.estimate, spent) } else { None };
+            if spent > 0 && usual.is_none() {
+                costs.learn(keys, open.estimate, spent, !interval.tainted);
             }
-            fresh = Some(spent);
+            fresh = Some(usual.unwrap_or(spent));
         }
         chain.last = times.map(|times| times.end);
         chain.marks.completed();
@@ -238,8 +251,17 @@ mod tests {
             let mut open = Open::default();
             (open.measured, open.estimate) = (true, 7);
             let keys = Keys::default();
-            let interval =
-                Interval { serial: 1, begin: None, lead: 0, begun: 0, end: None, open, keys, tainted: false };
+            let interval = Interval {
+                serial: 1,
+                begin: None,
+                lead: 0,
+                begun: 0,
+                end: None,
+                open,
+                keys,
+                tainted: false,
+                first: false,
+            };
             let times = Times { begin: Some(begin), end, host: end };
             paid.set(0);
             meter.done(at, &interval, Some(times), end, &|ns, _| paid.set(ns), &costs);

@@ -7,6 +7,7 @@ use crate::clock;
 use shim_sys::cuda::CUevent;
 use vgpu_core::account::cost::UNKNOWN_NS;
 use vgpu_core::arbiter::Gate;
+use vgpu_core::gate::marks::Open;
 use vgpu_core::gate::presence::PAUSE_NS;
 use vgpu_core::gate::{Ask, Verdict};
 
@@ -132,11 +133,19 @@ impl Meter {
                 let (until, for_others) = self.turning.until(gate, until, self.keeper.in_flight());
                 if !matches!(gate, Gate::Open | Gate::Run { .. }) {
                     self.presence.is_kept_away(until);
+                    if let Some(plan) = self.close(at, wish) {
+                        return Step::Mark(plan);
+                    }
                 }
                 return Step::Wait { until, for_others };
             }
         }
         self.chains[at].tainted |= !matches!(gate, Gate::Open | Gate::Run { exclusive: true, .. });
+        if let Gate::Run { lease, .. } = gate
+            && core::mem::replace(&mut self.lease, lease) != lease
+        {
+            self.chains[at].first = true;
+        }
         self.presence.is_there();
         self.untimed += u32::from(!is_timed);
         let mut plan = self.go(at, wish, idle, now);
@@ -169,30 +178,48 @@ impl Meter {
         chain.over_by = now + 2 * self.keeper.in_flight() + TAIL_SLACK_NS;
         let closed = chain.marks.after(wish.cost, estimate);
         let mut plan = Plan { begin, ..Plan::plain(chain.number) };
-        if let Some(open) = closed {
-            self.numbers += 1;
-            plan.end = Some(self.numbers);
-            chain.unmeasured += u32::from(!open.measured);
-            if open.measured {
-                chain.measured = now;
-            }
-            chain.pending.push_back(Interval {
-                serial: self.numbers,
-                begin: chain.begin.take(),
-                lead: core::mem::take(&mut chain.lead),
-                begun: chain.begun,
-                end: None,
-                open,
-                keys: core::mem::take(&mut chain.keys),
-                tainted: core::mem::take(&mut chain.tainted),
-            });
-        }
+        plan.end = closed.map(|open| self.end_behind(at, open, now));
         self.recount(at, was_busy, was_unmeasured);
         if !plan.is_plain() {
             let context = wish.launch.context.0 as usize;
             plan.events = [begin, plan.end.is_some()].map(|needed| if needed { self.spare(context) } else { None });
         }
         plan
+    }
+
+    /// The open work of a chain becomes an interval that is to end with a marker; its number.
+    fn end_behind(&mut self, at: usize, open: Open, now: u64) -> u64 {
+        self.numbers += 1;
+        let chain = &mut self.chains[at];
+        chain.unmeasured += u32::from(!open.measured);
+        if open.measured {
+            chain.measured = now;
+        }
+        chain.pending.push_back(Interval {
+            serial: self.numbers,
+            begin: chain.begin.take(),
+            lead: core::mem::take(&mut chain.lead),
+            begun: chain.begun,
+            end: None,
+            open,
+            keys: core::mem::take(&mut chain.keys),
+            tainted: core::mem::take(&mut chain.tainted),
+            first: core::mem::take(&mut chain.first),
+        });
+        self.numbers
+    }
+
+    /// The device is somebody else's next: a marker behind the tail of the launch's stream, so that its end is seen by
+    /// whoever looks, and not only when its time has passed.
+    #[cold]
+    fn close(&mut self, at: usize, wish: &Wish<'_>) -> Option<Plan> {
+        let chain = &mut self.chains[at];
+        let (was_busy, was_unmeasured) = (chain.is_busy(), chain.is_unmeasured());
+        let open = chain.marks.close()?;
+        let end = Some(self.end_behind(at, open, self.time));
+        self.recount(at, was_busy, was_unmeasured);
+        let event = self.spare(wish.launch.context.0 as usize);
+        Some(Plan { end, events: [None, event], ..Plan::plain(self.chains[at].number) })
     }
 
     /// The markers were recorded, or not (`None`), and the launch went to the driver. Returns what is to be destroyed.
@@ -262,6 +289,7 @@ impl Meter {
             (chain.begin, chain.lead, chain.begun) = (interval.begin, interval.lead, interval.begun);
             chain.keys = interval.keys;
             chain.tainted |= interval.tainted;
+            chain.first |= interval.first;
         }
         let mut unused = plan.events;
         if plan.begin {
@@ -279,7 +307,7 @@ impl Meter {
         let chain = &mut self.chains[at];
         let (was_busy, was_unmeasured) = (chain.is_busy(), chain.is_unmeasured());
         let Some(tail) = chain.marks.expire() else { return };
-        (chain.keys.len, chain.last, chain.tainted, chain.lead) = (0, None, false, 0);
+        (chain.keys.len, chain.last, chain.tainted, chain.first, chain.lead) = (0, None, false, false, 0);
         let (begin, context) = (chain.begin.take(), chain.place.context);
         self.recount(at, was_busy, was_unmeasured);
         if let Some(event) = begin {

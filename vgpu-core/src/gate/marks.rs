@@ -101,6 +101,17 @@ impl Marks {
         self.open.take()
     }
 
+    /// Ends the open interval behind what is in flight, if there is one: nothing more comes for a while, and others wait to
+    /// see it complete.
+    pub fn close(&mut self) -> Option<Open> {
+        let open = self.open.take()?;
+        if open.measured {
+            self.unsampled = 0;
+        }
+        self.pending += 1;
+        Some(open)
+    }
+
     /// The next launch is measured, if it can be, whatever was estimated: a cost that is believed to be next to nothing would
     /// never be measured again.
     pub fn sample(&mut self) {

@@ -258,6 +258,18 @@ fn a_launch_that_waits_for_the_balance_looks_a_few_times() {
 }
 
 #[test]
+fn a_tail_that_others_wait_for_ends_with_a_marker() {
+    let mut marks = Marks::default();
+    assert_eq!(marks.close(), None, "nothing is open");
+    marks.before(Some(60 * US), true, true);
+    assert!(marks.after(Some(60 * US), 60 * US).is_none());
+    let tail = marks.close().expect("there is a tail");
+    assert_eq!((tail.estimate, tail.measured, marks.pending(), marks.asks()), (60 * US, false, 1, false));
+    marks.completed();
+    assert_eq!((marks.pending(), marks.close()), (0, None));
+}
+
+#[test]
 fn what_takes_longer_than_expected_is_looked_at_less_and_less() {
     let (mut keeper, bounds) = (Keeper::default(), Bounds::default());
     keeper.launched(Some(MS), 0, &bounds);

@@ -4,7 +4,9 @@
 //! between two of them is one that others can live with: see the head of `turn.rs`.
 
 use super::order::used;
-use super::{DRAIN, HEARTBEAT, Hand, Here, IDLE, LONGEST, PASS, QUANTUM, SUSPECT, Step, Turn, WISH, Word, bell_bit};
+use super::{
+    DRAIN, HEARTBEAT, Hand, Here, IDLE, LEASE, LONGEST, PASS, QUANTUM, SUSPECT, Step, Turn, USE, WISH, Word, bell_bit,
+};
 use crate::arbiter::Gate;
 use crate::sync::{Ordering, total_order};
 
@@ -71,7 +73,7 @@ impl Turn<'_> {
             if now < ends {
                 return run(hand, word, ends);
             }
-        } else if here.wants && self.is_first(here.in_flight, now) {
+        } else if here.wants && (self.has_just_begun(hand, here) || self.is_first(here.in_flight, now)) {
             let renewed = Word::held(self.me, now + QUANTUM);
             return self.exchange(word, renewed).then(|| run(hand, renewed, renewed.moment())).flatten();
         } else if here.in_flight > 0 {
@@ -80,6 +82,12 @@ impl Turn<'_> {
         self.pass_on(hand, word, now, wake);
         // Wanted, or wanted no more: as whoever does not hold.
         None
+    }
+
+    /// Whether the possession is to go on whoever is next: it had next to nothing of the device.
+    fn has_just_begun(&self, hand: &Hand, here: &Here) -> bool {
+        let had = used(self.slot).wrapping_sub(hand.began).saturating_add(here.in_flight);
+        had < USE && here.now < hand.taken.saturating_add(LEASE)
     }
 
     /// Everything that was launched is complete: others may have the device.
@@ -220,6 +228,7 @@ impl Turn<'_> {
         }
         self.slot.turn_due.store(here.due, Ordering::Relaxed);
         self.pay_taking(now);
+        (hand.taken, hand.began) = (now, used(self.slot));
         let suspect = self.survey(hand, now);
         let contended = self.contended(now);
         let look = if contended { new.moment() } else { u64::MAX };

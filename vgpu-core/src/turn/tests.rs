@@ -103,6 +103,22 @@ fn a_lease_ends_when_somebody_waits_and_the_next_one_has_the_device_to_itself() 
     assert!(!table.holds(0) && table.holds(1));
 }
 
+/// Under a low ceiling a quantum is but a launch or two, and each change of hands costs the device a switch.
+#[test]
+fn a_possession_that_had_next_to_nothing_goes_on_for_a_while() {
+    for (used, lasts) in [(0, LEASE), (USE / 10, LEASE), (USE, QUANTUM), (10 * MS, QUANTUM)] {
+        let mut table = Table::of(2);
+        let _ = (table.wants(0, NOW), table.wants(1, NOW + 1));
+        table.members[0].0.add_busy(used);
+        let passed = (1..).map(|n| NOW + n * MS).find(|&now| {
+            let _ = table.wants(1, now);
+            table.keeps(0, now).is_none() && table.wants(0, now).gate == Gate::Wait
+        });
+        let passed = passed.unwrap() - NOW;
+        assert!((lasts..lasts + 2 * QUANTUM).contains(&passed), "{used}: {passed}");
+    }
+}
+
 #[test]
 fn a_measurement_counts_only_if_the_possession_lasted() {
     let mut table = Table::of(2);
