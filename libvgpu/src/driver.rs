@@ -175,6 +175,15 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
         }
     }
 
+    /// As [`Self::call`]; null also as long as that was not asked.
+    ///
+    /// # Cost
+    /// One load, and no frame in whoever asks.
+    #[inline]
+    pub fn called(&self, row: usize) -> *mut c_void {
+        self.call[row].load(Relaxed) as *mut c_void
+    }
+
     #[cold]
     fn find_call(&self, row: usize) -> *mut c_void {
         let next = next_after_us(self.name(row));
@@ -221,6 +230,19 @@ pub mod own {
     use super::*;
     use shim_sys::table::{cuda_fn, nvml_fn};
 
+    /// Out of the way of those who find it known.
+    #[cold]
+    #[inline(never)]
+    fn find<const ROWS: usize, const SLOTS: usize, const BYTES: usize>(
+        library: &Library<ROWS, SLOTS, BYTES>,
+        name: &CStr,
+        known: &AtomicUsize,
+    ) -> usize {
+        let at = library.function(name) as usize;
+        known.store(at, Relaxed);
+        at
+    }
+
     macro_rules! own {
         ($library:ident $fns:ident { $($name:ident)* }) => {$(
             #[doc = concat!("The driver's `", stringify!($name), "`. Cost: one load after the first time.")]
@@ -236,8 +258,7 @@ pub mod own {
                             Err(_) => panic!("a name holds no zero byte"),
                         }
                     };
-                    at = $library.function(name) as usize;
-                    AT.store(at, Relaxed);
+                    at = find(&$library, name, &AT);
                 }
                 // SAFETY: the address is 0 (None) or the driver's function of this name, whose signature is the
                 // table's.

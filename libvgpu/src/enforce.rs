@@ -3,7 +3,7 @@
 use crate::device::{self, Device};
 use crate::driver::own;
 use crate::mode::{Denied, Mode, mode};
-use crate::{boot, context, fork, holdings, order, overhead, pools, quiet, say, terms};
+use crate::{boot, context, credit, fork, holdings, order, overhead, pools, quiet, say, terms};
 use shim_sys::cuda::CUcontext;
 
 /// Whether limits are enforced here; every hook that could charge, release or show asks this first.
@@ -51,6 +51,7 @@ pub fn settle_child() {
     fork::settle(|| {
         say::reborn();
         boot::reborn();
+        credit::reborn();
         device::reborn();
         context::reborn();
         holdings::forget();

@@ -26,9 +26,6 @@ macro_rules! after_panic {
     (context $closed:expr, $real:expr) => {
         $closed
     };
-    (kernel $closed:expr, $real:expr) => {
-        $closed
-    };
     (launch $closed:expr, $real:expr) => {
         $closed
     };
@@ -70,18 +67,8 @@ macro_rules! under_way {
     };
 }
 
-/// Whether a call goes straight to the driver, by subject: a launch of a kernel where there is no ceiling. Asked before
-/// the door, behind which the driver could not be jumped to.
-macro_rules! straight {
-    (kernel) => {
-        !crate::governor::active()
-    };
-    ($subject:ident) => {
-        false
-    };
-}
-
-/// One exported function. Those of `ask` are told who asks and are written by hand, without a frame: `lookup::naked`. Those
+/// One exported function. Those of `kernel` go straight to the driver or the short way, which has no door since nothing in
+/// it panics, and most often do; the rest is out of their way. Those of `ask` are told who asks and are written by hand, without a frame: `lookup::naked`. Those
 /// of `copy` have one way for all of them: `hooks::copies`.
 macro_rules! one {
     (ask $library:ident $numbers:ident $fns:ident $absent:expr, $closed:expr; $h:ident ( $($a:ident : $t:ty),* )) => {
@@ -104,6 +91,60 @@ macro_rules! one {
             )
         }
     };
+    (kernel $library:ident $numbers:ident $fns:ident $absent:expr, $closed:expr; $h:ident ( $($a:ident : $t:ty),* )) => {
+        #[doc = concat!("Hook of `", stringify!($h), "`.")]
+        ///
+        /// # Safety
+        /// As the driver's function.
+        #[unsafe(no_mangle)]
+        #[allow(non_snake_case, clippy::too_many_arguments)]
+        pub unsafe extern "C" fn $h($($a: $t),*) -> <$fns::$h as door::Signature>::Output {
+            /// Null (None), or what this hook calls.
+            #[inline(always)]
+            fn typed(real: *mut c_void) -> Option<$fns::$h> {
+                // SAFETY: null or a function that the loader knows by this row's name, whose signature is the table's.
+                unsafe { core::mem::transmute(real) }
+            }
+            // Both with the hook's own arguments, so that they are jumped to, and the hook has no frame.
+            #[cold]
+            #[inline(never)]
+            unsafe extern "C" fn long($($a: $t),*) -> <$fns::$h as door::Signature>::Output {
+                let Some(real) = typed($library.call($numbers::$h as usize)) else { return $absent };
+                if !crate::governor::active() {
+                    // SAFETY: the program's own arguments, for the function it called.
+                    return unsafe { real($($a),*) };
+                }
+                // SAFETY: as above.
+                door::guard(|| unsafe { hooks::$h(real, $($a),*) }).unwrap_or($closed)
+            }
+            #[inline(never)]
+            unsafe extern "C" fn under_ceiling($($a: $t),*) -> <$fns::$h as door::Signature>::Output {
+                let Some(real) = typed($library.called($numbers::$h as usize)) else {
+                    // SAFETY: the program's own arguments, for the function it called.
+                    return unsafe { long($($a),*) };
+                };
+                // SAFETY: as above.
+                let Some(passed) = (unsafe { hooks::short::$h($($a),*) }) else {
+                    // SAFETY: as above.
+                    return unsafe { long($($a),*) };
+                };
+                // SAFETY: as above.
+                let result = unsafe { real($($a),*) };
+                if !result.ok() {
+                    passed.refused();
+                }
+                result
+            }
+            match typed($library.called($numbers::$h as usize)) {
+                // SAFETY: the program's own arguments, for the function it called.
+                Some(real) if !crate::governor::active() => unsafe { real($($a),*) },
+                // SAFETY: as above.
+                Some(_) => unsafe { under_ceiling($($a),*) },
+                // SAFETY: as above.
+                None => unsafe { long($($a),*) },
+            }
+        }
+    };
     ($subject:ident $library:ident $numbers:ident $fns:ident $absent:expr, $closed:expr; $h:ident ( $($a:ident : $t:ty),* )) => {
         #[doc = concat!("Hook of `", stringify!($h), "`.")]
         ///
@@ -118,11 +159,6 @@ macro_rules! one {
             let Some(real) = (unsafe { core::mem::transmute::<*mut c_void, Option<$fns::$h>>(real) }) else {
                 return $absent;
             };
-            if straight!($subject) {
-                // SAFETY: the program's own arguments, for the function it called.
-                #[allow(unused_unsafe)]
-                return unsafe { real($($a),*) };
-            }
             #[allow(clippy::let_unit_value)]
             let _under_way = under_way!($subject);
             // SAFETY: the program's own arguments, for the function it called.

@@ -43,6 +43,17 @@ pub fn watch() {
     }
 }
 
+/// Whether this process is known to be no child that must settle first. `false` says nothing.
+///
+/// # Cost
+/// Two loads.
+#[inline(always)]
+pub fn is_settled() -> bool {
+    let mark = MARK.load(Relaxed);
+    // SAFETY: a mark once placed is never unmapped.
+    !mark.is_null() && unsafe { &*mark }.load(Acquire) == SETTLED
+}
+
 /// Runs `settle` if this process is a child that has not given up its inheritance yet; threads that come meanwhile wait
 /// until it has.
 ///

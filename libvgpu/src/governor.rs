@@ -17,10 +17,10 @@ mod waiting;
 pub use synchronising::{Awaited, after, before, stream_ending};
 
 use crate::ledger::Joined;
-use crate::lock::Lock;
+use crate::lock::{Held, Lock};
 use crate::meter::markers;
 use crate::meter::reaping::Costs;
-use crate::meter::{Begin, Launch, Meter, Plan, Seen, Step, Wish};
+use crate::meter::{Begin, Launch, Meter, Plan, SHORT_NS, Seen, Step, Wish};
 use crate::order::{self, quietly};
 use crate::{clock, context, device, meter, turn};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
@@ -110,13 +110,37 @@ impl Governor {
         turns.then(|| joined.member().turn())
     }
 
+    /// What is in flight, under its lock, with what threads launched on credit.
+    fn meter(&self) -> Held<'_, Meter> {
+        let mut meter = self.meter.lock();
+        meter.count_credits();
+        meter
+    }
+
+    /// Whether launches are only measured.
+    pub fn observes(&self) -> bool {
+        self.observes
+    }
+
+    /// What a launch costs, if it may go by a credit.
+    #[inline(always)]
+    pub fn short_cost(&self, key: u64) -> Option<u64> {
+        self.costs.known(key).filter(|cost| *cost < SHORT_NS)
+    }
+
+    /// The driver refused a launch that went by a credit.
+    #[cold]
+    pub fn refused_on_credit(&self, chain: u64, cost: u64) {
+        self.refused(&Plan::plain(chain), Some(cost), None);
+    }
+
     /// Passes one launch: waits for its turn, measures it, charges what completed.
     ///
     /// # Cost
-    /// About 25 ns where a stream goes on. Markers and questions to the driver apart: one record and one query in about
+    /// About 40 ns where a stream goes on; most launches of one that does go before this, by a credit. Markers and questions to the driver apart: one record and one query in about
     /// 250 us of device time; a stream that may have become idle is asked, every 50 us at most.
     #[inline]
-    pub fn launch(&self, joined: &Joined, launch: Launch, real: impl FnOnce() -> CUresult) -> CUresult {
+    pub fn launch(&'static self, joined: &Joined, launch: Launch, real: impl FnOnce() -> CUresult) -> CUresult {
         if order::may_capture() {
             match captures(&launch) {
                 Some(false) => {}
@@ -130,7 +154,7 @@ impl Governor {
         let account = joined.member().account();
         let turn = self.turn(joined);
         let mut wish = Wish { launch: &launch, cost, gate: self.gate(), turn, share: self.share, account };
-        let short = self.meter.lock().go_on(&wish);
+        let short = self.meter().go_on(&wish);
         if let Some(chain) = short {
             let result = real();
             if !result.ok() {
@@ -138,7 +162,7 @@ impl Governor {
             }
             return result;
         }
-        let plan = match self.first_step(joined, &wish) {
+        let plan = match self.step(joined, &wish, Seen::default()) {
             Step::Go(plan) => plan,
             other => match self.negotiate(joined, &mut wish, other) {
                 Some(plan) => plan,
@@ -156,13 +180,20 @@ impl Governor {
     }
 
     #[inline(never)] // rarer than it seems: the short way is to stay short
-    fn first_step(&self, joined: &Joined, wish: &Wish<'_>) -> Step {
-        self.meter.lock().step(wish, Seen::default(), |ns, since| self.charge(joined, ns, since))
+    fn step(&'static self, joined: &Joined, wish: &Wish<'_>, seen: Seen) -> Step {
+        let mut meter = self.meter();
+        let step = meter.step(wish, seen, |ns, since| self.charge(joined, ns, since));
+        if let Step::Go(plan) = &step
+            && plan.is_plain()
+        {
+            meter.allow(wish, plan, self);
+        }
+        step
     }
 
     /// Does what the steps ask for until the launch may go. `None`: it cannot be measured.
     #[cold]
-    fn negotiate(&self, joined: &Joined, wish: &mut Wish<'_>, first: Step) -> Option<Plan> {
+    fn negotiate(&'static self, joined: &Joined, wish: &mut Wish<'_>, first: Step) -> Option<Plan> {
         let pay = |ns, since| self.charge(joined, ns, since);
         let mut waiting = None;
         let (mut seen, mut step, mut heard) = (Seen::default(), first, 0);
@@ -192,14 +223,14 @@ impl Governor {
                         None => waiting.until(until),
                     }
                     self.reap(joined, wish.launch.context);
-                    self.meter.lock().expire(clock::now(), pay);
+                    self.meter().expire(clock::now(), pay);
                     seen = Seen { reaped: true, stream: None };
                 }
             }
             // What has completed may have taught what this launch costs.
             wish.cost = self.costs.known(wish.launch.key);
             heard = wish.turn.as_ref().map_or(0, |turn| turn.bell().load(SeqCst));
-            step = self.meter.lock().step(wish, seen, pay);
+            step = self.step(joined, wish, seen);
         };
         drop(waiting);
         outcome
@@ -250,7 +281,7 @@ impl Governor {
         let end = end.map(|event| (event, Some(at).filter(|at| at.saturating_sub(launched) > AWAY_NS)));
         if context::fate(launch.context.0 as usize, moment) == context::Fate::Lives {
             let pay = |ns, since| self.charge(joined, ns, since);
-            let unused = self.meter.lock().recorded(plan, begin, end, &self.costs, pay);
+            let unused = self.meter().recorded(plan, begin, end, &self.costs, pay);
             destroy(unused);
         }
         result
@@ -266,7 +297,7 @@ impl Governor {
 
     #[cold]
     fn refused(&self, plan: &Plan, cost: Option<u64>, begin: Option<Begin>) {
-        let unused = self.meter.lock().refused(plan, cost, begin);
+        let unused = self.meter().refused(plan, cost, begin);
         destroy(unused);
     }
 
@@ -297,14 +328,14 @@ impl Governor {
 
     /// Charges what completed, asking the driver in the context that is current here.
     fn reap(&self, joined: &Joined, here: CUcontext) {
-        let collected = self.meter.lock().collect();
+        let collected = self.meter().collect();
         let Some(mut batch) = collected else { return };
         quietly(|| batch.ask(here));
         let now = clock::now();
         let pay = |ns, since| self.charge(joined, ns, since);
         let turn = self.turns.known().is_some_and(|turns| turns).then(|| joined.member().turn());
         let completed = {
-            let mut meter = self.meter.lock();
+            let mut meter = self.meter();
             if turn.is_some_and(|turn| !meter.turning.is_clean(&turn)) {
                 meter.taint();
             }
@@ -320,13 +351,13 @@ impl Governor {
     pub fn context_ended(&self, joined: &Joined, context: CUcontext) {
         self.reap(joined, order::current());
         for _ in 0..ENDING_TRIES {
-            if !self.meter.lock().is_reaping() {
+            if !self.meter().is_reaping() {
                 break;
             }
             clock::sleep(20_000);
         }
         let pay = |ns, since| self.charge(joined, ns, since);
-        let events = self.meter.lock().end_context(context.0 as usize, clock::now(), pay);
+        let events = self.meter().end_context(context.0 as usize, clock::now(), pay);
         destroy(events.into_iter().map(Some));
         self.ring();
     }

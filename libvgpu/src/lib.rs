@@ -25,6 +25,7 @@ mod charge;
 mod clock;
 mod context;
 mod counted;
+mod credit;
 mod departing;
 mod descriptor;
 mod device;

@@ -9,10 +9,11 @@
 //! [`Step`]; the caller asks without the lock and steps again.
 //!
 //! [`stepping`]: a launch on its way to the driver. [`markers`]: the driver's part. [`reaping`]: what is charged and learned
-//! when markers were reached. [`ending`]: contexts and streams that end, programs that wait. [`turning`]: the tenant's other members. [`chains`]: the parts. Who waits
+//! when markers were reached. [`crediting`]: launches that threads count by themselves. [`ending`]: contexts and streams that end, programs that wait. [`turning`]: the tenant's other members. [`chains`]: the parts. Who waits
 //! at the gate: [`crate::governor`].
 
 mod chains;
+mod crediting;
 mod ending;
 pub mod markers;
 pub mod reaping;
@@ -22,8 +23,10 @@ mod turning;
 use crate::order::{Order, Place};
 use crate::turn::Turning;
 use chains::Chain;
+use crediting::Given;
 use markers::Axis;
 use shim_sys::cuda::*;
+pub use stepping::SHORT_NS;
 use vgpu_core::account::{Engaged, SharedAccount};
 use vgpu_core::arbiter::Gate;
 use vgpu_core::gate::presence::Presence;
@@ -34,8 +37,10 @@ use vgpu_core::turn::Turn;
 
 /// What the cost of a launch is learned by: the function and how much of it is launched. 64-bit arithmetic: a grid may
 /// have more than 2^32 blocks.
-pub fn key(function: usize, grid: [u32; 3], block: [u32; 3]) -> u64 {
-    let volume = grid.iter().chain(&block).fold(1u64, |volume, &n| volume.wrapping_mul(u64::from(n)));
+#[inline]
+pub fn key(function: usize, [gx, gy, gz]: [u32; 3], [bx, by, bz]: [u32; 3]) -> u64 {
+    let of = |a: u32, b: u32| u64::from(a).wrapping_mul(u64::from(b));
+    let volume = of(gx, gy).wrapping_mul(of(gz, bx)).wrapping_mul(of(by, bz));
     (function as u64) ^ volume.rotate_left(32) | 1
 }
 
@@ -187,6 +192,12 @@ pub struct Meter {
     time: u64,
     untimed: u32,
     launches: u64,
+    /// Host time between two launches, when the clock was last read.
+    pace: u64,
+    /// Credits of threads, and what is counted of each.
+    given: Vec<Given>,
+    /// Launches on credit of chains that are gone, by estimate: to be charged.
+    stray: u64,
 }
 
 impl Default for Meter {
@@ -212,6 +223,9 @@ impl Default for Meter {
             time: 0,
             untimed: 0,
             launches: 0,
+            pace: u64::MAX,
+            given: Vec::new(),
+            stray: 0,
         }
     }
 }

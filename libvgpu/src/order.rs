@@ -99,6 +99,7 @@ fn in_relaxed_mode<T>(work: impl FnOnce() -> T) -> T {
 }
 
 /// The current context; null: none.
+#[inline]
 pub fn current() -> CUcontext {
     let mut context = CUcontext::NULL;
     // SAFETY: a pointer to a local.

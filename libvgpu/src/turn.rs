@@ -11,7 +11,7 @@ use crate::{clock, watcher};
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use shim_sys::futex;
 use vgpu_core::arbiter::Gate;
-use vgpu_core::turn::{HEARTBEAT, Hand, Here, Turn};
+use vgpu_core::turn::{HEARTBEAT, Hand, Here, Turn, Watch};
 
 /// Contexts on the device are shared by MPS: several processes run at once.
 const MPS_ENABLED: u32 = 133;
@@ -84,6 +84,11 @@ impl Turning {
     #[inline]
     pub fn keeps(&mut self, turn: &Turn<'_>, now: u64) -> Option<Gate> {
         turn.keeps(&mut self.hand, now)
+    }
+
+    /// To see without the lock whether the turn is kept; see [`Turn::watch`].
+    pub fn watch(&self, turn: &Turn<'static>, now: u64) -> Option<Watch<'static>> {
+        turn.watch(&self.hand, now)
     }
 
     /// Looks, and notes what is to be done.

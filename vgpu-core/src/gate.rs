@@ -14,9 +14,10 @@
 //! times.
 //!
 //! In reading order: this file, when markers are recorded ([`marks`]), time on several streams ([`union`]), since when
-//! work is before the device ([`presence`]), what holds without the daemon ([`loss`]). Not here: driver calls, clocks,
+//! work is before the device ([`presence`]), launches that one thread counts by itself ([`credit`]), what holds without the daemon ([`loss`]). Not here: driver calls, clocks,
 //! futexes; the account ([`crate::account`]).
 
+pub mod credit;
 pub mod loss;
 pub mod marks;
 pub mod presence;

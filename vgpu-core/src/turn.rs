@@ -48,8 +48,11 @@ mod order;
 mod step;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod watch;
 #[cfg(all(test, not(loom)))]
 mod world_tests;
+
+pub use watch::Watch;
 
 use crate::arbiter::Gate;
 use crate::ledger::{Ledger, Member, Slot};

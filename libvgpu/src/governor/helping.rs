@@ -12,7 +12,7 @@ impl Governor {
     /// Charges what completed, tails included whose time has passed. For a thread of ours, whatever its current context.
     pub fn reap_now(&self, joined: &Joined) {
         self.reap(joined, order::current());
-        self.meter.lock().expire(clock::now(), |ns, since| self.charge(joined, ns, since));
+        self.meter().expire(clock::now(), |ns, since| self.charge(joined, ns, since));
     }
 
     /// Says that the work of a turn that was taken away meanwhile is complete, if it is: where the program makes no further
@@ -22,7 +22,7 @@ impl Governor {
             return;
         }
         let turn = joined.member().turn();
-        let mut meter = self.meter.lock();
+        let mut meter = self.meter();
         if meter.in_flight() == 0 && !meter.is_waited_for() && meter.turning.owes_another(&turn) {
             let _ = meter.attend(&turn, joined.member().account(), self.share, clock::now());
         }
@@ -37,7 +37,7 @@ impl Governor {
         let end = event.map(|event| (event, Some(clock::now())));
         if context::fate(launch.context.0 as usize, moment) == context::Fate::Lives {
             let pay = |ns, since| self.charge(joined, ns, since);
-            let unused = self.meter.lock().recorded(plan, None, end, &self.costs, pay);
+            let unused = self.meter().recorded(plan, None, end, &self.costs, pay);
             super::destroy(unused);
             super::destroy([plan.events[1].filter(|_| is_idle)]);
         }
@@ -45,7 +45,7 @@ impl Governor {
 
     /// Does what a look at the turn left to be done. Without any lock.
     pub(super) fn tend(&self, joined: &Joined, turn: &Turn<'_>) {
-        let chores = self.meter.lock().turning.chores();
+        let chores = self.meter().turning.chores();
         chores.do_all(joined, turn);
     }
 
@@ -56,13 +56,13 @@ impl Governor {
             return None;
         }
         let turn = joined.member().turn();
-        if !turn.contended(clock::now()) && !self.meter.lock().turning.owes_another(&turn) {
+        if !turn.contended(clock::now()) && !self.meter().turning.owes_another(&turn) {
             return None;
         }
-        if self.meter.lock().in_flight() > 0 {
+        if self.meter().in_flight() > 0 {
             self.reap_now(joined);
         }
-        let look = self.meter.lock().attend(&turn, joined.member().account(), self.share, clock::now());
+        let look = self.meter().attend(&turn, joined.member().account(), self.share, clock::now());
         self.tend(joined, &turn);
         Some(look)
     }

@@ -47,7 +47,7 @@ fn note(awaited: Awaited) -> Option<Before> {
         Awaited::Stream(order) => Some(Place { key: order.key(), context: context.0 as usize }),
         Awaited::Current | Awaited::Event => None,
     };
-    let launches = governor.meter.lock().launches(stream);
+    let launches = governor.meter().launches(stream);
     Some(Before { governor, joined, context, awaited, stream, launches })
 }
 
@@ -58,7 +58,7 @@ pub fn after(before: &Before) {
     governor.reap(joined, context);
     if !matches!(awaited, Awaited::Event) {
         let pay = |ns, since| governor.charge(joined, ns, since);
-        governor.meter.lock().drained(context.0 as usize, stream, launches, clock::now(), pay);
+        governor.meter().drained(context.0 as usize, stream, launches, clock::now(), pay);
     }
     governor.settle_debt(joined);
 }
@@ -67,7 +67,7 @@ pub fn after(before: &Before) {
 pub fn stream_ending(order: Order) {
     if active() && !order.is_special() {
         device::all().filter_map(|device| device.governor.as_ref()).for_each(|governor| {
-            governor.meter.lock().stream_ended(order.key());
+            governor.meter().stream_ended(order.key());
         });
     }
 }

@@ -14,7 +14,7 @@ impl Governor {
     /// Two atomic accesses under a lock; a system call if a thread waits.
     pub fn ring(&self) {
         self.bell.fetch_add(1, Release);
-        if self.meter.lock().is_waited_for() {
+        if self.meter().is_waited_for() {
             // SAFETY: a word that lives as long as the process.
             unsafe {
                 libc::syscall(
@@ -36,7 +36,7 @@ pub struct Waiting<'a> {
 impl<'a> Waiting<'a> {
     /// This thread waits.
     pub fn begin(governor: &'a Governor) -> Self {
-        governor.meter.lock().wait(true);
+        governor.meter().wait(true);
         Self { governor }
     }
 
@@ -49,6 +49,6 @@ impl<'a> Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.governor.meter.lock().wait(false);
+        self.governor.meter().wait(false);
     }
 }

@@ -7,7 +7,7 @@ use crate::meter::Launch;
 use crate::mode::Denied;
 use crate::order::Order;
 use crate::passage::{self, Part};
-use crate::{context, enforce, governor, graphs, meter};
+use crate::{context, credit, enforce, governor, graphs, meter};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use shim_sys::cuda::*;
@@ -242,6 +242,84 @@ macro_rules! launch_graph {
 
 launch_graph!(cuGraphLaunch false);
 launch_graph!(cuGraphLaunch_ptsz true);
+
+/// The short way of each launch of a kernel: whether it goes by this thread's credit ([`credit`]). `None`: the long way.
+pub mod short {
+    use super::{CUDA_LAUNCH_PARAMS, CUfunction, CUlaunchConfig, CUstream, c_void, credit};
+    use credit::Passed;
+
+    macro_rules! short {
+        ($($kernel:ident $cooperative:ident $ex:ident $per_thread:literal)*) => {$(
+            #[inline(always)]
+            pub unsafe fn $kernel(
+                f: CUfunction,
+                gx: u32,
+                gy: u32,
+                gz: u32,
+                bx: u32,
+                by: u32,
+                bz: u32,
+                _shared: u32,
+                stream: CUstream,
+                _params: *mut *mut c_void,
+                _extra: *mut *mut c_void,
+            ) -> Option<Passed> {
+                credit::pass(f, [gx, gy, gz], [bx, by, bz], stream, $per_thread)
+            }
+
+            #[inline(always)]
+            pub unsafe fn $cooperative(
+                f: CUfunction,
+                gx: u32,
+                gy: u32,
+                gz: u32,
+                bx: u32,
+                by: u32,
+                bz: u32,
+                _shared: u32,
+                stream: CUstream,
+                _params: *mut *mut c_void,
+            ) -> Option<Passed> {
+                credit::pass(f, [gx, gy, gz], [bx, by, bz], stream, $per_thread)
+            }
+
+            #[inline(always)]
+            pub unsafe fn $ex(
+                config: *const CUlaunchConfig,
+                f: CUfunction,
+                _params: *mut *mut c_void,
+                _extra: *mut *mut c_void,
+            ) -> Option<Passed> {
+                let c = unsafe { config.as_ref() }?;
+                let (grid, block) = ([c.gridDimX, c.gridDimY, c.gridDimZ], [c.blockDimX, c.blockDimY, c.blockDimZ]);
+                credit::pass(f, grid, block, c.hStream, $per_thread)
+            }
+        )*};
+    }
+
+    short! {
+        cuLaunchKernel cuLaunchCooperativeKernel cuLaunchKernelEx false
+        cuLaunchKernel_ptsz cuLaunchCooperativeKernel_ptsz cuLaunchKernelEx_ptsz true
+    }
+
+    macro_rules! none {
+        ($($name:ident($($ty:ty),*))*) => {$(
+            #[inline(always)]
+            pub unsafe fn $name($(_: $ty),*) -> Option<Passed> {
+                None
+            }
+        )*};
+    }
+
+    // Of CUDA 2, several devices at once, and no launch.
+    none! {
+        cuLaunch(CUfunction)
+        cuLaunchGrid(CUfunction, i32, i32)
+        cuLaunchGridAsync(CUfunction, i32, i32, CUstream)
+        cuFuncSetBlockShape(CUfunction, i32, i32, i32)
+        cuLaunchCooperativeKernelMultiDevice(*mut CUDA_LAUNCH_PARAMS, u32, u32)
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -1,5 +1,6 @@
 //! Contexts and streams that end, and programs that wait for what is in flight.
 
+use super::crediting::Given;
 use super::{Meter, Pay};
 use crate::order::Place;
 use shim_sys::cuda::CUevent;
@@ -10,6 +11,7 @@ impl Meter {
         let mut events = Vec::new();
         let (mut unpaid, mut unknown) = (0u64, 0u32);
         for chain in self.chains.iter_mut().filter(|chain| chain.place.context == context) {
+            self.given.iter().filter(|given| given.chain == chain.number).for_each(Given::revoke);
             events.extend(chain.begin.take());
             let open = chain.marks.open();
             for part in chain.pending.iter().map(|interval| interval.open).chain(open) {
@@ -40,6 +42,7 @@ impl Meter {
     /// A stream is about to end: a later one with its handle is another.
     pub fn stream_ended(&mut self, key: u64) {
         for chain in self.chains.iter_mut().filter(|chain| chain.place.key == key) {
+            self.given.iter().filter(|given| given.chain == chain.number).for_each(Given::revoke);
             chain.place = chain.place.nobodys();
         }
     }

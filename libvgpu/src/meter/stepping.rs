@@ -12,16 +12,16 @@ use vgpu_core::gate::presence::PAUSE_NS;
 use vgpu_core::gate::{Ask, Verdict};
 
 /// A stream is asked whether it is busy at most so often.
-const ASK_NS: u64 = 50_000;
+pub(super) const ASK_NS: u64 = 50_000;
 /// Below this cost the clock is not read before every launch ...
-const SHORT_NS: u64 = 5_000;
+pub const SHORT_NS: u64 = 5_000;
 /// ... but before one in so many.
 const UNTIMED: u32 = 8;
 /// An interval is ended after so much time on the host, and a stream is measured that was not for so long: costs that are
 /// believed to be far too small would never let it come to that.
 const LONG_NS: u64 = 20_000_000;
 /// After the time a tail should have taken, twice, and this, it counts as over.
-const TAIL_SLACK_NS: u64 = 500_000;
+pub(super) const TAIL_SLACK_NS: u64 = 500_000;
 
 impl Meter {
     /// A short launch that goes on where others are under way, if nothing is to be asked, marked or waited for. `None` says
@@ -82,6 +82,9 @@ impl Meter {
             now = clock::now();
             let pause = now.saturating_sub(self.time);
             gap = self.untimed > 0 && pause > 2 * ASK_NS;
+            if !seen.reaped && seen.stream.is_none() {
+                self.pace = pause / (u64::from(self.untimed) + 1);
+            }
             if pause > PAUSE_NS && self.keeper.in_flight() > 0 {
                 if !seen.reaped {
                     return Step::Reap;
@@ -90,6 +93,7 @@ impl Meter {
             }
             (self.time, self.untimed) = (now, 0);
         }
+        self.charge_strays(&pay);
         let chain = &mut self.chains[at];
         let mut idle = !open && !pending;
         if !open && pending {
@@ -190,6 +194,7 @@ impl Meter {
     /// The open work of a chain becomes an interval that is to end with a marker; its number.
     fn end_behind(&mut self, at: usize, open: Open, now: u64) -> u64 {
         self.numbers += 1;
+        self.revoke(self.chains[at].number);
         let chain = &mut self.chains[at];
         chain.unmeasured += u32::from(!open.measured);
         if open.measured {
@@ -277,6 +282,7 @@ impl Meter {
     /// The driver refused the launch.
     pub fn refused(&mut self, plan: &Plan, cost: Option<u64>, begin: Option<Begin>) -> [Option<CUevent>; 2] {
         self.keeper.withdrawn(cost);
+        self.revoke(plan.chain);
         let Some(at) = self.numbered(plan.chain) else { return [begin.map(|begin| begin.event), None] };
         let chain = &mut self.chains[at];
         let (was_busy, was_unmeasured) = (chain.is_busy(), chain.is_unmeasured());
@@ -314,11 +320,13 @@ impl Meter {
             self.recycle(context, event);
         }
         self.keeper.completed(tail.estimate, tail.unknown, now);
+        self.revoke(self.chains[at].number);
         pay(tail.estimate, self.presence.since());
     }
 
     /// Settles tails whose time has passed: their streams may be gone, and cannot be asked.
     pub fn expire(&mut self, now: u64, pay: impl Pay) {
+        self.charge_strays(&pay);
         self.expire_beside(usize::MAX, now, &pay);
     }
 

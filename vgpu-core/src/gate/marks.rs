@@ -85,6 +85,25 @@ impl Marks {
         }
     }
 
+    /// How much work may be launched beside the open one without a marker; `None`: the next launch may need one.
+    #[must_use]
+    pub const fn room(&self) -> Option<u64> {
+        match &self.open {
+            Some(open) if !open.sample => Some((MARK_NS - 1).saturating_sub(open.estimate)),
+            _ => None,
+        }
+    }
+
+    /// Counts launches of known cost that went without being asked for one by one: where the interval in which they were
+    /// allowed has ended, they are in the next one, which then is not measured.
+    pub const fn went(&mut self, estimate: u64) {
+        match &mut self.open {
+            Some(open) => open.estimate = open.estimate.saturating_add(estimate),
+            None => self.open = Some(Open { estimate, unknown: 0, measured: false, sample: false }),
+        }
+        self.unsampled = self.unsampled.saturating_add(estimate);
+    }
+
     /// After the launch: the interval that ends here with a marker, if one does.
     pub fn after(&mut self, cost: Option<u64>, estimate: u64) -> Option<Open> {
         let open = self.open.get_or_insert_default();

@@ -1,0 +1,142 @@
+//! Launches that threads count by themselves, without the lock: what they may, and how that is counted here.
+//!
+//! Who takes the lock counts first ([`Meter::count_credits`]), so that everything else here sees what was launched. A
+//! credit is taken back with the interval it was given for. What a thread launches by one that was taken back at that
+//! very moment is late: it is counted into the next interval of its chain, and charged by its cost where there is none.
+
+use super::stepping::{ASK_NS, SHORT_NS, TAIL_SLACK_NS};
+use super::{Meter, Pay, Plan, Wish};
+use crate::credit::{self, Place, Terms};
+use crate::governor::Governor;
+use vgpu_core::account::Admission;
+use vgpu_core::arbiter::Gate;
+use vgpu_core::gate::credit::Counted;
+
+/// Work of a credit at most, by estimate ...
+const MOST_NS: u64 = 50_000;
+/// ... and launches: what the lock costs is spread over so many.
+const MOST: u64 = 64;
+/// Not worth the while.
+const LEAST: u64 = 8;
+
+/// A credit that was granted, even if it was taken back: its owner may count late.
+pub(super) struct Given {
+    place: &'static Place,
+    pub chain: u64,
+    counted: Counted,
+}
+
+impl Given {
+    /// Takes it back.
+    pub fn revoke(&self) {
+        self.place.credit.revoke();
+    }
+}
+
+impl Meter {
+    /// Counts what was launched on credit since the last time.
+    ///
+    /// # Cost
+    /// A comparison where no credit was ever given; two loads for each.
+    #[inline]
+    pub fn count_credits(&mut self) {
+        if !self.given.is_empty() {
+            self.count_all();
+        }
+    }
+
+    #[inline(never)] // many ask, and the library is small
+    fn count_all(&mut self) {
+        for at in 0..self.given.len() {
+            self.count_credit(at);
+        }
+    }
+
+    fn count_credit(&mut self, at: usize) {
+        let Some(given) = self.given.get_mut(at) else { return };
+        let taken = given.place.credit.count(&mut given.counted);
+        if taken.estimate == 0 && taken.launches == 0 {
+            return;
+        }
+        let (credit, chain) = (&given.place.credit, given.chain);
+        self.launches = self.launches.wrapping_add(taken.launches);
+        let launches = u32::try_from(taken.launches).unwrap_or(u32::MAX);
+        self.untimed = self.untimed.saturating_add(launches);
+        let Some(at) = self.chains.iter().position(|one| one.number == chain) else {
+            self.stray = self.stray.saturating_add(taken.estimate);
+            return;
+        };
+        let chain = &mut self.chains[at];
+        let (was_busy, was_unmeasured) = (chain.is_busy(), chain.is_unmeasured());
+        let now = self.time;
+        chain.marks.went(taken.estimate);
+        self.keeper.launched(Some(taken.estimate), now, &self.bounds);
+        self.due = self.due.max(now).saturating_add(taken.estimate);
+        credit.functions().for_each(|(key, cost)| chain.keys.add(key, cost));
+        chain.launches = chain.launches.wrapping_add(launches);
+        chain.ask_at += taken.estimate / 2;
+        chain.over_by = now + 2 * self.keeper.in_flight() + TAIL_SLACK_NS;
+        self.recount(at, was_busy, was_unmeasured);
+    }
+
+    /// Takes the credits of a chain back.
+    pub(super) fn revoke(&self, chain: u64) {
+        self.given.iter().filter(|given| given.chain == chain).for_each(Given::revoke);
+    }
+
+    /// Charges what was launched on credit of chains that are gone.
+    pub(super) fn charge_strays(&mut self, pay: &impl Pay) {
+        if self.stray > 0 {
+            pay(core::mem::take(&mut self.stray), self.presence.since());
+        }
+    }
+
+    /// After a launch that went without a marker: what else this thread may launch into the stream without coming here. As
+    /// much as would go if it came now: the markers, the bound of what is in flight and the account are asked as if all
+    /// of it had been launched already, what other threads have left of their credits included. The gate must be ours
+    /// without an end.
+    ///
+    /// # Cost
+    /// Some 20 ns, where launches follow each other so closely that it is worth while; else a comparison.
+    #[inline(never)]
+    pub fn allow(&mut self, wish: &Wish<'_>, plan: &Plan, governor: &'static Governor) {
+        // The clock is to be read as often as a stream may be asked.
+        let launches = (ASK_NS / self.pace.max(1)).min(MOST);
+        let Some(cost) = wish.cost.filter(|cost| launches >= LEAST && *cost < SHORT_NS) else { return };
+        let now = self.time;
+        // What a daemon grants (a lease that has a number, a gate that it opened) it may take back: `Terms` would have to
+        // look at its word before each launch.
+        let watch = match (&wish.turn, wish.gate) {
+            (_, Gate::Open) if governor.observes() => None,
+            (None, Gate::Run { lease: 0, until: u64::MAX, exclusive: true, .. }) => None,
+            (Some(turn), Gate::Run { lease: 0, until: u64::MAX, exclusive: true, .. }) => {
+                match self.turning.watch(turn, now) {
+                    Some(watch) => Some(watch),
+                    None => return,
+                }
+            }
+            _ => return,
+        };
+        let Some(at) = self.numbered(plan.chain) else { return };
+        let Some(room) = self.chains[at].marks.room() else { return };
+        let left = self.given.iter().fold(0u64, |all, given| all.saturating_add(given.place.credit.left()));
+        let before = self.keeper.in_flight().saturating_add(left);
+        let estimate = room.min(MOST_NS).min(self.bounds.in_flight.saturating_sub(before));
+        if estimate < cost.saturating_mul(LEAST)
+            || wish.account.admit_beside(before.saturating_add(estimate), wish.share, now) != Admission::Admit
+        {
+            return;
+        }
+        let Some(place) = credit::place_of(governor, wish.launch) else { return };
+        match self.given.iter_mut().find(|given| core::ptr::eq(given.place, place)) {
+            Some(given) => given.chain = plan.chain,
+            None => {
+                let mut counted = Counted::default();
+                let _ = place.credit.count(&mut counted);
+                self.given.push(Given { place, chain: plan.chain, counted });
+            }
+        }
+        let terms = Terms { governor: Some(governor), launch: *wish.launch, chain: plan.chain, watch };
+        place.grant(terms, estimate, launches);
+    }
+}

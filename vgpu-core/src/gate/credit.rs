@@ -1,0 +1,258 @@
+//! A credit: launches that one thread may make without the lock of whoever keeps count of what is in flight.
+//!
+//! Under the lock it is decided what may go ([`super::Keeper`], the account, the markers), for so much estimated work
+//! and so many launches at once: [`Credit::grant`]. Then one thread, the owner, counts each launch here by itself, with
+//! plain loads and stores of words that nobody else writes ([`Credit::take`]); whoever holds the lock reads them and
+//! counts what is new ([`Credit::count`]).
+//!
+//! *Nothing is lost.* The words of the owner only grow, and nobody but the owner writes them; a reader remembers what it
+//! has counted ([`Counted`]) and never takes anything back. So each launch is counted exactly once by a reader that looks
+//! often enough, however late a store of the owner is seen, and whether or not the owner lives: what is late is counted at
+//! the next look. *Nothing goes that may not, but one.* [`Credit::revoke`] is a word that the owner reads before each
+//! launch. Between that load and its own store it may be interrupted: the launch under way then goes, and is counted late,
+//! as one does that was counted under the lock and interrupted before the driver was called.
+//!
+//! A credit has one owner at a time, and who is next must come after the last one's end (as a thread that gets the place
+//! of a dead one does). Not here: which thread owns which credit, and the lock.
+
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// Functions that are told apart.
+#[cfg(not(loom))]
+const MOST: usize = 16;
+#[cfg(loom)]
+const MOST: usize = 2;
+
+struct Function {
+    key: AtomicU64,
+    cost: AtomicU64,
+}
+
+/// The words of one credit. All are the owner's but `most`.
+pub struct Credit {
+    /// Estimated work of all launches ever, and their number.
+    spent: AtomicU64,
+    launches: AtomicU64,
+    /// Up to which `spent` and `launches` may grow.
+    most: AtomicU64,
+    last: AtomicU64,
+    /// Different functions launched since it was granted.
+    len: AtomicU32,
+    functions: [Function; MOST],
+}
+
+/// What a reader has counted of a credit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    spent: u64,
+    launches: u64,
+}
+
+/// What is new.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// Estimated work.
+    pub estimate: u64,
+    /// Launches.
+    pub launches: u64,
+}
+
+impl Default for Credit {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Credit {
+    /// Nothing granted, nothing spent.
+    #[cfg(not(loom))]
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            spent: AtomicU64::new(0),
+            launches: AtomicU64::new(0),
+            most: AtomicU64::new(0),
+            last: AtomicU64::new(0),
+            len: AtomicU32::new(0),
+            functions: [const { Function { key: AtomicU64::new(0), cost: AtomicU64::new(0) } }; MOST],
+        }
+    }
+
+    /// Nothing granted, nothing spent.
+    #[cfg(loom)]
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            spent: AtomicU64::new(0),
+            launches: AtomicU64::new(0),
+            most: AtomicU64::new(0),
+            last: AtomicU64::new(0),
+            len: AtomicU32::new(0),
+            functions: core::array::from_fn(|_| Function { key: AtomicU64::new(0), cost: AtomicU64::new(0) }),
+        }
+    }
+
+    /// Counts one launch of `cost`, of the function `key`, if the credit covers it. By the owner alone, before it calls the
+    /// driver; `false`: nothing is counted, and the launch must ask under the lock.
+    ///
+    /// # Cost
+    /// Five loads and two stores, all of the owner's own cache lines; no atomic read-modify-write.
+    #[inline(always)]
+    pub fn take(&self, key: u64, cost: u64) -> bool {
+        let spent = self.spent.load(Ordering::Relaxed).saturating_add(cost);
+        let launches = self.launches.load(Ordering::Relaxed).wrapping_add(1);
+        if spent > self.most.load(Ordering::Relaxed) || launches > self.last.load(Ordering::Relaxed) {
+            return false;
+        }
+        self.note(key, cost);
+        self.launches.store(launches, Ordering::Relaxed);
+        // Behind the functions: who counts this launch sees its function.
+        self.spent.store(spent, Ordering::Release);
+        true
+    }
+
+    #[inline(always)]
+    fn note(&self, key: u64, cost: u64) {
+        let len = self.len.load(Ordering::Relaxed);
+        if self.functions.iter().take(len as usize).any(|function| function.key.load(Ordering::Relaxed) == key) {
+            return;
+        }
+        self.note_new(len, key, cost);
+    }
+
+    /// As many are told apart as there is room for: the others are not learned from.
+    #[cold]
+    fn note_new(&self, len: u32, key: u64, cost: u64) {
+        if let Some(function) = self.functions.get(len as usize) {
+            function.key.store(key, Ordering::Relaxed);
+            function.cost.store(cost, Ordering::Relaxed);
+            self.len.store(len + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// Grants `estimate` of work in at most so many launches, instead of what is left. By the owner under the lock, after a
+    /// count; `launches` 0 or `estimate` 0 grants nothing.
+    pub fn grant(&self, estimate: u64, launches: u64) {
+        self.len.store(0, Ordering::Relaxed);
+        self.last.store(self.launches.load(Ordering::Relaxed).wrapping_add(launches), Ordering::Relaxed);
+        self.most.store(self.spent.load(Ordering::Relaxed).saturating_add(estimate), Ordering::Relaxed);
+    }
+
+    /// Nothing more goes by this credit until it is granted anew. By whoever holds the lock.
+    pub fn revoke(&self) {
+        // Less than any launch needs: one costs at least a nanosecond.
+        self.most.store(0, Ordering::Relaxed);
+    }
+
+    /// What has not been spent. Under the lock.
+    #[must_use]
+    pub fn left(&self) -> u64 {
+        self.most.load(Ordering::Relaxed).saturating_sub(self.spent.load(Ordering::Relaxed))
+    }
+
+    /// What was launched since `counted`. By whoever holds the lock; what the owner launches meanwhile is new the next
+    /// time.
+    ///
+    /// # Cost
+    /// Two loads.
+    #[inline]
+    pub fn count(&self, counted: &mut Counted) -> Taken {
+        // In this order: whoever counts the work of a launch has counted the launch.
+        let spent = self.spent.load(Ordering::Acquire);
+        let launches = self.launches.load(Ordering::Relaxed);
+        let taken =
+            Taken { estimate: spent.wrapping_sub(counted.spent), launches: launches.wrapping_sub(counted.launches) };
+        *counted = Counted { spent, launches };
+        taken
+    }
+
+    /// The functions that were launched since it was granted, each with its cost, after [`Self::count`].
+    pub fn functions(&self) -> impl Iterator<Item = (u64, u64)> {
+        let len = self.len.load(Ordering::Relaxed) as usize;
+        self.functions
+            .iter()
+            .take(len)
+            .map(|function| (function.key.load(Ordering::Relaxed), function.cost.load(Ordering::Relaxed)))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_credit_goes_as_far_as_it_was_granted_and_not_further() {
+        let (credit, mut counted) = (Credit::new(), Counted::default());
+        assert!(!credit.take(1, 1), "nothing was granted");
+        credit.grant(1_000, 8);
+        assert_eq!((0..20).filter(|_| credit.take(7, 300)).count(), 3, "by work");
+        assert_eq!(credit.count(&mut counted), Taken { estimate: 900, launches: 3 });
+        credit.grant(1_000, 8);
+        assert_eq!((0..20).filter(|_| credit.take(7, 1)).count(), 8, "by number");
+        assert_eq!(credit.count(&mut counted), Taken { estimate: 8, launches: 8 });
+        assert_eq!(credit.count(&mut counted), Taken::default(), "each once");
+        credit.grant(1_000, 8);
+        assert!(credit.take(7, 1));
+        assert_eq!(credit.left(), 999);
+        credit.revoke();
+        assert!(!credit.take(7, 1) && credit.left() == 0);
+        assert_eq!(credit.count(&mut counted), Taken { estimate: 1, launches: 1 }, "what went before still counts");
+    }
+
+    #[test]
+    fn each_function_is_told_once_and_only_since_the_grant() {
+        let credit = Credit::new();
+        credit.grant(10_000, 100);
+        for _ in 0..3 {
+            assert!(credit.take(5, 10) && credit.take(6, 20));
+        }
+        assert_eq!(credit.functions().collect::<Vec<_>>(), [(5, 10), (6, 20)]);
+        credit.grant(10_000, 100);
+        assert_eq!(credit.functions().count(), 0);
+        assert_eq!((0..40).filter(|&key| credit.take(key, 1)).count(), 40, "more than are told apart");
+        assert_eq!(credit.functions().count(), MOST);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    //! `RUSTFLAGS="--cfg loom" cargo test -p vgpu-core --release --lib loom_`
+    //!
+    //! Seen red with a `count` that takes what it counted out of the owner's words.
+
+    use super::*;
+    use loom::sync::{Arc, Mutex};
+    use loom::thread;
+
+    /// Somebody counts and revokes while the owner launches; what both made of it must agree.
+    #[test]
+    fn loom_every_launch_is_counted_once_whoever_counts_when() {
+        loom::model(|| {
+            let credit = Arc::new(Credit::new());
+            let counts = Arc::new(Mutex::new((Counted::default(), Taken::default())));
+            credit.grant(2, 2);
+            let look = |credit: &Credit, counts: &Mutex<(Counted, Taken)>| {
+                let (counted, sum) = &mut *counts.lock().unwrap();
+                let taken = credit.count(counted);
+                sum.estimate += taken.estimate;
+                sum.launches += taken.launches;
+                assert!(sum.launches >= sum.estimate, "work of a launch that was not counted");
+            };
+            let other = {
+                let (credit, counts) = (credit.clone(), counts.clone());
+                thread::spawn(move || {
+                    look(&credit, &counts);
+                    let _held = counts.lock().unwrap();
+                    credit.revoke();
+                })
+            };
+            let went = (0..2).filter(|_| credit.take(7, 1)).count() as u64;
+            look(&credit, &counts);
+            other.join().unwrap();
+            look(&credit, &counts);
+            let sum = counts.lock().unwrap().1;
+            assert_eq!(sum, Taken { estimate: went, launches: went });
+            assert!(!credit.take(7, 1), "revoked");
+        });
+    }
+}
