@@ -1,6 +1,7 @@
 //! From a record to figures, and from figures to verdicts. Arithmetic only: no clock, no file, no process.
 //!
-//! The budgets: the share over max(10 s, 50 of the longest kernels) within 1 point; windows of
+//! The budgets: the share over max(10 s, 50 of the longest kernels) within 1 point, counted from the very beginning, and
+//! up to a moment at which a program that pays for a kernel afterwards has paid ([`counted`]); windows of
 //! 1 s, one every 50 ms, 99 of 100 within 3 points, for kernels above 20 ms within 3 points and a kernel; and at least
 //! 98 % of min(ceiling, what the program uses by itself).
 
@@ -26,8 +27,10 @@ const BURST_NS: u64 = 50_000_000;
 /// What a tenant got in one run. Shares are percent of the device's time, errors are points.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figures {
-    /// Over the whole window.
+    /// From the beginning to the first launch after the window's length.
     pub share: f64,
+    /// How long that was, s.
+    pub over_s: f64,
     /// min(ceiling, own use).
     pub expected: f64,
     /// `share - expected`.
@@ -90,7 +93,8 @@ pub fn figures(run: &Run, ran: &TenantRun, tenant: &Tenant, unlimited: f64) -> F
     let busy = ran.busy();
     let (start, window) = busy.split_at(run.warm.min(busy.len()));
     let ceiling = tenant.ceiling.map_or(100.0, |permille| f64::from(permille) / 10.0);
-    let got = share(window, run.bucket_ns);
+    let judged = &busy[counted(&busy, run)];
+    let got = share(judged, run.bucket_ns);
     // A program that gets more than in its null control could have got it there too: the host was in its way.
     let expected = ceiling.min(unlimited.max(got));
     let shares = windows(window, run.bucket_ns, WINDOW_NS, STEP_NS);
@@ -109,6 +113,7 @@ pub fn figures(run: &Run, ran: &TenantRun, tenant: &Tenant, unlimited: f64) -> F
     let early = share(start, run.bucket_ns) - expected;
     Figures {
         share: got,
+        over_s: judged.len() as f64 * run.bucket_ns as f64 / 1e9,
         expected,
         error: got - expected,
         window_mean: if off.is_empty() { 0.0 } else { off.iter().sum::<f64>() / off.len() as f64 },
@@ -124,6 +129,19 @@ pub fn figures(run: &Run, ran: &TenantRun, tenant: &Tenant, unlimited: f64) -> F
         start_excess_ms: early / 100.0 * start.len() as f64 * run.bucket_ns as f64 / 1e6,
         apart: percentile(&each, 1.0) - percentile(&each, 0.0),
     }
+}
+
+/// The buckets that the share is taken over. A kernel is paid for afterwards, by a pause; between the beginning of one and
+/// the beginning of another after a pause whatever was used is paid, and nothing else is: there the share is due to the
+/// bucket, however few the kernels. So it is counted from the beginning of the programs, which owe nothing then, to the first
+/// bucket after the window's length in which the tenant begins again; to the end of the record if there is none. What
+/// is given away or withheld anywhere on the way counts.
+pub fn counted(busy: &[u64], run: &Run) -> std::ops::Range<usize> {
+    if run.least == 0 {
+        return run.warm.min(busy.len())..busy.len();
+    }
+    let begins = |at: &usize| busy[*at] > 0 && busy[*at - 1] == 0;
+    0..(run.least.max(1)..busy.len()).find(begins).unwrap_or(busy.len())
 }
 
 /// Device time that delays can have cost in each tick, ns.
@@ -250,6 +268,7 @@ mod tests {
         Run {
             bucket_ns: BUCKET,
             warm,
+            least: processes[0].len(),
             window_ns: buckets as u64 * BUCKET,
             tenants: vec![tenant],
             switch_ns: 0,
@@ -301,9 +320,10 @@ mod tests {
         let point = point(300, 1_000_000, 1);
         let figures = figures(&run, &run.tenants[0], &point.tenants[0], 100.0);
         let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-6, "{a} {b}: {figures:?}");
-        near(figures.share, 30.0);
-        near(figures.error, 0.0);
-        near(figures.got, 100.0);
+        // The start counts: half a second of 70 points more than is due.
+        near(figures.share, 44.0);
+        near(figures.error, 14.0);
+        near(figures.over_s, 2.5);
         // 21 windows: 10 points below, then 9, ... 0 ..., 10 above.
         near(figures.window_p99, 10.0);
         near(figures.window_mean, 110.0 / 21.0);
@@ -315,6 +335,51 @@ mod tests {
         near(figures.host, 1.0);
         near(figures.excuse, 0.0);
         near(device_busy(&run), 30.0);
+    }
+
+    /// Kernels of 1 s under `due` percent by a governor that charges `charged` percent of what was used, for `seconds`; the
+    /// first `early` of them before anything is paid; none after `stops` seconds.
+    fn governed(due: u64, charged: u64, early: u64, seconds: u64, stops: u64) -> Run {
+        let pause = 100 * charged / due;
+        let mut record = vec![0; usize::try_from(seconds * 100).unwrap()];
+        let mut begin = 0;
+        for kernel in 0.. {
+            let end = begin + 100;
+            let in_time = |at: &usize| (*at as u64) < stops * 100;
+            let at = (begin..end).filter_map(|at| usize::try_from(at).ok()).filter(in_time);
+            at.for_each(|at| record.get_mut(at).into_iter().for_each(|bucket| *bucket = 10));
+            begin = if kernel + 1 < early { end } else { (kernel + 1) * pause };
+            if begin >= seconds * 100 {
+                break;
+            }
+        }
+        Run { least: 5_000, ..run(&[&record], 350) }
+    }
+
+    /// What a governor gets wrong is reported, also where fifty kernels' time holds five.
+    #[test]
+    fn a_governor_that_charges_a_tenth_too_little_or_too_much_is_reported() {
+        use Verdict::*;
+        for due in [10, 30, 50, 80] {
+            let judge = |charged, early, stops| {
+                let run = governed(due, charged, early, 50 + 100 / due + 1, stops);
+                let point = point(u32::try_from(due).unwrap() * 10, 1_000_000_000, 1);
+                let figures = figures(&run, &run.tenants[0], &point.tenants[0], 100.0);
+                let verdicts = judge(&point, &figures);
+                ((verdicts.share, verdicts.got), figures)
+            };
+            let is = |made: ((Verdict, Verdict), Figures), share, got| {
+                assert_eq!(made.0, (share, got), "{due} %: {:?}", made.1);
+            };
+            is(judge(100, 1, u64::MAX / 100), Kept, Kept);
+            is(judge(90, 1, u64::MAX / 100), Missed, Kept);
+            is(judge(111, 1, u64::MAX / 100), if due == 10 { Kept } else { Missed }, Missed);
+            // What was given away at the start is paid back by the end; what was given and never paid is not.
+            is(judge(100, 3.min(50 * due / 100), u64::MAX / 100), Kept, Kept);
+            is(judge(50, 1, u64::MAX / 100), Missed, Kept);
+            // Nothing after half of the time, though each kernel before was paid exactly.
+            is(judge(100, 1, 25), Missed, Missed);
+        }
     }
 
     #[test]
@@ -367,6 +432,7 @@ mod tests {
     fn too_much_is_missed_whatever_the_host_did_and_too_little_may_be_its_fault() {
         let figures = |share: f64, excuse: f64| Figures {
             share,
+            over_s: 10.0,
             expected: 30.0,
             error: share - 30.0,
             window_mean: 0.0,

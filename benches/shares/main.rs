@@ -134,7 +134,7 @@ fn measure(options: &Options) -> Result<ExitCode, String> {
     let runs = usize::try_from(options.runs).unwrap_or(1);
     if options.list {
         for point in &points {
-            println!("{:<34} {:>3} s", point.name, point.window_ns(options.seconds) / 1_000_000_000);
+            println!("{:<34} {:>3} s", point.name, point.record_ns(options.seconds) / 1_000_000_000);
         }
         return Ok(ExitCode::SUCCESS);
     }

@@ -25,9 +25,11 @@ const START: Duration = Duration::from_secs(60);
 pub struct Run {
     /// Length of a bucket, ns.
     pub bucket_ns: u64,
-    /// Buckets before the window: the start, in which costs are learned.
+    /// Buckets before windows of 1 s begin: the start, in which costs are learned.
     pub warm: usize,
-    /// The window, ns by the clock; the buckets behind `warm` are the whole ones in it.
+    /// Buckets from the very beginning that a share is taken over at least; 0: a null control, whose start is left out.
+    pub least: usize,
+    /// The time behind the start, ns by the clock; the buckets behind `warm` are the whole ones in it.
     pub window_ns: u64,
     /// The tenants, in the point's order.
     pub tenants: Vec<TenantRun>,
@@ -162,7 +164,8 @@ pub fn run(place: &Place, point: &Point, seconds: Option<u64>) -> Result<Run, St
     for client in &mut clients {
         client.begin()?;
     }
-    let (warm, window) = (Duration::from_nanos(point.warm_ns()), Duration::from_nanos(point.window_ns(seconds)));
+    let warm = Duration::from_nanos(point.warm_ns());
+    let window = Duration::from_nanos(point.record_ns(seconds)).saturating_sub(warm);
     sleep_until(begun + warm);
     let (from, before) = (vgpu_sim::now(), read(&machine, &room, point, &pids));
     let delays = delays(point, &pids, begun + warm, window);
@@ -188,6 +191,11 @@ pub fn run(place: &Place, point: &Point, seconds: Option<u64>) -> Result<Run, St
     Ok(Run {
         bucket_ns: timeline.bucket_ns,
         warm: span.warm,
+        least: if point.is_null() {
+            0
+        } else {
+            usize::try_from(point.window_ns(seconds) / timeline.bucket_ns).unwrap_or(usize::MAX)
+        },
         window_ns: to - from,
         tenants: tenants.collect(),
         switch_ns: after.switch_ns.saturating_sub(before.switch_ns),

@@ -135,7 +135,7 @@ impl Point {
         self.tenants.iter().map(|tenant| tenant.load.kernel_ns).max().unwrap_or(0)
     }
 
-    /// How long it is measured, ns: `seconds` if they are given.
+    /// How long its share is measured at least, ns: `seconds` if they are given.
     pub fn window_ns(&self, seconds: Option<u64>) -> u64 {
         match seconds {
             _ if self.is_null() => NULL_NS.max(5 * self.longest()),
@@ -144,9 +144,17 @@ impl Point {
         }
     }
 
-    /// How long it runs before that, ns: costs are learned, the first burst is spent. Reported apart.
+    /// How long it runs before windows of 1 s begin, ns: costs are learned, the first burst is spent.
     pub fn warm_ns(&self) -> u64 {
         1_500 * MS + 2 * self.longest()
+    }
+
+    /// How long it runs, ns. A share is taken from the beginning to the first launch after [`Point::window_ns`], which
+    /// comes within a kernel's time at the lowest ceiling; 1 s windows must not be fewer for their start.
+    pub fn record_ns(&self, seconds: Option<u64>) -> u64 {
+        let lowest = self.tenants.iter().filter_map(|tenant| tenant.ceiling).min().unwrap_or(1000).max(1);
+        let period = self.longest() * 1000 / u64::from(lowest) + 500 * MS;
+        self.window_ns(seconds) + self.warm_ns().max(if self.is_null() { 0 } else { period })
     }
 
     /// Cores it is likely to take: what decides whether others may run beside it. A wait for the device spins for the

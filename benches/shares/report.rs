@@ -48,7 +48,7 @@ pub struct Null {
 pub struct Measured {
     /// What was measured.
     pub point: Point,
-    /// Seconds of the window.
+    /// Seconds behind the start.
     pub seconds: f64,
     /// Percent of the device's time that it worked for anybody, the median of the runs.
     pub device_busy: f64,
@@ -116,6 +116,7 @@ pub fn middle(runs: &[Figures]) -> Figures {
     let metered: Vec<f64> = runs.iter().filter_map(|run| run.meter).collect();
     Figures {
         share: of(|f| f.share),
+        over_s: of(|f| f.over_s),
         expected: of(|f| f.expected),
         error: of(|f| f.error),
         window_mean: of(|f| f.window_mean),
@@ -194,14 +195,15 @@ impl Results {
              device | host (excuse) | verdicts: share, 1 s, got |\n|---|--:|--:|--:|--:|---|--:|--:|---|--:|--:|--:|---|\n",
         );
         for measured in &self.points {
-            let Measured { point, seconds, device_busy, tenants, .. } = measured;
+            let Measured { point, device_busy, tenants, .. } = measured;
             for (index, (tenant, result)) in point.tenants.iter().zip(tenants).enumerate() {
                 let (f, v) = (&result.median, result.verdicts);
                 let name =
                     if tenants.len() == 1 { point.name.clone() } else { format!("{} #{}", point.name, index + 1) };
                 let _ = writeln!(
                     out,
-                    "| {name} | {seconds:.0} | {} | {:.1} | {:.2} | {:.2} .. {:.2} | {:+.2} | {:.2} | {:.2} ({:.0}) | {:.1} | {:.1} | {:.1} ({:.1}) | {} |",
+                    "| {name} | {:.1} | {} | {:.1} | {:.2} | {:.2} .. {:.2} | {:+.2} | {:.2} | {:.2} ({:.0}) | {:.1} | {:.1} | {:.1} ({:.1}) | {} |",
+                    f.over_s,
                     tenant.ceiling.map_or("-".into(), percent),
                     self.null(point.profile, tenant.load),
                     f.share,
@@ -352,14 +354,15 @@ const METHOD: &str = "
 ceiling (`VGPU_SM_LIMIT`) and name. The judge is the device's own record of whom it worked for, in buckets of 10 ms \
 (`vgpu sim stat --timeline`); nothing that the library says enters a share. *By itself* is what the same program uses \
 without the library (the null control, the best of its runs); *expected* = min(ceiling, by itself), *error* = share - expected in points, *got* = \
-share / expected in percent. *1 s* are windows of a second, one every 50 ms: mean and 99th percentile of how far they are below \
+share / expected in percent. A share is taken from the very beginning to the first launch after max(10 s, 50 of the longest \
+kernels) that follows a pause (column *s*): there every kernel is paid for, and one more or less does not show. *1 s* are windows of a second, one every 50 ms: mean and 99th percentile of how far they are below \
 expected or above the ceiling. *Host* is the run delay of the tenant's processes and stolen \
 time (`/proc/PID/task/*/schedstat`, `/proc/stat`, ten times a second) in points, the *excuse* what of it can have cost \
 device time: all of it for a program that does not reach its ceiling by itself; under a ceiling what exceeds 50 ms in a \
 tenth of a second, since the account's burst makes up for the rest. A budget that is missed on the low side by no more \
 than the excuse (for windows: by each window's own) says `host`. \
-*Start excess* is device time beyond expected before the window, while costs are learned and the first burst is spent. The \
-own meter is read from the ledger; it is behind by what is in flight.
+*Start excess* is device time beyond expected before the first window of 1 s, while costs are learned and the first burst is \
+spent; it counts in the share. The own meter is read from the ledger; it is behind by what is in flight.
 
 **Budgets.** Share within 1 point over max(10 s, 50 of the longest kernels); 99 of 100 windows of 1 s within 3 points, for \
 kernels above 20 ms within 3 points and a kernel; got at least 98 %. Several tenants are here without the daemon: an \

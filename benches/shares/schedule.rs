@@ -23,7 +23,7 @@ impl Job {
     /// About how long it takes.
     fn length(&self) -> Duration {
         const AROUND: u64 = 300_000_000;
-        Duration::from_nanos(self.point.warm_ns() + self.point.window_ns(self.seconds) + AROUND)
+        Duration::from_nanos(self.point.record_ns(self.seconds) + AROUND)
     }
 }
 
