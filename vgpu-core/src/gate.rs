@@ -8,10 +8,12 @@
 //!
 //! *Liveness.* What is in flight may wait for the very launch that is held back. If nothing completed for
 //! [`Bounds::drain`] beyond the time at which it was expected, one launch passes; each further one waits twice as long,
-//! up to sixteen times, because a kernel that is only longer than expected would else collect a queue behind it. On a
-//! stream nothing can wait for what comes behind it, only for what the program does after this launch: if all that is
-//! in flight is on the launch's own stream, the first one waits 64 times as long; beside launches of unknown length, eight
-//! times.
+//! because a kernel that is only longer than expected would else collect a queue behind it. How much longer kernels take
+//! than expected is learned ([`Keeper::took`]): beside other tenants' work that is several times. On a stream nothing can
+//! wait for what comes behind it, only for what the program does after this launch: if all that is in flight is on the
+//! launch's own stream (or is launches of its own function, of unknown length), the first one waits 256 times as long;
+//! beside launches of unknown length, eight times. A forced launch that was in vain (what it was to set free went on)
+//! makes the next four times as patient where there is no balance; one that helped ends that.
 //!
 //! In reading order: this file, when markers are recorded ([`marks`]), time on several streams ([`union`]), since when
 //! work is before the device ([`presence`]), launches that one thread counts by itself ([`credit`]), what holds without the daemon ([`loss`]). Not here: driver calls, clocks,
@@ -73,7 +75,8 @@ pub struct Ask {
     pub gate: Gate,
     /// The account's, with what is in flight by estimate as good as paid: [`crate::account::Account::admit_beside`].
     pub admission: Admission,
-    /// Something is in flight on another stream than the launch's.
+    /// Something is in flight on another stream than the launch's, and it is not all launches of the same function, of
+    /// unknown length: those are to show first what they cost.
     pub beside: bool,
     /// The time.
     pub now: u64,
@@ -101,7 +104,21 @@ pub struct Keeper {
     progress: u64,
     forced: u32,
     ahead: bool,
+    /// What was in flight when a launch was forced; 0: none was. It helped if less is, by that moment.
+    held: u64,
+    helps_until: u64,
+    /// Forced launches in a row that did not help.
+    vain: u32,
+    /// How much longer than expected what completes takes, in eighths of it.
+    longer: u64,
 }
+
+/// Patience is a power of two of [`Bounds::drain`]: behind one's own stream, beside launches of unknown length, and the most.
+const OWN: u32 = 8;
+const UNKNOWN: u32 = 3;
+const MOST: u32 = 8;
+/// Nothing is expected to take more than this many eighths longer.
+const LONGEST: u64 = 15 * 8;
 
 impl Keeper {
     /// May a launch go?
@@ -148,10 +165,14 @@ impl Keeper {
             return Verdict::Go;
         }
         let stretch = if matches!(ask.gate, Gate::Run { exclusive: true, .. }) { 1 } else { 3 };
-        let due = self.due(stretch, ask.beside, bounds);
+        let due = self.due(stretch, ask.beside, balance.is_some(), bounds);
         if self.in_flight > 0 && now >= due {
             self.progress = now;
             self.forced = (self.forced + 1).min(4);
+            if self.held == 0 {
+                self.held = self.in_flight;
+            }
+            self.helps_until = now.saturating_add(bounds.drain).saturating_add(ask.cost.unwrap_or(0));
             return Verdict::Forced;
         }
         let due = if self.in_flight > 0 { due } else { u64::MAX };
@@ -190,20 +211,19 @@ impl Keeper {
         Some(if known { early.min(look) } else { look })
     }
 
-    /// When a launch is forced.
-    fn due(&self, stretch: u64, beside: bool, bounds: &Bounds) -> u64 {
+    /// When a launch is forced. `poor`: there is no balance for it.
+    fn due(&self, stretch: u64, beside: bool, poor: bool, bounds: &Bounds) -> u64 {
         // Half of it more: launches of one function differ.
-        let longest = self.in_flight.saturating_mul(stretch).saturating_add(self.in_flight / 2);
+        let learned = self.in_flight.saturating_add(self.in_flight.saturating_mul(self.longer) / 8);
+        let longest = learned.max(self.in_flight.saturating_mul(stretch)).saturating_add(self.in_flight / 2);
         let expected = self.began.saturating_add(longest);
-        let doubled = self.forced
-            + if !beside {
-                6
-            } else if self.unknown > 0 {
-                3
-            } else {
-                0
-            };
-        let patience = bounds.drain.saturating_mul(1 << doubled.min(6));
+        let (first, most) = match (beside, self.unknown) {
+            (false, _) => (OWN, OWN + 2),
+            (true, 0) => (0, MOST),
+            (true, _) => (UNKNOWN, MOST),
+        };
+        let vain = if poor { 2 * self.vain } else { 0 };
+        let patience = bounds.drain.saturating_mul(1 << (first + self.forced + vain).min(most));
         if self.forced == 0 {
             expected.max(self.progress).saturating_add(patience)
         } else {
@@ -216,7 +236,7 @@ impl Keeper {
     pub fn launched(&mut self, cost: Option<u64>, now: u64, bounds: &Bounds) {
         if self.in_flight == 0 {
             (self.began, self.progress) = (now, now);
-            (self.forced, self.ahead) = (0, false);
+            (self.forced, self.ahead, self.held) = (0, false, 0);
         }
         let beside = self.in_flight > 0;
         self.in_flight = self.in_flight.saturating_add(cost.unwrap_or(UNKNOWN_NS));
@@ -238,6 +258,18 @@ impl Keeper {
         self.began = self.began.max(at);
         self.progress = self.progress.max(at);
         (self.forced, self.ahead) = (0, false);
+        if self.held > 0 && self.in_flight < self.held {
+            self.vain = if at <= self.helps_until { 0 } else { (self.vain + 1).min(4) };
+            self.held = 0;
+        }
+    }
+
+    /// Launches of known cost, estimated at `estimate`, took `spent`. Whoever has neighbours learns here how much longer
+    /// that makes them.
+    pub fn took(&mut self, estimate: u64, spent: u64) {
+        let eighths = spent.saturating_mul(8) / estimate.max(1);
+        let longer = eighths.saturating_sub(8).min(LONGEST);
+        self.longer = longer.max(self.longer - (self.longer.saturating_sub(longer)).div_ceil(8));
     }
 
     /// Estimated work before the device.

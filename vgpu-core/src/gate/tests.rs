@@ -105,11 +105,63 @@ fn behind_work_of_its_own_stream_a_launch_waits_longer_before_it_is_forced() {
     let (mut keeper, bounds) = (Keeper::default(), Bounds::default());
     keeper.launched(None, 0, &bounds);
     let behind = |now| Ask { beside: false, ..ask(None, run(), now) };
-    let first = UNKNOWN_NS * 3 / 2 + 640 * MS;
-    assert!(matches!(keeper.ask(&behind(first - 1), &bounds), Verdict::Wait(_)));
-    assert_eq!(keeper.ask(&behind(first), &bounds), Verdict::Forced);
-    assert!(matches!(keeper.ask(&behind(first + 639 * MS), &bounds), Verdict::Wait(_)));
-    assert_eq!(keeper.ask(&behind(first + 640 * MS), &bounds), Verdict::Forced);
+    let mut forced = Vec::new();
+    let mut now = 0;
+    while forced.len() < 4 {
+        match keeper.ask(&behind(now), &bounds) {
+            Verdict::Wait(until) => now = until,
+            Verdict::Forced => forced.push(now),
+            Verdict::Go => panic!("not without being forced"),
+        }
+    }
+    let first = UNKNOWN_NS * 3 / 2 + 2_560 * MS;
+    assert_eq!(forced, [0, 5_120, 15_360, 25_600].map(|ms| first + ms * MS));
+}
+
+/// A launch that waits `late` longer than expected each time, without balance: `helps` says whether what was in flight
+/// ends when it goes. Returns how long each of them waited, in ms.
+fn waits(helps: bool) -> Vec<u64> {
+    let (mut keeper, bounds, mut now) = (Keeper::default(), Bounds::default(), 0);
+    let poor = |now| Ask { admission: Admission::WaitUntil(u64::MAX), ..ask(Some(MS), run(), now) };
+    let mut waits = Vec::new();
+    for _ in 0..6 {
+        keeper.launched(Some(80 * MS), now, &bounds);
+        let begun = now;
+        while let Verdict::Wait(until) = keeper.ask(&poor(now), &bounds) {
+            now = until;
+        }
+        waits.push((now - begun) / MS);
+        keeper.launched(Some(MS), now, &bounds);
+        keeper.completed(MS, 0, now + MS);
+        now += if helps { MS } else { 500 * MS };
+        keeper.completed(80 * MS, 0, now);
+    }
+    waits
+}
+
+#[test]
+fn forced_launches_that_help_stay_as_quick_and_those_in_vain_become_rare() {
+    assert_eq!(waits(true), [130; 6]);
+    assert_eq!(waits(false), [130, 160, 280, 760, 2_680, 2_680]);
+}
+
+#[test]
+fn what_takes_longer_than_expected_beside_others_is_expected_to() {
+    let due = |took: &[u64]| {
+        let (mut keeper, bounds, mut now) = (Keeper::default(), Bounds::default(), 0);
+        took.iter().for_each(|spent| keeper.took(200 * MS, *spent));
+        keeper.launched(Some(200 * MS), 0, &bounds);
+        while let Verdict::Wait(until) = keeper.ask(&ask(Some(200 * MS), Gate::Wait, now), &bounds) {
+            now = until;
+        }
+        now / MS
+    };
+    let exclusive = due(&[]);
+    assert_eq!(due(&[200 * MS; 9]), exclusive);
+    assert!(due(&[1_400 * MS]) >= 1_400, "seven at once: {}", due(&[1_400 * MS]));
+    assert!(due(&[MS * 1_000_000]) <= 3_500, "and no end of the world: {}", due(&[MS * 1_000_000]));
+    let after = [[1_400 * MS; 1].as_slice(), [200 * MS; 60].as_slice()].concat();
+    assert_eq!(due(&after), exclusive, "alone again");
 }
 
 #[test]

@@ -99,6 +99,47 @@ fn a_kernel_that_waits_for_another_stream_ends_under_a_ceiling() {
     }
 }
 
+/// Beside six others a kernel takes seven times as long as expected: no reason to let the next one go.
+#[test]
+fn without_a_daemon_nobody_beside_six_others_is_over_its_ceiling() {
+    let streams = |kernel| Work::Streams { streams: 4, kernel, each: 1_000_000 };
+    let queue = |kernel| Work::Queue { kernel };
+    for (what, kernel, work) in [
+        ("queued", MS, queue(MS)),
+        ("queued", 20 * MS, queue(20 * MS)),
+        ("queued", 200 * MS, queue(200 * MS)),
+        ("on four streams", 20 * MS, streams(20 * MS)),
+        ("on four streams", 200 * MS, streams(200 * MS)),
+    ] {
+        let mut world = World::new(A100, 1, false, 1);
+        let ceilings: Vec<u32> = (1..=7).map(|weight| 1000 * weight / 28).collect();
+        for (at, &permille) in (0u32..).zip(&ceilings) {
+            let terms = Terms { ceiling: Share::from_permille(permille), ..Terms::default() };
+            world.member(at, 0, terms, work.clone());
+        }
+        world.run(12 * SECOND);
+        for (at, &permille) in (0u32..).zip(&ceilings) {
+            let (got, due) = (measure::share(&world, 0, at), f64::from(permille) / 10.0);
+            println!("| {} ms {what}, {due} % of seven | {got:.2} |", kernel / MS);
+            assert!(got <= due + 1.0, "{} ms {what}: {got:.2} under {due}", kernel / MS);
+        }
+    }
+}
+
+/// What nobody has measured goes out alone: the start costs one kernel beyond the ceiling, not one for each stream, nor one
+/// for each time that patience ended.
+#[test]
+fn the_first_launches_of_a_long_function_are_one() {
+    let streams = Work::Streams { streams: 4, kernel: SECOND, each: 1_000_000 };
+    for (what, work) in [("queued", Work::Queue { kernel: SECOND }), ("on four streams", streams)] {
+        let mut world = World::new(A100, 1, false, 1);
+        world.member(0, 0, ceiling(10), work);
+        world.run(5 * SECOND);
+        let used = measure::used(&world, 0, 0);
+        assert!(used <= 1_010 * MS, "{what}: {} ms in the first five seconds", used / MS);
+    }
+}
+
 #[test]
 fn what_is_used_while_alone_is_not_held_against_anybody() {
     let mut world = World::new(A100, 1, true, 1);

@@ -195,9 +195,14 @@ impl Guest {
         Some(end)
     }
 
-    /// Is something in flight on another stream?
-    pub fn beside(&self, stream: usize) -> bool {
-        let busy = |other: &Stream| other.marks.pending() > 0 || other.marks.open().is_some();
+    /// Is something in flight on another stream that is not the same function of unknown cost?
+    pub fn beside(&self, stream: usize, key: u64) -> bool {
+        let unknown = self.cost(key).is_none();
+        let busy = |other: &Stream| {
+            let mut keys = other.pending.iter().flat_map(|interval| &interval.keys).chain(&other.keys);
+            let differs = keys.any(|&one| one != key);
+            (other.marks.pending() > 0 || other.marks.open().is_some()) && (differs || !unknown)
+        };
         self.streams.iter().enumerate().any(|(at, other)| at != stream && busy(other))
     }
 
@@ -250,6 +255,9 @@ impl Guest {
                         self.rough.learn(key, now);
                     }
                 }
+            }
+            if spent.is_some_and(|ns| ns > 0) && !spoilt && interval.open.unknown == 0 {
+                self.keeper.took(interval.open.estimate, fresh);
             }
             // What is only roughly known is nothing to pay by.
             let known = interval.keys.iter().all(|&key| self.costs.measured(key).is_some());

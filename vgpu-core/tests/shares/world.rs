@@ -344,7 +344,7 @@ impl World {
         self.unblind(m, stream);
         let guest = &mut self.members[m].guest;
         let cost = guest.cost(key);
-        let beside = guest.beside(stream);
+        let beside = guest.beside(stream, key);
         let ask = vgpu_core::gate::Ask { cost, gate: guest.gate, admission: guest.admission(now), beside, now };
         let bounds = guest.bounds;
         let forced = match guest.keeper.ask(&ask, &bounds) {
