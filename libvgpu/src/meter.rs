@@ -180,6 +180,8 @@ pub struct Meter {
     /// Contexts that ended meanwhile.
     gone: Vec<usize>,
     presence: Presence,
+    /// The last launch of any stream that was measured.
+    measured: u64,
     /// Threads that wait at the gate.
     waiting: u32,
     /// What is known of the turn among the tenant's members.
@@ -216,6 +218,7 @@ impl Default for Meter {
             reaping: false,
             gone: Vec::new(),
             presence: Presence::default(),
+            measured: 0,
             waiting: 0,
             turning: Turning::default(),
             lease: 0,

@@ -220,6 +220,9 @@ impl Meter {
             let usual = if interval.first { costs.beside_change(keys, open.estimate, spent) } else { None };
             if spent > 0 && usual.is_none() {
                 costs.learn(keys, open.estimate, spent, !interval.tainted);
+                if !interval.tainted && open.unknown == 0 {
+                    self.keeper.took(open.estimate, spent);
+                }
             }
             fresh = Some(usual.unwrap_or(spent));
         }

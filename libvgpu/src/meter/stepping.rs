@@ -1,6 +1,6 @@
 //! A launch on its way to the driver: what must be asked first, when it may go, which markers it gets.
 
-use super::chains::{Interval, slot};
+use super::chains::{Chain, Interval, slot};
 use super::reaping::Costs;
 use super::{Begin, End, Meter, Pay, Plan, Seen, Step, Wish};
 use crate::clock;
@@ -126,7 +126,8 @@ impl Meter {
             self.doubt(at);
         }
         self.presence.look(wish.account, self.keeper.in_flight(), now);
-        let beside = self.busy > u32::from(self.chains[at].is_busy());
+        let beside =
+            self.busy > u32::from(self.chains[at].is_busy()) && (wish.cost.is_some() || self.is_beside(at, wish));
         let admission = wish.account.admit_beside(self.keeper.in_flight(), wish.share, now);
         let gate = self.gate(wish, admission, now);
         let ask = Ask { cost: wish.cost, gate, admission, beside, now };
@@ -157,6 +158,17 @@ impl Meter {
         Step::Go(plan)
     }
 
+    /// Whether other streams have something else in flight than launches of the same function, whose cost is not known.
+    #[cold]
+    fn is_beside(&self, at: usize, wish: &Wish<'_>) -> bool {
+        let others = self.chains.iter().enumerate().filter(|(other, chain)| *other != at && chain.is_busy());
+        let keys = |chain: &Chain| {
+            let pending = chain.pending.iter().flat_map(|interval| interval.keys.all());
+            pending.chain(chain.keys.all()).any(|one| one.0 != wish.launch.key)
+        };
+        others.map(|other| other.1).any(keys)
+    }
+
     /// Counts the launch, and says which markers it gets.
     #[inline]
     fn go(&mut self, at: usize, wish: &Wish<'_>, idle: bool, now: u64) -> Plan {
@@ -168,6 +180,10 @@ impl Meter {
         self.due = self.due.max(now).saturating_add(estimate);
         if idle || !chain.marks.asks() {
             chain.opened = now;
+        }
+        if chain.measured == 0 {
+            // A new stream is as good as any that was measured last: a program may have a new one for each launch.
+            chain.measured = self.measured;
         }
         if now.saturating_sub(if idle { chain.measured } else { chain.opened }) > LONG_NS {
             chain.marks.sample();
@@ -198,7 +214,7 @@ impl Meter {
         let chain = &mut self.chains[at];
         chain.unmeasured += u32::from(!open.measured);
         if open.measured {
-            chain.measured = now;
+            (chain.measured, self.measured) = (now, now);
         }
         chain.pending.push_back(Interval {
             serial: self.numbers,
@@ -350,4 +366,42 @@ impl Meter {
 
 fn parts(begin: Option<Begin>) -> (Option<CUevent>, u64, u64) {
     begin.map_or((None, 0, 0), |begin| (Some(begin.event), begin.lead.unwrap_or(0), begin.at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::meter::Launch;
+    use shim_sys::cuda::{CUcontext, CUstream};
+    use vgpu_core::ledger::LedgerPage;
+    use vgpu_core::share::Share;
+
+    const COST: u64 = 10_000;
+
+    /// Markers that a launch of a known, short cost gets in its own new stream.
+    fn markers(meter: &mut Meter, stream: usize) -> u32 {
+        let page: &'static LedgerPage = Box::leak(Box::new(LedgerPage::zeroed()));
+        let [context, stream] = [1 << 12, (stream + 1) << 12].map(|word| word as *mut core::ffi::c_void);
+        let (context, stream) = (CUcontext(context), CUstream(stream));
+        let launch = Launch { context, stream, per_thread: false, key: 1, in_parts: false };
+        let gate = Gate::Run { lease: 0, until: u64::MAX, exclusive: true, ceiling: None };
+        let account = page.ledger().account();
+        let wish = Wish { launch: &launch, cost: Some(COST), gate, turn: None, share: Share::ALL, account };
+        match meter.step(&wish, Seen { reaped: true, stream: None }, |_, _| {}) {
+            Step::Go(plan) => u32::from(plan.begin) + u32::from(plan.end.is_some()),
+            _ => panic!("nothing holds it back"),
+        }
+    }
+
+    #[test]
+    fn a_new_stream_is_measured_no_sooner_than_an_old_one() {
+        let (mut meter, begun) = (Meter::default(), clock::now());
+        assert_eq!(markers(&mut meter, 0), 2, "the very first one is");
+        let recorded: u32 = (1..80).map(|stream| markers(&mut meter, stream)).sum();
+        // On a busy host 20 ms may pass meanwhile.
+        let due = u32::try_from((clock::now() - begun) / LONG_NS).unwrap() * 2;
+        assert!(recorded <= due, "{recorded} of {due} markers for 79 streams");
+        clock::sleep(LONG_NS + 1_000_000);
+        assert_eq!(markers(&mut meter, 80), 2, "no belief lasts for ever");
+    }
 }
