@@ -265,7 +265,10 @@ impl Meter {
                 if plan.begin {
                     (interval.begin, interval.lead, interval.begun) = parts(begin);
                 }
-                let is_vague = is_late || (plan.begin && begin.and_then(|begin| begin.lead).is_none());
+                // What was never measured is, all the same: its estimate says nothing, and may be a second short.
+                interval.tainted |= is_late;
+                let is_vague = (is_late && interval.open.unknown == 0)
+                    || (plan.begin && begin.and_then(|begin| begin.lead).is_none());
                 if is_vague && interval.open.measured {
                     interval.open.measured = false;
                     chain.unmeasured += 1;
@@ -378,18 +381,39 @@ mod tests {
 
     const COST: u64 = 10_000;
 
-    /// Markers that a launch of a known, short cost gets in its own new stream.
-    fn markers(meter: &mut Meter, stream: usize) -> u32 {
+    /// Steps a launch into a stream of its own.
+    fn launch(meter: &mut Meter, stream: usize, cost: Option<u64>) -> Plan {
         let page: &'static LedgerPage = Box::leak(Box::new(LedgerPage::zeroed()));
         let [context, stream] = [1 << 12, (stream + 1) << 12].map(|word| word as *mut core::ffi::c_void);
         let (context, stream) = (CUcontext(context), CUstream(stream));
         let launch = Launch { context, stream, per_thread: false, key: 1, in_parts: false };
         let gate = Gate::Run { lease: 0, until: u64::MAX, exclusive: true, ceiling: None };
         let account = page.ledger().account();
-        let wish = Wish { launch: &launch, cost: Some(COST), gate, turn: None, share: Share::ALL, account };
+        let wish = Wish { launch: &launch, cost, gate, turn: None, share: Share::ALL, account };
         match meter.step(&wish, Seen { reaped: true, stream: None }, |_, _| {}) {
-            Step::Go(plan) => u32::from(plan.begin) + u32::from(plan.end.is_some()),
+            Step::Go(plan) => plan,
             _ => panic!("nothing holds it back"),
+        }
+    }
+
+    /// Markers that a launch of a known, short cost gets in its own new stream.
+    fn markers(meter: &mut Meter, stream: usize) -> u32 {
+        let plan = launch(meter, stream, Some(COST));
+        u32::from(plan.begin) + u32::from(plan.end.is_some())
+    }
+
+    /// A thread that is away between the launch and its end marker: what it estimated was little, and what runs may be a second.
+    #[test]
+    fn a_late_marker_behind_an_unknown_launch_measures_it_all_the_same() {
+        for (cost, measured) in [(None, true), (Some(1_000_000), false)] {
+            let mut meter = Meter::default();
+            let plan = launch(&mut meter, 0, cost);
+            let event = |word: usize| CUevent(word as *mut core::ffi::c_void);
+            let begin = Begin { event: event(64), lead: Some(0), at: 0 };
+            let late = clock::now() + 5_000_000;
+            meter.recorded(&plan, Some(begin), Some((event(128), Some(late))), &Costs::new(), |_, _| {});
+            let interval = &meter.chains[0].pending[0];
+            assert_eq!((interval.open.measured, interval.tainted), (measured, true), "{cost:?}");
         }
     }
 
