@@ -55,7 +55,7 @@ complete -c vgpu -n "__fish_vgpu_using_subcommand check" -s h -l help -d 'Print 
 complete -c vgpu -n "__fish_vgpu_using_subcommand doctor" -l json -d 'Print JSON'
 complete -c vgpu -n "__fish_vgpu_using_subcommand doctor" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c vgpu -n "__fish_vgpu_using_subcommand status" -l socket -d 'The administrative socket [default: admin.sock in $VGPU_RUNTIME_DIR, /run/vgpu or $XDG_RUNTIME_DIR/vgpu]' -r -F
-complete -c vgpu -n "__fish_vgpu_using_subcommand status" -l watch -d 'Show it again every SECONDS, until interrupted; with --json a line each time' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand status" -l watch -d 'Show it again every SECONDS, until interrupted, over a restart of the daemon too; with --json a line each time' -r
 complete -c vgpu -n "__fish_vgpu_using_subcommand status" -l json -d 'Print JSON'
 complete -c vgpu -n "__fish_vgpu_using_subcommand status" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c vgpu -n "__fish_vgpu_using_subcommand ps" -l socket -d 'The administrative socket [default: admin.sock in $VGPU_RUNTIME_DIR, /run/vgpu or $XDG_RUNTIME_DIR/vgpu]' -r -F

@@ -353,6 +353,23 @@ fn a_client_of_protocol_1_gets_its_answer_and_watching_shows_it_again() {
 }
 
 #[test]
+fn who_watches_sees_the_next_daemon_too() {
+    use std::io::{BufRead as _, BufReader};
+    let world = World::start();
+    let mut watch = vgpu();
+    watch.args(["status", "--watch", "0.1", "--json", "--socket"]).arg(world.admin());
+    let mut watch = support::Guard(watch.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
+    let mut lines = BufReader::new(watch.0.stdout.take().unwrap()).lines();
+    let mut pid = || serde_json::from_str::<Value>(&lines.next().unwrap().unwrap()).unwrap()["pid"].clone();
+    let first = pid();
+    let World { daemon, dir } = world;
+    daemon.kill();
+    let world = World::start_in(dir);
+    eventually("the next one is seen", || pid() != first);
+    assert_eq!(pid(), world.daemon.child.id());
+}
+
+#[test]
 fn without_a_daemon_every_verb_says_where_it_looked_and_how_to_start_one() {
     let dir = TempDir::new().unwrap();
     for words in

@@ -34,7 +34,7 @@ pub struct Args {
     #[command(flatten)]
     daemon: Where,
 
-    /// Show it again every SECONDS, until interrupted; with --json a line each time.
+    /// Show it again every SECONDS, until interrupted, over a restart of the daemon too; with --json a line each time.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", value_parser = seconds)]
     watch: Option<Duration>,
 }
@@ -55,8 +55,20 @@ fn seconds(text: &str) -> Result<Duration, String> {
 /// [`Failure`]: nobody answers.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let screen = args.watch.is_some() && !args.daemon.json && std::io::stdout().is_terminal();
+    let mut seen = false;
     loop {
-        let status = args.daemon.ask(&Ask::Status)?.status.ok_or_else(no_answer)?;
+        let answer = args.daemon.ask(&Ask::Status).and_then(|answer| answer.status.ok_or_else(no_answer));
+        let status = match (answer, args.watch) {
+            (Ok(status), _) => status,
+            // A daemon that restarts comes back.
+            (Err(why), Some(pause)) if seen => {
+                let _code = say::failure(&why);
+                std::thread::sleep(pause);
+                continue;
+            }
+            (Err(why), _) => return Err(why),
+        };
+        seen = true;
         match (args.daemon.json, args.watch) {
             (true, None) => say::json(&enriched(&status)?)?,
             (true, Some(_)) => say::text(&format!("{}\n", enriched(&status)?))?,
