@@ -401,3 +401,75 @@ fn the_administrative_socket_answers_its_own_protocol_only() {
     assert!(ask(b"\x00\n").contains("error"));
     assert_eq!(status(&dir).tenants[0].name, "a");
 }
+
+#[test]
+fn a_tenant_whose_place_is_unusable_keeps_nobody_else_from_being_served() {
+    let dir = TempDir::new().unwrap();
+    let run = dir.path().join("run");
+    let place = |tenant: &str| run.join("tenants").join(tenant).join("vgpud.sock");
+    // What a container could put there: a file, a socket of its own, a link.
+    for tenant in ["file", "socket", "link"] {
+        fs::create_dir_all(place(tenant).parent().unwrap()).unwrap();
+    }
+    fs::write(place("file"), "x").unwrap();
+    let _listens = UnixListener::bind(place("socket")).unwrap();
+    std::os::unix::fs::symlink("/dev/null", place("link")).unwrap();
+    let options = ["--tenant", "file", "--tenant", "socket", "--tenant", "link", "--tenant", "good", "--runtime-dir"];
+    let child = vgpud().args(options).arg(&run).stderr(Stdio::piped()).spawn().unwrap();
+    let daemon = Daemon { child, socket: place("good") };
+    eventually("the good one is served", || Peer::try_hello(&place("good")).is_some());
+    let status = control::ask_status(&run.join("admin.sock")).unwrap();
+    let unusable: Vec<(&str, bool)> =
+        status.tenants.iter().map(|tenant| (tenant.name.as_str(), tenant.unusable.is_some())).collect();
+    assert_eq!(unusable, [("file", true), ("socket", true), ("link", true), ("good", false)]);
+    let shown = support::vgpu().args(["status", "--socket"]).arg(run.join("admin.sock")).output().unwrap();
+    assert!(texts(&shown).0.contains("file: not served: "), "{}", texts(&shown).0);
+    let (code, log) = daemon.stop();
+    assert_eq!(code, Some(0));
+    assert_eq!(log.matches("this tenant is not served; the others are").count(), 3, "{log}");
+    assert_eq!(fs::read_to_string(place("file")).unwrap(), "x", "left as it is");
+    // Nobody left to serve is no start.
+    let output = vgpud().args(["--tenant", "file", "--runtime-dir"]).arg(&run).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", texts(&output).1);
+}
+
+#[test]
+fn a_directory_of_sockets_that_somebody_else_made_in_tmp_is_refused() {
+    if !rustix::process::geteuid().is_root() {
+        // Another user's directory cannot be made.
+        assert!(fs::metadata("/tmp").unwrap().permissions().mode() & 0o002 != 0);
+        return;
+    }
+    let tmp = TempDir::new().unwrap();
+    fs::set_permissions(tmp.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+    let run = tmp.path().join("vgpu-0");
+    fs::create_dir(&run).unwrap();
+    std::os::unix::fs::chown(&run, Some(12345), None).unwrap();
+    let output = vgpud().args(["--tenant", "a", "--runtime-dir"]).arg(&run).output().unwrap();
+    let (_, log) = texts(&output);
+    assert_eq!(output.status.code(), Some(1), "{log}");
+    assert!(log.contains("belongs to user 12345") && log.contains("--runtime-dir"), "{log}");
+    assert_eq!(fs::read_dir(&run).unwrap().count(), 0, "nothing was put there");
+}
+
+#[test]
+fn a_directory_whose_lock_somebody_holds_does_not_keep_the_daemon_from_starting() {
+    let dir = TempDir::new().unwrap();
+    let run = dir.path().join("run");
+    let mut held = Vec::new();
+    let mut command = vgpud();
+    for at in 0..8 {
+        let place = run.join("tenants").join(format!("t{at}"));
+        fs::create_dir_all(&place).unwrap();
+        let lock = fs::File::open(&place).unwrap();
+        rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        held.push(lock);
+        command.args(["--tenant", &format!("t{at}")]);
+    }
+    let begin = Instant::now();
+    let child = command.args(["--log", "off", "--runtime-dir"]).arg(&run).spawn().unwrap();
+    let _daemon = Guard(child);
+    let last = run.join("tenants/t7/vgpud.sock");
+    eventually("the last one is served", || Peer::try_hello(&last).is_some());
+    eprintln!("eight held directories: served after {:?}", begin.elapsed());
+}

@@ -221,6 +221,9 @@ fn remarks_of(tenant: &TenantStatus) -> Vec<String> {
     if tenant.removed {
         remarks.push(format!("{name}: removed; it goes with its last member\n"));
     }
+    if let Some(why) = &tenant.unusable {
+        remarks.push(format!("{name}: not served: {why}\n"));
+    }
     if tenant.paused {
         remarks.push(format!("{name}: paused; it launches nothing until `vgpu resume {name}`\n"));
     }
@@ -257,6 +260,7 @@ mod tests {
             sm_limit: Some(30.0),
             refused: 0,
             removed: false,
+            unusable: None,
             paused: true,
             devices: vec![here],
             members: Vec::new(),

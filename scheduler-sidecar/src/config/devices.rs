@@ -157,9 +157,33 @@ fn too_many(id: &At<DeviceId>, key: &str, problems: &mut Problems<'_>) {
     problems.value(id.place, key, what, "fewer devices");
 }
 
+/// Without the driver nobody knows whether a number and a UUID are one device, which would then be promised twice.
+fn mixed<'a>(ids: impl Iterator<Item = (&'static str, &'a At<DeviceId>)>, problems: &mut Problems<'_>) {
+    let (mut number, mut uuid) = (None, None);
+    for (key, id) in ids {
+        let (here, other) = match &id.value {
+            DeviceId::Index(_) => (&mut number, &uuid),
+            // Instances of a device have no number.
+            DeviceId::Uuid(text) if text.starts_with("GPU-") => (&mut uuid, &number),
+            DeviceId::Uuid(_) | DeviceId::Any => continue,
+        };
+        if let Some(other) = other {
+            let what = format!("may be the same device as {other}, and the driver does not answer who would know");
+            problems.value(id.place, key, what, "all devices by number, or all by UUID");
+            return;
+        }
+        here.get_or_insert_with(|| id.value.clone());
+    }
+}
+
 /// The devices that the file names, and `*`.
 fn named(raw: &RawFile, entries: &[Entry<'_>], problems: &mut Problems<'_>) -> Vec<Described> {
     let (has_any, any) = any(raw, entries);
+    let listed = raw.tenants.iter().flat_map(|tenant| tenant.devices.iter().flatten());
+    let overridden = raw.tenants.iter().flat_map(|tenant| &tenant.overrides).filter_map(|over| over.id.as_ref());
+    let written = entries.iter().map(|entry| ("device.id", entry.id));
+    let written = written.chain(listed.map(|id| ("tenant.devices", id)));
+    mixed(written.chain(overridden.map(|id| ("tenant.device.id", id))), problems);
     let describe = |id: &DeviceId, raw: Option<&RawDevice>| {
         let (index, uuid) = match id {
             DeviceId::Index(index) => (Some(*index), None),

@@ -73,6 +73,9 @@ pub struct TenantStatus {
     /// Was it taken out of the configuration? Then nobody new comes in, and it goes with its last member.
     #[serde(default)]
     pub removed: bool,
+    /// Why it cannot be served, while the others are: something lies in its socket's place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unusable: Option<String>,
     /// Does it launch nothing until it is resumed?
     #[serde(default)]
     pub paused: bool,

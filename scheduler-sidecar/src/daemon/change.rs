@@ -110,7 +110,7 @@ impl Change {
 impl Reactor {
     /// The room of a tenant that is served.
     fn room_of(&self, tenant: &str) -> Result<u64, String> {
-        let open = self.rooms.iter().find(|(_, room)| room.door.is_some() && room.tenant.name == tenant);
+        let open = self.rooms.iter().find(|(_, room)| !room.is_removed() && room.tenant.name == tenant);
         open.map(|(id, _)| *id).ok_or_else(|| format!("there is no tenant {tenant:?}"))
     }
 
@@ -161,7 +161,7 @@ impl Reactor {
                 let on = tenant.on.iter().find(|on| on.device.is(&name))?;
                 Some(Ask { memory: on.memory, floor: on.terms.floor, ceiling: on.terms.ceiling })
             };
-            let others = self.rooms.iter().filter(|(other, room)| **other != id && room.door.is_some());
+            let others = self.rooms.iter().filter(|(other, room)| **other != id && !room.is_removed());
             let mut asks: Vec<Ask> = others.filter_map(|(_, room)| there(&room.tenant)).collect();
             // Last, so that what does not fit shows at it.
             let Some(own) = there(fresh) else { continue };

@@ -4,9 +4,11 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
+use super::door::{Door, refuse_foreign};
 use super::options::Options;
 use super::source::{Source, SourceError};
 use crate::cli::say::{self, FINDINGS, Failure, UNKNOWN};
+use crate::config::plan::Plan;
 use crate::config::show;
 
 /// Reads the file and prints.
@@ -16,8 +18,14 @@ use crate::config::show;
 pub fn run(file: &Path, options: &Options) -> Result<ExitCode, Failure> {
     let source = Source::new(file, options);
     match source.read() {
-        Ok(plan) if options.json => say::json(&show::plan(&plan))?,
-        Ok(plan) => say::text(&show::table(&plan))?,
+        Ok(plan) => {
+            if options.json {
+                say::json(&show::plan(&plan))?;
+            } else {
+                say::text(&show::table(&plan))?;
+            }
+            places(&plan)?;
+        }
         Err(SourceError::Wrong { file, report }) if options.json => {
             say::json(&show::problems(&file, &report))?;
             return Err(Failure::new(FINDINGS, ""));
@@ -30,4 +38,20 @@ pub fn run(file: &Path, options: &Options) -> Result<ExitCode, Failure> {
         Err(why @ SourceError::Unreadable(_)) => return Err(Failure::new(UNKNOWN, why.to_string())),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether a socket can lie where each is to be: the daemon serves the others if not.
+fn places(plan: &Plan) -> Result<(), Failure> {
+    let sockets = plan.tenants.iter().map(|tenant| (tenant.name.as_str(), &tenant.socket));
+    let mut unusable = 0;
+    for (tenant, socket) in sockets {
+        if let Err(why) = Door::check(socket) {
+            unusable += 1;
+            let _ = writeln!(std::io::stderr(), "tenant {tenant} cannot be served: {why}");
+        }
+    }
+    if let Err(why) = refuse_foreign(&plan.daemon.run_dir) {
+        return Err(Failure::new(FINDINGS, why));
+    }
+    if unusable > 0 { Err(Failure::new(FINDINGS, "")) } else { Ok(()) }
 }

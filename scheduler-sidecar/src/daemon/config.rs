@@ -27,6 +27,10 @@ pub struct Config {
     pub tenants: Vec<Tenant>,
     /// The administrative socket, if there is one.
     pub admin: Option<PathBuf>,
+    /// The directory of the sockets that are not named.
+    pub run_dir: Option<PathBuf>,
+    /// The service manager made the administrative socket.
+    pub activated: bool,
     /// Most connections of one tenant.
     pub max_connections: usize,
     /// The constants of device time.
@@ -181,6 +185,8 @@ impl From<&Plan> for Config {
         Self {
             tenants: plan.tenants.iter().map(Tenant::from).collect(),
             admin: plan.daemon.admin.clone(),
+            run_dir: Some(plan.daemon.run_dir.clone()),
+            activated: false,
             max_connections: usize::try_from(plan.daemon.max_connections).unwrap_or(usize::MAX),
             time: plan.time.clone(),
             arbitrate: plan.arbitrate,
@@ -256,6 +262,8 @@ impl Config {
         let config = Self {
             tenants,
             admin,
+            run_dir: (!all_named || options.runtime_dir.is_some()).then_some(runtime_dir),
+            activated: false,
             max_connections: usize::try_from(options.max_connections).unwrap_or(usize::MAX),
             time: Time::default(),
             arbitrate: Arbitrate::default(),

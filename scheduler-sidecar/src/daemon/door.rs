@@ -10,7 +10,7 @@ use std::fmt;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -34,7 +34,6 @@ pub enum Audience {
 #[derive(Debug)]
 pub struct Door {
     listener: OwnedFd,
-    dir: OwnedFd,
     name: OsString,
     path: PathBuf,
     /// Device and inode of the socket file, to remove no other; `None`: it is not ours to remove.
@@ -71,19 +70,19 @@ impl fmt::Display for DoorError {
 impl std::error::Error for DoorError {}
 
 impl Door {
-    /// Takes the path and listens there. Missing directories are made, mode 0755.
+    /// Takes the path and listens there. Missing directories are made, mode 0755. `patience` is how long it may wait for
+    /// another daemon's turn in that directory; what it waited is taken off.
     ///
     /// # Errors
     /// [`DoorError`]; nothing is left behind then but directories.
-    pub fn open(path: &Path, audience: Audience) -> Result<Self, DoorError> {
+    pub fn open(path: &Path, audience: Audience, patience: &mut Duration) -> Result<Self, DoorError> {
         let failed = |what: &'static str| move |why: Errno| DoorError::Io(path.to_owned(), what, why.into());
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(failed("use it")(Errno::INVAL));
         };
         make_dirs(parent).map_err(|why| DoorError::Io(path.to_owned(), "make its directory", why))?;
-        let dir = rustix::fs::open(parent, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-            .map_err(failed("open its directory"))?;
-        let _turn = turn(&dir);
+        let dir = directory(parent).map_err(failed("open its directory"))?;
+        let _turn = turn(&dir, patience);
         refuse_if_taken(&dir, name, path)?;
 
         let listener = rustix::net::socket_with(
@@ -95,9 +94,9 @@ impl Door {
         .map_err(failed("make a socket"))?;
         let temporary = OsString::from(format!(".vgpud-{}-{}", std::process::id(), listener.as_raw_fd()));
         let identity = bind(&listener, &dir, &temporary, audience).map_err(failed("make the socket there"))?;
-        let mut door = Self { listener, dir, name: temporary, path: path.to_owned(), identity: Some(identity) };
+        let mut door = Self { listener, name: temporary, path: path.to_owned(), identity: Some(identity) };
         rustix::net::listen(&door.listener, BACKLOG).map_err(failed("listen"))?;
-        rustix::fs::renameat(&door.dir, &door.name, &door.dir, name).map_err(failed("put the socket there"))?;
+        rustix::fs::renameat(&dir, &door.name, &dir, name).map_err(failed("put the socket there"))?;
         name.clone_into(&mut door.name);
         Ok(door)
     }
@@ -109,9 +108,27 @@ impl Door {
     pub fn adopt(listener: OwnedFd, path: &Path) -> Result<Self, DoorError> {
         let failed = |why: Errno| DoorError::Io(path.to_owned(), "open its directory", why.into());
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Err(failed(Errno::INVAL)) };
-        let dir = rustix::fs::open(parent, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
-        let (dir, name, path) = (dir.map_err(failed)?, name.to_owned(), path.to_owned());
-        Ok(Self { listener, dir, name, path, identity: None })
+        directory(parent).map_err(failed)?;
+        Ok(Self { listener, name: name.to_owned(), path: path.to_owned(), identity: None })
+    }
+
+    /// Could a door be opened here, as far as looking tells? That a daemon answers there is no matter.
+    ///
+    /// # Errors
+    /// [`DoorError`].
+    pub fn check(path: &Path) -> Result<(), DoorError> {
+        let failed = |why: Errno| DoorError::Io(path.to_owned(), "use its directory", why.into());
+        let parent = path.parent().ok_or_else(|| failed(Errno::INVAL))?;
+        if let Err(why) = directory(parent)
+            && why != Errno::NOENT
+        {
+            return Err(failed(why));
+        }
+        match fs::symlink_metadata(path) {
+            Ok(there) if !there.file_type().is_socket() => Err(DoorError::NotASocket(path.to_owned())),
+            // Not there is as well: opening makes it.
+            _ => Ok(()),
+        }
     }
 
     /// Where it is.
@@ -144,12 +161,40 @@ impl AsFd for Door {
 
 impl Drop for Door {
     fn drop(&mut self) {
-        let ours = |own| identity(&self.dir, &self.name).is_ok_and(|identity| identity == own);
+        // Opened anew: a descriptor for each tenant's directory would be one in ten of all that the daemon has. Whatever
+        // lies there meanwhile, nothing is removed but our own socket.
+        let Some(dir) = self.path.parent().and_then(|parent| directory(parent).ok()) else { return };
+        let ours = |own| identity(&dir, &self.name).is_ok_and(|identity| identity == own);
         if self.identity.is_some_and(ours) {
             // Nobody is left to be told.
-            let _ = rustix::fs::unlinkat(&self.dir, &self.name, AtFlags::empty());
+            let _ = rustix::fs::unlinkat(&dir, &self.name, AtFlags::empty());
         }
     }
+}
+
+/// An open directory.
+fn directory(path: &Path) -> Result<OwnedFd, Errno> {
+    rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Refuses a directory in a place where everybody can make one (`/tmp`), if somebody else did: he could put other sockets
+/// in the place of ours, and read who comes.
+///
+/// # Errors
+/// In words.
+pub fn refuse_foreign(dir: &Path) -> Result<(), String> {
+    let Some(parent) = dir.parent() else { return Ok(()) };
+    let everybodys = fs::metadata(parent).is_ok_and(|meta| meta.permissions().mode() & 0o002 != 0);
+    let Ok(there) = fs::symlink_metadata(dir) else { return Ok(()) };
+    let own = rustix::process::geteuid().as_raw();
+    if !everybodys || there.uid() == own || there.uid() == 0 {
+        return Ok(());
+    }
+    let (dir, owner) = (dir.display(), there.uid());
+    Err(format!(
+        "{dir} belongs to user {owner}, who could put other sockets in the place of the daemon's; name a directory of your \
+         own with --runtime-dir"
+    ))
 }
 
 /// Makes the directory and its parents, mode 0755 whatever the umask is; what exists is left as it is.
@@ -169,17 +214,18 @@ fn make_dirs(dir: &Path) -> io::Result<()> {
 
 /// Takes the directory's lock, so that of two daemons starting at once one sees the other.
 ///
-/// A container that can open the directory can hold this lock, so after a second the daemon goes on
+/// A container that can open the directory can hold this lock, so when its patience is at an end the daemon goes on
 /// without it: it is a courtesy between daemons, never a gate. It is released when the result is dropped.
-fn turn(dir: &OwnedFd) -> Option<OwnedFd> {
+fn turn(dir: &OwnedFd, patience: &mut Duration) -> Option<OwnedFd> {
+    const STEP: Duration = Duration::from_millis(10);
     let own = rustix::fs::openat(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    for _ in 0..100 {
+    loop {
         if rustix::fs::flock(&own, FlockOperation::NonBlockingLockExclusive).is_ok() {
             return Some(own);
         }
-        std::thread::sleep(Duration::from_millis(10));
+        *patience = patience.checked_sub(STEP)?;
+        std::thread::sleep(STEP);
     }
-    None
 }
 
 /// Refuses a place where a daemon answers or where something else lies.

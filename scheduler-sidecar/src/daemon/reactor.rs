@@ -29,7 +29,7 @@ use super::admin::Marks;
 use super::answer;
 use super::config::Config;
 use super::connection::{Connection, Input, Peer, Side, State};
-use super::door::{Audience, Door, DoorError};
+use super::door::{Audience, Door, DoorError, refuse_foreign};
 use super::leases::Leases;
 use super::notify::Notifier;
 use super::pages::{self, Alarm, Heart};
@@ -42,6 +42,9 @@ use crate::control;
 
 /// How long a peer may take to say what is due, or to take what it is sent.
 pub const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long the start may wait for other daemons' turns in the directories of sockets, all together.
+const START_PATIENCE: Duration = Duration::from_secs(1);
 
 const SIGNALS: u64 = 0;
 const ADMIN_DOOR: u64 = 1;
@@ -133,6 +136,8 @@ impl Reactor {
         file: Option<(Source, Plan)>,
         notifier: Notifier,
     ) -> Result<Self, ServeError> {
+        let foreign = config.run_dir.as_deref().map_or(Ok(()), refuse_foreign);
+        foreign.map_err(io::Error::other).map_err(failed("use the directory of the sockets"))?;
         raise_descriptor_limit();
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed("make an epoll set"))?;
         for (stream, token) in [(&told.stop, SIGNALS), (&told.reload, RELOAD)] {
@@ -168,14 +173,30 @@ impl Reactor {
             spare: spare(),
             started: Instant::now(),
         };
+        let mut patience = START_PATIENCE;
         if let Some(path) = &config.admin {
-            let door = Door::open(path, Audience::Administrators)?;
+            let door = Door::open(path, Audience::Administrators, &mut patience)?;
             reactor.watch(&door, ADMIN_DOOR)?;
             reactor.admin = Some(door);
         }
+        let mut first = None;
         for tenant in config.tenants {
-            let door = Door::open(&tenant.socket, Audience::Members)?;
-            reactor.add_room(tenant, door)?;
+            match Door::open(&tenant.socket, Audience::Members, &mut patience) {
+                Ok(door) => reactor.add_room(tenant, door)?,
+                // Two daemons meet at the administrative socket. What listens at a tenant's place then is the tenant's.
+                Err(why @ DoorError::Alive(_)) if reactor.admin.is_none() && !config.activated => {
+                    return Err(why.into());
+                }
+                Err(why) => {
+                    warn!(tenant = %tenant.name, %why, "this tenant is not served; the others are");
+                    reactor.add_unusable(tenant, why.to_string());
+                    first = first.or(Some(why));
+                }
+            }
+        }
+        match first {
+            Some(why) if reactor.rooms.values().all(|room| room.door.is_none()) => return Err(why.into()),
+            _ => {}
         }
         reactor.sweep_terms();
         Ok(reactor)

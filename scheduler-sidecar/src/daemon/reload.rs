@@ -4,6 +4,8 @@
 //! Members that are there keep their connection and the terms they were told: a hello is answered once, and what can
 //! change limits under a running program does not exist yet. The log and `vgpu status` say so.
 
+use std::time::Duration;
+
 use tracing::{info, warn};
 
 use super::config::Tenant;
@@ -78,11 +80,13 @@ impl Reactor {
         // A directory that was there may be mounted in a container: it is not ours to remove.
         let mut made = Vec::new();
         let mut next_room = self.next_room;
+        // Members wait for the beat meanwhile.
+        let mut patience = Duration::ZERO;
         for added in &difference.added {
             made.extend(added.socket.parent().filter(|dir| dir.symlink_metadata().is_err()).map(|_| &added.socket));
             let id = self.left_room(&added.name).unwrap_or(next_room);
             next_room = next_room.max(id + 1);
-            let opened = Door::open(&added.socket, Audience::Members).map_err(ServeError::from);
+            let opened = Door::open(&added.socket, Audience::Members, &mut patience).map_err(ServeError::from);
             match opened.and_then(|door| self.watch(&door, id).map(|()| door)) {
                 Ok(door) => rooms.push((id, Tenant::from(added), door)),
                 Err(why) => {
@@ -96,6 +100,7 @@ impl Reactor {
             self.take_in(id, tenant, door);
         }
         self.remove(&difference.removed);
+        self.retry_doors();
         let behind = self.follow_changes(&plan, &difference);
         self.max_connections = usize::try_from(plan.daemon.max_connections).unwrap_or(usize::MAX);
         Ok((plan, summary(&difference, behind)))
@@ -109,9 +114,40 @@ impl Reactor {
         Ok(())
     }
 
+    /// Takes a tenant in whose place is unusable.
+    pub(super) fn add_unusable(&mut self, tenant: Tenant, why: String) {
+        let id = self.next_room;
+        self.next_room += 1;
+        self.leases.put(number(id), tenant.clone(), pages::now());
+        self.rooms.insert(id, Room::without_door(tenant, why));
+    }
+
+    /// Tries once more where a place was unusable.
+    fn retry_doors(&mut self) {
+        let ids: Vec<u64> = self.rooms.iter().filter(|(_, room)| room.unusable.is_some()).map(|(id, _)| *id).collect();
+        let mut patience = Duration::ZERO;
+        for id in ids {
+            let Some(socket) = self.rooms.get(&id).map(|room| room.tenant.socket.clone()) else { continue };
+            let opened = Door::open(&socket, Audience::Members, &mut patience).map_err(ServeError::from);
+            let opened = opened.and_then(|door| self.watch(&door, id).map(|()| door));
+            let Some(room) = self.rooms.get_mut(&id) else { continue };
+            let tenant = &room.tenant.name;
+            match opened {
+                Ok(door) => {
+                    info!(%tenant, "this tenant is served now");
+                    (room.door, room.unusable) = (Some(door), None);
+                }
+                Err(why) => {
+                    warn!(%tenant, %why, "this tenant is not served; the others are");
+                    room.unusable = Some(why.to_string());
+                }
+            }
+        }
+    }
+
     /// The room of a removed tenant of that name whose members are still there.
     fn left_room(&self, name: &str) -> Option<u64> {
-        let left = self.rooms.iter().find(|(_, room)| room.door.is_none() && room.tenant.name == name);
+        let left = self.rooms.iter().find(|(_, room)| room.is_removed() && room.tenant.name == name);
         left.map(|(id, _)| *id)
     }
 
@@ -159,7 +195,7 @@ impl Reactor {
         let now = pages::now();
         let mut behind = 0;
         for planned in &plan.tenants {
-            let open = self.rooms.iter_mut().find(|(_, room)| room.door.is_some() && room.tenant.name == planned.name);
+            let open = self.rooms.iter_mut().find(|(_, room)| !room.is_removed() && room.tenant.name == planned.name);
             let Some((id, room)) = open else { continue };
             let fresh = Tenant::from(planned);
             if room.tenant == fresh {

@@ -20,8 +20,10 @@ use crate::control;
 /// A tenant at work.
 pub(super) struct Room {
     pub tenant: Tenant,
-    /// None: the tenant was removed.
+    /// None: the tenant was removed, or its place is unusable.
     pub door: Option<Door>,
+    /// Why its place is unusable, if it is.
+    pub unusable: Option<String>,
     /// Connections that are open.
     pub open: usize,
     /// Those of them that speak protocol 2.
@@ -35,7 +37,22 @@ pub(super) struct Room {
 
 impl Room {
     pub fn new(tenant: Tenant, door: Door) -> Self {
-        Self { tenant, door: Some(door), open: 0, paged: 0, furniture: None, refused: 0, log: Quota::default() }
+        Self {
+            tenant,
+            door: Some(door),
+            unusable: None,
+            open: 0,
+            paged: 0,
+            furniture: None,
+            refused: 0,
+            log: Quota::default(),
+        }
+    }
+
+    /// A tenant whose place is unusable.
+    pub fn without_door(tenant: Tenant, why: String) -> Self {
+        let (unusable, log) = (Some(why), Quota::default());
+        Self { tenant, door: None, unusable, open: 0, paged: 0, furniture: None, refused: 0, log }
     }
 
     /// May this user be one of its members? A list that leaves root out keeps root out.
@@ -48,14 +65,19 @@ impl Room {
         (self.tenant.memory(), self.tenant.sm())
     }
 
-    /// Closes the door: the socket is removed.
+    /// Closes the door for good: the socket is removed.
     pub fn close(&mut self) {
-        self.door = None;
+        (self.door, self.unusable) = (None, None);
+    }
+
+    /// Was the tenant taken out of the configuration?
+    pub fn is_removed(&self) -> bool {
+        self.door.is_none() && self.unusable.is_none()
     }
 
     /// Is it closed, and the last one gone?
     pub fn is_over(&self) -> bool {
-        self.door.is_none() && self.open == 0
+        self.is_removed() && self.open == 0
     }
 
     /// The tenant without its members.
@@ -67,7 +89,8 @@ impl Room {
             memory_limit: memory.map(u64::from),
             sm_limit: sm.map(|share| f64::from(share.permille()) / 10.0),
             refused: self.refused,
-            removed: self.door.is_none(),
+            removed: self.is_removed(),
+            unusable: self.unusable.clone(),
             paused: false,
             devices: Vec::new(),
             members: Vec::new(),
