@@ -321,3 +321,18 @@ fn a_line_that_is_no_join_ends_only_its_own_connection() {
     b.wish();
     b.until("b is served", runs);
 }
+
+#[test]
+fn a_member_costs_one_descriptor_and_a_tenants_pages_little_more_than_one() {
+    let names: Vec<String> = (0..24).map(|at| format!("t{at}")).collect();
+    let tenants: String = names.iter().map(|name| format!("[[tenant]]\nname = \"{name}\"\n")).collect();
+    let world = World::start(&format!("[[tenant]]\nname = \"a\"\n{tenants}"));
+    let open = || fs::read_dir(format!("/proc/{}/fd", world.daemon.child.id())).unwrap().count();
+    let before = open();
+    let members: Vec<Member> = names.iter().chain(&names).map(|name| world.hello(name)).collect();
+    let more = open() - before;
+    // A connection each, a bell for each tenant, and two for each dozen of tenants.
+    assert!(more <= members.len() + 24 + 6, "{more} for 24 tenants and {} members", members.len());
+    drop(members);
+    eventually("all of it comes back", || open() <= before + 2);
+}

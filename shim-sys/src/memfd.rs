@@ -129,6 +129,12 @@ impl<T: Page> Made<T> {
         &self.page
     }
 
+    /// The file, to hand out or to close, and the page, which stays mapped.
+    #[must_use]
+    pub fn into_parts(self) -> (OwnedFd, Mapped<T>) {
+        (self.file, self.page)
+    }
+
     /// The file, to hand out; closed on exec.
     #[must_use]
     pub fn file(&self) -> BorrowedFd<'_> {

@@ -13,34 +13,34 @@ use rustix::time::{
 use shim_sys::memfd::{Made, Mapped, Reach};
 use vgpu_core::page::{BeatPage, BoardPage, GONE, ReportPage};
 
-/// What a tenant's members share with the daemon, as long as there are any.
+pub mod shelf;
+
+use shelf::Files;
+
+/// What a tenant's members ring, as long as there are any.
 pub struct Furniture {
-    board: Made<BoardPage>,
-    report: Made<ReportPage>,
     bell: OwnedFd,
 }
 
+/// A tenant's pages, to write and to read, and their files, to hand out.
+pub type Pages = (Mapped<BoardPage>, Mapped<ReportPage>, Files);
+
 impl Furniture {
-    /// Fresh pages and a bell.
+    /// A bell and fresh pages.
     ///
     /// # Errors
     /// What the kernel says: no descriptor, no memory, or it is too old.
-    pub fn new() -> io::Result<Self> {
+    pub fn new() -> io::Result<(Self, Pages)> {
         let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let board = Made::new(c"vgpu-board", Reach::Maker)?;
-        Ok(Self { board, report: Made::new(c"vgpu-report", Reach::Everybody)?, bell })
-    }
-
-    /// The pages, to write and to read.
-    #[must_use]
-    pub fn pages(&self) -> (Mapped<BoardPage>, Mapped<ReportPage>) {
-        (self.board.page().clone(), self.report.page().clone())
+        let (board_file, board) = Made::new(c"vgpu-board", Reach::Maker)?.into_parts();
+        let (report_file, report) = Made::new(c"vgpu-report", Reach::Everybody)?.into_parts();
+        Ok((Self { bell }, (board, report, [board_file, report_file])))
     }
 
     /// What a member is sent, in the order of [`super::answer::DESCRIPTORS`].
     #[must_use]
-    pub fn descriptors<'f>(&'f self, heart: &'f Heart) -> [BorrowedFd<'f>; 4] {
-        [heart.page.file(), self.board.file(), self.report.file(), self.bell.as_fd()]
+    pub fn descriptors<'f>(&'f self, heart: &'f Heart, [board, report]: &'f Files) -> [BorrowedFd<'f>; 4] {
+        [heart.page.file(), board.as_fd(), report.as_fd(), self.bell.as_fd()]
     }
 
     /// The bell, to watch.

@@ -32,6 +32,7 @@ use super::connection::{Connection, Input, Peer, Side, State};
 use super::door::{Audience, Door, DoorError, refuse_foreign};
 use super::leases::Leases;
 use super::notify::Notifier;
+use super::pages::shelf::Shelf;
 use super::pages::{self, Alarm, Heart};
 use super::recent::Recent;
 use super::reload::Loaded;
@@ -110,6 +111,8 @@ pub struct Reactor {
     pub(super) leases: Leases<Mapped<BoardPage>, Mapped<ReportPage>>,
     pub(super) heart: Heart,
     alarm: Alarm,
+    /// The files of tenants' pages, by their rooms.
+    shelf: Shelf,
     /// What tenants wanted and got in the last seconds.
     recent: Recent,
     /// What administrators changed since the file was read.
@@ -164,6 +167,7 @@ impl Reactor {
             leases: Leases::new(config.time, config.arbitrate, &config.devices, epoch, now),
             heart,
             alarm,
+            shelf: Shelf::default(),
             recent: Recent::default(),
             marks: Marks::new(),
             muted: BTreeSet::new(),

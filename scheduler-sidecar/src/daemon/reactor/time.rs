@@ -41,7 +41,10 @@ impl Reactor {
         let Some(furniture) = &room.furniture else { return Err(io::ErrorKind::NotConnected.into()) };
         let reply = answer::welcome(&room.tenant, member, self.leases.epoch(), pages::now());
         let line = reply.encode().map_err(io::Error::other)?;
-        connection.send_with(line.as_bytes(), &furniture.descriptors(&self.heart))
+        let heart = &self.heart;
+        let sent =
+            self.shelf.with(id, |files| connection.send_with(line.as_bytes(), &furniture.descriptors(heart, files)));
+        sent.unwrap_or_else(|| Err(io::ErrorKind::NotFound.into()))
     }
 
     /// Sees to it that a tenant has pages.
@@ -50,9 +53,9 @@ impl Reactor {
         if room.furniture.is_some() {
             return Ok(());
         }
-        let furniture = Furniture::new()?;
+        let (furniture, (board, report, files)) = Furniture::new()?;
         epoll::add(&self.epoll, furniture.bell(), EventData::new_u64(FIRST_BELL + id), EventFlags::IN)?;
-        let (board, report) = furniture.pages();
+        self.shelf.put(id, files);
         self.leases.furnish(number(id), board, report);
         room.furniture = Some(furniture);
         Ok(())
@@ -82,6 +85,7 @@ impl Reactor {
         room.paged -= 1;
         if room.paged == 0 {
             room.furniture = None;
+            self.shelf.remove(id);
             self.leases.empty(number(id), now);
             self.muted.retain(|(_, muted)| *muted != id);
         }

@@ -1,0 +1,154 @@
+//! Descriptors that are seldom needed, kept where they take no place in the daemon's table: in flight, in the queue of a
+//! socket pair of its own. With two files for each tenant the table would have 1.4 descriptors for each member of a host
+//! with ten members a tenant; so it has 1.2.
+//!
+//! A queue cannot be searched: what is asked for comes by taking out and putting back in turn, a dozen messages at most.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use shim_sys::descriptors;
+
+/// What is put there together: a tenant's board and report.
+pub type Files = [OwnedFd; 2];
+
+/// Tenants in one queue.
+const EACH: usize = 12;
+
+/// Where they are.
+#[derive(Debug, Default)]
+pub struct Shelf {
+    queues: Vec<Queue>,
+    /// Those for which the kernel had no room in flight.
+    held: HashMap<u64, Files>,
+}
+
+#[derive(Debug)]
+struct Queue {
+    into: OwnedFd,
+    out: OwnedFd,
+    /// Whose, first come first out.
+    whose: VecDeque<u64>,
+}
+
+impl Queue {
+    fn new() -> Option<Self> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (into, out) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).ok()?;
+        Some(Self { into, out, whose: VecDeque::new() })
+    }
+
+    /// False: the kernel takes no more.
+    fn put(&mut self, tag: u64, files: &Files) -> bool {
+        let [board, report] = files;
+        let borrowed: [BorrowedFd<'_>; 2] = [board.as_fd(), report.as_fd()];
+        let sent = descriptors::send(self.into.as_fd(), &[0], &borrowed).is_ok_and(|sent| sent == 1);
+        if sent {
+            self.whose.push_back(tag);
+        }
+        sent
+    }
+
+    /// The next one; its files are missing if this process may have no more descriptors, and they are lost then.
+    fn take(&mut self) -> Option<(u64, Option<Files>)> {
+        let tag = self.whose.pop_front()?;
+        let mut files = Vec::new();
+        let got = descriptors::receive(self.out.as_fd(), &mut [0], &mut files).is_ok();
+        Some((tag, Files::try_from(files).ok().filter(|_| got)))
+    }
+}
+
+impl Shelf {
+    /// Puts somebody's files away.
+    pub fn put(&mut self, tag: u64, files: Files) {
+        if !self.queues.iter().any(|queue| queue.whose.len() < EACH) {
+            self.queues.extend(Queue::new());
+        }
+        let room = self.queues.iter_mut().find(|queue| queue.whose.len() < EACH);
+        if !room.is_some_and(|queue| queue.put(tag, &files)) {
+            self.held.insert(tag, files);
+        }
+    }
+
+    /// Does something with somebody's files; `None`: they are not here.
+    ///
+    /// # Cost
+    /// Two system calls for each of a dozen tenants at most.
+    pub fn with<T>(&mut self, tag: u64, act: impl FnOnce(&Files) -> T) -> Option<T> {
+        if let Some(files) = self.held.get(&tag) {
+            return Some(act(files));
+        }
+        let found = self.turn(tag, true)?;
+        Some(act(&found))
+    }
+
+    /// Takes somebody's files away for good.
+    pub fn remove(&mut self, tag: u64) {
+        if self.held.remove(&tag).is_none() {
+            self.turn(tag, false);
+        }
+        if self.queues.iter().filter(|queue| queue.whose.is_empty()).count() > 1 {
+            self.queues.retain(|queue| !queue.whose.is_empty());
+        }
+    }
+
+    /// Turns the queue of `tag` round once, with or without what is looked for.
+    fn turn(&mut self, tag: u64, keep: bool) -> Option<Files> {
+        let queue = self.queues.iter_mut().find(|queue| queue.whose.contains(&tag))?;
+        let mut found = None;
+        for _ in 0..queue.whose.len() {
+            let Some((whose, files)) = queue.take() else { break };
+            let Some(files) = files else { continue };
+            let wanted = whose == tag;
+            if (keep || !wanted) && !queue.put(whose, &files) {
+                // Held from now on; what is asked for too.
+                let copies = (files[0].try_clone(), files[1].try_clone());
+                if let (Ok(board), Ok(report)) = copies {
+                    self.held.insert(whose, [board, report]);
+                }
+            }
+            if wanted {
+                found = Some(files);
+            }
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(name: &str) -> (OwnedFd, u64) {
+        let file = rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let inode = rustix::fs::fstat(&file).unwrap().st_ino;
+        (file, inode)
+    }
+
+    fn inode(file: &OwnedFd) -> u64 {
+        rustix::fs::fstat(file).unwrap().st_ino
+    }
+
+    #[test]
+    fn each_gets_its_own_files_in_any_order_until_they_are_taken_away() {
+        let mut shelf = Shelf::default();
+        let mut inodes = Vec::new();
+        for tag in 0..30 {
+            let ((board, a), (report, b)) = (file("board"), file("report"));
+            shelf.put(tag, [board, report]);
+            inodes.push((a, b));
+        }
+        assert_eq!(shelf.queues.len(), 3, "three queues, six descriptors, for thirty tenants");
+        for tag in [0, 29, 7, 7, 13, 12, 11, 0] {
+            let found = shelf.with(tag, |[board, report]| (inode(board), inode(report)));
+            assert_eq!(found, Some(inodes[usize::try_from(tag).unwrap()]));
+        }
+        for tag in 0..30 {
+            shelf.remove(tag);
+            assert_eq!(shelf.with(tag, |_| ()), None);
+            assert_eq!(shelf.with(29, |_| ()).is_some(), tag < 29);
+        }
+        assert!(shelf.queues.len() <= 1 && shelf.held.is_empty());
+    }
+}
