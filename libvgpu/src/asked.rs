@@ -58,7 +58,7 @@ fn mentioned() -> bool {
 /// Whether what is written there limits anything; what is not understood will fail initialisation, and counts.
 #[cold]
 fn meant() -> bool {
-    RawLimits::from_vars(variables()).map_or(true, |limits| {
+    RawLimits::of_process(variables()).map_or(true, |limits| {
         limits.mode() == Asked::Enforce && (variable("VGPU_SOCKET").is_some() || limits.asked_for_anything())
     })
 }

@@ -5,11 +5,12 @@
 //! unless `VGPU_ON_ERROR=open`. Where use is only measured (`VGPU_MODE=observe`) only what is not understood does. With
 //! nothing asked for, and with `VGPU_MODE=off`, no file, socket or device is touched.
 
+use crate::daemon::{self, Start};
 use crate::device::{self, Facts};
 use crate::environment::{variable, variables};
 use crate::lock::Lock;
 use crate::mode::{self, Denied, Mode};
-use crate::{door, fork, hooks, inventory, say, tenant, terms};
+use crate::{door, doors, fork, hooks, inventory, say, tenant};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -21,6 +22,23 @@ pub struct Asked {
     pub limits: RawLimits,
     /// The tenant, known only if there is something to enforce.
     pub tenant: Option<vgpu_core::tenant::TenantKey>,
+    /// What the daemon says, if one was named.
+    pub daemon: Option<Start>,
+}
+
+impl Asked {
+    /// What is done about limits: the daemon's word, if one was named.
+    pub fn mode(&self) -> limits::Mode {
+        self.daemon.as_ref().map_or_else(|| self.limits.mode(), Start::mode)
+    }
+
+    /// Whether anything is to be enforced or measured.
+    fn asks_for_anything(&self) -> bool {
+        match &self.daemon {
+            None | Some(Start::Limits(_)) => self.limits.asked_for_anything(),
+            Some(daemon) => daemon.mode() != limits::Mode::Off,
+        }
+    }
 }
 
 /// Why initialisation fails.
@@ -35,13 +53,19 @@ enum Trouble {
 static ASKED: AtomicPtr<Result<Asked, Denied>> = AtomicPtr::new(core::ptr::null_mut());
 /// Held while the environment is read and the daemon is asked, which may take its 2 s.
 static ASKING: Lock<()> = Lock::new(());
+/// Whether the daemon says that what cannot be kept becomes a warning.
+static OPEN_ON_ERROR: AtomicBool = AtomicBool::new(false);
 /// Which libraries' devices were registered, so that repeated initialisation costs nothing.
 static READY: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
 
 /// Says the line and decides what becomes of it: with `VGPU_ON_ERROR=open` the process runs on without limits, and where
 /// use is only measured it runs on unmeasured. Beside a daemon a variable cannot loosen what happens.
 fn fail(trouble: &Trouble) -> Result<(), Denied> {
-    let open = variable("VGPU_ON_ERROR").is_some_and(|value| value.as_bytes() == b"open");
+    let open = if variable("VGPU_SOCKET").is_some() {
+        OPEN_ON_ERROR.load(Relaxed)
+    } else {
+        variable("VGPU_ON_ERROR").is_some_and(|value| value.as_bytes() == b"open")
+    };
     match trouble {
         Trouble::NotKept(text) if mode::observing() => {
             say::once(&format!("{text}; nothing is measured (VGPU_MODE=observe)"));
@@ -51,8 +75,8 @@ fn fail(trouble: &Trouble) -> Result<(), Denied> {
             }
             Ok(())
         }
-        Trouble::NotKept(text) | Trouble::NotUnderstood(text) if open && variable("VGPU_SOCKET").is_none() => {
-            say::once(&format!("{text}; running WITHOUT limits (VGPU_ON_ERROR=open)"));
+        Trouble::NotKept(text) | Trouble::NotUnderstood(text) if open => {
+            say::once(&format!("{text}; running WITHOUT limits (VGPU_ON_ERROR=open, or the daemon's on_error)"));
             mode::set(Mode::Off);
             Ok(())
         }
@@ -88,14 +112,14 @@ pub fn ask() -> Result<&'static Asked, Denied> {
 fn first_stage() -> Result<Asked, Denied> {
     match read() {
         Ok(asked) => {
-            if asked.limits.asked_for_anything() {
+            if asked.asks_for_anything() {
                 hooks::charge_copies();
             } else {
                 mode::set(Mode::Off);
             }
             Ok(asked)
         }
-        Err(trouble) => fail(&trouble).map(|()| Asked { limits: RawLimits::default(), tenant: None }),
+        Err(trouble) => fail(&trouble).map(|()| Asked { limits: RawLimits::default(), tenant: None, daemon: None }),
     }
 }
 
@@ -106,25 +130,33 @@ pub fn reborn() {
 }
 
 fn read() -> Result<Asked, Trouble> {
-    let mut limits = RawLimits::from_vars(variables()).map_err(|e| Trouble::NotUnderstood(e.to_string()))?;
-    if limits.mode() == limits::Mode::Observe {
+    let mut limits = RawLimits::of_process(variables()).map_err(|e| Trouble::NotUnderstood(e.to_string()))?;
+    let mut daemon = None;
+    if let Some(socket) = variable("VGPU_SOCKET") {
+        let start = daemon::start(Path::new(&socket)).map_err(Trouble::NotKept)?;
+        OPEN_ON_ERROR.store(start.is_open_on_error(), Relaxed);
+        if start.is_strict() {
+            doors::shut();
+        }
+        if let Start::Limits(terms) = &start {
+            limits = limits.with_daemon(terms.memory_limit, terms.sm_limit);
+        }
+        daemon = Some(start);
+    }
+    let mut asked = Asked { limits, tenant: None, daemon };
+    if asked.mode() == limits::Mode::Observe {
         mode::observe();
     }
-    let mut named = None;
-    if let Some(socket) = variable("VGPU_SOCKET") {
-        let terms = terms::ask(Path::new(&socket)).map_err(Trouble::NotKept)?;
-        limits = limits.with_daemon(terms.memory_limit, terms.sm_limit);
-        named = Some(terms.tenant); // who this is, is the daemon's to say
-    }
-    let mut tenant = None;
-    if limits.asked_for_anything() {
+    if asked.asks_for_anything() {
         tenant::check_name().map_err(Trouble::NotUnderstood)?;
-        if let Err(error) = limits.check_requests() {
+        if let Err(error) = asked.limits.check_requests() {
             keep_measuring(Trouble::NotKept(error.to_string()))?;
         }
-        tenant = Some(tenant::key(named.as_deref()).map_err(Trouble::NotKept)?);
+        // Who this is, is the daemon's to say.
+        let named = asked.daemon.as_ref().map(Start::tenant);
+        asked.tenant = Some(tenant::key(named).map_err(Trouble::NotKept)?);
     }
-    Ok(Asked { limits, tenant })
+    Ok(asked)
 }
 
 /// Where use is only measured: says what cannot be kept and goes on.
@@ -166,8 +198,7 @@ fn ready(done: &AtomicBool, devices: impl Fn(&RawLimits) -> Result<Vec<Facts>, S
         keep_measuring(Trouble::NotKept(text))?;
         devices(&RawLimits::default()).map_err(Trouble::NotKept)
     });
-    let registered = shown
-        .and_then(|facts| device::register(&asked.limits, asked.tenant.as_ref(), &facts).map_err(Trouble::NotKept));
+    let registered = shown.and_then(|facts| device::register(asked, &facts).map_err(Trouble::NotKept));
     match registered {
         Ok(()) => {
             done.store(true, Release);

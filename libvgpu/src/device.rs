@@ -2,20 +2,22 @@
 //!
 //! Devices are registered when CUDA or NVML first shows them and stay for the life of the process. A device that has
 //! no limit is not registered: whoever does not find one here passes the call through. Where use is only measured every
-//! device is registered, none with a limit.
+//! device is registered, none with a limit; with a daemon every device is, since its limits may change at any time.
 
+use crate::boot::Asked;
+use crate::daemon::{Post, Start, renew};
 use crate::governor::Governor;
 use crate::holdings::Holding;
 use crate::ledger::Ledger;
 use crate::lock::Lock;
 use crate::mode::{self, Mode};
-use crate::{clock, counted, pools, say, share};
+use crate::{clock, counted, pools, say, share, uuid};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicUsize, Ordering::*};
 use shim_sys::cuda::{CUdevice, CUresult};
 use vgpu_core::bytes::Bytes;
 use vgpu_core::ledger::{OUTCOME_WAIT_NS, Reservation, Slot};
-use vgpu_core::limits::{self, DeviceLimits, RawLimits};
-use vgpu_core::tenant::TenantKey;
+use vgpu_core::limits::{self, DeviceLimits};
+use vgpu_core::wire::terms_file::FILE_NAME;
 
 /// Most devices a process can have.
 const MAX: usize = 64;
@@ -41,8 +43,8 @@ pub struct Device {
     pub index: u8,
     /// Its ordinal in CUDA, -1: CUDA has not shown it.
     cuda: AtomicI32,
-    /// Most bytes that the tenant may hold, all ones: no limit.
-    pub limit: u64,
+    /// Most bytes that the tenant may hold by the environment, all ones: no limit. See [`Device::limit`].
+    own: u64,
     /// Whether it is only measured: nothing is refused, delayed or shown differently.
     pub observed: bool,
     /// The tenant's charges.
@@ -62,8 +64,8 @@ static BY_CUDA: [AtomicU8; MAX] = [const { AtomicU8::new(0) }; MAX];
 /// # Errors
 /// One line: which limit does not fit which device, or why the ledger cannot be kept.
 #[allow(clippy::cast_possible_truncation)] // a device number is below MAX
-pub fn register(limits: &RawLimits, tenant: Option<&TenantKey>, shown: &[Facts]) -> Result<(), String> {
-    let observed = limits.mode() == limits::Mode::Observe;
+pub fn register(asked: &Asked, shown: &[Facts]) -> Result<(), String> {
+    let (limits, observed) = (&asked.limits, asked.mode() == limits::Mode::Observe);
     for facts in shown {
         if by_uuid(&facts.uuid).is_none() {
             let limits = match limits.for_device(facts.ordinal.unwrap_or(u32::MAX), Bytes(facts.total)) {
@@ -73,10 +75,10 @@ pub fn register(limits: &RawLimits, tenant: Option<&TenantKey>, shown: &[Facts])
                 }
                 limits => limits.map_err(|e| e.to_string())?,
             };
-            if limits.is_unlimited() && !observed {
+            if limits.is_unlimited() && !observed && asked.daemon.is_none() {
                 continue;
             }
-            let Some(tenant) = tenant else { return Err("the tenant is not known".into()) };
+            let Some(tenant) = &asked.tenant else { return Err("the tenant is not known".into()) };
             // The file is opened before the lock is taken; of two threads that do so one keeps its own.
             let ledger = match Ledger::open(tenant, &facts.uuid) {
                 Err(reason) if observed => {
@@ -85,7 +87,10 @@ pub fn register(limits: &RawLimits, tenant: Option<&TenantKey>, shown: &[Facts])
                 }
                 ledger => ledger?,
             };
-            let governor = if observed { Some(Governor::observing()) } else { limits.sm.map(Governor::new) };
+            let governor = match post(asked, &facts.uuid)? {
+                None if limits.sm.is_none() && !observed => None,
+                post => Some(Governor::new(limits.sm.filter(|_| !observed), post.unwrap_or(Post::none()), observed)),
+            };
             let _registering = REGISTERING.lock();
             if by_uuid(&facts.uuid).is_none() {
                 let index = COUNT.load(Relaxed);
@@ -96,7 +101,7 @@ pub fn register(limits: &RawLimits, tenant: Option<&TenantKey>, shown: &[Facts])
                     uuid: facts.uuid,
                     index: index as u8,
                     cuda: AtomicI32::new(-1),
-                    limit: limits.memory.filter(|_| !observed).map_or(u64::MAX, |bytes| bytes.0),
+                    own: limits.memory.filter(|_| !observed).map_or(u64::MAX, |bytes| bytes.0),
                     observed,
                     ledger,
                     governor,
@@ -113,6 +118,23 @@ pub fn register(limits: &RawLimits, tenant: Option<&TenantKey>, shown: &[Facts])
         }
     }
     Ok(())
+}
+
+/// What the daemon says of a device; `None`: there is none that has pages.
+fn post(asked: &Asked, uuid: &[u8; 16]) -> Result<Option<Post>, String> {
+    let name = uuid::text(uuid);
+    match &asked.daemon {
+        None | Some(Start::Limits(_)) => Ok(None),
+        Some(Start::Session(_)) => renew::join(&name).map(Post::joined).map(Some),
+        Some(Start::File(file)) => {
+            if let Some(place) = renew::join_if_there(&name) {
+                return Ok(Some(Post::joined(place)));
+            }
+            let terms =
+                file.of(&name).ok_or_else(|| format!("{FILE_NAME} does not let this tenant use device {name}"))?;
+            Ok(Some(Post::left(terms.memory_limit, file.on_loss, terms.sm_request, terms.sm_limit)))
+        }
+    }
 }
 
 /// All devices with limits.
@@ -147,6 +169,18 @@ impl Device {
         self.cuda.load(Acquire)
     }
 
+    /// Most bytes that the tenant may hold here, all ones: no limit. What the daemon changes is in force at the next call.
+    ///
+    /// # Cost
+    /// One load; with a daemon five more, some thirty after a change.
+    #[inline(always)]
+    pub fn limit(&self) -> u64 {
+        match &self.governor {
+            Some(governor) if !self.observed => self.own.min(governor.post.memory()),
+            _ => self.own,
+        }
+    }
+
     /// Reserves `bytes` for one driver call. Before anything is refused, this process's pools and graph memory give back
     /// what they do not use, as they would if the device itself were full.
     ///
@@ -154,7 +188,7 @@ impl Device {
     /// What the program sees: out of memory, or not permitted where the ledger itself is gone.
     #[inline(always)] // hot, and the library is made for size
     pub fn reserve(&self, bytes: u64) -> Result<Reservation<'static>, CUresult> {
-        match self.ledger.reserve_at_once(bytes, self.limit) {
+        match self.ledger.reserve_at_once(bytes, self.limit()) {
             Some(reservation) => Ok(reservation),
             None => self.reserve_after_trim(bytes),
         }
@@ -162,10 +196,18 @@ impl Device {
 
     #[cold]
     fn reserve_after_trim(&self, bytes: u64) -> Result<Reservation<'static>, CUresult> {
+        self.look();
         match self.try_reserve(bytes) {
             // More than the limit never fits.
-            Err(CUresult::OUT_OF_MEMORY) if bytes <= self.limit && pools::give_back(self) => self.try_reserve(bytes),
+            Err(CUresult::OUT_OF_MEMORY) if bytes <= self.limit() && pools::give_back(self) => self.try_reserve(bytes),
             other => other,
+        }
+    }
+
+    /// Looks whether the daemon lives, and for another one if it does not: before something is refused or shown.
+    pub fn look(&self) {
+        if let Some(governor) = &self.governor {
+            governor.post.look();
         }
     }
 
@@ -180,7 +222,7 @@ impl Device {
     /// # Errors
     /// As [`Device::reserve`].
     pub fn try_reserve(&self, bytes: u64) -> Result<Reservation<'static>, CUresult> {
-        self.reserve_below(bytes, self.limit)
+        self.reserve_below(bytes, self.limit())
     }
 
     /// Reserves what the driver has spent already, whatever the limit.
@@ -210,7 +252,7 @@ impl Device {
 
     /// Whether the tenant is within its limit, as things are.
     pub fn fits(&self) -> bool {
-        self.ledger.used().is_ok_and(|used| used <= self.limit)
+        self.ledger.used().is_ok_and(|used| used <= self.limit())
     }
 
     /// As [`Device::fits`]; requests of others that are undecided are waited for, as before any refusal.

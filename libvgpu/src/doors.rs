@@ -31,9 +31,17 @@ static SEARCHED: AtomicBool = AtomicBool::new(false);
 /// What can be done about a lookup.
 const CURE: &str = "VGPU_STRICT=1 refuses it";
 
+/// Whether the daemon wants them refused.
+static SHUT: AtomicBool = AtomicBool::new(false);
+
+/// The daemon wants them refused.
+pub fn shut() {
+    SHUT.store(true, Relaxed);
+}
+
 /// Whether lookups of unknown variants, and other namespaces, are refused.
 pub fn strict() -> bool {
-    variable("VGPU_STRICT").is_some_and(|value| value.as_bytes() == b"1")
+    SHUT.load(Relaxed) || variable("VGPU_STRICT").is_some_and(|value| value.as_bytes() == b"1")
 }
 
 /// Counts a door that is open and says so, once per process. `words`: what it is; `cure`: what can be done.

@@ -3,7 +3,7 @@
 use crate::device::{self, Device};
 use crate::driver::own;
 use crate::mode::{Denied, Mode, mode};
-use crate::{boot, context, credit, fork, holdings, order, overhead, pools, quiet, say, terms};
+use crate::{boot, context, credit, fork, holdings, order, overhead, pools, quiet, say};
 use shim_sys::cuda::CUcontext;
 
 /// Whether limits are enforced here; every hook that could charge, release or show asks this first.
@@ -61,7 +61,7 @@ pub fn settle_child() {
         crate::watcher::reborn();
         pools::forget();
         crate::hooks::forget_primaries();
-        terms::renew();
+        crate::daemon::renew::reborn();
     });
 }
 

@@ -11,22 +11,26 @@
 //! for the device. In [`crate::meter`]: what is in flight.
 
 mod helping;
+mod leasing;
 mod synchronising;
 mod waiting;
 
 pub use synchronising::{Awaited, after, before, stream_ending};
 
+use crate::daemon::{Post, renew};
 use crate::ledger::Joined;
 use crate::lock::{Held, Lock};
 use crate::meter::markers;
 use crate::meter::reaping::Costs;
 use crate::meter::{Begin, Launch, Meter, Plan, SHORT_NS, Seen, Step, Wish};
 use crate::order::{self, quietly};
-use crate::{clock, context, device, meter, turn};
+use crate::{clock, context, device, meter, turn, watcher};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use shim_sys::cuda::*;
-use vgpu_core::account::{Admission, Engaged};
+use shim_sys::futex;
+use vgpu_core::account::Engaged;
 use vgpu_core::arbiter::Gate;
+use vgpu_core::gate::loss::Alone;
 use vgpu_core::share::Share;
 use vgpu_core::turn::{HEARTBEAT, Turn};
 
@@ -56,7 +60,10 @@ pub fn activate() {
 
 /// The gate of one device.
 pub struct Governor {
-    share: Share,
+    /// What this process keeps by itself, whatever the daemon says.
+    own: Option<Share>,
+    /// What the daemon says.
+    pub post: Post,
     /// Whether launches are only measured: none waits, and the account is left alone.
     observes: bool,
     costs: Costs,
@@ -71,20 +78,13 @@ pub struct Governor {
 }
 
 impl Governor {
-    /// A gate that keeps `share`.
-    pub fn new(share: Share) -> Self {
-        Self::with(share, false)
-    }
-
-    /// A gate that is always open and measures what passes.
-    pub fn observing() -> Self {
-        Self::with(Share::ALL, true)
-    }
-
-    fn with(share: Share, observes: bool) -> Self {
+    /// A gate that keeps a ceiling of our own, if there is one, and the daemon's word, if there is a daemon; or that is
+    /// always open and measures what passes.
+    pub fn new(own: Option<Share>, post: Post, observes: bool) -> Self {
         activate();
         Self {
-            share,
+            own,
+            post,
             observes,
             costs: Costs::new(),
             meter: Lock::new(Meter::default()),
@@ -95,17 +95,36 @@ impl Governor {
         }
     }
 
-    /// The word of whoever grants the device: without a daemon nobody but the account bounds a launch.
+    /// The word of whoever grants the device, if the daemon does not: nobody but the account bounds a launch.
     fn gate(&self) -> Gate {
-        if self.observes {
-            return Gate::Open;
+        match self.post.alone() {
+            _ if self.observes => Gate::Open,
+            Some(Alone::Blocked) => Gate::Wait,
+            Some(Alone::Unlimited) if self.own.is_none() => Gate::Open,
+            _ => Gate::Run { lease: 0, until: u64::MAX, exclusive: true, ceiling: None },
         }
-        Gate::Run { lease: 0, until: u64::MAX, exclusive: true, ceiling: None }
+    }
+
+    /// The ceiling that is kept by the tenant's account: our own, and while the daemon is away what it said in advance.
+    #[inline]
+    fn share(&self) -> Option<Share> {
+        match self.post.alone() {
+            Some(Alone::Ceiling(share)) => Some(self.own.map_or(share, |own| own.min(share))),
+            _ => self.own,
+        }
+    }
+
+    /// Whether the daemon names one member at a time, so that the tenant's members need not.
+    fn is_leased(&self) -> bool {
+        self.post.place().is_some() && self.post.alone().is_none() && !self.post.was_open()
     }
 
     /// The turn among the tenant's members, where they take turns on the device that is current.
     #[inline]
     fn turn(&self, joined: &Joined) -> Option<Turn<'static>> {
+        if self.is_leased() || self.share().is_none() {
+            return None;
+        }
         let turns = self.turns.known().unwrap_or_else(|| self.turns.ask());
         turns.then(|| joined.member().turn())
     }
@@ -141,6 +160,9 @@ impl Governor {
     /// 250 us of device time; a stream that may have become idle is asked, every 50 us at most.
     #[inline]
     pub fn launch(&'static self, joined: &Joined, launch: Launch, real: impl FnOnce() -> CUresult) -> CUresult {
+        if self.post.is_open(&launch) {
+            return real();
+        }
         if order::may_capture() {
             match captures(&launch) {
                 Some(false) => {}
@@ -153,7 +175,8 @@ impl Governor {
         let cost = self.costs.known(launch.key);
         let account = joined.member().account();
         let turn = self.turn(joined);
-        let mut wish = Wish { launch: &launch, cost, gate: self.gate(), turn, share: self.share, account };
+        let (gate, share, post) = (self.gate(), self.share(), &self.post);
+        let mut wish = Wish { launch: &launch, cost, gate, turn, share, post, account };
         let short = self.meter().go_on(&wish);
         if let Some(chain) = short {
             let result = real();
@@ -164,9 +187,11 @@ impl Governor {
         }
         let plan = match self.step(joined, &wish, Seen::default()) {
             Step::Go(plan) => plan,
+            Step::Open => return real(),
             other => match self.negotiate(joined, &mut wish, other) {
-                Some(plan) => plan,
-                None => return self.unmeasured(joined, &launch, real),
+                Step::Go(plan) => plan,
+                Step::Open => return real(),
+                _ => return self.unmeasured(joined, &launch, real),
             },
         };
         if !plan.is_plain() {
@@ -191,16 +216,17 @@ impl Governor {
         step
     }
 
-    /// Does what the steps ask for until the launch may go. `None`: it cannot be measured.
+    /// Does what the steps ask for until the launch may go: [`Step::Go`], [`Step::Open`], or [`Step::Unmeasured`].
     #[cold]
-    fn negotiate(&'static self, joined: &Joined, wish: &mut Wish<'_>, first: Step) -> Option<Plan> {
+    fn negotiate(&'static self, joined: &Joined, wish: &mut Wish<'_>, first: Step) -> Step {
         let pay = |ns, since| self.charge(joined, ns, since);
         let mut waiting = None;
         let (mut seen, mut step, mut heard) = (Seen::default(), first, 0);
         let outcome = loop {
             match step {
-                Step::Go(plan) => break Some(plan),
-                Step::Unmeasured if seen.reaped => break None,
+                Step::Go(_) | Step::Open => break step,
+                Step::Unmeasured if seen.reaped => break step,
+                Step::Again => {}
                 Step::Unmeasured | Step::Reap => {
                     self.reap(joined, wish.launch.context);
                     seen.reaped = true;
@@ -215,13 +241,16 @@ impl Governor {
                 }
                 Step::Wait { until, for_others } => {
                     let waiting = waiting.get_or_insert_with(|| waiting::Waiting::begin(self));
-                    match &wish.turn {
-                        Some(turn) => {
+                    match (self.outward(joined), &wish.turn) {
+                        (Some((word, seen)), _) if for_others => futex::wait(word, seen, until, u32::MAX),
+                        (None, Some(turn)) => {
                             self.tend(joined, turn);
                             if for_others { turn::wait(turn, heard, until) } else { waiting.until(until) }
                         }
-                        None => waiting.until(until),
+                        _ => waiting.until(until),
                     }
+                    // The daemon may have come or gone meanwhile.
+                    (wish.gate, wish.share, wish.turn) = (self.gate(), self.share(), self.turn(joined));
                     self.reap(joined, wish.launch.context);
                     self.meter().expire(clock::now(), pay);
                     seen = Seen { reaped: true, stream: None };
@@ -246,10 +275,11 @@ impl Governor {
         plan: &Plan,
         real: impl FnOnce() -> CUresult,
     ) -> CUresult {
-        if plan.tend
-            && let Some(turn) = self.turn(joined)
-        {
-            self.tend(joined, &turn);
+        if plan.tend {
+            match self.turn(joined) {
+                Some(turn) if !renew::seeks() => self.tend(joined, &turn),
+                _ => watcher::start(),
+            }
         }
         let moment = context::moment();
         // Work that is not ours to measure may be before it, so that the marker is not reached at once. And the first call
@@ -297,17 +327,24 @@ impl Governor {
 
     #[cold]
     fn refused(&self, plan: &Plan, cost: Option<u64>, begin: Option<Begin>) {
-        let unused = self.meter().refused(plan, cost, begin);
+        let unused = {
+            let mut meter = self.meter();
+            let unused = meter.refused(plan, cost, begin);
+            meter.report(&self.post, clock::now());
+            unused
+        };
         destroy(unused);
     }
 
     #[cold]
     fn unmeasured(&self, joined: &Joined, launch: &Launch, real: impl FnOnce() -> CUresult) -> CUresult {
         let account = joined.member().account();
-        if !self.observes && account.admit(clock::now()) != Admission::Admit {
+        if !self.observes {
             // What is not measured is paid for by the estimate, and waits for the balance as all others do.
-            let waiting = waiting::Waiting::begin(self);
-            while let Admission::WaitUntil(until) = account.admit(clock::now()) {
+            let mut waiting = None;
+            while let Some(until) = self.kept_until(account) {
+                let waiting = waiting.get_or_insert_with(|| waiting::Waiting::begin(self));
+                self.outward(joined);
                 waiting.until(until.min(clock::now().saturating_add(HEARTBEAT)));
             }
         }
@@ -320,9 +357,10 @@ impl Governor {
     }
 
     fn charge(&self, joined: &Joined, ns: u64, since: Engaged) {
-        if !self.observes {
-            joined.member().account().charge_since(ns, self.share, since, clock::now());
+        if let (false, Some(share)) = (self.observes, self.share()) {
+            joined.member().account().charge_since(ns, share, since, clock::now());
         }
+        self.post.charge(ns);
         joined.member().add_busy(ns);
     }
 
@@ -333,13 +371,16 @@ impl Governor {
         quietly(|| batch.ask(here));
         let now = clock::now();
         let pay = |ns, since| self.charge(joined, ns, since);
-        let turn = self.turns.known().is_some_and(|turns| turns).then(|| joined.member().turn());
+        let turns = !self.is_leased() && self.turns.known().is_some_and(|turns| turns);
+        let turn = turns.then(|| joined.member().turn());
         let completed = {
             let mut meter = self.meter();
             if turn.is_some_and(|turn| !meter.turning.is_clean(&turn)) {
                 meter.taint();
             }
-            meter.apply(batch, &self.costs, now, pay)
+            let completed = meter.apply(batch, &self.costs, now, pay);
+            meter.report(&self.post, now);
+            completed
         };
         if completed {
             self.ring();
@@ -357,15 +398,22 @@ impl Governor {
             clock::sleep(20_000);
         }
         let pay = |ns, since| self.charge(joined, ns, since);
-        let events = self.meter().end_context(context.0 as usize, clock::now(), pay);
+        let events = {
+            let mut meter = self.meter();
+            let events = meter.end_context(context.0 as usize, clock::now(), pay);
+            meter.report(&self.post, clock::now());
+            events
+        };
         destroy(events.into_iter().map(Some));
         self.ring();
+        self.tell();
     }
 
     /// Forgets everything, in a forked child.
     pub fn forget(&self) {
         // SAFETY: called in a forked child, whose only thread this is.
         unsafe { self.meter.reset(Meter::default()) };
+        self.post.forget();
     }
 }
 

@@ -9,7 +9,7 @@
 //! - [`exports`]: the exported hooks, derived from the table; [`door`]: what every one of them passes;
 //!   [`doors`]: lookups that find a way around them
 //! - [`boot`]: environment to limits to devices, once, at the first `cuInit` or `nvmlInit`; from [`environment`],
-//!   [`terms`] (the daemon), [`tenant`] and [`inventory`] (which devices there are) to [`mode`] and [`device`]
+//!   [`daemon`], [`tenant`] and [`inventory`] (which devices there are) to [`mode`] and [`device`]
 //! - [`enforce`]: what every hook asks first; [`context`]: the current context; [`fork`]: noticing a child
 //! - [`charge`]: the shape of allocations and frees; [`ledger`]: the shared charges; [`holdings`]: which pointer holds
 //!   which charge; [`pools`], [`graphs`], [`departing`]: what pools and graphs hold; [`overhead`]: what a context takes
@@ -26,6 +26,7 @@ mod clock;
 mod context;
 mod counted;
 mod credit;
+mod daemon;
 mod departing;
 mod descriptor;
 mod device;
@@ -55,7 +56,6 @@ mod quiet;
 mod say;
 mod share;
 mod tenant;
-mod terms;
 mod turn;
 mod uuid;
 mod watcher;

@@ -9,17 +9,19 @@
 //! [`Step`]; the caller asks without the lock and steps again.
 //!
 //! [`stepping`]: a launch on its way to the driver. [`markers`]: the driver's part. [`reaping`]: what is charged and learned
-//! when markers were reached. [`crediting`]: launches that threads count by themselves. [`ending`]: contexts and streams that end, programs that wait. [`turning`]: the tenant's other members. [`chains`]: the parts. Who waits
+//! when markers were reached. [`crediting`]: launches that threads count by themselves. [`ending`]: contexts and streams that end, programs that wait. [`turning`]: the tenant's other members. [`leasing`]: the daemon's lease. [`chains`]: the parts. Who waits
 //! at the gate: [`crate::governor`].
 
 mod chains;
 mod crediting;
 mod ending;
+mod leasing;
 pub mod markers;
 pub mod reaping;
 mod stepping;
 mod turning;
 
+use crate::daemon::{Post, lease::Lease};
 use crate::order::{Order, Place};
 use crate::turn::Turning;
 use chains::Chain;
@@ -71,7 +73,7 @@ impl Launch {
     }
 
     /// Which chain it belongs to.
-    fn place(&self) -> Place {
+    pub fn place(&self) -> Place {
         Place { key: self.order().key(), context: self.context.0 as usize }
     }
 }
@@ -95,10 +97,19 @@ pub struct Wish<'a> {
     pub gate: Gate,
     /// The turn among the tenant's members, where they take turns.
     pub turn: Option<Turn<'static>>,
-    /// The ceiling.
-    pub share: Share,
+    /// The ceiling that this process keeps by the tenant's account, if there is one.
+    pub share: Option<Share>,
+    /// The daemon's word about the device.
+    pub post: &'a Post,
     /// The tenant's account.
     pub account: SharedAccount<'static>,
+}
+
+impl Wish<'_> {
+    /// Whether launches are only measured.
+    fn observes(&self) -> bool {
+        matches!(self.gate, Gate::Open)
+    }
 }
 
 /// What comes next.
@@ -120,6 +131,10 @@ pub enum Step {
     },
     /// Too many streams: launch, and charge the estimate.
     Unmeasured,
+    /// The daemon's gate is open: launch, nothing is measured.
+    Open,
+    /// The daemon's gate has changed at the last moment: step again.
+    Again,
 }
 
 /// Which markers a launch gets.
@@ -187,7 +202,9 @@ pub struct Meter {
     /// What is known of the turn among the tenant's members.
     pub turning: Turning,
     /// Under which lease the last launch went.
-    lease: u64,
+    last_lease: u64,
+    /// And of the lease that the daemon gave.
+    pub lease: Lease,
     /// When what was launched is over, by estimate.
     due: u64,
     /// When the clock was last read, and launches since.
@@ -221,7 +238,8 @@ impl Default for Meter {
             measured: 0,
             waiting: 0,
             turning: Turning::default(),
-            lease: 0,
+            last_lease: 0,
+            lease: Lease::default(),
             due: 0,
             time: 0,
             untimed: 0,

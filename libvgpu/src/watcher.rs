@@ -8,10 +8,12 @@
 //! looks by itself every 10 ms, and takes the turn after the drain's allowance.
 
 use crate::clock;
+use crate::daemon::renew;
 use crate::device;
 use crate::lookup::next_after_us;
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use shim_sys::futex;
 
 /// So long after the last contention it ends.
 const LINGER_NS: u64 = 1_000_000_000;
@@ -126,23 +128,32 @@ extern "C" fn watch(_: *mut c_void) -> *mut c_void {
 fn look(last: &mut u64) -> bool {
     let now = clock::now();
     let (mut next, mut bells, mut bell) = (now.saturating_add(LINGER_NS), 0, None);
+    renew::tend();
+    if renew::seeks() {
+        *last = now;
+    }
     for device in device::all() {
         let Some(governor) = &device.governor else { continue };
         let Ok(joined) = device.ledger.joined() else { continue };
         let turn = joined.member().turn();
         let heard = turn.bell().load(SeqCst);
         bells += 1;
-        if let Some(look) = governor.attend(joined) {
+        let look = governor.attend(joined);
+        let (word, heard, bits) = match governor.daemon_word() {
+            Some((word, sequence)) => (word, sequence, u32::MAX),
+            None => (turn.bell(), heard, turn.bit()),
+        };
+        if let Some(look) = look {
             *last = now;
             next = next.min(look);
-            bell = Some((turn, heard));
+            bell = Some((word, heard, bits));
         } else if bell.is_none() {
-            bell = Some((turn, heard));
+            bell = Some((word, heard, bits));
         }
     }
     let end = last.saturating_add(LINGER_NS);
-    let (Some((turn, heard)), false) = (bell, now >= end) else { return false };
+    let (Some((word, heard, bits)), false) = (bell, now >= end) else { return false };
     let most = if bells > 1 { now.saturating_add(SEVERAL_NS) } else { end };
-    crate::turn::wait(&turn, heard, next.min(end).min(most));
+    futex::wait(word, heard, next.min(end).min(most), bits);
     true
 }

@@ -12,19 +12,28 @@ impl Governor {
     /// Charges what completed, tails included whose time has passed. For a thread of ours, whatever its current context.
     pub fn reap_now(&self, joined: &Joined) {
         self.reap(joined, order::current());
-        self.meter().expire(clock::now(), |ns, since| self.charge(joined, ns, since));
+        let mut meter = self.meter();
+        let now = clock::now();
+        meter.expire(now, |ns, since| self.charge(joined, ns, since));
+        meter.report(&self.post, now);
     }
 
     /// Says that the work of a turn that was taken away meanwhile is complete, if it is: where the program makes no further
     /// call, nobody else would.
     pub(super) fn settle_debt(&self, joined: &Joined) {
+        if self.post.place().is_some() {
+            let _ = self.meter().word(&self.post, clock::now());
+            self.unblind();
+            self.meter().report(&self.post, clock::now());
+            self.tell();
+        }
         if self.turns.known() != Some(true) {
             return;
         }
         let turn = joined.member().turn();
         let mut meter = self.meter();
         if meter.in_flight() == 0 && !meter.is_waited_for() && meter.turning.owes_another(&turn) {
-            let _ = meter.attend(&turn, joined.member().account(), self.share, clock::now());
+            let _ = meter.attend(&turn, joined.member().account(), self.share(), clock::now());
         }
     }
 
@@ -52,6 +61,11 @@ impl Governor {
     /// A look of the thread that watches: says when to look again. `None`: nobody waits for the turn, and this process
     /// owes nothing.
     pub fn attend(&self, joined: &Joined) -> Option<u64> {
+        if self.post.is_governed()
+            && let Some(look) = self.attend_lease(joined)
+        {
+            return Some(look);
+        }
         if self.turns.known() != Some(true) {
             return None;
         }
@@ -62,7 +76,7 @@ impl Governor {
         if self.meter().in_flight() > 0 {
             self.reap_now(joined);
         }
-        let look = self.meter().attend(&turn, joined.member().account(), self.share, clock::now());
+        let look = self.meter().attend(&turn, joined.member().account(), self.share(), clock::now());
         self.tend(joined, &turn);
         Some(look)
     }

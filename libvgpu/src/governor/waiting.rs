@@ -49,6 +49,10 @@ impl<'a> Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.governor.meter().wait(false);
+        let mut meter = self.governor.meter();
+        meter.wait(false);
+        if !meter.is_waited_for() {
+            meter.lease.leaves();
+        }
     }
 }

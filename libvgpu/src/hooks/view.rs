@@ -28,12 +28,13 @@ fn changed_by_cuda(dev: CUdevice) -> Option<&'static Device> {
 pub fn seen(device: &Device, total: u64, free: u64) -> MemoryView {
     let physical = Physical { total: Bytes(total), free: Bytes(free) };
     departing::look_again();
-    let used = device.ledger.used().unwrap_or(device.limit);
+    device.look();
+    let used = device.ledger.used().unwrap_or(device.limit());
     view::memory(limit(device), Bytes(used), physical)
 }
 
 fn limit(device: &Device) -> Option<Bytes> {
-    (device.limit != u64::MAX).then_some(Bytes(device.limit))
+    Some(device.limit()).filter(|limit| *limit != u64::MAX).map(Bytes)
 }
 
 pub unsafe fn cuMemGetInfo_v2(real: cuda_fn::cuMemGetInfo_v2, free: *mut usize, total: *mut usize) -> CUresult {
@@ -115,7 +116,7 @@ pub unsafe fn cuDeviceTotalMem(real: cuda_fn::cuDeviceTotalMem, bytes: *mut u32,
         && limited
         && let (Some(device), Some(bytes)) = (changed_by_cuda(dev), unsafe { bytes.as_mut() })
     {
-        let limit = u32::try_from(device.limit).unwrap_or(u32::MAX);
+        let limit = u32::try_from(device.limit()).unwrap_or(u32::MAX);
         *bytes = (*bytes).min(limit);
     }
     result

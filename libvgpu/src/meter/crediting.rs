@@ -100,6 +100,10 @@ impl Meter {
     /// Some 20 ns, where launches follow each other so closely that it is worth while; else a comparison.
     #[inline(never)]
     pub fn allow(&mut self, wish: &Wish<'_>, plan: &Plan, governor: &'static Governor) {
+        // Each launch must be announced to the daemon.
+        if self.lease.is_on() {
+            return;
+        }
         // The clock is to be read as often as a stream may be asked.
         let launches = (ASK_NS / self.pace.max(1)).min(MOST);
         let Some(cost) = wish.cost.filter(|cost| launches >= LEAST && *cost < SHORT_NS) else { return };
@@ -123,7 +127,9 @@ impl Meter {
         let before = self.keeper.in_flight().saturating_add(left);
         let estimate = room.min(MOST_NS).min(self.bounds.in_flight.saturating_sub(before));
         if estimate < cost.saturating_mul(LEAST)
-            || wish.account.admit_beside(before.saturating_add(estimate), wish.share, now) != Admission::Admit
+            || wish.share.is_some_and(|share| {
+                wish.account.admit_beside(before.saturating_add(estimate), share, now) != Admission::Admit
+            })
         {
             return;
         }

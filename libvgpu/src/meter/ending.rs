@@ -22,9 +22,10 @@ impl Meter {
             }
         }
         self.chains.retain(|chain| chain.place.context != context);
+        self.lease.forget(|launch| launch.context.0 as usize == context);
         self.tally();
         if unpaid > 0 || unknown > 0 {
-            self.keeper.completed(unpaid, unknown, now);
+            self.completed(unpaid, unknown, now);
             pay(unpaid, self.presence.since());
         }
         let (of_it, others) = core::mem::take(&mut self.spare).into_iter().partition(|spare| spare.0 == context);
@@ -41,6 +42,7 @@ impl Meter {
 
     /// A stream is about to end: a later one with its handle is another.
     pub fn stream_ended(&mut self, key: u64) {
+        self.lease.forget(|launch| launch.order().key() == key);
         for chain in self.chains.iter_mut().filter(|chain| chain.place.key == key) {
             self.given.iter().filter(|given| given.chain == chain.number).for_each(Given::revoke);
             chain.place = chain.place.nobodys();

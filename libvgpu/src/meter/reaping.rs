@@ -116,7 +116,7 @@ impl Batch {
 }
 
 /// Does `work` in a context of ours that may not be the current one. `None`: the context is gone.
-fn within<T>(context: usize, here: CUcontext, work: impl FnOnce() -> T) -> Option<T> {
+pub fn within<T>(context: usize, here: CUcontext, work: impl FnOnce() -> T) -> Option<T> {
     if context == here.0 as usize {
         return Some(work());
     }
@@ -219,8 +219,9 @@ impl Meter {
             let keys = interval.keys.all();
             let usual = if interval.first { costs.beside_change(keys, open.estimate, spent) } else { None };
             if spent > 0 && usual.is_none() {
-                costs.learn(keys, open.estimate, spent, !interval.tainted);
-                if !interval.tainted && open.unknown == 0 {
+                let clean = !interval.tainted && !self.lease.is_late(times.host);
+                costs.learn(keys, open.estimate, spent, clean);
+                if clean && open.unknown == 0 {
                     self.keeper.took(open.estimate, spent);
                 }
             }
@@ -229,7 +230,7 @@ impl Meter {
         chain.last = times.map(|times| times.end);
         chain.marks.completed();
         chain.unmeasured = chain.unmeasured.saturating_sub(u32::from(!open.measured));
-        self.keeper.completed(open.estimate, open.unknown, times.map_or(now, |times| times.host));
+        self.completed(open.estimate, open.unknown, times.map_or(now, |times| times.host));
         self.tally();
         // No measurement: the estimate is all there is.
         pay(fresh.unwrap_or(open.estimate), self.presence.since());

@@ -4,6 +4,9 @@ use super::chains::{Chain, Interval, slot};
 use super::reaping::Costs;
 use super::{Begin, End, Meter, Pay, Plan, Seen, Step, Wish};
 use crate::clock;
+use crate::daemon::lease::Word;
+use crate::daemon::renew;
+use crate::watcher;
 use shim_sys::cuda::CUevent;
 use vgpu_core::account::cost::UNKNOWN_NS;
 use vgpu_core::arbiter::Gate;
@@ -33,21 +36,32 @@ impl Meter {
     pub fn go_on(&mut self, wish: &Wish<'_>) -> Option<u64> {
         let cost = wish.cost.filter(|cost| *cost < SHORT_NS && self.untimed < UNTIMED - 1)?;
         let place = wish.launch.place();
-        let chain = self.chains.get_mut(usize::from(self.hints[slot(place)]))?;
+        let at = usize::from(self.hints[slot(place)]);
+        let chain = self.chains.get(at)?;
         let now = self.time;
         if chain.place != place || now >= chain.ask_at || now > chain.opened + LONG_NS || !chain.marks.goes_on(cost) {
             return None;
         }
-        let admission = wish.account.admit_beside(self.keeper.in_flight(), wish.share, now);
-        let gate = match (&wish.turn, wish.gate) {
-            (Some(turn), Gate::Run { .. }) => self.turning.keeps(turn, now)?,
-            (_, gate) => gate,
+        // A look at the daemon's word takes the long way.
+        let word = if self.lease.stands(wish.post, now) { self.lease.word() } else { return None };
+        let gate = match (word, &wish.turn, wish.gate) {
+            (Word::Said(gate), ..) => gate,
+            (_, Some(turn), Gate::Run { .. }) => self.turning.keeps(turn, now)?,
+            (Word::Own, _, gate) => gate,
+            (Word::Open, ..) => return None,
         };
+        let admission = self.admission(wish, now);
         let is_alone = matches!(gate, Gate::Open | Gate::Run { exclusive: true, .. });
         let ask = Ask { cost: wish.cost, gate, admission, beside: true, now };
         if !is_alone || self.turning.is_to_be_tended(gate) || !self.keeper.goes_on(&ask, &self.bounds) {
             return None;
         }
+        if self.lease.is_on() && !self.lease.announce(self.keeper.in_flight(), cost, now) {
+            self.keeper.withdrawn(Some(cost));
+            self.take_back(cost, wish.post, now);
+            return None;
+        }
+        let chain = self.chains.get_mut(at)?;
         self.untimed += 1;
         chain.marks.go_on(cost);
         self.due = self.due.max(now).saturating_add(cost);
@@ -94,6 +108,10 @@ impl Meter {
             (self.time, self.untimed) = (now, 0);
         }
         self.charge_strays(&pay);
+        let word = self.word(wish.post, now);
+        if word == Word::Open && wish.share.is_none() && !wish.observes() {
+            return self.open(wish, now);
+        }
         let chain = &mut self.chains[at];
         let mut idle = !open && !pending;
         if !open && pending {
@@ -125,15 +143,27 @@ impl Meter {
             // Before one of the launches since, the stream may have been idle.
             self.doubt(at);
         }
-        self.presence.look(wish.account, self.keeper.in_flight(), now);
+        if wish.share.is_some() {
+            self.presence.look(wish.account, self.keeper.in_flight(), now);
+        }
+        self.lease.begins(self.keeper.in_flight(), now);
         let beside =
             self.busy > u32::from(self.chains[at].is_busy()) && (wish.cost.is_some() || self.is_beside(at, wish));
-        let admission = wish.account.admit_beside(self.keeper.in_flight(), wish.share, now);
+        let admission = self.admission(wish, now);
         let gate = self.gate(wish, admission, now);
         let ask = Ask { cost: wish.cost, gate, admission, beside, now };
         match self.keeper.ask(&ask, &self.bounds) {
+            Verdict::Go if !self.announce(wish.cost, wish.post, now) => return Step::Again,
             Verdict::Go => {}
-            Verdict::Forced => self.taint(),
+            Verdict::Forced => {
+                let _ = self.announce(wish.cost, wish.post, now);
+                self.taint();
+            }
+            Verdict::Wait(until) if matches!(word, Word::Said(_)) => {
+                self.wishes(wish.post, gate, admission, now);
+                let for_others = !matches!(gate, Gate::Run { until, .. } if now < until);
+                return Step::Wait { until, for_others };
+            }
             Verdict::Wait(until) => {
                 let (until, for_others) = self.turning.until(gate, until, self.keeper.in_flight());
                 if !matches!(gate, Gate::Open | Gate::Run { .. }) {
@@ -147,14 +177,14 @@ impl Meter {
         }
         self.chains[at].tainted |= !matches!(gate, Gate::Open | Gate::Run { exclusive: true, .. });
         if let Gate::Run { lease, .. } = gate
-            && core::mem::replace(&mut self.lease, lease) != lease
+            && core::mem::replace(&mut self.last_lease, lease) != lease
         {
             self.chains[at].first = true;
         }
         self.presence.is_there();
         self.untimed += u32::from(!is_timed);
         let mut plan = self.go(at, wish, idle, now);
-        plan.tend = self.turning.is_to_be_tended(gate);
+        plan.tend = self.turning.is_to_be_tended(gate) || renew::seeks() && !watcher::runs();
         Step::Go(plan)
     }
 
@@ -167,6 +197,16 @@ impl Meter {
             pending.chain(chain.keys.all()).any(|one| one.0 != wish.launch.key)
         };
         others.map(|other| other.1).any(keys)
+    }
+
+    /// The daemon's gate is open: says that what is in flight is not known any more.
+    #[cold]
+    fn open(&mut self, wish: &Wish<'_>, now: u64) -> Step {
+        if !self.lease.goes_blind(wish.launch, wish.post, &self.keeper, &self.bounds, now) {
+            return Step::Again;
+        }
+        wish.post.opens_for(wish.launch);
+        Step::Open
     }
 
     /// Counts the launch, and says which markers it gets.
@@ -302,6 +342,7 @@ impl Meter {
     pub fn refused(&mut self, plan: &Plan, cost: Option<u64>, begin: Option<Begin>) -> [Option<CUevent>; 2] {
         self.keeper.withdrawn(cost);
         self.revoke(plan.chain);
+        self.lease.withdraw(cost.unwrap_or(UNKNOWN_NS));
         let Some(at) = self.numbered(plan.chain) else { return [begin.map(|begin| begin.event), None] };
         let chain = &mut self.chains[at];
         let (was_busy, was_unmeasured) = (chain.is_busy(), chain.is_unmeasured());
@@ -338,7 +379,7 @@ impl Meter {
         if let Some(event) = begin {
             self.recycle(context, event);
         }
-        self.keeper.completed(tail.estimate, tail.unknown, now);
+        self.completed(tail.estimate, tail.unknown, now);
         self.revoke(self.chains[at].number);
         pay(tail.estimate, self.presence.since());
     }

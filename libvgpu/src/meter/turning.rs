@@ -1,6 +1,7 @@
 //! The turn among the tenant's members, as far as it depends on what is in flight: whose work it is that is measured.
 
 use super::{Meter, Wish};
+use crate::daemon::lease::Word;
 use vgpu_core::account::{Admission, SharedAccount};
 use vgpu_core::arbiter::Gate;
 use vgpu_core::share::Share;
@@ -22,6 +23,9 @@ impl Meter {
     /// The gate of a launch: whoever grants the device has the first word, the tenant's members the second.
     #[inline]
     pub(super) fn gate(&mut self, wish: &Wish<'_>, admission: Admission, now: u64) -> Gate {
+        if let Word::Said(gate) = self.lease.word() {
+            return gate;
+        }
         let (Some(turn), Gate::Run { .. }) = (&wish.turn, wish.gate) else { return wish.gate };
         match self.turning.keeps(turn, now) {
             Some(gate) => gate,
@@ -46,8 +50,9 @@ impl Meter {
     }
 
     /// A look of the thread that watches; see [`crate::turn::Turning::attend`].
-    pub fn attend(&mut self, turn: &Turn<'_>, account: SharedAccount<'_>, share: Share, now: u64) -> u64 {
-        let admission = account.admit_beside(self.keeper.in_flight(), share, now);
+    pub fn attend(&mut self, turn: &Turn<'_>, account: SharedAccount<'_>, share: Option<Share>, now: u64) -> u64 {
+        let admit = |share| account.admit_beside(self.keeper.in_flight(), share, now);
+        let admission = share.map_or(Admission::Admit, admit);
         let here = self.here(self.waiting > 0, admission, now);
         let before = self.turning.possession();
         let (remaining, expected) = (self.keeper.remaining(now), self.keeper.look(now, &self.bounds));

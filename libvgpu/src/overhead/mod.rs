@@ -43,11 +43,11 @@ fn has_context(device: &Device) -> bool {
 
 /// Out of memory, with the reason said: the program did not ask for these bytes and would not understand.
 fn refuse(device: &Device, bytes: u64) -> CUresult {
-    let beside = if bytes > device.limit { "" } else { " beside what is in use" };
+    let beside = if bytes > device.limit() { "" } else { " beside what is in use" };
     say::once(&format!(
         "a context takes {} of device memory, which does not fit the limit of {}{beside}; give this tenant a larger one",
         Bytes(bytes),
-        Bytes(device.limit)
+        Bytes(device.limit())
     ));
     CUresult::OUT_OF_MEMORY
 }

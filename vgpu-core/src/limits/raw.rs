@@ -76,6 +76,25 @@ impl RawLimits {
         N: AsRef<[u8]>,
         V: AsRef<[u8]>,
     {
+        let limits = Self::of_process(vars)?;
+        match limits.mode_from() {
+            Some((name, word)) if limits.daemon_named && limits.written_mode() != Mode::Enforce => {
+                Err(LimitError::word(name, word.as_bytes(), Problem::Loosened))
+            }
+            _ => Ok(limits),
+        }
+    }
+
+    /// As [`Self::from_vars`]; beside a daemon a mode that asks for less counts for nothing, and is no error: the mode is
+    /// the daemon's.
+    ///
+    /// # Errors
+    /// As [`Self::from_vars`].
+    pub fn of_process<N, V>(vars: impl IntoIterator<Item = (N, V)>) -> Result<Self, LimitError>
+    where
+        N: AsRef<[u8]>,
+        V: AsRef<[u8]>,
+    {
         let mut limits = Self::default();
         let mut first_error: Option<LimitError> = None;
         for (name, value) in vars {
@@ -90,10 +109,6 @@ impl RawLimits {
             {
                 first_error = Some(error);
             }
-        }
-        if limits.mode() != Mode::Enforce && limits.daemon_named {
-            let (name, word) = limits.mode_from().unwrap_or((MODE.name, ""));
-            return Err(LimitError::word(name, word.as_bytes(), Problem::Loosened));
         }
         match first_error {
             // The word that switches off may itself be the fault.
@@ -152,9 +167,13 @@ impl RawLimits {
         self
     }
 
-    /// How far the library goes.
+    /// How far the library goes. Beside a daemon that is the daemon's to say.
     #[must_use]
     pub fn mode(&self) -> Mode {
+        if self.daemon_named { Mode::Enforce } else { self.written_mode() }
+    }
+
+    fn written_mode(&self) -> Mode {
         match self.mode_from() {
             Some((name, word)) if name == MODE.name => Mode::of(word),
             Some(_) => Mode::Off,

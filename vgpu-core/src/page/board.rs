@@ -252,7 +252,8 @@ impl BoardSlot {
         let sequence = self.grant(epoch)?.sequence;
         let state = self.0.read::<WORDS>().map_err(|busy| Unread::Busy { sequence: busy.sequence })?;
         if state.sequence != sequence {
-            return Err(Unread::Busy { sequence: state.sequence });
+            // The former one: what stands there now was not read whole, and nobody may sleep for it.
+            return Err(Unread::Busy { sequence });
         }
         decode_allowed(&state).map(|allowed| (sequence, allowed)).ok_or(Unread::Unknown { sequence })
     }

@@ -50,7 +50,7 @@ pub const TABLE: &[Row] = &[
         words::MODE,
         Library,
         Honoured(
-            "`enforce` (default) keeps the limits; `observe` charges and measures, and refuses, delays and shows nothing; `off` is as if nothing had been asked. With VGPU_SOCKET the mode is the daemon's: less than `enforce` is an error",
+            "`enforce` (default) keeps the limits; `observe` charges and measures, and refuses, delays and shows nothing; `off` is as if nothing had been asked. With VGPU_SOCKET the mode is the daemon's, and this word counts for nothing",
         ),
     ),
     one(

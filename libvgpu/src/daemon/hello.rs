@@ -1,0 +1,228 @@
+//! The conversation with the daemon: hello, welcome, joins; each with a deadline, none under a lock of the governor.
+//!
+//! Hello 2 first. A refusal that does not speak of protocol 2 was written by an older daemon: it is told hello 1, on a new
+//! connection. Not here: what the pages mean ([`super::session`]).
+
+use super::session::{self, Session};
+use super::{Place, Start};
+use crate::clock;
+use crate::lock::Lock;
+use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
+use shim_sys::descriptors;
+use shim_sys::shared_file::out_of_the_way;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use vgpu_core::wire::two::{self, Hello, Join};
+use vgpu_core::wire::{self, MAX_LINE};
+
+/// How long the daemon may take to answer at the start.
+pub const DEADLINE: Duration = Duration::from_secs(2);
+
+/// The connection that tells the daemon we live; -1: none.
+static CONNECTION: AtomicI32 = AtomicI32::new(-1);
+/// The socket's inode, by which a descriptor that the program made its own is told from ours.
+static INODE: AtomicU64 = AtomicU64::new(0);
+/// One conversation at a time.
+static TALKING: Lock<()> = Lock::new(());
+
+/// Why there is no answer to go by.
+pub enum Trouble {
+    /// Nobody is there, or nobody answers.
+    Absent(String),
+    /// It was answered, and the answer is no or makes no sense.
+    Refused(String),
+}
+
+use Trouble::{Absent, Refused};
+
+fn inode(descriptor: i32) -> Option<u64> {
+    let stat = session::stat(descriptor)?;
+    (stat.st_mode & libc::S_IFMT == libc::S_IFSOCK).then_some(stat.st_ino)
+}
+
+/// A conversation, until it is kept or dropped.
+struct Wire {
+    stream: UnixStream,
+    deadline: Instant,
+    patience: Duration,
+    came: Vec<u8>,
+    files: Vec<OwnedFd>,
+}
+
+impl Wire {
+    fn open(socket: &Path, patience: Duration) -> Result<Self, Trouble> {
+        let stream = connect(socket, patience).map_err(|e| Absent(format!("the daemon cannot be reached: {e}")))?;
+        Ok(Self::over(stream, patience))
+    }
+
+    fn over(stream: UnixStream, patience: Duration) -> Self {
+        Self { stream, deadline: Instant::now() + patience, patience, came: Vec::new(), files: Vec::new() }
+    }
+
+    fn say(&self, line: &str) -> Result<(), Trouble> {
+        let sent =
+            self.stream.set_write_timeout(Some(self.patience)).and_then(|()| send(&self.stream, line.as_bytes()));
+        sent.map_err(|e| Absent(format!("the daemon does not listen: {e}")))
+    }
+
+    /// The next line, without its newline; descriptors that came along are in `files`.
+    fn hear(&mut self) -> Result<Vec<u8>, Trouble> {
+        loop {
+            if let Some(end) = self.came.iter().position(|&byte| byte == b'\n') {
+                let mut line: Vec<u8> = self.came.drain(..=end).collect();
+                line.pop();
+                return Ok(line);
+            }
+            let left = self.deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Absent(format!("the daemon did not answer within {} s", self.patience.as_secs())));
+            }
+            if self.came.len() > MAX_LINE {
+                return Err(Refused(format!("the daemon's answer is longer than {MAX_LINE} bytes")));
+            }
+            let mut buffer = [0; 512];
+            let got = self
+                .stream
+                .set_read_timeout(Some(left))
+                .and_then(|()| descriptors::receive(self.stream.as_fd(), &mut buffer, &mut self.files));
+            match got {
+                Ok(0) => return Err(Absent("the daemon hung up".to_owned())),
+                Ok(n) => self.came.extend_from_slice(buffer.get(..n).unwrap_or_default()),
+                Err(e) if matches!(e.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) => {}
+                Err(e) => return Err(Absent(format!("the daemon's answer cannot be read: {e}"))),
+            }
+        }
+    }
+
+    /// Keeps the connection open for the life of the process, in place of the one before.
+    fn keep(self) -> Result<(), Trouble> {
+        let fd = out_of_the_way(self.stream.into()).map_err(|e| Refused(format!("no descriptor can be kept: {e}")))?;
+        close();
+        INODE.store(inode(fd.as_raw_fd()).unwrap_or(0), Relaxed);
+        CONNECTION.store(fd.into_raw_fd(), Relaxed);
+        Ok(())
+    }
+}
+
+/// Says hello, and keeps the connection.
+pub fn begin(socket: &Path, patience: Duration) -> Result<Start, Trouble> {
+    let _talking = TALKING.lock();
+    let sent = clock::now();
+    let mut wire = Wire::open(socket, patience)?;
+    let version = env!("CARGO_PKG_VERSION").to_owned();
+    let hello = Hello { pid: std::process::id(), version: version.clone(), clock: sent };
+    wire.say(&hello.encode().unwrap_or_default())?;
+    let line = wire.hear()?;
+    let words = match two::Reply::decode(&line) {
+        Ok(two::Reply::Welcome(welcome)) => {
+            let offset = two::clock_offset(sent, welcome.clock, clock::now());
+            let files = core::mem::take(&mut wire.files);
+            let session = Session::of(welcome, offset, &files).map_err(Refused)?;
+            wire.keep()?;
+            return Ok(Start::Session(session::keep(session)));
+        }
+        Ok(two::Reply::Refused { words, speaks }) if speaks >= two::PROTOCOL => words,
+        Ok(two::Reply::Refused { .. }) => return begin_one(socket, patience, version),
+        Ok(two::Reply::Slot { .. }) => "a slot".to_owned(),
+        Err(e) => return Err(Refused(format!("the daemon's answer is not understood: {e}"))),
+    };
+    Err(Refused(format!("the daemon refused this process: {words}")))
+}
+
+/// As [`begin`], by protocol 1.
+#[cold]
+fn begin_one(socket: &Path, patience: Duration, version: String) -> Result<Start, Trouble> {
+    let mut wire = Wire::open(socket, patience)?;
+    let hello = wire::Hello { pid: std::process::id(), version };
+    wire.say(&hello.encode().unwrap_or_default())?;
+    match wire::Reply::decode(&wire.hear()?) {
+        Ok(wire::Reply::Terms(terms)) => wire.keep().map(|()| Start::Limits(terms)),
+        Ok(wire::Reply::Error(words)) => Err(Refused(format!("the daemon refused this process: {words}"))),
+        Err(e) => Err(Refused(format!("the daemon's answer is not understood: {e}"))),
+    }
+}
+
+/// Joins a device, of which `busy` ns were measured so far, over the connection that is kept.
+pub fn join(session: &'static Session, device: &str, busy: u64, patience: Duration) -> Result<Place, Trouble> {
+    let _talking = TALKING.lock();
+    let connection = CONNECTION.load(Relaxed);
+    if connection < 0 || inode(connection) != Some(INODE.load(Relaxed)) {
+        return Err(Absent("the connection to the daemon was closed".to_owned()));
+    }
+    // SAFETY: our own descriptor, as the inode says; it is not closed here.
+    let stream = ManuallyDrop::new(unsafe { UnixStream::from_raw_fd(connection) });
+    let stream = stream.try_clone().map_err(|e| Absent(format!("the connection to the daemon cannot be used: {e}")))?;
+    let mut wire = Wire::over(stream, patience);
+    let line = Join { device: device.to_owned(), busy }.encode().map_err(|e| Refused(e.to_string()))?;
+    wire.say(&line)?;
+    match two::Reply::decode(&wire.hear()?) {
+        Ok(two::Reply::Slot { slot, .. }) => Ok(Place::new(session, slot)),
+        Ok(two::Reply::Refused { words, .. }) => {
+            Err(Refused(format!("the daemon does not let this process use device {device}: {words}")))
+        }
+        Ok(two::Reply::Welcome(_)) => Err(Refused("the daemon's answer is not understood: a welcome".to_owned())),
+        Err(e) => Err(Refused(format!("the daemon's answer is not understood: {e}"))),
+    }
+}
+
+/// Closes the connection, if it is still ours. Whether there was one.
+pub fn close() -> bool {
+    let connection = CONNECTION.swap(-1, Relaxed);
+    if connection >= 0 && inode(connection) == Some(INODE.load(Relaxed)) {
+        // SAFETY: our own descriptor, of which nobody else knows.
+        unsafe { libc::close(connection) };
+    }
+    connection >= 0
+}
+
+/// Opens the lock, in a forked child.
+pub fn reborn() {
+    // SAFETY: the child's thread that settles it, before any other goes on.
+    unsafe { TALKING.reset(()) };
+}
+
+/// Connects within the deadline: a daemon that hangs with a full queue would hold a plain `connect` for good.
+#[allow(clippy::cast_possible_truncation)] // AF_UNIX is 1
+fn connect(socket: &Path, patience: Duration) -> std::io::Result<UnixStream> {
+    // SAFETY: all zeroes is a valid sockaddr_un.
+    let mut address: libc::sockaddr_un = unsafe { core::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let path = socket.as_os_str().as_bytes();
+    if path.len() >= address.sun_path.len() || path.contains(&0) {
+        return Err(std::io::ErrorKind::InvalidInput.into());
+    }
+    for (to, from) in address.sun_path.iter_mut().zip(path) {
+        *to = from.cast_signed();
+    }
+    // SAFETY: no preconditions.
+    let raw = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
+    if raw < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: just opened, owned by nobody else.
+    let stream = unsafe { UnixStream::from_raw_fd(raw) };
+    stream.set_write_timeout(Some(patience))?; // a unix socket's connect obeys it too
+    let length = libc::socklen_t::try_from(size_of::<libc::sockaddr_un>()).unwrap_or(0);
+    // SAFETY: an open socket and a valid address of that length.
+    while unsafe { libc::connect(raw, (&raw const address).cast(), length) } != 0 {
+        let error = std::io::Error::last_os_error();
+        if error.kind() != std::io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+    Ok(stream)
+}
+
+/// Sends a line without the signal that a plain write to a closed socket raises in the program.
+fn send(stream: &UnixStream, line: &[u8]) -> std::io::Result<()> {
+    // SAFETY: an open socket and a buffer of the given length.
+    match unsafe { libc::send(stream.as_raw_fd(), line.as_ptr().cast(), line.len(), libc::MSG_NOSIGNAL) } {
+        n if usize::try_from(n) == Ok(line.len()) => Ok(()),
+        n if n < 0 => Err(std::io::Error::last_os_error()),
+        _ => Err(std::io::ErrorKind::WriteZero.into()),
+    }
+}

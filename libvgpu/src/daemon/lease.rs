@@ -1,0 +1,440 @@
+//! What the governor remembers of its lease of one device, and what it says of itself in the report. Under its lock.
+//!
+//! The grant is kept until the slot's counter changes, which is one load a launch. A launch is announced before that load,
+//! and a gate that is shut is written before the daemon reads the report: one of the two sees the other. What was launched
+//! through an open gate is not known: until its streams were seen idle the report says so. Not here: what the gate makes of
+//! a grant ([`vgpu_core::gate`]), atomics that need no lock ([`super::Post`]).
+
+use super::{Place, Post, renew};
+use crate::meter::Launch;
+use core::sync::atomic::AtomicU32;
+use vgpu_core::account::{Account, Admission};
+use vgpu_core::arbiter::Gate;
+use vgpu_core::gate::{Bounds, Keeper};
+use vgpu_core::limits::Mode;
+use vgpu_core::page::{Grant, Said, Unread};
+use vgpu_core::share::Share;
+
+/// The beat is looked at so often.
+const BEAT_NS: u64 = 50_000_000;
+/// Holding the device with nothing in flight and no wish for so long, it is given back.
+const LINGER_NS: u64 = 100_000;
+/// A wish that nothing came of is rung again after so long.
+const AGAIN_NS: u64 = 100_000_000;
+/// Who has done nothing for so long is not watched.
+const IDLE_NS: u64 = 1_000_000_000;
+/// Streams that are remembered of launches through an open gate; with more, they count as busy until the program waits.
+const STREAMS: usize = 16;
+
+/// What holds for a launch.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Word {
+    /// Nobody speaks for the device but this process and its tenant's members.
+    Own,
+    /// The daemon: launch, and only count.
+    Open,
+    /// The daemon.
+    Said(Gate),
+}
+
+/// A look at the grant changed it.
+#[derive(Clone, Copy, Default)]
+pub struct Changed {
+    /// What is in flight was launched in another lease.
+    pub taints: bool,
+}
+
+/// A process's lease of one device.
+pub struct Lease {
+    place: Option<&'static Place>,
+    /// Of the state that was read.
+    sequence: u32,
+    gate: Gate,
+    ceiling: Option<(Share, Account)>,
+    /// The daemon is gone, or has given the slot to somebody else.
+    lost: bool,
+    /// When to look at the beat again.
+    check: u64,
+    /// Device time measured before the slot was taken.
+    base: u64,
+    submitted: u64,
+    finished: u64,
+    since: u64,
+    last: u64,
+    /// Said in the report: a thread stands at the gate. And when the bell was last rung for it; 0: not.
+    wants: bool,
+    rung: u64,
+    /// To be rung when the lock is given back.
+    ring: bool,
+    /// When what was in flight as the gate closed has to be done.
+    closed: u64,
+    /// The daemon was told that the work is about to end; that it has ended.
+    told: bool,
+    done: bool,
+    /// Since when nothing is in flight.
+    idle: Option<u64>,
+    /// Launches went through an open gate, into these streams.
+    blind: bool,
+    streams: Vec<Launch>,
+    crowded: bool,
+}
+
+impl Default for Lease {
+    fn default() -> Self {
+        Self {
+            place: None,
+            sequence: 0,
+            gate: Gate::Wait,
+            ceiling: None,
+            lost: false,
+            check: 0,
+            base: 0,
+            submitted: 0,
+            finished: 0,
+            since: 0,
+            last: 0,
+            wants: false,
+            rung: 0,
+            ring: false,
+            closed: 0,
+            told: false,
+            done: false,
+            idle: None,
+            blind: false,
+            streams: Vec::new(),
+            crowded: false,
+        }
+    }
+}
+
+impl Lease {
+    /// Whether the daemon's word is the one that counts here.
+    #[inline]
+    pub fn is_on(&self) -> bool {
+        self.place.is_some() && !self.lost
+    }
+
+    /// Whether what was read last still holds.
+    ///
+    /// # Cost
+    /// A load where there is a daemon; else none.
+    #[inline]
+    pub fn stands(&self, post: &Post, now: u64) -> bool {
+        match (self.place, post.place()) {
+            (None, None) => true,
+            (Some(place), Some(there)) => {
+                core::ptr::eq(place, there) && now < self.check && (self.lost || place.board().stands(self.sequence))
+            }
+            _ => false,
+        }
+    }
+
+    /// Reads what holds now.
+    #[cold]
+    pub fn look(&mut self, post: &Post, keeper: &Keeper, bounds: &mut Bounds, now: u64) -> Changed {
+        let mut changed = Changed::default();
+        let there = post.place();
+        if there.map(core::ptr::from_ref) != self.place.map(core::ptr::from_ref) {
+            let (blind, crowded, streams) = (self.blind, self.crowded, core::mem::take(&mut self.streams));
+            *self = Self { place: there, base: post.busy(), blind, crowded, streams, ..Self::default() };
+            // An odd counter is none that was read.
+            (self.sequence, self.since) = (u32::MAX, now);
+            if there.is_some() {
+                // Whoever still looked at the former slot may have said that it is gone.
+                post.regain();
+                self.submitted = keeper.in_flight();
+                self.say(post, keeper, bounds, now);
+            }
+        }
+        let Some(place) = self.place else { return changed };
+        if now >= self.check {
+            self.check = now.saturating_add(BEAT_NS);
+            let lives = place.session.lives(now);
+            if !lives {
+                self.lose(post);
+            } else if self.lost {
+                // It only was slow; unless the slot is not ours any more, which is found out below.
+                (self.lost, self.sequence) = (false, u32::MAX);
+                post.regain();
+            }
+        }
+        if self.lost || place.board().stands(self.sequence) {
+            return changed;
+        }
+        let (epoch, member) = (place.session.welcome.epoch, place.session.welcome.member);
+        let read = place.board().grant(epoch).and_then(|grant| {
+            let (sequence, allowed) = place.board().allowed(epoch)?;
+            if sequence == grant.sequence { Ok((grant, allowed)) } else { Err(Unread::Busy { sequence }) }
+        });
+        match read {
+            Ok((grant, allowed)) if allowed.member == member => {
+                changed = self.apply(place, grant, keeper, bounds, now);
+                // What was measured up to here the daemon knows, or will be told.
+                let _ = post.owed();
+                post.opens((self.gate == Gate::Open).then_some(self.sequence));
+                post.note(&allowed);
+            }
+            Ok(_) | Err(Unread::Nobody { .. } | Unread::Ended { .. }) => self.lose(post),
+            // Written meanwhile: what stands there now was not read, so that it is no state to sleep for. An odd counter is.
+            Err(Unread::Busy { sequence }) => (self.sequence, self.gate) = (sequence | 1, Gate::Wait),
+            Err(Unread::Unknown { sequence }) => (self.sequence, self.gate) = (sequence, Gate::Wait),
+        }
+        changed
+    }
+
+    fn lose(&mut self, post: &Post) {
+        if !self.lost {
+            self.lost = true;
+            post.lose();
+            renew::is_lost();
+        }
+    }
+
+    fn apply(&mut self, place: &Place, grant: Grant, keeper: &Keeper, bounds: &mut Bounds, now: u64) -> Changed {
+        let was_shut = self.is_shut();
+        let before = self.gate;
+        self.sequence = grant.sequence;
+        *bounds = Bounds { in_flight: grant.in_flight.max(1), ..Bounds::of_quantum(grant.quantum) };
+        self.gate = match grant.gate {
+            _ if grant.mode != Mode::Enforce => Gate::Open,
+            Gate::Cap { until } => Gate::Cap { until: place.session.ours(until) },
+            Gate::Run { lease, until, exclusive, ceiling } => {
+                self.ceiling = ceiling;
+                Gate::Run { lease, until: place.session.ours(until), exclusive, ceiling: None }
+            }
+            gate => gate,
+        };
+        (self.told, self.done, self.idle) = (false, false, None);
+        let mut taints = false;
+        if self.is_shut() && !was_shut {
+            // What drains has its own time, and the allowance.
+            let left = keeper.remaining(now);
+            self.closed = now.saturating_add(left + left / 2 + bounds.drain);
+        } else if !self.is_shut() {
+            self.rung = 0;
+            let number = |gate: Gate| if let Gate::Run { lease, .. } = gate { Some(lease) } else { None };
+            taints = keeper.in_flight() > 0 && was_shut && number(before) != number(self.gate);
+        }
+        Changed { taints }
+    }
+
+    /// Whether nothing may be launched.
+    pub fn is_shut(&self) -> bool {
+        matches!(self.gate, Gate::Wait | Gate::Cap { .. })
+    }
+
+    /// What holds, as it was read.
+    #[inline]
+    pub fn word(&self) -> Word {
+        match (self.is_on(), self.gate) {
+            (false, _) => Word::Own,
+            (true, Gate::Open) => Word::Open,
+            (true, gate) => Word::Said(gate),
+        }
+    }
+
+    /// The account of the grant, with what was measured since as good as paid, and beside what is in flight.
+    #[inline]
+    pub fn admission(&mut self, post: &Post, in_flight: u64, now: u64) -> Admission {
+        let (true, Some(place), Some((share, account))) = (self.is_on(), self.place, &mut self.ceiling) else {
+            return Admission::Admit;
+        };
+        let owed = post.owed();
+        if owed > 0 {
+            account.spend(owed, *share);
+        }
+        match account.admit_beside(in_flight, *share, place.session.theirs(now)) {
+            Admission::Admit => Admission::Admit,
+            Admission::WaitUntil(until) => Admission::WaitUntil(place.session.ours(until)),
+        }
+    }
+
+    /// A launch is considered: where nothing is in flight and nobody waits, unused time is forgotten.
+    #[inline]
+    pub fn begins(&mut self, in_flight: u64, now: u64) {
+        if in_flight == 0 && !self.wants && self.is_on() {
+            self.rest(now);
+        }
+    }
+
+    fn rest(&mut self, now: u64) {
+        self.since = now;
+        if let (Some(place), Some((_, account))) = (self.place, &mut self.ceiling) {
+            account.rest(place.session.theirs(now));
+        }
+    }
+
+    /// Says that a launch of `cost` is about to go, with which so much is in flight. False: the gate has changed meanwhile;
+    /// what was said must be taken back by [`Self::withdraw`].
+    ///
+    /// # Cost
+    /// Five stores and three loads.
+    #[inline]
+    pub fn announce(&mut self, in_flight: u64, cost: u64, now: u64) -> bool {
+        let (false, Some(place)) = (self.lost, self.place) else { return true };
+        self.submitted = self.submitted.saturating_add(cost);
+        if self.wants {
+            self.is_content(place);
+        }
+        (self.last, self.done, self.idle) = (now, false, None);
+        if !self.blind {
+            let session = place.session;
+            place.report().launches(in_flight, self.submitted, session.theirs(self.since), session.theirs(now));
+        }
+        place.board().stands(self.sequence)
+    }
+
+    fn is_content(&mut self, place: &Place) {
+        (self.wants, self.rung) = (false, 0);
+        place.report().content();
+    }
+
+    /// Nobody of ours stands at the gate any more.
+    pub fn leaves(&mut self) {
+        if let (true, Some(place)) = (self.wants, self.place) {
+            self.is_content(place);
+        }
+    }
+
+    /// A launch that was announced does not take place.
+    pub fn withdraw(&mut self, cost: u64) {
+        self.submitted = self.submitted.saturating_sub(cost);
+    }
+
+    /// Estimates of launches that were seen complete.
+    pub fn complete(&mut self, estimate: u64) {
+        self.finished = self.finished.saturating_add(estimate);
+    }
+
+    /// Whether what was reached at `at` ran when others had been let in.
+    pub fn is_late(&self, at: u64) -> bool {
+        self.is_on() && self.is_shut() && at > self.closed
+    }
+
+    /// A thread stands at the gate, and it is the daemon that it waits for, or the account.
+    pub fn wishes(&mut self, post: &Post, keeper: &Keeper, bounds: &Bounds, now: u64) {
+        let Some(place) = self.place.filter(|_| !self.lost) else { return };
+        if !self.wants {
+            if keeper.in_flight() == 0 {
+                self.since = now;
+            }
+            self.wants = true;
+            self.say(post, keeper, bounds, now);
+        }
+        let first = place.report().wish();
+        if first || self.rung == 0 || now.saturating_sub(self.rung) > AGAIN_NS {
+            (self.rung, self.ring) = (now, true);
+        }
+    }
+
+    /// Whether the bell is to be rung, by the caller, without the lock.
+    pub fn takes_ring(&mut self) -> bool {
+        core::mem::take(&mut self.ring)
+    }
+
+    /// What to sleep for until the daemon speaks, and the state that was read.
+    pub fn futex(&self) -> Option<(&'static AtomicU32, u32)> {
+        self.place.filter(|_| !self.lost).map(|place| (place.board().futex(), self.sequence))
+    }
+
+    /// Says it all anew. If nothing is in flight any more and somebody waits for that, the bell is to be rung.
+    pub fn say(&mut self, post: &Post, keeper: &Keeper, bounds: &Bounds, now: u64) {
+        let Some(place) = self.place.filter(|_| !self.lost) else { return };
+        let in_flight = if self.blind { None } else { Some(keeper.left(now, bounds)) };
+        let session = place.session;
+        place.report().say(&Said {
+            busy: post.busy().saturating_sub(self.base),
+            finished: self.finished,
+            submitted: self.submitted,
+            in_flight,
+            last_launch: session.theirs(self.last),
+            since: session.theirs(if in_flight == Some(0) && !self.wants { now } else { self.since }),
+        });
+        if in_flight == Some(0) && !self.done && (self.is_shut() || !place.board().stands(self.sequence)) {
+            (self.done, self.ring) = (true, true);
+        }
+    }
+
+    /// A launch goes through the open gate. Whether it still is open, now that this was said.
+    pub fn goes_blind(&mut self, launch: &Launch, post: &Post, keeper: &Keeper, bounds: &Bounds, now: u64) -> bool {
+        let Some(place) = self.place else { return true };
+        if !self.streams.iter().any(|known| known.place() == launch.place()) {
+            if self.streams.len() < STREAMS {
+                self.streams.push(*launch);
+            } else {
+                self.crowded = true;
+            }
+        }
+        if self.wants {
+            self.is_content(place);
+        }
+        (self.blind, self.last) = (true, now);
+        self.say(post, keeper, bounds, now);
+        place.board().stands(self.sequence)
+    }
+
+    /// Streams that must be idle before it is known again what is in flight; `None`: it is known, or cannot be found out.
+    pub fn unseen(&self) -> Option<Vec<Launch>> {
+        (self.blind && self.is_on() && self.gate != Gate::Open && !self.crowded).then(|| self.streams.clone())
+    }
+
+    /// They were idle.
+    pub fn sees(&mut self) {
+        if self.gate != Gate::Open {
+            (self.blind, self.crowded) = (false, false);
+            self.streams.clear();
+        }
+    }
+
+    /// A stream or a context ends: nothing of it is to be asked any more.
+    pub fn forget(&mut self, is_it: impl Fn(&Launch) -> bool) {
+        self.streams.retain(|launch| !is_it(launch));
+    }
+
+    /// A look of whoever watches: when to look again; `None`: there is nothing to watch.
+    pub fn attend(
+        &mut self,
+        post: &Post,
+        keeper: &Keeper,
+        bounds: &Bounds,
+        waited_for: bool,
+        now: u64,
+    ) -> Option<(u64, bool)> {
+        self.place.filter(|_| !self.lost && self.gate != Gate::Open)?;
+        let mut taints = false;
+        if keeper.in_flight() == 0 && !self.blind {
+            let Gate::Run { until, .. } = self.gate else {
+                self.say(post, keeper, bounds, now);
+                let is_idle = !waited_for && now.saturating_sub(self.last) > IDLE_NS;
+                return (!is_idle).then_some((now.saturating_add(bounds.heartbeat), false));
+            };
+            if until == u64::MAX {
+                let is_idle = !waited_for && now.saturating_sub(self.last) > IDLE_NS;
+                return (!is_idle).then_some((now.saturating_add(BEAT_NS), false));
+            }
+            let since = *self.idle.get_or_insert(now);
+            if now < since.saturating_add(LINGER_NS) {
+                return Some((since.saturating_add(LINGER_NS), false));
+            }
+            if !self.wants && !self.done {
+                self.say(post, keeper, bounds, now);
+                (self.done, self.ring) = (true, true);
+            }
+            return Some((now.saturating_add(10 * LINGER_NS), false));
+        }
+        self.idle = None;
+        self.say(post, keeper, bounds, now);
+        if self.is_shut() && !self.told && keeper.left(now, bounds) < bounds.handover && !self.blind {
+            (self.told, self.ring, taints) = (true, true, true);
+        }
+        let contended = !matches!(self.gate, Gate::Run { until: u64::MAX, .. });
+        let look = if self.blind {
+            now.saturating_add(2 * LINGER_NS)
+        } else if contended {
+            keeper.look(now, bounds)
+        } else {
+            now.saturating_add(BEAT_NS)
+        };
+        Some((look, taints))
+    }
+}

@@ -1,0 +1,165 @@
+//! What came with a welcome: the pages, checked and mapped, and the bell.
+//!
+//! A session is leaked, and its pages stay mapped: whoever still looks at a former daemon's page reads there that it is
+//! over. There is one more for each daemon that comes back, of which a few pages were touched.
+
+use core::sync::atomic::{AtomicPtr, Ordering::*};
+use shim_sys::memfd::{self, Mapped};
+use shim_sys::shared_file::out_of_the_way;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use vgpu_core::gate::loss;
+use vgpu_core::page::{BeatPage, BoardPage, BoardSlot, ReportPage, ReportSlot};
+use vgpu_core::wire::two::{Descriptor, Welcome};
+
+/// What a descriptor is, by the kernel.
+pub fn stat(descriptor: i32) -> Option<libc::stat> {
+    // SAFETY: all zeroes is a valid stat, which fstat fills; a number that is not open is an error.
+    unsafe {
+        let mut stat: libc::stat = core::mem::zeroed();
+        (libc::fstat(descriptor, &raw mut stat) == 0).then_some(stat)
+    }
+}
+
+/// One daemon's welcome.
+pub struct Session {
+    /// Its words.
+    pub welcome: Welcome,
+    /// To be added to our clock to have the daemon's.
+    pub offset: i64,
+    beat: Mapped<BeatPage>,
+    board: Mapped<BoardPage>,
+    report: Mapped<ReportPage>,
+    bell: i32,
+    /// What the bell is, so that a descriptor that the program made its own is told from it: device, inode, mode.
+    bell_is: (u64, u64, u32),
+}
+
+/// The present one, leaked.
+static CURRENT: AtomicPtr<Session> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The present session.
+pub fn current() -> Option<&'static Session> {
+    // SAFETY: null, or leaked by `keep`.
+    unsafe { CURRENT.load(Acquire).as_ref() }
+}
+
+/// This is the present session.
+pub fn keep(session: Session) -> &'static Session {
+    let session = Box::leak(Box::new(session));
+    let former = CURRENT.swap(session, AcqRel);
+    // SAFETY: null, or leaked by an earlier call.
+    if let Some(former) = unsafe { former.as_ref() } {
+        former.forget_bell();
+    }
+    session
+}
+
+/// There is none any more, in a forked child.
+pub fn forget() {
+    let former = CURRENT.swap(core::ptr::null_mut(), AcqRel);
+    // SAFETY: null, or leaked by `keep`.
+    if let Some(former) = unsafe { former.as_ref() } {
+        former.forget_bell();
+    }
+}
+
+fn identity(descriptor: i32) -> Option<(u64, u64, u32)> {
+    stat(descriptor).map(|stat| (stat.st_dev, stat.st_ino, stat.st_mode))
+}
+
+impl Session {
+    /// Checks and maps what came.
+    ///
+    /// # Errors
+    /// One line: what is missing, or not what it should be.
+    pub fn of(welcome: Welcome, offset: i64, files: &[OwnedFd]) -> Result<Self, String> {
+        let file = |which: Descriptor, name: &str| -> Result<BorrowedFd<'_>, String> {
+            let place = welcome.place(which, files.len()).map_err(|e| format!("the daemon's welcome is wrong: {e}"))?;
+            let file = place.and_then(|at| files.get(at));
+            file.map(AsFd::as_fd).ok_or_else(|| format!("the daemon's welcome brings no {name}"))
+        };
+        let wrong = |name: &str, e: &dyn core::fmt::Display| format!("the daemon's {name} page {e}");
+        let epoch = welcome.epoch;
+        let beat = file(Descriptor::Beat, "beat")?;
+        // SAFETY: only `last`, `check` and relaxed loads are used of it.
+        let beat = unsafe { memfd::receive_read_only::<BeatPage>(beat) }.map_err(|e| wrong("beat", &e))?;
+        let board = file(Descriptor::Board, "board")?;
+        // SAFETY: only `check` and the member's side of its slots, which load relaxed, are used of it; `futex` reads.
+        let board = unsafe { memfd::receive_read_only::<BoardPage>(board) }.map_err(|e| wrong("board", &e))?;
+        let report = file(Descriptor::Report, "report")?;
+        let report = memfd::receive::<ReportPage>(report).map_err(|e| wrong("report", &e))?;
+        beat.check(epoch).map_err(|e| wrong("beat", &e))?;
+        board.check(epoch).map_err(|e| wrong("board", &e))?;
+        report.check(epoch).map_err(|e| wrong("report", &e))?;
+        let bell = file(Descriptor::Bell, "bell")?.try_clone_to_owned().and_then(out_of_the_way);
+        let bell = bell.map_err(|e| format!("no descriptor can be kept: {e}"))?;
+        let bell_is = identity(bell.as_raw_fd()).ok_or("the daemon's bell is no file")?;
+        Ok(Self { welcome, offset, beat, board, report, bell: bell.into_raw_fd(), bell_is })
+    }
+
+    /// Rings: somebody wants the device, or has drained it. Never blocks: a bell that rings already is rung.
+    ///
+    /// # Cost
+    /// Two system calls. Not under a lock.
+    pub fn ring(&self) {
+        if identity(self.bell) == Some(self.bell_is) {
+            let one = 1u64;
+            // SAFETY: our own descriptor, as far as can be told, and eight bytes of a local.
+            unsafe { libc::write(self.bell, (&raw const one).cast(), 8) };
+        }
+    }
+
+    fn forget_bell(&self) {
+        if identity(self.bell) == Some(self.bell_is) {
+            // SAFETY: our own descriptor.
+            unsafe { libc::close(self.bell) };
+        }
+    }
+
+    /// Whether the daemon of this session beats at `now`, by our clock.
+    ///
+    /// # Cost
+    /// Six loads.
+    pub fn lives(&self, now: u64) -> bool {
+        let beat = self.beat.last();
+        beat.is_some_and(|beat| beat.epoch == self.welcome.epoch && !loss::gone(beat.time, self.theirs(now)))
+    }
+
+    /// A moment of our clock by the daemon's.
+    pub fn theirs(&self, now: u64) -> u64 {
+        now.saturating_add_signed(self.offset)
+    }
+
+    /// A moment of the daemon's clock by ours; never stays never.
+    pub fn ours(&self, moment: u64) -> u64 {
+        if moment == u64::MAX { moment } else { moment.saturating_add_signed(self.offset.saturating_neg()) }
+    }
+}
+
+/// A slot in a session's pages: this process on one device.
+pub struct Place {
+    /// Whose pages.
+    pub session: &'static Session,
+    index: usize,
+}
+
+impl Place {
+    /// The slot of that number, below the number of slots.
+    pub fn new(session: &'static Session, index: usize) -> Self {
+        Self { session, index: index.min(session.board.slots.len() - 1) }
+    }
+
+    /// What the daemon says.
+    #[inline]
+    pub fn board(&self) -> &'static BoardSlot {
+        let session: &'static Session = self.session;
+        &session.board.slots[self.index]
+    }
+
+    /// What we say.
+    #[inline]
+    pub fn report(&self) -> &'static ReportSlot {
+        let session: &'static Session = self.session;
+        &session.report.slots[self.index]
+    }
+}

@@ -1,0 +1,106 @@
+//! The daemon's lease, as far as it depends on what is in flight: whose word holds for a launch, and what is said of it.
+
+use super::crediting::Given;
+use super::{Meter, Wish};
+use crate::daemon::Post;
+use crate::daemon::lease::Word;
+use vgpu_core::account::Admission;
+use vgpu_core::account::cost::UNKNOWN_NS;
+use vgpu_core::arbiter::Gate;
+
+impl Meter {
+    /// Whose word holds now.
+    ///
+    /// # Cost
+    /// Without a daemon two loads, with one four.
+    #[inline]
+    pub fn word(&mut self, post: &Post, now: u64) -> Word {
+        if !self.lease.stands(post, now) {
+            self.look_at_lease(post, now);
+        }
+        self.lease.word()
+    }
+
+    #[cold]
+    fn look_at_lease(&mut self, post: &Post, now: u64) {
+        let changed = self.lease.look(post, &self.keeper, &mut self.bounds, now);
+        if self.lease.is_on() {
+            // Each launch is announced from now on.
+            self.given.iter().for_each(Given::revoke);
+        }
+        if changed.taints {
+            self.taint();
+        }
+    }
+
+    /// What account and lease say to a launch beside what is in flight.
+    #[inline]
+    pub(super) fn admission(&mut self, wish: &Wish<'_>, now: u64) -> Admission {
+        let in_flight = self.keeper.in_flight();
+        let own = match wish.share {
+            Some(share) => wish.account.admit_beside(in_flight, share, now),
+            None => Admission::Admit,
+        };
+        if !self.lease.is_on() {
+            return own;
+        }
+        match (own, self.lease.admission(wish.post, in_flight, now)) {
+            (Admission::WaitUntil(one), Admission::WaitUntil(other)) => Admission::WaitUntil(one.max(other)),
+            (Admission::Admit, other) => other,
+            (own, Admission::Admit) => own,
+        }
+    }
+
+    /// Announces a launch that may go. False: the gate has changed meanwhile.
+    #[inline]
+    pub(super) fn announce(&mut self, cost: Option<u64>, post: &Post, now: u64) -> bool {
+        if !self.lease.is_on() {
+            return true;
+        }
+        let cost = cost.unwrap_or(UNKNOWN_NS);
+        self.lease.announce(self.keeper.in_flight().saturating_add(cost), cost, now) || self.take_back(cost, post, now)
+    }
+
+    #[cold]
+    pub(super) fn take_back(&mut self, cost: u64, post: &Post, now: u64) -> bool {
+        self.lease.withdraw(cost);
+        self.lease.say(post, &self.keeper, &self.bounds, now);
+        false
+    }
+
+    /// A thread begins to stand at the gate, or goes on standing there.
+    pub fn wishes(&mut self, post: &Post, gate: Gate, admission: Admission, now: u64) {
+        let is_allowed = matches!(gate, Gate::Run { until, .. } if now < until);
+        // While something is in flight the balance is still to be seen.
+        let is_admitted = self.keeper.in_flight() > 0 || admission == Admission::Admit;
+        if !is_allowed || !is_admitted {
+            self.lease.wishes(post, &self.keeper, &self.bounds, now);
+        }
+    }
+
+    /// Says in the report what is so, after completions.
+    pub fn report(&mut self, post: &Post, now: u64) {
+        if self.lease.is_on() {
+            self.lease.say(post, &self.keeper, &self.bounds, now);
+        }
+    }
+
+    /// A look of the thread that watches: when to look again.
+    pub fn attend_lease(&mut self, post: &Post, now: u64) -> Option<u64> {
+        self.look_at_lease(post, now);
+        let (look, taints) = self.lease.attend(post, &self.keeper, &self.bounds, self.waiting > 0, now)?;
+        if taints {
+            self.taint();
+        }
+        Some(look)
+    }
+
+    /// Launches that were seen complete.
+    pub(super) fn completed(&mut self, estimate: u64, unknown: u32, at: u64) {
+        self.keeper.completed(estimate, unknown, at);
+        // What is not known is nothing to pay by.
+        if unknown == 0 && self.lease.is_on() {
+            self.lease.complete(estimate);
+        }
+    }
+}
