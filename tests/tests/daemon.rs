@@ -168,6 +168,8 @@ fn without_a_daemon_nobody_starts() {
 fn a_dead_daemons_socket_is_an_error_with_words() {
     let (lab, mut daemon) = with_daemon(&["--memory-limit", "2GiB"]);
     daemon.kill();
+    // What it left in writing would do in its stead.
+    let _ = fs::remove_file(daemon.socket.with_file_name("terms.json"));
     nobody_starts(&lab, "cannot be reached");
 }
 
