@@ -53,13 +53,13 @@ impl Reactor {
     fn in_force(&self) -> (Vec<DevicePlan>, Vec<TenantPlan>) {
         let planned = self.loaded.as_ref().map(|loaded| loaded.plan.devices.clone());
         let unknown = || vec![DevicePlan { index: None, uuid: None, memory: None, overcommit: 1000 }];
-        let open = self.rooms.values().filter(|room| room.door.is_some());
+        let open = self.rooms.values().filter(|room| !room.is_removed());
         (planned.unwrap_or_else(unknown), open.map(|room| plan_of(&room.tenant)).collect())
     }
 
     /// The room of the tenant of that name, if it is served.
     fn known(&self, name: &str) -> Result<u64, String> {
-        let found = self.rooms.iter().find(|(_, room)| room.door.is_some() && room.tenant.name == name);
+        let found = self.rooms.iter().find(|(_, room)| !room.is_removed() && room.tenant.name == name);
         found.map(|(id, _)| *id).ok_or_else(|| live::tenant(&self.in_force().1, name).err().unwrap_or_default())
     }
 

@@ -121,7 +121,7 @@ impl Reactor {
 
     /// How many processes a tenant has, and whether it is held.
     pub(in crate::daemon) fn whole(&self, name: &str) -> Whole {
-        let room = self.rooms.values().find(|room| room.door.is_some() && room.tenant.name == name);
+        let room = self.rooms.values().find(|room| !room.is_removed() && room.tenant.name == name);
         let Some(room) = room else { return Whole::default() };
         let paused = self.is_paused(name).unwrap_or(false);
         // Who has not said hello is neither.
