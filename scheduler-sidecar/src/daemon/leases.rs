@@ -233,7 +233,8 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
             self.arbiter.leaves(slot.id, now);
             let totals = house.gone.entry(slot.device).or_default();
             totals.wait += slot.waited + slot.stands.map_or(0, |since| now.saturating_sub(since));
-            totals.launches += self.reports.witness(slot.id).map_or(0, |witness| witness.submitted());
+            let said = self.reports.witness(slot.id).map_or(0, |witness| witness.submitted());
+            totals.launches = totals.launches.saturating_add(said);
             self.reports.leave(slot.id);
             self.places[slot.id.index()] = None;
             if let Some(slot) = pages.board.slots.get(index) {

@@ -391,3 +391,20 @@ fn what_is_used_is_known_after_its_members_are_gone() {
     world.leases.remove(Number(0), world.now);
     assert!(world.leases.used(Number(0), world.now).is_empty());
 }
+
+/// Found by tests/tests/chaos.rs; red where sums of what members say may overflow.
+#[test]
+fn what_members_say_of_their_launches_may_be_any_number() {
+    let mut world = World::new(&[weight(2)]);
+    let members = [world.join(0, 0), world.join(0, 0), world.join(0, 0)];
+    for at in members {
+        let member = &world.members[at];
+        let said = Said { submitted: u64::MAX - 1, ..member.said };
+        world.pages[0].1.slots[member.slot].say(&said);
+    }
+    assert_eq!(world.leases.used(Number(0), world.now)[0].launches, u64::MAX);
+    for at in members {
+        world.leave(at);
+    }
+    assert_eq!(world.leases.used(Number(0), world.now)[0].launches, u64::MAX);
+}

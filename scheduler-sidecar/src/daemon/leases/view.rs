@@ -21,7 +21,9 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
             for slot in here.filter(|slot| slot.device == device) {
                 members += 1;
                 wait += slot.waited + slot.stands.map_or(0, |since| now.saturating_sub(since));
-                launches += self.reports.witness(slot.id).map_or(0, |witness| witness.submitted());
+                // A tenant's own word, of any size.
+                let said = self.reports.witness(slot.id).map_or(0, |witness| witness.submitted());
+                launches = launches.saturating_add(said);
             }
             if members > 0 || house.gone.contains_key(&device) {
                 let charged = self.arbiter.charged(number, device);
