@@ -5,6 +5,7 @@
 use crate::LONG;
 use crate::artefacts::{vgpu, vgpud};
 use std::fs;
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -81,12 +82,20 @@ impl Daemon {
         command.arg("--config").arg(self.dir.join("vgpud.toml")).args(["--driver", "none"]).stderr(log);
         self.child = Some(command.spawn().expect("vgpud starts"));
         let begin = Instant::now();
-        while UnixStream::connect(self.admin()).is_err() {
+        // It answers once every tenant's socket is there, too.
+        while !self.answers() {
             let status = self.child.as_mut().map(Child::try_wait);
             let over = begin.elapsed() > LONG || matches!(status, Some(Ok(Some(_))));
             assert!(!over, "the daemon does not listen ({status:?}): {}", self.log());
             std::thread::sleep(Duration::from_millis(2));
         }
+    }
+
+    fn answers(&self) -> bool {
+        let Ok(mut stream) = UnixStream::connect(self.admin()) else { return false };
+        let asked =
+            stream.set_read_timeout(Some(LONG)).and_then(|()| stream.write_all(b"{\"hello\":1,\"ask\":\"status\"}\n"));
+        asked.and_then(|()| stream.read_exact(&mut [0])).is_ok()
     }
 
     /// Does it run, as far as this side knows?

@@ -1,0 +1,415 @@
+//! Everything that goes wrong, at once and at random: members killed at any instruction, stopped and continued, forked,
+//! out of memory; the daemon killed, ended, started again; limits changed live; pages that hold any bytes. After every round
+//! nobody hangs, every number equals the simulated device's truth, and every limit is in force; at the end nothing is left.
+//!
+//! What happens follows from one number alone, which a failure prints: `VGPU_SEED=... cargo test -p vgpu-tests --test chaos`
+//! does the same steps again. `VGPU_CHAOS_SECONDS` (5) and `VGPU_CHAOS_STEPS` (no bound) say how long.
+
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+use vgpu_tests::daemon::{Daemon, Plan};
+use vgpu_tests::peer::Peer;
+use vgpu_tests::program::{Kind, compile};
+use vgpu_tests::{GIB, LONG, Lab, MIB, Member, OUT_OF_MEMORY};
+
+const TENANTS: [&str; 3] = ["a", "b", "c"];
+const MOST_MEMBERS: usize = 9;
+const ROUND: u64 = 25;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % bound.max(1)
+    }
+}
+
+/// A process under the library, and what this side knows of it.
+struct Actor {
+    member: Member,
+    tenant: usize,
+    held: Vec<u64>,
+    /// An answer is owed, to this.
+    owed: Option<String>,
+    stopped: bool,
+}
+
+impl Actor {
+    fn signal(&mut self, signal: libc::c_int) {
+        // SAFETY: a child of ours that was not waited for.
+        unsafe { libc::kill(libc::pid_t::try_from(self.member.pid).unwrap(), signal) };
+        self.stopped = signal == libc::SIGSTOP;
+    }
+
+    /// Waits for what is owed: nobody hangs, and nothing fails.
+    fn settle(&mut self) {
+        if self.stopped {
+            self.signal(libc::SIGCONT);
+        }
+        if let Some(command) = self.owed.take() {
+            let answer = self.member.answer();
+            assert_eq!(answer.code, 0, "{command}: {answer:?}; {}", self.member.errors());
+        }
+    }
+}
+
+/// What a tenant may have, by the file or by `vgpu set`.
+#[derive(Clone, Debug)]
+struct Limits {
+    memory: u64,
+    ceiling: u64,
+    weight: u64,
+}
+
+struct World {
+    actors: Vec<Actor>,
+    daemon: Daemon,
+    /// What the file says; in force unless somebody set something else since it was read.
+    file: Vec<Limits>,
+    memory: Vec<u64>,
+    paused: [bool; 3],
+    device: String,
+    labs: Vec<Lab>,
+    base: PathBuf,
+    log: RefCell<Vec<String>>,
+    seed: u64,
+    step: u64,
+    done: [u64; 16],
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = self.log.borrow();
+            let last = &log[log.len().saturating_sub(60)..];
+            eprintln!("VGPU_SEED={} step {}; the last steps:\n{}", self.seed, self.step, last.join("\n"));
+        }
+    }
+}
+
+impl World {
+    fn new(seed: u64) -> World {
+        let file: Vec<Limits> = [(16, 100, 1), (8, 100, 2), (6, 40, 1)]
+            .map(|(gib, ceiling, weight)| Limits { memory: gib * GIB, ceiling, weight })
+            .to_vec();
+        let machine = Lab::new("h200");
+        let (device, base) = (machine.device(0).uuid, machine.path().join("d"));
+        std::fs::create_dir(&base).unwrap();
+        let daemon = Daemon::start(&base, &plan(&device, &file));
+        let memory = file.iter().map(|limits| limits.memory).collect();
+        let mut labs = vec![machine];
+        // One machine; each tenant has a place of its own for its account, as a container has.
+        for tenant in TENANTS {
+            let state = base.join(format!("state-{tenant}"));
+            std::fs::create_dir(&state).unwrap();
+            let lab = Lab::new("h200").with("VGPU_SIM_DIR", labs[0].gpu()).with("VGPU_STATE_DIR", state);
+            labs.push(lab.with("VGPU_SOCKET", daemon.socket(tenant)));
+        }
+        let (actors, log, paused) = (Vec::new(), RefCell::default(), [false; 3]);
+        World { actors, daemon, file, memory, paused, device, labs, base, log, seed, step: 0, done: [0; 16] }
+    }
+
+    fn note(&self, words: String) {
+        self.log.borrow_mut().push(format!("{} {words}", self.step));
+    }
+
+    fn command(&self, tenant: usize) -> Command {
+        let mut command = self.labs[tenant + 1].command(compile("member", Kind::Program, &[]));
+        command.arg("dlsym");
+        command
+    }
+
+    /// Bytes that the device really gave to a tenant.
+    fn truth(&self, tenant: usize) -> u64 {
+        let device = self.labs[0].device(0);
+        let ours = |pid| self.actors.iter().any(|actor| actor.tenant == tenant && actor.member.pid == pid);
+        device.processes.iter().filter(|p| ours(p.pid)).map(|p| p.live_bytes + p.overhead_bytes).sum()
+    }
+
+    /// The file's limits count again.
+    fn as_written(&mut self) {
+        self.memory = self.file.iter().map(|limits| limits.memory).collect();
+    }
+
+    fn one(&mut self, random: &mut Random) {
+        // The same number of draws whatever comes of them.
+        let (what, who, more, much) =
+            (random.below(16), random.below(1 << 20), random.below(1 << 20), random.below(1 << 20));
+        self.done[usize::try_from(what).unwrap()] += 1;
+        let tenant = usize::try_from(more % 3).unwrap();
+        let chosen = usize::try_from(who).unwrap().checked_rem(self.actors.len());
+        let free = chosen.filter(|at| self.actors[*at].owed.is_none() && !self.actors[*at].stopped);
+        match (what, chosen, free) {
+            // One whose tenant is held would wait for its first launch.
+            (0 | 1, _, _) if self.actors.len() < MOST_MEMBERS && !self.paused[tenant] => {
+                self.note(format!("a member of {}", TENANTS[tenant]));
+                let mut member = Member::start(&mut self.command(tenant));
+                member.ok("init");
+                let mut code = member.code("retain 0");
+                if code == 0 {
+                    // What it works with is loaded while there is room for it.
+                    code = member.code("launch 10000");
+                }
+                assert!(code == 0 || code == OUT_OF_MEMORY, "{code}: {}", member.errors());
+                if code == 0 {
+                    self.actors.push(Actor { member, tenant, held: Vec::new(), owed: None, stopped: false });
+                }
+            }
+            (2, Some(at), _) => {
+                self.note(format!("kill {}", self.actors[at].member.pid));
+                self.actors.swap_remove(at).member.kill();
+            }
+            (3..=5, _, Some(at)) => {
+                let bytes = 1 + much * 3 % (2 * GIB / 1024) * 1024;
+                self.note(format!("{} takes {bytes}", self.actors[at].member.pid));
+                let actor = &mut self.actors[at];
+                let answer = actor.member.ask(&format!("alloc {bytes}"));
+                match answer.code {
+                    0 => actor.held.push(answer.number(0)),
+                    code => assert_eq!(code, OUT_OF_MEMORY, "{}", actor.member.errors()),
+                }
+            }
+            (6, _, Some(at)) => {
+                let actor = &mut self.actors[at];
+                let place = usize::try_from(much).unwrap().checked_rem(actor.held.len());
+                if let Some(pointer) = place.map(|place| actor.held.swap_remove(place)) {
+                    actor.member.ok(&format!("free {pointer}"));
+                }
+            }
+            (7, _, Some(at)) => {
+                self.note(format!("{} takes all", self.actors[at].member.pid));
+                let actor = &mut self.actors[at];
+                let mut bytes = 4 * GIB;
+                while bytes >= 64 * MIB && actor.held.len() < 200 {
+                    let answer = actor.member.ask(&format!("alloc {bytes}"));
+                    match answer.code {
+                        0 => actor.held.push(answer.number(0)),
+                        code => {
+                            assert_eq!(code, OUT_OF_MEMORY, "{}", actor.member.errors());
+                            bytes /= 2;
+                        }
+                    }
+                }
+            }
+            (8 | 9, _, Some(at)) => {
+                let command = format!("work {} {} {}", 20_000 + much * 4, 10 + who % 60, 1 + more % 16);
+                self.note(format!("{} {command}", self.actors[at].member.pid));
+                self.actors[at].member.tell(&command);
+                self.actors[at].owed = Some(command);
+            }
+            (10, Some(at), _) => {
+                let signal = if self.actors[at].stopped { libc::SIGCONT } else { libc::SIGSTOP };
+                self.note(format!("{} gets {signal}", self.actors[at].member.pid));
+                self.actors[at].signal(signal);
+                std::thread::sleep(Duration::from_millis(much % 20));
+            }
+            (11, _, Some(at)) => {
+                self.note(format!("{} forks", self.actors[at].member.pid));
+                let actor = &mut self.actors[at];
+                actor.member.ok("fork");
+                // What a driver says to a child of a process that has used it is its own affair; it must say something.
+                let _ = actor.member.code("info");
+                actor.member.tell("exit 0");
+                actor.member.answer();
+            }
+            (12, _, _) => match (much % 3, self.daemon.runs()) {
+                (0, true) => {
+                    self.note("the daemon ends".into());
+                    assert_eq!(self.daemon.stop(), Some(0), "{}", self.daemon.log());
+                }
+                (_, true) => {
+                    self.note("the daemon is killed".into());
+                    self.daemon.kill();
+                }
+                (_, false) => {
+                    self.note("the daemon starts".into());
+                    self.again();
+                }
+            },
+            (13, _, _) => {
+                let limits = Limits {
+                    memory: (4 + much % 16) * GIB,
+                    ceiling: if much & 1 == 0 { 100 } else { 20 + who % 80 },
+                    weight: 1 + who % 5,
+                };
+                self.note(format!("the file says {limits:?} for {}", TENANTS[tenant]));
+                self.file[tenant] = limits;
+                self.daemon.write(&plan(&self.device, &self.file));
+                if self.daemon.runs() {
+                    self.daemon.reload();
+                    self.as_written();
+                }
+            }
+            (14, _, _) if self.daemon.runs() => self.administrate(tenant, much, who),
+            (15, _, _) if self.daemon.runs() && much % 2 == 0 => self.scribble(tenant, random),
+            _ => {}
+        }
+    }
+
+    fn administrate(&mut self, tenant: usize, much: u64, who: u64) {
+        let name = TENANTS[tenant];
+        let words: &[&str] = match much % 4 {
+            0 if self.paused[tenant] => &["resume", name],
+            0 => &["pause", name],
+            1 => &["set", name, "--weight", "7"],
+            2 => &["set", name, "--sm-limit", "50"],
+            _ => {
+                self.memory[tenant] = (4 + who % 12) * GIB;
+                &["set", name, "--memory-limit", &format!("{}", self.memory[tenant])]
+            }
+        };
+        self.note(words.join(" "));
+        self.paused[tenant] ^= much.is_multiple_of(4);
+        self.daemon.tell(words);
+    }
+
+    /// A hostile member of a tenant writes anything into its report.
+    fn scribble(&mut self, tenant: usize, random: &mut Random) {
+        self.note(format!("{} scribbles", TENANTS[tenant]));
+        let socket = self.daemon.socket(TENANTS[tenant]);
+        let mut peer = Peer::connect(&socket).unwrap();
+        let pages = peer.pages().unwrap();
+        for _ in 0..200 {
+            let said = pages.said(usize::try_from(random.below(12)).unwrap());
+            let mut word = || if random.below(3) == 0 { u64::MAX - random.below(3) } else { random.below(1 << 40) };
+            let (busy, finished, submitted, last_launch, since) = (word(), word(), word(), word(), word());
+            said.say(&vgpu_core::page::Said { busy, finished, submitted, in_flight: Some(word()), last_launch, since });
+            if random.below(4) == 0 && said.wish() {
+                pages.ring().unwrap();
+            }
+        }
+    }
+
+    /// The daemon runs; one that was started knows the file and nothing that was set since.
+    fn again(&mut self) {
+        if !self.daemon.runs() {
+            self.daemon.again();
+            self.as_written();
+            self.paused = [false; 3];
+        }
+    }
+
+    /// All is made well again, and then all must be well.
+    fn judge(&mut self) {
+        self.again();
+        for (tenant, paused) in self.paused.iter_mut().enumerate().filter(|(_, paused)| **paused) {
+            self.daemon.tell(&["resume", TENANTS[tenant]]);
+            *paused = false;
+        }
+        self.actors.iter_mut().for_each(Actor::settle);
+        // Code that is loaded counts too: everybody has launched before anything is compared.
+        self.actors.iter_mut().for_each(|actor| drop(actor.member.ok("launch 10000")));
+        for (tenant, name) in TENANTS.iter().enumerate() {
+            let (held, limit) = (self.truth(tenant), self.memory[tenant]);
+            for actor in self.actors.iter_mut().filter(|actor| actor.tenant == tenant) {
+                // A member that met the daemon's end comes back by itself, when it launches.
+                let begin = Instant::now();
+                let seen = loop {
+                    let seen = actor.member.info();
+                    if seen == (limit.saturating_sub(held), limit) {
+                        break seen;
+                    }
+                    let words = actor.member.errors();
+                    assert!(begin.elapsed() < LONG, "{name}: {seen:?}, but {held} of {limit} are held; {words}");
+                    actor.member.ok("launch 10000");
+                    std::thread::sleep(Duration::from_millis(20));
+                };
+                let code = actor.member.code(&format!("alloc {}", seen.0 + 1));
+                assert_eq!(code, OUT_OF_MEMORY, "{name}: one more byte than is free: {seen:?}");
+            }
+            let first = self.actors.iter_mut().find(|actor| actor.tenant == tenant);
+            if let Some(actor) = first.filter(|_| limit > held + 4 * MIB) {
+                let pointer = actor.member.alloc((limit - held) / 2);
+                actor.member.ok(&format!("free {pointer}"));
+            }
+        }
+        let begin = Instant::now();
+        loop {
+            let (told, seen) = self.members();
+            let ours = [0, 1, 2].map(|tenant| self.actors.iter().filter(|actor| actor.tenant == tenant).count());
+            if told == ours {
+                return;
+            }
+            assert!(begin.elapsed() < LONG, "{ours:?} members are alive, the daemon knows {told:?}: {seen}");
+            self.actors.iter_mut().for_each(|actor| drop(actor.member.ok("launch 10000")));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// How many members of each tenant the daemon knows, and all that it said.
+    fn members(&self) -> ([usize; 3], String) {
+        let text = self.daemon.tell(&["status", "--json"]);
+        let seen: serde_json::Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+        let count = |name: &str| {
+            let tenant = seen["tenants"].as_array().and_then(|all| all.iter().find(|one| one["name"] == name));
+            tenant.and_then(|one| one["members"].as_array()).map_or(0, Vec::len)
+        };
+        (TENANTS.map(count), text)
+    }
+
+    fn end(mut self) {
+        self.actors.drain(..).for_each(|mut actor| actor.member.kill());
+        let device = self.labs[0].device(0);
+        assert_eq!((device.used, device.processes.len()), (0, 0), "{device:?}");
+        self.daemon.again();
+        let begin = Instant::now();
+        let fresh = || {
+            let dir = self.base.join("fresh");
+            let _ = std::fs::create_dir(&dir);
+            let fresh = Daemon::start(&dir, &plan(&self.device, &self.file));
+            std::thread::sleep(Duration::from_millis(50));
+            fresh.descriptors()
+        };
+        let fresh = fresh();
+        while self.daemon.descriptors() != fresh {
+            let open = self.daemon.descriptors();
+            assert!(begin.elapsed() < LONG, "{open} descriptors are open, {fresh} in a daemon that served nobody");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(self.daemon.stop(), Some(0));
+        for tenant in TENANTS {
+            assert!(!self.daemon.socket(tenant).exists());
+            let left = std::fs::read_dir(self.daemon.room(tenant)).map_or(0, Iterator::count);
+            assert!(left <= 1, "{tenant}: the terms, and nothing else");
+        }
+    }
+}
+
+fn plan(device: &str, limits: &[Limits]) -> Plan {
+    let tenants = TENANTS.iter().zip(limits).map(|(name, Limits { memory, ceiling, weight })| {
+        let mut lines = format!("memory_limit = {memory}\nweight = {weight}\n");
+        if *ceiling < 100 {
+            lines.push_str(&format!("sm_limit = {ceiling}\n"));
+        }
+        (String::from(*name), lines)
+    });
+    Plan { device: device.into(), time: "arbitrate = true".into(), tenants: tenants.collect() }
+}
+
+fn setting(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|e| panic!("{name}={text}: {e}")))
+}
+
+#[test]
+fn whatever_happens_nobody_hangs_and_every_number_is_true() {
+    let drawn = || u64::try_from(Instant::now().elapsed().as_nanos()).unwrap() ^ u64::from(std::process::id()) << 20;
+    let seed = setting("VGPU_SEED").unwrap_or_else(|| vgpu_tests::peer::now() ^ drawn()) & (u64::MAX >> 16) | 1;
+    let time = Duration::from_secs(setting("VGPU_CHAOS_SECONDS").unwrap_or(5));
+    let most = setting("VGPU_CHAOS_STEPS");
+    eprintln!("chaos: seed {seed}");
+    let (mut random, mut world, begin) = (Random(seed), World::new(seed), Instant::now());
+    while most.map_or_else(|| begin.elapsed() < time, |most| world.step < most) {
+        for _ in 0..ROUND {
+            world.step += 1;
+            world.one(&mut random);
+        }
+        world.judge();
+    }
+    eprintln!("chaos: {} steps in {:?}, each kind {:?}", world.step, begin.elapsed(), world.done);
+    world.end();
+}

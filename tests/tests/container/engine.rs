@@ -1,0 +1,119 @@
+//! A container engine of the test's own, without a network and without a registry, and the image that all tests use.
+
+use serde_json::Value;
+use std::env;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::{Arc, Mutex, Weak};
+use tempfile::TempDir;
+
+/// The one image.
+pub const IMAGE: &str = "vgpu-test";
+
+/// Root of the checkout.
+pub fn checkout() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+/// Where the libraries were built: `VGPU_BUILD`, or the target directory this test runs from.
+pub fn build() -> PathBuf {
+    let own = || env::current_exe().unwrap().ancestors().nth(2).unwrap().to_owned();
+    env::var_os("VGPU_BUILD").map_or_else(own, PathBuf::from)
+}
+
+/// A variable from the environment or from what tests/setup/all wrote.
+fn setting(name: &str) -> Option<PathBuf> {
+    let written = fs::read_to_string(checkout().join(".cache/test.env")).unwrap_or_default();
+    let from_file = || written.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix('=').map(PathBuf::from));
+    env::var_os(name).map(PathBuf::from).or_else(from_file).filter(|p| p.exists())
+}
+
+/// Status and both outputs, for messages.
+pub fn text(out: &Output) -> String {
+    let (stdout, stderr) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    format!("{}\n--- stdout\n{stdout}--- stderr\n{stderr}", out.status)
+}
+
+/// A private engine; stopped and removed when the last test that uses it ends.
+pub struct Engine {
+    dir: TempDir,
+    docker: PathBuf,
+}
+
+impl Engine {
+    /// `None` where the optional part is missing; that fails instead under VGPU_REQUIRE_ALL=1.
+    pub fn get() -> Option<Arc<Engine>> {
+        static RUNNING: Mutex<Weak<Engine>> = Mutex::new(Weak::new());
+        let mut running = RUNNING.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(engine) = running.upgrade() {
+            return Some(engine);
+        }
+        let root = fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0);
+        let (docker, python) = (setting("VGPU_DOCKER"), setting("VGPU_PYTHON"));
+        let (Some(docker), Some(python), true) = (docker, python, root) else {
+            let what = "a container engine, nvidia-ml-py and root";
+            assert!(env::var_os("VGPU_REQUIRE_ALL").is_none_or(|v| v != "1"), "required and missing: {what}");
+            // Past the test runner's capture: a skipped test must be seen.
+            let _ = writeln!(std::io::stderr(), "SKIPPED: {what} (run tests/setup/all)");
+            return None;
+        };
+        let engine = Arc::new(Engine { dir: TempDir::new().unwrap(), docker });
+        let setup = |arguments: &[&str]| {
+            let mut c = Command::new(checkout().join("tests/setup/docker"));
+            let out = c.args(arguments).env("VGPU_PYTHON", &python).env_remove("LD_PRELOAD").output().unwrap();
+            assert!(out.status.success(), "tests/setup/docker {arguments:?}: {}", text(&out));
+        };
+        setup(&["start", engine.state()]);
+        setup(&["image", engine.state(), IMAGE]);
+        *running = Arc::downgrade(&engine);
+        Some(engine)
+    }
+
+    fn state(&self) -> &str {
+        self.dir.path().to_str().unwrap()
+    }
+
+    /// The example's own script on the device in `gpu`; `options` stand before the image.
+    pub fn run(&self, gpu: &Path, options: &[&str], command: &[&str]) -> Output {
+        let clients = checkout().join("tests/clients");
+        Command::new(checkout().join("examples/docker/run-simulated"))
+            .arg("--gpu")
+            .arg(gpu)
+            .args(["-v", &format!("{}:/clients:ro", clients.display())])
+            .args(options)
+            .arg(IMAGE)
+            .args(command)
+            .env("VGPU_BUILD", build())
+            .env("VGPU_DOCKER", &self.docker)
+            .env("DOCKER_HOST", format!("unix://{}/sock", self.state()))
+            .env_remove("LD_PRELOAD")
+            .output()
+            .unwrap()
+    }
+
+    /// The engine's own command.
+    pub fn docker(&self, arguments: &[&str]) -> Output {
+        Command::new(&self.docker)
+            .args(arguments)
+            .env("DOCKER_HOST", format!("unix://{}/sock", self.state()))
+            .output()
+            .unwrap()
+    }
+
+    /// The Python program of tests/clients with `options`; what it saw.
+    pub fn client(&self, gpu: &Path, options: &[&str], fits: u64, too_much: u64) -> Value {
+        let numbers = [fits.to_string(), too_much.to_string()];
+        let command = ["/usr/bin/python3", "/clients/container_client.py", &numbers[0], &numbers[1]];
+        let out = self.run(gpu, options, &command);
+        assert!(out.status.success(), "{options:?}: {}", text(&out));
+        serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {}", text(&out)))
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        let _ = Command::new(checkout().join("tests/setup/docker")).args(["stop", self.state()]).output();
+    }
+}

@@ -1,0 +1,103 @@
+//! Containers under one daemon on the host: each gets its tenant's directory and nothing else; who gets how much of the
+//! device's time is judged by the device's own truth.
+
+use crate::LOCKED_DOWN;
+use crate::engine::{Engine, text};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Output;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use vgpu_sim::{Machine, truth};
+use vgpu_tests::daemon::{Daemon, Plan};
+use vgpu_tests::timed::measured;
+
+const WORKER: &str = "/clients/container_worker.py";
+
+/// A busy container of a tenant; ends when the file `enough` appears.
+fn work<'scope>(
+    scope: &'scope std::thread::Scope<'scope, '_>,
+    engine: &'scope Engine,
+    gpu: &'scope Path,
+    room: &Path,
+    name: &'static str,
+    options: &'static [&str],
+) -> std::thread::ScopedJoinHandle<'scope, Output> {
+    let mount = format!("{}:/run/vgpu:ro", room.display());
+    let thread = scope.spawn(move || {
+        let mut all = vec!["-v", &mount, "-e", "VGPU_SOCKET=/run/vgpu/vgpud.sock"];
+        // Its own word counts for nothing against the daemon's.
+        all.extend(["-e", "VGPU_MODE=off", "-e", "VGPU_ON_ERROR=open"]);
+        all.extend(options);
+        engine.run(gpu, &all, &["/usr/bin/python3", WORKER, name])
+    });
+    let begin = Instant::now();
+    while !gpu.join(name).exists() && !thread.is_finished() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "container {name} does not start");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    thread
+}
+
+/// Percent of the device's time that each of the two processes got within a moment, the older one first.
+#[allow(clippy::cast_precision_loss)] // nanoseconds of seconds
+fn shares(gpu: &Path, moment: Duration) -> [f64; 2] {
+    let look = || {
+        let truth = truth::read(gpu).unwrap();
+        // Both are process 1 in their containers: the machine's own numbers tell them apart.
+        let mut all: Vec<_> = truth.devices[0].processes.iter().map(|p| (p.serial, p.busy_ns)).collect();
+        all.sort_unstable();
+        (truth.at_ns, all)
+    };
+    let (begin, before) = look();
+    std::thread::sleep(moment);
+    let (end, after) = look();
+    assert_eq!((before.len(), after.len()), (2, 2), "two processes on the device");
+    [0, 1].map(|at| (after[at].1 - before[at].1) as f64 / (end - begin) as f64 * 100.0)
+}
+
+#[test]
+fn two_containers_share_thirty_to_seventy_and_the_host_changes_that_while_they_run() {
+    let Some(engine) = Engine::get() else { return };
+    measured(|| {
+        let (gpu, host) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+        fs::set_permissions(host.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        drop(Machine::open_at(gpu.path(), Some("h200")).unwrap());
+        // The containers' users are not the host's.
+        for file in fs::read_dir(gpu.path()).unwrap() {
+            fs::set_permissions(file.unwrap().path(), fs::Permissions::from_mode(0o666)).unwrap();
+        }
+        let device = truth::read(gpu.path()).unwrap().devices[0].uuid.clone();
+        let tenant = |name: &str, weight: u32| (name.into(), format!("memory_limit = \"2GiB\"\nweight = {weight}"));
+        let tenants = vec![tenant("a", 3), tenant("b", 7)];
+        let daemon = Daemon::start(host.path(), &Plan { device, time: String::new(), tenants });
+        std::thread::scope(|scope| {
+            struct Enough<'a>(&'a Path);
+            impl Drop for Enough<'_> {
+                fn drop(&mut self) {
+                    let _ = fs::write(self.0.join("enough"), "");
+                }
+            }
+            let enough = Enough(gpu.path());
+            let a = work(scope, &engine, gpu.path(), &daemon.room("a"), "a", &[]);
+            let b = work(scope, &engine, gpu.path(), &daemon.room("b"), "b", LOCKED_DOWN);
+            std::thread::sleep(Duration::from_millis(1500));
+            let first = shares(gpu.path(), Duration::from_secs(3));
+            daemon.tell(&["set", "b", "--sm-limit", "20"]);
+            std::thread::sleep(Duration::from_millis(500));
+            let second = shares(gpu.path(), Duration::from_secs(3));
+            daemon.tell(&["set", "a", "--memory-limit", "1GiB"]);
+            drop(enough);
+            for out in [a.join().unwrap(), b.join().unwrap()] {
+                assert_eq!(String::from_utf8_lossy(&out.stdout), "0\n", "{}", text(&out));
+            }
+            eprintln!("by weight 3 to 7: {first:.1?}; with a ceiling of 20 for the second: {second:.1?}");
+            // Relative to what both got: a busy host leaves the device idle now and then, whoever's turn it is.
+            let part = first[0] / (first[0] + first[1]) * 100.0;
+            assert!((part - 30.0).abs() < 6.0, "{part:.1} % of what both got");
+            assert!((12.0..24.0).contains(&second[1]) && second[0] > first[0], "{second:?} after {first:?}");
+        });
+        assert_eq!(truth::read(gpu.path()).unwrap().devices[0].used, 0, "everything came back");
+    });
+}
