@@ -1,9 +1,10 @@
 //! `make demo`: two tenants on one GPU, each with its own quota, each running ordinary programs.
 //!
-//! The story is here; [`device`] finds the GPU (the real one, else the simulated one), [`tenant`] runs a program as a
-//! tenant, [`shares`] says who used the device for how long, [`style`] is about the terminal. The programs are the
-//! examples beside this directory and nvidia-smi: nothing of vgpu is in them.
+//! The story is here; [`daemon`] is its part with vgpud, [`device`] finds the GPU (the real one, else the simulated one),
+//! [`tenant`] runs a program as a tenant, [`shares`] says who used the device for how long, [`style`] is about the
+//! terminal. The programs are the examples beside this directory and nvidia-smi: nothing of vgpu is in them.
 
+mod daemon;
 mod device;
 mod shares;
 mod style;
@@ -127,7 +128,13 @@ fn tell() -> Result<bool, Trouble> {
             row.share
         );
     }
-    Ok(summary(&rows, &tenants, &gpu, &style))
+    println!(
+        "\n{}",
+        style.strong("4. The same with the daemon: shares by weight, and a limit that changes while they run")
+    );
+    let live = daemon::live(&gpu, &style)?;
+    println!("  {}", style.verdict(live));
+    Ok(summary(&rows, &tenants, &gpu, &style) && live)
 }
 
 /// Lets the launches run, with a moving line on a terminal; each tenant's share of the device in percent.

@@ -1,4 +1,4 @@
-//! A tenant: limits in the environment of ordinary programs, and the preloaded library.
+//! A tenant: limits in the environment of ordinary programs, or a daemon's socket instead, and the preloaded library.
 
 use crate::Trouble;
 use crate::device::Gpu;
@@ -18,6 +18,7 @@ pub struct Tenant {
     library: PathBuf,
     scratch: PathBuf,
     simulated: Option<PathBuf>,
+    socket: Option<PathBuf>,
 }
 
 impl Tenant {
@@ -30,7 +31,13 @@ impl Tenant {
             library: gpu.build.join("libvgpu.so"),
             scratch: gpu.scratch.0.clone(),
             simulated: gpu.simulated.then(|| gpu.build.join("sim")),
+            socket: None,
         }
+    }
+
+    /// One whose limits are the daemon's affair.
+    pub fn of_daemon(name: &'static str, gpu: &Gpu, socket: PathBuf) -> Self {
+        Self { socket: Some(socket), ..Self::new(name, 0, 0, gpu) }
     }
 
     /// What makes a program this tenant's.
@@ -45,12 +52,16 @@ impl Tenant {
         command
             .args(arguments)
             .env("LD_PRELOAD", &self.library)
-            .env("VGPU_TENANT", format!("demo-{}", self.name))
             .env("VGPU_STATE_DIR", &self.scratch)
-            .env("VGPU_MEMORY_LIMIT", self.limit.to_string())
-            .env("VGPU_SM_LIMIT", self.ceiling.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
+        match &self.socket {
+            Some(socket) => command.env("VGPU_SOCKET", socket),
+            None => command
+                .env("VGPU_TENANT", format!("demo-{}", self.name))
+                .env("VGPU_MEMORY_LIMIT", self.limit.to_string())
+                .env("VGPU_SM_LIMIT", self.ceiling.to_string()),
+        };
         if let Some(driver) = &self.simulated {
             command
                 .env("LD_LIBRARY_PATH", driver)
