@@ -169,7 +169,7 @@ pub fn place_of(governor: &'static Governor, launch: &Launch) -> Option<&'static
     };
     // Another governor counts by its own lock, which is not to be taken under this one's.
     let is_other = |place: &&&'static Place| {
-        place.thread.load(Relaxed) == thread && place.terms(thread).is_some_and(|terms| terms.is_by(governor))
+        place.terms(thread).is_some_and(|terms| terms.governor.is_none() || terms.is_by(governor))
     };
     pair.iter().find(is_for).or_else(|| pair.iter().find(is_new)).or_else(|| pair.iter().find(is_other)).copied()
 }

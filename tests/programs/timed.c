@@ -263,6 +263,18 @@ static int forked(u64 ns, int count, u64 *crashed) {
     return CALL(cuCtxSynchronize);
 }
 
+/* `rounds` times: `batch` kernels of `ns` in one stream, then for `us` one each `apart` in another. Nobody waits. */
+static int by_turns(u64 rounds, u64 batch, u64 ns, u64 us, u64 apart) {
+    for (; rounds; rounds--) {
+        for (u64 k = 0; k < batch; k++) TRY(launch_in(spin, streams[0], ns));
+        for (u64 start = now(); now() - start < us * 1000;) {
+            TRY(launch_in(spin, streams[1], ns));
+            for (u64 last = now(); now() - last < apart;) {}
+        }
+    }
+    return CALL(cuCtxSynchronize);
+}
+
 int main(int argc, char **argv) {
     char line[512], name[128];
     setvbuf(stdout, 0, _IOLBF, 0);
@@ -290,6 +302,7 @@ int main(int argc, char **argv) {
         else if (!strcmp(name, "persistent")) { int r = persistent(a, b, &done); printf("%d %lu\n", r, done); }
         else if (!strcmp(name, "contexts")) printf("%d\n", contexts((int)a, (int)b, c));
         else if (!strcmp(name, "passing")) printf("%d\n", passing((int)a, b));
+        else if (!strcmp(name, "byturns")) printf("%d\n", by_turns(a, b, c, d, e));
         else if (!strcmp(name, "locked")) { int r = locked(a, b, &done); printf("%d %lu %lu %lu\n", r, done, computed, longest); }
         else if (!strcmp(name, "forked")) { int r = forked(a, (int)b, &done); printf("%d %lu\n", r, done); }
         else printf("! %s\n", name);

@@ -43,3 +43,19 @@ fn of_a_queue_of_short_kernels_each_is_paid() {
 fn of_short_kernels_of_four_threads_each_is_paid() {
     none_is_forgotten("threads", &["threads 4 3000 500 40 0 0 0", "threads 4 3000 500 40 0 2 1"]);
 }
+
+/// It rests while the program goes on in another one, which keeps the library's clock going.
+#[test]
+fn a_stream_that_rests_beside_another_pays_for_its_work_and_not_for_its_rest() {
+    measured(|| {
+        let _alone = alone();
+        let lab = ceiling(LIMIT);
+        let mut m = timed(&lab);
+        m.ok("loop 3000 500 0 1000000 0 1 -1");
+        let stretch = Stretch::begin(&lab);
+        m.ok("byturns 400 40 3000 5000 30000");
+        let spent = stretch.end(&lab);
+        eprintln!("by turns: paid {:.1} % of {} us", spent.paid_percent(), spent.busy / 1000);
+        assert!((LEAST..=180.0).contains(&spent.paid_percent()), "{spent:?}");
+    });
+}

@@ -18,11 +18,18 @@ const MOST_NS: u64 = 50_000;
 const MOST: u64 = 64;
 /// Not worth the while.
 const LEAST: u64 = 8;
+/// Credits that are counted: each is looked at whenever the lock is taken. More threads and streams than that go by the
+/// lock, until one of these has not been used for a while.
+const KEPT: usize = 32;
+/// So long after it was taken back its owner counts nothing any more.
+const OVER_NS: u64 = 1_000_000_000;
 
 /// A credit that was granted, even if it was taken back: its owner may count late.
 pub(super) struct Given {
     place: &'static Place,
     pub chain: u64,
+    /// When its stream may have become idle: whoever reads the clock then takes it back.
+    until: u64,
     counted: Counted,
 }
 
@@ -30,6 +37,15 @@ impl Given {
     /// Takes it back.
     pub fn revoke(&self) {
         self.place.credit.revoke();
+    }
+
+    fn is_over(&self, now: u64) -> bool {
+        now > self.until.saturating_add(OVER_NS) && self.left() == 0
+    }
+
+    /// What its owner may still launch, by estimate.
+    pub fn left(&self) -> u64 {
+        self.place.credit.left()
     }
 }
 
@@ -84,6 +100,13 @@ impl Meter {
         self.given.iter().filter(|given| given.chain == chain).for_each(Given::revoke);
     }
 
+    /// Takes credits back whose streams may have become idle: the next launch of each asks. Else a stream that rested while
+    /// others kept the clock going would go on as if it had been busy, and pay for its rest.
+    #[inline]
+    pub(super) fn revoke_old(&self, now: u64) {
+        self.given.iter().filter(|given| now >= given.until).for_each(Given::revoke);
+    }
+
     /// Charges what was launched on credit of chains that are gone.
     pub(super) fn charge_strays(&mut self, pay: &impl Pay) {
         if self.stray > 0 {
@@ -123,7 +146,7 @@ impl Meter {
         };
         let Some(at) = self.numbered(plan.chain) else { return };
         let Some(room) = self.chains[at].marks.room() else { return };
-        let left = self.given.iter().fold(0u64, |all, given| all.saturating_add(given.place.credit.left()));
+        let left = self.given.iter().fold(0u64, |all, given| all.saturating_add(given.left()));
         let before = self.keeper.in_flight().saturating_add(left);
         let estimate = room.min(MOST_NS).min(self.bounds.in_flight.saturating_sub(before));
         if estimate < cost.saturating_mul(LEAST)
@@ -134,12 +157,20 @@ impl Meter {
             return;
         }
         let Some(place) = credit::place_of(governor, wish.launch) else { return };
+        if self.given.len() >= KEPT {
+            self.given.retain(|given| !given.is_over(now));
+        }
+        let until = self.chains[at].ask_at.max(now + ASK_NS);
+        let is_full = self.given.len() >= KEPT;
         match self.given.iter_mut().find(|given| core::ptr::eq(given.place, place)) {
-            Some(given) => given.chain = plan.chain,
+            Some(given) => (given.chain, given.until) = (plan.chain, until),
             None => {
+                if is_full {
+                    return;
+                }
                 let mut counted = Counted::default();
                 let _ = place.credit.count(&mut counted);
-                self.given.push(Given { place, chain: plan.chain, counted });
+                self.given.push(Given { place, chain: plan.chain, until, counted });
             }
         }
         let terms = Terms { governor: Some(governor), launch: *wish.launch, chain: plan.chain, watch };

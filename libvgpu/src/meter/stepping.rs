@@ -106,6 +106,7 @@ impl Meter {
                 self.expire_beside(at, now, &pay);
             }
             (self.time, self.untimed) = (now, 0);
+            self.revoke_old(now);
         }
         self.charge_strays(&pay);
         let word = self.word(wish.post, now);
@@ -414,9 +415,13 @@ fn parts(begin: Option<Begin>) -> (Option<CUevent>, u64, u64) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::crediting::Given;
     use super::*;
+    use crate::daemon::Post;
+    use crate::governor::Governor;
     use crate::meter::Launch;
     use shim_sys::cuda::{CUcontext, CUstream};
+    use std::sync::LazyLock;
     use vgpu_core::ledger::LedgerPage;
     use vgpu_core::share::Share;
 
@@ -424,16 +429,35 @@ mod tests {
 
     /// Steps a launch into a stream of its own.
     fn launch(meter: &mut Meter, stream: usize, cost: Option<u64>) -> Plan {
-        let page: &'static LedgerPage = Box::leak(Box::new(LedgerPage::zeroed()));
+        launch_and(meter, stream, cost, |_, _, _| {})
+    }
+
+    fn launch_and(
+        meter: &mut Meter,
+        stream: usize,
+        cost: Option<u64>,
+        then: impl FnOnce(&mut Meter, &Wish<'_>, &Plan),
+    ) -> Plan {
+        static PAGE: LazyLock<Box<LedgerPage>> = LazyLock::new(LedgerPage::zeroed);
         let [context, stream] = [1 << 12, (stream + 1) << 12].map(|word| word as *mut core::ffi::c_void);
         let (context, stream) = (CUcontext(context), CUstream(stream));
         let launch = Launch { context, stream, per_thread: false, key: 1, in_parts: false };
         let gate = Gate::Run { lease: 0, until: u64::MAX, exclusive: true, ceiling: None };
-        let account = page.ledger().account();
-        let wish = Wish { launch: &launch, cost, gate, turn: None, share: Share::ALL, account };
-        match meter.step(&wish, Seen { reaped: true, stream: None }, |_, _| {}) {
-            Step::Go(plan) => plan,
-            _ => panic!("nothing holds it back"),
+        let account = PAGE.ledger().account();
+        let share = Some(Share::ALL);
+        let wish = Wish { launch: &launch, cost, gate, turn: None, share, post: &Post::none(), account };
+        let mut seen = Seen::default();
+        loop {
+            match meter.step(&wish, seen, |_, _| {}) {
+                Step::Go(plan) => {
+                    then(meter, &wish, &plan);
+                    return plan;
+                }
+                Step::Reap => seen.reaped = true,
+                // It is busy.
+                Step::Ask(launches) => seen.stream = Some((false, launches)),
+                _ => panic!("nothing holds it back"),
+            }
         }
     }
 
@@ -468,5 +492,35 @@ mod tests {
         assert!(recorded <= due, "{recorded} of {due} markers for 79 streams");
         clock::sleep(LONG_NS + 1_000_000);
         assert_eq!(markers(&mut meter, 80), 2, "no belief lasts for ever");
+    }
+
+    #[test]
+    fn a_credit_ends_when_its_stream_may_be_idle_while_others_go_on() {
+        let governor: &'static Governor = Box::leak(Box::new(Governor::new(Some(Share::ALL), Post::none(), false)));
+        let mut meter = Meter::default();
+        let left = |meter: &Meter| meter.given.iter().map(Given::left).sum::<u64>();
+        // Until they follow each other closely, which a busy host may keep them from.
+        for _ in 0..10_000 {
+            let goes = |meter: &mut Meter, wish: &Wish<'_>, plan: &Plan| meter.allow(wish, plan, governor);
+            launch_and(&mut meter, 0, Some(100), goes);
+            if left(&meter) > 0 {
+                break;
+            }
+        }
+        assert!(left(&meter) > 0, "a thread that launches again and again has a credit");
+        clock::sleep(20 * ASK_NS);
+        launch(&mut meter, 1, Some(COST));
+        assert_eq!(left(&meter), 0, "nobody has asked since whether the first stream rests");
+    }
+
+    #[test]
+    fn a_program_of_many_streams_looks_at_few_credits_whenever_it_locks() {
+        let governor: &'static Governor = Box::leak(Box::new(Governor::new(Some(Share::ALL), Post::none(), false)));
+        let mut meter = Meter::default();
+        for stream in (0..100).flat_map(|stream| [stream; 20]) {
+            // Short enough that their credits do not fill what may be in flight.
+            launch_and(&mut meter, stream, Some(10), |meter, wish, plan| meter.allow(wish, plan, governor));
+        }
+        assert!((1..=32).contains(&meter.given.len()), "{}", meter.given.len());
     }
 }
