@@ -56,6 +56,7 @@ fn a_stream_that_rests_beside_another_pays_for_its_work_and_not_for_its_rest() {
         m.ok("byturns 400 40 3000 5000 30000");
         let spent = stretch.end(&lab);
         eprintln!("by turns: paid {:.1} % of {} us", spent.paid_percent(), spent.busy / 1000);
-        assert!((LEAST..=180.0).contains(&spent.paid_percent()), "{spent:?}");
+        // What is learned of a single short kernel differs by a quarter on a busy host; its rest is several times its work.
+        assert!((50.0..=180.0).contains(&spent.paid_percent()), "{spent:?}");
     });
 }
