@@ -5,15 +5,15 @@
 
 use crate::holdings::Holding;
 use crate::lock::Lock;
-use std::collections::BTreeMap;
+use crate::sorted::Map;
 
 struct All {
-    charges: BTreeMap<u32, (Holding, u32)>,
+    charges: Map<u32, (Holding, u32)>,
     next: u32,
 }
 
 impl All {
-    const EMPTY: All = All { charges: BTreeMap::new(), next: 0 };
+    const EMPTY: All = All { charges: Map::new(), next: 0 };
 }
 
 static ALL: Lock<All> = Lock::new(All::EMPTY);

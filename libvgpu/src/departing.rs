@@ -14,6 +14,7 @@ use crate::holdings::{Holding, Table};
 use crate::lock::Lock;
 use crate::order::{End, Mark, Order, Place};
 use crate::pools::{self, Entry};
+use crate::sorted::Map;
 use crate::{context, device};
 use core::ffi::c_void;
 use core::ops::Bound;
@@ -218,7 +219,7 @@ pub fn orphan(address: u64, entry: &Arc<Entry>, order: Option<Order>) {
 
 /// A pool was destroyed, and streams may still have to come to these frees, with their numbers and moments. Which of the
 /// streams live nobody knows, so marks are set in the default ones only. The caller's own await ends here.
-pub fn orphans(entry: &Arc<Entry>, mut frees: BTreeMap<Place, (u64, u64)>) {
+pub fn orphans(entry: &Arc<Entry>, mut frees: Map<Place, (u64, u64)>) {
     if entry.held() == 0 {
         return pools::awaited(entry);
     }

@@ -11,9 +11,9 @@ use crate::enforce;
 use crate::lock::Lock;
 use crate::order::Order;
 use crate::pools::{self, Backing};
+use crate::sorted::Map;
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 use shim_sys::cuda::*;
-use std::collections::BTreeMap;
 use vgpu_core::charging;
 
 /// Node kinds.
@@ -86,7 +86,7 @@ impl Needs {
     }
 }
 
-static EXECS: Lock<BTreeMap<usize, Needs>> = Lock::new(BTreeMap::new());
+static EXECS: Lock<Map<usize, Needs>> = Lock::new(Map::new());
 /// How many executable graphs allocate.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
@@ -238,7 +238,7 @@ pub fn measure(needs: &Needs) {
 /// Forgets the parent's, in a forked child.
 pub fn forget() {
     // SAFETY: the child's thread that settles it, before any other goes on.
-    unsafe { EXECS.reset(BTreeMap::new()) };
+    unsafe { EXECS.reset(Map::new()) };
     COUNT.store(0, Relaxed);
 }
 

@@ -55,6 +55,7 @@ mod pools;
 mod quiet;
 mod say;
 mod share;
+mod sorted;
 mod tenant;
 mod turn;
 mod uuid;

@@ -322,7 +322,7 @@ fn forget_stream(order: Order) {
         let of_it: Vec<Place> = state.unreached.keys().copied().filter(|place| place.key == key).collect();
         for place in of_it {
             if let Some((stamp, moment)) = state.unreached.remove(&place) {
-                let all = state.unreached.entry(place.nobodys()).or_default();
+                let all = state.unreached.or_default(place.nobodys());
                 *all = (stamp.max(all.0), moment.max(all.1));
             }
         }

@@ -24,10 +24,10 @@ use crate::device::{self, Device};
 use crate::holdings::{ADDRESSES, Holding};
 use crate::ledger::Joined;
 use crate::lock::Lock;
+use crate::sorted::Map;
 use core::num::NonZeroU32;
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use shim_sys::cuda::CUresult;
-use std::collections::BTreeMap;
 use vgpu_core::ledger::{Left, Reservation, ShareId, Shared};
 use vgpu_core::tenant::hash64;
 
@@ -72,14 +72,14 @@ fn founded_name(identity: u64) -> u64 {
 }
 
 struct All {
-    held: BTreeMap<Share, Held>,
+    held: Map<Share, Held>,
     /// By what importers ask for.
-    named: BTreeMap<u64, Share>,
+    named: Map<u64, Share>,
     next: u32,
 }
 
 impl All {
-    const EMPTY: All = All { held: BTreeMap::new(), named: BTreeMap::new(), next: 1 };
+    const EMPTY: All = All { held: Map::new(), named: Map::new(), next: 1 };
 
     fn insert(&mut self, held: Held) -> Option<Share> {
         let share = Share(NonZeroU32::new(self.next)?);
@@ -287,12 +287,12 @@ pub fn device_of(share: Share) -> Option<u8> {
 }
 
 /// How often each imported address is open: the driver gives the same one again and counts.
-static OPENED: Lock<BTreeMap<u64, u32>> = Lock::new(BTreeMap::new());
+static OPENED: Lock<Map<u64, u32>> = Lock::new(Map::new());
 
 /// Notes an address that an import was opened at; a holding that is not needed comes back: the address was open already.
 pub fn opened(address: u64, holding: Holding) -> Option<Holding> {
     let mut all = OPENED.lock();
-    let times = all.entry(address).or_default();
+    let times = all.or_default(address);
     // A context that ended has closed what was open in it, and taken the holding.
     if *times > 0 && ADDRESSES.get(address).is_some() {
         *times += 1;
@@ -332,7 +332,7 @@ impl Closing {
     /// The driver did not.
     pub fn failed(self) {
         let mut all = OPENED.lock();
-        *all.entry(self.address).or_default() += 1;
+        *all.or_default(self.address) += 1;
         // Another thread may have opened it meanwhile and noted a holding of its own.
         let spare = self.last.and_then(|holding| ADDRESSES.put(self.address, holding));
         drop(all);
@@ -365,7 +365,7 @@ pub fn forget() {
     unsafe {
         ALL.reset(All::EMPTY);
         EXPORTING.reset(());
-        OPENED.reset(BTreeMap::new());
+        OPENED.reset(Map::new());
     }
     KEPT.store(0, Relaxed);
     descriptor::forget();

@@ -4,8 +4,8 @@
 use super::registry;
 use crate::lock::Lock;
 use crate::share::{self, Share};
+use crate::sorted::Map;
 use shim_sys::cuda::CUmemoryPool;
-use std::collections::BTreeMap;
 
 /// Moves the charge of a pool that was exported to a share of the ledger, found by `identity`, or names the share it has:
 /// what the pool grows and shrinks by is charged and returned there from now on. `None`: the pool is not charged here, or
@@ -24,7 +24,7 @@ pub fn exported(pool: CUmemoryPool, identity: impl FnOnce() -> u64) -> Option<Sh
 
 /// Identities of the imported pools. An imported pool holds no share: what keeps the memory when the exporter is gone are
 /// its pointers, which hold it.
-static IMPORTED: Lock<BTreeMap<usize, u64>> = Lock::new(BTreeMap::new());
+static IMPORTED: Lock<Map<usize, u64>> = Lock::new(Map::new());
 
 /// Notes a pool that another process made, and the identity that its exporter has given it, if it did.
 pub fn imported(pool: CUmemoryPool, identity: Option<u64>) {
@@ -55,5 +55,5 @@ pub(super) fn put_back(pool: usize, identity: u64) {
 /// Forgets the parent's, in a forked child.
 pub(super) fn forget() {
     // SAFETY: the child's thread that settles it, before any other goes on.
-    unsafe { IMPORTED.reset(BTreeMap::new()) };
+    unsafe { IMPORTED.reset(Map::new()) };
 }

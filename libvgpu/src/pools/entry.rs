@@ -9,9 +9,9 @@ use crate::driver::own;
 use crate::lock::Lock;
 use crate::order::{Place, quietly};
 use crate::share::{self, Share};
+use crate::sorted::Map;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use shim_sys::cuda::*;
-use std::collections::BTreeMap;
 use vgpu_core::ledger::{OUTCOME_WAIT_NS, Reservation};
 use vgpu_core::pool::{self, Call, Change, Holes, Reading, Stream};
 
@@ -130,7 +130,7 @@ pub(super) struct State {
     pub(super) share: Option<Share>,
     /// Streams that may still have to come to a free, with the number and the moment of the last: of pools that may be
     /// destroyed.
-    pub(super) unreached: BTreeMap<Place, (u64, u64)>,
+    pub(super) unreached: Map<Place, (u64, u64)>,
     /// Its charge has ended: whatever is read of it now comes too late.
     pub(super) closed: bool,
 }

@@ -4,20 +4,20 @@ use super::entry::{Entry, Source};
 use crate::device::{self, Device};
 use crate::driver::own;
 use crate::lock::Lock;
+use crate::sorted::Map;
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 use shim_sys::cuda::*;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 struct Registry {
     /// `None`: noted as host memory's, a device's without limits, or another process's.
-    by_source: BTreeMap<Source, Option<Arc<Entry>>>,
-    by_id: BTreeMap<usize, Arc<Entry>>,
+    by_source: Map<Source, Option<Arc<Entry>>>,
+    by_id: Map<usize, Arc<Entry>>,
     next: usize,
 }
 
 impl Registry {
-    const EMPTY: Registry = Registry { by_source: BTreeMap::new(), by_id: BTreeMap::new(), next: 1 };
+    const EMPTY: Registry = Registry { by_source: Map::new(), by_id: Map::new(), next: 1 };
 }
 
 static REGISTRY: Lock<Registry> = Lock::new(Registry::EMPTY);
