@@ -43,16 +43,11 @@ impl Furniture {
         [heart.page.file(), board.as_fd(), report.as_fd(), self.bell.as_fd()]
     }
 
-    /// The bell, to watch.
+    /// The bell, to watch by its edges. It is never read: the members have the same open file, and one of them can make it
+    /// block and take it down, or keep it and ring it when nobody else has it.
     #[must_use]
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
-    }
-
-    /// Takes the bell down: what rings from now on is another ring.
-    pub fn take_down(&self) {
-        // Nobody rang: somebody else of the tenant took it down, and harms only its own.
-        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
     }
 }
 

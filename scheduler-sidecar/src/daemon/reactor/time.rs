@@ -13,6 +13,9 @@ use crate::daemon::answer;
 use crate::daemon::connection::Connection;
 use crate::daemon::pages::{self, Furniture};
 
+/// What is listened to at a bell: every ring, once. Whoever leaves it up costs nothing.
+const RINGS: EventFlags = EventFlags::IN.union(EventFlags::ET);
+
 /// The arbiter's number of a room's tenant.
 pub(in crate::daemon) fn number(room: u64) -> Tenant {
     // Numbers of rooms are given once each and lie below those of bells.
@@ -54,7 +57,7 @@ impl Reactor {
             return Ok(());
         }
         let (furniture, (board, report, files)) = Furniture::new()?;
-        epoll::add(&self.epoll, furniture.bell(), EventData::new_u64(FIRST_BELL + id), EventFlags::IN)?;
+        epoll::add(&self.epoll, furniture.bell(), EventData::new_u64(FIRST_BELL + id), RINGS)?;
         self.shelf.put(id, files);
         self.leases.furnish(number(id), board, report);
         room.furniture = Some(furniture);
@@ -84,7 +87,10 @@ impl Reactor {
         let Some(room) = self.rooms.get_mut(&id) else { return };
         room.paged -= 1;
         if room.paged == 0 {
-            room.furniture = None;
+            if let Some(furniture) = room.furniture.take() {
+                // Closing is not enough: whoever kept the bell keeps it watched.
+                let _ = epoll::delete(&self.epoll, furniture.bell());
+            }
             self.shelf.remove(id);
             self.leases.empty(number(id), now);
             self.muted.retain(|(_, muted)| *muted != id);
@@ -93,9 +99,10 @@ impl Reactor {
 
     /// A tenant's bell rings.
     pub(super) fn bell_rang(&mut self, id: u64) {
-        let Some(furniture) = self.rooms.get(&id).and_then(|room| room.furniture.as_ref()) else { return };
-        // First down, then the wishes: a ring meanwhile is another event.
-        furniture.take_down();
+        if self.rooms.get(&id).is_none_or(|room| room.furniture.is_none()) {
+            return;
+        }
+        // The event is over, then the wishes are looked at: a ring meanwhile is another event.
         if let Heard::At(moment) = self.leases.rang(number(id), pages::now()) {
             self.listen(id, false);
             self.muted.insert((moment, id));
@@ -105,7 +112,7 @@ impl Reactor {
     /// Listens to a bell, or not.
     fn listen(&self, id: u64, listen: bool) {
         let Some(furniture) = self.rooms.get(&id).and_then(|room| room.furniture.as_ref()) else { return };
-        let interest = if listen { EventFlags::IN } else { EventFlags::empty() };
+        let interest = if listen { RINGS } else { EventFlags::empty() };
         if let Err(why) = epoll::modify(&self.epoll, furniture.bell(), EventData::new_u64(FIRST_BELL + id), interest) {
             warn!(%why, "a bell cannot be watched");
         }
@@ -117,9 +124,8 @@ impl Reactor {
         self.heart.beat(self.paged > 0, now);
         while let Some((moment, id)) = self.muted.first().copied().filter(|(moment, _)| *moment <= now) {
             self.muted.remove(&(moment, id));
+            // It is up since it rang too early, so that this is an event: its answer.
             self.listen(id, true);
-            // It was taken down when it came too early: this is its answer.
-            self.bell_rang(id);
         }
         if self.leases.deadline().is_some_and(|deadline| deadline <= now) {
             self.leases.tick(now);

@@ -1,0 +1,108 @@
+//! What a tenant can do with its bell, which is an open file that the daemon shares with it: nothing to anybody else.
+
+#[path = "support/member.rs"]
+mod member;
+mod support;
+
+use std::fs;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::process::Stdio;
+use std::time::Duration;
+
+use member::Member;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use support::{Daemon, Peer, eventually, vgpud};
+use tempfile::TempDir;
+use vgpu_core::arbiter::Gate;
+
+const GPU: &str = "GPU-00000000-0000-0000-0000-000000000001";
+const TENANTS: &str = "[[tenant]]\nname = \"a\"\nweight = 2\n[[tenant]]\nname = \"b\"\n";
+
+fn daemon(dir: &TempDir) -> (Daemon, [std::path::PathBuf; 2]) {
+    fs::write(dir.path().join("vgpud.toml"), TENANTS).unwrap();
+    let child = vgpud()
+        .arg("--config")
+        .arg(dir.path().join("vgpud.toml"))
+        .args(["--driver", "none", "--log", "off", "--runtime-dir"])
+        .arg(dir.path().join("run"))
+        .stderr(Stdio::inherit())
+        .spawn()
+        .unwrap();
+    let [a, b] = ["a", "b"].map(|tenant| dir.path().join("run/tenants").join(tenant).join("vgpud.sock"));
+    let daemon = Daemon { child, socket: b.clone() };
+    eventually("the daemon answers", || Peer::try_hello(&b).is_some());
+    (daemon, [a, b])
+}
+
+/// Processor time that it has used so far, in hundredths of a second.
+fn ticks(daemon: &Daemon) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", daemon.child.id())).unwrap();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+fn up(bell: &OwnedFd) {
+    let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
+}
+
+fn down(bell: &OwnedFd) {
+    let _ = rustix::io::read(bell, &mut [0; 8]);
+}
+
+fn blocking(bell: &OwnedFd, blocks: bool) {
+    let flags = fcntl_getfl(bell).unwrap();
+    fcntl_setfl(bell, if blocks { flags - OFlags::NONBLOCK } else { flags | OFlags::NONBLOCK }).unwrap();
+}
+
+#[test]
+fn a_bell_that_somebody_keeps_and_rings_after_he_left_does_not_keep_the_daemon_busy() {
+    let dir = TempDir::new().unwrap();
+    let (daemon, [a, b]) = daemon(&dir);
+    for _ in 0..3 {
+        let member = Member::hello(&a);
+        let kept = member.bell.try_clone().unwrap();
+        drop(member);
+        std::thread::sleep(Duration::from_millis(100));
+        up(&kept);
+        let before = ticks(&daemon);
+        std::thread::sleep(Duration::from_secs(1));
+        let used = ticks(&daemon) - before;
+        assert!(used < 8, "{used} hundredths of a second of processor time in a second in which nobody asked anything");
+    }
+    assert!(Peer::try_hello(&b).is_some());
+}
+
+#[test]
+fn a_bell_that_is_made_to_block_and_taken_down_by_somebody_else_does_not_stop_the_daemon() {
+    let dir = TempDir::new().unwrap();
+    let (_daemon, [a, b]) = daemon(&dir);
+    let hostile = Member::hello(&a).join(GPU);
+    let bell = hostile.member.bell.as_fd().try_clone_to_owned().unwrap();
+    for _ in 0..200 {
+        // More than are heard at once, so that some are to be heard later; then there is nothing to take down.
+        (0..100).for_each(|_| up(&bell));
+        blocking(&bell, false);
+        down(&bell);
+        blocking(&bell, true);
+        std::thread::sleep(Duration::from_micros(300));
+    }
+    let mut other = Member::hello(&b).join(GPU);
+    assert!(matches!(other.runs(1), Gate::Run { .. } | Gate::Open));
+}
+
+#[test]
+fn a_wish_behind_a_flood_of_rings_is_heard() {
+    let dir = TempDir::new().unwrap();
+    let (daemon, [a, _]) = daemon(&dir);
+    let mut member = Member::hello(&a).join(GPU);
+    for _ in 0..50 {
+        (0..500).for_each(|_| up(&member.member.bell));
+        assert!(matches!(member.runs(1), Gate::Run { .. } | Gate::Open));
+        member.done(1);
+    }
+    // What was rung too often is over some day.
+    std::thread::sleep(Duration::from_millis(200));
+    let before = ticks(&daemon);
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(ticks(&daemon) - before < 8);
+}
