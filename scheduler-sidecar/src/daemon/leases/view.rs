@@ -1,8 +1,9 @@
 //! What status and explain say of device time.
 
+use std::collections::BTreeMap;
 use std::ops::Deref;
 
-use vgpu_core::arbiter::{self, Gate, State, Tenant};
+use vgpu_core::arbiter::{self, DeviceId, Gate, State, Tenant};
 use vgpu_core::page::{BoardPage, ReportPage};
 
 use super::{Leases, Totals};
@@ -12,31 +13,39 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
     /// What a tenant used so far, device by device, by what its members say at `now`.
     pub fn used(&mut self, number: Tenant, now: u64) -> Vec<Used> {
         self.look(number, now);
-        let Some(house) = self.houses.get(&number) else { return Vec::new() };
-        let mut used = Vec::new();
-        for device in self.devices.all() {
-            let Totals { mut wait, mut launches } = house.gone.get(&device).copied().unwrap_or_default();
-            let here = house.pages.iter().flat_map(|pages| pages.slots.iter().flatten());
-            let mut members = 0;
-            for slot in here.filter(|slot| slot.device == device) {
-                members += 1;
-                wait += slot.waited + slot.stands.map_or(0, |since| now.saturating_sub(since));
-                // A tenant's own word, of any size.
-                let said = self.reports.witness(slot.id).map_or(0, |witness| witness.submitted());
-                launches = launches.saturating_add(said);
-            }
-            if members > 0 || house.gone.contains_key(&device) {
-                let charged = self.arbiter.charged(number, device);
-                let device = self.devices.uuid(device).to_owned();
-                used.push(Used { device, members, charged, wait, launches });
-            }
-        }
-        used
+        self.used_so_far(number, now)
     }
 
-    /// A tenant's members on devices, by what they say at `now`.
-    pub fn members(&mut self, number: Tenant, now: u64) -> Vec<OnDevice> {
+    /// What a tenant used, where it stands on each device, and its members there, by one reading of what they say.
+    pub fn seen(&mut self, number: Tenant, now: u64) -> (Vec<Used>, Vec<Explained>, Vec<OnDevice>) {
         self.look(number, now);
+        self.tick(now);
+        (self.used_so_far(number, now), self.explained(number, now), self.members(number, now))
+    }
+
+    fn used_so_far(&self, number: Tenant, now: u64) -> Vec<Used> {
+        let Some(house) = self.houses.get(&number) else { return Vec::new() };
+        let mut sums: BTreeMap<DeviceId, (usize, Totals)> =
+            house.gone.iter().map(|(device, totals)| (*device, (0, *totals))).collect();
+        for slot in house.pages.iter().flat_map(|pages| pages.slots.iter().flatten()) {
+            let (members, totals) = sums.entry(slot.device).or_default();
+            *members += 1;
+            totals.wait += slot.waited + slot.stands.map_or(0, |since| now.saturating_sub(since));
+            let launches = self.reports.witness(slot.id).map_or(0, |witness| witness.submitted());
+            totals.launches = totals.launches.saturating_add(launches);
+        }
+        let used = |(device, (members, Totals { wait, launches }))| Used {
+            device: self.devices.uuid(device).to_owned(),
+            members,
+            charged: self.arbiter.charged(number, device),
+            wait,
+            launches,
+        };
+        sums.into_iter().map(used).collect()
+    }
+
+    /// A tenant's members on devices, by what was read last.
+    fn members(&self, number: Tenant, now: u64) -> Vec<OnDevice> {
         let Some(pages) = self.houses.get(&number).and_then(|house| house.pages.as_ref()) else { return Vec::new() };
         let on = |slot: &super::Slot| OnDevice {
             member: slot.allowed.member,
@@ -57,7 +66,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
     /// The devices that members joined or that were known from the start, by UUID, and whether leases are given for them.
     #[must_use]
     pub fn devices(&self) -> Vec<(String, bool)> {
-        let all = self.devices.all();
+        let all = self.devices.all().filter(|device| !self.devices.uuid(*device).is_empty());
         all.map(|device| (self.devices.uuid(device).to_owned(), self.devices.is_arbitrated(device))).collect()
     }
 
@@ -65,6 +74,10 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
     pub fn explain(&mut self, number: Tenant, now: u64) -> Vec<Explained> {
         self.look(number, now);
         self.tick(now);
+        self.explained(number, now)
+    }
+
+    fn explained(&self, number: Tenant, now: u64) -> Vec<Explained> {
         let name = |tenant: Tenant| self.houses.get(&tenant).map(|house| house.tenant.name.clone());
         let there = self.devices.all().filter_map(|device| {
             let standing = self.arbiter.standing(number, device, now)?;

@@ -47,7 +47,7 @@ impl Reactor {
     /// Everything.
     ///
     /// # Cost
-    /// All members' reports are read three times, and the tenants' sums are written as text: some microseconds a member.
+    /// All members' reports are read once, and the tenants' sums are written as text: some microseconds a member.
     pub(in crate::daemon) fn status(&mut self) -> Status {
         let now = Instant::now();
         let rooms: Vec<u64> = self.rooms.keys().copied().collect();
@@ -112,11 +112,11 @@ impl Reactor {
     /// What the leases say of a room's tenant now. Nothing is read for one without pages: most are, at most times.
     fn seen(&mut self, id: u64) -> Seen {
         let (number, now) = (number(id), pages::now());
-        let used = self.leases.used(number, now);
         if self.rooms.get(&id).is_none_or(|room| room.paged == 0) {
-            return Seen { used, ..Seen::default() };
+            return Seen { used: self.leases.used(number, now), ..Seen::default() };
         }
-        Seen { used, said: self.leases.explain(number, now), members: self.leases.members(number, now) }
+        let (used, said, members) = self.leases.seen(number, now);
+        Seen { used, said, members }
     }
 
     /// How many processes a tenant has, and whether it is held.
