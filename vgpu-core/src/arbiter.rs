@@ -87,6 +87,15 @@ impl Arbiter {
         device
     }
 
+    /// Has no tenant been there that was not forgotten? The number may then stand for another device.
+    ///
+    /// # Cost
+    /// A look at every tenant on every device.
+    #[must_use]
+    pub fn is_unused(&self, device: DeviceId) -> bool {
+        self.seats.iter().flatten().all(|seat| seat.device != device)
+    }
+
     /// Other constants from now on; leases that run keep their end.
     pub fn configure(&mut self, config: Config) {
         self.config = config;

@@ -10,6 +10,8 @@
 mod desk;
 mod devices;
 #[cfg(test)]
+mod hostile;
+#[cfg(test)]
 mod tests;
 mod view;
 
@@ -138,7 +140,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         self.empty(number, now);
         self.houses.remove(&number);
         self.arbiter.forget(number);
-        self.devices.forget(number);
+        self.devices.forget(number, &self.arbiter);
         self.devices.stale();
         self.tick(now);
     }
@@ -252,7 +254,8 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
     /// Some ten loads for each slot of the tenant, and a tick.
     pub fn rang(&mut self, number: arbiter::Tenant, now: u64) -> Heard {
         let Some(house) = self.houses.get_mut(&number) else { return Heard::Now };
-        let heard = house.bell.rings(now);
+        let members = house.pages.as_ref().map_or(0, |pages| pages.slots.len() - pages.free.len());
+        let heard = house.bell.rings_for(members, now);
         if heard == Heard::Now {
             self.look(number, now);
             self.tick(now);

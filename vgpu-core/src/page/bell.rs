@@ -1,12 +1,13 @@
 //! How often a tenant's bell is heard: a hostile one may ring all day and costs no more than this.
 //!
 //! A ring that comes too early is not lost, only answered later: the daemon leaves the bell alone until then, and looks
-//! at the tenant's wishes after it took the bell down. Not here: the eventfd.
+//! at the tenant's wishes after it listens again. A look reads the words of all the tenant's members, so that a ring of
+//! many costs more of the allowance. Not here: the eventfd.
 
 /// What is done about a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// Take the bell down, then look at the wishes.
+    /// Look at the wishes.
     Now,
     /// The same at this moment; do not listen until then.
     At(u64),
@@ -24,6 +25,8 @@ pub struct Bell {
 const BURST: u64 = 64;
 /// Time in which one more ring is heard, in nanoseconds: 4000 a second, 16 times what handovers of 4 ms need.
 const INTERVAL: u64 = 250_000;
+/// Members whose words are read for the price of one ring.
+const EACH: u64 = 128;
 
 impl Default for Bell {
     fn default() -> Self {
@@ -41,8 +44,16 @@ impl Bell {
 
     /// The bell rings at `now`.
     pub const fn rings(&mut self, now: u64) -> Heard {
+        self.rings_for(1, now)
+    }
+
+    /// The bell of so many members rings at `now`.
+    pub const fn rings_for(&mut self, members: usize, now: u64) -> Heard {
+        let price = (members as u64).div_ceil(EACH);
+        // Never more than there is room for, or it would never be heard.
+        let price = if price > self.burst { self.burst } else { price };
         let begin = if self.full > now { self.full } else { now };
-        let full = begin.saturating_add(self.interval);
+        let full = begin.saturating_add(self.interval.saturating_mul(if price == 0 { 1 } else { price }));
         let room = self.interval.saturating_mul(self.burst);
         if full.saturating_sub(now) <= room {
             self.full = full;

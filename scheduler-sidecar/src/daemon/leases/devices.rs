@@ -14,10 +14,15 @@ use crate::daemon::config::Arbitrate;
 /// Most devices that exist by one tenant's word alone; no machine has more.
 const MOST_MADE: usize = 16;
 
+/// Most devices in all; each of them is looked at whenever something happens.
+const MOST: usize = 4096;
+
 #[derive(Debug, Default)]
 pub(super) struct Devices {
     all: Vec<Device>,
     by_uuid: HashMap<String, DeviceId>,
+    /// Places of devices that are no more.
+    free: Vec<DeviceId>,
     /// Whether they are to be looked at again.
     stale: bool,
 }
@@ -49,8 +54,19 @@ impl Devices {
         if let Some(device) = self.by_uuid.get(&key(uuid)) {
             return *device;
         }
-        let id = arbiter.add_device(now);
-        self.all.push(Device { id, uuid: uuid.to_owned(), by, arbitrated: true });
+        let id = match self.free.pop() {
+            Some(id) => {
+                if let Some(device) = self.all.get_mut(usize::from(id.0)) {
+                    (device.uuid, device.by) = (uuid.to_owned(), by);
+                }
+                id
+            }
+            None => {
+                let id = arbiter.add_device(now);
+                self.all.push(Device { id, uuid: uuid.to_owned(), by, arbitrated: true });
+                id
+            }
+        };
         self.by_uuid.insert(key(uuid), id);
         self.stale = true;
         id
@@ -60,6 +76,13 @@ impl Devices {
     pub fn of(&mut self, uuid: &str, by: Tenant, arbiter: &mut Arbiter, now: u64) -> Result<DeviceId, String> {
         if let Some(device) = self.by_uuid.get(&key(uuid)) {
             return Ok(*device);
+        }
+        // It is shown to administrators and written in the log.
+        if uuid.is_empty() || !uuid.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(format!("{uuid:?} is not the name of a device; accepted: its UUID, as the driver writes it"));
+        }
+        if self.free.is_empty() && self.all.len() >= MOST {
+            return Err(format!("device {uuid} is not known to the daemon, and {MOST} are; name it in a [[device]]"));
         }
         let made = self.all.iter().filter(|device| device.by == Some(by)).count();
         if made < MOST_MADE {
@@ -71,10 +94,15 @@ impl Devices {
         ))
     }
 
-    /// A tenant is gone: others have used what it named, or nobody will.
-    pub fn forget(&mut self, by: Tenant) {
+    /// A tenant is gone, and what it named with it, unless others have used that.
+    pub fn forget(&mut self, by: Tenant, arbiter: &Arbiter) {
         for device in self.all.iter_mut().filter(|device| device.by == Some(by)) {
             device.by = None;
+            if arbiter.is_unused(device.id) {
+                self.by_uuid.remove(&key(&device.uuid));
+                device.uuid.clear();
+                self.free.push(device.id);
+            }
         }
     }
 
