@@ -403,7 +403,7 @@ fn what_members_say_of_their_launches_may_be_any_number() {
         world.pages[0].1.slots[member.slot].say(&said);
     }
     assert_eq!(world.leases.used(Number(0), world.now)[0].launches, u64::MAX);
-    for at in members {
+    for at in members.into_iter().rev() {
         world.leave(at);
     }
     assert_eq!(world.leases.used(Number(0), world.now)[0].launches, u64::MAX);
