@@ -91,6 +91,17 @@ impl Member {
     }
 }
 
+/// What is read when the daemon is not writing just then.
+fn settled<T>(mut read: impl FnMut() -> Result<T, Unread>) -> Result<T, Unread> {
+    let start = Instant::now();
+    loop {
+        match read() {
+            Err(Unread::Busy { .. }) if start.elapsed() < LONG => std::thread::yield_now(),
+            other => return other,
+        }
+    }
+}
+
 /// A member on a device.
 pub struct On {
     pub member: Member,
@@ -112,11 +123,11 @@ impl On {
     }
 
     pub fn gate(&self) -> Gate {
-        self.grant().unwrap().gate
+        settled(|| self.grant()).unwrap().gate
     }
 
     pub fn allowed(&self) -> Allowed {
-        self.board().allowed(self.member.welcome.epoch).unwrap().1
+        settled(|| self.board().allowed(self.member.welcome.epoch)).unwrap().1
     }
 
     /// Stands at the gate.
