@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
@@ -103,10 +103,7 @@ fn place(socket: &Path) -> PathBuf {
 }
 
 fn write(path: &Path, text: &[u8]) -> io::Result<()> {
-    // What lies there may have been put there by whoever can write to the directory: only its own words are compared.
-    let same = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.is_file() && meta.len() == text.len() as u64)
-        && std::fs::read(path).is_ok_and(|there| there == text);
-    if same {
+    if says(path, text).unwrap_or(false) {
         return Ok(());
     }
     let temporary = path.with_file_name(format!(".{FILE_NAME}-{}", std::process::id()));
@@ -123,6 +120,19 @@ fn write(path: &Path, text: &[u8]) -> io::Result<()> {
         let _ = std::fs::remove_file(&temporary);
     }
     written
+}
+
+/// Is there a file that says just this? What lies there may have been put there by whoever can write to the directory: no
+/// link is followed, no pipe waited for, and no more read than is compared.
+fn says(path: &Path, text: &[u8]) -> io::Result<bool> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    if !file.metadata()?.is_file() {
+        return Ok(false);
+    }
+    let mut there = Vec::new();
+    file.take(text.len() as u64 + 1).read_to_end(&mut there)?;
+    Ok(there == text)
 }
 
 #[cfg(test)]
@@ -194,6 +204,40 @@ mod tests {
         assert!(place("kept", "precious").exists() && place("served", FILE_NAME).exists());
         assert!(place("elsewhere", FILE_NAME).exists(), "another daemon may serve it");
         sweep(Path::new("/does/not/exist"), |_| false);
+    }
+
+    #[test]
+    fn a_tenant_that_puts_links_to_pipes_in_the_files_place_holds_nobody_up() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let [path, pipe, new] = ["terms.json", "pipe", "new"].map(|name| dir.path().join(name));
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        let hostile = {
+            let (path, pipe, new) = (path.clone(), pipe.clone(), new.clone());
+            move |over: &std::sync::atomic::AtomicBool| {
+                while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                    std::fs::write(&new, "1234").unwrap();
+                    std::fs::rename(&new, &path).unwrap();
+                    std::os::unix::fs::symlink(&pipe, &new).unwrap();
+                    std::fs::rename(&new, &path).unwrap();
+                }
+            }
+        };
+        let over = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let (told, tell) = std::sync::mpsc::channel();
+        std::thread::spawn({
+            let over = over.clone();
+            move || hostile(&over)
+        });
+        std::thread::spawn(move || {
+            let begin = std::time::Instant::now();
+            while begin.elapsed() < std::time::Duration::from_millis(500) {
+                let _ = write(&path, b"5678");
+            }
+            told.send(()).unwrap();
+        });
+        let came = tell.recv_timeout(std::time::Duration::from_secs(20));
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(came.is_ok(), "it waits for a pipe");
     }
 
     #[test]
