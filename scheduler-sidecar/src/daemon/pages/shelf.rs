@@ -16,12 +16,17 @@ pub type Files = [OwnedFd; 2];
 /// Tenants in one queue.
 const EACH: usize = 12;
 
+/// What is looked for and what is turned, two each.
+const PLACES: usize = 4;
+
 /// Where they are.
 #[derive(Debug, Default)]
 pub struct Shelf {
     queues: Vec<Queue>,
     /// Those for which the kernel had no room in flight.
     held: HashMap<u64, Files>,
+    /// Places in the daemon's table for what is taken out: without them files would be lost when no descriptor is left.
+    places: Vec<OwnedFd>,
 }
 
 #[derive(Debug)]
@@ -69,6 +74,16 @@ impl Shelf {
         if !room.is_some_and(|queue| queue.put(tag, &files)) {
             self.held.insert(tag, files);
         }
+        self.keep_places();
+    }
+
+    /// Keeps as many places as are taken by what is taken out.
+    fn keep_places(&mut self) {
+        let Some(queue) = self.queues.first() else { return };
+        while self.places.len() < PLACES {
+            let Ok(place) = queue.into.try_clone() else { return };
+            self.places.push(place);
+        }
     }
 
     /// Does something with somebody's files; `None`: they are not here.
@@ -79,8 +94,9 @@ impl Shelf {
         if let Some(files) = self.held.get(&tag) {
             return Some(act(files));
         }
-        let found = self.turn(tag, true)?;
-        Some(act(&found))
+        let done = self.turn(tag, true).map(|found| act(&found));
+        self.keep_places();
+        done
     }
 
     /// Takes somebody's files away for good.
@@ -91,11 +107,13 @@ impl Shelf {
         if self.queues.iter().filter(|queue| queue.whose.is_empty()).count() > 1 {
             self.queues.retain(|queue| !queue.whose.is_empty());
         }
+        self.keep_places();
     }
 
     /// Turns the queue of `tag` round once, with or without what is looked for.
     fn turn(&mut self, tag: u64, keep: bool) -> Option<Files> {
         let queue = self.queues.iter_mut().find(|queue| queue.whose.contains(&tag))?;
+        self.places.clear();
         let mut found = None;
         for _ in 0..queue.whose.len() {
             let Some((whose, files)) = queue.take() else { break };

@@ -1,0 +1,50 @@
+//! What is left of the daemon's service when it has no descriptor left: everything, afterwards.
+
+#[path = "support/member.rs"]
+mod member;
+mod support;
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use member::{Member, now};
+use support::{Daemon, Peer, eventually, vgpud};
+use tempfile::TempDir;
+use vgpu_core::wire::two::Hello;
+
+#[test]
+fn a_tenant_that_takes_all_descriptors_does_not_lose_the_pages_of_another() {
+    let dir = TempDir::new().unwrap();
+    fs::write(dir.path().join("vgpud.toml"), "[[tenant]]\nname = \"a\"\n[[tenant]]\nname = \"b\"\n").unwrap();
+    let vgpud = vgpud().get_program().to_owned();
+    let child = Command::new("sh")
+        .args(["-c", "ulimit -n 48; exec \"$0\" \"$@\""])
+        .arg(vgpud)
+        .arg("--config")
+        .arg(dir.path().join("vgpud.toml"))
+        .args(["--driver", "none", "--log", "off", "--runtime-dir"])
+        .arg(dir.path().join("run"))
+        .stderr(Stdio::inherit())
+        .spawn()
+        .unwrap();
+    let [a, b] = ["a", "b"].map(|tenant| dir.path().join("run/tenants").join(tenant).join("vgpud.sock"));
+    let _daemon = Daemon { child, socket: b.clone() };
+    eventually("the daemon answers", || Peer::try_hello(&b).is_some());
+    let first = Member::hello(&b);
+    let mut second = UnixStream::connect(&b).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    let crowd: Vec<UnixStream> = (0..60).filter_map(|_| UnixStream::connect(&a).ok()).collect();
+    std::thread::sleep(Duration::from_millis(100));
+    let hello = Hello { pid: std::process::id(), version: "test".into(), clock: now() };
+    second.write_all(hello.encode().unwrap().as_bytes()).unwrap();
+    // Welcomed or not.
+    second.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    let _ = second.read(&mut [0; 4096]);
+    drop((crowd, second));
+    std::thread::sleep(Duration::from_millis(100));
+    let mut third = Member::hello(&b);
+    assert_eq!(third.try_join("GPU-1").map(|_| third.welcome.epoch), Ok(first.welcome.epoch));
+}
