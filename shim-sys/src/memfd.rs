@@ -170,11 +170,12 @@ fn create(name: &CStr) -> std::io::Result<OwnedFd> {
     // Never to be executed; since Linux 6.3, and a system may insist on it (vm.memfd_noexec).
     const NOEXEC: libc::c_uint = 0x8;
     let make = |flags: libc::c_uint| {
+        // By its number: the C library has a function for it since glibc 2.27 only, and the kernel since 3.17.
         // SAFETY: a C string and flags.
-        let raw = unsafe { libc::memfd_create(name.as_ptr(), flags) };
-        if raw < 0 {
+        let raw = unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), flags) };
+        let Some(raw) = libc::c_int::try_from(raw).ok().filter(|raw| *raw >= 0) else {
             return Err(Error::last_os_error());
-        }
+        };
         // SAFETY: just made, owned by nobody else.
         Ok(unsafe { OwnedFd::from_raw_fd(raw) })
     };
