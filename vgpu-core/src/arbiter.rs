@@ -128,6 +128,24 @@ impl Arbiter {
         slot
     }
 
+    /// A member that has just joined was here under another arbiter, and may have work before the device: until it says that it
+    /// has none, it is overdue, and nobody has the device to itself.
+    pub fn comes_back(&mut self, slot: SlotId, now: u64) {
+        let seat = self.slot(slot).seat;
+        let d = self.seat(seat).device;
+        if self.devices[index(d)].phase == Phase::Common || self.slot(slot).overdue {
+            return;
+        }
+        self.devices[index(d)].count(now);
+        let lost = self.devices[index(d)].lost;
+        let this = self.slot_mut(slot);
+        (this.overdue, this.usage.in_flight, this.lost_to) = (true, None, lost);
+        let device = &mut self.devices[index(d)];
+        device.is_overdue(slot, now);
+        device.dirty = true;
+        self.place(seat, now);
+    }
+
     fn find(&self, tenant: Tenant, device: DeviceId) -> Option<SeatIx> {
         self.tenants.get(&tenant)?.iter().copied().find(|&seat| self.seat(seat).device == device)
     }
@@ -347,6 +365,13 @@ impl Arbiter {
         self.devices[index(d)].count(now);
         let lost = self.devices[index(d)].lost;
         let drained = self.slot(slot).usage.in_flight == Some(0);
+        let overdue = self.slot(slot).overdue;
+        let doubt = &mut self.devices[index(d)].doubt;
+        if !overdue {
+            doubt.felt(busy, finished, now);
+        } else if busy > 0 {
+            doubt.progress(now);
+        }
         let this = self.slot_mut(slot);
         if this.trailing && busy > 0 {
             // If the device turned to the next one before this was quite over, its last marker came a slice later.

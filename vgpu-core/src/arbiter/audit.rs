@@ -1,5 +1,7 @@
-//! What was charged against what NVML saw. Only an audit: NVML's samples come late and vanish when a process is
-//! idle, so they decide nothing.
+//! Whether what members say is true, as far as others can tell.
+//!
+//! [`Audit`]: what was charged against what NVML saw. Only an audit: NVML's samples come late and vanish when a process is
+//! idle, so they decide nothing. [`Doubt`]: whether work that is claimed to share the device is felt by those who have it.
 
 /// So far apart ...
 pub const POINTS_PERMILLE: u64 = 100;
@@ -24,6 +26,62 @@ impl Audit {
         // Charged more than seen is not hidden work: NVML rounds short kernels away.
         self.strikes = if seen > said.saturating_add(POINTS_PERMILLE) { self.strikes.saturating_add(1) } else { 0 };
         self.strikes >= STRIKES
+    }
+}
+
+/// Device time of known cost, measured beside claims, that makes one finding about them.
+const FINDING_NS: u64 = 25_000_000;
+/// So many findings against claims end the belief in them.
+const FINDINGS: u32 = 2;
+/// And so does this time in which nothing spoke for them.
+const PATIENCE_NS: u64 = 2_000_000_000;
+
+/// Belief in members that say that their work, which was not over when its time was, shares the device with whoever has it.
+///
+/// If it does, whoever has the device measures for launches of known cost far more than that; if those take what they took
+/// when they were alone, nothing shares it, whatever is said. Whoever has no launches of known cost says nothing about it:
+/// claims are then believed for a while.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Doubt {
+    busy: u64,
+    finished: u64,
+    against: u32,
+    backed: u64,
+}
+
+impl Doubt {
+    /// Another claim.
+    pub fn claimed(&mut self, now: u64) {
+        *self = Self { backed: now, ..Self::default() };
+    }
+
+    /// The claimed work makes progress.
+    pub fn progress(&mut self, now: u64) {
+        self.backed = self.backed.max(now);
+    }
+
+    /// Who has the device measured `busy` for launches that are known to take `finished`.
+    pub fn felt(&mut self, busy: u64, finished: u64, now: u64) {
+        if finished == 0 {
+            return;
+        }
+        self.busy = self.busy.saturating_add(busy);
+        self.finished = self.finished.saturating_add(finished);
+        if self.finished < FINDING_NS {
+            return;
+        }
+        if self.busy <= self.finished.saturating_add(self.finished / 4) {
+            self.against = self.against.saturating_add(1);
+        } else {
+            (self.against, self.backed) = (0, now);
+        }
+        (self.busy, self.finished) = (0, 0);
+    }
+
+    /// Whether the claims are not believed any more.
+    #[must_use]
+    pub const fn holds(&self, now: u64) -> bool {
+        self.against >= FINDINGS || now.saturating_sub(self.backed) > PATIENCE_NS
     }
 }
 

@@ -54,6 +54,7 @@ impl Arbiter {
             for slot in self.slots_of(seat) {
                 let slot = self.slot_mut(slot);
                 (slot.queued, slot.overdue, slot.trailing) = (false, false, false);
+                slot.claim = None;
             }
         }
         if let Some(tenant) = self.devices[index(d)].reserved {
@@ -88,7 +89,7 @@ impl Arbiter {
                 if !stays && was_open {
                     let this = self.slot_mut(slot);
                     (this.overdue, this.usage.in_flight) = (true, None);
-                    self.devices[index(d)].overdue.push(slot);
+                    self.devices[index(d)].is_overdue(slot, now);
                 } else if !stays && self.slot(slot).usage.wants {
                     self.enqueue(slot);
                 }

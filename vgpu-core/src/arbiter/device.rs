@@ -11,9 +11,10 @@
 //!
 //! Not here: who is next ([`super::order`]), leases on several devices at once ([`super::gang`]).
 
+use super::audit::Doubt;
 use super::decision::{Decision, Gate, Pages};
 use super::order::Order;
-use super::seat::{Place, SeatIx};
+use super::seat::{Claim, Place, SeatIx};
 use super::terms::{Class, DeviceId, SlotId, Tenant};
 use super::{Arbiter, index};
 
@@ -56,6 +57,8 @@ pub(super) struct Device {
     /// Slots whose work the drain waits for.
     pub draining: Vec<SlotId>,
     pub overdue: Vec<SlotId>,
+    /// Whether their work is really there.
+    pub doubt: Doubt,
     pub lease: u64,
     pub deadline: u64,
     pub dirty: bool,
@@ -91,6 +94,7 @@ impl Device {
             order: Order::default(),
             draining: Vec::new(),
             overdue: Vec::new(),
+            doubt: Doubt::default(),
             lease: 0,
             deadline: u64::MAX,
             dirty: false,
@@ -110,9 +114,21 @@ impl Device {
         }
     }
 
+    /// Whether something is believed to run beside whoever has it.
+    pub fn is_shared(&self, now: u64) -> bool {
+        !self.overdue.is_empty() && !self.doubt.holds(now)
+    }
+
+    /// Its work goes on beside others from now on.
+    pub fn is_overdue(&mut self, slot: SlotId, now: u64) {
+        self.doubt.claimed(now);
+        self.overdue.push(slot);
+    }
+
     /// Brings the lost time up to `now`; before every change of who is before the device.
     pub fn count(&mut self, now: u64) {
-        let sharing = self.overdue.len() as u64 + u64::from(self.phase != Phase::Free);
+        let overdue = if self.is_shared(now) { self.overdue.len() as u64 } else { 0 };
+        let sharing = overdue + u64::from(self.phase != Phase::Free);
         let span = now.saturating_sub(self.counted_to);
         self.lost = self.lost.saturating_add(span - span / sharing.max(1));
         self.counted_to = now;
@@ -164,6 +180,7 @@ impl Arbiter {
             if self.slot(slot).usage.in_flight == Some(0) {
                 self.devices[index(d)].overdue.remove(at);
                 self.slot_mut(slot).overdue = false;
+                self.settle_claim(slot, now);
                 if self.slot(slot).usage.wants {
                     // It may have wished while its gate was open to all, and will not ring again.
                     self.enqueue(slot);
@@ -195,7 +212,7 @@ impl Arbiter {
             _ if self.devices[index(d)].common => self.make_common(d),
             Phase::Free => self.grant(d, now, out),
             Phase::Open { seat } => {
-                if !self.wanted_by_others(d) && self.seat(seat).may_be_alone() {
+                if !self.wanted_by_others(d, now) && self.seat(seat).may_be_alone() {
                     // A member that came since.
                     self.open(d, seat, out);
                     return false;
@@ -249,6 +266,23 @@ impl Arbiter {
         let until =
             now.saturating_add(longest + longest / 2).saturating_add(self.config.drain_of(&self.seat(seat).terms));
         self.devices[index(d)].phase = Phase::Drain { seat, since: now, until };
+        let charged = self.seat(seat).charged;
+        for at in 0..self.devices[index(d)].draining.len() {
+            let slot = self.devices[index(d)].draining[at];
+            self.slot_mut(slot).claim = Some(Claim { from: now, to: None, charged });
+        }
+    }
+
+    /// Whoever kept the device for longer than a drain's allowance by saying that it had work there, and has measured less
+    /// than half of that time when it is over, pays for the time: otherwise keeping it would cost nothing.
+    fn settle_claim(&mut self, slot: SlotId, now: u64) {
+        let Some(claim) = self.slot_mut(slot).claim.take() else { return };
+        let seat = self.slot(slot).seat;
+        let kept = claim.to.unwrap_or(now).saturating_sub(claim.from);
+        let paid = self.seat(seat).charged.saturating_sub(claim.charged);
+        if kept > self.config.drain_of(&self.seat(seat).terms) && paid < kept / 2 {
+            self.pay(seat, kept - paid);
+        }
     }
 
     /// When a drain's allowance is used up. Whoever is of class latency does not wait for long launches of others.
@@ -268,8 +302,12 @@ impl Arbiter {
         let mut draining = core::mem::take(&mut device.draining);
         for slot in draining.drain(..) {
             if late && self.slot(slot).usage.in_flight != Some(0) {
-                self.devices[index(d)].overdue.push(slot);
-                self.slot_mut(slot).overdue = true;
+                self.devices[index(d)].is_overdue(slot, now);
+                let this = self.slot_mut(slot);
+                this.overdue = true;
+                this.claim.iter_mut().for_each(|claim| claim.to = Some(now));
+            } else {
+                self.settle_claim(slot, now);
             }
             self.slot_mut(slot).trailing = !late && self.slot(slot).usage.in_flight != Some(0);
             if self.slot(slot).usage.wants {
@@ -310,7 +348,7 @@ impl Arbiter {
             if until <= now {
                 return true;
             }
-            self.renew(d, until, out);
+            self.renew(d, until, now, out);
             return false;
         }
         if now < until {
@@ -320,7 +358,7 @@ impl Arbiter {
             return true;
         }
         if !others {
-            self.renew(d, u64::MAX, out);
+            self.renew(d, u64::MAX, now, out);
             return false;
         }
         // Another member's turn, or another tenant's. What is in flight counts as charged: the time since the grant that
@@ -336,16 +374,16 @@ impl Arbiter {
                 self.devices[index(d)].order.keeps(key, next, now, &self.config)
             });
         if keeps {
-            self.renew(d, now.saturating_add(quantum), out);
+            self.renew(d, now.saturating_add(quantum), now, out);
         }
         !keeps
     }
 
-    fn renew(&mut self, d: DeviceId, until: u64, out: &mut Vec<Decision>) {
+    fn renew(&mut self, d: DeviceId, until: u64, now: u64, out: &mut Vec<Decision>) {
         let device = &mut self.devices[index(d)];
         let Phase::Held { seat, slot, since, .. } = device.phase else { return };
         device.phase = Phase::Held { seat, slot, since, until };
-        self.run(d, seat, slot, until, out);
+        self.run(d, seat, slot, until, now, out);
     }
 
     /// Gives the free device to whoever is next; false when nobody is.
@@ -392,13 +430,13 @@ impl Arbiter {
         self.slot_mut(slot).lost = 0;
         let until = if self.contended(d, seat) { now.saturating_add(quantum).min(limit) } else { limit };
         self.devices[index(d)].phase = Phase::Held { seat, slot, since: now, until };
-        self.run(d, seat, slot, until, out);
+        self.run(d, seat, slot, until, now, out);
     }
 
-    fn run(&mut self, d: DeviceId, seat: SeatIx, slot: SlotId, until: u64, out: &mut Vec<Decision>) {
+    fn run(&mut self, d: DeviceId, seat: SeatIx, slot: SlotId, until: u64, now: u64, out: &mut Vec<Decision>) {
         let device = &self.devices[index(d)];
         let ceiling = self.seat(seat).terms.limit().map(|limit| (limit, self.seat(seat).account));
-        let gate = Gate::Run { lease: device.lease, until, exclusive: device.overdue.is_empty(), ceiling };
+        let gate = Gate::Run { lease: device.lease, until, exclusive: !device.is_shared(now), ceiling };
         self.tell(slot, gate, out);
     }
 
@@ -407,14 +445,14 @@ impl Arbiter {
         self.devices[index(d)].order.any_ready() || !self.seat(seat).queue.is_empty()
     }
 
-    fn wanted_by_others(&self, d: DeviceId) -> bool {
+    fn wanted_by_others(&self, d: DeviceId, now: u64) -> bool {
         let device = &self.devices[index(d)];
-        device.order.any() || !device.overdue.is_empty() || device.reserved.is_some()
+        device.order.any() || device.is_shared(now) || device.reserved.is_some()
     }
 
     fn may_open(&self, d: DeviceId, seat: SeatIx, now: u64) -> bool {
         let device = &self.devices[index(d)];
-        !self.wanted_by_others(d)
+        !self.wanted_by_others(d, now)
             && self.seat(seat).may_be_alone()
             && now.saturating_sub(device.shared_at) >= self.config.alone
             && !self.latency_beside(d, seat)

@@ -173,6 +173,18 @@ pub(super) struct Slot {
     pub lost: u64,
     /// The device was given on while its last work was about to end.
     pub trailing: bool,
+    /// Its lease is over and its work is not, as it says.
+    pub claim: Option<Claim>,
+}
+
+/// How long a member kept a device after its lease by saying that its work was not over.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Claim {
+    pub from: u64,
+    /// When the device was given on all the same; `None`: it was not.
+    pub to: Option<u64>,
+    /// What its tenant had been charged when it began.
+    pub charged: u64,
 }
 
 impl Slot {
@@ -187,6 +199,7 @@ impl Slot {
             lost_to: 0,
             lost: 0,
             trailing: false,
+            claim: None,
         }
     }
 

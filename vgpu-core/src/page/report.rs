@@ -93,6 +93,12 @@ impl ReportSlot {
         self.say(&Said { in_flight: Some(0), ..Said::default() });
     }
 
+    /// Whoever gets the slot next may have work before the device: that is so until it says something itself. The daemon,
+    /// after [`Self::clear`].
+    pub fn presume(&self) {
+        self.in_flight.store(UNKNOWN, Ordering::SeqCst);
+    }
+
     /// A thread stands at the gate. True: nobody stood there before, so the tenant's bell must be rung now.
     ///
     /// # Cost

@@ -141,6 +141,14 @@ impl<P: Deref<Target = ReportPage>> Reports<P> {
         true
     }
 
+    /// The member of that slot, which has just joined and has not been told so, may have work before the device.
+    pub fn presume(&self, slot: SlotId) {
+        let place = self.places.get(slot.index()).and_then(Option::as_ref);
+        if let Some(report) = place.and_then(|place| place.page.slots.get(place.index)) {
+            report.presume();
+        }
+    }
+
     /// A member is gone. Says what it had said that cannot be.
     pub fn leave(&mut self, slot: SlotId) -> Option<Faults> {
         self.places.get_mut(slot.index()).and_then(Option::take).map(|place| place.witness.faults)

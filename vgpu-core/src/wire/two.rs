@@ -55,7 +55,9 @@ pub struct Hello {
 pub struct Join {
     /// The device's UUID.
     pub device: String,
-    /// Device time that it has measured there so far, in nanoseconds: what a former daemon may not have written down.
+    /// Device time that it has measured there so far, in nanoseconds: what a former daemon may not have written down. 0 says
+    /// that it has just begun; whoever was a member before says at least 1, and may have work before the device until it
+    /// says in its report that it has not.
     pub busy: u64,
 }
 

@@ -162,6 +162,22 @@ fn what_is_used_while_alone_is_not_held_against_anybody() {
     assert!((got[0] - 50.0).abs() <= 1.0, "{got:?}");
 }
 
+/// A thousand launches were queued through the open gate: they run beside the newcomer, and are paid for.
+#[test]
+fn weights_hold_from_the_moment_on_at_which_a_second_tenant_comes() {
+    let mut world = World::new(A100, 1, true, 1);
+    world.member(0, 0, weight(30), Work::Queue { kernel: MS });
+    world.run(30 * SECOND);
+    assert_eq!(world.members[0].guest.gate, Gate::Open, "alone and unlimited: no lease");
+    world.member(1, 0, weight(70), Work::Queue { kernel: MS });
+    let before = [0, 1].map(|at| measure::used(&world, 0, at));
+    world.run(40 * SECOND);
+    let got = [0, 1].map(|at| {
+        (measure::used(&world, 0, at) - before[usize::try_from(at).unwrap()]) as f64 / (10 * SECOND) as f64 * 100.0
+    });
+    assert!((got[0] - 30.0).abs() <= 1.5 && (got[1] - 70.0).abs() <= 1.5, "{got:?}");
+}
+
 #[test]
 fn without_the_daemon_everybody_goes_on_with_what_was_promised() {
     let mut world = World::new(A100, 1, true, 1);

@@ -60,6 +60,8 @@ pub struct Guest {
     pub since: u64,
     /// Launched through an open gate; what is in flight is not known.
     pub blind: bool,
+    /// When that gate shut.
+    pub shut: u64,
     noise: Noise,
     /// Wrong on purpose, in parts per thousand of what is measured.
     pub bias: u64,
@@ -88,6 +90,7 @@ impl Guest {
             wants: false,
             since: 0,
             blind: false,
+            shut: 0,
             noise: Noise::new(seed),
             bias: 1000,
         }
@@ -98,6 +101,9 @@ impl Guest {
             (self.ceiling, self.account) = (Some(share), account);
         } else if let Gate::Run { ceiling: None, .. } = gate {
             self.ceiling = None;
+        }
+        if self.gate == Gate::Open && gate != Gate::Open {
+            self.shut = now;
         }
         if matches!(gate, Gate::Wait | Gate::Cap { .. }) && !matches!(self.gate, Gate::Wait | Gate::Cap { .. }) {
             // What drains has its own time, and the allowance.
@@ -115,6 +121,12 @@ impl Guest {
     pub fn admission(&self, now: u64) -> Admission {
         let beside = |share| self.account.admit_beside(self.keeper.in_flight(), share, now);
         self.ceiling.map_or(Admission::Admit, beside)
+    }
+
+    /// What went through the open gate was over at `at`: since that shut it had the device, beside others.
+    pub fn sees(&mut self, at: u64) {
+        self.blind = false;
+        self.charge(at.saturating_sub(self.shut));
     }
 
     fn charge(&mut self, ns: u64) {

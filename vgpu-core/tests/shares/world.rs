@@ -229,7 +229,7 @@ impl World {
                 && self.members[m].blind_marker == Some(marker)
             {
                 self.members[m].blind_marker = None;
-                self.members[m].guest.blind = false;
+                self.members[m].guest.sees(at);
                 if self.members[m].guest.gate == Gate::Wait && self.daemon_alive {
                     let ring = self.profile.ring;
                     self.at(self.now + ring, Event::Ring(m));
