@@ -133,13 +133,13 @@ impl Arbiter {
     pub fn comes_back(&mut self, slot: SlotId, now: u64) {
         let seat = self.slot(slot).seat;
         let d = self.seat(seat).device;
-        if self.devices[index(d)].phase == Phase::Common || self.slot(slot).overdue {
+        if self.devices[index(d)].phase == Phase::Common || self.slot(slot).overdue.is_some() {
             return;
         }
         self.devices[index(d)].count(now);
         let lost = self.devices[index(d)].lost;
         let this = self.slot_mut(slot);
-        (this.overdue, this.usage.in_flight, this.lost_to) = (true, None, lost);
+        (this.overdue, this.usage.in_flight, this.lost_to) = (Some(now), None, lost);
         let device = &mut self.devices[index(d)];
         device.is_overdue(slot, now);
         device.dirty = true;
@@ -167,7 +167,7 @@ impl Arbiter {
         self.devices[index(d)].count(now);
         self.settle_death(slot, now);
         self.devices[index(d)].overdue.retain(|&member| member != slot);
-        self.slot_mut(slot).overdue = false;
+        self.slot_mut(slot).overdue = None;
         self.seat_mut(seat).members.retain(|&member| member != slot);
         self.seat_mut(seat).queue.retain(|&member| member != slot);
         let device = &mut self.devices[index(d)];
@@ -202,9 +202,15 @@ impl Arbiter {
         if usage.in_flight == Some(0) || !(holds || device.draining.contains(&slot)) {
             return;
         }
-        let held = now.saturating_sub(device.granted);
-        let unpaid = held.saturating_sub(self.seat(seat).charged.saturating_sub(device.charged_before));
+        let unpaid = self.unpaid(seat, now);
         self.pay(seat, unpaid.min(now.saturating_sub(usage.since)));
+    }
+
+    /// The time since a holder was let in that was not charged to it yet.
+    fn unpaid(&self, seat: SeatIx, now: u64) -> u64 {
+        let device = &self.devices[index(self.seat(seat).device)];
+        let paid = self.seat(seat).charged.saturating_sub(device.charged_before);
+        now.saturating_sub(device.granted).saturating_sub(paid)
     }
 
     /// The tenant is gone for good, and what it owes with it. One that has members stays.
@@ -365,7 +371,7 @@ impl Arbiter {
         self.devices[index(d)].count(now);
         let lost = self.devices[index(d)].lost;
         let drained = self.slot(slot).usage.in_flight == Some(0);
-        let overdue = self.slot(slot).overdue;
+        let overdue = self.slot(slot).overdue.is_some();
         let doubt = &mut self.devices[index(d)].doubt;
         if !overdue {
             doubt.felt(busy, finished, now);
@@ -389,10 +395,12 @@ impl Arbiter {
             }
         }
         this.lost_to = lost;
+        let before = busy.min(this.ahead);
+        this.ahead -= before;
         if drained {
-            this.lost = 0;
+            (this.lost, this.ahead) = (0, 0);
         }
-        self.pay(seat, busy);
+        self.pay(seat, busy - before);
         // Another member that waits keeps the tenant from being idle.
         if self.seat(seat).queue.is_empty() {
             let since = if self.slot(slot).idle() { now } else { self.slot(slot).usage.since };
@@ -418,8 +426,7 @@ impl Arbiter {
             return;
         }
         self.take_out(seat);
-        let overdue = self.seat(seat).members.iter().any(|&slot| self.slot(slot).overdue);
-        let place = if overdue {
+        let place = if self.holds_up(seat, now) {
             Place::Overdue
         } else if self.seat(seat).queue.is_empty() {
             self.seat_mut(seat).slept = Some(now);
@@ -439,6 +446,11 @@ impl Arbiter {
             }
         }
         self.put_back(seat, place);
+    }
+
+    /// Has one of its members work before the device that must be done before the tenant gets anything?
+    fn holds_up(&self, seat: SeatIx, now: u64) -> bool {
+        self.seat(seat).members.iter().any(|&slot| self.slot(slot).holds_up(now, &self.config).is_some())
     }
 
     fn take_out(&mut self, seat: SeatIx) -> Place {

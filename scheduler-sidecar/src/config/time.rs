@@ -87,6 +87,8 @@ constants! {
         "How long a drain may take before the next tenant is let in beside it; at least two leases.";
     longest, arbiter::Config::default().longest, 10_000_000, 60_000_000_000,
         "A launch in flight is believed to take at most so long.";
+    stuck, arbiter::Config::default().stuck, 10_000_000, 60_000_000_000,
+        "So long after its allowance, work that never ends holds up other members of its own tenant.";
     patience, arbiter::Config::default().patience, 1_000_000, 10_000_000_000,
         "A tenant so far behind its request goes before every class.";
     ageing, arbiter::Config::default().ageing, 10_000_000, 60_000_000_000,
@@ -113,6 +115,7 @@ impl Time {
             overlap: self.overlap,
             drain: self.drain,
             longest: self.longest,
+            stuck: self.stuck,
             patience: self.patience,
             ageing: self.ageing,
             alone: self.alone,

@@ -53,7 +53,7 @@ impl Arbiter {
             self.seat_mut(seat).queue.clear();
             for slot in self.slots_of(seat) {
                 let slot = self.slot_mut(slot);
-                (slot.queued, slot.overdue, slot.trailing) = (false, false, false);
+                (slot.queued, slot.overdue, slot.trailing) = (false, None, false);
                 slot.claim = None;
             }
         }
@@ -88,7 +88,7 @@ impl Arbiter {
                 self.tell(slot, if open { Gate::Open } else { Gate::Wait }, out);
                 if !stays && was_open {
                     let this = self.slot_mut(slot);
-                    (this.overdue, this.usage.in_flight) = (true, None);
+                    (this.overdue, this.usage.in_flight) = (Some(now), None);
                     self.devices[index(d)].is_overdue(slot, now);
                 } else if !stays && self.slot(slot).usage.wants {
                     self.enqueue(slot);

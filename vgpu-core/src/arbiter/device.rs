@@ -5,6 +5,10 @@
 //!   └──alone, no ceiling──► Open ──somebody else wants──────┘  └──longer than R──► overdue, Free
 //! ```
 //!
+//! What is overdue holds up its own tenant, which would have the device twice otherwise, but not for ever
+//! ([`Config::stuck`](super::Config::stuck)): a member that was stopped never says that its work is done, and one that waits
+//! for another member of its tenant never has done it.
+//!
 //! What is overdue shares the device with whoever is next, and the events of both see the other's slices. That time is
 //! shared out ([`Arbiter::absorb`]): of what was measured meanwhile a slot pays its equal part, or what its launches
 //! are known to cost if that is more.
@@ -179,17 +183,26 @@ impl Arbiter {
         while let Some(&slot) = self.devices[index(d)].overdue.get(at) {
             if self.slot(slot).usage.in_flight == Some(0) {
                 self.devices[index(d)].overdue.remove(at);
-                self.slot_mut(slot).overdue = false;
+                self.slot_mut(slot).overdue = None;
                 self.settle_claim(slot, now);
-                if self.slot(slot).usage.wants {
-                    // It may have wished while its gate was open to all, and will not ring again.
-                    self.enqueue(slot);
-                }
-                self.place(self.slot(slot).seat, now);
+                self.back(slot, now);
             } else {
                 at += 1;
+                let seat = self.slot(slot).seat;
+                if self.seat(seat).place == Place::Overdue && !self.holds_up(seat, now) {
+                    self.back(slot, now);
+                }
             }
         }
+    }
+
+    /// A tenant may have the device again although, or since, this member was overdue.
+    fn back(&mut self, slot: SlotId, now: u64) {
+        if self.slot(slot).usage.wants {
+            // It may have wished while its gate was open to all, and will not ring again.
+            self.enqueue(slot);
+        }
+        self.place(self.slot(slot).seat, now);
     }
 
     /// Puts back those whose balance is enough again.
@@ -246,12 +259,13 @@ impl Arbiter {
                     let device = &self.devices[index(d)];
                     device.draining.iter().all(|&slot| over(self.slot(slot).usage.in_flight))
                 };
-                let late = now >= self.allowance(d);
+                let end = self.allowance(d);
                 let waited_for = self.devices[index(d)].order.any_ready() || self.devices[index(d)].reserved.is_some();
-                if !(drained || late && waited_for) {
+                let stuck = now >= end.saturating_add(self.config.stuck) && self.waits_for_itself(d, seat);
+                if !(drained || now >= end && waited_for || stuck) {
                     return false;
                 }
-                self.drained(d, seat, now, !drained);
+                self.drained(d, seat, now, (!drained).then_some(end));
                 true
             }
         }
@@ -269,6 +283,9 @@ impl Arbiter {
         let charged = self.seat(seat).charged;
         for at in 0..self.devices[index(d)].draining.len() {
             let slot = self.devices[index(d)].draining[at];
+            if self.slot(slot).overdue.is_some() {
+                continue; // Let in beside its own work: paid for in advance.
+            }
             self.slot_mut(slot).claim = Some(Claim { from: now, to: None, charged });
         }
     }
@@ -295,26 +312,40 @@ impl Arbiter {
         until
     }
 
-    /// The drain is over, or its allowance.
-    fn drained(&mut self, d: DeviceId, seat: SeatIx, now: u64, late: bool) {
+    /// A member of the tenant whose work drains stands at the gate.
+    fn waits_for_itself(&self, d: DeviceId, seat: SeatIx) -> bool {
+        let draining = &self.devices[index(d)].draining;
+        !self.seat(seat).queue.is_empty() || draining.iter().any(|&slot| self.slot(slot).usage.wants)
+    }
+
+    /// The drain is over, or its allowance, at `late`.
+    fn drained(&mut self, d: DeviceId, seat: SeatIx, now: u64, late: Option<u64>) {
         let device = &mut self.devices[index(d)];
         device.phase = Phase::Free;
         let mut draining = core::mem::take(&mut device.draining);
+        // Who never has done its work never measures what it was let in for beside it either.
+        let unpaid = self.unpaid(seat, now);
+        let again = draining.iter().copied().find(|&slot| self.slot(slot).overdue.is_some());
+        if let Some(slot) = again.filter(|_| late.is_some()) {
+            self.slot_mut(slot).ahead += unpaid;
+            self.pay(seat, unpaid);
+        }
         for slot in draining.drain(..) {
-            if late && self.slot(slot).usage.in_flight != Some(0) {
+            let flies = self.slot(slot).usage.in_flight != Some(0);
+            if !(late.is_some() && flies) {
+                self.settle_claim(slot, now);
+            } else if self.slot(slot).overdue.is_none() {
                 self.devices[index(d)].is_overdue(slot, now);
                 let this = self.slot_mut(slot);
-                this.overdue = true;
+                this.overdue = late;
                 this.claim.iter_mut().for_each(|claim| claim.to = Some(now));
-            } else {
-                self.settle_claim(slot, now);
             }
-            self.slot_mut(slot).trailing = !late && self.slot(slot).usage.in_flight != Some(0);
+            self.slot_mut(slot).trailing = late.is_none() && flies;
             if self.slot(slot).usage.wants {
                 self.enqueue(slot);
             }
         }
-        if !late {
+        if late.is_none() {
             // Waiting for the next lease keeps what refills meanwhile; what was left before it is cut here.
             self.seat_mut(seat).account.rest(now);
         }
@@ -363,8 +394,7 @@ impl Arbiter {
         }
         // Another member's turn, or another tenant's. What is in flight counts as charged: the time since the grant that
         // was not paid for yet, and what is expected.
-        let paid = self.seat(seat).charged.saturating_sub(device.charged_before);
-        let unpaid = now.saturating_sub(since).saturating_sub(paid);
+        let unpaid = self.unpaid(seat, now);
         let unpaid = if self.slot(slot).usage.in_flight == Some(0) { 0 } else { unpaid };
         let key = self.seat(seat).key_after(unpaid.saturating_add(self.slot(slot).usage.expected()));
         let next = self.pick(d, now, None);
@@ -504,10 +534,12 @@ impl Arbiter {
             }
             Phase::Drain { .. } => {
                 let end = self.allowance(d);
+                let stuck = end.saturating_add(self.config.stuck);
                 // Afterwards it is the member's report, or somebody's wish, that matters.
-                if end > now { end } else { u64::MAX }
+                [end, stuck].into_iter().find(|&moment| moment > now).unwrap_or(u64::MAX)
             }
         };
-        phase.min(refill)
+        let back = device.overdue.iter().filter_map(|&slot| self.slot(slot).holds_up(now, &self.config)).min();
+        phase.min(refill).min(back.unwrap_or(u64::MAX))
     }
 }

@@ -165,8 +165,8 @@ pub(super) struct Slot {
     /// What it said last.
     pub usage: Usage,
     pub queued: bool,
-    /// Its work drains beside others.
-    pub overdue: bool,
+    /// Its work drains beside others since its allowance ended, then.
+    pub overdue: Option<u64>,
     /// The device's sum of lost time up to which this slot's part is known, and that part as far as it was not yet
     /// taken off what was measured.
     pub lost_to: u64,
@@ -175,6 +175,8 @@ pub(super) struct Slot {
     pub trailing: bool,
     /// Its lease is over and its work is not, as it says.
     pub claim: Option<Claim>,
+    /// Paid for leases beside its own overdue work, to be taken off what is measured of that.
+    pub ahead: u64,
 }
 
 /// How long a member kept a device after its lease by saying that its work was not over.
@@ -195,11 +197,12 @@ impl Slot {
             joined: now,
             usage: Usage { in_flight: Some(0), since: now, ..Usage::default() },
             queued: false,
-            overdue: false,
+            overdue: None,
             lost_to: 0,
             lost: 0,
             trailing: false,
             claim: None,
+            ahead: 0,
         }
     }
 
@@ -215,5 +218,10 @@ impl Slot {
 
     pub fn idle(&self) -> bool {
         !self.usage.wants && self.usage.in_flight == Some(0)
+    }
+
+    /// Until when its tenant gets nothing for what it has before the device; `None`: it holds nobody up.
+    pub fn holds_up(&self, now: u64, config: &Config) -> Option<u64> {
+        self.overdue.map(|since| since.saturating_add(config.stuck)).filter(|&end| end > now)
     }
 }

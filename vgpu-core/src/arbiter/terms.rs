@@ -91,6 +91,9 @@ pub struct Config {
     pub drain: u64,
     /// A launch in flight is believed to take at most so long; beyond it comes the allowance.
     pub longest: u64,
+    /// So long after its allowance a member holds up its own tenant no more: it was stopped, it waits for just them, or it
+    /// says what is not so.
+    pub stuck: u64,
     /// A tenant so far behind its floor goes before every class.
     pub patience: u64,
     /// A class that is passed over for so long gets a lease.
@@ -107,6 +110,7 @@ impl Default for Config {
             overlap: 40_000,
             drain: 10_000_000,
             longest: 2_000_000_000,
+            stuck: 2_000_000_000,
             patience: BURST_NS,
             ageing: 1_000_000_000,
             alone: 1_000_000_000,

@@ -4,6 +4,8 @@ use super::*;
 use crate::share::Share;
 use proptest::prelude::*;
 
+mod stuck;
+
 const MS: u64 = 1_000_000;
 const D0: DeviceId = DeviceId(0);
 

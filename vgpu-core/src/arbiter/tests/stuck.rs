@@ -1,0 +1,115 @@
+//! Members that never say that their work is done: stopped ones, waiting ones, liars. Their tenant waits for a bounded time,
+//! and other tenants for the allowance only.
+
+use super::*;
+
+/// Allowance of a drain after a lease of 4 ms.
+const DRAIN: u64 = 10 * MS;
+
+fn stuck() -> u64 {
+    Config::default().stuck
+}
+
+/// Ticks at each deadline until this member runs; says when.
+fn until_runs(desk: &mut Desk, slot: SlotId) -> u64 {
+    for _ in 0..100 {
+        if runs(&desk.tick()).contains(&slot) {
+            return desk.now;
+        }
+        desk.now = desk.arbiter.next_deadline().expect("somebody waits").max(desk.now + 1);
+    }
+    panic!("never: {:?}", desk.arbiter);
+}
+
+#[test]
+fn a_stopped_member_holds_up_its_own_tenant_for_a_bounded_time() {
+    for claim in [Some(MS), Some(u64::MAX), None] {
+        let mut desk = Desk::new(1);
+        let (a, sibling) = (desk.join(1, Terms::default()), desk.join(1, Terms::default()));
+        desk.wants(a);
+        desk.tick();
+        desk.book.of(a).wants = false;
+        desk.book.of(a).in_flight = claim;
+        desk.wants(sibling);
+        let at = until_runs(&mut desk, sibling);
+        assert!(at >= 4 * MS + DRAIN + stuck(), "its tenant has the device twice: {at}, {claim:?}");
+        assert!(at <= 4 * MS + DRAIN + stuck() + 2 * MS, "{at}, {claim:?}");
+    }
+}
+
+#[test]
+fn beside_another_tenant_too_and_that_one_waits_for_the_allowance_only() {
+    let mut desk = Desk::new(1);
+    let (a, sibling) = (desk.join(1, Terms::default()), desk.join(1, Terms::default()));
+    let other = desk.join(2, Terms::default());
+    desk.wants(a);
+    desk.tick();
+    desk.runs(a, u64::MAX);
+    desk.wants(sibling);
+    desk.wants(other);
+    assert_eq!(until_runs(&mut desk, other), 4 * MS + DRAIN);
+    // It works on and says so; the tenant with the stopped member comes back in its time.
+    let mut at = desk.now;
+    while at < 4 * MS + DRAIN + stuck() {
+        desk.now = at;
+        desk.book.of(other).wants = true;
+        assert!(!runs(&desk.tick()).contains(&sibling), "before its time: {at}");
+        at += MS;
+    }
+    desk.now = at;
+    desk.runs(other, 0);
+    desk.book.of(other).wants = true;
+    let back = until_runs(&mut desk, sibling);
+    assert!(back <= at + 10 * MS, "{back}");
+}
+
+/// What waits for another launch of its own process is never done before that one went.
+#[test]
+fn a_member_that_waits_for_its_own_next_launch_gets_there() {
+    for beside in [false, true] {
+        let mut desk = Desk::new(1);
+        desk.now = 100 * MS;
+        let limit = Terms { ceiling: Share::from_percent(50), ..Terms::default() };
+        let (a, b) = (desk.join(1, limit), desk.join(2, Terms::default()));
+        desk.wants(a);
+        desk.tick();
+        desk.runs(a, u64::MAX);
+        desk.now += MS;
+        desk.arbiter.set(Tenant(1), D0, Terms { weight: 2, ..limit }, desk.now); // ends the lease
+        assert_eq!(desk.tick(), [(a, Gate::Wait)]);
+        desk.wants(a);
+        if beside {
+            desk.wants(b);
+            desk.runs(b, 0);
+        }
+        let at = until_runs(&mut desk, a);
+        assert!(at <= 101 * MS + DRAIN + stuck() + 5 * MS, "beside another: {beside}: {at}");
+    }
+}
+
+/// Whoever was let in again beside its own work is counted once, and its tenant is held up no second time.
+#[test]
+fn what_stays_stuck_is_overdue_once() {
+    let mut desk = Desk::new(1);
+    let (a, b) = (desk.join(1, Terms::default()), desk.join(2, Terms::default()));
+    desk.wants(a);
+    desk.tick();
+    desk.runs(a, u64::MAX);
+    desk.book.of(a).wants = true;
+    let mut turns = [0u64; 2];
+    for ms in 0..10_000 {
+        desk.now = ms * MS;
+        desk.wants(b);
+        desk.wants(a);
+        desk.runs(b, 0);
+        *desk.book.of(b) = Usage { wants: true, busy: ms * MS / 2, finished: ms * MS / 2, ..*desk.book.of(b) };
+        for slot in runs(&desk.tick()) {
+            turns[usize::from(slot == b)] += u64::from(ms > 6_000);
+        }
+    }
+    assert!(turns[0] > 20 && turns[1] > 20, "both go on: {turns:?}");
+    desk.done(a, 10_000 * MS);
+    desk.tick();
+    assert_eq!(desk.arbiter.standing(Tenant(1), D0, desk.now).map(|s| s.state == State::Overdue), Some(false));
+    assert!(desk.arbiter.devices[0].overdue.is_empty(), "{:?}", desk.arbiter.devices[0]);
+}
