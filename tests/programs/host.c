@@ -106,13 +106,24 @@ int main(int argc, char **argv) {
             void *c = dlopen("libc.so.6", RTLD_NOW);
             printf("%s %s %s\n", home(dlsym(c, "dlsym")), home(dlvsym(c, "dlopen", "GLIBC_2.2.5")), home(dlsym(c, "dlerror")));
         }
-        else if (!strcmp(w, "threads")) {
+        else if (!strcmp(w, "threads") || !strcmp(w, "one-first")) { /* all at once, or one and soon the others */
             pthread_barrier_t barrier;
             pthread_t t[12];
             piece = strtoull(argv[++i], 0, 10);
-            pthread_barrier_init(&barrier, 0, 12);
-            for (int k = 0; k < 12; k++) pthread_create(&t[k], 0, grab, &barrier);
+            pthread_barrier_init(&barrier, 0, *w == 't' ? 12 : 1);
+            for (int k = 0; k < 12; k++) {
+                pthread_create(&t[k], 0, grab, &barrier);
+                if (!k && *w == 'o') usleep(500000);
+            }
             for (int k = 0; k < 12; k++) pthread_join(t[k], 0);
+            printf("%lu %d %d\n", granted, strange, getpid());
+            getchar();
+        }
+        else if (!strcmp(w, "twice")) { /* one thread after another */
+            pthread_barrier_t barrier;
+            piece = strtoull(argv[++i], 0, 10);
+            pthread_barrier_init(&barrier, 0, 1);
+            for (int k = 0; k < 2; k++) grab(&barrier);
             printf("%lu %d %d\n", granted, strange, getpid());
             getchar();
         }
@@ -136,7 +147,7 @@ int main(int argc, char **argv) {
         }
         else if (!strcmp(w, "detours")) printf("%d\n", detours);
         else return 2;
-        if (!library && strchr("odbn", *w) && strcmp(w, "default") && strcmp(w, "detours")) { printf("%s\n", dlerror()); return 1; }
+        if (!library && strchr("odbn", *w) && strcmp(w, "default") && strcmp(w, "detours") && strcmp(w, "one-first")) { printf("%s\n", dlerror()); return 1; }
     }
     return 0;
 }

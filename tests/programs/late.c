@@ -1,5 +1,7 @@
 /* A library behind ours in which calls of any thread but the first take long: a load is there already and has not come back,
  * an allocation and a free wait before anything is done, as a free does for kernels that run. */
+/* RETAIN: only the first thread that retains the primary context is late, with the context made and not handed out yet;
+ * HOLD: it retains the context once more, for itself, and nobody is late. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>
@@ -10,6 +12,20 @@
 #define NEXT(type, name) static __typeof__(type) next; if (!next) next = (__typeof__(type))dlsym(RTLD_NEXT, name)
 static int late(void) { return syscall(SYS_gettid) != getpid(); }
 
+#if defined RETAIN || defined HOLD
+int cuDevicePrimaryCtxRetain(void **context, int device) {
+    NEXT(int (*)(void **, int), "cuDevicePrimaryCtxRetain");
+    static int calls;
+    int first = !__atomic_fetch_add(&calls, 1, __ATOMIC_SEQ_CST);
+    int code = next(context, device);
+#ifdef HOLD
+    if (first) next(context, device);
+#else
+    if (first) usleep(LONG);
+#endif
+    return code;
+}
+#else
 int cuModuleLoadData(void **module, const void *image) {
     NEXT(int (*)(void **, const void *), "cuModuleLoadData");
     int code = next(module, image);
@@ -26,3 +42,4 @@ int cuMemFree_v2(uint64_t p) {
     if (late()) usleep(LONG);
     return next(p);
 }
+#endif

@@ -132,17 +132,48 @@ fn a_librarys_constructor_is_limited_whenever_it_runs() {
     }
 }
 
-#[test]
-fn threads_that_look_up_and_initialise_at_once_share_one_limit() {
-    let lab = one_gib();
-    let mut m = Member::start_silent(lab.command(host()).args(["threads", &(8 * MIB).to_string()]));
+/// Threads that take 8 MiB at a time until nothing is left of 1 GiB, context included, to the last.
+#[track_caller]
+fn share_one_limit(lab: &Lab, words: &str) {
+    let mut m = Member::start_silent(lab.command(host()).args([words, &(8 * MIB).to_string()]));
     let line = m.line();
     let said: Vec<u64> = line.split(' ').map(|word| word.parse().unwrap()).collect();
     let truth = lab.process(0, u32::try_from(said[2]).unwrap());
     assert_eq!(said[1], 0, "every thread ended with out of memory: {line}");
     assert_eq!(truth.requested_bytes, said[0]);
-    let left = GIB - truth.overhead_bytes - said[0];
-    assert!(left < 8 * MIB, "{left} bytes were left: {truth:?}");
+    let held = truth.overhead_bytes + said[0];
+    assert!(held <= GIB, "{} bytes over the limit: {truth:?}", held - GIB);
+    assert!(GIB - held < 8 * MIB, "{} bytes were left: {truth:?}", GIB - held);
+    m.tell("");
+    assert!(m.finish().success());
+}
+
+#[test]
+fn threads_that_look_up_and_initialise_at_once_share_one_limit() {
+    share_one_limit(&one_gib(), "threads");
+}
+
+/// The driver hands the context that one thread makes to all others, before that thread could see what it takes.
+#[test]
+fn a_context_that_one_thread_still_makes_is_handed_to_others_when_it_is_charged() {
+    let mut lab = one_gib();
+    let ours = lab.lib().to_owned();
+    lab.preload(&[&ours, &compile("late", Kind::LinkedLibrary, &["RETAIN"])]);
+    share_one_limit(&lab, "one-first");
+}
+
+/// A context that does not fit is taken back. Where another library holds it, it stays, and nothing fits beside it.
+#[test]
+fn a_context_that_did_not_fit_and_cannot_be_taken_back_is_charged() {
+    let mut lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", "100MiB");
+    let ours = lab.lib().to_owned();
+    lab.preload(&[&ours, &compile("late", Kind::LinkedLibrary, &["HOLD"])]);
+    let mut m = Member::start_silent(lab.command(host()).args(["twice", &MIB.to_string()]));
+    let line = m.line();
+    let said: Vec<u64> = line.split(' ').map(|word| word.parse().unwrap()).collect();
+    let truth = lab.process(0, u32::try_from(said[2]).unwrap());
+    assert!(truth.overhead_bytes > 100 * MIB, "it is there: {truth:?}");
+    assert_eq!((said[0], said[1], truth.requested_bytes), (0, 0, 0), "out of memory, and nothing else: {truth:?}");
     m.tell("");
     assert!(m.finish().success());
 }

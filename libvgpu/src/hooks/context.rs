@@ -13,9 +13,9 @@
 use crate::driver::own;
 use crate::holdings::{ADDRESSES, ARRAYS, EXTERNALS};
 use crate::mode::Denied;
-use crate::{context, device, enforce, overhead};
+use crate::{clock, context, device, enforce, overhead};
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
 
@@ -26,6 +26,8 @@ static RETAINED: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
 /// Threads that are about to retain each of them: an end waits for them, and they for an end, so that the driver's answer
 /// on whether a context is active tells of the one that was to end.
 static RETAINING: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
+/// Whether a thread has its turn at each of them, see [`Turn`].
+static TURNS: [AtomicBool; 64] = [const { AtomicBool::new(false) }; 64];
 
 /// The driver's own call, and its answer. Not a type for each caller: these are no hot paths, and the library is small.
 pub(super) type Call<'a> = &'a mut dyn FnMut() -> CUresult;
@@ -48,11 +50,7 @@ fn create(dev: CUdevice, handle: *mut CUcontext, real: Call<'_>) -> CUresult {
         device,
         call,
         || unsafe { *handle },
-        |context| {
-            if let Some(destroy) = own::cuCtxDestroy_v2() {
-                let _ = unsafe { destroy(context) };
-            }
-        },
+        |context| own::cuCtxDestroy_v2().is_some_and(|destroy| unsafe { destroy(context) }.ok()),
     )
 }
 
@@ -176,6 +174,7 @@ pub fn forget_primaries() {
     for word in PRIMARY.iter().chain(&RETAINED).chain(&RETAINING) {
         word.store(0, Relaxed);
     }
+    TURNS.iter().for_each(|turn| turn.store(false, Relaxed));
     super::green::forget();
 }
 
@@ -244,13 +243,42 @@ fn retain(
         }
         result
     };
+    let _turn = Turn::take(dev);
     if is_active(dev) {
         return call();
     }
     overhead::around(device, call, handle, |_| {
         RETAINED[dev as usize].fetch_sub(1, AcqRel);
         undo();
+        !is_active(dev)
     })
+}
+
+/// The turn of one thread at a primary context: nobody else is handed it before what it takes is charged. Who had it
+/// earlier would fill the limit meanwhile, and keep the context alive where it does not fit and is taken back.
+struct Turn(Option<&'static AtomicBool>);
+
+impl Turn {
+    /// Waits for it, as the driver lets threads wait for a context that another one makes. Where that takes longer than any
+    /// driver does, goes on without.
+    fn take(dev: CUdevice) -> Turn {
+        const PATIENCE_NS: u64 = 60_000_000_000;
+        let turn = &TURNS[dev as usize];
+        let deadline = clock::now() + PATIENCE_NS;
+        while turn.compare_exchange(false, true, SeqCst, Relaxed).is_err() {
+            if clock::now() >= deadline {
+                return Turn(None);
+            }
+            clock::sleep(50_000);
+        }
+        Turn(Some(turn))
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.into_iter().for_each(|turn| turn.store(false, SeqCst));
+    }
 }
 
 /// Ends a primary context, if `real` really does: the driver is asked whether it is active afterwards.

@@ -52,12 +52,13 @@ fn refuse(device: &Device, bytes: u64) -> CUresult {
     CUresult::OUT_OF_MEMORY
 }
 
-/// Creates a context with its overhead charged: `real` creates, `created` tells its handle, `undo` destroys it again.
+/// Creates a context with its overhead charged: `real` creates, `created` tells its handle, `undo` destroys it again and
+/// says whether it is gone. Where somebody else holds it too, it is not, and is charged whatever the limit.
 pub fn around(
     device: &'static Device,
     real: impl FnOnce() -> CUresult,
     created: impl FnOnce() -> CUcontext,
-    undo: impl FnOnce(CUcontext),
+    undo: impl FnOnce(CUcontext) -> bool,
 ) -> CUresult {
     let further = has_context(device);
     let figure = figures::known(device, further);
@@ -105,8 +106,11 @@ pub fn around(
     let rest = match device.reserve(found.saturating_sub(expected)) {
         Ok(rest) => rest,
         Err(_) => {
-            undo(context);
+            let gone = undo(context);
             drop(ahead);
+            if !gone {
+                stayed(Charged { context: context.0 as usize, device: device.index, bytes: found, blurred }, &watch);
+            }
             watch.finish(device, CUcontext::NULL);
             return refuse(device, found);
         }
@@ -313,6 +317,23 @@ fn settle(
     watch.attributed((bytes - fewer).cast_signed());
     parts.into_iter().flatten().for_each(Reservation::commit_overhead);
     release(device.index, fewer + surplus);
+}
+
+/// Charges a context that did not fit and could not be taken back, if nobody has.
+#[cold]
+fn stayed(one: Charged, watch: &Watch) {
+    {
+        let mut all = CHARGED.lock();
+        if all.iter().any(|entry| entry.context == one.context) {
+            return;
+        }
+        all.push(one);
+        BLURRED.fetch_add(u32::from(one.blurred.is_some()), Relaxed);
+    }
+    watch.attributed(one.bytes.cast_signed());
+    if let Some(Ok(joined)) = one.device().map(|device| device.ledger.joined()) {
+        joined.member().charge_spent_overhead(one.bytes);
+    }
 }
 
 impl Watch {
