@@ -50,6 +50,7 @@ functions! {
     end_capture = c"cuStreamEndCapture"(Handle, *mut Handle);
     instantiate = c"cuGraphInstantiateWithFlags"(*mut Handle, Handle, u64);
     graph_launch = c"cuGraphLaunch"(Handle, Handle);
+    memory = c"cuMemGetInfo_v2"(*mut usize, *mut usize);
 }
 
 fn find(library: Handle, name: &CStr) -> Result<Handle, String> {
@@ -137,5 +138,12 @@ impl Device {
     /// Waits for everything in the stream.
     pub fn synchronize(&self, stream: Stream) -> Result<(), String> {
         ok(unsafe { (self.driver.stream_synchronize)(stream.0) }, "cuStreamSynchronize")
+    }
+
+    /// The device's memory as this process sees it, bytes.
+    pub fn memory(&self) -> Result<usize, String> {
+        let (mut free, mut total) = (0, 0);
+        ok(unsafe { (self.driver.memory)(&raw mut free, &raw mut total) }, "cuMemGetInfo")?;
+        Ok(total)
     }
 }

@@ -1,4 +1,4 @@
-//! One short point through the whole tool, bounded loosely: that the program is limited by the library and judged by the
+//! One short point of each kind through the whole tool, bounded loosely: that the program is limited by the library and judged by the
 //! device's record, and that what is written can be read.
 
 use std::process::Command;
@@ -39,4 +39,33 @@ fn a_text_that_no_point_has_is_told() {
     let ran = ran.expect("the tool can be started");
     assert_eq!(ran.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&ran.stderr).contains("--points h300: no point's name holds this"));
+}
+
+#[test]
+fn tenants_under_the_daemon_are_measured_and_what_is_missed_is_named() {
+    let out = tempfile::tempdir().expect("a temporary directory");
+    let build = artefacts::vgpud();
+    let ran = Command::new(env!("CARGO_BIN_EXE_vgpu-shares"))
+        .args(["tenants", "--only", "shares/30-70/1ms,latency/500us-beside-1ms,changes/memory", "--seconds", "2"])
+        .args(["--changes", "4", "--json", "--out"])
+        .arg(out.path())
+        .env("VGPU_BUILD", build.parent().expect("a directory"))
+        .env("VGPU_LIB_DIR", artefacts::libvgpu().parent().expect("a directory"))
+        .env("VGPU_SIM_LIB_DIR", artefacts::sim_dir())
+        .output()
+        .expect("the tool can be started");
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{}: {said}", ran.status);
+    let told: serde_json::Value = serde_json::from_slice(&ran.stdout).expect("JSON");
+    let number = |pointer: &str| told.pointer(pointer).and_then(|value| value.as_f64()).unwrap_or(f64::NAN);
+    // Two cores with other tests on them: that there are leases, requests and changes, no more.
+    assert!((20.0..40.0).contains(&number("/shares/0/figures/parts/0/of_work")), "{told:#}");
+    assert!(number("/shares/0/figures/busy") > 40.0, "{told:#}");
+    assert!(number("/latency/0/alone/p50") >= 0.5 && number("/latency/0/with/count") > 20.0, "{told:#}");
+    assert_eq!((number("/changes/0/times/count"), number("/changes/0/lost")), (20.0, 0.0), "{told:#}");
+    let file =
+        |name: &str| std::fs::read_to_string(out.path().join(name)).unwrap_or_else(|why| panic!("{name}: {why}"));
+    assert!(file("report.md").contains("the model's figures") && file("over-time.svg").contains("<polyline"));
+    let named = file("report.md").lines().filter(|line| line.starts_with("- missed: ")).count();
+    assert_eq!(said.lines().filter(|line| line.starts_with("MISSED: ")).count(), named, "{said}");
 }

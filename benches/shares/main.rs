@@ -1,10 +1,12 @@
 //! Shares of device time, measured: real processes under the preload on the simulated device, judged by its own truth.
 //!
 //!     vgpu-shares [--quick] [--points TEXT,...] [--seconds S] [--runs N] [--out DIR] [--json] [--check] [--list]
+//!     vgpu-shares tenants [--only TEXT,...] [--seconds S] [--out DIR] [--json] [--check] [--list]
 //!
 //! [`points`] says what is measured, [`work`] is the program that is limited (this one, started anew), [`measure`] runs a
 //! point, [`schedule`] says which may share the host, [`judge`] makes figures and verdicts, [`report`] and [`plot`] show
-//! them. docs/shares.md says how to read a report.
+//! them. docs/shares.md says how to read a report. Tenants under the daemon, their latency and changes of limits are
+//! [`tenants`], with the same processes, records and host.
 
 mod driver;
 mod host;
@@ -16,6 +18,7 @@ mod plot;
 mod points;
 mod report;
 mod schedule;
+mod tenants;
 mod work;
 
 use clap::Parser;
@@ -38,6 +41,7 @@ Examples:
   vgpu-shares --points h200/async/1ms/30 --seconds 5   one point, a short window
   vgpu-shares --points /sync/,tenants --out /tmp/r     all points whose names hold one of the texts
   vgpu-shares --quick --runs 3 --check                 twelve points, medians of three, exit 1 if one misses a budget
+  vgpu-shares tenants --check                          tenants under the daemon; see vgpu-shares tenants --help
 
 The libraries are found beside this program, or by VGPU_BUILD, or by VGPU_LIB_DIR and VGPU_SIM_LIB_DIR.
 
@@ -83,6 +87,8 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match arguments.first().map(String::as_str) {
         Some("--work") => work_as(&arguments[1..]),
+        Some(word) if tenants::client::is(word) => tenants::client::run(&arguments),
+        Some("tenants") => tenants::measure(&arguments),
         _ => measure(&Options::parse()),
     };
     outcome.unwrap_or_else(|why| {
@@ -93,8 +99,8 @@ fn main() -> ExitCode {
 
 fn work_as(arguments: &[String]) -> Result<ExitCode, String> {
     let pattern = arguments.first().and_then(|name| Pattern::named(name)).ok_or("--work needs a pattern")?;
-    let ns = arguments.get(1).and_then(|ns| ns.parse().ok()).ok_or("--work needs nanoseconds")?;
-    work::work(pattern, ns)?;
+    let lengths = arguments.get(1).map(|text| text.split(',').map(str::parse).collect::<Result<Vec<u64>, _>>());
+    work::work(pattern, &lengths.and_then(Result::ok).ok_or("--work needs nanoseconds")?)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -6,11 +6,11 @@
 use crate::host::{self, Usage};
 use crate::meter;
 use crate::place::{Place, Room};
-use crate::points::{Point, Tenant};
+use crate::points::Point;
 use serde::Serialize;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, ChildStdin};
-use std::sync::mpsc::channel;
+use std::process::{Child, ChildStdin, Command};
+use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 use vgpu_sim::{Machine, Timeline};
@@ -76,33 +76,63 @@ impl TenantRun {
 }
 
 /// A running workload. Killed when dropped: it has no end of its own.
-struct Client {
+pub struct Client {
     child: Child,
     go: Option<ChildStdin>,
+    said: Receiver<String>,
 }
 
 impl Client {
     /// Starts it and waits until it is ready.
-    fn start(room: &Room, point: &Point, index: usize, tenant: &Tenant) -> Result<Client, String> {
-        let mut child = room.workload(point, index, tenant).spawn().map_err(|why| format!("a workload: {why}"))?;
+    ///
+    /// # Errors
+    /// It cannot be started, ends, or is not ready in time.
+    pub fn start(mut command: Command) -> Result<Client, String> {
+        let mut child = command.spawn().map_err(|why| format!("a workload: {why}"))?;
         let (go, out) = (child.stdin.take(), child.stdout.take());
-        let mut client = Client { child, go };
-        let (send, line) = channel();
+        let (send, said) = channel();
         thread::spawn(move || {
-            let mut text = String::new();
-            let read = out.map(|out| BufReader::new(out).read_line(&mut text));
-            let _ = send.send(read.is_some() && text.trim() == "ready");
+            let Some(out) = out else { return };
+            let (mut out, mut text) = (BufReader::new(out), String::new());
+            let _ = out.read_line(&mut text);
+            let _ = send.send(std::mem::take(&mut text));
+            let _ = out.read_to_string(&mut text);
+            let _ = send.send(text);
         });
-        match line.recv_timeout(START) {
-            Ok(true) => Ok(client),
-            Ok(false) => Err(format!("a workload ended before it began: {}", client.words())),
+        let mut client = Client { child, go, said };
+        match client.said.recv_timeout(START).as_deref().map(str::trim) {
+            Ok("ready") => Ok(client),
+            Ok(_) => Err(format!("a workload ended before it began: {}", client.words())),
             Err(_) => Err(format!("a workload was not ready after {} s", START.as_secs())),
         }
     }
 
-    fn begin(&mut self) -> Result<(), String> {
-        let mut go = self.go.take().ok_or("a workload has begun already")?;
+    /// Lets it begin.
+    ///
+    /// # Errors
+    /// It does not listen.
+    pub fn begin(&mut self) -> Result<(), String> {
+        let go = self.go.as_mut().ok_or("a workload was told to end already")?;
         go.write_all(b"go\n").map_err(|why| format!("a workload does not listen: {why}"))
+    }
+
+    /// Tells it to end, for those that do: what it said meanwhile.
+    ///
+    /// # Errors
+    /// It does not end, or fails.
+    pub fn end(&mut self) -> Result<String, String> {
+        self.go = None;
+        let text = self.said.recv_timeout(START).map_err(|_| "a workload does not end")?;
+        match self.child.wait() {
+            Ok(status) if status.success() => Ok(text),
+            _ => Err(format!("a workload failed: {}", self.words())),
+        }
+    }
+
+    /// Words of its failure, if it is over.
+    pub fn is_over(&mut self) -> Option<String> {
+        let status = self.child.try_wait().ok().flatten()?;
+        Some(format!("a workload ended by itself: {status}, {}", self.words()))
     }
 
     /// What it said on stderr; it is over.
@@ -114,7 +144,8 @@ impl Client {
         format!("{} ({status})", text.trim())
     }
 
-    fn pid(&self) -> u32 {
+    /// Its process.
+    pub fn pid(&self) -> u32 {
         self.child.id()
     }
 }
@@ -156,7 +187,7 @@ pub fn run(place: &Place, point: &Point, seconds: Option<u64>) -> Result<Run, St
     let mut clients = Vec::new();
     for (index, tenant) in point.tenants.iter().enumerate() {
         for _ in 0..tenant.load.processes {
-            clients.push(Client::start(&room, point, index, tenant)?);
+            clients.push(Client::start(room.workload(point, index, tenant))?);
         }
     }
     let pids: Vec<u32> = clients.iter().map(Client::pid).collect();
@@ -172,9 +203,7 @@ pub fn run(place: &Place, point: &Point, seconds: Option<u64>) -> Result<Run, St
     let (to, after) = (vgpu_sim::now(), read(&machine, &room, point, &pids));
     let timeline = machine.timeline(0, (to - started) / vgpu_sim::layout::BUCKET_NS + 100);
     for client in &mut clients {
-        if let Ok(Some(status)) = client.child.try_wait() {
-            return Err(format!("a workload ended by itself: {status}, {}", client.words()));
-        }
+        client.is_over().map_or(Ok(()), Err)?;
     }
 
     let span = Span::of(&timeline, started, from, to)?;
@@ -222,20 +251,25 @@ fn delays(point: &Point, pids: &[u32], from: Instant, window: Duration) -> Vec<V
     told
 }
 
-fn sleep_until(moment: Instant) {
+/// Sleeps until then.
+pub fn sleep_until(moment: Instant) {
     thread::sleep(moment.saturating_duration_since(Instant::now()));
 }
 
 /// Which buckets of a timeline belong to a run.
-struct Span {
+pub struct Span {
     first: usize,
     end: usize,
-    warm: usize,
+    /// Those of the start.
+    pub warm: usize,
 }
 
 impl Span {
     /// From the first whole bucket after `started` to the last before `to`; those before `from` are the start.
-    fn of(timeline: &Timeline, started: u64, from: u64, to: u64) -> Result<Span, String> {
+    ///
+    /// # Errors
+    /// The device does not remember the run's beginning.
+    pub fn of(timeline: &Timeline, started: u64, from: u64, to: u64) -> Result<Span, String> {
         let base = timeline.from_ns / timeline.bucket_ns;
         let place = |number: u64| {
             let place = number.checked_sub(base).and_then(|place| usize::try_from(place).ok());
@@ -246,7 +280,8 @@ impl Span {
         Ok(Span { first, end: place(to / timeline.bucket_ns)?, warm: window - first })
     }
 
-    fn buckets(&self, timeline: &Timeline, pid: u32) -> Vec<u32> {
+    /// Device time of a process in each of them, its start included.
+    pub fn buckets(&self, timeline: &Timeline, pid: u32) -> Vec<u32> {
         let served = timeline.processes.iter().find(|process| process.pid == pid);
         (self.first..self.end).map(|at| served.and_then(|p| p.busy_ns.get(at)).copied().unwrap_or(0)).collect()
     }

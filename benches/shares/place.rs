@@ -10,6 +10,7 @@ pub struct Place {
     own: PathBuf,
     library: PathBuf,
     simulated: PathBuf,
+    daemon: PathBuf,
     scratch: PathBuf,
     runs: AtomicU32,
 }
@@ -31,6 +32,7 @@ impl Place {
                 return Err(format!("{} is not there: run `make build`, or set {variable}", path.display()));
             }
         }
+        let daemon = build.join("vgpud");
         let absolute = |path: PathBuf| std::path::absolute(&path).map_err(|why| format!("{}: {why}", path.display()));
         // The state of a simulated device is written all the time: in memory, where there is such a place.
         let shm = Path::new("/dev/shm");
@@ -41,9 +43,19 @@ impl Place {
             own,
             library: absolute(library)?,
             simulated: absolute(simulated)?,
+            daemon: absolute(daemon)?,
             scratch,
             runs: AtomicU32::new(0),
         })
+    }
+
+    /// The daemon, of the same build.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub fn daemon(&self) -> Result<&Path, String> {
+        let words = || format!("{} is not there: run `make build`, or set VGPU_BUILD", self.daemon.display());
+        if self.daemon.exists() { Ok(&self.daemon) } else { Err(words()) }
     }
 
     /// The library that is measured.
@@ -92,8 +104,23 @@ impl Room<'_> {
         format!("share{index}")
     }
 
+    /// Everything of the run lies in here.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// One process of a tenant, with the library if it has a ceiling.
     pub fn workload(&self, point: &Point, index: usize, tenant: &Tenant) -> Command {
+        let words = ["--work", tenant.load.pattern.name(), &tenant.load.kernel_ns.to_string()];
+        let mut command = self.program(point.profile, &words);
+        if let Some(ceiling) = tenant.ceiling {
+            self.limited(&mut command).env("VGPU_TENANT", Room::tenant(index)).env("VGPU_SM_LIMIT", percent(ceiling));
+        }
+        command
+    }
+
+    /// This program again, by itself on the simulated device.
+    pub fn program(&self, profile: &str, words: &[&str]) -> Command {
         let mut command = Command::new(&self.place.own);
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
@@ -102,21 +129,19 @@ impl Room<'_> {
             }
         }
         command
-            .args(["--work", tenant.load.pattern.name(), &tenant.load.kernel_ns.to_string()])
+            .args(words)
             .env("LD_LIBRARY_PATH", &self.place.simulated)
             .env("VGPU_SIM_DIR", self.machine())
-            .env("VGPU_SIM_PROFILE", point.profile)
+            .env("VGPU_SIM_PROFILE", profile)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        if let Some(ceiling) = tenant.ceiling {
-            command
-                .env("LD_PRELOAD", &self.place.library)
-                .env("VGPU_STATE_DIR", self.state())
-                .env("VGPU_TENANT", Room::tenant(index))
-                .env("VGPU_SM_LIMIT", percent(ceiling));
-        }
         command
+    }
+
+    /// Puts the library before it; the limits are the caller's to say.
+    pub fn limited<'c>(&self, command: &'c mut Command) -> &'c mut Command {
+        command.env("LD_PRELOAD", &self.place.library).env("VGPU_STATE_DIR", self.state())
     }
 }
 

@@ -1,8 +1,9 @@
 //! The workload: a process on the device that launches in one pattern until it is killed. It knows nothing of vgpu.
 //!
-//!     vgpu-shares --work PATTERN NANOSECONDS
+//!     vgpu-shares --work PATTERN NANOSECONDS[,NANOSECONDS...]
 //!
-//! It says `ready` when it has a context and its kernel, and begins when it reads a line.
+//! It says `ready` when it has a context and its kernel, and begins when it reads a line. Of several lengths its launches
+//! have one after the other. Not here: programs that are asked how long something took (`tenants/client`).
 
 use crate::driver::Device;
 use crate::points::Pattern;
@@ -16,18 +17,19 @@ pub const BURST: (u32, Duration) = (3, Duration::from_millis(20));
 /// Streams of [`Pattern::Streams`].
 const STREAMS: usize = 4;
 
-/// Works as `pattern` says with launches of `ns`; comes back only with a failure, or when nobody says that it may begin.
+/// Works as `pattern` says with launches of `lengths` ns; comes back only with a failure, or when nobody says that it may begin.
 ///
 /// # Errors
 /// A call of the driver fails.
-pub fn work(pattern: Pattern, ns: u64) -> Result<(), String> {
+pub fn work(pattern: Pattern, lengths: &[u64]) -> Result<(), String> {
+    let longest = lengths.iter().copied().max().ok_or("a workload needs a length")?;
     // SAFETY: has no preconditions. Whoever measures may be killed, and this loop has no end of its own.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     let device = Device::open()?;
     let streams = (0..STREAMS).map(|_| device.stream()).collect::<Result<Vec<_>, _>>()?;
     let stream = streams[0];
     let graph = match pattern {
-        Pattern::Graphs => Some(device.graph(stream, NODES, ns / NODES)?),
+        Pattern::Graphs => Some(device.graph(stream, NODES, longest / NODES)?),
         _ => None,
     };
     println!("ready");
@@ -36,7 +38,7 @@ pub fn work(pattern: Pattern, ns: u64) -> Result<(), String> {
         return Ok(());
     }
     let mut turn = streams.iter().cycle();
-    loop {
+    for &ns in lengths.iter().cycle() {
         match (pattern, graph) {
             (Pattern::Graphs, Some(graph)) => device.launch_graph(graph, stream)?,
             (Pattern::Streams, _) => device.launch(*turn.next().unwrap_or(&stream), ns)?,
@@ -54,4 +56,5 @@ pub fn work(pattern: Pattern, ns: u64) -> Result<(), String> {
             (Pattern::Async | Pattern::Graphs, _) => device.launch(stream, ns)?,
         }
     }
+    Ok(())
 }

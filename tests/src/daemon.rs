@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 /// `vgpud` in a directory of its own; killed when dropped.
 pub struct Daemon {
+    program: PathBuf,
     child: Option<Child>,
     dir: PathBuf,
 }
@@ -58,7 +59,12 @@ fn clean(program: PathBuf) -> Command {
 impl Daemon {
     /// Writes the file into `dir` and starts the daemon.
     pub fn start(dir: &Path, plan: &Plan) -> Daemon {
-        let mut daemon = Daemon { child: None, dir: dir.to_owned() };
+        Daemon::start_as(vgpud(), dir, plan)
+    }
+
+    /// As [`Daemon::start`], with this `vgpud`.
+    pub fn start_as(program: PathBuf, dir: &Path, plan: &Plan) -> Daemon {
+        let mut daemon = Daemon { program, child: None, dir: dir.to_owned() };
         daemon.write(plan);
         daemon.again();
         daemon
@@ -78,7 +84,7 @@ impl Daemon {
         }
         let log =
             fs::File::options().create(true).append(true).open(self.dir.join("vgpud.log")).expect("own directory");
-        let mut command = clean(vgpud());
+        let mut command = clean(self.program.clone());
         command.arg("--config").arg(self.dir.join("vgpud.toml")).args(["--driver", "none"]).stderr(log);
         self.child = Some(command.spawn().expect("vgpud starts"));
         let begin = Instant::now();

@@ -1,0 +1,142 @@
+//! What is run: tenants that share a device, a latency tenant beside a batch one, two services. Not here: how (`run`).
+
+use super::figures::Due;
+use super::run::Program;
+use std::time::Duration;
+
+const US: u64 = 1_000;
+const MS: u64 = 1_000_000;
+/// Lengths of kernels that a program launches in turn.
+const MIXED: [u64; 5] = [50 * US, MS, 5 * MS, 20 * MS, 200 * MS];
+
+/// Tenants that always have work.
+pub struct Case {
+    /// What it is chosen by.
+    pub name: String,
+    /// Terms of each tenant.
+    pub terms: Vec<String>,
+    /// Its program.
+    pub programs: Vec<Program>,
+    /// What it is due.
+    pub dues: Vec<Due>,
+}
+
+/// How a tenant is told its due.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum By {
+    Weight,
+    Ceiling,
+}
+
+impl Case {
+    fn new(name: &str, by: By, numbers: &[u32], lengths: &[&[u64]]) -> Case {
+        let sum: u32 = numbers.iter().sum();
+        let of = |at: usize| lengths[at % lengths.len()];
+        let terms = numbers.iter().map(|number| match by {
+            By::Weight => terms(&format!("weight = {number}")),
+            By::Ceiling => terms(&format!("sm_limit = {number}")),
+        });
+        let due = |(at, number): (usize, &u32)| Due {
+            percent: if by == By::Ceiling { f64::from(*number) } else { f64::from(*number) / f64::from(sum) * 100.0 },
+            longest: of(at).iter().copied().max().unwrap_or(0),
+            ceiling: by == By::Ceiling,
+        };
+        Case {
+            name: name.into(),
+            terms: terms.collect(),
+            programs: (0..numbers.len()).map(|at| Program::busy(at, of(at))).collect(),
+            dues: numbers.iter().enumerate().map(due).collect(),
+        }
+    }
+
+    /// The longest kernel, ns.
+    pub fn longest(&self) -> u64 {
+        self.dues.iter().map(|due| due.longest).max().unwrap_or(0)
+    }
+
+    /// How long it runs before it is measured: costs are learned, what the gates let through before is done.
+    pub fn warm(&self) -> Duration {
+        Duration::from_millis(1500) + 2 * Duration::from_nanos(self.longest())
+    }
+
+    /// How long it is measured, unless `seconds` are given: max(10 s, 50 of the longest kernels).
+    pub fn window(&self, seconds: Option<u64>) -> Duration {
+        let due = Duration::from_secs(10).max(50 * Duration::from_nanos(self.longest()));
+        seconds.map_or(due, Duration::from_secs)
+    }
+}
+
+/// Terms of a tenant, with a part of the device's memory.
+pub fn terms(more: &str) -> String {
+    format!("memory_limit = \"8GiB\"\n{more}")
+}
+
+/// Tenants side by side.
+pub fn shares() -> Vec<Case> {
+    use By::{Ceiling, Weight};
+    vec![
+        Case::new("shares/30-70/1ms", Weight, &[30, 70], &[&[MS]]),
+        Case::new("shares/30-70/50us-and-5ms", Weight, &[30, 70], &[&[50 * US], &[5 * MS]]),
+        Case::new("shares/30-70/mixed", Weight, &[30, 70], &[&MIXED]),
+        Case::new("shares/10-90/1ms", Weight, &[10, 90], &[&[MS]]),
+        Case::new("shares/10-90/20ms-and-1ms", Weight, &[10, 90], &[&[20 * MS], &[MS]]),
+        Case::new("shares/4x25/1ms", Weight, &[1; 4], &[&[MS]]),
+        Case::new("shares/4x25/50us-1ms-20ms-200ms", Weight, &[1; 4], &[&[50 * US], &[MS], &[20 * MS], &[200 * MS]]),
+        Case::new("shares/weights-1-to-7/5ms", Weight, &[1, 2, 3, 4, 5, 6, 7], &[&[5 * MS]]),
+        Case::new("shares/8x12.5/1ms", Weight, &[1; 8], &[&[MS]]),
+        Case::new("shares/ceilings-30-60/1ms", Ceiling, &[30, 60], &[&[MS]]),
+    ]
+}
+
+/// Short requests beside a tenant that always has work.
+pub struct Latency {
+    /// What it is chosen by.
+    pub name: &'static str,
+    /// A request is one kernel of this length, ns, 5 ms after the one before.
+    pub kernel_ns: u64,
+    /// Kernels of the other one, ns.
+    pub batch_ns: u64,
+    /// Whether the budget is for such kernels.
+    pub judged: bool,
+}
+
+impl Latency {
+    /// The program whose latency it is.
+    pub fn request(&self) -> Program {
+        Program::serving(0, 1, self.kernel_ns, 5 * MS)
+    }
+}
+
+/// A latency tenant beside a batch one.
+pub fn latency() -> [Latency; 3] {
+    [
+        Latency { name: "latency/500us-beside-1ms", kernel_ns: 500 * US, batch_ns: MS, judged: true },
+        Latency { name: "latency/50us-beside-1ms", kernel_ns: 50 * US, batch_ns: MS, judged: true },
+        Latency { name: "latency/500us-beside-20ms", kernel_ns: 500 * US, batch_ns: 20 * MS, judged: false },
+    ]
+}
+
+/// The two services of the study, a tenth of their size: one answers in 61 kernels of 1 ms, one in 113. Both ask
+/// anew as soon as they are answered.
+pub const SERVICES: [(&str, u64); 2] = [("A", 61), ("B", 113)];
+
+/// A service of a tenant.
+pub fn service(tenant: usize, kernels: u64) -> Program {
+    Program::serving(tenant, kernels, MS, 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dues_of_weights_are_the_whole_device_and_each_tenant_has_a_program() {
+        for case in shares() {
+            let sum: f64 = case.dues.iter().map(|due| due.percent).sum();
+            let whole = (sum - 100.0).abs() < 1e-9;
+            assert!(whole || (sum < 100.0 && case.dues[0].ceiling), "{}: {sum}", case.name);
+            assert!([case.terms.len(), case.programs.len()].iter().all(|len| *len == case.dues.len()), "{}", case.name);
+            assert_eq!(case.window(None), Duration::from_secs(10), "{}", case.name);
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Programs that say what they saw: how long requests took, and when a limit was another one. They know nothing of vgpu.
+//!
+//!     vgpu-shares --serve KERNELS NANOSECONDS PAUSE
+//!     vgpu-shares --watch
+//!
+//! They say `ready`, begin when they read a line, and end with their lines when nobody can write to them any more.
+
+use crate::driver::Device;
+use std::io::{BufRead, Read, Write};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+/// How often a watching program looks.
+pub const LOOK: Duration = Duration::from_micros(50);
+
+/// One request: when it began (CLOCK_MONOTONIC) and how long it took, ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// When it began.
+    pub began: u64,
+    /// How long it took.
+    pub took: u64,
+}
+
+/// Whether these are words for a program of this file.
+pub fn is(word: &str) -> bool {
+    ["--serve", "--watch"].contains(&word)
+}
+
+/// Is the program that `words` say.
+///
+/// # Errors
+/// A call of the driver fails, or a number is missing.
+pub fn run(words: &[String]) -> Result<ExitCode, String> {
+    // SAFETY: has no preconditions. Whoever measures may be killed.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    let lines = match words {
+        [word, kernels, ns, pause] if word == "--serve" => {
+            let number = |text: &String| text.parse::<u64>().map_err(|why| format!("{text}: {why}"));
+            serve(number(kernels)?, number(ns)?, Duration::from_nanos(number(pause)?))?
+        }
+        [word] if word == "--watch" => watch()?,
+        _ => return Err("--serve KERNELS NANOSECONDS PAUSE, or --watch".into()),
+    };
+    let text: String = lines.iter().map(|(a, b)| format!("{a} {b}\n")).collect();
+    std::io::stdout().write_all(text.as_bytes()).map_err(|why| why.to_string())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The pairs of numbers that such a program ended with.
+pub fn pairs(text: &str) -> Vec<(u64, u64)> {
+    let pair = |line: &str| {
+        let (a, b) = line.split_once(' ')?;
+        Some((a.parse().ok()?, b.parse().ok()?))
+    };
+    text.lines().filter_map(pair).collect()
+}
+
+/// Says that it is ready, waits for a line, and tells when there will be no more.
+fn ready() -> Result<Arc<AtomicBool>, String> {
+    println!("ready");
+    std::io::stdout().flush().map_err(|why| why.to_string())?;
+    let over = Arc::new(AtomicBool::new(false));
+    std::io::stdin().lock().read_line(&mut String::new()).map_err(|why| why.to_string())?;
+    let told = Arc::clone(&over);
+    thread::spawn(move || {
+        let _ = std::io::stdin().lock().read_to_end(&mut Vec::new());
+        told.store(true, Relaxed);
+    });
+    Ok(over)
+}
+
+/// Requests of `kernels` launches of `ns` and a wait, one after the other.
+fn serve(kernels: u64, ns: u64, pause: Duration) -> Result<Vec<(u64, u64)>, String> {
+    let device = Device::open()?;
+    let stream = device.stream()?;
+    let over = ready()?;
+    let mut requests = Vec::new();
+    while !over.load(Relaxed) {
+        let began = vgpu_sim::now();
+        for _ in 0..kernels {
+            device.launch(stream, ns)?;
+        }
+        device.synchronize(stream)?;
+        requests.push((began, vgpu_sim::now() - began));
+        if !pause.is_zero() {
+            thread::sleep(pause);
+        }
+    }
+    Ok(requests)
+}
+
+/// When the memory that this process is shown was another than before, and how much.
+fn watch() -> Result<Vec<(u64, u64)>, String> {
+    let device = Device::open()?;
+    let over = ready()?;
+    let (mut changes, mut last) = (Vec::new(), device.memory()?);
+    while !over.load(Relaxed) {
+        let now = device.memory()?;
+        if now != last {
+            changes.push((vgpu_sim::now(), now as u64));
+            last = now;
+        }
+        thread::sleep(LOOK);
+    }
+    Ok(changes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_program_says_is_understood_and_what_it_does_not_say_is_left_out() {
+        assert_eq!(pairs("12 34\nnonsense\n5 x\n7 8\n"), [(12, 34), (7, 8)]);
+    }
+}

@@ -1,0 +1,315 @@
+//! From records of tenants to figures and verdicts. Arithmetic only: no clock, no file, no process.
+
+use super::client::Request;
+use super::run::Ran;
+use crate::judge::{self, SHARE_POINTS, SHORT_NS, WINDOW_POINTS};
+use serde::Serialize;
+
+/// Jain's index that tenants of equal shares must reach.
+pub const JAIN: f64 = 0.999;
+/// The device must work so much while everybody has work for it, percent.
+pub const BUSY_PERCENT: f64 = 98.0;
+/// 99 of 100 requests of a latency tenant may take so much longer than alone, ms.
+pub const LATENCY_MS: f64 = 2.5;
+/// A change of a limit must be in force within so much, ms.
+pub const CHANGE_MS: f64 = 10.0;
+/// What tenants get done together, of what they do uncontrolled, percent.
+pub const DONE_PERCENT: f64 = 98.0;
+
+/// Whether a budget is kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// It is.
+    Kept,
+    /// It would be without what the host took from the programs.
+    Host,
+    /// It is not.
+    Missed,
+}
+
+impl Verdict {
+    /// `missing` is by how much the budget is missed, `excuse` what the host took, in the same unit.
+    pub fn of(missing: f64, excuse: f64) -> Verdict {
+        match missing {
+            _ if missing <= 1e-9 => Verdict::Kept,
+            _ if missing <= excuse => Verdict::Host,
+            _ => Verdict::Missed,
+        }
+    }
+
+    /// As reports say it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Verdict::Kept => "kept",
+            Verdict::Host => "host",
+            Verdict::Missed => "MISSED",
+        }
+    }
+}
+
+/// Jain's index of fairness: 1 where all are equal, 1/n where one has everything.
+pub fn jain(values: &[f64]) -> f64 {
+    let (sum, squares) = values.iter().fold((0.0, 0.0), |(sum, squares), one| (sum + one, squares + one * one));
+    if squares == 0.0 { 0.0 } else { sum * sum / (values.len() as f64 * squares) }
+}
+
+/// By how much `after` is more than `before`, percent.
+pub fn change(before: f64, after: f64) -> f64 {
+    (after / before - 1.0) * 100.0
+}
+
+/// What a tenant got. Percent, and points of percent.
+#[derive(Clone, Debug, Serialize)]
+pub struct Part {
+    /// Of the device's time.
+    pub of_time: f64,
+    /// Of what the device did for all.
+    pub of_work: f64,
+    /// What it is due of either.
+    pub due: f64,
+    /// `of_work - due`, for a ceiling `of_time - due`.
+    pub error: f64,
+    /// 99 of 100 windows of 1 s are off by less.
+    pub window_p99: f64,
+    /// Run delay of its processes, of the window.
+    pub delay: f64,
+    /// On the error.
+    pub share: Verdict,
+    /// On the windows.
+    pub windows: Verdict,
+}
+
+/// What a run of tenants that always have work shows.
+#[derive(Clone, Debug, Serialize)]
+pub struct Shares {
+    /// Each of them.
+    pub parts: Vec<Part>,
+    /// Of the device's time for anybody.
+    pub busy: f64,
+    /// Of it for changes between processes.
+    pub switching: f64,
+    /// Run delay of all programs and the daemon, and stolen time.
+    pub delay: f64,
+    /// Run delay of the daemon alone.
+    pub daemon_delay: f64,
+    /// Processor time of the daemon, percent of a core.
+    pub daemon_cpu: f64,
+    /// On `busy`; `None`: their ceilings leave some of it.
+    pub conserved: Option<Verdict>,
+    /// Jain's index of `of_work / due`.
+    pub jain: f64,
+    /// On it, where shares are equal.
+    pub fair: Option<Verdict>,
+}
+
+/// A tenant's due of a run: percent, its longest kernel, and whether it is a ceiling.
+#[derive(Clone, Copy, Debug)]
+pub struct Due {
+    /// Percent.
+    pub percent: f64,
+    /// ns.
+    pub longest: u64,
+    /// Or a weight.
+    pub ceiling: bool,
+}
+
+fn sum<'a>(values: impl IntoIterator<Item = &'a u64>) -> f64 {
+    values.into_iter().sum::<u64>() as f64
+}
+
+/// In each window of 1 s, one every 50 ms: percent of what `whole` says.
+fn windows(busy: &[u64], whole: &[u64], bucket_ns: u64) -> Vec<f64> {
+    let buckets = |ns: u64| usize::try_from(ns / bucket_ns).unwrap_or(usize::MAX).max(1);
+    let (length, step) = (buckets(1_000_000_000), buckets(50_000_000));
+    let pairs = busy.windows(length).zip(whole.windows(length)).step_by(step);
+    pairs.map(|(own, all)| if sum(all) > 0.0 { sum(own) / sum(all) * 100.0 } else { 0.0 }).collect()
+}
+
+/// Points that 99 of 100 windows of 1 s may be off.
+pub fn window_budget(longest: u64) -> f64 {
+    if longest <= SHORT_NS { WINDOW_POINTS } else { WINDOW_POINTS + longest as f64 / 1e9 * 100.0 }
+}
+
+/// The figures of a run whose programs are tenants with work all the time.
+pub fn shares(ran: &Ran, dues: &[Due]) -> Shares {
+    let buckets = ran.busy.iter().map(Vec::len).min().unwrap_or(0);
+    let all: Vec<u64> = (0..buckets).map(|at| ran.busy.iter().map(|one| one[at]).sum()).collect();
+    let clock = vec![ran.bucket_ns; buckets];
+    let points = |ns: u64| ns as f64 / ran.window_ns as f64 * 100.0;
+    let (programs, daemon) = ran.host.split_at(dues.len().min(ran.host.len()));
+    let stolen = points(ran.stolen_ns);
+    let delays: Vec<f64> = programs.iter().map(|usage| points(usage.delay_ns)).collect();
+    let longest = dues.iter().map(|due| due.longest).max().unwrap_or(0);
+    let parts: Vec<Part> = ran
+        .busy
+        .iter()
+        .zip(dues)
+        .zip(&delays)
+        .map(|((busy, due), &delay)| {
+            let (of_time, of_work) = (sum(busy) / sum(&clock) * 100.0, sum(busy) / sum(&all).max(1.0) * 100.0);
+            let whole = if due.ceiling { &clock } else { &all };
+            let error = if due.ceiling { of_time } else { of_work } - due.percent;
+            let off: Vec<f64> =
+                windows(busy, whole, ran.bucket_ns).iter().map(|one| (one - due.percent).abs()).collect();
+            let window_p99 = judge::percentile(&off, 0.99);
+            // Too little may be for the host's delay of this one, too much for its delay of the others, but not above a ceiling.
+            let others = delays.iter().sum::<f64>() - delay;
+            let excuse = stolen
+                + if error < 0.0 {
+                    delay
+                } else if due.ceiling {
+                    0.0
+                } else {
+                    others
+                };
+            Part {
+                of_time,
+                of_work,
+                due: due.percent,
+                error,
+                window_p99,
+                delay,
+                share: Verdict::of(error.abs() - SHARE_POINTS, excuse),
+                windows: Verdict::of(window_p99 - window_budget(longest), stolen + delay.max(others)),
+            }
+        })
+        .collect();
+    let busy = sum(&all) / sum(&clock) * 100.0;
+    let daemon_delay = daemon.iter().map(|usage| points(usage.delay_ns)).sum::<f64>();
+    let delay = delays.iter().sum::<f64>() + daemon_delay + stolen;
+    let due: f64 = dues.iter().map(|due| due.percent).sum();
+    let ceilings = dues.iter().any(|due| due.ceiling) && due < 99.9;
+    let jain = jain(&parts.iter().map(|part| part.of_work / part.due).collect::<Vec<_>>());
+    let equal = dues.windows(2).all(|two| (two[0].percent - two[1].percent).abs() < 1e-9);
+    // One of n that is off by x of its due takes some x^2/n off the index: delays say how far anybody may be off.
+    let off =
+        delays.iter().zip(dues).map(|(delay, due)| (delay / due.percent).powi(2)).sum::<f64>() / dues.len() as f64;
+    Shares {
+        parts,
+        busy,
+        switching: points(ran.switch_ns),
+        delay,
+        daemon_delay,
+        daemon_cpu: daemon.iter().map(|usage| points(usage.cpu_ns)).sum(),
+        conserved: (!ceilings).then(|| Verdict::of(BUSY_PERCENT - busy, delay)),
+        jain,
+        fair: (equal && dues.len() > 1).then(|| Verdict::of(JAIN - jain, off)),
+    }
+}
+
+/// How long requests took, ms, and how many there were in a second.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Times {
+    /// How many there were.
+    pub count: usize,
+    /// In a second.
+    pub per_second: f64,
+    /// The mean.
+    pub mean: f64,
+    /// Half took less.
+    pub p50: f64,
+    /// 99 of 100 took less.
+    pub p99: f64,
+    /// The longest.
+    pub max: f64,
+}
+
+impl Times {
+    /// Of the requests of a window.
+    pub fn of(requests: &[Request], window_ns: u64) -> Times {
+        let took: Vec<f64> = requests.iter().map(|one| one.took as f64 / 1e6).collect();
+        Times { per_second: took.len() as f64 / (window_ns as f64 / 1e9), ..Times::of_ms(&took) }
+    }
+
+    /// Of times in ms.
+    pub fn of_ms(took: &[f64]) -> Times {
+        let count = took.len();
+        Times {
+            count,
+            per_second: 0.0,
+            mean: took.iter().sum::<f64>() / count.max(1) as f64,
+            p50: judge::percentile(took, 0.5),
+            p99: judge::percentile(took, 0.99),
+            max: judge::percentile(took, 1.0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::Usage;
+
+    /// The numbers of the study that the experiment with two services repeats.
+    #[test]
+    fn changes_are_the_studys() {
+        let is = |value: f64, expected: f64| assert!((value - expected).abs() < 0.005, "{value} is not {expected}");
+        is(change(0.609, 1.227), 101.48);
+        is(change(1.0 / 0.609, 1.0 / 1.227), -50.37);
+        is(change(1.135, 1.778), 56.65);
+        is(change(1.0 / 1.135, 1.0 / 1.778), -36.16);
+    }
+
+    #[test]
+    fn the_index_is_one_for_equals_and_one_nth_for_one_who_has_everything() {
+        assert!((jain(&[2.0; 5]) - 1.0).abs() < 1e-12 && (jain(&[1.0, 0.0, 0.0, 0.0]) - 0.25).abs() < 1e-12);
+        assert_eq!(jain(&[]), 0.0);
+    }
+
+    fn ran(busy: &[u64], delay_ns: u64) -> Ran {
+        let each = |ms: &u64| vec![ms * 1_000_000; 1000];
+        Ran {
+            bucket_ns: 10_000_000,
+            busy: busy.iter().map(each).collect(),
+            window_ns: 10_000_000_000,
+            switch_ns: 0,
+            host: busy.iter().map(|_| Usage { cpu_ns: 0, delay_ns }).chain([Usage::default()]).collect(),
+            stolen_ns: 0,
+            requests: vec![Vec::new(); busy.len()],
+        }
+    }
+
+    fn due(percent: f64, ceiling: bool) -> Due {
+        Due { percent, longest: 1_000_000, ceiling }
+    }
+
+    #[test]
+    fn shares_are_of_what_the_device_did_and_idleness_is_a_miss_of_its_own() {
+        let of = |busy: &[u64], dues: &[Due], delay| shares(&ran(busy, delay), dues);
+        let both = [due(30.0, false), due(70.0, false)];
+        let good = of(&[3, 7], &both, 0);
+        assert!(good.parts.iter().all(|part| (part.share, part.windows) == (Verdict::Kept, Verdict::Kept)));
+        assert_eq!((good.conserved, good.fair), (Some(Verdict::Kept), None));
+        let idle = of(&[2, 7], &[due(200.0 / 9.0, false), due(700.0 / 9.0, false)], 0);
+        assert_eq!((idle.parts[0].share, idle.conserved), (Verdict::Kept, Some(Verdict::Missed)));
+        let unfair = of(&[4, 6], &both, 0);
+        assert!(unfair.parts.iter().all(|part| (part.share, part.windows) == (Verdict::Missed, Verdict::Missed)));
+        // 1.5 s of 10 s: what the host took explains it.
+        let delayed = of(&[4, 5], &both, 1_500_000_000);
+        assert_eq!((delayed.parts[0].share, delayed.conserved), (Verdict::Host, Some(Verdict::Host)));
+    }
+
+    #[test]
+    fn above_a_ceiling_nothing_is_excused_and_below_the_sum_nobody_must_be_busy() {
+        let of = |busy: &[u64], delay| shares(&ran(busy, delay), &[due(30.0, true), due(40.0, true)]);
+        let over = of(&[4, 4], 2_000_000_000);
+        assert_eq!((over.parts[0].share, over.conserved), (Verdict::Missed, None));
+        let under = of(&[2, 4], 2_000_000_000);
+        assert_eq!(under.parts[0].share, Verdict::Host);
+    }
+
+    #[test]
+    fn equals_are_held_to_the_index() {
+        let of = |busy: &[u64]| shares(&ran(busy, 0), &[due(50.0, false), due(50.0, false)]);
+        assert_eq!((of(&[5, 5]).fair, of(&[4, 6]).fair), (Some(Verdict::Kept), Some(Verdict::Missed)));
+    }
+
+    #[test]
+    fn requests_are_counted_by_the_windows_length() {
+        let requests: Vec<Request> = (1..=100).map(|ms| Request { began: 0, took: ms * 1_000_000 }).collect();
+        let times = Times::of(&requests, 2_000_000_000);
+        assert_eq!((times.count, times.p50, times.p99, times.max), (100, 50.0, 99.0, 100.0));
+        assert!((times.per_second - 50.0).abs() < 1e-9 && (times.mean - 50.5).abs() < 1e-9);
+    }
+}

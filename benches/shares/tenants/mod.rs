@@ -1,0 +1,260 @@
+//! Tenants under the daemon: what each gets of the device, how long short requests take beside long ones, two services
+//! side by side, and how soon a changed limit is in force.
+//!
+//!     vgpu-shares tenants [--only TEXT,...] [--seconds S] [--out DIR] [--json] [--check] [--list]
+//!
+//! Real processes under the preload, a real `vgpud`, the simulated device and its own record: [`cases`] says what is run,
+//! [`client`] is what requests and watches are made by, [`run`] and [`changes`] do it, [`figures`] judges, [`report`]
+//! shows. One after the other, since every run has the host's cores for itself.
+
+mod cases;
+mod changes;
+pub mod client;
+mod figures;
+mod report;
+mod run;
+
+use crate::host::Facts;
+use crate::place::Place;
+use cases::Case;
+use clap::Parser;
+use figures::{Times, Verdict, shares};
+use report::{Done, LatencyRow, Results, Service, Services, SharesRow};
+use run::Program;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Measures tenants under the daemon with real processes on the simulated device.
+#[derive(Parser, Debug)]
+#[command(
+    name = "vgpu-shares tenants",
+    after_help = "\
+Examples:
+  vgpu-shares tenants --list                         what is measured
+  vgpu-shares tenants --only latency,changes         a part of it, by parts of names
+  vgpu-shares tenants --check --out /tmp/tenants     all of it (five minutes); exit 1 if a budget is missed
+
+vgpud and the libraries are found beside this program, or by VGPU_BUILD.
+
+Exit codes:
+  0  measured
+  1  a run failed, or a budget is missed under --check
+  2  usage, or a part is missing"
+)]
+struct Options {
+    /// Only what has one of these texts in its name.
+    #[arg(long, value_name = "TEXT,...", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Measure each run for S seconds instead of its own length.
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=60))]
+    seconds: Option<u64>,
+    /// How often a limit is changed.
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    changes: u64,
+    /// Where report.md, tenants.json and over-time.svg are written.
+    #[arg(long, value_name = "DIR", default_value = "target/tenants")]
+    out: PathBuf,
+    /// Print JSON instead of the report.
+    #[arg(long)]
+    json: bool,
+    /// Fail if a budget is missed.
+    #[arg(long)]
+    check: bool,
+    /// Print the names of what is measured, and measure nothing.
+    #[arg(long)]
+    list: bool,
+}
+
+const SERVICES: &str = "services";
+const DONE: &str = "done/2x50/1ms";
+const CHANGES: [&str; 3] = ["changes/memory", "changes/ceiling", "changes/pause"];
+
+impl Options {
+    fn wants(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|text| name.contains(text.as_str()))
+    }
+
+    /// The window of a run that takes `seconds` by itself.
+    fn window(&self, seconds: u64) -> Duration {
+        Duration::from_secs(self.seconds.unwrap_or(seconds))
+    }
+}
+
+/// How long programs run before requests count.
+const WARM: Duration = Duration::from_millis(1500);
+
+/// Measures what `words` ask for, the first of which is this tool's name.
+///
+/// # Errors
+/// A part is missing, or nothing can be written.
+pub fn measure(words: &[String]) -> Result<ExitCode, String> {
+    let options = Options::parse_from(words);
+    let names = names();
+    for text in &options.only {
+        if !names.iter().any(|name| name.contains(text.as_str())) {
+            return Err(format!("--only {text}: nothing has this in its name; --list shows the names"));
+        }
+    }
+    if options.list {
+        names.iter().filter(|name| options.wants(name)).for_each(|name| println!("{name}"));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (place, facts) = (Place::find()?, Facts::ask());
+    place.daemon()?;
+    std::fs::create_dir_all(&options.out).map_err(|why| format!("--out {}: {why}", options.out.display()))?;
+    eprintln!("measuring {}", place.library().display());
+    let results = all(&place, facts, &options);
+    write(&results, &options.out)?;
+    if options.json {
+        println!("{}", json(&results)?);
+    } else {
+        print!("{}", results.markdown());
+    }
+    let missed = results.names_of(Verdict::Missed);
+    missed.iter().for_each(|name| eprintln!("MISSED: {name}"));
+    results.failures.iter().for_each(|why| eprintln!("failed: {why}"));
+    let bad = !results.failures.is_empty() || (options.check && !missed.is_empty());
+    Ok(if bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn names() -> Vec<String> {
+    let shares = cases::shares().into_iter().map(|case| case.name);
+    let latency = cases::latency().into_iter().map(|one| one.name.to_owned());
+    shares.chain(latency).chain([SERVICES, DONE].into_iter().chain(CHANGES).map(str::to_owned)).collect()
+}
+
+fn all(place: &Place, facts: Facts, options: &Options) -> Results {
+    let mut results = Results::new(facts);
+    let mut failures = Vec::new();
+    let mut note = |name: &str, why: String| failures.push(format!("{name}: {why}"));
+    for case in cases::shares().iter().filter(|case| options.wants(&case.name)) {
+        match side_by_side(place, case, options) {
+            Ok(row) => results.shares.push(row),
+            Err(why) => note(&case.name, why),
+        }
+    }
+    let mut alone = Vec::new();
+    for one in cases::latency().iter().filter(|one| options.wants(one.name)) {
+        match latency(place, one, options, &mut alone) {
+            Ok(row) => results.latency.push(row),
+            Err(why) => note(one.name, why),
+        }
+    }
+    if options.wants(SERVICES) {
+        results.services = services(place, options).map_err(|why| note(SERVICES, why)).ok();
+    }
+    if options.wants(DONE) {
+        results.done = done(place, options).map_err(|why| note(DONE, why)).ok();
+    }
+    let times = usize::try_from(options.changes).unwrap_or(1);
+    if options.wants(CHANGES[0]) {
+        says(CHANGES[0]);
+        results.changes.extend(changes::memory(place, 5 * times).map_err(|why| note(CHANGES[0], why)));
+    }
+    type Changes = fn(&Place, usize) -> Result<Vec<changes::Change>, String>;
+    for (name, change) in [(CHANGES[1], changes::ceiling as Changes), (CHANGES[2], changes::pause)] {
+        if options.wants(name) {
+            says(name);
+            results.changes.extend(change(place, times.div_ceil(2)).map_err(|why| note(name, why)).unwrap_or_default());
+        }
+    }
+    results.failures = failures;
+    results
+}
+
+fn says(name: &str) {
+    eprintln!("running {name}");
+}
+
+fn side_by_side(place: &Place, case: &Case, options: &Options) -> Result<SharesRow, String> {
+    says(&case.name);
+    let ran = run::run(place, Some(&case.terms), &case.programs, case.warm(), case.window(options.seconds))?;
+    Ok(SharesRow::new(&case.name, &ran, shares(&ran, &case.dues)))
+}
+
+/// Latency of short requests alone, beside a batch program without us, and with us.
+fn latency(
+    place: &Place,
+    one: &cases::Latency,
+    options: &Options,
+    solos: &mut Vec<(u64, Times)>,
+) -> Result<LatencyRow, String> {
+    says(one.name);
+    let both = [one.request(), Program::busy(1, &[one.batch_ns])];
+    let terms = [cases::terms("class = \"latency\""), cases::terms("class = \"batch\"")];
+    let times = |terms: Option<&[String]>, programs: &[Program], seconds: u64| {
+        let ran = run::run(place, terms, programs, WARM, options.window(seconds))?;
+        let batch = ran.busy.get(1).map_or(0, |busy| busy.iter().sum());
+        let batch = batch as f64 / ran.window_ns as f64 * 100.0;
+        let delay = ran.host.iter().map(|usage| usage.delay_ns).sum::<u64>() as f64 / ran.window_ns as f64 * 100.0;
+        Ok::<_, String>((Times::of(&ran.requests[0], ran.window_ns), batch, delay))
+    };
+    let known = solos.iter().find(|solo| solo.0 == one.kernel_ns).map(|solo| solo.1);
+    let alone = match known {
+        Some(alone) => alone,
+        None => times(None, &both[..1], 5)?.0,
+    };
+    solos.push((one.kernel_ns, alone));
+    let (bare, bare_batch, _) = times(None, &both, 5)?;
+    let (with, with_batch, delay) = times(Some(&terms), &both, 8)?;
+    Ok(LatencyRow::new(one, alone, (bare, bare_batch), (with, with_batch), delay))
+}
+
+/// The two services: each alone, both without us, both with us at two divisions.
+fn services(place: &Place, options: &Options) -> Result<Services, String> {
+    says(SERVICES);
+    let programs: Vec<Program> =
+        cases::SERVICES.iter().enumerate().map(|(at, (_, kernels))| cases::service(at, *kernels)).collect();
+    let run = |terms: Option<&[String]>, programs: &[Program], seconds: u64| {
+        let ran = run::run(place, terms, programs, WARM, options.window(seconds))?;
+        Ok::<Vec<Times>, String>(ran.requests.iter().map(|one| Times::of(one, ran.window_ns)).collect())
+    };
+    let mut alone = Vec::new();
+    for program in &programs {
+        alone.extend(run(None, std::slice::from_ref(program), 5)?);
+    }
+    let divided = |a: u32, b: u32| [a, b].map(|weight| cases::terms(&format!("weight = {weight}")));
+    let ways = [
+        ("together, without us", run(None, &programs, 8)?),
+        ("together, 50/50", run(Some(&divided(50, 50)), &programs, 10)?),
+        ("together, 30/70", run(Some(&divided(30, 70)), &programs, 10)?),
+    ];
+    let named = |times: Vec<Times>| -> Vec<Service> {
+        let each = times.into_iter().zip(cases::SERVICES).zip(&alone);
+        each.map(|((times, (name, _)), alone)| Service::new(name, times, alone)).collect()
+    };
+    let own = named(alone.clone());
+    Ok(Services { alone: own, ways: ways.into_iter().map(|(way, times)| (way, named(times))).collect() })
+}
+
+/// What two tenants with work all the time get done, with us and in the device's own time slices.
+fn done(place: &Place, options: &Options) -> Result<Done, String> {
+    says(DONE);
+    let programs = [0, 1].map(|tenant| Program::busy(tenant, &[1_000_000]));
+    let terms = [cases::terms("weight = 50"), cases::terms("weight = 50")];
+    let percent = |terms: Option<&[String]>| {
+        let ran = run::run(place, terms, &programs, WARM, options.window(8))?;
+        let busy: u64 = ran.busy.iter().flatten().sum();
+        let clock = ran.busy.iter().map(Vec::len).max().unwrap_or(0) as u64 * ran.bucket_ns;
+        let delay = ran.host.iter().map(|usage| usage.delay_ns).sum::<u64>() + ran.stolen_ns;
+        Ok::<_, String>((busy as f64 / clock as f64 * 100.0, delay as f64 / ran.window_ns as f64 * 100.0))
+    };
+    let ((bare, _), (with, delay)) = (percent(None)?, percent(Some(&terms))?);
+    Ok(Done::new(DONE, bare, with, delay))
+}
+
+fn json(results: &Results) -> Result<String, String> {
+    serde_json::to_string_pretty(results).map_err(|why| why.to_string())
+}
+
+fn write(results: &Results, out: &Path) -> Result<(), String> {
+    let files =
+        [("report.md", results.markdown()), ("tenants.json", json(results)?), ("over-time.svg", results.over_time())];
+    for (name, content) in files {
+        let path = out.join(name);
+        std::fs::write(&path, content).map_err(|why| format!("{}: {why}", path.display()))?;
+        eprintln!("written: {}", path.display());
+    }
+    Ok(())
+}
