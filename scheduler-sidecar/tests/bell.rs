@@ -6,33 +6,16 @@ mod support;
 
 use std::fs;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::process::Stdio;
 use std::time::Duration;
 
 use member::Member;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use support::{Daemon, Peer, eventually, vgpud};
-use tempfile::TempDir;
+use support::world::World;
+use support::{Daemon, Peer};
 use vgpu_core::arbiter::Gate;
 
 const GPU: &str = "GPU-00000000-0000-0000-0000-000000000001";
 const TENANTS: &str = "[[tenant]]\nname = \"a\"\nweight = 2\n[[tenant]]\nname = \"b\"\n";
-
-fn daemon(dir: &TempDir) -> (Daemon, [std::path::PathBuf; 2]) {
-    fs::write(dir.path().join("vgpud.toml"), TENANTS).unwrap();
-    let child = vgpud()
-        .arg("--config")
-        .arg(dir.path().join("vgpud.toml"))
-        .args(["--driver", "none", "--log", "off", "--runtime-dir"])
-        .arg(dir.path().join("run"))
-        .stderr(Stdio::inherit())
-        .spawn()
-        .unwrap();
-    let [a, b] = ["a", "b"].map(|tenant| dir.path().join("run/tenants").join(tenant).join("vgpud.sock"));
-    let daemon = Daemon { child, socket: b.clone() };
-    eventually("the daemon answers", || Peer::try_hello(&b).is_some());
-    (daemon, [a, b])
-}
 
 /// Processor time that it has used so far, in hundredths of a second.
 fn ticks(daemon: &Daemon) -> u64 {
@@ -56,17 +39,17 @@ fn blocking(bell: &OwnedFd, blocks: bool) {
 
 #[test]
 fn a_bell_that_somebody_keeps_and_rings_after_he_left_does_not_keep_the_daemon_busy() {
-    let dir = TempDir::new().unwrap();
-    let (daemon, [a, b]) = daemon(&dir);
+    let world = World::start(TENANTS);
+    let (daemon, [a, b]) = (&world.daemon, ["a", "b"].map(|tenant| world.socket(tenant)));
     for _ in 0..3 {
         let member = Member::hello(&a);
         let kept = member.bell.try_clone().unwrap();
         drop(member);
         std::thread::sleep(Duration::from_millis(100));
         up(&kept);
-        let before = ticks(&daemon);
+        let before = ticks(daemon);
         std::thread::sleep(Duration::from_secs(1));
-        let used = ticks(&daemon) - before;
+        let used = ticks(daemon) - before;
         assert!(used < 8, "{used} hundredths of a second of processor time in a second in which nobody asked anything");
     }
     assert!(Peer::try_hello(&b).is_some());
@@ -74,8 +57,8 @@ fn a_bell_that_somebody_keeps_and_rings_after_he_left_does_not_keep_the_daemon_b
 
 #[test]
 fn a_bell_that_is_made_to_block_and_taken_down_by_somebody_else_does_not_stop_the_daemon() {
-    let dir = TempDir::new().unwrap();
-    let (_daemon, [a, b]) = daemon(&dir);
+    let world = World::start(TENANTS);
+    let [a, b] = ["a", "b"].map(|tenant| world.socket(tenant));
     let hostile = Member::hello(&a).join(GPU);
     let bell = hostile.member.bell.as_fd().try_clone_to_owned().unwrap();
     for _ in 0..200 {
@@ -92,8 +75,8 @@ fn a_bell_that_is_made_to_block_and_taken_down_by_somebody_else_does_not_stop_th
 
 #[test]
 fn a_wish_behind_a_flood_of_rings_is_heard() {
-    let dir = TempDir::new().unwrap();
-    let (daemon, [a, _]) = daemon(&dir);
+    let world = World::start(TENANTS);
+    let (daemon, a) = (&world.daemon, world.socket("a"));
     let mut member = Member::hello(&a).join(GPU);
     for _ in 0..50 {
         (0..500).for_each(|_| up(&member.member.bell));
@@ -102,7 +85,7 @@ fn a_wish_behind_a_flood_of_rings_is_heard() {
     }
     // What was rung too often is over some day.
     std::thread::sleep(Duration::from_millis(200));
-    let before = ticks(&daemon);
+    let before = ticks(daemon);
     std::thread::sleep(Duration::from_secs(1));
-    assert!(ticks(&daemon) - before < 8);
+    assert!(ticks(daemon) - before < 8);
 }

@@ -11,7 +11,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use member::{Member, now};
-use support::{Daemon, Peer, eventually, vgpud};
+use support::vgpud;
+use support::world::World;
 use tempfile::TempDir;
 use vgpu_core::wire::two::Hello;
 
@@ -20,19 +21,10 @@ fn a_tenant_that_takes_all_descriptors_does_not_lose_the_pages_of_another() {
     let dir = TempDir::new().unwrap();
     fs::write(dir.path().join("vgpud.toml"), "[[tenant]]\nname = \"a\"\n[[tenant]]\nname = \"b\"\n").unwrap();
     let vgpud = vgpud().get_program().to_owned();
-    let child = Command::new("sh")
-        .args(["-c", "ulimit -n 48; exec \"$0\" \"$@\""])
-        .arg(vgpud)
-        .arg("--config")
-        .arg(dir.path().join("vgpud.toml"))
-        .args(["--driver", "none", "--log", "off", "--runtime-dir"])
-        .arg(dir.path().join("run"))
-        .stderr(Stdio::inherit())
-        .spawn()
-        .unwrap();
-    let [a, b] = ["a", "b"].map(|tenant| dir.path().join("run/tenants").join(tenant).join("vgpud.sock"));
-    let _daemon = Daemon { child, socket: b.clone() };
-    eventually("the daemon answers", || Peer::try_hello(&b).is_some());
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n 48; exec \"$0\" \"$@\""]).arg(vgpud);
+    let world = World::start_by(command, dir, "off", Stdio::inherit());
+    let [a, b] = ["a", "b"].map(|tenant| world.socket(tenant));
     let first = Member::hello(&b);
     let mut second = UnixStream::connect(&b).unwrap();
     std::thread::sleep(Duration::from_millis(50));

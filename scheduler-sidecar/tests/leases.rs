@@ -4,14 +4,12 @@
 mod member;
 mod support;
 
-use std::fs;
-use std::path::PathBuf;
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use member::{Member, On, now};
 use rustix::process::Signal;
-use support::{Daemon, LONG, Peer, eventually, vgpud};
+use support::world::World;
+use support::{LONG, Peer, eventually};
 use tempfile::TempDir;
 use vgpu_core::arbiter::Gate;
 use vgpu_core::bytes::Bytes;
@@ -34,47 +32,13 @@ name = \"b\"
 sm_limit = 60
 ";
 
-struct World {
-    dir: TempDir,
-    daemon: Daemon,
-}
-
 impl World {
-    fn start(tenants: &str) -> Self {
-        Self::start_in(TempDir::new().unwrap(), tenants)
-    }
-
-    fn start_in(dir: TempDir, tenants: &str) -> Self {
-        fs::write(dir.path().join("vgpud.toml"), tenants).unwrap();
-        let child = vgpud()
-            .arg("--config")
-            .arg(dir.path().join("vgpud.toml"))
-            .args(["--driver", "none", "--log", "off", "--runtime-dir"])
-            .arg(dir.path().join("run"))
-            .stderr(Stdio::inherit())
-            .spawn()
-            .unwrap();
-        let socket = dir.path().join("run/tenants/a/vgpud.sock");
-        let world = Self { daemon: Daemon { child, socket }, dir };
-        eventually("the daemon answers", || Peer::try_hello(&world.socket("a")).is_some());
-        world
-    }
-
-    fn socket(&self, tenant: &str) -> PathBuf {
-        self.dir.path().join("run/tenants").join(tenant).join("vgpud.sock")
-    }
-
     fn hello(&self, tenant: &str) -> Member {
         Member::hello(&self.socket(tenant))
     }
 
     fn on(&self, tenant: &str) -> On {
         self.hello(tenant).join(GPU)
-    }
-
-    fn reload(&self, tenants: &str) {
-        fs::write(self.dir.path().join("vgpud.toml"), tenants).unwrap();
-        self.daemon.signal(Signal::HUP);
     }
 }
 
@@ -327,7 +291,7 @@ fn a_member_costs_one_descriptor_and_a_tenants_pages_little_more_than_one() {
     let names: Vec<String> = (0..24).map(|at| format!("t{at}")).collect();
     let tenants: String = names.iter().map(|name| format!("[[tenant]]\nname = \"{name}\"\n")).collect();
     let world = World::start(&format!("[[tenant]]\nname = \"a\"\n{tenants}"));
-    let open = || fs::read_dir(format!("/proc/{}/fd", world.daemon.child.id())).unwrap().count();
+    let open = || world.descriptors();
     let before = open();
     let members: Vec<Member> = names.iter().chain(&names).map(|name| world.hello(name)).collect();
     let more = open() - before;

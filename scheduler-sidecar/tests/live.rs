@@ -5,13 +5,13 @@ mod member;
 mod support;
 
 use std::fs;
-use std::path::PathBuf;
 use std::process::{Output, Stdio};
 
 use member::{Member, On};
 use rustix::process::Signal;
-use scheduler_sidecar::control::{self, Ask, Done, Explained, Process, Status, TermsStatus};
+use scheduler_sidecar::control::{self, Ask, Done, Explained, Process, TermsStatus};
 use serde_json::Value;
+use support::world::World;
 use support::{Daemon, Peer, eventually, texts, vgpu, vgpud};
 use tempfile::TempDir;
 use vgpu_core::arbiter::{Class, Gate};
@@ -41,42 +41,19 @@ sm_request = 50
 sm_limit = 80
 ";
 
-struct World {
-    dir: TempDir,
-    daemon: Daemon,
+/// Serves [`FILE`], and keeps its log.
+fn serve() -> World {
+    let dir = TempDir::new().unwrap();
+    fs::write(dir.path().join("vgpud.toml"), FILE).unwrap();
+    serve_in(dir)
+}
+
+/// With the file that lies there.
+fn serve_in(dir: TempDir) -> World {
+    World::start_by(vgpud(), dir, "info", Stdio::piped())
 }
 
 impl World {
-    fn start() -> Self {
-        let dir = TempDir::new().unwrap();
-        fs::write(dir.path().join("vgpud.toml"), FILE).unwrap();
-        Self::start_in(dir)
-    }
-
-    /// With the file that lies there.
-    fn start_in(dir: TempDir) -> Self {
-        let child = vgpud()
-            .arg("--config")
-            .arg(dir.path().join("vgpud.toml"))
-            .args(["--driver", "none", "--log", "info", "--runtime-dir"])
-            .arg(dir.path().join("run"))
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let socket = dir.path().join("run/tenants/chat/vgpud.sock");
-        let world = Self { daemon: Daemon { child, socket }, dir };
-        eventually("the daemon answers", || control::ask_status(&world.admin()).is_ok());
-        world
-    }
-
-    fn admin(&self) -> PathBuf {
-        self.dir.path().join("run/admin.sock")
-    }
-
-    fn socket(&self, tenant: &str) -> PathBuf {
-        self.dir.path().join("run/tenants").join(tenant).join("vgpud.sock")
-    }
-
     fn member(&self, tenant: &str) -> On {
         Member::hello(&self.socket(tenant)).join(GPU)
     }
@@ -106,10 +83,6 @@ impl World {
         err
     }
 
-    fn status(&self) -> Status {
-        control::ask_status(&self.admin()).unwrap()
-    }
-
     fn terms(&self, tenant: &str) -> TermsStatus {
         let tenant = self.status().tenants.into_iter().find(|here| here.name == tenant).unwrap();
         let [terms] = tenant.devices.as_slice() else { panic!("{tenant:?}") };
@@ -122,7 +95,7 @@ impl World {
     }
 
     /// Makes the daemon read its file and waits until it has.
-    fn reload(&self) {
+    fn again(&self) {
         let before = self.status().configuration.unwrap().reloads;
         self.daemon.signal(Signal::HUP);
         eventually("the file is read again", || self.status().configuration.unwrap().reloads == before + 1);
@@ -131,7 +104,7 @@ impl World {
 
 #[test]
 fn a_live_change_is_in_force_for_who_runs_and_for_who_comes_and_is_in_the_terms_file() {
-    let world = World::start();
+    let world = serve();
     let member = world.member("train");
     let before = member.allowed();
     assert_eq!((before.memory, before.terms.ceiling), (Some(Bytes(40 * GIB)), Share::from_percent(80)));
@@ -179,12 +152,12 @@ fn a_live_change_is_in_force_for_who_runs_and_for_who_comes_and_is_in_the_terms_
 
 #[test]
 fn a_reading_of_the_file_takes_the_files_values_though_the_file_is_the_same() {
-    let world = World::start();
+    let world = serve();
     let member = world.member("train");
     world.says(&["set", "train", "--sm-limit", "60", "--memory-limit", "1GiB"]);
     assert_eq!(world.terms("train").changed_live, ["memory_limit", "sm_limit"]);
     assert_eq!(member.allowed().memory, Some(Bytes(GIB)));
-    world.reload();
+    world.again();
     let terms = world.terms("train");
     assert!(terms.changed_live.is_empty(), "{terms:?}");
     assert_eq!((terms.memory_limit, terms.sm_limit), (Some(40 * GIB), Some(80.0)));
@@ -197,7 +170,7 @@ fn a_reading_of_the_file_takes_the_files_values_though_the_file_is_the_same() {
 
 #[test]
 fn what_is_refused_changes_nothing_and_says_what_would_be_accepted() {
-    let world = World::start();
+    let world = serve();
     let member = world.member("train");
     let now = || {
         let terms = |tenant| TermsStatus { time: None, ..world.terms(tenant) };
@@ -243,7 +216,7 @@ fn what_is_refused_changes_nothing_and_says_what_would_be_accepted() {
 
 #[test]
 fn a_paused_tenant_gets_no_lease_until_it_is_resumed_and_others_do() {
-    let world = World::start();
+    let world = serve();
     let (mut train, mut chat) = (world.member("train"), world.member("chat"));
     assert!(world.says(&["pause", "train"]).starts_with("train paused\nnote: it lasts until `vgpu resume`"));
     assert!(world.says(&["pause", "train"]).starts_with("train is paused already"));
@@ -257,7 +230,7 @@ fn a_paused_tenant_gets_no_lease_until_it_is_resumed_and_others_do() {
     let explained: Vec<Explained> = world.json(&["explain", "train"]);
     assert_eq!(explained[0].state, "paused");
     assert!(world.says(&["status"]).contains("train: paused; it launches nothing until `vgpu resume train`"));
-    world.reload();
+    world.again();
     assert!(world.status().tenants[1].paused, "a reading of the file does not end it");
     assert!(matches!(train.gate(), Gate::Wait | Gate::Cap { .. }));
     assert!(world.says(&["resume", "train"]).starts_with("train resumed\n"));
@@ -269,7 +242,7 @@ fn a_paused_tenant_gets_no_lease_until_it_is_resumed_and_others_do() {
 
 #[test]
 fn who_waits_is_told_behind_whom_and_who_is_nowhere_how_to_come() {
-    let world = World::start();
+    let world = serve();
     let absent: Vec<Explained> = world.json(&["explain", "train"]);
     assert_eq!((absent.len(), absent[0].state.as_str()), (1, "absent"));
     assert!(absent[0].sentences[0].contains("VGPU_SOCKET"), "{absent:?}");
@@ -288,7 +261,7 @@ fn who_waits_is_told_behind_whom_and_who_is_nowhere_how_to_come() {
 
 #[test]
 fn ps_and_status_tell_what_each_process_and_each_tenant_got() {
-    let world = World::start();
+    let world = serve();
     let mut train = world.member("train");
     let mut old = Peer::connect(&world.socket("train"));
     old.hello();
@@ -331,7 +304,7 @@ fn ps_and_status_tell_what_each_process_and_each_tenant_got() {
 
 #[test]
 fn a_client_of_protocol_1_gets_its_answer_and_watching_shows_it_again() {
-    let world = World::start();
+    let world = serve();
     let mut peer = Peer::connect(&world.admin());
     let line = peer.send(b"{\"hello\":1,\"ask\":\"status\"}\n").line();
     let answer: Value = serde_json::from_str(&line).unwrap();
@@ -355,7 +328,7 @@ fn a_client_of_protocol_1_gets_its_answer_and_watching_shows_it_again() {
 #[test]
 fn who_watches_sees_the_next_daemon_too() {
     use std::io::{BufRead as _, BufReader};
-    let world = World::start();
+    let world = serve();
     let mut watch = vgpu();
     watch.args(["status", "--watch", "0.1", "--json", "--socket"]).arg(world.admin());
     let mut watch = support::Guard(watch.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
@@ -364,7 +337,7 @@ fn who_watches_sees_the_next_daemon_too() {
     let first = pid();
     let World { daemon, dir } = world;
     daemon.kill();
-    let world = World::start_in(dir);
+    let world = serve_in(dir);
     eventually("the next one is seen", || pid() != first);
     assert_eq!(pid(), world.daemon.child.id());
 }
@@ -410,17 +383,17 @@ fn an_older_daemon_is_asked_by_its_own_protocol_and_told_to_be_restarted_for_the
 
 #[test]
 fn the_terms_file_comes_with_the_tenant_stays_at_the_end_and_goes_when_it_is_removed() {
-    let world = World::start();
+    let world = serve();
     let file = world.file("chat");
     assert_eq!((file.tenant.as_str(), file.of(GPU).unwrap().memory_limit), ("chat", Some(Bytes(30 * GIB))));
     let path = world.socket("train").with_file_name("terms.json");
     let without = FILE.split("\n[[tenant]]\nname = \"train\"").next().unwrap();
     fs::write(world.dir.path().join("vgpud.toml"), without).unwrap();
     let member = world.member("train");
-    world.reload();
+    world.again();
     assert!(!path.exists(), "nobody new comes in, with or without a daemon");
     fs::write(world.dir.path().join("vgpud.toml"), FILE).unwrap();
-    world.reload();
+    world.again();
     assert!(path.exists());
     drop(member);
     let chat = world.socket("chat").with_file_name("terms.json");
@@ -429,7 +402,7 @@ fn the_terms_file_comes_with_the_tenant_stays_at_the_end_and_goes_when_it_is_rem
     assert!(chat.exists() && path.exists(), "for who starts while no daemon runs");
     // Taken out of the file while no daemon ran.
     fs::write(dir.path().join("vgpud.toml"), without).unwrap();
-    let world = World::start_in(dir);
+    let world = serve_in(dir);
     assert!(!path.parent().unwrap().exists(), "it is removed by the next one");
     assert_eq!(world.file("chat").tenant, "chat");
 }

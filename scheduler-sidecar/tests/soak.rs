@@ -1,6 +1,8 @@
 //! The daemon under peers that do anything at all, for `VGPU_SOAK_SECONDS` (2 s unless told): nothing leaks,
 //! nobody else notices.
 
+#[path = "support/member.rs"]
+mod member;
 mod support;
 
 use std::fs;
@@ -9,9 +11,14 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use member::{Member, now};
 use scheduler_sidecar::control;
+use support::world::World;
 use support::{Daemon, Peer, eventually};
 use tempfile::TempDir;
+use vgpu_core::arbiter::Gate;
+use vgpu_core::page::Said;
+use vgpu_core::wire::two;
 
 const TERMS: &str = "{\"hello\":1,\"tenant\":\"a\",\"memory_limit\":1073741824,\"sm_limit\":30}\n";
 
@@ -51,9 +58,14 @@ fn misbehave(socket: &Path, random: &mut Random, kept: &mut Vec<UnixStream>) {
     }
 }
 
+fn time() -> Duration {
+    let seconds = std::env::var("VGPU_SOAK_SECONDS").ok().map_or(2, |text| text.parse().expect("VGPU_SOAK_SECONDS"));
+    Duration::from_secs(seconds)
+}
+
 #[test]
 fn soak_peers_that_do_anything_leak_nothing_and_disturb_nobody() {
-    let seconds = std::env::var("VGPU_SOAK_SECONDS").ok().map_or(2, |text| text.parse().expect("VGPU_SOAK_SECONDS"));
+    let time = time();
     let dir = TempDir::new().unwrap();
     let admin = dir.path().join("admin.sock");
     let daemon = Daemon::start(&dir.path().join("a/s"), &["--admin-socket", admin.to_str().unwrap(), "--log", "off"]);
@@ -69,7 +81,7 @@ fn soak_peers_that_do_anything_leak_nothing_and_disturb_nobody() {
     let mut good = daemon.connect();
     assert_eq!(good.hello(), TERMS);
 
-    let until = Instant::now() + Duration::from_secs(seconds);
+    let until = Instant::now() + time;
     std::thread::scope(|scope| {
         for thread in 0..3 {
             let sockets = [daemon.socket.clone(), admin.clone()];
@@ -97,5 +109,107 @@ fn soak_peers_that_do_anything_leak_nothing_and_disturb_nobody() {
     let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     let kib: u64 = resident.trim().trim_end_matches(" kB").trim().parse().unwrap();
     assert!(kib < 64 << 10, "{kib} KiB");
+    assert_eq!(daemon.stop().0, Some(0));
+}
+
+const GPU: &str = "GPU-00000000-0000-0000-0000-000000000001";
+
+/// The device that others use, some that are nobody's, and what is no name.
+const NAMES: [&str; 6] = [GPU, "MIG-00000000-0000-0000-0000-000000000001", "GPU-2", "", "*", "\u{e9}"];
+
+/// A number as a member may write one: small, near what is so, or anything.
+fn number(random: &mut Random) -> u64 {
+    match random.below(4) {
+        0 => 0,
+        1 => now().wrapping_add(random.below(1 << 30) as u64).wrapping_sub(1 << 29),
+        2 => random.below(1 << 20) as u64,
+        _ => u64::MAX - random.below(1 << 10) as u64,
+    }
+}
+
+/// The life of a member with pages: it joins what it likes, says what it likes of any slot, rings, sends what is no line,
+/// and goes at any moment, sometimes with the bell in its hand.
+fn live(socket: &Path, random: &mut Random, bells: &mut Vec<std::os::fd::OwnedFd>) {
+    let mut member = Member::hello(socket);
+    for _ in 0..random.below(8) {
+        let line = two::Join { device: NAMES[random.below(NAMES.len())].into(), busy: number(random) };
+        let answer = member.ask(&line.encode().unwrap());
+        if answer.is_empty() {
+            break;
+        }
+        let slot = &member.report.slots[random.below(member.report.slots.len())];
+        let near = &member.report.slots[random.below(4)];
+        for slot in [slot, near] {
+            match random.below(4) {
+                0 => slot.say(&Said {
+                    busy: number(random),
+                    finished: number(random),
+                    submitted: number(random),
+                    in_flight: (random.below(2) == 0).then(|| number(random)),
+                    last_launch: number(random),
+                    since: number(random),
+                }),
+                1 => slot.launches(number(random), number(random), number(random), number(random)),
+                2 => {
+                    let _ = slot.wish();
+                }
+                _ => slot.content(),
+            }
+        }
+        (0..random.below(20)).for_each(|_| drop(rustix::io::write(&member.bell, &1_u64.to_ne_bytes())));
+        if random.below(8) == 0 {
+            let nonsense: Vec<u8> = (0..random.below(64)).map(|_| random.below(256).to_le_bytes()[0]).collect();
+            let _ = member.lines.get_mut().write_all(&nonsense);
+            break;
+        }
+    }
+    if random.below(16) == 0 {
+        bells.push(member.bell.try_clone().unwrap());
+    }
+    if bells.len() > 20 {
+        bells.swap_remove(random.below(20));
+    }
+}
+
+/// Those of one tenant, that is: their neighbour has the device again and again, and all that they took comes back.
+#[test]
+fn soak_members_with_pages_that_say_anything_leak_nothing_and_disturb_no_other_tenant() {
+    let time = time();
+    let world = World::start("[[tenant]]\nname = \"good\"\nweight = 2\n[[tenant]]\nname = \"bad\"\n");
+    let members = || world.status().tenants.iter().map(|tenant| tenant.members.len()).sum::<usize>();
+    // What the first member of all makes it open stays open.
+    drop(Member::hello(&world.socket("bad")).join(GPU));
+    drop(Member::hello(&world.socket("good")).join(GPU));
+    eventually("the daemon is alone", || members() == 0);
+    let settled = |_| {
+        std::thread::sleep(Duration::from_millis(2));
+        world.descriptors()
+    };
+    let before = (0..50).map(settled).min().unwrap();
+    let until = Instant::now() + time;
+    let mut leases = 0;
+    std::thread::scope(|scope| {
+        for thread in 0..3 {
+            let socket = world.socket("bad");
+            scope.spawn(move || {
+                let seed = 0x9e37_79b9_7f4a_7c15 ^ (u64::from(std::process::id()) << 8) ^ thread;
+                println!("seed {seed}");
+                let (mut random, mut bells) = (Random(seed), Vec::new());
+                while Instant::now() < until {
+                    live(&socket, &mut random, &mut bells);
+                }
+            });
+        }
+        let mut good = Member::hello(&world.socket("good")).join(GPU);
+        while leases == 0 || Instant::now() < until {
+            assert!(matches!(good.runs(1_000_000), Gate::Run { .. } | Gate::Open));
+            good.done(1_000_000);
+            leases += 1;
+        }
+    });
+    println!("{leases} leases");
+    eventually("everybody is forgotten", || members() == 0);
+    eventually("every descriptor is back", || world.descriptors() <= before);
+    let World { daemon, dir: _dir } = world;
     assert_eq!(daemon.stop().0, Some(0));
 }

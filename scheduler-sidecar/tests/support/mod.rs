@@ -1,6 +1,8 @@
 //! What the daemon's and the command line's tests share: a daemon in a temporary directory, peers, waiting.
 #![allow(dead_code, reason = "each test program uses a part")]
 
+pub mod world;
+
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -89,11 +91,13 @@ impl Daemon {
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
-    /// Ends it with SIGTERM and returns its exit code and its log.
+    /// Ends it with SIGTERM and returns its exit code and its log, if that was kept.
     pub fn stop(mut self) -> (Option<i32>, String) {
         self.signal(rustix::process::Signal::TERM);
         let mut log = String::new();
-        self.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+        if let Some(mut stderr) = self.child.stderr.take() {
+            stderr.read_to_string(&mut log).unwrap();
+        }
         (self.child.wait().unwrap().code(), log)
     }
 
