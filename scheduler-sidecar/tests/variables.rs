@@ -33,6 +33,51 @@ fn every_variable_in_the_sources_has_a_row() {
     assert_eq!(unknown, BTreeSet::new());
 }
 
+/// What the tests and the scripts of the checkout read or hand on has a row, too: the doctor would call it misspelt.
+#[test]
+fn every_variable_that_the_checkout_reads_has_a_row() {
+    let mut unknown = BTreeSet::new();
+    let mut look = |path: &Path, text: &str| {
+        let script = path.extension().is_none_or(|extension| extension != "rs");
+        // As shells, make, Python and Rust read and set one. A test that sets a wrong name on purpose reads none.
+        let before =
+            ["${", "$", "echo \"", "environ[\"", "var(\"", "var_os(\"", "setting(\"", "part(\"", "    ", "\t", " "];
+        for (at, _) in text.match_indices("VGPU_") {
+            let name: String =
+                text[at..].chars().take_while(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || *c == '_').collect();
+            let (head, rest) = (&text[..at], &text[at + name.len()..]);
+            let reads = before[..8].iter().any(|begin| head.ends_with(begin));
+            let sets = script && rest.starts_with('=') && before[8..].iter().any(|begin| head.ends_with(begin));
+            let beginning = name.ends_with('_') || rest.starts_with(['$', '{']);
+            let per_device = name
+                .rsplit_once('_')
+                .is_some_and(|(row, number)| number.parse::<u32>().is_ok() && find(row.as_bytes()).is_some());
+            if (reads || sets) && !beginning && !per_device && find(name.as_bytes()).is_none() {
+                unknown.insert(format!("{name} in {}", path.display()));
+            }
+        }
+    };
+    for place in ["tests", "make", "benches", "fuzz", "examples"] {
+        files(&root().join(place), &mut look);
+    }
+    assert_eq!(unknown, BTreeSet::new());
+}
+
+/// Every text of the checkout below a directory.
+fn files(dir: &Path, look: &mut impl FnMut(&Path, &str)) {
+    for entry in fs::read_dir(dir).unwrap().flatten() {
+        let path = entry.path();
+        let name = entry.file_name();
+        if path.is_dir() {
+            if name != "target" && name != "corpus" {
+                files(&path, look);
+            }
+        } else if let Ok(text) = fs::read_to_string(&path) {
+            look(&path, &text);
+        }
+    }
+}
+
 fn sources(dir: &Path, look: &mut impl FnMut(&Path, &str)) {
     for entry in fs::read_dir(dir).unwrap().flatten() {
         let path = entry.path();
