@@ -58,8 +58,9 @@ fn mentioned() -> bool {
 /// Whether what is written there limits anything; what is not understood will fail initialisation, and counts.
 #[cold]
 fn meant() -> bool {
-    RawLimits::of_process(variables()).map_or(true, |limits| {
-        limits.mode() == Asked::Enforce && (variable("VGPU_SOCKET").is_some() || limits.asked_for_anything())
+    RawLimits::from_vars(variables()).map_or(true, |limits| {
+        // Beside a daemon the mode is the daemon's, who has not been asked yet.
+        variable("VGPU_SOCKET").is_some() || limits.mode() == Asked::Enforce && limits.asked_for_anything()
     })
 }
 

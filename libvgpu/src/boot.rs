@@ -130,13 +130,19 @@ pub fn reborn() {
 }
 
 fn read() -> Result<Asked, Trouble> {
-    let mut limits = RawLimits::of_process(variables()).map_err(|e| Trouble::NotUnderstood(e.to_string()))?;
+    let mut limits = RawLimits::from_vars(variables()).map_err(|e| Trouble::NotUnderstood(e.to_string()))?;
     let mut daemon = None;
     if let Some(socket) = variable("VGPU_SOCKET") {
         let start = daemon::start(Path::new(&socket)).map_err(Trouble::NotKept)?;
         OPEN_ON_ERROR.store(start.is_open_on_error(), Relaxed);
         if start.is_strict() {
             doors::shut();
+            if let (limits::Mode::Enforce, Some(name)) = (start.mode(), doors::passed()) {
+                return Err(Trouble::NotKept(format!(
+                    "the daemon is strict, and {name} leads around the limits and was found before it could be asked; \
+                     VGPU_STRICT=1 in this environment refuses it from the start"
+                )));
+            }
         }
         if let Start::Limits(terms) = &start {
             limits = limits.with_daemon(terms.memory_limit, terms.sm_limit);
@@ -145,7 +151,7 @@ fn read() -> Result<Asked, Trouble> {
     }
     let mut asked = Asked { limits, tenant: None, daemon };
     if asked.mode() == limits::Mode::Observe {
-        mode::observe();
+        mode::observe(true);
     }
     if asked.asks_for_anything() {
         tenant::check_name().map_err(Trouble::NotUnderstood)?;

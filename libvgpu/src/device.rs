@@ -45,8 +45,6 @@ pub struct Device {
     cuda: AtomicI32,
     /// Most bytes that the tenant may hold by the environment, all ones: no limit. See [`Device::limit`].
     own: u64,
-    /// Whether it is only measured: nothing is refused, delayed or shown differently.
-    pub observed: bool,
     /// The tenant's charges.
     pub ledger: Ledger,
     /// The gate of launches, if there is a ceiling on device time or it is measured.
@@ -89,7 +87,7 @@ pub fn register(asked: &Asked, shown: &[Facts]) -> Result<(), String> {
             };
             let governor = match post(asked, &facts.uuid)? {
                 None if limits.sm.is_none() && !observed => None,
-                post => Some(Governor::new(limits.sm.filter(|_| !observed), post.unwrap_or(Post::none()), observed)),
+                post => Some(Governor::new(limits.sm, post.unwrap_or(Post::none()))),
             };
             let _registering = REGISTERING.lock();
             if by_uuid(&facts.uuid).is_none() {
@@ -101,8 +99,7 @@ pub fn register(asked: &Asked, shown: &[Facts]) -> Result<(), String> {
                     uuid: facts.uuid,
                     index: index as u8,
                     cuda: AtomicI32::new(-1),
-                    own: limits.memory.filter(|_| !observed).map_or(u64::MAX, |bytes| bytes.0),
-                    observed,
+                    own: limits.memory.map_or(u64::MAX, |bytes| bytes.0),
                     ledger,
                     governor,
                 });
@@ -172,13 +169,19 @@ impl Device {
     /// Most bytes that the tenant may hold here, all ones: no limit. What the daemon changes is in force at the next call.
     ///
     /// # Cost
-    /// One load; with a daemon five more, some thirty after a change.
+    /// Two loads; with a daemon five more, some thirty after a change.
     #[inline(always)]
     pub fn limit(&self) -> u64 {
-        match &self.governor {
-            Some(governor) if !self.observed => self.own.min(governor.post.memory()),
-            _ => self.own,
-        }
+        // The daemon's word first: the mode comes with it.
+        let said = self.governor.as_ref().map_or(u64::MAX, |governor| governor.post.memory());
+        if mode::observing() { u64::MAX } else { self.own.min(said) }
+    }
+
+    /// Whether it is only measured: nothing is refused, delayed or shown differently. What the daemon changes is in force
+    /// at the next call.
+    pub fn observed(&self) -> bool {
+        self.governor.as_ref().map(|governor| governor.post.memory());
+        mode::observing()
     }
 
     /// Reserves `bytes` for one driver call. Before anything is refused, this process's pools and graph memory give back
@@ -236,9 +239,9 @@ impl Device {
     fn reserve_below(&self, bytes: u64, limit: u64) -> Result<Reservation<'static>, CUresult> {
         match self.ledger.reserve(bytes, limit) {
             // More than any ledger counts: the driver will say what it thinks of it.
-            Ok(Err(_)) if self.observed => Ok(apart(bytes)),
+            Ok(Err(_)) if self.observed() => Ok(apart(bytes)),
             Ok(outcome) => outcome.map_err(|_| CUresult::OUT_OF_MEMORY),
-            Err(reason) if self.observed => {
+            Err(reason) if self.observed() => {
                 say::once(&format!("{reason}; nothing is measured any more (VGPU_MODE=observe)"));
                 mode::set(Mode::Off);
                 Ok(apart(bytes))

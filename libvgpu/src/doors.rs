@@ -31,12 +31,22 @@ static SEARCHED: AtomicBool = AtomicBool::new(false);
 /// What can be done about a lookup.
 const CURE: &str = "VGPU_STRICT=1 refuses it";
 
+/// Whether one was left open that strictness would have shut.
+static PASSED: AtomicBool = AtomicBool::new(false);
+
 /// Whether the daemon wants them refused.
 static SHUT: AtomicBool = AtomicBool::new(false);
 
 /// The daemon wants them refused.
 pub fn shut() {
     SHUT.store(true, Relaxed);
+}
+
+/// The first way around the library that was left open in this process and would not be now. Lookups come before the first
+/// call, and the daemon is asked at that.
+pub fn passed() -> Option<&'static str> {
+    // SAFETY: null, or leaked by `met`.
+    PASSED.load(Relaxed).then(|| unsafe { FIRST.load(Acquire).as_ref() }.map_or("", String::as_str))
 }
 
 /// Whether lookups of unknown variants, and other namespaces, are refused.
@@ -62,9 +72,12 @@ pub fn met(name: &str, words: &str, cure: &str) {
 /// Under `VGPU_STRICT=1` a door is shut: that is said, and not counted. Says whether it is. `words`: what it is.
 pub fn judged(name: &str, words: &str) -> bool {
     if strict() {
-        say::once(&format!("{words} leads around the limits that were asked for and is refused (VGPU_STRICT=1)"));
+        say::once(&format!(
+            "{words} leads around the limits that were asked for and is refused (VGPU_STRICT=1, or the daemon's strict)"
+        ));
         return true;
     }
+    PASSED.store(true, Relaxed);
     met(name, words, CURE);
     false
 }

@@ -24,7 +24,7 @@ use crate::meter::markers;
 use crate::meter::reaping::Costs;
 use crate::meter::{Begin, Launch, Meter, Plan, SHORT_NS, Seen, Step, Wish};
 use crate::order::{self, quietly};
-use crate::{clock, context, device, meter, turn, watcher};
+use crate::{clock, context, device, meter, mode, turn, watcher};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use shim_sys::cuda::*;
 use shim_sys::futex;
@@ -64,8 +64,6 @@ pub struct Governor {
     own: Option<Share>,
     /// What the daemon says.
     pub post: Post,
-    /// Whether launches are only measured: none waits, and the account is left alone.
-    observes: bool,
     costs: Costs,
     /// Held for a few dozen instructions, never across a call of the driver.
     meter: Lock<Meter>,
@@ -80,25 +78,23 @@ pub struct Governor {
 impl Governor {
     /// A gate that keeps a ceiling of our own, if there is one, and the daemon's word, if there is a daemon; or that is
     /// always open and measures what passes.
-    pub fn new(own: Option<Share>, post: Post, observes: bool) -> Self {
+    pub fn new(own: Option<Share>, post: Post) -> Self {
         activate();
         Self {
             own,
             post,
-            observes,
             costs: Costs::new(),
             meter: Lock::new(Meter::default()),
             bell: AtomicU32::new(0),
             vague: AtomicU32::new(0),
-            // Who only observes, or has no ceiling, waits for nobody.
-            turns: turn::Rule::new(!observes),
+            turns: turn::Rule::new(),
         }
     }
 
     /// The word of whoever grants the device, if the daemon does not: nobody but the account bounds a launch.
     fn gate(&self) -> Gate {
         match self.post.alone() {
-            _ if self.observes => Gate::Open,
+            _ if self.observes() => Gate::Open,
             Some(Alone::Blocked) => Gate::Wait,
             Some(Alone::Unlimited) if self.own.is_none() => Gate::Open,
             _ => Gate::Run { lease: 0, until: u64::MAX, exclusive: true, ceiling: None },
@@ -109,6 +105,7 @@ impl Governor {
     #[inline]
     fn share(&self) -> Option<Share> {
         match self.post.alone() {
+            _ if self.observes() => None,
             Some(Alone::Ceiling(share)) => Some(self.own.map_or(share, |own| own.min(share))),
             _ => self.own,
         }
@@ -136,9 +133,11 @@ impl Governor {
         meter
     }
 
-    /// Whether launches are only measured.
+    /// Whether launches are only measured: none waits, and the account is left alone. Whoever only observes waits for
+    /// nobody, and takes no turns.
+    #[inline]
     pub fn observes(&self) -> bool {
-        self.observes
+        mode::observing()
     }
 
     /// What a launch costs, if it may go by a credit.
@@ -339,7 +338,7 @@ impl Governor {
     #[cold]
     fn unmeasured(&self, joined: &Joined, launch: &Launch, real: impl FnOnce() -> CUresult) -> CUresult {
         let account = joined.member().account();
-        if !self.observes {
+        if !self.observes() {
             // What is not measured is paid for by the estimate, and waits for the balance as all others do.
             let mut waiting = None;
             while let Some(until) = self.kept_until(account) {
@@ -357,7 +356,7 @@ impl Governor {
     }
 
     fn charge(&self, joined: &Joined, ns: u64, since: Engaged) {
-        if let (false, Some(share)) = (self.observes, self.share()) {
+        if let Some(share) = self.share() {
             joined.member().account().charge_since(ns, share, since, clock::now());
         }
         self.post.charge(ns);

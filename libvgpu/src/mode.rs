@@ -39,14 +39,18 @@ pub struct Denied;
 /// Whether use is measured only.
 static OBSERVING: AtomicBool = AtomicBool::new(false);
 
-/// Whether use is measured only (`VGPU_MODE=observe`): nothing is refused, delayed or shown differently.
+/// Whether use is measured only (`VGPU_MODE=observe`, or the daemon's word as it was read last): nothing is refused, delayed
+/// or shown differently.
+#[inline]
 pub fn observing() -> bool {
     OBSERVING.load(Relaxed)
 }
 
-/// From now on use is measured only.
-pub fn observe() {
-    OBSERVING.store(true, Relaxed);
+/// Whether use is measured only from now on: said once by the environment, by a daemon whenever that changes.
+pub fn observe(only: bool) {
+    if observing() != only {
+        OBSERVING.store(only, Relaxed);
+    }
 }
 
 /// Changes what this library does.

@@ -37,7 +37,7 @@ pub fn through(parts: &[Part], real: &mut dyn FnMut() -> CUresult) -> CUresult {
     let Some(governor) = &part.device.governor else { return through(rest, real) };
     let joined = match part.device.ledger.joined() {
         Ok(joined) => joined,
-        Err(_) if part.device.observed => return through(rest, real),
+        Err(_) if part.device.observed() => return through(rest, real),
         Err(_) => return CUresult::NOT_PERMITTED,
     };
     let context = part.launch.context;

@@ -30,9 +30,9 @@ const TURNS: u8 = 1;
 const NONE: u8 = 2;
 
 impl Rule {
-    /// Not known yet, or known to be none.
-    pub const fn new(possible: bool) -> Self {
-        Self(AtomicU8::new(if possible { UNKNOWN } else { NONE }))
+    /// Not known yet.
+    pub const fn new() -> Self {
+        Self(AtomicU8::new(UNKNOWN))
     }
 
     /// Whether members take turns; `None`: nobody has launched yet.

@@ -209,7 +209,7 @@ fn a_limit_in_the_environment_that_the_library_would_refuse_is_refused_before_th
 }
 
 #[test]
-fn the_mode_is_handed_on_and_beside_a_daemon_it_is_refused() {
+fn the_mode_is_handed_on_and_beside_a_daemon_it_is_said_that_it_counts_for_nothing() {
     let (_dir, library) = with_library();
     for mode in ["enforce", "observe", "off"] {
         assert_eq!(printed(run(&library).args(["--mode", mode]), "echo $VGPU_MODE"), format!("{mode}\n"));
@@ -223,8 +223,10 @@ fn the_mode_is_handed_on_and_beside_a_daemon_it_is_refused() {
     for open in ["closed", "open"] {
         let mut beside = run(&library);
         beside.env("VGPU_ON_ERROR", open).args(["--mode", "observe", "--socket", "/nowhere/a.sock"]);
-        let said = refused(&mut beside);
-        assert!(said.contains("VGPU_MODE=\"observe\" asks for less than the daemon"), "{said}");
+        let output = beside.args(["--", "true"]).output().unwrap();
+        let said = texts(&output).1;
+        assert!(output.status.success(), "{said}");
+        assert_eq!(said, "vgpu: VGPU_MODE=observe counts for nothing beside VGPU_SOCKET: the mode is the daemon's\n");
     }
     let said = refused(run(&library).env("VGPU_SM_REQUEST", "30"));
     assert!(said.contains("VGPU_SM_REQUEST=\"30\" asks for guaranteed time"), "{said}");

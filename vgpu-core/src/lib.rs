@@ -28,6 +28,7 @@ pub mod arbiter;
 pub mod gate;
 pub mod page;
 pub mod turn;
+pub mod uuid;
 
 pub mod view;
 

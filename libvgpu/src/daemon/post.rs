@@ -5,9 +5,11 @@
 use super::{Place, renew};
 use crate::lock::Lock;
 use crate::meter::Launch;
+use crate::mode;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use vgpu_core::bytes::Bytes;
 use vgpu_core::gate::loss::{self, Alone, OnLoss};
+use vgpu_core::limits::Mode;
 use vgpu_core::page::Allowed;
 use vgpu_core::share::Share;
 
@@ -153,8 +155,9 @@ impl Post {
         self.memory.load(Relaxed)
     }
 
-    /// Notes what holds if the daemon goes away.
+    /// Notes what holds if the daemon goes away, and whether anything is to be kept at all.
     pub fn note(&self, allowed: &Allowed) {
+        mode::observe(allowed.mode != Mode::Enforce);
         let terms = &allowed.terms;
         let ceiling = terms.ceiling.filter(|share| !share.is_all());
         self.in_case.store(code(loss::alone(allowed.on_loss, terms.floor, ceiling)), Relaxed);

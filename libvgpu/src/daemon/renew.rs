@@ -7,7 +7,7 @@
 use super::hello::Trouble;
 use super::{Place, Start, hello, session};
 use crate::environment::variable;
-use crate::{clock, device, uuid};
+use crate::{clock, device, doors, uuid};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::io::Read;
 use std::path::Path;
@@ -91,6 +91,9 @@ fn again(patience: Duration) -> bool {
         // An older daemon knows that we live; it has no pages.
         Ok(_) | Err(_) => return false,
     };
+    if session.welcome.strict {
+        doors::shut();
+    }
     device::all().all(|device| {
         let Some(governor) = &device.governor else { return true };
         let place = hello::join(session, &uuid::text(&device.uuid), governor.post.busy(), patience);

@@ -36,7 +36,7 @@ fn gated(
     let Some(governor) = &device.governor else { return real() };
     let joined = match device.ledger.joined() {
         Ok(joined) => joined,
-        Err(_) if device.observed => return real(),
+        Err(_) if device.observed() => return real(),
         Err(_) => return CUresult::NOT_PERMITTED,
     };
     let (key, in_parts) = match what {

@@ -27,7 +27,7 @@ const HEAP: u32 = 2;
 
 /// The current context and its device, if memory is limited there.
 fn limited() -> Result<Option<(CUcontext, &'static Device)>, Denied> {
-    Ok(enforce::on_current()?.filter(|(_, device)| device.limit() != u64::MAX || device.observed))
+    Ok(enforce::on_current()?.filter(|(_, device)| device.limit() != u64::MAX || device.observed()))
 }
 
 /// Runs `real` and charges the code it brought. `undo` takes it back where that can be done.

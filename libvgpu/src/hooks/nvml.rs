@@ -49,10 +49,11 @@ pub unsafe fn nvmlShutdown(real: nvml_fn::nvmlShutdown) -> nvmlReturn_t {
 
 /// The device behind a handle, if it has limits that are kept: where use is only measured, all is shown as it is.
 fn limited(dev: nvmlDevice_t) -> Result<Option<&'static Device>, Denied> {
-    if !enforce::enforced()? || mode::observing() {
+    if !enforce::enforced()? {
         return Ok(None);
     }
-    Ok(inventory::nvml_uuid(dev).and_then(|uuid| device::by_uuid(&uuid)))
+    let device = inventory::nvml_uuid(dev).and_then(|uuid| device::by_uuid(&uuid));
+    Ok(device.filter(|device| !device.observed()))
 }
 
 pub unsafe fn nvmlDeviceGetMemoryInfo(

@@ -16,12 +16,12 @@ use vgpu_core::view::{self, MemoryView, Physical};
 
 /// The device of the current context, if its numbers are to be shown differently.
 fn changed() -> Result<Option<&'static Device>, Denied> {
-    Ok(enforce::on_current()?.map(|(_, device)| device).filter(|device| !device.observed))
+    Ok(enforce::on_current()?.map(|(_, device)| device).filter(|device| !device.observed()))
 }
 
 /// The device that CUDA counts as `dev`, if its numbers are to be shown differently.
 fn changed_by_cuda(dev: CUdevice) -> Option<&'static Device> {
-    device::by_cuda(dev).filter(|device| !device.observed)
+    device::by_cuda(dev).filter(|device| !device.observed())
 }
 
 /// The view of `device` for its tenant.

@@ -496,7 +496,7 @@ mod tests {
 
     #[test]
     fn a_credit_ends_when_its_stream_may_be_idle_while_others_go_on() {
-        let governor: &'static Governor = Box::leak(Box::new(Governor::new(Some(Share::ALL), Post::none(), false)));
+        let governor: &'static Governor = Box::leak(Box::new(Governor::new(Some(Share::ALL), Post::none())));
         let mut meter = Meter::default();
         let left = |meter: &Meter| meter.given.iter().map(Given::left).sum::<u64>();
         // Until they follow each other closely, which a busy host may keep them from.
@@ -515,7 +515,7 @@ mod tests {
 
     #[test]
     fn a_program_of_many_streams_looks_at_few_credits_whenever_it_locks() {
-        let governor: &'static Governor = Box::leak(Box::new(Governor::new(Some(Share::ALL), Post::none(), false)));
+        let governor: &'static Governor = Box::leak(Box::new(Governor::new(Some(Share::ALL), Post::none())));
         let mut meter = Meter::default();
         for stream in (0..100).flat_map(|stream| [stream; 20]) {
             // Short enough that their credits do not fill what may be in flight.

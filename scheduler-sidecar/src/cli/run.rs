@@ -15,7 +15,7 @@ use vgpu_core::tenant::{Facts, TenantKey, hash64};
 use super::ledgers::{self, NEW_TENANT};
 use super::library;
 use super::program;
-use super::say::{Failure, NOT_EXECUTABLE, NOT_FOUND, RUN_FAILED, USAGE};
+use super::say::{self, Failure, NOT_EXECUTABLE, NOT_FOUND, RUN_FAILED, USAGE};
 
 /// Starts a program under limits.
 ///
@@ -47,7 +47,7 @@ pub struct Args {
     #[arg(long, value_name = "PERCENT")]
     sm_limit: Option<OsString>,
 
-    /// What becomes of the limits: enforce, observe (measured only) or off [sets VGPU_MODE].
+    /// What becomes of the limits: enforce, observe (measured only) or off; beside a daemon it has no effect [sets VGPU_MODE].
     #[arg(long, value_name = "MODE", value_parser = Mode::WORDS)]
     mode: Option<String>,
 
@@ -172,6 +172,9 @@ fn check_environment(changes: &[(&str, OsString)]) -> Result<(), Failure> {
     let vars =
         changed.chain(std::env::vars_os()).map(|(name, value)| (name.into_encoded_bytes(), value.into_encoded_bytes()));
     let limits = RawLimits::from_vars(vars).map_err(|why| Failure::new(USAGE, why.to_string()))?;
+    if let Some((name, word)) = limits.unheard_mode() {
+        say::note(&format!("{name}={word} counts for nothing beside VGPU_SOCKET: the mode is the daemon's"));
+    }
     match limits.mode() {
         Mode::Enforce => limits.check_requests().map_err(|why| Failure::new(USAGE, why.to_string())),
         Mode::Observe | Mode::Off => Ok(()),

@@ -63,6 +63,12 @@ pub fn failure(failure: &Failure) -> ExitCode {
     ExitCode::from(failure.code)
 }
 
+/// Says something that whoever asked should know, and that stops nothing.
+pub fn note(words: &str) {
+    // Nobody is left to be told.
+    let _ = writeln!(io::stderr(), "vgpu: {words}");
+}
+
 /// Writes text to stdout.
 ///
 /// # Errors

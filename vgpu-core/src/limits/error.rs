@@ -32,8 +32,6 @@ pub(super) enum Problem {
     Word(&'static [&'static str]),
     /// A path that means another place in each directory.
     Relative,
-    /// Less than enforcing, beside a daemon.
-    Loosened,
     /// A floor above this ceiling.
     AboveCeiling {
         limit: Variable,
@@ -94,9 +92,6 @@ impl fmt::Display for LimitError {
             Problem::Relative => f.write_str(
                 "is not an absolute path, so that programs in different directories would not share their limit; accepted: \
                  a directory that begins with /",
-            ),
-            Problem::Loosened => f.write_str(
-                "asks for less than the daemon of VGPU_SOCKET enforces, whose mode it is; accepted beside it: VGPU_MODE=enforce",
             ),
             Problem::AboveCeiling { limit, value } => {
                 write!(f, "is more than {limit}=\"{value}\" allows; accepted: a request up to the limit of the same device")

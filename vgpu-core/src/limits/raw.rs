@@ -69,28 +69,9 @@ impl RawLimits {
     ///
     /// # Errors
     /// [`LimitError`] if a value is not understood, if a name begins like a limit variable and is none
-    /// (`VGPU_MEMORY_LIMIT_x`), if a floor is above its ceiling, or if the mode is less than enforcing beside a daemon.
-    /// With several faults, the one whose name sorts first: the same environment always gives the same line.
+    /// (`VGPU_MEMORY_LIMIT_x`), or if a floor is above its ceiling. A mode that asks for less than a daemon counts for nothing
+    /// beside it ([`RawLimits::unheard_mode`]), and is no error. With several faults, the one whose name sorts first: the same environment always gives the same line.
     pub fn from_vars<N, V>(vars: impl IntoIterator<Item = (N, V)>) -> Result<Self, LimitError>
-    where
-        N: AsRef<[u8]>,
-        V: AsRef<[u8]>,
-    {
-        let limits = Self::of_process(vars)?;
-        match limits.mode_from() {
-            Some((name, word)) if limits.daemon_named && limits.written_mode() != Mode::Enforce => {
-                Err(LimitError::word(name, word.as_bytes(), Problem::Loosened))
-            }
-            _ => Ok(limits),
-        }
-    }
-
-    /// As [`Self::from_vars`]; beside a daemon a mode that asks for less counts for nothing, and is no error: the mode is
-    /// the daemon's.
-    ///
-    /// # Errors
-    /// As [`Self::from_vars`].
-    pub fn of_process<N, V>(vars: impl IntoIterator<Item = (N, V)>) -> Result<Self, LimitError>
     where
         N: AsRef<[u8]>,
         V: AsRef<[u8]>,
@@ -187,6 +168,13 @@ impl RawLimits {
         let word = |name: &'static str| Some((name, self.word(name)?));
         let disables = |word: &str| matches!(word, "1" | "t" | "T" | "true" | "True" | "TRUE");
         word(MODE.name).or_else(|| word(CONTROL.name).filter(|(_, word)| disables(word)))
+    }
+
+    /// The variable that asks for less than enforcing where a daemon is named, and its word: it counts for nothing, since the
+    /// mode is the daemon's.
+    #[must_use]
+    pub fn unheard_mode(&self) -> Option<(&'static str, &'static str)> {
+        self.mode_from().filter(|_| self.daemon_named && self.written_mode() != Mode::Enforce)
     }
 
     /// The word that a variable of a few words has, if it is set.

@@ -22,6 +22,7 @@ use crate::bytes::Bytes;
 use crate::gate::loss::OnLoss;
 use crate::limits::Mode;
 use crate::share::Share;
+use crate::uuid;
 
 /// The number of this format.
 pub const FORMAT: u64 = 1;
@@ -96,7 +97,7 @@ impl TermsFile {
     /// Reads a file.
     ///
     /// # Errors
-    /// Every [`WireError`]. What is not understood is never a default; a device that is named twice is
+    /// Every [`WireError`]. What is not understood is never a default; a device that is named twice, however it is written, is
     /// [`WireError::DuplicateKey`], lines that are missing or too many are [`WireError::OutOfRange`].
     pub fn decode(file: &[u8]) -> Result<Self, WireError> {
         if file.len() > MAX_FILE {
@@ -123,7 +124,7 @@ impl TermsFile {
             let line = Object::parse(line)?;
             let device = two::required(line.string("device")?, "device")?;
             let device = two::short("device", device, MAX_DEVICE)?.to_owned();
-            if terms.devices.iter().any(|known| known.device == device) {
+            if terms.devices.iter().any(|known| uuid::same(&known.device, &device)) {
                 return Err(WireError::DuplicateKey(device));
             }
             let (memory_limit, sm_limit) = super::read_limits(&line)?;
@@ -140,7 +141,36 @@ impl TermsFile {
     /// What holds on a device; `None`: it may not be used.
     #[must_use]
     pub fn of(&self, device: &str) -> Option<&DeviceTerms> {
-        let named = |name: &str| self.devices.iter().find(|terms| terms.device.eq_ignore_ascii_case(name));
+        let named = |name: &str| self.devices.iter().find(|terms| uuid::same(&terms.device, name));
         named(device).or_else(|| named(ALL_DEVICES))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn file(devices: &[&str]) -> Result<TermsFile, WireError> {
+        let count = devices.len();
+        let mut text = format!(
+            "{{\"terms\":1,\"epoch\":7,\"tenant\":\"a\",\"mode\":\"enforce\",\"on_loss\":\"local\",\"strict\":false,\
+             \"devices\":{count}}}\n"
+        );
+        for device in devices {
+            text.push_str(&format!(
+                "{{\"device\":\"{device}\",\"memory_limit\":null,\"sm_limit\":null,\"sm_request\":null}}\n"
+            ));
+        }
+        TermsFile::decode(text.as_bytes())
+    }
+
+    #[test]
+    fn a_device_stands_there_once_however_it_is_written_and_is_found_by_either_name() {
+        for again in ["GPU-00aa", "gpu-00AA", "MIG-00aa"] {
+            assert!(matches!(file(&["GPU-00aa", again]), Err(WireError::DuplicateKey(_))), "{again}");
+        }
+        let there = file(&["MIG-00aa", "GPU-00ab"]).unwrap();
+        assert_eq!(there.of("GPU-00AA").map(|terms| terms.device.as_str()), Some("MIG-00aa"));
+        assert!(there.of("GPU-00ac").is_none());
     }
 }

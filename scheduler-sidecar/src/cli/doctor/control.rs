@@ -31,10 +31,14 @@ pub fn look(report: &mut Report) {
     let written = RawLimits::from_vars(environment).unwrap_or_default();
     let terms = variable("VGPU_SOCKET").and_then(|socket| daemon::terms(socket.as_ref()).ok());
     let limits = match &terms {
-        Some(terms) => written.with_daemon(terms.memory_limit, terms.sm_limit),
+        Some(said) => written.with_daemon(said.terms.memory_limit, said.terms.sm_limit),
         None => written,
     };
-    let asked = limits.asked_for_anything();
+    let observes = match &terms {
+        Some(said) => said.mode == Mode::Observe,
+        None => limits.mode() == Mode::Observe,
+    };
+    let asked = limits.asked_for_anything() || observes;
     let mapped = mapped();
     loaded(report, mapped.as_deref(), asked);
     deepbind(report);
@@ -75,7 +79,7 @@ pub fn look(report: &mut Report) {
         Ok(seen) => {
             for device in &seen.devices {
                 let real = bare.devices.iter().find(|real| real.uuid == device.uuid);
-                if limits.mode() == Mode::Observe {
+                if observes {
                     observed(report, real, device);
                 } else {
                     proved(report, &limits, real, device);

@@ -29,6 +29,12 @@ pub fn look(report: &mut Report) {
 
 /// How far the library goes, and who says so.
 fn mode(report: &mut Report, limits: &RawLimits) {
+    if variable("VGPU_SOCKET").is_some() {
+        let unheard = limits.unheard_mode().map_or(String::new(), |(name, word)| {
+            format!("; {name}={word} counts for nothing beside VGPU_SOCKET, since a variable can only tighten")
+        });
+        return report.fine("mode", format!("the daemon's: see below{unheard}"));
+    }
     let by = match limits.mode_from() {
         None => "by default".to_owned(),
         Some((name, word)) => format!("{name}={word}"),

@@ -1,0 +1,29 @@
+//! Names of devices, compared.
+//!
+//! NVML calls a MIG instance `MIG-...`, and CUDA tells the sixteen bytes alone: whoever writes those writes `GPU-...`. The
+//! digits are the same, and no two devices share them.
+
+/// What names the device, whatever stands before it: the digits.
+#[must_use]
+pub fn digits(name: &str) -> &str {
+    let (Some(kind), Some(digits)) = (name.get(..4), name.get(4..)) else { return name };
+    if ["GPU-", "MIG-"].iter().any(|known| kind.eq_ignore_ascii_case(known)) { digits } else { name }
+}
+
+/// Are these two names of one device?
+#[must_use]
+pub fn same(one: &str, other: &str) -> bool {
+    digits(one).eq_ignore_ascii_case(digits(other))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instance_is_the_same_under_both_names_and_two_devices_are_not() {
+        assert!(same("MIG-00aa", "GPU-00AA") && same("gpu-00aa", "GPU-00AA") && same("*", "*"));
+        assert!(!same("GPU-00aa", "GPU-00ab") && !same("*", "GPU-00aa") && !same("MIG-", "*"));
+        assert_eq!((digits("GPU-"), digits("GP"), digits("ü-GPU")), ("", "GP", "ü-GPU"));
+    }
+}
