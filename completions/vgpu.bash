@@ -553,7 +553,7 @@ _vgpu() {
             return 0
             ;;
         vgpu__subcmd__set)
-            opts="-h --device --memory-limit --sm-limit --sm-request --weight --class --quantum --socket --json --help"
+            opts="-h --device --memory-limit --sm-limit --sm-request --weight --class --quantum --mode --strict --socket --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -584,6 +584,14 @@ _vgpu() {
                     return 0
                     ;;
                 --quantum)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --mode)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --strict)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

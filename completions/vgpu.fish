@@ -40,7 +40,7 @@ complete -c vgpu -n "__fish_vgpu_needs_command" -f -a "completions" -d 'Prints t
 complete -c vgpu -n "__fish_vgpu_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c vgpu -n "__fish_vgpu_using_subcommand run" -l memory-limit -d 'Memory limit per device: 4GiB, 1500M, 25%, unlimited [sets VGPU_MEMORY_LIMIT]' -r
 complete -c vgpu -n "__fish_vgpu_using_subcommand run" -l sm-limit -d 'Ceiling on the device\'s time in percent: 30, 12.5, unlimited [sets VGPU_SM_LIMIT]' -r
-complete -c vgpu -n "__fish_vgpu_using_subcommand run" -l mode -d 'What becomes of the limits: enforce, observe (measured only) or off [sets VGPU_MODE]' -r -f -a "enforce\t''
+complete -c vgpu -n "__fish_vgpu_using_subcommand run" -l mode -d 'What becomes of the limits: enforce, observe (measured only) or off; beside a daemon it has no effect [sets VGPU_MODE]' -r -f -a "enforce\t''
 observe\t''
 off\t''"
 complete -c vgpu -n "__fish_vgpu_using_subcommand run" -l tenant -d 'Whose limits these are; programs with the same name share them [default: $VGPU_TENANT, else a new name]' -r
@@ -68,6 +68,8 @@ complete -c vgpu -n "__fish_vgpu_using_subcommand set" -l sm-request -d 'Floor: 
 complete -c vgpu -n "__fish_vgpu_using_subcommand set" -l weight -d 'Its part of the time that floors leave: 1 to 10000' -r
 complete -c vgpu -n "__fish_vgpu_using_subcommand set" -l class -d 'Who comes first: latency, normal, batch' -r
 complete -c vgpu -n "__fish_vgpu_using_subcommand set" -l quantum -d 'Length of its leases: 500us to 50ms, or default for that of its class' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand set" -l mode -d 'Whether its limits are kept: enforce, or observe (measured only, nothing is refused or delayed)' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand set" -l strict -d 'Whether ways around the library are refused: true or false, for processes that start from now on' -r
 complete -c vgpu -n "__fish_vgpu_using_subcommand set" -l socket -d 'The administrative socket [default: admin.sock in $VGPU_RUNTIME_DIR, /run/vgpu or $XDG_RUNTIME_DIR/vgpu]' -r -F
 complete -c vgpu -n "__fish_vgpu_using_subcommand set" -l json -d 'Print JSON'
 complete -c vgpu -n "__fish_vgpu_using_subcommand set" -s h -l help -d 'Print help (see more with \'--help\')'

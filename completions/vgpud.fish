@@ -2,7 +2,7 @@ complete -c vgpud -l config -d 'Take devices, tenants and everything else from t
 complete -c vgpud -l check -d 'Show what the file means, or everything that is wrong with it, and start nothing' -r -F
 complete -c vgpud -l driver -d 'With a file: whether to ask the driver which devices there are. Without it only the file says' -r -f -a "auto\t''
 none\t''"
-complete -c vgpud -l tenant -d 'A tenant, repeatable: NAME, or NAME:memory=SIZE,sm=PERCENT,socket=PATH with any of the three' -r
+complete -c vgpud -l tenant -d 'A tenant, repeatable: NAME, or NAME:memory=SIZE,sm=PERCENT,mode=MODE,strict=BOOL,socket=PATH with any of these' -r
 complete -c vgpud -l socket -d 'Where the members connect, if there is one tenant only' -r -F
 complete -c vgpud -l memory-limit -d 'Memory limit per device of every tenant that names none of its own' -r
 complete -c vgpud -l sm-limit -d 'Ceiling on device time in percent, of every tenant that names none of its own' -r

@@ -70,7 +70,7 @@ pub enum Ask {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         device: Option<String>,
         /// What.
-        change: change::Words,
+        change: Box<change::Words>,
     },
     /// Let a tenant launch nothing until it is resumed.
     Pause {
@@ -125,6 +125,12 @@ pub struct Done {
     pub changed: Vec<String>,
     /// Is it paused now?
     pub paused: bool,
+    /// `enforce` or `observe`.
+    #[serde(default = "status::enforce")]
+    pub mode: String,
+    /// Are ways around the library refused?
+    #[serde(default)]
+    pub strict: bool,
     /// Its terms now, those that were changed and those that were not.
     pub devices: Vec<TermsStatus>,
     /// What whoever asked should know: how long it lasts, whom it does not reach.

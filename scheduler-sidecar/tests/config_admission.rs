@@ -136,6 +136,8 @@ fn tenant(name: &str) -> impl Strategy<Value = TenantPlan> + use<> {
         name: name.clone(),
         socket: format!("/r/tenants/{name}/vgpud.sock").into(),
         uids,
+        mode: Default::default(),
+        strict: false,
         on_error: Default::default(),
         on_loss: Default::default(),
         terms: vec![terms],

@@ -161,7 +161,7 @@ fn the_plan_is_there_for_programs_too() {
     assert_eq!(tenant("slot-2")["terms"][0]["memory_limit"], 80 * GIB / 3);
     assert_eq!(tenant("part")["terms"][0]["sm_request"], 20.0, "as far as its ceiling allows");
     assert_eq!(tenant("free")["terms"][0]["sm_limit"], Value::Null, "all of the device is no ceiling");
-    assert_eq!((&plan["time"]["quantum"], &plan["time"]["credit"]), (&8_000_000.into(), &8_000_000.into()));
+    assert_eq!((&plan["time"]["quantum"], &plan["time"]["drain"]), (&8_000_000.into(), &20_000_000.into()));
     assert_eq!(plan["daemon"]["admin_socket"], Value::Null);
 }
 

@@ -55,7 +55,7 @@ fn every_key_is_in_the_reference_and_says_whether_it_is_in_force() {
         assert_eq!(documented.len(), there.len(), "{section:?}: each once");
         for key in section.keys() {
             let (_, row) = rows.iter().find(|(name, _)| *name == key.name).unwrap();
-            assert_eq!(row.contains("*recorded*"), !key.in_force, "{section:?}: {row}");
+            assert_eq!(row.contains("*without effect*"), !key.in_force, "{section:?}: {row}");
         }
     }
     for section in Section::File.keys() {

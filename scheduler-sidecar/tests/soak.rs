@@ -156,7 +156,9 @@ fn live(socket: &Path, random: &mut Random, bells: &mut Vec<std::os::fd::OwnedFd
                 _ => slot.content(),
             }
         }
-        (0..random.below(20)).for_each(|_| drop(rustix::io::write(&member.bell, &1_u64.to_ne_bytes())));
+        for _ in 0..random.below(20) {
+            let _ = rustix::io::write(&member.bell, &1_u64.to_ne_bytes());
+        }
         if random.below(8) == 0 {
             let nonsense: Vec<u8> = (0..random.below(64)).map(|_| random.below(256).to_le_bytes()[0]).collect();
             let _ = member.lines.get_mut().write_all(&nonsense);

@@ -91,6 +91,22 @@ impl Lab {
         self.uid = Some(uid);
     }
 
+    /// A copy of the simulated driver in which some functions have other names.
+    pub fn driver_without(&self, names: &[&str]) -> PathBuf {
+        let dir = self.path().join("driver");
+        fs::create_dir(&dir).unwrap();
+        let mut bytes = fs::read(sim_dir().join("libcuda.so.1")).unwrap();
+        for name in names {
+            let wanted = [b"\0", name.as_bytes(), b"\0"].concat();
+            let at: Vec<usize> = (0..bytes.len() - wanted.len()).filter(|&i| bytes[i..].starts_with(&wanted)).collect();
+            assert!(!at.is_empty(), "{name} stands in the driver's names");
+            at.iter().for_each(|&i| bytes[i + 1] = b'X');
+        }
+        fs::write(dir.join("libcuda.so.1"), bytes).unwrap();
+        fs::copy(sim_dir().join("libnvidia-ml.so.1"), dir.join("libnvidia-ml.so.1")).unwrap();
+        dir
+    }
+
     /// With this directory of driver libraries instead of the built one.
     pub fn with_driver(&mut self, dir: &Path) {
         self.sim = dir.to_owned();

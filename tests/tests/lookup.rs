@@ -292,7 +292,7 @@ fn a_driver_that_is_closed_and_opened_again_is_still_hooked() {
 #[test]
 fn an_unknown_variant_passes_and_is_refused_under_strict() {
     let mut lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", "1GiB");
-    let dir = driver_without(&lab, &["cuMemAlloc_v2"]);
+    let dir = lab.driver_without(&["cuMemAlloc_v2"]);
     lab.with_driver(&dir);
     let script = "
 import ctypes
@@ -314,7 +314,7 @@ for name in b'cuMemAlloc', b'cuMemFree', b'cuCtxSynchronize':
 /// others that nobody reads (DT_DEBUG, in a library).
 fn driver_without_versions(lab: &Lab) -> PathBuf {
     const VERSION_TAGS: [u64; 5] = [0x6fff_fff0, 0x6fff_fffc, 0x6fff_fffd, 0x6fff_fffe, 0x6fff_ffff];
-    let dir = driver_without(lab, &[]);
+    let dir = lab.driver_without(&[]);
     let path = dir.join("libcuda.so.1");
     let mut bytes = fs::read(&path).unwrap();
     let word = |bytes: &[u8], at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
@@ -333,26 +333,10 @@ fn driver_without_versions(lab: &Lab) -> PathBuf {
     dir
 }
 
-/// A copy of the simulated driver in which some functions have other names.
-fn driver_without(lab: &Lab, names: &[&str]) -> PathBuf {
-    let dir = lab.path().join("driver");
-    fs::create_dir(&dir).unwrap();
-    let mut bytes = fs::read(sim_dir().join("libcuda.so.1")).unwrap();
-    for name in names {
-        let wanted = [b"\0", name.as_bytes(), b"\0"].concat();
-        let at: Vec<usize> = (0..bytes.len() - wanted.len()).filter(|&i| bytes[i..].starts_with(&wanted)).collect();
-        assert!(!at.is_empty(), "{name} stands in the driver's names");
-        at.iter().for_each(|&i| bytes[i + 1] = b'X');
-    }
-    fs::write(dir.join("libcuda.so.1"), bytes).unwrap();
-    fs::copy(sim_dir().join("libnvidia-ml.so.1"), dir.join("libnvidia-ml.so.1")).unwrap();
-    dir
-}
-
 #[test]
 fn a_driver_without_an_old_function_is_hooked_everywhere_else() {
     let mut lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", "1GiB");
-    let dir = driver_without(&lab, &["cuArrayCreate", "cuMemAllocPitch"]);
+    let dir = lab.driver_without(&["cuArrayCreate", "cuMemAllocPitch"]);
     lab.with_driver(&dir);
     let mut m = lab.member();
     assert_ne!(m.code("where cuArrayCreate"), 0, "it is not there");

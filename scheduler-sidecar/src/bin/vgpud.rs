@@ -3,6 +3,7 @@
 
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser as _;
 use scheduler_sidecar::daemon::activation;
@@ -11,9 +12,13 @@ use scheduler_sidecar::daemon::config::Config;
 use scheduler_sidecar::daemon::notify::Notifier;
 use scheduler_sidecar::daemon::options::Options;
 use scheduler_sidecar::daemon::reactor::{Reactor, Told};
+use scheduler_sidecar::daemon::scribe::Scribe;
 use scheduler_sidecar::daemon::source::Source;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tracing::level_filters::LevelFilter;
+
+/// How long the end waits for somebody who reads the log.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     let options = Options::parse();
@@ -28,22 +33,29 @@ fn main() -> ExitCode {
         Ok(read) => read,
         Err(why) => return fail(2, &*why),
     };
-    let level = file.as_ref().map(|(_, plan)| plan.daemon.log.as_str()).or(options.log.as_deref());
+    let level = file.as_ref().map(|(_, plan, _)| plan.daemon.log.as_str()).or(options.log.as_deref());
     let level = level.and_then(|level| level.parse().ok()).unwrap_or(LevelFilter::INFO);
-    tracing_subscriber::fmt().with_max_level(level).with_target(false).with_writer(std::io::stderr).init();
-    match serve(config, file) {
+    let scribe = match Scribe::start(std::io::stderr()) {
+        Ok(scribe) => scribe,
+        Err(why) => return fail(1, &format_args!("cannot start the log: {why}")),
+    };
+    tracing_subscriber::fmt().with_max_level(level).with_target(false).with_writer(scribe.clone()).init();
+    let served = serve(config, file);
+    scribe.finish(LAST_WORDS);
+    match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => fail(1, &*why),
     }
 }
 
 type Whatever = Box<dyn std::error::Error>;
-type Read = (Source, scheduler_sidecar::config::plan::Plan);
+type Read = (Source, scheduler_sidecar::config::plan::Plan, String);
 
 fn from_file(file: &std::path::Path, options: &Options) -> Result<(Config, Option<Read>), Whatever> {
     let source = Source::new(file, options);
-    let plan = source.read()?;
-    Ok((Config::from(&plan), Some((source, plan))))
+    let text = source.text()?;
+    let plan = source.plan(&text)?;
+    Ok((Config::from(&plan), Some((source, plan, text))))
 }
 
 fn serve(mut config: Config, file: Option<Read>) -> Result<(), Whatever> {

@@ -18,6 +18,7 @@ Examples:
   vgpu set train --sm-limit 30
   vgpu set train --device 0 --memory-limit 20GiB --class batch
   vgpu set chat --sm-request 40 --sm-limit unlimited --weight 4 --quantum 1ms
+  vgpu set chat --mode observe       # measured, and held to nothing until it is set back
 
 Exit codes:
   0  in force; or it was so already
@@ -55,6 +56,14 @@ pub struct Args {
     #[arg(long, value_name = "DURATION")]
     quantum: Option<String>,
 
+    /// Whether its limits are kept: enforce, or observe (measured only, nothing is refused or delayed).
+    #[arg(long, value_name = "MODE")]
+    mode: Option<String>,
+
+    /// Whether ways around the library are refused: true or false, for processes that start from now on.
+    #[arg(long, value_name = "BOOL")]
+    strict: Option<String>,
+
     #[command(flatten)]
     daemon: Where,
 }
@@ -71,14 +80,16 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         weight: args.weight.clone(),
         class: args.class.clone(),
         quantum: args.quantum.clone(),
+        mode: args.mode.clone(),
+        strict: args.strict.clone(),
     };
     if change.is_empty() {
-        let accepted = "--memory-limit, --sm-limit, --sm-request, --weight, --class, --quantum";
+        let accepted = "--memory-limit, --sm-limit, --sm-request, --weight, --class, --quantum, --mode, --strict";
         return Err(Failure::new(USAGE, format!("nothing to set; accepted: one or more of {accepted}")));
     }
     let option = |key: &str| format!("--{}", key.replace('_', "-"));
     change.read(option).map_err(|words| Failure::new(USAGE, words))?;
-    let ask = Ask::Set { tenant: args.tenant.clone(), device: args.device.clone(), change };
+    let ask = Ask::Set { tenant: args.tenant.clone(), device: args.device.clone(), change: Box::new(change) };
     let done = args.daemon.done(&ask)?;
     if args.daemon.json {
         say::json(&done)?;
@@ -97,5 +108,9 @@ pub(super) fn shown(done: &Done) -> String {
     let rows = done.devices.iter().map(|here| terms(&done.tenant, here));
     let table: Vec<_> = std::iter::once(TERMS.map(str::to_owned).to_vec()).chain(rows).collect();
     let notes: String = done.notes.iter().map(|note| format!("note: {note}\n")).collect();
-    format!("{head}{}{notes}", say::table(&table))
+    let mode = match (done.mode.as_str(), done.strict) {
+        ("enforce", false) => String::new(),
+        (mode, strict) => format!("mode: {mode}{}\n", if strict { ", strict" } else { "" }),
+    };
+    format!("{head}{}{mode}{notes}", say::table(&table))
 }

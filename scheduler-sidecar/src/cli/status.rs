@@ -224,6 +224,15 @@ fn remarks_of(tenant: &TenantStatus) -> Vec<String> {
     if let Some(why) = &tenant.unusable {
         remarks.push(format!("{name}: not served: {why}\n"));
     }
+    if tenant.mode != "enforce" {
+        remarks.push(format!(
+            "{name}: mode {}: it is measured, nothing is refused or delayed, and it takes time from others\n",
+            tenant.mode
+        ));
+    }
+    if tenant.strict {
+        remarks.push(format!("{name}: strict: ways around the library are refused\n"));
+    }
     if tenant.paused {
         remarks.push(format!("{name}: paused; it launches nothing until `vgpu resume {name}`\n"));
     }
@@ -262,6 +271,8 @@ mod tests {
             removed: false,
             unusable: None,
             paused: true,
+            mode: "observe".into(),
+            strict: true,
             devices: vec![here],
             members: Vec::new(),
         }
@@ -279,6 +290,8 @@ mod tests {
         assert!(text.contains("batch  2       none     30 %   1 GiB   ?     100 %   30.0 %"), "{text}");
         assert!(text.contains("no-such-tenant: changed live on device 0: sm_limit; until"), "{text}");
         assert!(text.contains("until `vgpu resume no-such-tenant`"), "{text}");
+        assert!(text.contains("no-such-tenant: mode observe: it is measured"), "{text}");
+        assert!(text.contains("no-such-tenant: strict: ways"), "{text}");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! all that no entry names. Where it does not, they are what the file names, and `*` stands for any other.
 
 use vgpu_core::bytes::Bytes;
+use vgpu_core::uuid;
 
 use super::inventory::Inventory;
 use super::plan::DevicePlan;
@@ -26,7 +27,7 @@ impl Described {
     fn is(&self, id: &DeviceId) -> bool {
         match id {
             DeviceId::Index(index) => self.plan.index == Some(*index),
-            DeviceId::Uuid(uuid) => self.plan.uuid.as_deref() == Some(uuid),
+            DeviceId::Uuid(uuid) => self.plan.uuid.as_deref().is_some_and(|here| uuid::same(here, uuid)),
             DeviceId::Any => self.plan.index.is_none() && self.plan.uuid.is_none(),
         }
     }
@@ -44,6 +45,14 @@ pub(super) fn resolve(raw: &RawFile, inventory: Option<&Inventory>, problems: &m
         (index.is_none(), *index, uuid.is_none(), uuid.clone())
     });
     devices
+}
+
+/// Do both name the same device, as far as that can be told from the names?
+fn same(one: &DeviceId, other: &DeviceId) -> bool {
+    match (one, other) {
+        (DeviceId::Uuid(one), DeviceId::Uuid(other)) => uuid::same(one, other),
+        _ => one == other,
+    }
 }
 
 /// The device with this name.
@@ -79,7 +88,7 @@ fn distinct<'r>(devices: &'r [RawDevice], problems: &mut Problems<'_>) -> Vec<En
         if entries.len() == MAX_DEVICES {
             too_many(id, "device.id", problems);
             break;
-        } else if entries.iter().any(|entry| entry.id.value == id.value) {
+        } else if entries.iter().any(|entry| same(&entry.id.value, &id.value)) {
             problems.value(id.place, "device.id", "is described twice", "one [[device]] for each device");
         } else {
             entries.push(Entry { id, raw });
@@ -110,7 +119,9 @@ fn known(raw: &RawFile, entries: &[Entry<'_>], inventory: &Inventory, problems: 
     for (index, found) in (0_u32..).zip(&inventory.0) {
         let mut own: Option<&Entry<'_>> = None;
         for (entry, used) in entries.iter().zip(&mut used) {
-            if entry.id.value != DeviceId::Index(index) && entry.id.value != DeviceId::Uuid(found.uuid.clone()) {
+            let is =
+                entry.id.value == DeviceId::Index(index) || same(&entry.id.value, &DeviceId::Uuid(found.uuid.clone()));
+            if !is {
                 continue;
             }
             *used = true;

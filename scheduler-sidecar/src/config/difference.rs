@@ -62,7 +62,7 @@ pub fn difference(old: &Plan, new: &Plan) -> Difference {
             Some(was) => difference.changed.push(Changed {
                 tenant: tenant.clone(),
                 what: what(was, tenant),
-                other_terms: (was.memory(), was.ceiling()) != (tenant.memory(), tenant.ceiling()),
+                other_terms: was.told() != tenant.told(),
             }),
         }
     }
@@ -110,6 +110,8 @@ fn what(was: &TenantPlan, is: &TenantPlan) -> Vec<&'static str> {
         }
     };
     compare("uids", was.uids == is.uids);
+    compare("mode", was.mode == is.mode);
+    compare("strict", was.strict == is.strict);
     compare("on_error", was.on_error == is.on_error);
     compare("on_loss", was.on_loss == is.on_loss);
     compare("socket", was.socket == is.socket);

@@ -4,6 +4,8 @@
 //! promised. Pure; who puts it in force is the daemon's reactor, and how a change is written is
 //! [`crate::control::change`]'s.
 
+use vgpu_core::uuid;
+
 use super::admit::{Ask, Capacity, refusals};
 use super::plan::{DevicePlan, TenantPlan, TermsPlan};
 use super::resolve::admission;
@@ -18,6 +20,8 @@ const MAX_LISTED: usize = 20;
 pub struct Changed {
     /// As it is to be.
     pub tenant: TenantPlan,
+    /// The keys of the tenant itself that are different now.
+    pub whole: Vec<&'static str>,
     /// Where which keys are different now, in the order of its devices; devices without a difference are left out.
     pub what: Vec<(String, Vec<&'static str>)>,
 }
@@ -56,7 +60,13 @@ pub fn changed(
 ) -> Result<Changed, String> {
     let before = tenant(tenants, name)?;
     let only = device.map(|device| device_of(devices, before, device)).transpose()?;
+    if only.is_some() && (change.mode.is_some() || change.strict.is_some()) {
+        return Err("mode and strict are the tenant's, on all its devices; accepted: them without a device".into());
+    }
     let mut after = before.clone();
+    (after.mode, after.strict) = (change.mode.unwrap_or(before.mode), change.strict.unwrap_or(before.strict));
+    let whole = [("mode", after.mode == before.mode), ("strict", after.strict == before.strict)];
+    let whole = whole.into_iter().filter(|(_, same)| !same).map(|(key, _)| key).collect();
     let mut what = Vec::new();
     for (now, was) in after.terms.iter_mut().zip(&before.terms) {
         if only.as_ref().is_some_and(|only| *only != was.device) {
@@ -73,12 +83,15 @@ pub fn changed(
         let described = devices.iter().find(|described| described.name() == *device);
         fits(device, described, tenants, &after)?;
     }
-    Ok(Changed { tenant: after, what })
+    Ok(Changed { tenant: after, whole, what })
 }
 
 /// The device of a tenant that is named by its number or its UUID, as its terms name it.
 fn device_of(devices: &[DevicePlan], tenant: &TenantPlan, written: &str) -> Result<String, String> {
-    let by_uuid = devices.iter().find(|device| device.uuid.as_deref() == Some(written)).map(DevicePlan::name);
+    let by_uuid = devices
+        .iter()
+        .find(|device| device.uuid.as_deref().is_some_and(|here| uuid::same(here, written)))
+        .map(DevicePlan::name);
     let name = by_uuid.unwrap_or_else(|| written.to_owned());
     match tenant.terms.iter().any(|terms| terms.device == name) {
         true => Ok(name),
@@ -152,6 +165,7 @@ fn fits(
 #[cfg(test)]
 mod tests {
     use vgpu_core::arbiter::Class;
+    use vgpu_core::limits::Mode;
 
     use super::*;
     use crate::config::{self, Surroundings};
@@ -233,6 +247,17 @@ sm_request = 50
         }
         // With the overcommit of the other device it fits there.
         assert!(set("chat", Some("1"), memory("40GiB")).is_ok());
+    }
+
+    #[test]
+    fn mode_and_strict_are_the_tenants_and_change_on_all_its_devices() {
+        let words = || Words { mode: Some("observe".into()), strict: Some("true".into()), ..Words::default() };
+        let changed = set("chat", None, words()).unwrap();
+        assert_eq!((changed.tenant.mode, changed.tenant.strict), (Mode::Observe, true));
+        assert_eq!((changed.whole, changed.what.len()), (vec!["mode", "strict"], 0));
+        let same = set("chat", None, Words { mode: Some("enforce".into()), ..Words::default() }).unwrap();
+        assert!(same.whole.is_empty());
+        assert!(set("chat", Some("0"), words()).unwrap_err().contains("without a device"));
     }
 
     #[test]

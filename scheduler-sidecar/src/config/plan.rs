@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use vgpu_core::arbiter::{self, Class};
 use vgpu_core::bytes::Bytes;
+use vgpu_core::limits::Mode;
 use vgpu_core::share::Share;
 
 use super::raw::{Arbitrate, OnError, OnLoss};
@@ -74,6 +75,10 @@ pub struct TenantPlan {
     pub socket: PathBuf,
     /// Users who may connect; `None`: all.
     pub uids: Option<Vec<RangeInclusive<u32>>>,
+    /// Are its limits kept, or only measured?
+    pub mode: Mode,
+    /// Are ways around the library refused?
+    pub strict: bool,
     /// What its members do if a limit cannot be kept.
     pub on_error: OnError,
     /// What its members do if the daemon is gone.
@@ -111,13 +116,20 @@ impl From<&TermsPlan> for arbiter::Terms {
 }
 
 impl TenantPlan {
-    /// What a member is told, which is one limit for all its devices: the lowest.
+    /// What a member of protocol 1 is told, of memory and of time: the lowest of all its devices; nothing, where nothing is
+    /// to be kept.
+    #[must_use]
+    pub fn told(&self) -> (Option<Bytes>, Option<Share>) {
+        if self.mode == Mode::Enforce { (self.memory(), self.ceiling()) } else { (None, None) }
+    }
+
+    /// The lowest memory limit on any of its devices.
     #[must_use]
     pub fn memory(&self) -> Option<Bytes> {
         self.terms.iter().filter_map(|terms| terms.memory).min()
     }
 
-    /// What a member is told, which is one ceiling for all its devices: the lowest.
+    /// The lowest ceiling on any of its devices.
     #[must_use]
     pub fn ceiling(&self) -> Option<Share> {
         self.terms.iter().filter_map(|terms| terms.ceiling).min()
@@ -126,6 +138,9 @@ impl TenantPlan {
     /// Would a member have to be told more than one number?
     #[must_use]
     pub fn differs_by_device(&self) -> bool {
+        if self.mode != Mode::Enforce {
+            return false;
+        }
         let mut limits = self.terms.iter().map(|terms| (terms.memory, terms.ceiling));
         let first = limits.next();
         limits.any(|other| Some(other) != first)

@@ -9,6 +9,7 @@ use serde::Serialize;
 use vgpu_core::arbiter::Class;
 use vgpu_core::bytes::{Bytes, Percent, Size};
 pub use vgpu_core::gate::loss::OnLoss;
+use vgpu_core::limits::Mode;
 use vgpu_core::share::Share;
 
 use super::problem::Place;
@@ -70,6 +71,10 @@ pub struct RawPolicy {
     pub terms: RawTerms,
     /// Users who may connect.
     pub uids: Option<At<Vec<RangeInclusive<u32>>>>,
+    /// Whether limits are kept.
+    pub mode: Option<At<Mode>>,
+    /// Whether ways around the library are refused.
+    pub strict: Option<At<bool>>,
     /// What a member does if a limit cannot be kept.
     pub on_error: Option<At<OnError>>,
     /// What a member does if the daemon is gone.

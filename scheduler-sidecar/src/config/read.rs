@@ -9,11 +9,9 @@ use toml::de::{DeTable, DeValue};
 use super::MAX_FILE;
 use super::keys::Section;
 use super::problem::{Place, Problems};
-use super::raw::{
-    Arbitrate, At, RawDaemon, RawDevice, RawFile, RawOverride, RawPolicy, RawTemplate, RawTenant, RawTerms,
-};
+use super::raw::{At, RawDaemon, RawDevice, RawFile, RawOverride, RawPolicy, RawTemplate, RawTenant, RawTerms};
 use super::suggest::nearest;
-use super::time::{CONSTANTS, RawTime};
+use super::time::{CONSTANTS, NOT_HERE, RawTime};
 use super::value::{self, Reading, Written, Wrong};
 
 /// Reads a file; nothing if it is not TOML, which is told.
@@ -43,7 +41,7 @@ fn written<'a>(value: &'a DeValue<'_>) -> Written<'a> {
         DeValue::Integer(number) if number.radix() == 10 => Written::Number(number.as_str().replace('_', "")),
         DeValue::Integer(_) => Written::Other("not a decimal number"),
         DeValue::Float(number) => Written::Number(number.as_str().replace('_', "")),
-        DeValue::Boolean(_) => Written::Other("a truth value"),
+        DeValue::Boolean(truth) => Written::Truth(*truth),
         DeValue::Datetime(_) => Written::Other("a date or time"),
         DeValue::Array(_) => Written::Other("a list"),
         DeValue::Table(_) => Written::Other("a table"),
@@ -60,7 +58,8 @@ impl Reader<'_, '_> {
         let before = self.problems.len();
         if let Some((table, _)) = self.table(root, Section::File, "time") {
             file.time = self.time(table);
-            file.arbitrate = table.get("arbitrate").and_then(|value| self.arbitrate(value));
+            file.arbitrate =
+                table.get("arbitrate").and_then(|value| self.take(value, "time", "arbitrate", value::arbitrate));
         }
         file.time_is_wrong = self.problems.len() > before;
         if let Some((table, _)) = self.table(root, Section::File, "defaults") {
@@ -93,19 +92,15 @@ impl Reader<'_, '_> {
         }
     }
 
-    fn arbitrate(&mut self, value: &Value<'_>) -> Option<At<Arbitrate>> {
-        let read = |written: &Written<'_>| match value.get_ref() {
-            DeValue::Boolean(true) => Ok(Arbitrate::Yes),
-            DeValue::Boolean(false) => Ok(Arbitrate::No),
-            _ => value::arbitrate(written),
-        };
-        self.take(value, "time", "arbitrate", read)
-    }
-
     fn time(&mut self, table: &DeTable<'_>) -> RawTime {
-        self.unknown_of(table, "time", || {
-            std::iter::once("arbitrate").chain(CONSTANTS.iter().map(|constant| constant.name))
-        });
+        let known = || std::iter::once("arbitrate").chain(CONSTANTS.iter().map(|constant| constant.name));
+        let here = |key: &str| NOT_HERE.iter().find(|(name, _)| *name == key);
+        for (key, value) in table.iter() {
+            let Some((name, why)) = here(key.get_ref()) else { continue };
+            let place = Place::from(key.span().start..value.span().end);
+            self.problems.key(place, format!("time.{name}"), *why, "a file without it");
+        }
+        self.unknown_but(table, "time", known, |key| here(key).is_some());
         RawTime::read(|name, range| {
             let value = table.get(name)?;
             self.take(value, "time", name, |written| value::duration(written, &range))
@@ -175,6 +170,8 @@ impl Reader<'_, '_> {
             gpu: self.value(table, section, "gpu", value::part),
             terms: self.terms(table, section),
             uids: uids.map(|At { value, place }| At { value: value.into_iter().map(|at| at.value).collect(), place }),
+            mode: self.value(table, section, "mode", value::mode),
+            strict: self.value(table, section, "strict", value::strict),
             on_error: self.value(table, section, "on_error", value::on_error),
             on_loss: self.value(table, section, "on_loss", value::on_loss),
         }
@@ -303,18 +300,19 @@ impl Reader<'_, '_> {
     }
 
     fn unknown(&mut self, table: &DeTable<'_>, section: Section) {
-        self.unknown_of(table, section.name(), || section.keys().map(|key| key.name));
+        self.unknown_but(table, section.name(), || section.keys().map(|key| key.name), |_| false);
     }
 
-    /// Tells of every key that is not one.
-    fn unknown_of<I: Iterator<Item = &'static str>>(
+    /// Tells of every key that is not one, but for those that have been told of.
+    fn unknown_but<I: Iterator<Item = &'static str>>(
         &mut self,
         table: &DeTable<'_>,
         section: &str,
         known: impl Fn() -> I,
+        told: impl Fn(&str) -> bool,
     ) {
         for (key, _) in table.iter() {
-            if known().any(|known| known == key.get_ref().as_ref()) {
+            if known().any(|known| known == key.get_ref().as_ref()) || told(key.get_ref()) {
                 continue;
             }
             let meant = if self.problems.is_full() { None } else { nearest(key.get_ref(), known()) };

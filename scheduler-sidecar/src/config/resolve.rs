@@ -53,7 +53,7 @@ pub(super) fn plan(raw: &RawFile, around: &Surroundings, problems: &mut Problems
     if problems.is_empty() {
         admission::check(&devices, &tenants, problems, &mut notes);
     }
-    notes.extend(not_in_force(raw));
+    notes.extend(without_effect(raw));
     for tenant in tenants.iter().filter(|tenant| tenant.plan.differs_by_device()) {
         let name = &tenant.plan.name;
         let memory = tenant.plan.memory().map_or("unlimited".into(), |memory| memory.to_string());
@@ -97,9 +97,6 @@ fn daemon(raw: &RawFile, around: &Surroundings, problems: &mut Problems<'_>) -> 
 fn time(raw: &RawFile, problems: &mut Problems<'_>) -> Time {
     let written = &raw.time;
     let mut time = written.or_default();
-    if written.credit.is_none() {
-        time.credit = time.quantum;
-    }
     if raw.time_is_wrong {
         return time;
     }
@@ -119,13 +116,6 @@ fn time(raw: &RawFile, problems: &mut Problems<'_>) -> Time {
             problems.value(at.place, "time.drain", what, format!("at least {}", span(2 * time.quantum)));
         }
         Some(_) => {}
-    }
-    if time.gone < 2 * time.heartbeat
-        && let Some(at) = written.gone.as_ref().or(written.heartbeat.as_ref())
-    {
-        let what = format!("makes the daemon count as gone after less than two heartbeats of {}", span(time.heartbeat));
-        let key = if written.gone.is_some() { "time.gone" } else { "time.heartbeat" };
-        problems.value(at.place, key, what, "a gone of at least two heartbeats");
     }
     time
 }
@@ -291,6 +281,8 @@ impl<'a> Housing<'a, '_> {
             name: name.value.clone(),
             socket,
             uids: layers.uids(),
+            mode: layers.mode(),
+            strict: layers.strict(),
             on_error: layers.on_error(),
             on_loss: layers.on_loss(),
             terms,
@@ -310,10 +302,10 @@ fn slots(name: &At<String>, replicas: Option<&At<u32>>) -> Vec<At<String>> {
     }
 }
 
-/// What the file asks for that this version only records.
-fn not_in_force(raw: &RawFile) -> Option<String> {
-    let mut keys: Vec<String> = raw.daemon.state_dir.iter().map(|_| "state_dir".to_owned()).collect();
-    keys.extend(raw.time.recorded().map(|key| format!("time.{key}")));
-    let all = keys.join(", ");
-    (!all.is_empty()).then(|| format!("checked and recorded, not in force in this version: {all}"))
+/// What is accepted and has no effect in this version.
+fn without_effect(raw: &RawFile) -> Option<String> {
+    let said = raw.daemon.state_dir.is_some();
+    said.then(|| {
+        "accepted and without effect: daemon.state_dir (nothing outlives the daemon in this version)".to_owned()
+    })
 }

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use vgpu_core::arbiter::Class;
+use vgpu_core::limits::Mode;
 use vgpu_core::share::Share;
 
 use super::plan::{Plan, TenantPlan, TermsPlan};
@@ -31,7 +32,7 @@ pub fn table(plan: &Plan) -> String {
             there().count().to_string(),
         ]);
     }
-    let heads = ["TENANT", "DEVICE", "MEMORY", "REQUEST", "LIMIT", "WEIGHT", "CLASS", "USERS", "SOCKET"];
+    let heads = ["TENANT", "DEVICE", "MEMORY", "REQUEST", "LIMIT", "WEIGHT", "CLASS", "MODE", "USERS", "SOCKET"];
     let mut tenants = vec![heads.map(str::to_owned).to_vec()];
     for tenant in &plan.tenants {
         tenants.extend(rows(tenant));
@@ -63,6 +64,7 @@ fn rows(tenant: &TenantPlan) -> Vec<Vec<String>> {
             share(terms.ceiling, "unlimited"),
             terms.weight.to_string(),
             class(terms.class).to_owned(),
+            mode(tenant.mode, tenant.strict),
             users.clone(),
             tenant.socket.display().to_string(),
         ]
@@ -78,6 +80,12 @@ pub fn class(class: Class) -> &'static str {
         Class::Normal => "normal",
         Class::Batch => "batch",
     }
+}
+
+/// How a tenant is treated: `enforce`, `observe`, and whether it is `strict`.
+#[must_use]
+pub fn mode(mode: Mode, strict: bool) -> String {
+    if strict { format!("{mode}, strict") } else { mode.to_string() }
 }
 
 fn on_loss(on_loss: OnLoss) -> &'static str {
@@ -118,9 +126,11 @@ pub fn plan(plan: &Plan) -> Value {
             "name": tenant.name,
             "socket": tenant.socket,
             "uids": uids.map(|uids| uids.iter().map(|range| [*range.start(), *range.end()]).collect::<Vec<_>>()),
+            "mode": tenant.mode.to_string(),
+            "strict": tenant.strict,
             "on_error": tenant.on_error,
             "on_loss": on_loss(tenant.on_loss),
-            "told": { "memory_limit": tenant.memory().map(u64::from), "sm_limit": percent(tenant.ceiling()) },
+            "told": { "memory_limit": tenant.told().0.map(u64::from), "sm_limit": percent(tenant.told().1) },
             "terms": tenant.terms.iter().map(terms).collect::<Vec<_>>(),
         })
     });

@@ -6,13 +6,21 @@
 use std::ops::RangeInclusive;
 
 use serde::Serialize;
-use vgpu_core::account::BURST_NS;
 use vgpu_core::arbiter;
 
 use super::raw::At;
 
-/// Those that are checked and change nothing yet: they are the library's, which does not ask for them.
-pub const RECORDED: &[&str] = &["marker", "spin", "credit", "burst", "gone"];
+/// Keys that there were, and why a file cannot set them.
+pub const NOT_HERE: &[(&str, &str)] = &[
+    ("marker", "is a constant of the library, which asks no file: a marker comes after 250us of estimated work"),
+    ("spin", "is a constant of the library, which asks no file"),
+    ("credit", "is a constant of the arbiter, which asks no file"),
+    (
+        "burst",
+        "is a constant of the library, which asks no file: a ceiling keeps 50ms of unused time, times the ceiling",
+    ),
+    ("gone", "is a constant of the library, which asks no file: after 250ms without a beat the daemon counts as gone"),
+];
 
 /// A constant: a duration in nanoseconds.
 #[derive(Debug, Clone, Copy)]
@@ -54,12 +62,6 @@ macro_rules! constants {
                 Self { $($name: read(stringify!($name), $min..=$max),)* }
             }
 
-            /// What was written, of what this version only records.
-            pub(super) fn recorded(&self) -> impl Iterator<Item = &'static str> {
-                let written = [$((stringify!($name), self.$name.is_some())),*];
-                written.into_iter().filter(|(name, written)| *written && RECORDED.contains(name)).map(|(name, _)| name)
-            }
-
             /// What was written, and the defaults.
             #[must_use]
             pub(super) fn or_default(&self) -> Time {
@@ -77,10 +79,6 @@ constants! {
         "Length of a lease of class `latency`.";
     in_flight, 2_000_000, 100_000, 25_000_000,
         "Most estimated work in flight while a ceiling or a neighbour counts; at most half of `quantum`, which is also the default where that is less than 2ms.";
-    marker, vgpu_core::gate::marks::MARK_NS, 50_000, 10_000_000,
-        "A marker is recorded after so much estimated work.";
-    spin, 20_000, 0, 1_000_000,
-        "How long a wait spins before it sleeps.";
     overlap, arbiter::Config::default().overlap, 0, 1_000_000,
         "Less than this in flight does not keep the next tenant waiting.";
     drain, arbiter::Config::default().drain, 1_000_000, 1_000_000_000,
@@ -95,15 +93,12 @@ constants! {
         "A class that is passed over for so long gets a lease.";
     alone, arbiter::Config::default().alone, 10_000_000, 60_000_000_000,
         "A tenant that was alone for so long needs no lease.";
-    credit, 4_000_000, 0, 50_000_000,
-        "Most virtual time that a sleeper is given on waking; the default is `quantum`.";
-    burst, BURST_NS, 1_000_000, 1_000_000_000,
-        "Unused time that a ceiling keeps for later, times the ceiling.";
-    heartbeat, 10_000_000, 1_000_000, 1_000_000_000,
-        "How often the daemon shows that it lives.";
-    gone, vgpu_core::gate::loss::GONE_NS, 20_000_000, 10_000_000_000,
-        "After so long without a heartbeat the daemon counts as gone; at least two heartbeats.";
+    heartbeat, 10_000_000, 1_000_000, 125_000_000,
+        "How often the daemon shows that it lives; members count it as gone after 250ms.";
 }
+
+/// Members miss two beats at least before they count the daemon as gone.
+const _: () = assert!(2 * 125_000_000 <= vgpu_core::gate::loss::GONE_NS);
 
 impl Time {
     /// The arbiter's part of them.

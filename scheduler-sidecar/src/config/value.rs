@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use vgpu_core::arbiter::Class;
 use vgpu_core::bytes::{Bytes, SIZE_FORMS, Size, parse_size};
+use vgpu_core::limits::Mode;
 use vgpu_core::share::{SHARE_FORMS, Share, parse_share};
 
 use super::raw::{Amount, Arbitrate, DeviceId, OnError, OnLoss};
@@ -18,6 +19,8 @@ pub enum Written<'t> {
     Text(&'t str),
     /// A number in decimal, without underscores; in whatever notation it was otherwise.
     Number(String),
+    /// `true` or `false`.
+    Truth(bool),
     /// Anything else, by its name: `a list`.
     Other(&'static str),
 }
@@ -38,11 +41,15 @@ fn wrong<T>(what: impl Into<String>, accepted: &str) -> Result<T, Wrong> {
     Err(Wrong { what: what.into(), accepted: accepted.to_owned() })
 }
 
+/// What a truth value is where none is wanted.
+const TRUTH: &str = "is a truth value";
+
 /// The text of a string or a number.
 fn text_of<'a>(written: &'a Written<'_>, accepted: &str) -> Result<&'a str, Wrong> {
     match written {
         Written::Text(text) => Ok(text),
         Written::Number(number) => Ok(number),
+        Written::Truth(_) => wrong(TRUTH, accepted),
         Written::Other(kind) => wrong(format!("is {kind}"), accepted),
     }
 }
@@ -52,6 +59,7 @@ fn string<'t>(written: &Written<'t>, accepted: &str) -> Result<&'t str, Wrong> {
     match written {
         Written::Text(text) => Ok(text),
         Written::Number(_) => wrong("is a number", accepted),
+        Written::Truth(_) => wrong(TRUTH, accepted),
         Written::Other(kind) => wrong(format!("is {kind}"), accepted),
     }
 }
@@ -108,10 +116,12 @@ pub fn overcommit(written: &Written<'_>) -> Result<u32, Wrong> {
 /// A number in thousandths.
 fn number(written: &Written<'_>, forms: &str, accepted: RangeInclusive<u32>) -> Result<u32, Wrong> {
     let Written::Number(text) = written else {
-        return wrong(
-            if let Written::Other(kind) = written { format!("is {kind}") } else { "is a string".into() },
-            forms,
-        );
+        let what = match written {
+            Written::Other(kind) => format!("is {kind}"),
+            Written::Truth(_) => TRUTH.into(),
+            Written::Text(_) | Written::Number(_) => "is a string".into(),
+        };
+        return wrong(what, forms);
     };
     let Some(thousandths) = thousandths(text) else { return wrong("is not such a number", forms) };
     match u32::try_from(thousandths) {
@@ -130,6 +140,7 @@ fn count(written: &Written<'_>, accepted: RangeInclusive<u32>, what: &str) -> Re
             Err(_) => wrong("is not such a number", &forms),
         },
         Written::Text(_) => wrong("is a string", &forms),
+        Written::Truth(_) => wrong(TRUTH, &forms),
         Written::Other(kind) => wrong(format!("is {kind}"), &forms),
     }
 }
@@ -227,13 +238,46 @@ pub fn on_loss(written: &Written<'_>) -> Result<OnLoss, Wrong> {
     word(written, &[("local", OnLoss::Local), ("open", OnLoss::Open), ("block", OnLoss::Block)])
 }
 
-/// Which devices are given out in leases, but for the truth values, which are no text.
+/// Whether a tenant's limits are kept. What is neither kept nor measured needs no daemon.
+pub fn mode(written: &Written<'_>) -> Result<Mode, Wrong> {
+    const WORDS: [(&str, Mode); 2] = [("enforce", Mode::Enforce), ("observe", Mode::Observe)];
+    match written {
+        Written::Text("off") => {
+            wrong("is not for a tenant of the daemon", "\"enforce\", \"observe\"; without VGPU_SOCKET nothing is done")
+        }
+        _ => word(written, &WORDS),
+    }
+}
+
+/// Whether ways around the library are refused.
+pub fn strict(written: &Written<'_>) -> Result<bool, Wrong> {
+    const FORMS: &str = "true, false";
+    match written {
+        Written::Truth(strict) => Ok(*strict),
+        Written::Text(_) => wrong("is a string", FORMS),
+        Written::Number(_) => wrong("is a number", FORMS),
+        Written::Other(kind) => wrong(format!("is {kind}"), FORMS),
+    }
+}
+
+/// The same where everything is text: on a command line.
+pub fn strict_text(text: &str) -> Result<bool, Wrong> {
+    match text {
+        "true" => Ok(true),
+        "false" => Ok(false),
+        _ => wrong("is no truth value", "true, false"),
+    }
+}
+
+/// Which devices are given out in leases.
 pub fn arbitrate(written: &Written<'_>) -> Result<Arbitrate, Wrong> {
     const FORMS: &str = "\"auto\", true, false";
     match written {
         Written::Text("auto") => Ok(Arbitrate::Auto),
+        Written::Truth(true) => Ok(Arbitrate::Yes),
+        Written::Truth(false) => Ok(Arbitrate::No),
         Written::Other(kind) => wrong(format!("is {kind}"), FORMS),
-        _ => wrong("is not known", FORMS),
+        Written::Text(_) | Written::Number(_) => wrong("is not known", FORMS),
     }
 }
 
@@ -293,6 +337,9 @@ pub fn device(written: &Written<'_>) -> Result<DeviceId, Wrong> {
     };
     match text {
         "*" => Ok(DeviceId::Any),
+        text if text.starts_with("MIG-GPU-") => {
+            wrong("is the name of an instance as drivers before R470 wrote it, which programs do not know", FORMS)
+        }
         text if is_uuid(text) => Ok(DeviceId::Uuid(text.to_owned())),
         text => match text.parse::<u8>() {
             Ok(index) => Ok(DeviceId::Index(index.into())),

@@ -6,6 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 use vgpu_core::arbiter::Class;
+use vgpu_core::limits::Mode;
 use vgpu_core::share::Share;
 
 use crate::config::raw::Amount;
@@ -34,6 +35,12 @@ pub struct Words {
     /// A duration, `default`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quantum: Option<String>,
+    /// `enforce`, `observe`: the tenant's, on all its devices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
+    /// `true`, `false`: the tenant's, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub strict: Option<String>,
 }
 
 /// What is to change, understood. `None` stays as it is.
@@ -51,6 +58,10 @@ pub struct Change {
     pub class: Option<Class>,
     /// Length of a lease in ns; the inner `None` is that of its class.
     pub quantum: Option<Option<u64>>,
+    /// Are limits kept, or only measured?
+    pub mode: Option<Mode>,
+    /// Are ways around the library refused?
+    pub strict: Option<bool>,
 }
 
 impl Words {
@@ -67,6 +78,8 @@ impl Words {
             weight: read(one("weight", &self.weight), |text| value::weight(&Written::Number(text.to_owned())))?,
             class: read(one("class", &self.class), |text| value::class(&Written::Text(text)))?,
             quantum: read(one("quantum", &self.quantum), quantum)?,
+            mode: read(one("mode", &self.mode), |text| value::mode(&Written::Text(text)))?,
+            strict: read(one("strict", &self.strict), value::strict_text)?,
         })
     }
 
@@ -122,6 +135,8 @@ mod tests {
             ("weight", "7"),
             ("class", "latency"),
             ("quantum", "500us"),
+            ("mode", "observe"),
+            ("strict", "true"),
         ]);
         let expected = Change {
             memory: Some(Amount::Size(Size::Bytes(Bytes(3 << 29)))),
@@ -130,6 +145,8 @@ mod tests {
             weight: Some(7),
             class: Some(Class::Latency),
             quantum: Some(Some(500_000)),
+            mode: Some(Mode::Observe),
+            strict: Some(true),
         };
         assert_eq!(change, Ok(expected));
         let none = read(&[("sm_request", "none"), ("quantum", "default")]).unwrap();
@@ -149,6 +166,9 @@ mod tests {
             ("class", "latncy", "did you mean \"latency\"?"),
             ("quantum", "1h", "is not a duration"),
             ("quantum", "1s", "is out of range"),
+            ("mode", "off", "is not for a tenant of the daemon"),
+            ("mode", "obsrve", "did you mean \"observe\"?"),
+            ("strict", "1", "is no truth value"),
         ] {
             let words = read(&[(key, value)]).unwrap_err();
             assert!(words.starts_with(&format!("{key} {value:?} ")) && words.contains(what), "{words}");

@@ -16,7 +16,7 @@ use crate::config::value::span;
 pub struct Explained {
     /// The device: its UUID, or as the file names it.
     pub device: String,
-    /// One word: `running`, `open`, `draining`, `overdue`, `waiting`, `capped`, `paused`, `idle`; `free`: not arbitrated;
+    /// One word: `observed`, `running`, `open`, `draining`, `overdue`, `waiting`, `capped`, `paused`, `idle`; `free`: not arbitrated;
     /// `absent`: nobody of it is there.
     pub state: String,
     /// What that means and which rule it comes from.
@@ -32,6 +32,8 @@ pub struct Whole {
     pub older: usize,
     /// Does it launch nothing until it is resumed?
     pub paused: bool,
+    /// Is it measured only?
+    pub observed: bool,
 }
 
 /// What is known of a tenant on a device that one of its members has joined, at one moment.
@@ -91,6 +93,12 @@ fn absent(whole: &Whole) -> String {
 
 fn on_device(whole: &Whole, facts: &Facts) -> Explained {
     let (state, sentence) = match facts.state {
+        _ if whole.observed => (
+            "observed",
+            "It is only observed (mode = \"observe\"): it waits for nobody and is refused nothing; what it uses is measured, and \
+             is time that others do not get."
+                .into(),
+        ),
         _ if whole.paused => ("paused", "It is paused by an administrator and launches nothing until `vgpu resume`.".into()),
         _ if !facts.arbitrated => (
             "free",
@@ -223,6 +231,8 @@ mod tests {
         assert!(state == "paused" && words.contains("until `vgpu resume`"), "{words}");
         let (state, words) = says(&here, &[Facts { arbitrated: false, ..facts("open") }]);
         assert!(state == "free" && words.contains("not arbitrated"), "{words}");
+        let (state, words) = says(&Whole { observed: true, ..here.clone() }, &[facts("waiting")]);
+        assert!(state == "observed" && words.contains("waits for nobody"), "{words}");
         assert!(says(&Whole { older: 1, ..here }, &[facts("idle")]).1.contains("protocol 1"));
     }
 }

@@ -57,6 +57,11 @@ pub struct DeviceStatus {
     pub holder: Option<String>,
 }
 
+/// What daemons did that did not say it.
+pub(super) fn enforce() -> String {
+    vgpu_core::limits::Mode::Enforce.to_string()
+}
+
 /// A tenant as it is now.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TenantStatus {
@@ -79,6 +84,12 @@ pub struct TenantStatus {
     /// Does it launch nothing until it is resumed?
     #[serde(default)]
     pub paused: bool,
+    /// `enforce`; `observe`: it is measured, and nothing is refused or delayed.
+    #[serde(default = "enforce")]
+    pub mode: String,
+    /// Are ways around the library refused?
+    #[serde(default)]
+    pub strict: bool,
     /// What holds on each of its devices, and what it got there.
     #[serde(default)]
     pub devices: Vec<TermsStatus>,

@@ -5,9 +5,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::change::Change;
+use vgpu_core::limits::Mode;
+
 use super::config::{On, Tenant, Which};
-use super::reactor::Reactor;
+use super::reactor::{Reactor, number};
 use crate::config::live;
 use crate::config::plan::{DevicePlan, TenantPlan, TermsPlan};
 use crate::control::change::Words;
@@ -67,17 +68,31 @@ impl Reactor {
         let change = words.read(str::to_owned)?;
         let (devices, tenants) = self.in_force();
         let changed = live::changed(&devices, &tenants, name, device, &change)?;
-        let mut keys = BTreeSet::new();
-        let mut behind = 0;
+        let id = self.known(name)?;
+        if changed.tenant.mode == Mode::Observe && self.leases.is_paused(number(id)) {
+            return Err(format!(
+                "tenant {name} is paused, and nothing delays one that is only observed; resume it first"
+            ));
+        }
+        let mut keys: BTreeSet<&'static str> = changed.whole.iter().copied().collect();
+        keys.extend(changed.what.iter().flat_map(|(_, what)| what));
+        let behind = if keys.is_empty() { 0 } else { self.change(Tenant::from(&changed.tenant))? };
+        for terms in changed.tenant.terms.iter().filter(|_| !changed.whole.is_empty()) {
+            let marks = self.marks.entry((name.to_owned(), terms.device.clone())).or_default();
+            marks.extend(changed.whole.iter().copied());
+        }
         for (device, what) in &changed.what {
-            let Some(terms) = changed.tenant.terms.iter().find(|terms| terms.device == *device) else { continue };
-            behind = behind.max(self.change(name, Some(device), &change_to(terms, what))?.behind);
-            keys.extend(what.iter().copied());
             self.marks.entry((name.to_owned(), device.clone())).or_default().extend(what);
         }
         let mut notes = Vec::new();
         if !keys.is_empty() {
             notes.push(LASTS.to_owned());
+        }
+        if changed.whole.contains(&"strict") {
+            notes.push("strict is asked for at the start: processes that run keep what they were told".to_owned());
+        }
+        if changed.whole.contains(&"mode") && changed.tenant.mode == Mode::Observe {
+            notes.push("its processes are neither delayed nor refused anything, and take time from others".to_owned());
         }
         if behind > 0 {
             notes.push(format!(
@@ -87,9 +102,20 @@ impl Reactor {
         self.done(name, keys.into_iter().map(str::to_owned).collect(), notes)
     }
 
+    fn is_observed(&self, name: &str) -> bool {
+        let room = self.rooms.values().find(|room| !room.is_removed() && room.tenant.name == name);
+        room.is_some_and(|room| room.tenant.mode == Mode::Observe)
+    }
+
     fn hold(&mut self, name: &str, hold: bool) -> Result<Done, String> {
         self.known(name)?;
         let was = self.is_paused(name).unwrap_or(false);
+        if hold && self.is_observed(name) {
+            return Err(format!(
+                "tenant {name} is only observed (mode = \"observe\"): nothing delays it; `vgpu set {name} --mode enforce` \
+                 comes first"
+            ));
+        }
         if hold { self.pause(name) } else { self.resume(name) }?;
         let changed = if was == hold { Vec::new() } else { vec!["paused".to_owned()] };
         let mut notes = Vec::new();
@@ -108,7 +134,10 @@ impl Reactor {
         let id = self.known(name)?;
         let devices = self.terms_status(id);
         let paused = self.is_paused(name).unwrap_or(false);
-        Ok(Done { tenant: name.to_owned(), changed, paused, devices, notes })
+        let room = self.rooms.get(&id);
+        let mode = room.map_or(Mode::Enforce, |room| room.tenant.mode).to_string();
+        let strict = room.is_some_and(|room| room.tenant.strict);
+        Ok(Done { tenant: name.to_owned(), changed, paused, mode, strict, devices, notes })
     }
 
     /// Why a tenant gets what it gets.
@@ -147,6 +176,8 @@ fn plan_of(tenant: &Tenant) -> TenantPlan {
         name: tenant.name.clone(),
         socket: tenant.socket.clone(),
         uids: tenant.uids.clone(),
+        mode: tenant.mode,
+        strict: tenant.strict,
         on_error: tenant.on_error,
         on_loss: tenant.on_loss,
         terms: tenant.on.iter().map(terms_of).collect(),
@@ -176,18 +207,5 @@ pub(super) fn device_name(device: &Which) -> String {
         Which::Uuid(_, Some(number)) | Which::Number(number) => number.to_string(),
         Which::Uuid(uuid, None) => uuid.clone(),
         Which::Any => "*".into(),
-    }
-}
-
-/// What has to be changed to get there; `what` are the keys that are different.
-fn change_to(terms: &TermsPlan, what: &[&'static str]) -> Change {
-    let has = |key: &str| what.contains(&key);
-    Change {
-        memory: has("memory_limit").then_some(terms.memory),
-        ceiling: has("sm_limit").then_some(terms.ceiling),
-        floor: has("sm_request").then_some(terms.floor),
-        weight: has("weight").then_some(terms.weight),
-        class: has("class").then_some(terms.class),
-        quantum: has("quantum").then_some(terms.quantum),
     }
 }

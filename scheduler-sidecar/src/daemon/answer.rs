@@ -1,6 +1,5 @@
 //! What the daemon says to a line. No IO, no clock.
 
-use vgpu_core::limits::Mode;
 use vgpu_core::wire::Terms;
 use vgpu_core::wire::two::{self, Descriptor, Welcome};
 
@@ -14,7 +13,8 @@ pub const DESCRIPTORS: [Descriptor; 4] = [Descriptor::Beat, Descriptor::Board, D
 /// The terms of a tenant's members.
 #[must_use]
 pub fn terms(tenant: &Tenant) -> Terms {
-    Terms { tenant: tenant.name.clone(), memory_limit: tenant.memory(), sm_limit: tenant.sm() }
+    let (memory_limit, sm_limit) = tenant.told();
+    Terms { tenant: tenant.name.clone(), memory_limit, sm_limit }
 }
 
 /// The welcome of a member, which has this number, in this epoch, at this moment of the daemon's clock.
@@ -25,10 +25,10 @@ pub fn welcome(tenant: &Tenant, member: u64, epoch: u64, clock: u64) -> two::Rep
         member,
         epoch,
         clock,
-        mode: Mode::Enforce,
+        mode: tenant.mode,
         open_on_error: tenant.on_error == OnError::Open,
         on_loss: tenant.on_loss,
-        strict: false,
+        strict: tenant.strict,
         descriptors: DESCRIPTORS.to_vec(),
     })
 }
@@ -94,7 +94,7 @@ mod tests {
         assert_eq!(question(br#"{"hello":1,"ask":"status"}"#), Ok((1, Ask::Status)));
         assert_eq!(question(br#"{"hello":2,"ask":"status","new":[1]}"#), Ok((2, Ask::Status)));
         assert_eq!(question(br#"{"hello":2,"ask":"pause","tenant":"a"}"#), Ok((2, Ask::Pause { tenant: "a".into() })));
-        let change = Words { weight: Some("3".into()), ..Words::default() };
+        let change = Box::new(Words { weight: Some("3".into()), ..Words::default() });
         let set = Ask::Set { tenant: "a".into(), device: Some("0".into()), change };
         let line = serde_json::to_vec(&control::Question { hello: 2, ask: set.clone() }).unwrap();
         assert_eq!(question(&line), Ok((2, set)), "what is written is what is read");

@@ -2,44 +2,10 @@
 //!
 //! The words of the administrative protocol are `admin`'s; this is what they come down to.
 
-use tracing::info;
-use vgpu_core::arbiter::Class;
-use vgpu_core::bytes::Bytes;
-use vgpu_core::share::Share;
-
-use super::config::{On, Tenant};
+use super::config::Tenant;
 use super::pages;
 use super::reactor::{Reactor, number};
-use crate::config::admit::{Ask, Capacity, Refusal, refusals};
-use crate::config::plan::DevicePlan;
-
-/// What is to be different; `None`: as it is. An inner `None`: no limit, no floor, the class's own quantum.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Change {
-    /// Hard memory limit.
-    pub memory: Option<Option<Bytes>>,
-    /// sm limit.
-    pub ceiling: Option<Option<Share>>,
-    /// sm request.
-    pub floor: Option<Option<Share>>,
-    /// Its part of what floors leave; 1 to 10000.
-    pub weight: Option<u32>,
-    /// Who comes first.
-    pub class: Option<Class>,
-    /// Length of a lease in ns; 500 us to 50 ms.
-    pub quantum: Option<Option<u64>>,
-}
-
-/// What a change did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Changed {
-    /// Entries of the tenant's list of devices that are different now.
-    pub devices: usize,
-    /// Members of protocol 2: what changed is in force for them.
-    pub members: usize,
-    /// Members of protocol 1: they keep what they were told.
-    pub behind: usize,
-}
+use tracing::info;
 
 /// What a tenant used of a device since it was taken in, or since the daemon started.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -92,21 +58,6 @@ pub struct Explained {
     pub refill: Option<u64>,
 }
 
-impl Change {
-    /// As it would then be.
-    fn on(&self, on: &On) -> On {
-        let mut changed = on.clone();
-        let terms = &mut changed.terms;
-        changed.memory = self.memory.unwrap_or(changed.memory);
-        terms.ceiling = self.ceiling.unwrap_or(terms.ceiling).filter(|ceiling| !ceiling.is_all());
-        terms.floor = self.floor.unwrap_or(terms.floor);
-        terms.weight = self.weight.unwrap_or(terms.weight);
-        terms.class = self.class.unwrap_or(terms.class);
-        terms.quantum = self.quantum.unwrap_or(terms.quantum);
-        changed
-    }
-}
-
 impl Reactor {
     /// The room of a tenant that is served.
     fn room_of(&self, tenant: &str) -> Result<u64, String> {
@@ -114,26 +65,14 @@ impl Reactor {
         open.map(|(id, _)| *id).ok_or_else(|| format!("there is no tenant {tenant:?}"))
     }
 
-    /// Changes a tenant's terms on a device (its UUID, its number, `*`), or on all of its devices; in force at once for
-    /// members of protocol 2. Lasts until the file is read again or the daemon ends.
+    /// Puts a tenant's terms in force as they are to be, which were found to fit ([`crate::config::live`]): at once for
+    /// members of protocol 2; says how many of protocol 1 keep what they were told. Lasts until the file is read again or the
+    /// daemon ends.
     ///
     /// # Errors
-    /// In words: no such tenant or device, or it does not fit beside the other tenants. Nothing is changed then.
-    pub fn change(&mut self, tenant: &str, device: Option<&str>, change: &Change) -> Result<Changed, String> {
-        let id = self.room_of(tenant)?;
-        let Some(room) = self.rooms.get(&id) else { return Err(format!("there is no tenant {tenant:?}")) };
-        let mut fresh = room.tenant.clone();
-        let concerned = |on: &On| device.is_none_or(|name| on.device.is(name));
-        let devices = fresh.on.iter().filter(|on| concerned(on)).count();
-        if devices == 0 {
-            let known = fresh.on.iter().map(|on| on.device.to_string()).collect::<Vec<_>>().join(", ");
-            let device = device.unwrap_or("*");
-            return Err(format!("tenant {tenant} has no terms for device {device:?}; accepted: {known}"));
-        }
-        for on in fresh.on.iter_mut().filter(|on| concerned(on)) {
-            *on = change.on(on);
-        }
-        self.admit(id, &fresh)?;
+    /// In words: no such tenant.
+    pub fn change(&mut self, fresh: Tenant) -> Result<usize, String> {
+        let id = self.room_of(&fresh.name)?;
         let now = pages::now();
         let behind = match self.rooms.get_mut(&id) {
             Some(room) => {
@@ -143,49 +82,12 @@ impl Reactor {
             }
             None => 0,
         };
-        let members = self.leases.put(number(id), fresh, now);
+        let tenant = fresh.name.clone();
+        let slots = self.leases.put(number(id), fresh, now);
         self.keep_terms(id);
         self.leases.tick(now);
-        info!(%tenant, devices, members, behind, "tenant changed by an administrator");
-        Ok(Changed { devices, members, behind })
-    }
-
-    /// Would everything fit with this tenant as it is to be?
-    fn admit(&self, id: u64, fresh: &Tenant) -> Result<(), String> {
-        let devices: &[DevicePlan] = self.loaded.as_ref().map_or(&[], |loaded| &loaded.plan.devices);
-        let unknown = [DevicePlan { index: None, uuid: None, memory: None, overcommit: 1000 }];
-        for device in if devices.is_empty() { &unknown } else { devices } {
-            let name = device.name();
-            let capacity = Capacity { memory: device.memory, overcommit: device.overcommit };
-            let there = |tenant: &Tenant| {
-                let on = tenant.on.iter().find(|on| on.device.is(&name))?;
-                Some(Ask { memory: on.memory, floor: on.terms.floor, ceiling: on.terms.ceiling })
-            };
-            let others = self.rooms.iter().filter(|(other, room)| **other != id && !room.is_removed());
-            let mut asks: Vec<Ask> = others.filter_map(|(_, room)| there(&room.tenant)).collect();
-            // Last, so that what does not fit shows at it.
-            let Some(own) = there(fresh) else { continue };
-            asks.push(own);
-            let Some(refusal) = refusals(&capacity, &asks).into_iter().next() else { continue };
-            let tenant = &fresh.name;
-            return Err(match refusal {
-                Refusal::Alone { .. } => {
-                    let total = device.memory.unwrap_or_default();
-                    format!("device {name} has {total}: tenant {tenant} cannot have more")
-                }
-                Refusal::Memory { asked, promised, .. } => format!(
-                    "the memory limits on device {name} would be {asked} bytes together, and {promised} may be promised"
-                ),
-                Refusal::FloorAboveCeiling { .. } => {
-                    format!("the sm_request of tenant {tenant} on device {name} would be above its sm_limit")
-                }
-                Refusal::Floors { asked, .. } => {
-                    let (whole, tenths) = (asked / 10, asked % 10);
-                    format!("the requests on device {name} would be {whole}.{tenths} % together; at most 100 %")
-                }
-            });
-        }
-        Ok(())
+        info!(%tenant, slots, behind, "tenant changed by an administrator");
+        Ok(behind)
     }
 
     /// Grants a tenant nothing any more: what is in flight drains, its members wait at the gate. Twice is once. Lasts until

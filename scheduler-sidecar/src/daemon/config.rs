@@ -1,21 +1,23 @@
-//! What the daemon's options mean: tenants with names, limits and places, or the words that say what is wrong.
+//! Everything the daemon serves: tenants with names, limits and places.
 //!
-//! No file is touched here; a configuration file's plan becomes the same [`Config`].
+//! It comes from the options (`written`) or from a configuration file's plan. No file is touched here.
+
+mod written;
 
 use std::fmt;
 use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use vgpu_core::arbiter::Terms;
-use vgpu_core::bytes::{Bytes, SIZE_FORMS, Size, parse_size};
-use vgpu_core::share::{SHARE_FORMS, Share, parse_share};
+use vgpu_core::bytes::Bytes;
+use vgpu_core::limits::Mode;
+use vgpu_core::share::Share;
+use vgpu_core::uuid;
 
-use super::options::Options;
 use crate::config::plan::{Plan, TenantPlan, TermsPlan};
 pub use crate::config::raw::{Arbitrate, OnError, OnLoss};
 use crate::config::time::Time;
-use crate::config::value::is_name;
-use crate::control;
+pub use written::ConfigError;
 
 /// Longest path of a Unix socket, its end mark not counted.
 pub const MAX_SOCKET_PATH: usize = 107;
@@ -50,6 +52,10 @@ pub struct Tenant {
     pub socket: PathBuf,
     /// What it may use, device by device: none, and it may use no device.
     pub on: Vec<On>,
+    /// Are its limits kept, or only measured?
+    pub mode: Mode,
+    /// Are ways around the library refused?
+    pub strict: bool,
     /// What its members do if a limit cannot be kept.
     pub on_error: OnError,
     /// What its members do if the daemon is gone.
@@ -97,7 +103,7 @@ impl Which {
         match self {
             Self::Any => name == "*",
             Self::Uuid(uuid, number) => {
-                uuid.eq_ignore_ascii_case(name) || number.is_some_and(|number| number.to_string() == name)
+                uuid::same(uuid, name) || number.is_some_and(|number| number.to_string() == name)
             }
             Self::Number(number) => number.to_string() == name,
         }
@@ -121,6 +127,8 @@ impl From<&TenantPlan> for Tenant {
             name: plan.name.clone(),
             socket: plan.socket.clone(),
             on: plan.terms.iter().map(On::from).collect(),
+            mode: plan.mode,
+            strict: plan.strict,
             on_error: plan.on_error,
             on_loss: plan.on_loss,
             uids: plan.uids.clone(),
@@ -134,13 +142,14 @@ impl Tenant {
     pub fn everywhere(name: &str, socket: PathBuf, memory: Option<Bytes>, ceiling: Option<Share>) -> Self {
         let on = On { device: Which::Any, memory, terms: Terms { ceiling, ..Terms::default() } };
         let (on_error, on_loss) = (OnError::default(), OnLoss::default());
-        Self { name: name.to_owned(), socket, on: vec![on], on_error, on_loss, uids: None }
+        let (mode, strict) = (Mode::Enforce, false);
+        Self { name: name.to_owned(), socket, on: vec![on], mode, strict, on_error, on_loss, uids: None }
     }
 
     /// Its terms on the device with this UUID; `None`: it may not use it.
     #[must_use]
     pub fn on(&self, uuid: &str) -> Option<&On> {
-        let named = |on: &&On| matches!(&on.device, Which::Uuid(here, _) if here.eq_ignore_ascii_case(uuid));
+        let named = |on: &&On| matches!(&on.device, Which::Uuid(here, _) if uuid::same(here, uuid));
         self.on.iter().find(named).or_else(|| self.on.iter().find(|on| on.device == Which::Any))
     }
 
@@ -160,20 +169,27 @@ impl Tenant {
             }
             format!(
                 "device {uuid} is not one of the devices of tenant {name}, as far as the daemon can tell: its driver does \
-                 not answer, so that it does not know which one is {}; name devices by their UUID, or start vgpud \
-                 where NVML answers",
+                 not answer yet, so that it does not know which one is {}; name devices by their UUID in tenant.devices and \
+                 device.id, or start vgpud where NVML answers",
                 numbers.join(", ")
             )
         })
     }
 
-    /// What a member of protocol 1 is told, which is one limit for all its devices: the lowest.
+    /// What a member of protocol 1 is told: one limit and one ceiling for all its devices, the lowest; none, where nothing is
+    /// to be kept, since it knows no mode.
+    #[must_use]
+    pub fn told(&self) -> (Option<Bytes>, Option<Share>) {
+        if self.mode == Mode::Enforce { (self.memory(), self.sm()) } else { (None, None) }
+    }
+
+    /// The lowest memory limit on any of its devices.
     #[must_use]
     pub fn memory(&self) -> Option<Bytes> {
         self.on.iter().filter_map(|on| on.memory).min()
     }
 
-    /// What a member of protocol 1 is told, which is one ceiling for all its devices: the lowest.
+    /// The lowest ceiling on any of its devices.
     #[must_use]
     pub fn sm(&self) -> Option<Share> {
         self.on.iter().filter_map(|on| on.terms.ceiling).min()
@@ -191,254 +207,6 @@ impl From<&Plan> for Config {
             time: plan.time.clone(),
             arbitrate: plan.arbitrate,
             devices: plan.devices.iter().filter_map(|device| device.uuid.clone()).collect(),
-        }
-    }
-}
-
-/// An option that cannot be obeyed, in words that name it, its value and what is accepted.
-#[derive(Debug)]
-pub struct ConfigError(String);
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for ConfigError {}
-
-/// A tenant as written: its name and what it says itself.
-struct Written<'a> {
-    name: &'a str,
-    memory: Option<Option<Bytes>>,
-    sm: Option<Option<Share>>,
-    socket: Option<PathBuf>,
-}
-
-impl Config {
-    /// Reads the options.
-    ///
-    /// # Errors
-    /// [`ConfigError`] for the first option that cannot be obeyed.
-    pub fn new(options: &Options) -> Result<Self, ConfigError> {
-        let memory = options.memory_limit.as_deref().map(|text| memory("--memory-limit", text)).transpose()?.flatten();
-        let sm = options.sm_limit.as_deref().map(|text| share("--sm-limit", text)).transpose()?.flatten();
-        let mut written = options.tenants.iter().map(|text| tenant(text)).collect::<Result<Vec<_>, _>>()?;
-        if written.is_empty() {
-            written.push(Written { name: "default", memory: None, sm: None, socket: None });
-        }
-        if let Some(socket) = &options.socket {
-            match written.as_mut_slice() {
-                [only] if only.socket.is_none() => only.socket = Some(socket.clone()),
-                [_] => return Err(ConfigError("--socket and socket= both name the tenant's socket; give one".into())),
-                many => {
-                    let count = many.len();
-                    return Err(ConfigError(format!(
-                        "--socket names one socket, but there are {count} tenants; give each its own: \
-                         --tenant NAME:socket=PATH"
-                    )));
-                }
-            }
-        }
-
-        let all_named = written.iter().all(|tenant| tenant.socket.is_some());
-        let runtime_dir = options.runtime_dir.clone().unwrap_or_else(control::runtime_dir);
-        let tenants = written
-            .into_iter()
-            .map(|written| {
-                let place = || runtime_dir.join("tenants").join(written.name).join("vgpud.sock");
-                let socket = socket_path(&written.socket.clone().unwrap_or_else(place))?;
-                let (memory, sm) = (written.memory.unwrap_or(memory), written.sm.unwrap_or(sm));
-                Ok(Tenant::everywhere(written.name, socket, memory, sm.filter(|sm| !sm.is_all())))
-            })
-            .collect::<Result<Vec<_>, _>>()?;
-
-        let admin = match &options.admin_socket {
-            Some(path) if path.as_os_str() == "none" => None,
-            Some(path) => Some(socket_path(path)?),
-            None if all_named && options.runtime_dir.is_none() => None,
-            None => Some(socket_path(&control::admin_socket(&runtime_dir))?),
-        };
-        let config = Self {
-            tenants,
-            admin,
-            run_dir: (!all_named || options.runtime_dir.is_some()).then_some(runtime_dir),
-            activated: false,
-            max_connections: usize::try_from(options.max_connections).unwrap_or(usize::MAX),
-            time: Time::default(),
-            arbitrate: Arbitrate::default(),
-            devices: Vec::new(),
-        };
-        config.check_distinct()?;
-        Ok(config)
-    }
-
-    fn check_distinct(&self) -> Result<(), ConfigError> {
-        for (index, tenant) in self.tenants.iter().enumerate() {
-            for earlier in &self.tenants[..index] {
-                if earlier.name == tenant.name {
-                    return Err(ConfigError(format!("--tenant {:?} is given twice", tenant.name)));
-                }
-                if earlier.socket == tenant.socket {
-                    return Err(ConfigError(format!(
-                        "the tenants {:?} and {:?} have the same socket, {}; the socket is what tells them apart",
-                        earlier.name,
-                        tenant.name,
-                        tenant.socket.display()
-                    )));
-                }
-            }
-            if let Some(admin) = self.admin.as_ref().filter(|admin| admin.parent() == tenant.socket.parent()) {
-                return Err(ConfigError(format!(
-                    "the administrative socket {} lies in the directory that is mounted into the containers of the \
-                     tenant {:?}; name another with --admin-socket",
-                    admin.display(),
-                    tenant.name
-                )));
-            }
-        }
-        Ok(())
-    }
-}
-
-/// `NAME` or `NAME:memory=SIZE,sm=PERCENT,socket=PATH`.
-fn tenant(text: &str) -> Result<Written<'_>, ConfigError> {
-    const KEYS: &str = "accepted: NAME, or NAME:memory=SIZE,sm=PERCENT,socket=PATH with any of the three";
-    let (name, rest) = text.split_once(':').map_or((text, None), |(name, rest)| (name, Some(rest)));
-    if !is_name(name) {
-        return Err(ConfigError(format!(
-            "--tenant {text:?}: the name {name:?} cannot be used; accepted: 1 to 64 letters, digits, '-', '_' and '.', \
-             not beginning with '.'"
-        )));
-    }
-    let mut written = Written { name, memory: None, sm: None, socket: None };
-    for part in rest.into_iter().flat_map(|rest| rest.split(',')) {
-        let Some((key, value)) = part.split_once('=') else {
-            return Err(ConfigError(format!("--tenant {text:?}: {part:?} is not KEY=VALUE; {KEYS}")));
-        };
-        let option = format!("--tenant {text:?}: {key}");
-        let twice = match key {
-            "memory" => written.memory.replace(memory(&option, value)?).is_some(),
-            "sm" => written.sm.replace(share(&option, value)?).is_some(),
-            "socket" => written.socket.replace(PathBuf::from(value)).is_some(),
-            _ => return Err(ConfigError(format!("--tenant {text:?}: {key:?} is not a key; {KEYS}"))),
-        };
-        if twice {
-            return Err(ConfigError(format!("{option} is given twice")));
-        }
-    }
-    Ok(written)
-}
-
-/// A memory limit in bytes. A percentage needs a device's size, and the daemon asks no device yet.
-fn memory(option: &str, text: &str) -> Result<Option<Bytes>, ConfigError> {
-    match parse_size(text) {
-        Ok(Size::Bytes(bytes)) => Ok(Some(bytes)),
-        Ok(Size::Unlimited) => Ok(None),
-        Ok(Size::Percent(_)) => Err(ConfigError(format!(
-            "{option} {text:?} is a percentage, and vgpud does not know the size of the device; accepted: bytes, or a \
-             number with a unit like 1.5GiB, or unlimited"
-        ))),
-        Err(why) => Err(ConfigError(format!("{option} {text:?} {why}; accepted: {SIZE_FORMS}"))),
-    }
-}
-
-/// A ceiling on device time.
-fn share(option: &str, text: &str) -> Result<Option<Share>, ConfigError> {
-    parse_share(text).map_err(|why| ConfigError(format!("{option} {text:?} {why}; accepted: {SHARE_FORMS}")))
-}
-
-/// An absolute path that fits a Unix socket.
-fn socket_path(path: &Path) -> Result<PathBuf, ConfigError> {
-    let wrong = |why: &str| ConfigError(format!("the socket path {path:?} {why}"));
-    if path.file_name().is_none() {
-        return Err(wrong("names no file"));
-    }
-    let absolute = std::path::absolute(path).map_err(|why| wrong(&format!("cannot be made absolute: {why}")))?;
-    let length = absolute.as_os_str().len();
-    if length > MAX_SOCKET_PATH {
-        return Err(wrong(&format!("is {length} bytes long; a Unix socket's path has at most {MAX_SOCKET_PATH}")));
-    }
-    Ok(absolute)
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::Parser as _;
-
-    use super::*;
-
-    fn config(args: &[&str]) -> Result<Config, String> {
-        let args = std::iter::once("vgpud").chain(args.iter().copied());
-        Config::new(&Options::try_parse_from(args).unwrap()).map_err(|why| why.to_string())
-    }
-
-    #[test]
-    fn one_tenant_takes_the_plain_options() {
-        let args = ["--tenant", "a", "--socket", "/x/s", "--memory-limit", "1.5GiB", "--sm-limit", "12.5"];
-        let config = config(&args).unwrap();
-        let [tenant] = config.tenants.as_slice() else { panic!() };
-        assert_eq!((tenant.name.as_str(), tenant.socket.as_path()), ("a", Path::new("/x/s")));
-        assert_eq!((tenant.memory(), tenant.sm()), (Some(Bytes(3 << 29)), Share::from_permille(125)));
-        assert_eq!(config.admin, None, "nothing is opened beside what was named");
-    }
-
-    #[test]
-    fn several_tenants_have_their_own_limits_and_the_plain_options_are_defaults() {
-        let config = config(&[
-            "--runtime-dir",
-            "/r",
-            "--memory-limit",
-            "1GiB",
-            "--tenant",
-            "a:memory=4GiB,sm=30",
-            "--tenant",
-            "b:socket=/s/b,memory=unlimited",
-            "--tenant",
-            "c",
-        ])
-        .unwrap();
-        let limits: Vec<_> = config.tenants.iter().map(|tenant| (tenant.memory(), tenant.sm())).collect();
-        assert_eq!(
-            limits,
-            [(Some(Bytes(4 << 30)), Share::from_percent(30)), (None, None), (Some(Bytes(1 << 30)), None)]
-        );
-        let sockets: Vec<_> = config.tenants.iter().map(|tenant| tenant.socket.to_str().unwrap()).collect();
-        assert_eq!(sockets, ["/r/tenants/a/vgpud.sock", "/s/b", "/r/tenants/c/vgpud.sock"]);
-        assert_eq!(config.admin.as_deref(), Some(Path::new("/r/admin.sock")));
-    }
-
-    #[test]
-    fn every_bad_option_is_refused_naming_it_its_value_and_what_is_accepted() {
-        let long = format!("/{}", "x".repeat(107));
-        let table: &[(&[&str], &[&str])] = &[
-            (&["--memory-limit", "abc"], &["--memory-limit", "\"abc\"", "is not a size", "accepted:"]),
-            (&["--memory-limit", "0"], &["--memory-limit", "\"0\"", "is zero", "accepted:"]),
-            (&["--memory-limit", "25%"], &["--memory-limit", "\"25%\"", "percentage", "accepted:"]),
-            (&["--sm-limit", "101"], &["--sm-limit", "\"101\"", "more than 100%", "accepted:"]),
-            (&["--sm-limit", ""], &["--sm-limit", "\"\"", "accepted:"]),
-            (&["--tenant", ""], &["--tenant", "\"\"", "accepted:"]),
-            (&["--tenant", ".hidden"], &["--tenant", "\".hidden\"", "accepted:"]),
-            (&["--tenant", "a/b"], &["--tenant", "\"a/b\"", "accepted:"]),
-            (&["--tenant", "a:"], &["--tenant", "\"\" is not KEY=VALUE", "accepted:"]),
-            (&["--tenant", "a:memory"], &["\"memory\" is not KEY=VALUE", "accepted:"]),
-            (&["--tenant", "a:memroy=1G"], &["\"memroy\" is not a key", "accepted:"]),
-            (&["--tenant", "a:memory=1X"], &["memory \"1X\"", "accepted:"]),
-            (&["--tenant", "a:sm=1,sm=2"], &["sm is given twice"]),
-            (&["--tenant", "a", "--tenant", "a"], &["\"a\" is given twice"]),
-            (&["--tenant", "a:socket=/s", "--tenant", "b:socket=/s"], &["\"a\"", "\"b\"", "/s"]),
-            (&["--tenant", "a", "--tenant", "b", "--socket", "/s"], &["--socket", "2 tenants", "socket=PATH"]),
-            (&["--tenant", "a:socket=/s", "--socket", "/s"], &["--socket", "socket=", "give one"]),
-            (&["--socket", "/x/s", "--admin-socket", "/x/s"], &["administrative socket", "/x/s"]),
-            (&["--socket", "/x/s", "--admin-socket", "/x/t"], &["administrative socket", "/x/t", "--admin-socket"]),
-            (&["--socket", "/"], &["\"/\"", "names no file"]),
-            (&["--socket", &long], &["108 bytes", "107"]),
-        ];
-        for (args, words) in table {
-            let message = config(args).err().unwrap_or_else(|| panic!("{args:?} was accepted"));
-            for word in *words {
-                assert!(message.contains(word), "{args:?}: {message:?} lacks {word:?}");
-            }
         }
     }
 }

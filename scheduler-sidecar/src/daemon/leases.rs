@@ -19,7 +19,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Deref;
 
 use vgpu_core::arbiter::{self, Arbiter, Decision, DeviceId, Gate, SlotId, Usage};
-use vgpu_core::limits::Mode;
 use vgpu_core::page::bell::{Bell, Heard};
 use vgpu_core::page::{Allowed, BoardPage, GONE, ReportPage, Reports, SLOTS};
 
@@ -99,6 +98,11 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         reports.at(now);
         let (houses, places, out) = (BTreeMap::new(), Vec::new(), Vec::new());
         Self { epoch, time, arbitrate, arbiter, reports, devices, houses, places, out }
+    }
+
+    /// The driver named devices that it had not named.
+    pub fn know(&mut self, known: &[String], now: u64) {
+        self.devices.know(known, &mut self.arbiter, now);
     }
 
     /// The epoch of all pages.
@@ -363,7 +367,7 @@ fn allowed(tenant: &Tenant, on: &On, time: &Time, device: u64, member: u64) -> A
         memory: on.memory,
         terms: arbiter::Terms { quantum: Some(quantum), ..on.terms },
         in_flight: time.in_flight.min(quantum / 2),
-        mode: Mode::Enforce,
+        mode: tenant.mode,
         on_loss: tenant.on_loss,
     }
 }

@@ -61,7 +61,7 @@ pub struct Options {
     #[arg(long, value_name = "WHETHER", default_value = "auto", value_parser = ["auto", "none"])]
     pub driver: String,
 
-    /// A tenant, repeatable: NAME, or NAME:memory=SIZE,sm=PERCENT,socket=PATH with any of the three.
+    /// A tenant, repeatable: NAME, or NAME:memory=SIZE,sm=PERCENT,mode=MODE,strict=BOOL,socket=PATH with any of these.
     #[arg(long = "tenant", value_name = "NAME[:KEY=VALUE,...]")]
     pub tenants: Vec<String>,
 

@@ -1,10 +1,11 @@
 //! The one thread: doors, connections and deadlines around epoll.
 //!
-//! Who comes in is `entrance`, what it says of itself `status`. Only here does the daemon read the clock. A connection that misbehaves is told why and closed; it can
-//! use up a line of memory, two seconds and its tenant's share of connections, nothing of anybody else's.
+//! Who comes in is `entrance`, what is said and answered `talk`, what it says of itself `status`, pages and time `time`.
+//! Only here does the daemon read the clock.
 
 mod entrance;
 mod status;
+mod talk;
 mod time;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -23,12 +24,11 @@ use shim_sys::memfd::Mapped;
 pub(super) use time::number;
 use tracing::{info, warn};
 use vgpu_core::page::{BoardPage, ReportPage};
-use vgpu_core::wire::{Hello, Reply, WireError, two};
 
 use super::admin::Marks;
-use super::answer;
+use super::asking::Asking;
 use super::config::Config;
-use super::connection::{Connection, Input, Peer, Side, State};
+use super::connection::{Connection, Side, State};
 use super::door::{Audience, Door, DoorError, refuse_foreign};
 use super::leases::Leases;
 use super::notify::Notifier;
@@ -39,7 +39,6 @@ use super::reload::Loaded;
 use super::room::{Room, is_open_to_all};
 use super::source::Source;
 use crate::config::plan::Plan;
-use crate::control;
 
 /// How long a peer may take to say what is due, or to take what it is sent.
 pub const PATIENCE: Duration = Duration::from_secs(2);
@@ -51,7 +50,8 @@ const SIGNALS: u64 = 0;
 const ADMIN_DOOR: u64 = 1;
 const RELOAD: u64 = 2;
 const ALARM: u64 = 3;
-const FIRST_ROOM: u64 = 4;
+const DRIVER: u64 = 4;
+const FIRST_ROOM: u64 = 5;
 /// A room's bell has its room's number beyond this.
 const FIRST_BELL: u64 = 1 << 31;
 const FIRST_CONNECTION: u64 = 1 << 32;
@@ -105,6 +105,8 @@ pub struct Reactor {
     pub(super) next_room: u64,
     pub(super) max_connections: usize,
     pub(super) loaded: Option<Loaded>,
+    /// The driver, if it is being asked which devices there are.
+    pub(super) asking: Option<Asking>,
     pub(super) notifier: Notifier,
     connections: HashMap<u64, Connection>,
     deadlines: BTreeSet<(Instant, u64)>,
@@ -136,7 +138,7 @@ impl Reactor {
     pub fn new(
         config: Config,
         told: Told,
-        file: Option<(Source, Plan)>,
+        file: Option<(Source, Plan, String)>,
         notifier: Notifier,
     ) -> Result<Self, ServeError> {
         let foreign = config.run_dir.as_deref().map_or(Ok(()), refuse_foreign);
@@ -160,7 +162,8 @@ impl Reactor {
             rooms: BTreeMap::new(),
             next_room: FIRST_ROOM,
             max_connections: config.max_connections,
-            loaded: file.map(|(source, plan)| Loaded { source, plan, reloads: 0, refused: None }),
+            loaded: file.map(|(source, plan, text)| Loaded { source, plan, text, reloads: 0, refused: None }),
+            asking: None,
             notifier,
             connections: HashMap::new(),
             deadlines: BTreeSet::new(),
@@ -203,7 +206,24 @@ impl Reactor {
             _ => {}
         }
         reactor.sweep_terms();
+        reactor.ask_driver();
         Ok(reactor)
+    }
+
+    /// Asks the driver which devices there are, if only it can tell; once at a time.
+    pub(super) fn ask_driver(&mut self) {
+        let waits = self.loaded.as_ref().is_some_and(|loaded| loaded.source.waits_for_driver(&loaded.plan));
+        if !waits || self.asking.is_some() {
+            return;
+        }
+        let begun = Asking::begin().and_then(|asking| {
+            epoll::add(&self.epoll, &asking, EventData::new_u64(DRIVER), EventFlags::IN)?;
+            Ok(asking)
+        });
+        match begun {
+            Ok(asking) => self.asking = Some(asking),
+            Err(why) => warn!(%why, "the driver cannot be asked again; reading the file again tries once more"),
+        }
     }
 
     /// Lets epoll tell who waits at a door. A door that is dropped is forgotten by itself.
@@ -249,6 +269,7 @@ impl Reactor {
                         while self.told.reload.read(&mut [0; 64]).is_ok_and(|length| length > 0) {}
                         self.reload();
                     }
+                    DRIVER => self.driver_answered(),
                     ADMIN_DOOR => self.let_in(Side::Admin),
                     FIRST_CONNECTION.. => self.serve(token),
                     room => self.let_in(Side::Member(room)),
@@ -277,180 +298,6 @@ impl Reactor {
             warn!("{note}");
         }
         self.notifier.ready(&self.summary());
-    }
-
-    /// Does what a connection's event asks for.
-    fn serve(&mut self, token: u64) {
-        // Taken out, so that answering may look at all the others.
-        let Some(mut connection) = self.connections.remove(&token) else { return };
-        let before = connection.interest();
-        let had_deadline = connection.deadline;
-        let stays = self.converse(&mut connection);
-        let owes = !connection.is_flushed() && !matches!(connection.state, State::Silent);
-        if stays && owes && connection.deadline.is_none() {
-            connection.deadline = Some(Instant::now() + PATIENCE);
-        } else if connection.is_flushed() && matches!(connection.state, State::Registered(..)) {
-            connection.deadline = None;
-        }
-        if had_deadline != connection.deadline {
-            had_deadline.map(|deadline| self.deadlines.remove(&(deadline, token)));
-            connection.deadline.map(|deadline| self.deadlines.insert((deadline, token)));
-        }
-        let interest = connection.interest();
-        let watched =
-            before == interest || epoll::modify(&self.epoll, &connection, EventData::new_u64(token), interest).is_ok();
-        if stays && watched {
-            self.connections.insert(token, connection);
-        } else {
-            self.part(token, connection);
-        }
-    }
-
-    /// Reads and answers; false when the connection is to be closed.
-    fn converse(&mut self, connection: &mut Connection) -> bool {
-        if connection.flush().is_err() {
-            return false;
-        }
-        loop {
-            if !connection.is_flushed() {
-                return true;
-            }
-            if matches!(connection.state, State::Leaving) {
-                return false;
-            }
-            let sent = match connection.read() {
-                Input::Nothing => return true,
-                Input::End => return false,
-                Input::TooLong => self.refuse(connection, &WireError::TooLong.to_string()),
-                Input::Line(line) => match connection.side {
-                    Side::Member(id) => self.answer_member(connection, id, &line),
-                    Side::Admin => self.answer_admin(connection, &line),
-                },
-            };
-            if sent.is_err() {
-                return false;
-            }
-            if !connection.holds_line() && !matches!(connection.state, State::Leaving) {
-                return true;
-            }
-        }
-    }
-
-    fn answer_member(&mut self, connection: &mut Connection, id: u64, line: &[u8]) -> io::Result<()> {
-        let Some(room) = self.rooms.get_mut(&id) else { return Err(io::ErrorKind::NotConnected.into()) };
-        if room.door.is_none() && !matches!(connection.state, State::Registered(..)) {
-            let words = format!("tenant {} was removed", room.tenant.name);
-            return self.refuse(connection, &words);
-        }
-        match two::Ask::decode(line) {
-            Err(why) => self.refuse(connection, &why.to_string()),
-            Ok(two::Ask::HelloOne(hello)) if connection.member.is_none() => {
-                let reply = Reply::Terms(answer::terms(&room.tenant)).encode().map_err(io::Error::other)?;
-                connection.told = Some(room.limits());
-                self.register(connection, id, hello, 1);
-                connection.send(reply.as_bytes())
-            }
-            Ok(two::Ask::Hello(hello)) if matches!(connection.state, State::Silent) => {
-                self.welcome_paged(connection, id, hello)
-            }
-            Ok(two::Ask::HelloOne(_) | two::Ask::Hello(_)) => self.refuse(connection, "hello was said already"),
-            Ok(two::Ask::Join(join)) => self.answer_join(connection, id, &join),
-        }
-    }
-
-    /// Somebody said hello.
-    fn register(&mut self, connection: &mut Connection, id: u64, hello: Hello, protocol: u64) {
-        let now = Instant::now();
-        let Some(room) = self.rooms.get_mut(&id) else { return };
-        if let Some(swallowed) = room.log.allows(now) {
-            let Peer { pid, uid, gid } = connection.peer;
-            let version: String = hello.version.chars().take(40).collect();
-            let tenant = &room.tenant.name;
-            info!(%tenant, pid, uid, gid, pid_inside = hello.pid, ?version, protocol, swallowed, "member");
-        }
-        connection.state = State::Registered(hello, now);
-    }
-
-    fn answer_admin(&mut self, connection: &mut Connection, line: &[u8]) -> io::Result<()> {
-        let mut answer = control::Answer { hello: control::PROTOCOL, ..Default::default() };
-        match answer::question(line) {
-            Ok((protocol, ask)) => {
-                answer.hello = protocol;
-                self.administer(&ask, &mut answer);
-            }
-            Err(words) => answer.error = Some(words),
-        }
-        let mut reply = serde_json::to_vec(&answer)?;
-        reply.push(b'\n');
-        connection.state = State::Leaving;
-        connection.send(&reply)
-    }
-
-    /// Tells a peer why it is closed.
-    pub(super) fn refuse(&mut self, connection: &mut Connection, words: &str) -> io::Result<()> {
-        self.note_refusal(connection.side, connection.peer, words);
-        connection.state = State::Leaving;
-        let line = answer::refusal(words).encode().map_err(io::Error::other)?;
-        connection.send(line.as_bytes())
-    }
-
-    pub(super) fn note_refusal(&mut self, side: Side, peer: Peer, words: &str) {
-        let Peer { pid, uid, gid } = peer;
-        match side {
-            Side::Admin => warn!(pid, uid, gid, why = words, "an administrator was refused"),
-            Side::Member(id) => {
-                let Some(room) = self.rooms.get_mut(&id) else { return };
-                room.refused += 1;
-                if let Some(swallowed) = room.log.allows(Instant::now()) {
-                    warn!(tenant = %room.tenant.name, pid, uid, gid, why = words, swallowed, "a connection was refused");
-                }
-            }
-        }
-    }
-
-    /// Closes what let its deadline pass.
-    fn expire(&mut self) {
-        let now = Instant::now();
-        while let Some((deadline, token)) = self.deadlines.first().copied() {
-            if deadline > now {
-                return;
-            }
-            self.deadlines.pop_first();
-            let Some(mut connection) = self.connections.remove(&token) else { continue };
-            connection.deadline = None;
-            if matches!(connection.state, State::Silent) {
-                let words = format!("no whole line within {} s", PATIENCE.as_secs());
-                // It may be gone; it is closed in any case.
-                let _ = self.refuse(&mut connection, &words);
-            }
-            self.part(token, connection);
-        }
-    }
-
-    /// Forgets a connection; dropping it closes it.
-    fn part(&mut self, token: u64, connection: Connection) {
-        if let Some(deadline) = connection.deadline {
-            self.deadlines.remove(&(deadline, token));
-        }
-        match connection.side {
-            Side::Admin => self.admins -= 1,
-            Side::Member(id) => {
-                if let Some(member) = connection.member {
-                    self.leave_paged(id, member);
-                }
-                let Some(room) = self.rooms.get_mut(&id) else { return };
-                room.open -= 1;
-                if matches!(connection.state, State::Registered(..))
-                    && let Some(swallowed) = room.log.allows(Instant::now())
-                {
-                    let (tenant, Peer { pid, uid, .. }) = (&room.tenant.name, connection.peer);
-                    info!(%tenant, pid, uid, left = room.open, swallowed, "member gone");
-                }
-                if room.is_over() {
-                    self.forget_rooms();
-                }
-            }
-        }
     }
 }
 

@@ -7,7 +7,9 @@
 use std::time::Duration;
 
 use tracing::{info, warn};
+use vgpu_core::limits::Mode;
 
+use super::asking::Asking;
 use super::config::Tenant;
 use super::door::{Audience, Door};
 use super::pages;
@@ -23,6 +25,8 @@ use crate::control;
 pub(super) struct Loaded {
     pub source: Source,
     pub plan: Plan,
+    /// What the plan was read from.
+    pub text: String,
     /// How often the file was read again and taken.
     pub reloads: u64,
     /// Why the last reading changed nothing.
@@ -43,20 +47,40 @@ impl Loaded {
 impl Reactor {
     /// Reads the file again and obeys it, if it can be obeyed as a whole.
     pub(super) fn reload(&mut self) {
-        let Some(mut loaded) = self.loaded.take() else { return };
+        let Some(loaded) = self.loaded.take() else { return };
         self.notifier.reloading();
-        match self.follow(&loaded) {
-            Ok((plan, summary)) => {
+        let text = loaded.source.text().map_err(|why| why.to_string());
+        self.obey(loaded, text, "reloaded");
+        self.ask_driver();
+    }
+
+    /// The driver answers after all: what the file said when it was last obeyed is read against its devices.
+    pub(super) fn driver_answered(&mut self) {
+        let Some(inventory) = self.asking.as_mut().and_then(Asking::answer) else { return };
+        self.asking = None;
+        let Some(mut loaded) = self.loaded.take() else { return };
+        let uuids: Vec<String> = inventory.0.iter().map(|found| found.uuid.clone()).collect();
+        info!(devices = uuids.len(), "the driver answers");
+        self.leases.know(&uuids, pages::now());
+        loaded.source.answered(inventory);
+        let text = Ok(loaded.text.clone());
+        self.obey(loaded, text, "read against the driver's devices");
+    }
+
+    /// Obeys a text of the file, or says why not.
+    fn obey(&mut self, mut loaded: Loaded, text: Result<String, String>, done: &str) {
+        match text.and_then(|text| Ok((self.follow(&loaded, &text)?, text))) {
+            Ok(((plan, summary), text)) => {
                 loaded.reloads += 1;
                 loaded.refused = None;
-                loaded.plan = plan;
-                info!(file = %loaded.source.path.display(), "reloaded: {summary}");
+                (loaded.plan, loaded.text) = (plan, text);
+                info!(file = %loaded.source.path.display(), "{done}: {summary}");
                 for note in &loaded.plan.notes {
                     warn!("{note}");
                 }
             }
             Err(why) => {
-                warn!(file = %loaded.source.path.display(), "not reloaded, nothing was changed");
+                warn!(file = %loaded.source.path.display(), "not {done}, nothing was changed");
                 for line in why.lines() {
                     warn!("{line}");
                 }
@@ -69,8 +93,8 @@ impl Reactor {
     }
 
     /// The new plan, in force, and what was done; or in words why nothing was.
-    fn follow(&mut self, loaded: &Loaded) -> Result<(Plan, String), String> {
-        let plan = loaded.source.read().map_err(|why| why.to_string())?;
+    fn follow(&mut self, loaded: &Loaded, text: &str) -> Result<(Plan, String), String> {
+        let plan = loaded.source.plan(text).map_err(|why| why.to_string())?;
         let difference = difference(&loaded.plan, &plan);
         if !difference.fixed.is_empty() {
             return Err(format!("a running daemon cannot change this, restart it: {}", difference.fixed.join("; ")));
@@ -201,10 +225,13 @@ impl Reactor {
             if room.tenant == fresh {
                 continue;
             }
-            let other = room.limits() != (fresh.memory(), fresh.sm());
+            let other = room.limits() != fresh.told();
             let old = if other { room.open - room.paged } else { 0 };
             room.tenant = fresh.clone();
             let id = *id;
+            if fresh.mode != Mode::Enforce && self.leases.is_paused(number(id)) {
+                warn!(tenant = %planned.name, "paused, and only observed from now on: nothing holds it");
+            }
             let slots = self.leases.put(number(id), fresh, now);
             self.keep_terms(id);
             behind += old;

@@ -62,7 +62,7 @@ impl Room {
 
     /// What its members of protocol 1 are told now.
     pub fn limits(&self) -> (Option<Bytes>, Option<Share>) {
-        (self.tenant.memory(), self.tenant.sm())
+        self.tenant.told()
     }
 
     /// Closes the door for good: the socket is removed.
@@ -82,7 +82,7 @@ impl Room {
 
     /// The tenant without its members.
     pub fn status(&self) -> control::TenantStatus {
-        let (memory, sm) = self.limits();
+        let (memory, sm) = (self.tenant.memory(), self.tenant.sm());
         control::TenantStatus {
             name: self.tenant.name.clone(),
             socket: self.tenant.socket.clone(),
@@ -92,6 +92,8 @@ impl Room {
             removed: self.is_removed(),
             unusable: self.unusable.clone(),
             paused: false,
+            mode: self.tenant.mode.to_string(),
+            strict: self.tenant.strict,
             devices: Vec::new(),
             members: Vec::new(),
         }

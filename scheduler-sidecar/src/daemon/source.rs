@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 
 use super::options::Options;
+use crate::config::inventory::Inventory;
 use crate::config::plan::Plan;
 use crate::config::problem::{Report, shown};
 use crate::config::{self, MAX_FILE, Surroundings, inventory};
@@ -23,6 +24,8 @@ pub struct Source {
     around: Surroundings,
     /// Why the driver did not answer, if it was asked.
     silent: Option<String>,
+    /// Is nobody to ask the driver?
+    asks_nobody: bool,
 }
 
 /// Why there is no plan.
@@ -75,7 +78,9 @@ impl Source {
             log_option: options.log.clone(),
             inventory,
         };
-        Self { path: absolute(&path.to_owned()), name: shown(&path.display().to_string()), around, silent }
+        let asks_nobody = options.driver == "none";
+        let name = shown(&path.display().to_string());
+        Self { path: absolute(&path.to_owned()), name, around, silent, asks_nobody }
     }
 
     /// What the file says now.
@@ -83,6 +88,25 @@ impl Source {
     /// # Errors
     /// [`SourceError`]; all errors of the file at once.
     pub fn read(&self) -> Result<Plan, SourceError> {
+        self.plan(&self.text()?)
+    }
+
+    /// Is there a device that only the driver can tell, and might the driver answer yet?
+    #[must_use]
+    pub fn waits_for_driver(&self, plan: &Plan) -> bool {
+        self.silent.is_some() && plan.devices.iter().any(|device| device.uuid.is_none() && device.index.is_some())
+    }
+
+    /// The driver answers after all: what it said counts from now on.
+    pub fn answered(&mut self, inventory: Inventory) {
+        (self.around.inventory, self.silent) = (Some(inventory), None);
+    }
+
+    /// The file as it is.
+    ///
+    /// # Errors
+    /// [`SourceError::Unreadable`].
+    pub fn text(&self) -> Result<String, SourceError> {
         let file = self.name.clone();
         let unreadable = |why: &dyn fmt::Display| SourceError::Unreadable(format!("{file}: {why}"));
         let mut bytes = Vec::new();
@@ -96,15 +120,33 @@ impl Source {
             return Err(unreadable(&"is not a file"));
         }
         open.take(most).read_to_end(&mut bytes).map_err(|why| unreadable(&why))?;
-        let text = String::from_utf8(bytes)
-            .map_err(|why| unreadable(&format_args!("is not UTF-8 text: byte {}", why.utf8_error().valid_up_to())))?;
-        let mut plan = config::plan(&text, &self.around).map_err(|report| SourceError::Wrong { file, report })?;
+        String::from_utf8(bytes)
+            .map_err(|why| unreadable(&format_args!("is not UTF-8 text: byte {}", why.utf8_error().valid_up_to())))
+    }
+
+    /// What a text means that came from the file.
+    ///
+    /// # Errors
+    /// [`SourceError::Wrong`]; all errors at once.
+    pub fn plan(&self, text: &str) -> Result<Plan, SourceError> {
+        let wrong = |report| SourceError::Wrong { file: self.name.clone(), report };
+        let mut plan = config::plan(text, &self.around).map_err(wrong)?;
         let note = |why: &String| {
             format!(
                 "the driver does not answer, so that only the file says which devices there are and how large: {why}"
             )
         };
-        plan.notes.splice(..0, self.silent.as_ref().map(note));
+        let nobody = plan.devices.iter().filter(|device| device.uuid.is_none()).filter_map(|device| device.index);
+        let numbers: Vec<String> = nobody.map(|index| index.to_string()).collect();
+        let unknown = (!numbers.is_empty()).then(|| {
+            let then = if self.asks_nobody { "the driver is not asked (--driver none)" } else { "it is asked again" };
+            format!(
+                "device.id, tenant.devices: which device is {} nobody knows without the driver, so that processes are refused \
+                 there; {then}; a UUID (`nvidia-smi -L`) in the number's place needs no driver",
+                numbers.join(", ")
+            )
+        });
+        plan.notes.splice(..0, self.silent.as_ref().map(note).into_iter().chain(unknown));
         Ok(plan)
     }
 }

@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 use tracing::warn;
-use vgpu_core::limits;
 use vgpu_core::wire::terms_file::{ALL_DEVICES, DeviceTerms, FILE_NAME, TermsFile};
 
 use super::config::{On, OnError, Tenant, Which};
@@ -34,10 +33,10 @@ fn of(tenant: &Tenant, epoch: u64) -> TermsFile {
     TermsFile {
         epoch,
         tenant: tenant.name.clone(),
-        mode: limits::Mode::Enforce,
+        mode: tenant.mode,
         open_on_error: tenant.on_error == OnError::Open,
         on_loss: tenant.on_loss,
-        strict: false,
+        strict: tenant.strict,
         devices,
     }
 }

@@ -2,6 +2,7 @@
 
 use std::ops::RangeInclusive;
 
+use vgpu_core::limits::Mode;
 use vgpu_core::share::Share;
 
 use crate::config::plan::{DevicePlan, TermsPlan};
@@ -43,6 +44,14 @@ impl<'r> Layers<'r> {
 
     pub fn uids(&self) -> Option<Vec<RangeInclusive<u32>>> {
         self.policies.iter().find_map(|(_, policy)| policy.uids.as_ref()).map(|at| at.value.clone())
+    }
+
+    pub fn mode(&self) -> Mode {
+        self.policies.iter().find_map(|(_, policy)| policy.mode.as_ref()).map_or_else(Mode::default, |at| at.value)
+    }
+
+    pub fn strict(&self) -> bool {
+        self.policies.iter().find_map(|(_, policy)| policy.strict.as_ref()).is_some_and(|at| at.value)
     }
 
     pub fn on_error(&self) -> OnError {

@@ -6,7 +6,9 @@
 use std::collections::{BTreeMap, HashMap};
 
 use vgpu_core::arbiter::{Arbiter, DeviceId, Tenant, Terms};
+use vgpu_core::limits::Mode;
 use vgpu_core::tenant::hash64;
+use vgpu_core::uuid;
 
 use super::House;
 use crate::daemon::config::Arbitrate;
@@ -36,9 +38,10 @@ struct Device {
     arbitrated: bool,
 }
 
-/// As it is compared: the driver writes small letters, people do not always.
+/// As it is compared: the driver writes small letters, people do not always, and CUDA does not tell an instance from a
+/// device.
 fn key(uuid: &str) -> String {
-    uuid.to_ascii_lowercase()
+    uuid::digits(uuid).to_ascii_lowercase()
 }
 
 impl Devices {
@@ -48,6 +51,16 @@ impl Devices {
             devices.add(uuid, None, arbiter, now);
         }
         devices
+    }
+
+    /// The driver named these after all. What a tenant named before is the driver's from now on, too.
+    pub fn know(&mut self, known: &[String], arbiter: &mut Arbiter, now: u64) {
+        for uuid in known {
+            let id = self.add(uuid, None, arbiter, now);
+            if let Some(device) = self.all.get_mut(usize::from(id.0)) {
+                device.by = None;
+            }
+        }
     }
 
     fn add(&mut self, uuid: &str, by: Option<Tenant>, arbiter: &mut Arbiter, now: u64) -> DeviceId {
@@ -139,7 +152,9 @@ impl Devices {
             return;
         }
         for device in &mut self.all {
-            let mut there = houses.values().filter_map(|house| house.tenant.on(&device.uuid));
+            // Whoever is only observed asks nothing that is kept.
+            let kept = houses.values().map(|house| &house.tenant).filter(|tenant| tenant.mode == Mode::Enforce);
+            let mut there = kept.filter_map(|tenant| tenant.on(&device.uuid));
             device.arbitrated = match arbitrate {
                 Arbitrate::Yes => true,
                 Arbitrate::Auto => there.any(|on| on.terms != Terms::default()),

@@ -3,6 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
+use vgpu_core::limits::Mode;
+use vgpu_core::uuid;
+
 use super::{Reactor, number};
 use crate::config::show;
 use crate::control::explain::Whole;
@@ -130,7 +133,8 @@ impl Reactor {
                 && matches!(connection.state, State::Registered(..))
         };
         let connected = self.connections.values().filter(registered).count();
-        Whole { connected, older: connected.saturating_sub(room.paged), paused }
+        let observed = room.tenant.mode == Mode::Observe;
+        Whole { connected, older: connected.saturating_sub(room.paged), paused, observed }
     }
 
     /// A tenant's terms, a row for each device: those that the configuration names, and under `*` those that members joined.
@@ -141,17 +145,21 @@ impl Reactor {
 
     fn rows(&self, tenant: &Tenant, seen: &Seen) -> Vec<TermsStatus> {
         let (Seen { used, said, members }, now) = (seen, Instant::now());
-        let named: BTreeSet<String> = tenant.on.iter().filter_map(|on| uuid_of(on).map(str::to_lowercase)).collect();
+        let named: BTreeSet<String> = tenant.on.iter().filter_map(uuid_of).map(key).collect();
         let mut rows = Vec::new();
         for on in &tenant.on {
             let here = used.iter().filter(|used| match uuid_of(on) {
-                Some(uuid) => used.device.eq_ignore_ascii_case(uuid),
-                None => on.device == Which::Any && !named.contains(&used.device.to_lowercase()),
+                Some(uuid) => uuid::same(&used.device, uuid),
+                None => on.device == Which::Any && !named.contains(&key(&used.device)),
             });
             let before = rows.len();
             for used in here {
                 let said = said.iter().find(|said| said.device == used.device);
-                let state = said.map_or("absent", |said| if said.arbitrated { said.state } else { "free" });
+                let state = said.map_or("absent", |said| match tenant.mode {
+                    Mode::Observe => "observed",
+                    _ if said.arbitrated => said.state,
+                    _ => "free",
+                });
                 let sums = Sums { charged: used.charged, wait: used.wait };
                 let rates = self.recent.rates(&tenant.name, &used.device, sums, now);
                 let device = if on.device == Which::Any { used.device.clone() } else { device_name(&on.device) };
@@ -205,8 +213,7 @@ impl Reactor {
             })
             .collect();
         for (uuid, arbitrated) in known {
-            let same =
-                |device: &&mut DeviceStatus| device.uuid.as_ref().is_some_and(|here| here.eq_ignore_ascii_case(&uuid));
+            let same = |device: &&mut DeviceStatus| device.uuid.as_ref().is_some_and(|here| uuid::same(here, &uuid));
             let holder = holders.get(&uuid).cloned().flatten();
             match devices.iter_mut().find(same) {
                 Some(device) => (device.arbitrated, device.holder) = (arbitrated, holder),
@@ -240,6 +247,11 @@ impl Reactor {
         }
         self.recent.look(now, sums);
     }
+}
+
+/// As names of devices are compared.
+fn key(uuid: &str) -> String {
+    uuid::digits(uuid).to_lowercase()
 }
 
 fn uuid_of(on: &On) -> Option<&str> {

@@ -1,0 +1,92 @@
+//! Devices that the file names by number while the driver does not answer: it is asked again, beside the loop, until it does.
+//!
+//! A driver that is loaded later than the daemon starts (a boot, a module that is built anew) answers in time; asking may take
+//! long or hang, and so is done by a thread that ends when the driver has answered. Pauses grow from a second to half a
+//! minute. Not here: what the answer changes, which is `reload`'s.
+
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Duration;
+
+use crate::config::inventory::{self, Inventory};
+
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// A driver that is being asked. Becomes readable when it has answered.
+pub struct Asking {
+    rings: UnixStream,
+    answer: Receiver<Inventory>,
+}
+
+impl Asking {
+    /// Asks again and again, until there are devices.
+    ///
+    /// # Errors
+    /// There can be no thread, or no descriptor is left.
+    pub fn begin() -> io::Result<Self> {
+        let (rings, mut ring) = UnixStream::pair()?;
+        rings.set_nonblocking(true)?;
+        let (tell, answer) = channel();
+        thread::Builder::new().name("vgpud-nvml".into()).spawn(move || {
+            let found = until_found(&inventory::ask, &thread::sleep);
+            // Nobody is left to be told: the daemon ends.
+            if tell.send(found).is_ok() {
+                let _ = ring.write_all(&[1]);
+            }
+        })?;
+        Ok(Self { rings, answer })
+    }
+
+    /// What it answered.
+    pub fn answer(&mut self) -> Option<Inventory> {
+        let _ = self.rings.read(&mut [0; 8]);
+        self.answer.try_recv().ok()
+    }
+}
+
+impl AsFd for Asking {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.rings.as_fd()
+    }
+}
+
+fn until_found(ask: &dyn Fn() -> Result<Inventory, String>, sleep: &dyn Fn(Duration)) -> Inventory {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        sleep(pause);
+        match ask() {
+            Ok(found) if !found.0.is_empty() => return found,
+            // Without a device nothing is known, either.
+            Ok(_) | Err(_) => pause = LONGEST_PAUSE.min(pause * 2),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+
+    use vgpu_core::bytes::Bytes;
+
+    use super::*;
+    use crate::config::inventory::Found;
+
+    #[test]
+    fn a_driver_is_asked_ever_more_rarely_until_it_has_a_device() {
+        let (asked, pauses) = (Cell::new(0), RefCell::new(Vec::new()));
+        let ask = || {
+            asked.set(asked.get() + 1);
+            match asked.get() {
+                0..8 => Err("no".to_owned()),
+                8 => Ok(Inventory::default()),
+                _ => Ok(Inventory(vec![Found { uuid: "GPU-1".into(), memory: Bytes(1) }])),
+            }
+        };
+        let found = until_found(&ask, &|pause| pauses.borrow_mut().push(pause.as_secs()));
+        assert_eq!((found.0.len(), pauses.into_inner()), (1, vec![1, 2, 4, 8, 16, 30, 30, 30, 30]));
+    }
+}

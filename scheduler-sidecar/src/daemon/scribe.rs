@@ -1,0 +1,144 @@
+//! The log's way to standard error: by a thread of its own, so that whoever does not read it holds up nobody.
+//!
+//! Lines wait in a queue of [`QUEUE`]; one that finds it full is lost and counted, and how many were lost is said as soon as
+//! lines are read again. Standard error itself is left as it is: making it non-blocking would do so for everybody who has
+//! the same open file. Not here: what is logged, and how much of it a tenant may cause ([`super::log`]).
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tracing_subscriber::fmt::MakeWriter;
+
+/// Most lines that wait to be written.
+pub const QUEUE: usize = 256;
+
+enum Word {
+    Line(Vec<u8>),
+    /// Everything before it is written.
+    End(SyncSender<()>),
+}
+
+/// Where lines are handed in. Handing in never waits.
+#[derive(Clone)]
+pub struct Scribe {
+    tell: SyncSender<Word>,
+    lost: Arc<AtomicU64>,
+}
+
+impl Scribe {
+    /// Starts the thread that writes to `to`.
+    ///
+    /// # Errors
+    /// There can be no thread.
+    pub fn start(to: impl Write + Send + 'static) -> io::Result<Self> {
+        let (tell, told) = sync_channel(QUEUE);
+        let lost = Arc::new(AtomicU64::new(0));
+        let scribe = Self { tell, lost: lost.clone() };
+        thread::Builder::new().name("vgpud-log".into()).spawn(move || write(&told, &lost, to))?;
+        Ok(scribe)
+    }
+
+    /// Waits until what was handed in is written, for so long at most.
+    pub fn finish(&self, patience: Duration) {
+        let end = Instant::now() + patience;
+        let (done, seen) = sync_channel(1);
+        let mut word = Word::End(done);
+        while let Err(TrySendError::Full(back)) = self.tell.try_send(word) {
+            if Instant::now() >= end {
+                return;
+            }
+            word = back;
+            thread::sleep(Duration::from_millis(1));
+        }
+        // Whoever does not read loses the rest.
+        let _ = seen.recv_timeout(end.saturating_duration_since(Instant::now()));
+    }
+}
+
+fn write(told: &Receiver<Word>, lost: &AtomicU64, mut to: impl Write) {
+    for word in told {
+        match word {
+            // A standard error that is closed is nobody's; there is no other place to say so.
+            Word::Line(line) => drop(to.write_all(&line)),
+            Word::End(done) => drop(done.try_send(())),
+        }
+        let lost = lost.swap(0, Relaxed);
+        if lost > 0 {
+            let _ = writeln!(to, "vgpud: {lost} lines of the log were lost here: they were not read in time");
+        }
+    }
+}
+
+/// Takes a line, which is handed in whole: the log formats it before.
+pub struct Line<'s>(&'s Scribe);
+
+impl Write for Line<'_> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if self.0.tell.try_send(Word::Line(line.to_vec())).is_err() {
+            self.0.lost.fetch_add(1, Relaxed);
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'s> MakeWriter<'s> for Scribe {
+    type Writer = Line<'s>;
+
+    fn make_writer(&'s self) -> Line<'s> {
+        Line(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    /// Writes a line whenever it is told to.
+    struct Slow(Receiver<()>, Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Slow {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let _ = self.0.recv();
+            self.1.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn who_does_not_read_holds_up_nobody_and_is_told_how_many_lines_were_lost() {
+        let (go, slow) = channel();
+        let written = Arc::new(Mutex::new(Vec::new()));
+        let scribe = Scribe::start(Slow(slow, written.clone())).unwrap();
+        let lines = QUEUE + 101;
+        for line in 0..lines {
+            scribe.make_writer().write_all(format!("line {line}\n").as_bytes()).unwrap();
+        }
+        scribe.finish(Duration::from_millis(10));
+        // From here on everything is read at once.
+        drop(go);
+        scribe.finish(Duration::from_secs(60));
+        let text = String::from_utf8(written.lock().unwrap().clone()).unwrap();
+        let (said, lost): (Vec<&str>, Vec<&str>) = text.lines().partition(|line| line.starts_with("line "));
+        // The first line may have been taken out of the queue before it was full.
+        assert!((QUEUE..=QUEUE + 1).contains(&said.len()), "{}", said.len());
+        assert_eq!(said.last().copied(), Some(format!("line {}", said.len() - 1).as_str()), "in their order");
+        let words =
+            format!("vgpud: {} lines of the log were lost here: they were not read in time", lines - said.len());
+        assert_eq!(lost, [words]);
+    }
+}

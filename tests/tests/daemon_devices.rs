@@ -1,0 +1,134 @@
+//! Which devices a tenant has, by the names that a file knows them by: numbers that only the driver can tell, also when it
+//! answers late; MIG instances, which NVML and CUDA name differently.
+
+use std::fs;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use vgpu_tests::artefacts::{sim_dir, vgpu, vgpud};
+use vgpu_tests::{GIB, LONG, Lab, Member, OUT_OF_MEMORY};
+
+/// A machine, and a daemon that serves it from a file, with whatever driver libraries lie in a directory.
+struct World {
+    lab: Lab,
+    daemon: Child,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = self.daemon.kill();
+        let _ = self.daemon.wait();
+    }
+}
+
+fn world(profile: &str, file: impl Fn(&Lab) -> String, driver: bool) -> World {
+    let mut lab = Lab::new(profile);
+    let dir = lab.path().join("driver");
+    fs::create_dir(&dir).unwrap();
+    if driver {
+        load(&lab);
+    }
+    lab.with_driver(&dir);
+    fs::write(lab.path().join("vgpud.toml"), file(&lab)).unwrap();
+    let log = fs::File::create(lab.path().join("vgpud.log")).unwrap();
+    let mut command = lab.bare(vgpud());
+    command.arg("--config").arg(lab.path().join("vgpud.toml")).arg("--runtime-dir").arg(lab.path().join("run"));
+    let daemon = command.stdin(Stdio::null()).stderr(log).spawn().unwrap();
+    // The members' driver is there in any case.
+    lab.with_driver(&sim_dir());
+    let world = World { lab, daemon };
+    eventually("the daemon answers", || !world.status().is_empty());
+    world
+}
+
+/// NVML is there from now on.
+fn load(lab: &Lab) {
+    // What NVML's wrapper looks for, and what the driver's package installs.
+    for name in ["libnvidia-ml.so.1", "libnvidia-ml.so"] {
+        std::os::unix::fs::symlink(sim_dir().join("libnvidia-ml.so.1"), lab.path().join("driver").join(name)).unwrap();
+    }
+}
+
+impl World {
+    fn status(&self) -> String {
+        let mut command = Command::new(vgpu());
+        command.args(["status", "--json", "--socket"]).arg(self.lab.path().join("run/admin.sock"));
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    }
+
+    fn member(&mut self, tenant: &str) -> Member {
+        self.lab.set("VGPU_SOCKET", self.lab.path().join("run/tenants").join(tenant).join("vgpud.sock"));
+        self.lab.member()
+    }
+
+    fn check(&self) -> Output {
+        let mut command = self.lab.bare(vgpud());
+        // Without NVML, as the daemon is.
+        command.env("LD_LIBRARY_PATH", self.lab.path().join("nowhere"));
+        command.arg("--check").arg(self.lab.path().join("vgpud.toml")).output().unwrap()
+    }
+}
+
+#[track_caller]
+fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !condition() {
+        assert!(begin.elapsed() < LONG, "still not: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+const NUMBERED: &str = "[[device]]\nid = 0\n[[tenant]]\nname = \"a\"\nmemory_limit = \"2GiB\"\ndevices = [0]\n";
+
+#[test]
+fn a_numbered_device_is_named_in_every_refusal_and_is_there_once_the_driver_answers() {
+    let mut world = world("h200", |_| NUMBERED.into(), false);
+    let words = "which device is 0 nobody knows without the driver";
+    let log = |world: &World| fs::read_to_string(world.lab.path().join("vgpud.log")).unwrap();
+    let checked = world.check();
+    let said = String::from_utf8_lossy(&checked.stdout).into_owned();
+    assert!(
+        checked.status.success() && said.contains("note: device.id, tenant.devices: ") && said.contains(words),
+        "{said}"
+    );
+    assert!(world.status().contains(words) && log(&world).contains(words), "{}", world.status());
+    let mut early = world.member("a");
+    assert_ne!(early.code("init"), 0);
+    let errors = early.errors();
+    assert!(errors.contains("its driver does not answer yet") && errors.contains("tenant.devices"), "{errors}");
+    load(&world.lab);
+    eventually("the device is known", || !world.status().contains(words));
+    let mut late = world.member("a");
+    late.begin();
+    assert_eq!((late.info().1, late.code(&format!("alloc {}", 2 * GIB))), (2 * GIB, OUT_OF_MEMORY));
+    assert!(log(&world).contains("read against the driver's devices"), "{}", log(&world));
+}
+
+#[test]
+fn a_mig_instance_is_the_tenants_under_the_name_that_nvml_writes_with_the_daemon_and_without() {
+    let instance = |lab: &Lab| lab.device(1).uuid;
+    let file = |lab: &Lab| {
+        let uuid = instance(lab);
+        assert!(uuid.starts_with("MIG-"), "{uuid}");
+        format!(
+            "[[device]]\nid = {uuid:?}\nmemory = \"40GiB\"\n[[tenant]]\nname = \"a\"\nmemory_limit = \"2GiB\"\ndevices = [{uuid:?}]\n"
+        )
+    };
+    for driver in [true, false] {
+        let mut world = world("t4,a100:mig=3g.40gb+3g.40gb", file, driver);
+        world.lab.set("CUDA_VISIBLE_DEVICES", instance(&world.lab));
+        let mut m = world.member("a");
+        m.begin();
+        assert_eq!((m.info().1, m.errors()), (2 * GIB, String::new()));
+        assert_eq!(m.code(&format!("alloc {}", 2 * GIB)), OUT_OF_MEMORY);
+        world.daemon.kill().unwrap();
+        world.daemon.wait().unwrap();
+        let mut m = world.member("a");
+        m.begin();
+        assert_eq!((m.info().1, m.errors()), (2 * GIB, String::new()), "by the terms file");
+        // The other instance is nobody's.
+        world.lab.set("CUDA_VISIBLE_DEVICES", world.lab.device(2).uuid);
+        let mut m = world.member("a");
+        assert_ne!(m.code("init"), 0);
+    }
+}
