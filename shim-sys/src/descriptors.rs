@@ -23,6 +23,18 @@ const PAYLOAD: u32 = (MOST * size_of::<RawFd>()) as u32;
 // SAFETY: arithmetic on a number; no memory is touched.
 const CONTROL: usize = unsafe { libc::CMSG_SPACE(PAYLOAD) } as usize;
 
+/// Whether something that was sent through this socket was not taken out at the other end yet, descriptors with it.
+///
+/// # Cost
+/// One system call.
+#[must_use]
+pub fn is_unread(socket: BorrowedFd<'_>) -> bool {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: an open descriptor; the kernel writes an int, or says that it is no socket.
+    let known = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) } == 0;
+    known && bytes > 0
+}
+
 /// Sends `bytes`, not none, with `files` attached to the first of them; says how many bytes went. If that is less than
 /// all, the rest goes without descriptors, by another call or a plain `send`.
 ///
@@ -140,6 +152,16 @@ mod tests {
         let file = std::fs::File::from(file.as_fd().try_clone_to_owned().unwrap());
         let meta = file.metadata().unwrap();
         (meta.dev(), meta.ino())
+    }
+
+    #[test]
+    fn what_nobody_took_out_is_unread() {
+        let (here, mut there) = UnixStream::pair().unwrap();
+        assert!(!is_unread(here.as_fd()));
+        assert_eq!(send(here.as_fd(), b"one\n", &[here.as_fd()]).unwrap(), 4);
+        assert!(is_unread(here.as_fd()));
+        there.read_exact(&mut [0; 4]).unwrap();
+        assert!(!is_unread(here.as_fd()));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::pages;
 use super::reactor::{Reactor, number};
 use tracing::info;
 
-/// What a tenant used of a device since it was taken in, or since the daemon started.
+/// What a tenant used of a device since it was taken in, or since the daemon started, and before.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Used {
     /// The device's UUID.
@@ -16,6 +16,8 @@ pub struct Used {
     pub members: usize,
     /// Device time charged, in ns.
     pub charged: u64,
+    /// Device time that those of its processes that live used before this daemon came, in ns, by their own word.
+    pub before: u64,
     /// Time that its members stood at the gate, in ns, summed over members.
     pub wait: u64,
     /// Estimates of all launches, in ns of device time, by the members' own word.

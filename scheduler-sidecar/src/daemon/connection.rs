@@ -171,6 +171,15 @@ impl Connection {
         Ok(())
     }
 
+    /// Has the peer not taken something yet that was sent?
+    ///
+    /// # Cost
+    /// A system call.
+    #[must_use]
+    pub fn is_unread(&self) -> bool {
+        shim_sys::descriptors::is_unread(self.stream.as_fd())
+    }
+
     /// Has everything been sent?
     #[must_use]
     pub fn is_flushed(&self) -> bool {

@@ -9,6 +9,7 @@
 
 mod desk;
 mod devices;
+mod former;
 #[cfg(test)]
 mod hostile;
 #[cfg(test)]
@@ -25,6 +26,8 @@ use vgpu_core::page::{Allowed, BoardPage, GONE, ReportPage, Reports, SLOTS};
 use super::config::{Arbitrate, On, Tenant};
 use crate::config::time::Time;
 use devices::Devices;
+use former::Former;
+pub use former::Past;
 
 /// The daemon's part of device time. `B` and `R`: a tenant's board and report.
 pub struct Leases<B, R> {
@@ -55,6 +58,8 @@ struct House<B, R> {
     bell: Bell,
     /// Of members that are gone.
     gone: BTreeMap<DeviceId, Totals>,
+    /// What members used before this daemon came.
+    former: BTreeMap<DeviceId, Former>,
 }
 
 #[derive(Debug)]
@@ -74,6 +79,7 @@ struct Slot {
     id: SlotId,
     device: DeviceId,
     allowed: Allowed,
+    past: Past,
     gate: Gate,
     /// When its gate last opened.
     granted: u64,
@@ -131,8 +137,8 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         match self.houses.get_mut(&number) {
             Some(house) => house.tenant = tenant,
             None => {
-                let gone = BTreeMap::new();
-                let house = House { tenant, paused: false, pages: None, bell: Bell::default(), gone };
+                let (gone, former) = (BTreeMap::new(), BTreeMap::new());
+                let house = House { tenant, paused: false, pages: None, bell: Bell::default(), gone, former };
                 self.houses.insert(number, house);
             }
         }
@@ -181,6 +187,22 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
     /// # Errors
     /// In words, for the member: the device is not one of the tenant's, or no slot is left.
     pub fn join(&mut self, number: arbiter::Tenant, member: u64, uuid: &str, now: u64) -> Result<usize, String> {
+        self.join_again(number, member, uuid, Past::default(), now)
+    }
+
+    /// As [`Self::join`], of a process that may have been a member before, of this daemon or of another one: what it used
+    /// then counts, once, and until it says otherwise it has work before the device.
+    ///
+    /// # Errors
+    /// As [`Self::join`].
+    pub fn join_again(
+        &mut self,
+        number: arbiter::Tenant,
+        member: u64,
+        uuid: &str,
+        past: Past,
+        now: u64,
+    ) -> Result<usize, String> {
         let Some(house) = self.houses.get_mut(&number) else { return Err("the tenant was removed".into()) };
         let name = &house.tenant.name;
         let on = house.tenant.on_device(uuid)?.clone();
@@ -212,11 +234,22 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         self.reports.at(now);
         let id = self.arbiter.join(number, device, on.terms, now);
         self.reports.join(id, pages.report.clone(), index);
+        let past = past.possible(now);
+        let former = house.former.entry(device).or_default();
+        for other in pages.slots.iter().flatten().filter(|slot| slot.device == device) {
+            // Its former connection may not have been seen to end.
+            former.saw(other.past, self.arbiter.said(other.id).busy);
+        }
+        former.comes(past);
+        if past.busy > 0 {
+            self.reports.presume(id);
+            self.arbiter.comes_back(id, now);
+        }
         if house.paused {
             self.arbiter.pause(number, device, true, now);
         }
         let (gate, granted, stands, waited) = (Gate::Wait, now, None, 0);
-        pages.slots[index] = Some(Slot { id, device, allowed, gate, granted, stands, waited });
+        pages.slots[index] = Some(Slot { id, device, allowed, past, gate, granted, stands, waited });
         pages.members.entry(member).or_default().push(index);
         if self.places.len() <= id.index() {
             self.places.resize(id.index() + 1, None);
@@ -237,6 +270,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
             let usage = arbiter::Pages::usage(&mut self.reports, slot.id);
             self.arbiter.reports(slot.id, usage, now);
             self.arbiter.leaves(slot.id, now);
+            house.former.entry(slot.device).or_default().saw(slot.past, usage.busy);
             let totals = house.gone.entry(slot.device).or_default();
             totals.wait += slot.waited + slot.stands.map_or(0, |since| now.saturating_sub(since));
             let said = self.reports.witness(slot.id).map_or(0, |witness| witness.submitted());

@@ -31,7 +31,8 @@ impl Furniture {
     /// # Errors
     /// What the kernel says: no descriptor, no memory, or it is too old.
     pub fn new() -> io::Result<(Self, Pages)> {
-        let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        // Up from the start: then a ring need not add to its count, and finds it full for nobody.
+        let bell = rustix::event::eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (board_file, board) = Made::new(c"vgpu-board", Reach::Maker)?.into_parts();
         let (report_file, report) = Made::new(c"vgpu-report", Reach::Everybody)?.into_parts();
         Ok((Self { bell }, (board, report, [board_file, report_file])))

@@ -408,3 +408,34 @@ fn what_members_say_of_their_launches_may_be_any_number() {
     }
     assert_eq!(world.leases.used(Number(0), world.now)[0].launches, u64::MAX);
 }
+
+/// A daemon that was started again: what its members did before is theirs, and what they have before the device is no
+/// secret until they say so.
+#[test]
+fn who_joins_again_brings_its_past_and_shares_the_device_until_it_says_otherwise() {
+    let terms = Terms { weight: 2, ..Terms::default() };
+    let mut world = World::new(&[terms; 2]);
+    let fresh = world.join(0, 0);
+    let past = super::Past { process: 7, busy: 3_000 * MS };
+    world.now = 10_000 * MS;
+    let slot = world.leases.join_again(Number(1), 99, "gpu-0", past, world.now).unwrap();
+    let used = |world: &mut World| world.leases.used(Number(1), world.now)[0].clone();
+    assert_eq!((used(&mut world).charged, used(&mut world).before), (0, 3_000 * MS));
+    world.wish(fresh);
+    assert!(matches!(world.gate_of(fresh), Gate::Run { exclusive: false, .. }), "{:?}", world.gate_of(fresh));
+    // It says that there is nothing, and the next lease is nobody else's.
+    world.pages[1].1.slots[slot].say(&Said { in_flight: Some(0), ..Said::default() });
+    world.ring(Number(1));
+    world.launch(MS);
+    world.now += 2 * MS;
+    world.complete();
+    world.leases.tick(world.now);
+    let again = world.leases.join_again(Number(1), 100, "gpu-0", past, world.now).unwrap();
+    world.pages[1].1.slots[again].say(&Said { in_flight: Some(0), ..Said::default() });
+    assert_eq!(used(&mut world).before, 3_000 * MS, "another connection of the same process");
+    world.leases.leave(Number(0), world.members[fresh].number, world.now);
+    let _ = world.pages[1].1.slots[slot].wish();
+    world.ring(Number(1));
+    let gate = world.pages[1].0.slots[slot].grant(EPOCH).unwrap().gate;
+    assert!(matches!(gate, Gate::Run { exclusive: true, .. }), "{gate:?}");
+}

@@ -6,7 +6,7 @@ use std::ops::Deref;
 use vgpu_core::arbiter::{self, DeviceId, Gate, State, Tenant};
 use vgpu_core::page::{BoardPage, ReportPage};
 
-use super::{Leases, Totals};
+use super::{Former, Leases, Totals};
 use crate::daemon::change::{Explained, OnDevice, Used};
 
 impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases<B, R> {
@@ -38,6 +38,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
             device: self.devices.uuid(device).to_owned(),
             members,
             charged: self.arbiter.charged(number, device),
+            before: house.former.get(&device).map_or(0, Former::busy),
             wait,
             launches,
         };
@@ -57,7 +58,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
                 Gate::Cap { .. } => "cap",
             },
             stands: slot.stands.is_some(),
-            busy: self.arbiter.said(slot.id).busy,
+            busy: slot.past.busy.saturating_add(self.arbiter.said(slot.id).busy),
             waited: slot.waited + slot.stands.map_or(0, |since| now.saturating_sub(since)),
         };
         pages.slots.iter().flatten().map(on).collect()

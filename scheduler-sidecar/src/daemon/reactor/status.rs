@@ -167,7 +167,7 @@ impl Reactor {
                     members: used.members,
                     waiting: members.iter().filter(|place| place.stands && place.device == used.device).count(),
                     state: state.to_owned(),
-                    gpu_seconds: seconds(used.charged),
+                    gpu_seconds: seconds(used.charged.saturating_add(used.before)),
                     waited_seconds: seconds(used.wait),
                     over_seconds: rates.over,
                     wanted: rates.wanted,

@@ -3,6 +3,7 @@
 use std::io;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::process::{Resource, geteuid, getrlimit};
 use tracing::warn;
 use vgpu_core::arbiter::Tenant;
 use vgpu_core::page::bell::Heard;
@@ -10,11 +11,23 @@ use vgpu_core::wire::{Hello, two};
 
 use super::{FIRST_BELL, Reactor, State};
 use crate::daemon::answer;
-use crate::daemon::connection::Connection;
+use crate::daemon::connection::{Connection, Side};
+use crate::daemon::leases::Past;
 use crate::daemon::pages::{self, Furniture};
 
 /// What is listened to at a bell: every ring, once. Whoever leaves it up costs nothing.
 const RINGS: EventFlags = EventFlags::IN.union(EventFlags::ET);
+
+/// Welcomes of one tenant that may be untaken. Descriptors in flight are the daemon's until they are taken, and where it is
+/// not root there may be as many of them as it may have open: half of those are for welcomes, an eighth of that for each.
+fn most_untaken() -> usize {
+    if geteuid().is_root() {
+        return usize::MAX;
+    }
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let welcomes = limit / 2 / answer::DESCRIPTORS.len() as u64;
+    usize::try_from(welcomes / 8).unwrap_or(usize::MAX).max(4)
+}
 
 /// The arbiter's number of a room's tenant.
 pub(in crate::daemon) fn number(room: u64) -> Tenant {
@@ -25,6 +38,9 @@ pub(in crate::daemon) fn number(room: u64) -> Tenant {
 impl Reactor {
     /// Answers a hello of protocol 2: the welcome, with the tenant's pages.
     pub(super) fn welcome_paged(&mut self, connection: &mut Connection, id: u64, hello: two::Hello) -> io::Result<()> {
+        if self.hoards(id) {
+            return self.refuse(connection, "too many processes of this tenant have not taken what they were sent");
+        }
         if let Err(why) = self.furnish(id) {
             warn!(%why, "no pages for a tenant");
             return self.refuse(connection, &format!("the daemon cannot make the tenant's pages: {why}"));
@@ -50,6 +66,19 @@ impl Reactor {
         sent.unwrap_or_else(|| Err(io::ErrorKind::NotFound.into()))
     }
 
+    /// Whether a tenant has as many welcomes lying about untaken as it may.
+    ///
+    /// # Cost
+    /// A system call; one more for each connection where that many were welcomed.
+    fn hoards(&self, id: u64) -> bool {
+        let most = most_untaken();
+        if self.rooms.get(&id).is_none_or(|room| room.paged < most) {
+            return false;
+        }
+        let theirs = self.connections.values().filter(|one| one.side == Side::Member(id) && one.member.is_some());
+        theirs.filter(|one| one.is_unread()).count() >= most
+    }
+
     /// Sees to it that a tenant has pages.
     fn furnish(&mut self, id: u64) -> io::Result<()> {
         let Some(room) = self.rooms.get_mut(&id) else { return Err(io::ErrorKind::NotConnected.into()) };
@@ -69,7 +98,9 @@ impl Reactor {
         let Some(member) = connection.member.filter(|_| matches!(connection.state, State::Registered(..))) else {
             return self.refuse(connection, "a hello of protocol 2 comes before a join");
         };
-        let reply = match self.leases.join(number(id), member, &join.device, pages::now()) {
+        let said = if let State::Registered(hello, _) = &connection.state { hello.pid } else { 0 };
+        let past = Past { process: connection.peer.pid.unwrap_or(said), busy: join.busy };
+        let reply = match self.leases.join_again(number(id), member, &join.device, past, pages::now()) {
             Ok(slot) => two::Reply::Slot { device: join.device.clone(), slot },
             Err(words) => {
                 self.note_refusal(connection.side, connection.peer, &words);

@@ -1,0 +1,103 @@
+//! What members used before this daemon came: by their own cumulative counters, which they bring along when they join again.
+//!
+//! A process that only changes its connection brings along what is known already; so it is remembered how far each process
+//! was seen to come. Nothing is decided on these sums. What processes used that ended before is not here: that takes a
+//! record.
+
+use std::collections::BTreeMap;
+
+/// Processes of a tenant that are remembered for a device.
+const MOST: usize = 1024;
+
+/// What a process says of itself when it joins a device.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Past {
+    /// It, by the kernel's word, or by its own where that cannot see it. 0: nobody knows.
+    pub process: u32,
+    /// Device time that it measured there since it began, in ns. 0: it has just begun.
+    pub busy: u64,
+}
+
+impl Past {
+    /// Nobody has worked for longer than the host runs.
+    pub fn possible(self, now: u64) -> Self {
+        Self { busy: self.busy.min(now), ..self }
+    }
+}
+
+/// A tenant's on a device.
+#[derive(Debug, Clone, Default)]
+pub struct Former {
+    busy: u64,
+    known: BTreeMap<u32, u64>,
+}
+
+impl Former {
+    /// Device time in ns.
+    pub fn busy(&self) -> u64 {
+        self.busy
+    }
+
+    /// A process comes: what of its past is not known counts.
+    pub fn comes(&mut self, past: Past) {
+        if past.busy == 0 {
+            // A number that is used again.
+            self.known.remove(&past.process);
+            return;
+        }
+        let known = self.known.get(&past.process).copied().unwrap_or(0);
+        self.busy = self.busy.saturating_add(past.busy.saturating_sub(known));
+        self.saw(past, 0);
+    }
+
+    /// A process that came with this past has measured so much since.
+    pub fn saw(&mut self, past: Past, busy: u64) {
+        if self.known.len() >= MOST && !self.known.contains_key(&past.process) {
+            self.known.pop_first();
+        }
+        let known = self.known.entry(past.process).or_default();
+        *known = past.busy.saturating_add(busy).max(*known);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_used_before_counts_once_however_often_its_process_joins() {
+        let mut former = Former::default();
+        let past = |process, busy| Past { process, busy };
+        former.comes(past(7, 1_000));
+        former.comes(past(7, 1_000));
+        assert_eq!(former.busy(), 1_000);
+        // It measures 500 more here and changes its connection.
+        former.saw(past(7, 1_000), 500);
+        former.comes(past(7, 1_500));
+        assert_eq!(former.busy(), 1_000);
+        // While it was away it went on.
+        former.comes(past(7, 1_700));
+        assert_eq!(former.busy(), 1_200);
+        former.comes(past(8, 10));
+        assert_eq!(former.busy(), 1_210);
+    }
+
+    #[test]
+    fn a_number_that_is_used_again_is_another_process() {
+        let mut former = Former::default();
+        let past = |busy| Past { process: 7, busy };
+        former.comes(past(1_000));
+        former.comes(past(0));
+        former.saw(past(0), 30);
+        former.comes(past(50));
+        assert_eq!(former.busy(), 1_020);
+    }
+
+    #[test]
+    fn a_tenant_of_endless_processes_is_remembered_in_so_much_and_no_more() {
+        let mut former = Former::default();
+        (0..5_000).for_each(|process| former.saw(Past { process, busy: 1 }, 0));
+        assert_eq!(former.known.len(), MOST);
+        assert_eq!(Past { process: 1, busy: u64::MAX }.possible(5).busy, 5);
+    }
+}
