@@ -186,10 +186,10 @@ impl Governor {
         }
         let plan = match self.step(joined, &wish, Seen::default()) {
             Step::Go(plan) => plan,
-            Step::Open => return real(),
+            Step::Open => return leasing::opened(real),
             other => match self.negotiate(joined, &mut wish, other) {
                 Step::Go(plan) => plan,
-                Step::Open => return real(),
+                Step::Open => return leasing::opened(real),
                 _ => return self.unmeasured(joined, &launch, real),
             },
         };

@@ -2,12 +2,15 @@
 //!
 //! The grant is kept until the slot's counter changes, which is one load a launch. A launch is announced before that load,
 //! and a gate that is shut is written before the daemon reads the report: one of the two sees the other. What was launched
-//! through an open gate is not known: until its streams were seen idle the report says so. Not here: what the gate makes of
-//! a grant ([`vgpu_core::gate`]), atomics that need no lock ([`super::Post`]).
+//! through an open gate is not known: until its streams were seen idle the report says so, and since the gate has shut it
+//! pays for the time in which they were not. Not here: what the gate makes of a grant ([`vgpu_core::gate`]), who asks the
+//! streams ([`crate::governor`]), atomics that need no lock ([`super::Post`]).
 
 use super::{Place, Post, renew};
 use crate::meter::Launch;
+use crate::order;
 use core::sync::atomic::AtomicU32;
+use shim_sys::cuda::CUevent;
 use vgpu_core::account::{Account, Admission};
 use vgpu_core::arbiter::Gate;
 use vgpu_core::gate::{Bounds, Keeper};
@@ -23,8 +26,15 @@ const LINGER_NS: u64 = 100_000;
 const AGAIN_NS: u64 = 100_000_000;
 /// Who has done nothing for so long is not watched.
 const IDLE_NS: u64 = 1_000_000_000;
-/// Streams that are remembered of launches through an open gate; with more, they count as busy until the program waits.
-const STREAMS: usize = 16;
+/// While what is in flight is not known, the open gate is looked at so often.
+const OPEN_NS: u64 = 1_000_000_000;
+/// Streams that are remembered of launches through an open gate.
+const STREAMS: usize = 256;
+/// After the gate has shut, streams that nobody here can ask (those that are too many, and the default streams of other
+/// threads) count as busy for so long.
+const UNASKED_NS: u64 = 2_000_000_000;
+/// A stream that was busy at a look and idle at the next one, so much later at most, worked until then.
+const CLOSE_NS: u64 = 2_000_000;
 
 /// What holds for a launch.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -42,6 +52,30 @@ pub enum Word {
 pub struct Changed {
     /// What is in flight was launched in another lease.
     pub taints: bool,
+}
+
+/// A stream that was launched into through an open gate.
+#[derive(Clone, Copy)]
+pub struct Stream {
+    /// Which one.
+    pub place: order::Place,
+    /// The launch.
+    pub launch: Launch,
+    /// Recorded behind all that went through that gate, after it had shut.
+    pub mark: Option<CUevent>,
+}
+
+/// What one of them answered.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// What went through the open gate is complete.
+    Done,
+    /// It is not.
+    Busy,
+    /// It is not, and has this mark behind it now.
+    Marked(CUevent),
+    /// It cannot be asked here.
+    Unasked,
 }
 
 /// A process's lease of one device.
@@ -75,8 +109,15 @@ pub struct Lease {
     idle: Option<u64>,
     /// Launches went through an open gate, into these streams.
     blind: bool,
-    streams: Vec<Launch>,
+    streams: Vec<Stream>,
     crowded: bool,
+    /// A thread asks them.
+    asked: bool,
+    /// Marks that say nothing any more.
+    unused: Vec<CUevent>,
+    /// When that gate was found shut; and up to when the work of those streams was paid for. 0: it is open.
+    shut: u64,
+    paid: u64,
 }
 
 impl Default for Lease {
@@ -103,6 +144,10 @@ impl Default for Lease {
             blind: false,
             streams: Vec::new(),
             crowded: false,
+            asked: false,
+            unused: Vec::new(),
+            shut: 0,
+            paid: 0,
         }
     }
 }
@@ -136,7 +181,11 @@ impl Lease {
         let there = post.place();
         if there.map(core::ptr::from_ref) != self.place.map(core::ptr::from_ref) {
             let (blind, crowded, streams) = (self.blind, self.crowded, core::mem::take(&mut self.streams));
-            *self = Self { place: there, base: post.busy(), blind, crowded, streams, ..Self::default() };
+            // Of another slot the gate is shut.
+            (self.shut, self.paid) = if self.shut == 0 && blind { (now, now) } else { (self.shut, self.paid) };
+            let (shut, paid, asked, unused) = (self.shut, self.paid, self.asked, core::mem::take(&mut self.unused));
+            let base = post.busy();
+            *self = Self { place: there, base, blind, crowded, streams, asked, unused, shut, paid, ..Self::default() };
             // An odd counter is none that was read.
             (self.sequence, self.since) = (u32::MAX, now);
             if there.is_some() {
@@ -205,6 +254,13 @@ impl Lease {
             gate => gate,
         };
         (self.told, self.done, self.idle) = (false, false, None);
+        if self.gate == Gate::Open {
+            (self.shut, self.paid) = (0, 0);
+            let marks = self.streams.iter_mut().filter_map(|stream| stream.mark.take());
+            self.unused.extend(marks);
+        } else if self.blind && self.shut == 0 {
+            (self.shut, self.paid) = (now, now);
+        }
         let mut taints = false;
         if self.is_shut() && !was_shut {
             // What drains has its own time, and the allowance.
@@ -358,9 +414,10 @@ impl Lease {
     /// A launch goes through the open gate. Whether it still is open, now that this was said.
     pub fn goes_blind(&mut self, launch: &Launch, post: &Post, keeper: &Keeper, bounds: &Bounds, now: u64) -> bool {
         let Some(place) = self.place else { return true };
-        if !self.streams.iter().any(|known| known.place() == launch.place()) {
+        let place_of = launch.place();
+        if !self.streams.iter().any(|known| known.place == place_of) {
             if self.streams.len() < STREAMS {
-                self.streams.push(*launch);
+                self.streams.push(Stream { place: place_of, launch: *launch, mark: None });
             } else {
                 self.crowded = true;
             }
@@ -373,22 +430,59 @@ impl Lease {
         place.board().stands(self.sequence)
     }
 
-    /// Streams that must be idle before it is known again what is in flight; `None`: it is known, or cannot be found out.
-    pub fn unseen(&self) -> Option<Vec<Launch>> {
-        (self.blind && self.is_on() && self.gate != Gate::Open && !self.crowded).then(|| self.streams.clone())
-    }
-
-    /// They were idle.
-    pub fn sees(&mut self) {
-        if self.gate != Gate::Open {
-            (self.blind, self.crowded) = (false, false);
-            self.streams.clear();
+    /// Streams to be asked before it is known again what is in flight; the answers go to [`Self::sees`]. `None`: it is known,
+    /// or another thread is about it.
+    pub fn unseen(&mut self) -> Option<Vec<Stream>> {
+        if !self.blind || !self.is_on() || self.gate == Gate::Open || self.asked {
+            return None;
         }
+        self.asked = true;
+        Some(self.streams.clone())
     }
 
-    /// A stream or a context ends: nothing of it is to be asked any more.
+    /// Whether a thread asks them.
+    pub fn is_asked(&self) -> bool {
+        self.asked
+    }
+
+    /// They were asked at `now`. From when to when they worked and that was not paid for; marks that are to be destroyed.
+    pub fn sees(&mut self, answers: &[(order::Place, Answer)], now: u64) -> ((u64, u64), Vec<CUevent>) {
+        self.asked = false;
+        let is_shut = self.blind && self.gate != Gate::Open;
+        for (place, answer) in answers {
+            let at = self.streams.iter().position(|stream| stream.place == *place);
+            match (answer, at) {
+                (Answer::Marked(mark), Some(at)) if is_shut => self.streams[at].mark = Some(*mark),
+                (Answer::Marked(mark), _) => self.unused.push(*mark),
+                (Answer::Done, Some(at)) if is_shut => self.unused.extend(self.streams.swap_remove(at).mark),
+                _ => {}
+            }
+        }
+        let unused = core::mem::take(&mut self.unused);
+        let from = self.paid;
+        if !is_shut || now < from {
+            return ((now, now), unused);
+        }
+        let is = |wanted: fn(Answer) -> bool| answers.iter().any(|(_, answer)| wanted(*answer));
+        let busy = is(|answer| matches!(answer, Answer::Busy | Answer::Marked(_)));
+        let unasked = self.crowded || is(|answer| answer == Answer::Unasked);
+        if busy {
+            // It has worked all the time since the gate shut.
+            self.paid = now;
+            return ((from, now), unused);
+        }
+        if unasked && now.saturating_sub(self.shut) < UNASKED_NS {
+            return ((now, now), unused);
+        }
+        (self.blind, self.crowded) = (false, false);
+        self.streams.clear();
+        let is_close = !unasked && now.saturating_sub(from) <= CLOSE_NS;
+        ((from, if is_close { now } else { from }), unused)
+    }
+
+    /// A stream or a context ends: nothing of it is to be asked any more, but what is behind a mark in a stream.
     pub fn forget(&mut self, is_it: impl Fn(&Launch) -> bool) {
-        self.streams.retain(|launch| !is_it(launch));
+        self.streams.retain(|stream| !is_it(&stream.launch));
     }
 
     /// A look of whoever watches: when to look again; `None`: there is nothing to watch.
@@ -400,7 +494,11 @@ impl Lease {
         waited_for: bool,
         now: u64,
     ) -> Option<(u64, bool)> {
-        self.place.filter(|_| !self.lost && self.gate != Gate::Open)?;
+        self.place.filter(|_| !self.lost)?;
+        if self.gate == Gate::Open {
+            // A program that makes no call would not see it shut, and nobody its work complete.
+            return self.blind.then_some((now.saturating_add(OPEN_NS), false));
+        }
         let mut taints = false;
         if keeper.in_flight() == 0 && !self.blind {
             let Gate::Run { until, .. } = self.gate else {
@@ -429,7 +527,8 @@ impl Lease {
         }
         let contended = !matches!(self.gate, Gate::Run { until: u64::MAX, .. });
         let look = if self.blind {
-            now.saturating_add(2 * LINGER_NS)
+            // Up to a sixteenth of its time is found out late.
+            now.saturating_add((now.saturating_sub(self.shut) / 16).clamp(LINGER_NS, 10 * LINGER_NS))
         } else if contended {
             keeper.look(now, bounds)
         } else {

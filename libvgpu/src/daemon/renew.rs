@@ -76,15 +76,16 @@ pub fn tend() {
         return;
     }
     let jitter = (now ^ u64::from(std::process::id()).wrapping_mul(0x9e37_79b9_7f4a_7c15)) % (RETRY_NS / 4);
-    if again(PATIENCE) {
+    if again(false, PATIENCE) {
         LOST.store(false, Release);
     }
     NOT_BEFORE.store(clock::now() + RETRY_NS + jitter, Relaxed);
     TRYING.store(false, Release);
 }
 
-/// Says hello anew and joins all devices. False: nobody is there.
-fn again(patience: Duration) -> bool {
+/// Says hello anew and joins all devices. False: nobody is there. A forked child has nothing before any device; whoever was
+/// a member before may have, and says so by at least 1 ns of device time, until it says in its report that it has not.
+fn again(is_child: bool, patience: Duration) -> bool {
     let Some(socket) = variable("VGPU_SOCKET") else { return false };
     let session = match hello::begin(Path::new(&socket), patience) {
         Ok(Start::Session(session)) => session,
@@ -96,8 +97,11 @@ fn again(patience: Duration) -> bool {
     }
     device::all().all(|device| {
         let Some(governor) = &device.governor else { return true };
-        let place = hello::join(session, &uuid::text(&device.uuid), governor.post.busy(), patience);
-        place.map(|place| governor.post.take(place)).is_ok()
+        let busy = if is_child { 0 } else { governor.post.busy().max(1) };
+        let Ok(place) = hello::join(session, &uuid::text(&device.uuid), busy, patience) else { return false };
+        governor.post.take(place);
+        governor.greet();
+        true
     })
 }
 
@@ -114,7 +118,7 @@ pub fn join(name: &str) -> Result<Place, String> {
         None => Err(Trouble::Absent("there is no daemon".to_owned())),
     };
     match join() {
-        Err(Trouble::Absent(_)) if again(hello::DEADLINE) => join().map_err(told),
+        Err(Trouble::Absent(_)) if again(false, hello::DEADLINE) => join().map_err(told),
         joined => joined.map_err(told),
     }
 }
@@ -132,7 +136,7 @@ pub fn reborn() {
     session::forget();
     if hello::close() || had_pages || seeks() {
         LOST.store(had_pages, Relaxed);
-        if again(hello::DEADLINE) {
+        if again(true, hello::DEADLINE) {
             LOST.store(false, Relaxed);
         }
     }

@@ -97,15 +97,18 @@ impl Session {
         Ok(Self { welcome, offset, beat, board, report, bell: bell.into_raw_fd(), bell_is })
     }
 
-    /// Rings: somebody wants the device, or has drained it. Never blocks: a bell that rings already is rung.
+    /// Rings: somebody wants the device, or has drained it. Never blocks, whatever other processes of the tenant did to the
+    /// bell, which is one open file for all of them: nothing is added to its count, for which there is always room, and
+    /// whoever watches it is woken all the same. The daemon made it with a count, and nobody takes that down; a tenant that
+    /// does is not heard.
     ///
     /// # Cost
     /// Two system calls. Not under a lock.
     pub fn ring(&self) {
         if identity(self.bell) == Some(self.bell_is) {
-            let one = 1u64;
+            let nothing = 0u64;
             // SAFETY: our own descriptor, as far as can be told, and eight bytes of a local.
-            unsafe { libc::write(self.bell, (&raw const one).cast(), 8) };
+            unsafe { libc::write(self.bell, (&raw const nothing).cast(), 8) };
         }
     }
 

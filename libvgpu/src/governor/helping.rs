@@ -23,7 +23,7 @@ impl Governor {
     pub(super) fn settle_debt(&self, joined: &Joined) {
         if self.post.place().is_some() {
             let _ = self.meter().word(&self.post, clock::now());
-            self.unblind();
+            self.unblind(joined);
             self.meter().report(&self.post, clock::now());
             self.tell();
         }

@@ -2,16 +2,28 @@
 //! gate, and looks for a daemon that is gone.
 
 use super::Governor;
-use crate::daemon::lease::Word;
+use crate::daemon::lease::{Answer, Stream, Word};
 use crate::daemon::renew;
 use crate::ledger::Joined;
+use crate::meter::markers;
 use crate::meter::reaping::within;
-use crate::meter::{Launch, markers};
 use crate::order::{self, quietly};
 use crate::{clock, watcher};
 use core::sync::atomic::AtomicU32;
+use shim_sys::cuda::CUresult;
 use vgpu_core::account::{Admission, SharedAccount};
 use vgpu_core::arbiter::Gate;
+
+/// A launch through an open gate, the first one of its stream. From now on a thread of ours sees the gate shut, since a
+/// program that makes no call would not.
+///
+/// # Cost
+/// One load where that thread runs.
+#[cold]
+pub(super) fn opened(real: impl FnOnce() -> CUresult) -> CUresult {
+    watcher::start();
+    real()
+}
 
 impl Governor {
     /// Rings, if somebody is to be told. Where to sleep until the daemon speaks; `None`: it does not speak here.
@@ -37,23 +49,46 @@ impl Governor {
         if !watcher::runs() {
             renew::tend();
         }
-        self.unblind();
+        self.unblind(joined);
         self.reap_now(joined);
         self.tell()
     }
 
-    /// Asks the streams that were launched into through an open gate whether they are idle.
-    pub(super) fn unblind(&self) {
+    /// Asks the streams that were launched into through an open gate whether that work is complete. Behind what is not, a
+    /// marker is recorded, so that its end is seen while the stream goes on.
+    ///
+    /// # Cost
+    /// A lock where there is nothing to ask; else a query for each stream.
+    pub(super) fn unblind(&self, joined: &Joined) {
         let Some(streams) = self.meter().lease.unseen() else { return };
         let here = order::current();
-        let is_idle = |launch: &Launch| {
-            within(launch.context.0 as usize, here, || quietly(|| markers::is_idle(launch))).unwrap_or(true)
+        let ask = |Stream { place, launch, mark }: &Stream| match mark {
+            Some(mark) if markers::is_passed(*mark) => Answer::Done,
+            Some(_) => Answer::Busy,
+            // Another thread's default stream cannot be named here, and a stream that captures must not be asked.
+            None if launch.place() != *place || super::captures(launch) != Some(false) => Answer::Unasked,
+            None if markers::is_idle(launch) => Answer::Done,
+            None => markers::record(launch, None).map_or(Answer::Busy, Answer::Marked),
         };
-        if streams.iter().all(is_idle) {
+        let within = |stream: &Stream| within(stream.launch.context.0 as usize, here, || quietly(|| ask(stream)));
+        // With its context its work is over.
+        let answer = |stream: &Stream| (stream.place, within(stream).unwrap_or(Answer::Done));
+        let answers: Vec<_> = streams.iter().map(answer).collect();
+        let now = clock::now();
+        let unused = {
             let mut meter = self.meter();
-            meter.lease.sees();
-            meter.report(&self.post, clock::now());
-        }
+            let unused = meter.sees(&answers, now, |ns, since| self.charge(joined, ns, since));
+            meter.report(&self.post, now);
+            unused
+        };
+        super::destroy(unused.into_iter().map(Some));
+    }
+
+    /// Takes the slot that was just joined, and says there what is in flight: whoever was a member before may have had work
+    /// before the device when the daemon went, and nobody else shall wait for a program that makes no call.
+    pub fn greet(&self) {
+        let _ = self.meter().word(&self.post, clock::now());
+        self.tell();
     }
 
     /// The word of the slot that is slept for, and the state of it that was read.
@@ -73,7 +108,7 @@ impl Governor {
         if self.meter().in_flight() > 0 {
             self.reap_now(joined);
         }
-        self.unblind();
+        self.unblind(joined);
         let look = self.meter().attend_lease(&self.post, clock::now());
         self.tell();
         look

@@ -1,9 +1,11 @@
 //! The daemon's lease, as far as it depends on what is in flight: whose word holds for a launch, and what is said of it.
 
 use super::crediting::Given;
-use super::{Meter, Wish};
+use super::{Meter, Pay, Wish};
 use crate::daemon::Post;
-use crate::daemon::lease::Word;
+use crate::daemon::lease::{Answer, Word};
+use crate::order::Place;
+use shim_sys::cuda::CUevent;
 use vgpu_core::account::Admission;
 use vgpu_core::account::cost::UNKNOWN_NS;
 use vgpu_core::arbiter::Gate;
@@ -78,6 +80,17 @@ impl Meter {
         }
     }
 
+    /// The streams of launches through an open gate were asked: pays for the time in which they had the device since it shut.
+    /// Returns marks that are to be destroyed.
+    pub fn sees(&mut self, answers: &[(Place, Answer)], now: u64, pay: impl Pay) -> Vec<CUevent> {
+        let ((from, to), unused) = self.lease.sees(answers, now);
+        let fresh = self.union.add(from, to);
+        if fresh > 0 {
+            pay(fresh, self.presence.since());
+        }
+        unused
+    }
+
     /// Says in the report what is so, after completions.
     pub fn report(&mut self, post: &Post, now: u64) {
         if self.lease.is_on() {
@@ -97,9 +110,14 @@ impl Meter {
 
     /// Launches that were seen complete.
     pub(super) fn completed(&mut self, estimate: u64, unknown: u32, at: u64) {
+        self.measured(estimate, unknown, true, at);
+    }
+
+    /// As [`Self::completed`], and whether their costs were learned while nobody else was before the device: what is known
+    /// roughly, or not at all, is nothing to pay by.
+    pub(super) fn measured(&mut self, estimate: u64, unknown: u32, is_exact: bool, at: u64) {
         self.keeper.completed(estimate, unknown, at);
-        // What is not known is nothing to pay by.
-        if unknown == 0 && self.lease.is_on() {
+        if unknown == 0 && is_exact && self.lease.is_on() {
             self.lease.complete(estimate);
         }
     }

@@ -60,6 +60,11 @@ fn is_reached(event: CUevent) -> Result<bool, ()> {
     }
 }
 
+/// Whether a marker was reached, or never will be.
+pub fn is_passed(event: CUevent) -> bool {
+    is_reached(event) != Ok(false)
+}
+
 /// Nanoseconds between two markers that were reached; negative if the second came first.
 #[allow(clippy::cast_possible_truncation)] // finite, and of far less than 2^63
 fn elapsed(begin: CUevent, end: CUevent) -> Option<i64> {

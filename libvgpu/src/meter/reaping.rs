@@ -42,6 +42,11 @@ impl Costs {
         self.known(key).unwrap_or(UNKNOWN_NS)
     }
 
+    /// Whether all of these were measured while nobody else was before the device.
+    fn are_exact(&self, believed: &[(u64, u64)]) -> bool {
+        believed.iter().all(|&(key, _)| self.exact.measured(key).is_some())
+    }
+
     /// Something else has that key from now on.
     pub fn forget(&self, key: u64) {
         self.exact.forget(key);
@@ -51,7 +56,7 @@ impl Costs {
     /// What the first interval of a turn is charged, if all its functions are known and it took about what was expected:
     /// that, and the device's change to our context is nobody's. It teaches nothing, since nobody knows what of it is what.
     fn beside_change(&self, believed: &[(u64, u64)], estimate: u64, spent: u64) -> Option<u64> {
-        let known = believed.iter().all(|&(key, _)| self.exact.measured(key).is_some());
+        let known = self.are_exact(believed);
         let usual = estimate / 2..=estimate.saturating_add(CHANGE_NS);
         (known && !believed.is_empty() && usual.contains(&spent)).then_some(spent.min(estimate))
     }
@@ -154,9 +159,9 @@ impl Meter {
         Some(Batch { items, axes: core::mem::take(&mut self.axes), free: Vec::new() })
     }
 
-    /// Whether another thread asks the driver about markers.
+    /// Whether another thread asks the driver about markers or streams.
     pub fn is_reaping(&self) -> bool {
-        self.reaping
+        self.reaping || self.lease.is_asked()
     }
 
     /// Charges what was reached. Whether anything was.
@@ -230,7 +235,8 @@ impl Meter {
         chain.last = times.map(|times| times.end);
         chain.marks.completed();
         chain.unmeasured = chain.unmeasured.saturating_sub(u32::from(!open.measured));
-        self.completed(open.estimate, open.unknown, times.map_or(now, |times| times.host));
+        let exact = costs.are_exact(interval.keys.all());
+        self.measured(open.estimate, open.unknown, exact, times.map_or(now, |times| times.host));
         self.tally();
         // No measurement: the estimate is all there is.
         pay(fresh.unwrap_or(open.estimate), self.presence.since());
