@@ -1,0 +1,172 @@
+//! The daemon's leases, as its members keep them: shares, latency, ceilings, a device that is never idle while somebody wants
+//! it. Judged by the simulated device's own account of work done. Who dies, comes back or changes is in `leases`.
+
+#[path = "leases/world.rs"]
+mod world;
+
+use std::thread;
+use std::time::Duration;
+use vgpu_tests::timed::measured;
+use world::{World, alone, eventually, finish, members_of, tenant};
+
+/// 30 to 70, to two points: of what both got. How much that is depends on the host, which hands the device over.
+#[track_caller]
+fn is_30_to_70(got: &[f64]) {
+    let sum: f64 = got.iter().sum();
+    let part = got[0] / sum * 100.0;
+    assert!(sum >= 50.0 && (28.0..=32.0).contains(&part), "{got:?}");
+}
+
+#[test]
+fn two_tenants_share_the_device_by_their_weights() {
+    measured(|| {
+        let _alone = alone();
+        let mut world = World::start(&(tenant("a", "weight = 30") + &tenant("b", "weight = 70")));
+        let mut members = world.at_work(&[("a", 1000, 1, 0), ("b", 1000, 64, 0)], 6_500);
+        let got = world.shares(&members, Duration::from_secs(4));
+        finish(&mut members);
+        is_30_to_70(&got);
+    });
+}
+
+#[test]
+fn two_tenants_share_the_device_by_their_floors() {
+    measured(|| {
+        let _alone = alone();
+        let mut world = World::start(&(tenant("a", "sm_request = 30") + &tenant("b", "sm_request = 70")));
+        let mut members = world.at_work(&[("a", 500, 64, 0), ("b", 2000, 64, 0)], 6_500);
+        let got = world.shares(&members, Duration::from_secs(4));
+        finish(&mut members);
+        is_30_to_70(&got);
+    });
+}
+
+#[test]
+fn a_ceiling_is_kept_through_the_daemon_and_the_rest_is_the_others() {
+    measured(|| {
+        let _alone = alone();
+        let mut world = World::start(&(tenant("a", "sm_limit = 20") + &tenant("b", "")));
+        let mut members = world.at_work(&[("a", 1000, 64, 0), ("b", 1000, 64, 0)], 6_500);
+        let got = world.shares(&members, Duration::from_secs(4));
+        finish(&mut members);
+        assert!((17.0..=22.0).contains(&got[0]) && got[1] >= 50.0, "{got:?}");
+    });
+}
+
+/// A ceiling is one of the tenant, whatever its members.
+#[test]
+fn two_members_alone_on_the_device_get_their_tenants_ceiling_together() {
+    measured(|| {
+        let _alone = alone();
+        let mut world = World::start(&tenant("a", "sm_limit = 30"));
+        let mut members = world.at_work(&[("a", 1000, 64, 0), ("a", 1000, 1, 0)], 6_500);
+        let got = world.shares(&members, Duration::from_secs(4));
+        finish(&mut members);
+        let sum: f64 = got.iter().sum();
+        assert!((27.0..=32.0).contains(&sum) && got.iter().all(|part| *part >= 8.0), "{got:?}");
+    });
+}
+
+#[test]
+fn a_latency_tenant_is_served_beside_a_batch_one() {
+    measured(|| {
+        let _alone = alone();
+        let terms = tenant("fast", "class = \"latency\"") + &tenant("slow", "class = \"batch\"");
+        let mut world = World::start(&terms);
+        let mut members = world.at_work(&[("fast", 500, 1, 10_000), ("slow", 1000, 64, 0)], 6_500);
+        let got = world.shares(&members, Duration::from_secs(4));
+        finish(&mut members);
+        // Alone it would get 500 us of 10.5 ms: 4.8 %.
+        assert!(got[0] >= 3.3 && got[1] >= 40.0, "{got:?}");
+    });
+}
+
+/// One launches 1 ms of work and makes no call for 50 ms; nobody would see its work complete but a thread of ours.
+#[test]
+fn a_holder_that_computes_leaves_the_device_to_who_waits() {
+    measured(|| {
+        let _alone = alone();
+        let mut world = World::start(&(tenant("a", "weight = 50") + &tenant("b", "weight = 50")));
+        let mut busy = world.at_work(&[("a", 1000, 64, 0), ("b", 1000, 64, 0)], 4_000);
+        let whole: f64 = world.shares(&busy, Duration::from_secs(2)).iter().sum();
+        finish(&mut busy);
+        let mut members = world.at_work(&[("a", 1000, 1, 50_000), ("b", 1000, 64, 0)], 6_500);
+        let got = world.shares(&members, Duration::from_secs(4));
+        finish(&mut members);
+        // As much as two get who never pause: what handing over costs depends on the host.
+        assert!(got.iter().sum::<f64>() >= 0.95 * whole && got[0] >= 1.2, "{got:?} of {whole}");
+    });
+}
+
+/// Until a second one comes: then both by their weights, what is queued in the driver (a thousand launches, which nobody can
+/// take back) being paid for from that moment on.
+#[test]
+fn a_tenant_that_is_alone_has_the_whole_device_and_its_part_from_the_moment_on_at_which_another_comes() {
+    measured(|| {
+        let _alone = alone();
+        let mut world = World::start(&(tenant("a", "weight = 30") + &tenant("b", "weight = 70")));
+        let mut members = world.at_work(&[("a", 1000, 64, 0)], 14_000);
+        let got = world.shares(&members, Duration::from_secs(2));
+        assert!(got[0] >= 95.0, "{got:?}");
+        members.push(world.member("b"));
+        let before = world.served(&members[..1]).1[0];
+        members[1].tell("bursts 1000000 64 0 10000");
+        thread::sleep(Duration::from_secs(9));
+        let now = world.served(&members).1;
+        finish(&mut members);
+        let (a, b) = (now[0] - before, now[1]);
+        #[allow(clippy::cast_precision_loss)] // nanoseconds of seconds
+        let part = a as f64 / (a + b) as f64 * 100.0;
+        eprintln!("{part:.1} % of what both got in the first nine seconds");
+        assert!((26.0..=33.0).contains(&part), "{part} % of {a} and {b} ns");
+    });
+}
+
+/// Handing over costs little: on a quiet host more than 98 %.
+#[test]
+fn the_device_works_while_two_tenants_have_something_for_it() {
+    measured(|| {
+        let _alone = alone();
+        let mut world = World::start(&(tenant("a", "weight = 30") + &tenant("b", "weight = 70")));
+        let mut members = world.at_work(&[("a", 1000, 64, 0), ("b", 1000, 64, 0)], 7_500);
+        let got = world.shares(&members, Duration::from_secs(5));
+        finish(&mut members);
+        let sum: f64 = got.iter().sum();
+        eprintln!("the device worked for {sum:.1} % of the time");
+        assert!(sum >= 90.0, "{got:?}");
+        is_30_to_70(&got);
+    });
+}
+
+#[test]
+fn a_daemon_killed_mid_lease_hangs_nobody_and_ceilings_are_kept_and_it_comes_back() {
+    measured(|| {
+        let _alone = alone();
+        let file = tenant("a", "sm_limit = 20\nmemory_limit = \"2GiB\"")
+            + &tenant("b", "sm_limit = 40\nmemory_limit = \"2GiB\"");
+        let mut world = World::start(&file);
+        let mut members = world.at_work(&[("a", 1000, 64, 0), ("b", 1000, 64, 0)], 14_000);
+        thread::sleep(Duration::from_millis(500));
+        world.kill();
+        let got = world.shares(&members, Duration::from_secs(4));
+        assert!((14.0..=22.5).contains(&got[0]) && (29.0..=43.0).contains(&got[1]), "alone: {got:?}");
+        world.restart();
+        eventually("both are members again", || members_of(&world) >= 2);
+        let got = world.shares(&members, Duration::from_secs(3));
+        finish(&mut members);
+        assert!((17.0..=22.5).contains(&got[0]) && (35.0..=42.5).contains(&got[1]), "with it again: {got:?}");
+    });
+}
+
+#[test]
+fn a_ceiling_of_the_environment_is_kept_below_that_of_the_daemon() {
+    measured(|| {
+        let _alone = alone();
+        let mut world = World::start(&(tenant("a", "sm_limit = 60") + &tenant("b", "")));
+        world.lab.set("VGPU_SM_LIMIT", "20");
+        let mut members = world.at_work(&[("a", 1000, 64, 0)], 5_000);
+        let got = world.shares(&members, Duration::from_secs(3));
+        finish(&mut members);
+        assert!((16.0..=22.5).contains(&got[0]), "{got:?}");
+    });
+}
