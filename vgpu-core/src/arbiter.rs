@@ -36,6 +36,7 @@ pub use decision::{Decision, Gate, Pages, Usage};
 pub use standing::{Standing, State};
 pub use terms::{Class, Config, DeviceId, QUANTUM, SlotId, Tenant, Terms};
 
+use crate::account::Account;
 use device::{Device, Phase};
 use seat::{Place, Seat, SeatIx, Slot};
 use std::collections::BTreeMap;
@@ -240,9 +241,12 @@ impl Arbiter {
         let class = self.seat(seat).terms.class;
         self.latency[index(device)] += u32::from(terms.class == Class::Latency);
         self.latency[index(device)] -= u32::from(class == Class::Latency);
-        // What it did under other terms is neither held against it nor a claim.
+        // What it did under another ceiling is neither held against it nor a claim: a debt of 100 ms at 5 % would be two
+        // seconds without a lease at 90.
         if self.seat(seat).terms.ceiling != terms.ceiling {
-            self.seat_mut(seat).account.rest(now);
+            let seat = self.seat_mut(seat);
+            (seat.account, seat.tired) = (Account::default(), false);
+            seat.account.rest(now);
         }
         if self.seat(seat).terms.floor.is_none() {
             self.seat_mut(seat).floor_zero = self.devices[index(device)].order.floor_clock(now);

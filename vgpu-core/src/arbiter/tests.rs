@@ -328,6 +328,23 @@ fn a_used_up_ceiling_is_told_with_the_time_of_its_refill() {
 }
 
 #[test]
+fn what_was_used_under_another_ceiling_is_not_held_against_a_tenant() {
+    let mut desk = Desk::new(1);
+    let of = |percent| Terms { ceiling: Share::from_percent(percent), ..Terms::default() };
+    desk.now = 1_000 * MS;
+    let a = desk.join(1, of(5));
+    desk.wants(a);
+    desk.tick();
+    desk.runs(a, 0);
+    desk.now += 100 * MS;
+    desk.book.of(a).wants = true;
+    desk.done(a, 100 * MS);
+    assert!(matches!(desk.tick()[..], [(slot, Gate::Cap { .. })] if slot == a), "{:?}", desk.arbiter);
+    desk.arbiter.set(Tenant(1), D0, of(90), desk.now);
+    assert_eq!(runs(&desk.at(1_110 * MS)), [a]);
+}
+
+#[test]
 fn members_of_a_tenant_take_turns() {
     let mut desk = Desk::new(1);
     let members = [0; 3].map(|_| desk.join(1, Terms::default()));
