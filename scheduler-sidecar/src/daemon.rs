@@ -3,8 +3,8 @@
 //! [`options`] is what was written on the command line, [`config`] what it means, or what the plan of a file means
 //! ([`crate::config`]), which [`source`] reads and [`check`] shows; [`door`] owns a listening socket and its place in
 //! the file system; [`connection`] the bytes of one peer; `room` a tenant at work; [`answer`] what is said to a line,
-//! without any IO; [`reactor`] the one thread that owns it all, `reload` how it gets from one plan to the next, `asking` the driver that does not answer yet;
-//! [`scribe`] writes the log, [`notify`] tells systemd, [`activation`] takes its socket.
+//! without any IO; [`reactor`] the one thread that owns it all, `reload` how it gets from one plan to the next, `asking` the
+//! driver that does not answer yet; [`scribe`] writes the log, [`notify`] tells systemd, [`activation`] takes its socket.
 //!
 //! Device time: [`leases`] is who has which device, [`pages`] what members share with the daemon. Administrators: `admin`
 //! answers their verbs, [`change`] is what those come down to, `recent` what tenants wanted and got in the last seconds,

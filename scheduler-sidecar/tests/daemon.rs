@@ -61,6 +61,20 @@ fn a_hello_in_pieces_and_two_in_one_are_both_answered() {
     assert_eq!((quick.line(), quick.line()), (TERMS.to_owned(), TERMS.to_owned()));
 }
 
+/// Without an administrative socket, too; a daemon that finds all places taken does not start.
+#[test]
+fn who_listens_at_one_tenants_place_keeps_no_other_tenant_from_being_served() {
+    let dir = TempDir::new().unwrap();
+    let socket = |name: &str| dir.path().join(name).join("vgpud.sock");
+    fs::create_dir(dir.path().join("a")).unwrap();
+    let _hostile = UnixListener::bind(socket("a")).unwrap();
+    let tenants = ["a", "b"].map(|name| format!("--tenant={name}:socket={}", socket(name).display()));
+    let _daemon = Guard(vgpud().args(&tenants).args(["--log", "off"]).spawn().unwrap());
+    eventually("the other is served", || Peer::try_hello(&socket("b")).is_some());
+    let second = vgpud().args(&tenants).stderr(Stdio::piped()).output().unwrap();
+    assert_eq!(second.status.code(), Some(1), "{}", texts(&second).1);
+}
+
 #[test]
 fn each_tenant_has_its_own_socket_and_terms() {
     let dir = TempDir::new().unwrap();
@@ -300,15 +314,12 @@ fn a_second_daemon_is_refused_with_words_and_the_first_goes_on() {
     assert_eq!(output.status.code(), Some(1), "{log}");
     assert!(log.contains("a/vgpud.sock is the socket of a daemon that is running"), "{log}");
     serves(&first);
-    // Refused at the second door, it gives the first one back.
+    // With a place of its own it serves that, and leaves the other where it is.
     let other = dir.path().join("b/vgpud.sock");
-    let output = vgpud()
-        .args(["--log", "off", "--tenant", &format!("b:socket={}", other.display())])
-        .args(["--tenant", &format!("a:socket={}", first.socket.display())])
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    assert!(!other.exists());
+    let both = [("b", &other), ("a", &first.socket)]
+        .map(|(name, socket)| format!("--tenant={name}:socket={}", socket.display()));
+    let _second = Guard(vgpud().args(["--log", "off"]).args(&both).spawn().unwrap());
+    eventually("the second serves its own", || Peer::try_hello(&other).is_some());
     serves(&first);
 }
 

@@ -61,7 +61,6 @@ fn from_file(file: &std::path::Path, options: &Options) -> Result<(Config, Optio
 fn serve(mut config: Config, file: Option<Read>) -> Result<(), Whatever> {
     let activated = activation::socket()?;
     if let Some(activated) = &activated {
-        config.activated = true;
         let other = config.admin.take().filter(|path| *path != activated.path);
         if let Some(other) = other {
             tracing::warn!(socket = %activated.path.display(), not = %other.display(), "administrators come by the service manager's socket");

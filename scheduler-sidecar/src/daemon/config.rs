@@ -31,8 +31,6 @@ pub struct Config {
     pub admin: Option<PathBuf>,
     /// The directory of the sockets that are not named.
     pub run_dir: Option<PathBuf>,
-    /// The service manager made the administrative socket.
-    pub activated: bool,
     /// Most connections of one tenant.
     pub max_connections: usize,
     /// The constants of device time.
@@ -202,7 +200,6 @@ impl From<&Plan> for Config {
             tenants: plan.tenants.iter().map(Tenant::from).collect(),
             admin: plan.daemon.admin.clone(),
             run_dir: Some(plan.daemon.run_dir.clone()),
-            activated: false,
             max_connections: usize::try_from(plan.daemon.max_connections).unwrap_or(usize::MAX),
             time: plan.time.clone(),
             arbitrate: plan.arbitrate,

@@ -190,10 +190,8 @@ impl Reactor {
         for tenant in config.tenants {
             match Door::open(&tenant.socket, Audience::Members, &mut patience) {
                 Ok(door) => reactor.add_room(tenant, door)?,
-                // Two daemons meet at the administrative socket. What listens at a tenant's place then is the tenant's.
-                Err(why @ DoorError::Alive(_)) if reactor.admin.is_none() && !config.activated => {
-                    return Err(why.into());
-                }
+                // What listens at a tenant's place may be the tenant's. Another daemon is met at the administrative socket, or
+                // has all the places.
                 Err(why) => {
                     warn!(tenant = %tenant.name, %why, "this tenant is not served; the others are");
                     reactor.add_unusable(tenant, why.to_string());

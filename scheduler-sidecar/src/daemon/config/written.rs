@@ -93,7 +93,6 @@ impl Config {
             tenants,
             admin,
             run_dir: (!all_named || options.runtime_dir.is_some()).then_some(runtime_dir),
-            activated: false,
             max_connections: usize::try_from(options.max_connections).unwrap_or(usize::MAX),
             time: Time::default(),
             arbitrate: Arbitrate::default(),
