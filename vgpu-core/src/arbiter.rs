@@ -36,7 +36,7 @@ pub use decision::{Decision, Gate, Pages, Usage};
 pub use standing::{Standing, State};
 pub use terms::{Class, Config, DeviceId, QUANTUM, SlotId, Tenant, Terms};
 
-use crate::account::Account;
+use crate::account::{Account, BURST_NS};
 use device::{Device, Phase};
 use seat::{Place, Seat, SeatIx, Slot};
 use std::collections::BTreeMap;
@@ -246,7 +246,7 @@ impl Arbiter {
         if self.seat(seat).terms.ceiling != terms.ceiling {
             let seat = self.seat_mut(seat);
             (seat.account, seat.tired) = (Account::default(), false);
-            seat.account.rest(now);
+            seat.account.rest(now.saturating_add(BURST_NS)); // nil: no debt, and no burst either
         }
         if self.seat(seat).terms.floor.is_none() {
             self.seat_mut(seat).floor_zero = self.devices[index(device)].order.floor_clock(now);
