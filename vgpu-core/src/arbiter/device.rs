@@ -13,6 +13,10 @@
 //! shared out ([`Arbiter::absorb`]): of what was measured meanwhile a slot pays its equal part, or what its launches
 //! are known to cost if that is more.
 //!
+//! A lease costs time also if nothing runs in it: whoever was measured less than half of the time in which others waited
+//! pays for all of it ([`Arbiter::owed`]), unless it gave the device back as soon as it had nothing to do. Otherwise whoever
+//! asks for the device and launches nothing, or next to nothing, would keep it from the others for as long as it likes.
+//!
 //! Not here: who is next ([`super::order`]), leases on several devices at once ([`super::gang`]).
 
 use super::audit::Doubt;
@@ -77,6 +81,8 @@ pub(super) struct Device {
     pub charged_before: u64,
     /// When that was.
     pub granted: u64,
+    /// Since when others have waited for the holder, and what it had been charged then.
+    pub contended: Option<(u64, u64)>,
     /// No arrival ends the lease.
     pub firm: bool,
     /// Nobody who may use it says anything about time: it is to be everybody's.
@@ -109,6 +115,7 @@ impl Device {
             shared_at: now,
             charged_before: 0,
             granted: now,
+            contended: None,
             firm: false,
             common: false,
             fresh: false,
@@ -235,6 +242,9 @@ impl Arbiter {
             }
             Phase::Held { seat, slot, until, .. } => {
                 if self.ends(d, now, out) {
+                    if self.slot(slot).idle() {
+                        self.devices[index(d)].contended = None;
+                    }
                     let gate = match self.seat(seat).used_up(now) {
                         true => Gate::Cap { until: self.seat(seat).refill(&self.config) },
                         false => Gate::Wait,
@@ -261,7 +271,7 @@ impl Arbiter {
                 };
                 let end = self.allowance(d);
                 let waited_for = self.devices[index(d)].order.any_ready() || self.devices[index(d)].reserved.is_some();
-                let stuck = now >= end.saturating_add(self.config.stuck) && self.waits_for_itself(d, seat);
+                let stuck = now >= self.stuck_at(d) && self.waits_for_itself(d, seat);
                 if !(drained || now >= end && waited_for || stuck) {
                     return false;
                 }
@@ -274,7 +284,9 @@ impl Arbiter {
     /// Begins a drain. A launch that is known to be long has its own time before the allowance begins.
     pub(super) fn drain(&mut self, d: DeviceId, seat: SeatIx, now: u64) {
         let draining = &self.devices[index(d)].draining;
-        let longest = draining.iter().map(|&slot| self.slot(slot).usage.expected()).max();
+        // What was overdue before was waited for already.
+        let fresh = draining.iter().filter(|&&slot| self.slot(slot).overdue.is_none());
+        let longest = fresh.map(|&slot| self.slot(slot).usage.expected()).max();
         let longest = longest.unwrap_or(0).min(self.config.longest);
         // Half of it more: launches of one function differ.
         let until =
@@ -312,6 +324,19 @@ impl Arbiter {
         until
     }
 
+    /// When a drain that nobody but its own tenant waits for is given up.
+    fn stuck_at(&self, d: DeviceId) -> u64 {
+        let again = self.devices[index(d)].draining.iter().all(|&slot| self.slot(slot).overdue.is_some());
+        self.allowance(d).saturating_add(if again { 0 } else { self.config.stuck })
+    }
+
+    /// What the holder of a device has to pay for having it while others waited, beside what it measured.
+    fn owed(&self, d: DeviceId, seat: SeatIx, now: u64) -> u64 {
+        let Some((since, charged)) = self.devices[index(d)].contended else { return 0 };
+        let (held, paid) = (now.saturating_sub(since), self.seat(seat).charged.saturating_sub(charged));
+        if paid < held / 2 { held - paid } else { 0 }
+    }
+
     /// A member of the tenant whose work drains stands at the gate.
     fn waits_for_itself(&self, d: DeviceId, seat: SeatIx) -> bool {
         let draining = &self.devices[index(d)].draining;
@@ -346,6 +371,7 @@ impl Arbiter {
             }
         }
         if late.is_none() {
+            self.pay(seat, self.owed(d, seat, now));
             // Waiting for the next lease keeps what refills meanwhile; what was left before it is cut here.
             self.seat_mut(seat).account.rest(now);
         }
@@ -359,6 +385,12 @@ impl Arbiter {
         let Phase::Held { seat, slot, since, until } = self.devices[index(d)].phase else { return false };
         let terms = self.seat(seat).terms;
         let others = self.contended(d, seat);
+        let charged = self.seat(seat).charged;
+        let before = self.devices[index(d)].contended;
+        self.devices[index(d)].contended = others.then(|| before.unwrap_or((now, charged)));
+        if others && before.is_none() {
+            self.was_alone(d, seat, now);
+        }
         if self.seat(seat).used_up(now) {
             return true;
         }
@@ -394,8 +426,8 @@ impl Arbiter {
         }
         // Another member's turn, or another tenant's. What is in flight counts as charged: the time since the grant that
         // was not paid for yet, and what is expected.
-        let unpaid = self.unpaid(seat, now);
-        let unpaid = if self.slot(slot).usage.in_flight == Some(0) { 0 } else { unpaid };
+        let flies = self.slot(slot).usage.in_flight != Some(0);
+        let unpaid = if flies { self.unpaid(seat, now) } else { self.owed(d, seat, now) };
         let key = self.seat(seat).key_after(unpaid.saturating_add(self.slot(slot).usage.expected()));
         let next = self.pick(d, now, None);
         let keeps = self.seat(seat).queue.is_empty()
@@ -458,7 +490,9 @@ impl Arbiter {
         self.slot_mut(slot).usage.wants = true;
         self.slot_mut(slot).lost_to = self.devices[index(d)].lost;
         self.slot_mut(slot).lost = 0;
-        let until = if self.contended(d, seat) { now.saturating_add(quantum).min(limit) } else { limit };
+        let contended = self.contended(d, seat);
+        self.devices[index(d)].contended = contended.then_some((now, charged));
+        let until = if contended { now.saturating_add(quantum).min(limit) } else { limit };
         self.devices[index(d)].phase = Phase::Held { seat, slot, since: now, until };
         self.run(d, seat, slot, until, now, out);
     }
@@ -494,7 +528,7 @@ impl Arbiter {
     }
 
     fn open(&mut self, d: DeviceId, seat: SeatIx, out: &mut Vec<Decision>) {
-        self.devices[index(d)].phase = Phase::Open { seat };
+        (self.devices[index(d)].phase, self.devices[index(d)].contended) = (Phase::Open { seat }, None);
         self.seat_mut(seat).queue.clear();
         for at in 0..self.seat(seat).members.len() {
             let slot = self.seat(seat).members[at];
@@ -503,7 +537,15 @@ impl Arbiter {
         }
     }
 
+    /// Whoever had the device to itself up to now was not behind its floor, whatever it did with it.
+    fn was_alone(&mut self, d: DeviceId, seat: SeatIx, now: u64) {
+        let clock = self.devices[index(d)].order.floor_clock(now);
+        let zero = &mut self.seat_mut(seat).floor_zero;
+        *zero = clock.max(*zero);
+    }
+
     fn close(&mut self, d: DeviceId, seat: SeatIx, now: u64, out: &mut Vec<Decision>) {
+        self.was_alone(d, seat, now);
         self.devices[index(d)].draining.clear();
         for at in 0..self.seat(seat).members.len() {
             let slot = self.seat(seat).members[at];
@@ -533,10 +575,8 @@ impl Arbiter {
                 until.min(now.saturating_add(seat.lasts(now, &self.config))).min(opens)
             }
             Phase::Drain { .. } => {
-                let end = self.allowance(d);
-                let stuck = end.saturating_add(self.config.stuck);
                 // Afterwards it is the member's report, or somebody's wish, that matters.
-                [end, stuck].into_iter().find(|&moment| moment > now).unwrap_or(u64::MAX)
+                [self.allowance(d), self.stuck_at(d)].into_iter().find(|&moment| moment > now).unwrap_or(u64::MAX)
             }
         };
         let back = device.overdue.iter().filter_map(|&slot| self.slot(slot).holds_up(now, &self.config)).min();

@@ -87,6 +87,58 @@ fn a_member_that_waits_for_its_own_next_launch_gets_there() {
     }
 }
 
+/// It says that it wants the device, and launches nothing, or next to nothing.
+#[test]
+fn who_holds_the_device_and_does_not_use_it_pays_for_it() {
+    for used in [0, 10_000, MS / 4] {
+        let mut desk = Desk::new(1);
+        let (idler, worker) = (desk.join(1, Terms::default()), desk.join(2, Terms::default()));
+        let mut held = [0u64; 2];
+        let mut holder = None;
+        for ms in 0..2_000 {
+            desk.now = ms * MS;
+            for (slot, each) in [(idler, used), (worker, MS)] {
+                desk.wants(slot);
+                let usage = desk.book.of(slot);
+                if holder == Some(slot) {
+                    (usage.busy, usage.finished) = (usage.busy + each, usage.finished + each);
+                }
+            }
+            if let Some(slot) = runs(&desk.tick()).last() {
+                holder = Some(*slot);
+            }
+            held[usize::from(holder == Some(worker))] += 1;
+        }
+        assert!(held[1] >= 900, "{used} ns in each ms: {held:?}");
+    }
+}
+
+/// Many that say what is not so cost their tenant a bounded time each, once.
+#[test]
+fn what_was_waited_for_once_is_not_waited_for_again() {
+    let mut desk = Desk::new(1);
+    let liars = [0; 5].map(|_| desk.join(1, Terms::default()));
+    let honest = desk.join(1, Terms::default());
+    let said = Usage { wants: true, in_flight: Some(u64::MAX / 2), ..Usage::default() };
+    for liar in liars {
+        *desk.book.of(liar) = said;
+        desk.arbiter.wants(liar, 0);
+    }
+    desk.wants(honest);
+    let first = until_runs(&mut desk, honest);
+    let each = 3 * Config::default().longest / 2 + DRAIN + stuck() + 5 * MS;
+    assert!(first <= 5 * each, "{first}");
+    for round in 0..10 {
+        desk.runs(honest, 0);
+        desk.now += 4 * MS;
+        desk.tick();
+        desk.wants(honest);
+        let before = desk.now;
+        let at = until_runs(&mut desk, honest);
+        assert!(at - before <= 5 * (4 * MS + DRAIN) + 5 * MS, "round {round}: {}", at - before);
+    }
+}
+
 /// Whoever was let in again beside its own work is counted once, and its tenant is held up no second time.
 #[test]
 fn what_stays_stuck_is_overdue_once() {
