@@ -13,7 +13,7 @@
 //! shared out ([`Arbiter::absorb`]): of what was measured meanwhile a slot pays its equal part, or what its launches
 //! are known to cost if that is more.
 //!
-//! A lease costs time also if nothing runs in it: whoever was measured less than half of the time in which others waited
+//! A lease costs time also if nothing runs in it: whoever was measured less than an eighth of the time in which others waited
 //! pays for all of it ([`Arbiter::owed`]), unless it gave the device back as soon as it had nothing to do. Otherwise whoever
 //! asks for the device and launches nothing, or next to nothing, would keep it from the others for as long as it likes.
 //!
@@ -81,6 +81,8 @@ pub(super) struct Device {
     pub charged_before: u64,
     /// When that was.
     pub granted: u64,
+    /// And up to when its floor had been served.
+    pub floor_before: u64,
     /// Since when others have waited for the holder, and what it had been charged then.
     pub contended: Option<(u64, u64)>,
     /// No arrival ends the lease.
@@ -115,6 +117,7 @@ impl Device {
             shared_at: now,
             charged_before: 0,
             granted: now,
+            floor_before: 0,
             contended: None,
             firm: false,
             common: false,
@@ -334,7 +337,7 @@ impl Arbiter {
     fn owed(&self, d: DeviceId, seat: SeatIx, now: u64) -> u64 {
         let Some((since, charged)) = self.devices[index(d)].contended else { return 0 };
         let (held, paid) = (now.saturating_sub(since), self.seat(seat).charged.saturating_sub(charged));
-        if paid < held / 2 { held - paid } else { 0 }
+        if paid < held / 8 { held - paid } else { 0 }
     }
 
     /// A member of the tenant whose work drains stands at the gate.
@@ -366,12 +369,17 @@ impl Arbiter {
                 this.claim.iter_mut().for_each(|claim| claim.to = Some(now));
             }
             self.slot_mut(slot).trailing = late.is_none() && flies;
+            if late.is_none() {
+                let owed = self.owed(d, seat, now);
+                self.pay(seat, owed);
+                // Of what is about to end nothing was measured yet.
+                self.slot_mut(slot).ahead += if flies { owed } else { 0 };
+            }
             if self.slot(slot).usage.wants {
                 self.enqueue(slot);
             }
         }
         if late.is_none() {
-            self.pay(seat, self.owed(d, seat, now));
             // Waiting for the next lease keeps what refills meanwhile; what was left before it is cut here.
             self.seat_mut(seat).account.rest(now);
         }
@@ -388,7 +396,8 @@ impl Arbiter {
         let charged = self.seat(seat).charged;
         let before = self.devices[index(d)].contended;
         self.devices[index(d)].contended = others.then(|| before.unwrap_or((now, charged)));
-        if others && before.is_none() {
+        // What is in flight serves it when it is measured.
+        if others && before.is_none() && self.slot(slot).usage.in_flight == Some(0) {
             self.was_alone(d, seat, now);
         }
         if self.seat(seat).used_up(now) {
@@ -463,14 +472,14 @@ impl Arbiter {
 
     /// Grants, at most until `limit`.
     pub(super) fn give(&mut self, d: DeviceId, seat: SeatIx, limit: u64, now: u64, out: &mut Vec<Decision>) {
-        let (key, charged) = (self.seat(seat).key(), self.seat(seat).charged);
+        let (key, charged, served) = (self.seat(seat).key(), self.seat(seat).charged, self.seat(seat).floor_zero);
         let quantum = self.config.quantum_of(&self.seat(seat).terms);
         let device = &mut self.devices[index(d)];
         device.order.remove(seat, key);
         device.order.granted(key.class, now);
         device.lease += 1;
         device.charged_before = charged;
-        device.granted = now;
+        (device.granted, device.floor_before) = (now, served);
         device.firm = device.order.overdue;
         if device.last != Some(seat) {
             (device.last, device.shared_at) = (Some(seat), now);
@@ -537,11 +546,13 @@ impl Arbiter {
         }
     }
 
-    /// Whoever had the device to itself up to now was not behind its floor, whatever it did with it.
+    /// Whoever had the device to itself up to now fell no further behind its floor, whatever it did with it.
     fn was_alone(&mut self, d: DeviceId, seat: SeatIx, now: u64) {
-        let clock = self.devices[index(d)].order.floor_clock(now);
+        let device = &self.devices[index(d)];
+        let had = device.floor_before.saturating_add(now.saturating_sub(device.granted));
+        let served = device.order.floor_clock(now).min(had);
         let zero = &mut self.seat_mut(seat).floor_zero;
-        *zero = clock.max(*zero);
+        *zero = served.max(*zero);
     }
 
     fn close(&mut self, d: DeviceId, seat: SeatIx, now: u64, out: &mut Vec<Decision>) {
