@@ -464,8 +464,9 @@ impl Desk {
 }
 
 fn terms() -> impl Strategy<Value = Terms> {
-    let share = || prop::option::of((1u32..=100).prop_map(|p| Share::from_percent(p).unwrap()));
-    (share(), share(), 0u32..20, 0u8..3).prop_map(|(floor, ceiling, weight, class)| Terms {
+    let share = |most| prop::option::of((1u32..=most).prop_map(|p| Share::from_percent(p).unwrap()));
+    // Floors that leave something: whoever has none gets nothing where they do not.
+    (share(15), share(100), 0u32..20, 0u8..3).prop_map(|(floor, ceiling, weight, class)| Terms {
         class: [Class::Latency, Class::Normal, Class::Batch][usize::from(class)],
         floor,
         ceiling,
