@@ -3,7 +3,7 @@
 //! A lease makes an interval belong to one member of one tenant, so that what events measure in it is that member's own
 //! device time; this is what makes shares exact. In reading order: what is asked for ([`terms`](Terms)), what goes in
 //! and comes out ([`Decision`], [`Usage`]), who is next (`order`), what is charged (`seat`), the life of a lease
-//! (`device`), several devices at once (`gang`), and whether it is true ([`audit`]).
+//! (`device`, `drain`), several devices at once (`gang`), and whether it is true ([`audit`]).
 //!
 //! Driven by events: the caller tells what happens ([`Arbiter::wants`], [`Arbiter::reports`], [`Arbiter::leaves`],
 //! [`Arbiter::set`]), then calls [`Arbiter::tick`], which returns the gates that changed, and calls it again at
@@ -24,6 +24,7 @@ pub mod audit;
 mod common;
 mod decision;
 mod device;
+mod drain;
 mod gang;
 mod order;
 mod seat;
