@@ -110,9 +110,13 @@ impl Arbiter {
     /// # Panics
     /// If there is no such device.
     pub fn join(&mut self, tenant: Tenant, device: DeviceId, terms: Terms, now: u64) -> SlotId {
-        let seat = self.find(tenant, device).unwrap_or_else(|| self.sit(tenant, device, now));
+        let known = self.find(tenant, device);
+        let seat = known.unwrap_or_else(|| self.sit(tenant, device, now));
         if self.seat(seat).members.is_empty() {
-            self.seat_mut(seat).terms = terms;
+            match known {
+                Some(_) => self.other_terms(seat, terms, now),
+                None => self.seat_mut(seat).terms = terms,
+            }
             self.devices[index(device)].dirty = true;
             self.latency[index(device)] += u32::from(terms.class == Class::Latency);
         }
@@ -198,14 +202,22 @@ impl Arbiter {
     /// Who is killed with work before the device pays for the part of its lease that it had not measured: otherwise a
     /// program that dies in time would pay for nothing.
     fn settle_death(&mut self, slot: SlotId, now: u64) {
+        self.settle_claim(slot, now);
         let (seat, usage) = (self.slot(slot).seat, self.slot(slot).usage);
-        let device = &self.devices[index(self.seat(seat).device)];
+        let d = self.seat(seat).device;
+        let device = &self.devices[index(d)];
         let holds = matches!(device.phase, Phase::Held { slot: holder, .. } if holder == slot);
-        if usage.in_flight == Some(0) || !(holds || device.draining.contains(&slot)) {
+        if !(holds || device.draining.contains(&slot)) {
             return;
         }
-        let unpaid = self.unpaid(seat, now);
-        self.pay(seat, unpaid.min(now.saturating_sub(usage.since)));
+        let owed = self.owed(d, seat, now);
+        if usage.in_flight != Some(0) {
+            let unpaid = self.unpaid(seat, now).min(now.saturating_sub(usage.since));
+            self.pay(seat, unpaid);
+            self.yield_to_others(seat, owed.saturating_sub(unpaid));
+        } else {
+            self.yield_to_others(seat, owed);
+        }
     }
 
     /// The time since a holder was let in that was not charged to it yet.
@@ -242,22 +254,27 @@ impl Arbiter {
         let class = self.seat(seat).terms.class;
         self.latency[index(device)] += u32::from(terms.class == Class::Latency);
         self.latency[index(device)] -= u32::from(class == Class::Latency);
-        // What it did under another ceiling is neither held against it nor a claim: a debt of 100 ms at 5 % would be two
-        // seconds without a lease at 90.
-        if self.seat(seat).terms.ceiling != terms.ceiling {
-            let seat = self.seat_mut(seat);
-            (seat.account, seat.tired) = (Account::default(), false);
-            seat.account.rest(now.saturating_add(BURST_NS)); // nil: no debt, and no burst either
-        }
-        if self.seat(seat).terms.floor.is_none() {
-            self.seat_mut(seat).floor_zero = self.devices[index(device)].order.floor_clock(now);
-        }
-        self.seat_mut(seat).terms = terms;
+        self.other_terms(seat, terms, now);
         if matches!(place, Place::Ready | Place::Capped(_)) {
             self.place(seat, now);
         }
         self.devices[index(device)].dirty = true;
         self.devices[index(device)].revoke |= place == Place::Current;
+    }
+
+    /// What a tenant did under other terms is neither held against it nor a claim: a debt of 100 ms at 5 % would be two seconds
+    /// without a lease at 90, and an hour without a floor an hour for which all other floors wait.
+    fn other_terms(&mut self, seat: SeatIx, terms: Terms, now: u64) {
+        let clock = self.devices[index(self.seat(seat).device)].order.floor_clock(now);
+        let seat = self.seat_mut(seat);
+        if seat.terms.ceiling != terms.ceiling {
+            (seat.account, seat.tired) = (Account::default(), false);
+            seat.account.rest(now.saturating_add(BURST_NS)); // nil: no debt, and no burst either
+        }
+        if seat.terms.floor.is_none() {
+            seat.floor_zero = clock;
+        }
+        seat.terms = terms;
     }
 
     /// A thread of this member stands at the gate (its doorbell rang).
@@ -402,10 +419,12 @@ impl Arbiter {
         this.lost_to = lost;
         let before = busy.min(this.ahead);
         this.ahead -= before;
+        let behind = (busy - before).min(this.behind);
+        this.behind -= behind;
         if drained {
-            (this.lost, this.ahead) = (0, 0);
+            (this.lost, this.ahead, this.behind) = (0, 0, 0);
         }
-        self.pay(seat, busy - before);
+        self.pay_beside(seat, busy - before, busy - before - behind);
         // Another member that waits keeps the tenant from being idle.
         if self.seat(seat).queue.is_empty() {
             let since = if self.slot(slot).idle() { now } else { self.slot(slot).usage.since };
@@ -414,14 +433,24 @@ impl Arbiter {
     }
 
     fn pay(&mut self, seat: SeatIx, ns: u64) {
-        if ns == 0 {
+        self.pay_beside(seat, ns, ns);
+    }
+
+    /// Others come so much sooner; nothing is charged.
+    fn yield_to_others(&mut self, seat: SeatIx, ns: u64) {
+        self.pay_beside(seat, 0, ns);
+    }
+
+    /// Charges `ns`, of which `order` counts against others.
+    fn pay_beside(&mut self, seat: SeatIx, ns: u64, order: u64) {
+        if ns == 0 && order == 0 {
             return;
         }
         // The trees hold its keys.
         let place = self.take_out(seat);
-        let order = &self.devices[index(self.seat(seat).device)].order;
-        let (least, clock) = (order.least, order.floor_clock(self.devices[index(self.seat(seat).device)].counted_to));
-        self.seat_mut(seat).spend(ns, least, clock);
+        let device = &self.devices[index(self.seat(seat).device)];
+        let (least, clock) = (device.order.least, device.order.floor_clock(device.counted_to));
+        self.seat_mut(seat).spend(ns, order, least, clock);
         self.put_back(seat, place);
     }
 

@@ -207,9 +207,6 @@ impl Arbiter {
             }
             Phase::Held { seat, slot, until, .. } => {
                 if self.ends(d, now, out) {
-                    if self.slot(slot).idle() {
-                        self.devices[index(d)].contended = None;
-                    }
                     let gate = match self.seat(seat).used_up(now) {
                         true => Gate::Cap { until: self.seat(seat).refill(&self.config) },
                         false => Gate::Wait,
@@ -415,7 +412,11 @@ impl Arbiter {
 
     fn close(&mut self, d: DeviceId, seat: SeatIx, now: u64, out: &mut Vec<Decision>) {
         self.was_alone(d, seat, now);
-        self.devices[index(d)].draining.clear();
+        // What went through the open gate before nobody waited for.
+        let charged = self.seat(seat).charged;
+        let device = &mut self.devices[index(d)];
+        (device.granted, device.charged_before) = (now, charged);
+        device.draining.clear();
         for at in 0..self.seat(seat).members.len() {
             let slot = self.seat(seat).members[at];
             self.tell(slot, Gate::Wait, out);

@@ -16,9 +16,9 @@
 //! shared out ([`Arbiter::absorb`]): of what was measured meanwhile a slot pays its equal part, or what its launches
 //! are known to cost if that is more.
 //!
-//! A lease costs time also if nothing runs in it: whoever was measured less than an eighth of the time in which others waited
-//! pays for all of it ([`Arbiter::owed`]), unless it gave the device back as soon as it had nothing to do. Otherwise whoever
-//! asks for the device and launches nothing, or next to nothing, would keep it from the others for as long as it likes.
+//! A lease costs its turn also if nothing runs in it: whoever was measured less than an eighth of the time in which others
+//! waited moves back in the order by all of it ([`Arbiter::owed`]), and is charged what it used. Otherwise whoever asks for
+//! the device and launches nothing, or next to nothing, would keep it from the others for as long as it likes.
 //!
 //! Not here: how leases begin and are renewed ([`super::device`]).
 
@@ -78,7 +78,7 @@ impl Arbiter {
 
     /// Whoever kept the device for longer than a drain's allowance by saying that it had work there, and has measured less
     /// than half of that time when it is over, pays for the time: otherwise keeping it would cost nothing.
-    fn settle_claim(&mut self, slot: SlotId, now: u64) {
+    pub(super) fn settle_claim(&mut self, slot: SlotId, now: u64) {
         let Some(claim) = self.slot_mut(slot).claim.take() else { return };
         let seat = self.slot(slot).seat;
         let kept = claim.to.unwrap_or(now).saturating_sub(claim.from);
@@ -142,9 +142,9 @@ impl Arbiter {
             self.slot_mut(slot).trailing = late.is_none() && flies;
             if late.is_none() {
                 let owed = self.owed(d, seat, now);
-                self.pay(seat, owed);
+                self.yield_to_others(seat, owed);
                 // Of what is about to end nothing was measured yet.
-                self.slot_mut(slot).ahead += if flies { owed } else { 0 };
+                self.slot_mut(slot).behind += if flies { owed } else { 0 };
             }
             if self.slot(slot).usage.wants {
                 self.enqueue(slot);

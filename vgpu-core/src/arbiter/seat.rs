@@ -106,14 +106,14 @@ impl Seat {
         self.account.rest(now);
     }
 
-    /// Pays for `ns` of device time.
-    pub fn spend(&mut self, ns: u64, least: u64, floor_clock: u64) {
+    /// Pays for `ns` of device time, of which `order` moves it in the order.
+    pub fn spend(&mut self, ns: u64, order: u64, least: u64, floor_clock: u64) {
         self.charged = self.charged.saturating_add(ns);
         let lead = least.saturating_add(self.units(LEAD_NS));
-        self.virtual_time = self.virtual_time.saturating_add(self.units(ns)).min(lead.max(self.virtual_time));
+        self.virtual_time = self.virtual_time.saturating_add(self.units(order)).min(lead.max(self.virtual_time));
         if let Some(floor) = self.terms.floor {
-            let ahead = floor_clock.saturating_add(AHEAD_NS).saturating_add(wall(ns, floor.permille()));
-            let zero = self.floor_zero.saturating_add(wall(ns, floor.permille()));
+            let ahead = floor_clock.saturating_add(AHEAD_NS).saturating_add(wall(order, floor.permille()));
+            let zero = self.floor_zero.saturating_add(wall(order, floor.permille()));
             self.floor_zero = zero.min(ahead.max(self.floor_zero));
         }
         if let Some(limit) = self.terms.limit() {
@@ -177,6 +177,8 @@ pub(super) struct Slot {
     pub claim: Option<Claim>,
     /// Paid for leases beside its own overdue work, to be taken off what is measured of that.
     pub ahead: u64,
+    /// As much as it was already moved back in the order for what is about to end.
+    pub behind: u64,
 }
 
 /// How long a member kept a device after its lease by saying that its work was not over.
@@ -203,6 +205,7 @@ impl Slot {
             trailing: false,
             claim: None,
             ahead: 0,
+            behind: 0,
         }
     }
 

@@ -113,6 +113,77 @@ fn who_holds_the_device_and_does_not_use_it_pays_for_it() {
     }
 }
 
+/// Two members that take each other's place just before their leases end, with or without hanging up.
+#[test]
+fn who_gives_the_device_to_a_sibling_unused_pays_with_its_turn() {
+    for hangs_up in [false, true] {
+        let mut desk = Desk::new(1);
+        let mut idlers = [0; 2].map(|_| desk.join(1, Terms::default()));
+        let worker = desk.join(2, Terms::default());
+        let (mut held, mut holder) = ([0u64; 2], None);
+        for step in 0..20_000u64 {
+            desk.now = step * MS / 10;
+            let at = idlers.iter().position(|&slot| holder == Some(slot) && step % 39 == 38);
+            if let Some(at) = at {
+                let said = Usage { wants: false, in_flight: Some(0), ..Usage::default() };
+                *desk.book.of(idlers[at]) = said;
+                desk.arbiter.reports(idlers[at], said, desk.now);
+                if hangs_up {
+                    desk.arbiter.leaves(idlers[at], desk.now);
+                    idlers[at] = desk.join(1, Terms::default());
+                    *desk.book.of(idlers[at]) = said;
+                }
+            }
+            for slot in idlers {
+                if at.is_none() {
+                    desk.wants(slot);
+                }
+            }
+            desk.wants(worker);
+            if holder == Some(worker) {
+                let usage = desk.book.of(worker);
+                (usage.busy, usage.finished) = (usage.busy + MS / 10, usage.finished + MS / 10);
+            }
+            if let Some(slot) = runs(&desk.tick()).last() {
+                holder = Some(*slot);
+            }
+            held[usize::from(holder == Some(worker))] += 1;
+        }
+        assert!(held[1] >= 8_000, "hanging up: {hangs_up}: {held:?}");
+    }
+}
+
+/// A floor given to a tenant that was here without one, while it was away, is no debt of an hour.
+#[test]
+fn terms_that_change_while_nobody_is_there_hold_nothing_against_anybody() {
+    let floor = |percent| Terms { floor: Share::from_percent(percent), ..Terms::default() };
+    let mut desk = Desk::new(1);
+    let (a, b) = (desk.join(1, Terms::default()), desk.join(2, floor(50)));
+    desk.wants(a);
+    desk.tick();
+    desk.now = 3_600_000 * MS;
+    desk.done(a, 3_600_000 * MS);
+    desk.arbiter.leaves(a, desk.now);
+    desk.tick();
+    let a = desk.join(1, floor(30));
+    let (mut held, mut holder) = ([0u64; 2], None);
+    for _ in 0..1_000 {
+        desk.now += MS;
+        for slot in [a, b] {
+            desk.wants(slot);
+            if holder == Some(slot) {
+                let usage = desk.book.of(slot);
+                (usage.busy, usage.finished) = (usage.busy + MS, usage.finished + MS);
+            }
+        }
+        if let Some(slot) = runs(&desk.tick()).last() {
+            holder = Some(*slot);
+        }
+        held[usize::from(holder == Some(b))] += 1;
+    }
+    assert!(held[1] >= 450, "{held:?}");
+}
+
 /// Many that say what is not so cost their tenant a bounded time each, once.
 #[test]
 fn what_was_waited_for_once_is_not_waited_for_again() {
