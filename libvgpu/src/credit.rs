@@ -76,9 +76,9 @@ static TABLE: [Place; PLACES] =
     [const { Place { thread: AtomicUsize::new(0), terms: UnsafeCell::new(Terms::NONE), credit: Credit::new() } };
         PLACES];
 
-/// The address of this thread's control block.
+/// The address of this thread's control block: never 0, and no other living thread's.
 #[inline(always)]
-fn this_thread() -> usize {
+pub fn this_thread() -> usize {
     let block: usize;
     // SAFETY: on x86-64 the first word of the control block is its own address, by the ABI of thread-local storage.
     unsafe {

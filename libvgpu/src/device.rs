@@ -8,11 +8,11 @@ use crate::boot::Asked;
 use crate::daemon::{Post, Start, renew};
 use crate::governor::Governor;
 use crate::holdings::Holding;
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, Unjoined};
 use crate::lock::Lock;
 use crate::mode::{self, Mode};
 use crate::{clock, counted, pools, say, share, uuid};
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicUsize, Ordering::*};
 use shim_sys::cuda::{CUdevice, CUresult};
 use vgpu_core::bytes::Bytes;
 use vgpu_core::ledger::{OUTCOME_WAIT_NS, Reservation, Slot};
@@ -49,6 +49,10 @@ pub struct Device {
     pub ledger: Ledger,
     /// The gate of launches, if there is a ceiling on device time or it is measured.
     pub governor: Option<Governor>,
+    /// What a ledger that was gone for a moment could not take, while use was only measured. Not looked at before
+    /// `is_beside`.
+    beside: Slot,
+    is_beside: AtomicBool,
 }
 
 static DEVICES: [AtomicPtr<Device>; MAX] = [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX];
@@ -79,9 +83,13 @@ pub fn register(asked: &Asked, shown: &[Facts]) -> Result<(), String> {
             let Some(tenant) = &asked.tenant else { return Err("the tenant is not known".into()) };
             // The file is opened before the lock is taken; of two threads that do so one keeps its own.
             let ledger = match Ledger::open(tenant, &facts.uuid) {
-                Err(reason) if observed => {
+                Err(Unjoined { reason, ledger }) if observed => {
                     say::once(&format!("{reason}; this device is not measured (VGPU_MODE=observe)"));
-                    continue;
+                    // What the daemon says next may be a limit: then nobody is let past it unseen.
+                    match ledger.filter(|_| asked.daemon.is_some()) {
+                        Some(ledger) => ledger,
+                        None => continue,
+                    }
                 }
                 ledger => ledger?,
             };
@@ -102,6 +110,8 @@ pub fn register(asked: &Asked, shown: &[Facts]) -> Result<(), String> {
                     own: limits.memory.map_or(u64::MAX, |bytes| bytes.0),
                     ledger,
                     governor,
+                    beside: Slot::zeroed(),
+                    is_beside: AtomicBool::new(false),
                 });
                 DEVICES[index].store(Box::into_raw(device), Release);
                 COUNT.store(index + 1, Release);
@@ -190,7 +200,7 @@ impl Device {
     /// # Errors
     /// What the program sees: out of memory, or not permitted where the ledger itself is gone.
     #[inline(always)] // hot, and the library is made for size
-    pub fn reserve(&self, bytes: u64) -> Result<Reservation<'static>, CUresult> {
+    pub fn reserve(&'static self, bytes: u64) -> Result<Reservation<'static>, CUresult> {
         match self.ledger.reserve_at_once(bytes, self.limit()) {
             Some(reservation) => Ok(reservation),
             None => self.reserve_after_trim(bytes),
@@ -198,7 +208,7 @@ impl Device {
     }
 
     #[cold]
-    fn reserve_after_trim(&self, bytes: u64) -> Result<Reservation<'static>, CUresult> {
+    fn reserve_after_trim(&'static self, bytes: u64) -> Result<Reservation<'static>, CUresult> {
         self.look();
         match self.try_reserve(bytes) {
             // More than the limit never fits.
@@ -216,7 +226,7 @@ impl Device {
 
     /// Gives back what pools keep if `bytes` would not fit otherwise: for calls whose growth is measured, so that nothing
     /// goes between the first reading and the call.
-    pub fn make_room(&self, bytes: u64) {
+    pub fn make_room(&'static self, bytes: u64) {
         drop(self.reserve(bytes));
     }
 
@@ -224,7 +234,7 @@ impl Device {
     ///
     /// # Errors
     /// As [`Device::reserve`].
-    pub fn try_reserve(&self, bytes: u64) -> Result<Reservation<'static>, CUresult> {
+    pub fn try_reserve(&'static self, bytes: u64) -> Result<Reservation<'static>, CUresult> {
         self.reserve_below(bytes, self.limit())
     }
 
@@ -232,19 +242,26 @@ impl Device {
     ///
     /// # Errors
     /// Not permitted where the ledger itself is gone.
-    pub fn reserve_spent(&self, bytes: u64) -> Result<Reservation<'static>, CUresult> {
+    pub fn reserve_spent(&'static self, bytes: u64) -> Result<Reservation<'static>, CUresult> {
         self.reserve_below(bytes, u64::MAX)
     }
 
-    fn reserve_below(&self, bytes: u64, limit: u64) -> Result<Reservation<'static>, CUresult> {
+    fn reserve_below(&'static self, bytes: u64, limit: u64) -> Result<Reservation<'static>, CUresult> {
         match self.ledger.reserve(bytes, limit) {
             // More than any ledger counts: the driver will say what it thinks of it.
-            Ok(Err(_)) if self.observed() => Ok(apart(bytes)),
+            Ok(Err(_)) if limit == u64::MAX && self.observed() => Ok(Reservation::apart(&self.beside, bytes)),
+            // The limit was read before the daemon lifted it: it is charged like everything that is measured.
+            Ok(Err(_)) if self.observed() => self.reserve_below(bytes, u64::MAX),
             Ok(outcome) => outcome.map_err(|_| CUresult::OUT_OF_MEMORY),
+            // What the daemon says next may be a limit: this call alone goes on.
+            Err(reason) if self.observed() && self.is_governed() => {
+                say::once(&format!("{reason}; not all is measured (the daemon's observe)"));
+                Ok(self.ledger.reserve_as_joined(bytes).unwrap_or_else(|| self.beside(bytes)))
+            }
             Err(reason) if self.observed() => {
                 say::once(&format!("{reason}; nothing is measured any more (VGPU_MODE=observe)"));
                 mode::set(Mode::Off);
-                Ok(apart(bytes))
+                Ok(self.beside(bytes))
             }
             Err(reason) => {
                 say::once(&reason);
@@ -273,16 +290,38 @@ impl Device {
     /// Gives back what was charged on this device.
     #[inline]
     pub fn release(&self, bytes: u64) {
+        let bytes = self.to_ledger(bytes);
         if let Ok(joined) = self.ledger.joined() {
             joined.member().release(bytes);
         }
     }
-}
 
-/// A reservation for a call that goes on unmeasured. Leaks its slot: there is at most one such call a thread.
-#[cold]
-fn apart(bytes: u64) -> Reservation<'static> {
-    Reservation::apart(Box::leak(Box::new(Slot::zeroed())), bytes)
+    /// Of bytes that go back, those that the ledger has: what stands beside it goes first, so that the ledger never counts
+    /// less than what it was told of.
+    ///
+    /// # Cost
+    /// One load, unless the ledger was gone.
+    #[inline(always)]
+    pub fn to_ledger(&self, bytes: u64) -> u64 {
+        if self.has_beside() { self.beside.take_committed(bytes) } else { bytes }
+    }
+
+    /// A reservation that no ledger counts, for a call that goes on all the same.
+    #[cold]
+    fn beside(&'static self, bytes: u64) -> Reservation<'static> {
+        self.is_beside.store(true, Relaxed);
+        Reservation::apart(&self.beside, bytes)
+    }
+
+    /// Whether this process may hold what the ledger does not know of.
+    pub fn has_beside(&self) -> bool {
+        self.is_beside.load(Relaxed)
+    }
+
+    /// Whether a daemon speaks for it, present or away.
+    fn is_governed(&self) -> bool {
+        self.governor.as_ref().is_some_and(|governor| governor.post.is_governed())
+    }
 }
 
 /// Gives a holding's charge back to its device, or its hold on a share back to the others.
@@ -306,8 +345,63 @@ pub fn reborn() {
     unsafe { REGISTERING.reset(()) };
     for device in all() {
         device.ledger.forget();
+        device.beside.take_committed(u64::MAX);
         if let Some(governor) = &device.governor {
             governor.forget();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vgpu_core::gate::loss::OnLoss;
+
+    fn device(path: &std::path::Path) -> &'static Device {
+        let post = Post::left(None, OnLoss::Open, None, None);
+        Box::leak(Box::new(Device {
+            uuid: [0; 16],
+            index: 0,
+            cuda: AtomicI32::new(-1),
+            own: u64::MAX,
+            ledger: Ledger::of_a_test(path.to_path_buf()),
+            governor: Some(Governor::new(None, post)),
+            beside: Slot::zeroed(),
+            is_beside: AtomicBool::new(false),
+        }))
+    }
+
+    /// One test: what is observed is so in all of the process.
+    #[test]
+    fn what_is_observed_is_charged_or_stands_beside_the_ledger_and_ends_nothing() {
+        let folder = std::env::temp_dir().join(format!("vgpu-device-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        mode::observe(true);
+
+        // Refused by a limit that was read just before the daemon lifted it.
+        let lifted = device(&folder.join("a"));
+        let used = || lifted.ledger.joined().unwrap().member().used();
+        lifted.reserve_below(100, u64::MAX).unwrap().commit();
+        lifted.reserve_below(200, 150).unwrap().commit();
+        assert_eq!(used(), 300, "it is charged");
+        lifted.release(200);
+        assert_eq!(used(), 100, "and given back once");
+
+        // The ledger cannot be joined for a while.
+        let before = mode::mode();
+        let gone = device(&folder.join("b/ledger"));
+        gone.reserve_below(200, u64::MAX).unwrap().commit();
+        drop(gone.reserve_below(50, u64::MAX).unwrap());
+        assert_eq!(mode::mode(), before, "the daemon's next word is heard");
+        std::fs::create_dir(folder.join("b")).unwrap();
+        let used = || gone.ledger.joined().unwrap().member().used();
+        gone.reserve_below(300, u64::MAX).unwrap().commit();
+        assert_eq!(used(), 300);
+        gone.release(200);
+        assert_eq!(used(), 300, "what it never had is not taken off");
+        gone.release(300);
+        assert_eq!(used(), 0);
+        mode::observe(false);
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -145,23 +145,54 @@ pub struct Ledger {
     access: Access,
     joined: AtomicPtr<Joined>,
     joining: Lock<()>,
+    /// When joining is tried again, of a ledger that could not be joined at the start; all ones: at every call.
+    retry: AtomicU64,
+}
+
+/// Between two tries to join a ledger that could not be joined at the start.
+const RETRY_NS: u64 = 250_000_000;
+const AT_ONCE: u64 = u64::MAX;
+
+/// A ledger that could not be joined.
+pub struct Unjoined {
+    /// One line that names the places tried and why none can hold the ledger.
+    pub reason: String,
+    /// The ledger all the same, for a process that is not to be held to a limit before that changes: it joins as soon as
+    /// it can. `None`: there is no place at all.
+    pub ledger: Option<Ledger>,
+}
+
+impl From<Unjoined> for String {
+    fn from(unjoined: Unjoined) -> Self {
+        unjoined.reason
+    }
 }
 
 impl Ledger {
+    fn at(path: PathBuf, identity: Identity, access: Access) -> Self {
+        let (joined, joining) = (AtomicPtr::new(core::ptr::null_mut()), Lock::new(()));
+        Self { identity, path, access, joined, joining, retry: AtomicU64::new(AT_ONCE) }
+    }
+
+    /// A ledger in a file of a test's own, not joined.
+    #[cfg(test)]
+    pub fn of_a_test(path: PathBuf) -> Self {
+        Self::at(path, Identity { tenant: 1, device: 1 }, Access::Owner)
+    }
+
     /// Opens the tenant's ledger of the device and becomes a member.
     ///
     /// # Errors
-    /// One line that names the places tried and why none can hold the ledger.
-    pub fn open(key: &TenantKey, uuid: &[u8; 16]) -> Result<Self, String> {
+    /// [`Unjoined`].
+    pub fn open(key: &TenantKey, uuid: &[u8; 16]) -> Result<Self, Unjoined> {
         let text = uuid::text(uuid);
         let name = key.ledger_file(&text);
         let access = if tenant::shared_by_users() { Access::Everybody } else { Access::Owner };
         let identity = Identity { tenant: key.hash(), device: hash64(text.as_bytes()) };
         let mut tried = String::new();
+        let mut later = None;
         for place in tenant::places() {
-            let path = place.join(&name);
-            let ledger =
-                Self { identity, path, access, joined: AtomicPtr::new(core::ptr::null_mut()), joining: Lock::new(()) };
+            let ledger = Self::at(place.join(&name), identity, access);
             match ledger.join() {
                 Ok(_) => return Ok(ledger),
                 Err(e) => {
@@ -170,16 +201,20 @@ impl Ledger {
                         tried.push_str("; ");
                     }
                     tried.push_str(&format!("{}: {e}", ledger.path.display()));
+                    ledger.retry.store(now(), Relaxed);
                     if exists {
                         // Going on to the next place would give a second full limit to whoever cannot use this one.
+                        later = Some(ledger);
                         break;
                     }
+                    later.get_or_insert(ledger);
                 }
             }
         }
-        Err(format!(
+        let reason = format!(
             "the tenant's ledger cannot be kept ({tried}); set VGPU_STATE_DIR to a directory this user may write"
-        ))
+        );
+        Err(Unjoined { reason, ledger: later })
     }
 
     /// This process's membership; in a forked child a new one.
@@ -200,6 +235,14 @@ impl Ledger {
 
     #[cold]
     fn join(&self) -> Result<&'static Joined, String> {
+        let retry = self.retry.load(Relaxed);
+        if retry != AT_ONCE {
+            let now = coarse();
+            if now < retry {
+                return Err("the tenant's ledger could not be joined".into());
+            }
+            self.retry.store(now + RETRY_NS, Relaxed);
+        }
         let fresh = self.join_named()?;
         let _joining = self.joining.lock();
         let there = self.joined.load(Acquire);
@@ -258,6 +301,13 @@ impl Ledger {
         // SAFETY: null, or leaked by `join`.
         let joined = unsafe { self.joined.load(Acquire).as_ref()? };
         if joined.is_time_to_look() { None } else { joined.member.reserve_at_once(bytes, limit) }
+    }
+
+    /// Sets bytes aside whatever the limit, in the file that was joined, if it still has its name or not. `None`: none was.
+    #[cold]
+    pub fn reserve_as_joined(&self, bytes: u64) -> Option<Reservation<'static>> {
+        // SAFETY: null, or leaked by `join`.
+        unsafe { self.joined.load(Acquire).as_ref()? }.member.reserve_at_once(bytes, u64::MAX)
     }
 
     /// Sets bytes aside; see [`Member::reserve`]. Looks whether the file still has its name.

@@ -119,6 +119,21 @@ fn the_mode_changes_under_a_living_process_both_ways() {
 }
 
 #[test]
+fn an_observed_process_without_a_ledger_is_not_let_past_the_limit_that_comes_later() {
+    let mut world = world(&[("a", &format!("{TIGHT}mode = \"observe\""))]);
+    world.lab.set("VGPU_STATE_DIR", "/proc");
+    let mut m = world.member("a");
+    m.begin();
+    let held = m.alloc(2 * GIB);
+    m.ok("launch 1000");
+    world.set("a", "enforce");
+    assert_eq!(m.code(&format!("alloc {GIB}")), NOT_PERMITTED, "nothing can be counted");
+    world.set("a", "observe");
+    m.alloc(2 * GIB);
+    m.ok(&format!("free {held}"));
+}
+
+#[test]
 fn an_observed_tenant_cannot_be_paused_nor_a_paused_one_observed() {
     let world = world(&[("a", "mode = \"observe\"")]);
     let refused = |words: &[&str]| {

@@ -13,9 +13,9 @@
 use crate::driver::own;
 use crate::holdings::{ADDRESSES, ARRAYS, EXTERNALS};
 use crate::mode::Denied;
-use crate::{clock, context, device, enforce, overhead};
+use crate::{clock, context, credit, device, enforce, overhead};
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicUsize, Ordering::*};
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
 
@@ -26,8 +26,8 @@ static RETAINED: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
 /// Threads that are about to retain each of them: an end waits for them, and they for an end, so that the driver's answer
 /// on whether a context is active tells of the one that was to end.
 static RETAINING: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
-/// Whether a thread has its turn at each of them, see [`Turn`].
-static TURNS: [AtomicBool; 64] = [const { AtomicBool::new(false) }; 64];
+/// The thread that has its turn at each of them, 0: nobody; see [`Turn`].
+static TURNS: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
 
 /// The driver's own call, and its answer. Not a type for each caller: these are no hot paths, and the library is small.
 pub(super) type Call<'a> = &'a mut dyn FnMut() -> CUresult;
@@ -171,10 +171,9 @@ fn limited_primary(dev: CUdevice) -> Option<&'static AtomicUsize> {
 
 /// Forgets the parent's primary contexts, in a forked child.
 pub fn forget_primaries() {
-    for word in PRIMARY.iter().chain(&RETAINED).chain(&RETAINING) {
+    for word in PRIMARY.iter().chain(&RETAINED).chain(&RETAINING).chain(&TURNS) {
         word.store(0, Relaxed);
     }
-    TURNS.iter().for_each(|turn| turn.store(false, Relaxed));
     super::green::forget();
 }
 
@@ -243,7 +242,7 @@ fn retain(
         }
         result
     };
-    let _turn = Turn::take(dev);
+    let _turn = Turn::take(&TURNS[dev as usize], TURN_PATIENCE_NS);
     if is_active(dev) {
         return call();
     }
@@ -256,28 +255,40 @@ fn retain(
 
 /// The turn of one thread at a primary context: nobody else is handed it before what it takes is charged. Who had it
 /// earlier would fill the limit meanwhile, and keep the context alive where it does not fit and is taken back.
-struct Turn(Option<&'static AtomicBool>);
+///
+/// It is held while the driver works, which may call back: a thread that has it needs none. `None` stands for that.
+struct Turn(Option<&'static AtomicUsize>);
+
+/// Longer than any driver makes a context.
+const TURN_PATIENCE_NS: u64 = 60_000_000_000;
 
 impl Turn {
-    /// Waits for it, as the driver lets threads wait for a context that another one makes. Where that takes longer than any
-    /// driver does, goes on without.
-    fn take(dev: CUdevice) -> Turn {
-        const PATIENCE_NS: u64 = 60_000_000_000;
-        let turn = &TURNS[dev as usize];
-        let deadline = clock::now() + PATIENCE_NS;
-        while turn.compare_exchange(false, true, SeqCst, Relaxed).is_err() {
-            if clock::now() >= deadline {
-                return Turn(None);
+    /// Waits for it, as the driver lets threads wait for a context that another one makes. From a thread that has kept it
+    /// for `patience` nanoseconds it is taken: that one does not come back, and those who come later need not wait for it.
+    fn take(turn: &'static AtomicUsize, patience: u64) -> Turn {
+        let me = credit::this_thread();
+        let (mut had_by, mut since) = (0, clock::now());
+        loop {
+            match turn.compare_exchange(0, me, SeqCst, SeqCst) {
+                Ok(_) => return Turn(Some(turn)),
+                Err(owner) if owner == me => return Turn(None),
+                Err(owner) if owner != had_by => (had_by, since) = (owner, clock::now()),
+                Err(owner) if clock::now().saturating_sub(since) >= patience => {
+                    if turn.compare_exchange(owner, me, SeqCst, Relaxed).is_ok() {
+                        return Turn(Some(turn));
+                    }
+                }
+                Err(_) => {}
             }
             clock::sleep(50_000);
         }
-        Turn(Some(turn))
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.0.into_iter().for_each(|turn| turn.store(false, SeqCst));
+        // Another thread's by now: it was taken from this one.
+        self.0.into_iter().for_each(|turn| _ = turn.compare_exchange(credit::this_thread(), 0, SeqCst, Relaxed));
     }
 }
 
@@ -340,4 +351,56 @@ pub unsafe fn cuDevicePrimaryCtxReset(real: cuda_fn::cuDevicePrimaryCtxReset, de
 
 pub unsafe fn cuDevicePrimaryCtxReset_v2(real: cuda_fn::cuDevicePrimaryCtxReset_v2, dev: CUdevice) -> CUresult {
     reset_primary(dev, &mut || unsafe { real(dev) })
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods)] // threads of a test's own
+mod tests {
+    use super::*;
+
+    const LONG: u64 = 3_600_000_000_000;
+
+    #[test]
+    fn a_thread_that_retains_inside_its_own_retain_does_not_wait_for_itself() {
+        static TURN: AtomicUsize = AtomicUsize::new(0);
+        let done = std::sync::Arc::new(AtomicUsize::new(0));
+        let inside = done.clone();
+        let thread = std::thread::spawn(move || {
+            let _outer = Turn::take(&TURN, LONG);
+            drop(Turn::take(&TURN, LONG));
+            inside.store(TURN.load(SeqCst), SeqCst);
+            credit::this_thread()
+        });
+        let begin = clock::now();
+        while !thread.is_finished() {
+            assert!(clock::now() - begin < 20_000_000_000, "it waits for itself");
+            clock::sleep(1_000_000);
+        }
+        assert_eq!(done.load(SeqCst), thread.join().unwrap(), "the outer one keeps the turn");
+        assert_eq!(TURN.load(SeqCst), 0);
+    }
+
+    #[test]
+    fn a_holder_that_never_returns_is_waited_for_once_and_clears_nobody_elses_turn() {
+        static TURN: AtomicUsize = AtomicUsize::new(0);
+        let (me, stuck) = (credit::this_thread(), Turn(Some(&TURN)));
+        TURN.store(me, SeqCst);
+        std::thread::spawn(move || {
+            let taken = Turn::take(&TURN, 10_000_000);
+            let owner = TURN.load(SeqCst);
+            assert_eq!(owner, credit::this_thread(), "it is taken over");
+            // What the lost holder does when it returns after all is done by its own thread.
+            assert!(TURN.compare_exchange(me, 0, SeqCst, SeqCst).is_err());
+            drop(taken);
+            assert_eq!(TURN.load(SeqCst), 0);
+            // Nobody waits for the lost one again.
+            core::mem::forget(Turn::take(&TURN, LONG));
+        })
+        .join()
+        .unwrap();
+        let others = TURN.load(SeqCst);
+        assert!(others != 0 && others != me);
+        drop(stuck);
+        assert_eq!(TURN.load(SeqCst), others, "another's turn stands");
+    }
 }

@@ -176,7 +176,7 @@ impl Found {
 static BLURRED: AtomicU32 = AtomicU32::new(0);
 
 /// Corrects charges of contexts that were blurred, now that a figure may be known: downwards, and upwards where it fits.
-fn correct(device: &Device) {
+fn correct(device: &'static Device) {
     if BLURRED.load(Relaxed) == 0 {
         return;
     }
@@ -285,7 +285,7 @@ fn release(device: u8, bytes: u64) -> u64 {
     if let Some(device) = crate::device::at(usize::from(device))
         && let Ok(joined) = device.ledger.joined()
     {
-        joined.member().release_overhead(bytes);
+        joined.member().release_overhead(device.to_ledger(bytes));
     }
     bytes
 }

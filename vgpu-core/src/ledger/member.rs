@@ -365,6 +365,20 @@ impl Slot {
             self.high.fetch_max(used, Ordering::Relaxed);
         }
     }
+
+    /// Of a slot for [`Reservation::apart`]: gives back up to `bytes` of what was committed; how many it had not.
+    pub fn take_committed(&self, bytes: u64) -> u64 {
+        let mut rest = bytes;
+        // What is reserved or rolled back is in neither counter, or in both: a roll-back in between repeats this.
+        let take = |dropped: u64| {
+            let held = self.committed.load(Ordering::SeqCst).wrapping_sub(dropped).cast_signed().max(0).cast_unsigned();
+            rest = bytes.saturating_sub(held);
+            Some(dropped.wrapping_add(bytes - rest))
+        };
+        // The closure never declines.
+        let _ = self.dropped.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take);
+        rest
+    }
 }
 
 impl<'p> Reservation<'p> {
