@@ -39,7 +39,7 @@ use vgpu_core::turn::{HEARTBEAT, Turn};
 const AWAY_NS: u64 = 50_000;
 /// After so many measurements in a row that were not believed, one is.
 const VAGUE: u32 = 2;
-/// How long a context's end waits for a thread that asks about its markers: so often 20 us.
+/// How long the end of a context or a stream waits for a thread that asks about its markers: so often 20 us.
 const ENDING_TRIES: u32 = 5_000;
 
 /// Whether any device has a ceiling, so that launches must look further.
@@ -396,6 +396,7 @@ impl Governor {
     /// Measures what completed in a context that is about to end, and charges the rest by the estimate. Waits a little for
     /// a thread that is asking about its markers.
     pub fn context_ended(&self, joined: &Joined, context: CUcontext) {
+        self.post.forget_stream();
         self.reap(joined, order::current());
         for _ in 0..ENDING_TRIES {
             if !self.meter().is_reaping() {

@@ -40,22 +40,39 @@ pub struct Order {
 /// Whether this process has ever begun a capture.
 static CAPTURES: AtomicBool = AtomicBool::new(false);
 
-/// Calls of ours under way that are made without regard to captures, since there had been none.
+/// Calls of ours under way that are made without regard to captures, since there had been none, or must not meet the
+/// beginning of one.
 static UNGUARDED: AtomicUsize = AtomicUsize::new(0);
+
+/// Calls of the program's under way that begin a capture.
+static BEGINNING: AtomicUsize = AtomicUsize::new(0);
+
+/// As long as this is kept, a capture may begin.
+pub struct Beginning(());
+
+impl Drop for Beginning {
+    fn drop(&mut self) {
+        BEGINNING.fetch_sub(1, SeqCst);
+    }
+}
 
 /// A capture is about to begin, and does when no call of ours is under way any more that was made without regard to
 /// captures.
-pub fn expect_captures() {
+#[must_use]
+pub fn expect_captures() -> Beginning {
     // In this order: of a call of ours and a beginning that meet, one sees the other.
+    BEGINNING.fetch_add(1, SeqCst);
     CAPTURES.store(true, SeqCst);
     if UNGUARDED.load(SeqCst) > 0 {
         context::wait_until(|| UNGUARDED.load(SeqCst) == 0);
     }
+    Beginning(())
 }
 
 /// Forgets the parent's calls under way, in a forked child.
 pub fn reborn() {
     UNGUARDED.store(0, SeqCst);
+    BEGINNING.store(0, SeqCst);
 }
 
 /// Whether there may be a capture.
@@ -83,6 +100,21 @@ pub fn quietly<T>(work: impl FnOnce() -> T) -> T {
         };
     }
     in_relaxed_mode(work)
+}
+
+/// As [`quietly`], and no capture begins meanwhile: a stream that does not capture can be asked. `None`: one begins.
+///
+/// # Cost
+/// As [`quietly`]; whoever begins a capture waits for it.
+pub fn between_captures<T>(work: impl FnOnce() -> T) -> Option<T> {
+    UNGUARDED.fetch_add(1, SeqCst);
+    let result = match (BEGINNING.load(SeqCst), may_capture()) {
+        (0, true) => Some(in_relaxed_mode(work)),
+        (0, false) => Some(work()),
+        _ => None,
+    };
+    UNGUARDED.fetch_sub(1, SeqCst);
+    result
 }
 
 fn in_relaxed_mode<T>(work: impl FnOnce() -> T) -> T {
@@ -274,6 +306,16 @@ impl Mark {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_is_asked_while_a_capture_begins_and_none_begins_while_it_is() {
+        assert_eq!(between_captures(|| 1), Some(1));
+        let begins = expect_captures();
+        assert_eq!(between_captures(|| 1), None);
+        drop(begins);
+        let asking = between_captures(|| UNGUARDED.load(SeqCst));
+        assert!(asking > Some(0), "whoever begins one waits: {asking:?}");
+    }
 
     #[test]
     fn no_thread_has_the_default_stream_of_one_that_has_ended() {

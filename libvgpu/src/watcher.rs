@@ -23,6 +23,8 @@ const RETRY_NS: u64 = 1_000_000_000;
 const STACK: usize = 256 << 10;
 /// With several devices it can wait at one bell only: the others are looked at so often.
 const SEVERAL_NS: u64 = 1_000_000;
+/// And so often while there is nothing to look at but gates that are open.
+const OPEN_NS: u64 = 10_000_000;
 /// Its timers may be so late.
 const SLACK_NS: libc::c_ulong = 1_000;
 
@@ -128,6 +130,8 @@ extern "C" fn watch(_: *mut c_void) -> *mut c_void {
 fn look(last: &mut u64) -> bool {
     let now = clock::now();
     let (mut next, mut bells, mut bell) = (now.saturating_add(LINGER_NS), 0, None);
+    // All that is looked at is a gate that is open, which is no hurry: those looks are far off.
+    let mut is_open = false;
     renew::tend();
     if renew::seeks() {
         *last = now;
@@ -144,7 +148,7 @@ fn look(last: &mut u64) -> bool {
             None => (turn.bell(), heard, turn.bit()),
         };
         if let Some(look) = look {
-            *last = now;
+            (*last, is_open) = (now, true);
             next = next.min(look);
             bell = Some((word, heard, bits));
         } else if bell.is_none() {
@@ -153,7 +157,8 @@ fn look(last: &mut u64) -> bool {
     }
     let end = last.saturating_add(LINGER_NS);
     let (Some((word, heard, bits)), false) = (bell, now >= end) else { return false };
-    let most = if bells > 1 { now.saturating_add(SEVERAL_NS) } else { end };
+    let several = if is_open && next > now.saturating_add(LINGER_NS / 2) { OPEN_NS } else { SEVERAL_NS };
+    let most = if bells > 1 { now.saturating_add(several) } else { end };
     futex::wait(word, heard, next.min(end).min(most), bits);
     true
 }

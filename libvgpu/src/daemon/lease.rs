@@ -3,8 +3,10 @@
 //! The grant is kept until the slot's counter changes, which is one load a launch. A launch is announced before that load,
 //! and a gate that is shut is written before the daemon reads the report: one of the two sees the other. What was launched
 //! through an open gate is not known: until its streams were seen idle the report says so, and since the gate has shut it
-//! pays for the time in which they were not. Not here: what the gate makes of a grant ([`vgpu_core::gate`]), who asks the
-//! streams ([`crate::governor`]), atomics that need no lock ([`super::Post`]).
+//! pays for the time in which they were not. In [`opened`]: that. Not here: what the gate makes of a grant
+//! ([`vgpu_core::gate`]), who asks the streams ([`crate::governor`]), atomics that need no lock ([`super::Post`]).
+
+mod opened;
 
 use super::{Place, Post, renew};
 use crate::meter::Launch;
@@ -57,7 +59,7 @@ pub struct Changed {
 /// A stream that was launched into through an open gate.
 #[derive(Clone, Copy)]
 pub struct Stream {
-    /// Which one.
+    /// Which one; nobody's: it has ended, and what it had in flight is before the mark.
     pub place: order::Place,
     /// The launch.
     pub launch: Launch,
@@ -111,10 +113,12 @@ pub struct Lease {
     blind: bool,
     streams: Vec<Stream>,
     crowded: bool,
-    /// A thread asks them.
+    /// A thread asks them; and the gate was open since, so that its answers are of what went before.
     asked: bool,
-    /// Marks that say nothing any more.
-    unused: Vec<CUevent>,
+    stale: bool,
+    /// Marks that say nothing any more, with their contexts; and contexts that ended while a thread asked.
+    unused: Vec<(usize, CUevent)>,
+    gone: Vec<usize>,
     /// When that gate was found shut; and up to when the work of those streams was paid for. 0: it is open.
     shut: u64,
     paid: u64,
@@ -145,7 +149,9 @@ impl Default for Lease {
             streams: Vec::new(),
             crowded: false,
             asked: false,
+            stale: false,
             unused: Vec::new(),
+            gone: Vec::new(),
             shut: 0,
             paid: 0,
         }
@@ -184,8 +190,9 @@ impl Lease {
             // Of another slot the gate is shut.
             (self.shut, self.paid) = if self.shut == 0 && blind { (now, now) } else { (self.shut, self.paid) };
             let (shut, paid, asked, unused) = (self.shut, self.paid, self.asked, core::mem::take(&mut self.unused));
-            let base = post.busy();
-            *self = Self { place: there, base, blind, crowded, streams, asked, unused, shut, paid, ..Self::default() };
+            let (base, stale, gone) = (post.busy(), asked, core::mem::take(&mut self.gone));
+            let streams = Self { streams, asked, stale, unused, gone, ..Self::default() };
+            *self = Self { place: there, base, blind, crowded, shut, paid, ..streams };
             // An odd counter is none that was read.
             (self.sequence, self.since) = (u32::MAX, now);
             if there.is_some() {
@@ -255,9 +262,7 @@ impl Lease {
         };
         (self.told, self.done, self.idle) = (false, false, None);
         if self.gate == Gate::Open {
-            (self.shut, self.paid) = (0, 0);
-            let marks = self.streams.iter_mut().filter_map(|stream| stream.mark.take());
-            self.unused.extend(marks);
+            self.opens();
         } else if self.blind && self.shut == 0 {
             (self.shut, self.paid) = (now, now);
         }
@@ -409,80 +414,6 @@ impl Lease {
         if in_flight == Some(0) && !self.done && (self.is_shut() || !place.board().stands(self.sequence)) {
             (self.done, self.ring) = (true, true);
         }
-    }
-
-    /// A launch goes through the open gate. Whether it still is open, now that this was said.
-    pub fn goes_blind(&mut self, launch: &Launch, post: &Post, keeper: &Keeper, bounds: &Bounds, now: u64) -> bool {
-        let Some(place) = self.place else { return true };
-        let place_of = launch.place();
-        if !self.streams.iter().any(|known| known.place == place_of) {
-            if self.streams.len() < STREAMS {
-                self.streams.push(Stream { place: place_of, launch: *launch, mark: None });
-            } else {
-                self.crowded = true;
-            }
-        }
-        if self.wants {
-            self.is_content(place);
-        }
-        (self.blind, self.last) = (true, now);
-        self.say(post, keeper, bounds, now);
-        place.board().stands(self.sequence)
-    }
-
-    /// Streams to be asked before it is known again what is in flight; the answers go to [`Self::sees`]. `None`: it is known,
-    /// or another thread is about it.
-    pub fn unseen(&mut self) -> Option<Vec<Stream>> {
-        if !self.blind || !self.is_on() || self.gate == Gate::Open || self.asked {
-            return None;
-        }
-        self.asked = true;
-        Some(self.streams.clone())
-    }
-
-    /// Whether a thread asks them.
-    pub fn is_asked(&self) -> bool {
-        self.asked
-    }
-
-    /// They were asked at `now`. From when to when they worked and that was not paid for; marks that are to be destroyed.
-    pub fn sees(&mut self, answers: &[(order::Place, Answer)], now: u64) -> ((u64, u64), Vec<CUevent>) {
-        self.asked = false;
-        let is_shut = self.blind && self.gate != Gate::Open;
-        for (place, answer) in answers {
-            let at = self.streams.iter().position(|stream| stream.place == *place);
-            match (answer, at) {
-                (Answer::Marked(mark), Some(at)) if is_shut => self.streams[at].mark = Some(*mark),
-                (Answer::Marked(mark), _) => self.unused.push(*mark),
-                (Answer::Done, Some(at)) if is_shut => self.unused.extend(self.streams.swap_remove(at).mark),
-                _ => {}
-            }
-        }
-        let unused = core::mem::take(&mut self.unused);
-        let from = self.paid;
-        if !is_shut || now < from {
-            return ((now, now), unused);
-        }
-        let is = |wanted: fn(Answer) -> bool| answers.iter().any(|(_, answer)| wanted(*answer));
-        let busy = is(|answer| matches!(answer, Answer::Busy | Answer::Marked(_)));
-        let unasked = self.crowded || is(|answer| answer == Answer::Unasked);
-        if busy {
-            // It has worked all the time since the gate shut.
-            self.paid = now;
-            return ((from, now), unused);
-        }
-        if unasked && now.saturating_sub(self.shut) < UNASKED_NS {
-            return ((now, now), unused);
-        }
-        (self.blind, self.crowded) = (false, false);
-        self.streams.clear();
-        let is_close = !unasked && now.saturating_sub(from) <= CLOSE_NS;
-        ((from, if is_close { now } else { from }), unused)
-    }
-
-    /// A stream or a context ends: nothing of it is to be asked any more, but what is behind a mark in a stream.
-    pub fn forget(&mut self, is_it: impl Fn(&Launch) -> bool) {
-        self.streams.retain(|stream| !is_it(&stream.launch));
     }
 
     /// A look of whoever watches: when to look again; `None`: there is nothing to watch.

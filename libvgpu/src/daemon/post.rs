@@ -221,6 +221,11 @@ impl Post {
         self.open_for.store(stream(launch), Relaxed);
     }
 
+    /// A stream ends: a later one with its handle is another.
+    pub fn forget_stream(&self) {
+        self.open_for.store(0, Relaxed);
+    }
+
     /// Device time was measured.
     pub fn charge(&self, ns: u64) {
         self.busy.fetch_add(ns, Relaxed);

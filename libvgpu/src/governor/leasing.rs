@@ -7,10 +7,10 @@ use crate::daemon::renew;
 use crate::ledger::Joined;
 use crate::meter::markers;
 use crate::meter::reaping::within;
-use crate::order::{self, quietly};
+use crate::order::{self, between_captures};
 use crate::{clock, watcher};
 use core::sync::atomic::AtomicU32;
-use shim_sys::cuda::CUresult;
+use shim_sys::cuda::{CUevent, CUresult};
 use vgpu_core::account::{Admission, SharedAccount};
 use vgpu_core::arbiter::Gate;
 
@@ -61,19 +61,7 @@ impl Governor {
     /// A lock where there is nothing to ask; else a query for each stream.
     pub(super) fn unblind(&self, joined: &Joined) {
         let Some(streams) = self.meter().lease.unseen() else { return };
-        let here = order::current();
-        let ask = |Stream { place, launch, mark }: &Stream| match mark {
-            Some(mark) if markers::is_passed(*mark) => Answer::Done,
-            Some(_) => Answer::Busy,
-            // Another thread's default stream cannot be named here, and a stream that captures must not be asked.
-            None if launch.place() != *place || super::captures(launch) != Some(false) => Answer::Unasked,
-            None if markers::is_idle(launch) => Answer::Done,
-            None => markers::record(launch, None).map_or(Answer::Busy, Answer::Marked),
-        };
-        let within = |stream: &Stream| within(stream.launch.context.0 as usize, here, || quietly(|| ask(stream)));
-        // With its context its work is over.
-        let answer = |stream: &Stream| (stream.place, within(stream).unwrap_or(Answer::Done));
-        let answers: Vec<_> = streams.iter().map(answer).collect();
+        let answers = ask(&streams);
         let now = clock::now();
         let unused = {
             let mut meter = self.meter();
@@ -81,7 +69,31 @@ impl Governor {
             meter.report(&self.post, now);
             unused
         };
+        self.answered(unused);
+    }
+
+    fn answered(&self, unused: Vec<CUevent>) {
         super::destroy(unused.into_iter().map(Some));
+        self.meter().lease.answered();
+    }
+
+    /// A stream is about to end: waits a little for a thread that asks it, and marks the end of what went into it through an
+    /// open gate.
+    pub(super) fn stream_ended(&self, key: u64) {
+        self.post.forget_stream();
+        for _ in 0..super::ENDING_TRIES {
+            let Some(streams) = self.meter().lease.ends(key) else {
+                clock::sleep(20_000);
+                continue;
+            };
+            if !streams.is_empty() {
+                let answers = ask(&streams);
+                let unused = self.meter().lease.ended(&answers);
+                self.answered(unused);
+            }
+            break;
+        }
+        self.meter().stream_ended(key);
     }
 
     /// Takes the slot that was just joined, and says there what is in flight: whoever was a member before may have had work
@@ -140,4 +152,25 @@ impl Governor {
             }
         }
     }
+}
+
+/// Asks streams whether what went into them through an open gate is complete.
+fn ask(streams: &[Stream]) -> Vec<(Stream, Answer)> {
+    let here = order::current();
+    let ask = |Stream { place, launch, mark }: &Stream| match mark {
+        Some(mark) if markers::is_passed(*mark) => Answer::Done,
+        Some(_) => Answer::Busy,
+        // Another thread's default stream cannot be named here, and a stream that captures must not be asked.
+        None if launch.place() != *place || super::captures(launch) != Some(false) => Answer::Unasked,
+        None if markers::is_idle(launch) => Answer::Done,
+        // In the legacy stream a marker would be a barrier for all others of the context: what runs may wait for one that
+        // comes after it.
+        None if launch.order().key() == 0 => Answer::Busy,
+        None => markers::record(launch, None).map_or(Answer::Busy, Answer::Marked),
+    };
+    // While a capture begins, none is asked.
+    let ask = |stream: &Stream| between_captures(|| ask(stream)).unwrap_or(Answer::Busy);
+    let within = |stream: &Stream| within(stream.launch.context.0 as usize, here, || ask(stream));
+    // With its context its work is over.
+    streams.iter().map(|stream| (*stream, within(stream).unwrap_or(Answer::Done))).collect()
 }

@@ -67,7 +67,7 @@ pub fn after(before: &Before) {
 pub fn stream_ending(order: Order) {
     if active() && !order.is_special() {
         device::all().filter_map(|device| device.governor.as_ref()).for_each(|governor| {
-            governor.meter().stream_ended(order.key());
+            governor.stream_ended(order.key());
         });
     }
 }

@@ -12,7 +12,7 @@ use shim_sys::table::cuda_fn;
 macro_rules! begins {
     ($($name:ident($($arg:ident : $ty:ty),*);)*) => {$(
         pub unsafe fn $name(real: cuda_fn::$name, $($arg: $ty),*) -> CUresult {
-            order::expect_captures();
+            let _begins = order::expect_captures();
             unsafe { real($($arg),*) }
         }
     )*};

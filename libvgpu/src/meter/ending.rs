@@ -9,7 +9,7 @@ use shim_sys::cuda::CUevent;
 impl Meter {
     /// A context is about to end: what it has in flight is charged by the estimate. Returns its events.
     pub fn end_context(&mut self, context: usize, now: u64, pay: impl Pay) -> Vec<CUevent> {
-        let mut events = Vec::new();
+        let mut events = self.lease.forget_context(context);
         let (mut unpaid, mut unknown) = (0u64, 0u32);
         for chain in self.chains.iter_mut().filter(|chain| chain.place.context == context) {
             self.given.iter().filter(|given| given.chain == chain.number).for_each(Given::revoke);
@@ -23,7 +23,6 @@ impl Meter {
             }
         }
         self.chains.retain(|chain| chain.place.context != context);
-        self.lease.forget(|launch| launch.context.0 as usize == context);
         self.tally();
         if unpaid > 0 || unknown > 0 {
             self.completed(unpaid, unknown, now);
@@ -43,7 +42,7 @@ impl Meter {
 
     /// A stream is about to end: a later one with its handle is another.
     pub fn stream_ended(&mut self, key: u64) {
-        self.lease.forget(|launch| launch.order().key() == key);
+        self.lease.forget_stream(key);
         for chain in self.chains.iter_mut().filter(|chain| chain.place.key == key) {
             self.given.iter().filter(|given| given.chain == chain.number).for_each(Given::revoke);
             chain.place = chain.place.nobodys();

@@ -3,8 +3,7 @@
 use super::crediting::Given;
 use super::{Meter, Pay, Wish};
 use crate::daemon::Post;
-use crate::daemon::lease::{Answer, Word};
-use crate::order::Place;
+use crate::daemon::lease::{Answer, Stream, Word};
 use shim_sys::cuda::CUevent;
 use vgpu_core::account::Admission;
 use vgpu_core::account::cost::UNKNOWN_NS;
@@ -82,7 +81,7 @@ impl Meter {
 
     /// The streams of launches through an open gate were asked: pays for the time in which they had the device since it shut.
     /// Returns marks that are to be destroyed.
-    pub fn sees(&mut self, answers: &[(Place, Answer)], now: u64, pay: impl Pay) -> Vec<CUevent> {
+    pub fn sees(&mut self, answers: &[(Stream, Answer)], now: u64, pay: impl Pay) -> Vec<CUevent> {
         let ((from, to), unused) = self.lease.sees(answers, now);
         let fresh = self.union.add(from, to);
         if fresh > 0 {
