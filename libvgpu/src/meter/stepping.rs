@@ -19,6 +19,8 @@ use vgpu_core::gate::{Ask, Verdict, goes_beside};
 pub(super) const ASK_NS: u64 = 50_000;
 /// Below this cost the clock is not read before every launch ...
 pub const SHORT_NS: u64 = 5_000;
+/// So many busy streams may wait for each other one by one.
+const FEW: u32 = 8;
 /// ... but before one in so many.
 const UNTIMED: u32 = 8;
 /// An interval is ended after so much time on the host, and a stream is measured that was not for so long: costs that are
@@ -152,7 +154,8 @@ impl Meter {
         let beside =
             self.busy > u32::from(self.chains[at].is_busy()) && (wish.cost.is_some() || self.is_beside(at, wish));
         let (mut admission, mut aside) = (self.admission(wish, now), 0);
-        if goes_beside(wish.cost, beside) && !self.lease.is_on() {
+        // With many streams what is in flight is their sum, and nobody waits for one of them.
+        if self.busy <= FEW && goes_beside(wish.cost, beside) && !self.lease.is_on() {
             if admission != Admission::Admit {
                 admission = wish.account.admit(now);
             }
