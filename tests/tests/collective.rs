@@ -62,8 +62,9 @@ fn shares(from: (Instant, [u64; 2]), to: (Instant, [u64; 2])) -> [u64; 2] {
     [0, 1].map(|device| (to.1[device] - from.1[device]) * 100 / wall)
 }
 
-/// A rank's kernel keeps its device while the other rank is held back at its gate, and pays for it. All rounds end, each
-/// time; shares may have been spoilt by a busy host, so that the best of three stretches counts.
+/// A rank's kernel keeps its device while the other rank is held back at its gate, and pays for it. A hundred rounds end,
+/// each ten of them in time; a busy host spoils shares, so that three tens of ten must be within the ceiling, and the lesser
+/// device always.
 #[test]
 fn two_ranks_on_two_devices_under_a_ceiling_end_their_collectives() {
     let lab = lab(Some(30));
@@ -71,23 +72,24 @@ fn two_ranks_on_two_devices_under_a_ceiling_end_their_collectives() {
     // First launches are of unknown length, and go out one by one.
     tell(&mut ranks, 1, 20);
     end(&mut ranks, Instant::now());
-    let mut stretches = Vec::new();
-    for stretch in 0..3 {
+    let first = busy(&lab);
+    let mut tens = Vec::new();
+    for from in (21..=111).step_by(10) {
         let before = busy(&lab);
-        tell(&mut ranks, 21 + stretch * 100, 100);
+        tell(&mut ranks, from, 10);
         end(&mut ranks, Instant::now());
-        let after = busy(&lab);
-        for device in 0..2 {
-            let done = after.1[device] - before.1[device];
-            assert!(done >= 100 * WORK, "the work of a hundred rounds: {done}");
-        }
-        stretches.push(shares(before, after));
-        eprintln!("100 collectives of two ranks in {:?}: {:?} %", after.0 - before.0, stretches.last());
-        if stretches.last().is_some_and(|shares| shares.iter().all(|share| *share <= 45)) {
-            return;
-        }
+        tens.push(shares(before, busy(&lab)));
     }
-    panic!("{stretches:?}");
+    let last = busy(&lab);
+    let all = shares(first, last);
+    eprintln!("100 collectives of two ranks in {:?}: {all:?} %, by tens {tens:?}", last.0 - first.0);
+    for device in 0..2 {
+        let done = last.1[device] - first.1[device];
+        assert!(done >= 100 * WORK, "the work of a hundred rounds: {done}");
+    }
+    assert!(all.iter().min().is_some_and(|least| *least <= 45), "{all:?}");
+    let kept = tens.iter().filter(|shares| shares.iter().all(|share| *share <= 45)).count();
+    assert!(kept >= 3, "{tens:?}");
 }
 
 /// The null control: without a ceiling the same ranks are done in little more than their own work takes.
