@@ -22,14 +22,13 @@ use crate::ledger::Joined;
 use crate::lock::{Held, Lock};
 use crate::meter::markers;
 use crate::meter::reaping::Costs;
-use crate::meter::{Begin, Due, Launch, Meter, Plan, SHORT_NS, Seen, Step, Wish};
+use crate::meter::{Begin, Launch, Meter, Plan, SHORT_NS, Seen, Step, Wish};
 use crate::order::{self, quietly};
 use crate::{clock, context, device, meter, mode, turn, watcher};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use shim_sys::cuda::*;
 use shim_sys::futex;
 use vgpu_core::account::Engaged;
-use vgpu_core::account::arrears::{eased, rest};
 use vgpu_core::arbiter::Gate;
 use vgpu_core::gate::loss::Alone;
 use vgpu_core::share::Share;
@@ -207,7 +206,7 @@ impl Governor {
     #[inline(never)] // rarer than it seems: the short way is to stay short
     fn step(&'static self, joined: &Joined, wish: &Wish<'_>, seen: Seen) -> Step {
         let mut meter = self.meter();
-        let step = meter.step(wish, seen, |due, since| self.charge(joined, due, since));
+        let step = meter.step(wish, seen, |ns, since| self.charge(joined, ns, since));
         if let Step::Go(plan) = &step
             && plan.is_plain()
         {
@@ -219,7 +218,7 @@ impl Governor {
     /// Does what the steps ask for until the launch may go: [`Step::Go`], [`Step::Open`], or [`Step::Unmeasured`].
     #[cold]
     fn negotiate(&'static self, joined: &Joined, wish: &mut Wish<'_>, first: Step) -> Step {
-        let pay = |due, since| self.charge(joined, due, since);
+        let pay = |ns, since| self.charge(joined, ns, since);
         let mut waiting = None;
         let (mut seen, mut step, mut heard) = (Seen::default(), first, 0);
         let outcome = loop {
@@ -310,7 +309,7 @@ impl Governor {
         let at = clock::now();
         let end = end.map(|event| (event, Some(at).filter(|at| at.saturating_sub(launched) > AWAY_NS)));
         if context::fate(launch.context.0 as usize, moment) == context::Fate::Lives {
-            let pay = |due, since| self.charge(joined, due, since);
+            let pay = |ns, since| self.charge(joined, ns, since);
             let unused = self.meter().recorded(plan, begin, end, &self.costs, pay);
             destroy(unused);
         }
@@ -351,23 +350,17 @@ impl Governor {
         let since = account.begin(clock::now());
         let result = real();
         if result.ok() {
-            let used = self.costs.estimate(launch.key);
-            self.charge(joined, Due { used, excess: 0, arrears: 0 }, since);
+            self.charge(joined, self.costs.estimate(launch.key), since);
         }
         result
     }
 
-    fn charge(&self, joined: &Joined, due: Due, since: Engaged) {
+    fn charge(&self, joined: &Joined, ns: u64, since: Engaged) {
         if let Some(share) = self.share() {
-            let (account, now) = (joined.member().account(), clock::now());
-            let ordinary = due.used.saturating_sub(due.excess).saturating_add(rest(due.arrears, share));
-            account.charge_since(ordinary, share, since, now);
-            if due.excess > 0 {
-                account.charge_since(due.excess, eased(share), since, now);
-            }
+            joined.member().account().charge_since(ns, share, since, clock::now());
         }
-        self.post.charge(due.used);
-        joined.member().add_busy(due.used);
+        self.post.charge(ns);
+        joined.member().add_busy(ns);
     }
 
     /// Charges what completed, asking the driver in the context that is current here.
@@ -376,7 +369,7 @@ impl Governor {
         let Some(mut batch) = collected else { return };
         quietly(|| batch.ask(here));
         let now = clock::now();
-        let pay = |due, since| self.charge(joined, due, since);
+        let pay = |ns, since| self.charge(joined, ns, since);
         let turns = !self.is_leased() && self.turns.known().is_some_and(|turns| turns);
         let turn = turns.then(|| joined.member().turn());
         let completed = {
@@ -404,7 +397,7 @@ impl Governor {
             }
             clock::sleep(20_000);
         }
-        let pay = |due, since| self.charge(joined, due, since);
+        let pay = |ns, since| self.charge(joined, ns, since);
         let events = {
             let mut meter = self.meter();
             let events = meter.end_context(context.0 as usize, clock::now(), pay);

@@ -15,7 +15,6 @@ mod world;
 
 mod behaviour;
 mod ceilings;
-mod collective;
 mod gangs;
 mod properties;
 mod table;
