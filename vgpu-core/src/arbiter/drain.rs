@@ -8,14 +8,6 @@
 //! ([`Config::stuck`](super::Config::stuck)): a member that was stopped never says that its work is done, and one that waits
 //! for another member of its tenant never has done it.
 //!
-//! What is overdue holds up its own tenant, which would have the device twice otherwise, but not for ever
-//! ([`Config::stuck`](super::Config::stuck)): a member that was stopped never says that its work is done, and one that waits
-//! for another member of its tenant never has done it.
-//!
-//! What is overdue shares the device with whoever is next, and the events of both see the other's slices. That time is
-//! shared out ([`Arbiter::absorb`]): of what was measured meanwhile a slot pays its equal part, or what its launches
-//! are known to cost if that is more.
-//!
 //! A lease costs its turn also if nothing runs in it: whoever was measured less than an eighth of the time in which others
 //! waited moves back in the order by all of it ([`Arbiter::owed`]), and is charged what it used. Otherwise whoever asks for
 //! the device and launches nothing, or next to nothing, would keep it from the others for as long as it likes.
