@@ -56,6 +56,8 @@ struct House<B, R> {
     paused: bool,
     pages: Option<Pages<B, R>>,
     bell: Bell,
+    /// Something may have changed since its sums were last looked at.
+    stirred: bool,
     /// Of members that are gone.
     gone: BTreeMap<DeviceId, Totals>,
     /// What members used before this daemon came.
@@ -138,7 +140,8 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
             Some(house) => house.tenant = tenant,
             None => {
                 let (gone, former) = (BTreeMap::new(), BTreeMap::new());
-                let house = House { tenant, paused: false, pages: None, bell: Bell::default(), gone, former };
+                let (pages, bell) = (None, Bell::default());
+                let house = House { tenant, paused: false, pages, bell, stirred: true, gone, former };
                 self.houses.insert(number, house);
             }
         }
@@ -204,6 +207,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         now: u64,
     ) -> Result<usize, String> {
         let Some(house) = self.houses.get_mut(&number) else { return Err("the tenant was removed".into()) };
+        house.stirred = true;
         let name = &house.tenant.name;
         let on = house.tenant.on_device(uuid)?.clone();
         let Some(pages) = &mut house.pages else { return Err("a hello comes first".into()) };
@@ -262,6 +266,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
     /// A member is gone, from all its devices, with whatever it held. What it said last is charged.
     pub fn leave(&mut self, number: arbiter::Tenant, member: u64, now: u64) {
         let Some(house) = self.houses.get_mut(&number) else { return };
+        house.stirred = true;
         let Some(pages) = &mut house.pages else { return };
         let Some(slots) = pages.members.remove(&member) else { return };
         self.reports.at(now);
@@ -292,6 +297,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
     /// Some ten loads for each slot of the tenant, and a tick.
     pub fn rang(&mut self, number: arbiter::Tenant, now: u64) -> Heard {
         let Some(house) = self.houses.get_mut(&number) else { return Heard::Now };
+        house.stirred = true;
         let members = house.pages.as_ref().map_or(0, |pages| pages.slots.len() - pages.free.len());
         let heard = house.bell.rings_for(members, now);
         if heard == Heard::Now {

@@ -116,7 +116,7 @@ pub struct Reactor {
     /// The files of tenants' pages, by their rooms.
     shelf: Shelf,
     /// What tenants wanted and got in the last seconds.
-    recent: Recent,
+    pub(super) recent: Recent,
     /// What administrators changed since the file was read.
     pub(super) marks: Marks,
     /// Bells that ring too often: when each is listened to again.

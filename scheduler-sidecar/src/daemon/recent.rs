@@ -31,35 +31,53 @@ pub(super) struct Rates {
     pub got: f64,
 }
 
-/// By tenant and device.
-type Look = HashMap<(String, String), Sums>;
-
-/// The last looks, oldest first.
+/// The last looks, and the sums of each tenant on each device as they changed.
 #[derive(Debug, Default)]
 pub(super) struct Recent {
-    looks: VecDeque<(Instant, Look)>,
+    /// Oldest first.
+    looks: VecDeque<Instant>,
+    /// By tenant and device; of what was before the oldest look the last.
+    sums: HashMap<(String, String), VecDeque<(Instant, Sums)>>,
 }
 
 impl Recent {
     /// When the next look is due.
     pub fn due(&self, now: Instant) -> bool {
-        self.looks.back().is_none_or(|(last, _)| now.saturating_duration_since(*last) >= PAUSE)
+        self.looks.back().is_none_or(|last| now.saturating_duration_since(*last) >= PAUSE)
     }
 
-    /// The sums are so now.
-    pub fn look(&mut self, now: Instant, sums: impl IntoIterator<Item = ((String, String), Sums)>) {
+    /// Some sums are so now; all others are as they were.
+    ///
+    /// # Cost
+    /// A search for each that changed.
+    pub fn look(&mut self, now: Instant, changed: impl IntoIterator<Item = ((String, String), Sums)>) {
         if self.looks.len() == KEPT {
             self.looks.pop_front();
         }
-        self.looks.push_back((now, sums.into_iter().collect()));
+        self.looks.push_back(now);
+        let oldest = self.looks.front().copied().unwrap_or(now);
+        for (key, sums) in changed {
+            let history = self.sums.entry(key).or_default();
+            history.push_back((now, sums));
+            while history.get(1).is_some_and(|(at, _)| *at <= oldest) {
+                history.pop_front();
+            }
+        }
+    }
+
+    /// A tenant is gone.
+    pub fn forget(&mut self, tenant: &str) {
+        self.sums.retain(|(name, _), _| name != tenant);
     }
 
     /// What a tenant wanted and got of a device until now. Who came meanwhile had nothing before.
     pub fn rates(&self, tenant: &str, device: &str, sums: Sums, now: Instant) -> Rates {
         // A look that was just made tells nothing.
         let old_enough = |at: &Instant| now.saturating_duration_since(*at) >= PAUSE / 10;
-        let Some((at, look)) = self.looks.iter().find(|(at, _)| old_enough(at)) else { return Rates::default() };
-        let before = look.get(&(tenant.to_owned(), device.to_owned())).copied().unwrap_or_default();
+        let Some(at) = self.looks.iter().find(|at| old_enough(at)) else { return Rates::default() };
+        let history = self.sums.get(&(tenant.to_owned(), device.to_owned()));
+        let then = history.and_then(|history| history.iter().rev().find(|(changed, _)| changed <= at));
+        let before = then.map(|(_, sums)| *sums).unwrap_or_default();
         let over = now.saturating_duration_since(*at).as_secs_f64();
         let part = |ns: u64| Duration::from_nanos(ns).as_secs_f64() / over * 100.0;
         let got = part(sums.charged.saturating_sub(before.charged));
@@ -94,6 +112,23 @@ mod tests {
         let rates = recent.rates("a", "0", sums(10), start + second * 10);
         assert_eq!(rates, Rates { over: 5.0, wanted: 50.0, got: 30.0 });
         assert_eq!(recent.rates("b", "0", Sums { charged: 1_000_000_000, wait: 0 }, start + second * 10).got, 20.0);
+    }
+
+    #[test]
+    fn what_did_not_change_is_as_it_was_and_who_is_forgotten_is_gone() {
+        let (start, second) = (Instant::now(), Duration::from_secs(1));
+        let mut recent = Recent::default();
+        let sums = Sums { charged: 3_600_000_000_000, wait: 0 };
+        recent.look(start, at(sums));
+        for t in 1..20 {
+            recent.look(start + second * t, []);
+        }
+        assert_eq!(recent.rates("a", "0", sums, start + second * 20).got, 0.0);
+        recent.look(start + second * 20, at(Sums { charged: sums.charged + 500_000_000, wait: 0 }));
+        let rates = recent.rates("a", "0", Sums { charged: sums.charged + 500_000_000, wait: 0 }, start + second * 20);
+        assert_eq!(rates, Rates { over: 4.0, wanted: 12.5, got: 12.5 });
+        recent.forget("a");
+        assert!(recent.sums.is_empty());
     }
 
     #[test]

@@ -203,11 +203,12 @@ impl Reactor {
 
     /// Forgets the rooms that are over, with their directories.
     pub(super) fn forget_rooms(&mut self) {
-        let (leases, now) = (&mut self.leases, pages::now());
+        let (leases, recent, now) = (&mut self.leases, &mut self.recent, pages::now());
         self.rooms.retain(|id, room| {
             if room.is_over() {
                 remove_dir(&room.tenant.socket);
                 leases.remove(number(*id), now);
+                recent.forget(&room.tenant.name);
             }
             !room.is_over()
         });

@@ -31,7 +31,9 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage>> arbiter::Pages
 impl<B: Deref<Target = BoardPage>, R> Desk<'_, B, R> {
     fn apply(&mut self, decision: &Decision) {
         let Some(Some(Place { tenant, index })) = self.places.get(decision.slot.index()) else { return };
-        let Some(pages) = self.houses.get_mut(tenant).and_then(|house| house.pages.as_mut()) else { return };
+        let Some(house) = self.houses.get_mut(tenant) else { return };
+        house.stirred = true;
+        let Some(pages) = house.pages.as_mut() else { return };
         if let Some(slot) = pages.board.slots.get(*index) {
             slot.tell(&decision.gate);
             wake(slot);

@@ -16,6 +16,20 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         self.used_so_far(number, now)
     }
 
+    /// As [`Self::used`], if anything can have changed since this was last asked: who holds no gate, stands at none, has
+    /// nothing before the device and did not ring uses nothing.
+    pub fn used_since(&mut self, number: Tenant, now: u64) -> Option<Vec<Used>> {
+        self.houses.get(&number).filter(|house| house.stirred)?;
+        let used = self.used(number, now);
+        let house = self.houses.get_mut(&number)?;
+        let mut slots = house.pages.iter().flat_map(|pages| pages.slots.iter().flatten());
+        house.stirred = slots.any(|slot| {
+            let has_gate = matches!(slot.gate, Gate::Open | Gate::Run { .. });
+            slot.stands.is_some() || has_gate || self.arbiter.said(slot.id).in_flight != Some(0)
+        });
+        Some(used)
+    }
+
     /// What a tenant used, where it stands on each device, and its members there, by one reading of what they say.
     pub fn seen(&mut self, number: Tenant, now: u64) -> (Vec<Used>, Vec<Explained>, Vec<OnDevice>) {
         self.look(number, now);

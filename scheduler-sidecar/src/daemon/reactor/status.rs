@@ -230,7 +230,10 @@ impl Reactor {
         devices
     }
 
-    /// Looks at all sums, once a second while there are members that have some.
+    /// Looks at the sums that can have changed, once a second while there are members that have some.
+    ///
+    /// # Cost
+    /// A search for each tenant that has members; some ten loads for each member of those that do something.
     pub(super) fn look_back(&mut self) {
         let now = Instant::now();
         if self.paged == 0 || !self.recent.due(now) {
@@ -241,7 +244,7 @@ impl Reactor {
             if room.paged == 0 {
                 continue;
             }
-            for used in self.leases.used(number(*id), pages::now()) {
+            for used in self.leases.used_since(number(*id), pages::now()).into_iter().flatten() {
                 sums.push(((room.tenant.name.clone(), used.device), Sums { charged: used.charged, wait: used.wait }));
             }
         }
