@@ -139,6 +139,12 @@ fn wall_ticks(ns: u64, share: Share) -> u64 {
 }
 
 impl Account {
+    /// One that holds `ns` of device time at `now`, at the rate of `share`.
+    #[must_use]
+    pub fn holding(ns: u64, share: Share, now: u64) -> Self {
+        Self { state: State { zero: ticks(now).saturating_sub(wall_ticks(ns, share)), latest: now } }
+    }
+
     /// The whole state, for a page of shared memory.
     pub(crate) const fn words(&self) -> [u64; 2] {
         [self.state.zero, self.state.latest]

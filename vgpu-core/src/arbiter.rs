@@ -37,7 +37,6 @@ pub use decision::{Decision, Gate, Pages, Usage};
 pub use standing::{Standing, State};
 pub use terms::{Class, Config, DeviceId, QUANTUM, SlotId, Tenant, Terms};
 
-use crate::account::{Account, BURST_NS};
 use device::{Device, Phase};
 use seat::{Place, Seat, SeatIx, Slot};
 use std::collections::BTreeMap;
@@ -265,16 +264,14 @@ impl Arbiter {
     /// What a tenant did under other terms is neither held against it nor a claim: a debt of 100 ms at 5 % would be two seconds
     /// without a lease at 90, and an hour without a floor an hour for which all other floors wait.
     fn other_terms(&mut self, seat: SeatIx, terms: Terms, now: u64) {
-        let clock = self.devices[index(self.seat(seat).device)].order.floor_clock(now);
+        let (config, clock) = (self.config, self.devices[index(self.seat(seat).device)].order.floor_clock(now));
         let seat = self.seat_mut(seat);
-        if seat.terms.ceiling != terms.ceiling {
-            (seat.account, seat.tired) = (Account::default(), false);
-            seat.account.rest(now.saturating_add(BURST_NS)); // nil: no debt, and no burst either
-        }
         if seat.terms.floor.is_none() {
             seat.floor_zero = clock;
         }
-        seat.terms = terms;
+        if core::mem::replace(&mut seat.terms, terms).ceiling != terms.ceiling {
+            seat.begin_anew(now, &config);
+        }
     }
 
     /// A thread of this member stands at the gate (its doorbell rang).

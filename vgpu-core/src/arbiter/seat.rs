@@ -6,6 +6,7 @@ use super::decision::{Gate, Usage};
 use super::order::Key;
 use super::terms::{Config, DeviceId, SlotId, Tenant, Terms};
 use crate::account::{Account, Admission, BURST_NS};
+use crate::share::Share;
 use std::collections::VecDeque;
 
 /// A tenant on a device.
@@ -138,8 +139,21 @@ impl Seat {
             return u64::MAX;
         }
         let Some(limit) = self.terms.limit() else { return 0 };
-        let enough = config.quantum_of(&self.terms).min(limit.of(BURST_NS) / 2);
-        self.account.when(enough, limit)
+        self.account.when(self.enough(limit, config), limit)
+    }
+
+    fn enough(&self, limit: Share, config: &Config) -> u64 {
+        config.quantum_of(&self.terms).min(limit.of(BURST_NS) / 2)
+    }
+
+    /// Forgets what it used, and is worth one lease.
+    pub fn begin_anew(&mut self, now: u64, config: &Config) {
+        self.tired = false;
+        self.account = match self.terms.limit() {
+            Some(limit) => Account::holding(self.enough(limit, config), limit, now),
+            None => Account::default(),
+        };
+        self.account.rest(now);
     }
 
     /// How long the balance lasts at full use; `u64::MAX` without a ceiling.
