@@ -214,8 +214,7 @@ impl Keeper {
     /// When a launch is forced. `poor`: there is no balance for it.
     fn due(&self, stretch: u64, beside: bool, poor: bool, bounds: &Bounds) -> u64 {
         // Half of it more: launches of one function differ.
-        let learned = self.in_flight.saturating_add(self.in_flight.saturating_mul(self.longer) / 8);
-        let longest = learned.max(self.in_flight.saturating_mul(stretch)).saturating_add(self.in_flight / 2);
+        let longest = self.learned().max(self.in_flight.saturating_mul(stretch)).saturating_add(self.in_flight / 2);
         let expected = self.began.saturating_add(longest);
         let (first, most) = match (beside, self.unknown) {
             (false, _) => (OWN, OWN + 2),
@@ -269,7 +268,12 @@ impl Keeper {
     pub fn took(&mut self, estimate: u64, spent: u64) {
         let eighths = spent.saturating_mul(8) / estimate.max(1);
         let longer = eighths.saturating_sub(8).min(LONGEST);
-        self.longer = longer.max(self.longer - (self.longer.saturating_sub(longer)).div_ceil(8));
+        self.longer = longer.max(self.longer - (self.longer.saturating_sub(longer)).div_ceil(32));
+    }
+
+    /// What is in flight, as long as such launches have lately taken at most.
+    const fn learned(&self) -> u64 {
+        self.in_flight.saturating_add(self.in_flight.saturating_mul(self.longer) / 8)
     }
 
     /// Estimated work before the device.
@@ -284,11 +288,18 @@ impl Keeper {
         self.in_flight.saturating_sub(now.saturating_sub(self.began))
     }
 
+    /// What is left of it at `now`, believing of long launches the longest that they have lately taken.
+    #[must_use]
+    pub fn lasts(&self, now: u64, bounds: &Bounds) -> u64 {
+        let all = if self.in_flight > bounds.in_flight { self.learned() } else { self.in_flight };
+        all.saturating_sub(now.saturating_sub(self.began))
+    }
+
     /// What is said of it to the daemon: 0 only if all was seen complete, `u64::MAX` if it takes longer than expected.
     /// The end of a long launch cannot be foretold to the microsecond, so that it never counts as about to end.
     #[must_use]
     pub fn left(&self, now: u64, bounds: &Bounds) -> u64 {
-        match (self.in_flight, self.remaining(now)) {
+        match (self.in_flight, self.lasts(now, bounds)) {
             (0, _) => 0,
             (_, 0) => u64::MAX,
             (all, left) if all > bounds.in_flight => left.max(bounds.handover),

@@ -269,7 +269,7 @@ impl Lease {
         let mut taints = false;
         if self.is_shut() && !was_shut {
             // What drains has its own time, and the allowance.
-            let left = keeper.remaining(now);
+            let left = keeper.lasts(now, bounds);
             self.closed = now.saturating_add(left + left / 2 + bounds.drain);
         } else if !self.is_shut() {
             self.rung = 0;
@@ -367,9 +367,9 @@ impl Lease {
         self.finished = self.finished.saturating_add(estimate);
     }
 
-    /// Whether what was reached at `at` ran when others had been let in.
-    pub fn is_late(&self, at: u64) -> bool {
-        self.is_on() && self.is_shut() && at > self.closed
+    /// For how long what was reached at `at` may have run when others had been let in.
+    pub fn late(&self, at: u64) -> u64 {
+        if self.is_on() && self.is_shut() { at.saturating_sub(self.closed) } else { 0 }
     }
 
     /// A thread stands at the gate, and it is the daemon that it waits for, or the account.

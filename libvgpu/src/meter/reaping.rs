@@ -224,10 +224,14 @@ impl Meter {
             let keys = interval.keys.all();
             let usual = if interval.first { costs.beside_change(keys, open.estimate, spent) } else { None };
             if spent > 0 && usual.is_none() {
-                let clean = !interval.tainted && !self.lease.is_late(times.host);
-                costs.learn(keys, open.estimate, spent, clean);
+                // What runs on when others have been let in has half of that time at least, if it has not all: were nothing
+                // learned from it, what once takes far longer would be let run beside others for ever.
+                let late = self.lease.late(times.host);
+                let own = if open.unknown == 0 { spent - late.min(spent) / 2 } else { spent };
+                let clean = !interval.tainted && (late == 0 || open.unknown == 0 && own > open.estimate);
+                costs.learn(keys, open.estimate, own, clean);
                 if clean && open.unknown == 0 {
-                    self.keeper.took(open.estimate, spent);
+                    self.keeper.took(open.estimate, own);
                 }
             }
             fresh = Some(usual.unwrap_or(spent));

@@ -107,7 +107,7 @@ impl Guest {
         }
         if matches!(gate, Gate::Wait | Gate::Cap { .. }) && !matches!(self.gate, Gate::Wait | Gate::Cap { .. }) {
             // What drains has its own time, and the allowance.
-            let left = self.keeper.remaining(now);
+            let left = self.keeper.lasts(now, &self.bounds);
             self.closed = now + left + left / 2 + self.bounds.drain;
         }
         self.gate = gate;
@@ -253,13 +253,16 @@ impl Guest {
             let fresh = spent.unwrap_or(interval.open.estimate);
             self.charge(fresh);
             // Later than that somebody else was let in.
-            let late = matches!(self.gate, Gate::Wait | Gate::Cap { .. }) && reached > self.closed;
-            let spoilt = interval.tainted || late;
+            let shut = matches!(self.gate, Gate::Wait | Gate::Cap { .. });
+            let late = if shut { reached.saturating_sub(self.closed) } else { 0 };
+            let known = interval.open.unknown == 0;
+            let own = if known { fresh.saturating_sub(late / 2) } else { fresh };
+            let spoilt = interval.tainted || late > 0 && !(known && own > interval.open.estimate);
             if spent.is_some() {
                 // Of streams at once each teaches what it added to the time in which any was busy.
                 for &key in &interval.keys {
                     let before = u128::from(self.cost(key).unwrap_or(UNKNOWN_NS));
-                    let now = before * u128::from(fresh) / u128::from(interval.open.estimate.max(1));
+                    let now = before * u128::from(own) / u128::from(interval.open.estimate.max(1));
                     let now = u64::try_from(now).unwrap_or(NEVER).max(1);
                     if !spoilt {
                         self.costs.learn(key, now);
@@ -269,7 +272,7 @@ impl Guest {
                 }
             }
             if spent.is_some_and(|ns| ns > 0) && !spoilt && interval.open.unknown == 0 {
-                self.keeper.took(interval.open.estimate, fresh);
+                self.keeper.took(interval.open.estimate, own);
             }
             // What is only roughly known is nothing to pay by.
             let known = interval.keys.iter().all(|&key| self.costs.measured(key).is_some());

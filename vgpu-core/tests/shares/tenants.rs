@@ -98,6 +98,19 @@ fn table_of_many_tenants() {
     }
 }
 
+/// One function that takes four thousand times as long at one time as at another: what it will take is not known before.
+#[test]
+fn table_of_pairs_whose_one_function_takes_50_us_to_200_ms() {
+    let mixed = || Work::Mixed { kernels: &[50 * US, MS, 5 * MS, 20 * MS, 200 * MS], one_function: true };
+    for (a, b) in [(1, 1), (30, 70), (10, 90)] {
+        let due = f64::from(a) * 100.0 / f64::from(a + b);
+        Row::new(format!("{a}:{b} by weight, both 50 us to 200 ms in one function"))
+            .party(weight(a), mixed(), due)
+            .party(weight(b), mixed(), 100.0 - due)
+            .keep();
+    }
+}
+
 #[test]
 fn table_of_synchronous_and_graph_tenants() {
     let sync = |kernel| Work::Sync { kernel, gap: 10 * US };
