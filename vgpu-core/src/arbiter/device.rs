@@ -1,18 +1,18 @@
-//! The life of a lease on one device: grant, renew, revoke, drain, expire.
+//! One device: whose it is, and how it goes from one to the next, decision by decision.
 //!
 //! ```text
 //! Free ──pick──► Held ──over, yielded, used up, revoked──► Drain ──nothing in flight──► Free
 //!   └──alone, no ceiling──► Open ──somebody else wants──────┘  └──longer than R──► overdue, Free
 //! ```
 //!
-//! Not here: what drains and what it costs ([`super::drain`]), who is next ([`super::order`]), leases on several devices at
-//! once ([`super::gang`]).
+//! Not here: leases ([`super::lease`]), open gates ([`super::alone`]), what drains and what it costs ([`super::drain`]), who
+//! is next ([`super::order`]).
 
 use super::audit::Doubt;
 use super::decision::{Decision, Gate, Pages};
 use super::order::Order;
 use super::seat::{Place, SeatIx};
-use super::terms::{Class, DeviceId, SlotId, Tenant};
+use super::terms::{DeviceId, SlotId, Tenant};
 use super::{Arbiter, index};
 
 /// Whose the device is.
@@ -241,189 +241,6 @@ impl Arbiter {
                 true
             }
         }
-    }
-
-    /// Does the lease end now? Renews it if not.
-    fn ends(&mut self, d: DeviceId, now: u64, out: &mut Vec<Decision>) -> bool {
-        let Phase::Held { seat, slot, since, until } = self.devices[index(d)].phase else { return false };
-        let terms = self.seat(seat).terms;
-        let others = self.contended(d, seat);
-        let charged = self.seat(seat).charged;
-        let before = self.devices[index(d)].contended;
-        self.devices[index(d)].contended = others.then(|| before.unwrap_or((now, charged)));
-        // What is in flight serves it when it is measured.
-        if others && before.is_none() && self.slot(slot).usage.in_flight == Some(0) {
-            self.was_alone(d, seat, now);
-        }
-        if self.seat(seat).used_up(now) {
-            return true;
-        }
-        if self.slot(slot).idle() && (others || self.devices[index(d)].order.any()) {
-            return true;
-        }
-        let device = &self.devices[index(d)];
-        if device.revoke {
-            return true;
-        }
-        let quantum = self.config.quantum_of(&terms);
-        if until == u64::MAX {
-            if !others && device.reserved.is_none() {
-                return false;
-            }
-            // It had the device to itself; from now on it has one quantum, counted from the grant.
-            let until = since.saturating_add(quantum);
-            if until <= now {
-                return true;
-            }
-            self.renew(d, until, now, out);
-            return false;
-        }
-        if now < until {
-            return false;
-        }
-        if device.reserved.is_some() {
-            return true;
-        }
-        if !others {
-            self.renew(d, u64::MAX, now, out);
-            return false;
-        }
-        // Another member's turn, or another tenant's. What is in flight counts as charged: the time since the grant that
-        // was not paid for yet, and what is expected.
-        let flies = self.slot(slot).usage.in_flight != Some(0);
-        let unpaid = if flies { self.unpaid(seat, now) } else { self.owed(d, seat, now) };
-        let key = self.seat(seat).key_after(unpaid.saturating_add(self.slot(slot).usage.expected()));
-        let next = self.pick(d, now, None);
-        let keeps = self.seat(seat).queue.is_empty()
-            && next.is_none_or(|next| {
-                let next = self.seat(next).key();
-                self.devices[index(d)].order.keeps(key, next, now, &self.config)
-            });
-        if keeps {
-            self.renew(d, now.saturating_add(quantum), now, out);
-        }
-        !keeps
-    }
-
-    fn renew(&mut self, d: DeviceId, until: u64, now: u64, out: &mut Vec<Decision>) {
-        let device = &mut self.devices[index(d)];
-        let Phase::Held { seat, slot, since, .. } = device.phase else { return };
-        device.phase = Phase::Held { seat, slot, since, until };
-        self.run(d, seat, slot, until, now, out);
-    }
-
-    /// Gives the free device to whoever is next; false when nobody is.
-    fn grant(&mut self, d: DeviceId, now: u64, out: &mut Vec<Decision>) -> bool {
-        if self.devices[index(d)].reserved.is_some() {
-            return self.collect(d, now, out);
-        }
-        let Some(seat) = self.pick(d, now, None) else { return false };
-        if self.is_gang(seat) {
-            return self.assemble(d, seat, now, out);
-        }
-        self.give(d, seat, u64::MAX, now, out);
-        true
-    }
-
-    /// Grants, at most until `limit`.
-    pub(super) fn give(&mut self, d: DeviceId, seat: SeatIx, limit: u64, now: u64, out: &mut Vec<Decision>) {
-        let (key, charged, served) = (self.seat(seat).key(), self.seat(seat).charged, self.seat(seat).floor_zero);
-        let quantum = self.config.quantum_of(&self.seat(seat).terms);
-        let device = &mut self.devices[index(d)];
-        device.order.remove(seat, key);
-        device.order.granted(key.class, now);
-        device.lease += 1;
-        device.charged_before = charged;
-        (device.granted, device.floor_before) = (now, served);
-        device.firm = device.order.overdue;
-        if device.last != Some(seat) {
-            (device.last, device.shared_at) = (Some(seat), now);
-        }
-        self.seat_mut(seat).place = Place::Current;
-        if self.may_open(d, seat, now) {
-            self.open(d, seat, out);
-            return;
-        }
-        let Some(slot) = self.seat_mut(seat).queue.pop_front() else {
-            self.seat_mut(seat).place = Place::Idle;
-            return;
-        };
-        self.devices[index(d)].revoke = false;
-        self.slot_mut(slot).queued = false;
-        // Until its page says otherwise.
-        self.slot_mut(slot).usage.wants = true;
-        self.slot_mut(slot).lost_to = self.devices[index(d)].lost;
-        self.slot_mut(slot).lost = 0;
-        let contended = self.contended(d, seat);
-        self.devices[index(d)].contended = contended.then_some((now, charged));
-        let until = if contended { now.saturating_add(quantum).min(limit) } else { limit };
-        self.devices[index(d)].phase = Phase::Held { seat, slot, since: now, until };
-        self.run(d, seat, slot, until, now, out);
-    }
-
-    fn run(&mut self, d: DeviceId, seat: SeatIx, slot: SlotId, until: u64, now: u64, out: &mut Vec<Decision>) {
-        let device = &self.devices[index(d)];
-        let ceiling = self.seat(seat).terms.limit().map(|limit| (limit, self.seat(seat).account));
-        let gate = Gate::Run { lease: device.lease, until, exclusive: !device.is_shared(now), ceiling };
-        self.tell(slot, gate, out);
-    }
-
-    /// Somebody besides the holding member may run.
-    fn contended(&self, d: DeviceId, seat: SeatIx) -> bool {
-        self.devices[index(d)].order.any_ready() || !self.seat(seat).queue.is_empty()
-    }
-
-    fn wanted_by_others(&self, d: DeviceId, now: u64) -> bool {
-        let device = &self.devices[index(d)];
-        device.order.any() || device.is_shared(now) || device.reserved.is_some()
-    }
-
-    fn may_open(&self, d: DeviceId, seat: SeatIx, now: u64) -> bool {
-        let device = &self.devices[index(d)];
-        !self.wanted_by_others(d, now)
-            && self.seat(seat).may_be_alone()
-            && now.saturating_sub(device.shared_at) >= self.config.alone
-            && !self.latency_beside(d, seat)
-    }
-
-    /// A latency tenant that is here, wanting or not: nobody gets the device without bounds beside it.
-    fn latency_beside(&self, d: DeviceId, seat: SeatIx) -> bool {
-        self.latency[index(d)] > u32::from(self.seat(seat).terms.class == Class::Latency)
-    }
-
-    fn open(&mut self, d: DeviceId, seat: SeatIx, out: &mut Vec<Decision>) {
-        (self.devices[index(d)].phase, self.devices[index(d)].contended) = (Phase::Open { seat }, None);
-        self.seat_mut(seat).queue.clear();
-        for at in 0..self.seat(seat).members.len() {
-            let slot = self.seat(seat).members[at];
-            self.slot_mut(slot).queued = false;
-            self.tell(slot, Gate::Open, out);
-        }
-    }
-
-    /// Whoever had the device to itself up to now fell no further behind its floor, whatever it did with it.
-    fn was_alone(&mut self, d: DeviceId, seat: SeatIx, now: u64) {
-        let device = &self.devices[index(d)];
-        let had = device.floor_before.saturating_add(now.saturating_sub(device.granted));
-        let served = device.order.floor_clock(now).min(had);
-        let zero = &mut self.seat_mut(seat).floor_zero;
-        *zero = served.max(*zero);
-    }
-
-    fn close(&mut self, d: DeviceId, seat: SeatIx, now: u64, out: &mut Vec<Decision>) {
-        self.was_alone(d, seat, now);
-        // What went through the open gate before nobody waited for.
-        let charged = self.seat(seat).charged;
-        let device = &mut self.devices[index(d)];
-        (device.granted, device.charged_before) = (now, charged);
-        device.draining.clear();
-        for at in 0..self.seat(seat).members.len() {
-            let slot = self.seat(seat).members[at];
-            self.tell(slot, Gate::Wait, out);
-            self.slot_mut(slot).usage.in_flight = None;
-            self.devices[index(d)].draining.push(slot);
-        }
-        self.drain(d, seat, now);
     }
 
     /// When this device must be looked at again without an event.

@@ -1,8 +1,10 @@
 //! The arbiter's promises, one decision at a time. Shares in virtual time: tests/shares.
 
+use super::device::Phase;
 use super::*;
 use crate::share::Share;
 
+mod claims;
 mod histories;
 mod stuck;
 
@@ -157,98 +159,6 @@ fn a_drain_longer_than_its_allowance_lets_the_next_one_in_beside_it() {
     let charged = |tenant| desk.arbiter.charged(Tenant(tenant), D0);
     assert!(charged(1).abs_diff(34 * MS) < MS, "what it is known to have cost: {}", charged(1));
     assert!(charged(2).abs_diff(10 * MS) < MS, "half of the time beside another: {}", charged(2));
-}
-
-/// Lets `b` take the device beside `a`, whose drain is late, and then work there for `ms` in kernels of 1 ms that are known
-/// to take 1 ms and are measured at `measured`. Returns whether its last lease was its alone.
-fn beside_a_claim(desk: &mut Desk, a: SlotId, b: SlotId, ms: u64, measured: u64) -> bool {
-    desk.wants(a);
-    desk.tick();
-    desk.runs(a, u64::MAX);
-    desk.wants(b);
-    desk.tick();
-    desk.at(4 * MS);
-    let mut alone = false;
-    let end = desk.now + 10 * MS + ms * MS;
-    desk.now += 10 * MS;
-    while desk.now < end {
-        for (slot, gate) in desk.tick() {
-            if let (true, Gate::Run { exclusive, .. }) = (slot == b, gate) {
-                alone = exclusive;
-            }
-        }
-        desk.now += measured;
-        let usage = desk.book.of(b);
-        (usage.busy, usage.finished) = (usage.busy + measured, usage.finished + MS);
-        (usage.wants, usage.in_flight) = (true, Some(0));
-        let usage = *usage;
-        desk.arbiter.reports(b, usage, desk.now);
-        // With other terms its lease is given anew, and says whether it is alone.
-        let weight = 1 + u32::try_from(desk.now / MS % 2).unwrap();
-        desk.arbiter.set(Tenant(2), D0, Terms { weight, ..Terms::default() }, desk.now);
-        desk.arbiter.wants(b, desk.now);
-    }
-    alone
-}
-
-#[test]
-fn work_that_is_claimed_and_not_felt_is_not_believed_for_long() {
-    let mut desk = Desk::new(1);
-    let (a, b) = (desk.join(1, Terms::default()), desk.join(2, Terms::default()));
-    assert!(beside_a_claim(&mut desk, a, b, 100, MS), "what it measures is its own again");
-    let charged = desk.arbiter.charged(Tenant(2), D0);
-    assert!(charged.abs_diff(100 * MS) <= 4 * MS, "and is paid in full: {charged}");
-}
-
-#[test]
-fn work_that_others_feel_is_believed_to_its_end() {
-    let mut desk = Desk::new(1);
-    let (a, b) = (desk.join(1, Terms::default()), desk.join(2, Terms::default()));
-    assert!(!beside_a_claim(&mut desk, a, b, 10_000, 2 * MS), "ten seconds of a kernel that takes longer");
-    let charged = desk.arbiter.charged(Tenant(2), D0);
-    assert!(charged.abs_diff(5_000 * MS) <= 50 * MS, "half of the time: {charged}");
-    desk.book.of(a).busy = 10_000 * MS;
-    desk.done(a, 0);
-    desk.tick();
-    let charged = desk.arbiter.charged(Tenant(1), D0);
-    assert!(charged.abs_diff(5_000 * MS) <= 50 * MS, "and the other half is its: {charged}");
-}
-
-#[test]
-fn who_keeps_the_device_by_saying_so_pays_for_the_time() {
-    let mut desk = Desk::new(1);
-    let (a, b) = (desk.join(1, Terms::default()), desk.join(2, Terms::default()));
-    desk.wants(a);
-    desk.tick();
-    desk.runs(a, 2_000 * MS);
-    desk.wants(b);
-    desk.tick();
-    desk.at(4 * MS);
-    // It says so until just before its time is over, and that it measured nothing.
-    desk.now = 2_900 * MS;
-    desk.done(a, 0);
-    assert_eq!(runs(&desk.tick()), [b]);
-    let charged = desk.arbiter.charged(Tenant(1), D0);
-    assert!(charged >= 2_890 * MS, "{charged}");
-}
-
-#[test]
-fn who_was_a_member_under_another_arbiter_has_work_until_it_says_otherwise() {
-    let mut desk = Desk::new(1);
-    let (a, b) = (desk.join(1, Terms::default()), desk.join(2, Terms::default()));
-    desk.book.of(a).in_flight = None;
-    desk.arbiter.comes_back(a, 0);
-    desk.wants(b);
-    let next = desk.tick();
-    assert!(matches!(next[..], [(slot, Gate::Run { exclusive: false, .. })] if slot == b), "{next:?}");
-    desk.wants(a);
-    assert!(desk.at(MS).is_empty(), "its work is still there");
-    desk.now = 2 * MS;
-    desk.done(a, 0);
-    desk.runs(b, 0);
-    desk.done(b, 2 * MS);
-    let next = desk.tick();
-    assert!(matches!(next.last(), Some((slot, Gate::Run { exclusive: true, .. })) if *slot == a), "{next:?}");
 }
 
 #[test]

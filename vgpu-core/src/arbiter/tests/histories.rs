@@ -1,6 +1,7 @@
 //! Whatever happens, in any order, and whatever anybody says: nobody is forgotten, and whoever tells the truth gets on.
 
 use super::*;
+use crate::arbiter::seat::Place;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 

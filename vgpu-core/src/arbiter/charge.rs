@@ -1,0 +1,110 @@
+//! What was measured becomes what is paid.
+//!
+//! What somebody measured beside others holds their slices too, what was paid in advance is not paid again, and what it has
+//! moved back in the order already moves it no further. Not here: which of it a tenant's place, floor and ceiling feel
+//! ([`super::seat`]), and what the end of a lease adds ([`super::drain`]).
+
+use super::decision::Usage;
+use super::device::Phase;
+use super::seat::SeatIx;
+use super::terms::SlotId;
+use super::{Arbiter, index};
+
+impl Arbiter {
+    /// Charges what a member newly measured.
+    pub(super) fn absorb(&mut self, slot: SlotId, usage: Usage, now: u64) {
+        let (mut busy, finished) = self.slot_mut(slot).take(usage, now);
+        let seat = self.slot(slot).seat;
+        let d = self.seat(seat).device;
+        self.devices[index(d)].count(now);
+        let lost = self.devices[index(d)].lost;
+        let drained = self.slot(slot).usage.in_flight == Some(0);
+        let overdue = self.slot(slot).overdue.is_some();
+        let doubt = &mut self.devices[index(d)].doubt;
+        if !overdue {
+            doubt.felt(busy, finished, now);
+        } else if busy > 0 {
+            doubt.progress(now);
+        }
+        let this = self.slot_mut(slot);
+        if this.trailing && busy > 0 {
+            // If the device turned to the next one before this was quite over, its last marker came a slice later.
+            this.trailing = false;
+            if busy > finished.saturating_add(finished / 4) {
+                busy = finished.max(busy / 2);
+            }
+        } else {
+            this.lost = this.lost.saturating_add(lost - this.lost_to);
+            if this.lost > 0 {
+                // Its events saw the slices of others too.
+                let paid = finished.clamp(busy.saturating_sub(this.lost), busy);
+                this.lost -= (busy - paid).min(this.lost);
+                busy = paid;
+            }
+        }
+        this.lost_to = lost;
+        let before = busy.min(this.ahead);
+        this.ahead -= before;
+        let behind = (busy - before).min(this.behind);
+        this.behind -= behind;
+        if drained {
+            (this.lost, this.ahead, this.behind) = (0, 0, 0);
+        }
+        self.pay_beside(seat, busy - before, busy - before - behind);
+        // Another member that waits keeps the tenant from being idle.
+        if self.seat(seat).queue.is_empty() {
+            let since = if self.slot(slot).idle() { now } else { self.slot(slot).usage.since };
+            self.seat_mut(seat).account.rest(since);
+        }
+    }
+
+    pub(super) fn pay(&mut self, seat: SeatIx, ns: u64) {
+        self.pay_beside(seat, ns, ns);
+    }
+
+    /// Others come so much sooner; nothing is charged.
+    pub(super) fn yield_to_others(&mut self, seat: SeatIx, ns: u64) {
+        self.pay_beside(seat, 0, ns);
+    }
+
+    /// Charges `ns`, of which `order` counts against others.
+    fn pay_beside(&mut self, seat: SeatIx, ns: u64, order: u64) {
+        if ns == 0 && order == 0 {
+            return;
+        }
+        // The trees hold its keys.
+        let place = self.take_out(seat);
+        let device = &self.devices[index(self.seat(seat).device)];
+        let (least, clock) = (device.order.least, device.order.floor_clock(device.counted_to));
+        self.seat_mut(seat).spend(ns, order, least, clock);
+        self.put_back(seat, place);
+    }
+
+    /// The time since a holder was let in that was not charged to it yet.
+    pub(super) fn unpaid(&self, seat: SeatIx, now: u64) -> u64 {
+        let device = &self.devices[index(self.seat(seat).device)];
+        let paid = self.seat(seat).charged.saturating_sub(device.charged_before);
+        now.saturating_sub(device.granted).saturating_sub(paid)
+    }
+
+    /// Who is killed with work before the device pays for the part of its lease that it had not measured: otherwise a
+    /// program that dies in time would pay for nothing.
+    pub(super) fn settle_death(&mut self, slot: SlotId, now: u64) {
+        self.settle_claim(slot, now);
+        let (seat, usage) = (self.slot(slot).seat, self.slot(slot).usage);
+        let d = self.seat(seat).device;
+        let device = &self.devices[index(d)];
+        let holds = matches!(device.phase, Phase::Held { slot: holder, .. } if holder == slot);
+        if !(holds || device.draining.contains(&slot)) {
+            return;
+        }
+        let owed = self.owed(d, seat, now);
+        if usage.in_flight != Some(0) {
+            let unpaid = self.unpaid(seat, now).min(now.saturating_sub(usage.since));
+            self.pay(seat, unpaid);
+            self.yield_to_others(seat, owed.saturating_sub(unpaid));
+        } else {
+            self.yield_to_others(seat, owed);
+        }
+    }
+}

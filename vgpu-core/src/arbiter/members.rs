@@ -1,0 +1,154 @@
+//! Who comes, who goes, and under which terms.
+//!
+//! A tenant stays when its last member leaves, with what it owes and is owed, until it is forgotten. Not here: what a death
+//! costs ([`super::charge`]), and what members ask for ([`super::wishes`]).
+
+use super::device::Phase;
+use super::seat::{Place, Seat, SeatIx, Slot};
+use super::terms::{Class, DeviceId, SlotId, Tenant, Terms};
+use super::{Arbiter, index};
+
+impl Arbiter {
+    /// A member comes to a device, with a gate that says [`Gate::Wait`]. `terms` count for the first member; a tenant that
+    /// was there before comes back with the account and the virtual time that it left.
+    ///
+    /// # Panics
+    /// If there is no such device.
+    pub fn join(&mut self, tenant: Tenant, device: DeviceId, terms: Terms, now: u64) -> SlotId {
+        let known = self.find(tenant, device);
+        let seat = known.unwrap_or_else(|| self.sit(tenant, device, now));
+        if self.seat(seat).members.is_empty() {
+            match known {
+                Some(_) => self.other_terms(seat, terms, now),
+                None => self.seat_mut(seat).terms = terms,
+            }
+            self.devices[index(device)].dirty = true;
+            self.latency[index(device)] += u32::from(terms.class == Class::Latency);
+        }
+        self.devices[index(device)].fresh = true;
+        self.devices[index(device)].dirty |= self.devices[index(device)].common;
+        let slot = match self.free_slots.pop() {
+            Some(slot) => slot,
+            None => {
+                self.slots.push(None);
+                SlotId(u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 members"))
+            }
+        };
+        self.slots[slot.index()] = Some(Slot::new(seat, now));
+        self.seat_mut(seat).members.push(slot);
+        slot
+    }
+
+    /// A member that has just joined was here under another arbiter, and may have work before the device: until it says that it
+    /// has none, it is overdue, and nobody has the device to itself.
+    pub fn comes_back(&mut self, slot: SlotId, now: u64) {
+        let seat = self.slot(slot).seat;
+        let d = self.seat(seat).device;
+        if self.devices[index(d)].phase == Phase::Common || self.slot(slot).overdue.is_some() {
+            return;
+        }
+        self.devices[index(d)].count(now);
+        let lost = self.devices[index(d)].lost;
+        let this = self.slot_mut(slot);
+        (this.overdue, this.usage.in_flight, this.lost_to) = (Some(now), None, lost);
+        let device = &mut self.devices[index(d)];
+        device.is_overdue(slot, now);
+        device.dirty = true;
+        self.place(seat, now);
+    }
+
+    /// A member is gone, with whatever it had in flight. Its slot may be given to another.
+    pub fn leaves(&mut self, slot: SlotId, now: u64) {
+        let seat = self.slot(slot).seat;
+        let d = self.seat(seat).device;
+        self.devices[index(d)].count(now);
+        self.settle_death(slot, now);
+        self.devices[index(d)].overdue.retain(|&member| member != slot);
+        self.slot_mut(slot).overdue = None;
+        self.seat_mut(seat).members.retain(|&member| member != slot);
+        self.seat_mut(seat).queue.retain(|&member| member != slot);
+        let device = &mut self.devices[index(d)];
+        device.dirty = true;
+        device.draining.retain(|&member| member != slot);
+        if matches!(device.phase, Phase::Held { slot: holder, .. } if holder == slot) {
+            self.drain(d, seat, now);
+        }
+        self.slots[slot.index()] = None;
+        self.free_slots.push(slot);
+        let last = self.seat(seat).members.is_empty();
+        if last && self.devices[index(d)].phase.seat() == Some(seat) {
+            self.devices[index(d)].phase = Phase::Free;
+            self.seat_mut(seat).place = Place::Idle;
+        }
+        if self.seat(seat).queue.is_empty() || self.seat(seat).place == Place::Overdue {
+            self.place(seat, now);
+        }
+        if last {
+            // What it owes and is owed stays: a program that is started again and again is one tenant.
+            self.release(self.seat(seat).tenant);
+            self.latency[index(d)] -= u32::from(self.seat(seat).terms.class == Class::Latency);
+        }
+    }
+
+    /// The tenant is gone for good, and what it owes with it. One that has members stays.
+    pub fn forget(&mut self, tenant: Tenant) {
+        let Some(seats) = self.tenants.get_mut(&tenant) else { return };
+        let table = &mut self.seats;
+        let free_seats = &mut self.free_seats;
+        seats.retain(|&seat| {
+            let place = &mut table[seat as usize];
+            let stays = place.as_ref().is_some_and(|seat| !seat.members.is_empty());
+            if !stays {
+                *place = None;
+                free_seats.push(seat);
+            }
+            stays
+        });
+        if seats.is_empty() {
+            self.tenants.remove(&tenant);
+        }
+    }
+
+    /// Changes what a tenant may have; in force with the next [`Self::tick`].
+    pub fn set(&mut self, tenant: Tenant, device: DeviceId, terms: Terms, now: u64) {
+        let Some(seat) = self.find(tenant, device).filter(|&seat| !self.seat(seat).members.is_empty()) else { return };
+        let place = self.seat(seat).place;
+        self.take_out(seat);
+        let class = self.seat(seat).terms.class;
+        self.latency[index(device)] += u32::from(terms.class == Class::Latency);
+        self.latency[index(device)] -= u32::from(class == Class::Latency);
+        self.other_terms(seat, terms, now);
+        if matches!(place, Place::Ready | Place::Capped(_)) {
+            self.place(seat, now);
+        }
+        self.devices[index(device)].dirty = true;
+        self.devices[index(device)].revoke |= place == Place::Current;
+    }
+
+    /// What a tenant did under other terms is neither held against it nor a claim: a debt of 100 ms at 5 % would be two seconds
+    /// without a lease at 90, and an hour without a floor an hour for which all other floors wait.
+    fn other_terms(&mut self, seat: SeatIx, terms: Terms, now: u64) {
+        let (config, clock) = (self.config, self.devices[index(self.seat(seat).device)].order.floor_clock(now));
+        let seat = self.seat_mut(seat);
+        if seat.terms.floor.is_none() {
+            seat.floor_zero = clock;
+        }
+        if core::mem::replace(&mut seat.terms, terms).ceiling != terms.ceiling {
+            seat.begin_anew(now, &config);
+        }
+    }
+
+    pub(super) fn find(&self, tenant: Tenant, device: DeviceId) -> Option<SeatIx> {
+        self.tenants.get(&tenant)?.iter().copied().find(|&seat| self.seat(seat).device == device)
+    }
+
+    fn sit(&mut self, tenant: Tenant, device: DeviceId, now: u64) -> SeatIx {
+        let seat = self.free_seats.pop().unwrap_or_else(|| {
+            self.seats.push(None);
+            u32::try_from(self.seats.len() - 1).expect("fewer than 2^32 tenants")
+        });
+        self.seats[seat as usize] = Some(Seat::new(tenant, device, Terms::default(), now));
+        self.tenants.entry(tenant).or_default().push(seat);
+        seat
+    }
+}
