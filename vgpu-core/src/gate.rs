@@ -109,8 +109,9 @@ pub struct Keeper {
     helps_until: u64,
     /// Forced launches in a row that did not help.
     vain: u32,
-    /// How much longer than expected what completes takes, in eighths of it.
+    /// How much longer than expected what completes takes, in eighths of it: of late, and for a good while.
     longer: u64,
+    longest: u64,
 }
 
 /// Patience is a power of two of [`Bounds::drain`]: behind one's own stream, beside launches of unknown length, and the most.
@@ -214,7 +215,7 @@ impl Keeper {
     /// When a launch is forced. `poor`: there is no balance for it.
     fn due(&self, stretch: u64, beside: bool, poor: bool, bounds: &Bounds) -> u64 {
         // Half of it more: launches of one function differ.
-        let longest = self.learned().max(self.in_flight.saturating_mul(stretch)).saturating_add(self.in_flight / 2);
+        let longest = self.by(self.longer).max(self.in_flight.saturating_mul(stretch)).saturating_add(self.in_flight / 2);
         let expected = self.began.saturating_add(longest);
         let (first, most) = match (beside, self.unknown) {
             (false, _) => (OWN, OWN + 2),
@@ -268,12 +269,13 @@ impl Keeper {
     pub fn took(&mut self, estimate: u64, spent: u64) {
         let eighths = spent.saturating_mul(8) / estimate.max(1);
         let longer = eighths.saturating_sub(8).min(LONGEST);
-        self.longer = longer.max(self.longer - (self.longer.saturating_sub(longer)).div_ceil(32));
+        let after = |was: u64, part: u64| longer.max(was - was.saturating_sub(longer).div_ceil(part));
+        (self.longer, self.longest) = (after(self.longer, 8), after(self.longest, 32));
     }
 
-    /// What is in flight, as long as such launches have lately taken at most.
-    const fn learned(&self) -> u64 {
-        self.in_flight.saturating_add(self.in_flight.saturating_mul(self.longer) / 8)
+    /// What is in flight, if it takes so many eighths longer than expected.
+    const fn by(&self, eighths: u64) -> u64 {
+        self.in_flight.saturating_add(self.in_flight.saturating_mul(eighths) / 8)
     }
 
     /// Estimated work before the device.
@@ -288,10 +290,10 @@ impl Keeper {
         self.in_flight.saturating_sub(now.saturating_sub(self.began))
     }
 
-    /// What is left of it at `now`, believing of long launches the longest that they have lately taken.
+    /// What is left of it at `now`, believing that long launches take as long as the longest did for a good while.
     #[must_use]
     pub fn lasts(&self, now: u64, bounds: &Bounds) -> u64 {
-        let all = if self.in_flight > bounds.in_flight { self.learned() } else { self.in_flight };
+        let all = if self.in_flight > bounds.in_flight { self.by(self.longest) } else { self.in_flight };
         all.saturating_sub(now.saturating_sub(self.began))
     }
 
