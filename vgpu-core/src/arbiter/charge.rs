@@ -75,7 +75,8 @@ impl Arbiter {
         // The trees hold its keys.
         let place = self.take_out(seat);
         let device = &self.devices[index(self.seat(seat).device)];
-        let (least, clock) = (device.order.least, device.order.floor_clock(device.counted_to));
+        let least = device.order.least_waiting(self.seat(seat).terms.class);
+        let clock = device.order.floor_clock(device.counted_to);
         self.seat_mut(seat).spend(ns, order, least, clock);
         self.put_back(seat, place);
     }

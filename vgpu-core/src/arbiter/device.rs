@@ -148,8 +148,8 @@ impl Arbiter {
         self.settle_overdue(d, now);
         self.refill(d, now);
         let holder = self.devices[index(d)].phase.seat();
-        let virtual_time = holder.map(|seat| self.seat(seat).virtual_time);
-        self.devices[index(d)].order.advance(virtual_time);
+        let key = holder.map(|seat| self.seat(seat).key());
+        self.devices[index(d)].order.advance(key);
         while self.step(d, now, out) {
             // Gates first, then the pages: what a member announced before it saw its gate shut is seen here.
             pages.tell(&out[told..]);

@@ -128,8 +128,12 @@ impl Arbiter {
     /// What a tenant did under other terms is neither held against it nor a claim: a debt of 100 ms at 5 % would be two seconds
     /// without a lease at 90, and an hour without a floor an hour for which all other floors wait.
     fn other_terms(&mut self, seat: SeatIx, terms: Terms, now: u64) {
-        let (config, clock) = (self.config, self.devices[index(self.seat(seat).device)].order.floor_clock(now));
+        let config = self.config;
+        let order = &self.devices[index(self.seat(seat).device)].order;
+        let (clock, before, after) =
+            (order.floor_clock(now), order.least(self.seat(seat).terms.class), order.least_waiting(terms.class));
         let seat = self.seat_mut(seat);
+        seat.regard(&terms, before, after);
         if seat.terms.floor.is_none() {
             seat.floor_zero = clock;
         }

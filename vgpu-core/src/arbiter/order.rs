@@ -35,8 +35,9 @@ pub(super) struct Order {
     pub overdue: bool,
     /// How far the floors' clock is behind.
     slip: u64,
-    /// The least virtual time of those that want the device; never goes back.
-    pub least: u64,
+    /// The least virtual time of those of each class that want the device; never goes back. Those of different classes say
+    /// nothing about each other: a class that is served first runs ahead for ever.
+    least: [u64; Class::COUNT],
 }
 
 /// What the order needs to know of a seat.
@@ -117,12 +118,26 @@ impl Order {
         self.floors.iter().filter_map(|class| class.first()).map(|first| first.0).min()
     }
 
-    /// Brings `least` up to those that wait and to the holder.
-    pub fn advance(&mut self, holder: Option<u64>) {
-        let waiting = self.ready.iter().filter_map(|class| class.first()).map(|first| first.0);
-        if let Some(least) = waiting.chain(holder).min() {
-            self.least = self.least.max(least);
+    /// Brings what is least up to those that wait and to the holder.
+    pub fn advance(&mut self, holder: Option<Key>) {
+        for (class, least) in self.least.iter_mut().enumerate() {
+            let waiting = self.ready[class].first().map(|first| first.0);
+            let holder = holder.filter(|key| key.class.rank() == class).map(|key| key.virtual_time);
+            if let Some(now) = waiting.into_iter().chain(holder).min() {
+                *least = now.max(*least);
+            }
         }
+    }
+
+    /// The least virtual time of a class, as it was when somebody of it last wanted the device.
+    pub fn least(&self, class: Class) -> u64 {
+        self.least[class.rank()]
+    }
+
+    /// The least of those of a class that wait, if that is more: how far somebody who is not among them is ahead of others.
+    pub fn least_waiting(&self, class: Class) -> u64 {
+        let waiting = self.ready[class.rank()].first().map_or(0, |first| first.0);
+        waiting.max(self.least(class))
     }
 
     /// The seat to run now, of those that `may`.

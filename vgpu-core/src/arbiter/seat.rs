@@ -107,6 +107,18 @@ impl Seat {
         self.account.rest(now);
     }
 
+    /// What it is ahead of others stays the same device time under another weight, and in another class, of which the least
+    /// has been `before` in the one and is `after` in the other.
+    pub fn regard(&mut self, terms: &Terms, before: u64, after: u64) {
+        let ahead = self.virtual_time.saturating_sub(before);
+        let ahead = ahead.saturating_mul(u64::from(self.terms.weight.max(1))) / u64::from(terms.weight.max(1));
+        if terms.class != self.terms.class {
+            self.virtual_time = after.saturating_add(ahead);
+        } else if self.virtual_time > before {
+            self.virtual_time = before.saturating_add(ahead);
+        }
+    }
+
     /// Pays for `ns` of device time, of which `order` moves it in the order.
     pub fn spend(&mut self, ns: u64, order: u64, least: u64, floor_clock: u64) {
         self.charged = self.charged.saturating_add(ns);

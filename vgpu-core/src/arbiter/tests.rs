@@ -5,6 +5,7 @@ use super::*;
 use crate::share::Share;
 
 mod claims;
+mod fair;
 mod histories;
 mod stuck;
 

@@ -41,7 +41,8 @@ impl Arbiter {
         if self.seat(seat).place == Place::Idle {
             let order = &self.devices[index(d)].order;
             let clock = order.floor_clock(now);
-            let (least, floor) = (order.least, order.first_floor().map_or(clock, |first| first.min(clock)));
+            let least = order.least(self.seat(seat).terms.class);
+            let (least, floor) = (least, order.first_floor().map_or(clock, |first| first.min(clock)));
             let config = self.config;
             self.seat_mut(seat).wake(least, floor, now, &config);
             self.place(seat, now);
