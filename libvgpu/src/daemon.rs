@@ -78,7 +78,8 @@ impl Start {
 pub fn start(socket: &Path) -> Result<Start, String> {
     let wrong = |what: &str| format!("VGPU_SOCKET=\"{}\": {what}", socket.display());
     match hello::begin(socket, hello::DEADLINE) {
-        Ok(start) => Ok(start),
+        Ok(hello::Welcomed::Pages(session)) => Ok(Start::Session(session::keep(session))),
+        Ok(hello::Welcomed::Limits(terms)) => Ok(Start::Limits(terms)),
         Err(hello::Trouble::Refused(words)) => Err(wrong(&words)),
         Err(hello::Trouble::Absent(words)) => match renew::file(socket) {
             Ok(Some(file)) => {

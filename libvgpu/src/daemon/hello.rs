@@ -4,7 +4,6 @@
 //! connection. Not here: what the pages mean ([`super::session`]).
 
 use super::session::{self, Session};
-use super::{Place, Start};
 use crate::clock;
 use crate::lock::Lock;
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
@@ -17,7 +16,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use vgpu_core::wire::two::{self, Hello, Join};
-use vgpu_core::wire::{self, MAX_LINE};
+use vgpu_core::wire::{self, MAX_LINE, Terms};
 
 /// How long the daemon may take to answer at the start.
 pub const DEADLINE: Duration = Duration::from_secs(2);
@@ -26,6 +25,8 @@ pub const DEADLINE: Duration = Duration::from_secs(2);
 static CONNECTION: AtomicI32 = AtomicI32::new(-1);
 /// The socket's inode, by which a descriptor that the program made its own is told from ours.
 static INODE: AtomicU64 = AtomicU64::new(0);
+/// How many connections were kept so far: the number of the one that is.
+static CONVERSATION: AtomicU64 = AtomicU64::new(0);
 /// One conversation at a time.
 static TALKING: Lock<()> = Lock::new(());
 
@@ -38,6 +39,14 @@ pub enum Trouble {
 }
 
 use Trouble::{Absent, Refused};
+
+/// What a hello brought.
+pub enum Welcomed {
+    /// Pages, which go with it unless it is kept ([`session::keep`]).
+    Pages(Box<Session>),
+    /// The limits of a daemon that knows protocol 1 only.
+    Limits(Terms),
+}
 
 fn inode(descriptor: i32) -> Option<u64> {
     let stat = session::stat(descriptor)?;
@@ -102,6 +111,7 @@ impl Wire {
     fn keep(self) -> Result<(), Trouble> {
         let fd = out_of_the_way(self.stream.into()).map_err(|e| Refused(format!("no descriptor can be kept: {e}")))?;
         close();
+        CONVERSATION.fetch_add(1, Relaxed);
         INODE.store(inode(fd.as_raw_fd()).unwrap_or(0), Relaxed);
         CONNECTION.store(fd.into_raw_fd(), Relaxed);
         Ok(())
@@ -109,7 +119,7 @@ impl Wire {
 }
 
 /// Says hello, and keeps the connection.
-pub fn begin(socket: &Path, patience: Duration) -> Result<Start, Trouble> {
+pub fn begin(socket: &Path, patience: Duration) -> Result<Welcomed, Trouble> {
     let _talking = TALKING.lock();
     let sent = clock::now();
     let mut wire = Wire::open(socket, patience)?;
@@ -121,9 +131,10 @@ pub fn begin(socket: &Path, patience: Duration) -> Result<Start, Trouble> {
         Ok(two::Reply::Welcome(welcome)) => {
             let offset = two::clock_offset(sent, welcome.clock, clock::now());
             let files = core::mem::take(&mut wire.files);
-            let session = Session::of(welcome, offset, &files).map_err(Refused)?;
+            let next = CONVERSATION.load(Relaxed) + 1;
+            let session = Session::of(welcome, offset, next, &files).map_err(Refused)?;
             wire.keep()?;
-            return Ok(Start::Session(session::keep(session)));
+            return Ok(Welcomed::Pages(Box::new(session)));
         }
         Ok(two::Reply::Refused { words, speaks }) if speaks >= two::PROTOCOL => words,
         Ok(two::Reply::Refused { .. }) => return begin_one(socket, patience, version),
@@ -135,37 +146,47 @@ pub fn begin(socket: &Path, patience: Duration) -> Result<Start, Trouble> {
 
 /// As [`begin`], by protocol 1.
 #[cold]
-fn begin_one(socket: &Path, patience: Duration, version: String) -> Result<Start, Trouble> {
+fn begin_one(socket: &Path, patience: Duration, version: String) -> Result<Welcomed, Trouble> {
     let mut wire = Wire::open(socket, patience)?;
     let hello = wire::Hello { pid: std::process::id(), version };
     wire.say(&hello.encode().unwrap_or_default())?;
     match wire::Reply::decode(&wire.hear()?) {
-        Ok(wire::Reply::Terms(terms)) => wire.keep().map(|()| Start::Limits(terms)),
+        Ok(wire::Reply::Terms(terms)) => wire.keep().map(|()| Welcomed::Limits(terms)),
         Ok(wire::Reply::Error(words)) => Err(Refused(format!("the daemon refused this process: {words}"))),
         Err(e) => Err(Refused(format!("the daemon's answer is not understood: {e}"))),
     }
 }
 
-/// Joins a device, of which `busy` ns were measured so far, over the connection that is kept.
-pub fn join(session: &'static Session, device: &str, busy: u64, patience: Duration) -> Result<Place, Trouble> {
+/// Joins a device, of which `busy` ns were measured so far, over the connection by which this session came: the slot. An answer
+/// that does not come in time, or is another question's, ends the connection, since nobody could tell later whose it was.
+pub fn join(session: &Session, device: &str, busy: u64, patience: Duration) -> Result<usize, Trouble> {
     let _talking = TALKING.lock();
     let connection = CONNECTION.load(Relaxed);
-    if connection < 0 || inode(connection) != Some(INODE.load(Relaxed)) {
+    let is_ours = connection >= 0 && inode(connection) == Some(INODE.load(Relaxed));
+    if !is_ours || session.conversation != CONVERSATION.load(Relaxed) {
         return Err(Absent("the connection to the daemon was closed".to_owned()));
     }
     // SAFETY: our own descriptor, as the inode says; it is not closed here.
     let stream = ManuallyDrop::new(unsafe { UnixStream::from_raw_fd(connection) });
     let stream = stream.try_clone().map_err(|e| Absent(format!("the connection to the daemon cannot be used: {e}")))?;
+    let joined = ask(stream, device, busy, patience);
+    if matches!(joined, Err(Absent(_))) {
+        close();
+    }
+    joined
+}
+
+fn ask(stream: UnixStream, device: &str, busy: u64, patience: Duration) -> Result<usize, Trouble> {
     let mut wire = Wire::over(stream, patience);
     let line = Join { device: device.to_owned(), busy }.encode().map_err(|e| Refused(e.to_string()))?;
     wire.say(&line)?;
     match two::Reply::decode(&wire.hear()?) {
-        Ok(two::Reply::Slot { slot, .. }) => Ok(Place::new(session, slot)),
+        Ok(two::Reply::Slot { device: joined, slot }) if joined == device => Ok(slot),
         Ok(two::Reply::Refused { words, .. }) => {
             Err(Refused(format!("the daemon does not let this process use device {device}: {words}")))
         }
-        Ok(two::Reply::Welcome(_)) => Err(Refused("the daemon's answer is not understood: a welcome".to_owned())),
-        Err(e) => Err(Refused(format!("the daemon's answer is not understood: {e}"))),
+        Ok(_) => Err(Absent("the daemon's answer is not understood: another question's".to_owned())),
+        Err(e) => Err(Absent(format!("the daemon's answer is not understood: {e}"))),
     }
 }
 

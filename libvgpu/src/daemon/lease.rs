@@ -8,7 +8,7 @@
 
 mod opened;
 
-use super::{Place, Post, renew};
+use super::{Place, Post, renew, session};
 use crate::meter::Launch;
 use crate::order;
 use core::sync::atomic::AtomicU32;
@@ -205,8 +205,11 @@ impl Lease {
         let Some(place) = self.place else { return changed };
         if now >= self.check {
             self.check = now.saturating_add(BEAT_NS);
-            let lives = place.session.lives(now);
-            if !lives {
+            if !session::is_present(place.session) {
+                // Another daemon is there, and has refused this device or is about to be asked.
+                self.lose(post);
+                renew::is_refused(now);
+            } else if !place.session.lives(now) {
                 self.lose(post);
             } else if self.lost {
                 // It only was slow; unless the slot is not ours any more, which is found out below.
@@ -242,7 +245,9 @@ impl Lease {
         if !self.lost {
             self.lost = true;
             post.lose();
-            renew::is_lost();
+            if self.place.is_none_or(|place| session::is_present(place.session)) {
+                renew::is_lost();
+            }
         }
     }
 

@@ -2,13 +2,17 @@
 //!
 //! A lost daemon is looked for about once a second, by the thread that watches ([`crate::watcher`]) or by a call that was
 //! about to be refused; never under a lock of the governor. Whoever was welcomed anew joins all devices with the device
-//! time that it measured so far, and takes the new pages; what held before holds until then.
+//! time that it measured so far, and takes the new pages; what held before holds until then. A device that is refused then
+//! goes on as without a daemon, and keeps no other one from being joined; it is asked for again now and then.
 
 use super::hello::Trouble;
-use super::{Place, Start, hello, session};
+use super::hello::Welcomed;
+use super::session::Session;
+use super::{Place, hello, session};
+use crate::device::Device;
 use crate::environment::variable;
 use crate::{clock, device, doors, uuid};
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
@@ -18,11 +22,19 @@ use vgpu_core::wire::terms_file::{FILE_NAME, MAX_FILE, TermsFile};
 const RETRY_NS: u64 = 1_000_000_000;
 /// How long the daemon may take to answer then.
 const PATIENCE: Duration = Duration::from_millis(300);
+/// A device that was refused is asked for again after so long, and up to a quarter more.
+const REFUSED_NS: u64 = 10_000_000_000;
 
-/// The daemon was found gone, or gave our slot away.
-static LOST: AtomicBool = AtomicBool::new(false);
+// What is looked for.
+const DAEMON: u32 = 1;
+const DEVICES: u32 = 2;
+
+/// The daemon was found gone, or gave our slot away; devices that it refused are to be asked for again.
+static SOUGHT: AtomicU32 = AtomicU32::new(0);
 static TRYING: AtomicBool = AtomicBool::new(false);
+/// When to try again: the daemon; and what it refused, never if that is nothing.
 static NOT_BEFORE: AtomicU64 = AtomicU64::new(0);
+static REFUSED: AtomicU64 = AtomicU64::new(u64::MAX);
 
 /// What the last daemon left beside its socket; `None`: nothing.
 ///
@@ -46,63 +58,131 @@ pub fn file(socket: &Path) -> Result<Option<TermsFile>, String> {
 
 /// The daemon is gone: it is looked for from now on.
 pub fn is_lost() {
-    LOST.store(true, Release);
+    SOUGHT.fetch_or(DAEMON, AcqRel);
 }
 
-/// Whether it is looked for.
+/// A device is without a slot of the daemon that is there: it is asked for again, if it is time to.
+pub fn is_refused(now: u64) {
+    if now >= REFUSED.load(Relaxed) {
+        SOUGHT.fetch_or(DEVICES, AcqRel);
+    }
+}
+
+/// Whether anything is looked for.
 ///
 /// # Cost
 /// One load.
 pub fn seeks() -> bool {
-    LOST.load(Relaxed)
+    SOUGHT.load(Relaxed) != 0
 }
 
 /// Looks whether it lives; if it does not, tries to find one, unless that was just done.
 #[cold]
 pub fn look() {
-    if session::current().is_some_and(|session| !session.lives(clock::now())) {
+    let now = clock::now();
+    if session::current().is_some_and(|session| !session.lives(now)) {
         is_lost();
     }
+    is_refused(now);
     tend();
 }
 
-/// Tries to find the daemon again, if it is time to. Not under a lock.
+/// Tries to find the daemon again, or to join what it refused, if it is time to. Not under a lock.
 ///
 /// # Cost
-/// One load where it is not lost; else up to two times 300 ms, once a second.
+/// One load where nothing is looked for; else up to 300 ms for the hello and for each device, once a second.
 pub fn tend() {
-    let now = clock::now();
-    if !seeks() || now < NOT_BEFORE.load(Relaxed) || TRYING.swap(true, AcqRel) {
+    let what = SOUGHT.load(Relaxed);
+    if what == 0 {
         return;
     }
-    let jitter = (now ^ u64::from(std::process::id()).wrapping_mul(0x9e37_79b9_7f4a_7c15)) % (RETRY_NS / 4);
-    if again(false, PATIENCE) {
-        LOST.store(false, Release);
+    let (now, daemon) = (clock::now(), what & DAEMON != 0);
+    let due = if daemon { NOT_BEFORE.load(Relaxed) } else { REFUSED.load(Relaxed) };
+    if now < due || TRYING.swap(true, AcqRel) {
+        return;
     }
-    NOT_BEFORE.store(clock::now() + RETRY_NS + jitter, Relaxed);
+    // Before, so that what is found gone meanwhile stays so.
+    SOUGHT.fetch_and(!what, AcqRel);
+    let answered = if daemon { again(false, PATIENCE) } else { more(PATIENCE) };
+    if !answered {
+        is_lost();
+    }
+    if daemon {
+        NOT_BEFORE.store(later(RETRY_NS), Relaxed);
+    }
     TRYING.store(false, Release);
 }
 
-/// Says hello anew and joins all devices. False: nobody is there. A forked child has nothing before any device; whoever was
-/// a member before may have, and says so by at least 1 ns of device time, until it says in its report that it has not.
+/// So much later, and up to a quarter more.
+fn later(ns: u64) -> u64 {
+    let now = clock::now();
+    let jitter = (now ^ u64::from(std::process::id()).wrapping_mul(0x9e37_79b9_7f4a_7c15)) % (ns / 4);
+    now.saturating_add(ns + jitter)
+}
+
+/// Says hello anew and joins all devices. False: nobody is there.
 fn again(is_child: bool, patience: Duration) -> bool {
     let Some(socket) = variable("VGPU_SOCKET") else { return false };
     let session = match hello::begin(Path::new(&socket), patience) {
-        Ok(Start::Session(session)) => session,
+        Ok(Welcomed::Pages(session)) => session,
         // An older daemon knows that we live; it has no pages.
         Ok(_) | Err(_) => return false,
     };
     if session.welcome.strict {
         doors::shut();
     }
-    device::all().all(|device| {
-        let Some(governor) = &device.governor else { return true };
+    join_all(Err(session), is_child, patience)
+}
+
+/// Joins what the daemon that is there refused before. False: it is gone.
+fn more(patience: Duration) -> bool {
+    match session::current().filter(|session| session.lives(clock::now())) {
+        Some(session) => join_all(Ok(session), false, patience),
+        None => false,
+    }
+}
+
+/// Joins all devices that have no slot of this session, which stays from the first one on that has: what nobody answers
+/// leaves nothing behind. A forked child has nothing before any device; whoever was a member before may have, and says so
+/// by at least 1 ns of device time, until it says in its report that it has not. False: nobody answers.
+fn join_all(mut session: Result<&'static Session, Box<Session>>, is_child: bool, patience: Duration) -> bool {
+    let present = session.as_ref().ok().copied();
+    for device in device::all().filter(|device| present.is_none_or(|session| is_without(device, session))) {
+        let Some(governor) = &device.governor else { continue };
         let busy = if is_child { 0 } else { governor.post.busy().max(1) };
-        let Ok(place) = hello::join(session, &uuid::text(&device.uuid), busy, patience) else { return false };
-        governor.post.take(place);
-        governor.greet();
-        true
-    })
+        let asked = match &session {
+            Ok(session) => session,
+            Err(fresh) => &**fresh,
+        };
+        match hello::join(asked, &uuid::text(&device.uuid), busy, patience) {
+            Ok(slot) => {
+                let kept = session.unwrap_or_else(session::keep);
+                governor.post.take(Place::new(kept, slot));
+                governor.greet();
+                session = Ok(kept);
+            }
+            // That is an answer: this device goes on by what held last.
+            Err(Trouble::Refused(_)) => {}
+            Err(Trouble::Absent(_)) => return false,
+        }
+    }
+    note_refused(session.unwrap_or_else(session::keep));
+    true
+}
+
+fn is_without(device: &Device, session: &Session) -> bool {
+    let Some(governor) = &device.governor else { return false };
+    !governor.post.place().is_some_and(|place| core::ptr::eq(place.session, session))
+}
+
+/// Sees to it that what was refused is asked for again. Who launches there looks at its slot of the former daemon, and
+/// tells when it is time; where there never was one, the thread that watches stays.
+fn note_refused(session: &'static Session) {
+    let mut refused = device::all().filter(|device| is_without(device, session)).peekable();
+    REFUSED.store(if refused.peek().is_some() { later(REFUSED_NS) } else { u64::MAX }, Relaxed);
+    if refused.any(|device| device.governor.as_ref().is_some_and(|governor| governor.post.place().is_none())) {
+        SOUGHT.fetch_or(DEVICES, AcqRel);
+    }
 }
 
 /// Joins a device that is being registered. A daemon that has gone since the welcome is looked for once.
@@ -114,7 +194,7 @@ pub fn join(name: &str) -> Result<Place, String> {
         Trouble::Absent(words) | Trouble::Refused(words) => words,
     };
     let join = || match session::current() {
-        Some(session) => hello::join(session, name, 0, hello::DEADLINE),
+        Some(session) => hello::join(session, name, 0, hello::DEADLINE).map(|slot| Place::new(session, slot)),
         None => Err(Trouble::Absent("there is no daemon".to_owned())),
     };
     match join() {
@@ -123,21 +203,32 @@ pub fn join(name: &str) -> Result<Place, String> {
     }
 }
 
-/// As [`join`], if the daemon has come back since the process began without it.
+/// As [`join`], if the daemon has come back since the process began without it. Who is not answered, or refused, is asked
+/// for again like any other device.
 pub fn join_if_there(name: &str) -> Option<Place> {
-    session::current().and_then(|session| hello::join(session, name, 0, PATIENCE).ok())
+    let session = session::current()?;
+    match hello::join(session, name, 0, PATIENCE) {
+        Ok(slot) => return Some(Place::new(session, slot)),
+        Err(Trouble::Absent(_)) => is_lost(),
+        Err(Trouble::Refused(_)) => {
+            REFUSED.fetch_min(later(REFUSED_NS), Relaxed);
+            SOUGHT.fetch_or(DEVICES, AcqRel);
+        }
+    }
+    None
 }
 
 /// Registers a forked child anew. The limits are the parent's already; a daemon that is gone changes nothing.
 pub fn reborn() {
     hello::reborn();
     TRYING.store(false, Relaxed);
-    let had_pages = session::current().is_some();
+    let sought = session::current().is_some() || seeks();
     session::forget();
-    if hello::close() || had_pages || seeks() {
-        LOST.store(had_pages, Relaxed);
+    REFUSED.store(u64::MAX, Relaxed);
+    if hello::close() || sought {
+        SOUGHT.store(if sought { DAEMON } else { 0 }, Relaxed);
         if again(true, hello::DEADLINE) {
-            LOST.store(false, Relaxed);
+            SOUGHT.fetch_and(!DAEMON, AcqRel);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What came with a welcome: the pages, checked and mapped, and the bell.
 //!
-//! A session is leaked, and its pages stay mapped: whoever still looks at a former daemon's page reads there that it is
-//! over. There is one more for each daemon that comes back, of which a few pages were touched.
+//! A session in which a device was joined is leaked, and its pages stay mapped: whoever still looks at a former daemon's page
+//! reads there that it is over. There is one more for each daemon that comes back, of which a few pages were touched.
 
 use core::sync::atomic::{AtomicPtr, Ordering::*};
 use shim_sys::memfd::{self, Mapped};
@@ -26,6 +26,8 @@ pub struct Session {
     pub welcome: Welcome,
     /// To be added to our clock to have the daemon's.
     pub offset: i64,
+    /// Over which connection it came ([`super::hello`]).
+    pub conversation: u64,
     beat: Mapped<BeatPage>,
     board: Mapped<BoardPage>,
     report: Mapped<ReportPage>,
@@ -43,9 +45,17 @@ pub fn current() -> Option<&'static Session> {
     unsafe { CURRENT.load(Acquire).as_ref() }
 }
 
+/// Whether this is the present session.
+///
+/// # Cost
+/// One load.
+pub fn is_present(session: &Session) -> bool {
+    core::ptr::eq(CURRENT.load(Relaxed), session)
+}
+
 /// This is the present session.
-pub fn keep(session: Session) -> &'static Session {
-    let session = Box::leak(Box::new(session));
+pub fn keep(session: Box<Session>) -> &'static Session {
+    let session = Box::leak(session);
     let former = CURRENT.swap(session, AcqRel);
     // SAFETY: null, or leaked by an earlier call.
     if let Some(former) = unsafe { former.as_ref() } {
@@ -72,7 +82,7 @@ impl Session {
     ///
     /// # Errors
     /// One line: what is missing, or not what it should be.
-    pub fn of(welcome: Welcome, offset: i64, files: &[OwnedFd]) -> Result<Self, String> {
+    pub fn of(welcome: Welcome, offset: i64, conversation: u64, files: &[OwnedFd]) -> Result<Self, String> {
         let file = |which: Descriptor, name: &str| -> Result<BorrowedFd<'_>, String> {
             let place = welcome.place(which, files.len()).map_err(|e| format!("the daemon's welcome is wrong: {e}"))?;
             let file = place.and_then(|at| files.get(at));
@@ -94,7 +104,7 @@ impl Session {
         let bell = file(Descriptor::Bell, "bell")?.try_clone_to_owned().and_then(out_of_the_way);
         let bell = bell.map_err(|e| format!("no descriptor can be kept: {e}"))?;
         let bell_is = identity(bell.as_raw_fd()).ok_or("the daemon's bell is no file")?;
-        Ok(Self { welcome, offset, beat, board, report, bell: bell.into_raw_fd(), bell_is })
+        Ok(Self { welcome, offset, conversation, beat, board, report, bell: bell.into_raw_fd(), bell_is })
     }
 
     /// Rings: somebody wants the device, or has drained it. Never blocks, whatever other processes of the tenant did to the
@@ -136,6 +146,13 @@ impl Session {
     /// A moment of the daemon's clock by ours; never stays never.
     pub fn ours(&self, moment: u64) -> u64 {
         if moment == u64::MAX { moment } else { moment.saturating_add_signed(self.offset.saturating_neg()) }
+    }
+}
+
+/// One that was not kept.
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.forget_bell();
     }
 }
 

@@ -1,0 +1,139 @@
+//! The daemon comes back with another file: what it refuses a process then keeps that process from nothing else.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use vgpu_tests::daemon::{Daemon, Plan};
+use vgpu_tests::{GIB, LONG, Lab, Member};
+
+/// One tenant of so many GiB on these devices.
+fn plan(devices: &[&str], gib: u64) -> Plan {
+    let (last, others) = devices.split_last().unwrap();
+    let device = |uuid: &&str| format!("[[device]]\nid = {uuid:?}\nmemory = \"16GiB\"\novercommit = 4\n");
+    let tenants = vec![("a".into(), format!("memory_limit = \"{gib}GiB\""))];
+    Plan { device: (*last).into(), time: others.iter().map(device).collect(), tenants }
+}
+
+fn begin(lab: &mut Lab, daemon: &Daemon) -> Member {
+    lab.set("VGPU_SOCKET", daemon.socket("a"));
+    let mut member = lab.member();
+    member.begin();
+    member
+}
+
+fn limit(member: &mut Member, device: u32) -> u64 {
+    // That looks for the daemon, too.
+    member.info();
+    member.ok(&format!("total {device}")).number(0) / GIB
+}
+
+/// How often the daemon said no.
+fn refused(daemon: &Daemon) -> u64 {
+    let status: serde_json::Value = serde_json::from_str(&daemon.tell(&["status", "--json"])).unwrap();
+    status["tenants"][0]["refused"].as_u64().unwrap()
+}
+
+/// Descriptors, and boards that are mapped.
+fn holds(member: &Member) -> (usize, usize) {
+    let maps = fs::read_to_string(format!("/proc/{}/maps", member.pid)).unwrap();
+    (fs::read_dir(format!("/proc/{}/fd", member.pid)).unwrap().count(), maps.matches("memfd:vgpu-board").count())
+}
+
+#[track_caller]
+fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !condition() {
+        assert!(begin.elapsed() < LONG, "still not: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_device_that_the_next_daemon_refuses_keeps_no_other_one_from_it_and_a_hundred_refusals_leave_nothing_behind() {
+    let mut lab = Lab::new("2xt4");
+    let uuids = [lab.device(0).uuid, lab.device(1).uuid];
+    let [first, second] = [uuids[0].as_str(), uuids[1].as_str()];
+    let mut daemon = Daemon::start(lab.path(), &plan(&[first, second], 2));
+    let mut members: Vec<Member> = (0..10).map(|_| begin(&mut lab, &daemon)).collect();
+    let before: Vec<_> = members.iter_mut().map(|m| ((limit(m, 0), limit(m, 1)), holds(m))).collect();
+    assert!(before.iter().all(|(limits, held)| *limits == (2, 2) && held.1 == 1), "{before:?}");
+    let (rounds, mut refusals) = (10, 0);
+    for round in 0..rounds {
+        daemon.kill();
+        let gib = 3 + round % 2;
+        daemon.write(&plan(&[second], gib));
+        daemon.again();
+        for m in &mut members {
+            eventually("the other device is joined", || limit(m, 1) == gib);
+            assert_eq!(limit(m, 0), 2, "what held last");
+        }
+        refusals += refused(&daemon);
+    }
+    // Asked for again now and then, not all the time.
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(3) {
+        members.iter_mut().for_each(|m| assert_eq!((limit(m, 0), limit(m, 1)), (2, 3 + (rounds - 1) % 2)));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    refusals += refused(&daemon);
+    let most = usize::try_from(rounds).unwrap();
+    assert!((100..=150).contains(&refusals), "{refusals} refusals of {} members by {rounds} daemons", members.len());
+    for (m, (_, before)) in members.iter_mut().zip(before) {
+        let (descriptors, boards) = holds(m);
+        assert_eq!(descriptors, before.0, "descriptors");
+        assert!(boards <= before.1 + most, "{boards} boards are mapped, of {} daemons", most + 1);
+        m.ok("launch 1000");
+        assert_eq!(m.errors(), "");
+    }
+}
+
+#[test]
+fn a_device_that_was_refused_is_joined_when_it_is_the_tenants_again() {
+    let mut lab = Lab::new("2xt4");
+    let uuids = [lab.device(0).uuid, lab.device(1).uuid];
+    let [first, second] = [uuids[0].as_str(), uuids[1].as_str()];
+    let mut daemon = Daemon::start(lab.path(), &plan(&[first, second], 2));
+    let mut m = begin(&mut lab, &daemon);
+    daemon.kill();
+    daemon.write(&plan(&[second], 3));
+    daemon.again();
+    eventually("the other device is joined", || limit(&mut m, 1) == 3);
+    assert_eq!(limit(&mut m, 0), 2);
+    daemon.write(&plan(&[first, second], 5));
+    daemon.reload();
+    eventually("the device is joined again", || (limit(&mut m, 0), limit(&mut m, 1)) == (5, 5));
+    m.ok("launch 1000");
+    assert_eq!(m.errors(), "");
+}
+
+/// The same for who launches and asks nothing, and for who began while no daemon ran.
+#[test]
+fn who_only_launches_joins_a_refused_device_too_when_it_is_the_tenants_again() {
+    let mut lab = Lab::new("2xt4");
+    let uuids = [lab.device(0).uuid, lab.device(1).uuid];
+    let [first, second] = [uuids[0].as_str(), uuids[1].as_str()];
+    let mut daemon = Daemon::start(lab.path(), &plan(&[first, second], 2));
+    let mut there = begin(&mut lab, &daemon);
+    there.ok("launch 1000");
+    daemon.kill();
+    let mut late = begin(&mut lab, &daemon);
+    daemon.write(&plan(&[second], 3));
+    daemon.again();
+    let status = |daemon: &Daemon| {
+        let ps: serde_json::Value = serde_json::from_str(&daemon.tell(&["status", "--json"])).unwrap();
+        let members = ps["tenants"][0]["members"].as_array().unwrap().clone();
+        let on = |m: &serde_json::Value| m["devices"].as_array().map_or(0, Vec::len);
+        members.iter().map(on).collect::<Vec<_>>()
+    };
+    let mut work = |daemon: &Daemon, what: &str, wanted: &[usize]| {
+        eventually(what, || {
+            there.ok("launch 1000");
+            late.ok("launch 1000");
+            status(daemon) == wanted
+        });
+    };
+    work(&daemon, "both are on the other device", &[1, 1]);
+    daemon.write(&plan(&[first, second], 5));
+    daemon.reload();
+    work(&daemon, "both are on both", &[2, 2]);
+}
