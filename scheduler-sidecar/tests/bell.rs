@@ -13,7 +13,6 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use support::world::World;
 use support::{Daemon, Peer};
 use vgpu_core::arbiter::Gate;
-use vgpu_core::wire::two::Hello;
 
 const GPU: &str = "GPU-00000000-0000-0000-0000-000000000001";
 const TENANTS: &str = "[[tenant]]\nname = \"a\"\nweight = 2\n[[tenant]]\nname = \"b\"\n";
@@ -95,34 +94,6 @@ fn a_ring_of_nothing_is_heard_and_never_blocks() {
         rang.recv_timeout(support::LONG).expect("the ring blocks");
         member.until("a lease", |gate| matches!(gate, Gate::Run { .. } | Gate::Open));
     }
-}
-
-/// Where the daemon is not root, descriptors that nobody takes out of sockets are counted as its own.
-#[test]
-fn welcomes_that_a_tenant_never_takes_keep_nobody_else_out() {
-    if !rustix::process::geteuid().is_root() {
-        return;
-    }
-    let dir = tempfile::TempDir::new().unwrap();
-    fs::write(dir.path().join("vgpud.toml"), TENANTS).unwrap();
-    std::os::unix::fs::chown(dir.path(), Some(65_534), Some(65_534)).unwrap();
-    let mut command = std::process::Command::new("prlimit");
-    command.args(["--nofile=600:600", "--", "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]);
-    command.args(["--bounding-set=-all", "--inh-caps=-all"]).arg(support::vgpud().get_program());
-    let world = World::start_by(command, dir, "off", std::process::Stdio::inherit());
-    let [a, b] = ["a", "b"].map(|tenant| world.socket(tenant));
-    let hello = Hello { pid: 1, version: "hoarder".into(), clock: member::now() }.encode().unwrap();
-    let hoard: Vec<Peer> = (0..400)
-        .map(|_| {
-            let mut peer = Peer::connect(&a);
-            peer.send(hello.as_bytes());
-            peer
-        })
-        .collect();
-    support::eventually("the last of them was answered", || Peer::try_hello(&b).is_some());
-    let mut other = Member::hello(&b).join(GPU);
-    assert!(matches!(other.runs(1), Gate::Run { .. } | Gate::Open));
-    drop(hoard);
 }
 
 #[test]

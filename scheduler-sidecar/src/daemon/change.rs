@@ -80,7 +80,7 @@ impl Reactor {
             Some(room) => {
                 let before = room.limits();
                 room.tenant = fresh.clone();
-                if room.limits() == before { 0 } else { room.open - room.paged }
+                if room.limits() == before { 0 } else { room.older() }
             }
             None => 0,
         };

@@ -53,6 +53,8 @@ pub enum State {
     Registered(Hello, Instant),
     /// It is told why and then closed.
     Leaving,
+    /// It is a member no more, and has not taken the descriptors that it was sent.
+    Over,
 }
 
 /// What reading brought.
@@ -178,6 +180,12 @@ impl Connection {
     #[must_use]
     pub fn is_unread(&self) -> bool {
         shim_sys::descriptors::is_unread(self.stream.as_fd())
+    }
+
+    /// Was it sent descriptors?
+    #[must_use]
+    pub fn was_welcomed(&self) -> bool {
+        self.member.is_some() || matches!(self.state, State::Over)
     }
 
     /// Has everything been sent?

@@ -1,12 +1,14 @@
 //! The one thread: doors, connections and deadlines around epoll.
 //!
-//! Who comes in is `entrance`, what is said and answered `talk`, what it says of itself `status`, pages and time `time`.
+//! Who comes in is `entrance`, what is said and answered `talk`, what it says of itself `status`, pages and time `time`, what
+//! was sent and nobody took `untaken`.
 //! Only here does the daemon read the clock.
 
 mod entrance;
 mod status;
 mod talk;
 mod time;
+mod untaken;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -104,6 +106,8 @@ pub struct Reactor {
     pub(super) rooms: BTreeMap<u64, Room>,
     pub(super) next_room: u64,
     pub(super) max_connections: usize,
+    /// Welcomes that may be untaken; `None`: the kernel does not count them.
+    most_untaken: Option<u64>,
     pub(super) loaded: Option<Loaded>,
     /// The driver, if it is being asked which devices there are.
     pub(super) asking: Option<Asking>,
@@ -162,6 +166,7 @@ impl Reactor {
             rooms: BTreeMap::new(),
             next_room: FIRST_ROOM,
             max_connections: config.max_connections,
+            most_untaken: untaken::most(),
             loaded: file.map(|(source, plan, text)| Loaded { source, plan, text, reloads: 0, refused: None }),
             asking: None,
             notifier,
@@ -256,7 +261,7 @@ impl Reactor {
                 match token {
                     ALARM | FIRST_BELL..FIRST_CONNECTION => {}
                     SIGNALS => {
-                        let members: usize = self.rooms.values().map(|room| room.open).sum();
+                        let members: usize = self.rooms.values().map(Room::members).sum();
                         info!(members, "stopping; members keep their last terms");
                         self.notifier.stopping();
                         self.end_pages();

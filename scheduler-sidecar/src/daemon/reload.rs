@@ -195,7 +195,7 @@ impl Reactor {
         for room in self.rooms.values_mut().filter(|room| names.contains(&room.tenant.name)) {
             room.close();
             terms_file::remove(&room.tenant.socket);
-            let (tenant, members) = (&room.tenant.name, room.open);
+            let (tenant, members) = (&room.tenant.name, room.members());
             info!(%tenant, members, "tenant removed; its members keep their last terms");
         }
         self.forget_rooms();
@@ -227,7 +227,7 @@ impl Reactor {
                 continue;
             }
             let other = room.limits() != fresh.told();
-            let old = if other { room.open - room.paged } else { 0 };
+            let old = if other { room.older() } else { 0 };
             room.tenant = fresh.clone();
             let id = *id;
             if fresh.mode != Mode::Enforce && self.leases.is_paused(number(id)) {

@@ -28,6 +28,8 @@ pub(super) struct Room {
     pub open: usize,
     /// Those of them that speak protocol 2.
     pub paged: usize,
+    /// Those of them that are over, but for descriptors that they have not taken.
+    pub untaken: usize,
     /// What they share with the daemon.
     pub furniture: Option<Furniture>,
     /// Connections that were turned away.
@@ -43,6 +45,7 @@ impl Room {
             unusable: None,
             open: 0,
             paged: 0,
+            untaken: 0,
             furniture: None,
             refused: 0,
             log: Quota::default(),
@@ -52,12 +55,22 @@ impl Room {
     /// A tenant whose place is unusable.
     pub fn without_door(tenant: Tenant, why: String) -> Self {
         let (unusable, log) = (Some(why), Quota::default());
-        Self { tenant, door: None, unusable, open: 0, paged: 0, furniture: None, refused: 0, log }
+        Self { tenant, door: None, unusable, open: 0, paged: 0, untaken: 0, furniture: None, refused: 0, log }
     }
 
     /// May this user be one of its members? A list that leaves root out keeps root out.
     pub fn admits(&self, peer: Peer) -> bool {
         self.tenant.uids.as_ref().is_none_or(|uids| uids.iter().any(|range| range.contains(&peer.uid)))
+    }
+
+    /// Connections that are not over.
+    pub fn members(&self) -> usize {
+        self.open - self.untaken
+    }
+
+    /// Those of them that do not speak protocol 2.
+    pub fn older(&self) -> usize {
+        self.members() - self.paged
     }
 
     /// What its members of protocol 1 are told now.

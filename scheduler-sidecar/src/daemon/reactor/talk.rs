@@ -20,6 +20,9 @@ impl Reactor {
     pub(super) fn serve(&mut self, token: u64) {
         // Taken out, so that answering may look at all the others.
         let Some(mut connection) = self.connections.remove(&token) else { return };
+        if matches!(connection.state, State::Over) {
+            return self.part(token, connection);
+        }
         let before = connection.interest();
         let had_deadline = connection.deadline;
         let stays = self.converse(&mut connection);
@@ -164,29 +167,34 @@ impl Reactor {
         }
     }
 
-    /// Forgets a connection; dropping it closes it.
-    fn part(&mut self, token: u64, connection: Connection) {
-        if let Some(deadline) = connection.deadline {
+    /// Forgets a connection, and closes it unless what it was sent is still in flight.
+    fn part(&mut self, token: u64, mut connection: Connection) {
+        if let Some(deadline) = connection.deadline.take() {
             self.deadlines.remove(&(deadline, token));
         }
-        match connection.side {
-            Side::Admin => self.admins -= 1,
-            Side::Member(id) => {
-                if let Some(member) = connection.member {
-                    self.leave_paged(id, member);
-                }
-                let Some(room) = self.rooms.get_mut(&id) else { return };
-                room.open -= 1;
-                if matches!(connection.state, State::Registered(..))
-                    && let Some(swallowed) = room.log.allows(Instant::now())
-                {
-                    let (tenant, Peer { pid, uid, .. }) = (&room.tenant.name, connection.peer);
-                    info!(%tenant, pid, uid, left = room.open, swallowed, "member gone");
-                }
-                if room.is_over() {
-                    self.forget_rooms();
-                }
-            }
+        let Side::Member(id) = connection.side else {
+            self.admins -= 1;
+            return;
+        };
+        let (kept, was_over) = (self.is_kept(&connection), matches!(connection.state, State::Over));
+        if let Some(member) = connection.member.take() {
+            self.leave_paged(id, member);
+        }
+        let Some(room) = self.rooms.get_mut(&id) else { return };
+        room.untaken -= usize::from(was_over);
+        room.open -= 1;
+        if matches!(connection.state, State::Registered(..))
+            && let Some(swallowed) = room.log.allows(Instant::now())
+        {
+            let (tenant, Peer { pid, uid, .. }) = (&room.tenant.name, connection.peer);
+            info!(%tenant, pid, uid, left = room.members(), swallowed, "member gone");
+        }
+        if kept {
+            room.open += 1;
+            room.untaken += 1;
+            self.keep_over(token, connection);
+        } else if room.is_over() {
+            self.forget_rooms();
         }
     }
 }

@@ -3,7 +3,6 @@
 use std::io;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::process::{Resource, geteuid, getrlimit};
 use tracing::warn;
 use vgpu_core::arbiter::Tenant;
 use vgpu_core::page::bell::Heard;
@@ -11,23 +10,12 @@ use vgpu_core::wire::{Hello, two};
 
 use super::{FIRST_BELL, Reactor, State};
 use crate::daemon::answer;
-use crate::daemon::connection::{Connection, Side};
+use crate::daemon::connection::Connection;
 use crate::daemon::leases::Past;
 use crate::daemon::pages::{self, Furniture};
 
 /// What is listened to at a bell: every ring, once. Whoever leaves it up costs nothing.
 const RINGS: EventFlags = EventFlags::IN.union(EventFlags::ET);
-
-/// Welcomes of one tenant that may be untaken. Descriptors in flight are the daemon's until they are taken, and where it is
-/// not root there may be as many of them as it may have open: half of those are for welcomes, an eighth of that for each.
-fn most_untaken() -> usize {
-    if geteuid().is_root() {
-        return usize::MAX;
-    }
-    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    let welcomes = limit / 2 / answer::DESCRIPTORS.len() as u64;
-    usize::try_from(welcomes / 8).unwrap_or(usize::MAX).max(4)
-}
 
 /// The arbiter's number of a room's tenant.
 pub(in crate::daemon) fn number(room: u64) -> Tenant {
@@ -64,19 +52,6 @@ impl Reactor {
         let sent =
             self.shelf.with(id, |files| connection.send_with(line.as_bytes(), &furniture.descriptors(heart, files)));
         sent.unwrap_or_else(|| Err(io::ErrorKind::NotFound.into()))
-    }
-
-    /// Whether a tenant has as many welcomes lying about untaken as it may.
-    ///
-    /// # Cost
-    /// A system call; one more for each connection where that many were welcomed.
-    fn hoards(&self, id: u64) -> bool {
-        let most = most_untaken();
-        if self.rooms.get(&id).is_none_or(|room| room.paged < most) {
-            return false;
-        }
-        let theirs = self.connections.values().filter(|one| one.side == Side::Member(id) && one.member.is_some());
-        theirs.filter(|one| one.is_unread()).count() >= most
     }
 
     /// Sees to it that a tenant has pages.
