@@ -7,7 +7,8 @@
 //! driver that does not answer yet; [`scribe`] writes the log, [`notify`] tells systemd, [`activation`] takes its socket.
 //!
 //! Device time: [`leases`] is who has which device, [`pages`] what members share with the daemon. Administrators: `admin`
-//! answers their verbs, [`change`] is what those come down to, `recent` what tenants wanted and got in the last seconds,
+//! answers their verbs, [`change`] is what those come down to, `by_hand` what outlives it that
+//! devices become known, `recent` what tenants wanted and got in the last seconds,
 //! `terms_file` what members go by that start while no daemon runs.
 //!
 //! A member lives as long as its connection. A forked child that never calls CUDA holds its parent's
@@ -17,6 +18,7 @@ pub mod activation;
 mod admin;
 pub mod answer;
 mod asking;
+mod by_hand;
 pub mod change;
 pub mod check;
 pub mod config;

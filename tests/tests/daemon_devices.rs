@@ -105,6 +105,46 @@ fn a_numbered_device_is_named_in_every_refusal_and_is_there_once_the_driver_answ
 }
 
 #[test]
+fn what_was_changed_by_hand_stays_when_the_driver_answers_and_ends_when_the_file_is_read_again() {
+    let mut world = world("h200", |_| NUMBERED.into(), false);
+    let unknown = "which device is 0 nobody knows without the driver";
+    assert!(world.status().contains(unknown));
+    let mut set = Command::new(vgpu());
+    set.args(["set", "a", "--memory-limit", "1GiB", "--mode", "enforce", "--strict", "true", "--socket"]);
+    assert!(set.arg(world.lab.path().join("run/admin.sock")).status().unwrap().success());
+    load(&world.lab);
+    eventually("the device is known", || !world.status().contains(unknown));
+    let mut m = world.member("a");
+    m.begin();
+    assert_eq!(m.info().1, GIB, "by hand");
+    let status: serde_json::Value = serde_json::from_str(&world.status()).unwrap();
+    let tenant = &status["tenants"][0];
+    assert_eq!(tenant["strict"], true, "{tenant}");
+    let changed = &tenant["devices"][0]["changed_live"];
+    assert_eq!(*changed, serde_json::json!(["memory_limit", "strict"]), "{tenant}");
+    // SAFETY: a child of ours that was not waited for.
+    unsafe { libc::kill(world.daemon.id().try_into().unwrap(), libc::SIGHUP) };
+    eventually("the file holds", || m.info().1 == 2 * GIB);
+}
+
+#[test]
+fn a_driver_is_asked_no_more_once_no_device_needs_it() {
+    let world = world("h200", |_| NUMBERED.into(), false);
+    let asks = || {
+        let threads = fs::read_dir(format!("/proc/{}/task", world.daemon.id())).unwrap();
+        let name =
+            |thread: std::io::Result<fs::DirEntry>| fs::read_to_string(thread.unwrap().path().join("comm")).unwrap();
+        threads.map(name).any(|name| name.trim() == "vgpud-nvml")
+    };
+    eventually("the driver is asked again", asks);
+    let named = NUMBERED.replace("[0]", "[\"GPU-1\"]").replace("id = 0", "id = \"GPU-1\"");
+    fs::write(world.lab.path().join("vgpud.toml"), named).unwrap();
+    // SAFETY: as above.
+    unsafe { libc::kill(world.daemon.id().try_into().unwrap(), libc::SIGHUP) };
+    eventually("nobody asks", || !asks());
+}
+
+#[test]
 fn a_mig_instance_is_the_tenants_under_the_name_that_nvml_writes_with_the_daemon_and_without() {
     let instance = |lab: &Lab| lab.device(1).uuid;
     let file = |lab: &Lab| {

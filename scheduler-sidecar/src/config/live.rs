@@ -142,24 +142,36 @@ fn fits(
     tenants: &[TenantPlan],
     after: &TenantPlan,
 ) -> Result<(), String> {
+    let there = tenants.iter().map(|tenant| if tenant.name == after.name { after } else { tenant });
+    let told = refused(device, described, there);
+    if told.is_empty() { Ok(()) } else { Err(format!("{}; nothing was changed", told.join("; and "))) }
+}
+
+/// What does not fit of the tenants as they are, in words; nothing, if all does.
+#[must_use]
+pub fn misfits(devices: &[DevicePlan], tenants: &[TenantPlan]) -> Vec<String> {
+    devices.iter().flat_map(|device| refused(&device.name(), Some(device), tenants.iter())).collect()
+}
+
+fn refused<'p>(
+    device: &str,
+    described: Option<&DevicePlan>,
+    tenants: impl Iterator<Item = &'p TenantPlan>,
+) -> Vec<String> {
     let capacity = Capacity {
         memory: described.and_then(|described| described.memory),
         overcommit: described.map_or(1000, |described| described.overcommit),
     };
-    let there: Vec<(&str, &TermsPlan)> = tenants
-        .iter()
-        .map(|tenant| if tenant.name == after.name { after } else { tenant })
-        .filter_map(|tenant| Some((tenant.name.as_str(), tenant.terms.iter().find(|terms| terms.device == device)?)))
-        .collect();
+    let on = |tenant: &'p TenantPlan| {
+        Some((tenant.name.as_str(), tenant.terms.iter().find(|terms| terms.device == device)?))
+    };
+    let there: Vec<(&str, &TermsPlan)> = tenants.filter_map(on).collect();
     let asks: Vec<Ask> = there.iter().map(|(_, terms)| admission::ask(terms)).collect();
-    let told: Vec<String> = refusals(&capacity, &asks)
-        .iter()
-        .map(|refusal| {
-            let told = admission::told(refusal, device, &capacity, &there);
-            format!("{} {}; accepted: {}", told.key, told.what, told.accepted)
-        })
-        .collect();
-    if told.is_empty() { Ok(()) } else { Err(format!("{}; nothing was changed", told.join("; and "))) }
+    let tell = |refusal| {
+        let told = admission::told(refusal, device, &capacity, &there);
+        format!("{} {}; accepted: {}", told.key, told.what, told.accepted)
+    };
+    refusals(&capacity, &asks).iter().map(tell).collect()
 }
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
 //! Devices that the file names by number while the driver does not answer: it is asked again, beside the loop, until it does.
 //!
 //! A driver that is loaded later than the daemon starts (a boot, a module that is built anew) answers in time; asking may take
-//! long or hang, and so is done by a thread that ends when the driver has answered. Pauses grow from a second to half a
+//! long or hang, and so is done by a thread that ends when the driver has answered, or when nobody wants to know any more. Pauses grow from a second to half a
 //! minute. Not here: what the answer changes, which is `reload`'s.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
@@ -20,6 +20,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 pub struct Asking {
     rings: UnixStream,
     answer: Receiver<Inventory>,
+    /// Nothing is ever sent: the thread sleeps until this is gone, or until it is to ask again.
+    _wants: Sender<()>,
 }
 
 impl Asking {
@@ -30,15 +32,16 @@ impl Asking {
     pub fn begin() -> io::Result<Self> {
         let (rings, mut ring) = UnixStream::pair()?;
         rings.set_nonblocking(true)?;
-        let (tell, answer) = channel();
+        let ((tell, answer), (wants, wanted)) = (channel(), channel());
         thread::Builder::new().name("vgpud-nvml".into()).spawn(move || {
-            let found = until_found(&inventory::ask, &thread::sleep);
-            // Nobody is left to be told: the daemon ends.
-            if tell.send(found).is_ok() {
+            let is_wanted = |pause| wanted.recv_timeout(pause) == Err(RecvTimeoutError::Timeout);
+            if let Some(found) = until_found(&inventory::ask, &is_wanted)
+                && tell.send(found).is_ok()
+            {
                 let _ = ring.write_all(&[1]);
             }
         })?;
-        Ok(Self { rings, answer })
+        Ok(Self { rings, answer, _wants: wants })
     }
 
     /// What it answered.
@@ -54,16 +57,17 @@ impl AsFd for Asking {
     }
 }
 
-fn until_found(ask: &dyn Fn() -> Result<Inventory, String>, sleep: &dyn Fn(Duration)) -> Inventory {
+/// Asks after each pause, as long as somebody wants to know.
+fn until_found(ask: &dyn Fn() -> Result<Inventory, String>, is_wanted: &dyn Fn(Duration) -> bool) -> Option<Inventory> {
     let mut pause = FIRST_PAUSE;
-    loop {
-        sleep(pause);
+    while is_wanted(pause) {
         match ask() {
-            Ok(found) if !found.0.is_empty() => return found,
+            Ok(found) if !found.0.is_empty() => return Some(found),
             // Without a device nothing is known, either.
             Ok(_) | Err(_) => pause = LONGEST_PAUSE.min(pause * 2),
         }
     }
+    None
 }
 
 #[cfg(test)]
@@ -86,7 +90,21 @@ mod tests {
                 _ => Ok(Inventory(vec![Found { uuid: "GPU-1".into(), memory: Bytes(1) }])),
             }
         };
-        let found = until_found(&ask, &|pause| pauses.borrow_mut().push(pause.as_secs()));
+        let wanted = |pause: Duration| {
+            pauses.borrow_mut().push(pause.as_secs());
+            true
+        };
+        let found = until_found(&ask, &wanted).unwrap();
         assert_eq!((found.0.len(), pauses.into_inner()), (1, vec![1, 2, 4, 8, 16, 30, 30, 30, 30]));
+    }
+    #[test]
+    fn nobody_is_asked_when_nobody_wants_to_know() {
+        let left = Cell::new(3);
+        let ask = || {
+            left.set(left.get() - 1);
+            Err("no".to_owned())
+        };
+        assert!(until_found(&ask, &|_| left.get() > 0).is_none());
+        assert_eq!(left.get(), 0);
     }
 }

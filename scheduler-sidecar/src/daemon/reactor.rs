@@ -213,9 +213,13 @@ impl Reactor {
         Ok(reactor)
     }
 
-    /// Asks the driver which devices there are, if only it can tell; once at a time.
+    /// Asks the driver which devices there are, if only it can tell; once at a time. If it is not needed any more, it is asked
+    /// no more.
     pub(super) fn ask_driver(&mut self) {
         let waits = self.loaded.as_ref().is_some_and(|loaded| loaded.source.waits_for_driver(&loaded.plan));
+        if !waits {
+            self.asking = None;
+        }
         if !waits || self.asking.is_some() {
             return;
         }

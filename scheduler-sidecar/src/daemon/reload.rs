@@ -1,15 +1,18 @@
 //! From one plan to the next while members are connected: all of it or nothing.
 //!
 //! A tenant that is new gets its door, one that is gone loses it, one that changed tells the next member the new terms.
-//! Members that are there keep their connection and the terms they were told: a hello is answered once, and what can
-//! change limits under a running program does not exist yet. The log and `vgpu status` say so.
+//! Members that are there keep their connection; their boards say the new terms. Those of protocol 1 keep what they were
+//! told, and the log and `vgpu status` say so. What an administrator changed by hand ends with a reading of the file, and not
+//! where the file as it was is read against devices that became known (`by_hand`).
 
 use std::time::Duration;
 
 use tracing::{info, warn};
 use vgpu_core::limits::Mode;
 
+use super::admin::Marks;
 use super::asking::Asking;
+use super::by_hand;
 use super::config::Tenant;
 use super::door::{Audience, Door};
 use super::pages;
@@ -18,6 +21,7 @@ use super::room::{Room, remove_dir};
 use super::source::Source;
 use super::terms_file;
 use crate::config::difference::{Difference, difference};
+use crate::config::live;
 use crate::config::plan::Plan;
 use crate::control;
 
@@ -50,11 +54,12 @@ impl Reactor {
         let Some(loaded) = self.loaded.take() else { return };
         self.notifier.reloading();
         let text = loaded.source.text().map_err(|why| why.to_string());
-        self.obey(loaded, text, "reloaded");
+        self.obey(loaded, text, "reloaded", false);
         self.ask_driver();
     }
 
-    /// The driver answers after all: what the file said when it was last obeyed is read against its devices.
+    /// The driver answers after all: what the file said when it was last obeyed is read against its devices. Nobody wrote
+    /// another file: what was changed by hand stays.
     pub(super) fn driver_answered(&mut self) {
         let Some(inventory) = self.asking.as_mut().and_then(Asking::answer) else { return };
         self.asking = None;
@@ -64,12 +69,19 @@ impl Reactor {
         self.leases.know(&uuids, pages::now());
         loaded.source.answered(inventory);
         let text = Ok(loaded.text.clone());
-        self.obey(loaded, text, "read against the driver's devices");
+        self.obey(loaded, text, "read against the driver's devices", true);
+        if self.marks.is_empty() {
+            return;
+        }
+        let (devices, tenants) = self.in_force();
+        for words in live::misfits(&devices, &tenants) {
+            warn!("what was changed by hand does not fit the driver's devices, and stays: {words}");
+        }
     }
 
-    /// Obeys a text of the file, or says why not.
-    fn obey(&mut self, mut loaded: Loaded, text: Result<String, String>, done: &str) {
-        match text.and_then(|text| Ok((self.follow(&loaded, &text)?, text))) {
+    /// Obeys a text of the file, or says why not. What was changed by hand is over, or stays.
+    fn obey(&mut self, mut loaded: Loaded, text: Result<String, String>, done: &str, stays: bool) {
+        match text.and_then(|text| Ok((self.follow(&loaded, &text, stays)?, text))) {
             Ok(((plan, summary), text)) => {
                 loaded.reloads += 1;
                 loaded.refused = None;
@@ -93,7 +105,7 @@ impl Reactor {
     }
 
     /// The new plan, in force, and what was done; or in words why nothing was.
-    fn follow(&mut self, loaded: &Loaded, text: &str) -> Result<(Plan, String), String> {
+    fn follow(&mut self, loaded: &Loaded, text: &str, stays: bool) -> Result<(Plan, String), String> {
         let plan = loaded.source.plan(text).map_err(|why| why.to_string())?;
         let difference = difference(&loaded.plan, &plan);
         if !difference.fixed.is_empty() {
@@ -125,7 +137,7 @@ impl Reactor {
         }
         self.remove(&difference.removed);
         self.retry_doors();
-        let behind = self.follow_changes(&plan, &difference);
+        let behind = self.follow_changes(&plan, &difference, stays);
         self.max_connections = usize::try_from(plan.daemon.max_connections).unwrap_or(usize::MAX);
         Ok((plan, summary(&difference, behind)))
     }
@@ -215,14 +227,17 @@ impl Reactor {
     }
 
     /// Gives every tenant the terms that the file says, in force at once for members of protocol 2; returns how many of
-    /// protocol 1 have earlier ones. What an administrator changed meanwhile is over: the file is what holds.
-    fn follow_changes(&mut self, plan: &Plan, difference: &Difference) -> usize {
+    /// protocol 1 have earlier ones. What an administrator changed meanwhile is over, since the file is what holds; or it stays.
+    fn follow_changes(&mut self, plan: &Plan, difference: &Difference, stays: bool) -> usize {
         let now = pages::now();
-        let mut behind = 0;
+        let (mut behind, mut carried) = (0, Marks::new());
         for planned in &plan.tenants {
             let open = self.rooms.iter_mut().find(|(_, room)| !room.is_removed() && room.tenant.name == planned.name);
             let Some((id, room)) = open else { continue };
-            let fresh = Tenant::from(planned);
+            let mut fresh = Tenant::from(planned);
+            if stays {
+                carried.extend(by_hand::carry(&mut fresh, &room.tenant, &self.marks));
+            }
             if room.tenant == fresh {
                 continue;
             }
@@ -245,7 +260,7 @@ impl Reactor {
                 info!(%tenant, %what, slots, "tenant changed");
             }
         }
-        self.marks.clear();
+        self.marks = carried;
         self.heart.settle(plan.time.heartbeat);
         self.leases.settle(plan.time.clone(), plan.arbitrate, now);
         behind

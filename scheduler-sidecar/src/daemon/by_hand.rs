@@ -1,0 +1,91 @@
+//! What administrators changed by hand, where the same file is read against devices that became known: it stays.
+//!
+//! Devices have other names then, at most: a number is a device with a UUID, and `*` one or more that the driver named.
+
+use super::admin::{Marks, device_name};
+use super::config::{On, Tenant, Which};
+
+/// Gives `fresh`, which the file says, what was changed by hand of the tenant as it was. Says what that is by the new names.
+pub(super) fn carry(fresh: &mut Tenant, before: &Tenant, marks: &Marks) -> Marks {
+    let mut carried = Marks::new();
+    for on in &mut fresh.on {
+        let Some(was) = before.on.iter().find(|was| same(was, on)).or_else(|| any(before)) else { continue };
+        let Some(keys) = marks.get(&(before.name.clone(), device_name(&was.device))) else { continue };
+        for key in keys {
+            match *key {
+                "memory_limit" => on.memory = was.memory,
+                "sm_limit" => on.terms.ceiling = was.terms.ceiling,
+                "sm_request" => on.terms.floor = was.terms.floor,
+                "weight" => on.terms.weight = was.terms.weight,
+                "class" => on.terms.class = was.terms.class,
+                "quantum" => on.terms.quantum = was.terms.quantum,
+                "mode" => fresh.mode = before.mode,
+                "strict" => fresh.strict = before.strict,
+                _ => {}
+            }
+        }
+        carried.insert((fresh.name.clone(), device_name(&on.device)), keys.clone());
+    }
+    carried
+}
+
+/// The same device, as far as the names tell.
+fn same(was: &On, on: &On) -> bool {
+    match (&was.device, &on.device) {
+        (Which::Number(was), Which::Uuid(_, Some(number))) => was == number,
+        (Which::Uuid(uuid, _), device) => device.is(uuid),
+        (was, on) => was == on,
+    }
+}
+
+fn any(tenant: &Tenant) -> Option<&On> {
+    tenant.on.iter().find(|on| on.device == Which::Any)
+}
+
+#[cfg(test)]
+mod tests {
+    use vgpu_core::arbiter::Terms;
+    use vgpu_core::bytes::Bytes;
+    use vgpu_core::limits::Mode;
+    use vgpu_core::share::Share;
+
+    use super::*;
+
+    fn tenant(devices: Vec<Which>) -> Tenant {
+        let mut tenant = Tenant::everywhere("a", "/s".into(), Some(Bytes(100)), Share::from_percent(50));
+        let on = tenant.on[0].clone();
+        tenant.on = devices.into_iter().map(|device| On { device, ..on.clone() }).collect();
+        tenant
+    }
+
+    fn marks(device: &str, keys: &[&'static str]) -> Marks {
+        [(("a".to_owned(), device.to_owned()), keys.iter().copied().collect())].into()
+    }
+
+    #[test]
+    fn what_was_changed_of_a_number_is_so_of_the_device_that_it_turns_out_to_be() {
+        let mut before = tenant(vec![Which::Number(0), Which::Number(1)]);
+        before.on[1].memory = Some(Bytes(7));
+        before.on[1].terms = Terms { weight: 9, ..Terms::default() };
+        let uuid = |number| Which::Uuid(format!("GPU-{number}"), Some(number));
+        let mut fresh = tenant(vec![uuid(0), uuid(1)]);
+        let untouched = fresh.on[0].clone();
+        let carried = carry(&mut fresh, &before, &marks("1", &["memory_limit", "weight"]));
+        assert_eq!(carried, marks("1", &["memory_limit", "weight"]));
+        assert_eq!((fresh.on[1].memory, fresh.on[1].terms.weight), (Some(Bytes(7)), 9));
+        assert_eq!(fresh.on[1].terms.ceiling, Share::from_percent(50), "what the file says, since nobody changed it");
+        assert_eq!(fresh.on[0], untouched);
+    }
+
+    #[test]
+    fn what_was_changed_of_every_other_device_is_so_of_each_that_the_driver_names() {
+        let mut before = tenant(vec![Which::Number(0), Which::Any]);
+        (before.mode, before.on[1].memory) = (Mode::Observe, Some(Bytes(7)));
+        let uuid = |number| Which::Uuid(format!("GPU-{number}"), Some(number));
+        let mut fresh = tenant(vec![uuid(0), uuid(1), uuid(2)]);
+        let carried = carry(&mut fresh, &before, &marks("*", &["memory_limit", "mode"]));
+        let memory: Vec<_> = fresh.on.iter().map(|on| on.memory.unwrap().0).collect();
+        assert_eq!((memory, fresh.mode), (vec![100, 7, 7], Mode::Observe));
+        assert_eq!(carried.into_keys().map(|(_, device)| device).collect::<Vec<_>>(), ["1", "2"]);
+    }
+}
