@@ -1,13 +1,16 @@
 //! What members used before this daemon came: by their own cumulative counters, which they bring along when they join again.
 //!
 //! A process that only changes its connection brings along what is known already; so it is remembered how far each process
-//! was seen to come. Nothing is decided on these sums. What processes used that ended before is not here: that takes a
+//! was seen to come. Members that are there are looked at whenever one comes, so that it is others that are forgotten where
+//! there are too many, those that left first of all. Nothing is decided on these sums. What processes used that ended before is not here: that takes a
 //! record.
 
 use std::collections::BTreeMap;
 
-/// Processes of a tenant that are remembered for a device.
-const MOST: usize = 1024;
+use vgpu_core::page::SLOTS;
+
+/// Processes of a tenant that are remembered for a device: more than can be there.
+const MOST: usize = 2 * SLOTS;
 
 /// What a process says of itself when it joins a device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -29,7 +32,16 @@ impl Past {
 #[derive(Debug, Clone, Default)]
 pub struct Former {
     busy: u64,
-    known: BTreeMap<u32, u64>,
+    known: BTreeMap<u32, Known>,
+    /// How often something was seen.
+    looks: u64,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Known {
+    busy: u64,
+    /// The look at which it was seen last.
+    seen: u64,
 }
 
 impl Former {
@@ -45,18 +57,23 @@ impl Former {
             self.known.remove(&past.process);
             return;
         }
-        let known = self.known.get(&past.process).copied().unwrap_or(0);
+        let known = self.known.get(&past.process).map_or(0, |known| known.busy);
         self.busy = self.busy.saturating_add(past.busy.saturating_sub(known));
         self.saw(past, 0);
     }
 
     /// A process that came with this past has measured so much since.
+    ///
+    /// # Cost
+    /// Where one is to be forgotten, a look at all that are known.
     pub fn saw(&mut self, past: Past, busy: u64) {
         if self.known.len() >= MOST && !self.known.contains_key(&past.process) {
-            self.known.pop_first();
+            let oldest = self.known.iter().min_by_key(|(_, known)| known.seen).map(|(process, _)| *process);
+            oldest.map(|process| self.known.remove(&process));
         }
+        self.looks += 1;
         let known = self.known.entry(past.process).or_default();
-        *known = past.busy.saturating_add(busy).max(*known);
+        *known = Known { busy: past.busy.saturating_add(busy).max(known.busy), seen: self.looks };
     }
 }
 
@@ -91,6 +108,21 @@ mod tests {
         former.saw(past(0), 30);
         former.comes(past(50));
         assert_eq!(former.busy(), 1_020);
+    }
+
+    #[test]
+    fn of_too_many_processes_those_that_are_there_are_not_forgotten_whatever_their_numbers() {
+        let mut former = Former::default();
+        let there: Vec<Past> = (1..1_000).map(|process| Past { process, busy: 1_000 }).collect();
+        there.iter().for_each(|past| former.comes(*past));
+        for process in 10_000..15_000 {
+            // As whenever one comes: whoever is there is looked at.
+            there.iter().step_by(200).for_each(|past| former.saw(*past, 500));
+            former.comes(Past { process, busy: 7 });
+        }
+        let before = former.busy();
+        there.iter().step_by(200).for_each(|past| former.comes(Past { busy: 1_500, ..*past }));
+        assert_eq!(former.busy(), before, "it was known already");
     }
 
     #[test]
