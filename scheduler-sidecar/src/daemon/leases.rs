@@ -2,11 +2,13 @@
 //!
 //! Told what happens (a member joins, leaves, rings; a tenant's terms change; time passes), it writes boards and wakes
 //! whoever sleeps there. In reading order: this file (tenants and members), `devices` (which there are, and whether they
-//! are given out in leases), `desk` (what the arbiter reads and writes), `view` (what status and explain say).
+//! are given out in leases), `desk` (what the arbiter reads and writes), `belief` (who comes back), `view` (what status and
+//! explain say).
 //!
 //! Time is an argument, pages are whatever dereferences to one: mappings in the daemon, boxes in the tests. Not here:
 //! sockets, descriptors, clocks and bells, which are the reactor's.
 
+mod belief;
 mod desk;
 mod devices;
 mod former;
@@ -25,6 +27,7 @@ use vgpu_core::page::{Allowed, BoardPage, GONE, ReportPage, Reports, SLOTS};
 
 use super::config::{Arbitrate, On, Tenant};
 use crate::config::time::Time;
+use belief::Belief;
 use devices::Devices;
 use former::Former;
 pub use former::Past;
@@ -40,10 +43,12 @@ pub struct Leases<B, R> {
     houses: BTreeMap<arbiter::Tenant, House<B, R>>,
     /// By the arbiter's slots: whose, and where on its pages.
     places: Vec<Option<Place>>,
+    /// Members that came back and are believed to have work before their device.
+    claiming: Vec<Place>,
     out: Vec<Decision>,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Place {
     tenant: arbiter::Tenant,
     index: usize,
@@ -62,6 +67,8 @@ struct House<B, R> {
     gone: BTreeMap<DeviceId, Totals>,
     /// What members used before this daemon came.
     former: BTreeMap<DeviceId, Former>,
+    /// In members that come back with work.
+    belief: BTreeMap<DeviceId, Belief>,
 }
 
 #[derive(Debug)]
@@ -104,8 +111,8 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         let devices = Devices::new(known, &mut arbiter, now);
         let mut reports = Reports::new();
         reports.at(now);
-        let (houses, places, out) = (BTreeMap::new(), Vec::new(), Vec::new());
-        Self { epoch, time, arbitrate, arbiter, reports, devices, houses, places, out }
+        let (houses, places, claiming, out) = (BTreeMap::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { epoch, time, arbitrate, arbiter, reports, devices, houses, places, claiming, out }
     }
 
     /// The driver named devices that it had not named.
@@ -139,9 +146,9 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         match self.houses.get_mut(&number) {
             Some(house) => house.tenant = tenant,
             None => {
-                let (gone, former) = (BTreeMap::new(), BTreeMap::new());
+                let (gone, former, belief) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
                 let (pages, bell) = (None, Bell::default());
-                let house = House { tenant, paused: false, pages, bell, stirred: true, gone, former };
+                let house = House { tenant, paused: false, pages, bell, stirred: true, gone, former, belief };
                 self.houses.insert(number, house);
             }
         }
@@ -194,7 +201,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
     }
 
     /// As [`Self::join`], of a process that may have been a member before, of this daemon or of another one: what it used
-    /// then counts, once, and until it says otherwise it has work before the device.
+    /// then counts, once, and until it says otherwise it has work before the device, if its tenant is believed that.
     ///
     /// # Errors
     /// As [`Self::join`].
@@ -245,9 +252,12 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
             former.saw(other.past, self.arbiter.said(other.id).busy);
         }
         former.comes(past);
-        if past.busy > 0 {
+        let belief = house.belief.entry(device).or_default();
+        if past.busy > 0 && belief.is_left(now) {
             self.reports.presume(id);
             self.arbiter.comes_back(id, now);
+            belief.begins(now);
+            self.claiming.push(Place { tenant: number, index });
         }
         if house.paused {
             self.arbiter.pause(number, device, true, now);
@@ -271,10 +281,17 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         let Some(slots) = pages.members.remove(&member) else { return };
         self.reports.at(now);
         for index in slots {
+            let place = Place { tenant: number, index };
+            let claims = self.claiming.contains(&place);
+            self.claiming.retain(|other| *other != place);
             let Some(slot) = pages.slots.get_mut(index).and_then(Option::take) else { continue };
             let usage = arbiter::Pages::usage(&mut self.reports, slot.id);
             self.arbiter.reports(slot.id, usage, now);
             self.arbiter.leaves(slot.id, now);
+            if let Some(belief) = house.belief.get_mut(&slot.device).filter(|_| claims) {
+                belief.hears(&usage, now);
+                belief.ends(now);
+            }
             house.former.entry(slot.device).or_default().saw(slot.past, usage.busy);
             let totals = house.gone.entry(slot.device).or_default();
             totals.wait += slot.waited + slot.stands.map_or(0, |since| now.saturating_sub(since));
@@ -330,9 +347,29 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         }
     }
 
+    /// Looks whether those that came back with work have it still.
+    fn hear_claims(&mut self, now: u64) {
+        let (houses, reports) = (&mut self.houses, &mut self.reports);
+        self.claiming.retain(|Place { tenant, index }| {
+            let Some(house) = houses.get_mut(tenant) else { return false };
+            let slot = house.pages.as_ref().and_then(|pages| pages.slots.get(*index)?.as_ref());
+            let Some((id, device)) = slot.map(|slot| (slot.id, slot.device)) else { return false };
+            let usage = arbiter::Pages::usage(reports, id);
+            let Some(belief) = house.belief.get_mut(&device) else { return false };
+            let is_over = belief.hears(&usage, now);
+            if is_over {
+                belief.ends(now);
+            }
+            !is_over
+        });
+    }
+
     /// Decides what is due, writes gates and wakes.
     pub fn tick(&mut self, now: u64) {
         self.reports.at(now);
+        if !self.claiming.is_empty() {
+            self.hear_claims(now);
+        }
         self.devices.share_out(&self.houses, self.arbitrate, &mut self.arbiter);
         let mut desk = desk::Desk { reports: &mut self.reports, houses: &mut self.houses, places: &self.places, now };
         self.out.clear();

@@ -3,11 +3,11 @@
 use std::rc::Rc;
 use std::time::Instant;
 
-use vgpu_core::arbiter::{Tenant as Number, Terms};
+use vgpu_core::arbiter::{Gate, Tenant as Number, Terms};
 use vgpu_core::page::bell::Heard;
-use vgpu_core::page::{BoardPage, ReportPage, SLOTS};
+use vgpu_core::page::{BoardPage, ReportPage, SLOTS, Said};
 
-use super::Leases;
+use super::{Leases, Past};
 use crate::config::time::Time;
 use crate::daemon::config::{Arbitrate, Tenant};
 
@@ -70,6 +70,44 @@ fn what_is_no_name_of_a_device_is_nobodys_device() {
         assert!(leases.join(Number(0), 1, name, MS).is_err(), "{name:?}");
     }
     assert_eq!(leases.devices().len(), 1);
+}
+
+/// For how many of so many looks somebody honest has an open gate, beside one who comes back with work that nobody sees at
+/// each look, in the place of the one before or beside it.
+fn open_beside(looks: u64, stays: bool) -> u64 {
+    let mut leases = world();
+    let _ = move_in(&mut leases, 0);
+    let report = move_in(&mut leases, 1);
+    let slot = leases.join(Number(1), 1_000_000, "GPU-0", MS).unwrap();
+    let mut open = 0;
+    for look in 1..=looks {
+        let now = look * 50 * MS;
+        if !stays {
+            leases.leave(Number(0), look - 1, now);
+        }
+        let past = Past { process: 7, busy: 1_000 };
+        leases.join_again(Number(0), look, "GPU-0", past, now).unwrap();
+        // It drains at once, and has work again as soon as it may.
+        report.slots[slot].say(&Said { in_flight: Some(0), ..Said::default() });
+        let _ = report.slots[slot].wish();
+        leases.look(Number(1), now);
+        leases.tick(now);
+        let gate = leases.houses[&Number(1)].pages.as_ref().unwrap().slots[slot].as_ref().unwrap().gate;
+        open += u64::from(gate == Gate::Open);
+        if matches!(gate, Gate::Run { .. } | Gate::Open) {
+            report.slots[slot].launches(MS, 0, now, now);
+            report.slots[slot].content();
+        }
+    }
+    open
+}
+
+#[test]
+fn whoever_comes_back_again_and_again_is_not_believed_anew_each_time() {
+    for stays in [false, true] {
+        let open = open_beside(400, stays);
+        assert!(open > 250, "open at {open} of 400 looks in 20 s, {stays}");
+    }
 }
 
 #[test]

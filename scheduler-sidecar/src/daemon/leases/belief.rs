@@ -1,0 +1,107 @@
+//! How far a tenant is believed whose processes come back and say that they have work before a device.
+//!
+//! The arbiter judges claims that stand ([`vgpu_core::arbiter::audit`]), and begins anew with each new one. Whoever leaves and
+//! comes back makes a new one each time, and so would never be judged: here the time is summed in which a tenant's processes
+//! claimed without anything that speaks for it. Not here: claims that follow a lease, which are paid for.
+
+use vgpu_core::arbiter::Usage;
+
+/// So much time of claims that nothing speaks for, in ns.
+const PATIENCE: u64 = 2_000_000_000;
+/// It comes back with time, in so many times as long.
+const AGAIN: u64 = 8;
+
+/// A tenant's on a device.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Belief {
+    /// Members that claim now, and since when there has been one.
+    claims: usize,
+    since: u64,
+    /// Used up at that moment, when that was.
+    spent: u64,
+    at: u64,
+}
+
+impl Belief {
+    fn spent(&self, now: u64) -> u64 {
+        let (rest, claimed) = if self.claims == 0 { (now, 0) } else { (self.since, now.saturating_sub(self.since)) };
+        self.spent.saturating_sub(rest.saturating_sub(self.at) / AGAIN).saturating_add(claimed).min(2 * PATIENCE)
+    }
+
+    /// Is one more believed at `now`?
+    pub fn is_left(&self, now: u64) -> bool {
+        self.spent(now) < PATIENCE
+    }
+
+    /// A member comes back with work.
+    pub fn begins(&mut self, now: u64) {
+        if self.claims == 0 {
+            (self.spent, self.at, self.since) = (self.spent(now), now, now);
+        }
+        self.claims += 1;
+    }
+
+    /// What a member says that claims. True: it claims no more, which is to be told by [`Self::ends`]. What it measured it pays
+    /// for, so that this speaks for all; that it is done by now speaks for nothing.
+    pub fn hears(&mut self, usage: &Usage, now: u64) -> bool {
+        if usage.busy > 0 {
+            (self.spent, self.at, self.since) = (0, now, now);
+        }
+        usage.busy > 0 || usage.in_flight == Some(0)
+    }
+
+    /// A member that claimed does so no more.
+    pub fn ends(&mut self, now: u64) {
+        if self.claims == 1 {
+            (self.spent, self.at) = (self.spent(now), now);
+        }
+        self.claims = self.claims.saturating_sub(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn whoever_claims_again_and_again_is_believed_for_two_seconds_and_then_an_eighth_of_the_time() {
+        let (mut belief, mut believed) = (Belief::default(), 0);
+        for now in (0..80 * SECOND).step_by(100_000_000) {
+            if belief.is_left(now) {
+                belief.begins(now);
+                belief.ends(now + 100_000_000);
+                believed += 100;
+            }
+        }
+        assert!((10_000..13_000).contains(&believed), "{believed} ms of 80 s");
+    }
+
+    #[test]
+    fn claims_beside_each_other_are_one_and_those_that_come_one_after_the_other_do_not_begin_it_anew() {
+        let mut belief = Belief::default();
+        for member in 0..100 {
+            assert!(belief.is_left(member));
+            belief.begins(member);
+        }
+        belief.ends(SECOND);
+        assert!(belief.is_left(SECOND));
+        assert!(!belief.is_left(2 * SECOND + 1));
+    }
+
+    #[test]
+    fn what_was_measured_speaks_for_a_claim_and_that_it_is_over_does_not() {
+        let mut belief = Belief::default();
+        let usage = |busy, in_flight| Usage { busy, in_flight, ..Usage::default() };
+        belief.begins(0);
+        assert!(!belief.hears(&usage(0, None), SECOND));
+        assert!(belief.hears(&usage(0, Some(0)), 3 * SECOND));
+        belief.ends(3 * SECOND);
+        assert!(!belief.is_left(3 * SECOND));
+        belief.begins(3 * SECOND);
+        assert!(belief.hears(&usage(1, None), 4 * SECOND));
+        belief.ends(4 * SECOND);
+        assert!(belief.is_left(4 * SECOND));
+    }
+}
