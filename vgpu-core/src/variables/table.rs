@@ -126,7 +126,7 @@ pub const TABLE: &[Row] = &[
         "VGPU_SEED",
         Checkout,
         Text("a number"),
-        Honoured("what chaos and the soak's inputs begin with, as a failure prints it"),
+        Honoured("what chaos, the soak's inputs and histories begin with, as a failure prints it"),
     ),
     one("VGPU_ROUNDS", Checkout, Text("a number"), Honoured("how many rounds the test of concurrent members has")),
     one(
