@@ -8,14 +8,16 @@ GPU_BUNDLE_TRIPLE := x86_64-unknown-linux-gnu
 ZIG_VERSION      := 0.17.0
 ZIG_VENV         := .cache/zig-$(ZIG_VERSION)
 ZIG_STAMP        := $(ZIG_VENV)/.installed
-GPU_BUNDLE_BUILT := $(or $(CARGO_TARGET_DIR),target)/$(GPU_BUNDLE_TRIPLE)/dist
+# A place of its own, so that neither this nor another build waits for the other.
+GPU_BUNDLE_TARGET := $(TARGET)/bundle
+GPU_BUNDLE_BUILT := $(GPU_BUNDLE_TARGET)/$(GPU_BUNDLE_TRIPLE)/dist
 
 .PHONY: gpu-bundle
 gpu-bundle: $(ZIG_STAMP) ## build the bundle for a machine with a GPU: target/gpu-bundle and its .tar.gz
 	ZIG_PYTHON=$(abspath $(ZIG_VENV))/bin/python \
 	ZIG_GLOBAL_CACHE_DIR=$(abspath .cache/zig-cache) ZIG_LOCAL_CACHE_DIR=$(abspath .cache/zig-cache) \
 	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER=$(abspath benches/hardware/bundle/zig-cc) \
-	cargo build --profile dist --target $(GPU_BUNDLE_TRIPLE) -p gpu-probe -p libvgpu -p scheduler-sidecar
+	cargo build --profile dist --target-dir $(GPU_BUNDLE_TARGET) --target $(GPU_BUNDLE_TRIPLE) -p gpu-probe -p libvgpu -p scheduler-sidecar
 	rm -rf $(GPU_BUNDLE) $(GPU_BUNDLE_TAR)
 	mkdir -p $(GPU_BUNDLE)/bin $(GPU_BUNDLE)/lib/vgpu $(GPU_BUNDLE)/docs
 	cp $(GPU_BUNDLE_BUILT)/gpu-probe $(GPU_BUNDLE_BUILT)/vgpu $(GPU_BUNDLE_BUILT)/vgpud $(GPU_BUNDLE)/bin/
