@@ -2,35 +2,58 @@
 //! device's record, and that what is written can be read.
 
 use std::process::Command;
+use tempfile::TempDir;
 use vgpu_tests::artefacts;
+
+/// What the tool said and wrote.
+struct Ran {
+    out: TempDir,
+    said: String,
+    told: serde_json::Value,
+}
+
+impl Ran {
+    /// Runs the tool with `arguments`, on the libraries that were built for tests.
+    fn with(arguments: &[&str]) -> Ran {
+        let out = tempfile::tempdir().expect("a temporary directory");
+        let ran = Command::new(env!("CARGO_BIN_EXE_vgpu-shares"))
+            .args(arguments)
+            .args(["--json", "--out"])
+            .arg(out.path())
+            .env("VGPU_BUILD", artefacts::vgpud().parent().expect("a directory"))
+            .env("VGPU_LIB_DIR", artefacts::libvgpu().parent().expect("a directory"))
+            .env("VGPU_SIM_LIB_DIR", artefacts::sim_dir())
+            .output()
+            .expect("the tool can be started");
+        let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+        assert!(ran.status.success(), "{}: {said}", ran.status);
+        Ran { out, said, told: serde_json::from_slice(&ran.stdout).expect("JSON") }
+    }
+
+    fn number(&self, pointer: &str) -> f64 {
+        self.told.pointer(pointer).and_then(|value| value.as_f64()).unwrap_or(f64::NAN)
+    }
+
+    fn file(&self, name: &str) -> String {
+        std::fs::read_to_string(self.out.path().join(name)).unwrap_or_else(|why| panic!("{name}: {why}"))
+    }
+}
 
 #[test]
 fn a_point_is_measured_with_its_null_control_and_reported() {
-    let out = tempfile::tempdir().expect("a temporary directory");
     let name = "h200/async/5ms/30";
-    let ran = Command::new(env!("CARGO_BIN_EXE_vgpu-shares"))
-        .args(["--points", name, "--seconds", "2", "--json", "--out"])
-        .arg(out.path())
-        .env("VGPU_LIB_DIR", artefacts::libvgpu().parent().expect("a directory"))
-        .env("VGPU_SIM_LIB_DIR", artefacts::sim_dir())
-        .output()
-        .expect("the tool can be started");
-    let said = String::from_utf8_lossy(&ran.stderr);
-    assert!(ran.status.success(), "{}: {said}", ran.status);
-    let told: serde_json::Value = serde_json::from_slice(&ran.stdout).expect("JSON");
-    let number = |pointer: &str| told.pointer(pointer).and_then(|value| value.as_f64()).unwrap_or(f64::NAN);
+    let ran = Ran::with(&["--points", name, "--seconds", "2"]);
+    let (told, said) = (&ran.told, &ran.said);
     assert_eq!(told.pointer("/points/0/point/name").and_then(|name| name.as_str()), Some(name), "{told:#}");
     // Two cores with other tests on them: what is limited is told apart from what is not, no more.
-    let (free, share) = (number("/nulls/0/figures/share"), number("/points/0/tenants/0/median/share"));
+    let (free, share) = (ran.number("/nulls/0/figures/share"), ran.number("/points/0/tenants/0/median/share"));
     assert!(free > 80.0, "without the library: {free} %; {said}");
     assert!((10.0..60.0).contains(&share), "under 30 %: {share} %; {said}");
-    assert!(number("/points/0/tenants/0/median/kernels") > 10.0, "{told:#}");
-    assert!(number("/points/0/tenants/0/median/meter").abs() < 50.0, "{told:#}");
-    let file =
-        |name: &str| std::fs::read_to_string(out.path().join(name)).unwrap_or_else(|why| panic!("{name}: {why}"));
-    assert!(file("report.md").contains(&format!("| {name} |")));
-    assert!(file("errors.svg").contains("<circle") && file("over-time.svg").contains("<polyline"));
-    assert!(file("shares.json").contains("\"facts\""));
+    assert!(ran.number("/points/0/tenants/0/median/kernels") > 10.0, "{told:#}");
+    assert!(ran.number("/points/0/tenants/0/median/meter").abs() < 50.0, "{told:#}");
+    assert!(ran.file("report.md").contains(&format!("| {name} |")));
+    assert!(ran.file("errors.svg").contains("<circle") && ran.file("over-time.svg").contains("<polyline"));
+    assert!(ran.file("shares.json").contains("\"facts\""));
 }
 
 #[test]
@@ -43,29 +66,15 @@ fn a_text_that_no_point_has_is_told() {
 
 #[test]
 fn tenants_under_the_daemon_are_measured_and_what_is_missed_is_named() {
-    let out = tempfile::tempdir().expect("a temporary directory");
-    let build = artefacts::vgpud();
-    let ran = Command::new(env!("CARGO_BIN_EXE_vgpu-shares"))
-        .args(["tenants", "--only", "shares/30-70/1ms,latency/500us-beside-1ms,changes/memory", "--seconds", "2"])
-        .args(["--changes", "4", "--json", "--out"])
-        .arg(out.path())
-        .env("VGPU_BUILD", build.parent().expect("a directory"))
-        .env("VGPU_LIB_DIR", artefacts::libvgpu().parent().expect("a directory"))
-        .env("VGPU_SIM_LIB_DIR", artefacts::sim_dir())
-        .output()
-        .expect("the tool can be started");
-    let said = String::from_utf8_lossy(&ran.stderr);
-    assert!(ran.status.success(), "{}: {said}", ran.status);
-    let told: serde_json::Value = serde_json::from_slice(&ran.stdout).expect("JSON");
-    let number = |pointer: &str| told.pointer(pointer).and_then(|value| value.as_f64()).unwrap_or(f64::NAN);
+    let only = "shares/30-70/1ms,latency/500us-beside-1ms,changes/memory";
+    let ran = Ran::with(&["tenants", "--only", only, "--seconds", "2", "--changes", "4"]);
+    let (told, said) = (&ran.told, &ran.said);
     // Two cores with other tests on them: that there are leases, requests and changes, no more.
-    assert!((20.0..40.0).contains(&number("/shares/0/figures/parts/0/of_work")), "{told:#}");
-    assert!(number("/shares/0/figures/busy") > 40.0, "{told:#}");
-    assert!(number("/latency/0/alone/p50") >= 0.5 && number("/latency/0/with/count") > 20.0, "{told:#}");
-    assert_eq!((number("/changes/0/times/count"), number("/changes/0/lost")), (20.0, 0.0), "{told:#}");
-    let file =
-        |name: &str| std::fs::read_to_string(out.path().join(name)).unwrap_or_else(|why| panic!("{name}: {why}"));
-    assert!(file("report.md").contains("the model's figures") && file("over-time.svg").contains("<polyline"));
-    let named = file("report.md").lines().filter(|line| line.starts_with("- missed: ")).count();
+    assert!((20.0..40.0).contains(&ran.number("/shares/0/figures/parts/0/of_work")), "{told:#}");
+    assert!(ran.number("/shares/0/figures/busy") > 40.0, "{told:#}");
+    assert!(ran.number("/latency/0/alone/p50") >= 0.5 && ran.number("/latency/0/with/count") > 20.0, "{told:#}");
+    assert_eq!((ran.number("/changes/0/times/count"), ran.number("/changes/0/lost")), (20.0, 0.0), "{told:#}");
+    assert!(ran.file("report.md").contains("the model's figures") && ran.file("over-time.svg").contains("<polyline"));
+    let named = ran.file("report.md").lines().filter(|line| line.starts_with("- missed: ")).count();
     assert_eq!(said.lines().filter(|line| line.starts_with("MISSED: ")).count(), named, "{said}");
 }

@@ -79,6 +79,15 @@ pub struct Facts {
 }
 
 impl Facts {
+    /// The head of a report; `model` says that the device is simulated.
+    pub fn head(&self, model: &str) -> String {
+        let Facts { cores, processor, kernel, date, commit, command, load } = self;
+        format!(
+            "Measured on {date} at commit {commit} with\n\n```sh\n{command}\n```\n\n\
+             Machine: {cores} cores of {processor}, Linux {kernel}, load average at the beginning {load}. {model}\n\n"
+        )
+    }
+
     /// Asks the machine.
     pub fn ask() -> Facts {
         let said = |program: &str, arguments: &[&str]| {

@@ -13,6 +13,7 @@ mod host;
 mod judge;
 mod measure;
 mod meter;
+mod output;
 mod place;
 mod plot;
 mod points;
@@ -24,11 +25,12 @@ mod work;
 use clap::Parser;
 use judge::Verdict;
 use measure::Run;
+use output::Output;
 use place::Place;
 use points::{Load, Pattern, Point};
 use report::{Alone, Measured, Null, Results};
 use schedule::{Job, Width};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Measures shares of device time with real processes on the simulated device.
@@ -72,15 +74,8 @@ struct Options {
     /// Where report.md, shares.json, errors.svg and over-time.svg are written.
     #[arg(long, value_name = "DIR", default_value = "target/shares")]
     out: PathBuf,
-    /// Print JSON instead of the report.
-    #[arg(long)]
-    json: bool,
-    /// Fail if a budget is missed.
-    #[arg(long)]
-    check: bool,
-    /// Print the names of the points, with the seconds each takes, and measure nothing.
-    #[arg(long)]
-    list: bool,
+    #[command(flatten)]
+    output: Output,
 }
 
 fn main() -> ExitCode {
@@ -138,14 +133,14 @@ fn nulls_of(points: &[Point]) -> Vec<Point> {
 fn measure(options: &Options) -> Result<ExitCode, String> {
     let points = chosen(options)?;
     let runs = usize::try_from(options.runs).unwrap_or(1);
-    if options.list {
+    if options.output.list {
         for point in &points {
             println!("{:<34} {:>3} s", point.name, point.record_ns(options.seconds) / 1_000_000_000);
         }
         return Ok(ExitCode::SUCCESS);
     }
     let (place, facts) = (Place::find()?, host::Facts::ask());
-    std::fs::create_dir_all(&options.out).map_err(|why| format!("--out {}: {why}", options.out.display()))?;
+    output::prepare(&options.out)?;
     eprintln!("measuring {}", place.library().display());
     let width = if options.alone { Width::ALONE } else { Width::of_host() };
     let one =
@@ -188,14 +183,8 @@ fn measure(options: &Options) -> Result<ExitCode, String> {
     }
 
     let results = Results { facts, runs, nulls, points: measured, alone, failures };
-    write(&results, &options.out)?;
-    if options.json {
-        println!("{}", json(&results)?);
-    } else {
-        print!("{}", results.markdown());
-    }
-    let bad = !results.failures.is_empty() || (options.check && results.count(Verdict::Missed) > 0);
-    Ok(if bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    options.output.show(&results, "shares.json", &options.out)?;
+    Ok(options.output.code(!results.failures.is_empty(), results.count(Verdict::Missed) > 0))
 }
 
 /// The runs of each of `count` points, out of answers in which the points follow each other again and again.
@@ -227,23 +216,4 @@ fn beside(together: &Measured, run: &Run, unlimited: &[f64]) -> Option<Alone> {
         alone: theirs.median.share,
         window_p99: (ours.median.window_p99, theirs.median.window_p99),
     })
-}
-
-fn json(results: &Results) -> Result<String, String> {
-    serde_json::to_string_pretty(results).map_err(|why| why.to_string())
-}
-
-fn write(results: &Results, out: &Path) -> Result<(), String> {
-    let files = [
-        ("report.md", results.markdown()),
-        ("shares.json", json(results)?),
-        ("errors.svg", results.errors()),
-        ("over-time.svg", results.over_time()),
-    ];
-    for (name, content) in files {
-        let path = out.join(name);
-        std::fs::write(&path, content).map_err(|why| format!("{}: {why}", path.display()))?;
-        eprintln!("written: {}", path.display());
-    }
-    Ok(())
 }

@@ -3,6 +3,7 @@
 use crate::host::Facts;
 use crate::judge::{self, Figures, Verdict, Verdicts, median};
 use crate::measure::Run;
+use crate::output::Report;
 use crate::plot::{self, Dot, Line, Panel};
 use crate::points::{Load, Point, length, percent};
 use serde::Serialize;
@@ -134,6 +135,21 @@ pub fn middle(runs: &[Figures]) -> Figures {
     }
 }
 
+impl Report for Results {
+    fn markdown(&self) -> String {
+        let mut out = String::from("# Shares of device time, measured\n\n");
+        self.head(&mut out);
+        self.accuracy(&mut out);
+        self.cost(&mut out);
+        self.controls(&mut out);
+        out
+    }
+
+    fn pictures(&self) -> Vec<(&'static str, String)> {
+        vec![("errors.svg", self.errors()), ("over-time.svg", self.over_time())]
+    }
+}
+
 impl Results {
     /// Tenants with at least one verdict of that kind.
     pub fn count(&self, wanted: Verdict) -> usize {
@@ -150,23 +166,9 @@ impl Results {
         null.map_or(100.0, |null| null.figures.share)
     }
 
-    /// The report.
-    pub fn markdown(&self) -> String {
-        let mut out = String::from("# Shares of device time, measured\n\n");
-        self.head(&mut out);
-        self.accuracy(&mut out);
-        self.cost(&mut out);
-        self.controls(&mut out);
-        out
-    }
-
     fn head(&self, out: &mut String) {
-        let Facts { cores, processor, kernel, date, commit, command, load } = &self.facts;
-        let _ = writeln!(out, "Measured on {date} at commit {commit} with\n\n```sh\n{command}\n```\n");
-        let _ = writeln!(
-            out,
-            "Machine: {cores} cores of {processor}, Linux {kernel}, load average at the beginning {load}. The device is \
-             simulated ([how](../simulated-device.md)), processes and clock are real.\n"
+        out.push_str(
+            &self.facts.head("The device is simulated ([how](../simulated-device.md)), processes and clock are real."),
         );
         let all = self.tenants().count();
         let only_kept = self.tenants().filter(|(_, tenant)| tenant.verdicts.all() == [Verdict::Kept; 3]).count();

@@ -15,13 +15,14 @@ mod report;
 mod run;
 
 use crate::host::Facts;
+use crate::output::{self, Output};
 use crate::place::Place;
 use cases::Case;
 use clap::Parser;
 use figures::{Times, Verdict, shares};
 use report::{Done, LatencyRow, Results, Service, Services, SharesRow};
 use run::Program;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -55,15 +56,8 @@ struct Options {
     /// Where report.md, tenants.json and over-time.svg are written.
     #[arg(long, value_name = "DIR", default_value = "target/tenants")]
     out: PathBuf,
-    /// Print JSON instead of the report.
-    #[arg(long)]
-    json: bool,
-    /// Fail if a budget is missed.
-    #[arg(long)]
-    check: bool,
-    /// Print the names of what is measured, and measure nothing.
-    #[arg(long)]
-    list: bool,
+    #[command(flatten)]
+    output: Output,
 }
 
 const SERVICES: &str = "services";
@@ -96,26 +90,20 @@ pub fn measure(words: &[String]) -> Result<ExitCode, String> {
             return Err(format!("--only {text}: nothing has this in its name; --list shows the names"));
         }
     }
-    if options.list {
+    if options.output.list {
         names.iter().filter(|name| options.wants(name)).for_each(|name| println!("{name}"));
         return Ok(ExitCode::SUCCESS);
     }
     let (place, facts) = (Place::find()?, Facts::ask());
     place.daemon()?;
-    std::fs::create_dir_all(&options.out).map_err(|why| format!("--out {}: {why}", options.out.display()))?;
+    output::prepare(&options.out)?;
     eprintln!("measuring {}", place.library().display());
     let results = all(&place, facts, &options);
-    write(&results, &options.out)?;
-    if options.json {
-        println!("{}", json(&results)?);
-    } else {
-        print!("{}", results.markdown());
-    }
+    options.output.show(&results, "tenants.json", &options.out)?;
     let missed = results.names_of(Verdict::Missed);
     missed.iter().for_each(|name| eprintln!("MISSED: {name}"));
     results.failures.iter().for_each(|why| eprintln!("failed: {why}"));
-    let bad = !results.failures.is_empty() || (options.check && !missed.is_empty());
-    Ok(if bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(options.output.code(!results.failures.is_empty(), !missed.is_empty()))
 }
 
 fn names() -> Vec<String> {
@@ -242,19 +230,4 @@ fn done(place: &Place, options: &Options) -> Result<Done, String> {
     };
     let ((bare, _), (with, delay)) = (percent(None)?, percent(Some(&terms))?);
     Ok(Done::new(DONE, bare, with, delay))
-}
-
-fn json(results: &Results) -> Result<String, String> {
-    serde_json::to_string_pretty(results).map_err(|why| why.to_string())
-}
-
-fn write(results: &Results, out: &Path) -> Result<(), String> {
-    let files =
-        [("report.md", results.markdown()), ("tenants.json", json(results)?), ("over-time.svg", results.over_time())];
-    for (name, content) in files {
-        let path = out.join(name);
-        std::fs::write(&path, content).map_err(|why| format!("{}: {why}", path.display()))?;
-        eprintln!("written: {}", path.display());
-    }
-    Ok(())
 }

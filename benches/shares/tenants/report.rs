@@ -5,6 +5,7 @@ use super::changes::Change;
 use super::figures::{self, CHANGE_MS, DONE_PERCENT, LATENCY_MS, Shares, Times, Verdict, change};
 use super::run::Ran;
 use crate::host::Facts;
+use crate::output::Report;
 use crate::plot::{self, Line, Panel};
 use serde::Serialize;
 use std::fmt::Write;
@@ -137,6 +138,23 @@ impl Done {
     }
 }
 
+impl Report for Results {
+    fn markdown(&self) -> String {
+        let mut out = String::from("# Tenants under the daemon, measured\n\n");
+        self.head(&mut out);
+        self.side_by_side(&mut out);
+        self.latencies(&mut out);
+        self.two_services(&mut out);
+        self.what_is_done(&mut out);
+        self.changed(&mut out);
+        out
+    }
+
+    fn pictures(&self) -> Vec<(&'static str, String)> {
+        vec![("over-time.svg", self.over_time())]
+    }
+}
+
 impl Results {
     /// Nothing yet.
     pub fn new(facts: Facts) -> Results {
@@ -170,26 +188,11 @@ impl Results {
         self.verdicts().into_iter().filter(|(_, verdict)| *verdict == wanted).map(|(name, _)| name).collect()
     }
 
-    /// The report.
-    pub fn markdown(&self) -> String {
-        let mut out = String::from("# Tenants under the daemon, measured\n\n");
-        self.head(&mut out);
-        self.side_by_side(&mut out);
-        self.latencies(&mut out);
-        self.two_services(&mut out);
-        self.what_is_done(&mut out);
-        self.changed(&mut out);
-        out
-    }
-
     fn head(&self, out: &mut String) {
-        let Facts { cores, processor, kernel, date, commit, command, load } = &self.facts;
-        let _ = writeln!(out, "Measured on {date} at commit {commit} with\n\n```sh\n{command}\n```\n");
-        let _ = writeln!(
-            out,
-            "Machine: {cores} cores of {processor}, Linux {kernel}, load average at the beginning {load}. **These are the \
-             model's figures:** the device is simulated ([how](../../simulated-device.md)); processes, daemon and clock are real.\n"
-        );
+        out.push_str(&self.facts.head(
+            "**These are the model's figures:** the device is simulated ([how](../../simulated-device.md)); processes, \
+             daemon and clock are real.",
+        ));
         let count = |wanted| self.names_of(wanted).len();
         let _ = writeln!(
             out,
