@@ -11,8 +11,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use member::{Member, now};
-use support::vgpud;
 use support::world::World;
+use support::{Peer, vgpud};
 use tempfile::TempDir;
 use vgpu_core::wire::two::Hello;
 
@@ -39,4 +39,28 @@ fn a_tenant_that_takes_all_descriptors_does_not_lose_the_pages_of_another() {
     std::thread::sleep(Duration::from_millis(100));
     let mut third = Member::hello(&b);
     assert_eq!(third.try_join("GPU-1").map(|_| third.welcome.epoch), Ok(first.welcome.epoch));
+}
+
+#[test]
+fn a_tenant_that_connects_without_end_keeps_no_other_tenant_out() {
+    let dir = TempDir::new().unwrap();
+    fs::write(dir.path().join("vgpud.toml"), "[[tenant]]\nname = \"a\"\n[[tenant]]\nname = \"b\"\n").unwrap();
+    let vgpud = vgpud().get_program().to_owned();
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n 200; exec \"$0\" \"$@\""]).arg(vgpud);
+    let world = World::start_by(command, dir, "off", Stdio::inherit());
+    let [a, b] = ["a", "b"].map(|tenant| world.socket(tenant));
+    // Each says hello, so that it stays for as long as it likes.
+    let begin = |_| {
+        let mut peer = Peer::connect(&a);
+        let answer = peer.hello();
+        (peer, answer)
+    };
+    let crowd: Vec<(Peer, String)> = (0..400).map(begin).collect();
+    let (last, inside) = (&crowd[399].1, crowd.iter().filter(|(_, answer)| answer.contains("tenant\":")).count());
+    assert!(last.contains("what descriptors the daemon has left are others'"), "{last}");
+    assert!(inside >= 60, "{inside} were let in");
+    let others: Vec<Member> = (0..20).map(|_| Member::hello(&b)).collect();
+    assert_eq!(others.len(), 20);
+    assert!(world.status().tenants.iter().any(|tenant| tenant.name == "b" && tenant.members.len() == 20));
 }

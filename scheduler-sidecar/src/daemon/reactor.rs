@@ -106,6 +106,8 @@ pub struct Reactor {
     pub(super) rooms: BTreeMap<u64, Room>,
     pub(super) next_room: u64,
     pub(super) max_connections: usize,
+    /// As many as may be open.
+    descriptors: usize,
     /// Welcomes that may be untaken; `None`: the kernel does not count them.
     most_untaken: Option<u64>,
     pub(super) loaded: Option<Loaded>,
@@ -147,7 +149,7 @@ impl Reactor {
     ) -> Result<Self, ServeError> {
         let foreign = config.run_dir.as_deref().map_or(Ok(()), refuse_foreign);
         foreign.map_err(io::Error::other).map_err(failed("use the directory of the sockets"))?;
-        raise_descriptor_limit();
+        let descriptors = raise_descriptor_limit();
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed("make an epoll set"))?;
         for (stream, token) in [(&told.stop, SIGNALS), (&told.reload, RELOAD)] {
             stream.set_nonblocking(true).map_err(failed("watch for signals"))?;
@@ -166,6 +168,7 @@ impl Reactor {
             rooms: BTreeMap::new(),
             next_room: FIRST_ROOM,
             max_connections: config.max_connections,
+            descriptors,
             most_untaken: untaken::most(),
             loaded: file.map(|(source, plan, text)| Loaded { source, plan, text, reloads: 0, refused: None }),
             asking: None,

@@ -20,6 +20,11 @@ use crate::daemon::room::may_administrate;
 /// Most administrators at once.
 const MAX_ADMINS: usize = 16;
 
+/// Descriptors that the daemon needs for itself; and for each tenant: its door, its bell, and a part
+/// of those for pages.
+const OWN: usize = 24;
+const OWN_EACH: usize = 3;
+
 /// Most callers let in before other events have their turn.
 const ACCEPTS_PER_TURN: usize = 64;
 
@@ -69,6 +74,20 @@ impl Reactor {
         }
     }
 
+    /// Descriptors that are left for connections: three quarters of them are whoever's comes first, the rest is divided among
+    /// tenants, so that none of them can keep the others out.
+    fn for_connections(&self) -> usize {
+        self.descriptors.saturating_sub(OWN + OWN_EACH * self.rooms.len())
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.rooms.len() > 1 && self.connections.len() >= self.for_connections() / 4 * 3
+    }
+
+    fn part_of_each(&self) -> usize {
+        (self.for_connections() / 4 / self.rooms.len().max(1)).max(1)
+    }
+
     fn welcome(&mut self, stream: OwnedFd, side: Side) {
         let now = Instant::now();
         let peer = match Peer::of(&stream) {
@@ -87,6 +106,12 @@ impl Reactor {
                 Some(room) if room.open >= self.max_connections => {
                     let (name, max) = (&room.tenant.name, self.max_connections);
                     Some(format!("tenant {name} already has {max} connections, the most it may have"))
+                }
+                Some(room) if self.is_crowded() && room.open >= self.part_of_each() => {
+                    let (name, open) = (&room.tenant.name, room.open);
+                    Some(format!(
+                        "tenant {name} has {open} connections already, and what descriptors the daemon has left are others'"
+                    ))
                 }
                 Some(_) => None,
             },
@@ -127,11 +152,13 @@ pub(super) fn spare() -> Option<OwnedFd> {
     rustix::fs::open(Path::new("/dev/null"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
 }
 
-/// One descriptor per member: the usual soft limit of 1024 is for programs that use select.
-pub(super) fn raise_descriptor_limit() {
+/// One descriptor per member: the usual soft limit of 1024 is for programs that use select. Says how many there may be.
+pub(super) fn raise_descriptor_limit() -> usize {
     let mut limit = rustix::process::getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     if let Err(why) = rustix::process::setrlimit(Resource::Nofile, limit) {
         warn!(%why, "the limit of open files stays as it is");
     }
+    let limit = rustix::process::getrlimit(Resource::Nofile).current;
+    limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)
 }
