@@ -1,0 +1,143 @@
+//! Members that come to a device and leave it, and how far they are believed that they were there before.
+
+use std::ops::Deref;
+
+use vgpu_core::arbiter::{self, Gate};
+use vgpu_core::page::{BoardPage, ReportPage, SLOTS};
+
+use super::{Leases, Past, Place, Slot, allowed, desk};
+
+impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases<B, R> {
+    /// A member begins to work on a device; says its slot. Twice is once.
+    ///
+    /// # Errors
+    /// In words, for the member: the device is not one of the tenant's, or no slot is left.
+    pub fn join(&mut self, number: arbiter::Tenant, member: u64, uuid: &str, now: u64) -> Result<usize, String> {
+        self.join_again(number, member, uuid, Past::default(), now)
+    }
+
+    /// As [`Self::join`], of a process that may have been a member before, of this daemon or of another one: what it used
+    /// then counts, once, and until it says otherwise it has work before the device, if its tenant is believed that.
+    ///
+    /// # Errors
+    /// As [`Self::join`].
+    pub fn join_again(
+        &mut self,
+        number: arbiter::Tenant,
+        member: u64,
+        uuid: &str,
+        past: Past,
+        now: u64,
+    ) -> Result<usize, String> {
+        let Some(house) = self.houses.get_mut(&number) else { return Err("the tenant was removed".into()) };
+        house.stirred = true;
+        let name = &house.tenant.name;
+        let on = house.tenant.on_device(uuid)?.clone();
+        let Some(pages) = &mut house.pages else { return Err("a hello comes first".into()) };
+        let device = self.devices.of(uuid, number, &mut self.arbiter, now)?;
+        let here = pages.members.get(&member).into_iter().flatten().copied();
+        let there =
+            |&index: &usize| pages.slots.get(index).and_then(Option::as_ref).is_some_and(|s| s.device == device);
+        if let Some(index) = here.into_iter().find(there) {
+            return Ok(index);
+        }
+        let index = match pages.free.pop() {
+            Some(index) => index,
+            None if pages.slots.len() < SLOTS => {
+                pages.slots.push(None);
+                pages.slots.len() - 1
+            }
+            None => {
+                return Err(format!(
+                    "tenant {name} has {SLOTS} processes on devices already, the most it may have; a process counts \
+                     once for each device"
+                ));
+            }
+        };
+        let allowed = allowed(&house.tenant, &on, &self.time, self.devices.hash(device), member);
+        if let Some(slot) = pages.board.slots.get(index) {
+            slot.take(&allowed, self.epoch);
+        }
+        self.reports.at(now);
+        let id = self.arbiter.join(number, device, on.terms, now);
+        self.reports.join(id, pages.report.clone(), index);
+        let past = past.possible(now);
+        let former = house.former.entry(device).or_default();
+        for other in pages.slots.iter().flatten().filter(|slot| slot.device == device) {
+            // Its former connection may not have been seen to end.
+            former.saw(other.past, self.arbiter.said(other.id).busy);
+        }
+        former.comes(past);
+        let belief = house.belief.entry(device).or_default();
+        if past.busy > 0 && belief.is_left(now) {
+            self.reports.presume(id);
+            self.arbiter.comes_back(id, now);
+            belief.begins(now);
+            self.claiming.push(Place { tenant: number, index });
+        }
+        if house.paused {
+            self.arbiter.pause(number, device, true, now);
+        }
+        let (gate, granted, stands, waited) = (Gate::Wait, now, None, 0);
+        pages.slots[index] = Some(Slot { id, device, allowed, past, gate, granted, stands, waited });
+        pages.members.entry(member).or_default().push(index);
+        if self.places.len() <= id.index() {
+            self.places.resize(id.index() + 1, None);
+        }
+        self.places[id.index()] = Some(Place { tenant: number, index });
+        self.tick(now);
+        Ok(index)
+    }
+
+    /// A member is gone, from all its devices, with whatever it held. What it said last is charged.
+    pub fn leave(&mut self, number: arbiter::Tenant, member: u64, now: u64) {
+        let Some(house) = self.houses.get_mut(&number) else { return };
+        house.stirred = true;
+        let Some(pages) = &mut house.pages else { return };
+        let Some(slots) = pages.members.remove(&member) else { return };
+        self.reports.at(now);
+        for index in slots {
+            let place = Place { tenant: number, index };
+            let claims = self.claiming.contains(&place);
+            self.claiming.retain(|other| *other != place);
+            let Some(slot) = pages.slots.get_mut(index).and_then(Option::take) else { continue };
+            let usage = arbiter::Pages::usage(&mut self.reports, slot.id);
+            self.arbiter.reports(slot.id, usage, now);
+            self.arbiter.leaves(slot.id, now);
+            if let Some(belief) = house.belief.get_mut(&slot.device).filter(|_| claims) {
+                belief.hears(&usage, now);
+                belief.ends(now);
+            }
+            house.former.entry(slot.device).or_default().saw(slot.past, usage.busy);
+            let totals = house.gone.entry(slot.device).or_default();
+            totals.wait += slot.waited + slot.stands.map_or(0, |since| now.saturating_sub(since));
+            let said = self.reports.witness(slot.id).map_or(0, |witness| witness.submitted());
+            totals.launches = totals.launches.saturating_add(said);
+            self.reports.leave(slot.id);
+            self.places[slot.id.index()] = None;
+            if let Some(slot) = pages.board.slots.get(index) {
+                slot.leave();
+                desk::wake(slot);
+            }
+            pages.free.push(index);
+        }
+        self.tick(now);
+    }
+
+    /// Looks whether those that came back with work have it still.
+    pub(super) fn hear_claims(&mut self, now: u64) {
+        let (houses, reports) = (&mut self.houses, &mut self.reports);
+        self.claiming.retain(|Place { tenant, index }| {
+            let Some(house) = houses.get_mut(tenant) else { return false };
+            let slot = house.pages.as_ref().and_then(|pages| pages.slots.get(*index)?.as_ref());
+            let Some((id, device)) = slot.map(|slot| (slot.id, slot.device)) else { return false };
+            let usage = arbiter::Pages::usage(reports, id);
+            let Some(belief) = house.belief.get_mut(&device) else { return false };
+            let is_over = belief.hears(&usage, now);
+            if is_over {
+                belief.ends(now);
+            }
+            !is_over
+        });
+    }
+}
