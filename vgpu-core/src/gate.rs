@@ -215,7 +215,8 @@ impl Keeper {
     /// When a launch is forced. `poor`: there is no balance for it.
     fn due(&self, stretch: u64, beside: bool, poor: bool, bounds: &Bounds) -> u64 {
         // Half of it more: launches of one function differ.
-        let longest = self.by(self.longer).max(self.in_flight.saturating_mul(stretch)).saturating_add(self.in_flight / 2);
+        let longest =
+            self.by(self.longer).max(self.in_flight.saturating_mul(stretch)).saturating_add(self.in_flight / 2);
         let expected = self.began.saturating_add(longest);
         let (first, most) = match (beside, self.unknown) {
             (false, _) => (OWN, OWN + 2),
