@@ -22,13 +22,14 @@ use crate::ledger::Joined;
 use crate::lock::{Held, Lock};
 use crate::meter::markers;
 use crate::meter::reaping::Costs;
-use crate::meter::{Begin, Launch, Meter, Plan, SHORT_NS, Seen, Step, Wish};
+use crate::meter::{Begin, Due, Launch, Meter, Plan, SHORT_NS, Seen, Step, Wish};
 use crate::order::{self, quietly};
 use crate::{clock, context, device, meter, mode, turn, watcher};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use shim_sys::cuda::*;
 use shim_sys::futex;
 use vgpu_core::account::Engaged;
+use vgpu_core::account::arrears::{eased, rest};
 use vgpu_core::arbiter::Gate;
 use vgpu_core::gate::loss::Alone;
 use vgpu_core::share::Share;
@@ -206,7 +207,7 @@ impl Governor {
     #[inline(never)] // rarer than it seems: the short way is to stay short
     fn step(&'static self, joined: &Joined, wish: &Wish<'_>, seen: Seen) -> Step {
         let mut meter = self.meter();
-        let step = meter.step(wish, seen, |ns, since| self.charge(joined, ns, since));
+        let step = meter.step(wish, seen, |due, since| self.charge(joined, due, since));
         if let Step::Go(plan) = &step
             && plan.is_plain()
         {
@@ -218,7 +219,7 @@ impl Governor {
     /// Does what the steps ask for until the launch may go: [`Step::Go`], [`Step::Open`], or [`Step::Unmeasured`].
     #[cold]
     fn negotiate(&'static self, joined: &Joined, wish: &mut Wish<'_>, first: Step) -> Step {
-        let pay = |ns, since| self.charge(joined, ns, since);
+        let pay = |due, since| self.charge(joined, due, since);
         let mut waiting = None;
         let (mut seen, mut step, mut heard) = (Seen::default(), first, 0);
         let outcome = loop {
@@ -309,7 +310,7 @@ impl Governor {
         let at = clock::now();
         let end = end.map(|event| (event, Some(at).filter(|at| at.saturating_sub(launched) > AWAY_NS)));
         if context::fate(launch.context.0 as usize, moment) == context::Fate::Lives {
-            let pay = |ns, since| self.charge(joined, ns, since);
+            let pay = |due, since| self.charge(joined, due, since);
             let unused = self.meter().recorded(plan, begin, end, &self.costs, pay);
             destroy(unused);
         }
@@ -350,17 +351,23 @@ impl Governor {
         let since = account.begin(clock::now());
         let result = real();
         if result.ok() {
-            self.charge(joined, self.costs.estimate(launch.key), since);
+            let used = self.costs.estimate(launch.key);
+            self.charge(joined, Due { used, excess: 0, arrears: 0 }, since);
         }
         result
     }
 
-    fn charge(&self, joined: &Joined, ns: u64, since: Engaged) {
+    fn charge(&self, joined: &Joined, due: Due, since: Engaged) {
         if let Some(share) = self.share() {
-            joined.member().account().charge_since(ns, share, since, clock::now());
+            let (account, now) = (joined.member().account(), clock::now());
+            let ordinary = due.used.saturating_sub(due.excess).saturating_add(rest(due.arrears, share));
+            account.charge_since(ordinary, share, since, now);
+            if due.excess > 0 {
+                account.charge_since(due.excess, eased(share), since, now);
+            }
         }
-        self.post.charge(ns);
-        joined.member().add_busy(ns);
+        self.post.charge(due.used);
+        joined.member().add_busy(due.used);
     }
 
     /// Charges what completed, asking the driver in the context that is current here.
@@ -369,7 +376,7 @@ impl Governor {
         let Some(mut batch) = collected else { return };
         quietly(|| batch.ask(here));
         let now = clock::now();
-        let pay = |ns, since| self.charge(joined, ns, since);
+        let pay = |due, since| self.charge(joined, due, since);
         let turns = !self.is_leased() && self.turns.known().is_some_and(|turns| turns);
         let turn = turns.then(|| joined.member().turn());
         let completed = {
@@ -397,7 +404,7 @@ impl Governor {
             }
             clock::sleep(20_000);
         }
-        let pay = |ns, since| self.charge(joined, ns, since);
+        let pay = |due, since| self.charge(joined, due, since);
         let events = {
             let mut meter = self.meter();
             let events = meter.end_context(context.0 as usize, clock::now(), pay);

@@ -29,6 +29,7 @@ use crediting::Given;
 use markers::Axis;
 use shim_sys::cuda::*;
 pub use stepping::SHORT_NS;
+use vgpu_core::account::arrears::{Arrears, Usual};
 use vgpu_core::account::{Engaged, SharedAccount};
 use vgpu_core::arbiter::Gate;
 use vgpu_core::gate::presence::Presence;
@@ -217,6 +218,9 @@ pub struct Meter {
     given: Vec<Given>,
     /// Launches on credit of chains that are gone, by estimate: to be charged.
     stray: u64,
+    /// What intervals usually take, and what is owed of those that took far more.
+    usual: Usual,
+    arrears: Arrears,
 }
 
 impl Default for Meter {
@@ -247,13 +251,26 @@ impl Default for Meter {
             pace: u64::MAX,
             given: Vec::new(),
             stray: 0,
+            usual: Usual::default(),
+            arrears: Arrears::default(),
         }
     }
 }
 
-/// Receives what is to be charged: nanoseconds, and since when the tenant's work is before the device.
-pub trait Pay: Fn(u64, Engaged) {}
-impl<F: Fn(u64, Engaged)> Pay for F {}
+/// What is to be charged, in nanoseconds.
+#[derive(Clone, Copy)]
+pub struct Due {
+    /// Device time.
+    pub used: u64,
+    /// So much of it is far beyond the usual, and paid off in parts: [`vgpu_core::account::arrears`].
+    pub excess: u64,
+    /// Such time of before, of which the rest is paid now.
+    pub arrears: u64,
+}
+
+/// Receives what is to be charged, and since when the tenant's work is before the device.
+pub trait Pay: Fn(Due, Engaged) {}
+impl<F: Fn(Due, Engaged)> Pay for F {}
 
 impl Meter {
     /// Nothing of what is in flight is to be learned from.
@@ -262,6 +279,13 @@ impl Meter {
             chain.tainted = true;
             chain.pending.iter_mut().for_each(|interval| interval.tainted = true);
         }
+    }
+
+    /// What is to be charged for `used`, of which so much is far beyond the usual.
+    fn due(&mut self, used: u64, excess: u64) -> Due {
+        let arrears = self.arrears.instalment(used.saturating_sub(excess));
+        self.arrears.defer(excess);
+        Due { used, excess, arrears }
     }
 
     /// A thread begins to wait at the gate, or ends.

@@ -275,6 +275,17 @@ static int by_turns(u64 rounds, u64 batch, u64 ns, u64 us, u64 apart) {
     return CALL(cuCtxSynchronize);
 }
 
+/* For `ms`: a kernel of `ns` and behind it another one, of `tail`, and a wait for both by context, stream or event. */
+static int tails(u64 ns, u64 tail, u64 ms, int how, u64 *rounds) {
+    void *parameters[] = { &tail };
+    for (u64 start = now(); now() - start < ms * 1000000; ++*rounds) {
+        TRY(launch_in(spin, streams[0], ns));
+        TRY(CALL(cuLaunchKernel, spin, 2, 1, 1, 1, 1, 1, 0, streams[0], parameters, (void *)0));
+        TRY(finish(CREATED, 0, how));
+    }
+    return 0;
+}
+
 int main(int argc, char **argv) {
     char line[512], name[128];
     setvbuf(stdout, 0, _IOLBF, 0);
@@ -296,6 +307,7 @@ int main(int argc, char **argv) {
             struct loop l = { b, c, 0, d, e, (int)f, (int)g, 0, 0, 0, 0, 0 };
             threads((int)a, l);
         }
+        else if (!strcmp(name, "tails")) { int r = tails(a, b, c, (int)d, &done); printf("%d %lu\n", r, done); } /* ns tail ms how */
         else if (!strcmp(name, "graph")) { int r = graph(a, (int)b, c, &done); printf("%d %lu\n", r, done); }
         else if (!strcmp(name, "step")) { int no = 0, r = in_step((int)a, b, &no, &done); printf("%d %d %lu\n", r, no, done); }
         else if (!strcmp(name, "crossed")) printf("%d\n", crossed((int)a, b));

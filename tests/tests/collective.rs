@@ -62,28 +62,34 @@ fn shares(from: (Instant, [u64; 2]), to: (Instant, [u64; 2])) -> [u64; 2] {
     [0, 1].map(|device| (to.1[device] - from.1[device]) * 100 / wall)
 }
 
-/// A rank's kernel keeps its device while the other rank is held back at its gate.
+/// A rank's kernel keeps its device while the other rank is held back at its gate, and pays for it. A hundred rounds end,
+/// each ten of them in time; a busy host spoils shares, so that three tens of ten must be within the ceiling, and the lesser
+/// device always.
 #[test]
 fn two_ranks_on_two_devices_under_a_ceiling_end_their_collectives() {
     let lab = lab(Some(30));
     let mut ranks = ranks(&lab, "flags");
-    let before = busy(&lab);
-    // In parts: what ranks learn of a kernel that waits may hold both up for seconds (docs/gpu-time-model.md, known to be
-    // short), and only a hang is to be seen here.
-    for from in (1..=50).step_by(5) {
-        tell(&mut ranks, from, 5);
+    // First launches are of unknown length, and go out one by one.
+    tell(&mut ranks, 1, 20);
+    end(&mut ranks, Instant::now());
+    let first = busy(&lab);
+    let mut tens = Vec::new();
+    for from in (21..=111).step_by(10) {
+        let before = busy(&lab);
+        tell(&mut ranks, from, 10);
         end(&mut ranks, Instant::now());
+        tens.push(shares(before, busy(&lab)));
     }
-    let after = busy(&lab);
-    let shares = shares(before, after);
-    eprintln!("50 collectives of two ranks in {:?}: {shares:?} %", after.0 - before.0);
+    let last = busy(&lab);
+    let all = shares(first, last);
+    eprintln!("100 collectives of two ranks in {:?}: {all:?} %, by tens {tens:?}", last.0 - first.0);
     for device in 0..2 {
-        let done = after.1[device] - before.1[device];
-        assert!(done >= 50 * WORK, "the work of fifty rounds: {done}");
+        let done = last.1[device] - first.1[device];
+        assert!(done >= 100 * WORK, "the work of a hundred rounds: {done}");
     }
-    // The rank that waits keeps its device meanwhile, which is not all paid for yet (known to be short as well). The other
-    // one's pace is the ceiling's.
-    assert!(shares.iter().min().is_some_and(|least| *least <= 50), "{shares:?}");
+    assert!(all.iter().min().is_some_and(|least| *least <= 45), "{all:?}");
+    let kept = tens.iter().filter(|shares| shares.iter().all(|share| *share <= 45)).count();
+    assert!(kept >= 3, "{tens:?}");
 }
 
 /// The null control: without a ceiling the same ranks are done in little more than their own work takes.

@@ -86,7 +86,7 @@ fn events_with_timing_disabled_order_streams_and_what_they_order_is_paid_as_used
         m.ok("step 500 100000");
         let stretch = Stretch::begin(&lab);
         let answer = m.ok("step 4000 100000");
-        stretch.end(&lab).is_paid_within(15.0, "streams in step by events without time");
+        stretch.end(&lab).is_paid_within(8.0, "streams in step by events without time");
         let (refused, took) = (answer.number(0), answer.number(1));
         assert_eq!(refused, 400, "their time is asked for, as without the library");
         assert!((100_000..200_000).contains(&took), "{took}");
@@ -139,6 +139,26 @@ fn a_function_that_changes_its_length_is_paid_as_used() {
         }
         stretch.end(&lab).is_paid_within(8.0, "kernels of five lengths");
     });
+}
+
+/// A kernel that stands behind another one and before a wait has no marker behind it. When it takes ten times as long from
+/// one moment on, that is seen, paid, and learned.
+#[test]
+fn a_kernel_before_a_wait_that_grows_tenfold_is_paid_and_the_ceiling_holds() {
+    const LIMIT: u32 = 30;
+    for (how, name) in [(0, "for the context"), (1, "for the stream"), (2, "for an event")] {
+        measured(|| {
+            let _alone = alone();
+            let lab = ceiling(LIMIT);
+            let mut m = timed(&lab);
+            m.ok(&format!("tails 1000000 100000 800 {how}"));
+            let stretch = Stretch::begin(&lab);
+            m.ok(&format!("tails 1000000 1000000 2500 {how}"));
+            let spent = stretch.end(&lab);
+            spent.is_paid_within(8.0, &format!("grown, waits {name}"));
+            assert!(spent.share() <= f64::from(LIMIT + 2), "{name}: {spent:?}");
+        });
+    }
 }
 
 /// What ran before an error is paid for, the error is the program's own, and nothing hangs.

@@ -31,8 +31,11 @@
 //! it, the clock was set back (a file that outlived a reboot): the balance then starts from nil instead
 //! of a debt of days. Nothing is decided on it otherwise.
 //!
+//! Time that nobody expected is paid off in parts: [`arrears`].
+//!
 //! Not here: what a kernel will cost ([`cost`]), who measures (the shim's meter), who owns the device.
 
+pub mod arrears;
 pub mod cost;
 mod shared;
 #[cfg(all(test, not(loom)))]

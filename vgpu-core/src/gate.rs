@@ -78,6 +78,8 @@ pub struct Ask {
     /// Something is in flight on another stream than the launch's, and it is not all launches of the same function, of
     /// unknown length: those are to show first what they cost.
     pub beside: bool,
+    /// What of the work in flight does not count, for it is others' and long, and may wait for this: [`goes_beside`].
+    pub aside: u64,
     /// The time.
     pub now: u64,
 }
@@ -120,6 +122,18 @@ const UNKNOWN: u32 = 3;
 const MOST: u32 = 8;
 /// Nothing is expected to take more than this many eighths longer.
 const LONGEST: u64 = 15 * 8;
+
+/// No longer launch goes beside others without a balance for what is in flight.
+const BESIDE_NS: u64 = 100_000;
+
+/// Whether a launch may go beside other streams' work as if that were not there: a short one may be what the work waits for
+/// (the part of a collective that tells another device), and to hold it back until the work is over or there is a balance
+/// for all of it makes the work longer, on both devices. So the account is asked as if nothing were in flight, and of what is,
+/// streams that have more than D before the device do not count ([`Ask::aside`]).
+#[must_use]
+pub fn goes_beside(cost: Option<u64>, beside: bool) -> bool {
+    beside && cost.is_some_and(|cost| cost <= BESIDE_NS)
+}
 
 impl Keeper {
     /// May a launch go?
@@ -198,7 +212,7 @@ impl Keeper {
             return None;
         }
         let mixed = ask.cost.is_none() && self.unknown > 0;
-        if self.in_flight.saturating_add(cost) <= bounds.in_flight && !mixed {
+        if self.in_flight.saturating_sub(ask.aside).saturating_add(cost) <= bounds.in_flight && !mixed {
             return None;
         }
         // Half of the allowance early, so that a late wake-up does not leave the device idle.

@@ -14,7 +14,7 @@ impl Governor {
         self.reap(joined, order::current());
         let mut meter = self.meter();
         let now = clock::now();
-        meter.expire(now, |ns, since| self.charge(joined, ns, since));
+        meter.expire(now, |due, since| self.charge(joined, due, since));
         meter.report(&self.post, now);
     }
 
@@ -45,7 +45,7 @@ impl Governor {
         let event = if is_idle { None } else { quietly(|| markers::record(launch, plan.events[1])) };
         let end = event.map(|event| (event, Some(clock::now())));
         if context::fate(launch.context.0 as usize, moment) == context::Fate::Lives {
-            let pay = |ns, since| self.charge(joined, ns, since);
+            let pay = |due, since| self.charge(joined, due, since);
             let unused = self.meter().recorded(plan, None, end, &self.costs, pay);
             super::destroy(unused);
             super::destroy([plan.events[1].filter(|_| is_idle)]);

@@ -65,7 +65,7 @@ impl Governor {
         let now = clock::now();
         let unused = {
             let mut meter = self.meter();
-            let unused = meter.sees(&answers, now, |ns, since| self.charge(joined, ns, since));
+            let unused = meter.sees(&answers, now, |due, since| self.charge(joined, due, since));
             meter.report(&self.post, now);
             unused
         };

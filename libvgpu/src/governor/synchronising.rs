@@ -57,7 +57,7 @@ pub fn after(before: &Before) {
     let Before { governor, joined, context, awaited, stream, launches } = *before;
     governor.reap(joined, context);
     if !matches!(awaited, Awaited::Event) {
-        let pay = |ns, since| governor.charge(joined, ns, since);
+        let pay = |due, since| governor.charge(joined, due, since);
         governor.meter().drained(context.0 as usize, stream, launches, clock::now(), pay);
     }
     governor.settle_debt(joined);

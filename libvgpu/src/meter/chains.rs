@@ -32,6 +32,11 @@ impl Keys {
     pub fn all(&self) -> &[(u64, u64)] {
         &self.list[..self.len]
     }
+
+    /// One word for all of them.
+    pub fn id(&self) -> u64 {
+        self.all().iter().fold(0, |id, one| id.rotate_left(7) ^ one.0)
+    }
 }
 
 /// Launches that end at a marker.
@@ -80,9 +85,18 @@ pub(super) struct Chain {
     pub ask_at: u64,
     /// When the open work counts as over, if nobody asks.
     pub over_by: u64,
+    /// When a tail was measured, and how many more are before that counts.
+    pub tailed: u64,
+    pub again: u32,
 }
 
 impl Chain {
+    /// What is in flight, by estimate.
+    pub fn in_flight(&self) -> u64 {
+        let parts = self.pending.iter().map(|interval| interval.open).chain(self.marks.open());
+        parts.fold(0, |all, part| all.saturating_add(part.estimate))
+    }
+
     pub fn is_busy(&self) -> bool {
         self.marks.pending() > 0 || self.marks.asks()
     }
@@ -141,6 +155,8 @@ impl Meter {
             launches: 0,
             ask_at: 0,
             over_by: 0,
+            tailed: 0,
+            again: 0,
         });
         Some(self.chains.len() - 1)
     }

@@ -85,7 +85,7 @@ impl Meter {
         let chain = &mut self.chains[at];
         let (was_busy, was_unmeasured) = (chain.is_busy(), chain.is_unmeasured());
         let now = self.time;
-        chain.marks.went(taken.estimate);
+        chain.marks.went(taken.estimate, launches);
         self.keeper.launched(Some(taken.estimate), now, &self.bounds);
         self.due = self.due.max(now).saturating_add(taken.estimate);
         credit.functions().for_each(|(key, cost)| chain.keys.add(key, cost));
@@ -110,7 +110,8 @@ impl Meter {
     /// Charges what was launched on credit of chains that are gone.
     pub(super) fn charge_strays(&mut self, pay: &impl Pay) {
         if self.stray > 0 {
-            pay(core::mem::take(&mut self.stray), self.presence.since());
+            let stray = core::mem::take(&mut self.stray);
+            pay(self.due(stray, 0), self.presence.since());
         }
     }
 

@@ -1,6 +1,7 @@
 //! Contexts and streams that end, and programs that wait for what is in flight.
 
 use super::crediting::Given;
+use super::stepping::TAIL_SLACK_NS;
 use super::{Meter, Pay};
 use crate::order::Place;
 use shim_sys::cuda::CUevent;
@@ -25,7 +26,7 @@ impl Meter {
         self.tally();
         if unpaid > 0 || unknown > 0 {
             self.completed(unpaid, unknown, now);
-            pay(unpaid, self.presence.since());
+            pay(self.due(unpaid, 0), self.presence.since());
         }
         let (of_it, others) = core::mem::take(&mut self.spare).into_iter().partition(|spare| spare.0 == context);
         let of_it: Vec<(usize, CUevent)> = of_it;
@@ -70,5 +71,10 @@ impl Meter {
                 self.settle(at, now, &pay);
             }
         }
+        // What is left is no more than this, however long what was waited for was believed to take.
+        let left = self.keeper.in_flight();
+        self.due = self.due.min(now.saturating_add(left));
+        let over_by = now.saturating_add(left.saturating_mul(2)).saturating_add(TAIL_SLACK_NS);
+        self.chains.iter_mut().for_each(|chain| chain.over_by = chain.over_by.min(over_by));
     }
 }

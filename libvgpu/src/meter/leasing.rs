@@ -85,7 +85,7 @@ impl Meter {
         let ((from, to), unused) = self.lease.sees(answers, now);
         let fresh = self.union.add(from, to);
         if fresh > 0 {
-            pay(fresh, self.presence.since());
+            pay(self.due(fresh, 0), self.presence.since());
         }
         unused
     }

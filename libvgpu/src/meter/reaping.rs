@@ -16,6 +16,10 @@ const MOST: usize = 64;
 /// The first interval of a turn holds the device's change from one context to the other: up to here that is what it took
 /// longer than expected.
 const CHANGE_NS: u64 = 200_000;
+/// Beside so much work of other streams, by estimate, it still can be told whose the time is.
+const BESIDE_NS: u64 = 100_000;
+/// After a measurement that was far off, so many tails are measured.
+const AGAIN: u32 = 8;
 
 /// What launches cost.
 pub struct Costs {
@@ -213,10 +217,10 @@ impl Meter {
         pay: &impl Pay,
         costs: &Costs,
     ) {
-        let chain = &mut self.chains[at];
+        let chain = &self.chains[at];
         let open = interval.open;
         let began = times.and_then(|times| times.begin.map(|begin| begin + interval.lead).or(chain.last));
-        let mut fresh = None;
+        let (mut fresh, mut excess) = (None, 0);
         if let (Some(times), Some(began), true) = (times, began, open.measured) {
             let spent = self.union.add(began.min(times.end), times.end);
             // Counted before, or two threads' markers in one stream, the other way round than their launches: nothing to
@@ -233,9 +237,17 @@ impl Meter {
                 if clean && open.unknown == 0 {
                     self.keeper.took(open.estimate, own);
                 }
+                let hidden = times.end.saturating_sub(began).saturating_sub(spent);
+                if self.is_waited_out(at, hidden, spent, open.unknown > 0 && !clean) {
+                    excess = self.excess(interval, spent, clean);
+                }
             }
             fresh = Some(usual.unwrap_or(spent));
         }
+        if excess > 0 {
+            (self.chains[at].tailed, self.chains[at].again) = (0, AGAIN);
+        }
+        let chain = &mut self.chains[at];
         chain.last = times.map(|times| times.end);
         chain.marks.completed();
         chain.unmeasured = chain.unmeasured.saturating_sub(u32::from(!open.measured));
@@ -243,7 +255,37 @@ impl Meter {
         self.measured(open.estimate, open.unknown, exact, times.map_or(now, |times| times.host));
         self.tally();
         // No measurement: the estimate is all there is.
-        pay(fresh.unwrap_or(open.estimate), self.presence.since());
+        let used = fresh.unwrap_or_else(|| self.usual.unmeasured(interval.keys.id(), open.launches, open.estimate));
+        pay(self.due(used, excess), self.presence.since());
+    }
+
+    /// Whether an interval of a chain that is over was the last of its stream, the program has waited for it, and it can be
+    /// told that the time was its own. What stands at the gate was waited for by nobody; where streams overlap, it cannot
+    /// be told whose the time was. `hidden`: what of it others were counted for; `crossed`: it may have waited for what
+    /// stands there.
+    fn is_waited_out(&self, at: usize, hidden: u64, spent: u64, crossed: bool) -> bool {
+        let chain = &self.chains[at];
+        let most = BESIDE_NS.saturating_add(spent / 16);
+        let is_last = chain.pending.is_empty() && !chain.marks.asks() && (self.waiting == 0 || crossed);
+        is_last && self.beside(at).fold(hidden, u64::saturating_add) <= most
+    }
+
+    /// What of an interval is far beyond the usual: [`vgpu_core::account::arrears`]. Of what nobody had measured and may have
+    /// waited for a launch that was held back, all but the estimate.
+    fn excess(&mut self, interval: &Interval, spent: u64, clean: bool) -> u64 {
+        let open = &interval.open;
+        let ordinary = match (open.unknown, clean) {
+            (0, _) => self.usual.ordinary(interval.keys.id(), open.launches, open.estimate, spent),
+            (_, true) => spent,
+            (_, false) => open.estimate,
+        };
+        spent.saturating_sub(ordinary)
+    }
+
+    /// What each other stream than a chain's has in flight, by estimate.
+    pub(super) fn beside(&self, at: usize) -> impl Iterator<Item = u64> {
+        let others = self.chains.iter().enumerate().filter(move |(other, _)| *other != at);
+        others.map(|(_, chain)| chain.in_flight())
     }
 }
 
@@ -278,7 +320,7 @@ mod tests {
             };
             let times = Times { begin: Some(begin), end, host: end };
             paid.set(0);
-            meter.done(at, &interval, Some(times), end, &|ns, _| paid.set(ns), &costs);
+            meter.done(at, &interval, Some(times), end, &|due, _| paid.set(due.used), &costs);
             all.push(paid.get());
         }
         all

@@ -8,16 +8,19 @@ use crate::daemon::lease::Word;
 use crate::daemon::renew;
 use crate::watcher;
 use shim_sys::cuda::CUevent;
+use vgpu_core::account::Admission;
 use vgpu_core::account::cost::UNKNOWN_NS;
 use vgpu_core::arbiter::Gate;
 use vgpu_core::gate::marks::Open;
 use vgpu_core::gate::presence::PAUSE_NS;
-use vgpu_core::gate::{Ask, Verdict};
+use vgpu_core::gate::{Ask, Verdict, goes_beside};
 
 /// A stream is asked whether it is busy at most so often.
 pub(super) const ASK_NS: u64 = 50_000;
 /// Below this cost the clock is not read before every launch ...
 pub const SHORT_NS: u64 = 5_000;
+/// So many busy streams may wait for each other one by one.
+const FEW: u32 = 8;
 /// ... but before one in so many.
 const UNTIMED: u32 = 8;
 /// An interval is ended after so much time on the host, and a stream is measured that was not for so long: costs that are
@@ -52,7 +55,7 @@ impl Meter {
         };
         let admission = self.admission(wish, now);
         let is_alone = matches!(gate, Gate::Open | Gate::Run { exclusive: true, .. });
-        let ask = Ask { cost: wish.cost, gate, admission, beside: true, now };
+        let ask = Ask { cost: wish.cost, gate, admission, beside: true, aside: 0, now };
         if !is_alone || self.turning.is_to_be_tended(gate) || !self.keeper.goes_on(&ask, &self.bounds) {
             return None;
         }
@@ -150,10 +153,23 @@ impl Meter {
         self.lease.begins(self.keeper.in_flight(), now);
         let beside =
             self.busy > u32::from(self.chains[at].is_busy()) && (wish.cost.is_some() || self.is_beside(at, wish));
-        let admission = self.admission(wish, now);
+        let (mut admission, mut aside) = (self.admission(wish, now), 0);
+        // With many streams what is in flight is their sum, and nobody waits for one of them.
+        if self.busy <= FEW && goes_beside(wish.cost, beside) && !self.lease.is_on() {
+            if admission != Admission::Admit {
+                admission = wish.account.admit(now);
+            }
+            if self.keeper.in_flight() > self.bounds.in_flight {
+                aside = self.beside(at).filter(|other| *other > self.bounds.in_flight).sum();
+            }
+        }
         let gate = self.gate(wish, admission, now);
-        let ask = Ask { cost: wish.cost, gate, admission, beside, now };
-        match self.keeper.ask(&ask, &self.bounds) {
+        let ask = Ask { cost: wish.cost, gate, admission, beside, aside, now };
+        let verdict = self.keeper.ask(&ask, &self.bounds);
+        if beside && wish.cost.is_none() && matches!(verdict, Verdict::Wait(_)) {
+            self.cross();
+        }
+        match verdict {
             Verdict::Go if !self.announce(wish.cost, wish.post, now) => return Step::Again,
             Verdict::Go => {}
             Verdict::Forced => {
@@ -200,6 +216,17 @@ impl Meter {
         others.map(|other| other.1).any(keys)
     }
 
+    /// A launch whose length nobody knows is held back beside others of that kind, which may wait for it: how long they take
+    /// is not to be learned from.
+    #[cold]
+    fn cross(&mut self) {
+        for chain in &mut self.chains {
+            chain.tainted |= chain.marks.open().is_some_and(|open| open.unknown > 0);
+            let unknown = chain.pending.iter_mut().filter(|interval| interval.open.unknown > 0);
+            unknown.for_each(|interval| interval.tainted = true);
+        }
+    }
+
     /// The daemon's gate is open: says that what is in flight is not known any more.
     #[cold]
     fn open(&mut self, wish: &Wish<'_>, now: u64) -> Step {
@@ -217,7 +244,8 @@ impl Meter {
         let chain = &mut self.chains[at];
         let (was_busy, was_unmeasured) = (chain.is_busy(), chain.is_unmeasured());
         // A stream is asked when it is launched into again: others may be over and nobody knows it yet.
-        let clear = self.unmeasured == u32::from(was_unmeasured) || now >= self.due;
+        let was_due = now >= self.due;
+        let clear = self.unmeasured == u32::from(was_unmeasured) || was_due;
         self.due = self.due.max(now).saturating_add(estimate);
         if idle || !chain.marks.asks() {
             chain.opened = now;
@@ -229,7 +257,16 @@ impl Meter {
         if now.saturating_sub(if idle { chain.measured } else { chain.opened }) > LONG_NS {
             chain.marks.sample();
         }
+        // Beside others it could not be told whose the time was. And while members wait for the turn, what counts as over
+        // by its estimate lets the next one go on: it may be what this one's kernel waits for.
+        let is_only = self.busy == u32::from(was_busy);
+        let is_due = is_only && now.saturating_sub(chain.tailed) > LONG_NS;
+        chain.marks.sample_tail(is_due && !wish.turn.as_ref().is_some_and(|turn| turn.contended(now)));
         let begin = chain.marks.before(wish.cost, idle, clear).begin;
+        if idle && !is_only {
+            self.doubt_tails(at);
+        }
+        let chain = &mut self.chains[at];
         self.keeper.launched(wish.cost, now, &self.bounds);
         chain.keys.add(wish.launch.key, estimate);
         chain.launches = chain.launches.wrapping_add(1);
@@ -256,6 +293,9 @@ impl Meter {
         chain.unmeasured += u32::from(!open.measured);
         if open.measured {
             (chain.measured, self.measured) = (now, now);
+        }
+        if open.tail {
+            (chain.tailed, chain.again) = if chain.again > 0 { (0, chain.again - 1) } else { (now, 0) };
         }
         chain.pending.push_back(Interval {
             serial: self.numbers,
@@ -382,7 +422,7 @@ impl Meter {
         }
         self.completed(tail.estimate, tail.unknown, now);
         self.revoke(self.chains[at].number);
-        pay(tail.estimate, self.presence.since());
+        pay(self.due(tail.estimate, 0), self.presence.since());
     }
 
     /// Settles tails whose time has passed: their streams may be gone, and cannot be asked.
@@ -397,6 +437,16 @@ impl Meter {
             let chain = &self.chains[at];
             if chain.marks.asks() && chain.marks.pending() == 0 && now > chain.over_by {
                 self.settle(at, now, pay);
+            }
+        }
+    }
+
+    /// A tail that another stream measures over several launches would hold this chain's work as well.
+    #[cold]
+    fn doubt_tails(&mut self, but: usize) {
+        for at in (0..self.chains.len()).filter(|&at| at != but) {
+            if self.chains[at].marks.samples_tail() {
+                self.doubt(at);
             }
         }
     }

@@ -5,6 +5,10 @@
 //! marker recorded late would measure the program's pause. A program that synchronises after each short launch has
 //! nothing but tails; one launch in [`MARK_NS`] of them is measured.
 //!
+//! A tail that always follows something longer would be believed for ever: the launches before it are measured, it never is.
+//! So now and then ([`Marks::sample_tail`]) a marker comes after as many launches as the last tail had,
+//! instead of after [`MARK_NS`].
+//!
 //! Not here: the events themselves, and which functions an interval teaches something about.
 
 /// Estimated work between two markers.
@@ -19,6 +23,10 @@ pub struct Open {
     pub unknown: u32,
     /// There is a marker before it.
     pub measured: bool,
+    /// Launches.
+    pub launches: u32,
+    /// It is to end where the last tail ended.
+    pub tail: bool,
     /// It ends after this launch.
     sample: bool,
 }
@@ -31,6 +39,11 @@ pub struct Marks {
     pending: u32,
     /// Estimated work since something was last measured.
     unsampled: u64,
+    /// Launches of the last tail, and those of the present one that were sampled.
+    tail: u32,
+    sampled: u32,
+    /// A tail that begins now is to be measured.
+    samples: bool,
 }
 
 /// What to do before a launch.
@@ -56,14 +69,21 @@ impl Marks {
         if !idle {
             // Goes on; behind the last end marker another interval begins.
             if self.open.is_none() {
-                self.open = Some(Open { measured: clear, ..Open::default() });
+                let tail = self.samples && clear && self.sampled == 0;
+                self.begin(clear, tail, false);
             }
             return Before::default();
         }
-        let tail = self.open.take();
-        let begin = cost.is_none_or(|cost| clear && self.unsampled.saturating_add(cost) >= MARK_NS);
-        self.open = Some(Open { measured: begin, sample: begin, ..Open::default() });
-        Before { tail, begin }
+        let over = self.over();
+        let sample = cost.is_none_or(|cost| clear && self.unsampled.saturating_add(cost) >= MARK_NS);
+        let tail = self.samples && clear && !sample;
+        let begin = sample || tail;
+        self.begin(begin, tail, sample);
+        Before { tail: over, begin }
+    }
+
+    fn begin(&mut self, measured: bool, tail: bool, sample: bool) {
+        self.open = Some(Open { measured, tail, sample, ..Open::default() });
     }
 
     /// Whether a launch of a known cost into a stream that is not idle is one of many between two markers.
@@ -71,7 +91,7 @@ impl Marks {
     #[must_use]
     pub const fn goes_on(&self, cost: u64) -> bool {
         match &self.open {
-            Some(open) => !open.sample && open.estimate.saturating_add(cost) < MARK_NS,
+            Some(open) => !open.sample && !open.tail && open.estimate.saturating_add(cost) < MARK_NS,
             None => false,
         }
     }
@@ -81,6 +101,7 @@ impl Marks {
     pub const fn go_on(&mut self, cost: u64) {
         if let Some(open) = &mut self.open {
             open.estimate = open.estimate.saturating_add(cost);
+            open.launches = open.launches.wrapping_add(1);
             self.unsampled = self.unsampled.saturating_add(cost);
         }
     }
@@ -89,17 +110,22 @@ impl Marks {
     #[must_use]
     pub const fn room(&self) -> Option<u64> {
         match &self.open {
-            Some(open) if !open.sample => Some((MARK_NS - 1).saturating_sub(open.estimate)),
+            Some(open) if !open.sample && !open.tail => Some((MARK_NS - 1).saturating_sub(open.estimate)),
             _ => None,
         }
     }
 
     /// Counts launches of known cost that went without being asked for one by one: where the interval in which they were
     /// allowed has ended, they are in the next one, which then is not measured.
-    pub const fn went(&mut self, estimate: u64) {
+    pub const fn went(&mut self, estimate: u64, launches: u32) {
         match &mut self.open {
-            Some(open) => open.estimate = open.estimate.saturating_add(estimate),
-            None => self.open = Some(Open { estimate, unknown: 0, measured: false, sample: false }),
+            Some(open) => {
+                open.estimate = open.estimate.saturating_add(estimate);
+                open.launches = open.launches.wrapping_add(launches);
+            }
+            None => {
+                self.open = Some(Open { estimate, unknown: 0, measured: false, launches, tail: false, sample: false });
+            }
         }
         self.unsampled = self.unsampled.saturating_add(estimate);
     }
@@ -110,14 +136,12 @@ impl Marks {
         open.estimate = open.estimate.saturating_add(estimate);
         open.unknown += u32::from(cost.is_none());
         self.unsampled = self.unsampled.saturating_add(estimate);
-        if open.estimate < MARK_NS && !open.sample && cost.is_some() {
+        open.launches = open.launches.wrapping_add(1);
+        let is_tail = open.tail && open.launches >= self.tail;
+        if open.estimate < MARK_NS && !open.sample && !is_tail && cost.is_some() {
             return None;
         }
-        if open.measured {
-            self.unsampled = 0;
-        }
-        self.pending += 1;
-        self.open.take()
+        self.close()
     }
 
     /// Ends the open interval behind what is in flight, if there is one: nothing more comes for a while, and others wait to
@@ -127,8 +151,32 @@ impl Marks {
         if open.measured {
             self.unsampled = 0;
         }
+        self.sampled = if open.tail { open.launches } else { 0 };
         self.pending += 1;
         Some(open)
+    }
+
+    /// Whether a tail that begins with the next launch is to be measured, if there ever was one.
+    pub const fn sample_tail(&mut self, samples: bool) {
+        self.samples = samples && self.tail > 0;
+    }
+
+    /// Whether the open work is a tail that is being measured.
+    #[inline]
+    #[must_use]
+    pub const fn samples_tail(&self) -> bool {
+        matches!(self.open, Some(Open { tail: true, .. }))
+    }
+
+    /// The stream is idle: what is open was a tail.
+    fn over(&mut self) -> Option<Open> {
+        let open = self.open.take();
+        let launches = self.sampled.saturating_add(open.map_or(0, |open| open.launches));
+        if launches > 0 {
+            self.tail = launches;
+        }
+        self.sampled = 0;
+        open
     }
 
     /// The next launch is measured, if it can be, whatever was estimated: a cost that is believed to be next to nothing would
@@ -149,12 +197,14 @@ impl Marks {
             self.open = Some(Open {
                 estimate: closed.estimate.saturating_add(rest.estimate),
                 unknown: closed.unknown.saturating_add(rest.unknown),
+                launches: closed.launches.saturating_add(rest.launches),
                 ..closed
             });
         }
         if let Some(open) = &mut self.open {
             open.estimate = open.estimate.saturating_sub(estimate);
             open.unknown = open.unknown.saturating_sub(u32::from(cost.is_none()));
+            open.launches = open.launches.saturating_sub(1);
         }
         self.unsampled = self.unsampled.saturating_sub(estimate);
     }
@@ -162,7 +212,7 @@ impl Marks {
     /// Work behind the last marker cannot be measured: its begin marker is missing, or the stream may have been idle.
     pub fn doubt(&mut self) {
         if let Some(open) = &mut self.open {
-            open.measured = false;
+            (open.measured, open.tail) = (false, false);
         }
     }
 
@@ -179,7 +229,7 @@ impl Marks {
 
     /// Work behind the last marker, taken as over because its time has passed.
     pub fn expire(&mut self) -> Option<Open> {
-        if self.pending > 0 { None } else { self.open.take() }
+        if self.pending > 0 { None } else { self.over() }
     }
 
     /// Work behind the last marker.

@@ -11,14 +11,21 @@ fn run() -> Gate {
 }
 
 fn ask(cost: Option<u64>, gate: Gate, now: u64) -> Ask {
-    Ask { cost, gate, admission: Admission::Admit, beside: true, now }
+    Ask { cost, gate, admission: Admission::Admit, beside: true, aside: 0, now }
 }
 
 #[test]
 fn an_open_gate_asks_nothing() {
     let (mut keeper, bounds) = (Keeper::default(), Bounds::default());
     for n in 0..1000 {
-        let ask = Ask { cost: None, gate: Gate::Open, admission: Admission::WaitUntil(u64::MAX), beside: true, now: n };
+        let ask = Ask {
+            cost: None,
+            gate: Gate::Open,
+            admission: Admission::WaitUntil(u64::MAX),
+            beside: true,
+            aside: 0,
+            now: n,
+        };
         assert_eq!(keeper.ask(&ask, &bounds), Verdict::Go);
     }
     assert_eq!(keeper, Keeper::default());

@@ -12,6 +12,8 @@ pub enum Kind {
     /// Runs until a [`Kind::Release`] of its context has run.
     Spin,
     Release,
+    /// Ends a [`Kind::Spin`] on another device: whoever hears of it calls [`Device::grant`] there.
+    Signal,
     Marker(usize),
 }
 
@@ -34,6 +36,8 @@ pub struct Context {
     pub queue: VecDeque<Op>,
     pub busy: u64,
     pub buckets: Vec<u64>,
+    /// Signals from elsewhere that nothing has waited for yet.
+    signals: u32,
     gone: bool,
 }
 
@@ -97,7 +101,18 @@ impl Device {
         self.contexts[context].gone = true;
     }
 
-    pub fn submit(&mut self, context: usize, op: Op, now: u64, done: &mut Vec<Done>) {
+    /// What spins in the context, or the next that will, ends: another device's kernel says so.
+    pub fn grant(&mut self, context: usize, now: u64, done: &mut Vec<Done>) {
+        self.advance(now, done);
+        let context = &mut self.contexts[context];
+        match context.queue.iter_mut().find(|op| op.kind == Kind::Spin) {
+            Some(spin) => (spin.kind, spin.left) = (Kind::Kernel, 0),
+            None => context.signals += 1,
+        }
+        self.instant(done);
+    }
+
+    pub fn submit(&mut self, context: usize, mut op: Op, now: u64, done: &mut Vec<Done>) {
         self.advance(now, done);
         if let Kind::Marker(_) = op.kind
             && self.contexts[context].idle(op.stream)
@@ -106,7 +121,12 @@ impl Device {
             done.push(Done { context, kind: op.kind, at: now });
             return;
         }
-        self.contexts[context].queue.push_back(op);
+        let here = &mut self.contexts[context];
+        if op.kind == Kind::Spin && here.signals > 0 {
+            here.signals -= 1;
+            (op.kind, op.left) = (Kind::Kernel, 0);
+        }
+        here.queue.push_back(op);
         self.choose(now);
         self.instant(done);
     }

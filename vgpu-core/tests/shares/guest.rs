@@ -4,16 +4,22 @@
 use crate::device::{Context, Kind};
 use crate::profile::Noise;
 use std::collections::VecDeque;
+use vgpu_core::account::arrears::{Arrears, Usual, eased, rest};
 use vgpu_core::account::cost::{CostTable, UNKNOWN_NS};
 use vgpu_core::account::{Account, Admission};
 use vgpu_core::arbiter::{Gate, Usage};
 use vgpu_core::gate::marks::{Marks, Open};
 use vgpu_core::gate::union::Union;
-use vgpu_core::gate::{Bounds, Keeper};
+use vgpu_core::gate::{Bounds, Keeper, goes_beside};
 use vgpu_core::share::Share;
 
 /// After the time a tail should have taken, and this, it counts as over.
 const TAIL_SLACK: u64 = 50_000;
+/// A tail is measured that was not for so long; after one that was far off, so many are.
+const TAIL_EVERY: u64 = 20_000_000;
+const AGAIN: u32 = 8;
+/// Other streams' work beside which it still can be told whose time it is.
+const BESIDE: u64 = 100_000;
 /// A marker's clock ticks.
 const TICK: u64 = 500;
 
@@ -36,6 +42,9 @@ struct Stream {
     tainted: bool,
     pending: VecDeque<Interval>,
     last: Option<usize>,
+    /// When a tail was measured last, and how many more are.
+    tailed: u64,
+    again: u32,
 }
 
 pub struct Guest {
@@ -53,6 +62,10 @@ pub struct Guest {
     pub markers: Vec<u64>,
     pub ceiling: Option<Share>,
     pub account: Account,
+    /// The ceiling is kept by the account here, whatever a daemon says.
+    own: bool,
+    usual: Usual,
+    pub arrears: Arrears,
     pub busy: u64,
     pub finished: u64,
     pub wants: bool,
@@ -85,6 +98,9 @@ impl Guest {
             markers: Vec::new(),
             ceiling,
             account,
+            own: ceiling.is_some(),
+            usual: Usual::default(),
+            arrears: Arrears::default(),
             busy: 0,
             finished: 0,
             wants: false,
@@ -118,22 +134,30 @@ impl Guest {
         self.costs.measured(key).or_else(|| self.rough.measured(key))
     }
 
-    pub fn admission(&self, now: u64) -> Admission {
-        let beside = |share| self.account.admit_beside(self.keeper.in_flight(), share, now);
-        self.ceiling.map_or(Admission::Admit, beside)
+    pub fn admission(&self, cost: Option<u64>, beside: bool, now: u64) -> Admission {
+        let ask =
+            |in_flight| self.ceiling.map_or(Admission::Admit, |share| self.account.admit_beside(in_flight, share, now));
+        match ask(self.keeper.in_flight()) {
+            Admission::WaitUntil(_) if self.own && goes_beside(cost, beside) => ask(0),
+            admission => admission,
+        }
     }
 
     /// What went through the open gate was over at `at`: since that shut it had the device, beside others.
     pub fn sees(&mut self, at: u64) {
         self.blind = false;
-        self.charge(at.saturating_sub(self.shut));
+        self.charge(at.saturating_sub(self.shut), 0);
     }
 
-    fn charge(&mut self, ns: u64) {
-        let ns = ns * self.bias / 1000;
+    /// Pays for `ns`, of which so much is far beyond the usual.
+    fn charge(&mut self, ns: u64, excess: u64) {
+        let [ns, excess] = [ns, excess].map(|ns| ns * self.bias / 1000);
         self.busy += ns;
         if let Some(share) = self.ceiling {
-            self.account.spend(ns, share);
+            let instalment = rest(self.arrears.instalment(ns - excess), share);
+            self.arrears.defer(excess);
+            self.account.spend(ns - excess + instalment, share);
+            self.account.spend(excess, eased(share));
         }
     }
 
@@ -158,7 +182,15 @@ impl Guest {
         self.wants = false;
         let idle = context.idle(stream) && self.streams[stream].marks.pending() == 0;
         let clear = self.clear(stream, context);
-        let before = self.streams[stream].marks.before(cost, idle, clear);
+        let only = (0..self.streams.len()).all(|other| other == stream || context.idle(other));
+        let here = &mut self.streams[stream];
+        here.marks.sample_tail(only && now.saturating_sub(here.tailed) > TAIL_EVERY);
+        let before = here.marks.before(cost, idle, clear);
+        if idle {
+            // What another stream measures over several launches would hold this one as well.
+            let others = self.streams.iter_mut().enumerate().filter(|(other, _)| *other != stream);
+            others.filter(|(_, other)| other.marks.samples_tail()).for_each(|(_, other)| other.marks.doubt());
+        }
         if let Some(tail) = before.tail {
             self.tail(stream, tail, now);
         }
@@ -171,7 +203,7 @@ impl Guest {
     }
 
     fn tail(&mut self, stream: usize, tail: Open, now: u64) {
-        self.charge(tail.estimate);
+        self.charge(tail.estimate, 0);
         self.finished += tail.estimate;
         self.keeper.completed(tail.estimate, tail.unknown, now);
         let here = &mut self.streams[stream];
@@ -196,6 +228,9 @@ impl Guest {
         let open = here.marks.after(cost, cost.unwrap_or(UNKNOWN_NS))?;
         let end = self.marker();
         let here = &mut self.streams[stream];
+        if open.tail {
+            (here.tailed, here.again) = if here.again > 0 { (0, here.again - 1) } else { (now, 0) };
+        }
         here.pending.push_back(Interval {
             begin: here.begin.take(),
             end,
@@ -227,6 +262,20 @@ impl Guest {
         !self.streams.iter().enumerate().any(|(at, other)| at != stream && unmeasured(other) && !context.idle(at))
     }
 
+    /// What each other stream has in flight, by estimate.
+    fn others(&self, stream: usize) -> impl Iterator<Item = u64> {
+        let of = |other: &Stream| {
+            let pending: u64 = other.pending.iter().map(|interval| interval.open.estimate).sum();
+            pending + other.marks.open().map_or(0, |open| open.estimate)
+        };
+        self.streams.iter().enumerate().filter(move |(at, _)| *at != stream).map(move |(_, other)| of(other))
+    }
+
+    /// What other streams have in flight that have more than the bound.
+    pub fn long(&self, stream: usize) -> u64 {
+        self.others(stream).filter(|&other| self.own && other > self.bounds.in_flight).sum()
+    }
+
     fn stamp(&self, marker: usize) -> u64 {
         self.markers[marker] / TICK * TICK
     }
@@ -243,21 +292,38 @@ impl Guest {
             let Some(interval) = self.streams[stream].pending.pop_front() else { return };
             let begin = interval.begin.or(self.streams[stream].last).filter(|_| interval.open.measured);
             let end = self.stamp(interval.end);
+            let mut alone = false;
             let spent = begin.map(|begin| {
                 // The device reached the marker before the launch that follows was there.
                 let lead = if interval.begin.is_some() { interval.lead } else { 0 };
                 let wrong = self.noise.below(lead / 4 + 1);
                 let from = (self.stamp(begin) + lead / 8).saturating_sub(wrong).min(end);
-                self.union.add(from, end)
+                let spent = self.union.add(from, end);
+                alone = end - from - spent + self.others(stream).sum::<u64>() <= BESIDE + spent / 16;
+                spent
             });
-            let fresh = spent.unwrap_or(interval.open.estimate);
-            self.charge(fresh);
+            let id = interval.keys.iter().fold(0u64, |id, &key| id.rotate_left(7) ^ key);
+            let estimate = self.usual.unmeasured(id, interval.open.launches, interval.open.estimate);
+            let fresh = spent.unwrap_or(estimate);
             // Later than that somebody else was let in.
             let shut = matches!(self.gate, Gate::Wait | Gate::Cap { .. });
             let late = if shut { reached.saturating_sub(self.closed) } else { 0 };
             let known = interval.open.unknown == 0;
             let own = if known { fresh.saturating_sub(late / 2) } else { fresh };
             let spoilt = interval.tainted || late > 0 && !(known && own > interval.open.estimate);
+            let mut ordinary = fresh;
+            // Whoever stands at the gate does not wait for this; and the daemon is paid at once.
+            alone &= self.own && !self.wants && self.streams[stream].pending.is_empty();
+            alone &= !self.streams[stream].marks.asks();
+            if alone && interval.open.unknown > 0 && interval.tainted {
+                ordinary = fresh.min(interval.open.estimate);
+            } else if alone && interval.open.unknown == 0 {
+                ordinary = self.usual.ordinary(id, interval.open.launches, interval.open.estimate, fresh);
+                if ordinary < fresh {
+                    (self.streams[stream].tailed, self.streams[stream].again) = (0, AGAIN);
+                }
+            }
+            self.charge(fresh, fresh - ordinary);
             if spent.is_some() {
                 // Of streams at once each teaches what it added to the time in which any was busy.
                 for &key in &interval.keys {
@@ -293,6 +359,15 @@ impl Guest {
             if let Some(tail) = self.streams[stream].marks.expire() {
                 self.tail(stream, tail, now);
             }
+        }
+    }
+
+    /// A launch whose length nobody knows is held back beside others of that kind, which may wait for it.
+    pub fn crosses(&mut self) {
+        for stream in &mut self.streams {
+            stream.tainted |= stream.marks.open().is_some_and(|open| open.unknown > 0);
+            let unknown = stream.pending.iter_mut().filter(|interval| interval.open.unknown > 0);
+            unknown.for_each(|interval| interval.tainted = true);
         }
     }
 

@@ -15,6 +15,7 @@ mod world;
 
 mod behaviour;
 mod ceilings;
+mod collective;
 mod gangs;
 mod properties;
 mod table;

@@ -15,6 +15,8 @@ pub enum Work {
     Queue { kernel: u64 },
     /// The same with lengths drawn from a list; each length is another function, or all are one.
     Mixed { kernels: &'static [u64], one_function: bool },
+    /// Kernels of lengths drawn from a list, all of one function, with a wait after each.
+    Varied { kernels: &'static [u64] },
     /// One launch of `nodes` kernels at a time, queued.
     Graph { nodes: u64, kernel: u64 },
     /// Round robin over streams, waiting for all after `each` launches.
@@ -27,6 +29,11 @@ pub enum Work {
     Requests { kernel: u64, period: u64 },
     /// On stream 0 a kernel that runs until one on stream 1 has run, then a wait; `times` times.
     Dependent { times: u32 },
+    /// A rank of a collective: its own work, then a kernel that runs until the other rank's signal, and its own signal on
+    /// stream 1; then a wait. `rounds` times.
+    Rank { kernel: u64, rounds: u32 },
+    /// A kernel and a shorter one behind it, then a wait; from round `after` on the second one takes `longer`.
+    Grows { kernel: u64, tail: u64, after: u32, longer: u64 },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +44,7 @@ pub enum Step {
         key: u64,
         spin: bool,
         release: bool,
+        signal: bool,
     },
     /// Waits until everything is done.
     Wait,
@@ -59,7 +67,7 @@ pub struct Program {
 }
 
 fn plain(stream: usize, ns: u64, key: u64) -> Step {
-    Step::Launch { stream, ns, key, spin: false, release: false }
+    Step::Launch { stream, ns, key, spin: false, release: false, signal: false }
 }
 
 impl Program {
@@ -88,6 +96,11 @@ impl Program {
                 plain(0, self.noise.about(kernel), if one_function { 1 } else { which + 1 })
             }
             Work::Graph { nodes, kernel } => plain(0, (0..nodes).map(|_| self.noise.about(kernel)).sum(), 77),
+            Work::Varied { kernels } => {
+                let which = self.noise.below(kernels.len() as u64);
+                let kernel = kernels[usize::try_from(which).unwrap()];
+                if at.is_multiple_of(2) { plain(0, self.noise.about(kernel), 1) } else { Step::Wait }
+            }
             Work::Sync { kernel, gap } => match at % 3 {
                 0 => plain(0, self.noise.about(kernel), 1),
                 1 => Step::Wait,
@@ -121,10 +134,28 @@ impl Program {
                 0 if self.rounds == times => Step::Stop,
                 0 => {
                     self.rounds += 1;
-                    Step::Launch { stream: 0, ns: MS, key: 1, spin: true, release: false }
+                    Step::Launch { stream: 0, ns: MS, key: 1, spin: true, release: false, signal: false }
                 }
-                1 => Step::Launch { stream: 1, ns: MS, key: 2, spin: false, release: true },
+                1 => Step::Launch { stream: 1, ns: MS, key: 2, spin: false, release: true, signal: false },
                 _ => Step::Wait,
+            },
+            Work::Rank { kernel, rounds } => match at % 4 {
+                0 if self.rounds == rounds => Step::Stop,
+                0 => plain(0, self.noise.about(kernel), 1),
+                1 => Step::Launch { stream: 0, ns: 0, key: 2, spin: true, release: false, signal: false },
+                2 => Step::Launch { stream: 1, ns: 20 * US, key: 3, spin: false, release: false, signal: true },
+                _ => {
+                    self.rounds += 1;
+                    Step::Wait
+                }
+            },
+            Work::Grows { kernel, tail, after, longer } => match at % 3 {
+                0 => plain(0, self.noise.about(kernel), 1),
+                1 => plain(0, self.noise.about(if self.rounds < after { tail } else { longer }), 2),
+                _ => {
+                    self.rounds += 1;
+                    Step::Wait
+                }
             },
         }
     }
@@ -140,11 +171,13 @@ impl Program {
             | Work::Queue { kernel }
             | Work::Streams { kernel, .. }
             | Work::Burst { kernel, .. }
+            | Work::Rank { kernel, .. }
             | Work::Absent { kernel, .. }
             | Work::Requests { kernel, .. } => kernel,
-            Work::Mixed { kernels, .. } => kernels.iter().copied().max().unwrap_or(0),
+            Work::Mixed { kernels, .. } | Work::Varied { kernels } => kernels.iter().copied().max().unwrap_or(0),
             Work::Graph { nodes, kernel } => nodes * kernel,
             Work::Dependent { .. } => MS,
+            Work::Grows { kernel, longer, .. } => kernel.max(longer),
         }
     }
 }

@@ -24,6 +24,8 @@ pub enum Event {
     Host(usize, u64),
     Look(usize, u64),
     Ring(usize),
+    /// A kernel of the other rank has told this member's that it may end.
+    Signal(usize),
     Daemon(u64),
 }
 
@@ -57,6 +59,8 @@ pub struct Member {
     pub answers: Vec<u64>,
     pub launched: u64,
     pub alive: bool,
+    /// The other rank of its collectives.
+    pub partner: Option<usize>,
 }
 
 pub struct World {
@@ -140,6 +144,7 @@ impl World {
             answers: Vec::new(),
             launched: 0,
             alive: true,
+            partner: None,
         });
         self.host_at(at, self.now + 1_000 * (at as u64 + 1));
         at
@@ -206,6 +211,10 @@ impl World {
                 Event::Host(m, turn) if self.members[m].turn == turn => self.host(m),
                 Event::Look(m, look) if self.members[m].look == look => self.look(m),
                 Event::Ring(m) => self.ring(m),
+                Event::Signal(m) => {
+                    let (there, context) = (self.members[m].device, self.members[m].context);
+                    self.on_device(there, |device, now, done| device.grant(context, now, done));
+                }
                 Event::Daemon(turn) if self.daemon_turn == turn => self.tick(),
                 _ => {}
             }
@@ -222,8 +231,12 @@ impl World {
         self.devices[d].advance(self.now, &mut done);
         act(&mut self.devices[d], self.now, &mut done);
         self.devices[d].advance(self.now, &mut done);
+        let mut signals = Vec::new();
         for Done { context, kind, at } in done {
             let Some(m) = self.members.iter().position(|m| m.device == d && m.context == context) else { continue };
+            if kind == Kind::Signal {
+                signals.extend(self.members[m].partner);
+            }
             reached(&mut self.members[m].guest, kind, at);
             if let Kind::Marker(marker) = kind
                 && self.members[m].blind_marker == Some(marker)
@@ -255,6 +268,9 @@ impl World {
             if next != u64::MAX {
                 self.at(next, Event::Device(d, generation));
             }
+        }
+        for partner in signals {
+            self.at(self.now, Event::Signal(partner));
         }
     }
 
@@ -318,7 +334,7 @@ impl World {
     }
 
     fn launch(&mut self, m: usize, step: Step) {
-        let Step::Launch { stream, ns, key, spin, release } = step else { return };
+        let Step::Launch { stream, ns, key, spin, release, signal } = step else { return };
         self.notice_loss(m);
         let now = self.now;
         let (d, context) = (self.members[m].device, self.members[m].context);
@@ -331,6 +347,8 @@ impl World {
             Kind::Spin
         } else if release {
             Kind::Release
+        } else if signal {
+            Kind::Signal
         } else {
             Kind::Kernel
         };
@@ -345,12 +363,19 @@ impl World {
         let guest = &mut self.members[m].guest;
         let cost = guest.cost(key);
         let beside = guest.beside(stream, key);
-        let ask = vgpu_core::gate::Ask { cost, gate: guest.gate, admission: guest.admission(now), beside, now };
+        let admission = guest.admission(cost, beside, now);
+        let aside = if vgpu_core::gate::goes_beside(cost, beside) { guest.long(stream) } else { 0 };
+        let ask = vgpu_core::gate::Ask { cost, gate: guest.gate, admission, beside, aside, now };
         let bounds = guest.bounds;
         let forced = match guest.keeper.ask(&ask, &bounds) {
             Verdict::Go => false,
             Verdict::Forced => true,
-            Verdict::Wait(until) => return self.wait(m, step, until),
+            Verdict::Wait(until) => {
+                if cost.is_none() && beside {
+                    guest.crosses();
+                }
+                return self.wait(m, step, until);
+            }
         };
         self.members[m].rung = false;
         self.members[m].launched += 1;
@@ -403,8 +428,8 @@ impl World {
         member.state = State::Gated;
         let allowed = matches!(member.guest.gate, Gate::Run { until, .. } if now < until);
         // While something is in flight the balance is still to be seen.
-        let admitted =
-            member.guest.keeper.in_flight() > 0 || member.guest.admission(now) == vgpu_core::account::Admission::Admit;
+        let admitted = member.guest.keeper.in_flight() > 0
+            || member.guest.admission(None, false, now) == vgpu_core::account::Admission::Admit;
         if !member.guest.wants && member.guest.keeper.in_flight() == 0 {
             member.guest.since = now;
         }

@@ -1,0 +1,95 @@
+//! Ranks of one collective on two devices, and kernels that take longer where nothing is measured behind them.
+
+use crate::measure;
+use crate::profile::A100;
+use crate::program::{MS, SECOND, US, Work};
+use crate::table::ceiling;
+use crate::world::World;
+
+/// Two ranks, each on its own device and by its own account; how much of both devices they had until both had ended.
+fn ranks(limit: u32, kernels: [u64; 2], rounds: u32, seed: u64) -> ([f64; 2], u64) {
+    let mut world = World::new(A100, 2, false, seed);
+    for (device, kernel) in kernels.into_iter().enumerate() {
+        world.member(0, device, ceiling(limit), Work::Rank { kernel, rounds });
+    }
+    (world.members[0].partner, world.members[1].partner) = (Some(1), Some(0));
+    while world.now < 600 * SECOND && world.members.iter().any(|member| member.program.rounds() < rounds) {
+        let next = world.now + 100 * MS;
+        world.run(next);
+    }
+    let ended = world.members.iter().map(|member| member.program.rounds()).min().unwrap();
+    assert_eq!(ended, rounds, "{limit} %, seed {seed}: all end");
+    ([0, 1].map(|device| measure::share(&world, device, 0)), world.now)
+}
+
+/// Who comes early keeps its device until the other comes, which is paid, and makes neither come later and later.
+#[test]
+fn ranks_of_a_collective_keep_near_their_ceilings_and_all_end() {
+    for (limit, kernels, most) in [
+        (10, [MS; 2], 20.0),
+        (20, [MS; 2], 30.0),
+        (30, [MS; 2], 36.0),
+        (50, [MS; 2], 54.0),
+        (20, [MS, 2 * MS], 32.0),
+        (30, [MS, 2 * MS], 36.0),
+        (50, [MS, 2 * MS], 54.0),
+    ] {
+        for seed in 1..=2 {
+            let rounds = 2_000;
+            let (got, wall) = ranks(limit, kernels, rounds, seed);
+            let due = kernels[0].max(kernels[1]) * 100 / u64::from(limit) * u64::from(rounds);
+            println!("| {limit} %, {kernels:?} | {:.1} {:.1} | {} of {} ms |", got[0], got[1], wall / MS, due / MS);
+            assert!(got.iter().all(|got| *got <= most), "{limit} %, {kernels:?}: {got:?}");
+        }
+    }
+}
+
+/// Far apart, or with next to nothing to do, they wait for most of the time: up to two thirds of a device, but all end.
+#[test]
+fn ranks_that_are_far_apart_all_end() {
+    for limit in [10, 30, 50] {
+        for kernels in [[200 * US, 5 * MS], [60 * US, 60 * US]] {
+            let (got, wall) = ranks(limit, kernels, 1_000, 1);
+            println!("| {limit} %, {kernels:?} | {:.1} {:.1} | {} ms |", got[0], got[1], wall / MS);
+            assert!(got.iter().all(|got| *got <= 67.0), "{limit} %, {kernels:?}: {got:?}");
+        }
+    }
+}
+
+/// A kernel that stood behind a measured one and takes ten times as long from some round on.
+#[test]
+fn what_grows_behind_a_measured_kernel_is_paid_for() {
+    for limit in [10, 30, 50] {
+        for (kernel, tail, longer) in
+            [(MS, 100 * US, MS), (MS, 20 * US, 200 * US), (300 * US, 200 * US, 5 * MS), (MS, 20 * US, 20 * MS)]
+        {
+            let mut world = World::new(A100, 1, false, 1);
+            world.member(0, 0, ceiling(limit), Work::Grows { kernel, tail, after: 500, longer });
+            while world.members[0].program.rounds() < 500 {
+                let next = world.now + 100 * US;
+                world.run(next);
+            }
+            let (from, before) = (world.now, measure::used(&world, 0, 0));
+            world.run(from + 3 * SECOND);
+            let got = (measure::used(&world, 0, 0) - before) as f64 * 100.0 / (3 * SECOND) as f64;
+            println!("| {limit} %, {} + {} us, then {} us | {got:.2} |", kernel / US, tail / US, longer / US);
+            assert!(got <= f64::from(limit) + 2.0, "{limit} %, {tail} then {longer}: {got:.2}");
+        }
+    }
+}
+
+/// Lengths of one function that differ up to tenfold, each waited for, are paid in full.
+#[test]
+fn lengths_that_vary_tenfold_are_paid_for() {
+    const LENGTHS: [&[u64]; 2] = [&[MS, 5 * MS], &[50 * US, 500 * US]];
+    for limit in [10, 30, 50] {
+        for kernels in LENGTHS {
+            let mut world = World::new(A100, 1, false, 1);
+            world.member(0, 0, ceiling(limit), Work::Varied { kernels });
+            world.run(20 * SECOND);
+            let got = measure::share(&world, 0, 0);
+            println!("| {limit} %, varied {kernels:?} | {got:.2} |");
+            assert!(got <= f64::from(limit) + 1.0, "{limit} %: {got:.2}");
+        }
+    }
+}
