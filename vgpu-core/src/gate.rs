@@ -123,16 +123,18 @@ const MOST: u32 = 8;
 /// Nothing is expected to take more than this many eighths longer.
 const LONGEST: u64 = 15 * 8;
 
-/// No longer launch goes beside others without a balance for what is in flight.
+/// So short a launch goes beside others without a balance for what is in flight ...
 const BESIDE_NS: u64 = 100_000;
+/// ... or one that is such a part of that: what it costs more than believed, because others ran, does not hold it back.
+const BESIDE_PART: u64 = 16;
 
 /// Whether a launch may go beside other streams' work as if that were not there: a short one may be what the work waits for
 /// (the part of a collective that tells another device), and to hold it back until the work is over or there is a balance
 /// for all of it makes the work longer, on both devices. So the account is asked as if nothing were in flight, and of what is,
 /// streams that have more than D before the device do not count ([`Ask::aside`]).
 #[must_use]
-pub fn goes_beside(cost: Option<u64>, beside: bool) -> bool {
-    beside && cost.is_some_and(|cost| cost <= BESIDE_NS)
+pub fn goes_beside(cost: Option<u64>, in_flight: u64, beside: bool) -> bool {
+    beside && cost.is_some_and(|cost| cost <= BESIDE_NS.max(in_flight / BESIDE_PART))
 }
 
 impl Keeper {
@@ -212,7 +214,8 @@ impl Keeper {
             return None;
         }
         let mixed = ask.cost.is_none() && self.unknown > 0;
-        if self.in_flight.saturating_sub(ask.aside).saturating_add(cost) <= bounds.in_flight && !mixed {
+        let counts = self.in_flight.saturating_sub(ask.aside);
+        if (counts == 0 || counts.saturating_add(cost) <= bounds.in_flight) && !mixed {
             return None;
         }
         // Half of the allowance early, so that a late wake-up does not leave the device idle.

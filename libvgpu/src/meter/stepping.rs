@@ -155,7 +155,7 @@ impl Meter {
             self.busy > u32::from(self.chains[at].is_busy()) && (wish.cost.is_some() || self.is_beside(at, wish));
         let (mut admission, mut aside) = (self.admission(wish, now), 0);
         // With many streams what is in flight is their sum, and nobody waits for one of them.
-        if self.busy <= FEW && goes_beside(wish.cost, beside) && !self.lease.is_on() {
+        if self.busy <= FEW && goes_beside(wish.cost, self.keeper.in_flight(), beside) && !self.lease.is_on() {
             if admission != Admission::Admit {
                 admission = wish.account.admit(now);
             }
@@ -415,14 +415,16 @@ impl Meter {
         let (was_busy, was_unmeasured) = (chain.is_busy(), chain.is_unmeasured());
         let Some(tail) = chain.marks.expire() else { return };
         (chain.keys.len, chain.last, chain.tainted, chain.first, chain.lead) = (0, None, false, false, 0);
-        let (begin, context) = (chain.begin.take(), chain.place.context);
+        let (begin, context, opened) = (chain.begin.take(), chain.place.context, chain.opened);
         self.recount(at, was_busy, was_unmeasured);
         if let Some(event) = begin {
             self.recycle(context, event);
         }
         self.completed(tail.estimate, tail.unknown, now);
         self.revoke(self.chains[at].number);
-        pay(self.due(tail.estimate, 0), self.presence.since());
+        // It is over, so that it took no longer than since it was launched, whatever it is believed to take.
+        let used = tail.estimate.min(now.saturating_sub(opened));
+        pay(self.due(used, 0), self.presence.since());
     }
 
     /// Settles tails whose time has passed: their streams may be gone, and cannot be asked.
@@ -472,6 +474,7 @@ mod tests {
     use crate::meter::Launch;
     use shim_sys::cuda::{CUcontext, CUstream};
     use std::sync::LazyLock;
+    use vgpu_core::gate::marks::Marks;
     use vgpu_core::ledger::LedgerPage;
     use vgpu_core::share::Share;
 
@@ -542,6 +545,20 @@ mod tests {
         assert!(recorded <= due, "{recorded} of {due} markers for 79 streams");
         clock::sleep(LONG_NS + 1_000_000);
         assert_eq!(markers(&mut meter, 80), 2, "no belief lasts for ever");
+    }
+
+    /// What waited for another device once is believed to take long; a tail that was over sooner is not paid as long.
+    #[test]
+    fn a_tail_is_charged_no_more_than_the_time_since_it_was_launched() {
+        const BELIEVED: u64 = 20_000_000_000;
+        let (mut meter, paid) = (Meter::default(), core::cell::Cell::new(0));
+        launch(&mut meter, 0, Some(COST));
+        let chain = &mut meter.chains[0];
+        chain.marks = Marks::default();
+        chain.marks.went(BELIEVED, 1);
+        clock::sleep(1_000_000);
+        meter.settle(0, clock::now(), &|due: crate::meter::Due, _| paid.set(due.used));
+        assert!((1_000_000..BELIEVED).contains(&paid.get()), "{}", paid.get());
     }
 
     #[test]

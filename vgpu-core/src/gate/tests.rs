@@ -345,3 +345,25 @@ fn what_takes_longer_than_expected_is_looked_at_less_and_less() {
     let (_, late) = looks(2 * MS);
     assert!(late <= 2 * MS / 16, "{late}");
 }
+
+/// A launch that others' work may wait for is not held back because it once was seen to take longer than it does.
+#[test]
+fn what_is_a_small_part_of_the_work_beside_it_goes() {
+    let bounds = Bounds::default();
+    for (cost, in_flight, goes) in [
+        (Some(100_000), 3_000_000, true),
+        (Some(112_000), 3_000_000, true),
+        (Some(112_000), 1_000_000, false),
+        (Some(3_000_000), 100_000_000, true),
+        (Some(30_000_000), 100_000_000, false),
+        (None, 100_000_000, false),
+    ] {
+        assert_eq!(goes_beside(cost, in_flight, true), goes, "{cost:?} beside {in_flight}");
+        assert!(!goes_beside(cost, in_flight, false), "on its own stream it waits in the device");
+        let mut keeper = Keeper::default();
+        keeper.launched(Some(in_flight), 0, &bounds);
+        let aside = if goes { in_flight } else { 0 };
+        let verdict = keeper.ask(&Ask { aside, ..ask(cost, run(), 1000) }, &bounds);
+        assert_eq!(verdict == Verdict::Go, goes || cost.is_some_and(|cost| cost + in_flight <= bounds.in_flight));
+    }
+}

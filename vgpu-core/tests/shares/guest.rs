@@ -138,7 +138,7 @@ impl Guest {
         let ask =
             |in_flight| self.ceiling.map_or(Admission::Admit, |share| self.account.admit_beside(in_flight, share, now));
         match ask(self.keeper.in_flight()) {
-            Admission::WaitUntil(_) if self.own && goes_beside(cost, beside) => ask(0),
+            Admission::WaitUntil(_) if self.own && goes_beside(cost, self.keeper.in_flight(), beside) => ask(0),
             admission => admission,
         }
     }

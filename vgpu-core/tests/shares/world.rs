@@ -364,7 +364,8 @@ impl World {
         let cost = guest.cost(key);
         let beside = guest.beside(stream, key);
         let admission = guest.admission(cost, beside, now);
-        let aside = if vgpu_core::gate::goes_beside(cost, beside) { guest.long(stream) } else { 0 };
+        let aside =
+            if vgpu_core::gate::goes_beside(cost, guest.keeper.in_flight(), beside) { guest.long(stream) } else { 0 };
         let ask = vgpu_core::gate::Ask { cost, gate: guest.gate, admission, beside, aside, now };
         let bounds = guest.bounds;
         let forced = match guest.keeper.ask(&ask, &bounds) {
