@@ -56,7 +56,7 @@ impl Case {
 
     /// How long it runs before it is measured: costs are learned, what the gates let through before is done.
     pub fn warm(&self) -> Duration {
-        Duration::from_millis(1500) + 2 * Duration::from_nanos(self.longest())
+        Duration::from_millis(1500) + 30 * Duration::from_nanos(self.longest())
     }
 
     /// How long it is measured, unless `seconds` are given: max(10 s, 50 of the longest kernels).
