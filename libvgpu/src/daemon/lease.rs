@@ -267,7 +267,7 @@ impl Lease {
         let mut taints = false;
         if self.is_shut() && !was_shut {
             // What drains has its own time, and the allowance.
-            let left = keeper.lasts(now, bounds);
+            let left = keeper.lasts(now, bounds).min(LONGEST_NS);
             self.closed = now.saturating_add(left + left / 2 + bounds.drain);
         } else if !self.is_shut() {
             self.rung = 0;

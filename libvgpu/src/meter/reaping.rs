@@ -16,6 +16,8 @@ const MOST: usize = 64;
 /// The first interval of a turn holds the device's change from one context to the other: up to here that is what it took
 /// longer than expected.
 const CHANGE_NS: u64 = 200_000;
+/// What takes so many times as long as believed is learned from although others may have run meanwhile.
+const FAR: u64 = 3;
 /// Beside so much work of other streams, by estimate, it still can be told whose the time is.
 const BESIDE_NS: u64 = 100_000;
 /// After a measurement that was far off, so many tails are measured.
@@ -228,11 +230,13 @@ impl Meter {
             let keys = interval.keys.all();
             let usual = if interval.first { costs.beside_change(keys, open.estimate, spent) } else { None };
             if spent > 0 && usual.is_none() {
-                // What runs on when others have been let in has half of that time at least, if it has not all: were nothing
-                // learned from it, what once takes far longer would be let run beside others for ever.
-                let late = self.lease.late(times.host);
-                let own = if open.unknown == 0 { spent - late.min(spent) / 2 } else { spent };
-                let clean = !interval.tainted && (late == 0 || open.unknown == 0 && own > open.estimate);
+                // What runs on when others have been let in has half of that time at least, if it has not all. It teaches only
+                // what takes far longer than believed, which would be let run beside others for ever: others may have come
+                // sooner, or be several, and what seems half longer is theirs.
+                let late = self.lease.late(times.host).min(spent);
+                let is_far_off = open.unknown == 0 && spent - late / 2 > FAR * open.estimate;
+                let own = if is_far_off { spent - late / 2 } else { spent };
+                let clean = !interval.tainted && (late == 0 || is_far_off);
                 costs.learn(keys, open.estimate, own, clean);
                 if clean && open.unknown == 0 {
                     self.keeper.took(open.estimate, own);

@@ -20,6 +20,8 @@ const TAIL_EVERY: u64 = 20_000_000;
 const AGAIN: u32 = 8;
 /// Other streams' work beside which it still can be told whose time it is.
 const BESIDE: u64 = 100_000;
+/// So many times longer than believed teaches although others may have run meanwhile.
+const FAR: u64 = 3;
 /// A marker's clock ticks.
 const TICK: u64 = 500;
 
@@ -308,9 +310,10 @@ impl Guest {
             // Later than that somebody else was let in.
             let shut = matches!(self.gate, Gate::Wait | Gate::Cap { .. });
             let late = if shut { reached.saturating_sub(self.closed) } else { 0 };
-            let known = interval.open.unknown == 0;
-            let own = if known { fresh.saturating_sub(late / 2) } else { fresh };
-            let spoilt = interval.tainted || late > 0 && !(known && own > interval.open.estimate);
+            let late = late.min(fresh);
+            let far_off = interval.open.unknown == 0 && fresh - late / 2 > FAR * interval.open.estimate;
+            let own = if far_off { fresh - late / 2 } else { fresh };
+            let spoilt = interval.tainted || late > 0 && !far_off;
             let mut ordinary = fresh;
             // Whoever stands at the gate does not wait for this; and the daemon is paid at once.
             alone &= self.own && !self.wants && self.streams[stream].pending.is_empty();
