@@ -21,6 +21,8 @@ use vgpu_core::limits::Mode;
 use vgpu_core::page::{Grant, Unread};
 use vgpu_core::share::Share;
 
+/// The daemon believes of no launch that it takes longer.
+const LONGEST_NS: u64 = 2_000_000_000;
 /// The beat is looked at so often.
 const BEAT_NS: u64 = 50_000_000;
 /// Streams that are remembered of launches through an open gate.
