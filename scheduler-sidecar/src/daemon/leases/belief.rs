@@ -42,10 +42,10 @@ impl Belief {
     }
 
     /// What a member says that claims. True: it claims no more, which is to be told by [`Self::ends`]. What it measured it pays
-    /// for, so that this speaks for all; that it is done by now speaks for nothing.
+    /// for, so that this speaks for as much time; that it is done by now speaks for nothing.
     pub fn hears(&mut self, usage: &Usage, now: u64) -> bool {
         if usage.busy > 0 {
-            (self.spent, self.at, self.since) = (0, now, now);
+            (self.spent, self.at, self.since) = (self.spent(now).saturating_sub(usage.busy), now, now);
         }
         usage.busy > 0 || usage.in_flight == Some(0)
     }
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_speaks_for_a_claim_and_that_it_is_over_does_not() {
+    fn what_was_measured_speaks_for_as_much_of_a_claim_and_that_it_is_over_does_not() {
         let mut belief = Belief::default();
         let usage = |busy, in_flight| Usage { busy, in_flight, ..Usage::default() };
         belief.begins(0);
@@ -102,6 +102,10 @@ mod tests {
         belief.begins(3 * SECOND);
         assert!(belief.hears(&usage(1, None), 4 * SECOND));
         belief.ends(4 * SECOND);
-        assert!(belief.is_left(4 * SECOND));
+        assert!(!belief.is_left(4 * SECOND));
+        belief.begins(4 * SECOND);
+        assert!(belief.hears(&usage(3 * SECOND, None), 5 * SECOND));
+        belief.ends(5 * SECOND);
+        assert!(belief.is_left(5 * SECOND));
     }
 }

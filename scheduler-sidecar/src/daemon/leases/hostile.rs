@@ -73,10 +73,10 @@ fn what_is_no_name_of_a_device_is_nobodys_device() {
 }
 
 /// For how many of so many looks somebody honest has an open gate, beside one who comes back with work that nobody sees at
-/// each look, in the place of the one before or beside it.
-fn open_beside(looks: u64, stays: bool) -> u64 {
+/// each look, in the place of the one before or beside it, and says `busy` ns of it before it goes.
+fn open_beside(looks: u64, stays: bool, busy: u64) -> u64 {
     let mut leases = world();
-    let _ = move_in(&mut leases, 0);
+    let theirs = move_in(&mut leases, 0);
     let report = move_in(&mut leases, 1);
     let slot = leases.join(Number(1), 1_000_000, "GPU-0", MS).unwrap();
     let mut open = 0;
@@ -86,7 +86,7 @@ fn open_beside(looks: u64, stays: bool) -> u64 {
             leases.leave(Number(0), look - 1, now);
         }
         let past = Past { process: 7, busy: 1_000 };
-        leases.join_again(Number(0), look, "GPU-0", past, now).unwrap();
+        let place = leases.join_again(Number(0), look, "GPU-0", past, now).unwrap();
         // It drains at once, and has work again as soon as it may.
         report.slots[slot].say(&Said { in_flight: Some(0), ..Said::default() });
         let _ = report.slots[slot].wish();
@@ -98,15 +98,16 @@ fn open_beside(looks: u64, stays: bool) -> u64 {
             report.slots[slot].launches(MS, 0, now, now);
             report.slots[slot].content();
         }
+        theirs.slots[place].say(&Said { busy, in_flight: None, ..Said::default() });
     }
     open
 }
 
 #[test]
 fn whoever_comes_back_again_and_again_is_not_believed_anew_each_time() {
-    for stays in [false, true] {
-        let open = open_beside(400, stays);
-        assert!(open > 250, "open at {open} of 400 looks in 20 s, {stays}");
+    for (stays, busy) in [(false, 0), (true, 0), (false, 1)] {
+        let open = open_beside(400, stays, busy);
+        assert!(open > 250, "open at {open} of 400 looks in 20 s, {stays}, {busy} ns");
     }
 }
 
