@@ -64,3 +64,19 @@ fn a_tenant_that_connects_without_end_keeps_no_other_tenant_out() {
     assert_eq!(others.len(), 20);
     assert!(world.status().tenants.iter().any(|tenant| tenant.name == "b" && tenant.members.len() == 20));
 }
+
+#[test]
+fn tenants_without_members_keep_no_descriptors_from_those_that_have_some() {
+    let dir = TempDir::new().unwrap();
+    let tenants: String = (0..100).map(|tenant| format!("[[tenant]]\nname = \"t{tenant}\"\n")).collect();
+    fs::write(dir.path().join("vgpud.toml"), tenants).unwrap();
+    let vgpud = vgpud().get_program().to_owned();
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n 400; exec \"$0\" \"$@\""]).arg(vgpud);
+    let world = World::start_by(command, dir, "off", Stdio::inherit());
+    // 85 processes; the daemon has descriptors for twice as many.
+    let sockets: Vec<_> = (0..5).map(|tenant| world.socket(&format!("t{tenant}"))).collect();
+    let members: Vec<Member> = (0..17).flat_map(|_| sockets.iter().map(|socket| Member::hello(socket))).collect();
+    let inside: usize = world.status().tenants.iter().map(|tenant| tenant.members.len()).sum();
+    assert_eq!((members.len(), inside), (85, 85));
+}

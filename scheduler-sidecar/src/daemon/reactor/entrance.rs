@@ -20,10 +20,10 @@ use crate::daemon::room::may_administrate;
 /// Most administrators at once.
 const MAX_ADMINS: usize = 16;
 
-/// Descriptors that the daemon needs for itself; and for each tenant: its door, its bell, and a part
-/// of those for pages.
+/// Descriptors that the daemon needs for itself; for each tenant its door; and for each that has members of protocol 2 its bell
+/// and a part of those for pages.
 const OWN: usize = 24;
-const OWN_EACH: usize = 3;
+const FURNISHED: usize = 2;
 
 /// Most callers let in before other events have their turn.
 const ACCEPTS_PER_TURN: usize = 64;
@@ -74,18 +74,18 @@ impl Reactor {
         }
     }
 
-    /// Descriptors that are left for connections: three quarters of them are whoever's comes first, the rest is divided among
-    /// tenants, so that none of them can keep the others out.
-    fn for_connections(&self) -> usize {
-        self.descriptors.saturating_sub(OWN + OWN_EACH * self.rooms.len())
-    }
-
-    fn is_crowded(&self) -> bool {
-        self.rooms.len() > 1 && self.connections.len() >= self.for_connections() / 4 * 3
-    }
-
-    fn part_of_each(&self) -> usize {
-        (self.for_connections() / 4 / self.rooms.len().max(1)).max(1)
+    /// The part of each tenant, once so many are in that each has no more than that; `None`: whoever comes first.
+    ///
+    /// # Cost
+    /// None until half of the descriptors are used; a look at each room from then on.
+    fn part_of_each(&self) -> Option<usize> {
+        let (rooms, connections) = (self.rooms.len(), self.connections.len());
+        if rooms <= 1 || connections < crowd(self.descriptors, rooms, usize::MAX).0 {
+            return None;
+        }
+        let furnished = self.rooms.values().filter(|room| room.furniture.is_some()).count();
+        let (most, part) = crowd(self.descriptors, rooms, furnished);
+        (connections >= most).then_some(part)
     }
 
     fn welcome(&mut self, stream: OwnedFd, side: Side) {
@@ -107,7 +107,7 @@ impl Reactor {
                     let (name, max) = (&room.tenant.name, self.max_connections);
                     Some(format!("tenant {name} already has {max} connections, the most it may have"))
                 }
-                Some(room) if self.is_crowded() && room.open >= self.part_of_each() => {
+                Some(room) if self.part_of_each().is_some_and(|part| room.open >= part) => {
                     let (name, open) = (&room.tenant.name, room.open);
                     Some(format!(
                         "tenant {name} has {open} connections already, and what descriptors the daemon has left are others'"
@@ -139,6 +139,15 @@ impl Reactor {
     }
 }
 
+/// From how many connections on each tenant has only its part, and that part: of the descriptors that are left for connections,
+/// three quarters are whoever's comes first, the rest is divided among tenants, so that none of them can keep the others out.
+/// Half of what doors leave is never kept back.
+fn crowd(descriptors: usize, rooms: usize, furnished: usize) -> (usize, usize) {
+    let beside_doors = descriptors.saturating_sub(OWN.saturating_add(rooms));
+    let left = beside_doors.saturating_sub(furnished.saturating_mul(FURNISHED));
+    ((left / 4 * 3).max(beside_doors / 2), (left / 4 / rooms.max(1)).max(1))
+}
+
 /// One line to somebody who is closed at once; the kernel takes it or it is lost.
 fn tell(stream: &OwnedFd, words: &str) {
     if let Ok(line) = answer::refusal(words).encode() {
@@ -161,4 +170,18 @@ pub(super) fn raise_descriptor_limit() -> usize {
     }
     let limit = rustix::process::getrlimit(Resource::Nofile).current;
     limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tenants_that_have_no_members_keep_no_more_than_their_doors_from_the_others() {
+        assert!(crowd(4096, 1_000, 50).0 > 50 * 17);
+        assert!(crowd(4096, 1_358, 0).0 > 1_358 && crowd(4096, 1_358, 1_358).0 > 1_300);
+        assert_eq!(crowd(4096, 5_000, 5_000), (0, 1));
+        let (most, part) = crowd(200, 2, 2);
+        assert!(most + part <= 200 - OWN - 2 - 2 * FURNISHED);
+    }
 }
