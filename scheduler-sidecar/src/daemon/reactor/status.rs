@@ -233,7 +233,7 @@ impl Reactor {
     /// Looks at the sums that can have changed, once a second while there are members that have some.
     ///
     /// # Cost
-    /// A search for each tenant that has members; some ten loads for each member of those that do something.
+    /// A search for each tenant; some ten loads for each member of those that do something.
     pub(super) fn look_back(&mut self) {
         let now = Instant::now();
         if self.paged == 0 || !self.recent.due(now) {
@@ -241,9 +241,7 @@ impl Reactor {
         }
         let mut sums = Vec::new();
         for (id, room) in &self.rooms {
-            if room.paged == 0 {
-                continue;
-            }
+            // Also of one whose members have left: what they used last.
             for used in self.leases.used_since(number(*id), pages::now()).into_iter().flatten() {
                 sums.push(((room.tenant.name.clone(), used.device), Sums { charged: used.charged, wait: used.wait }));
             }
