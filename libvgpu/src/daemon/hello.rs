@@ -110,7 +110,7 @@ impl Wire {
     /// Keeps the connection open for the life of the process, in place of the one before.
     fn keep(self) -> Result<(), Trouble> {
         let fd = out_of_the_way(self.stream.into()).map_err(|e| Refused(format!("no descriptor can be kept: {e}")))?;
-        close();
+        hang_up();
         CONVERSATION.fetch_add(1, Relaxed);
         INODE.store(inode(fd.as_raw_fd()).unwrap_or(0), Relaxed);
         CONNECTION.store(fd.into_raw_fd(), Relaxed);
@@ -171,7 +171,7 @@ pub fn join(session: &Session, device: &str, busy: u64, patience: Duration) -> R
     let stream = stream.try_clone().map_err(|e| Absent(format!("the connection to the daemon cannot be used: {e}")))?;
     let joined = ask(stream, device, busy, patience);
     if matches!(joined, Err(Absent(_))) {
-        close();
+        hang_up();
     }
     joined
 }
@@ -190,12 +190,26 @@ fn ask(stream: UnixStream, device: &str, busy: u64, patience: Duration) -> Resul
     }
 }
 
-/// Closes the connection, if it is still ours. Whether there was one.
+/// Ends the connection, for the daemon too where a forked child still has a copy of it.
+fn hang_up() {
+    end(true);
+}
+
+/// Closes what a forked child has of its parent's connection, which goes on. Whether there was one.
 pub fn close() -> bool {
+    end(false)
+}
+
+fn end(for_all: bool) -> bool {
     let connection = CONNECTION.swap(-1, Relaxed);
     if connection >= 0 && inode(connection) == Some(INODE.load(Relaxed)) {
         // SAFETY: our own descriptor, of which nobody else knows.
-        unsafe { libc::close(connection) };
+        unsafe {
+            if for_all {
+                libc::shutdown(connection, libc::SHUT_RDWR);
+            }
+            libc::close(connection);
+        }
     }
     connection >= 0
 }
@@ -245,5 +259,32 @@ fn send(stream: &UnixStream, line: &[u8]) -> std::io::Result<()> {
         n if usize::try_from(n) == Ok(line.len()) => Ok(()),
         n if n < 0 => Err(std::io::Error::last_os_error()),
         _ => Err(std::io::ErrorKind::WriteZero.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{ErrorKind, Read};
+
+    #[test]
+    fn who_hangs_up_is_heard_beside_a_forked_childs_copy_and_a_child_that_closes_its_own_is_not() {
+        let kept = || {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            theirs.set_nonblocking(true).unwrap();
+            let copy = ours.try_clone().unwrap();
+            assert!(Wire::over(ours, DEADLINE).keep().is_ok());
+            (theirs, copy)
+        };
+        let (mut first, _copy) = kept();
+        assert!(close());
+        assert_eq!(first.read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
+        let (mut second, _copy) = kept();
+        // Another one in its place.
+        let (mut third, _copy) = kept();
+        assert_eq!(second.read(&mut [0]).unwrap(), 0);
+        hang_up();
+        assert_eq!(third.read(&mut [0]).unwrap(), 0);
+        assert!(!close());
     }
 }
