@@ -28,16 +28,29 @@ const OPEN_NS: u64 = 10_000_000;
 /// Its timers may be so late.
 const SLACK_NS: libc::c_ulong = 1_000;
 
+/// One of the three below.
 static RUNS: AtomicU32 = AtomicU32::new(0);
+const AWAKE: u32 = 1;
+/// It is there for what is looked for only, and sleeps until that is due or until it is started.
+const DOZES: u32 = 2;
 /// Not to be started before this moment.
 static NOT_BEFORE: AtomicU64 = AtomicU64::new(0);
 
-/// Whether it runs, or need not be started now.
+/// Whether it runs, and need not be started now.
 ///
 /// # Cost
 /// One load.
 #[inline]
 pub fn runs() -> bool {
+    RUNS.load(Relaxed) == AWAKE
+}
+
+/// Whether there is one, that looks for what is looked for.
+///
+/// # Cost
+/// One load.
+#[inline]
+pub fn is_there() -> bool {
     RUNS.load(Relaxed) != 0
 }
 
@@ -52,7 +65,13 @@ pub fn reborn() {
 /// # Cost
 /// One load if it runs; some tens of microseconds if not.
 pub fn start() {
-    if runs() || clock::now() < NOT_BEFORE.load(Relaxed) || RUNS.compare_exchange(0, 1, AcqRel, Relaxed).is_err() {
+    if runs() {
+        return;
+    }
+    if RUNS.compare_exchange(DOZES, AWAKE, AcqRel, Relaxed).is_ok() {
+        return futex::wake(&RUNS, u32::MAX);
+    }
+    if clock::now() < NOT_BEFORE.load(Relaxed) || RUNS.compare_exchange(0, AWAKE, AcqRel, Relaxed).is_err() {
         return;
     }
     if create().is_none() {
@@ -133,9 +152,6 @@ fn look(last: &mut u64) -> bool {
     // All that is looked at is a gate that is open, which is no hurry: those looks are far off.
     let mut is_open = false;
     renew::tend();
-    if renew::seeks() {
-        *last = now;
-    }
     for device in device::all() {
         let Some(governor) = &device.governor else { continue };
         let Ok(joined) = device.ledger.joined() else { continue };
@@ -156,9 +172,22 @@ fn look(last: &mut u64) -> bool {
         }
     }
     let end = last.saturating_add(LINGER_NS);
-    let (Some((word, heard, bits)), false) = (bell, now >= end) else { return false };
+    let Some((word, heard, bits)) = bell else { return false };
+    if now >= end {
+        let Some(due) = renew::due() else { return false };
+        doze(due.clamp(now.saturating_add(OPEN_NS), now.saturating_add(LINGER_NS)));
+        return true;
+    }
     let several = if is_open && next > now.saturating_add(LINGER_NS / 2) { OPEN_NS } else { SEVERAL_NS };
     let most = if bells > 1 { now.saturating_add(several) } else { end };
     futex::wait(word, heard, next.min(end).min(most), bits);
     true
+}
+
+/// Until that moment, or until it is started.
+fn doze(moment: u64) {
+    if RUNS.compare_exchange(AWAKE, DOZES, AcqRel, Relaxed).is_ok() {
+        futex::wait(&RUNS, DOZES, moment, u32::MAX);
+        RUNS.store(AWAKE, Release);
+    }
 }

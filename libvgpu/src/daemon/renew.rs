@@ -22,6 +22,8 @@ use vgpu_core::wire::terms_file::{FILE_NAME, MAX_FILE, TermsFile};
 const RETRY_NS: u64 = 1_000_000_000;
 /// How long the daemon may take to answer then.
 const PATIENCE: Duration = Duration::from_millis(300);
+/// How often who is about to try looks whether somebody else is done.
+const WAIT_NS: u64 = 1_000_000;
 /// A device that was refused is asked for again after so long, and up to a quarter more.
 const REFUSED_NS: u64 = 10_000_000_000;
 
@@ -76,6 +78,16 @@ pub fn seeks() -> bool {
     SOUGHT.load(Relaxed) != 0
 }
 
+/// When what is looked for is to be tried; `None`: nothing is.
+pub fn due() -> Option<u64> {
+    let what = SOUGHT.load(Relaxed);
+    (what != 0).then(|| due_of(what))
+}
+
+fn due_of(what: u32) -> u64 {
+    if what & DAEMON != 0 { NOT_BEFORE.load(Relaxed) } else { REFUSED.load(Relaxed) }
+}
+
 /// Looks whether it lives; if it does not, tries to find one, unless that was just done.
 #[cold]
 pub fn look() {
@@ -90,20 +102,28 @@ pub fn look() {
 /// Tries to find the daemon again, or to join what it refused, if it is time to. Not under a lock.
 ///
 /// # Cost
-/// One load where nothing is looked for; else up to 300 ms for the hello and for each device, once a second.
+/// One load where nothing is looked for; else up to 300 ms for the hello and for each device, once a second; up to 2 s for
+/// what was refused, by a daemon that beats and does not answer.
 pub fn tend() {
     let what = SOUGHT.load(Relaxed);
     if what == 0 {
         return;
     }
-    let (now, daemon) = (clock::now(), what & DAEMON != 0);
-    let due = if daemon { NOT_BEFORE.load(Relaxed) } else { REFUSED.load(Relaxed) };
-    if now < due || TRYING.swap(true, AcqRel) {
+    let (due, daemon) = (due_of(what), what & DAEMON != 0);
+    if due == u64::MAX {
+        // Nothing is refused any more; unless something just was.
+        SOUGHT.fetch_and(!what, AcqRel);
+        if REFUSED.load(Acquire) != u64::MAX {
+            SOUGHT.fetch_or(what, AcqRel);
+        }
+    }
+    if clock::now() < due || TRYING.swap(true, AcqRel) {
         return;
     }
     // Before, so that what is found gone meanwhile stays so.
     SOUGHT.fetch_and(!what, AcqRel);
-    let answered = if daemon { again(false, PATIENCE) } else { more(PATIENCE) };
+    // A connection without an answer is given up, and the other devices' slots with it: not for a short stall.
+    let answered = if daemon { again(false, PATIENCE) } else { more(hello::DEADLINE) };
     if !answered {
         is_lost();
     }
@@ -185,7 +205,8 @@ fn note_refused(session: &'static Session) {
     }
 }
 
-/// Joins a device that is being registered. A daemon that has gone since the welcome is looked for once.
+/// Joins a device that is being registered. A daemon that has gone since the welcome is looked for once, by one thread at a
+/// time: a second conversation would end the one over which the first is about to join.
 ///
 /// # Errors
 /// One line.
@@ -197,17 +218,28 @@ pub fn join(name: &str) -> Result<Place, String> {
         Some(session) => hello::join(session, name, 0, hello::DEADLINE).map(|slot| Place::new(session, slot)),
         None => Err(Trouble::Absent("there is no daemon".to_owned())),
     };
-    match join() {
-        Err(Trouble::Absent(_)) if again(false, hello::DEADLINE) => join().map_err(told),
-        joined => joined.map_err(told),
+    let first = join();
+    if !matches!(first, Err(Trouble::Absent(_))) {
+        return first.map_err(told);
     }
+    while TRYING.swap(true, AcqRel) {
+        clock::sleep(WAIT_NS);
+    }
+    // Somebody else may have found it meanwhile.
+    let joined = match join() {
+        Err(Trouble::Absent(_)) if again(false, hello::DEADLINE) => join(),
+        Err(Trouble::Absent(_)) => first,
+        joined => joined,
+    };
+    TRYING.store(false, Release);
+    joined.map_err(told)
 }
 
 /// As [`join`], if the daemon has come back since the process began without it. Who is not answered, or refused, is asked
 /// for again like any other device.
 pub fn join_if_there(name: &str) -> Option<Place> {
     let session = session::current()?;
-    match hello::join(session, name, 0, PATIENCE) {
+    match hello::join(session, name, 0, hello::DEADLINE) {
         Ok(slot) => return Some(Place::new(session, slot)),
         Err(Trouble::Absent(_)) => is_lost(),
         Err(Trouble::Refused(_)) => {
@@ -221,8 +253,8 @@ pub fn join_if_there(name: &str) -> Option<Place> {
 /// Registers a forked child anew. The limits are the parent's already; a daemon that is gone changes nothing.
 pub fn reborn() {
     hello::reborn();
-    TRYING.store(false, Relaxed);
-    let sought = session::current().is_some() || seeks();
+    // What a thread of the parent was just looking for is not marked as sought.
+    let sought = TRYING.swap(false, Relaxed) || session::current().is_some() || seeks();
     session::forget();
     REFUSED.store(u64::MAX, Relaxed);
     if hello::close() || sought {

@@ -201,7 +201,7 @@ impl Meter {
         self.presence.is_there();
         self.untimed += u32::from(!is_timed);
         let mut plan = self.go(at, wish, idle, now);
-        plan.tend = self.turning.is_to_be_tended(gate) || renew::seeks() && !watcher::runs();
+        plan.tend = self.turning.is_to_be_tended(gate) || renew::seeks() && !watcher::is_there();
         Step::Go(plan)
     }
 
