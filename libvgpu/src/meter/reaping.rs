@@ -234,7 +234,7 @@ impl Meter {
                 // what takes far longer than believed, which would be let run beside others for ever: others may have come
                 // sooner, or be several, and what seems half longer is theirs.
                 let late = self.lease.late(times.host).min(spent);
-                let is_far_off = open.unknown == 0 && spent - late / 2 > FAR * open.estimate;
+                let is_far_off = open.unknown == 0 && spent - late / 2 > open.estimate.saturating_mul(FAR);
                 let own = if is_far_off { spent - late / 2 } else { spent };
                 let clean = !interval.tainted && (late == 0 || is_far_off);
                 costs.learn(keys, open.estimate, own, clean);
