@@ -16,6 +16,9 @@ _vgpu() {
             ",$1")
                 cmd="vgpu"
                 ;;
+            vgpu,audit)
+                cmd="vgpu__subcmd__audit"
+                ;;
             vgpu,check)
                 cmd="vgpu__subcmd__check"
                 ;;
@@ -25,11 +28,17 @@ _vgpu() {
             vgpu,doctor)
                 cmd="vgpu__subcmd__doctor"
                 ;;
+            vgpu,events)
+                cmd="vgpu__subcmd__events"
+                ;;
             vgpu,explain)
                 cmd="vgpu__subcmd__explain"
                 ;;
             vgpu,help)
                 cmd="vgpu__subcmd__help"
+                ;;
+            vgpu,metrics)
+                cmd="vgpu__subcmd__metrics"
                 ;;
             vgpu,pause)
                 cmd="vgpu__subcmd__pause"
@@ -52,6 +61,12 @@ _vgpu() {
             vgpu,status)
                 cmd="vgpu__subcmd__status"
                 ;;
+            vgpu,usage)
+                cmd="vgpu__subcmd__usage"
+                ;;
+            vgpu__subcmd__help,audit)
+                cmd="vgpu__subcmd__help__subcmd__audit"
+                ;;
             vgpu__subcmd__help,check)
                 cmd="vgpu__subcmd__help__subcmd__check"
                 ;;
@@ -61,11 +76,17 @@ _vgpu() {
             vgpu__subcmd__help,doctor)
                 cmd="vgpu__subcmd__help__subcmd__doctor"
                 ;;
+            vgpu__subcmd__help,events)
+                cmd="vgpu__subcmd__help__subcmd__events"
+                ;;
             vgpu__subcmd__help,explain)
                 cmd="vgpu__subcmd__help__subcmd__explain"
                 ;;
             vgpu__subcmd__help,help)
                 cmd="vgpu__subcmd__help__subcmd__help"
+                ;;
+            vgpu__subcmd__help,metrics)
+                cmd="vgpu__subcmd__help__subcmd__metrics"
                 ;;
             vgpu__subcmd__help,pause)
                 cmd="vgpu__subcmd__help__subcmd__pause"
@@ -87,6 +108,9 @@ _vgpu() {
                 ;;
             vgpu__subcmd__help,status)
                 cmd="vgpu__subcmd__help__subcmd__status"
+                ;;
+            vgpu__subcmd__help,usage)
+                cmd="vgpu__subcmd__help__subcmd__usage"
                 ;;
             vgpu__subcmd__help__subcmd__sim,env)
                 cmd="vgpu__subcmd__help__subcmd__sim__subcmd__env"
@@ -137,8 +161,22 @@ _vgpu() {
 
     case "${cmd}" in
         vgpu)
-            opts="-h -V --help --version run check doctor status ps set pause resume explain sim completions help"
+            opts="-h -V --help --version run check doctor status ps set pause resume explain usage events audit metrics sim completions help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        vgpu__subcmd__audit)
+            opts="-h --verify --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -204,6 +242,36 @@ _vgpu() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        vgpu__subcmd__events)
+            opts="-f -h --follow --since --tenant --kind --socket --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --since)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --tenant)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --kind)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         vgpu__subcmd__explain)
             opts="-h --socket --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -223,8 +291,22 @@ _vgpu() {
             return 0
             ;;
         vgpu__subcmd__help)
-            opts="run check doctor status ps set pause resume explain sim completions help"
+            opts="run check doctor status ps set pause resume explain usage events audit metrics sim completions help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        vgpu__subcmd__help__subcmd__audit)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -278,6 +360,20 @@ _vgpu() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        vgpu__subcmd__help__subcmd__events)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         vgpu__subcmd__help__subcmd__explain)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -293,6 +389,20 @@ _vgpu() {
             return 0
             ;;
         vgpu__subcmd__help__subcmd__help)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        vgpu__subcmd__help__subcmd__metrics)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -453,6 +563,38 @@ _vgpu() {
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        vgpu__subcmd__help__subcmd__usage)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        vgpu__subcmd__metrics)
+            opts="-h --no-hami-names --socket --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --socket)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -792,6 +934,44 @@ _vgpu() {
                     return 0
                     ;;
                 --watch)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        vgpu__subcmd__usage)
+            opts="-h --device --since --until --by --format --state-dir --socket --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --since)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --until)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --by)
+                    COMPREPLY=($(compgen -W "total hour day minute" -- "${cur}"))
+                    return 0
+                    ;;
+                --format)
+                    COMPREPLY=($(compgen -W "table json csv" -- "${cur}"))
+                    return 0
+                    ;;
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

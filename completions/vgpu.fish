@@ -35,6 +35,10 @@ complete -c vgpu -n "__fish_vgpu_needs_command" -f -a "set" -d 'Changes a tenant
 complete -c vgpu -n "__fish_vgpu_needs_command" -f -a "pause" -d 'Lets a tenant launch nothing until it is resumed; what it holds stays, what is in flight ends'
 complete -c vgpu -n "__fish_vgpu_needs_command" -f -a "resume" -d 'Lets a paused tenant launch again'
 complete -c vgpu -n "__fish_vgpu_needs_command" -f -a "explain" -d 'Says why a tenant waits or does not: who is before it, which rule limits it, when that ends'
+complete -c vgpu -n "__fish_vgpu_needs_command" -f -a "usage" -d 'Shows what tenants used: device time, memory, time at the gate, refused allocations'
+complete -c vgpu -n "__fish_vgpu_needs_command" -f -a "events" -d 'Shows what happened: members that came and went, changes and who made them, refusals, findings'
+complete -c vgpu -n "__fish_vgpu_needs_command" -f -a "audit" -d 'Shows an audit log, or checks that nothing in it was changed or taken out'
+complete -c vgpu -n "__fish_vgpu_needs_command" -f -a "metrics" -d 'Prints the daemon\'s metrics in the OpenMetrics text format'
 complete -c vgpu -n "__fish_vgpu_needs_command" -f -a "sim" -d 'Looks after the simulated GPU'
 complete -c vgpu -n "__fish_vgpu_needs_command" -f -a "completions" -d 'Prints the completions of vgpu and vgpud for a shell'
 complete -c vgpu -n "__fish_vgpu_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
@@ -82,6 +86,34 @@ complete -c vgpu -n "__fish_vgpu_using_subcommand resume" -s h -l help -d 'Print
 complete -c vgpu -n "__fish_vgpu_using_subcommand explain" -l socket -d 'The administrative socket [default: admin.sock in $VGPU_RUNTIME_DIR, /run/vgpu or $XDG_RUNTIME_DIR/vgpu]' -r -F
 complete -c vgpu -n "__fish_vgpu_using_subcommand explain" -l json -d 'Print JSON'
 complete -c vgpu -n "__fish_vgpu_using_subcommand explain" -s h -l help -d 'Print help'
+complete -c vgpu -n "__fish_vgpu_using_subcommand usage" -l since -d 'From when on: so long ago (90m, 24h, 7d), or a date or time of UTC (2026-11-01, 2026-11-01T12:00) [default: all]' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand usage" -l until -d 'Until when, likewise [default: now]' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand usage" -l by -d 'How rows are put together' -r -f -a "total\t'All of the time that was asked about'
+hour\t'Hour by hour'
+day\t'Day by day, by UTC'
+minute\t'Minute by minute, as long as that is kept; older rows are whole hours'"
+complete -c vgpu -n "__fish_vgpu_using_subcommand usage" -l format -d 'What is printed' -r -f -a "table\t'For people'
+json\t'`{"rows": [...], "total": {...}}`; also by --json'
+csv\t'A head, a line for each row, and no total'"
+complete -c vgpu -n "__fish_vgpu_using_subcommand usage" -l state-dir -d 'Where the record lies [default: where the daemon says, else where one keeps it that is told nothing]' -r -F
+complete -c vgpu -n "__fish_vgpu_using_subcommand usage" -l socket -d 'The administrative socket [default: admin.sock in $VGPU_RUNTIME_DIR, /run/vgpu or $XDG_RUNTIME_DIR/vgpu]' -r -F
+complete -c vgpu -n "__fish_vgpu_using_subcommand usage" -l device -d 'Device by device'
+complete -c vgpu -n "__fish_vgpu_using_subcommand usage" -l json -d 'Print JSON'
+complete -c vgpu -n "__fish_vgpu_using_subcommand usage" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c vgpu -n "__fish_vgpu_using_subcommand events" -l since -d 'From this number on' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand events" -l tenant -d 'Of this tenant only' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand events" -l kind -d 'Of this kind, or of this subject, only: member.joined, tenant, proof; repeatable' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand events" -l socket -d 'The administrative socket [default: admin.sock in $VGPU_RUNTIME_DIR, /run/vgpu or $XDG_RUNTIME_DIR/vgpu]' -r -F
+complete -c vgpu -n "__fish_vgpu_using_subcommand events" -s f -l follow -d 'Then wait for more, until interrupted, over a restart of the daemon too'
+complete -c vgpu -n "__fish_vgpu_using_subcommand events" -l json -d 'Print JSON'
+complete -c vgpu -n "__fish_vgpu_using_subcommand events" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c vgpu -n "__fish_vgpu_using_subcommand audit" -l verify -d 'Check the chain of all its lines, those of rotated files too'
+complete -c vgpu -n "__fish_vgpu_using_subcommand audit" -l json -d 'Print JSON: the lines as they are'
+complete -c vgpu -n "__fish_vgpu_using_subcommand audit" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c vgpu -n "__fish_vgpu_using_subcommand metrics" -l socket -d 'The administrative socket [default: admin.sock in $VGPU_RUNTIME_DIR, /run/vgpu or $XDG_RUNTIME_DIR/vgpu]' -r -F
+complete -c vgpu -n "__fish_vgpu_using_subcommand metrics" -l no-hami-names -d 'Leave out what is there for dashboards made for HAMi'
+complete -c vgpu -n "__fish_vgpu_using_subcommand metrics" -l json -d 'Print JSON'
+complete -c vgpu -n "__fish_vgpu_using_subcommand metrics" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c vgpu -n "__fish_vgpu_using_subcommand sim; and not __fish_seen_subcommand_from stat reset profiles env help" -s h -l help -d 'Print help'
 complete -c vgpu -n "__fish_vgpu_using_subcommand sim; and not __fish_seen_subcommand_from stat reset profiles env help" -f -a "stat" -d 'Shows the truth: bytes and device time of each process, as the device knows them'
 complete -c vgpu -n "__fish_vgpu_using_subcommand sim; and not __fish_seen_subcommand_from stat reset profiles env help" -f -a "reset" -d 'Removes the simulated machine; the next program that needs one makes a new one'
@@ -108,18 +140,22 @@ complete -c vgpu -n "__fish_vgpu_using_subcommand sim; and __fish_seen_subcomman
 complete -c vgpu -n "__fish_vgpu_using_subcommand completions" -l of -d 'Of which program' -r -f -a "vgpu\t''
 vgpud\t''"
 complete -c vgpu -n "__fish_vgpu_using_subcommand completions" -s h -l help -d 'Print help'
-complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain sim completions help" -f -a "run" -d 'Starts a program under limits'
-complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain sim completions help" -f -a "check" -d 'Says whether libvgpu.so is mapped in a program, which is not run'
-complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain sim completions help" -f -a "doctor" -d 'Looks at this environment: library, driver, limits, tenant, daemon, and proves the limits'
-complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain sim completions help" -f -a "status" -d 'Shows the daemon\'s tenants, their limits, their members, and what they get of each device'
-complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain sim completions help" -f -a "ps" -d 'Shows every process that is connected to the daemon, and what it got of each device'
-complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain sim completions help" -f -a "set" -d 'Changes a tenant\'s terms while its programs run, until the configuration is read again'
-complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain sim completions help" -f -a "pause" -d 'Lets a tenant launch nothing until it is resumed; what it holds stays, what is in flight ends'
-complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain sim completions help" -f -a "resume" -d 'Lets a paused tenant launch again'
-complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain sim completions help" -f -a "explain" -d 'Says why a tenant waits or does not: who is before it, which rule limits it, when that ends'
-complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain sim completions help" -f -a "sim" -d 'Looks after the simulated GPU'
-complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain sim completions help" -f -a "completions" -d 'Prints the completions of vgpu and vgpud for a shell'
-complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain sim completions help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage events audit metrics sim completions help" -f -a "run" -d 'Starts a program under limits'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage events audit metrics sim completions help" -f -a "check" -d 'Says whether libvgpu.so is mapped in a program, which is not run'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage events audit metrics sim completions help" -f -a "doctor" -d 'Looks at this environment: library, driver, limits, tenant, daemon, and proves the limits'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage events audit metrics sim completions help" -f -a "status" -d 'Shows the daemon\'s tenants, their limits, their members, and what they get of each device'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage events audit metrics sim completions help" -f -a "ps" -d 'Shows every process that is connected to the daemon, and what it got of each device'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage events audit metrics sim completions help" -f -a "set" -d 'Changes a tenant\'s terms while its programs run, until the configuration is read again'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage events audit metrics sim completions help" -f -a "pause" -d 'Lets a tenant launch nothing until it is resumed; what it holds stays, what is in flight ends'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage events audit metrics sim completions help" -f -a "resume" -d 'Lets a paused tenant launch again'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage events audit metrics sim completions help" -f -a "explain" -d 'Says why a tenant waits or does not: who is before it, which rule limits it, when that ends'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage events audit metrics sim completions help" -f -a "usage" -d 'Shows what tenants used: device time, memory, time at the gate, refused allocations'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage events audit metrics sim completions help" -f -a "events" -d 'Shows what happened: members that came and went, changes and who made them, refusals, findings'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage events audit metrics sim completions help" -f -a "audit" -d 'Shows an audit log, or checks that nothing in it was changed or taken out'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage events audit metrics sim completions help" -f -a "metrics" -d 'Prints the daemon\'s metrics in the OpenMetrics text format'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage events audit metrics sim completions help" -f -a "sim" -d 'Looks after the simulated GPU'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage events audit metrics sim completions help" -f -a "completions" -d 'Prints the completions of vgpu and vgpud for a shell'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage events audit metrics sim completions help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c vgpu -n "__fish_vgpu_using_subcommand help; and __fish_seen_subcommand_from sim" -f -a "stat" -d 'Shows the truth: bytes and device time of each process, as the device knows them'
 complete -c vgpu -n "__fish_vgpu_using_subcommand help; and __fish_seen_subcommand_from sim" -f -a "reset" -d 'Removes the simulated machine; the next program that needs one makes a new one'
 complete -c vgpu -n "__fish_vgpu_using_subcommand help; and __fish_seen_subcommand_from sim" -f -a "profiles" -d 'Shows the devices that can be simulated'

@@ -23,7 +23,7 @@ _vgpud() {
 
     case "${cmd}" in
         vgpud)
-            opts="-h -V --config --check --json --driver --tenant --socket --memory-limit --sm-limit --admin-socket --runtime-dir --max-connections --log --help --version"
+            opts="-h -V --config --check --json --driver --tenant --socket --memory-limit --sm-limit --admin-socket --runtime-dir --state-dir --max-connections --log --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -62,6 +62,10 @@ _vgpud() {
                     return 0
                     ;;
                 --runtime-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state-dir)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -8,6 +8,7 @@ complete -c vgpud -l memory-limit -d 'Memory limit per device of every tenant th
 complete -c vgpud -l sm-limit -d 'Ceiling on device time in percent, of every tenant that names none of its own' -r
 complete -c vgpud -l admin-socket -d 'Where `vgpu` asks; `none` for no such socket' -r -F
 complete -c vgpud -l runtime-dir -d 'Directory of the sockets that are not named [default: $VGPU_RUNTIME_DIR, /run/vgpu, $XDG_RUNTIME_DIR/vgpu]' -r -F
+complete -c vgpud -l state-dir -d 'Directory of what outlives the daemon, the record of usage; `none`: nothing does [default: /var/lib/vgpu for root, $XDG_STATE_HOME/vgpu; RUNTIME_DIR/state where that is not the usual one; none if every socket is named]' -r -F
 complete -c vgpud -l max-connections -d 'Most connections a tenant may hold open at once' -r
 complete -c vgpud -l log -d 'What is logged on stderr: error, warn, info, debug or off [default: info]' -r -f -a "off\t''
 error\t''

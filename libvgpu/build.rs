@@ -17,4 +17,6 @@ fn main() {
     // would then search us first when we pass on a program's RTLD_DEFAULT, before an interposer that stands before us.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic-functions");
     println!("cargo:rustc-cdylib-link-arg=-Wl,--exclude-libs,ALL");
+    // Functions with the same code become one. Hooks of two rows never have it: each names its row.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,--icf=all");
 }

@@ -17,6 +17,7 @@ gpu-bundle: $(ZIG_STAMP) ## build the bundle for a machine with a GPU: target/gp
 	ZIG_PYTHON=$(abspath $(ZIG_VENV))/bin/python \
 	ZIG_GLOBAL_CACHE_DIR=$(abspath .cache/zig-cache) ZIG_LOCAL_CACHE_DIR=$(abspath .cache/zig-cache) \
 	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER=$(abspath benches/hardware/bundle/zig-cc) \
+	CC_x86_64_unknown_linux_gnu=$(abspath benches/hardware/bundle/zig-cc) \
 	cargo build --profile dist --target-dir $(GPU_BUNDLE_TARGET) --target $(GPU_BUNDLE_TRIPLE) -p gpu-probe -p libvgpu -p scheduler-sidecar
 	rm -rf $(GPU_BUNDLE) $(GPU_BUNDLE_TAR)
 	mkdir -p $(GPU_BUNDLE)/bin $(GPU_BUNDLE)/lib/vgpu $(GPU_BUNDLE)/docs

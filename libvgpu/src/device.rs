@@ -18,6 +18,7 @@ use vgpu_core::bytes::Bytes;
 use vgpu_core::ledger::{OUTCOME_WAIT_NS, Reservation, Slot};
 use vgpu_core::limits::{self, DeviceLimits};
 use vgpu_core::wire::terms_file::FILE_NAME;
+use vgpu_core::wire::two;
 
 /// Most devices a process can have.
 const MAX: usize = 64;
@@ -55,6 +56,9 @@ pub struct Device {
     is_beside: AtomicBool,
 }
 
+/// Devices that the machine shows and the daemon does not let this tenant use: leaked names, in the order in which they came.
+static FOREIGN: [AtomicPtr<[u8; 16]>; MAX] = [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX];
+
 static DEVICES: [AtomicPtr<Device>; MAX] = [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX];
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 static REGISTERING: Lock<()> = Lock::new(());
@@ -68,6 +72,7 @@ static BY_CUDA: [AtomicU8; MAX] = [const { AtomicU8::new(0) }; MAX];
 #[allow(clippy::cast_possible_truncation)] // a device number is below MAX
 pub fn register(asked: &Asked, shown: &[Facts]) -> Result<(), String> {
     let (limits, observed) = (&asked.limits, asked.mode() == limits::Mode::Observe);
+    let mut refused = None;
     for facts in shown {
         if by_uuid(&facts.uuid).is_none() {
             let limits = match limits.for_device(facts.ordinal.unwrap_or(u32::MAX), Bytes(facts.total)) {
@@ -93,7 +98,17 @@ pub fn register(asked: &Asked, shown: &[Facts]) -> Result<(), String> {
                 }
                 ledger => ledger?,
             };
-            let governor = match post(asked, &facts.uuid)? {
+            let post = match post(asked, &facts.uuid, &ledger) {
+                // NVML shows what the machine has, whatever the tenant may use; CUDA what the program will use.
+                Err(Unposted::NotIts(words)) if facts.cuda.is_none() => {
+                    hide(facts.uuid);
+                    refused = Some(words);
+                    continue;
+                }
+                Err(Unposted::NotIts(words) | Unposted::Other(words)) => return Err(words),
+                Ok(post) => post,
+            };
+            let governor = match post {
                 None if limits.sm.is_none() && !observed => None,
                 post => Some(Governor::new(limits.sm, post.unwrap_or(Post::none()))),
             };
@@ -124,24 +139,70 @@ pub fn register(asked: &Asked, shown: &[Facts]) -> Result<(), String> {
             slot.store(device.index + 1, Release);
         }
     }
-    Ok(())
+    // A machine on which nothing is the tenant's is refused as a whole.
+    match refused {
+        Some(words) if all().next().is_none() => Err(words),
+        _ => Ok(()),
+    }
+}
+
+/// Why a device has no post.
+enum Unposted {
+    /// It is not one of the tenant's.
+    NotIts(String),
+    /// Something else.
+    Other(String),
 }
 
 /// What the daemon says of a device; `None`: there is none that has pages.
-fn post(asked: &Asked, uuid: &[u8; 16]) -> Result<Option<Post>, String> {
+fn post(asked: &Asked, uuid: &[u8; 16], ledger: &Ledger) -> Result<Option<Post>, Unposted> {
     let name = uuid::text(uuid);
+    let refused =
+        |words: String| if two::is_not_its_device(&words) { Unposted::NotIts(words) } else { Unposted::Other(words) };
     match &asked.daemon {
         None | Some(Start::Limits(_)) => Ok(None),
-        Some(Start::Session(_)) => renew::join(&name).map(Post::joined).map(Some),
+        Some(Start::Session(_)) => renew::join(&name, ledger).map(Post::joined).map(Some).map_err(refused),
         Some(Start::File(file)) => {
-            if let Some(place) = renew::join_if_there(&name) {
+            if let Some(place) = renew::join_if_there(&name, ledger) {
                 return Ok(Some(Post::joined(place)));
             }
-            let terms =
-                file.of(&name).ok_or_else(|| format!("{FILE_NAME} does not let this tenant use device {name}"))?;
+            let terms = file
+                .of(&name)
+                .ok_or_else(|| Unposted::NotIts(format!("{FILE_NAME} does not let this tenant use device {name}")))?;
             Ok(Some(Post::left(terms.memory_limit, file.on_loss, terms.sm_request, terms.sm_limit)))
         }
     }
+}
+
+/// Keeps a device from this process's eyes.
+fn hide(uuid: [u8; 16]) {
+    let name = Box::into_raw(Box::new(uuid));
+    for place in &FOREIGN {
+        let there = place.compare_exchange(core::ptr::null_mut(), name, Release, Acquire);
+        // SAFETY: a name that was leaked here.
+        if there.is_ok() || there.is_err_and(|known| unsafe { *known } == uuid) {
+            return;
+        }
+    }
+}
+
+/// Their names, up to the first place that is empty.
+fn foreign() -> impl Iterator<Item = &'static [u8; 16]> {
+    // SAFETY: null, or a name that was leaked by `hide` and is never changed.
+    FOREIGN.iter().map_while(|place| unsafe { place.load(Acquire).as_ref() })
+}
+
+/// Whether devices are kept from this process's eyes: not where use is only measured.
+///
+/// # Cost
+/// One load where there are none.
+pub fn hides_any() -> bool {
+    foreign().next().is_some() && all().any(|device| !device.observed())
+}
+
+/// Whether the daemon does not let this tenant use the device.
+pub fn is_foreign(uuid: &[u8; 16]) -> bool {
+    hides_any() && foreign().any(|name| name == uuid)
 }
 
 /// All devices with limits.
@@ -209,6 +270,21 @@ impl Device {
 
     #[cold]
     fn reserve_after_trim(&'static self, bytes: u64) -> Result<Reservation<'static>, CUresult> {
+        let outcome = self.trim_and_reserve(bytes);
+        if outcome.is_err() {
+            self.ledger.note_refused();
+        }
+        outcome
+    }
+
+    /// Counts a request that the program is refused: out of memory.
+    #[cold]
+    pub fn refused(&self) -> CUresult {
+        self.ledger.note_refused();
+        CUresult::OUT_OF_MEMORY
+    }
+
+    fn trim_and_reserve(&'static self, bytes: u64) -> Result<Reservation<'static>, CUresult> {
         self.look();
         match self.try_reserve(bytes) {
             // More than the limit never fits.
@@ -227,7 +303,9 @@ impl Device {
     /// Gives back what pools keep if `bytes` would not fit otherwise: for calls whose growth is measured, so that nothing
     /// goes between the first reading and the call.
     pub fn make_room(&'static self, bytes: u64) {
-        drop(self.reserve(bytes));
+        if self.ledger.reserve_at_once(bytes, self.limit()).is_none() {
+            drop(self.trim_and_reserve(bytes));
+        }
     }
 
     /// As [`Device::reserve`], as things are.

@@ -15,6 +15,11 @@ use shim_sys::table::{CUDA_HOOK_NAMES, CudaHook, NVML_HOOK_NAMES, NvmlHook};
 pub struct Library<const ROWS: usize, const SLOTS: usize, const BYTES: usize> {
     soname: &'static CStr,
     names: Names<BYTES, ROWS>,
+    found: &'static Found<ROWS, SLOTS>,
+}
+
+/// What was found of a library: all zeroes at first, so that the file of the library has no room for it.
+pub struct Found<const ROWS: usize, const SLOTS: usize> {
     ready: AtomicBool,
     /// The library's own address of each row, 0: it has none.
     real: [AtomicUsize; ROWS],
@@ -26,28 +31,31 @@ pub struct Library<const ROWS: usize, const SLOTS: usize, const BYTES: usize> {
     index: [AtomicU16; SLOTS],
 }
 
-type CudaLibrary = Library<{ CudaHook::COUNT }, { slots(CudaHook::COUNT) }, { words::bytes(CUDA_HOOK_NAMES) }>;
+type CudaFound = Found<{ CudaHook::COUNT }, { slots(CudaHook::COUNT) }>;
+
+/// What was found of libcuda.so.1.
+pub static CUDA_FOUND: CudaFound = Found::new();
+static NVML_FOUND: Found<{ NvmlHook::COUNT }, { slots(NvmlHook::COUNT) }> = Found::new();
 
 /// libcuda.so.1.
-pub static CUDA: CudaLibrary = Library::new(c"libcuda.so.1", CUDA_HOOK_NAMES);
+pub static CUDA: Library<{ CudaHook::COUNT }, { slots(CudaHook::COUNT) }, { words::bytes(CUDA_HOOK_NAMES) }> =
+    Library::new(c"libcuda.so.1", CUDA_HOOK_NAMES, &CUDA_FOUND);
 /// libnvidia-ml.so.1.
 pub static NVML: Library<{ NvmlHook::COUNT }, { slots(NvmlHook::COUNT) }, { words::bytes(NVML_HOOK_NAMES) }> =
-    Library::new(c"libnvidia-ml.so.1", NVML_HOOK_NAMES);
+    Library::new(c"libnvidia-ml.so.1", NVML_HOOK_NAMES, &NVML_FOUND);
 
-/// Where in [`CUDA`] the addresses stand that its hooks call: for code without a frame.
-pub const CUDA_CALLED_AT: usize = core::mem::offset_of!(CudaLibrary, call);
+/// Where in [`CUDA_FOUND`] the addresses stand that its hooks call: for code without a frame.
+pub const CUDA_CALLED_AT: usize = core::mem::offset_of!(CudaFound, call);
 
 /// Places of an index for so many rows: half of them stay empty.
 const fn slots(rows: usize) -> usize {
     (2 * rows).next_power_of_two()
 }
 
-impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SLOTS, BYTES> {
-    const fn new(soname: &'static CStr, names: &[&CStr]) -> Self {
+impl<const ROWS: usize, const SLOTS: usize> Found<ROWS, SLOTS> {
+    const fn new() -> Self {
         assert!(SLOTS.is_power_of_two() && SLOTS >= 2 * ROWS, "the index stays half empty");
         Self {
-            soname,
-            names: Names::of(names),
             ready: AtomicBool::new(false),
             real: [const { AtomicUsize::new(0) }; ROWS],
             call: [const { AtomicUsize::new(0) }; ROWS],
@@ -55,10 +63,16 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
             index: [const { AtomicU16::new(0) }; SLOTS],
         }
     }
+}
+
+impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SLOTS, BYTES> {
+    const fn new(soname: &'static CStr, names: &[&CStr], found: &'static Found<ROWS, SLOTS>) -> Self {
+        Self { soname, names: Names::of(names), found }
+    }
 
     /// Whether the library is loaded; the first time it is, its addresses are read.
     pub fn loaded(&self) -> bool {
-        self.ready.load(Acquire) || self.read()
+        self.found.ready.load(Acquire) || self.read()
     }
 
     #[cold]
@@ -67,7 +81,7 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
             object.has_soname(self.soname).then(|| {
                 for row in 0..ROWS {
                     if let Some(address) = object.function(self.name(row)) {
-                        self.real[row].store(address as usize, Relaxed);
+                        self.found.real[row].store(address as usize, Relaxed);
                     }
                 }
                 object.code()
@@ -79,16 +93,16 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
         let stay = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
         // SAFETY: names a library that is loaded; loads nothing.
         if !unsafe { libc::dlopen(self.soname.as_ptr(), stay) }.is_null() {
-            self.code[0].store(start, Relaxed);
-            self.code[1].store(end, Relaxed);
+            self.found.code[0].store(start, Relaxed);
+            self.found.code[1].store(end, Relaxed);
         }
         for row in 0..ROWS {
-            let address = self.real[row].load(Relaxed);
+            let address = self.found.real[row].load(Relaxed);
             if address != 0 {
                 self.enter(address, row);
             }
         }
-        self.ready.store(true, Release);
+        self.found.ready.store(true, Release);
         true
     }
 
@@ -96,7 +110,7 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
     fn enter(&self, address: usize, row: usize) {
         let mark = row as u16 + 1;
         let mut at = Self::slot(address);
-        while let Err(there) = self.index[at].compare_exchange(0, mark, Relaxed, Relaxed) {
+        while let Err(there) = self.found.index[at].compare_exchange(0, mark, Relaxed, Relaxed) {
             if there == mark {
                 return;
             }
@@ -118,11 +132,11 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
         }
         let mut at = Self::slot(address as usize);
         loop {
-            match self.index[at].load(Relaxed) {
+            match self.found.index[at].load(Relaxed) {
                 0 => return None,
                 mark => {
                     let row = usize::from(mark) - 1;
-                    if self.real[row].load(Relaxed) == address as usize {
+                    if self.found.real[row].load(Relaxed) == address as usize {
                         return Some(row);
                     }
                 }
@@ -169,7 +183,7 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
     /// One load after the first time.
     #[inline]
     pub fn call(&self, row: usize) -> *mut c_void {
-        match self.call[row].load(Relaxed) {
+        match self.found.call[row].load(Relaxed) {
             0 => self.find_call(row),
             address => address as *mut c_void,
         }
@@ -181,7 +195,7 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
     /// One load, and no frame in whoever asks.
     #[inline]
     pub fn called(&self, row: usize) -> *mut c_void {
-        self.call[row].load(Relaxed) as *mut c_void
+        self.found.call[row].load(Relaxed) as *mut c_void
     }
 
     #[cold]
@@ -193,11 +207,11 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
             // The search that failed was ours: a program that asks `dlerror` next must not hear of it.
             // SAFETY: no preconditions.
             unsafe { libc::dlerror() };
-            self.real[row].load(Relaxed) as *mut c_void
+            self.found.real[row].load(Relaxed) as *mut c_void
         } else {
             core::ptr::null_mut()
         };
-        self.call[row].store(address as usize, Relaxed);
+        self.found.call[row].store(address as usize, Relaxed);
         address
     }
 
@@ -214,7 +228,7 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
     /// Three loads.
     #[inline]
     pub fn is_code(&self, address: usize) -> bool {
-        let [start, end] = &self.code;
+        let [start, end] = &self.found.code;
         self.loaded() && address >= start.load(Relaxed) && address < end.load(Relaxed)
     }
 
@@ -286,6 +300,6 @@ pub mod own {
     own!(NVML nvml_fn {
         nvmlInit_v2 nvmlShutdown nvmlDeviceGetCount_v2 nvmlDeviceGetHandleByIndex_v2
         nvmlDeviceGetUUID nvmlDeviceGetMemoryInfo nvmlDeviceGetComputeRunningProcesses_v3
-        nvmlDeviceGetMaxMigDeviceCount nvmlDeviceGetMigDeviceHandleByIndex
+        nvmlDeviceGetMaxMigDeviceCount nvmlDeviceGetMigDeviceHandleByIndex nvmlDeviceGetProcessUtilization
     });
 }

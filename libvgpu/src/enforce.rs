@@ -59,6 +59,7 @@ pub fn settle_child() {
         quiet::reborn();
         order::reborn();
         crate::watcher::reborn();
+        crate::usage::reborn();
         pools::forget();
         crate::hooks::forget_primaries();
         crate::daemon::renew::reborn();

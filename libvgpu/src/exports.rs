@@ -10,12 +10,20 @@ use shim_sys::cuda::*;
 use shim_sys::nvml::*;
 use shim_sys::table::{CudaHook, NvmlHook, cuda_fn, nvml_fn};
 
-/// The address of an exported hook.
+/// Where the hooks of a library are, by row number: distances from here, so that the loader has no addresses to write.
 #[repr(transparent)]
-pub struct Hook(pub *mut c_void);
+pub struct Hooks<const ROWS: usize>([i32; ROWS]);
 
-// SAFETY: the address of code.
-unsafe impl Sync for Hook {}
+impl<const ROWS: usize> Hooks<ROWS> {
+    /// The address of a row's hook; null if there is no such row.
+    #[inline]
+    pub fn at(&self, row: usize) -> *mut c_void {
+        let distance = self.0.get(row);
+        distance.map_or(core::ptr::null_mut(), |&far| {
+            core::ptr::from_ref(self).cast_mut().cast::<c_void>().wrapping_offset(far as isize)
+        })
+    }
+}
 
 /// What a hook answers if its body panics, by subject: allocations, contexts and launches fail closed, everything else
 /// goes to the driver.
@@ -46,6 +54,13 @@ macro_rules! after_panic {
     (module $closed:expr, $real:expr) => {
         $closed
     };
+    // The driver would show what others have.
+    (processes $closed:expr, $real:expr) => {
+        $closed
+    };
+    (devices $closed:expr, $real:expr) => {
+        $closed
+    };
     ($subject:ident $closed:expr, $real:expr) => {
         $real
     };
@@ -72,7 +87,6 @@ macro_rules! under_way {
 /// of `copy` have one way for all of them: `hooks::copies`.
 macro_rules! one {
     (ask $library:ident $numbers:ident $fns:ident $absent:expr, $closed:expr; $h:ident ( $($a:ident : $t:ty),* )) => {
-        pub use crate::lookup::$h;
     };
     (copy $library:ident $numbers:ident $fns:ident $absent:expr, $closed:expr; $h:ident ( $($a:ident : $t:ty),* )) => {
         #[doc = concat!("Hook of `", stringify!($h), "`.")]
@@ -176,18 +190,51 @@ macro_rules! export {
     (
         $library:ident $hooks:ident $numbers:ident $fns:ident $absent:expr, $closed:expr;
         hooks { $($subject:ident { $($h:ident ( $($a:ident : $t:ty),* $(,)? );)* })* }
+        $(shut { $($kind:ident $why:literal { $($s:ident $(( $($arguments:tt)* ))? ;)* })* })?
         typed $typed:tt
         named $named:tt
     ) => {
         $($(one! { $subject $library $numbers $fns $absent, $closed; $h($($a: $t),*) })*)*
 
-        #[doc = concat!("Addresses of the hooks of ", stringify!($library), " by row number.")]
-        pub static $hooks: [Hook; $numbers::COUNT] = [$($(Hook($h as *mut c_void),)*)*];
+        $($($(
+            #[doc = concat!("`", stringify!($s), "`, which is shut under limits.")]
+            ///
+            /// # Safety
+            /// As the driver's function.
+            #[unsafe(naked)]
+            #[unsafe(no_mangle)]
+            #[allow(non_snake_case)]
+            pub unsafe extern "C" fn $s() {
+                core::arch::naked_asm!(
+                    "mov eax, {row}",
+                    "jmp {shut}",
+                    row = const $numbers::$s as usize,
+                    shut = sym hooks::shut,
+                )
+            }
+        )*)*)?
+
+        // The table of distances: a static of Rust's cannot hold the distance of two functions.
+        core::arch::global_asm!(
+            ".pushsection .rodata.vgpu_hooks,\"a\",@progbits",
+            ".balign 4",
+            concat!(".globl ", stringify!($hooks)),
+            concat!(".hidden ", stringify!($hooks)),
+            concat!(stringify!($hooks), ":"),
+            $($(concat!(".long ", stringify!($h), " - ", stringify!($hooks)),)*)*
+            $($($(concat!(".long ", stringify!($s), " - ", stringify!($hooks)),)*)*)?
+            ".popsection",
+        );
+
+        unsafe extern "C" {
+            #[doc = concat!("Where the hooks of ", stringify!($library), " are.")]
+            pub safe static $hooks: Hooks<{ $numbers::COUNT }>;
+        }
     };
 }
 
-shim_sys::cuda_table!(export, CUDA CUDA_HOOKS CudaHook cuda_fn CUresult::NOT_SUPPORTED, CUresult::NOT_PERMITTED;);
+shim_sys::cuda_table!(export, CUDA vgpu_cuda_hooks CudaHook cuda_fn CUresult::NOT_SUPPORTED, CUresult::NOT_PERMITTED;);
 shim_sys::nvml_table!(
     export,
-    NVML NVML_HOOKS NvmlHook nvml_fn nvmlReturn_t::FUNCTION_NOT_FOUND, nvmlReturn_t::NO_PERMISSION;
+    NVML vgpu_nvml_hooks NvmlHook nvml_fn nvmlReturn_t::FUNCTION_NOT_FOUND, nvmlReturn_t::NO_PERMISSION;
 );

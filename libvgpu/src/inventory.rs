@@ -109,7 +109,7 @@ fn nvml_devices() -> Result<(u32, Vec<Facts>), String> {
 }
 
 /// The MIG instances of a board; none where it is not partitioned or NVML knows nothing of that.
-fn instances(board: nvmlDevice_t) -> Vec<nvmlDevice_t> {
+pub fn instances(board: nvmlDevice_t) -> Vec<nvmlDevice_t> {
     let (Some(most), Some(handle_of)) =
         (own::nvmlDeviceGetMaxMigDeviceCount(), own::nvmlDeviceGetMigDeviceHandleByIndex())
     else {

@@ -14,6 +14,7 @@ use crate::uuid;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use shim_sys::lock;
 use shim_sys::shared_file::{Access, Page, SharedFile};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use vgpu_core::ledger::{
     Identity, Kernel, LayoutError, LedgerPage, Left, Member, MemberView, Refusal, Reservation, ShareId,
@@ -324,6 +325,20 @@ impl Ledger {
             return Ok(joined.member.reserve(bytes, limit, &joined.locks()));
         }
         Ok(outcome)
+    }
+
+    /// Counts a request that the program is refused.
+    #[cold]
+    pub fn note_refused(&self) {
+        // SAFETY: null, or leaked by `join`.
+        if let Some(joined) = unsafe { self.joined.load(Acquire).as_ref() } {
+            joined.member.ledger().header().note_refused();
+        }
+    }
+
+    /// The file, to be read by somebody else; see [`SharedFile::to_read`]. In a forked child that of its own membership.
+    pub fn to_read(&self) -> Option<OwnedFd> {
+        self.joined().ok()?.file.to_read()
     }
 
     /// Bytes the tenant holds. The dead, and the file's name, are looked for at most every 50 ms, since that costs

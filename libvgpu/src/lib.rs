@@ -58,6 +58,7 @@ mod share;
 mod sorted;
 mod tenant;
 mod turn;
+mod usage;
 mod uuid;
 mod watcher;
 mod words;

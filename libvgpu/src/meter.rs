@@ -8,7 +8,7 @@
 //! Everything here happens under the governor's lock and calls no driver. What the driver must be asked comes back as a
 //! [`Step`]; the caller asks without the lock and steps again.
 //!
-//! [`stepping`]: a launch on its way to the driver. [`markers`]: the driver's part. [`reaping`]: what is charged and learned
+//! [`stepping`]: a launch on its way to the driver; [`recorded`]: back from there. [`settling`]: tails. [`markers`]: the driver's part. [`reaping`]: what is charged and learned
 //! when markers were reached. [`crediting`]: launches that threads count by themselves. [`ending`]: contexts and streams that end, programs that wait. [`turning`]: the tenant's other members. [`leasing`]: the daemon's lease. [`chains`]: the parts. Who waits
 //! at the gate: [`crate::governor`].
 
@@ -18,6 +18,8 @@ mod ending;
 mod leasing;
 pub mod markers;
 pub mod reaping;
+mod recorded;
+mod settling;
 mod stepping;
 mod turning;
 
@@ -177,6 +179,9 @@ pub struct Begin {
 /// An end marker that was recorded, and when, if that was late.
 pub type End = (CUevent, Option<u64>);
 
+/// So much of what was counted may be waiting to be charged while work is before the device: more than is let in flight.
+const UNPAID_NS: i64 = 4_000_000;
+
 /// What this process has before one device.
 pub struct Meter {
     keeper: Keeper,
@@ -208,6 +213,8 @@ pub struct Meter {
     pub lease: Lease,
     /// When what was launched is over, by estimate.
     due: u64,
+    /// Of all that was ever launched, what is not in flight any more, by estimate.
+    over: u64,
     /// When the clock was last read, and launches since.
     time: u64,
     untimed: u32,
@@ -221,6 +228,8 @@ pub struct Meter {
     /// What intervals usually take, and what is owed of those that took far more.
     usual: Usual,
     arrears: Arrears,
+    /// What was counted of all streams together in this busy period, less what was charged for it: [`Meter::balance`].
+    short: i64,
 }
 
 impl Default for Meter {
@@ -245,6 +254,7 @@ impl Default for Meter {
             last_lease: 0,
             lease: Lease::default(),
             due: 0,
+            over: 0,
             time: 0,
             untimed: 0,
             launches: 0,
@@ -252,6 +262,7 @@ impl Default for Meter {
             given: Vec::new(),
             stray: 0,
             usual: Usual::default(),
+            short: 0,
             arrears: Arrears::default(),
         }
     }
@@ -288,6 +299,18 @@ impl Meter {
         Due { used, excess, arrears }
     }
 
+    /// Streams at once pay their parts of what was counted, and what has no marker its cost. Whatever they say of each
+    /// other's order, together they pay what was counted: what is missing comes with the last of a busy period, or as soon
+    /// as it is more than [`UNPAID_NS`]. What was paid beyond it buys nothing. Returns what is to be charged.
+    fn balance(&mut self, counted: u64, used: u64) -> u64 {
+        let signed = |ns: u64| i64::try_from(ns).unwrap_or(i64::MAX);
+        let short = self.short.saturating_add(signed(counted)).saturating_sub(signed(used)).max(-UNPAID_NS);
+        let is_over = self.keeper.in_flight() == 0;
+        let owed = if is_over { short.max(0) } else { short.saturating_sub(UNPAID_NS).max(0) };
+        self.short = if is_over { 0 } else { short - owed };
+        used.saturating_add(u64::try_from(owed).unwrap_or(0))
+    }
+
     /// A thread begins to wait at the gate, or ends.
     pub fn wait(&mut self, begins: bool) {
         self.waiting = if begins { self.waiting + 1 } else { self.waiting.saturating_sub(1) };
@@ -301,6 +324,11 @@ impl Meter {
     /// Estimated work before the device.
     pub fn in_flight(&self) -> u64 {
         self.keeper.in_flight()
+    }
+
+    /// All that was ever launched, by estimate.
+    fn given_out(&self) -> u64 {
+        self.over.wrapping_add(self.keeper.in_flight())
     }
 
     fn recount(&mut self, at: usize, was_busy: bool, was_unmeasured: bool) {

@@ -98,7 +98,7 @@ pub fn allocate(
             }
             // If the stream has not come to the free, synchronising calls try again.
             entry.trim();
-            return CUresult::OUT_OF_MEMORY;
+            return entry.device.refused();
         }
     }
     departing::came_again(at);

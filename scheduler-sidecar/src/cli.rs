@@ -1,20 +1,24 @@
 //! The command line `vgpu`: what it is given; each verb does its work in its own file.
 //!
-//! Verbs: [`run`], [`check`], [`doctor`]; of the daemon [`status`], [`ps`], [`set`], [`pause`](mod@pause), [`explain`]; [`sim`],
+//! Verbs: [`run`], [`check`], [`doctor`]; of the daemon [`status`], [`ps`], [`set`], [`pause`](mod@pause), [`explain`], [`events`], [`audit`], [`metrics`]; [`sim`],
 //! [`completions`]. What they share: [`ask`] (the daemon), [`library`] (where libvgpu.so and the simulated driver lie), [`program`] and [`elf`] (what a program
 //! is, without running it), [`loader`] (what the dynamic loader would map), [`ledgers`], [`say`] (output and exit
 //! codes). docs/cli.md is made from the texts here, and a test keeps it so.
 
+pub mod audit;
 pub mod check;
 pub mod completions;
 pub mod doctor;
+pub mod events;
 pub mod explain;
+pub mod metrics;
 pub mod pause;
 pub mod ps;
 pub mod run;
 pub mod set;
 pub mod sim;
 pub mod status;
+pub mod usage;
 
 pub mod ask;
 pub mod elf;
@@ -65,6 +69,10 @@ enum Verb {
     Pause(pause::Pause),
     Resume(pause::Resume),
     Explain(explain::Args),
+    Usage(usage::Args),
+    Events(events::Args),
+    Audit(audit::Args),
+    Metrics(metrics::Args),
     Sim(sim::Args),
     Completions(completions::Args),
 }
@@ -85,6 +93,10 @@ impl Cli {
             Verb::Pause(args) => pause::pause(&args),
             Verb::Resume(args) => pause::resume(&args),
             Verb::Explain(args) => explain::run(&args),
+            Verb::Usage(args) => usage::run(&args),
+            Verb::Events(args) => events::run(&args),
+            Verb::Audit(args) => audit::run(&args),
+            Verb::Metrics(args) => metrics::run(&args),
             Verb::Sim(args) => sim::run(&args),
             Verb::Completions(args) => completions::run(&args),
         }

@@ -46,6 +46,8 @@ pub struct Surroundings {
     pub run_dir: PathBuf,
     /// The command line's, which wins over the file.
     pub run_dir_option: Option<PathBuf>,
+    /// `--state-dir`, which wins too; `none`: nothing is kept.
+    pub state_option: Option<PathBuf>,
     /// The command line's; `none` for no such socket.
     pub admin_option: Option<PathBuf>,
     /// The command line's.

@@ -10,6 +10,7 @@
 //!                                                        <- {"hello":2,"done":{...}}
 //! -> {"hello":2,"ask":"pause","tenant":"a"}              <- {"hello":2,"done":{...}}       and `resume`
 //! -> {"hello":2,"ask":"explain","tenant":"a"}            <- {"hello":2,"explained":[...]}
+//! -> {"hello":2,"ask":"events","since":0,"follow":true}  <- {"hello":2,"following":{...}}  and then a line for each event
 //!                                                        <- {"hello":2,"error":"..."}      to any of them
 //! ```
 //!
@@ -17,6 +18,7 @@
 //! [`explain`], what a change may say [`change`].
 
 pub mod change;
+pub mod event;
 pub mod explain;
 pub mod status;
 
@@ -29,7 +31,8 @@ use serde::{Deserialize, Serialize};
 
 pub use explain::Explained;
 pub use status::{
-    Configuration, DeviceStatus, MemberDevice, MemberStatus, Process, Status, TenantStatus, TermsStatus, TimeStatus,
+    Configuration, DeviceStatus, Fault, MemberDevice, MemberStatus, Process, RecordStatus, Status, TenantStatus,
+    TermsStatus, TimeStatus,
 };
 
 /// The number of this protocol.
@@ -42,7 +45,7 @@ pub const OLDEST: u64 = 1;
 const MAX_ANSWER: u64 = 64 << 20;
 
 /// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A question.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -87,11 +90,20 @@ pub enum Ask {
         /// Its name.
         tenant: String,
     },
+    /// Say what happened, a line for each event behind the answer ([`event`]).
+    Events {
+        /// From this number on; 0: all that are kept.
+        #[serde(default)]
+        since: u64,
+        /// And what happens from now on, until the connection is closed.
+        #[serde(default)]
+        follow: bool,
+    },
 }
 
 impl Ask {
     /// The words by which something is asked.
-    pub const WORDS: [&str; 6] = ["status", "ps", "set", "pause", "resume", "explain"];
+    pub const WORDS: [&str; 7] = ["status", "ps", "set", "pause", "resume", "explain", "events"];
 }
 
 /// An answer: one of its fields is there.
@@ -111,6 +123,9 @@ pub struct Answer {
     /// The answer to `explain`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub explained: Option<Vec<Explained>>,
+    /// The answer to `events`; they follow line by line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub following: Option<event::Following>,
     /// Why there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -206,6 +221,24 @@ pub fn runtime_dir() -> PathBuf {
         (_, Some(dir)) => dir.join("vgpu"),
         (uid, None) => PathBuf::from(format!("/tmp/vgpu-{uid}")),
     })
+}
+
+/// Where a daemon keeps what outlives it, if nobody says where: `/var/lib/vgpu` for root, the user's own directory of states
+/// for others. One whose sockets lie at another place than the usual one keeps it there, so that two daemons of a host, or
+/// a test's, do not write into one record.
+#[must_use]
+pub fn state_dir(runtime_dir: &Path) -> PathBuf {
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let uid = rustix::process::geteuid().as_raw();
+    let (usual, place) = match (uid, set("XDG_RUNTIME_DIR"), set("XDG_STATE_HOME"), set("HOME")) {
+        (0, ..) => (Some(PathBuf::from("/run/vgpu")), Some(PathBuf::from("/var/lib/vgpu"))),
+        (_, usual, Some(dir), _) => (usual.map(|dir| dir.join("vgpu")), Some(dir.join("vgpu"))),
+        (_, usual, None, home) => (usual.map(|dir| dir.join("vgpu")), home.map(|home| home.join(".local/state/vgpu"))),
+    };
+    match place {
+        Some(place) if usual.as_deref() == Some(runtime_dir) => place,
+        _ => runtime_dir.join("state"),
+    }
 }
 
 /// The administrative socket within a runtime directory.

@@ -4,7 +4,10 @@
 //! ([`crate::config`]), which [`source`] reads and [`check`] shows; [`door`] owns a listening socket and its place in
 //! the file system; [`connection`] the bytes of one peer; `room` a tenant at work; [`answer`] what is said to a line,
 //! without any IO; [`reactor`] the one thread that owns it all, `reload` how it gets from one plan to the next, `asking` the
-//! driver that does not answer yet; [`scribe`] writes the log, [`notify`] tells systemd, [`activation`] takes its socket.
+//! driver that does not answer yet; [`scribe`] writes the log, [`journal`] makes events of it, [`audit`] keeps the grave ones,
+//! [`rotate`] is the file of either; [`notify`] tells systemd, [`activation`] takes its socket,
+//! [`metrics`] answers over HTTP, [`proof`] looks for who is at a device and not
+//! registered; `asked` is how those two ask the loop.
 //!
 //! Device time: [`leases`] is who has which device, [`pages`] what members share with the daemon. Administrators: `admin`
 //! answers their verbs, [`change`] is what those come down to, `by_hand` what outlives it that
@@ -17,22 +20,28 @@
 pub mod activation;
 mod admin;
 pub mod answer;
+mod asked;
 mod asking;
+pub mod audit;
 mod by_hand;
 pub mod change;
 pub mod check;
 pub mod config;
 pub mod connection;
 pub mod door;
+pub mod journal;
 pub mod leases;
 mod log;
+pub mod metrics;
 pub mod notify;
 pub mod options;
 pub mod pages;
+pub mod proof;
 pub mod reactor;
 mod recent;
 mod reload;
 mod room;
+pub mod rotate;
 pub mod scribe;
 pub mod source;
 mod terms_file;

@@ -174,6 +174,10 @@ fn every_key_of_the_table_is_read_and_a_wrong_value_for_it_is_told() {
         let (head, tail) = match section {
             Section::File => ("", ""),
             Section::Daemon => ("[daemon]\n", ""),
+            Section::Log => ("[log]\n", ""),
+            Section::Metrics => ("[metrics]\n", ""),
+            Section::Proof => ("[proof]\n", ""),
+            Section::Record => ("[record]\n", ""),
             Section::Defaults => ("[defaults]\n", ""),
             Section::Template => ("[template.x]\n", ""),
             Section::Device => ("[[device]]\n", ""),

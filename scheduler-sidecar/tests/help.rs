@@ -11,7 +11,7 @@ use std::process::Command;
 use support::{texts, vgpu, vgpud};
 
 /// Every verb, as it is called.
-const VERBS: [&[&str]; 16] = [
+const VERBS: [&[&str]; 20] = [
     &[],
     &["run"],
     &["check"],
@@ -22,6 +22,10 @@ const VERBS: [&[&str]; 16] = [
     &["pause"],
     &["resume"],
     &["explain"],
+    &["usage"],
+    &["events"],
+    &["audit"],
+    &["metrics"],
     &["sim"],
     &["sim", "stat"],
     &["sim", "reset"],

@@ -77,6 +77,8 @@ fn soak_peers_that_do_anything_leak_nothing_and_disturb_nobody() {
         std::thread::sleep(Duration::from_millis(2));
         descriptors()
     };
+    // The record opens its files in its own time.
+    std::thread::sleep(Duration::from_millis(1500));
     let before = (0..50).map(settled).min().unwrap();
     let mut good = daemon.connect();
     assert_eq!(good.hello(), TERMS);
@@ -187,6 +189,8 @@ fn soak_members_with_pages_that_say_anything_leak_nothing_and_disturb_no_other_t
         std::thread::sleep(Duration::from_millis(2));
         world.descriptors()
     };
+    // The record opens its files in its own time.
+    std::thread::sleep(Duration::from_millis(1500));
     let before = (0..50).map(settled).min().unwrap();
     let until = Instant::now() + time;
     let mut leases = 0;

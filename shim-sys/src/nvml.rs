@@ -119,6 +119,61 @@ pub struct nvmlProcessInfo_t {
     pub computeInstanceId: u32,
 }
 
+/// A process on a device, as the detailed list gives it.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct nvmlProcessDetail_v1_t {
+    /// Process id.
+    pub pid: u32,
+    /// Bytes, all ones: unknown.
+    pub usedGpuMemory: u64,
+    /// MIG GPU instance, all ones: none.
+    pub gpuInstanceId: u32,
+    /// MIG compute instance, all ones: none.
+    pub computeInstanceId: u32,
+    /// Of the bytes, those that are protected; all ones: unknown.
+    pub usedGpuCcProtectedMemory: u64,
+}
+
+/// The detailed list of processes: what is asked for, and where it goes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct nvmlProcessDetailList_v1_t {
+    /// [`nvmlProcessDetailList_v1_t::VERSION`].
+    pub version: u32,
+    /// 0: compute, 1: graphics, 2: MPS.
+    pub mode: u32,
+    /// Room on entry, the number afterwards.
+    pub numProcArrayEntries: u32,
+    /// Where they go.
+    pub procArray: *mut nvmlProcessDetail_v1_t,
+}
+
+impl nvmlProcessDetailList_v1_t {
+    /// Size of the struct and its version in the top byte.
+    pub const VERSION: u32 = 0x0100_0018;
+}
+
+/// What is known of a process that used a device, alive or not.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct nvmlAccountingStats_t {
+    /// Percent of its life in which a kernel ran.
+    pub gpuUtilization: u32,
+    /// Percent of its life in which device memory was read or written.
+    pub memoryUtilization: u32,
+    /// Most bytes it had at once.
+    pub maxMemoryUsage: u64,
+    /// Milliseconds with a context; 0 while it lives.
+    pub time: u64,
+    /// Microseconds since 1970.
+    pub startTime: u64,
+    /// 1: it lives.
+    pub isRunning: u32,
+    /// Reserved words.
+    pub reserved: [u32; 5],
+}
+
 /// Utilisation in percent over the last sample period.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

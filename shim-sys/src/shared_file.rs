@@ -220,6 +220,17 @@ impl<T: Page + 'static> SharedFile<T> {
         Some(unsafe { BorrowedFd::borrow_raw(descriptor) })
     }
 
+    /// The file once more and only to read: an open file of its own, which holds none of our locks. `None`: its name does not
+    /// lead to it any more.
+    pub fn to_read(&self) -> Option<OwnedFd> {
+        const READ: libc::c_int = OPEN & !libc::O_RDWR | libc::O_RDONLY;
+        // SAFETY: a C string.
+        let raw = unsafe { libc::open(self.path.as_ptr(), READ) };
+        // SAFETY: just opened, owned by nobody else.
+        let file = (raw >= 0).then(|| unsafe { OwnedFd::from_raw_fd(raw) })?;
+        (Identity::of(raw) == Some(self.identity)).then_some(file)
+    }
+
     fn close(&mut self) {
         let descriptor = self.file.swap(-1, Ordering::AcqRel);
         if Identity::of(descriptor) == Some(self.identity) {
@@ -274,6 +285,27 @@ mod tests {
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         std::fs::remove_file(path).unwrap();
         assert!(a.is_unlinked());
+    }
+
+    #[test]
+    fn who_is_given_the_file_to_read_cannot_write_it_and_holds_no_lock_of_ours() {
+        use std::os::fd::AsFd;
+        let path = place("read");
+        let a = SharedFile::<Words>::open(&path, Access::Owner).unwrap();
+        assert!(crate::lock::try_lock(a.file().unwrap(), 9).unwrap());
+        let read = a.to_read().unwrap();
+        assert!(crate::lock::held_by_another(read.as_fd(), 9).unwrap(), "by another open file, as it sees");
+        assert!(written(&read).is_err());
+        drop(a);
+        assert!(!crate::lock::held_by_another(read.as_fd(), 9).unwrap());
+        let b = SharedFile::<Words>::open(&path, Access::Owner).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert!(b.to_read().is_none());
+    }
+
+    fn written(file: &OwnedFd) -> std::io::Result<usize> {
+        use std::io::Write;
+        std::fs::File::from(file.try_clone()?).write(&[1])
     }
 
     #[test]

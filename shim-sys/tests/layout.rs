@@ -125,6 +125,10 @@ fn structs_lie_in_memory_as_in_nvml_wrapper() {
         ours::nvmlDeviceAttributes_t = nvml::nvmlDeviceAttributes_t {
             multiprocessorCount multiprocessorCount memorySizeMB memorySizeMB
         }
+        ours::nvmlAccountingStats_t = nvml::nvmlAccountingStats_t {
+            gpuUtilization gpuUtilization memoryUtilization memoryUtilization maxMemoryUsage maxMemoryUsage time time
+            startTime startTime isRunning isRunning reserved reserved
+        }
         ours::nvmlReturn_t = nvml::nvmlReturn_t {}
         ours::nvmlDevice_t = nvml::nvmlDevice_t {}
     }

@@ -366,7 +366,8 @@ impl World {
             let dir = self.base.join("fresh");
             let _ = std::fs::create_dir(&dir);
             let fresh = Daemon::start(&dir, &plan(&self.device, &self.file));
-            std::thread::sleep(Duration::from_millis(50));
+            // The record opens its files in its own time.
+            std::thread::sleep(Duration::from_millis(1500));
             fresh.descriptors()
         };
         let fresh = fresh();
@@ -388,8 +389,9 @@ impl World {
 /// beside another one of seven times the weight and a ceiling of a fifth that is minutes, which is no hang.
 const PAID: u64 = 1 << 20;
 
-/// Descriptors that a daemon opens for its first member and keeps: the shelf of pages in flight, its places in reserve.
-const SHELF: usize = 6;
+/// Descriptors that a daemon opens for its first member and keeps: the shelves of pages and of ledgers in flight, with their
+/// places in reserve.
+const SHELF: usize = 10;
 
 fn plan(device: &str, limits: &[Limits]) -> Plan {
     let tenants = TENANTS.iter().zip(limits).map(|(name, Limits { memory, ceiling, weight })| {

@@ -134,7 +134,8 @@ fn a_forked_child_is_registered_anew_and_the_parent_goes_on() {
 #[test]
 fn a_tenant_that_rests_behind_an_open_gate_does_not_count_as_working() {
     let _alone = alone();
-    let mut world = World::start(&(tenant("a", "weight = 50") + &tenant("b", "weight = 50")));
+    let opens = "[record]\nexact = false\n";
+    let mut world = World::start(&(tenant("a", "weight = 50") + &tenant("b", "weight = 50") + opens));
     let mut first = world.at_work(&[("a", 1000, 4, 1000)], 6_000);
     eventually("its gate opens", || world.status().contains("\"open\""));
     finish(&mut first);

@@ -11,6 +11,9 @@ pub(crate) use loom::hint::spin_loop;
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
+/// A word that no argument about order rests on, which loom need not see.
+pub(crate) use core::sync::atomic::AtomicU64 as Aside;
+
 /// Makes a sequentially consistent write visible before the reads that follow, under loom.
 ///
 /// Outside loom there is nothing to do: write and reads are `SeqCst` accesses, and all of those have

@@ -5,12 +5,13 @@
 
 use super::session::{self, Session};
 use crate::clock;
+use crate::ledger::Ledger;
 use crate::lock::Lock;
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 use shim_sys::descriptors;
 use shim_sys::shared_file::out_of_the_way;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -73,8 +74,15 @@ impl Wire {
     }
 
     fn say(&self, line: &str) -> Result<(), Trouble> {
-        let sent =
-            self.stream.set_write_timeout(Some(self.patience)).and_then(|()| send(&self.stream, line.as_bytes()));
+        self.say_with(line, &[])
+    }
+
+    fn say_with(&self, line: &str, files: &[BorrowedFd<'_>]) -> Result<(), Trouble> {
+        let sent = self
+            .stream
+            .set_write_timeout(Some(self.patience))
+            .and_then(|()| descriptors::send(self.stream.as_fd(), line.as_bytes(), files))
+            .and_then(|sent| if sent == line.len() { Ok(()) } else { Err(std::io::ErrorKind::WriteZero.into()) });
         sent.map_err(|e| Absent(format!("the daemon does not listen: {e}")))
     }
 
@@ -158,8 +166,9 @@ fn begin_one(socket: &Path, patience: Duration, version: String) -> Result<Welco
 }
 
 /// Joins a device, of which `busy` ns were measured so far, over the connection by which this session came: the slot. An answer
-/// that does not come in time, or is another question's, ends the connection, since nobody could tell later whose it was.
-pub fn join(session: &Session, device: &str, busy: u64, patience: Duration) -> Result<usize, Trouble> {
+/// that does not come in time, or is another question's, ends the connection, since nobody could tell later whose it was. The
+/// ledger goes along, to read: what the tenant holds is shown and recorded by it.
+pub fn join(session: &Session, device: &str, busy: u64, ledger: &Ledger, patience: Duration) -> Result<usize, Trouble> {
     let _talking = TALKING.lock();
     let connection = CONNECTION.load(Relaxed);
     let is_ours = connection >= 0 && inode(connection) == Some(INODE.load(Relaxed));
@@ -169,17 +178,19 @@ pub fn join(session: &Session, device: &str, busy: u64, patience: Duration) -> R
     // SAFETY: our own descriptor, as the inode says; it is not closed here.
     let stream = ManuallyDrop::new(unsafe { UnixStream::from_raw_fd(connection) });
     let stream = stream.try_clone().map_err(|e| Absent(format!("the connection to the daemon cannot be used: {e}")))?;
-    let joined = ask(stream, device, busy, patience);
+    let joined = ask(stream, device, busy, ledger, patience);
     if matches!(joined, Err(Absent(_))) {
         hang_up();
     }
     joined
 }
 
-fn ask(stream: UnixStream, device: &str, busy: u64, patience: Duration) -> Result<usize, Trouble> {
+fn ask(stream: UnixStream, device: &str, busy: u64, ledger: &Ledger, patience: Duration) -> Result<usize, Trouble> {
     let mut wire = Wire::over(stream, patience);
     let line = Join { device: device.to_owned(), busy }.encode().map_err(|e| Refused(e.to_string()))?;
-    wire.say(&line)?;
+    let file = ledger.to_read();
+    let file = file.as_ref().map(OwnedFd::as_fd);
+    wire.say_with(&line, file.as_slice())?;
     match two::Reply::decode(&wire.hear()?) {
         Ok(two::Reply::Slot { device: joined, slot }) if joined == device => Ok(slot),
         Ok(two::Reply::Refused { words, .. }) => {
@@ -250,16 +261,6 @@ fn connect(socket: &Path, patience: Duration) -> std::io::Result<UnixStream> {
         }
     }
     Ok(stream)
-}
-
-/// Sends a line without the signal that a plain write to a closed socket raises in the program.
-fn send(stream: &UnixStream, line: &[u8]) -> std::io::Result<()> {
-    // SAFETY: an open socket and a buffer of the given length.
-    match unsafe { libc::send(stream.as_raw_fd(), line.as_ptr().cast(), line.len(), libc::MSG_NOSIGNAL) } {
-        n if usize::try_from(n) == Ok(line.len()) => Ok(()),
-        n if n < 0 => Err(std::io::Error::last_os_error()),
-        _ => Err(std::io::ErrorKind::WriteZero.into()),
-    }
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use super::session::Session;
 use super::{Place, hello, session};
 use crate::device::Device;
 use crate::environment::variable;
+use crate::ledger::Ledger;
 use crate::{clock, device, doors, uuid};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use std::io::Read;
@@ -174,7 +175,7 @@ fn join_all(mut session: Result<&'static Session, Box<Session>>, is_child: bool,
             Ok(session) => session,
             Err(fresh) => &**fresh,
         };
-        match hello::join(asked, &uuid::text(&device.uuid), busy, patience) {
+        match hello::join(asked, &uuid::text(&device.uuid), busy, &device.ledger, patience) {
             Ok(slot) => {
                 let kept = session.unwrap_or_else(session::keep);
                 governor.post.take(Place::new(kept, slot));
@@ -210,12 +211,12 @@ fn note_refused(session: &'static Session) {
 ///
 /// # Errors
 /// One line.
-pub fn join(name: &str) -> Result<Place, String> {
+pub fn join(name: &str, ledger: &Ledger) -> Result<Place, String> {
     let told = |trouble| match trouble {
         Trouble::Absent(words) | Trouble::Refused(words) => words,
     };
     let join = || match session::current() {
-        Some(session) => hello::join(session, name, 0, hello::DEADLINE).map(|slot| Place::new(session, slot)),
+        Some(session) => hello::join(session, name, 0, ledger, hello::DEADLINE).map(|slot| Place::new(session, slot)),
         None => Err(Trouble::Absent("there is no daemon".to_owned())),
     };
     let first = join();
@@ -237,9 +238,9 @@ pub fn join(name: &str) -> Result<Place, String> {
 
 /// As [`join`], if the daemon has come back since the process began without it. Who is not answered, or refused, is asked
 /// for again like any other device.
-pub fn join_if_there(name: &str) -> Option<Place> {
+pub fn join_if_there(name: &str, ledger: &Ledger) -> Option<Place> {
     let session = session::current()?;
-    match hello::join(session, name, 0, hello::DEADLINE) {
+    match hello::join(session, name, 0, ledger, hello::DEADLINE) {
         Ok(slot) => return Some(Place::new(session, slot)),
         Err(Trouble::Absent(_)) => is_lost(),
         Err(Trouble::Refused(_)) => {

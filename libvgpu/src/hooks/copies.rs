@@ -8,7 +8,7 @@
 //! does not say by its name which it is, the driver is asked. Not here: copies that structures describe (`described`).
 
 use super::described;
-use crate::driver::{CUDA, CUDA_CALLED_AT, own};
+use crate::driver::{CUDA, CUDA_CALLED_AT, CUDA_FOUND, own};
 use crate::environment::variable;
 use crate::meter::Launch;
 use crate::mode::Denied;
@@ -70,7 +70,7 @@ pub unsafe extern "C" fn copy() {
         "leave",
         "ret",
         charged = sym CHARGED,
-        cuda = sym CUDA,
+        cuda = sym CUDA_FOUND,
         called_at = const CUDA_CALLED_AT,
         decide = sym decide,
     )

@@ -20,7 +20,6 @@ mod names;
 mod next;
 
 use loader::{Function, real_dlsym, real_dlvsym};
-pub use naked::{cuGetProcAddress, cuGetProcAddress_v2};
 pub use names::is_guarded;
 use names::{Name, Row, judge};
 use next::Asker;
@@ -28,7 +27,7 @@ pub use next::{is_behind_us, next_after_us};
 
 use crate::doors;
 use crate::driver::{CUDA, NVML};
-use crate::exports::{CUDA_HOOKS, NVML_HOOKS};
+use crate::exports::{vgpu_cuda_hooks as CUDA_HOOKS, vgpu_nvml_hooks as NVML_HOOKS};
 use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use shim_sys::elf;
@@ -76,8 +75,8 @@ impl Answer {
 impl Row {
     fn hook(self) -> *mut c_void {
         match self {
-            Row::Cuda(row) => CUDA_HOOKS[row].0,
-            Row::Nvml(row) => NVML_HOOKS[row].0,
+            Row::Cuda(row) => CUDA_HOOKS.at(row),
+            Row::Nvml(row) => NVML_HOOKS.at(row),
         }
     }
 
@@ -92,8 +91,8 @@ impl Row {
     /// Our hook if `address` is what some hook of this library calls: an interposer's function.
     fn called(self, address: *mut c_void) -> Option<*mut c_void> {
         match self {
-            Row::Cuda(_) => CUDA.row_called(address).map(|row| CUDA_HOOKS[row].0),
-            Row::Nvml(_) => NVML.row_called(address).map(|row| NVML_HOOKS[row].0),
+            Row::Cuda(_) => CUDA.row_called(address).map(|row| CUDA_HOOKS.at(row)),
+            Row::Nvml(_) => NVML.row_called(address).map(|row| NVML_HOOKS.at(row)),
         }
     }
 
@@ -123,9 +122,9 @@ impl Row {
 /// Our hook for a real function, or the address itself: the one place where substitution happens.
 pub fn substitute(address: *mut c_void) -> *mut c_void {
     if let Some(row) = CUDA.row_at(address) {
-        CUDA_HOOKS[row].0
+        CUDA_HOOKS.at(row)
     } else if let Some(row) = NVML.row_at(address) {
-        NVML_HOOKS[row].0
+        NVML_HOOKS.at(row)
     } else {
         address
     }
@@ -144,13 +143,13 @@ pub fn substitute(address: *mut c_void) -> *mut c_void {
 #[inline]
 pub unsafe fn swap(name: *const c_char, found: *mut c_void, caller: usize) -> Option<*mut c_void> {
     if let Some(row) = CUDA.row_at(found) {
-        let hook = CUDA_HOOKS[row].0;
+        let hook = CUDA_HOOKS.at(row);
         return Some(if Row::Cuda(row).is_nothing_to(caller) || !keeps(row, caller) { hook } else { found });
     }
     if !CUDA.is_code(found as usize)
         && let Some(row) = CUDA.row_called(found)
     {
-        return Some(if keeps(row, caller) { found } else { CUDA_HOOKS[row].0 });
+        return Some(if keeps(row, caller) { found } else { CUDA_HOOKS.at(row) });
     }
     // SAFETY: the caller's.
     match unsafe { doors::variant_text(name, found) } {

@@ -51,11 +51,38 @@ pub(super) struct Interval {
     /// `None`: not recorded yet.
     pub end: Option<CUevent>,
     pub open: Open,
+    /// What was launched into all streams between its markers, by estimate: it lies in their time.
+    pub all: u64,
     pub keys: Keys,
     /// Not to be learned from.
     pub tainted: bool,
     /// It begins with the first launch of a turn: see [`super::reaping::Costs`].
     pub first: bool,
+}
+
+impl Interval {
+    /// What of an interval of `length`, of which `spent` was counted here first, its own launches took. Of streams at once
+    /// the first to be counted would get the others' time as well, and these next to none, but for what of theirs is
+    /// charged by its cost: that would be paid twice. So it is its part of all that was launched between its markers. That
+    /// says nothing where the others' work is not known, or not before its own (it waits): then it is what was counted, no
+    /// further from what was believed than that part is. Behind a begin marker of its own there is one launch, and what was
+    /// before the device then is not known to the microsecond: it is what was counted, unless another was counted for it.
+    pub fn own(&self, length: u64, spent: u64) -> u64 {
+        let estimate = self.open.estimate;
+        let is_told_apart = self.begin.is_some() && spent >= estimate / 2;
+        if self.open.unknown > 0 || self.all <= estimate || is_told_apart {
+            return spent;
+        }
+        let part = u128::from(length) * u128::from(estimate) / u128::from(self.all);
+        let part = u64::try_from(part).unwrap_or(u64::MAX);
+        if self.begin.is_none() && part >= estimate / 2 && part / 2 <= estimate {
+            part
+        } else if spent > estimate {
+            spent.min(part.max(estimate))
+        } else {
+            spent.max(part.min(estimate))
+        }
+    }
 }
 
 /// The launches of one stream.
@@ -69,6 +96,8 @@ pub(super) struct Chain {
     pub begun: u64,
     /// Its first launch, by the host's clock.
     pub opened: u64,
+    /// What all streams had been given when its begin marker came: [`Meter::given_out`].
+    pub from: u64,
     /// The last launch that was measured.
     pub measured: u64,
     pub keys: Keys,
@@ -145,6 +174,7 @@ impl Meter {
             lead: 0,
             begun: 0,
             opened: 0,
+            from: 0,
             measured: 0,
             keys: Keys::default(),
             tainted: false,

@@ -115,6 +115,7 @@ impl Meter {
     /// As [`Self::completed`], and whether their costs were learned while nobody else was before the device: what is known
     /// roughly, or not at all, is nothing to pay by.
     pub(super) fn measured(&mut self, estimate: u64, unknown: u32, is_exact: bool, at: u64) {
+        self.over = self.over.wrapping_add(estimate);
         self.keeper.completed(estimate, unknown, at);
         if unknown == 0 && is_exact && self.lease.is_on() {
             self.lease.complete(estimate);

@@ -1,8 +1,10 @@
 //! What is charged and learned when markers were reached: in the order in which they were, and only what is clean.
 //!
 //! One thread at a time asks the driver; it takes what is to be asked with it ([`Meter::collect`]), asks without the lock,
-//! and brings the answers back ([`Meter::apply`]). Of several streams that were busy at once the first to be counted is
-//! taken for the one that worked ([`vgpu_core::gate::union::Union`]), and its functions for those that cost so much.
+//! and brings the answers back ([`Meter::apply`]). Of several streams that were busy at once each
+//! pays its part of the time, by what is known of all that was launched ([`Interval::own`]); where that is not known, the
+//! first to be counted is taken for the one that worked ([`vgpu_core::gate::union::Union`]), and its functions for those
+//! that cost so much.
 
 use super::chains::Interval;
 use super::markers::{self, Answer, Axis, Markers, Times};
@@ -222,20 +224,27 @@ impl Meter {
         let chain = &self.chains[at];
         let open = interval.open;
         let began = times.and_then(|times| times.begin.map(|begin| begin + interval.lead).or(chain.last));
-        let (mut fresh, mut excess) = (None, 0);
+        let (mut fresh, mut excess, mut counted) = (None, 0, None);
         if let (Some(times), Some(began), true) = (times, began, open.measured) {
             let spent = self.union.add(began.min(times.end), times.end);
             // Counted before, or two threads' markers in one stream, the other way round than their launches: nothing to
             // learn from.
             let keys = interval.keys.all();
             let usual = if interval.first { costs.beside_change(keys, open.estimate, spent) } else { None };
+            let part = interval.own(times.end.saturating_sub(began), spent);
+            // What runs on when others have been let in has half of that time at least, if it has not all. It teaches only
+            // what takes far longer than believed, which would be let run beside others for ever: others may have come
+            // sooner, or be several, and what seems half longer is theirs.
+            let late = self.lease.late(times.host).min(spent);
+            // What takes far longer than believed is paid as it was counted: whose of several it is cannot be told.
+            let used = if late > 0 || part / 2 > open.estimate { spent } else { part };
             if spent > 0 && usual.is_none() {
-                // What runs on when others have been let in has half of that time at least, if it has not all. It teaches only
-                // what takes far longer than believed, which would be let run beside others for ever: others may have come
-                // sooner, or be several, and what seems half longer is theirs.
-                let late = self.lease.late(times.host).min(spent);
-                let is_far_off = open.unknown == 0 && spent - late / 2 > open.estimate.saturating_mul(FAR);
-                let own = if is_far_off { spent - late / 2 } else { spent };
+                let is_far_off = open.unknown == 0 && part.saturating_sub(late / 2) > open.estimate.saturating_mul(FAR);
+                let own = match (is_far_off, late) {
+                    (true, _) => spent - late / 2,
+                    (false, 0) => part,
+                    (false, _) => spent,
+                };
                 let clean = !interval.tainted && (late == 0 || is_far_off);
                 costs.learn(keys, open.estimate, own, clean);
                 if clean && open.unknown == 0 {
@@ -243,10 +252,12 @@ impl Meter {
                 }
                 let hidden = times.end.saturating_sub(began).saturating_sub(spent);
                 if self.is_waited_out(at, hidden, spent, open.unknown > 0 && !clean) {
-                    excess = self.excess(interval, spent, clean);
+                    excess = self.excess(interval, used, clean);
                 }
             }
-            fresh = Some(usual.unwrap_or(spent));
+            fresh = Some(usual.unwrap_or(used));
+            // Of what others of the device took the usual is paid, and no more is missing.
+            counted = Some(if usual.is_some() { fresh.unwrap_or(0) } else { spent });
         }
         if excess > 0 {
             (self.chains[at].tailed, self.chains[at].again) = (0, AGAIN);
@@ -260,6 +271,7 @@ impl Meter {
         self.tally();
         // No measurement: the estimate is all there is.
         let used = fresh.unwrap_or_else(|| self.usual.unmeasured(interval.keys.id(), open.launches, open.estimate));
+        let used = self.balance(counted.unwrap_or(0), used);
         pay(self.due(used, excess), self.presence.since());
     }
 
@@ -318,6 +330,7 @@ mod tests {
                 begun: 0,
                 end: None,
                 open,
+                all: 0,
                 keys,
                 tainted: false,
                 first: false,
@@ -328,6 +341,93 @@ mod tests {
             all.push(paid.get());
         }
         all
+    }
+
+    /// An interval of five launches of 50 us, each believed to take that, among so much of all streams.
+    fn of_five(begin: Option<CUevent>, estimate: u64, all: u64) -> Interval {
+        let mut open = Open::default();
+        (open.measured, open.estimate, open.launches) = (true, estimate, 5);
+        let mut keys = Keys::default();
+        keys.add(9, 50_000);
+        Interval { serial: 1, begin, lead: 0, begun: 0, end: None, open, all, keys, tainted: false, first: false }
+    }
+
+    /// Four streams in turn, without a wait, and a marker after five launches of each: the first to be counted has the
+    /// time of all, and the others nothing but their last launch.
+    #[test]
+    fn streams_that_are_launched_into_in_turn_pay_their_own_and_teach_what_they_take() {
+        let (mut meter, costs) = (Meter::default(), Costs::new());
+        costs.exact.learn(9, 50_000);
+        // Something is always before the device.
+        let bounds = meter.bounds;
+        meter.keeper.launched(Some(250_000), 1_000_000, &bounds);
+        for n in 0..40 {
+            let (stream, round) = (n % 4, n / 4);
+            let at = meter.find(Place { key: stream, context: 1 }).unwrap();
+            let begin = 1_000_000 + stream * 50_000 + round * 1_000_000;
+            meter.keeper.launched(Some(250_000), begin, &bounds);
+            meter.chains[at].last = Some(begin);
+            let end = begin + 1_000_000;
+            let paid = Cell::new(0);
+            let times = Times { begin: None, end, host: end };
+            let interval = of_five(None, 250_000, 1_000_000);
+            meter.done(at, &interval, Some(times), end, &|due, _| paid.set(due.used), &costs);
+            assert_eq!((paid.get(), costs.known(9)), (250_000, Some(50_000)), "interval {n}");
+        }
+    }
+
+    /// Two streams, of which one waits on the device until the other is through: what is launched in turn is not done so.
+    #[test]
+    fn streams_that_wait_for_each_other_on_the_device_pay_all_that_was_counted() {
+        let (mut meter, costs) = (Meter::default(), Costs::new());
+        costs.exact.learn(9, 50_000);
+        let (mut paid, mut now, bounds) = (0, 1_000_000, meter.bounds);
+        // Something is always before the device.
+        meter.keeper.launched(Some(250_000), now, &bounds);
+        for round in 0..400 {
+            for stream in [1, 2] {
+                let at = meter.find(Place { key: stream, context: 1 }).unwrap();
+                // One after the other: four intervals of 250 us each, of 500 launched between their markers.
+                for _ in 0..4 {
+                    meter.keeper.launched(Some(250_000), now, &bounds);
+                    meter.chains[at].last = Some(now);
+                    now += 250_000;
+                    let times = Times { begin: None, end: now, host: now };
+                    let charged = Cell::new(0);
+                    let interval = of_five(None, 250_000, 500_000);
+                    meter.done(at, &interval, Some(times), now, &|due, _| charged.set(due.used), &costs);
+                    paid += charged.get();
+                }
+            }
+            let counted = now - 1_000_000;
+            assert!(paid + 8_000_000 >= counted, "round {round}: {paid} of {counted}");
+        }
+    }
+
+    #[test]
+    fn what_takes_far_longer_than_believed_beside_others_is_paid_in_full() {
+        let (mut meter, costs) = (Meter::default(), Costs::new());
+        costs.exact.learn(9, 50_000);
+        let at = meter.find(Place { key: 1, context: 1 }).unwrap();
+        meter.chains[at].last = Some(1_000);
+        let end = 1_000_001_000;
+        let paid = Cell::new(0);
+        let times = Times { begin: None, end, host: end };
+        meter.done(at, &of_five(None, 50_000, 300_000), Some(times), end, &|due, _| paid.set(due.used), &costs);
+        assert_eq!(paid.get(), 1_000_000_000);
+    }
+
+    #[test]
+    fn what_is_launched_beside_others_pays_its_part_only_where_that_can_be_told() {
+        let own = |begin: bool, estimate, all, length, spent| {
+            of_five(begin.then_some(CUevent::NULL), estimate, all).own(length, spent)
+        };
+        assert_eq!(own(false, 250, 250, 400, 400), 400, "alone it is what was counted");
+        assert_eq!(own(false, 250, 1000, 1200, 900), 300, "a fifth longer than believed, as all of them");
+        assert_eq!(own(true, 50, 90, 120, 51), 51, "behind a marker of its own the others are counted for themselves");
+        assert_eq!(own(true, 50, 100, 120, 0), 50, "or for it");
+        assert_eq!(own(false, 20, 1_300_000, 25, 25), 20, "what runs beside a wait is no part of that");
+        assert_eq!(own(false, 1000, 1020, 1_000_000, 999_990), 980_392, "and a wait is no part of what runs beside it");
     }
 
     #[test]

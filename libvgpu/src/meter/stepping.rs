@@ -1,13 +1,11 @@
 //! A launch on its way to the driver: what must be asked first, when it may go, which markers it gets.
 
 use super::chains::{Chain, Interval, slot};
-use super::reaping::Costs;
-use super::{Begin, End, Meter, Pay, Plan, Seen, Step, Wish};
+use super::{Meter, Pay, Plan, Seen, Step, Wish};
 use crate::clock;
 use crate::daemon::lease::Word;
 use crate::daemon::renew;
 use crate::watcher;
-use shim_sys::cuda::CUevent;
 use vgpu_core::account::Admission;
 use vgpu_core::account::cost::UNKNOWN_NS;
 use vgpu_core::arbiter::Gate;
@@ -241,6 +239,7 @@ impl Meter {
     #[inline]
     fn go(&mut self, at: usize, wish: &Wish<'_>, idle: bool, now: u64) -> Plan {
         let estimate = wish.cost.unwrap_or(UNKNOWN_NS);
+        let given_out = self.given_out();
         let chain = &mut self.chains[at];
         let (was_busy, was_unmeasured) = (chain.is_busy(), chain.is_unmeasured());
         // A stream is asked when it is launched into again: others may be over and nobody knows it yet.
@@ -249,6 +248,10 @@ impl Meter {
         self.due = self.due.max(now).saturating_add(estimate);
         if idle || !chain.marks.asks() {
             chain.opened = now;
+        }
+        if idle {
+            // Its begin marker is reached at once, and before its launch what others have in flight is done.
+            chain.from = given_out.wrapping_sub(self.keeper.remaining(now));
         }
         if chain.measured == 0 {
             // A new stream is as good as any that was measured last: a program may have a new one for each launch.
@@ -289,6 +292,7 @@ impl Meter {
     fn end_behind(&mut self, at: usize, open: Open, now: u64) -> u64 {
         self.numbers += 1;
         self.revoke(self.chains[at].number);
+        let given_out = self.given_out();
         let chain = &mut self.chains[at];
         chain.unmeasured += u32::from(!open.measured);
         if open.measured {
@@ -304,6 +308,9 @@ impl Meter {
             begun: chain.begun,
             end: None,
             open,
+            // Less than nothing: a launch of another thread was taken back.
+            all: i64::try_from(given_out.wrapping_sub(core::mem::replace(&mut chain.from, given_out)))
+                .map_or(0, i64::unsigned_abs),
             keys: core::mem::take(&mut chain.keys),
             tainted: core::mem::take(&mut chain.tainted),
             first: core::mem::take(&mut chain.first),
@@ -323,146 +330,6 @@ impl Meter {
         let event = self.spare(wish.launch.context.0 as usize);
         Some(Plan { end, events: [None, event], ..Plan::plain(self.chains[at].number) })
     }
-
-    /// The markers were recorded, or not (`None`), and the launch went to the driver. Returns what is to be destroyed.
-    pub fn recorded(
-        &mut self,
-        plan: &Plan,
-        begin: Option<Begin>,
-        end: Option<End>,
-        costs: &Costs,
-        pay: impl Pay,
-    ) -> [Option<CUevent>; 2] {
-        let Some(at) = self.numbered(plan.chain) else { return [begin.map(|begin| begin.event), end.map(|end| end.0)] };
-        // The stream may have been idle before the marker came.
-        let is_late = end.and_then(|end| end.1).is_some_and(|at| self.keeper.remaining(at) == 0);
-        let chain = &mut self.chains[at];
-        let (was_busy, was_unmeasured) = (chain.is_busy(), chain.is_unmeasured());
-        let closed = plan.end.and_then(|serial| chain.pending.iter().position(|interval| interval.serial == serial));
-        let mut lost = None;
-        match closed {
-            Some(place) => {
-                let interval = &mut chain.pending[place];
-                if plan.begin {
-                    (interval.begin, interval.lead, interval.begun) = parts(begin);
-                }
-                // What was never measured is, all the same: its estimate says nothing, and may be a second short.
-                interval.tainted |= is_late;
-                let is_vague = (is_late && interval.open.unknown == 0)
-                    || (plan.begin && begin.and_then(|begin| begin.lead).is_none());
-                if is_vague && interval.open.measured {
-                    interval.open.measured = false;
-                    chain.unmeasured += 1;
-                }
-                interval.end = end.map(|end| end.0);
-                if end.is_none() {
-                    lost = chain.pending.remove(place);
-                }
-            }
-            None if plan.begin => {
-                (chain.begin, chain.lead, chain.begun) = parts(begin);
-                if begin.and_then(|begin| begin.lead).is_none() {
-                    chain.marks.doubt();
-                }
-            }
-            None => {}
-        }
-        self.recount(at, was_busy, was_unmeasured);
-        match lost {
-            // No marker, no measurement: the estimate is all there is.
-            Some(interval) => {
-                let begin = interval.begin;
-                self.done(at, &interval, None, self.time, &pay, costs);
-                [begin, None]
-            }
-            None => [None, end.map(|end| end.0).filter(|_| closed.is_none())],
-        }
-    }
-
-    /// The driver refused the launch.
-    pub fn refused(&mut self, plan: &Plan, cost: Option<u64>, begin: Option<Begin>) -> [Option<CUevent>; 2] {
-        self.keeper.withdrawn(cost);
-        self.revoke(plan.chain);
-        self.lease.withdraw(cost.unwrap_or(UNKNOWN_NS));
-        let Some(at) = self.numbered(plan.chain) else { return [begin.map(|begin| begin.event), None] };
-        let chain = &mut self.chains[at];
-        let (was_busy, was_unmeasured) = (chain.is_busy(), chain.is_unmeasured());
-        let place = plan.end.and_then(|serial| chain.pending.iter().position(|interval| interval.serial == serial));
-        let closed = place.and_then(|place| chain.pending.remove(place));
-        let open = closed.as_ref().map(|interval| interval.open);
-        chain.marks.withdrawn(cost, cost.unwrap_or(UNKNOWN_NS), open);
-        if let Some(interval) = closed {
-            chain.unmeasured -= u32::from(!interval.open.measured);
-            (chain.begin, chain.lead, chain.begun) = (interval.begin, interval.lead, interval.begun);
-            chain.keys = interval.keys;
-            chain.tainted |= interval.tainted;
-            chain.first |= interval.first;
-        }
-        let mut unused = plan.events;
-        if plan.begin {
-            // What follows would begin at a marker that is too early.
-            (chain.begin, chain.lead, chain.begun) = parts(begin);
-            chain.marks.doubt();
-            unused[0] = None;
-        }
-        self.recount(at, was_busy, was_unmeasured);
-        unused
-    }
-
-    /// The stream of a chain is idle and its intervals are done: charges the tail by the cost of its launches.
-    pub(super) fn settle(&mut self, at: usize, now: u64, pay: &impl Pay) {
-        let chain = &mut self.chains[at];
-        let (was_busy, was_unmeasured) = (chain.is_busy(), chain.is_unmeasured());
-        let Some(tail) = chain.marks.expire() else { return };
-        (chain.keys.len, chain.last, chain.tainted, chain.first, chain.lead) = (0, None, false, false, 0);
-        let (begin, context, opened) = (chain.begin.take(), chain.place.context, chain.opened);
-        self.recount(at, was_busy, was_unmeasured);
-        if let Some(event) = begin {
-            self.recycle(context, event);
-        }
-        self.completed(tail.estimate, tail.unknown, now);
-        self.revoke(self.chains[at].number);
-        // It is over, so that it took no longer than since it was launched, whatever it is believed to take.
-        let used = tail.estimate.min(now.saturating_sub(opened));
-        pay(self.due(used, 0), self.presence.since());
-    }
-
-    /// Settles tails whose time has passed: their streams may be gone, and cannot be asked.
-    pub fn expire(&mut self, now: u64, pay: impl Pay) {
-        self.charge_strays(&pay);
-        self.expire_beside(usize::MAX, now, &pay);
-    }
-
-    /// As [`Self::expire`], but of one chain, whose stream can be asked.
-    fn expire_beside(&mut self, but: usize, now: u64, pay: &impl Pay) {
-        for at in (0..self.chains.len()).filter(|&at| at != but) {
-            let chain = &self.chains[at];
-            if chain.marks.asks() && chain.marks.pending() == 0 && now > chain.over_by {
-                self.settle(at, now, pay);
-            }
-        }
-    }
-
-    /// A tail that another stream measures over several launches would hold this chain's work as well.
-    #[cold]
-    fn doubt_tails(&mut self, but: usize) {
-        for at in (0..self.chains.len()).filter(|&at| at != but) {
-            if self.chains[at].marks.samples_tail() {
-                self.doubt(at);
-            }
-        }
-    }
-
-    fn doubt(&mut self, at: usize) {
-        let chain = &mut self.chains[at];
-        let (was_busy, was_unmeasured) = (chain.is_busy(), chain.is_unmeasured());
-        chain.marks.doubt();
-        self.recount(at, was_busy, was_unmeasured);
-    }
-}
-
-fn parts(begin: Option<Begin>) -> (Option<CUevent>, u64, u64) {
-    begin.map_or((None, 0, 0), |begin| (Some(begin.event), begin.lead.unwrap_or(0), begin.at))
 }
 
 #[cfg(test)]
@@ -471,8 +338,9 @@ mod tests {
     use super::*;
     use crate::daemon::Post;
     use crate::governor::Governor;
-    use crate::meter::Launch;
-    use shim_sys::cuda::{CUcontext, CUstream};
+    use crate::meter::reaping::Costs;
+    use crate::meter::{Begin, Launch};
+    use shim_sys::cuda::{CUcontext, CUevent, CUstream};
     use std::sync::LazyLock;
     use vgpu_core::gate::marks::Marks;
     use vgpu_core::ledger::LedgerPage;

@@ -92,7 +92,7 @@ struct Group {
     /// Whether any of them asks for growth that nobody knows beforehand.
     measured: bool,
     /// What to compare with; `None`: nobody in it measures, or there was nothing to read.
-    before: Option<Sample>,
+    before: Option<Box<Sample>>,
     /// Overhead charged in the group's time, less what was given back.
     attributed: i64,
 }
@@ -187,7 +187,7 @@ fn activity(device: &Device) -> Option<(u64, u64)> {
 }
 
 impl Group {
-    fn open(&mut self, device: &'static Device, before: Option<Sample>) -> Watch {
+    fn open(&mut self, device: &'static Device, before: Option<Box<Sample>>) -> Watch {
         self.changes += 1;
         if self.open == 0 {
             let goes_on = match (&self.before, &before) {
@@ -221,7 +221,8 @@ impl Watch {
                 }
             };
             if let Some(changes) = changes {
-                let before = if noisy < 4 { best_sample(device) } else { any_sample(device, 0, reading::list) };
+                let before =
+                    if noisy < 4 { best_sample(device) } else { any_sample(device, 0, reading::list) }.map(Box::new);
                 noisy += u32::from(before.as_ref().is_some_and(|before| before.moment.is_none()));
                 let mut group = group(device).lock();
                 if before.is_none() || (group.open == 0 && group.changes == changes) {
@@ -232,7 +233,7 @@ impl Watch {
             crate::clock::sleep(50_000);
         }
         // Something gives back all this time: whatever becomes visible from now on.
-        let before = best_sample(device);
+        let before = best_sample(device).map(Box::new);
         let mut group = group(device).lock();
         if group.open > 0 && group.before.is_none() {
             (group.before, group.attributed) = (before.clone(), 0);
@@ -248,7 +249,11 @@ impl Watch {
     /// The sample that this call began with, if it is alone so far and that was a quiet moment.
     pub fn before(&self) -> Option<Sample> {
         let group = group(self.device).lock();
-        group.before.as_ref().filter(|before| !group.shared && before.moment.is_some()).cloned()
+        group
+            .before
+            .as_ref()
+            .filter(|before| !group.shared && before.moment.is_some())
+            .map(|before| Sample::clone(before))
     }
 
     /// Whether another call overlapped with this one so far.

@@ -179,7 +179,7 @@ impl Entry {
         if let Some(begun) = inside() {
             return Ok(begun);
         }
-        self.begin_pledged(&[bytes])?.ok_or(CUresult::OUT_OF_MEMORY)
+        self.begin_pledged(&[bytes])?.ok_or_else(|| self.device.refused())
     }
 
     /// Begins a launch that takes these parts, each of which may make graph memory grow: what the graph frees itself, and
@@ -198,7 +198,7 @@ impl Entry {
             return Ok(begun);
         }
         give_back(self.device);
-        self.begin_pledged(&parts)?.ok_or(CUresult::OUT_OF_MEMORY)
+        self.begin_pledged(&parts)?.ok_or_else(|| self.device.refused())
     }
 
     /// What a graph that is launched in the stream now has to show at its next launch.

@@ -6,16 +6,23 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser as _;
+use scheduler_sidecar::config::plan::LogPlan;
+use scheduler_sidecar::config::raw::LogFormat;
 use scheduler_sidecar::daemon::activation;
+use scheduler_sidecar::daemon::audit::Audit;
 use scheduler_sidecar::daemon::check;
 use scheduler_sidecar::daemon::config::Config;
+use scheduler_sidecar::daemon::journal::{Journal, Kinds};
 use scheduler_sidecar::daemon::notify::Notifier;
 use scheduler_sidecar::daemon::options::Options;
 use scheduler_sidecar::daemon::reactor::{Reactor, Told};
+use scheduler_sidecar::daemon::rotate::Rotating;
 use scheduler_sidecar::daemon::scribe::Scribe;
 use scheduler_sidecar::daemon::source::Source;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tracing::level_filters::LevelFilter;
+use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// How long the end waits for somebody who reads the log.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -35,17 +42,47 @@ fn main() -> ExitCode {
     };
     let level = file.as_ref().map(|(_, plan, _)| plan.daemon.log.as_str()).or(options.log.as_deref());
     let level = level.and_then(|level| level.parse().ok()).unwrap_or(LevelFilter::INFO);
-    let scribe = match Scribe::start(std::io::stderr()) {
+    let journal = Journal::new();
+    let scribe = match write_log(&config.log, level, &journal) {
         Ok(scribe) => scribe,
         Err(why) => return fail(1, &format_args!("cannot start the log: {why}")),
     };
-    tracing_subscriber::fmt().with_max_level(level).with_target(false).with_writer(scribe.clone()).init();
-    let served = serve(config, file);
+    let served = serve(config, file, journal.clone());
+    journal.finish();
     scribe.finish(LAST_WORDS);
     match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => fail(1, &*why),
     }
+}
+
+/// Starts the log, and what comes of its lines: events, and the audit log.
+fn write_log(log: &LogPlan, level: LevelFilter, journal: &Journal) -> std::io::Result<Scribe> {
+    let file = log.file.as_ref().map(|file| Rotating::open(file, log.max_size, log.keep));
+    let (scribe, no_file) = match file {
+        Some(Ok(file)) => (Scribe::start(file)?, None),
+        // A full disk stops no enforcement.
+        Some(Err(why)) => (Scribe::start(std::io::stderr())?, Some(why)),
+        None => (Scribe::start(std::io::stderr())?, None),
+    };
+    let audit = log.audit.as_ref().map(|file| Audit::start(file, log.max_size, log.keep));
+    let no_audit = audit.as_ref().and_then(|audit| audit.as_ref().err().map(ToString::to_string));
+    if let Some(audit) = audit {
+        journal.audit_to(audit.map_err(|why| why.to_string()));
+    }
+    let lines = tracing_subscriber::fmt::layer().with_target(false).with_writer(scribe.clone());
+    let lines = match log.format {
+        LogFormat::Text => lines.with_filter(level).boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).with_filter(level).boxed(),
+    };
+    tracing_subscriber::registry().with(lines).with(Kinds(journal.clone()).with_filter(LevelFilter::INFO)).init();
+    if let Some(why) = no_file {
+        tracing::warn!(%why, "the log's file cannot be written: it goes to standard error");
+    }
+    if let Some(why) = no_audit {
+        tracing::warn!(%why, "there is no audit log, until the daemon starts again; limits are kept all the same");
+    }
+    Ok(scribe)
 }
 
 type Whatever = Box<dyn std::error::Error>;
@@ -55,10 +92,14 @@ fn from_file(file: &std::path::Path, options: &Options) -> Result<(Config, Optio
     let source = Source::new(file, options);
     let text = source.text()?;
     let plan = source.plan(&text)?;
-    Ok((Config::from(&plan), Some((source, plan, text))))
+    let mut config = Config::from(&plan);
+    if let Some(proof) = &mut config.proof {
+        proof.driver = options.driver != "none";
+    }
+    Ok((config, Some((source, plan, text))))
 }
 
-fn serve(mut config: Config, file: Option<Read>) -> Result<(), Whatever> {
+fn serve(mut config: Config, file: Option<Read>, journal: Journal) -> Result<(), Whatever> {
     let activated = activation::socket()?;
     if let Some(activated) = &activated {
         let other = config.admin.take().filter(|path| *path != activated.path);
@@ -74,7 +115,7 @@ fn serve(mut config: Config, file: Option<Read>) -> Result<(), Whatever> {
         signal_hook::low_level::pipe::register(signal, to.try_clone()?)?;
     }
     let told = Told { stop: stop.0, reload: reload.0 };
-    let mut reactor = Reactor::new(config, told, file, Notifier::from_environment())?;
+    let mut reactor = Reactor::new(config, told, file, Notifier::from_environment(), journal)?;
     if let Some(activated) = activated {
         reactor.administer_by(activated)?;
     }

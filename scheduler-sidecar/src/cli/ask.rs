@@ -52,7 +52,7 @@ pub fn no_answer() -> Failure {
 }
 
 /// Why there is no answer, and what to do.
-fn words(socket: &Path, why: &io::Error) -> String {
+pub(super) fn words(socket: &Path, why: &io::Error) -> String {
     let at = socket.display();
     match why.kind() {
         // The daemon's own words.

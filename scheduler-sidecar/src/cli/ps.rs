@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use vgpu_core::bytes::Bytes;
+
 use super::ask::{Where, no_answer};
 use super::say::{self, Failure};
 use crate::control::{Ask, Process};
@@ -37,10 +39,11 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
 }
 
 fn shown(processes: &[Process]) -> String {
-    let heads = ["TENANT", "PID", "INSIDE", "UID", "DEVICE", "LEASE", "GPU-SECONDS", "WAITED", "SINCE", "LIBRARY"];
+    let heads =
+        ["TENANT", "PID", "INSIDE", "UID", "DEVICE", "LEASE", "GPU-SECONDS", "WAITED", "MEMORY", "SINCE", "LIBRARY"];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     for Process { tenant, member } in processes {
-        let row = |device: &str, lease: String, gpu: String, waited: String| {
+        let row = |device: &str, lease: String, gpu: String, waited: String, memory: String| {
             vec![
                 tenant.clone(),
                 member.pid.map_or("-".into(), |pid| pid.to_string()),
@@ -50,18 +53,20 @@ fn shown(processes: &[Process]) -> String {
                 lease,
                 gpu,
                 waited,
+                memory,
                 span(member.connected_seconds),
                 member.version.clone(),
             ]
         };
         if member.devices.is_empty() {
             let lease = if member.protocol == 1 { "none (protocol 1)" } else { "none" };
-            rows.push(row("-", lease.into(), "-".into(), "-".into()));
+            rows.push(row("-", lease.into(), "-".into(), "-".into(), "-".into()));
         }
         for here in &member.devices {
             let lease = if here.waits { format!("{}, waits", here.lease) } else { here.lease.clone() };
             let (gpu, waited) = (format!("{:.3}", here.gpu_seconds), format!("{:.3}", here.waited_seconds));
-            rows.push(row(&here.device, lease, gpu, waited));
+            let memory = here.memory_used.map_or("?".into(), |used| Bytes(used).to_string());
+            rows.push(row(&here.device, lease, gpu, waited, memory));
         }
     }
     say::table(&rows)
@@ -89,6 +94,8 @@ mod tests {
             waits,
             gpu_seconds: 1.25,
             waited_seconds: 0.5,
+            memory_used: Some(3 << 30),
+            overhead: None,
         };
         let member = MemberStatus {
             pid: Some(7),
@@ -104,7 +111,7 @@ mod tests {
         let text = shown(&[process(two), process(old)]);
         assert_eq!(text.lines().count(), 4, "{text}");
         assert!(
-            text.contains("a       7    3       1000  0       run                1.250        0.500   2 min"),
+            text.contains("a       7    3       1000  0       run                1.250        0.500   3 GiB   2 min"),
             "{text}"
         );
         assert!(text.contains("run, waits") && text.contains("none (protocol 1)"), "{text}");

@@ -96,6 +96,8 @@ pub enum Colour {
     Green,
     /// Wrong.
     Red,
+    /// Worth a look.
+    Yellow,
     /// A heading.
     Bold,
 }
@@ -111,6 +113,7 @@ pub fn coloured(colour: Colour, text: &str) -> String {
     }
     let code = match colour {
         Colour::Green => 32,
+        Colour::Yellow => 33,
         Colour::Red => 31,
         Colour::Bold => 1,
     };

@@ -12,13 +12,13 @@ use vgpu_core::tenant::{Facts, TenantKey};
 use super::ask::{self, TERMS, Where, no_answer};
 use super::ledgers;
 use super::say::{self, Failure};
-use crate::control::{Ask, DeviceStatus, Status, TenantStatus, TermsStatus, TimeStatus};
+use crate::control::{Ask, DeviceStatus, RecordStatus, Status, TenantStatus, TermsStatus, TimeStatus};
 
 /// Shows the daemon's tenants, their limits, their members, and what they get of each device.
 ///
 /// WANTED and GOT are parts of the last seconds: how much of the device's time a tenant wanted, and how
-/// much it got. Memory in use comes from the tenants' ledgers; those of a container are its own and
-/// cannot be read from outside.
+/// much it got. Memory in use is what the tenants' ledgers say, which their members give to the daemon;
+/// where an older library does not, they are read here if they can be.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -124,6 +124,10 @@ fn enriched(status: &Status) -> Result<serde_json::Value, Failure> {
 
 /// Bytes in use on the device; on `*` the most on any that has no name of its own.
 fn used(status: &Status, here: &TermsStatus, seen: &Seen) -> Option<u64> {
+    // By the daemon, which the members told; else by the ledgers of this host, as far as they can be read.
+    if here.memory_used.is_some() {
+        return here.memory_used;
+    }
     let named = |uuid: &str| status.devices.iter().any(|device| device.uuid.as_deref() == Some(uuid));
     match uuid(&status.devices, &here.device) {
         Some(uuid) => seen.used.get(uuid).copied(),
@@ -166,12 +170,27 @@ fn shown(status: &Status) -> String {
             tenant.socket.display().to_string(),
         ]);
     }
+    // What is wrong with it is a fault, below.
+    if let Some(RecordStatus { ok: true, words: Some(words), .. }) = &status.record {
+        remarks.push(format!("the record of usage: {words}\n"));
+    }
     if let Some(file) = &status.configuration {
         remarks.extend(file.notes.iter().map(|note| format!("note: {note}\n")));
         if let Some(why) = &file.refused {
             remarks.push(format!("the last reload of {} changed nothing:\n{why}\n", file.file.display()));
         }
     }
+    for found in &status.findings {
+        let whose = found.tenant.as_ref().map_or(String::new(), |tenant| format!(" of {tenant}"));
+        let place = match &found.container {
+            Some(container) => format!(" in {container}"),
+            None if found.contained => " in a container".to_owned(),
+            None => String::new(),
+        };
+        let (what, pid, name) = (found.what.word(), found.process.pid, &found.name);
+        remarks.push(format!("{what}: process {pid} ({name:?}){whose}{place}: {}\n", found.words));
+    }
+    remarks.extend(status.faults.iter().map(|fault| format!("{}: {}\n", fault.what, fault.words)));
     let Status { version, pid, uptime_seconds, .. } = status;
     let mut text = format!("vgpud {version}, process {pid}, up {uptime_seconds} s\n{}", say::table(&rows));
     // A daemon of protocol 1 says nothing of devices.
@@ -280,7 +299,19 @@ mod tests {
 
     fn status(tenants: Vec<TenantStatus>) -> Status {
         let version = "1".into();
-        Status { version, pid: 1, uptime_seconds: 1, configuration: None, devices: Vec::new(), tenants }
+        let dir = Some("/var/lib/vgpu".into());
+        let record = Some(RecordStatus { ok: true, words: Some("the last one was damaged".into()), dir });
+        Status {
+            version,
+            pid: 1,
+            uptime_seconds: 1,
+            configuration: None,
+            record,
+            devices: Vec::new(),
+            tenants,
+            faults: Vec::new(),
+            findings: Vec::new(),
+        }
     }
 
     #[test]
@@ -292,6 +323,7 @@ mod tests {
         assert!(text.contains("until `vgpu resume no-such-tenant`"), "{text}");
         assert!(text.contains("no-such-tenant: mode observe: it is measured"), "{text}");
         assert!(text.contains("no-such-tenant: strict: ways"), "{text}");
+        assert!(text.contains("the record of usage: the last one was damaged\n"), "{text}");
     }
 
     #[test]

@@ -78,12 +78,21 @@ fn fixed(old: &Plan, new: &Plan) -> Vec<String> {
             fixed.push(format!("{key} is {was} and would become {is}"));
         }
     };
-    let admin =
+    let path =
         |path: &Option<std::path::PathBuf>| path.as_ref().map_or("none".into(), |path| path.display().to_string());
     compare("daemon.run_dir", was.run_dir.display().to_string(), is.run_dir.display().to_string());
-    compare("daemon.state_dir", was.state_dir.display().to_string(), is.state_dir.display().to_string());
-    compare("daemon.admin_socket", admin(&was.admin), admin(&is.admin));
+    compare("daemon.state_dir", path(&was.state_dir), path(&is.state_dir));
+    compare("daemon.admin_socket", path(&was.admin), path(&is.admin));
     compare("daemon.log", was.log.clone(), is.log.clone());
+    if old.log != new.log {
+        fixed.push("[log] is different".to_owned());
+    }
+    if old.proof != new.proof {
+        fixed.push("[proof] is different".to_owned());
+    }
+    if old.metrics != new.metrics {
+        fixed.push("[metrics] is different".to_owned());
+    }
     fixed
 }
 
@@ -91,6 +100,9 @@ fn others(old: &Plan, new: &Plan) -> Vec<&'static str> {
     let mut others = Vec::new();
     if old.daemon.max_connections != new.daemon.max_connections {
         others.push("daemon.max_connections");
+    }
+    if (old.daemon.keep, old.daemon.exact) != (new.daemon.keep, new.daemon.exact) {
+        others.push("record");
     }
     if (&old.time, old.arbitrate) != (&new.time, new.arbitrate) {
         others.push("time");

@@ -1,4 +1,4 @@
-//! Every key there is, by its section: what may be written, its default, what it does, and whether it is in force yet.
+//! Every key there is, by its section: what may be written, its default and what it does.
 //!
 //! [`super::read`] refuses what does not stand here, docs/vgpud.md is tested against it. The constants of `[time]` have
 //! a table of their own, [`super::time::CONSTANTS`].
@@ -8,16 +8,10 @@
 pub struct Key {
     /// As it is written.
     pub name: &'static str,
-    /// Is it obeyed by this version, or only checked and recorded?
-    pub in_force: bool,
 }
 
 const fn obeyed(name: &'static str) -> Key {
-    Key { name, in_force: true }
-}
-
-const fn recorded(name: &'static str) -> Key {
-    Key { name, in_force: false }
+    Key { name }
 }
 
 /// A part of the file.
@@ -27,6 +21,14 @@ pub enum Section {
     File,
     /// `[daemon]`
     Daemon,
+    /// `[log]`
+    Log,
+    /// `[metrics]`
+    Metrics,
+    /// `[proof]`
+    Proof,
+    /// `[record]`
+    Record,
     /// `[defaults]`
     Defaults,
     /// `[template.NAME]`
@@ -41,8 +43,19 @@ pub enum Section {
 
 impl Section {
     /// All of them.
-    pub const ALL: [Self; 7] =
-        [Self::File, Self::Daemon, Self::Defaults, Self::Template, Self::Device, Self::Tenant, Self::Override];
+    pub const ALL: [Self; 11] = [
+        Self::File,
+        Self::Daemon,
+        Self::Log,
+        Self::Metrics,
+        Self::Proof,
+        Self::Record,
+        Self::Defaults,
+        Self::Template,
+        Self::Device,
+        Self::Tenant,
+        Self::Override,
+    ];
 
     /// As messages name it, before a key.
     #[must_use]
@@ -50,6 +63,10 @@ impl Section {
         match self {
             Self::File => "file",
             Self::Daemon => "daemon",
+            Self::Log => "log",
+            Self::Metrics => "metrics",
+            Self::Proof => "proof",
+            Self::Record => "record",
             Self::Defaults => "defaults",
             Self::Template => "template",
             Self::Device => "device",
@@ -63,6 +80,10 @@ impl Section {
         let (own, shared): (&[Key], &[&[Key]]) = match self {
             Self::File => (FILE, &[]),
             Self::Daemon => (DAEMON, &[]),
+            Self::Log => (LOG, &[]),
+            Self::Metrics => (METRICS, &[]),
+            Self::Proof => (PROOF, &[]),
+            Self::Record => (RECORD, &[]),
             Self::Defaults | Self::Template => (&[], &[POLICY, TERMS]),
             Self::Device => (DEVICE, &[]),
             Self::Tenant => (TENANT, &[POLICY, TERMS]),
@@ -78,11 +99,38 @@ impl Section {
     }
 }
 
-const FILE: &[Key] =
-    &[obeyed("daemon"), obeyed("time"), obeyed("defaults"), obeyed("template"), obeyed("device"), obeyed("tenant")];
+const FILE: &[Key] = &[
+    obeyed("daemon"),
+    obeyed("log"),
+    obeyed("metrics"),
+    obeyed("proof"),
+    obeyed("record"),
+    obeyed("time"),
+    obeyed("defaults"),
+    obeyed("template"),
+    obeyed("device"),
+    obeyed("tenant"),
+];
 
 const DAEMON: &[Key] =
-    &[obeyed("run_dir"), recorded("state_dir"), obeyed("admin_socket"), obeyed("max_connections"), obeyed("log")];
+    &[obeyed("run_dir"), obeyed("state_dir"), obeyed("admin_socket"), obeyed("max_connections"), obeyed("log")];
+
+const RECORD: &[Key] = &[obeyed("keep"), obeyed("keep_fine"), obeyed("exact")];
+
+const LOG: &[Key] = &[obeyed("file"), obeyed("format"), obeyed("max_size"), obeyed("keep"), obeyed("audit")];
+
+const METRICS: &[Key] = &[obeyed("listen"), obeyed("hami_names")];
+
+const PROOF: &[Key] = &[
+    obeyed("enabled"),
+    obeyed("interval"),
+    obeyed("devices"),
+    obeyed("allow"),
+    obeyed("slack"),
+    obeyed("action"),
+    obeyed("grace"),
+    obeyed("dry_run"),
+];
 
 const DEVICE: &[Key] = &[obeyed("id"), obeyed("memory"), obeyed("overcommit")];
 

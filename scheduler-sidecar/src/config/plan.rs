@@ -2,22 +2,32 @@
 //!
 //! Not here: how it was written ([`super::raw`]), how it is shown ([`super::show`]).
 
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::time::Duration;
 
+use serde::Serialize;
 use vgpu_core::arbiter::{self, Class};
 use vgpu_core::bytes::Bytes;
 use vgpu_core::limits::Mode;
 use vgpu_core::share::Share;
 
-use super::raw::{Arbitrate, OnError, OnLoss};
+use super::raw::{Arbitrate, LogFormat, OnError, OnLoss};
 use super::time::Time;
+use crate::record::store::Keep;
 
 /// A checked configuration: everything in it can be kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     /// The daemon itself.
     pub daemon: DaemonPlan,
+    /// Where the log goes, and the audit log.
+    pub log: LogPlan,
+    /// Where metrics can be had.
+    pub metrics: MetricsPlan,
+    /// How enforcement is proved; `None`: it is not.
+    pub proof: Option<ProofPlan>,
     /// The constants of device time.
     pub time: Time,
     /// Which devices are given out in leases.
@@ -35,14 +45,90 @@ pub struct Plan {
 pub struct DaemonPlan {
     /// Directory of the sockets; absolute.
     pub run_dir: PathBuf,
-    /// Directory of what outlives the daemon; nothing is kept there yet.
-    pub state_dir: PathBuf,
+    /// Directory of what outlives the daemon; `None`: nothing does.
+    pub state_dir: Option<PathBuf>,
+    /// Is the time of a tenant that is alone measured too, where there is a record?
+    pub exact: bool,
+    /// For how long the record keeps its rows.
+    pub keep: Keep,
     /// The administrative socket.
     pub admin: Option<PathBuf>,
     /// Most connections of a tenant.
     pub max_connections: u32,
     /// What is logged.
     pub log: String,
+}
+
+/// Where the log goes, and the audit log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LogPlan {
+    /// The log's file; `None`: standard error.
+    pub file: Option<PathBuf>,
+    /// How its lines are written.
+    pub format: LogFormat,
+    /// Bytes at which either file is put aside.
+    pub max_size: u64,
+    /// How many files are kept beside each.
+    pub keep: u32,
+    /// The audit log's file.
+    pub audit: Option<PathBuf>,
+}
+
+impl Default for LogPlan {
+    fn default() -> Self {
+        Self { file: None, format: LogFormat::default(), max_size: 16 << 20, keep: 7, audit: None }
+    }
+}
+
+/// Where metrics can be had.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct MetricsPlan {
+    /// The address of the HTTP server; `None`: there is none.
+    pub listen: Option<SocketAddr>,
+    /// Are they shown under HAMi's names too?
+    pub hami_names: bool,
+}
+
+impl Default for MetricsPlan {
+    fn default() -> Self {
+        Self { listen: None, hami_names: true }
+    }
+}
+
+/// How enforcement is proved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProofPlan {
+    /// How often it is looked.
+    pub interval: Duration,
+    /// Files of devices, as patterns.
+    pub devices: Vec<String>,
+    /// Programs outside of containers that may use devices as they like.
+    pub allow: Vec<PathBuf>,
+    /// How many bytes more than its ledger says a process may use.
+    pub slack: u64,
+    /// Are processes in containers that nobody holds stopped?
+    pub stop: bool,
+    /// After how long.
+    pub grace: Duration,
+    /// Or is it only said that they would be?
+    pub dry_run: bool,
+    /// Is the driver asked too?
+    pub driver: bool,
+}
+
+impl Default for ProofPlan {
+    fn default() -> Self {
+        Self {
+            interval: Duration::from_millis(400),
+            devices: vec!["/dev/nvidia[0-9]*".into(), "/dev/nvidia-uvm".into()],
+            allow: Vec::new(),
+            slack: 256 << 20,
+            stop: false,
+            grace: Duration::from_secs(10),
+            dry_run: false,
+            driver: true,
+        }
+    }
 }
 
 /// A device.

@@ -2,6 +2,7 @@
 //!
 //! `None` is a key that was not written, or one whose value is wrong, which has been told already.
 
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
@@ -29,8 +30,16 @@ pub struct At<T> {
 pub struct RawFile {
     /// `[daemon]`.
     pub daemon: RawDaemon,
+    /// `[log]`.
+    pub log: RawLog,
+    /// `[metrics]`.
+    pub metrics: RawMetrics,
+    /// `[proof]`.
+    pub proof: RawProof,
     /// `[time]`.
     pub time: RawTime,
+    /// `[record]`.
+    pub record: RawRecord,
     /// `arbitrate` in `[time]`.
     pub arbitrate: Option<At<Arbitrate>>,
     /// `[defaults]`.
@@ -53,13 +62,80 @@ pub struct RawDaemon {
     /// Directory of the sockets.
     pub run_dir: Option<At<PathBuf>>,
     /// Directory of what outlives the daemon.
-    pub state_dir: Option<At<PathBuf>>,
+    pub state_dir: Option<At<Option<PathBuf>>>,
     /// The administrative socket, or `none`.
     pub admin_socket: Option<At<Option<PathBuf>>>,
     /// Most connections of a tenant.
     pub max_connections: Option<At<u32>>,
     /// What is logged.
     pub log: Option<At<&'static str>>,
+}
+
+/// `[log]`.
+#[derive(Debug, Default)]
+pub struct RawLog {
+    /// Where the log goes instead of standard error; the value `None` is `none`.
+    pub file: Option<At<Option<PathBuf>>>,
+    /// How a line is written.
+    pub format: Option<At<LogFormat>>,
+    /// Bytes at which a file is put aside.
+    pub max_size: Option<At<Bytes>>,
+    /// How many files are kept beside it.
+    pub keep: Option<At<u32>>,
+    /// The audit log; the value `None` is `none`.
+    pub audit: Option<At<Option<PathBuf>>>,
+}
+
+/// How a line of the log is written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// A JSON object.
+    Json,
+}
+
+/// `[metrics]`.
+#[derive(Debug, Default)]
+pub struct RawMetrics {
+    /// Where they can be had by HTTP; the value `None` is `none`.
+    pub listen: Option<At<Option<SocketAddr>>>,
+    /// Are they shown under HAMi's names too?
+    pub hami_names: Option<At<bool>>,
+}
+
+/// `[record]`: for how long, in seconds.
+#[derive(Debug, Default)]
+pub struct RawRecord {
+    /// Hour by hour.
+    pub keep: Option<At<u64>>,
+    /// Minute by minute.
+    pub keep_fine: Option<At<u64>>,
+    /// Is the time of a tenant that is alone measured too?
+    pub exact: Option<At<bool>>,
+}
+
+/// `[proof]`.
+#[derive(Debug, Default)]
+pub struct RawProof {
+    /// Is it looked at all?
+    pub enabled: Option<At<bool>>,
+    /// How often, in ns.
+    pub interval: Option<At<u64>>,
+    /// Files of devices, as patterns.
+    pub devices: Option<At<Vec<At<PathBuf>>>>,
+    /// Programs that may use devices as they like.
+    pub allow: Option<At<Vec<At<PathBuf>>>>,
+    /// How much more than its ledger says a process may use.
+    pub slack: Option<At<Bytes>>,
+    /// What is done about processes in containers that nobody holds: is it to stop them?
+    pub action: Option<At<bool>>,
+    /// After how long, in ns.
+    pub grace: Option<At<u64>>,
+    /// Or only said.
+    pub dry_run: Option<At<bool>>,
 }
 
 /// What a tenant may have: the keys that tenants, templates and the defaults share.

@@ -9,7 +9,10 @@ use toml::de::{DeTable, DeValue};
 use super::MAX_FILE;
 use super::keys::Section;
 use super::problem::{Place, Problems};
-use super::raw::{At, RawDaemon, RawDevice, RawFile, RawOverride, RawPolicy, RawTemplate, RawTenant, RawTerms};
+use super::raw::{
+    At, RawDaemon, RawDevice, RawFile, RawLog, RawMetrics, RawOverride, RawPolicy, RawProof, RawRecord, RawTemplate,
+    RawTenant, RawTerms,
+};
 use super::suggest::nearest;
 use super::time::{CONSTANTS, NOT_HERE, RawTime};
 use super::value::{self, Reading, Written, Wrong};
@@ -55,6 +58,18 @@ impl Reader<'_, '_> {
         if let Some((table, _)) = self.table(root, Section::File, "daemon") {
             file.daemon = self.daemon(table);
         }
+        if let Some((table, _)) = self.table(root, Section::File, "log") {
+            file.log = self.log(table);
+        }
+        if let Some((table, _)) = self.table(root, Section::File, "metrics") {
+            file.metrics = self.metrics(table);
+        }
+        if let Some((table, _)) = self.table(root, Section::File, "proof") {
+            file.proof = self.proof(table);
+        }
+        if let Some((table, _)) = self.table(root, Section::File, "record") {
+            file.record = self.record(table);
+        }
         let before = self.problems.len();
         if let Some((table, _)) = self.table(root, Section::File, "time") {
             file.time = self.time(table);
@@ -85,10 +100,56 @@ impl Reader<'_, '_> {
         self.unknown(table, S);
         RawDaemon {
             run_dir: self.value(table, S, "run_dir", value::path),
-            state_dir: self.value(table, S, "state_dir", value::path),
+            state_dir: self.value(table, S, "state_dir", value::directory),
             admin_socket: self.value(table, S, "admin_socket", value::socket),
             max_connections: self.value(table, S, "max_connections", value::connections),
             log: self.value(table, S, "log", value::log),
+        }
+    }
+
+    fn log(&mut self, table: &DeTable<'_>) -> RawLog {
+        const S: Section = Section::Log;
+        self.unknown(table, S);
+        RawLog {
+            file: self.value(table, S, "file", value::file),
+            format: self.value(table, S, "format", value::log_format),
+            max_size: self.value(table, S, "max_size", value::log_size),
+            keep: self.value(table, S, "keep", value::log_keep),
+            audit: self.value(table, S, "audit", value::file),
+        }
+    }
+
+    fn metrics(&mut self, table: &DeTable<'_>) -> RawMetrics {
+        const S: Section = Section::Metrics;
+        self.unknown(table, S);
+        RawMetrics {
+            listen: self.value(table, S, "listen", value::listen),
+            hami_names: self.value(table, S, "hami_names", value::truth),
+        }
+    }
+
+    fn record(&mut self, table: &DeTable<'_>) -> RawRecord {
+        const S: Section = Section::Record;
+        self.unknown(table, S);
+        RawRecord {
+            keep: self.value(table, S, "keep", value::long),
+            keep_fine: self.value(table, S, "keep_fine", value::long),
+            exact: self.value(table, S, "exact", value::truth),
+        }
+    }
+
+    fn proof(&mut self, table: &DeTable<'_>) -> RawProof {
+        const S: Section = Section::Proof;
+        self.unknown(table, S);
+        RawProof {
+            enabled: self.value(table, S, "enabled", value::truth),
+            interval: self.value(table, S, "interval", value::looks),
+            devices: self.list(table, S, "devices", value::path),
+            allow: self.list(table, S, "allow", value::path),
+            slack: self.value(table, S, "slack", value::bytes),
+            action: self.value(table, S, "action", value::action),
+            grace: self.value(table, S, "grace", value::grace),
+            dry_run: self.value(table, S, "dry_run", value::truth),
         }
     }
 

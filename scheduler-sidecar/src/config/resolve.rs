@@ -8,10 +8,11 @@ mod layers;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::Surroundings;
 use super::devices::{self, Described};
-use super::plan::{DaemonPlan, Plan, TenantPlan};
+use super::plan::{DaemonPlan, LogPlan, MetricsPlan, Plan, ProofPlan, TenantPlan};
 use super::problem::{Place, Problems};
 use super::raw::{At, DeviceId, RawFile, RawTemplate, RawTenant, RawTerms};
 use super::suggest::nearest;
@@ -19,6 +20,7 @@ use super::time::Time;
 use super::value::{is_name, span};
 use crate::control;
 use crate::daemon::config::MAX_SOCKET_PATH;
+use crate::record::store::Keep;
 use layers::{Layers, Word};
 
 /// Most tenants, slots counted.
@@ -53,7 +55,6 @@ pub(super) fn plan(raw: &RawFile, around: &Surroundings, problems: &mut Problems
     if problems.is_empty() {
         admission::check(&devices, &tenants, problems, &mut notes);
     }
-    notes.extend(without_effect(raw));
     for tenant in tenants.iter().filter(|tenant| tenant.plan.differs_by_device()) {
         let name = &tenant.plan.name;
         let memory = tenant.plan.memory().map_or("unlimited".into(), |memory| memory.to_string());
@@ -65,7 +66,12 @@ pub(super) fn plan(raw: &RawFile, around: &Surroundings, problems: &mut Problems
     }
     let devices = devices.into_iter().map(|device| device.plan).collect();
     let arbitrate = raw.arbitrate.as_ref().map_or_else(Default::default, |at| at.value);
-    Plan { daemon, time, arbitrate, devices, tenants: tenants.into_iter().map(|tenant| tenant.plan).collect(), notes }
+    let (log, metrics, proof) = (log(raw), metrics(raw), proof(raw));
+    notes.extend(metrics.listen.filter(|at| !at.ip().is_loopback()).map(|at| {
+        format!("metrics.listen = \"{at}\": whoever reaches this address reads names and use of all tenants; nobody is asked who he is")
+    }));
+    let tenants = tenants.into_iter().map(|tenant| tenant.plan).collect();
+    Plan { daemon, log, metrics, proof, time, arbitrate, devices, tenants, notes }
 }
 
 fn daemon(raw: &RawFile, around: &Surroundings, problems: &mut Problems<'_>) -> DaemonPlan {
@@ -84,13 +90,73 @@ fn daemon(raw: &RawFile, around: &Surroundings, problems: &mut Problems<'_>) -> 
     {
         problems.value(at.place, "daemon.admin_socket", "is too long", format!("at most {MAX_SOCKET_PATH} bytes"));
     }
+    let state_dir = match (&around.state_option, &written.state_dir) {
+        (Some(path), _) => Some(path.clone()).filter(|path| path.as_os_str() != "none"),
+        (None, Some(at)) => at.value.clone(),
+        (None, None) => Some(control::state_dir(&run_dir)),
+    };
     DaemonPlan {
         run_dir,
-        state_dir: written.state_dir.as_ref().map_or_else(|| PathBuf::from("/var/lib/vgpu"), |at| at.value.clone()),
+        state_dir,
+        exact: raw.record.exact.as_ref().is_some_and(|at| at.value),
+        keep: keep(raw, problems),
         admin,
         max_connections: written.max_connections.as_ref().map_or(1024, |at| at.value),
         log: around.log_option.clone().unwrap_or_else(|| written.log.as_ref().map_or("info", |at| at.value).to_owned()),
     }
+}
+
+fn log(raw: &RawFile) -> LogPlan {
+    let (written, usual) = (&raw.log, LogPlan::default());
+    LogPlan {
+        file: written.file.as_ref().map_or(usual.file, |at| at.value.clone()),
+        format: written.format.as_ref().map_or(usual.format, |at| at.value),
+        max_size: written.max_size.as_ref().map_or(usual.max_size, |at| at.value.into()),
+        keep: written.keep.as_ref().map_or(usual.keep, |at| at.value),
+        audit: written.audit.as_ref().map_or(usual.audit, |at| at.value.clone()),
+    }
+}
+
+fn metrics(raw: &RawFile) -> MetricsPlan {
+    let (written, usual) = (&raw.metrics, MetricsPlan::default());
+    MetricsPlan {
+        listen: written.listen.as_ref().map_or(usual.listen, |at| at.value),
+        hami_names: written.hami_names.as_ref().map_or(usual.hami_names, |at| at.value),
+    }
+}
+
+/// For how long rows of the record are kept.
+fn keep(raw: &RawFile, problems: &mut Problems<'_>) -> Keep {
+    let (usual, written) = (Keep::default(), &raw.record);
+    let all = written.keep.as_ref().map_or(usual.all, |at| at.value);
+    let fine = written.keep_fine.as_ref().map_or(usual.fine.min(all), |at| at.value);
+    if let Some(at) = written.keep_fine.as_ref().filter(|at| at.value > all) {
+        let what = format!("is longer than keep, {} s", all);
+        problems.value(at.place, "record.keep_fine", what, "at most as long as keep");
+    }
+    Keep { fine, all }
+}
+
+fn proof(raw: &RawFile) -> Option<ProofPlan> {
+    let (written, usual) = (&raw.proof, ProofPlan::default());
+    if written.enabled.as_ref().is_some_and(|at| !at.value) {
+        return None;
+    }
+    let span = |at: &Option<At<u64>>, usual| at.as_ref().map_or(usual, |at| Duration::from_nanos(at.value));
+    let list = |at: &Option<At<Vec<At<PathBuf>>>>| {
+        at.as_ref().map(|list| list.value.iter().map(|at| at.value.clone()).collect::<Vec<_>>())
+    };
+    let files = list(&written.devices).map(|paths| paths.iter().map(|path| path.display().to_string()).collect());
+    Some(ProofPlan {
+        interval: span(&written.interval, usual.interval),
+        devices: files.unwrap_or(usual.devices),
+        allow: list(&written.allow).unwrap_or_default(),
+        slack: written.slack.as_ref().map_or(usual.slack, |at| at.value.into()),
+        stop: written.action.as_ref().map_or(usual.stop, |at| at.value),
+        grace: span(&written.grace, usual.grace),
+        dry_run: written.dry_run.as_ref().map_or(usual.dry_run, |at| at.value),
+        driver: usual.driver,
+    })
 }
 
 /// The constants, and whether they go together.
@@ -300,12 +366,4 @@ fn slots(name: &At<String>, replicas: Option<&At<u32>>) -> Vec<At<String>> {
             (0..replicas.value).map(slot).collect()
         }
     }
-}
-
-/// What is accepted and has no effect in this version.
-fn without_effect(raw: &RawFile) -> Option<String> {
-    let said = raw.daemon.state_dir.is_some();
-    said.then(|| {
-        "accepted and without effect: daemon.state_dir (nothing outlives the daemon in this version)".to_owned()
-    })
 }

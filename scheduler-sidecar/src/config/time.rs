@@ -113,6 +113,7 @@ impl Time {
             stuck: self.stuck,
             patience: self.patience,
             ageing: self.ageing,
+            measures_all: false,
             alone: self.alone,
         }
     }

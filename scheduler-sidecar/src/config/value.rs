@@ -3,12 +3,15 @@
 //! Every function here takes a value as it is written and fails with [`Wrong`] if it is not what the function reads.
 
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
 
 use vgpu_core::arbiter::Class;
 use vgpu_core::bytes::{Bytes, SIZE_FORMS, Size, parse_size};
 use vgpu_core::limits::Mode;
 use vgpu_core::share::{SHARE_FORMS, Share, parse_share};
+
+mod places;
+
+pub use places::*;
 
 use super::raw::{Amount, Arbitrate, DeviceId, OnError, OnLoss};
 
@@ -278,34 +281,6 @@ pub fn arbitrate(written: &Written<'_>) -> Result<Arbitrate, Wrong> {
         Written::Truth(false) => Ok(Arbitrate::No),
         Written::Other(kind) => wrong(format!("is {kind}"), FORMS),
         Written::Text(_) | Written::Number(_) => wrong("is not known", FORMS),
-    }
-}
-
-/// What is logged.
-pub fn log(written: &Written<'_>) -> Result<&'static str, Wrong> {
-    word(written, &[("off", "off"), ("error", "error"), ("warn", "warn"), ("info", "info"), ("debug", "debug")])
-}
-
-/// An absolute path.
-pub fn path(written: &Written<'_>) -> Result<PathBuf, Wrong> {
-    const FORMS: &str = "an absolute path, like \"/run/vgpu\"";
-    match string(written, FORMS)? {
-        text if text.contains('\0') => wrong("has a zero byte inside", FORMS),
-        text if !text.starts_with('/') => wrong("is not absolute", FORMS),
-        text => Ok(PathBuf::from(text)),
-    }
-}
-
-/// The path of a socket, or `none`.
-pub fn socket(written: &Written<'_>) -> Result<Option<PathBuf>, Wrong> {
-    const FORMS: &str = "an absolute path, like \"/run/vgpu/admin.sock\", or \"none\"";
-    match string(written, FORMS)? {
-        "none" => Ok(None),
-        _ => match path(written) {
-            Ok(path) if path.file_name().is_some() => Ok(Some(path)),
-            Ok(_) => wrong("names no file", FORMS),
-            Err(why) => wrong(why.what, FORMS),
-        },
     }
 }
 

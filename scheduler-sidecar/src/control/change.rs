@@ -83,6 +83,24 @@ impl Words {
         })
     }
 
+    /// As one would write it, for the record: `sm_limit=30 weight=2`, and on which device.
+    #[must_use]
+    pub fn said(&self, device: Option<&str>) -> String {
+        let all = [
+            ("memory_limit", &self.memory_limit),
+            ("sm_limit", &self.sm_limit),
+            ("sm_request", &self.sm_request),
+            ("weight", &self.weight),
+            ("class", &self.class),
+            ("quantum", &self.quantum),
+            ("mode", &self.mode),
+            ("strict", &self.strict),
+        ];
+        let words = all.into_iter().filter_map(|(name, text)| Some(format!("{name}={}", text.as_ref()?)));
+        let on = device.map(|device| format!("on device {device}"));
+        words.chain(on).collect::<Vec<_>>().join(" ")
+    }
+
     /// Is nothing to change?
     #[must_use]
     pub fn is_empty(&self) -> bool {

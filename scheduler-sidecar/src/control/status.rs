@@ -20,11 +20,29 @@ pub struct Status {
     /// The configuration file; null if there is none.
     #[serde(default)]
     pub configuration: Option<Configuration>,
+    /// How the record of usage is; null: from a daemon that keeps none.
+    #[serde(default)]
+    pub record: Option<RecordStatus>,
     /// The devices it knows.
     #[serde(default)]
     pub devices: Vec<DeviceStatus>,
     /// In the order they were given.
     pub tenants: Vec<TenantStatus>,
+    /// What the daemon cannot do, while limits are kept.
+    #[serde(default)]
+    pub faults: Vec<Fault>,
+    /// Processes at the devices that are not as they should be.
+    #[serde(default)]
+    pub findings: Vec<crate::proof::Finding>,
+}
+
+/// Something beside enforcement that the daemon cannot do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fault {
+    /// `audit`, `metrics`, `record`.
+    pub what: String,
+    /// Why.
+    pub words: String,
 }
 
 /// The configuration file of a daemon.
@@ -38,6 +56,17 @@ pub struct Configuration {
     pub refused: Option<String>,
     /// What is checked and recorded without being in force, and what could not be checked.
     pub notes: Vec<String>,
+}
+
+/// The record of usage, as it is now.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordStatus {
+    /// Is it written, or off because it shall be?
+    pub ok: bool,
+    /// What is wrong, or worth to know; null: nothing.
+    pub words: Option<String>,
+    /// Where it is; null: it is off.
+    pub dir: Option<PathBuf>,
 }
 
 /// A device as it is now.
@@ -118,6 +147,22 @@ pub struct TermsStatus {
     pub changed_live: Vec<String>,
     /// What it got; null where no member has joined the device.
     pub time: Option<TimeStatus>,
+    /// Bytes that its processes hold there, as it was read a moment ago from the ledgers that its members sent, by their own
+    /// word; a ledger that does not change is read every ten seconds. Null: none sent one.
+    #[serde(default)]
+    pub memory_used: Option<u64>,
+    /// Most bytes at once, since the first of those ledgers was made.
+    #[serde(default)]
+    pub memory_peak: Option<u64>,
+    /// Of what they hold: not the programs' own (contexts, code).
+    #[serde(default)]
+    pub overhead: Option<u64>,
+    /// Requests that programs were refused, since then.
+    #[serde(default)]
+    pub refused_allocations: Option<u64>,
+    /// Launches since the first member joined; null: not counted.
+    #[serde(default)]
+    pub launches: Option<u64>,
 }
 
 /// What a tenant gets of a device's time.
@@ -180,6 +225,13 @@ pub struct MemberDevice {
     pub gpu_seconds: f64,
     /// Time in which it stood at the gate.
     pub waited_seconds: f64,
+    /// Bytes that it holds, but for what it shares, as [`TermsStatus::memory_used`]; null: not known, as where several
+    /// processes of the tenant have its number.
+    #[serde(default)]
+    pub memory_used: Option<u64>,
+    /// Of it: not the program's own.
+    #[serde(default)]
+    pub overhead: Option<u64>,
 }
 
 /// A line of `ps`.

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use vgpu_core::limits::Mode;
 
 use super::config::{On, Tenant, Which};
+use super::connection::Peer;
 use super::reactor::{Reactor, number};
 use crate::config::live;
 use crate::config::plan::{DevicePlan, TenantPlan, TermsPlan};
@@ -22,7 +23,7 @@ const LASTS: &str = "it lasts until the configuration is read again (SIGHUP) or 
 
 impl Reactor {
     /// Answers a question that was understood.
-    pub(super) fn administer(&mut self, ask: &Ask, answer: &mut Answer) {
+    pub(super) fn administer(&mut self, ask: &Ask, who: Peer, answer: &mut Answer) {
         let done = match ask {
             Ask::Status => return answer.status = Some(self.status()),
             Ask::Ps => return answer.members = Some(self.processes()),
@@ -32,9 +33,11 @@ impl Reactor {
                     Err(words) => answer.error = Some(words),
                 };
             }
-            Ask::Set { tenant, device, change } => self.set_live(tenant, device.as_deref(), change),
-            Ask::Pause { tenant } => self.hold(tenant, true),
-            Ask::Resume { tenant } => self.hold(tenant, false),
+            Ask::Set { tenant, device, change } => self.set_live(tenant, device.as_deref(), change, who),
+            Ask::Pause { tenant } => self.hold(tenant, true, who),
+            Ask::Resume { tenant } => self.hold(tenant, false, who),
+            // Told line by line, by `reactor::follow`.
+            Ask::Events { .. } => return,
         };
         match done {
             Ok(done) => answer.done = Some(done),
@@ -64,7 +67,7 @@ impl Reactor {
         found.map(|(id, _)| *id).ok_or_else(|| live::tenant(&self.in_force().1, name).err().unwrap_or_default())
     }
 
-    fn set_live(&mut self, name: &str, device: Option<&str>, words: &Words) -> Result<Done, String> {
+    fn set_live(&mut self, name: &str, device: Option<&str>, words: &Words, who: Peer) -> Result<Done, String> {
         let change = words.read(str::to_owned)?;
         let (devices, tenants) = self.in_force();
         let changed = live::changed(&devices, &tenants, name, device, &change)?;
@@ -76,7 +79,8 @@ impl Reactor {
         }
         let mut keys: BTreeSet<&'static str> = changed.whole.iter().copied().collect();
         keys.extend(changed.what.iter().flat_map(|(_, what)| what));
-        let behind = if keys.is_empty() { 0 } else { self.change(Tenant::from(&changed.tenant))? };
+        let what = words.said(device);
+        let behind = if keys.is_empty() { 0 } else { self.change(Tenant::from(&changed.tenant), &what, who)? };
         for terms in changed.tenant.terms.iter().filter(|_| !changed.whole.is_empty()) {
             let marks = self.marks.entry((name.to_owned(), terms.device.clone())).or_default();
             marks.extend(changed.whole.iter().copied());
@@ -107,7 +111,7 @@ impl Reactor {
         room.is_some_and(|room| room.tenant.mode == Mode::Observe)
     }
 
-    fn hold(&mut self, name: &str, hold: bool) -> Result<Done, String> {
+    fn hold(&mut self, name: &str, hold: bool, who: Peer) -> Result<Done, String> {
         self.known(name)?;
         let was = self.is_paused(name).unwrap_or(false);
         if hold && self.is_observed(name) {
@@ -116,7 +120,7 @@ impl Reactor {
                  comes first"
             ));
         }
-        if hold { self.pause(name) } else { self.resume(name) }?;
+        if hold { self.pause(name, who) } else { self.resume(name, who) }?;
         let changed = if was == hold { Vec::new() } else { vec!["paused".to_owned()] };
         let mut notes = Vec::new();
         let older = self.whole(name).older;

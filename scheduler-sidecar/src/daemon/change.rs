@@ -3,6 +3,7 @@
 //! The words of the administrative protocol are `admin`'s; this is what they come down to.
 
 use super::config::Tenant;
+use super::connection::Peer;
 use super::pages;
 use super::reactor::{Reactor, number};
 use tracing::info;
@@ -73,7 +74,7 @@ impl Reactor {
     ///
     /// # Errors
     /// In words: no such tenant.
-    pub fn change(&mut self, fresh: Tenant) -> Result<usize, String> {
+    pub fn change(&mut self, fresh: Tenant, what: &str, who: Peer) -> Result<usize, String> {
         let id = self.room_of(&fresh.name)?;
         let now = pages::now();
         let behind = match self.rooms.get_mut(&id) {
@@ -88,7 +89,8 @@ impl Reactor {
         let slots = self.leases.put(number(id), fresh, now);
         self.keep_terms(id);
         self.leases.tick(now);
-        info!(%tenant, slots, behind, "tenant changed by an administrator");
+        let (by_uid, by_pid) = (who.uid, who.pid);
+        info!(kind = "tenant.changed", %tenant, by_uid, by_pid, what, slots, behind, "tenant changed by an administrator");
         Ok(behind)
     }
 
@@ -97,10 +99,10 @@ impl Reactor {
     ///
     /// # Errors
     /// In words: no such tenant.
-    pub fn pause(&mut self, tenant: &str) -> Result<(), String> {
+    pub fn pause(&mut self, tenant: &str, who: Peer) -> Result<(), String> {
         let id = self.room_of(tenant)?;
         self.leases.pause(number(id), true, pages::now());
-        info!(%tenant, "tenant paused");
+        info!(kind = "tenant.paused", %tenant, by_uid = who.uid, by_pid = who.pid, "tenant paused");
         Ok(())
     }
 
@@ -108,10 +110,10 @@ impl Reactor {
     ///
     /// # Errors
     /// In words: no such tenant.
-    pub fn resume(&mut self, tenant: &str) -> Result<(), String> {
+    pub fn resume(&mut self, tenant: &str, who: Peer) -> Result<(), String> {
         let id = self.room_of(tenant)?;
         self.leases.pause(number(id), false, pages::now());
-        info!(%tenant, "tenant goes on");
+        info!(kind = "tenant.resumed", %tenant, by_uid = who.uid, by_pid = who.pid, "tenant goes on");
         Ok(())
     }
 

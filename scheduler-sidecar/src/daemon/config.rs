@@ -13,10 +13,12 @@ use vgpu_core::bytes::Bytes;
 use vgpu_core::limits::Mode;
 use vgpu_core::share::Share;
 use vgpu_core::uuid;
+use vgpu_core::wire::two::{NOT_ITS_DEVICE, NOT_KNOWN_YET};
 
-use crate::config::plan::{Plan, TenantPlan, TermsPlan};
+use crate::config::plan::{LogPlan, MetricsPlan, Plan, ProofPlan, TenantPlan, TermsPlan};
 pub use crate::config::raw::{Arbitrate, OnError, OnLoss};
 use crate::config::time::Time;
+use crate::record::Settings;
 pub use written::ConfigError;
 
 /// Longest path of a Unix socket, its end mark not counted.
@@ -33,12 +35,20 @@ pub struct Config {
     pub run_dir: Option<PathBuf>,
     /// Most connections of one tenant.
     pub max_connections: usize,
+    /// What is kept of usage, and where.
+    pub record: Settings,
     /// The constants of device time.
     pub time: Time,
     /// Which devices are given out in leases.
     pub arbitrate: Arbitrate,
     /// The UUIDs of the devices, as far as they are known.
     pub devices: Vec<String>,
+    /// Where the log goes, and the audit log.
+    pub log: LogPlan,
+    /// Where metrics can be had.
+    pub metrics: MetricsPlan,
+    /// How enforcement is proved, if it is.
+    pub proof: Option<ProofPlan>,
 }
 
 /// A tenant and its limits.
@@ -163,12 +173,12 @@ impl Tenant {
                 _ => None,
             }).collect();
             if numbers.is_empty() {
-                return format!("device {uuid} is not one of the devices of tenant {name}");
+                return format!("device {uuid} {NOT_ITS_DEVICE} {name}");
             }
             format!(
-                "device {uuid} is not one of the devices of tenant {name}, as far as the daemon can tell: its driver does \
-                 not answer yet, so that it does not know which one is {}; name devices by their UUID in tenant.devices and \
-                 device.id, or start vgpud where NVML answers",
+                "device {uuid} {NOT_ITS_DEVICE} {name}, {NOT_KNOWN_YET}: its driver does not answer yet, so that it \
+                 does not know which one is {}; name devices by their UUID in tenant.devices and device.id, or start vgpud \
+                 where NVML answers",
                 numbers.join(", ")
             )
         })
@@ -201,9 +211,13 @@ impl From<&Plan> for Config {
             admin: plan.daemon.admin.clone(),
             run_dir: Some(plan.daemon.run_dir.clone()),
             max_connections: usize::try_from(plan.daemon.max_connections).unwrap_or(usize::MAX),
+            record: Settings { dir: plan.daemon.state_dir.clone(), keep: plan.daemon.keep, exact: plan.daemon.exact },
             time: plan.time.clone(),
             arbitrate: plan.arbitrate,
             devices: plan.devices.iter().filter_map(|device| device.uuid.clone()).collect(),
+            log: plan.log.clone(),
+            metrics: plan.metrics.clone(),
+            proof: plan.proof.clone(),
         }
     }
 }

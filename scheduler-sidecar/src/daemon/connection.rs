@@ -8,6 +8,7 @@ use nix::sys::socket::{getsockopt, sockopt};
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
+use shim_sys::descriptors::receive_one;
 use vgpu_core::bytes::Bytes;
 use vgpu_core::share::Share;
 use vgpu_core::wire::{Hello, MAX_LINE};
@@ -51,6 +52,8 @@ pub enum State {
     Silent,
     /// It said hello, at that time.
     Registered(Hello, Instant),
+    /// An administrator that is told events, from this number on; for ever, or until there are no more.
+    Following(u64, bool),
     /// It is told why and then closed.
     Leaving,
     /// It is a member no more, and has not taken the descriptors that it was sent.
@@ -99,14 +102,22 @@ impl Connection {
         Self { stream, peer, side, state, member: None, told: None, deadline, input, output }
     }
 
-    /// The next line, after at most one read.
-    pub fn read(&mut self) -> Input {
+    /// The next line, after at most one read; with the first file that came with what was read, if one is taken. What is not
+    /// taken the kernel closes.
+    pub fn read(&mut self, file: Option<&mut Option<OwnedFd>>) -> Input {
         if let Some(line) = self.take_line() {
             return Input::Line(line);
         }
         let mut buffer = [0; MAX_LINE];
         let room = MAX_LINE - self.input.len();
-        match rustix::io::read(&self.stream, &mut buffer[..room]) {
+        let got = match file {
+            None => rustix::io::read(&self.stream, &mut buffer[..room]).map_err(io::Error::from),
+            Some(file) => receive_one(self.stream.as_fd(), &mut buffer[..room]).map(|(got, came)| {
+                *file = came;
+                got
+            }),
+        };
+        match got {
             Ok(0) => Input::End,
             Ok(length) => {
                 self.input.extend_from_slice(&buffer[..length]);
@@ -116,7 +127,7 @@ impl Connection {
                     None => Input::Nothing,
                 }
             }
-            Err(Errno::AGAIN | Errno::INTR) => Input::Nothing,
+            Err(why) if matches!(why.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Input::Nothing,
             Err(_) => Input::End,
         }
     }

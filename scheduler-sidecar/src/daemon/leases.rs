@@ -38,6 +38,8 @@ pub struct Leases<B, R> {
     epoch: u64,
     time: Time,
     arbitrate: Arbitrate,
+    /// As [`Self::measure_all`] says.
+    measures_all: bool,
     arbiter: Arbiter,
     reports: Reports<R>,
     devices: Devices,
@@ -96,6 +98,10 @@ struct Slot {
     /// Since when it has stood at the gate.
     stands: Option<u64>,
     waited: u64,
+    /// Device time that the record was told, with what it had before.
+    told: u64,
+    /// Of what it measured, what was weighed against the belief in its claim.
+    heard: u64,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -113,7 +119,8 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         let mut reports = Reports::new();
         reports.at(now);
         let (houses, places, claiming, out) = (BTreeMap::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { epoch, time, arbitrate, arbiter, reports, devices, houses, places, claiming, out }
+        let measures_all = false;
+        Self { epoch, time, arbitrate, measures_all, arbiter, reports, devices, houses, places, claiming, out }
     }
 
     /// The driver named devices that it had not named.
@@ -127,12 +134,23 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         self.epoch
     }
 
+    /// Whether a tenant that is alone keeps a lease too, so that all its device time is measured.
+    pub fn measure_all(&mut self, all: bool) {
+        self.measures_all = all;
+        self.arbiter.configure(self.constants());
+    }
+
+    fn constants(&self) -> arbiter::Config {
+        arbiter::Config { measures_all: self.measures_all, ..self.time.arbiter() }
+    }
+
     /// Other constants from now on.
     pub fn settle(&mut self, time: Time, arbitrate: Arbitrate, now: u64) {
-        if self.time != time {
-            self.arbiter.configure(time.arbiter());
-        }
+        let other = self.time != time;
         (self.time, self.arbitrate) = (time, arbitrate);
+        if other {
+            self.arbiter.configure(self.constants());
+        }
         self.devices.stale();
         for number in self.houses.keys().copied().collect::<Vec<_>>() {
             self.allow(number, now);

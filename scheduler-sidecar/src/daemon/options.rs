@@ -23,7 +23,7 @@ Places:
   socket's place keeps a restarted daemon from serving. The administrative socket is
   <runtime dir>/admin.sock;
   if every tenant's socket is named, only --admin-socket or --runtime-dir opens one. --runtime-dir,
-  --admin-socket and --log win over a file. An administrative socket that systemd hands over
+  --state-dir, --admin-socket and --log win over a file. An administrative socket that systemd hands over
   (LISTEN_PID, LISTEN_FDS) counts instead.
 
 Signals:
@@ -84,6 +84,11 @@ pub struct Options {
     /// Directory of the sockets that are not named [default: $VGPU_RUNTIME_DIR, /run/vgpu, $XDG_RUNTIME_DIR/vgpu].
     #[arg(long, value_name = "DIR")]
     pub runtime_dir: Option<PathBuf>,
+
+    /// Directory of what outlives the daemon, the record of usage; `none`: nothing does [default: /var/lib/vgpu for root,
+    /// $XDG_STATE_HOME/vgpu; RUNTIME_DIR/state where that is not the usual one; none if every socket is named].
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
 
     /// Most connections a tenant may hold open at once.
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]

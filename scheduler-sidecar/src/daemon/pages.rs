@@ -73,11 +73,12 @@ impl Heart {
         Ok(Self { page, epoch, every, next: None })
     }
 
-    /// Beats if it is due, or if it did not beat for lack of listeners.
+    /// Beats if it is due, or if it did not beat for lack of listeners. Half of its time early is due too: whoever is awake
+    /// for something else need not be woken again for this.
     pub fn beat(&mut self, listeners: bool, now: u64) {
         match self.next {
             _ if !listeners => self.next = None,
-            Some(next) if now < next => {}
+            Some(next) if now < next.saturating_sub(self.every / 2) => {}
             _ => {
                 self.page.page().beat(self.epoch, now);
                 self.next = Some(now.saturating_add(self.every));
@@ -102,11 +103,13 @@ impl Heart {
     }
 }
 
-/// A timer of the kernel that becomes readable at a moment of the monotonic clock, to the microsecond, which the timeout
-/// of epoll before Linux 5.11 is not.
+/// A timer of the kernel that rings at a moment of the monotonic clock, to the microsecond, which the timeout of epoll before
+/// Linux 5.11 is not. To be watched by its edges: it is never read. What is put off is not set anew: it rings at the former
+/// moment, for nothing, and is set then; moments that move with each handover cost no system call.
 #[derive(Debug)]
 pub struct Alarm {
     timer: OwnedFd,
+    /// When it rings.
     set: Option<u64>,
 }
 
@@ -120,29 +123,29 @@ impl Alarm {
         Ok(Self { timer: timerfd_create(TimerfdClockId::Monotonic, flags)?, set: None })
     }
 
-    /// It rang, and will ring again only if it is set again, which silences it.
+    /// It rang, and will ring again only if it is set again.
     pub fn rang(&mut self) {
         self.set = None;
-        let _ = rustix::io::read(&self.timer, &mut [0; 8]);
     }
 
-    /// Rings at a moment, or never.
+    /// Rings at that moment at the latest; `None`: it need not ring any more.
     ///
     /// # Cost
-    /// A system call if the moment is another one than before.
+    /// A system call if it would not ring by then.
     pub fn set(&mut self, at: Option<u64>) {
-        if self.set == at {
+        let Some(at) = at else { return };
+        if self.set.is_some_and(|set| set <= at) {
             return;
         }
         // Nil would mean never, and a moment that has passed rings at once.
-        let nanos = at.map_or(0, |at| at.max(1));
+        let nanos = at.max(1);
         let it_value = Timespec {
             tv_sec: i64::try_from(nanos / 1_000_000_000).unwrap_or(i64::MAX),
             tv_nsec: i64::try_from(nanos % 1_000_000_000).unwrap_or(0),
         };
         let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
         if timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &Itimerspec { it_interval, it_value }).is_ok() {
-            self.set = at;
+            self.set = Some(at);
         }
     }
 }
@@ -169,4 +172,71 @@ fn nanoseconds(clock: ClockId) -> u64 {
     let time = clock_gettime(clock);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::buffer::spare_capacity;
+    use rustix::event::Timespec;
+    use rustix::event::epoll::{self, EventData, EventFlags};
+
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// Something that is watched as the reactor does, and whether it rings within so many ms.
+    fn watched(alarm: &Alarm) -> impl FnMut(u64) -> bool + use<> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        epoll::add(&epoll, alarm, EventData::new_u64(0), EventFlags::IN | EventFlags::ET).unwrap();
+        move |ms| {
+            let timeout = Timespec { tv_sec: 0, tv_nsec: i64::try_from(ms * MS).unwrap() };
+            let mut events = Vec::with_capacity(2);
+            epoll::wait(&epoll, spare_capacity(&mut events), Some(&timeout)).unwrap();
+            !events.is_empty()
+        }
+    }
+
+    #[test]
+    fn an_alarm_rings_once_each_time_it_is_set_and_nobody_reads_it() {
+        let mut alarm = Alarm::new().unwrap();
+        let mut rings = watched(&alarm);
+        for at in [0, 1, now() + 2 * MS, now() + 4 * MS] {
+            alarm.set(Some(at));
+            assert!(rings(900), "{at}");
+            alarm.rang();
+            assert!(!rings(1), "once");
+        }
+    }
+
+    #[test]
+    fn an_alarm_that_is_put_off_rings_then_and_is_set_anew_and_one_that_is_put_forward_rings_at_once() {
+        let mut alarm = Alarm::new().unwrap();
+        let mut rings = watched(&alarm);
+        let (soon, late) = (now() + 5 * MS, now() + 600_000 * MS);
+        alarm.set(Some(soon));
+        alarm.set(Some(late));
+        assert_eq!(alarm.set, Some(soon), "no system call");
+        alarm.set(None);
+        assert!(rings(900));
+        alarm.rang();
+        alarm.set(Some(late));
+        assert!(!rings(20));
+        alarm.set(Some(now()));
+        assert!(rings(900));
+    }
+
+    #[test]
+    fn a_heart_beats_once_in_its_time_and_early_for_whoever_is_awake_in_the_second_half_of_it() {
+        let mut heart = Heart::new(7, 10 * MS, MS).unwrap();
+        heart.beat(false, 2 * MS);
+        assert_eq!(heart.next(), None);
+        heart.beat(true, 3 * MS);
+        assert_eq!(heart.next(), Some(13 * MS));
+        heart.beat(true, 7 * MS);
+        assert_eq!(heart.next(), Some(13 * MS), "too early");
+        heart.beat(true, 8 * MS);
+        assert_eq!(heart.next(), Some(18 * MS));
+        heart.beat(true, 40 * MS);
+        assert_eq!((heart.next(), heart.page.page().last().map(|beat| beat.time)), (Some(50 * MS), Some(40 * MS)));
+    }
 }

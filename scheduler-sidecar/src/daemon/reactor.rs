@@ -1,10 +1,12 @@
 //! The one thread: doors, connections and deadlines around epoll.
 //!
-//! Who comes in is `entrance`, what is said and answered `talk`, what it says of itself `status`, pages and time `time`, what
-//! was sent and nobody took `untaken`.
+//! Who comes in is `entrance`, what is said and answered `talk`, what it says of itself `status`, who follows events `follow`,
+//! pages and time `time`, what was sent and nobody took `untaken`.
 //! Only here does the daemon read the clock.
 
 mod entrance;
+mod follow;
+mod proves;
 mod status;
 mod talk;
 mod time;
@@ -32,15 +34,19 @@ use super::asking::Asking;
 use super::config::Config;
 use super::connection::{Connection, Side, State};
 use super::door::{Audience, Door, DoorError, refuse_foreign};
+use super::journal::Journal;
 use super::leases::Leases;
+use super::metrics::Metrics;
 use super::notify::Notifier;
 use super::pages::shelf::Shelf;
 use super::pages::{self, Alarm, Heart};
+use super::proof::Proof;
 use super::recent::Recent;
 use super::reload::Loaded;
-use super::room::{Room, is_open_to_all};
+use super::room::{self, Room, is_open_to_all};
 use super::source::Source;
 use crate::config::plan::Plan;
+use crate::record::Record;
 
 /// How long a peer may take to say what is due, or to take what it is sent.
 pub const PATIENCE: Duration = Duration::from_secs(2);
@@ -48,12 +54,18 @@ pub const PATIENCE: Duration = Duration::from_secs(2);
 /// How long the start may wait for other daemons' turns in the directories of sockets, all together.
 const START_PATIENCE: Duration = Duration::from_secs(1);
 
+/// How long the end waits for the record.
+const LAST_ROWS: Duration = Duration::from_secs(1);
+
 const SIGNALS: u64 = 0;
 const ADMIN_DOOR: u64 = 1;
 const RELOAD: u64 = 2;
 const ALARM: u64 = 3;
 const DRIVER: u64 = 4;
-const FIRST_ROOM: u64 = 5;
+const EVENTS: u64 = 5;
+const METRICS: u64 = 6;
+const PROOF: u64 = 7;
+const FIRST_ROOM: u64 = 8;
 /// A room's bell has its room's number beyond this.
 const FIRST_BELL: u64 = 1 << 31;
 const FIRST_CONNECTION: u64 = 1 << 32;
@@ -114,15 +126,24 @@ pub struct Reactor {
     /// The driver, if it is being asked which devices there are.
     pub(super) asking: Option<Asking>,
     pub(super) notifier: Notifier,
+    /// What happens.
+    journal: Journal,
+    /// Who looks for processes that nobody holds, if somebody does.
+    proof: Option<Proof>,
+    /// Who asks for metrics, or why nobody can.
+    metrics: Option<Result<Metrics, String>>,
     connections: HashMap<u64, Connection>,
     deadlines: BTreeSet<(Instant, u64)>,
     pub(super) leases: Leases<Mapped<BoardPage>, Mapped<ReportPage>>,
     pub(super) heart: Heart,
     alarm: Alarm,
     /// The files of tenants' pages, by their rooms.
-    shelf: Shelf,
+    shelf: Shelf<2>,
     /// What tenants wanted and got in the last seconds.
     pub(super) recent: Recent,
+    /// What outlives the daemon; and: the last member has left, and what it used last is to be told.
+    pub(super) record: Record,
+    owes: bool,
     /// What administrators changed since the file was read.
     pub(super) marks: Marks,
     /// Bells that ring too often: when each is listened to again.
@@ -146,6 +167,7 @@ impl Reactor {
         told: Told,
         file: Option<(Source, Plan, String)>,
         notifier: Notifier,
+        journal: Journal,
     ) -> Result<Self, ServeError> {
         let foreign = config.run_dir.as_deref().map_or(Ok(()), refuse_foreign);
         foreign.map_err(io::Error::other).map_err(failed("use the directory of the sockets"))?;
@@ -159,7 +181,9 @@ impl Reactor {
         let (epoch, now) = (pages::epoch(), pages::now());
         let heart = Heart::new(epoch, config.time.heartbeat, now).map_err(failed("make the pages of members"))?;
         let alarm = Alarm::new().map_err(failed("make a timer"))?;
-        epoll::add(&epoll, &alarm, EventData::new_u64(ALARM), EventFlags::IN).map_err(failed("watch a timer"))?;
+        epoll::add(&epoll, &alarm, EventData::new_u64(ALARM), EventFlags::IN | EventFlags::ET)
+            .map_err(failed("watch a timer"))?;
+        let measures_all = config.record.exact && config.record.dir.is_some();
         let mut reactor = Self {
             epoll,
             told,
@@ -173,6 +197,9 @@ impl Reactor {
             loaded: file.map(|(source, plan, text)| Loaded { source, plan, text, reloads: 0, refused: None }),
             asking: None,
             notifier,
+            journal,
+            proof: config.proof.map(Proof::start).transpose().map_err(failed("prove enforcement"))?,
+            metrics: config.metrics.listen.map(|at| Metrics::start(at, config.metrics.hami_names)),
             connections: HashMap::new(),
             deadlines: BTreeSet::new(),
             leases: Leases::new(config.time, config.arbitrate, &config.devices, epoch, now),
@@ -180,6 +207,8 @@ impl Reactor {
             alarm,
             shelf: Shelf::default(),
             recent: Recent::default(),
+            record: Record::start(config.record).map_err(failed("start the record"))?,
+            owes: false,
             marks: Marks::new(),
             muted: BTreeSet::new(),
             paged: 0,
@@ -188,6 +217,10 @@ impl Reactor {
             spare: spare(),
             started: Instant::now(),
         };
+        reactor.leases.measure_all(measures_all);
+        reactor.watch_journal()?;
+        reactor.watch_metrics()?;
+        reactor.watch_proof()?;
         let mut patience = START_PATIENCE;
         if let Some(path) = &config.admin {
             let door = Door::open(path, Audience::Administrators, &mut patience)?;
@@ -201,7 +234,7 @@ impl Reactor {
                 // What listens at a tenant's place may be the tenant's. Another daemon is met at the administrative socket, or
                 // has all the places.
                 Err(why) => {
-                    warn!(tenant = %tenant.name, %why, "this tenant is not served; the others are");
+                    warn!(kind = "tenant.unusable", tenant = %tenant.name, %why, "this tenant is not served; the others are");
                     reactor.add_unusable(tenant, why.to_string());
                     first = first.or(Some(why));
                 }
@@ -250,7 +283,7 @@ impl Reactor {
         let mut events = Vec::with_capacity(256);
         loop {
             events.clear();
-            let timeout = self.deadlines.first().map(|(deadline, _)| until(*deadline));
+            let timeout = self.timeout();
             match epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(why) => return Err(failed("wait for events")(why)),
@@ -269,9 +302,11 @@ impl Reactor {
                     ALARM | FIRST_BELL..FIRST_CONNECTION => {}
                     SIGNALS => {
                         let members: usize = self.rooms.values().map(Room::members).sum();
-                        info!(members, "stopping; members keep their last terms");
+                        info!(kind = "daemon.stopping", members, "stopping; members keep their last terms");
                         self.notifier.stopping();
                         self.end_pages();
+                        self.note_all();
+                        self.record.finish(LAST_ROWS);
                         return Ok(());
                     }
                     RELOAD => {
@@ -280,6 +315,9 @@ impl Reactor {
                         self.reload();
                     }
                     DRIVER => self.driver_answered(),
+                    EVENTS => self.happened(),
+                    METRICS => self.measured(),
+                    PROOF => self.proves(),
                     ADMIN_DOOR => self.let_in(Side::Admin),
                     FIRST_CONNECTION.. => self.serve(token),
                     room => self.let_in(Side::Member(room)),
@@ -291,28 +329,30 @@ impl Reactor {
         }
     }
 
+    /// Until connections' deadlines and the beat, of which a millisecond more is nothing.
+    fn timeout(&self) -> Option<Timespec> {
+        let deadline = self.deadlines.first().map(|(deadline, _)| deadline.saturating_duration_since(Instant::now()));
+        let beat = self.heart.next().map(|next| Duration::from_nanos(next.saturating_sub(pages::now())));
+        let left = deadline.into_iter().chain(beat).min()?;
+        let tv_sec = i64::try_from(left.as_secs()).unwrap_or(i64::MAX);
+        Some(Timespec { tv_sec, tv_nsec: i64::from(left.subsec_nanos()) })
+    }
+
     fn announce(&self) {
         for Room { tenant, .. } in self.rooms.values() {
-            let memory = tenant.memory().map_or("unlimited".to_owned(), |memory| memory.to_string());
-            let sm = tenant.sm().map_or("unlimited".to_owned(), |sm| sm.to_string());
-            info!(tenant = %tenant.name, ?memory, ?sm, socket = %tenant.socket.display(), "tenant");
+            room::announce(tenant);
             if let Some(dir) = tenant.socket.parent().filter(|dir| !is_open_to_all(dir)) {
                 warn!(dir = %dir.display(), "only its owner can enter this directory; members may be any user");
             }
         }
+        let version = env!("CARGO_PKG_VERSION");
         match &self.admin {
-            Some(door) => info!(admin = %door.path().display(), "ready"),
-            None => info!("ready, without an administrative socket"),
+            Some(door) => info!(kind = "daemon.started", admin = %door.path().display(), version, "ready"),
+            None => info!(kind = "daemon.started", version, "ready, without an administrative socket"),
         }
         for note in self.loaded.iter().flat_map(|loaded| &loaded.plan.notes) {
             warn!("{note}");
         }
         self.notifier.ready(&self.summary());
     }
-}
-
-/// From now to a deadline; nothing if it has passed.
-fn until(deadline: Instant) -> Timespec {
-    let left = deadline.saturating_duration_since(Instant::now());
-    Timespec { tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX), tv_nsec: i64::from(left.subsec_nanos()) }
 }

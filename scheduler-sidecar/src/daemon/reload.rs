@@ -17,7 +17,7 @@ use super::config::Tenant;
 use super::door::{Audience, Door};
 use super::pages;
 use super::reactor::{Reactor, ServeError, number};
-use super::room::{Room, remove_dir};
+use super::room::{self, Room, remove_dir};
 use super::source::Source;
 use super::terms_file;
 use crate::config::difference::{Difference, difference};
@@ -65,7 +65,7 @@ impl Reactor {
         self.asking = None;
         let Some(mut loaded) = self.loaded.take() else { return };
         let uuids: Vec<String> = inventory.0.iter().map(|found| found.uuid.clone()).collect();
-        info!(devices = uuids.len(), "the driver answers");
+        info!(kind = "driver.answered", devices = uuids.len(), "the driver answers");
         self.leases.know(&uuids, pages::now());
         loaded.source.answered(inventory);
         let text = Ok(loaded.text.clone());
@@ -86,13 +86,13 @@ impl Reactor {
                 loaded.reloads += 1;
                 loaded.refused = None;
                 (loaded.plan, loaded.text) = (plan, text);
-                info!(file = %loaded.source.path.display(), "{done}: {summary}");
+                info!(kind = "config.taken", file = %loaded.source.path.display(), "{done}: {summary}");
                 for note in &loaded.plan.notes {
                     warn!("{note}");
                 }
             }
             Err(why) => {
-                warn!(file = %loaded.source.path.display(), "not {done}, nothing was changed");
+                warn!(kind = "config.refused", file = %loaded.source.path.display(), errors = why.lines().count(), "not {done}, nothing was changed");
                 for line in why.lines() {
                     warn!("{line}");
                 }
@@ -133,6 +133,7 @@ impl Reactor {
             }
         }
         for (id, tenant, door) in rooms {
+            room::announce(&tenant);
             self.take_in(id, tenant, door);
         }
         self.remove(&difference.removed);
@@ -170,11 +171,11 @@ impl Reactor {
             let tenant = &room.tenant.name;
             match opened {
                 Ok(door) => {
-                    info!(%tenant, "this tenant is served now");
+                    info!(kind = "tenant.served", %tenant, "this tenant is served now");
                     (room.door, room.unusable) = (Some(door), None);
                 }
                 Err(why) => {
-                    warn!(%tenant, %why, "this tenant is not served; the others are");
+                    warn!(kind = "tenant.unusable", %tenant, %why, "this tenant is not served; the others are");
                     room.unusable = Some(why.to_string());
                 }
             }
@@ -208,13 +209,16 @@ impl Reactor {
             room.close();
             terms_file::remove(&room.tenant.socket);
             let (tenant, members) = (&room.tenant.name, room.members());
-            info!(%tenant, members, "tenant removed; its members keep their last terms");
+            info!(kind = "tenant.removed", %tenant, members, "tenant removed; its members keep their last terms");
         }
         self.forget_rooms();
     }
 
     /// Forgets the rooms that are over, with their directories.
     pub(super) fn forget_rooms(&mut self) {
+        for id in self.rooms.iter().filter(|(_, room)| room.is_over()).map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.note_last(id);
+        }
         let (leases, recent, now) = (&mut self.leases, &mut self.recent, pages::now());
         self.rooms.retain(|id, room| {
             if room.is_over() {
@@ -255,14 +259,16 @@ impl Reactor {
             let what = changed.map_or("what was changed by hand".to_owned(), |changed| changed.what.join(", "));
             let tenant = &planned.name;
             if old > 0 {
-                warn!(%tenant, %what, slots, members = old, "tenant changed; members of protocol 1 keep what they were told");
+                warn!(kind = "tenant.changed", %tenant, %what, slots, members = old, "tenant changed; members of protocol 1 keep what they were told");
             } else {
-                info!(%tenant, %what, slots, "tenant changed");
+                info!(kind = "tenant.changed", %tenant, %what, slots, "tenant changed");
             }
         }
         self.marks = carried;
+        self.record.keep(plan.daemon.keep);
         self.heart.settle(plan.time.heartbeat);
         self.leases.settle(plan.time.clone(), plan.arbitrate, now);
+        self.leases.measure_all(plan.daemon.exact && plan.daemon.state_dir.is_some());
         behind
     }
 

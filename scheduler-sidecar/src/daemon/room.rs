@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use rustix::process::geteuid;
+use tracing::info;
 use vgpu_core::bytes::Bytes;
 use vgpu_core::share::Share;
 
@@ -111,6 +112,13 @@ impl Room {
             members: Vec::new(),
         }
     }
+}
+
+/// Says that a tenant is served, and by which limits.
+pub(super) fn announce(tenant: &Tenant) {
+    let memory = tenant.memory().map_or("unlimited".to_owned(), |memory| memory.to_string());
+    let sm = tenant.sm().map_or("unlimited".to_owned(), |sm| sm.to_string());
+    info!(kind = "tenant.added", tenant = %tenant.name, ?memory, ?sm, socket = %tenant.socket.display(), "tenant");
 }
 
 /// Removes the directory of a socket that is gone, if nothing else is in it.

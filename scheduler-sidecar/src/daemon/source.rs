@@ -71,6 +71,10 @@ impl Source {
         let around = Surroundings {
             run_dir: control::runtime_dir(),
             run_dir_option: options.runtime_dir.as_ref().map(absolute),
+            state_option: options.state_dir.as_ref().map(|path| match path.as_os_str() {
+                none if none == "none" => path.clone(),
+                _ => absolute(path),
+            }),
             admin_option: options.admin_socket.as_ref().map(|path| match path.as_os_str() {
                 none if none == "none" => path.clone(),
                 _ => absolute(path),

@@ -2,8 +2,8 @@
 //!
 //! `hooks` are the functions libvgpu hooks, by subject. `typed` are not hooked, but somebody here calls them (libvgpu's
 //! own driver calls) or implements them (the simulated driver), so that their signature is needed. `named` are
-//! classified only. `pass` says why a function needs no hook; `todo_X` names the work that will hook it (E:
-//! view). A function of the headers that stands nowhere here fails `tests/coverage.rs`. All of them return `CUresult`.
+//! classified only. `pass` says why a function needs no hook. A function of the headers that stands nowhere here fails
+//! `tests/coverage.rs`. All of them return `CUresult`.
 
 /// Hands the whole CUDA table to the macro `$with`, after `$args`.
 #[macro_export]

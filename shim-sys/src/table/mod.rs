@@ -6,9 +6,12 @@
 //!
 //! ```text
 //! hooks { subject { name(arg: Type, ...); ... } ... }
-//! typed { pass "why" { name(arg: Type, ...); ... }  todo_E "why" { ... } ... }
-//! named { pass "why" { name name ... }  todo_E "why" { ... } ... }
+//! shut { deny "why" { name; ... }  hide "why" { name(arg: Type, ...); name; ... } }     (NVML's alone)
+//! typed { pass "why" { name(arg: Type, ...); ... } ... }
+//! named { pass "why" { name name ... } ... }
 //! ```
+//!
+//! What is `shut` needs no function of ours: under limits it has one answer, else it is the real one.
 //!
 //! The types are those of [`crate::cuda`] and [`crate::nvml`]; whoever expands the table imports them. There is no
 //! version table here: which variant a caller gets is the driver's decision.
@@ -23,8 +26,10 @@ pub enum Action {
     Hook(&'static str),
     /// It needs no hook; the reason.
     Pass(&'static str),
-    /// It will be hooked: the letter of the work that does it, and what for.
-    Todo(char, &'static str),
+    /// Under limits it answers that it is not permitted, as the driver tells whoever is not its administrator; the reason.
+    Deny(&'static str),
+    /// Under limits it answers that the device does not support it; the reason.
+    Hide(&'static str),
 }
 
 /// One function of the headers.
@@ -80,31 +85,46 @@ macro_rules! action {
     (pass $why:literal) => {
         Action::Pass($why)
     };
-    (todo_E $why:literal) => {
-        Action::Todo('E', $why)
+    (deny $why:literal) => {
+        Action::Deny($why)
     };
+    (hide $why:literal) => {
+        Action::Hide($why)
+    };
+}
+
+/// Whether there is a list of arguments.
+const fn is_typed(arguments: &[&str]) -> bool {
+    !arguments.is_empty()
 }
 
 macro_rules! derive_rows {
     (
         $rows:ident $hook:ident $names:ident $fns:ident $ret:ident $lib:literal
         hooks { $($subject:ident { $($h:ident ( $($ha:ident : $ht:ty),* $(,)? );)* })* }
+        $(shut { $($sd:ident $sw:literal { $($s:ident $(( $($sa:ident : $st:ty),* $(,)? ))? ;)* })* })?
         typed { $($td:ident $tw:literal { $($t:ident ( $($ta:ident : $tt:ty),* $(,)? );)* })* }
         named { $($nd:ident $nw:literal { $($n:ident)* })* }
     ) => {
-        #[doc = concat!("Every function of ", $lib, ", hooks first and in the order of the hooks' numbers.")]
+        #[doc = concat!("Every function of ", $lib, ", hooks first, then what is shut, in the order of the hooks' numbers.")]
         pub const $rows: &[Row] = &[
             $($(Row { name: stringify!($h), action: Action::Hook(stringify!($subject)), typed: true },)*)*
+            $($($(Row {
+                name: stringify!($s),
+                action: action!($sd $sw),
+                typed: is_typed(&[$(stringify!($($sa)*))?]),
+            },)*)*)?
             $($(Row { name: stringify!($t), action: action!($td $tw), typed: true },)*)*
             $($(Row { name: stringify!($n), action: action!($nd $nw), typed: false },)*)*
         ];
 
-        #[doc = concat!("The hooked functions of ", $lib, ", by number.")]
+        #[doc = concat!("The functions of ", $lib, " that are hooked or shut, by number.")]
         #[allow(non_camel_case_types)]
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(u16)]
         pub enum $hook {
             $($(#[doc = concat!("`", stringify!($h), "`")] $h,)*)*
+            $($($(#[doc = concat!("`", stringify!($s), "`")] $s,)*)*)?
         }
 
         impl $hook {
@@ -112,12 +132,16 @@ macro_rules! derive_rows {
             pub const COUNT: usize = $names.len();
         }
 
-        #[doc = concat!("The names of the hooked functions of ", $lib, ", by number, each ended by a zero byte.")]
+        #[doc = concat!("The names of the functions of ", $lib, " that are hooked or shut, by number, each ended by a zero byte.")]
         pub const $names: &[&core::ffi::CStr] = &[
             $($(match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($h), "\0").as_bytes()) {
                 Ok(name) => name,
                 Err(_) => panic!("a name holds no zero byte"),
             },)*)*
+            $($($(match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($s), "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => panic!("a name holds no zero byte"),
+            },)*)*)?
         ];
 
         #[doc = concat!("The C signature of every typed function of ", $lib, ", under the function's own name.")]
@@ -126,6 +150,9 @@ macro_rules! derive_rows {
             use crate::{cuda::*, nvml::*};
             use core::ffi::{c_char, c_void};
             $($(#[doc = concat!("Signature of `", stringify!($h), "`.")] pub type $h = unsafe extern "C" fn($($ht),*) -> $ret;)*)*
+            $($($($(
+                #[doc = concat!("Signature of `", stringify!($s), "`.")] pub type $s = unsafe extern "C" fn($($st),*) -> $ret;
+            )?)*)*)?
             $($(#[doc = concat!("Signature of `", stringify!($t), "`.")] pub type $t = unsafe extern "C" fn($($tt),*) -> $ret;)*)*
             #[allow(unused)]
             type Unused = (*const c_char, *const c_void, CUresult, nvmlReturn_t);
@@ -152,12 +179,20 @@ mod tests {
     }
 
     #[test]
-    fn hooks_come_first_and_in_the_order_of_their_numbers() {
+    fn hooks_come_first_then_what_is_shut_in_the_order_of_their_numbers() {
         for (rows, names) in [(CUDA_ROWS, CUDA_HOOK_NAMES), (NVML_ROWS, NVML_HOOK_NAMES)] {
             for (row, name) in rows.iter().zip(names) {
                 assert_eq!(row.name, name.to_str().unwrap());
             }
-            assert!(rows[names.len()..].iter().all(|row| !matches!(row.action, Action::Hook(_))));
+            assert!(rows[names.len()..].iter().all(|row| matches!(row.action, Action::Pass(_))));
+            // By their numbers it is told which is which.
+            let kind = |row: &Row| match row.action {
+                Action::Hook(_) => 0,
+                Action::Deny(_) => 1,
+                Action::Hide(_) => 2,
+                Action::Pass(_) => 3,
+            };
+            assert!(rows.is_sorted_by_key(kind));
         }
     }
 

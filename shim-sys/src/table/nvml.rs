@@ -17,6 +17,11 @@ macro_rules! nvml_table {
             view {
                 nvmlDeviceGetMemoryInfo(dev: nvmlDevice_t, memory: *mut nvmlMemory_t);
                 nvmlDeviceGetMemoryInfo_v2(dev: nvmlDevice_t, memory: *mut nvmlMemory_v2_t);
+                nvmlDeviceGetBAR1MemoryInfo(dev: nvmlDevice_t, memory: *mut nvmlBAR1Memory_t);
+                nvmlDeviceGetAttributes(dev: nvmlDevice_t, attributes: *mut nvmlDeviceAttributes_t);
+                nvmlDeviceGetAttributes_v2(dev: nvmlDevice_t, attributes: *mut nvmlDeviceAttributes_t);
+                nvmlDeviceGetUtilizationRates(dev: nvmlDevice_t, rates: *mut nvmlUtilization_t);
+                nvmlDeviceGetSamples(dev: nvmlDevice_t, kind: u32, since: u64, value_type: *mut u32, count: *mut u32, samples: *mut nvmlSample_t);
             }
             processes {
                 nvmlDeviceGetComputeRunningProcesses(dev: nvmlDevice_t, count: *mut u32, infos: *mut nvmlProcessInfo_v1_t);
@@ -29,6 +34,121 @@ macro_rules! nvml_table {
                 nvmlDeviceGetMPSComputeRunningProcesses_v2(dev: nvmlDevice_t, count: *mut u32, infos: *mut nvmlProcessInfo_t);
                 nvmlDeviceGetMPSComputeRunningProcesses_v3(dev: nvmlDevice_t, count: *mut u32, infos: *mut nvmlProcessInfo_t);
                 nvmlDeviceGetProcessUtilization(dev: nvmlDevice_t, samples: *mut nvmlProcessUtilizationSample_t, count: *mut u32, since: u64);
+                nvmlDeviceGetRunningProcessDetailList(dev: nvmlDevice_t, list: *mut nvmlProcessDetailList_v1_t);
+                nvmlDeviceGetAccountingPids(dev: nvmlDevice_t, count: *mut u32, pids: *mut u32);
+                nvmlDeviceGetAccountingStats(dev: nvmlDevice_t, pid: u32, stats: *mut nvmlAccountingStats_t);
+                nvmlSystemGetProcessName(pid: u32, name: *mut c_char, len: u32);
+            }
+            devices {
+                nvmlDeviceGetCount(count: *mut u32);
+                nvmlDeviceGetCount_v2(count: *mut u32);
+                nvmlDeviceGetHandleByIndex(index: u32, dev: *mut nvmlDevice_t);
+                nvmlDeviceGetHandleByIndex_v2(index: u32, dev: *mut nvmlDevice_t);
+                nvmlDeviceGetHandleByUUID(uuid: *const c_char, dev: *mut nvmlDevice_t);
+                nvmlDeviceGetHandleByUUIDV(uuid: *const c_void, dev: *mut nvmlDevice_t);
+                nvmlDeviceGetHandleByPciBusId(text: *const c_char, dev: *mut nvmlDevice_t);
+                nvmlDeviceGetHandleByPciBusId_v2(text: *const c_char, dev: *mut nvmlDevice_t);
+                nvmlDeviceGetHandleBySerial(text: *const c_char, dev: *mut nvmlDevice_t);
+                nvmlDeviceGetIndex(dev: nvmlDevice_t, index: *mut u32);
+                nvmlDeviceGetMigDeviceHandleByIndex(dev: nvmlDevice_t, index: u32, mig: *mut nvmlDevice_t);
+                nvmlDeviceGetTopologyNearestGpus(dev: nvmlDevice_t, level: u32, count: *mut u32, devs: *mut nvmlDevice_t);
+                nvmlSystemGetTopologyGpuSet(cpu: u32, count: *mut u32, devs: *mut nvmlDevice_t);
+            }
+        }
+        shut {
+            deny "changes the device, or shows what instances others have: the driver's own permission code" {
+                nvmlComputeInstanceDestroy;
+                nvmlDeviceClearAccountingPids;
+                nvmlDeviceClearEccErrorCounts;
+                nvmlDeviceClearFieldValues;
+                nvmlDeviceCreateGpuInstance;
+                nvmlDeviceCreateGpuInstanceWithPlacement;
+                nvmlDeviceDiscoverGpus;
+                nvmlDeviceFreezeNvLinkUtilizationCounter;
+                nvmlDeviceGetGpuInstanceById;
+                nvmlDeviceGetGpuInstances;
+                nvmlDeviceLockNvlinkRemapTable_v1;
+                nvmlDeviceModifyDrainState;
+                nvmlDevicePowerSmoothingActivatePresetProfile;
+                nvmlDevicePowerSmoothingSetState;
+                nvmlDevicePowerSmoothingUpdatePresetProfileParam;
+                nvmlDeviceReadPRMCounters_v1;
+                nvmlDeviceReadWritePRM_v1;
+                nvmlDeviceRemoveGpu;
+                nvmlDeviceRemoveGpu_v2;
+                nvmlDeviceResetApplicationsClocks;
+                nvmlDeviceResetGpuLockedClocks;
+                nvmlDeviceResetMemoryLockedClocks;
+                nvmlDeviceResetNvLinkErrorCounters;
+                nvmlDeviceResetNvLinkUtilizationCounter;
+                nvmlDeviceSetAPIRestriction;
+                nvmlDeviceSetAccountingMode;
+                nvmlDeviceSetAdaptiveTgpMode_v1;
+                nvmlDeviceSetApplicationsClocks;
+                nvmlDeviceSetAutoBoostedClocksEnabled;
+                nvmlDeviceSetClockOffsets;
+                nvmlDeviceSetComputeMode;
+                nvmlDeviceSetConfComputeUnprotectedMemSize;
+                nvmlDeviceSetDefaultAutoBoostedClocksEnabled;
+                nvmlDeviceSetDefaultFanSpeed_v2;
+                nvmlDeviceSetDramEncryptionMode;
+                nvmlDeviceSetDriverModel;
+                nvmlDeviceSetEccMode;
+                nvmlDeviceSetFanControlPolicy;
+                nvmlDeviceSetFanSpeed_v2;
+                nvmlDeviceSetGpcClkVfOffset;
+                nvmlDeviceSetGpuLockedClocks;
+                nvmlDeviceSetGpuOperationMode;
+                nvmlDeviceSetHostname_v1;
+                nvmlDeviceSetMemClkVfOffset;
+                nvmlDeviceSetMemoryLimits_v1;
+                nvmlDeviceSetMemoryLockedClocks;
+                nvmlDeviceSetMigMode;
+                nvmlDeviceSetNvLinkDeviceLowPowerThreshold;
+                nvmlDeviceSetNvLinkUtilizationControl;
+                nvmlDeviceSetNvlinkBwMode;
+                nvmlDeviceSetNvlinkBwModeAsync_v1;
+                nvmlDeviceSetNvlinkNvleReady_v1;
+                nvmlDeviceSetPersistenceMode;
+                nvmlDeviceSetPowerManagementLimit;
+                nvmlDeviceSetPowerManagementLimit_v2;
+                nvmlDeviceSetPowerMizerMode_v1;
+                nvmlDeviceSetRusdSettings_v1;
+                nvmlDeviceSetTemperatureThreshold;
+                nvmlDeviceSetVirtualizationMode;
+                nvmlDeviceSetupNvlinkNvleEncryptionKey_v1;
+                nvmlDeviceValidateInforom;
+                nvmlDeviceWorkloadPowerProfileClearRequestedProfiles;
+                nvmlDeviceWorkloadPowerProfileSetRequestedProfiles;
+                nvmlDeviceWorkloadPowerProfileUpdateProfiles_v1;
+                nvmlGpmSetStreamingEnabled;
+                nvmlGpuInstanceCreateComputeInstance;
+                nvmlGpuInstanceCreateComputeInstanceWithPlacement;
+                nvmlGpuInstanceDestroy;
+                nvmlSystemSetConfComputeGpusReadyState;
+                nvmlSystemSetConfComputeKeyRotationThresholdInfo;
+                nvmlSystemSetNvlinkBwMode;
+                nvmlUnitSetLedState;
+            }
+            hide "of the device as a whole, and nobody can tell what of it is the tenant's: not supported" {
+                nvmlDeviceGetEncoderUtilization(dev: nvmlDevice_t, percent: *mut u32, period_us: *mut u32);
+                nvmlDeviceGetDecoderUtilization(dev: nvmlDevice_t, percent: *mut u32, period_us: *mut u32);
+                nvmlDeviceGetJpgUtilization(dev: nvmlDevice_t, percent: *mut u32, period_us: *mut u32);
+                nvmlDeviceGetOfaUtilization(dev: nvmlDevice_t, percent: *mut u32, period_us: *mut u32);
+                nvmlDeviceGetEncoderStats(dev: nvmlDevice_t, sessions: *mut u32, fps: *mut u32, latency_us: *mut u32);
+                nvmlDeviceGetEncoderSessions;
+                nvmlDeviceGetFBCSessions;
+                nvmlDeviceGetProcessesUtilizationInfo;
+                nvmlDevicePerfMetricsGetSamples_v1;
+                nvmlGpmSampleGet;
+                nvmlGpmMigSampleGet;
+                nvmlGpmQueryDeviceSupport;
+                nvmlGpmQueryIfStreamingEnabled;
+                nvmlDeviceGetAccountingStats_v2;
+                nvmlDeviceGetMemoryLimits_v1;
+                nvmlDeviceGetConfComputeProtectedMemoryUsage;
+                nvmlDeviceGetFBCStats;
+                nvmlDeviceGetDynamicPstatesInfo;
             }
         }
         typed {
@@ -63,13 +183,10 @@ macro_rules! nvml_table {
                 nvmlDeviceGetCurrentClocksThrottleReasons(dev: nvmlDevice_t, reasons: *mut u64);
                 nvmlDeviceGetCurrentClocksEventReasons(dev: nvmlDevice_t, reasons: *mut u64);
                 nvmlDeviceGetGpuMaxPcieLinkGeneration(dev: nvmlDevice_t, generation: *mut u32);
-                nvmlDeviceGetEncoderStats(dev: nvmlDevice_t, sessions: *mut u32, fps: *mut u32, latency_us: *mut u32);
                 nvmlDeviceGetCpuAffinity(dev: nvmlDevice_t, words: u32, set: *mut u64);
                 nvmlDeviceGetCpuAffinityWithinScope(dev: nvmlDevice_t, words: u32, set: *mut u64, scope: u32);
                 nvmlDeviceGetMemoryAffinity(dev: nvmlDevice_t, words: u32, set: *mut u64, scope: u32);
                 nvmlDeviceGetTopologyCommonAncestor(dev: nvmlDevice_t, other: nvmlDevice_t, level: *mut u32);
-                nvmlDeviceGetTopologyNearestGpus(dev: nvmlDevice_t, level: u32, count: *mut u32, devs: *mut nvmlDevice_t);
-                nvmlSystemGetTopologyGpuSet(cpu: u32, count: *mut u32, devs: *mut nvmlDevice_t);
                 nvmlDeviceGetP2PStatus(dev: nvmlDevice_t, other: nvmlDevice_t, index: u32, status: *mut u32);
                 nvmlDeviceOnSameBoard(dev: nvmlDevice_t, other: nvmlDevice_t, same: *mut i32);
                 nvmlEventSetCreate(set: *mut nvmlEventSet_t);
@@ -78,24 +195,8 @@ macro_rules! nvml_table {
                 nvmlGetExcludedDeviceCount(count: *mut u32);
                 nvmlSystemGetHicVersion(count: *mut u32, entries: *mut c_void);
             }
-            todo_E "processes are the tenant's own" {
-                nvmlSystemGetProcessName(pid: u32, name: *mut c_char, len: u32);
-            }
             pass "private tables pass untouched" {
                 nvmlInternalGetExportTable(table: *mut *const c_void, id: *const c_void);
-            }
-            todo_E "only the tenant's devices" {
-                nvmlDeviceGetCount(count: *mut u32);
-                nvmlDeviceGetCount_v2(count: *mut u32);
-                nvmlDeviceGetHandleByIndex(index: u32, dev: *mut nvmlDevice_t);
-                nvmlDeviceGetHandleByIndex_v2(index: u32, dev: *mut nvmlDevice_t);
-                nvmlDeviceGetHandleByUUID(uuid: *const c_char, dev: *mut nvmlDevice_t);
-                nvmlDeviceGetHandleByPciBusId(text: *const c_char, dev: *mut nvmlDevice_t);
-                nvmlDeviceGetHandleByPciBusId_v2(text: *const c_char, dev: *mut nvmlDevice_t);
-                nvmlDeviceGetHandleBySerial(text: *const c_char, dev: *mut nvmlDevice_t);
-                nvmlDeviceGetIndex(dev: nvmlDevice_t, index: *mut u32);
-                nvmlDeviceGetAttributes_v2(dev: nvmlDevice_t, attributes: *mut nvmlDeviceAttributes_t);
-                nvmlDeviceGetAttributes(dev: nvmlDevice_t, attributes: *mut nvmlDeviceAttributes_t);
             }
             pass "facts about the device" {
                 nvmlDeviceGetMinorNumber(dev: nvmlDevice_t, minor: *mut u32);
@@ -108,28 +209,6 @@ macro_rules! nvml_table {
                 nvmlDeviceGetArchitecture(dev: nvmlDevice_t, architecture: *mut u32);
                 nvmlDeviceGetCudaComputeCapability(dev: nvmlDevice_t, major: *mut i32, minor: *mut i32);
                 nvmlDeviceGetNumGpuCores(dev: nvmlDevice_t, cores: *mut u32);
-            }
-            todo_E "memory numbers beside the main one" {
-                nvmlDeviceGetBAR1MemoryInfo(dev: nvmlDevice_t, memory: *mut nvmlBAR1Memory_t);
-            }
-            todo_E "utilisation is the tenant's own" {
-                nvmlDeviceGetUtilizationRates(dev: nvmlDevice_t, rates: *mut nvmlUtilization_t);
-                nvmlDeviceGetEncoderUtilization(dev: nvmlDevice_t, percent: *mut u32, period_us: *mut u32);
-                nvmlDeviceGetDecoderUtilization(dev: nvmlDevice_t, percent: *mut u32, period_us: *mut u32);
-                nvmlDeviceGetJpgUtilization(dev: nvmlDevice_t, percent: *mut u32, period_us: *mut u32);
-                nvmlDeviceGetOfaUtilization(dev: nvmlDevice_t, percent: *mut u32, period_us: *mut u32);
-                nvmlDeviceGetSamples(dev: nvmlDevice_t, kind: u32, since: u64, value_type: *mut u32, count: *mut u32, samples: *mut nvmlSample_t);
-                nvmlDeviceGetFieldValues(dev: nvmlDevice_t, count: i32, values: *mut nvmlFieldValue_t);
-            }
-            todo_E "MIG instances" {
-                nvmlDeviceGetMigMode(dev: nvmlDevice_t, current: *mut u32, pending: *mut u32);
-                nvmlDeviceGetMaxMigDeviceCount(dev: nvmlDevice_t, count: *mut u32);
-                nvmlDeviceGetMigDeviceHandleByIndex(dev: nvmlDevice_t, index: u32, mig: *mut nvmlDevice_t);
-                nvmlDeviceIsMigDeviceHandle(dev: nvmlDevice_t, is_mig: *mut u32);
-            }
-            todo_E "accounting is the tenant's own" {
-                nvmlDeviceGetAccountingMode(dev: nvmlDevice_t, mode: *mut u32);
-                nvmlDeviceGetAccountingBufferSize(dev: nvmlDevice_t, size: *mut u32);
             }
             pass "shared by all tenants" {
                 nvmlDeviceGetTotalEccErrors(dev: nvmlDevice_t, error: u32, counter: u32, count: *mut u64);
@@ -162,6 +241,18 @@ macro_rules! nvml_table {
                 nvmlDeviceGetPcieReplayCounter(dev: nvmlDevice_t, count: *mut u32);
                 nvmlDeviceGetSupportedEventTypes(dev: nvmlDevice_t, types: *mut u64);
             }
+            pass "MIG: facts about the board; which instances a tenant finds is told by their handles" {
+                nvmlDeviceGetMigMode(dev: nvmlDevice_t, current: *mut u32, pending: *mut u32);
+                nvmlDeviceGetMaxMigDeviceCount(dev: nvmlDevice_t, count: *mut u32);
+                nvmlDeviceIsMigDeviceHandle(dev: nvmlDevice_t, is_mig: *mut u32);
+            }
+            pass "a mode of the device" {
+                nvmlDeviceGetAccountingMode(dev: nvmlDevice_t, mode: *mut u32);
+                nvmlDeviceGetAccountingBufferSize(dev: nvmlDevice_t, size: *mut u32);
+            }
+            pass "no field tells of processes, of memory in use, or of how busy the device is" {
+                nvmlDeviceGetFieldValues(dev: nvmlDevice_t, count: i32, values: *mut nvmlFieldValue_t);
+            }
             pass "device-wide events" {
                 nvmlDeviceRegisterEvents(dev: nvmlDevice_t, types: u64, set: nvmlEventSet_t);
                 nvmlEventSetWait(set: nvmlEventSet_t, data: *mut nvmlEventData_v1_t, timeout_ms: u32);
@@ -169,61 +260,28 @@ macro_rules! nvml_table {
             }
         }
         named {
-            todo_E "MIG instances" {
-                nvmlComputeInstanceDestroy nvmlComputeInstanceGetInfo nvmlComputeInstanceGetInfo_v2
-                nvmlDeviceCreateGpuInstance nvmlDeviceCreateGpuInstanceWithPlacement
-                nvmlDeviceGetComputeInstanceId nvmlDeviceGetDeviceHandleFromMigDeviceHandle
-                nvmlDeviceGetGpuInstanceById nvmlDeviceGetGpuInstanceId
+            pass "MIG: facts about the board, or about an instance whose handle the caller has" {
+                nvmlComputeInstanceGetInfo nvmlComputeInstanceGetInfo_v2 nvmlDeviceGetComputeInstanceId
+                nvmlDeviceGetDeviceHandleFromMigDeviceHandle nvmlDeviceGetGpuInstanceId
                 nvmlDeviceGetGpuInstancePossiblePlacements nvmlDeviceGetGpuInstancePossiblePlacements_v2
                 nvmlDeviceGetGpuInstanceProfileInfo nvmlDeviceGetGpuInstanceProfileInfoByIdV
                 nvmlDeviceGetGpuInstanceProfileInfoV nvmlDeviceGetGpuInstanceRemainingCapacity
-                nvmlDeviceGetGpuInstances nvmlGpuInstanceCreateComputeInstance
-                nvmlGpuInstanceCreateComputeInstanceWithPlacement nvmlGpuInstanceDestroy
                 nvmlGpuInstanceGetComputeInstanceById nvmlGpuInstanceGetComputeInstancePossiblePlacements
                 nvmlGpuInstanceGetComputeInstanceProfileInfo nvmlGpuInstanceGetComputeInstanceProfileInfoV
                 nvmlGpuInstanceGetComputeInstanceRemainingCapacity nvmlGpuInstanceGetComputeInstances
                 nvmlGpuInstanceGetInfo
             }
-            todo_E "accounting is the tenant's own" {
-                nvmlDeviceClearAccountingPids nvmlDeviceGetAccountingPids nvmlDeviceGetAccountingStats
-                nvmlDeviceGetAccountingStats_v2 nvmlDeviceSetAccountingMode
+            pass "the calling thread's own affinity" {
+                nvmlDeviceSetCpuAffinity nvmlDeviceClearCpuAffinity
             }
-            todo_E "changes the device: the driver's own permission code" {
-                nvmlDeviceClearCpuAffinity nvmlDeviceClearEccErrorCounts nvmlDeviceDiscoverGpus
-                nvmlDeviceFreezeNvLinkUtilizationCounter nvmlDeviceLockNvlinkRemapTable_v1
-                nvmlDeviceModifyDrainState nvmlDevicePowerSmoothingActivatePresetProfile
-                nvmlDevicePowerSmoothingSetState nvmlDevicePowerSmoothingUpdatePresetProfileParam
-                nvmlDeviceReadPRMCounters_v1 nvmlDeviceReadWritePRM_v1 nvmlDeviceRemoveGpu
-                nvmlDeviceRemoveGpu_v2 nvmlDeviceResetApplicationsClocks nvmlDeviceResetGpuLockedClocks
-                nvmlDeviceResetMemoryLockedClocks nvmlDeviceResetNvLinkErrorCounters
-                nvmlDeviceResetNvLinkUtilizationCounter nvmlDeviceSetAPIRestriction
-                nvmlDeviceSetAdaptiveTgpMode_v1 nvmlDeviceSetApplicationsClocks
-                nvmlDeviceSetAutoBoostedClocksEnabled nvmlDeviceSetClockOffsets nvmlDeviceSetComputeMode
-                nvmlDeviceSetCpuAffinity nvmlDeviceSetDefaultAutoBoostedClocksEnabled
-                nvmlDeviceSetDefaultFanSpeed_v2 nvmlDeviceSetDramEncryptionMode nvmlDeviceSetDriverModel
-                nvmlDeviceSetEccMode nvmlDeviceSetFanControlPolicy nvmlDeviceSetFanSpeed_v2
-                nvmlDeviceSetGpcClkVfOffset nvmlDeviceSetGpuLockedClocks nvmlDeviceSetGpuOperationMode
-                nvmlDeviceSetHostname_v1 nvmlDeviceSetMemClkVfOffset nvmlDeviceSetMemoryLockedClocks
-                nvmlDeviceSetMigMode nvmlDeviceSetNvLinkDeviceLowPowerThreshold
-                nvmlDeviceSetNvLinkUtilizationControl nvmlDeviceSetNvlinkBwMode
-                nvmlDeviceSetNvlinkBwModeAsync_v1 nvmlDeviceSetNvlinkNvleReady_v1
-                nvmlDeviceSetPersistenceMode nvmlDeviceSetPowerManagementLimit
-                nvmlDeviceSetPowerManagementLimit_v2 nvmlDeviceSetPowerMizerMode_v1
-                nvmlDeviceSetRusdSettings_v1 nvmlDeviceSetTemperatureThreshold
-                nvmlDeviceSetVirtualizationMode nvmlDeviceSetupNvlinkNvleEncryptionKey_v1
-                nvmlDeviceValidateInforom nvmlDeviceWorkloadPowerProfileClearRequestedProfiles
-                nvmlDeviceWorkloadPowerProfileGetCurrentProfiles
-                nvmlDeviceWorkloadPowerProfileGetProfilesInfo
-                nvmlDeviceWorkloadPowerProfileSetRequestedProfiles
-                nvmlDeviceWorkloadPowerProfileUpdateProfiles_v1 nvmlSystemSetConfComputeGpusReadyState
-                nvmlSystemSetConfComputeKeyRotationThresholdInfo nvmlSystemSetNvlinkBwMode
-                nvmlUnitSetLedState
+            pass "shared by all tenants: which power profiles there are, and which is in force" {
+                nvmlDeviceWorkloadPowerProfileGetCurrentProfiles nvmlDeviceWorkloadPowerProfileGetProfilesInfo
             }
-            todo_E "utilisation is the tenant's own" {
-                nvmlDeviceClearFieldValues nvmlDeviceGetEncoderSessions nvmlDeviceGetFBCSessions
-                nvmlDeviceGetProcessesUtilizationInfo nvmlDevicePerfMetricsGetSamples_v1 nvmlGpmMetricsGet
-                nvmlGpmMigSampleGet nvmlGpmQueryDeviceSupport nvmlGpmQueryIfStreamingEnabled
-                nvmlGpmSampleAlloc nvmlGpmSampleFree nvmlGpmSampleGet nvmlGpmSetStreamingEnabled
+            pass "works on samples that the caller has; under limits nobody hands it any" {
+                nvmlGpmMetricsGet nvmlGpmSampleAlloc nvmlGpmSampleFree
+            }
+            pass "sizes that were set when the machine was started" {
+                nvmlDeviceGetConfComputeMemSizeInfo
             }
             pass "nothing of a tenant's" {
                 nvmlDeviceGetAdaptiveClockInfoStatus nvmlDeviceGetAdaptiveTgpModeInfo_v1
@@ -233,7 +291,7 @@ macro_rules! nvml_table {
                 nvmlDeviceGetConfComputeGpuAttestationReport nvmlDeviceGetConfComputeGpuCertificate
                 nvmlDeviceGetCoolerInfo nvmlDeviceGetCurrentClockFreqs nvmlDeviceGetDetailedEccErrors
                 nvmlDeviceGetDramEncryptionMode nvmlDeviceGetDriverModel nvmlDeviceGetDriverModel_v2
-                nvmlDeviceGetDynamicPstatesInfo nvmlDeviceGetEncoderCapacity nvmlDeviceGetFBCStats
+                nvmlDeviceGetEncoderCapacity
                 nvmlDeviceGetGpcClkMinMaxVfOffset nvmlDeviceGetGpcClkVfOffset nvmlDeviceGetGpuFabricInfo
                 nvmlDeviceGetGpuFabricInfoV nvmlDeviceGetGpuFabricInfo_v4 nvmlDeviceGetGpuOperationMode
                 nvmlDeviceGetGpuUptime_v1 nvmlDeviceGetGridLicensableFeatures
@@ -312,17 +370,6 @@ macro_rules! nvml_table {
             }
             pass "facts about the device" {
                 nvmlDeviceGetPciInfoExt
-            }
-            todo_E "only the tenant's devices" {
-                nvmlDeviceGetHandleByUUIDV
-            }
-            todo_E "memory numbers beside the main one" {
-                nvmlDeviceGetConfComputeMemSizeInfo nvmlDeviceGetConfComputeProtectedMemoryUsage
-                nvmlDeviceGetMemoryLimits_v1 nvmlDeviceSetConfComputeUnprotectedMemSize
-                nvmlDeviceSetMemoryLimits_v1
-            }
-            todo_E "processes are the tenant's own" {
-                nvmlDeviceGetRunningProcessDetailList
             }
             pass "device-wide events" {
                 nvmlEventSetWait_v3

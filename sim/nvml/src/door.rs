@@ -104,6 +104,19 @@ impl<T: Copy> Out<T> {
         count.put(needed)
     }
 
+    /// A place that stands in a struct of the caller's, which says itself for how many elements it is good.
+    pub fn of(place: *mut T) -> Self {
+        Self(place)
+    }
+
+    /// Writes all of `all`, for which there is room.
+    pub fn fill(self, all: &[T]) -> Answer {
+        for (at, value) in all.iter().enumerate() {
+            self.put_at(at, *value)?;
+        }
+        Ok(())
+    }
+
     /// Writes as much of `all` as `room` elements hold and zeroes the rest: for bit sets.
     pub fn put_padded(self, room: u32, all: &[T], zero: T) -> Answer {
         if room == 0 || self.is_null() {

@@ -11,8 +11,8 @@ use std::sync::OnceLock;
 /// The bodies, by their C names.
 mod body {
     pub use crate::{
-        device::*, entry::*, event::*, field::*, identity::*, memory::*, mode::*, private_table::*, process::*,
-        system::*, telemetry::*, topology::*, utilization::*,
+        accounting::*, device::*, entry::*, event::*, field::*, identity::*, memory::*, mode::*, private_table::*,
+        process::*, system::*, telemetry::*, topology::*, utilization::*,
     };
 }
 
@@ -48,12 +48,16 @@ fn traced() -> bool {
 macro_rules! exports {
     (
         hooks { $($subject:ident { $($h:ident ( $($ha:ident : $ht:ty),* $(,)? );)* })* }
+        shut { $($sd:ident $sw:literal { $($s:ident $(( $($sa:ident : $st:ty),* $(,)? ))? ;)* })* }
         typed { $($td:ident $tw:literal { $($t:ident ( $($ta:ident : $tt:ty),* $(,)? );)* })* }
         named { $($nd:ident $nw:literal { $($n:ident)* })* }
     ) => {
         $($(exports!(one $h ( $($ha : $ht),* ));)*)*
+        $($($(exports!(one $s ( $($sa : $st),* ));)?)*)*
         $($(exports!(one $t ( $($ta : $tt),* ));)*)*
     };
+    // Newer than 535: its signature is there for whoever hooks it.
+    (one nvmlDeviceGetHandleByUUIDV $args:tt) => {};
     (one $name:ident ( $($arg:ident : $ty:ty),* )) => {
         /// As NVML declares it.
         ///

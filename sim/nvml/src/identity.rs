@@ -112,10 +112,23 @@ fact! {
     nvmlDeviceGetMultiGpuBoard |_v| 0;
 }
 
-/// Attributes belong to MIG devices; a whole device has none.
+/// Attributes belong to MIG devices; a whole device has none. Engines beside the multiprocessors are not modelled.
 pub fn nvmlDeviceGetAttributes_v2(dev: Gpu, attributes: Out<nvmlDeviceAttributes_t>) -> Answer {
-    dev.view()?;
-    Err(if attributes.is_null() { code::INVALID } else { code::UNSUPPORTED })
+    let profile = dev.view()?.profile;
+    if attributes.is_null() {
+        return Err(code::INVALID);
+    }
+    if profile.mig == 0 || dev.is_partitioned() {
+        return Err(code::UNSUPPORTED);
+    }
+    attributes.put(nvmlDeviceAttributes_t {
+        multiprocessorCount: profile.sms,
+        sharedCopyEngineCount: 1,
+        gpuInstanceSliceCount: 1,
+        computeInstanceSliceCount: 1,
+        memorySizeMB: profile.nvml_total >> 20,
+        ..Default::default()
+    })
 }
 
 pub fn nvmlDeviceGetAttributes(dev: Gpu, attributes: Out<nvmlDeviceAttributes_t>) -> Answer {

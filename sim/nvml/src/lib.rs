@@ -14,6 +14,7 @@ mod error;
 mod export;
 mod machine;
 
+mod accounting;
 mod device;
 mod event;
 mod field;

@@ -24,7 +24,6 @@ always! {
     nvmlDeviceGetDisplayMode OFF;
     nvmlDeviceGetDisplayActive OFF;
     nvmlDeviceGetVirtualizationMode 0; // none
-    nvmlDeviceGetAccountingMode OFF;
     nvmlDeviceGetAccountingBufferSize 4000;
 }
 

@@ -3,10 +3,10 @@
 //! Bytes are what the process physically takes, contexts included, as on a real device.
 
 use crate::{
-    door::{Answer, Out},
+    door::{Answer, Out, code},
     machine::Gpu,
 };
-use shim_sys::nvml::{nvmlProcessInfo_t, nvmlProcessInfo_v1_t};
+use shim_sys::nvml::{nvmlProcessDetail_v1_t, nvmlProcessDetailList_v1_t, nvmlProcessInfo_t, nvmlProcessInfo_v1_t};
 
 const NO_INSTANCE: u32 = u32::MAX;
 
@@ -33,6 +33,34 @@ pub fn nvmlDeviceGetComputeRunningProcesses_v2(dev: Gpu, count: Out<u32>, infos:
 
 pub fn nvmlDeviceGetComputeRunningProcesses_v3(dev: Gpu, count: Out<u32>, infos: Out<nvmlProcessInfo_t>) -> Answer {
     infos.put_list(count, &running(dev)?)
+}
+
+pub fn nvmlDeviceGetRunningProcessDetailList(dev: Gpu, list: Out<nvmlProcessDetailList_v1_t>) -> Answer {
+    let mut asked = list.get()?;
+    if asked.version != nvmlProcessDetailList_v1_t::VERSION {
+        return Err(code::VERSION);
+    }
+    let all: Vec<nvmlProcessDetail_v1_t> = match asked.mode {
+        0 => running(dev)?,
+        1 | 2 => Vec::new(),
+        _ => return Err(code::INVALID),
+    }
+    .iter()
+    .map(|p| nvmlProcessDetail_v1_t {
+        pid: p.pid,
+        usedGpuMemory: p.usedGpuMemory,
+        gpuInstanceId: p.gpuInstanceId,
+        computeInstanceId: p.computeInstanceId,
+        usedGpuCcProtectedMemory: 0,
+    })
+    .collect();
+    let room = asked.numProcArrayEntries as usize;
+    asked.numProcArrayEntries = u32::try_from(all.len()).map_err(|_| code::UNKNOWN)?;
+    list.put(asked)?;
+    if all.len() > room {
+        return Err(code::SMALL);
+    }
+    Out::of(asked.procArray).fill(&all)
 }
 
 macro_rules! none_of_this_kind {

@@ -16,7 +16,8 @@ impl Arbiter {
 
     pub(super) fn may_open(&self, d: DeviceId, seat: SeatIx, now: u64) -> bool {
         let device = &self.devices[index(d)];
-        !self.wanted_by_others(d, now)
+        !self.config.measures_all
+            && !self.wanted_by_others(d, now)
             && self.seat(seat).may_be_alone()
             && now.saturating_sub(device.shared_at) >= self.config.alone
             && !self.latency_beside(d, seat)

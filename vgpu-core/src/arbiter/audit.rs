@@ -35,6 +35,8 @@ const FINDING_NS: u64 = 25_000_000;
 const FINDINGS: u32 = 2;
 /// And so does this time in which nothing spoke for them.
 const PATIENCE_NS: u64 = 2_000_000_000;
+/// What of the claimed work is measured, and so paid for, speaks for so many times as long: it shares the device.
+const WORTH: u64 = 2;
 
 /// Belief in members that say that their work, which was not over when its time was, shares the device with whoever has it.
 ///
@@ -55,9 +57,10 @@ impl Doubt {
         *self = Self { backed: now, ..Self::default() };
     }
 
-    /// The claimed work makes progress.
-    pub fn progress(&mut self, now: u64) {
-        self.backed = self.backed.max(now);
+    /// Of the claimed work `busy` was measured: that buys belief for a time, not anew from `now` on, or a nanosecond a second
+    /// would keep it.
+    pub fn progress(&mut self, busy: u64, now: u64) {
+        self.backed = self.backed.saturating_add(busy.saturating_mul(WORTH)).min(now);
     }
 
     /// Who has the device measured `busy` for launches that are known to take `finished`.
@@ -98,6 +101,22 @@ mod tests {
         assert!(!audit.look(600_000_000, Some(401), SECOND));
         assert!(audit.look(900_000_000, Some(401), SECOND));
         assert!(!audit.look(1_200_000_000, Some(400), SECOND), "ten points are allowed");
+    }
+
+    #[test]
+    fn claims_are_believed_for_as_long_as_what_is_measured_of_them_pays_for_and_not_for_a_nanosecond_a_second() {
+        for (part, believed) in [(2, true), (4, false), (1_000_000, false)] {
+            let mut doubt = Doubt::default();
+            doubt.claimed(SECOND);
+            for tenth in 11..100u64 {
+                doubt.progress(SECOND / 10 / part, tenth * SECOND / 10);
+            }
+            assert_eq!(!doubt.holds(10 * SECOND), believed, "a {part}th of the time");
+        }
+        let mut doubt = Doubt::default();
+        doubt.claimed(SECOND);
+        doubt.progress(u64::MAX, 2 * SECOND);
+        assert!(!doubt.holds(4 * SECOND) && doubt.holds(4 * SECOND + 1), "nobody buys what is to come");
     }
 
     #[test]

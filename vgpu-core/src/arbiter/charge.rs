@@ -23,8 +23,8 @@ impl Arbiter {
         let doubt = &mut self.devices[index(d)].doubt;
         if !overdue {
             doubt.felt(busy, finished, now);
-        } else if busy > 0 {
-            doubt.progress(now);
+        } else {
+            doubt.progress(busy, now);
         }
         let this = self.slot_mut(slot);
         if this.trailing && busy > 0 {

@@ -27,6 +27,9 @@ impl Arbiter {
         if matches!(place, Place::Ready | Place::Capped(_)) {
             self.place(seat, now);
         }
+        if place == Place::Ready {
+            self.runs_without(seat);
+        }
         let device = &mut self.devices[index(device)];
         device.dirty = true;
         device.fresh = true;
@@ -48,7 +51,9 @@ impl Arbiter {
     /// Ends leases, waits and debts of attention alike.
     pub(super) fn make_common(&mut self, d: DeviceId) -> bool {
         for seat in self.seats_of(d) {
-            self.take_out(seat);
+            if self.take_out(seat) == Place::Ready {
+                self.runs_without(seat);
+            }
             self.seat_mut(seat).place = Place::Idle;
             self.seat_mut(seat).queue.clear();
             for slot in self.slots_of(seat) {

@@ -197,7 +197,7 @@ impl Arbiter {
             _ if self.devices[index(d)].common => self.make_common(d),
             Phase::Free => self.grant(d, now, out),
             Phase::Open { seat } => {
-                if !self.wanted_by_others(d, now) && self.seat(seat).may_be_alone() {
+                if !self.config.measures_all && !self.wanted_by_others(d, now) && self.seat(seat).may_be_alone() {
                     // A member that came since.
                     self.open(d, seat, out);
                     return false;
@@ -256,7 +256,8 @@ impl Arbiter {
             }
             Phase::Held { seat, until, .. } => {
                 let seat = self.seat(seat);
-                let alone = seat.terms.limit().is_none() && until == u64::MAX && !device.order.any();
+                let may_open = seat.terms.limit().is_none() && !self.config.measures_all;
+                let alone = may_open && until == u64::MAX && !device.order.any();
                 let opens = if alone { device.shared_at.saturating_add(self.config.alone) } else { u64::MAX };
                 let opens = if opens > now { opens } else { u64::MAX };
                 until.min(now.saturating_add(seat.lasts(now, &self.config))).min(opens)

@@ -120,6 +120,17 @@ impl Arbiter {
         }
     }
 
+    /// A seat waits no more: the tenant's others, which waited for it to be first too, may be let in now.
+    pub(super) fn runs_without(&mut self, gone: SeatIx) {
+        let Some(seats) = self.tenants.get(&self.seat(gone).tenant) else { return };
+        for &seat in seats.iter().filter(|&&seat| seat != gone) {
+            let Some(Some(seat)) = self.seats.get(seat as usize) else { continue };
+            if seat.place == Place::Ready {
+                self.devices[index(seat.device)].dirty = true;
+            }
+        }
+    }
+
     /// Ends a collection.
     pub(super) fn release(&mut self, tenant: Tenant) {
         for device in &mut self.devices {

@@ -121,6 +121,9 @@ impl Arbiter {
         if matches!(place, Place::Ready | Place::Capped(_)) {
             self.place(seat, now);
         }
+        if place == Place::Ready {
+            self.runs_without(seat);
+        }
         self.devices[index(device)].dirty = true;
         self.devices[index(device)].revoke |= place == Place::Current;
     }

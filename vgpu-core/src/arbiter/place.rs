@@ -14,7 +14,7 @@ impl Arbiter {
         if self.seat(seat).place == Place::Current {
             return;
         }
-        self.take_out(seat);
+        let before = self.take_out(seat);
         let place = if self.holds_up(seat, now) {
             Place::Overdue
         } else if self.seat(seat).queue.is_empty() {
@@ -35,6 +35,9 @@ impl Arbiter {
             }
         }
         self.put_back(seat, place);
+        if before == Place::Ready && place != Place::Ready {
+            self.runs_without(seat);
+        }
     }
 
     /// Has one of its members work before the device that must be done before the tenant gets anything?

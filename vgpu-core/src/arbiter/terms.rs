@@ -100,6 +100,8 @@ pub struct Config {
     pub ageing: u64,
     /// A tenant that was alone for so long needs no lease at all.
     pub alone: u64,
+    /// Or does it need one all the same, since only under a lease its device time is measured?
+    pub measures_all: bool,
 }
 
 impl Default for Config {
@@ -114,6 +116,7 @@ impl Default for Config {
             patience: BURST_NS,
             ageing: 1_000_000_000,
             alone: 1_000_000_000,
+            measures_all: false,
         }
     }
 }

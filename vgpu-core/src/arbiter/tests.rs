@@ -323,3 +323,48 @@ fn a_member_that_leaves_takes_its_turn_and_its_work_with_it() {
     let again = desk.join(3, Terms::default());
     assert_eq!(again, a, "the slot is free again");
 }
+
+/// A tenant that waits to be first on one device keeps another one free, and nothing happens there when it is over.
+#[test]
+fn who_no_longer_waits_for_several_devices_gets_the_free_one_at_once() {
+    let begin = || {
+        let mut desk = Desk::new(2);
+        let (holder, first) = (desk.join(1, Terms::default()), desk.join(2, Terms::default()));
+        let here = desk.join(3, Terms::default());
+        let there = desk.arbiter.join(Tenant(3), DeviceId(1), Terms::default(), 0);
+        desk.wants(holder);
+        desk.tick();
+        desk.runs(holder, 50 * MS);
+        desk.wants(first);
+        desk.wants(here);
+        desk.wants(there);
+        assert!(!runs(&desk.tick()).contains(&there), "it is not first on the one device, and waits for both");
+        (desk, here, there)
+    };
+    let (mut desk, here, there) = begin();
+    desk.arbiter.leaves(here, desk.now);
+    assert_eq!(runs(&desk.tick()), [there]);
+
+    let (mut desk, _, there) = begin();
+    desk.arbiter.pause(Tenant(3), D0, true, desk.now);
+    assert_eq!(runs(&desk.tick()), [there]);
+}
+
+#[test]
+fn where_all_is_measured_who_is_alone_keeps_its_lease_and_one_that_was_open_is_one_again() {
+    let mut desk = Desk::new(1);
+    let a = desk.join(1, Terms::default());
+    desk.wants(a);
+    desk.tick();
+    desk.runs(a, MS);
+    assert_eq!(desk.at(1_000 * MS), [(a, Gate::Open)]);
+    desk.arbiter.configure(Config { measures_all: true, ..Config::default() });
+    desk.now = 1_001 * MS;
+    assert_eq!(desk.tick(), [(a, Gate::Wait)], "what went through the open gate drains first");
+    desk.done(a, MS);
+    desk.wants(a);
+    assert!(matches!(desk.tick()[..], [(slot, Gate::Run { until: u64::MAX, .. })] if slot == a));
+    desk.runs(a, MS);
+    assert_eq!(desk.at(9_000 * MS), []);
+    assert_eq!(desk.arbiter.next_deadline(), None, "and nothing is to be done for it");
+}

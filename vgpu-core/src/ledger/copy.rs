@@ -16,6 +16,31 @@ pub struct Copied {
     pub members: Vec<MemberView>,
     /// Bytes that are charged once for all who hold them.
     pub shared: u64,
+    /// Most bytes of the tenant at once since the file was made; 0 from older libraries.
+    pub peak: u64,
+    /// Requests that programs were refused since the file was made.
+    pub refused: u64,
+}
+
+impl Copied {
+    /// Bytes that count against the limit, of those members that `lives` says live, with what is shared.
+    pub fn used(&self, lives: impl Fn(&MemberView) -> bool) -> u64 {
+        let alive = self.members.iter().filter(|member| lives(member));
+        alive.fold(self.shared, |sum, member| sum.saturating_add(member.used))
+    }
+}
+
+/// Up to where the bytes of a file matter, by its header: slots and shares. `None`: it is no ledger of this version.
+#[must_use]
+pub fn extent(header: &[u8]) -> Option<(core::ops::Range<usize>, core::ops::Range<usize>)> {
+    let half = |at: usize| header.get(at..).and_then(|rest| rest.first_chunk::<4>()).copied().map(u32::from_le_bytes);
+    if !is_one(header) {
+        return None;
+    }
+    let slots = usize::try_from(half(offset_of!(Header, high_slot))?).unwrap_or(SLOTS).min(SLOTS);
+    let shares = usize::try_from(half(offset_of!(Header, high_share))?).unwrap_or(SHARES).min(SHARES);
+    let first = HEADER_SIZE + SLOTS * SLOT_SIZE;
+    Some((HEADER_SIZE..HEADER_SIZE + slots * SLOT_SIZE, first..first + shares * SHARE_SIZE))
 }
 
 /// What the bytes of a whole ledger say; `None`: they are no ledger of this version.
@@ -26,7 +51,8 @@ pub fn copied(bytes: &[u8]) -> Option<Copied> {
     if !is_one(bytes) {
         return None;
     }
-    let mut copied = Copied::default();
+    let (peak, refused) = (word(offset_of!(Header, peak))?, word(offset_of!(Header, refused))?);
+    let mut copied = Copied { peak, refused, ..Copied::default() };
     let slots = usize::try_from(half(offset_of!(Header, high_slot))?).unwrap_or(SLOTS).min(SLOTS);
     for index in 0..slots {
         let at = HEADER_SIZE + index * SLOT_SIZE;
@@ -99,6 +125,17 @@ mod tests {
         put(&mut bytes, HEADER_SIZE + SLOTS * SLOT_SIZE, 64);
         let member =
             MemberView { index: 2, pid: 4711, birth: 0, used: 700, shared: 0, overhead: 50, high: 800, busy_ns: 77 };
-        assert_eq!(copied(&bytes), Some(Copied { members: vec![member], shared: 64 }));
+        put(&mut bytes, offset_of!(Header, peak), 5_000);
+        put(&mut bytes, offset_of!(Header, refused), 3);
+        let read = Copied { members: vec![member], shared: 64, peak: 5_000, refused: 3 };
+        assert_eq!(copied(&bytes), Some(read.clone()));
+        assert_eq!((read.used(|_| true), read.used(|member| member.pid != 4711)), (764, 64));
+        // What is read of the file by its header is all that counts.
+        let (slots, shares) = extent(&bytes[..HEADER_SIZE]).unwrap();
+        let mut part = vec![0xff; LEDGER_SIZE];
+        for range in [0..HEADER_SIZE, slots, shares] {
+            part[range.clone()].copy_from_slice(&bytes[range]);
+        }
+        assert_eq!(copied(&part), Some(read));
     }
 }

@@ -5,7 +5,7 @@
 
 use core::fmt;
 
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{Aside, AtomicU32, AtomicU64, Ordering};
 
 /// First word of every ledger: `vgpuledg`, little-endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"vgpuledg");
@@ -63,7 +63,10 @@ pub struct Header {
     /// Shares `high_share..` are nobody's. It falls again: told in `shares.rs`.
     pub(super) high_share: AtomicU32,
     share_count: AtomicU32,
-    identity_room: [AtomicU64; 2],
+    /// Most bytes of the tenant at once since the file was made, beside `high_slot`, which every request reads. Not one of
+    /// the words that the ledger's order is about, so no matter for the model checker. 0 in files of older libraries.
+    pub(super) peak: Aside,
+    identity_room: AtomicU64,
     /// The tenant's ceiling on device time, shared by its members; on a cache line of its own.
     pub(crate) account_zero: AtomicU64,
     pub(crate) account_latest: AtomicU64,
@@ -79,7 +82,9 @@ pub struct Header {
     door_name: [AtomicU64; DOOR_NAME / 8],
     /// What the first code of a process takes, in bytes, plus 1; 0: nobody has measured it.
     code_first: AtomicU64,
-    figures_room: [AtomicU64; 4],
+    /// Requests that a program was refused. 0 in files of older libraries, and not counted by those.
+    pub(super) refused: AtomicU64,
+    figures_room: [AtomicU64; 3],
     /// Whose turn it is at the device, told in [`crate::turn`]; on a cache line of its own.
     pub(crate) turn: AtomicU64,
     pub(crate) turn_contended: AtomicU64,
@@ -160,6 +165,8 @@ const _: () = {
     assert!(size_of::<LedgerPage>() == LEDGER_SIZE);
     assert!(core::mem::offset_of!(LedgerPage, shares) == HEADER_SIZE + SLOTS * SLOT_SIZE);
     assert!(core::mem::offset_of!(LedgerPage, slots) == HEADER_SIZE);
+    assert!(core::mem::offset_of!(Header, peak) == 48);
+    assert!(core::mem::offset_of!(Header, refused) == 224);
     assert!(core::mem::offset_of!(Header, account_zero) == 64);
     assert!(core::mem::offset_of!(Header, context_first) == 128);
     assert!(core::mem::offset_of!(Header, turn) == 256);
@@ -282,7 +289,8 @@ impl Header {
             device: AtomicU64::new(0),
             high_share: AtomicU32::new(0),
             share_count: AtomicU32::new(0),
-            identity_room: zeros(),
+            peak: Aside::new(0),
+            identity_room: AtomicU64::new(0),
             account_zero: AtomicU64::new(0),
             account_latest: AtomicU64::new(0),
             account_forgotten: AtomicU64::new(0),
@@ -292,6 +300,7 @@ impl Header {
             doors: AtomicU64::new(0),
             door_name: zeros(),
             code_first: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
             figures_room: zeros(),
             turn: AtomicU64::new(0),
             turn_contended: AtomicU64::new(0),
@@ -328,6 +337,40 @@ impl Header {
     /// Notes what the first code of a process took, for the members that come later.
     pub fn note_first_code(&self, bytes: u64) {
         self.code_first.store(bytes.saturating_add(1), Ordering::SeqCst);
+    }
+
+    /// Most bytes that the tenant was seen to hold at once: the sum that a request was granted by. It may contain what others
+    /// had on the table at that moment, so it is never too small and never above their limits.
+    #[must_use]
+    pub fn peak(&self) -> u64 {
+        self.peak.load(Ordering::Relaxed)
+    }
+
+    /// The tenant holds `used` bytes now.
+    ///
+    /// # Cost
+    /// One load; an exchange if it is more than ever.
+    #[inline(always)]
+    pub(super) fn note_peak(&self, used: u64) {
+        if used > self.peak.load(Ordering::Relaxed) {
+            self.raise_peak(used);
+        }
+    }
+
+    #[cold]
+    fn raise_peak(&self, used: u64) {
+        self.peak.fetch_max(used, Ordering::Relaxed);
+    }
+
+    /// Counts a request that a program was refused.
+    pub fn note_refused(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Requests that programs were refused since the file was made.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
     }
 
     /// Counts an open door; the first one's name is kept, as far as it fits. Says whether it was the first.

@@ -201,9 +201,11 @@ impl<'p> Member<'p> {
     pub(super) fn claim(&self, bytes: u64, limit: u64) -> Option<Reservation<'p>> {
         let slot = self.slot;
         slot.claimed.fetch_add(bytes, Ordering::SeqCst);
-        if self.ledger.used() <= limit {
+        let sum = self.ledger.used();
+        if sum <= limit {
             slot.granted.fetch_add(bytes, Ordering::SeqCst);
             slot.note_high();
+            self.ledger.header.note_peak(sum);
             return Some(Reservation { slot, bytes });
         }
         self.withdraw(bytes);
@@ -233,6 +235,7 @@ impl<'p> Member<'p> {
         slot.granted.fetch_add(bytes, Ordering::SeqCst);
         slot.committed.fetch_add(bytes, Ordering::SeqCst);
         slot.note_high();
+        self.ledger.header.note_peak(self.ledger.used());
     }
 
     /// Gives back `bytes` that were committed, after the driver freed them.

@@ -104,6 +104,7 @@ pub const TABLE: &[Row] = &[
     one("VGPU_SIM_DRIVER", Simulator, Words(&["535", "580"]), Honoured("which driver it imitates")),
     one("VGPU_SIM_FAULTS", Simulator, Text("see docs/simulated-device.md"), Honoured("calls that fail on purpose")),
     one("VGPU_SIM_TRACE", Simulator, ANY, Honoured("what NVML's clients ask and get, on standard error")),
+    one("VGPU_SIM_ACCOUNTING", Simulator, ANY, Honoured("set: accounting is on, as an administrator switches it on")),
     one("VGPU_BUILD", Checkout, Text("a directory"), Honoured("tests, demo and benchmarks take programs from there")),
     one("VGPU_LIB_DIR", Checkout, Text("a directory"), Honoured("tests take libvgpu.so from there")),
     one("VGPU_SIM_LIB_DIR", Checkout, Text("a directory"), Honoured("tests take the simulated driver from there")),

@@ -5,7 +5,8 @@
 //! daemon -> member   {"hello":2,"tenant":"a","memory_limit":1073741824,"sm_limit":30,"member":12,"epoch":7,"pages":1,
 //!                     "clock":5000020000,"mode":"enforce","on_error":"closed","on_loss":"local","strict":false,
 //!                     "descriptors":"beat board report bell"}          with as many descriptors, in this order
-//! member -> daemon   {"join":"GPU-6b1c...","busy":0}                   once for each device that it works on
+//! member -> daemon   {"join":"GPU-6b1c...","busy":0}                   once for each device that it works on, with the file of
+//!                                                                      its ledger for it, to read, if it has one
 //! daemon -> member   {"join":"GPU-6b1c...","slot":3}
 //!                    {"error":"...","speaks":2}                        to any of them
 //! ```
@@ -16,6 +17,9 @@
 //!   latest protocol that is spoken; one that does not was written by a daemon that speaks 1 only, so that a member knows
 //!   to hang up and to say hello 1. Members of protocol 1 read a refusal as ever.
 //! - *Page versions must agree.* They are in both hellos, so that whichever side is newer says it in words.
+//! - *A join's file is an offer.* It comes with the line's first byte and is not spoken of in it. A daemon that does not know
+//!   of it reads the line without, and the kernel closes the file; from a library that sends none nothing is missed but
+//!   numbers to show. It is an open file of its own, so that the locks of the member are seen through it and not held.
 //! - *Descriptors are counted.* A word that a member does not know keeps its place; it closes what comes there.
 //!
 //! Who uses it: libvgpu says hello and joins; `vgpud` answers. Not here: how descriptors travel (shim-sys:
@@ -117,6 +121,17 @@ pub struct Welcome {
     pub strict: bool,
     /// What comes with this line, in order.
     pub descriptors: Vec<Descriptor>,
+}
+
+/// Stands in the words with which a device is refused that is not one of the tenant's.
+pub const NOT_ITS_DEVICE: &str = "is not one of the devices of tenant";
+/// Stands behind it where the daemon cannot tell yet.
+pub const NOT_KNOWN_YET: &str = "as far as the daemon can tell";
+
+/// Whether a device was refused for good: it is not one of the tenant's.
+#[must_use]
+pub fn is_not_its_device(words: &str) -> bool {
+    words.contains(NOT_ITS_DEVICE) && !words.contains(NOT_KNOWN_YET)
 }
 
 /// What the daemon says.

@@ -8,10 +8,13 @@ use vgpu_core::limits::Mode;
 use vgpu_core::share::{SHARE_FORMS, Share, parse_share};
 
 use super::{Arbitrate, Config, MAX_SOCKET_PATH, Tenant};
+use crate::config::plan::{LogPlan, MetricsPlan};
 use crate::config::time::Time;
 use crate::config::value::{self, Written::Text, Wrong, is_name};
 use crate::control;
 use crate::daemon::options::Options;
+use crate::record::Settings;
+use crate::record::store::Keep;
 
 /// An option that cannot be obeyed, in words that name it, its value and what is accepted.
 #[derive(Debug)]
@@ -89,14 +92,24 @@ impl Config {
             None if all_named && options.runtime_dir.is_none() => None,
             None => Some(socket_path(&control::admin_socket(&runtime_dir))?),
         };
+        let run_dir = (!all_named || options.runtime_dir.is_some()).then_some(runtime_dir);
+        let state_dir = match &options.state_dir {
+            Some(path) if path.as_os_str() == "none" => None,
+            Some(path) => Some(std::path::absolute(path).unwrap_or_else(|_| path.clone())),
+            None => run_dir.as_deref().map(control::state_dir),
+        };
         let config = Self {
             tenants,
             admin,
-            run_dir: (!all_named || options.runtime_dir.is_some()).then_some(runtime_dir),
+            run_dir,
+            record: Settings { dir: state_dir, keep: Keep::default(), exact: false },
             max_connections: usize::try_from(options.max_connections).unwrap_or(usize::MAX),
             time: Time::default(),
             arbitrate: Arbitrate::default(),
             devices: Vec::new(),
+            log: LogPlan::default(),
+            metrics: MetricsPlan::default(),
+            proof: None,
         };
         config.check_distinct()?;
         Ok(config)

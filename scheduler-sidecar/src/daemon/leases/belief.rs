@@ -41,13 +41,16 @@ impl Belief {
         self.claims += 1;
     }
 
-    /// What a member says that claims. True: it claims no more, which is to be told by [`Self::ends`]. What it measured it pays
-    /// for, so that this speaks for as much time; that it is done by now speaks for nothing.
-    pub fn hears(&mut self, usage: &Usage, now: u64) -> bool {
-        if usage.busy > 0 {
-            (self.spent, self.at, self.since) = (self.spent(now).saturating_sub(usage.busy), now, now);
+    /// What a member says that claims, and what it had measured when it was last heard. True: it claims no more, which is to
+    /// be told by [`Self::ends`]. What it measured it pays for, so that this speaks for as much time; that it is done by now
+    /// speaks for nothing, and with work before the device it claims on, whatever it measured.
+    pub fn hears(&mut self, usage: &Usage, heard: &mut u64, now: u64) -> bool {
+        let measured = usage.busy.saturating_sub(*heard);
+        *heard = usage.busy;
+        if measured > 0 {
+            (self.spent, self.at, self.since) = (self.spent(now).saturating_sub(measured), now, now);
         }
-        usage.busy > 0 || usage.in_flight == Some(0)
+        usage.in_flight == Some(0)
     }
 
     /// A member that claimed does so no more.
@@ -95,17 +98,17 @@ mod tests {
         let mut belief = Belief::default();
         let usage = |busy, in_flight| Usage { busy, in_flight, ..Usage::default() };
         belief.begins(0);
-        assert!(!belief.hears(&usage(0, None), SECOND));
-        assert!(belief.hears(&usage(0, Some(0)), 3 * SECOND));
+        let mut heard = 0;
+        assert!(!belief.hears(&usage(0, None), &mut heard, SECOND));
+        assert!(belief.hears(&usage(0, Some(0)), &mut heard, 3 * SECOND));
         belief.ends(3 * SECOND);
         assert!(!belief.is_left(3 * SECOND));
         belief.begins(3 * SECOND);
-        assert!(belief.hears(&usage(1, None), 4 * SECOND));
-        belief.ends(4 * SECOND);
+        assert!(!belief.hears(&usage(1, None), &mut heard, 4 * SECOND), "a nanosecond ends no claim");
         assert!(!belief.is_left(4 * SECOND));
-        belief.begins(4 * SECOND);
-        assert!(belief.hears(&usage(3 * SECOND, None), 5 * SECOND));
-        belief.ends(5 * SECOND);
+        assert!(!belief.hears(&usage(3 * SECOND, None), &mut heard, 5 * SECOND));
         assert!(belief.is_left(5 * SECOND));
+        assert!(!belief.hears(&usage(3 * SECOND, None), &mut heard, 8 * SECOND), "once");
+        assert!(!belief.is_left(8 * SECOND));
     }
 }

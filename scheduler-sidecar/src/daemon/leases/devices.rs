@@ -119,6 +119,10 @@ impl Devices {
         }
     }
 
+    pub fn name_of(&self, uuid: &str) -> Option<&str> {
+        self.by_uuid.get(&key(uuid)).map(|device| self.uuid(*device))
+    }
+
     pub fn uuid(&self, device: DeviceId) -> &str {
         self.all.get(usize::from(device.0)).map_or("", |device| &device.uuid)
     }

@@ -73,13 +73,13 @@ fn what_is_no_name_of_a_device_is_nobodys_device() {
 }
 
 /// For how many of so many looks somebody honest has an open gate, beside one who comes back with work that nobody sees at
-/// each look, in the place of the one before or beside it, and says `busy` ns of it before it goes.
+/// each look, in the place of the one before or beside it, and says `busy` ns of it before it goes, or at each look.
 fn open_beside(looks: u64, stays: bool, busy: u64) -> u64 {
     let mut leases = world();
     let theirs = move_in(&mut leases, 0);
     let report = move_in(&mut leases, 1);
     let slot = leases.join(Number(1), 1_000_000, "GPU-0", MS).unwrap();
-    let mut open = 0;
+    let (mut open, mut places) = (0, Vec::new());
     for look in 1..=looks {
         let now = look * 50 * MS;
         if !stays {
@@ -98,14 +98,18 @@ fn open_beside(looks: u64, stays: bool, busy: u64) -> u64 {
             report.slots[slot].launches(MS, 0, now, now);
             report.slots[slot].content();
         }
-        theirs.slots[place].say(&Said { busy, in_flight: None, ..Said::default() });
+        places.push((place, look));
+        for (place, came) in places.iter().filter(|(_, came)| stays || *came == look) {
+            let busy = busy * (look + 1 - came);
+            theirs.slots[*place].say(&Said { busy, in_flight: None, ..Said::default() });
+        }
     }
     open
 }
 
 #[test]
 fn whoever_comes_back_again_and_again_is_not_believed_anew_each_time() {
-    for (stays, busy) in [(false, 0), (true, 0), (false, 1)] {
+    for (stays, busy) in [(false, 0), (true, 0), (false, 1), (true, 1)] {
         let open = open_beside(400, stays, busy);
         assert!(open > 250, "open at {open} of 400 looks in 20 s, {stays}, {busy} ns");
     }

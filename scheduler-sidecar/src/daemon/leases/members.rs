@@ -78,8 +78,8 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         if house.paused {
             self.arbiter.pause(number, device, true, now);
         }
-        let (gate, granted, stands, waited) = (Gate::Wait, now, None, 0);
-        pages.slots[index] = Some(Slot { id, device, allowed, past, gate, granted, stands, waited });
+        let (gate, granted, stands, waited, told, heard) = (Gate::Wait, now, None, 0, 0, 0);
+        pages.slots[index] = Some(Slot { id, device, allowed, past, gate, granted, stands, waited, told, heard });
         pages.members.entry(member).or_default().push(index);
         if self.places.len() <= id.index() {
             self.places.resize(id.index() + 1, None);
@@ -100,12 +100,12 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
             let place = Place { tenant: number, index };
             let claims = self.claiming.contains(&place);
             self.claiming.retain(|other| *other != place);
-            let Some(slot) = pages.slots.get_mut(index).and_then(Option::take) else { continue };
+            let Some(mut slot) = pages.slots.get_mut(index).and_then(Option::take) else { continue };
             let usage = arbiter::Pages::usage(&mut self.reports, slot.id);
             self.arbiter.reports(slot.id, usage, now);
             self.arbiter.leaves(slot.id, now);
             if let Some(belief) = house.belief.get_mut(&slot.device).filter(|_| claims) {
-                belief.hears(&usage, now);
+                belief.hears(&usage, &mut slot.heard, now);
                 belief.ends(now);
             }
             house.former.entry(slot.device).or_default().saw(slot.past, usage.busy);
@@ -129,11 +129,11 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         let (houses, reports) = (&mut self.houses, &mut self.reports);
         self.claiming.retain(|Place { tenant, index }| {
             let Some(house) = houses.get_mut(tenant) else { return false };
-            let slot = house.pages.as_ref().and_then(|pages| pages.slots.get(*index)?.as_ref());
-            let Some((id, device)) = slot.map(|slot| (slot.id, slot.device)) else { return false };
-            let usage = arbiter::Pages::usage(reports, id);
-            let Some(belief) = house.belief.get_mut(&device) else { return false };
-            let is_over = belief.hears(&usage, now);
+            let slot = house.pages.as_mut().and_then(|pages| pages.slots.get_mut(*index)?.as_mut());
+            let Some(slot) = slot else { return false };
+            let usage = arbiter::Pages::usage(reports, slot.id);
+            let Some(belief) = house.belief.get_mut(&slot.device) else { return false };
+            let is_over = belief.hears(&usage, &mut slot.heard, now);
             if is_over {
                 belief.ends(now);
             }

@@ -30,6 +30,27 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         Some(used)
     }
 
+    /// The name of a device that a member joined, as it is told everywhere.
+    #[must_use]
+    pub fn name_of(&self, uuid: &str) -> String {
+        self.devices.name_of(uuid).unwrap_or(uuid).to_owned()
+    }
+
+    /// How far a tenant's processes have come on their devices since this was last asked: those that came further, with
+    /// their device time in ns since they began.
+    pub fn progress(&mut self, number: Tenant) -> Vec<(String, u32, u64)> {
+        let Some(house) = self.houses.get_mut(&number) else { return Vec::new() };
+        let mut further = Vec::new();
+        for slot in house.pages.iter_mut().flat_map(|pages| pages.slots.iter_mut().flatten()) {
+            let busy = slot.past.busy.saturating_add(self.arbiter.said(slot.id).busy);
+            if busy > slot.told && slot.past.process != 0 {
+                slot.told = busy;
+                further.push((self.devices.uuid(slot.device).to_owned(), slot.past.process, busy));
+            }
+        }
+        further
+    }
+
     /// What a tenant used, where it stands on each device, and its members there, by one reading of what they say.
     pub fn seen(&mut self, number: Tenant, now: u64) -> (Vec<Used>, Vec<Explained>, Vec<OnDevice>) {
         self.look(number, now);

@@ -5,28 +5,31 @@
 //! A queue cannot be searched: what is asked for comes by taking out and putting back in turn, a dozen messages at most.
 
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use shim_sys::descriptors;
 
-/// What is put there together: a tenant's board and report.
+/// A tenant's board and report, which are put there together.
 pub type Files = [OwnedFd; 2];
 
 /// Tenants in one queue.
 const EACH: usize = 12;
 
-/// What is looked for and what is turned, two each.
-const PLACES: usize = 4;
-
-/// Where they are.
-#[derive(Debug, Default)]
-pub struct Shelf {
+/// Where they are, `N` files together.
+#[derive(Debug)]
+pub struct Shelf<const N: usize> {
     queues: Vec<Queue>,
     /// Those for which the kernel had no room in flight.
-    held: HashMap<u64, Files>,
+    held: HashMap<u64, [OwnedFd; N]>,
     /// Places in the daemon's table for what is taken out: without them files would be lost when no descriptor is left.
     places: Vec<OwnedFd>,
+}
+
+impl<const N: usize> Default for Shelf<N> {
+    fn default() -> Self {
+        Self { queues: Vec::new(), held: HashMap::new(), places: Vec::new() }
+    }
 }
 
 #[derive(Debug)]
@@ -45,9 +48,8 @@ impl Queue {
     }
 
     /// False: the kernel takes no more.
-    fn put(&mut self, tag: u64, files: &Files) -> bool {
-        let [board, report] = files;
-        let borrowed: [BorrowedFd<'_>; 2] = [board.as_fd(), report.as_fd()];
+    fn put<const N: usize>(&mut self, tag: u64, files: &[OwnedFd; N]) -> bool {
+        let borrowed: [BorrowedFd<'_>; N] = files.each_ref().map(OwnedFd::as_fd);
         let sent = descriptors::send(self.into.as_fd(), &[0], &borrowed).is_ok_and(|sent| sent == 1);
         if sent {
             self.whose.push_back(tag);
@@ -56,17 +58,20 @@ impl Queue {
     }
 
     /// The next one; its files are missing if this process may have no more descriptors, and they are lost then.
-    fn take(&mut self) -> Option<(u64, Option<Files>)> {
+    fn take<const N: usize>(&mut self) -> Option<(u64, Option<[OwnedFd; N]>)> {
         let tag = self.whose.pop_front()?;
         let mut files = Vec::new();
         let got = descriptors::receive(self.out.as_fd(), &mut [0], &mut files).is_ok();
-        Some((tag, Files::try_from(files).ok().filter(|_| got)))
+        Some((tag, <[OwnedFd; N]>::try_from(files).ok().filter(|_| got)))
     }
 }
 
-impl Shelf {
+impl<const N: usize> Shelf<N> {
+    /// What is looked for and what is turned.
+    const PLACES: usize = 2 * N;
+
     /// Puts somebody's files away.
-    pub fn put(&mut self, tag: u64, files: Files) {
+    pub fn put(&mut self, tag: u64, files: [OwnedFd; N]) {
         if !self.queues.iter().any(|queue| queue.whose.len() < EACH) {
             self.queues.extend(Queue::new());
         }
@@ -80,7 +85,7 @@ impl Shelf {
     /// Keeps as many places as are taken by what is taken out.
     fn keep_places(&mut self) {
         let Some(queue) = self.queues.first() else { return };
-        while self.places.len() < PLACES {
+        while self.places.len() < Self::PLACES {
             let Ok(place) = queue.into.try_clone() else { return };
             self.places.push(place);
         }
@@ -90,7 +95,7 @@ impl Shelf {
     ///
     /// # Cost
     /// Two system calls for each of a dozen tenants at most.
-    pub fn with<T>(&mut self, tag: u64, act: impl FnOnce(&Files) -> T) -> Option<T> {
+    pub fn with<T>(&mut self, tag: u64, act: impl FnOnce(&[OwnedFd; N]) -> T) -> Option<T> {
         if let Some(files) = self.held.get(&tag) {
             return Some(act(files));
         }
@@ -101,29 +106,33 @@ impl Shelf {
 
     /// Takes somebody's files away for good.
     pub fn remove(&mut self, tag: u64) {
-        if self.held.remove(&tag).is_none() {
-            self.turn(tag, false);
-        }
+        drop(self.take(tag));
+    }
+
+    /// Takes somebody's files out.
+    pub fn take(&mut self, tag: u64) -> Option<[OwnedFd; N]> {
+        let taken = self.held.remove(&tag).or_else(|| self.turn(tag, false));
         if self.queues.iter().filter(|queue| queue.whose.is_empty()).count() > 1 {
             self.queues.retain(|queue| !queue.whose.is_empty());
         }
         self.keep_places();
+        taken
     }
 
     /// Turns the queue of `tag` round once, with or without what is looked for.
-    fn turn(&mut self, tag: u64, keep: bool) -> Option<Files> {
+    fn turn(&mut self, tag: u64, keep: bool) -> Option<[OwnedFd; N]> {
         let queue = self.queues.iter_mut().find(|queue| queue.whose.contains(&tag))?;
         self.places.clear();
         let mut found = None;
         for _ in 0..queue.whose.len() {
-            let Some((whose, files)) = queue.take() else { break };
+            let Some((whose, files)) = queue.take::<N>() else { break };
             let Some(files) = files else { continue };
             let wanted = whose == tag;
             if (keep || !wanted) && !queue.put(whose, &files) {
                 // Held from now on; what is asked for too.
-                let copies = (files[0].try_clone(), files[1].try_clone());
-                if let (Ok(board), Ok(report)) = copies {
-                    self.held.insert(whose, [board, report]);
+                let copies: Vec<OwnedFd> = files.iter().filter_map(|file| file.try_clone().ok()).collect();
+                if let Ok(copies) = <[OwnedFd; N]>::try_from(copies) {
+                    self.held.insert(whose, copies);
                 }
             }
             if wanted {

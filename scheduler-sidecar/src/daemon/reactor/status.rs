@@ -17,6 +17,8 @@ use crate::daemon::connection::{Side, State};
 use crate::daemon::pages;
 use crate::daemon::recent::Sums;
 use crate::daemon::reload::Loaded;
+use crate::record::integrate;
+use crate::record::ledgers::Held;
 
 #[expect(clippy::cast_precision_loss, reason = "for people and graphs: exact to the microsecond for a century")]
 fn seconds(ns: u64) -> f64 {
@@ -41,6 +43,8 @@ fn members_on(seen: &Seen) -> BTreeMap<u64, Vec<MemberDevice>> {
             waits: place.stands,
             gpu_seconds: seconds(place.busy),
             waited_seconds: seconds(place.waited),
+            memory_used: None,
+            overhead: None,
         });
     }
     on
@@ -62,7 +66,8 @@ impl Reactor {
             let Some(room) = self.rooms.get(&id) else { continue };
             let mut status = room.status();
             let on = members_on(&seen);
-            status.devices = self.rows(&room.tenant, &seen);
+            let held = self.held(id, &seen);
+            status.devices = self.rows(&room.tenant, &seen, &held);
             holders.extend(seen.said.into_iter().map(|said| (said.device, said.holder)));
             status.paused = self.leases.is_paused(number(id));
             status.members = members
@@ -71,6 +76,11 @@ impl Reactor {
                 .into_iter()
                 .map(|(member, mut status)| {
                     status.devices = on.get(&member).cloned().unwrap_or_default();
+                    for device in &mut status.devices {
+                        let part = held.get(&device.device).and_then(|held| held.part(status.pid_inside));
+                        (device.memory_used, device.overhead) =
+                            (part.map(|part| part.used), part.map(|part| part.overhead));
+                    }
                     status
                 })
                 .collect();
@@ -82,8 +92,11 @@ impl Reactor {
             pid: std::process::id(),
             uptime_seconds: now.duration_since(self.started).as_secs(),
             configuration: self.loaded.as_ref().map(Loaded::status),
+            record: Some(self.record.status()),
             devices: self.devices_status(&holders),
             tenants,
+            faults: self.faults(),
+            findings: self.proof.as_ref().map(|proof| proof.findings()).unwrap_or_default(),
         }
     }
 
@@ -110,6 +123,12 @@ impl Reactor {
             members.entry(id).or_default().push((connection.member.unwrap_or(0), status));
         }
         members
+    }
+
+    /// What a room's tenant holds of the devices that it used, by their UUIDs.
+    fn held(&self, id: u64, seen: &Seen) -> BTreeMap<String, Held> {
+        let on = |used: &Used| Some((used.device.clone(), self.record.held(&(id, used.device.clone()))?));
+        seen.used.iter().filter_map(on).collect()
     }
 
     /// What the leases say of a room's tenant now. Nothing is read for one without pages: most are, at most times.
@@ -140,10 +159,11 @@ impl Reactor {
     /// A tenant's terms, a row for each device: those that the configuration names, and under `*` those that members joined.
     pub(in crate::daemon) fn terms_status(&mut self, id: u64) -> Vec<TermsStatus> {
         let seen = self.seen(id);
-        self.rooms.get(&id).map(|room| self.rows(&room.tenant, &seen)).unwrap_or_default()
+        let held = self.held(id, &seen);
+        self.rooms.get(&id).map(|room| self.rows(&room.tenant, &seen, &held)).unwrap_or_default()
     }
 
-    fn rows(&self, tenant: &Tenant, seen: &Seen) -> Vec<TermsStatus> {
+    fn rows(&self, tenant: &Tenant, seen: &Seen, held: &BTreeMap<String, Held>) -> Vec<TermsStatus> {
         let (Seen { used, said, members }, now) = (seen, Instant::now());
         let named: BTreeSet<String> = tenant.on.iter().filter_map(uuid_of).map(key).collect();
         let mut rows = Vec::new();
@@ -173,7 +193,14 @@ impl Reactor {
                     wanted: rates.wanted,
                     got: rates.got,
                 };
-                rows.push(self.row(tenant, on, device, Some(time)));
+                let held = held.get(&used.device);
+                rows.push(TermsStatus {
+                    memory_used: held.map(|held| held.used),
+                    memory_peak: held.map(|held| held.peak),
+                    overhead: held.map(|held| held.overhead),
+                    refused_allocations: held.map(|held| held.refused),
+                    ..self.row(tenant, on, device, Some(time))
+                });
             }
             if rows.len() == before {
                 rows.push(self.row(tenant, on, device_name(&on.device), None));
@@ -195,6 +222,7 @@ impl Reactor {
             quantum: on.terms.quantum,
             changed_live: marks.into_iter().flatten().map(|key| (*key).to_owned()).collect(),
             time,
+            ..TermsStatus::default()
         }
     }
 
@@ -230,23 +258,70 @@ impl Reactor {
         devices
     }
 
-    /// Looks at the sums that can have changed, once a second while there are members that have some.
+    /// Looks at the sums that can have changed, once a second while there are members that have some and once after the last
+    /// has left, and hands them to the record.
     ///
     /// # Cost
     /// A search for each tenant; some ten loads for each member of those that do something.
     pub(super) fn look_back(&mut self) {
         let now = Instant::now();
-        if self.paged == 0 || !self.recent.due(now) {
+        if self.paged == 0 && !self.owes || self.paged > 0 && !self.recent.due(now) {
             return;
         }
+        self.owes = false;
+        let rooms: Vec<u64> = self.rooms.keys().copied().collect();
         let mut sums = Vec::new();
-        for (id, room) in &self.rooms {
+        for id in rooms {
             // Also of one whose members have left: what they used last.
-            for used in self.leases.used_since(number(*id), pages::now()).into_iter().flatten() {
-                sums.push(((room.tenant.name.clone(), used.device), Sums { charged: used.charged, wait: used.wait }));
-            }
+            let Some(used) = self.leases.used_since(number(id), pages::now()) else { continue };
+            let Some(room) = self.rooms.get(&id) else { continue };
+            let name = &room.tenant.name;
+            sums.extend(
+                used.iter()
+                    .map(|used| ((name.clone(), used.device.clone()), Sums { charged: used.charged, wait: used.wait })),
+            );
+            self.note(id, used);
         }
         self.recent.look(now, sums);
+        self.owes = !self.record.hand_over();
+    }
+
+    /// Puts what a room's tenant used together with what the record is told next.
+    pub(in crate::daemon) fn note(&mut self, id: u64, used: Vec<Used>) {
+        let Some(room) = self.rooms.get(&id) else { return };
+        let next = self.record.draft();
+        for (device, process, busy) in self.leases.progress(number(id)) {
+            next.marks.insert(((id, device), process), busy);
+        }
+        for used in used {
+            let on = room.tenant.on(&used.device);
+            let sums = integrate::Sums {
+                tenant: room.tenant.name.clone(),
+                gpu_ns: used.charged.saturating_add(used.before),
+                wait_ns: used.wait,
+                launches: None,
+                members: used.members as u64,
+                memory_limit: on.and_then(|on| on.memory).map(u64::from),
+                sm_limit: on.and_then(|on| on.terms.ceiling).map(|share| u64::from(share.permille())),
+            };
+            next.sums.insert((id, used.device), sums);
+        }
+    }
+
+    /// The daemon ends: the last sums of all.
+    pub(super) fn note_all(&mut self) {
+        for id in self.rooms.keys().copied().collect::<Vec<_>>() {
+            let used = self.leases.used(number(id), pages::now());
+            self.note(id, used);
+        }
+    }
+
+    /// A room is about to be forgotten: its last sums.
+    pub(in crate::daemon) fn note_last(&mut self, id: u64) {
+        let used = self.leases.used(number(id), pages::now());
+        self.note(id, used);
+        self.record.gone(id);
+        self.owes = true;
     }
 }
 

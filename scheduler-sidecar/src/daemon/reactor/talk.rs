@@ -4,6 +4,7 @@
 //! of connections, nothing of anybody else's.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use rustix::event::epoll::{self, EventData};
@@ -11,7 +12,7 @@ use tracing::{info, warn};
 use vgpu_core::wire::{Hello, Reply, WireError, two};
 
 use super::{PATIENCE, Reactor};
-use crate::control;
+use crate::control::{self, Ask};
 use crate::daemon::answer;
 use crate::daemon::connection::{Connection, Input, Peer, Side, State};
 
@@ -29,7 +30,7 @@ impl Reactor {
         let owes = !connection.is_flushed() && !matches!(connection.state, State::Silent);
         if stays && owes && connection.deadline.is_none() {
             connection.deadline = Some(Instant::now() + PATIENCE);
-        } else if connection.is_flushed() && matches!(connection.state, State::Registered(..)) {
+        } else if connection.is_flushed() && matches!(connection.state, State::Registered(..) | State::Following(..)) {
             connection.deadline = None;
         }
         if had_deadline != connection.deadline {
@@ -55,28 +56,52 @@ impl Reactor {
             if !connection.is_flushed() {
                 return true;
             }
-            if matches!(connection.state, State::Leaving) {
+            if matches!(connection.state, State::Leaving) || !self.pump(connection) {
                 return false;
             }
-            let sent = match connection.read() {
-                Input::Nothing => return true,
-                Input::End => return false,
+            if !connection.is_flushed() {
+                return true;
+            }
+            let takes = match connection.side {
+                Side::Member(id) => connection.member.is_some() && self.record.takes_file(id),
+                Side::Admin => false,
+            };
+            let mut file = None;
+            let sent = match connection.read(takes.then_some(&mut file)) {
+                Input::Nothing => return self.put_aside(connection.side, file, true),
+                Input::End => return self.put_aside(connection.side, file, false),
                 Input::TooLong => self.refuse(connection, &WireError::TooLong.to_string()),
                 Input::Line(line) => match connection.side {
-                    Side::Member(id) => self.answer_member(connection, id, &line),
+                    Side::Member(id) => self.answer_member(connection, id, &line, &mut file),
                     Side::Admin => self.answer_admin(connection, &line),
                 },
             };
+            self.put_aside(connection.side, file, true);
             if sent.is_err() {
                 return false;
             }
-            if !connection.holds_line() && !matches!(connection.state, State::Leaving) {
+            let goes_on = matches!(connection.state, State::Leaving | State::Following(..));
+            if !connection.holds_line() && !goes_on {
                 return true;
             }
         }
     }
 
-    fn answer_member(&mut self, connection: &mut Connection, id: u64, line: &[u8]) -> io::Result<()> {
+    /// A file that came with nothing that it belongs to is closed elsewhere. Says `then`.
+    fn put_aside(&mut self, side: Side, file: Option<OwnedFd>, then: bool) -> bool {
+        if let (Some(file), Side::Member(id)) = (file, side) {
+            self.record.stray(id, file);
+        }
+        then
+    }
+
+    fn answer_member(
+        &mut self,
+        connection: &mut Connection,
+        id: u64,
+        line: &[u8],
+        file: &mut Option<OwnedFd>,
+    ) -> io::Result<()> {
         let Some(room) = self.rooms.get_mut(&id) else { return Err(io::ErrorKind::NotConnected.into()) };
         if room.door.is_none() && !matches!(connection.state, State::Registered(..)) {
             let words = format!("tenant {} was removed", room.tenant.name);
@@ -94,7 +119,7 @@ impl Reactor {
                 self.welcome_paged(connection, id, hello)
             }
             Ok(two::Ask::HelloOne(_) | two::Ask::Hello(_)) => self.refuse(connection, "hello was said already"),
-            Ok(two::Ask::Join(join)) => self.answer_join(connection, id, &join),
+            Ok(two::Ask::Join(join)) => self.answer_join(connection, id, &join, file),
         }
     }
 
@@ -106,23 +131,32 @@ impl Reactor {
             let Peer { pid, uid, gid } = connection.peer;
             let version: String = hello.version.chars().take(40).collect();
             let tenant = &room.tenant.name;
-            info!(%tenant, pid, uid, gid, pid_inside = hello.pid, ?version, protocol, swallowed, "member");
+            info!(kind = "member.joined", %tenant, pid, uid, gid, pid_inside = hello.pid, ?version, protocol, swallowed, "member");
         }
         connection.state = State::Registered(hello, now);
     }
 
     fn answer_admin(&mut self, connection: &mut Connection, line: &[u8]) -> io::Result<()> {
+        if matches!(connection.state, State::Following(..)) {
+            return self.refuse(connection, "who follows events asks nothing more");
+        }
         let mut answer = control::Answer { hello: control::PROTOCOL, ..Default::default() };
         match answer::question(line) {
             Ok((protocol, ask)) => {
                 answer.hello = protocol;
-                self.administer(&ask, &mut answer);
+                if let Ask::Events { since, follow } = ask {
+                    self.begin_events(connection, &mut answer, since, follow);
+                } else {
+                    self.administer(&ask, connection.peer, &mut answer);
+                }
             }
             Err(words) => answer.error = Some(words),
         }
         let mut reply = serde_json::to_vec(&answer)?;
         reply.push(b'\n');
-        connection.state = State::Leaving;
+        if !matches!(connection.state, State::Following(..)) {
+            connection.state = State::Leaving;
+        }
         connection.send(&reply)
     }
 
@@ -137,12 +171,12 @@ impl Reactor {
     pub(in crate::daemon) fn note_refusal(&mut self, side: Side, peer: Peer, words: &str) {
         let Peer { pid, uid, gid } = peer;
         match side {
-            Side::Admin => warn!(pid, uid, gid, why = words, "an administrator was refused"),
+            Side::Admin => warn!(kind = "admin.refused", pid, uid, gid, why = words, "an administrator was refused"),
             Side::Member(id) => {
                 let Some(room) = self.rooms.get_mut(&id) else { return };
                 room.refused += 1;
                 if let Some(swallowed) = room.log.allows(Instant::now()) {
-                    warn!(tenant = %room.tenant.name, pid, uid, gid, why = words, swallowed, "a connection was refused");
+                    warn!(kind = "member.refused", tenant = %room.tenant.name, pid, uid, gid, why = words, swallowed, "a connection was refused");
                 }
             }
         }
@@ -187,7 +221,7 @@ impl Reactor {
             && let Some(swallowed) = room.log.allows(Instant::now())
         {
             let (tenant, Peer { pid, uid, .. }) = (&room.tenant.name, connection.peer);
-            info!(%tenant, pid, uid, left = room.members(), swallowed, "member gone");
+            info!(kind = "member.left", %tenant, pid, uid, left = room.members(), swallowed, "member gone");
         }
         if kept {
             room.open += 1;

@@ -1,6 +1,7 @@
 //! Members of protocol 2 and their devices' time: the way between sockets, bells and the alarm here, and the leases there.
 
 use std::io;
+use std::os::fd::OwnedFd;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use tracing::warn;
@@ -69,14 +70,30 @@ impl Reactor {
     }
 
     /// Answers a join. Who is refused keeps its connection: it may go on with other devices.
-    pub(super) fn answer_join(&mut self, connection: &mut Connection, id: u64, join: &two::Join) -> io::Result<()> {
+    ///
+    /// The file that came along is the record's affair: nobody here looks at it, or even closes it.
+    pub(super) fn answer_join(
+        &mut self,
+        connection: &mut Connection,
+        id: u64,
+        join: &two::Join,
+        file: &mut Option<OwnedFd>,
+    ) -> io::Result<()> {
         let Some(member) = connection.member.filter(|_| matches!(connection.state, State::Registered(..))) else {
             return self.refuse(connection, "a hello of protocol 2 comes before a join");
         };
         let said = if let State::Registered(hello, _) = &connection.state { hello.pid } else { 0 };
         let past = Past { process: connection.peer.pid.unwrap_or(said), busy: join.busy };
         let reply = match self.leases.join_again(number(id), member, &join.device, past, pages::now()) {
-            Ok(slot) => two::Reply::Slot { device: join.device.clone(), slot },
+            Ok(slot) => {
+                // As the leases name it, however it was written.
+                let device = self.leases.name_of(&join.device);
+                self.record.draft().came.push(((id, device.clone()), past.process, past.busy));
+                if let Some(file) = file.take() {
+                    self.record.file((id, device), file);
+                }
+                two::Reply::Slot { device: join.device.clone(), slot }
+            }
             Err(words) => {
                 self.note_refusal(connection.side, connection.peer, &words);
                 answer::refusal(&words)
@@ -93,6 +110,8 @@ impl Reactor {
         let Some(room) = self.rooms.get_mut(&id) else { return };
         room.paged -= 1;
         if room.paged == 0 {
+            self.record.emptied(id);
+            self.owes = true;
             if let Some(furniture) = room.furniture.take() {
                 // Closing is not enough: whoever kept the bell keeps it watched.
                 let _ = epoll::delete(&self.epoll, furniture.bell());
@@ -138,11 +157,12 @@ impl Reactor {
         }
     }
 
-    /// Wakes the loop when something is due.
+    /// Wakes the loop when something is due that is due to the microsecond.
     pub(super) fn set_alarm(&mut self) {
         let muted = self.muted.first().map(|(moment, _)| *moment);
-        let next = [self.leases.deadline(), self.heart.next(), muted].into_iter().flatten().min();
-        self.alarm.set(next);
+        // The record is busy, and nobody is there who would wake the loop.
+        let owed = self.owes.then(|| pages::now().saturating_add(1_000_000_000));
+        self.alarm.set(self.leases.deadline().into_iter().chain(muted).chain(owed).min());
     }
 
     /// The daemon goes: every member knows at once.

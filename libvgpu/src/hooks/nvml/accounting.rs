@@ -1,0 +1,70 @@
+//! Accounting, where the device keeps it: of the tenant's living processes, by the ledger's own figures. What the driver
+//! remembers of those that ended is told by pids that may be anybody's.
+#![allow(non_snake_case, clippy::missing_safety_doc)]
+// SAFETY of every block in this file: the program's own arguments for the function it called, passed on as they came;
+// outputs are read after success only.
+#![allow(clippy::undocumented_unsafe_blocks)]
+
+use super::{limited_or, members, put_list};
+use crate::usage::{percent, since_1970};
+use crate::{clock, device::Device};
+use shim_sys::nvml::*;
+use shim_sys::table::nvml_fn;
+
+pub unsafe fn nvmlDeviceGetAccountingPids(
+    real: nvml_fn::nvmlDeviceGetAccountingPids,
+    dev: nvmlDevice_t,
+    count: *mut u32,
+    pids: *mut u32,
+) -> nvmlReturn_t {
+    let device = limited_or!(dev, unsafe { real(dev, count, pids) });
+    // Whether it is kept at all is the driver's word.
+    let mut none = 0;
+    let result = unsafe { real(dev, &raw mut none, core::ptr::null_mut()) };
+    match unsafe { count.as_mut() } {
+        Some(count) if result.ok() || result == nvmlReturn_t::INSUFFICIENT_SIZE => {
+            let own: Vec<u32> = members(device).iter().map(|member| member.pid).collect();
+            put_list(count, pids, &own)
+        }
+        Some(_) => result,
+        None => nvmlReturn_t::INVALID_ARGUMENT,
+    }
+}
+
+pub unsafe fn nvmlDeviceGetAccountingStats(
+    real: nvml_fn::nvmlDeviceGetAccountingStats,
+    dev: nvmlDevice_t,
+    pid: u32,
+    stats: *mut nvmlAccountingStats_t,
+) -> nvmlReturn_t {
+    let device = limited_or!(dev, unsafe { real(dev, pid, stats) });
+    if stats.is_null() {
+        return nvmlReturn_t::INVALID_ARGUMENT;
+    }
+    // As above; that it does not know the process is no word on it.
+    let mut theirs = nvmlAccountingStats_t::default();
+    let result = unsafe { real(dev, pid, &raw mut theirs) };
+    if !result.ok() && result != nvmlReturn_t::NOT_FOUND {
+        return result;
+    }
+    match of(device, pid) {
+        Some(own) => {
+            unsafe { *stats = own };
+            nvmlReturn_t::SUCCESS
+        }
+        None => nvmlReturn_t::NOT_FOUND,
+    }
+}
+
+fn of(device: &Device, pid: u32) -> Option<nvmlAccountingStats_t> {
+    let member = members(device).into_iter().find(|member| member.pid == pid)?;
+    let age = clock::now().saturating_sub(member.birth).max(1);
+    Some(nvmlAccountingStats_t {
+        gpuUtilization: percent(member.busy_ns, age),
+        maxMemoryUsage: member.high,
+        // The time is told when it has ended.
+        startTime: since_1970().saturating_sub(age / 1000),
+        isRunning: 1,
+        ..Default::default()
+    })
+}

@@ -1,0 +1,191 @@
+//! Which devices a tenant of the daemon finds: those of its list, counted from 0 in NVML's order. Others are not there.
+//!
+//! A partitioned board is there if one of its instances is the tenant's, as the way to it.
+#![allow(non_snake_case, clippy::missing_safety_doc)]
+// SAFETY of every block in this file: the program's own arguments for the function it called, passed on as they came;
+// outputs are read after success only.
+#![allow(clippy::undocumented_unsafe_blocks)]
+
+use crate::driver::own;
+use crate::inventory::{instances, nvml_uuid};
+use crate::mode::Denied;
+use crate::{device, enforce};
+use core::ffi::{c_char, c_void};
+use shim_sys::nvml::*;
+use shim_sys::table::nvml_fn;
+
+/// Whether some devices are kept from this process.
+fn hides() -> Result<bool, Denied> {
+    Ok(enforce::enforced()? && device::hides_any())
+}
+
+fn is_there(dev: nvmlDevice_t) -> bool {
+    let own = |dev| nvml_uuid(dev).is_none_or(|uuid| !device::is_foreign(&uuid));
+    own(dev) || instances(dev).into_iter().any(own)
+}
+
+/// The boards that are there, in NVML's order.
+fn boards() -> Vec<nvmlDevice_t> {
+    let (Some(count_of), Some(handle_of)) = (own::nvmlDeviceGetCount_v2(), own::nvmlDeviceGetHandleByIndex_v2()) else {
+        return Vec::new();
+    };
+    let mut count = 0;
+    if !unsafe { count_of(&raw mut count) }.ok() {
+        return Vec::new();
+    }
+    let handle = |index| {
+        let mut dev = nvmlDevice_t(core::ptr::null_mut());
+        unsafe { handle_of(index, &raw mut dev) }.ok().then_some(dev)
+    };
+    (0..count).filter_map(handle).filter(|dev| is_there(*dev)).collect()
+}
+
+macro_rules! hiding_or {
+    ($real:expr) => {
+        match hides() {
+            Ok(true) => {}
+            Ok(false) => return $real,
+            Err(Denied) => return nvmlReturn_t::NO_PERMISSION,
+        }
+    };
+}
+
+fn count_of(count: *mut u32, real: &dyn Fn() -> nvmlReturn_t) -> nvmlReturn_t {
+    hiding_or!(real());
+    let result = real();
+    if result.ok() {
+        unsafe { *count = u32::try_from(boards().len()).unwrap_or(u32::MAX) };
+    }
+    result
+}
+
+pub unsafe fn nvmlDeviceGetCount(real: nvml_fn::nvmlDeviceGetCount, count: *mut u32) -> nvmlReturn_t {
+    count_of(count, &|| unsafe { real(count) })
+}
+
+pub unsafe fn nvmlDeviceGetCount_v2(real: nvml_fn::nvmlDeviceGetCount_v2, count: *mut u32) -> nvmlReturn_t {
+    count_of(count, &|| unsafe { real(count) })
+}
+
+fn by_index(index: u32, dev: *mut nvmlDevice_t, real: &dyn Fn(u32) -> nvmlReturn_t) -> nvmlReturn_t {
+    hiding_or!(real(index));
+    match boards().get(index as usize) {
+        // The driver's words for a number that is too large, and for nothing to write to.
+        None => real(u32::MAX),
+        Some(_) if dev.is_null() => real(index),
+        Some(found) => {
+            unsafe { *dev = *found };
+            nvmlReturn_t::SUCCESS
+        }
+    }
+}
+
+pub unsafe fn nvmlDeviceGetHandleByIndex(
+    real: nvml_fn::nvmlDeviceGetHandleByIndex,
+    index: u32,
+    dev: *mut nvmlDevice_t,
+) -> nvmlReturn_t {
+    by_index(index, dev, &|index| unsafe { real(index, dev) })
+}
+
+pub unsafe fn nvmlDeviceGetHandleByIndex_v2(
+    real: nvml_fn::nvmlDeviceGetHandleByIndex_v2,
+    index: u32,
+    dev: *mut nvmlDevice_t,
+) -> nvmlReturn_t {
+    by_index(index, dev, &|index| unsafe { real(index, dev) })
+}
+
+/// A handle by any other name: what is not the tenant's is not found.
+fn by_name(dev: *mut nvmlDevice_t, real: &dyn Fn(*mut nvmlDevice_t) -> nvmlReturn_t) -> nvmlReturn_t {
+    hiding_or!(real(dev));
+    if dev.is_null() {
+        return real(dev);
+    }
+    let mut found = nvmlDevice_t(core::ptr::null_mut());
+    let result = real(&raw mut found);
+    if result.ok() {
+        if !is_there(found) {
+            return nvmlReturn_t::NOT_FOUND;
+        }
+        unsafe { *dev = found };
+    }
+    result
+}
+
+macro_rules! handles {
+    ($($name:ident $($arg:ident : $ty:ty),*;)*) => {$(
+        pub unsafe fn $name(real: nvml_fn::$name, $($arg: $ty,)* dev: *mut nvmlDevice_t) -> nvmlReturn_t {
+            by_name(dev, &|dev| unsafe { real($($arg,)* dev) })
+        }
+    )*};
+}
+
+handles! {
+    nvmlDeviceGetHandleByUUID uuid: *const c_char;
+    nvmlDeviceGetHandleByUUIDV uuid: *const c_void;
+    nvmlDeviceGetHandleByPciBusId text: *const c_char;
+    nvmlDeviceGetHandleByPciBusId_v2 text: *const c_char;
+    nvmlDeviceGetHandleBySerial text: *const c_char;
+    nvmlDeviceGetMigDeviceHandleByIndex board: nvmlDevice_t, index: u32;
+}
+
+/// The number under which the device is found; an instance's is that on its board.
+pub unsafe fn nvmlDeviceGetIndex(
+    real: nvml_fn::nvmlDeviceGetIndex,
+    dev: nvmlDevice_t,
+    index: *mut u32,
+) -> nvmlReturn_t {
+    hiding_or!(unsafe { real(dev, index) });
+    let result = unsafe { real(dev, index) };
+    if result.ok() {
+        let uuid = nvml_uuid(dev);
+        let place = boards().into_iter().position(|board| nvml_uuid(board) == uuid);
+        if let Some(place) = place.and_then(|place| u32::try_from(place).ok()) {
+            unsafe { *index = place };
+        }
+    }
+    result
+}
+
+/// Lists of neighbours, without those that are not there.
+fn neighbours(
+    count: *mut u32,
+    devs: *mut nvmlDevice_t,
+    real: &dyn Fn(*mut u32, *mut nvmlDevice_t) -> nvmlReturn_t,
+) -> nvmlReturn_t {
+    hiding_or!(real(count, devs));
+    let Some(count) = (unsafe { count.as_mut() }) else { return real(count, devs) };
+    let mut all = [nvmlDevice_t(core::ptr::null_mut()); 64];
+    let mut found = 64;
+    let result = real(&raw mut found, all.as_mut_ptr());
+    if !result.ok() {
+        return result;
+    }
+    let there: Vec<nvmlDevice_t> = all.into_iter().take(found as usize).filter(|dev| is_there(*dev)).collect();
+    let room = if devs.is_null() { 0 } else { *count as usize };
+    for (at, dev) in there.iter().take(room).enumerate() {
+        unsafe { *devs.add(at) = *dev };
+    }
+    *count = u32::try_from(if devs.is_null() { there.len() } else { there.len().min(room) }).unwrap_or(u32::MAX);
+    result
+}
+
+pub unsafe fn nvmlDeviceGetTopologyNearestGpus(
+    real: nvml_fn::nvmlDeviceGetTopologyNearestGpus,
+    dev: nvmlDevice_t,
+    level: u32,
+    count: *mut u32,
+    devs: *mut nvmlDevice_t,
+) -> nvmlReturn_t {
+    neighbours(count, devs, &|count, devs| unsafe { real(dev, level, count, devs) })
+}
+
+pub unsafe fn nvmlSystemGetTopologyGpuSet(
+    real: nvml_fn::nvmlSystemGetTopologyGpuSet,
+    cpu: u32,
+    count: *mut u32,
+    devs: *mut nvmlDevice_t,
+) -> nvmlReturn_t {
+    neighbours(count, devs, &|count, devs| unsafe { real(cpu, count, devs) })
+}

@@ -1,0 +1,99 @@
+//! The memory that NVML shows a tenant: the same numbers as CUDA's, from the same computation (`view`).
+#![allow(non_snake_case, clippy::missing_safety_doc)]
+// SAFETY of every block in this file: the program's own arguments for the function it called, passed on as they came;
+// outputs are read after success only.
+#![allow(clippy::undocumented_unsafe_blocks)]
+
+use super::limited_or;
+use crate::device::Device;
+use crate::driver::own;
+use crate::hooks::view::seen;
+use shim_sys::nvml::*;
+use shim_sys::table::nvml_fn;
+use vgpu_core::view::MemoryView;
+
+/// The tenant's view of a device by NVML's handle; `None` where the driver does not tell of its memory.
+pub fn view_of(device: &Device, dev: nvmlDevice_t) -> Option<MemoryView> {
+    let mut memory = nvmlMemory_t::default();
+    let known = unsafe { own::nvmlDeviceGetMemoryInfo()?(dev, &raw mut memory) }.ok();
+    known.then(|| seen(device, memory.total, memory.free))
+}
+
+pub unsafe fn nvmlDeviceGetMemoryInfo(
+    real: nvml_fn::nvmlDeviceGetMemoryInfo,
+    dev: nvmlDevice_t,
+    memory: *mut nvmlMemory_t,
+) -> nvmlReturn_t {
+    let device = limited_or!(dev, unsafe { real(dev, memory) });
+    let result = unsafe { real(dev, memory) };
+    if result.ok() {
+        let memory = unsafe { &mut *memory };
+        let seen = seen(device, memory.total, memory.free);
+        *memory = nvmlMemory_t { total: seen.total.0, free: seen.free.0, used: seen.used.0 };
+    }
+    result
+}
+
+pub unsafe fn nvmlDeviceGetMemoryInfo_v2(
+    real: nvml_fn::nvmlDeviceGetMemoryInfo_v2,
+    dev: nvmlDevice_t,
+    memory: *mut nvmlMemory_v2_t,
+) -> nvmlReturn_t {
+    let device = limited_or!(dev, unsafe { real(dev, memory) });
+    let result = unsafe { real(dev, memory) };
+    if result.ok() {
+        let memory = unsafe { &mut *memory };
+        let seen = seen(device, memory.total, memory.free);
+        memory.total = seen.total.0;
+        memory.free = seen.free.0;
+        memory.used = seen.used.0;
+        // A limit is all the tenant's: what the driver keeps for itself stands outside it. total = reserved + free +
+        // used still holds.
+        memory.reserved = 0;
+    }
+    result
+}
+
+/// The window into device memory: its size is a fact of the device. What is mapped is everybody's, and nobody tells whose:
+/// the tenant is shown no more of it than the memory it has.
+pub unsafe fn nvmlDeviceGetBAR1MemoryInfo(
+    real: nvml_fn::nvmlDeviceGetBAR1MemoryInfo,
+    dev: nvmlDevice_t,
+    memory: *mut nvmlBAR1Memory_t,
+) -> nvmlReturn_t {
+    let device = limited_or!(dev, unsafe { real(dev, memory) });
+    let result = unsafe { real(dev, memory) };
+    if result.ok() {
+        let memory = unsafe { &mut *memory };
+        memory.bar1Used = memory.bar1Used.min(device.ledger.used().unwrap_or(0));
+        memory.bar1Free = memory.bar1Total.saturating_sub(memory.bar1Used);
+    }
+    result
+}
+
+/// An instance's memory is no more than the limit.
+fn attributes(real: &dyn Fn() -> nvmlReturn_t, dev: nvmlDevice_t, out: *mut nvmlDeviceAttributes_t) -> nvmlReturn_t {
+    let device = limited_or!(dev, real());
+    let result = real();
+    if result.ok() {
+        let out = unsafe { &mut *out };
+        out.memorySizeMB = out.memorySizeMB.min(device.limit() >> 20);
+    }
+    result
+}
+
+pub unsafe fn nvmlDeviceGetAttributes(
+    real: nvml_fn::nvmlDeviceGetAttributes,
+    dev: nvmlDevice_t,
+    out: *mut nvmlDeviceAttributes_t,
+) -> nvmlReturn_t {
+    attributes(&|| unsafe { real(dev, out) }, dev, out)
+}
+
+pub unsafe fn nvmlDeviceGetAttributes_v2(
+    real: nvml_fn::nvmlDeviceGetAttributes_v2,
+    dev: nvmlDevice_t,
+    out: *mut nvmlDeviceAttributes_t,
+) -> nvmlReturn_t {
+    attributes(&|| unsafe { real(dev, out) }, dev, out)
+}

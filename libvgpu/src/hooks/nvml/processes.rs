@@ -1,0 +1,117 @@
+//! The processes that NVML shows a tenant: its own, from the ledger, by the pids that they have where they are.
+#![allow(non_snake_case, clippy::missing_safety_doc)]
+// SAFETY of every block in this file: the program's own arguments for the function it called, passed on as they came;
+// outputs are read after success only.
+#![allow(clippy::undocumented_unsafe_blocks)]
+
+use super::{is_tenant, limited, limited_or, members, put_list};
+use crate::device;
+use crate::mode::Denied;
+use core::ffi::c_char;
+use shim_sys::nvml::*;
+use shim_sys::table::nvml_fn;
+
+/// A process list in one of its layouts.
+trait Entry: Copy {
+    fn of(pid: u32, bytes: u64) -> Self;
+}
+
+impl Entry for nvmlProcessInfo_v1_t {
+    fn of(pid: u32, bytes: u64) -> Self {
+        Self { pid, usedGpuMemory: bytes }
+    }
+}
+
+impl Entry for nvmlProcessInfo_t {
+    fn of(pid: u32, bytes: u64) -> Self {
+        Self { pid, usedGpuMemory: bytes, gpuInstanceId: u32::MAX, computeInstanceId: u32::MAX }
+    }
+}
+
+impl Entry for nvmlProcessDetail_v1_t {
+    fn of(pid: u32, bytes: u64) -> Self {
+        let none = u32::MAX;
+        Self { pid, usedGpuMemory: bytes, gpuInstanceId: none, computeInstanceId: none, usedGpuCcProtectedMemory: 0 }
+    }
+}
+
+/// Every process of a tenant's is a compute process.
+fn entries<E: Entry>(device: &device::Device, computing: bool) -> Vec<E> {
+    if computing { members(device).iter().map(|m| E::of(m.pid, m.used)).collect() } else { Vec::new() }
+}
+
+/// The answer to whoever is limited; `None`: the driver's. Once for each layout, not for each function: the library is small.
+fn list<E: Entry>(dev: nvmlDevice_t, count: *mut u32, infos: *mut E, computing: bool) -> Option<nvmlReturn_t> {
+    match limited(dev) {
+        Ok(device) => Some(put_list(unsafe { count.as_mut() }?, infos, &entries(device?, computing))),
+        Err(Denied) => Some(nvmlReturn_t::NO_PERMISSION),
+    }
+}
+
+macro_rules! process_lists {
+    ($($name:ident $entry:ident $computing:literal;)*) => {$(
+        pub unsafe fn $name(
+            real: nvml_fn::$name,
+            dev: nvmlDevice_t,
+            count: *mut u32,
+            infos: *mut $entry,
+        ) -> nvmlReturn_t {
+            list(dev, count, infos, $computing).unwrap_or_else(|| unsafe { real(dev, count, infos) })
+        }
+    )*};
+}
+
+process_lists! {
+    nvmlDeviceGetComputeRunningProcesses nvmlProcessInfo_v1_t true;
+    nvmlDeviceGetComputeRunningProcesses_v2 nvmlProcessInfo_t true;
+    nvmlDeviceGetComputeRunningProcesses_v3 nvmlProcessInfo_t true;
+    nvmlDeviceGetGraphicsRunningProcesses nvmlProcessInfo_v1_t false;
+    nvmlDeviceGetGraphicsRunningProcesses_v2 nvmlProcessInfo_t false;
+    nvmlDeviceGetGraphicsRunningProcesses_v3 nvmlProcessInfo_t false;
+    nvmlDeviceGetMPSComputeRunningProcesses nvmlProcessInfo_v1_t false;
+    nvmlDeviceGetMPSComputeRunningProcesses_v2 nvmlProcessInfo_t false;
+    nvmlDeviceGetMPSComputeRunningProcesses_v3 nvmlProcessInfo_t false;
+}
+
+/// What of the list nobody knows here (a mode of a newer driver, a newer layout) is the driver's to refuse.
+pub unsafe fn nvmlDeviceGetRunningProcessDetailList(
+    real: nvml_fn::nvmlDeviceGetRunningProcessDetailList,
+    dev: nvmlDevice_t,
+    list: *mut nvmlProcessDetailList_v1_t,
+) -> nvmlReturn_t {
+    let device = limited_or!(dev, unsafe { real(dev, list) });
+    match unsafe { list.as_mut() } {
+        Some(list) if list.version != nvmlProcessDetailList_v1_t::VERSION => nvmlReturn_t::ARGUMENT_VERSION_MISMATCH,
+        Some(list) if list.mode > 2 => nvmlReturn_t::INVALID_ARGUMENT,
+        Some(list) => put_list(&mut list.numProcArrayEntries, list.procArray, &entries(device, list.mode == 0)),
+        None => nvmlReturn_t::INVALID_ARGUMENT,
+    }
+}
+
+/// The name of a member, as its own pid namespace has it: NVML's answer may be of another process of that number.
+pub unsafe fn nvmlSystemGetProcessName(
+    real: nvml_fn::nvmlSystemGetProcessName,
+    pid: u32,
+    name: *mut c_char,
+    len: u32,
+) -> nvmlReturn_t {
+    match is_tenant() {
+        Ok(true) if !name.is_null() && len > 0 => {}
+        Ok(_) => return unsafe { real(pid, name, len) },
+        Err(_) => return nvmlReturn_t::NO_PERMISSION,
+    }
+    if !device::all().any(|device| members(device).iter().any(|member| member.pid == pid)) {
+        return nvmlReturn_t::NOT_FOUND;
+    }
+    let Ok(line) = std::fs::read(format!("/proc/{pid}/cmdline")) else { return nvmlReturn_t::NOT_FOUND };
+    let text = line.split(|&byte| byte == 0).next().unwrap_or_default();
+    // Cut to the room there is, as NVML does, between two characters.
+    let mut room = text.len().min(len as usize - 1);
+    while text.get(room).is_some_and(|byte| byte & 0xc0 == 0x80) && room > 0 {
+        room -= 1;
+    }
+    for (at, byte) in text.iter().take(room).chain(&[0]).enumerate() {
+        unsafe { *name.add(at) = byte.cast_signed() };
+    }
+    nvmlReturn_t::SUCCESS
+}

@@ -1,0 +1,127 @@
+//! How busy a device is, for a tenant: how much of its time the tenant's own processes had, by what was measured for them
+//! (`usage`). Where device time is not measured, NVML's samples, of the tenant's processes alone.
+#![allow(non_snake_case, clippy::missing_safety_doc)]
+// SAFETY of every block in this file: the program's own arguments for the function it called, passed on as they came;
+// outputs are read after success only.
+#![allow(clippy::undocumented_unsafe_blocks)]
+
+use super::memory::view_of;
+use super::{limited_or, members, put_list};
+use crate::device::Device;
+use crate::driver::own;
+use crate::usage::{self, percent, since_1970};
+use shim_sys::nvml::*;
+use shim_sys::table::nvml_fn;
+
+/// Microseconds of NVML's samples that make the present.
+const LATELY_US: u64 = 1_000_000;
+/// The samples of a device's use and of its memory's. Power and clocks are the device's; the engines for video are not told.
+const GPU: u32 = 1;
+const MEMORY: u32 = 2;
+const VIDEO: [u32; 4] = [3, 4, 8, 9];
+
+/// What the tenant's processes had of the device lately.
+fn samples(device: &Device, dev: nvmlDevice_t, since: u64) -> Vec<nvmlProcessUtilizationSample_t> {
+    let Some(usage) = usage::of(device) else { return sampled(device, dev, since) };
+    let total = view_of(device, dev).map_or(u64::MAX, |view| view.total.0);
+    let now = since_1970();
+    let used = usage.shares.iter().filter(|share| share.busy_ns > 0 && now > since);
+    used.map(|share| nvmlProcessUtilizationSample_t {
+        pid: share.pid,
+        timeStamp: now,
+        smUtil: percent(share.busy_ns, usage.span_ns),
+        memUtil: percent(share.used, total),
+        ..Default::default()
+    })
+    .collect()
+}
+
+/// NVML's samples of the tenant's processes.
+fn sampled(device: &Device, dev: nvmlDevice_t, since: u64) -> Vec<nvmlProcessUtilizationSample_t> {
+    let Some(ask) = own::nvmlDeviceGetProcessUtilization() else { return Vec::new() };
+    let mut all = vec![nvmlProcessUtilizationSample_t::default(); 256];
+    let mut count = 256;
+    if !unsafe { ask(dev, all.as_mut_ptr(), &raw mut count, since) }.ok() {
+        return Vec::new();
+    }
+    let own = members(device);
+    all.truncate(count as usize);
+    all.retain(|sample| own.iter().any(|member| member.pid == sample.pid));
+    all
+}
+
+/// Percent of the device's time that the tenant had lately.
+fn gpu(device: &Device, dev: nvmlDevice_t) -> u32 {
+    match usage::of(device) {
+        Some(usage) => percent(usage.shares.iter().map(|share| share.busy_ns).sum(), usage.span_ns),
+        None => {
+            let since = since_1970().saturating_sub(LATELY_US);
+            sampled(device, dev, since).iter().map(|sample| sample.smUtil).sum::<u32>().min(100)
+        }
+    }
+}
+
+/// Percent of its memory that the tenant uses.
+fn memory(device: &Device, dev: nvmlDevice_t) -> u32 {
+    let used = device.ledger.used().unwrap_or(0);
+    view_of(device, dev).map_or(0, |view| percent(used, view.total.0))
+}
+
+pub unsafe fn nvmlDeviceGetUtilizationRates(
+    real: nvml_fn::nvmlDeviceGetUtilizationRates,
+    dev: nvmlDevice_t,
+    rates: *mut nvmlUtilization_t,
+) -> nvmlReturn_t {
+    let device = limited_or!(dev, unsafe { real(dev, rates) });
+    let result = unsafe { real(dev, rates) };
+    if result.ok() {
+        unsafe { *rates = nvmlUtilization_t { gpu: gpu(device, dev), memory: memory(device, dev) } };
+    }
+    result
+}
+
+/// The driver's own moments, each with the tenant's present value.
+pub unsafe fn nvmlDeviceGetSamples(
+    real: nvml_fn::nvmlDeviceGetSamples,
+    dev: nvmlDevice_t,
+    kind: u32,
+    since: u64,
+    value_type: *mut u32,
+    count: *mut u32,
+    samples: *mut nvmlSample_t,
+) -> nvmlReturn_t {
+    let device = limited_or!(dev, unsafe { real(dev, kind, since, value_type, count, samples) });
+    if VIDEO.contains(&kind) {
+        return nvmlReturn_t::NOT_SUPPORTED;
+    }
+    let result = unsafe { real(dev, kind, since, value_type, count, samples) };
+    if !result.ok() || samples.is_null() || (kind != GPU && kind != MEMORY) {
+        return result;
+    }
+    let percent = if kind == GPU { gpu(device, dev) } else { memory(device, dev) };
+    unsafe { *value_type = 1 }; // unsigned int
+    for at in 0..unsafe { *count } as usize {
+        unsafe { (*samples.add(at)).sampleValue = nvmlValue_t { ullVal: u64::from(percent) } };
+    }
+    result
+}
+
+pub unsafe fn nvmlDeviceGetProcessUtilization(
+    real: nvml_fn::nvmlDeviceGetProcessUtilization,
+    dev: nvmlDevice_t,
+    at: *mut nvmlProcessUtilizationSample_t,
+    count: *mut u32,
+    since: u64,
+) -> nvmlReturn_t {
+    let device = limited_or!(dev, unsafe { real(dev, at, count, since) });
+    let Some(count) = (unsafe { count.as_mut() }) else { return nvmlReturn_t::INVALID_ARGUMENT };
+    let own = samples(device, dev, since);
+    if own.is_empty() {
+        *count = 0;
+        return nvmlReturn_t::NOT_FOUND;
+    }
+    if at.is_null() {
+        *count = 0;
+    }
+    put_list(count, at, &own)
+}

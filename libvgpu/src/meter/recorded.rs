@@ -1,0 +1,99 @@
+//! A launch that has been to the driver: its markers were recorded or not, or the driver refused it.
+//!
+//! Not here: which markers it gets ([`super::stepping`]), the driver's part ([`super::markers`]).
+
+use super::reaping::Costs;
+use super::{Begin, End, Meter, Pay, Plan};
+use shim_sys::cuda::CUevent;
+use vgpu_core::account::cost::UNKNOWN_NS;
+
+impl Meter {
+    /// The markers were recorded, or not (`None`), and the launch went to the driver. Returns what is to be destroyed.
+    pub fn recorded(
+        &mut self,
+        plan: &Plan,
+        begin: Option<Begin>,
+        end: Option<End>,
+        costs: &Costs,
+        pay: impl Pay,
+    ) -> [Option<CUevent>; 2] {
+        let Some(at) = self.numbered(plan.chain) else { return [begin.map(|begin| begin.event), end.map(|end| end.0)] };
+        // The stream may have been idle before the marker came.
+        let is_late = end.and_then(|end| end.1).is_some_and(|at| self.keeper.remaining(at) == 0);
+        let chain = &mut self.chains[at];
+        let (was_busy, was_unmeasured) = (chain.is_busy(), chain.is_unmeasured());
+        let closed = plan.end.and_then(|serial| chain.pending.iter().position(|interval| interval.serial == serial));
+        let mut lost = None;
+        match closed {
+            Some(place) => {
+                let interval = &mut chain.pending[place];
+                if plan.begin {
+                    (interval.begin, interval.lead, interval.begun) = parts(begin);
+                }
+                // What was never measured is, all the same: its estimate says nothing, and may be a second short.
+                interval.tainted |= is_late;
+                let is_vague = (is_late && interval.open.unknown == 0)
+                    || (plan.begin && begin.and_then(|begin| begin.lead).is_none());
+                if is_vague && interval.open.measured {
+                    interval.open.measured = false;
+                    chain.unmeasured += 1;
+                }
+                interval.end = end.map(|end| end.0);
+                if end.is_none() {
+                    lost = chain.pending.remove(place);
+                }
+            }
+            None if plan.begin => {
+                (chain.begin, chain.lead, chain.begun) = parts(begin);
+                if begin.and_then(|begin| begin.lead).is_none() {
+                    chain.marks.doubt();
+                }
+            }
+            None => {}
+        }
+        self.recount(at, was_busy, was_unmeasured);
+        match lost {
+            // No marker, no measurement: the estimate is all there is.
+            Some(interval) => {
+                let begin = interval.begin;
+                self.done(at, &interval, None, self.time, &pay, costs);
+                [begin, None]
+            }
+            None => [None, end.map(|end| end.0).filter(|_| closed.is_none())],
+        }
+    }
+
+    /// The driver refused the launch.
+    pub fn refused(&mut self, plan: &Plan, cost: Option<u64>, begin: Option<Begin>) -> [Option<CUevent>; 2] {
+        self.keeper.withdrawn(cost);
+        self.revoke(plan.chain);
+        self.lease.withdraw(cost.unwrap_or(UNKNOWN_NS));
+        let Some(at) = self.numbered(plan.chain) else { return [begin.map(|begin| begin.event), None] };
+        let chain = &mut self.chains[at];
+        let (was_busy, was_unmeasured) = (chain.is_busy(), chain.is_unmeasured());
+        let place = plan.end.and_then(|serial| chain.pending.iter().position(|interval| interval.serial == serial));
+        let closed = place.and_then(|place| chain.pending.remove(place));
+        let open = closed.as_ref().map(|interval| interval.open);
+        chain.marks.withdrawn(cost, cost.unwrap_or(UNKNOWN_NS), open);
+        if let Some(interval) = closed {
+            chain.unmeasured -= u32::from(!interval.open.measured);
+            (chain.begin, chain.lead, chain.begun) = (interval.begin, interval.lead, interval.begun);
+            chain.keys = interval.keys;
+            chain.tainted |= interval.tainted;
+            chain.first |= interval.first;
+        }
+        let mut unused = plan.events;
+        if plan.begin {
+            // What follows would begin at a marker that is too early.
+            (chain.begin, chain.lead, chain.begun) = parts(begin);
+            chain.marks.doubt();
+            unused[0] = None;
+        }
+        self.recount(at, was_busy, was_unmeasured);
+        unused
+    }
+}
+
+fn parts(begin: Option<Begin>) -> (Option<CUevent>, u64, u64) {
+    begin.map_or((None, 0, 0), |begin| (Some(begin.event), begin.lead.unwrap_or(0), begin.at))
+}

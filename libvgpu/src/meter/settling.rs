@@ -1,0 +1,59 @@
+//! Tails: work behind the last marker of a stream, charged by the cost of its launches once it is over.
+//!
+//! Not here: intervals that end at a marker ([`super::reaping`]).
+
+use super::{Meter, Pay};
+
+impl Meter {
+    /// The stream of a chain is idle and its intervals are done: charges the tail by the cost of its launches.
+    pub(super) fn settle(&mut self, at: usize, now: u64, pay: &impl Pay) {
+        let chain = &mut self.chains[at];
+        let (was_busy, was_unmeasured) = (chain.is_busy(), chain.is_unmeasured());
+        let Some(tail) = chain.marks.expire() else { return };
+        (chain.keys.len, chain.last, chain.tainted, chain.first, chain.lead) = (0, None, false, false, 0);
+        let (begin, context, opened) = (chain.begin.take(), chain.place.context, chain.opened);
+        self.recount(at, was_busy, was_unmeasured);
+        if let Some(event) = begin {
+            self.recycle(context, event);
+        }
+        self.completed(tail.estimate, tail.unknown, now);
+        self.revoke(self.chains[at].number);
+        // It is over, so that it took no longer than since it was launched, whatever it is believed to take.
+        let used = tail.estimate.min(now.saturating_sub(opened));
+        let used = self.balance(0, used);
+        pay(self.due(used, 0), self.presence.since());
+    }
+
+    /// Settles tails whose time has passed: their streams may be gone, and cannot be asked.
+    pub fn expire(&mut self, now: u64, pay: impl Pay) {
+        self.charge_strays(&pay);
+        self.expire_beside(usize::MAX, now, &pay);
+    }
+
+    /// As [`Self::expire`], but of one chain, whose stream can be asked.
+    pub(super) fn expire_beside(&mut self, but: usize, now: u64, pay: &impl Pay) {
+        for at in (0..self.chains.len()).filter(|&at| at != but) {
+            let chain = &self.chains[at];
+            if chain.marks.asks() && chain.marks.pending() == 0 && now > chain.over_by {
+                self.settle(at, now, pay);
+            }
+        }
+    }
+
+    /// A tail that another stream measures over several launches would hold this chain's work as well.
+    #[cold]
+    pub(super) fn doubt_tails(&mut self, but: usize) {
+        for at in (0..self.chains.len()).filter(|&at| at != but) {
+            if self.chains[at].marks.samples_tail() {
+                self.doubt(at);
+            }
+        }
+    }
+
+    pub(super) fn doubt(&mut self, at: usize) {
+        let chain = &mut self.chains[at];
+        let (was_busy, was_unmeasured) = (chain.is_busy(), chain.is_unmeasured());
+        chain.marks.doubt();
+        self.recount(at, was_busy, was_unmeasured);
+    }
+}

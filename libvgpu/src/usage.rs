@@ -1,0 +1,176 @@
+//! What the tenant's processes had of a device's time lately, by the sums that each keeps in the ledger.
+//!
+//! NVML's samples name processes by pids of another namespace, which nobody here can map; the ledger's are the tenant's own.
+//! A share is the difference of two looks at it, a sixth of a second apart at least, as NVML's samples are. The first look is
+//! taken when the program initialises NVML; who asks sooner waits for the rest of that time.
+
+use crate::clock;
+use crate::device::{self, Device};
+use crate::lock::Lock;
+use std::time::{SystemTime, UNIX_EPOCH};
+use vgpu_core::ledger::MemberView;
+
+/// Two looks are so far apart at least.
+const PERIOD_NS: u64 = 166_666_667;
+/// And no further: what was so long ago is not lately.
+const STALE_NS: u64 = 5_000_000_000;
+/// Sleeps that signals cut short.
+const TRIES: u32 = 16;
+
+/// A look at a device's members.
+struct Look {
+    at: u64,
+    members: Vec<MemberView>,
+}
+
+/// By device number: the last look, and the one before it.
+static LOOKS: [Lock<[Option<Box<Look>>; 2]>; 64] = [const { Lock::new([None, None]) }; 64];
+
+/// What one process had.
+pub struct Share {
+    /// Its pid, as it sees itself.
+    pub pid: u32,
+    /// Bytes that it has.
+    pub used: u64,
+    /// Nanoseconds of the device.
+    pub busy_ns: u64,
+}
+
+/// What the tenant's processes had between two looks.
+pub struct Usage {
+    /// Nanoseconds between them.
+    pub span_ns: u64,
+    /// Each living process.
+    pub shares: Vec<Share>,
+}
+
+fn look(device: &Device) -> Option<Box<Look>> {
+    let members = device.ledger.joined().ok()?.members();
+    Some(Box::new(Look { at: clock::now(), members }))
+}
+
+/// Looks at all devices whose time is measured, so that the first question has something to compare with.
+pub fn begin() {
+    for device in device::all().filter(|device| device.governor.is_some()) {
+        let Some(now) = look(device) else { continue };
+        if let Some(looks) = LOOKS.get(usize::from(device.index)) {
+            let mut looks = looks.lock();
+            if looks[0].as_ref().is_none_or(|last| now.at.saturating_sub(last.at) > STALE_NS) {
+                *looks = [Some(now), None];
+            }
+        }
+    }
+}
+
+/// What the tenant's processes had of the device lately; `None`: its time is not measured.
+///
+/// # Cost
+/// A scan of the ledger; up to a sixth of a second's sleep if nobody looked lately.
+pub fn of(device: &Device) -> Option<Usage> {
+    device.governor.as_ref()?;
+    let looks = LOOKS.get(usize::from(device.index))?;
+    for _ in 0..TRIES {
+        let wait = match compared(&mut looks.lock(), look(device)?) {
+            Ok(usage) => return Some(usage),
+            Err(wait) => wait,
+        };
+        clock::sleep(wait);
+    }
+    Some(Usage { span_ns: PERIOD_NS, shares: Vec::new() })
+}
+
+/// Compares with a look that is old enough, or says how long to wait.
+fn compared(looks: &mut [Option<Box<Look>>; 2], now: Box<Look>) -> Result<Usage, u64> {
+    let age = |look: &Option<Box<Look>>| look.as_ref().map_or(u64::MAX, |look| now.at.saturating_sub(look.at));
+    let (last, before) = (age(&looks[0]), age(&looks[1]));
+    if let (PERIOD_NS..=STALE_NS, Some(base)) = (last, &looks[0]) {
+        let usage = between(base, &now);
+        looks[1] = looks[0].replace(now);
+        return Ok(usage);
+    }
+    if let (PERIOD_NS..=STALE_NS, Some(base)) = (before, &looks[1]) {
+        return Ok(between(base, &now));
+    }
+    if last < PERIOD_NS {
+        return Err(PERIOD_NS - last);
+    }
+    *looks = [Some(now), None];
+    Err(PERIOD_NS)
+}
+
+fn between(base: &Look, now: &Look) -> Usage {
+    let span_ns = now.at.saturating_sub(base.at).max(1);
+    let share = |member: &MemberView| {
+        let before = base.members.iter().find(|old| old.index == member.index && old.birth == member.birth);
+        let busy_ns = member.busy_ns.saturating_sub(before.map_or(0, |old| old.busy_ns)).min(span_ns);
+        Share { pid: member.pid, used: member.used, busy_ns }
+    };
+    Usage { span_ns, shares: now.members.iter().map(share).collect() }
+}
+
+/// Forgets what was seen, in a forked child.
+pub fn reborn() {
+    for looks in &LOOKS {
+        // SAFETY: the child's thread that settles it, before any other goes on.
+        unsafe { looks.reset([None, None]) };
+    }
+}
+
+/// Percent, rounded; 1 at least for any at all, 100 at most.
+#[allow(clippy::cast_possible_truncation)] // at most 100
+pub fn percent(part: u64, whole: u64) -> u32 {
+    let whole = u128::from(whole.max(1));
+    let rounded = (u128::from(part) * 100 + whole / 2) / whole;
+    rounded.clamp(u128::from(part > 0), 100) as u32
+}
+
+/// Microseconds since 1970, as NVML stamps its samples.
+pub fn since_1970() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(index: usize, birth: u64, busy_ns: u64) -> MemberView {
+        MemberView { index, pid: 100, birth, used: 7, shared: 0, overhead: 0, high: 0, busy_ns }
+    }
+
+    fn seen(at: u64, members: &[MemberView]) -> Box<Look> {
+        Box::new(Look { at, members: members.to_vec() })
+    }
+
+    fn busy(usage: &Usage) -> Vec<u64> {
+        usage.shares.iter().map(|share| share.busy_ns).collect()
+    }
+
+    #[test]
+    fn two_looks_are_a_period_apart_and_not_much_more() {
+        let mut looks = [None, None];
+        let t = 10 * STALE_NS;
+        assert_eq!(compared(&mut looks, seen(t, &[member(0, 1, 50)])).err(), Some(PERIOD_NS), "the first one");
+        assert_eq!(compared(&mut looks, seen(t + 1000, &[member(0, 1, 50)])).err(), Some(PERIOD_NS - 1000));
+        let usage = compared(&mut looks, seen(t + PERIOD_NS, &[member(0, 1, 80)])).ok().unwrap();
+        assert_eq!((usage.span_ns, busy(&usage)), (PERIOD_NS, vec![30]));
+        // Whoever asks again at once is compared with the look before the last.
+        let usage = compared(&mut looks, seen(t + PERIOD_NS + 5, &[member(0, 1, 90)])).ok().unwrap();
+        assert_eq!((usage.span_ns, busy(&usage)), (PERIOD_NS + 5, vec![40]));
+        let late = t + 3 * STALE_NS;
+        assert_eq!(compared(&mut looks, seen(late, &[member(0, 1, 99)])).err(), Some(PERIOD_NS), "too long ago");
+    }
+
+    #[test]
+    fn a_slot_that_has_another_member_now_begins_anew() {
+        let base = seen(0, &[member(0, 1, 1000), member(1, 1, 5)]);
+        let now = seen(PERIOD_NS, &[member(0, 2, 30), member(1, 1, PERIOD_NS * 9), member(2, 1, 4)]);
+        assert_eq!(busy(&between(&base, &now)), [30, PERIOD_NS, 4], "no more than the time there was");
+    }
+
+    #[test]
+    fn any_use_is_one_percent_at_least() {
+        assert_eq!([percent(0, 0), percent(1, 1 << 40), percent(1, 2), percent(9, 3)], [0, 1, 50, 100]);
+        assert_eq!(percent(u64::MAX, u64::MAX), 100);
+    }
+}

@@ -1,0 +1,48 @@
+//! How a thread beside the loop asks it: a byte over a socket, an answer over a channel.
+
+use std::io::{ErrorKind, Read as _};
+use std::os::unix::net::UnixStream;
+
+/// What came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    /// A question, or several alike: the last byte.
+    Yes(u8),
+    /// Nothing.
+    No,
+    /// The thread is gone: it asks nothing any more, and what is watched would be readable for ever.
+    Gone,
+}
+
+/// Takes the questions that came.
+pub fn heard(stream: &mut UnixStream) -> Asked {
+    let mut asked = Asked::No;
+    loop {
+        let mut bytes = [0; 64];
+        match stream.read(&mut bytes) {
+            Ok(0) => return Asked::Gone,
+            Ok(length) => asked = Asked::Yes(bytes.iter().take(length).copied().max().unwrap_or(0)),
+            Err(why) if why.kind() == ErrorKind::Interrupted => {}
+            Err(why) if why.kind() == ErrorKind::WouldBlock => return asked,
+            Err(_) => return Asked::Gone,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_that_is_gone_is_told_from_one_that_asks_nothing() {
+        let (mut asked, mut ask) = UnixStream::pair().unwrap();
+        asked.set_nonblocking(true).unwrap();
+        assert_eq!(heard(&mut asked), Asked::No);
+        ask.write_all(&[0, 1]).unwrap();
+        assert_eq!((heard(&mut asked), heard(&mut asked)), (Asked::Yes(1), Asked::No));
+        drop(ask);
+        assert_eq!(heard(&mut asked), Asked::Gone);
+    }
+}

@@ -1,0 +1,175 @@
+//! A file of lines that does not grow for ever: at its size it becomes `NAME.1`, that one `NAME.2`, and so on.
+//!
+//! Whoever else renames or removes it (logrotate) gets what is written from then on in a new file: before a line the name is
+//! looked at, at most once in a second. A line is in one file as a whole.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How often the name is looked at.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// The file, and how much of it is kept.
+#[derive(Debug)]
+pub struct Rotating {
+    path: PathBuf,
+    /// Bytes at which it is put aside.
+    most: u64,
+    /// Files that are kept beside it.
+    keep: u32,
+    open: Option<(File, u64)>,
+    looked: Option<Instant>,
+}
+
+impl Rotating {
+    /// Opens the file, or makes it with its directory, for its owner only.
+    ///
+    /// # Errors
+    /// Whatever opening says, with the path.
+    pub fn open(path: &Path, most: u64, keep: u32) -> io::Result<Self> {
+        let mut rotating = Self { path: path.to_owned(), most, keep, open: None, looked: None };
+        rotating.file()?;
+        Ok(rotating)
+    }
+
+    fn named(&self, why: &io::Error) -> io::Error {
+        io::Error::new(why.kind(), format!("{}: {why}", self.path.display()))
+    }
+
+    fn file(&mut self) -> io::Result<&mut (File, u64)> {
+        let now = Instant::now();
+        if self.looked.is_none_or(|looked| now.duration_since(looked) >= LOOK) {
+            self.looked = Some(now);
+            let there = fs::metadata(&self.path).ok().map(|meta| (meta.dev(), meta.ino()));
+            let ours =
+                self.open.as_ref().and_then(|(file, _)| file.metadata().ok()).map(|meta| (meta.dev(), meta.ino()));
+            if there.is_none() || there != ours {
+                self.open = None;
+            }
+        }
+        if self.open.is_none() {
+            if let Some(dir) = self.path.parent() {
+                fs::create_dir_all(dir).map_err(|why| self.named(&why))?;
+            }
+            let open = OpenOptions::new().append(true).create(true).mode(0o600).open(&self.path);
+            let file = open.map_err(|why| self.named(&why))?;
+            let length = file.metadata().map_err(|why| self.named(&why))?.len();
+            self.open = Some((file, length));
+        }
+        self.open.as_mut().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// Puts the file aside; the oldest one goes.
+    fn rotate(&mut self) -> io::Result<()> {
+        self.open = None;
+        let numbered = |number: u32| {
+            let mut name = self.path.clone().into_os_string();
+            name.push(format!(".{number}"));
+            PathBuf::from(name)
+        };
+        if self.keep == 0 {
+            return fs::remove_file(&self.path).map_err(|why| self.named(&why));
+        }
+        for number in (1..self.keep).rev() {
+            match fs::rename(numbered(number), numbered(number + 1)) {
+                Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(self.named(&why)),
+                _ => {}
+            }
+        }
+        fs::rename(&self.path, numbered(1)).map_err(|why| self.named(&why))
+    }
+
+    /// Is it empty, or will the next line begin a new file?
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn begins(&mut self, next: usize) -> io::Result<bool> {
+        let most = self.most;
+        let (_, length) = self.file()?;
+        Ok(*length == 0 || length.saturating_add(next as u64) > most)
+    }
+
+    /// Writes a line, which brings its end with it.
+    ///
+    /// # Errors
+    /// Whatever writing says, with the path; part of the line may be there then. The next line tries anew.
+    pub fn line(&mut self, line: &[u8]) -> io::Result<()> {
+        if self.begins(line.len())? && self.file()?.1 > 0 {
+            self.rotate()?;
+        }
+        let (file, length) = self.file()?;
+        let written = file.write_all(line);
+        match written {
+            Ok(()) => *length = length.saturating_add(line.len() as u64),
+            Err(_) => *length = file.metadata().map_or(*length, |meta| meta.len()),
+        }
+        written.map_err(|why| self.named(&why))
+    }
+
+    /// Asks the kernel to have it on the disk.
+    ///
+    /// # Errors
+    /// Whatever it says.
+    pub fn sync(&mut self) -> io::Result<()> {
+        let done = match &self.open {
+            Some((file, _)) => file.sync_data(),
+            None => Ok(()),
+        };
+        done.map_err(|why| self.named(&why))
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Write for Rotating {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.line(line).map(|()| line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_at_its_size_is_put_aside_and_the_oldest_one_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("new/log");
+        let mut file = Rotating::open(&path, 25, 2).unwrap();
+        for number in 0..8 {
+            file.line(format!("line {number:04}\n").as_bytes()).unwrap();
+        }
+        let read = |name: &str| fs::read_to_string(dir.path().join("new").join(name)).unwrap();
+        assert_eq!(read("log"), "line 0006\nline 0007\n");
+        assert_eq!(read("log.1"), "line 0004\nline 0005\n");
+        assert_eq!(read("log.2"), "line 0002\nline 0003\n");
+        assert!(!dir.path().join("new/log.3").exists());
+        drop(file);
+        Rotating::open(&path, 25, 2).unwrap().line(b"further\n").unwrap();
+        assert_eq!((read("log").as_str(), read("log.1").as_str()), ("further\n", "line 0006\nline 0007\n"));
+    }
+
+    #[test]
+    fn who_renames_the_file_gets_a_new_one_and_a_line_that_is_too_long_stands_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let mut file = Rotating::open(&path, 25, 2).unwrap();
+        file.line(b"before\n").unwrap();
+        fs::rename(&path, dir.path().join("aside")).unwrap();
+        file.looked = None;
+        file.line(&[b'x'; 100]).unwrap();
+        assert_eq!(fs::read(&path).unwrap().len(), 100);
+        assert_eq!(fs::read(dir.path().join("aside")).unwrap(), b"before\n");
+    }
+}

@@ -1,0 +1,236 @@
+//! What the daemon promises of metrics: true, complete, with names that dashboards find, and off the network unless asked.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use scheduler_sidecar::control::{DeviceStatus, Fault, MemberStatus, Status, TenantStatus, TermsStatus, TimeStatus};
+use scheduler_sidecar::metrics::{NAMES, text};
+use scheduler_sidecar::proof::{Finding, Process, What};
+use support::{Guard, LONG, Peer, eventually, vgpud};
+use tempfile::TempDir;
+
+fn found() -> Finding {
+    let process = Process { pid: 7, began: 1 };
+    let (what, name, words) = (What::Uncontrolled, "x".into(), "y".into());
+    Finding { what, process, name, tenant: None, device: None, contained: false, container: None, words }
+}
+
+/// A status in which everything that can be known is.
+fn full() -> Status {
+    let time = TimeStatus {
+        gpu_seconds: 12.5,
+        waited_seconds: 0.25,
+        wanted: 100.0,
+        got: 29.5,
+        waiting: 1,
+        ..Default::default()
+    };
+    let terms = TermsStatus {
+        device: "0".into(),
+        memory_limit: Some(1 << 30),
+        sm_limit: Some(30.0),
+        sm_request: Some(10.0),
+        weight: 2,
+        time: Some(time),
+        memory_used: Some(5 << 20),
+        memory_peak: Some(6 << 20),
+        overhead: Some(0),
+        refused_allocations: Some(3),
+        launches: Some(1000),
+        ..Default::default()
+    };
+    let tenant = |name: &str, devices| TenantStatus {
+        name: name.into(),
+        socket: "/s".into(),
+        memory_limit: None,
+        sm_limit: None,
+        refused: 4,
+        removed: false,
+        unusable: None,
+        paused: true,
+        mode: "enforce".into(),
+        strict: false,
+        devices,
+        members: vec![MemberStatus::default()],
+    };
+    let idle = TermsStatus { device: "0".into(), weight: 1, ..Default::default() };
+    Status {
+        version: "1.2.3".into(),
+        pid: 1,
+        uptime_seconds: 60,
+        record: None,
+        configuration: Some(scheduler_sidecar::control::Configuration {
+            file: "/f".into(),
+            reloads: 0,
+            refused: None,
+            notes: Vec::new(),
+        }),
+        devices: vec![DeviceStatus {
+            name: "0".into(),
+            uuid: Some("GPU-1".into()),
+            memory: Some(80 << 30),
+            overcommit: 1.0,
+            arbitrated: true,
+            holder: None,
+        }],
+        tenants: vec![tenant("a", vec![terms]), TenantStatus { members: Vec::new(), ..tenant("idle", vec![idle]) }],
+        findings: vec![found(), found()],
+        faults: vec![Fault { what: "audit".into(), words: "full".into() }],
+    }
+}
+
+/// The names of all samples.
+fn samples(text: &str) -> BTreeSet<&str> {
+    let lines = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+    lines.map(|line| line.split(['{', ' ']).next().unwrap()).collect()
+}
+
+#[test]
+fn everything_that_is_known_is_there_under_its_name_and_nothing_else() {
+    let text = text(&full(), true);
+    let named: BTreeSet<&str> = NAMES.iter().map(|name| name.name).collect();
+    assert_eq!(samples(&text), named);
+    assert!(text.ends_with("# EOF\n"), "{text}");
+    for line in [
+        "vgpu_tenant_gpu_seconds_total{tenant=\"a\",device=\"GPU-1\"} 12.5",
+        "vgpu_tenant_sm_limit_ratio{tenant=\"a\",device=\"GPU-1\"} 0.3",
+        "vgpu_tenant_memory_used_bytes{tenant=\"a\",device=\"GPU-1\"} 5242880.0",
+        "vgpu_tenant_got_ratio{tenant=\"idle\",device=\"GPU-1\"} 0.0",
+        "vgpu_device_memory_promised_bytes{device=\"GPU-1\"} 1073741824.0",
+        "# UNIT vgpu_tenant_gpu_seconds seconds",
+        "# TYPE vgpu_tenant_gpu_seconds counter",
+        "vgpu_findings{kind=\"uncontrolled\"} 2.0",
+        "vgpu_findings{kind=\"over\"} 0.0",
+        "hami_vgpu_memory_limit_bytes{zone=\"vGPU\",namespace=\"\",pod=\"idle\",container=\"idle\",vdevice_index=\"0\",device_uuid=\"GPU-1\"} 85899345920.0",
+    ] {
+        assert!(text.lines().any(|shown| shown == line), "{line} is not in\n{text}");
+    }
+}
+
+#[test]
+fn without_hamis_names_there_is_none_of_them_and_what_is_not_known_has_no_sample() {
+    let mut status = full();
+    status.tenants[0].devices[0].memory_used = None;
+    let text = text(&status, false);
+    assert!(samples(&text).iter().all(|name| name.starts_with("vgpu_")), "{text}");
+    assert!(!text.contains("vgpu_tenant_memory_used_bytes"), "{text}");
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+/// Words that look like metrics of ours.
+fn mentioned(text: &str) -> BTreeSet<String> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| word.starts_with("vgpu_") || word.starts_with("hami_")).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_dashboard_and_the_alerts_ask_for_nothing_that_is_not_exported() {
+    for file in ["examples/monitoring/grafana.json", "examples/monitoring/alerts.yml"] {
+        let text = fs::read_to_string(root().join(file)).unwrap();
+        let mentioned = mentioned(&text);
+        assert!(mentioned.len() >= 5, "{file}: {mentioned:?}");
+        for name in mentioned {
+            assert!(NAMES.iter().any(|known| known.name == name), "{file} asks for {name}");
+        }
+    }
+    let dashboard = fs::read_to_string(root().join("examples/monitoring/grafana.json")).unwrap();
+    let dashboard: serde_json::Value = serde_json::from_str(&dashboard).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    assert!(panels.iter().all(|panel| panel["title"].is_string() && panel["targets"].is_array()), "{panels:?}");
+}
+
+/// `UPDATE=1` rewrites it.
+#[test]
+fn the_reference_is_made_from_the_table() {
+    const BEGIN: &str = "<!-- generated: UPDATE=1 cargo test -p scheduler-sidecar --test metrics -->\n";
+    const END: &str = "<!-- end -->";
+    let path = root().join("docs/observing.md");
+    let page = fs::read_to_string(&path).unwrap();
+    let mut metrics = "| metric | labels | |\n|---|---|---|\n".to_owned();
+    for name in NAMES {
+        metrics.push_str(&format!("| `{}` | {} | {} |\n", name.name, name.labels, name.says));
+    }
+    let mut events = "| kind | in the audit log | |\n|---|---|---|\n".to_owned();
+    for kind in scheduler_sidecar::control::event::KINDS {
+        let audited = if kind.audited { "yes" } else { "" };
+        events.push_str(&format!("| `{}` | {audited} | {} |\n", kind.name, kind.says));
+    }
+    let mut made = String::new();
+    let mut rest = page.as_str();
+    for table in [metrics, events] {
+        let (before, after) = rest.split_once(BEGIN).unwrap();
+        made.push_str(&format!("{before}{BEGIN}{table}{END}"));
+        rest = after.split_once(END).unwrap().1;
+    }
+    made.push_str(rest);
+    if std::env::var_os("UPDATE").is_some() {
+        fs::write(&path, &made).unwrap();
+    }
+    assert!(fs::read_to_string(&path).unwrap() == made, "run it with UPDATE=1");
+}
+
+fn get(port: u16, path: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut all = String::new();
+    stream.read_to_string(&mut all).unwrap();
+    let (head, body) = all.split_once("\r\n\r\n").unwrap();
+    (head.to_owned(), body.to_owned())
+}
+
+#[test]
+fn the_server_answers_with_the_truth_also_beside_a_client_that_says_nothing() {
+    let dir = TempDir::new().unwrap();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let file = dir.path().join("vgpud.toml");
+    let tenants = "[[tenant]]\nname = \"a\"\nmemory_limit = \"1GiB\"\n[[tenant]]\nname = \"idle\"\n";
+    fs::write(&file, format!("[metrics]\nlisten = \"127.0.0.1:{port}\"\nhami_names = false\n{tenants}")).unwrap();
+    let start = || {
+        let mut command = vgpud();
+        command.arg("--config").arg(&file).args(["--driver", "none", "--runtime-dir"]).arg(dir.path().join("run"));
+        Guard(command.stderr(Stdio::null()).spawn().unwrap())
+    };
+    let daemon = start();
+    eventually("it listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+    let _silent: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(("127.0.0.1", port)).unwrap()).collect();
+    let socket = dir.path().join("run/tenants/a/vgpud.sock");
+    eventually("it serves", || std::os::unix::net::UnixStream::connect(&socket).is_ok());
+    let mut peer = Peer::connect(&socket);
+    assert!(peer.hello().contains("\"tenant\""));
+    let (head, body) = get(port, "/metrics");
+    assert!(head.starts_with("HTTP/1.1 200") && head.contains("application/openmetrics-text; version=1.0.0"), "{head}");
+    for line in [
+        "vgpu_tenant_members{tenant=\"a\"} 1.0",
+        "vgpu_tenant_members{tenant=\"idle\"} 0.0",
+        "vgpu_tenant_memory_limit_bytes{tenant=\"a\",device=\"*\"} 1073741824.0",
+    ] {
+        assert!(body.lines().any(|shown| shown == line), "{line} is not in\n{body}");
+    }
+    assert!(!body.contains("vGPU_device"), "{body}");
+    let (head, body) = get(port, "/healthz");
+    assert!(head.starts_with("HTTP/1.1 200") && body == "ok\n");
+    assert!(get(port, "/else").0.starts_with("HTTP/1.1 404"));
+    drop(daemon);
+
+    // The address is somebody else's: it is said, and limits are kept.
+    let _taken = TcpListener::bind(("127.0.0.1", port)).unwrap();
+    let _daemon = start();
+    let admin = dir.path().join("run/admin.sock");
+    eventually("it serves", || scheduler_sidecar::control::ask_status(&admin).is_ok());
+    let status = scheduler_sidecar::control::ask_status(&admin).unwrap();
+    assert!(
+        status.faults.iter().any(|fault| fault.what == "metrics" && fault.words.contains("127.0.0.1")),
+        "{status:?}"
+    );
+    assert!(Peer::try_hello(&socket).is_some());
+}

@@ -1,0 +1,147 @@
+//! Each function of NVML that is hooked or shut, once as the driver has it and once as a program finds it: without limits
+//! the same code and the same bytes, under limits what its row of the table says.
+
+use shim_sys::table::{Action, NVML_ROWS};
+use std::collections::HashMap;
+use std::process::{Command, Stdio};
+use vgpu_tests::artefacts::sim_dir;
+use vgpu_tests::program::{Kind, compile};
+use vgpu_tests::{GIB, Lab, NO_PERMISSION, run};
+
+const NOT_SUPPORTED: i64 = 3;
+const NOT_FOUND: i64 = 6;
+const TOO_SMALL: i64 = 7;
+
+/// Names and types of the arguments of every function whose signature the table has.
+fn signatures() -> HashMap<&'static str, Vec<(&'static str, &'static str)>> {
+    macro_rules! signatures {
+        (
+            hooks { $($subject:ident { $($h:ident ( $($ha:ident : $ht:ty),* $(,)? );)* })* }
+            shut { $($sd:ident $sw:literal { $($s:ident $(( $($sa:ident : $st:ty),* $(,)? ))? ;)* })* }
+            typed $typed:tt
+            named $named:tt
+        ) => {
+            HashMap::from([
+                $($((stringify!($h), vec![$((stringify!($ha), stringify!($ht))),*]),)*)*
+                $($($((stringify!($s), vec![$((stringify!($sa), stringify!($st))),*]),)?)*)*
+            ])
+        };
+    }
+    shim_sys::nvml_table!(signatures)
+}
+
+/// The kinds of its arguments, in the words of `nvml_rows.c`. What has no signature begins with a device.
+fn kinds(arguments: Option<&Vec<(&str, &str)>>) -> String {
+    let Some(arguments) = arguments else { return "dbbbbb".into() };
+    let kind = |(name, ty): &(&str, &str)| match (*name, ty.replace(' ', "").as_str()) {
+        (_, "nvmlDevice_t") => 'd',
+        ("len", _) => 'l',
+        ("pid", _) => 'p',
+        ("count", "*mutu32") => 'c',
+        ("count", _) => 'o',
+        (_, "*constc_char") => 's',
+        (_, ty) if ty.starts_with('*') => 'b',
+        _ => 'n',
+    };
+    let kinds: String = arguments.iter().map(kind).collect();
+    if kinds.is_empty() { "-".into() } else { kinds }
+}
+
+/// What came of one function.
+#[derive(Debug)]
+struct Seen {
+    real: i64,
+    found: i64,
+    same: bool,
+    counts: [u64; 2],
+}
+
+/// Calls them all in a process of `lab`, beside a stranger's that has a context and memory.
+fn calls(lab: &Lab) -> HashMap<String, Seen> {
+    let mut stranger = lab.bare_member();
+    stranger.begin();
+    stranger.alloc(GIB);
+    let places = run(Command::new("nm").args(["-D", "--defined-only"]).arg(sim_dir().join("libnvidia-ml.so.1")));
+    let places: HashMap<&str, &str> = places
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split_whitespace();
+            let (place, name) = (words.next()?, words.nth(1)?);
+            Some((name, place))
+        })
+        .collect();
+    let signatures = signatures();
+    let shown = NVML_ROWS.iter().filter(|row| !matches!(row.action, Action::Pass(_) | Action::Hook("entry")));
+    let mut lines = String::new();
+    for row in shown {
+        // The rest is newer than the simulated driver.
+        if let Some(place) = places.get(row.name) {
+            lines.push_str(&format!("{} {place} {}\n", row.name, kinds(signatures.get(row.name))));
+        }
+    }
+    let input = lab.path().join("rows");
+    std::fs::write(&input, lines).unwrap();
+    let mut command = lab.command(compile("nvml_rows", Kind::Program, &[]));
+    command.arg(stranger.pid.to_string()).stdin(Stdio::from(std::fs::File::open(input).unwrap()));
+    run(&mut command)
+        .lines()
+        .map(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let number = |at: usize| words[at].parse::<u64>().unwrap_or_else(|e| panic!("{line}: {e}"));
+            let code = |at| i64::try_from(number(at)).unwrap();
+            let seen = Seen { real: code(1), found: code(2), same: number(3) == 1, counts: [number(4), number(5)] };
+            (words[0].to_owned(), seen)
+        })
+        .collect()
+}
+
+fn lab() -> Lab {
+    Lab::new("h200").with("VGPU_SIM_ACCOUNTING", "1")
+}
+
+#[test]
+fn without_limits_every_function_answers_byte_for_byte_as_the_driver_does() {
+    for mode in [None, Some("observe"), Some("off")] {
+        let mut lab = lab();
+        if let Some(mode) = mode {
+            lab.set("VGPU_MODE", mode);
+            lab.set("VGPU_MEMORY_LIMIT", "1GiB");
+        }
+        let seen = calls(&lab);
+        assert!(seen.len() > 80, "{}", seen.len());
+        let other: Vec<_> = seen.iter().filter(|(_, seen)| !seen.same).collect();
+        assert!(other.is_empty(), "{mode:?}: {other:?}");
+    }
+}
+
+#[test]
+fn under_limits_every_function_answers_as_its_row_says() {
+    let seen = calls(&lab().with("VGPU_MEMORY_LIMIT", "1GiB"));
+    for row in NVML_ROWS {
+        let Some(seen) = seen.get(row.name) else { continue };
+        let what = format!("{}: {seen:?}", row.name);
+        match row.action {
+            Action::Deny(_) => assert_eq!(seen.found, NO_PERMISSION, "{what}"),
+            Action::Hide(_) => assert_eq!(seen.found, NOT_SUPPORTED, "{what}"),
+            // What is asked of the stranger's process is answered by nobody.
+            _ if ["nvmlSystemGetProcessName", "nvmlDeviceGetAccountingStats"].contains(&row.name) => {
+                assert_eq!((seen.real, seen.found), (0, NOT_FOUND), "{what}");
+            }
+            // There is no room for the stranger, and none is needed.
+            _ if row.name == "nvmlDeviceGetRunningProcessDetailList" => {
+                assert_eq!((seen.real, seen.found), (TOO_SMALL, 0), "{what}");
+            }
+            _ => assert_eq!(seen.found, seen.real, "{what}"),
+        }
+    }
+    // The stranger is on the driver's lists, and on none of ours.
+    for name in [
+        "nvmlDeviceGetComputeRunningProcesses",
+        "nvmlDeviceGetComputeRunningProcesses_v3",
+        "nvmlDeviceGetAccountingPids",
+    ] {
+        assert_eq!(seen[name].counts, [1, 0], "{name}");
+    }
+    // The driver itself answers these: the test sees the difference.
+    assert_eq!(seen["nvmlDeviceGetEncoderUtilization"].real, 0);
+}
