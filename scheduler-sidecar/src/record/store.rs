@@ -352,7 +352,7 @@ fn aside(file: &Path) -> std::io::Result<PathBuf> {
     };
     let to = with(&format!(".damaged-{stamp}"));
     fs::rename(file, &to)?;
-    for end in ["-wal", "-shm"] {
+    for end in ["-wal", "-shm", "-journal"] {
         // A log that belongs to another file would damage the new one.
         match fs::remove_file(with(end)) {
             Err(why) if why.kind() != std::io::ErrorKind::NotFound => return Err(why),
