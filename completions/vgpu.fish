@@ -36,6 +36,7 @@ complete -c vgpu -n "__fish_vgpu_needs_command" -f -a "pause" -d 'Lets a tenant 
 complete -c vgpu -n "__fish_vgpu_needs_command" -f -a "resume" -d 'Lets a paused tenant launch again'
 complete -c vgpu -n "__fish_vgpu_needs_command" -f -a "explain" -d 'Says why a tenant waits or does not: who is before it, which rule limits it, when that ends'
 complete -c vgpu -n "__fish_vgpu_needs_command" -f -a "usage" -d 'Shows what tenants used: device time, memory, time at the gate, refused allocations'
+complete -c vgpu -n "__fish_vgpu_needs_command" -f -a "report" -d 'Makes reports from the daemon\'s record: who used what, who owes what, what is idle, which limits fit'
 complete -c vgpu -n "__fish_vgpu_needs_command" -f -a "events" -d 'Shows what happened: members that came and went, changes and who made them, refusals, findings'
 complete -c vgpu -n "__fish_vgpu_needs_command" -f -a "audit" -d 'Shows an audit log, or checks that nothing in it was changed or taken out'
 complete -c vgpu -n "__fish_vgpu_needs_command" -f -a "metrics" -d 'Prints the daemon\'s metrics in the OpenMetrics text format'
@@ -100,6 +101,97 @@ complete -c vgpu -n "__fish_vgpu_using_subcommand usage" -l socket -d 'The admin
 complete -c vgpu -n "__fish_vgpu_using_subcommand usage" -l device -d 'Device by device'
 complete -c vgpu -n "__fish_vgpu_using_subcommand usage" -l json -d 'Print JSON'
 complete -c vgpu -n "__fish_vgpu_using_subcommand usage" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and not __fish_seen_subcommand_from usage chargeback idle rightsizing savings help" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and not __fish_seen_subcommand_from usage chargeback idle rightsizing savings help" -f -a "usage" -d 'Shows who used how much: device time and memory, and each one\'s part; all parts together are 100.0 %'
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and not __fish_seen_subcommand_from usage chargeback idle rightsizing savings help" -f -a "chargeback" -d 'Makes a bill: device time and memory at rates, by tenant, group or label; its lines add up to its total exactly'
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and not __fish_seen_subcommand_from usage chargeback idle rightsizing savings help" -f -a "idle" -d 'Shows what was held and not used: memory that tenants kept while they computed nothing, and idle time of devices'
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and not __fish_seen_subcommand_from usage chargeback idle rightsizing savings help" -f -a "rightsizing" -d 'Suggests limits that fit: what each tenant had at most beside what it may have, what would be enough, and why'
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and not __fish_seen_subcommand_from usage chargeback idle rightsizing savings help" -f -a "savings" -d 'Computes what sharing saves: GPUs of one\'s own against fewer that are shared. Needs no record'
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and not __fish_seen_subcommand_from usage chargeback idle rightsizing savings help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from usage" -l since -d 'From when on: so long ago (90m, 24h, 7d), or a date or time of UTC (2026-11-01, 2026-11-01T12:00) [default: all]' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from usage" -l until -d 'Until when, likewise [default: now]' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from usage" -l month -d 'A month of UTC: 2026-11, this, last' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from usage" -l state-dir -d 'Where the record lies [default: where the daemon says, else where one keeps it that is told nothing]' -r -F
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from usage" -l socket -d 'The administrative socket [default: admin.sock in $VGPU_RUNTIME_DIR, /run/vgpu or $XDG_RUNTIME_DIR/vgpu]' -r -F
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from usage" -l format -d 'How it is written' -r -f -a "table\t'For people'
+json\t'For programs; also by --json'
+csv\t'For spreadsheets: a head, a line for each row, no total'
+markdown\t'For documents'
+html\t'One file with pictures, and nothing from elsewhere'"
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from usage" -s o -l out -d 'The file that it is written to, as a whole or not at all [default: standard output]' -r -F
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from usage" -l by -d 'What lines are for: tenant, group, device, label:NAME, or several with commas between' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from usage" -l json -d 'Print JSON'
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from usage" -l only-used -d 'Without the time of devices that nobody used'
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from usage" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from chargeback" -l since -d 'From when on: so long ago (90m, 24h, 7d), or a date or time of UTC (2026-11-01, 2026-11-01T12:00) [default: all]' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from chargeback" -l until -d 'Until when, likewise [default: now]' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from chargeback" -l month -d 'A month of UTC: 2026-11, this, last' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from chargeback" -l state-dir -d 'Where the record lies [default: where the daemon says, else where one keeps it that is told nothing]' -r -F
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from chargeback" -l socket -d 'The administrative socket [default: admin.sock in $VGPU_RUNTIME_DIR, /run/vgpu or $XDG_RUNTIME_DIR/vgpu]' -r -F
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from chargeback" -l format -d 'How it is written' -r -f -a "table\t'For people'
+json\t'For programs; also by --json'
+csv\t'For spreadsheets: a head, a line for each row, no total'
+markdown\t'For documents'
+html\t'One file with pictures, and nothing from elsewhere'"
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from chargeback" -s o -l out -d 'The file that it is written to, as a whole or not at all [default: standard output]' -r -F
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from chargeback" -l gpu-rate -d 'Price of a GPU\'s time: 2.24/h, 0.0006/s' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from chargeback" -l memory-rate -d 'Price of a GiB that is held: 0.02/h' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from chargeback" -l currency -d 'Written behind amounts: EUR' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from chargeback" -l decimals -d 'Digits behind the point of amounts' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from chargeback" -l by -d 'What lines are for: tenant, group, device, label:NAME, or several with commas between' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from chargeback" -l json -d 'Print JSON'
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from chargeback" -l only-used -d 'Without the time of devices that nobody used'
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from chargeback" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from idle" -l since -d 'From when on: so long ago (90m, 24h, 7d), or a date or time of UTC (2026-11-01, 2026-11-01T12:00) [default: all]' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from idle" -l until -d 'Until when, likewise [default: now]' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from idle" -l month -d 'A month of UTC: 2026-11, this, last' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from idle" -l state-dir -d 'Where the record lies [default: where the daemon says, else where one keeps it that is told nothing]' -r -F
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from idle" -l socket -d 'The administrative socket [default: admin.sock in $VGPU_RUNTIME_DIR, /run/vgpu or $XDG_RUNTIME_DIR/vgpu]' -r -F
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from idle" -l format -d 'How it is written' -r -f -a "table\t'For people'
+json\t'For programs; also by --json'
+csv\t'For spreadsheets: a head, a line for each row, no total'
+markdown\t'For documents'
+html\t'One file with pictures, and nothing from elsewhere'"
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from idle" -s o -l out -d 'The file that it is written to, as a whole or not at all [default: standard output]' -r -F
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from idle" -l below -d 'Below so many percent of the device\'s time a minute is idle' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from idle" -l json -d 'Print JSON'
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from idle" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from rightsizing" -l since -d 'From when on: so long ago (90m, 24h, 7d), or a date or time of UTC (2026-11-01, 2026-11-01T12:00) [default: all]' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from rightsizing" -l until -d 'Until when, likewise [default: now]' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from rightsizing" -l month -d 'A month of UTC: 2026-11, this, last' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from rightsizing" -l state-dir -d 'Where the record lies [default: where the daemon says, else where one keeps it that is told nothing]' -r -F
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from rightsizing" -l socket -d 'The administrative socket [default: admin.sock in $VGPU_RUNTIME_DIR, /run/vgpu or $XDG_RUNTIME_DIR/vgpu]' -r -F
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from rightsizing" -l format -d 'How it is written' -r -f -a "table\t'For people'
+json\t'For programs; also by --json'
+csv\t'For spreadsheets: a head, a line for each row, no total'
+markdown\t'For documents'
+html\t'One file with pictures, and nothing from elsewhere'"
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from rightsizing" -s o -l out -d 'The file that it is written to, as a whole or not at all [default: standard output]' -r -F
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from rightsizing" -l headroom -d 'Room above what was used, in percent' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from rightsizing" -l least -d 'Nothing is suggested for who was seen for less than this: 30m, 1h, 7d' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from rightsizing" -l json -d 'Print JSON'
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from rightsizing" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from savings" -l dedicated -d 'GPUs of one\'s own, without sharing' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from savings" -l shared -d 'GPUs that are shared instead' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from savings" -l tenants -d 'Who share them' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from savings" -l gpu-price -d 'A GPU\'s price for an hour' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from savings" -l tenant-price -d 'What each who shares adds to that, for an hour' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from savings" -l hours -d 'For so many hours; 730 are a month' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from savings" -l currency -d 'Written behind amounts: EUR' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from savings" -l format -d 'How it is written' -r -f -a "table\t'For people'
+json\t'For programs; also by --json'
+csv\t'For spreadsheets: a head, a line for each row, no total'
+markdown\t'For documents'
+html\t'One file with pictures, and nothing from elsewhere'"
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from savings" -s o -l out -d 'The file that it is written to, as a whole or not at all [default: standard output]' -r -F
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from savings" -l json -d 'Print JSON'
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from savings" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from help" -f -a "usage" -d 'Shows who used how much: device time and memory, and each one\'s part; all parts together are 100.0 %'
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from help" -f -a "chargeback" -d 'Makes a bill: device time and memory at rates, by tenant, group or label; its lines add up to its total exactly'
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from help" -f -a "idle" -d 'Shows what was held and not used: memory that tenants kept while they computed nothing, and idle time of devices'
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from help" -f -a "rightsizing" -d 'Suggests limits that fit: what each tenant had at most beside what it may have, what would be enough, and why'
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from help" -f -a "savings" -d 'Computes what sharing saves: GPUs of one\'s own against fewer that are shared. Needs no record'
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c vgpu -n "__fish_vgpu_using_subcommand events" -l since -d 'From this number on' -r
 complete -c vgpu -n "__fish_vgpu_using_subcommand events" -l tenant -d 'Of this tenant only' -r
 complete -c vgpu -n "__fish_vgpu_using_subcommand events" -l kind -d 'Of this kind, or of this subject, only: member.joined, tenant, proof; repeatable' -r
@@ -140,22 +232,28 @@ complete -c vgpu -n "__fish_vgpu_using_subcommand sim; and __fish_seen_subcomman
 complete -c vgpu -n "__fish_vgpu_using_subcommand completions" -l of -d 'Of which program' -r -f -a "vgpu\t''
 vgpud\t''"
 complete -c vgpu -n "__fish_vgpu_using_subcommand completions" -s h -l help -d 'Print help'
-complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage events audit metrics sim completions help" -f -a "run" -d 'Starts a program under limits'
-complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage events audit metrics sim completions help" -f -a "check" -d 'Says whether libvgpu.so is mapped in a program, which is not run'
-complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage events audit metrics sim completions help" -f -a "doctor" -d 'Looks at this environment: library, driver, limits, tenant, daemon, and proves the limits'
-complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage events audit metrics sim completions help" -f -a "status" -d 'Shows the daemon\'s tenants, their limits, their members, and what they get of each device'
-complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage events audit metrics sim completions help" -f -a "ps" -d 'Shows every process that is connected to the daemon, and what it got of each device'
-complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage events audit metrics sim completions help" -f -a "set" -d 'Changes a tenant\'s terms while its programs run, until the configuration is read again'
-complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage events audit metrics sim completions help" -f -a "pause" -d 'Lets a tenant launch nothing until it is resumed; what it holds stays, what is in flight ends'
-complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage events audit metrics sim completions help" -f -a "resume" -d 'Lets a paused tenant launch again'
-complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage events audit metrics sim completions help" -f -a "explain" -d 'Says why a tenant waits or does not: who is before it, which rule limits it, when that ends'
-complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage events audit metrics sim completions help" -f -a "usage" -d 'Shows what tenants used: device time, memory, time at the gate, refused allocations'
-complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage events audit metrics sim completions help" -f -a "events" -d 'Shows what happened: members that came and went, changes and who made them, refusals, findings'
-complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage events audit metrics sim completions help" -f -a "audit" -d 'Shows an audit log, or checks that nothing in it was changed or taken out'
-complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage events audit metrics sim completions help" -f -a "metrics" -d 'Prints the daemon\'s metrics in the OpenMetrics text format'
-complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage events audit metrics sim completions help" -f -a "sim" -d 'Looks after the simulated GPU'
-complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage events audit metrics sim completions help" -f -a "completions" -d 'Prints the completions of vgpu and vgpud for a shell'
-complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage events audit metrics sim completions help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage report events audit metrics sim completions help" -f -a "run" -d 'Starts a program under limits'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage report events audit metrics sim completions help" -f -a "check" -d 'Says whether libvgpu.so is mapped in a program, which is not run'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage report events audit metrics sim completions help" -f -a "doctor" -d 'Looks at this environment: library, driver, limits, tenant, daemon, and proves the limits'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage report events audit metrics sim completions help" -f -a "status" -d 'Shows the daemon\'s tenants, their limits, their members, and what they get of each device'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage report events audit metrics sim completions help" -f -a "ps" -d 'Shows every process that is connected to the daemon, and what it got of each device'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage report events audit metrics sim completions help" -f -a "set" -d 'Changes a tenant\'s terms while its programs run, until the configuration is read again'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage report events audit metrics sim completions help" -f -a "pause" -d 'Lets a tenant launch nothing until it is resumed; what it holds stays, what is in flight ends'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage report events audit metrics sim completions help" -f -a "resume" -d 'Lets a paused tenant launch again'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage report events audit metrics sim completions help" -f -a "explain" -d 'Says why a tenant waits or does not: who is before it, which rule limits it, when that ends'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage report events audit metrics sim completions help" -f -a "usage" -d 'Shows what tenants used: device time, memory, time at the gate, refused allocations'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage report events audit metrics sim completions help" -f -a "report" -d 'Makes reports from the daemon\'s record: who used what, who owes what, what is idle, which limits fit'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage report events audit metrics sim completions help" -f -a "events" -d 'Shows what happened: members that came and went, changes and who made them, refusals, findings'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage report events audit metrics sim completions help" -f -a "audit" -d 'Shows an audit log, or checks that nothing in it was changed or taken out'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage report events audit metrics sim completions help" -f -a "metrics" -d 'Prints the daemon\'s metrics in the OpenMetrics text format'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage report events audit metrics sim completions help" -f -a "sim" -d 'Looks after the simulated GPU'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage report events audit metrics sim completions help" -f -a "completions" -d 'Prints the completions of vgpu and vgpud for a shell'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and not __fish_seen_subcommand_from run check doctor status ps set pause resume explain usage report events audit metrics sim completions help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and __fish_seen_subcommand_from report" -f -a "usage" -d 'Shows who used how much: device time and memory, and each one\'s part; all parts together are 100.0 %'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and __fish_seen_subcommand_from report" -f -a "chargeback" -d 'Makes a bill: device time and memory at rates, by tenant, group or label; its lines add up to its total exactly'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and __fish_seen_subcommand_from report" -f -a "idle" -d 'Shows what was held and not used: memory that tenants kept while they computed nothing, and idle time of devices'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and __fish_seen_subcommand_from report" -f -a "rightsizing" -d 'Suggests limits that fit: what each tenant had at most beside what it may have, what would be enough, and why'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and __fish_seen_subcommand_from report" -f -a "savings" -d 'Computes what sharing saves: GPUs of one\'s own against fewer that are shared. Needs no record'
 complete -c vgpu -n "__fish_vgpu_using_subcommand help; and __fish_seen_subcommand_from sim" -f -a "stat" -d 'Shows the truth: bytes and device time of each process, as the device knows them'
 complete -c vgpu -n "__fish_vgpu_using_subcommand help; and __fish_seen_subcommand_from sim" -f -a "reset" -d 'Removes the simulated machine; the next program that needs one makes a new one'
 complete -c vgpu -n "__fish_vgpu_using_subcommand help; and __fish_seen_subcommand_from sim" -f -a "profiles" -d 'Shows the devices that can be simulated'

@@ -1,8 +1,8 @@
 //! The command line `vgpu`: what it is given; each verb does its work in its own file.
 //!
-//! Verbs: [`run`], [`check`], [`doctor`]; of the daemon [`status`], [`ps`], [`set`], [`pause`](mod@pause), [`explain`], [`events`], [`audit`], [`metrics`]; [`sim`],
+//! Verbs: [`run`], [`check`], [`doctor`]; of the daemon [`status`], [`ps`], [`set`], [`pause`](mod@pause), [`explain`], [`events`], [`audit`], [`metrics`]; of its record [`usage`], [`report`]; [`sim`],
 //! [`completions`]. What they share: [`ask`] (the daemon), [`library`] (where libvgpu.so and the simulated driver lie), [`program`] and [`elf`] (what a program
-//! is, without running it), [`loader`] (what the dynamic loader would map), [`ledgers`], [`say`] (output and exit
+//! is, without running it), [`loader`] (what the dynamic loader would map), [`ledgers`], [`when`] (moments), [`say`] (output and exit
 //! codes). docs/cli.md is made from the texts here, and a test keeps it so.
 
 pub mod audit;
@@ -14,6 +14,7 @@ pub mod explain;
 pub mod metrics;
 pub mod pause;
 pub mod ps;
+pub mod report;
 pub mod run;
 pub mod set;
 pub mod sim;
@@ -27,6 +28,7 @@ pub mod library;
 pub mod loader;
 pub mod program;
 pub mod say;
+pub mod when;
 
 use std::process::ExitCode;
 
@@ -70,6 +72,7 @@ enum Verb {
     Resume(pause::Resume),
     Explain(explain::Args),
     Usage(usage::Args),
+    Report(report::Args),
     Events(events::Args),
     Audit(audit::Args),
     Metrics(metrics::Args),
@@ -94,6 +97,7 @@ impl Cli {
             Verb::Resume(args) => pause::resume(&args),
             Verb::Explain(args) => explain::run(&args),
             Verb::Usage(args) => usage::run(&args),
+            Verb::Report(args) => report::run(&args),
             Verb::Events(args) => events::run(&args),
             Verb::Audit(args) => audit::run(&args),
             Verb::Metrics(args) => metrics::run(&args),

@@ -9,6 +9,7 @@
 
 pub mod apart;
 pub mod ask;
+pub mod bearer;
 pub mod integrate;
 pub mod ledgers;
 pub mod store;

@@ -135,6 +135,7 @@ fn tenant(name: &str) -> impl Strategy<Value = TenantPlan> + use<> {
     (terms, prop::option::of(Just(vec![0..=9]))).prop_map(move |(terms, uids)| TenantPlan {
         name: name.clone(),
         socket: format!("/r/tenants/{name}/vgpud.sock").into(),
+        bearer: Default::default(),
         uids,
         mode: Default::default(),
         strict: false,

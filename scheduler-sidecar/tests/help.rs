@@ -11,7 +11,7 @@ use std::process::Command;
 use support::{texts, vgpu, vgpud};
 
 /// Every verb, as it is called.
-const VERBS: [&[&str]; 20] = [
+const VERBS: [&[&str]; 26] = [
     &[],
     &["run"],
     &["check"],
@@ -23,6 +23,12 @@ const VERBS: [&[&str]; 20] = [
     &["resume"],
     &["explain"],
     &["usage"],
+    &["report"],
+    &["report", "usage"],
+    &["report", "chargeback"],
+    &["report", "idle"],
+    &["report", "rightsizing"],
+    &["report", "savings"],
     &["events"],
     &["audit"],
     &["metrics"],

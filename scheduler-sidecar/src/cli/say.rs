@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io::{self, IsTerminal as _, Write as _};
+use std::path::Path;
 use std::process::ExitCode;
 
 use serde::Serialize;
@@ -87,6 +88,27 @@ pub fn json(value: &impl Serialize) -> Result<(), Failure> {
     let mut line = serde_json::to_string_pretty(value).map_err(io::Error::from)?;
     line.push('\n');
     text(&line)
+}
+
+/// Writes text to a file, as a whole or not at all: what was there stays until all of it is written.
+///
+/// # Errors
+/// It cannot be written; the file is named.
+pub fn file(path: &Path, text: &str) -> Result<(), Failure> {
+    let failed = |why: io::Error| Failure::new(FINDINGS, format!("cannot write {}: {why}", path.display()));
+    // A pipe or a device is written to, not replaced.
+    if std::fs::metadata(path).is_ok_and(|there| !there.is_file()) {
+        return std::fs::write(path, text).map_err(failed);
+    }
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.new", std::process::id()));
+    let new = path.with_file_name(name);
+    let written = std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, path));
+    written.map_err(|why| {
+        // What is left of it is of no use.
+        let _ = std::fs::remove_file(&new);
+        failed(why)
+    })
 }
 
 /// A colour on a terminal that wants one.

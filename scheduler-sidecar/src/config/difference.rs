@@ -121,6 +121,8 @@ fn what(was: &TenantPlan, is: &TenantPlan) -> Vec<&'static str> {
             what.insert(key);
         }
     };
+    compare("group", was.bearer.group == is.bearer.group);
+    compare("labels", was.bearer.labels == is.bearer.labels);
     compare("uids", was.uids == is.uids);
     compare("mode", was.mode == is.mode);
     compare("strict", was.strict == is.strict);

@@ -139,8 +139,16 @@ const TENANT: &[Key] = &[obeyed("name"), obeyed("template"), obeyed("devices"), 
 const OVERRIDE: &[Key] = &[obeyed("id")];
 
 /// What tenants, templates and the defaults share.
-const POLICY: &[Key] =
-    &[obeyed("gpu"), obeyed("uids"), obeyed("mode"), obeyed("strict"), obeyed("on_error"), obeyed("on_loss")];
+const POLICY: &[Key] = &[
+    obeyed("gpu"),
+    obeyed("uids"),
+    obeyed("mode"),
+    obeyed("strict"),
+    obeyed("on_error"),
+    obeyed("on_loss"),
+    obeyed("group"),
+    obeyed("labels"),
+];
 
 /// What may be different from device to device.
 const TERMS: &[Key] = &[

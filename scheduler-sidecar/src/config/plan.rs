@@ -15,6 +15,7 @@ use vgpu_core::share::Share;
 
 use super::raw::{Arbitrate, LogFormat, OnError, OnLoss};
 use super::time::Time;
+use crate::record::bearer::Bearer;
 use crate::record::store::Keep;
 
 /// A checked configuration: everything in it can be kept.
@@ -159,6 +160,8 @@ pub struct TenantPlan {
     pub name: String,
     /// Where its members connect.
     pub socket: PathBuf,
+    /// Who bears its cost.
+    pub bearer: Bearer,
     /// Users who may connect; `None`: all.
     pub uids: Option<Vec<RangeInclusive<u32>>>,
     /// Are its limits kept, or only measured?

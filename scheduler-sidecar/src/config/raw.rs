@@ -2,6 +2,7 @@
 //!
 //! `None` is a key that was not written, or one whose value is wrong, which has been told already.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -155,6 +156,10 @@ pub struct RawPolicy {
     pub on_error: Option<At<OnError>>,
     /// What a member does if the daemon is gone.
     pub on_loss: Option<At<OnLoss>>,
+    /// Whose cost it is.
+    pub group: Option<At<String>>,
+    /// What else reports are put together by.
+    pub labels: Option<BTreeMap<String, String>>,
 }
 
 /// What may be different from device to device.

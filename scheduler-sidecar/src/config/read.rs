@@ -3,6 +3,8 @@
 //! Not here: what a single value must look like ([`super::value`]), and whether the values fit each other
 //! ([`super::resolve`]).
 
+mod labels;
+
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -235,6 +237,8 @@ impl Reader<'_, '_> {
             strict: self.value(table, section, "strict", value::strict),
             on_error: self.value(table, section, "on_error", value::on_error),
             on_loss: self.value(table, section, "on_loss", value::on_loss),
+            group: self.value(table, section, "group", value::group),
+            labels: self.labels(table, section),
         }
     }
 

@@ -346,6 +346,7 @@ impl<'a> Housing<'a, '_> {
         let plan = TenantPlan {
             name: name.value.clone(),
             socket,
+            bearer: layers.bearer(),
             uids: layers.uids(),
             mode: layers.mode(),
             strict: layers.strict(),

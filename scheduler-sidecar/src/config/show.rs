@@ -125,6 +125,8 @@ pub fn plan(plan: &Plan) -> Value {
         json!({
             "name": tenant.name,
             "socket": tenant.socket,
+            "group": tenant.bearer.group,
+            "labels": tenant.bearer.labels,
             "uids": uids.map(|uids| uids.iter().map(|range| [*range.start(), *range.end()]).collect::<Vec<_>>()),
             "mode": tenant.mode.to_string(),
             "strict": tenant.strict,

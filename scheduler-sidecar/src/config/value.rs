@@ -301,6 +301,30 @@ pub fn is_name(name: &str) -> bool {
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
 }
 
+/// A group: whose cost it is.
+pub fn group(written: &Written<'_>) -> Result<String, Wrong> {
+    const FORMS: &str = "1 to 64 letters, digits, '-', '_', '.' and '/', like \"research/vision\"";
+    match string(written, FORMS)? {
+        text if is_label_name(text) => Ok(text.to_owned()),
+        _ => wrong("cannot be a group", FORMS),
+    }
+}
+
+/// May this be a label's name, or a group's?
+#[must_use]
+pub fn is_label_name(name: &str) -> bool {
+    (1..=64).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte))
+}
+
+/// A label's value.
+pub fn label(written: &Written<'_>) -> Result<String, Wrong> {
+    const FORMS: &str = "a text of 1 to 128 letters without control characters";
+    match string(written, FORMS)? {
+        text if (1..=128).contains(&text.chars().count()) && !text.chars().any(char::is_control) => Ok(text.to_owned()),
+        _ => wrong("cannot be a label's value", FORMS),
+    }
+}
+
 /// How a device is named.
 pub fn device(written: &Written<'_>) -> Result<DeviceId, Wrong> {
     const FORMS: &str = "an NVML number from 0 to 255, a UUID like \"GPU-...\" or \"MIG-...\", or \"*\"";

@@ -179,6 +179,7 @@ fn plan_of(tenant: &Tenant) -> TenantPlan {
     TenantPlan {
         name: tenant.name.clone(),
         socket: tenant.socket.clone(),
+        bearer: tenant.bearer.clone(),
         uids: tenant.uids.clone(),
         mode: tenant.mode,
         strict: tenant.strict,

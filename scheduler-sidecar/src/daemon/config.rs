@@ -19,6 +19,7 @@ use crate::config::plan::{LogPlan, MetricsPlan, Plan, ProofPlan, TenantPlan, Ter
 pub use crate::config::raw::{Arbitrate, OnError, OnLoss};
 use crate::config::time::Time;
 use crate::record::Settings;
+use crate::record::bearer::Bearer;
 pub use written::ConfigError;
 
 /// Longest path of a Unix socket, its end mark not counted.
@@ -68,6 +69,8 @@ pub struct Tenant {
     pub on_error: OnError,
     /// What its members do if the daemon is gone.
     pub on_loss: OnLoss,
+    /// Who bears its cost.
+    pub bearer: Bearer,
     /// Users who may connect; `None`: all.
     pub uids: Option<Vec<RangeInclusive<u32>>>,
 }
@@ -139,6 +142,7 @@ impl From<&TenantPlan> for Tenant {
             strict: plan.strict,
             on_error: plan.on_error,
             on_loss: plan.on_loss,
+            bearer: plan.bearer.clone(),
             uids: plan.uids.clone(),
         }
     }
@@ -151,7 +155,8 @@ impl Tenant {
         let on = On { device: Which::Any, memory, terms: Terms { ceiling, ..Terms::default() } };
         let (on_error, on_loss) = (OnError::default(), OnLoss::default());
         let (mode, strict) = (Mode::Enforce, false);
-        Self { name: name.to_owned(), socket, on: vec![on], mode, strict, on_error, on_loss, uids: None }
+        let bearer = Bearer::default();
+        Self { name: name.to_owned(), socket, on: vec![on], mode, strict, on_error, on_loss, bearer, uids: None }
     }
 
     /// Its terms on the device with this UUID; `None`: it may not use it.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OpenFlags, params};
 use serde::Serialize;
 
+use super::bearer::Bearer;
 use super::store::{APPLICATION, FILE, Trouble, VERSION, positive};
 
 /// How rows are put together.
@@ -104,18 +105,9 @@ pub struct Answer {
 /// # Errors
 /// [`Trouble`]: there is none, it cannot be read, or it is of another version.
 pub fn ask(dir: &Path, question: &Question) -> Result<Answer, Trouble> {
-    let file = dir.join(FILE);
-    // SQLite would say only that it cannot be opened.
-    std::fs::File::open(&file).map_err(|why| Trouble::Place(file.clone(), why))?;
-    let connection = open(&file)?;
-    let number = |name: &str| connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i32>(0));
-    if number("application_id")? != APPLICATION {
-        return Err(Trouble::Foreign(file));
-    }
-    match number("user_version")? {
-        version if version > VERSION => return Err(Trouble::Newer(version)),
-        _ => {}
-    }
+    let Some((connection, _)) = checked(dir)? else {
+        return Ok(Answer { rows: Vec::new(), total: Used::default() });
+    };
     let mut statement = connection.prepare(
         "SELECT usage.start, tenant.name, device.uuid, gpu_ns, wait_ns, memory_byte_seconds, peak_bytes, launches, refused, \
          members FROM usage JOIN tenant ON tenant.id = usage.tenant JOIN device ON device.id = usage.device \
@@ -146,6 +138,96 @@ pub fn ask(dir: &Path, question: &Question) -> Result<Answer, Trouble> {
     }
     let named = |((start, tenant, device), used)| Used { start, tenant: Some(tenant), device, ..used };
     Ok(Answer { rows: sums.into_iter().map(named).collect(), total })
+}
+
+/// What the record has of a tenant on a device, in a minute or an hour.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Line {
+    /// Its first second, since 1970.
+    pub start: i64,
+    /// Its seconds.
+    pub span: i64,
+    /// The tenant's name then.
+    pub tenant: String,
+    /// Who bore its cost then.
+    pub bearer: Bearer,
+    /// The device's UUID.
+    pub device: String,
+    /// In ns.
+    pub gpu_ns: u64,
+    /// In ns, summed over processes.
+    pub wait_ns: u64,
+    /// Bytes held, times seconds.
+    pub memory_byte_seconds: u64,
+    /// Most bytes at once.
+    pub peak_bytes: u64,
+    /// `None`: not known.
+    pub refused: Option<u64>,
+    /// In force last; `None`: no limit.
+    pub memory_limit: Option<u64>,
+    /// In thousandths; `None`: no limit.
+    pub sm_limit: Option<u64>,
+}
+
+/// Gives every line that begins in this span, in the order of time.
+///
+/// # Errors
+/// As [`ask`].
+///
+/// # Cost
+/// A line at a time: nothing is kept.
+pub fn each(dir: &Path, span: (i64, i64), mut line: impl FnMut(Line)) -> Result<(), Trouble> {
+    let Some((connection, version)) = checked(dir)? else { return Ok(()) };
+    // Read as it is: only the daemon brings an older one to this version.
+    let bearer = if version < 2 { "'', '{}'" } else { "tenant.group_name, tenant.labels" };
+    let mut statement = connection.prepare(&format!(
+        "SELECT usage.start, span, tenant.name, device.uuid, gpu_ns, wait_ns, memory_byte_seconds, peak_bytes, refused, \
+         memory_limit, sm_limit, {bearer} \
+         FROM usage JOIN tenant ON tenant.id = usage.tenant JOIN device ON device.id = usage.device \
+         WHERE usage.start >= ?1 AND usage.start < ?2 ORDER BY usage.start"
+    ))?;
+    let mut rows = statement.query(params![span.0, span.1])?;
+    while let Some(row) = rows.next()? {
+        let number = |column: usize| row.get::<_, Option<i64>>(column).map(|value| value.map(positive));
+        let (group, labels): (String, String) = (row.get(11)?, row.get(12)?);
+        line(Line {
+            start: row.get(0)?,
+            span: row.get(1)?,
+            tenant: row.get(2)?,
+            bearer: Bearer::of_columns(&group, &labels),
+            device: row.get(3)?,
+            gpu_ns: positive(row.get(4)?),
+            wait_ns: positive(row.get(5)?),
+            memory_byte_seconds: positive(row.get(6)?),
+            peak_bytes: positive(row.get(7)?),
+            refused: number(8)?,
+            memory_limit: number(9)?,
+            sm_limit: number(10)?,
+        });
+    }
+    Ok(())
+}
+
+/// The record in a directory, open to read, and its version: ours, and no newer one than we know. `None`: a daemon is just
+/// making it.
+fn checked(dir: &Path) -> Result<Option<(Connection, i32)>, Trouble> {
+    let file = dir.join(FILE);
+    // SQLite would say only that it cannot be opened.
+    std::fs::File::open(&file).map_err(|why| Trouble::Place(file.clone(), why))?;
+    let connection = open(&file)?;
+    let number = |name: &str| connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i32>(0));
+    // In this order: tables and number come at once.
+    let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0))?;
+    match number("application_id")? {
+        APPLICATION if tables > 0 => {}
+        APPLICATION | 0 if tables == 0 => return Ok(None),
+        _ => return Err(Trouble::Foreign(file)),
+    }
+    let version = number("user_version")?;
+    if version > VERSION {
+        return Err(Trouble::Newer(version));
+    }
+    Ok(Some((connection, version)))
 }
 
 /// To read; where the place itself cannot be written and nobody else writes, as a file that does not change.
@@ -180,7 +262,12 @@ mod tests {
     fn world() -> (tempfile::TempDir, Store) {
         let dir = tempfile::tempdir().unwrap();
         let (mut store, _) = Store::open(dir.path()).unwrap();
-        let key = |tenant: &str, device: &str, start| Key { tenant: tenant.into(), device: device.into(), start };
+        let key = |tenant: &str, device: &str, start| Key {
+            tenant: tenant.into(),
+            device: device.into(),
+            start,
+            bearer: Default::default(),
+        };
         let row = |gpu_ns, peak_bytes, refused| Row { gpu_ns, peak_bytes, refused, members: 1, ..Row::default() };
         let rows = BTreeMap::from([
             (key("a", "GPU-1", 0), row(5, 10, None)),
@@ -228,5 +315,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let question = Question { tenants: Vec::new(), devices: false, span: (0, 1), by: By::Total };
         assert!(matches!(ask(dir.path(), &question), Err(Trouble::Place(..))));
+        // A daemon has begun to make it.
+        let file = dir.path().join(FILE);
+        std::fs::write(&file, "").unwrap();
+        assert_eq!(ask(dir.path(), &question).unwrap().rows, []);
+        Connection::open(&file).unwrap().execute_batch("CREATE TABLE theirs (x)").unwrap();
+        assert!(matches!(ask(dir.path(), &question), Err(Trouble::Foreign(_))));
     }
 }

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use super::bearer::Bearer;
 use super::ledgers::{Held, Whose};
 
 /// Seconds of a bucket.
@@ -26,6 +27,8 @@ pub struct Key {
     pub device: String,
     /// The minute's first second, since 1970.
     pub start: i64,
+    /// Who bore its cost then.
+    pub bearer: Bearer,
 }
 
 /// What is to be added to a row.
@@ -56,6 +59,8 @@ pub struct Row {
 pub struct Sums {
     /// The tenant's name.
     pub tenant: String,
+    /// Who bears its cost.
+    pub bearer: Bearer,
     /// Device time, in ns, with what its processes brought along from before this daemon.
     pub gpu_ns: u64,
     /// In ns.
@@ -117,8 +122,8 @@ impl Integral {
         let wait_ns = sums.wait_ns.saturating_sub(last.sums.wait_ns);
         let launches = sums.launches.map(|n| n.saturating_sub(last.sums.launches.unwrap_or(0)));
         let max = (sums.gpu_ns.max(last.sums.gpu_ns), sums.wait_ns.max(last.sums.wait_ns));
-        let same = (last.sums.members, last.sums.memory_limit, last.sums.sm_limit)
-            == (sums.members, sums.memory_limit, sums.sm_limit);
+        let same = (last.sums.members, last.sums.memory_limit, last.sums.sm_limit, &last.sums.bearer)
+            == (sums.members, sums.memory_limit, sums.sm_limit, &sums.bearer);
         last.sums = Sums { gpu_ns: max.0, wait_ns: max.1, ..sums.clone() };
         if same && gpu_ns == 0 && wait_ns == 0 && launches.unwrap_or(0) == 0 {
             return;
@@ -185,14 +190,17 @@ impl Integral {
 
     fn add(&mut self, whose: &Whose, more: Row, wall: i64, is_urgent: bool) {
         let Some(last) = self.last.get(whose) else { return };
-        let (tenant, device) = (last.sums.tenant.clone(), whose.1.clone());
+        let (tenant, device, bearer) = (last.sums.tenant.clone(), whose.1.clone(), last.sums.bearer.clone());
         let limits = (last.sums.memory_limit, last.sums.sm_limit);
-        let mut key = Key { tenant, device, start: wall.div_euclid(MINUTE) * MINUTE };
+        let mut key = Key { tenant, device, start: wall.div_euclid(MINUTE) * MINUTE, bearer };
         if self.waiting.len() >= MOST && !self.waiting.contains_key(&key) {
             let first = Key { start: i64::MIN, ..key.clone() };
             let latest = self.waiting.range(first..key.clone()).next_back().map(|(latest, _)| latest.clone());
             // Who has none that waits gets one: tenants and devices are bounded by the configuration.
-            let own = latest.filter(|latest| latest.tenant == key.tenant && latest.device == key.device);
+            let same = |latest: &Key| {
+                (&latest.tenant, &latest.device, &latest.bearer) == (&key.tenant, &key.device, &key.bearer)
+            };
+            let own = latest.filter(same);
             key = own.unwrap_or(key);
         }
         if is_urgent {

@@ -4,6 +4,8 @@
 //! and no error is the end: it is said, and tried again. Not here: what the rows mean ([`super::integrate`]), how they are
 //! asked for ([`super::ask`]).
 
+mod tables;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
@@ -23,8 +25,8 @@ pub const FILE: &str = "record.sqlite";
 const LOCK: &str = "record.lock";
 /// `vgpu`, so that a stranger's database is none of ours.
 pub const APPLICATION: i32 = i32::from_be_bytes(*b"vgpu");
-/// Grows with every change of the tables; [`migrate`] brings older ones here.
-pub const VERSION: i32 = 1;
+/// Grows with every change of the tables; [`tables`] brings older ones here.
+pub const VERSION: i32 = 2;
 /// Seconds of a row that was rolled up.
 pub const HOUR: i64 = 3600;
 /// Marks of processes that were not heard of for so long are forgotten, in seconds.
@@ -152,7 +154,7 @@ impl Store {
             let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CORRUPT);
             return Err(rusqlite::Error::SqliteFailure(code, Some(sound)).into());
         }
-        migrate(&connection, file)?;
+        tables::migrate(&connection, file)?;
         Ok(connection)
     }
 
@@ -193,11 +195,13 @@ impl Store {
     pub fn add(&mut self, rows: &BTreeMap<Key, Row>, marks: &BTreeMap<Mark, u64>, now: i64) -> Result<(), Trouble> {
         let change = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         {
-            let mut tenant = change.prepare_cached("INSERT OR IGNORE INTO tenant (name) VALUES (?1)")?;
+            let mut tenant =
+                change.prepare_cached("INSERT OR IGNORE INTO tenant (name, group_name, labels) VALUES (?1, ?2, ?3)")?;
             let mut device = change.prepare_cached("INSERT OR IGNORE INTO device (uuid) VALUES (?1)")?;
             let mut add = change.prepare_cached(ADD)?;
             for (key, row) in rows {
-                tenant.execute([&key.tenant])?;
+                let (group, labels) = (key.bearer.group_column(), key.bearer.labels_column());
+                tenant.execute(params![key.tenant, group, labels])?;
                 device.execute([&key.device])?;
                 add.execute(params![
                     super::integrate::MINUTE,
@@ -213,8 +217,14 @@ impl Store {
                     signed(row.members),
                     row.memory_limit.map(signed),
                     row.sm_limit.map(signed),
+                    group,
+                    labels,
                 ])?;
             }
+            // Whatever group it is in, its processes have come as far as they have.
+            let mut tenant = change.prepare_cached(
+                "INSERT INTO tenant (name) SELECT ?1 WHERE NOT EXISTS (SELECT 1 FROM tenant WHERE name = ?1)",
+            )?;
             let mut mark = change.prepare_cached(MARK)?;
             for ((name, uuid, process), busy) in marks {
                 tenant.execute([name])?;
@@ -282,13 +292,14 @@ macro_rules! upsert {
 
 const ADD: &str = concat!(
     insert!(),
-    "VALUES (?1, ?2, (SELECT id FROM tenant WHERE name = ?3), (SELECT id FROM device WHERE uuid = ?4), \
+    "VALUES (?1, ?2, (SELECT id FROM tenant WHERE name = ?3 AND group_name = ?14 AND labels = ?15), \
+(SELECT id FROM device WHERE uuid = ?4), \
 ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
     upsert!()
 );
 
 const MARK: &str = "\
-INSERT INTO mark (tenant, device, process, busy_ns, seen) VALUES ((SELECT id FROM tenant WHERE name = ?1), \
+INSERT INTO mark (tenant, device, process, busy_ns, seen) VALUES ((SELECT min(id) FROM tenant WHERE name = ?1), \
 (SELECT id FROM device WHERE uuid = ?2), ?3, ?4, ?5) \
 ON CONFLICT DO UPDATE SET busy_ns = excluded.busy_ns, seen = excluded.seen";
 
@@ -306,41 +317,6 @@ AND last.tenant = fine.tenant AND last.device = fine.device ORDER BY start DESC 
 FROM usage AS fine WHERE span = 60 AND start >= ?1 AND start < ?2 GROUP BY tenant, device",
     upsert!()
 );
-
-/// Brings the tables of an older version, or none, to this one.
-fn migrate(connection: &Connection, file: &Path) -> Result<(), Trouble> {
-    let number = |name: &str| connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i32>(0));
-    let (application, version) = (number("application_id")?, number("user_version")?);
-    let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0))?;
-    if tables > 0 && application != APPLICATION {
-        return Err(Trouble::Foreign(file.to_owned()));
-    }
-    if version > VERSION {
-        return Err(Trouble::Newer(version));
-    }
-    if version < 1 {
-        connection.execute_batch(&format!(
-            "BEGIN IMMEDIATE; {TABLES} PRAGMA application_id = {APPLICATION}; PRAGMA user_version = 1; COMMIT;"
-        ))?;
-    }
-    Ok(())
-}
-
-const TABLES: &str = "\
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE tenant (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
-CREATE TABLE device (id INTEGER PRIMARY KEY, uuid TEXT NOT NULL UNIQUE);
-CREATE TABLE usage (
-  span INTEGER NOT NULL, start INTEGER NOT NULL, tenant INTEGER NOT NULL, device INTEGER NOT NULL,
-  gpu_ns INTEGER NOT NULL, wait_ns INTEGER NOT NULL, memory_byte_seconds INTEGER NOT NULL, peak_bytes INTEGER NOT NULL,
-  launches INTEGER, refused INTEGER, members INTEGER NOT NULL, memory_limit INTEGER, sm_limit INTEGER,
-  PRIMARY KEY (span, start, tenant, device)
-) WITHOUT ROWID;
-CREATE TABLE mark (
-  tenant INTEGER NOT NULL, device INTEGER NOT NULL, process INTEGER NOT NULL, busy_ns INTEGER NOT NULL, seen INTEGER NOT NULL,
-  PRIMARY KEY (tenant, device, process)
-) WITHOUT ROWID;
-";
 
 /// Moves a damaged database out of the way, with what belongs to it.
 fn aside(file: &Path) -> std::io::Result<PathBuf> {
@@ -373,6 +349,7 @@ pub(super) fn positive(value: i64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::bearer::Bearer;
     use super::*;
 
     fn row(gpu_ns: u64, memory_limit: u64) -> Row {
@@ -380,7 +357,7 @@ mod tests {
     }
 
     fn key(start: i64) -> Key {
-        Key { tenant: "a".into(), device: "GPU-1".into(), start }
+        Key { tenant: "a".into(), device: "GPU-1".into(), start, bearer: Bearer::default() }
     }
 
     type Seen = (i64, i64, i64, Option<i64>, Option<i64>, Option<i64>);

@@ -1,5 +1,6 @@
 //! Whose word counts: override, tenant, template, defaults, in this order.
 
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use vgpu_core::limits::Mode;
@@ -8,6 +9,7 @@ use vgpu_core::share::Share;
 use crate::config::plan::{DevicePlan, TermsPlan};
 use crate::config::problem::Place;
 use crate::config::raw::{Amount, At, OnError, OnLoss, RawFile, RawPolicy, RawTemplate, RawTenant, RawTerms};
+use crate::record::bearer::Bearer;
 
 /// What is said about a tenant, nearest first.
 pub(super) struct Layers<'r> {
@@ -44,6 +46,16 @@ impl<'r> Layers<'r> {
 
     pub fn uids(&self) -> Option<Vec<RangeInclusive<u32>>> {
         self.policies.iter().find_map(|(_, policy)| policy.uids.as_ref()).map(|at| at.value.clone())
+    }
+
+    /// The nearest group; of each label the nearest word.
+    pub fn bearer(&self) -> Bearer {
+        let mut labels = BTreeMap::new();
+        for (_, policy) in self.policies.iter().rev() {
+            labels.extend(policy.labels.clone().into_iter().flatten());
+        }
+        let group = self.policies.iter().find_map(|(_, policy)| policy.group.as_ref()).map(|at| at.value.clone());
+        Bearer { group, labels }
     }
 
     pub fn mode(&self) -> Mode {

@@ -297,6 +297,7 @@ impl Reactor {
             let on = room.tenant.on(&used.device);
             let sums = integrate::Sums {
                 tenant: room.tenant.name.clone(),
+                bearer: room.tenant.bearer.clone(),
                 gpu_ns: used.charged.saturating_add(used.before),
                 wait_ns: used.wait,
                 launches: None,

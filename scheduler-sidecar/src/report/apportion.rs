@@ -1,0 +1,98 @@
+//! Parts that add up: a total is divided so that the parts, as they are shown, sum to the total, as it is shown.
+
+/// Divides `total` in proportion to `weights`: each gets its exact part rounded down, and what is left goes one by one to
+/// the largest remainders, the first of equal ones first.
+///
+/// The parts sum to `total`, and each is less than one away from its exact part. Where all weights are nil, so are the parts.
+#[must_use]
+pub fn apportion(total: u128, weights: &[u128]) -> Vec<u128> {
+    let mut weights = weights.to_vec();
+    // Numbers that no device has used in our lifetime lose their last bits.
+    let fits = |weights: &[u128]| {
+        let sum = weights.iter().try_fold(0_u128, |sum, weight| sum.checked_add(*weight));
+        sum.is_some_and(|sum| sum.checked_mul(total.max(1)).is_some())
+    };
+    while !fits(&weights) {
+        weights.iter_mut().for_each(|weight| *weight >>= 1);
+    }
+    let sum: u128 = weights.iter().sum();
+    if sum == 0 {
+        return vec![0; weights.len()];
+    }
+    let mut parts: Vec<u128> = weights.iter().map(|weight| total * weight / sum).collect();
+    let mut order: Vec<usize> = (0..weights.len()).collect();
+    order.sort_by_key(|index| std::cmp::Reverse(total * weights[*index] % sum));
+    let left = total - parts.iter().sum::<u128>();
+    for index in order.into_iter().take(usize::try_from(left).unwrap_or(usize::MAX)) {
+        parts[index] += 1;
+    }
+    parts
+}
+
+/// `value / unit`, half and more up.
+#[must_use]
+pub fn rounded(value: u128, unit: u128) -> u128 {
+    let unit = unit.max(1);
+    let rest = value % unit;
+    value / unit + u128::from(rest >= unit - rest)
+}
+
+/// A number of units with so many digits behind the point: 1234 with 2 is `12.34`.
+#[must_use]
+pub fn decimal(value: u128, digits: u32) -> String {
+    match digits {
+        0 => value.to_string(),
+        _ => {
+            let whole = 10_u128.pow(digits);
+            format!("{}.{:0width$}", value / whole, value % whole, width = digits as usize)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn remainders_decide_and_equal_ones_in_their_order() {
+        assert_eq!(apportion(1000, &[1, 1, 1]), [334, 333, 333]);
+        assert_eq!(apportion(100, &[500, 499, 1]), [50, 50, 0]);
+        assert_eq!(apportion(7, &[0, 0]), [0, 0]);
+        assert_eq!(apportion(0, &[3, 4]), [0, 0]);
+        assert_eq!(apportion(5, &[]), [0; 0]);
+    }
+
+    #[test]
+    fn decimals_are_written_whole() {
+        assert_eq!((decimal(1234, 2), decimal(5, 3), decimal(7, 0)), ("12.34".into(), "0.005".into(), "7".into()));
+        assert_eq!((rounded(15, 10), rounded(14, 10), rounded(0, 10), rounded(u128::MAX, 1)), (2, 1, 0, u128::MAX));
+    }
+
+    proptest! {
+        #[test]
+        fn parts_sum_to_the_total_and_are_less_than_one_away_from_exact(
+            total in 0_u64..=u64::MAX,
+            weights in prop::collection::vec(prop_oneof![Just(0_u64), 0_u64..1000, any::<u64>()], 1..40),
+        ) {
+            let weights: Vec<u128> = weights.into_iter().map(|weight| u128::from(weight >> 6)).collect();
+            let sum: u128 = weights.iter().sum();
+            let parts = apportion(total.into(), &weights);
+            prop_assert_eq!(parts.iter().sum::<u128>(), if sum == 0 { 0 } else { total.into() });
+            for (part, weight) in parts.iter().zip(&weights) {
+                let exact = u128::from(total) * weight;
+                prop_assert!(sum == 0 || (part * sum).abs_diff(exact) < sum);
+            }
+        }
+
+        #[test]
+        fn whatever_the_numbers_are_nothing_overflows_and_nothing_is_lost(
+            total in any::<u128>(),
+            weights in prop::collection::vec(any::<u128>(), 1..10),
+        ) {
+            let parts = apportion(total, &weights);
+            prop_assert!(parts.iter().sum::<u128>() == total || parts.iter().all(|part| *part == 0));
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Pictures as SVG, to stand inside a page: bars, and runs on a scale.
+
+use super::page::escaped;
+
+/// Width of the place of names, and of what is drawn.
+const NAMES: f64 = 190.0;
+const DRAWN: f64 = 420.0;
+const VALUES: f64 = 150.0;
+const ROW: f64 = 26.0;
+
+/// A bar.
+#[derive(Debug, Clone)]
+pub struct Bar {
+    /// What it stands for.
+    pub name: String,
+    /// Its length.
+    pub value: f64,
+    /// What is written behind it.
+    pub shown: String,
+}
+
+/// Bars beside each other's names, on a scale from nil to the longest.
+#[must_use]
+pub fn bars(title: &str, bars: &[Bar]) -> String {
+    let most = bars.iter().map(|bar| bar.value).filter(|value| value.is_finite()).fold(0.0, f64::max);
+    let mut svg = begin(title, bars.len());
+    for (y, bar) in lines().zip(bars) {
+        let part = if most > 0.0 && bar.value.is_finite() { bar.value.max(0.0) / most } else { 0.0 };
+        name(&mut svg, y, &bar.name);
+        svg.push_str(&format!(
+            "<rect x=\"{NAMES}\" y=\"{:.1}\" width=\"{:.1}\" height=\"14\" fill=\"var(--one)\"/><text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+            y + 4.0,
+            part * DRAWN,
+            NAMES + part * DRAWN + 6.0,
+            y + 15.0,
+            escaped(&bar.shown)
+        ));
+    }
+    svg.push_str("</svg>");
+    svg
+}
+
+/// Values of one kind: each a dot, their middle a line, what it may be a bar.
+#[derive(Debug, Clone)]
+pub struct Dots {
+    /// What they are.
+    pub name: String,
+    /// Each of them.
+    pub values: Vec<f64>,
+    /// The middle one.
+    pub median: f64,
+    /// Where the middle may lie.
+    pub interval: Option<(f64, f64)>,
+    /// In the second colour?
+    pub second: bool,
+    /// What is written beside them.
+    pub shown: String,
+}
+
+/// Dots on a common scale from nil to the highest.
+#[must_use]
+pub fn dots(title: &str, rows: &[Dots]) -> String {
+    let all = rows.iter().flat_map(|row| row.values.iter().copied()).filter(|value| value.is_finite());
+    let most = all.fold(0.0, f64::max);
+    let x = |value: f64| NAMES + if most > 0.0 { value.max(0.0) / most * DRAWN } else { 0.0 };
+    let mut svg = begin(title, rows.len());
+    for (y, row) in lines().zip(rows) {
+        let (middle, colour) = (y + 11.0, if row.second { "var(--two)" } else { "var(--one)" });
+        name(&mut svg, y, &row.name);
+        if let Some((low, high)) = row.interval {
+            let width = (x(high) - x(low)).max(1.0);
+            svg.push_str(&format!(
+                "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{width:.1}\" height=\"12\" fill=\"{colour}\" opacity=\"0.25\"/>",
+                x(low),
+                middle - 6.0
+            ));
+        }
+        for value in row.values.iter().filter(|value| value.is_finite()) {
+            svg.push_str(&format!(
+                "<circle cx=\"{:.1}\" cy=\"{middle:.1}\" r=\"3\" fill=\"{colour}\" opacity=\"0.6\"/>",
+                x(*value)
+            ));
+        }
+        svg.push_str(&format!(
+            "<path d=\"M{0:.1} {1:.1}v16\" stroke=\"{colour}\" stroke-width=\"2\"/><text x=\"{2:.1}\" y=\"{3:.1}\">{4}</text>",
+            x(row.median),
+            middle - 8.0,
+            NAMES + DRAWN + 8.0,
+            y + 15.0,
+            escaped(&row.shown)
+        ));
+    }
+    svg.push_str("</svg>");
+    svg
+}
+
+fn begin(title: &str, rows: usize) -> String {
+    #[allow(clippy::cast_precision_loss)] // rows of a table
+    let height = rows as f64 * ROW + 28.0;
+    let (width, title) = (NAMES + DRAWN + VALUES, escaped(title));
+    format!(
+        "<svg viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" role=\"img\" aria-label=\"{title}\">\
+         <title>{title}</title><text x=\"0\" y=\"14\" font-weight=\"bold\">{title}</text>"
+    )
+}
+
+fn lines() -> impl Iterator<Item = f64> {
+    std::iter::successors(Some(24.0), |y| Some(y + ROW))
+}
+
+/// A name, as far as there is room for it.
+fn name(svg: &mut String, y: f64, name: &str) {
+    let mut short: String = name.chars().take(26).collect();
+    if short.len() < name.len() {
+        short.push('…');
+    }
+    svg.push_str(&format!("<text x=\"0\" y=\"{:.1}\">{}</text>", y + 15.0, escaped(&short)));
+}

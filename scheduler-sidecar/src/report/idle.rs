@@ -1,0 +1,290 @@
+//! What was held and not used: memory that a tenant kept on a device while it did nothing there.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::Period;
+use super::apportion::{decimal, rounded};
+use super::chart::{Bar, bars};
+use super::gather::{GIB, NS};
+use super::sheet::{Sheet, Table};
+use super::usage::whole;
+use crate::record::ask;
+
+/// A tenant on a device.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Seconds in which it held memory.
+    pub held: u64,
+    /// Seconds of those in which it used less of the device's time than counts.
+    pub idle: u64,
+    /// The longest of those without a break.
+    pub longest: u64,
+    /// Device time in all of them, in ns.
+    pub gpu_ns: u128,
+    /// What it held while idle: bytes, times seconds.
+    pub idle_byte_seconds: u128,
+    /// Seconds of the idle ones in which it had no ceiling: its time may not have been measured.
+    pub unsure: u64,
+    streak: u64,
+    ends: i64,
+}
+
+impl Held {
+    /// Tenths of a percent of the held time; nil if nothing was held.
+    #[must_use]
+    pub fn permille(&self) -> u64 {
+        (self.idle * 1000).checked_div(self.held).unwrap_or(0)
+    }
+}
+
+/// A row's sums, of all groups that the tenant was in.
+#[derive(Debug, Clone, Default)]
+struct Row {
+    start: i64,
+    span: i64,
+    gpu_ns: u128,
+    byte_seconds: u128,
+    unsure: bool,
+}
+
+/// The report, while it is made of lines in the order of time.
+#[derive(Debug)]
+pub struct Idle {
+    below: u32,
+    now: i64,
+    open: BTreeMap<(String, String), Row>,
+    held: BTreeMap<(String, String), Held>,
+    /// Device time used of each device.
+    devices: BTreeMap<String, u128>,
+}
+
+impl Idle {
+    /// Idle is a minute with less than `below` tenths of a percent of the device's time; one that is not over at `now` counts
+    /// as far as it is.
+    #[must_use]
+    pub fn new(below: u32, now: i64) -> Self {
+        Self { below, now, open: BTreeMap::new(), held: BTreeMap::new(), devices: BTreeMap::new() }
+    }
+
+    /// Adds a line; lines come in the order of time.
+    pub fn add(&mut self, line: &ask::Line) {
+        *self.devices.entry(line.device.clone()).or_default() += u128::from(line.gpu_ns);
+        let whose = (line.tenant.clone(), line.device.clone());
+        let row = self.open.entry(whose.clone()).or_default();
+        if (row.start, row.span) != (line.start, line.span) {
+            let done = std::mem::take(row);
+            (row.start, row.span) = (line.start, line.span);
+            self.close(&whose, &done);
+        }
+        let Some(row) = self.open.get_mut(&whose) else { return };
+        row.gpu_ns += u128::from(line.gpu_ns);
+        row.byte_seconds += u128::from(line.memory_byte_seconds);
+        row.unsure |= line.sm_limit.is_none();
+    }
+
+    fn close(&mut self, whose: &(String, String), row: &Row) {
+        if row.byte_seconds == 0 {
+            return;
+        }
+        // The last minute is not over yet.
+        let seconds = u64::try_from(row.span.min(self.now.saturating_sub(row.start)).max(1)).unwrap_or(1);
+        let held = self.held.entry(whose.clone()).or_default();
+        held.held += seconds;
+        held.gpu_ns += row.gpu_ns;
+        let idle = row.gpu_ns * 1000 < u128::from(self.below) * u128::from(seconds) * NS || row.gpu_ns == 0;
+        if !idle {
+            held.streak = 0;
+            return;
+        }
+        held.idle += seconds;
+        held.idle_byte_seconds += row.byte_seconds;
+        held.unsure += if row.unsure { seconds } else { 0 };
+        held.streak = if held.ends == row.start { held.streak + seconds } else { seconds };
+        held.ends = row.start + row.span;
+        held.longest = held.longest.max(held.streak);
+    }
+
+    /// All lines are there: those of this time.
+    #[must_use]
+    pub fn done(mut self, period: Period) -> Answer {
+        for (whose, row) in std::mem::take(&mut self.open) {
+            self.close(&whose, &row);
+        }
+        let mut lines: Vec<_> = self.held.into_iter().collect();
+        lines.sort_by_key(|(_, held)| std::cmp::Reverse(held.idle_byte_seconds));
+        Answer { lines, devices: self.devices, period, below: self.below }
+    }
+}
+
+/// The report.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// By tenant and device, most first.
+    pub lines: Vec<((String, String), Held)>,
+    /// Device time used of each device, in ns.
+    pub devices: BTreeMap<String, u128>,
+    period: Period,
+    below: u32,
+}
+
+/// Seconds as hours and minutes.
+fn hours(seconds: u64) -> String {
+    format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
+}
+
+fn milli_gib_hours(byte_seconds: u128) -> u128 {
+    rounded(byte_seconds.saturating_mul(1000), 3600 * GIB)
+}
+
+impl Answer {
+    fn idle_permille(&self, used: u128) -> u128 {
+        let whole = self.period.seconds() * NS;
+        rounded(whole.saturating_sub(used) * 1000, whole)
+    }
+
+    /// For people.
+    #[must_use]
+    pub fn sheet(&self, facts: Vec<(String, String)>) -> Sheet {
+        let row = |((tenant, device), held): &((String, String), Held)| {
+            vec![
+                tenant.clone(),
+                device.clone(),
+                hours(held.held),
+                hours(held.idle),
+                format!("{}{}", decimal(held.permille().into(), 1), if held.unsure > 0 { "?" } else { "" }),
+                hours(held.longest),
+                decimal(milli_gib_hours(held.idle_byte_seconds), 3),
+            ]
+        };
+        let heads = ["tenant", "device", "held", "idle", "idle %", "longest", "idle GiB hours"];
+        let tenants = Table {
+            heading: "Memory that was held while nothing was computed".into(),
+            heads: heads.map(str::to_owned).to_vec(),
+            words: 2,
+            rows: self.lines.iter().map(row).collect(),
+            total: None,
+        };
+        let device = |(device, used): (&String, &u128)| {
+            vec![device.clone(), decimal(rounded(*used, NS / 1000), 3), decimal(self.idle_permille(*used), 1)]
+        };
+        let devices = Table {
+            heading: "Devices".into(),
+            heads: ["device", "GPU seconds", "idle %"].map(str::to_owned).to_vec(),
+            words: 1,
+            rows: self.devices.iter().map(device).collect(),
+            total: None,
+        };
+        #[allow(clippy::cast_precision_loss)] // a picture
+        let bar = |((tenant, _), held): &((String, String), Held)| Bar {
+            name: tenant.clone(),
+            value: milli_gib_hours(held.idle_byte_seconds) as f64,
+            shown: format!("{} GiB h", decimal(milli_gib_hours(held.idle_byte_seconds), 3)),
+        };
+        let mut notes = vec![format!(
+            "Idle is a minute (older than keep_fine: an hour) in which memory was held and less than {} % of the device's time used.",
+            decimal(self.below.into(), 1)
+        )];
+        if self.lines.iter().any(|(_, held)| held.unsure > 0) {
+            notes.push(
+                "?: it had no sm_limit then. What such a tenant computes alone on a device is measured only with exact = true in \
+                 [record], so that it may have been busy."
+                    .into(),
+            );
+        }
+        Sheet {
+            title: "Held and not used".into(),
+            facts,
+            tables: vec![tenants, devices],
+            pictures: vec![bars("Idle GiB hours", &self.lines.iter().map(bar).collect::<Vec<_>>())],
+            notes,
+            ..Sheet::default()
+        }
+    }
+
+    /// For programs.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        let line = |((tenant, device), held): &((String, String), Held)| {
+            json!({
+                "tenant": tenant,
+                "device": device,
+                "held_seconds": held.held,
+                "idle_seconds": held.idle,
+                "longest_idle_seconds": held.longest,
+                "idle_byte_seconds": whole(held.idle_byte_seconds),
+                "gpu_ns": whole(held.gpu_ns),
+                "perhaps_unmeasured_seconds": held.unsure,
+            })
+        };
+        let device = |(device, used): (&String, &u128)| json!({ "device": device, "gpu_ns": whole(*used), "idle_percent": decimal(self.idle_permille(*used), 1) });
+        json!({
+            "lines": self.lines.iter().map(line).collect::<Vec<_>>(),
+            "devices": self.devices.iter().map(device).collect::<Vec<_>>(),
+        })
+    }
+
+    /// For spreadsheets.
+    #[must_use]
+    pub fn csv(&self) -> (Vec<String>, Vec<Vec<String>>) {
+        let heads = [
+            "tenant",
+            "device",
+            "held_seconds",
+            "idle_seconds",
+            "longest_idle_seconds",
+            "idle_byte_seconds",
+            "gpu_ns",
+            "perhaps_unmeasured_seconds",
+        ];
+        let row = |((tenant, device), held): &((String, String), Held)| {
+            let numbers = [
+                u128::from(held.held),
+                held.idle.into(),
+                held.longest.into(),
+                held.idle_byte_seconds,
+                held.gpu_ns,
+                held.unsure.into(),
+            ];
+            [tenant.clone(), device.clone()].into_iter().chain(numbers.map(|number| number.to_string())).collect()
+        };
+        (heads.map(str::to_owned).to_vec(), self.lines.iter().map(row).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::gather::tests::line;
+    use super::*;
+
+    #[test]
+    fn a_minute_counts_by_its_device_time_once_for_all_groups_and_a_break_ends_the_longest() {
+        let mut idle = Idle::new(10, 310);
+        for (start, group, ms, gib_seconds) in [
+            (0, None, 0, 60),
+            (60, None, 500, 60),  // 0.83 %
+            (120, None, 400, 30), // with the next one 1.3 %
+            (120, Some("new"), 400, 30),
+            (180, Some("new"), 0, 0), // nothing held
+            (300, Some("new"), 0, 10),
+        ] {
+            idle.add(&line("a", group, "G", start, ms, gib_seconds));
+        }
+        let answer = idle.done(Period { since: 0, until: 310 });
+        let (_, held) = &answer.lines[0];
+        assert_eq!((held.held, held.idle, held.longest, held.unsure), (190, 130, 120, 0));
+        assert_eq!(held.idle_byte_seconds, 130 << 30);
+        assert_eq!(held.permille(), 684);
+        assert_eq!(answer.json()["devices"][0]["idle_percent"], "99.6");
+    }
+
+    #[test]
+    fn who_may_have_been_busy_unmeasured_is_not_called_idle_without_a_question_mark() {
+        let mut idle = Idle::new(10, 60);
+        idle.add(&ask::Line { sm_limit: None, ..line("a", None, "G", 0, 0, 60) });
+        let sheet = idle.done(Period { since: 0, until: 60 }).sheet(Vec::new());
+        assert_eq!(sheet.tables[0].rows[0][4], "100.0?");
+        assert!(sheet.notes[1].contains("exact = true"));
+    }
+}

@@ -1,0 +1,383 @@
+//! Limits that fit: what a tenant had at most, beside what it may have, and what would be enough.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+use vgpu_core::bytes::Bytes;
+
+use super::apportion::decimal;
+use super::chart::{Bar, bars};
+use super::gather::NS;
+use super::sheet::{Sheet, Table};
+use super::usage::whole;
+use crate::record::ask;
+
+/// Suggestions for memory are multiples of this: 256 MiB.
+const STEP: u64 = 256 << 20;
+/// Suggestions for time are multiples of this, in thousandths.
+const SHARE_STEP: u32 = 50;
+
+/// When something is suggested.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Care {
+    /// Room above what was used, in percent.
+    pub headroom: u32,
+    /// Seconds of rows below which nothing is suggested.
+    pub least: u64,
+}
+
+/// A tenant on a device, as it was seen.
+#[derive(Debug, Clone)]
+pub struct Seen {
+    /// Seconds of its rows.
+    pub seconds: u64,
+    /// Most bytes at once.
+    pub peak: u64,
+    /// Refused allocations; `None`: its memory is not known.
+    pub refused: Option<u64>,
+    /// In force last.
+    pub memory_limit: Option<u64>,
+    /// In force last, in thousandths.
+    pub sm_limit: Option<u32>,
+    /// In ns.
+    pub gpu_ns: u128,
+    /// In ns, summed over processes.
+    pub wait_ns: u128,
+    /// How often a row had so many thousandths of the device's time.
+    shares: BTreeMap<u32, u32>,
+}
+
+/// Advice about one limit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Advice<T> {
+    /// What it should be; `None`: as it is.
+    pub limit: Option<T>,
+    /// Why, in words.
+    pub why: String,
+}
+
+impl<T> Advice<T> {
+    fn keep(why: impl Into<String>) -> Self {
+        Self { limit: None, why: why.into() }
+    }
+}
+
+/// The report, as it is made.
+#[derive(Debug, Default)]
+pub struct Rightsizing(BTreeMap<(String, String), Seen>);
+
+impl Seen {
+    /// Thousandths of the device's time that 95 of 100 busy rows stay within; nil: none was busy.
+    #[must_use]
+    pub fn p95(&self) -> u32 {
+        let busy: u64 = self.shares.values().map(|count| u64::from(*count)).sum();
+        let rank = (busy * 95).div_ceil(100);
+        let mut before = 0;
+        for (share, count) in &self.shares {
+            before += u64::from(*count);
+            if before >= rank {
+                return *share;
+            }
+        }
+        0
+    }
+
+    /// The busiest row's thousandths of the device's time.
+    #[must_use]
+    pub fn busiest(&self) -> u32 {
+        self.shares.keys().next_back().copied().unwrap_or(0)
+    }
+
+    fn too_short(&self, care: Care) -> Option<String> {
+        let minutes = |seconds: u64| seconds.div_ceil(60);
+        (self.seconds < care.least).then(|| {
+            format!("seen for {} min only; suggested from {} min on", minutes(self.seconds), minutes(care.least))
+        })
+    }
+
+    /// What its memory limit should be.
+    #[must_use]
+    pub fn memory(&self, care: Care) -> Advice<u64> {
+        if let Some(why) = self.too_short(care) {
+            return Advice::keep(why);
+        }
+        if self.refused.is_none() && self.peak == 0 {
+            return Advice::keep("its memory is not known: its library tells none");
+        }
+        let room = u128::from(self.peak) * u128::from(100 + care.headroom) / 100;
+        let enough = u64::try_from(room).unwrap_or(u64::MAX).max(1).checked_next_multiple_of(STEP).unwrap_or(u64::MAX);
+        let (peak, refused) = (Bytes(self.peak), self.refused.unwrap_or(0));
+        match self.memory_limit {
+            Some(limit) if refused > 0 => {
+                let more =
+                    (limit.max(self.peak).saturating_add(limit / 4)).checked_next_multiple_of(STEP).unwrap_or(limit);
+                let why = format!("{refused} allocations were refused: a quarter more, or ask what asked for so much");
+                Advice { limit: Some(more), why }
+            }
+            Some(limit) if limit > 0 => {
+                let part = u128::from(self.peak) * 1000 / u128::from(limit);
+                let part = format!("never above {peak}, {} % of its limit", decimal(part, 1));
+                if enough < limit {
+                    Advice { limit: Some(enough), why: format!("{part}; {} % of room above that", care.headroom) }
+                } else {
+                    Advice::keep(part)
+                }
+            }
+            _ => Advice {
+                limit: Some(enough),
+                why: format!("no limit; never above {peak}; {} % of room above that", care.headroom),
+            },
+        }
+    }
+
+    /// What its ceiling should be, in thousandths.
+    #[must_use]
+    pub fn share(&self, care: Care) -> Advice<u32> {
+        if let Some(why) = self.too_short(care) {
+            return Advice::keep(why);
+        }
+        let (p95, waited) = (self.p95(), self.wait_ns * 10 > self.gpu_ns);
+        let percent = |thousandths: u32| format!("{} %", decimal(thousandths.into(), 1));
+        let room = p95.saturating_mul(100 + care.headroom) / 100;
+        let enough = room.max(1).next_multiple_of(SHARE_STEP).min(1000);
+        match self.sm_limit {
+            None if p95 == 0 => Advice::keep("no time of it was measured: without an sm_limit its time alone is not"),
+            None => Advice::keep(format!("no ceiling; {} in 95 of 100 busy minutes that were measured", percent(p95))),
+            Some(_) if p95 == 0 => Advice::keep("it computed nothing"),
+            Some(limit) if waited && u64::from(p95) * 10 >= u64::from(limit) * 9 => {
+                let more = (limit + limit / 4).next_multiple_of(SHARE_STEP).min(1000);
+                let waits = self.wait_ns * 1000 / self.gpu_ns.max(1);
+                let why = format!(
+                    "at its ceiling ({} in 95 of 100 busy minutes) and waited {} s for each second of work",
+                    percent(p95),
+                    decimal(waits, 3)
+                );
+                Advice { limit: Some(more).filter(|more| *more > limit), why }
+            }
+            Some(limit) if enough < limit => Advice {
+                limit: Some(enough),
+                why: format!("{} in 95 of 100 busy minutes; {} % of room above that", percent(p95), care.headroom),
+            },
+            Some(_) => Advice::keep(format!("{} in 95 of 100 busy minutes", percent(p95))),
+        }
+    }
+}
+
+impl Rightsizing {
+    /// Adds a line; lines come in the order of time.
+    pub fn add(&mut self, line: &ask::Line) {
+        let seen = self.0.entry((line.tenant.clone(), line.device.clone())).or_insert_with(|| Seen {
+            seconds: 0,
+            peak: 0,
+            refused: None,
+            memory_limit: None,
+            sm_limit: None,
+            gpu_ns: 0,
+            wait_ns: 0,
+            shares: BTreeMap::new(),
+        });
+        let span = u64::try_from(line.span).unwrap_or(60).max(1);
+        seen.seconds = seen.seconds.saturating_add(span);
+        seen.peak = seen.peak.max(line.peak_bytes);
+        if let Some(refused) = line.refused {
+            seen.refused = Some(seen.refused.unwrap_or(0).saturating_add(refused));
+        }
+        seen.memory_limit = line.memory_limit;
+        seen.sm_limit = line.sm_limit.map(|limit| u32::try_from(limit).unwrap_or(1000).min(1000));
+        seen.gpu_ns += u128::from(line.gpu_ns);
+        seen.wait_ns += u128::from(line.wait_ns);
+        if line.gpu_ns > 0 {
+            let share = (u128::from(line.gpu_ns) * 1000).div_ceil(u128::from(span) * NS);
+            *seen.shares.entry(u32::try_from(share).unwrap_or(1000).min(1000)).or_default() += 1;
+        }
+    }
+
+    /// The tenants that never had more than so many tenths of a percent of their memory limit, of those that have one.
+    #[must_use]
+    pub fn below(&self, permille: u64) -> (usize, usize) {
+        let limited = || self.0.values().filter(|seen| seen.refused.is_some() || seen.peak > 0);
+        let limited = || limited().filter_map(|seen| Some((seen.peak, seen.memory_limit.filter(|limit| *limit > 0)?)));
+        let few =
+            limited().filter(|(peak, limit)| u128::from(*peak) * 1000 <= u128::from(*limit) * u128::from(permille));
+        (few.count(), limited().count())
+    }
+
+    /// For people.
+    #[must_use]
+    pub fn sheet(&self, care: Care, mut facts: Vec<(String, String)>) -> Sheet {
+        let size = |bytes: Option<u64>| bytes.map_or("unlimited".to_owned(), |bytes| Bytes(bytes).to_string());
+        let share = |share: Option<u32>| {
+            share.map_or("unlimited".to_owned(), |share| format!("{} %", decimal(share.into(), 1)))
+        };
+        let kept = |text: Option<String>| text.unwrap_or_else(|| "keep".into());
+        let memory = |((tenant, device), seen): (&(String, String), &Seen)| {
+            let advice = seen.memory(care);
+            vec![
+                tenant.clone(),
+                device.clone(),
+                Bytes(seen.peak).to_string(),
+                size(seen.memory_limit),
+                kept(advice.limit.map(|limit| Bytes(limit).to_string())),
+                advice.why,
+            ]
+        };
+        let time = |((tenant, device), seen): (&(String, String), &Seen)| {
+            let advice = seen.share(care);
+            vec![
+                tenant.clone(),
+                device.clone(),
+                share(Some(seen.busiest())),
+                share(seen.sm_limit),
+                kept(advice.limit.map(|limit| share(Some(limit)))),
+                advice.why,
+            ]
+        };
+        let table = |heading: &str, most: &str, rows: Vec<Vec<String>>| Table {
+            heading: heading.into(),
+            heads: ["tenant", "device", most, "limit", "suggested", "why"].map(str::to_owned).to_vec(),
+            words: 6,
+            rows,
+            total: None,
+        };
+        let (few, all) = self.below(150);
+        facts.push(("tenants that never had more than 15 % of their memory limit".into(), format!("{few} of {all}")));
+        #[allow(clippy::cast_precision_loss)] // a picture
+        let bar = |((tenant, _), seen): (&(String, String), &Seen)| {
+            let limit = seen.memory_limit.filter(|limit| *limit > 0)?;
+            let part = seen.peak as f64 / limit as f64 * 100.0;
+            Some(Bar { name: tenant.clone(), value: part, shown: format!("{part:.0} % of {}", Bytes(limit)) })
+        };
+        Sheet {
+            title: "Limits that fit".into(),
+            facts,
+            tables: vec![
+                table("Memory", "peak", self.0.iter().map(memory).collect()),
+                table("Device time", "busiest minute", self.0.iter().map(time).collect()),
+            ],
+            pictures: vec![bars("Peak memory of the limit", &self.0.iter().filter_map(bar).collect::<Vec<_>>())],
+            notes: vec![
+                "A minute is an hour in what is older than keep_fine: what was busy for a minute is not seen there."
+                    .into(),
+                "To apply: vgpu set TENANT --memory-limit SIZE --sm-limit PERCENT, and in the file, so that it stays."
+                    .into(),
+            ],
+            ..Sheet::default()
+        }
+    }
+
+    /// For programs.
+    #[must_use]
+    pub fn json(&self, care: Care) -> Value {
+        let percent = |share: u32| f64::from(share) / 10.0;
+        let line = |((tenant, device), seen): (&(String, String), &Seen)| {
+            let (memory, time) = (seen.memory(care), seen.share(care));
+            json!({
+                "tenant": tenant,
+                "device": device,
+                "seen_seconds": seen.seconds,
+                "peak_bytes": seen.peak,
+                "refused_allocations": seen.refused,
+                "memory_limit": seen.memory_limit,
+                "suggested_memory_limit": memory.limit,
+                "memory_why": memory.why,
+                "gpu_ns": whole(seen.gpu_ns),
+                "wait_ns": whole(seen.wait_ns),
+                "busiest_percent": percent(seen.busiest()),
+                "p95_percent": percent(seen.p95()),
+                "sm_limit": seen.sm_limit.map(percent),
+                "suggested_sm_limit": time.limit.map(percent),
+                "time_why": time.why,
+            })
+        };
+        json!({ "lines": self.0.iter().map(line).collect::<Vec<_>>() })
+    }
+
+    /// For spreadsheets.
+    #[must_use]
+    pub fn csv(&self, care: Care) -> (Vec<String>, Vec<Vec<String>>) {
+        let heads = [
+            "tenant",
+            "device",
+            "peak_bytes",
+            "memory_limit",
+            "suggested_memory_limit",
+            "memory_why",
+            "p95_percent",
+            "sm_limit",
+            "suggested_sm_limit",
+            "time_why",
+        ];
+        let row = |((tenant, device), seen): (&(String, String), &Seen)| {
+            let (memory, time) = (seen.memory(care), seen.share(care));
+            let text = |number: Option<u64>| number.map_or(String::new(), |number| number.to_string());
+            let share = |share: Option<u32>| share.map_or(String::new(), |share| decimal(share.into(), 1));
+            vec![
+                tenant.clone(),
+                device.clone(),
+                seen.peak.to_string(),
+                text(seen.memory_limit),
+                text(memory.limit),
+                memory.why,
+                share(Some(seen.p95())),
+                share(seen.sm_limit),
+                share(time.limit),
+                time.why,
+            ]
+        };
+        (heads.map(str::to_owned).to_vec(), self.0.iter().map(row).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::gather::tests::line;
+    use super::*;
+
+    const CARE: Care = Care { headroom: 20, least: 3600 };
+
+    fn seen(change: impl Fn(&mut ask::Line)) -> Seen {
+        let mut report = Rightsizing::default();
+        for minute in 0..60 {
+            let mut line = line("a", None, "G", minute * 60, 6000, 60);
+            (line.memory_limit, line.refused) = (Some(8 << 30), Some(0));
+            change(&mut line);
+            report.add(&line);
+        }
+        report.0.into_values().next().unwrap()
+    }
+
+    #[test]
+    fn who_needs_less_is_told_how_much_is_enough_and_why() {
+        let seen = seen(|_| {});
+        // 1 GiB and a fifth, in steps of 256 MiB; 10 % and a fifth, in steps of 5 %.
+        let memory = seen.memory(CARE);
+        assert_eq!(
+            (memory.limit, memory.why.as_str()),
+            (Some(1280 << 20), "never above 1 GiB, 12.5 % of its limit; 20 % of room above that")
+        );
+        let time = seen.share(CARE);
+        assert_eq!(
+            (time.limit, time.why.as_str()),
+            (Some(150), "10.0 % in 95 of 100 busy minutes; 20 % of room above that")
+        );
+    }
+
+    #[test]
+    fn who_was_refused_or_stood_at_its_ceiling_is_given_more() {
+        let seen = seen(|line| (line.refused, line.gpu_ns, line.wait_ns) = (Some(1), 17_700_000_000, 9_000_000_000));
+        assert_eq!(seen.memory(CARE).limit, Some(10 << 30));
+        assert!(seen.memory(CARE).why.starts_with("60 allocations were refused"));
+        assert_eq!(seen.share(CARE).limit, Some(400), "{}", seen.share(CARE).why);
+    }
+
+    #[test]
+    fn where_little_is_known_nothing_is_suggested_and_that_is_said() {
+        let short = Care { least: 3601, ..CARE };
+        assert_eq!(seen(|_| {}).memory(short), Advice::keep("seen for 60 min only; suggested from 61 min on"));
+        let blind = seen(|line| (line.refused, line.peak_bytes, line.sm_limit, line.gpu_ns) = (None, 0, None, 0));
+        assert!(blind.memory(CARE).limit.is_none() && blind.memory(CARE).why.contains("not known"));
+        assert!(blind.share(CARE).limit.is_none() && blind.share(CARE).why.contains("was measured"));
+        let fits = seen(|line| (line.peak_bytes, line.gpu_ns) = (7 << 30, 16_000_000_000));
+        assert_eq!((fits.memory(CARE).limit, fits.share(CARE).limit), (None, None));
+    }
+}

@@ -1,0 +1,181 @@
+//! Reports from the record of a real daemon, beside what the simulated device really did: bills that add up, groups that
+//! outlive their names, pages that need nothing else.
+
+#[path = "leases/world.rs"]
+#[allow(unused_imports, reason = "this program uses a part")]
+mod world;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use vgpu_tests::GIB;
+use vgpu_tests::artefacts::vgpu;
+use world::{World, alone, eventually, finish, tenant};
+
+fn kept(world: &World) -> PathBuf {
+    world.lab.path().join("run/state")
+}
+
+fn report(world: &World, words: &[&str]) -> Output {
+    let state = kept(world);
+    Command::new(vgpu()).arg("report").args(words).arg("--state-dir").arg(state).output().unwrap()
+}
+
+#[track_caller]
+fn text(world: &World, words: &[&str]) -> String {
+    let output = report(world, words);
+    assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[track_caller]
+fn json(world: &World, words: &[&str]) -> Value {
+    serde_json::from_str(&text(world, &[words, &["--json"]].concat())).unwrap()
+}
+
+/// An amount in its last digit's units.
+fn units(amount: &Value) -> u128 {
+    amount.as_str().unwrap().replace('.', "").parse().unwrap()
+}
+
+/// The lines of a report by one of their parts; what nobody used is under "".
+fn by(report: &Value, part: &str) -> Vec<(String, Value)> {
+    let lines = report["lines"].as_array().unwrap().iter();
+    lines.map(|line| (line[part].as_str().unwrap_or_default().to_owned(), line.clone())).collect()
+}
+
+fn file(group: &str) -> String {
+    let label = "sm_limit = 60\nlabels = { cost = \"4711\" }";
+    tenant("a", &format!("group = \"{group}\"\n{label}"))
+        + &tenant("b", "group = \"two\"\nsm_limit = 60\nmemory_limit = \"4GiB\"")
+}
+
+#[test]
+fn a_bill_is_what_the_device_did_its_lines_add_up_and_a_renamed_group_keeps_what_it_used() {
+    let _alone = alone();
+    let mut world = World::start(&file("one"));
+    let mut holder = world.plain("b");
+    holder.begin();
+    holder.alloc(GIB);
+    let mut members = world.at_work(&[("a", 1000, 32, 0), ("b", 700, 30, 0)], 1500);
+    finish(&mut members);
+    drop(members);
+    // The record has it before the name is another.
+    let used = |world: &World, group: &str| -> u64 {
+        let report = json(world, &["usage", "--by", "group"]);
+        by(&report, "group")
+            .iter()
+            .find(|(name, _)| name == group)
+            .map_or(0, |(_, line)| line["gpu_ns"].as_u64().unwrap())
+    };
+    let truth = world.lab.device(0).busy_ns;
+    eventually("all is recorded", || (used(&world, "one") + used(&world, "two")) * 100 > truth * 98);
+    let before = used(&world, "one");
+    fs::write(world.lab.path().join("vgpud.toml"), file("renamed")).unwrap();
+    world.signal("-HUP");
+    eventually("it is read", || fs::read_to_string(world.lab.path().join("vgpud.log")).unwrap().contains("group"));
+    finish(&mut world.at_work(&[("a", 1000, 32, 0)], 500));
+    let truth = world.lab.device(0).busy_ns;
+    eventually("all is recorded under the new name", || {
+        (used(&world, "one") + used(&world, "two") + used(&world, "renamed")) * 100 > truth * 98
+    });
+    assert_eq!(used(&world, "one"), before, "what was used under the old name stays there");
+    assert!(used(&world, "renamed") > 0);
+    drop(holder);
+    world.kill();
+
+    // 3.60 an hour is a thousandth a second: the bill is the seconds that the device worked.
+    let prices =
+        ["chargeback", "--gpu-rate", "3.60/h", "--memory-rate", "36/h", "--decimals", "6", "--by", "group,tenant"];
+    let bill = json(&world, &[&prices[..], &["--only-used"]].concat());
+    let names: Vec<String> = by(&bill, "group").into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names.iter().filter(|name| ["one", "two", "renamed"].contains(&name.as_str())).count(), 3, "{bill:#}");
+    let sum = |part: &str| by(&bill, "group").iter().map(|(_, line)| units(&line[part])).sum::<u128>();
+    for part in ["gpu_cost", "memory_cost", "cost"] {
+        assert_eq!(sum(part), units(&bill["total"][part]), "{part}: {bill:#}");
+    }
+    assert_eq!(sum("percent"), 1000, "{bill:#}");
+    let (seconds, truth) = (units(&bill["total"]["gpu_cost"]), u128::from(truth));
+    assert!((truth * 98..truth * 102).contains(&(seconds * 100 * 1_000_000)), "{seconds} for {truth} ns: {bill:#}");
+    assert!(units(&bill["total"]["memory_cost"]) > 0, "a GiB was held: {bill:#}");
+
+    // With what nobody used it is the price of the device for all of that time.
+    let whole = json(&world, &prices[..prices.len() - 2]);
+    let period = &whole["period"];
+    let time = period["until"].as_u64().unwrap() - period["since"].as_u64().unwrap();
+    assert_eq!(units(&whole["total"]["gpu_cost"]), u128::from(time) * 1000, "{whole:#}");
+    assert!(whole["lines"].as_array().unwrap().last().unwrap()["not_used"].as_bool().unwrap());
+    // By the label, and in all forms.
+    let label = json(&world, &["usage", "--by", "label:cost", "--only-used"]);
+    assert_eq!(
+        by(&label, "label:cost").iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().len(),
+        2,
+        "{label:#}"
+    );
+    assert!(by(&label, "label:cost").iter().any(|(name, _)| name == "4711"));
+    assert!(text(&world, &[&prices[..], &["--format", "csv"]].concat()).starts_with("group,tenant,gpu_ns,gpu_cost,"));
+    assert!(text(&world, &[&prices[..], &["--format", "markdown"]].concat()).contains("\n| **total** |"));
+    let page = world.lab.path().join("bill.html");
+    let out = [&prices[..], &["--format", "html", "--out", page.to_str().unwrap()]].concat();
+    assert_eq!(text(&world, &out), "");
+    let html = fs::read_to_string(&page).unwrap();
+    assert!(
+        html.contains("<svg")
+            && html.contains("renamed")
+            && !html.contains("<script")
+            && !html.contains("http:")
+            && !html.contains("https:"),
+        "{html}"
+    );
+}
+
+#[test]
+fn who_held_and_did_nothing_is_idle_and_a_limit_that_fits_is_suggested() {
+    let _alone = alone();
+    let mut world = World::start(&file("one"));
+    let mut holder = world.plain("b");
+    holder.begin();
+    holder.alloc(GIB);
+    let idle = |world: &World| {
+        let report = json(world, &["idle"]);
+        by(&report, "tenant").into_iter().find(|(name, _)| name == "b").map(|(_, line)| line)
+    };
+    eventually("it was seen", || idle(&world).is_some_and(|line| line["idle_byte_seconds"].as_u64() > Some(2 * GIB)));
+    drop(holder);
+    world.kill();
+    let line = idle(&world).unwrap();
+    assert_eq!(
+        (line["held_seconds"].clone(), line["perhaps_unmeasured_seconds"].as_u64()),
+        (line["idle_seconds"].clone(), Some(0))
+    );
+    let sizes = json(&world, &["rightsizing", "--least", "0s"]);
+    let (_, b) = by(&sizes, "tenant").into_iter().find(|(name, _)| name == "b").unwrap();
+    let (peak, enough) = (b["peak_bytes"].as_u64().unwrap(), b["suggested_memory_limit"].as_u64().unwrap());
+    assert!(peak >= GIB && enough > peak && enough < 4 * GIB, "{sizes:#}");
+    assert!(
+        b["memory_why"].as_str().unwrap().contains("of its limit") && b["suggested_sm_limit"].is_null(),
+        "{sizes:#}"
+    );
+    let early = json(&world, &["rightsizing"]);
+    assert!(by(&early, "tenant")[0].1["suggested_memory_limit"].is_null(), "an hour was not seen: {early:#}");
+
+    // What cannot be asked is said.
+    for (words, code, said) in [
+        (vec!["chargeback"], 2, "--gpu-rate"),
+        (vec!["chargeback", "--gpu-rate", "2.24"], 2, "2.24/h"),
+        (vec!["usage", "--by", "label:"], 2, "label:NAME"),
+        (vec!["usage", "--month", "2026-13"], 2, "a month of UTC"),
+        (vec!["usage", "--since", "2026-02-01", "--until", "2026-01-01"], 2, "not before"),
+        (vec!["usage", "--out", "/no/such/place/x.txt"], 1, "/no/such/place/x.txt"),
+    ] {
+        let output = report(&world, &words);
+        let err = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(code) && err.contains(said), "{words:?}: {err}");
+    }
+    let nowhere = Command::new(vgpu()).args(["report", "usage", "--state-dir", "/no/such/place"]).output().unwrap();
+    assert!(
+        nowhere.status.code() == Some(1) && String::from_utf8_lossy(&nowhere.stderr).contains("no record of usage")
+    );
+}
