@@ -64,6 +64,9 @@ _vgpu() {
             vgpu,status)
                 cmd="vgpu__subcmd__status"
                 ;;
+            vgpu,top)
+                cmd="vgpu__subcmd__top"
+                ;;
             vgpu,usage)
                 cmd="vgpu__subcmd__usage"
                 ;;
@@ -114,6 +117,9 @@ _vgpu() {
                 ;;
             vgpu__subcmd__help,status)
                 cmd="vgpu__subcmd__help__subcmd__status"
+                ;;
+            vgpu__subcmd__help,top)
+                cmd="vgpu__subcmd__help__subcmd__top"
                 ;;
             vgpu__subcmd__help,usage)
                 cmd="vgpu__subcmd__help__subcmd__usage"
@@ -218,7 +224,7 @@ _vgpu() {
 
     case "${cmd}" in
         vgpu)
-            opts="-h -V --help --version run check doctor status ps set pause resume explain usage report events audit metrics sim completions help"
+            opts="-h -V --help --version run check doctor status top ps set pause resume explain usage report events audit metrics sim completions help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -348,7 +354,7 @@ _vgpu() {
             return 0
             ;;
         vgpu__subcmd__help)
-            opts="run check doctor status ps set pause resume explain usage report events audit metrics sim completions help"
+            opts="run check doctor status top ps set pause resume explain usage report events audit metrics sim completions help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -698,6 +704,20 @@ _vgpu() {
             return 0
             ;;
         vgpu__subcmd__help__subcmd__status)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        vgpu__subcmd__help__subcmd__top)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -1461,6 +1481,64 @@ _vgpu() {
                     return 0
                     ;;
                 --watch)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        vgpu__subcmd__top)
+            opts="-i -b -s -r -f -d -h --interval --batch --once --sort --reverse --filter --device --read-only --socket --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --interval)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -i)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --batch)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -b)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --sort)
+                    COMPREPLY=($(compgen -W "tenant device class weight floor ceiling wanted got memory wait members state" -- "${cur}"))
+                    return 0
+                    ;;
+                -s)
+                    COMPREPLY=($(compgen -W "tenant device class weight floor ceiling wanted got memory wait members state" -- "${cur}"))
+                    return 0
+                    ;;
+                --filter)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -f)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --device)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -d)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -1,6 +1,6 @@
 //! The command line `vgpu`: what it is given; each verb does its work in its own file.
 //!
-//! Verbs: [`run`], [`check`], [`doctor`]; of the daemon [`status`], [`ps`], [`set`], [`pause`](mod@pause), [`explain`], [`events`], [`audit`], [`metrics`]; of its record [`usage`], [`report`]; [`sim`],
+//! Verbs: [`run`], [`check`], [`doctor`]; of the daemon [`status`], [`mod@top`], [`ps`], [`set`], [`pause`](mod@pause), [`explain`], [`events`], [`audit`], [`metrics`]; of its record [`usage`], [`report`]; [`sim`],
 //! [`completions`]. What they share: [`ask`] (the daemon), [`library`] (where libvgpu.so and the simulated driver lie), [`program`] and [`elf`] (what a program
 //! is, without running it), [`loader`] (what the dynamic loader would map), [`ledgers`], [`when`] (moments), [`say`] (output and exit
 //! codes). docs/cli.md is made from the texts here, and a test keeps it so.
@@ -19,6 +19,7 @@ pub mod run;
 pub mod set;
 pub mod sim;
 pub mod status;
+pub mod top;
 pub mod usage;
 
 pub mod ask;
@@ -48,6 +49,7 @@ Examples:
   vgpu run --sim --memory-limit 1GiB -- nvidia-smi
   vgpu doctor
   vgpu status --watch
+  vgpu top
   vgpu set train --sm-limit 30
 
 Environment:
@@ -66,6 +68,7 @@ enum Verb {
     Check(check::Args),
     Doctor(doctor::Args),
     Status(status::Args),
+    Top(top::Args),
     Ps(ps::Args),
     Set(set::Args),
     Pause(pause::Pause),
@@ -91,6 +94,7 @@ impl Cli {
             Verb::Check(args) => check::run(&args),
             Verb::Doctor(args) => doctor::run(&args),
             Verb::Status(args) => status::run(&args),
+            Verb::Top(args) => top::run(&args),
             Verb::Ps(args) => ps::run(&args),
             Verb::Set(args) => set::run(&args),
             Verb::Pause(args) => pause::pause(&args),

@@ -26,7 +26,7 @@ pub mod raw;
 pub mod read;
 pub mod resolve;
 pub mod show;
-mod suggest;
+pub(crate) mod suggest;
 pub mod time;
 pub mod value;
 

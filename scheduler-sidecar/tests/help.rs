@@ -11,12 +11,13 @@ use std::process::Command;
 use support::{texts, vgpu, vgpud};
 
 /// Every verb, as it is called.
-const VERBS: [&[&str]; 26] = [
+const VERBS: [&[&str]; 27] = [
     &[],
     &["run"],
     &["check"],
     &["doctor"],
     &["status"],
+    &["top"],
     &["ps"],
     &["set"],
     &["pause"],
@@ -143,6 +144,7 @@ fn bash_accepts_the_completions_and_completes_a_verb() {
         ("vgpu", "vgpu expl", "explain"),
         ("vgpu", "vgpu set --mem", "--memory-limit"),
         ("vgpu", "vgpu status --wat", "--watch"),
+        ("vgpu", "vgpu top --inter", "--interval"),
         ("vgpud", "vgpud --mem", "--memory-limit"),
     ] {
         let file = root().join("completions").join(format!("{program}.bash"));

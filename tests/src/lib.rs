@@ -7,6 +7,7 @@
 //! - [`member`]: a process on the device that does what it is told, line by line
 //! - [`daemon`]: a daemon with a configuration file
 //! - [`peer`]: members by the daemon's protocol alone, thousands in one process
+//! - [`terminal`]: a program on a terminal: keys go in, the screen is read
 //! - [`timed`]: programs that use device time, what the device did and what the tenant paid
 //! - [`optional`]: parts that need not be there, and the words when they are not
 //!
@@ -22,6 +23,7 @@ pub mod member;
 pub mod optional;
 pub mod peer;
 pub mod program;
+pub mod terminal;
 pub mod timed;
 
 pub use lab::Lab;

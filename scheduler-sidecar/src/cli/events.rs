@@ -144,7 +144,7 @@ impl Args {
 }
 
 /// Text in which nothing moves the cursor or begins another line.
-fn printable(text: &str) -> String {
+pub(super) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 

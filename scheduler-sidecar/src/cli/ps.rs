@@ -1,19 +1,32 @@
-//! `vgpu ps`: every process that is connected to the daemon.
+//! `vgpu ps`: every process that is connected to the daemon, and the container it lives in: [`place`] (by its control group),
+//! [`names`] (what people call that).
+
+pub mod names;
+pub mod place;
 
 use std::process::ExitCode;
 
+use serde::Serialize;
 use vgpu_core::bytes::Bytes;
 
+use self::names::Names;
+use self::place::Place;
 use super::ask::{Where, no_answer};
+use super::events::printable;
 use super::say::{self, Failure};
 use crate::control::{Ask, Process};
 
-/// Shows every process that is connected to the daemon, and what it got of each device.
+/// Shows every process that is connected to the daemon, its container, and what it got of each device.
+///
+/// PID is the process's number on the host, INSIDE the one it has in its container. CONTAINER is the
+/// container's name, as far as its engine leaves it where it can be read or answers; else the first
+/// letters of its id; outside of containers the systemd unit.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   vgpu ps
   vgpu ps --json | jq '.[] | select(.tenant == \"train\") | .pid'
+  vgpu ps --json | jq -r '.[] | [.pid, .place.name] | @tsv'
 
 Exit codes:
   0  shown
@@ -30,22 +43,56 @@ pub struct Args {
 /// [`Failure`]: nobody answers.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let processes = args.daemon.ask(&Ask::Ps)?.members.ok_or_else(no_answer)?;
+    let mut names = Names::here();
+    let all: Vec<Placed> = processes.into_iter().map(|process| Placed::new(process, &mut names)).collect();
     if args.daemon.json {
-        say::json(&processes)?;
+        say::json(&all)?;
     } else {
-        say::text(&shown(&processes))?;
+        say::text(&shown(&all))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn shown(processes: &[Process]) -> String {
-    let heads =
-        ["TENANT", "PID", "INSIDE", "UID", "DEVICE", "LEASE", "GPU-SECONDS", "WAITED", "MEMORY", "SINCE", "LIBRARY"];
+/// A process and where it lives.
+#[derive(Debug, Serialize)]
+struct Placed {
+    #[serde(flatten)]
+    process: Process,
+    /// Null: not known.
+    place: Option<Place>,
+}
+
+impl Placed {
+    fn new(process: Process, names: &mut Names) -> Self {
+        let member = &process.member;
+        let place =
+            member.pid.map(|pid| names.place(pid, member.pid_inside)).filter(|place| *place != Place::default());
+        Self { process, place }
+    }
+}
+
+fn shown(processes: &[Placed]) -> String {
+    let heads = [
+        "TENANT",
+        "CONTAINER",
+        "PID",
+        "INSIDE",
+        "UID",
+        "DEVICE",
+        "LEASE",
+        "GPU-SECONDS",
+        "WAITED",
+        "MEMORY",
+        "SINCE",
+        "LIBRARY",
+    ];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
-    for Process { tenant, member } in processes {
+    for Placed { process: Process { tenant, member }, place } in processes {
+        let container = place.as_ref().and_then(Place::shown).unwrap_or_else(|| "-".into());
         let row = |device: &str, lease: String, gpu: String, waited: String, memory: String| {
             vec![
                 tenant.clone(),
+                container.clone(),
                 member.pid.map_or("-".into(), |pid| pid.to_string()),
                 member.pid_inside.to_string(),
                 member.uid.to_string(),
@@ -55,7 +102,7 @@ fn shown(processes: &[Process]) -> String {
                 waited,
                 memory,
                 span(member.connected_seconds),
-                member.version.clone(),
+                printable(&member.version),
             ]
         };
         if member.devices.is_empty() {
@@ -73,7 +120,7 @@ fn shown(processes: &[Process]) -> String {
 }
 
 /// Seconds for people.
-fn span(seconds: u64) -> String {
+pub(super) fn span(seconds: u64) -> String {
     match seconds {
         0..=119 => format!("{seconds} s"),
         120..=7199 => format!("{} min", seconds / 60),
@@ -107,11 +154,14 @@ mod tests {
         };
         let two = MemberStatus { devices: vec![device("0", false), device("1", true)], ..member };
         let old = MemberStatus { protocol: 1, ..MemberStatus::default() };
-        let process = |member| Process { tenant: "a".into(), member };
+        let place = Place { name: Some("trainer".into()), ..Place::default() };
+        let process = |member| Placed { process: Process { tenant: "a".into(), member }, place: Some(place.clone()) };
         let text = shown(&[process(two), process(old)]);
         assert_eq!(text.lines().count(), 4, "{text}");
         assert!(
-            text.contains("a       7    3       1000  0       run                1.250        0.500   3 GiB   2 min"),
+            text.contains(
+                "a       trainer    7    3       1000  0       run                1.250        0.500   3 GiB   2 min"
+            ),
             "{text}"
         );
         assert!(text.contains("run, waits") && text.contains("none (protocol 1)"), "{text}");

@@ -40,7 +40,7 @@ pub struct Args {
 }
 
 /// A pause between two looks.
-fn seconds(text: &str) -> Result<Duration, String> {
+pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     let accepted = 0.1..=3600.0;
     let seconds: f64 = text.parse().map_err(|_| "accepted: seconds from 0.1 to 3600, like 2".to_owned())?;
     match accepted.contains(&seconds) {
@@ -105,7 +105,7 @@ fn seen(tenant: &str) -> Seen {
 }
 
 /// The status with what the ledgers tell.
-fn enriched(status: &Status) -> Result<serde_json::Value, Failure> {
+pub(super) fn enriched(status: &Status) -> Result<serde_json::Value, Failure> {
     let mut all = serde_json::to_value(status).map_err(std::io::Error::from)?;
     let Some(tenants) = all.get_mut("tenants").and_then(|tenants| tenants.as_array_mut()) else { return Ok(all) };
     for (value, tenant) in tenants.iter_mut().zip(&status.tenants) {
@@ -120,6 +120,22 @@ fn enriched(status: &Status) -> Result<serde_json::Value, Failure> {
         }
     }
     Ok(all)
+}
+
+/// The status with memory in use from this host's ledgers, where the daemon knows it not.
+pub(super) fn filled(mut status: Status) -> Status {
+    let asked = status.clone();
+    for (tenant, here) in status.tenants.iter_mut().zip(&asked.tenants) {
+        let missing = |device: &TermsStatus| device.memory_used.is_none() && device.time.is_some();
+        if !tenant.devices.iter().any(missing) {
+            continue;
+        }
+        let seen = seen(&here.name);
+        for device in tenant.devices.iter_mut().filter(|device| missing(device)) {
+            device.memory_used = used(&asked, device, &seen);
+        }
+    }
+    status
 }
 
 /// Bytes in use on the device; on `*` the most on any that has no name of its own.

@@ -1,0 +1,251 @@
+//! The columns: what they are called, how wide they are, what they show, and how rows are ordered by them.
+
+use std::cmp::Ordering;
+
+use clap::ValueEnum;
+
+use super::row::{Row, brief, short};
+
+/// A column of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Column {
+    /// By name.
+    Tenant,
+    /// By device.
+    Device,
+    /// By class.
+    Class,
+    /// By weight.
+    Weight,
+    /// By guaranteed share.
+    Floor,
+    /// By ceiling.
+    Ceiling,
+    /// By how much of the device was wanted.
+    Wanted,
+    /// By how much of it was got.
+    Got,
+    /// By memory in use.
+    Memory,
+    /// By time at the gate.
+    Wait,
+    /// By number of processes.
+    Members,
+    /// By state.
+    State,
+}
+
+use Column as C;
+
+/// The rank of the line of bars, as [`Column::dispensable`].
+pub const HISTORY: u8 = 9;
+
+impl Column {
+    /// From left to right.
+    pub const ALL: [Self; 12] = [
+        C::Tenant,
+        C::Device,
+        C::Class,
+        C::Weight,
+        C::Floor,
+        C::Ceiling,
+        C::Wanted,
+        C::Got,
+        C::Memory,
+        C::Wait,
+        C::Members,
+        C::State,
+    ];
+
+    /// Its heading.
+    #[must_use]
+    pub const fn head(self) -> &'static str {
+        match self {
+            C::Tenant => "TENANT",
+            C::Device => "DEVICE",
+            C::Class => "CLASS",
+            C::Weight => "WEIGHT",
+            C::Floor => "FLOOR",
+            C::Ceiling => "CEIL",
+            C::Wanted => "WANT",
+            C::Got => "GOT",
+            C::Memory => "MEMORY",
+            C::Wait => "WAIT",
+            C::Members => "PROC",
+            C::State => "STATE",
+        }
+    }
+
+    /// Its width in letters, without the gap behind it; [`C::Tenant`] and [`C::Memory`] may be wider.
+    #[must_use]
+    pub const fn width(self) -> usize {
+        match self {
+            C::Tenant | C::State => 8,
+            C::Device => 12,
+            C::Memory => 11,
+            C::Class | C::Weight => 7,
+            C::Floor | C::Got => 6,
+            _ => 5,
+        }
+    }
+
+    /// Which columns go first where there is little room: the highest; [`HISTORY`] is among them.
+    #[must_use]
+    pub const fn dispensable(self) -> u8 {
+        match self {
+            C::Tenant => 0,
+            C::Got => 1,
+            C::State => 2,
+            C::Memory => 3,
+            C::Wanted => 4,
+            C::Device => 5,
+            C::Ceiling => 6,
+            C::Wait => 7,
+            C::Members => 8,
+            C::Floor => 10,
+            C::Class => 11,
+            C::Weight => 12,
+        }
+    }
+
+    /// Does text stand to the right?
+    #[must_use]
+    pub const fn is_number(self) -> bool {
+        !matches!(self, C::Tenant | C::Device | C::Class | C::Memory | C::State)
+    }
+
+    /// What a row shows there.
+    #[must_use]
+    pub fn cell(self, row: &Row) -> String {
+        let percent = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.0}%"));
+        // What was written has at most one decimal, and is shown as it was written.
+        let share = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value}%"));
+        match self {
+            C::Tenant => row.tenant.clone(),
+            C::Device => brief(&row.device),
+            C::Class => row.class.clone(),
+            C::Weight => row.weight.to_string(),
+            C::Floor => share(row.floor),
+            C::Ceiling => share(row.ceiling),
+            C::Wanted => percent(row.wanted),
+            C::Got => row.got.map_or("-".into(), |got| format!("{got:.1}%")),
+            C::Memory => {
+                let used = row.used.map_or("?".into(), short);
+                row.limit.map_or_else(|| used.clone(), |limit| format!("{used}/{}", short(limit)))
+            }
+            C::Wait => percent(row.wait),
+            C::Members => match row.waiting {
+                0 => row.members.to_string(),
+                waiting => format!("{waiting}/{}", row.members),
+            },
+            C::State => row.state.clone(),
+        }
+    }
+
+    /// Its neighbour, round and round.
+    #[must_use]
+    pub fn beside(self, right: bool) -> Self {
+        let at = Self::ALL.iter().position(|column| *column == self).unwrap_or(0);
+        let step = if right { 1 } else { Self::ALL.len() - 1 };
+        Self::ALL.get((at + step) % Self::ALL.len()).copied().unwrap_or(self)
+    }
+
+    /// Names from a to z, numbers from the highest.
+    fn compare(self, a: &Row, b: &Row) -> Ordering {
+        // What is not known is less than nothing; no ceiling is more than any.
+        let number = |a: Option<f64>, b: Option<f64>, none: f64| b.unwrap_or(none).total_cmp(&a.unwrap_or(none));
+        match self {
+            C::Tenant => a.tenant.cmp(&b.tenant),
+            C::Device => a.device.cmp(&b.device),
+            C::Class => rank(&a.class).cmp(&rank(&b.class)),
+            C::Weight => b.weight.cmp(&a.weight),
+            C::Floor => number(a.floor, b.floor, -1.0),
+            C::Ceiling => number(a.ceiling, b.ceiling, f64::INFINITY),
+            C::Wanted => number(a.wanted, b.wanted, -1.0),
+            C::Got => number(a.got, b.got, -1.0),
+            C::Memory => b.used.cmp(&a.used),
+            C::Wait => number(a.wait, b.wait, -1.0),
+            C::Members => b.members.cmp(&a.members),
+            C::State => a.state.cmp(&b.state),
+        }
+    }
+}
+
+/// Who comes first.
+fn rank(class: &str) -> u8 {
+    match class {
+        "latency" => 0,
+        "normal" => 1,
+        "batch" => 2,
+        _ => 3,
+    }
+}
+
+/// The order of rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sort {
+    /// By what.
+    pub column: Column,
+    /// The other way round?
+    pub reversed: bool,
+}
+
+impl Sort {
+    /// Orders rows; those that are alike stay in the order of their names, whichever way.
+    pub fn apply(self, rows: &mut [Row]) {
+        rows.sort_by(|a, b| {
+            let by = self.column.compare(a, b);
+            let by = if self.reversed { by.reverse() } else { by };
+            by.then_with(|| a.tenant.cmp(&b.tenant)).then_with(|| a.device.cmp(&b.device))
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows() -> Vec<Row> {
+        let row = |tenant: &str, got, ceiling, class: &str| Row {
+            tenant: tenant.into(),
+            got,
+            ceiling,
+            class: class.into(),
+            ..Row::default()
+        };
+        vec![
+            row("b", Some(10.0), Some(30.0), "batch"),
+            row("a", Some(10.0), None, "normal"),
+            row("c", Some(60.0), Some(80.0), "latency"),
+            row("d", None, None, "batch"),
+        ]
+    }
+
+    fn order(column: Column, reversed: bool) -> String {
+        let mut rows = rows();
+        Sort { column, reversed }.apply(&mut rows);
+        rows.into_iter().map(|row| row.tenant).collect()
+    }
+
+    #[test]
+    fn numbers_begin_with_the_highest_names_with_a_and_what_is_alike_is_ordered_by_name() {
+        assert_eq!(order(Column::Got, false), "cabd");
+        assert_eq!(order(Column::Got, true), "dabc");
+        assert_eq!(order(Column::Tenant, false), "abcd");
+        assert_eq!(order(Column::Tenant, true), "dcba");
+        assert_eq!(order(Column::Ceiling, false), "adcb", "no ceiling is the highest");
+        assert_eq!(order(Column::Class, false), "cabd", "as the daemon ranks them");
+    }
+
+    #[test]
+    fn every_column_can_be_reached_from_every_other_both_ways() {
+        for right in [true, false] {
+            let mut at = Column::Tenant;
+            for _ in 0..Column::ALL.len() {
+                at = at.beside(right);
+            }
+            assert_eq!(at, Column::Tenant);
+            assert_ne!(at.beside(right), at);
+        }
+    }
+}

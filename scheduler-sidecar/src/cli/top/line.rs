@@ -1,0 +1,102 @@
+//! A line that is typed: letters, a cursor, and the keys that people expect.
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+/// Longest text that is taken.
+const LONGEST: usize = 200;
+
+/// The text and where the next letter goes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Line {
+    letters: Vec<char>,
+    cursor: usize,
+}
+
+impl Line {
+    /// One with this text, the cursor behind it.
+    #[must_use]
+    pub fn new(text: &str) -> Self {
+        let letters: Vec<char> = text.chars().take(LONGEST).collect();
+        Self { cursor: letters.len(), letters }
+    }
+
+    /// What it says.
+    #[must_use]
+    pub fn text(&self) -> String {
+        self.letters.iter().collect()
+    }
+
+    /// How many letters stand before the cursor.
+    #[must_use]
+    pub const fn cursor(&self) -> usize {
+        self.cursor
+    }
+
+    /// Takes a key; one that means nothing here changes nothing.
+    pub fn press(&mut self, key: KeyEvent) {
+        let control = key.modifiers.contains(KeyModifiers::CONTROL);
+        match key.code {
+            KeyCode::Char('a') if control => self.cursor = 0,
+            KeyCode::Char('e') if control => self.cursor = self.letters.len(),
+            KeyCode::Char('u') if control => {
+                self.letters.drain(..self.cursor);
+                self.cursor = 0;
+            }
+            KeyCode::Char('w') if control => {
+                let word = |letters: &[char]| {
+                    let end = letters.iter().rposition(|letter| *letter != ' ').map_or(0, |at| at + 1);
+                    letters.iter().take(end).rposition(|letter| *letter == ' ').map_or(0, |at| at + 1)
+                };
+                let begin = word(self.letters.get(..self.cursor).unwrap_or_default());
+                self.letters.drain(begin..self.cursor);
+                self.cursor = begin;
+            }
+            KeyCode::Char(letter) if !control && !letter.is_control() && self.letters.len() < LONGEST => {
+                self.letters.insert(self.cursor, letter);
+                self.cursor += 1;
+            }
+            KeyCode::Backspace if self.cursor > 0 => {
+                self.cursor -= 1;
+                self.letters.remove(self.cursor);
+            }
+            KeyCode::Delete if self.cursor < self.letters.len() => {
+                self.letters.remove(self.cursor);
+            }
+            KeyCode::Left => self.cursor = self.cursor.saturating_sub(1),
+            KeyCode::Right => self.cursor = (self.cursor + 1).min(self.letters.len()),
+            KeyCode::Home => self.cursor = 0,
+            KeyCode::End => self.cursor = self.letters.len(),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_edit_the_text_where_the_cursor_is() {
+        let mut line = Line::new("sm=4");
+        let plain = |code| KeyEvent::new(code, KeyModifiers::NONE);
+        let control = |letter| KeyEvent::new(KeyCode::Char(letter), KeyModifiers::CONTROL);
+        for key in [plain(KeyCode::Char('0')), plain(KeyCode::Home), plain(KeyCode::Char('x')), plain(KeyCode::Delete)]
+        {
+            line.press(key);
+        }
+        assert_eq!((line.text(), line.cursor()), ("xm=40".into(), 1));
+        for key in [plain(KeyCode::Backspace), plain(KeyCode::Backspace), control('e'), plain(KeyCode::Delete)] {
+            line.press(key);
+        }
+        assert_eq!((line.text(), line.cursor()), ("m=40".into(), 4));
+        let mut line = Line::new("sm=40 memory=6GiB  ");
+        line.press(control('w'));
+        assert_eq!(line.text(), "sm=40 ");
+        line.press(control('u'));
+        assert_eq!((line.text(), line.cursor()), (String::new(), 0));
+        for _ in 0..2 * LONGEST {
+            line.press(plain(KeyCode::Char('a')));
+        }
+        assert_eq!(line.text().len(), LONGEST);
+    }
+}

@@ -1,0 +1,87 @@
+//! The picture: from what the view knows to letters on a screen of any size. Reads only.
+//!
+//! From top to bottom: [`head`] (the daemon, its devices), [`table`] (tenants) or [`pane`] (a tenant's details, the keys),
+//! [`foot`] (what is wrong, what was done, what is typed). How it looks is [`theme`].
+
+pub mod foot;
+pub mod head;
+pub mod pane;
+pub mod table;
+pub mod theme;
+
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::text::Line;
+
+use super::state::{Mode, Top};
+use theme::Theme;
+
+/// Draws everything.
+pub fn draw(top: &Top, theme: &Theme, frame: &mut Frame<'_>) {
+    let area = frame.area();
+    let (width, height) = (usize::from(area.width), usize::from(area.height));
+    let mut above = head::lines(top, theme, width, height);
+    let (below, cursor) = foot::lines(top, theme, width, height);
+    // Where there is no room for all of it: the line at the bottom first, since questions stand there.
+    let below: Vec<_> = below.into_iter().rev().take(height).rev().collect();
+    above.truncate(height - below.len());
+    let room = height - below.len() - above.len();
+    let middle = match &top.mode {
+        Mode::Details { tenant, skipped } => pane::details(top, theme, tenant, width, room, usize::from(*skipped)),
+        Mode::Help => pane::help(theme, room),
+        _ => table::lines(top, theme, width, room),
+    };
+    let foot_at = height - below.len();
+    put(frame, area, 0, &above);
+    put(frame, area, above.len(), &middle.into_iter().take(room).collect::<Vec<_>>());
+    put(frame, area, foot_at, &below);
+    if let Some(column) = cursor {
+        let last = width.saturating_sub(1);
+        let (x, y) = (u16::try_from(column.min(last)), u16::try_from(height.saturating_sub(1)));
+        if let (Ok(x), Ok(y)) = (x, y) {
+            frame.set_cursor_position((x, y));
+        }
+    }
+}
+
+/// Puts lines at a row of the area.
+fn put(frame: &mut Frame<'_>, area: Rect, at: usize, lines: &[Line<'_>]) {
+    for (row, line) in (at..).zip(lines) {
+        let Ok(row) = u16::try_from(row) else { return };
+        if row >= area.height {
+            return;
+        }
+        frame.render_widget(line, Rect { x: area.x, y: area.y + row, width: area.width, height: 1 });
+    }
+}
+
+/// Text of exactly so many letters: what is too long is cut, with a mark.
+#[must_use]
+pub fn fit(text: &str, width: usize, right: bool, theme: &Theme) -> String {
+    let length = text.chars().count();
+    if length > width {
+        let mark = if theme.ascii { '~' } else { '…' };
+        let kept: String = text.chars().take(width.saturating_sub(1)).collect();
+        return if width == 0 { String::new() } else { format!("{kept}{mark}") };
+    }
+    if right { format!("{text:>width$}") } else { format!("{text:<width$}") }
+}
+
+/// Lines of at most so many letters, broken between words.
+#[must_use]
+pub fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let last = lines.last_mut().map_or(0, |line| line.chars().count());
+        match lines.last_mut() {
+            Some(line) if last == 0 || last + 1 + word.chars().count() <= width => {
+                if last > 0 {
+                    line.push(' ');
+                }
+                line.push_str(word);
+            }
+            _ => lines.push(format!("  {word}")),
+        }
+    }
+    lines
+}

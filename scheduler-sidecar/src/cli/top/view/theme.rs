@@ -1,0 +1,183 @@
+//! Colours and letters: none of the former where they are not wanted, plain ones of the latter where the terminal has no others.
+
+use ratatui::style::{Color, Modifier, Style};
+
+/// How it looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Theme {
+    /// With colours?
+    pub colours: bool,
+    /// With ASCII letters only?
+    pub ascii: bool,
+}
+
+impl Theme {
+    /// As the environment wants it: `variable` answers what a variable is set to.
+    #[must_use]
+    pub fn of(variable: impl Fn(&str) -> Option<String>) -> Self {
+        let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+        // The first that is set counts, as for the C library.
+        let letters = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set).unwrap_or_default().to_lowercase();
+        let ascii = !(letters.contains("utf-8") || letters.contains("utf8"));
+        Self { colours: set("NO_COLOR").is_none(), ascii }
+    }
+
+    fn coloured(self, colour: Color) -> Style {
+        if self.colours { Style::new().fg(colour) } else { Style::new() }
+    }
+
+    /// Fine.
+    #[must_use]
+    pub fn good(self) -> Style {
+        self.coloured(Color::Green)
+    }
+
+    /// Worth a look.
+    #[must_use]
+    pub fn warning(self) -> Style {
+        self.coloured(Color::Yellow)
+    }
+
+    /// Wrong.
+    #[must_use]
+    pub fn bad(self) -> Style {
+        self.coloured(Color::Red).add_modifier(Modifier::BOLD)
+    }
+
+    /// Held by hand.
+    #[must_use]
+    pub fn held(self) -> Style {
+        self.coloured(Color::Magenta)
+    }
+
+    /// Less important.
+    #[must_use]
+    pub fn dim(self) -> Style {
+        Style::new().add_modifier(Modifier::DIM)
+    }
+
+    /// A heading.
+    #[must_use]
+    pub fn head(self) -> Style {
+        Style::new().add_modifier(Modifier::BOLD)
+    }
+
+    /// The chosen row.
+    #[must_use]
+    pub fn chosen(self) -> Style {
+        Style::new().add_modifier(Modifier::REVERSED)
+    }
+
+    /// How full something is, 0 to 1.
+    #[must_use]
+    pub fn fill(self, part: f64) -> Style {
+        match part {
+            part if part >= 0.95 => self.bad(),
+            part if part >= 0.8 => self.warning(),
+            _ => self.good(),
+        }
+    }
+
+    /// A state in its colour.
+    #[must_use]
+    pub fn state(self, state: &str) -> Style {
+        match state {
+            "running" | "open" | "free" => self.good(),
+            "waiting" | "capped" | "draining" | "observed" => self.warning(),
+            "overdue" | "unserved" => self.bad(),
+            "paused" => self.held(),
+            _ => self.dim(),
+        }
+    }
+
+    /// A bar of so many letters; `part` is 0 to 1.
+    #[must_use]
+    pub fn bar(self, part: f64, width: usize) -> String {
+        let steps = if self.ascii { 1 } else { 8 };
+        let filled = rounded(part, width * steps);
+        let (whole, rest) = (filled / steps, filled % steps);
+        let (full, empty) = if self.ascii { ("#", ".") } else { ("█", "░") };
+        let mut text = full.repeat(whole);
+        if let Some(edge) = "▏▎▍▌▋▊▉".chars().nth(rest.wrapping_sub(1)).filter(|_| rest > 0) {
+            text.push(edge);
+        }
+        let used = whole + usize::from(rest > 0);
+        text + &empty.repeat(width - used)
+    }
+
+    /// Bars side by side, a letter for each value; values are percent. What is not nothing shows.
+    #[must_use]
+    pub fn spark(self, values: impl Iterator<Item = f64>) -> String {
+        let letters: &[char] = if self.ascii {
+            &['_', '.', ':', '-', '=', '+', '*', '#', '@']
+        } else {
+            &[' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█']
+        };
+        let letter = |value: f64| {
+            let level = rounded(value / 100.0, 8);
+            letters.get(if value >= 0.05 { level.max(1) } else { 0 }).copied().unwrap_or(' ')
+        };
+        values.map(letter).collect()
+    }
+
+    /// The mark of the column by which rows are ordered.
+    #[must_use]
+    pub const fn order(self, reversed: bool) -> char {
+        match (self.ascii, reversed) {
+            (true, false) => 'v',
+            (true, true) => '^',
+            (false, false) => '▼',
+            (false, true) => '▲',
+        }
+    }
+}
+
+/// How many of so many, by halves up.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "clamped first"
+)]
+fn rounded(part: f64, of: usize) -> usize {
+    let part = if part.is_nan() { 0.0 } else { part.clamp(0.0, 1.0) };
+    (part * of as f64).round() as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FINE: Theme = Theme { colours: true, ascii: false };
+    const PLAIN: Theme = Theme { colours: false, ascii: true };
+
+    #[test]
+    fn bars_have_their_width_whatever_they_show() {
+        assert_eq!((FINE.bar(0.5, 4), PLAIN.bar(0.5, 4)), ("██░░".into(), "##..".into()));
+        assert_eq!((FINE.bar(0.3, 4), FINE.bar(0.0, 2), FINE.bar(9.0, 2)), ("█▎░░".into(), "░░".into(), "██".into()));
+        for part in [-1.0, 0.0, 0.01, 0.49, 0.99, 1.0, 2.0, f64::NAN, f64::INFINITY] {
+            for width in 0..9 {
+                assert_eq!(FINE.bar(part, width).chars().count(), width, "{part}");
+                assert_eq!(PLAIN.bar(part, width).chars().count(), width, "{part}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_nothing_shows_in_a_line_of_bars() {
+        assert_eq!(FINE.spark([0.0, 0.1, 50.0, 100.0, 300.0].into_iter()), " ▁▄██");
+        assert_eq!(PLAIN.spark([0.0, 0.1, 50.0, 100.0].into_iter()), "_.=@");
+    }
+
+    #[test]
+    fn colours_and_letters_are_those_that_the_environment_wants() {
+        let theme = |all: &'static [(&str, &str)]| {
+            Theme::of(|name| all.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned()))
+        };
+        assert_eq!(theme(&[("LANG", "de_DE.UTF-8")]), FINE);
+        assert_eq!(theme(&[("LANG", "de_DE.UTF-8"), ("LC_ALL", "C"), ("NO_COLOR", "1")]), PLAIN);
+        assert_eq!(theme(&[("LC_CTYPE", "C.utf8"), ("NO_COLOR", "")]), FINE, "empty is not set");
+        assert!(theme(&[]).ascii);
+        assert_eq!(PLAIN.bad().fg, None);
+    }
+}
