@@ -11,8 +11,11 @@ help: ## this list
 	@echo "make TARGET, where TARGET is one of:"
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+include make/arch.mk
 include make/build.mk
 include make/test.mk
 include make/demo.mk
 include make/install.mk
+include make/portable.mk
+include make/deb.mk
 -include make/gpu-bundle.mk

@@ -2,6 +2,8 @@
 
 # What a user needs; tests, benches and examples are built by whoever runs them.
 PRODUCTS := -p libvgpu -p sim-cuda -p sim-nvml -p scheduler-sidecar
+# The demo comes along with what is shipped.
+DEMO     := -p vgpu-examples
 
 # The loader looks for the driver under these names: LD_LIBRARY_PATH=target/release/sim gives any program the simulated one.
 define lay_sim
@@ -17,7 +19,7 @@ build: ## release build: libvgpu.so, the simulated driver, vgpu and vgpud in tar
 	$(call lay_sim,$(RELEASE))
 
 dist: ## what is shipped: one codegen unit, stripped, in target/dist
-	$(CARGO) build --profile dist $(PRODUCTS)
+	$(CARGO) build --profile dist $(PRODUCTS) $(DEMO)
 	$(call lay_sim,$(DIST))
 
 setup: ## optional parts of the tests: nvidia-smi, libcuda1, Python clients, docker.io (Debian, root)

@@ -1,29 +1,65 @@
 # Installing what `make dist` built. Nothing is built here, so that `sudo make install` needs no compiler.
+#
+# `make deb` installs what `make portable` built by the same rules, with PREFIX=/usr: what is where stands here alone.
 
-PREFIX  ?= /usr/local
-DESTDIR ?=
+PREFIX     ?= /usr/local
+DESTDIR    ?=
+# Configuration is not below PREFIX: the unit, the documents and people look for it in one place.
+SYSCONFDIR ?= /etc
 
-BIN         = $(DESTDIR)$(PREFIX)/bin
-LIB         = $(DESTDIR)$(PREFIX)/lib/vgpu
-COMPLETIONS = $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions \
-              $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
+BIN    = $(DESTDIR)$(PREFIX)/bin
+LIB    = $(DESTDIR)$(PREFIX)/lib/vgpu
+SHARE  = $(DESTDIR)$(PREFIX)/share
+DOC    = $(SHARE)/doc/vgpu
+UNITS  = $(DESTDIR)$(PREFIX)/lib/systemd/system
+TMP    = $(DESTDIR)$(PREFIX)/lib/tmpfiles.d
+CONFIG = $(DESTDIR)$(SYSCONFDIR)/vgpu
+BASH   = $(SHARE)/bash-completion/completions
+ZSH    = $(SHARE)/zsh/site-functions
+FISH   = $(SHARE)/fish/vendor_completions.d
+DEMO_PROGRAMS := vgpu-demo example-memory example-view example-launches
+
+# On a running system the service manager reads its units again; nothing is started, enabled or stopped.
+reload_units = @[ -n "$(DESTDIR)" ] || [ ! -d /run/systemd/system ] || systemctl daemon-reload || true
 
 .PHONY: install uninstall
-install: ## installs what `make dist` built; PREFIX=/usr/local, DESTDIR for packages
-	@test -e $(DIST)/libvgpu.so -a -x $(DIST)/vgpu || { echo "nothing to install: run make dist first" >&2; exit 1; }
-	install -d $(BIN) $(LIB)/sim $(COMPLETIONS)
+install: ## installs what `make dist` built, with units and man pages; PREFIX=/usr/local, DESTDIR for packages
+	@for part in vgpu vgpud libvgpu.so libcuda.so libnvidia_ml.so $(DEMO_PROGRAMS); do \
+	    [ -e $(DIST)/$$part ] || { echo "nothing to install, $(DIST)/$$part is missing: run make dist first" >&2; exit 1; }; done
+	install -d $(BIN) $(LIB)/sim $(LIB)/demo $(UNITS) $(TMP) $(CONFIG) $(BASH) $(ZSH) $(FISH) $(DOC)/docs/measurements $(DOC)/examples
 	install -m 755 $(DIST)/vgpu $(DIST)/vgpud $(BIN)
-	install -m 755 $(DIST)/libvgpu.so $(LIB)/libvgpu.so.new
+# By rename: programs that have the old one mapped keep it.
+	install -m 644 $(DIST)/libvgpu.so $(LIB)/libvgpu.so.new
 	mv -f $(LIB)/libvgpu.so.new $(LIB)/libvgpu.so
-	install -m 755 $(DIST)/libcuda.so $(LIB)/sim/libcuda.so.1
-	install -m 755 $(DIST)/libnvidia_ml.so $(LIB)/sim/libnvidia-ml.so.1
-	$(DIST)/vgpu completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/vgpu
-	$(DIST)/vgpu completions zsh  > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_vgpu
-	$(DIST)/vgpu completions fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/vgpu.fish
+	install -m 644 $(DIST)/libcuda.so $(LIB)/sim/libcuda.so.1
+	install -m 644 $(DIST)/libnvidia_ml.so $(LIB)/sim/libnvidia-ml.so.1
+# The demo finds all its parts beside itself.
+	install -m 755 $(addprefix $(DIST)/,$(DEMO_PROGRAMS)) $(LIB)/demo
+	ln -sfn ../libvgpu.so $(LIB)/demo/libvgpu.so
+	ln -sfn ../sim $(LIB)/demo/sim
+	ln -sfn ../../../bin/vgpu $(LIB)/demo/vgpu
+	ln -sfn ../../../bin/vgpud $(LIB)/demo/vgpud
+	ln -sfn ../lib/vgpu/demo/vgpu-demo $(BIN)/vgpu-demo
+	for unit in vgpud.service vgpud.socket; do \
+	    sed 's|/usr/local/bin/|$(PREFIX)/bin/|' examples/daemon/$$unit > $(UNITS)/$$unit && chmod 644 $(UNITS)/$$unit || exit; done
+	install -m 644 packaging/tmpfiles.conf $(TMP)/vgpu.conf
+	[ -e $(CONFIG)/vgpud.toml ] || sed 's|/usr/local/|$(PREFIX)/|' packaging/vgpud.toml > $(CONFIG)/vgpud.toml
+	for program in vgpu vgpud; do \
+	    $(DIST)/vgpu completions --of $$program bash > $(BASH)/$$program && \
+	    $(DIST)/vgpu completions --of $$program zsh > $(ZSH)/_$$program && \
+	    $(DIST)/vgpu completions --of $$program fish > $(FISH)/$$program.fish || exit; done
+	$(DIST)/vgpu man $(SHARE)/man > /dev/null
+	install -m 644 README.md ARCHITECTURE.md CHANGELOG.md LICENSE $(DOC)
+	cp docs/*.md $(DOC)/docs
+	install -m 644 docs/measurements/*.md $(DOC)/docs/measurements
+	cp -R examples/README.md examples/daemon examples/docker examples/monitoring $(DOC)/examples
+	$(reload_units)
 
-uninstall: ## removes what install put there
-	rm -f $(BIN)/vgpu $(BIN)/vgpud
-	rm -rf $(LIB)
-	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/vgpu \
-	      $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_vgpu \
-	      $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/vgpu.fish
+uninstall: ## removes what install put there, and the configuration if nobody changed it
+	! sed 's|/usr/local/|$(PREFIX)/|' packaging/vgpud.toml | cmp -s - $(CONFIG)/vgpud.toml || rm -f $(CONFIG)/vgpud.toml
+	[ ! -d $(CONFIG) ] || rmdir --ignore-fail-on-non-empty $(CONFIG)
+	rm -f $(BIN)/vgpu $(BIN)/vgpud $(BIN)/vgpu-demo $(UNITS)/vgpud.service $(UNITS)/vgpud.socket $(TMP)/vgpu.conf
+	rm -f $(BASH)/vgpu $(BASH)/vgpud $(ZSH)/_vgpu $(ZSH)/_vgpud $(FISH)/vgpu.fish $(FISH)/vgpud.fish
+	rm -f $(SHARE)/man/man1/vgpu.1 $(SHARE)/man/man1/vgpu-*.1 $(SHARE)/man/man8/vgpud.8
+	rm -rf $(LIB) $(DOC)
+	$(reload_units)

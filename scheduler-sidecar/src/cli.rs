@@ -1,16 +1,19 @@
 //! The command line `vgpu`: what it is given; each verb does its work in its own file.
 //!
-//! Verbs: [`run`], [`check`], [`doctor`]; of the daemon [`status`], [`mod@top`], [`ps`], [`set`], [`pause`](mod@pause), [`explain`], [`events`], [`audit`], [`metrics`]; of its record [`usage`], [`report`]; [`sim`],
-//! [`completions`]. What they share: [`ask`] (the daemon), [`library`] (where libvgpu.so and the simulated driver lie), [`program`] and [`elf`] (what a program
+//! Verbs: [`run`], [`check`], [`doctor`], [`docker`], [`cdi`]; of the daemon [`status`], [`mod@top`], [`ps`], [`set`], [`pause`](mod@pause), [`explain`], [`events`], [`audit`], [`metrics`]; of its record [`usage`], [`report`]; [`sim`],
+//! [`completions`], [`man`]. What they share: [`ask`] (the daemon), [`library`] (where libvgpu.so and the simulated driver lie), [`program`] and [`elf`] (what a program
 //! is, without running it), [`loader`] (what the dynamic loader would map), [`ledgers`], [`when`] (moments), [`say`] (output and exit
 //! codes). docs/cli.md is made from the texts here, and a test keeps it so.
 
 pub mod audit;
+pub mod cdi;
 pub mod check;
 pub mod completions;
+pub mod docker;
 pub mod doctor;
 pub mod events;
 pub mod explain;
+pub mod man;
 pub mod metrics;
 pub mod pause;
 pub mod ps;
@@ -79,8 +82,11 @@ enum Verb {
     Events(events::Args),
     Audit(audit::Args),
     Metrics(metrics::Args),
+    Docker(docker::Args),
+    Cdi(cdi::Args),
     Sim(sim::Args),
     Completions(completions::Args),
+    Man(man::Args),
 }
 
 impl Cli {
@@ -105,8 +111,11 @@ impl Cli {
             Verb::Events(args) => events::run(&args),
             Verb::Audit(args) => audit::run(&args),
             Verb::Metrics(args) => metrics::run(&args),
+            Verb::Docker(args) => docker::run(&args),
+            Verb::Cdi(args) => cdi::run(&args),
             Verb::Sim(args) => sim::run(&args),
             Verb::Completions(args) => completions::run(&args),
+            Verb::Man(args) => man::run(&args),
         }
     }
 }

@@ -165,3 +165,19 @@ fn the_socket_unit_opens_the_place_where_the_command_line_looks_and_for_administ
     assert_eq!((value("SocketMode"), value("FileDescriptorName")), ("0600", "admin"));
     assert!(page().contains("examples/daemon/vgpud.socket"));
 }
+
+#[test]
+fn the_file_that_is_installed_serves_whoever_takes_the_marks_away_and_nobody_as_it_stands() {
+    let text = fs::read_to_string(root().join("packaging/vgpud.toml")).unwrap();
+    let around = Surroundings { run_dir: "/elsewhere".into(), ..Default::default() };
+    let report = config::plan(&text, &around).unwrap_err();
+    assert!(report.problems.len() == 1 && report.lines("").contains("tenant is missing"), "{report:?}");
+    let (above, below) = text.split_once("# Take the marks away").unwrap();
+    let unmarked = |line: &str| line.strip_prefix("# ").unwrap_or_default().to_owned();
+    let tenants: Vec<String> = below.lines().skip(1).map(unmarked).collect();
+    let unit = fs::read_to_string(root().join("examples/daemon/vgpud.service")).unwrap();
+    let plan = config::plan(&format!("{above}{}", tenants.join("\n")), &around).unwrap();
+    assert_eq!(plan.tenants.len(), 1);
+    assert_eq!(plan.daemon.run_dir, Path::new("/run/vgpu"));
+    assert!(unit.contains("--config /etc/vgpu/vgpud.toml"));
+}

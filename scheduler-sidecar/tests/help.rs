@@ -11,7 +11,7 @@ use std::process::Command;
 use support::{texts, vgpu, vgpud};
 
 /// Every verb, as it is called.
-const VERBS: [&[&str]; 27] = [
+const VERBS: [&[&str]; 32] = [
     &[],
     &["run"],
     &["check"],
@@ -33,12 +33,17 @@ const VERBS: [&[&str]; 27] = [
     &["events"],
     &["audit"],
     &["metrics"],
+    &["cdi"],
+    &["cdi", "generate"],
+    &["docker"],
+    &["docker", "run"],
     &["sim"],
     &["sim", "stat"],
     &["sim", "reset"],
     &["sim", "profiles"],
     &["sim", "env"],
     &["completions"],
+    &["man"],
 ];
 
 fn root() -> PathBuf {

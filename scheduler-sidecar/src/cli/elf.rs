@@ -13,9 +13,21 @@ use object::{Endianness, FileKind, Object as _, ReadCache};
 /// The machine this program was built for; the library beside it is built for the same.
 #[cfg(target_arch = "x86_64")]
 pub const HOST: Machine = elf::EM_X86_64;
+/// Where programs of it expect glibc's loader.
+#[cfg(target_arch = "x86_64")]
+pub const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
+/// Where they expect musl's.
+#[cfg(target_arch = "x86_64")]
+pub const MUSL: &str = "/lib/ld-musl-x86_64.so.1";
 /// The machine this program was built for; the library beside it is built for the same.
 #[cfg(target_arch = "aarch64")]
 pub const HOST: Machine = elf::EM_AARCH64;
+/// Where programs of it expect glibc's loader.
+#[cfg(target_arch = "aarch64")]
+pub const LOADER: &str = "/lib/ld-linux-aarch64.so.1";
+/// Where they expect musl's.
+#[cfg(target_arch = "aarch64")]
+pub const MUSL: &str = "/lib/ld-musl-aarch64.so.1";
 
 /// What a file is.
 #[derive(Debug, Clone, PartialEq, Eq)]

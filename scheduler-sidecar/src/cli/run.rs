@@ -108,7 +108,7 @@ pub fn run(args: &Args) -> Result<Infallible, Failure> {
 }
 
 /// Refuses a value before anything is started.
-fn check_option<E: std::fmt::Display>(
+pub(super) fn check_option<E: std::fmt::Display>(
     option: &str,
     value: &OsStr,
     accepted: &str,

@@ -30,6 +30,17 @@ fn setting(name: &str) -> Option<PathBuf> {
     env::var_os(name).map(PathBuf::from).or_else(from_file).filter(|p| p.exists())
 }
 
+fn root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0)
+}
+
+/// Says that a test is skipped; fails it under VGPU_REQUIRE_ALL=1.
+fn missing(what: &str) {
+    assert!(env::var_os("VGPU_REQUIRE_ALL").is_none_or(|v| v != "1"), "required and missing: {what}");
+    // Past the test runner's capture: a skipped test must be seen.
+    let _ = writeln!(std::io::stderr(), "SKIPPED: {what} (run tests/setup/all)");
+}
+
 /// Status and both outputs, for messages.
 pub fn text(out: &Output) -> String {
     let (stdout, stderr) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
@@ -50,13 +61,9 @@ impl Engine {
         if let Some(engine) = running.upgrade() {
             return Some(engine);
         }
-        let root = fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0);
         let (docker, python) = (setting("VGPU_DOCKER"), setting("VGPU_PYTHON"));
-        let (Some(docker), Some(python), true) = (docker, python, root) else {
-            let what = "a container engine, nvidia-ml-py and root";
-            assert!(env::var_os("VGPU_REQUIRE_ALL").is_none_or(|v| v != "1"), "required and missing: {what}");
-            // Past the test runner's capture: a skipped test must be seen.
-            let _ = writeln!(std::io::stderr(), "SKIPPED: {what} (run tests/setup/all)");
+        let (Some(docker), Some(python), true) = (docker, python, root()) else {
+            missing("a container engine, nvidia-ml-py and root");
             return None;
         };
         let engine = Arc::new(Engine { dir: TempDir::new().unwrap(), docker });
@@ -93,6 +100,16 @@ impl Engine {
             .unwrap()
     }
 
+    /// What a command of this side needs to find the engine.
+    pub fn around<'c>(&self, command: &'c mut Command) -> &'c mut Command {
+        command
+            .env("VGPU_DOCKER", &self.docker)
+            .env("DOCKER_HOST", format!("unix://{}/sock", self.state()))
+            .env("VGPU_LIBRARY", build().join("libvgpu.so"))
+            .env("VGPU_RUNTIME_DIR", self.dir.path().join("run"))
+            .env_remove("LD_PRELOAD")
+    }
+
     /// The engine's own command.
     pub fn docker(&self, arguments: &[&str]) -> Output {
         Command::new(&self.docker)
@@ -115,5 +132,71 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         let _ = Command::new(checkout().join("tests/setup/docker")).args(["stop", self.state()]).output();
+    }
+}
+
+/// Podman with its data in a directory of its own, and the image; it has no daemon.
+pub struct Podman {
+    dir: TempDir,
+    podman: PathBuf,
+    // The image was made by the one, and lies in the cache.
+    _engine: Arc<Engine>,
+}
+
+impl Podman {
+    /// `None` where it is missing; that fails instead under VGPU_REQUIRE_ALL=1.
+    pub fn get() -> Option<Podman> {
+        let engine = Engine::get()?;
+        let Some(podman) = setting("VGPU_PODMAN") else {
+            missing("podman");
+            return None;
+        };
+        let podman = Podman { dir: TempDir::new().unwrap(), podman, _engine: engine };
+        fs::create_dir(podman.specs()).unwrap();
+        let tar = env::var_os("VGPU_CACHE").map_or_else(|| checkout().join(".cache"), PathBuf::from).join("image.tar");
+        let out = podman.command("").arg("import").arg("--quiet").arg(tar).arg(IMAGE).output().unwrap();
+        assert!(out.status.success(), "{}", text(&out));
+        Some(podman)
+    }
+
+    /// Where it looks for CDI files.
+    pub fn specs(&self) -> PathBuf {
+        self.dir.path().join("cdi")
+    }
+
+    /// Its command, in mounts of its own if `before` needs them.
+    fn command(&self, before: &str) -> Command {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-c", &format!("{before} exec \"$@\""), "sh"]);
+        command.arg(&self.podman).args([
+            "--runtime",
+            "runc",
+            "--storage-driver",
+            "vfs",
+            "--cgroup-manager",
+            "cgroupfs",
+        ]);
+        command.args(["--events-backend", "file"]);
+        for (option, place) in [("--root", "root"), ("--runroot", "run"), ("--tmpdir", "tmp")] {
+            command.arg(option).arg(self.dir.path().join(place));
+        }
+        command.env_remove("LD_PRELOAD");
+        command
+    }
+
+    /// `podman run` on the simulated device in `gpu`; nothing of vgpu is added but by `options`.
+    pub fn run(&self, gpu: &Path, options: &[&str], words: &[&str]) -> Output {
+        // It looks in /etc/cdi and /run/cdi; the latter is another one for this command. An empty directory stays.
+        let own = format!("mkdir -p /run/cdi; mount --bind '{}' /run/cdi;", self.specs().display());
+        let clients = checkout().join("tests/clients");
+        self.command(&own)
+            .args(["run", "--rm", "--network", "none", "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"])
+            .args(["-v", &format!("{}:/clients:ro", clients.display()), "-v", &format!("{}:/gpu", gpu.display())])
+            .args(["-e", "LD_LIBRARY_PATH=/vgpu/sim", "-e", "VGPU_SIM_DIR=/gpu"])
+            .args(options)
+            .arg(IMAGE)
+            .args(words)
+            .output()
+            .unwrap()
     }
 }

@@ -1,0 +1,14 @@
+# The Debian package, and what is promised of it.
+
+DEB_VERSION := $(shell sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+DEB         := $(TARGET)/vgpu_$(DEB_VERSION)_$(DEB_ARCH).deb
+
+.PHONY: deb test-deb
+deb: portable ## Debian package of what is shipped: target/vgpu_VERSION_amd64.deb, the same bytes each time
+	VERSION=$(DEB_VERSION) ARCH=$(DEB_ARCH) GLIBC=$(GLIBC) MAKE="$(MAKE)" packaging/deb/build $(PORTABLE) $(DEB)
+
+test-deb: deb ## installs the package in clean Debian roots without a network, tries it there, and removes it
+	umask 077; TZ=Asia/Tokyo VERSION=$(DEB_VERSION) ARCH=$(DEB_ARCH) GLIBC=$(GLIBC) MAKE="$(MAKE)" \
+	    packaging/deb/build $(PORTABLE) $(DEB).again > /dev/null
+	cmp $(DEB) $(DEB).again && rm -f $(DEB).again
+	packaging/deb/test $(DEB)

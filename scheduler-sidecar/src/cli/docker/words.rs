@@ -1,0 +1,206 @@
+//! What the words behind `docker run` say: where the image stands, and what of ours they already set.
+//!
+//! Options are the engine's affair and pass as they are. Which of them take a value must be known to find the image: all
+//! but those in [`ALONE`].
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
+
+/// Options of `docker run` and `podman run` that take no value of their own.
+const ALONE: &[&str] = &[
+    "detach",
+    "disable-content-trust",
+    "env-host",
+    "help",
+    "http-proxy",
+    "init",
+    "interactive",
+    "no-healthcheck",
+    "no-hostname",
+    "no-hosts",
+    "oom-kill-disable",
+    "passwd",
+    "privileged",
+    "publish-all",
+    "quiet",
+    "read-only",
+    "read-only-tmpfs",
+    "replace",
+    "rm",
+    "rmi",
+    "rootfs",
+    "sig-proxy",
+    "tls-verify",
+    "tty",
+    "unsetenv-all",
+    "use-api-socket",
+];
+
+/// The same in one letter.
+const ALONE_SHORT: &[u8] = b"ditPqh";
+
+/// Options that bring a GPU into the container, or may.
+const GPU: &[&str] = &["gpus", "runtime", "device", "privileged"];
+
+/// The words of a `docker run`, understood.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Words {
+    /// All of them, but a variable of ours that was taken out.
+    pub kept: Vec<OsString>,
+    /// The image.
+    pub image: Option<OsString>,
+    /// The value of `-e LD_PRELOAD=...`; it is not among `kept`.
+    pub preload: Option<OsString>,
+    /// The value of `-e LD_LIBRARY_PATH=...`; it is.
+    pub library_path: Option<OsString>,
+    /// Do options bring a GPU?
+    pub gpu: bool,
+    /// May the engine bring an image that is not there?
+    pub pulls: bool,
+}
+
+/// Reads them.
+pub fn read(words: &[OsString]) -> Words {
+    let mut said = Words { pulls: true, ..Words::default() };
+    let mut rest = words.iter();
+    while let Some(word) = rest.next() {
+        let text = word.as_bytes();
+        let ends = text == b"--";
+        if ends || !text.starts_with(b"-") || text == b"-" {
+            let image = if ends { rest.next() } else { Some(word) };
+            said.kept.extend(ends.then(|| word.clone()));
+            said.kept.extend(image.cloned());
+            said.image = image.cloned();
+            break;
+        }
+        let (name, mut value) = option(text);
+        let apart = value.is_none() && takes_value(name, text);
+        let next = if apart { rest.next() } else { None };
+        value = value.or(next.map(|word| word.as_bytes()));
+        let name = long(name, text);
+        said.gpu |= GPU.iter().any(|brings| name == brings.as_bytes());
+        said.pulls &= !(name == b"pull" && value == Some(b"never"));
+        if name == b"env" {
+            let (variable, set) = variable(value.unwrap_or_default());
+            if variable == "LD_PRELOAD" {
+                said.preload = set;
+                continue;
+            }
+            if variable == "LD_LIBRARY_PATH" {
+                said.library_path = set;
+            }
+        }
+        said.kept.push(word.clone());
+        said.kept.extend(next.cloned());
+    }
+    said.kept.extend(rest.cloned());
+    said
+}
+
+/// An option's name and the value that stands in the same word: `--name=value`, `-n=value`, `-nvalue`, `-itnvalue`.
+fn option(text: &[u8]) -> (&[u8], Option<&[u8]>) {
+    if let Some(name) = text.strip_prefix(b"--") {
+        return match name.iter().position(|byte| *byte == b'=') {
+            Some(at) => (&name[..at], Some(&name[at + 1..])),
+            None => (name, None),
+        };
+    }
+    let letters = &text[1..];
+    match letters.iter().position(|letter| !ALONE_SHORT.contains(letter)) {
+        None => (letters, None),
+        Some(at) => {
+            let value = &letters[at + 1..];
+            (&letters[at..=at], (!value.is_empty()).then(|| value.strip_prefix(b"=").unwrap_or(value)))
+        }
+    }
+}
+
+/// Does an option without a value in its own word take the next one?
+fn takes_value(name: &[u8], text: &[u8]) -> bool {
+    if text.starts_with(b"--") {
+        !ALONE.iter().any(|alone| name == alone.as_bytes())
+    } else {
+        !name.iter().all(|letter| ALONE_SHORT.contains(letter))
+    }
+}
+
+/// The long name of an option that matters here.
+fn long<'a>(name: &'a [u8], text: &[u8]) -> &'a [u8] {
+    if name == b"e" && !text.starts_with(b"--") { b"env" } else { name }
+}
+
+/// `NAME=value`, or `NAME` alone for the one of this environment.
+fn variable(text: &[u8]) -> (&OsStr, Option<OsString>) {
+    match text.iter().position(|byte| *byte == b'=') {
+        Some(at) => (OsStr::from_bytes(&text[..at]), Some(OsStr::from_bytes(&text[at + 1..]).to_owned())),
+        None => (OsStr::from_bytes(text), std::env::var_os(OsStr::from_bytes(text))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(words: &str) -> Words {
+        read(&words.split_ascii_whitespace().map(OsString::from).collect::<Vec<_>>())
+    }
+
+    fn image(words: &str) -> Option<String> {
+        said(words).image.map(|image| image.into_string().unwrap())
+    }
+
+    #[test]
+    fn the_image_is_found_behind_options_of_every_form() {
+        for words in [
+            "img",
+            "--rm img cmd -x",
+            "-it img",
+            "-it --rm -v /a:/b img",
+            "-v/a:/b img",
+            "-itv /a:/b img",
+            "--volume=/a:/b img",
+            "--name x -p 80:80 --gpus all img sh -c ls",
+            "-e A=1 --env B=2 -eC=3 img",
+            "--read-only --cap-drop ALL --user 1000 img",
+            "--rm -- img --not-an-option",
+        ] {
+            assert_eq!(image(words).as_deref(), Some("img"), "{words}");
+        }
+        for words in ["", "--rm", "-v /a:/b", "--name img"] {
+            assert_eq!(image(words), None, "{words}");
+        }
+    }
+
+    #[test]
+    fn everything_is_passed_on_but_a_preload_that_would_displace_ours() {
+        let words = "--rm -e A=1 -v /a:/b img sh -e LD_PRELOAD=/not/an/option";
+        assert_eq!(said(words).kept, words.split(' ').collect::<Vec<_>>());
+        for words in [
+            "-e LD_PRELOAD=/x.so --rm img",
+            "--env LD_PRELOAD=/x.so --rm img",
+            "--env=LD_PRELOAD=/x.so --rm img",
+            "-eLD_PRELOAD=/x.so --rm img",
+        ] {
+            let said = said(words);
+            assert_eq!(
+                (said.preload.unwrap(), said.kept),
+                ("/x.so".into(), vec!["--rm".into(), "img".into()]),
+                "{words}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_brings_a_gpu_is_seen_and_what_may_not_be_pulled() {
+        for (words, gpu) in [
+            ("--gpus all i", true),
+            ("--runtime=nvidia i", true),
+            ("--device nvidia.com/gpu=0 i", true),
+            ("--rm i --gpus all", false),
+        ] {
+            assert_eq!(said(words).gpu, gpu, "{words}");
+        }
+        assert!(said("img").pulls && !said("--pull never img").pulls && !said("--pull=never img").pulls);
+        assert_eq!(said("-e LD_LIBRARY_PATH=/y img").library_path, Some("/y".into()));
+    }
+}
