@@ -19,11 +19,17 @@ _vgpu() {
             vgpu,audit)
                 cmd="vgpu__subcmd__audit"
                 ;;
+            vgpu,cdi)
+                cmd="vgpu__subcmd__cdi"
+                ;;
             vgpu,check)
                 cmd="vgpu__subcmd__check"
                 ;;
             vgpu,completions)
                 cmd="vgpu__subcmd__completions"
+                ;;
+            vgpu,docker)
+                cmd="vgpu__subcmd__docker"
                 ;;
             vgpu,doctor)
                 cmd="vgpu__subcmd__doctor"
@@ -36,6 +42,9 @@ _vgpu() {
                 ;;
             vgpu,help)
                 cmd="vgpu__subcmd__help"
+                ;;
+            vgpu,man)
+                cmd="vgpu__subcmd__man"
                 ;;
             vgpu,metrics)
                 cmd="vgpu__subcmd__metrics"
@@ -70,14 +79,44 @@ _vgpu() {
             vgpu,usage)
                 cmd="vgpu__subcmd__usage"
                 ;;
+            vgpu__subcmd__cdi,generate)
+                cmd="vgpu__subcmd__cdi__subcmd__generate"
+                ;;
+            vgpu__subcmd__cdi,help)
+                cmd="vgpu__subcmd__cdi__subcmd__help"
+                ;;
+            vgpu__subcmd__cdi__subcmd__help,generate)
+                cmd="vgpu__subcmd__cdi__subcmd__help__subcmd__generate"
+                ;;
+            vgpu__subcmd__cdi__subcmd__help,help)
+                cmd="vgpu__subcmd__cdi__subcmd__help__subcmd__help"
+                ;;
+            vgpu__subcmd__docker,help)
+                cmd="vgpu__subcmd__docker__subcmd__help"
+                ;;
+            vgpu__subcmd__docker,run)
+                cmd="vgpu__subcmd__docker__subcmd__run"
+                ;;
+            vgpu__subcmd__docker__subcmd__help,help)
+                cmd="vgpu__subcmd__docker__subcmd__help__subcmd__help"
+                ;;
+            vgpu__subcmd__docker__subcmd__help,run)
+                cmd="vgpu__subcmd__docker__subcmd__help__subcmd__run"
+                ;;
             vgpu__subcmd__help,audit)
                 cmd="vgpu__subcmd__help__subcmd__audit"
+                ;;
+            vgpu__subcmd__help,cdi)
+                cmd="vgpu__subcmd__help__subcmd__cdi"
                 ;;
             vgpu__subcmd__help,check)
                 cmd="vgpu__subcmd__help__subcmd__check"
                 ;;
             vgpu__subcmd__help,completions)
                 cmd="vgpu__subcmd__help__subcmd__completions"
+                ;;
+            vgpu__subcmd__help,docker)
+                cmd="vgpu__subcmd__help__subcmd__docker"
                 ;;
             vgpu__subcmd__help,doctor)
                 cmd="vgpu__subcmd__help__subcmd__doctor"
@@ -90,6 +129,9 @@ _vgpu() {
                 ;;
             vgpu__subcmd__help,help)
                 cmd="vgpu__subcmd__help__subcmd__help"
+                ;;
+            vgpu__subcmd__help,man)
+                cmd="vgpu__subcmd__help__subcmd__man"
                 ;;
             vgpu__subcmd__help,metrics)
                 cmd="vgpu__subcmd__help__subcmd__metrics"
@@ -123,6 +165,12 @@ _vgpu() {
                 ;;
             vgpu__subcmd__help,usage)
                 cmd="vgpu__subcmd__help__subcmd__usage"
+                ;;
+            vgpu__subcmd__help__subcmd__cdi,generate)
+                cmd="vgpu__subcmd__help__subcmd__cdi__subcmd__generate"
+                ;;
+            vgpu__subcmd__help__subcmd__docker,run)
+                cmd="vgpu__subcmd__help__subcmd__docker__subcmd__run"
                 ;;
             vgpu__subcmd__help__subcmd__report,chargeback)
                 cmd="vgpu__subcmd__help__subcmd__report__subcmd__chargeback"
@@ -224,7 +272,7 @@ _vgpu() {
 
     case "${cmd}" in
         vgpu)
-            opts="-h -V --help --version run check doctor status top ps set pause resume explain usage report events audit metrics sim completions help"
+            opts="-h -V --help --version run check doctor status top ps set pause resume explain usage report events audit metrics docker cdi sim completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -240,6 +288,96 @@ _vgpu() {
         vgpu__subcmd__audit)
             opts="-h --verify --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        vgpu__subcmd__cdi)
+            opts="-h --help generate help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        vgpu__subcmd__cdi__subcmd__generate)
+            opts="-h --socket --config --kind --library --output --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --socket)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --kind)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --library)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        vgpu__subcmd__cdi__subcmd__help)
+            opts="generate help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        vgpu__subcmd__cdi__subcmd__help__subcmd__generate)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        vgpu__subcmd__cdi__subcmd__help__subcmd__help)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -282,6 +420,112 @@ _vgpu() {
             case "${prev}" in
                 --of)
                     COMPREPLY=($(compgen -W "vgpu vgpud" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        vgpu__subcmd__docker)
+            opts="-h --help run help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        vgpu__subcmd__docker__subcmd__help)
+            opts="run help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        vgpu__subcmd__docker__subcmd__help__subcmd__help)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        vgpu__subcmd__docker__subcmd__help__subcmd__run)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        vgpu__subcmd__docker__subcmd__run)
+            opts="-h --memory-limit --sm-limit --mode --tenant --socket --library --preload --sim --sim-dir --engine --unchecked --print --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --memory-limit)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --sm-limit)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --mode)
+                    COMPREPLY=($(compgen -W "enforce observe off" -- "${cur}"))
+                    return 0
+                    ;;
+                --tenant)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --library)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --preload)
+                    COMPREPLY=($(compgen -W "env file" -- "${cur}"))
+                    return 0
+                    ;;
+                --sim-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --engine)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 *)
@@ -354,7 +598,7 @@ _vgpu() {
             return 0
             ;;
         vgpu__subcmd__help)
-            opts="run check doctor status top ps set pause resume explain usage report events audit metrics sim completions help"
+            opts="run check doctor status top ps set pause resume explain usage report events audit metrics docker cdi sim completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -370,6 +614,34 @@ _vgpu() {
         vgpu__subcmd__help__subcmd__audit)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        vgpu__subcmd__help__subcmd__cdi)
+            opts="generate"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        vgpu__subcmd__help__subcmd__cdi__subcmd__generate)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -398,6 +670,34 @@ _vgpu() {
         vgpu__subcmd__help__subcmd__completions)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        vgpu__subcmd__help__subcmd__docker)
+            opts="run"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        vgpu__subcmd__help__subcmd__docker__subcmd__run)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -452,6 +752,20 @@ _vgpu() {
             return 0
             ;;
         vgpu__subcmd__help__subcmd__help)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        vgpu__subcmd__help__subcmd__man)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -734,6 +1048,20 @@ _vgpu() {
         vgpu__subcmd__help__subcmd__usage)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        vgpu__subcmd__man)
+            opts="-h --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi

@@ -11,6 +11,12 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libnvidia-ml.so.1");
 
+    // The unwinder comes with the library: an image without libgcc_s can use it too.
+    let place = Path::new(&env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("link");
+    fs::create_dir_all(&place).expect("OUT_DIR is writable");
+    fs::write(place.join("libgcc_s.so"), "INPUT(-lgcc_eh -lgcc)\n").expect("OUT_DIR is writable");
+    println!("cargo::rustc-link-search=native={}", place.display());
+
     let exported: HashSet<&str> = EXPORTS.lines().collect();
     let mut stubs = String::from("stubs! {\n");
     let mut number = 0;

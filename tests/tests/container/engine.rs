@@ -186,7 +186,7 @@ impl Podman {
 
     /// `podman run` on the simulated device in `gpu`; nothing of vgpu is added but by `options`.
     pub fn run(&self, gpu: &Path, options: &[&str], words: &[&str]) -> Output {
-        // It looks in /etc/cdi and /run/cdi; the latter is another one for this command. An empty directory stays.
+        // It looks in /etc/cdi and /run/cdi; the latter is another one for this command.
         let own = format!("mkdir -p /run/cdi; mount --bind '{}' /run/cdi;", self.specs().display());
         let clients = checkout().join("tests/clients");
         self.command(&own)
@@ -198,5 +198,12 @@ impl Podman {
             .args(words)
             .output()
             .unwrap()
+    }
+}
+
+impl Drop for Podman {
+    /// The place for its mount, which was made if it was not there, goes if nothing is in it.
+    fn drop(&mut self) {
+        let _ = fs::remove_dir("/run/cdi");
     }
 }
