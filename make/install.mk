@@ -52,7 +52,7 @@ install: ## installs what `make dist` built, with units and man pages; PREFIX=/u
 	install -m 644 README.md ARCHITECTURE.md CHANGELOG.md LICENSE $(DOC)
 	cp docs/*.md $(DOC)/docs
 	install -m 644 docs/measurements/*.md $(DOC)/docs/measurements
-	cp -R examples/README.md examples/daemon examples/docker examples/monitoring $(DOC)/examples
+	cp -R examples/README.md examples/compose examples/daemon examples/docker examples/monitoring examples/systemd $(DOC)/examples
 	$(reload_units)
 
 uninstall: ## removes what install put there, and the configuration if nobody changed it

@@ -135,6 +135,15 @@ impl Drop for Engine {
     }
 }
 
+/// `docker-compose`; `None` where it is missing, which fails instead under VGPU_REQUIRE_ALL=1.
+pub fn compose() -> Option<PathBuf> {
+    let compose = setting("VGPU_COMPOSE");
+    if compose.is_none() {
+        missing("docker-compose");
+    }
+    compose
+}
+
 /// Podman with its data in a directory of its own, and the image; it has no daemon.
 pub struct Podman {
     dir: TempDir,

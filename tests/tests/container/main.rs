@@ -6,6 +6,7 @@
 
 mod added;
 mod engine;
+mod shown;
 mod tenants;
 
 use engine::{Engine, build, text};
