@@ -94,7 +94,7 @@ impl Engine {
             .args(command)
             .env("VGPU_BUILD", build())
             .env("VGPU_DOCKER", &self.docker)
-            .env("DOCKER_HOST", format!("unix://{}/sock", self.state()))
+            .env("DOCKER_HOST", self.host())
             .env_remove("LD_PRELOAD")
             .output()
             .unwrap()
@@ -104,19 +104,20 @@ impl Engine {
     pub fn around<'c>(&self, command: &'c mut Command) -> &'c mut Command {
         command
             .env("VGPU_DOCKER", &self.docker)
-            .env("DOCKER_HOST", format!("unix://{}/sock", self.state()))
+            .env("DOCKER_HOST", self.host())
             .env("VGPU_LIBRARY", build().join("libvgpu.so"))
             .env("VGPU_RUNTIME_DIR", self.dir.path().join("run"))
             .env_remove("LD_PRELOAD")
     }
 
+    /// Where it answers, as `DOCKER_HOST` says it.
+    pub fn host(&self) -> String {
+        format!("unix://{}/sock", self.state())
+    }
+
     /// The engine's own command.
     pub fn docker(&self, arguments: &[&str]) -> Output {
-        Command::new(&self.docker)
-            .args(arguments)
-            .env("DOCKER_HOST", format!("unix://{}/sock", self.state()))
-            .output()
-            .unwrap()
+        Command::new(&self.docker).args(arguments).env("DOCKER_HOST", self.host()).output().unwrap()
     }
 
     /// The Python program of tests/clients with `options`; what it saw.

@@ -3,13 +3,15 @@
 
 use crate::LOCKED_DOWN;
 use crate::engine::{Engine, text};
+use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Output;
+use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use vgpu_sim::{Machine, truth};
+use vgpu_tests::artefacts::vgpu;
 use vgpu_tests::daemon::{Daemon, Plan};
 use vgpu_tests::timed::measured;
 
@@ -57,6 +59,49 @@ fn shares(gpu: &Path, moment: Duration) -> [f64; 2] {
     [0, 1].map(|at| (after[at].1 - before[at].1) as f64 / (end - begin) as f64 * 100.0)
 }
 
+/// Ends the containers also when the test fails before.
+struct Enough<'a>(&'a Path);
+
+impl Drop for Enough<'_> {
+    fn drop(&mut self) {
+        let _ = fs::write(self.0.join("enough"), "");
+    }
+}
+
+#[test]
+fn vgpu_ps_tells_of_each_process_its_container_and_both_its_numbers() {
+    let Some(engine) = Engine::get() else { return };
+    let (gpu, host) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    fs::set_permissions(host.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    drop(Machine::open_at(gpu.path(), Some("h200")).unwrap());
+    let device = truth::read(gpu.path()).unwrap().devices[0].uuid.clone();
+    let tenants = vec![("a".into(), "memory_limit = \"2GiB\"".into())];
+    let daemon = Daemon::start(host.path(), &Plan { device, time: String::new(), tenants });
+    std::thread::scope(|scope| {
+        let enough = Enough(gpu.path());
+        let container = work(scope, &engine, gpu.path(), &daemon.room("a"), "a", &["--name", "vgpu-seen-by-ps"]);
+        // The engine's files lie where nobody looks for them: it is asked.
+        let ps = |options: &[&str]| {
+            let mut command = Command::new(vgpu());
+            command.arg("ps").args(options).arg("--socket").arg(daemon.admin());
+            vgpu_tests::run(command.env("DOCKER_HOST", engine.host()))
+        };
+        let all: Value = serde_json::from_str(&ps(&["--json"])).unwrap();
+        let (process, place) = (&all[0], &all[0]["place"]);
+        assert_eq!((&place["engine"], &place["name"]), (&"docker".into(), &"vgpu-seen-by-ps".into()), "{all}");
+        let id = engine.docker(&["inspect", "--format", "{{.Id}} {{.State.Pid}}", "vgpu-seen-by-ps"]);
+        let said = format!("{} {}\n", place["id"].as_str().unwrap(), process["pid"]);
+        assert_eq!((String::from_utf8_lossy(&id.stdout), &process["pid_inside"]), (said.into(), &1.into()), "{all}");
+        let text = ps(&[]);
+        assert!(text.contains(&format!("a       vgpu-seen-by-ps  {}", process["pid"])), "{text}");
+        // Whoever cannot ask it has the id.
+        let silent = daemon.tell(&["ps"]);
+        assert!(silent.contains(&place["id"].as_str().unwrap()[..12]), "{silent}");
+        drop(enough);
+        assert!(container.join().unwrap().status.success());
+    });
+}
+
 #[test]
 fn two_containers_share_thirty_to_seventy_and_the_host_changes_that_while_they_run() {
     let Some(engine) = Engine::get() else { return };
@@ -73,12 +118,6 @@ fn two_containers_share_thirty_to_seventy_and_the_host_changes_that_while_they_r
         let tenants = vec![tenant("a", 3), tenant("b", 7)];
         let daemon = Daemon::start(host.path(), &Plan { device, time: String::new(), tenants });
         std::thread::scope(|scope| {
-            struct Enough<'a>(&'a Path);
-            impl Drop for Enough<'_> {
-                fn drop(&mut self) {
-                    let _ = fs::write(self.0.join("enough"), "");
-                }
-            }
             let enough = Enough(gpu.path());
             let a = work(scope, &engine, gpu.path(), &daemon.room("a"), "a", &[]);
             let b = work(scope, &engine, gpu.path(), &daemon.room("b"), "b", LOCKED_DOWN);
