@@ -200,20 +200,20 @@ fn the_picture_is_the_one_that_is_kept_at_each_size() {
 fn the_details_of_a_tenant_have_both_numbers_of_its_processes_and_why_it_waits() {
     let mut top = top();
     press(&mut top, &[KeyCode::Down]);
-    let effects = press(&mut top, &[KeyCode::Enter]);
-    assert_eq!(effects, [Effect::Explain("chat".into()), Effect::Hour]);
+    let asked = [Effect::Explain("chat".into()), Effect::Places("chat".into()), Effect::Hour];
+    assert_eq!(press(&mut top, &[KeyCode::Enter]), asked);
     let sentence = "It waits behind train of class normal, as it is itself; next is who is furthest behind its floor, then \
                     who had least by weight: 2.1 ms are left of the lease.";
     let all = vec![Explained { device: UUID.into(), state: "waiting".into(), sentences: vec![sentence.into()] }];
     top.update(Input::Explained("chat".into(), Ok(all)));
     let minutes = (0..60).map(|minute| f64::from(minute) * 100.0 / 59.0).collect();
+    top.update(Input::Places(BTreeMap::from([(4004, "chat-server".to_owned())])));
     top.update(Input::Hour(Ok(BTreeMap::from([(("chat".to_owned(), UUID.to_owned()), minutes)]))));
     let picture = picture(&top, &FINE, (100, 30));
     is_as_kept("details.txt", &picture);
-    assert!(picture.contains("4004  7       1000"), "{picture}");
+    assert!(picture.contains("4004  7       chat-server  1000"), "{picture}");
     // It is asked again with every look, and left with Esc.
-    let effects = top.update(Input::Look(Box::new(look(status(), 31))));
-    assert_eq!(effects, [Effect::Explain("chat".into()), Effect::Hour]);
+    assert_eq!(top.update(Input::Look(Box::new(look(status(), 31)))), asked);
     assert_eq!(press(&mut top, &[KeyCode::Esc]), []);
     assert_eq!(top.mode, Mode::Table);
 }

@@ -4,7 +4,7 @@
 
 use crate::LONG;
 use std::fs::File;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::num::NonZero;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::process::{Child, Command, ExitStatus};
@@ -175,14 +175,12 @@ impl Terminal {
             std::thread::sleep(Duration::from_millis(5));
         };
         // What is read in order ends with this.
-        let mark = "\u{1b}]2;all of it\u{7}";
         let mut its = File::from(self.its.try_clone().expect("a descriptor"));
-        match its.write_all(mark.as_bytes()) {
-            Ok(()) => {}
-            Err(why) if why.kind() == ErrorKind::BrokenPipe => {}
-            Err(why) => panic!("{why}"),
+        its.write_all(b"\r\nEND").expect("the terminal is there");
+        while !self.screen().lines().any(|line| line == "END") {
+            assert!(begin.elapsed() < LONG, "not all is read:\n{}", self.screen());
+            std::thread::sleep(Duration::from_millis(5));
         }
-        std::thread::sleep(Duration::from_millis(100));
         status
     }
 }

@@ -133,6 +133,9 @@ fn both_tenants_are_seen_keys_are_obeyed_by_the_daemon_and_the_terminal_is_given
     top.press("\r");
     let details = top.until("the details", |screen| screen.contains("why") && screen.contains("Its terms there"));
     assert!(details.contains(&format!("  {pid}  {pid}")) && details.contains("train on device"), "{details}");
+    top.until("the record's hour", |screen| {
+        screen.lines().any(|line| line.starts_with("  last hour ")) && !screen.contains("last hour:")
+    });
     top.press("\u{1b}");
     top.until("the table", |screen| screen.contains("TENANT"));
 
@@ -143,6 +146,14 @@ fn both_tenants_are_seen_keys_are_obeyed_by_the_daemon_and_the_terminal_is_given
     top.until("a tiny one", |screen| screen.lines().count() <= 3);
     top.resize(30, 160);
     top.until("a large one", |screen| screen.contains("WEIGHT") && screen.contains("HISTORY"));
+
+    // A key that is pressed while the window changes is not lost.
+    for round in 0_u16..10 {
+        top.resize(24 + round % 2, 110);
+        top.press("r");
+        let mark = if round % 2 == 0 { "TENANT▼" } else { "TENANT▲" };
+        top.until("the other way round", |screen| screen.contains(mark));
+    }
 
     top.press("q");
     assert_eq!(top.ended().code(), Some(0));
@@ -184,6 +195,28 @@ fn a_daemon_that_goes_is_said_and_one_that_comes_back_is_seen_and_any_end_gives_
     top.press("\u{3}");
     assert_eq!(top.ended().code(), Some(0));
     is_given_back(&top);
+}
+
+#[test]
+fn a_shell_has_its_terminal_while_the_view_is_stopped_and_gives_it_back_by_fg() {
+    let world = World::start();
+    let mut shell = Command::new("bash");
+    shell.args(["--norc", "--noprofile", "-i"]).env("TERM", "xterm").env("PS1", "prompt> ").env_remove("LD_PRELOAD");
+    let mut shell = Terminal::start(&shell, 24, 100);
+    shell.until("the shell", |screen| screen.contains("prompt> "));
+    shell.press(&format!("{} top --socket {}\r", vgpu().display(), world.daemon.admin().display()));
+    shell.until("the view", |screen| screen.contains("train") && screen.contains("q quit"));
+    shell.press("\u{1a}");
+    shell.until("the shell again", |screen| screen.contains("Stopped") && !screen.contains("q quit"));
+    assert!(!shell.is_alternate());
+    shell.press("echo it is $((40 + 2))\r");
+    shell.until("that it works", |screen| screen.contains("it is 42"));
+    shell.press("fg\r");
+    shell.until("the view again", |screen| screen.contains("train") && screen.contains("q quit"));
+    shell.press("q");
+    shell.until("the shell at last", |screen| screen.contains("it is 42") && !screen.contains("q quit"));
+    shell.press("exit\r");
+    assert_eq!(shell.ended().code(), Some(0));
 }
 
 #[test]

@@ -11,7 +11,9 @@ use vgpu_core::tenant::{Facts, TenantKey};
 
 use super::ask::{self, TERMS, Where, no_answer};
 use super::ledgers;
+use super::ps::place;
 use super::say::{self, Failure};
+use crate::config::problem;
 use crate::control::{Ask, DeviceStatus, RecordStatus, Status, TenantStatus, TermsStatus, TimeStatus};
 
 /// Shows the daemon's tenants, their limits, their members, and what they get of each device.
@@ -199,7 +201,11 @@ fn shown(status: &Status) -> String {
     for found in &status.findings {
         let whose = found.tenant.as_ref().map_or(String::new(), |tenant| format!(" of {tenant}"));
         let place = match &found.container {
-            Some(container) => format!(" in {container}"),
+            // The end of a control group, as engines name it.
+            Some(group) => {
+                let place = place::of(&format!("0::/{group}"));
+                format!(" in {}", place.shown().unwrap_or_else(|| problem::shown(group)))
+            }
             None if found.contained => " in a container".to_owned(),
             None => String::new(),
         };

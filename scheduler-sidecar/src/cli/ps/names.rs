@@ -45,6 +45,11 @@ impl Names {
         Self { root: root.to_owned(), socket, until: None, known: HashMap::new() }
     }
 
+    /// Another look, some time later: an engine may be asked again, and what was found is known.
+    pub fn again(&mut self) {
+        self.until = None;
+    }
+
     /// The place of a process, if it is the one that is meant: its number inside its own pid namespace is the one that the
     /// member said. Else nothing is said, as where this program sees other numbers than the daemon.
     #[must_use]

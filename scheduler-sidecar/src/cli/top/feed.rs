@@ -1,16 +1,18 @@
 //! Where answers come from: a thread that asks the daemon and the record, so that the view waits for nobody.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::history::{self, MINUTES};
-use super::row::{self, Look};
+use super::row::{self, Key, Look};
 use super::state::{Effect, Input, Wishes};
+use crate::cli::ps::names::Names;
 use crate::cli::say::{FINDINGS, Failure, USAGE};
 use crate::cli::{ask, status};
-use crate::control::{self, Ask};
+use crate::control::{self, Ask, MemberStatus};
 use crate::record::ask::{By, Question};
 
 /// The longest pause before a daemon that did not answer is asked again.
@@ -50,6 +52,9 @@ struct Feed {
     record: Option<PathBuf>,
     /// When it was read.
     read: Option<Instant>,
+    /// The processes of the last answer, by tenant, each with its number inside.
+    members: BTreeMap<String, Vec<(u32, u32)>>,
+    names: Names,
 }
 
 /// Starts the thread. It ends when nobody gives orders, or nobody listens, any more.
@@ -64,7 +69,8 @@ pub fn start(
 ) -> io::Result<Sender<Effect>> {
     let (orders, taken) = mpsc::channel();
     let record = first.status.record.as_ref().and_then(|record| record.dir.clone());
-    let mut feed = Feed { socket, began, interval, to, record, read: None };
+    let (members, names) = (members(first), Names::here());
+    let mut feed = Feed { socket, began, interval, to, record, read: None, members, names };
     std::thread::Builder::new().name("vgpu-top-feed".into()).spawn(move || feed.run(&taken))?;
     Ok(orders)
 }
@@ -94,6 +100,7 @@ impl Feed {
         let input = match look(&self.socket, self.began) {
             Ok(look) => {
                 *next = Instant::now() + self.interval;
+                self.members = members(&look);
                 self.record = look.status.record.as_ref().and_then(|record| record.dir.clone());
                 Input::Look(Box::new(look))
             }
@@ -117,6 +124,12 @@ impl Feed {
                 let answer = control::ask(&self.socket, &Ask::Explain { tenant: tenant.clone() }).map_err(words);
                 Input::Explained(tenant, answer.and_then(|answer| answer.explained.ok_or_else(other)))
             }
+            Effect::Places(tenant) => {
+                self.names.again();
+                let all = self.members.get(&tenant).cloned().unwrap_or_default().into_iter();
+                let place = |(pid, inside)| Some((pid, self.names.place(pid, inside).shown()?));
+                Input::Places(all.filter_map(place).collect())
+            }
             Effect::Hour if self.read.is_some_and(|read| read.elapsed() < HOUR_AGAIN) => return Some(()),
             Effect::Hour => {
                 self.read = Some(Instant::now());
@@ -128,8 +141,15 @@ impl Feed {
     }
 }
 
+/// The processes of a look that are seen here.
+fn members(look: &Look) -> BTreeMap<String, Vec<(u32, u32)>> {
+    let all = look.status.tenants.iter();
+    let numbers = |member: &MemberStatus| Some((member.pid?, member.pid_inside));
+    all.map(|tenant| (tenant.name.clone(), tenant.members.iter().filter_map(numbers).collect())).collect()
+}
+
 /// The last hour by the record.
-fn hour(dir: Option<&Path>) -> Result<std::collections::BTreeMap<super::row::Key, Vec<f64>>, String> {
+fn hour(dir: Option<&Path>) -> Result<BTreeMap<Key, Vec<f64>>, String> {
     let dir = dir.ok_or("the daemon keeps no record of usage")?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let now = i64::try_from(now).unwrap_or(i64::MAX);

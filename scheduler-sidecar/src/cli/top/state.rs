@@ -29,6 +29,8 @@ pub enum Input {
     Done(Result<Box<Done>, String>),
     /// Why a tenant gets what it gets.
     Explained(String, Result<Vec<Explained>, String>),
+    /// The containers of a tenant's processes, by the processes' numbers.
+    Places(BTreeMap<u32, String>),
     /// What the record says of the last hour.
     Hour(Result<BTreeMap<Key, Vec<f64>>, String>),
     /// Nobody is left who types.
@@ -42,6 +44,8 @@ pub enum Effect {
     Change(Ask),
     /// Ask it why.
     Explain(String),
+    /// Look where its processes live.
+    Places(String),
     /// Ask the record for the last hour.
     Hour,
     /// Give the terminal back for a while.
@@ -125,6 +129,8 @@ pub struct Top {
     pub interval: Duration,
     /// What was explained of the tenant whose details are shown.
     pub explained: Option<(String, Result<Vec<Explained>, String>)>,
+    /// The containers of its processes, by their numbers.
+    pub places: BTreeMap<u32, String>,
     /// The last hour by the record.
     pub hour: Option<Result<BTreeMap<Key, Vec<f64>>, String>>,
     /// Rows of the window.
@@ -163,6 +169,7 @@ impl Top {
             watches: wishes.read_only,
             interval: wishes.interval,
             explained: None,
+            places: BTreeMap::new(),
             hour: None,
             height: 24,
             look,
@@ -234,6 +241,7 @@ impl Top {
             Input::Lost(why) => self.lost = Some(why),
             Input::Done(done) => self.message = Some(told(done)),
             Input::Explained(tenant, all) => self.explained = Some((tenant, all)),
+            Input::Places(places) => self.places = places,
             Input::Hour(hour) => self.hour = Some(hour),
             Input::Gone => return vec![Effect::Quit],
         }
@@ -248,7 +256,7 @@ impl Top {
         self.lost = None;
         self.keep_choice();
         match &self.mode {
-            Mode::Details { tenant, .. } => vec![Effect::Explain(tenant.clone()), Effect::Hour],
+            Mode::Details { tenant, .. } => details_of(tenant),
             _ => Vec::new(),
         }
     }
@@ -273,6 +281,11 @@ impl Top {
             self.choose(0);
         }
     }
+}
+
+/// What is asked for the details of a tenant.
+fn details_of(tenant: &str) -> Vec<Effect> {
+    vec![Effect::Explain(tenant.to_owned()), Effect::Places(tenant.to_owned()), Effect::Hour]
 }
 
 /// What the daemon answered to a change, in a line.

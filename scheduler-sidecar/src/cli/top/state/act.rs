@@ -85,7 +85,7 @@ impl Top {
             Command::Details => {
                 if let Some(tenant) = self.chosen().map(|row| row.tenant.clone()) {
                     self.mode = Mode::Details { tenant: tenant.clone(), skipped: 0 };
-                    return vec![Effect::Explain(tenant), Effect::Hour];
+                    return super::details_of(&tenant);
                 }
             }
             Command::Pause | Command::Set => return self.begin(command),

@@ -41,7 +41,7 @@ pub fn details<'t>(top: &Top, theme: &Theme, tenant: &str, width: usize, room: u
     }
     explained(top, theme, tenant, width, &mut lines);
     lines.push(Line::styled(format!("processes ({})", status.members.len()), theme.head()));
-    lines.extend(members(status).into_iter().map(|text| Line::raw(format!("  {text}"))));
+    lines.extend(members(top, status).into_iter().map(|text| Line::raw(format!("  {text}"))));
     lines.push(Line::default());
     lines.push(Line::from(vec![
         Span::styled("socket ", theme.head()),
@@ -123,11 +123,12 @@ fn explained(top: &Top, theme: &Theme, tenant: &str, width: usize, lines: &mut V
 }
 
 /// Rows of a table of processes.
-fn members(status: &TenantStatus) -> Vec<String> {
-    let heads = ["PID", "INSIDE", "UID", "DEVICE", "LEASE", "GPU-SECONDS", "WAITED", "MEMORY", "SINCE", "LIBRARY"];
+fn members(top: &Top, status: &TenantStatus) -> Vec<String> {
+    let heads =
+        ["PID", "INSIDE", "CONTAINER", "UID", "DEVICE", "LEASE", "GPU-SECONDS", "WAITED", "MEMORY", "SINCE", "LIBRARY"];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     for member in &status.members {
-        rows.extend(of_member(member));
+        rows.extend(of_member(top, member));
     }
     let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
     let widths: Vec<usize> = (0..heads.len()).map(|column| width(column).unwrap_or(0)).collect();
@@ -138,11 +139,12 @@ fn members(status: &TenantStatus) -> Vec<String> {
     rows.iter().map(line).collect()
 }
 
-fn of_member(member: &MemberStatus) -> Vec<Vec<String>> {
+fn of_member(top: &Top, member: &MemberStatus) -> Vec<Vec<String>> {
     let row = |device: &str, lease: String, gpu: String, waited: String, memory: String| {
         vec![
             member.pid.map_or("-".into(), |pid| pid.to_string()),
             member.pid_inside.to_string(),
+            member.pid.and_then(|pid| top.places.get(&pid).cloned()).unwrap_or_else(|| "-".into()),
             member.uid.to_string(),
             brief(device),
             lease,
