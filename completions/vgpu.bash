@@ -79,6 +79,9 @@ _vgpu() {
             vgpu,usage)
                 cmd="vgpu__subcmd__usage"
                 ;;
+            vgpu,validate)
+                cmd="vgpu__subcmd__validate"
+                ;;
             vgpu__subcmd__cdi,generate)
                 cmd="vgpu__subcmd__cdi__subcmd__generate"
                 ;;
@@ -165,6 +168,9 @@ _vgpu() {
                 ;;
             vgpu__subcmd__help,usage)
                 cmd="vgpu__subcmd__help__subcmd__usage"
+                ;;
+            vgpu__subcmd__help,validate)
+                cmd="vgpu__subcmd__help__subcmd__validate"
                 ;;
             vgpu__subcmd__help__subcmd__cdi,generate)
                 cmd="vgpu__subcmd__help__subcmd__cdi__subcmd__generate"
@@ -272,7 +278,7 @@ _vgpu() {
 
     case "${cmd}" in
         vgpu)
-            opts="-h -V --help --version run check doctor status top ps set pause resume explain usage report events audit metrics docker cdi sim completions man help"
+            opts="-h -V --help --version run check doctor status top ps set pause resume explain usage report validate events audit metrics docker cdi sim completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -598,7 +604,7 @@ _vgpu() {
             return 0
             ;;
         vgpu__subcmd__help)
-            opts="run check doctor status top ps set pause resume explain usage report events audit metrics docker cdi sim completions man help"
+            opts="run check doctor status top ps set pause resume explain usage report validate events audit metrics docker cdi sim completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1046,6 +1052,20 @@ _vgpu() {
             return 0
             ;;
         vgpu__subcmd__help__subcmd__usage)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        vgpu__subcmd__help__subcmd__validate)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -1901,6 +1921,56 @@ _vgpu() {
                     return 0
                     ;;
                 --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        vgpu__subcmd__validate)
+            opts="-h --runs --warmup --measure --pattern --timeout --out --tenant --bare --library --sim --socket --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --runs)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --warmup)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --measure)
+                    COMPREPLY=($(compgen -W "run json" -- "${cur}"))
+                    return 0
+                    ;;
+                --pattern)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --out)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --tenant)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --library)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -1,6 +1,6 @@
 //! The command line `vgpu`: what it is given; each verb does its work in its own file.
 //!
-//! Verbs: [`run`], [`check`], [`doctor`], [`docker`], [`cdi`]; of the daemon [`status`], [`mod@top`], [`ps`], [`set`], [`pause`](mod@pause), [`explain`], [`events`], [`audit`], [`metrics`]; of its record [`usage`], [`report`]; [`sim`],
+//! Verbs: [`run`], [`check`], [`doctor`], [`validate`], [`docker`], [`cdi`]; of the daemon [`status`], [`mod@top`], [`ps`], [`set`], [`pause`](mod@pause), [`explain`], [`events`], [`audit`], [`metrics`]; of its record [`usage`], [`report`]; [`sim`],
 //! [`completions`], [`man`]. What they share: [`ask`] (the daemon), [`library`] (where libvgpu.so and the simulated driver lie), [`program`] and [`elf`] (what a program
 //! is, without running it), [`loader`] (what the dynamic loader would map), [`ledgers`], [`when`] (moments), [`say`] (output and exit
 //! codes). docs/cli.md is made from the texts here, and a test keeps it so.
@@ -24,6 +24,7 @@ pub mod sim;
 pub mod status;
 pub mod top;
 pub mod usage;
+pub mod validate;
 
 pub mod ask;
 pub mod elf;
@@ -79,6 +80,7 @@ enum Verb {
     Explain(explain::Args),
     Usage(usage::Args),
     Report(report::Args),
+    Validate(validate::Args),
     Events(events::Args),
     Audit(audit::Args),
     Metrics(metrics::Args),
@@ -108,6 +110,7 @@ impl Cli {
             Verb::Explain(args) => explain::run(&args),
             Verb::Usage(args) => usage::run(&args),
             Verb::Report(args) => report::run(&args),
+            Verb::Validate(args) => validate::run(&args),
             Verb::Events(args) => events::run(&args),
             Verb::Audit(args) => audit::run(&args),
             Verb::Metrics(args) => metrics::run(&args),

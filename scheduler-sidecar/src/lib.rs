@@ -1,7 +1,7 @@
 //! vgpud, the daemon, and vgpu, the command line.
 //!
 //! Reading order: [`daemon`] (sockets, one loop, answers), [`control`] (what `vgpu status` asks the
-//! daemon), [`metrics`] (the same as OpenMetrics), [`record`] (what outlives it: usage), [`report`] (what that means in hours and money), [`cli`] (one verb per file). Quotas and the members' protocol are vgpu-core's; nothing here
+//! daemon), [`metrics`] (the same as OpenMetrics), [`record`] (what outlives it: usage), [`report`] (what that means in hours and money), [`validate`] (what sharing costs), [`cli`] (one verb per file). Quotas and the members' protocol are vgpu-core's; nothing here
 //! loads a driver or exports one of its names: that is for the doctor's child, in the program `vgpu` itself.
 #![forbid(unsafe_code)]
 
@@ -12,5 +12,6 @@ pub mod metrics;
 pub mod proof;
 pub mod record;
 pub mod report;
+pub mod validate;
 
 pub mod cli;

@@ -11,7 +11,7 @@ use std::process::Command;
 use support::{texts, vgpu, vgpud};
 
 /// Every verb, as it is called.
-const VERBS: [&[&str]; 32] = [
+const VERBS: [&[&str]; 33] = [
     &[],
     &["run"],
     &["check"],
@@ -24,6 +24,7 @@ const VERBS: [&[&str]; 32] = [
     &["resume"],
     &["explain"],
     &["usage"],
+    &["validate"],
     &["report"],
     &["report", "usage"],
     &["report", "chargeback"],

@@ -21,7 +21,7 @@ use super::say::{self, Failure, NOT_EXECUTABLE, NOT_FOUND, RUN_FAILED, USAGE};
 ///
 /// Sets LD_PRELOAD and the limits in the environment and then becomes the program: signals, the
 /// terminal and the exit code are the program's own.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 #[command(after_help = "\
 Examples:
   vgpu run --memory-limit 4GiB --sm-limit 30 -- python3 train.py
@@ -41,35 +41,35 @@ Exit codes:
 pub struct Args {
     /// Memory limit per device: 4GiB, 1500M, 25%, unlimited [sets VGPU_MEMORY_LIMIT].
     #[arg(long, value_name = "SIZE")]
-    memory_limit: Option<OsString>,
+    pub(super) memory_limit: Option<OsString>,
 
     /// Ceiling on the device's time in percent: 30, 12.5, unlimited [sets VGPU_SM_LIMIT].
     #[arg(long, value_name = "PERCENT")]
-    sm_limit: Option<OsString>,
+    pub(super) sm_limit: Option<OsString>,
 
     /// What becomes of the limits: enforce, observe (measured only) or off; beside a daemon it has no effect [sets VGPU_MODE].
     #[arg(long, value_name = "MODE", value_parser = Mode::WORDS)]
-    mode: Option<String>,
+    pub(super) mode: Option<String>,
 
     /// Whose limits these are; programs with the same name share them [default: $VGPU_TENANT, else a new name].
     #[arg(long, value_name = "NAME")]
-    tenant: Option<OsString>,
+    pub(super) tenant: Option<OsString>,
 
     /// The tenant's socket of vgpud, whose limits hold as well [sets VGPU_SOCKET].
     #[arg(long, value_name = "PATH")]
-    socket: Option<PathBuf>,
+    pub(super) socket: Option<PathBuf>,
 
     /// libvgpu.so to use [default: $VGPU_LIBRARY, else the one beside this program].
     #[arg(long, value_name = "PATH")]
-    library: Option<PathBuf>,
+    pub(super) library: Option<PathBuf>,
 
     /// Give the program the simulated driver instead of the real one.
     #[arg(long)]
-    sim: bool,
+    pub(super) sim: bool,
 
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
-    command: Vec<OsString>,
+    pub(super) command: Vec<OsString>,
 }
 
 /// Becomes the program.
@@ -77,6 +77,14 @@ pub struct Args {
 /// # Errors
 /// [`Failure`]: the program was not started.
 pub fn run(args: &Args) -> Result<Infallible, Failure> {
+    become_program(&args.command, changes(args)?)
+}
+
+/// What the program finds different in its environment.
+///
+/// # Errors
+/// [`Failure`]: an option or a limit in the environment is wrong, or the library is not there.
+pub(super) fn changes(args: &Args) -> Result<Vec<(&'static str, OsString)>, Failure> {
     let mut changes: Vec<(&str, OsString)> = Vec::new();
     if let Some(size) = &args.memory_limit {
         check_option("--memory-limit", size, SIZE_FORMS, |text| parse_size(text).map(drop))?;
@@ -97,14 +105,27 @@ pub fn run(args: &Args) -> Result<Infallible, Failure> {
 
     let library = library::find(args.library.as_deref()).map_err(|why| Failure::new(RUN_FAILED, why))?;
     changes.push(("LD_PRELOAD", library::preloaded_first(&library, std::env::var_os("LD_PRELOAD"))));
-    if args.sim {
-        let sim = library::find_sim(Some(&library)).map_err(|why| Failure::new(RUN_FAILED, format!("--sim: {why}")))?;
-        changes.push(("LD_LIBRARY_PATH", library::searched_first(&sim, std::env::var_os("LD_LIBRARY_PATH"))));
-    }
+    changes.extend(simulated_beside(args, Some(&library))?);
     for place in ledgers::places() {
         ledgers::sweep(&place);
     }
-    become_program(&args.command, changes)
+    Ok(changes)
+}
+
+/// What is different for a program without the library: the simulated driver, with `--sim`.
+///
+/// # Errors
+/// [`Failure`]: that driver was not found.
+pub(super) fn simulated(args: &Args) -> Result<Vec<(&'static str, OsString)>, Failure> {
+    simulated_beside(args, args.library.as_deref()).map(Vec::from_iter)
+}
+
+fn simulated_beside(args: &Args, library: Option<&Path>) -> Result<Option<(&'static str, OsString)>, Failure> {
+    if !args.sim {
+        return Ok(None);
+    }
+    let sim = library::find_sim(library).map_err(|why| Failure::new(RUN_FAILED, format!("--sim: {why}")))?;
+    Ok(Some(("LD_LIBRARY_PATH", library::searched_first(&sim, std::env::var_os("LD_LIBRARY_PATH")))))
 }
 
 /// Refuses a value before anything is started.

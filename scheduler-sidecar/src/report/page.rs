@@ -8,7 +8,7 @@ const STYLE: &str = "\
 body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem}\
 h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}\
 table{border-collapse:collapse;margin:1rem 0;width:100%}\
-th,td{padding:.3rem .6rem;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}\
+th,td{padding:.3rem .6rem;border-bottom:1px solid var(--line);text-align:left;vertical-align:top;overflow-wrap:anywhere}\
 .n{text-align:right;font-variant-numeric:tabular-nums}th{font-weight:600}\
 tr.total td{font-weight:600;border-top:2px solid var(--line)}\
 dl{display:grid;grid-template-columns:max-content 1fr;gap:.1rem 1rem}dt{opacity:.7}dd{margin:0}\

@@ -1,0 +1,189 @@
+//! Medians, what they may be, how two of them differ, and how evenly programs were slowed down.
+//!
+//! All values are durations in the same unit; shorter is better.
+
+/// Least part of cases in which an interval holds what it says.
+pub const COVERAGE: f64 = 0.95;
+/// How often values are drawn anew.
+const DRAWS: usize = 10_000;
+
+/// Where something lies, in at least so many of all cases.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Interval {
+    /// From here on.
+    pub low: f64,
+    /// Up to here.
+    pub high: f64,
+    /// In this part of all cases, at least.
+    pub coverage: f64,
+}
+
+fn sorted(values: &[f64]) -> Vec<f64> {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    values
+}
+
+/// The middle value; of an even number the mean of the two in the middle. `None`: there are no values.
+#[must_use]
+pub fn median(values: &[f64]) -> Option<f64> {
+    middle(&sorted(values))
+}
+
+fn middle(sorted: &[f64]) -> Option<f64> {
+    let half = sorted.len() / 2;
+    let high = *sorted.get(half)?;
+    Some(if sorted.len() % 2 == 1 { high } else { f64::midpoint(*sorted.get(half.wrapping_sub(1))?, high) })
+}
+
+/// The value that 99 of 100 are not above, by nearest rank: below 100 values the highest.
+#[must_use]
+pub fn p99(values: &[f64]) -> Option<f64> {
+    let sorted = sorted(values);
+    let rank = (sorted.len() * 99).div_ceil(100);
+    sorted.get(rank.checked_sub(1)?).copied()
+}
+
+/// Where the median of what was sampled lies, by order statistics: exact for any distribution. `None`: fewer than six values
+/// cannot say it in 95 of 100 cases.
+#[must_use]
+pub fn order_interval(values: &[f64]) -> Option<Interval> {
+    let sorted = sorted(values);
+    let n = sorted.len();
+    // How likely fewer than `k` of n values are on one side of the median, for k = 1, 2, ...
+    let mut term = 0.5_f64.powi(i32::try_from(n).ok()?);
+    let (mut below, mut found) = (0.0, None);
+    for k in 1..=n / 2 {
+        below += term;
+        let coverage = 1.0 - 2.0 * below;
+        if coverage < COVERAGE {
+            break;
+        }
+        found = Some(Interval { low: sorted[k - 1], high: sorted[n - k], coverage });
+        #[allow(clippy::cast_precision_loss)] // runs
+        let next = (n - k + 1) as f64 / k as f64;
+        term *= next;
+    }
+    found
+}
+
+/// How much longer it takes together than alone, in percent.
+#[must_use]
+pub fn latency_change(alone: f64, together: f64) -> f64 {
+    (together / alone - 1.0) * 100.0
+}
+
+/// How much more is done in the same time together than alone, in percent.
+#[must_use]
+pub fn throughput_change(alone: f64, together: f64) -> f64 {
+    (alone / together - 1.0) * 100.0
+}
+
+/// Where the change of the median latency lies, in percent, by the bootstrap (percentile method, 10,000 draws, always the
+/// same ones). `None`: fewer than six values on a side.
+#[must_use]
+pub fn change_interval(alone: &[f64], together: &[f64]) -> Option<Interval> {
+    if alone.len() < 6 || together.len() < 6 {
+        return None;
+    }
+    let mut draw = Draw(0x9e37_79b9_7f4a_7c15);
+    let mut resampled = |values: &[f64]| {
+        let drawn: Vec<f64> = values.iter().map(|_| values[draw.below(values.len())]).collect();
+        median(&drawn)
+    };
+    let mut changes = Vec::with_capacity(DRAWS);
+    for _ in 0..DRAWS {
+        changes.push(latency_change(resampled(alone)?, resampled(together)?));
+    }
+    changes.sort_by(f64::total_cmp);
+    let cut = DRAWS / 40;
+    Some(Interval { low: changes[cut], high: changes[DRAWS - 1 - cut], coverage: COVERAGE })
+}
+
+/// SplitMix64.
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let part = u128::from(mixed ^ (mixed >> 31)) * limit as u128;
+        usize::try_from(part >> 64).unwrap_or(0)
+    }
+}
+
+/// Jain's index of how even values are: 1 where all are equal, 1/n where one has all. `None`: there are none, or all are nil.
+#[must_use]
+pub fn jain(values: &[f64]) -> Option<f64> {
+    let sum: f64 = values.iter().sum();
+    let squares: f64 = values.iter().map(|value| value * value).sum();
+    #[allow(clippy::cast_precision_loss)] // programs
+    let n = values.len() as f64;
+    (squares > 0.0).then(|| sum * sum / (n * squares))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn close(a: f64, b: f64) -> bool {
+        (a - b).abs() < 0.005
+    }
+
+    #[test]
+    fn changes_are_those_of_the_published_study_to_a_hundredth() {
+        for (alone, together, latency, throughput) in [(0.609, 1.227, 101.48, -50.37), (1.135, 1.778, 56.65, -36.16)] {
+            assert!(close(latency_change(alone, together), latency), "{}", latency_change(alone, together));
+            assert!(close(throughput_change(alone, together), throughput), "{}", throughput_change(alone, together));
+        }
+    }
+
+    #[test]
+    fn the_interval_of_a_median_is_by_ranks_and_needs_six_values() {
+        let values: Vec<f64> = (1..=10).map(f64::from).collect();
+        assert_eq!(median(&values), Some(5.5));
+        let interval = order_interval(&values).unwrap();
+        // The second and the ninth: 1 - 2 (1 + 10) / 1024.
+        assert_eq!((interval.low, interval.high, interval.coverage), (2.0, 9.0, 1.0 - 22.0 / 1024.0));
+        assert!(order_interval(&values[..5]).is_none());
+        assert_eq!(order_interval(&values[..6]).map(|found| (found.low, found.high)), Some((1.0, 6.0)));
+        // Tabled: of 100 values the 40th and the 61st.
+        let hundred: Vec<f64> = (1..=100).map(f64::from).collect();
+        assert_eq!(order_interval(&hundred).map(|found| (found.low, found.high)), Some((40.0, 61.0)));
+        assert_eq!((p99(&hundred), p99(&values), p99(&[])), (Some(99.0), Some(10.0), None));
+    }
+
+    #[test]
+    fn fairness_is_one_where_all_are_slowed_alike_and_a_part_where_one_has_it_all() {
+        assert_eq!(
+            (jain(&[0.5, 0.5, 0.5]), jain(&[1.0, 0.0]), jain(&[]), jain(&[0.0])),
+            (Some(1.0), Some(0.5), None, None)
+        );
+        assert!(close(jain(&[0.609 / 1.227, 1.135 / 1.778]).unwrap(), 0.9846));
+    }
+
+    proptest! {
+        // Each draws values anew twenty thousand times.
+        #![proptest_config(ProptestConfig::with_cases(12))]
+
+        #[test]
+        fn an_interval_holds_its_median_and_does_not_depend_on_the_order(
+            values in prop::collection::vec(0.001_f64..100.0, 6..40),
+            other in prop::collection::vec(0.001_f64..100.0, 6..20),
+        ) {
+            let mut reversed = values.clone();
+            reversed.reverse();
+            let (found, middle) = (order_interval(&values).unwrap(), median(&values).unwrap());
+            prop_assert_eq!(order_interval(&reversed), Some(found));
+            prop_assert!(found.low <= middle && middle <= found.high && found.coverage >= COVERAGE);
+            let change = change_interval(&values[..6], &other[..6]).unwrap();
+            prop_assert!(change.low <= change.high);
+            let jain = jain(&values).unwrap();
+            prop_assert!(jain <= 1.0 + 1e-9 && jain * values.len() as f64 >= 1.0 - 1e-9);
+        }
+    }
+}

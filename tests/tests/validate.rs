@@ -1,0 +1,61 @@
+//! `vgpu validate` with a real daemon and real programs on the simulated device: that sharing costs what it must, and that
+//! each program is its tenant's.
+
+#[path = "leases/world.rs"]
+#[allow(unused_imports, reason = "this program uses a part")]
+mod world;
+
+use std::fs;
+use std::process::Command;
+
+use serde_json::Value;
+use vgpu_tests::artefacts::vgpu;
+use vgpu_tests::program::{Kind, compile};
+use world::{World, alone, eventually, tenant};
+
+#[test]
+fn two_tenants_are_slowed_down_by_each_other_and_the_report_says_by_how_much() {
+    let _alone = alone();
+    let world = World::start(&(tenant("a", "weight = 50") + &tenant("b", "weight = 50\nmemory_limit = \"1GiB\"")));
+    let program = compile("turns", Kind::Program, &[]);
+    // Half a second of the device, in kernels of a millisecond.
+    let script = format!("printf 'begin\\nbursts 1000000 500 0 1\\n' | exec {}", program.display());
+    let out = world.lab.path().join("report");
+    let mut command = world.lab.bare(vgpu());
+    command.args(["validate", "--runs", "2", "--json", "--socket"]).arg(world.lab.path().join("run/admin.sock"));
+    command.arg("--out").arg(&out);
+    command.args(["a", "--", "sh", "-c", &script, "--and", "b", "--", "sh", "-c", &script]);
+    let output = command.output().unwrap();
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{err}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for (program, limits) in [(0, "memory 2 GiB"), (1, "memory 1 GiB")] {
+        let program = &report["programs"][program];
+        assert!(program["limits"].as_str().unwrap().starts_with(limits), "{program:#}");
+        let result = &program["result"];
+        let alone = result["alone"]["median_seconds"].as_f64().unwrap();
+        assert!(alone >= 0.5, "it is half a second of the device: {alone}");
+        // Both want all of it; a host that is busy itself is slow alone, too.
+        let change = result["latency_change_percent"].as_f64().unwrap();
+        assert!(change > 10.0, "{report:#}");
+    }
+    let all = &report["together"];
+    assert!(all["fairness"].as_f64().unwrap() > 0.7, "{report:#}");
+    assert!(fs::read_to_string(out.join("report.html")).unwrap().contains("What is kept apart"));
+    // Its programs were the tenants' members.
+    eventually("both tenants used the device", || {
+        let state = world.lab.path().join("run/state");
+        let usage =
+            Command::new(vgpu()).args(["usage", "--format", "json", "--state-dir"]).arg(state).output().unwrap();
+        let usage: Value = serde_json::from_slice(&usage.stdout).unwrap_or_default();
+        usage["rows"]
+            .as_array()
+            .is_some_and(|rows| rows.iter().filter(|row| row["gpu_ns"].as_u64() > Some(0)).count() == 2)
+    });
+
+    let mut command = world.lab.bare(vgpu());
+    command.args(["validate", "--socket"]).arg(world.lab.path().join("run/admin.sock"));
+    let unknown = command.args(["a", "--", "true", "--and", "bb", "--", "true"]).output().unwrap();
+    let err = String::from_utf8_lossy(&unknown.stderr).into_owned();
+    assert!(unknown.status.code() == Some(1) && err.contains("no tenant \"bb\" (did you mean \"b\"?)"), "{err}");
+}
