@@ -456,6 +456,63 @@ fn the_end_is_reached_from_everywhere() {
 }
 
 #[test]
+fn whatever_is_pressed_it_is_drawn_and_nothing_is_changed_without_an_enter_or_a_yes() {
+    let mut seed = 7_u32;
+    let mut any = |of: usize| {
+        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        usize::try_from(seed >> 8).unwrap() % of
+    };
+    let keys = [
+        KeyCode::Up,
+        KeyCode::Down,
+        KeyCode::Left,
+        KeyCode::Right,
+        KeyCode::PageUp,
+        KeyCode::PageDown,
+        KeyCode::Home,
+        KeyCode::End,
+        KeyCode::Enter,
+        KeyCode::Tab,
+        KeyCode::Backspace,
+        KeyCode::Delete,
+        KeyCode::F(1),
+        KeyCode::F(12),
+        KeyCode::Char('/'),
+        KeyCode::Char('p'),
+        KeyCode::Char('s'),
+        KeyCode::Char('d'),
+        KeyCode::Char('r'),
+        KeyCode::Char('?'),
+        KeyCode::Char('='),
+        KeyCode::Char('4'),
+        KeyCode::Char('m'),
+        KeyCode::Char('ü'),
+        KeyCode::Char('y'),
+        KeyCode::Null,
+    ];
+    for _ in 0..40 {
+        let mut top = top();
+        for step in 0..60 {
+            let code = keys[any(keys.len())];
+            let before = top.mode.clone();
+            let effects = press(&mut top, &[code]);
+            let sure = matches!(&before, Mode::Sure { .. }) && code == KeyCode::Char('y');
+            let entered = matches!(&before, Mode::Set { .. }) && code == KeyCode::Enter;
+            let changes = effects.iter().any(|effect| matches!(effect, Effect::Change(_)));
+            assert!(!changes || sure || entered, "{before:?} {code:?} {effects:?}");
+            if step % 7 == 0 {
+                let mut now = status();
+                now.tenants.truncate(any(4));
+                top.update(Input::Look(Box::new(look(now, 100 + step))));
+            }
+            let size = (u16::try_from(1 + any(120)).unwrap(), u16::try_from(1 + any(40)).unwrap());
+            top.update(Input::Size(size.0, size.1));
+            drawn(&top, &FINE, size);
+        }
+    }
+}
+
+#[test]
 fn as_text_every_column_is_there() {
     let text = plain::text(&top());
     assert!(

@@ -208,6 +208,11 @@ pub fn device_called(status: &Status, name: &str) -> Result<String, String> {
     found.map(|device| device.name.clone()).ok_or_else(|| {
         let known: Vec<&str> = all.iter().map(|device| device.name.as_str()).collect();
         let name = crate::config::problem::shown(name);
+        if known.is_empty() {
+            return format!(
+                "--device {name:?}: the daemon knows no device yet; its file names none, and nobody has joined one"
+            );
+        }
         format!("--device {name:?} is none of the daemon's devices; accepted: {}", known.join(", "))
     })
 }
@@ -237,6 +242,27 @@ pub fn brief(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_device_is_found_by_its_number_and_its_uuid_and_else_is_told_which_there_are() {
+        let uuid = "GPU-00000000-0000-0000-0000-00000000000a";
+        let line = |devices: &str| {
+            let text = format!(r#"{{"version":"1","pid":1,"uptime_seconds":1,"devices":[{devices}],"tenants":[]}}"#);
+            serde_json::from_str::<Status>(&text).unwrap()
+        };
+        let one = line(&format!(
+            r#"{{"name":"0","uuid":"{uuid}","memory":null,"overcommit":1.0,"arbitrated":true,"holder":null}}"#
+        ));
+        assert_eq!(
+            (device_called(&one, "0"), device_called(&one, &uuid.to_uppercase())),
+            (Ok("0".into()), Ok("0".into()))
+        );
+        assert_eq!(
+            device_called(&one, "1").unwrap_err(),
+            "--device \"1\" is none of the daemon's devices; accepted: 0"
+        );
+        assert!(device_called(&line(""), "1").unwrap_err().contains("knows no device yet"));
+    }
 
     #[test]
     fn sizes_have_at_most_five_letters() {
