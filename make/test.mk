@@ -3,7 +3,7 @@
 # Seconds of `make soak`: 40 minutes at most, `make soak SECONDS=60` for a slice.
 SECONDS ?= 1800
 
-.PHONY: test test-quick soak fuzz lint bench bench-instructions bench-quick bench-shares bench-tenants bench-daemon mutants
+.PHONY: test test-quick soak mixed fuzz lint bench bench-instructions bench-quick bench-shares bench-tenants bench-daemon mutants
 test: ## everything: format, lints, all packages, the model checker, processes under LD_PRELOAD, containers
 	@CARGO="$(CARGO)" MAKE="$(MAKE)" make/test all
 
@@ -15,6 +15,12 @@ lint: ## format and lints, warnings are errors
 
 soak: ## random kills, failures and inputs for SECONDS (default 1800): make soak SECONDS=60
 	@CARGO="$(CARGO)" MAKE="$(MAKE)" make/soak $(SECONDS)
+
+# Ten minutes, unless another length was asked for than the soak's own.
+mixed: build ## a mixed run in which tenants' tools and the daemon must agree: ten minutes; make mixed SECONDS=60
+	VGPU_MIXED_SECONDS=$(if $(filter 1800,$(SECONDS)),600,$(SECONDS)) VGPU_BUILD=$(abspath $(RELEASE)) \
+	VGPU_LIB_DIR=$(abspath $(RELEASE)) VGPU_SIM_LIB_DIR=$(abspath $(RELEASE))/sim \
+	$(CARGO) test -q --workspace --test time_mixed -- --nocapture
 
 fuzz: ## libFuzzer on what tenants and administrators send: make fuzz SECONDS=600 TARGETS=ask
 	@CARGO="$(CARGO)" make/fuzz $(SECONDS) $(TARGETS)

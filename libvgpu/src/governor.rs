@@ -98,7 +98,7 @@ impl Governor {
             _ if self.observes() => Gate::Open,
             Some(Alone::Blocked) => Gate::Wait,
             Some(Alone::Unlimited) if self.own.is_none() => Gate::Open,
-            _ => Gate::Run { lease: 0, until: u64::MAX, exclusive: true, ceiling: None },
+            _ => Gate::Run { lease: 0, until: u64::MAX, exclusive: true, ceiling: None, wide: false },
         }
     }
 

@@ -1,7 +1,7 @@
 //! The administrative protocol: what `vgpu` asks the daemon, and what it answers.
 //!
 //! One JSON line there, one JSON line back, on the administrative socket, which only the daemon's own
-//! user and root may open. Members speak [`vgpu_core::wire`] instead, on their tenant's socket.
+//! user and root may open. Members speak [`vgpu_core::wire`] instead, on their tenant's socket; what may be asked there is [`own`].
 //!
 //! ```text
 //! -> {"hello":2,"ask":"status"}                          <- {"hello":2,"status":{...}}
@@ -20,6 +20,7 @@
 pub mod change;
 pub mod event;
 pub mod explain;
+pub mod own;
 pub mod status;
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};

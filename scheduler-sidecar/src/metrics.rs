@@ -74,7 +74,7 @@ pub const NAMES: &[Name] = &[
     name("vgpu_tenant_wanted_ratio", BOTH, "Part of the last seconds in which it wanted the device, 0 to 1."),
     name("vgpu_tenant_got_ratio", BOTH, "Part of the last seconds that it got, 0 to 1."),
     name("vgpu_tenant_waiting", BOTH, "Members that stand at the gate."),
-    name("vgpu_tenant_launches_total", BOTH, "Launches, as far as they are counted: under a lease or a ceiling."),
+    name("vgpu_tenant_launches_total", BOTH, "Launches, by its processes' own count."),
     name("vgpu_tenant_allocations_refused_total", BOTH, "Allocations refused, since they were beyond the limit."),
     name("vgpu_tenant_members", TENANT, "Processes that are connected."),
     name("vgpu_tenant_connections_refused_total", TENANT, "Connections turned away."),

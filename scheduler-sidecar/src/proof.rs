@@ -50,6 +50,9 @@ pub struct Finding {
     /// Which process.
     #[serde(flatten)]
     pub process: Process,
+    /// Its number in its own pid namespace; `None`: it cannot be told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid_inside: Option<u32>,
     /// What it is called, by its own word.
     pub name: String,
     /// Whose it is, as far as that is known.

@@ -81,6 +81,8 @@ enum Word {
     Stray(u64, OwnedFd, Arc<()>),
     Told(Box<Batch>),
     Keep(Keep),
+    /// Read all ledgers of these rooms.
+    Read(Vec<u64>),
     End(SyncSender<()>),
 }
 
@@ -88,6 +90,8 @@ enum Word {
 #[derive(Default)]
 struct Shown {
     held: Mutex<BTreeMap<Whose, Held>>,
+    /// When that was read.
+    read: Mutex<BTreeMap<Whose, Instant>>,
     state: Mutex<RecordStatus>,
 }
 
@@ -189,10 +193,20 @@ impl Record {
         lock(&self.shown.held).get(whose).cloned()
     }
 
-    /// What all tenants hold, as it was read last.
+    /// How many bytes all tenants hold, as it was read last, and when: no sooner than that.
     #[must_use]
-    pub fn all_held(&self) -> BTreeMap<Whose, Held> {
-        lock(&self.shown.held).clone()
+    pub fn all_used(&self) -> BTreeMap<Whose, (u64, Instant)> {
+        // The older one first: what is newer than its moment does no harm.
+        let read = lock(&self.shown.read).clone();
+        let held = lock(&self.shown.held);
+        read.into_iter()
+            .filter_map(|(whose, at)| held.get(&whose).map(|held| held.used).map(|used| (whose, (used, at))))
+            .collect()
+    }
+
+    /// The ledgers of these rooms are read now instead of when they are due.
+    pub fn read_now(&self, rooms: Vec<u64>) {
+        let _ = self.tell.send(Word::Read(rooms));
     }
 
     /// How the record is.
@@ -277,6 +291,10 @@ impl Work {
                 Ok(Word::Told(batch)) => {
                     self.hear(*batch);
                     look = true;
+                }
+                Ok(Word::Read(rooms)) => {
+                    rooms.into_iter().for_each(|room| self.ledgers.read_room(room, Instant::now()));
+                    self.show();
                 }
                 Ok(Word::Keep(keep)) => (self.settings.keep, self.tidied) = (keep, None),
                 Ok(Word::End(done)) => {
@@ -378,6 +396,7 @@ impl Work {
 
     fn show(&self) {
         *lock(&self.shown.held) = self.ledgers.held();
+        *lock(&self.shown.read) = self.ledgers.read_at();
     }
 
     fn open(&mut self, now: Instant) {

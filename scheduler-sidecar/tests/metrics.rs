@@ -18,7 +18,17 @@ use tempfile::TempDir;
 fn found() -> Finding {
     let process = Process { pid: 7, began: 1 };
     let (what, name, words) = (What::Uncontrolled, "x".into(), "y".into());
-    Finding { what, process, name, tenant: None, device: None, contained: false, container: None, words }
+    Finding {
+        what,
+        process,
+        pid_inside: None,
+        name,
+        tenant: None,
+        device: None,
+        contained: false,
+        container: None,
+        words,
+    }
 }
 
 /// A status in which everything that can be known is.

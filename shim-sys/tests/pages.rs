@@ -194,7 +194,15 @@ fn tenant_that_works() {
     said.content();
     said.launches(500, 500, 10, 10);
     assert!(slot.stands(sequence));
-    said.say(&Said { busy: 400, finished: 500, submitted: 500, in_flight: Some(0), last_launch: 10, since: 10 });
+    said.say(&Said {
+        busy: 400,
+        finished: 500,
+        submitted: 500,
+        launched: 5,
+        in_flight: Some(0),
+        last_launch: 10,
+        since: 10,
+    });
     socket.write_all(b"d").unwrap();
     loop {
         match slot.grant(EPOCH) {
@@ -214,7 +222,7 @@ fn a_member_in_another_process_sleeps_for_its_gate_and_learns_that_the_epoch_end
     socket.read_exact(&mut byte).unwrap();
     assert_eq!(&byte, b"r");
     assert!(witness.look(&daemon.report.page().slots[SLOT], 5).wants);
-    slot.tell(&Gate::Run { lease: 1, until: u64::MAX, exclusive: true, ceiling: None });
+    slot.tell(&Gate::Run { lease: 1, until: u64::MAX, exclusive: true, ceiling: None, wide: false });
     futex::wake(slot.futex(), u32::MAX);
     socket.read_exact(&mut byte).unwrap();
     let usage = witness.look(&daemon.report.page().slots[SLOT], 1000);

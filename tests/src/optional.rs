@@ -33,3 +33,8 @@ pub fn python() -> Option<PathBuf> {
 pub fn nvidia_smi() -> Option<PathBuf> {
     part("VGPU_NVIDIA_SMI", "nvidia-smi")
 }
+
+/// Prometheus' checker of rules.
+pub fn promtool() -> Option<PathBuf> {
+    part("VGPU_PROMTOOL", "promtool")
+}

@@ -188,7 +188,15 @@ impl Pages {
     /// What the kernel says.
     pub fn rest(&self, slot: usize, grant: &Grant, busy: u64) -> Result<()> {
         let time = now();
-        let said = Said { busy, finished: busy, submitted: busy, in_flight: Some(0), last_launch: time, since: time };
+        let said = Said {
+            busy,
+            finished: busy,
+            submitted: busy,
+            in_flight: Some(0),
+            last_launch: time,
+            since: time,
+            launched: 1,
+        };
         self.said(slot).say(&said);
         if self.board(slot).stands(grant.sequence) { Ok(()) } else { self.ring() }
     }

@@ -282,7 +282,15 @@ impl World {
             let mut word = || if random.below(3) == 0 { u64::MAX - random.below(3) } else { random.below(1 << 40) };
             let (finished, submitted, last_launch, since) = (word(), word(), word(), word());
             let busy = word() % PAID;
-            said.say(&vgpu_core::page::Said { busy, finished, submitted, in_flight: Some(word()), last_launch, since });
+            said.say(&vgpu_core::page::Said {
+                busy,
+                finished,
+                submitted,
+                in_flight: Some(word()),
+                last_launch,
+                since,
+                launched: word(),
+            });
             if random.below(4) == 0 && said.wish() {
                 pages.ring().unwrap();
             }

@@ -31,6 +31,10 @@ use crate::account::Admission;
 use crate::account::cost::UNKNOWN_NS;
 use crate::arbiter::Gate;
 
+/// D of whoever has had a device to itself for long: a program that computes, or is not woken in time, leaves the device
+/// without work only after so long. Whoever comes then waits for as much at most, once.
+pub const ALONE_NS: u64 = 250_000_000;
+
 /// Durations, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {

@@ -233,7 +233,7 @@ impl<'p> Turn<'p> {
 
     fn run(&self, hand: &Hand, word: Word, contended: bool) -> Gate {
         let until = if contended { word.moment() } else { u64::MAX };
-        Gate::Run { lease: hand.possession, until, exclusive: hand.exclusive, ceiling: None }
+        Gate::Run { lease: hand.possession, until, exclusive: hand.exclusive, ceiling: None, wide: false }
     }
 
     /// What to remember with a measurement that begins now: it counts as this member's own time if [`Turn::lasts`] says

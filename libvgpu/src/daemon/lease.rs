@@ -89,6 +89,9 @@ pub struct Lease {
     /// Device time measured before the slot was taken.
     base: u64,
     submitted: u64,
+    /// Launches since the slot was taken, less those through an open gate; and of those, what was before.
+    launched: u64,
+    opened: u64,
     finished: u64,
     since: u64,
     last: u64,
@@ -130,6 +133,8 @@ impl Default for Lease {
             check: 0,
             base: 0,
             submitted: 0,
+            launched: 0,
+            opened: 0,
             finished: 0,
             since: 0,
             last: 0,
@@ -187,7 +192,7 @@ impl Lease {
             let (shut, paid, asked, unused) = (self.shut, self.paid, self.asked, core::mem::take(&mut self.unused));
             let (base, stale, gone) = (post.busy(), asked, core::mem::take(&mut self.gone));
             let streams = Self { streams, asked, stale, unused, gone, ..Self::default() };
-            *self = Self { place: there, base, blind, crowded, shut, paid, ..streams };
+            *self = Self { place: there, base, opened: post.opened(), blind, crowded, shut, paid, ..streams };
             // An odd counter is none that was read.
             (self.sequence, self.since) = (u32::MAX, now);
             if there.is_some() {
@@ -254,9 +259,9 @@ impl Lease {
         self.gate = match grant.gate {
             _ if grant.mode != Mode::Enforce => Gate::Open,
             Gate::Cap { until } => Gate::Cap { until: place.session.ours(until) },
-            Gate::Run { lease, until, exclusive, ceiling } => {
+            Gate::Run { lease, until, exclusive, ceiling, wide } => {
                 self.ceiling = ceiling;
-                Gate::Run { lease, until: place.session.ours(until), exclusive, ceiling: None }
+                Gate::Run { lease, until: place.session.ours(until), exclusive, ceiling: None, wide }
             }
             gate => gate,
         };

@@ -204,6 +204,11 @@ impl Post {
         !count.is_multiple_of(1024) || place.session.lives(crate::clock::coarse())
     }
 
+    /// Launches that [`Self::is_open`] counted since the process began.
+    pub fn opened(&self) -> u64 {
+        self.opened.load(Relaxed)
+    }
+
     /// Whether the gate was open when it was last looked at.
     #[inline]
     pub fn was_open(&self) -> bool {

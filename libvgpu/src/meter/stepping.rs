@@ -363,7 +363,7 @@ mod tests {
         let [context, stream] = [1 << 12, (stream + 1) << 12].map(|word| word as *mut core::ffi::c_void);
         let (context, stream) = (CUcontext(context), CUstream(stream));
         let launch = Launch { context, stream, per_thread: false, key: 1, in_parts: false };
-        let gate = Gate::Run { lease: 0, until: u64::MAX, exclusive: true, ceiling: None };
+        let gate = Gate::Run { lease: 0, until: u64::MAX, exclusive: true, ceiling: None, wide: false };
         let account = PAGE.ledger().account();
         let share = Some(Share::ALL);
         let wish = Wish { launch: &launch, cost, gate, turn: None, share, post: &Post::none(), account };

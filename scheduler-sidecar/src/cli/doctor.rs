@@ -1,14 +1,15 @@
 //! `vgpu doctor`: what would hold for a program started here, and what would not.
 //!
 //! Each section looks at one thing and adds lines to the [`Report`]: `preload` (the library and who
-//! preloads it), `driver`, `limits` (the variables), `state` (tenant, ledger's place, its open doors), `daemon`,
-//! `control` (what is hooked and in force, proved in a child process). A line is fine or a finding; a finding
+//! preloads it), `driver`, `limits` (the variables), `state` (tenant, ledger's place, its open doors), `daemon` (and what it
+//! `found`), `control` (what is hooked and in force, proved in a child process). A line is fine or a finding; a finding
 //! says what to do. Nothing is changed. This process loads no driver: its child does, which lives in the program
 //! (`bin/vgpu/child.rs`) and tells by [`seen`] what it saw.
 
 mod control;
 mod daemon;
 mod driver;
+mod found;
 mod limits;
 mod preload;
 pub mod seen;
@@ -20,10 +21,13 @@ use serde::Serialize;
 
 use super::say::{self, Colour, FINDINGS, Failure};
 
-/// Looks at this environment: library, driver, limits, tenant, daemon, and proves the limits.
+/// Looks at this environment: library, driver, limits, tenant, daemon and what it found, and proves the limits.
 ///
 /// The proof: a child process, started as any program here would be, asks for a little memory, which
 /// must be granted, and for more than the limit, which must be refused; both come back at once.
+///
+/// What the daemon found is told too: of everybody where its administrative socket may be opened, in a
+/// container of the tenant whose socket is there.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -33,7 +37,7 @@ Examples:
 
 Exit codes:
   0  nothing found
-  1  findings, each with what to do
+  1  findings, each with what to do: of this place, and of the daemon
   2  usage")]
 pub struct Args {
     /// Print JSON.
@@ -79,11 +83,12 @@ impl Report {
 /// Stdout is closed.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let mut report = Report::default();
+    let asked = daemon::Asked::here();
     preload::look(&mut report);
     driver::look(&mut report);
     limits::look(&mut report);
-    state::look(&mut report);
-    daemon::look(&mut report);
+    state::look(&mut report, asked.as_ref().and_then(daemon::Asked::tenant));
+    daemon::look(&mut report, asked.as_ref());
     control::look(&mut report);
     if args.json {
         say::json(&report)?;

@@ -48,7 +48,7 @@ pub struct DaemonPlan {
     pub run_dir: PathBuf,
     /// Directory of what outlives the daemon; `None`: nothing does.
     pub state_dir: Option<PathBuf>,
-    /// Is the time of a tenant that is alone measured too, where there is a record?
+    /// Is the time of a tenant that is alone measured too?
     pub exact: bool,
     /// For how long the record keeps its rows.
     pub keep: Keep,

@@ -98,7 +98,7 @@ fn daemon(raw: &RawFile, around: &Surroundings, problems: &mut Problems<'_>) -> 
     DaemonPlan {
         run_dir,
         state_dir,
-        exact: raw.record.exact.as_ref().is_some_and(|at| at.value),
+        exact: raw.record.exact.as_ref().is_none_or(|at| at.value),
         keep: keep(raw, problems),
         admin,
         max_connections: written.max_connections.as_ref().map_or(1024, |at| at.value),

@@ -92,7 +92,7 @@ constants! {
     ageing, arbiter::Config::default().ageing, 10_000_000, 60_000_000_000,
         "A class that is passed over for so long gets a lease.";
     alone, arbiter::Config::default().alone, 10_000_000, 60_000_000_000,
-        "A tenant that was alone for so long needs no lease.";
+        "A tenant that was alone for so long has a wider lease, up to 250 ms in flight; with record.exact = false none at all.";
     heartbeat, 10_000_000, 1_000_000, 125_000_000,
         "How often the daemon shows that it lives; members count it as gone after 250ms.";
 }

@@ -21,7 +21,7 @@ pub struct Used {
     pub before: u64,
     /// Time that its members stood at the gate, in ns, summed over members.
     pub wait: u64,
-    /// Estimates of all launches, in ns of device time, by the members' own word.
+    /// Launches that its members counted, by their own word.
     pub launches: u64,
 }
 

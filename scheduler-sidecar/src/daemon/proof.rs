@@ -21,8 +21,8 @@ use tracing::{info, warn};
 use super::asked::{Asked, heard};
 use super::log::Quota;
 use crate::config::plan::ProofPlan;
-use crate::proof::driver::Driver;
-use crate::proof::judge::{Allowed, Registered, judge};
+use crate::proof::driver::{Driver, OnDevice};
+use crate::proof::judge::{Allowed, Registered, judge, suspects};
 use crate::proof::processes::{Place, Processes, Seen, place};
 use crate::proof::{Finding, Process, What};
 
@@ -44,9 +44,14 @@ const STUCK: Duration = Duration::from_secs(90);
 /// How often the loop is asked for everything.
 const SELDOM: Duration = Duration::from_secs(2);
 
-/// The question for members, and that for everything.
+/// The question for members, that for everything, and that beside which suspects' ledgers are read.
 const MEMBERS: u8 = 1;
 const ALL: u8 = 2;
+pub(super) const READ: u8 = 3;
+
+/// How long a ledger that is to be read anew may take, and how often it is looked whether it was.
+const ANEW: Duration = Duration::from_millis(500);
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Most findings that are kept and told.
 const MOST: usize = 256;
@@ -56,6 +61,8 @@ const MOST: usize = 256;
 struct Found {
     findings: Vec<Finding>,
     blind: Option<String>,
+    /// Tenants whose ledgers are to be read.
+    suspects: Vec<String>,
     /// When the last look began.
     looked: Option<Instant>,
 }
@@ -116,6 +123,12 @@ impl Proof {
     #[must_use]
     pub fn findings(&self) -> Vec<Finding> {
         self.found.lock().unwrap_or_else(PoisonError::into_inner).findings.clone()
+    }
+
+    /// Whose ledgers are to be read, at the question [`READ`].
+    #[must_use]
+    pub fn suspects(&self) -> Vec<String> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).suspects.clone()
     }
 
     /// What cannot be looked at.
@@ -195,7 +208,7 @@ impl Looking {
                 return None;
             }
         };
-        let mut blind = None;
+        let (mut blind, begun) = (None, Instant::now());
         let listed = match &mut self.driver {
             Some(driver) if self.silent_until.is_none_or(|until| Instant::now() >= until) => {
                 let asked = driver.processes();
@@ -227,6 +240,7 @@ impl Looking {
         if (strangers || !listed.is_empty()) && self.asked_all.is_none_or(|asked| asked.elapsed() >= SELDOM) {
             self.ask(ALL)?;
         }
+        self.refresh(&listed, begun)?;
         let (known, places) = (&self.known, &self.places);
         let look =
             |(process, device): (Process, Option<String>)| (process, self.processes.look(process, device, places));
@@ -237,6 +251,27 @@ impl Looking {
         findings.retain(|finding| self.processes.process(finding.process.pid) == Some(finding.process));
         findings.truncate(MOST);
         Some(findings)
+    }
+
+    /// Who uses more than its ledger said may have taken it since that was read: it is read again. What does not come is not
+    /// known.
+    fn refresh(&mut self, listed: &[OnDevice], begun: Instant) -> Option<()> {
+        let mut stale = suspects(listed, &self.known, self.plan.slack, begun);
+        let mut question = READ;
+        let end = Instant::now() + ANEW;
+        while !stale.is_empty() && Instant::now() < end {
+            self.found.lock().unwrap_or_else(PoisonError::into_inner).suspects =
+                stale.iter().map(|(tenant, _)| tenant.clone()).collect();
+            self.ask(std::mem::replace(&mut question, ALL))?;
+            stale = suspects(listed, &self.known, self.plan.slack, begun);
+            if !stale.is_empty() {
+                thread::sleep(LOOK);
+            }
+        }
+        for key in stale {
+            self.known.used.remove(&key);
+        }
+        Some(())
     }
 
     /// Asks the loop; nothing if it does not answer.

@@ -183,7 +183,7 @@ impl Reactor {
         let alarm = Alarm::new().map_err(failed("make a timer"))?;
         epoll::add(&epoll, &alarm, EventData::new_u64(ALARM), EventFlags::IN | EventFlags::ET)
             .map_err(failed("watch a timer"))?;
-        let measures_all = config.record.exact && config.record.dir.is_some();
+        let measures_all = config.record.exact;
         let mut reactor = Self {
             epoll,
             told,

@@ -268,7 +268,7 @@ impl Reactor {
         self.record.keep(plan.daemon.keep);
         self.heart.settle(plan.time.heartbeat);
         self.leases.settle(plan.time.clone(), plan.arbitrate, now);
-        self.leases.measure_all(plan.daemon.exact && plan.daemon.state_dir.is_some());
+        self.leases.measure_all(plan.daemon.exact);
         behind
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
+use std::time::Instant;
 
 use vgpu_core::bytes::Bytes;
 
@@ -16,8 +17,9 @@ pub struct Registered {
     pub members: HashMap<u32, String>,
     /// Is the rest there too?
     pub all: bool,
-    /// Bytes that tenants hold by their ledgers, by tenant and device in small letters; what is missing is not known.
-    pub used: HashMap<(String, String), u64>,
+    /// Bytes that tenants hold by their ledgers, by tenant and device in small letters, and when they were read; what is missing
+    /// is not known.
+    pub used: HashMap<(String, String), (u64, Instant)>,
     /// The directories of sockets, with their tenants.
     pub dirs: Vec<(PathBuf, String)>,
 }
@@ -51,6 +53,7 @@ pub fn judge(
         let finding = |what, tenant: Option<String>, device: Option<String>, words: String| Finding {
             what,
             process: *process,
+            pid_inside: seen.inside,
             name: seen.name.clone(),
             tenant,
             device,
@@ -124,10 +127,18 @@ fn over<'k>(driver: &[OnDevice], known: &'k Registered, slack: u64) -> HashMap<(
         }
     }
     let is_over = |(key, (used, slack, most, _)): ((&'k str, String), (u64, u64, u32, u64))| {
-        let said = *known.used.get(&(key.0.to_owned(), key.1.clone()))?;
+        let (said, _) = *known.used.get(&(key.0.to_owned(), key.1.clone()))?;
         (used > said.saturating_add(slack)).then_some((key, (used, said, most)))
     };
     sums.into_iter().filter_map(is_over).collect()
+}
+
+/// Tenants, each with a device, that use more than their ledgers said before the driver listed its processes at `listed`: they
+/// may have taken it since.
+#[must_use]
+pub fn suspects(driver: &[OnDevice], known: &Registered, slack: u64, listed: Instant) -> Vec<(String, String)> {
+    let keys = over(driver, known, slack).into_keys().map(|(tenant, device)| (tenant.to_owned(), device));
+    keys.filter(|key| known.used.get(key).is_some_and(|(_, read)| *read < listed)).collect()
 }
 
 /// The end of a control group: what engines name after the container.
@@ -150,7 +161,7 @@ mod tests {
     fn known() -> Registered {
         let mut known = Registered::default();
         known.members.extend([(10, "a".into()), (20, "a".into())]);
-        known.used.insert(("a".into(), "gpu-1".into()), 1 << 30);
+        known.used.insert(("a".into(), "gpu-1".into()), (1 << 30, Instant::now()));
         known
     }
 
@@ -194,6 +205,16 @@ mod tests {
         assert_eq!(judged(two(), &[on(10, 1 << 29), on(20, (1 << 29) + (128 << 20))]), []);
         let found = judged(two(), &[on(10, 1 << 29), on(20, (1 << 29) + (129 << 20))]);
         assert_eq!(found, [(What::Over, 20, Some("a".into()))]);
+    }
+
+    #[test]
+    fn who_took_more_since_its_ledger_was_read_is_no_finding_before_that_is_read_again() {
+        let (known, listed) = (known(), Instant::now() + std::time::Duration::from_secs(1));
+        let more = [on(10, 2 << 30)];
+        assert_eq!(suspects(&more, &known, 0, listed), [("a".to_owned(), "gpu-1".to_owned())]);
+        assert_eq!(suspects(&[on(10, 1 << 30)], &known, 0, listed), [], "nothing is to be asked");
+        let read = known.used.values().next().unwrap().1;
+        assert_eq!(suspects(&more, &known, 0, read), [], "read since");
     }
 
     #[test]

@@ -34,6 +34,8 @@ pub struct Seen {
     pub contained: bool,
     /// Its control group.
     pub group: String,
+    /// Its number in its own pid namespace; `None`: it cannot be told.
+    pub inside: Option<u32>,
     /// The tenants whose sockets' directories are mounted in it.
     pub tenants: Vec<String>,
 }
@@ -146,9 +148,16 @@ impl Processes {
             program: fs::read_link(at.join("exe")).ok(),
             contained,
             group: group.lines().find_map(|line| line.splitn(3, ':').nth(2)).unwrap_or_default().to_owned(),
+            inside: innermost(&text("status").unwrap_or_default()),
             tenants: mounted(&mounts, dirs),
         }
     }
+}
+
+/// The last number of the line of `status` that has one for each pid namespace.
+fn innermost(status: &str) -> Option<u32> {
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    line.split_ascii_whitespace().next_back()?.parse().ok()
 }
 
 /// A process's mount namespace, and its root directory by device and inode.
@@ -304,6 +313,40 @@ mod tests {
         drop(stdin);
         child.wait().unwrap();
         assert!(processes.process(child.id()).is_none());
+    }
+
+    /// As many descriptors as before, and another file behind one of them.
+    #[test]
+    fn who_closes_one_file_and_opens_a_devices_between_two_looks_is_seen_at_the_next_thorough_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let device = dir.path().join("nvidia0");
+        fs::write(&device, "").unwrap();
+        let mut processes = Processes::new(&[format!("{}/nvidia[0-9]*", dir.path().display())]);
+        let script = "exec 9</dev/null; echo on; read _; exec 9<\"$1\"; echo other; read _";
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", script, "sh"])
+            .arg(&device)
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        use std::io::{BufRead as _, Write as _};
+        let mut said = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
+        assert_eq!(said.next().unwrap().unwrap(), "on");
+        assert_eq!(processes.holders().unwrap(), []);
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(b"\n").unwrap();
+        assert_eq!(said.next().unwrap().unwrap(), "other");
+        let looks = (1..=THOROUGH).find(|_| processes.holders().unwrap().iter().any(|(one, _)| one.pid == child.id()));
+        assert!(looks.is_some(), "not within {THOROUGH} looks");
+        drop(stdin);
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_process_has_its_number_of_the_innermost_namespace() {
+        assert_eq!(innermost("Name:\tx\nNSpid:\t4711\t12\t3\nVmPeak:\t1 kB\n"), Some(3));
+        assert_eq!(innermost("Name:\tNSpid:\n"), None);
     }
 
     #[test]

@@ -104,6 +104,8 @@ struct Kept {
     whose: Whose,
     identity: Identity,
     held: Held,
+    /// When that was begun to be read.
+    read: Instant,
     /// Refusals before it was first read, and the peak then.
     before: (u64, u64),
     due: Instant,
@@ -154,7 +156,7 @@ impl Ledgers {
         self.next += 1;
         self.shelf.put(tag, [file]);
         let before = (held.refused, held.peak);
-        self.kept.insert(tag, Kept { whose, identity, held, before, due: now + SOON, pause: SOON });
+        self.kept.insert(tag, Kept { whose, identity, held, read: now, before, due: now + SOON, pause: SOON });
         Ok(true)
     }
 
@@ -222,7 +224,7 @@ impl Ledgers {
                 let kept = self.kept.get_mut(&tag)?;
                 let changed = kept.held != held;
                 kept.pause = if changed { SOON } else { (kept.pause * 2).min(SELDOM) };
-                (kept.held, kept.due) = (held, now + kept.pause);
+                (kept.held, kept.read, kept.due) = (held, now, now + kept.pause);
                 changed.then_some(whose)
             }
         }
@@ -253,6 +255,17 @@ impl Ledgers {
             sums.entry(kept.whose.clone()).or_default().add(&kept.held);
         }
         sums
+    }
+
+    /// Since when each of a tenant's ledgers was read at the latest.
+    #[must_use]
+    pub fn read_at(&self) -> BTreeMap<Whose, Instant> {
+        let mut oldest: BTreeMap<Whose, Instant> = BTreeMap::new();
+        for kept in self.kept.values() {
+            let at = oldest.entry(kept.whose.clone()).or_insert(kept.read);
+            *at = kept.read.min(*at);
+        }
+        oldest
     }
 
     /// What a tenant's ledgers say that is new since each was first read: how many requests were refused, and the highest

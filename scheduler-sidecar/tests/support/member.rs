@@ -162,6 +162,7 @@ impl On {
         self.wish();
         let gate = self.until("a lease", |gate| matches!(gate, Gate::Run { .. } | Gate::Open));
         self.said.submitted += ns;
+        self.said.launched += 1;
         let moment = now();
         self.said.since = moment;
         self.said.last_launch = moment;

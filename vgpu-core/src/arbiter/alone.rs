@@ -1,4 +1,5 @@
-//! Open gates: a tenant that has the device to itself needs no lease, until somebody else is there.
+//! Who has a device to itself: it needs no lease, until somebody else is there, and has an open gate; or, where all that is
+//! used is to be measured, it keeps its lease, without an end and with a wider bound of what may be in flight.
 //!
 //! Not here: devices of which nobody asks anything about time ([`super::common`]).
 
@@ -15,9 +16,13 @@ impl Arbiter {
     }
 
     pub(super) fn may_open(&self, d: DeviceId, seat: SeatIx, now: u64) -> bool {
+        !self.config.measures_all && self.is_alone(d, seat, now)
+    }
+
+    /// Has it had the device to itself for so long that it is not expected to be anybody else's soon, and has it no ceiling?
+    pub(super) fn is_alone(&self, d: DeviceId, seat: SeatIx, now: u64) -> bool {
         let device = &self.devices[index(d)];
-        !self.config.measures_all
-            && !self.wanted_by_others(d, now)
+        !self.wanted_by_others(d, now)
             && self.seat(seat).may_be_alone()
             && now.saturating_sub(device.shared_at) >= self.config.alone
             && !self.latency_beside(d, seat)

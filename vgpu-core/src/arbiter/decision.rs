@@ -19,6 +19,8 @@ pub enum Gate {
         exclusive: bool,
         /// The ceiling and the tenant's account at the grant, to be charged on by the member itself.
         ceiling: Option<(Share, Account)>,
+        /// Nobody else was here for long: more may be in flight ([`crate::gate::ALONE_NS`]), until this changes.
+        wide: bool,
     },
     /// Launch nothing; what is in flight drains.
     Wait,

@@ -205,7 +205,7 @@ impl Arbiter {
                 self.close(d, seat, now, out);
                 true
             }
-            Phase::Held { seat, slot, until, .. } => {
+            Phase::Held { seat, slot, .. } => {
                 if self.ends(d, now, out) {
                     let gate = match self.seat(seat).used_up(now) {
                         true => Gate::Cap { until: self.seat(seat).refill(&self.config) },
@@ -218,9 +218,12 @@ impl Arbiter {
                     self.drain(d, seat, now);
                     return true;
                 }
-                // Nobody else for long: no lease is needed.
-                if until == u64::MAX && self.may_open(d, seat, now) {
+                // Nobody else for long: no lease is needed, or a wide one is given.
+                let is_endless = matches!(self.devices[index(d)].phase, Phase::Held { until: u64::MAX, .. });
+                if is_endless && self.may_open(d, seat, now) {
                     self.open(d, seat, out);
+                } else if is_endless && self.config.measures_all && self.seat(seat).may_be_alone() {
+                    self.run(d, seat, slot, u64::MAX, now, out);
                 }
                 false
             }
@@ -247,19 +250,22 @@ impl Arbiter {
     fn deadline(&self, d: DeviceId, now: u64) -> u64 {
         let device = &self.devices[index(d)];
         let refill = device.order.refill().map_or(u64::MAX, |(refill, _)| refill);
+        // When a lease without an end gives way to an open gate, or is a wider one.
+        let opens = |until: u64| {
+            let is_alone = until == u64::MAX && !device.order.any();
+            let opens = if is_alone { device.shared_at.saturating_add(self.config.alone) } else { u64::MAX };
+            if opens > now { opens } else { u64::MAX }
+        };
         let phase = match device.phase {
             Phase::Free | Phase::Common | Phase::Open { .. } => u64::MAX,
             Phase::Held { seat, slot, until: u64::MAX, .. } if self.slot(slot).idle() => {
                 // It may work again without asking; its own account keeps it, a look now and then is enough.
                 let limited = self.seat(seat).terms.limit().is_some();
-                if limited { now.saturating_add(self.config.alone) } else { u64::MAX }
+                if limited { now.saturating_add(self.config.alone) } else { opens(u64::MAX) }
             }
             Phase::Held { seat, until, .. } => {
                 let seat = self.seat(seat);
-                let may_open = seat.terms.limit().is_none() && !self.config.measures_all;
-                let alone = may_open && until == u64::MAX && !device.order.any();
-                let opens = if alone { device.shared_at.saturating_add(self.config.alone) } else { u64::MAX };
-                let opens = if opens > now { opens } else { u64::MAX };
+                let opens = if seat.terms.limit().is_none() { opens(until) } else { u64::MAX };
                 until.min(now.saturating_add(seat.lasts(now, &self.config))).min(opens)
             }
             Phase::Drain { .. } => {

@@ -128,10 +128,19 @@ impl Arbiter {
         self.run(d, seat, slot, until, now, out);
     }
 
-    fn run(&mut self, d: DeviceId, seat: SeatIx, slot: SlotId, until: u64, now: u64, out: &mut Vec<Decision>) {
+    pub(super) fn run(
+        &mut self,
+        d: DeviceId,
+        seat: SeatIx,
+        slot: SlotId,
+        until: u64,
+        now: u64,
+        out: &mut Vec<Decision>,
+    ) {
         let device = &self.devices[index(d)];
         let ceiling = self.seat(seat).terms.limit().map(|limit| (limit, self.seat(seat).account));
-        let gate = Gate::Run { lease: device.lease, until, exclusive: !device.is_shared(now), ceiling };
+        let wide = until == u64::MAX && self.config.measures_all && self.is_alone(d, seat, now);
+        let gate = Gate::Run { lease: device.lease, until, exclusive: !device.is_shared(now), ceiling, wide };
         self.tell(slot, gate, out);
     }
 

@@ -100,7 +100,7 @@ pub struct Config {
     pub ageing: u64,
     /// A tenant that was alone for so long needs no lease at all.
     pub alone: u64,
-    /// Or does it need one all the same, since only under a lease its device time is measured?
+    /// Or does it need one all the same, since only under a lease its device time is measured? Then it is a wide one.
     pub measures_all: bool,
 }
 

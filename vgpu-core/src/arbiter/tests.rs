@@ -363,8 +363,77 @@ fn where_all_is_measured_who_is_alone_keeps_its_lease_and_one_that_was_open_is_o
     assert_eq!(desk.tick(), [(a, Gate::Wait)], "what went through the open gate drains first");
     desk.done(a, MS);
     desk.wants(a);
-    assert!(matches!(desk.tick()[..], [(slot, Gate::Run { until: u64::MAX, .. })] if slot == a));
+    assert!(matches!(desk.tick()[..], [(slot, Gate::Run { until: u64::MAX, wide: true, .. })] if slot == a));
     desk.runs(a, MS);
     assert_eq!(desk.at(9_000 * MS), []);
     assert_eq!(desk.arbiter.next_deadline(), None, "and nothing is to be done for it");
+}
+
+/// The gates of one slot: whether its lease has no end, and whether it is a wide one.
+fn leases(decisions: &[(SlotId, Gate)], of: SlotId) -> Vec<(bool, bool)> {
+    let lease = |(slot, gate): &(SlotId, Gate)| match gate {
+        Gate::Run { until, wide, .. } if *slot == of => Some((*until == u64::MAX, *wide)),
+        _ => None,
+    };
+    decisions.iter().filter_map(lease).collect()
+}
+
+fn measured() -> Desk {
+    let mut desk = Desk::new(1);
+    desk.arbiter.configure(Config { measures_all: true, ..Config::default() });
+    desk
+}
+
+#[test]
+fn where_all_is_measured_the_lease_of_who_is_alone_is_wide_until_somebody_else_wants_the_device() {
+    let mut desk = measured();
+    let (a, b) = (desk.join(1, Terms::default()), desk.join(2, Terms::default()));
+    desk.wants(a);
+    assert_eq!(leases(&desk.tick(), a), [(true, false)], "who has just come");
+    // At rest when it is due, and not asked again.
+    desk.done(a, 0);
+    desk.runs(a, 0);
+    desk.tick();
+    assert_eq!(desk.arbiter.next_deadline(), Some(1_000 * MS));
+    assert_eq!(leases(&desk.at(1_000 * MS), a), [(true, true)], "who was alone for a second");
+    desk.runs(a, 100 * MS);
+    desk.now = 1_500 * MS;
+    desk.wants(b);
+    assert_eq!(desk.tick(), [(a, Gate::Wait)], "its quantum is long over");
+    desk.now = 1_600 * MS;
+    desk.done(a, 100 * MS);
+    assert_eq!(leases(&desk.tick(), b), [(true, false)], "the one that came");
+    desk.runs(b, MS);
+    desk.wants(a);
+    desk.tick();
+    desk.done(b, MS);
+    let now = desk.now + 10 * MS;
+    assert_eq!(leases(&desk.at(now), a), [(true, false)], "and who was alone before is not");
+}
+
+#[test]
+fn a_wide_lease_is_narrow_again_as_soon_as_a_latency_tenant_is_there_whether_it_wants_anything_or_not() {
+    let mut desk = measured();
+    let a = desk.join(1, Terms::default());
+    desk.wants(a);
+    desk.tick();
+    desk.runs(a, MS);
+    assert_eq!(leases(&desk.at(1_000 * MS), a), [(true, true)]);
+    let b = desk.join(2, class(Class::Latency));
+    assert_eq!(leases(&desk.tick(), a), [(true, false)]);
+    desk.arbiter.leaves(b, desk.now);
+    assert_eq!(leases(&desk.tick(), a), [(true, true)]);
+}
+
+#[test]
+fn under_a_ceiling_no_lease_is_wide() {
+    let mut desk = measured();
+    let a = desk.join(1, Terms { ceiling: Share::from_permille(900), ..Terms::default() });
+    desk.wants(a);
+    let mut all = leases(&desk.tick(), a);
+    for at in 1..50 {
+        desk.runs(a, 0);
+        all.extend(leases(&desk.at(at * 100 * MS), a));
+    }
+    assert!(all.iter().all(|(_, wide)| !wide), "{all:?}");
 }

@@ -7,7 +7,7 @@ const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 
 fn run() -> Gate {
-    Gate::Run { lease: 1, until: u64::MAX, exclusive: true, ceiling: None }
+    Gate::Run { lease: 1, until: u64::MAX, exclusive: true, ceiling: None, wide: false }
 }
 
 fn ask(cost: Option<u64>, gate: Gate, now: u64) -> Ask {
@@ -76,7 +76,7 @@ fn whoever_may_not_launch_waits_for_the_word_or_the_refill() {
     let cost = Some(50 * US);
     assert_eq!(keeper.ask(&ask(cost, Gate::Wait, 5), &bounds), Verdict::Wait(5 + 10 * MS));
     assert_eq!(keeper.ask(&ask(cost, Gate::Cap { until: 3 * MS }, 5), &bounds), Verdict::Wait(3 * MS));
-    let over = Gate::Run { lease: 1, until: 4 * MS, exclusive: true, ceiling: None };
+    let over = Gate::Run { lease: 1, until: 4 * MS, exclusive: true, ceiling: None, wide: false };
     assert_eq!(keeper.ask(&ask(cost, over, 4 * MS - 1), &bounds), Verdict::Go);
     assert_eq!(keeper.ask(&ask(cost, over, 4 * MS), &bounds), Verdict::Wait(14 * MS));
     let debt = Ask { admission: Admission::WaitUntil(7 * MS), ..ask(cost, run(), 0) };

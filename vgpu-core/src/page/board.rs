@@ -10,6 +10,7 @@ use super::{Header, PageError, SLOTS, zeros};
 use crate::account::Account;
 use crate::arbiter::{Class, Gate, Terms};
 use crate::bytes::Bytes;
+use crate::gate::ALONE_NS;
 use crate::gate::loss::OnLoss;
 use crate::limits::Mode;
 use crate::share::Share;
@@ -30,8 +31,10 @@ const LATEST: usize = 3;
 const EPOCH: usize = 4;
 /// Length of a lease, and bound of what is in flight: 32 bits of nanoseconds each.
 const BOUNDS: usize = 5;
-/// Mode, what holds without the daemon, class: a byte each.
+/// Mode, what holds without the daemon, class: a byte each; and one of the gate, in which not 0 is wide: an older library
+/// does not read it, and keeps the narrower bound.
 const WAYS: usize = 6;
+const WIDE: usize = 3;
 const DEVICE: usize = 7;
 const MEMBER: usize = 8;
 const MEMORY: usize = 9;
@@ -291,11 +294,14 @@ impl BoardPage {
 }
 
 fn encode_gate(gate: &Gate, head: &mut u32, words: &mut [u64; WORDS]) {
+    let mut ways = words[WAYS].to_le_bytes();
+    ways[WIDE] = u8::from(matches!(gate, Gate::Run { wide: true, .. }));
+    words[WAYS] = u64::from_le_bytes(ways);
     let (kind, until) = match *gate {
         Gate::Open => (OPEN, 0),
         Gate::Wait => (WAIT, 0),
         Gate::Cap { until } => (CAP, until),
-        Gate::Run { lease, until, exclusive, ceiling } => {
+        Gate::Run { lease, until, exclusive, ceiling, .. } => {
             words[LEASE] = lease;
             let permille = ceiling.map_or(0, |(share, _)| u32::from(share.permille()));
             [words[ZERO], words[LATEST]] = ceiling.map_or([0; 2], |(_, account)| account.words());
@@ -310,13 +316,15 @@ fn decode_grant(state: &State<HOT>) -> Option<Grant> {
     let State { sequence, head, words } = *state;
     let until = words[UNTIL];
     let (exclusive, permille) = (head & EXCLUSIVE != 0, head >> 16);
+    let ways = words[WAYS].to_le_bytes();
+    let wide = ways[WIDE] != 0;
     let gate = match head & 0xff {
         RUN if head & 0xfe00 == 0 => {
             let ceiling = match permille {
                 0 => None,
                 permille => Some((Share::from_permille(permille)?, Account::of_words([words[ZERO], words[LATEST]]))),
             };
-            Gate::Run { lease: words[LEASE], until, exclusive, ceiling }
+            Gate::Run { lease: words[LEASE], until, exclusive, ceiling, wide }
         }
         OPEN if head == OPEN => Gate::Open,
         WAIT if head == WAIT => Gate::Wait,
@@ -324,8 +332,9 @@ fn decode_grant(state: &State<HOT>) -> Option<Grant> {
         _ => return None,
     };
     let (quantum, in_flight) = halves(words[BOUNDS]);
-    let [mode, on_loss, ..] = words[WAYS].to_le_bytes();
-    let (quantum, in_flight) = (u64::from(quantum), u64::from(in_flight));
+    let [mode, on_loss, ..] = ways;
+    let is_wide = matches!(gate, Gate::Run { wide: true, .. });
+    let (quantum, in_flight) = (u64::from(quantum), if is_wide { ALONE_NS } else { u64::from(in_flight) });
     Some(Grant { sequence, gate, quantum, in_flight, mode: mode_of(mode)?, on_loss: loss_of(on_loss)? })
 }
 
@@ -348,7 +357,9 @@ fn encode_allowed(allowed: &Allowed, words: &mut [u64; WORDS]) {
         Class::Normal => 2,
         Class::Batch => 3,
     };
-    words[WAYS] = u64::from_le_bytes([mode, on_loss, class, 0, 0, 0, 0, 0]);
+    // The gate's own stays.
+    let wide = words[WAYS].to_le_bytes()[WIDE];
+    words[WAYS] = u64::from_le_bytes([mode, on_loss, class, wide, 0, 0, 0, 0]);
     words[DEVICE] = allowed.device;
     words[MEMBER] = allowed.member;
     words[MEMORY] = allowed.memory.map_or(UNLIMITED, Bytes::get);

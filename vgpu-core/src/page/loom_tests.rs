@@ -75,7 +75,7 @@ fn taken() -> BoardSlot {
 }
 
 fn run(lease: u64) -> Gate {
-    Gate::Run { lease, until: lease, exclusive: true, ceiling: None }
+    Gate::Run { lease, until: lease, exclusive: true, ceiling: None, wide: false }
 }
 
 /// Red when words are stored relaxed, without either fence of the reader, and when it looks at the counter once only.
@@ -210,7 +210,15 @@ fn loom_page_a_drain_is_seen_or_rung_for_and_what_is_drained_is_paid() {
         let member = {
             let (slot, report, bell) = (Arc::clone(&slot), Arc::clone(&report), Arc::clone(&bell));
             thread::spawn(move || {
-                report.say(&Said { busy: 8, finished: 9, submitted: 9, in_flight: Some(0), last_launch: 1, since: 1 });
+                report.say(&Said {
+                    busy: 8,
+                    finished: 9,
+                    submitted: 9,
+                    in_flight: Some(0),
+                    last_launch: 1,
+                    since: 1,
+                    launched: 1,
+                });
                 if !slot.stands(seen) {
                     bell.ring();
                 }

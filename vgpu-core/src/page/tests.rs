@@ -7,6 +7,7 @@ use super::*;
 use crate::account::Account;
 use crate::arbiter::{Arbiter, Class, Config, DeviceId, Gate, Pages as _, QUANTUM, SlotId, Tenant, Terms, Usage};
 use crate::bytes::Bytes;
+use crate::gate::ALONE_NS;
 use crate::gate::loss::OnLoss;
 use crate::limits::Mode;
 use crate::share::Share;
@@ -19,14 +20,14 @@ fn any_share() -> impl Strategy<Value = Option<Share>> {
 }
 
 fn any_gate() -> impl Strategy<Value = Gate> {
-    let run = (any::<u64>(), any::<u64>(), any::<bool>(), any_share(), any::<[u64; 2]>());
+    let run = (any::<u64>(), any::<u64>(), any::<[bool; 2]>(), any_share(), any::<[u64; 2]>());
     prop_oneof![
         Just(Gate::Open),
         Just(Gate::Wait),
         any::<u64>().prop_map(|until| Gate::Cap { until }),
-        run.prop_map(|(lease, until, exclusive, share, words)| {
+        run.prop_map(|(lease, until, [exclusive, wide], share, words)| {
             let ceiling = share.map(|share| (share, Account::of_words(words)));
-            Gate::Run { lease, until, exclusive, ceiling }
+            Gate::Run { lease, until, exclusive, ceiling, wide }
         }),
     ]
 }
@@ -66,7 +67,8 @@ proptest! {
             slot.tell(gate);
             prop_assert!(!slot.stands(before));
             let grant = slot.grant(EPOCH).unwrap();
-            prop_assert_eq!((grant.gate, grant.in_flight), (*gate, first.in_flight));
+            let in_flight = if matches!(gate, Gate::Run { wide: true, .. }) { ALONE_NS } else { first.in_flight };
+            prop_assert_eq!((grant.gate, grant.in_flight), (*gate, in_flight));
             prop_assert_eq!((Some(grant.quantum), grant.mode, grant.on_loss),
                 (first.terms.quantum, first.mode, first.on_loss));
         }
@@ -108,11 +110,11 @@ proptest! {
         slot.clear();
         prop_assert_eq!(wants && !slot.wish(), false, "the first wish rings");
         prop_assert_eq!(wants && slot.wish(), false, "the second does not");
-        slot.say(&Said { busy, finished, submitted, in_flight, last_launch: 6 * MS, since });
+        slot.say(&Said { busy, finished, submitted, in_flight, last_launch: 6 * MS, since, launched: submitted });
         let idle = !wants && in_flight == Some(0);
         let since = if idle { 1005 * MS } else { since };
         prop_assert_eq!(witness.look(&slot, 1005 * MS), Usage { busy, finished, in_flight, wants, since });
-        prop_assert_eq!((witness.submitted(), witness.last_launch()), (submitted, 6 * MS));
+        prop_assert_eq!((witness.launched(), witness.last_launch()), (submitted, 6 * MS));
         prop_assert_eq!(witness.faults(), Faults::default());
     }
 
@@ -265,7 +267,15 @@ fn beside_a_liar(mut seed: u64) -> (u64, [u64; 2]) {
     let (mut now, mut said, mut runs, mut out) = (begin, Said::default(), false, Vec::new());
     let end = begin + 20_000 * MS;
     while now < end {
-        for word in [&lies.in_flight, &lies.busy, &lies.finished, &lies.submitted, &lies.last_launch, &lies.since] {
+        for word in [
+            &lies.in_flight,
+            &lies.busy,
+            &lies.finished,
+            &lies.submitted,
+            &lies.launched,
+            &lies.last_launch,
+            &lies.since,
+        ] {
             word.store(random(), Ordering::SeqCst);
         }
         lies.wants.store(u32::try_from(random() & 1).unwrap(), Ordering::SeqCst);

@@ -30,7 +30,7 @@ pub struct Witness {
     joined: u64,
     busy: u64,
     finished: u64,
-    submitted: u64,
+    launched: u64,
     last_launch: u64,
     faults: Faults,
 }
@@ -40,7 +40,7 @@ impl Witness {
     #[must_use]
     pub const fn new(now: u64) -> Self {
         let faults = Faults { shrank: 0, outran: 0, misdated: 0 };
-        Self { joined: now, busy: 0, finished: 0, submitted: 0, last_launch: now, faults }
+        Self { joined: now, busy: 0, finished: 0, launched: 0, last_launch: now, faults }
     }
 
     /// Reads what the member says at `now`, which never goes back.
@@ -65,7 +65,7 @@ impl Witness {
         };
         let finished = sum(&mut self.finished, slot.finished.load(Ordering::Relaxed));
         let busy = sum(&mut self.busy, busy);
-        self.submitted = self.submitted.max(slot.submitted.load(Ordering::Relaxed));
+        self.launched = self.launched.max(slot.launched.load(Ordering::Relaxed));
         let since = self.dated(slot.since.load(Ordering::Relaxed), now);
         self.last_launch = self.dated(slot.last_launch.load(Ordering::Relaxed), now).max(self.last_launch);
         let in_flight = match in_flight {
@@ -84,10 +84,10 @@ impl Witness {
         possible
     }
 
-    /// Estimates of all its launches, as it says itself. Only grows; never decided on.
+    /// How many launches it counted, as it says itself. Only grows; never decided on.
     #[must_use]
-    pub const fn submitted(&self) -> u64 {
-        self.submitted
+    pub const fn launched(&self) -> u64 {
+        self.launched
     }
 
     /// When it launched last, as it says itself; when it came, if it has not.

@@ -118,7 +118,7 @@ impl World {
         let gate = match (slot, terms.limit()) {
             (Some(_), _) => Gate::Wait,
             (None, None) => Gate::Open,
-            (None, Some(_)) => Gate::Run { lease: 0, until: u64::MAX, exclusive: true, ceiling: None },
+            (None, Some(_)) => Gate::Run { lease: 0, until: u64::MAX, exclusive: true, ceiling: None, wide: false },
         };
         let seed = at as u64 * 7919 + 13;
         let ceiling = if slot.is_none() { terms.limit() } else { None };
@@ -318,7 +318,7 @@ impl World {
         if member.slot.is_none() || self.daemon_alive || !loss::gone(self.beat, self.now) {
             return;
         }
-        let gate = |ceiling| Gate::Run { lease: u64::MAX, until: u64::MAX, exclusive: false, ceiling };
+        let gate = |ceiling| Gate::Run { lease: u64::MAX, until: u64::MAX, exclusive: false, ceiling, wide: false };
         let next = match loss::alone(OnLoss::Local, member.terms.floor, member.terms.limit()) {
             Alone::Unlimited => Gate::Open,
             Alone::Blocked => Gate::Wait,

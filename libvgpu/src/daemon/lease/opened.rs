@@ -40,7 +40,9 @@ impl Lease {
         }
         (self.blind, self.last) = (true, now);
         self.say(post, keeper, bounds, now);
-        place.board().stands(self.sequence)
+        let stands = place.board().stands(self.sequence);
+        self.launched = self.launched.wrapping_add(u64::from(stands));
+        stands
     }
 
     /// The gate is open: what follows in these streams is behind their marks.

@@ -27,6 +27,7 @@ impl Lease {
     pub fn announce(&mut self, in_flight: u64, cost: u64, now: u64) -> bool {
         let (false, Some(place)) = (self.lost, self.place) else { return true };
         self.submitted = self.submitted.saturating_add(cost);
+        self.launched = self.launched.wrapping_add(1);
         if self.wants {
             self.is_content(place);
         }
@@ -53,6 +54,7 @@ impl Lease {
     /// A launch that was announced does not take place.
     pub fn withdraw(&mut self, cost: u64) {
         self.submitted = self.submitted.saturating_sub(cost);
+        self.launched = self.launched.wrapping_sub(1);
     }
 
     /// Estimates of launches that were seen complete.
@@ -100,6 +102,7 @@ impl Lease {
             busy: post.busy().saturating_sub(self.base),
             finished: self.finished,
             submitted: self.submitted,
+            launched: self.launched.wrapping_add(post.opened().wrapping_sub(self.opened)),
             in_flight,
             last_launch: session.theirs(self.last),
             since: session.theirs(if in_flight == Some(0) && !self.wants { now } else { self.since }),
@@ -120,6 +123,10 @@ impl Lease {
     ) -> Option<(u64, bool)> {
         self.place.filter(|_| !self.lost)?;
         if self.gate == Gate::Open {
+            if self.blind {
+                // How many launches went through it.
+                self.say(post, keeper, bounds, now);
+            }
             // A program that makes no call would not see it shut, and nobody its work complete.
             return self.blind.then_some((now.saturating_add(OPEN_NS), false));
         }

@@ -8,16 +8,35 @@ use std::time::Duration;
 use vgpu_core::limits::Mode;
 use vgpu_core::wire::{Hello, MAX_LINE, Reply, Terms, WireError, two};
 
-use super::{Report, variable};
+use super::{Report, found, variable};
 use crate::control;
 
 /// How long an answer may take, as in the library.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-pub fn look(report: &mut Report) {
-    match variable("VGPU_SOCKET") {
+/// The socket that the environment names, and what the daemon says there.
+pub struct Asked {
+    socket: String,
+    said: Result<Said, String>,
+}
+
+impl Asked {
+    /// Asks, if a socket is named.
+    pub fn here() -> Option<Self> {
+        let socket = variable("VGPU_SOCKET")?;
+        Some(Self { said: terms(Path::new(&socket)), socket })
+    }
+
+    /// Whose socket it is, by the daemon's word.
+    pub fn tenant(&self) -> Option<&str> {
+        self.said.as_ref().ok().map(|said| said.terms.tenant.as_str())
+    }
+}
+
+pub fn look(report: &mut Report, asked: Option<&Asked>) {
+    match asked {
         None => report.fine("daemon", "VGPU_SOCKET is not set: limits come from the environment alone"),
-        Some(socket) => match terms(Path::new(&socket)) {
+        Some(Asked { socket, said }) => match said {
             Ok(Said { terms: Terms { tenant, memory_limit, sm_limit }, mode, strict }) => {
                 let memory = memory_limit.map_or("unlimited".into(), |memory| memory.to_string());
                 let sm = sm_limit.map_or("unlimited".into(), |share| share.to_string());
@@ -25,7 +44,7 @@ pub fn look(report: &mut Report) {
                     Mode::Enforce => format!("memory {memory}, device time {sm}"),
                     other => format!("mode {other}: use is measured, nothing is refused or delayed"),
                 };
-                let strict = if strict { ", strict: ways around the library are refused" } else { "" };
+                let strict = if *strict { ", strict: ways around the library are refused" } else { "" };
                 report.fine("daemon", format!("{socket}: tenant {tenant}, {how}{strict}"));
             }
             Err(why) => report.finding(
@@ -39,11 +58,13 @@ pub fn look(report: &mut Report) {
         match control::ask_status(&admin) {
             Ok(status) => {
                 let members: usize = status.tenants.iter().map(|tenant| tenant.members.len()).sum();
-                let (version, tenants) = (status.version, status.tenants.len());
+                let (version, tenants) = (&status.version, status.tenants.len());
                 report.fine(
                     "daemon",
                     format!("{}: vgpud {version}, {tenants} tenants, {members} members", admin.display()),
                 );
+                found::all(report, &status);
+                return;
             }
             Err(why) if why.kind() == io::ErrorKind::PermissionDenied => {
                 report.fine("daemon", format!("{} is for its owner only", admin.display()));
@@ -52,6 +73,9 @@ pub fn look(report: &mut Report) {
                 report.finding("daemon", format!("{}: {why}; the daemon is gone, start it again", admin.display()))
             }
         }
+    }
+    if let Some(Asked { socket, said: Ok(_) }) = asked {
+        found::own(report, Path::new(socket));
     }
 }
 

@@ -16,18 +16,20 @@ use crate::cli::ledgers;
 /// Inode of the pid namespace that the kernel made at boot.
 const INITIAL_PID_NAMESPACE: u64 = 0xefff_fffc;
 
-pub fn look(report: &mut Report) {
+/// `named`: the tenant by the daemon's word, which counts before the environment's.
+pub fn look(report: &mut Report, named: Option<&str>) {
     let inode = |path: &str| fs::metadata(path).map_or(0, |file| file.ino());
     let pid_namespace = inode("/proc/self/ns/pid");
     let name = std::env::var_os("VGPU_TENANT");
     let facts = Facts {
-        name: name.as_deref().map(OsStrExt::as_bytes),
+        name: named.map(str::as_bytes).or(name.as_deref().map(OsStrExt::as_bytes)),
         mount_namespace: inode("/proc/self/ns/mnt"),
         pid_namespace,
         host: pid_namespace == INITIAL_PID_NAMESPACE,
         uid: rustix::process::geteuid().as_raw(),
     };
     let by = match &name {
+        _ if named.is_some() => "the daemon's word",
         Some(_) => "VGPU_TENANT",
         None if facts.host => "this user on the host; `vgpu run` gives each program its own",
         None => "this container's namespaces",

@@ -102,7 +102,7 @@ impl Config {
             tenants,
             admin,
             run_dir,
-            record: Settings { dir: state_dir, keep: Keep::default(), exact: false },
+            record: Settings { dir: state_dir, keep: Keep::default(), exact: true },
             max_connections: usize::try_from(options.max_connections).unwrap_or(usize::MAX),
             time: Time::default(),
             arbitrate: Arbitrate::default(),

@@ -111,7 +111,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
             house.former.entry(slot.device).or_default().saw(slot.past, usage.busy);
             let totals = house.gone.entry(slot.device).or_default();
             totals.wait += slot.waited + slot.stands.map_or(0, |since| now.saturating_sub(since));
-            let said = self.reports.witness(slot.id).map_or(0, |witness| witness.submitted());
+            let said = self.reports.witness(slot.id).map_or(0, |witness| witness.launched());
             totals.launches = totals.launches.saturating_add(said);
             self.reports.leave(slot.id);
             self.places[slot.id.index()] = None;

@@ -114,7 +114,7 @@ impl World {
             }
             let report = &self.pages[member.tenant.0 as usize].1.slots[member.slot];
             member.blind = gate == Gate::Open;
-            member.said.submitted += ns;
+            (member.said.submitted, member.said.launched) = (member.said.submitted + ns, member.said.launched + 1);
             (member.said.last_launch, member.said.since, member.said.in_flight) = (now, now, Some(ns));
             if !member.blind {
                 report.launches(ns, member.said.submitted, now, now);
@@ -385,7 +385,7 @@ fn what_is_used_is_known_after_its_members_are_gone() {
     world.leave(b);
     world.leave(a);
     let used = world.leases.used(Number(0), world.now);
-    assert_eq!((used.len(), used[0].members, used[0].charged, used[0].launches), (1, 0, 10 * MS, 10 * MS));
+    assert_eq!((used.len(), used[0].members, used[0].charged, used[0].launches), (1, 0, 10 * MS, 10));
     let waited = world.leases.used(Number(1), world.now)[0].wait;
     assert!(waited > 0 && waited < 100 * MS, "{waited}");
     world.leases.remove(Number(0), world.now);
@@ -399,7 +399,7 @@ fn what_members_say_of_their_launches_may_be_any_number() {
     let members = [world.join(0, 0), world.join(0, 0), world.join(0, 0)];
     for at in members {
         let member = &world.members[at];
-        let said = Said { submitted: u64::MAX - 1, ..member.said };
+        let said = Said { launched: u64::MAX - 1, ..member.said };
         world.pages[0].1.slots[member.slot].say(&said);
     }
     assert_eq!(world.leases.used(Number(0), world.now)[0].launches, u64::MAX);

@@ -66,7 +66,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
             let (members, totals) = sums.entry(slot.device).or_default();
             *members += 1;
             totals.wait += slot.waited + slot.stands.map_or(0, |since| now.saturating_sub(since));
-            let launches = self.reports.witness(slot.id).map_or(0, |witness| witness.submitted());
+            let launches = self.reports.witness(slot.id).map_or(0, |witness| witness.launched());
             totals.launches = totals.launches.saturating_add(launches);
         }
         let used = |(device, (members, Totals { wait, launches }))| Used {

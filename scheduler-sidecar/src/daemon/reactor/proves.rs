@@ -6,6 +6,7 @@ use tracing::warn;
 use super::{PROOF, Reactor, ServeError, State, failed};
 use crate::daemon::asked::Asked;
 use crate::daemon::connection::Side;
+use crate::daemon::proof::READ;
 use crate::proof::judge::Registered;
 
 impl Reactor {
@@ -20,6 +21,12 @@ impl Reactor {
         let Some(proof) = &mut self.proof else { return };
         match proof.heard() {
             Asked::Yes(what) => {
+                if what == READ {
+                    let suspects = self.proof.as_ref().map(|proof| proof.suspects()).unwrap_or_default();
+                    let is_one = |name: &String| suspects.contains(name);
+                    let rooms = self.rooms.iter().filter(|(_, room)| is_one(&room.tenant.name)).map(|(id, _)| *id);
+                    self.record.read_now(rooms.collect());
+                }
                 let registered = self.registered(what > 1);
                 if let Some(proof) = &self.proof {
                     proof.tell(registered);
@@ -50,9 +57,9 @@ impl Reactor {
             let dir = room.tenant.socket.parent().map(std::path::Path::to_owned);
             known.dirs.extend(dir.map(|dir| (dir, room.tenant.name.clone())));
         }
-        for ((id, device), held) in self.record.all_held() {
+        for ((id, device), used) in self.record.all_used() {
             if let Some(room) = self.rooms.get(&id) {
-                known.used.insert((room.tenant.name.clone(), device.to_ascii_lowercase()), held.used);
+                known.used.insert((room.tenant.name.clone(), device.to_ascii_lowercase()), used);
             }
         }
         known

@@ -199,6 +199,7 @@ impl Reactor {
                     memory_peak: held.map(|held| held.peak),
                     overhead: held.map(|held| held.overhead),
                     refused_allocations: held.map(|held| held.refused),
+                    launches: Some(used.launches),
                     ..self.row(tenant, on, device, Some(time))
                 });
             }
@@ -300,7 +301,7 @@ impl Reactor {
                 bearer: room.tenant.bearer.clone(),
                 gpu_ns: used.charged.saturating_add(used.before),
                 wait_ns: used.wait,
-                launches: None,
+                launches: Some(used.launches),
                 members: used.members as u64,
                 memory_limit: on.and_then(|on| on.memory).map(u64::from),
                 sm_limit: on.and_then(|on| on.terms.ceiling).map(|share| u64::from(share.permille())),

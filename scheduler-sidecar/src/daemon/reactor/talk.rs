@@ -12,7 +12,7 @@ use tracing::{info, warn};
 use vgpu_core::wire::{Hello, Reply, WireError, two};
 
 use super::{PATIENCE, Reactor};
-use crate::control::{self, Ask};
+use crate::control::{self, Ask, own};
 use crate::daemon::answer;
 use crate::daemon::connection::{Connection, Input, Peer, Side, State};
 
@@ -106,6 +106,14 @@ impl Reactor {
         if room.door.is_none() && !matches!(connection.state, State::Registered(..)) {
             let words = format!("tenant {} was removed", room.tenant.name);
             return self.refuse(connection, &words);
+        }
+        if matches!(connection.state, State::Silent) && own::is_asked(line) {
+            let tenant = room.tenant.name.clone();
+            let found = self.proof.as_ref().map(|proof| proof.findings()).unwrap_or_default();
+            let mut answer = serde_json::to_vec(&own::Own::of(&tenant, found))?;
+            answer.push(b'\n');
+            connection.state = State::Leaving;
+            return connection.send(&answer);
         }
         match two::Ask::decode(line) {
             Err(why) => self.refuse(connection, &why.to_string()),

@@ -1,0 +1,190 @@
+//! Ways around the library, taken by real programs, and what the daemon says of each: docs/threats.md names these tests. What
+//! is a finding and what is none among members, services and containers: scheduler-sidecar/tests/proof.rs.
+
+#[path = "leases/world.rs"]
+mod world;
+
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fs;
+use std::process::Command;
+use vgpu_tests::artefacts::{checkout, vgpu};
+use vgpu_tests::program::{Kind, compile, compile_with};
+use vgpu_tests::{GIB, MIB, Member};
+use world::{World, eventually, members_of, tenant};
+
+/// A tenant of 2 GiB, whose processes may be 64 MiB off.
+fn watched() -> World {
+    World::start(&format!(
+        "[proof]\ninterval = \"100ms\"\nslack = \"64MiB\"\n{}",
+        tenant("a", "memory_limit = \"2GiB\"")
+    ))
+}
+
+/// What was found of a process, as `vgpu status` says it.
+fn found(world: &World, pid: u32) -> Option<Value> {
+    let status: Value = serde_json::from_str(&world.status()).unwrap_or(Value::Null);
+    status["findings"].as_array()?.iter().find(|finding| finding["pid"] == pid).cloned()
+}
+
+#[track_caller]
+fn is_found(world: &World, pid: u32, what: &str, tenant: Option<&str>) -> Value {
+    eventually(what, || found(world, pid).is_some_and(|finding| finding["what"] == what));
+    let finding = found(world, pid).expect("it is found for as long as it lasts");
+    assert_eq!(finding["tenant"].as_str(), tenant, "{finding}");
+    finding
+}
+
+/// A program that escapes, as a member of tenant `a` with a context.
+fn escaping(world: &mut World) -> Member {
+    world.lab.set("VGPU_SOCKET", world.socket("a"));
+    let mut m = Member::start(&mut world.lab.command(compile("escape", Kind::Program, &[])));
+    m.ok("begin");
+    m.ok(&format!("alloc {}", 4 * MIB));
+    m
+}
+
+#[test]
+fn a_program_without_the_library_is_found_by_the_drivers_own_list() {
+    let world = watched();
+    let mut stranger = world.lab.bare_member();
+    stranger.begin();
+    stranger.alloc(GIB);
+    let finding = is_found(&world, stranger.pid, "uncontrolled", None);
+    assert_eq!(finding["device"], world.lab.device(0).uuid, "{finding}");
+    stranger.kill();
+    eventually("it is forgotten", || found(&world, stranger.pid).is_none());
+}
+
+/// Its ledger is read a second later.
+#[test]
+fn a_member_that_comes_and_takes_memory_is_at_no_moment_a_finding() {
+    let mut world = watched();
+    let mut grown: Vec<Member> = Vec::new();
+    for _ in 0..2 {
+        let mut m = world.plain("a");
+        m.begin();
+        for _ in 0..4 {
+            m.alloc(100 * MIB);
+            let end = std::time::Instant::now() + std::time::Duration::from_millis(250);
+            while std::time::Instant::now() < end {
+                assert_eq!(found(&world, m.pid), None);
+            }
+        }
+        grown.push(m);
+    }
+    assert_eq!(members_of(&world), 2);
+    assert!(grown.iter().all(|m| found(&world, m.pid).is_none()));
+}
+
+/// Where the driver's function lies stands in its file, and a call there meets no hook.
+#[test]
+fn memory_that_is_allocated_past_the_library_is_found_and_what_goes_through_it_is_not() {
+    let mut world = watched();
+    let mut m = escaping(&mut world);
+    let honest = {
+        let mut honest = world.plain("a");
+        honest.begin();
+        honest.alloc(100 * MIB);
+        honest
+    };
+    assert_ne!(m.code(&format!("alloc {}", 2 * GIB)), 0, "the limit holds on the way through the library");
+    // Its ledger is read before anything is said about it.
+    eventually("both are members", || members_of(&world) == 2);
+    m.ok(&format!("read {}", 2 * GIB));
+    let finding = is_found(&world, m.pid, "over", Some("a"));
+    assert!(finding["words"].as_str().is_some_and(|words| words.contains("past the library")), "{finding}");
+    assert_eq!(found(&world, honest.pid), None);
+}
+
+#[test]
+fn a_library_whose_code_was_written_over_is_found_by_the_memory_that_it_does_not_see() {
+    let mut world = watched();
+    let mut m = escaping(&mut world);
+    m.ok("over cuMemAlloc_v2");
+    m.ok(&format!("alloc {}", 2 * GIB));
+    assert!(world.lab.process(0, m.pid).live_bytes > 2 * GIB, "the limit does not hold");
+    is_found(&world, m.pid, "over", Some("a"));
+}
+
+/// Files that match the pattern stand for those of devices: what a program says to them by ioctl nobody sees, who has one
+/// open is seen.
+#[test]
+fn who_speaks_to_a_devices_file_without_a_library_is_found_and_a_member_is_not() {
+    let devices = tempfile::tempdir().unwrap();
+    let file = devices.path().join("nvidia0");
+    fs::write(&file, "").unwrap();
+    let proof = format!("[proof]\ninterval = \"100ms\"\ndevices = [\"{}/nvidia[0-9]*\"]\n", devices.path().display());
+    let mut world = World::start(&(proof + &tenant("a", "memory_limit = \"2GiB\"")));
+    let open = format!("open {}", file.display());
+    let mut member = escaping(&mut world);
+    member.ok(&open);
+    let mut raw = Member::start(&mut world.lab.bare(compile("escape", Kind::Program, &[])));
+    raw.ok(&open);
+    let mut fixed = compile_with("hold", Kind::Program, &[], &["-static"]).into_os_string();
+    let mut fixed = Member::start(world.lab.command(std::mem::take(&mut fixed)).arg(&file));
+    for one in [&raw, &fixed] {
+        let finding = is_found(&world, one.pid, "uncontrolled", None);
+        assert!(finding["device"].as_str().is_some_and(|device| device.ends_with("/nvidia0")), "{finding}");
+    }
+    assert_eq!(found(&world, member.pid), None, "what it holds is on its ledger");
+    [&mut raw, &mut fixed].into_iter().for_each(Member::kill);
+    eventually("they are forgotten", || found(&world, raw.pid).is_none() && found(&world, fixed.pid).is_none());
+}
+
+/// On the host of everybody, in a tenant's place of that tenant.
+#[test]
+fn the_doctor_tells_what_the_daemon_found_and_the_tenant_its_own_alone() {
+    let mut world = watched();
+    let mut m = escaping(&mut world);
+    m.ok(&format!("read {}", 2 * GIB));
+    let mut stranger = world.lab.bare_member();
+    stranger.begin();
+    is_found(&world, m.pid, "over", Some("a"));
+    is_found(&world, stranger.pid, "uncontrolled", None);
+    let visit = |world: &World, runtime: &str| {
+        let mut doctor = world.lab.command(vgpu());
+        doctor.args(["doctor", "--json"]).env("VGPU_RUNTIME_DIR", world.lab.path().join(runtime));
+        let out = doctor.output().unwrap();
+        assert_eq!(out.status.code(), Some(1), "{}", vgpu_tests::text(&out));
+        let report: Value = serde_json::from_slice(&out.stdout).unwrap();
+        let lines = report["lines"].as_array().unwrap();
+        let found = lines.iter().filter(|line| line["subject"] == "proof" && line["ok"] == false);
+        found.map(|line| line["words"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let all = visit(&world, "run");
+    assert!(all.iter().any(|words| words.starts_with(&format!("over: process {} ", m.pid))), "{all:?}");
+    assert!(all.iter().any(|words| words.starts_with(&format!("uncontrolled: process {} ", stranger.pid))), "{all:?}");
+    let own = visit(&world, "none");
+    assert!(own.len() == 1 && own[0].contains(" of a on GPU-") && own[0].contains("strict = true"), "{own:?}");
+}
+
+/// Names of all tests under the directories in which tests are.
+fn tests() -> BTreeSet<String> {
+    let mut list = Command::new("grep");
+    list.args(["-rhA4", "--include=*.rs", "#\\[test\\]"]).current_dir(checkout());
+    list.args(["vgpu-core", "libvgpu/src", "sim", "scheduler-sidecar", "tests/tests", "shim-sys", "fuzz/src"]);
+    let text = String::from_utf8(list.output().unwrap().stdout).unwrap();
+    let names = text.lines().filter_map(|line| line.trim().strip_prefix("fn ")?.split_once('(').map(|(name, _)| name));
+    names.map(str::to_owned).collect()
+}
+
+#[test]
+fn each_way_around_names_tests_that_exist_or_says_why_there_is_none() {
+    let page = fs::read_to_string(checkout().join("docs/threats.md")).unwrap();
+    let (_, section) = page.split_once("## Ways around").expect("the section");
+    let section = section.split("\n## ").next().unwrap();
+    let rows: Vec<&str> = section.lines().filter(|line| line.starts_with("| ")).skip(1).collect();
+    assert!(rows.len() >= 14, "{} rows", rows.len());
+    let there = tests();
+    assert!(there.len() > 500, "{} tests", there.len());
+    for row in rows {
+        let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
+        let [way, _, _, shown] = cells[..] else { panic!("four columns: {row}") };
+        let names: Vec<&str> = shown.split('`').skip(1).step_by(2).collect();
+        assert!(!names.is_empty() || shown.strip_prefix("none: ").is_some_and(|why| why.len() > 20), "{way}: {shown}");
+        for name in names {
+            assert!(there.contains(name), "{way}: there is no test {name}");
+        }
+    }
+}
