@@ -182,7 +182,7 @@ impl Gathered {
         let more = if self.unmeasured.len() > names.len() { ", ..." } else { "" };
         vec![format!(
             "Without an sm_limit for a time: {}{more}. What such a tenant used after its first second alone on a device is \
-             in no line, but in that of nobody, unless the daemon had exact = true in [record].",
+             in no line, but in that of nobody, where the daemon had exact = false in [record].",
             names.join(", ")
         )]
     }

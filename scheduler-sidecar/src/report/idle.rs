@@ -188,8 +188,8 @@ impl Answer {
         )];
         if self.lines.iter().any(|(_, held)| held.unsure > 0) {
             notes.push(
-                "?: it had no sm_limit then. What such a tenant computes alone on a device is measured only with exact = true in \
-                 [record], so that it may have been busy."
+                "?: it had no sm_limit then. What such a tenant computes alone on a device is not measured with exact = false in \
+                 [record], so that it may have been busy where a daemon had that."
                     .into(),
             );
         }
@@ -285,6 +285,6 @@ mod tests {
         idle.add(&ask::Line { sm_limit: None, ..line("a", None, "G", 0, 0, 60) });
         let sheet = idle.done(Period { since: 0, until: 60 }).sheet(Vec::new());
         assert_eq!(sheet.tables[0].rows[0][4], "100.0?");
-        assert!(sheet.notes[1].contains("exact = true"));
+        assert!(sheet.notes[1].contains("exact = false"));
     }
 }
