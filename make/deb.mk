@@ -3,12 +3,15 @@
 DEB_VERSION := $(shell sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 DEB         := $(TARGET)/vgpu_$(DEB_VERSION)_$(DEB_ARCH).deb
 
+# What packs BUILT into a package, from make's own words.
+PACK        := VERSION=$(DEB_VERSION) ARCH=$(DEB_ARCH) GLIBC=$(GLIBC) TRIPLE=$(TRIPLE) CARGO="$(CARGO)" MAKE="$(MAKE)" \
+               SHIPPED="$(filter-out -p,$(PRODUCTS) $(DEMO))" packaging/deb/build
+
 .PHONY: deb test-deb
 deb: portable ## Debian package of what is shipped: target/vgpu_VERSION_amd64.deb, the same bytes each time
-	VERSION=$(DEB_VERSION) ARCH=$(DEB_ARCH) GLIBC=$(GLIBC) MAKE="$(MAKE)" packaging/deb/build $(PORTABLE) $(DEB)
+	$(PACK) $(PORTABLE) $(DEB)
 
 test-deb: deb ## installs the package in clean Debian roots without a network, tries it there, and removes it
-	umask 077; TZ=Asia/Tokyo VERSION=$(DEB_VERSION) ARCH=$(DEB_ARCH) GLIBC=$(GLIBC) MAKE="$(MAKE)" \
-	    packaging/deb/build $(PORTABLE) $(DEB).again > /dev/null
+	umask 077; TZ=Asia/Tokyo $(PACK) $(PORTABLE) $(DEB).again > /dev/null
 	cmp $(DEB) $(DEB).again && rm -f $(DEB).again
 	packaging/deb/test $(DEB)
