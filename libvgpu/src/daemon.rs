@@ -14,6 +14,8 @@ pub mod lease;
 pub mod post;
 pub mod renew;
 pub mod session;
+#[cfg(test)]
+pub mod stand_in;
 
 pub use post::Post;
 pub use session::{Place, Session};

@@ -5,6 +5,7 @@
 //! - [`program`]: C programs, compiled when first asked for
 //! - [`lab`]: a machine, a tenant's state and an environment of its own for each test; the device's own truth
 //! - [`member`]: a process on the device that does what it is told, line by line
+//! - [`between`]: somebody between members and the daemon, who can keep answers back
 //! - [`daemon`]: a daemon with a configuration file
 //! - [`peer`]: members by the daemon's protocol alone, thousands in one process
 //! - [`terminal`]: a program on a terminal: keys go in, the screen is read
@@ -17,6 +18,7 @@
 //! Accuracy is judged by [`lab::Lab::truth`] alone, never by what the library says of itself.
 
 pub mod artefacts;
+pub mod between;
 pub mod daemon;
 pub mod lab;
 pub mod member;

@@ -341,7 +341,14 @@ impl Keeper {
             return now.saturating_add((late / 16).clamp(bounds.ahead / 4, 1_000_000));
         }
         let left = self.remaining(now);
-        let pause = if left > bounds.ahead { (left / 4).clamp(bounds.ahead / 2, 1_000_000) } else { left };
-        now.saturating_add(pause.saturating_sub(bounds.handover / 2).max(bounds.ahead / 4))
+        let pause = if left > bounds.ahead {
+            (left / 4).clamp(bounds.ahead / 2, 1_000_000).saturating_sub(bounds.handover / 2).max(bounds.ahead / 4)
+        } else if left >= bounds.handover {
+            // As soon as it counts as about to end: who wakes up late is still in time to say so.
+            (left - bounds.handover).saturating_add(bounds.handover / 16)
+        } else {
+            left.saturating_sub(bounds.handover / 2).max(bounds.ahead / 4)
+        };
+        now.saturating_add(pause)
     }
 }

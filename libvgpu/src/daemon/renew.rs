@@ -163,31 +163,33 @@ fn more(patience: Duration) -> bool {
     }
 }
 
-/// Joins all devices that have no slot of this session, which stays from the first one on that has: what nobody answers
-/// leaves nothing behind. A forked child has nothing before any device; whoever was a member before may have, and says so
-/// by at least 1 ns of device time, until it says in its report that it has not. False: nobody answers.
-fn join_all(mut session: Result<&'static Session, Box<Session>>, is_child: bool, patience: Duration) -> bool {
+/// Joins all devices that have no slot of this session. Slots are taken, and the session kept, when every device was
+/// answered for: silence ends the connection, and with it the slots that came before, so that nothing is left behind. A
+/// forked child has nothing before any device; whoever was a member before may have, and says so by at least 1 ns of device
+/// time, until it says in its report that it has not. False: nobody answers.
+fn join_all(session: Result<&'static Session, Box<Session>>, is_child: bool, patience: Duration) -> bool {
     let present = session.as_ref().ok().copied();
+    let asked = match &session {
+        Ok(session) => session,
+        Err(fresh) => &**fresh,
+    };
+    let mut slots = Vec::new();
     for device in device::all().filter(|device| present.is_none_or(|session| is_without(device, session))) {
         let Some(governor) = &device.governor else { continue };
         let busy = if is_child { 0 } else { governor.post.busy().max(1) };
-        let asked = match &session {
-            Ok(session) => session,
-            Err(fresh) => &**fresh,
-        };
         match hello::join(asked, &uuid::text(&device.uuid), busy, &device.ledger, patience) {
-            Ok(slot) => {
-                let kept = session.unwrap_or_else(session::keep);
-                governor.post.take(Place::new(kept, slot));
-                governor.greet();
-                session = Ok(kept);
-            }
+            Ok(slot) => slots.push((governor, slot)),
             // That is an answer: this device goes on by what held last.
             Err(Trouble::Refused(_)) => {}
             Err(Trouble::Absent(_)) => return false,
         }
     }
-    note_refused(session.unwrap_or_else(session::keep));
+    let kept = session.unwrap_or_else(session::keep);
+    for (governor, slot) in slots {
+        governor.post.take(Place::new(kept, slot));
+        governor.greet();
+    }
+    note_refused(kept);
     true
 }
 

@@ -177,6 +177,10 @@ impl Meter {
             Verdict::Wait(until) if matches!(word, Word::Said(_)) => {
                 self.wishes(wish.post, gate, admission, now);
                 let for_others = !matches!(gate, Gate::Run { until, .. } if now < until);
+                // The device is somebody else's next, who waits for our end.
+                if for_others && let Some(plan) = self.close(at, wish) {
+                    return Step::Mark(plan);
+                }
                 return Step::Wait { until, for_others };
             }
             Verdict::Wait(until) => {
@@ -337,6 +341,7 @@ mod tests {
     use super::super::crediting::Given;
     use super::*;
     use crate::daemon::Post;
+    use crate::daemon::stand_in::StandIn;
     use crate::governor::Governor;
     use crate::meter::reaping::Costs;
     use crate::meter::{Begin, Launch};
@@ -386,6 +391,35 @@ mod tests {
     fn markers(meter: &mut Meter, stream: usize) -> u32 {
         let plan = launch(meter, stream, Some(COST));
         u32::from(plan.begin) + u32::from(plan.end.is_some())
+    }
+
+    /// Nobody else would see it end before twice its time had passed, while the next one waits for the device.
+    #[test]
+    fn what_is_behind_the_last_marker_gets_one_when_the_daemon_shuts_the_gate() {
+        static PAGE: LazyLock<Box<LedgerPage>> = LazyLock::new(LedgerPage::zeroed);
+        let daemon = StandIn::new();
+        let post = Post::joined(daemon.place());
+        let mut meter = Meter::default();
+        let word = |word: usize| (word << 12) as *mut core::ffi::c_void;
+        let launch = Launch {
+            context: CUcontext(word(1)),
+            stream: CUstream(word(2)),
+            per_thread: false,
+            key: 1,
+            in_parts: false,
+        };
+        let gate = Gate::Run { lease: 0, until: u64::MAX, exclusive: true, ceiling: None };
+        let account = PAGE.ledger().account();
+        let wish = Wish { launch: &launch, cost: Some(COST), gate, turn: None, share: None, post: &post, account };
+        let mut step = |seen| meter.step(&wish, seen, |_, _| {});
+        let busy = Seen { reaped: true, stream: Some((false, 0)) };
+        assert!(matches!(step(busy), Step::Wait { for_others: true, .. }), "nothing to mark, and no lease");
+        daemon.tells(Gate::Run { lease: 1, until: u64::MAX, exclusive: true, ceiling: None });
+        assert!(matches!(step(busy), Step::Go(_)));
+        assert!(matches!(step(busy), Step::Go(plan) if plan.end.is_none()), "too short for a marker");
+        daemon.tells(Gate::Wait);
+        assert!(matches!(step(busy), Step::Mark(plan) if plan.end.is_some()));
+        assert!(matches!(step(busy), Step::Wait { for_others: true, .. }), "once");
     }
 
     /// A thread that is away between the launch and its end marker: what it estimated was little, and what runs may be a second.

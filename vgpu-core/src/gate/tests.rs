@@ -367,3 +367,24 @@ fn what_is_a_small_part_of_the_work_beside_it_goes() {
         assert_eq!(verdict == Verdict::Go, goes || cost.is_some_and(|cost| cost + in_flight <= bounds.in_flight));
     }
 }
+
+/// Who wakes up so late sees the work when it is about to end, and not only when it may be over: the next one is then let in
+/// without a rest.
+#[test]
+fn who_looks_late_by_less_than_a_handover_still_sees_the_end_before_it_comes() {
+    let bounds = Bounds::default();
+    for work in [150 * US, 200 * US, 450 * US, MS, 1_950 * US] {
+        for late in (0..35).map(|us| us * US) {
+            let mut keeper = Keeper::default();
+            keeper.launched(Some(work), 0, &bounds);
+            let mut now = 0;
+            while keeper.left(now, &bounds) >= bounds.handover && now < work {
+                now = keeper.look(now, &bounds) + late;
+            }
+            assert!(
+                (1..bounds.handover).contains(&keeper.left(now, &bounds)),
+                "{work} ns, looks late by {late}: {now}"
+            );
+        }
+    }
+}
