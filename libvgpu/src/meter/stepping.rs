@@ -408,13 +408,13 @@ mod tests {
             key: 1,
             in_parts: false,
         };
-        let gate = Gate::Run { lease: 0, until: u64::MAX, exclusive: true, ceiling: None };
+        let gate = Gate::Run { lease: 0, until: u64::MAX, exclusive: true, ceiling: None, wide: false };
         let account = PAGE.ledger().account();
         let wish = Wish { launch: &launch, cost: Some(COST), gate, turn: None, share: None, post: &post, account };
         let mut step = |seen| meter.step(&wish, seen, |_, _| {});
         let busy = Seen { reaped: true, stream: Some((false, 0)) };
         assert!(matches!(step(busy), Step::Wait { for_others: true, .. }), "nothing to mark, and no lease");
-        daemon.tells(Gate::Run { lease: 1, until: u64::MAX, exclusive: true, ceiling: None });
+        daemon.tells(Gate::Run { lease: 1, until: u64::MAX, exclusive: true, ceiling: None, wide: false });
         assert!(matches!(step(busy), Step::Go(_)));
         assert!(matches!(step(busy), Step::Go(plan) if plan.end.is_none()), "too short for a marker");
         daemon.tells(Gate::Wait);
