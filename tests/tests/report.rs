@@ -8,6 +8,8 @@ mod world;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use std::thread;
+use std::time::Duration;
 
 use serde_json::Value;
 use vgpu_tests::GIB;
@@ -72,7 +74,13 @@ fn a_bill_is_what_the_device_did_its_lines_add_up_and_a_renamed_group_keeps_what
     };
     let truth = world.lab.device(0).busy_ns;
     eventually("all is recorded", || (used(&world, "one") + used(&world, "two")) * 100 > truth * 98);
-    let before = used(&world, "one");
+    // Until what came last is there too.
+    let mut before = 0;
+    eventually("nothing more comes", || {
+        thread::sleep(Duration::from_millis(1500));
+        let now = used(&world, "one");
+        std::mem::replace(&mut before, now) == now
+    });
     fs::write(world.lab.path().join("vgpud.toml"), file("renamed")).unwrap();
     world.signal("-HUP");
     eventually("it is read", || fs::read_to_string(world.lab.path().join("vgpud.log")).unwrap().contains("group"));

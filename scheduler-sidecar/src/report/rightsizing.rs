@@ -43,8 +43,16 @@ pub struct Seen {
     pub gpu_ns: u128,
     /// In ns, summed over processes.
     pub wait_ns: u128,
-    /// How often a row had so many thousandths of the device's time.
+    /// How often a row had so many thousandths of the device's time, but for the last one.
     shares: BTreeMap<u32, u32>,
+    /// The last row, of all groups that the tenant was in then: its start, its seconds, its ns.
+    last: Option<(i64, u64, u128)>,
+}
+
+/// Thousandths of the device's time in a row, of more than none at least one; `None`: none.
+fn share_of(seconds: u64, gpu_ns: u128) -> Option<u32> {
+    let share = (gpu_ns * 1000).div_ceil(u128::from(seconds.max(1)) * NS);
+    (gpu_ns > 0).then(|| u32::try_from(share).unwrap_or(1000).min(1000))
 }
 
 /// Advice about one limit.
@@ -70,13 +78,14 @@ impl Seen {
     /// Thousandths of the device's time that 95 of 100 busy rows stay within; nil: none was busy.
     #[must_use]
     pub fn p95(&self) -> u32 {
-        let busy: u64 = self.shares.values().map(|count| u64::from(*count)).sum();
+        let shares = self.all_shares();
+        let busy: u64 = shares.values().map(|count| u64::from(*count)).sum();
         let rank = (busy * 95).div_ceil(100);
         let mut before = 0;
-        for (share, count) in &self.shares {
-            before += u64::from(*count);
+        for (share, count) in shares {
+            before += u64::from(count);
             if before >= rank {
-                return *share;
+                return share;
             }
         }
         0
@@ -85,7 +94,15 @@ impl Seen {
     /// The busiest row's thousandths of the device's time.
     #[must_use]
     pub fn busiest(&self) -> u32 {
-        self.shares.keys().next_back().copied().unwrap_or(0)
+        self.all_shares().keys().next_back().copied().unwrap_or(0)
+    }
+
+    fn all_shares(&self) -> BTreeMap<u32, u32> {
+        let mut shares = self.shares.clone();
+        if let Some(share) = self.last.and_then(|(_, seconds, gpu_ns)| share_of(seconds, gpu_ns)) {
+            *shares.entry(share).or_default() += 1;
+        }
+        shares
     }
 
     fn too_short(&self, care: Care) -> Option<String> {
@@ -175,9 +192,9 @@ impl Rightsizing {
             gpu_ns: 0,
             wait_ns: 0,
             shares: BTreeMap::new(),
+            last: None,
         });
         let span = u64::try_from(line.span).unwrap_or(60).max(1);
-        seen.seconds = seen.seconds.saturating_add(span);
         seen.peak = seen.peak.max(line.peak_bytes);
         if let Some(refused) = line.refused {
             seen.refused = Some(seen.refused.unwrap_or(0).saturating_add(refused));
@@ -186,9 +203,16 @@ impl Rightsizing {
         seen.sm_limit = line.sm_limit.map(|limit| u32::try_from(limit).unwrap_or(1000).min(1000));
         seen.gpu_ns += u128::from(line.gpu_ns);
         seen.wait_ns += u128::from(line.wait_ns);
-        if line.gpu_ns > 0 {
-            let share = (u128::from(line.gpu_ns) * 1000).div_ceil(u128::from(span) * NS);
-            *seen.shares.entry(u32::try_from(share).unwrap_or(1000).min(1000)).or_default() += 1;
+        // A minute in which its group changed has a line for each.
+        match &mut seen.last {
+            Some((start, _, gpu_ns)) if *start == line.start => *gpu_ns += u128::from(line.gpu_ns),
+            last => {
+                let before = last.replace((line.start, span, line.gpu_ns.into()));
+                if let Some(share) = before.and_then(|(_, seconds, gpu_ns)| share_of(seconds, gpu_ns)) {
+                    *seen.shares.entry(share).or_default() += 1;
+                }
+                seen.seconds = seen.seconds.saturating_add(span);
+            }
         }
     }
 
@@ -368,6 +392,16 @@ mod tests {
         assert_eq!(seen.memory(CARE).limit, Some(10 << 30));
         assert!(seen.memory(CARE).why.starts_with("60 allocations were refused"));
         assert_eq!(seen.share(CARE).limit, Some(400), "{}", seen.share(CARE).why);
+    }
+
+    #[test]
+    fn a_minute_in_which_its_group_changed_is_one_minute() {
+        let mut report = Rightsizing::default();
+        for (start, group) in [(0, "one"), (60, "one"), (60, "two")] {
+            report.add(&line("a", Some(group), "G", start, 6000, 60));
+        }
+        let seen = report.0.into_values().next().unwrap();
+        assert_eq!((seen.seconds, seen.busiest(), seen.p95()), (120, 200, 200));
     }
 
     #[test]
