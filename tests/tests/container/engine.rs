@@ -174,10 +174,11 @@ impl Podman {
         self.dir.path().join("cdi")
     }
 
-    /// Its command, in mounts of its own if `before` needs them.
+    /// Its command, in mounts of its own and those of `before`: it would leave its locks in the machine's /dev/shm.
     fn command(&self, before: &str) -> Command {
         let mut command = Command::new("unshare");
-        command.args(["--mount", "--propagation", "private", "sh", "-c", &format!("{before} exec \"$@\""), "sh"]);
+        let script = format!("mount -t tmpfs tmpfs /dev/shm; {before} exec \"$@\"");
+        command.args(["--mount", "--propagation", "private", "sh", "-c", &script, "sh"]);
         command.arg(&self.podman).args([
             "--runtime",
             "runc",
