@@ -37,7 +37,7 @@ const ALONE: &[&str] = &[
 ];
 
 /// The same in one letter.
-const ALONE_SHORT: &[u8] = b"ditPqh";
+const ALONE_SHORT: &[u8] = b"ditPq";
 
 /// Options that bring a GPU into the container, or may.
 const GPU: &[&str] = &["gpus", "runtime", "device", "privileged"];
@@ -163,6 +163,10 @@ mod tests {
             "-e A=1 --env B=2 -eC=3 img",
             "--read-only --cap-drop ALL --user 1000 img",
             "--rm -- img --not-an-option",
+            "-h x img",
+            "-dh x img",
+            "-hx img",
+            "-itP -c 2 -l a=b -m 1g -u 1000 -w /srv -a stdin -p 80:80 img",
         ] {
             assert_eq!(image(words).as_deref(), Some("img"), "{words}");
         }
