@@ -198,6 +198,8 @@ pub struct Meter {
     spare: Vec<(usize, CUevent)>,
     /// A thread asks the driver about markers.
     reaping: bool,
+    /// The chain that it is to ask about first.
+    asked: usize,
     /// Contexts that ended meanwhile.
     gone: Vec<usize>,
     presence: Presence,
@@ -246,6 +248,7 @@ impl Default for Meter {
             axes: Vec::new(),
             spare: Vec::new(),
             reaping: false,
+            asked: 0,
             gone: Vec::new(),
             presence: Presence::default(),
             measured: 0,

@@ -6,15 +6,16 @@
 //! first to be counted is taken for the one that worked ([`vgpu_core::gate::union::Union`]), and its functions for those
 //! that cost so much.
 
-use super::chains::Interval;
+use super::chains::{Chain, Interval};
 use super::markers::{self, Answer, Axis, Markers, Times};
 use super::{Meter, Pay};
 use crate::driver::own;
 use shim_sys::cuda::*;
 use vgpu_core::account::cost::{CostTable, MAX_NS, UNKNOWN_NS};
 
-/// Intervals asked about in one pass.
+/// Intervals asked about in one pass, and of each stream if there are several: one with a thousand keeps no other waiting.
 const MOST: usize = 64;
+const LEAST: usize = 4;
 /// The first interval of a turn holds the device's change from one context to the other: up to here that is what it took
 /// longer than expected.
 const CHANGE_NS: u64 = 200_000;
@@ -152,8 +153,17 @@ impl Meter {
             return None;
         }
         let mut items = Vec::new();
-        for chain in &self.chains {
-            for interval in &chain.pending {
+        let ends = |chain: &Chain| chain.pending.front().is_some_and(|interval| interval.end.is_some());
+        let each = (MOST / self.chains.iter().filter(|chain| ends(chain)).count().max(1)).max(LEAST);
+        let first = core::mem::take(&mut self.asked).min(self.chains.len());
+        let (before, from) = self.chains.split_at(first);
+        for (at, chain) in from.iter().chain(before).enumerate() {
+            if items.len() >= MOST {
+                // The others are the first next time.
+                self.asked = (first + at) % self.chains.len();
+                break;
+            }
+            for interval in chain.pending.iter().take(each) {
                 let (Some(end), true) = (interval.end, items.len() < MOST) else { break };
                 let (context, begin) = (chain.place.context, interval.begin);
                 let (begun, answer) = (interval.begun, Answer::Pending);
@@ -401,6 +411,30 @@ mod tests {
             }
             let counted = now - 1_000_000;
             assert!(paid + 8_000_000 >= counted, "round {round}: {paid} of {counted}");
+        }
+    }
+
+    /// Under a wide lease a stream may have a thousand markers.
+    #[test]
+    fn every_stream_is_asked_about_however_much_another_has_in_flight() {
+        for streams in [2, 10, 100] {
+            let mut meter = Meter::default();
+            for stream in 0..streams {
+                let at = meter.find(Place { key: stream, context: 1 }).unwrap();
+                for _ in 0..if stream == 0 { 1000 } else { 1 } {
+                    let end = Some(CUevent::NULL);
+                    meter.chains[at].pending.push_back(Interval { end, ..of_five(None, 250_000, 250_000) });
+                }
+            }
+            let numbers: Vec<u64> = meter.chains.iter().map(|chain| chain.number).collect();
+            let mut asked = std::collections::BTreeSet::new();
+            for _ in 0..streams / 32 + 1 {
+                let batch = meter.collect().unwrap();
+                assert!(batch.items.len() <= MOST);
+                asked.extend(batch.items.iter().map(|item| item.chain));
+                meter.reaping = false;
+            }
+            assert!(numbers.iter().all(|number| asked.contains(number)), "{} of {streams}", asked.len());
         }
     }
 
