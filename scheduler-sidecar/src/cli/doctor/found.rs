@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use super::Report;
+use crate::config::problem::shown;
 use crate::control::{Status, own};
 use crate::proof::Finding;
 
@@ -62,7 +63,7 @@ pub fn own(report: &mut Report, socket: &Path) {
 fn words(finding: &Finding) -> String {
     let whose = finding.tenant.as_ref().map_or(String::new(), |tenant| format!(" of {tenant}"));
     let place = match &finding.container {
-        Some(container) => format!(" in {container}"),
+        Some(container) => format!(" in {}", shown(container)),
         None if finding.contained => " in a container".to_owned(),
         None => String::new(),
     };

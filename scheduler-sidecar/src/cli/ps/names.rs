@@ -45,9 +45,10 @@ impl Names {
         Self { root: root.to_owned(), socket, until: None, known: HashMap::new() }
     }
 
-    /// Another look, some time later: an engine may be asked again, and what was found is known.
+    /// Another look, some time later: an engine may be asked again, also for what it did not answer, and what was found is known.
     pub fn again(&mut self) {
         self.until = None;
+        self.known.retain(|_, name| name.is_some());
     }
 
     /// The place of a process, if it is the one that is meant: its number inside its own pid namespace is the one that the

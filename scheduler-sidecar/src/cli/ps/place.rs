@@ -1,9 +1,12 @@
 //! Which container a process is in, by the path of its control group. Pure: text in, place out.
 //!
 //! Engines name groups after containers, each in its own way, and that is all of them that a host has in common: nobody has
-//! to be asked, and no tenant can change the path from inside. What is not recognised is no container.
+//! to be asked. What is not recognised is no container. Whoever may make groups below its own (a user of systemd's, a container with
+//! groups to write) names them as it likes: such a process can be shown in another container, and no terminal gets its words raw.
 
 use serde::Serialize;
+
+use crate::config::problem::shown;
 
 /// Who made the container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -46,8 +49,9 @@ impl Place {
     /// In a word or none: its name, the beginning of its id, its unit.
     #[must_use]
     pub fn shown(&self) -> Option<String> {
-        let id = self.id.as_ref().map(|id| if is_id(id) { id.chars().take(12).collect() } else { id.clone() });
-        self.name.clone().or(id).or_else(|| self.unit.clone())
+        // Groups are named by whoever may make some.
+        let id = self.id.as_ref().map(|id| if is_id(id) { id.chars().take(12).collect() } else { shown(id) });
+        self.name.clone().or(id).or_else(|| self.unit.as_deref().map(shown))
     }
 }
 
@@ -167,6 +171,14 @@ mod tests {
 
     const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
     const POD: &str = "7ac1d5a2-9b42-4f4c-8d0a-52a1b7e3c111";
+
+    #[test]
+    fn no_terminal_gets_what_somebody_called_a_group() {
+        for path in ["0::/system.slice/\u{1b}]0;x\u{7}a.service", "0::/lxc.payload.a\u{1b}[2Jb/init"] {
+            let shown = of(path).shown().expect("a unit, a container");
+            assert!(shown.contains("\\u{1b}") && !shown.contains(char::is_control), "{shown}");
+        }
+    }
 
     #[test]
     fn every_engine_is_known_by_the_groups_that_it_makes() {

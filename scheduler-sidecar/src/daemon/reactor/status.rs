@@ -199,7 +199,7 @@ impl Reactor {
                     memory_peak: held.map(|held| held.peak),
                     overhead: held.map(|held| held.overhead),
                     refused_allocations: held.map(|held| held.refused),
-                    launches: Some(used.launches),
+                    launches: counted(&used),
                     ..self.row(tenant, on, device, Some(time))
                 });
             }
@@ -301,7 +301,7 @@ impl Reactor {
                 bearer: room.tenant.bearer.clone(),
                 gpu_ns: used.charged.saturating_add(used.before),
                 wait_ns: used.wait,
-                launches: Some(used.launches),
+                launches: counted(&used),
                 members: used.members as u64,
                 memory_limit: on.and_then(|on| on.memory).map(u64::from),
                 sm_limit: on.and_then(|on| on.terms.ceiling).map(|share| u64::from(share.permille())),
@@ -327,6 +327,11 @@ impl Reactor {
     }
 }
 
+/// Launches, if they are counted: a library that is older uses a device and counts none.
+fn counted(used: &Used) -> Option<u64> {
+    (used.launches > 0 || used.charged == 0).then_some(used.launches)
+}
+
 /// As names of devices are compared.
 fn key(uuid: &str) -> String {
     uuid::digits(uuid).to_lowercase()
@@ -336,5 +341,17 @@ fn uuid_of(on: &On) -> Option<&str> {
     match &on.device {
         Which::Uuid(uuid, _) => Some(uuid),
         Which::Number(_) | Which::Any => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn launches_of_a_library_that_counts_none_are_not_known() {
+        let used =
+            |charged, launches| Used { device: "GPU-1".into(), members: 1, charged, before: 0, wait: 0, launches };
+        assert_eq!([used(0, 0), used(5, 3), used(5, 0)].map(|used| counted(&used)), [Some(0), Some(3), None]);
     }
 }
