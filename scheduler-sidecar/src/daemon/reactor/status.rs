@@ -199,7 +199,7 @@ impl Reactor {
                     memory_peak: held.map(|held| held.peak),
                     overhead: held.map(|held| held.overhead),
                     refused_allocations: held.map(|held| held.refused),
-                    launches: counted(&used),
+                    launches: counted(used),
                     ..self.row(tenant, on, device, Some(time))
                 });
             }
