@@ -19,7 +19,14 @@ case $1 in
 image) [ "$5" = img ] || { echo "No such image: $5" >&2; exit 1; }; cat "$here/env" ;;
 pull) echo "pull access denied" >&2; exit 1 ;;
 create) echo 4711 ;;
-cp) cp "$here/files${3#4711:}" "$4" ;;
+cp)
+  if [ "$2" = --follow-link ]; then
+    [ ! -e "$here/podman" ] || { echo "Error: unknown flag: --follow-link" >&2; exit 125; }
+    shift
+    [ ! -L "$here/files${2#4711:}" ] || { echo "Could not find the file" >&2; exit 1; }
+  fi
+  cp -a "$here/files${2#4711:}" "$3"
+  ;;
 rm) ;;
 run) for word; do printf '%s\n' "$word"; done ;;
 esac
@@ -129,7 +136,10 @@ fn the_library_and_limits_are_added_and_everything_else_is_passed_on() {
     ];
     assert_eq!(lab.told(&words), expected);
     let asked = fs::read_to_string(lab.path("asked")).unwrap();
-    assert!(asked.contains("rm --force 4711\n"), "what was made to look at is removed: {asked}");
+    assert!(
+        asked.contains("rm --force --volumes 4711\n"),
+        "what was made to look at is removed, with the volumes that came of it: {asked}"
+    );
 }
 
 #[test]
@@ -173,6 +183,43 @@ fn an_images_own_ld_so_preload_is_merged_into_the_one_that_is_mounted() {
     // The same list is the same file, so that a container can be started again.
     let again = lab.told(&["--preload", "file", "--", "--gpus", "all", "img"]);
     assert_eq!(again, told);
+}
+
+#[test]
+fn a_link_where_the_images_list_should_be_never_shows_a_file_of_the_host() {
+    let lab = Lab::new();
+    fs::write(lab.path("secret"), "/secret/of/the/host\n").unwrap();
+    fs::create_dir_all(lab.path("files/etc")).unwrap();
+    std::os::unix::fs::symlink(lab.path("secret"), lab.path("files/etc/ld.so.preload")).unwrap();
+    // In the image the link leads nowhere, and an engine that follows links finds nothing.
+    let told = lab.told(&["--preload", "file", "--", "--gpus", "all", "img"]);
+    let mount = told.iter().find_map(|word| word.strip_suffix(":/etc/ld.so.preload:ro")).unwrap();
+    assert_eq!(fs::read_to_string(mount).unwrap(), "/vgpu/libvgpu.so\n");
+    // One that has no option for it brings the link itself.
+    fs::write(lab.path("podman"), "").unwrap();
+    let (code, words) = lab.refused(&["--preload", "file", "--", "img"]);
+    assert!(code == 125 && words.contains("/etc/ld.so.preload of the image is a link"), "{code} {words}");
+    assert_eq!(lab.told(&["--", "img"]).last().unwrap(), "img", "nobody reads it without --preload file");
+}
+
+#[test]
+fn an_images_list_that_is_no_text_of_a_list_s_size_is_refused_and_not_waited_for() {
+    let lab = Lab::new();
+    let list = lab.path("files/etc/ld.so.preload");
+    fs::create_dir_all(list.parent().unwrap()).unwrap();
+    assert!(Command::new("mkfifo").arg(&list).status().unwrap().success());
+    let refused = |said: &str| {
+        let (code, words) = lab.refused(&["--preload", "file", "--", "img"]);
+        assert!(code == 125 && words.contains(said) && words.contains("--unchecked"), "{said}: {code} {words}");
+    };
+    refused("is not a regular file");
+    fs::remove_file(&list).unwrap();
+    fs::write(&list, "#".repeat(64 * 1024 + 1)).unwrap();
+    refused("is larger than 64 KiB");
+    fs::write(&list, b"/\xff.so\n").unwrap();
+    refused("is not UTF-8");
+    fs::write(&list, "#".repeat(64 * 1024)).unwrap();
+    lab.told(&["--preload", "file", "--", "--gpus", "all", "img"]);
 }
 
 #[test]
@@ -231,6 +278,14 @@ fn the_simulated_gpu_comes_with_the_library_and_its_machine() {
     for word in [mount.as_str(), "VGPU_SIM_DIR=/vgpu-sim", "LD_LIBRARY_PATH=/vgpu/sim:/opt/lib"] {
         assert!(told.iter().any(|known| known == word), "{word} is not in {told:?}");
     }
+    // A search path of the caller's stands behind ours, and does not displace it; without --sim it is the caller's alone.
+    let searched = |words: &[&str]| -> Vec<String> {
+        lab.told(words).into_iter().filter(|word| word.starts_with("LD_LIBRARY_PATH=")).collect()
+    };
+    let sim_dir = machine.to_str().unwrap();
+    let theirs = ["--", "--gpus", "all", "-ite", "LD_LIBRARY_PATH=/y", "img"];
+    assert_eq!(searched(&[&["--sim", "--sim-dir", sim_dir], &theirs[..]].concat()), ["LD_LIBRARY_PATH=/vgpu/sim:/y"]);
+    assert_eq!(searched(&theirs), ["LD_LIBRARY_PATH=/y"]);
     assert_eq!(
         fs::metadata(machine).unwrap().permissions().mode() & 0o7777,
         0o1777,

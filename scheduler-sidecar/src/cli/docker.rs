@@ -158,7 +158,7 @@ fn command(args: &Run) -> Result<Vec<OsString>, Failure> {
     if let Some(percent) = &args.sm_limit {
         check_option("--sm-limit", percent, SHARE_FORMS, |text| parse_share(text).map(drop))?;
     }
-    let words = words::read(&args.words);
+    let words = words::read(&args.words, args.sim);
     let Some(name) = &words.image else {
         return Err(Failure::new(
             USAGE,
@@ -168,7 +168,11 @@ fn command(args: &Run) -> Result<Vec<OsString>, Failure> {
     let room = room(args)?;
     let library = library::find(args.library.as_deref()).map_err(|why| Failure::new(RUN_FAILED, why))?;
     let engine = args.engine.clone().or_else(|| std::env::var_os("VGPU_DOCKER")).unwrap_or_else(|| "docker".into());
-    let image = if args.unchecked { Image::default() } else { image::look(&engine, name, words.pulls)? };
+    let image = if args.unchecked {
+        Image::default()
+    } else {
+        image::look(&engine, name, words.pulls, args.preload == Preload::File)?
+    };
     fit(name, image.loader)?;
     if !words.gpu && !args.sim {
         say::note(

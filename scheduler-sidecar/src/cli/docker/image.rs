@@ -4,7 +4,9 @@
 //! its files.
 
 use std::ffi::{OsStr, OsString};
+use std::io::Read as _;
 use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::{fs, io};
@@ -14,6 +16,9 @@ use super::super::say::{Failure, NOT_EXECUTABLE, NOT_FOUND, RUN_FAILED};
 
 /// The loader's own list.
 pub const SYSTEM_LIST: &str = "/etc/ld.so.preload";
+
+/// A list longer than this, in bytes, is none.
+const LONGEST_LIST: u64 = 64 * 1024;
 
 /// Which loader programs of an image have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,17 +38,17 @@ pub struct Image {
     pub preload: Option<OsString>,
     /// Its LD_LIBRARY_PATH.
     pub library_path: Option<OsString>,
-    /// Its /etc/ld.so.preload.
+    /// Its /etc/ld.so.preload, if that was asked for.
     pub list: Option<String>,
     /// Its loader; absent if nobody looked.
     pub loader: Option<Loader>,
 }
 
-/// Looks into an image; one that is not there is pulled if that is permitted.
+/// Looks into an image; one that is not there is pulled if that is permitted. Its list is read if `list` says so.
 ///
 /// # Errors
-/// [`Failure`] in the engine's words: there is no engine, or no such image.
-pub fn look(engine: &OsStr, name: &OsStr, pulls: bool) -> Result<Image, Failure> {
+/// [`Failure`] in the engine's words: there is no engine, or no such image; in ours: its list cannot be read.
+pub fn look(engine: &OsStr, name: &OsStr, pulls: bool, list: bool) -> Result<Image, Failure> {
     let inspect = || {
         ask(engine, &["image".as_ref(), "inspect".as_ref(), "--format".as_ref(), "{{json .Config.Env}}".as_ref(), name])
     };
@@ -61,12 +66,12 @@ pub fn look(engine: &OsStr, name: &OsStr, pulls: bool) -> Result<Image, Failure>
     let env = env.unwrap_or_default();
     let value = |name: &str| env.iter().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).map(OsString::from);
     let mut image = Image { preload: value("LD_PRELOAD"), library_path: value("LD_LIBRARY_PATH"), ..Image::default() };
-    files(engine, name, &mut image)?;
+    files(engine, name, list, &mut image)?;
     Ok(image)
 }
 
 /// Looks at its files.
-fn files(engine: &OsStr, name: &OsStr, image: &mut Image) -> Result<(), Failure> {
+fn files(engine: &OsStr, name: &OsStr, list: bool, image: &mut Image) -> Result<(), Failure> {
     // An image may have no command; this one is not run.
     let made = ask(engine, &["create".as_ref(), "--network".as_ref(), "none".as_ref(), name, "/vgpu-looks".as_ref()])?;
     if !made.status.success() {
@@ -74,29 +79,28 @@ fn files(engine: &OsStr, name: &OsStr, image: &mut Image) -> Result<(), Failure>
     }
     let id = OsString::from_vec(made.stdout.trim_ascii().to_vec());
     let seen = scratch().and_then(|dir| {
-        let result = at(engine, &id, &dir, image);
+        let result = at(engine, &id, &dir, list, image);
         let _ = fs::remove_dir_all(&dir); // a directory in /tmp is left if this fails, and nothing else
         result
     });
-    // Whatever was seen, it goes.
-    let _ = ask(engine, &["rm".as_ref(), "--force".as_ref(), id.as_ref()]);
+    // Whatever was seen, it goes, and the volumes that the image declares and the engine made with it.
+    let _ = ask(engine, &["rm".as_ref(), "--force".as_ref(), "--volumes".as_ref(), id.as_ref()]);
     seen
 }
 
-fn at(engine: &OsStr, id: &OsStr, dir: &Path, image: &mut Image) -> Result<(), Failure> {
+fn at(engine: &OsStr, id: &OsStr, dir: &Path, list: bool, image: &mut Image) -> Result<(), Failure> {
     let copy = |file: &str, to: &str| -> Result<Option<PathBuf>, Failure> {
         let mut from = id.to_owned();
         from.push(":");
         from.push(file);
         let to = dir.join(to);
-        let out = ask(engine, &["cp".as_ref(), "--follow-link".as_ref(), from.as_ref(), to.as_ref()]);
-        // podman follows links anyway and has no such option.
-        let out = if out.as_ref().is_ok_and(|out| out.status.success()) {
-            out
-        } else {
-            ask(engine, &["cp".as_ref(), from.as_ref(), to.as_ref()])
-        };
-        Ok(out?.status.success().then_some(to))
+        let mut out = ask(engine, &["cp".as_ref(), "--follow-link".as_ref(), from.as_ref(), to.as_ref()])?;
+        // podman follows links anyway and has no such option. Any other failure stays one: without the option docker
+        // copies a link that leads nowhere as the link that it is.
+        if !out.status.success() && String::from_utf8_lossy(&out.stderr).contains("unknown flag: --follow-link") {
+            out = ask(engine, &["cp".as_ref(), from.as_ref(), to.as_ref()])?;
+        }
+        Ok(out.status.success().then_some(to))
     };
     image.loader = Some(if copy(elf::LOADER, "loader")?.is_some() {
         Loader::Glibc
@@ -105,16 +109,44 @@ fn at(engine: &OsStr, id: &OsStr, dir: &Path, image: &mut Image) -> Result<(), F
     } else {
         Loader::None
     });
-    image.list = copy(SYSTEM_LIST, "list")?.and_then(|file| fs::read_to_string(file).ok());
+    if list && let Some(file) = copy(SYSTEM_LIST, "list")? {
+        let text = read_list(&file).map_err(|why| {
+            let words = format!("{SYSTEM_LIST} of the image {why}; --unchecked starts it without that list");
+            Failure::new(RUN_FAILED, words)
+        })?;
+        image.list = Some(text);
+    }
     Ok(())
 }
 
-/// A directory of our own.
+/// Reads what an engine copied out of an image, which may be anything: a link is not followed (it would lead to a file of
+/// the host), a pipe or a device not waited for, and no more read than a list has.
+fn read_list(file: &Path) -> Result<String, String> {
+    use rustix::fs::{Mode, OFlags};
+    let cannot = |why: io::Error| format!("cannot be read: {why}");
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let open = match rustix::fs::open(file, flags, Mode::empty()) {
+        Ok(open) => fs::File::from(open),
+        Err(rustix::io::Errno::LOOP) => return Err("is a link that this engine does not follow".to_owned()),
+        Err(why) => return Err(cannot(why.into())),
+    };
+    if !open.metadata().map_err(cannot)?.is_file() {
+        return Err("is not a regular file".to_owned());
+    }
+    let mut bytes = Vec::new();
+    open.take(LONGEST_LIST + 1).read_to_end(&mut bytes).map_err(cannot)?;
+    if bytes.len() as u64 > LONGEST_LIST {
+        return Err("is larger than 64 KiB".to_owned());
+    }
+    String::from_utf8(bytes).map_err(|_| "is not UTF-8".to_owned())
+}
+
+/// A directory of our own, closed to others.
 fn scratch() -> Result<PathBuf, Failure> {
     let mut random = [0; 8];
     let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()); // a name that is taken is an error below
     let dir = std::env::temp_dir().join(format!("vgpu-look-{:016x}", u64::from_ne_bytes(random)));
-    match fs::create_dir(&dir) {
+    match fs::DirBuilder::new().mode(0o700).create(&dir) {
         Ok(()) => Ok(dir),
         Err(why) => Err(Failure::new(RUN_FAILED, format!("{}: {why}", dir.display()))),
     }

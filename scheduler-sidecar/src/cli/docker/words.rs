@@ -51,7 +51,7 @@ pub struct Words {
     pub image: Option<OsString>,
     /// The value of `-e LD_PRELOAD=...`; it is not among `kept`.
     pub preload: Option<OsString>,
-    /// The value of `-e LD_LIBRARY_PATH=...`; it is.
+    /// The value of `-e LD_LIBRARY_PATH=...`; it is not among `kept` if ours goes before it.
     pub library_path: Option<OsString>,
     /// Do options bring a GPU?
     pub gpu: bool,
@@ -59,8 +59,8 @@ pub struct Words {
     pub pulls: bool,
 }
 
-/// Reads them.
-pub fn read(words: &[OsString]) -> Words {
+/// Reads them. `searched`: a LD_LIBRARY_PATH of ours is added, and the one that they set goes behind it.
+pub fn read(words: &[OsString], searched: bool) -> Words {
     let mut said = Words { pulls: true, ..Words::default() };
     let mut rest = words.iter();
     while let Some(word) = rest.next() {
@@ -82,12 +82,20 @@ pub fn read(words: &[OsString]) -> Words {
         said.pulls &= !(name == b"pull" && value == Some(b"never"));
         if name == b"env" {
             let (variable, set) = variable(value.unwrap_or_default());
-            if variable == "LD_PRELOAD" {
-                said.preload = set;
+            let taken = match variable.as_bytes() {
+                b"LD_PRELOAD" => {
+                    said.preload = set;
+                    true
+                }
+                b"LD_LIBRARY_PATH" => {
+                    said.library_path = set;
+                    searched
+                }
+                _ => false,
+            };
+            if taken {
+                said.kept.extend(before(text).map(|letters| OsStr::from_bytes(letters).to_owned()));
                 continue;
-            }
-            if variable == "LD_LIBRARY_PATH" {
-                said.library_path = set;
             }
         }
         said.kept.push(word.clone());
@@ -113,6 +121,12 @@ fn option(text: &[u8]) -> (&[u8], Option<&[u8]>) {
             (&letters[at..=at], (!value.is_empty()).then(|| value.strip_prefix(b"=").unwrap_or(value)))
         }
     }
+}
+
+/// The options without a value that stand before another in the same word: `-it` of `-ite`.
+fn before(text: &[u8]) -> Option<&[u8]> {
+    let letters = text.get(1..)?.iter().take_while(|letter| ALONE_SHORT.contains(letter)).count();
+    (letters > 0 && !text.starts_with(b"--")).then(|| &text[..=letters])
 }
 
 /// Does an option without a value in its own word take the next one?
@@ -142,7 +156,7 @@ mod tests {
     use super::*;
 
     fn said(words: &str) -> Words {
-        read(&words.split_ascii_whitespace().map(OsString::from).collect::<Vec<_>>())
+        read(&words.split_ascii_whitespace().map(OsString::from).collect::<Vec<_>>(), false)
     }
 
     fn image(words: &str) -> Option<String> {
@@ -191,6 +205,18 @@ mod tests {
                 ("/x.so".into(), vec!["--rm".into(), "img".into()]),
                 "{words}"
             );
+        }
+    }
+
+    #[test]
+    fn letters_before_a_variable_that_is_taken_out_stay() {
+        for (words, kept) in [
+            ("-ite LD_PRELOAD=/x.so --rm img", "-it --rm img"),
+            ("-deLD_PRELOAD=/x.so img", "-d img"),
+            ("-de=LD_PRELOAD=/x.so img", "-d img"),
+            ("-ite A=1 img", "-ite A=1 img"),
+        ] {
+            assert_eq!(said(words).kept, kept.split(' ').collect::<Vec<_>>(), "{words}");
         }
     }
 
