@@ -350,6 +350,28 @@ fn a_cdi_file_is_written_whole_or_not_at_all() {
 }
 
 #[test]
+fn a_cdi_file_goes_where_a_link_leads_and_a_device_or_a_pipe_stays_one() {
+    let lab = Lab::new();
+    let (config, link) = (lab.path("vgpud.toml"), lab.path("vgpu.json"));
+    fs::write(&config, "[[tenant]]\nname = \"chat\"\n").unwrap();
+    std::os::unix::fs::symlink("/dev/stdout", &link).unwrap();
+    let words = ["cdi", "generate", "--config", config.to_str().unwrap(), "--output", link.to_str().unwrap()];
+    let (stdout, stderr) = texts(&lab.vgpu(&words));
+    assert!(link.is_symlink() && stdout.contains("\"chat\""), "{stdout} {stderr}");
+}
+
+#[test]
+fn a_machines_directory_that_was_there_keeps_its_mode_and_who_cannot_use_it_is_said() {
+    let lab = Lab::new();
+    let machine = lab.path("mine");
+    fs::create_dir(&machine).unwrap();
+    fs::set_permissions(&machine, fs::Permissions::from_mode(0o750)).unwrap();
+    let out = lab.vgpu(&["docker", "run", "--sim", "--sim-dir", machine.to_str().unwrap(), "--", "img"]);
+    assert_eq!(fs::metadata(&machine).unwrap().permissions().mode() & 0o7777, 0o750);
+    assert!(out.status.success() && texts(&out).1.contains("closed to others"), "{}", texts(&out).1);
+}
+
+#[test]
 fn without_a_daemon_cdi_says_where_it_asked() {
     let lab = Lab::new();
     let out = lab.vgpu(&["cdi", "generate"]);

@@ -4,7 +4,6 @@
 //! What is written needs version 0.3.0 of it, the oldest that tools read, unless a tenant's name begins with a digit.
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::{fs, io};
@@ -192,19 +191,10 @@ fn mount(from: &Path, to: &str, data: bool) -> Result<Mount, Failure> {
 fn write(file: &Path, spec: &Spec) -> io::Result<()> {
     let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs::create_dir_all(dir)?;
-    // Not *.json: nobody reads it before it has its name.
-    let new = dir.join(format!(".vgpu-cdi-{}", std::process::id()));
-    let written = fs::File::create(&new).and_then(|mut out| {
-        serde_json::to_writer_pretty(&mut out, spec)?;
-        out.write_all(b"\n")?;
-        out.sync_all()
-    });
-    let renamed = written.and_then(|()| fs::rename(&new, file));
-    if renamed.is_err() {
-        // Ours and of no use.
-        let _ = fs::remove_file(&new);
-    }
-    renamed
+    let mut text = serde_json::to_string_pretty(spec)?;
+    text.push('\n');
+    // What is half written is not *.json: nobody reads it before it has its name.
+    say::whole(file, &text)
 }
 
 /// `vendor/class` as CDI has it: a domain, and a word.

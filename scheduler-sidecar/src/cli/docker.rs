@@ -143,7 +143,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let Verb::Run(args) = &args.verb;
     let command = command(args)?;
     if args.print {
-        let words: Vec<String> = command.iter().map(|word| say::quoted(&word.to_string_lossy())).collect();
+        let words: Vec<String> = command.iter().map(|word| say::shown(word)).collect();
         say::text(&format!("{}\n", words.join(" ")))?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -291,9 +291,21 @@ fn machine(args: &Run) -> Result<PathBuf, Failure> {
     if args.print {
         return Ok(dir);
     }
-    std::fs::create_dir_all(&dir).map_err(|why| Failure::new(RUN_FAILED, format!("{}: {why}", dir.display())))?;
-    // As it is, where it is somebody else's.
-    let _ = rustix::fs::chmod(&dir, rustix::fs::Mode::from_raw_mode(0o1777));
+    let cannot = |why: std::io::Error| Failure::new(RUN_FAILED, format!("{}: {why}", dir.display()));
+    std::fs::create_dir_all(dir.parent().unwrap_or(Path::new("/"))).map_err(cannot)?;
+    match std::fs::create_dir(&dir) {
+        Ok(()) => std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o1777)).map_err(cannot)?,
+        // What was there stays as it is: whoever made it knows who may use it.
+        Err(why) if why.kind() == std::io::ErrorKind::AlreadyExists && dir.is_dir() => {
+            if std::fs::metadata(&dir).map_err(cannot)?.permissions().mode() & 0o003 != 0o003 {
+                say::note(&format!(
+                    "{} is closed to others: only programs of its owner can use the simulated GPU; chmod 1777 opens it",
+                    dir.display()
+                ));
+            }
+        }
+        Err(why) => return Err(cannot(why)),
+    }
     Ok(dir)
 }
 

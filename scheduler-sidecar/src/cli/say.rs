@@ -1,7 +1,11 @@
 //! Output and exit codes.
 
+use std::ffi::OsStr;
 use std::fmt;
+use std::fs::Permissions;
 use std::io::{self, IsTerminal as _, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -95,20 +99,42 @@ pub fn json(value: &impl Serialize) -> Result<(), Failure> {
 /// # Errors
 /// It cannot be written; the file is named.
 pub fn file(path: &Path, text: &str) -> Result<(), Failure> {
-    let failed = |why: io::Error| Failure::new(FINDINGS, format!("cannot write {}: {why}", path.display()));
-    // A pipe or a device is written to, not replaced.
-    if std::fs::metadata(path).is_ok_and(|there| !there.is_file()) {
-        return std::fs::write(path, text).map_err(failed);
+    whole(path, text).map_err(|why| Failure::new(FINDINGS, format!("cannot write {}: {why}", path.display())))
+}
+
+/// The same without words: what a link leads to is replaced and not the link, the new file has the old one's mode, and a
+/// pipe or a device is written to.
+///
+/// # Errors
+/// It cannot be written; what was there is as before.
+pub fn whole(path: &Path, text: &str) -> io::Result<()> {
+    let there = std::fs::metadata(path).ok();
+    // Neither is a link that leads nowhere replaced: the file that it names is made.
+    if there.as_ref().map_or(path.is_symlink(), |there| !there.is_file()) {
+        return std::fs::write(path, text);
     }
+    let path = if there.is_some() { path.canonicalize()? } else { path.to_owned() };
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.new", std::process::id()));
     let new = path.with_file_name(name);
-    let written = std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, path));
-    written.map_err(|why| {
+    let written = write_new(&new, text, there.map(|there| there.permissions()));
+    written.and_then(|()| std::fs::rename(&new, &path)).inspect_err(|_| {
         // What is left of it is of no use.
         let _ = std::fs::remove_file(&new);
-        failed(why)
     })
+}
+
+/// Writes a file down to the disk; with a mode it is at no time open to more than that.
+fn write_new(new: &Path, text: &str, mode: Option<Permissions>) -> io::Result<()> {
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    options.mode(mode.as_ref().map_or(0o666, PermissionsExt::mode));
+    let mut out = options.open(new)?;
+    if let Some(mode) = mode {
+        out.set_permissions(mode)?;
+    }
+    out.write_all(text.as_bytes())?;
+    out.sync_all()
 }
 
 /// A colour on a terminal that wants one.
@@ -171,5 +197,62 @@ pub fn quoted(word: &str) -> String {
         word.to_owned()
     } else {
         format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+/// The same for a terminal too: with control characters, or bytes that are no UTF-8, as `$'\x1b'`, which bash, zsh and ksh read.
+#[must_use]
+pub fn shown(word: &OsStr) -> String {
+    if let Some(text) = word.to_str()
+        && !text.contains(char::is_control)
+    {
+        return quoted(text);
+    }
+    let mut out = String::from("$'");
+    let bytes = |out: &mut String, bytes: &[u8]| bytes.iter().for_each(|byte| out.push_str(&format!("\\x{byte:02x}")));
+    for chunk in word.as_bytes().utf8_chunks() {
+        for letter in chunk.valid().chars() {
+            match letter {
+                '\'' | '\\' => out.extend(['\\', letter]),
+                _ if letter.is_control() => bytes(&mut out, letter.encode_utf8(&mut [0; 4]).as_bytes()),
+                _ => out.push(letter),
+            }
+        }
+        bytes(&mut out, chunk.invalid());
+    }
+    out + "'"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_replaced_keeps_its_mode_and_a_link_to_it_stays_a_link() {
+        let dir = tempfile::tempdir().unwrap();
+        let [real, link, nowhere] = ["real", "link", "nowhere"].map(|name| dir.path().join(name));
+        std::fs::write(&real, "old").unwrap();
+        std::fs::set_permissions(&real, Permissions::from_mode(0o640)).unwrap();
+        std::os::unix::fs::symlink("real", &link).unwrap();
+        file(&link, "new").unwrap();
+        assert!(link.is_symlink());
+        assert_eq!(std::fs::read_to_string(&real).unwrap(), "new");
+        assert_eq!(std::fs::metadata(&real).unwrap().permissions().mode() & 0o7777, 0o640);
+        std::os::unix::fs::symlink("made", &nowhere).unwrap();
+        file(&nowhere, "new").unwrap();
+        assert!(nowhere.is_symlink() && dir.path().join("made").is_file());
+    }
+
+    #[test]
+    fn a_word_is_shown_without_what_moves_a_terminals_cursor() {
+        for (word, said) in [
+            (&b"plain"[..], "plain"),
+            (b"a b", "'a b'"),
+            (b"\x1b[2J it's \\", r"$'\x1b[2J it\'s \\'"),
+            (b"a\nb\xff", r"$'a\x0ab\xff'"),
+            ("\u{9b}ä".as_bytes(), r"$'\xc2\x9bä'"),
+        ] {
+            assert_eq!(shown(OsStr::from_bytes(word)), said);
+        }
     }
 }
