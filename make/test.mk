@@ -3,7 +3,7 @@
 # Seconds of `make soak`: 40 minutes at most, `make soak SECONDS=60` for a slice.
 SECONDS ?= 1800
 
-.PHONY: test test-quick soak mixed fuzz lint bench bench-instructions bench-quick bench-shares bench-tenants bench-daemon mutants
+.PHONY: test test-quick soak mixed fuzz lint bench bench-instructions bench-quick bench-shares bench-tenants bench-daemon bench-report mutants
 test: ## everything: format, lints, all packages, the model checker, processes under LD_PRELOAD, containers
 	@CARGO="$(CARGO)" MAKE="$(MAKE)" make/test all
 
@@ -51,6 +51,12 @@ bench-tenants: build ## tenants under the daemon: shares, latency, two services,
 
 bench-daemon: build ## the daemon with 1,000 tenants and 10,000 members: latency of a grant, descriptors, processor; a minute
 	$(CARGO) run --release -q -p vgpu-benches --bin vgpu-daemon-bench -- --check --out $(TARGET)/daemon.json
+
+# The tools are built first: the report runs them as programs.
+bench-report: build $(NOTHING) ## the metric ids people know, with native and null-control columns: ten minutes at most; ONLY=IS for a part
+	$(CARGO) build --release -q -p vgpu-benches --bins
+	$(RELEASE)/vgpu-bench-report $(if $(ONLY),--only $(ONLY)) --out $(TARGET)/bench-report > /dev/null
+	@echo "$(TARGET)/bench-report/report.md"
 
 mutants: build ## breaks the library on purpose and checks that the tests notice; about ten minutes
 	tests/mutants

@@ -46,7 +46,7 @@ fn escaped(text: &str) -> String {
 }
 
 /// A drawing of this size, its content made by `draw`.
-fn drawing(width: f64, height: f64, title: &str, draw: impl FnOnce(&mut String)) -> String {
+pub fn drawing(width: f64, height: f64, title: &str, draw: impl FnOnce(&mut String)) -> String {
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" \
          font-family=\"sans-serif\" font-size=\"11\" fill=\"#222\">\n<title>{}</title>\n\
@@ -58,12 +58,14 @@ fn drawing(width: f64, height: f64, title: &str, draw: impl FnOnce(&mut String))
     out
 }
 
-fn text(out: &mut String, x: f64, y: f64, anchor: &str, more: &str, words: &str) {
+/// Words at a place.
+pub fn text(out: &mut String, x: f64, y: f64, anchor: &str, more: &str, words: &str) {
     let words = escaped(words);
     let _ = writeln!(out, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\"{more}>{words}</text>");
 }
 
-fn rule(out: &mut String, from: (f64, f64), to: (f64, f64), style: &str) {
+/// A line.
+pub fn rule(out: &mut String, from: (f64, f64), to: (f64, f64), style: &str) {
     let ((x1, y1), (x2, y2)) = (from, to);
     let _ = writeln!(out, "<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" {style}/>");
 }

@@ -1,0 +1,193 @@
+//! The metrics that people know, in one report: overhead, isolation, scheduling and errors, each with native and null-control columns.
+//!
+//!     vgpu-bench-report [--only ID,...] [--runs N] [--seconds S] [--out DIR] [--json] [--list]
+//!
+//! [`metrics`] is the table of all ids: what each means here, or why it is not measured. [`sources`] runs the tools that
+//! measure and [`memory`] asks processes of our own ([`probe`]); [`calls_told`], [`shares_told`] and [`memory`] make rows of what they
+//! say, [`spread`] reckons, [`render`] and [`picture`] show. docs/bench-report.md says how to read a report.
+
+mod calls_told;
+mod memory;
+mod metrics;
+mod picture;
+mod place;
+mod probe;
+mod render;
+mod row;
+mod shares_told;
+mod sources;
+mod spread;
+mod table;
+
+// The other tools' own parts, used as they are: each uses more of them than this one does.
+#[path = "../overhead/calls.rs"]
+#[allow(dead_code)]
+mod calls;
+#[path = "../shares/host.rs"]
+#[allow(dead_code)]
+mod host;
+#[path = "../shares/plot.rs"]
+#[allow(dead_code)]
+mod plot;
+
+use clap::Parser;
+use metrics::{How, METRICS};
+use place::Place;
+use render::Report;
+use sources::{Effort, Source};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Measures the metrics that people know from a published suite, on the simulated device.
+#[derive(Parser, Debug)]
+#[command(
+    name = "vgpu-bench-report",
+    after_help = "\
+Examples:
+  vgpu-bench-report --list                              all ids: what each means here, or why it is not measured
+  vgpu-bench-report --only OH-001,IS-003 --runs 3       two metrics, shorter
+  vgpu-bench-report --only IS --out /tmp/isolation      all ids that begin so
+  vgpu-bench-report --json > report.json                everything, as JSON on stdout too
+
+The measuring tools are found beside this program; vgpud and the libraries too, or by VGPU_BUILD, or the libraries by
+VGPU_LIB_DIR and VGPU_SIM_LIB_DIR.
+
+Exit codes:
+  0  measured
+  1  something could not be measured, or a limit was not in force while it was
+  2  usage, or a part is missing"
+)]
+struct Options {
+    /// Only these metrics: ids, or what ids begin with (OH, IS, SCHED, ERR).
+    #[arg(long, value_name = "ID,...", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Repetitions of shares, tenants and memory; six or more for an interval of 95 %.
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=99))]
+    runs: u32,
+    /// Seconds of each measurement in a repetition.
+    #[arg(long, value_name = "S", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=60))]
+    seconds: u32,
+    /// Where report.md, bench-report.json and a picture for each group are written.
+    #[arg(long, value_name = "DIR", default_value = "target/bench-report")]
+    out: PathBuf,
+    /// Print JSON instead of the report.
+    #[arg(long)]
+    json: bool,
+    /// Print the metrics with their definitions or reasons, and measure nothing.
+    #[arg(long)]
+    list: bool,
+}
+
+fn main() -> ExitCode {
+    let outcome = if std::env::args().nth(1).as_deref() == Some(probe::WORD) {
+        probe::run().map(|()| ExitCode::SUCCESS)
+    } else {
+        measure(&Options::parse())
+    };
+    outcome.unwrap_or_else(|why| {
+        eprintln!("vgpu-bench-report: {why}");
+        ExitCode::from(2)
+    })
+}
+
+/// The ids that were asked for, in the table's order.
+fn chosen(only: &[String]) -> Result<Vec<&'static str>, String> {
+    let meant = |id: &str, text: &str| id == text || id.strip_prefix(text).is_some_and(|rest| rest.starts_with('-'));
+    for text in only {
+        if !METRICS.iter().any(|metric| meant(metric.id, text)) {
+            return Err(format!(
+                "--only {text}: no metric has this id or this beginning (OH, IS-003, ...); --list shows them"
+            ));
+        }
+    }
+    let wanted = |id: &str| only.is_empty() || only.iter().any(|text| meant(id, text));
+    Ok(METRICS.iter().map(|metric| metric.id).filter(|id| wanted(id)).collect())
+}
+
+/// The table as text or JSON.
+fn list(ids: &[&str], json: bool) -> Result<(), String> {
+    let metrics: Vec<_> = METRICS.iter().filter(|metric| ids.contains(&metric.id)).collect();
+    if json {
+        println!("{}", serde_json::to_string_pretty(&metrics).map_err(|why| why.to_string())?);
+        return Ok(());
+    }
+    for metric in metrics {
+        let (word, text) = match metric.how {
+            How::Measured(text) => (format!("{}, {}", metric.unit, metric.better.word()), text),
+            How::NotMeasured(text) => ("not measured".to_owned(), text),
+        };
+        println!("{:<10} {} ({word})\n           {text}", metric.id, metric.name);
+    }
+    Ok(())
+}
+
+fn measure(options: &Options) -> Result<ExitCode, String> {
+    let ids = chosen(&options.only)?;
+    if options.list {
+        list(&ids, options.json)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut facts = host::Facts::ask();
+    let words = std::env::args().skip(1);
+    facts.command = std::iter::once("vgpu-bench-report".to_owned()).chain(words).collect::<Vec<_>>().join(" ");
+    let place = Place::find()?;
+    std::fs::create_dir_all(&options.out).map_err(|why| format!("--out {}: {why}", options.out.display()))?;
+
+    let wanted: BTreeSet<Source> = ids.iter().flat_map(|id| sources::needs(id)).copied().collect();
+    let effort = Effort { runs: options.runs, seconds: options.seconds };
+    let mut told = sources::ask(&place, &wanted, effort);
+    let mut rows = Vec::new();
+    if let Some(calls) = &told.calls {
+        rows.extend(calls_told::rows(calls).map_err(|why| told.failures.push(why)).unwrap_or_default());
+    }
+    if wanted.contains(&Source::Memory) {
+        rows.extend(memory::rows(&place, options.runs).map_err(|why| told.failures.push(why)).unwrap_or_default());
+    }
+    rows.extend(shares_told::rows(&told));
+    let report = render::report(facts, options.runs, options.seconds, &ids, rows, told.failures);
+    write(&report, &options.out, options.json)?;
+    let faults = report.faults();
+    faults.iter().for_each(|fault| eprintln!("fault: {fault}"));
+    Ok(if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Writes all files, and prints one of them.
+fn write(report: &Report, out: &Path, json: bool) -> Result<(), String> {
+    let markdown = report.markdown();
+    let numbers = serde_json::to_string_pretty(report).map_err(|why| why.to_string())?;
+    let texts = [("report.md".to_owned(), markdown.clone()), ("bench-report.json".to_owned(), numbers.clone())];
+    for (name, content) in texts.into_iter().chain(report.pictures()) {
+        let path = out.join(name);
+        std::fs::write(&path, content).map_err(|why| format!("{}: {why}", path.display()))?;
+        eprintln!("written: {}", path.display());
+    }
+    if json {
+        println!("{numbers}");
+    } else {
+        print!("{markdown}");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_and_their_beginnings_choose_and_anything_else_is_named() {
+        let of = |texts: &[&str]| chosen(&texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>());
+        assert_eq!(of(&[]).unwrap().len(), 56);
+        assert_eq!(of(&["IS-003"]).unwrap(), ["IS-003"]);
+        assert_eq!(of(&["ERR", "OH-001"]).unwrap(), ["OH-001", "ERR-001", "ERR-002", "ERR-003"]);
+        // Not a part of an id.
+        assert!(of(&["IS-00"]).unwrap_err().contains("--only IS-00"));
+        assert!(of(&[""]).is_err());
+    }
+
+    #[test]
+    fn the_command_is_whole() {
+        use clap::CommandFactory;
+        Options::command().debug_assert();
+    }
+}

@@ -1,0 +1,286 @@
+//! Rows of memory, failures and neighbours: processes are started natively, with the library and no limit, and with it and a
+//! limit, and asked (`probe`).
+
+use crate::place::Place;
+use crate::row::{Control, Kind, Row};
+use crate::spread::{Cell, against_itself, paired};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout};
+use std::time::Duration;
+
+/// The limit of a tenant, bytes.
+const LIMIT: u64 = 4 << 30;
+/// What a neighbour takes, bytes.
+const TAKEN: u64 = 2 << 30;
+/// Blocks of calls whose time is taken, in each process.
+const BLOCKS: usize = 200;
+
+/// With what a process runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Native,
+    NoLimits,
+    Limits,
+}
+
+const WAYS: [Way; 3] = [Way::Native, Way::NoLimits, Way::Limits];
+
+/// A running probe; killed when dropped.
+struct Probe {
+    child: Child,
+    ask: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Probe {
+    fn start(place: &Place, way: Way, room: &Path, tenant: &str) -> Result<Probe, String> {
+        let mut command = place.probe(room);
+        if way != Way::Native {
+            place.with_library(&mut command, room, tenant);
+        }
+        if way == Way::Limits {
+            command.env("VGPU_MEMORY_LIMIT", LIMIT.to_string());
+        }
+        let mut child = command.spawn().map_err(|why| format!("a probe: {why}"))?;
+        let (Some(ask), Some(out)) = (child.stdin.take(), child.stdout.take()) else { unreachable!("both are pipes") };
+        let mut probe = Probe { child, ask, answers: BufReader::new(out) };
+        match probe.line()?.as_str() {
+            "ready" => Ok(probe),
+            other => Err(format!("a probe began with {other:?}")),
+        }
+    }
+
+    fn tell(&mut self, line: &str) -> Result<(), String> {
+        writeln!(self.ask, "{line}").map_err(|why| format!("a probe does not listen ({line}): {why}"))
+    }
+
+    fn line(&mut self) -> Result<String, String> {
+        let mut text = String::new();
+        let read = self.answers.read_line(&mut text);
+        if matches!(read, Ok(length) if length > 0) {
+            return Ok(text.trim().to_owned());
+        }
+        let mut words = String::new();
+        let _ = self.child.stderr.take().map(|mut err| err.read_to_string(&mut words));
+        Err(format!("a probe ended: {}", words.trim()))
+    }
+
+    fn answer(&mut self) -> Result<Value, String> {
+        let line = self.line()?;
+        serde_json::from_str(&line).map_err(|why| format!("a probe said {line:?}: {why}"))
+    }
+
+    fn ask(&mut self, line: &str) -> Result<Value, String> {
+        self.tell(line)?;
+        self.answer()
+    }
+
+    fn number(&mut self, line: &str, key: &str) -> Result<f64, String> {
+        let answer = self.ask(line)?;
+        answer[key].as_f64().ok_or_else(|| format!("a probe said {answer} to {line:?}"))
+    }
+
+    fn times(&mut self, line: &str) -> Result<Vec<f64>, String> {
+        let answer = self.ask(line)?;
+        serde_json::from_value(answer["ns"].clone()).map_err(|why| format!("a probe said {answer} to {line:?}: {why}"))
+    }
+
+    /// Ends it without warning.
+    fn kill(mut self) {
+        let _ = self.child.kill();
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A device and a place for ledgers; removed when dropped.
+struct Room(PathBuf);
+
+impl Room {
+    fn new(place: &Place) -> Result<Room, String> {
+        let path = place.scratch().join("room");
+        std::fs::create_dir_all(path.join("state")).map_err(|why| format!("{}: {why}", path.display()))?;
+        Ok(Room(path))
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// What one way showed once.
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    /// All memory, as told.
+    total: f64,
+    /// What two processes got together, percent of what is allowed.
+    accuracy: f64,
+    /// Times of a refusal and of a recovery, ns.
+    refusals: Vec<f64>,
+    recoveries: Vec<f64>,
+    /// Part of the promises about exhaustion that held, percent, and those that did not.
+    score: f64,
+    broken: Vec<String>,
+    /// What of a neighbour's memory was seen, MiB.
+    leaked: f64,
+    /// Calls that succeeded while a neighbour was killed, percent.
+    unharmed: f64,
+}
+
+/// Both processes of one tenant fill memory; then one, with everything its own again, is refused, recovers and is exhausted.
+fn one_tenant(place: &Place, way: Way, seen: &mut Seen) -> Result<(), String> {
+    let room = Room::new(place)?;
+    // Without the library: what it is told is free is the device's truth, contexts of the others included.
+    let mut watch = Probe::start(place, Way::Native, &room.0, "watch")?;
+    let before = watch.number("look", "free")?;
+    let mut first = Probe::start(place, way, &room.0, "bench")?;
+    let mut second = Probe::start(place, way, &room.0, "bench")?;
+    seen.total = first.number("look", "total")?;
+    first.tell("fill")?;
+    let later = second.number("fill", "got")?;
+    let sooner = first.answer()?["got"].as_f64().ok_or("a probe did not say what it got")?;
+    let taken = before - watch.number("look", "free")?;
+    seen.accuracy = taken / if way == Way::Limits { LIMIT as f64 } else { before } * 100.0;
+    // One may have got nothing: the other was there first. Who has something can give it back.
+    let one = if later > sooner { &mut second } else { &mut first };
+    seen.refusals = one.times(&format!("refuse {BLOCKS}"))?;
+    seen.recoveries = one.times(&format!("recover {BLOCKS}"))?;
+    drop(watch);
+    drop((first, second));
+    let mut alone = Probe::start(place, way, &room.0, "bench")?;
+    let promises = alone.ask("exhaust")?;
+    let promises = promises.as_object().ok_or("a probe has no promises")?;
+    seen.broken = promises.iter().filter(|one| one.1 != true).map(|one| one.0.clone()).collect();
+    seen.score = (promises.len() - seen.broken.len()) as f64 / promises.len() as f64 * 100.0;
+    Ok(())
+}
+
+/// A neighbour of another tenant takes memory, works, and is killed in the middle of it.
+fn two_tenants(place: &Place, way: Way, seen: &mut Seen) -> Result<(), String> {
+    let room = Room::new(place)?;
+    let mut own = Probe::start(place, way, &room.0, "own")?;
+    let mut other = Probe::start(place, way, &room.0, "other")?;
+    let before = own.number("look", "free")?;
+    other.ask(&format!("take {TAKEN}"))?;
+    seen.leaked = (before - own.number("look", "free")?) / f64::from(1 << 20);
+    own.tell("work 500")?;
+    other.tell("work 60000")?;
+    std::thread::sleep(Duration::from_millis(200));
+    other.kill();
+    let work = own.answer()?;
+    let (calls, failed) = (work["calls"].as_f64().unwrap_or(0.0), work["failed"].as_f64().unwrap_or(0.0));
+    seen.unharmed = (calls - failed) / calls * 100.0;
+    Ok(())
+}
+
+fn seen(place: &Place, way: Way) -> Result<Seen, String> {
+    let mut seen = Seen::default();
+    let asked = one_tenant(place, way, &mut seen).and_then(|()| two_tenants(place, way, &mut seen));
+    asked.map(|()| seen).map_err(|why| format!("memory, {way:?}: {why}"))
+}
+
+/// All of it, `runs` times.
+///
+/// # Errors
+/// A process cannot be started, or a call has another answer than it must have.
+pub fn rows(place: &Place, runs: u32) -> Result<Vec<Row>, String> {
+    let mut all: [Vec<Seen>; 3] = Default::default();
+    for number in 1..=runs {
+        eprintln!("measuring memory, {number} of {runs}");
+        for (at, way) in WAYS.into_iter().enumerate() {
+            all[at].push(seen(place, way)?);
+        }
+    }
+    Ok(of(&all))
+}
+
+/// Of blocks within one process, which are no independent runs: one number for each repetition.
+fn median(blocks: &[f64]) -> f64 {
+    Cell::of_runs(blocks).map_or(f64::NAN, |cell| cell.value)
+}
+
+/// From what was seen natively, without limits, and with a limit.
+fn of(all: &[Vec<Seen>; 3]) -> Vec<Row> {
+    let totals: Vec<f64> = all[2].iter().map(|seen| seen.total).collect();
+    let native = all[0].first().map_or(f64::NAN, |seen| seen.total);
+    let shown = totals.iter().all(|total| *total == LIMIT as f64) && native > LIMIT as f64;
+    let unlimited = all[1].iter().all(|seen| seen.total == native);
+    let gib = |bytes: f64| bytes / f64::from(1 << 30);
+    let control = Control::new(
+        format!("{:.1} GiB are told as the total natively, {:.1} under the limit", gib(native), gib(totals[0])),
+        shown && unlimited,
+    );
+    let whole = |id, what: &str, figure: fn(&Seen) -> f64| {
+        let [native, off, limits] = [0, 1, 2].map(|at: usize| all[at].iter().map(figure).collect::<Vec<f64>>());
+        Row {
+            native: Cell::of_runs(&native),
+            bare_again: against_itself(&native),
+            no_limits: Cell::of_runs(&off),
+            limits: Cell::of_runs(&limits),
+            difference: paired(&limits, &native),
+            ..Row::new(id, what, Kind::Whole, control.clone())
+        }
+    };
+    let mut broken: Vec<&str> = all[2].iter().flat_map(|seen| &seen.broken).map(String::as_str).collect();
+    broken.sort_unstable();
+    broken.dedup();
+    let which = if broken.is_empty() { "seven promises".into() } else { format!("broken: {}", broken.join(", ")) };
+    vec![
+        whole("IS-001", "two processes at once", |seen| seen.accuracy),
+        whole("IS-002", "a refused cuMemAlloc", |seen| median(&seen.refusals)),
+        whole("IS-005", "free memory beside a neighbour", |seen| seen.leaked),
+        whole("IS-010", "beside a process that is killed", |seen| seen.unharmed),
+        whole("ERR-002", "cuMemFree and cuMemAlloc of 1 MiB", |seen| median(&seen.recoveries)),
+        whole("ERR-003", &which, |seen| seen.score),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(total: f64, leaked: f64, time: f64) -> Seen {
+        let times = vec![time, time + 1.0, time + 2.0];
+        Seen {
+            total,
+            leaked,
+            accuracy: 99.0,
+            refusals: times.clone(),
+            recoveries: times,
+            score: 100.0,
+            unharmed: 100.0,
+            broken: Vec::new(),
+        }
+    }
+
+    fn all(limited: f64) -> [Vec<Seen>; 3] {
+        let device = 141.0 * f64::from(1 << 30);
+        [vec![one(device, 2048.0, 400.0); 3], vec![one(device, 2048.0, 401.0); 3], vec![one(limited, 0.0, 90.0); 3]]
+    }
+
+    #[test]
+    fn columns_are_ways_and_differences_are_against_native() {
+        let rows = of(&all(LIMIT as f64));
+        let leaked = rows.iter().find(|row| row.id == "IS-005").unwrap();
+        assert_eq!(leaked.native, Some(Cell::with(2048.0, 2048.0, 2048.0)));
+        assert_eq!((leaked.no_limits, leaked.difference), (leaked.native, Some(Cell::with(-2048.0, -2048.0, -2048.0))));
+        let refused = rows.iter().find(|row| row.id == "IS-002").unwrap();
+        assert_eq!(refused.limits.map(|cell| cell.value), Some(91.0));
+        assert!(refused.difference.is_some_and(Cell::is_told_from_zero) && rows.iter().all(|row| row.control.holds));
+    }
+
+    #[test]
+    fn a_limit_that_is_not_shown_was_not_in_force() {
+        let rows = of(&all(141.0 * f64::from(1 << 30)));
+        assert!(rows.iter().all(|row| !row.control.holds));
+    }
+}

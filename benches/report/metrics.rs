@@ -1,0 +1,154 @@
+//! The metric ids that people know from a published suite of 56 for GPU virtualisation, each with what it means here or
+//! why it is not measured ([`crate::table`]). The names are the suite's; the definitions are ours.
+
+pub use crate::table::METRICS;
+use serde::Serialize;
+
+/// What a metric is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Group {
+    /// What a call costs more.
+    Overhead,
+    /// What tenants notice of limits and of each other.
+    Isolation,
+    /// Who has the device when.
+    Scheduling,
+    /// What happens when something fails.
+    Errors,
+    /// Not measured on a device that computes nothing.
+    Other,
+}
+
+impl Group {
+    /// Those with measured metrics, in the order of the report.
+    pub const MEASURED: [Group; 4] = [Group::Overhead, Group::Isolation, Group::Scheduling, Group::Errors];
+
+    /// As files and headings name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Group::Overhead => "overhead",
+            Group::Isolation => "isolation",
+            Group::Scheduling => "scheduling",
+            Group::Errors => "errors",
+            Group::Other => "other",
+        }
+    }
+}
+
+/// Which way a figure is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Better {
+    /// Less of it.
+    Lower,
+    /// More of it.
+    Higher,
+}
+
+impl Better {
+    /// In a heading.
+    pub fn word(self) -> &'static str {
+        match self {
+            Better::Lower => "lower is better",
+            Better::Higher => "higher is better",
+        }
+    }
+}
+
+/// What is done for a metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum How {
+    /// It is measured: the definition.
+    Measured(&'static str),
+    /// It is not: the reason.
+    NotMeasured(&'static str),
+}
+
+/// One metric.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Metric {
+    /// The suite's id.
+    pub id: &'static str,
+    /// The suite's name.
+    pub name: &'static str,
+    /// What it is about.
+    pub group: Group,
+    /// Of its figures.
+    pub unit: &'static str,
+    /// Of its figures.
+    pub better: Better,
+    /// What it means here.
+    pub how: How,
+}
+
+impl Metric {
+    /// Whether there are figures of it.
+    pub fn is_measured(&self) -> bool {
+        matches!(self.how, How::Measured(_))
+    }
+}
+
+/// The metric of that id.
+pub fn find(id: &str) -> Option<&'static Metric> {
+    METRICS.iter().find(|metric| metric.id == id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::{BTreeMap, HashSet};
+
+    #[test]
+    fn all_56_ids_are_there_once_and_in_the_suites_numbers() {
+        let ids: HashSet<&str> = METRICS.iter().map(|metric| metric.id).collect();
+        assert_eq!(ids.len(), METRICS.len());
+        let mut count: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
+        for metric in &METRICS {
+            let (kind, number) = metric.id.split_once('-').expect("KIND-NUMBER");
+            count.entry(kind).or_default().push(number.parse().expect("a number"));
+        }
+        let expected = [
+            ("OH", 10),
+            ("IS", 10),
+            ("LLM", 10),
+            ("BW", 4),
+            ("CACHE", 4),
+            ("PCIE", 4),
+            ("NCCL", 4),
+            ("SCHED", 4),
+            ("FRAG", 3),
+            ("ERR", 3),
+        ];
+        for (kind, most) in expected {
+            assert_eq!(count.remove(kind), Some((1..=most).collect()), "{kind}");
+        }
+        assert!(count.is_empty(), "{count:?}");
+    }
+
+    #[test]
+    fn every_metric_is_defined_or_has_a_reason_and_the_four_groups_of_this_report_are_measured() {
+        for metric in &METRICS {
+            let (How::Measured(words) | How::NotMeasured(words)) = metric.how;
+            assert!(words.len() > 40, "{}: {words}", metric.id);
+            assert!(!metric.unit.is_empty() && !metric.name.is_empty(), "{}", metric.id);
+            assert_eq!(metric.group == Group::Other, !metric.is_measured() && metric.id != "OH-003", "{}", metric.id);
+        }
+        for group in Group::MEASURED {
+            assert!(METRICS.iter().filter(|metric| metric.group == group && metric.is_measured()).count() >= 3);
+        }
+    }
+
+    #[test]
+    fn reasons_name_metrics_that_are_measured() {
+        for metric in METRICS.iter().filter(|metric| !metric.is_measured()) {
+            let How::NotMeasured(why) = metric.how else { continue };
+            for word in why.split(|c: char| !c.is_ascii_alphanumeric() && c != '-') {
+                let is_id =
+                    word.split_once('-').is_some_and(|(_, number)| number.len() == 3 && number.parse::<u32>().is_ok());
+                assert!(!is_id || find(word).is_some_and(Metric::is_measured), "{}: {word}", metric.id);
+            }
+        }
+    }
+}

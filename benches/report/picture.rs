@@ -1,0 +1,106 @@
+//! Pictures of a report: each row a strip with a scale of its own, each column a dot with its interval.
+
+use crate::metrics::find;
+use crate::plot::{drawing, rule, text};
+use crate::render::shown;
+use crate::row::{Kind, Row};
+use std::fmt::Write;
+
+/// Columns and their colours, told apart also in grey.
+const COLUMNS: [(&str, &str); 5] = [
+    ("native", "#222222"),
+    ("bare again", "#9a9a9a"),
+    ("no limits", "#2e8b57"),
+    ("limits", "#1f5fa8"),
+    ("daemon", "#d2691e"),
+];
+
+const WIDE: f64 = 900.0;
+const HIGH: f64 = 34.0;
+/// Where strips begin and end.
+const STRIP: (f64, f64) = (420.0, 800.0);
+
+/// The strips of these rows, one below the other.
+pub fn strips(title: &str, rows: &[&Row]) -> String {
+    drawing(WIDE, 60.0 + HIGH * rows.len() as f64, title, |out| {
+        text(out, 10.0, 20.0, "start", " font-weight=\"bold\"", title);
+        for (at, (name, colour)) in COLUMNS.iter().enumerate() {
+            let x = STRIP.0 + 85.0 * at as f64;
+            let _ = writeln!(out, "<circle cx=\"{x:.1}\" cy=\"16\" r=\"4\" fill=\"{colour}\"/>");
+            text(out, x + 8.0, 20.0, "start", "", name);
+        }
+        for (at, row) in rows.iter().enumerate() {
+            strip(out, row, 52.0 + HIGH * at as f64);
+        }
+    })
+}
+
+fn strip(out: &mut String, row: &Row, y: f64) {
+    let unit = find(row.id).map_or("", |metric| metric.unit);
+    let added = if row.kind == Kind::Added { "added, " } else { "" };
+    text(out, 10.0, y + 4.0, "start", "", &format!("{}  {} ({added}{unit})", row.id, row.what));
+    let cells = row.scaled();
+    let ends = cells.iter().flat_map(|(_, cell)| {
+        let (low, high) = cell.interval.unwrap_or((cell.value, cell.value));
+        [low, high, cell.value]
+    });
+    let (low, high) =
+        ends.filter(|end| end.is_finite()).fold((0.0f64, 0.0f64), |(low, high), end| (low.min(end), high.max(end)));
+    let span = if high > low { high - low } else { 1.0 };
+    let x = |value: f64| STRIP.0 + (STRIP.1 - STRIP.0) * (value - low) / span;
+    rule(out, (STRIP.0, y), (STRIP.1, y), "stroke=\"#e4e4e4\"");
+    rule(out, (x(0.0), y - 10.0), (x(0.0), y + 10.0), "stroke=\"#888\"");
+    text(out, STRIP.1 + 8.0, y + 4.0, "start", " fill=\"#666\"", &shown(high));
+    if low < 0.0 {
+        text(out, STRIP.0 - 6.0, y + 4.0, "end", " fill=\"#666\"", &shown(low));
+    }
+    if !row.control.holds {
+        text(out, STRIP.0 + 8.0, y + 4.0, "start", " fill=\"#b22222\"", "not valid: the control does not hold");
+        return;
+    }
+    for (name, cell) in cells.iter().filter(|(_, cell)| cell.value.is_finite()) {
+        // Each column a little lower than the one before, so that equal figures are all seen.
+        let at = COLUMNS.iter().position(|(column, _)| column == name).unwrap_or(0);
+        let (colour, y) = (COLUMNS[at].1, y + 4.0 * (at as f64 - 2.0));
+        if let Some((low, high)) = cell.interval.filter(|(low, high)| low.is_finite() && high.is_finite()) {
+            rule(out, (x(low), y), (x(high), y), &format!("stroke=\"{colour}\" stroke-width=\"2\" opacity=\"0.6\""));
+        }
+        let _ = writeln!(
+            out,
+            "<circle cx=\"{:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"><title>{} {name} {}</title></circle>",
+            x(cell.value),
+            row.id,
+            shown(cell.value)
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::row::Control;
+    use crate::spread::Cell;
+
+    fn row(holds: bool) -> Row {
+        Row {
+            native: Some(Cell::with(98.0, 97.0, 99.0)),
+            limits: Some(Cell::with(50.0, 49.0, 51.0)),
+            daemon: Some(Cell::plain(f64::NAN)),
+            ..Row::new("IS-003", "a <ceiling>", Kind::Whole, Control::new("", holds))
+        }
+    }
+
+    #[test]
+    fn a_strip_has_a_dot_for_each_figure_and_nothing_that_is_not_a_number() {
+        let (good, none) = (row(true), Row::new("IS-003", "", Kind::Whole, Control::new("", true)));
+        let svg = strips("a & b", &[&good, &none]);
+        assert!(!svg.contains("NaN") && !svg.contains("inf") && !svg.contains("<ceiling>"), "{svg}");
+        assert_eq!(svg.matches("IS-003 native").count() + svg.matches("IS-003 limits").count(), 2, "{svg}");
+    }
+
+    #[test]
+    fn a_row_whose_control_does_not_hold_has_no_dot() {
+        let svg = strips("", &[&row(false)]);
+        assert!(svg.contains("not valid") && !svg.contains("IS-003 native"), "{svg}");
+    }
+}

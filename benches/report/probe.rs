@@ -1,0 +1,217 @@
+//! The process that is asked: it takes memory until there is none, fails, recovers and works, and knows nothing of vgpu.
+//!
+//!     vgpu-bench-report --probe
+//!
+//! It says `ready`, and then answers each line with one line of JSON; it ends when nobody can ask any more. A call with
+//! another answer than it must have ends it with the call's name and code. Not here: what answers mean (`memory`).
+
+use crate::calls::{self, Alloc, Free, GetFunction, Init, Launch, LoadData, MemInfo, Retain, SetCurrent, Synchronize};
+use core::ffi::{CStr, c_int, c_void};
+use serde_json::{Value, json};
+use std::io::{BufRead, Write};
+use std::ptr::null_mut;
+use std::time::{Duration, Instant};
+
+/// The word that makes this program a probe.
+pub const WORD: &str = "--probe";
+/// CUDA_ERROR_OUT_OF_MEMORY.
+const OUT_OF_MEMORY: c_int = 2;
+const MIB: usize = 1 << 20;
+/// Sizes that it fills memory with, one after the other.
+const PIECES: [usize; 5] = [256 * MIB, 64 * MIB, 16 * MIB, 4 * MIB, MIB];
+/// Calls whose time is taken together.
+const BLOCK: u32 = 50;
+
+fn ok(code: c_int, what: &str) -> Result<(), String> {
+    if code == 0 { Ok(()) } else { Err(format!("{what}: {code}")) }
+}
+
+/// A context, and what is taken in it.
+struct Probe {
+    alloc: Alloc,
+    free: Free,
+    info: MemInfo,
+    launch: Launch,
+    synchronize: Synchronize,
+    kernel: *mut c_void,
+    taken: Vec<(u64, usize)>,
+}
+
+/// Answers until nobody asks.
+///
+/// # Errors
+/// A call of the driver has another answer than it must have, or a line is none that it knows.
+pub fn run() -> Result<(), String> {
+    // SAFETY: has no preconditions. Whoever asks may be killed.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    let mut probe = Probe::open()?;
+    let mut out = std::io::stdout().lock();
+    let mut say = |line: &str| writeln!(out, "{line}").and_then(|()| out.flush()).map_err(|why| why.to_string());
+    say("ready")?;
+    for line in std::io::stdin().lock().lines() {
+        let line = line.map_err(|why| why.to_string())?;
+        let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
+        let number = || rest.parse::<usize>().map_err(|why| format!("{line}: {why}"));
+        let answer = match word {
+            "look" => {
+                let (free, total) = probe.look()?;
+                json!({ "free": free, "total": total })
+            }
+            "take" => {
+                probe.must_take(number()?)?;
+                json!({})
+            }
+            "fill" => json!({ "got": probe.fill()? }),
+            "refuse" => json!({ "ns": probe.refuse(number()?)? }),
+            "recover" => json!({ "ns": probe.recover(number()?)? }),
+            "exhaust" => probe.exhaust()?,
+            "work" => probe.work(Duration::from_millis(number()? as u64)),
+            _ => return Err(format!("{line}: no such question")),
+        };
+        say(&answer.to_string())?;
+    }
+    Ok(())
+}
+
+// SAFETY of the calls below: the driver's functions by their own signatures; outputs are locals, memory is never touched, and each
+// address is given back once.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl Probe {
+    fn open() -> Result<Probe, String> {
+        let driver = calls::driver();
+        fn found<F: Copy>(driver: *mut c_void, name: &CStr) -> F {
+            unsafe { calls::typed(calls::found(driver, name)) }
+        }
+        let (mut context, mut module, mut kernel) = (null_mut(), null_mut(), null_mut());
+        let image = concat!(include_str!("../../examples/kernels/spin.ptx"), "\0");
+        unsafe {
+            ok(found::<Init>(driver, c"cuInit")(0), "cuInit")?;
+            ok(found::<Retain>(driver, c"cuDevicePrimaryCtxRetain")(&raw mut context, 0), "cuDevicePrimaryCtxRetain")?;
+            ok(found::<SetCurrent>(driver, c"cuCtxSetCurrent")(context), "cuCtxSetCurrent")?;
+            let load = found::<LoadData>(driver, c"cuModuleLoadData");
+            ok(load(&raw mut module, image.as_ptr().cast()), "cuModuleLoadData")?;
+            let function = found::<GetFunction>(driver, c"cuModuleGetFunction");
+            ok(function(&raw mut kernel, module, c"vgpu_spin_ns".as_ptr()), "cuModuleGetFunction")?;
+        }
+        Ok(Probe {
+            alloc: found(driver, c"cuMemAlloc_v2"),
+            free: found(driver, c"cuMemFree_v2"),
+            info: found(driver, c"cuMemGetInfo_v2"),
+            launch: found(driver, c"cuLaunchKernel"),
+            synchronize: found(driver, c"cuCtxSynchronize"),
+            kernel,
+            taken: Vec::new(),
+        })
+    }
+
+    /// Free and all memory as told.
+    fn look(&self) -> Result<(usize, usize), String> {
+        let (mut free, mut total) = (0, 0);
+        ok(unsafe { (self.info)(&raw mut free, &raw mut total) }, "cuMemGetInfo")?;
+        Ok((free, total))
+    }
+
+    /// The code of an allocation; what was got is kept.
+    fn take(&mut self, bytes: usize) -> c_int {
+        let mut address = 0;
+        let code = unsafe { (self.alloc)(&raw mut address, bytes) };
+        if code == 0 {
+            self.taken.push((address, bytes));
+        }
+        code
+    }
+
+    fn must_take(&mut self, bytes: usize) -> Result<(), String> {
+        ok(self.take(bytes), "cuMemAlloc")
+    }
+
+    /// Whether there is something to give back, and the driver takes it.
+    fn give_back(&mut self) -> Result<bool, String> {
+        let Some((address, _)) = self.taken.pop() else { return Ok(false) };
+        ok(unsafe { (self.free)(address) }, "cuMemFree")?;
+        Ok(true)
+    }
+
+    /// Takes all that it can; how much it has.
+    fn fill(&mut self) -> Result<usize, String> {
+        for piece in PIECES {
+            loop {
+                match self.take(piece) {
+                    0 => {}
+                    OUT_OF_MEMORY => break,
+                    code => return Err(format!("cuMemAlloc of {piece} bytes beyond the limit: {code}, not 2")),
+                }
+            }
+        }
+        Ok(self.taken.iter().map(|(_, bytes)| bytes).sum())
+    }
+
+    /// Time of a refused allocation, ns each, in blocks.
+    fn refuse(&mut self, blocks: usize) -> Result<Vec<f64>, String> {
+        self.timed(blocks, |probe| match probe.take(MIB) {
+            OUT_OF_MEMORY => Ok(()),
+            code => Err(format!("cuMemAlloc with everything taken: {code}, not 2")),
+        })
+    }
+
+    /// Time to give 1 MiB back and have it again, ns each, in blocks.
+    fn recover(&mut self, blocks: usize) -> Result<Vec<f64>, String> {
+        // Into pieces of 1 MiB, if the last was larger.
+        self.give_back()?;
+        while self.take(MIB) == 0 {}
+        self.timed(blocks, |probe| {
+            probe.give_back()?;
+            probe.must_take(MIB)
+        })
+    }
+
+    fn timed(&mut self, blocks: usize, one: impl Fn(&mut Probe) -> Result<(), String>) -> Result<Vec<f64>, String> {
+        (0..blocks)
+            .map(|_| {
+                let begun = Instant::now();
+                (0..BLOCK).try_for_each(|_| one(self))?;
+                Ok(begun.elapsed().as_nanos() as f64 / f64::from(BLOCK))
+            })
+            .collect()
+    }
+
+    /// One kernel and a wait for it.
+    fn kernel(&self, mut ns: u64) -> c_int {
+        let mut parameters = [(&raw mut ns).cast::<c_void>()];
+        let parameters = parameters.as_mut_ptr();
+        let launched = unsafe { (self.launch)(self.kernel, 1, 1, 1, 1, 1, 1, 0, null_mut(), parameters, null_mut()) };
+        if launched == 0 { unsafe { (self.synchronize)() } } else { launched }
+    }
+
+    /// What holds when there is no memory left.
+    fn exhaust(&mut self) -> Result<Value, String> {
+        let (at_first, _) = self.look()?;
+        self.fill()?;
+        let refused = self.take(MIB) == OUT_OF_MEMORY;
+        let refused_again = self.take(MIB) == OUT_OF_MEMORY;
+        let runs = self.kernel(1000) == 0;
+        let (left, _) = self.look()?;
+        let told_truly = left < 2 * MIB;
+        let last = self.taken.last().map_or(0, |piece| piece.1);
+        let gives_back = self.give_back() == Ok(true);
+        let has_again = self.take(last) == 0;
+        while self.give_back()? {}
+        let as_before = self.look()?.0 == at_first;
+        Ok(json!({
+            "refused": refused, "refused again": refused_again, "a kernel runs": runs, "free is told truly": told_truly,
+            "gives back": gives_back, "has it again": has_again, "free as before": as_before,
+        }))
+    }
+
+    /// Kernels and allocations for so long: how many calls, and how many failed.
+    fn work(&mut self, time: Duration) -> Value {
+        let (begun, mut calls, mut failed) = (Instant::now(), 0u64, 0u64);
+        while begun.elapsed() < time {
+            let taken = self.take(MIB);
+            let codes = [taken, self.kernel(100_000), if taken == 0 { self.give_back().map_or(1, |_| 0) } else { 0 }];
+            calls += codes.len() as u64;
+            failed += codes.iter().filter(|code| **code != 0).count() as u64;
+        }
+        json!({ "calls": calls, "failed": failed })
+    }
+}

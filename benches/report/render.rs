@@ -1,0 +1,256 @@
+//! The report as Markdown, as JSON, and its pictures as SVG beside it.
+
+use crate::host::Facts;
+use crate::metrics::{Group, How, METRICS, Metric};
+use crate::picture;
+use crate::row::{Kind, Row};
+use crate::spread::{Cell, confidence};
+use serde::Serialize;
+use std::fmt::Write;
+
+/// Everything that was measured, and everything that was not.
+#[derive(Serialize)]
+pub struct Report {
+    /// The machine and the moment.
+    pub facts: Facts,
+    /// The device is simulated: figures are the model's.
+    pub simulated: bool,
+    /// Repetitions.
+    pub runs: u32,
+    /// Seconds that each took.
+    pub seconds: u32,
+    /// With what probability a range of the repetitions holds the median, percent.
+    pub confidence: Option<f64>,
+    /// What was asked for, defined.
+    pub metrics: Vec<Metric>,
+    /// Figures of the measured ones.
+    pub rows: Vec<Row>,
+    /// What could not be measured, and why.
+    pub failures: Vec<String>,
+}
+
+/// A number with as many digits as it deserves.
+pub fn shown(value: f64) -> String {
+    match value.abs() {
+        _ if !value.is_finite() => "-".into(),
+        size if size >= 1000.0 => format!("{value:.0}"),
+        size if size >= 10.0 => format!("{value:.1}"),
+        size if size >= 0.1 || size == 0.0 => format!("{value:.2}"),
+        _ => format!("{value:.4}"),
+    }
+}
+
+fn signed(value: f64) -> String {
+    if value > 0.0 { format!("+{}", shown(value)) } else { shown(value) }
+}
+
+fn cell(cell: Option<Cell>, word: fn(f64) -> String) -> String {
+    let Some(cell) = cell.filter(|cell| cell.value.is_finite()) else { return "-".into() };
+    match cell.interval {
+        Some((low, high)) => format!("{} ({} .. {})", word(cell.value), word(low), word(high)),
+        None => word(cell.value),
+    }
+}
+
+impl Report {
+    /// Measured metrics of a group.
+    fn of(&self, group: Group) -> Vec<&Metric> {
+        self.metrics.iter().filter(|metric| metric.group == group && metric.is_measured()).collect()
+    }
+
+    fn rows_of(&self, id: &str) -> Vec<&Row> {
+        self.rows.iter().filter(|row| row.id == id).collect()
+    }
+
+    /// Rows whose limit was not seen in force, and metrics that have no row: why this report is not whole.
+    pub fn faults(&self) -> Vec<String> {
+        let broken = self.rows.iter().filter(|row| !row.control.holds);
+        let broken = broken.map(|row| format!("{}, {}: not valid: {}", row.id, row.what, row.control.what));
+        let missing = self.metrics.iter().filter(|metric| metric.is_measured() && self.rows_of(metric.id).is_empty());
+        let missing = missing.map(|metric| format!("{}: no figures", metric.id));
+        self.failures.iter().cloned().chain(broken).chain(missing).collect()
+    }
+
+    /// Names and contents of the pictures.
+    pub fn pictures(&self) -> Vec<(String, String)> {
+        let of = |group: Group| {
+            let rows: Vec<&Row> = self.of(group).iter().flat_map(|metric| self.rows_of(metric.id)).collect();
+            (!rows.is_empty()).then(|| (format!("{}.svg", group.name()), picture::strips(group.name(), &rows)))
+        };
+        Group::MEASURED.into_iter().filter_map(of).collect()
+    }
+
+    /// The report.
+    pub fn markdown(&self) -> String {
+        let mut out = String::from("# Metrics people know, measured\n\n");
+        out.push_str(&self.facts.head(
+            "**These are the model's figures:** the device is simulated; processes, library, daemon and clock are real.",
+        ));
+        let measured = self.metrics.iter().filter(|metric| metric.is_measured()).count();
+        let faults = self.faults();
+        let _ = writeln!(
+            out,
+            "**{} metrics: {measured} measured, {} not measured here, with the reason; {} faults.**\n",
+            self.metrics.len(),
+            self.metrics.len() - measured,
+            faults.len()
+        );
+        for fault in &faults {
+            let _ = writeln!(out, "- {fault}");
+        }
+        out.push_str(&self.method());
+        for group in Group::MEASURED {
+            self.group(&mut out, group);
+        }
+        self.unmeasured(&mut out);
+        out
+    }
+
+    fn method(&self) -> String {
+        let runs = match self.confidence {
+            Some(percent) => format!(
+                "A figure is the median of {} repetitions of {} s, in brackets their range, which holds the true median with \
+                 {percent:.1} %.",
+                self.runs, self.seconds
+            ),
+            None => format!("A figure is one repetition of {} s, without an interval.", self.seconds),
+        };
+        format!(
+            "\n**How to read it.** {runs} Rows marked *added* are medians of many blocks in one process with a 95 % interval instead. \
+             *Native* is the bare simulated driver. Null controls: *bare against bare* is the difference that the method itself \
+             shows, and *no limits* is the library with no limit set. *Difference* is the last column with a figure less native: \
+             taken within a block or a repetition where both are in it, else all that both intervals allow; *none* is one whose interval holds zero. Rows marked \
+             *added* show differences in every column but native. A row whose positive control does not hold has no figures. \
+             Each tenant is a process, or several. A share is device time by the device's own record, never NVML's utilisation.\n"
+        )
+    }
+
+    fn group(&self, out: &mut String, group: Group) {
+        let metrics = self.of(group);
+        if metrics.is_empty() {
+            return;
+        }
+        let name = group.name();
+        let _ = writeln!(out, "\n## {}{}\n\n![{name}]({name}.svg)", name[..1].to_uppercase(), &name[1..]);
+        for metric in metrics {
+            let How::Measured(definition) = metric.how else { continue };
+            let Metric { id, name, unit, better, .. } = metric;
+            let _ = writeln!(out, "\n### {id} {name}\n\n{definition} {unit}; {}.\n", better.word());
+            let rows = self.rows_of(id);
+            if rows.is_empty() {
+                out.push_str("No figures: see the faults above.\n");
+                continue;
+            }
+            out.push_str(
+                "| | native | bare against bare | no limits | with limits | with the daemon | difference |\n\
+                 |---|--:|--:|--:|--:|--:|--:|\n",
+            );
+            rows.iter().for_each(|row| line(out, row));
+            out.push('\n');
+            for row in rows {
+                let word = if row.control.holds { "Control" } else { "CONTROL DOES NOT HOLD" };
+                let _ = writeln!(out, "- {word}, {}: {}.", row.what, row.control.what);
+            }
+        }
+    }
+
+    fn unmeasured(&self, out: &mut String) {
+        let rest: Vec<&Metric> = self.metrics.iter().filter(|metric| !metric.is_measured()).collect();
+        if rest.is_empty() {
+            return;
+        }
+        out.push_str("\n## Not measured here\n\n| metric | name | why not |\n|---|---|---|\n");
+        for metric in rest {
+            let How::NotMeasured(why) = metric.how else { continue };
+            let _ = writeln!(out, "| {} | {} | {why} |", metric.id, metric.name);
+        }
+    }
+}
+
+/// A difference; one whose interval holds zero is told to be none.
+fn difference(of: Option<Cell>) -> String {
+    let none = of.is_some_and(|of| of.interval.is_some() && !of.is_told_from_zero());
+    cell(of, signed) + if none { ", none" } else { "" }
+}
+
+fn line(out: &mut String, row: &Row) {
+    let added = row.kind == Kind::Added;
+    let what = if added { format!("{}, added", row.what) } else { row.what.clone() };
+    if !row.control.holds {
+        let _ = writeln!(out, "| {what} | not valid | not valid | not valid | not valid | not valid | not valid |");
+        return;
+    }
+    let word = if added { signed } else { shown };
+    let _ = writeln!(
+        out,
+        "| {what} | {} | {} | {} | {} | {} | {} |",
+        cell(row.native, shown),
+        cell(row.bare_again, signed),
+        cell(row.no_limits, word),
+        cell(row.limits, word),
+        cell(row.daemon, word),
+        difference(row.difference),
+    );
+}
+
+/// A report of these metrics.
+pub fn report(facts: Facts, runs: u32, seconds: u32, ids: &[&str], rows: Vec<Row>, failures: Vec<String>) -> Report {
+    let metrics = METRICS.iter().filter(|metric| ids.contains(&metric.id)).copied().collect();
+    // Rows of the others come along where one source is enough for several.
+    let rows = rows.into_iter().filter(|row| ids.contains(&row.id)).collect();
+    Report { facts, simulated: true, runs, seconds, confidence: confidence(runs), metrics, rows, failures }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::row::Control;
+
+    fn made(ids: &[&str], holds: bool) -> Report {
+        let row = |id| Row {
+            native: Some(Cell::with(98.0, 97.5, 98.5)),
+            limits: Some(Cell::with(50.0, 49.0, 51.0)),
+            difference: Some(Cell::with(-48.0, -49.0, -47.0)),
+            ..Row::new(id, "a row", Kind::Whole, Control::new("seen", holds))
+        };
+        report(Facts::ask(), 6, 2, ids, vec![row("IS-003"), row("OH-001")], Vec::new())
+    }
+
+    #[test]
+    fn a_report_shows_figures_definitions_and_reasons_of_what_was_asked_for_only() {
+        let made = made(&["IS-003", "BW-001"], true);
+        let text = made.markdown();
+        assert!(
+            text.contains("### IS-003")
+                && text.contains("50.0 (49.0 .. 51.0)")
+                && text.contains("-48.0 (-49.0 .. -47.0)")
+        );
+        assert!(text.contains("| BW-001 |") && text.contains("96.9 %") && !text.contains("OH-001"), "{text}");
+        assert_eq!(made.faults(), Vec::<String>::new());
+        assert_eq!(made.pictures().len(), 1);
+        let json = serde_json::to_value(&made).unwrap();
+        assert_eq!(json["rows"][0]["limits"]["value"], 50.0);
+        assert!(json["metrics"][1]["how"]["not_measured"].is_string(), "{json:#}");
+    }
+
+    #[test]
+    fn figures_of_a_limit_that_was_not_in_force_are_not_shown() {
+        let made = made(&["IS-003"], false);
+        assert!(made.markdown().contains("not valid") && !made.markdown().contains("50.0 (49.0"));
+        assert_eq!(made.faults().len(), 1);
+    }
+
+    #[test]
+    fn a_measured_metric_without_figures_is_a_fault() {
+        assert_eq!(made(&["IS-001"], true).faults(), ["IS-001: no figures"]);
+    }
+
+    #[test]
+    fn numbers_have_the_digits_they_deserve() {
+        assert_eq!(
+            [1234.56, 12.345, 1.2345, 0.012_345, 0.0, f64::NAN].map(shown),
+            ["1235", "12.3", "1.23", "0.0123", "0.00", "-"]
+        );
+        assert_eq!([1.0, -1.0].map(signed), ["+1.00", "-1.00"]);
+    }
+}

@@ -1,0 +1,287 @@
+//! Rows of shares, tenants and leases, out of what `vgpu-shares` and `vgpu-daemon-bench` say: each repetition is one number in
+//! each column, and a difference is taken within a repetition.
+
+use crate::row::{Control, Kind, Row};
+use crate::sources::{CEILING, LATENCY, STREAMS, Told, WEIGHTS};
+use crate::spread::{Cell, accuracy, against_itself, jain, paired};
+use serde_json::Value;
+
+/// A program that is not limited takes at least so much of the device, percent; else nothing is told by a limit.
+const TAKES_THE_DEVICE: f64 = 80.0;
+/// Twice what was due is 7/3 at 30/70 and 1 at 50/50: between them lies what tells the two apart.
+const DIVIDED: f64 = 1.6;
+
+/// One repetition: native, if there is such a thing, and ours.
+type Pair = (Option<f64>, f64);
+
+/// Where a figure of ours stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Column {
+    Limits,
+    Daemon,
+}
+
+fn whole(id: &'static str, what: &str, control: Control, column: Column, runs: &[Pair]) -> Row {
+    let ours: Vec<f64> = runs.iter().map(|run| run.1).collect();
+    let native: Vec<f64> = runs.iter().filter_map(|run| run.0).collect();
+    let cell = Cell::of_runs(&ours);
+    Row {
+        native: Cell::of_runs(&native),
+        bare_again: against_itself(&native),
+        limits: cell.filter(|_| column == Column::Limits),
+        daemon: cell.filter(|_| column == Column::Daemon),
+        difference: if native.len() == ours.len() { paired(&ours, &native) } else { None },
+        ..Row::new(id, what, Kind::Whole, control)
+    }
+}
+
+fn number(value: &Value, pointer: &str) -> Option<f64> {
+    value.pointer(pointer)?.as_f64()
+}
+
+/// The entry of that name in a list.
+fn named<'a>(list: &'a Value, name: &str) -> Option<&'a Value> {
+    list.as_array()?.iter().find(|one| one["name"] == name || one["point"]["name"] == name)
+}
+
+/// Whether it holds in each of `runs`, of which there must be one; `text` says the last ones.
+fn throughout(runs: &[(f64, f64)], holds: impl Fn(f64, f64) -> bool, text: impl Fn(f64, f64) -> String) -> Control {
+    let worst = runs.iter().find(|run| !holds(run.0, run.1)).or(runs.last());
+    match worst {
+        Some(&(a, b)) => Control::new(text(a, b), runs.iter().all(|run| holds(run.0, run.1))),
+        None => Control::new("nothing was measured", false),
+    }
+}
+
+/// All rows that these answers allow.
+pub fn rows(told: &Told) -> Vec<Row> {
+    let mut rows = points(told);
+    let tenants = &told.tenants;
+    let divides = weights_hold(tenants);
+    rows.extend(weights(tenants, &divides));
+    rows.extend(done(tenants, &divides));
+    rows.extend(changes(tenants));
+    rows.extend(services(tenants));
+    rows.extend(latency(tenants, &divides));
+    rows.extend(told.leases.as_ref().map(leases).unwrap_or_default());
+    // What was not asked for has no figures.
+    rows.retain(|row| row.limits.is_some() || row.daemon.is_some());
+    rows
+}
+
+/// Share without the library, share with it, and what it got of what it was due.
+fn point(told: &Value, name: &str) -> Option<(f64, f64, f64)> {
+    let null = format!("{}/null", name.rsplit_once('/')?.0);
+    let tenant = &named(&told["points"], name)?["tenants"][0]["median"];
+    let free = number(named(&told["nulls"], &null)?, "/figures/share")?;
+    Some((free, number(tenant, "/share")?, number(tenant, "/got")?))
+}
+
+fn points(told: &Told) -> Vec<Row> {
+    let of = |name: &str| -> Vec<(f64, f64, f64)> { told.points.iter().filter_map(|one| point(one, name)).collect() };
+    let control = |runs: &[(f64, f64, f64)], ceiling: f64| {
+        let shares: Vec<(f64, f64)> = runs.iter().map(|run| (run.0, run.1)).collect();
+        throughout(
+            &shares,
+            |free, share| free >= TAKES_THE_DEVICE && share < (free + ceiling) / 2.0,
+            |free, share| format!("{free:.1} % of the device without the library, {share:.1} % under {ceiling:.0}"),
+        )
+    };
+    let (halves, streams) = (of(CEILING), of(STREAMS));
+    let near: Vec<Pair> = halves.iter().map(|run| (Some(accuracy(run.0, 50.0)), accuracy(run.1, 50.0))).collect();
+    let got: Vec<Pair> = streams.iter().map(|run| (Some(run.0), run.2)).collect();
+    vec![
+        whole("IS-003", "a ceiling of 50 %, 5 ms kernels", control(&halves, 50.0), Column::Limits, &near),
+        whole("SCHED-003", "four streams, a ceiling of 80 %", control(&streams, 80.0), Column::Limits, &got),
+    ]
+}
+
+/// What the two tenants of [`WEIGHTS`] got of what was done: of 30, of 70.
+fn divided(told: &Value) -> Option<(f64, f64)> {
+    let parts = &named(&told["shares"], WEIGHTS)?["figures"];
+    Some((number(parts, "/parts/0/of_work")?, number(parts, "/parts/1/of_work")?))
+}
+
+/// The positive control of whatever runs under the daemon with equal terms: in the same repetitions it divides as told.
+fn weights_hold(tenants: &[Value]) -> Control {
+    let shares: Vec<(f64, f64)> = tenants.iter().filter_map(divided).collect();
+    let text =
+        |a: f64, b: f64| format!("beside it the daemon gave two tenants with weights 30 and 70 {a:.1} and {b:.1} %");
+    throughout(&shares, |a, b| b > DIVIDED * a, text)
+}
+
+fn weights(tenants: &[Value], divides: &Control) -> Vec<Row> {
+    let accurate = tenants.iter().filter_map(divided).map(|(a, b)| (None, accuracy(a, 30.0).min(accuracy(b, 70.0))));
+    let cpu = tenants.iter().filter_map(|one| number(named(&one["shares"], WEIGHTS)?, "/figures/daemon_cpu"));
+    let (accurate, cpu): (Vec<Pair>, Vec<Pair>) = (accurate.collect(), cpu.map(|cpu| (None, cpu)).collect());
+    let what = "weights 30 and 70, 1 ms kernels, the worse of two";
+    vec![
+        whole("IS-003", what, divides.clone(), Column::Daemon, &accurate),
+        whole("OH-009", "two tenants, 1 ms kernels", divides.clone(), Column::Daemon, &cpu),
+    ]
+}
+
+fn done(tenants: &[Value], divides: &Control) -> Vec<Row> {
+    let busy = |one: &Value| Some((number(one, "/done/bare")?, number(one, "/done/with")?));
+    let unused = tenants.iter().filter_map(busy).map(|(bare, with)| (Some(100.0 - bare), 100.0 - with));
+    vec![whole("OH-010", "two tenants, equal weights", divides.clone(), Column::Daemon, &unused.collect::<Vec<_>>())]
+}
+
+fn changes(tenants: &[Value]) -> Vec<Row> {
+    let row = |name: &str, what: &str| {
+        let all: Vec<&Value> = tenants.iter().filter_map(|one| named(&one["changes"], name)).collect();
+        let seen: Vec<(f64, f64)> =
+            all.iter().filter_map(|one| Some((number(one, "/times/count")?, number(one, "/lost")?))).collect();
+        let text =
+            |count: f64, lost: f64| format!("of {} changes in a repetition {lost} were never seen", count + lost);
+        let control = throughout(&seen, |count: f64, lost: f64| count > 0.0 && lost == 0.0, text);
+        let times: Vec<Pair> = all.iter().filter_map(|one| Some((None, number(one, "/times/p50")?))).collect();
+        whole("IS-004", what, control, Column::Daemon, &times)
+    };
+    vec![
+        row("changes/wider", "5 to 90 %, median of a repetition"),
+        row("changes/narrower", "90 to 5 %, median of a repetition"),
+    ]
+}
+
+/// Parts of two services, and the spread of the first's answers.
+type Way = ([f64; 2], f64);
+
+/// Of one way that two services ran in: of each its throughput as a part of alone, and of the first its p50 and p99.
+fn way(told: &Value, at: usize) -> Option<Way> {
+    let both = &told["services"]["ways"][at][1];
+    let part = |service: usize| Some(1.0 + number(&both[service], "/throughput_change")? / 100.0);
+    let times = &both[0]["times"];
+    let (p50, p99) = (number(times, "/p50")?, number(times, "/p99")?);
+    Some(([part(0)?, part(1)?], (p99 - p50) / p50 * 100.0))
+}
+
+/// What each got, of what its weight is of all.
+fn of_due(parts: [f64; 2], weights: [f64; 2]) -> [f64; 2] {
+    let sum = weights[0] + weights[1];
+    [0, 1].map(|at| parts[at] / (weights[at] / sum))
+}
+
+fn services(tenants: &[Value]) -> Vec<Row> {
+    let all: Vec<_> = tenants.iter().filter_map(|one| Some([way(one, 0)?, way(one, 1)?, way(one, 2)?])).collect();
+    let ratios: Vec<(f64, f64)> =
+        all.iter().map(|[_, equal, more]| (equal.0[1] / equal.0[0], more.0[1] / more.0[0])).collect();
+    let control = throughout(
+        &ratios,
+        |equal, more| equal < DIVIDED && more > DIVIDED,
+        |equal, more| format!("B gets {equal:.2} times A's part at 50/50 and {more:.2} times at 30/70"),
+    );
+    let (equal, more) = ([50.0, 50.0], [30.0, 70.0]);
+    let least = |parts: [f64; 2], weights| of_due(parts, weights).into_iter().fold(f64::INFINITY, f64::min) * 100.0;
+    let fair = |parts: [f64; 2], weights| jain(&of_due(parts, weights));
+    let row = |id, what, of: &dyn Fn(&[Way; 3]) -> Pair| {
+        whole(id, what, control.clone(), Column::Daemon, &all.iter().map(of).collect::<Vec<_>>())
+    };
+    vec![
+        row("IS-006", "weights 50 and 50", &|[bare, half, _]| (Some(least(bare.0, equal)), least(half.0, equal))),
+        row("IS-006", "weights 30 and 70", &|[bare, _, part]| (Some(least(bare.0, more)), least(part.0, more))),
+        row("IS-007", "weights 50 and 50", &|[bare, half, _]| (Some(bare.1), half.1)),
+        row("IS-008", "weights 50 and 50", &|[bare, half, _]| (Some(fair(bare.0, equal)), fair(half.0, equal))),
+        row("IS-008", "weights 30 and 70", &|[bare, _, part]| (Some(fair(bare.0, more)), fair(part.0, more))),
+    ]
+}
+
+fn latency(tenants: &[Value], divides: &Control) -> Vec<Row> {
+    let all = |figure: &str, of: fn(f64, f64) -> f64| -> Vec<Pair> {
+        let one = |told: &Value| {
+            let row = named(&told["latency"], LATENCY)?;
+            let of_way = |way: &str| number(row, &format!("/{way}/{figure}"));
+            let alone = of_way("alone")?;
+            Some((Some(of(of_way("bare")?, alone)), of(of_way("with")?, alone)))
+        };
+        tenants.iter().filter_map(one).collect()
+    };
+    let longer = |beside: f64, alone: f64| (beside / alone - 1.0) * 100.0;
+    let row = |id, what, runs: &[Pair]| whole(id, what, divides.clone(), Column::Daemon, runs);
+    vec![
+        row("IS-009", "mean", &all("mean", longer)),
+        row("IS-009", "99th percentile", &all("p99", longer)),
+        row("SCHED-004", "99th percentile", &all("p99", |beside, alone| beside - alone)),
+    ]
+}
+
+fn leases(told: &Value) -> Vec<Row> {
+    let row = |what: &str, figure: &str| {
+        let cell = |of: &str| number(told, &format!("/{of}/{figure}")).map(Cell::plain);
+        let (native, daemon) = (cell("host"), cell("asleep"));
+        let difference = native.zip(daemon).map(|(native, daemon)| daemon.minus(native));
+        let control = Control::new("every wait ended with a lease of the daemon's", daemon.is_some());
+        Row { native, daemon, difference, ..Row::new("SCHED-001", what, Kind::Whole, control) }
+    };
+    vec![row("median of 2000", "p50"), row("99th percentile", "p99")]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A run that is kept with the project, so that the tools' words are theirs and not this test's.
+    fn kept() -> Told {
+        let read = |text: &str| serde_json::from_str::<Value>(text).expect("a kept run is JSON");
+        let tenants = read(include_str!("../../docs/measurements/2026-11-23-tenants-simulated/tenants.json"));
+        let points = read(include_str!("../../docs/measurements/2026-11-23-shares-simulated/shares.json"));
+        Told { points: vec![points], tenants: vec![tenants.clone(), tenants], ..Told::default() }
+    }
+
+    fn figure(rows: &[Row], id: &str, what: &str) -> (f64, f64) {
+        let row =
+            rows.iter().find(|row| row.id == id && row.what.contains(what)).unwrap_or_else(|| panic!("{id} {what}"));
+        let value = |cell: Option<Cell>| cell.map_or(f64::NAN, |cell| cell.value);
+        assert!(row.control.holds, "{id}: {}", row.control.what);
+        (value(row.native), value(row.limits.or(row.daemon)))
+    }
+
+    #[test]
+    fn a_kept_run_gives_the_figures_that_its_own_report_shows() {
+        let rows = rows(&kept());
+        let near = |(a, b): (f64, f64), (x, y): (f64, f64)| {
+            let close = |a: f64, x: f64| (a - x).abs() < 0.05 || (a.is_nan() && x.is_nan());
+            assert!(close(a, x) && close(b, y), "{a} {b}, expected {x} {y}");
+        };
+        // Its report: 98.52 and 97.94 % busy; requests mean 0.5551 alone, 1.4668 beside, 1.0061 with; p99 +0.14 and +0.48.
+        near(figure(&rows, "OH-010", ""), (1.478, 2.058));
+        near(figure(&rows, "IS-009", "mean"), (164.26, 81.26));
+        near(figure(&rows, "SCHED-004", ""), (0.141, 0.477));
+        near(figure(&rows, "IS-004", "5 to 90"), (f64::NAN, 2.66));
+        // Throughput -51.39 and -50.58 without us, -50.63 and -51.17 at 50/50.
+        near(figure(&rows, "IS-006", "50 and 50"), (97.22, 97.65));
+        near(figure(&rows, "IS-003", "weights"), (f64::NAN, 99.65));
+        near(figure(&rows, "OH-009", ""), (f64::NAN, 1.017));
+        let (native, ours) = figure(&rows, "IS-008", "30 and 70");
+        assert!(native < 0.9 && ours > 0.99, "{native} {ours}");
+        let (native, ours) = figure(&rows, "IS-003", "ceiling");
+        assert!(native < 5.0 && ours > 95.0, "{native} {ours}");
+    }
+
+    #[test]
+    fn two_tenants_that_get_the_same_show_that_nothing_divides() {
+        let mut told = kept();
+        for run in &mut told.tenants {
+            run["shares"][0]["figures"]["parts"][0]["of_work"] = 50.0.into();
+            run["shares"][0]["figures"]["parts"][1]["of_work"] = 50.0.into();
+        }
+        let rows = rows(&told);
+        let broken: Vec<&str> = rows.iter().filter(|row| !row.control.holds).map(|row| row.id).collect();
+        assert_eq!(broken, ["IS-003", "OH-009", "OH-010", "IS-009", "IS-009", "SCHED-004"]);
+    }
+
+    #[test]
+    fn a_program_that_has_the_device_in_spite_of_its_ceiling_shows_that_there_is_none() {
+        let mut told = kept();
+        for point in told.points[0]["points"].as_array_mut().unwrap() {
+            point["tenants"][0]["median"]["share"] = 99.0.into();
+        }
+        let rows = rows(&told);
+        assert!(rows.iter().filter(|row| row.limits.is_some()).all(|row| !row.control.holds));
+    }
+
+    #[test]
+    fn what_was_not_asked_for_has_no_row() {
+        assert_eq!(rows(&Told::default()).len(), 0);
+    }
+}

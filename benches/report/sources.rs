@@ -1,0 +1,164 @@
+//! Where figures come from: the tools that measure, each run as a program and read as JSON. Nothing is measured twice or in
+//! another way; what no tool measures is asked of processes of our own (`memory`).
+
+use crate::place::Place;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::process::{Command, Stdio};
+
+/// What a metric's figures are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Source {
+    /// `vgpu-overhead`: calls in alternating blocks.
+    Calls,
+    /// `vgpu-shares`: a point of that name and its null control.
+    Point(&'static str),
+    /// `vgpu-shares tenants`: the part of that name.
+    Tenants(&'static str),
+    /// `vgpu-daemon-bench`: leases by the protocol.
+    Leases,
+    /// Processes of our own that have no memory left.
+    Memory,
+}
+
+/// A ceiling of 50 %.
+pub const CEILING: &str = "h200/async/5ms/50";
+/// Four streams under a ceiling of 80 %.
+pub const STREAMS: &str = "h200/streams/5ms/80";
+/// Two tenants by weight.
+pub const WEIGHTS: &str = "shares/30-70/1ms";
+/// Two tenants with work all the time.
+pub const DONE: &str = "done/2x50/1ms";
+/// Two services.
+pub const SERVICES: &str = "services";
+/// Requests beside a batch tenant.
+pub const LATENCY: &str = "latency/500us-beside-1ms";
+/// A ceiling that is changed.
+pub const CHANGES: &str = "changes/ceiling";
+
+/// What the figures of that metric are made of; nothing: it is not measured.
+pub fn needs(id: &str) -> &'static [Source] {
+    use Source::{Calls, Leases, Memory, Point, Tenants};
+    match id {
+        "OH-001" | "OH-002" | "OH-004" | "OH-005" | "OH-006" | "OH-007" | "OH-008" | "SCHED-002" | "ERR-001" => {
+            &[Calls]
+        }
+        "OH-009" => &[Tenants(WEIGHTS)],
+        "OH-010" => &[Tenants(DONE), Tenants(WEIGHTS)],
+        "IS-001" | "IS-002" | "IS-005" | "IS-010" | "ERR-002" | "ERR-003" => &[Memory],
+        "IS-003" => &[Point(CEILING), Tenants(WEIGHTS)],
+        "IS-004" => &[Tenants(CHANGES)],
+        "IS-006" | "IS-007" | "IS-008" => &[Tenants(SERVICES)],
+        "IS-009" | "SCHED-004" => &[Tenants(LATENCY), Tenants(WEIGHTS)],
+        "SCHED-001" => &[Leases],
+        "SCHED-003" => &[Point(STREAMS)],
+        _ => &[],
+    }
+}
+
+/// How long and how often.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// Repetitions of shares and tenants.
+    pub runs: u32,
+    /// Of each of them, s.
+    pub seconds: u32,
+}
+
+/// What the tools said.
+#[derive(Default)]
+pub struct Told {
+    /// `vgpu-overhead`.
+    pub calls: Option<Value>,
+    /// `vgpu-shares`, once each repetition.
+    pub points: Vec<Value>,
+    /// `vgpu-shares tenants`, once each repetition.
+    pub tenants: Vec<Value>,
+    /// `vgpu-daemon-bench`.
+    pub leases: Option<Value>,
+    /// What could not be measured, and why.
+    pub failures: Vec<String>,
+}
+
+/// Runs what `wanted` needs; a tool that fails is a failure told, and the others go on.
+pub fn ask(place: &Place, wanted: &BTreeSet<Source>, effort: Effort) -> Told {
+    let mut told = Told::default();
+    let seconds = effort.seconds.to_string();
+    if wanted.contains(&Source::Calls) {
+        eprintln!("measuring calls: vgpu-overhead --quick");
+        told.calls = run(place, "vgpu-overhead", &["--quick", "--json"]).map_err(|why| told.failures.push(why)).ok();
+    }
+    let points = names(wanted, |source| if let Source::Point(name) = source { Some(name) } else { None });
+    let tenants = names(wanted, |source| if let Source::Tenants(name) = source { Some(name) } else { None });
+    for number in 1..=effort.runs {
+        let out = place.scratch().join("out");
+        let out = out.to_string_lossy();
+        if !points.is_empty() {
+            eprintln!("measuring shares, {number} of {}: {points}", effort.runs);
+            let words = ["--points", &points, "--seconds", &seconds, "--compare", "0", "--json", "--out", &out];
+            told.points.extend(run(place, "vgpu-shares", &words).map_err(|why| told.failures.push(why)));
+        }
+        if !tenants.is_empty() {
+            eprintln!("measuring tenants, {number} of {}: {tenants}", effort.runs);
+            let words =
+                ["tenants", "--only", &tenants, "--seconds", &seconds, "--changes", "8", "--json", "--out", &out];
+            told.tenants.extend(run(place, "vgpu-shares", &words).map_err(|why| told.failures.push(why)));
+        }
+    }
+    if wanted.contains(&Source::Leases) {
+        eprintln!("measuring leases: vgpu-daemon-bench, 4 tenants");
+        let words = ["--tenants", "4", "--members", "8", "--seconds", "1", "--json"];
+        told.leases = run(place, "vgpu-daemon-bench", &words).map_err(|why| told.failures.push(why)).ok();
+    }
+    told
+}
+
+/// The names of one kind of source, as an option takes them.
+fn names(wanted: &BTreeSet<Source>, of: impl Fn(Source) -> Option<&'static str>) -> String {
+    wanted.iter().filter_map(|source| of(*source)).collect::<Vec<_>>().join(",")
+}
+
+/// What a tool prints, as JSON. What it says meanwhile is shown if it fails.
+fn run(place: &Place, tool: &str, words: &[&str]) -> Result<Value, String> {
+    let program = place.tool(tool)?;
+    let mut command = Command::new(&program);
+    // Limits of whoever measures are no part of what is measured.
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        let is_place = ["VGPU_BUILD", "VGPU_LIB_DIR", "VGPU_SIM_LIB_DIR"].contains(&&*text);
+        if !is_place && ["VGPU_", "CUDA_", "LD_PRELOAD"].iter().any(|begin| text.starts_with(begin)) {
+            command.env_remove(&name);
+        }
+    }
+    let out =
+        command.args(words).stdin(Stdio::null()).output().map_err(|why| format!("{}: {why}", program.display()))?;
+    let said = || {
+        let said = String::from_utf8_lossy(&out.stderr);
+        let lines: Vec<&str> = said.lines().rev().take(3).collect();
+        lines.into_iter().rev().collect::<Vec<_>>().join("; ")
+    };
+    if !out.status.success() {
+        return Err(format!("{tool}: {}: {}", out.status, said()));
+    }
+    serde_json::from_slice(&out.stdout).map_err(|why| format!("{tool}: no JSON: {why}; {}", said()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::METRICS;
+
+    #[test]
+    fn every_measured_metric_has_a_source_and_no_other_has() {
+        for metric in &METRICS {
+            assert_eq!(metric.is_measured(), !needs(metric.id).is_empty(), "{}", metric.id);
+        }
+    }
+
+    #[test]
+    fn names_are_told_apart_by_their_tool() {
+        let wanted = BTreeSet::from([Source::Calls, Source::Point("a/b"), Source::Tenants("c"), Source::Tenants("d")]);
+        let tenants = names(&wanted, |source| if let Source::Tenants(name) = source { Some(name) } else { None });
+        assert_eq!(tenants, "c,d");
+    }
+}
