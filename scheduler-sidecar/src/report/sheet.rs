@@ -109,10 +109,13 @@ fn plain(text: &str) -> String {
     out
 }
 
-/// A head and rows as CSV (RFC 4180): what needs it is quoted.
+/// A head and rows as CSV (RFC 4180): what needs it is quoted. A cell that a spreadsheet would take for a formula, which a
+/// label may be, begins with an apostrophe; numbers stay numbers.
 #[must_use]
 pub fn csv(heads: &[String], rows: &[Vec<String>]) -> String {
     let cell = |text: &String| {
+        let formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']) && text.parse::<f64>().is_err();
+        let text = &if formula { format!("'{text}") } else { text.clone() };
         if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.clone() }
     };
     let line = |cells: &[String]| cells.iter().map(cell).collect::<Vec<_>>().join(",") + "\n";
@@ -137,6 +140,8 @@ mod tests {
             sheet.markdown(),
             "# T\n\n| who | n |\n| --- | ---: |\n| a\\|b &lt;i&gt; \\*x\\*  | 1 |\n|  | **1** |\n"
         );
+        let formula = ["=1+1", "@x", "+x,y", "-1.50", "+", "a=b", "-"].map(|cell| vec![cell.to_owned()]);
+        assert_eq!(csv(&["a".into()], &formula), "a\n'=1+1\n'@x\n\"'+x,y\"\n-1.50\n'+\na=b\n'-\n");
         assert_eq!(csv(&["a".into()], &[vec!["x,\"y\"".into()], vec!["z".into()]]), "a\n\"x,\"\"y\"\"\"\nz\n");
     }
 }
