@@ -4,6 +4,7 @@ use crate::engine::{Engine, IMAGE, Podman, build, text};
 use crate::{FITS, GIB, HOLDER, LOCKED_DOWN, TOO_MUCH};
 use serde_json::Value;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 use tempfile::TempDir;
@@ -13,6 +14,8 @@ use vgpu_tests::daemon::{Daemon, Plan};
 /// `vgpu docker run OURS -- --rm --network none THEIRS` on the simulated device in `gpu`.
 fn run(engine: &Engine, gpu: &Path, ours: &[&str], theirs: &[&str]) -> Output {
     let clients = format!("{}:/clients:ro", crate::engine::checkout().join("tests/clients").display());
+    // A directory that is there stays as it is; the container's user may be anybody.
+    fs::set_permissions(gpu, fs::Permissions::from_mode(0o1777)).unwrap();
     let mut command = Command::new(build().join("vgpu"));
     command.args(["docker", "run", "--sim", "--sim-dir"]).arg(gpu).args(ours);
     command.args(["--", "--rm", "--network", "none", "-v", &clients]).args(theirs);
