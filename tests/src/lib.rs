@@ -48,6 +48,16 @@ pub const NO_PERMISSION: i64 = 4;
 /// The most that a healthy answer can take on a busy machine; only a hang reaches it.
 pub const LONG: std::time::Duration = std::time::Duration::from_secs(60);
 
+/// Waits until something holds, looking every 5 ms; panics with `what` after [`LONG`].
+#[track_caller]
+pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let begin = std::time::Instant::now();
+    while !condition() {
+        assert!(begin.elapsed() < LONG, "still not: {what}");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
 /// Runs a command to its end and returns its output; panics with everything it printed unless it exits 0.
 pub fn run(command: &mut std::process::Command) -> String {
     let out = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));

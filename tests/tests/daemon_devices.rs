@@ -3,10 +3,9 @@
 
 use std::fs;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use vgpu_tests::artefacts::{sim_dir, vgpu, vgpud};
-use vgpu_tests::{GIB, LONG, Lab, Member, OUT_OF_MEMORY};
+use vgpu_tests::{GIB, Lab, Member, OUT_OF_MEMORY, eventually};
 
 /// A machine, and a daemon that serves it from a file, with whatever driver libraries lie in a directory.
 struct World {
@@ -66,15 +65,6 @@ impl World {
         // Without NVML, as the daemon is.
         command.env("LD_LIBRARY_PATH", self.lab.path().join("nowhere"));
         command.arg("--check").arg(self.lab.path().join("vgpud.toml")).output().unwrap()
-    }
-}
-
-#[track_caller]
-fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !condition() {
-        assert!(begin.elapsed() < LONG, "still not: {what}");
-        std::thread::sleep(Duration::from_millis(20));
     }
 }
 

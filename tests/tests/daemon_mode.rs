@@ -1,11 +1,9 @@
 //! What the daemon says beside limits: a tenant that is only observed is refused and delayed nothing and is measured, also
 //! when that changes while it runs; strict tenants find no way around the library. The environment loosens neither.
 
-use std::thread;
-use std::time::{Duration, Instant};
 
 use vgpu_tests::daemon::{Daemon, Plan};
-use vgpu_tests::{GIB, LONG, Lab, Member, NOT_PERMITTED, OUT_OF_MEMORY};
+use vgpu_tests::{GIB, Lab, Member, NOT_PERMITTED, OUT_OF_MEMORY, eventually};
 
 struct World {
     lab: Lab,
@@ -38,15 +36,6 @@ impl World {
         let tenant = tenants.iter().find(|here| here["name"] == tenant).unwrap();
         let rows = tenant["devices"].as_array().unwrap();
         rows.iter().filter_map(|row| row["time"]["gpu_seconds"].as_f64()).sum()
-    }
-}
-
-#[track_caller]
-fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !condition() {
-        assert!(begin.elapsed() < LONG, "still not: {what}");
-        thread::sleep(Duration::from_millis(5));
     }
 }
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use vgpu_tests::daemon::{Daemon, Plan};
-use vgpu_tests::{GIB, LONG, Lab, Member};
+use vgpu_tests::{GIB, Lab, Member, eventually};
 
 /// One tenant of so many GiB on these devices.
 fn plan(devices: &[&str], gib: u64) -> Plan {
@@ -37,15 +37,6 @@ fn refused(daemon: &Daemon) -> u64 {
 fn holds(member: &Member) -> (usize, usize) {
     let maps = fs::read_to_string(format!("/proc/{}/maps", member.pid)).unwrap();
     (fs::read_dir(format!("/proc/{}/fd", member.pid)).unwrap().count(), maps.matches("memfd:vgpu-board").count())
-}
-
-#[track_caller]
-fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !condition() {
-        assert!(begin.elapsed() < LONG, "still not: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 #[test]

@@ -1,11 +1,10 @@
 //! A daemon that answers for one device and not for the next: what was tried leaves nothing behind.
 
 use std::fs;
-use std::time::{Duration, Instant};
 
 use vgpu_tests::between::Between;
 use vgpu_tests::daemon::{Daemon, Plan};
-use vgpu_tests::{GIB, LONG, Lab, Member};
+use vgpu_tests::{GIB, Lab, Member, eventually};
 
 /// One tenant of so many GiB on two devices.
 fn plan(uuids: [&str; 2], gib: u64) -> Plan {
@@ -18,15 +17,6 @@ fn plan(uuids: [&str; 2], gib: u64) -> Plan {
 fn holds(member: &Member) -> (usize, usize) {
     let maps = fs::read_to_string(format!("/proc/{}/maps", member.pid)).unwrap();
     (maps.matches("memfd:vgpu").count(), fs::read_dir(format!("/proc/{}/fd", member.pid)).unwrap().count())
-}
-
-#[track_caller]
-fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !condition() {
-        assert!(begin.elapsed() < LONG, "still not: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 #[test]

@@ -8,8 +8,9 @@ use std::sync::{Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 use vgpu_tests::artefacts::{vgpu, vgpud};
+pub use vgpu_tests::eventually;
 use vgpu_tests::program::{Kind, compile};
-use vgpu_tests::{LONG, Lab, Member};
+use vgpu_tests::{Lab, Member};
 
 /// Two cores cannot keep several busy devices and their judges: one measurement at a time.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -128,15 +129,6 @@ pub fn daemon(lab: &Lab) -> Child {
     c.arg("--config").arg(lab.path().join("vgpud.toml")).arg("--runtime-dir").arg(lab.path().join("run"));
     let log = fs::File::create(lab.path().join("vgpud.log")).unwrap();
     c.stdin(Stdio::null()).stderr(log).spawn().unwrap()
-}
-
-#[track_caller]
-pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !condition() {
-        assert!(begin.elapsed() < LONG, "still not: {what}");
-        thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// All of them must fit into the device's memory.
