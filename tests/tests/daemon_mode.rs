@@ -1,7 +1,6 @@
 //! What the daemon says beside limits: a tenant that is only observed is refused and delayed nothing and is measured, also
 //! when that changes while it runs; strict tenants find no way around the library. The environment loosens neither.
 
-
 use vgpu_tests::daemon::{Daemon, Plan};
 use vgpu_tests::{GIB, Lab, Member, NOT_PERMITTED, OUT_OF_MEMORY, eventually};
 
