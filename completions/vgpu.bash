@@ -25,6 +25,9 @@ _vgpu() {
             vgpu,check)
                 cmd="vgpu__subcmd__check"
                 ;;
+            vgpu,clean)
+                cmd="vgpu__subcmd__clean"
+                ;;
             vgpu,completions)
                 cmd="vgpu__subcmd__completions"
                 ;;
@@ -114,6 +117,9 @@ _vgpu() {
                 ;;
             vgpu__subcmd__help,check)
                 cmd="vgpu__subcmd__help__subcmd__check"
+                ;;
+            vgpu__subcmd__help,clean)
+                cmd="vgpu__subcmd__help__subcmd__clean"
                 ;;
             vgpu__subcmd__help,completions)
                 cmd="vgpu__subcmd__help__subcmd__completions"
@@ -278,7 +284,7 @@ _vgpu() {
 
     case "${cmd}" in
         vgpu)
-            opts="-h -V --help --version run check doctor status top ps set pause resume explain usage report validate events audit metrics docker cdi sim completions man help"
+            opts="-h -V --help --version run check doctor status top ps set pause resume explain usage report validate events audit metrics docker cdi sim clean completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -407,6 +413,24 @@ _vgpu() {
                     return 0
                     ;;
                 --pid)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        vgpu__subcmd__clean)
+            opts="-n -h --dir --dry-run --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --dir)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -604,7 +628,7 @@ _vgpu() {
             return 0
             ;;
         vgpu__subcmd__help)
-            opts="run check doctor status top ps set pause resume explain usage report validate events audit metrics docker cdi sim completions man help"
+            opts="run check doctor status top ps set pause resume explain usage report validate events audit metrics docker cdi sim clean completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -660,6 +684,20 @@ _vgpu() {
             return 0
             ;;
         vgpu__subcmd__help__subcmd__check)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        vgpu__subcmd__help__subcmd__clean)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )

@@ -8,7 +8,7 @@ PACK        := VERSION=$(DEB_VERSION) ARCH=$(DEB_ARCH) GLIBC=$(GLIBC) TRIPLE=$(T
                SHIPPED="$(filter-out -p,$(PRODUCTS) $(DEMO))" packaging/deb/build
 
 .PHONY: deb test-deb story
-deb: portable ## Debian package of what is shipped: target/vgpu_VERSION_amd64.deb, the same bytes each time
+deb: portable ## Debian package of what is shipped: target/vgpu_VERSION_MACHINE.deb, the same bytes each time
 	$(PACK) $(PORTABLE) $(DEB)
 
 test-deb: deb ## installs the package in clean Debian roots without a network, tries it there, and removes it

@@ -14,6 +14,7 @@
 //!
 //! No destructor, no thread-local data of the loader: a table in zeroed memory. Not here: what is allowed and counted.
 
+use crate::arch::this_thread;
 use crate::fork;
 use crate::governor::Governor;
 use crate::meter::Launch;
@@ -75,17 +76,6 @@ unsafe impl Sync for Place {}
 static TABLE: [Place; PLACES] =
     [const { Place { thread: AtomicUsize::new(0), terms: UnsafeCell::new(Terms::NONE), credit: Credit::new() } };
         PLACES];
-
-/// The address of this thread's control block: never 0, and no other living thread's.
-#[inline(always)]
-pub fn this_thread() -> usize {
-    let block: usize;
-    // SAFETY: on x86-64 the first word of the control block is its own address, by the ABI of thread-local storage.
-    unsafe {
-        core::arch::asm!("mov {}, fs:0", out(reg) block, options(nostack, preserves_flags, pure, readonly));
-    }
-    block
-}
 
 /// The two places where a thread's credit for a stream may be.
 #[inline(always)]

@@ -2,6 +2,7 @@
 //!
 //! Each passes the door once, is handed its own typed real function, and has nothing else in it.
 
+use crate::arch;
 use crate::door;
 use crate::driver::{CUDA, NVML};
 use crate::hooks;
@@ -83,8 +84,8 @@ macro_rules! under_way {
 }
 
 /// One exported function. Those of `kernel` go straight to the driver or the short way, which has no door since nothing in
-/// it panics, and most often do; the rest is out of their way. Those of `ask` are told who asks and are written by hand, without a frame: `lookup::naked`. Those
-/// of `copy` have one way for all of them: `hooks::copies`.
+/// it panics, and most often do; the rest is out of their way. Those of `ask` are told who asks and are written by hand,
+/// without a frame, in `arch`. Those of `copy` have one way for all of them: `hooks::copies`.
 macro_rules! one {
     (ask $library:ident $numbers:ident $fns:ident $absent:expr, $closed:expr; $h:ident ( $($a:ident : $t:ty),* )) => {
     };
@@ -97,12 +98,7 @@ macro_rules! one {
         #[unsafe(no_mangle)]
         #[allow(non_snake_case, clippy::too_many_arguments)]
         pub unsafe extern "C" fn $h($(_: $t),*) -> <$fns::$h as door::Signature>::Output {
-            core::arch::naked_asm!(
-                "mov eax, {row}",
-                "jmp {copy}",
-                row = const $numbers::$h as usize,
-                copy = sym hooks::copy,
-            )
+            arch::jump_to!($numbers::$h as usize, arch::copy)
         }
     };
     (kernel $library:ident $numbers:ident $fns:ident $absent:expr, $closed:expr; $h:ident ( $($a:ident : $t:ty),* )) => {
@@ -205,26 +201,11 @@ macro_rules! export {
             #[unsafe(no_mangle)]
             #[allow(non_snake_case)]
             pub unsafe extern "C" fn $s() {
-                core::arch::naked_asm!(
-                    "mov eax, {row}",
-                    "jmp {shut}",
-                    row = const $numbers::$s as usize,
-                    shut = sym hooks::shut,
-                )
+                arch::jump_to!($numbers::$s as usize, arch::shut)
             }
         )*)*)?
 
-        // The table of distances: a static of Rust's cannot hold the distance of two functions.
-        core::arch::global_asm!(
-            ".pushsection .rodata.vgpu_hooks,\"a\",@progbits",
-            ".balign 4",
-            concat!(".globl ", stringify!($hooks)),
-            concat!(".hidden ", stringify!($hooks)),
-            concat!(stringify!($hooks), ":"),
-            $($(concat!(".long ", stringify!($h), " - ", stringify!($hooks)),)*)*
-            $($($(concat!(".long ", stringify!($s), " - ", stringify!($hooks)),)*)*)?
-            ".popsection",
-        );
+        arch::distances!($hooks: $($($h)*)* $($($($s)*)*)?);
 
         unsafe extern "C" {
             #[doc = concat!("Where the hooks of ", stringify!($library), " are.")]

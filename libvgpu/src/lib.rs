@@ -15,10 +15,12 @@
 //!   which charge; [`pools`], [`graphs`], [`departing`]: what pools and graphs hold; [`overhead`]: what a context takes
 //! - [`governor`] and [`meter`]: the gate of launches, and the device time it is paid with
 //! - [`hooks`]: one function per row, by subject
+//! - [`arch`]: what is of one machine, in a file of its own; nothing else knows registers
 //! - [`say`]: the one line; [`quiet`], [`lock`], [`clock`], [`uuid`]: small parts that know nothing of the others
 //!
 //! Policy (quota arithmetic, account, views) is vgpu-core's; C types and the table are shim-sys'.
 
+mod arch;
 mod asked;
 mod boot;
 mod charge;

@@ -1,13 +1,14 @@
 //! The command line `vgpu`: what it is given; each verb does its work in its own file.
 //!
 //! Verbs: [`run`], [`check`], [`doctor`], [`validate`], [`docker`], [`cdi`]; of the daemon [`status`], [`mod@top`], [`ps`], [`set`], [`pause`](mod@pause), [`explain`], [`events`], [`audit`], [`metrics`]; of its record [`usage`], [`report`]; [`sim`],
-//! [`completions`], [`man`]. What they share: [`ask`] (the daemon), [`library`] (where libvgpu.so and the simulated driver lie), [`program`] and [`elf`] (what a program
-//! is, without running it), [`loader`] (what the dynamic loader would map), [`ledgers`], [`when`] (moments), [`say`] (output and exit
+//! [`clean`], [`completions`], [`man`]. What they share: [`ask`] (the daemon), [`library`] (where libvgpu.so and the simulated driver lie), [`program`] and [`elf`] (what a program
+//! is, without running it), [`arch`] (machines), [`loader`] (what the dynamic loader would map), [`ledgers`], [`when`] (moments), [`say`] (output and exit
 //! codes). docs/cli.md is made from the texts here, and a test keeps it so.
 
 pub mod audit;
 pub mod cdi;
 pub mod check;
+pub mod clean;
 pub mod completions;
 pub mod docker;
 pub mod doctor;
@@ -26,6 +27,7 @@ pub mod top;
 pub mod usage;
 pub mod validate;
 
+pub mod arch;
 pub mod ask;
 pub mod elf;
 pub mod ledgers;
@@ -87,6 +89,7 @@ enum Verb {
     Docker(docker::Args),
     Cdi(cdi::Args),
     Sim(sim::Args),
+    Clean(clean::Args),
     Completions(completions::Args),
     Man(man::Args),
 }
@@ -117,6 +120,7 @@ impl Cli {
             Verb::Docker(args) => docker::run(&args),
             Verb::Cdi(args) => cdi::run(&args),
             Verb::Sim(args) => sim::run(&args),
+            Verb::Clean(args) => clean::run(&args),
             Verb::Completions(args) => completions::run(&args),
             Verb::Man(args) => man::run(&args),
         }

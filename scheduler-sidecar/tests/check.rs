@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use scheduler_sidecar::cli::arch;
 use support::{Guard, compile, eventually, script, texts, vgpu, with_library};
 use tempfile::TempDir;
 
@@ -152,7 +153,7 @@ fn a_program_for_another_machine_or_for_musl_is_a_no() {
     fs::set_permissions(&foreign, fs::Permissions::from_mode(0o755)).unwrap();
     refused(library.to_str(), &foreign, &["built for riscv", "libvgpu.so for"]);
     let musl = dir.path().join("musl");
-    compile(TOUCH, &musl, &["-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1"]);
+    compile(TOUCH, &musl, &[&format!("-Wl,--dynamic-linker={}", arch::MUSL)]);
     refused(library.to_str(), &musl, &["musl"]);
 }
 

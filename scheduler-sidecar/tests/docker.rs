@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use scheduler_sidecar::cli::arch;
 use support::{Daemon, eventually, texts, vgpu, vgpud};
 use tempfile::TempDir;
 
@@ -43,7 +44,7 @@ impl Lab {
         fs::write(&engine, ENGINE).unwrap();
         fs::set_permissions(&engine, fs::Permissions::from_mode(0o755)).unwrap();
         fs::write(lab.path("env"), "[\"PATH=/bin\"]\n").unwrap();
-        lab.file("/lib64/ld-linux-x86-64.so.2", "loader");
+        lab.file(arch::LOADER, "loader");
         // A library that can be preloaded; what is in it does not matter here.
         fs::create_dir(lab.path("lib")).unwrap();
         let cc = Command::new("cc").args(["-shared", "-x", "c", "/dev/null", "-o"]).arg(lab.library()).status();
@@ -225,10 +226,10 @@ fn an_images_list_that_is_no_text_of_a_list_s_size_is_refused_and_not_waited_for
 #[test]
 fn an_image_that_would_ignore_the_library_is_refused_and_its_reason_said() {
     let lab = Lab::new();
-    fs::remove_file(lab.path("files/lib64/ld-linux-x86-64.so.2")).unwrap();
+    fs::remove_file(lab.path(&format!("files{}", arch::LOADER))).unwrap();
     let (code, words) = lab.refused(&["--", "img"]);
     assert!(code == 125 && words.contains("static"), "{code} {words}");
-    lab.file("/lib/ld-musl-x86_64.so.1", "loader");
+    lab.file(arch::MUSL, "loader");
     let (code, words) = lab.refused(&["--", "img"]);
     assert!(code == 125 && words.contains("musl") && words.contains("--unchecked"), "{code} {words}");
     assert_eq!(lab.told(&["--unchecked", "--", "img"]).last().unwrap(), "img");

@@ -317,7 +317,16 @@ fn a_simulated_machine_is_shown_and_removed() {
     let (out, _) = texts(&sim(&["stat"]));
     assert!(out.contains("device 0: ") && out.contains("device 1: ") && out.contains("0.0 MiB used of"), "{out}");
     assert!(texts(&sim(&["reset"])).0.ends_with(": removed\n"));
+    assert!(!dir.path().join("m").exists(), "nothing is left of it");
     assert!(texts(&sim(&["reset"])).0.ends_with(": there was no machine\n"));
+    // What somebody else put there stays, and so does its place; one where no program came yet goes.
+    std::fs::create_dir(dir.path().join("m")).unwrap();
+    std::fs::write(dir.path().join("m/notes"), "mine").unwrap();
+    assert!(texts(&sim(&["reset"])).0.ends_with(": there was no machine\n"));
+    assert!(dir.path().join("m/notes").exists());
+    std::fs::remove_file(dir.path().join("m/notes")).unwrap();
+    assert!(texts(&sim(&["reset"])).0.ends_with(": there was no machine\n"));
+    assert!(!dir.path().join("m").exists());
 }
 
 #[test]

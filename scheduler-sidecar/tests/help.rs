@@ -11,7 +11,7 @@ use std::process::Command;
 use support::{texts, vgpu, vgpud};
 
 /// Every verb, as it is called.
-const VERBS: [&[&str]; 33] = [
+const VERBS: [&[&str]; 34] = [
     &[],
     &["run"],
     &["check"],
@@ -43,6 +43,7 @@ const VERBS: [&[&str]; 33] = [
     &["sim", "reset"],
     &["sim", "profiles"],
     &["sim", "env"],
+    &["clean"],
     &["completions"],
     &["man"],
 ];

@@ -304,6 +304,50 @@ fn ledgers_of_runs_that_ended_are_removed_and_no_others() {
     assert!(!held.exists(), "the member is gone");
 }
 
+#[test]
+fn clean_removes_every_ledger_that_nobody_holds_and_nothing_else() {
+    let dir = TempDir::new().unwrap();
+    let make = |name: &str| {
+        let path = dir.path().join(name);
+        fs::write(&path, [0; 4096]).unwrap();
+        path
+    };
+    let held = make("vgpu-t-held-GPU-1.ledger");
+    let free = ["vgpu-t-team-GPU-1.ledger", "vgpu-c-1-2-MIG-5.ledger", "vgpu-u-0-x0123456789abcdef.ledger"].map(make);
+    let others = ["vgpu-notes.ledger", "other", "vgpu-t-team-GPU-1.ledger.old"].map(make);
+    let link = dir.path().join("vgpu-t-link-GPU-1.ledger");
+    std::os::unix::fs::symlink(&others[1], &link).unwrap();
+    let member = lock_a_byte(&held);
+    let clean = |args: &[&str]| {
+        let output = vgpu().arg("clean").arg("--dir").arg(dir.path()).args(args).output().unwrap();
+        let (out, err) = texts(&output);
+        assert!(output.status.success(), "{err}");
+        out
+    };
+    let shown = clean(&["--dry-run"]);
+    assert_eq!((shown.matches(" unused").count(), shown.matches(" in use").count()), (3, 1), "{shown}");
+    assert!(free.iter().all(|path| path.exists()), "nothing was removed yet");
+    let all: serde_json::Value = serde_json::from_str(&clean(&["--json"])).unwrap();
+    let states: Vec<&str> = all.as_array().unwrap().iter().map(|one| one["state"].as_str().unwrap()).collect();
+    assert_eq!(states, ["removed", "in use", "another user's", "removed", "removed"], "{all}");
+    assert_eq!((&all[3]["tenant"], &all[3]["device"]), (&"t-team".into(), &"GPU-1".into()));
+    assert!(free.iter().all(|path| !path.exists()));
+    assert!(others.iter().chain([&held, &link]).all(|path| path.exists()), "{all}");
+    drop(member);
+    clean(&[]);
+    assert!(!held.exists(), "its member has ended");
+}
+
+#[test]
+fn clean_names_a_directory_that_is_not_there_and_finds_nothing_where_nothing_is() {
+    let dir = TempDir::new().unwrap();
+    let output = vgpu().args(["clean", "--dir", "/no/such"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(texts(&output).1.contains("--dir /no/such: No such file"), "{:?}", texts(&output));
+    let output = vgpu().arg("clean").env("VGPU_STATE_DIR", dir.path()).output().unwrap();
+    assert_eq!(texts(&output), ("no ledgers\n".into(), String::new()));
+}
+
 /// A process that holds a lock on one byte of a file, as a member does.
 fn lock_a_byte(path: &Path) -> Guard {
     let source = r#"#define _GNU_SOURCE

@@ -80,7 +80,19 @@ pub fn unlock(file: BorrowedFd<'_>, byte: u64) -> std::io::Result<()> {
 /// # Errors
 /// What the kernel says of the descriptor.
 pub fn held_by_another(file: BorrowedFd<'_>, byte: u64) -> std::io::Result<bool> {
-    let mut lock = request(libc::F_WRLCK as libc::c_int, byte, 1);
+    held_in(file, byte, 1)
+}
+
+/// Whether another open file holds any lock on the file.
+///
+/// # Errors
+/// What the kernel says of the descriptor.
+pub fn any_held_by_another(file: BorrowedFd<'_>) -> std::io::Result<bool> {
+    held_in(file, 0, 0)
+}
+
+fn held_in(file: BorrowedFd<'_>, byte: u64, length: libc::off_t) -> std::io::Result<bool> {
+    let mut lock = request(libc::F_WRLCK as libc::c_int, byte, length);
     control(file, libc::F_OFD_GETLK, &mut lock)?;
     Ok(libc::c_int::from(lock.l_type) != libc::F_UNLCK as libc::c_int)
 }
@@ -121,7 +133,9 @@ mod tests {
         assert!(!held_by_another(second.as_fd(), 7).unwrap());
         assert!(try_lock(second.as_fd(), 7).unwrap());
         assert!(!try_lock_all(open().as_fd()).unwrap(), "somebody has a byte of it");
+        assert!(any_held_by_another(open().as_fd()).unwrap() && !any_held_by_another(second.as_fd()).unwrap());
         drop(second);
+        assert!(!any_held_by_another(open().as_fd()).unwrap());
         assert!(try_lock_all(open().as_fd()).unwrap());
         std::fs::remove_file(path).unwrap();
     }

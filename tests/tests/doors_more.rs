@@ -353,8 +353,9 @@ torch.manual_seed(1)
 a = torch.arange(128 * 128, dtype=torch.float64).reshape(128, 128) / 128
 print(torch.__version__, (a @ a).sum().item(), torch.rand(3).tolist(), torch.cuda.is_available())";
     let usr = root.join("usr/lib");
+    let machine = format!("{}-linux-gnu", std::env::consts::ARCH);
     let parts =
-        ["x86_64-linux-gnu", ".", "x86_64-linux-gnu/blas", "x86_64-linux-gnu/lapack", "../../lib/x86_64-linux-gnu"];
+        [&machine, ".", &format!("{machine}/blas"), &format!("{machine}/lapack"), &format!("../../lib/{machine}")];
     let search = |lab: &Lab, bare: bool| {
         let mut c = if bare { lab.bare("/usr/bin/python3") } else { lab.command("/usr/bin/python3") };
         let libraries: Vec<PathBuf> = parts.iter().map(|part| usr.join(part)).collect();

@@ -104,7 +104,7 @@ def nvrtc_files():
     for place in sys.path:
         for pattern in ("nvidia/*/lib/libnvrtc.so.*", "torch/lib/libnvrtc*.so*"):
             found += sorted(glob.glob(os.path.join(place, pattern)), reverse=True)
-    for place in ("/usr/local/cuda*/lib64", "/usr/local/cuda*/targets/x86_64-linux/lib", "/usr/lib/x86_64-linux-gnu"):
+    for place in ("/usr/local/cuda*/lib64", "/usr/local/cuda*/targets/*/lib", "/usr/lib/*-linux-gnu"):
         found += sorted(glob.glob(os.path.join(place, "libnvrtc.so.*")), reverse=True)
     found += ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"]
     return [name for name in found if "builtins" not in name and ".alt." not in name]

@@ -10,10 +10,11 @@
 // An ordinal for which `primary` answered is neither negative nor large.
 #![allow(clippy::cast_sign_loss)]
 
+use crate::arch::this_thread;
 use crate::driver::own;
 use crate::holdings::{ADDRESSES, ARRAYS, EXTERNALS};
 use crate::mode::Denied;
-use crate::{clock, context, credit, device, enforce, overhead};
+use crate::{clock, context, device, enforce, overhead};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 use shim_sys::cuda::*;
@@ -266,7 +267,7 @@ impl Turn {
     /// Waits for it, as the driver lets threads wait for a context that another one makes. From a thread that has kept it
     /// for `patience` nanoseconds it is taken: that one does not come back, and those who come later need not wait for it.
     fn take(turn: &'static AtomicUsize, patience: u64) -> Turn {
-        let me = credit::this_thread();
+        let me = this_thread();
         let (mut had_by, mut since) = (0, clock::now());
         loop {
             match turn.compare_exchange(0, me, SeqCst, SeqCst) {
@@ -288,7 +289,7 @@ impl Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         // Another thread's by now: it was taken from this one.
-        self.0.into_iter().for_each(|turn| _ = turn.compare_exchange(credit::this_thread(), 0, SeqCst, Relaxed));
+        self.0.into_iter().for_each(|turn| _ = turn.compare_exchange(this_thread(), 0, SeqCst, Relaxed));
     }
 }
 
@@ -369,7 +370,7 @@ mod tests {
             let _outer = Turn::take(&TURN, LONG);
             drop(Turn::take(&TURN, LONG));
             inside.store(TURN.load(SeqCst), SeqCst);
-            credit::this_thread()
+            this_thread()
         });
         let begin = clock::now();
         while !thread.is_finished() {
@@ -383,12 +384,12 @@ mod tests {
     #[test]
     fn a_holder_that_never_returns_is_waited_for_once_and_clears_nobody_elses_turn() {
         static TURN: AtomicUsize = AtomicUsize::new(0);
-        let (me, stuck) = (credit::this_thread(), Turn(Some(&TURN)));
+        let (me, stuck) = (this_thread(), Turn(Some(&TURN)));
         TURN.store(me, SeqCst);
         std::thread::spawn(move || {
             let taken = Turn::take(&TURN, 10_000_000);
             let owner = TURN.load(SeqCst);
-            assert_eq!(owner, credit::this_thread(), "it is taken over");
+            assert_eq!(owner, this_thread(), "it is taken over");
             // What the lost holder does when it returns after all is done by its own thread.
             assert!(TURN.compare_exchange(me, 0, SeqCst, SeqCst).is_err());
             drop(taken);

@@ -8,7 +8,8 @@
 //! does not say by its name which it is, the driver is asked. Not here: copies that structures describe (`described`).
 
 use super::described;
-use crate::driver::{CUDA, CUDA_CALLED_AT, CUDA_FOUND, own};
+use crate::arch::IN_REGISTERS;
+use crate::driver::{CUDA, own};
 use crate::environment::variable;
 use crate::meter::Launch;
 use crate::mode::Denied;
@@ -25,11 +26,11 @@ use std::os::unix::ffi::OsStrExt;
 const VARIABLE: &str = "VGPU_CHARGE_COPIES";
 
 /// 1: copies pass the gate.
-static CHARGED: AtomicU8 = AtomicU8::new(0);
+pub static COPIES_CHARGED: AtomicU8 = AtomicU8::new(0);
 
 /// Lets copies pass the gate from now on, if the environment asks for it.
 pub fn charge_copies() {
-    CHARGED.store(u8::from(copies_asked_for()), Relaxed);
+    COPIES_CHARGED.store(u8::from(copies_asked_for()), Relaxed);
 }
 
 /// Whether the environment asks for it.
@@ -38,55 +39,17 @@ pub fn copies_asked_for() -> bool {
     variable(VARIABLE).is_some_and(|value| value.as_bytes() == b"1")
 }
 
-/// The way of every copy, with the number of its row in eax: a jump to what its hook calls, or on to [`decide`].
-///
-/// x86-64, System V: arguments in rdi, rsi, rdx, rcx, r8, r9 and from [rsp + 8] on; rax and r11 are free.
-///
-/// # Safety
-/// Jumped to by the export of a row of copies, as the driver's function was called.
-#[unsafe(naked)]
-pub unsafe extern "C" fn copy() {
-    core::arch::naked_asm!(
-        "cmp byte ptr [rip + {charged}], 0",
-        "jne 2f",
-        "lea r11, [rip + {cuda} + {called_at}]",
-        "mov r11, qword ptr [r11 + 8 * rax]",
-        "test r11, r11",
-        "jz 2f",
-        "jmp r11",
-        "2:",
-        "push rbp",
-        "mov rbp, rsp",
-        "push r9",
-        "push r8",
-        "push rcx",
-        "push rdx",
-        "push rsi",
-        "push rdi",
-        "mov edi, eax",
-        "mov rsi, rsp",
-        "lea rdx, [rbp + 16]",
-        "call {decide}",
-        "leave",
-        "ret",
-        charged = sym CHARGED,
-        cuda = sym CUDA_FOUND,
-        called_at = const CUDA_CALLED_AT,
-        decide = sym decide,
-    )
-}
-
 /// Most arguments of a copy.
 const MOST: usize = 9;
-/// Those that come in registers.
-const IN_REGISTERS: usize = 6;
 
 /// A copy as any of them is called: words and pointers only, of which each function reads as many as it has.
 type Any = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize, usize, usize) -> CUresult;
 
+/// A copy that does not go straight to the driver.
+///
 /// # Safety
-/// `registers` are the six words that came in registers, `stack` is where further ones stand.
-unsafe extern "C" fn decide(row: usize, registers: &[usize; IN_REGISTERS], stack: *const usize) -> CUresult {
+/// `registers` are the words that came in registers, `stack` is where further ones stand.
+pub unsafe extern "C" fn decide_copy(row: usize, registers: &[usize; IN_REGISTERS], stack: *const usize) -> CUresult {
     let real = CUDA.call(row);
     // SAFETY: null (None), or the row's function, which the driver's C interface gives at most nine arguments, all of
     // them words or pointers; in this calling convention whoever is handed more than it reads does not notice.
@@ -105,7 +68,7 @@ unsafe extern "C" fn decide(row: usize, registers: &[usize; IN_REGISTERS], stack
     }
     // SAFETY: the program's own arguments, for the function it called.
     let mut call = || unsafe { real(w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8]) };
-    if CHARGED.load(Relaxed) == 0 {
+    if COPIES_CHARGED.load(Relaxed) == 0 {
         return call();
     }
     // After a panic the driver may have done it already: a second time would be wrong.

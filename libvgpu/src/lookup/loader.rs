@@ -5,8 +5,9 @@
 //! functions jump: it reads RPATH, $ORIGIN and the namespace from the return address. Whoever looks up `dlsym` itself,
 //! with a version as preloaded tools do, gets ours, or the driver would be found through theirs.
 
-use super::{Answer, NAMES, naked, next, real};
+use super::{Answer, NAMES, next, real};
 use super::{Dlsym, Dlvsym};
+use crate::arch;
 use crate::environment::variable;
 use crate::{asked, doors};
 use core::ffi::{CStr, c_char, c_int, c_long, c_void};
@@ -35,10 +36,10 @@ impl Function {
 
     fn ours(self) -> *mut c_void {
         match self {
-            Self::Dlsym => naked::dlsym as *mut c_void,
-            Self::Dlvsym => naked::dlvsym as *mut c_void,
-            Self::Dlopen => naked::dlopen as *mut c_void,
-            Self::Dlmopen => naked::dlmopen as *mut c_void,
+            Self::Dlsym => arch::dlsym as *mut c_void,
+            Self::Dlvsym => arch::dlvsym as *mut c_void,
+            Self::Dlopen => arch::dlopen as *mut c_void,
+            Self::Dlmopen => arch::dlmopen as *mut c_void,
         }
     }
 }

@@ -14,8 +14,7 @@
 //! that was itself loaded with RTLD_LOCAL gets the hook, whether or not the driver is in its own scope: glibc tells
 //! nobody what that scope is.
 
-mod loader;
-mod naked;
+pub(crate) mod loader;
 mod names;
 mod next;
 
@@ -38,7 +37,7 @@ type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) ->
 /// Names of the loader's functions that are ours, by [`Function`].
 const NAMES: [&CStr; 4] = [c"dlsym", c"dlvsym", c"dlopen", c"dlmopen"];
 /// Addresses of the real ones, 0 until the first call.
-static REAL: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
+pub(crate) static REAL: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
 
 /// The next definition of a loader's function behind us in the loader's order: another preloaded library's, or the C
 /// library's; 0: there is none.
@@ -189,7 +188,12 @@ fn refused(handle: *mut c_void) -> Answer {
 ///
 /// # Safety
 /// `name` is a C string; `handle` and `version` are what the program passed.
-unsafe extern "C" fn answer(handle: *mut c_void, name: *const c_char, version: *const c_char, caller: usize) -> Answer {
+pub(crate) unsafe extern "C" fn answer(
+    handle: *mut c_void,
+    name: *const c_char,
+    version: *const c_char,
+    caller: usize,
+) -> Answer {
     // The naked functions jump through these: whatever is decided, they must be known.
     if real_dlsym().is_none() || (!version.is_null() && real_dlvsym().is_none()) {
         return Answer::is(core::ptr::null_mut());

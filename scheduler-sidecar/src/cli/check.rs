@@ -13,7 +13,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
-use super::elf::{self, HOST};
+use super::arch::{self, HOST};
 use super::program::{self, Step};
 use super::say::{self, Colour, FINDINGS, Failure, UNKNOWN};
 use super::{library, loader};
@@ -151,9 +151,9 @@ fn judge(step: &Step, wanted: Option<&Path>) -> Result<PathBuf, No> {
     if (elf.machine, elf.bits) != (HOST, 64) {
         return Err(No::Unmapped(format!(
             "it is built for {} ({} bit), libvgpu.so for {} (64 bit)",
-            elf::machine_name(elf.machine),
+            arch::name(elf.machine),
             elf.bits,
-            elf::machine_name(HOST)
+            arch::name(HOST)
         )));
     }
     let Some(interpreter) = &elf.interpreter else {

@@ -10,25 +10,6 @@ use object::elf::{self, FileHeader32, FileHeader64, Machine};
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader as _};
 use object::{Endianness, FileKind, Object as _, ReadCache};
 
-/// The machine this program was built for; the library beside it is built for the same.
-#[cfg(target_arch = "x86_64")]
-pub const HOST: Machine = elf::EM_X86_64;
-/// Where programs of it expect glibc's loader.
-#[cfg(target_arch = "x86_64")]
-pub const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
-/// Where they expect musl's.
-#[cfg(target_arch = "x86_64")]
-pub const MUSL: &str = "/lib/ld-musl-x86_64.so.1";
-/// The machine this program was built for; the library beside it is built for the same.
-#[cfg(target_arch = "aarch64")]
-pub const HOST: Machine = elf::EM_AARCH64;
-/// Where programs of it expect glibc's loader.
-#[cfg(target_arch = "aarch64")]
-pub const LOADER: &str = "/lib/ld-linux-aarch64.so.1";
-/// Where they expect musl's.
-#[cfg(target_arch = "aarch64")]
-pub const MUSL: &str = "/lib/ld-musl-aarch64.so.1";
-
 /// What a file is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Image {
@@ -123,21 +104,6 @@ pub fn holds(path: &Path, mark: &[u8]) -> bool {
     std::fs::read(path).is_ok_and(|bytes| bytes.windows(mark.len()).any(|window| window == mark))
 }
 
-/// The machine in a word people use.
-#[must_use]
-pub fn machine_name(machine: Machine) -> String {
-    match machine {
-        elf::EM_X86_64 => "x86-64".into(),
-        elf::EM_AARCH64 => "aarch64".into(),
-        elf::EM_386 => "i386".into(),
-        elf::EM_ARM => "arm".into(),
-        elf::EM_RISCV => "riscv".into(),
-        elf::EM_PPC64 => "ppc64".into(),
-        elf::EM_S390 => "s390".into(),
-        other => format!("machine {}", other.0),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -161,7 +127,7 @@ mod tests {
     #[test]
     fn this_test_is_a_dynamic_program_of_this_machine_with_a_known_loader() {
         let Image::Elf(elf) = look(&std::env::current_exe().unwrap()).unwrap() else { panic!() };
-        assert_eq!((elf.bits, elf.machine), (64, HOST));
+        assert_eq!((elf.bits, elf.machine), (64, super::super::arch::HOST));
         assert!(elf.interpreter.unwrap().to_str().unwrap().contains("ld-"));
     }
 

@@ -3,18 +3,19 @@
 //! `vgpu run` gives each program a tenant of its own, and becomes that program: nobody is left to tidy up
 //! after it. So each run first removes what earlier ones left. A ledger is removed only while all its
 //! locks are held, which no member of it allows; the library looks, once it has its lock, whether the
-//! file still has its name. Named tenants' ledgers stay: their account goes on.
+//! file still has its name. Named tenants' ledgers stay, since their account goes on, until `vgpu clean`.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use vgpu_core::ledger::{Copied, HEADER_SIZE, LEDGER_SIZE, copied, open_doors_in};
 use vgpu_core::tenant::TenantKey;
 
-use rustix::fs::{Access, AtFlags, CWD, FlockOperation, OFlags};
+use rustix::fs::{Access, AtFlags, CWD, OFlags};
 
 /// What the names of new tenants begin with; the process follows.
 pub const NEW_TENANT: &str = "run-";
@@ -93,7 +94,7 @@ fn begin_of(path: &Path, length: usize) -> Option<Vec<u8>> {
 pub fn sweep(place: &Path) -> usize {
     let Ok(entries) = fs::read_dir(place) else { return 0 };
     let left = entries.flatten().filter(|entry| run_of(&entry.file_name()).is_some_and(has_ended));
-    left.take(AT_ONCE).filter(|entry| remove(&entry.path()).is_ok_and(|removed| removed)).count()
+    left.take(AT_ONCE).filter(|entry| remove(&entry.path()).is_ok_and(|fate| fate == Fate::Free)).count()
 }
 
 /// The process of the run that a ledger's name tells: `vgpu-t-run-<pid>-<16 digits>-<device>.ledger`.
@@ -110,29 +111,110 @@ fn has_ended(pid: u32) -> bool {
     !Path::new(&format!("/proc/{pid}")).exists()
 }
 
+/// A ledger by its name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ledger {
+    /// Where it is.
+    pub path: PathBuf,
+    /// The tenant's key.
+    pub tenant: String,
+    /// The device's name.
+    pub device: String,
+}
+
+/// All ledgers in `place`, by their names, in the order of those.
+#[must_use]
+pub fn all(place: &Path) -> Vec<Ledger> {
+    let entries = fs::read_dir(place).into_iter().flatten().flatten();
+    let mut all: Vec<Ledger> = entries
+        .filter_map(|entry| {
+            let name = entry.file_name();
+            let (tenant, device) = parts_of(name.to_str()?)?;
+            Some(Ledger { path: entry.path(), tenant: tenant.to_owned(), device: device.to_owned() })
+        })
+        .collect();
+    all.sort_unstable_by(|one, other| one.path.cmp(&other.path));
+    all
+}
+
+/// The tenant's key and the device of `vgpu-<key>-<device>.ledger`. A key may look as if a device began in it: the last one
+/// that can be one is the device.
+fn parts_of(name: &str) -> Option<(&str, &str)> {
+    let name = name.strip_prefix("vgpu-")?.strip_suffix(".ledger")?;
+    name.get(..2).filter(|kind| ["t-", "c-", "u-"].contains(kind))?;
+    let at = ["-GPU-", "-MIG-", "-x"].iter().filter_map(|begin| name.rfind(begin)).max()?;
+    Some((name.get(..at)?, name.get(at + 1..)?))
+}
+
+/// What is to become of a ledger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// Nobody holds it; it may go, or is gone.
+    Free,
+    /// A process holds it.
+    InUse,
+    /// It is another user's, and this one is not root; or no plain file.
+    Foreign,
+}
+
+/// Whether a ledger could be removed now. Nothing is held meanwhile, so that nobody who joins it notices.
+///
+/// # Errors
+/// It cannot be looked at.
+pub fn look(path: &Path) -> io::Result<Fate> {
+    let Some(file) = opened(path)? else { return Ok(Fate::Foreign) };
+    Ok(if shim_sys::lock::any_held_by_another(file.as_fd())? { Fate::InUse } else { Fate::Free })
+}
+
 /// Removes a ledger unless a member holds one of its locks.
-fn remove(path: &Path) -> io::Result<bool> {
-    let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).unwrap_or_default();
-    let file: File = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)?;
-    let meta = file.metadata()?;
-    if !meta.is_file() || meta.uid() != rustix::process::geteuid().as_raw() {
-        return Ok(false);
-    }
-    if rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-        return Ok(false);
+///
+/// # Errors
+/// It cannot be looked at, or not be removed.
+pub fn remove(path: &Path) -> io::Result<Fate> {
+    let Some(file) = opened(path)? else { return Ok(Fate::Foreign) };
+    if !shim_sys::lock::try_lock_all(file.as_fd())? {
+        return Ok(Fate::InUse);
     }
     // The name may have gone to a new file since.
-    let now = fs::symlink_metadata(path)?;
+    let (now, meta) = (fs::symlink_metadata(path)?, file.metadata()?);
     if (now.dev(), now.ino()) != (meta.dev(), meta.ino()) {
-        return Ok(false);
+        return Ok(Fate::InUse);
     }
     fs::remove_file(path)?;
-    Ok(true)
+    Ok(Fate::Free)
+}
+
+/// The file, if it is one that this user may remove.
+fn opened(path: &Path) -> io::Result<Option<File>> {
+    let uid = rustix::process::geteuid();
+    let ours = |meta: &fs::Metadata| meta.is_file() && (uid.is_root() || meta.uid() == uid.as_raw());
+    if !ours(&fs::symlink_metadata(path)?) {
+        return Ok(None);
+    }
+    let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).unwrap_or_default();
+    let file: File = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)?;
+    Ok(ours(&file.metadata()?).then_some(file))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_name_of_a_ledger_tells_tenant_and_device() {
+        for (name, parts) in [
+            ("vgpu-t-team-GPU-1-2.ledger", Some(("t-team", "GPU-1-2"))),
+            ("vgpu-t-a-GPU-b-GPU-1.ledger", Some(("t-a-GPU-b", "GPU-1"))),
+            ("vgpu-u-1000-5-6-MIG-1.ledger", Some(("u-1000-5-6", "MIG-1"))),
+            ("vgpu-c-1-2-x0123456789abcdef.ledger", Some(("c-1-2", "x0123456789abcdef"))),
+            ("vgpu-sim-0", None),
+            ("vgpu-t-team.ledger", None),
+            ("vgpu-z-team-GPU-1.ledger", None),
+            ("t-team-GPU-1.ledger", None),
+        ] {
+            assert_eq!(parts_of(name), parts, "{name}");
+        }
+    }
 
     #[test]
     fn only_names_that_a_run_makes_are_taken_for_a_runs() {

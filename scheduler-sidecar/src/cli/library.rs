@@ -7,6 +7,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use super::arch;
 use super::elf::{self, Elf, Image};
 
 /// The library's file name; HAMi's has the same, and its schedulers mount it by that name.
@@ -73,11 +74,11 @@ fn check(path: &Path) -> Result<(), String> {
     }
     match elf::look(path) {
         Err(why) => Err(format!("cannot be read: {why}")),
-        Ok(Image::Elf(Elf { bits: 64, machine: elf::HOST, shared: true, .. })) => Ok(()),
-        Ok(Image::Elf(Elf { machine, bits, .. })) if (machine, bits) != (elf::HOST, 64) => Err(format!(
+        Ok(Image::Elf(Elf { bits: 64, machine: arch::HOST, shared: true, .. })) => Ok(()),
+        Ok(Image::Elf(Elf { machine, bits, .. })) if (machine, bits) != (arch::HOST, 64) => Err(format!(
             "is built for {} ({bits} bit), this machine is {}",
-            elf::machine_name(machine),
-            elf::machine_name(elf::HOST)
+            arch::name(machine),
+            arch::name(arch::HOST)
         )),
         Ok(_) => Err("is not a shared library".into()),
     }

@@ -85,6 +85,7 @@ pub fn finds(library: &str) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::arch;
     use super::*;
 
     #[test]
@@ -97,12 +98,9 @@ mod tests {
 
     #[test]
     fn only_glibcs_loaders_are_asked() {
-        for (path, known) in [
-            ("/lib64/ld-linux-x86-64.so.2", true),
-            ("/lib/ld-linux-aarch64.so.1", true),
-            ("/lib/ld-musl-x86_64.so.1", false),
-            ("/bin/true", false),
-        ] {
+        for (path, known) in
+            [(arch::LOADER, true), ("/lib/ld-linux.so.2", true), (arch::MUSL, false), ("/bin/true", false)]
+        {
             assert_eq!(is_glibc(Path::new(path)), known, "{path}");
         }
     }

@@ -102,12 +102,18 @@ pub fn file(path: &Path, text: &str) -> Result<(), Failure> {
     whole(path, text).map_err(|why| Failure::new(FINDINGS, format!("cannot write {}: {why}", path.display())))
 }
 
-/// The same without words: what a link leads to is replaced and not the link, the new file has the old one's mode, and a
-/// pipe or a device is written to.
+/// The same without words: what a link leads to is replaced and not the link, the new file has the old one's mode, a pipe or
+/// a device is written to, and so is what is open already (`/dev/stdout`, `/dev/fd/3`), behind what was written to it.
 ///
 /// # Errors
 /// It cannot be written; what was there is as before.
 pub fn whole(path: &Path, text: &str) -> io::Result<()> {
+    match descriptor(path) {
+        Some(1) => return io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush()),
+        Some(2) => return io::stderr().write_all(text.as_bytes()),
+        Some(_) => return std::fs::OpenOptions::new().append(true).open(path)?.write_all(text.as_bytes()),
+        None => {}
+    }
     let there = std::fs::metadata(path).ok();
     // Neither is a link that leads nowhere replaced: the file that it names is made.
     if there.as_ref().map_or(path.is_symlink(), |there| !there.is_file()) {
@@ -122,6 +128,25 @@ pub fn whole(path: &Path, text: &str) -> io::Result<()> {
         // What is left of it is of no use.
         let _ = std::fs::remove_file(&new);
     })
+}
+
+/// The number of the open file of this process, or of another, that a path leads to: one in a `fd` below /proc. What it
+/// leads to may be a plain file, which is not for us to replace: whoever opened it goes on with it.
+fn descriptor(path: &Path) -> Option<u32> {
+    let mut path = path.to_owned();
+    for _ in 0..40 {
+        let name = path.file_name()?;
+        let place = match path.parent()? {
+            empty if empty.as_os_str().is_empty() => Path::new("."),
+            place => place,
+        };
+        let place = place.canonicalize().ok()?;
+        if place.starts_with("/proc") && place.ends_with("fd") {
+            return name.to_str()?.parse().ok();
+        }
+        path = place.join(std::fs::read_link(&path).ok()?);
+    }
+    None
 }
 
 /// Writes a file down to the disk; with a mode it is at no time open to more than that.
@@ -241,6 +266,25 @@ mod tests {
         std::os::unix::fs::symlink("made", &nowhere).unwrap();
         file(&nowhere, "new").unwrap();
         assert!(nowhere.is_symlink() && dir.path().join("made").is_file());
+    }
+
+    #[test]
+    fn what_is_open_already_is_written_to_behind_what_is_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let real = dir.path().join("real");
+        std::fs::write(&real, "before ").unwrap();
+        let open = std::fs::OpenOptions::new().append(true).open(&real).unwrap();
+        let number = std::os::fd::AsRawFd::as_raw_fd(&open);
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(format!("/dev/fd/{number}"), &link).unwrap();
+        for path in [link, format!("/proc/self/fd/{number}").into()] {
+            file(&path, "new ").unwrap();
+        }
+        assert_eq!(std::fs::read_to_string(&real).unwrap(), "before new new ");
+        let same = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&real).unwrap());
+        assert_eq!(same, std::os::unix::fs::MetadataExt::ino(&open.metadata().unwrap()), "it is the file that is open");
+        assert_eq!(descriptor(Path::new("/dev/stdout")), Some(1));
+        assert_eq!(descriptor(&real), None);
     }
 
     #[test]

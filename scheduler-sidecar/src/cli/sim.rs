@@ -49,7 +49,10 @@ Examples:
         #[arg(long)]
         json: bool,
     },
-    /// Removes the simulated machine; the next program that needs one makes a new one.
+    /// Removes the simulated machine, and its directory if nothing else is in it.
+    ///
+    /// The next program that needs a machine makes a new one. Containers to which the directory was given find none until
+    /// they are started again.
     #[command(after_help = "\
 Examples:
   vgpu sim reset

@@ -10,21 +10,22 @@ pub fn profiles() -> &'static [Profile] {
     &BUILT_IN
 }
 
-/// Removes the state in `dir`; the next process makes a new machine.
+/// Removes the state in `dir`, and `dir` where nothing else is in it; the next process makes a new machine.
 ///
 /// Processes that still use the old machine keep it until they end. Returns whether there was one.
 ///
 /// # Errors
 /// The file is there and cannot be removed.
 pub fn reset(dir: &Path) -> Result<bool, Error> {
-    match std::fs::remove_file(dir.join("state")) {
-        Ok(()) => {
-            crate::share::remove_contents(dir);
-            Ok(true)
-        }
-        Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
-        Err(e) => Err(e),
-    }
+    let was_there = match std::fs::remove_file(dir.join("state")) {
+        Ok(()) => true,
+        Err(e) if e.kind() == ErrorKind::NotFound => false,
+        Err(e) => return Err(e),
+    };
+    crate::share::remove_contents(dir);
+    // Somebody else's files, or a place that is mounted: it stays.
+    let _ = std::fs::remove_dir(dir);
+    Ok(was_there)
 }
 
 /// Makes a machine in `dir` with the devices of `profile`.

@@ -77,7 +77,7 @@ impl<const N: usize> Sequenced<N> {
     /// Reads the first `M` words.
     ///
     /// # Cost
-    /// `M` + 3 loads, which are plain ones on x86-64; more only while the record is being written.
+    /// `M` + 3 loads, which cost what others do where each acquires; more only while the record is being written.
     #[inline]
     pub(super) fn read<const M: usize>(&self) -> Result<State<M>, Busy> {
         const { assert!(M <= N) };

@@ -18,7 +18,7 @@ pub use accounting::*;
 pub use devices::*;
 pub use memory::*;
 pub use processes::*;
-pub use shut::shut;
+pub use shut::judge_shut;
 pub use utilisation::*;
 
 use crate::device::{self, Device};

@@ -1,7 +1,8 @@
 //! What has one answer for every tenant: what changes a device (not permitted), what tells of the device as a whole where
 //! nobody can tell what of it is the tenant's (not supported). Whoever has no limits gets the driver's own function.
 //!
-//! None of them needs a function of ours: each export is a jump to [`shut`], which keeps the arguments as they came.
+//! None of them needs a function of ours: each export is a jump to one way for all of them (`arch::shut`),
+//! which asks [`judge_shut`] and keeps the arguments as they came.
 
 use super::{is_tenant, limited};
 use crate::door;
@@ -18,49 +19,8 @@ const HIDES: usize = {
     row
 };
 
-/// Less than this is a code, and no function's address.
-const CODES: usize = 4096;
-
-/// The way of everything that is shut, with the number of its row in eax.
-///
-/// x86-64, System V: arguments in rdi, rsi, rdx, rcx, r8, r9 and on the stack, which stays as it is; rax and r11 are free.
-/// No function of NVML's takes a number that comes elsewhere.
-///
-/// # Safety
-/// Jumped to by the export of a row that is shut, as the driver's function was called.
-#[unsafe(naked)]
-pub unsafe extern "C" fn shut() {
-    core::arch::naked_asm!(
-        "push rbp",
-        "mov rbp, rsp",
-        "push r9",
-        "push r8",
-        "push rcx",
-        "push rdx",
-        "push rsi",
-        "push rdi",
-        "mov rsi, rdi",
-        "mov edi, eax",
-        "call {judge}",
-        "pop rdi",
-        "pop rsi",
-        "pop rdx",
-        "pop rcx",
-        "pop r8",
-        "pop r9",
-        "pop rbp",
-        "cmp rax, {codes}",
-        "jb 2f",
-        "jmp rax",
-        "2:",
-        "ret",
-        judge = sym judge,
-        codes = const CODES,
-    )
-}
-
 /// The answer's code, or where the driver's function is. `first` is the call's first argument.
-extern "C" fn judge(row: usize, first: usize) -> usize {
+pub extern "C" fn judge_shut(row: usize, first: usize) -> usize {
     let real = NVML.call(row) as usize;
     if real == 0 {
         return nvmlReturn_t::FUNCTION_NOT_FOUND.0 as usize;

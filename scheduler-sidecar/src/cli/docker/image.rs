@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::{fs, io};
 
-use super::super::elf;
+use super::super::arch;
 use super::super::say::{Failure, NOT_EXECUTABLE, NOT_FOUND, RUN_FAILED};
 
 /// The loader's own list.
@@ -102,9 +102,9 @@ fn at(engine: &OsStr, id: &OsStr, dir: &Path, list: bool, image: &mut Image) -> 
         }
         Ok(out.status.success().then_some(to))
     };
-    image.loader = Some(if copy(elf::LOADER, "loader")?.is_some() {
+    image.loader = Some(if copy(arch::LOADER, "loader")?.is_some() {
         Loader::Glibc
-    } else if copy(elf::MUSL, "musl")?.is_some() {
+    } else if copy(arch::MUSL, "musl")?.is_some() {
         Loader::Musl
     } else {
         Loader::None

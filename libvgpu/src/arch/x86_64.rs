@@ -1,16 +1,15 @@
-//! The exports that must have no frame of ours: the loader, and the driver's own lookup, are asked by the program.
-//!
-//! x86-64, System V: arguments in rdi, rsi, rdx, rcx, r8, r9, return address at [rsp]. This file is the only one that
-//! knows the machine. What is decided is decided in [`super`], [`super::loader`] and `hooks::entry`.
+//! x86-64, System V: arguments in rdi, rsi, rdx, rcx, r8, r9 and on the stack, return address at [rsp]; rax and r11 are
+//! free. What is decided is decided in [`crate::lookup`] and in `hooks`.
 
-use super::{REAL, answer, loader};
-use crate::hooks::{ask_driver, ask_driver_v2};
+use crate::driver::{CUDA_CALLED_AT, CUDA_FOUND};
+use crate::hooks::{COPIES_CHARGED, ask_driver, ask_driver_v2, decide_copy, judge_shut};
+use crate::lookup::{REAL, answer, loader};
 use core::ffi::{c_char, c_int, c_long, c_void};
 use shim_sys::cuda::CUresult;
 
 /// The beginning of `dlsym` and `dlvsym`, whose name is in rsi: a foreign name jumps to the real function, whose address
 /// stands at `$at` in REAL, as if we were not here. On to label 4 goes what begins like a name that is ours, `cu` with a
-/// capital behind, `nvml`, `dl` ([`super::names`] asserts that all of them do), and the first call of all.
+/// capital behind, `nvml`, `dl` (`lookup::names` asserts that all of them do), and the first call of all.
 macro_rules! foreign_names_pass {
     ($at:literal) => {
         concat!(
@@ -216,4 +215,124 @@ pub unsafe extern "C" fn cuGetProcAddress_v2(
     _status: *mut u32,
 ) -> CUresult {
     core::arch::naked_asm!("mov r9, qword ptr [rsp]", "jmp {ask}", ask = sym ask_driver_v2)
+}
+
+/// The body of an export that hands its call on untouched: the number of its row in eax, and a jump.
+macro_rules! jump_to {
+    ($row:expr, $target:path) => {
+        core::arch::naked_asm!(
+            "mov eax, {row}",
+            "jmp {target}",
+            row = const $row,
+            target = sym $target,
+        )
+    };
+}
+pub(crate) use jump_to;
+
+/// The way of everything that is shut, with the number of its row in eax: the code that [`judge_shut`] answers, or a jump
+/// to the driver's function with the arguments as they came.
+///
+/// No function of NVML's takes a number that comes in other registers.
+///
+/// # Safety
+/// Jumped to by the export of a row that is shut, as the driver's function was called.
+#[unsafe(naked)]
+pub unsafe extern "C" fn shut() {
+    core::arch::naked_asm!(
+        "push rbp",
+        "mov rbp, rsp",
+        "push r9",
+        "push r8",
+        "push rcx",
+        "push rdx",
+        "push rsi",
+        "push rdi",
+        "mov rsi, rdi",
+        "mov edi, eax",
+        "call {judge}",
+        "pop rdi",
+        "pop rsi",
+        "pop rdx",
+        "pop rcx",
+        "pop r8",
+        "pop r9",
+        "pop rbp",
+        "cmp rax, {codes}",
+        "jb 2f",
+        "jmp rax",
+        "2:",
+        "ret",
+        judge = sym judge_shut,
+        codes = const CODES,
+    )
+}
+
+/// Less than this is a code, and no function's address.
+const CODES: usize = 4096;
+
+/// How many arguments of a call come in registers; the others stand on the stack, one behind the other.
+pub const IN_REGISTERS: usize = 6;
+
+/// The way of every copy, with the number of its row in eax: a jump to what its hook calls, or on to [`decide_copy`].
+///
+/// # Safety
+/// Jumped to by the export of a row of copies, as the driver's function was called.
+#[unsafe(naked)]
+pub unsafe extern "C" fn copy() {
+    core::arch::naked_asm!(
+        "cmp byte ptr [rip + {charged}], 0",
+        "jne 2f",
+        "lea r11, [rip + {cuda} + {called_at}]",
+        "mov r11, qword ptr [r11 + 8 * rax]",
+        "test r11, r11",
+        "jz 2f",
+        "jmp r11",
+        "2:",
+        "push rbp",
+        "mov rbp, rsp",
+        "push r9",
+        "push r8",
+        "push rcx",
+        "push rdx",
+        "push rsi",
+        "push rdi",
+        "mov edi, eax",
+        "mov rsi, rsp",
+        "lea rdx, [rbp + 16]",
+        "call {decide}",
+        "leave",
+        "ret",
+        charged = sym COPIES_CHARGED,
+        cuda = sym CUDA_FOUND,
+        called_at = const CUDA_CALLED_AT,
+        decide = sym decide_copy,
+    )
+}
+
+/// The table of distances from itself to functions, by row.
+macro_rules! distances {
+    ($table:ident: $($function:ident)*) => {
+        core::arch::global_asm!(
+            ".pushsection .rodata.vgpu_hooks,\"a\",@progbits",
+            ".balign 4",
+            concat!(".globl ", stringify!($table)),
+            concat!(".hidden ", stringify!($table)),
+            concat!(stringify!($table), ":"),
+            $(concat!(".long ", stringify!($function), " - ", stringify!($table)),)*
+            ".popsection",
+        );
+    };
+}
+pub(crate) use distances;
+
+/// The address of this thread's control block: never 0, and no other living thread's.
+#[inline(always)]
+pub fn this_thread() -> usize {
+    let block: usize;
+    // SAFETY: the first word of the control block is its own address, by this machine's ABI of thread-local storage.
+    unsafe {
+        core::arch::asm!("mov {}, fs:0", out(reg) block, options(nostack, preserves_flags, pure, readonly));
+    }
+    block
 }

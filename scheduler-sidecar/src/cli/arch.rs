@@ -1,0 +1,40 @@
+//! Machines: the one this program was built for, and what others are called. The only file of this crate that names one;
+//! the library's is `libvgpu/src/arch/`, that of the build `make/arch.mk`.
+
+use object::elf::{self, Machine};
+
+/// The machine this program was built for; the library beside it is built for the same.
+pub const HOST: Machine = host::MACHINE;
+/// Where programs of it expect glibc's loader.
+pub const LOADER: &str = host::LOADER;
+/// Where they expect musl's.
+pub const MUSL: &str = host::MUSL;
+
+#[cfg(target_arch = "x86_64")]
+mod host {
+    pub const MACHINE: super::Machine = super::elf::EM_X86_64;
+    pub const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
+    pub const MUSL: &str = "/lib/ld-musl-x86_64.so.1";
+}
+
+#[cfg(target_arch = "aarch64")]
+mod host {
+    pub const MACHINE: super::Machine = super::elf::EM_AARCH64;
+    pub const LOADER: &str = "/lib/ld-linux-aarch64.so.1";
+    pub const MUSL: &str = "/lib/ld-musl-aarch64.so.1";
+}
+
+/// The machine in a word people use.
+#[must_use]
+pub fn name(machine: Machine) -> String {
+    match machine {
+        elf::EM_X86_64 => "x86-64".into(),
+        elf::EM_AARCH64 => "aarch64".into(),
+        elf::EM_386 => "i386".into(),
+        elf::EM_ARM => "arm".into(),
+        elf::EM_RISCV => "riscv".into(),
+        elf::EM_PPC64 => "ppc64".into(),
+        elf::EM_S390 => "s390".into(),
+        other => format!("machine {}", other.0),
+    }
+}
