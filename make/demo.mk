@@ -4,3 +4,8 @@
 demo: build ## two tenants side by side: quotas, the last byte, the refusal, shares of time, the daemon
 	$(CARGO) build --release -p vgpu-examples
 	@$(RELEASE)/vgpu-demo
+
+# mdBook is looked for, not installed: the pages are read as they are, too.
+.PHONY: book
+book: ## the book in docs/ as a web site, with mdBook (says how to get it): target/book
+	@make/book $(TARGET)/book

@@ -168,7 +168,9 @@ impl Results {
 
     fn head(&self, out: &mut String) {
         out.push_str(
-            &self.facts.head("The device is simulated ([how](../simulated-device.md)), processes and clock are real."),
+            &self
+                .facts
+                .head("The device is simulated ([how](../../simulated-device.md)), processes and clock are real."),
         );
         let all = self.tenants().count();
         let only_kept = self.tenants().filter(|(_, tenant)| tenant.verdicts.all() == [Verdict::Kept; 3]).count();

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use scheduler_sidecar::control::{DeviceStatus, Fault, MemberStatus, Status, TenantStatus, TermsStatus, TimeStatus};
-use scheduler_sidecar::metrics::{NAMES, text};
+use scheduler_sidecar::metrics::{NAMES, Name, text};
 use scheduler_sidecar::proof::{Finding, Process, What};
 use support::{Guard, LONG, Peer, eventually, vgpud};
 use tempfile::TempDir;
@@ -158,34 +158,58 @@ fn the_dashboard_and_the_alerts_ask_for_nothing_that_is_not_exported() {
     assert!(panels.iter().all(|panel| panel["title"].is_string() && panel["targets"].is_array()), "{panels:?}");
 }
 
-/// `UPDATE=1` rewrites it.
-#[test]
-fn the_reference_is_made_from_the_table() {
+/// A family's type and unit, as they are exported.
+fn kind_and_unit(text: &str, name: &str, says: &str) -> (String, &'static str) {
+    let stem = name.strip_suffix("_total").unwrap_or(name);
+    let told = text.lines().find_map(|line| line.strip_prefix(&format!("# TYPE {stem} ")));
+    let told = told.or_else(|| text.lines().find_map(|line| line.strip_prefix(&format!("# TYPE {name} "))));
+    let unit = match stem {
+        _ if says.contains("in percent") => "percent",
+        _ if stem.ends_with("_bytes") => "bytes",
+        _ if stem.ends_with("_seconds") => "seconds",
+        _ if stem.ends_with("_ratio") => "ratio",
+        _ => "",
+    };
+    if ["bytes", "seconds"].contains(&unit) && name.starts_with("vgpu_") {
+        assert!(text.contains(&format!("# UNIT {stem} {unit}")), "{name}: its unit is exported");
+    }
+    (told.unwrap_or_else(|| panic!("{name}: its type is exported")).to_owned(), unit)
+}
+
+/// Holds the generated table of a page to `table`; `UPDATE=1` rewrites it.
+fn in_step(page: &str, table: &str) {
     const BEGIN: &str = "<!-- generated: UPDATE=1 cargo test -p scheduler-sidecar --test metrics -->\n";
     const END: &str = "<!-- end -->";
-    let path = root().join("docs/observing.md");
-    let page = fs::read_to_string(&path).unwrap();
-    let mut metrics = "| metric | labels | |\n|---|---|---|\n".to_owned();
-    for name in NAMES {
-        metrics.push_str(&format!("| `{}` | {} | {} |\n", name.name, name.labels, name.says));
-    }
-    let mut events = "| kind | in the audit log | |\n|---|---|---|\n".to_owned();
-    for kind in scheduler_sidecar::control::event::KINDS {
-        let audited = if kind.audited { "yes" } else { "" };
-        events.push_str(&format!("| `{}` | {audited} | {} |\n", kind.name, kind.says));
-    }
-    let mut made = String::new();
-    let mut rest = page.as_str();
-    for table in [metrics, events] {
-        let (before, after) = rest.split_once(BEGIN).unwrap();
-        made.push_str(&format!("{before}{BEGIN}{table}{END}"));
-        rest = after.split_once(END).unwrap().1;
-    }
-    made.push_str(rest);
+    let path = root().join(page);
+    let text = fs::read_to_string(&path).unwrap();
+    let (before, rest) = text.split_once(BEGIN).unwrap();
+    let (_, after) = rest.split_once(END).unwrap();
+    let made = format!("{before}{BEGIN}{table}{END}{after}");
     if std::env::var_os("UPDATE").is_some() {
         fs::write(&path, &made).unwrap();
     }
-    assert!(fs::read_to_string(&path).unwrap() == made, "run it with UPDATE=1");
+    assert!(fs::read_to_string(&path).unwrap() == made, "{page}: run it with UPDATE=1");
+}
+
+#[test]
+fn the_reference_has_every_metric_with_the_type_and_the_unit_that_are_exported() {
+    let shown = text(&full(), true);
+    let mut table = "| metric | type | unit | labels | |\n|---|---|---|---|---|\n".to_owned();
+    for Name { name, labels, says } in NAMES {
+        let (kind, unit) = kind_and_unit(&shown, name, says);
+        table.push_str(&format!("| `{name}` | {kind} | {unit} | {labels} | {says} |\n"));
+    }
+    in_step("docs/metrics.md", &table);
+}
+
+#[test]
+fn the_reference_has_every_kind_of_event() {
+    let mut table = "| kind | in the audit log | |\n|---|---|---|\n".to_owned();
+    for kind in scheduler_sidecar::control::event::KINDS {
+        let audited = if kind.audited { "yes" } else { "" };
+        table.push_str(&format!("| `{}` | {audited} | {} |\n", kind.name, kind.says));
+    }
+    in_step("docs/observing.md", &table);
 }
 
 fn get(port: u16, path: &str) -> (String, String) {
