@@ -1,4 +1,5 @@
-//! The documents tell the truth about what can be looked up: links lead somewhere, make targets and variables exist.
+//! The documents tell the truth about what can be looked up: make targets and variables exist. Links, commands and messages:
+//! tests/tests/book.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,22 +21,6 @@ fn documents() -> Vec<(PathBuf, String)> {
 fn words<'a>(text: &'a str, start: &str) -> BTreeSet<&'a str> {
     let name = |c: char| c.is_ascii_alphanumeric() || c == '_';
     text.split(|c| !name(c)).filter(|word| word.starts_with(start)).collect()
-}
-
-#[test]
-fn every_link_leads_to_a_file() {
-    let mut links = 0;
-    for (path, text) in documents() {
-        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
-            if target.starts_with("http") || target.starts_with('#') {
-                continue;
-            }
-            let file = path.parent().unwrap().join(target.split('#').next().unwrap());
-            assert!(file.exists(), "{}: {target} does not exist", path.display());
-            links += 1;
-        }
-    }
-    assert!(links > 20, "{links} links were looked at");
 }
 
 #[test]

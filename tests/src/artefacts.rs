@@ -122,3 +122,19 @@ fn program(name: &str) -> PathBuf {
     let there = setting("VGPU_BUILD").map(|dir| dir.join(name)).filter(|path| path.exists());
     there.unwrap_or_else(|| built().join(name))
 }
+
+/// A program of examples/: in `VGPU_BUILD`, else beside this test, else as cargo builds it.
+pub fn example(name: &str) -> PathBuf {
+    static BUILT: OnceLock<Result<(), String>> = OnceLock::new();
+    let there = setting("VGPU_BUILD").map(|dir| dir.join(name)).filter(|path| path.exists());
+    let beside = profile_dir().join(name);
+    there.unwrap_or_else(|| {
+        if !beside.exists() {
+            BUILT
+                .get_or_init(|| cargo_build(&["vgpu-examples"], &profile()))
+                .as_ref()
+                .unwrap_or_else(|e| panic!("{e}"));
+        }
+        beside
+    })
+}

@@ -1,0 +1,164 @@
+//! Commands that need more than a shell in a test: minutes, a real engine, root's packages. Where each is executed; that this
+//! place is there and really has it. A command that is neither executed here nor there is red.
+
+use crate::commands::Step;
+use std::fs;
+use std::process::{Command, Output};
+use vgpu_tests::artefacts::checkout;
+
+/// A command that is executed by something else.
+pub struct Row {
+    /// What a command, or a part of it between `&&`, begins with.
+    pub command: &'static str,
+    /// Whether the book's shell does it too, with an engine that only looks at options.
+    here: bool,
+    /// Files, with words of them that do this.
+    by: &'static [(&'static str, &'static [&'static str])],
+}
+
+/// By a file alone.
+const fn row(command: &'static str, by: &'static [(&'static str, &'static [&'static str])]) -> Row {
+    Row { command, here: false, by }
+}
+
+/// By an engine there, and by what stands in for it here.
+const fn engine(command: &'static str, by: &'static [(&'static str, &'static [&'static str])]) -> Row {
+    Row { command, here: true, by }
+}
+
+const ADDED: &str = "tests/tests/container/added.rs";
+
+pub const ROWS: &[Row] = &[
+    // make: CI itself, or the tests of the tool that it runs.
+    row("make test", &[(".ci/run", &["make test || rc=$?"])]),
+    row("make demo", &[("make/demo.mk", &["vgpu-demo"]), ("packaging/deb/test-in-root", &["inside vgpu-demo"])]),
+    row("make deb", &[(".ci/run", &["make gpu-bundle deb"])]),
+    row("make dist", &[("make/build.mk", &["--profile dist"]), ("make/test", &["build --profile dist -p libvgpu"])]),
+    row("make bench-report", &[("benches/report/end_to_end.rs", &["vgpu-bench-report", "--only"])]),
+    row("make bench-quick", &[("benches/shares/end_to_end.rs", &["vgpu-shares"])]),
+    row("make bench-shares", &[("benches/shares/end_to_end.rs", &["vgpu-shares", "--points"])]),
+    row("make bench-tenants", &[("benches/shares/end_to_end.rs", &["vgpu-shares", "tenants", "--only"])]),
+    row("sudo make install", &[("examples/tests/install.rs", &["make(\"install\""])]),
+    row("sudo make uninstall", &[("examples/tests/install.rs", &["make(\"uninstall\""])]),
+    row(
+        "target/release/vgpu-bench-report",
+        &[("benches/report/end_to_end.rs", &["vgpu-bench-report", "--list", "--only"])],
+    ),
+    row("target/release/vgpu-shares", &[("benches/shares/end_to_end.rs", &["vgpu-shares", "tenants", "--list"])]),
+    // The package: README's story installs it by apt, and the tests in clean roots use what is in it.
+    row(
+        "sudo apt install ./target/vgpu_",
+        &[("README.md", &["apt install ./target/vgpu_*.deb"]), (".ci/run", &["make story"])],
+    ),
+    row("vgpu-demo", &[("packaging/deb/test-in-root", &["inside vgpu-demo"])]),
+    // Engines: options are looked at here by the real engine's own list.
+    engine("vgpu docker run --memory-limit", &[(ADDED, &["\"docker\", \"run\"", "--memory-limit"])]),
+    engine("vgpu docker run --sim --memory-limit", &[(ADDED, &["\"docker\", \"run\", \"--sim\"", "--memory-limit"])]),
+    engine(
+        "vgpu docker run --tenant",
+        &[("README.md", &["vgpu docker run --sim --tenant chat"]), (".ci/run", &["make story"])],
+    ),
+    engine("vgpu docker run --print", &[("scheduler-sidecar/tests/docker.rs", &["--print"])]),
+    engine("docker run", &[("tests/tests/container/main.rs", &["LD_PRELOAD", "VGPU_MEMORY_LIMIT"])]),
+    engine("podman run", &[(ADDED, &["--device", "vgpu.internal/tenant="])]),
+];
+
+impl Row {
+    /// Whether `step` has this command.
+    pub fn is_of(&self, step: &Step) -> bool {
+        step.plain().split(" && ").any(|part| self.has(part))
+    }
+
+    fn has(&self, part: &str) -> bool {
+        part.strip_prefix(self.command)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with(' ') || self.command.ends_with(['_', ' ']))
+    }
+
+    /// Whether every place is there and has it.
+    fn is_kept(&self, part: &str) -> Result<(), String> {
+        let mut all = String::new();
+        for (file, words) in self.by {
+            let text = fs::read_to_string(checkout().join(file)).map_err(|why| format!("{file}: {why}"))?;
+            for word in *words {
+                if !text.contains(word) {
+                    return Err(format!("{file}, which is said to do it, has no `{word}`"));
+                }
+            }
+            all.push_str(&text);
+        }
+        if !self.here && !part.contains("make ") {
+            for option in part.split(' ').filter(|word| word.starts_with('-') && *word != "--") {
+                if !all.contains(option) {
+                    return Err(format!(
+                        "no {option} in {:?}",
+                        self.by.iter().map(|(file, _)| file).collect::<Vec<_>>()
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What make would do. Lines with `$(MAKE)` in them are done even then, so that the shell is one that does nothing.
+fn make(words: &[&str]) -> Output {
+    let mut make = Command::new("make");
+    make.args(["-n", "SHELL=/bin/true"])
+        .args(words)
+        .current_dir(checkout())
+        .env_remove("MAKEFLAGS")
+        .env_remove("MAKELEVEL")
+        .output()
+        .expect("make")
+}
+
+/// A make target that is there; each variable that is given changes what it does.
+fn is_made(part: &str) -> Result<(), String> {
+    let words: Vec<&str> = part.trim_start_matches("sudo ").split(' ').skip(1).collect();
+    let all = make(&words);
+    if !all.status.success() {
+        return Err(String::from_utf8_lossy(&all.stderr).into_owned());
+    }
+    for variable in words.iter().filter(|word| word.contains('=')) {
+        let others: Vec<&str> = words.iter().filter(|word| word != &variable).copied().collect();
+        if make(&others).stdout == all.stdout {
+            return Err(format!("{variable} changes nothing"));
+        }
+    }
+    Ok(())
+}
+
+/// Whether the book's shell is to do this command; an error where nobody does.
+pub fn judged(step: &Step) -> Result<bool, String> {
+    if let Some(mark) = step.mark.as_deref().and_then(|mark| mark.strip_prefix("story: ")) {
+        let has =
+            |file: &str, word: &str| fs::read_to_string(checkout().join(file)).is_ok_and(|text| text.contains(word));
+        let followed =
+            has("packaging/story/readme.py", &format!("block(text, \"{mark}\")")) && has(".ci/run", "make story");
+        return if followed { Ok(false) } else { Err("nobody follows this story".into()) };
+    }
+    let plain = step.plain();
+    let mut here = Vec::new();
+    for part in plain.split(" && ") {
+        let made = part.starts_with("make ") || part.starts_with("sudo make ");
+        if made {
+            is_made(part)?;
+        }
+        let row = ROWS.iter().filter(|row| row.has(part)).max_by_key(|row| row.command.len());
+        let engine = ["docker ", "podman ", "vgpu docker run "].iter().any(|begin| part.starts_with(begin));
+        match row {
+            None if made || engine => {
+                return Err("no row says where it is executed (tests/tests/book/elsewhere.rs)".into());
+            }
+            None => here.push(true),
+            Some(row) => {
+                row.is_kept(part)?;
+                here.push(row.here);
+            }
+        }
+    }
+    match (here.contains(&true), here.contains(&false)) {
+        (true, true) => Err("one half is executed here and one elsewhere: write two commands".into()),
+        (here, _) => Ok(here),
+    }
+}

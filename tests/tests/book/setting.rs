@@ -1,0 +1,175 @@
+//! What the shell of a page has around it: a simulated device instead of the machine's, directories of its own instead of the
+//! system's, and what the page takes for granted.
+
+use crate::pages::Page;
+use crate::stand_ins;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use vgpu_tests::artefacts::{checkout, example, libvgpu, sim_dir, vgpu, vgpud};
+use vgpu_tests::{Lab, optional};
+
+/// Codes besides 0 with which a command of the book may end, and why.
+const CODES: &[(&str, i32, &str)] = &[
+    ("vgpu doctor", 1, "findings: there is no driver but the simulated one, which is beside"),
+    ("vgpu check", 1, "no is an answer"),
+];
+
+/// May this command end with this code?
+pub fn may_end_with(plain: &str, code: i32) -> bool {
+    code == 0 || CODES.iter().any(|(command, allowed, _)| plain.starts_with(command) && *allowed == code)
+}
+
+/// What pages take for granted, besides /etc/vgpu/vgpud.toml (the first file that the page shows, else [`FILE`]).
+const BEFORE: &[(&str, &str)] = &[
+    ("docs/docker.md", "vgpud --tenant train:memory=1GiB --log warn & served"),
+    ("docs/observing.md", DAEMON),
+    ("docs/metrics.md", DAEMON),
+    (
+        "docs/troubleshooting.md",
+        "vgpud --tenant train:memory=4GiB,sm=70 --tenant chat:memory=4GiB,sm=30 --log warn & served",
+    ),
+    ("docs/hami.md", "vgpud --tenant train:memory=4GiB,sm=30 --log warn & served"),
+    ("docs/record.md", USED),
+    ("docs/report.md", USED),
+    ("docs/top.md", DAEMON),
+    ("docs/validate.md", "vgpud --tenant chat --tenant train --tenant a --tenant b --log warn & served"),
+];
+
+const DAEMON: &str = "vgpud --config /etc/vgpu/vgpud.toml --log warn & served";
+/// Something was used, and is on record.
+const USED: &str = "vgpud --config /etc/vgpu/vgpud.toml --log warn & served
+vgpu run --socket /run/vgpu/tenants/train/vgpud.sock -- /usr/lib/vgpu/demo/example-launches 1 >/dev/null
+for _ in $(seq 200); do vgpu usage 2>/dev/null | grep -q train && break; sleep 0.05; done";
+
+/// /etc/vgpu/vgpud.toml where the page shows none.
+const FILE: &str = "[log]\naudit = \"/var/log/vgpu/audit.log\"\n[[tenant]]\nname = \"train\"\nmemory_limit = \"8GiB\"\nsm_limit = 70\n\
+    group = \"research\"\n[[tenant]]\nname = \"chat\"\nmemory_limit = \"4GiB\"\nsm_limit = 30\n";
+
+/// Pages whose files or variables name a second device.
+const TWO: &[&str] = &["docs/vgpud.md", "docs/hami.md"];
+
+/// What every shell has. `served` waits for the daemon that was just started; `follow` does a command that does not end by
+/// itself until it has said something; `terminal` does it on a terminal, and presses q.
+const FUNCTIONS: &str = r#"
+pidof() { [ "$1" = vgpud ] && echo "$VGPUD"; }
+served() {
+    VGPUD=$!
+    for _ in $(seq 600); do
+        command vgpu status >/dev/null 2>&1 && return 0
+        kill -0 $VGPUD 2>/dev/null || { wait $VGPUD; return; }
+        sleep 0.05
+    done
+    echo "the daemon does not answer"; return 1
+}
+follow() {
+    local rc=0 pid
+    eval "$1 >followed 2>&1 &"; pid=$!
+    for _ in $(seq 400); do [ ! -s followed ] && kill -0 $pid 2>/dev/null || break; sleep 0.05; done
+    kill -0 $pid 2>/dev/null || { cat followed; wait $pid; rc=$?; echo "it ended by itself"; return $((rc ? rc : 99)); }
+    kill $pid; wait $pid
+    cat followed; rm followed
+}
+terminal() {
+    local rc=0 pid
+    mkfifo keys; TERM=xterm script -qfec "stty rows 40 columns 130; $1" /dev/null <keys >seen & pid=$!
+    exec 9<>keys
+    for _ in $(seq 400); do [ "$(wc -c <seen)" -lt 500 ] && kill -0 $pid 2>/dev/null || break; sleep 0.05; done
+    printf q >&9; wait $pid; rc=$?
+    exec 9>&-; [ $rc = 0 ] || cat seen; rm keys seen
+    return $rc
+}
+"#;
+
+/// The surroundings of one page; gone when dropped.
+pub struct Setting {
+    lab: Lab,
+    before: &'static str,
+    /// Whether what nvidia-smi prints can be looked at.
+    pub has_smi: bool,
+}
+
+impl Setting {
+    pub fn of(page: &Page) -> Setting {
+        let lab = Lab::new(if TWO.contains(&page.name()) { "2xh200" } else { "h200" });
+        for dir in ["bin", "lib/vgpu", "work", "run", "etc/vgpu", "etc/cdi", "log", "demo"] {
+            fs::create_dir_all(lab.path().join(dir)).expect("a directory of our own");
+        }
+        let link = |from: &Path, to: &str| std::os::unix::fs::symlink(from, lab.path().join(to)).expect("a link");
+        // As it is installed: `vgpu` finds the rest from where it lies.
+        for (program, to) in [(vgpu(), "bin/vgpu"), (vgpud(), "bin/vgpud")] {
+            let to = lab.path().join(to);
+            fs::hard_link(&program, &to).or_else(|_| fs::copy(&program, &to).map(drop)).expect("a copy");
+        }
+        link(&libvgpu(), "lib/vgpu/libvgpu.so");
+        link(&sim_dir(), "lib/vgpu/sim");
+        for name in ["example-memory", "example-view", "example-launches"] {
+            link(&example(name), &format!("demo/{name}"));
+        }
+        let smi = page.text.contains("nvidia-smi").then(optional::nvidia_smi).flatten();
+        match &smi {
+            Some(smi) => link(smi, "bin/nvidia-smi"),
+            None => stand_ins::script(&lab.path().join("bin/nvidia-smi"), "#!/bin/sh\n"),
+        }
+        stand_ins::put(lab.path(), &page.text);
+        let before = BEFORE.iter().find(|(name, _)| *name == page.name()).map_or("", |(_, before)| before);
+        let setting = Setting { lab, before, has_smi: smi.is_some() };
+        let shown =
+            page.blocks().into_iter().find(|block| block.language == "toml" && block.text.contains("[[tenant]]"));
+        let file = shown.filter(|_| page.name() != "docs/report.md").map_or(FILE.to_owned(), |block| block.text);
+        fs::write(setting.path().join("etc/vgpu/vgpud.toml"), setting.here(&file)).expect("a directory of our own");
+        setting
+    }
+
+    pub fn path(&self) -> &Path {
+        self.lab.path()
+    }
+
+    /// Places of the system and those that stand in for them.
+    fn places(&self) -> [(&'static str, PathBuf); 9] {
+        let own = |name: &str| self.path().join(name);
+        [
+            ("/usr/lib/vgpu/demo", own("demo")),
+            ("/usr/lib/vgpu", own("lib/vgpu")),
+            ("/var/lib/vgpu", own("run/state")),
+            ("/var/log/vgpu", own("log")),
+            ("/run/vgpu", own("run")),
+            ("/etc/vgpu", own("etc/vgpu")),
+            ("/etc/cdi", own("etc/cdi")),
+            ("/etc/systemd/system", own("etc")),
+            ("target/release", vgpu().parent().expect("a directory").to_owned()),
+        ]
+    }
+
+    /// A text of the book with the places that stand in.
+    pub fn here(&self, text: &str) -> String {
+        self.places()
+            .iter()
+            .fold(text.to_owned(), |text, (there, here)| text.replace(there, &here.display().to_string()))
+    }
+
+    /// What was said, with the places of the book.
+    pub fn there(&self, text: &str) -> String {
+        self.places()
+            .iter()
+            .fold(text.to_owned(), |text, (there, here)| text.replace(&here.display().to_string(), there))
+    }
+
+    /// What the shell does before the page's own commands.
+    pub fn prelude(&self) -> String {
+        format!("cd {}/work || exit\n{FUNCTIONS}\n{}\n", self.path().display(), self.here(self.before))
+    }
+
+    /// bash in these surroundings.
+    pub fn shell(&self) -> Command {
+        let mut shell = self.lab.bare("bash");
+        let path = std::env::var("PATH").unwrap_or_default();
+        shell
+            .env("PATH", format!("{}:{path}", self.path().join("bin").display()))
+            .env("VGPU_RUNTIME_DIR", self.path().join("run"))
+            .env("STAND_INS", self.path())
+            .env("CHECKOUT", checkout())
+            .env("NO_COLOR", "1");
+        shell
+    }
+}
