@@ -8,6 +8,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use clap::{CommandFactory as _, Parser as _};
+use scheduler_sidecar::cli::Cli;
+use scheduler_sidecar::daemon::options::Options;
 use support::{texts, vgpu, vgpud};
 
 /// Every verb, as it is called.
@@ -73,6 +76,69 @@ fn the_help_of_every_verb_has_an_example() {
         assert!(examples.contains(example.trim()), "{verb:?}: {examples}");
     }
     assert!(printed(vgpud().arg("--help")).contains("Examples:\n  vgpud "));
+}
+
+/// The examples of a help text, unwrapped.
+fn examples(command: &clap::Command) -> Vec<String> {
+    let text = [command.get_after_long_help(), command.get_after_help()].into_iter().flatten().next();
+    let text = text.map(ToString::to_string).unwrap_or_default();
+    let part = text.split_once("Examples:\n").map_or("", |(_, rest)| rest.split("\n\n").next().unwrap_or(""));
+    part.lines().map(|line| line.trim().to_owned()).collect()
+}
+
+/// The simple commands of a line of shell, as words: what stands between pipes and the like, without redirections.
+fn commands(line: &str) -> Vec<Vec<String>> {
+    let inner = line.split_once("$(").and_then(|(_, rest)| rest.split_once(')')).map_or(line, |(inner, _)| inner);
+    let (mut all, mut words, mut word, mut quote) = (Vec::new(), Vec::new(), None::<String>, None);
+    for letter in inner.chars().chain([';']) {
+        match (quote, letter) {
+            (Some(mark), _) if mark == letter => quote = None,
+            (None, '\'' | '"') => {
+                quote = Some(letter);
+                word.get_or_insert_default();
+            }
+            (None, '#') if word.is_none() => {
+                all.push(std::mem::take(&mut words));
+                break;
+            }
+            (None, ' ') => words.extend(word.take()),
+            (None, '|' | '&' | ';' | '>') => {
+                words.extend(word.take());
+                all.push(std::mem::take(&mut words));
+            }
+            _ => word.get_or_insert_default().push(letter),
+        }
+    }
+    all.retain_mut(|words| {
+        let begin = words.iter().position(|word| !word.contains('=')).unwrap_or(words.len());
+        words.drain(..begin);
+        matches!(words.first().map(String::as_str), Some("vgpu" | "vgpud"))
+    });
+    all
+}
+
+#[test]
+fn every_example_of_the_help_is_understood() {
+    let mut count = 0;
+    let vgpu = Cli::command();
+    for verb in VERBS {
+        let command = verb.iter().fold(&vgpu, |command, name| command.find_subcommand(name).unwrap());
+        for line in examples(command) {
+            for words in commands(&line).iter().filter(|words| words[0] == "vgpu") {
+                let parsed = Cli::try_parse_from(words);
+                assert!(parsed.is_ok(), "{line}\n{}", parsed.err().unwrap());
+                count += 1;
+            }
+        }
+    }
+    for line in examples(&Options::command()) {
+        for words in commands(&line).iter().filter(|words| words[0] == "vgpud") {
+            let parsed = Options::try_parse_from(words);
+            assert!(parsed.is_ok(), "{line}\n{}", parsed.err().unwrap());
+            count += 1;
+        }
+    }
+    assert!(count > 70, "{count} examples");
 }
 
 #[test]

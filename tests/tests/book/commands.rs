@@ -157,7 +157,7 @@ fn done(setting: &Setting, steps: &[&Step]) -> Vec<Option<(String, i32)>> {
     shell.arg(&file).stdin(Stdio::null()).stdout(out.try_clone().expect("a file")).stderr(out).process_group(0);
     let mut child = shell.spawn().expect("bash");
     let begin = Instant::now();
-    while child.try_wait().expect("our child").is_none() && begin.elapsed() < Duration::from_secs(150) {
+    while child.try_wait().expect("our child").is_none() && begin.elapsed() < Duration::from_secs(300) {
         std::thread::sleep(Duration::from_millis(20));
     }
     // Daemons and whatever else was started there; those that are stopped too.

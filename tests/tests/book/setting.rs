@@ -23,7 +23,7 @@ pub fn may_end_with(plain: &str, code: i32) -> bool {
 /// What pages take for granted, besides /etc/vgpu/vgpud.toml (the first file that the page shows, else [`FILE`]).
 const BEFORE: &[(&str, &str)] = &[
     ("docs/docker.md", "vgpud --tenant train:memory=1GiB --log warn & served"),
-    ("docs/observing.md", DAEMON),
+    ("docs/observing.md", JOINED),
     ("docs/metrics.md", DAEMON),
     (
         "docs/troubleshooting.md",
@@ -37,6 +37,9 @@ const BEFORE: &[(&str, &str)] = &[
 ];
 
 const DAEMON: &str = "vgpud --config /etc/vgpu/vgpud.toml --log warn & served";
+/// A process was there, which is an event.
+const JOINED: &str = "vgpud --config /etc/vgpu/vgpud.toml --log warn & served
+vgpu run --socket /run/vgpu/tenants/train/vgpud.sock -- /usr/lib/vgpu/demo/example-view >/dev/null";
 /// Something was used, and is on record.
 const USED: &str = "vgpud --config /etc/vgpu/vgpud.toml --log warn & served
 vgpu run --socket /run/vgpu/tenants/train/vgpud.sock -- /usr/lib/vgpu/demo/example-launches 1 >/dev/null
@@ -68,7 +71,9 @@ follow() {
     for _ in $(seq 400); do [ ! -s followed ] && kill -0 $pid 2>/dev/null || break; sleep 0.05; done
     kill -0 $pid 2>/dev/null || { cat followed; wait $pid; rc=$?; echo "it ended by itself"; return $((rc ? rc : 99)); }
     kill $pid; wait $pid
+    [ -s followed ] || { echo "it said nothing"; rc=99; }
     cat followed; rm followed
+    return $rc
 }
 terminal() {
     local rc=0 pid
