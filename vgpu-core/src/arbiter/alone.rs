@@ -57,7 +57,7 @@ impl Arbiter {
         // What went through the open gate before nobody waited for.
         let charged = self.seat(seat).charged;
         let device = &mut self.devices[index(d)];
-        (device.granted, device.charged_before) = (now, charged);
+        (device.granted, device.charged_before, device.lost_before) = (now, charged, device.lost);
         device.draining.clear();
         for at in 0..self.seat(seat).members.len() {
             let slot = self.seat(seat).members[at];

@@ -42,6 +42,9 @@ impl Arbiter {
                 busy = paid;
             }
         }
+        if busy > 0 {
+            this.took(busy);
+        }
         this.lost_to = lost;
         let before = busy.min(this.ahead);
         this.ahead -= before;
@@ -81,11 +84,12 @@ impl Arbiter {
         self.put_back(seat, place);
     }
 
-    /// The time since a holder was let in that was not charged to it yet.
+    /// The time since a holder was let in that was not charged to it yet, less what others had of it.
     pub(super) fn unpaid(&self, seat: SeatIx, now: u64) -> u64 {
         let device = &self.devices[index(self.seat(seat).device)];
         let paid = self.seat(seat).charged.saturating_sub(device.charged_before);
-        now.saturating_sub(device.granted).saturating_sub(paid)
+        let lost = device.lost.saturating_sub(device.lost_before);
+        now.saturating_sub(device.granted).saturating_sub(lost).saturating_sub(paid)
     }
 
     /// Who is killed with work before the device pays for the part of its lease that it had not measured: otherwise a

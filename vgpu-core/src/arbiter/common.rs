@@ -93,7 +93,8 @@ impl Arbiter {
                 self.tell(slot, if open { Gate::Open } else { Gate::Wait }, out);
                 if !stays && was_open {
                     let this = self.slot_mut(slot);
-                    (this.overdue, this.usage.in_flight) = (Some(now), None);
+                    this.falls_due(Some(now));
+                    this.usage.in_flight = None;
                     self.devices[index(d)].is_overdue(slot, now);
                 } else if !stays && self.slot(slot).usage.wants {
                     self.enqueue(slot);

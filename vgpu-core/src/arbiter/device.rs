@@ -70,6 +70,8 @@ pub(super) struct Device {
     pub charged_before: u64,
     /// When that was.
     pub granted: u64,
+    /// What each of those before the device had lost then.
+    pub lost_before: u64,
     /// And up to when its floor had been served.
     pub floor_before: u64,
     /// Since when others have waited for the holder, and what it had been charged then.
@@ -106,6 +108,7 @@ impl Device {
             shared_at: now,
             charged_before: 0,
             granted: now,
+            lost_before: 0,
             floor_before: 0,
             contended: None,
             firm: false,
@@ -122,6 +125,11 @@ impl Device {
         !self.overdue.is_empty() && !self.doubt.holds(now)
     }
 
+    /// Whether something of others is believed to run beside this slot.
+    pub fn is_shared_by(&self, slot: SlotId, now: u64) -> bool {
+        self.overdue.iter().any(|&other| other != slot) && !self.doubt.holds(now)
+    }
+
     /// Its work goes on beside others from now on.
     pub fn is_overdue(&mut self, slot: SlotId, now: u64) {
         self.doubt.claimed(now);
@@ -131,7 +139,15 @@ impl Device {
     /// Brings the lost time up to `now`; before every change of who is before the device.
     pub fn count(&mut self, now: u64) {
         let overdue = if self.is_shared(now) { self.overdue.len() as u64 } else { 0 };
-        let sharing = overdue + u64::from(self.phase != Phase::Free);
+        // Who was let in beside its own work is there once.
+        let is_another = |slot: &SlotId| overdue == 0 || !self.overdue.contains(slot);
+        let holds = match self.phase {
+            Phase::Free => false,
+            Phase::Common | Phase::Open { .. } => true,
+            Phase::Held { slot, .. } => is_another(&slot),
+            Phase::Drain { .. } => self.draining.iter().any(is_another),
+        };
+        let sharing = overdue + u64::from(holds);
         let span = now.saturating_sub(self.counted_to);
         self.lost = self.lost.saturating_add(span - span / sharing.max(1));
         self.counted_to = now;
@@ -229,11 +245,10 @@ impl Arbiter {
             }
             Phase::Drain { seat, .. } => {
                 let overlap = self.config.overlap;
-                let over = |flight: Option<u64>| flight.is_some_and(|ns| ns < overlap);
-                let drained = {
-                    let device = &self.devices[index(d)];
-                    device.draining.iter().all(|&slot| over(self.slot(slot).usage.in_flight))
-                };
+                // In one lease twice its length is measured of no short launches.
+                let long = 2 * self.config.quantum_of(&self.seat(seat).terms);
+                let over = |slot: &SlotId| self.slot(*slot).ends_within(overlap, long);
+                let drained = self.devices[index(d)].draining.iter().all(over);
                 let end = self.allowance(d);
                 let waited_for = self.devices[index(d)].order.any_ready() || self.devices[index(d)].reserved.is_some();
                 let stuck = now >= self.stuck_at(d) && self.waits_for_itself(d, seat);

@@ -4,6 +4,10 @@
 //! shared out ([`Arbiter::absorb`]): of what was measured meanwhile a slot pays its equal part, or what its launches
 //! are known to cost if that is more.
 //!
+//! How long a drain may take is what the member expects of what is in flight, or what was measured of it before if
+//! that is more: one function of many lengths is not expected right, and who is let in beside it every time keeps it from
+//! ever being measured alone.
+//!
 //! What is overdue holds up its own tenant, which would have the device twice otherwise, but not for ever
 //! ([`Config::stuck`](super::Config::stuck)): a member that was stopped never says that its work is done, and one that waits
 //! for another member of its tenant never has done it.
@@ -50,9 +54,7 @@ impl Arbiter {
     /// Begins a drain. A launch that is known to be long has its own time before the allowance begins.
     pub(super) fn drain(&mut self, d: DeviceId, seat: SeatIx, now: u64) {
         let draining = &self.devices[index(d)].draining;
-        // What was overdue before was waited for already.
-        let fresh = draining.iter().filter(|&&slot| self.slot(slot).overdue.is_none());
-        let longest = fresh.map(|&slot| self.slot(slot).usage.expected()).max();
+        let longest = draining.iter().map(|&slot| self.slot(slot).lasts()).max();
         let longest = longest.unwrap_or(0).min(self.config.longest);
         // Half of it more: launches of one function differ.
         let until =
@@ -128,10 +130,11 @@ impl Arbiter {
             } else if self.slot(slot).overdue.is_none() {
                 self.devices[index(d)].is_overdue(slot, now);
                 let this = self.slot_mut(slot);
-                this.overdue = late;
+                this.falls_due(late);
                 this.claim.iter_mut().for_each(|claim| claim.to = Some(now));
             }
-            self.slot_mut(slot).trailing = late.is_none() && flies;
+            let this = self.slot_mut(slot);
+            this.trailing = late.is_none() && flies && this.overdue.is_none();
             if late.is_none() {
                 let owed = self.owed(d, seat, now);
                 self.yield_to_others(seat, owed);

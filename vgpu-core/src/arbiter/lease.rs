@@ -101,7 +101,7 @@ impl Arbiter {
         device.order.granted(key.class, now);
         device.lease += 1;
         device.charged_before = charged;
-        (device.granted, device.floor_before) = (now, served);
+        (device.granted, device.floor_before, device.lost_before) = (now, served, device.lost);
         device.firm = device.order.overdue;
         if device.last != Some(seat) {
             (device.last, device.shared_at) = (Some(seat), now);
@@ -140,7 +140,7 @@ impl Arbiter {
         let device = &self.devices[index(d)];
         let ceiling = self.seat(seat).terms.limit().map(|limit| (limit, self.seat(seat).account));
         let wide = until == u64::MAX && self.config.measures_all && self.is_alone(d, seat, now);
-        let gate = Gate::Run { lease: device.lease, until, exclusive: !device.is_shared(now), ceiling, wide };
+        let gate = Gate::Run { lease: device.lease, until, exclusive: !device.is_shared_by(slot, now), ceiling, wide };
         self.tell(slot, gate, out);
     }
 

@@ -16,6 +16,8 @@ pub(super) type SeatIx = u32;
 const UNITS: u64 = 16;
 /// Furthest that virtual time runs ahead of the least: what was given beyond the weight's part is repaid up to here.
 const LEAD_NS: u64 = 10_000_000_000;
+/// Each measurement forgets such a part of the longest one that is remembered.
+const FORGETS: u64 = 256;
 /// Furthest that a floor is served ahead.
 const AHEAD_NS: u64 = 50_000_000;
 
@@ -205,6 +207,11 @@ pub(super) struct Slot {
     pub ahead: u64,
     /// As much as it was already moved back in the order for what is about to end.
     pub behind: u64,
+    /// What it had finished when it became overdue.
+    pub finished_before: u64,
+    /// The most that was measured at once, which a launch may take again; forgotten slowly. What a member expects of its
+    /// launches may be far from what they take.
+    pub longest: u64,
 }
 
 /// How long a member kept a device after its lease by saying that its work was not over.
@@ -232,6 +239,8 @@ impl Slot {
             claim: None,
             ahead: 0,
             behind: 0,
+            finished_before: 0,
+            longest: 0,
         }
     }
 
@@ -243,6 +252,33 @@ impl Slot {
         let delta = (busy - self.usage.busy, finished - self.usage.finished);
         self.usage = Usage { busy, finished, since: said.since.min(now), ..said };
         delta
+    }
+
+    /// How long what it has before the device may go on. What was waited for before is so no longer, unless it moves on:
+    /// some work never ends.
+    pub fn lasts(&self) -> u64 {
+        match self.overdue {
+            None => self.usage.expected().max(self.longest),
+            Some(_) if self.usage.finished > self.finished_before => self.longest,
+            Some(_) => 0,
+        }
+    }
+
+    /// What it has before the device is over or about to end. Of whoever had launches longer than `long` that cannot be told:
+    /// it may be another one.
+    pub fn ends_within(&self, overlap: u64, long: u64) -> bool {
+        let told = if self.longest > long { 1 } else { overlap };
+        self.usage.in_flight.is_some_and(|ns| ns < told)
+    }
+
+    /// Its work goes on beside others from now on.
+    pub fn falls_due(&mut self, at: Option<u64>) {
+        (self.overdue, self.finished_before) = (at, self.usage.finished);
+    }
+
+    /// So much of its work was measured at once.
+    pub fn took(&mut self, ns: u64) {
+        self.longest = ns.max(self.longest - self.longest.div_ceil(FORGETS));
     }
 
     pub fn idle(&self) -> bool {

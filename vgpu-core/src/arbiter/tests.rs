@@ -7,6 +7,7 @@ use crate::share::Share;
 mod claims;
 mod fair;
 mod histories;
+mod lengths;
 mod stuck;
 
 const MS: u64 = 1_000_000;

@@ -15,6 +15,8 @@ pub enum Work {
     Queue { kernel: u64 },
     /// The same with lengths drawn from a list; each length is another function, or all are one.
     Mixed { kernels: &'static [u64], one_function: bool },
+    /// The same with lengths in turn, all of one function.
+    InTurn { kernels: &'static [u64] },
     /// Kernels of lengths drawn from a list, all of one function, with a wait after each.
     Varied { kernels: &'static [u64] },
     /// One launch of `nodes` kernels at a time, queued.
@@ -95,6 +97,7 @@ impl Program {
                 let kernel = kernels[usize::try_from(which).unwrap()];
                 plain(0, self.noise.about(kernel), if one_function { 1 } else { which + 1 })
             }
+            Work::InTurn { kernels } => plain(0, self.noise.about(kernels[at as usize % kernels.len()]), 1),
             Work::Graph { nodes, kernel } => plain(0, (0..nodes).map(|_| self.noise.about(kernel)).sum(), 77),
             Work::Varied { kernels } => {
                 let which = self.noise.below(kernels.len() as u64);
@@ -174,7 +177,9 @@ impl Program {
             | Work::Rank { kernel, .. }
             | Work::Absent { kernel, .. }
             | Work::Requests { kernel, .. } => kernel,
-            Work::Mixed { kernels, .. } | Work::Varied { kernels } => kernels.iter().copied().max().unwrap_or(0),
+            Work::Mixed { kernels, .. } | Work::Varied { kernels } | Work::InTurn { kernels } => {
+                kernels.iter().copied().max().unwrap_or(0)
+            }
             Work::Graph { nodes, kernel } => nodes * kernel,
             Work::Dependent { .. } => MS,
             Work::Grows { kernel, longer, .. } => kernel.max(longer),

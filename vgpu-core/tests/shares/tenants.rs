@@ -4,7 +4,11 @@ use crate::measure;
 use crate::profile::{self, A100, H200};
 use crate::program::{MS, SECOND, US, Work};
 use crate::table::{KERNELS, Row, ceiling, floor, name, strict, weight};
+use crate::world::World;
 use vgpu_core::arbiter::Terms;
+
+/// One function takes four thousand times as long at one time as at another.
+const LENGTHS: &[u64] = &[50 * US, MS, 5 * MS, 20 * MS, 200 * MS];
 
 fn queue(kernel: u64) -> Work {
     Work::Queue { kernel }
@@ -101,13 +105,34 @@ fn table_of_many_tenants() {
 /// One function that takes four thousand times as long at one time as at another: what it will take is not known before.
 #[test]
 fn table_of_pairs_whose_one_function_takes_50_us_to_200_ms() {
-    let mixed = || Work::Mixed { kernels: &[50 * US, MS, 5 * MS, 20 * MS, 200 * MS], one_function: true };
+    let mixed = || Work::Mixed { kernels: LENGTHS, one_function: true };
     for (a, b) in [(1, 1), (30, 70), (10, 90)] {
         let due = f64::from(a) * 100.0 / f64::from(a + b);
         Row::new(format!("{a}:{b} by weight, both 50 us to 200 ms in one function"))
             .party(weight(a), mixed(), due)
             .party(weight(b), mixed(), 100.0 - due)
             .keep();
+    }
+}
+
+/// The shortest comes first, and forty times as much as is believed goes out behind it: then both have work beside each other,
+/// whose length neither can measure. It must not stay like that.
+#[test]
+fn lengths_in_turn_that_began_with_a_flood_are_shared_exactly_afterwards() {
+    for (a, b) in [(1, 1), (30, 70), (10, 90)] {
+        let mut world = World::new(A100, 1, true, 1);
+        for (tenant, parts) in [(0, a), (1, b)] {
+            world.member(tenant, 0, weight(parts), Work::InTurn { kernels: LENGTHS });
+        }
+        let share = |world: &World, tenant| measure::share(world, 0, tenant) / 100.0 * world.now as f64;
+        world.run(10 * SECOND);
+        let before = [0, 1].map(|tenant| share(&world, tenant));
+        world.run(50 * SECOND);
+        let had = [share(&world, 0) - before[0], share(&world, 1) - before[1]].map(|ns| ns / 40e7);
+        let due = f64::from(a) * 100.0 / f64::from(a + b);
+        println!("| {a}:{b}, lengths in turn | {:.2} of {due:.2} | {:.2} |", had[0], had[0] + had[1]);
+        assert!((had[0] * 100.0 / (had[0] + had[1]) - due).abs() <= 1.0, "{a}:{b}: {had:?}");
+        assert!(had[0] + had[1] >= 98.0, "{a}:{b}: {had:?}");
     }
 }
 
