@@ -1,6 +1,7 @@
-//! Every key there is, by its section: what may be written, its default and what it does.
+//! Every key there is, by its section.
 //!
-//! [`super::read`] refuses what does not stand here, docs/vgpud.md is tested against it. The constants of `[time]` have
+//! [`super::read`] refuses what does not stand here; docs/vgpud.md, which says what may be written, the default and what it does, is
+//! tested against it, and its values against the program (tests/config_docs.rs, tests/config_reference.rs). The constants of `[time]` have
 //! a table of their own, [`super::time::CONSTANTS`].
 
 /// A key of a section.
