@@ -13,7 +13,7 @@ use prometheus_client::metrics::family::{Family, MetricConstructor};
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::control::{DeviceStatus, Status, TenantStatus, TermsStatus};
+use crate::control::{DeviceStatus, Status, TenantStatus, TermsStatus, TimeStatus};
 use crate::proof::What;
 
 type Labels = Vec<(&'static str, String)>;
@@ -69,10 +69,23 @@ pub const NAMES: &[Name] = &[
     name("vgpu_tenant_sm_limit_ratio", BOTH, "Ceiling on the device's time, 0 to 1; none: no sample."),
     name("vgpu_tenant_sm_request_ratio", BOTH, "Floor of the device's time, 0 to 1; none: no sample."),
     name("vgpu_tenant_weight", BOTH, "Its part of what floors leave."),
-    name("vgpu_tenant_gpu_seconds_total", BOTH, "Device time used, by the driver's events."),
+    name(
+        "vgpu_tenant_gpu_seconds_total",
+        BOTH,
+        "Device time used, by the driver's events; none was measured: no sample.",
+    ),
     name("vgpu_tenant_wait_seconds_total", BOTH, "Time in which it stood at the gate without the device."),
-    name("vgpu_tenant_wanted_ratio", BOTH, "Part of the last seconds in which it wanted the device, 0 to 1."),
-    name("vgpu_tenant_got_ratio", BOTH, "Part of the last seconds that it got, 0 to 1."),
+    name(
+        "vgpu_tenant_wanted_ratio",
+        BOTH,
+        "Part of the last seconds in which it wanted the device, 0 to 1; not measured: no sample.",
+    ),
+    name("vgpu_tenant_got_ratio", BOTH, "Part of the last seconds that it got, 0 to 1; not measured: no sample."),
+    name(
+        "vgpu_tenant_unmeasured",
+        BOTH,
+        "1 while its processes launch without leases, so that the device time they use is not measured.",
+    ),
     name("vgpu_tenant_waiting", BOTH, "Members that stand at the gate."),
     name("vgpu_tenant_launches_total", BOTH, "Launches, by its processes' own count."),
     name("vgpu_tenant_allocations_refused_total", BOTH, "Allocations refused, since they were beyond the limit."),
@@ -232,22 +245,25 @@ fn on_device(page: &mut Page, tenant: &TenantStatus, terms: &TermsStatus, device
             page.level(name, labels(), value);
         }
     };
-    let time = terms.time.clone().unwrap_or_default();
+    // Where no member has joined there is nothing that could not be measured.
+    let none = || TimeStatus { gpu_seconds: Some(0.0), wanted: Some(0.0), got: Some(0.0), ..TimeStatus::default() };
+    let time = terms.time.clone().unwrap_or_else(none);
     level("vgpu_tenant_memory_limit_bytes", terms.memory_limit.map(sample));
     level("vgpu_tenant_memory_used_bytes", terms.memory_used.map(sample));
     level("vgpu_tenant_memory_peak_bytes", terms.memory_peak.map(sample));
     level("vgpu_tenant_sm_limit_ratio", terms.sm_limit.map(|percent| percent / 100.0));
     level("vgpu_tenant_sm_request_ratio", terms.sm_request.map(|percent| percent / 100.0));
     level("vgpu_tenant_weight", Some(f64::from(terms.weight)));
-    level("vgpu_tenant_wanted_ratio", Some(time.wanted / 100.0));
-    level("vgpu_tenant_got_ratio", Some(time.got / 100.0));
+    level("vgpu_tenant_wanted_ratio", time.wanted.map(|percent| percent / 100.0));
+    level("vgpu_tenant_got_ratio", time.got.map(|percent| percent / 100.0));
+    level("vgpu_tenant_unmeasured", Some(truth(time.unmeasured)));
     level("vgpu_tenant_waiting", Some(sample(time.waiting as u64)));
     let mut sum = |name, value: Option<f64>| {
         if let Some(value) = value {
             page.sum(name, labels(), value);
         }
     };
-    sum("vgpu_tenant_gpu_seconds_total", Some(time.gpu_seconds));
+    sum("vgpu_tenant_gpu_seconds_total", time.gpu_seconds);
     sum("vgpu_tenant_wait_seconds_total", Some(time.waited_seconds));
     sum("vgpu_tenant_launches_total", terms.launches.map(sample));
     sum("vgpu_tenant_allocations_refused_total", terms.refused_allocations.map(sample));
@@ -277,11 +293,11 @@ fn as_hami(page: &mut Page, tenant: &TenantStatus, terms: &TermsStatus, device: 
         ]
     };
     let limit = terms.memory_limit.or(device.and_then(|device| device.memory));
-    let got = terms.time.as_ref().map_or(0.0, |time| time.got);
+    let got = terms.time.as_ref().map_or(Some(0.0), |time| time.got);
     for (value, first, second) in [
         (terms.memory_used.map(sample), "hami_vgpu_memory_used_bytes", "vGPU_device_memory_usage_in_bytes"),
         (limit.map(sample), "hami_vgpu_memory_limit_bytes", "vGPU_device_memory_limit_in_bytes"),
-        (Some(got), "hami_container_device_utilization_ratio", "Device_utilization_desc_of_container"),
+        (got, "hami_container_device_utilization_ratio", "Device_utilization_desc_of_container"),
     ] {
         if let Some(value) = value {
             page.level(first, new(), value);

@@ -201,7 +201,7 @@ fn every_key_of_the_table_is_read_and_a_wrong_value_for_it_is_told() {
 
 #[test]
 fn the_constants_defaults_lie_in_their_ranges_and_go_together() {
-    let plan = plan_with("[[tenant]]\nname = 'a'\n", None).unwrap();
+    let plan = plan_with("[[tenant]]\nname = 'a'\nweight = 2\n", None).unwrap();
     let values = serde_json::to_value(&plan.time).unwrap();
     assert_eq!(values.as_object().unwrap().len(), CONSTANTS.len());
     for constant in CONSTANTS {

@@ -34,10 +34,10 @@ fn found() -> Finding {
 /// A status in which everything that can be known is.
 fn full() -> Status {
     let time = TimeStatus {
-        gpu_seconds: 12.5,
+        gpu_seconds: Some(12.5),
         waited_seconds: 0.25,
-        wanted: 100.0,
-        got: 29.5,
+        wanted: Some(100.0),
+        got: Some(29.5),
         waiting: 1,
         ..Default::default()
     };
@@ -70,6 +70,8 @@ fn full() -> Status {
         members: vec![MemberStatus::default()],
     };
     let idle = TermsStatus { device: "0".into(), weight: 1, ..Default::default() };
+    // On a device that has no line of its own, and whose limits are none of device 0's.
+    let other = TermsStatus { device: "1".into(), weight: 3, memory_limit: Some(7), ..Default::default() };
     Status {
         version: "1.2.3".into(),
         pid: 1,
@@ -89,7 +91,16 @@ fn full() -> Status {
             arbitrated: true,
             holder: None,
         }],
-        tenants: vec![tenant("a", vec![terms]), TenantStatus { members: Vec::new(), ..tenant("idle", vec![idle]) }],
+        tenants: vec![
+            tenant("a", vec![terms]),
+            TenantStatus {
+                members: Vec::new(),
+                paused: false,
+                mode: "observe".into(),
+                refused: 0,
+                ..tenant("idle", vec![idle, other])
+            },
+        ],
         findings: vec![found(), found()],
         faults: vec![Fault { what: "audit".into(), words: "full".into() }],
     }
@@ -107,20 +118,79 @@ fn everything_that_is_known_is_there_under_its_name_and_nothing_else() {
     let named: BTreeSet<&str> = NAMES.iter().map(|name| name.name).collect();
     assert_eq!(samples(&text), named);
     assert!(text.ends_with("# EOF\n"), "{text}");
-    for line in [
-        "vgpu_tenant_gpu_seconds_total{tenant=\"a\",device=\"GPU-1\"} 12.5",
-        "vgpu_tenant_sm_limit_ratio{tenant=\"a\",device=\"GPU-1\"} 0.3",
-        "vgpu_tenant_memory_used_bytes{tenant=\"a\",device=\"GPU-1\"} 5242880.0",
-        "vgpu_tenant_got_ratio{tenant=\"idle\",device=\"GPU-1\"} 0.0",
-        "vgpu_device_memory_promised_bytes{device=\"GPU-1\"} 1073741824.0",
-        "# UNIT vgpu_tenant_gpu_seconds seconds",
-        "# TYPE vgpu_tenant_gpu_seconds counter",
-        "vgpu_findings{kind=\"uncontrolled\"} 2.0",
-        "vgpu_findings{kind=\"over\"} 0.0",
-        "hami_vgpu_memory_limit_bytes{zone=\"vGPU\",namespace=\"\",pod=\"idle\",container=\"idle\",vdevice_index=\"0\",device_uuid=\"GPU-1\"} 85899345920.0",
-    ] {
+    for line in ["# UNIT vgpu_tenant_gpu_seconds seconds", "# TYPE vgpu_tenant_gpu_seconds counter"] {
         assert!(text.lines().any(|shown| shown == line), "{line} is not in\n{text}");
     }
+}
+
+/// Every sample, so that none shows another's number.
+#[test]
+fn each_sample_is_the_number_that_its_name_says() {
+    let mut expected: Vec<String> = [
+        "build_info{version=\"1.2.3\"} 1.0",
+        "uptime_seconds{} 60.0",
+        "configuration_refused{} 0.0",
+        "faults{what=\"audit\"} 1.0",
+        "findings{kind=\"uncontrolled\"} 2.0",
+        "findings{kind=\"unregistered\"} 0.0",
+        "findings{kind=\"over\"} 0.0",
+        "device_memory_bytes{device=\"GPU-1\"} 85899345920.0",
+        "device_arbitrated{device=\"GPU-1\"} 1.0",
+        "device_memory_promised_bytes{device=\"GPU-1\"} 1073741824.0",
+    ]
+    .map(|line| format!("vgpu_{line}"))
+    .to_vec();
+    for (labels, all) in [
+        ("tenant=\"a\"", "members 1,connections_refused_total 4,enforced 1,paused 1"),
+        ("tenant=\"idle\"", "members 0,connections_refused_total 0,enforced 0,paused 0"),
+        (
+            "tenant=\"a\",device=\"GPU-1\"",
+            "memory_limit_bytes 1073741824,memory_used_bytes 5242880,memory_peak_bytes 6291456,sm_limit_ratio 0.3,\
+             sm_request_ratio 0.1,weight 2,wanted_ratio 1,got_ratio 0.295,unmeasured 0,waiting 1,gpu_seconds_total 12.5,\
+             wait_seconds_total 0.25,launches_total 1000,allocations_refused_total 3",
+        ),
+        (
+            "tenant=\"idle\",device=\"GPU-1\"",
+            "weight 1,wanted_ratio 0,got_ratio 0,unmeasured 0,waiting 0,gpu_seconds_total 0,wait_seconds_total 0",
+        ),
+        (
+            "tenant=\"idle\",device=\"1\"",
+            "memory_limit_bytes 7,weight 3,wanted_ratio 0,got_ratio 0,unmeasured 0,waiting 0,gpu_seconds_total 0,\
+             wait_seconds_total 0",
+        ),
+    ] {
+        expected.extend(all.split(',').map(|one| {
+            let (name, value) = one.split_once(' ').unwrap();
+            format!("vgpu_tenant_{name}{{{labels}}} {:?}", value.parse::<f64>().unwrap())
+        }));
+    }
+    // HAMi's names, new and old: the device's memory where there is no limit, and percent.
+    for (tenant, at, uuid, used, limit, got) in [
+        ("a", 0, "GPU-1", Some(5_242_880.0), 1_073_741_824.0, 29.5),
+        ("idle", 0, "GPU-1", None, 85_899_345_920.0, 0.0),
+        ("idle", 1, "1", None, 7.0, 0.0),
+    ] {
+        let new = format!(
+            "zone=\"vGPU\",namespace=\"\",pod=\"{tenant}\",container=\"{tenant}\",vdevice_index=\"{at}\",device_uuid=\"{uuid}\""
+        );
+        let old = format!(
+            "podnamespace=\"\",podname=\"{tenant}\",ctrname=\"{tenant}\",vdeviceid=\"{at}\",deviceuuid=\"{uuid}\""
+        );
+        for (value, first, second) in [
+            (used, "hami_vgpu_memory_used_bytes", "vGPU_device_memory_usage_in_bytes"),
+            (Some(limit), "hami_vgpu_memory_limit_bytes", "vGPU_device_memory_limit_in_bytes"),
+            (Some(got), "hami_container_device_utilization_ratio", "Device_utilization_desc_of_container"),
+        ] {
+            let value = value.into_iter();
+            expected
+                .extend(value.flat_map(|v| [format!("{first}{{{new}}} {v:?}"), format!("{second}{{{old}}} {v:?}")]));
+        }
+    }
+    let text = text(&full(), true);
+    let mut shown: Vec<String> = text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect();
+    expected.sort();
+    shown.sort();
+    assert_eq!(shown, expected);
 }
 
 #[test]
@@ -130,6 +200,26 @@ fn without_hamis_names_there_is_none_of_them_and_what_is_not_known_has_no_sample
     let text = text(&status, false);
     assert!(samples(&text).iter().all(|name| name.starts_with("vgpu_")), "{text}");
     assert!(!text.contains("vgpu_tenant_memory_used_bytes"), "{text}");
+}
+
+#[test]
+fn device_time_that_is_not_measured_has_no_sample_and_that_it_is_not_has_one() {
+    let mut status = full();
+    let time = TimeStatus { unmeasured: true, waiting: 1, ..Default::default() };
+    status.tenants[0].devices[0].time = Some(time);
+    let text = text(&status, true);
+    let has = |name: &str| text.lines().any(|line| line.starts_with(name) && line.contains("\"a\""));
+    for name in [
+        "vgpu_tenant_gpu_seconds_total",
+        "vgpu_tenant_got_ratio",
+        "vgpu_tenant_wanted_ratio",
+        "hami_container_device_utilization_ratio",
+        "Device_utilization_desc_of_container",
+    ] {
+        assert!(!has(name), "{name} is in\n{text}");
+    }
+    assert!(text.contains("vgpu_tenant_unmeasured{tenant=\"a\",device=\"GPU-1\"} 1.0"), "{text}");
+    assert!(has("vgpu_tenant_launches_total") && has("vgpu_tenant_waiting"), "{text}");
 }
 
 fn root() -> PathBuf {

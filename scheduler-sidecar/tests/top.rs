@@ -35,11 +35,12 @@ fn tenant(name: &str, device: &str, (wanted, got): (f64, f64), (used, limit): (u
         members: 1,
         waiting: usize::from(state == "waiting"),
         state: state.into(),
-        gpu_seconds: got * 2.0,
+        gpu_seconds: Some(got * 2.0),
         waited_seconds: (wanted - got) / 10.0,
         over_seconds: 3.0,
-        wanted,
-        got,
+        wanted: Some(wanted),
+        got: Some(got),
+        unmeasured: false,
     };
     let member = MemberStatus {
         pid: Some(4000 + u32::try_from(name.len()).unwrap()),
@@ -52,7 +53,7 @@ fn tenant(name: &str, device: &str, (wanted, got): (f64, f64), (used, limit): (u
             device: UUID.into(),
             lease: "run".into(),
             waits: state == "waiting",
-            gpu_seconds: got * 2.0,
+            gpu_seconds: Some(got * 2.0),
             memory_used: Some(used * GIB),
             ..MemberDevice::default()
         }],
@@ -136,8 +137,9 @@ fn top() -> Top {
         for tenant in &mut now.tenants {
             let time = tenant.devices[0].time.as_mut().unwrap();
             // The last one is as `status` has it.
-            time.got = if second == 30 || time.got == 0.0 { time.got } else { got };
-            time.waited_seconds += f64::from(u32::try_from(second).unwrap()) * (time.wanted - 20.0).max(0.0) / 100.0;
+            time.got = if second == 30 || time.got == Some(0.0) { time.got } else { Some(got) };
+            time.waited_seconds +=
+                f64::from(u32::try_from(second).unwrap()) * (time.wanted.unwrap() - 20.0).max(0.0) / 100.0;
         }
         top.update(Input::Look(Box::new(look(now, second))));
     }

@@ -139,6 +139,104 @@ fn a_bill_is_what_the_device_did_its_lines_add_up_and_a_renamed_group_keeps_what
     );
 }
 
+/// A command that asks the daemon or its record, as text.
+fn told(world: &World, words: &[&str], place: &str) -> String {
+    let place = match place {
+        "--socket" => ["--socket".into(), world.lab.path().join("run/admin.sock")],
+        _ => [PathBuf::from("--state-dir"), kept(world)],
+    };
+    let out = Command::new(vgpu()).args(words).args(place).output().unwrap();
+    assert!(out.status.success(), "{words:?}: {}", vgpu_tests::text(&out));
+    String::from_utf8(out.stdout).unwrap()
+}
+
+/// Memory limits only: of the device's time nobody asks anything, so that nobody measures it. Another tenant asks later, and
+/// it is measured from then on.
+#[test]
+fn device_time_that_nobody_measures_is_told_as_that_everywhere_and_never_as_nil() {
+    let _alone = alone();
+    let plain = tenant("a", "memory_limit = \"4GiB\"") + &tenant("holds", "memory_limit = \"4GiB\"");
+    let mut world = World::start(&plain);
+    let mut holds = world.plain("holds");
+    holds.begin();
+    holds.alloc(GIB);
+    let mut members = world.at_work(&[("a", 1000, 32, 0)], 4_000);
+    eventually("it is seen", || world.time("a")["unmeasured"] == true);
+    let time = world.time("a");
+    assert!(time["gpu_seconds"].is_null() && time["got"].is_null() && time["wanted"].is_null(), "{time}");
+    let page = told(&world, &["metrics"], "--socket");
+    let sample = |name: &str, tenant: &str| {
+        let line = page.lines().find(|line| line.starts_with(name) && line.contains(&format!("\"{tenant}\"")));
+        line.map(|line| line.rsplit_once(' ').unwrap().1.to_owned())
+    };
+    for name in ["vgpu_tenant_gpu_seconds_total", "vgpu_tenant_got_ratio", "hami_container_device_utilization_ratio"] {
+        assert_eq!(sample(name, "a"), None, "{page}");
+    }
+    assert_eq!(sample("vgpu_tenant_unmeasured", "a").as_deref(), Some("1.0"), "{page}");
+    // Whoever launched nothing used nothing.
+    assert_eq!(sample("vgpu_tenant_unmeasured", "holds").as_deref(), Some("0.0"), "{page}");
+    assert_eq!(sample("vgpu_tenant_gpu_seconds_total", "holds").as_deref(), Some("0.0"), "{page}");
+    for words in [&["status"][..], &["ps"], &["top", "--once"]] {
+        let shown = told(&world, words, "--socket");
+        let line = shown.lines().rfind(|line| line.starts_with("a ")).unwrap();
+        assert!(line.split_whitespace().any(|cell| cell == "?"), "{words:?}: {shown}");
+    }
+    let why = told(&world, &["explain", "a"], "--socket");
+    assert!(why.contains("is not measured (time.arbitrate = true"), "{why}");
+    let mut doctor = world.lab.bare(vgpu());
+    doctor.arg("doctor").env("VGPU_RUNTIME_DIR", world.lab.path().join("run"));
+    let doctor = vgpu_tests::text(&doctor.output().unwrap());
+    assert!(doctor.contains("device time of a on device 0 is not measured"), "{doctor}");
+    let log = fs::read_to_string(world.lab.path().join("vgpud.log")).unwrap();
+    assert!(log.contains("device time is not measured where"), "{log}");
+    finish(&mut members);
+    drop(members);
+
+    // In the record, when it is over.
+    let row = |world: &World, tenant: &str| -> Value {
+        let all: Value = serde_json::from_str(&told(world, &["usage", "--format", "json"], "--state-dir")).unwrap();
+        all["rows"].as_array().unwrap().iter().find(|row| row["tenant"] == tenant).cloned().unwrap_or_default()
+    };
+    let unmeasured = |world: &World| row(world, "a")["unmeasured_ns"].as_u64().unwrap_or(0);
+    eventually("all of it is recorded", || unmeasured(&world) > 3_000_000_000);
+    let a = row(&world, "a");
+    assert!(a["gpu_ns"].is_null() && unmeasured(&world) < 10_000_000_000 && a["launches"].as_u64() > Some(0), "{a}");
+    assert_eq!((&row(&world, "holds")["gpu_ns"], &row(&world, "holds")["unmeasured_ns"]), (&0.into(), &0.into()));
+    assert!(told(&world, &["usage", "--format", "csv"], "--state-dir").contains("\n,a,,,"), "an empty cell");
+    let shown = told(&world, &["usage"], "--state-dir");
+    assert!(shown.lines().any(|line| line.split_whitespace().take(2).eq(["a", "?"])), "{shown}");
+    let bill = json(&world, &["chargeback", "--gpu-rate", "3600/h"]);
+    let line = |what: &str| {
+        bill["lines"].as_array().unwrap().iter().find(|line| line[what] == true).unwrap()["gpu_ns"].clone()
+    };
+    let (a, period) = (&by(&bill, "tenant")[0].1.clone(), &bill["period"]);
+    assert!(by(&bill, "tenant").iter().any(|(name, line)| name == "a" && line["gpu_ns"].is_null()), "{a}");
+    let whole = (period["until"].as_u64().unwrap() - period["since"].as_u64().unwrap()) * 1_000_000_000;
+    let (unknown, unused) = (line("not_measured").as_u64().unwrap(), line("not_used").as_u64().unwrap());
+    assert!(unknown >= 3_000_000_000 && unknown + unused == whole, "{bill:#}");
+    let shown = text(&world, &["usage"]);
+    assert!(shown.contains("(not measured)") && shown.contains("or none of it (?): a. They used"), "{shown}");
+    let idle = json(&world, &["idle"]);
+    assert!(idle["devices"][0]["idle_percent"].is_null(), "{idle:#}");
+
+    // Somebody asks: what comes now is measured, and what was is not forgotten.
+    fs::write(world.lab.path().join("vgpud.toml"), plain + "[time]\narbitrate = true\n").unwrap();
+    world.signal("-HUP");
+    eventually("it is given out", || {
+        !told(&world, &["status"], "--socket").contains("note: device time is not measured")
+    });
+    let before = world.lab.device(0).busy_ns;
+    finish(&mut world.at_work(&[("a", 1000, 32, 0)], 700));
+    let truth = world.lab.device(0).busy_ns - before;
+    let measured = |world: &World| row(world, "a")["gpu_ns"].as_u64().unwrap_or(0);
+    eventually("it is measured", || measured(&world) * 100 > truth * 98);
+    assert!(measured(&world) * 100 < truth * 102, "{} of {truth}", measured(&world));
+    let shown = told(&world, &["usage"], "--state-dir");
+    let cell = shown.lines().find(|line| line.starts_with("a ")).and_then(|line| line.split_whitespace().nth(1));
+    assert!(cell.is_some_and(|cell| cell.ends_with('+')), "{shown}");
+    world.kill();
+}
+
 #[test]
 fn who_held_and_did_nothing_is_idle_and_a_limit_that_fits_is_suggested() {
     let _alone = alone();

@@ -111,7 +111,8 @@ fn shown(processes: &[Placed]) -> String {
         }
         for here in &member.devices {
             let lease = if here.waits { format!("{}, waits", here.lease) } else { here.lease.clone() };
-            let (gpu, waited) = (format!("{:.3}", here.gpu_seconds), format!("{:.3}", here.waited_seconds));
+            let gpu = here.gpu_seconds.map_or("?".into(), |seconds| format!("{seconds:.3}"));
+            let waited = format!("{:.3}", here.waited_seconds);
             let memory = here.memory_used.map_or("?".into(), |used| Bytes(used).to_string());
             rows.push(row(&here.device, lease, gpu, waited, memory));
         }
@@ -139,7 +140,7 @@ mod tests {
             device: name.into(),
             lease: "run".into(),
             waits,
-            gpu_seconds: 1.25,
+            gpu_seconds: Some(1.25),
             waited_seconds: 0.5,
             memory_used: Some(3 << 30),
             overhead: None,

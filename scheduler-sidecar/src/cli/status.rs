@@ -19,7 +19,7 @@ use crate::control::{Ask, DeviceStatus, RecordStatus, Status, TenantStatus, Term
 /// Shows the daemon's tenants, their limits, their members, and what they get of each device.
 ///
 /// WANTED and GOT are parts of the last seconds: how much of the device's time a tenant wanted, and how
-/// much it got. Memory in use is what the tenants' ledgers say, which their members give to the daemon;
+/// much it got; ? is not measured, as on devices that are not given out in leases. Memory in use is what the tenants' ledgers say, which their members give to the daemon;
 /// where an older library does not, they are read here if they can be.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -235,11 +235,13 @@ fn time(tenant: &TenantStatus, here: &TermsStatus, used: Option<u64>) -> Vec<Str
         let state = if tenant.paused { "paused" } else { "-" };
         return vec![used, "-".into(), "-".into(), "-".into(), "-".into(), state.into()];
     };
+    let known = |text: Option<String>| text.unwrap_or_else(|| "?".into());
+    let more = if here.time.as_ref().is_some_and(|time| time.unmeasured) { "+" } else { "" };
     vec![
         used,
-        format!("{wanted:.0} %"),
-        format!("{got:.1} %"),
-        format!("{gpu_seconds:.3}"),
+        known(wanted.map(|wanted| format!("{wanted:.0} %"))),
+        known(got.map(|got| format!("{got:.1} %"))),
+        known(gpu_seconds.map(|seconds| format!("{seconds:.3}{more}"))),
         format!("{waited_seconds:.3}"),
         state.clone(),
     ]
@@ -274,6 +276,12 @@ fn remarks_of(tenant: &TenantStatus) -> Vec<String> {
     if tenant.strict {
         remarks.push(format!("{name}: strict: ways around the library are refused\n"));
     }
+    for here in tenant.devices.iter().filter(|here| here.time.as_ref().is_some_and(|time| time.unmeasured)) {
+        remarks.push(format!(
+            "{name}: what it uses of the time of device {} is not measured, since it needs no lease there\n",
+            here.device
+        ));
+    }
     if tenant.paused {
         remarks.push(format!("{name}: paused; it launches nothing until `vgpu resume {name}`\n"));
     }
@@ -291,8 +299,13 @@ mod tests {
     use super::*;
 
     fn tenant() -> TenantStatus {
-        let time =
-            TimeStatus { state: "waiting".into(), wanted: 99.6, got: 29.96, gpu_seconds: 1.5, ..TimeStatus::default() };
+        let time = TimeStatus {
+            state: "waiting".into(),
+            wanted: Some(99.6),
+            got: Some(29.96),
+            gpu_seconds: Some(1.5),
+            ..TimeStatus::default()
+        };
         let here = TermsStatus {
             device: "0".into(),
             memory_limit: Some(1 << 30),
@@ -346,6 +359,16 @@ mod tests {
         assert!(text.contains("no-such-tenant: mode observe: it is measured"), "{text}");
         assert!(text.contains("no-such-tenant: strict: ways"), "{text}");
         assert!(text.contains("the record of usage: the last one was damaged\n"), "{text}");
+    }
+
+    #[test]
+    fn what_is_not_measured_is_not_shown_as_nil() {
+        let mut tenant = tenant();
+        tenant.devices[0].time = Some(TimeStatus { unmeasured: true, ..TimeStatus::default() });
+        let text = shown(&status(vec![tenant]));
+        let row = text.lines().find(|line| line.contains(" batch ")).unwrap();
+        assert!(row.contains("  ?       ?    ?            0.000"), "{text}");
+        assert!(text.contains("no-such-tenant: what it uses of the time of device 0 is not measured"), "{text}");
     }
 
     #[test]

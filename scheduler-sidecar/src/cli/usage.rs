@@ -28,12 +28,14 @@ Examples:
   vgpu usage --state-dir /srv/gpu/state
 
 Units:
-  GPU-SECONDS  device time that was measured: not that of a tenant alone on a device, without a limit
+  GPU-SECONDS  device time that was measured; + there was more, which was not; ? there was some, and none of it was
   GIB-HOURS    memory held, over time: 1 GiB for an hour is 1
   PEAK         most memory at once on one device
   WAIT-SECONDS time in which processes stood at the gate, summed over them
   LAUNCHES     ? is not counted
   REFUSED      allocations that were refused; ? is not known
+  Not measured is device time of which nobody asks anything, on devices without leases: arbitrate = true in [time] of the
+  daemon's file has it measured everywhere. For how long it was not is unmeasured_ns in JSON and CSV.
   JSON and CSV have whole numbers: ns, byte-seconds, bytes; starts are seconds since 1970 (UTC).
 
 Exit codes:
@@ -140,7 +142,7 @@ fn print_json(answer: &Answer) -> Result<(), Failure> {
     say::json(&json!({ "rows": answer.rows, "total": answer.total }))
 }
 
-const COLUMNS: [&str; 10] = [
+const COLUMNS: [&str; 11] = [
     "start",
     "tenant",
     "device",
@@ -151,6 +153,7 @@ const COLUMNS: [&str; 10] = [
     "launches",
     "refused_allocations",
     "members",
+    "unmeasured_ns",
 ];
 
 fn csv(answer: &Answer) -> String {
@@ -170,13 +173,14 @@ fn csv(answer: &Answer) -> String {
             row.start.map_or(String::new(), |start| start.to_string()),
             plain(&row.tenant),
             plain(&row.device),
-            row.gpu_ns.to_string(),
+            known(row.gpu_ns),
             row.wait_ns.to_string(),
             row.memory_byte_seconds.to_string(),
             row.peak_bytes.to_string(),
             known(row.launches),
             known(row.refused_allocations),
             row.members.to_string(),
+            known(row.unmeasured_ns),
         ];
         text.push_str(&cells.join(","));
         text.push('\n');
@@ -204,7 +208,8 @@ fn table(answer: &Answer, args: &Args) -> String {
         }
         let known = |value: Option<u64>| value.map_or("?".into(), |value| value.to_string());
         cells.extend([
-            thousandths(row.gpu_ns, 1_000_000_000),
+            row.gpu_ns
+                .map_or("?".into(), |ns| thousandths(ns, 1_000_000_000) + if row.is_partial() { "+" } else { "" }),
             thousandths(row.memory_byte_seconds, 3600 << 30),
             Bytes(row.peak_bytes).to_string(),
             thousandths(row.wait_ns, 1_000_000_000),
@@ -233,7 +238,7 @@ mod tests {
         let row = Used {
             start: Some(3600),
             tenant: Some("a".into()),
-            gpu_ns: 1_500_000_000,
+            gpu_ns: Some(1_500_000_000),
             memory_byte_seconds: 5400 << 30,
             peak_bytes: 3 << 30,
             refused_allocations: Some(2),
@@ -244,9 +249,33 @@ mod tests {
         let answer = Answer { rows: vec![row], total };
         assert_eq!(
             csv(&answer),
-            "start,tenant,device,gpu_ns,wait_ns,memory_byte_seconds,peak_bytes,launches,refused_allocations,members\n\
-             3600,a,,1500000000,0,5798205849600,3221225472,,2,1\n"
+            "start,tenant,device,gpu_ns,wait_ns,memory_byte_seconds,peak_bytes,launches,refused_allocations,members,unmeasured_ns\n\
+             3600,a,,1500000000,0,5798205849600,3221225472,,2,1,\n"
         );
         assert_eq!(thousandths(5400 << 30, 3600 << 30), "1.500");
+    }
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn what_was_not_measured_is_a_mark_in_the_table_and_nothing_in_csv() {
+        let used = |tenant: &str, gpu_ns, unmeasured_ns| Used {
+            tenant: Some(tenant.into()),
+            gpu_ns,
+            unmeasured_ns: Some(unmeasured_ns),
+            ..Used::default()
+        };
+        let rows = vec![used("a", None, 5), used("b", Some(1_500_000_000), 7), used("c", Some(0), 0)];
+        let answer = Answer { rows, total: Used { tenant: None, ..used("", Some(1_500_000_000), 12) } };
+        let shown = table(&answer, &<Line as clap::Parser>::parse_from(["x"]).args);
+        let cells = |line: &str| line.split_whitespace().take(2).map(str::to_owned).collect::<Vec<_>>();
+        let lines: Vec<Vec<String>> = shown.lines().skip(1).map(cells).collect();
+        assert_eq!(lines, [["a", "?"], ["b", "1.500+"], ["c", "0.000"], ["total", "1.500+"]]);
+        let csv = csv(&answer);
+        assert!(csv.contains("\n,a,,,0,0,0,,,0,5\n,b,,1500000000,0,0,0,,,0,7\n,c,,0,0,"), "{csv}");
     }
 }

@@ -5,6 +5,7 @@
 
 pub(super) mod admission;
 mod layers;
+mod unmeasured;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 use super::Surroundings;
 use super::devices::{self, Described};
-use super::plan::{DaemonPlan, LogPlan, MetricsPlan, Plan, ProofPlan, TenantPlan};
+use super::plan::{DaemonPlan, DevicePlan, LogPlan, MetricsPlan, Plan, ProofPlan, TenantPlan};
 use super::problem::{Place, Problems};
 use super::raw::{At, DeviceId, RawFile, RawTemplate, RawTenant, RawTerms};
 use super::suggest::nearest;
@@ -64,13 +65,14 @@ pub(super) fn plan(raw: &RawFile, around: &Surroundings, problems: &mut Problems
              for all of them, the lowest: memory {memory}, sm {ceiling}"
         ));
     }
-    let devices = devices.into_iter().map(|device| device.plan).collect();
+    let devices: Vec<DevicePlan> = devices.into_iter().map(|device| device.plan).collect();
     let arbitrate = raw.arbitrate.as_ref().map_or_else(Default::default, |at| at.value);
     let (log, metrics, proof) = (log(raw), metrics(raw), proof(raw));
     notes.extend(metrics.listen.filter(|at| !at.ip().is_loopback()).map(|at| {
         format!("metrics.listen = \"{at}\": whoever reaches this address reads names and use of all tenants; nobody is asked who he is")
     }));
-    let tenants = tenants.into_iter().map(|tenant| tenant.plan).collect();
+    let tenants: Vec<TenantPlan> = tenants.into_iter().map(|tenant| tenant.plan).collect();
+    notes.extend(unmeasured::note(arbitrate, &devices, &tenants));
     Plan { daemon, log, metrics, proof, time, arbitrate, devices, tenants, notes }
 }
 

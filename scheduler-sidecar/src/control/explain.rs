@@ -103,11 +103,12 @@ fn on_device(whole: &Whole, facts: &Facts) -> Explained {
         _ if !facts.arbitrated => (
             "free",
             "This device is not arbitrated: no tenant of it says anything about time, so that the gate is open for all and \
-             the device's own scheduler decides."
+             the device's own scheduler decides. What it uses of the device's time is not measured (time.arbitrate = true \
+             gives all devices out in leases, which measures it)."
                 .into(),
         ),
         "idle" => ("idle", "It wants nothing at the moment: nothing of it stands at the gate.".into()),
-        "open" => ("open", "It is alone on the device and has no ceiling: its gate is open, and it asks nobody.".into()),
+        "open" => ("open", "It is alone on the device and has no ceiling: its gate is open, and it asks nobody; what it uses is not measured (record.exact = false).".into()),
         "running" => ("running", format!("It holds the lease: {}.", facts.words)),
         "draining" => {
             ("draining", "Its lease is over, and what it has in flight drains; then comes whoever is next.".into())
@@ -230,7 +231,7 @@ mod tests {
         let (state, words) = says(&Whole { paused: true, ..here.clone() }, &[facts("open")]);
         assert!(state == "paused" && words.contains("until `vgpu resume`"), "{words}");
         let (state, words) = says(&here, &[Facts { arbitrated: false, ..facts("open") }]);
-        assert!(state == "free" && words.contains("not arbitrated"), "{words}");
+        assert!(state == "free" && words.contains("not arbitrated") && words.contains("is not measured"), "{words}");
         let (state, words) = says(&Whole { observed: true, ..here.clone() }, &[facts("waiting")]);
         assert!(state == "observed" && words.contains("waits for nobody"), "{words}");
         assert!(says(&Whole { older: 1, ..here }, &[facts("idle")]).1.contains("protocol 1"));

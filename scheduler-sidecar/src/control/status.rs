@@ -174,16 +174,19 @@ pub struct TimeStatus {
     pub waiting: usize,
     /// As [`super::Explained::state`].
     pub state: String,
-    /// Device time, since the tenant's first member joined.
-    pub gpu_seconds: f64,
+    /// Device time, since the tenant's first member joined; null: none of it was measured.
+    pub gpu_seconds: Option<f64>,
+    /// Do its processes launch through open gates now, so that what they use is not measured?
+    #[serde(default)]
+    pub unmeasured: bool,
     /// Time in which the tenant stood at the gate and did not have the device.
     pub waited_seconds: f64,
     /// The span of the next two.
     pub over_seconds: f64,
-    /// Percent of that span in which it wanted the device or had work before it.
-    pub wanted: f64,
-    /// Percent of that span that it got.
-    pub got: f64,
+    /// Percent of that span in which it wanted the device or had work before it; null: not measured.
+    pub wanted: Option<f64>,
+    /// Percent of that span that it got; null: not measured.
+    pub got: Option<f64>,
 }
 
 /// A member as it is now.
@@ -221,8 +224,8 @@ pub struct MemberDevice {
     pub lease: String,
     /// Does a thread of it stand at the gate?
     pub waits: bool,
-    /// Device time that it measured, by its own word as far as that is possible.
-    pub gpu_seconds: f64,
+    /// Device time that it measured, by its own word as far as that is possible; null: it measured none of what it used.
+    pub gpu_seconds: Option<f64>,
     /// Time in which it stood at the gate.
     pub waited_seconds: f64,
     /// Bytes that it holds, but for what it shares, as [`TermsStatus::memory_used`]; null: not known, as where several

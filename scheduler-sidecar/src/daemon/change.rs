@@ -23,6 +23,17 @@ pub struct Used {
     pub wait: u64,
     /// Launches that its members counted, by their own word.
     pub launches: u64,
+    /// Is some of its device time not measured, by anybody?
+    pub unmeasured: Unmeasured,
+}
+
+/// What a tenant launched through an open gate is in no sum of device time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Unmeasured {
+    /// Processes that did so are there, and their gates are open still.
+    pub now: bool,
+    /// Now, or at any time before.
+    pub ever: bool,
 }
 
 /// A member on a device.
@@ -40,6 +51,8 @@ pub struct OnDevice {
     pub busy: u64,
     /// Time that it stood at the gate, in ns.
     pub waited: u64,
+    /// Did it launch through an open gate, so that not all is measured?
+    pub unmeasured: bool,
 }
 
 /// Where a tenant stands on a device, for whoever asks why it does not run.

@@ -23,6 +23,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Deref;
 
 use vgpu_core::arbiter::{self, Arbiter, Decision, DeviceId, Gate, SlotId, Usage};
+use vgpu_core::limits::Mode;
 use vgpu_core::page::bell::{Bell, Heard};
 use vgpu_core::page::{Allowed, BoardPage, GONE, ReportPage, Reports};
 
@@ -102,12 +103,24 @@ struct Slot {
     told: u64,
     /// Of what it measured, what was weighed against the belief in its claim.
     heard: u64,
+    /// It launched through an open gate, which nobody measures.
+    unmeasured: bool,
+}
+
+impl Slot {
+    /// Does it launch what nobody measures? Whoever is only observed measures behind any gate.
+    fn is_unmeasured<R: Deref<Target = ReportPage>>(&self, reports: &Reports<R>) -> bool {
+        self.gate == Gate::Open
+            && self.allowed.mode == Mode::Enforce
+            && reports.witness(self.id).is_some_and(|witness| witness.launched() > 0)
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Totals {
     wait: u64,
     launches: u64,
+    unmeasured: bool,
 }
 
 impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases<B, R> {
@@ -233,6 +246,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         self.reports.at(now);
         for slot in pages.slots.iter_mut().flatten() {
             let usage = arbiter::Pages::usage(&mut self.reports, slot.id);
+            slot.unmeasured |= slot.is_unmeasured(&self.reports);
             let known = self.arbiter.said(slot.id);
             if !usage.wants && (Usage { since: known.since, ..usage }) == known {
                 continue;

@@ -58,8 +58,11 @@ pub struct Used {
     pub tenant: Option<String>,
     /// The device's UUID; null: of all.
     pub device: Option<String>,
-    /// Device time in ns.
-    pub gpu_ns: u64,
+    /// Device time in ns, as far as it was measured; null: there was some, and none of it was.
+    pub gpu_ns: Option<u64>,
+    /// Time in ns in which what was used was not measured, summed over tenants and devices; null: not known, as of rows of
+    /// older versions.
+    pub unmeasured_ns: Option<u64>,
     /// Time at the gate in ns, summed over processes.
     pub wait_ns: u64,
     /// Bytes held, times seconds.
@@ -75,9 +78,15 @@ pub struct Used {
 }
 
 impl Used {
+    /// Was something used that was not measured?
+    #[must_use]
+    pub fn is_partial(&self) -> bool {
+        self.unmeasured_ns.is_some_and(|ns| ns > 0)
+    }
+
     /// Adds another row's numbers.
     fn add(&mut self, other: &Self) {
-        self.gpu_ns = self.gpu_ns.saturating_add(other.gpu_ns);
+        let measured = self.gpu_ns.unwrap_or(0).saturating_add(other.gpu_ns.unwrap_or(0));
         self.wait_ns = self.wait_ns.saturating_add(other.wait_ns);
         self.memory_byte_seconds = self.memory_byte_seconds.saturating_add(other.memory_byte_seconds);
         self.peak_bytes = self.peak_bytes.max(other.peak_bytes);
@@ -86,6 +95,8 @@ impl Used {
             (None, None) => None,
             (a, b) => Some(a.unwrap_or(0).saturating_add(b.unwrap_or(0))),
         };
+        self.unmeasured_ns = sum(self.unmeasured_ns, other.unmeasured_ns);
+        self.gpu_ns = (measured > 0 || !self.is_partial()).then_some(measured);
         self.launches = sum(self.launches, other.launches);
         self.refused_allocations = sum(self.refused_allocations, other.refused_allocations);
     }
@@ -105,17 +116,18 @@ pub struct Answer {
 /// # Errors
 /// [`Trouble`]: there is none, it cannot be read, or it is of another version.
 pub fn ask(dir: &Path, question: &Question) -> Result<Answer, Trouble> {
-    let Some((connection, _)) = checked(dir)? else {
-        return Ok(Answer { rows: Vec::new(), total: Used::default() });
+    let mut total = Used { gpu_ns: Some(0), ..Used::default() };
+    let Some((connection, version)) = checked(dir)? else {
+        return Ok(Answer { rows: Vec::new(), total });
     };
-    let mut statement = connection.prepare(
+    let mut statement = connection.prepare(&format!(
         "SELECT usage.start, tenant.name, device.uuid, gpu_ns, wait_ns, memory_byte_seconds, peak_bytes, launches, refused, \
-         members FROM usage JOIN tenant ON tenant.id = usage.tenant JOIN device ON device.id = usage.device \
+         members, {} FROM usage JOIN tenant ON tenant.id = usage.tenant JOIN device ON device.id = usage.device \
          WHERE usage.start >= ?1 AND usage.start < ?2",
-    )?;
+        unmeasured(version)
+    ))?;
     let mut rows = statement.query(params![question.span.0, question.span.1])?;
     let mut sums: BTreeMap<(Option<i64>, String, Option<String>), Used> = BTreeMap::new();
-    let mut total = Used::default();
     while let Some(row) = rows.next()? {
         let tenant: String = row.get(1)?;
         if !question.tenants.is_empty() && !question.tenants.contains(&tenant) {
@@ -123,7 +135,8 @@ pub fn ask(dir: &Path, question: &Question) -> Result<Answer, Trouble> {
         }
         let device = if question.devices { Some(row.get(2)?) } else { None };
         let used = Used {
-            gpu_ns: positive(row.get(3)?),
+            gpu_ns: row.get::<_, Option<i64>>(3)?.map(positive),
+            unmeasured_ns: row.get::<_, Option<i64>>(10)?.map(positive),
             wait_ns: positive(row.get(4)?),
             memory_byte_seconds: positive(row.get(5)?),
             peak_bytes: positive(row.get(6)?),
@@ -153,8 +166,10 @@ pub struct Line {
     pub bearer: Bearer,
     /// The device's UUID.
     pub device: String,
-    /// In ns.
+    /// In ns, as far as it was measured.
     pub gpu_ns: u64,
+    /// In ns: for how long it was not; `None`: not known, as of rows of older versions.
+    pub unmeasured_ns: Option<u64>,
     /// In ns, summed over processes.
     pub wait_ns: u64,
     /// Bytes held, times seconds.
@@ -182,9 +197,10 @@ pub fn each(dir: &Path, span: (i64, i64), mut line: impl FnMut(Line)) -> Result<
     let bearer = if version < 2 { "'', '{}'" } else { "tenant.group_name, tenant.labels" };
     let mut statement = connection.prepare(&format!(
         "SELECT usage.start, span, tenant.name, device.uuid, gpu_ns, wait_ns, memory_byte_seconds, peak_bytes, refused, \
-         memory_limit, sm_limit, {bearer} \
+         memory_limit, sm_limit, {bearer}, {} \
          FROM usage JOIN tenant ON tenant.id = usage.tenant JOIN device ON device.id = usage.device \
-         WHERE usage.start >= ?1 AND usage.start < ?2 ORDER BY usage.start"
+         WHERE usage.start >= ?1 AND usage.start < ?2 ORDER BY usage.start",
+        unmeasured(version)
     ))?;
     let mut rows = statement.query(params![span.0, span.1])?;
     while let Some(row) = rows.next()? {
@@ -196,7 +212,8 @@ pub fn each(dir: &Path, span: (i64, i64), mut line: impl FnMut(Line)) -> Result<
             tenant: row.get(2)?,
             bearer: Bearer::of_columns(&group, &labels),
             device: row.get(3)?,
-            gpu_ns: positive(row.get(4)?),
+            gpu_ns: number(4)?.unwrap_or(0),
+            unmeasured_ns: number(13)?,
             wait_ns: positive(row.get(5)?),
             memory_byte_seconds: positive(row.get(6)?),
             peak_bytes: positive(row.get(7)?),
@@ -206,6 +223,11 @@ pub fn each(dir: &Path, span: (i64, i64), mut line: impl FnMut(Line)) -> Result<
         });
     }
     Ok(())
+}
+
+/// The column that tells for how long nobody measured. Read as it is: only the daemon brings an older record to this version.
+fn unmeasured(version: i32) -> &'static str {
+    if version < 3 { "NULL" } else { "unmeasured_ns" }
 }
 
 /// The record in a directory, open to read, and its version: ours, and no newer one than we know. `None`: a daemon is just
@@ -282,8 +304,8 @@ mod tests {
     fn asked(dir: &Path, tenants: &[&str], devices: bool, span: (i64, i64), by: By) -> Vec<(Option<i64>, String, u64)> {
         let tenants = tenants.iter().map(|tenant| (*tenant).to_owned()).collect();
         let answer = ask(dir, &Question { tenants, devices, span, by }).unwrap();
-        assert_eq!(answer.total.gpu_ns, answer.rows.iter().map(|row| row.gpu_ns).sum::<u64>());
-        answer.rows.into_iter().map(|row| (row.start, row.tenant.unwrap(), row.gpu_ns)).collect()
+        assert_eq!(answer.total.gpu_ns, answer.rows.iter().map(|row| row.gpu_ns).sum::<Option<u64>>());
+        answer.rows.into_iter().map(|row| (row.start, row.tenant.unwrap(), row.gpu_ns.unwrap())).collect()
     }
 
     #[test]
@@ -308,6 +330,55 @@ mod tests {
         assert_eq!(ask(dir, &question).unwrap(), answer);
         drop(store);
         assert_eq!(ask(dir, &question).unwrap(), answer, "without a daemon");
+    }
+
+    /// Of nothing measured a sum is null and never 0, of something measured it is that, on disk, in hours and here.
+    #[test]
+    fn device_time_that_was_not_measured_is_null_and_for_how_long_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut store, _) = Store::open(dir.path()).unwrap();
+        let mut add = |tenant: &str, start, gpu_ns, unmeasured_ns| {
+            let key = Key { tenant: tenant.into(), device: "GPU-1".into(), start, bearer: Default::default() };
+            let row = Row { gpu_ns, unmeasured_ns, members: 1, ..Row::default() };
+            store.add(&BTreeMap::from([(key, row)]), &BTreeMap::new(), start).unwrap();
+        };
+        // Nothing yet, then what nobody measures; the other way round; some of both; all measured.
+        add("not", 0, 0, 0);
+        add("not", 0, 0, 5);
+        add("not", 60, 0, 6);
+        add("not", 60, 0, 0);
+        add("some", 0, 7, 0);
+        add("some", 0, 0, 8);
+        add("some", 60, 0, 9);
+        add("all", 0, 11, 0);
+        let question = Question { tenants: Vec::new(), devices: false, span: (0, i64::MAX), by: By::Total };
+        let used = |answer: &Answer| -> Vec<(String, Option<u64>, Option<u64>)> {
+            let one = |row: &Used| (row.tenant.clone().unwrap(), row.gpu_ns, row.unmeasured_ns);
+            answer.rows.iter().map(one).collect()
+        };
+        // Whoever reads the table itself finds no 0 either.
+        let raw = Connection::open(dir.path().join(FILE)).unwrap();
+        let nulls = || -> (i64, i64) {
+            let ask = "SELECT count(*) - count(gpu_ns), sum(gpu_ns = 0) FROM usage";
+            raw.query_row(ask, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap()
+        };
+        assert_eq!(nulls(), (3, 0));
+        let expected = [
+            ("all".to_owned(), Some(11), Some(0)),
+            ("not".to_owned(), None, Some(11)),
+            ("some".to_owned(), Some(7), Some(17)),
+        ];
+        let answer = ask(dir.path(), &question).unwrap();
+        assert_eq!(used(&answer), expected);
+        assert_eq!((answer.total.gpu_ns, answer.total.unmeasured_ns), (Some(18), Some(28)));
+        let minutes = ask(dir.path(), &Question { by: By::Minute, ..question.clone() }).unwrap();
+        assert_eq!(minutes.rows.iter().filter(|row| row.gpu_ns.is_none()).count(), 3, "{minutes:?}");
+        store.tidy(Keep { fine: 3600, all: 1 << 40 }, 86_400).unwrap();
+        assert_eq!(ask(dir.path(), &question).unwrap(), answer, "in hours");
+        assert_eq!(nulls(), (1, 0));
+        let mut lines = Vec::new();
+        each(dir.path(), (0, i64::MAX), |line| lines.push((line.tenant, line.gpu_ns, line.unmeasured_ns))).unwrap();
+        assert!(lines.contains(&("not".to_owned(), 0, Some(11))), "{lines:?}");
     }
 
     #[test]

@@ -34,8 +34,10 @@ pub struct Key {
 /// What is to be added to a row.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Row {
-    /// Device time, in ns.
+    /// Device time, in ns, as far as it was measured.
     pub gpu_ns: u64,
+    /// Time in which what its members used was not measured, in ns.
+    pub unmeasured_ns: u64,
     /// Time its members stood at the gate, in ns, summed over members.
     pub wait_ns: u64,
     /// Bytes held, times seconds.
@@ -73,6 +75,8 @@ pub struct Sums {
     pub memory_limit: Option<u64>,
     /// In thousandths.
     pub sm_limit: Option<u64>,
+    /// Do members launch through open gates now, where nobody measures?
+    pub unmeasured: bool,
 }
 
 /// A moment, by both clocks.
@@ -96,6 +100,8 @@ impl Moment {
 #[derive(Debug, Default)]
 struct Last {
     sums: Sums,
+    /// When they were heard.
+    heard: u64,
     /// Bytes held since that moment; below a byte-second: byte-nanoseconds that are not written yet.
     held: u64,
     at: u64,
@@ -118,6 +124,8 @@ impl Integral {
     /// The sums are so now; of the device time so much was written by a former daemon.
     pub fn hears(&mut self, whose: &Whose, sums: Sums, written: u64, now: Moment) {
         let last = self.last.entry(whose.clone()).or_default();
+        let unmeasured = if last.sums.unmeasured { now.ns.saturating_sub(last.heard) } else { 0 };
+        last.heard = now.ns;
         let gpu_ns = sums.gpu_ns.saturating_sub(last.sums.gpu_ns).saturating_sub(written);
         let wait_ns = sums.wait_ns.saturating_sub(last.sums.wait_ns);
         let launches = sums.launches.map(|n| n.saturating_sub(last.sums.launches.unwrap_or(0)));
@@ -125,6 +133,9 @@ impl Integral {
         let same = (last.sums.members, last.sums.memory_limit, last.sums.sm_limit, &last.sums.bearer)
             == (sums.members, sums.memory_limit, sums.sm_limit, &sums.bearer);
         last.sums = Sums { gpu_ns: max.0, wait_ns: max.1, ..sums.clone() };
+        for (start, unmeasured_ns) in minutes(unmeasured, now.wall) {
+            self.add(whose, Row { unmeasured_ns, ..Row::default() }, start, false);
+        }
         if same && gpu_ns == 0 && wait_ns == 0 && launches.unwrap_or(0) == 0 {
             return;
         }
@@ -209,6 +220,7 @@ impl Integral {
         let row = self.waiting.entry(key).or_default();
         let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more.min(MOST_AT_ONCE));
         add(&mut row.gpu_ns, more.gpu_ns);
+        add(&mut row.unmeasured_ns, more.unmeasured_ns);
         add(&mut row.wait_ns, more.wait_ns);
         add(&mut row.memory_byte_seconds, more.memory_byte_seconds);
         row.peak_bytes = row.peak_bytes.max(more.peak_bytes);
@@ -324,6 +336,17 @@ mod tests {
         assert_eq!(all(&integral).gpu_ns, S - 5);
         integral.written();
         assert!(integral.waiting().0.is_empty() && integral.is_idle());
+    }
+
+    #[test]
+    fn time_in_which_nobody_measures_is_kept_in_its_minutes_and_ends_when_somebody_does() {
+        let mut integral = Integral::default();
+        for (second, unmeasured) in [(50, false), (52, true), (55, true), (64, true), (70, false), (80, false)] {
+            integral.hears(&whose(), Sums { unmeasured, ..sums(S) }, 0, at(second));
+        }
+        let rows: Vec<(i64, u64, u64)> =
+            integral.waiting().0.iter().map(|(key, row)| (key.start, row.gpu_ns, row.unmeasured_ns)).collect();
+        assert_eq!(rows, [(0, S, 7 * S), (60, 0, 11 * S)]);
     }
 
     #[test]

@@ -26,7 +26,7 @@ const LOCK: &str = "record.lock";
 /// `vgpu`, so that a stranger's database is none of ours.
 pub const APPLICATION: i32 = i32::from_be_bytes(*b"vgpu");
 /// Grows with every change of the tables; [`tables`] brings older ones here.
-pub const VERSION: i32 = 2;
+pub const VERSION: i32 = 3;
 /// Seconds of a row that was rolled up.
 pub const HOUR: i64 = 3600;
 /// Marks of processes that were not heard of for so long are forgotten, in seconds.
@@ -208,7 +208,7 @@ impl Store {
                     key.start,
                     key.tenant,
                     key.device,
-                    signed(row.gpu_ns),
+                    (row.gpu_ns > 0 || row.unmeasured_ns == 0).then_some(signed(row.gpu_ns)),
                     signed(row.wait_ns),
                     signed(row.memory_byte_seconds),
                     signed(row.peak_bytes),
@@ -219,6 +219,7 @@ impl Store {
                     row.sm_limit.map(signed),
                     group,
                     labels,
+                    signed(row.unmeasured_ns),
                 ])?;
             }
             // Whatever group it is in, its processes have come as far as they have.
@@ -271,15 +272,21 @@ impl Store {
 /// Into which columns rows go.
 macro_rules! insert {
     () => {
-        "INSERT INTO usage (span, start, tenant, device, gpu_ns, wait_ns, memory_byte_seconds, peak_bytes, launches, refused, \
+        "INSERT INTO usage (span, start, tenant, device, gpu_ns, unmeasured_ns, wait_ns, memory_byte_seconds, peak_bytes, launches, refused, \
          members, memory_limit, sm_limit) "
     };
 }
 
-/// What is there already is added to, as far as it goes.
+/// What is there already is added to, as far as it goes. Device time is null, and never 0, where there was some and none was
+/// measured.
 macro_rules! upsert {
     () => {
-        " ON CONFLICT DO UPDATE SET gpu_ns = min(gpu_ns + excluded.gpu_ns, 4611686018427387904), wait_ns = min(wait_ns + excluded.wait_ns, 4611686018427387904), \
+        " ON CONFLICT DO UPDATE SET gpu_ns = CASE WHEN coalesce(gpu_ns, 0) + coalesce(excluded.gpu_ns, 0) = 0 \
+         AND coalesce(unmeasured_ns, 0) + coalesce(excluded.unmeasured_ns, 0) > 0 THEN NULL \
+         ELSE min(coalesce(gpu_ns, 0) + coalesce(excluded.gpu_ns, 0), 4611686018427387904) END, \
+         unmeasured_ns = CASE WHEN excluded.unmeasured_ns IS NULL THEN unmeasured_ns \
+         ELSE min(coalesce(unmeasured_ns, 0) + excluded.unmeasured_ns, 4611686018427387904) END, \
+         wait_ns = min(wait_ns + excluded.wait_ns, 4611686018427387904), \
          memory_byte_seconds = min(memory_byte_seconds + excluded.memory_byte_seconds, 4611686018427387904), \
          peak_bytes = max(peak_bytes, excluded.peak_bytes), \
          launches = CASE WHEN excluded.launches IS NULL THEN launches \
@@ -294,7 +301,7 @@ const ADD: &str = concat!(
     insert!(),
     "VALUES (?1, ?2, (SELECT id FROM tenant WHERE name = ?3 AND group_name = ?14 AND labels = ?15), \
 (SELECT id FROM device WHERE uuid = ?4), \
-?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+?5, ?16, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
     upsert!()
 );
 
@@ -307,7 +314,9 @@ ON CONFLICT DO UPDATE SET busy_ns = excluded.busy_ns, seen = excluded.seen";
 /// the hour's last minute.
 const ROLL_UP: &str = concat!(
     insert!(),
-    "SELECT 3600, ?1, tenant, device, sum(min(gpu_ns, 72057594037927936)), \
+    "SELECT 3600, ?1, tenant, device, \
+CASE WHEN coalesce(sum(gpu_ns > 0), 0) = 0 AND coalesce(sum(unmeasured_ns > 0), 0) > 0 THEN NULL \
+ELSE coalesce(sum(min(gpu_ns, 72057594037927936)), 0) END, sum(min(unmeasured_ns, 72057594037927936)), \
 sum(min(wait_ns, 72057594037927936)), sum(min(memory_byte_seconds, 72057594037927936)), max(peak_bytes), \
 sum(min(launches, 72057594037927936)), sum(min(refused, 72057594037927936)), max(members), \
 (SELECT memory_limit FROM usage AS last WHERE last.span = 60 AND last.start >= ?1 AND last.start < ?2 \

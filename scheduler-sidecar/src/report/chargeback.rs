@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::apportion::{apportion, decimal, rounded};
 use super::chart::{Bar, bars};
-use super::gather::{By, GIB, Gathered, NS, Used, Whose};
+use super::gather::{By, GIB, Gathered, NS, Used, Whose, place};
 use super::money::{Rate, with_currency};
 use super::sheet::{Sheet, Table};
 use super::usage::{heads, named, whole, with};
@@ -87,7 +87,7 @@ pub fn bill(gathered: &Gathered, prices: &Prices) -> Option<Bill> {
         permille: permille[index],
     };
     let mut lines: Vec<Line> = lines.into_iter().enumerate().map(line).collect();
-    lines.sort_by_key(|line| (matches!(line.whose, Whose::Nobody(_)), std::cmp::Reverse(line.cost())));
+    lines.sort_by_key(|line| (place(&line.whose), std::cmp::Reverse(line.cost())));
     Some(Bill { lines, by: gathered.by.clone(), prices: prices.clone() })
 }
 
@@ -119,7 +119,7 @@ impl Bill {
     pub fn sheet(&self, facts: Vec<(String, String)>, notes: Vec<String>) -> Sheet {
         let row = |line: &Line| {
             let numbers = [
-                decimal(line.gpu_ms, 3),
+                line.used.marked(decimal(line.gpu_ms, 3)),
                 self.money(line.gpu_cost),
                 decimal(line.milli_gib_hours, 3),
                 self.money(line.memory_cost),
@@ -169,7 +169,8 @@ impl Bill {
             with(
                 named(&line.whose, &self.by),
                 json!({
-                    "gpu_ns": whole(line.used.gpu_ns),
+                    "gpu_ns": line.used.gpu().map(whole),
+                    "unmeasured_ns": whole(line.used.unmeasured_ns),
                     "gpu_cost": self.money(line.gpu_cost),
                     "memory_byte_seconds": whole(line.used.byte_seconds),
                     "memory_cost": self.money(line.memory_cost),
@@ -196,16 +197,26 @@ impl Bill {
     /// For spreadsheets: a line each, no total.
     #[must_use]
     pub fn csv(&self) -> (Vec<String>, Vec<Vec<String>>) {
-        let more = ["gpu_ns", "gpu_cost", "memory_byte_seconds", "memory_cost", "cost", "percent", "currency"];
+        let more = [
+            "gpu_ns",
+            "gpu_cost",
+            "memory_byte_seconds",
+            "memory_cost",
+            "cost",
+            "percent",
+            "currency",
+            "unmeasured_ns",
+        ];
         let row = |line: &Line| {
             let numbers = [
-                line.used.gpu_ns.to_string(),
+                line.used.gpu().map_or(String::new(), |ns| ns.to_string()),
                 self.money(line.gpu_cost),
                 line.used.byte_seconds.to_string(),
                 self.money(line.memory_cost),
                 self.money(line.cost()),
                 decimal(line.permille, 1),
                 self.prices.currency.clone(),
+                line.used.unmeasured_ns.to_string(),
             ];
             line.whose.cells(&self.by).into_iter().chain(numbers).collect()
         };

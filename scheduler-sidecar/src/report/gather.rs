@@ -1,6 +1,6 @@
 //! The record's lines put together: by tenant, group, label or device, and what of each device's time nobody used.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Period;
 use crate::record::ask::Line;
@@ -69,24 +69,42 @@ impl By {
 pub enum Whose {
     /// A part for each [`By`]; `None`: it had no group, no such label.
     Of(Vec<Option<String>>),
+    /// Time of devices in which what was used was not measured, whoever did: of this one, or of all.
+    Unmeasured(Option<String>),
     /// Time of devices that nobody used: of this one, or of all.
     Nobody(Option<String>),
 }
 
 impl Whose {
+    /// Is it somebody's?
+    #[must_use]
+    pub const fn is_somebody(&self) -> bool {
+        matches!(self, Self::Of(_))
+    }
+
+    /// The device whose time this is, if it is nobody's.
+    #[must_use]
+    pub const fn device(&self) -> Option<&String> {
+        match self {
+            Self::Of(_) => None,
+            Self::Unmeasured(device) | Self::Nobody(device) => device.as_ref(),
+        }
+    }
+
     /// Its cells, one for each [`By`].
     #[must_use]
     pub fn cells(&self, by: &[By]) -> Vec<String> {
         match self {
             Self::Of(parts) => parts.iter().map(|part| part.clone().unwrap_or_else(|| "(none)".into())).collect(),
-            Self::Nobody(device) => {
+            Self::Unmeasured(device) | Self::Nobody(device) => {
+                let words = if matches!(self, Self::Nobody(_)) { "(not used)" } else { "(not measured)" };
                 let mut cells = vec![String::new(); by.len()];
                 if let (Some(device), Some(at)) = (device, by.iter().position(|by| *by == By::Device)) {
                     cells[at].clone_from(device);
                 }
                 match cells.iter_mut().find(|cell| cell.is_empty()) {
-                    Some(cell) => *cell = "(not used)".into(),
-                    None => cells.iter_mut().take(1).for_each(|cell| cell.push_str(" (not used)")),
+                    Some(cell) => *cell = words.into(),
+                    None => cells.iter_mut().take(1).for_each(|cell| *cell = format!("{cell} {words}")),
                 }
                 cells
             }
@@ -97,8 +115,10 @@ impl Whose {
 /// Sums of lines.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Used {
-    /// In ns.
+    /// In ns, as far as it was measured.
     pub gpu_ns: u128,
+    /// In ns: for how long it was not, summed over tenants and devices.
+    pub unmeasured_ns: u128,
     /// In ns, summed over processes.
     pub wait_ns: u128,
     /// Bytes held, times seconds.
@@ -110,8 +130,25 @@ pub struct Used {
 }
 
 impl Used {
+    /// Device time in ns; `None`: there was some, and none of it was measured.
+    #[must_use]
+    pub fn gpu(&self) -> Option<u128> {
+        (self.gpu_ns > 0 || self.unmeasured_ns == 0).then_some(self.gpu_ns)
+    }
+
+    /// Text that tells of its device time, with a mark where there was more.
+    #[must_use]
+    pub fn marked(&self, text: String) -> String {
+        match self.gpu() {
+            None => "?".into(),
+            Some(_) if self.unmeasured_ns > 0 => text + "+",
+            Some(_) => text,
+        }
+    }
+
     fn add(&mut self, line: &Line) {
         self.gpu_ns += u128::from(line.gpu_ns);
+        self.unmeasured_ns += u128::from(line.unmeasured_ns.unwrap_or(0));
         self.wait_ns += u128::from(line.wait_ns);
         self.byte_seconds += u128::from(line.memory_byte_seconds);
         self.peak_bytes = self.peak_bytes.max(line.peak_bytes);
@@ -128,39 +165,61 @@ pub struct Gathered {
     pub by: Vec<By>,
     /// By whose they are.
     pub lines: BTreeMap<Whose, Used>,
-    /// Device time that was used of each device.
-    pub devices: BTreeMap<String, u128>,
-    /// Tenants that had no ceiling for a time: what they used alone may not have been measured.
-    pub unmeasured: std::collections::BTreeSet<String>,
+    /// Device time that was used of each device, and for how long more of it was used and not measured.
+    pub devices: BTreeMap<String, (u128, u128)>,
+    /// Tenants that used time that was not measured.
+    pub unmeasured: BTreeSet<String>,
+    /// Tenants of which, in rows of older versions, that is not known: they had no ceiling for a time.
+    pub unsure: BTreeSet<String>,
 }
 
 impl Gathered {
     /// Nothing yet.
     #[must_use]
     pub fn new(by: Vec<By>) -> Self {
-        Self { by, lines: BTreeMap::new(), devices: BTreeMap::new(), unmeasured: Default::default() }
+        Self {
+            by,
+            lines: BTreeMap::new(),
+            devices: BTreeMap::new(),
+            unmeasured: BTreeSet::new(),
+            unsure: BTreeSet::new(),
+        }
     }
 
     /// Adds a line.
     pub fn add(&mut self, line: &Line) {
         let whose = Whose::Of(self.by.iter().map(|by| by.of(line)).collect());
         self.lines.entry(whose).or_default().add(line);
-        *self.devices.entry(line.device.clone()).or_default() += u128::from(line.gpu_ns);
-        if line.sm_limit.is_none() && !self.unmeasured.contains(&line.tenant) {
-            self.unmeasured.insert(line.tenant.clone());
+        let device = self.devices.entry(line.device.clone()).or_default();
+        device.0 += u128::from(line.gpu_ns);
+        device.1 += u128::from(line.unmeasured_ns.unwrap_or(0));
+        let names = match line.unmeasured_ns {
+            Some(0) => return,
+            None if line.sm_limit.is_some() => return,
+            Some(_) => &mut self.unmeasured,
+            None => &mut self.unsure,
+        };
+        if !names.contains(&line.tenant) {
+            names.insert(line.tenant.clone());
         }
     }
 
-    /// Adds the time of each device in this period that nobody used, as lines of their own.
+    /// Adds the time of each device in this period that nobody used, as lines of their own, and that in which what was used
+    /// was not measured: what is left of the device's time while it was not, at most.
     ///
     /// Only devices of which there are lines are known. What was used beyond the period's time (a minute at its end) makes
     /// nobody's time less than nil on none.
     pub fn add_nobodys(&mut self, period: Period) {
         let whole = period.seconds().saturating_mul(NS);
         let each = self.by.contains(&By::Device);
-        for (device, used) in &self.devices {
-            let whose = Whose::Nobody(each.then(|| device.clone()));
-            self.lines.entry(whose).or_default().gpu_ns += whole.saturating_sub(*used);
+        for (device, (used, unmeasured)) in &self.devices {
+            let name = || each.then(|| device.clone());
+            let left = whole.saturating_sub(*used);
+            let unknown = left.min(*unmeasured);
+            if unknown > 0 {
+                self.lines.entry(Whose::Unmeasured(name())).or_default().gpu_ns += unknown;
+            }
+            self.lines.entry(Whose::Nobody(name())).or_default().gpu_ns += left - unknown;
         }
     }
 
@@ -168,23 +227,42 @@ impl Gathered {
     #[must_use]
     pub fn sorted(&self, weight: impl Fn(&Used) -> u128) -> Vec<(Whose, Used)> {
         let mut lines: Vec<_> = self.lines.iter().map(|(whose, used)| (whose.clone(), used.clone())).collect();
-        lines.sort_by_key(|(whose, used)| (matches!(whose, Whose::Nobody(_)), std::cmp::Reverse(weight(used))));
+        lines.sort_by_key(|(whose, used)| (place(whose), std::cmp::Reverse(weight(used))));
         lines
     }
 
     /// What a reader must know of times that the record does not hold.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
-        let names: Vec<&str> = self.unmeasured.iter().take(8).map(String::as_str).collect();
-        if names.is_empty() {
-            return Vec::new();
-        }
-        let more = if self.unmeasured.len() > names.len() { ", ..." } else { "" };
-        vec![format!(
-            "Without an sm_limit for a time: {}{more}. What such a tenant used after its first second alone on a device is \
-             in no line, but in that of nobody, where the daemon had exact = false in [record].",
-            names.join(", ")
-        )]
+        let few = |names: &BTreeSet<String>| {
+            let more = if names.len() > 8 { ", ..." } else { "" };
+            let few: Vec<&str> = names.iter().take(8).map(String::as_str).collect();
+            (!few.is_empty()).then(|| few.join(", ") + more)
+        };
+        let unmeasured = few(&self.unmeasured).map(|names| {
+            format!(
+                "Not all device time of these was measured (+), or none of it (?): {names}. They used devices that are not \
+                 given out in leases (arbitrate = true in [time] gives all out), or were alone where the daemon had exact = \
+                 false in [record]. Of the devices' time it is in (not measured), which is what it can have been at most."
+            )
+        });
+        let unsure = few(&self.unsure).map(|names| {
+            format!(
+                "Without an sm_limit for a time: {names}. What such a tenant used after its first second alone on a device, \
+                 or on a device without leases, is in no line, but in that of nobody: the daemon's version of then did not \
+                 tell it."
+            )
+        });
+        unmeasured.into_iter().chain(unsure).collect()
+    }
+}
+
+/// Nobody's last.
+pub(super) fn place(whose: &Whose) -> u8 {
+    match whose {
+        Whose::Of(_) => 0,
+        Whose::Unmeasured(_) => 1,
+        Whose::Nobody(_) => 2,
     }
 }
 
@@ -209,6 +287,7 @@ pub(crate) mod tests {
             bearer: Bearer { group: group.map(str::to_owned), labels: BTreeMap::from([("kind".into(), "x".into())]) },
             device: device.into(),
             gpu_ns: gpu_ms * 1_000_000,
+            unmeasured_ns: Some(0),
             memory_byte_seconds: gib_seconds << 30,
             peak_bytes: 1 << 30,
             sm_limit: Some(300),
@@ -242,6 +321,49 @@ pub(crate) mod tests {
                 (cells("(not used)", ""), 60_000 - 16)
             ]
         );
+    }
+
+    #[test]
+    fn what_was_not_measured_is_nobodys_idleness_and_no_tenants_zero() {
+        let mut gathered = Gathered::new(vec![By::Device]);
+        let unmeasured = |tenant: &str, device: &str, gpu_ms, seconds: u64| Line {
+            unmeasured_ns: Some(seconds * 1_000_000_000),
+            ..line(tenant, None, device, 0, gpu_ms, 0)
+        };
+        // Two at once, of whom one was measured for a while; one for ten seconds; none.
+        gathered.add(&unmeasured("a", "G", 5_000, 50));
+        gathered.add(&unmeasured("b", "G", 0, 60));
+        gathered.add(&unmeasured("b", "H", 0, 10));
+        gathered.add(&line("c", None, "I", 0, 0, 0));
+        gathered.add_nobodys(Period { since: 0, until: 60 });
+        let ms = |whose: Whose| gathered.lines.get(&whose).map(|used| used.gpu_ns / 1_000_000);
+        let of = |device: &str| (ms(Whose::Unmeasured(Some(device.into()))), ms(Whose::Nobody(Some(device.into()))));
+        assert_eq!(of("G"), (Some(55_000), Some(0)));
+        assert_eq!(of("H"), (Some(10_000), Some(50_000)));
+        assert_eq!(of("I"), (None, Some(60_000)));
+        let shown = |device: &str| {
+            let used = &gathered.lines[&Whose::Of(vec![Some(device.into())])];
+            (used.gpu(), used.marked("x".into()))
+        };
+        assert_eq!(shown("G"), (Some(5_000_000_000), "x+".into()));
+        assert_eq!(shown("H"), (None, "?".into()));
+        assert_eq!(shown("I"), (Some(0), "x".into()));
+        assert_eq!(Whose::Unmeasured(Some("G".into())).cells(&gathered.by), ["G (not measured)"]);
+        let notes = gathered.notes();
+        assert!(notes.len() == 1 && notes[0].contains(": a, b. They used"), "{notes:?}");
+        // A row of an older version.
+        gathered.add(&Line { unmeasured_ns: None, sm_limit: None, ..line("d", None, "I", 0, 0, 0) });
+        assert!(gathered.notes()[1].contains(": d. What such"), "{:?}", gathered.notes());
+    }
+
+    #[test]
+    fn a_peak_is_the_highest_of_its_lines_and_refusals_are_their_sum() {
+        let mut gathered = Gathered::new(vec![By::Tenant]);
+        for (start, peak_bytes, refused) in [(0, 5, None), (60, 9, Some(2)), (120, 7, Some(1))] {
+            gathered.add(&Line { peak_bytes, refused, ..line("a", None, "G", start, 0, 0) });
+        }
+        let used = gathered.lines.values().next().unwrap();
+        assert_eq!((used.peak_bytes, used.refused), (9, Some(3)));
     }
 
     #[test]

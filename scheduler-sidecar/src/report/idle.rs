@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::Period;
 use super::apportion::{decimal, rounded};
 use super::chart::{Bar, bars};
-use super::gather::{GIB, NS};
+use super::gather::{GIB, NS, Used};
 use super::sheet::{Sheet, Table};
 use super::usage::whole;
 use crate::record::ask;
@@ -25,7 +25,7 @@ pub struct Held {
     pub gpu_ns: u128,
     /// What it held while idle: bytes, times seconds.
     pub idle_byte_seconds: u128,
-    /// Seconds of the idle ones in which it had no ceiling: its time may not have been measured.
+    /// Seconds of the idle ones in which its time was not measured, or, by an older version's rows, may not have been.
     pub unsure: u64,
     streak: u64,
     ends: i64,
@@ -56,8 +56,8 @@ pub struct Idle {
     now: i64,
     open: BTreeMap<(String, String), Row>,
     held: BTreeMap<(String, String), Held>,
-    /// Device time used of each device.
-    devices: BTreeMap<String, u128>,
+    /// Device time used of each device, and for how long more was used and not measured.
+    devices: BTreeMap<String, (u128, u128)>,
 }
 
 impl Idle {
@@ -70,7 +70,9 @@ impl Idle {
 
     /// Adds a line; lines come in the order of time.
     pub fn add(&mut self, line: &ask::Line) {
-        *self.devices.entry(line.device.clone()).or_default() += u128::from(line.gpu_ns);
+        let device = self.devices.entry(line.device.clone()).or_default();
+        device.0 += u128::from(line.gpu_ns);
+        device.1 += u128::from(line.unmeasured_ns.unwrap_or(0));
         let whose = (line.tenant.clone(), line.device.clone());
         let row = self.open.entry(whose.clone()).or_default();
         if (row.start, row.span) != (line.start, line.span) {
@@ -81,7 +83,7 @@ impl Idle {
         let Some(row) = self.open.get_mut(&whose) else { return };
         row.gpu_ns += u128::from(line.gpu_ns);
         row.byte_seconds += u128::from(line.memory_byte_seconds);
-        row.unsure |= line.sm_limit.is_none();
+        row.unsure |= line.unmeasured_ns.map_or(line.sm_limit.is_none(), |ns| ns > 0);
     }
 
     fn close(&mut self, whose: &(String, String), row: &Row) {
@@ -123,8 +125,8 @@ impl Idle {
 pub struct Answer {
     /// By tenant and device, most first.
     pub lines: Vec<((String, String), Held)>,
-    /// Device time used of each device, in ns.
-    pub devices: BTreeMap<String, u128>,
+    /// Device time used of each device, in ns, and for how long more was used and not measured.
+    pub devices: BTreeMap<String, (u128, u128)>,
     period: Period,
     below: u32,
 }
@@ -139,9 +141,10 @@ fn milli_gib_hours(byte_seconds: u128) -> u128 {
 }
 
 impl Answer {
-    fn idle_permille(&self, used: u128) -> u128 {
+    /// `None`: that is not known, since not all that was used was measured.
+    fn idle_permille(&self, (used, unmeasured): (u128, u128)) -> Option<u128> {
         let whole = self.period.seconds() * NS;
-        rounded(whole.saturating_sub(used) * 1000, whole)
+        (unmeasured == 0).then(|| rounded(whole.saturating_sub(used) * 1000, whole))
     }
 
     /// For people.
@@ -166,8 +169,10 @@ impl Answer {
             rows: self.lines.iter().map(row).collect(),
             total: None,
         };
-        let device = |(device, used): (&String, &u128)| {
-            vec![device.clone(), decimal(rounded(*used, NS / 1000), 3), decimal(self.idle_permille(*used), 1)]
+        let device = |(device, used): (&String, &(u128, u128))| {
+            let spent = Used { gpu_ns: used.0, unmeasured_ns: used.1, ..Used::default() };
+            let idle = self.idle_permille(*used).map_or("?".into(), |permille| decimal(permille, 1));
+            vec![device.clone(), spent.marked(decimal(rounded(used.0, NS / 1000), 3)), idle]
         };
         let devices = Table {
             heading: "Devices".into(),
@@ -188,8 +193,9 @@ impl Answer {
         )];
         if self.lines.iter().any(|(_, held)| held.unsure > 0) {
             notes.push(
-                "?: it had no sm_limit then. What such a tenant computes alone on a device is not measured with exact = false in \
-                 [record], so that it may have been busy where a daemon had that."
+                "?: its device time was not measured then, or may not have been, so that it may have been busy: on devices that \
+                 are not given out in leases, alone with exact = false in [record], or without an sm_limit in rows that an older \
+                 version wrote."
                     .into(),
             );
         }
@@ -214,11 +220,19 @@ impl Answer {
                 "idle_seconds": held.idle,
                 "longest_idle_seconds": held.longest,
                 "idle_byte_seconds": whole(held.idle_byte_seconds),
-                "gpu_ns": whole(held.gpu_ns),
+                "gpu_ns": (held.gpu_ns > 0 || held.unsure == 0).then(|| whole(held.gpu_ns)),
                 "perhaps_unmeasured_seconds": held.unsure,
             })
         };
-        let device = |(device, used): (&String, &u128)| json!({ "device": device, "gpu_ns": whole(*used), "idle_percent": decimal(self.idle_permille(*used), 1) });
+        let device = |(device, used): (&String, &(u128, u128))| {
+            let spent = Used { gpu_ns: used.0, unmeasured_ns: used.1, ..Used::default() };
+            json!({
+                "device": device,
+                "gpu_ns": spent.gpu().map(whole),
+                "unmeasured_ns": whole(used.1),
+                "idle_percent": self.idle_permille(*used).map(|permille| decimal(permille, 1)),
+            })
+        };
         json!({
             "lines": self.lines.iter().map(line).collect::<Vec<_>>(),
             "devices": self.devices.iter().map(device).collect::<Vec<_>>(),
@@ -282,9 +296,19 @@ mod tests {
     #[test]
     fn who_may_have_been_busy_unmeasured_is_not_called_idle_without_a_question_mark() {
         let mut idle = Idle::new(10, 60);
-        idle.add(&ask::Line { sm_limit: None, ..line("a", None, "G", 0, 0, 60) });
-        let sheet = idle.done(Period { since: 0, until: 60 }).sheet(Vec::new());
-        assert_eq!(sheet.tables[0].rows[0][4], "100.0?");
+        idle.add(&ask::Line { unmeasured_ns: Some(5), ..line("a", None, "G", 0, 0, 60) });
+        // By an older version, which did not say it.
+        idle.add(&ask::Line { unmeasured_ns: None, sm_limit: None, ..line("b", None, "H", 0, 0, 50) });
+        idle.add(&ask::Line { sm_limit: None, ..line("c", None, "H", 0, 0, 40) });
+        let answer = idle.done(Period { since: 0, until: 60 });
+        let sheet = answer.sheet(Vec::new());
+        let shown: Vec<&str> = sheet.tables[0].rows.iter().map(|row| row[4].as_str()).collect();
+        assert_eq!(shown, ["100.0?", "100.0?", "100.0"]);
         assert!(sheet.notes[1].contains("exact = false"));
+        assert_eq!(sheet.tables[1].rows[0][1..], ["?", "?"], "of the device it is not known either");
+        assert_eq!(sheet.tables[1].rows[1][1..], ["0.000", "100.0"]);
+        let json = answer.json();
+        assert!(json["devices"][0]["idle_percent"].is_null() && json["devices"][0]["gpu_ns"].is_null(), "{json}");
+        assert!(json["lines"][0]["gpu_ns"].is_null() && json["lines"][2]["gpu_ns"] == 0, "{json}");
     }
 }

@@ -41,6 +41,8 @@ pub struct Seen {
     pub sm_limit: Option<u32>,
     /// In ns.
     pub gpu_ns: u128,
+    /// In ns: for how long what it used was not measured.
+    pub unmeasured_ns: u128,
     /// In ns, summed over processes.
     pub wait_ns: u128,
     /// How often a row had so many thousandths of the device's time, but for the last one.
@@ -153,6 +155,9 @@ impl Seen {
         if let Some(why) = self.too_short(care) {
             return Advice::keep(why);
         }
+        if self.unmeasured_ns > 0 {
+            return Advice::keep("not all of its device time was measured: docs/record.md says when");
+        }
         let (p95, waited) = (self.p95(), self.wait_ns * 10 > self.gpu_ns);
         let percent = |thousandths: u32| format!("{} %", decimal(thousandths.into(), 1));
         let room = p95.saturating_mul(100 + care.headroom) / 100;
@@ -190,6 +195,7 @@ impl Rightsizing {
             memory_limit: None,
             sm_limit: None,
             gpu_ns: 0,
+            unmeasured_ns: 0,
             wait_ns: 0,
             shares: BTreeMap::new(),
             last: None,
@@ -202,6 +208,7 @@ impl Rightsizing {
         seen.memory_limit = line.memory_limit;
         seen.sm_limit = line.sm_limit.map(|limit| u32::try_from(limit).unwrap_or(1000).min(1000));
         seen.gpu_ns += u128::from(line.gpu_ns);
+        seen.unmeasured_ns += u128::from(line.unmeasured_ns.unwrap_or(0));
         seen.wait_ns += u128::from(line.wait_ns);
         // A minute in which its group changed has a line for each.
         match &mut seen.last {
@@ -304,7 +311,7 @@ impl Rightsizing {
                 "memory_limit": seen.memory_limit,
                 "suggested_memory_limit": memory.limit,
                 "memory_why": memory.why,
-                "gpu_ns": whole(seen.gpu_ns),
+                "gpu_ns": (seen.gpu_ns > 0 || seen.unmeasured_ns == 0).then(|| whole(seen.gpu_ns)),
                 "wait_ns": whole(seen.wait_ns),
                 "busiest_percent": percent(seen.busiest()),
                 "p95_percent": percent(seen.p95()),
@@ -408,6 +415,8 @@ mod tests {
     fn where_little_is_known_nothing_is_suggested_and_that_is_said() {
         let short = Care { least: 3601, ..CARE };
         assert_eq!(seen(|_| {}).memory(short), Advice::keep("seen for 60 min only; suggested from 61 min on"));
+        let unmeasured = seen(|line| (line.gpu_ns, line.unmeasured_ns) = (1_000_000_000, Some(5))).share(CARE);
+        assert!(unmeasured.limit.is_none() && unmeasured.why.contains("was measured"), "{unmeasured:?}");
         let blind = seen(|line| (line.refused, line.peak_bytes, line.sm_limit, line.gpu_ns) = (None, 0, None, 0));
         assert!(blind.memory(CARE).limit.is_none() && blind.memory(CARE).why.contains("not known"));
         assert!(blind.share(CARE).limit.is_none() && blind.share(CARE).why.contains("was measured"));

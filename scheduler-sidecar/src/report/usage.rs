@@ -67,9 +67,10 @@ pub(super) fn named(whose: &Whose, by: &[By]) -> Value {
     let mut object = serde_json::Map::new();
     let parts: Vec<Option<&String>> = match whose {
         Whose::Of(parts) => parts.iter().map(Option::as_ref).collect(),
-        Whose::Nobody(device) => by.iter().map(|by| device.as_ref().filter(|_| *by == By::Device)).collect(),
+        _ => by.iter().map(|by| whose.device().filter(|_| *by == By::Device)).collect(),
     };
     object.insert("not_used".into(), json!(matches!(whose, Whose::Nobody(_))));
+    object.insert("not_measured".into(), json!(matches!(whose, Whose::Unmeasured(_))));
     object.extend(by.iter().zip(parts).map(|(by, part)| (by.name(), json!(part))));
     Value::Object(object)
 }
@@ -86,6 +87,7 @@ impl Usage {
     fn total(&self) -> Used {
         self.lines.iter().fold(Used::default(), |mut sum, line| {
             sum.gpu_ns += line.used.gpu_ns;
+            sum.unmeasured_ns += line.used.unmeasured_ns;
             sum.wait_ns += line.used.wait_ns;
             sum.byte_seconds += line.used.byte_seconds;
             sum.peak_bytes = sum.peak_bytes.max(line.used.peak_bytes);
@@ -102,11 +104,11 @@ impl Usage {
         let more = ["GPU seconds", "GPU %", "GiB hours", "memory %", "peak", "wait seconds", "refused"];
         let cells = |whose: Vec<String>, line: &Line| {
             let known = |value: Option<u128>| value.map_or("?".into(), |value| value.to_string());
-            let nobody = matches!(line.whose, Whose::Nobody(_));
+            let nobody = !line.whose.is_somebody();
             let own = |text: String| if nobody { String::new() } else { text };
             let numbers = [
-                decimal(line.gpu_ms, 3),
-                decimal(line.gpu_permille, 1),
+                line.used.marked(decimal(line.gpu_ms, 3)),
+                line.used.marked(decimal(line.gpu_permille, 1)),
                 own(decimal(line.milli_gib_hours, 3)),
                 own(decimal(line.memory_permille, 1)),
                 own(Bytes(line.used.peak_bytes).to_string()),
@@ -116,7 +118,7 @@ impl Usage {
             whose.into_iter().chain(numbers).collect::<Vec<_>>()
         };
         let sum = |part: fn(&Line) -> u128| self.lines.iter().map(part).sum();
-        let all = Line {
+        let mut all = Line {
             whose: Whose::Of(Vec::new()),
             used: self.total(),
             gpu_permille: sum(|line| line.gpu_permille),
@@ -124,6 +126,10 @@ impl Usage {
             memory_permille: sum(|line| line.memory_permille),
             milli_gib_hours: sum(|line| line.milli_gib_hours),
         };
+        // With the line of what was not measured nothing is missing in the sum.
+        if self.lines.iter().any(|line| matches!(line.whose, Whose::Unmeasured(_))) {
+            all.used.unmeasured_ns = 0;
+        }
         let mut total = vec![String::new(); self.by.len()];
         total[0] = "total".into();
         let rows = self.lines.iter().map(|line| cells(line.whose.cells(&self.by), line)).collect();
@@ -161,8 +167,9 @@ impl Usage {
             with(
                 named(&line.whose, &self.by),
                 json!({
-                    "gpu_ns": whole(line.used.gpu_ns),
-                    "gpu_percent": decimal(line.gpu_permille, 1),
+                    "gpu_ns": line.used.gpu().map(whole),
+                    "gpu_percent": line.used.gpu().map(|_| decimal(line.gpu_permille, 1)),
+                    "unmeasured_ns": whole(line.used.unmeasured_ns),
                     "memory_byte_seconds": whole(line.used.byte_seconds),
                     "memory_percent": decimal(line.memory_permille, 1),
                     "peak_bytes": line.used.peak_bytes,
@@ -175,7 +182,8 @@ impl Usage {
         json!({
             "lines": self.lines.iter().map(line).collect::<Vec<_>>(),
             "total": {
-                "gpu_ns": whole(total.gpu_ns),
+                "gpu_ns": total.gpu().map(whole),
+                "unmeasured_ns": whole(total.unmeasured_ns),
                 "memory_byte_seconds": whole(total.byte_seconds),
                 "wait_ns": whole(total.wait_ns),
                 "refused_allocations": total.refused.map(whole),
@@ -194,16 +202,18 @@ impl Usage {
             "peak_bytes",
             "wait_ns",
             "refused_allocations",
+            "unmeasured_ns",
         ];
         let row = |line: &Line| {
             let numbers = [
-                line.used.gpu_ns.to_string(),
-                decimal(line.gpu_permille, 1),
+                line.used.gpu().map_or(String::new(), |ns| ns.to_string()),
+                line.used.gpu().map_or(String::new(), |_| decimal(line.gpu_permille, 1)),
                 line.used.byte_seconds.to_string(),
                 decimal(line.memory_permille, 1),
                 line.used.peak_bytes.to_string(),
                 line.used.wait_ns.to_string(),
                 line.used.refused.map_or(String::new(), |refused| refused.to_string()),
+                line.used.unmeasured_ns.to_string(),
             ];
             line.whose.cells(&self.by).into_iter().chain(numbers).collect()
         };

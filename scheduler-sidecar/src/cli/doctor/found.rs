@@ -1,6 +1,7 @@
 //! What the daemon found, each with what to do: processes at the devices, what it cannot write or look at, what it did not
 //! take. Of all tenants where the administrative socket may be opened, else of the tenant whose socket is here.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::Report;
@@ -31,12 +32,34 @@ pub fn all(report: &mut Report, status: &Status) {
             ),
         );
     }
+    for (device, names) in unmeasured(status) {
+        report.fine(
+            "daemon",
+            format!(
+                "device time of {names} on device {device} is not measured: that device is not given out in leases; arbitrate = \
+                 true in [time] gives all out"
+            ),
+        );
+    }
     for tenant in &status.tenants {
         if let Some(why) = &tenant.unusable {
             let name = &tenant.name;
             report.finding("daemon", format!("tenant {name} is not served: {why}; take it away and send SIGHUP"));
         }
     }
+}
+
+/// Devices on which tenants use what nobody measures, with those tenants' names.
+fn unmeasured(status: &Status) -> BTreeMap<&str, String> {
+    let mut names: BTreeMap<&str, String> = BTreeMap::new();
+    for tenant in &status.tenants {
+        for here in tenant.devices.iter().filter(|here| here.time.as_ref().is_some_and(|time| time.unmeasured)) {
+            let there = names.entry(&here.device).or_default();
+            let comma = if there.is_empty() { "" } else { ", " };
+            there.push_str(&format!("{comma}{}", tenant.name));
+        }
+    }
+    names
 }
 
 /// What was found of the tenant that has this socket.
@@ -117,7 +140,29 @@ mod tests {
         assert_eq!(report.findings, 7);
         let text: Vec<&str> = report.lines.iter().map(|line| line.words.as_str()).collect();
         assert_eq!(text[0], "over: process 70 (\"python3\", 3 there) of a in 4711 on GPU-1: do this");
-        assert!(text[1..6].iter().all(|words| words.contains(": broken; ")), "{text:?}");
+        let cure = |words: &str| words.split_once(": broken; ").unwrap().1.len();
+        assert!(text[1..6].iter().all(|words| cure(words) > 10), "{text:?}");
         assert!(text[6].contains("vgpud --check /v.toml"), "{text:?}");
+    }
+
+    #[test]
+    fn time_that_nobody_measures_is_told_and_is_no_finding() {
+        let device = |device: &str, unmeasured| {
+            let time = status::TimeStatus { unmeasured, ..status::TimeStatus::default() };
+            status::TermsStatus { device: device.into(), time: Some(time), ..status::TermsStatus::default() }
+        };
+        let tenant = |name: &str, devices: Vec<status::TermsStatus>| serde_json::json!({"name": name, "socket": "/s", "refused": 0, "members": [], "devices": devices});
+        let tenants = [
+            tenant("a", vec![device("0", true), device("1", false)]),
+            tenant("b", vec![device("0", true)]),
+            tenant("c", vec![device("0", false)]),
+        ];
+        let status = serde_json::json!({"version": "1", "pid": 1, "uptime_seconds": 1, "tenants": tenants});
+        let mut report = Report::default();
+        all(&mut report, &serde_json::from_value(status).unwrap());
+        let told: Vec<&str> =
+            report.lines.iter().map(|line| line.words.as_str()).filter(|words| words.contains("measured")).collect();
+        assert!(report.findings == 0 && told.len() == 1, "{told:?}");
+        assert!(told[0].starts_with("device time of a, b on device 0 is not measured"), "{told:?}");
     }
 }

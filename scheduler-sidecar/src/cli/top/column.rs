@@ -117,7 +117,7 @@ impl Column {
     /// What a row shows there.
     #[must_use]
     pub fn cell(self, row: &Row) -> String {
-        let percent = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.0}%"));
+        let percent = |value: Option<f64>| value.map_or(row.none().to_owned(), |value| format!("{value:.0}%"));
         // What was written has at most one decimal, and is shown as it was written.
         let share = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value}%"));
         match self {
@@ -128,7 +128,7 @@ impl Column {
             C::Floor => share(row.floor),
             C::Ceiling => share(row.ceiling),
             C::Wanted => percent(row.wanted),
-            C::Got => row.got.map_or("-".into(), |got| format!("{got:.1}%")),
+            C::Got => row.got.map_or(row.none().into(), |got| format!("{got:.1}%")),
             C::Memory => {
                 let used = row.used.map_or("?".into(), short);
                 row.limit.map_or_else(|| used.clone(), |limit| format!("{used}/{}", short(limit)))

@@ -51,7 +51,7 @@ pub fn hour(rows: &[Used], now: i64) -> BTreeMap<Key, Vec<f64>> {
         let Some(at) = usize::try_from(ago).ok().and_then(|ago| MINUTES.checked_sub(ago)) else { continue };
         let line = all.entry((tenant.clone(), device.clone())).or_insert_with(|| vec![0.0; MINUTES]);
         if let Some(minute) = line.get_mut(at) {
-            *minute += row.gpu_ns as f64 / 60e9 * 100.0;
+            *minute += row.gpu_ns.unwrap_or(0) as f64 / 60e9 * 100.0;
         }
     }
     all
@@ -85,7 +85,7 @@ mod tests {
             start: Some(start),
             tenant: Some("a".into()),
             device: Some("GPU-1".into()),
-            gpu_ns,
+            gpu_ns: Some(gpu_ns),
             ..Used::default()
         };
         let now = 100 * 60 + 30;

@@ -75,11 +75,12 @@ fn device(device: &Device) -> String {
         (None, false) => "no leases".into(),
     };
     let Device { name, busy, used, memory, .. } = device;
-    format!("device {name}: busy {busy:.1} %, memory {} of {}, {holder}\n", size(*used), size(*memory))
+    let busy = busy.map_or("not measured".to_owned(), |busy| format!("{busy:.1} %"));
+    format!("device {name}: busy {busy}, memory {} of {}, {holder}\n", size(*used), size(*memory))
 }
 
 fn cells(row: &Row) -> Vec<String> {
-    let percent = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.1} %"));
+    let percent = |value: Option<f64>| value.map_or(row.none().to_owned(), |value| format!("{value:.1} %"));
     vec![
         row.tenant.clone(),
         row.device.clone(),

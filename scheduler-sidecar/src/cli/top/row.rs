@@ -43,6 +43,8 @@ pub struct Row {
     pub waited: Option<f64>,
     /// Device time in seconds since its first member joined.
     pub gpu_seconds: Option<f64>,
+    /// Does it use the device without being measured?
+    pub unmeasured: bool,
     /// Bytes held.
     pub used: Option<u64>,
     /// Most bytes.
@@ -64,6 +66,12 @@ impl Row {
         (self.tenant.clone(), self.device.clone())
     }
 
+    /// What stands for a part of time that is not there.
+    #[must_use]
+    pub const fn none(&self) -> &'static str {
+        if self.unmeasured { "?" } else { "-" }
+    }
+
     /// How full its memory limit is, 0 to 1 or more.
     #[must_use]
     pub fn fill(&self) -> Option<f64> {
@@ -76,8 +84,8 @@ impl Row {
 pub struct Device {
     /// As the daemon calls it.
     pub name: String,
-    /// Percent of the last seconds that all tenants together got.
-    pub busy: f64,
+    /// Percent of the last seconds that all tenants together got; `None`: somebody's part is not measured.
+    pub busy: Option<f64>,
     /// Bytes that all tenants hold; `None`: nobody's is known.
     pub used: Option<u64>,
     /// Bytes it has.
@@ -131,11 +139,12 @@ fn row(tenant: &TenantStatus, here: &TermsStatus, wait: Option<f64>) -> Row {
         weight: here.weight,
         floor: here.sm_request,
         ceiling: here.sm_limit,
-        wanted: time.map(|time| time.wanted),
-        got: time.map(|time| time.got),
+        wanted: time.and_then(|time| time.wanted),
+        got: time.and_then(|time| time.got),
         wait,
         waited: time.map(|time| time.waited_seconds),
-        gpu_seconds: time.map(|time| time.gpu_seconds),
+        gpu_seconds: time.and_then(|time| time.gpu_seconds),
+        unmeasured: time.is_some_and(|time| time.unmeasured),
         used: here.memory_used,
         limit: here.memory_limit,
         waiting: time.map_or(0, |time| time.waiting),
@@ -180,10 +189,10 @@ fn device_of(device: &DeviceStatus, status: &Status) -> Device {
     let here: Vec<&TermsStatus> =
         status.tenants.iter().flat_map(|tenant| &tenant.devices).filter(|here| is(device, &here.device)).collect();
     let used = here.iter().filter_map(|here| here.memory_used).reduce(u64::saturating_add);
-    let busy: f64 = here.iter().filter_map(|here| here.time.as_ref()).map(|time| time.got).sum();
+    let busy: Option<f64> = here.iter().filter_map(|here| here.time.as_ref()).map(|time| time.got).sum();
     Device {
         name: device.name.clone(),
-        busy: busy.clamp(0.0, 100.0),
+        busy: busy.map(|busy| busy.clamp(0.0, 100.0)),
         used,
         memory: device.memory,
         arbitrated: device.arbitrated,

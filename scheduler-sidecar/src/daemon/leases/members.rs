@@ -78,8 +78,9 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         if house.paused {
             self.arbiter.pause(number, device, true, now);
         }
-        let (gate, granted, stands, waited, told, heard) = (Gate::Wait, now, None, 0, 0, 0);
-        pages.slots[index] = Some(Slot { id, device, allowed, past, gate, granted, stands, waited, told, heard });
+        let (gate, granted, stands, waited, told, heard, unmeasured) = (Gate::Wait, now, None, 0, 0, 0, false);
+        let slot = Slot { id, device, allowed, past, gate, granted, stands, waited, told, heard, unmeasured };
+        pages.slots[index] = Some(slot);
         pages.members.entry(member).or_default().push(index);
         if self.places.len() <= id.index() {
             self.places.resize(id.index() + 1, None);
@@ -113,6 +114,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
             totals.wait += slot.waited + slot.stands.map_or(0, |since| now.saturating_sub(since));
             let said = self.reports.witness(slot.id).map_or(0, |witness| witness.launched());
             totals.launches = totals.launches.saturating_add(said);
+            totals.unmeasured |= slot.unmeasured || slot.is_unmeasured(&self.reports);
             self.reports.leave(slot.id);
             self.places[slot.id.index()] = None;
             if let Some(slot) = pages.board.slots.get(index) {

@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use proptest::prelude::*;
 use vgpu_core::arbiter::{Class, Gate, Tenant as Number, Terms};
+use vgpu_core::limits::Mode;
 use vgpu_core::page::{BoardPage, ReportPage, Said};
 use vgpu_core::share::Share;
 
@@ -390,6 +391,33 @@ fn what_is_used_is_known_after_its_members_are_gone() {
     assert!(waited > 0 && waited < 100 * MS, "{waited}");
     world.leases.remove(Number(0), world.now);
     assert!(world.leases.used(Number(0), world.now).is_empty());
+}
+
+/// Of whoever has not launched anything, nothing is missing; whoever is only observed measures behind any gate.
+#[test]
+fn what_goes_through_an_open_gate_is_told_as_not_measured_while_it_does_and_ever_after() {
+    let mut world = World::new(&[Terms::default(), Terms::default()]);
+    let observed = Tenant { mode: Mode::Observe, ..tenant(1, Terms::default()) };
+    world.leases.put(Number(1), observed, world.now);
+    let (a, b) = (world.join(0, 0), world.join(1, 0));
+    let told = |world: &mut World, number: u32| {
+        let used = world.leases.used(Number(number), world.now).remove(0).unmeasured;
+        (used.now, used.ever)
+    };
+    assert_eq!(world.gate_of(a), Gate::Open);
+    assert_eq!(told(&mut world, 0), (false, false), "it launched nothing yet");
+    for at in [a, b] {
+        world.wish(at);
+    }
+    world.run(10 * MS, MS);
+    assert_eq!((told(&mut world, 0), told(&mut world, 1)), ((true, true), (false, false)));
+    // Somebody asks something: gates shut, and what was is not forgotten.
+    world.leases.put(Number(1), tenant(1, weight(2)), world.now);
+    world.leases.tick(world.now);
+    assert_ne!(world.gate_of(a), Gate::Open);
+    assert_eq!(told(&mut world, 0), (false, true));
+    world.leave(a);
+    assert_eq!(told(&mut world, 0), (false, true), "nor with its process");
 }
 
 /// Found by tests/tests/chaos.rs; red where sums of what members say may overflow.

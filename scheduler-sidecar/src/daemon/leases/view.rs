@@ -7,7 +7,7 @@ use vgpu_core::arbiter::{self, DeviceId, Gate, State, Tenant};
 use vgpu_core::page::{BoardPage, ReportPage};
 
 use super::{Former, Leases, Totals};
-use crate::daemon::change::{Explained, OnDevice, Used};
+use crate::daemon::change::{Explained, OnDevice, Unmeasured, Used};
 
 impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases<B, R> {
     /// What a tenant used so far, device by device, by what its members say at `now`.
@@ -60,22 +60,25 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
 
     fn used_so_far(&self, number: Tenant, now: u64) -> Vec<Used> {
         let Some(house) = self.houses.get(&number) else { return Vec::new() };
-        let mut sums: BTreeMap<DeviceId, (usize, Totals)> =
-            house.gone.iter().map(|(device, totals)| (*device, (0, *totals))).collect();
+        let mut sums: BTreeMap<DeviceId, (usize, Totals, bool)> =
+            house.gone.iter().map(|(device, totals)| (*device, (0, *totals, false))).collect();
         for slot in house.pages.iter().flat_map(|pages| pages.slots.iter().flatten()) {
-            let (members, totals) = sums.entry(slot.device).or_default();
+            let (members, totals, now_too) = sums.entry(slot.device).or_default();
             *members += 1;
             totals.wait += slot.waited + slot.stands.map_or(0, |since| now.saturating_sub(since));
             let launches = self.reports.witness(slot.id).map_or(0, |witness| witness.launched());
             totals.launches = totals.launches.saturating_add(launches);
+            totals.unmeasured |= slot.unmeasured;
+            *now_too |= slot.is_unmeasured(&self.reports);
         }
-        let used = |(device, (members, Totals { wait, launches }))| Used {
+        let used = |(device, (members, Totals { wait, launches, unmeasured }, now))| Used {
             device: self.devices.uuid(device).to_owned(),
             members,
             charged: self.arbiter.charged(number, device),
             before: house.former.get(&device).map_or(0, Former::busy),
             wait,
             launches,
+            unmeasured: Unmeasured { now, ever: now || unmeasured },
         };
         sums.into_iter().map(used).collect()
     }
@@ -95,6 +98,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
             stands: slot.stands.is_some(),
             busy: slot.past.busy.saturating_add(self.arbiter.said(slot.id).busy),
             waited: slot.waited + slot.stands.map_or(0, |since| now.saturating_sub(since)),
+            unmeasured: slot.unmeasured,
         };
         pages.slots.iter().flatten().map(on).collect()
     }
@@ -123,7 +127,9 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
             let holder = standing.holder.and_then(name);
             let other = holder.as_deref().unwrap_or("nobody").to_owned();
             let (state, words) = match standing.state {
-                State::Common => ("open", "nobody asks anything about this device's time: there are no leases".into()),
+                State::Common => ("open", "nobody asks anything about this device's time: there are no leases, and it is not measured (arbitrate = true in \
+                     [time] changes both)"
+                        .into()),
                 State::Paused => ("paused", "an administrator holds it; its members wait until it is let go".into()),
                 State::Open => ("open", "it was alone for long and needs no lease".into()),
                 State::Holds { until: u64::MAX } => ("running", "it has the device and nobody else wants it".into()),

@@ -41,7 +41,7 @@ fn members_on(seen: &Seen) -> BTreeMap<u64, Vec<MemberDevice>> {
             device: place.device.clone(),
             lease: place.gate.to_owned(),
             waits: place.stands,
-            gpu_seconds: seconds(place.busy),
+            gpu_seconds: (place.busy > 0 || !place.unmeasured).then(|| seconds(place.busy)),
             waited_seconds: seconds(place.waited),
             memory_used: None,
             overhead: None,
@@ -187,11 +187,12 @@ impl Reactor {
                     members: used.members,
                     waiting: members.iter().filter(|place| place.stands && place.device == used.device).count(),
                     state: state.to_owned(),
-                    gpu_seconds: seconds(used.charged.saturating_add(used.before)),
+                    gpu_seconds: measured(used).map(seconds),
+                    unmeasured: used.unmeasured.now,
                     waited_seconds: seconds(used.wait),
                     over_seconds: rates.over,
-                    wanted: rates.wanted,
-                    got: rates.got,
+                    wanted: (!used.unmeasured.now).then_some(rates.wanted),
+                    got: (!used.unmeasured.now).then_some(rates.got),
                 };
                 let held = held.get(&used.device);
                 rows.push(TermsStatus {
@@ -302,6 +303,7 @@ impl Reactor {
                 gpu_ns: used.charged.saturating_add(used.before),
                 wait_ns: used.wait,
                 launches: counted(&used),
+                unmeasured: used.unmeasured.now,
                 members: used.members as u64,
                 memory_limit: on.and_then(|on| on.memory).map(u64::from),
                 sm_limit: on.and_then(|on| on.terms.ceiling).map(|share| u64::from(share.permille())),
@@ -332,6 +334,12 @@ fn counted(used: &Used) -> Option<u64> {
     (used.launches > 0 || used.charged == 0).then_some(used.launches)
 }
 
+/// Device time in ns; `None`: all of it went through an open gate, where nobody measures.
+fn measured(used: &Used) -> Option<u64> {
+    let sum = used.charged.saturating_add(used.before);
+    (sum > 0 || !used.unmeasured.ever).then_some(sum)
+}
+
 /// As names of devices are compared.
 fn key(uuid: &str) -> String {
     uuid::digits(uuid).to_lowercase()
@@ -347,11 +355,18 @@ fn uuid_of(on: &On) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::daemon::change::Unmeasured;
 
     #[test]
     fn launches_of_a_library_that_counts_none_are_not_known() {
-        let used =
-            |charged, launches| Used { device: "GPU-1".into(), members: 1, charged, before: 0, wait: 0, launches };
+        let used = |charged, launches| Used { charged, launches, ..Used::default() };
         assert_eq!([used(0, 0), used(5, 3), used(5, 0)].map(|used| counted(&used)), [Some(0), Some(3), None]);
+    }
+
+    #[test]
+    fn device_time_of_which_nothing_was_measured_is_not_nil_but_not_known() {
+        let used = |charged, now, ever| Used { charged, unmeasured: Unmeasured { now, ever }, ..Used::default() };
+        let all = [used(0, false, false), used(5, true, true), used(0, true, true), used(0, false, true)];
+        assert_eq!(all.map(|used| measured(&used)), [Some(0), Some(5), None, None]);
     }
 }

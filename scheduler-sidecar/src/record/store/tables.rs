@@ -25,6 +25,9 @@ pub(super) fn migrate(connection: &Connection, file: &Path) -> Result<(), Troubl
     if version < 2 {
         connection.execute_batch(&format!("BEGIN IMMEDIATE; {BEARERS} PRAGMA user_version = 2; COMMIT;"))?;
     }
+    if version < 3 {
+        connection.execute_batch(&format!("BEGIN IMMEDIATE; {UNMEASURED} PRAGMA user_version = 3; COMMIT;"))?;
+    }
     Ok(())
 }
 
@@ -54,6 +57,22 @@ CREATE TABLE tenant_2 (
 INSERT INTO tenant_2 (id, name) SELECT id, name FROM tenant;
 DROP TABLE tenant;
 ALTER TABLE tenant_2 RENAME TO tenant;
+";
+
+/// Version 3: device time that was not measured is null, and for how long it was not is a number; of rows of before that is
+/// not known. The table of usage is written anew: SQLite lifts no NOT NULL.
+const UNMEASURED: &str = "\
+CREATE TABLE usage_3 (
+  span INTEGER NOT NULL, start INTEGER NOT NULL, tenant INTEGER NOT NULL, device INTEGER NOT NULL,
+  gpu_ns INTEGER, unmeasured_ns INTEGER, wait_ns INTEGER NOT NULL, memory_byte_seconds INTEGER NOT NULL,
+  peak_bytes INTEGER NOT NULL, launches INTEGER, refused INTEGER, members INTEGER NOT NULL, memory_limit INTEGER,
+  sm_limit INTEGER,
+  PRIMARY KEY (span, start, tenant, device)
+) WITHOUT ROWID;
+INSERT INTO usage_3 SELECT span, start, tenant, device, gpu_ns, NULL, wait_ns, memory_byte_seconds, peak_bytes, launches,
+  refused, members, memory_limit, sm_limit FROM usage;
+DROP TABLE usage;
+ALTER TABLE usage_3 RENAME TO usage;
 ";
 
 #[cfg(test)]
@@ -89,13 +108,13 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_version_1_is_read_as_it_is_and_goes_on_as_version_2_with_nothing_lost() {
+    fn a_record_of_version_1_is_read_as_it_is_and_goes_on_as_this_version_with_nothing_lost() {
         let dir = tempfile::tempdir().unwrap();
         version_1(dir.path());
         let question = Question { tenants: Vec::new(), devices: true, span: (0, i64::MAX), by: By::Minute };
         let before = ask(dir.path(), &question).unwrap();
         let old = [("a".to_owned(), None, 500), ("b".to_owned(), None, 40)];
-        assert_eq!((before.total.gpu_ns, lines(dir.path())), (540, old.to_vec()), "nobody writes it yet");
+        assert_eq!((before.total.gpu_ns, lines(dir.path())), (Some(540), old.to_vec()), "nobody writes it yet");
 
         let (mut store, aside) = Store::open(dir.path()).unwrap();
         assert!(aside.is_none());
@@ -114,7 +133,9 @@ mod tests {
         );
         assert_eq!(store.marks("this").unwrap(), mark, "one process, whatever its group");
         let sums = ask(dir.path(), &question).unwrap();
-        assert_eq!((sums.rows.len(), sums.total.gpu_ns), (2, 565), "sums by name go on");
+        assert_eq!((sums.rows.len(), sums.total.gpu_ns), (2, Some(565)), "sums by name go on");
+        let unmeasured: Vec<_> = sums.rows.iter().map(|row| row.unmeasured_ns).collect();
+        assert_eq!(unmeasured, [None, Some(0)], "of what was before it is not known: {sums:?}");
         drop(store);
         Store::open(dir.path()).unwrap();
         assert_eq!(lines(dir.path()).len(), 3, "once is enough");

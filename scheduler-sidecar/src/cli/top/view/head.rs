@@ -63,19 +63,20 @@ fn line<'t>(device: &Device, theme: &Theme, name: usize, width: usize) -> Line<'
         (None, false) => "no leases".to_owned(),
     };
     let label = if name == 0 { String::new() } else { format!("{:<name$}  ", brief(&device.name)) };
-    let busy = format!("busy {:>5.1}%", device.busy);
+    let busy = device.busy.map_or("busy      ?".to_owned(), |busy| format!("busy {busy:>5.1}%"));
     let text = memory.as_ref().map_or_else(String::new, |(text, _)| format!("  memory {text}"));
     let fixed = 7 + label.chars().count() + busy.len() + text.chars().count() + 2 + holder.chars().count();
-    let bars = 1 + usize::from(memory.as_ref().is_some_and(|(_, part)| part.is_some()));
+    let bars =
+        usize::from(device.busy.is_some()) + usize::from(memory.as_ref().is_some_and(|(_, part)| part.is_some()));
     // Bars take what is left.
-    let each = (width.saturating_sub(fixed) / bars).saturating_sub(1).min(20);
+    let each = (width.saturating_sub(fixed) / bars.max(1)).saturating_sub(1).min(20);
     let each = if each < 4 { 0 } else { each };
     let bar = |part: f64| if each == 0 { String::new() } else { format!(" {}", theme.bar(part, each)) };
     let mut spans = vec![
         Span::styled("device ", theme.dim()),
         Span::styled(label, theme.head()),
         Span::raw(busy),
-        Span::styled(bar(device.busy / 100.0), theme.good()),
+        Span::styled(device.busy.map_or(String::new(), |busy| bar(busy / 100.0)), theme.good()),
         Span::raw(text),
     ];
     if let Some((_, Some(part))) = memory {

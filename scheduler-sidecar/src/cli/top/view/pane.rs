@@ -53,9 +53,9 @@ pub fn details<'t>(top: &Top, theme: &Theme, tenant: &str, width: usize, room: u
 }
 
 fn on_device(top: &Top, theme: &Theme, row: &Row, width: usize, lines: &mut Vec<Line<'_>>) {
-    let percent = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.1} %"));
+    let percent = |value: Option<f64>| value.map_or(row.none().to_owned(), |value| format!("{value:.1} %"));
     let share = |value: Option<f64>, none: &str| value.map_or(none.to_owned(), |value| format!("{value} %"));
-    let seconds = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.3} s"));
+    let seconds = |value: Option<f64>| value.map_or(row.none().to_owned(), |value| format!("{value:.3} s"));
     lines.push(Line::from(vec![
         Span::styled(format!("{} on device {}: ", row.tenant, row.device), theme.head()),
         Span::styled(row.state.clone(), theme.state(&row.state)),
@@ -161,7 +161,8 @@ fn of_member(top: &Top, member: &MemberStatus) -> Vec<Vec<String>> {
     let on = |here: &crate::control::MemberDevice| {
         let lease = if here.waits { format!("{}, waits", here.lease) } else { here.lease.clone() };
         let memory = here.memory_used.map_or("?".into(), |used| Bytes(used).to_string());
-        row(&here.device, lease, format!("{:.3}", here.gpu_seconds), format!("{:.3}", here.waited_seconds), memory)
+        let gpu = here.gpu_seconds.map_or("?".into(), |seconds| format!("{seconds:.3}"));
+        row(&here.device, lease, gpu, format!("{:.3}", here.waited_seconds), memory)
     };
     member.devices.iter().map(on).collect()
 }
