@@ -1,99 +1,17 @@
-//! What `vgpu docker run` and `vgpu cdi generate` promise, with an engine that only says what it was told. Real engines:
+//! What `vgpu docker run` promises, with an engine that only says what it was told; CDI: cdi.rs. Real engines:
 //! tests/tests/container.
 
+#[path = "docker/lab.rs"]
+mod lab;
 mod support;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
+use lab::Lab;
 use scheduler_sidecar::cli::arch;
-use support::{Daemon, eventually, texts, vgpu, vgpud};
-use tempfile::TempDir;
-
-/// An engine with one image, whose variables stand in `env` and whose files lie below `files`.
-const ENGINE: &str = r#"#!/bin/sh
-here=$(dirname "$0")
-printf '%s\n' "$*" >>"$here/asked"
-case $1 in
-image) [ "$5" = img ] || { echo "No such image: $5" >&2; exit 1; }; cat "$here/env" ;;
-pull) echo "pull access denied" >&2; exit 1 ;;
-create) echo 4711 ;;
-cp)
-  if [ "$2" = --follow-link ]; then
-    [ ! -e "$here/podman" ] || { echo "Error: unknown flag: --follow-link" >&2; exit 125; }
-    shift
-    [ ! -L "$here/files${2#4711:}" ] || { echo "Could not find the file" >&2; exit 1; }
-  fi
-  cp -a "$here/files${2#4711:}" "$3"
-  ;;
-rm) ;;
-run) for word; do printf '%s\n' "$word"; done ;;
-esac
-"#;
-
-struct Lab {
-    dir: TempDir,
-}
-
-impl Lab {
-    fn new() -> Self {
-        let lab = Self { dir: TempDir::new().unwrap() };
-        let engine = lab.path("engine");
-        fs::write(&engine, ENGINE).unwrap();
-        fs::set_permissions(&engine, fs::Permissions::from_mode(0o755)).unwrap();
-        fs::write(lab.path("env"), "[\"PATH=/bin\"]\n").unwrap();
-        lab.file(arch::LOADER, "loader");
-        // A library that can be preloaded; what is in it does not matter here.
-        fs::create_dir(lab.path("lib")).unwrap();
-        let cc = Command::new("cc").args(["-shared", "-x", "c", "/dev/null", "-o"]).arg(lab.library()).status();
-        assert!(cc.unwrap().success());
-        lab
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    fn library(&self) -> PathBuf {
-        self.path("lib/libvgpu.so")
-    }
-
-    /// A file of the image.
-    fn file(&self, name: &str, text: &str) {
-        let file = self.path("files").join(name.trim_start_matches('/'));
-        fs::create_dir_all(file.parent().unwrap()).unwrap();
-        fs::write(file, text).unwrap();
-    }
-
-    fn vgpu(&self, words: &[&str]) -> Output {
-        let mut command = vgpu();
-        command.args(words).env("VGPU_LIBRARY", self.library()).env("VGPU_DOCKER", self.path("engine"));
-        command.env("VGPU_RUNTIME_DIR", self.path("run")).output().unwrap()
-    }
-
-    /// What the engine was told.
-    fn told(&self, words: &[&str]) -> Vec<String> {
-        let out = self.vgpu(&[&["docker", "run"], words].concat());
-        let (stdout, stderr) = texts(&out);
-        assert!(out.status.success(), "{words:?}: {stderr}");
-        stdout.lines().map(str::to_owned).collect()
-    }
-
-    /// What was said instead, with its exit code.
-    fn refused(&self, words: &[&str]) -> (i32, String) {
-        fs::write(self.path("asked"), "").unwrap();
-        let out = self.vgpu(&[&["docker", "run"], words].concat());
-        let asked = fs::read_to_string(self.path("asked")).unwrap();
-        assert!(!asked.lines().any(|line| line.starts_with("run ")), "nothing is started: {asked}");
-        (out.status.code().unwrap(), texts(&out).1)
-    }
-
-    fn mount(&self, name: &str, to: &str) -> String {
-        format!("{}:{to}", self.path(name).display())
-    }
-}
+use support::{Daemon, texts};
 
 #[test]
 fn the_library_and_limits_are_added_and_everything_else_is_passed_on() {
@@ -150,6 +68,9 @@ fn print_shows_a_line_for_a_shell_and_starts_nothing() {
     let (line, _) = texts(&out);
     assert!(line.ends_with("-e VGPU_SM_LIMIT=30 --gpus all img echo 'a b'\n"), "{line}");
     assert!(!fs::read_to_string(lab.path("asked")).unwrap().contains("\nrun "));
+    let machine = lab.path("machine");
+    let out = lab.vgpu(&["docker", "run", "--print", "--sim", "--sim-dir", machine.to_str().unwrap(), "--", "img"]);
+    assert!(texts(&out).0.contains("VGPU_SIM_DIR=/vgpu-sim") && !machine.exists(), "nothing is made either");
     let shown = Command::new("sh").args(["-c", &line]).output().unwrap();
     assert!(texts(&shown).0.ends_with("img\necho\na b\n"), "{line}");
 }
@@ -294,73 +215,6 @@ fn the_simulated_gpu_comes_with_the_library_and_its_machine() {
     );
 }
 
-/// A daemon by a file with two tenants.
-fn served(dir: &Path) -> (support::Guard, PathBuf) {
-    let file = dir.join("vgpud.toml");
-    fs::write(
-        &file,
-        format!("[daemon]\nrun_dir = {:?}\n[[tenant]]\nname = \"chat\"\n[[tenant]]\nname = \"7\"\n", dir.join("run")),
-    )
-    .unwrap();
-    let child = vgpud().args(["--driver", "none", "--log", "error", "--config"]).arg(&file).spawn().unwrap();
-    eventually("the daemon opens its sockets", || {
-        dir.join("run/admin.sock").exists() && dir.join("run/tenants/7/vgpud.sock").exists()
-    });
-    (support::Guard(child), file)
-}
-
-#[test]
-fn cdi_devices_are_the_daemons_tenants_and_those_of_its_file() {
-    let lab = Lab::new();
-    let (_daemon, file) = served(lab.dir.path());
-    let spec = |words: &[&str]| -> serde_json::Value {
-        let out = lab.vgpu(&[&["cdi", "generate"], words].concat());
-        assert!(out.status.success(), "{}", texts(&out).1);
-        serde_json::from_slice(&out.stdout).unwrap()
-    };
-    let asked = spec(&[]);
-    assert_eq!(asked["cdiVersion"], "0.5.0", "a name that begins with a digit needs it");
-    let names: Vec<_> =
-        asked["devices"].as_array().unwrap().iter().map(|device| device["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["7", "chat"]);
-    assert_eq!(
-        asked["devices"][1]["containerEdits"]["mounts"][0]["hostPath"],
-        lab.path("run/tenants/chat").to_str().unwrap()
-    );
-    assert_eq!(spec(&["--config", file.to_str().unwrap()]), asked);
-}
-
-#[test]
-fn a_cdi_file_is_written_whole_or_not_at_all() {
-    let lab = Lab::new();
-    let file = lab.path("vgpud.toml");
-    fs::write(&file, "[[tenant]]\nname = \"chat\"\n").unwrap();
-    let output = lab.path("cdi/vgpu.json");
-    let words = ["cdi", "generate", "--config", file.to_str().unwrap(), "--output", output.to_str().unwrap()];
-    assert!(lab.vgpu(&words).status.success());
-    let before = fs::read_to_string(&output).unwrap();
-    assert!(before.ends_with("}\n") && before.contains("\"vgpu.internal/tenant\""), "{before}");
-    fs::write(&file, "[[tenant]]\nname = \"-\"\n").unwrap();
-    let out = lab.vgpu(&words);
-    assert!(out.status.code() == Some(2) && texts(&out).1.contains("CDI does not accept"), "{}", texts(&out).1);
-    fs::write(&file, "[[tenant]]\nname = 1\n").unwrap();
-    let out = lab.vgpu(&words);
-    assert!(out.status.code() == Some(1) && texts(&out).1.contains("vgpud.toml:2:8"), "{}", texts(&out).1);
-    assert_eq!(fs::read_to_string(&output).unwrap(), before);
-    assert_eq!(fs::read_dir(lab.path("cdi")).unwrap().count(), 1, "nothing half written lies beside it");
-}
-
-#[test]
-fn a_cdi_file_goes_where_a_link_leads_and_a_device_or_a_pipe_stays_one() {
-    let lab = Lab::new();
-    let (config, link) = (lab.path("vgpud.toml"), lab.path("vgpu.json"));
-    fs::write(&config, "[[tenant]]\nname = \"chat\"\n").unwrap();
-    std::os::unix::fs::symlink("/dev/stdout", &link).unwrap();
-    let words = ["cdi", "generate", "--config", config.to_str().unwrap(), "--output", link.to_str().unwrap()];
-    let (stdout, stderr) = texts(&lab.vgpu(&words));
-    assert!(link.is_symlink() && stdout.contains("\"chat\""), "{stdout} {stderr}");
-}
-
 #[test]
 fn a_machines_directory_that_was_there_keeps_its_mode_and_who_cannot_use_it_is_said() {
     let lab = Lab::new();
@@ -373,8 +227,55 @@ fn a_machines_directory_that_was_there_keeps_its_mode_and_who_cannot_use_it_is_s
 }
 
 #[test]
-fn without_a_daemon_cdi_says_where_it_asked() {
+fn a_mode_and_a_preload_of_the_callers_reach_the_container_however_ours_gets_in() {
     let lab = Lab::new();
-    let out = lab.vgpu(&["cdi", "generate"]);
-    assert!(out.status.code() == Some(1) && texts(&out).1.contains("admin.sock"), "{}", texts(&out).1);
+    let told = lab.told(&["--mode", "observe", "--", "--gpus", "all", "img"]);
+    assert!(told.iter().any(|word| word == "VGPU_MODE=observe"), "{told:?}");
+    let told = lab.told(&["--preload", "file", "--", "--gpus=all", "-e", "LD_PRELOAD=/x.so", "img"]);
+    assert_eq!(told.iter().filter(|word| word.starts_with("LD_PRELOAD=")).collect::<Vec<_>>(), ["LD_PRELOAD=/x.so"]);
+    // A list that names ours already, as a container's that was committed, names it once.
+    lab.file("/etc/ld.so.preload", "/vgpu/libvgpu.so\n/opt/theirs.so\n");
+    let told = lab.told(&["--preload", "file", "--", "--gpus", "all", "img"]);
+    let list = told.iter().find_map(|word| word.strip_suffix(":/etc/ld.so.preload:ro")).unwrap();
+    assert_eq!(fs::read_to_string(list).unwrap(), "/vgpu/libvgpu.so\n/opt/theirs.so\n");
+}
+
+#[test]
+fn an_image_that_is_not_there_is_asked_for_unless_that_was_forbidden() {
+    let lab = Lab::new();
+    let asked = |words: &[&str]| {
+        let (code, said) = lab.refused(words);
+        assert!(code == 125 && said.contains("No such image: other"), "{code} {said}");
+        fs::read_to_string(lab.path("asked")).unwrap().lines().any(|line| line == "pull other")
+    };
+    assert!(asked(&["--", "other"]));
+    assert!(!asked(&["--", "--pull", "never", "other"]));
+}
+
+#[test]
+fn who_gives_the_container_no_gpu_is_told_so() {
+    let lab = Lab::new();
+    let noted = |words: &[&str]| {
+        let out = lab.vgpu(&[&["docker", "run"], words].concat());
+        assert!(out.status.success(), "{words:?}: {}", texts(&out).1);
+        texts(&out).1.contains("no --gpus, --runtime or --device")
+    };
+    assert!(noted(&["--", "img"]));
+    assert!(!noted(&["--", "--gpus", "all", "img"]));
+    assert!(!noted(&["--sim", "--sim-dir", lab.path("machine").to_str().unwrap(), "--", "img"]));
+}
+
+#[test]
+fn a_tenants_name_leads_nowhere_else_and_a_path_that_an_engine_would_cut_is_refused() {
+    let lab = Lab::new();
+    let elsewhere = lab.path("run/elsewhere/vgpud.sock");
+    fs::create_dir_all(elsewhere.parent().unwrap()).unwrap();
+    fs::create_dir_all(lab.path("run/tenants")).unwrap();
+    fs::write(&elsewhere, "").unwrap();
+    let (code, words) = lab.refused(&["--tenant", "../elsewhere", "--", "img"]);
+    assert!(code == 2 && words.contains("--tenant \"../elsewhere\""), "{code} {words}");
+    fs::rename(lab.path("run/elsewhere"), lab.path("run/else:where")).unwrap();
+    let socket = lab.path("run/else:where/vgpud.sock");
+    let (code, words) = lab.refused(&["--socket", socket.to_str().unwrap(), "--", "--gpus", "all", "img"]);
+    assert!(code == 2 && words.contains("has a colon in its path"), "{code} {words}");
 }

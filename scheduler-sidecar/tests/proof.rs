@@ -175,26 +175,50 @@ fn a_container_with_a_tenants_socket_that_never_said_hello_is_that_tenants() {
     holder.end();
 }
 
+/// Of a day.
+const DAY: u64 = 86_400_000;
+
+/// Of a moment in RFC 3339, since its day began.
+fn milliseconds(at: &str) -> u64 {
+    let parts: Vec<u64> = at
+        .split('T')
+        .nth(1)
+        .unwrap()
+        .trim_end_matches('Z')
+        .split([':', '.'])
+        .map(|part| part.parse().unwrap())
+        .collect();
+    ((parts[0] * 60 + parts[1]) * 60 + parts[2]) * 1000 + parts[3]
+}
+
 #[test]
 fn what_is_to_be_stopped_is_in_a_container_and_a_dry_run_says_so_and_stops_nothing() {
-    let world = World::start("action = \"stop\"\ngrace = \"200ms\"");
+    let dry = World::start("action = \"stop\"\ngrace = \"0s\"\ndry_run = true");
+    let mut spared = dry.holder(&CONTAINER, "");
+    let world = World::start("action = \"stop\"\ngrace = \"300ms\"");
     let mut outside = world.holder(&["env"], "");
     let mut inside = world.holder(&CONTAINER, "");
     let mut stubborn = world.holder(&CONTAINER, "trap '' TERM;");
     eventually("it is stopped", || inside.ended());
     eventually("who does not end is killed", || stubborn.ended());
+    let events = world.events();
     let stopped: Vec<Option<u64>> =
-        world.events().into_iter().filter(|event| event.kind == "proof.stopped").map(|event| event.pid).collect();
+        events.iter().filter(|event| event.kind == "proof.stopped").map(|event| event.pid).collect();
+    let when = |kind: &str| {
+        let event = events.iter().find(|event| event.kind == kind && event.pid == Some(u64::from(inside.pid))).unwrap();
+        milliseconds(&event.at)
+    };
+    let grace = (when("proof.stopped") + DAY - when("proof.uncontrolled")) % DAY;
+    assert!((300..DAY / 2).contains(&grace), "it is stopped {grace} ms after it was found");
     assert!(stopped.contains(&Some(u64::from(inside.pid))) && stopped.contains(&Some(u64::from(stubborn.pid))));
     assert!(world.found(What::Uncontrolled, outside.pid) && !outside.ended(), "nobody outside is touched");
     outside.end();
 
-    let world = World::start("action = \"stop\"\ngrace = \"0s\"\ndry_run = true");
-    let mut inside = world.holder(&CONTAINER, "");
-    eventually("it is said", || world.events().iter().any(|event| event.kind == "proof.stopped"));
-    let said = world.events().into_iter().find(|event| event.kind == "proof.stopped").unwrap();
-    assert_eq!((said.pid, said.more["dry_run"].as_bool()), (Some(u64::from(inside.pid)), Some(true)));
-    std::thread::sleep(std::time::Duration::from_millis(500));
-    assert!(!inside.ended());
-    inside.end();
+    // By now it would have been killed, too.
+    eventually("it is said", || dry.events().iter().any(|event| event.kind == "proof.stopped"));
+    let said: Vec<Event> = dry.events().into_iter().filter(|event| event.kind == "proof.stopped").collect();
+    assert_eq!((said.len(), said[0].pid), (1, Some(u64::from(spared.pid))), "{said:?}");
+    assert_eq!(said[0].more["dry_run"].as_bool(), Some(true));
+    assert!(!spared.ended());
+    spared.end();
 }

@@ -116,6 +116,9 @@ fn what_the_tenants_processes_hold_and_worked_is_told() {
         #[allow(clippy::cast_precision_loss)] // nanoseconds of a second
         let truth = truth as f64 / 1e9;
         assert!((seconds - truth).abs() <= truth / 10.0, "{seconds} s told, {truth} s worked");
+        two.kill();
+        let (_, all) = visit(&lab);
+        assert!(all.contains(": 1 processes hold 3"), "whoever is gone holds nothing: {all}");
     }
 }
 

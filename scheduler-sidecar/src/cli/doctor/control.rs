@@ -293,3 +293,53 @@ fn child(limited: bool) -> Result<Seen, String> {
     let line = out.lines().next_back().unwrap_or_default();
     serde_json::from_str(line).map_err(|why| format!("is not understood ({why}){said}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn device(total: u64, control: Option<Control>) -> Device {
+        Device { ordinal: 0, uuid: "GPU-1".into(), index: Some(0), total, memory: Some(total), control }
+    }
+
+    /// What is said last, and whether it is a finding.
+    fn said(look: impl FnOnce(&mut Report)) -> (bool, String) {
+        let mut report = Report::default();
+        look(&mut report);
+        let line = report.lines.pop().unwrap();
+        (!line.ok, line.words)
+    }
+
+    #[test]
+    fn what_the_child_was_granted_and_refused_is_judged_for_what_it_is() {
+        let answers = |context, below, above| Control { context, free: 5 * STEP, below, above };
+        for (control, below_the_device, finding, words) in [
+            (answers(0, Some(0), 2), true, false, "the limit holds"),
+            (answers(0, Some(0), 2), false, false, "the limit is all of the device"),
+            (answers(0, None, 2), true, false, "less than 2 MiB are free"),
+            (answers(2, None, 0), true, false, "a context is refused"),
+            (answers(0, Some(0), 0), true, true, "1 GiB and 2 MiB more were granted: the limit is NOT enforced"),
+            (answers(0, Some(2), 2), true, true, "were refused (code 2) though 10 MiB are free"),
+            (answers(0, Some(0), 1), true, true, "with code 1 instead of 2"),
+            (answers(999, None, 0), true, true, "no context can be made (code 999)"),
+        ] {
+            let told = said(|report| judge(report, "x", Bytes(GIB), below_the_device, &control));
+            assert!(told.0 == finding && told.1.contains(words), "{control:?}: {told:?}");
+        }
+    }
+
+    #[test]
+    fn a_program_that_is_only_observed_sees_the_device_as_it_is_and_is_refused_nothing() {
+        let granted = Control { below: Some(0), ..Control::default() };
+        let refused = Control { below: Some(2), ..Control::default() };
+        let real = device(8 * GIB, None);
+        let told = |seen: Device| said(|report| observed(report, Some(&real), &seen));
+        assert!(!told(device(8 * GIB, Some(granted))).0);
+        let limited = told(device(GIB, None));
+        assert!(limited.0 && limited.1.contains("see 1 GiB instead of 8 GiB"), "{limited:?}");
+        let refused = told(device(8 * GIB, Some(refused)));
+        assert!(refused.0 && refused.1.contains("2 MiB were refused"), "{refused:?}");
+    }
+}
