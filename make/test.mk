@@ -3,7 +3,7 @@
 # Seconds of `make soak`: 40 minutes at most, `make soak SECONDS=60` for a slice.
 SECONDS ?= 1800
 
-.PHONY: test test-quick soak mixed fuzz lint bench bench-instructions bench-quick bench-shares bench-tenants bench-daemon bench-report mutants
+.PHONY: test test-quick soak mixed fuzz lint bench bench-instructions bench-quick bench-shares bench-tenants bench-alone bench-daemon bench-report mutants
 test: ## everything: format, lints, all packages, the model checker, processes under LD_PRELOAD, containers
 	@CARGO="$(CARGO)" MAKE="$(MAKE)" make/test all
 
@@ -48,6 +48,9 @@ bench-shares: build ## shares of device time: the whole table, about a quarter o
 
 bench-tenants: build ## tenants under the daemon: shares, latency, two services, limits that change; five minutes on a quiet host
 	$(CARGO) run --release -q -p vgpu-benches --bin vgpu-shares -- tenants $(if $(ONLY),--only $(ONLY)) --check --out $(TARGET)/tenants
+
+bench-alone: build ## several processes of a tenant that is alone: bare, an open gate, a wide lease in turns; five minutes
+	benches/alone/measure $(RELEASE)
 
 bench-daemon: build ## the daemon with 1,000 tenants and 10,000 members: latency of a grant, descriptors, processor; a minute
 	$(CARGO) run --release -q -p vgpu-benches --bin vgpu-daemon-bench -- --check --out $(TARGET)/daemon.json

@@ -20,6 +20,8 @@ enum Deed {
     /// Was here under another arbiter.
     Back(usize),
     Common(u8, bool),
+    /// From now on all that is used is measured, or not.
+    Measure(bool),
     Pass(u64),
 }
 
@@ -94,6 +96,7 @@ fn deed() -> impl Strategy<Value = Deed> {
         (0usize..16, lie()).prop_map(|(slot, usage)| Deed::Lie(slot, usage)),
         (0usize..16).prop_map(Deed::Back),
         (0u8..9, any::<bool>()).prop_map(|(device, common)| Deed::Common(device, common)),
+        any::<bool>().prop_map(Deed::Measure),
         prop_oneof![1u64..20 * MS, 1u64..5_000 * MS].prop_map(Deed::Pass),
     ]
 }
@@ -151,6 +154,9 @@ proptest! {
                 Deed::Common(device, common) => if device < 3 {
                     desk.arbiter.share_out(DeviceId(u16::from(device)), common);
                 },
+                Deed::Measure(all) => {
+                    desk.arbiter.configure(Config { measures_all: all, ..desk.arbiter.config });
+                }
                 Deed::Pass(ns) => desk.now += ns,
             }
             for (slot, gate) in desk.tick() {
@@ -161,6 +167,11 @@ proptest! {
                     matches!(gate, Gate::Run { .. }) && desk.arbiter.seat(desk.arbiter.slot(slot).seat).device.0 == device
                 });
                 prop_assert!(holders.count() <= 1);
+            }
+            for (&slot, gate) in &gates {
+                let device = desk.arbiter.seat(desk.arbiter.slot(slot).seat).device;
+                let unmeasured = *gate == Gate::Open && desk.arbiter.devices[index(device)].phase != Phase::Common;
+                prop_assert!(!(unmeasured && desk.arbiter.config.measures_all), "{slot:?} is not measured");
             }
             prop_assert!(desk.arbiter.next_deadline().is_none_or(|due| due > desk.now || due == 0));
             prop_assert_eq!(desk.is_sound(), Ok(()), "{:?}", desk.arbiter);
