@@ -37,6 +37,7 @@ fn main() -> Result<(), DriverError> {
     let took = started.elapsed();
     println!("kernels: {launched}");
     println!("seconds: {:.3}", took.as_secs_f64());
+    println!("kernels a second: {:.1}", launched as f64 / took.as_secs_f64());
     println!("share of the device: {:.1} %", 100.0 * launched as f64 * kernel.as_secs_f64() / took.as_secs_f64());
     Ok(())
 }

@@ -18,7 +18,7 @@ soak: ## random kills, failures and inputs for SECONDS (default 1800): make soak
 
 # Ten minutes, unless another length was asked for than the soak's own.
 mixed: build ## a mixed run in which tenants' tools and the daemon must agree: ten minutes; make mixed SECONDS=60
-	VGPU_MIXED_SECONDS=$(if $(filter 1800,$(SECONDS)),600,$(SECONDS)) VGPU_BUILD=$(abspath $(RELEASE)) \
+	VGPU_MIXED_SECONDS=$(if $(filter file,$(origin SECONDS)),600,$(SECONDS)) VGPU_BUILD=$(abspath $(RELEASE)) \
 	VGPU_LIB_DIR=$(abspath $(RELEASE)) VGPU_SIM_LIB_DIR=$(abspath $(RELEASE))/sim \
 	$(CARGO) test -q --workspace --test time_mixed -- --nocapture
 

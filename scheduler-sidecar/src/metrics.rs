@@ -3,6 +3,7 @@
 //! Base units; a tenant without members is there with zeros; what is not known has no sample. [`NAMES`] is what there is, for
 //! the documentation, the dashboard and the alert rules, which tests compare with it.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
 
@@ -16,7 +17,7 @@ use prometheus_client::registry::{Registry, Unit};
 use crate::control::{DeviceStatus, Status, TenantStatus, TermsStatus, TimeStatus};
 use crate::proof::What;
 
-type Labels = Vec<(&'static str, String)>;
+type Labels = Vec<(Cow<'static, str>, String)>;
 type Level = Gauge<f64, AtomicU64>;
 type Sum = Counter<f64, AtomicU64>;
 type Made<M> = Family<Labels, M, fn() -> M>;
@@ -89,6 +90,11 @@ pub const NAMES: &[Name] = &[
     name("vgpu_tenant_waiting", BOTH, "Members that stand at the gate."),
     name("vgpu_tenant_launches_total", BOTH, "Launches, by its processes' own count."),
     name("vgpu_tenant_allocations_refused_total", BOTH, "Allocations refused, since they were beyond the limit."),
+    name(
+        "vgpu_tenant_info",
+        "tenant, group, label_NAME",
+        "Always 1: its group, empty if it has none, and each of its labels.",
+    ),
     name("vgpu_tenant_members", TENANT, "Processes that are connected."),
     name("vgpu_tenant_connections_refused_total", TENANT, "Connections turned away."),
     name(
@@ -186,20 +192,20 @@ fn truth(truth: bool) -> f64 {
 #[must_use]
 pub fn text(status: &Status, hami: bool) -> String {
     let mut page = Page::new();
-    page.level("vgpu_build_info", vec![("version", status.version.clone())], 1.0);
+    page.level("vgpu_build_info", vec![("version".into(), status.version.clone())], 1.0);
     page.level("vgpu_uptime_seconds", vec![], sample(status.uptime_seconds));
     if let Some(configuration) = &status.configuration {
         page.level("vgpu_configuration_refused", vec![], truth(configuration.refused.is_some()));
     }
     for fault in &status.faults {
-        page.level("vgpu_faults", vec![("what", fault.what.clone())], 1.0);
+        page.level("vgpu_faults", vec![("what".into(), fault.what.clone())], 1.0);
     }
     for what in [What::Uncontrolled, What::Unregistered, What::Over] {
         let found = status.findings.iter().filter(|finding| finding.what == what).count();
-        page.level("vgpu_findings", vec![("kind", what.word().to_owned())], sample(found as u64));
+        page.level("vgpu_findings", vec![("kind".into(), what.word().to_owned())], sample(found as u64));
     }
     for device in &status.devices {
-        let labels = vec![("device", called(device))];
+        let labels = vec![("device".into(), called(device))];
         if let Some(memory) = device.memory {
             page.level("vgpu_device_memory_bytes", labels.clone(), sample(memory));
         }
@@ -230,16 +236,36 @@ fn called(device: &DeviceStatus) -> String {
 }
 
 fn of_tenant(page: &mut Page, tenant: &TenantStatus) {
-    let labels = || vec![("tenant", tenant.name.clone())];
+    let labels = || vec![("tenant".into(), tenant.name.clone())];
+    page.level("vgpu_tenant_info", info(tenant), 1.0);
     page.level("vgpu_tenant_members", labels(), sample(tenant.members.len() as u64));
     page.sum("vgpu_tenant_connections_refused_total", labels(), sample(tenant.refused));
     page.level("vgpu_tenant_enforced", labels(), truth(tenant.mode == "enforce" && tenant.unusable.is_none()));
     page.level("vgpu_tenant_paused", labels(), truth(tenant.paused));
 }
 
+/// A tenant's group and labels, as labels of a metric, in whose names only letters, digits and `_` may stand: those that
+/// become the same have a number behind them, in the order of their own names.
+fn info(tenant: &TenantStatus) -> Labels {
+    let group = tenant.bearer.group.clone().unwrap_or_default();
+    let mut labels: Labels = vec![("tenant".into(), tenant.name.clone()), ("group".into(), group)];
+    for (name, value) in &tenant.bearer.labels {
+        let plain: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+        let named = |number: u32| match number {
+            1 => format!("label_{plain}"),
+            number => format!("label_{plain}_{number}"),
+        };
+        let free = (1..).map(named).find(|name| labels.iter().all(|(taken, _)| taken != name));
+        // The writer writes values as they are. A label's has no line break in it.
+        let value = value.replace('\\', r"\\").replace('"', "\\\"");
+        labels.extend(free.map(|name| (name.into(), value)));
+    }
+    labels
+}
+
 fn on_device(page: &mut Page, tenant: &TenantStatus, terms: &TermsStatus, device: Option<&DeviceStatus>) {
     let name = device.map_or_else(|| terms.device.clone(), called);
-    let labels = || vec![("tenant", tenant.name.clone()), ("device", name.clone())];
+    let labels = || vec![("tenant".into(), tenant.name.clone()), ("device".into(), name.clone())];
     let mut level = |name, value: Option<f64>| {
         if let Some(value) = value {
             page.level(name, labels(), value);
@@ -275,21 +301,21 @@ fn as_hami(page: &mut Page, tenant: &TenantStatus, terms: &TermsStatus, device: 
     let (name, at) = (&tenant.name, at.to_string());
     let new = || {
         vec![
-            ("zone", "vGPU".to_owned()),
-            ("namespace", String::new()),
-            ("pod", name.clone()),
-            ("container", name.clone()),
-            ("vdevice_index", at.clone()),
-            ("device_uuid", uuid.clone()),
+            ("zone".into(), "vGPU".to_owned()),
+            ("namespace".into(), String::new()),
+            ("pod".into(), name.clone()),
+            ("container".into(), name.clone()),
+            ("vdevice_index".into(), at.clone()),
+            ("device_uuid".into(), uuid.clone()),
         ]
     };
     let old = || {
         vec![
-            ("podnamespace", String::new()),
-            ("podname", name.clone()),
-            ("ctrname", name.clone()),
-            ("vdeviceid", at.clone()),
-            ("deviceuuid", uuid.clone()),
+            ("podnamespace".into(), String::new()),
+            ("podname".into(), name.clone()),
+            ("ctrname".into(), name.clone()),
+            ("vdeviceid".into(), at.clone()),
+            ("deviceuuid".into(), uuid.clone()),
         ]
     };
     let limit = terms.memory_limit.or(device.and_then(|device| device.memory));

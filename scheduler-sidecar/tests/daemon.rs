@@ -48,6 +48,22 @@ fn a_hello_is_answered_with_the_tenants_terms() {
 }
 
 #[test]
+fn what_was_found_of_a_tenant_is_told_twenty_times_in_a_second_at_most() {
+    let dir = TempDir::new().unwrap();
+    let daemon = start(&dir);
+    let (begin, mut told) = (Instant::now(), 0);
+    eventually("it was asked too often", || {
+        let line = daemon.connect().send(b"{\"hello\":2,\"ask\":\"findings\"}\n").line();
+        let is_told = line.contains("\"findings\":[]");
+        assert!(is_told || line.contains("asked too often"), "{line}");
+        told += u64::from(is_told);
+        !is_told
+    });
+    assert!(told <= 20 * (begin.elapsed().as_secs() + 2), "{told} answers in {:?}", begin.elapsed());
+    serves(&daemon);
+}
+
+#[test]
 fn a_hello_in_pieces_and_two_in_one_are_both_answered() {
     let dir = TempDir::new().unwrap();
     let daemon = start(&dir);

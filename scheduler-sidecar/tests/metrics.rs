@@ -12,6 +12,7 @@ use std::process::Stdio;
 use scheduler_sidecar::control::{DeviceStatus, Fault, MemberStatus, Status, TenantStatus, TermsStatus, TimeStatus};
 use scheduler_sidecar::metrics::{NAMES, Name, text};
 use scheduler_sidecar::proof::{Finding, Process, What};
+use scheduler_sidecar::record::bearer::Bearer;
 use support::{Guard, LONG, Peer, eventually, vgpud};
 use tempfile::TempDir;
 
@@ -29,6 +30,11 @@ fn found() -> Finding {
         container: None,
         words,
     }
+}
+
+fn bearer() -> Bearer {
+    let labels = [("cost-centre", "47\"11"), ("cost.centre", "b"), ("zone", "eu")];
+    Bearer { group: Some("lab/vision".into()), labels: labels.map(|(name, value)| (name.into(), value.into())).into() }
 }
 
 /// A status in which everything that can be known is.
@@ -57,6 +63,7 @@ fn full() -> Status {
     };
     let tenant = |name: &str, devices| TenantStatus {
         name: name.into(),
+        bearer: Bearer::default(),
         socket: "/s".into(),
         memory_limit: None,
         sm_limit: None,
@@ -92,7 +99,7 @@ fn full() -> Status {
             holder: None,
         }],
         tenants: vec![
-            tenant("a", vec![terms]),
+            TenantStatus { bearer: bearer(), ..tenant("a", vec![terms]) },
             TenantStatus {
                 members: Vec::new(),
                 paused: false,
@@ -118,7 +125,12 @@ fn everything_that_is_known_is_there_under_its_name_and_nothing_else() {
     let named: BTreeSet<&str> = NAMES.iter().map(|name| name.name).collect();
     assert_eq!(samples(&text), named);
     assert!(text.ends_with("# EOF\n"), "{text}");
-    for line in ["# UNIT vgpu_tenant_gpu_seconds seconds", "# TYPE vgpu_tenant_gpu_seconds counter"] {
+    for line in [
+        "# UNIT vgpu_tenant_gpu_seconds seconds",
+        "# TYPE vgpu_tenant_gpu_seconds counter",
+        "vgpu_tenant_info{tenant=\"a\",group=\"lab/vision\",label_cost_centre=\"47\\\"11\",label_cost_centre_2=\"b\",label_zone=\"eu\"} 1.0",
+        "vgpu_tenant_info{tenant=\"idle\",group=\"\"} 1.0",
+    ] {
         assert!(text.lines().any(|shown| shown == line), "{line} is not in\n{text}");
     }
 }
@@ -317,7 +329,8 @@ fn the_server_answers_with_the_truth_also_beside_a_client_that_says_nothing() {
     let dir = TempDir::new().unwrap();
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let file = dir.path().join("vgpud.toml");
-    let tenants = "[[tenant]]\nname = \"a\"\nmemory_limit = \"1GiB\"\n[[tenant]]\nname = \"idle\"\n";
+    let tenants = "[[tenant]]\nname = \"a\"\nmemory_limit = \"1GiB\"\ngroup = \"lab\"\nlabels = { p = \"x\" }\n\
+                   [[tenant]]\nname = \"idle\"\n";
     fs::write(&file, format!("[metrics]\nlisten = \"127.0.0.1:{port}\"\nhami_names = false\n{tenants}")).unwrap();
     let start = || {
         let mut command = vgpud();
@@ -334,6 +347,7 @@ fn the_server_answers_with_the_truth_also_beside_a_client_that_says_nothing() {
     let (head, body) = get(port, "/metrics");
     assert!(head.starts_with("HTTP/1.1 200") && head.contains("application/openmetrics-text; version=1.0.0"), "{head}");
     for line in [
+        "vgpu_tenant_info{tenant=\"a\",group=\"lab\",label_p=\"x\"} 1.0",
         "vgpu_tenant_members{tenant=\"a\"} 1.0",
         "vgpu_tenant_members{tenant=\"idle\"} 0.0",
         "vgpu_tenant_memory_limit_bytes{tenant=\"a\",device=\"*\"} 1073741824.0",

@@ -45,7 +45,9 @@ fn value(families: &Value, family: &str, sample: &str, tenant: &str) -> Option<f
 fn prometheus_own_parser_reads_the_page_and_finds_what_tenants_used() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let metrics = format!("[metrics]\nlisten = \"127.0.0.1:{port}\"\n");
-    let tenants = tenant("a", "memory_limit = \"4GiB\"\nweight = 50") + &tenant("idle", "sm_limit = 30");
+    let terms =
+        "memory_limit = \"4GiB\"\nweight = 50\ngroup = \"lab/vision\"\nlabels = { cost-centre = 'a \"b\" \\ c' }";
+    let tenants = tenant("a", terms) + &tenant("idle", "sm_limit = 30");
     let mut world = World::start(&(metrics + &tenants));
     let mut holder = world.plain("a");
     holder.begin();
@@ -56,6 +58,9 @@ fn prometheus_own_parser_reads_the_page_and_finds_what_tenants_used() {
     let page = scrape(port).unwrap();
     let Some(families) = parsed(&page) else { return };
     assert!(families.as_object().is_some_and(|all| all.len() > 20), "{page}");
+    let info = families["vgpu_tenant_info"]["samples"].as_array().unwrap();
+    let info = &info.iter().find(|one| one[1]["tenant"] == "a").unwrap()[1];
+    assert_eq!((&info["group"], &info["label_cost_centre"]), (&"lab/vision".into(), &"a \"b\" \\ c".into()));
     let used = value(&families, "vgpu_tenant_gpu_seconds", "vgpu_tenant_gpu_seconds_total", "a").unwrap();
     #[allow(clippy::cast_precision_loss)] // nanoseconds of a second
     let truth = world.lab.device(0).busy_ns as f64 / 1e9;

@@ -2,7 +2,7 @@
 //! own tools, the daemon, its record. Bytes agree to the byte whenever nothing changes, device time to a percent over the
 //! run. Judged by the simulated device's own account.
 //!
-//! VGPU_MIXED_SECONDS: for how long; `make mixed` is ten minutes.
+//! VGPU_MIXED_SECONDS: for how long, from 1 to 86400; `make mixed` is ten minutes.
 
 #[path = "leases/world.rs"]
 mod world;
@@ -160,9 +160,25 @@ fn round(world: &mut World, stays: &mut Process, random: &mut Random, did: &mut 
     others.into_iter().for_each(|process| process.ends(world, did));
 }
 
+/// For how long.
+fn length(text: &str) -> Result<u64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (1..=86_400).contains(seconds));
+    seconds.ok_or_else(|| format!("VGPU_MIXED_SECONDS: {text:?}: accepted: whole seconds from 1 to 86400, like 600"))
+}
+
+#[test]
+fn a_length_that_is_none_is_an_error_that_says_what_is_accepted() {
+    assert_eq!((length("1"), length("7200"), length("86400")), (Ok(1), Ok(7200), Ok(86_400)));
+    for wrong in ["", "0", "86401", "-1", "1.5", "10m", "ten"] {
+        let why = length(wrong).unwrap_err();
+        assert!(why.starts_with("VGPU_MIXED_SECONDS: ") && why.contains(&format!("{wrong:?}: accepted")), "{why}");
+    }
+}
+
 #[test]
 fn over_a_mixed_run_tools_and_daemon_agree_to_the_byte_and_to_a_percent_of_device_time() {
-    let seconds = env::var("VGPU_MIXED_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(8);
+    let seconds =
+        env::var("VGPU_MIXED_SECONDS").map_or(Ok(8), |text| length(&text)).unwrap_or_else(|why| panic!("{why}"));
     let file: String = TENANTS.iter().map(|(name, terms)| tenant(name, terms)).collect();
     let mut world = World::start(&file);
     let (begin, mut random, mut did) = (Instant::now(), Random(1), BTreeMap::new());

@@ -167,8 +167,12 @@ fn in_words(told: Option<(u64, String)>) -> String {
 }
 
 fn shown(status: &Status) -> String {
-    let heads = ["TENANT", "MEMORY", "SM", "MEMBERS", "DOORS", "SOCKET"];
-    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    // Where nobody has a group, or a label, there is no column for it.
+    let groups = status.tenants.iter().any(|tenant| tenant.bearer.group.is_some());
+    let labels = status.tenants.iter().any(|tenant| !tenant.bearer.labels.is_empty());
+    let heads = ["TENANT"].into_iter().chain(groups.then_some("GROUP")).chain(labels.then_some("LABELS"));
+    let heads = heads.chain(["MEMORY", "SM", "MEMBERS", "DOORS", "SOCKET"]);
+    let mut rows = vec![heads.map(str::to_owned).collect()];
     let mut times = vec![TERMS.iter().chain(&TIMES).map(|head| (*head).to_owned()).collect()];
     let mut remarks = Vec::new();
     for tenant in &status.tenants {
@@ -179,14 +183,17 @@ fn shown(status: &Status) -> String {
             row.extend(time(tenant, here, used(status, here, &seen)));
             times.push(row);
         }
-        rows.push(vec![
-            tenant.name.clone(),
+        let mut row = vec![tenant.name.clone()];
+        row.extend(groups.then(|| tenant.bearer.group.clone().unwrap_or_else(|| "-".into())));
+        row.extend(labels.then(|| labels_of(tenant)));
+        row.extend([
             ask::size(tenant.memory_limit),
             ask::percent(tenant.sm_limit, "unlimited"),
             pids(tenant),
             in_words(seen.doors),
             tenant.socket.display().to_string(),
         ]);
+        rows.push(row);
     }
     // What is wrong with it is a fault, below.
     if let Some(RecordStatus { ok: true, words: Some(words), .. }) = &status.record {
@@ -247,6 +254,12 @@ fn time(tenant: &TenantStatus, here: &TermsStatus, used: Option<u64>) -> Vec<Str
     ]
 }
 
+/// `cost-centre=4711,project=atlas`.
+fn labels_of(tenant: &TenantStatus) -> String {
+    let all: Vec<String> = tenant.bearer.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    if all.is_empty() { "-".into() } else { all.join(",") }
+}
+
 fn pids(tenant: &TenantStatus) -> String {
     let pid = |pid: Option<u32>, inside: u32| pid.map_or(format!("({inside})"), |pid| pid.to_string());
     let all: Vec<String> = tenant.members.iter().map(|member| pid(member.pid, member.pid_inside)).collect();
@@ -297,6 +310,7 @@ fn remarks_of(tenant: &TenantStatus) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::bearer::Bearer;
 
     fn tenant() -> TenantStatus {
         let time = TimeStatus {
@@ -318,6 +332,10 @@ mod tests {
         };
         TenantStatus {
             name: "no-such-tenant".into(),
+            bearer: Bearer {
+                group: Some("research/vision".into()),
+                labels: BTreeMap::from([("cost-centre".into(), "4711".into()), ("p".into(), "x".into())]),
+            },
             socket: "/s".into(),
             memory_limit: Some(1 << 30),
             sm_limit: Some(30.0),
@@ -358,6 +376,8 @@ mod tests {
         assert!(text.contains("until `vgpu resume no-such-tenant`"), "{text}");
         assert!(text.contains("no-such-tenant: mode observe: it is measured"), "{text}");
         assert!(text.contains("no-such-tenant: strict: ways"), "{text}");
+        assert!(text.contains("TENANT          GROUP            LABELS"), "{text}");
+        assert!(text.contains("no-such-tenant  research/vision  cost-centre=4711,p=x  1 GiB"), "{text}");
         assert!(text.contains("the record of usage: the last one was damaged\n"), "{text}");
     }
 

@@ -4,8 +4,9 @@
 //! -> {"hello":2,"ask":"findings"}    <- {"hello":2,"tenant":"a","findings":[...],"more":0}
 //! ```
 //!
-//! Whoever may connect there may ask, and is told of that tenant alone; then the connection is closed. A daemon that does not
-//! know the question refuses it, as any other line.
+//! Whoever may connect there may ask, and is told of that tenant alone; then the connection is closed. A tenant that asks more
+//! than twenty times in a second is refused until the next. A daemon that does not know the question refuses it, as any
+//! other line.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -49,13 +50,9 @@ pub struct Own {
 }
 
 impl Own {
-    /// Of all that was found, what is this tenant's.
+    /// What was found of this tenant, at most [`MOST`], and how many there are beside.
     #[must_use]
-    pub fn of(tenant: &str, all: Vec<Finding>) -> Self {
-        let mut findings: Vec<Finding> =
-            all.into_iter().filter(|finding| finding.tenant.as_deref() == Some(tenant)).collect();
-        let more = findings.len().saturating_sub(MOST);
-        findings.truncate(MOST);
+    pub fn new(tenant: &str, (findings, more): (Vec<Finding>, usize)) -> Self {
         Self { hello: HELLO, tenant: tenant.to_owned(), findings, more }
     }
 }
@@ -69,7 +66,7 @@ pub fn is_asked(line: &[u8]) -> bool {
     holds && serde_json::from_slice(line).is_ok_and(|question: Question| asked(&question))
 }
 
-/// Asks the daemon behind a tenant's socket. `None`: it does not know the question.
+/// Asks the daemon behind a tenant's socket. `None`: it does not know the question, or was asked too often.
 ///
 /// # Errors
 /// Whatever connecting, writing, reading (at most 2 s) or parsing says.
@@ -92,30 +89,6 @@ pub fn ask(socket: &Path) -> io::Result<Option<Own>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proof::{Process, What};
-
-    fn finding(tenant: Option<&str>) -> Finding {
-        Finding {
-            what: What::Unregistered,
-            process: Process { pid: 7, began: 1 },
-            pid_inside: Some(3),
-            name: "x".into(),
-            tenant: tenant.map(str::to_owned),
-            device: None,
-            contained: true,
-            container: None,
-            words: "words".into(),
-        }
-    }
-
-    #[test]
-    fn a_tenant_is_told_of_itself_alone_and_of_no_more_than_a_line_holds() {
-        let all = vec![finding(Some("a")), finding(Some("b")), finding(None)];
-        let own = Own::of("a", all);
-        assert_eq!((own.findings.len(), own.more), (1, 0));
-        let own = Own::of("a", vec![finding(Some("a")); MOST + 5]);
-        assert_eq!((own.findings.len(), own.more), (MOST, 5));
-    }
 
     #[test]
     fn the_question_is_told_from_everything_else() {

@@ -8,6 +8,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::record::bearer::Bearer;
+
 /// The daemon as it is now.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Status {
@@ -96,6 +98,9 @@ pub(super) fn enforce() -> String {
 pub struct TenantStatus {
     /// Its name.
     pub name: String,
+    /// Who bears what it costs: `group`, null if none was given, and `labels` by their names.
+    #[serde(flatten)]
+    pub bearer: Bearer,
     /// Where its members connect.
     pub socket: PathBuf,
     /// Bytes per device, the lowest of all; null = no limit.

@@ -1,8 +1,8 @@
-//! A bound on what one tenant can make the daemon write into its log.
+//! A bound on what one tenant can make the daemon write into its log, or answer.
 
 use std::time::{Duration, Instant};
 
-/// Lines a tenant may cause in a second.
+/// Lines, or answers, that a tenant may cause in a second.
 const LINES: u32 = 20;
 
 /// Counts the lines a tenant causes and swallows what is too much, saying how much that was.

@@ -5,6 +5,8 @@
 //! event and stands in the status until it is no more. By policy, processes in containers that nobody holds are stopped
 //! after a grace. What is found and why is [`crate::proof`]'s.
 
+mod found;
+
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write as _;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -18,6 +20,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tracing::{info, warn};
 
+use self::found::Found;
 use super::asked::{Asked, heard};
 use super::log::Quota;
 use crate::config::plan::ProofPlan;
@@ -55,17 +58,6 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// Most findings that are kept and told.
 const MOST: usize = 256;
-
-/// What the thread has found.
-#[derive(Debug, Default)]
-struct Found {
-    findings: Vec<Finding>,
-    blind: Option<String>,
-    /// Tenants whose ledgers are to be read.
-    suspects: Vec<String>,
-    /// When the last look began.
-    looked: Option<Instant>,
-}
 
 /// The loop's end.
 #[derive(Debug)]
@@ -123,6 +115,12 @@ impl Proof {
     #[must_use]
     pub fn findings(&self) -> Vec<Finding> {
         self.found.lock().unwrap_or_else(PoisonError::into_inner).findings.clone()
+    }
+
+    /// What is found now of one tenant's processes: so many at most, and how many there are beside.
+    #[must_use]
+    pub fn of_tenant(&self, tenant: &str, most: usize) -> (Vec<Finding>, usize) {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).of_tenant(tenant, most)
     }
 
     /// Whose ledgers are to be read, at the question [`READ`].

@@ -36,6 +36,8 @@ pub(super) struct Room {
     /// Connections that were turned away.
     pub refused: u64,
     pub log: Quota,
+    /// How often it asked what was found of it.
+    pub asked: Quota,
 }
 
 impl Room {
@@ -50,13 +52,14 @@ impl Room {
             furniture: None,
             refused: 0,
             log: Quota::default(),
+            asked: Quota::default(),
         }
     }
 
     /// A tenant whose place is unusable.
     pub fn without_door(tenant: Tenant, why: String) -> Self {
-        let (unusable, log) = (Some(why), Quota::default());
-        Self { tenant, door: None, unusable, open: 0, paged: 0, untaken: 0, furniture: None, refused: 0, log }
+        let (unusable, log, asked) = (Some(why), Quota::default(), Quota::default());
+        Self { tenant, door: None, unusable, open: 0, paged: 0, untaken: 0, furniture: None, refused: 0, log, asked }
     }
 
     /// May this user be one of its members? A list that leaves root out keeps root out.
@@ -99,6 +102,7 @@ impl Room {
         let (memory, sm) = (self.tenant.memory(), self.tenant.sm());
         control::TenantStatus {
             name: self.tenant.name.clone(),
+            bearer: self.tenant.bearer.clone(),
             socket: self.tenant.socket.clone(),
             memory_limit: memory.map(u64::from),
             sm_limit: sm.map(|share| f64::from(share.permille()) / 10.0),

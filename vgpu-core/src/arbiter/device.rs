@@ -235,11 +235,14 @@ impl Arbiter {
                     return true;
                 }
                 // Nobody else for long: no lease is needed, or a wide one is given.
-                let is_endless = matches!(self.devices[index(d)].phase, Phase::Held { until: u64::MAX, .. });
+                let Phase::Held { until, .. } = self.devices[index(d)].phase else { return false };
+                let is_endless = until == u64::MAX;
+                // Somebody who came may have put an end to it, which nobody has told its holder of.
+                let is_wide = matches!(self.slot(slot).gate, Gate::Run { wide: true, .. });
                 if is_endless && self.may_open(d, seat, now) {
                     self.open(d, seat, out);
-                } else if is_endless && self.config.measures_all && self.seat(seat).may_be_alone() {
-                    self.run(d, seat, slot, u64::MAX, now, out);
+                } else if is_wide || is_endless && self.config.measures_all && self.seat(seat).may_be_alone() {
+                    self.run(d, seat, slot, until, now, out);
                 }
                 false
             }

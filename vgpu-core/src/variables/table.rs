@@ -150,7 +150,12 @@ pub const TABLE: &[Row] = &[
     one("VGPU_COMPOSE", Checkout, PATH, Honoured("docker-compose, beside VGPU_DOCKER, by tests/setup")),
     one("VGPU_PODMAN", Checkout, PATH, Honoured("podman for tests, by tests/setup")),
     one("VGPU_PROMTOOL", Checkout, PATH, Honoured("promtool for tests, by tests/setup")),
-    one("VGPU_MIXED_SECONDS", Checkout, Text("seconds"), Honoured("how long the test of mixed tenants measures")),
+    one(
+        "VGPU_MIXED_SECONDS",
+        Checkout,
+        Text("whole seconds, 1 to 86400"),
+        Honoured("how long the test of mixed tenants measures"),
+    ),
     one("VGPU_DEBIAN_ROOTS", Checkout, Text("a directory"), Honoured("root file systems of Debian, by tests/setup")),
     one(
         "VGPU_DEBIAN_MIRROR",

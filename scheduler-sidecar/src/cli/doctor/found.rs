@@ -77,7 +77,10 @@ pub fn own(report: &mut Report, socket: &Path) {
                 report.fine("proof", "the daemon found nothing of this tenant's processes");
             }
         }
-        Ok(None) => report.fine("proof", "this daemon is an older one, and tells tenants nothing of what it found"),
+        Ok(None) => report.fine(
+            "proof",
+            "the daemon tells nothing of what it found: it is an older one, or this tenant asked it too often",
+        ),
         // That it does not answer was said already.
         Err(_) => {}
     }

@@ -108,9 +108,12 @@ impl Reactor {
             return self.refuse(connection, &words);
         }
         if matches!(connection.state, State::Silent) && own::is_asked(line) {
-            let tenant = room.tenant.name.clone();
-            let found = self.proof.as_ref().map(|proof| proof.findings()).unwrap_or_default();
-            let mut answer = serde_json::to_vec(&own::Own::of(&tenant, found))?;
+            if room.asked.allows(Instant::now()).is_none() {
+                return self.refuse(connection, "asked too often: 20 times in a second are answered");
+            }
+            let tenant = &room.tenant.name;
+            let found = self.proof.as_ref().map(|proof| proof.of_tenant(tenant, own::MOST)).unwrap_or_default();
+            let mut answer = serde_json::to_vec(&own::Own::new(tenant, found))?;
             answer.push(b'\n');
             connection.state = State::Leaving;
             return connection.send(&answer);

@@ -4,6 +4,7 @@ use super::*;
 use crate::arbiter::seat::Place;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
+use std::collections::BTreeMap;
 
 /// What may happen to a desk.
 #[derive(Clone, Debug)]
@@ -20,7 +21,7 @@ enum Deed {
     /// Was here under another arbiter.
     Back(usize),
     Common(u8, bool),
-    /// From now on all that is used is measured, or not.
+    /// From now on all that is used is to be measured, or not any more.
     Measure(bool),
     Pass(u64),
 }
@@ -37,6 +38,10 @@ fn lie() -> impl Strategy<Value = Usage> {
 }
 
 impl Desk {
+    fn measures(&mut self, all: bool) {
+        self.arbiter.configure(Config { measures_all: all, ..Config::default() });
+    }
+
     /// Nobody who stands in a queue is forgotten there.
     fn is_sound(&self) -> Result<(), String> {
         for (at, seat) in self.arbiter.seats.iter().enumerate().filter_map(|(at, seat)| Some((at, seat.as_ref()?))) {
@@ -51,6 +56,59 @@ impl Desk {
                 if self.arbiter.slot(slot).queued != seat.queue.contains(&slot) {
                     return Err(format!("{slot:?} of seat {at} is queued or not: {:?}", seat.queue));
                 }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The gates that were told last, and when each tenant's last one on a device was shut.
+#[derive(Default)]
+struct Told {
+    gates: BTreeMap<SlotId, Gate>,
+    shut: BTreeMap<(DeviceId, Tenant), u64>,
+}
+
+impl Told {
+    fn tell(&mut self, desk: &Desk, slot: SlotId, gate: Option<Gate>) {
+        let seat = desk.arbiter.seat(desk.arbiter.slot(slot).seat);
+        let lets_in = |gate: &Gate| matches!(gate, Gate::Run { .. } | Gate::Open);
+        if self.gates.remove(&slot).is_some_and(|before| lets_in(&before)) && !gate.is_some_and(|gate| lets_in(&gate)) {
+            self.shut.insert((seat.device, seat.tenant), desk.now);
+        }
+        self.gates.extend(gate.map(|gate| (slot, gate)));
+    }
+
+    /// The promises of a wide lease: only where all is measured, without an end, to who was alone for long, while nobody else
+    /// wants the device and no latency tenant is there. And where all is measured no gate is open.
+    fn keeps(&self, desk: &Desk) -> Result<(), String> {
+        let (arbiter, now) = (&desk.arbiter, desk.now);
+        for (slot, gate) in &self.gates {
+            let seat = arbiter.seat(arbiter.slot(*slot).seat);
+            let is_common = arbiter.devices[index(seat.device)].phase == Phase::Common;
+            if *gate == Gate::Open && arbiter.config.measures_all && !is_common {
+                return Err(format!("{slot:?} has an open gate, through which nothing is measured"));
+            }
+            let Gate::Run { until, wide: true, .. } = *gate else { continue };
+            let others = || {
+                let here = arbiter.seats.iter().flatten().filter(|one| one.device == seat.device);
+                here.filter(|one| one.tenant != seat.tenant)
+            };
+            let lately = |(whose, shut): (&(DeviceId, Tenant), &u64)| {
+                whose.0 == seat.device && whose.1 != seat.tenant && now - shut < arbiter.config.alone
+            };
+            let refused = [
+                (!arbiter.config.measures_all, "although its use need not be measured"),
+                (until != u64::MAX, "with an end"),
+                (others().any(|one| one.place == Place::Ready), "although somebody else wants the device"),
+                (
+                    others().any(|one| one.terms.class == Class::Latency && !one.members.is_empty()),
+                    "beside a latency tenant",
+                ),
+                (self.shut.iter().any(lately), "although somebody else had the device lately"),
+            ];
+            if let Some((_, why)) = refused.into_iter().find(|(is, _)| *is) {
+                return Err(format!("{slot:?} has a wide lease {why}"));
             }
         }
         Ok(())
@@ -116,10 +174,10 @@ proptest! {
     /// Whatever members do: at most one lease per device (an open gate counts for its tenant), deadlines lie ahead
     /// after a tick, and whoever wants gets on while the others behave.
     #[test]
-    fn no_history_breaks_it(deeds in prop::collection::vec(deed(), 1..300)) {
-        let mut desk = Desk::new(3);
+    fn no_history_breaks_it(measures_all: bool, deeds in prop::collection::vec(deed(), 1..300)) {
+        let (mut desk, mut told) = (Desk::new(3), Told::default());
+        desk.measures(measures_all);
         let mut slots: Vec<SlotId> = Vec::new();
-        let mut gates = std::collections::BTreeMap::new();
         for deed in deeds {
             let now = desk.now;
             let pick = |at: usize| (!slots.is_empty()).then(|| slots[at % slots.len()]);
@@ -127,12 +185,12 @@ proptest! {
                 Deed::Join(tenant, device, terms) => {
                     let slot = desk.arbiter.join(Tenant(tenant), DeviceId(u16::from(device)), terms, now);
                     *desk.book.of(slot) = Usage { in_flight: Some(0), since: now, ..Usage::default() };
-                    gates.insert(slot, Gate::Wait);
+                    told.tell(&desk, slot, Some(Gate::Wait));
                     slots.push(slot);
                 }
                 Deed::Leave(at) => if let Some(slot) = pick(at) {
                     slots.retain(|&other| other != slot);
-                    gates.remove(&slot);
+                    told.tell(&desk, slot, None);
                     desk.arbiter.leaves(slot, now);
                 },
                 Deed::Want(at) => if let Some(slot) = pick(at) { desk.wants(slot) },
@@ -154,25 +212,19 @@ proptest! {
                 Deed::Common(device, common) => if device < 3 {
                     desk.arbiter.share_out(DeviceId(u16::from(device)), common);
                 },
-                Deed::Measure(all) => {
-                    desk.arbiter.configure(Config { measures_all: all, ..desk.arbiter.config });
-                }
+                Deed::Measure(all) => desk.measures(all),
                 Deed::Pass(ns) => desk.now += ns,
             }
             for (slot, gate) in desk.tick() {
-                gates.insert(slot, gate);
+                told.tell(&desk, slot, Some(gate));
             }
             for device in 0..3u16 {
-                let holders = gates.iter().filter(|&(&slot, gate)| {
+                let holders = told.gates.iter().filter(|&(&slot, gate)| {
                     matches!(gate, Gate::Run { .. }) && desk.arbiter.seat(desk.arbiter.slot(slot).seat).device.0 == device
                 });
                 prop_assert!(holders.count() <= 1);
             }
-            for (&slot, gate) in &gates {
-                let device = desk.arbiter.seat(desk.arbiter.slot(slot).seat).device;
-                let unmeasured = *gate == Gate::Open && desk.arbiter.devices[index(device)].phase != Phase::Common;
-                prop_assert!(!(unmeasured && desk.arbiter.config.measures_all), "{slot:?} is not measured");
-            }
+            prop_assert_eq!(told.keeps(&desk), Ok(()), "{:?}", desk.arbiter);
             prop_assert!(desk.arbiter.next_deadline().is_none_or(|due| due > desk.now || due == 0));
             prop_assert_eq!(desk.is_sound(), Ok(()), "{:?}", desk.arbiter);
         }
@@ -190,10 +242,10 @@ proptest! {
         }
         for step in 0..40_000 {
             for (slot, gate) in desk.tick() {
-                gates.insert(slot, gate);
+                told.gates.insert(slot, gate);
             }
             for &slot in &slots {
-                if matches!(gates[&slot], Gate::Run { .. } | Gate::Open) && desk.book.of(slot).wants {
+                if matches!(told.gates[&slot], Gate::Run { .. } | Gate::Open) && desk.book.of(slot).wants {
                     served.insert(slot);
                     desk.runs(slot, 0);
                     desk.done(slot, 0);
