@@ -187,6 +187,9 @@ _vgpu() {
             vgpu__subcmd__help__subcmd__report,chargeback)
                 cmd="vgpu__subcmd__help__subcmd__report__subcmd__chargeback"
                 ;;
+            vgpu__subcmd__help__subcmd__report,efficiency)
+                cmd="vgpu__subcmd__help__subcmd__report__subcmd__efficiency"
+                ;;
             vgpu__subcmd__help__subcmd__report,idle)
                 cmd="vgpu__subcmd__help__subcmd__report__subcmd__idle"
                 ;;
@@ -195,6 +198,9 @@ _vgpu() {
                 ;;
             vgpu__subcmd__help__subcmd__report,savings)
                 cmd="vgpu__subcmd__help__subcmd__report__subcmd__savings"
+                ;;
+            vgpu__subcmd__help__subcmd__report,trend)
+                cmd="vgpu__subcmd__help__subcmd__report__subcmd__trend"
                 ;;
             vgpu__subcmd__help__subcmd__report,usage)
                 cmd="vgpu__subcmd__help__subcmd__report__subcmd__usage"
@@ -214,6 +220,9 @@ _vgpu() {
             vgpu__subcmd__report,chargeback)
                 cmd="vgpu__subcmd__report__subcmd__chargeback"
                 ;;
+            vgpu__subcmd__report,efficiency)
+                cmd="vgpu__subcmd__report__subcmd__efficiency"
+                ;;
             vgpu__subcmd__report,help)
                 cmd="vgpu__subcmd__report__subcmd__help"
                 ;;
@@ -226,11 +235,17 @@ _vgpu() {
             vgpu__subcmd__report,savings)
                 cmd="vgpu__subcmd__report__subcmd__savings"
                 ;;
+            vgpu__subcmd__report,trend)
+                cmd="vgpu__subcmd__report__subcmd__trend"
+                ;;
             vgpu__subcmd__report,usage)
                 cmd="vgpu__subcmd__report__subcmd__usage"
                 ;;
             vgpu__subcmd__report__subcmd__help,chargeback)
                 cmd="vgpu__subcmd__report__subcmd__help__subcmd__chargeback"
+                ;;
+            vgpu__subcmd__report__subcmd__help,efficiency)
+                cmd="vgpu__subcmd__report__subcmd__help__subcmd__efficiency"
                 ;;
             vgpu__subcmd__report__subcmd__help,help)
                 cmd="vgpu__subcmd__report__subcmd__help__subcmd__help"
@@ -243,6 +258,9 @@ _vgpu() {
                 ;;
             vgpu__subcmd__report__subcmd__help,savings)
                 cmd="vgpu__subcmd__report__subcmd__help__subcmd__savings"
+                ;;
+            vgpu__subcmd__report__subcmd__help,trend)
+                cmd="vgpu__subcmd__report__subcmd__help__subcmd__trend"
                 ;;
             vgpu__subcmd__report__subcmd__help,usage)
                 cmd="vgpu__subcmd__report__subcmd__help__subcmd__usage"
@@ -866,7 +884,7 @@ _vgpu() {
             return 0
             ;;
         vgpu__subcmd__help__subcmd__report)
-            opts="usage chargeback idle rightsizing savings"
+            opts="usage chargeback idle rightsizing efficiency trend savings"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -880,6 +898,20 @@ _vgpu() {
             return 0
             ;;
         vgpu__subcmd__help__subcmd__report__subcmd__chargeback)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        vgpu__subcmd__help__subcmd__report__subcmd__efficiency)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -922,6 +954,20 @@ _vgpu() {
             return 0
             ;;
         vgpu__subcmd__help__subcmd__report__subcmd__savings)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        vgpu__subcmd__help__subcmd__report__subcmd__trend)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -1186,7 +1232,7 @@ _vgpu() {
             return 0
             ;;
         vgpu__subcmd__report)
-            opts="-h --help usage chargeback idle rightsizing savings help"
+            opts="-h --help usage chargeback idle rightsizing efficiency trend savings help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1265,8 +1311,58 @@ _vgpu() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        vgpu__subcmd__report__subcmd__efficiency)
+            opts="-o -h --since --until --month --state-dir --socket --json --format --out --by --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --since)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --until)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --month)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --format)
+                    COMPREPLY=($(compgen -W "table json csv markdown html" -- "${cur}"))
+                    return 0
+                    ;;
+                --out)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --by)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         vgpu__subcmd__report__subcmd__help)
-            opts="usage chargeback idle rightsizing savings help"
+            opts="usage chargeback idle rightsizing efficiency trend savings help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1280,6 +1376,20 @@ _vgpu() {
             return 0
             ;;
         vgpu__subcmd__report__subcmd__help__subcmd__chargeback)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        vgpu__subcmd__report__subcmd__help__subcmd__efficiency)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -1336,6 +1446,20 @@ _vgpu() {
             return 0
             ;;
         vgpu__subcmd__report__subcmd__help__subcmd__savings)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        vgpu__subcmd__report__subcmd__help__subcmd__trend)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -1468,7 +1592,7 @@ _vgpu() {
             return 0
             ;;
         vgpu__subcmd__report__subcmd__savings)
-            opts="-o -h --dedicated --shared --tenants --gpu-price --tenant-price --hours --currency --format --out --json --help"
+            opts="-o -h --dedicated --shared --tenants --gpu-price --tenant-price --hours --added-ms --loss --revenue --currency --format --out --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1498,6 +1622,18 @@ _vgpu() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --added-ms)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --loss)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --revenue)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --currency)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -1511,6 +1647,64 @@ _vgpu() {
                     return 0
                     ;;
                 -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        vgpu__subcmd__report__subcmd__trend)
+            opts="-o -h --since --until --month --state-dir --socket --json --format --out --by --each --ahead --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --since)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --until)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --month)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --format)
+                    COMPREPLY=($(compgen -W "table json csv markdown html" -- "${cur}"))
+                    return 0
+                    ;;
+                --out)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --by)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --each)
+                    COMPREPLY=($(compgen -W "hour day week" -- "${cur}"))
+                    return 0
+                    ;;
+                --ahead)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -129,13 +129,15 @@ complete -c vgpu -n "__fish_vgpu_using_subcommand usage" -l socket -d 'The admin
 complete -c vgpu -n "__fish_vgpu_using_subcommand usage" -l device -d 'Device by device'
 complete -c vgpu -n "__fish_vgpu_using_subcommand usage" -l json -d 'Print JSON'
 complete -c vgpu -n "__fish_vgpu_using_subcommand usage" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c vgpu -n "__fish_vgpu_using_subcommand report; and not __fish_seen_subcommand_from usage chargeback idle rightsizing savings help" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c vgpu -n "__fish_vgpu_using_subcommand report; and not __fish_seen_subcommand_from usage chargeback idle rightsizing savings help" -f -a "usage" -d 'Shows who used how much: device time and memory, and each one\'s part; all parts together are 100.0 %'
-complete -c vgpu -n "__fish_vgpu_using_subcommand report; and not __fish_seen_subcommand_from usage chargeback idle rightsizing savings help" -f -a "chargeback" -d 'Makes a bill: device time and memory at rates, by tenant, group or label; its lines add up to its total exactly'
-complete -c vgpu -n "__fish_vgpu_using_subcommand report; and not __fish_seen_subcommand_from usage chargeback idle rightsizing savings help" -f -a "idle" -d 'Shows what was held and not used: memory that tenants kept while they computed nothing, and idle time of devices'
-complete -c vgpu -n "__fish_vgpu_using_subcommand report; and not __fish_seen_subcommand_from usage chargeback idle rightsizing savings help" -f -a "rightsizing" -d 'Suggests limits that fit: what each tenant had at most beside what it may have, what would be enough, and why'
-complete -c vgpu -n "__fish_vgpu_using_subcommand report; and not __fish_seen_subcommand_from usage chargeback idle rightsizing savings help" -f -a "savings" -d 'Computes what sharing saves: GPUs of one\'s own against fewer that are shared. Needs no record'
-complete -c vgpu -n "__fish_vgpu_using_subcommand report; and not __fish_seen_subcommand_from usage chargeback idle rightsizing savings help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and not __fish_seen_subcommand_from usage chargeback idle rightsizing efficiency trend savings help" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and not __fish_seen_subcommand_from usage chargeback idle rightsizing efficiency trend savings help" -f -a "usage" -d 'Shows who used how much: device time and memory, and each one\'s part; all parts together are 100.0 %'
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and not __fish_seen_subcommand_from usage chargeback idle rightsizing efficiency trend savings help" -f -a "chargeback" -d 'Makes a bill: device time and memory at rates, by tenant, group or label; its lines add up to its total exactly'
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and not __fish_seen_subcommand_from usage chargeback idle rightsizing efficiency trend savings help" -f -a "idle" -d 'Shows what was held and not used: memory that tenants kept while they computed nothing, and idle time of devices'
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and not __fish_seen_subcommand_from usage chargeback idle rightsizing efficiency trend savings help" -f -a "rightsizing" -d 'Suggests limits that fit: what each tenant had at most beside what it may have, what would be enough, and why'
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and not __fish_seen_subcommand_from usage chargeback idle rightsizing efficiency trend savings help" -f -a "efficiency" -d 'Shows how much of what was kept for a tenant it used: of its ceiling on device time, and of its memory limit'
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and not __fish_seen_subcommand_from usage chargeback idle rightsizing efficiency trend savings help" -f -a "trend" -d 'Shows how use goes on: what each day had, whether it becomes more or less, and where that leads if it goes on so'
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and not __fish_seen_subcommand_from usage chargeback idle rightsizing efficiency trend savings help" -f -a "savings" -d 'Computes what sharing saves: GPUs of one\'s own against fewer that are shared. Needs no record'
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and not __fish_seen_subcommand_from usage chargeback idle rightsizing efficiency trend savings help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from usage" -l since -d 'From when on: so long ago (90m, 24h, 7d), or a date or time of UTC (2026-11-01, 2026-11-01T12:00) [default: all]' -r
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from usage" -l until -d 'Until when, likewise [default: now]' -r
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from usage" -l month -d 'A month of UTC: 2026-11, this, last' -r
@@ -199,12 +201,47 @@ complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcom
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from rightsizing" -l least -d 'Nothing is suggested for who was seen for less than this: 30m, 1h, 7d' -r
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from rightsizing" -l json -d 'Print JSON'
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from rightsizing" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from efficiency" -l since -d 'From when on: so long ago (90m, 24h, 7d), or a date or time of UTC (2026-11-01, 2026-11-01T12:00) [default: all]' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from efficiency" -l until -d 'Until when, likewise [default: now]' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from efficiency" -l month -d 'A month of UTC: 2026-11, this, last' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from efficiency" -l state-dir -d 'Where the record lies [default: where the daemon says, else where one keeps it that is told nothing]' -r -F
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from efficiency" -l socket -d 'The administrative socket [default: admin.sock in $VGPU_RUNTIME_DIR, /run/vgpu or $XDG_RUNTIME_DIR/vgpu]' -r -F
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from efficiency" -l format -d 'How it is written' -r -f -a "table\t'For people'
+json\t'For programs; also by --json'
+csv\t'For spreadsheets: a head, a line for each row, no total'
+markdown\t'For documents'
+html\t'One file with pictures, and nothing from elsewhere'"
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from efficiency" -s o -l out -d 'The file that it is written to, as a whole or not at all [default: standard output]' -r -F
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from efficiency" -l by -d 'What lines are for: tenant, group, device, label:NAME, or several with commas between' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from efficiency" -l json -d 'Print JSON'
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from efficiency" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from trend" -l since -d 'From when on: so long ago (90m, 24h, 7d), or a date or time of UTC (2026-11-01, 2026-11-01T12:00) [default: all]' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from trend" -l until -d 'Until when, likewise [default: now]' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from trend" -l month -d 'A month of UTC: 2026-11, this, last' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from trend" -l state-dir -d 'Where the record lies [default: where the daemon says, else where one keeps it that is told nothing]' -r -F
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from trend" -l socket -d 'The administrative socket [default: admin.sock in $VGPU_RUNTIME_DIR, /run/vgpu or $XDG_RUNTIME_DIR/vgpu]' -r -F
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from trend" -l format -d 'How it is written' -r -f -a "table\t'For people'
+json\t'For programs; also by --json'
+csv\t'For spreadsheets: a head, a line for each row, no total'
+markdown\t'For documents'
+html\t'One file with pictures, and nothing from elsewhere'"
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from trend" -s o -l out -d 'The file that it is written to, as a whole or not at all [default: standard output]' -r -F
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from trend" -l by -d 'What lines are for: tenant, group, device, label:NAME, or several with commas between' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from trend" -l each -d 'What is one step' -r -f -a "hour\t'From the full hour on'
+day\t'Of UTC'
+week\t'From Monday on, of UTC'"
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from trend" -l ahead -d 'How many steps after the last one the line is read' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from trend" -l json -d 'Print JSON'
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from trend" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from savings" -l dedicated -d 'GPUs of one\'s own, without sharing' -r
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from savings" -l shared -d 'GPUs that are shared instead' -r
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from savings" -l tenants -d 'Who share them' -r
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from savings" -l gpu-price -d 'A GPU\'s price for an hour' -r
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from savings" -l tenant-price -d 'What each who shares adds to that, for an hour' -r
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from savings" -l hours -d 'For so many hours; 730 are a month' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from savings" -l added-ms -d 'Milliseconds by which sharing makes answers later' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from savings" -l loss -d 'Percent of the revenue that is lost for each 100 ms' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from savings" -l revenue -d 'What is earned in an hour' -r
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from savings" -l currency -d 'Written behind amounts: EUR' -r
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from savings" -l format -d 'How it is written' -r -f -a "table\t'For people'
 json\t'For programs; also by --json'
@@ -218,6 +255,8 @@ complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcom
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from help" -f -a "chargeback" -d 'Makes a bill: device time and memory at rates, by tenant, group or label; its lines add up to its total exactly'
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from help" -f -a "idle" -d 'Shows what was held and not used: memory that tenants kept while they computed nothing, and idle time of devices'
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from help" -f -a "rightsizing" -d 'Suggests limits that fit: what each tenant had at most beside what it may have, what would be enough, and why'
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from help" -f -a "efficiency" -d 'Shows how much of what was kept for a tenant it used: of its ceiling on device time, and of its memory limit'
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from help" -f -a "trend" -d 'Shows how use goes on: what each day had, whether it becomes more or less, and where that leads if it goes on so'
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from help" -f -a "savings" -d 'Computes what sharing saves: GPUs of one\'s own against fewer that are shared. Needs no record'
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c vgpu -n "__fish_vgpu_using_subcommand validate" -l runs -d 'How many rounds; fewer than 10 say little' -r
@@ -338,6 +377,8 @@ complete -c vgpu -n "__fish_vgpu_using_subcommand help; and __fish_seen_subcomma
 complete -c vgpu -n "__fish_vgpu_using_subcommand help; and __fish_seen_subcommand_from report" -f -a "chargeback" -d 'Makes a bill: device time and memory at rates, by tenant, group or label; its lines add up to its total exactly'
 complete -c vgpu -n "__fish_vgpu_using_subcommand help; and __fish_seen_subcommand_from report" -f -a "idle" -d 'Shows what was held and not used: memory that tenants kept while they computed nothing, and idle time of devices'
 complete -c vgpu -n "__fish_vgpu_using_subcommand help; and __fish_seen_subcommand_from report" -f -a "rightsizing" -d 'Suggests limits that fit: what each tenant had at most beside what it may have, what would be enough, and why'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and __fish_seen_subcommand_from report" -f -a "efficiency" -d 'Shows how much of what was kept for a tenant it used: of its ceiling on device time, and of its memory limit'
+complete -c vgpu -n "__fish_vgpu_using_subcommand help; and __fish_seen_subcommand_from report" -f -a "trend" -d 'Shows how use goes on: what each day had, whether it becomes more or less, and where that leads if it goes on so'
 complete -c vgpu -n "__fish_vgpu_using_subcommand help; and __fish_seen_subcommand_from report" -f -a "savings" -d 'Computes what sharing saves: GPUs of one\'s own against fewer that are shared. Needs no record'
 complete -c vgpu -n "__fish_vgpu_using_subcommand help; and __fish_seen_subcommand_from docker" -f -a "run" -d 'Adds libvgpu.so and limits to a `docker run`, and becomes it'
 complete -c vgpu -n "__fish_vgpu_using_subcommand help; and __fish_seen_subcommand_from cdi" -f -a "generate" -d 'Writes a CDI specification with a device for each tenant of vgpud'

@@ -2,7 +2,7 @@
 //!
 //! Arithmetic, in integers: [`apportion`] (parts that add up to what is shown), [`money`] (rates and amounts), [`gather`] (lines
 //! put together by tenant, group, label, device), and by report [`usage`], [`chargeback`], [`idle`], [`rightsizing`],
-//! [`savings`]. Rendering: [`sheet`] (what a report says, as text and Markdown), [`page`] (as one HTML file), [`chart`] (its
+//! [`efficiency`], [`trend`], [`savings`]. Rendering: [`sheet`] (what a report says, as text and Markdown), [`page`] (as one HTML file), [`chart`] (its
 //! pictures). No clock, no file and no database here: the verbs in `cli/report` have those. docs/report.md is for readers.
 
 pub mod apportion;
@@ -11,9 +11,11 @@ pub mod money;
 pub mod gather;
 
 pub mod chargeback;
+pub mod efficiency;
 pub mod idle;
 pub mod rightsizing;
 pub mod savings;
+pub mod trend;
 pub mod usage;
 
 pub mod chart;

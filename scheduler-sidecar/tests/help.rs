@@ -14,7 +14,7 @@ use scheduler_sidecar::daemon::options::Options;
 use support::{texts, vgpu, vgpud};
 
 /// Every verb, as it is called.
-const VERBS: [&[&str]; 34] = [
+const VERBS: [&[&str]; 36] = [
     &[],
     &["run"],
     &["check"],
@@ -33,6 +33,8 @@ const VERBS: [&[&str]; 34] = [
     &["report", "chargeback"],
     &["report", "idle"],
     &["report", "rightsizing"],
+    &["report", "efficiency"],
+    &["report", "trend"],
     &["report", "savings"],
     &["events"],
     &["audit"],

@@ -267,10 +267,26 @@ fn who_held_and_did_nothing_is_idle_and_a_limit_that_fits_is_suggested() {
     let early = json(&world, &["rightsizing"]);
     assert!(by(&early, "tenant")[0].1["suggested_memory_limit"].is_null(), "an hour was not seen: {early:#}");
 
+    // Held, not computed: of its memory limit a quarter and what a context takes, of its ceiling, if it has one, nothing.
+    let kept = json(&world, &["efficiency"]);
+    let (_, b) = by(&kept, "tenant").into_iter().find(|(name, _)| name == "b").unwrap();
+    let memory: f64 = b["memory_percent"].as_str().unwrap().parse().unwrap();
+    assert!((1.0..60.0).contains(&memory) && b["gpu_ns"] == 0, "{kept:#}");
+    let trend = json(&world, &["trend", "--each", "hour"]);
+    let steps = trend["steps"].as_array().unwrap();
+    let sum: u64 = steps.iter().map(|step| step["memory_byte_seconds"].as_u64().unwrap()).sum();
+    assert!(sum > 2 * GIB && steps.iter().all(|step| step["whole"] == false), "{trend:#}");
+    assert!(
+        by(&trend, "tenant").iter().all(|(_, line)| line["gpu_ns"].is_null()),
+        "of an hour no line is drawn: {trend:#}"
+    );
+
     // What cannot be asked is said.
     for (words, code, said) in [
         (vec!["chargeback"], 2, "--gpu-rate"),
         (vec!["chargeback", "--gpu-rate", "2.24"], 2, "2.24/h"),
+        (vec!["savings", "--gpu-price", "1", "--added-ms", "5"], 2, "--loss"),
+        (vec!["trend", "--each", "year"], 2, "week"),
         (vec!["usage", "--by", "label:"], 2, "label:NAME"),
         (vec!["usage", "--month", "2026-13"], 2, "a month of UTC"),
         (vec!["usage", "--since", "2026-02-01", "--until", "2026-01-01"], 2, "not before"),

@@ -1,4 +1,4 @@
-//! `vgpu report`: usage, bills, idleness, fitting limits, savings. One report per file; [`scope`] is what they share.
+//! `vgpu report`: usage, bills, idleness, fitting limits, efficiency, trends, savings. One report per file; [`scope`] is what they share.
 
 use std::process::ExitCode;
 
@@ -7,10 +7,12 @@ use clap::Subcommand;
 use super::say::Failure;
 
 mod chargeback;
+mod efficiency;
 mod idle;
 mod rightsizing;
 mod savings;
 mod scope;
+mod trend;
 mod usage;
 
 /// Makes reports from the daemon's record: who used what, who owes what, what is idle, which limits fit.
@@ -24,6 +26,8 @@ Examples:
   vgpu report chargeback --month last --gpu-rate 2.24/h --memory-rate 0.02/h --currency EUR --by group
   vgpu report idle --since 7d
   vgpu report rightsizing --since 7d
+  vgpu report efficiency --month last --by group
+  vgpu report trend --since 30d
   vgpu report savings --gpu-price 2.24 --tenant-price 0.08
 
 Exit codes:
@@ -41,6 +45,8 @@ enum Verb {
     Chargeback(chargeback::Args),
     Idle(idle::Args),
     Rightsizing(rightsizing::Args),
+    Efficiency(efficiency::Args),
+    Trend(trend::Args),
     Savings(savings::Args),
 }
 
@@ -54,6 +60,8 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         Verb::Chargeback(args) => chargeback::run(args),
         Verb::Idle(args) => idle::run(args),
         Verb::Rightsizing(args) => rightsizing::run(args),
+        Verb::Efficiency(args) => efficiency::run(args),
+        Verb::Trend(args) => trend::run(args),
         Verb::Savings(args) => savings::run(args),
     }?;
     Ok(ExitCode::SUCCESS)

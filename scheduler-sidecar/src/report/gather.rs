@@ -54,7 +54,7 @@ impl By {
         }
     }
 
-    fn of(&self, line: &Line) -> Option<String> {
+    pub(super) fn of(&self, line: &Line) -> Option<String> {
         match self {
             Self::Tenant => Some(line.tenant.clone()),
             Self::Group => line.bearer.group.clone(),

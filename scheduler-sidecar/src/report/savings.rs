@@ -9,6 +9,9 @@ use super::sheet::{Sheet, Table};
 /// Hours of a month, on average.
 pub const HOURS: &str = "730";
 
+/// Of one amount, so many.
+const UNIT: u128 = 1_000_000_000;
+
 /// What is compared; amounts and hours in units of 10^-9.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Question {
@@ -24,8 +27,21 @@ pub struct Question {
     pub tenant_price: Amount,
     /// For so many hours.
     pub hours: Amount,
+    /// What the added latency costs.
+    pub latency: Option<Latency>,
     /// Written behind amounts.
     pub currency: String,
+}
+
+/// What added latency costs: of a revenue so many percent are lost for each 100 ms. In units of 10^-9.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Latency {
+    /// Milliseconds that answers take longer than on a GPU of one's own.
+    pub added_ms: Amount,
+    /// Percent of the revenue that each 100 ms of them lose.
+    pub loss: Amount,
+    /// What is earned in an hour.
+    pub revenue: Amount,
 }
 
 /// A decimal number of at most nine digits behind its point, and below a thousand million.
@@ -52,6 +68,8 @@ pub struct Savings {
     pub dedicated: u128,
     /// What sharing costs.
     pub shared: u128,
+    /// What the added latency costs, at most all that is earned; nil: nothing was asked of it.
+    pub lost: u128,
 }
 
 /// Computes it.
@@ -64,19 +82,30 @@ pub fn savings(question: Question) -> Savings {
     let shared = hundredths(
         cost(question.gpu_price.0, question.shared).saturating_add(cost(question.tenant_price.0, question.tenants)),
     );
-    Savings { question, dedicated, shared }
+    let lost = question.latency.map_or(0, |latency| {
+        // Of all that is earned in an hour, in units of 10^-18: percent of 100 ms are 10^-4 of milliseconds.
+        let part = latency.added_ms.0.saturating_mul(latency.loss.0).min(10_000 * UNIT * UNIT);
+        hundredths(rounded(latency.revenue.0.saturating_mul(rounded(part, UNIT)), 10_000 * UNIT))
+    });
+    Savings { question, dedicated, shared, lost }
+}
+
+/// Hundredths, with a sign.
+fn difference(from: u128, less: u128) -> String {
+    format!("{}{}", if less > from { "-" } else { "" }, decimal(from.abs_diff(less), 2))
 }
 
 impl Savings {
     /// Hundredths that are saved, with a sign.
     #[must_use]
     pub fn saved(&self) -> String {
-        let (sign, amount) = if self.shared > self.dedicated {
-            ("-", self.shared - self.dedicated)
-        } else {
-            ("", self.dedicated - self.shared)
-        };
-        format!("{sign}{}", decimal(amount, 2))
+        difference(self.dedicated, self.shared)
+    }
+
+    /// The same less what the added latency costs.
+    #[must_use]
+    pub fn net(&self) -> String {
+        difference(self.dedicated, self.shared.saturating_add(self.lost))
     }
 
     /// The same as tenths of a percent of what GPUs of one's own cost; `None`: they cost nothing.
@@ -107,12 +136,21 @@ impl Savings {
                 self.shared,
             ),
         ];
+        let mut rows = rows;
+        let mut then = Vec::new();
+        if let Some(Latency { added_ms, loss, revenue }) = question.latency {
+            let (added, loss, revenue) = (plain(added_ms.0), plain(loss.0), plain(revenue.0));
+            let how = format!("{revenue} x {hours} h x {loss} % x {added} ms / 100 ms");
+            rows.push(row("lost by latency", how, self.lost));
+            then.push(("saved, less what latency costs".to_owned(), with_currency(&self.net(), &question.currency)));
+        }
         let percent = self.percent().map_or(String::new(), |percent| format!("{percent} %"));
         let total = vec!["saved".into(), percent, with_currency(&self.saved(), &question.currency)];
         let heads = ["", "how", "cost"].map(str::to_owned).to_vec();
         let table = Table { heads, words: 2, rows, total: Some(total), ..Table::default() };
         Sheet {
             title: "What sharing saves".into(),
+            facts: then,
             tables: vec![table],
             notes: vec![
                 "Arithmetic on the prices that were given: what sharing costs in speed is measured by vgpu validate."
@@ -130,6 +168,8 @@ impl Savings {
             "shared": decimal(self.shared, 2),
             "saved": self.saved(),
             "saved_percent": self.percent(),
+            "lost_by_latency": self.question.latency.map(|_| decimal(self.lost, 2)),
+            "net": self.question.latency.map(|_| self.net()),
             "hours": plain(self.question.hours.0),
             "currency": self.question.currency,
         })
@@ -143,7 +183,7 @@ mod tests {
     fn question(dedicated: u32, shared: u32, tenants: u32, gpu: &str, tenant: &str) -> Question {
         let amount = |text: &str| Amount::read(text).unwrap();
         let (gpu_price, tenant_price, hours) = (amount(gpu), amount(tenant), amount(HOURS));
-        Question { dedicated, shared, tenants, gpu_price, tenant_price, hours, currency: String::new() }
+        Question { dedicated, shared, tenants, gpu_price, tenant_price, hours, latency: None, currency: String::new() }
     }
 
     #[test]
@@ -151,6 +191,24 @@ mod tests {
         let savings = savings(question(2, 1, 2, "2.24", "0.08"));
         assert_eq!((decimal(savings.dedicated, 2), decimal(savings.shared, 2)), ("3270.40".into(), "1752.00".into()));
         assert_eq!((savings.saved(), savings.percent()), ("1518.40".into(), Some("46.4".into())));
+    }
+
+    #[test]
+    fn what_latency_costs_is_taken_off_and_is_at_most_all_that_is_earned() {
+        let amount = |text: &str| Amount::read(text).unwrap();
+        let with = |added: &str, loss: &str, revenue: &str| {
+            let latency = Latency { added_ms: amount(added), loss: amount(loss), revenue: amount(revenue) };
+            let savings = savings(Question { latency: Some(latency), ..question(2, 1, 2, "2.24", "0.08") });
+            (decimal(savings.lost, 2), savings.net())
+        };
+        // 1 % for each 100 ms, of 10 an hour: 618 ms are 6.18 %, of 7300.
+        assert_eq!(with("618", "1", "10"), ("451.14".into(), "1067.26".into()));
+        assert_eq!(with("618", "1", "100"), ("4511.40".into(), "-2993.00".into()));
+        assert_eq!(with("50", "0.5", "1"), ("1.83".into(), "1516.57".into()), "1.825 of 730");
+        assert_eq!(with("0", "1", "100"), ("0.00".into(), "1518.40".into()));
+        assert_eq!(with("100000", "50", "1"), ("730.00".into(), "788.40".into()), "no more than there is");
+        let most = "999999999";
+        assert_eq!(with(most, most, most).0, "729999999270.00");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::scope::{Form, Made};
 use crate::cli::say::Failure;
 use crate::report::apportion::decimal;
-use crate::report::savings::{Amount, HOURS, Question, savings};
+use crate::report::savings::{Amount, HOURS, Latency, Question, savings};
 
 /// Computes what sharing saves: GPUs of one's own against fewer that are shared. Needs no record.
 #[derive(Debug, clap::Args)]
@@ -12,10 +12,12 @@ Examples:
   vgpu report savings --gpu-price 2.24 --tenant-price 0.08
   vgpu report savings --dedicated 4 --shared 1 --tenants 4 --gpu-price 2.24 --currency USD
   vgpu report savings --gpu-price 2.24 --hours 160 --format json
+  vgpu report savings --gpu-price 2.24 --tenant-price 0.08 --added-ms 618 --loss 1 --revenue 10
 
 How:
   dedicated = DEDICATED x GPU-PRICE x HOURS
   shared    = (SHARED x GPU-PRICE + TENANTS x TENANT-PRICE) x HOURS
+  lost      = REVENUE x HOURS x LOSS % x ADDED-MS / 100 ms, at most REVENUE x HOURS; what is added, vgpu validate measures
 
 Exit codes:
   0  computed
@@ -46,6 +48,18 @@ pub struct Args {
     #[arg(long, value_name = "HOURS", default_value = HOURS, value_parser = Amount::read)]
     hours: Amount,
 
+    /// Milliseconds by which sharing makes answers later.
+    #[arg(long, value_name = "MS", value_parser = Amount::read, requires_all = ["loss", "revenue"])]
+    added_ms: Option<Amount>,
+
+    /// Percent of the revenue that is lost for each 100 ms.
+    #[arg(long, value_name = "PERCENT", value_parser = Amount::read, requires = "added_ms")]
+    loss: Option<Amount>,
+
+    /// What is earned in an hour.
+    #[arg(long, value_name = "AMOUNT", value_parser = Amount::read, requires = "added_ms")]
+    revenue: Option<Amount>,
+
     /// Written behind amounts: EUR.
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     currency: String,
@@ -66,15 +80,24 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         gpu_price: args.gpu_price,
         tenant_price: args.tenant_price,
         hours: args.hours,
+        latency: args.added_ms.zip(args.loss.zip(args.revenue)).map(|(added_ms, (loss, revenue))| Latency {
+            added_ms,
+            loss,
+            revenue,
+        }),
         currency: args.currency.clone(),
     });
-    let heads = ["dedicated", "shared", "saved", "saved_percent", "currency"].map(str::to_owned).to_vec();
+    let heads = ["dedicated", "shared", "saved", "saved_percent", "currency", "lost_by_latency", "net"]
+        .map(str::to_owned)
+        .to_vec();
     let row = vec![
         decimal(answer.dedicated, 2),
         decimal(answer.shared, 2),
         answer.saved(),
         answer.percent().unwrap_or_default(),
         args.currency.clone(),
+        answer.question.latency.map(|_| decimal(answer.lost, 2)).unwrap_or_default(),
+        answer.question.latency.map(|_| answer.net()).unwrap_or_default(),
     ];
     args.form.write(args.json, &Made { sheet: answer.sheet(), json: answer.json(), csv: (heads, vec![row]) })
 }

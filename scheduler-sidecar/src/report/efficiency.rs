@@ -1,0 +1,227 @@
+//! How much of what was kept for a tenant it used: of its ceiling on device time, of its memory limit.
+//!
+//! Two numbers and not one score: time and memory cannot be exchanged for each other, and who needs much of one often
+//! needs little of the other.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::apportion::{decimal, rounded};
+use super::chart::{Bar, bars};
+use super::gather::{By, NS, Whose};
+use super::sheet::{Sheet, Table};
+use super::usage::{heads, named, whole, with};
+use crate::record::ask;
+
+/// What was kept for one, and what it used of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// Seconds in which it was there, summed over tenants and devices.
+    pub seconds: u64,
+    /// Device time, in ns.
+    pub gpu_ns: u128,
+    /// Of it: in minutes with a ceiling.
+    pub limited_ns: u128,
+    /// What those ceilings would have let it have, in ns.
+    pub ceiling_ns: u128,
+    /// Bytes, times seconds, in minutes with a memory limit.
+    pub byte_seconds: u128,
+    /// What those limits would have let it have.
+    pub limit_byte_seconds: u128,
+    /// In ns, summed over processes.
+    pub wait_ns: u128,
+}
+
+fn permille(part: u128, of: u128) -> Option<u128> {
+    (of > 0).then(|| rounded(part.saturating_mul(1000), of))
+}
+
+impl Kept {
+    /// Tenths of a percent of the time that its ceilings would have let it have; `None`: it had none.
+    #[must_use]
+    pub fn time(&self) -> Option<u128> {
+        permille(self.limited_ns, self.ceiling_ns)
+    }
+
+    /// The same of memory.
+    #[must_use]
+    pub fn memory(&self) -> Option<u128> {
+        permille(self.byte_seconds, self.limit_byte_seconds)
+    }
+
+    /// Thousandths of a second waited for each second of device time; `None`: it had none.
+    #[must_use]
+    pub fn waited(&self) -> Option<u128> {
+        permille(self.wait_ns, self.gpu_ns)
+    }
+}
+
+/// The report, while it is made of lines in the order of time.
+#[derive(Debug)]
+pub struct Efficiency {
+    by: Vec<By>,
+    now: i64,
+    kept: BTreeMap<Whose, Kept>,
+    /// The last minute of each tenant on each device: one in which its group changed has a line for each.
+    last: BTreeMap<(Whose, String, String), i64>,
+}
+
+impl Efficiency {
+    /// Nothing yet; the minute that is not over at `now` counts as far as it is.
+    #[must_use]
+    pub fn new(by: Vec<By>, now: i64) -> Self {
+        Self { by, now, kept: BTreeMap::new(), last: BTreeMap::new() }
+    }
+
+    /// Adds a line. Minutes in which a tenant neither computed nor held memory kept nothing from anybody.
+    pub fn add(&mut self, line: &ask::Line) {
+        if line.gpu_ns == 0 && line.memory_byte_seconds == 0 && line.wait_ns == 0 {
+            return;
+        }
+        let whose = Whose::Of(self.by.iter().map(|by| by.of(line)).collect());
+        let before = self.last.insert((whose.clone(), line.tenant.clone(), line.device.clone()), line.start);
+        let span = line.span.min(self.now.saturating_sub(line.start)).max(1);
+        let seconds = if before == Some(line.start) { 0 } else { u64::try_from(span).unwrap_or(1) };
+        let kept = self.kept.entry(whose).or_default();
+        kept.seconds += seconds;
+        kept.gpu_ns += u128::from(line.gpu_ns);
+        kept.wait_ns += u128::from(line.wait_ns);
+        if let Some(limit) = line.sm_limit {
+            kept.limited_ns += u128::from(line.gpu_ns);
+            kept.ceiling_ns += u128::from(seconds) * NS / 1000 * u128::from(limit);
+        }
+        if let Some(limit) = line.memory_limit {
+            kept.byte_seconds += u128::from(line.memory_byte_seconds);
+            kept.limit_byte_seconds += u128::from(seconds) * u128::from(limit);
+        }
+    }
+
+    /// Who used most of its time first; who had no ceiling last.
+    fn sorted(&self) -> Vec<(&Whose, &Kept)> {
+        let mut all: Vec<_> = self.kept.iter().collect();
+        all.sort_by_key(|(_, kept)| std::cmp::Reverse(kept.time()));
+        all
+    }
+
+    /// For people.
+    #[must_use]
+    pub fn sheet(&self, facts: Vec<(String, String)>) -> Sheet {
+        let part = |permille: Option<u128>| permille.map_or("-".to_owned(), |permille| decimal(permille, 1));
+        let row = |(whose, kept): (&Whose, &Kept)| {
+            let numbers = [
+                decimal(u128::from(kept.seconds) * 100 / 36, 2),
+                decimal(rounded(kept.gpu_ns, NS / 1000), 3),
+                part(kept.time()),
+                part(kept.memory()),
+                kept.waited().map_or("-".into(), |waited| decimal(waited, 3)),
+            ];
+            whose.cells(&self.by).into_iter().chain(numbers).collect::<Vec<_>>()
+        };
+        let more = ["hours", "GPU seconds", "% of its ceiling", "% of its memory", "waited per second"];
+        let table = Table {
+            heads: heads(&self.by, &more),
+            words: self.by.len(),
+            rows: self.sorted().into_iter().map(row).collect(),
+            ..Table::default()
+        };
+        #[allow(clippy::cast_precision_loss)] // a picture
+        let bar = |(whose, kept): (&Whose, &Kept)| {
+            let time = kept.time()?;
+            let name = whose.cells(&self.by).join(" ");
+            Some(Bar { name, value: time as f64, shown: format!("{} %", decimal(time, 1)) })
+        };
+        Sheet {
+            title: "What was kept and used".into(),
+            facts,
+            tables: vec![table],
+            pictures: vec![bars(
+                "Device time used of the ceiling",
+                &self.sorted().into_iter().filter_map(bar).collect::<Vec<_>>(),
+            )],
+            notes: vec![
+                "Hours are those in which it computed, held memory or waited, on each device. A ceiling is no promise: who                  waited much could not use it. How well a kernel uses the device is not on record."
+                    .into(),
+            ],
+            ..Sheet::default()
+        }
+    }
+
+    /// For programs.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        let part = |permille: Option<u128>| permille.map(|permille| decimal(permille, 1));
+        let line = |(whose, kept): (&Whose, &Kept)| {
+            with(
+                named(whose, &self.by),
+                json!({
+                    "seconds": kept.seconds,
+                    "gpu_ns": whole(kept.gpu_ns),
+                    "ceiling_ns": whole(kept.ceiling_ns),
+                    "ceiling_percent": part(kept.time()),
+                    "memory_byte_seconds": whole(kept.byte_seconds),
+                    "memory_limit_byte_seconds": whole(kept.limit_byte_seconds),
+                    "memory_percent": part(kept.memory()),
+                    "wait_ns": whole(kept.wait_ns),
+                }),
+            )
+        };
+        json!({ "lines": self.sorted().into_iter().map(line).collect::<Vec<_>>() })
+    }
+
+    /// For spreadsheets.
+    #[must_use]
+    pub fn csv(&self) -> (Vec<String>, Vec<Vec<String>>) {
+        let more = ["seconds", "gpu_ns", "ceiling_percent", "memory_percent", "wait_ns"];
+        let row = |(whose, kept): (&Whose, &Kept)| {
+            let part = |permille: Option<u128>| permille.map_or(String::new(), |permille| decimal(permille, 1));
+            let numbers = [
+                kept.seconds.to_string(),
+                kept.gpu_ns.to_string(),
+                part(kept.time()),
+                part(kept.memory()),
+                kept.wait_ns.to_string(),
+            ];
+            whose.cells(&self.by).into_iter().chain(numbers).collect()
+        };
+        (heads(&self.by, &more), self.sorted().into_iter().map(row).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::gather::tests::line;
+    use super::*;
+
+    fn of(lines: &[ask::Line], now: i64) -> Vec<Kept> {
+        let mut report = Efficiency::new(vec![By::Tenant], now);
+        lines.iter().for_each(|line| report.add(line));
+        report.sorted().into_iter().map(|(_, kept)| kept.clone()).collect()
+    }
+
+    #[test]
+    fn what_was_used_is_a_part_of_what_the_limits_would_have_let_it_have() {
+        // A ceiling of 30 % for a minute is 18 s; 4 GiB for a minute 240 GiB-seconds.
+        let mut one = line("a", None, "G", 0, 9000, 60);
+        (one.memory_limit, one.wait_ns) = (Some(4 << 30), 4_500_000_000);
+        let kept = &of(&[one], 3600)[0];
+        assert_eq!((kept.time(), kept.memory(), kept.waited()), (Some(500), Some(250), Some(500)));
+        assert_eq!(kept.seconds, 60);
+    }
+
+    #[test]
+    fn who_has_no_limit_has_no_part_of_it_and_comes_last() {
+        let mut free = line("free", None, "G", 0, 9000, 60);
+        free.sm_limit = None;
+        let all = of(&[free, line("b", None, "G", 0, 1, 0)], 3600);
+        assert_eq!((all[0].time(), all[1].time(), all[1].memory()), (Some(0), None, None));
+    }
+
+    #[test]
+    fn a_minute_counts_once_however_many_groups_it_was_in_and_one_that_is_not_over_as_far_as_it_is() {
+        let minute = |group| line("a", Some(group), "G", 60, 900, 0);
+        assert_eq!(of(&[minute("one"), minute("two")], 3600)[0].seconds, 60);
+        assert_eq!(of(&[minute("one")], 80)[0].seconds, 20);
+        assert_eq!(of(&[line("a", None, "G", 0, 0, 0)], 3600), []);
+    }
+}

@@ -1,0 +1,341 @@
+//! How use goes on: sums of each day, and the straight line through them.
+//!
+//! Integers: a line's slope is a fraction, rounded once. Only whole days are on the line, from the first row on; the
+//! first and the last one of a period seldom are.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+
+use super::Period;
+use super::apportion::{decimal, rounded};
+use super::chart::{Bar, bars};
+use super::gather::{By, GIB, NS, Whose};
+use super::sheet::{Sheet, Table};
+use super::usage::{heads, named, whole, with};
+use crate::record::ask;
+
+/// Fewer whole steps than this make no line.
+pub const FEWEST: u64 = 3;
+
+/// Of a step, or of all of one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Sum {
+    /// In ns.
+    pub gpu_ns: u128,
+    /// Bytes held, times seconds.
+    pub byte_seconds: u128,
+    /// In ns, summed over processes.
+    pub wait_ns: u128,
+}
+
+/// How long a step is, and what it is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Step {
+    /// `hour`, `day`, `week`.
+    pub name: &'static str,
+    /// Its seconds.
+    pub seconds: i64,
+    /// When one began: a Monday.
+    pub from: i64,
+}
+
+/// The report, while it is made.
+#[derive(Debug)]
+pub struct Trend {
+    by: Vec<By>,
+    step: Step,
+    sums: BTreeMap<(i64, Whose), Sum>,
+    /// When the first row began.
+    first: Option<i64>,
+}
+
+/// A straight line through sums.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slope {
+    /// What a step has on average.
+    pub mean: u128,
+    /// What each has more than the one before.
+    pub change: i128,
+    /// What the line has so many steps after the last one; not below nil.
+    pub ahead: u128,
+}
+
+/// The straight line with the least squares through values one step apart. `None`: fewer than [`FEWEST`].
+#[must_use]
+pub fn slope(values: &[u128], ahead: u64) -> Option<Slope> {
+    let count = u64::try_from(values.len()).ok().filter(|count| *count >= FEWEST)?;
+    let n = i128::from(count);
+    let number = |value: u128| i128::try_from(value).unwrap_or(i128::MAX);
+    let (mut x, mut xx, mut y, mut xy) = (0, 0, 0_i128, 0_i128);
+    for (at, value) in (0_i128..).zip(values) {
+        (x, xx) = (x + at, xx + at * at);
+        (y, xy) = (y.saturating_add(number(*value)), xy.saturating_add(number(*value).saturating_mul(at)));
+    }
+    let up = n.saturating_mul(xy).saturating_sub(y.saturating_mul(x));
+    let over = n * xx - x * x;
+    let nearest = |value: i128, unit: i128| {
+        let half = if value < 0 { -(unit / 2) } else { unit / 2 };
+        value.saturating_add(half) / unit
+    };
+    // At n - 1 + ahead, by the mean and the slope.
+    let at = n.saturating_mul(n - 1 + i128::from(ahead)) - x;
+    let then = nearest(y.saturating_mul(over).saturating_add(up.saturating_mul(at)), n * over);
+    Some(Slope {
+        mean: u128::try_from(nearest(y, n)).unwrap_or(0),
+        change: nearest(up, over),
+        ahead: u128::try_from(then).unwrap_or(0),
+    })
+}
+
+impl Trend {
+    /// Nothing yet.
+    #[must_use]
+    pub fn new(by: Vec<By>, step: Step) -> Self {
+        Self { by, step, sums: BTreeMap::new(), first: None }
+    }
+
+    /// Adds a line.
+    pub fn add(&mut self, line: &ask::Line) {
+        self.first = Some(self.first.map_or(line.start, |first| first.min(line.start)));
+        let at = (line.start - self.step.from).div_euclid(self.step.seconds);
+        let whose = Whose::Of(self.by.iter().map(|by| by.of(line)).collect());
+        let sum = self.sums.entry((at, whose)).or_default();
+        sum.gpu_ns += u128::from(line.gpu_ns);
+        sum.byte_seconds += u128::from(line.memory_byte_seconds);
+        sum.wait_ns += u128::from(line.wait_ns);
+    }
+
+    /// All lines are there: those of this time.
+    #[must_use]
+    pub fn done(self, period: Period, ahead: u64) -> Answer {
+        let Step { seconds, from, .. } = self.step;
+        // The first that begins in the period, and the first that ends behind it.
+        // Before the first row there was no record, which is not to say that nothing was used.
+        let since = period.since.max(self.first.unwrap_or(period.since));
+        let first = -(from - since).div_euclid(seconds);
+        let end = (period.until - from).div_euclid(seconds);
+        Answer { by: self.by, step: self.step, sums: self.sums, first, end: end.max(first), ahead }
+    }
+}
+
+/// The report.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    by: Vec<By>,
+    step: Step,
+    sums: BTreeMap<(i64, Whose), Sum>,
+    /// Whole steps: the first, and the one behind the last.
+    first: i64,
+    end: i64,
+    ahead: u64,
+}
+
+fn signed(value: i128, unit: u128, digits: u32) -> String {
+    let sign = if value < 0 { "-" } else { "+" };
+    format!("{sign}{}", decimal(rounded(value.unsigned_abs(), unit), digits))
+}
+
+impl Answer {
+    fn all_whose(&self) -> BTreeSet<&Whose> {
+        self.sums.keys().map(|(_, whose)| whose).collect()
+    }
+
+    /// Whose sum of each whole step; of steps without a row nil.
+    fn series(&self, whose: &Whose, part: impl Fn(&Sum) -> u128) -> Vec<u128> {
+        let of = |at| self.sums.get(&(at, whose.clone())).map_or(0, &part);
+        (self.first..self.end).map(of).collect()
+    }
+
+    /// The lines of device time and of memory.
+    fn slopes(&self, whose: &Whose) -> [Option<Slope>; 2] {
+        [
+            slope(&self.series(whose, |sum| sum.gpu_ns), self.ahead),
+            slope(&self.series(whose, |sum| sum.byte_seconds), self.ahead),
+        ]
+    }
+
+    fn begins(&self, at: i64) -> i64 {
+        self.step.from + at * self.step.seconds
+    }
+
+    fn is_whole(&self, at: i64) -> bool {
+        (self.first..self.end).contains(&at)
+    }
+
+    /// Sums of each step, of all.
+    fn steps(&self) -> BTreeMap<i64, Sum> {
+        let mut steps: BTreeMap<i64, Sum> = (self.first..self.end).map(|at| (at, Sum::default())).collect();
+        for ((at, _), sum) in &self.sums {
+            let all = steps.entry(*at).or_default();
+            all.gpu_ns += sum.gpu_ns;
+            all.byte_seconds += sum.byte_seconds;
+            all.wait_ns += sum.wait_ns;
+        }
+        steps
+    }
+
+    /// For people; `shown` says a second since 1970.
+    #[must_use]
+    pub fn sheet(&self, facts: Vec<(String, String)>, shown: impl Fn(i64) -> String) -> Sheet {
+        let name = self.step.name;
+        let steps = self.steps();
+        let gib_hours = |sum: &Sum| decimal(rounded(sum.byte_seconds.saturating_mul(1000), 3600 * GIB), 3);
+        let row = |(at, sum): (&i64, &Sum)| {
+            let whole = if self.is_whole(*at) { "" } else { "not whole" };
+            let seconds = |ns: u128| decimal(rounded(ns, NS / 1000), 3);
+            vec![shown(self.begins(*at)), seconds(sum.gpu_ns), gib_hours(sum), seconds(sum.wait_ns), whole.to_owned()]
+        };
+        let by_step = Table {
+            heading: format!("Each {name}"),
+            heads: [name, "GPU seconds", "GiB hours", "wait seconds", ""].map(str::to_owned).to_vec(),
+            words: 1,
+            rows: steps.iter().map(row).collect(),
+            total: None,
+        };
+        let line = |whose: &Whose| {
+            let [gpu, memory] = self.slopes(whose);
+            let cells = |slope: Option<Slope>, unit: u128| match slope {
+                Some(slope) => [
+                    decimal(rounded(slope.mean, unit), 3),
+                    signed(slope.change, unit, 3),
+                    decimal(rounded(slope.ahead, unit), 3),
+                ],
+                None => ["-", "-", "-"].map(str::to_owned),
+            };
+            let numbers = cells(gpu, NS / 1000).into_iter().chain(cells(memory, 3600 * GIB / 1000));
+            whose.cells(&self.by).into_iter().chain(numbers).collect::<Vec<_>>()
+        };
+        let then = format!("in {} {name}s", self.ahead);
+        let more = ["GPU seconds", "change", &then, "GiB hours", "change", &then];
+        let lines = Table {
+            heading: format!("A {name}, on average of {} whole ones, and how that changes", self.end - self.first),
+            heads: heads(&self.by, &more),
+            words: self.by.len(),
+            rows: self.all_whose().into_iter().map(line).collect(),
+            total: None,
+        };
+        #[allow(clippy::cast_precision_loss)] // a picture
+        let bar = |(at, sum): (&i64, &Sum)| {
+            let seconds = sum.gpu_ns as f64 / 1e9;
+            Bar { name: shown(self.begins(*at)), value: seconds, shown: format!("{seconds:.0} s") }
+        };
+        let mut notes = vec![
+            "A straight line through what was, by least squares: it knows of nothing that is to come, and of no week-ends."
+                .to_owned(),
+        ];
+        if self.end - self.first < i64::try_from(FEWEST).unwrap_or(i64::MAX) {
+            notes.push(format!(
+                "From {FEWEST} whole {name}s on there is a line; a period that begins with one has more."
+            ));
+        }
+        Sheet {
+            title: "How use goes on".into(),
+            facts,
+            tables: vec![lines, by_step],
+            pictures: vec![bars(&format!("GPU seconds each {name}"), &steps.iter().map(bar).collect::<Vec<_>>())],
+            notes,
+            ..Sheet::default()
+        }
+    }
+
+    /// For programs.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        let change = |value: i128| i64::try_from(value).map_or_else(|_| json!(value.to_string()), |value| json!(value));
+        let line = |whose: &Whose| {
+            let of = |slope: Option<Slope>| {
+                slope.map(|slope| {
+                    json!({ "mean": whole(slope.mean), "change": change(slope.change), "ahead": whole(slope.ahead) })
+                })
+            };
+            let [gpu, memory] = self.slopes(whose);
+            with(named(whose, &self.by), json!({ "gpu_ns": of(gpu), "memory_byte_seconds": of(memory) }))
+        };
+        let step = |(at, sum): (&i64, &Sum)| {
+            json!({
+                "begins": self.begins(*at),
+                "whole": self.is_whole(*at),
+                "gpu_ns": whole(sum.gpu_ns),
+                "memory_byte_seconds": whole(sum.byte_seconds),
+                "wait_ns": whole(sum.wait_ns),
+            })
+        };
+        json!({
+            "each": self.step.name,
+            "ahead": self.ahead,
+            "lines": self.all_whose().into_iter().map(line).collect::<Vec<_>>(),
+            "steps": self.steps().iter().map(step).collect::<Vec<_>>(),
+        })
+    }
+
+    /// For spreadsheets: a line for each step and each of whose there are rows in it.
+    #[must_use]
+    pub fn csv(&self) -> (Vec<String>, Vec<Vec<String>>) {
+        let more = ["begins", "whole", "gpu_ns", "memory_byte_seconds", "wait_ns"];
+        let row = |((at, whose), sum): (&(i64, Whose), &Sum)| {
+            let numbers = [
+                self.begins(*at).to_string(),
+                self.is_whole(*at).to_string(),
+                sum.gpu_ns.to_string(),
+                sum.byte_seconds.to_string(),
+                sum.wait_ns.to_string(),
+            ];
+            whose.cells(&self.by).into_iter().chain(numbers).collect()
+        };
+        (heads(&self.by, &more), self.sums.iter().map(row).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::gather::tests::line;
+    use super::*;
+
+    const DAY: Step = Step { name: "day", seconds: 86_400, from: 0 };
+
+    #[test]
+    fn a_straight_line_is_found_as_it_is_and_never_goes_below_nil() {
+        let found = |mean, change, ahead| Some(Slope { mean, change, ahead });
+        assert_eq!(slope(&[10, 20, 30, 40], 6), found(25, 10, 100));
+        assert_eq!(slope(&[40, 30, 20, 10], 1), found(25, -10, 0));
+        assert_eq!(slope(&[40, 30, 20, 10], 100), found(25, -10, 0));
+        assert_eq!(slope(&[7, 7, 7], 30), found(7, 0, 7));
+        // Nearest, up and down: means of 1/3 and 2/3, slopes of half a unit.
+        assert_eq!(slope(&[0, 0, 1], 0), found(0, 1, 1));
+        assert_eq!(slope(&[1, 0, 0], 0), found(0, -1, 0));
+        assert_eq!(slope(&[1, 2], 1), None);
+        assert!(slope(&[u128::MAX; 4], u64::MAX).is_some(), "nothing overflows");
+    }
+
+    #[test]
+    fn days_without_use_count_and_days_that_are_not_whole_do_not() {
+        let mut trend = Trend::new(vec![By::Tenant], DAY);
+        for (day, ms) in [(0, 9_000_000), (1, 1000), (2, 2000), (4, 4000), (5, 8_000_000)] {
+            trend.add(&line("a", None, "G", day * 86_400 + 3600, ms, 0));
+        }
+        let answer = trend.done(Period { since: 3600, until: 5 * 86_400 + 7200 }, 1);
+        let a = Whose::Of(vec![Some("a".into())]);
+        assert_eq!(answer.series(&a, |sum| sum.gpu_ns / 1_000_000), [1000, 2000, 0, 4000]);
+        let json = answer.json();
+        assert_eq!(json["lines"][0]["gpu_ns"]["mean"], 1_750_000_000);
+        assert_eq!(json["lines"][0]["gpu_ns"]["change"], 700_000_000);
+        assert_eq!(json["lines"][0]["gpu_ns"]["ahead"], 3_500_000_000_u64);
+        let whole: Vec<bool> = json["steps"].as_array().unwrap().iter().map(|step| step["whole"] == true).collect();
+        assert_eq!(whole, [false, true, true, true, true, false]);
+        let text = answer.sheet(Vec::new(), |second| (second / 86_400).to_string()).text();
+        assert!(text.contains("+0.700") && text.contains("not whole"), "{text}");
+    }
+
+    #[test]
+    fn of_less_than_three_whole_days_no_line_is_drawn_and_that_is_said() {
+        let mut trend = Trend::new(vec![By::Tenant], DAY);
+        trend.add(&line("a", None, "G", 0, 5, 0));
+        for until in [100, 2 * 86_400] {
+            let answer = Trend { by: vec![By::Tenant], step: DAY, sums: trend.sums.clone(), first: trend.first }
+                .done(Period { since: 0, until }, 30);
+            assert_eq!(answer.json()["lines"][0]["gpu_ns"], Value::Null);
+            assert!(answer.sheet(Vec::new(), |second| second.to_string()).notes[1].contains("3 whole days"));
+        }
+    }
+}
