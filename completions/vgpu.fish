@@ -114,7 +114,7 @@ complete -c vgpu -n "__fish_vgpu_using_subcommand resume" -l json -d 'Print JSON
 complete -c vgpu -n "__fish_vgpu_using_subcommand resume" -s h -l help -d 'Print help'
 complete -c vgpu -n "__fish_vgpu_using_subcommand explain" -l socket -d 'The administrative socket [default: admin.sock in $VGPU_RUNTIME_DIR, /run/vgpu or $XDG_RUNTIME_DIR/vgpu]' -r -F
 complete -c vgpu -n "__fish_vgpu_using_subcommand explain" -l json -d 'Print JSON'
-complete -c vgpu -n "__fish_vgpu_using_subcommand explain" -s h -l help -d 'Print help'
+complete -c vgpu -n "__fish_vgpu_using_subcommand explain" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c vgpu -n "__fish_vgpu_using_subcommand usage" -l since -d 'From when on: so long ago (90m, 24h, 7d), or a date or time of UTC (2026-11-01, 2026-11-01T12:00) [default: all]' -r
 complete -c vgpu -n "__fish_vgpu_using_subcommand usage" -l until -d 'Until when, likewise [default: now]' -r
 complete -c vgpu -n "__fish_vgpu_using_subcommand usage" -l by -d 'How rows are put together' -r -f -a "total\t'All of the time that was asked about'
@@ -124,7 +124,7 @@ minute\t'Minute by minute, as long as that is kept; older rows are whole hours'"
 complete -c vgpu -n "__fish_vgpu_using_subcommand usage" -l format -d 'What is printed' -r -f -a "table\t'For people'
 json\t'`{"rows": [...], "total": {...}}`; also by --json'
 csv\t'A head, a line for each row, and no total'"
-complete -c vgpu -n "__fish_vgpu_using_subcommand usage" -l state-dir -d 'Where the record lies [default: where the daemon says, else where one keeps it that is told nothing]' -r -F
+complete -c vgpu -n "__fish_vgpu_using_subcommand usage" -l state-dir -d 'Where the record lies [default: where the daemon says; without one /var/lib/vgpu for root, else $XDG_STATE_HOME/vgpu]' -r -F
 complete -c vgpu -n "__fish_vgpu_using_subcommand usage" -l socket -d 'The administrative socket [default: admin.sock in $VGPU_RUNTIME_DIR, /run/vgpu or $XDG_RUNTIME_DIR/vgpu]' -r -F
 complete -c vgpu -n "__fish_vgpu_using_subcommand usage" -l device -d 'Device by device'
 complete -c vgpu -n "__fish_vgpu_using_subcommand usage" -l json -d 'Print JSON'
@@ -141,7 +141,7 @@ complete -c vgpu -n "__fish_vgpu_using_subcommand report; and not __fish_seen_su
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from usage" -l since -d 'From when on: so long ago (90m, 24h, 7d), or a date or time of UTC (2026-11-01, 2026-11-01T12:00) [default: all]' -r
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from usage" -l until -d 'Until when, likewise [default: now]' -r
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from usage" -l month -d 'A month of UTC: 2026-11, this, last' -r
-complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from usage" -l state-dir -d 'Where the record lies [default: where the daemon says, else where one keeps it that is told nothing]' -r -F
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from usage" -l state-dir -d 'Where the record lies [default: where the daemon says; without one /var/lib/vgpu for root, else $XDG_STATE_HOME/vgpu]' -r -F
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from usage" -l socket -d 'The administrative socket [default: admin.sock in $VGPU_RUNTIME_DIR, /run/vgpu or $XDG_RUNTIME_DIR/vgpu]' -r -F
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from usage" -l format -d 'How it is written' -r -f -a "table\t'For people'
 json\t'For programs; also by --json'
@@ -156,7 +156,7 @@ complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcom
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from chargeback" -l since -d 'From when on: so long ago (90m, 24h, 7d), or a date or time of UTC (2026-11-01, 2026-11-01T12:00) [default: all]' -r
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from chargeback" -l until -d 'Until when, likewise [default: now]' -r
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from chargeback" -l month -d 'A month of UTC: 2026-11, this, last' -r
-complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from chargeback" -l state-dir -d 'Where the record lies [default: where the daemon says, else where one keeps it that is told nothing]' -r -F
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from chargeback" -l state-dir -d 'Where the record lies [default: where the daemon says; without one /var/lib/vgpu for root, else $XDG_STATE_HOME/vgpu]' -r -F
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from chargeback" -l socket -d 'The administrative socket [default: admin.sock in $VGPU_RUNTIME_DIR, /run/vgpu or $XDG_RUNTIME_DIR/vgpu]' -r -F
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from chargeback" -l format -d 'How it is written' -r -f -a "table\t'For people'
 json\t'For programs; also by --json'
@@ -175,7 +175,7 @@ complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcom
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from idle" -l since -d 'From when on: so long ago (90m, 24h, 7d), or a date or time of UTC (2026-11-01, 2026-11-01T12:00) [default: all]' -r
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from idle" -l until -d 'Until when, likewise [default: now]' -r
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from idle" -l month -d 'A month of UTC: 2026-11, this, last' -r
-complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from idle" -l state-dir -d 'Where the record lies [default: where the daemon says, else where one keeps it that is told nothing]' -r -F
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from idle" -l state-dir -d 'Where the record lies [default: where the daemon says; without one /var/lib/vgpu for root, else $XDG_STATE_HOME/vgpu]' -r -F
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from idle" -l socket -d 'The administrative socket [default: admin.sock in $VGPU_RUNTIME_DIR, /run/vgpu or $XDG_RUNTIME_DIR/vgpu]' -r -F
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from idle" -l format -d 'How it is written' -r -f -a "table\t'For people'
 json\t'For programs; also by --json'
@@ -189,7 +189,7 @@ complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcom
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from rightsizing" -l since -d 'From when on: so long ago (90m, 24h, 7d), or a date or time of UTC (2026-11-01, 2026-11-01T12:00) [default: all]' -r
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from rightsizing" -l until -d 'Until when, likewise [default: now]' -r
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from rightsizing" -l month -d 'A month of UTC: 2026-11, this, last' -r
-complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from rightsizing" -l state-dir -d 'Where the record lies [default: where the daemon says, else where one keeps it that is told nothing]' -r -F
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from rightsizing" -l state-dir -d 'Where the record lies [default: where the daemon says; without one /var/lib/vgpu for root, else $XDG_STATE_HOME/vgpu]' -r -F
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from rightsizing" -l socket -d 'The administrative socket [default: admin.sock in $VGPU_RUNTIME_DIR, /run/vgpu or $XDG_RUNTIME_DIR/vgpu]' -r -F
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from rightsizing" -l format -d 'How it is written' -r -f -a "table\t'For people'
 json\t'For programs; also by --json'
@@ -204,7 +204,7 @@ complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcom
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from efficiency" -l since -d 'From when on: so long ago (90m, 24h, 7d), or a date or time of UTC (2026-11-01, 2026-11-01T12:00) [default: all]' -r
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from efficiency" -l until -d 'Until when, likewise [default: now]' -r
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from efficiency" -l month -d 'A month of UTC: 2026-11, this, last' -r
-complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from efficiency" -l state-dir -d 'Where the record lies [default: where the daemon says, else where one keeps it that is told nothing]' -r -F
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from efficiency" -l state-dir -d 'Where the record lies [default: where the daemon says; without one /var/lib/vgpu for root, else $XDG_STATE_HOME/vgpu]' -r -F
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from efficiency" -l socket -d 'The administrative socket [default: admin.sock in $VGPU_RUNTIME_DIR, /run/vgpu or $XDG_RUNTIME_DIR/vgpu]' -r -F
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from efficiency" -l format -d 'How it is written' -r -f -a "table\t'For people'
 json\t'For programs; also by --json'
@@ -218,7 +218,7 @@ complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcom
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from trend" -l since -d 'From when on: so long ago (90m, 24h, 7d), or a date or time of UTC (2026-11-01, 2026-11-01T12:00) [default: all]' -r
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from trend" -l until -d 'Until when, likewise [default: now]' -r
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from trend" -l month -d 'A month of UTC: 2026-11, this, last' -r
-complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from trend" -l state-dir -d 'Where the record lies [default: where the daemon says, else where one keeps it that is told nothing]' -r -F
+complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from trend" -l state-dir -d 'Where the record lies [default: where the daemon says; without one /var/lib/vgpu for root, else $XDG_STATE_HOME/vgpu]' -r -F
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from trend" -l socket -d 'The administrative socket [default: admin.sock in $VGPU_RUNTIME_DIR, /run/vgpu or $XDG_RUNTIME_DIR/vgpu]' -r -F
 complete -c vgpu -n "__fish_vgpu_using_subcommand report; and __fish_seen_subcommand_from trend" -l format -d 'How it is written' -r -f -a "table\t'For people'
 json\t'For programs; also by --json'

@@ -52,11 +52,13 @@ use clap::{Parser, Subcommand};
     after_help = "\
 Examples:
   vgpu run --memory-limit 4GiB --sm-limit 30 -- python3 train.py
-  vgpu run --sim --memory-limit 1GiB -- nvidia-smi
-  vgpu doctor
-  vgpu status --watch
-  vgpu top
+  vgpu run --sim --memory-limit 1GiB -- nvidia-smi   # the simulated GPU, anywhere
+  vgpu docker run --memory-limit 4GiB -- --rm --gpus all IMAGE nvidia-smi
+  vgpu doctor                                        # what is wrong here, and what to do
+  vgpu top                                           # the daemon's tenants, as it goes on
   vgpu set train --sm-limit 30
+  vgpu report usage --month this
+  vgpu help report chargeback                        # of any command: all of it
 
 Environment:
   VGPU_LIBRARY      libvgpu.so to use, instead of the one that lies beside this program

@@ -228,7 +228,8 @@ fn what_the_arbiter_is_to_be_told_is_what_was_written() {
 }
 
 fn found(memory: &[u64]) -> Vec<Found> {
-    let each = |(index, gib): (usize, &u64)| Found { uuid: format!("GPU-{index}"), memory: Bytes(gib * GIB) };
+    let each =
+        |(index, gib): (usize, &u64)| Found { uuid: format!("GPU-{index}"), memory: Bytes(gib * GIB), model: None };
     memory.iter().enumerate().map(each).collect()
 }
 

@@ -144,6 +144,20 @@ fn every_example_of_the_help_is_understood() {
 }
 
 #[test]
+fn what_stands_below_the_options_fits_a_line_so_that_examples_can_be_copied() {
+    fn all(command: &clap::Command, wide: &mut Vec<String>) {
+        let below = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        wide.extend(below.lines().filter(|line| line.chars().count() > 100).map(str::to_owned));
+        command.get_subcommands().for_each(|verb| all(verb, wide));
+    }
+    use clap::CommandFactory as _;
+    let mut wide = Vec::new();
+    all(&scheduler_sidecar::cli::Cli::command(), &mut wide);
+    all(&scheduler_sidecar::daemon::options::Options::command(), &mut wide);
+    assert!(wide.is_empty(), "{wide:#?}");
+}
+
+#[test]
 fn every_verb_that_can_fail_documents_its_exit_codes() {
     for verb in VERBS.iter().filter(|verb| verb.len() == 1).map(|verb| verb[0]) {
         assert!(help(&[verb]).contains("Exit codes:\n"), "{verb}");

@@ -93,6 +93,7 @@ fn full() -> Status {
         devices: vec![DeviceStatus {
             name: "0".into(),
             uuid: Some("GPU-1".into()),
+            model: None,
             memory: Some(80 << 30),
             overcommit: 1.0,
             arbitrated: true,
@@ -152,6 +153,9 @@ fn each_sample_is_the_number_that_its_name_says() {
     ]
     .map(|line| format!("vgpu_{line}"))
     .to_vec();
+    let labels = "label_cost_centre=\"47\\\"11\",label_cost_centre_2=\"b\",label_zone=\"eu\"";
+    expected.push(format!("vgpu_tenant_info{{tenant=\"a\",group=\"lab/vision\",{labels}}} 1.0"));
+    expected.push("vgpu_tenant_info{tenant=\"idle\",group=\"\"} 1.0".into());
     for (labels, all) in [
         ("tenant=\"a\"", "members 1,connections_refused_total 4,enforced 1,paused 1"),
         ("tenant=\"idle\"", "members 0,connections_refused_total 0,enforced 0,paused 0"),

@@ -90,6 +90,7 @@ fn status() -> Status {
     let device = DeviceStatus {
         name: "0".into(),
         uuid: Some(UUID.into()),
+        model: Some("NVIDIA A100".into()),
         memory: Some(80 * GIB),
         overcommit: 1.0,
         arbitrated: true,
@@ -520,7 +521,7 @@ fn as_text_every_column_is_there() {
     let text = plain::text(&top());
     assert!(
         text.starts_with(
-            "vgpud 0.1.0, process 811, up 66 min\ndevice 0: busy 86.7 %, memory 50 GiB of 80 GiB, held by train\n"
+            "vgpud 0.1.0, process 811, up 66 min\ndevice 0: busy 86.7 %, memory 50 GiB of 80 GiB, held by train, NVIDIA A100\n"
         ),
         "{text}"
     );

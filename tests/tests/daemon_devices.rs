@@ -88,6 +88,7 @@ fn a_numbered_device_is_named_in_every_refusal_and_is_there_once_the_driver_answ
     assert!(errors.contains("its driver does not answer yet") && errors.contains("tenant.devices"), "{errors}");
     load(&world.lab);
     eventually("the device is known", || !world.status().contains(words));
+    assert!(world.status().contains("\"model\": \"NVIDIA H200\""), "{}", world.status());
     let mut late = world.member("a");
     late.begin();
     assert_eq!((late.info().1, late.code(&format!("alloc {}", 2 * GIB))), (2 * GIB, OUT_OF_MEMORY));

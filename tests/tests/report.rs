@@ -285,7 +285,6 @@ fn who_held_and_did_nothing_is_idle_and_a_limit_that_fits_is_suggested() {
     for (words, code, said) in [
         (vec!["chargeback"], 2, "--gpu-rate"),
         (vec!["chargeback", "--gpu-rate", "2.24"], 2, "2.24/h"),
-        (vec!["savings", "--gpu-price", "1", "--added-ms", "5"], 2, "--loss"),
         (vec!["trend", "--each", "year"], 2, "week"),
         (vec!["usage", "--by", "label:"], 2, "label:NAME"),
         (vec!["usage", "--month", "2026-13"], 2, "a month of UTC"),

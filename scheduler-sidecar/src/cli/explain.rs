@@ -7,6 +7,8 @@ use super::say::{self, Failure};
 use crate::control::Ask;
 
 /// Says why a tenant waits or does not: who is before it, which rule limits it, when that ends.
+///
+/// A line for each of its devices, as the daemon's arbiter sees it now; nothing is changed by asking.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -18,7 +20,7 @@ Exit codes:
   1  no such tenant; or no daemon answers there
   2  usage")]
 pub struct Args {
-    /// Whose.
+    /// The tenant, by its name.
     tenant: String,
 
     #[command(flatten)]

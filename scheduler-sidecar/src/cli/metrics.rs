@@ -10,13 +10,14 @@ use crate::metrics;
 /// Prints the daemon's metrics in the OpenMetrics text format.
 ///
 /// The same is served over HTTP where the daemon's file says so (`metrics.listen`). For node_exporter's
-/// textfile collector, write it to a file ending in .prom.
+/// textfile collector, write it to a file ending in .prom, as a whole: to another name, then renamed.
+/// --json prints the status that the metrics are made of.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   vgpu metrics
   vgpu metrics --socket /srv/gpu/admin.sock | grep vgpu_tenant_gpu_seconds_total
-  vgpu metrics --no-hami-names > /var/lib/node_exporter/vgpu.prom.new
+  vgpu metrics --no-hami-names > /srv/prom/vgpu.new && mv /srv/prom/vgpu.new /srv/prom/vgpu.prom
 
 Exit codes:
   0  printed

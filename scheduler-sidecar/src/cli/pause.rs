@@ -21,7 +21,7 @@ Exit codes:
   1  no such tenant; or no daemon answers there
   2  usage")]
 pub struct Pause {
-    /// Whose.
+    /// The tenant, by its name.
     tenant: String,
 
     #[command(flatten)]
@@ -39,7 +39,7 @@ Exit codes:
   1  no such tenant; or no daemon answers there
   2  usage")]
 pub struct Resume {
-    /// Whose.
+    /// The tenant, by its name.
     tenant: String,
 
     #[command(flatten)]

@@ -23,7 +23,7 @@ mod usage;
 #[command(after_help = "\
 Examples:
   vgpu report usage --month this --by group,tenant
-  vgpu report chargeback --month last --gpu-rate 2.24/h --memory-rate 0.02/h --currency EUR --by group
+  vgpu report chargeback --month last --gpu-rate 2.24/h --memory-rate 0.02/h --by group
   vgpu report idle --since 7d
   vgpu report rightsizing --since 7d
   vgpu report efficiency --month last --by group

@@ -25,7 +25,7 @@ Exit codes:
   1  refused by the daemon: no such tenant or device, it does not fit; or no daemon answers there
   2  usage: a value is not accepted, nothing was asked")]
 pub struct Args {
-    /// Whose.
+    /// The tenant, by its name.
     tenant: String,
 
     /// On this device only: its number or UUID, as the configuration names it [default: all of the tenant's].

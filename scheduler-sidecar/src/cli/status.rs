@@ -28,6 +28,16 @@ Examples:
   vgpu status --watch
   vgpu status --socket /srv/gpu/admin.sock --json
 
+Columns:
+  MEMORY, SM    the lowest limits of all its devices: what it may hold, and its ceiling
+  MEMBERS       its processes, by their numbers on the host; in brackets inside their container
+  DOORS         ways around the library that its programs found; ? where no ledger can be read here
+  REQUEST       the share of the device that is guaranteed to it; LIMIT its ceiling
+  GPU-SECONDS   device time since the daemon started; WAITED the seconds its processes stood at the
+                gate, summed over them
+  STATE         running, open (alone, with no lease needed), waiting, capped (used up for now),
+                draining, overdue, idle, paused; vgpu explain TENANT says why
+
 Exit codes:
   0  shown
   1  no daemon answers there

@@ -28,7 +28,8 @@ Examples:
   vgpu usage --state-dir /srv/gpu/state
 
 Units:
-  GPU-SECONDS  device time that was measured; + there was more, which was not; ? there was some, and none of it was
+  GPU-SECONDS  device time that was measured; + there was more, which was not; ? there was some,
+               and none of it was
   GIB-HOURS    memory held, over time: 1 GiB for an hour is 1
   PEAK         most memory at once on one device
   WAIT-SECONDS time in which processes stood at the gate, summed over them
@@ -66,7 +67,7 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
 
-    /// Where the record lies [default: where the daemon says, else where one keeps it that is told nothing].
+    /// Where the record lies [default: where the daemon says; without one /var/lib/vgpu for root, else $XDG_STATE_HOME/vgpu].
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
 

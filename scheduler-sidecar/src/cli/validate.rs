@@ -36,12 +36,13 @@ Examples:
   vgpu validate --runs 20 --out report chat -- ./serve --once --and train -- ./step
   vgpu validate --pattern 'step {ms} ms' a -- python3 a.py --and b -- python3 b.py
   vgpu validate --measure json a -- ./a --and b -- ./b          # lines like {\"seconds\": 0.0123}
-  vgpu validate --tenant a:memory=4GiB,sm=30 --tenant b:sm=70 a -- ./a --and b -- ./b   # without a daemon
-  vgpu validate --bare a -- ./a --and b -- ./b                  # nothing of ours: what plain sharing costs
+  vgpu validate --tenant a:memory=4GiB,sm=30 --tenant b:sm=70 a -- ./a --and b -- ./b  # no daemon
+  vgpu validate --bare a -- ./a --and b -- ./b                  # nothing of ours: plain sharing
 
 Exit codes:
   0    measured
-  1    a program failed, or took longer than --timeout (its last words are shown); or no daemon answers, or has no such tenant
+  1    a program failed, or took longer than --timeout (its last words are shown); or no daemon
+       answers, or has no such tenant
   2    usage
   3    a program said nothing of its iterations
   125  libvgpu.so, or with --sim the simulated driver, was not found or cannot be used

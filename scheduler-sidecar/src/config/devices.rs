@@ -3,10 +3,9 @@
 //! Where the driver answers, the devices are those that are there; an entry of the file describes one of them, and `*`
 //! all that no entry names. Where it does not, they are what the file names, and `*` stands for any other.
 
-use vgpu_core::bytes::Bytes;
 use vgpu_core::uuid;
 
-use super::inventory::Inventory;
+use super::inventory::{Found, Inventory};
 use super::plan::DevicePlan;
 use super::problem::Problems;
 use super::raw::{At, DeviceId, RawDevice, RawFile};
@@ -97,10 +96,11 @@ fn distinct<'r>(devices: &'r [RawDevice], problems: &mut Problems<'_>) -> Vec<En
     entries
 }
 
-fn plan(raw: Option<&RawDevice>, index: Option<u32>, uuid: Option<String>, found: Option<Bytes>) -> DevicePlan {
+fn plan(raw: Option<&RawDevice>, index: Option<u32>, uuid: Option<String>, found: Option<&Found>) -> DevicePlan {
     let memory = raw.and_then(|raw| raw.memory.as_ref()).map(|at| at.value);
     let overcommit = raw.and_then(|raw| raw.overcommit.as_ref()).map_or(1000, |at| at.value);
-    DevicePlan { index, uuid, memory: memory.or(found), overcommit }
+    let model = found.and_then(|found| found.model.clone());
+    DevicePlan { index, uuid, memory: memory.or(found.map(|found| found.memory)), overcommit, model }
 }
 
 /// Does `*` stand for what no entry names? It does where no device is described at all, too.
@@ -144,7 +144,7 @@ fn known(raw: &RawFile, entries: &[Entry<'_>], inventory: &Inventory, problems: 
             let accepted = format!("at most {}; what may be promised beyond it is overcommit", found.memory);
             problems.value(memory.place, "device.memory", what, accepted);
         }
-        let plan = plan(entry.map(|entry| entry.raw), Some(index), Some(found.uuid.clone()), Some(found.memory));
+        let plan = plan(entry.map(|entry| entry.raw), Some(index), Some(found.uuid.clone()), Some(found));
         devices.push(Described { plan });
     }
     let there = names(&devices);

@@ -10,6 +10,8 @@ pub struct Found {
     pub uuid: String,
     /// How much memory programs can have of it: NVML's total without what it reserves, which is CUDA's total.
     pub memory: Bytes,
+    /// What its maker calls it; `None`: the driver does not say.
+    pub model: Option<String>,
 }
 
 /// The devices that are there, by their NVML number.
@@ -26,7 +28,11 @@ pub fn ask() -> Result<Inventory, String> {
     let found = |index: u32| {
         let device = nvml.device_by_index(index)?;
         let memory = device.memory_info()?;
-        Ok(Found { uuid: device.uuid()?, memory: Bytes(memory.total.saturating_sub(memory.reserved)) })
+        Ok(Found {
+            uuid: device.uuid()?,
+            memory: Bytes(memory.total.saturating_sub(memory.reserved)),
+            model: device.name().ok(),
+        })
     };
     (0..count)
         .map(|index| {

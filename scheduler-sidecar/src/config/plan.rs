@@ -143,6 +143,8 @@ pub struct DevicePlan {
     pub memory: Option<Bytes>,
     /// How much of it may be promised, in thousandths.
     pub overcommit: u32,
+    /// What its maker calls it, if the driver says so.
+    pub model: Option<String>,
 }
 
 impl DevicePlan {

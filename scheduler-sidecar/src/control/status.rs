@@ -78,6 +78,9 @@ pub struct DeviceStatus {
     pub name: String,
     /// Its UUID, if it is known.
     pub uuid: Option<String>,
+    /// What its maker calls it; null: the driver did not say.
+    #[serde(default)]
+    pub model: Option<String>,
     /// How much memory it has; null: nobody said.
     pub memory: Option<u64>,
     /// How often that may be promised.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Parser;
 
-/// Gives the members of each tenant their limits, over one Unix socket per tenant.
+/// Shares this machine's GPUs among tenants: gives each one's programs limits and turns, over one Unix socket per tenant.
 #[derive(Debug, Parser)]
 #[command(
     name = "vgpud",
@@ -21,10 +21,9 @@ Places:
   A tenant without a socket of its own gets <runtime dir>/tenants/<name>/vgpud.sock; mount that
   directory, not the socket, into its container, read-only: who can put something else in the
   socket's place keeps a restarted daemon from serving. The administrative socket is
-  <runtime dir>/admin.sock;
-  if every tenant's socket is named, only --admin-socket or --runtime-dir opens one. --runtime-dir,
-  --state-dir, --admin-socket and --log win over a file. An administrative socket that systemd hands over
-  (LISTEN_PID, LISTEN_FDS) counts instead.
+  <runtime dir>/admin.sock; if every tenant's socket is named, only --admin-socket or --runtime-dir
+  opens one. --runtime-dir, --state-dir, --admin-socket and --log win over a file. An administrative
+  socket that systemd hands over (LISTEN_PID, LISTEN_FDS) counts instead.
 
 Signals:
   SIGTERM and SIGINT stop the daemon, and SIGHUP too if it was given no file. With --config, SIGHUP

@@ -11,6 +11,7 @@ use super::apportion::{decimal, rounded};
 use super::chart::{Bar, bars};
 use super::gather::{By, NS, Whose};
 use super::sheet::{Sheet, Table};
+use super::trend::UNMEASURED;
 use super::usage::{heads, named, whole, with};
 use crate::record::ask;
 
@@ -65,20 +66,27 @@ pub struct Efficiency {
     kept: BTreeMap<Whose, Kept>,
     /// The last minute of each tenant on each device: one in which its group changed has a line for each.
     last: BTreeMap<(Whose, String, String), i64>,
+    /// Was something used that was not measured?
+    unmeasured: bool,
 }
 
 impl Efficiency {
     /// Nothing yet; the minute that is not over at `now` counts as far as it is.
     #[must_use]
     pub fn new(by: Vec<By>, now: i64) -> Self {
-        Self { by, now, kept: BTreeMap::new(), last: BTreeMap::new() }
+        Self { by, now, kept: BTreeMap::new(), last: BTreeMap::new(), unmeasured: false }
     }
 
     /// Adds a line. Minutes in which a tenant neither computed nor held memory kept nothing from anybody.
     pub fn add(&mut self, line: &ask::Line) {
-        if line.gpu_ns == 0 && line.memory_byte_seconds == 0 && line.wait_ns == 0 {
+        if line.gpu_ns == 0
+            && line.memory_byte_seconds == 0
+            && line.wait_ns == 0
+            && line.unmeasured_ns.unwrap_or(0) == 0
+        {
             return;
         }
+        self.unmeasured |= line.unmeasured_ns.is_some_and(|ns| ns > 0);
         let whose = Whose::Of(self.by.iter().map(|by| by.of(line)).collect());
         let before = self.last.insert((whose.clone(), line.tenant.clone(), line.device.clone()), line.start);
         let span = line.span.min(self.now.saturating_sub(line.start)).max(1);
@@ -131,6 +139,12 @@ impl Efficiency {
             let name = whose.cells(&self.by).join(" ");
             Some(Bar { name, value: time as f64, shown: format!("{} %", decimal(time, 1)) })
         };
+        let mut notes = vec![
+            "Hours are those in which it computed, held memory or waited, on each device. A ceiling is no promise: who \
+             waited much could not use it. How well a kernel uses the device is not on record."
+                .to_owned(),
+        ];
+        notes.extend(self.unmeasured.then(|| UNMEASURED.to_owned()));
         Sheet {
             title: "What was kept and used".into(),
             facts,
@@ -139,10 +153,7 @@ impl Efficiency {
                 "Device time used of the ceiling",
                 &self.sorted().into_iter().filter_map(bar).collect::<Vec<_>>(),
             )],
-            notes: vec![
-                "Hours are those in which it computed, held memory or waited, on each device. A ceiling is no promise: who                  waited much could not use it. How well a kernel uses the device is not on record."
-                    .into(),
-            ],
+            notes,
             ..Sheet::default()
         }
     }

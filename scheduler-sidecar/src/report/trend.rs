@@ -15,6 +15,10 @@ use super::sheet::{Sheet, Table};
 use super::usage::{heads, named, whole, with};
 use crate::record::ask;
 
+/// What a reader must know where device time was not measured.
+pub(super) const UNMEASURED: &str =
+    "Not all device time of this period was measured, and what was not is missing here: docs/record.md says when.";
+
 /// Fewer whole steps than this make no line.
 pub const FEWEST: u64 = 3;
 
@@ -48,6 +52,8 @@ pub struct Trend {
     sums: BTreeMap<(i64, Whose), Sum>,
     /// When the first row began.
     first: Option<i64>,
+    /// Was something used that was not measured?
+    unmeasured: bool,
 }
 
 /// A straight line through sums.
@@ -92,11 +98,12 @@ impl Trend {
     /// Nothing yet.
     #[must_use]
     pub fn new(by: Vec<By>, step: Step) -> Self {
-        Self { by, step, sums: BTreeMap::new(), first: None }
+        Self { by, step, sums: BTreeMap::new(), first: None, unmeasured: false }
     }
 
     /// Adds a line.
     pub fn add(&mut self, line: &ask::Line) {
+        self.unmeasured |= line.unmeasured_ns.is_some_and(|ns| ns > 0);
         self.first = Some(self.first.map_or(line.start, |first| first.min(line.start)));
         let at = (line.start - self.step.from).div_euclid(self.step.seconds);
         let whose = Whose::Of(self.by.iter().map(|by| by.of(line)).collect());
@@ -115,7 +122,15 @@ impl Trend {
         let since = period.since.max(self.first.unwrap_or(period.since));
         let first = -(from - since).div_euclid(seconds);
         let end = (period.until - from).div_euclid(seconds);
-        Answer { by: self.by, step: self.step, sums: self.sums, first, end: end.max(first), ahead }
+        Answer {
+            by: self.by,
+            step: self.step,
+            sums: self.sums,
+            first,
+            end: end.max(first),
+            ahead,
+            unmeasured: self.unmeasured,
+        }
     }
 }
 
@@ -129,6 +144,7 @@ pub struct Answer {
     first: i64,
     end: i64,
     ahead: u64,
+    unmeasured: bool,
 }
 
 fn signed(value: i128, unit: u128, digits: u32) -> String {
@@ -229,6 +245,7 @@ impl Answer {
                 "From {FEWEST} whole {name}s on there is a line; a period that begins with one has more."
             ));
         }
+        notes.extend(self.unmeasured.then(|| UNMEASURED.to_owned()));
         Sheet {
             title: "How use goes on".into(),
             facts,
@@ -332,10 +349,17 @@ mod tests {
         let mut trend = Trend::new(vec![By::Tenant], DAY);
         trend.add(&line("a", None, "G", 0, 5, 0));
         for until in [100, 2 * 86_400] {
-            let answer = Trend { by: vec![By::Tenant], step: DAY, sums: trend.sums.clone(), first: trend.first }
-                .done(Period { since: 0, until }, 30);
+            let answer = Trend {
+                by: vec![By::Tenant],
+                step: DAY,
+                sums: trend.sums.clone(),
+                first: trend.first,
+                unmeasured: true,
+            }
+            .done(Period { since: 0, until }, 30);
             assert_eq!(answer.json()["lines"][0]["gpu_ns"], Value::Null);
             assert!(answer.sheet(Vec::new(), |second| second.to_string()).notes[1].contains("3 whole days"));
+            assert_eq!(answer.sheet(Vec::new(), |second| second.to_string()).notes[2], UNMEASURED);
         }
     }
 }

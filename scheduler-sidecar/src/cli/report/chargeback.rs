@@ -16,12 +16,12 @@ use crate::report::money::Rate;
 Examples:
   vgpu report chargeback --month last --gpu-rate 2.24/h --currency EUR
   vgpu report chargeback --month last --gpu-rate 2.24/h --memory-rate 0.02/h --by group,tenant
-  vgpu report chargeback --since 2026-10-01 --until 2026-11-01 --gpu-rate 0.0006/s --by label:cost-centre --format csv
+  vgpu report chargeback --month 2026-10 --gpu-rate 0.0006/s --by label:cost-centre --format csv
   vgpu report chargeback --month last --gpu-rate 2.24/h --only-used --format html --out bill.html
 
 Rates:
-  --gpu-rate is for a GPU's time as it was used, --memory-rate for a GiB that was held: an amount and the time it is for,
-  /s, /min, /h, /day or /month (of 730 h).
+  --gpu-rate is for a GPU's time as it was used, --memory-rate for a GiB that was held: an amount
+  and the time it is for, /s, /min, /h, /day or /month (of 730 h).
 
 Exit codes:
   0  the bill was made

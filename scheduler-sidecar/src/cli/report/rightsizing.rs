@@ -16,9 +16,10 @@ Examples:
   vgpu report rightsizing --month last --format markdown --out limits.md
 
 How:
-  memory       the highest use and the headroom above it, in steps of 256 MiB; after refusals a quarter more than the limit
-  device time  what 95 of 100 busy minutes stay within and the headroom above it, in steps of 5 %; a quarter more than the
-               ceiling for who stood at it and waited
+  memory       the highest use and the headroom above it, in steps of 256 MiB; after refusals a
+               quarter more than the limit
+  device time  what 95 of 100 busy minutes stay within and the headroom above it, in steps of 5 %;
+               a quarter more than the ceiling for who stood at it and waited
   JSON and CSV have bytes and percent; null, or nothing, is to keep it.
 
 Exit codes:

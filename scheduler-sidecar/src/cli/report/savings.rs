@@ -17,7 +17,8 @@ Examples:
 How:
   dedicated = DEDICATED x GPU-PRICE x HOURS
   shared    = (SHARED x GPU-PRICE + TENANTS x TENANT-PRICE) x HOURS
-  lost      = REVENUE x HOURS x LOSS % x ADDED-MS / 100 ms, at most REVENUE x HOURS; what is added, vgpu validate measures
+  lost      = REVENUE x HOURS x LOSS % x ADDED-MS / 100 ms, at most REVENUE x HOURS
+  How many milliseconds sharing adds is measured by vgpu validate.
 
 Exit codes:
   0  computed

@@ -32,7 +32,7 @@ pub struct Scope {
     #[arg(long, value_name = "MONTH", value_parser = Month::read, conflicts_with_all = ["since", "until"])]
     month: Option<Month>,
 
-    /// Where the record lies [default: where the daemon says, else where one keeps it that is told nothing].
+    /// Where the record lies [default: where the daemon says; without one /var/lib/vgpu for root, else $XDG_STATE_HOME/vgpu].
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
 

@@ -12,6 +12,7 @@ use crate::cli::ask::{self, Where};
 use crate::cli::ps::span;
 use crate::cli::say::{self, Failure};
 use crate::cli::status;
+use crate::config::problem;
 
 /// Shows so many looks; `None`: until interrupted, over a restart of the daemon too.
 ///
@@ -74,9 +75,10 @@ fn device(device: &Device) -> String {
         (None, true) => "held by nobody".into(),
         (None, false) => "no leases".into(),
     };
-    let Device { name, busy, used, memory, .. } = device;
+    let Device { name, busy, used, memory, model, .. } = device;
     let busy = busy.map_or("not measured".to_owned(), |busy| format!("{busy:.1} %"));
-    format!("device {name}: busy {busy}, memory {} of {}, {holder}\n", size(*used), size(*memory))
+    let model = model.as_ref().map_or(String::new(), |model| format!(", {}", problem::shown(model)));
+    format!("device {name}: busy {busy}, memory {} of {}, {holder}{model}\n", size(*used), size(*memory))
 }
 
 fn cells(row: &Row) -> Vec<String> {

@@ -84,6 +84,8 @@ impl Row {
 pub struct Device {
     /// As the daemon calls it.
     pub name: String,
+    /// What its maker calls it.
+    pub model: Option<String>,
     /// Percent of the last seconds that all tenants together got; `None`: somebody's part is not measured.
     pub busy: Option<f64>,
     /// Bytes that all tenants hold; `None`: nobody's is known.
@@ -192,6 +194,7 @@ fn device_of(device: &DeviceStatus, status: &Status) -> Device {
     let busy: Option<f64> = here.iter().filter_map(|here| here.time.as_ref()).map(|time| time.got).sum();
     Device {
         name: device.name.clone(),
+        model: device.model.clone(),
         busy: busy.map(|busy| busy.clamp(0.0, 100.0)),
         used,
         memory: device.memory,

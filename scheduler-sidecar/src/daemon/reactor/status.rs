@@ -236,6 +236,7 @@ impl Reactor {
             .map(|plan| DeviceStatus {
                 name: plan.name(),
                 uuid: plan.uuid.clone(),
+                model: plan.model.clone(),
                 memory: plan.memory.map(u64::from),
                 overcommit: f64::from(plan.overcommit) / 1000.0,
                 arbitrated: false,
@@ -250,6 +251,7 @@ impl Reactor {
                 None => devices.push(DeviceStatus {
                     name: uuid.clone(),
                     uuid: Some(uuid),
+                    model: None,
                     memory: None,
                     overcommit: 1.0,
                     arbitrated,

@@ -7,6 +7,7 @@ use super::theme::Theme;
 use crate::cli::ps::span;
 use crate::cli::top::row::{Device, brief, fraction, short};
 use crate::cli::top::state::Top;
+use crate::config::problem;
 
 /// The lines above the table.
 #[must_use]
@@ -83,5 +84,15 @@ fn line<'t>(device: &Device, theme: &Theme, name: usize, width: usize) -> Line<'
         spans.push(Span::styled(bar(part), theme.fill(part)));
     }
     spans.push(Span::styled(format!("  {holder}"), theme.head()));
+    // What it is called, where it fits.
+    let used: usize = spans.iter().map(Span::width).sum();
+    if let Some(model) = device
+        .model
+        .as_ref()
+        .map(|model| problem::shown(model))
+        .filter(|model| used + 2 + model.chars().count() <= width)
+    {
+        spans.push(Span::styled(format!("  {model}"), theme.dim()));
+    }
     Line::from(spans)
 }
