@@ -58,7 +58,6 @@ Examples:
   vgpu top                                           # the daemon's tenants, as it goes on
   vgpu set train --sm-limit 30
   vgpu report usage --month this
-  vgpu help report chargeback                        # of any command: all of it
 
 Environment:
   VGPU_LIBRARY      libvgpu.so to use, instead of the one that lies beside this program
