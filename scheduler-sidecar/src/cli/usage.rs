@@ -35,8 +35,9 @@ Units:
   WAIT-SECONDS time in which processes stood at the gate, summed over them
   LAUNCHES     ? is not counted
   REFUSED      allocations that were refused; ? is not known
-  Not measured is device time of which nobody asks anything, on devices without leases: arbitrate = true in [time] of the
-  daemon's file has it measured everywhere. For how long it was not is unmeasured_ns in JSON and CSV.
+  Not measured is device time of which nobody asks anything, on devices without leases: arbitrate =
+  true in [time] of the daemon's file has it measured everywhere. For how long it was not is
+  unmeasured_ns in JSON and CSV.
   JSON and CSV have whole numbers: ns, byte-seconds, bytes; starts are seconds since 1970 (UTC).
 
 Exit codes:
