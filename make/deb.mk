@@ -7,7 +7,7 @@ DEB         := $(TARGET)/vgpu_$(DEB_VERSION)_$(DEB_ARCH).deb
 PACK        := VERSION=$(DEB_VERSION) ARCH=$(DEB_ARCH) GLIBC=$(GLIBC) TRIPLE=$(TRIPLE) CARGO="$(CARGO)" MAKE="$(MAKE)" \
                SHIPPED="$(filter-out -p,$(PRODUCTS) $(DEMO))" packaging/deb/build
 
-.PHONY: deb test-deb story
+.PHONY: deb test-deb test-systemd story
 deb: portable ## Debian package of what is shipped: target/vgpu_VERSION_MACHINE.deb, the same bytes each time
 	$(PACK) $(PORTABLE) $(DEB)
 
@@ -15,6 +15,9 @@ test-deb: deb ## installs the package in clean Debian roots without a network, t
 	umask 077; TZ=Asia/Tokyo $(PACK) $(PORTABLE) $(DEB).again > /dev/null
 	cmp $(DEB) $(DEB).again && rm -f $(DEB).again
 	packaging/deb/test $(DEB)
+
+test-systemd: deb ## the package under a real systemd, booted by systemd-nspawn without a network: start, reload, kill, upgrade, socket
+	packaging/deb/test-systemd $(DEB)
 
 story: deb ## follows README's five minutes with the package on this machine, and looks what is left; about a minute
 	packaging/story/run $(DEB)

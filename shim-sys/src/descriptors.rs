@@ -24,6 +24,21 @@ const PAYLOAD: u32 = (MOST * size_of::<RawFd>()) as u32;
 // SAFETY: arithmetic on a number; no memory is touched.
 const CONTROL: usize = unsafe { libc::CMSG_SPACE(PAYLOAD) } as usize;
 
+/// A copy of the descriptor `number` of this process, which is the caller's own and closed by `exec`. For descriptors that were
+/// handed over by their number, as service managers do.
+///
+/// # Errors
+/// The system's: there is no such descriptor, or there are too many.
+pub fn copy_of(number: i32) -> std::io::Result<OwnedFd> {
+    // SAFETY: the call takes two numbers; of one that is no descriptor it makes an error.
+    let raw = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) };
+    if raw < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: the call has just made it, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
 /// Whether something that was sent through this socket was not taken out at the other end yet, descriptors with it.
 ///
 /// # Cost

@@ -8,9 +8,7 @@ use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-use rustix::io::FdFlags;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, sockopt};
-use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
 /// The first descriptor that a manager hands over.
 const FIRST: i32 = 3;
@@ -62,15 +60,13 @@ fn announced(
 fn take() -> Result<Activated, String> {
     let failed = |why: rustix::io::Errno| std::io::Error::from(why).to_string();
     // A copy, which is ours: whose a bare number is cannot be proved.
-    let own = pidfd_open(getpid(), PidfdFlags::empty()).map_err(failed)?;
-    let listener = pidfd_getfd(&own, FIRST, PidfdGetfdFlags::empty()).map_err(failed)?;
+    let listener = shim_sys::descriptors::copy_of(FIRST).map_err(|why| why.to_string())?;
     let listens = sockopt::socket_acceptconn(&listener).map_err(failed)?
         && sockopt::socket_domain(&listener).map_err(failed)? == AddressFamily::UNIX
         && sockopt::socket_type(&listener).map_err(failed)? == SocketType::STREAM;
     if !listens {
         return Err("it is not a Unix stream socket that listens; accepted: ListenStream=/run/vgpu/admin.sock".into());
     }
-    rustix::io::fcntl_setfd(&listener, FdFlags::CLOEXEC).map_err(failed)?;
     let flags = rustix::fs::fcntl_getfl(&listener).map_err(failed)?;
     rustix::fs::fcntl_setfl(&listener, flags | rustix::fs::OFlags::NONBLOCK).map_err(failed)?;
     let address = rustix::net::getsockname(&listener).map_err(failed)?;

@@ -1,5 +1,6 @@
 //! The book (README.md and docs/) tells the truth: it is whole, its links lead somewhere, messages and names in it are the
-//! programs', and every command in it is executed.
+//! programs', and its commands work: those that the simulated device is enough for are run, the others
+//! are words of a test or a recipe that is named.
 //!
 //! - [`pages`]: Markdown as far as it is needed here
 //! - [`links`]: contents, links, anchors

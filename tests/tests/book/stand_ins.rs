@@ -69,13 +69,13 @@ for unit in "${units[@]}"; do
     file=$(find "$STAND_INS/etc" "$CHECKOUT/examples" -name "$unit" | head -n 1)
     [ -n "$file" ] || fail "Unit $unit could not be found."
     exec_of() { sed -n "s|^$1=||p" "$file" | sed "s|/usr/local/bin/||; s|/usr/bin/||; s|/etc/vgpu|$STAND_INS/etc/vgpu|g"; }
-    start() { $(exec_of ExecStartPre) >/dev/null && { $(exec_of ExecStart) --log warn >"$STAND_INS/journal" 2>&1 & }
+    start() { $(exec_of ExecStart) --log warn >"$STAND_INS/journal" 2>&1 &
         echo $! >"$STAND_INS/pid"
         for _ in $(seq 600); do vgpu status >/dev/null 2>&1 && return; kill -0 $! || return; sleep 0.05; done; return 1; }
     case $verb in
     enable) grep -q '^WantedBy=' "$file" || fail "nothing wants $unit"; [ -z "$now" ] || start || fail "$unit failed" ;;
     start) start || fail "$unit failed" ;;
-    reload) MAINPID=$(cat "$STAND_INS/pid"); eval "$(exec_of ExecReload)" || fail "$unit is not active" ;;
+    reload) export MAINPID=$(cat "$STAND_INS/pid"); eval "$(exec_of ExecReload)" || fail "$unit is not active" ;;
     stop | disable) kill "$(cat "$STAND_INS/pid")" ;;
     status | is-active) kill -0 "$(cat "$STAND_INS/pid")" && echo active ;;
     *) fail "Unknown command verb '$verb'" ;;

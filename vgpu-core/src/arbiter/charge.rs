@@ -42,8 +42,8 @@ impl Arbiter {
                 busy = paid;
             }
         }
-        if busy > 0 {
-            this.took(busy);
+        if busy > 0 && !core::mem::take(&mut this.is_let_go) {
+            this.took(busy, finished);
         }
         this.lost_to = lost;
         let before = busy.min(this.ahead);
@@ -84,12 +84,21 @@ impl Arbiter {
         self.put_back(seat, place);
     }
 
-    /// The time since a holder was let in that was not charged to it yet, less what others had of it.
+    /// The time since a holder was let in that was not charged to it yet, less what other tenants had of it: their part by
+    /// how many are before the device now.
     pub(super) fn unpaid(&self, seat: SeatIx, now: u64) -> u64 {
         let device = &self.devices[index(self.seat(seat).device)];
         let paid = self.seat(seat).charged.saturating_sub(device.charged_before);
-        let lost = device.lost.saturating_sub(device.lost_before);
-        now.saturating_sub(device.granted).saturating_sub(lost).saturating_sub(paid)
+        let elapsed = now.saturating_sub(device.granted);
+        let each = elapsed.saturating_sub(device.lost.saturating_sub(device.lost_before));
+        // Its own overdue members have theirs for it.
+        let own = device.overdue.iter().filter(|&&slot| self.slot(slot).seat == seat).count() as u64;
+        let holder = match device.phase {
+            Phase::Held { slot, .. } => Some(slot),
+            _ => device.draining.first().copied(),
+        };
+        let beside = holder.is_none_or(|slot| !device.overdue.contains(&slot));
+        each.saturating_mul((own + u64::from(beside)).max(1)).min(elapsed).saturating_sub(paid)
     }
 
     /// Who is killed with work before the device pays for the part of its lease that it had not measured: otherwise a

@@ -30,11 +30,12 @@ pub(super) enum Phase {
         since: u64,
         until: u64,
     },
-    /// `until`: when its allowance is used up.
+    /// `until`: when its allowance is used up; `said`: when it would be by what its members say alone.
     Drain {
         seat: SeatIx,
         since: u64,
         until: u64,
+        said: u64,
     },
 }
 
@@ -248,7 +249,7 @@ impl Arbiter {
             }
             Phase::Drain { seat, .. } => {
                 let overlap = self.config.overlap;
-                // In one lease twice its length is measured of no short launches.
+                // Two leases' worth of short launches are not measured at once while somebody waits.
                 let long = 2 * self.config.quantum_of(&self.seat(seat).terms);
                 let over = |slot: &SlotId| self.slot(*slot).ends_within(overlap, long);
                 let drained = self.devices[index(d)].draining.iter().all(over);
@@ -257,6 +258,12 @@ impl Arbiter {
                 let stuck = now >= self.stuck_at(d) && self.waits_for_itself(d, seat);
                 if !(drained || now >= end && waited_for || stuck) {
                     return false;
+                }
+                if !(drained || now >= end && waited_for) {
+                    for at in 0..self.devices[index(d)].draining.len() {
+                        let slot = self.devices[index(d)].draining[at];
+                        self.slot_mut(slot).is_let_go = true;
+                    }
                 }
                 self.drained(d, seat, now, (!drained).then_some(end));
                 true

@@ -54,12 +54,14 @@ impl Arbiter {
     /// Begins a drain. A launch that is known to be long has its own time before the allowance begins.
     pub(super) fn drain(&mut self, d: DeviceId, seat: SeatIx, now: u64) {
         let draining = &self.devices[index(d)].draining;
-        let longest = draining.iter().map(|&slot| self.slot(slot).lasts()).max();
-        let longest = longest.unwrap_or(0).min(self.config.longest);
-        // Half of it more: launches of one function differ.
-        let until =
-            now.saturating_add(longest + longest / 2).saturating_add(self.config.drain_of(&self.seat(seat).terms));
-        self.devices[index(d)].phase = Phase::Drain { seat, since: now, until };
+        let allowed = |ns: Option<u64>| {
+            let ns = ns.unwrap_or(0).min(self.config.longest);
+            // Half of it more: launches of one function differ.
+            now.saturating_add(ns + ns / 2).saturating_add(self.config.drain_of(&self.seat(seat).terms))
+        };
+        let until = allowed(draining.iter().map(|&slot| self.slot(slot).lasts()).max());
+        let said = allowed(draining.iter().map(|&slot| self.slot(slot).says()).max());
+        self.devices[index(d)].phase = Phase::Drain { seat, since: now, until, said };
         let charged = self.seat(seat).charged;
         for at in 0..self.devices[index(d)].draining.len() {
             let slot = self.devices[index(d)].draining[at];
@@ -84,18 +86,23 @@ impl Arbiter {
 
     /// When a drain's allowance is used up. Whoever is of class latency does not wait for long launches of others.
     pub(super) fn allowance(&self, d: DeviceId) -> u64 {
-        let Phase::Drain { seat, since, until } = self.devices[index(d)].phase else { return u64::MAX };
+        let Phase::Drain { seat, since, until, said } = self.devices[index(d)].phase else { return u64::MAX };
         let terms = &self.seat(seat).terms;
-        if terms.class != Class::Latency && self.devices[index(d)].order.latency_waits() {
-            return until.min(since.saturating_add(self.config.drain_of(terms)));
+        if !self.devices[index(d)].order.latency_waits() {
+            until
+        } else if terms.class == Class::Latency {
+            said
+        } else {
+            said.min(since.saturating_add(self.config.drain_of(terms)))
         }
-        until
     }
 
-    /// When a drain that nobody but its own tenant waits for is given up.
+    /// When a drain that nobody but its own tenant waits for is given up. What was learned makes that no later: it may have
+    /// been waiting for just them.
     pub(super) fn stuck_at(&self, d: DeviceId) -> u64 {
+        let Phase::Drain { said, .. } = self.devices[index(d)].phase else { return u64::MAX };
         let again = self.devices[index(d)].draining.iter().all(|&slot| self.slot(slot).overdue.is_some());
-        self.allowance(d).saturating_add(if again { 0 } else { self.config.stuck })
+        said.min(self.allowance(d)).saturating_add(if again { 0 } else { self.config.stuck })
     }
 
     /// What the holder of a device has to pay for having it while others waited, beside what it measured.
@@ -113,11 +120,11 @@ impl Arbiter {
 
     /// The drain is over, or its allowance, at `late`.
     pub(super) fn drained(&mut self, d: DeviceId, seat: SeatIx, now: u64, late: Option<u64>) {
+        // Who never has done its work never measures what it was let in for beside it either.
+        let unpaid = self.unpaid(seat, now);
         let device = &mut self.devices[index(d)];
         device.phase = Phase::Free;
         let mut draining = core::mem::take(&mut device.draining);
-        // Who never has done its work never measures what it was let in for beside it either.
-        let unpaid = self.unpaid(seat, now);
         let again = draining.iter().copied().find(|&slot| self.slot(slot).overdue.is_some());
         if let Some(slot) = again.filter(|_| late.is_some()) {
             self.slot_mut(slot).ahead += unpaid;
@@ -132,6 +139,9 @@ impl Arbiter {
                 let this = self.slot_mut(slot);
                 this.falls_due(late);
                 this.claim.iter_mut().for_each(|claim| claim.to = Some(now));
+            } else {
+                let this = self.slot_mut(slot);
+                this.falls_due(this.overdue);
             }
             let this = self.slot_mut(slot);
             this.trailing = late.is_none() && flies && this.overdue.is_none();

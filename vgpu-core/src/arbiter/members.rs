@@ -34,7 +34,8 @@ impl Arbiter {
                 SlotId(u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 members"))
             }
         };
-        self.slots[slot.index()] = Some(Slot::new(seat, now));
+        let lost_to = self.devices[index(device)].lost;
+        self.slots[slot.index()] = Some(Slot { lost_to, ..Slot::new(seat, now) });
         self.seat_mut(seat).members.push(slot);
         slot
     }

@@ -18,6 +18,8 @@ const UNITS: u64 = 16;
 const LEAD_NS: u64 = 10_000_000_000;
 /// Each measurement forgets such a part of the longest one that is remembered.
 const FORGETS: u64 = 256;
+/// What is remembered of a launch is at most this: others wait for the next one that long, and half as long again.
+const LONGEST_NS: u64 = 500_000_000;
 /// Furthest that a floor is served ahead.
 const AHEAD_NS: u64 = 50_000_000;
 
@@ -207,10 +209,12 @@ pub(super) struct Slot {
     pub ahead: u64,
     /// As much as it was already moved back in the order for what is about to end.
     pub behind: u64,
-    /// What it had finished when it became overdue.
+    /// What it had finished when it was last given up waiting for.
     pub finished_before: u64,
-    /// The most that was measured at once, which a launch may take again; forgotten slowly. What a member expects of its
-    /// launches may be far from what they take.
+    /// It was given up because its own tenant waited: its work may have waited for just that, so that its length says nothing.
+    pub is_let_go: bool,
+    /// The most that was measured at once where that was expected to take far less: a launch may take it again. Forgotten
+    /// slowly.
     pub longest: u64,
 }
 
@@ -240,6 +244,7 @@ impl Slot {
             ahead: 0,
             behind: 0,
             finished_before: 0,
+            is_let_go: false,
             longest: 0,
         }
     }
@@ -254,11 +259,16 @@ impl Slot {
         delta
     }
 
-    /// How long what it has before the device may go on. What was waited for before is so no longer, unless it moves on:
-    /// some work never ends.
+    /// How long what it has before the device may go on.
     pub fn lasts(&self) -> u64 {
+        if self.overdue.is_some() { self.says() } else { self.says().max(self.longest) }
+    }
+
+    /// That, without what was learned. What was waited for in vain is not waited for again unless it has moved on since: some
+    /// work never ends.
+    pub fn says(&self) -> u64 {
         match self.overdue {
-            None => self.usage.expected().max(self.longest),
+            None => self.usage.expected(),
             Some(_) if self.usage.finished > self.finished_before => self.longest,
             Some(_) => 0,
         }
@@ -276,9 +286,11 @@ impl Slot {
         (self.overdue, self.finished_before) = (at, self.usage.finished);
     }
 
-    /// So much of its work was measured at once.
-    pub fn took(&mut self, ns: u64) {
-        self.longest = ns.max(self.longest - self.longest.div_ceil(FORGETS));
+    /// So much of its work was measured at once, which was expected to take `expected`. Where that is about right there is
+    /// nothing to be learned: it may have been a thousand launches.
+    pub fn took(&mut self, ns: u64, expected: u64) {
+        let launch = if ns > expected.saturating_add(expected / 4) { ns.min(LONGEST_NS) } else { 0 };
+        self.longest = launch.max(self.longest - self.longest.div_ceil(FORGETS));
     }
 
     pub fn idle(&self) -> bool {

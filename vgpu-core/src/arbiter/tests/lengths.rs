@@ -34,13 +34,11 @@ fn a_drain_waits_as_long_as_launches_took_before_whatever_is_expected_of_the_nex
     let ended = outlasts_its_lease(&mut desk, a, b);
     assert_eq!(desk.at(ended + 10 * MS - 1), []);
     assert_eq!(runs(&desk.at(ended + 10 * MS)), [b], "nobody knows it yet");
-    for slot in [a, b] {
-        is_done(&mut desk, slot, MS);
-    }
-    desk.wants(a);
-    assert_eq!(runs(&desk.tick()), [a]);
-    desk.now += 200 * MS;
-    is_done(&mut desk, a, 200 * MS);
+    // It was beside the other for all but the first of it.
+    desk.now = ended + 300 * MS;
+    is_done(&mut desk, b, 150 * MS);
+    is_done(&mut desk, a, 300 * MS);
+    desk.tick();
     let ended = outlasts_its_lease(&mut desk, a, b);
     assert_eq!(desk.at(ended + 190 * MS), [], "another one may take as long");
     desk.now = ended + 196 * MS;
@@ -54,15 +52,12 @@ fn what_a_launch_took_once_is_forgotten_and_a_latency_tenant_never_waits_for_it(
     let after = |shorter: u32, class: Class| {
         let mut desk = Desk::new(1);
         let (a, b) = (desk.join(1, Terms::default()), desk.join(2, Terms { class, ..Terms::default() }));
+        desk.arbiter.slot_mut(a).took(200 * MS, EXPECTED);
+        for _ in 0..shorter {
+            desk.arbiter.slot_mut(a).took(EXPECTED, EXPECTED);
+        }
         desk.wants(a);
         desk.tick();
-        for took in [200 * MS].into_iter().chain((0..shorter).map(|_| EXPECTED)) {
-            desk.runs(a, EXPECTED);
-            desk.now += took;
-            is_done(&mut desk, a, took);
-            desk.wants(a);
-            desk.tick();
-        }
         desk.runs(a, u64::MAX);
         desk.wants(b);
         let begin = desk.now;
@@ -74,6 +69,72 @@ fn what_a_launch_took_once_is_forgotten_and_a_latency_tenant_never_waits_for_it(
     assert!(after(0, Class::Normal) > 200 * MS);
     assert!(after(1_000, Class::Normal) < 30 * MS, "a thousand that were short");
     assert!(after(0, Class::Latency) < 15 * MS);
+}
+
+#[test]
+fn no_drain_is_allowed_a_second_for_what_was_learned() {
+    let mut desk = Desk::new(1);
+    let a = desk.join(1, Terms::default());
+    let slot = desk.arbiter.slot_mut(a);
+    slot.took(3_600_000 * MS, EXPECTED);
+    assert_eq!(slot.lasts(), 500 * MS);
+}
+
+/// Its kernel runs until another member of its tenant has run, for which the drain is given up after two seconds.
+#[test]
+fn of_what_waited_for_its_own_tenant_nothing_is_learned() {
+    let mut desk = Desk::new(1);
+    let (a, sibling) = (desk.join(1, Terms::default()), desk.join(1, Terms::default()));
+    let begin = outlasts_its_lease(&mut desk, a, sibling);
+    for _ in 0..3_000 {
+        if runs(&desk.tick()).contains(&sibling) {
+            break;
+        }
+        desk.now += MS;
+    }
+    let waited = desk.now - begin;
+    assert!((2_000 * MS..2_050 * MS).contains(&waited), "{waited}");
+    is_done(&mut desk, a, waited);
+    assert_eq!(desk.arbiter.slot(a).longest, 0);
+}
+
+/// One kernel behind another that never ends: the first one's end moves it on, once.
+#[test]
+fn what_never_ends_is_waited_for_again_only_after_it_moved_on() {
+    let mut desk = Desk::new(1);
+    let a = desk.join(1, Terms::default());
+    let slot = desk.arbiter.slot_mut(a);
+    slot.took(200 * MS, EXPECTED);
+    slot.falls_due(Some(MS));
+    assert_eq!(slot.lasts(), 0);
+    slot.usage.finished += 1;
+    assert_eq!(slot.lasts(), 200 * MS);
+    slot.falls_due(Some(MS));
+    assert_eq!(slot.lasts(), 0);
+}
+
+/// Under a wide lease a quarter of a second is measured at once, of launches of 50 us.
+#[test]
+fn a_thousand_launches_that_took_what_was_expected_are_not_one_long_one() {
+    let mut desk = Desk::new(1);
+    let (a, b) = (desk.join(1, Terms::default()), desk.join(2, Terms::default()));
+    desk.wants(a);
+    desk.tick();
+    desk.runs(a, MS);
+    desk.now += 250 * MS;
+    desk.done(a, 250 * MS);
+    let ended = outlasts_its_lease(&mut desk, a, b);
+    assert_eq!(runs(&desk.at(ended + 10 * MS)), [b], "the allowance is what it was");
+    let mut desk = Desk::new(1);
+    let (a, b) = (desk.join(1, Terms::default()), desk.join(2, Terms::default()));
+    desk.wants(a);
+    desk.tick();
+    desk.runs(a, MS);
+    desk.now += 250 * MS;
+    desk.done(a, 250 * MS);
+    outlasts_its_lease(&mut desk, a, b);
+    desk.says(a, 30_000);
+    assert_eq!(runs(&desk.tick()), [b], "its end can be foretold");
 }
 
 #[test]
