@@ -117,8 +117,9 @@ fn truth(m: &Machine, pids: &[i32]) -> (Vec<u64>, [u64; 3]) {
     (pids.iter().map(of).collect(), [d.shared, d.unclaimed, d.used])
 }
 
+/// None is there where the directory itself is gone.
 fn contents(dir: &Path) -> usize {
-    let all = std::fs::read_dir(dir).unwrap();
+    let Ok(all) = std::fs::read_dir(dir) else { return 0 };
     all.filter(|e| e.as_ref().unwrap().file_name().to_str().unwrap().starts_with("share.")).count()
 }
 
