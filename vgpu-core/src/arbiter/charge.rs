@@ -42,6 +42,9 @@ impl Arbiter {
                 busy = paid;
             }
         }
+        if finished > 0 {
+            this.moved = now;
+        }
         if busy > 0 && !core::mem::take(&mut this.is_let_go) {
             this.took(busy, finished);
         }

@@ -93,8 +93,7 @@ impl Arbiter {
                 self.tell(slot, if open { Gate::Open } else { Gate::Wait }, out);
                 if !stays && was_open {
                     let this = self.slot_mut(slot);
-                    this.falls_due(Some(now));
-                    this.usage.in_flight = None;
+                    (this.overdue, this.usage.in_flight) = (Some(now), None);
                     self.devices[index(d)].is_overdue(slot, now);
                 } else if !stays && self.slot(slot).usage.wants {
                     self.enqueue(slot);

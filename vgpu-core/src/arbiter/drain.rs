@@ -59,8 +59,8 @@ impl Arbiter {
             // Half of it more: launches of one function differ.
             now.saturating_add(ns + ns / 2).saturating_add(self.config.drain_of(&self.seat(seat).terms))
         };
-        let until = allowed(draining.iter().map(|&slot| self.slot(slot).lasts()).max());
-        let said = allowed(draining.iter().map(|&slot| self.slot(slot).says()).max());
+        let until = allowed(draining.iter().map(|&slot| self.slot(slot).lasts(now)).max());
+        let said = allowed(draining.iter().map(|&slot| self.slot(slot).says(now)).max());
         self.devices[index(d)].phase = Phase::Drain { seat, since: now, until, said };
         let charged = self.seat(seat).charged;
         for at in 0..self.devices[index(d)].draining.len() {
@@ -137,11 +137,8 @@ impl Arbiter {
             } else if self.slot(slot).overdue.is_none() {
                 self.devices[index(d)].is_overdue(slot, now);
                 let this = self.slot_mut(slot);
-                this.falls_due(late);
+                this.overdue = late;
                 this.claim.iter_mut().for_each(|claim| claim.to = Some(now));
-            } else {
-                let this = self.slot_mut(slot);
-                this.falls_due(this.overdue);
             }
             let this = self.slot_mut(slot);
             this.trailing = late.is_none() && flies && this.overdue.is_none();

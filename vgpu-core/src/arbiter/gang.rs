@@ -109,7 +109,7 @@ impl Arbiter {
     /// When a device is expected back: the end of its lease, or of what is in flight.
     fn expected(&self, d: DeviceId, now: u64) -> u64 {
         let device = &self.devices[index(d)];
-        let flight = |slot: SlotId| now.saturating_add(self.slot(slot).lasts());
+        let flight = |slot: SlotId| now.saturating_add(self.slot(slot).lasts(now));
         match device.phase {
             Phase::Held { seat, slot, since, until } => {
                 let quantum = since.saturating_add(self.config.quantum_of(&self.seat(seat).terms));

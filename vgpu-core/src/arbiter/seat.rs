@@ -19,7 +19,7 @@ const LEAD_NS: u64 = 10_000_000_000;
 /// Each measurement forgets such a part of the longest one that is remembered.
 const FORGETS: u64 = 256;
 /// What is remembered of a launch is at most this: others wait for the next one that long, and half as long again.
-const LONGEST_NS: u64 = 500_000_000;
+const LONGEST_NS: u64 = 2_000_000_000;
 /// Furthest that a floor is served ahead.
 const AHEAD_NS: u64 = 50_000_000;
 
@@ -209,8 +209,8 @@ pub(super) struct Slot {
     pub ahead: u64,
     /// As much as it was already moved back in the order for what is about to end.
     pub behind: u64,
-    /// What it had finished when it was last given up waiting for.
-    pub finished_before: u64,
+    /// When it last had finished something.
+    pub moved: u64,
     /// It was given up because its own tenant waited: its work may have waited for just that, so that its length says nothing.
     pub is_let_go: bool,
     /// The most that was measured at once where that was expected to take far less: a launch may take it again. Forgotten
@@ -243,7 +243,7 @@ impl Slot {
             claim: None,
             ahead: 0,
             behind: 0,
-            finished_before: 0,
+            moved: 0,
             is_let_go: false,
             longest: 0,
         }
@@ -260,16 +260,16 @@ impl Slot {
     }
 
     /// How long what it has before the device may go on.
-    pub fn lasts(&self) -> u64 {
-        if self.overdue.is_some() { self.says() } else { self.says().max(self.longest) }
+    pub fn lasts(&self, now: u64) -> u64 {
+        if self.overdue.is_some() { self.says(now) } else { self.says(now).max(self.longest) }
     }
 
-    /// That, without what was learned. What was waited for in vain is not waited for again unless it has moved on since: some
-    /// work never ends.
-    pub fn says(&self) -> u64 {
+    /// That, without what was learned. What was waited for in vain is waited for again if it has moved on since twice as long
+    /// as a launch may take, which it does when it shares the device: some work never ends.
+    pub fn says(&self, now: u64) -> u64 {
         match self.overdue {
             None => self.usage.expected(),
-            Some(_) if self.usage.finished > self.finished_before => self.longest,
+            Some(_) if now.saturating_sub(self.moved) < 2 * self.longest => self.longest,
             Some(_) => 0,
         }
     }
@@ -279,11 +279,6 @@ impl Slot {
     pub fn ends_within(&self, overlap: u64, long: u64) -> bool {
         let told = if self.longest > long { 1 } else { overlap };
         self.usage.in_flight.is_some_and(|ns| ns < told)
-    }
-
-    /// Its work goes on beside others from now on.
-    pub fn falls_due(&mut self, at: Option<u64>) {
-        (self.overdue, self.finished_before) = (at, self.usage.finished);
     }
 
     /// So much of its work was measured at once, which was expected to take `expected`. Where that is about right there is
