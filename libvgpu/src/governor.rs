@@ -30,6 +30,7 @@ use shim_sys::cuda::*;
 use shim_sys::futex;
 use vgpu_core::account::Engaged;
 use vgpu_core::account::arrears::{eased, rest};
+use vgpu_core::account::cost::Guess;
 use vgpu_core::arbiter::Gate;
 use vgpu_core::gate::loss::Alone;
 use vgpu_core::share::Share;
@@ -144,13 +145,13 @@ impl Governor {
     /// What a launch costs, if it may go by a credit.
     #[inline(always)]
     pub fn short_cost(&self, key: u64) -> Option<u64> {
-        self.costs.known(key).filter(|cost| *cost < SHORT_NS)
+        self.costs.guess(key).below(SHORT_NS)
     }
 
     /// The driver refused a launch that went by a credit.
     #[cold]
     pub fn refused_on_credit(&self, chain: u64, cost: u64) {
-        self.refused(&Plan::plain(chain), Some(cost), None);
+        self.refused(&Plan::plain(chain), Guess::sure(cost), None);
     }
 
     /// Passes one launch: waits for its turn, measures it, charges what completed.
@@ -172,7 +173,7 @@ impl Governor {
                 None => return self.unmeasured(joined, &launch, real),
             }
         }
-        let cost = self.costs.known(launch.key);
+        let cost = self.costs.guess(launch.key);
         let account = joined.member().account();
         let turn = self.turn(joined);
         let (gate, share, post) = (self.gate(), self.share(), &self.post);
@@ -257,7 +258,7 @@ impl Governor {
                 }
             }
             // What has completed may have taught what this launch costs.
-            wish.cost = self.costs.known(wish.launch.key);
+            wish.cost = self.costs.guess(wish.launch.key);
             heard = wish.turn.as_ref().map_or(0, |turn| turn.bell().load(SeqCst));
             step = self.step(joined, wish, seen);
         };
@@ -271,7 +272,7 @@ impl Governor {
         &self,
         joined: &Joined,
         launch: &Launch,
-        cost: Option<u64>,
+        cost: Guess,
         plan: &Plan,
         real: impl FnOnce() -> CUresult,
     ) -> CUresult {
@@ -295,10 +296,10 @@ impl Governor {
         // measured all the same.
         let (calls, launching) = (launched.saturating_sub(asked), launched.saturating_sub(recorded));
         let between = if launch.in_parts { calls - launching / 2 } else { calls };
-        let lead = match (is_idle, cost) {
+        let lead = match (is_idle, cost.is_unknown()) {
             (false, _) => Some(0),
-            (true, None) => Some(if calls < AWAY_NS { between / 2 } else { launching }),
-            (true, Some(cost)) => self.is_believed(calls, cost).then_some(between / 2),
+            (true, true) => Some(if calls < AWAY_NS { between / 2 } else { launching }),
+            (true, false) => self.is_believed(calls, cost.ns()).then_some(between / 2),
         };
         let at = if is_idle { asked + (recorded - asked) / 2 } else { 0 };
         let begin = begin.map(|event| Begin { event, lead, at });
@@ -326,7 +327,7 @@ impl Governor {
     }
 
     #[cold]
-    fn refused(&self, plan: &Plan, cost: Option<u64>, begin: Option<Begin>) {
+    fn refused(&self, plan: &Plan, cost: Guess, begin: Option<Begin>) {
         let unused = {
             let mut meter = self.meter();
             let unused = meter.refused(plan, cost, begin);
@@ -351,7 +352,7 @@ impl Governor {
         let since = account.begin(clock::now());
         let result = real();
         if result.ok() {
-            let used = self.costs.estimate(launch.key);
+            let used = self.costs.guess(launch.key).ns();
             self.charge(joined, Due { used, excess: 0, arrears: 0 }, since);
         }
         result

@@ -32,6 +32,7 @@ use markers::Axis;
 use shim_sys::cuda::*;
 pub use stepping::SHORT_NS;
 use vgpu_core::account::arrears::{Arrears, Usual};
+use vgpu_core::account::cost::Guess;
 use vgpu_core::account::{Engaged, SharedAccount};
 use vgpu_core::arbiter::Gate;
 use vgpu_core::gate::presence::Presence;
@@ -94,8 +95,8 @@ pub struct Seen {
 pub struct Wish<'a> {
     /// It.
     pub launch: &'a Launch,
-    /// What it will cost, if that is known.
-    pub cost: Option<u64>,
+    /// What it is believed to cost.
+    pub cost: Guess,
     /// The word of whoever grants the device.
     pub gate: Gate,
     /// The turn among the tenant's members, where they take turns.

@@ -2,9 +2,10 @@
 //!
 //! Precision is the time that work already submitted will take, for it cannot be withdrawn. So the gate bounds what
 //! is in flight, in estimated time ([`Bounds::in_flight`]); everything else (lease, balance) is somebody else's word.
-//! Two refinements of "no more than D": a launch of unknown cost waits until no other unknown one is in flight, since
-//! a queue of them might be a queue of seconds; and one launch goes ahead when what runs is about to end, so that the
-//! device need not wait for us between two kernels longer than half of D.
+//! Refinements of "no more than D": a launch of unknown cost waits until no other unknown one is in flight, since
+//! a queue of them might be a queue of seconds; of those whose cost was measured a few times only, as many may be in
+//! flight together as that many measurements vouch for ([`Guess::doubt`], [`MOST_DOUBT`]); and one launch goes ahead when
+//! what runs is about to end, so that the device need not wait for us between two kernels longer than half of D.
 //!
 //! *Liveness.* What is in flight may wait for the very launch that is held back. If nothing completed for
 //! [`Bounds::drain`] beyond the time at which it was expected, one launch passes; each further one waits twice as long,
@@ -28,7 +29,7 @@ mod tests;
 pub mod union;
 
 use crate::account::Admission;
-use crate::account::cost::UNKNOWN_NS;
+use crate::account::cost::{Doubt, Guess};
 use crate::arbiter::Gate;
 
 /// D of whoever has had a device to itself for long: a program that computes, or is not woken in time, leaves the device
@@ -73,8 +74,8 @@ impl Bounds {
 /// What is asked at the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// Estimated cost of the launch; `None`: never measured.
-    pub cost: Option<u64>,
+    /// What the launch is believed to cost.
+    pub cost: Guess,
     /// The daemon's word, or [`Gate::Run`] without an end where there is none.
     pub gate: Gate,
     /// The account's, with what is in flight by estimate as good as paid: [`crate::account::Account::admit_beside`].
@@ -103,7 +104,7 @@ pub enum Verdict {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Keeper {
     in_flight: u64,
-    unknown: u32,
+    doubt: Doubt,
     /// When the oldest of it can have begun to run.
     began: u64,
     /// When a completion was last seen, or a launch forced.
@@ -127,6 +128,9 @@ const MOST: u32 = 8;
 /// Nothing is expected to take more than this many eighths longer.
 const LONGEST: u64 = 15 * 8;
 
+/// The doubt of launches in flight together, at most.
+pub const MOST_DOUBT: u32 = 64;
+
 /// So short a launch goes beside others without a balance for what is in flight ...
 const BESIDE_NS: u64 = 100_000;
 /// ... or one that is such a part of that: what it costs more than believed, because others ran, does not hold it back.
@@ -137,8 +141,8 @@ const BESIDE_PART: u64 = 16;
 /// for all of it makes the work longer, on both devices. So the account is asked as if nothing were in flight, and of what is,
 /// streams that have more than D before the device do not count ([`Ask::aside`]).
 #[must_use]
-pub fn goes_beside(cost: Option<u64>, in_flight: u64, beside: bool) -> bool {
-    beside && cost.is_some_and(|cost| cost <= BESIDE_NS.max(in_flight / BESIDE_PART))
+pub fn goes_beside(cost: Guess, in_flight: u64, beside: bool) -> bool {
+    beside && !cost.is_unknown() && cost.ns() <= BESIDE_NS.max(in_flight / BESIDE_PART)
 }
 
 impl Keeper {
@@ -152,16 +156,19 @@ impl Keeper {
     }
 
     /// As [`Keeper::ask`] and [`Keeper::launched`] in one, where nothing is to be considered: beside work in flight there is
-    /// room for a launch of a known cost, and gate and account allow it. `false` says nothing.
+    /// room for a launch of a cost beyond doubt, and gate and account allow it. `false` says nothing.
     ///
     /// # Cost
     /// A few comparisons.
     #[inline]
     pub fn goes_on(&mut self, ask: &Ask, bounds: &Bounds) -> bool {
-        let Some(cost) = ask.cost else { return false };
-        let all = self.in_flight.saturating_add(cost);
+        let all = self.in_flight.saturating_add(ask.cost.ns());
         let word = matches!(ask.gate, Gate::Run { until, .. } if ask.now < until) || matches!(ask.gate, Gate::Open);
-        let goes = word && self.in_flight > 0 && all <= bounds.in_flight && ask.admission == Admission::Admit;
+        let goes = word
+            && ask.cost.is_sure()
+            && self.in_flight > 0
+            && all <= bounds.in_flight
+            && ask.admission == Admission::Admit;
         if goes {
             self.in_flight = all;
         }
@@ -193,7 +200,7 @@ impl Keeper {
             if self.held == 0 {
                 self.held = self.in_flight;
             }
-            self.helps_until = now.saturating_add(bounds.drain).saturating_add(ask.cost.unwrap_or(0));
+            self.helps_until = now.saturating_add(bounds.drain).saturating_add(ask.cost.ns());
             return Verdict::Forced;
         }
         let due = if self.in_flight > 0 { due } else { u64::MAX };
@@ -213,18 +220,17 @@ impl Keeper {
 
     /// When there is room for the launch in flight; `None`: now.
     fn room(&mut self, ask: &Ask, bounds: &Bounds) -> Option<u64> {
-        let cost = ask.cost.unwrap_or(UNKNOWN_NS);
         if self.in_flight == 0 {
             return None;
         }
-        let mixed = ask.cost.is_none() && self.unknown > 0;
+        let in_doubt = self.is_in_doubt(ask.cost);
         let counts = self.in_flight.saturating_sub(ask.aside);
-        if (counts == 0 || counts.saturating_add(cost) <= bounds.in_flight) && !mixed {
+        if (counts == 0 || counts.saturating_add(ask.cost.ns()) <= bounds.in_flight) && !in_doubt {
             return None;
         }
         // Half of the allowance early, so that a late wake-up does not leave the device idle.
         let early = self.began.saturating_add(self.in_flight).saturating_sub(bounds.ahead);
-        let known = self.unknown == 0 && !self.ahead;
+        let known = self.doubt.unknown == 0 && !in_doubt && !self.ahead;
         if known && ask.now >= early {
             return None;
         }
@@ -233,13 +239,19 @@ impl Keeper {
         Some(if known { early.min(look) } else { look })
     }
 
+    /// Whether the launch has to wait until of those in flight one shows what it costs.
+    fn is_in_doubt(&self, cost: Guess) -> bool {
+        let (in_flight, one) = (self.doubt, cost.doubt());
+        in_flight.unknown.min(one.unknown) > 0 || one.young > 0 && in_flight.young + one.young > MOST_DOUBT
+    }
+
     /// When a launch is forced. `poor`: there is no balance for it.
     fn due(&self, stretch: u64, beside: bool, poor: bool, bounds: &Bounds) -> u64 {
         // Half of it more: launches of one function differ.
         let longest =
             self.by(self.longer).max(self.in_flight.saturating_mul(stretch)).saturating_add(self.in_flight / 2);
         let expected = self.began.saturating_add(longest);
-        let (first, most) = match (beside, self.unknown) {
+        let (first, most) = match (beside, self.doubt.unknown) {
             (false, _) => (OWN, OWN + 2),
             (true, 0) => (0, MOST),
             (true, _) => (UNKNOWN, MOST),
@@ -255,28 +267,28 @@ impl Keeper {
 
     /// A launch went to the driver.
     #[inline]
-    pub fn launched(&mut self, cost: Option<u64>, now: u64, bounds: &Bounds) {
+    pub fn launched(&mut self, cost: Guess, now: u64, bounds: &Bounds) {
         if self.in_flight == 0 {
             (self.began, self.progress) = (now, now);
             (self.forced, self.ahead, self.held) = (0, false, 0);
         }
         let beside = self.in_flight > 0;
-        self.in_flight = self.in_flight.saturating_add(cost.unwrap_or(UNKNOWN_NS));
+        self.in_flight = self.in_flight.saturating_add(cost.ns());
         self.ahead |= beside && self.in_flight > bounds.in_flight;
-        self.unknown += u32::from(cost.is_none());
+        self.doubt = self.doubt.and(cost.doubt());
     }
 
     /// A launch that was announced by [`Keeper::launched`] was refused by the driver.
-    pub fn withdrawn(&mut self, cost: Option<u64>) {
-        self.in_flight = self.in_flight.saturating_sub(cost.unwrap_or(UNKNOWN_NS));
-        self.unknown = self.unknown.saturating_sub(u32::from(cost.is_none()));
+    pub fn withdrawn(&mut self, cost: Guess) {
+        self.in_flight = self.in_flight.saturating_sub(cost.ns());
+        self.doubt = self.doubt.without(cost.doubt());
     }
 
-    /// Launches estimated at `estimate`, of which `unknown` were of unknown cost, were seen complete; the device had
+    /// Launches estimated at `estimate`, with so much doubt, were seen complete; the device had
     /// them done at `at`, no later than now.
-    pub fn completed(&mut self, estimate: u64, unknown: u32, at: u64) {
+    pub fn completed(&mut self, estimate: u64, doubt: Doubt, at: u64) {
         self.in_flight = self.in_flight.saturating_sub(estimate);
-        self.unknown = self.unknown.saturating_sub(unknown);
+        self.doubt = self.doubt.without(doubt);
         self.began = self.began.max(at);
         self.progress = self.progress.max(at);
         (self.forced, self.ahead) = (0, false);

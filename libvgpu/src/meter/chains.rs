@@ -4,6 +4,7 @@ use super::Meter;
 use crate::order::Place;
 use shim_sys::cuda::CUevent;
 use std::collections::VecDeque;
+use vgpu_core::account::cost::Guess;
 use vgpu_core::gate::marks::{Marks, Open};
 
 /// Chains kept; beyond that those with nothing in flight are dropped, and if there is none, launches go unmeasured.
@@ -19,13 +20,15 @@ pub(super) struct Keys {
 }
 
 impl Keys {
+    /// What is not sure yet finds room where there is none: it is held back until it is learned from.
     #[inline]
-    pub fn add(&mut self, key: u64, cost: u64) {
+    pub fn add(&mut self, key: u64, cost: Guess) {
         let known = &self.list[..self.len];
         let is = |one: &(u64, u64)| one.0 == key;
-        if !known.last().is_some_and(is) && !known.iter().any(is) && self.len < MAX_KEYS {
-            self.list[self.len] = (key, cost);
-            self.len += 1;
+        if !known.last().is_some_and(is) && !known.iter().any(is) && (self.len < MAX_KEYS || !cost.is_sure()) {
+            let at = self.len.min(MAX_KEYS - 1);
+            self.list[at] = (key, cost.ns());
+            self.len = at + 1;
         }
     }
 
@@ -70,7 +73,7 @@ impl Interval {
     pub fn own(&self, length: u64, spent: u64) -> u64 {
         let estimate = self.open.estimate;
         let is_told_apart = self.begin.is_some() && spent >= estimate / 2;
-        if self.open.unknown > 0 || self.all <= estimate || is_told_apart {
+        if self.open.doubt.unknown > 0 || self.all <= estimate || is_told_apart {
             return spent;
         }
         let part = u128::from(length) * u128::from(estimate) / u128::from(self.all);
@@ -200,4 +203,22 @@ impl Meter {
 pub(super) fn slot(place: Place) -> usize {
     let mixed = (place.key ^ (place.context as u64).rotate_left(20)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58;
     usize::try_from(mixed).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vgpu_core::account::cost::CostTable;
+
+    #[test]
+    fn of_more_functions_than_there_is_room_for_what_is_in_doubt_is_learned_from() {
+        let costs = CostTable::<1>::new();
+        costs.learn(99, 7);
+        let mut keys = Keys::default();
+        (1..=40).for_each(|key| keys.add(key, Guess::sure(5)));
+        assert_eq!(keys.all().len(), MAX_KEYS);
+        keys.add(99, costs.guess(99));
+        keys.add(50, Guess::sure(5));
+        assert_eq!((keys.all().len(), keys.all()[MAX_KEYS - 1]), (MAX_KEYS, (99, 7)));
+    }
 }

@@ -9,6 +9,7 @@ use super::{Meter, Pay, Plan, Wish};
 use crate::credit::{self, Place, Terms};
 use crate::governor::Governor;
 use vgpu_core::account::Admission;
+use vgpu_core::account::cost::Guess;
 use vgpu_core::arbiter::Gate;
 use vgpu_core::gate::credit::Counted;
 
@@ -86,9 +87,9 @@ impl Meter {
         let (was_busy, was_unmeasured) = (chain.is_busy(), chain.is_unmeasured());
         let now = self.time;
         chain.marks.went(taken.estimate, launches);
-        self.keeper.launched(Some(taken.estimate), now, &self.bounds);
+        self.keeper.launched(Guess::sure(taken.estimate), now, &self.bounds);
         self.due = self.due.max(now).saturating_add(taken.estimate);
-        credit.functions().for_each(|(key, cost)| chain.keys.add(key, cost));
+        credit.functions().for_each(|(key, cost)| chain.keys.add(key, Guess::sure(cost)));
         chain.launches = chain.launches.wrapping_add(launches);
         chain.ask_at += taken.estimate / 2;
         chain.over_by = now + 2 * self.keeper.in_flight() + TAIL_SLACK_NS;
@@ -130,7 +131,7 @@ impl Meter {
         }
         // The clock is to be read as often as a stream may be asked.
         let launches = (ASK_NS / self.pace.max(1)).min(MOST);
-        let Some(cost) = wish.cost.filter(|cost| launches >= LEAST && *cost < SHORT_NS) else { return };
+        let Some(cost) = wish.cost.below(SHORT_NS).filter(|_| launches >= LEAST) else { return };
         let now = self.time;
         // What a daemon grants (a lease that has a number, a gate that it opened) it may take back: `Terms` would have to
         // look at its word before each launch.

@@ -5,18 +5,19 @@ use super::stepping::TAIL_SLACK_NS;
 use super::{Meter, Pay};
 use crate::order::Place;
 use shim_sys::cuda::CUevent;
+use vgpu_core::account::cost::Doubt;
 
 impl Meter {
     /// A context is about to end: what it has in flight is charged by the estimate. Returns its events.
     pub fn end_context(&mut self, context: usize, now: u64, pay: impl Pay) -> Vec<CUevent> {
         let mut events = self.lease.forget_context(context);
-        let (mut unpaid, mut unknown) = (0u64, 0u32);
+        let (mut unpaid, mut doubt) = (0u64, Doubt::NONE);
         for chain in self.chains.iter_mut().filter(|chain| chain.place.context == context) {
             self.given.iter().filter(|given| given.chain == chain.number).for_each(Given::revoke);
             events.extend(chain.begin.take());
             let open = chain.marks.open();
             for part in chain.pending.iter().map(|interval| interval.open).chain(open) {
-                (unpaid, unknown) = (unpaid.saturating_add(part.estimate), unknown.saturating_add(part.unknown));
+                (unpaid, doubt) = (unpaid.saturating_add(part.estimate), doubt.and(part.doubt));
             }
             for interval in chain.pending.drain(..) {
                 events.extend([interval.begin, interval.end].into_iter().flatten());
@@ -24,8 +25,8 @@ impl Meter {
         }
         self.chains.retain(|chain| chain.place.context != context);
         self.tally();
-        if unpaid > 0 || unknown > 0 {
-            self.completed(unpaid, unknown, now);
+        if unpaid > 0 || doubt != Doubt::NONE {
+            self.completed(unpaid, doubt, now);
             pay(self.due(unpaid, 0), self.presence.since());
         }
         let (of_it, others) = core::mem::take(&mut self.spare).into_iter().partition(|spare| spare.0 == context);

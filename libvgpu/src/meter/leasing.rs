@@ -6,7 +6,7 @@ use crate::daemon::Post;
 use crate::daemon::lease::{Answer, Stream, Word};
 use shim_sys::cuda::CUevent;
 use vgpu_core::account::Admission;
-use vgpu_core::account::cost::UNKNOWN_NS;
+use vgpu_core::account::cost::{Doubt, Guess};
 use vgpu_core::arbiter::Gate;
 
 impl Meter {
@@ -54,11 +54,11 @@ impl Meter {
 
     /// Announces a launch that may go. False: the gate has changed meanwhile.
     #[inline]
-    pub(super) fn announce(&mut self, cost: Option<u64>, post: &Post, now: u64) -> bool {
+    pub(super) fn announce(&mut self, cost: Guess, post: &Post, now: u64) -> bool {
         if !self.lease.is_on() {
             return true;
         }
-        let cost = cost.unwrap_or(UNKNOWN_NS);
+        let cost = cost.ns();
         self.lease.announce(self.keeper.in_flight().saturating_add(cost), cost, now) || self.take_back(cost, post, now)
     }
 
@@ -108,16 +108,16 @@ impl Meter {
     }
 
     /// Launches that were seen complete.
-    pub(super) fn completed(&mut self, estimate: u64, unknown: u32, at: u64) {
-        self.measured(estimate, unknown, true, at);
+    pub(super) fn completed(&mut self, estimate: u64, doubt: Doubt, at: u64) {
+        self.measured(estimate, doubt, true, at);
     }
 
     /// As [`Self::completed`], and whether their costs were learned while nobody else was before the device: what is known
     /// roughly, or not at all, is nothing to pay by.
-    pub(super) fn measured(&mut self, estimate: u64, unknown: u32, is_exact: bool, at: u64) {
+    pub(super) fn measured(&mut self, estimate: u64, doubt: Doubt, is_exact: bool, at: u64) {
         self.over = self.over.wrapping_add(estimate);
-        self.keeper.completed(estimate, unknown, at);
-        if unknown == 0 && is_exact && self.lease.is_on() {
+        self.keeper.completed(estimate, doubt, at);
+        if doubt.unknown == 0 && is_exact && self.lease.is_on() {
             self.lease.complete(estimate);
         }
     }

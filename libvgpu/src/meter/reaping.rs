@@ -11,7 +11,7 @@ use super::markers::{self, Answer, Axis, Markers, Times};
 use super::{Meter, Pay};
 use crate::driver::own;
 use shim_sys::cuda::*;
-use vgpu_core::account::cost::{CostTable, MAX_NS, UNKNOWN_NS};
+use vgpu_core::account::cost::{CostTable, Guess, MAX_NS, is_far};
 
 /// Intervals asked about in one pass, and of each stream if there are several: one with a thousand keeps no other waiting.
 const MOST: usize = 64;
@@ -19,8 +19,6 @@ const LEAST: usize = 4;
 /// The first interval of a turn holds the device's change from one context to the other: up to here that is what it took
 /// longer than expected.
 const CHANGE_NS: u64 = 200_000;
-/// What takes so many times as long as believed is learned from although others may have run meanwhile.
-const FAR: u64 = 3;
 /// Beside so much work of other streams, by estimate, it still can be told whose the time is.
 const BESIDE_NS: u64 = 100_000;
 /// After a measurement that was far off, so many tails are measured.
@@ -40,15 +38,22 @@ impl Costs {
         Self { exact: CostTable::new(), rough: CostTable::new() }
     }
 
-    /// What a launch will cost, if anything is known.
+    /// What a launch is believed to cost, which is what is charged for one that is not measured.
     #[inline]
-    pub fn known(&self, key: u64) -> Option<u64> {
-        self.exact.measured(key).or_else(|| self.rough.measured(key))
+    pub fn guess(&self, key: u64) -> Guess {
+        match self.exact.measured(key) {
+            Some(exact) if exact.is_sure() => exact,
+            exact => self.rough_guess(key, exact),
+        }
     }
 
-    /// What is charged for a launch that is not measured.
-    pub fn estimate(&self, key: u64) -> u64 {
-        self.known(key).unwrap_or(UNKNOWN_NS)
+    /// What was measured once in 50 us and takes 200 ms beside others is not believed to take 50 us.
+    #[cold]
+    fn rough_guess(&self, key: u64, exact: Option<Guess>) -> Guess {
+        match (exact, self.rough.measured(key)) {
+            (Some(exact), Some(rough)) => exact.at_worst(rough),
+            (one, other) => one.or(other).unwrap_or(Guess::UNKNOWN),
+        }
     }
 
     /// Whether all of these were measured while nobody else was before the device.
@@ -78,10 +83,26 @@ impl Costs {
             let cost = u64::try_from(scaled).unwrap_or(MAX_NS).max(1);
             if clean {
                 self.exact.learn(key, cost);
-            } else if self.known(key).is_none() {
-                self.rough.learn(key, cost);
+            } else {
+                let exact = self.exact.measured(key);
+                let is_sure = exact.is_some_and(Guess::is_sure);
+                if !is_sure && (self.guess(key).is_unknown() || is_far(spent, estimate)) {
+                    self.rough.learn(key, cost);
+                } else {
+                    self.ripen(key);
+                }
             }
         }
+    }
+
+    /// Launches of these functions are over, and taught nothing.
+    fn ripen_all(&self, believed: &[(u64, u64)]) {
+        believed.iter().for_each(|&(key, _)| self.ripen(key));
+    }
+
+    fn ripen(&self, key: u64) {
+        self.exact.ripen(key);
+        self.rough.ripen(key);
     }
 }
 
@@ -235,6 +256,7 @@ impl Meter {
         let open = interval.open;
         let began = times.and_then(|times| times.begin.map(|begin| begin + interval.lead).or(chain.last));
         let (mut fresh, mut excess, mut counted) = (None, 0, None);
+        let mut teaches = false;
         if let (Some(times), Some(began), true) = (times, began, open.measured) {
             let spent = self.union.add(began.min(times.end), times.end);
             // Counted before, or two threads' markers in one stream, the other way round than their launches: nothing to
@@ -248,8 +270,9 @@ impl Meter {
             let late = self.lease.late(times.host).min(spent);
             // What takes far longer than believed is paid as it was counted: whose of several it is cannot be told.
             let used = if late > 0 || part / 2 > open.estimate { spent } else { part };
-            if spent > 0 && usual.is_none() {
-                let is_far_off = open.unknown == 0 && part.saturating_sub(late / 2) > open.estimate.saturating_mul(FAR);
+            teaches = spent > 0 && usual.is_none();
+            if teaches {
+                let is_far_off = open.doubt.unknown == 0 && is_far(part.saturating_sub(late / 2), open.estimate);
                 let own = match (is_far_off, late) {
                     (true, _) => spent - late / 2,
                     (false, 0) => part,
@@ -257,17 +280,20 @@ impl Meter {
                 };
                 let clean = !interval.tainted && (late == 0 || is_far_off);
                 costs.learn(keys, open.estimate, own, clean);
-                if clean && open.unknown == 0 {
+                if clean && open.doubt.unknown == 0 {
                     self.keeper.took(open.estimate, own);
                 }
                 let hidden = times.end.saturating_sub(began).saturating_sub(spent);
-                if self.is_waited_out(at, hidden, spent, open.unknown > 0 && !clean) {
+                if self.is_waited_out(at, hidden, spent, open.doubt.unknown > 0 && !clean) {
                     excess = self.excess(interval, used, clean);
                 }
             }
             fresh = Some(usual.unwrap_or(used));
             // Of what others of the device took the usual is paid, and no more is missing.
             counted = Some(if usual.is_some() { fresh.unwrap_or(0) } else { spent });
+        }
+        if !teaches {
+            costs.ripen_all(interval.keys.all());
         }
         if excess > 0 {
             (self.chains[at].tailed, self.chains[at].again) = (0, AGAIN);
@@ -277,7 +303,7 @@ impl Meter {
         chain.marks.completed();
         chain.unmeasured = chain.unmeasured.saturating_sub(u32::from(!open.measured));
         let exact = costs.are_exact(interval.keys.all());
-        self.measured(open.estimate, open.unknown, exact, times.map_or(now, |times| times.host));
+        self.measured(open.estimate, open.doubt, exact, times.map_or(now, |times| times.host));
         self.tally();
         // No measurement: the estimate is all there is.
         let used = fresh.unwrap_or_else(|| self.usual.unmeasured(interval.keys.id(), open.launches, open.estimate));
@@ -300,7 +326,7 @@ impl Meter {
     /// waited for a launch that was held back, all but the estimate.
     fn excess(&mut self, interval: &Interval, spent: u64, clean: bool) -> u64 {
         let open = &interval.open;
-        let ordinary = match (open.unknown, clean) {
+        let ordinary = match (open.doubt.unknown, clean) {
             (0, _) => self.usual.ordinary(interval.keys.id(), open.launches, open.estimate, spent),
             (_, true) => spent,
             (_, false) => open.estimate,
@@ -358,7 +384,7 @@ mod tests {
         let mut open = Open::default();
         (open.measured, open.estimate, open.launches) = (true, estimate, 5);
         let mut keys = Keys::default();
-        keys.add(9, 50_000);
+        keys.add(9, Guess::sure(50_000));
         Interval { serial: 1, begin, lead: 0, begun: 0, end: None, open, all, keys, tainted: false, first: false }
     }
 
@@ -370,19 +396,19 @@ mod tests {
         costs.exact.learn(9, 50_000);
         // Something is always before the device.
         let bounds = meter.bounds;
-        meter.keeper.launched(Some(250_000), 1_000_000, &bounds);
+        meter.keeper.launched(Guess::sure(250_000), 1_000_000, &bounds);
         for n in 0..40 {
             let (stream, round) = (n % 4, n / 4);
             let at = meter.find(Place { key: stream, context: 1 }).unwrap();
             let begin = 1_000_000 + stream * 50_000 + round * 1_000_000;
-            meter.keeper.launched(Some(250_000), begin, &bounds);
+            meter.keeper.launched(Guess::sure(250_000), begin, &bounds);
             meter.chains[at].last = Some(begin);
             let end = begin + 1_000_000;
             let paid = Cell::new(0);
             let times = Times { begin: None, end, host: end };
             let interval = of_five(None, 250_000, 1_000_000);
             meter.done(at, &interval, Some(times), end, &|due, _| paid.set(due.used), &costs);
-            assert_eq!((paid.get(), costs.known(9)), (250_000, Some(50_000)), "interval {n}");
+            assert_eq!((paid.get(), costs.guess(9).ns()), (250_000, 50_000), "interval {n}");
         }
     }
 
@@ -393,13 +419,13 @@ mod tests {
         costs.exact.learn(9, 50_000);
         let (mut paid, mut now, bounds) = (0, 1_000_000, meter.bounds);
         // Something is always before the device.
-        meter.keeper.launched(Some(250_000), now, &bounds);
+        meter.keeper.launched(Guess::sure(250_000), now, &bounds);
         for round in 0..400 {
             for stream in [1, 2] {
                 let at = meter.find(Place { key: stream, context: 1 }).unwrap();
                 // One after the other: four intervals of 250 us each, of 500 launched between their markers.
                 for _ in 0..4 {
-                    meter.keeper.launched(Some(250_000), now, &bounds);
+                    meter.keeper.launched(Guess::sure(250_000), now, &bounds);
                     meter.chains[at].last = Some(now);
                     now += 250_000;
                     let times = Times { begin: None, end: now, host: now };
@@ -435,6 +461,41 @@ mod tests {
                 meter.reaping = false;
             }
             assert!(numbers.iter().all(|number| asked.contains(number)), "{} of {streams}", asked.len());
+        }
+    }
+
+    /// While others may be before the device nothing is paid by what is seen; but a flood of what is believed to be short is
+    /// not to be launched there either.
+    #[test]
+    fn what_takes_far_longer_beside_others_than_it_did_once_alone_is_believed_to() {
+        let costs = Costs::new();
+        let beside = |spent| costs.learn(&[(9, costs.guess(9).ns())], costs.guess(9).ns(), spent, false);
+        costs.learn(&[(9, 20_000)], 20_000, 50_000, true);
+        beside(150_000);
+        assert_eq!((costs.guess(9).ns(), costs.guess(9).doubt().young), (50_000, 16), "others make it so long");
+        beside(200_000_000);
+        assert_eq!(costs.guess(9).ns(), 200_000_000);
+        assert!(costs.are_exact(&[(9, 0)]) && costs.exact.guess(9).ns() == 50_000, "and is nothing to pay by");
+        // Seven times alone: what was seen beside others says nothing any more.
+        for _ in 0..6 {
+            costs.learn(&[(9, 50_000)], 50_000, 50_000, true);
+        }
+        assert_eq!(costs.guess(9), Guess::sure(50_000));
+        beside(200_000_000);
+        assert_eq!(costs.guess(9), Guess::sure(50_000));
+        costs.forget(9);
+        assert!(costs.guess(9).is_unknown());
+    }
+
+    /// Whose time nobody can tell is not held back for ever because of that.
+    #[test]
+    fn what_is_over_is_trusted_more_though_it_taught_nothing() {
+        let (mut meter, costs) = (Meter::default(), Costs::new());
+        costs.learn(&[(9, 20_000)], 20_000, 50_000, true);
+        let at = meter.find(Place { key: 1, context: 1 }).unwrap();
+        for young in [16, 8, 4, 2, 1, 0, 0] {
+            meter.done(at, &of_five(None, 250_000, 250_000), None, 1_000_000, &|_, _| {}, &costs);
+            assert_eq!((costs.guess(9).ns(), costs.guess(9).doubt().young), (50_000, young));
         }
     }
 

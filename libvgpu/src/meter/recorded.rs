@@ -5,7 +5,7 @@
 use super::reaping::Costs;
 use super::{Begin, End, Meter, Pay, Plan};
 use shim_sys::cuda::CUevent;
-use vgpu_core::account::cost::UNKNOWN_NS;
+use vgpu_core::account::cost::Guess;
 
 impl Meter {
     /// The markers were recorded, or not (`None`), and the launch went to the driver. Returns what is to be destroyed.
@@ -32,7 +32,7 @@ impl Meter {
                 }
                 // What was never measured is, all the same: its estimate says nothing, and may be a second short.
                 interval.tainted |= is_late;
-                let is_vague = (is_late && interval.open.unknown == 0)
+                let is_vague = (is_late && interval.open.doubt.unknown == 0)
                     || (plan.begin && begin.and_then(|begin| begin.lead).is_none());
                 if is_vague && interval.open.measured {
                     interval.open.measured = false;
@@ -64,17 +64,17 @@ impl Meter {
     }
 
     /// The driver refused the launch.
-    pub fn refused(&mut self, plan: &Plan, cost: Option<u64>, begin: Option<Begin>) -> [Option<CUevent>; 2] {
+    pub fn refused(&mut self, plan: &Plan, cost: Guess, begin: Option<Begin>) -> [Option<CUevent>; 2] {
         self.keeper.withdrawn(cost);
         self.revoke(plan.chain);
-        self.lease.withdraw(cost.unwrap_or(UNKNOWN_NS));
+        self.lease.withdraw(cost.ns());
         let Some(at) = self.numbered(plan.chain) else { return [begin.map(|begin| begin.event), None] };
         let chain = &mut self.chains[at];
         let (was_busy, was_unmeasured) = (chain.is_busy(), chain.is_unmeasured());
         let place = plan.end.and_then(|serial| chain.pending.iter().position(|interval| interval.serial == serial));
         let closed = place.and_then(|place| chain.pending.remove(place));
         let open = closed.as_ref().map(|interval| interval.open);
-        chain.marks.withdrawn(cost, cost.unwrap_or(UNKNOWN_NS), open);
+        chain.marks.withdrawn(cost, open);
         if let Some(interval) = closed {
             chain.unmeasured -= u32::from(!interval.open.measured);
             (chain.begin, chain.lead, chain.begun) = (interval.begin, interval.lead, interval.begun);

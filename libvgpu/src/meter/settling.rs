@@ -16,7 +16,7 @@ impl Meter {
         if let Some(event) = begin {
             self.recycle(context, event);
         }
-        self.completed(tail.estimate, tail.unknown, now);
+        self.completed(tail.estimate, tail.doubt, now);
         self.revoke(self.chains[at].number);
         // It is over, so that it took no longer than since it was launched, whatever it is believed to take.
         let used = tail.estimate.min(now.saturating_sub(opened));

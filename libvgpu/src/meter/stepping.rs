@@ -7,7 +7,6 @@ use crate::daemon::lease::Word;
 use crate::daemon::renew;
 use crate::watcher;
 use vgpu_core::account::Admission;
-use vgpu_core::account::cost::UNKNOWN_NS;
 use vgpu_core::arbiter::Gate;
 use vgpu_core::gate::marks::Open;
 use vgpu_core::gate::presence::PAUSE_NS;
@@ -35,7 +34,7 @@ impl Meter {
     /// About 10 ns. The clock is not read.
     #[inline]
     pub fn go_on(&mut self, wish: &Wish<'_>) -> Option<u64> {
-        let cost = wish.cost.filter(|cost| *cost < SHORT_NS && self.untimed < UNTIMED - 1)?;
+        let cost = wish.cost.below(SHORT_NS).filter(|_| self.untimed < UNTIMED - 1)?;
         let place = wish.launch.place();
         let at = usize::from(self.hints[slot(place)]);
         let chain = self.chains.get(at)?;
@@ -58,7 +57,7 @@ impl Meter {
             return None;
         }
         if self.lease.is_on() && !self.lease.announce(self.keeper.in_flight(), cost, now) {
-            self.keeper.withdrawn(Some(cost));
+            self.keeper.withdrawn(wish.cost);
             self.take_back(cost, wish.post, now);
             return None;
         }
@@ -66,7 +65,7 @@ impl Meter {
         self.untimed += 1;
         chain.marks.go_on(cost);
         self.due = self.due.max(now).saturating_add(cost);
-        chain.keys.add(wish.launch.key, cost);
+        chain.keys.add(wish.launch.key, wish.cost);
         chain.launches = chain.launches.wrapping_add(1);
         self.launches = self.launches.wrapping_add(1);
         chain.ask_at += cost / 2;
@@ -89,7 +88,7 @@ impl Meter {
         let Some(at) = found else { return Step::Unmeasured };
         let marks = &self.chains[at].marks;
         let (open, pending) = (marks.asks(), marks.pending() > 0);
-        let untimed = open && self.untimed < UNTIMED - 1 && wish.cost.is_some_and(|cost| cost < SHORT_NS);
+        let untimed = open && self.untimed < UNTIMED - 1 && wish.cost.below(SHORT_NS).is_some();
         let (mut now, mut gap) = (self.time, false);
         // Who comes again has waited or asked meanwhile, and an old moment is no reason to wait.
         let is_timed = !untimed || seen.stream.is_some() || seen.reaped;
@@ -150,7 +149,7 @@ impl Meter {
         }
         self.lease.begins(self.keeper.in_flight(), now);
         let beside =
-            self.busy > u32::from(self.chains[at].is_busy()) && (wish.cost.is_some() || self.is_beside(at, wish));
+            self.busy > u32::from(self.chains[at].is_busy()) && (!wish.cost.is_unknown() || self.is_beside(at, wish));
         let (mut admission, mut aside) = (self.admission(wish, now), 0);
         // With many streams what is in flight is their sum, and nobody waits for one of them.
         if self.busy <= FEW && goes_beside(wish.cost, self.keeper.in_flight(), beside) && !self.lease.is_on() {
@@ -164,7 +163,7 @@ impl Meter {
         let gate = self.gate(wish, admission, now);
         let ask = Ask { cost: wish.cost, gate, admission, beside, aside, now };
         let verdict = self.keeper.ask(&ask, &self.bounds);
-        if beside && wish.cost.is_none() && matches!(verdict, Verdict::Wait(_)) {
+        if beside && wish.cost.is_unknown() && matches!(verdict, Verdict::Wait(_)) {
             self.cross();
         }
         match verdict {
@@ -223,8 +222,8 @@ impl Meter {
     #[cold]
     fn cross(&mut self) {
         for chain in &mut self.chains {
-            chain.tainted |= chain.marks.open().is_some_and(|open| open.unknown > 0);
-            let unknown = chain.pending.iter_mut().filter(|interval| interval.open.unknown > 0);
+            chain.tainted |= chain.marks.open().is_some_and(|open| open.doubt.unknown > 0);
+            let unknown = chain.pending.iter_mut().filter(|interval| interval.open.doubt.unknown > 0);
             unknown.for_each(|interval| interval.tainted = true);
         }
     }
@@ -242,7 +241,7 @@ impl Meter {
     /// Counts the launch, and says which markers it gets.
     #[inline]
     fn go(&mut self, at: usize, wish: &Wish<'_>, idle: bool, now: u64) -> Plan {
-        let estimate = wish.cost.unwrap_or(UNKNOWN_NS);
+        let estimate = wish.cost.ns();
         let given_out = self.given_out();
         let chain = &mut self.chains[at];
         let (was_busy, was_unmeasured) = (chain.is_busy(), chain.is_unmeasured());
@@ -275,13 +274,13 @@ impl Meter {
         }
         let chain = &mut self.chains[at];
         self.keeper.launched(wish.cost, now, &self.bounds);
-        chain.keys.add(wish.launch.key, estimate);
+        chain.keys.add(wish.launch.key, wish.cost);
         chain.launches = chain.launches.wrapping_add(1);
         self.launches = self.launches.wrapping_add(1);
         let soonest = if idle { now + ASK_NS } else { 0 };
-        chain.ask_at = (chain.ask_at.max(now) + wish.cost.unwrap_or(0) / 2).max(soonest);
+        chain.ask_at = (chain.ask_at.max(now) + wish.cost.ns() / 2).max(soonest);
         chain.over_by = now + 2 * self.keeper.in_flight() + TAIL_SLACK_NS;
-        let closed = chain.marks.after(wish.cost, estimate);
+        let closed = chain.marks.after(wish.cost);
         let mut plan = Plan { begin, ..Plan::plain(chain.number) };
         plan.end = closed.map(|open| self.end_behind(at, open, now));
         self.recount(at, was_busy, was_unmeasured);
@@ -347,6 +346,7 @@ mod tests {
     use crate::meter::{Begin, Launch};
     use shim_sys::cuda::{CUcontext, CUevent, CUstream};
     use std::sync::LazyLock;
+    use vgpu_core::account::cost::Guess;
     use vgpu_core::gate::marks::Marks;
     use vgpu_core::ledger::LedgerPage;
     use vgpu_core::share::Share;
@@ -354,14 +354,14 @@ mod tests {
     const COST: u64 = 10_000;
 
     /// Steps a launch into a stream of its own.
-    fn launch(meter: &mut Meter, stream: usize, cost: Option<u64>) -> Plan {
+    fn launch(meter: &mut Meter, stream: usize, cost: Guess) -> Plan {
         launch_and(meter, stream, cost, |_, _, _| {})
     }
 
     fn launch_and(
         meter: &mut Meter,
         stream: usize,
-        cost: Option<u64>,
+        cost: Guess,
         then: impl FnOnce(&mut Meter, &Wish<'_>, &Plan),
     ) -> Plan {
         static PAGE: LazyLock<Box<LedgerPage>> = LazyLock::new(LedgerPage::zeroed);
@@ -389,7 +389,7 @@ mod tests {
 
     /// Markers that a launch of a known, short cost gets in its own new stream.
     fn markers(meter: &mut Meter, stream: usize) -> u32 {
-        let plan = launch(meter, stream, Some(COST));
+        let plan = launch(meter, stream, Guess::sure(COST));
         u32::from(plan.begin) + u32::from(plan.end.is_some())
     }
 
@@ -410,7 +410,8 @@ mod tests {
         };
         let gate = Gate::Run { lease: 0, until: u64::MAX, exclusive: true, ceiling: None, wide: false };
         let account = PAGE.ledger().account();
-        let wish = Wish { launch: &launch, cost: Some(COST), gate, turn: None, share: None, post: &post, account };
+        let wish =
+            Wish { launch: &launch, cost: Guess::sure(COST), gate, turn: None, share: None, post: &post, account };
         let mut step = |seen| meter.step(&wish, seen, |_, _| {});
         let busy = Seen { reaped: true, stream: Some((false, 0)) };
         assert!(matches!(step(busy), Step::Wait { for_others: true, .. }), "nothing to mark, and no lease");
@@ -425,7 +426,7 @@ mod tests {
     /// A thread that is away between the launch and its end marker: what it estimated was little, and what runs may be a second.
     #[test]
     fn a_late_marker_behind_an_unknown_launch_measures_it_all_the_same() {
-        for (cost, measured) in [(None, true), (Some(1_000_000), false)] {
+        for (cost, measured) in [(Guess::UNKNOWN, true), (Guess::sure(1_000_000), false)] {
             let mut meter = Meter::default();
             let plan = launch(&mut meter, 0, cost);
             let event = |word: usize| CUevent(word as *mut core::ffi::c_void);
@@ -454,7 +455,7 @@ mod tests {
     fn a_tail_is_charged_no_more_than_the_time_since_it_was_launched() {
         const BELIEVED: u64 = 20_000_000_000;
         let (mut meter, paid) = (Meter::default(), core::cell::Cell::new(0));
-        launch(&mut meter, 0, Some(COST));
+        launch(&mut meter, 0, Guess::sure(COST));
         let chain = &mut meter.chains[0];
         chain.marks = Marks::default();
         chain.marks.went(BELIEVED, 1);
@@ -471,14 +472,14 @@ mod tests {
         // Until they follow each other closely, which a busy host may keep them from.
         for _ in 0..10_000 {
             let goes = |meter: &mut Meter, wish: &Wish<'_>, plan: &Plan| meter.allow(wish, plan, governor);
-            launch_and(&mut meter, 0, Some(100), goes);
+            launch_and(&mut meter, 0, Guess::sure(100), goes);
             if left(&meter) > 0 {
                 break;
             }
         }
         assert!(left(&meter) > 0, "a thread that launches again and again has a credit");
         clock::sleep(20 * ASK_NS);
-        launch(&mut meter, 1, Some(COST));
+        launch(&mut meter, 1, Guess::sure(COST));
         assert_eq!(left(&meter), 0, "nobody has asked since whether the first stream rests");
     }
 
@@ -488,7 +489,7 @@ mod tests {
         let mut meter = Meter::default();
         for stream in (0..100).flat_map(|stream| [stream; 20]) {
             // Short enough that their credits do not fill what may be in flight.
-            launch_and(&mut meter, stream, Some(10), |meter, wish, plan| meter.allow(wish, plan, governor));
+            launch_and(&mut meter, stream, Guess::sure(10), |meter, wish, plan| meter.allow(wish, plan, governor));
         }
         assert!((1..=32).contains(&meter.given.len()), "{}", meter.given.len());
     }

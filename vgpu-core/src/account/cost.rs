@@ -1,7 +1,12 @@
 //! What a launch will probably cost: a fixed table of averages, learned from what launches did cost.
 //!
-//! A guess, never a charge: it bounds what is in flight and says when to measure. Direct-mapped and
-//! lock-free; two functions on one entry take it from each other, which costs accuracy and nothing else.
+//! A guess, never a charge: it bounds what is in flight and says when to measure. How far it may be trusted goes with
+//! it: of a function that was measured once in 50 us the next launch may take a second, and a queue of forty that goes
+//! out on that word is a queue of forty seconds, which nobody can withdraw. So a guess begins with a [`Guess::doubt`] that
+//! each further measurement halves, and the gate bounds the doubt in flight: 2 launches, 4, 8 ... 64, and then as many as
+//! the time allows.
+//!
+//! Direct-mapped and lock-free; two functions on one entry take it from each other, which costs accuracy and nothing else.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -12,6 +17,112 @@ pub const MAX_NS: u64 = 3_600_000_000_000;
 
 /// A new measurement moves the average by an eighth of the difference.
 const WEIGHT: u64 = 8;
+
+/// So many times as long as believed others do not make it, who are few.
+const FAR: u64 = 3;
+
+/// Whether what took `ns` and was believed to take `believed` is to be learned from although others may have run meanwhile.
+#[inline]
+#[must_use]
+pub const fn is_far(ns: u64, believed: u64) -> bool {
+    ns > believed.saturating_mul(FAR)
+}
+
+/// A guess is one word: the nanoseconds, and above them the doubt.
+const DOUBT_SHIFT: u32 = 48;
+/// After the first measurement.
+const NEW: u64 = 1 << 5;
+/// Of what was never measured: told apart from any sum of the others.
+const UNKNOWN: u64 = 1 << 15;
+
+/// What a launch is believed to cost, and how far that may be trusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Guess(u64);
+
+impl Guess {
+    /// Never measured.
+    pub const UNKNOWN: Self = Self(UNKNOWN << DOUBT_SHIFT | UNKNOWN_NS);
+
+    /// Measured often enough.
+    #[must_use]
+    pub const fn sure(ns: u64) -> Self {
+        Self(if ns > MAX_NS { MAX_NS } else { ns })
+    }
+
+    /// Nanoseconds.
+    #[inline]
+    #[must_use]
+    pub const fn ns(self) -> u64 {
+        self.0 & ((1 << DOUBT_SHIFT) - 1)
+    }
+
+    /// How little it may be trusted.
+    #[inline]
+    #[must_use]
+    pub const fn doubt(self) -> Doubt {
+        let doubt = (self.0 >> DOUBT_SHIFT) as u32;
+        if self.is_unknown() { Doubt { unknown: 1, young: 0 } } else { Doubt { unknown: 0, young: doubt } }
+    }
+
+    /// Together with one that was measured beside others, which made it longer: that is believed only where it is far longer
+    /// ([`is_far`]). The lesser doubt of both.
+    #[must_use]
+    pub const fn at_worst(self, rough: Self) -> Self {
+        let ns = if is_far(rough.ns(), self.ns()) { rough.ns() } else { self.ns() };
+        let (one, two) = (self.0 >> DOUBT_SHIFT, rough.0 >> DOUBT_SHIFT);
+        Self(if one < two { one } else { two } << DOUBT_SHIFT | ns)
+    }
+
+    /// Never measured.
+    #[inline]
+    #[must_use]
+    pub const fn is_unknown(self) -> bool {
+        self.0 >= UNKNOWN << DOUBT_SHIFT
+    }
+
+    /// Measured often enough.
+    #[inline]
+    #[must_use]
+    pub const fn is_sure(self) -> bool {
+        self.0 < 1 << DOUBT_SHIFT
+    }
+
+    /// Measured often enough, and known to cost less than `ns`: what it costs.
+    #[inline]
+    #[must_use]
+    pub const fn below(self, ns: u64) -> Option<u64> {
+        if self.0 < ns { Some(self.0) } else { None }
+    }
+}
+
+/// The doubt of several launches together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Doubt {
+    /// Launches of functions that were never measured.
+    pub unknown: u32,
+    /// Of those that were measured some times only: 32 for each after the first measurement, 16 after the second ... 1,
+    /// and then none.
+    pub young: u32,
+}
+
+impl Doubt {
+    /// Nothing in doubt.
+    pub const NONE: Self = Self { unknown: 0, young: 0 };
+
+    /// Both together.
+    #[inline]
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self { unknown: self.unknown.saturating_add(other.unknown), young: self.young.saturating_add(other.young) }
+    }
+
+    /// What is left without `other`.
+    #[inline]
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self { unknown: self.unknown.saturating_sub(other.unknown), young: self.young.saturating_sub(other.young) }
+    }
+}
 
 /// The next average after `actual`; the first measurement is taken as it is (`average` 0).
 #[must_use]
@@ -31,7 +142,8 @@ pub const fn ewma(average: u64, actual: u64) -> u64 {
 
 struct Entry {
     key: AtomicU64,
-    average: AtomicU64,
+    /// 0: never measured.
+    guess: AtomicU64,
 }
 
 /// Averages by key; a key is whatever tells functions (and perhaps launch shapes) apart, and is not 0.
@@ -51,60 +163,60 @@ impl<const N: usize> CostTable<N> {
     #[must_use]
     pub const fn new() -> Self {
         const { assert!(N.is_power_of_two(), "the table's length is a power of two") };
-        Self { entries: [const { Entry { key: AtomicU64::new(0), average: AtomicU64::new(0) } }; N] }
+        Self { entries: [const { Entry { key: AtomicU64::new(0), guess: AtomicU64::new(0) } }; N] }
     }
 
     /// Empty.
     #[cfg(loom)]
     #[must_use]
     pub fn new() -> Self {
-        Self { entries: core::array::from_fn(|_| Entry { key: AtomicU64::new(0), average: AtomicU64::new(0) }) }
+        Self { entries: core::array::from_fn(|_| Entry { key: AtomicU64::new(0), guess: AtomicU64::new(0) }) }
     }
 
-    /// The estimate for one launch, in nanoseconds.
+    /// What one launch is believed to cost.
     ///
     /// # Cost
     /// One multiplication and two relaxed loads.
     #[inline]
     #[must_use]
-    pub fn estimate(&self, key: u64) -> u64 {
-        self.measured(key).unwrap_or(UNKNOWN_NS)
+    pub fn guess(&self, key: u64) -> Guess {
+        self.measured(key).unwrap_or(Guess::UNKNOWN)
     }
 
-    /// The average, if there is one.
+    /// The same, if it was ever measured.
     #[inline]
     #[must_use]
-    pub fn measured(&self, key: u64) -> Option<u64> {
+    pub fn measured(&self, key: u64) -> Option<Guess> {
         let entry = self.entry(key);
-        let average = entry.average.load(Ordering::Relaxed);
-        (average > 0 && entry.key.load(Ordering::Relaxed) == key).then_some(average)
+        let guess = entry.guess.load(Ordering::Relaxed);
+        (guess > 0 && entry.key.load(Ordering::Relaxed) == key).then_some(Guess(guess))
     }
 
     /// Learns that one launch took `actual` nanoseconds.
     pub fn learn(&self, key: u64, actual: u64) {
+        let (average, doubt) = match self.measured(key) {
+            Some(known) => (known.ns(), u64::from(known.doubt().young) / 2),
+            None => (0, NEW),
+        };
         let entry = self.entry(key);
-        let known = entry.key.load(Ordering::Relaxed) == key;
-        let average = if known { entry.average.load(Ordering::Relaxed) } else { 0 };
-        entry.average.store(ewma(average, actual), Ordering::Relaxed);
+        entry.guess.store(doubt << DOUBT_SHIFT | ewma(average, actual), Ordering::Relaxed);
         entry.key.store(key, Ordering::Relaxed);
+    }
+
+    /// Launches of `key` are over that taught nothing: it is trusted as if they had, so that nobody is held back for ever.
+    pub fn ripen(&self, key: u64) {
+        if let Some(known) = self.measured(key).filter(|known| !known.is_sure()) {
+            let doubt = u64::from(known.doubt().young) / 2;
+            self.entry(key).guess.store(doubt << DOUBT_SHIFT | known.ns(), Ordering::Relaxed);
+        }
     }
 
     /// Knows nothing of `key` any more: what it names is something else from now on.
     pub fn forget(&self, key: u64) {
         let entry = self.entry(key);
         if entry.key.load(Ordering::Relaxed) == key {
-            entry.average.store(0, Ordering::Relaxed);
+            entry.guess.store(0, Ordering::Relaxed);
         }
-    }
-
-    /// Learns from a batch measured as a whole: its launches were estimated at `estimated` together and
-    /// took `actual`. Each function of the batch is corrected by the same factor.
-    pub fn learn_factor(&self, key: u64, estimated: u64, actual: u64) {
-        if estimated == 0 {
-            return;
-        }
-        let scaled = u128::from(self.estimate(key)) * u128::from(actual) / u128::from(estimated);
-        self.learn(key, u64::try_from(scaled).unwrap_or(MAX_NS));
     }
 
     #[inline]
@@ -122,18 +234,20 @@ mod tests {
 
     #[test]
     fn the_unknown_costs_twenty_microseconds() {
-        assert_eq!(CostTable::<64>::new().estimate(0x7f00_1000), UNKNOWN_NS);
+        let guess = CostTable::<64>::new().guess(0x7f00_1000);
+        assert!(guess.is_unknown() && guess.ns() == UNKNOWN_NS);
+        assert_eq!(guess.doubt(), Doubt { unknown: 1, young: 0 });
     }
 
     #[test]
     fn the_first_measurement_counts_fully_and_later_ones_by_an_eighth() {
         let table = CostTable::<64>::new();
         table.learn(7, 1_000_000);
-        assert_eq!(table.estimate(7), 1_000_000);
+        assert_eq!(table.guess(7).ns(), 1_000_000);
         table.learn(7, 1_800_000);
-        assert_eq!(table.estimate(7), 1_100_000);
+        assert_eq!(table.guess(7).ns(), 1_100_000);
         table.learn(7, 300_000);
-        assert_eq!(table.estimate(7), 1_000_000);
+        assert_eq!(table.guess(7).ns(), 1_000_000);
     }
 
     #[test]
@@ -150,20 +264,45 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_corrects_each_of_its_functions_by_the_same_factor() {
+    fn each_measurement_halves_the_doubt_and_what_teaches_nothing_as_well() {
         let table = CostTable::<64>::new();
-        table.learn(1, 100_000);
-        table.learn(2, 300_000);
-        for _ in 0..200 {
-            let (a, b) = (table.estimate(1), table.estimate(2));
-            table.learn_factor(1, a + b, 800_000);
-            table.learn_factor(2, a + b, 800_000);
+        let young = || table.guess(7).doubt().young;
+        table.ripen(7);
+        assert!(table.guess(7).is_unknown(), "there is nothing to be trusted");
+        table.learn(7, 2_000);
+        assert_eq!((young(), table.guess(7).below(5_000)), (32, None), "short it may be, but who knows");
+        table.learn(7, 2_000);
+        table.ripen(7);
+        assert_eq!((young(), table.guess(7).ns()), (8, 2_000));
+        let rest: Vec<u32> = (0..5).map(|_| (table.learn(7, 2_000), young()).1).collect();
+        assert_eq!(rest, [4, 2, 1, 0, 0]);
+        assert_eq!((table.guess(7).below(2_001), table.guess(7).below(2_000)), (Some(2_000), None));
+        assert_eq!(table.guess(7), Guess::sure(2_000));
+        table.forget(7);
+        table.learn(7, MAX_NS);
+        assert_eq!((young(), table.guess(7).ns()), (32, MAX_NS), "as new");
+    }
+
+    #[test]
+    fn what_took_far_longer_beside_others_is_believed_and_what_others_may_have_made_longer_is_not() {
+        for (exact, rough, believed) in [(50, 151, 151), (50, 150, 50), (50, 1, 50)] {
+            let (first, others) = (CostTable::<1>::new(), CostTable::<1>::new());
+            first.learn(7, exact);
+            for _ in 0..3 {
+                others.learn(7, rough);
+            }
+            let worst = first.guess(7).at_worst(others.guess(7));
+            assert_eq!((worst.ns(), worst.doubt().young), (believed, 8), "by what was seen more often");
+            assert_eq!(Guess::sure(exact).at_worst(others.guess(7)), Guess::sure(believed));
         }
-        let (a, b) = (table.estimate(1), table.estimate(2));
-        assert!((a + b).abs_diff(800_000) < 8_000, "{a} + {b}");
-        assert!(b > 2 * a && b < 4 * a, "{a} : {b}");
-        table.learn_factor(1, 0, 5);
-        assert_eq!(table.estimate(1), a, "nothing can be learned from nothing");
+    }
+
+    #[test]
+    fn doubts_are_added_up_and_never_less_than_none() {
+        let (one, two) = (Guess::UNKNOWN.doubt(), Doubt { unknown: 0, young: 32 });
+        assert_eq!(one.and(two).and(two), Doubt { unknown: 1, young: 64 });
+        assert_eq!(one.and(two).without(two), one);
+        assert_eq!(two.without(one).without(two).without(two), Doubt::NONE);
     }
 
     #[test]
@@ -171,11 +310,11 @@ mod tests {
         let table = CostTable::<1>::new();
         table.learn(1, 500);
         table.forget(2);
-        assert_eq!(table.measured(1), Some(500), "not the one that has its place");
+        assert_eq!(table.measured(1).map(Guess::ns), Some(500), "not the one that has its place");
         table.forget(1);
         assert_eq!(table.measured(1), None);
         table.learn(1, 900);
-        assert_eq!(table.measured(1), Some(900), "learned anew, not averaged with the old");
+        assert_eq!(table.measured(1).map(Guess::ns), Some(900), "learned anew, not averaged with the old");
     }
 
     #[test]
@@ -183,7 +322,7 @@ mod tests {
         let table = CostTable::<1>::new();
         table.learn(1, 500);
         table.learn(2, 900);
-        assert_eq!(table.estimate(2), 900);
-        assert_eq!(table.estimate(1), UNKNOWN_NS);
+        assert_eq!(table.guess(2).ns(), 900);
+        assert_eq!(table.guess(1), Guess::UNKNOWN);
     }
 }

@@ -7,20 +7,27 @@
 //!
 //! A tail that always follows something longer would be believed for ever: the launches before it are measured, it never is.
 //! So now and then ([`Marks::sample_tail`]) a marker comes after as many launches as the last tail had,
-//! instead of after [`MARK_NS`].
+//! instead of after [`MARK_NS`]. And what was measured a few times only ([`Guess::doubt`]) gets a marker sooner: the gate
+//! waits for its end.
 //!
 //! Not here: the events themselves, and which functions an interval teaches something about.
 
+use super::MOST_DOUBT;
+use crate::account::cost::{Doubt, Guess};
+
 /// Estimated work between two markers.
 pub const MARK_NS: u64 = 250_000;
+
+/// A quarter of the doubt that may be in flight.
+const MARK_DOUBT: u32 = MOST_DOUBT / 4;
 
 /// Work behind the last marker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Open {
     /// By estimate.
     pub estimate: u64,
-    /// Launches of unknown cost among it.
-    pub unknown: u32,
+    /// How little that may be trusted.
+    pub doubt: Doubt,
     /// There is a marker before it.
     pub measured: bool,
     /// Launches.
@@ -65,7 +72,7 @@ impl Marks {
     /// Before a launch of `cost`. `idle`: the stream was found idle, or has nothing pending and nothing open. `clear`:
     /// whatever other streams have before the device is measured; beside work that is charged by its cost, a measured
     /// interval would contain that work again.
-    pub fn before(&mut self, cost: Option<u64>, idle: bool, clear: bool) -> Before {
+    pub fn before(&mut self, cost: Guess, idle: bool, clear: bool) -> Before {
         if !idle {
             // Goes on; behind the last end marker another interval begins.
             if self.open.is_none() {
@@ -75,7 +82,8 @@ impl Marks {
             return Before::default();
         }
         let over = self.over();
-        let sample = cost.is_none_or(|cost| clear && self.unsampled.saturating_add(cost) >= MARK_NS);
+        let is_due = cost.doubt().young > 0 || self.unsampled.saturating_add(cost.ns()) >= MARK_NS;
+        let sample = cost.is_unknown() || clear && is_due;
         let tail = self.samples && clear && !sample;
         let begin = sample || tail;
         self.begin(begin, tail, sample);
@@ -124,21 +132,23 @@ impl Marks {
                 open.launches = open.launches.wrapping_add(launches);
             }
             None => {
-                self.open = Some(Open { estimate, unknown: 0, measured: false, launches, tail: false, sample: false });
+                self.open =
+                    Some(Open { estimate, doubt: Doubt::NONE, measured: false, launches, tail: false, sample: false });
             }
         }
         self.unsampled = self.unsampled.saturating_add(estimate);
     }
 
     /// After the launch: the interval that ends here with a marker, if one does.
-    pub fn after(&mut self, cost: Option<u64>, estimate: u64) -> Option<Open> {
+    pub fn after(&mut self, cost: Guess) -> Option<Open> {
         let open = self.open.get_or_insert_default();
-        open.estimate = open.estimate.saturating_add(estimate);
-        open.unknown += u32::from(cost.is_none());
-        self.unsampled = self.unsampled.saturating_add(estimate);
+        open.estimate = open.estimate.saturating_add(cost.ns());
+        open.doubt = open.doubt.and(cost.doubt());
+        self.unsampled = self.unsampled.saturating_add(cost.ns());
         open.launches = open.launches.wrapping_add(1);
         let is_tail = open.tail && open.launches >= self.tail;
-        if open.estimate < MARK_NS && !open.sample && !is_tail && cost.is_some() {
+        let in_doubt = cost.is_unknown() || open.doubt.young >= MARK_DOUBT;
+        if open.estimate < MARK_NS && !open.sample && !is_tail && !in_doubt {
             return None;
         }
         self.close()
@@ -190,23 +200,23 @@ impl Marks {
 
     /// The driver refused a launch that [`Marks::after`] was told of; `closed` is the interval that was to end with it, and
     /// has no marker.
-    pub fn withdrawn(&mut self, cost: Option<u64>, estimate: u64, closed: Option<Open>) {
+    pub fn withdrawn(&mut self, cost: Guess, closed: Option<Open>) {
         if let Some(closed) = closed {
             self.pending = self.pending.saturating_sub(1);
             let rest = self.open.take().unwrap_or_default();
             self.open = Some(Open {
                 estimate: closed.estimate.saturating_add(rest.estimate),
-                unknown: closed.unknown.saturating_add(rest.unknown),
+                doubt: closed.doubt.and(rest.doubt),
                 launches: closed.launches.saturating_add(rest.launches),
                 ..closed
             });
         }
         if let Some(open) = &mut self.open {
-            open.estimate = open.estimate.saturating_sub(estimate);
-            open.unknown = open.unknown.saturating_sub(u32::from(cost.is_none()));
+            open.estimate = open.estimate.saturating_sub(cost.ns());
+            open.doubt = open.doubt.without(cost.doubt());
             open.launches = open.launches.saturating_sub(1);
         }
-        self.unsampled = self.unsampled.saturating_sub(estimate);
+        self.unsampled = self.unsampled.saturating_sub(cost.ns());
     }
 
     /// Work behind the last marker cannot be measured: its begin marker is missing, or the stream may have been idle.

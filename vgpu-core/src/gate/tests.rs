@@ -2,15 +2,20 @@
 
 use super::marks::{MARK_NS, Marks};
 use super::*;
+use crate::account::cost::{CostTable, UNKNOWN_NS};
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
+
+const fn sure(ns: u64) -> Guess {
+    Guess::sure(ns)
+}
 
 fn run() -> Gate {
     Gate::Run { lease: 1, until: u64::MAX, exclusive: true, ceiling: None, wide: false }
 }
 
-fn ask(cost: Option<u64>, gate: Gate, now: u64) -> Ask {
+fn ask(cost: Guess, gate: Gate, now: u64) -> Ask {
     Ask { cost, gate, admission: Admission::Admit, beside: true, aside: 0, now }
 }
 
@@ -19,7 +24,7 @@ fn an_open_gate_asks_nothing() {
     let (mut keeper, bounds) = (Keeper::default(), Bounds::default());
     for n in 0..1000 {
         let ask = Ask {
-            cost: None,
+            cost: Guess::UNKNOWN,
             gate: Gate::Open,
             admission: Admission::WaitUntil(u64::MAX),
             beside: true,
@@ -35,19 +40,19 @@ fn an_open_gate_asks_nothing() {
 fn estimated_work_in_flight_is_bounded() {
     let (mut keeper, bounds) = (Keeper::default(), Bounds::default());
     let mut admitted = 0;
-    while keeper.ask(&ask(Some(150 * US), run(), 0), &bounds) == Verdict::Go {
-        keeper.launched(Some(150 * US), 0, &bounds);
+    while keeper.ask(&ask(sure(150 * US), run(), 0), &bounds) == Verdict::Go {
+        keeper.launched(sure(150 * US), 0, &bounds);
         admitted += 1;
     }
     assert_eq!(admitted, 13, "2 ms hold 13 times 150 us");
-    keeper.completed(150 * US, 0, 150 * US);
-    assert_eq!(keeper.ask(&ask(Some(150 * US), run(), 150 * US), &bounds), Verdict::Go);
+    keeper.completed(150 * US, Doubt::NONE, 150 * US);
+    assert_eq!(keeper.ask(&ask(sure(150 * US), run(), 150 * US), &bounds), Verdict::Go);
 }
 
 #[test]
 fn one_long_launch_goes_when_nothing_is_in_flight_and_the_next_when_it_is_about_to_end() {
     let (mut keeper, bounds) = (Keeper::default(), Bounds::default());
-    let long = Some(20 * MS);
+    let long = sure(20 * MS);
     assert_eq!(keeper.ask(&ask(long, run(), 0), &bounds), Verdict::Go);
     keeper.launched(long, 0, &bounds);
     assert_eq!(keeper.ask(&ask(long, run(), MS), &bounds), Verdict::Wait(MS + 980 * US), "looks again after a while");
@@ -62,18 +67,18 @@ fn one_long_launch_goes_when_nothing_is_in_flight_and_the_next_when_it_is_about_
 #[test]
 fn launches_of_unknown_cost_go_one_at_a_time() {
     let (mut keeper, bounds) = (Keeper::default(), Bounds::default());
-    assert_eq!(keeper.ask(&ask(None, run(), 0), &bounds), Verdict::Go);
-    keeper.launched(None, 0, &bounds);
-    assert!(matches!(keeper.ask(&ask(None, run(), US), &bounds), Verdict::Wait(_)));
-    assert_eq!(keeper.ask(&ask(Some(US), run(), US), &bounds), Verdict::Go, "a known one is no risk");
-    keeper.completed(UNKNOWN_NS, 1, 30 * US);
-    assert_eq!(keeper.ask(&ask(None, run(), 31 * US), &bounds), Verdict::Go);
+    assert_eq!(keeper.ask(&ask(Guess::UNKNOWN, run(), 0), &bounds), Verdict::Go);
+    keeper.launched(Guess::UNKNOWN, 0, &bounds);
+    assert!(matches!(keeper.ask(&ask(Guess::UNKNOWN, run(), US), &bounds), Verdict::Wait(_)));
+    assert_eq!(keeper.ask(&ask(sure(US), run(), US), &bounds), Verdict::Go, "a known one is no risk");
+    keeper.completed(UNKNOWN_NS, Guess::UNKNOWN.doubt(), 30 * US);
+    assert_eq!(keeper.ask(&ask(Guess::UNKNOWN, run(), 31 * US), &bounds), Verdict::Go);
 }
 
 #[test]
 fn whoever_may_not_launch_waits_for_the_word_or_the_refill() {
     let (mut keeper, bounds) = (Keeper::default(), Bounds::default());
-    let cost = Some(50 * US);
+    let cost = sure(50 * US);
     assert_eq!(keeper.ask(&ask(cost, Gate::Wait, 5), &bounds), Verdict::Wait(5 + 10 * MS));
     assert_eq!(keeper.ask(&ask(cost, Gate::Cap { until: 3 * MS }, 5), &bounds), Verdict::Wait(3 * MS));
     let over = Gate::Run { lease: 1, until: 4 * MS, exclusive: true, ceiling: None, wide: false };
@@ -86,12 +91,12 @@ fn whoever_may_not_launch_waits_for_the_word_or_the_refill() {
 #[test]
 fn what_runs_may_wait_for_what_is_held_back() {
     let (mut keeper, bounds) = (Keeper::default(), Bounds::default());
-    keeper.launched(Some(3 * MS), 0, &bounds);
+    keeper.launched(sure(3 * MS), 0, &bounds);
     for gate in [run(), Gate::Wait, Gate::Cap { until: u64::MAX }] {
         let mut keeper = keeper;
         let (mut now, mut forced) = (0, Vec::new());
         while forced.len() < 6 {
-            match keeper.ask(&ask(Some(3 * MS), gate, now), &bounds) {
+            match keeper.ask(&ask(sure(3 * MS), gate, now), &bounds) {
                 Verdict::Go if forced.is_empty() => now += MS, // one ahead, at the end of what runs
                 Verdict::Wait(until) => now = until,
                 Verdict::Forced => forced.push(now),
@@ -110,8 +115,8 @@ fn what_runs_may_wait_for_what_is_held_back() {
 #[test]
 fn behind_work_of_its_own_stream_a_launch_waits_longer_before_it_is_forced() {
     let (mut keeper, bounds) = (Keeper::default(), Bounds::default());
-    keeper.launched(None, 0, &bounds);
-    let behind = |now| Ask { beside: false, ..ask(None, run(), now) };
+    keeper.launched(Guess::UNKNOWN, 0, &bounds);
+    let behind = |now| Ask { beside: false, ..ask(Guess::UNKNOWN, run(), now) };
     let mut forced = Vec::new();
     let mut now = 0;
     while forced.len() < 4 {
@@ -129,19 +134,19 @@ fn behind_work_of_its_own_stream_a_launch_waits_longer_before_it_is_forced() {
 /// ends when it goes. Returns how long each of them waited, in ms.
 fn waits(helps: bool) -> Vec<u64> {
     let (mut keeper, bounds, mut now) = (Keeper::default(), Bounds::default(), 0);
-    let poor = |now| Ask { admission: Admission::WaitUntil(u64::MAX), ..ask(Some(MS), run(), now) };
+    let poor = |now| Ask { admission: Admission::WaitUntil(u64::MAX), ..ask(sure(MS), run(), now) };
     let mut waits = Vec::new();
     for _ in 0..6 {
-        keeper.launched(Some(80 * MS), now, &bounds);
+        keeper.launched(sure(80 * MS), now, &bounds);
         let begun = now;
         while let Verdict::Wait(until) = keeper.ask(&poor(now), &bounds) {
             now = until;
         }
         waits.push((now - begun) / MS);
-        keeper.launched(Some(MS), now, &bounds);
-        keeper.completed(MS, 0, now + MS);
+        keeper.launched(sure(MS), now, &bounds);
+        keeper.completed(MS, Doubt::NONE, now + MS);
         now += if helps { MS } else { 500 * MS };
-        keeper.completed(80 * MS, 0, now);
+        keeper.completed(80 * MS, Doubt::NONE, now);
     }
     waits
 }
@@ -157,8 +162,8 @@ fn what_takes_longer_than_expected_beside_others_is_expected_to() {
     let due = |took: &[u64]| {
         let (mut keeper, bounds, mut now) = (Keeper::default(), Bounds::default(), 0);
         took.iter().for_each(|spent| keeper.took(200 * MS, *spent));
-        keeper.launched(Some(200 * MS), 0, &bounds);
-        while let Verdict::Wait(until) = keeper.ask(&ask(Some(200 * MS), Gate::Wait, now), &bounds) {
+        keeper.launched(sure(200 * MS), 0, &bounds);
+        while let Verdict::Wait(until) = keeper.ask(&ask(sure(200 * MS), Gate::Wait, now), &bounds) {
             now = until;
         }
         now / MS
@@ -177,8 +182,8 @@ fn a_marker_follows_250_us_of_work_whatever_the_number_of_launches() {
         let mut marks = Marks::default();
         let mut ends = 0;
         for n in 0..10_000 {
-            marks.before(Some(cost), n == 0, true);
-            ends += u64::from(marks.after(Some(cost), cost).is_some());
+            marks.before(sure(cost), n == 0, true);
+            ends += u64::from(marks.after(sure(cost)).is_some());
         }
         let most = 10_000 * cost / MARK_NS + 1;
         assert!(ends <= most && ends * 2 >= most, "{cost}: {ends} of {most}");
@@ -190,10 +195,10 @@ fn programs_that_synchronise_are_sampled() {
     let mut marks = Marks::default();
     let (mut begins, mut ends, mut tails) = (0, 0, 0);
     for _ in 0..1_000 {
-        let before = marks.before(Some(50 * US), true, true);
+        let before = marks.before(sure(50 * US), true, true);
         begins += u32::from(before.begin);
         tails += before.tail.map_or(0, |tail| tail.estimate);
-        if marks.after(Some(50 * US), 50 * US).is_some() {
+        if marks.after(sure(50 * US)).is_some() {
             ends += 1;
             marks.completed();
         }
@@ -201,15 +206,15 @@ fn programs_that_synchronise_are_sampled() {
     assert_eq!((begins, ends), (200, 200), "one launch in 250 us of work");
     assert_eq!(tails, 800 * 50 * US, "the others are charged by their cost");
     // A kernel longer than the distance is always measured.
-    let before = marks.before(Some(MS), true, true);
-    assert!(before.begin && marks.after(Some(MS), MS).is_some_and(|open| open.measured));
+    let before = marks.before(sure(MS), true, true);
+    assert!(before.begin && marks.after(sure(MS)).is_some_and(|open| open.measured));
 }
 
 #[test]
 fn what_was_never_measured_is_measured_at_once() {
     let mut marks = Marks::default();
-    assert!(marks.before(None, true, true).begin);
-    assert!(marks.after(None, UNKNOWN_NS).is_some_and(|open| open.measured && open.unknown == 1));
+    assert!(marks.before(Guess::UNKNOWN, true, true).begin);
+    assert!(marks.after(Guess::UNKNOWN).is_some_and(|open| open.measured && open.doubt.unknown == 1));
 }
 
 /// The short way is the long way without its questions: whatever it lets go, the long way would have, and both count alike.
@@ -223,66 +228,113 @@ fn what_goes_on_is_what_would_have_gone_anyway() {
         let cost = 1 + n * 7_919 % 9_000;
         let admission = if n % 11 == 0 { Admission::WaitUntil(n + MS) } else { Admission::Admit };
         let gate = if n % 13 == 0 { Gate::Wait } else { run() };
-        let ask = Ask { admission, ..ask(Some(cost), gate, n) };
+        let ask = Ask { admission, ..ask(sure(cost), gate, n) };
         if marks.goes_on(cost) && short.goes_on(&ask, &bounds) {
             taken += 1;
             assert_eq!(long.ask(&ask, &bounds), Verdict::Go, "{ask:?}");
             marks.go_on(cost);
-            assert!(other.before(Some(cost), false, true).tail.is_none());
-            assert!(other.after(Some(cost), cost).is_none(), "no marker");
+            assert!(other.before(sure(cost), false, true).tail.is_none());
+            assert!(other.after(sure(cost)).is_none(), "no marker");
         } else {
             for marks in [&mut marks, &mut other] {
-                marks.before(Some(cost), n == 0, true);
-                if marks.after(Some(cost), cost).is_some() {
+                marks.before(sure(cost), n == 0, true);
+                if marks.after(sure(cost)).is_some() {
                     marks.completed();
                 }
             }
-            short.launched(Some(cost), n, &bounds);
+            short.launched(sure(cost), n, &bounds);
         }
-        long.launched(Some(cost), n, &bounds);
+        long.launched(sure(cost), n, &bounds);
         assert_eq!((short.in_flight(), marks), (long.in_flight(), other));
         if short.in_flight() > MS {
-            short.completed(MS, 0, n);
-            long.completed(MS, 0, n);
+            short.completed(MS, Doubt::NONE, n);
+            long.completed(MS, Doubt::NONE, n);
         }
     }
     assert!(taken > 2_000, "{taken}");
+}
+
+/// What takes 50 us the first time may take a second the next.
+#[test]
+fn of_what_was_measured_a_few_times_only_as_many_go_together() {
+    let (costs, bounds) = (CostTable::<1>::new(), Bounds::default());
+    for most in [2, 4, 8, 16, 32, 64, 200] {
+        costs.learn(7, 10 * US);
+        let (mut keeper, mut marks) = (Keeper::default(), Marks::default());
+        let (cost, mut ends) = (costs.guess(7), Vec::new());
+        let mut went = 0;
+        while keeper.ask(&ask(cost, run(), 0), &bounds) == Verdict::Go {
+            marks.before(cost, went == 0, true);
+            keeper.launched(cost, 0, &bounds);
+            went += 1;
+            ends.extend(marks.after(cost));
+        }
+        assert_eq!(went, most);
+        assert!(matches!(keeper.ask(&ask(cost, run(), MS), &bounds), Verdict::Wait(_)), "not by its time: {most}");
+        assert!(ends.len() >= 2, "its end is to be seen: {ends:?}");
+        assert!(most == 200 || ends[1].doubt.young == 16.max(cost.doubt().young), "after a quarter: {ends:?}");
+        assert!(most == 200 || ends.iter().all(|end| end.measured), "{ends:?}");
+        assert_eq!(
+            keeper.ask(&ask(sure(10 * US), run(), 0), &bounds) == Verdict::Go,
+            most < 200,
+            "others go beside it"
+        );
+        assert!(most == 200 || !keeper.goes_on(&ask(cost, run(), 0), &bounds), "and it takes the long way");
+        // Any that ends makes room for as many.
+        keeper.completed(ends[0].estimate, ends[0].doubt, 10 * US);
+        assert_eq!(keeper.ask(&ask(cost, run(), 10 * US), &bounds), Verdict::Go);
+    }
+}
+
+#[test]
+fn what_is_in_doubt_is_measured_where_it_can_be() {
+    let costs = CostTable::<1>::new();
+    for _ in 0..6 {
+        costs.learn(7, 2 * US);
+        let mut marks = Marks::default();
+        assert!(marks.before(costs.guess(7), true, true).begin && marks.after(costs.guess(7)).is_some());
+        marks.completed();
+        assert!(!marks.before(costs.guess(7), true, false).begin, "beside what is not measured it cannot be");
+    }
+    costs.learn(7, 2 * US);
+    let mut marks = Marks::default();
+    assert!(!marks.before(costs.guess(7), true, true).begin && marks.after(costs.guess(7)).is_none());
 }
 
 #[test]
 fn a_launch_that_the_driver_refused_leaves_nothing() {
     let bounds = Bounds::default();
     let (mut keeper, mut marks) = (Keeper::default(), Marks::default());
-    keeper.launched(Some(MS), 0, &bounds);
-    marks.before(Some(100 * US), true, true);
-    assert!(marks.after(Some(100 * US), 100 * US).is_none());
+    keeper.launched(sure(MS), 0, &bounds);
+    marks.before(sure(100 * US), true, true);
+    assert!(marks.after(sure(100 * US)).is_none());
     let before = (keeper.in_flight(), marks);
     // One in the middle of an interval, one of unknown cost that was to end it.
-    for (cost, estimate) in [(Some(50 * US), 50 * US), (None, UNKNOWN_NS)] {
+    for cost in [sure(50 * US), Guess::UNKNOWN] {
         keeper.launched(cost, 0, &bounds);
         marks.before(cost, false, true);
-        let closed = marks.after(cost, estimate);
-        assert_eq!(closed.is_some(), cost.is_none());
+        let closed = marks.after(cost);
+        assert_eq!(closed.is_some(), cost.is_unknown());
         keeper.withdrawn(cost);
-        marks.withdrawn(cost, estimate, closed);
+        marks.withdrawn(cost, closed);
         assert_eq!((keeper.in_flight(), marks), before);
     }
-    assert_eq!(keeper.ask(&ask(None, run(), 0), &bounds), Verdict::Go, "none of unknown cost is left");
+    assert_eq!(keeper.ask(&ask(Guess::UNKNOWN, run(), 0), &bounds), Verdict::Go, "none of unknown cost is left");
 }
 
 /// Costs that are believed to be next to nothing.
 #[test]
 fn what_would_never_come_to_a_marker_is_measured_on_demand() {
     let mut marks = Marks::default();
-    assert!(!marks.before(Some(1), true, true).begin);
-    assert!(marks.after(Some(1), 1).is_none());
+    assert!(!marks.before(sure(1), true, true).begin);
+    assert!(marks.after(sure(1)).is_none());
     marks.sample();
-    marks.before(Some(1), false, true);
-    assert!(marks.after(Some(1), 1).is_some(), "an interval that is open ends with the next launch");
+    marks.before(sure(1), false, true);
+    assert!(marks.after(sure(1)).is_some(), "an interval that is open ends with the next launch");
     marks.completed();
     marks.sample();
-    assert!(marks.before(Some(1), true, true).begin, "an idle stream begins one");
-    assert!(marks.after(Some(1), 1).is_some_and(|open| open.measured));
+    assert!(marks.before(sure(1), true, true).begin, "an idle stream begins one");
+    assert!(marks.after(sure(1)).is_some_and(|open| open.measured));
 }
 
 /// A launch of 2 ms under 10 %: the balance is there after 20 ms, and each look is a thread that wakes up. But what turns
@@ -291,18 +343,18 @@ fn what_would_never_come_to_a_marker_is_measured_on_demand() {
 fn a_launch_that_waits_for_the_balance_looks_a_few_times() {
     let looks = |limit: u64, took: u64| {
         let (mut keeper, bounds) = (Keeper::default(), Bounds::default());
-        keeper.launched(Some(2 * MS), 0, &bounds);
+        keeper.launched(sure(2 * MS), 0, &bounds);
         let (mut now, mut looks) = (0, 0);
         loop {
             let in_flight = keeper.in_flight();
             let nil = (if in_flight > 0 { 2 * MS } else { took }) * 100 / limit;
             let admission = if now > nil { Admission::Admit } else { Admission::WaitUntil(nil + 1) };
-            match keeper.ask(&Ask { admission, ..ask(Some(MS), run(), now) }, &bounds) {
+            match keeper.ask(&Ask { admission, ..ask(sure(MS), run(), now) }, &bounds) {
                 Verdict::Wait(until) => (now, looks) = (until, looks + 1),
                 _ => return (looks, now - (took * 100 / limit)),
             }
             if now >= took && in_flight > 0 {
-                keeper.completed(in_flight, 0, took);
+                keeper.completed(in_flight, Doubt::NONE, took);
             }
         }
     };
@@ -320,8 +372,8 @@ fn a_launch_that_waits_for_the_balance_looks_a_few_times() {
 fn a_tail_that_others_wait_for_ends_with_a_marker() {
     let mut marks = Marks::default();
     assert_eq!(marks.close(), None, "nothing is open");
-    marks.before(Some(60 * US), true, true);
-    assert!(marks.after(Some(60 * US), 60 * US).is_none());
+    marks.before(sure(60 * US), true, true);
+    assert!(marks.after(sure(60 * US)).is_none());
     let tail = marks.close().expect("there is a tail");
     assert_eq!((tail.estimate, tail.measured, marks.pending(), marks.asks()), (60 * US, false, 1, false));
     marks.completed();
@@ -331,7 +383,7 @@ fn a_tail_that_others_wait_for_ends_with_a_marker() {
 #[test]
 fn what_takes_longer_than_expected_is_looked_at_less_and_less() {
     let (mut keeper, bounds) = (Keeper::default(), Bounds::default());
-    keeper.launched(Some(MS), 0, &bounds);
+    keeper.launched(sure(MS), 0, &bounds);
     let looks = |end: u64| {
         let (mut now, mut count) = (0, 0);
         while now < end {
@@ -351,20 +403,20 @@ fn what_takes_longer_than_expected_is_looked_at_less_and_less() {
 fn what_is_a_small_part_of_the_work_beside_it_goes() {
     let bounds = Bounds::default();
     for (cost, in_flight, goes) in [
-        (Some(100_000), 3_000_000, true),
-        (Some(112_000), 3_000_000, true),
-        (Some(112_000), 1_000_000, false),
-        (Some(3_000_000), 100_000_000, true),
-        (Some(30_000_000), 100_000_000, false),
-        (None, 100_000_000, false),
+        (sure(100_000), 3_000_000, true),
+        (sure(112_000), 3_000_000, true),
+        (sure(112_000), 1_000_000, false),
+        (sure(3_000_000), 100_000_000, true),
+        (sure(30_000_000), 100_000_000, false),
+        (Guess::UNKNOWN, 100_000_000, false),
     ] {
         assert_eq!(goes_beside(cost, in_flight, true), goes, "{cost:?} beside {in_flight}");
         assert!(!goes_beside(cost, in_flight, false), "on its own stream it waits in the device");
         let mut keeper = Keeper::default();
-        keeper.launched(Some(in_flight), 0, &bounds);
+        keeper.launched(sure(in_flight), 0, &bounds);
         let aside = if goes { in_flight } else { 0 };
         let verdict = keeper.ask(&Ask { aside, ..ask(cost, run(), 1000) }, &bounds);
-        assert_eq!(verdict == Verdict::Go, goes || cost.is_some_and(|cost| cost + in_flight <= bounds.in_flight));
+        assert_eq!(verdict == Verdict::Go, goes || !cost.is_unknown() && cost.ns() + in_flight <= bounds.in_flight);
     }
 }
 
@@ -376,7 +428,7 @@ fn who_looks_late_by_less_than_a_handover_still_sees_the_end_before_it_comes() {
     for work in [150 * US, 200 * US, 450 * US, MS, 1_950 * US] {
         for late in (0..35).map(|us| us * US) {
             let mut keeper = Keeper::default();
-            keeper.launched(Some(work), 0, &bounds);
+            keeper.launched(sure(work), 0, &bounds);
             let mut now = 0;
             while keeper.left(now, &bounds) >= bounds.handover && now < work {
                 now = keeper.look(now, &bounds) + late;

@@ -5,7 +5,7 @@ use crate::device::{Context, Kind};
 use crate::profile::Noise;
 use std::collections::VecDeque;
 use vgpu_core::account::arrears::{Arrears, Usual, eased, rest};
-use vgpu_core::account::cost::{CostTable, UNKNOWN_NS};
+use vgpu_core::account::cost::{CostTable, Guess, is_far};
 use vgpu_core::account::{Account, Admission};
 use vgpu_core::arbiter::{Gate, Usage};
 use vgpu_core::gate::marks::{Marks, Open};
@@ -20,8 +20,6 @@ const TAIL_EVERY: u64 = 20_000_000;
 const AGAIN: u32 = 8;
 /// Other streams' work beside which it still can be told whose time it is.
 const BESIDE: u64 = 100_000;
-/// So many times longer than believed teaches although others may have run meanwhile.
-const FAR: u64 = 3;
 /// A marker's clock ticks.
 const TICK: u64 = 500;
 
@@ -131,12 +129,20 @@ impl Guest {
         self.gate = gate;
     }
 
-    /// What a launch will cost, if anything is known.
-    pub fn cost(&self, key: u64) -> Option<u64> {
-        self.costs.measured(key).or_else(|| self.rough.measured(key))
+    /// What a launch is believed to cost.
+    pub fn cost(&self, key: u64) -> Guess {
+        match (self.costs.measured(key), self.rough.measured(key)) {
+            (Some(exact), Some(rough)) if !exact.is_sure() => exact.at_worst(rough),
+            (one, other) => one.or(other).unwrap_or(Guess::UNKNOWN),
+        }
     }
 
-    pub fn admission(&self, cost: Option<u64>, beside: bool, now: u64) -> Admission {
+    fn ripen(&self, key: u64) {
+        self.costs.ripen(key);
+        self.rough.ripen(key);
+    }
+
+    pub fn admission(&self, cost: Guess, beside: bool, now: u64) -> Admission {
         let ask =
             |in_flight| self.ceiling.map_or(Admission::Admit, |share| self.account.admit_beside(in_flight, share, now));
         match ask(self.keeper.in_flight()) {
@@ -169,14 +175,7 @@ impl Guest {
     }
 
     /// Before a launch: settles a tail, says whether to record a begin marker.
-    pub fn before(
-        &mut self,
-        stream: usize,
-        cost: Option<u64>,
-        context: &Context,
-        lead: u64,
-        now: u64,
-    ) -> Option<usize> {
+    pub fn before(&mut self, stream: usize, cost: Guess, context: &Context, lead: u64, now: u64) -> Option<usize> {
         if self.keeper.in_flight() == 0 && !self.wants {
             self.since = now;
             self.account.rest(now);
@@ -207,7 +206,7 @@ impl Guest {
     fn tail(&mut self, stream: usize, tail: Open, now: u64) {
         self.charge(tail.estimate, 0);
         self.finished += tail.estimate;
-        self.keeper.completed(tail.estimate, tail.unknown, now);
+        self.keeper.completed(tail.estimate, tail.doubt, now);
         let here = &mut self.streams[stream];
         here.keys.clear();
         // Nothing goes on from the marker before it.
@@ -215,7 +214,7 @@ impl Guest {
     }
 
     /// After a launch: the end marker to record, if any.
-    pub fn after(&mut self, stream: usize, key: u64, cost: Option<u64>, forced: bool, now: u64) -> Option<usize> {
+    pub fn after(&mut self, stream: usize, key: u64, cost: Guess, forced: bool, now: u64) -> Option<usize> {
         self.keeper.launched(cost, now, &self.bounds);
         let here = &mut self.streams[stream];
         if !here.keys.contains(&key) {
@@ -227,7 +226,7 @@ impl Guest {
         }
         let here = &mut self.streams[stream];
         here.tainted |= !matches!(self.gate, Gate::Run { exclusive: true, .. });
-        let open = here.marks.after(cost, cost.unwrap_or(UNKNOWN_NS))?;
+        let open = here.marks.after(cost)?;
         let end = self.marker();
         let here = &mut self.streams[stream];
         if open.tail {
@@ -246,7 +245,7 @@ impl Guest {
 
     /// Is something in flight on another stream that is not the same function of unknown cost?
     pub fn beside(&self, stream: usize, key: u64) -> bool {
-        let unknown = self.cost(key).is_none();
+        let unknown = self.cost(key).is_unknown();
         let busy = |other: &Stream| {
             let mut keys = other.pending.iter().flat_map(|interval| &interval.keys).chain(&other.keys);
             let differs = keys.any(|&one| one != key);
@@ -311,16 +310,16 @@ impl Guest {
             let shut = matches!(self.gate, Gate::Wait | Gate::Cap { .. });
             let late = if shut { reached.saturating_sub(self.closed) } else { 0 };
             let late = late.min(fresh);
-            let far_off = interval.open.unknown == 0 && fresh - late / 2 > FAR * interval.open.estimate;
+            let far_off = interval.open.doubt.unknown == 0 && is_far(fresh - late / 2, interval.open.estimate);
             let own = if far_off { fresh - late / 2 } else { fresh };
             let spoilt = interval.tainted || late > 0 && !far_off;
             let mut ordinary = fresh;
             // Whoever stands at the gate does not wait for this; and the daemon is paid at once.
             alone &= self.own && !self.wants && self.streams[stream].pending.is_empty();
             alone &= !self.streams[stream].marks.asks();
-            if alone && interval.open.unknown > 0 && interval.tainted {
+            if alone && interval.open.doubt.unknown > 0 && interval.tainted {
                 ordinary = fresh.min(interval.open.estimate);
-            } else if alone && interval.open.unknown == 0 {
+            } else if alone && interval.open.doubt.unknown == 0 {
                 ordinary = self.usual.ordinary(id, interval.open.launches, interval.open.estimate, fresh);
                 if ordinary < fresh {
                     (self.streams[stream].tailed, self.streams[stream].again) = (0, AGAIN);
@@ -330,23 +329,30 @@ impl Guest {
             if spent.is_some() {
                 // Of streams at once each teaches what it added to the time in which any was busy.
                 for &key in &interval.keys {
-                    let before = u128::from(self.cost(key).unwrap_or(UNKNOWN_NS));
+                    let before = u128::from(self.cost(key).ns());
                     let now = before * u128::from(own) / u128::from(interval.open.estimate.max(1));
                     let now = u64::try_from(now).unwrap_or(NEVER).max(1);
                     if !spoilt {
                         self.costs.learn(key, now);
-                    } else if self.cost(key).is_none() {
-                        self.rough.learn(key, now);
+                    } else {
+                        let is_sure = self.costs.measured(key).is_some_and(Guess::is_sure);
+                        if !is_sure && (self.cost(key).is_unknown() || is_far(own, interval.open.estimate)) {
+                            self.rough.learn(key, now);
+                        } else {
+                            self.ripen(key);
+                        }
                     }
                 }
+            } else {
+                interval.keys.iter().for_each(|&key| self.ripen(key));
             }
-            if spent.is_some_and(|ns| ns > 0) && !spoilt && interval.open.unknown == 0 {
+            if spent.is_some_and(|ns| ns > 0) && !spoilt && interval.open.doubt.unknown == 0 {
                 self.keeper.took(interval.open.estimate, own);
             }
             // What is only roughly known is nothing to pay by.
             let known = interval.keys.iter().all(|&key| self.costs.measured(key).is_some());
             self.finished += if known { interval.open.estimate } else { 0 };
-            self.keeper.completed(interval.open.estimate, interval.open.unknown, reached);
+            self.keeper.completed(interval.open.estimate, interval.open.doubt, reached);
             self.streams[stream].marks.completed();
             self.streams[stream].last = Some(interval.end);
         }
@@ -368,8 +374,8 @@ impl Guest {
     /// A launch whose length nobody knows is held back beside others of that kind, which may wait for it.
     pub fn crosses(&mut self) {
         for stream in &mut self.streams {
-            stream.tainted |= stream.marks.open().is_some_and(|open| open.unknown > 0);
-            let unknown = stream.pending.iter_mut().filter(|interval| interval.open.unknown > 0);
+            stream.tainted |= stream.marks.open().is_some_and(|open| open.doubt.unknown > 0);
+            let unknown = stream.pending.iter_mut().filter(|interval| interval.open.doubt.unknown > 0);
             unknown.for_each(|interval| interval.tainted = true);
         }
     }

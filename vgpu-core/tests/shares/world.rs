@@ -372,7 +372,7 @@ impl World {
             Verdict::Go => false,
             Verdict::Forced => true,
             Verdict::Wait(until) => {
-                if cost.is_none() && beside {
+                if cost.is_unknown() && beside {
                     guest.crosses();
                 }
                 return self.wait(m, step, until);
@@ -430,7 +430,8 @@ impl World {
         let allowed = matches!(member.guest.gate, Gate::Run { until, .. } if now < until);
         // While something is in flight the balance is still to be seen.
         let admitted = member.guest.keeper.in_flight() > 0
-            || member.guest.admission(None, false, now) == vgpu_core::account::Admission::Admit;
+            || member.guest.admission(vgpu_core::account::cost::Guess::UNKNOWN, false, now)
+                == vgpu_core::account::Admission::Admit;
         if !member.guest.wants && member.guest.keeper.in_flight() == 0 {
             member.guest.since = now;
         }
