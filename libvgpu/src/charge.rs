@@ -151,12 +151,13 @@ fn freed_beside_an_end(table: &Table, key: u64) {
 /// The free of a device address, whatever it was allocated by: a pool's memory, plain memory, a graph's. With an order
 /// the driver frees it when the stream comes to it.
 #[inline]
-pub fn free_address(address: u64, order: Option<Order>, real: impl FnOnce() -> CUresult) -> CUresult {
-    if pools::any() { beside_pools(address, order, real) } else { plain(address, order, real) }
+pub fn free_address(address: u64, order: Option<Order>, real: impl Fn() -> CUresult) -> CUresult {
+    if pools::any() { beside_pools(address, order, &real) } else { plain(address, order, real) }
 }
 
+/// One for all of them: it is long.
 #[inline(never)]
-fn beside_pools(address: u64, order: Option<Order>, real: impl FnOnce() -> CUresult) -> CUresult {
+fn beside_pools(address: u64, order: Option<Order>, real: &dyn Fn() -> CUresult) -> CUresult {
     if enforce::enforced() == Ok(true) {
         let _under_way = quiet::enter();
         if let Some(holding) = POOLED.take(address) {
