@@ -35,8 +35,6 @@ const FINDING_NS: u64 = 25_000_000;
 const FINDINGS: u32 = 2;
 /// And so does this time in which nothing spoke for them.
 const PATIENCE_NS: u64 = 2_000_000_000;
-/// What of the claimed work is measured, and so paid for, speaks for so many times as long: it shares the device.
-const WORTH: u64 = 2;
 
 /// Belief in members that say that their work, which was not over when its time was, shares the device with whoever has it.
 ///
@@ -57,10 +55,10 @@ impl Doubt {
         *self = Self { backed: now, ..Self::default() };
     }
 
-    /// Of the claimed work `busy` was measured: that buys belief for a time, not anew from `now` on, or a nanosecond a second
-    /// would keep it.
-    pub fn progress(&mut self, busy: u64, now: u64) {
-        self.backed = self.backed.saturating_add(busy.saturating_mul(WORTH)).min(now);
+    /// Of the claimed work `paid` was paid for: that buys belief for as long as work takes that shares the device with so many,
+    /// and not anew from `now` on, or a nanosecond a second would keep it.
+    pub fn progress(&mut self, paid: u64, sharing: u64, now: u64) {
+        self.backed = self.backed.saturating_add(paid.saturating_mul(sharing)).min(now);
     }
 
     /// Who has the device measured `busy` for launches that are known to take `finished`.
@@ -109,13 +107,13 @@ mod tests {
             let mut doubt = Doubt::default();
             doubt.claimed(SECOND);
             for tenth in 11..100u64 {
-                doubt.progress(SECOND / 10 / part, tenth * SECOND / 10);
+                doubt.progress(SECOND / 10 / part, 2, tenth * SECOND / 10);
             }
             assert_eq!(!doubt.holds(10 * SECOND), believed, "a {part}th of the time");
         }
         let mut doubt = Doubt::default();
         doubt.claimed(SECOND);
-        doubt.progress(u64::MAX, 2 * SECOND);
+        doubt.progress(u64::MAX, 2, 2 * SECOND);
         assert!(!doubt.holds(4 * SECOND) && doubt.holds(4 * SECOND + 1), "nobody buys what is to come");
     }
 

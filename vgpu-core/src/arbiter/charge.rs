@@ -20,11 +20,8 @@ impl Arbiter {
         let lost = self.devices[index(d)].lost;
         let drained = self.slot(slot).usage.in_flight == Some(0);
         let overdue = self.slot(slot).overdue.is_some();
-        let doubt = &mut self.devices[index(d)].doubt;
         if !overdue {
-            doubt.felt(busy, finished, now);
-        } else {
-            doubt.progress(busy, now);
+            self.devices[index(d)].doubt.felt(busy, finished, now);
         }
         let this = self.slot_mut(slot);
         if this.trailing && busy > 0 {
@@ -55,6 +52,11 @@ impl Arbiter {
         this.behind -= behind;
         if drained {
             (this.lost, this.ahead, this.behind) = (0, 0, 0);
+        }
+        if overdue {
+            let device = &mut self.devices[index(d)];
+            let sharing = device.sharing(now);
+            device.doubt.progress(busy, sharing, now);
         }
         self.pay_beside(seat, busy - before, busy - before - behind);
         // Another member that waits keeps the tenant from being idle.

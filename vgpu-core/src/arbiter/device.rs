@@ -137,8 +137,8 @@ impl Device {
         self.overdue.push(slot);
     }
 
-    /// Brings the lost time up to `now`; before every change of who is before the device.
-    pub fn count(&mut self, now: u64) {
+    /// How many are believed to have it at once; 0: nobody has it.
+    pub fn sharing(&self, now: u64) -> u64 {
         let overdue = if self.is_shared(now) { self.overdue.len() as u64 } else { 0 };
         // Who was let in beside its own work is there once.
         let is_another = |slot: &SlotId| overdue == 0 || !self.overdue.contains(slot);
@@ -148,7 +148,12 @@ impl Device {
             Phase::Held { slot, .. } => is_another(&slot),
             Phase::Drain { .. } => self.draining.iter().any(is_another),
         };
-        let sharing = overdue + u64::from(holds);
+        overdue + u64::from(holds)
+    }
+
+    /// Brings the lost time up to `now`; before every change of who is before the device.
+    pub fn count(&mut self, now: u64) {
+        let sharing = self.sharing(now);
         let span = now.saturating_sub(self.counted_to);
         self.lost = self.lost.saturating_add(span - span / sharing.max(1));
         self.counted_to = now;

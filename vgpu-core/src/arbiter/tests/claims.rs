@@ -43,6 +43,42 @@ fn work_that_is_claimed_and_not_felt_is_not_believed_for_long() {
     assert!(charged.abs_diff(100 * MS) <= 4 * MS, "and is paid in full: {charged}");
 }
 
+/// Whoever measures next to nothing of what it claims is not believed for ever; and of what several claim at once each
+/// pays a part only, which must not make it cheaper.
+#[test]
+fn claims_are_not_believed_for_time_that_nobody_pays_for() {
+    let mut desk = Desk::new(1);
+    let [a, c, b] = [1, 3, 2].map(|tenant| desk.join(tenant, Terms::default()));
+    for liar in [a, c] {
+        desk.wants(liar);
+        desk.tick();
+        desk.runs(liar, u64::MAX);
+        desk.wants(b);
+        desk.tick();
+        desk.now += 100 * MS;
+        desk.tick();
+    }
+    let from = desk.now;
+    let charged = |desk: &Desk| [1, 2, 3].map(|tenant| desk.arbiter.charged(Tenant(tenant), D0));
+    let before = charged(&desk);
+    while desk.now < from + 10_000 * MS {
+        desk.now += 10 * MS;
+        for liar in [a, c] {
+            desk.book.of(liar).busy += 5 * MS;
+        }
+        // What it runs takes it all, and was never measured alone.
+        let usage = desk.book.of(b);
+        (usage.busy, usage.wants, usage.in_flight) = (usage.busy + 10 * MS, true, Some(0));
+        let usage = *usage;
+        desk.arbiter.reports(b, usage, desk.now);
+        desk.arbiter.wants(b, desk.now);
+        desk.tick();
+    }
+    let after = charged(&desk);
+    let paid = [0, 1, 2].map(|at| (after[at] - before[at]) / MS);
+    assert!(paid[1] >= 7_000 || paid[0] + paid[2] >= 5_000, "of ten seconds: {paid:?}");
+}
+
 #[test]
 fn work_that_others_feel_is_believed_to_its_end() {
     let mut desk = Desk::new(1);
