@@ -26,7 +26,7 @@ mod turning;
 use crate::daemon::{Post, lease::Lease};
 use crate::order::{Order, Place};
 use crate::turn::Turning;
-use chains::Chain;
+use chains::{Chain, Keys};
 use crediting::Given;
 use markers::Axis;
 use shim_sys::cuda::*;
@@ -231,6 +231,8 @@ pub struct Meter {
     /// What intervals usually take, and what is owed of those that took far more.
     usual: Usual,
     arrears: Arrears,
+    /// Functions of tails that are over, which are to be trusted more.
+    ripe: Keys,
     /// What was counted of all streams together in this busy period, less what was charged for it: [`Meter::balance`].
     short: i64,
 }
@@ -268,6 +270,7 @@ impl Default for Meter {
             usual: Usual::default(),
             short: 0,
             arrears: Arrears::default(),
+            ripe: Keys::default(),
         }
     }
 }

@@ -13,7 +13,7 @@
 //! than expected is learned ([`Keeper::took`]): beside other tenants' work that is several times. On a stream nothing can
 //! wait for what comes behind it, only for what the program does after this launch: if all that is in flight is on the
 //! launch's own stream (or is launches of its own function, of unknown length), the first one waits 256 times as long;
-//! beside launches of unknown length, eight times. A forced launch that was in vain (what it was to set free went on)
+//! beside launches of unknown length, eight times, and so where only doubt holds it back. A forced launch that was in vain (what it was to set free went on)
 //! makes the next four times as patient where there is no balance; one that helped ends that.
 //!
 //! In reading order: this file, when markers are recorded ([`marks`]), time on several streams ([`union`]), since when
@@ -193,7 +193,10 @@ impl Keeper {
             return Verdict::Go;
         }
         let stretch = if matches!(ask.gate, Gate::Run { exclusive: true, .. }) { 1 } else { 3 };
-        let due = self.due(stretch, ask.beside, balance.is_some(), bounds);
+        // Nothing but doubt holds it back: that is for a few launches, and costs little where it was in vain.
+        let doubted = word.is_none() && balance.is_none() && !ask.cost.is_unknown();
+        let doubted = doubted && self.in_flight.saturating_add(ask.cost.ns()) <= bounds.in_flight;
+        let due = self.due(stretch, ask.beside, doubted, balance.is_some(), bounds);
         if self.in_flight > 0 && now >= due {
             self.progress = now;
             self.forced = (self.forced + 1).min(4);
@@ -223,7 +226,7 @@ impl Keeper {
         if self.in_flight == 0 {
             return None;
         }
-        let in_doubt = self.is_in_doubt(ask.cost);
+        let in_doubt = self.is_in_doubt(ask);
         let counts = self.in_flight.saturating_sub(ask.aside);
         if (counts == 0 || counts.saturating_add(ask.cost.ns()) <= bounds.in_flight) && !in_doubt {
             return None;
@@ -239,19 +242,23 @@ impl Keeper {
         Some(if known { early.min(look) } else { look })
     }
 
-    /// Whether the launch has to wait until of those in flight one shows what it costs.
-    fn is_in_doubt(&self, cost: Guess) -> bool {
-        let (in_flight, one) = (self.doubt, cost.doubt());
-        in_flight.unknown.min(one.unknown) > 0 || one.young > 0 && in_flight.young + one.young > MOST_DOUBT
+    /// Whether the launch has to wait until of those in flight one shows what it costs. What others streams' work may wait
+    /// for finds room beside them once more.
+    #[must_use]
+    pub fn is_in_doubt(&self, ask: &Ask) -> bool {
+        let (in_flight, one) = (self.doubt, ask.cost.doubt());
+        let most = if ask.beside { 2 * MOST_DOUBT } else { MOST_DOUBT };
+        in_flight.unknown.min(one.unknown) > 0 || one.young > 0 && in_flight.young.saturating_add(one.young) > most
     }
 
-    /// When a launch is forced. `poor`: there is no balance for it.
-    fn due(&self, stretch: u64, beside: bool, poor: bool, bounds: &Bounds) -> u64 {
+    /// When a launch is forced. `doubted`: all else would let it go; `poor`: there is no balance for it.
+    fn due(&self, stretch: u64, beside: bool, doubted: bool, poor: bool, bounds: &Bounds) -> u64 {
         // Half of it more: launches of one function differ.
         let longest =
             self.by(self.longer).max(self.in_flight.saturating_mul(stretch)).saturating_add(self.in_flight / 2);
         let expected = self.began.saturating_add(longest);
         let (first, most) = match (beside, self.doubt.unknown) {
+            (false, _) if doubted => (UNKNOWN, MOST),
             (false, _) => (OWN, OWN + 2),
             (true, 0) => (0, MOST),
             (true, _) => (UNKNOWN, MOST),
@@ -271,6 +278,7 @@ impl Keeper {
         if self.in_flight == 0 {
             (self.began, self.progress) = (now, now);
             (self.forced, self.ahead, self.held) = (0, false, 0);
+            self.doubt = Doubt::NONE;
         }
         let beside = self.in_flight > 0;
         self.in_flight = self.in_flight.saturating_add(cost.ns());
@@ -312,6 +320,13 @@ impl Keeper {
         self.in_flight.saturating_add(self.in_flight.saturating_mul(eighths) / 8)
     }
 
+    /// The doubt of launches before the device that were measured, but not often enough.
+    #[inline]
+    #[must_use]
+    pub const fn young(&self) -> u32 {
+        self.doubt.young
+    }
+
     /// Estimated work before the device.
     #[must_use]
     pub const fn in_flight(&self) -> u64 {
@@ -322,6 +337,12 @@ impl Keeper {
     #[must_use]
     pub const fn remaining(&self, now: u64) -> u64 {
         self.in_flight.saturating_sub(now.saturating_sub(self.began))
+    }
+
+    /// When the work before the device should be over, by estimate, if the device works for nobody else.
+    #[must_use]
+    pub const fn expected(&self) -> u64 {
+        self.began.saturating_add(self.in_flight)
     }
 
     /// What is left of it at `now`, believing that long launches take as long as the longest did for a good while.

@@ -41,19 +41,7 @@ impl Costs {
     /// What a launch is believed to cost, which is what is charged for one that is not measured.
     #[inline]
     pub fn guess(&self, key: u64) -> Guess {
-        match self.exact.measured(key) {
-            Some(exact) if exact.is_sure() => exact,
-            exact => self.rough_guess(key, exact),
-        }
-    }
-
-    /// What was measured once in 50 us and takes 200 ms beside others is not believed to take 50 us.
-    #[cold]
-    fn rough_guess(&self, key: u64, exact: Option<Guess>) -> Guess {
-        match (exact, self.rough.measured(key)) {
-            (Some(exact), Some(rough)) => exact.at_worst(rough),
-            (one, other) => one.or(other).unwrap_or(Guess::UNKNOWN),
-        }
+        self.exact.measured(key).unwrap_or_else(|| self.rough.guess(key))
     }
 
     /// Whether all of these were measured while nobody else was before the device.
@@ -76,21 +64,19 @@ impl Costs {
     }
 
     /// Launches of these functions, each believed to cost what stands beside it, were estimated at `estimate` together and
-    /// took `spent`.
+    /// took `spent`. What takes far longer than believed where others may have run is not learned, but it is not trusted more
+    /// because of that either.
     fn learn(&self, believed: &[(u64, u64)], estimate: u64, spent: u64, clean: bool) {
+        let is_far_off = is_far(spent, estimate);
         for &(key, cost) in believed {
             let scaled = u128::from(cost) * u128::from(spent) / u128::from(estimate.max(1));
             let cost = u64::try_from(scaled).unwrap_or(MAX_NS).max(1);
             if clean {
                 self.exact.learn(key, cost);
-            } else {
-                let exact = self.exact.measured(key);
-                let is_sure = exact.is_some_and(Guess::is_sure);
-                if !is_sure && (self.guess(key).is_unknown() || is_far(spent, estimate)) {
-                    self.rough.learn(key, cost);
-                } else {
-                    self.ripen(key);
-                }
+            } else if self.guess(key).is_unknown() {
+                self.rough.learn(key, cost);
+            } else if !is_far_off {
+                self.ripen(key);
             }
         }
     }
@@ -295,6 +281,7 @@ impl Meter {
         if !teaches {
             costs.ripen_all(interval.keys.all());
         }
+        costs.ripen_all(core::mem::take(&mut self.ripe).all());
         if excess > 0 {
             (self.chains[at].tailed, self.chains[at].again) = (0, AGAIN);
         }
@@ -464,27 +451,26 @@ mod tests {
         }
     }
 
-    /// While others may be before the device nothing is paid by what is seen; but a flood of what is believed to be short is
-    /// not to be launched there either.
+    /// What was measured once in 50 us and then takes 200 ms whenever others are there: nobody can tell how much of that is
+    /// its own, but a flood of it is not to be launched.
     #[test]
-    fn what_takes_far_longer_beside_others_than_it_did_once_alone_is_believed_to() {
+    fn what_takes_far_longer_beside_others_is_not_trusted_more_and_not_learned() {
         let costs = Costs::new();
         let beside = |spent| costs.learn(&[(9, costs.guess(9).ns())], costs.guess(9).ns(), spent, false);
+        let guess = || (costs.guess(9).ns(), costs.guess(9).doubt().young);
         costs.learn(&[(9, 20_000)], 20_000, 50_000, true);
+        (0..10).for_each(|_| beside(200_000_000));
+        assert_eq!(guess(), (50_000, 32));
         beside(150_000);
-        assert_eq!((costs.guess(9).ns(), costs.guess(9).doubt().young), (50_000, 16), "others make it so long");
-        beside(200_000_000);
-        assert_eq!(costs.guess(9).ns(), 200_000_000);
-        assert!(costs.are_exact(&[(9, 0)]) && costs.exact.guess(9).ns() == 50_000, "and is nothing to pay by");
-        // Seven times alone: what was seen beside others says nothing any more.
-        for _ in 0..6 {
-            costs.learn(&[(9, 50_000)], 50_000, 50_000, true);
-        }
-        assert_eq!(costs.guess(9), Guess::sure(50_000));
-        beside(200_000_000);
-        assert_eq!(costs.guess(9), Guess::sure(50_000));
+        assert_eq!(guess(), (50_000, 16), "others make it so long");
+        costs.learn(&[(9, 50_000)], 50_000, 200_000_000, true);
+        assert_eq!(guess(), (25_043_750, 8), "alone it is learned");
         costs.forget(9);
         assert!(costs.guess(9).is_unknown());
+        beside(200_000_000);
+        assert_eq!(guess(), (200_000_000, 32), "all there is");
+        (0..10).for_each(|_| beside(50_000));
+        assert_eq!(costs.guess(9), Guess::sure(200_000_000));
     }
 
     /// Whose time nobody can tell is not held back for ever because of that.

@@ -3,6 +3,7 @@
 //! Not here: intervals that end at a marker ([`super::reaping`]).
 
 use super::{Meter, Pay};
+use vgpu_core::account::cost::Guess;
 
 impl Meter {
     /// The stream of a chain is idle and its intervals are done: charges the tail by the cost of its launches.
@@ -10,6 +11,9 @@ impl Meter {
         let chain = &mut self.chains[at];
         let (was_busy, was_unmeasured) = (chain.is_busy(), chain.is_unmeasured());
         let Some(tail) = chain.marks.expire() else { return };
+        if tail.doubt.young > 0 {
+            chain.keys.all().iter().for_each(|&(key, cost)| self.ripe.add(key, Guess::sure(cost)));
+        }
         (chain.keys.len, chain.last, chain.tainted, chain.first, chain.lead) = (0, None, false, false, 0);
         let (begin, context, opened) = (chain.begin.take(), chain.place.context, chain.opened);
         self.recount(at, was_busy, was_unmeasured);

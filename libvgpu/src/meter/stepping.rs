@@ -166,6 +166,12 @@ impl Meter {
         if beside && wish.cost.is_unknown() && matches!(verdict, Verdict::Wait(_)) {
             self.cross();
         }
+        if matches!(verdict, Verdict::Wait(_)) && self.keeper.is_in_doubt(&ask) && self.is_in_doubt(at) {
+            // Its end is to be seen, and measured: this waits for it.
+            if let Some(plan) = self.close(at, wish) {
+                return Step::Mark(plan);
+            }
+        }
         match verdict {
             Verdict::Go if !self.announce(wish.cost, wish.post, now) => return Step::Again,
             Verdict::Go => {}
@@ -215,6 +221,12 @@ impl Meter {
             pending.chain(chain.keys.all()).any(|one| one.0 != wish.launch.key)
         };
         others.map(|other| other.1).any(keys)
+    }
+
+    /// Whether there is no marker behind launches of a chain that were measured, but not often enough.
+    #[cold]
+    fn is_in_doubt(&self, at: usize) -> bool {
+        self.chains[at].marks.open().is_some_and(|open| open.doubt.young > 0)
     }
 
     /// A launch whose length nobody knows is held back beside others of that kind, which may wait for it: how long they take

@@ -11,8 +11,9 @@ impl Meter {
     /// What this process has before the device, and wants.
     fn here(&self, wants: bool, admission: Admission, now: u64) -> Here {
         let remaining = self.keeper.remaining(now);
-        // Half of it more: launches of one function differ.
-        let due = now.saturating_add(remaining + remaining / 2);
+        // Half of it more: launches of one function differ. What is late was due when it was: a moment that goes on with the
+        // clock would keep the others waiting for as long as we look.
+        let due = if remaining > 0 { now.saturating_add(remaining + remaining / 2) } else { self.keeper.expected() };
         let admitted = match admission {
             Admission::Admit => now,
             Admission::WaitUntil(moment) => moment,
@@ -59,5 +60,25 @@ impl Meter {
         let look = self.turning.attend(turn, &here, remaining, expected);
         self.follow(before);
         look
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vgpu_core::account::cost::Guess;
+
+    /// Members that wait for each other's kernels crosswise on two devices end because turns end that are not passed on.
+    #[test]
+    fn what_is_late_was_due_when_it_was_and_not_whenever_somebody_looks() {
+        let mut meter = Meter::default();
+        let bounds = meter.bounds;
+        meter.keeper.launched(Guess::sure(1_000_000), 5_000_000, &bounds);
+        let due = |meter: &Meter, now| meter.here(false, Admission::Admit, now).due;
+        assert_eq!(due(&meter, 5_000_000), 6_500_000);
+        assert_eq!(due(&meter, 5_500_000), 6_250_000);
+        for now in [6_000_000, 7_000_000, 900_000_000] {
+            assert_eq!(due(&meter, now), 6_000_000, "at {now}");
+        }
     }
 }

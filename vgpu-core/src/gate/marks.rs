@@ -7,19 +7,15 @@
 //!
 //! A tail that always follows something longer would be believed for ever: the launches before it are measured, it never is.
 //! So now and then ([`Marks::sample_tail`]) a marker comes after as many launches as the last tail had,
-//! instead of after [`MARK_NS`]. And what was measured a few times only ([`Guess::doubt`]) gets a marker sooner: the gate
-//! waits for its end.
+//! instead of after [`MARK_NS`]. What was measured a few times only ([`Guess::doubt`]) begins at a marker wherever it can, so
+//! that it is measured if the gate has to wait for its end ([`Marks::close`]).
 //!
 //! Not here: the events themselves, and which functions an interval teaches something about.
 
-use super::MOST_DOUBT;
 use crate::account::cost::{Doubt, Guess};
 
 /// Estimated work between two markers.
 pub const MARK_NS: u64 = 250_000;
-
-/// A quarter of the doubt that may be in flight.
-const MARK_DOUBT: u32 = MOST_DOUBT / 4;
 
 /// Work behind the last marker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,10 +78,9 @@ impl Marks {
             return Before::default();
         }
         let over = self.over();
-        let is_due = cost.doubt().young > 0 || self.unsampled.saturating_add(cost.ns()) >= MARK_NS;
-        let sample = cost.is_unknown() || clear && is_due;
+        let sample = cost.is_unknown() || clear && self.unsampled.saturating_add(cost.ns()) >= MARK_NS;
         let tail = self.samples && clear && !sample;
-        let begin = sample || tail;
+        let begin = sample || tail || clear && !cost.is_sure();
         self.begin(begin, tail, sample);
         Before { tail: over, begin }
     }
@@ -147,8 +142,7 @@ impl Marks {
         self.unsampled = self.unsampled.saturating_add(cost.ns());
         open.launches = open.launches.wrapping_add(1);
         let is_tail = open.tail && open.launches >= self.tail;
-        let in_doubt = cost.is_unknown() || open.doubt.young >= MARK_DOUBT;
-        if open.estimate < MARK_NS && !open.sample && !is_tail && !in_doubt {
+        if open.estimate < MARK_NS && !open.sample && !is_tail && !cost.is_unknown() {
             return None;
         }
         self.close()

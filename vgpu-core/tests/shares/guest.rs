@@ -27,7 +27,8 @@ struct Interval {
     begin: Option<usize>,
     end: usize,
     open: Open,
-    keys: Vec<u64>,
+    /// Each with what it was believed to cost.
+    keys: Vec<(u64, u64)>,
     /// Host time between the begin marker and the first launch, if the stream was idle.
     lead: u64,
     tainted: bool,
@@ -38,7 +39,7 @@ struct Stream {
     marks: Marks,
     begin: Option<usize>,
     lead: u64,
-    keys: Vec<u64>,
+    keys: Vec<(u64, u64)>,
     tainted: bool,
     pending: VecDeque<Interval>,
     last: Option<usize>,
@@ -131,10 +132,7 @@ impl Guest {
 
     /// What a launch is believed to cost.
     pub fn cost(&self, key: u64) -> Guess {
-        match (self.costs.measured(key), self.rough.measured(key)) {
-            (Some(exact), Some(rough)) if !exact.is_sure() => exact.at_worst(rough),
-            (one, other) => one.or(other).unwrap_or(Guess::UNKNOWN),
-        }
+        self.costs.measured(key).unwrap_or_else(|| self.rough.guess(key))
     }
 
     fn ripen(&self, key: u64) {
@@ -217,8 +215,8 @@ impl Guest {
     pub fn after(&mut self, stream: usize, key: u64, cost: Guess, forced: bool, now: u64) -> Option<usize> {
         self.keeper.launched(cost, now, &self.bounds);
         let here = &mut self.streams[stream];
-        if !here.keys.contains(&key) {
-            here.keys.push(key);
+        if here.keys.iter().all(|one| one.0 != key) {
+            here.keys.push((key, cost.ns()));
         }
         if forced {
             self.streams.iter_mut().for_each(|stream| stream.tainted = true);
@@ -227,11 +225,24 @@ impl Guest {
         let here = &mut self.streams[stream];
         here.tainted |= !matches!(self.gate, Gate::Run { exclusive: true, .. });
         let open = here.marks.after(cost)?;
-        let end = self.marker();
         let here = &mut self.streams[stream];
         if open.tail {
             (here.tailed, here.again) = if here.again > 0 { (0, here.again - 1) } else { (now, 0) };
         }
+        Some(self.ends(stream, open))
+    }
+
+    /// Somebody waits until what is in doubt is over: the marker behind it, if there is none.
+    pub fn close(&mut self, stream: usize) -> Option<usize> {
+        let marks = &mut self.streams[stream].marks;
+        marks.open().filter(|open| open.doubt.young > 0)?;
+        let open = marks.close()?;
+        Some(self.ends(stream, open))
+    }
+
+    fn ends(&mut self, stream: usize, open: Open) -> usize {
+        let end = self.marker();
+        let here = &mut self.streams[stream];
         here.pending.push_back(Interval {
             begin: here.begin.take(),
             end,
@@ -240,7 +251,7 @@ impl Guest {
             lead: std::mem::take(&mut here.lead),
             tainted: std::mem::take(&mut here.tainted),
         });
-        Some(end)
+        end
     }
 
     /// Is something in flight on another stream that is not the same function of unknown cost?
@@ -248,7 +259,7 @@ impl Guest {
         let unknown = self.cost(key).is_unknown();
         let busy = |other: &Stream| {
             let mut keys = other.pending.iter().flat_map(|interval| &interval.keys).chain(&other.keys);
-            let differs = keys.any(|&one| one != key);
+            let differs = keys.any(|&(one, _)| one != key);
             (other.marks.pending() > 0 || other.marks.open().is_some()) && (differs || !unknown)
         };
         self.streams.iter().enumerate().any(|(at, other)| at != stream && busy(other))
@@ -303,7 +314,7 @@ impl Guest {
                 alone = end - from - spent + self.others(stream).sum::<u64>() <= BESIDE + spent / 16;
                 spent
             });
-            let id = interval.keys.iter().fold(0u64, |id, &key| id.rotate_left(7) ^ key);
+            let id = interval.keys.iter().fold(0u64, |id, &(key, _)| id.rotate_left(7) ^ key);
             let estimate = self.usual.unmeasured(id, interval.open.launches, interval.open.estimate);
             let fresh = spent.unwrap_or(estimate);
             // Later than that somebody else was let in.
@@ -328,29 +339,25 @@ impl Guest {
             self.charge(fresh, fresh - ordinary);
             if spent.is_some() {
                 // Of streams at once each teaches what it added to the time in which any was busy.
-                for &key in &interval.keys {
-                    let before = u128::from(self.cost(key).ns());
-                    let now = before * u128::from(own) / u128::from(interval.open.estimate.max(1));
+                for &(key, cost) in &interval.keys {
+                    let now = u128::from(cost) * u128::from(own) / u128::from(interval.open.estimate.max(1));
                     let now = u64::try_from(now).unwrap_or(NEVER).max(1);
                     if !spoilt {
                         self.costs.learn(key, now);
-                    } else {
-                        let is_sure = self.costs.measured(key).is_some_and(Guess::is_sure);
-                        if !is_sure && (self.cost(key).is_unknown() || is_far(own, interval.open.estimate)) {
-                            self.rough.learn(key, now);
-                        } else {
-                            self.ripen(key);
-                        }
+                    } else if self.cost(key).is_unknown() {
+                        self.rough.learn(key, now);
+                    } else if !is_far(own, interval.open.estimate) {
+                        self.ripen(key);
                     }
                 }
             } else {
-                interval.keys.iter().for_each(|&key| self.ripen(key));
+                interval.keys.iter().for_each(|&(key, _)| self.ripen(key));
             }
             if spent.is_some_and(|ns| ns > 0) && !spoilt && interval.open.doubt.unknown == 0 {
                 self.keeper.took(interval.open.estimate, own);
             }
             // What is only roughly known is nothing to pay by.
-            let known = interval.keys.iter().all(|&key| self.costs.measured(key).is_some());
+            let known = interval.keys.iter().all(|&(key, _)| self.costs.measured(key).is_some());
             self.finished += if known { interval.open.estimate } else { 0 };
             self.keeper.completed(interval.open.estimate, interval.open.doubt, reached);
             self.streams[stream].marks.completed();

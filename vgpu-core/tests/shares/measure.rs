@@ -12,7 +12,6 @@ const COLD: usize = 200;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Error {
     pub got: f64,
-    pub whole: f64,
     pub mean: f64,
     pub p99: f64,
 }
@@ -64,7 +63,7 @@ pub fn error(world: &World, device: usize, tenant: u32, due: f64) -> Error {
     }
     errors.sort_unstable_by(f64::total_cmp);
     let mean = errors.iter().sum::<f64>() / errors.len() as f64;
-    Error { got, whole: (got - due).abs(), mean, p99: percentile(&errors, 99) }
+    Error { got, mean, p99: percentile(&errors, 99) }
 }
 
 fn percentile(sorted: &[f64], percent: usize) -> f64 {

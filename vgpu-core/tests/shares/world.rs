@@ -375,6 +375,12 @@ impl World {
                 if cost.is_unknown() && beside {
                     guest.crosses();
                 }
+                if guest.keeper.is_in_doubt(&ask)
+                    && !self.devices[d].contexts[context].idle(stream)
+                    && let Some(marker) = self.members[m].guest.close(stream)
+                {
+                    self.mark(m, stream, marker);
+                }
                 return self.wait(m, step, until);
             }
         };
