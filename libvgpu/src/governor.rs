@@ -209,6 +209,7 @@ impl Governor {
     fn step(&'static self, joined: &Joined, wish: &Wish<'_>, seen: Seen) -> Step {
         let mut meter = self.meter();
         let step = meter.step(wish, seen, |due, since| self.charge(joined, due, since));
+        meter.ripen(&self.costs);
         if let Step::Go(plan) = &step
             && plan.is_plain()
         {

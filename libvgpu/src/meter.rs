@@ -153,12 +153,14 @@ pub struct Plan {
     pub events: [Option<CUevent>; 2],
     /// Something is to be done for the turn.
     pub tend: bool,
+    /// The launch waits for what is to end with a marker, to learn what that took.
+    pub learns: bool,
 }
 
 impl Plan {
     /// Of a launch of that chain without a marker.
     pub fn plain(chain: u64) -> Self {
-        Self { chain, begin: false, end: None, events: [None; 2], tend: false }
+        Self { chain, begin: false, end: None, events: [None; 2], tend: false, learns: false }
     }
 
     /// No marker at all.
@@ -231,7 +233,7 @@ pub struct Meter {
     /// What intervals usually take, and what is owed of those that took far more.
     usual: Usual,
     arrears: Arrears,
-    /// Functions of tails that are over, which are to be trusted more.
+    /// Functions that are to be trusted more, though nothing was learned of them.
     ripe: Keys,
     /// What was counted of all streams together in this busy period, less what was charged for it: [`Meter::balance`].
     short: i64,

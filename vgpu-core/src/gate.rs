@@ -13,7 +13,7 @@
 //! than expected is learned ([`Keeper::took`]): beside other tenants' work that is several times. On a stream nothing can
 //! wait for what comes behind it, only for what the program does after this launch: if all that is in flight is on the
 //! launch's own stream (or is launches of its own function, of unknown length), the first one waits 256 times as long;
-//! beside launches of unknown length, eight times, and so where only doubt holds it back. A forced launch that was in vain (what it was to set free went on)
+//! beside launches of unknown length, eight times, and each time eight times where only doubt holds it back. A forced launch that was in vain (what it was to set free went on)
 //! makes the next four times as patient where there is no balance; one that helped ends that.
 //!
 //! In reading order: this file, when markers are recorded ([`marks`]), time on several streams ([`union`]), since when
@@ -193,9 +193,7 @@ impl Keeper {
             return Verdict::Go;
         }
         let stretch = if matches!(ask.gate, Gate::Run { exclusive: true, .. }) { 1 } else { 3 };
-        // Nothing but doubt holds it back: that is for a few launches, and costs little where it was in vain.
-        let doubted = word.is_none() && balance.is_none() && !ask.cost.is_unknown();
-        let doubted = doubted && self.in_flight.saturating_add(ask.cost.ns()) <= bounds.in_flight;
+        let doubted = self.is_held_by_doubt(ask, bounds);
         let due = self.due(stretch, ask.beside, doubted, balance.is_some(), bounds);
         if self.in_flight > 0 && now >= due {
             self.progress = now;
@@ -251,6 +249,16 @@ impl Keeper {
         in_flight.unknown.min(one.unknown) > 0 || one.young > 0 && in_flight.young.saturating_add(one.young) > most
     }
 
+    /// Whether a launch of known cost is held back by nothing else. What that is to prevent is bounded, so that it goes after a
+    /// while that does not grow.
+    #[must_use]
+    pub fn is_held_by_doubt(&self, ask: &Ask, bounds: &Bounds) -> bool {
+        let allowed =
+            matches!(ask.gate, Gate::Run { until, .. } if ask.now < until) && ask.admission == Admission::Admit;
+        let has_room = self.in_flight.saturating_add(ask.cost.ns()) <= bounds.in_flight;
+        allowed && has_room && !ask.cost.is_unknown() && self.is_in_doubt(ask)
+    }
+
     /// When a launch is forced. `doubted`: all else would let it go; `poor`: there is no balance for it.
     fn due(&self, stretch: u64, beside: bool, doubted: bool, poor: bool, bounds: &Bounds) -> u64 {
         // Half of it more: launches of one function differ.
@@ -258,7 +266,7 @@ impl Keeper {
             self.by(self.longer).max(self.in_flight.saturating_mul(stretch)).saturating_add(self.in_flight / 2);
         let expected = self.began.saturating_add(longest);
         let (first, most) = match (beside, self.doubt.unknown) {
-            (false, _) if doubted => (UNKNOWN, MOST),
+            _ if doubted => (UNKNOWN, UNKNOWN),
             (false, _) => (OWN, OWN + 2),
             (true, 0) => (0, MOST),
             (true, _) => (UNKNOWN, MOST),

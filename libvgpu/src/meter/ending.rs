@@ -69,6 +69,7 @@ impl Meter {
         for at in 0..self.chains.len() {
             let place = self.chains[at].place;
             if stream.map_or(place.context == context, |stream| stream == place) {
+                self.ripens(at);
                 self.settle(at, now, &pay);
             }
         }

@@ -21,6 +21,8 @@ const LEAST: usize = 4;
 const CHANGE_NS: u64 = 200_000;
 /// Beside so much work of other streams, by estimate, it still can be told whose the time is.
 const BESIDE_NS: u64 = 100_000;
+/// Others' slices may be so much of an interval, however short that is.
+const OTHERS_NS: u64 = 10_000_000;
 /// After a measurement that was far off, so many tails are measured.
 const AGAIN: u32 = 8;
 
@@ -67,7 +69,7 @@ impl Costs {
     /// took `spent`. What takes far longer than believed where others may have run is not learned, but it is not trusted more
     /// because of that either.
     fn learn(&self, believed: &[(u64, u64)], estimate: u64, spent: u64, clean: bool) {
-        let is_far_off = is_far(spent, estimate);
+        let is_far_off = spent > OTHERS_NS && is_far(spent, estimate);
         for &(key, cost) in believed {
             let scaled = u128::from(cost) * u128::from(spent) / u128::from(estimate.max(1));
             let cost = u64::try_from(scaled).unwrap_or(MAX_NS).max(1);
@@ -184,6 +186,17 @@ impl Meter {
         Some(Batch { items, axes: core::mem::take(&mut self.axes), free: Vec::new() })
     }
 
+    /// What is to be trusted more is.
+    ///
+    /// # Cost
+    /// A comparison where there is nothing.
+    #[inline]
+    pub fn ripen(&mut self, costs: &Costs) {
+        if self.ripe.len > 0 {
+            costs.ripen_all(core::mem::take(&mut self.ripe).all());
+        }
+    }
+
     /// Whether another thread asks the driver about markers or streams.
     pub fn is_reaping(&self) -> bool {
         self.reaping || self.lease.is_asked()
@@ -281,7 +294,6 @@ impl Meter {
         if !teaches {
             costs.ripen_all(interval.keys.all());
         }
-        costs.ripen_all(core::mem::take(&mut self.ripe).all());
         if excess > 0 {
             (self.chains[at].tailed, self.chains[at].again) = (0, AGAIN);
         }

@@ -11,9 +11,6 @@ impl Meter {
         let chain = &mut self.chains[at];
         let (was_busy, was_unmeasured) = (chain.is_busy(), chain.is_unmeasured());
         let Some(tail) = chain.marks.expire() else { return };
-        if tail.doubt.young > 0 {
-            chain.keys.all().iter().for_each(|&(key, cost)| self.ripe.add(key, Guess::sure(cost)));
-        }
         (chain.keys.len, chain.last, chain.tainted, chain.first, chain.lead) = (0, None, false, false, 0);
         let (begin, context, opened) = (chain.begin.take(), chain.place.context, chain.opened);
         self.recount(at, was_busy, was_unmeasured);
@@ -26,6 +23,14 @@ impl Meter {
         let used = tail.estimate.min(now.saturating_sub(opened));
         let used = self.balance(0, used);
         pay(self.due(used, 0), self.presence.since());
+    }
+
+    /// The tail of a chain is known to be over: what it held is trusted more, though it was not measured.
+    pub(super) fn ripens(&mut self, at: usize) {
+        let chain = &self.chains[at];
+        if chain.marks.open().is_some_and(|open| open.doubt.young > 0) {
+            chain.keys.all().iter().for_each(|&(key, cost)| self.ripe.add(key, Guess::sure(cost)));
+        }
     }
 
     /// Settles tails whose time has passed: their streams may be gone, and cannot be asked.

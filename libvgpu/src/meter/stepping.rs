@@ -139,6 +139,7 @@ impl Meter {
             }
         }
         if idle && open {
+            self.ripens(at);
             self.settle(at, now, &pay);
         } else if open && gap {
             // Before one of the launches since, the stream may have been idle.
@@ -169,7 +170,7 @@ impl Meter {
         if matches!(verdict, Verdict::Wait(_)) && self.keeper.is_in_doubt(&ask) && self.is_in_doubt(at) {
             // Its end is to be seen, and measured: this waits for it.
             if let Some(plan) = self.close(at, wish) {
-                return Step::Mark(plan);
+                return Step::Mark(Plan { learns: true, ..plan });
             }
         }
         match verdict {
@@ -177,7 +178,14 @@ impl Meter {
             Verdict::Go => {}
             Verdict::Forced => {
                 let _ = self.announce(wish.cost, wish.post, now);
-                self.taint();
+                let doubted = self.keeper.is_held_by_doubt(&ask, &self.bounds);
+                if doubted {
+                    self.ripe.add(wish.launch.key, wish.cost);
+                }
+                // Behind a launch on its own stream nothing on the device waits for it.
+                if !doubted || beside {
+                    self.taint();
+                }
             }
             Verdict::Wait(until) if matches!(word, Word::Said(_)) => {
                 self.wishes(wish.post, gate, admission, now);
@@ -333,8 +341,8 @@ impl Meter {
         self.numbers
     }
 
-    /// The device is somebody else's next: a marker behind the tail of the launch's stream, so that its end is seen by
-    /// whoever looks, and not only when its time has passed.
+    /// The device is somebody else's next, or the launch waits to learn what is before it: a marker behind the tail of its
+    /// stream, so that its end is seen by whoever looks, and not only when its time has passed.
     #[cold]
     fn close(&mut self, at: usize, wish: &Wish<'_>) -> Option<Plan> {
         let chain = &mut self.chains[at];

@@ -7,13 +7,17 @@ use vgpu_core::arbiter::Gate;
 use vgpu_core::share::Share;
 use vgpu_core::turn::{Here, Turn};
 
+/// So much longer than expected, and half of that, the others wait for what is late.
+const LATE_NS: u64 = 100_000_000;
+
 impl Meter {
     /// What this process has before the device, and wants.
     fn here(&self, wants: bool, admission: Admission, now: u64) -> Here {
         let remaining = self.keeper.remaining(now);
-        // Half of it more: launches of one function differ. What is late was due when it was: a moment that goes on with the
-        // clock would keep the others waiting for as long as we look.
-        let due = if remaining > 0 { now.saturating_add(remaining + remaining / 2) } else { self.keeper.expected() };
+        // Half of it more: launches of one function differ. What is late is waited for and measured for a while: a moment that
+        // went on with the clock for ever would keep the others waiting for as long as we look.
+        let due = now.saturating_add(remaining + remaining / 2);
+        let due = due.min(self.keeper.expected().saturating_add(self.keeper.in_flight() / 2).saturating_add(LATE_NS));
         let admitted = match admission {
             Admission::Admit => now,
             Admission::WaitUntil(moment) => moment,
@@ -70,15 +74,18 @@ mod tests {
 
     /// Members that wait for each other's kernels crosswise on two devices end because turns end that are not passed on.
     #[test]
-    fn what_is_late_was_due_when_it_was_and_not_whenever_somebody_looks() {
+    fn what_is_late_is_promised_for_a_while_and_not_anew_whenever_somebody_looks() {
         let mut meter = Meter::default();
         let bounds = meter.bounds;
         meter.keeper.launched(Guess::sure(1_000_000), 5_000_000, &bounds);
         let due = |meter: &Meter, now| meter.here(false, Admission::Admit, now).due;
         assert_eq!(due(&meter, 5_000_000), 6_500_000);
         assert_eq!(due(&meter, 5_500_000), 6_250_000);
-        for now in [6_000_000, 7_000_000, 900_000_000] {
-            assert_eq!(due(&meter, now), 6_000_000, "at {now}");
+        for now in [6_000_000, 7_000_000, 106_500_000] {
+            assert_eq!(due(&meter, now), now, "what was said is not taken back");
+        }
+        for now in [107_000_000, 900_000_000] {
+            assert_eq!(due(&meter, now), 106_500_000, "at {now}");
         }
     }
 }

@@ -6,7 +6,8 @@
 //! each further measurement halves, and the gate bounds the doubt in flight: 2 launches, 4, 8 ... 64, and then as many as
 //! the time allows.
 //!
-//! Direct-mapped and lock-free; two functions on one entry take it from each other, which costs accuracy and nothing else.
+//! Direct-mapped and lock-free; two functions on one entry take it from each other, which costs accuracy, and launches that
+//! wait for what is in doubt.
 
 use crate::sync::{AtomicU64, Ordering};
 

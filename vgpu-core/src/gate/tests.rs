@@ -300,22 +300,31 @@ fn what_is_in_doubt_gets_no_marker_behind_it_until_somebody_waits_for_that() {
     assert!(!marks.before(costs.guess(7), true, true).begin && marks.after(costs.guess(7)).is_none());
 }
 
-/// A kernel that waits for the host behind which others are queued before the host lets it go.
+/// A kernel that waits for the host, behind which others are queued before the host lets it go.
 #[test]
-fn whom_nothing_but_doubt_holds_back_is_not_held_for_long() {
+fn whom_nothing_but_doubt_holds_back_is_not_held_for_long_each_time() {
     let (costs, bounds) = (CostTable::<1>::new(), Bounds::default());
     costs.learn(7, 10 * US);
-    let (mut keeper, cost) = (Keeper::default(), costs.guess(7));
-    let own = |now, admission| Ask { beside: false, admission, ..ask(cost, run(), now) };
-    (0..2).for_each(|_| keeper.launched(cost, 0, &bounds));
-    let mut poor = keeper;
-    assert!(matches!(keeper.ask(&own(80 * MS, Admission::Admit), &bounds), Verdict::Wait(_)));
-    assert_eq!(keeper.ask(&own(81 * MS, Admission::Admit), &bounds), Verdict::Forced);
-    let without = Admission::WaitUntil(u64::MAX);
-    assert!(
-        matches!(poor.ask(&own(2_000 * MS, without), &bounds), Verdict::Wait(_)),
-        "nor is that a way round the balance"
-    );
+    let cost = costs.guess(7);
+    for beside in [false, true] {
+        let own = |now, admission| Ask { beside, admission, ..ask(cost, run(), now) };
+        let (mut keeper, mut now, admit) = (Keeper::default(), 0, Admission::Admit);
+        while keeper.ask(&own(now, admit), &bounds) == Verdict::Go {
+            keeper.launched(cost, 0, &bounds);
+        }
+        let mut poor = keeper;
+        for n in 0..20 {
+            assert!(keeper.is_held_by_doubt(&own(now, admit), &bounds));
+            assert!(matches!(keeper.ask(&own(now + 79 * MS, admit), &bounds), Verdict::Wait(_)), "{n}");
+            now += 81 * MS;
+            assert_eq!(keeper.ask(&own(now, admit), &bounds), Verdict::Forced, "{n}");
+            keeper.launched(cost, now, &bounds);
+        }
+        let without = Admission::WaitUntil(u64::MAX);
+        assert!(!poor.is_held_by_doubt(&own(0, without), &bounds));
+        let all = (1..=20).filter(|n| poor.ask(&own(n * 81 * MS, without), &bounds) == Verdict::Forced).count();
+        assert!(beside || all < 10, "nor is that a way round the balance: {all}");
+    }
 }
 
 #[test]

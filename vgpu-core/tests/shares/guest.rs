@@ -191,6 +191,8 @@ impl Guest {
             others.filter(|(_, other)| other.marks.samples_tail()).for_each(|(_, other)| other.marks.doubt());
         }
         if let Some(tail) = before.tail {
+            // It is over, though it was not measured.
+            self.streams[stream].keys.iter().for_each(|&(key, _)| self.ripen(key));
             self.tail(stream, tail, now);
         }
         let begin = before.begin.then(|| self.marker());
