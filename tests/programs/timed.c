@@ -211,6 +211,16 @@ static int passing(int count, u64 ns) {
     return CALL(cuCtxSynchronize);
 }
 
+/* A function that is short the first time, and long when it comes in numbers: how long it takes to launch these. */
+static int flood(u64 first, int count, u64 ns, u64 *took) {
+    TRY(launch_in(spin, streams[0], first));
+    TRY(finish(CREATED, 0, BY_CONTEXT));
+    u64 start = now();
+    for (int i = 0; i < count; i++) TRY(launch_in(spin, streams[0], ns));
+    *took = now() - start;
+    return finish(CREATED, 0, BY_CONTEXT);
+}
+
 /* One lock for all threads, as an interpreter has it: one launches with it held, one computes with it. */
 static pthread_mutex_t interpreter = PTHREAD_MUTEX_INITIALIZER;
 static volatile int stopped;
@@ -314,6 +324,7 @@ int main(int argc, char **argv) {
         else if (!strcmp(name, "persistent")) { int r = persistent(a, b, &done); printf("%d %lu\n", r, done); }
         else if (!strcmp(name, "contexts")) printf("%d\n", contexts((int)a, (int)b, c));
         else if (!strcmp(name, "passing")) printf("%d\n", passing((int)a, b));
+        else if (!strcmp(name, "flood")) { int r = flood(a, (int)b, c, &done); printf("%d %lu\n", r, done); } /* first count ns */
         else if (!strcmp(name, "byturns")) printf("%d\n", by_turns(a, b, c, d, e));
         else if (!strcmp(name, "locked")) { int r = locked(a, b, &done); printf("%d %lu %lu %lu\n", r, done, computed, longest); }
         else if (!strcmp(name, "forked")) { int r = forked(a, (int)b, &done); printf("%d %lu\n", r, done); }

@@ -64,6 +64,21 @@ fn contexts_and_streams_that_end_with_work_in_flight_are_paid_for() {
     m.ok("loop 100000 300 0 8 0 1 1");
 }
 
+/// One measurement of a few microseconds vouches for two launches, not for the hundreds that would then go out at once: eight of
+/// 100 ms each, which the device has for most of a second whoever else wants it.
+#[test]
+fn what_was_short_once_does_not_go_out_in_numbers() {
+    let _alone = alone();
+    for first in [4_000, 50_000] {
+        let lab = ceiling(90);
+        let mut m = timed(&lab);
+        let stretch = Stretch::begin(&lab);
+        let answer = m.ok(&format!("flood {first} 8 {}", 100 * MS));
+        assert!(answer.number(0) >= 300 * MS, "{answer:?}, after one of {first} ns");
+        stretch.end(&lab).is_paid_within(15.0, "what was to be learned");
+    }
+}
+
 /// More streams than the meter follows, each with a short kernel that nobody waits for: those that are over make room.
 #[test]
 fn streams_that_come_and_go_by_the_thousand_stay_below_the_ceiling() {
