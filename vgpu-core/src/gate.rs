@@ -13,12 +13,13 @@
 //! than expected is learned ([`Keeper::took`]): beside other tenants' work that is several times. On a stream nothing can
 //! wait for what comes behind it, only for what the program does after this launch: if all that is in flight is on the
 //! launch's own stream (or is launches of its own function, of unknown length), the first one waits 256 times as long;
-//! beside launches of unknown length, eight times, and each time eight times where only doubt holds it back. A forced launch that was in vain (what it was to set free went on)
-//! makes the next four times as patient where there is no balance; one that helped ends that.
+//! beside launches of unknown length, eight times. What only doubt holds back waits eight times as long, and no longer each
+//! time. A forced launch that was in vain (what it was to set free went on) makes the next four times as patient where there
+//! is no balance; one that helped ends that.
 //!
 //! In reading order: this file, when markers are recorded ([`marks`]), time on several streams ([`union`]), since when
-//! work is before the device ([`presence`]), launches that one thread counts by itself ([`credit`]), what holds without the daemon ([`loss`]). Not here: driver calls, clocks,
-//! futexes; the account ([`crate::account`]).
+//! work is before the device ([`presence`]), launches that one thread counts by itself ([`credit`]), what holds without the
+//! daemon ([`loss`]). Not here: driver calls, clocks, futexes; the account ([`crate::account`]).
 
 pub mod credit;
 pub mod loss;
@@ -240,8 +241,8 @@ impl Keeper {
         Some(if known { early.min(look) } else { look })
     }
 
-    /// Whether the launch has to wait until of those in flight one shows what it costs. What others streams' work may wait
-    /// for finds room beside them once more.
+    /// Whether the launch has to wait until of those in flight one shows what it costs. What other streams' work may wait
+    /// for finds room beside it once more.
     #[must_use]
     pub fn is_in_doubt(&self, ask: &Ask) -> bool {
         let (in_flight, one) = (self.doubt, ask.cost.doubt());
