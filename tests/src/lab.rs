@@ -197,6 +197,16 @@ impl Lab {
         self.truth().devices.swap_remove(index)
     }
 
+    /// Stops a member at whatever instruction of its own it is. A driver's locks are the kernel's, where nobody is stopped;
+    /// the simulated machine's are in the process, so whoever is inside is let out first.
+    #[track_caller]
+    pub fn stop(&self, member: &Member) {
+        let machine = Machine::open_at(&self.gpu(), None).expect("the simulated machine");
+        let _inside_is_nobody = machine.lock();
+        member.signal(libc::SIGSTOP);
+        member.stands();
+    }
+
     /// The truth of a living process on device `index`.
     pub fn process(&self, index: usize, pid: u32) -> ProcessTruth {
         let truth = self.truth();

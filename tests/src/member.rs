@@ -166,6 +166,23 @@ impl Member {
         String::from_utf8_lossy(&text).into_owned()
     }
 
+    /// Sends it a signal. To stop it there is [`crate::Lab::stop`].
+    #[track_caller]
+    pub fn signal(&self, signal: libc::c_int) {
+        let pid = libc::pid_t::try_from(self.pid).expect("a pid");
+        // SAFETY: a child of this process that was not waited for, or the kernel says that there is none.
+        assert_eq!(unsafe { libc::kill(pid, signal) }, 0, "process {pid} is gone");
+    }
+
+    /// Waits until all its threads stand still, or it is dead.
+    pub(crate) fn stands(&self) {
+        // SAFETY: all zeroes is a valid value of this structure, which the kernel fills; the child stays to be waited for.
+        unsafe {
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            libc::waitid(libc::P_PID, self.pid, &raw mut info, libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT);
+        }
+    }
+
     /// Kills it at whatever instruction it is.
     pub fn kill(&mut self) {
         let _ = self.child.kill();

@@ -40,16 +40,15 @@ struct Actor {
 }
 
 impl Actor {
-    fn signal(&mut self, signal: libc::c_int) {
-        // SAFETY: a child of ours that was not waited for.
-        unsafe { libc::kill(libc::pid_t::try_from(self.member.pid).unwrap(), signal) };
-        self.stopped = signal == libc::SIGSTOP;
+    fn go_on(&mut self) {
+        self.member.signal(libc::SIGCONT);
+        self.stopped = false;
     }
 
     /// Waits for what is owed: nobody hangs, and nothing fails.
     fn settle(&mut self) {
         if self.stopped {
-            self.signal(libc::SIGCONT);
+            self.go_on();
         }
         if let Some(command) = self.owed.take() {
             let answer = self.member.answer();
@@ -206,9 +205,14 @@ impl World {
                 self.actors[at].owed = Some(command);
             }
             (10, Some(at), _) => {
-                let signal = if self.actors[at].stopped { libc::SIGCONT } else { libc::SIGSTOP };
-                self.note(format!("{} gets {signal}", self.actors[at].member.pid));
-                self.actors[at].signal(signal);
+                let verb = if self.actors[at].stopped { "goes on" } else { "is stopped" };
+                self.note(format!("{} {verb}", self.actors[at].member.pid));
+                if self.actors[at].stopped {
+                    self.actors[at].go_on();
+                } else {
+                    self.labs[0].stop(&self.actors[at].member);
+                    self.actors[at].stopped = true;
+                }
                 std::thread::sleep(Duration::from_millis(much % 20));
             }
             (11, _, Some(at)) => {

@@ -283,6 +283,38 @@ fn after_kills_at_random_instructions_the_ledger_is_the_truth_and_nobody_hangs()
     assert_eq!(lab.device(0).used, 0);
 }
 
+/// Members are stopped at random instructions, of the library's too, and stay so: others take, give back and begin, and see
+/// what is really free.
+#[test]
+fn who_is_stopped_at_a_random_instruction_holds_up_nobody() {
+    let stops = setting("VGPU_KILLS", 200);
+    let count = 3;
+    // Room for all that they ever want at once: nobody is refused.
+    let limit = (count as u64 + 2) * (context_bytes() + 8 * GIB);
+    let lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", format!("{limit}B"));
+    let storm = Storm { lab: &lab, mode: "churn", count, bytes: GIB, rounds: 0, faults: None };
+    let mut members = storm.all();
+    members.iter_mut().for_each(|m| m.tell("go"));
+    let mut beside = lab.member();
+    beside.begin();
+    for stop in 0..stops {
+        thread::sleep(Duration::from_micros(stop * 37 % 3_000));
+        let stopped = usize::try_from(stop).unwrap() % count;
+        lab.stop(&members[stopped]);
+        let pointer = beside.alloc(256 * MIB);
+        beside.ok(&format!("free {pointer}"));
+        if stop % 10 == 0 {
+            lab.member().begin().alloc(256 * MIB);
+        }
+        members[stopped].signal(libc::SIGCONT);
+    }
+    members.iter_mut().for_each(|m| m.tell("stop"));
+    let all = results(&mut members);
+    assert!(all.iter().all(|one| one[0] > stops && one[1..4] == [0, 0, 0]), "granted, and nothing else: {all:?}");
+    let truth = lab.device(0);
+    assert_eq!(beside.used(), charged(&truth), "after {stops} stops: {}", short(&truth));
+}
+
 /// Many that start at the same moment: each is charged its own context, nobody another's.
 #[test]
 fn processes_that_start_at_once_are_each_charged_their_own_context() {

@@ -6,7 +6,6 @@
 
 use std::thread;
 use std::time::Duration;
-use vgpu_tests::Member;
 use vgpu_tests::timed::{MS, Stretch, alone, ceiling, measured, timed};
 
 /// A ceiling in percent, a kernel in nanoseconds, kernels between two waits, and for how many milliseconds.
@@ -77,11 +76,6 @@ fn who_is_held_back_sleeps() {
     });
 }
 
-fn signal(m: &Member, signal: i32) {
-    // SAFETY: a signal to a child of this test, which lives until it is dropped.
-    assert_eq!(unsafe { libc::kill(i32::try_from(m.pid).unwrap(), signal) }, 0);
-}
-
 /// Threads wait at the gate when their process is stopped for a second: the time is not theirs to use up afterwards.
 #[test]
 fn a_process_that_was_stopped_does_not_make_up_for_it() {
@@ -98,10 +92,10 @@ fn makes_up_for_nothing(limit: u32) {
     let mut m = timed(&lab);
     m.tell("threads 4 5000000 3500 1000000 0 1 -1");
     thread::sleep(Duration::from_millis(1000));
-    signal(&m, libc::SIGSTOP);
+    lab.stop(&m);
     thread::sleep(Duration::from_secs(1));
     let stretch = Stretch::begin(&lab);
-    signal(&m, libc::SIGCONT);
+    m.signal(libc::SIGCONT);
     thread::sleep(Duration::from_secs(1));
     let spent = stretch.end(&lab);
     let answer = m.answer();

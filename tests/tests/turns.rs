@@ -71,11 +71,6 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-fn signal(m: &Member, signal: i32) {
-    // SAFETY: a signal to a child of this test, which lives until it is dropped.
-    assert_eq!(unsafe { libc::kill(i32::try_from(m.pid).unwrap(), signal) }, 0);
-}
-
 #[test]
 fn two_members_get_the_ceiling_together_and_half_of_it_each() {
     measured(|| {
@@ -171,10 +166,10 @@ fn a_member_that_is_killed_or_stopped_in_its_turn_holds_up_nobody() {
         thread::sleep(Duration::from_millis(700));
         members[0].kill();
         thread::sleep(Duration::from_millis(300));
-        signal(&members[1], libc::SIGSTOP);
+        lab.stop(&members[1]);
         let got = shares(&lab, &members[2..], Duration::from_secs(3));
         eprintln!("beside a stopped one: {got:.1?}");
-        signal(&members[1], libc::SIGCONT);
+        members[1].signal(libc::SIGCONT);
         assert!((27.0..=32.5).contains(&got[0]), "{got:?}");
         finish(&mut members[1..]);
     });
@@ -191,7 +186,7 @@ fn the_thread_comes_with_contention_takes_no_signal_and_goes() {
     other.tell("bursts 1000000 4 0 3000");
     one.tell("bursts 1000000 4 0 1500");
     for _ in 0..100 {
-        signal(&one, libc::SIGUSR1);
+        one.signal(libc::SIGUSR1);
         thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(one.answer().code, 0);
