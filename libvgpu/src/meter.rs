@@ -212,6 +212,8 @@ pub struct Meter {
     waiting: u32,
     /// What is known of the turn among the tenant's members.
     pub turning: Turning,
+    /// The others waited for what was never measured, and it did not end.
+    waited_in_vain: bool,
     /// Under which lease the last launch went.
     last_lease: u64,
     /// And of the lease that the daemon gave.
@@ -259,6 +261,7 @@ impl Default for Meter {
             measured: 0,
             waiting: 0,
             turning: Turning::default(),
+            waited_in_vain: false,
             last_lease: 0,
             lease: Lease::default(),
             due: 0,

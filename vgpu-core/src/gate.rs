@@ -336,6 +336,12 @@ impl Keeper {
         self.doubt.young
     }
 
+    /// Whether something before the device was never measured.
+    #[must_use]
+    pub const fn is_unknown(&self) -> bool {
+        self.doubt.unknown > 0
+    }
+
     /// Estimated work before the device.
     #[must_use]
     pub const fn in_flight(&self) -> u64 {
