@@ -40,6 +40,7 @@ use vgpu_core::gate::union::Union;
 use vgpu_core::gate::{Bounds, Keeper};
 use vgpu_core::share::Share;
 use vgpu_core::turn::Turn;
+use vgpu_core::turn::patience::Patience;
 
 /// What the cost of a launch is learned by: the function and how much of it is launched. 64-bit arithmetic: a grid may
 /// have more than 2^32 blocks.
@@ -212,8 +213,8 @@ pub struct Meter {
     waiting: u32,
     /// What is known of the turn among the tenant's members.
     pub turning: Turning,
-    /// The others waited for what was never measured, and it did not end.
-    waited_in_vain: bool,
+    /// How long the tenant's others are asked to wait for what is in flight.
+    patience: Patience,
     /// Under which lease the last launch went.
     last_lease: u64,
     /// And of the lease that the daemon gave.
@@ -261,7 +262,7 @@ impl Default for Meter {
             measured: 0,
             waiting: 0,
             turning: Turning::default(),
-            waited_in_vain: false,
+            patience: Patience::default(),
             last_lease: 0,
             lease: Lease::default(),
             due: 0,

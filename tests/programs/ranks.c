@@ -79,10 +79,13 @@ static int finish(int rank) {
     return CALL(cuStreamSynchronize, parts[rank].streams[0]);
 }
 
-/* One rank, in step with the other's process. */
-static int rounds(int rank, uint32_t from, int count, u64 ns) {
+/* One rank, in step with the other's process. Behind each collective so many short kernels that wait for its end. */
+static int rounds(int rank, uint32_t from, int count, u64 ns, int behind) {
+    u64 short_work = 20000;
+    void *work[] = { &short_work };
     for (uint32_t round = from; round < from + (uint32_t)count; round++) {
         TRY(launch(rank, round, ns));
+        for (int i = 0; i < behind; i++) TRY(LAUNCH(parts[rank].spin, parts[rank].streams[0], work));
         TRY(finish(rank));
     }
     return 0;
@@ -104,12 +107,12 @@ int main(void) {
     if (!driver) { printf("! %s\n", dlerror()); return 3; }
     printf("0 %d\n", getpid());
     while (fgets(line, sizeof line, stdin)) {
-        u64 a = 0, b = 0, c = 0, d = 0, start = now();
+        u64 a = 0, b = 0, c = 0, d = 0, e = 0, start = now();
         if (sscanf(line, "%63s", name) != 1) continue;
-        sscanf(line, "%*s %lu %lu %lu %lu", &a, &b, &c, &d);
+        sscanf(line, "%*s %lu %lu %lu %lu %lu", &a, &b, &c, &d, &e);
         if (!strcmp(name, "begin") && sscanf(line, "%*s %*s %899s", path) == 1) printf("%d\n", begin(a == 1, path));
-        else if (!strcmp(name, "rounds")) { /* rank from count ns */
-            int code = rounds(a == 1, (uint32_t)b, (int)c, d);
+        else if (!strcmp(name, "rounds")) { /* rank from count ns [behind] */
+            int code = rounds(a == 1, (uint32_t)b, (int)c, d, (int)e);
             printf("%d %lu\n", code, now() - start);
         }
         else if (!strcmp(name, "both")) { /* from count ns */

@@ -32,6 +32,7 @@ pub mod union;
 use crate::account::Admission;
 use crate::account::cost::{Doubt, Guess};
 use crate::arbiter::Gate;
+use crate::turn::patience::Pending;
 
 /// D of whoever has had a device to itself for long: a program that computes, or is not woken in time, leaves the device
 /// without work only after so long. Whoever comes then waits for as much at most, once.
@@ -348,10 +349,23 @@ impl Keeper {
         self.in_flight
     }
 
+    /// What it has of the device by `now`, seen complete or not: what was estimated, or as long as it has been there.
+    #[must_use]
+    pub const fn had(&self, now: u64) -> u64 {
+        let lasted = now.saturating_sub(self.began);
+        if self.in_flight > 0 && lasted > self.in_flight { lasted } else { self.in_flight }
+    }
+
     /// What of it is left at `now`, if the device works for nobody else.
     #[must_use]
     pub const fn remaining(&self, now: u64) -> u64 {
         self.in_flight.saturating_sub(now.saturating_sub(self.began))
+    }
+
+    /// What the tenant's other members wait for.
+    #[must_use]
+    pub const fn pending(&self) -> Pending {
+        Pending { began: self.began, estimate: self.in_flight, is_unknown: self.is_unknown() }
     }
 
     /// When the work before the device should be over, by estimate, if the device works for nobody else.

@@ -45,6 +45,7 @@
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod order;
+pub mod patience;
 mod step;
 #[cfg(all(test, not(loom)))]
 mod tests;

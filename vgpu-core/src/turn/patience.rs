@@ -1,0 +1,167 @@
+//! How long a holder asks the others to wait for what it has before the device.
+//!
+//! What is waited for is measured alone, and paid exactly. But it may be they whom it waits for: two kernels that wait for
+//! each other crosswise on two devices never end in their turns, and the longer they were waited for once, the longer they
+//! are expected to take. So what was waited for in vain halves what is asked for next, of a first launch that was in vain
+//! little is left, and now and then a launch of known length is asked for in full, to see whether it ends.
+
+use super::{HEARTBEAT, LONGEST};
+
+/// So much longer than expected, and half of that.
+const LATE: u64 = 100_000_000;
+/// And for what was never measured: a first launch is measured alone, or it is not paid as it should be.
+const FIRST: u64 = 1_500_000_000;
+/// So often what is asked for is halved at most, and at once if it was for a first launch.
+const MOST: u32 = 5;
+/// After so long something is asked for in full again.
+const PROBE: u64 = 2_000_000_000;
+/// What was in vain is forgotten by halves: one each such time without.
+const FADE: u64 = 10_000_000_000;
+
+/// Work before the device, as far as it was not seen complete.
+#[derive(Clone, Copy, Debug)]
+pub struct Pending {
+    /// Since when: the last completion, or the launch.
+    pub began: u64,
+    /// Its estimate, in nanoseconds; 0: there is none.
+    pub estimate: u64,
+    /// Some of it was never measured.
+    pub is_unknown: bool,
+}
+
+/// What a process remembers of how long it was waited for. One for each device.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Patience {
+    /// How often in a row it was in vain, and when last.
+    vain: u32,
+    at: u64,
+    /// The work that is waited for: since when, asked for in full, longer there than is asked for else, in vain.
+    began: u64,
+    in_full: bool,
+    outlasts: bool,
+    is_vain: bool,
+}
+
+impl Patience {
+    /// Until when the others are to wait for what is before the device: known to the others no later than [`HEARTBEAT`]
+    /// from now, so that it is for a little while at a time.
+    pub fn due(&mut self, pending: Pending, now: u64) -> u64 {
+        let Pending { began, estimate, is_unknown } = pending;
+        if began != self.began || estimate == 0 {
+            self.begin(pending, now);
+        }
+        if estimate == 0 {
+            return now;
+        }
+        let all = estimate.saturating_add(estimate / 2).saturating_add(if is_unknown { FIRST } else { LATE });
+        let most = LONGEST >> self.vain;
+        let last = began.saturating_add(if self.in_full { all } else { all.min(most) });
+        if now > last {
+            self.was_in_vain(if is_unknown { MOST } else { self.vain + 1 }, now);
+        }
+        self.outlasts |= !self.is_vain && now > began.saturating_add(most);
+        let remaining = estimate.saturating_sub(now.saturating_sub(began));
+        now.saturating_add((remaining + remaining / 2).max(HEARTBEAT)).min(last)
+    }
+
+    /// The turn was taken away with work before the device.
+    pub fn robbed(&mut self, pending: Pending, now: u64) {
+        self.due(pending, now);
+        // Whatever comes of it comes in another's turn.
+        (self.is_vain, self.outlasts) = (true, false);
+    }
+
+    fn begin(&mut self, pending: Pending, now: u64) {
+        if self.outlasts {
+            self.vain = 0;
+        }
+        let fades = (now.saturating_sub(self.at) / FADE).min(u64::from(self.vain));
+        if fades > 0 {
+            (self.vain, self.at) = (self.vain - fades as u32, now);
+        }
+        let in_full = !pending.is_unknown && now.saturating_sub(self.at) >= PROBE;
+        (self.began, self.in_full, self.outlasts, self.is_vain) = (pending.began, in_full, false, false);
+    }
+
+    fn was_in_vain(&mut self, vain: u32, now: u64) {
+        if !core::mem::replace(&mut self.is_vain, true) {
+            (self.vain, self.at, self.outlasts) = (vain.min(MOST), now, false);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn pending(began: u64, estimate: u64) -> Pending {
+        Pending { began, estimate, is_unknown: false }
+    }
+
+    fn first(began: u64) -> Pending {
+        Pending { is_unknown: true, ..pending(began, 20_000) }
+    }
+
+    /// How long the others wait for work that does not end, looked at every 5 ms.
+    fn waits(patience: &mut Patience, pending: Pending) -> u64 {
+        let mut now = pending.began;
+        while patience.due(pending, now) >= now {
+            now += 5 * MS;
+        }
+        patience.robbed(pending, now);
+        (now - pending.began) / MS
+    }
+
+    #[test]
+    fn what_is_late_is_waited_for_by_its_estimate_and_what_was_never_measured_for_longer() {
+        for (pending, least) in [(pending(7, MS), 101), (pending(7, 200 * MS), 400), (first(7), 1_500)] {
+            let waited = waits(&mut Patience::default(), pending);
+            assert!((least..=least + 5).contains(&waited), "{pending:?}: {waited} ms");
+        }
+    }
+
+    /// Kernels that wait for each other are believed to take as long as they were waited for.
+    #[test]
+    fn what_is_in_vain_again_and_again_is_waited_for_less_and_less() {
+        let mut patience = Patience::default();
+        let (mut now, mut estimate, mut waited) = (1_000 * MS, MS, Vec::new());
+        for _ in 0..100 {
+            let ms = waits(&mut patience, pending(now, estimate));
+            (now, estimate) = (now + (ms + 1) * MS, ms * MS);
+            waited.push(ms);
+        }
+        assert!(waited.iter().sum::<u64>() < 100 * 150, "{waited:?}");
+        assert!(waits(&mut patience, first(now)) <= 70);
+    }
+
+    #[test]
+    fn a_long_launch_that_ends_in_its_turn_is_waited_for_in_full_again() {
+        let mut patience = Patience::default();
+        for i in 0..9 {
+            waits(&mut patience, first(1 + i * 2_000 * MS));
+        }
+        assert!(waits(&mut patience, pending(18_000 * MS, 1_000 * MS)) <= 70, "nothing is asked for in full yet");
+        let mut ends = |began: u64| {
+            let kept = (0..1_000).step_by(5).all(|ms| {
+                let now = began + ms * MS;
+                patience.due(pending(began, 1_000 * MS), now) >= now
+            });
+            patience.due(pending(began + 1_000 * MS, 20_000), began + 1_000 * MS);
+            kept
+        };
+        assert!(ends(21_000 * MS), "one is, after a while");
+        assert!(ends(22_500 * MS) && ends(23_600 * MS), "and those after it, since it ended");
+    }
+
+    #[test]
+    fn what_was_in_vain_is_forgotten_in_time() {
+        let mut patience = Patience::default();
+        for i in 0..9 {
+            waits(&mut patience, first(1 + i * 2_000 * MS));
+        }
+        let later = 18_000 * MS + 6 * FADE;
+        assert!(waits(&mut patience, first(later)) >= 1_500);
+    }
+}
