@@ -54,21 +54,30 @@ impl Patience {
             return now;
         }
         let all = estimate.saturating_add(estimate / 2).saturating_add(if is_unknown { FIRST } else { LATE });
-        let most = LONGEST >> self.vain;
+        let most = self.most();
         let last = began.saturating_add(if self.in_full { all } else { all.min(most) });
         if now > last {
-            self.was_in_vain(if is_unknown { MOST } else { self.vain + 1 }, now);
+            self.was_in_vain(is_unknown, now);
         }
         self.outlasts |= !self.is_vain && now > began.saturating_add(most);
         let remaining = estimate.saturating_sub(now.saturating_sub(began));
-        now.saturating_add((remaining + remaining / 2).max(HEARTBEAT)).min(last)
+        now.saturating_add(remaining.saturating_add(remaining / 2).max(HEARTBEAT)).min(last)
     }
 
-    /// The turn was taken away with work before the device.
+    /// The turn was taken away with work before the device: because a promise was not renewed in time, or because it was
+    /// renewed for longer than anybody waits.
     pub fn robbed(&mut self, pending: Pending, now: u64) {
         self.due(pending, now);
+        if now.saturating_sub(pending.began) > self.most() / 2 {
+            self.was_in_vain(pending.is_unknown, now);
+        }
         // Whatever comes of it comes in another's turn.
         (self.is_vain, self.outlasts) = (true, false);
+    }
+
+    /// What is asked for at most, but now and then.
+    const fn most(&self) -> u64 {
+        LONGEST >> self.vain
     }
 
     fn begin(&mut self, pending: Pending, now: u64) {
@@ -83,9 +92,10 @@ impl Patience {
         (self.began, self.in_full, self.outlasts, self.is_vain) = (pending.began, in_full, false, false);
     }
 
-    fn was_in_vain(&mut self, vain: u32, now: u64) {
+    fn was_in_vain(&mut self, is_unknown: bool, now: u64) {
         if !core::mem::replace(&mut self.is_vain, true) {
-            (self.vain, self.at, self.outlasts) = (vain.min(MOST), now, false);
+            self.vain = if is_unknown { MOST } else { (self.vain + 1).min(MOST) };
+            (self.at, self.outlasts) = (now, false);
         }
     }
 }
@@ -134,6 +144,33 @@ mod tests {
         }
         assert!(waited.iter().sum::<u64>() < 100 * 150, "{waited:?}");
         assert!(waits(&mut patience, first(now)) <= 70);
+    }
+
+    /// Nobody waits longer than [`LONGEST`], whatever is asked for.
+    #[test]
+    fn what_is_asked_for_in_full_and_taken_away_before_was_in_vain() {
+        let mut patience = Patience::default();
+        let mut waited = Vec::new();
+        for i in 1..=20 {
+            let work = pending(i * 10_000 * MS, 1_400 * MS);
+            let due = (0..1_990).step_by(5).map(|ms| work.began + ms * MS).find(|now| patience.due(work, *now) < *now);
+            let end = due.unwrap_or(work.began + 1_990 * MS);
+            patience.robbed(work, end);
+            waited.push((end - work.began) / MS);
+            // What comes soon after it is asked for by halves.
+            assert!(waits(&mut patience, pending(end + MS, 1_400 * MS)) <= 1_005, "{waited:?}");
+        }
+    }
+
+    #[test]
+    fn a_turn_that_is_lost_to_a_pause_was_not_in_vain() {
+        let mut patience = Patience::default();
+        for i in 1..=20 {
+            let work = first(i * 10_000 * MS);
+            assert!(patience.due(work, work.began) > work.began);
+            patience.robbed(work, work.began + 30 * MS);
+        }
+        assert!(waits(&mut patience, first(1)) >= 1_500);
     }
 
     #[test]
