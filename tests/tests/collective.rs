@@ -120,32 +120,30 @@ fn one_thread_that_launches_on_both_devices_ends_its_collectives() {
     eprintln!("20 collectives of one thread: {:?}", begin.elapsed());
 }
 
+/// Two groups of two ranks on the same two devices: `count` collectives each, five at a time.
+fn crosswise(percent: u32, count: u32, behind: u32) {
+    let lab = lab(Some(percent));
+    let mut groups = ["a", "b"].map(|name| ranks(&lab, name));
+    let begin = Instant::now();
+    for from in (1..=count).step_by(5) {
+        groups.iter_mut().for_each(|group| tell_with(group, from, 5, behind));
+        groups.iter_mut().for_each(|group| end(group, Instant::now()));
+    }
+    eprintln!("twice {count} collectives with {behind} kernels behind each: {:?}", begin.elapsed());
+}
+
 /// Members of one tenant take turns on each device. Whose kernel waits for a rank without the turn over there, while
 /// that turn's holder waits for one without the turn here, would wait for ever if turns did not end.
 #[test]
 fn collectives_that_wait_crosswise_for_turns_on_two_devices_all_end() {
-    let lab = lab(Some(60));
-    let mut groups = ["a", "b"].map(|name| ranks(&lab, name));
-    let begin = Instant::now();
-    for from in (1..=40).step_by(5) {
-        groups.iter_mut().for_each(|group| tell(group, from, 5));
-        groups.iter_mut().for_each(|group| end(group, Instant::now()));
-    }
-    eprintln!("twice 40 collectives: {:?}", begin.elapsed());
+    crosswise(60, 40, 0);
 }
 
 /// As it is in training: the thread that launched a collective stands at the gate with what comes behind it. A high ceiling,
 /// since what is held back for a low one on either device has the kernels on the other wait, and pay.
 #[test]
 fn collectives_that_wait_crosswise_end_with_kernels_queued_behind_them() {
-    let lab = lab(Some(90));
-    let mut groups = ["a", "b"].map(|name| ranks(&lab, name));
-    let begin = Instant::now();
-    for from in (1..=20).step_by(5) {
-        groups.iter_mut().for_each(|group| tell_with(group, from, 5, 100));
-        groups.iter_mut().for_each(|group| end(group, Instant::now()));
-    }
-    eprintln!("twice 20 collectives with 100 kernels behind each: {:?}", begin.elapsed());
+    crosswise(90, 20, 100);
 }
 
 /// A rank that dies leaves its partner's kernel on the device for ever, which is the partner's affair; the devices are

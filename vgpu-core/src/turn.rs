@@ -33,14 +33,14 @@
 //! is passed over after [`PASS`], and ignored when its wish expires.
 //!
 //! *Death and silence.* A holder that died is found by its slot's lock ([`Step::suspect`], `Member::bury`); settling a
-//! slot frees the turn. One that does not drain within [`DRAIN`] beyond what it said (stopped, or its launches wait for
-//! something) is robbed: exclusivity is lifted until it has seen its work complete, but for [`LONGEST`] at most, as it may
-//! be idle and make no call; nobody waits longer. Everybody looks again every [`HEARTBEAT`], so that a wake that was lost
-//! costs so much and no more.
+//! slot frees the turn. One that does not drain within [`DRAIN`] beyond what it said ([`patience`]; it is stopped, or its
+//! launches wait for something) is robbed: exclusivity is lifted until it has seen its work complete, but for [`LONGEST`]
+//! at most, as it may be idle and make no call; nobody waits longer. Everybody looks again every [`HEARTBEAT`], so that a wake
+//! that was lost costs so much and no more.
 //!
 //! In reading order: this file (words, the launch's path), `step` (what a member does when that is not enough), `order`
-//! (virtual time). Not here: locks and clocks, futexes, who reaps completions; a process's threads are told apart by the
-//! caller's lock around [`Hand`].
+//! (virtual time), `patience` (how long a holder asks for), `watch` (a look without the lock). Not here:
+//! locks and clocks, futexes, who reaps completions; a process's threads are told apart by the caller's lock around [`Hand`].
 
 #[cfg(all(test, loom))]
 mod loom_tests;

@@ -9,7 +9,7 @@ use super::terms::{Class, DeviceId, SlotId, Tenant, Terms};
 use super::{Arbiter, index};
 
 impl Arbiter {
-    /// A member comes to a device, with a gate that says [`Gate::Wait`]. `terms` count for the first member; a tenant that
+    /// A member comes to a device, with a gate that says [`Gate::Wait`](crate::arbiter::Gate::Wait). `terms` count for the first member; a tenant that
     /// was there before comes back with the account and the virtual time that it left.
     ///
     /// # Panics

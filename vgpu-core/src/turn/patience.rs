@@ -32,7 +32,7 @@ pub struct Pending {
 /// What a process remembers of how long it was waited for. One for each device.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Patience {
-    /// How often in a row it was in vain, and when last.
+    /// So often it is halved, and when that last changed.
     vain: u32,
     at: u64,
     /// The work that is waited for: since when, asked for in full, longer there than is asked for else, in vain.
@@ -43,8 +43,11 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// Until when the others are to wait for what is before the device: known to the others no later than [`HEARTBEAT`]
-    /// from now, so that it is for a little while at a time.
+    /// Until when the others are to wait for what is before the device, if nothing more is said. To be said anew at each
+    /// look: what is late is promised for [`HEARTBEAT`] at a time, within which whoever holds looks again. `now` if nothing is.
+    ///
+    /// # Cost
+    /// A few dozen instructions, without memory but its own. Not on the path of a launch that keeps its turn.
     pub fn due(&mut self, pending: Pending, now: u64) -> u64 {
         let Pending { began, estimate, is_unknown } = pending;
         if began != self.began || estimate == 0 {
