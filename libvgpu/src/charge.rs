@@ -1,13 +1,13 @@
 //! The one way to charge and release: the shape of every allocation and of every free.
 
 use crate::context::Fate;
-use crate::device::{self, Device};
-use crate::driver::own;
+use crate::device;
+use crate::driver::{Call, own};
 use crate::holdings::{ADDRESSES, Holding, POOLED, Put, Table};
 use crate::mode::Denied;
 use crate::order::Order;
 use crate::{context, departing, enforce, pools, quiet};
-use shim_sys::cuda::{CUcontext, CUresult};
+use shim_sys::cuda::CUresult;
 
 /// Pointer attribute: host or device memory.
 const MEMORY_TYPE: u32 = 2;
@@ -17,33 +17,24 @@ const MEMORY_TYPE: u32 = 2;
 /// `charge` is the number of bytes by the rule, `None` if the request has no size (the driver will refuse it; if it does
 /// not, that is not charged). `key` reads the address after success.
 #[inline]
-pub fn allocate(
-    table: &Table,
-    charge: impl FnOnce() -> Option<u64>,
-    real: impl FnOnce() -> CUresult,
-    key: impl FnOnce() -> u64,
-) -> CUresult {
+pub fn allocate(table: &Table, charge: &dyn Fn() -> Option<u64>, real: Call<'_>, key: &dyn Fn() -> u64) -> CUresult {
     match enforce::enforced() {
         Ok(false) => real(),
         Err(Denied) => CUresult::NOT_PERMITTED,
-        Ok(true) => {
-            let Some((context, device)) = context::current() else { return real() };
-            let Some(bytes) = charge() else { return real() };
-            allocate_on(device, context, bytes, table, real, key)
-        }
+        Ok(true) => allocate_charged(table, charge, real, key),
     }
 }
 
-/// As [`allocate`], for a device that is known.
-#[inline]
-pub fn allocate_on(
-    device: &'static Device,
-    context: CUcontext,
-    bytes: u64,
+/// Allocates where limits are enforced. One function for all callers: a copy in each hook cost 1 KB apiece.
+#[inline(never)]
+fn allocate_charged(
     table: &Table,
-    real: impl FnOnce() -> CUresult,
-    key: impl FnOnce() -> u64,
+    charge: &dyn Fn() -> Option<u64>,
+    real: Call<'_>,
+    key: &dyn Fn() -> u64,
 ) -> CUresult {
+    let Some((context, device)) = context::current() else { return real() };
+    let Some(bytes) = charge() else { return real() };
     let reservation = match device.reserve(bytes) {
         Ok(reservation) => reservation,
         Err(refused) => return refused,
@@ -108,25 +99,28 @@ fn keep_if_it_lives(table: &Table, key: u64, holding: Holding, fate: Fate) {
 
 /// The shape of every free: take the charge, ask the driver, release; a failed free puts the charge back.
 #[inline]
-pub fn free(table: &'static Table, key: u64, real: impl FnOnce() -> CUresult) -> CUresult {
+pub fn free(table: &'static Table, key: u64, real: Call<'_>) -> CUresult {
     match enforce::enforced() {
         Ok(false) | Err(Denied) => real(),
-        Ok(true) => {
-            let moment = context::moment();
-            let Some((holding, _leaving)) = table.take_to_free(key) else { return real() };
-            let result = real();
-            if result.ok() {
-                device::release(holding);
-                if context::moment() != moment {
-                    freed_beside_an_end(table, key);
-                }
-            } else {
-                // What the driver does not know any more because its context has ended is gone as well.
-                keep(table, key, holding, moment);
-            }
-            result
-        }
+        Ok(true) => free_charged(table, key, real),
     }
+}
+
+#[inline(never)]
+fn free_charged(table: &'static Table, key: u64, real: Call<'_>) -> CUresult {
+    let moment = context::moment();
+    let Some((holding, _leaving)) = table.take_to_free(key) else { return real() };
+    let result = real();
+    if result.ok() {
+        device::release(holding);
+        if context::moment() != moment {
+            freed_beside_an_end(table, key);
+        }
+    } else {
+        // What the driver does not know any more because its context has ended is gone as well.
+        keep(table, key, holding, moment);
+    }
+    result
 }
 
 /// A free that met the end of a context may have come later than that: if the address was given out again meanwhile, it
@@ -151,19 +145,19 @@ fn freed_beside_an_end(table: &Table, key: u64) {
 /// The free of a device address, whatever it was allocated by: a pool's memory, plain memory, a graph's. With an order
 /// the driver frees it when the stream comes to it.
 #[inline]
-pub fn free_address(address: u64, order: Option<Order>, real: impl Fn() -> CUresult) -> CUresult {
-    if pools::any() { beside_pools(address, order, &real) } else { plain(address, order, real) }
+pub fn free_address(address: u64, order: Option<Order>, real: Call<'_>) -> CUresult {
+    if pools::any() { beside_pools(address, order, real) } else { plain(address, order, real) }
 }
 
 /// One for all of them: it is long.
 #[inline(never)]
-fn beside_pools(address: u64, order: Option<Order>, real: &dyn Fn() -> CUresult) -> CUresult {
+fn beside_pools(address: u64, order: Option<Order>, real: Call<'_>) -> CUresult {
     if enforce::enforced() == Ok(true) {
         let _under_way = quiet::enter();
         if let Some(holding) = POOLED.take(address) {
             return pools::free(holding, address, order, real);
         }
-        return plain(address, order, || {
+        return plain(address, order, &mut || {
             let result = real();
             if result.ok() {
                 pools::graphs_changed();
@@ -175,7 +169,7 @@ fn beside_pools(address: u64, order: Option<Order>, real: &dyn Fn() -> CUresult)
 }
 
 #[inline]
-fn plain(address: u64, order: Option<Order>, real: impl FnOnce() -> CUresult) -> CUresult {
+fn plain(address: u64, order: Option<Order>, real: Call<'_>) -> CUresult {
     if let Some(order) = order
         && enforce::enforced() == Ok(true)
         && let Some(holding) = ADDRESSES.take(address)

@@ -10,6 +10,7 @@
 //! A stream comes to its frees in their order: of each stream only the oldest mark is asked, and of the younger ones only
 //! before something is refused (a stream's name may have been another one's before).
 
+use crate::driver::Call;
 use crate::holdings::{Holding, Table};
 use crate::lock::Lock;
 use crate::order::{End, Mark, Order, Place};
@@ -195,7 +196,7 @@ impl Departing {
 }
 
 /// Frees plain memory in stream order, which the caller has taken out of its table; a free that fails leaves it there.
-pub fn free(table: &Table, address: u64, holding: Holding, order: Order, real: impl FnOnce() -> CUresult) -> CUresult {
+pub fn free(table: &Table, address: u64, holding: Holding, order: Order, real: Call<'_>) -> CUresult {
     let moment = context::moment();
     let result = real();
     if result.ok() {

@@ -8,8 +8,14 @@ use crate::lookup::next_after_us;
 use crate::words::{self, Names};
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering::*};
+use shim_sys::cuda::CUresult;
 use shim_sys::elf;
 use shim_sys::table::{CUDA_HOOK_NAMES, CudaHook, NVML_HOOK_NAMES, NvmlHook};
+
+/// A call of the driver's function with the program's arguments, made once.
+///
+/// One type for every hook: a closure's own type would copy the code around the call into each hook.
+pub type Call<'a> = &'a mut dyn FnMut() -> CUresult;
 
 /// A real library and the rows we hook in it.
 pub struct Library<const ROWS: usize, const SLOTS: usize, const BYTES: usize> {

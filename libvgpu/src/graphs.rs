@@ -6,7 +6,7 @@
 //! a graph takes nothing. What graph memory holds is measured by `pools`, for which it is a pool without a handle.
 
 use crate::device;
-use crate::driver::own;
+use crate::driver::{Call, own};
 use crate::enforce;
 use crate::lock::Lock;
 use crate::order::Order;
@@ -180,12 +180,12 @@ pub fn take(exec: CUgraphExec) -> Option<Needs> {
 /// # Cost
 /// One load where no graph allocates.
 #[inline]
-pub fn launch(exec: CUgraphExec, order: Order, real: impl FnOnce() -> CUresult) -> CUresult {
+pub fn launch(exec: CUgraphExec, order: Order, real: Call<'_>) -> CUresult {
     if COUNT.load(Acquire) == 0 { real() } else { launch_noted(exec, order, real) }
 }
 
 #[cold]
-fn launch_noted(exec: CUgraphExec, order: Order, real: impl FnOnce() -> CUresult) -> CUresult {
+fn launch_noted(exec: CUgraphExec, order: Order, real: Call<'_>) -> CUresult {
     // A forked child has no graphs.
     if enforce::enforced() != Ok(true) {
         return real();
@@ -213,17 +213,14 @@ impl Needs {
 }
 
 /// Makes a call that may take what `needs` says, in the order of a stream if it is known.
-pub fn with(needs: &mut Needs, order: Option<Order>, real: impl FnOnce() -> CUresult) -> CUresult {
-    let mut real = Some(real);
-    // One type for any number of devices.
-    let mut call = || real.take().map_or(CUresult::NOT_PERMITTED, |real| real());
-    nested(&mut needs.all, order, &mut call)
+pub fn with(needs: &mut Needs, order: Option<Order>, real: Call<'_>) -> CUresult {
+    nested(&mut needs.all, order, real)
 }
 
-fn nested(left: &mut [Need], order: Option<Order>, real: &mut dyn FnMut() -> CUresult) -> CUresult {
+fn nested(left: &mut [Need], order: Option<Order>, real: Call<'_>) -> CUresult {
     let Some((need, rest)) = left.split_first_mut() else { return real() };
     match device::at(usize::from(need.device)).and_then(pools::graph_memory) {
-        Some(entry) => pools::launch(&entry, need.parts, order, &mut need.backing, || nested(rest, order, real)),
+        Some(entry) => pools::launch(&entry, need.parts, order, &mut need.backing, &mut || nested(rest, order, real)),
         None => nested(rest, order, real),
     }
 }

@@ -25,6 +25,7 @@ pub use shrinking::Shrinking;
 
 use crate::departing::{Arrived, Which};
 use crate::device::{self, Device};
+use crate::driver::Call;
 use crate::holdings::{Holding, POOLED};
 use crate::order::{self, Order, Place};
 use crate::{context, departing, enforce, graphs, share};
@@ -53,9 +54,9 @@ pub fn allocate(
     entry: &Arc<Entry>,
     bytes: u64,
     order: Order,
-    real: impl FnOnce() -> CUresult,
-    address: impl FnOnce() -> u64,
-    undo: impl FnOnce(u64),
+    real: Call<'_>,
+    address: &dyn Fn() -> u64,
+    undo: &dyn Fn(u64),
 ) -> CUresult {
     REQUESTS.fetch_add(1, SeqCst);
     let (moment, _growing) = (shrinking::now(), shrinking::growing());
@@ -112,7 +113,7 @@ pub fn allocate(
 }
 
 /// Frees memory of a pool, which the caller has taken out of [`POOLED`]; without an order, at once.
-pub fn free(holding: Holding, address: u64, order: Option<Order>, real: impl FnOnce() -> CUresult) -> CUresult {
+pub fn free(holding: Holding, address: u64, order: Option<Order>, real: Call<'_>) -> CUresult {
     REQUESTS.fetch_add(1, SeqCst);
     let entry = registry::numbered(holding.context);
     // Before the driver is asked, which may give it out again before it has answered.
@@ -178,7 +179,7 @@ pub fn launch(
     parts: [u64; 2],
     order: Option<Order>,
     backing: &mut Option<Backing>,
-    real: impl FnOnce() -> CUresult,
+    real: Call<'_>,
 ) -> CUresult {
     REQUESTS.fetch_add(1, SeqCst);
     entry.measure();
@@ -216,7 +217,7 @@ pub fn launch(
 }
 
 /// Destroys a pool. What is not in use is given back before: afterwards nobody can ask.
-pub fn destroy(pool: CUmemoryPool, real: impl FnOnce() -> CUresult) -> CUresult {
+pub fn destroy(pool: CUmemoryPool, real: Call<'_>) -> CUresult {
     let pool = pool.0 as usize;
     let Some(Some(entry)) = registry::noted(pool) else {
         let imported = common::take_imported(pool);

@@ -5,6 +5,7 @@
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use crate::charge::{allocate, free};
+use crate::driver::Call;
 use crate::holdings::ARRAYS;
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
@@ -44,9 +45,9 @@ fn flat(width: usize, height: usize, format: u32, channels: u32) -> CUDA_ARRAY3D
     CUDA_ARRAY3D_DESCRIPTOR { Width: width, Height: height, Depth: 0, Format: format, NumChannels: channels, Flags: 0 }
 }
 
-fn array(desc: Option<CUDA_ARRAY3D_DESCRIPTOR>, array: *mut CUarray, real: impl FnOnce() -> CUresult) -> CUresult {
-    let charge = || charging::array(&shape(&desc?)?);
-    allocate(&ARRAYS, charge, real, || unsafe { *array }.0 as u64)
+fn array(desc: Option<CUDA_ARRAY3D_DESCRIPTOR>, array: *mut CUarray, real: Call<'_>) -> CUresult {
+    let charge = || charging::array(&shape(desc.as_ref()?)?);
+    allocate(&ARRAYS, &charge, real, &|| unsafe { *array }.0 as u64)
 }
 
 pub unsafe fn cuArrayCreate_v2(
@@ -55,7 +56,7 @@ pub unsafe fn cuArrayCreate_v2(
     desc: *const CUDA_ARRAY_DESCRIPTOR,
 ) -> CUresult {
     let read = unsafe { desc.as_ref() }.map(|d| flat(d.Width, d.Height, d.Format, d.NumChannels));
-    array(read, handle, || unsafe { real(handle, desc) })
+    array(read, handle, &mut || unsafe { real(handle, desc) })
 }
 
 pub unsafe fn cuArrayCreate(
@@ -64,7 +65,7 @@ pub unsafe fn cuArrayCreate(
     desc: *const CUDA_ARRAY_DESCRIPTOR_v1,
 ) -> CUresult {
     let read = unsafe { desc.as_ref() }.map(|d| flat(d.Width as usize, d.Height as usize, d.Format, d.NumChannels));
-    array(read, handle, || unsafe { real(handle, desc) })
+    array(read, handle, &mut || unsafe { real(handle, desc) })
 }
 
 pub unsafe fn cuArray3DCreate_v2(
@@ -72,7 +73,7 @@ pub unsafe fn cuArray3DCreate_v2(
     handle: *mut CUarray,
     desc: *const CUDA_ARRAY3D_DESCRIPTOR,
 ) -> CUresult {
-    array(unsafe { desc.as_ref() }.copied(), handle, || unsafe { real(handle, desc) })
+    array(unsafe { desc.as_ref() }.copied(), handle, &mut || unsafe { real(handle, desc) })
 }
 
 pub unsafe fn cuArray3DCreate(
@@ -80,7 +81,7 @@ pub unsafe fn cuArray3DCreate(
     handle: *mut CUarray,
     desc: *const CUDA_ARRAY3D_DESCRIPTOR_v1,
 ) -> CUresult {
-    array(unsafe { desc.as_ref() }.map(three), handle, || unsafe { real(handle, desc) })
+    array(unsafe { desc.as_ref() }.map(three), handle, &mut || unsafe { real(handle, desc) })
 }
 
 pub unsafe fn cuMipmappedArrayCreate(
@@ -90,13 +91,13 @@ pub unsafe fn cuMipmappedArrayCreate(
     levels: u32,
 ) -> CUresult {
     let charge = || charging::mipmapped(&shape(unsafe { desc.as_ref()? })?, levels);
-    allocate(&ARRAYS, charge, || unsafe { real(handle, desc, levels) }, || unsafe { *handle }.0 as u64)
+    allocate(&ARRAYS, &charge, &mut || unsafe { real(handle, desc, levels) }, &|| unsafe { *handle }.0 as u64)
 }
 
 pub unsafe fn cuArrayDestroy(real: cuda_fn::cuArrayDestroy, handle: CUarray) -> CUresult {
-    free(&ARRAYS, handle.0 as u64, || super::vmm::with_tiles(handle.0 as usize, || unsafe { real(handle) }))
+    free(&ARRAYS, handle.0 as u64, &mut || super::vmm::with_tiles(handle.0 as usize, &mut || unsafe { real(handle) }))
 }
 
 pub unsafe fn cuMipmappedArrayDestroy(real: cuda_fn::cuMipmappedArrayDestroy, handle: CUmipmappedArray) -> CUresult {
-    free(&ARRAYS, handle.0 as u64, || super::vmm::with_tiles(handle.0 as usize, || unsafe { real(handle) }))
+    free(&ARRAYS, handle.0 as u64, &mut || super::vmm::with_tiles(handle.0 as usize, &mut || unsafe { real(handle) }))
 }

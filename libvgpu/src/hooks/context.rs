@@ -11,7 +11,7 @@
 #![allow(clippy::cast_sign_loss)]
 
 use crate::arch::this_thread;
-use crate::driver::own;
+use crate::driver::{Call, own};
 use crate::holdings::{ADDRESSES, ARRAYS, EXTERNALS};
 use crate::mode::Denied;
 use crate::{clock, context, device, enforce, overhead};
@@ -30,9 +30,6 @@ static RETAINING: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
 /// The thread that has its turn at each of them, 0: nobody; see [`Turn`].
 static TURNS: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
 
-/// The driver's own call, and its answer. Not a type for each caller: these are no hot paths, and the library is small.
-pub(super) type Call<'a> = &'a mut dyn FnMut() -> CUresult;
-
 fn create(dev: CUdevice, handle: *mut CUcontext, real: Call<'_>) -> CUresult {
     match enforce::enforced() {
         Ok(false) => return real(),
@@ -40,19 +37,16 @@ fn create(dev: CUdevice, handle: *mut CUcontext, real: Call<'_>) -> CUresult {
         Ok(true) => {}
     }
     let Some(device) = device::by_cuda(dev) else { return real() };
-    let call = || {
+    let mut call = || {
         let result = real();
         if result.ok() {
             context::wait_until(|| !context::is_ending(unsafe { *handle }));
         }
         result
     };
-    overhead::around(
-        device,
-        call,
-        || unsafe { *handle },
-        |context| own::cuCtxDestroy_v2().is_some_and(|destroy| unsafe { destroy(context) }.ok()),
-    )
+    overhead::around(device, &mut call, &|| unsafe { *handle }, &|context| {
+        own::cuCtxDestroy_v2().is_some_and(|destroy| unsafe { destroy(context) }.ok())
+    })
 }
 
 /// Asks the driver to end a context; `real` says whether it has.
@@ -77,7 +71,7 @@ pub(super) fn read_markers_of(handle: CUcontext) {
 
 fn end_announced(handle: CUcontext, real: &mut dyn FnMut() -> (CUresult, bool)) -> CUresult {
     read_markers_of(handle);
-    overhead::ending(handle, || {
+    overhead::ending(handle, &mut || {
         let (result, ended) = real();
         if ended {
             context::forget(handle);
@@ -247,7 +241,7 @@ fn retain(
     if is_active(dev) {
         return call();
     }
-    overhead::around(device, call, handle, |_| {
+    overhead::around(device, &mut call, handle, &|_| {
         RETAINED[dev as usize].fetch_sub(1, AcqRel);
         undo();
         !is_active(dev)

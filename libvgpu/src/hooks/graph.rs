@@ -8,6 +8,7 @@
 // outputs are read after success only.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
+use crate::driver::Call;
 use crate::graphs::{self, Needs};
 use crate::mode::Denied;
 use crate::order::Order;
@@ -19,7 +20,7 @@ use shim_sys::table::cuda_fn;
 /// Instantiation flag: upload at once.
 const UPLOAD: u64 = 2;
 
-fn instantiate(graph: CUgraph, upload: bool, exec: *mut CUgraphExec, real: impl FnOnce() -> CUresult) -> CUresult {
+fn instantiate(graph: CUgraph, upload: bool, exec: *mut CUgraphExec, real: Call<'_>) -> CUresult {
     match enforce::enforced() {
         Ok(false) => return real(),
         Err(Denied) => return CUresult::NOT_PERMITTED,
@@ -53,7 +54,7 @@ macro_rules! instantiation {
             log: *mut c_char,
             size: usize,
         ) -> CUresult {
-            instantiate(graph, false, exec, || unsafe { real(exec, graph, error_node, log, size) })
+            instantiate(graph, false, exec, &mut || unsafe { real(exec, graph, error_node, log, size) })
         }
     };
 }
@@ -67,7 +68,7 @@ pub unsafe fn cuGraphInstantiateWithFlags(
     graph: CUgraph,
     flags: u64,
 ) -> CUresult {
-    instantiate(graph, flags & UPLOAD != 0, exec, || unsafe { real(exec, graph, flags) })
+    instantiate(graph, flags & UPLOAD != 0, exec, &mut || unsafe { real(exec, graph, flags) })
 }
 
 macro_rules! instantiation_with_params {
@@ -80,7 +81,7 @@ macro_rules! instantiation_with_params {
         ) -> CUresult {
             // Null is the driver's error to report.
             let upload = unsafe { params.as_ref() }.is_some_and(|params| params.flags & UPLOAD != 0);
-            instantiate(graph, upload, exec, || unsafe { real(exec, graph, params) })
+            instantiate(graph, upload, exec, &mut || unsafe { real(exec, graph, params) })
         }
     };
 }
@@ -133,11 +134,11 @@ pub unsafe fn cuGraphExecDestroy(real: cuda_fn::cuGraphExecDestroy, exec: CUgrap
 }
 
 pub unsafe fn cuGraphUpload(real: cuda_fn::cuGraphUpload, exec: CUgraphExec, stream: CUstream) -> CUresult {
-    graphs::launch(exec, Order { stream, per_thread: false }, || unsafe { real(exec, stream) })
+    graphs::launch(exec, Order { stream, per_thread: false }, &mut || unsafe { real(exec, stream) })
 }
 
 pub unsafe fn cuGraphUpload_ptsz(real: cuda_fn::cuGraphUpload_ptsz, exec: CUgraphExec, stream: CUstream) -> CUresult {
-    graphs::launch(exec, Order { stream, per_thread: true }, || unsafe { real(exec, stream) })
+    graphs::launch(exec, Order { stream, per_thread: true }, &mut || unsafe { real(exec, stream) })
 }
 
 pub unsafe fn cuDeviceGraphMemTrim(real: cuda_fn::cuDeviceGraphMemTrim, dev: CUdevice) -> CUresult {

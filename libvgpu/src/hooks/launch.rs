@@ -234,7 +234,7 @@ macro_rules! launch_graph {
         /// A graph is paid for as a whole, by what it was seen to take. What its nodes allocate is asked for first.
         pub unsafe fn $name(real: cuda_fn::$name, exec: CUgraphExec, stream: CUstream) -> CUresult {
             let order = Order { stream, per_thread: $per_thread };
-            let mut call = || graphs::launch(exec, order, || unsafe { real(exec, stream) });
+            let mut call = || graphs::launch(exec, order, &mut || unsafe { real(exec, stream) });
             if governor::active() { gated(What::Graph(exec), stream, $per_thread, &mut call) } else { call() }
         }
     };

@@ -5,6 +5,7 @@
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use crate::charge::{allocate, free_address, note};
+use crate::driver::Call;
 use crate::enforce;
 use crate::holdings::{ADDRESSES, Holding};
 use crate::mode::Denied;
@@ -13,12 +14,12 @@ use shim_sys::table::cuda_fn;
 use vgpu_core::charging;
 
 pub unsafe fn cuMemAlloc_v2(real: cuda_fn::cuMemAlloc_v2, dptr: *mut CUdeviceptr, bytes: usize) -> CUresult {
-    allocate(&ADDRESSES, || charging::linear(bytes as u64), || unsafe { real(dptr, bytes) }, || unsafe { *dptr })
+    allocate(&ADDRESSES, &|| charging::linear(bytes as u64), &mut || unsafe { real(dptr, bytes) }, &|| unsafe { *dptr })
 }
 
 pub unsafe fn cuMemAlloc(real: cuda_fn::cuMemAlloc, dptr: *mut CUdeviceptr_v1, bytes: u32) -> CUresult {
     let charge = || charging::linear(u64::from(bytes));
-    allocate(&ADDRESSES, charge, || unsafe { real(dptr, bytes) }, || u64::from(unsafe { *dptr }))
+    allocate(&ADDRESSES, &charge, &mut || unsafe { real(dptr, bytes) }, &|| u64::from(unsafe { *dptr }))
 }
 
 /// Managed memory is charged in full from its allocation: it may come to the device as a whole at any time, and where
@@ -30,17 +31,11 @@ pub unsafe fn cuMemAllocManaged(
     flags: u32,
 ) -> CUresult {
     let charge = || charging::linear(bytes as u64);
-    allocate(&ADDRESSES, charge, || unsafe { real(dptr, bytes, flags) }, || unsafe { *dptr })
+    allocate(&ADDRESSES, &charge, &mut || unsafe { real(dptr, bytes, flags) }, &|| unsafe { *dptr })
 }
 
 /// Pitched memory: reserved by the pitch to expect, charged by the pitch the driver returned.
-fn pitched(
-    width: u64,
-    height: u64,
-    real: impl FnOnce() -> CUresult,
-    answer: impl FnOnce() -> (u64, u64),
-    undo: impl FnOnce(u64),
-) -> CUresult {
+fn pitched(width: u64, height: u64, real: Call<'_>, answer: &dyn Fn() -> (u64, u64)) -> CUresult {
     let (context, device) = match enforce::on_current() {
         Ok(Some(current)) => current,
         Ok(None) => return real(),
@@ -92,8 +87,8 @@ pub unsafe fn cuMemAllocPitch_v2(
     height: usize,
     element: u32,
 ) -> CUresult {
-    let call = || unsafe { real(dptr, pitch, width, height, element) };
-    pitched(width as u64, height as u64, call, || unsafe { (*dptr, *pitch as u64) }, undo)
+    let mut call = || unsafe { real(dptr, pitch, width, height, element) };
+    pitched(width as u64, height as u64, &mut call, &|| unsafe { (*dptr, *pitch as u64) })
 }
 
 pub unsafe fn cuMemAllocPitch(
@@ -104,14 +99,14 @@ pub unsafe fn cuMemAllocPitch(
     height: u32,
     element: u32,
 ) -> CUresult {
-    let call = || unsafe { real(dptr, pitch, width, height, element) };
-    pitched(u64::from(width), u64::from(height), call, || unsafe { (u64::from(*dptr), u64::from(*pitch)) }, undo)
+    let mut call = || unsafe { real(dptr, pitch, width, height, element) };
+    pitched(u64::from(width), u64::from(height), &mut call, &|| unsafe { (u64::from(*dptr), u64::from(*pitch)) })
 }
 
 pub unsafe fn cuMemFree_v2(real: cuda_fn::cuMemFree_v2, dptr: CUdeviceptr) -> CUresult {
-    free_address(dptr, None, || unsafe { real(dptr) })
+    free_address(dptr, None, &mut || unsafe { real(dptr) })
 }
 
 pub unsafe fn cuMemFree(real: cuda_fn::cuMemFree, dptr: CUdeviceptr_v1) -> CUresult {
-    free_address(u64::from(dptr), None, || unsafe { real(dptr) })
+    free_address(u64::from(dptr), None, &mut || unsafe { real(dptr) })
 }

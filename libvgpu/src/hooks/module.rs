@@ -13,7 +13,7 @@
 #![allow(clippy::too_many_arguments)]
 
 use crate::device::Device;
-use crate::driver::own;
+use crate::driver::{Call, own};
 use crate::enforce;
 use crate::mode::Denied;
 use crate::overhead::code::{self, Key, Made};
@@ -31,7 +31,7 @@ fn limited() -> Result<Option<(CUcontext, &'static Device)>, Denied> {
 }
 
 /// Runs `real` and charges the code it brought. `undo` takes it back where that can be done.
-fn measured(real: impl FnOnce() -> CUresult, made: impl FnOnce() -> Made, undo: Option<impl FnOnce()>) -> CUresult {
+fn measured(real: Call<'_>, made: &dyn Fn() -> Made, undo: Option<&dyn Fn()>) -> CUresult {
     let (context, device) = match limited() {
         Ok(Some(current)) => current,
         Ok(None) => return real(),
@@ -85,7 +85,7 @@ fn growth(watch: &Watch, device: &Device, first: bool) -> u64 {
 
 /// Runs `real`, which takes `made` away, and gives back what went with it wherever code is charged. Where that cannot be
 /// seen beside other threads' requests, it is what the load was found to take.
-fn unloaded(made: Made, real: impl FnOnce() -> CUresult) -> CUresult {
+fn unloaded(made: Made, real: Call<'_>) -> CUresult {
     if enforce::enforced() != Ok(true) {
         return real();
     }
@@ -114,8 +114,8 @@ macro_rules! loads {
     ($($name:ident($($arg:ident : $ty:ty),*);)*) => {$(
         pub unsafe fn $name(real: cuda_fn::$name, module: *mut CUmodule, $($arg: $ty),*) -> CUresult {
             let loaded = || unsafe { *module };
-            let call = || unsafe { real(module, $($arg),*) };
-            measured(call, || Made::Module(loaded().0 as usize), Some(|| unload(loaded())))
+            let mut call = || unsafe { real(module, $($arg),*) };
+            measured(&mut call, &|| Made::Module(loaded().0 as usize), Some(&|| unload(loaded())))
         }
     )*};
 }
@@ -128,17 +128,17 @@ loads! {
 }
 
 pub unsafe fn cuModuleUnload(real: cuda_fn::cuModuleUnload, module: CUmodule) -> CUresult {
-    unloaded(Made::Module(module.0 as usize), || unsafe { real(module) })
+    unloaded(Made::Module(module.0 as usize), &mut || unsafe { real(module) })
 }
 
 pub unsafe fn cuLibraryUnload(real: cuda_fn::cuLibraryUnload, library: CUlibrary) -> CUresult {
-    unloaded(Made::Library(library.0 as usize), || unsafe { real(library) })
+    unloaded(Made::Library(library.0 as usize), &mut || unsafe { real(library) })
 }
 
 macro_rules! brings {
     ($($name:ident($($arg:ident : $ty:ty),*);)*) => {$(
         pub unsafe fn $name(real: cuda_fn::$name, $($arg: $ty),*) -> CUresult {
-            measured(|| unsafe { real($($arg),*) }, || Made::Part, None::<fn()>)
+            measured(&mut || unsafe { real($($arg),*) }, &|| Made::Part, None)
         }
     )*};
 }
@@ -172,9 +172,9 @@ macro_rules! libraries {
             count: u32,
         ) -> CUresult {
             let made = || unsafe { *library };
-            let call =
+            let mut call =
                 || unsafe { real(library, $from, jit_options, jit_values, jit_count, options, values, count) };
-            measured(call, || Made::Library(made().0 as usize), Some(|| unload_library(made())))
+            measured(&mut call, &|| Made::Library(made().0 as usize), Some(&|| unload_library(made())))
         }
     )*};
 }

@@ -7,7 +7,7 @@
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use crate::charge::free_address;
-use crate::driver::own;
+use crate::driver::{Call, own};
 use crate::mode::Denied;
 use crate::order::Order;
 use crate::{context, device, enforce, pools};
@@ -36,7 +36,7 @@ fn allocate(
     per_thread: bool,
     bytes: usize,
     dptr: *mut CUdeviceptr,
-    real: impl FnOnce() -> CUresult,
+    real: Call<'_>,
 ) -> CUresult {
     match enforce::enforced() {
         Ok(false) => return real(),
@@ -56,13 +56,13 @@ fn allocate(
     if dptr.is_null() || order.is_captured() {
         return real();
     }
-    pools::allocate(&entry, charge, order, real, || unsafe { *dptr }, |address| undo(address, order))
+    pools::allocate(&entry, charge, order, real, &|| unsafe { *dptr }, &|address| undo(address, order))
 }
 
 macro_rules! async_allocation {
     ($name:ident $per_thread:literal) => {
         pub unsafe fn $name(real: cuda_fn::$name, dptr: *mut CUdeviceptr, bytes: usize, stream: CUstream) -> CUresult {
-            allocate(None, stream, $per_thread, bytes, dptr, || unsafe { real(dptr, bytes, stream) })
+            allocate(None, stream, $per_thread, bytes, dptr, &mut || unsafe { real(dptr, bytes, stream) })
         }
     };
 }
@@ -79,7 +79,7 @@ macro_rules! pool_allocation {
             pool: CUmemoryPool,
             stream: CUstream,
         ) -> CUresult {
-            allocate(Some(pool), stream, $per_thread, bytes, dptr, || unsafe { real(dptr, bytes, pool, stream) })
+            allocate(Some(pool), stream, $per_thread, bytes, dptr, &mut || unsafe { real(dptr, bytes, pool, stream) })
         }
     };
 }
@@ -88,11 +88,11 @@ pool_allocation!(cuMemAllocFromPoolAsync false);
 pool_allocation!(cuMemAllocFromPoolAsync_ptsz true);
 
 pub unsafe fn cuMemFreeAsync(real: cuda_fn::cuMemFreeAsync, dptr: CUdeviceptr, stream: CUstream) -> CUresult {
-    free_address(dptr, Some(Order { stream, per_thread: false }), || unsafe { real(dptr, stream) })
+    free_address(dptr, Some(Order { stream, per_thread: false }), &mut || unsafe { real(dptr, stream) })
 }
 
 pub unsafe fn cuMemFreeAsync_ptsz(real: cuda_fn::cuMemFreeAsync_ptsz, dptr: CUdeviceptr, stream: CUstream) -> CUresult {
-    free_address(dptr, Some(Order { stream, per_thread: true }), || unsafe { real(dptr, stream) })
+    free_address(dptr, Some(Order { stream, per_thread: true }), &mut || unsafe { real(dptr, stream) })
 }
 
 /// Kind of pools whose pages move between the host and the devices, as managed memory's do.
@@ -133,7 +133,7 @@ pub unsafe fn cuMemPoolDestroy(real: cuda_fn::cuMemPoolDestroy, pool: CUmemoryPo
     if enforce::enforced() != Ok(true) {
         return unsafe { real(pool) };
     }
-    pools::destroy(pool, || unsafe { real(pool) })
+    pools::destroy(pool, &mut || unsafe { real(pool) })
 }
 
 pub unsafe fn cuMemPoolTrimTo(real: cuda_fn::cuMemPoolTrimTo, pool: CUmemoryPool, keep: usize) -> CUresult {

@@ -15,7 +15,7 @@
 use crate::charge;
 use crate::context;
 use crate::device::{self, Device};
-use crate::driver::own;
+use crate::driver::{Call, own};
 use crate::enforce;
 use crate::holdings::{ADDRESSES, ARRAYS, EXTERNALS, Holding, Table};
 use crate::mode::Denied;
@@ -68,7 +68,7 @@ fn range_of(dptr: CUdeviceptr) -> Option<(CUdeviceptr, u64)> {
     asked.ok().then_some((base, bytes as u64))
 }
 
-fn open(handle: &CUipcMemHandle, dptr: *mut CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresult {
+fn open(handle: &CUipcMemHandle, dptr: *mut CUdeviceptr, real: Call<'_>) -> CUresult {
     match enforce::enforced() {
         Ok(false) => return real(),
         Err(Denied) => return CUresult::NOT_PERMITTED,
@@ -149,7 +149,7 @@ pub unsafe fn cuIpcOpenMemHandle(
     handle: CUipcMemHandle,
     flags: u32,
 ) -> CUresult {
-    open(&handle, dptr, || unsafe { real(dptr, handle, flags) })
+    open(&handle, dptr, &mut || unsafe { real(dptr, handle, flags) })
 }
 
 pub unsafe fn cuIpcOpenMemHandle_v2(
@@ -158,7 +158,7 @@ pub unsafe fn cuIpcOpenMemHandle_v2(
     handle: CUipcMemHandle,
     flags: u32,
 ) -> CUresult {
-    open(&handle, dptr, || unsafe { real(dptr, handle, flags) })
+    open(&handle, dptr, &mut || unsafe { real(dptr, handle, flags) })
 }
 
 pub unsafe fn cuIpcCloseMemHandle(real: cuda_fn::cuIpcCloseMemHandle, dptr: CUdeviceptr) -> CUresult {
@@ -432,12 +432,7 @@ pub unsafe fn cuImportExternalMemory(
 }
 
 /// Another name of external memory, noted in `table` under the `key` that the driver answers with.
-fn shown(
-    memory: CUexternalMemory,
-    table: &Table,
-    real: impl FnOnce() -> CUresult,
-    key: impl FnOnce() -> u64,
-) -> CUresult {
+fn shown(memory: CUexternalMemory, table: &Table, real: Call<'_>, key: &dyn Fn() -> u64) -> CUresult {
     if enforce::enforced() != Ok(true) {
         return real();
     }
@@ -457,7 +452,7 @@ pub unsafe fn cuExternalMemoryGetMappedBuffer(
     memory: CUexternalMemory,
     desc: *const CUDA_EXTERNAL_MEMORY_BUFFER_DESC,
 ) -> CUresult {
-    shown(memory, &ADDRESSES, || unsafe { real(dptr, memory, desc) }, || unsafe { *dptr })
+    shown(memory, &ADDRESSES, &mut || unsafe { real(dptr, memory, desc) }, &|| unsafe { *dptr })
 }
 
 pub unsafe fn cuExternalMemoryGetMappedMipmappedArray(
@@ -466,9 +461,9 @@ pub unsafe fn cuExternalMemoryGetMappedMipmappedArray(
     memory: CUexternalMemory,
     desc: *const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC,
 ) -> CUresult {
-    shown(memory, &ARRAYS, || unsafe { real(array, memory, desc) }, || unsafe { *array }.0 as u64)
+    shown(memory, &ARRAYS, &mut || unsafe { real(array, memory, desc) }, &|| unsafe { *array }.0 as u64)
 }
 
 pub unsafe fn cuDestroyExternalMemory(real: cuda_fn::cuDestroyExternalMemory, memory: CUexternalMemory) -> CUresult {
-    charge::free(&EXTERNALS, memory.0 as u64, || unsafe { real(memory) })
+    charge::free(&EXTERNALS, memory.0 as u64, &mut || unsafe { real(memory) })
 }

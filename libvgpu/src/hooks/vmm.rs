@@ -7,7 +7,7 @@
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use crate::device::{self, Device};
-use crate::driver::own;
+use crate::driver::{Call, own};
 use crate::enforce;
 use crate::holdings::Holding;
 use crate::mode::Denied;
@@ -193,7 +193,7 @@ const TILES_BEFORE: usize = 65_536;
 ///
 /// The operations are queued, the names are counted at once: what is unmapped in stream order may be charged no longer
 /// while the stream has not come to it. The driver frees nothing before that either, but only for as long as it takes.
-fn map_arrays(list: *mut CUarrayMapInfo, count: u32, real: impl FnOnce() -> CUresult) -> CUresult {
+fn map_arrays(list: *mut CUarrayMapInfo, count: u32, real: Call<'_>) -> CUresult {
     if list.is_null() || enforce::enforced() != Ok(true) {
         return real();
     }
@@ -239,7 +239,7 @@ pub unsafe fn cuMemMapArrayAsync(
     count: u32,
     stream: CUstream,
 ) -> CUresult {
-    map_arrays(list, count, || unsafe { real(list, count, stream) })
+    map_arrays(list, count, &mut || unsafe { real(list, count, stream) })
 }
 
 pub unsafe fn cuMemMapArrayAsync_ptsz(
@@ -248,11 +248,11 @@ pub unsafe fn cuMemMapArrayAsync_ptsz(
     count: u32,
     stream: CUstream,
 ) -> CUresult {
-    map_arrays(list, count, || unsafe { real(list, count, stream) })
+    map_arrays(list, count, &mut || unsafe { real(list, count, stream) })
 }
 
 /// Ends a sparse array, and with it what its tiles show.
-pub fn with_tiles(array: usize, real: impl FnOnce() -> CUresult) -> CUresult {
+pub fn with_tiles(array: usize, real: Call<'_>) -> CUresult {
     if enforce::enforced() != Ok(true) {
         return real();
     }
@@ -282,11 +282,11 @@ pub unsafe fn cuMulticastCreate(
 /// Binds memory that is found by `memory` to a multicast object, which keeps it as a mapping does.
 fn bind(
     object: CUmemGenericAllocationHandle,
-    memory: impl FnOnce() -> Option<physical::Pin>,
+    memory: &dyn Fn() -> Option<physical::Pin>,
     dev: Option<CUdevice>,
     offset: usize,
     bytes: usize,
-    real: impl FnOnce() -> CUresult,
+    real: Call<'_>,
 ) -> CUresult {
     if enforce::enforced() != Ok(true) {
         return real();
@@ -321,8 +321,8 @@ pub unsafe fn cuMulticastBindMem(
     size: usize,
     flags: u64,
 ) -> CUresult {
-    let call = || unsafe { real(multicast, offset, mem_handle, mem_offset, size, flags) };
-    bind(multicast, || physical::pin(mem_handle), None, offset, size, call)
+    let mut call = || unsafe { real(multicast, offset, mem_handle, mem_offset, size, flags) };
+    bind(multicast, &|| physical::pin(mem_handle), None, offset, size, &mut call)
 }
 
 #[allow(clippy::too_many_arguments)] // the driver's own
@@ -336,8 +336,8 @@ pub unsafe fn cuMulticastBindMem_v2(
     size: usize,
     flags: u64,
 ) -> CUresult {
-    let call = || unsafe { real(multicast, dev, offset, mem_handle, mem_offset, size, flags) };
-    bind(multicast, || physical::pin(mem_handle), Some(dev), offset, size, call)
+    let mut call = || unsafe { real(multicast, dev, offset, mem_handle, mem_offset, size, flags) };
+    bind(multicast, &|| physical::pin(mem_handle), Some(dev), offset, size, &mut call)
 }
 
 pub unsafe fn cuMulticastBindAddr(
@@ -348,14 +348,8 @@ pub unsafe fn cuMulticastBindAddr(
     size: usize,
     flags: u64,
 ) -> CUresult {
-    bind(
-        multicast,
-        || physical::pin_at(dptr),
-        None,
-        offset,
-        size,
-        || unsafe { real(multicast, offset, dptr, size, flags) },
-    )
+    let mut call = || unsafe { real(multicast, offset, dptr, size, flags) };
+    bind(multicast, &|| physical::pin_at(dptr), None, offset, size, &mut call)
 }
 
 pub unsafe fn cuMulticastBindAddr_v2(
@@ -367,14 +361,8 @@ pub unsafe fn cuMulticastBindAddr_v2(
     size: usize,
     flags: u64,
 ) -> CUresult {
-    bind(
-        multicast,
-        || physical::pin_at(dptr),
-        Some(dev),
-        offset,
-        size,
-        || unsafe { real(multicast, dev, offset, dptr, size, flags) },
-    )
+    let mut call = || unsafe { real(multicast, dev, offset, dptr, size, flags) };
+    bind(multicast, &|| physical::pin_at(dptr), Some(dev), offset, size, &mut call)
 }
 
 pub unsafe fn cuMulticastUnbind(

@@ -23,6 +23,7 @@ mod reading;
 mod watch;
 
 use crate::device::Device;
+use crate::driver::Call;
 use crate::lock::Lock;
 use crate::{say, share};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -56,9 +57,9 @@ fn refuse(device: &Device, bytes: u64) -> CUresult {
 /// says whether it is gone. Where somebody else holds it too, it is not, and is charged whatever the limit.
 pub fn around(
     device: &'static Device,
-    real: impl FnOnce() -> CUresult,
-    created: impl FnOnce() -> CUcontext,
-    undo: impl FnOnce(CUcontext) -> bool,
+    real: Call<'_>,
+    created: &dyn Fn() -> CUcontext,
+    undo: &dyn Fn(CUcontext) -> bool,
 ) -> CUresult {
     let further = has_context(device);
     let figure = figures::known(device, further);
@@ -97,7 +98,7 @@ pub fn around(
     }
     let found = match before.zip(after) {
         Some((before, after)) => {
-            took(device, &Call { figure, further, spent, shared: watch.shared() }, &before, &after)
+            took(device, &Creation { figure, further, spent, shared: watch.shared() }, &before, &after)
         }
         None => Found::known(expected),
     };
@@ -121,7 +122,7 @@ pub fn around(
 }
 
 /// What is known of a context's creation.
-struct Call {
+struct Creation {
     figure: Option<figures::Figure>,
     further: bool,
     /// Overhead that was charged before.
@@ -134,7 +135,7 @@ struct Call {
 /// allocates comes in the driver's slabs, what pools give back is seen late, and whose exported memory is may change with
 /// every process that ends: each would blur it for good. Where it is blurred so, a figure that is known stands; where none
 /// is, what was seen stands until one is known: `correct`.
-fn took(device: &Device, call: &Call, before: &Sample, after: &Sample) -> Found {
+fn took(device: &Device, call: &Creation, before: &Sample, after: &Sample) -> Found {
     let known = call.figure.map(|figure| figure.bytes);
     let own = reading::own_pid();
     match before.list.growth_to(&after.list, own.unwrap_or(std::process::id()), own.is_some()) {
@@ -243,7 +244,7 @@ fn end(context: CUcontext) -> u64 {
 
 /// A context under the driver's hands: `real` says whether it has really ended, and has given back the program's own
 /// memory. Then everything of its overhead goes back, code and limits too, but for what other contexts share.
-pub fn ending<R>(context: CUcontext, real: impl FnOnce() -> (R, bool)) -> R {
+pub fn ending(context: CUcontext, real: &mut dyn FnMut() -> (CUresult, bool)) -> CUresult {
     let device = of(context).and_then(|charged| charged.device());
     let heir = || {
         let device = device?.index;
