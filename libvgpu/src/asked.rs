@@ -3,10 +3,10 @@
 //! Lookups and `dlopen` come long before `cuInit`, in programs that never touch a GPU too: the answer allocates nothing
 //! and reads one file at most, once, where nothing is asked for. What exactly is asked for is `boot`'s affair.
 
-use crate::environment::{self, variable, variables};
+use crate::environment::{self, variable};
 use crate::mode::{self, Mode, mode};
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
-use vgpu_core::limits::{Mode as Asked, RawLimits};
+use vgpu_core::limits::Mode as Asked;
 
 /// Every variable that asks for a limit begins like one of these.
 const BEGINNINGS: [&[u8]; 6] = [
@@ -58,13 +58,14 @@ fn mentioned() -> bool {
 /// Whether what is written there limits anything; what is not understood will fail initialisation, and counts.
 #[cold]
 fn meant() -> bool {
-    RawLimits::from_vars(variables()).map_or(true, |limits| {
+    environment::limits().map_or(true, |limits| {
         // Beside a daemon the mode is the daemon's, who has not been asked yet.
         variable("VGPU_SOCKET").is_some() || limits.mode() == Asked::Enforce && limits.asked_for_anything()
     })
 }
 
-fn begins(entry: &[u8]) -> bool {
+/// Whether this entry of an environment may ask for a limit.
+pub fn begins(entry: &[u8]) -> bool {
     BEGINNINGS.iter().any(|beginning| entry.starts_with(beginning))
 }
 

@@ -7,7 +7,7 @@
 
 use crate::daemon::{self, Start};
 use crate::device::{self, Facts};
-use crate::environment::{variable, variables};
+use crate::environment::{self, variable};
 use crate::lock::Lock;
 use crate::mode::{self, Denied, Mode};
 use crate::{door, doors, fork, hooks, inventory, say, tenant};
@@ -42,10 +42,12 @@ impl Asked {
 }
 
 /// Why initialisation fails.
-enum Trouble {
+pub enum Trouble {
     /// A value that has no meaning: an error in every mode but off.
     NotUnderstood(String),
-    /// What cannot be kept. Where use is only measured, it is said and left out.
+    /// A variable asks for what cannot be kept. Where use is only measured, it is said and left out.
+    Variable(String),
+    /// As [`Trouble::Variable`], for a reason that is not in the environment.
     NotKept(String),
 }
 
@@ -55,19 +57,23 @@ static ASKED: AtomicPtr<Result<Asked, Denied>> = AtomicPtr::new(core::ptr::null_
 static ASKING: Lock<()> = Lock::new(());
 /// Whether the daemon says that what cannot be kept becomes a warning.
 static OPEN_ON_ERROR: AtomicBool = AtomicBool::new(false);
+/// Whether the program changed what the start's environment asks: then nothing that fails lifts what the start asks.
+static CHANGED: AtomicBool = AtomicBool::new(false);
 /// Which libraries' devices were registered, so that repeated initialisation costs nothing.
 static READY: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
 
 /// Says the line and decides what becomes of it: with `VGPU_ON_ERROR=open` the process runs on without limits, and where
-/// use is only measured it runs on unmeasured. Beside a daemon a variable cannot loosen what happens.
+/// use is only measured it runs on unmeasured. Beside a daemon a variable cannot loosen what happens, also not by being
+/// wrong; nor can the program, by what it adds to its environment.
 fn fail(trouble: &Trouble) -> Result<(), Denied> {
     let open = if variable("VGPU_SOCKET").is_some() {
-        OPEN_ON_ERROR.load(Relaxed)
+        OPEN_ON_ERROR.load(Relaxed) && matches!(trouble, Trouble::NotKept(_))
     } else {
         variable("VGPU_ON_ERROR").is_some_and(|value| value.as_bytes() == b"open")
     };
+    let open = open && !CHANGED.load(Relaxed);
     match trouble {
-        Trouble::NotKept(text) if mode::observing() => {
+        Trouble::NotKept(text) | Trouble::Variable(text) if mode::observing() => {
             say::once(&format!("{text}; nothing is measured (VGPU_MODE=observe)"));
             // What is measured already stays so: another of the two libraries began before.
             if mode::mode() != Mode::On {
@@ -75,12 +81,12 @@ fn fail(trouble: &Trouble) -> Result<(), Denied> {
             }
             Ok(())
         }
-        Trouble::NotKept(text) | Trouble::NotUnderstood(text) if open => {
+        Trouble::NotKept(text) | Trouble::Variable(text) | Trouble::NotUnderstood(text) if open => {
             say::once(&format!("{text}; running WITHOUT limits (VGPU_ON_ERROR=open, or the daemon's on_error)"));
             mode::set(Mode::Off);
             Ok(())
         }
-        Trouble::NotKept(text) | Trouble::NotUnderstood(text) => {
+        Trouble::NotKept(text) | Trouble::Variable(text) | Trouble::NotUnderstood(text) => {
             say::once(text);
             mode::set(Mode::Failed);
             crate::governor::activate(); // launches must look, in order to be refused
@@ -130,7 +136,11 @@ pub fn reborn() {
 }
 
 fn read() -> Result<Asked, Trouble> {
-    let mut limits = RawLimits::from_vars(variables()).map_err(|e| Trouble::NotUnderstood(e.to_string()))?;
+    let mut limits = environment::limits().map_err(|(error, is_changed)| {
+        CHANGED.store(is_changed, Relaxed);
+        Trouble::NotUnderstood(error.to_string())
+    })?;
+    CHANGED.store(limits.is_changed(), Relaxed);
     let mut daemon = None;
     if let Some(socket) = variable("VGPU_SOCKET") {
         let start = daemon::start(Path::new(&socket)).map_err(Trouble::NotKept)?;
@@ -156,7 +166,7 @@ fn read() -> Result<Asked, Trouble> {
     if asked.asks_for_anything() {
         tenant::check_name().map_err(Trouble::NotUnderstood)?;
         if let Err(error) = asked.limits.check_requests() {
-            keep_measuring(Trouble::NotKept(error.to_string()))?;
+            keep_measuring(Trouble::Variable(error.to_string()))?;
         }
         // Who this is, is the daemon's to say.
         let named = asked.daemon.as_ref().map(Start::tenant);
@@ -168,7 +178,7 @@ fn read() -> Result<Asked, Trouble> {
 /// Where use is only measured: says what cannot be kept and goes on.
 fn keep_measuring(trouble: Trouble) -> Result<(), Trouble> {
     match trouble {
-        Trouble::NotKept(text) if mode::observing() => {
+        Trouble::NotKept(text) | Trouble::Variable(text) if mode::observing() => {
             say::once(&format!("{text}; use is measured without it (VGPU_MODE=observe)"));
             Ok(())
         }
@@ -201,10 +211,11 @@ fn ready(done: &AtomicBool, devices: impl Fn(&RawLimits) -> Result<Vec<Facts>, S
         Mode::Asleep | Mode::On => {}
     }
     let shown = devices(&asked.limits).or_else(|text| {
-        keep_measuring(Trouble::NotKept(text))?;
-        devices(&RawLimits::default()).map_err(Trouble::NotKept)
+        // Without the variables it works: they are why.
+        let facts = devices(&RawLimits::default()).map_err(Trouble::NotKept)?;
+        keep_measuring(Trouble::Variable(text)).map(|()| facts)
     });
-    let registered = shown.and_then(|facts| device::register(asked, &facts).map_err(Trouble::NotKept));
+    let registered = shown.and_then(|facts| device::register(asked, &facts));
     match registered {
         Ok(()) => {
             done.store(true, Release);

@@ -4,7 +4,7 @@
 //! no limit is not registered: whoever does not find one here passes the call through. Where use is only measured every
 //! device is registered, none with a limit; with a daemon every device is, since its limits may change at any time.
 
-use crate::boot::Asked;
+use crate::boot::{Asked, Trouble};
 use crate::daemon::{Post, Start, renew};
 use crate::governor::Governor;
 use crate::holdings::Holding;
@@ -68,9 +68,9 @@ static BY_CUDA: [AtomicU8; MAX] = [const { AtomicU8::new(0) }; MAX];
 /// Registers what is to be enforced on the devices that were shown.
 ///
 /// # Errors
-/// One line: which limit does not fit which device, or why the ledger cannot be kept.
+/// [`Trouble`]: which limit does not fit which device, or why the ledger cannot be kept.
 #[allow(clippy::cast_possible_truncation)] // a device number is below MAX
-pub fn register(asked: &Asked, shown: &[Facts]) -> Result<(), String> {
+pub fn register(asked: &Asked, shown: &[Facts]) -> Result<(), Trouble> {
     let (limits, observed) = (&asked.limits, asked.mode() == limits::Mode::Observe);
     let mut refused = None;
     for facts in shown {
@@ -80,12 +80,12 @@ pub fn register(asked: &Asked, shown: &[Facts]) -> Result<(), String> {
                     say::once(&format!("{error}; use is measured without it (VGPU_MODE=observe)"));
                     DeviceLimits::default()
                 }
-                limits => limits.map_err(|e| e.to_string())?,
+                limits => limits.map_err(|e| Trouble::Variable(e.to_string()))?,
             };
             if limits.is_unlimited() && !observed && asked.daemon.is_none() {
                 continue;
             }
-            let Some(tenant) = &asked.tenant else { return Err("the tenant is not known".into()) };
+            let Some(tenant) = &asked.tenant else { return Err(Trouble::NotKept("the tenant is not known".into())) };
             // The file is opened before the lock is taken; of two threads that do so one keeps its own.
             let ledger = match Ledger::open(tenant, &facts.uuid) {
                 Err(Unjoined { reason, ledger }) if observed => {
@@ -96,7 +96,7 @@ pub fn register(asked: &Asked, shown: &[Facts]) -> Result<(), String> {
                         None => continue,
                     }
                 }
-                ledger => ledger?,
+                ledger => ledger.map_err(|unjoined| Trouble::NotKept(unjoined.reason))?,
             };
             let post = match post(asked, &facts.uuid, &ledger) {
                 // NVML shows what the machine has, whatever the tenant may use; CUDA what the program will use.
@@ -105,7 +105,7 @@ pub fn register(asked: &Asked, shown: &[Facts]) -> Result<(), String> {
                     refused = Some(words);
                     continue;
                 }
-                Err(Unposted::NotIts(words) | Unposted::Other(words)) => return Err(words),
+                Err(Unposted::NotIts(words) | Unposted::Other(words)) => return Err(Trouble::NotKept(words)),
                 Ok(post) => post,
             };
             let governor = match post {
@@ -116,7 +116,7 @@ pub fn register(asked: &Asked, shown: &[Facts]) -> Result<(), String> {
             if by_uuid(&facts.uuid).is_none() {
                 let index = COUNT.load(Relaxed);
                 if index == MAX {
-                    return Err(format!("more than {MAX} devices"));
+                    return Err(Trouble::NotKept(format!("more than {MAX} devices")));
                 }
                 let device = Box::new(Device {
                     uuid: facts.uuid,
@@ -141,7 +141,7 @@ pub fn register(asked: &Asked, shown: &[Facts]) -> Result<(), String> {
     }
     // A machine on which nothing is the tenant's is refused as a whole.
     match refused {
-        Some(words) if all().next().is_none() => Err(words),
+        Some(words) if all().next().is_none() => Err(Trouble::NotKept(words)),
         _ => Ok(()),
     }
 }

@@ -10,14 +10,13 @@
 
 use crate::driver::CUDA;
 
-use crate::environment::variable;
+use crate::environment::is_on;
 use crate::lookup::is_guarded;
 use crate::{asked, device, say, words};
 use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
 use shim_sys::elf;
 use shim_sys::table::base_length;
-use std::os::unix::ffi::OsStrExt;
 
 /// Doors met in this process.
 static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -51,7 +50,7 @@ pub fn passed() -> Option<&'static str> {
 
 /// Whether lookups of unknown variants, and other namespaces, are refused.
 pub fn strict() -> bool {
-    SHUT.load(Relaxed) || variable("VGPU_STRICT").is_some_and(|value| value.as_bytes() == b"1")
+    SHUT.load(Relaxed) || is_on("VGPU_STRICT")
 }
 
 /// Counts a door that is open and says so, once per process. `words`: what it is; `cure`: what can be done.

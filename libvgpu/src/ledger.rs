@@ -163,12 +163,6 @@ pub struct Unjoined {
     pub ledger: Option<Ledger>,
 }
 
-impl From<Unjoined> for String {
-    fn from(unjoined: Unjoined) -> Self {
-        unjoined.reason
-    }
-}
-
 impl Ledger {
     fn at(path: PathBuf, identity: Identity, access: Access) -> Self {
         let (joined, joining) = (AtomicPtr::new(core::ptr::null_mut()), Lock::new(()));

@@ -85,6 +85,7 @@ int main(int argc, char **argv) {
         const char *w = argv[i];
         if (!strcmp(w, "open")) library = dlopen(argv[++i], RTLD_NOW);
         else if (!strcmp(w, "deep")) library = dlopen(argv[++i], RTLD_NOW | RTLD_DEEPBIND);
+        else if (!strcmp(w, "set")) putenv(argv[++i]); /* NAME=VALUE */
         else if (!strcmp(w, "base")) library = dlmopen(LM_ID_BASE, argv[++i], RTLD_NOW);
         else if (!strcmp(w, "new")) {
             library = dlmopen(LM_ID_NEWLM, argv[++i], RTLD_NOW);

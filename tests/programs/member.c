@@ -154,12 +154,25 @@ static void work(u64 ns, u64 ms, u64 batch, int way) {
 static volatile int alarms;
 static void on_alarm(int s) { alarms++; }
 
+extern char **environ;
+
+/* As programs do that show a title of their own: the environment moves to the heap, and zeros lie where it was. */
+static void retitle(void) {
+    int n = 0;
+    while (environ[n]) n++;
+    char **moved = calloc(n + 1, sizeof *moved);
+    for (int i = 0; i < n; i++) {
+        moved[i] = strdup(environ[i]);
+        memset(environ[i], 0, strlen(environ[i]));
+    }
+    environ = moved;
+}
+
 /* Everything of a process that a guest must leave alone, as one line. */
 static void self(void) {
     mode_t mask = umask(0);
     umask(mask);
     u64 hash = 14695981039346656037u;
-    extern char **environ;
     for (char **e = environ; *e; e++)
         for (char *c = *e; ; c++) { hash = (hash ^ (unsigned char)*c) * 1099511628211u; if (!*c) break; }
     u64 handlers = 0;
@@ -387,6 +400,13 @@ int main(int argc, char **argv) {
             if (fork()) _exit(0);
             printf("0 %d\n", getpid());
         }
+        else if (!strcmp(name, "setenv")) { /* NAME=VALUE */
+            char *value = strchr(word, '=');
+            *value++ = 0;
+            printf("%d\n", setenv(word, value, 1));
+        }
+        else if (!strcmp(name, "unsetenv")) printf("%d\n", unsetenv(word));
+        else if (!strcmp(name, "retitle")) { retitle(); printf("0\n"); }
         else if (!strcmp(name, "exit")) { fflush(stdout); _exit((int)a); }
         else { printf("! not a command: %s", line); return 4; }
     }

@@ -12,6 +12,7 @@
 //! and the class for its arbiter. Which other variables there are is told in [`crate::variables`].
 
 mod error;
+mod later;
 mod mode;
 mod raw;
 mod request;

@@ -268,6 +268,29 @@ fn hamis_values_keep_their_meaning() {
     }
 }
 
+/// Variables of limits and modes, each with a value that is understood.
+fn environment() -> impl Strategy<Value = Vec<(&'static str, &'static str)>> {
+    const SIZES: &[&str] = &["1GiB", "3GiB", "8GiB", "25%", "unlimited"];
+    const HAMI_SIZES: &[&str] = &["1g", "3g", "8g", "0"];
+    const SHARES: &[&str] = &["5", "30", "70", "100"];
+    const ROWS: &[(&str, &[&str])] = &[
+        ("VGPU_MEMORY_LIMIT", SIZES),
+        ("VGPU_MEMORY_LIMIT_0", SIZES),
+        ("VGPU_MEMORY_LIMIT_1", SIZES),
+        ("CUDA_DEVICE_MEMORY_LIMIT", HAMI_SIZES),
+        ("CUDA_DEVICE_MEMORY_LIMIT_0", HAMI_SIZES),
+        ("VGPU_SM_LIMIT", SHARES),
+        ("VGPU_SM_LIMIT_1", SHARES),
+        ("CUDA_DEVICE_SM_LIMIT", SHARES),
+        ("VGPU_MODE", &["enforce", "observe", "off"]),
+        ("CUDA_DISABLE_CONTROL", &["true", "false"]),
+        ("GPU_CORE_UTILIZATION_POLICY", &["disable", "force"]),
+        ("VGPU_SOCKET", &["/run/a.sock"]),
+    ];
+    let one = prop::sample::select(ROWS).prop_flat_map(|(name, values)| (Just(name), prop::sample::select(values)));
+    prop::collection::vec(one, 0..6)
+}
+
 proptest! {
     /// Whatever stands in the environment, the answer is limits or one printable line of bearable length.
     #[test]
@@ -300,6 +323,35 @@ proptest! {
                 prop_assert!(line.len() < 1200, "{}", line.len());
             }
         }
+    }
+
+    /// A process that was started with limits: whatever it changes in its environment later, nothing is looser.
+    #[test]
+    fn no_later_environment_loosens_what_the_start_asks(
+        start in environment(), later in environment(), ordinal in 0u32..3, total in GIB..64 * GIB,
+    ) {
+        let Ok(limits) = RawLimits::from_vars(start.clone()) else { return Ok(()) };
+        // What a name stands for at first counts: the changed environment, before that of the start.
+        let Ok(changed) = RawLimits::from_vars(later.into_iter().chain(start)) else { return Ok(()) };
+        if !limits.decides() {
+            return Ok(());
+        }
+        let both = limits.clone().tightened(changed.clone());
+        prop_assert!(both.is_changed() && !limits.is_changed());
+        prop_assert!(both.mode() <= limits.mode() && both.decides());
+        let of = |raw: &RawLimits| raw.for_device(ordinal, Bytes(total)).unwrap();
+        let (of_start, of_later, of_both) = (of(&limits), of(&changed), of(&both));
+        let least = |a: Option<u64>, b: Option<u64>| a.into_iter().chain(b).min();
+        let memory = |limits: vgpu_core::limits::DeviceLimits| limits.memory.map(|bytes| bytes.0);
+        let sm = |limits: vgpu_core::limits::DeviceLimits| limits.sm.map(|share| u64::from(share.permille()));
+        prop_assert_eq!(memory(of_both), least(memory(of_start), memory(of_later)));
+        prop_assert_eq!(sm(of_both), least(sm(of_start), sm(of_later)));
+        prop_assert_eq!(of_both.memory.is_some(), of_both.memory_from.is_some());
+        prop_assert_eq!(of_both.sm.is_some(), of_both.sm_from.is_some());
+        // The daemon's terms count beside them.
+        let daemon = both.with_daemon(Some(Bytes(GIB)), Share::from_percent(5));
+        prop_assert!(of(&daemon).memory.is_some_and(|bytes| bytes.0 <= GIB));
+        prop_assert!(of(&daemon).sm <= Share::from_percent(5));
     }
 
     /// Every amount can be written in bytes and in any unit that divides it, and reads back the same.

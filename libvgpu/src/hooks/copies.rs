@@ -10,7 +10,7 @@
 use super::described;
 use crate::arch::IN_REGISTERS;
 use crate::driver::{CUDA, own};
-use crate::environment::variable;
+use crate::environment::is_on;
 use crate::meter::Launch;
 use crate::mode::Denied;
 use crate::order::{Order, quietly};
@@ -20,7 +20,6 @@ use core::ffi::c_void;
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use shim_sys::cuda::*;
 use shim_sys::table::{CudaHook, cuda_fn};
-use std::os::unix::ffi::OsStrExt;
 
 /// The variable that asks for it.
 const VARIABLE: &str = "VGPU_CHARGE_COPIES";
@@ -36,7 +35,7 @@ pub fn charge_copies() {
 /// Whether the environment asks for it.
 #[cold]
 pub fn copies_asked_for() -> bool {
-    variable(VARIABLE).is_some_and(|value| value.as_bytes() == b"1")
+    is_on(VARIABLE)
 }
 
 /// Most arguments of a copy.

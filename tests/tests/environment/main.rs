@@ -1,7 +1,8 @@
 //! The variables beside the limits: modes ([`modes`]), and every row of the table of variables, as programs meet them
-//! ([`rows`]). What each value means is pinned in vgpu-core (`tests/modes.rs`, `tests/variables.rs`), bad values in
+//! ([`rows`]), and what a program changes in its own environment after its start ([`later`]). What each value means is pinned in vgpu-core (`tests/modes.rs`, `tests/variables.rs`), bad values in
 //! `input.rs`.
 
+mod later;
 mod modes;
 mod rows;
 

@@ -2,8 +2,8 @@
 
 use core::fmt;
 
-/// What is done about the limits that were asked for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What is done about the limits that were asked for, the strictest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mode {
     /// They are kept.
     #[default]

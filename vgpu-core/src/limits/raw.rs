@@ -21,6 +21,8 @@ pub struct RawLimits {
     placed: bool,
     daemon_memory: Option<Bytes>,
     daemon_sm: Option<Share>,
+    /// The same environment as the program changed it after its start, if that says something else.
+    pub(super) later: Option<Box<Self>>,
 }
 
 /// A limit variable that was set.
@@ -151,7 +153,10 @@ impl RawLimits {
     /// How far the library goes. Beside a daemon that is the daemon's to say.
     #[must_use]
     pub fn mode(&self) -> Mode {
-        if self.daemon_named { Mode::Enforce } else { self.written_mode() }
+        let own = if self.daemon_named { Mode::Enforce } else { self.written_mode() };
+        // A mode that enforces nothing would only end the measuring.
+        let later = self.later.as_ref().filter(|later| later.limits_anything());
+        later.map_or(own, |later| own.min(later.written_mode()))
     }
 
     fn written_mode(&self) -> Mode {
@@ -232,17 +237,23 @@ impl RawLimits {
         self.daemon_memory.is_some()
             || self.daemon_sm.is_some_and(|share| !share.is_all())
             || self.entries.iter().any(limits)
+            || self.later.as_ref().is_some_and(|later| later.limits_anything())
     }
 
     /// Does any variable name a single device, so that ordinals must be resolved?
     #[must_use]
     pub fn has_ordinals(&self) -> bool {
-        self.entries.iter().any(|entry| entry.variable.ordinal.is_some())
+        self.every_entry().any(|entry| entry.variable.ordinal.is_some())
     }
 
     /// Every limit variable that was set, with its value as written (escaped for printing).
     pub fn written(&self) -> impl Iterator<Item = (Variable, &str)> {
-        self.entries.iter().map(|entry| (entry.variable, entry.written.as_str()))
+        self.every_entry().map(|entry| (entry.variable, entry.written.as_str()))
+    }
+
+    /// The entries of the start, then those of the later environment.
+    pub(super) fn every_entry(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().chain(self.later.iter().flat_map(|later| &later.entries))
     }
 
     /// Checks that every ordinal named by a variable is one of `count` devices.
@@ -251,7 +262,7 @@ impl RawLimits {
     /// [`LimitError`] naming the first variable without a device, and how many devices there are.
     pub fn check_devices(&self, count: u32) -> Result<(), LimitError> {
         let missing = |entry: &&Entry| entry.variable.ordinal.is_some_and(|ordinal| ordinal >= count);
-        match self.entries.iter().find(missing) {
+        match self.every_entry().find(missing) {
             None => Ok(()),
             Some(entry) => Err(entry.refused(Problem::NoSuchDevice { count })),
         }
@@ -264,13 +275,22 @@ impl RawLimits {
     /// # Errors
     /// [`LimitError`] if what was written comes to less than one byte of this device.
     pub fn for_device(&self, ordinal: u32, total: Bytes) -> Result<DeviceLimits, LimitError> {
-        let mut limits = DeviceLimits::default();
-        if let Some(memory) = self.daemon_memory {
-            limits.memory = Some(memory.min(total));
+        let mut limits = match &self.later {
+            Some(later) => later.for_device(ordinal, total)?,
+            None => DeviceLimits::default(),
+        };
+        if let Some(memory) = self.daemon_memory.map(|memory| memory.min(total))
+            && limits.memory.is_none_or(|lowest| memory < lowest)
+        {
+            limits.memory = Some(memory);
             limits.memory_from = Some(Source::Daemon);
         }
-        limits.sm = self.daemon_sm.filter(|share| !share.is_all());
-        limits.sm_from = limits.sm.map(|_| Source::Daemon);
+        if let Some(share) = self.daemon_sm.filter(|share| !share.is_all())
+            && limits.sm.is_none_or(|lowest| share < lowest)
+        {
+            limits.sm = Some(share);
+            limits.sm_from = Some(Source::Daemon);
+        }
 
         for family in [Family::Vgpu, Family::Hami] {
             if let Some(entry) = self.in_force(family, Quantity::Memory, Some(ordinal))

@@ -26,7 +26,7 @@ impl RawLimits {
     /// # Errors
     /// [`LimitError`] naming the first such variable and what to do.
     pub fn check_requests(&self) -> Result<(), LimitError> {
-        match self.entries.iter().find(|entry| entry.variable.quantity == Quantity::SmRequest) {
+        match self.every_entry().find(|entry| entry.variable.quantity == Quantity::SmRequest) {
             None => Ok(()),
             Some(entry) => Err(entry.refused(Problem::NoGuarantee { daemon: self.daemon_named })),
         }
