@@ -66,7 +66,7 @@ pub struct Governor {
     own: Option<Share>,
     /// What the daemon says.
     pub post: Post,
-    costs: Costs,
+    costs: Box<Costs>,
     /// Held for a few dozen instructions, never across a call of the driver.
     meter: Lock<Meter>,
     /// Changes when something in flight completed: what waiting threads wait on.
@@ -85,7 +85,7 @@ impl Governor {
         Self {
             own,
             post,
-            costs: Costs::new(),
+            costs: Costs::boxed(),
             meter: Lock::new(Meter::default()),
             bell: AtomicU32::new(0),
             vague: AtomicU32::new(0),

@@ -1,10 +1,11 @@
 //! The one line: what this library says unasked, once per process, and only if a limit cannot be kept.
 //!
 //! `VGPU_LOG=off` silences it, `VGPU_LOG_FILE` sends it to a file. Written with one `write`, so that lines of several
-//! processes do not mix.
+//! processes do not mix. A file that may not grow (`RLIMIT_FSIZE`) gets none: the program would get a signal.
 
 use crate::environment::variable;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use shim_sys::shared_file::may_write;
 use std::os::unix::ffi::OsStrExt;
 
 static SAID: AtomicBool = AtomicBool::new(false);
@@ -23,15 +24,20 @@ pub fn once(text: &str) {
             unsafe {
                 let file = libc::open(path.as_ptr(), flags, 0o644);
                 if file >= 0 {
-                    libc::write(file, line.as_ptr().cast(), line.len());
+                    write(file, &line);
                     libc::close(file);
                 }
             }
         }
-        // SAFETY: writing a buffer to stderr, whatever the program made of it.
-        None => unsafe {
-            libc::write(2, line.as_ptr().cast(), line.len());
-        },
+        None => write(2, &line),
+    }
+}
+
+/// Writes the line, unless the program would get a signal for it.
+fn write(descriptor: libc::c_int, line: &str) {
+    if may_write(descriptor) {
+        // SAFETY: writing a buffer, to stderr whatever the program made of it.
+        unsafe { libc::write(descriptor, line.as_ptr().cast(), line.len()) };
     }
 }
 

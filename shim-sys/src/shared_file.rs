@@ -107,12 +107,38 @@ fn map(file: &OwnedFd, size: usize, protection: libc::c_int) -> std::io::Result<
 }
 
 impl<T: Page + 'static> SharedFile<T> {
+/// Checks that this process may make a file of `size` bytes. Trying without asking would cost it a SIGXFSZ.
+fn check_file_size_limit(size: u64) -> std::io::Result<()> {
+    let limit = file_size_limit();
+    if limit >= size {
+        return Ok(());
+    }
+    Err(Error::other(format!("RLIMIT_FSIZE is {limit} bytes and {size} are needed; raise it (ulimit -f)")))
+}
+
+/// `RLIMIT_FSIZE`: bytes that a file of this process may have.
+fn file_size_limit() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: u64::MAX, rlim_max: u64::MAX };
+    // SAFETY: a local of the type that it fills.
+    unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
+    limit.rlim_cur
+}
+
+/// Whether a write there costs this process no SIGXFSZ: it is no file, or one that may grow further.
+pub fn may_write(descriptor: libc::c_int) -> bool {
+    let Ok(stat) = status(descriptor) else { return true };
+    // SAFETY: asks where the next write goes; a descriptor that has no place is an error.
+    let at = unsafe { libc::lseek(descriptor, 0, libc::SEEK_CUR) };
+    stat.st_mode & libc::S_IFMT != libc::S_IFREG || stat.st_size.max(at).cast_unsigned() < file_size_limit()
+}
+
     /// Maps the file at `path`, creating it with all zeroes if it is not there.
     ///
     /// # Errors
     /// - `PermissionDenied`: it belongs to another user and is not open to us.
     /// - `InvalidData`: it is not a plain file, has another owner than allowed, or another size.
     /// - `StorageFull` and others: what the kernel says.
+    /// - `Other`: it is not there, and `RLIMIT_FSIZE` is too small to make it.
     pub fn open(path: &Path, access: Access) -> std::io::Result<Self> {
         let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| Error::from(ErrorKind::InvalidInput))?;
         loop {
@@ -129,7 +155,10 @@ impl<T: Page + 'static> SharedFile<T> {
         // A sticky world-writable directory (/dev/shm, /tmp) may refuse O_CREAT on another user's file although
         // opening it is allowed (fs.protected_regular): ask without O_CREAT first.
         let file = match open(name, 0, 0) {
-            Err(e) if e.kind() == ErrorKind::NotFound => open(name, libc::O_CREAT, mode)?,
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                check_file_size_limit(size as u64)?;
+                open(name, libc::O_CREAT, mode)?
+            }
             other => other?,
         };
         let stat = status(file.as_raw_fd())?;
@@ -152,6 +181,10 @@ impl<T: Page + 'static> SharedFile<T> {
             return Err(Error::new(ErrorKind::InvalidData, "has another size: left by another version?"));
         }
         // Two creators may both do this: it only ever adds zeroes.
+        // Its creator may have died before it had a size.
+        if stat.st_size == 0 {
+            check_file_size_limit(size as u64)?;
+        }
         // SAFETY: the descriptor is open.
         let code = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, size as libc::off_t) };
         if code != 0 {

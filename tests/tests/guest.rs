@@ -2,11 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use vgpu_tests::artefacts::{libvgpu, libvgpu_dist};
+use vgpu_tests::daemon::{Daemon, Plan};
 use vgpu_tests::program::{Kind, compile};
-use vgpu_tests::{GIB, Lab, MIB, Member, optional, run};
+use vgpu_tests::{GIB, Lab, MIB, Member, NO_PERMISSION, NOT_PERMITTED, optional, run};
 
 /// Of libc: itself, the loader, and its companions of old.
 const ALLOWED: [&str; 4] = ["libc.so.6", "ld-linux-x86-64.so.2", "libdl.so.2", "libpthread.so.0"];
@@ -247,6 +249,94 @@ fn few_descriptors_are_enough() {
     let mut m = born_with(&lab, "ulimit -n 16; exec \"$1\" dlsym");
     work(&mut m);
     assert_eq!(m.info().1, 4 * GIB);
+}
+
+/// Bytes of a ledger's file.
+const LEDGER: u64 = vgpu_core::ledger::LEDGER_SIZE as u64;
+
+/// A member, with the library or without, whose files may have so many bytes.
+fn with_file_limit(lab: &Lab, preloaded: bool, bytes: u64) -> Member {
+    let program = compile("member", Kind::Program, &[]);
+    let mut c = if preloaded { lab.command(program) } else { lab.bare(program) };
+    let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
+    // SAFETY: one system call in the child.
+    unsafe {
+        c.pre_exec(move || match libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        })
+    };
+    Member::start(c.arg("dlsym"))
+}
+
+/// The kernel sends SIGXFSZ to whoever makes a file larger than RLIMIT_FSIZE, which ends a program that does not expect it.
+#[test]
+fn a_program_whose_files_may_not_grow_is_told_so_and_gets_no_signal() {
+    for bytes in [0, 4096, LEDGER - 1] {
+        let lab = limited();
+        with_file_limit(&lab, false, bytes).begin(); // it lives without the library
+        let mut m = with_file_limit(&lab, true, bytes);
+        let before = m.ok("self").words;
+        assert_eq!((m.code("init"), m.code("nvinit")), (NOT_PERMITTED, NO_PERMISSION), "{bytes}");
+        assert_eq!(m.ok("self").words, before, "{bytes}");
+        let said = m.errors();
+        if bytes == 0 {
+            assert_eq!(said, "", "its standard error is a file that may not grow");
+        } else {
+            let words = [format!("RLIMIT_FSIZE is {bytes} bytes"), format!("{LEDGER} are needed"), "ulimit -f".into()];
+            assert!(words.iter().all(|word| said.contains(word)) && said.lines().count() == 1, "{said}");
+        }
+        assert_eq!(fs::read_dir(lab.state()).unwrap().count(), 0, "no empty file is left");
+    }
+    // Just enough; and any limit, where another member has made the ledger.
+    let lab = limited();
+    let mut first = with_file_limit(&lab, true, LEDGER);
+    first.begin();
+    let mut m = with_file_limit(&lab, true, 0);
+    m.begin();
+    assert_eq!(m.info(), first.info());
+    assert_eq!((first.errors(), m.errors()), (String::new(), String::new()));
+    // A log file is a file, too.
+    let lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", "abc");
+    let log = lab.path().join("log");
+    let lab = lab.with("VGPU_LOG_FILE", &log);
+    assert_eq!(with_file_limit(&lab, true, 0).code("init"), NOT_PERMITTED);
+    assert_eq!(fs::read(&log).unwrap(), b"");
+    assert_eq!(with_file_limit(&lab, true, 4096).code("init"), NOT_PERMITTED);
+    assert!(fs::read_to_string(&log).unwrap().contains("VGPU_MEMORY_LIMIT"));
+}
+
+/// The first calls in a thread whose stack has so many bytes: how many of them were used.
+#[track_caller]
+fn used_of_a_stack(lab: &Lab, preloaded: bool, bytes: usize) -> usize {
+    let program = compile("stack", Kind::Program, &[]);
+    let mut c = if preloaded { lab.command(program) } else { lab.bare(program) };
+    let out = c.arg(bytes.to_string()).output().unwrap();
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    let all_went = text.lines().count() == 6 && text.lines().all(|line| line.starts_with("0 "));
+    assert!(out.status.success() && all_went, "{bytes} bytes, preloaded {preloaded}: {}", vgpu_tests::text(&out));
+    text.split_whitespace().last().unwrap().parse().unwrap()
+}
+
+/// Threads of language runtimes have stacks as small as 64 KiB, and the C library allows 16. The driver must have room too,
+/// so the library takes little more than that takes by itself.
+#[test]
+fn a_thread_with_a_small_stack_can_begin() {
+    const SMALLEST: usize = 16 << 10;
+    const MORE: usize = 4 << 10;
+    let daemons = Lab::new("h200");
+    let tenants = vec![("a".to_owned(), "memory_limit = \"4GiB\"\nsm_limit = 50".to_owned())];
+    let plan = Plan { device: daemons.device(0).uuid, time: String::new(), tenants };
+    let daemon = Daemon::start(daemons.path(), &plan);
+    let by_nvml = Lab::new("h200").with("VGPU_MEMORY_LIMIT_0", "25%").with("VGPU_SM_LIMIT", "50");
+    let observed = Lab::new("h200").with("VGPU_MODE", "observe");
+    for lab in [limited(), by_nvml, observed, daemons.with("VGPU_SOCKET", daemon.socket("a"))] {
+        let alone = used_of_a_stack(&lab, false, 64 << 10);
+        let used = used_of_a_stack(&lab, true, 64 << 10);
+        println!("bytes of stack, of the simulated driver alone {alone}, with the library {used}");
+        assert!(used <= alone + MORE, "{used} bytes, {alone} without the library");
+        used_of_a_stack(&lab, true, SMALLEST.max((alone + MORE).next_multiple_of(4096)));
+    }
 }
 
 #[test]

@@ -11,6 +11,7 @@ use super::markers::{self, Answer, Axis, Markers, Times};
 use super::{Meter, Pay};
 use crate::driver::own;
 use shim_sys::cuda::*;
+use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 use vgpu_core::account::cost::{CostTable, Guess, MAX_NS, is_far};
 
 /// Intervals asked about in one pass, and of each stream if there are several: one with a thousand keeps no other waiting.
@@ -35,7 +36,19 @@ pub struct Costs {
 }
 
 impl Costs {
+    /// Nothing is known. Made where it stays: 32 KiB are more than some threads have left of their stacks.
+    pub fn boxed() -> Box<Self> {
+        let layout = Layout::new::<Self>();
+        // SAFETY: the size is not zero. Two tables of atomics: all zeros are valid, and are empty tables. The box frees with
+        // the layout that it was allocated with.
+        unsafe {
+            let at = alloc_zeroed(layout);
+            if at.is_null() { handle_alloc_error(layout) } else { Box::from_raw(at.cast()) }
+        }
+    }
+
     /// Nothing is known.
+    #[cfg(test)]
     pub const fn new() -> Self {
         Self { exact: CostTable::new(), rough: CostTable::new() }
     }

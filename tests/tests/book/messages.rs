@@ -8,7 +8,7 @@ use vgpu_tests::artefacts::checkout;
 /// A heading of docs/troubleshooting.md whose table has messages, and the sources they are in.
 const SECTIONS: &[(&str, &[&str])] = &[
     ("The library: a value is not understood", &["vgpu-core/src", "libvgpu/src"]),
-    ("The library: a limit cannot be kept", &["libvgpu/src", "vgpu-core/src"]),
+    ("The library: a limit cannot be kept", &["libvgpu/src", "vgpu-core/src", "shim-sys/src"]),
     ("The library: ways around it", &["libvgpu/src"]),
     ("The library: the daemon", &["libvgpu/src"]),
     ("vgpud", &["scheduler-sidecar/src"]),
