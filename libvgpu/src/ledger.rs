@@ -13,12 +13,14 @@ use crate::tenant;
 use crate::uuid;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use shim_sys::lock;
-use shim_sys::shared_file::{Access, Page, SharedFile};
-use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use shim_sys::shared_file::{Access, Page, SharedFile, remove_unused};
+use std::ffi::CStr;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use vgpu_core::ledger::{
-    Identity, Kernel, LayoutError, LedgerPage, Left, Member, MemberView, Refusal, Reservation, ShareId,
-    TURN_LOCK_OFFSET, Watched, kept_lock_offset, share_lock_offset, slot_lock_offset,
+    Identity, Kernel, LEDGER_SIZE, LayoutError, LedgerPage, Left, Member, MemberView, Refusal, Reservation, ShareId,
+    TURN_LOCK_OFFSET, Watched, is_settled, kept_lock_offset, share_lock_offset, slot_lock_offset,
 };
 use vgpu_core::tenant::{TenantKey, hash64};
 
@@ -163,6 +165,54 @@ pub struct Unjoined {
     pub ledger: Option<Ledger>,
 }
 
+/// Most files of a directory that are looked at for ended ledgers, and most ledgers among them: 100 us in all.
+const MAX_FILES_SEEN: usize = 256;
+const MAX_LEDGERS_SEEN: usize = 32;
+
+/// Removes ledgers of this user that no member holds and that nobody would miss: a new one would be the same. Called
+/// where a new ledger was made, so that their number does not grow with every tenant that ever was. Processes end by
+/// SIGKILL: none can be relied on to do it for itself.
+#[cold]
+fn remove_ended(place: &Path) {
+    let mut path = place.as_os_str().as_bytes().to_vec();
+    path.push(b'/');
+    let length = path.len();
+    path.push(0);
+    // SAFETY: ended by the line above; the directory is closed below.
+    let directory = unsafe { libc::opendir(path.as_ptr().cast()) };
+    if directory.is_null() {
+        return;
+    }
+    let mut left = MAX_LEDGERS_SEEN;
+    for _ in 0..MAX_FILES_SEEN {
+        // SAFETY: an open directory, of this thread alone.
+        let entry = unsafe { libc::readdir(directory) };
+        if entry.is_null() || left == 0 {
+            break;
+        }
+        // SAFETY: an entry's name is a C string and stays until the next one is read.
+        let name = unsafe { CStr::from_ptr((*entry).d_name.as_ptr()) }.to_bytes_with_nul();
+        if name.starts_with(b"vgpu-") && name.ends_with(b".ledger\0") {
+            left -= 1;
+            path.truncate(length);
+            path.extend_from_slice(name);
+            let _ = CStr::from_bytes_until_nul(&path).map(|path| remove_unused(path, is_over));
+        }
+    }
+    // SAFETY: opened above.
+    unsafe { libc::closedir(directory) };
+}
+
+/// Whether an unused file is an ended ledger of this user.
+fn is_over(file: BorrowedFd<'_>, stat: &libc::stat) -> bool {
+    let mut header = [0; 128];
+    // SAFETY: an open file, and a local of that length.
+    let read = unsafe { libc::pread(file.as_raw_fd(), header.as_mut_ptr().cast(), header.len(), 0) };
+    // SAFETY: no preconditions.
+    let ours = stat.st_uid == unsafe { libc::geteuid() } && stat.st_size == LEDGER_SIZE as libc::off_t;
+    ours && read == header.len().cast_signed() && is_settled(&header, now())
+}
+
 impl Ledger {
     fn at(path: PathBuf, identity: Identity, access: Access) -> Self {
         let (joined, joining) = (AtomicPtr::new(core::ptr::null_mut()), Lock::new(()));
@@ -188,8 +238,14 @@ impl Ledger {
         let mut later = None;
         for place in tenant::places() {
             let ledger = Self::at(place.join(&name), identity, access);
+            let is_new = ledger.path.symlink_metadata().is_err();
             match ledger.join() {
-                Ok(_) => return Ok(ledger),
+                Ok(_) => {
+                    if is_new {
+                        remove_ended(&place);
+                    }
+                    return Ok(ledger);
+                }
                 Err(e) => {
                     let exists = ledger.path.symlink_metadata().is_ok();
                     if !tried.is_empty() {

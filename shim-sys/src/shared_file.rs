@@ -4,10 +4,11 @@
 //! later), opened without following links and closed on exec, and refused if it is not what this user made. What the
 //! page means is the affair of its type.
 
+use crate::lock;
 use core::sync::atomic::{AtomicI32, Ordering};
 use std::ffi::{CStr, CString};
 use std::io::{Error, ErrorKind};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -106,7 +107,27 @@ fn map(file: &OwnedFd, size: usize, protection: libc::c_int) -> std::io::Result<
     if at == libc::MAP_FAILED { Err(Error::last_os_error()) } else { Ok(at) }
 }
 
-impl<T: Page + 'static> SharedFile<T> {
+/// Removes a file that nobody holds a lock on, if it is `over`; whether it did. Whoever joins a file of this kind looks,
+/// once it has its lock, whether the file still has its name: so nobody goes on with one that is removed here.
+///
+/// # Errors
+/// What the kernel says.
+pub fn remove_unused(name: &CStr, over: impl FnOnce(BorrowedFd<'_>, &libc::stat) -> bool) -> std::io::Result<bool> {
+    let file = open(name, 0, 0)?;
+    let stat = status(file.as_raw_fd())?;
+    if !lock::try_lock_all(file.as_fd())? || !over(file.as_fd(), &stat) {
+        return Ok(false);
+    }
+    // The name may have gone to a new file since.
+    let named = open(name, 0, 0)?;
+    let is_same = Identity::of(named.as_raw_fd()) == Some(Identity { device: stat.st_dev, inode: stat.st_ino });
+    // SAFETY: a C string.
+    if is_same && unsafe { libc::unlink(name.as_ptr()) } != 0 {
+        return Err(Error::last_os_error());
+    }
+    Ok(is_same)
+}
+
 /// Checks that this process may make a file of `size` bytes. Trying without asking would cost it a SIGXFSZ.
 fn check_file_size_limit(size: u64) -> std::io::Result<()> {
     let limit = file_size_limit();
@@ -132,13 +153,14 @@ pub fn may_write(descriptor: libc::c_int) -> bool {
     stat.st_mode & libc::S_IFMT != libc::S_IFREG || stat.st_size.max(at).cast_unsigned() < file_size_limit()
 }
 
+impl<T: Page + 'static> SharedFile<T> {
     /// Maps the file at `path`, creating it with all zeroes if it is not there.
     ///
     /// # Errors
     /// - `PermissionDenied`: it belongs to another user and is not open to us.
     /// - `InvalidData`: it is not a plain file, has another owner than allowed, or another size.
-    /// - `StorageFull` and others: what the kernel says.
     /// - `Other`: it is not there, and `RLIMIT_FSIZE` is too small to make it.
+    /// - `StorageFull` and others: what the kernel says.
     pub fn open(path: &Path, access: Access) -> std::io::Result<Self> {
         let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| Error::from(ErrorKind::InvalidInput))?;
         loop {
@@ -180,11 +202,11 @@ pub fn may_write(descriptor: libc::c_int) -> bool {
         if stat.st_size != 0 && usize::try_from(stat.st_size) != Ok(size) {
             return Err(Error::new(ErrorKind::InvalidData, "has another size: left by another version?"));
         }
-        // Two creators may both do this: it only ever adds zeroes.
         // Its creator may have died before it had a size.
         if stat.st_size == 0 {
             check_file_size_limit(size as u64)?;
         }
+        // Two creators may both do this: it only ever adds zeroes.
         // SAFETY: the descriptor is open.
         let code = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, size as libc::off_t) };
         if code != 0 {
@@ -322,7 +344,6 @@ mod tests {
 
     #[test]
     fn who_is_given_the_file_to_read_cannot_write_it_and_holds_no_lock_of_ours() {
-        use std::os::fd::AsFd;
         let path = place("read");
         let a = SharedFile::<Words>::open(&path, Access::Owner).unwrap();
         assert!(crate::lock::try_lock(a.file().unwrap(), 9).unwrap());

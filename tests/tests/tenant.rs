@@ -284,6 +284,94 @@ fn without_a_name_processes_of_one_user_here_are_one_tenant() {
     assert_eq!(ledgers(&lab.state()).len(), 1);
 }
 
+/// A member of a tenant of that name, begun.
+fn begin(lab: &mut Lab, tenant: &str) -> Member {
+    lab.set("VGPU_TENANT", tenant);
+    let mut m = lab.member();
+    m.begin();
+    m
+}
+
+/// The tenants that have ledgers in a place, in their order.
+fn tenants(place: &Path) -> Vec<String> {
+    let name = |path: PathBuf| {
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        name.strip_prefix("vgpu-t-").unwrap().split_once("-GPU-").unwrap().0.to_owned()
+    };
+    let mut all: Vec<String> = ledgers(place).into_iter().map(name).collect();
+    all.sort_unstable();
+    all
+}
+
+/// Else /dev/shm would fill with tenants that were: processes end by SIGKILL and cannot tidy up.
+#[test]
+fn the_first_member_of_a_new_ledger_removes_those_that_ended() {
+    let mut lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", "4GiB");
+    for round in 0..40 {
+        begin(&mut lab, &format!("ended-{round:02}")).kill();
+    }
+    let mut living = begin(&mut lab, "living");
+    // A member of a ledger that is there looks at nothing else.
+    fs::copy(&ledgers(&lab.state())[0], lab.state().join("vgpu-t-copied-GPU-1.ledger")).unwrap();
+    drop(begin(&mut lab, "living"));
+    assert_eq!(tenants(&lab.state()), ["copied", "living"]);
+    // What is no ledger, or of another version, stays; it may be somebody's.
+    fs::write(lab.state().join("vgpu-t-strange-GPU-1.ledger"), vec![7; 266_240]).unwrap();
+    fs::write(lab.state().join("vgpu-t-short-GPU-1.ledger"), b"vgpuledg").unwrap();
+    fs::write(lab.state().join("precious"), b"").unwrap();
+    let fresh = begin(&mut lab, "fresh");
+    assert_eq!(tenants(&lab.state()), ["fresh", "living", "short", "strange"]);
+    assert!(lab.state().join("precious").exists());
+    living.alloc(GIB);
+    drop((living, fresh));
+}
+
+/// Else a tenant that has used more than its ceiling would get rid of the debt by ending.
+#[test]
+fn the_ledger_of_an_ended_tenant_that_owes_device_time_stays_until_that_is_over() {
+    let mut lab = Lab::new("h200").with("VGPU_SM_LIMIT", "10");
+    let mut m = begin(&mut lab, "debtor");
+    m.ok("launch 300000000"); // 3 s at a tenth
+    m.kill();
+    drop(begin(&mut lab, "first"));
+    assert_eq!(tenants(&lab.state()), ["debtor", "first"]);
+    std::thread::sleep(std::time::Duration::from_secs(4));
+    drop(begin(&mut lab, "second"));
+    assert_eq!(tenants(&lab.state()), ["second"]);
+}
+
+#[test]
+fn the_ended_ledgers_of_other_users_are_left_to_them() {
+    if !needs_root() {
+        return;
+    }
+    let mut lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", "4GiB").for_every_user();
+    lab.become_user(1000);
+    drop(begin(&mut lab, "theirs"));
+    lab.become_user(0);
+    drop(begin(&mut lab, "ours"));
+    assert_eq!(tenants(&lab.state()), ["ours", "theirs"]);
+}
+
+/// Ledgers of one tenant come and go while others are made beside them: nobody is left alone with a file that has no name.
+#[test]
+fn who_joins_while_ended_ledgers_are_removed_shares_its_tenants_limit() {
+    let lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", "4GiB");
+    let program = vgpu_tests::program::compile("member", vgpu_tests::program::Kind::Program, &[]);
+    let start = |tenant: &str| Member::start(lab.command(&program).arg("dlsym").env("VGPU_TENANT", tenant));
+    for round in 0..40 {
+        // All at once: two of the tenant, which ended a moment ago, and two that make ledgers and remove its last one.
+        let mut all = ["team", "team", &format!("a-{round}"), &format!("b-{round}")].map(start);
+        all.iter_mut().for_each(|m| m.tell("init"));
+        assert!(all.iter_mut().all(|m| m.answer().code == 0), "round {round}");
+        let [a, b, ..] = &mut all;
+        a.ok("retain 0");
+        b.ok("retain 0");
+        a.alloc(2 * GIB);
+        assert_eq!(b.code(&format!("alloc {}", 2 * GIB)), OUT_OF_MEMORY, "round {round}: one limit");
+    }
+}
+
 #[test]
 fn a_link_planted_in_the_ledgers_place_is_refused_and_its_target_untouched() {
     let lab = limited();

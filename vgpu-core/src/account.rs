@@ -126,7 +126,7 @@ impl State {
 }
 
 /// The earliest moment of nil that a tenant idle until `since` may have.
-fn oldest(since: u64) -> u64 {
+pub(crate) fn oldest(since: u64) -> u64 {
     ticks(since.saturating_sub(BURST_NS))
 }
 

@@ -83,7 +83,7 @@ mod tests;
 
 pub use contended::{OUTCOME_WAIT_NS, STUCK_WAIT_NS, TURN_WAIT_NS};
 #[cfg(not(loom))]
-pub use copy::{Copied, copied, extent};
+pub use copy::{Copied, copied, extent, is_settled};
 pub use kernel::{Kernel, Watched};
 #[cfg(not(loom))]
 pub use layout::open_doors_in;

@@ -12,7 +12,8 @@ use super::say::{self, FINDINGS, Failure};
 /// Removes what ended programs left in memory: ledgers that no process holds.
 ///
 /// A tenant's ledger stays when its last process ends, since what it used of the device's time counts for the
-/// next one. This removes those of this user, of root those of everybody. A process that still holds one keeps it.
+/// next one. The library removes those of its user that owe nothing when it makes a new one beside them. This
+/// removes all of this user, of root those of everybody. A process that still holds one keeps it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

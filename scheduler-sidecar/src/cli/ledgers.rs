@@ -5,13 +5,15 @@
 //! locks are held, which no member of it allows; the library looks, once it has its lock, whether the
 //! file still has its name. Named tenants' ledgers stay, since their account goes on, until `vgpu clean`.
 
-use std::ffi::OsStr;
+use std::ffi::{CString, OsStr};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::fd::AsFd as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use shim_sys::shared_file::remove_unused;
 use vgpu_core::ledger::{Copied, HEADER_SIZE, LEDGER_SIZE, copied, open_doors_in};
 use vgpu_core::tenant::TenantKey;
 
@@ -171,17 +173,11 @@ pub fn look(path: &Path) -> io::Result<Fate> {
 /// # Errors
 /// It cannot be looked at, or not be removed.
 pub fn remove(path: &Path) -> io::Result<Fate> {
-    let Some(file) = opened(path)? else { return Ok(Fate::Foreign) };
-    if !shim_sys::lock::try_lock_all(file.as_fd())? {
-        return Ok(Fate::InUse);
+    if opened(path)?.is_none() {
+        return Ok(Fate::Foreign);
     }
-    // The name may have gone to a new file since.
-    let (now, meta) = (fs::symlink_metadata(path)?, file.metadata()?);
-    if (now.dev(), now.ino()) != (meta.dev(), meta.ino()) {
-        return Ok(Fate::InUse);
-    }
-    fs::remove_file(path)?;
-    Ok(Fate::Free)
+    let name = CString::new(path.as_os_str().as_bytes())?;
+    Ok(if remove_unused(&name, |_, _| true)? { Fate::Free } else { Fate::InUse })
 }
 
 /// The file, if it is one that this user may remove.

@@ -5,6 +5,8 @@
 
 use core::mem::offset_of;
 
+use crate::account::oldest;
+
 use super::layout::{Header, Share, Slot, is_one};
 use super::sum::distance;
 use super::{HEADER_SIZE, MemberView, SHARE_SIZE, SHARES, SLOT_SIZE, SLOTS};
@@ -41,6 +43,15 @@ pub fn extent(header: &[u8]) -> Option<(core::ops::Range<usize>, core::ops::Rang
     let shares = usize::try_from(half(offset_of!(Header, high_share))?).unwrap_or(SHARES).min(SHARES);
     let first = HEADER_SIZE + SLOTS * SLOT_SIZE;
     Some((HEADER_SIZE..HEADER_SIZE + slots * SLOT_SIZE, first..first + shares * SHARE_SIZE))
+}
+
+/// True if the bytes are a ledger's beginning whose time account is at `now` what a new one would be: the tenant has no
+/// debt, and all that it did not use is forgotten.
+#[must_use]
+pub fn is_settled(bytes: &[u8], now: u64) -> bool {
+    let at = offset_of!(Header, account_zero);
+    let zero = bytes.get(at..).and_then(|rest| rest.first_chunk::<8>()).copied().map(u64::from_le_bytes);
+    is_one(bytes) && zero.is_some_and(|zero| zero <= oldest(now))
 }
 
 /// What the bytes of a whole ledger say; `None`: they are no ledger of this version.
