@@ -7,12 +7,15 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 use vgpu_tests::artefacts::checkout;
+use vgpu_tests::daemon::{Daemon, Plan};
 use vgpu_tests::lab::charged;
 use vgpu_tests::program::{Kind, compile};
-use vgpu_tests::{GIB, Lab, MIB, Member, NOT_PERMITTED, OUT_OF_MEMORY, optional, run};
+use vgpu_tests::{GIB, Lab, MIB, Member, NOT_PERMITTED, OUT_OF_MEMORY, eventually, optional, run};
 
 /// HAMi-core 2: each looked, saw room, and took it.
 #[test]
@@ -240,4 +243,56 @@ fn the_table_of_faults_names_tests_and_mutants_that_exist() {
             assert!(known, "{fault}: tests/mutants has no {mutant:?} that {name} sees");
         }
     }
+}
+
+/// The ledger of a joined member, as its process has it open; `None`: a file that nobody can make shorter.
+fn truncate_ledger(member: &Member) -> Option<()> {
+    let open = fs::read_dir(format!("/proc/{}/fd", member.pid)).unwrap().map(|entry| entry.unwrap().path());
+    let size = vgpu_core::ledger::LEDGER_SIZE as u64;
+    let ledger =
+        open.into_iter().find(|file| fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.len() == size));
+    let ledger = fs::File::options().write(true).open(ledger.expect("its ledger")).ok()?;
+    ledger.set_len(0).ok()
+}
+
+/// A page that is gone is a SIGBUS to whoever looks at it. The daemon only reads ledgers as files, and others have theirs.
+#[test]
+fn a_tenant_that_truncates_its_ledger_harms_its_own_members_and_nobody_else() {
+    let mut lab = Lab::new("h200");
+    let tenants = ["a", "b"].map(|name| (name.to_owned(), "memory_limit = \"4GiB\"".to_owned()));
+    let plan = Plan { device: lab.device(0).uuid, time: "arbitrate = true".into(), tenants: tenants.to_vec() };
+    let daemon = Daemon::start(lab.path(), &plan);
+    let mut begin = |tenant: &str| {
+        lab.set("VGPU_SOCKET", daemon.socket(tenant));
+        let mut member = lab.member();
+        member.begin();
+        member.alloc(GIB);
+        member
+    };
+    let (mut ours, mut theirs) = (begin("a"), begin("b"));
+    let used = |tenant: usize| {
+        let status: serde_json::Value = serde_json::from_str(&daemon.tell(&["status", "--json"])).unwrap();
+        status["tenants"][tenant]["devices"][0]["memory_used"].as_u64()
+    };
+    eventually("the daemon has read both", || (0..2).all(|tenant| used(tenant).is_some_and(|used| used >= GIB)));
+    let pid = daemon.pid();
+    if truncate_ledger(&ours).is_none() {
+        return; // sealed
+    }
+    // Ledgers that change are read every second.
+    for _ in 0..8 {
+        std::thread::sleep(Duration::from_millis(500));
+        let p = theirs.alloc(MIB);
+        theirs.ok("launch 100000");
+        theirs.ok(&format!("free {p}"));
+        assert!(used(1).is_some_and(|used| used >= GIB));
+    }
+    assert_eq!(daemon.pid(), pid);
+    assert!(!daemon.log().contains("panic"), "{}", daemon.log());
+    // Its own members end at the next look at the page; who comes later begins a new one.
+    ours.tell(&format!("alloc {MIB}"));
+    assert_eq!(ours.finish().signal(), Some(libc::SIGBUS));
+    let mut later = begin("a");
+    later.alloc(2 * GIB);
+    assert_eq!(later.code(&format!("alloc {}", 2 * GIB)), OUT_OF_MEMORY);
 }
