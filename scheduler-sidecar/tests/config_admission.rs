@@ -131,6 +131,8 @@ fn tenant(name: &str) -> impl Strategy<Value = TenantPlan> + use<> {
         weight,
         class: Default::default(),
         quantum: None,
+        has_weight: weight != 1,
+        has_class: false,
     });
     (terms, prop::option::of(Just(vec![0..=9]))).prop_map(move |(terms, uids)| TenantPlan {
         name: name.clone(),

@@ -96,6 +96,26 @@ fn a_device_that_only_observed_tenants_ask_time_of_is_not_given_out_in_leases() 
     assert!(arbitrated(&world));
 }
 
+/// One that is written is asked for, also if it is the one that holds where none is.
+#[test]
+fn a_weight_or_a_class_that_is_written_gives_the_device_out_in_leases() {
+    let leased = |world: &World| {
+        drop(Member::hello(&world.socket("a")).join(GPU));
+        world.status().devices.iter().any(|device| device.uuid.as_deref() == Some(GPU) && device.arbitrated)
+    };
+    let arbitrated = |lines: &str| leased(&World::start(&format!("[[tenant]]\nname = \"a\"\n{lines}\n")));
+    assert!(!arbitrated(""));
+    for lines in ["weight = 2", "weight = 1", "class = \"normal\""] {
+        assert!(arbitrated(lines), "{lines}");
+    }
+    let world = World::start("[[tenant]]\nname = \"a\"\n");
+    assert!(!leased(&world));
+    says(&world, &["set", "a", "--weight", "1"]);
+    assert!(leased(&world), "by hand too");
+    world.reload("[[tenant]]\nname = \"a\"\nmemory_limit = \"1GiB\"\n");
+    eventually("the file says nothing of it", || !leased(&world));
+}
+
 #[test]
 fn check_and_options_say_and_take_them_and_refuse_what_is_none() {
     let dir = tempfile::TempDir::new().unwrap();

@@ -197,6 +197,18 @@ pub struct TermsPlan {
     pub class: Class,
     /// Length of a lease in ns; `None`: that of its class.
     pub quantum: Option<u64>,
+    /// True if a weight was written, also if it is the default's.
+    pub has_weight: bool,
+    /// True if a class was written, also if it is the default's.
+    pub has_class: bool,
+}
+
+impl TermsPlan {
+    /// True if the tenant asks something of the device's time.
+    #[must_use]
+    pub fn asks_for_time(&self) -> bool {
+        self.has_weight || self.has_class || arbiter::Terms::from(self) != arbiter::Terms::default()
+    }
 }
 
 impl From<&TermsPlan> for arbiter::Terms {

@@ -84,6 +84,18 @@ pub struct On {
     pub memory: Option<Bytes>,
     /// Floor, ceiling, weight, class, length of a lease.
     pub terms: Terms,
+    /// [`TermsPlan::has_weight`].
+    pub has_weight: bool,
+    /// [`TermsPlan::has_class`].
+    pub has_class: bool,
+}
+
+impl On {
+    /// True if the tenant asks something of the device's time.
+    #[must_use]
+    pub fn asks_for_time(&self) -> bool {
+        self.has_weight || self.has_class || self.terms != Terms::default()
+    }
 }
 
 /// Which device.
@@ -128,7 +140,7 @@ impl From<&TermsPlan> for On {
             (None, Ok(number)) => Which::Number(number),
             (None, Err(_)) => Which::Any,
         };
-        Self { device, memory: plan.memory, terms: plan.into() }
+        Self { device, memory: plan.memory, terms: plan.into(), has_weight: plan.has_weight, has_class: plan.has_class }
     }
 }
 
@@ -152,7 +164,8 @@ impl Tenant {
     /// A tenant with one limit for whatever devices there are.
     #[must_use]
     pub fn everywhere(name: &str, socket: PathBuf, memory: Option<Bytes>, ceiling: Option<Share>) -> Self {
-        let on = On { device: Which::Any, memory, terms: Terms { ceiling, ..Terms::default() } };
+        let terms = Terms { ceiling, ..Terms::default() };
+        let on = On { device: Which::Any, memory, terms, has_weight: false, has_class: false };
         let (on_error, on_loss) = (OnError::default(), OnLoss::default());
         let (mode, strict) = (Mode::Enforce, false);
         let bearer = Bearer::default();

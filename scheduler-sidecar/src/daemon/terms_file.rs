@@ -150,7 +150,7 @@ mod tests {
             floor: floor.and_then(Share::from_percent),
             ..Terms::default()
         };
-        On { device, memory: gib.map(|gib| Bytes(gib << 30)), terms }
+        On { device, memory: gib.map(|gib| Bytes(gib << 30)), terms, has_weight: false, has_class: false }
     }
 
     fn tenant(dir: &Path, on: Vec<On>) -> Tenant {

@@ -96,15 +96,19 @@ impl<'r> Layers<'r> {
             (Some(share), Some(ceiling)) if floor.implied => Some(share.min(ceiling)),
             (share, _) => share,
         });
+        let weight = self.first(over, |terms| terms.weight.as_ref());
+        let class = self.first(over, |terms| terms.class.as_ref());
         let plan = TermsPlan {
             device: device.name(),
             uuid: device.uuid.clone(),
             memory: bytes,
             ceiling: ceiling.filter(|ceiling| !ceiling.is_all()),
             floor: share,
-            weight: self.first(over, |terms| terms.weight.as_ref()).map_or(1, |at| at.value),
-            class: self.first(over, |terms| terms.class.as_ref()).map_or_else(Default::default, |at| at.value),
+            weight: weight.map_or(1, |at| at.value),
+            class: class.map_or_else(Default::default, |at| at.value),
             quantum: self.first(over, |terms| terms.quantum.as_ref()).map(|at| at.value),
+            has_weight: weight.is_some(),
+            has_class: class.is_some(),
         };
         Ok((plan, memory_word, floor.map(|floor| floor.word)))
     }

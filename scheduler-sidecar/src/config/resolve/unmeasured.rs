@@ -15,12 +15,12 @@ pub(super) fn note(arbitrate: Arbitrate, devices: &[DevicePlan], tenants: &[Tena
     let is_free = |device: &&DevicePlan| {
         let name = device.name();
         let kept = tenants.iter().filter(|tenant| tenant.mode == Mode::Enforce).flat_map(|tenant| &tenant.terms);
-        let mut there = kept.filter(|terms| terms.device == name).map(Terms::from).peekable();
+        let mut there = kept.filter(|terms| terms.device == name).peekable();
         there.peek().is_some()
             && match arbitrate {
                 Arbitrate::Yes => false,
-                Arbitrate::Auto => there.all(|terms| terms == Terms::default()),
-                Arbitrate::No => there.all(|terms| terms.limit().is_none()),
+                Arbitrate::Auto => there.all(|terms| !terms.asks_for_time()),
+                Arbitrate::No => there.all(|terms| Terms::from(terms).limit().is_none()),
             }
     };
     let names: Vec<String> = devices.iter().filter(is_free).map(DevicePlan::name).collect();
@@ -53,6 +53,9 @@ mod tests {
         let plain = tenant("a", "") + &tenant("b", "");
         assert!(told(&plain), "{:?}", notes(&plain));
         assert!(!told(&(tenant("a", "") + &tenant("b", "weight = 2"))), "one who asks has all of them measured");
+        for written in ["weight = 1", "class = \"normal\""] {
+            assert!(!told(&(tenant("a", "") + &tenant("b", written))), "{written}: whoever writes it asks for it");
+        }
         assert!(told(&format!("{plain}[time]\narbitrate = \"auto\"\n")));
         assert!(!told(&format!("{plain}[time]\narbitrate = true\n")));
         let weighed = tenant("a", "weight = 2") + "[time]\narbitrate = false\n";

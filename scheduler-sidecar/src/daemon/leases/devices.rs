@@ -5,13 +5,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use vgpu_core::arbiter::{Arbiter, DeviceId, Tenant, Terms};
+use vgpu_core::arbiter::{Arbiter, DeviceId, Tenant};
 use vgpu_core::limits::Mode;
 use vgpu_core::tenant::hash64;
 use vgpu_core::uuid;
 
 use super::House;
-use crate::daemon::config::Arbitrate;
+use crate::daemon::config::{Arbitrate, On};
 
 /// Most devices that exist by one tenant's word alone; no machine has more.
 const MOST_MADE: usize = 16;
@@ -161,7 +161,7 @@ impl Devices {
             let mut there = kept.filter_map(|tenant| tenant.on(&device.uuid));
             device.arbitrated = match arbitrate {
                 Arbitrate::Yes => true,
-                Arbitrate::Auto => there.any(|on| on.terms != Terms::default()),
+                Arbitrate::Auto => there.any(On::asks_for_time),
                 Arbitrate::No => there.any(|on| on.terms.limit().is_some()),
             };
             arbiter.share_out(device.id, !device.arbitrated);
