@@ -111,7 +111,8 @@ proptest! {
         for (index, (gib, percent)) in limits.iter().enumerate() {
             text.push_str(&format!("[[tenant]]\nname='t{index}'\nmemory_limit='{gib}GiB'\nsm_request={percent}\n"));
         }
-        let inventory = Some(Inventory(vec![Found { uuid: "GPU-1".into(), memory: Bytes(80 << 30), model: None }]));
+        let found = Found { index: 0, parent: None, uuid: "GPU-1".into(), memory: Bytes(80 << 30), model: None };
+        let inventory = Some(Inventory(vec![found]));
         let around = Surroundings { run_dir: "/r".into(), inventory, ..Default::default() };
         let asked: u64 = limits.iter().map(|(gib, _)| gib * 1000).sum();
         let floors: u32 = limits.iter().map(|(_, percent)| percent).sum();

@@ -228,9 +228,11 @@ fn what_the_arbiter_is_to_be_told_is_what_was_written() {
 }
 
 fn found(memory: &[u64]) -> Vec<Found> {
-    let each =
-        |(index, gib): (usize, &u64)| Found { uuid: format!("GPU-{index}"), memory: Bytes(gib * GIB), model: None };
-    memory.iter().enumerate().map(each).collect()
+    let each = |(index, gib): (u32, &u64)| {
+        let uuid = format!("GPU-{index}");
+        Found { index, parent: None, uuid, memory: Bytes(gib * GIB), model: None }
+    };
+    (0..).zip(memory).map(each).collect()
 }
 
 #[test]
@@ -263,6 +265,63 @@ fn where_the_driver_answers_its_devices_and_their_sizes_count() {
     assert_eq!(plan_with(one, Some(found(&[80, 80]))).unwrap().devices.len(), 1);
     // A driver without devices says nothing.
     assert!(plan_with("[[tenant]]\nname = 'a'\n", Some(Vec::new())).is_ok());
+}
+
+/// A whole device with the number 0, and two instances of the device with the number 1.
+fn partitioned() -> Vec<Found> {
+    let instance = |name: &str, gib: u64| Found {
+        index: 1,
+        parent: Some("GPU-1".into()),
+        uuid: format!("MIG-{name}"),
+        memory: Bytes(gib * GIB),
+        model: None,
+    };
+    [found(&[16]), vec![instance("b", 40), instance("a", 10)]].concat()
+}
+
+#[test]
+fn a_device_with_mig_is_its_instances_by_its_number_by_its_uuid_and_by_theirs() {
+    let terms = |text: &str| {
+        let plan = plan_with(text, Some(partitioned())).unwrap_or_else(|why| panic!("{why}"));
+        let of = |tenant: &scheduler_sidecar::config::plan::TenantPlan| {
+            let one = |terms: &scheduler_sidecar::config::plan::TermsPlan| {
+                format!("{}={}", terms.device, terms.memory.unwrap().get() / GIB)
+            };
+            tenant.terms.iter().map(one).collect::<Vec<_>>().join(" ")
+        };
+        plan.tenants.iter().map(of).collect::<Vec<_>>()
+    };
+    let tenant = |more: &str| format!("[[tenant]]\nname = 'a'\nmemory_limit = '50%'\n{more}\n");
+    assert_eq!(terms(&tenant("")), ["0=8 MIG-b=20 MIG-a=5"], "in the driver's order");
+    for board in ["1", "'GPU-1'", "'MIG-b', 'MIG-a'"] {
+        assert_eq!(terms(&tenant(&format!("devices = [{board}]"))), ["MIG-b=20 MIG-a=5"], "{board}");
+    }
+    assert_eq!(terms(&tenant("devices = [0, 'GPU-a']")), ["0=8 MIG-a=5"], "as CUDA names it");
+    assert_eq!(terms(&tenant("[[tenant.device]]\nid = 1\nmemory_limit = '10%'")), ["0=8 MIG-b=4 MIG-a=1"]);
+    // What describes the device describes each of its instances.
+    let described = "[[device]]\nid = 1\nmemory = '8GiB'\n";
+    assert_eq!(terms(&(described.to_owned() + &tenant(""))), ["MIG-b=4 MIG-a=4"]);
+    let mixed = "[[device]]\nid = 'MIG-a'\nmemory = '8GiB'\n[[device]]\nid = '*'\n";
+    assert_eq!(terms(&(mixed.to_owned() + &tenant(""))), ["0=8 MIG-b=20 MIG-a=4"]);
+
+    let refused = |text: &str| plan_with(text, Some(partitioned())).unwrap_err();
+    let both = "[[device]]\nid = 1\n[[device]]\nid = 'MIG-a'\n";
+    assert!(refused(&(both.to_owned() + &tenant(""))).contains("is device MIG-a, which is described as 1 already"));
+    assert!(refused(&tenant("devices = [1, 'MIG-a']")).contains("is listed twice"));
+    let twice = "[[tenant.device]]\nid = 1\n[[tenant.device]]\nid = 'MIG-a'\n";
+    assert!(refused(&tenant(twice)).contains("is overridden twice"));
+    let large = "[[device]]\nid = 1\nmemory = '11GiB'\n";
+    assert!(
+        refused(&(large.to_owned() + &tenant(""))).contains("is more than device MIG-a has; accepted: at most 10 GiB")
+    );
+    let gone = refused("[[device]]\nid = 'MIG-c'\n[[tenant]]\nname = 'a'\ndevices = ['MIG-c']\n");
+    assert!(gone.contains("device.id = 'MIG-c' is not a device of this machine"), "{gone}");
+    let none = refused(&tenant("devices = ['MIG-c']"));
+    assert!(none.contains("accepted: 0 (GPU-0), MIG-b (an instance of 1), MIG-a (an instance of 1), \"*\""), "{none}");
+    // Each instance has its own time and memory to give.
+    let crowd = "[[tenant]]\nname = 'b'\nmemory_limit = '60%'\ndevices = ['MIG-a']\n";
+    let crowded = refused(&(tenant("") + crowd));
+    assert!(crowded.contains("on device MIG-a to"), "{crowded}");
 }
 
 #[test]

@@ -142,7 +142,7 @@ fn a_mig_instance_is_the_tenants_under_the_name_that_nvml_writes_with_the_daemon
         let uuid = instance(lab);
         assert!(uuid.starts_with("MIG-"), "{uuid}");
         format!(
-            "[[device]]\nid = {uuid:?}\nmemory = \"40GiB\"\n[[tenant]]\nname = \"a\"\nmemory_limit = \"2GiB\"\ndevices = [{uuid:?}]\n"
+            "[[device]]\nid = {uuid:?}\nmemory = \"30GiB\"\n[[tenant]]\nname = \"a\"\nmemory_limit = \"2GiB\"\ndevices = [{uuid:?}]\n"
         )
     };
     for driver in [true, false] {

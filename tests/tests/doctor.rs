@@ -78,6 +78,19 @@ fn each_device_has_its_own_limit_and_its_own_proof() {
     healthy(&lab, &[]);
 }
 
+/// Its number is that of its device, and NVML lists it there.
+#[test]
+fn a_mig_instance_is_proved_with_the_limit_of_its_devices_number_and_of_its_own_memory() {
+    for (name, value, part) in [("VGPU_MEMORY_LIMIT_1", "2GiB", None), ("VGPU_MEMORY_LIMIT", "50%", Some(2))] {
+        let mut lab = Lab::new("t4,a100:mig=3g.40gb+3g.40gb").with(name, value);
+        let instance = lab.device(2);
+        lab.set("CUDA_VISIBLE_DEVICES", &instance.uuid);
+        let limit = part.map_or(2 * GIB, |part| instance.nvml_total / part) / GIB;
+        let total = instance.nvml_total / GIB;
+        healthy(&lab, &[&format!("memory {limit} GiB of {total} GiB from {name}"), "the limit holds"]);
+    }
+}
+
 #[test]
 fn the_mode_and_who_decided_it_are_told() {
     healthy(&one_gib(), &["mode: enforce (by default): limits are kept"]);

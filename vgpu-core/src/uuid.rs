@@ -10,6 +10,12 @@ pub fn digits(name: &str) -> &str {
     if ["GPU-", "MIG-"].iter().any(|known| kind.eq_ignore_ascii_case(known)) { digits } else { name }
 }
 
+/// The same for every name of the device: its digits in small letters.
+#[must_use]
+pub fn key(name: &str) -> String {
+    digits(name).to_ascii_lowercase()
+}
+
 /// Are these two names of one device?
 #[must_use]
 pub fn same(one: &str, other: &str) -> bool {
@@ -24,6 +30,7 @@ mod tests {
     fn an_instance_is_the_same_under_both_names_and_two_devices_are_not() {
         assert!(same("MIG-00aa", "GPU-00AA") && same("gpu-00aa", "GPU-00AA") && same("*", "*"));
         assert!(!same("GPU-00aa", "GPU-00ab") && !same("*", "GPU-00aa") && !same("MIG-", "*"));
+        assert_eq!((key("MIG-00aA"), key("gpu-00AA"), key("*")), ("00aa".into(), "00aa".into(), "*".into()));
         assert_eq!((digits("GPU-"), digits("GP"), digits("ü-GPU")), ("", "GP", "ü-GPU"));
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use vgpu_core::bytes::Bytes;
 use vgpu_core::tenant::{Facts, TenantKey};
+use vgpu_core::uuid;
 
 use super::ask::{self, TERMS, Where, no_answer};
 use super::ledgers;
@@ -100,7 +101,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
 struct Seen {
     /// How many doors are open, and the first one's name.
     doors: Option<(u64, String)>,
-    /// Bytes in use, by the device's UUID.
+    /// Bytes in use, by the device's UUID as [`uuid::key`] has it: a ledger's name says not whether the device is an instance.
     used: BTreeMap<String, u64>,
 }
 
@@ -111,7 +112,7 @@ fn seen(tenant: &str) -> Seen {
     let doors = places.iter().find_map(|place| ledgers::open_doors(place, &key));
     let used = places.iter().flat_map(|place| ledgers::use_of(place, &key)).map(|(device, copied)| {
         let held = copied.members.iter().fold(copied.shared, |sum, member| sum.saturating_add(member.used));
-        (device, held)
+        (uuid::key(&device), held)
     });
     Seen { doors, used: used.collect() }
 }
@@ -156,15 +157,15 @@ fn used(status: &Status, here: &TermsStatus, seen: &Seen) -> Option<u64> {
     if here.memory_used.is_some() {
         return here.memory_used;
     }
-    let named = |uuid: &str| status.devices.iter().any(|device| device.uuid.as_deref() == Some(uuid));
-    match uuid(&status.devices, &here.device) {
-        Some(uuid) => seen.used.get(uuid).copied(),
-        None if here.device != "*" => seen.used.get(&here.device).copied(),
-        None => seen.used.iter().filter(|(uuid, _)| !named(uuid)).map(|(_, used)| *used).max(),
+    let named: Vec<String> = status.devices.iter().filter_map(|device| device.uuid.as_deref()).map(uuid::key).collect();
+    match uuid_of(&status.devices, &here.device) {
+        Some(uuid) => seen.used.get(&uuid::key(uuid)).copied(),
+        None if here.device != "*" => seen.used.get(&uuid::key(&here.device)).copied(),
+        None => seen.used.iter().filter(|(uuid, _)| !named.contains(uuid)).map(|(_, used)| *used).max(),
     }
 }
 
-fn uuid<'d>(devices: &'d [DeviceStatus], name: &str) -> Option<&'d str> {
+fn uuid_of<'d>(devices: &'d [DeviceStatus], name: &str) -> Option<&'d str> {
     devices.iter().find(|device| device.name == name)?.uuid.as_deref()
 }
 

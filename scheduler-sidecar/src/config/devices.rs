@@ -2,6 +2,9 @@
 //!
 //! Where the driver answers, the devices are those that are there; an entry of the file describes one of them, and `*`
 //! all that no entry names. Where it does not, they are what the file names, and `*` stands for any other.
+//!
+//! Programs compute on the instances of a device with MIG enabled, and not on the device: its number and its UUID stand for
+//! each of its instances.
 
 use vgpu_core::uuid;
 
@@ -23,16 +26,18 @@ pub(super) struct Described {
 }
 
 impl Described {
+    /// Does the id name this device, or the one that it is an instance of?
     fn is(&self, id: &DeviceId) -> bool {
+        let DevicePlan { index, uuid, parent, .. } = &self.plan;
         match id {
-            DeviceId::Index(index) => self.plan.index == Some(*index),
-            DeviceId::Uuid(uuid) => self.plan.uuid.as_deref().is_some_and(|here| uuid::same(here, uuid)),
-            DeviceId::Any => self.plan.index.is_none() && self.plan.uuid.is_none(),
+            DeviceId::Index(number) => *index == Some(*number),
+            DeviceId::Uuid(name) => uuid.iter().chain(parent).any(|here| uuid::same(here, name)),
+            DeviceId::Any => index.is_none() && uuid.is_none(),
         }
     }
 }
 
-/// The devices, in the order of their numbers, then of their UUIDs, `*` last.
+/// The devices, in the order of their numbers, then of their UUIDs, `*` last; instances in the driver's order.
 pub(super) fn resolve(raw: &RawFile, inventory: Option<&Inventory>, problems: &mut Problems<'_>) -> Vec<Described> {
     let entries = distinct(&raw.devices, problems);
     let mut devices = match inventory.filter(|inventory| !inventory.0.is_empty()) {
@@ -41,7 +46,8 @@ pub(super) fn resolve(raw: &RawFile, inventory: Option<&Inventory>, problems: &m
     };
     devices.sort_by_key(|device| {
         let DevicePlan { index, uuid, .. } = &device.plan;
-        (index.is_none(), *index, uuid.is_none(), uuid.clone())
+        let unnumbered = index.is_none().then(|| (uuid.is_none(), uuid.clone()));
+        (index.is_none(), *index, unnumbered)
     });
     devices
 }
@@ -54,14 +60,15 @@ fn same(one: &DeviceId, other: &DeviceId) -> bool {
     }
 }
 
-/// The device with this name.
-pub(super) fn find(devices: &[Described], id: &DeviceId) -> Option<usize> {
-    devices.iter().position(|device| device.is(id))
+/// The devices with this name: one, or the instances of one.
+pub(super) fn find<'d>(devices: &'d [Described], id: &'d DeviceId) -> impl Iterator<Item = usize> + 'd {
+    (0..).zip(devices).filter(|(_, device)| device.is(id)).map(|(at, _)| at)
 }
 
 /// What a message lists as accepted.
 pub(super) fn names(devices: &[Described]) -> String {
     let name = |device: &Described| match (&device.plan.index, &device.plan.uuid) {
+        (Some(index), Some(uuid)) if device.plan.parent.is_some() => format!("{uuid} (an instance of {index})"),
         (Some(index), Some(uuid)) => format!("{index} ({uuid})"),
         (Some(index), None) => index.to_string(),
         (None, Some(uuid)) => uuid.clone(),
@@ -100,7 +107,8 @@ fn plan(raw: Option<&RawDevice>, index: Option<u32>, uuid: Option<String>, found
     let memory = raw.and_then(|raw| raw.memory.as_ref()).map(|at| at.value);
     let overcommit = raw.and_then(|raw| raw.overcommit.as_ref()).map_or(1000, |at| at.value);
     let model = found.and_then(|found| found.model.clone());
-    DevicePlan { index, uuid, memory: memory.or(found.map(|found| found.memory)), overcommit, model }
+    let parent = found.and_then(|found| found.parent.clone());
+    DevicePlan { index, uuid, parent, memory: memory.or(found.map(|found| found.memory)), overcommit, model }
 }
 
 /// Does `*` stand for what no entry names? It does where no device is described at all, too.
@@ -116,19 +124,19 @@ fn known(raw: &RawFile, entries: &[Entry<'_>], inventory: &Inventory, problems: 
     let (has_any, any) = any(raw, entries);
     let mut used = vec![false; entries.len()];
     let mut devices = Vec::new();
-    for (index, found) in (0_u32..).zip(&inventory.0) {
+    for found in &inventory.0 {
+        let described = Described { plan: plan(None, Some(found.index), Some(found.uuid.clone()), Some(found)) };
+        let name = described.plan.name();
         let mut own: Option<&Entry<'_>> = None;
         for (entry, used) in entries.iter().zip(&mut used) {
-            let is =
-                entry.id.value == DeviceId::Index(index) || same(&entry.id.value, &DeviceId::Uuid(found.uuid.clone()));
-            if !is {
+            if entry.id.value == DeviceId::Any || !described.is(&entry.id.value) {
                 continue;
             }
             *used = true;
             match own {
                 None => own = Some(entry),
                 Some(first) => {
-                    let what = format!("is device {index}, which is described as {} already", first.id.value);
+                    let what = format!("is device {name}, which is described as {} already", first.id.value);
                     problems.value(entry.id.place, "device.id", what, "one [[device]] for each device");
                 }
             }
@@ -140,24 +148,17 @@ fn known(raw: &RawFile, entries: &[Entry<'_>], inventory: &Inventory, problems: 
         if let Some(memory) = entry.and_then(|entry| entry.raw.memory.as_ref())
             && memory.value > found.memory
         {
-            let what = format!("is more than device {index} has");
+            let what = format!("is more than device {name} has");
             let accepted = format!("at most {}; what may be promised beyond it is overcommit", found.memory);
             problems.value(memory.place, "device.memory", what, accepted);
         }
-        let plan = plan(entry.map(|entry| entry.raw), Some(index), Some(found.uuid.clone()), Some(found));
+        let plan = plan(entry.map(|entry| entry.raw), Some(found.index), Some(found.uuid.clone()), Some(found));
         devices.push(Described { plan });
     }
     let there = names(&devices);
     for (entry, used) in entries.iter().zip(used) {
-        match &entry.id.value {
-            DeviceId::Any => {}
-            _ if used => {}
-            // Instances of a device are not in NVML's list of devices.
-            DeviceId::Uuid(uuid) if uuid.starts_with("MIG-") => {
-                let plan = plan(Some(entry.raw), None, Some(uuid.clone()), None);
-                devices.push(Described { plan });
-            }
-            _ => problems.value(entry.id.place, "device.id", "is not a device of this machine", there.clone()),
+        if entry.id.value != DeviceId::Any && !used {
+            problems.value(entry.id.place, "device.id", "is not a device of this machine", there.clone());
         }
     }
     devices
@@ -174,7 +175,7 @@ fn mixed<'a>(ids: impl Iterator<Item = (&'static str, &'a At<DeviceId>)>, proble
     for (key, id) in ids {
         let (here, other) = match &id.value {
             DeviceId::Index(_) => (&mut number, &uuid),
-            // Instances of a device have no number.
+            // An instance beside the number of its device shows when the driver answers.
             DeviceId::Uuid(text) if text.starts_with("GPU-") => (&mut uuid, &number),
             DeviceId::Uuid(_) | DeviceId::Any => continue,
         };
@@ -215,7 +216,7 @@ fn named(raw: &RawFile, entries: &[Entry<'_>], problems: &mut Problems<'_>) -> V
                 too_many(id, "tenant.devices", problems);
                 break;
             }
-            if find(&devices, &id.value).is_none() {
+            if find(&devices, &id.value).next().is_none() {
                 devices.push(describe(&id.value, any.map(|entry| entry.raw)));
             }
         }

@@ -135,10 +135,12 @@ impl Default for ProofPlan {
 /// A device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DevicePlan {
-    /// Its NVML number, if it is known.
+    /// Its NVML number, if it is known; a MIG instance has that of the device it is a part of.
     pub index: Option<u32>,
     /// Its UUID, if it is known.
     pub uuid: Option<String>,
+    /// The UUID of the device that a MIG instance is a part of.
+    pub parent: Option<String>,
     /// How much memory it has; `None`: nobody said.
     pub memory: Option<Bytes>,
     /// How much of it may be promised, in thousandths.
@@ -148,10 +150,11 @@ pub struct DevicePlan {
 }
 
 impl DevicePlan {
-    /// As the file would name it: the number, else the UUID, else `*`.
+    /// As the file would name it alone: the number, else the UUID, else `*`. A MIG instance shares its number with others.
     #[must_use]
     pub fn name(&self) -> String {
-        self.index.map(|index| index.to_string()).or_else(|| self.uuid.clone()).unwrap_or_else(|| "*".into())
+        let number = self.index.filter(|_| self.parent.is_none());
+        number.map(|index| index.to_string()).or_else(|| self.uuid.clone()).unwrap_or_else(|| "*".into())
     }
 }
 

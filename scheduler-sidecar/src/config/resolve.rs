@@ -263,34 +263,34 @@ impl<'a> Housing<'a, '_> {
             Some(list) if list.iter().any(|at| at.value == DeviceId::Any) => own.extend(all()),
             Some(list) => {
                 for at in list {
-                    match devices::find(self.devices, &at.value) {
-                        Some(device) if own.insert(device, None).is_none() => {}
-                        Some(_) => {
-                            self.problems.value(at.place, "tenant.devices", "is listed twice", "each device once")
-                        }
-                        None => {
-                            let accepted = format!("{}, \"*\"", devices::names(self.devices));
-                            let what = "is not a device of this configuration";
-                            self.problems.value(at.place, "tenant.devices", what, accepted);
-                        }
+                    let named: Vec<usize> = devices::find(self.devices, &at.value).collect();
+                    if named.is_empty() {
+                        let accepted = format!("{}, \"*\"", devices::names(self.devices));
+                        let what = "is not a device of this configuration";
+                        self.problems.value(at.place, "tenant.devices", what, accepted);
+                    } else if named.iter().any(|device| own.contains_key(device)) {
+                        self.problems.value(at.place, "tenant.devices", "is listed twice", "each device once");
                     }
+                    own.extend(named.into_iter().map(|device| (device, None)));
                 }
             }
         }
         for over in &entry.overrides {
             let Some(at) = &over.id else { continue };
-            let device = devices::find(self.devices, &at.value);
-            match device.and_then(|device| own.get_mut(&device)) {
-                Some(terms @ None) => *terms = Some(&over.terms),
-                Some(Some(_)) => {
-                    let accepted = "one [[tenant.device]] for each device";
-                    self.problems.value(at.place, "tenant.device.id", "is overridden twice", accepted);
+            let (mut named, mut twice) = (false, false);
+            for device in devices::find(self.devices, &at.value) {
+                if let Some(terms) = own.get_mut(&device) {
+                    (named, twice) = (true, twice || terms.is_some());
+                    *terms = Some(&over.terms);
                 }
-                None => {
-                    let names = own.keys().take(MAX_LISTED).map(|device| self.devices[*device].plan.name());
-                    let accepted = names.collect::<Vec<_>>().join(", ");
-                    self.problems.value(at.place, "tenant.device.id", "is not a device of this tenant", accepted);
-                }
+            }
+            if twice {
+                let accepted = "one [[tenant.device]] for each device";
+                self.problems.value(at.place, "tenant.device.id", "is overridden twice", accepted);
+            } else if !named {
+                let names = own.keys().take(MAX_LISTED).map(|device| self.devices[*device].plan.name());
+                let accepted = names.collect::<Vec<_>>().join(", ");
+                self.problems.value(at.place, "tenant.device.id", "is not a device of this tenant", accepted);
             }
         }
         own

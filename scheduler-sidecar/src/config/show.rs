@@ -105,6 +105,7 @@ pub fn plan(plan: &Plan) -> Value {
             "name": device.name(),
             "index": device.index,
             "uuid": device.uuid,
+            "parent": device.parent,
             "memory": device.memory.map(u64::from),
             "overcommit": f64::from(device.overcommit) / 1000.0,
         })

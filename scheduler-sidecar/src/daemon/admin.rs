@@ -56,7 +56,8 @@ impl Reactor {
     /// Devices and tenants as they are in force, changes of administrators among them.
     pub(super) fn in_force(&self) -> (Vec<DevicePlan>, Vec<TenantPlan>) {
         let planned = self.loaded.as_ref().map(|loaded| loaded.plan.devices.clone());
-        let unknown = || vec![DevicePlan { index: None, uuid: None, memory: None, overcommit: 1000, model: None }];
+        let unknown =
+            || vec![DevicePlan { index: None, uuid: None, parent: None, memory: None, overcommit: 1000, model: None }];
         let open = self.rooms.values().filter(|room| !room.is_removed());
         (planned.unwrap_or_else(unknown), open.map(|room| plan_of(&room.tenant)).collect())
     }

@@ -87,7 +87,10 @@ mod tests {
             match asked.get() {
                 0..8 => Err("no".to_owned()),
                 8 => Ok(Inventory::default()),
-                _ => Ok(Inventory(vec![Found { uuid: "GPU-1".into(), memory: Bytes(1), model: None }])),
+                _ => {
+                    let uuid = "GPU-1".into();
+                    Ok(Inventory(vec![Found { index: 0, parent: None, uuid, memory: Bytes(1), model: None }]))
+                }
             }
         };
         let wanted = |pause: Duration| {

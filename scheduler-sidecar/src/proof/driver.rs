@@ -2,6 +2,9 @@
 
 use nvml_wrapper::Nvml;
 use nvml_wrapper::enums::device::UsedGpuMemory;
+use nvml_wrapper::error::NvmlError;
+
+use crate::config::inventory::instances;
 
 /// A process on a device, by the driver's word.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,14 +40,20 @@ impl Driver {
     }
 }
 
-fn list(nvml: &Nvml) -> Result<Vec<OnDevice>, nvml_wrapper::error::NvmlError> {
+fn list(nvml: &Nvml) -> Result<Vec<OnDevice>, NvmlError> {
     let mut all = Vec::new();
     let (mut answered, mut silent) = (0, None);
+    let mut devices = Vec::new();
     for index in 0..nvml.device_count()? {
-        let asked =
-            nvml.device_by_index(index).and_then(|device| Ok((device.uuid()?, device.running_compute_processes()?)));
+        let asked = nvml.device_by_index(index).and_then(|device| Ok(instances(&device)?.unwrap_or(vec![device])));
+        match asked {
+            Ok(parts) => devices.extend(parts),
+            Err(why) => silent = Some(why),
+        }
+    }
+    for device in devices {
         // One that is lost hides no other.
-        let (uuid, processes) = match asked {
+        let (uuid, processes) = match device.uuid().and_then(|uuid| Ok((uuid, device.running_compute_processes()?))) {
             Ok(asked) => asked,
             Err(why) => {
                 silent = Some(why);

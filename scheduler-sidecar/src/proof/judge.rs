@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use vgpu_core::bytes::Bytes;
+use vgpu_core::uuid::key;
 
 use super::driver::OnDevice;
 use super::processes::Seen;
@@ -17,7 +18,7 @@ pub struct Registered {
     pub members: HashMap<u32, String>,
     /// Is the rest there too?
     pub all: bool,
-    /// Bytes that tenants hold by their ledgers, by tenant and device in small letters, and when they were read; what is missing
+    /// Bytes that tenants hold by their ledgers, by tenant and device ([`key`]), and when they were read; what is missing
     /// is not known.
     pub used: HashMap<(String, String), (u64, Instant)>,
     /// The directories of sockets, with their tenants.
@@ -64,7 +65,7 @@ pub fn judge(
         let device = seen.device.clone().or_else(|| on.first().map(|on| on.device.clone()));
         if let Some(tenant) = known.members.get(&process.pid) {
             for on in on {
-                let Some((used, said, most)) = over.get(&(tenant.as_str(), on.device.to_ascii_lowercase())) else {
+                let Some((used, said, most)) = over.get(&(tenant.as_str(), key(&on.device))) else {
                     continue;
                 };
                 if *most == process.pid {
@@ -119,7 +120,7 @@ fn over<'k>(driver: &[OnDevice], known: &'k Registered, slack: u64) -> HashMap<(
     let mut sums: HashMap<(&str, String), (u64, u64, u32, u64)> = HashMap::new();
     for on in driver {
         let (Some(tenant), Some(used)) = (known.members.get(&on.pid), on.used) else { continue };
-        let sum = sums.entry((tenant, on.device.to_ascii_lowercase())).or_insert((0, 0, on.pid, 0));
+        let sum = sums.entry((tenant, key(&on.device))).or_insert((0, 0, on.pid, 0));
         sum.0 = sum.0.saturating_add(used);
         sum.1 = sum.1.saturating_add(slack);
         if used > sum.3 {
@@ -161,7 +162,7 @@ mod tests {
     fn known() -> Registered {
         let mut known = Registered::default();
         known.members.extend([(10, "a".into()), (20, "a".into())]);
-        known.used.insert(("a".into(), "gpu-1".into()), (1 << 30, Instant::now()));
+        known.used.insert(("a".into(), "1".into()), (1 << 30, Instant::now()));
         known
     }
 
@@ -200,6 +201,9 @@ mod tests {
         assert_eq!(judged(all(), &[on(10, (1 << 30) + (64 << 20))]), []);
         assert_eq!(judged(all(), &[on(10, (1 << 30) + (65 << 20))]), [(What::Over, 10, Some("a".into()))]);
         assert_eq!(judged(all(), &[OnDevice { used: None, ..on(10, 0) }]), []);
+        // NVML's name of an instance, and CUDA's.
+        let instance = OnDevice { device: "MIG-1".into(), ..on(10, 2 << 30) };
+        assert_eq!(judged(all(), &[instance]), [(What::Over, 10, Some("a".into()))]);
         // Two share what the ledger says, and the slack is each one's.
         let two = || vec![(10, seen("/docker/x")), (20, seen("/docker/x"))];
         assert_eq!(judged(two(), &[on(10, 1 << 29), on(20, (1 << 29) + (128 << 20))]), []);
@@ -211,7 +215,7 @@ mod tests {
     fn who_took_more_since_its_ledger_was_read_is_no_finding_before_that_is_read_again() {
         let (known, listed) = (known(), Instant::now() + std::time::Duration::from_secs(1));
         let more = [on(10, 2 << 30)];
-        assert_eq!(suspects(&more, &known, 0, listed), [("a".to_owned(), "gpu-1".to_owned())]);
+        assert_eq!(suspects(&more, &known, 0, listed), [("a".to_owned(), "1".to_owned())]);
         assert_eq!(suspects(&[on(10, 1 << 30)], &known, 0, listed), [], "nothing is to be asked");
         let read = known.used.values().next().unwrap().1;
         assert_eq!(suspects(&more, &known, 0, read), [], "read since");

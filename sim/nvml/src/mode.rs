@@ -104,9 +104,10 @@ pub fn nvmlDeviceGetMigMode(dev: Gpu, current: Out<u32>, pending: Out<u32>) -> A
     pending.put(mode)
 }
 
+/// None where MIG is not enabled.
 pub fn nvmlDeviceGetMaxMigDeviceCount(dev: Gpu, count: Out<u32>) -> Answer {
-    let profile = dev.view()?.profile;
-    count.put(if profile.mig_capable == 0 || profile.mig > 0 { 0 } else { 7 })
+    dev.view()?;
+    count.put(if dev.is_partitioned() { 7 } else { 0 })
 }
 
 pub fn nvmlDeviceGetMigDeviceHandleByIndex(dev: Gpu, index: u32, mig: Out<nvmlDevice_t>) -> Answer {

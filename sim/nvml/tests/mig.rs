@@ -20,9 +20,9 @@ macro_rules! call {
 
 #[test]
 fn instances_hang_from_their_board() {
-    let lab = common::lab_of_this_process("a100:mig=3g.40gb+1g.10gb,t4");
+    let lab = common::lab_of_this_process("a100:mig=3g.40gb+1g.10gb,t4,h100");
     let nvml = Nvml::builder().lib_path(common::library().as_os_str()).init().unwrap();
-    assert_eq!(nvml.device_count().unwrap(), 2, "boards");
+    assert_eq!(nvml.device_count().unwrap(), 3, "boards");
     let board = nvml.device_by_index(0).unwrap();
     assert_eq!(board.memory_info().unwrap().total, 80 << 30);
     assert!(board.uuid().unwrap().starts_with("GPU-"));
@@ -51,8 +51,16 @@ fn instances_hang_from_their_board() {
     let mut mig = nvmlDevice_t(null_mut());
     assert_eq!(call!(lib, nvmlDeviceGetMigDeviceHandleByIndex(dev, 2, &raw mut mig)), nvmlReturn_t::NOT_FOUND.0);
     assert!(matches!(nvml.device_by_uuid("MIG-nonsense"), Err(NvmlError::NotFound)));
+    // As nvml-wrapper asks: a whole device has no instances, whether it could have some or not.
+    let h100 = nvml.device_by_index(2).unwrap();
+    assert_eq!((board.mig_mode().unwrap().current, h100.mig_mode().unwrap().current), (1, 0));
+    assert!(matches!(t4.mig_mode(), Err(NvmlError::NotSupported)));
+    let most = [&board, &t4, &h100].map(|device| device.mig_device_count().unwrap());
+    assert_eq!(most, [7, 0, 0]);
     let work = lab.process(1, 1 << 30);
     let all = board.running_compute_processes().unwrap();
     assert_eq!(all.iter().map(|p| p.gpu_instance_id).collect::<Vec<_>>(), [Some(2)], "{all:?}");
+    let of = |index| board.mig_device_by_index(index).unwrap().running_compute_processes().unwrap();
+    assert_eq!((of(0).len(), of(1)), (0, all), "an instance has its own processes alone");
     drop(work);
 }

@@ -7,10 +7,11 @@ use core::ffi::{CStr, c_char, c_void};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use scheduler_sidecar::cli::doctor::seen::{Control, Device, Doors, STEP, Seen};
 use shim_sys::cuda::{CUcontext, CUresult, CUuuid};
-use shim_sys::nvml::nvmlMemory_t;
+use shim_sys::nvml::{nvmlDevice_t, nvmlMemory_t};
 use shim_sys::table::{Action, CUDA_HOOK_NAMES, CUDA_ROWS, CudaHook, NVML_HOOK_NAMES, cuda_fn, nvml_fn};
 use std::collections::BTreeSet;
 use std::process::ExitCode;
+use vgpu_core::uuid;
 
 /// Looks, and with `control` allocates.
 pub fn run(control: bool) -> ExitCode {
@@ -151,10 +152,10 @@ fn devices(cuda: &Library, nvml: Option<&Library>, control: bool) -> Result<Vec<
     let missing = || "the driver lacks functions that every program needs".to_owned();
     let count = function!(cuda, cuda_fn::cuDeviceGetCount).ok_or_else(missing)?;
     let total = function!(cuda, cuda_fn::cuDeviceTotalMem_v2).ok_or_else(missing)?;
-    let uuid = function!(cuda, cuda_fn::cuDeviceGetUuid_v2)
+    let uuid_of = function!(cuda, cuda_fn::cuDeviceGetUuid_v2)
         .or_else(|| function!(cuda, cuda_fn::cuDeviceGetUuid))
         .ok_or_else(missing)?;
-    let boards = nvml.map(by_index).unwrap_or_default();
+    let known = nvml.map(known_to_nvml).unwrap_or_default();
     let mut devices = Vec::new();
     let mut number = 0;
     // SAFETY: an output that lives.
@@ -165,18 +166,18 @@ fn devices(cuda: &Library, nvml: Option<&Library>, control: bool) -> Result<Vec<
     for ordinal in 0..number {
         let (mut bytes, mut id) = (0, CUuuid::default());
         // SAFETY: outputs that live.
-        let codes = unsafe { [uuid(&raw mut id, ordinal).0, total(&raw mut bytes, ordinal).0] };
+        let codes = unsafe { [uuid_of(&raw mut id, ordinal).0, total(&raw mut bytes, ordinal).0] };
         if codes != [0, 0] {
             return Err(format!("device {ordinal}: the driver answers {codes:?}"));
         }
-        let text = text_of(&id);
-        let index = boards.iter().position(|(other, _)| other.strip_prefix("GPU-") == Some(&text));
+        let uuid = format!("GPU-{}", text_of(&id));
+        let known = known.iter().find(|(other, ..)| uuid::same(other, &uuid));
         devices.push(Device {
             ordinal: ordinal.unsigned_abs(),
-            uuid: format!("GPU-{text}"),
-            index: index.and_then(|index| u32::try_from(index).ok()),
+            uuid,
+            index: known.map(|(_, index, _)| *index),
             total: bytes as u64,
-            memory: index.and_then(|index| boards.get(index)).map(|(_, memory)| *memory).filter(|memory| *memory > 0),
+            memory: known.map(|(.., memory)| *memory).filter(|memory| *memory > 0),
             control: if control { Some(allocate(cuda, ordinal, bytes as u64).ok_or_else(missing)?) } else { None },
         });
     }
@@ -194,8 +195,8 @@ fn text_of(id: &CUuuid) -> String {
     text
 }
 
-/// UUIDs and sizes in NVML's order, which is the order of the limits' ordinals.
-fn by_index(nvml: &Library) -> Vec<(String, u64)> {
+/// UUID, number and size of each device that NVML describes; a MIG instance has the number of its device, as limits do.
+fn known_to_nvml(nvml: &Library) -> Vec<(String, u32, u64)> {
     let functions = (
         function!(nvml, nvml_fn::nvmlInit_v2),
         function!(nvml, nvml_fn::nvmlDeviceGetCount_v2),
@@ -204,23 +205,42 @@ fn by_index(nvml: &Library) -> Vec<(String, u64)> {
         function!(nvml, nvml_fn::nvmlDeviceGetMemoryInfo),
     );
     let (Some(init), Some(count), Some(handle), Some(uuid), Some(size)) = functions else { return Vec::new() };
-    let mut all = Vec::new();
-    // SAFETY: outputs that live; a buffer of the length given.
-    unsafe {
-        let mut number = 0;
-        if init().0 != 0 || count(&raw mut number).0 != 0 {
-            return Vec::new();
+    let most_instances = function!(nvml, nvml_fn::nvmlDeviceGetMaxMigDeviceCount);
+    let instance = function!(nvml, nvml_fn::nvmlDeviceGetMigDeviceHandleByIndex);
+    let describe = |device: nvmlDevice_t, index: u32| {
+        let mut text: [c_char; 96] = [0; 96];
+        let mut memory = nvmlMemory_t::default();
+        // SAFETY: a handle that NVML gave; a buffer of the length given, an output that lives.
+        let codes = unsafe { [uuid(device, text.as_mut_ptr(), 96).0, size(device, &raw mut memory).0] };
+        text[95] = 0;
+        // SAFETY: ended by the line above.
+        let text = unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned();
+        (codes[0] == 0).then_some((text, index, if codes[1] == 0 { memory.total } else { 0 }))
+    };
+    let (mut all, mut number) = (Vec::new(), 0);
+    // SAFETY: here and below outputs that live, and handles that NVML gave.
+    if unsafe { init().0 != 0 || count(&raw mut number).0 != 0 } {
+        return Vec::new();
+    }
+    for index in 0..number {
+        let mut device = nvmlDevice_t(core::ptr::null_mut());
+        // SAFETY: as above.
+        if unsafe { handle(index, &raw mut device) }.0 != 0 {
+            continue;
         }
-        for index in 0..number {
-            let mut text: [c_char; 96] = [0; 96];
-            let mut device = core::mem::zeroed();
-            if handle(index, &raw mut device).0 != 0 || uuid(device, text.as_mut_ptr(), 96).0 != 0 {
-                text[0] = 0;
+        all.extend(describe(device, index));
+        let (Some(most), Some(instance)) = (&most_instances, &instance) else { continue };
+        let mut instances = 0;
+        // SAFETY: as above.
+        if unsafe { most(device, &raw mut instances) }.0 != 0 {
+            continue;
+        }
+        for at in 0..instances {
+            let mut part = nvmlDevice_t(core::ptr::null_mut());
+            // SAFETY: as above.
+            if unsafe { instance(device, at, &raw mut part) }.0 == 0 {
+                all.extend(describe(part, index));
             }
-            let mut memory = core::mem::zeroed::<nvmlMemory_t>();
-            let known = size(device, &raw mut memory).0 == 0;
-            let text = CStr::from_ptr(text.as_ptr()).to_string_lossy().into_owned();
-            all.push((text, if known { memory.total } else { 0 }));
         }
     }
     all

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use vgpu_core::arbiter::{Arbiter, DeviceId, Tenant};
 use vgpu_core::limits::Mode;
 use vgpu_core::tenant::hash64;
-use vgpu_core::uuid;
+use vgpu_core::uuid::key;
 
 use super::House;
 use crate::daemon::config::{Arbitrate, On};
@@ -36,12 +36,6 @@ struct Device {
     /// By whose word it exists; `None`: the driver's.
     by: Option<Tenant>,
     arbitrated: bool,
-}
-
-/// As it is compared: the driver writes small letters, people do not always, and CUDA does not tell an instance from a
-/// device.
-fn key(uuid: &str) -> String {
-    uuid::digits(uuid).to_ascii_lowercase()
 }
 
 impl Devices {

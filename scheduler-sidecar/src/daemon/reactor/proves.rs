@@ -2,6 +2,7 @@
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use tracing::warn;
+use vgpu_core::uuid::key;
 
 use super::{PROOF, Reactor, ServeError, State, failed};
 use crate::daemon::asked::Asked;
@@ -59,7 +60,7 @@ impl Reactor {
         }
         for ((id, device), used) in self.record.all_used() {
             if let Some(room) = self.rooms.get(&id) {
-                known.used.insert((room.tenant.name.clone(), device.to_ascii_lowercase()), used);
+                known.used.insert((room.tenant.name.clone(), key(&device)), used);
             }
         }
         known

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use vgpu_core::limits::Mode;
-use vgpu_core::uuid;
+use vgpu_core::uuid::{self, key};
 
 use super::{Reactor, number};
 use crate::config::show;
@@ -340,11 +340,6 @@ fn counted(used: &Used) -> Option<u64> {
 fn measured(used: &Used) -> Option<u64> {
     let sum = used.charged.saturating_add(used.before);
     (sum > 0 || !used.unmeasured.ever).then_some(sum)
-}
-
-/// As names of devices are compared.
-fn key(uuid: &str) -> String {
-    uuid::digits(uuid).to_lowercase()
 }
 
 fn uuid_of(on: &On) -> Option<&str> {

@@ -1,0 +1,172 @@
+//! MIG instances under the daemon: a device with MIG enabled is its instances, in the file, in limits, leases, status and
+//! findings. Names that NVML and CUDA write differently: `daemon_devices.rs`; without a daemon: `visible.rs`.
+
+#[path = "leases/world.rs"]
+mod world;
+
+use serde_json::Value;
+use std::process::Output;
+use vgpu_tests::artefacts::vgpud;
+use vgpu_tests::program::{Kind, compile};
+use vgpu_tests::{GIB, MIB, Member, NOT_PERMITTED, OUT_OF_MEMORY, text};
+use world::{World, eventually, tenant};
+
+/// A whole device with the number 0, and three instances on the device with the number 1.
+const MIXED: &str = "t4,a100:mig=3g.40gb+1g.10gb+1g.10gb";
+
+/// UUIDs and CUDA's sizes of all devices: of the whole one, then of the instances.
+fn devices(world: &World) -> Vec<(String, u64)> {
+    world.lab.truth().devices.into_iter().map(|device| (device.uuid, device.cuda_total)).collect()
+}
+
+/// A process of the tenant that sees one device.
+fn member_on(world: &mut World, tenant: &str, uuid: &str) -> Member {
+    world.lab.set("CUDA_VISIBLE_DEVICES", uuid);
+    world.plain(tenant)
+}
+
+fn status(world: &World) -> Value {
+    serde_json::from_str(&world.status()).unwrap()
+}
+
+fn row<'s>(status: &'s Value, tenant: &str, device: &str) -> &'s Value {
+    let tenants = status["tenants"].as_array().unwrap();
+    let rows = tenants.iter().find(|one| one["name"] == tenant).unwrap()["devices"].as_array().unwrap();
+    rows.iter().find(|row| row["device"] == device).unwrap_or_else(|| panic!("{tenant} has no {device}: {rows:?}"))
+}
+
+fn check(world: &World) -> Output {
+    world.lab.bare(vgpud()).arg("--check").arg(world.lab.path().join("vgpud.toml")).output().unwrap()
+}
+
+#[test]
+fn a_file_that_names_no_device_serves_whole_devices_and_instances_with_percentages_of_each() {
+    let mut world = World::start_on(MIXED, &tenant("a", "memory_limit = \"25%\""));
+    let all = devices(&world);
+    let mut members = Vec::new();
+    for (at, (uuid, memory)) in all.iter().enumerate() {
+        let mut m = member_on(&mut world, "a", uuid);
+        m.begin();
+        assert_eq!(m.info().1, memory / 4, "device {at}");
+        assert_eq!(m.code(&format!("alloc {}", memory / 4)), OUT_OF_MEMORY, "device {at}");
+        m.alloc(GIB);
+        assert_eq!(m.errors(), "");
+        members.push(m);
+    }
+    let name = |at: usize| if at == 0 { "0".to_owned() } else { all[at].0.clone() };
+    eventually("what is held on each device is known", || {
+        let status = status(&world);
+        (0..all.len()).all(|at| row(&status, "a", &name(at))["memory_used"].as_u64().is_some_and(|used| used > GIB))
+    });
+    let status = status(&world);
+    let told = status["devices"].as_array().unwrap();
+    assert_eq!(told.len(), all.len(), "{told:?}");
+    for (at, (uuid, memory)) in all.iter().enumerate() {
+        let device = &told[at];
+        assert_eq!((&device["name"], &device["uuid"]), (&name(at).into(), &uuid.as_str().into()), "{device}");
+        assert_eq!(device["memory"], *memory, "{device}");
+        assert_eq!(row(&status, "a", &name(at))["memory_limit"], memory / 4);
+    }
+    assert!(told[1]["model"].as_str().unwrap().ends_with("MIG 3g.40gb"), "{told:?}");
+    let plan = text(&check(&world));
+    for (uuid, memory) in &all[1..] {
+        let line = plan.lines().find(|line| line.starts_with(uuid)).unwrap_or_else(|| panic!("no {uuid}: {plan}"));
+        assert!(line.contains(&vgpu_core::bytes::Bytes(*memory).to_string()), "{line}");
+    }
+}
+
+#[test]
+fn leases_are_given_for_an_instance_and_its_time_is_counted_there_alone() {
+    let limits = "memory_limit = \"10%\"\nsm_limit = 40";
+    let mut world = World::start_on(MIXED, &(tenant("a", limits) + &tenant("b", limits)));
+    let all = devices(&world);
+    world.lab.set("CUDA_VISIBLE_DEVICES", &all[2].0);
+    let mut members = world.at_work(&[("a", 500, 100, 0), ("b", 500, 100, 0)], 3000);
+    let mut holders = std::collections::BTreeSet::new();
+    eventually("both hold the instance in turn", || {
+        let status = status(&world);
+        let told = status["devices"].as_array().unwrap();
+        holders.extend(told[2]["holder"].as_str().map(str::to_owned));
+        assert_eq!((&told[1]["holder"], &told[3]["holder"]), (&Value::Null, &Value::Null), "{told:?}");
+        holders.len() == 2
+    });
+    world::finish(&mut members);
+    let status = status(&world);
+    for tenant in ["a", "b"] {
+        let seconds = row(&status, tenant, &all[2].0)["time"]["gpu_seconds"].as_f64().unwrap();
+        // 40 % of the three seconds, and what a loaded machine takes from it.
+        assert!((0.3..=1.4).contains(&seconds), "{tenant} {seconds}");
+    }
+}
+
+#[test]
+fn the_number_of_a_partitioned_device_stands_for_its_instances_and_a_uuid_for_one() {
+    let names = {
+        let world = World::start_on(MIXED, &tenant("a", ""));
+        devices(&world)
+    };
+    let [_, first, second, third] = names.as_slice() else { panic!("{names:?}") };
+    let file = format!(
+        "[[device]]\nid = 0\n[[device]]\nid = 1\novercommit = 2\n{}{}{}",
+        tenant("board", "devices = [1]\nmemory_limit = \"50%\""),
+        tenant("one", &format!("devices = [{:?}]\nmemory_limit = \"80%\"", second.0)),
+        tenant(
+            "two",
+            &format!(
+                "devices = [1]\nmemory_limit = \"10%\"\n[[tenant.device]]\nid = {:?}\nmemory_limit = \"60%\"",
+                third.0
+            )
+        ),
+    );
+    // The machine of a lab is made anew: an instance has the same UUID.
+    let mut world = World::start_on(MIXED, &file);
+    assert_eq!(devices(&world), names);
+    for (uuid, memory) in [first, second, third] {
+        let mut m = member_on(&mut world, "board", uuid);
+        m.begin();
+        assert_eq!(m.info().1, memory / 2, "{uuid}");
+        let mut m = member_on(&mut world, "one", uuid);
+        if uuid == &second.0 {
+            m.begin();
+            assert_eq!(m.info().1, memory * 8 / 10);
+        } else {
+            assert_eq!(m.code("init"), NOT_PERMITTED);
+            assert!(m.errors().contains("is not one of the devices of tenant one"), "{}", m.errors());
+        }
+        let mut m = member_on(&mut world, "two", uuid);
+        m.begin();
+        assert_eq!(m.info().1, if uuid == &third.0 { memory * 6 / 10 } else { memory / 10 }, "{uuid}");
+    }
+    let mut m = member_on(&mut world, "board", &names[0].0);
+    assert_eq!(m.code("init"), NOT_PERMITTED, "the whole device is not listed");
+}
+
+#[test]
+fn processes_on_instances_are_found_and_named_by_their_instance() {
+    let mut world = World::start_on(
+        MIXED,
+        &format!("[proof]\ninterval = \"100ms\"\nslack = \"64MiB\"\n{}", tenant("a", "memory_limit = \"2GiB\"")),
+    );
+    let all = devices(&world);
+    world.lab.set("CUDA_VISIBLE_DEVICES", &all[3].0);
+    let mut stranger = world.lab.bare_member();
+    stranger.begin();
+    world.lab.set("CUDA_VISIBLE_DEVICES", &all[1].0);
+    world.lab.set("VGPU_SOCKET", world.socket("a"));
+    let mut past = Member::start(&mut world.lab.command(compile("escape", Kind::Program, &[])));
+    past.ok("begin");
+    past.ok(&format!("alloc {}", 4 * MIB));
+    let mut honest = member_on(&mut world, "a", &all[1].0);
+    honest.begin();
+    honest.alloc(100 * MIB);
+    past.ok(&format!("read {}", 2 * GIB));
+    let found = |pid: u32| {
+        let status = status(&world);
+        status["findings"].as_array().unwrap().iter().find(|finding| finding["pid"] == pid).cloned()
+    };
+    for (pid, what, device) in [(stranger.pid, "uncontrolled", &all[3].0), (past.pid, "over", &all[1].0)] {
+        eventually(what, || found(pid).is_some_and(|finding| finding["what"] == what));
+        assert_eq!(found(pid).unwrap()["device"], **device);
+    }
+    assert_eq!(found(honest.pid), None);
+}
