@@ -45,6 +45,6 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     };
     let mut out = Vec::new();
     clap_complete::generate(args.shell, &mut command, name, &mut out);
-    say::text(&String::from_utf8_lossy(&out))?;
+    say::exact(&String::from_utf8_lossy(&out))?;
     Ok(ExitCode::SUCCESS)
 }

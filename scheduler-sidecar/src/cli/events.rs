@@ -129,7 +129,10 @@ fn stream(args: &Args, next: &mut u64, boot: &mut Option<u64>) -> Result<(), Fai
         let Ok(event) = serde_json::from_str::<Event>(&line) else { continue };
         *next = event.seq + 1;
         if args.wants(&event) {
-            say::text(&if args.daemon.json { line.clone() } else { shown(&event) })?;
+            match args.daemon.json {
+                true => say::exact(&say::plain_json(&line))?,
+                false => say::text(&shown(&event))?,
+            }
         }
     }
 }
@@ -141,11 +144,6 @@ impl Args {
         let tenant = self.tenant.is_none() || self.tenant == event.tenant;
         (kind && tenant) || event.kind == "events.lost"
     }
-}
-
-/// Text in which nothing moves the cursor or begins another line.
-pub(super) fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 /// One line for people.
@@ -172,7 +170,7 @@ pub fn shown(event: &Event) -> String {
         put(name, value.as_str().map_or_else(|| value.to_string(), |text| format!("{text:?}")));
     }
     line.push_str("  ");
-    line.push_str(&printable(&event.words));
+    line.push_str(&say::escaped(&event.words));
     let colour = match event.level.as_str() {
         "error" | "warning" => Some(say::Colour::Yellow),
         _ => None,

@@ -41,7 +41,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     if args.daemon.json {
         say::json(&status)?;
     } else {
-        say::text(&metrics::text(&status, !args.no_hami_names))?;
+        say::exact(&metrics::text(&status, !args.no_hami_names))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -12,7 +12,6 @@ use vgpu_core::bytes::Bytes;
 use self::names::Names;
 use self::place::Place;
 use super::ask::{Where, no_answer};
-use super::events::printable;
 use super::say::{self, Failure};
 use crate::control::{Ask, Process};
 
@@ -102,7 +101,7 @@ fn shown(processes: &[Placed]) -> String {
                 waited,
                 memory,
                 span(member.connected_seconds),
-                printable(&member.version),
+                say::escaped(&member.version),
             ]
         };
         if member.devices.is_empty() {

@@ -63,7 +63,7 @@ impl From<io::Error> for Failure {
 pub fn failure(failure: &Failure) -> ExitCode {
     if !failure.words.is_empty() {
         // Nobody is left to be told.
-        let _ = writeln!(io::stderr(), "vgpu: {}", failure.words);
+        let _ = writeln!(io::stderr(), "vgpu: {}", printable(&failure.words));
     }
     ExitCode::from(failure.code)
 }
@@ -71,14 +71,75 @@ pub fn failure(failure: &Failure) -> ExitCode {
 /// Says something that whoever asked should know, and that stops nothing.
 pub fn note(words: &str) {
     // Nobody is left to be told.
-    let _ = writeln!(io::stderr(), "vgpu: {words}");
+    let _ = writeln!(io::stderr(), "vgpu: {}", printable(words));
 }
 
-/// Writes text to stdout.
+/// The first of the marks that [`coloured`] leaves in text: a private character for each code of a colour. Only [`printable`]
+/// makes escape sequences of them, so that no other text has one.
+const MARKS: u32 = 0xf0000;
+
+/// The codes of colours, and the end of one.
+const CODES: [u32; 5] = [0, 1, 31, 32, 33];
+
+/// Is this a character that moves the cursor, turns the direction of writing, or is not to be seen?
+#[must_use]
+pub fn is_hidden(letter: char) -> bool {
+    letter.is_control()
+        || matches!(letter, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}'
+            | '\u{f0000}'..='\u{f00ff}')
+}
+
+/// Text from elsewhere in one line: what is hidden stands there as `\n` or `\u{202e}`.
+#[must_use]
+pub fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    text.chars()
+        .for_each(|letter| if is_hidden(letter) { out.extend(letter.escape_default()) } else { out.push(letter) });
+    out
+}
+
+/// Text of several lines as a terminal may have it: its lines and our own colours stay, everything hidden is escaped.
+#[must_use]
+pub fn printable(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match CODES.iter().find(|code| u32::from(letter) == MARKS + **code) {
+            Some(code) => out.push_str(&format!("\x1b[{code}m")),
+            None if is_hidden(letter) && !matches!(letter, '\n' | '\t') => out.extend(letter.escape_default()),
+            None => out.push(letter),
+        }
+    }
+    out
+}
+
+/// JSON that means the same and hides nothing: outside of strings there is nothing hidden, and in them stands `\u202e`.
+#[must_use]
+pub fn plain_json(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for letter in text.chars() {
+        if is_hidden(letter) && letter > '~' {
+            letter.encode_utf16(&mut [0; 2]).iter().for_each(|unit| out.push_str(&format!("\\u{unit:04x}")));
+        } else {
+            out.push(letter);
+        }
+    }
+    out
+}
+
+/// Writes text for people to stdout, as [`printable`] has it.
 ///
 /// # Errors
 /// The pipe is closed or the disk is full.
 pub fn text(text: &str) -> Result<(), Failure> {
+    exact(&printable(text))
+}
+
+/// Writes text for programs to stdout as it is.
+///
+/// # Errors
+/// As [`text`].
+pub fn exact(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     Ok(out.flush()?)
@@ -91,7 +152,7 @@ pub fn text(text: &str) -> Result<(), Failure> {
 pub fn json(value: &impl Serialize) -> Result<(), Failure> {
     let mut line = serde_json::to_string_pretty(value).map_err(io::Error::from)?;
     line.push('\n');
-    text(&line)
+    exact(&plain_json(&line))
 }
 
 /// Writes text to a file, as a whole or not at all: what was there stays until all of it is written.
@@ -190,12 +251,15 @@ pub fn coloured(colour: Colour, text: &str) -> String {
         Colour::Red => 31,
         Colour::Bold => 1,
     };
-    format!("\x1b[{code}m{text}\x1b[0m")
+    let mark = |code: u32| char::from_u32(MARKS + code).unwrap_or(' ');
+    format!("{}{text}{}", mark(code), mark(0))
 }
 
 /// Lays rows out in columns; the first row is the heading.
 #[must_use]
 pub fn table(rows: &[Vec<String>]) -> String {
+    // Escaped before it is measured.
+    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|cell| escaped(cell)).collect()).collect();
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column| {
         rows.iter().filter_map(|row| row.get(column)).map(|cell: &String| cell.chars().count()).max().unwrap_or(0)
@@ -229,7 +293,7 @@ pub fn quoted(word: &str) -> String {
 #[must_use]
 pub fn shown(word: &OsStr) -> String {
     if let Some(text) = word.to_str()
-        && !text.contains(char::is_control)
+        && !text.contains(is_hidden)
     {
         return quoted(text);
     }
@@ -239,7 +303,7 @@ pub fn shown(word: &OsStr) -> String {
         for letter in chunk.valid().chars() {
             match letter {
                 '\'' | '\\' => out.extend(['\\', letter]),
-                _ if letter.is_control() => bytes(&mut out, letter.encode_utf8(&mut [0; 4]).as_bytes()),
+                _ if is_hidden(letter) => bytes(&mut out, letter.encode_utf8(&mut [0; 4]).as_bytes()),
                 _ => out.push(letter),
             }
         }
@@ -288,6 +352,24 @@ mod tests {
     }
 
     #[test]
+    fn no_text_for_people_reaches_a_terminal_with_anything_hidden_and_json_says_the_same() {
+        let evil = "a\u{1b}[8m\r\u{202e}\u{2066}\u{200b}\u{9b}\u{f0020}\u{7f} e\u{301} \"x\" ü";
+        let shown = "a\\u{1b}[8m\\r\\u{202e}\\u{2066}\\u{200b}\\u{9b}\\u{f0020}\\u{7f} e\u{301} \"x\" ü";
+        assert_eq!(escaped(evil), shown);
+        assert_eq!(escaped("a\nb\tc"), "a\\nb\\tc");
+        assert_eq!(printable("a\nb\tc\u{1b}[31m\u{202e}\u{f0002}"), "a\nb\tc\\u{1b}[31m\\u{202e}\\u{f0002}");
+        let ours: String = [32, 0].map(|code| char::from_u32(MARKS + code).unwrap()).iter().collect();
+        assert_eq!(printable(&ours), "\u{1b}[32m\u{1b}[0m", "a colour of ours");
+        let rows = [["N", "X"], [evil, "1"]].map(|row| row.map(str::to_owned).to_vec());
+        let table = table(&rows);
+        assert!(table.contains(shown) && !table.contains(|c| is_hidden(c) && c != '\n'), "{table}");
+        let json = serde_json::to_string(evil).unwrap();
+        let plain = plain_json(&json);
+        assert!(!plain.contains(is_hidden), "{plain}");
+        assert_eq!(serde_json::from_str::<String>(&plain).unwrap(), evil);
+    }
+
+    #[test]
     fn a_word_is_shown_without_what_moves_a_terminals_cursor() {
         for (word, said) in [
             (&b"plain"[..], "plain"),
@@ -295,6 +377,7 @@ mod tests {
             (b"\x1b[2J it's \\", r"$'\x1b[2J it\'s \\'"),
             (b"a\nb\xff", r"$'a\x0ab\xff'"),
             ("\u{9b}ä".as_bytes(), r"$'\xc2\x9bä'"),
+            ("\u{202e}a".as_bytes(), r"$'\xe2\x80\xaea'"),
         ] {
             assert_eq!(shown(OsStr::from_bytes(word)), said);
         }

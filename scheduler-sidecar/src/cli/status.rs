@@ -84,9 +84,9 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         seen = true;
         match (args.daemon.json, args.watch) {
             (true, None) => say::json(&enriched(&status)?)?,
-            (true, Some(_)) => say::text(&format!("{}\n", enriched(&status)?))?,
+            (true, Some(_)) => say::exact(&say::plain_json(&format!("{}\n", enriched(&status)?)))?,
             // Home, then clear: what was there is overwritten in one piece.
-            (false, _) if screen => say::text(&format!("\x1b[H\x1b[2J{}", shown(&status)))?,
+            (false, _) if screen => say::exact(&format!("\x1b[H\x1b[2J{}", say::printable(&shown(&status))))?,
             (false, Some(_)) => say::text(&format!("{}\n", shown(&status)))?,
             (false, None) => say::text(&shown(&status))?,
         }

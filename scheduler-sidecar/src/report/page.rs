@@ -76,7 +76,7 @@ pub fn escaped(text: &str) -> String {
             '"' => out.push_str("&quot;"),
             '\'' => out.push_str("&#39;"),
             '\n' | '\t' => out.push(letter),
-            letter if letter.is_control() => out.push('\u{fffd}'),
+            letter if crate::cli::say::is_hidden(letter) => out.push('\u{fffd}'),
             letter => out.push(letter),
         }
     }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::place::{self, Engine, Place};
-use crate::cli::events::printable;
+use crate::cli::say::escaped;
 
 /// How long all questions to an engine's socket may take together.
 const DEADLINE: Duration = Duration::from_millis(500);
@@ -84,7 +84,7 @@ impl Names {
             Engine::Containerd | Engine::CriO | Engine::Unknown => self.annotated(id),
             Engine::Lxc | Engine::Nspawn | Engine::Slurm => None,
         };
-        let name = name.map(|name| printable(&name).chars().take(LONGEST).collect::<String>());
+        let name = name.map(|name| escaped(&name).chars().take(LONGEST).collect::<String>());
         let name = name.filter(|name| !name.is_empty());
         self.known.insert(id.clone(), name.clone());
         name
@@ -219,7 +219,7 @@ mod tests {
         let host = Host::new(&format!("0::/system.slice/docker-{ID}.scope\n"));
         assert_eq!(host.shown().as_deref(), Some("0123456789ab"));
         host.put(&format!("var/lib/docker/containers/{ID}/config.v2.json"), r#"{"Name":"/train\u001b[2J"}"#);
-        assert_eq!(host.shown().as_deref(), Some("train?[2J"), "nothing moves the cursor");
+        assert_eq!(host.shown().as_deref(), Some("train\\u{1b}[2J"), "nothing moves the cursor");
         let host = Host::new(&format!("0::/machine.slice/libpod-{ID}.scope/container"));
         host.put(
             "var/lib/containers/storage/overlay-containers/containers.json",

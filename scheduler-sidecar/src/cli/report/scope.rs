@@ -95,6 +95,7 @@ impl Form {
             Format::Html => page::html(&made.sheet),
         };
         match &self.out {
+            None if is_json || self.format == Format::Json => say::exact(&say::plain_json(&text)),
             None => say::text(&text),
             Some(file) => say::file(file, &text),
         }

@@ -22,15 +22,20 @@ pub fn run(daemon: &Where, wishes: &Wishes, looks: Option<u32>) -> Result<ExitCo
     let (socket, began) = (daemon.path(), Instant::now());
     let (first, wishes) = feed::first(&socket, began, wishes)?;
     let show = |look: Look| match daemon.json {
-        true => Ok::<_, Failure>(format!("{}\n", status::enriched(&look.status)?)),
-        false => Ok(text(&Top::new(look, wishes.clone()))),
+        true => say::exact(&say::plain_json(&format!("{}\n", status::enriched(&look.status)?))),
+        false => say::text(&text(&Top::new(look, wishes.clone()))),
     };
-    say::text(&show(first)?)?;
+    show(first)?;
     let mut shown = 1;
     while looks.is_none_or(|looks| shown < looks) {
         std::thread::sleep(wishes.interval);
         match feed::look(&socket, began) {
-            Ok(look) => say::text(&format!("{}{}", if daemon.json { "" } else { "\n" }, show(look)?))?,
+            Ok(look) => {
+                if !daemon.json {
+                    say::text("\n")?;
+                }
+                show(look)?;
+            }
             Err(why) => say::note(&ask::words(&socket, &why)),
         }
         shown += 1;

@@ -6,8 +6,8 @@ use vgpu_core::bytes::Bytes;
 use super::theme::Theme;
 use super::wrapped;
 use crate::cli::ask;
-use crate::cli::events::printable;
 use crate::cli::ps::span;
+use crate::cli::say::escaped;
 use crate::cli::top::history::MINUTES;
 use crate::cli::top::keys::BINDINGS;
 use crate::cli::top::row::{self, Row, brief};
@@ -45,7 +45,7 @@ pub fn details<'t>(top: &Top, theme: &Theme, tenant: &str, width: usize, room: u
     lines.push(Line::default());
     lines.push(Line::from(vec![
         Span::styled("socket ", theme.head()),
-        Span::raw(printable(&status.socket.display().to_string())),
+        Span::raw(escaped(&status.socket.display().to_string())),
     ]));
     // The end stays on the screen.
     let skipped = skipped.min(lines.len().saturating_sub(room));
@@ -84,7 +84,7 @@ fn on_device(top: &Top, theme: &Theme, row: &Row, width: usize, lines: &mut Vec<
     lines.push(bars("got", recent));
     let hour = match &top.hour {
         None => None,
-        Some(Err(why)) => Some(Line::styled(format!("  last hour: {}", printable(why)), theme.dim())),
+        Some(Err(why)) => Some(Line::styled(format!("  last hour: {}", escaped(why)), theme.dim())),
         Some(Ok(all)) => {
             let status = top.look.status.devices.iter().find(|device| row::is(device, &row.device));
             let same = |uuid: &str| {
@@ -107,7 +107,7 @@ fn explained(top: &Top, theme: &Theme, tenant: &str, width: usize, lines: &mut V
         Some((whose, Ok(all))) if whose == tenant => {
             for device in all {
                 for sentence in &device.sentences {
-                    let words = format!("{}: {}", brief(&device.device), printable(sentence));
+                    let words = format!("{}: {}", brief(&device.device), escaped(sentence));
                     lines.extend(
                         wrapped(&words, width.saturating_sub(2)).into_iter().map(|text| Line::raw(format!("  {text}"))),
                     );
@@ -115,7 +115,7 @@ fn explained(top: &Top, theme: &Theme, tenant: &str, width: usize, lines: &mut V
             }
         }
         Some((whose, Err(why))) if whose == tenant => {
-            lines.push(Line::styled(format!("  {}", printable(why)), theme.warning()));
+            lines.push(Line::styled(format!("  {}", escaped(why)), theme.warning()));
         }
         _ => lines.push(Line::styled("  asking the daemon", theme.dim())),
     }
@@ -152,7 +152,7 @@ fn of_member(top: &Top, member: &MemberStatus) -> Vec<Vec<String>> {
             waited,
             memory,
             span(member.connected_seconds),
-            printable(&member.version),
+            escaped(&member.version),
         ]
     };
     if member.devices.is_empty() {
