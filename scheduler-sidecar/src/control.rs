@@ -32,8 +32,8 @@ use serde::{Deserialize, Serialize};
 
 pub use explain::Explained;
 pub use status::{
-    Configuration, DeviceStatus, Fault, MemberDevice, MemberStatus, Process, RecordStatus, Status, TenantStatus,
-    TermsStatus, TimeStatus,
+    AuditStatus, Configuration, DeviceStatus, Fault, MemberDevice, MemberStatus, Process, RecordStatus, Status,
+    TenantStatus, TermsStatus, TimeStatus,
 };
 
 /// The number of this protocol.

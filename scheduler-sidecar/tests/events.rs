@@ -179,7 +179,35 @@ fn the_audit_log_outlives_the_daemon_names_who_changed_what_and_shows_what_was_t
     };
     let ((out, _), code) = verify();
     assert!(code == Some(0) && out.contains("nothing was changed"), "{out}");
+    assert!(out.contains("is not known"), "nobody was asked: {out}");
     let text = fs::read_to_string(&file).unwrap();
+    // The daemon knows which line is the last, and somebody may have kept another one's hash.
+    let admin = world.dir.path().join("run/admin.sock");
+    let asked = |more: &[&str]| {
+        let output = vgpu().args(["audit", "--verify", "--socket"]).arg(&admin).args(more).arg(&file).output().unwrap();
+        (texts(&output), output.status.code())
+    };
+    let ((out, err), code) = asked(&[]);
+    assert!(code == Some(0) && out.contains("the daemon's last line is there"), "{out}{err}");
+    let last = text.trim_end().rfind('\n').unwrap() + 1;
+    fs::write(&file, &text[..last]).unwrap();
+    let ((_, err), code) = asked(&[]);
+    assert!(code == Some(1) && err.contains("lines were cut off"), "{err}");
+    assert_eq!(verify().1, Some(0), "what is left is whole, and nobody is asked");
+    fs::write(&file, &text).unwrap();
+    let ((_, err), code) = asked(&["--head", &"0".repeat(64)]);
+    assert!(code == Some(1) && err.contains("--head knows a later line"), "{err}");
+    assert_eq!(asked(&["--head", "00"]).1, Some(2));
+    // The last line alone, garbage, and nothing.
+    fs::write(&file, format!("{}{}", &text[..last], text[last..].replace("paused", "resumed"))).unwrap();
+    let ((_, err), code) = verify();
+    assert!(code == Some(1) && err.contains("this line was changed"), "{err}");
+    for garbage in ["", "garbage\n", "{\"prev\":\"\"}\n"] {
+        fs::write(&file, garbage).unwrap();
+        let ((out, err), code) = verify();
+        assert!(code == Some(1) && out.is_empty() && err.contains("line of an audit log"), "{garbage:?}: {out}{err}");
+    }
+    fs::write(&file, &text).unwrap();
     let (out, _) = texts(&vgpu().arg("audit").arg(&file).output().unwrap());
     assert_eq!(out.lines().count(), all.len());
     fs::write(&file, text.replace("2GiB", "1GiB")).unwrap();

@@ -84,6 +84,7 @@ fn full() -> Status {
         pid: 1,
         uptime_seconds: 60,
         record: None,
+        audit: None,
         configuration: Some(scheduler_sidecar::control::Configuration {
             file: "/f".into(),
             reloads: 0,

@@ -105,6 +105,7 @@ fn status() -> Status {
         uptime_seconds: 4000,
         configuration: None,
         record: None,
+        audit: None,
         devices: vec![device],
         tenants: vec![
             tenant("chat", "0", (40.0, 28.4), (19, 20), "waiting"),

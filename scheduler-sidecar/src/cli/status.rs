@@ -371,6 +371,7 @@ mod tests {
             uptime_seconds: 1,
             configuration: None,
             record,
+            audit: None,
             devices: Vec::new(),
             tenants,
             faults: Vec::new(),

@@ -25,6 +25,9 @@ pub struct Status {
     /// How the record of usage is; null: from a daemon that keeps none.
     #[serde(default)]
     pub record: Option<RecordStatus>,
+    /// The audit log; null: there is none.
+    #[serde(default)]
+    pub audit: Option<AuditStatus>,
     /// The devices it knows.
     #[serde(default)]
     pub devices: Vec<DeviceStatus>,
@@ -69,6 +72,15 @@ pub struct RecordStatus {
     pub words: Option<String>,
     /// Where it is; null: it is off.
     pub dir: Option<PathBuf>,
+}
+
+/// The audit log, as it is now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditStatus {
+    /// Its file.
+    pub file: PathBuf,
+    /// The hash of the last line that the daemon wrote; empty before the first one.
+    pub head: String,
 }
 
 /// A device as it is now.

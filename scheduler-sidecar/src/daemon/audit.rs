@@ -1,16 +1,18 @@
 //! The audit log: who was let in with which limits, and every change of them, in a file that is only appended to.
 //!
-//! A line is an event ([`crate::control::event`]) with `prev`, the SHA-256 of the line before it, without its newline: a line
-//! that was taken out or changed shows ([`verify`]). The file is rotated by size, and the chain goes on over rotations and
+//! A line is an event ([`crate::control::event`]) with `prev`, the hash of the line before it, and at its end `hash`, the
+//! SHA-256 of everything in the line before that: a line that was changed, taken out or cut shows ([`verify`]). The last
+//! line's hash is the head. The daemon serves it ([`Audit::head`]): only a head that was kept elsewhere shows that whole lines
+//! are missing at the end. The file is rotated by size, and the chain goes on over rotations and
 //! restarts. It is written by a thread of its own, and is on the disk before the next lines are taken; who logs waits for
 //! nothing. What cannot be written is counted and said, and enforcement goes on.
 
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -31,6 +33,12 @@ const LONGEST: u64 = 1 << 20;
 /// What the first line of all says of the one before it.
 const NOTHING: &str = "";
 
+/// Stands between the text of a line that is hashed and the hash.
+const HASH: &str = ",\"hash\":\"";
+
+/// Stands behind the hash.
+const END: &str = "\"}";
+
 enum Word {
     Event(Arc<Event>),
     /// Everything before it is written.
@@ -41,7 +49,17 @@ enum Word {
 #[derive(Debug)]
 pub struct Audit {
     tell: SyncSender<Word>,
-    fault: Arc<Mutex<Option<String>>>,
+    path: PathBuf,
+    state: Arc<Mutex<State>>,
+}
+
+/// Shared with the thread that writes.
+#[derive(Debug)]
+struct State {
+    /// Why the log is not written as it should be.
+    fault: Option<String>,
+    /// The hash of the last line that was written.
+    head: String,
 }
 
 impl Audit {
@@ -59,24 +77,30 @@ impl Audit {
         } else if !ends(path)? {
             file.line(b"\n")?;
         }
-        let fault = Arc::new(Mutex::new(None));
+        let state = Arc::new(Mutex::new(State { fault: None, head: last.clone() }));
         let (tell, told) = sync_channel(QUEUE);
-        let mut writer = Writer { file, last, fault: fault.clone() };
+        let mut writer = Writer { file, last, state: state.clone() };
         thread::Builder::new().name("vgpud-audit".into()).spawn(move || writer.serve(&told))?;
-        Ok(Self { tell, fault })
+        Ok(Self { tell, path: path.to_owned(), state })
     }
 
     /// Hands an event in; never waits.
     pub fn write(&self, event: &Arc<Event>) {
         if let Err(TrySendError::Full(_)) = self.tell.try_send(Word::Event(event.clone())) {
-            set(&self.fault, Some("events came faster than they could be written; some are missing".into()));
+            set_fault(&self.state, Some("events came faster than they could be written; some are missing".into()));
         }
     }
 
     /// Why it is not written as it should be.
     #[must_use]
     pub fn fault(&self) -> Option<String> {
-        self.fault.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        locked(&self.state).fault.clone()
+    }
+
+    /// The file, and the hash of the last line that was written there; empty before the first one.
+    #[must_use]
+    pub fn head(&self) -> (PathBuf, String) {
+        (self.path.clone(), locked(&self.state).head.clone())
     }
 
     /// Waits until everything is written, for a second at most.
@@ -88,10 +112,15 @@ impl Audit {
     }
 }
 
-fn set(fault: &Mutex<Option<String>>, words: Option<String>) -> bool {
-    let mut fault = fault.lock().unwrap_or_else(PoisonError::into_inner);
-    let news = *fault != words;
-    *fault = words;
+fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// True if that is news.
+fn set_fault(state: &Mutex<State>, words: Option<String>) -> bool {
+    let mut state = locked(state);
+    let news = state.fault != words;
+    state.fault = words;
     news
 }
 
@@ -99,7 +128,7 @@ struct Writer {
     file: Rotating,
     /// The hash of the last line.
     last: String,
-    fault: Arc<Mutex<Option<String>>>,
+    state: Arc<Mutex<State>>,
 }
 
 impl Writer {
@@ -116,8 +145,9 @@ impl Writer {
                 }
             }
             let done = done.and_then(|()| self.file.sync());
+            locked(&self.state).head.clone_from(&self.last);
             let words = done.err().map(|why| why.to_string());
-            if set(&self.fault, words.clone()) {
+            if set_fault(&self.state, words.clone()) {
                 match words {
                     // No kind: it would come here.
                     Some(why) => warn!(%why, "the audit log cannot be written; limits are kept all the same"),
@@ -133,9 +163,7 @@ impl Writer {
     }
 
     fn append(&mut self, event: &Event) -> io::Result<()> {
-        let line = chained(event, &self.last)?;
-        let hash = hash(&line);
-        let mut bytes = line;
+        let (mut bytes, hash) = chained(event, &self.last)?;
         bytes.push(b'\n');
         match self.file.line(&bytes) {
             Ok(()) => {
@@ -154,12 +182,34 @@ impl Writer {
     }
 }
 
-fn chained(event: &Event, prev: &str) -> io::Result<Vec<u8>> {
+/// The line of an event, and its hash.
+fn chained(event: &Event, prev: &str) -> io::Result<(Vec<u8>, String)> {
     let mut value = serde_json::to_value(event)?;
     if let Some(object) = value.as_object_mut() {
         object.insert("prev".into(), Value::String(prev.to_owned()));
     }
-    Ok(serde_json::to_vec(&value)?)
+    let mut line = serde_json::to_vec(&value)?;
+    // The object's end comes behind the hash.
+    line.pop();
+    let hash = hash(&line);
+    line.extend_from_slice([HASH, &hash, END].concat().as_bytes());
+    Ok((line, hash))
+}
+
+/// The text of a line that its hash is of, and the hash that stands there; `None`: the line has none.
+fn sealed(line: &[u8]) -> Option<(&[u8], &str)> {
+    let rest = line.strip_suffix(END.as_bytes())?;
+    let (rest, hash) = rest.split_at_checked(rest.len().checked_sub(64)?)?;
+    let hash = str::from_utf8(hash).ok().filter(|hash| hash.bytes().all(|c| c.is_ascii_hexdigit()))?;
+    Some((rest.strip_suffix(HASH.as_bytes())?, hash))
+}
+
+/// As the next line names this one: by its own hash, or that of all that is left of it.
+fn name(line: &[u8]) -> String {
+    match sealed(line) {
+        Some((text, own)) if hash(text) == own => own.to_owned(),
+        _ => hash(line),
+    }
 }
 
 fn hash(line: &[u8]) -> String {
@@ -179,7 +229,7 @@ fn last_line(path: &Path) -> io::Result<String> {
     let mut end = Vec::new();
     file.read_to_end(&mut end)?;
     let last = end.split(|byte| *byte == b'\n').rfind(|line| !line.is_empty());
-    Ok(last.map_or(NOTHING.to_owned(), hash))
+    Ok(last.map_or(NOTHING.to_owned(), name))
 }
 
 /// Does its last line have an end?
@@ -202,36 +252,83 @@ pub struct Break {
     pub words: String,
 }
 
-/// Checks the chain over files, the oldest first: `Ok` is how many lines there are. The first line of all is believed: what
-/// was before it is not there to be compared.
+/// A log whose chain is whole.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Chain {
+    /// How many lines there are.
+    pub lines: usize,
+    /// How many of them are not whole: the daemon ended, or the disk was full, while it wrote them.
+    pub cut: usize,
+    /// The hash of the last line.
+    pub head: String,
+}
+
+/// A hash that one of the lines must have, and who says so.
+#[derive(Debug, Clone, Copy)]
+pub struct Head<'h> {
+    /// The hash.
+    pub hash: &'h str,
+    /// Who says so.
+    pub by: &'h str,
+}
+
+/// Checks the chain over files, the oldest first. The first line of all is believed in what it says of the one before it, which
+/// is not there to be compared.
 ///
 /// # Errors
-/// The first line that does not fit.
-pub fn verify(files: &[Vec<u8>]) -> Result<usize, Break> {
+/// The first line that does not fit, or that there is no line of a head.
+pub fn verify(files: &[Vec<u8>], heads: &[Head<'_>]) -> Result<Chain, Break> {
     #[derive(Deserialize)]
     struct Link {
         prev: String,
     }
-    let (mut before, mut count) = (None::<String>, 0);
+    let (mut before, mut chain) = (None::<String>, Chain { lines: 0, cut: 0, head: String::new() });
+    let mut missing = heads.to_vec();
+    // The first of the lines without a hash since the last whole line, and how many they are: the next one must name the last.
+    let (mut torn, mut pieces) = (None, 0);
+    let mut end = Break { file: files.len().saturating_sub(1), line: 0, words: String::new() };
     for (file, bytes) in files.iter().enumerate() {
-        let lines: Vec<&[u8]> = bytes.split(|byte| *byte == b'\n').collect();
-        for (at, text) in lines.iter().enumerate().filter(|(_, text)| !text.is_empty()) {
-            let wrong = |words: &str| Break { file, line: at + 1, words: words.to_owned() };
-            match serde_json::from_slice::<Link>(text) {
-                Ok(link) => {
-                    if before.as_ref().is_some_and(|before| *before != link.prev) {
-                        return Err(wrong("the line before it was changed, or lines between were taken out"));
+        let lines = (1..).zip(bytes.split(|byte| *byte == b'\n')).filter(|(_, text)| !text.is_empty());
+        for (line, text) in lines {
+            let wrong = |words: &str| Break { file, line, words: words.to_owned() };
+            match (sealed(text), serde_json::from_slice::<Link>(text)) {
+                (Some((text, own)), Ok(link)) => {
+                    if hash(text) != own {
+                        return Err(wrong("this line was changed: its hash is another one"));
                     }
+                    if before.as_ref().is_some_and(|before| *before != link.prev) {
+                        return Err(torn.unwrap_or_else(|| {
+                            wrong("the line before it is another one: lines between were taken out, or it was changed")
+                        }));
+                    }
+                    torn = None;
+                    chain.cut += std::mem::take(&mut pieces);
                 }
-                // The daemon was killed while it wrote, or the disk was full; the next line says whether this one is as it was.
-                Err(_) if before.is_some() || count == 0 => {}
-                Err(_) => return Err(wrong("this is no line of an audit log")),
+                _ => {
+                    pieces += 1;
+                    torn.get_or_insert_with(|| wrong("this is no whole line of an audit log"));
+                }
             }
-            before = Some(hash(text));
-            count += 1;
+            let name = name(text);
+            missing.retain(|head| !head.hash.eq_ignore_ascii_case(&name));
+            (before, end.file, end.line) = (Some(name), file, line);
+            chain.lines += 1;
         }
     }
-    Ok(count)
+    if let Some(mut torn) = torn {
+        torn.words.push_str(
+            "; it was cut or written over, or the daemon ended while it wrote it: then the first line after its next start \
+             names it",
+        );
+        return Err(torn);
+    }
+    let Some(last) = before else { return Err(Break { words: "there is no line of an audit log".to_owned(), ..end }) };
+    if let Some(Head { hash, by }) = missing.first() {
+        let words = format!("the log ends here, and {by} knows a later line, with the hash {hash}: lines were cut off");
+        return Err(Break { words, ..end });
+    }
+    chain.head = last;
+    Ok(chain)
 }
 
 #[cfg(test)]
@@ -263,19 +360,21 @@ mod tests {
         }
         files.push(std::fs::read(&path).unwrap());
         assert!(files.len() > 1, "it was rotated");
-        assert_eq!(verify(&files), Ok(23));
+        let chain = verify(&files, &[]).unwrap();
+        assert_eq!((chain.lines, chain.cut), (23, 0));
 
         let mut changed = files.clone();
         let text = String::from_utf8(changed[0].clone()).unwrap().replace("number 1\"", "number 7\"");
         changed[0] = text.into_bytes();
-        let found = verify(&changed).unwrap_err();
-        assert_eq!((found.file, found.line), (0, 3), "the line behind it does not fit: {found:?}");
+        let found = verify(&changed, &[]).unwrap_err();
+        assert_eq!((found.file, found.line), (0, 2), "it has another hash: {found:?}");
 
         let mut fewer = files.clone();
         fewer.remove(1);
-        assert!(files.len() < 3 || verify(&fewer).is_err(), "a file in between is missing");
+        assert!(files.len() < 3 || verify(&fewer, &[]).is_err(), "a file in between is missing");
         let first: Vec<u8> = files[0].split_inclusive(|byte| *byte == b'\n').skip(1).flatten().copied().collect();
-        assert_eq!(verify(&[vec![first], files[1..].to_vec()].concat()), Ok(22), "the oldest may be gone");
+        let rest = [vec![first], files[1..].to_vec()].concat();
+        assert_eq!(verify(&rest, &[]).map(|chain| chain.lines), Ok(22), "the oldest may be gone");
     }
 
     #[test]
@@ -286,8 +385,59 @@ mod tests {
         let mut text = std::fs::read(&path).unwrap();
         text.extend(br#"{"seq":3,"wor"#);
         std::fs::write(&path, &text).unwrap();
+        let found = verify(&[text], &[]).unwrap_err();
+        assert_eq!((found.line, found.words.contains("the daemon ended while it wrote it")), (3, true), "{found:?}");
         written(&path, 1 << 20, 2);
         let bytes = std::fs::read(&path).unwrap();
-        assert_eq!(verify(std::slice::from_ref(&bytes)), Ok(5), "{}", String::from_utf8_lossy(&bytes));
+        let chain = verify(std::slice::from_ref(&bytes), &[]).unwrap();
+        assert_eq!((chain.lines, chain.cut), (5, 1), "{}", String::from_utf8_lossy(&bytes));
+        let other = String::from_utf8(bytes).unwrap().replace("\"wor\n", "\"word\n");
+        assert_eq!(verify(&[other.into_bytes()], &[]).unwrap_err().line, 3, "the next line names what was there");
+    }
+
+    #[test]
+    fn no_file_but_a_whole_log_is_one_and_of_its_last_line_no_byte_can_be_changed() {
+        let refused = |text: &str| verify(&[text.as_bytes().to_vec()], &[]).unwrap_err();
+        for garbage in
+            ["", "\n\n", "garbage", "garbage\nmore\n", "{}\n", "{\"prev\":\"\"}\n", "\0\u{1}\n{\"prev\":\"\"}\n"]
+        {
+            let found = refused(garbage);
+            assert!(found.words.contains("line of an audit log"), "{garbage:?}: {found:?}");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit.log");
+        written(&path, 1 << 20, 3);
+        let text = std::fs::read_to_string(&path).unwrap();
+        let last = text.trim_end().rfind('\n').unwrap() + 1;
+        for at in last..text.len() - 1 {
+            let mut changed = text.clone().into_bytes();
+            changed[at] ^= 1;
+            assert!(verify(&[changed], &[]).is_err(), "byte {at}");
+            if at > last {
+                assert!(verify(&[text.as_bytes()[..at].to_vec()], &[]).is_err(), "cut at {at}");
+            }
+        }
+        assert_eq!(refused(&text.replace("number 2", "number 7")).line, 3);
+        assert!(refused(&format!("{text}garbage\n")).words.contains("no whole line"));
+    }
+
+    #[test]
+    fn lines_that_are_missing_at_the_end_show_against_a_head_that_was_kept_elsewhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit.log");
+        written(&path, 1 << 20, 3);
+        let audit = Audit::start(&path, 1 << 20, 9).unwrap();
+        let head = audit.head().1;
+        audit.write(&event("one more"));
+        audit.finish();
+        let later = audit.head().1;
+        let text = std::fs::read(&path).unwrap();
+        let heads = [Head { hash: &head, by: "somebody" }, Head { hash: &later, by: "the daemon" }];
+        let chain = verify(std::slice::from_ref(&text), &heads).unwrap();
+        assert_eq!((chain.lines, &chain.head), (4, &later), "an earlier head is a line of the log too");
+        let lines: Vec<&[u8]> = text.split_inclusive(|byte| *byte == b'\n').collect();
+        let found = verify(&[lines[..3].concat()], &heads).unwrap_err();
+        assert_eq!(found.line, 3);
+        assert!(found.words.contains("the daemon knows a later line") && found.words.contains(&later), "{found:?}");
     }
 }

@@ -19,6 +19,7 @@ pub use layer::Kinds;
 use rustix::event::EventfdFlags;
 
 use super::audit::Audit;
+use crate::control::AuditStatus;
 use crate::control::event::{Event, Following, kind};
 
 /// Events that are kept.
@@ -79,6 +80,14 @@ impl Journal {
             Ok(audit) => audit.fault(),
             Err(why) => Some(why.clone()),
         }
+    }
+
+    /// The audit log's file and its last line, if it is written.
+    #[must_use]
+    pub fn audit_status(&self) -> Option<AuditStatus> {
+        let ring = self.ring();
+        let (file, head) = ring.audit.as_ref()?.as_ref().ok()?.head();
+        Some(AuditStatus { file, head })
     }
 
     /// Waits until the audit log has what was told it, for a second at most.

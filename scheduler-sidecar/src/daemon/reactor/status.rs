@@ -93,6 +93,7 @@ impl Reactor {
             uptime_seconds: now.duration_since(self.started).as_secs(),
             configuration: self.loaded.as_ref().map(Loaded::status),
             record: Some(self.record.status()),
+            audit: self.journal.audit_status(),
             devices: self.devices_status(&holders),
             tenants,
             faults: self.faults(),
