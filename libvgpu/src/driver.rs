@@ -305,7 +305,7 @@ pub mod own {
     });
     own!(NVML nvml_fn {
         nvmlInit_v2 nvmlShutdown nvmlDeviceGetCount_v2 nvmlDeviceGetHandleByIndex_v2
-        nvmlDeviceGetUUID nvmlDeviceGetMemoryInfo nvmlDeviceGetComputeRunningProcesses_v3
+        nvmlDeviceGetUUID nvmlDeviceGetMemoryInfo nvmlDeviceGetMemoryInfo_v2 nvmlDeviceGetComputeRunningProcesses_v3
         nvmlDeviceGetMaxMigDeviceCount nvmlDeviceGetMigDeviceHandleByIndex nvmlDeviceGetProcessUtilization
     });
 }

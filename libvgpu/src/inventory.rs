@@ -10,7 +10,7 @@ use crate::driver::{NVML, own};
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
 use shim_sys::cuda::{CUdevice, CUuuid};
-use shim_sys::nvml::{nvmlDevice_t, nvmlMemory_t};
+use shim_sys::nvml::{nvmlDevice_t, nvmlMemory_t, nvmlMemory_v2_t};
 use vgpu_core::limits::{Quantity, RawLimits};
 
 /// The devices as CUDA counts them. Their ordinals come from NVML where an ordinal or a percentage was written.
@@ -77,9 +77,7 @@ fn needs_nvml(limits: &RawLimits) -> bool {
 /// How many boards there are, and the devices that can be described, as NVML counts them: PCI order, before
 /// CUDA_VISIBLE_DEVICES; the instances of a partitioned board behind it. NVML is initialised.
 fn nvml_devices() -> Result<(u32, Vec<Facts>), String> {
-    let (Some(count_of), Some(handle_of), Some(total_of)) =
-        (own::nvmlDeviceGetCount_v2(), own::nvmlDeviceGetHandleByIndex_v2(), own::nvmlDeviceGetMemoryInfo())
-    else {
+    let (Some(count_of), Some(handle_of)) = (own::nvmlDeviceGetCount_v2(), own::nvmlDeviceGetHandleByIndex_v2()) else {
         return Err("this NVML is too old: it does not tell a device's UUID, so that no limit can be kept".into());
     };
     let mut count = 0;
@@ -90,11 +88,8 @@ fn nvml_devices() -> Result<(u32, Vec<Facts>), String> {
     let mut facts = Vec::new();
     // A device that is lost or not ours to see cannot be used either: it has no limits and keeps its ordinal.
     let mut describe = |handle, ordinal| {
-        let mut memory = nvmlMemory_t::default();
-        // SAFETY: as above.
-        let known = unsafe { total_of(handle, &raw mut memory) }.ok();
-        if let Some(uuid) = known.then(|| nvml_uuid(handle)).flatten() {
-            facts.push(Facts { uuid, ordinal: Some(ordinal), total: memory.total, cuda: None });
+        if let Some((total, uuid)) = total(handle).zip(nvml_uuid(handle)) {
+            facts.push(Facts { uuid, ordinal: Some(ordinal), total, cuda: None });
         }
     };
     for ordinal in 0..count {
@@ -106,6 +101,19 @@ fn nvml_devices() -> Result<(u32, Vec<Facts>), String> {
         }
     }
     Ok((count, facts))
+}
+
+/// Bytes of a device that programs can have: NVML's total without what it reserves, which is CUDA's total and what the
+/// daemon takes percentages of. A driver without the second version does not tell what it reserves.
+fn total(handle: nvmlDevice_t) -> Option<u64> {
+    let mut memory = nvmlMemory_v2_t { version: nvmlMemory_v2_t::VERSION, ..Default::default() };
+    // SAFETY: here and below NVML is initialised, and gave the handle; pointers are to locals.
+    if own::nvmlDeviceGetMemoryInfo_v2().is_some_and(|ask| unsafe { ask(handle, &raw mut memory) }.ok()) {
+        return Some(memory.total.saturating_sub(memory.reserved));
+    }
+    let mut memory = nvmlMemory_t::default();
+    // SAFETY: as above.
+    unsafe { own::nvmlDeviceGetMemoryInfo()?(handle, &raw mut memory) }.ok().then_some(memory.total)
 }
 
 /// The MIG instances of a board; none where it is not partitioned or NVML knows nothing of that.

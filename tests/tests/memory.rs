@@ -2,7 +2,7 @@
 //! device's own truth.
 
 use vgpu_tests::lab::charged;
-use vgpu_tests::{GIB, KIB, Lab, MIB, Member, OUT_OF_MEMORY};
+use vgpu_tests::{GIB, Lab, MIB, Member, OUT_OF_MEMORY};
 
 /// A lab under `limit`, and a member of it with a context.
 fn under(limit: &str) -> (Lab, Member) {
@@ -478,8 +478,7 @@ fn percentages_are_of_the_device() {
     let truth = lab.truth();
     for (index, device) in truth.devices.iter().enumerate() {
         let shown = m.ok(&format!("nvmem {index}")).number(0);
-        let quarter = device.nvml_total / 4;
-        assert!(shown.abs_diff(quarter) <= 512 * KIB, "{shown} of {}", device.nvml_total);
+        assert_eq!(shown, device.cuda_total / 4, "of the memory that programs can have");
     }
 }
 

@@ -65,7 +65,8 @@ fn judge(lab: &Lab, member: &mut Member, seen: &[usize], limits: &[u64], row: &s
         assert_eq!(member.code(&format!("alloc {}", free + 1)), OUT_OF_MEMORY, "{row}");
         member.alloc(free);
         let device = lab.device(at);
-        assert_eq!(charged(&device), limits[at], "{row}: device {at} by its own truth");
+        let left = limits[at] - charged(&device);
+        assert!(left < 2 * MIB, "{row}: device {at} by its own truth: {left} bytes are left");
     }
 }
 
@@ -187,7 +188,7 @@ fn the_driver_alone_shows_the_same_devices() {
 fn a_percentage_is_of_the_device_that_it_lands_on() {
     for first in [Cuda, Nvml, CudaAlone] {
         let mut lab = Lab::new(MACHINE).with("VGPU_MEMORY_LIMIT", "25%").with("CUDA_VISIBLE_DEVICES", "2,0,1");
-        let limits: Vec<u64> = lab.truth().devices.iter().map(|d| d.nvml_total / 4).collect();
+        let limits: Vec<u64> = lab.truth().devices.iter().map(|d| d.cuda_total / 4).collect();
         // One of them by its ordinal beside the common one.
         lab.set("VGPU_MEMORY_LIMIT_2", "50%");
         let limits = [limits[0], limits[1], 2 * limits[2]];
@@ -283,8 +284,8 @@ fn a_mig_instance_has_the_limit_of_its_board_and_a_ledger_of_its_own() {
 fn a_percentage_of_a_mig_instance_is_of_the_instance() {
     for first in [Cuda, Nvml, CudaAlone] {
         let mut lab = Lab::new(PARTITIONED).with("VGPU_MEMORY_LIMIT", "50%");
-        let (instance, total) = (lab.device(2).uuid, lab.device(2).nvml_total);
-        assert_eq!(total, 40 * GIB);
+        let (instance, total) = (lab.device(2).uuid, lab.device(2).cuda_total);
+        assert!(total < lab.device(2).nvml_total && total > 39 * GIB, "what the driver reserves is nobody's");
         lab.set("CUDA_VISIBLE_DEVICES", instance);
         let mut member = lab.member();
         assert_eq!(start(&mut member, first), 0, "{}", member.errors());
