@@ -1,13 +1,14 @@
 //! The one way to charge and release: the shape of every allocation and of every free.
 
 use crate::context::Fate;
-use crate::device;
+use crate::device::{self, Device};
 use crate::driver::{Call, own};
 use crate::holdings::{ADDRESSES, Holding, POOLED, Put, Table};
 use crate::mode::Denied;
 use crate::order::Order;
-use crate::{context, departing, enforce, pools, quiet};
-use shim_sys::cuda::CUresult;
+use crate::{context, departing, enforce, pools, quiet, slabs};
+use shim_sys::cuda::{CUcontext, CUresult};
+use vgpu_core::charging;
 
 /// Pointer attribute: host or device memory.
 const MEMORY_TYPE: u32 = 2;
@@ -44,6 +45,46 @@ fn allocate_charged(
     if result.ok() {
         reservation.commit();
         note(table, key(), Holding { bytes, device: device.index, context: context.0 as usize }, moment);
+    }
+    result
+}
+
+/// Plain memory of `bytes`, whose address the driver tells: the shape of [`allocate`], charged by the slabs it takes.
+#[inline]
+pub fn allocate_plain(bytes: u64, real: Call<'_>, key: &dyn Fn() -> u64) -> CUresult {
+    match enforce::enforced() {
+        Ok(false) => real(),
+        Err(Denied) => CUresult::NOT_PERMITTED,
+        Ok(true) if charging::may_share_a_slab(bytes) => match context::current() {
+            Some((context, device)) => allocate_small(device, context, real, key),
+            None => real(),
+        },
+        Ok(true) => allocate_charged(&ADDRESSES, &|| charging::plain(bytes), real, key),
+    }
+}
+
+/// Plain memory that may lie in a slab with others: see [`slabs`].
+#[inline(never)]
+pub fn allocate_small(
+    device: &'static Device,
+    context: CUcontext,
+    real: Call<'_>,
+    key: &dyn Fn() -> u64,
+) -> CUresult {
+    let aside = device.ledger.reserve_at_once(charging::SLAB, device.limit());
+    // Without a reservation nothing tells that memory may be on its way.
+    let _under_way = if aside.is_none() { quiet::enter() } else { None };
+    let moment = context::moment();
+    let result = real();
+    if result.ok() {
+        let address = key();
+        match slabs::enter(device, context.0 as usize, address, aside) {
+            Ok(holding) => note(&ADDRESSES, address, holding, moment),
+            Err(refused) => {
+                slabs::undo(address);
+                return refused;
+            }
+        }
     }
     result
 }

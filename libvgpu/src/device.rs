@@ -11,7 +11,7 @@ use crate::holdings::Holding;
 use crate::ledger::{Ledger, Unjoined};
 use crate::lock::Lock;
 use crate::mode::{self, Mode};
-use crate::{clock, counted, pools, say, share, uuid};
+use crate::{clock, counted, pools, say, share, slabs, uuid};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicUsize, Ordering::*};
 use shim_sys::cuda::{CUdevice, CUresult};
 use vgpu_core::bytes::Bytes;
@@ -405,9 +405,10 @@ impl Device {
 /// Gives a holding's charge back to its device, or its hold on a share back to the others.
 #[inline(always)]
 pub fn release(holding: Holding) {
-    match at(usize::from(holding.device)) {
-        Some(device) => device.release(holding.bytes),
-        None => release_hold(holding),
+    match (holding.slab(), at(usize::from(holding.device))) {
+        (Some((device, slab)), _) => slabs::leave(device, slab),
+        (None, Some(device)) => device.release(holding.bytes),
+        (None, None) => release_hold(holding),
     }
 }
 

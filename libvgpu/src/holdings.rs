@@ -6,7 +6,7 @@
 
 use crate::lock::{Held, Lock};
 use crate::share::{self, Share};
-use crate::{counted, physical};
+use crate::{counted, physical, slabs};
 use core::hash::{BuildHasherDefault, Hasher};
 use core::sync::atomic::{AtomicU64, Ordering::*};
 use shim_sys::cuda::CUcontext;
@@ -27,6 +27,10 @@ pub struct Holding {
 const SHARED: u8 = u8::MAX;
 /// In place of a device's number: the bytes are the number of a charge with several names in this process.
 const COUNTED: u8 = u8::MAX - 1;
+/// In place of a device's number: the bytes are the number of a slab, with the device's in the upper byte.
+const IN_SLAB: u8 = u8::MAX - 2;
+/// Where the number of the device stands beside that of a slab.
+const SLAB_DEVICE_SHIFT: u32 = 56;
 
 impl Holding {
     /// A hold on a share: what several processes hold is charged in a place of its own.
@@ -37,6 +41,18 @@ impl Holding {
     /// A name of a charge that has several: `counted`.
     pub fn of_counted(number: u32, context: usize) -> Self {
         Self { bytes: u64::from(number), device: COUNTED, context }
+    }
+
+    /// A place in a slab that several allocations share: `slabs`.
+    pub fn in_slab(slab: u64, device: u8, context: usize) -> Self {
+        Self { bytes: slab | u64::from(device) << SLAB_DEVICE_SHIFT, device: IN_SLAB, context }
+    }
+
+    /// The number of the device and that of the slab, if it is a place in one.
+    #[inline]
+    pub fn slab(&self) -> Option<(u8, u64)> {
+        let [.., device] = self.bytes.to_le_bytes();
+        (self.device == IN_SLAB).then_some((device, self.bytes & ((1 << SLAB_DEVICE_SHIFT) - 1)))
     }
 
     /// The context.
@@ -250,6 +266,7 @@ pub fn forget() {
         }
     }
     physical::forget();
+    slabs::forget();
     counted::forget();
     share::forget();
 }

@@ -12,7 +12,7 @@
 //!   [`daemon`], [`tenant`] and [`inventory`] (which devices there are) to [`mode`] and [`device`]
 //! - [`enforce`]: what every hook asks first; [`context`]: the current context; [`fork`]: noticing a child
 //! - [`charge`]: the shape of allocations and frees; [`ledger`]: the shared charges; [`holdings`]: which pointer holds
-//!   which charge; [`pools`], [`graphs`], [`departing`]: what pools and graphs hold; [`overhead`]: what a context takes
+//!   which charge; [`slabs`]: how many small requests lie in each of the driver's; [`pools`], [`graphs`], [`departing`]: what pools and graphs hold; [`overhead`]: what a context takes
 //! - [`governor`] and [`meter`]: the gate of launches, and the device time it is paid with
 //! - [`hooks`]: one function per row, by subject
 //! - [`arch`]: what is of one machine, in a file of its own; nothing else knows registers
@@ -57,6 +57,7 @@ mod pools;
 mod quiet;
 mod say;
 mod share;
+mod slabs;
 mod sorted;
 mod tenant;
 mod turn;

@@ -219,13 +219,17 @@ static int act(struct worker *w, const char *verb, u64 n, u64 a, u64 b, u64 c, u
         return code;
     }
     if (objects[n].kind != FREE) return BUSY_NUMBER;
-    if (IS("plain")) { code = CALL(cuMemAlloc_v2, &at, a); return made(n, code, LINEAR, at, a); }
+    if (IS("plain")) { code = CALL(cuMemAlloc_v2, &at, a); sprintf(out, " %lu", at); return made(n, code, LINEAR, at, a); }
     if (IS("pitched")) {
         code = CALL(cuMemAllocPitch_v2, &at, &more, a, b, 4);
-        sprintf(out, " %lu", more);
+        sprintf(out, " %lu %lu", at, more);
         return made(n, code, LINEAR, at, more * b);
     }
-    if (IS("managed")) { code = CALL(cuMemAllocManaged, &at, a, 1); return made(n, code, LINEAR, at, a); }
+    if (IS("managed")) {
+        code = CALL(cuMemAllocManaged, &at, a, 1);
+        sprintf(out, " %lu", at);
+        return made(n, code, LINEAR, at, a);
+    }
     if (IS("async")) { code = CALL(cuMemAllocAsync, &at, a, w->stream); return made(n, code, ASYNC, at, a); }
     if (IS("pool")) { code = make_pool(&at, a, 0); return made(n, code, POOL, at, 0); }
     if (IS("pooled")) {
@@ -268,6 +272,7 @@ static int act(struct worker *w, const char *verb, u64 n, u64 a, u64 b, u64 c, u
         CALL(cuCtxSetCurrent, objects[b].at);
         code = CALL(cuMemAlloc_v2, &at, a);
         CALL(cuCtxSetCurrent, w->primary);
+        sprintf(out, " %lu", at);
         return made(n, code, LINEAR, at, a);
     }
     if (IS("module")) { code = CALL(cuModuleLoadData, &at, PTX); return made(n, code, MODULE, at, 0); }

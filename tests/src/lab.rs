@@ -214,9 +214,14 @@ impl Lab {
     }
 }
 
-/// Bytes of all the living on a device that count against a limit: rounded requests, and what contexts take.
+/// Bytes of all the living on a device that count against a limit: the slabs that requests take, and what contexts take.
 pub fn charged(device: &DeviceTruth) -> u64 {
-    device.processes.iter().map(|p| p.live_bytes + p.overhead_bytes).sum()
+    device.processes.iter().map(|p| p.slab_bytes + p.overhead_bytes).sum()
+}
+
+/// What a program is shown as used where so much is charged under a limit: what is free is told in whole slabs of 2 MiB.
+pub fn shown(limit: u64, charged: u64) -> u64 {
+    limit - limit.saturating_sub(charged) / (2 << 20) * (2 << 20)
 }
 
 /// A device in few words, for messages: its finished processes can be thousands.

@@ -130,7 +130,7 @@ impl World {
     fn truth(&self, tenant: usize) -> u64 {
         let device = self.labs[0].device(0);
         let ours = |pid| self.actors.iter().any(|actor| actor.tenant == tenant && actor.member.pid == pid);
-        device.processes.iter().filter(|p| ours(p.pid)).map(|p| p.live_bytes + p.overhead_bytes).sum()
+        device.processes.iter().filter(|p| ours(p.pid)).map(|p| p.slab_bytes + p.overhead_bytes).sum()
     }
 
     /// The file's limits count again.

@@ -62,7 +62,7 @@ fn nvidia_smi_shows_the_limit_as_the_total() {
 
 fn charged_by(lab: &Lab, member: &Member) -> u64 {
     let truth = lab.process(0, member.pid);
-    truth.live_bytes + truth.overhead_bytes
+    truth.slab_bytes + truth.overhead_bytes
 }
 
 #[test]

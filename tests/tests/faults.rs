@@ -70,7 +70,7 @@ fn when_a_member_in_the_middle_dies_nobody_elses_place_moves() {
         }
         let truth = lab.device(0);
         let expected: BTreeMap<u64, u64> =
-            truth.processes.iter().map(|p| (u64::from(p.pid), p.live_bytes + p.overhead_bytes)).collect();
+            truth.processes.iter().map(|p| (u64::from(p.pid), p.slab_bytes + p.overhead_bytes)).collect();
         assert_eq!(listed(&mut observer), expected, "round {round}");
         assert_eq!(members[0].0.used(), charged(&truth), "round {round}");
         members.rotate_left(1);

@@ -2,7 +2,7 @@
 //! device's own truth.
 
 use vgpu_tests::lab::charged;
-use vgpu_tests::{GIB, Lab, MIB, Member, OUT_OF_MEMORY};
+use vgpu_tests::{GIB, KIB, Lab, MIB, Member, OUT_OF_MEMORY};
 
 /// A lab under `limit`, and a member of it with a context.
 fn under(limit: &str) -> (Lab, Member) {
@@ -39,18 +39,17 @@ fn the_last_byte_can_be_allocated_and_one_more_cannot() {
 }
 
 #[test]
-fn small_requests_count_in_grains_of_512() {
+fn small_requests_count_by_the_slab_that_they_lie_in() {
     let (lab, mut m) = under("4GiB");
     let (free, _) = m.info();
     for bytes in [1, 511, 512, 513, 100_000] {
         m.alloc(bytes);
     }
-    assert_eq!(m.info().0, free - (512 + 512 + 512 + 1024 + 100_352));
     let truth = lab.process(0, m.pid);
     assert_eq!(truth.requested_bytes, 1 + 511 + 512 + 513 + 100_000);
-    assert_eq!(truth.live_bytes, free - m.info().0, "charges are the requests by the rule");
-    // What the device spends beyond that is slabs: one of each size class that is alive.
-    assert!(truth.slab_bytes - truth.live_bytes <= 2 * 2 * MIB, "{truth:?}");
+    assert_eq!((free - m.info().0, truth.slab_bytes), (2 * MIB, 2 * MIB), "all of them lie in one");
+    m.alloc(2 * MIB - 100_000);
+    assert_eq!((free - m.info().0, lab.process(0, m.pid).slab_bytes), (4 * MIB, 4 * MIB), "this one has no room there");
 }
 
 #[test]
@@ -96,7 +95,7 @@ fn family(allocate: &str, bytes: u64, free: impl Fn(&[u64]) -> String) {
 
 #[test]
 fn plain_memory_counts() {
-    family(&format!("alloc {}", 100 * MIB + 7), 100 * MIB + 512, |a| format!("free {}", a[0]));
+    family(&format!("alloc {}", 100 * MIB + 7), 102 * MIB, |a| format!("free {}", a[0]));
 }
 
 #[test]
@@ -183,7 +182,7 @@ fn a_loop_of_create_map_release_is_held_to_the_limit() {
     }
     let truth = lab.process(0, m.pid);
     assert_eq!(truth.live_bytes, granted);
-    assert!(truth.live_bytes + truth.overhead_bytes <= GIB, "{truth:?}");
+    assert!(truth.slab_bytes + truth.overhead_bytes <= GIB, "{truth:?}");
     m.ok(&format!("unmap {at} {granted}"));
     assert_eq!(m.used(), overhead(&lab, &m), "one unmap ends all of them");
 }
@@ -516,7 +515,7 @@ fn a_child_forked_before_the_first_call_is_a_member_of_its_own() {
     m.begin();
     m.alloc(GIB);
     let truth = lab.process(0, u32::try_from(child).unwrap());
-    assert_eq!(other.used(), before + truth.live_bytes + truth.overhead_bytes);
+    assert_eq!(other.used(), before + truth.slab_bytes + truth.overhead_bytes);
     m.ask("exit 0");
     m.begin();
     m.alloc(2 * GIB);
@@ -544,7 +543,7 @@ fn managed_memory_and_arrays_count() {
     let before = m.info().0;
     let p = m.ok(&format!("managed {MIB}")).number(0);
     let array = m.ok("array 1024 1024").number(0);
-    assert_eq!(m.info().0, before - MIB - 4 * MIB, "in full, wherever its pages are; in bytes, not in bits");
+    assert_eq!(m.info().0, before - 2 * MIB - 4 * MIB, "in full, wherever its pages are; in bytes, not in bits");
     assert_eq!(m.used(), charged(&lab.device(0)), "the device agrees");
     m.ok(&format!("free {p}"));
     m.ok(&format!("array-destroy {array}"));
@@ -638,4 +637,95 @@ fn a_forked_child_may_ask_nvml_and_sees_the_same() {
     m.ask("exit 0");
     assert_eq!(m.ok("nvmem 0"), seen, "the parent goes on");
     assert_eq!(other.used(), used);
+}
+
+/// Allocates pieces of `bytes` until one is refused.
+fn fill(m: &mut Member, bytes: u64) -> Vec<u64> {
+    let mut pieces = Vec::new();
+    loop {
+        let answer = m.ask(&format!("alloc {bytes}"));
+        if answer.code != 0 {
+            assert_eq!(answer.code, OUT_OF_MEMORY, "{answer:?}");
+            return pieces;
+        }
+        pieces.push(answer.number(0));
+    }
+}
+
+/// Frees the pieces for which `which` says so, by their number; the others are left.
+fn free_some(m: &mut Member, pieces: &mut Vec<u64>, which: impl Fn(usize) -> bool) {
+    let (gone, left): (Vec<_>, Vec<_>) = pieces.iter().copied().enumerate().partition(|(at, _)| which(*at));
+    gone.iter().for_each(|(_, piece)| _ = m.ok(&format!("free {piece}")));
+    *pieces = left.into_iter().map(|(_, piece)| piece).collect();
+}
+
+/// The driver serves requests below a slab of 2 MiB from slabs and gives a slab back only whole.
+#[test]
+fn the_device_holds_no_more_than_the_limit_however_memory_is_cut_and_freed() {
+    for first in [MIB, 256 * KIB, 3 * MIB / 2 + 1, 2 * MIB + 1] {
+        let (lab, mut m) = under("2GiB");
+        let begin = m.info().0;
+        let mut pieces = fill(&mut m, first);
+        assert!(pieces.len() as u64 >= begin / first.next_multiple_of(2 * MIB), "{first}: {} pieces", pieces.len());
+        let held = |when: &str| {
+            let used = lab.device(0).used;
+            assert!(used <= 2 * GIB, "pieces of {first} bytes, {when}: the device holds {} MiB", used / MIB);
+            used
+        };
+        held("full");
+        // One is left of each slab; of those that have slabs of their own every second one.
+        let keep = if first < MIB { usize::try_from(2 * MIB / first).unwrap() } else { 2 };
+        free_some(&mut m, &mut pieces, |at| at % keep != 0);
+        let mut more = fill(&mut m, MIB);
+        let used = held("every second one freed, and filled again");
+        eprintln!("pieces of {first} bytes, then of {MIB}: {} MiB ahead", used.saturating_sub(2 * GIB) / MIB);
+        assert_eq!(2 * GIB - m.info().0, lab.device(0).used, "and what is shown is what it holds");
+        free_some(&mut m, &mut more, |_| true);
+        free_some(&mut m, &mut pieces, |_| true);
+        assert_eq!(m.info().0, begin, "pieces of {first} bytes: everything came back");
+    }
+}
+
+/// No address tells in which slab an array lies. The simulated device puts small ones together with small requests.
+#[test]
+fn the_device_runs_ahead_of_the_charges_by_a_slab_for_each_small_array_and_no_more() {
+    let (lab, mut m) = under("2GiB");
+    let begin = m.info().0;
+    let mut arrays = Vec::new();
+    while let answer = m.ask("array 256 256")
+        && answer.code == 0
+    {
+        arrays.push(answer.number(0));
+    }
+    assert_eq!(arrays.len() as u64, begin / (256 * KIB), "everything that fits is served");
+    let (kept, gone): (Vec<_>, Vec<_>) = arrays.into_iter().enumerate().partition(|(at, _)| at % 8 == 0);
+    gone.iter().for_each(|(_, array)| _ = m.ok(&format!("array-destroy {array}")));
+    let mut pieces = fill(&mut m, MIB);
+    let ahead = lab.device(0).used.saturating_sub(2 * GIB);
+    eprintln!("arrays of 256 KiB, seven of eight freed, then pieces of 1 MiB: {} MiB ahead", ahead / MIB);
+    assert!(ahead <= 2 * MIB * kept.len() as u64, "{ahead} bytes for {} arrays", kept.len());
+    free_some(&mut m, &mut pieces, |_| true);
+    kept.iter().for_each(|(_, array)| _ = m.ok(&format!("array-destroy {array}")));
+    assert_eq!(m.info().0, begin, "everything came back");
+}
+
+/// A request that its slab has room for takes nothing of the device, and is granted when nothing is left.
+#[test]
+fn what_fits_into_a_slab_that_is_charged_is_granted_at_the_limit() {
+    const PIECE: u64 = 64 * KIB;
+    let (lab, mut m) = under("1GiB");
+    let (free, _) = m.info();
+    let first = m.alloc(PIECE);
+    assert_eq!(m.info().0, free - 2 * MIB, "a slab");
+    m.alloc(free - 2 * MIB);
+    assert_eq!(m.info().0, 0);
+    let mut pieces: Vec<u64> = (1..2 * MIB / PIECE).map(|_| m.alloc(PIECE)).collect();
+    assert_eq!((m.info().0, lab.device(0).used), (0, GIB));
+    assert_eq!(m.code(&format!("alloc {PIECE}")), OUT_OF_MEMORY, "the slab is full, and another one does not fit");
+    assert_eq!(lab.device(0).used, GIB, "what was refused left nothing behind");
+    m.ok(&format!("free {first}"));
+    pieces.push(m.alloc(PIECE));
+    assert_eq!(m.code("alloc 1"), OUT_OF_MEMORY);
+    free_some(&mut m, &mut pieces, |_| true);
+    assert_eq!(m.info().0, 2 * MIB, "the last piece takes the slab's charge away");
 }

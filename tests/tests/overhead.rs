@@ -2,7 +2,7 @@
 //! when it goes, once, whatever happens meanwhile; judged by the device's truth.
 
 use std::time::Duration;
-use vgpu_tests::lab::charged;
+use vgpu_tests::lab::{charged, shown};
 use vgpu_tests::program::{Kind, compile};
 use vgpu_tests::{GIB, KIB, Lab, MIB, Member, OUT_OF_MEMORY};
 
@@ -41,7 +41,9 @@ fn kill(mut member: Member) {
 /// The ledger is the truth, to the byte.
 #[track_caller]
 fn agrees(lab: &Lab, member: &mut Member, when: &str) {
-    assert_eq!(member.used(), charged(&lab.device(0)), "{when}: the ledger, the device; {}", member.errors());
+    let (_, limit) = member.info();
+    let real = shown(limit, charged(&lab.device(0)));
+    assert_eq!(member.used(), real, "{when}: the ledger, the device; {}", member.errors());
 }
 
 #[test]

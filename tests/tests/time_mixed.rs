@@ -95,7 +95,7 @@ impl Process {
 fn bytes_agree(world: &World, processes: &mut [&mut Process]) {
     let truth = world.lab.device(0);
     let of =
-        |pid: u32| truth.processes.iter().find(|one| one.pid == pid).map_or(0, |p| p.live_bytes + p.overhead_bytes);
+        |pid: u32| truth.processes.iter().find(|one| one.pid == pid).map_or(0, |p| p.slab_bytes + p.overhead_bytes);
     let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
     for process in processes.iter() {
         *sums.entry(process.tenant).or_default() += of(process.member.pid);

@@ -50,7 +50,7 @@ impl Two {
     /// Bytes that a member has by the device's truth.
     fn bytes(&self, member: &Member) -> u64 {
         let truth = self.lab.process(0, member.pid);
-        truth.live_bytes + truth.overhead_bytes
+        truth.slab_bytes + truth.overhead_bytes
     }
 }
 

@@ -1,16 +1,41 @@
 //! THE charging rule: how many bytes an allocation counts, one function per family.
 //!
 //! Everything that charges asks here, so that the rule can be told in one page and checked against the
-//! sum of the requests. It is the request, rounded; what the driver spends beyond that (slabs, contexts,
-//! modules) is *overhead* and not known here. `None` always means "does not fit into 64 bits": no device
-//! can hold it, and the request is to be refused without asking the driver.
+//! device. A charge is what the device takes for the request: the driver serves plain memory in slabs of 2 MiB and
+//! gives a slab back only whole. What the driver spends beyond that (contexts, modules) is *overhead* and not known
+//! here. `None` always means "does not fit into 64 bits": no device can hold it, and the request is to be refused
+//! without asking the driver.
 //!
 //! Next: [`crate::ledger`] keeps what was charged.
 
 /// The grain of everything that is not VMM.
 pub const GRAIN: u64 = 512;
 
-/// `cuMemAlloc`, managed and asynchronous allocations: rounded up to [`GRAIN`].
+/// Bytes of a slab: the driver takes device memory for plain requests in these, aligned to their size.
+///
+/// `gpu-probe` measures it on a device (`slab_bytes`); so does the daemon's look at the driver's own figure.
+pub const SLAB: u64 = 2 << 20;
+
+/// Whether a plain request may lie in one slab with others. Such a request is charged by its address: the first
+/// allocation in a slab brings the charge of a whole one, and the last one that ends takes it away.
+#[inline]
+#[must_use]
+pub const fn may_share_a_slab(bytes: u64) -> bool {
+    bytes < SLAB
+}
+
+/// Plain memory without an address to go by (arrays, memory of others), and from one slab on: whole slabs from half of
+/// one on, since two such requests do not share one; else rounded up to [`GRAIN`].
+///
+/// # Cost
+/// Five instructions.
+#[inline]
+#[must_use]
+pub const fn plain(bytes: u64) -> Option<u64> {
+    round_up(bytes, if bytes < SLAB / 2 { GRAIN } else { SLAB })
+}
+
+/// Asynchronous allocations and memory of graphs, whose pools are charged what they hold: rounded up to [`GRAIN`].
 ///
 /// # Cost
 /// Three instructions.
@@ -20,13 +45,13 @@ pub const fn linear(bytes: u64) -> Option<u64> {
     round_up(bytes, GRAIN)
 }
 
-/// `cuMemAllocPitch`: the pitch the driver returned, times the rows, rounded like [`linear`].
+/// `cuMemAllocPitch`: the pitch the driver returned, times the rows, rounded like [`plain`].
 ///
 /// Before the driver has answered, [`expected_pitch`] stands in for the pitch.
 #[must_use]
 pub const fn pitched(pitch: u64, rows: u64) -> Option<u64> {
     match pitch.checked_mul(rows) {
-        Some(bytes) => linear(bytes),
+        Some(bytes) => plain(bytes),
         None => None,
     }
 }
@@ -138,13 +163,13 @@ pub struct ArrayShape {
     pub layered: bool,
 }
 
-/// `cuArrayCreate` and `cuArray3DCreate`: elements times their size in bytes, rounded like [`linear`].
+/// `cuArrayCreate` and `cuArray3DCreate`: elements times their size in bytes, rounded like [`plain`].
 #[must_use]
 pub fn array(shape: &ArrayShape) -> Option<u64> {
-    linear(level_bytes(shape, 0)?)
+    plain(level_bytes(shape, 0)?)
 }
 
-/// `cuMipmappedArrayCreate`: all levels summed, then rounded like [`linear`].
+/// `cuMipmappedArrayCreate`: all levels summed, then rounded like [`plain`].
 ///
 /// Each level halves every dimension down to 1; more levels than that add nothing.
 #[must_use]
@@ -153,7 +178,7 @@ pub fn mipmapped(shape: &ArrayShape, levels: u32) -> Option<u64> {
     let largest = shape.width.max(shape.height).max(depth).max(1);
     let levels = levels.clamp(1, u64::BITS - largest.leading_zeros());
     let sum = (0..levels).try_fold(0u64, |sum, level| sum.checked_add(level_bytes(shape, level)?))?;
-    linear(sum)
+    plain(sum)
 }
 
 fn level_bytes(shape: &ArrayShape, level: u32) -> Option<u64> {
@@ -214,6 +239,17 @@ mod tests {
     }
 
     #[test]
+    fn plain_memory_is_rounded_to_slabs_from_half_a_slab_on() {
+        for (request, charge) in
+            [(0, 0), (1, 512), (MIB - 1, MIB), (MIB, SLAB), (SLAB, SLAB), (SLAB + 1, 2 * SLAB), (GIB, GIB)]
+        {
+            assert_eq!(plain(request), Some(charge), "{request}");
+        }
+        assert_eq!(plain(u64::MAX), None);
+        assert!(may_share_a_slab(SLAB - 1) && !may_share_a_slab(SLAB));
+    }
+
+    #[test]
     fn pitched_memory_is_pitch_times_rows() {
         assert_eq!(expected_pitch(1), Some(512));
         assert_eq!(expected_pitch(1000), Some(1024));
@@ -241,9 +277,9 @@ mod tests {
         let bc1 = ArrayShape { texel: Texel::of_format(0x91).unwrap(), ..RGBA8 };
         assert_eq!(array(&bc1), Some(MIB / 2));
         let bc7 = ArrayShape { texel: Texel::of_format(0x9d).unwrap(), ..RGBA8 };
-        assert_eq!(array(&bc7), Some(MIB));
+        assert_eq!(array(&bc7), Some(SLAB), "half a slab takes one");
         let nv12 = ArrayShape { texel: Texel::of_format(0xb0).unwrap(), channels: 3, ..RGBA8 };
-        assert_eq!(array(&nv12), Some(3 * MIB / 2));
+        assert_eq!(array(&nv12), plain(3 * MIB / 2));
     }
 
     #[test]
@@ -263,12 +299,14 @@ mod tests {
         assert_eq!(mipmapped(&RGBA8, 1), array(&RGBA8));
         assert_eq!(mipmapped(&RGBA8, 0), array(&RGBA8));
         // 4 MiB x (1 + 1/4 + ... + 1/4^10) = 5592404 bytes, rounded.
-        assert_eq!(mipmapped(&RGBA8, 11), Some(5_592_576));
-        assert_eq!(mipmapped(&RGBA8, 200), Some(5_592_576), "levels below one element do not exist");
+        assert_eq!(mipmapped(&RGBA8, 11), Some(6 * MIB));
+        let small = ArrayShape { width: 256, height: 256, ..RGBA8 };
+        assert_eq!(mipmapped(&small, 9), linear(349_524), "256 KiB x (1 + 1/4 + ... + 1/4^8)");
+        assert_eq!(mipmapped(&small, 200), mipmapped(&small, 9), "levels below one element do not exist");
         let layers = ArrayShape { depth: 6, layered: true, ..RGBA8 };
         assert_eq!(mipmapped(&layers, 2), Some(6 * 4 * MIB + 6 * MIB));
         let volume = ArrayShape { depth: 6, ..RGBA8 };
-        assert_eq!(mipmapped(&volume, 2), Some(6 * 4 * MIB + 3 * MIB));
+        assert_eq!(mipmapped(&volume, 2), plain(6 * 4 * MIB + 3 * MIB));
     }
 
     #[test]
@@ -352,7 +390,7 @@ mod tests {
         for &(name, format, channels, bits) in FORMATS {
             let texel = Texel::of_format(format).unwrap_or_else(|| panic!("{name} is not known"));
             let shape = ArrayShape { channels, texel, ..RGBA8 };
-            assert_eq!(array(&shape), Some(1024 * 1024 / 4 * bits / 8), "{name}");
+            assert_eq!(array(&shape), plain(1024 * 1024 / 4 * bits / 8), "{name}");
             assert!(array(&shape) <= array(&ArrayShape { texel: Texel::WIDEST, ..shape }), "{name} is not the widest");
         }
         let known = (0..=u32::from(u16::MAX)).filter(|format| Texel::of_format(*format).is_some()).count();
@@ -363,9 +401,9 @@ mod tests {
     fn colour_planes_of_odd_pictures_are_rounded_up() {
         let nv12 = Texel::of_format(0xb0).unwrap();
         let odd = ArrayShape { width: 1001, height: 701, channels: 3, texel: nv12, ..RGBA8 };
-        assert_eq!(array(&odd), linear(1001 * 701 + 2 * 501 * 351));
+        assert_eq!(array(&odd), plain(1001 * 701 + 2 * 501 * 351));
         let layers = ArrayShape { depth: 3, layered: true, ..odd };
-        assert_eq!(array(&layers), linear(3 * (1001 * 701 + 2 * 501 * 351)));
+        assert_eq!(array(&layers), plain(3 * (1001 * 701 + 2 * 501 * 351)));
     }
 
     proptest! {
@@ -391,12 +429,12 @@ mod tests {
             let wide = [shape.width.max(1), shape.height.max(1), shape.depth.max(1), u64::from(channels * bits / 8)]
                 .iter()
                 .try_fold(1u128, |product, factor| product.checked_mul(u128::from(*factor)))
-                .and_then(|bytes| bytes.checked_next_multiple_of(512))
+                .and_then(|bytes| bytes.checked_next_multiple_of(if bytes < 1 << 20 { 512 } else { 2 << 20 }))
                 .and_then(|bytes| u64::try_from(bytes).ok());
             prop_assert_eq!(array(&shape), wide);
             // No level sum is below its first level, and none reaches twice its size.
             if let (Some(one), Some(all)) = (array(&shape), mipmapped(&shape, 64)) {
-                prop_assert!(all >= one && u128::from(all) <= 2 * u128::from(one) + 512);
+                prop_assert!(all >= one && u128::from(all) <= 2 * u128::from(one) + u128::from(SLAB));
             }
         }
     }

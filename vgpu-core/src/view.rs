@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! total = min(limit, physical total)
-//! free  = min(limit - used, physical free)     never negative, never above total
+//! free  = min(limit - used, physical free)     never negative, never above total; whole slabs
 //! used  = total - free
 //! ```
 //!
@@ -11,6 +11,7 @@
 //! ones the driver's.
 
 use crate::bytes::Bytes;
+use crate::charging::SLAB;
 
 /// The device as the driver sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,11 +52,16 @@ pub fn memory(limit: Option<Bytes>, used: Bytes, physical: Physical) -> MemoryVi
     let total = total(limit, physical.total);
     let free = match limit {
         None => physical.free,
-        // From the smaller of limit and device: a limit above the device adds no memory.
-        Some(_) => total.saturating_sub(used).min(physical.free),
+        // From the smaller of limit and device: a limit above the device adds no memory. In whole slabs, as a driver
+        // tells it: a program may allocate what it was told is free, and a request takes whole slabs.
+        Some(_) => whole_slabs(total.saturating_sub(used)).min(physical.free),
     };
     let free = free.min(total);
     MemoryView { total, free, used: total.saturating_sub(free) }
+}
+
+fn whole_slabs(bytes: Bytes) -> Bytes {
+    Bytes(bytes.0 / SLAB * SLAB)
 }
 
 #[cfg(test)]
@@ -73,7 +79,8 @@ mod tests {
     #[test]
     fn the_limit_is_the_total() {
         assert_eq!(view(Some(GIB), 0, 141 * GIB, 140 * GIB), (GIB, GIB, 0));
-        assert_eq!(view(Some(GIB), 512, 141 * GIB, 140 * GIB), (GIB, GIB - 512, 512));
+        assert_eq!(view(Some(GIB), SLAB, 141 * GIB, 140 * GIB), (GIB, GIB - SLAB, SLAB));
+        assert_eq!(view(Some(GIB), 512, 141 * GIB, 140 * GIB), (GIB, GIB - SLAB, SLAB), "what is free is whole slabs");
         assert_eq!(view(Some(GIB), GIB, 141 * GIB, 140 * GIB), (GIB, 0, GIB));
     }
 
@@ -112,15 +119,16 @@ mod tests {
                 prop_assert!(seen.total.0 <= limit);
                 prop_assert!(seen.free.0 <= limit.saturating_sub(used));
                 // Not too bad either: what the limit and the device allow is shown.
-                let allowed = limit.min(physical_total).saturating_sub(used).min(physical_free);
+                let left = limit.min(physical_total).saturating_sub(used);
+                let allowed = (left / SLAB * SLAB).min(physical_free);
                 prop_assert_eq!(seen.free.0, allowed);
             }
         }
 
         #[test]
-        fn an_allocation_lowers_free_by_itself(limit in 1u64..1 << 40, used: u64, more in 0u64..1 << 40) {
+        fn an_allocation_lowers_free_by_itself(limit in 1u64..1 << 40, used: u64, more in 0u64..1 << 19) {
             let used = used % limit;
-            let more = more.min(limit - used);
+            let more = (more * SLAB).min((limit - used) / SLAB * SLAB);
             let physical = Physical { total: Bytes(1 << 41), free: Bytes(1 << 41) };
             let before = memory(Some(Bytes(limit)), Bytes(used), physical);
             let after = memory(Some(Bytes(limit)), Bytes(used + more), physical);

@@ -4,22 +4,21 @@
 // outputs are read after success only.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
-use crate::charge::{allocate, free_address, note};
+use crate::charge::{allocate_plain, allocate_small, free_address, note};
 use crate::driver::Call;
-use crate::enforce;
 use crate::holdings::{ADDRESSES, Holding};
 use crate::mode::Denied;
+use crate::{enforce, slabs};
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
 use vgpu_core::charging;
 
 pub unsafe fn cuMemAlloc_v2(real: cuda_fn::cuMemAlloc_v2, dptr: *mut CUdeviceptr, bytes: usize) -> CUresult {
-    allocate(&ADDRESSES, &|| charging::linear(bytes as u64), &mut || unsafe { real(dptr, bytes) }, &|| unsafe { *dptr })
+    allocate_plain(bytes as u64, &mut || unsafe { real(dptr, bytes) }, &|| unsafe { *dptr })
 }
 
 pub unsafe fn cuMemAlloc(real: cuda_fn::cuMemAlloc, dptr: *mut CUdeviceptr_v1, bytes: u32) -> CUresult {
-    let charge = || charging::linear(u64::from(bytes));
-    allocate(&ADDRESSES, &charge, &mut || unsafe { real(dptr, bytes) }, &|| u64::from(unsafe { *dptr }))
+    allocate_plain(u64::from(bytes), &mut || unsafe { real(dptr, bytes) }, &|| u64::from(unsafe { *dptr }))
 }
 
 /// Managed memory is charged in full from its allocation: it may come to the device as a whole at any time, and where
@@ -30,8 +29,7 @@ pub unsafe fn cuMemAllocManaged(
     bytes: usize,
     flags: u32,
 ) -> CUresult {
-    let charge = || charging::linear(bytes as u64);
-    allocate(&ADDRESSES, &charge, &mut || unsafe { real(dptr, bytes, flags) }, &|| unsafe { *dptr })
+    allocate_plain(bytes as u64, &mut || unsafe { real(dptr, bytes, flags) }, &|| unsafe { *dptr })
 }
 
 /// Pitched memory: reserved by the pitch to expect, charged by the pitch the driver returned.
@@ -43,6 +41,9 @@ fn pitched(width: u64, height: u64, real: Call<'_>, answer: &dyn Fn() -> (u64, u
     };
     let expected = charging::expected_pitch(width).and_then(|pitch| charging::pitched(pitch, height));
     let Some(expected) = expected else { return real() };
+    if charging::may_share_a_slab(expected) {
+        return allocate_small(device, context, real, &|| answer().0);
+    }
     let reservation = match device.reserve(expected) {
         Ok(reservation) => reservation,
         Err(refused) => return refused,
@@ -59,7 +60,7 @@ fn pitched(width: u64, height: u64, real: Call<'_>, answer: &dyn Fn() -> (u64, u
         match device.reserve(more) {
             Ok(rest) => rest.commit(),
             Err(refused) => {
-                undo(address);
+                slabs::undo(address);
                 return refused;
             }
         }
@@ -70,13 +71,6 @@ fn pitched(width: u64, height: u64, real: Call<'_>, answer: &dyn Fn() -> (u64, u
     }
     note(&ADDRESSES, address, Holding { bytes, device: device.index, context: context.0 as usize }, moment);
     result
-}
-
-/// Frees what was just allocated and does not fit after all.
-fn undo(address: u64) {
-    if let Some(free) = crate::driver::own::cuMemFree_v2() {
-        let _ = unsafe { free(address) };
-    }
 }
 
 pub unsafe fn cuMemAllocPitch_v2(

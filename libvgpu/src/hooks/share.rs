@@ -35,6 +35,17 @@ fn exported(holding: Holding, identity: u64) -> Option<Share> {
     }
 }
 
+/// An allocation of `bytes` that lies in a slab with others, charged by itself: the others stay where they are. `None`: that
+/// does not fit beside the slab.
+fn apart(holding: Holding, bytes: u64) -> Option<Holding> {
+    let Some((number, _)) = holding.slab() else { return Some(holding) };
+    let device = device::at(usize::from(number))?;
+    let bytes = charging::linear(bytes)?;
+    device.try_reserve(bytes).ok()?.commit();
+    device::release(holding);
+    Some(Holding { bytes, device: number, ..holding })
+}
+
 pub unsafe fn cuIpcGetMemHandle(
     real: cuda_fn::cuIpcGetMemHandle,
     handle: *mut CUipcMemHandle,
@@ -44,9 +55,14 @@ pub unsafe fn cuIpcGetMemHandle(
     if result.ok() && enforce::enforced() == Ok(true) {
         let identity = descriptor::of_bytes(&unsafe { *handle }.reserved);
         let base = base_of(dptr);
+        let whole = range_of(base).map_or(0, |(_, bytes)| bytes);
         share::exporting(|| {
             // Taken out meanwhile, as a free does: of an export and a free that meet the charge goes with one of them.
             let Some(holding) = ADDRESSES.take(base) else { return };
+            let Some(holding) = apart(holding, whole) else {
+                ADDRESSES.put(base, holding);
+                return;
+            };
             let now = match exported(holding, identity) {
                 Some(share) => Holding::of_share(share, holding.context),
                 None => holding,
@@ -104,7 +120,7 @@ fn open(handle: &CUipcMemHandle, dptr: *mut CUdeviceptr, real: Call<'_>) -> CUre
 /// What holds memory that the driver has given the address `at`: the share it has, or one that is founded for it, with all
 /// of it charged. `None`: it is on no device with limits.
 fn charged(share: Option<Share>, identity: u64, at: CUdeviceptr, context: usize) -> Result<Option<Holding>, CUresult> {
-    let whole = || range_of(at).and_then(|(_, bytes)| charging::linear(bytes));
+    let whole = || range_of(at).and_then(|(_, bytes)| charging::plain(bytes));
     match share {
         Some(share) if share::is_founded(share) => paid(share, whole().unwrap_or(0), context).map(Some),
         Some(share) => Ok(Some(Holding::of_share(share, context))),
@@ -399,7 +415,7 @@ pub unsafe fn cuImportExternalMemory(
     };
     // The driver reads the struct too; null is its error to report.
     let Some(desc) = (unsafe { desc.as_ref() }) else { return call() };
-    let Some(whole) = charging::linear(desc.size) else { return call() };
+    let Some(whole) = charging::plain(desc.size) else { return call() };
     // Before the call: a descriptor that was imported is the driver's, which closes it.
     #[allow(clippy::cast_possible_truncation)] // the first four of its bytes
     let name = (desc.kind == OPAQUE_DESCRIPTOR).then(|| Name::Descriptor(desc.handle[0] as i32));

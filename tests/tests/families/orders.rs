@@ -2,7 +2,7 @@
 
 use crate::SHARING;
 use crate::steps::{Act, Step};
-use crate::world::{Busy, Effect, Order, Thing, World, grains};
+use crate::world::{Busy, Effect, Order, Thing, World, grains, slabs};
 use std::sync::atomic::Ordering::Relaxed;
 use vgpu_tests::MIB;
 
@@ -23,21 +23,21 @@ impl World {
             let line = format!("{thread} {verb} {number} {words}");
             Some(Order { process, thread, line, effect: Effect::Make(number, thing), cost, body: None })
         };
-        let own = |bytes| Thing::Own { bytes, plain: false, context: None };
+        let own = |bytes| Thing::Own { bytes, at: 0, plain: false, context: None };
         match step.act {
             Act::Plain => {
                 let bytes = size(step.a, step.b);
-                let thing = Thing::Own { bytes: grains(bytes), plain: true, context: None };
-                make(self, "plain", bytes.to_string(), thing, grains(bytes))
+                let thing = Thing::Own { bytes: grains(bytes), at: 0, plain: true, context: None };
+                make(self, "plain", bytes.to_string(), thing, slabs(bytes))
             }
             Act::Pitched => {
                 let (width, height) = (1 + step.a % 8192, 1 + step.b % 4096);
                 // The pitch comes with the answer.
-                make(self, "pitched", format!("{width} {height}"), own(height), 8704 * height)
+                make(self, "pitched", format!("{width} {height}"), own(height), slabs(8704 * height))
             }
             Act::Managed => {
                 let bytes = size(step.a, step.b);
-                make(self, "managed", bytes.to_string(), own(grains(bytes)), grains(bytes))
+                make(self, "managed", bytes.to_string(), own(grains(bytes)), slabs(bytes))
             }
             Act::Async => {
                 let bytes = size(step.a, step.b);
@@ -72,7 +72,7 @@ impl World {
                 let depth = if height > 0 && step.a >> 40 & 3 == 0 { 1 + (step.b >> 40) % 8 } else { 0 };
                 let bytes = grains(width * height.max(1) * depth.max(1) * channels * element);
                 let words = format!("{width} {height} {depth} {format} {channels}");
-                make(self, "array", words, Thing::Array { bytes }, bytes)
+                make(self, "array", words, Thing::Array { bytes }, slabs(bytes))
             }
             Act::Mipmap => {
                 let (format, element) = FORMATS[step.a as usize % FORMATS.len()];
@@ -81,7 +81,7 @@ impl World {
                 let level = |l: u64| (width >> l).max(1) * (height >> l).max(1) * element;
                 let bytes = grains((0..levels).map(level).sum());
                 let words = format!("{width} {height} {levels} {format} 1");
-                make(self, "mipmap", words, Thing::Array { bytes }, bytes)
+                make(self, "mipmap", words, Thing::Array { bytes }, slabs(bytes))
             }
             Act::Create => {
                 let (bytes, exportable) = ((1 + step.a % 4) * CHUNK, step.b.is_multiple_of(2) && SHARING.load(Relaxed));
@@ -143,8 +143,8 @@ impl World {
                 let context = self.pick(process, step.b, busy, |thing| *thing == Thing::Context)?;
                 busy.insert((process, context));
                 let bytes = size(step.a, step.b);
-                let thing = Thing::Own { bytes: grains(bytes), plain: false, context: Some(context) };
-                make(self, "inside", format!("{bytes} {context}"), thing, grains(bytes))
+                let thing = Thing::Own { bytes: grains(bytes), at: 0, plain: false, context: Some(context) };
+                make(self, "inside", format!("{bytes} {context}"), thing, slabs(bytes))
             }
             Act::Module => make(self, "module", String::new(), Thing::Module, u64::MAX / 4),
             Act::Graph => {

@@ -1,7 +1,7 @@
 //! Steps played: orders told and answered, what passes between processes, the comparison after each.
 
 use crate::steps::{Act, PROCESSES, Step, THREADS, alone};
-use crate::world::{Body, Busy, Effect, Order, Process, Thing, World, grains};
+use crate::world::{Body, Busy, Effect, Order, Process, SLAB, Thing, World, grains, slabs};
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Write as _;
 
@@ -17,8 +17,10 @@ impl World {
                     self.bodies.push(Body { bytes, exportable, shared: false, exporter: None });
                     thing = Thing::Handle { body: self.bodies.len() - 1 };
                 }
-                if let (Thing::Own { bytes, .. }, [pitch]) = (&mut thing, words) {
-                    *bytes = grains(*bytes * pitch); // rows times the pitch returned
+                if let (Thing::Own { bytes, at, .. }, [address, pitch @ ..]) = (&mut thing, words) {
+                    *at = *address;
+                    // Rows times the pitch returned.
+                    pitch.iter().for_each(|pitch| *bytes = grains(*bytes * pitch));
                 }
                 self.processes[process].things.insert(*number, thing);
             }
@@ -127,7 +129,8 @@ impl World {
                 Ok(true)
             }
             Act::Offer => {
-                let plain = |thing: &Thing| matches!(thing, Thing::Own { plain: true, .. });
+                // How a part of a slab is charged that others hold too: `share`.
+                let plain = |thing: &Thing| matches!(thing, Thing::Own { plain: true, bytes, .. } if *bytes >= SLAB);
                 let Some(number) = self.pick(from, step.a, &nobody, plain) else { return Ok(false) };
                 let Thing::Own { bytes, .. } = *self.thing(from, number) else { return Ok(false) };
                 self.processes[from].member.tell(&format!("{thread} offer {number}"));
@@ -140,7 +143,7 @@ impl World {
                     return Err(format!("open answered {got:?}"));
                 }
                 *self.granted.entry(step.act).or_insert(0) += 1;
-                self.bodies.push(Body { bytes, exportable: false, shared: true, exporter: Some(from) });
+                self.bodies.push(Body { bytes: slabs(bytes), exportable: false, shared: true, exporter: Some(from) });
                 let body = self.bodies.len() - 1;
                 // From now on it lives while one of the two holds it.
                 self.processes[from].things.insert(number, Thing::Opened { body });

@@ -14,6 +14,8 @@ pub enum Thing {
     /// Charged by the rule for itself alone; inside this context, if it is not the primary one.
     Own {
         bytes: u64,
+        /// Its address: below a slab it is charged with its slab.
+        at: u64,
         plain: bool,
         context: Option<u64>,
     },
@@ -93,8 +95,15 @@ pub struct World {
     pub granted: BTreeMap<Act, u64>,
 }
 
+/// The driver's unit of memory for plain requests.
+pub const SLAB: u64 = 2 * MIB;
+
 pub fn grains(bytes: u64) -> u64 {
     bytes.next_multiple_of(512)
+}
+
+pub fn slabs(bytes: u64) -> u64 {
+    bytes.next_multiple_of(SLAB)
 }
 
 impl World {
@@ -153,12 +162,14 @@ impl World {
 
     /// What the ledger has to say: charges by the rule, what pools hold, what the device takes beyond that.
     pub fn expected(&mut self) -> Result<u64, String> {
-        let mut bodies = BTreeSet::new();
+        let (mut bodies, mut shared) = (BTreeSet::new(), BTreeSet::new());
         let mut sum = 0;
-        for p in &self.processes {
+        for (process, p) in self.processes.iter().enumerate() {
             for thing in p.things.values() {
                 match thing {
-                    Thing::Own { bytes, .. } | Thing::Array { bytes } => sum += bytes,
+                    Thing::Own { bytes, at, .. } if *bytes < SLAB => drop(shared.insert((process, at / SLAB))),
+                    Thing::Array { bytes } if *bytes < SLAB / 2 => sum += bytes,
+                    Thing::Own { bytes, .. } | Thing::Array { bytes } => sum += slabs(*bytes),
                     Thing::Handle { body } | Thing::Opened { body } => {
                         bodies.insert(*body);
                     }
@@ -167,6 +178,7 @@ impl World {
                 }
             }
         }
+        sum += SLAB * shared.len() as u64;
         sum += bodies.iter().map(|body| self.bodies[*body].bytes).sum::<u64>();
         for p in &mut self.processes {
             let settled = p.ask(0, "settle 0");
@@ -189,7 +201,8 @@ impl World {
             return Err(format!("cuMemGetInfo answered {code}"));
         }
         let used = info[1] - info[0];
-        if used != expected {
+        // What is free is told in whole slabs; the limits are such.
+        if used != slabs(expected) {
             let signed = i128::from(used) - i128::from(expected);
             return Err(format!(
                 "the ledger says {used}, by the rule it is {expected} ({signed:+}): {}",
