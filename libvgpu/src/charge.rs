@@ -71,7 +71,7 @@ pub fn allocate_small(
     real: Call<'_>,
     key: &dyn Fn() -> u64,
 ) -> CUresult {
-    let aside = device.ledger.reserve_at_once(charging::SLAB, device.limit());
+    let aside = device.ledger.reserve_at_once(charging::SLAB, device.room());
     // Without a reservation nothing tells that memory may be on its way.
     let _under_way = if aside.is_none() { quiet::enter() } else { None };
     let moment = context::moment();

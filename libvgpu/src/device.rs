@@ -248,6 +248,27 @@ impl Device {
         if mode::observing() { u64::MAX } else { self.own.min(said) }
     }
 
+    /// Most bytes that charges may come to: the limit, less what the daemon saw that the driver holds beside them.
+    ///
+    /// # Cost
+    /// That of [`Device::limit`] and one load.
+    #[inline(always)]
+    pub fn room(&self) -> u64 {
+        let limit = self.limit();
+        if limit == u64::MAX { limit } else { limit.saturating_sub(self.uncharged()) }
+    }
+
+    /// Bytes that the driver holds for the tenant beside its charges, by the daemon's word.
+    #[inline(always)]
+    pub fn uncharged(&self) -> u64 {
+        self.governor.as_ref().map_or(0, |governor| governor.post.uncharged(|| self.overhead()))
+    }
+
+    #[cold]
+    fn overhead(&self) -> u64 {
+        self.ledger.joined().map_or(0, |joined| joined.member().ledger().overhead())
+    }
+
     /// Whether it is only measured: nothing is refused, delayed or shown differently. What the daemon changes is in force
     /// at the next call.
     pub fn observed(&self) -> bool {
@@ -262,7 +283,7 @@ impl Device {
     /// What the program sees: out of memory, or not permitted where the ledger itself is gone.
     #[inline(always)] // hot, and the library is made for size
     pub fn reserve(&'static self, bytes: u64) -> Result<Reservation<'static>, CUresult> {
-        match self.ledger.reserve_at_once(bytes, self.limit()) {
+        match self.ledger.reserve_at_once(bytes, self.room()) {
             Some(reservation) => Ok(reservation),
             None => self.reserve_after_trim(bytes),
         }
@@ -270,11 +291,19 @@ impl Device {
 
     #[cold]
     fn reserve_after_trim(&'static self, bytes: u64) -> Result<Reservation<'static>, CUresult> {
-        let outcome = self.trim_and_reserve(bytes);
+        let outcome = self.trim_and_reserve(bytes, Self::room);
         if outcome.is_err() {
             self.ledger.note_refused();
         }
         outcome
+    }
+
+    /// As [`Device::reserve`], for overhead that the driver has taken already: the daemon may have seen it.
+    ///
+    /// # Errors
+    /// As [`Device::reserve`].
+    pub fn reserve_taken(&'static self, bytes: u64) -> Result<Reservation<'static>, CUresult> {
+        self.trim_and_reserve(bytes, Self::limit).inspect_err(|_| self.ledger.note_refused())
     }
 
     /// Counts a request that the program is refused: out of memory.
@@ -284,11 +313,13 @@ impl Device {
         CUresult::OUT_OF_MEMORY
     }
 
-    fn trim_and_reserve(&'static self, bytes: u64) -> Result<Reservation<'static>, CUresult> {
+    fn trim_and_reserve(&'static self, bytes: u64, room: fn(&Self) -> u64) -> Result<Reservation<'static>, CUresult> {
         self.look();
-        match self.try_reserve(bytes) {
+        match self.reserve_below(bytes, room(self)) {
             // More than the limit never fits.
-            Err(CUresult::OUT_OF_MEMORY) if bytes <= self.limit() && pools::give_back(self) => self.try_reserve(bytes),
+            Err(CUresult::OUT_OF_MEMORY) if bytes <= self.limit() && pools::give_back(self) => {
+                self.reserve_below(bytes, room(self))
+            }
             other => other,
         }
     }
@@ -303,8 +334,8 @@ impl Device {
     /// Gives back what pools keep if `bytes` would not fit otherwise: for calls whose growth is measured, so that nothing
     /// goes between the first reading and the call.
     pub fn make_room(&'static self, bytes: u64) {
-        if self.ledger.reserve_at_once(bytes, self.limit()).is_none() {
-            drop(self.trim_and_reserve(bytes));
+        if self.ledger.reserve_at_once(bytes, self.room()).is_none() {
+            drop(self.trim_and_reserve(bytes, Self::room));
         }
     }
 
@@ -313,7 +344,7 @@ impl Device {
     /// # Errors
     /// As [`Device::reserve`].
     pub fn try_reserve(&'static self, bytes: u64) -> Result<Reservation<'static>, CUresult> {
-        self.reserve_below(bytes, self.limit())
+        self.reserve_below(bytes, self.room())
     }
 
     /// Reserves what the driver has spent already, whatever the limit.
@@ -325,6 +356,8 @@ impl Device {
     }
 
     fn reserve_below(&'static self, bytes: u64, limit: u64) -> Result<Reservation<'static>, CUresult> {
+        // Nothing fits even where the daemon sees more than the limit.
+        let limit = if bytes == 0 { u64::MAX } else { limit };
         match self.ledger.reserve(bytes, limit) {
             // More than any ledger counts: the driver will say what it thinks of it.
             Ok(Err(_)) if limit == u64::MAX && self.observed() => Ok(Reservation::apart(&self.beside, bytes)),
@@ -350,7 +383,7 @@ impl Device {
 
     /// Whether the tenant is within its limit, as things are.
     pub fn fits(&self) -> bool {
-        self.ledger.used().is_ok_and(|used| used <= self.limit())
+        self.ledger.used().is_ok_and(|used| used <= self.room())
     }
 
     /// As [`Device::fits`]; requests of others that are undecided are waited for, as before any refusal.

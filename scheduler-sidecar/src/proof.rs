@@ -1,11 +1,13 @@
 //! Is it enforced? What the kernel and the driver say of processes at the devices, beside what is registered.
 //!
-//! [`processes`] looks through /proc, [`driver`] asks NVML, [`judge`] compares both with who is registered, without IO; what
+//! [`processes`] looks through /proc, [`driver`] asks NVML, [`judge`] compares both with who is registered, without IO;
+//! [`uncharged`] is the memory that the driver holds beside the ledgers, which counts against limits. What
 //! follows (events, a policy that stops processes) is the daemon's. What cannot be seen this way is in docs/threats.md.
 
 pub mod driver;
 pub mod judge;
 pub mod processes;
+pub mod uncharged;
 
 use serde::{Deserialize, Serialize};
 

@@ -27,6 +27,7 @@ use tracing::{info, warn};
 
 use crate::control::RecordStatus;
 use crate::daemon::pages;
+use crate::proof::uncharged::Reading;
 use integrate::{Integral, Moment, Sums};
 use ledgers::{Barred, Held, Ledgers, Unread, Whose};
 use store::{Keep, Mark, Store};
@@ -202,6 +203,19 @@ impl Record {
         read.into_iter()
             .filter_map(|(whose, at)| held.get(&whose).map(|held| held.used).map(|used| (whose, (used, at))))
             .collect()
+    }
+
+    /// What all tenants' ledgers say, to be compared with the driver's figures.
+    #[must_use]
+    pub fn readings(&self) -> BTreeMap<Whose, Reading> {
+        // The older one first, as above.
+        let read = lock(&self.shown.read).clone();
+        let held = lock(&self.shown.held);
+        let of = |(whose, at)| {
+            let Held { used, overhead, claimed, .. } = *held.get(&whose)?;
+            Some((whose, Reading { used, overhead, claimed, at }))
+        };
+        read.into_iter().filter_map(of).collect()
     }
 
     /// The ledgers of these rooms are read now instead of when they are due.

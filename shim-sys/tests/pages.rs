@@ -16,7 +16,7 @@ use shim_sys::{descriptors, futex};
 use vgpu_core::arbiter::{Gate, Terms, Usage};
 use vgpu_core::gate::loss::OnLoss;
 use vgpu_core::limits::Mode;
-use vgpu_core::page::{Allowed, BeatPage, BoardPage, GONE, ReportPage, Said, Unread, Witness};
+use vgpu_core::page::{Allowed, BeatPage, BoardPage, GONE, ReportPage, Said, Uncharged, Unread, Witness};
 
 const EPOCH: u64 = 7;
 const SLOT: usize = 3;
@@ -41,7 +41,8 @@ impl Daemon {
         daemon.beat.page().beat(EPOCH, 1);
         let (mode, on_loss) = (Mode::Enforce, OnLoss::Local);
         let terms = Terms { quantum: Some(4), ..Terms::default() };
-        let allowed = Allowed { device: 1, member: 2, memory: None, terms, in_flight: 2, mode, on_loss };
+        let (memory, uncharged) = (None, Uncharged::default());
+        let allowed = Allowed { device: 1, member: 2, memory, uncharged, terms, in_flight: 2, mode, on_loss };
         daemon.board.page().slots[SLOT].take(&allowed, EPOCH);
         daemon
     }

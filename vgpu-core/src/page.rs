@@ -47,7 +47,7 @@ mod tests;
 mod witness;
 
 pub use beat::{BeatPage, Beating};
-pub use board::{Allowed, BoardPage, BoardSlot, Grant, Unread};
+pub use board::{Allowed, BoardPage, BoardSlot, Grant, Uncharged, Unread};
 pub use report::{ReportPage, ReportSlot, Said};
 pub use sequenced::Sequenced;
 pub use witness::{Faults, Reports, Witness};

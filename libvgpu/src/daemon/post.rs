@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use vgpu_core::bytes::Bytes;
 use vgpu_core::gate::loss::{self, Alone, OnLoss};
 use vgpu_core::limits::Mode;
-use vgpu_core::page::Allowed;
+use vgpu_core::page::{Allowed, Uncharged};
 use vgpu_core::share::Share;
 
 /// No state of a slot has this counter.
@@ -26,6 +26,8 @@ pub struct Post {
     place: AtomicPtr<Place>,
     /// Most bytes, as the daemon said last, and at which state of the slot. All ones: no limit.
     memory: AtomicU64,
+    /// [`Uncharged`], as the daemon said last: bytes and overhead.
+    uncharged: [AtomicU64; 2],
     seen: AtomicU32,
     reading: Lock<()>,
     /// The state of the slot in which the gate was found open, for launches of this stream ([`stream`]).
@@ -62,6 +64,7 @@ impl Post {
         Self {
             place: AtomicPtr::new(core::ptr::null_mut()),
             memory: AtomicU64::new(u64::MAX),
+            uncharged: [const { AtomicU64::new(0) }; 2],
             seen: AtomicU32::new(NEVER),
             reading: Lock::new(()),
             open_at: AtomicU32::new(NEVER),
@@ -148,11 +151,26 @@ impl Post {
             && allowed.member == place.session.welcome.member
         {
             self.memory.store(allowed.memory.map_or(u64::MAX, |bytes| bytes.0), Relaxed);
+            self.uncharged[1].store(allowed.uncharged.overhead, Relaxed);
+            self.uncharged[0].store(allowed.uncharged.bytes, Relaxed);
             self.note(&allowed);
             self.seen.store(sequence, Release);
         }
         // Else the daemon writes, or is gone: what it said last holds.
         self.memory.load(Relaxed)
+    }
+
+    /// Bytes that count against the limit beside the ledger, as the daemon said with [`Self::memory`] last. `overhead`: that
+    /// of the ledger now.
+    ///
+    /// # Cost
+    /// One load where there are none.
+    #[inline(always)]
+    pub fn uncharged(&self, overhead: impl FnOnce() -> u64) -> u64 {
+        match self.uncharged[0].load(Relaxed) {
+            0 => 0,
+            bytes => Uncharged { bytes, overhead: self.uncharged[1].load(Relaxed) }.beside(overhead()),
+        }
     }
 
     /// Notes what holds if the daemon goes away, and whether anything is to be kept at all.
@@ -166,6 +184,8 @@ impl Post {
     /// The daemon is away: what it said in advance holds.
     pub fn lose(&self) {
         self.open_at.store(NEVER, Relaxed);
+        // Nobody looks at the driver's figure any more, and nobody would take it back.
+        self.uncharged[0].store(0, Relaxed);
         let alone = self.in_case.load(Relaxed);
         self.alone.store(if alone == WITH { UNLIMITED } else { alone }, Relaxed);
     }

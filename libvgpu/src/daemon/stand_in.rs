@@ -7,7 +7,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use vgpu_core::arbiter::{Gate, Terms};
 use vgpu_core::gate::loss::OnLoss;
 use vgpu_core::limits::Mode;
-use vgpu_core::page::{Allowed, BeatPage, BoardPage, ReportPage};
+use vgpu_core::page::{Allowed, BeatPage, BoardPage, ReportPage, Uncharged};
 use vgpu_core::wire;
 use vgpu_core::wire::two::{Descriptor, Welcome};
 
@@ -32,7 +32,8 @@ impl StandIn {
         beat.page().beat(EPOCH, clock::now());
         let terms = Terms { quantum: Some(4_000_000), ..Terms::default() };
         let (in_flight, mode, on_loss) = (2_000_000, Mode::Enforce, OnLoss::Local);
-        let allowed = Allowed { device: 1, member: MEMBER, memory: None, terms, in_flight, mode, on_loss };
+        let (memory, uncharged) = (None, Uncharged::default());
+        let allowed = Allowed { device: 1, member: MEMBER, memory, uncharged, terms, in_flight, mode, on_loss };
         board.page().slots[0].take(&allowed, EPOCH);
         // SAFETY: no preconditions; a descriptor of ours.
         let bell = unsafe { OwnedFd::from_raw_fd(libc::eventfd(1, libc::EFD_CLOEXEC)) };

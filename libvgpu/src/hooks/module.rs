@@ -45,7 +45,7 @@ fn measured(real: Call<'_>, made: &dyn Fn() -> Made, undo: Option<&dyn Fn()>) ->
         return result;
     }
     let bytes = growth(&watch, device, first);
-    let answer = match (device.reserve(bytes), undo) {
+    let answer = match (device.reserve_taken(bytes), undo) {
         (Ok(reservation), _) => {
             reservation.commit_overhead();
             // In this order: what is held while nothing is loaded is given back by whoever unloads.
@@ -231,7 +231,7 @@ pub unsafe fn cuCtxSetLimit(real: cuda_fn::cuCtxSetLimit, limit: u32, value: usi
         }
     }
     let more = watch.growth();
-    let answer = match device.reserve(more) {
+    let answer = match device.reserve_taken(more) {
         Ok(reservation) => {
             reservation.commit_overhead();
             code::add(key, context, device, more);

@@ -29,7 +29,7 @@ pub fn seen(device: &Device, total: u64, free: u64) -> MemoryView {
     let physical = Physical { total: Bytes(total), free: Bytes(free) };
     departing::look_again();
     device.look();
-    let used = device.ledger.used().unwrap_or(device.limit());
+    let used = device.ledger.used().unwrap_or(device.limit()).saturating_add(device.uncharged());
     view::memory(limit(device), Bytes(used), physical)
 }
 

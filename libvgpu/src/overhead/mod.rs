@@ -104,7 +104,7 @@ pub fn around(
     };
     let blurred = found.blurred.then_some(further);
     let found = found.bytes;
-    let rest = match device.reserve(found.saturating_sub(expected)) {
+    let rest = match device.reserve_taken(found.saturating_sub(expected)) {
         Ok(rest) => rest,
         Err(_) => {
             let gone = undo(context);

@@ -25,7 +25,7 @@ use std::ops::Deref;
 use vgpu_core::arbiter::{self, Arbiter, Decision, DeviceId, Gate, SlotId, Usage};
 use vgpu_core::limits::Mode;
 use vgpu_core::page::bell::{Bell, Heard};
-use vgpu_core::page::{Allowed, BoardPage, GONE, ReportPage, Reports};
+use vgpu_core::page::{Allowed, BoardPage, GONE, ReportPage, Reports, Uncharged};
 
 use super::config::{Arbitrate, On, Tenant};
 use crate::config::time::Time;
@@ -73,6 +73,8 @@ struct House<B, R> {
     former: BTreeMap<DeviceId, Former>,
     /// In members that come back with work.
     belief: BTreeMap<DeviceId, Belief>,
+    /// Memory that counts against its limits beside its ledgers.
+    uncharged: BTreeMap<DeviceId, Uncharged>,
 }
 
 #[derive(Debug)]
@@ -179,8 +181,9 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
             Some(house) => house.tenant = tenant,
             None => {
                 let (gone, former, belief) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-                let (pages, bell) = (None, Bell::default());
-                let house = House { tenant, paused: false, pages, bell, stirred: true, gone, former, belief };
+                let (pages, bell, uncharged) = (None, Bell::default(), BTreeMap::new());
+                let house =
+                    House { tenant, paused: false, pages, bell, stirred: true, gone, former, belief, uncharged };
                 self.houses.insert(number, house);
             }
         }
@@ -299,15 +302,38 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         self.houses.get(&number).is_some_and(|house| house.paused)
     }
 
+    /// Counts memory against a tenant's limits beside its ledgers, by UUIDs, in place of what counted before.
+    pub fn count_uncharged<'u>(
+        &mut self,
+        number: arbiter::Tenant,
+        counted: impl Iterator<Item = (&'u str, Uncharged)>,
+        now: u64,
+    ) {
+        let Some(house) = self.houses.get_mut(&number) else { return };
+        let counted = counted.filter_map(|(uuid, bytes)| Some((self.devices.id(uuid)?, bytes))).collect();
+        if house.uncharged != counted {
+            house.uncharged = counted;
+            self.allow(number, now);
+        }
+    }
+
+    /// Memory that counts against a tenant's limit on a device beside its ledger.
+    #[must_use]
+    pub fn uncharged(&self, number: arbiter::Tenant, uuid: &str) -> Uncharged {
+        let house = self.houses.get(&number).zip(self.devices.id(uuid));
+        house.and_then(|(house, device)| house.uncharged.get(&device)).copied().unwrap_or_default()
+    }
+
     /// Writes a tenant's terms to its members; says how many of them have other ones now.
     fn allow(&mut self, number: arbiter::Tenant, now: u64) -> usize {
-        let Some(House { tenant, pages: Some(pages), .. }) = self.houses.get_mut(&number) else { return 0 };
+        let Some(House { tenant, pages: Some(pages), uncharged, .. }) = self.houses.get_mut(&number) else { return 0 };
         let mut concerned = 0;
         for (index, slot) in pages.slots.iter_mut().enumerate() {
             let Some(slot) = slot else { continue };
             // A device that was taken off the tenant's list: who works there goes on as it was.
             let Ok(on) = tenant.on_device(self.devices.uuid(slot.device)) else { continue };
-            let fresh = allowed(tenant, on, &self.time, slot.allowed.device, slot.allowed.member);
+            let beside = uncharged.get(&slot.device).copied().unwrap_or_default();
+            let fresh = allowed(tenant, on, &self.time, slot.allowed.device, slot.allowed.member, beside);
             if fresh == slot.allowed {
                 continue;
             }
@@ -336,12 +362,13 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
 }
 
 /// What stands in the slot of a member.
-fn allowed(tenant: &Tenant, on: &On, time: &Time, device: u64, member: u64) -> Allowed {
+fn allowed(tenant: &Tenant, on: &On, time: &Time, device: u64, member: u64, uncharged: Uncharged) -> Allowed {
     let quantum = time.arbiter().quantum_of(&on.terms);
     Allowed {
         device,
         member,
         memory: on.memory,
+        uncharged,
         terms: arbiter::Terms { quantum: Some(quantum), ..on.terms },
         in_flight: time.in_flight.min(quantum / 2),
         mode: tenant.mode,

@@ -5,6 +5,7 @@
 //! event and stands in the status until it is no more. By policy, processes in containers that nobody holds are stopped
 //! after a grace. What is found and why is [`crate::proof`]'s.
 
+mod compare;
 mod found;
 
 use std::collections::{BTreeMap, HashMap};
@@ -19,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tracing::{info, warn};
+use vgpu_core::page::Uncharged;
 
 use self::found::Found;
 use super::asked::{Asked, heard};
@@ -27,6 +29,7 @@ use crate::config::plan::ProofPlan;
 use crate::proof::driver::{Driver, OnDevice};
 use crate::proof::judge::{Allowed, Registered, judge, suspects};
 use crate::proof::processes::{Place, Processes, Seen, place};
+use crate::proof::uncharged::{Excess, Key};
 use crate::proof::{Finding, Process, What};
 
 /// How long after a finding it is looked at once more: whoever says hello just now is none.
@@ -51,6 +54,8 @@ const SELDOM: Duration = Duration::from_secs(2);
 const MEMBERS: u8 = 1;
 const ALL: u8 = 2;
 pub(super) const READ: u8 = 3;
+/// The message that what counts beside the ledgers is other than before.
+pub(super) const COUNT: u8 = 4;
 
 /// How long a ledger that is to be read anew may take, and how often it is looked whether it was.
 const ANEW: Duration = Duration::from_millis(500);
@@ -89,6 +94,8 @@ impl Proof {
             places: Vec::new(),
             asked_all: None,
             quotas: HashMap::new(),
+            excess: HashMap::new(),
+            counted: None,
             plan,
         };
         thread::Builder::new().name("vgpud-proof".into()).spawn(move || looking.go_on())?;
@@ -127,6 +134,12 @@ impl Proof {
     #[must_use]
     pub fn suspects(&self) -> Vec<String> {
         self.found.lock().unwrap_or_else(PoisonError::into_inner).suspects.clone()
+    }
+
+    /// What counts against tenants' limits beside their ledgers, at the message [`COUNT`].
+    #[must_use]
+    pub fn uncharged(&self) -> HashMap<Key, Uncharged> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).uncharged.clone()
     }
 
     /// What cannot be looked at.
@@ -169,6 +182,10 @@ struct Looking {
     asked_all: Option<Instant>,
     /// How much is told of each control group.
     quotas: HashMap<String, Quota>,
+    /// What the last look found that the driver holds beside the ledgers.
+    excess: HashMap<Key, Excess>,
+    /// What of it counts; `None`: nobody was told yet.
+    counted: Option<HashMap<Key, Uncharged>>,
 }
 
 impl Looking {
@@ -178,15 +195,22 @@ impl Looking {
             self.found.lock().unwrap_or_else(PoisonError::into_inner).looked = Some(begun);
             if let Some(first) = self.look() {
                 let new = |finding: &Finding| !self.since.contains_key(&(finding.what, finding.process));
-                let settled = if first.iter().any(new) {
+                let excess = std::mem::take(&mut self.excess);
+                let settled = if first.iter().any(new) || self.grew(&excess) {
                     thread::sleep(AGAIN);
-                    self.look().map(|again| {
+                    let again = self.look();
+                    if again.is_some() {
+                        let last = std::mem::take(&mut self.excess);
+                        self.count(&excess, Some(&last));
+                    }
+                    again.map(|again| {
                         let both = |finding: &Finding| {
                             first.iter().any(|one| (one.what, one.process) == (finding.what, finding.process))
                         };
                         again.into_iter().filter(both).collect()
                     })
                 } else {
+                    self.count(&excess, None);
                     Some(first)
                 };
                 if let Some(findings) = settled {
@@ -223,6 +247,7 @@ impl Looking {
             None => Vec::new(),
         };
         self.blind(blind);
+        self.excess.clear();
         let mut at: BTreeMap<Process, Option<String>> =
             holders.into_iter().map(|(process, device)| (process, Some(device))).collect();
         for on in listed.iter().filter(|on| on.pid != std::process::id()) {
@@ -239,6 +264,7 @@ impl Looking {
             self.ask(ALL)?;
         }
         self.refresh(&listed, begun)?;
+        self.compare(&listed, begun)?;
         let (known, places) = (&self.known, &self.places);
         let look =
             |(process, device): (Process, Option<String>)| (process, self.processes.look(process, device, places));

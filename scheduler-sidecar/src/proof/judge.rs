@@ -9,6 +9,7 @@ use vgpu_core::uuid::key;
 
 use super::driver::OnDevice;
 use super::processes::Seen;
+use super::uncharged::{Key, Reading};
 use super::{Finding, Process, What};
 
 /// What the daemon knows.
@@ -21,6 +22,8 @@ pub struct Registered {
     /// Bytes that tenants hold by their ledgers, by tenant and device ([`key`]), and when they were read; what is missing
     /// is not known.
     pub used: HashMap<(String, String), (u64, Instant)>,
+    /// The same ledgers, to be compared with the driver's figures.
+    pub readings: HashMap<Key, Reading>,
     /// The directories of sockets, with their tenants.
     pub dirs: Vec<(PathBuf, String)>,
 }

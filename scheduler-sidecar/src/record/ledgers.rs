@@ -61,6 +61,8 @@ pub struct Held {
     pub peak: u64,
     /// Requests that programs were refused since then.
     pub refused: u64,
+    /// Bytes that its programs ever asked for, modulo 2^64.
+    pub claimed: u64,
     /// Ways around the library that its programs found, and the first one's name.
     pub doors: Option<(u64, String)>,
     /// Its living processes, but for what several hold.
@@ -84,6 +86,7 @@ impl Held {
         ] {
             *sum = sum.saturating_add(more);
         }
+        self.claimed = self.claimed.wrapping_add(other.claimed);
         self.parts.extend(&other.parts);
     }
 }
@@ -311,6 +314,7 @@ fn read(file: &OwnedFd) -> Result<(Identity, Held), Unread> {
     fill(file, &mut bytes, shares)?;
     let Some(said) = copied(&bytes) else { return Err(Unread::NoLedger("it is no ledger of this version")) };
     let mut held = Held { used: said.shared, peak: said.peak, refused: said.refused, ..Held::default() };
+    held.claimed = said.claimed;
     held.doors = open_doors_in(&bytes).filter(|(count, _)| *count > 0);
     for member in said.members {
         let lives = lock::held_by_another(file.as_fd(), slot_lock_offset(member.index)).unwrap_or(true);

@@ -22,6 +22,9 @@ pub struct Copied {
     pub peak: u64,
     /// Requests that programs were refused since the file was made.
     pub refused: u64,
+    /// Bytes that members ever asked for, modulo 2^64: of two readings the later one is by as much larger as was asked for
+    /// in between.
+    pub claimed: u64,
 }
 
 impl Copied {
@@ -68,7 +71,9 @@ pub fn copied(bytes: &[u8]) -> Option<Copied> {
     for index in 0..slots {
         let at = HEADER_SIZE + index * SLOT_SIZE;
         let pid = half(at + offset_of!(Slot, pid))?;
-        let used = distance(word(at + offset_of!(Slot, claimed))?, word(at + offset_of!(Slot, dropped))?);
+        let claimed = word(at + offset_of!(Slot, claimed))?;
+        copied.claimed = copied.claimed.wrapping_add(claimed);
+        let used = distance(claimed, word(at + offset_of!(Slot, dropped))?);
         if pid != 0 {
             copied.members.push(MemberView {
                 index,
@@ -138,7 +143,7 @@ mod tests {
             MemberView { index: 2, pid: 4711, birth: 0, used: 700, shared: 0, overhead: 50, high: 800, busy_ns: 77 };
         put(&mut bytes, offset_of!(Header, peak), 5_000);
         put(&mut bytes, offset_of!(Header, refused), 3);
-        let read = Copied { members: vec![member], shared: 64, peak: 5_000, refused: 3 };
+        let read = Copied { members: vec![member], shared: 64, peak: 5_000, refused: 3, claimed: 900 };
         assert_eq!(copied(&bytes), Some(read.clone()));
         assert_eq!((read.used(|_| true), read.used(|member| member.pid != 4711)), (764, 64));
         // What is read of the file by its header is all that counts.

@@ -40,6 +40,9 @@ const MEMBER: usize = 8;
 const MEMORY: usize = 9;
 /// Ceiling and floor, 16 bits of thousandths each, and weight.
 const SHARES: usize = 10;
+/// [`Uncharged`]: its bytes, and the overhead of the ledger that it was compared with.
+const UNCHARGED: usize = 11;
+const UNCHARGED_OVERHEAD: usize = 12;
 
 // The head: gate in the low byte, a bit for exclusive, the ceiling's thousandths in the upper half.
 const NOBODY: u32 = 0;
@@ -97,6 +100,27 @@ pub struct Grant {
     pub on_loss: OnLoss,
 }
 
+/// Bytes that the driver holds for a tenant's processes on a device and that its ledger does not explain.
+///
+/// The daemon compares the driver's list of processes with the ledger. A member that charges overhead afterwards explains
+/// that part of it: a context is measured and charged some milliseconds after the driver has taken it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Uncharged {
+    /// The driver's figure, less the ledger.
+    pub bytes: u64,
+    /// Overhead in the ledger at that moment.
+    pub overhead: u64,
+}
+
+impl Uncharged {
+    /// What of it is still unexplained, when the ledger's overhead is `overhead`.
+    #[inline]
+    #[must_use]
+    pub const fn beside(&self, overhead: u64) -> u64 {
+        self.bytes.saturating_sub(overhead.saturating_sub(self.overhead))
+    }
+}
+
 /// What a tenant may use of a device, beside its gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allowed {
@@ -106,6 +130,8 @@ pub struct Allowed {
     pub member: u64,
     /// Hard memory limit; `None` = no limit.
     pub memory: Option<Bytes>,
+    /// Memory that counts against it beside the ledger.
+    pub uncharged: Uncharged,
     /// Class, floor, ceiling, weight, and the quantum in force: never `None` when read.
     pub terms: Terms,
     /// D in nanoseconds.
@@ -363,6 +389,7 @@ fn encode_allowed(allowed: &Allowed, words: &mut [u64; WORDS]) {
     words[DEVICE] = allowed.device;
     words[MEMBER] = allowed.member;
     words[MEMORY] = allowed.memory.map_or(UNLIMITED, Bytes::get);
+    (words[UNCHARGED], words[UNCHARGED_OVERHEAD]) = (allowed.uncharged.bytes, allowed.uncharged.overhead);
     let share = |share: Option<Share>| u32::from(share.map_or(NO_SHARE, Share::permille));
     words[SHARES] = pair(share(terms.ceiling) | share(terms.floor) << 16, terms.weight);
 }
@@ -386,7 +413,9 @@ fn decode_allowed(state: &State<WORDS>) -> Option<Allowed> {
     };
     let terms = Terms { class, floor, ceiling, weight, quantum: Some(u64::from(quantum)) };
     let (mode, on_loss, in_flight) = (mode_of(mode)?, loss_of(on_loss)?, u64::from(in_flight));
-    Some(Allowed { device: words[DEVICE], member: words[MEMBER], memory, terms, in_flight, mode, on_loss })
+    let (device, member) = (words[DEVICE], words[MEMBER]);
+    let uncharged = Uncharged { bytes: words[UNCHARGED], overhead: words[UNCHARGED_OVERHEAD] };
+    Some(Allowed { device, member, memory, uncharged, terms, in_flight, mode, on_loss })
 }
 
 fn mode_of(code: u8) -> Option<Mode> {

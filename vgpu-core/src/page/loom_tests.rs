@@ -70,7 +70,8 @@ fn taken() -> BoardSlot {
     let slot = BoardSlot::zeroed();
     let (mode, on_loss) = (Mode::Enforce, OnLoss::Local);
     let terms = Terms { quantum: Some(4), ..Terms::default() };
-    slot.take(&Allowed { device: 1, member: 2, memory: None, terms, in_flight: 2, mode, on_loss }, EPOCH);
+    let uncharged = Uncharged::default();
+    slot.take(&Allowed { device: 1, member: 2, memory: None, uncharged, terms, in_flight: 2, mode, on_loss }, EPOCH);
     slot
 }
 

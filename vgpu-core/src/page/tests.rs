@@ -39,18 +39,28 @@ fn any_allowed() -> impl Strategy<Value = Allowed> {
     let terms = (class, any_share(), any_share(), any::<u32>(), QUANTUM).prop_map(
         |(class, floor, ceiling, weight, quantum)| Terms { class, floor, ceiling, weight, quantum: Some(quantum) },
     );
-    (any::<[u64; 2]>(), prop::option::of(1..u64::MAX), terms, 0..4_000_000_000u64, mode, on_loss).prop_map(
-        |([device, member], memory, terms, in_flight, mode, on_loss)| {
-            let memory = memory.map(Bytes);
-            Allowed { device, member, memory, terms, in_flight, mode, on_loss }
+    (any::<[u64; 4]>(), prop::option::of(1..u64::MAX), terms, 0..4_000_000_000u64, mode, on_loss).prop_map(
+        |([device, member, bytes, overhead], memory, terms, in_flight, mode, on_loss)| {
+            let (memory, uncharged) = (memory.map(Bytes), Uncharged { bytes, overhead });
+            Allowed { device, member, memory, uncharged, terms, in_flight, mode, on_loss }
         },
     )
+}
+
+#[test]
+fn overhead_that_is_charged_since_explains_that_much_and_no_more() {
+    let uncharged = Uncharged { bytes: 500, overhead: 100 };
+    for (overhead, beside) in [(100, 500), (0, 500), (400, 200), (600, 0), (u64::MAX, 0)] {
+        assert_eq!(uncharged.beside(overhead), beside, "{overhead}");
+    }
+    assert_eq!(Uncharged::default().beside(0), 0);
 }
 
 fn allowed() -> Allowed {
     let terms = Terms { quantum: Some(4 * MS), ..Terms::default() };
     let (mode, on_loss) = (Mode::Enforce, OnLoss::Local);
-    Allowed { device: 1, member: 2, memory: Some(Bytes(3)), terms, in_flight: 2 * MS, mode, on_loss }
+    let uncharged = Uncharged { bytes: 4, overhead: 5 };
+    Allowed { device: 1, member: 2, memory: Some(Bytes(3)), uncharged, terms, in_flight: 2 * MS, mode, on_loss }
 }
 
 proptest! {

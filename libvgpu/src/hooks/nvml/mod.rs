@@ -89,7 +89,10 @@ fn is_tenant() -> Result<bool, Denied> {
 /// The tenant's processes that have memory or a context there.
 fn members(device: &Device) -> Vec<MemberView> {
     let all = device.ledger.joined().map_or_else(|_| Vec::new(), |joined| joined.members());
-    all.into_iter().filter(|member| member.used > 0).collect()
+    let mut all: Vec<MemberView> = all.into_iter().filter(|member| member.used > 0).collect();
+    // Nobody tells whose it is: it is shown with the first, so that the processes add up to what is used.
+    all.iter_mut().take(1).for_each(|first| first.used = first.used.saturating_add(device.uncharged()));
+    all
 }
 
 /// Hands out a list by NVML's protocol: the room stands in `count`, the number afterwards; too little room writes the number

@@ -113,6 +113,10 @@ impl Devices {
         }
     }
 
+    pub fn id(&self, uuid: &str) -> Option<DeviceId> {
+        self.by_uuid.get(&key(uuid)).copied()
+    }
+
     pub fn name_of(&self, uuid: &str) -> Option<&str> {
         self.by_uuid.get(&key(uuid)).map(|device| self.uuid(*device))
     }

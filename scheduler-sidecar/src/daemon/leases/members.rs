@@ -54,7 +54,8 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
                 ));
             }
         };
-        let allowed = allowed(&house.tenant, &on, &self.time, self.devices.hash(device), member);
+        let uncharged = house.uncharged.get(&device).copied().unwrap_or_default();
+        let allowed = allowed(&house.tenant, &on, &self.time, self.devices.hash(device), member, uncharged);
         if let Some(slot) = pages.board.slots.get(index) {
             slot.take(&allowed, self.epoch);
         }

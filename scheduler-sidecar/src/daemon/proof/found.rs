@@ -1,8 +1,12 @@
 //! What was found, as it is kept between two looks.
 
+use std::collections::HashMap;
 use std::time::Instant;
 
+use vgpu_core::page::Uncharged;
+
 use crate::proof::Finding;
+use crate::proof::uncharged::Key;
 
 /// What the thread has found.
 #[derive(Debug, Default)]
@@ -12,6 +16,8 @@ pub(super) struct Found {
     pub blind: Option<String>,
     /// Tenants whose ledgers are to be read.
     pub suspects: Vec<String>,
+    /// What counts against limits beside the ledgers.
+    pub uncharged: HashMap<Key, Uncharged>,
     /// When the last look began.
     pub looked: Option<Instant>,
 }

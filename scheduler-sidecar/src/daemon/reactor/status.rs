@@ -126,9 +126,14 @@ impl Reactor {
         members
     }
 
-    /// What a room's tenant holds of the devices that it used, by their UUIDs.
+    /// What a room's tenant holds of the devices that it used, by their UUIDs, with what counts beside its ledgers.
     fn held(&self, id: u64, seen: &Seen) -> BTreeMap<String, Held> {
-        let on = |used: &Used| Some((used.device.clone(), self.record.held(&(id, used.device.clone()))?));
+        let on = |used: &Used| {
+            let mut held = self.record.held(&(id, used.device.clone()))?;
+            let beside = self.leases.uncharged(number(id), &used.device).beside(held.overhead);
+            (held.used, held.overhead) = (held.used.saturating_add(beside), held.overhead.saturating_add(beside));
+            Some((used.device.clone(), held))
+        };
         seen.used.iter().filter_map(on).collect()
     }
 
