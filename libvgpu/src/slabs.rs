@@ -101,3 +101,26 @@ pub fn undo(address: u64) {
 pub fn forget() {
     ALL.iter().for_each(|table| table.store(core::ptr::null_mut(), Release));
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_slab_has_a_counter_of_its_own_and_there_is_none_beyond_the_addresses_of_a_process() {
+        let at = |slab: u64| counter(slab).map(core::ptr::from_ref);
+        assert_eq!(at(5), at(5));
+        assert_ne!(at(5), at(6));
+        assert_ne!(at(COUNTS as u64 - 1), at(COUNTS as u64));
+        assert!(at((1 << 47) / SLAB - 1).is_some());
+        assert_eq!((at((1 << 47) / SLAB), at(u64::MAX)), (None, None));
+    }
+
+    #[test]
+    fn a_place_in_a_slab_is_told_from_a_charge_of_its_own() {
+        let place = Holding::in_slab((1 << 26) - 1, 63, 7);
+        assert_eq!((place.slab(), place.context), (Some((63, (1 << 26) - 1)), 7));
+        assert_eq!(Holding { bytes: SLAB, device: 63, context: 7 }.slab(), None);
+        assert_eq!((place.share(), place.counted()), (None, None));
+    }
+}
