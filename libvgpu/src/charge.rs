@@ -65,12 +65,7 @@ pub fn allocate_plain(bytes: u64, real: Call<'_>, key: &dyn Fn() -> u64) -> CUre
 
 /// Plain memory that may lie in a slab with others: see [`slabs`].
 #[inline(never)]
-pub fn allocate_small(
-    device: &'static Device,
-    context: CUcontext,
-    real: Call<'_>,
-    key: &dyn Fn() -> u64,
-) -> CUresult {
+pub fn allocate_small(device: &'static Device, context: CUcontext, real: Call<'_>, key: &dyn Fn() -> u64) -> CUresult {
     let aside = device.ledger.reserve_at_once(charging::SLAB, device.room());
     // Without a reservation nothing tells that memory may be on its way.
     let _under_way = if aside.is_none() { quiet::enter() } else { None };

@@ -7,7 +7,7 @@ use core::ffi::{CStr, c_char, c_void};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use scheduler_sidecar::cli::doctor::seen::{Control, Device, Doors, STEP, Seen};
 use shim_sys::cuda::{CUcontext, CUresult, CUuuid};
-use shim_sys::nvml::{nvmlDevice_t, nvmlMemory_t};
+use shim_sys::nvml::{nvmlDevice_t, nvmlMemory_t, nvmlMemory_v2_t};
 use shim_sys::table::{Action, CUDA_HOOK_NAMES, CUDA_ROWS, CudaHook, NVML_HOOK_NAMES, cuda_fn, nvml_fn};
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -196,6 +196,8 @@ fn text_of(id: &CUuuid) -> String {
 }
 
 /// UUID, number and size of each device that NVML describes; a MIG instance has the number of its device, as limits do.
+///
+/// The size is the memory that programs can have, as percentages use it: NVML's total without the reserved part.
 fn known_to_nvml(nvml: &Library) -> Vec<(String, u32, u64)> {
     let functions = (
         function!(nvml, nvml_fn::nvmlInit_v2),
@@ -205,17 +207,27 @@ fn known_to_nvml(nvml: &Library) -> Vec<(String, u32, u64)> {
         function!(nvml, nvml_fn::nvmlDeviceGetMemoryInfo),
     );
     let (Some(init), Some(count), Some(handle), Some(uuid), Some(size)) = functions else { return Vec::new() };
+    let without_reserved = function!(nvml, nvml_fn::nvmlDeviceGetMemoryInfo_v2);
     let most_instances = function!(nvml, nvml_fn::nvmlDeviceGetMaxMigDeviceCount);
     let instance = function!(nvml, nvml_fn::nvmlDeviceGetMigDeviceHandleByIndex);
     let describe = |device: nvmlDevice_t, index: u32| {
         let mut text: [c_char; 96] = [0; 96];
-        let mut memory = nvmlMemory_t::default();
-        // SAFETY: a handle that NVML gave; a buffer of the length given, an output that lives.
-        let codes = unsafe { [uuid(device, text.as_mut_ptr(), 96).0, size(device, &raw mut memory).0] };
+        // SAFETY: a handle that NVML gave; a buffer of the length given.
+        let described = unsafe { uuid(device, text.as_mut_ptr(), 96) }.0 == 0;
         text[95] = 0;
         // SAFETY: ended by the line above.
         let text = unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned();
-        (codes[0] == 0).then_some((text, index, if codes[1] == 0 { memory.total } else { 0 }))
+        let mut whole = nvmlMemory_v2_t { version: nvmlMemory_v2_t::VERSION, ..Default::default() };
+        let mut memory = nvmlMemory_t::default();
+        // SAFETY: a handle that NVML gave; outputs that live, the first with its version set.
+        let bytes = unsafe {
+            match &without_reserved {
+                Some(size) if size(device, &raw mut whole).0 == 0 => whole.total.saturating_sub(whole.reserved),
+                _ if size(device, &raw mut memory).0 == 0 => memory.total,
+                _ => 0,
+            }
+        };
+        described.then_some((text, index, bytes))
     };
     let (mut all, mut number) = (Vec::new(), 0);
     // SAFETY: here and below outputs that live, and handles that NVML gave.
