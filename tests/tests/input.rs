@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::process::Command;
-use vgpu_tests::{GIB, Lab, MIB, NO_PERMISSION, NOT_PERMITTED, OUT_OF_MEMORY, optional, run, text};
+use vgpu_tests::{GIB, Lab, NO_PERMISSION, NOT_PERMITTED, OUT_OF_MEMORY, optional, run, text};
 
 /// Variable, value, what the line says of it (the value as it is shown), a form it offers.
 const BAD: &[(&str, &[u8], &str, &str)] = &[
