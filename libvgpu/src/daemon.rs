@@ -20,10 +20,11 @@ pub mod stand_in;
 pub use post::Post;
 pub use session::{Place, Session};
 
+use crate::tenant;
 use std::path::Path;
 use vgpu_core::limits::Mode;
 use vgpu_core::wire::Terms;
-use vgpu_core::wire::terms_file::TermsFile;
+use vgpu_core::wire::terms_file::{FILE_NAME, TermsFile};
 
 /// What a process starts with.
 pub enum Start {
@@ -85,6 +86,10 @@ pub fn start(socket: &Path) -> Result<Start, String> {
         Err(hello::Trouble::Refused(words)) => Err(wrong(&words)),
         Err(hello::Trouble::Absent(words)) => match renew::file(socket) {
             Ok(Some(file)) => {
+                let uid = tenant::user_of(file.user_namespace);
+                if !file.admits(uid) {
+                    return Err(wrong(&format!("tenant {} does not accept user {uid} ({FILE_NAME})", file.tenant)));
+                }
                 renew::is_lost();
                 Ok(Start::File(file))
             }

@@ -23,6 +23,9 @@ use vgpu_core::wire::two;
 /// Most devices a process can have.
 const MAX: usize = 64;
 
+/// Longest wait until the daemon has taken a ledger's name back from another user: as long as the daemon may take to answer.
+const NAME_PATIENCE_NS: u64 = 2_000_000_000;
+
 /// What CUDA or NVML tells of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Facts {
@@ -87,7 +90,14 @@ pub fn register(asked: &Asked, shown: &[Facts]) -> Result<(), Trouble> {
             }
             let Some(tenant) = &asked.tenant else { return Err(Trouble::NotKept("the tenant is not known".into())) };
             // The file is opened before the lock is taken; of two threads that do so one keeps its own.
+            let mut taken = None;
             let ledger = match Ledger::open(tenant, &facts.uuid) {
+                Err(Unjoined { reason, ledger: Some(ledger) })
+                    if matches!(asked.daemon, Some(Start::Session(_))) && ledger.is_taken() =>
+                {
+                    taken = Some(reason);
+                    ledger
+                }
                 Err(Unjoined { reason, ledger }) if observed => {
                     say::once(&format!("{reason}; this device is not measured (VGPU_MODE=observe)"));
                     // What the daemon says next may be a limit: then nobody is let past it unseen.
@@ -108,6 +118,13 @@ pub fn register(asked: &Asked, shown: &[Facts]) -> Result<(), Trouble> {
                 Err(Unposted::NotIts(words) | Unposted::Other(words)) => return Err(Trouble::NotKept(words)),
                 Ok(post) => post,
             };
+            // With the join the daemon was asked to take the ledger's name back.
+            if let Some(reason) = taken.filter(|_| !ledger.wait_for_name(NAME_PATIENCE_NS)) {
+                if !observed {
+                    return Err(reason);
+                }
+                say::once(&format!("{reason}; this device is not measured (VGPU_MODE=observe)"));
+            }
             let governor = match post {
                 None if limits.sm.is_none() && !observed => None,
                 post => Some(Governor::new(limits.sm, post.unwrap_or(Post::none()))),

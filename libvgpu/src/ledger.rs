@@ -17,6 +17,7 @@ use shim_sys::shared_file::{Access, Page, SharedFile, remove_unused};
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use vgpu_core::ledger::{
     Identity, Kernel, LEDGER_SIZE, LayoutError, LedgerPage, Left, Member, MemberView, Refusal, Reservation, ShareId,
@@ -152,6 +153,8 @@ pub struct Ledger {
     retry: AtomicU64,
 }
 
+/// Between two looks whether the daemon has taken the ledger's name back: it needs a few milliseconds for it.
+const NAME_WAIT_NS: u64 = 5_000_000;
 /// Between two tries to join a ledger that could not be joined at the start.
 const RETRY_NS: u64 = 250_000_000;
 const AT_ONCE: u64 = u64::MAX;
@@ -386,9 +389,39 @@ impl Ledger {
         }
     }
 
-    /// The file, to be read by somebody else; see [`SharedFile::to_read`]. In a forked child that of its own membership.
-    pub fn to_read(&self) -> Option<OwnedFd> {
-        self.joined().ok()?.file.to_read()
+    /// The file to send along with a join: the ledger, to be read; in a forked child that of its own membership. Where another
+    /// user has its name, the directory, in which the daemon can take the name back.
+    pub fn to_offer(&self) -> Option<OwnedFd> {
+        match self.joined() {
+            Ok(joined) => joined.file.to_read(),
+            Err(_) if self.is_taken() => {
+                let mut open = std::fs::File::options();
+                let open = open.read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY);
+                open.open(self.path.parent()?).ok().map(OwnedFd::from)
+            }
+            Err(_) => None,
+        }
+    }
+
+    /// True if what lies under the ledger's name belongs to another user.
+    pub fn is_taken(&self) -> bool {
+        // SAFETY: no preconditions.
+        let uid = unsafe { libc::geteuid() };
+        self.path.symlink_metadata().is_ok_and(|there| there.uid() != uid)
+    }
+
+    /// Waits until the daemon has taken the name back. False: it has not within that time, and the ledger is not joined.
+    pub fn wait_for_name(&self, patience_ns: u64) -> bool {
+        let end = now().saturating_add(patience_ns);
+        while self.is_taken() && now() < end {
+            sleep(NAME_WAIT_NS);
+        }
+        self.retry.store(AT_ONCE, Relaxed);
+        let is_joined = self.joined().is_ok();
+        if !is_joined {
+            self.retry.store(now(), Relaxed);
+        }
+        is_joined
     }
 
     /// Bytes the tenant holds. The dead, and the file's name, are looked for at most every 50 ms, since that costs

@@ -4,7 +4,7 @@ use crate::environment::variable;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use vgpu_core::tenant::{Facts, TenantKey};
+use vgpu_core::tenant::{Facts, TenantKey, uid_in_parent};
 
 /// Inode of the pid namespace that the kernel made at boot (PROC_PID_INIT_INO).
 const INITIAL_PID_NAMESPACE: u64 = 0xeffffffc;
@@ -25,7 +25,7 @@ pub fn key(named: Option<&str>) -> Result<TenantKey, String> {
         return TenantKey::of(&Facts { name: Some(name.as_bytes()), ..facts }).map_err(|e| e.to_string());
     }
     let inode = |path: &str| {
-        std::fs::metadata(path).map(|file| file.ino()).map_err(|e| {
+        inode_of(path).map_err(|e| {
             format!("{path} cannot be read ({e}), so that the container is not known; set VGPU_TENANT to a name")
         })
     };
@@ -33,6 +33,22 @@ pub fn key(named: Option<&str>) -> Result<TenantKey, String> {
     // In the host's own namespaces there is no container: each user is a tenant of their own.
     let host = pid_namespace == INITIAL_PID_NAMESPACE;
     TenantKey::of(&Facts { mount_namespace, pid_namespace, host, ..facts }).map_err(|e| e.to_string())
+}
+
+fn inode_of(path: &str) -> std::io::Result<u64> {
+    std::fs::metadata(path).map(|file| file.ino())
+}
+
+/// The number of this process's user in the daemon's user namespace, as the daemon would see it: the parent's, where this process
+/// has another namespace.
+pub fn user_of(namespace: u64) -> u32 {
+    // SAFETY: no preconditions.
+    let uid = unsafe { libc::geteuid() };
+    if inode_of("/proc/self/ns/user").is_ok_and(|own| own == namespace) {
+        return uid;
+    }
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    uid_in_parent(&map, uid).unwrap_or(uid)
 }
 
 /// Checks the name in `VGPU_TENANT`, if there is one.

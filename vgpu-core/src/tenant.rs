@@ -105,6 +105,17 @@ impl fmt::Display for TenantKey {
     }
 }
 
+/// The number that a user has in the parent user namespace, by the text of `/proc/self/uid_map`. `None`: it has none there.
+#[must_use]
+pub fn uid_in_parent(map: &str, uid: u32) -> Option<u32> {
+    map.lines().find_map(|line| {
+        let mut numbers = line.split_ascii_whitespace().map_while(|word| word.parse::<u32>().ok());
+        let (inside, outside, count) = (numbers.next()?, numbers.next()?, numbers.next()?);
+        let at = uid.checked_sub(inside).filter(|at| *at < count)?;
+        outside.checked_add(at)
+    })
+}
+
 fn is_safe(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-')
 }
@@ -172,6 +183,17 @@ mod tests {
             let file = key.ledger_file(odd);
             assert!(file.starts_with("vgpu-t-a-x") && file.len() == "vgpu-t-a-x.ledger".len() + 16, "{file}");
         }
+    }
+
+    #[test]
+    fn a_user_of_a_user_namespace_is_known_by_its_number_outside() {
+        let map = "         0     100000       1000\n      1000       4711          1\nnonsense\n";
+        for (inside, outside) in [(0, Some(100_000)), (999, Some(100_999)), (1000, Some(4711)), (1001, None)] {
+            assert_eq!(uid_in_parent(map, inside), outside, "{inside}");
+        }
+        assert_eq!(uid_in_parent("0 0 4294967295\n", 4711), Some(4711), "the initial namespace");
+        assert_eq!(uid_in_parent("0 4294967295 2\n", 1), None, "a number that does not exist");
+        assert_eq!(uid_in_parent("", 0), None);
     }
 
     #[test]

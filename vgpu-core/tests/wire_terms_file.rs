@@ -8,7 +8,9 @@ use vgpu_core::wire::terms_file::{ALL_DEVICES, DeviceTerms, MAX_FILE, TermsFile}
 
 const WRITTEN: &str = concat!(
     "{\"terms\":1,\"epoch\":7,\"tenant\":\"a\",\"mode\":\"enforce\",\"on_error\":\"open\",\"on_loss\":\"block\",\"strict\":true,",
-    "\"devices\":2}\n",
+    "\"users\":2,\"user_namespace\":9,\"devices\":2}\n",
+    "{\"uid\":0,\"last\":0}\n",
+    "{\"uid\":1000,\"last\":2000}\n",
     "{\"device\":\"GPU-1\",\"memory_limit\":1073741824,\"sm_limit\":30,\"sm_request\":12.5}\n",
     "{\"device\":\"*\",\"memory_limit\":null,\"sm_limit\":null,\"sm_request\":null}\n"
 );
@@ -28,6 +30,8 @@ fn terms() -> TermsFile {
         open_on_error: true,
         on_loss: OnLoss::Block,
         strict: true,
+        users: Some(vec![0..=0, 1000..=2000]),
+        user_namespace: 9,
         devices: vec![one, rest],
     }
 }
@@ -38,8 +42,10 @@ fn what_is_written_is_read_back() {
     assert_eq!(TermsFile::decode(WRITTEN.as_bytes()).unwrap(), terms());
     for mode in [Mode::Observe, Mode::Off] {
         for on_loss in [OnLoss::Local, OnLoss::Open] {
-            let other = TermsFile { mode, on_loss, devices: Vec::new(), open_on_error: false, ..terms() };
-            assert_eq!(TermsFile::decode(other.encode().unwrap().as_bytes()).unwrap(), other);
+            for users in [None, Some(Vec::new())] {
+                let other = TermsFile { mode, on_loss, users, devices: Vec::new(), open_on_error: false, ..terms() };
+                assert_eq!(TermsFile::decode(other.encode().unwrap().as_bytes()).unwrap(), other);
+            }
         }
     }
 }
@@ -55,6 +61,10 @@ fn a_file_that_was_cut_or_changed_is_no_terms() {
         ("\"on_error\":\"open\"", "\"on_error\":1"),
         ("\"strict\":true,", ""),
         ("\"devices\":2", "\"devices\":3"),
+        ("\"users\":2", "\"users\":1"),
+        ("\"users\":2", "\"users\":3"),
+        ("\"uid\":1000", "\"uid\":4294967296"),
+        (",\"last\":2000", ""),
         ("\"*\"", "\"GPU-1\""),
         ("1073741824", "0"),
         ("30,", "0,"),
@@ -82,4 +92,14 @@ fn a_file_has_room_for_all_devices_of_a_machine_and_no_more_than_its_bound() {
     assert!(many(128).encode().is_ok());
     assert!(many(1000).encode().is_err());
     assert!(TermsFile::decode(&vec![b' '; MAX_FILE + 1]).is_err());
+}
+
+#[test]
+fn the_file_admits_the_users_that_it_lists_and_all_where_it_has_no_list() {
+    let listed = terms();
+    for (uid, admitted) in [(0, true), (1, false), (999, false), (1000, true), (2000, true), (2001, false)] {
+        assert_eq!(listed.admits(uid), admitted, "{uid}");
+    }
+    assert!(TermsFile { users: None, ..terms() }.admits(4711));
+    assert!(!TermsFile { users: Some(Vec::new()), ..terms() }.admits(0), "an empty list admits nobody");
 }

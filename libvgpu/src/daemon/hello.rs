@@ -73,11 +73,18 @@ impl Wire {
         Self { stream, deadline: Instant::now() + patience, patience, came: Vec::new(), files: Vec::new() }
     }
 
-    fn say(&self, line: &str) -> Result<(), Trouble> {
-        self.say_with(line, &[])
+    /// Sends a line and returns the answer. A daemon that refuses the user answers and closes before it reads: then the send
+    /// fails, and the refusal waits to be read all the same.
+    fn ask(&mut self, line: &str, files: &[BorrowedFd<'_>]) -> Result<Vec<u8>, Trouble> {
+        let sent = self.send(line, files);
+        let answer = self.hear();
+        if answer.is_err() {
+            sent?;
+        }
+        answer
     }
 
-    fn say_with(&self, line: &str, files: &[BorrowedFd<'_>]) -> Result<(), Trouble> {
+    fn send(&self, line: &str, files: &[BorrowedFd<'_>]) -> Result<(), Trouble> {
         let sent = self
             .stream
             .set_write_timeout(Some(self.patience))
@@ -133,8 +140,7 @@ pub fn begin(socket: &Path, patience: Duration) -> Result<Welcomed, Trouble> {
     let mut wire = Wire::open(socket, patience)?;
     let version = env!("CARGO_PKG_VERSION").to_owned();
     let hello = Hello { pid: std::process::id(), version: version.clone(), clock: sent };
-    wire.say(&hello.encode().unwrap_or_default())?;
-    let line = wire.hear()?;
+    let line = wire.ask(&hello.encode().unwrap_or_default(), &[])?;
     let words = match two::Reply::decode(&line) {
         Ok(two::Reply::Welcome(welcome)) => {
             let offset = two::clock_offset(sent, welcome.clock, clock::now());
@@ -157,8 +163,7 @@ pub fn begin(socket: &Path, patience: Duration) -> Result<Welcomed, Trouble> {
 fn begin_one(socket: &Path, patience: Duration, version: String) -> Result<Welcomed, Trouble> {
     let mut wire = Wire::open(socket, patience)?;
     let hello = wire::Hello { pid: std::process::id(), version };
-    wire.say(&hello.encode().unwrap_or_default())?;
-    match wire::Reply::decode(&wire.hear()?) {
+    match wire::Reply::decode(&wire.ask(&hello.encode().unwrap_or_default(), &[])?) {
         Ok(wire::Reply::Terms(terms)) => wire.keep().map(|()| Welcomed::Limits(terms)),
         Ok(wire::Reply::Error(words)) => Err(Refused(format!("the daemon refused this process: {words}"))),
         Err(e) => Err(Refused(format!("the daemon's answer is not understood: {e}"))),
@@ -167,7 +172,7 @@ fn begin_one(socket: &Path, patience: Duration, version: String) -> Result<Welco
 
 /// Joins a device, of which `busy` ns were measured so far, over the connection by which this session came: the slot. An answer
 /// that does not come in time, or is another question's, ends the connection, since nobody could tell later whose it was. The
-/// ledger goes along, to read: what the tenant holds is shown and recorded by it.
+/// ledger goes along, to read: what the tenant holds is shown and recorded by it. See [`Ledger::to_offer`].
 pub fn join(session: &Session, device: &str, busy: u64, ledger: &Ledger, patience: Duration) -> Result<usize, Trouble> {
     let _talking = TALKING.lock();
     let connection = CONNECTION.load(Relaxed);
@@ -188,10 +193,9 @@ pub fn join(session: &Session, device: &str, busy: u64, ledger: &Ledger, patienc
 fn ask(stream: UnixStream, device: &str, busy: u64, ledger: &Ledger, patience: Duration) -> Result<usize, Trouble> {
     let mut wire = Wire::over(stream, patience);
     let line = Join { device: device.to_owned(), busy }.encode().map_err(|e| Refused(e.to_string()))?;
-    let file = ledger.to_read();
+    let file = ledger.to_offer();
     let file = file.as_ref().map(OwnedFd::as_fd);
-    wire.say_with(&line, file.as_slice())?;
-    match two::Reply::decode(&wire.hear()?) {
+    match two::Reply::decode(&wire.ask(&line, file.as_slice())?) {
         Ok(two::Reply::Slot { device: joined, slot }) if joined == device => Ok(slot),
         Ok(two::Reply::Refused { words, .. }) => {
             Err(Refused(format!("the daemon does not let this process use device {device}: {words}")))

@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
@@ -37,6 +38,8 @@ fn of(tenant: &Tenant, epoch: u64) -> TermsFile {
         open_on_error: tenant.on_error == OnError::Open,
         on_loss: tenant.on_loss,
         strict: tenant.strict,
+        users: tenant.uids.clone(),
+        user_namespace: std::fs::metadata("/proc/self/ns/user").map_or(0, |namespace| namespace.ino()),
         devices,
     }
 }
@@ -136,7 +139,7 @@ fn says(path: &Path, text: &[u8]) -> io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+    use std::os::unix::fs::PermissionsExt as _;
 
     use vgpu_core::arbiter::Terms;
     use vgpu_core::bytes::Bytes;

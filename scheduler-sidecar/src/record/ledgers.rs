@@ -19,6 +19,7 @@ use shim_sys::lock;
 use vgpu_core::ledger::{HEADER_SIZE, LEDGER_SIZE, copied, extent, open_doors_in, slot_lock_offset};
 
 use super::apart::Apart;
+use super::reclaim::Claim;
 use crate::daemon::pages::shelf::Shelf;
 
 /// How long a file may take to answer.
@@ -98,6 +99,22 @@ pub enum Unread {
     NoLedger(&'static str),
     /// It does not answer.
     Silent,
+    /// It is a directory, and the ledger's name there cannot be taken back.
+    NotReclaimed(String),
+}
+
+/// What came of a file that a member sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Offered {
+    /// A ledger that was not known.
+    New,
+    /// A ledger that is known, or one too many.
+    Known,
+    /// A directory, in which the ledger's name was taken back from this user; `None`: from nobody.
+    Name {
+        /// The user.
+        from: Option<u32>,
+    },
 }
 
 /// Which file it is, by whatever name.
@@ -133,11 +150,17 @@ impl Ledgers {
         Ok(Self { apart: Apart::start()?, shelf: Shelf::default(), kept: BTreeMap::new(), next: 1, barred })
     }
 
-    /// A member brought its ledger's file along. `Ok(true)`: it is one that was not known.
+    /// A member brought its ledger's file along, or the directory in which somebody else's file has the ledger's name.
     ///
     /// # Errors
     /// [`Unread`]; the file is closed, or given up.
-    pub fn offer(&mut self, whose: Whose, file: OwnedFd, now: Instant) -> Result<bool, Unread> {
+    pub fn offer(
+        &mut self,
+        whose: Whose,
+        file: OwnedFd,
+        claim: Option<Claim>,
+        now: Instant,
+    ) -> Result<Offered, Unread> {
         let room = whose.0;
         if self.is_barred(room) {
             // Closing it may be what it waits for. There are as many of these as were on their way.
@@ -145,22 +168,31 @@ impl Ledgers {
             return Err(Unread::Silent);
         }
         let looked = self.apart.run(PATIENCE, move || {
+            if let Some(claim) = claim.filter(|_| is_directory(&file)) {
+                let system = fstatfs(&file).is_ok_and(|system| is_read(system.f_type));
+                return Err(if system { Ok(claim.enforce(&file)) } else { Err(Unread::NoLedger(STRANGE)) });
+            }
             let read = read(&file);
-            read.map(|(identity, held)| (file, identity, held))
+            read.map(|(identity, held)| (file, identity, held)).map_err(Err)
         });
-        let Some(looked) = looked else { return Err(self.bar(room)) };
-        let (file, identity, held) = looked?;
+        let (file, identity, held) = match looked {
+            None => return Err(self.bar(room)),
+            Some(Ok(ledger)) => ledger,
+            Some(Err(Ok(Ok(from)))) => return Ok(Offered::Name { from }),
+            Some(Err(Ok(Err(why)))) => return Err(Unread::NotReclaimed(why.to_string())),
+            Some(Err(Err(unread))) => return Err(unread),
+        };
         let here = self.kept.values().filter(|kept| kept.whose == whose);
         if here.clone().any(|kept| kept.identity == identity) || here.count() >= MOST {
             self.close(room, file);
-            return Ok(false);
+            return Ok(Offered::Known);
         }
         let tag = self.next;
         self.next += 1;
         self.shelf.put(tag, [file]);
         let before = (held.refused, held.peak);
         self.kept.insert(tag, Kept { whose, identity, held, read: now, before, due: now + SOON, pause: SOON });
-        Ok(true)
+        Ok(Offered::New)
     }
 
     /// Closes a file that nobody asked for.
@@ -289,6 +321,18 @@ impl Ledgers {
     }
 }
 
+fn is_directory(file: &OwnedFd) -> bool {
+    fstat(file).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
+}
+
+const STRANGE: &str = "it lies on a file system that is not read";
+
+/// True for the file systems on which files are touched.
+#[allow(clippy::useless_conversion)] // another width on another machine
+fn is_read(system: rustix::fs::FsWord) -> bool {
+    HOSTS.contains(&i64::from(system))
+}
+
 /// Reads a file that may be a ledger. May never come back.
 fn read(file: &OwnedFd) -> Result<(Identity, Held), Unread> {
     let no = |why| move |_| Unread::NoLedger(why);
@@ -303,9 +347,8 @@ fn read(file: &OwnedFd) -> Result<(Identity, Held), Unread> {
         return Err(Unread::NoLedger("it was removed"));
     }
     let system = fstatfs(file).map_err(no("its file system cannot be told"))?;
-    #[allow(clippy::useless_conversion)] // another width on another machine
-    if !HOSTS.contains(&i64::from(system.f_type)) {
-        return Err(Unread::NoLedger("it lies on a file system that is not read"));
+    if !is_read(system.f_type) {
+        return Err(Unread::NoLedger(STRANGE));
     }
     let mut bytes = vec![0; LEDGER_SIZE];
     fill(file, &mut bytes, 0..HEADER_SIZE)?;
@@ -380,8 +423,8 @@ mod tests {
         let again = File::open(&path).unwrap();
         let mut ledgers = Ledgers::new(Barred::default()).unwrap();
         let (now, whose) = (Instant::now(), (1, "GPU-1".to_owned()));
-        assert_eq!(ledgers.offer(whose.clone(), sent, now), Ok(true));
-        assert_eq!(ledgers.offer(whose.clone(), again.into(), now), Ok(false), "it is known");
+        assert_eq!(ledgers.offer(whose.clone(), sent, None, now), Ok(Offered::New));
+        assert_eq!(ledgers.offer(whose.clone(), again.into(), None, now), Ok(Offered::Known), "it is known");
         let held = &ledgers.held()[&whose];
         assert_eq!((held.used, held.part(4711).map(|part| part.used), held.part(1)), (1000, Some(1000), None));
         word(&mut member, HEADER_SIZE, &3000u64.to_le_bytes());
@@ -405,7 +448,7 @@ mod tests {
     fn what_is_no_ledger_is_not_kept() {
         let dir = tempfile::tempdir().unwrap();
         let mut ledgers = Ledgers::new(Barred::default()).unwrap();
-        let mut offer = |file: File| ledgers.offer((1, "GPU-1".into()), file.into(), Instant::now());
+        let mut offer = |file: File| ledgers.offer((1, "GPU-1".into()), file.into(), None, Instant::now());
         let fifo = dir.path().join("fifo");
         let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NONBLOCK;
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, FileType::Fifo, 0o600.into(), 0).unwrap();
@@ -435,8 +478,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (sent, _member) = ledger(&dir.path().join("one"), 1);
         barred.lock().unwrap().insert(1);
-        assert_eq!(ledgers.offer((1, "GPU-1".into()), sent, Instant::now()), Err(Unread::Silent));
+        assert_eq!(ledgers.offer((1, "GPU-1".into()), sent, None, Instant::now()), Err(Unread::Silent));
         let (sent, _member) = ledger(&dir.path().join("two"), 1);
-        assert_eq!(ledgers.offer((2, "GPU-1".into()), sent, Instant::now()), Ok(true));
+        assert_eq!(ledgers.offer((2, "GPU-1".into()), sent, None, Instant::now()), Ok(Offered::New));
     }
 }

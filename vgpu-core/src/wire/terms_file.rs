@@ -2,16 +2,19 @@
 //!
 //! The daemon writes it beside the tenant's socket, whole or not at all (another name, then a rename), when it starts, and
 //! when something changes. A member reads it only if nobody answers at the socket. JSON, one flat object a line, by the
-//! rules of [`super`]; the first line is the tenant's, each further one a device's:
+//! rules of [`super`]; the first line is the tenant's, then come the lines of its users, then those of its devices:
 //!
 //! ```text
-//! {"terms":1,"epoch":7,"tenant":"a","mode":"enforce","on_error":"closed","on_loss":"local","strict":false,"devices":2}
+//! {"terms":1,"epoch":7,"tenant":"a","mode":"enforce","on_error":"closed","on_loss":"local","strict":false,"users":1,
+//!  "user_namespace":4026531837,"devices":2}
+//! {"uid":100000,"last":165535}
 //! {"device":"GPU-6b1c...","memory_limit":1073741824,"sm_limit":30,"sm_request":20}
 //! {"device":"*","memory_limit":null,"sm_limit":null,"sm_request":null}
 //! ```
 //!
-//! `devices` counts the lines that follow: a file that was cut is no terms. `*` is every device that has no line of its own;
-//! one without either may not be used.
+//! `users` and `devices` count the lines that follow: a file that was cut is no terms. Without `users` every user may start.
+//! `user_namespace` is the daemon's: the numbers of users are valid there. `*` is every device that has no line of its own; one
+//! without either may not be used.
 //!
 //! Who uses it: `vgpud` writes, libvgpu reads. Not here: where the file is, who may write it, and how old it may be.
 
@@ -23,6 +26,7 @@ use crate::gate::loss::OnLoss;
 use crate::limits::Mode;
 use crate::share::Share;
 use crate::uuid;
+use core::ops::RangeInclusive;
 
 /// The number of this format.
 pub const FORMAT: u64 = 1;
@@ -51,6 +55,10 @@ pub struct TermsFile {
     pub on_loss: OnLoss,
     /// A way around the hooks is refused.
     pub strict: bool,
+    /// Users that may start a member; `None`: all.
+    pub users: Option<Vec<RangeInclusive<u32>>>,
+    /// Inode of the daemon's user namespace, in which `users` are numbered; 0: not known.
+    pub user_namespace: u64,
     /// Each device once.
     pub devices: Vec<DeviceTerms>,
 }
@@ -82,8 +90,16 @@ impl TermsFile {
         line.string("on_error", two::on_error_word(self.open_on_error));
         line.string("on_loss", two::on_loss_word(self.on_loss));
         line.boolean("strict", self.strict);
+        line.number_or_null("users", self.users.as_ref().map(|users| users.len() as u64));
+        line.number("user_namespace", self.user_namespace);
         line.number("devices", self.devices.len() as u64);
         let mut file = line.finish()?;
+        for users in self.users.iter().flatten() {
+            let mut line = Writer::new();
+            line.number("uid", u64::from(*users.start()));
+            line.number("last", u64::from(*users.end()));
+            file.push_str(&line.finish()?);
+        }
         for terms in &self.devices {
             let mut line = Writer::new();
             line.string("device", two::short("device", &terms.device, MAX_DEVICE)?);
@@ -118,8 +134,18 @@ impl TermsFile {
             open_on_error: two::read_on_error(&head)?,
             on_loss: two::read_on_loss(&head)?,
             strict: two::required(head.boolean("strict")?, "strict")?,
+            users: None,
+            user_namespace: head.number("user_namespace")?.unwrap_or(0),
             devices: Vec::new(),
         };
+        if let Some(count) = head.number("users")? {
+            let mut users = Vec::new();
+            for _ in 0..count {
+                let line = Object::parse(lines.next().unwrap_or_default())?;
+                users.push(uid(&line, "uid")?..=uid(&line, "last")?);
+            }
+            terms.users = Some(users);
+        }
         for line in lines {
             let line = Object::parse(line)?;
             let device = two::required(line.string("device")?, "device")?;
@@ -138,12 +164,23 @@ impl TermsFile {
         Ok(terms)
     }
 
+    /// True if this user may start a member.
+    #[must_use]
+    pub fn admits(&self, uid: u32) -> bool {
+        self.users.as_ref().is_none_or(|users| users.iter().any(|range| range.contains(&uid)))
+    }
+
     /// What holds on a device; `None`: it may not be used.
     #[must_use]
     pub fn of(&self, device: &str) -> Option<&DeviceTerms> {
         let named = |name: &str| self.devices.iter().find(|terms| uuid::same(&terms.device, name));
         named(device).or_else(|| named(ALL_DEVICES))
     }
+}
+
+fn uid(line: &Object, key: &'static str) -> Result<u32, WireError> {
+    let value = two::required(line.number(key)?, key)?;
+    u32::try_from(value).map_err(|_| WireError::OutOfRange { key, value, accepted: "0 to 4294967295" })
 }
 
 #[cfg(all(test, not(loom)))]

@@ -11,9 +11,11 @@ use vgpu_core::wire::{Hello, two};
 
 use super::{FIRST_BELL, Reactor, State};
 use crate::daemon::answer;
-use crate::daemon::connection::Connection;
+use crate::daemon::connection::{Connection, Peer};
 use crate::daemon::leases::Past;
 use crate::daemon::pages::{self, Furniture};
+use crate::daemon::room::Room;
+use crate::record::reclaim::Claim;
 
 /// What is listened to at a bell: every ring, once. Whoever leaves it up costs nothing.
 const RINGS: EventFlags = EventFlags::IN.union(EventFlags::ET);
@@ -90,7 +92,11 @@ impl Reactor {
                 let device = self.leases.name_of(&join.device);
                 self.record.draft().came.push(((id, device.clone()), past.process, past.busy));
                 if let Some(file) = file.take() {
-                    self.record.file((id, device), file);
+                    let Peer { uid, gid, .. } = connection.peer;
+                    let claim = self.rooms.get(&id).and_then(|Room { tenant, .. }| {
+                        Claim::new(&tenant.name, &join.device, tenant.uids.clone(), uid, gid)
+                    });
+                    self.record.file((id, device), file, claim);
                 }
                 two::Reply::Slot { device: join.device.clone(), slot }
             }
