@@ -2,7 +2,8 @@
 //! call, and passes the turn on.
 //!
 //! It begins when a launch finds the turn contended, outside every lock of ours, and ends by itself a second after the
-//! last contention. It takes no signal (all are blocked before it exists), holds no lock across a call of the driver, and
+//! last contention. Beside a daemon it begins with the first context and stays: a process that holds memory and makes no call
+//! would not notice that another daemon runs, and would be unknown to it. It then looks at the beat once a second. It takes no signal (all are blocked before it exists), holds no lock across a call of the driver, and
 //! asks the driver only while something of ours is in flight: nothing, when a program that has waited for its work ends.
 //! A forked child has none, and knows it ([`reborn`]). Where it cannot be started, nothing is lost but time: who waits
 //! looks by itself every 10 ms, and takes the turn after the drain's allowance.
@@ -77,6 +78,14 @@ pub fn start() {
     if create().is_none() {
         NOT_BEFORE.store(clock::now() + RETRY_NS, Relaxed);
         RUNS.store(0, Release);
+    }
+}
+
+/// Starts it where a daemon speaks for this process, which holds memory from now on.
+#[cold]
+pub fn start_beside_daemon() {
+    if renew::due().is_some() && !is_there() {
+        start();
     }
 }
 
@@ -174,9 +183,14 @@ fn look(last: &mut u64) -> bool {
     let end = last.saturating_add(LINGER_NS);
     let Some((word, heard, bits)) = bell else { return false };
     if now >= end {
-        let Some(due) = renew::due() else { return false };
-        doze(due.clamp(now.saturating_add(OPEN_NS), now.saturating_add(LINGER_NS)));
-        return true;
+        loop {
+            let Some(due) = renew::due() else { return false };
+            let now = clock::now();
+            let is_started = doze(due.clamp(now.saturating_add(OPEN_NS), now.saturating_add(LINGER_NS)));
+            if is_started || renew::notices_loss() {
+                return true;
+            }
+        }
     }
     let several = if is_open && next > now.saturating_add(LINGER_NS / 2) { OPEN_NS } else { SEVERAL_NS };
     let most = if bells > 1 { now.saturating_add(several) } else { end };
@@ -184,10 +198,10 @@ fn look(last: &mut u64) -> bool {
     true
 }
 
-/// Until that moment, or until it is started.
-fn doze(moment: u64) {
+/// Sleeps until that moment, or until it is started. True: it was started.
+fn doze(moment: u64) -> bool {
     if RUNS.compare_exchange(AWAKE, DOZES, AcqRel, Relaxed).is_ok() {
         futex::wait(&RUNS, DOZES, moment, u32::MAX);
-        RUNS.store(AWAKE, Release);
     }
+    RUNS.compare_exchange(DOZES, AWAKE, AcqRel, Relaxed).is_err()
 }

@@ -128,3 +128,70 @@ fn who_only_launches_joins_a_refused_device_too_when_it_is_the_tenants_again() {
     daemon.reload();
     work(&daemon, "both are on both", &[2, 2]);
 }
+
+/// The members that the daemon knows.
+fn known(daemon: &Daemon) -> Vec<u64> {
+    let status: serde_json::Value = serde_json::from_str(&daemon.tell(&["status", "--json"])).unwrap();
+    let members = status["tenants"][0]["members"].as_array().unwrap().clone();
+    members.iter().filter_map(|member| member["pid"].as_u64()).collect()
+}
+
+/// Longest way back to a daemon that has just started: a look a second, a try every 1.25 s at most, and a loaded machine.
+const BACK: Duration = Duration::from_secs(5);
+
+/// No call is made from the daemon's end until the process is back: none that could look for the daemon.
+#[test]
+fn who_holds_memory_and_makes_no_call_comes_back_to_the_next_daemon_by_itself() {
+    let mut lab = Lab::new("t4");
+    let uuid = lab.device(0).uuid;
+    let mut daemon = Daemon::start(lab.path(), &plan(&[&uuid], 2));
+    let mut there = begin(&mut lab, &daemon);
+    there.alloc(GIB);
+    for away in [Duration::ZERO, Duration::from_secs(3)] {
+        daemon.kill();
+        // One that began without the daemon, too.
+        let mut late = begin(&mut lab, &daemon);
+        late.alloc(GIB / 2);
+        std::thread::sleep(away);
+        daemon.again();
+        let begin = Instant::now();
+        while known(&daemon).len() < 2 {
+            assert!(
+                begin.elapsed() < BACK,
+                "{:?} of {} and {} came back: {}",
+                known(&daemon),
+                there.pid,
+                late.pid,
+                daemon.log()
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        daemon.write(&plan(&[&uuid], 3));
+        daemon.reload();
+        assert_eq!((limit(&mut there, 0), limit(&mut late, 0)), (3, 3), "by the next daemon's word");
+        daemon.write(&plan(&[&uuid], 2));
+        daemon.reload();
+        assert_eq!((there.errors(), late.errors()), (String::new(), String::new()));
+    }
+}
+
+/// A daemon that does not answer for a while is not lost to who does nothing: ten thousand of them would all come again.
+#[test]
+fn who_does_nothing_keeps_its_connection_over_a_stall_of_the_daemon() {
+    let mut lab = Lab::new("t4");
+    let uuid = lab.device(0).uuid;
+    let daemon = Daemon::start(lab.path(), &plan(&[&uuid], 2));
+    let mut m = begin(&mut lab, &daemon);
+    m.alloc(GIB);
+    // The helper thread looks at the device for a second before it is idle.
+    std::thread::sleep(Duration::from_secs(2));
+    let joined = || daemon.log().matches("member.joined").count();
+    let before = joined();
+    for signal in [libc::SIGSTOP, libc::SIGCONT] {
+        // SAFETY: a child of this process that was not waited for.
+        unsafe { libc::kill(libc::pid_t::try_from(daemon.pid()).unwrap(), signal) };
+        std::thread::sleep(Duration::from_secs(3));
+    }
+    assert_eq!(joined(), before, "{}", daemon.log());
+    assert_eq!(known(&daemon).len(), 1);
+}

@@ -205,6 +205,20 @@ fn ask(stream: UnixStream, device: &str, busy: u64, ledger: &Ledger, patience: D
     }
 }
 
+/// True if the daemon closed its end of the connection, or the program closed ours.
+///
+/// # Cost
+/// Two system calls.
+pub fn is_over() -> bool {
+    let connection = CONNECTION.load(Relaxed);
+    if connection < 0 || inode(connection) != Some(INODE.load(Relaxed)) {
+        return true;
+    }
+    let mut look = libc::pollfd { fd: connection, events: libc::POLLRDHUP, revents: 0 };
+    // SAFETY: one structure of ours; nothing is waited for.
+    unsafe { libc::poll(&raw mut look, 1, 0) != 0 }
+}
+
 /// Ends the connection, for the daemon too where a forked child still has a copy of it.
 fn hang_up() {
     end(true);

@@ -1,7 +1,7 @@
 //! Without the daemon: the start from what it left in writing, its loss, its return, a forked child.
 //!
-//! A lost daemon is looked for about once a second, by the thread that watches ([`crate::watcher`]) or by a call that was
-//! about to be refused; never under a lock of the governor. Whoever was welcomed anew joins all devices with the device
+//! A lost daemon is looked for about once a second, by the thread that watches ([`crate::watcher`], which every process with a
+//! context has beside a daemon) or by a call that was about to be refused; never under a lock of the governor. Whoever was welcomed anew joins all devices with the device
 //! time that it measured so far, and takes the new pages; what held before holds until then. A device that is refused then
 //! goes on as without a daemon, and keeps no other one from being joined; it is asked for again now and then.
 
@@ -79,10 +79,12 @@ pub fn seeks() -> bool {
     SOUGHT.load(Relaxed) != 0
 }
 
-/// When what is looked for is to be tried; `None`: nothing is.
+/// When what is looked for is to be tried; all ones: nothing is looked for beside a daemon. `None`: there never was a daemon.
 pub fn due() -> Option<u64> {
-    let what = SOUGHT.load(Relaxed);
-    (what != 0).then(|| due_of(what))
+    match SOUGHT.load(Relaxed) {
+        0 => session::current().map(|_| u64::MAX),
+        what => Some(due_of(what)),
+    }
 }
 
 fn due_of(what: u32) -> u64 {
@@ -98,6 +100,15 @@ pub fn look() {
     }
     is_refused(now);
     tend();
+}
+
+/// True if something is looked for. A process that does nothing counts its daemon as lost when it beats no more and its end of the
+/// connection is closed: after a mere stall ten thousand idle processes would say hello again.
+pub fn notices_loss() -> bool {
+    if session::current().is_some_and(|session| !session.lives(clock::now())) && hello::is_over() {
+        is_lost();
+    }
+    seeks()
 }
 
 /// Tries to find the daemon again, or to join what it refused, if it is time to. Not under a lock.

@@ -25,7 +25,7 @@ mod watch;
 use crate::device::Device;
 use crate::driver::Call;
 use crate::lock::Lock;
-use crate::{say, share};
+use crate::{say, share, watcher};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use reading::Growth;
 use shim_sys::cuda::{CUcontext, CUresult};
@@ -118,6 +118,7 @@ pub fn around(
     };
     settle([ahead, Some(rest)], expected.saturating_sub(found), context, device, &watch, blurred);
     watch.finish(device, context);
+    watcher::start_beside_daemon();
     result
 }
 
