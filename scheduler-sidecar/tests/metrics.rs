@@ -8,6 +8,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use scheduler_sidecar::control::{DeviceStatus, Fault, MemberStatus, Status, TenantStatus, TermsStatus, TimeStatus};
 use scheduler_sidecar::metrics::{NAMES, Name, text};
@@ -376,4 +377,51 @@ fn the_server_answers_with_the_truth_also_beside_a_client_that_says_nothing() {
         "{status:?}"
     );
     assert!(Peer::try_hello(&socket).is_some());
+}
+
+/// Half questions that arrive each second, how long they arrive, and how long a scrape may take meanwhile.
+const HALVES_PER_SECOND: u32 = 20;
+const FLOOD: Duration = Duration::from_secs(5);
+const SCRAPE: Duration = Duration::from_secs(1);
+
+#[test]
+fn a_scrape_takes_less_than_a_second_beside_twenty_half_questions_a_second_and_descriptors_are_bounded() {
+    let dir = TempDir::new().unwrap();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let file = dir.path().join("vgpud.toml");
+    fs::write(&file, format!("[metrics]\nlisten = \"127.0.0.1:{port}\"\n[[tenant]]\nname = \"a\"\n")).unwrap();
+    let mut command = vgpud();
+    command.arg("--config").arg(&file).args(["--driver", "none", "--runtime-dir"]).arg(dir.path().join("run"));
+    let daemon = Guard(command.stderr(Stdio::null()).spawn().unwrap());
+    eventually("it listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+    eventually("it answers", || get(port, "/healthz").0.starts_with("HTTP/1.1 200"));
+    let descriptors = || fs::read_dir(format!("/proc/{}/fd", daemon.0.id())).unwrap().count();
+    let before = descriptors();
+    let begin = Instant::now();
+    let flood = std::thread::spawn(move || {
+        let mut halves = Vec::new();
+        while begin.elapsed() < FLOOD {
+            let mut half = TcpStream::connect(("127.0.0.1", port)).unwrap();
+            half.write_all(b"GET /metrics HTTP/1.1\r\nHost: ").unwrap();
+            halves.push(half);
+            std::thread::sleep(Duration::from_secs(1) / HALVES_PER_SECOND);
+        }
+        halves.len()
+    });
+    let (mut slowest, mut most, mut scrapes) = (Duration::ZERO, 0, 0);
+    while begin.elapsed() < FLOOD {
+        let asked = Instant::now();
+        let (head, body) = get(port, "/metrics");
+        slowest = slowest.max(asked.elapsed());
+        assert!(head.starts_with("HTTP/1.1 200") && body.contains("vgpu_tenant_members"), "{head}");
+        (most, scrapes) = (most.max(descriptors()), scrapes + 1);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let halves = flood.join().unwrap();
+    assert!(halves > 40, "{halves} half questions in {FLOOD:?}");
+    assert!(slowest < SCRAPE, "the slowest of {scrapes} scrapes took {slowest:?} beside {halves} half questions");
+    assert!(
+        most <= before + 17,
+        "{before} descriptors before, {most} meanwhile: 16 connections and one that is accepted"
+    );
 }

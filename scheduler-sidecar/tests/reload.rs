@@ -421,3 +421,15 @@ fn a_bad_file_at_the_start_is_code_2_with_all_errors_and_nothing_is_started() {
     assert!(texts(&output).1.contains("missing.toml: No such file"));
     assert!(!run.exists());
 }
+
+#[test]
+fn a_daemon_starts_without_tenants_and_they_come_and_go_with_the_file() {
+    let world = World::start("");
+    assert!(world.status().tenants.is_empty());
+    for _ in 0..2 {
+        world.reload(&tenant("a", 10));
+        assert!(world.says("a").contains("10737418240"), "{:?}", world.status());
+        world.reload("");
+        assert!(world.status().tenants.is_empty() && !world.socket("a").exists());
+    }
+}

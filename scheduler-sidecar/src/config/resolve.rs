@@ -203,9 +203,6 @@ impl<'a> Housing<'a, '_> {
         let mut tenants = Vec::new();
         let mut taken: HashMap<String, Place> = HashMap::new();
         let mut told = HashSet::new();
-        if raw.tenants.is_empty() {
-            self.problems.key(Place::default(), "tenant", "is missing", "[[tenant]], once for each tenant");
-        }
         for entry in &raw.tenants {
             let layers = Layers::new(raw, entry, self.template(entry));
             let devices = self.devices_of(entry);

@@ -28,7 +28,7 @@ pub const MAX_SOCKET_PATH: usize = 107;
 /// Everything the daemon serves.
 #[derive(Debug)]
 pub struct Config {
-    /// At least one; names and sockets are distinct.
+    /// Names and sockets are distinct. None: tenants may come when the file is read again.
     pub tenants: Vec<Tenant>,
     /// The administrative socket, if there is one.
     pub admin: Option<PathBuf>,

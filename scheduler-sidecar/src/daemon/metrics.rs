@@ -2,15 +2,17 @@
 //!
 //! The loop is woken by a byte and answers over a channel; it never waits for a client, and is asked once a second at most,
 //! however many clients there are. Two GETs need no library, and the small one there is has neither a limit on connections
-//! nor deadlines, and ends for good when it runs out of descriptors: here [`MOST`] connections are served at once, each for
-//! [`PATIENCE`] at most, and whoever comes then waits in the kernel's queue. What the text says is [`crate::metrics`]'s.
+//! nor deadlines, and ends for good when it runs out of descriptors. Here [`MOST`] connections are served at once, and each step
+//! of one takes [`PATIENCE`] at most. When one more comes, the connection that has kept its question back for longest is closed:
+//! clients that never finish a question cannot keep out a client that does. What the text says is [`crate::metrics`]'s.
 
+use std::collections::VecDeque;
 use std::io::{self, Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -55,8 +57,8 @@ impl Metrics {
         let asking = Asking {
             loop_: Mutex::new(Loop { ask, answers, last: None }),
             hami,
-            free: Mutex::new(MOST),
-            freed: Condvar::new(),
+            served: Mutex::new(Served::default()),
+            ended: Condvar::new(),
         };
         let thread = thread::Builder::new().name("vgpud-metrics".into());
         thread.spawn(move || accept(&listener, &Arc::new(asking))).map_err(|why| failed(&why))?;
@@ -90,29 +92,33 @@ struct Loop {
 struct Asking {
     loop_: Mutex<Loop>,
     hami: bool,
-    free: Mutex<usize>,
-    freed: Condvar,
+    served: Mutex<Served>,
+    ended: Condvar,
+}
+
+/// The connections that are open.
+#[derive(Default)]
+struct Served {
+    open: usize,
+    /// Those that have not asked a whole question, the oldest first.
+    asking: VecDeque<Arc<TcpStream>>,
 }
 
 fn accept(listener: &TcpListener, asking: &Arc<Asking>) {
     loop {
-        let mut free = asking.free.lock().unwrap_or_else(PoisonError::into_inner);
-        while *free == 0 {
-            free = asking.freed.wait(free).unwrap_or_else(PoisonError::into_inner);
-        }
-        *free -= 1;
-        drop(free);
         let begun = listener.accept().and_then(|(client, _)| {
-            let asking = asking.clone();
+            let client = Arc::new(client);
+            asking.begin(&client);
+            let (theirs, asking_too) = (client.clone(), asking.clone());
             let thread = thread::Builder::new().name("vgpud-http".into());
-            thread.spawn(move || {
+            let begun = thread.spawn(move || {
                 // A client that hangs up is its own business.
-                let _ = asking.serve(&client);
-                asking.done();
-            })
+                let _ = asking_too.serve(&theirs);
+                asking_too.end(&theirs);
+            });
+            begun.map(drop).inspect_err(|_| asking.end(&client))
         });
         if begun.is_err() {
-            asking.done();
             // No descriptor or no thread is left: there will be again.
             thread::sleep(Duration::from_millis(100));
         }
@@ -120,9 +126,33 @@ fn accept(listener: &TcpListener, asking: &Arc<Asking>) {
 }
 
 impl Asking {
-    fn done(&self) {
-        *self.free.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-        self.freed.notify_one();
+    fn served(&self) -> MutexGuard<'_, Served> {
+        self.served.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a connection; waits until there is room for it.
+    fn begin(&self, client: &Arc<TcpStream>) {
+        let mut served = self.served();
+        while served.open >= MOST {
+            if let Some(oldest) = served.asking.pop_front() {
+                // Its thread reads the end and closes it.
+                let _ = oldest.shutdown(Shutdown::Both);
+            }
+            served = self.ended.wait(served).unwrap_or_else(PoisonError::into_inner);
+        }
+        served.open += 1;
+        served.asking.push_back(client.clone());
+    }
+
+    /// The connection's question is whole: it is answered, however many others come.
+    fn has_asked(&self, client: &TcpStream) {
+        self.served().asking.retain(|other| !std::ptr::eq(&raw const **other, client));
+    }
+
+    fn end(&self, client: &TcpStream) {
+        self.has_asked(client);
+        self.served().open -= 1;
+        self.ended.notify_one();
     }
 
     /// The text as it is now, or a moment ago; nothing if the loop does not answer.
@@ -142,7 +172,7 @@ impl Asking {
         Some(text)
     }
 
-    fn serve(&self, mut client: &TcpStream) -> io::Result<()> {
+    fn serve(&self, client: &TcpStream) -> io::Result<()> {
         let end = Instant::now() + PATIENCE;
         let mut question = Vec::new();
         while !question.windows(4).any(|four| four == b"\r\n\r\n") {
@@ -152,11 +182,12 @@ impl Asking {
             }
             client.set_read_timeout(Some(left))?;
             let mut part = [0; 1024];
-            match client.read(&mut part)? {
+            match (&*client).read(&mut part)? {
                 0 => return Ok(()),
                 length => question.extend_from_slice(&part[..length]),
             }
         }
+        self.has_asked(client);
         let line = question.split(|byte| *byte == b'\r').next().unwrap_or_default();
         let line = String::from_utf8_lossy(line);
         let mut words = line.split(' ');
@@ -169,15 +200,33 @@ impl Asking {
             ("GET" | "HEAD", _) => ("404 Not Found", PLAIN, INDEX.into()),
             _ => ("405 Method Not Allowed", PLAIN, "only GET\n".into()),
         };
-        client.set_write_timeout(Some(PATIENCE))?;
         let head = format!(
             "HTTP/1.1 {code}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
             body.len()
         );
-        client.write_all(head.as_bytes())?;
+        let end = Instant::now() + PATIENCE;
+        write_by(client, head.as_bytes(), end)?;
         if method != "HEAD" {
-            client.write_all(body.as_bytes())?;
+            write_by(client, body.as_bytes(), end)?;
         }
-        client.shutdown(std::net::Shutdown::Write)
+        client.shutdown(Shutdown::Write)
     }
+}
+
+/// Writes everything by that moment: a client that takes a byte now and then holds its place no longer than that.
+fn write_by(mut client: &TcpStream, mut bytes: &[u8], end: Instant) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        client.set_write_timeout(Some(left))?;
+        match client.write(bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => bytes = &bytes[written..],
+            Err(why) if why.kind() == io::ErrorKind::Interrupted => {}
+            Err(why) => return Err(why),
+        }
+    }
+    Ok(())
 }

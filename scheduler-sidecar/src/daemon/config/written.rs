@@ -53,7 +53,8 @@ impl Config {
         let memory = options.memory_limit.as_deref().map(|text| memory("--memory-limit", text)).transpose()?.flatten();
         let sm = options.sm_limit.as_deref().map(|text| share("--sm-limit", text)).transpose()?.flatten();
         let mut written = options.tenants.iter().map(|text| tenant(text)).collect::<Result<Vec<_>, _>>()?;
-        if written.is_empty() {
+        // Options that only a tenant can use mean one that needs no name.
+        if written.is_empty() && (options.socket.is_some() || memory.is_some() || sm.is_some()) {
             written.push(Written::new("default"));
         }
         if let Some(socket) = &options.socket {
@@ -70,7 +71,7 @@ impl Config {
             }
         }
 
-        let all_named = written.iter().all(|tenant| tenant.socket.is_some());
+        let all_named = !written.is_empty() && written.iter().all(|tenant| tenant.socket.is_some());
         let runtime_dir = options.runtime_dir.clone().unwrap_or_else(control::runtime_dir);
         let tenants = written
             .into_iter()
@@ -231,6 +232,18 @@ mod tests {
         assert_eq!((tenant.name.as_str(), tenant.socket.as_path()), ("a", Path::new("/x/s")));
         assert_eq!((tenant.memory(), tenant.sm()), (Some(Bytes(3 << 29)), Share::from_permille(125)));
         assert_eq!(config.admin, None, "nothing is opened beside what was named");
+    }
+
+    #[test]
+    fn without_a_tenant_there_is_none_and_limits_without_a_name_are_one_tenants() {
+        let none = config(&["--runtime-dir", "/r"]).unwrap();
+        assert!(none.tenants.is_empty());
+        assert_eq!(none.admin.as_deref(), Some(Path::new("/r/admin.sock")));
+        assert!(config(&[]).unwrap().admin.is_some(), "the administrative socket is opened all the same");
+        for option in [["--socket", "/x/s"], ["--memory-limit", "1GiB"], ["--sm-limit", "10"]] {
+            let names: Vec<_> = config(&option).unwrap().tenants.into_iter().map(|tenant| tenant.name).collect();
+            assert_eq!(names, ["default"], "{option:?}");
+        }
     }
 
     #[test]
