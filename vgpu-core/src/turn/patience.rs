@@ -56,13 +56,11 @@ impl Patience {
         if estimate == 0 {
             return now;
         }
-        let all = estimate.saturating_add(estimate / 2).saturating_add(if is_unknown { FIRST } else { LATE });
-        let most = self.most();
-        let last = began.saturating_add(if self.in_full { all } else { all.min(most) });
+        let last = began.saturating_add(self.asked(pending));
         if now > last {
             self.was_in_vain(is_unknown, now);
         }
-        self.outlasts |= !self.is_vain && now > began.saturating_add(most);
+        self.outlasts |= !self.is_vain && now > began.saturating_add(in_full(pending) >> self.vain);
         let remaining = estimate.saturating_sub(now.saturating_sub(began));
         now.saturating_add(remaining.saturating_add(remaining / 2).max(HEARTBEAT)).min(last)
     }
@@ -71,16 +69,16 @@ impl Patience {
     /// renewed for longer than anybody waits.
     pub fn robbed(&mut self, pending: Pending, now: u64) {
         self.due(pending, now);
-        if now.saturating_sub(pending.began) > self.most() / 2 {
+        if now.saturating_sub(pending.began) > self.asked(pending) / 2 {
             self.was_in_vain(pending.is_unknown, now);
         }
         // Whatever comes of it comes in another's turn.
         (self.is_vain, self.outlasts) = (true, false);
     }
 
-    /// What is asked for at most, but now and then.
-    const fn most(&self) -> u64 {
-        LONGEST >> self.vain
+    /// How long the others are asked to wait for `pending`, in nanoseconds from its begin.
+    const fn asked(&self, pending: Pending) -> u64 {
+        in_full(pending) >> if self.in_full { 0 } else { self.vain }
     }
 
     fn begin(&mut self, pending: Pending, now: u64) {
@@ -101,6 +99,14 @@ impl Patience {
             (self.at, self.outlasts) = (now, false);
         }
     }
+}
+
+/// How long `pending` may take before it counts as late, in nanoseconds from its begin.
+const fn in_full(pending: Pending) -> u64 {
+    let Pending { estimate, is_unknown, .. } = pending;
+    let slack = if is_unknown { FIRST } else { LATE };
+    let all = estimate.saturating_add(estimate / 2).saturating_add(slack);
+    if all < LONGEST { all } else { LONGEST }
 }
 
 #[cfg(test)]
@@ -147,6 +153,19 @@ mod tests {
         }
         assert!(waited.iter().sum::<u64>() < 100 * 150, "{waited:?}");
         assert!(waits(&mut patience, first(now)) <= 70);
+    }
+
+    /// Each such wait is paid for on the device, and the debt is the next wait on another device.
+    #[test]
+    fn short_kernels_that_wait_for_each_other_are_soon_waited_for_a_few_milliseconds() {
+        let mut patience = Patience::default();
+        let (mut now, mut waited) = (1_000 * MS, Vec::new());
+        for _ in 0..20 {
+            let ms = waits(&mut patience, pending(now, MS));
+            now += (ms + 1) * MS;
+            waited.push(ms);
+        }
+        assert!(waited[0] >= 101 && waited[5..].iter().all(|ms| *ms <= 10), "{waited:?}");
     }
 
     /// Nobody waits longer than [`LONGEST`], whatever is asked for.
