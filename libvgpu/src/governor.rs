@@ -354,7 +354,7 @@ impl Governor {
         let result = real();
         if result.ok() {
             let used = self.costs.guess(launch.key).ns();
-            self.charge(joined, Due { used, excess: 0, arrears: 0 }, since);
+            self.charge(joined, Due { used, excess: 0, arrears: 0, beside: 0 }, since);
         }
         result
     }
@@ -369,7 +369,7 @@ impl Governor {
             }
         }
         self.post.charge(due.used);
-        joined.member().add_busy(due.used);
+        joined.member().add_busy(due.used.saturating_add(due.beside));
     }
 
     /// Charges what completed, asking the driver in the context that is current here.
@@ -386,7 +386,8 @@ impl Governor {
             if turn.is_some_and(|turn| !meter.turning.is_clean(&turn)) {
                 meter.taint();
             }
-            let completed = meter.apply(batch, &self.costs, now, pay);
+            let shared = turn.map(|_| joined.member().account());
+            let completed = meter.apply(batch, &self.costs, now, shared, pay);
             meter.report(&self.post, now);
             completed
         };

@@ -290,6 +290,8 @@ pub struct Due {
     pub excess: u64,
     /// Such time of before, of which the rest is paid now.
     pub arrears: u64,
+    /// Device time beside `used` that another member pays for, whose work was on the device at the same time.
+    pub beside: u64,
 }
 
 /// Receives what is to be charged, and since when the tenant's work is before the device.
@@ -309,7 +311,7 @@ impl Meter {
     fn due(&mut self, used: u64, excess: u64) -> Due {
         let arrears = self.arrears.instalment(used.saturating_sub(excess));
         self.arrears.defer(excess);
-        Due { used, excess, arrears }
+        Due { used, excess, arrears, beside: 0 }
     }
 
     /// Streams at once pay their parts of what was counted, and what has no marker its cost. Whatever they say of each

@@ -59,6 +59,8 @@ pub(super) struct Interval {
     pub keys: Keys,
     /// Not to be learned from.
     pub tainted: bool,
+    /// Device time in it that another member pays for.
+    pub beside: u64,
     /// It begins with the first launch of a turn: see [`super::reaping::Costs`].
     pub first: bool,
 }

@@ -8,10 +8,11 @@
 
 use super::chains::{Chain, Interval};
 use super::markers::{self, Answer, Axis, Markers, Times};
-use super::{Meter, Pay};
+use super::{Due, Meter, Pay};
 use crate::driver::own;
 use shim_sys::cuda::*;
 use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
+use vgpu_core::account::SharedAccount;
 use vgpu_core::account::cost::{CostTable, Guess, MAX_NS, is_far};
 
 /// Intervals asked about in one pass, and of each stream if there are several: one with a thousand keeps no other waiting.
@@ -215,8 +216,15 @@ impl Meter {
         self.reaping || self.lease.is_asked()
     }
 
-    /// Charges what was reached. Whether anything was.
-    pub fn apply(&mut self, batch: Batch, costs: &Costs, now: u64, pay: impl Pay) -> bool {
+    /// Charges what was reached. Whether anything was. `shared`: the account, where members take turns.
+    pub fn apply(
+        &mut self,
+        batch: Batch,
+        costs: &Costs,
+        now: u64,
+        shared: Option<SharedAccount<'_>>,
+        pay: impl Pay,
+    ) -> bool {
         self.reaping = false;
         let gone = core::mem::take(&mut self.gone);
         let lives = |context: usize| !gone.contains(&context);
@@ -241,17 +249,38 @@ impl Meter {
             if pending.front().is_none_or(|interval| interval.end != Some(item.end)) {
                 continue;
             }
-            let Some(interval) = pending.pop_front() else { continue };
+            let Some(mut interval) = pending.pop_front() else { continue };
             let (times, kept) = match item.answer {
                 Answer::Reached { times, kept } => (Some(times), kept),
                 _ => (None, false),
             };
+            if let (Some(times), Some(account), true) = (times, shared, interval.tainted) {
+                interval.beside = self.paid_beside(at, &interval, times, account);
+            }
             self.done(at, &interval, times, now, &pay, costs);
             for event in [item.begin, Some(item.end).filter(|_| !kept)].into_iter().flatten() {
                 self.recycle(item.context, event);
             }
         }
         !done.is_empty()
+    }
+
+    /// When an interval, taken out of its chain, began on its axis.
+    fn began(&self, at: usize, interval: &Interval, times: Times) -> Option<u64> {
+        times.begin.map(|begin| begin + interval.lead).or(self.chains[at].last).map(|began| began.min(times.end))
+    }
+
+    /// What of an interval other members pay for, whose work was on the device at the same time: the tenant pays for it
+    /// once. Kernels of two members that wait for each other's turns would else double their waits as debts, and each debt
+    /// is the other device's next wait.
+    #[cold]
+    fn paid_beside(&self, at: usize, interval: &Interval, times: Times, account: SharedAccount<'_>) -> u64 {
+        let Some(began) = self.began(at, interval, times).filter(|_| interval.open.measured) else { return 0 };
+        let on_axis = |host: u64| (times.end + host).saturating_sub(times.host);
+        let (from, to) = account.cover((times.host + began).saturating_sub(times.end), times.host);
+        let (mut own, mut all) = (self.union, self.union);
+        all.add(on_axis(from), on_axis(to).min(times.end));
+        own.add(began, times.end).saturating_sub(all.add(began, times.end))
     }
 
     /// An interval, taken out of its chain, is over: charges what it took, and learns from it.
@@ -264,13 +293,12 @@ impl Meter {
         pay: &impl Pay,
         costs: &Costs,
     ) {
-        let chain = &self.chains[at];
         let open = interval.open;
-        let began = times.and_then(|times| times.begin.map(|begin| begin + interval.lead).or(chain.last));
+        let began = times.and_then(|times| self.began(at, interval, times));
         let (mut fresh, mut excess, mut counted) = (None, 0, None);
         let mut teaches = false;
         if let (Some(times), Some(began), true) = (times, began, open.measured) {
-            let spent = self.union.add(began.min(times.end), times.end);
+            let spent = self.union.add(began, times.end);
             // Counted before, or two threads' markers in one stream, the other way round than their launches: nothing to
             // learn from.
             let keys = interval.keys.all();
@@ -320,7 +348,9 @@ impl Meter {
         // No measurement: the estimate is all there is.
         let used = fresh.unwrap_or_else(|| self.usual.unmeasured(interval.keys.id(), open.launches, open.estimate));
         let used = self.balance(counted.unwrap_or(0), used);
-        pay(self.due(used, excess), self.presence.since());
+        let beside = interval.beside.min(used);
+        let used = used - beside;
+        pay(Due { beside, ..self.due(used, excess.min(used)) }, self.presence.since());
     }
 
     /// Whether an interval of a chain that is over was the last of its stream, the program has waited for it, and it can be
@@ -381,6 +411,7 @@ mod tests {
                 all: 0,
                 keys,
                 tainted: false,
+                beside: 0,
                 first: false,
             };
             let times = Times { begin: Some(begin), end, host: end };
@@ -391,13 +422,51 @@ mod tests {
         all
     }
 
+    /// What a member is charged for one interval in which others of its tenant had work on the device, and what of it others pay.
+    fn charged_beside(account: SharedAccount<'_>, begin: u64, end: u64) -> (u64, u64) {
+        let (mut meter, costs) = (Meter::default(), Costs::new());
+        let at = meter.find(Place { key: 1, context: 1 }).unwrap();
+        meter.chains[at].last = Some(begin);
+        let event = CUevent(64 as *mut core::ffi::c_void);
+        let interval = Interval { end: Some(event), tainted: true, ..of_five(None, 250_000, 250_000) };
+        meter.chains[at].pending.push_back(interval);
+        let answer = Answer::Reached { times: Times { begin: None, end, host: end }, kept: false };
+        let item = Item { chain: meter.chains[at].number, context: 1, begin: None, begun: 0, end: event, answer };
+        let batch = Batch { items: vec![item], axes: Vec::new(), free: Vec::new() };
+        let charged = Cell::new((0, 0));
+        meter.apply(batch, &costs, end, Some(account), |due, _| charged.set((due.used, due.beside)));
+        charged.get()
+    }
+
+    #[test]
+    fn members_whose_kernels_are_on_the_device_at_once_pay_for_that_time_once() {
+        const MS: u64 = 1 << 20;
+        let page = vgpu_core::ledger::LedgerPage::zeroed();
+        let account = page.ledger().account();
+        assert_eq!(charged_beside(account, 1_000 * MS, 1_300 * MS), (300 * MS, 0));
+        assert_eq!(charged_beside(account, 1_100 * MS, 1_350 * MS), (50 * MS, 200 * MS));
+        assert_eq!(charged_beside(account, 2_000 * MS, 2_100 * MS), (100 * MS, 0), "nobody else was there");
+    }
+
     /// An interval of five launches of 50 us, each believed to take that, among so much of all streams.
     fn of_five(begin: Option<CUevent>, estimate: u64, all: u64) -> Interval {
         let mut open = Open::default();
         (open.measured, open.estimate, open.launches) = (true, estimate, 5);
         let mut keys = Keys::default();
         keys.add(9, Guess::sure(50_000));
-        Interval { serial: 1, begin, lead: 0, begun: 0, end: None, open, all, keys, tainted: false, first: false }
+        Interval {
+            serial: 1,
+            begin,
+            lead: 0,
+            begun: 0,
+            end: None,
+            open,
+            all,
+            keys,
+            tainted: false,
+            beside: 0,
+            first: false,
+        }
     }
 
     /// Four streams in turn, without a wait, and a marker after five launches of each: the first to be counted has the

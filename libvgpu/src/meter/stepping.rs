@@ -336,6 +336,7 @@ impl Meter {
                 .map_or(0, i64::unsigned_abs),
             keys: core::mem::take(&mut chain.keys),
             tainted: core::mem::take(&mut chain.tainted),
+            beside: 0,
             first: core::mem::take(&mut chain.first),
         });
         self.numbers

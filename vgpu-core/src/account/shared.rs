@@ -7,6 +7,9 @@
 //! back, by one compare-exchange on that word first: a stretch is given back once, however many ask, and a process
 //! that is killed in between has forgone it.
 //!
+//! A fourth word names a stretch of time that some member already paid for. Members whose kernels are on the device at
+//! the same time measure the same time, and the tenant pays for it once: [`SharedAccount::cover`].
+//!
 //! All members must read one clock. Members in time namespaces a second or more apart would each take the
 //! other's moments for a clock that was set back, and forgive each other's debts.
 
@@ -21,6 +24,7 @@ pub struct SharedAccount<'p> {
     zero: &'p AtomicU64,
     latest: &'p AtomicU64,
     forgotten: &'p AtomicU64,
+    covered: &'p AtomicU64,
 }
 
 /// Work that went before the device: since when, and how much had been forgotten by then.
@@ -31,12 +35,44 @@ pub struct Engaged {
     forgotten: u64,
 }
 
+/// Precision of [`Stretch`]: 9 years of uptime fit.
+const UNIT_NS: u64 = 1 << 14;
+/// Bits of a [`Stretch`] that hold its length: up to 17 s.
+const LENGTH_BITS: u32 = 20;
+
+/// A stretch of time in one word: its end, and in the low bits its length, both in [`UNIT_NS`]. 0: none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stretch(u64);
+
+impl Stretch {
+    fn of(from: u64, to: u64) -> Self {
+        let end = to / UNIT_NS;
+        Self(end << LENGTH_BITS | end.saturating_sub(from / UNIT_NS).min((1 << LENGTH_BITS) - 1))
+    }
+
+    fn bounds(self) -> (u64, u64) {
+        let (end, length) = (self.0 >> LENGTH_BITS, self.0 & ((1 << LENGTH_BITS) - 1));
+        (end.saturating_sub(length) * UNIT_NS, end * UNIT_NS)
+    }
+
+    /// Both together where they touch, else `new`.
+    fn and(self, new: Self) -> Self {
+        let ((from, to), (new_from, new_to)) = (self.bounds(), new.bounds());
+        if new_from > to || from > new_to { new } else { Self::of(from.min(new_from), to.max(new_to)) }
+    }
+}
+
 /// `latest` is written when it is this much behind: it serves to tell seconds, and a write costs others.
 const COARSE_NS: u64 = 10_000_000;
 
 impl<'p> SharedAccount<'p> {
     fn new(header: &'p Header) -> Self {
-        Self { zero: &header.account_zero, latest: &header.account_latest, forgotten: &header.account_forgotten }
+        Self {
+            zero: &header.account_zero,
+            latest: &header.account_latest,
+            forgotten: &header.account_forgotten,
+            covered: &header.account_covered,
+        }
     }
 
     fn state(&self) -> State {
@@ -93,6 +129,22 @@ impl<'p> SharedAccount<'p> {
         }
         // A clock that was set back meanwhile: nothing can have begun later than now.
         self.pay(ns, share, engaged.since.min(now), now);
+    }
+
+    /// Notes that the caller pays for the time from `from` to `to`, and returns the stretch that was noted before: other
+    /// members pay for what of it overlaps.
+    ///
+    /// One stretch is kept, and replaced by a later one that does not overlap it. So some time may be paid for twice, but
+    /// none is left out, except for 16 us at each end, and for the stretch of a member that is killed before it pays.
+    ///
+    /// # Cost
+    /// One compare-exchange, repeated only if another member notes a stretch at the same moment.
+    #[must_use]
+    pub fn cover(&self, from: u64, to: u64) -> (u64, u64) {
+        let new = Stretch::of(from, to);
+        let note = |old| Some(Stretch(old).and(new).0);
+        let old = self.covered.fetch_update(Ordering::AcqRel, Ordering::Acquire, note);
+        Stretch(old.unwrap_or(0)).bounds()
     }
 
     /// Forgets unused time up to one burst before `since`.

@@ -30,6 +30,54 @@ fn busy(account: &mut Account, share: Share, kernel: u64, start: u64, span: u64)
     used
 }
 
+/// How much of `from..to` the caller pays for, and how much another member does.
+fn paid(account: SharedAccount<'_>, from: u64, to: u64) -> (u64, u64) {
+    let (begin, end) = account.cover(from, to);
+    let beside = end.min(to).saturating_sub(begin.max(from));
+    (to - from - beside, beside)
+}
+
+#[test]
+fn time_that_two_members_measure_at_once_is_paid_for_once() {
+    let page = LedgerPage::zeroed();
+    let account = page.ledger().account();
+    let about = |(own, beside): (u64, u64)| ((own + MS / 2) / MS, (beside + MS / 2) / MS);
+    let at = |ms: u64| 3_600_000 * MS + ms * MS;
+    assert_eq!(about(paid(account, at(100), at(400))), (300, 0));
+    assert_eq!(about(paid(account, at(200), at(450))), (50, 200), "began later, ended later");
+    assert_eq!(about(paid(account, at(50), at(500))), (100, 350), "began sooner, ended later");
+    assert_eq!(about(paid(account, at(600), at(700))), (100, 0), "apart from it");
+    assert_eq!(about(paid(account, at(50), at(500))), (450, 0), "forgotten: paid for again, never left out");
+    assert_eq!(about(paid(account, at(0), at(20_000))), (19_550, 450));
+}
+
+/// Two jobs with a rank on each of two devices. While one device's account is in debt, the kernels of both ranks on the
+/// other device wait there, at the same time. How long that is after ten such waits.
+fn wait_after_ten(pays_once: bool) -> u64 {
+    let (pages, share) = ([LedgerPage::zeroed(), LedgerPage::zeroed()], percent(60));
+    let accounts = [0, 1].map(|device: usize| pages[device].ledger().account());
+    let (mut now, mut wait) = (3_600_000 * MS, 0);
+    accounts[0].charge(200 * MS, share, now);
+    for round in 0..10 {
+        let (poor, other) = (accounts[round % 2], accounts[1 - round % 2]);
+        let Admission::WaitUntil(to) = poor.admit(now) else { return 0 };
+        for late in [0, 3 * MS] {
+            let since = other.begin((now + late).min(to));
+            let (own, beside) = paid(other, (now + late).min(to), to);
+            other.charge_since(if pays_once { own } else { own + beside }, share, since, to);
+        }
+        (now, wait) = (to, to - now);
+    }
+    wait
+}
+
+#[test]
+fn a_debt_on_one_of_two_devices_does_not_come_back_greater_from_the_other() {
+    let (once, twice) = (wait_after_ten(true), wait_after_ten(false));
+    assert!(once < MS, "{once}");
+    assert!(twice > 1_000 * MS, "the null control: {twice}");
+}
+
 #[test]
 fn a_fresh_account_admits_at_once_and_holds_one_burst() {
     let account = Account::default();

@@ -71,7 +71,9 @@ pub struct Header {
     pub(crate) account_zero: AtomicU64,
     pub(crate) account_latest: AtomicU64,
     pub(crate) account_forgotten: AtomicU64,
-    account_room: [AtomicU64; 5],
+    /// Told in [`crate::account`]. 0 in files of older libraries, and not written by those.
+    pub(crate) account_covered: AtomicU64,
+    account_room: [AtomicU64; 4],
     /// What a first context takes, in bytes; 0: nobody has measured it.
     context_first: AtomicU64,
     /// What a further context of a process takes, in bytes; 0: nobody has measured it.
@@ -294,6 +296,7 @@ impl Header {
             account_zero: AtomicU64::new(0),
             account_latest: AtomicU64::new(0),
             account_forgotten: AtomicU64::new(0),
+            account_covered: AtomicU64::new(0),
             account_room: zeros(),
             context_first: AtomicU64::new(0),
             context_more: AtomicU64::new(0),
