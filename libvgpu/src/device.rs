@@ -121,7 +121,7 @@ pub fn register(asked: &Asked, shown: &[Facts]) -> Result<(), Trouble> {
             // With the join the daemon was asked to take the ledger's name back.
             if let Some(reason) = taken.filter(|_| !ledger.wait_for_name(NAME_PATIENCE_NS)) {
                 if !observed {
-                    return Err(reason);
+                    return Err(Trouble::NotKept(reason));
                 }
                 say::once(&format!("{reason}; this device is not measured (VGPU_MODE=observe)"));
             }
