@@ -142,6 +142,9 @@ impl Kernel for Locks<'_> {
 /// One reservation in so many looks whether the file still has its name.
 const NAME_CHECK: u32 = 256;
 
+/// Why nothing is granted by a ledger that somebody wrote over.
+const DESTROYED: &str = "the tenant's ledger was overwritten by a process of this container; nothing is granted before all are started again";
+
 /// The charges of a tenant on one device.
 pub struct Ledger {
     identity: Identity,
@@ -354,7 +357,11 @@ impl Ledger {
     pub fn reserve_at_once(&self, bytes: u64, limit: u64) -> Option<Reservation<'static>> {
         // SAFETY: null, or leaked by `join`.
         let joined = unsafe { self.joined.load(Acquire).as_ref()? };
-        if joined.is_time_to_look() { None } else { joined.member.reserve_at_once(bytes, limit) }
+        if joined.is_time_to_look() || !joined.member.is_intact() {
+            None
+        } else {
+            joined.member.reserve_at_once(bytes, limit)
+        }
     }
 
     /// Sets bytes aside whatever the limit, in the file that was joined, if it still has its name or not. `None`: none was.
@@ -373,6 +380,7 @@ impl Ledger {
         if joined.file.is_unlinked() {
             joined = self.follow(joined)?;
         }
+        joined.check_intact()?;
         let outcome = joined.member.reserve(bytes, limit, &joined.locks());
         if outcome.is_err() && share::tidy() {
             return Ok(joined.member.reserve(bytes, limit, &joined.locks()));
@@ -441,6 +449,7 @@ impl Ledger {
             share::tidy();
             joined.member.reclaim_dead(&joined.locks());
         }
+        joined.check_intact()?;
         Ok(joined.member.ledger().used())
     }
 
@@ -500,6 +509,11 @@ impl Joined {
         let count = calls.load(Relaxed);
         calls.store(count.wrapping_add(1), Relaxed);
         count.is_multiple_of(NAME_CHECK)
+    }
+
+    /// Charges that were written over count as nothing: no sum may be judged by them.
+    fn check_intact(&self) -> Result<(), &'static str> {
+        if self.member.is_intact() { Ok(()) } else { Err(DESTROYED) }
     }
 
     fn locks(&self) -> Locks<'_> {

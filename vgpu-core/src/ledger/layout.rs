@@ -256,6 +256,18 @@ impl Header {
         self.magic.store(MAGIC, Ordering::SeqCst);
     }
 
+    /// Whether [`Header::format`] ran and nothing wrote over its mark since.
+    #[inline(always)]
+    pub(super) fn is_formatted(&self) -> bool {
+        self.magic.load(Ordering::Relaxed) == MAGIC
+    }
+
+    /// As if zeros were written over the mark.
+    #[cfg(test)]
+    pub(super) fn zero_magic(&self) {
+        self.magic.store(0, Ordering::SeqCst);
+    }
+
     /// Is this the ledger of `identity`, in a layout this code understands?
     ///
     /// # Errors

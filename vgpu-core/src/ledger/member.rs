@@ -150,6 +150,7 @@ impl<'p> Member<'p> {
     }
 
     fn at(ledger: Ledger<'p>, index: usize) -> Self {
+        let ledger = Ledger { own: index + 1, ..ledger };
         let holds = ledger.shares.iter().map(|_| AtomicU32::new(0)).collect();
         Self { ledger, slot: &ledger.slots[index], index, probing: AtomicU32::new(0), holds }
     }
@@ -158,6 +159,17 @@ impl<'p> Member<'p> {
     #[must_use]
     pub fn index(&self) -> usize {
         self.index
+    }
+
+    /// Whether the page is a formatted ledger still in which this process has its slot. Someone may have written over the
+    /// page: its sums then say less than the members hold.
+    ///
+    /// # Cost
+    /// Two loads.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_intact(&self) -> bool {
+        self.ledger.header.is_formatted() && self.slot.pid.load(Ordering::Relaxed) != 0
     }
 
     /// The ledger this is a member of.

@@ -39,6 +39,24 @@ fn a_corrupted_page_never_panics_and_never_wraps() {
 }
 
 #[test]
+fn a_member_counts_its_own_charges_whatever_the_header_says_and_sees_that_the_page_was_written_over() {
+    use crate::sync::Ordering::SeqCst;
+    let (page, kernel) = (LedgerPage::zeroed(), FakeKernel::default());
+    page.header.format(Identity { tenant: 1, device: 2 });
+    let member = page.ledger().join(7, 0, &kernel).unwrap();
+    member.reserve(LIMIT, LIMIT, &kernel).unwrap().commit();
+    assert!(member.is_intact());
+    page.header.high_slot.store(0, SeqCst);
+    assert!(member.reserve(1, LIMIT, &kernel).is_err(), "the mark of used slots lifts no limit");
+    page.header.zero_magic();
+    assert!(!member.is_intact(), "zeros over the header");
+    page.header.format(Identity { tenant: 1, device: 2 });
+    assert!(member.is_intact());
+    member.slot.pid.store(0, SeqCst);
+    assert!(!member.is_intact(), "zeros over the slot");
+}
+
+#[test]
 fn counters_may_pass_two_to_the_64() {
     let (page, kernel) = (LedgerPage::zeroed(), FakeKernel::default());
     let member = page.ledger().join(7, 0, &kernel).unwrap();

@@ -10,6 +10,8 @@ pub struct Ledger<'p> {
     pub(crate) header: &'p Header,
     pub(super) slots: &'p [Slot],
     pub(super) shares: &'p [Share],
+    /// Slots `0..own` are summed whatever the header says: up to the member's own. 0 for those who are no member.
+    pub(super) own: usize,
 }
 
 /// What the slots held together.
@@ -61,7 +63,7 @@ impl Slot {
 
 impl<'p> Ledger<'p> {
     pub(crate) fn new(header: &'p Header, slots: &'p [Slot], shares: &'p [Share]) -> Self {
-        Self { header, slots, shares }
+        Self { header, slots, shares, own: 0 }
     }
 
     /// What members tell each other beside their charges: figures of overhead, open doors.
@@ -79,8 +81,8 @@ impl<'p> Ledger<'p> {
     #[inline]
     pub(crate) fn in_use(&self) -> &'p [Slot] {
         let high = usize::try_from(self.header.high_slot.load(Ordering::SeqCst)).unwrap_or(usize::MAX);
-        // A corrupted mark must not become an index.
-        &self.slots[..high.min(self.slots.len())]
+        // A corrupted mark must not become an index, and must not hide the member's own charges.
+        &self.slots[..high.max(self.own).min(self.slots.len())]
     }
 
     /// The shares up to the last that is somebody's.
