@@ -12,10 +12,10 @@
 //! Device time: [`leases`] is who has which device, [`pages`] what members share with the daemon. Administrators: `admin`
 //! answers their verbs, [`change`] is what those come down to, `by_hand` what outlives it that
 //! devices become known, `recent` what tenants wanted and got in the last seconds,
-//! `terms_file` what members go by that start while no daemon runs.
+//! `terms_file` what members go by that start while no daemon runs, `roster` which members the next daemon will know.
 //!
-//! A member lives as long as its connection. A forked child that never calls CUDA holds its parent's
-//! end open, so that the member is seen until both are gone.
+//! A member lives as long as its connection, and as long as its process runs the program that said hello: the proof ends the
+//! connection of a process that is gone or runs another program, whoever keeps the other end open.
 
 pub mod activation;
 mod admin;
@@ -41,6 +41,7 @@ pub mod reactor;
 mod recent;
 mod reload;
 mod room;
+mod roster;
 pub mod rotate;
 pub mod scribe;
 pub mod source;

@@ -1,11 +1,13 @@
 //! Is it enforced? What the kernel and the driver say of processes at the devices, beside what is registered.
 //!
-//! [`processes`] looks through /proc, [`driver`] asks NVML, [`judge`] compares both with who is registered, without IO;
-//! [`uncharged`] is the memory that the driver holds beside the ledgers, which counts against limits. What
-//! follows (events, a policy that stops processes) is the daemon's. What cannot be seen this way is in docs/threats.md.
+//! [`processes`] looks through /proc, [`driver`] asks NVML, [`judge`] compares both with who is registered and with what
+//! tenants may hold ([`limits`]), without IO; [`uncharged`] is the memory that the driver holds beside the ledgers, which
+//! counts against limits. Events, and the policy that stops processes, are the daemon's. docs/threats.md names what cannot
+//! be seen this way.
 
 pub mod driver;
 pub mod judge;
+pub mod limits;
 pub mod processes;
 pub mod uncharged;
 
@@ -19,7 +21,7 @@ pub enum What {
     Uncontrolled,
     /// It has a tenant's socket, and uses a device without having said hello.
     Unregistered,
-    /// It uses more memory than its tenant's ledger says.
+    /// Its tenant uses more memory than its ledger or its limit says, or has a ledger that says nothing sensible.
     Over,
 }
 
@@ -42,6 +44,22 @@ pub struct Process {
     pub pid: u32,
     /// When it began, in ticks since boot; 0: it could not be asked.
     pub began: u64,
+}
+
+/// The program that a process runs. An exec replaces it, while number and start time of the process stay.
+///
+/// The kernel chooses the addresses anew at each exec, so that the same program run again is another image. A process that
+/// switched that off and runs the same program again has the same image; it is judged by whether it has the library.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Image {
+    /// The process.
+    pub process: Process,
+    /// Device and inode of the program's file; zeros: it cannot be read.
+    pub program: (u64, u64),
+    /// Address of the first code.
+    pub code: u64,
+    /// Address of the first stack frame.
+    pub stack: u64,
 }
 
 /// Something that is not as it should be.

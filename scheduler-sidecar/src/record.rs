@@ -28,6 +28,7 @@ use tracing::{info, warn};
 
 use crate::control::RecordStatus;
 use crate::daemon::pages;
+use crate::proof::judge::LedgerWord;
 use crate::proof::uncharged::Reading;
 use integrate::{Integral, Moment, Sums};
 use ledgers::{Barred, Held, Ledgers, Offered, Unread, Whose};
@@ -95,6 +96,8 @@ struct Shown {
     held: Mutex<BTreeMap<Whose, Held>>,
     /// When that was read.
     read: Mutex<BTreeMap<Whose, Instant>>,
+    /// Why a ledger that was read before cannot be read any more.
+    broken: Mutex<BTreeMap<Whose, &'static str>>,
     state: Mutex<RecordStatus>,
 }
 
@@ -196,15 +199,23 @@ impl Record {
         lock(&self.shown.held).get(whose).cloned()
     }
 
-    /// How many bytes all tenants hold, as it was read last, and when: no sooner than that.
+    /// What all tenants' ledgers say, as they were read last, and when: no sooner than that.
     #[must_use]
-    pub fn all_used(&self) -> BTreeMap<Whose, (u64, Instant)> {
+    pub fn ledgers(&self) -> BTreeMap<Whose, LedgerWord> {
+        let broken = lock(&self.shown.broken).clone();
         // The older one first: what is newer than its moment does no harm.
         let read = lock(&self.shown.read).clone();
         let held = lock(&self.shown.held);
-        read.into_iter()
-            .filter_map(|(whose, at)| held.get(&whose).map(|held| held.used).map(|used| (whose, (used, at))))
-            .collect()
+        let said = read.into_iter().filter_map(|(whose, read)| {
+            let (used, overhead) = held.get(&whose).map(|held| (held.used, held.overhead))?;
+            Some((whose, LedgerWord { used, overhead, read, broken: None }))
+        });
+        let mut said: BTreeMap<Whose, LedgerWord> = said.collect();
+        for (whose, why) in broken {
+            let none = LedgerWord { used: 0, overhead: 0, read: Instant::now(), broken: None };
+            said.entry(whose).or_insert(none).broken = Some(why);
+        }
+        said
     }
 
     /// What all tenants' ledgers say, to be compared with the driver's figures.
@@ -426,6 +437,7 @@ impl Work {
     fn show(&self) {
         *lock(&self.shown.held) = self.ledgers.held();
         *lock(&self.shown.read) = self.ledgers.read_at();
+        lock(&self.shown.broken).clone_from(self.ledgers.broken());
     }
 
     fn open(&mut self, now: Instant) {

@@ -7,7 +7,10 @@ mod world;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::process::Command;
+use std::time::{Duration, Instant};
+use vgpu_core::ledger::{HEADER_SIZE, LEDGER_SIZE};
 use vgpu_tests::artefacts::{checkout, vgpu};
 use vgpu_tests::program::{Kind, compile, compile_with};
 use vgpu_tests::{GIB, MIB, Member};
@@ -25,6 +28,13 @@ fn watched() -> World {
 fn found(world: &World, pid: u32) -> Option<Value> {
     let status: Value = serde_json::from_str(&world.status()).unwrap_or(Value::Null);
     status["findings"].as_array()?.iter().find(|finding| finding["pid"] == pid).cloned()
+}
+
+/// Processes that the daemon has as members. Findings name processes, too.
+fn registered(world: &World) -> usize {
+    let status: Value = serde_json::from_str(&world.status()).unwrap_or(Value::Null);
+    let tenants = status["tenants"].as_array().into_iter().flatten();
+    tenants.map(|tenant| tenant["members"].as_array().map_or(0, Vec::len)).sum()
 }
 
 #[track_caller]
@@ -105,6 +115,202 @@ fn a_library_whose_code_was_written_over_is_found_by_the_memory_that_it_does_not
     m.ok(&format!("alloc {}", 2 * GIB));
     assert!(world.lab.process(0, m.pid).live_bytes > 2 * GIB, "the limit does not hold");
     is_found(&world, m.pid, "over", Some("a"));
+}
+
+/// The process that says hello may keep its socket and run another program.
+#[test]
+fn a_member_that_runs_another_program_without_the_library_is_a_member_no_more_and_found() {
+    let mut world = watched();
+    let mut m = escaping(&mut world);
+    eventually("it is a member", || registered(&world) == 1);
+    assert_eq!(m.ok("become bare").number(0), u64::from(m.pid), "the process is the same");
+    m.ok("begin");
+    m.ok(&format!("alloc {}", 60 * GIB));
+    is_found(&world, m.pid, "uncontrolled", None);
+    eventually("its connection ends", || registered(&world) == 0);
+    assert!(found(&world, m.pid).is_some(), "it stays found");
+}
+
+#[test]
+fn a_member_that_runs_its_program_again_with_the_library_is_a_member_again() {
+    let mut world = watched();
+    let mut m = escaping(&mut world);
+    m.ok("become same");
+    m.ok("begin");
+    m.ok(&format!("alloc {}", 4 * MIB));
+    let end = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < end {
+        assert_eq!(found(&world, m.pid), None);
+    }
+    assert_ne!(m.code(&format!("alloc {}", 2 * GIB)), 0, "it is held to the limit");
+    eventually("its first connection ends", || registered(&world) == 1);
+}
+
+#[test]
+fn a_process_that_says_hello_and_has_no_library_is_found_with_its_tenants_name() {
+    let world = watched();
+    let mut m = Member::start(&mut world.lab.bare(compile("escape", Kind::Program, &[])));
+    m.ok(&format!("hello {}", world.socket("a").display()));
+    m.ok("begin");
+    m.ok(&format!("alloc {GIB}"));
+    let finding = is_found(&world, m.pid, "uncontrolled", Some("a"));
+    assert!(finding["words"].as_str().is_some_and(|words| words.contains("said hello")), "{finding}");
+}
+
+/// As long as somebody is at a device, connections are looked at.
+#[test]
+fn a_forked_child_that_keeps_its_dead_parents_connection_is_no_member() {
+    let mut world = watched();
+    let mut at_work = world.plain("a");
+    at_work.begin();
+    let mut m = escaping(&mut world);
+    let child = Orphan(m.ok("fork").number(0));
+    eventually("both are members", || registered(&world) == 2);
+    m.kill();
+    eventually("the connection ends", || registered(&world) == 1);
+    drop(child);
+}
+
+/// A process that this one did not start, killed when dropped.
+struct Orphan(u64);
+
+impl Drop for Orphan {
+    fn drop(&mut self) {
+        // SAFETY: a child of a process of ours, which waits for ever.
+        unsafe { libc::kill(i32::try_from(self.0).expect("a pid"), libc::SIGKILL) };
+    }
+}
+
+/// The one ledger of this world's tenants, to be written by a test.
+fn ledger(world: &World) -> fs::File {
+    let mut all = fs::read_dir(world.lab.state()).unwrap().map(|entry| entry.unwrap().path());
+    let path = all.find(|path| path.metadata().is_ok_and(|meta| meta.len() == LEDGER_SIZE as u64)).expect("a ledger");
+    fs::File::options().read(true).write(true).open(path).unwrap()
+}
+
+#[test]
+fn zeros_over_the_first_page_of_a_ledger_lift_no_limit_and_are_found() {
+    let mut world = watched();
+    let mut m = escaping(&mut world);
+    eventually("its ledger is read", || world.status().contains("\"memory_used\":"));
+    ledger(&world).write_all_at(&[0; HEADER_SIZE], 0).unwrap();
+    let granted = (0..40).filter(|_| m.code(&format!("alloc {GIB}")) == 0).count();
+    assert_eq!(granted, 0, "allocations of 1 GiB, of 40");
+    let finding = is_found(&world, m.pid, "over", Some("a"));
+    assert!(finding["words"].as_str().is_some_and(|words| words.contains("ledger cannot be read")), "{finding}");
+}
+
+#[test]
+fn a_ledger_that_says_more_than_its_limit_is_found_and_allows_nothing_more() {
+    let mut world = watched();
+    let mut m = escaping(&mut world);
+    eventually("its ledger is read", || world.status().contains("\"memory_used\":"));
+    let claimed = HEADER_SIZE as u64;
+    ledger(&world).write_all_at(&129_000_000_000u64.to_le_bytes(), claimed).unwrap();
+    let finding = is_found(&world, m.pid, "over", Some("a"));
+    assert!(finding["words"].as_str().is_some_and(|words| words.contains("its limit")), "{finding}");
+    m.ok(&format!("read {}", 40 * GIB));
+    eventually("the driver's word is told", || {
+        found(&world, m.pid).is_some_and(|finding| finding["words"].as_str().unwrap().contains("by the driver's word"))
+    });
+}
+
+#[test]
+fn a_ledger_that_became_shorter_is_found() {
+    let mut world = watched();
+    let m = escaping(&mut world);
+    eventually("its ledger is read", || world.status().contains("\"memory_used\":"));
+    // All of its pages stay, so that nobody who has it mapped dies of it.
+    ledger(&world).set_len(LEDGER_SIZE as u64 - 1).unwrap();
+    is_found(&world, m.pid, "over", Some("a"));
+}
+
+#[test]
+fn what_a_tenant_holds_above_a_limit_that_was_lowered_or_not_enforced_is_no_finding() {
+    let mut world = watched();
+    world.lab.set("VGPU_SOCKET", world.socket("a"));
+    let set = |world: &World, words: &[&str]| {
+        let mut command = Command::new(vgpu());
+        command.args(["set", "a"]).args(words).arg("--socket").arg(world.lab.path().join("run/admin.sock"));
+        vgpu_tests::run(&mut command);
+    };
+    let calm = |world: &World, pid: u32| {
+        let end = Instant::now() + Duration::from_secs(4);
+        while Instant::now() < end {
+            assert_eq!(found(world, pid), None);
+        }
+    };
+    let mut m = world.lab.member();
+    m.begin();
+    // Raised, taken and lowered before anybody looks twice.
+    set(&world, &["--memory-limit", "8GiB"]);
+    let first = m.alloc(6 * GIB);
+    set(&world, &["--memory-limit", "2GiB"]);
+    calm(&world, m.pid);
+    m.ok(&format!("free {first}"));
+    set(&world, &["--mode", "observe"]);
+    eventually("nothing is refused", || m.code(&format!("alloc {}", 5 * GIB)) == 0);
+    calm(&world, m.pid);
+    set(&world, &["--mode", "enforce"]);
+    calm(&world, m.pid);
+    // Somebody else is found, so that it is known that it was looked.
+    let mut stranger = world.lab.bare_member();
+    stranger.begin();
+    is_found(&world, stranger.pid, "uncontrolled", None);
+    assert_eq!(found(&world, m.pid), None);
+}
+
+/// Who launches nothing does not come back to the next daemon, and who is stopped cannot.
+#[test]
+fn members_of_a_former_daemon_that_merely_sit_there_are_no_finding_of_the_next() {
+    let mut world = watched();
+    let mut idle = world.plain("a");
+    idle.begin();
+    idle.alloc(100 * MIB);
+    let mut frozen = world.plain("a");
+    frozen.begin();
+    frozen.alloc(100 * MIB);
+    let mut liar = escaping(&mut world);
+    eventually("all are members", || registered(&world) == 3);
+    world.lab.stop(&frozen);
+    world.kill();
+    liar.ok("become bare");
+    liar.ok("begin");
+    world.restart();
+    is_found(&world, liar.pid, "uncontrolled", None);
+    let end = Instant::now() + Duration::from_secs(4);
+    while Instant::now() < end {
+        assert_eq!((found(&world, idle.pid), found(&world, frozen.pid)), (None, None));
+    }
+    // And what they hold above a limit that is lower now.
+    world.kill();
+    let file = world.lab.path().join("vgpud.toml");
+    let lower = fs::read_to_string(&file).unwrap().replace("2GiB", "128MiB");
+    fs::write(&file, lower).unwrap();
+    world.restart();
+    is_found(&world, liar.pid, "uncontrolled", None);
+    frozen.signal(libc::SIGCONT);
+    eventually("they come back", || {
+        (idle.code("launch 1000"), frozen.code("launch 1000"));
+        registered(&world) == 2
+    });
+    let end = Instant::now() + Duration::from_secs(4);
+    while Instant::now() < end {
+        assert_eq!((found(&world, idle.pid), found(&world, frozen.pid)), (None, None));
+    }
+}
+
+#[test]
+fn in_its_first_seconds_a_daemon_finds_nobody() {
+    let mut world = watched();
+    let mut stranger = world.lab.bare_member();
+    stranger.begin();
+    is_found(&world, stranger.pid, "uncontrolled", None);
+    world.kill();
+    let begun = Instant::now();
+    world.restart();
+    is_found(&world, stranger.pid, "uncontrolled", None);
+    assert!(begun.elapsed() >= Duration::from_secs(3), "found after {:?}", begun.elapsed());
 }
 
 /// Files that match the pattern stand for those of devices: what a program says to them by ioctl nobody sees, who has one

@@ -46,7 +46,10 @@ pub const KINDS: &[Kind] = &[
     seen("record.failed", "usage cannot be written down; limits are kept all the same"),
     seen("record.resumed", "usage is written down again"),
     audited("proof.uncontrolled", "a process uses a device without being held to a limit"),
-    audited("proof.over", "a process uses more of a device than its tenant's ledger says"),
+    audited(
+        "proof.over",
+        "a tenant uses more of a device than its ledger or its limit says, or has a ledger that cannot be read any more",
+    ),
     audited("proof.unregistered", "a container was given a socket, and uses a device without having said hello"),
     audited("proof.door", "a tenant's program found a way around the library"),
     seen("proof.ended", "what was found is no more"),

@@ -93,7 +93,7 @@ impl Reactor {
         let behind = match self.rooms.get_mut(&id) {
             Some(room) => {
                 let before = room.limits();
-                room.tenant = fresh.clone();
+                room.take_terms(fresh.clone());
                 if room.limits() == before { 0 } else { room.older() }
             }
             None => 0,
@@ -101,6 +101,7 @@ impl Reactor {
         let tenant = fresh.name.clone();
         let slots = self.leases.put(number(id), fresh, now);
         self.keep_terms(id);
+        self.keep_limits(id);
         self.leases.tick(now);
         let (by_uid, by_pid) = (who.uid, who.pid);
         info!(kind = "tenant.changed", %tenant, by_uid, by_pid, what, slots, behind, "tenant changed by an administrator");

@@ -13,6 +13,8 @@ use vgpu_core::bytes::Bytes;
 use vgpu_core::share::Share;
 use vgpu_core::wire::{Hello, MAX_LINE};
 
+use crate::proof::Image;
+
 /// Who is at the other end, by the kernel's word at the time of the connect.
 #[derive(Debug, Clone, Copy)]
 pub struct Peer {
@@ -83,6 +85,8 @@ pub struct Connection {
     pub side: Side,
     /// What it has been.
     pub state: State,
+    /// The program that said hello, where processes are looked at; `None`: it could not be looked at, or did not say hello.
+    pub image: Option<Image>,
     /// Its number, if it speaks protocol 2: it has its tenant's pages.
     pub member: Option<u64>,
     /// The limits it was told, if it speaks protocol 1: memory and ceiling.
@@ -99,7 +103,7 @@ impl Connection {
     pub fn new(stream: OwnedFd, peer: Peer, side: Side, deadline: Instant) -> Self {
         let (input, output) = (Vec::new(), Vec::new());
         let (state, deadline) = (State::Silent, Some(deadline));
-        Self { stream, peer, side, state, member: None, told: None, deadline, input, output }
+        Self { stream, peer, side, state, image: None, member: None, told: None, deadline, input, output }
     }
 
     /// The next line, after at most one read; with the first file that came with what was read, if one is taken. What is not

@@ -27,10 +27,15 @@ use super::asked::{Asked, heard};
 use super::log::Quota;
 use crate::config::plan::ProofPlan;
 use crate::proof::driver::{Driver, OnDevice};
-use crate::proof::judge::{Allowed, Registered, judge, suspects};
-use crate::proof::processes::{Place, Processes, Seen, place};
+use crate::proof::judge::{Allowed, Registered, changed, judge, note, suspects};
+use crate::proof::limits::Bounds;
+use crate::proof::processes::{Place, Processes, Seen, THOROUGH, place};
 use crate::proof::uncharged::{Excess, Key};
-use crate::proof::{Finding, Process, What};
+use crate::proof::{Finding, Image, Process, What};
+
+/// How long nobody is found after the daemon began. Members look for a lost daemon every 1 to 1.25 s and wait 0.3 s for its
+/// answer: within this time each has tried twice.
+const SETTLING: Duration = Duration::from_secs(3);
 
 /// How long after a finding it is looked at once more: whoever says hello just now is none.
 const AGAIN: Duration = Duration::from_millis(150);
@@ -92,7 +97,8 @@ impl Proof {
             since: HashMap::new(),
             known: Registered::default(),
             places: Vec::new(),
-            asked_all: None,
+            bounds: Bounds::default(),
+            looks: 0,
             quotas: HashMap::new(),
             excess: HashMap::new(),
             counted: None,
@@ -128,6 +134,12 @@ impl Proof {
     #[must_use]
     pub fn of_tenant(&self, tenant: &str, most: usize) -> (Vec<Finding>, usize) {
         self.found.lock().unwrap_or_else(PoisonError::into_inner).of_tenant(tenant, most)
+    }
+
+    /// Connections of processes that run another program than said hello, or are gone; each is told once.
+    #[must_use]
+    pub fn take_changed(&self) -> Vec<u64> {
+        std::mem::take(&mut self.found.lock().unwrap_or_else(PoisonError::into_inner).changed)
     }
 
     /// Whose ledgers are to be read, at the question [`READ`].
@@ -179,7 +191,9 @@ struct Looking {
     known: Registered,
     /// Where the directories of sockets lie.
     places: Vec<(Place, String)>,
-    asked_all: Option<Instant>,
+    /// What tenants may hold.
+    bounds: Bounds,
+    looks: u32,
     /// How much is told of each control group.
     quotas: HashMap<String, Quota>,
     /// What the last look found that the driver holds beside the ledgers.
@@ -190,6 +204,7 @@ struct Looking {
 
 impl Looking {
     fn go_on(&mut self) {
+        thread::sleep(SETTLING);
         loop {
             let begun = Instant::now();
             self.found.lock().unwrap_or_else(PoisonError::into_inner).looked = Some(begun);
@@ -260,40 +275,64 @@ impl Looking {
         }
         self.ask(MEMBERS)?;
         let strangers = at.keys().any(|process| !self.known.members.contains_key(&process.pid));
-        if (strangers || !listed.is_empty()) && self.asked_all.is_none_or(|asked| asked.elapsed() >= SELDOM) {
+        if (strangers || !listed.is_empty()) && self.known.all.is_none_or(|asked| asked.elapsed() >= SELDOM) {
             self.ask(ALL)?;
         }
-        self.refresh(&listed, begun)?;
-        self.compare(&listed, begun)?;
-        let (known, places) = (&self.known, &self.places);
-        let look =
-            |(process, device): (Process, Option<String>)| (process, self.processes.look(process, device, places));
+        let look = |(process, device): (Process, Option<String>)| {
+            (process, self.processes.look(process, device, &self.places))
+        };
         let seen: BTreeMap<Process, Seen> = at.into_iter().map(look).collect();
+        self.end_changed(&seen)?;
+        self.refresh(&seen, &listed, begun)?;
+        self.compare(&seen, &listed, begun)?;
+        note(&seen, &listed, &self.known, &mut self.bounds, begun);
         let allowed = Allowed { programs: self.plan.allow.clone(), slack: self.plan.slack };
-        let mut findings = judge(&seen, &listed, known, &allowed);
+        let mut findings = judge(&seen, &listed, &self.known, &self.bounds, &allowed);
         // Who ended meanwhile is none.
         findings.retain(|finding| self.processes.process(finding.process.pid) == Some(finding.process));
         findings.truncate(MOST);
         Some(findings)
     }
 
-    /// Who uses more than its ledger said may have taken it since that was read: it is read again. What does not come is not
-    /// known.
-    fn refresh(&mut self, listed: &[OnDevice], begun: Instant) -> Option<()> {
-        let mut stale = suspects(listed, &self.known, self.plan.slack, begun);
+    /// Tells the loop of connections whose process runs another program than said hello. Every [`THOROUGH`] looks those of
+    /// processes at no device are looked at too: a child may keep the connection of a process that is gone.
+    fn end_changed(&mut self, seen: &BTreeMap<Process, Seen>) -> Option<()> {
+        let mut ended = changed(seen, &self.known);
+        if self.looks.is_multiple_of(THOROUGH) {
+            let elsewhere =
+                self.known.members.values().flatten().filter_map(|member| Some((member.image?, member.connection?)));
+            let is_other = |(said, _): &(Image, u64)| match self.processes.image(said.process.pid) {
+                Some(now) => now != *said,
+                None => self.processes.process(said.process.pid) != Some(said.process),
+            };
+            ended.extend(elsewhere.filter(is_other).map(|(_, connection)| connection));
+        }
+        self.looks = self.looks.wrapping_add(1);
+        if ended.is_empty() {
+            return Some(());
+        }
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).changed = ended;
+        self.ask(MEMBERS)
+    }
+
+    /// Who uses more than its ledger or its limit said may have taken it since: both are asked for again. What does not come
+    /// is not known.
+    fn refresh(&mut self, seen: &BTreeMap<Process, Seen>, listed: &[OnDevice], begun: Instant) -> Option<()> {
+        let slack = self.plan.slack;
+        let mut stale = suspects(seen, listed, &self.known, &self.bounds, slack, begun);
         let mut question = READ;
         let end = Instant::now() + ANEW;
         while !stale.is_empty() && Instant::now() < end {
             self.found.lock().unwrap_or_else(PoisonError::into_inner).suspects =
                 stale.iter().map(|(tenant, _)| tenant.clone()).collect();
             self.ask(std::mem::replace(&mut question, ALL))?;
-            stale = suspects(listed, &self.known, self.plan.slack, begun);
+            stale = suspects(seen, listed, &self.known, &self.bounds, slack, begun);
             if !stale.is_empty() {
                 thread::sleep(LOOK);
             }
         }
         for key in stale {
-            self.known.used.remove(&key);
+            self.known.ledgers.remove(&key);
         }
         Some(())
     }
@@ -303,8 +342,7 @@ impl Looking {
         while self.answers.try_recv().is_ok() {}
         self.ask.write_all(&[what]).ok()?;
         let said = self.answers.recv_timeout(PATIENCE).ok()?;
-        if said.all {
-            self.asked_all = Some(Instant::now());
+        if said.all.is_some() {
             let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
             let place = |(dir, tenant): &(PathBuf, String)| Some((place(&mounts, dir)?, tenant.clone()));
             self.places = said.dirs.iter().filter_map(place).collect();

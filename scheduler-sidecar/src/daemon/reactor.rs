@@ -44,6 +44,7 @@ use super::proof::Proof;
 use super::recent::Recent;
 use super::reload::Loaded;
 use super::room::{self, Room, is_open_to_all};
+use super::roster::Roster;
 use super::source::Source;
 use crate::config::plan::Plan;
 use crate::record::Record;
@@ -130,6 +131,8 @@ pub struct Reactor {
     journal: Journal,
     /// Who looks for processes that nobody holds, if somebody does.
     proof: Option<Proof>,
+    /// Members that the next daemon will know.
+    pub(super) roster: Roster,
     /// Who asks for metrics, or why nobody can.
     metrics: Option<Result<Metrics, String>>,
     connections: HashMap<u64, Connection>,
@@ -184,6 +187,7 @@ impl Reactor {
         epoll::add(&epoll, &alarm, EventData::new_u64(ALARM), EventFlags::IN | EventFlags::ET)
             .map_err(failed("watch a timer"))?;
         let measures_all = config.record.exact;
+        let roster = Roster::open(config.run_dir.as_deref().filter(|_| config.proof.is_some()));
         let mut reactor = Self {
             epoll,
             told,
@@ -198,6 +202,7 @@ impl Reactor {
             asking: None,
             notifier,
             journal,
+            roster,
             proof: config.proof.map(Proof::start).transpose().map_err(failed("prove enforcement"))?,
             metrics: config.metrics.listen.map(|at| Metrics::start(at, config.metrics.hami_names)),
             connections: HashMap::new(),
@@ -244,6 +249,7 @@ impl Reactor {
             Some(why) if reactor.rooms.values().all(|room| room.door.is_none()) => return Err(why.into()),
             _ => {}
         }
+        reactor.rewrite_roster(None);
         reactor.sweep_terms();
         reactor.ask_driver();
         Ok(reactor)

@@ -156,7 +156,8 @@ impl Reactor {
         let id = self.next_room;
         self.next_room += 1;
         self.leases.put(number(id), tenant.clone(), pages::now());
-        self.rooms.insert(id, Room::without_door(tenant, why));
+        let limits_before = self.roster.prior_limits(&tenant.name);
+        self.rooms.insert(id, Room { limits_before, ..Room::without_door(tenant, why) });
     }
 
     /// Tries once more where a place was unusable.
@@ -192,16 +193,18 @@ impl Reactor {
     fn take_in(&mut self, id: u64, tenant: Tenant, door: Door) {
         match self.rooms.get_mut(&id) {
             Some(room) => {
-                room.tenant = tenant.clone();
+                room.take_terms(tenant.clone());
                 room.door = Some(door);
             }
             None => {
-                self.rooms.insert(id, Room::new(tenant.clone(), door));
+                let limits_before = self.roster.prior_limits(&tenant.name);
+                self.rooms.insert(id, Room { limits_before, ..Room::new(tenant.clone(), door) });
                 self.next_room = self.next_room.max(id + 1);
             }
         }
         self.leases.put(number(id), tenant, pages::now());
         self.keep_terms(id);
+        self.keep_limits(id);
     }
 
     fn remove(&mut self, names: &[String]) {
@@ -247,13 +250,14 @@ impl Reactor {
             }
             let other = room.limits() != fresh.told();
             let old = if other { room.older() } else { 0 };
-            room.tenant = fresh.clone();
+            room.take_terms(fresh.clone());
             let id = *id;
             if fresh.mode != Mode::Enforce && self.leases.is_paused(number(id)) {
                 warn!(tenant = %planned.name, "paused, and only observed from now on: nothing holds it");
             }
             let slots = self.leases.put(number(id), fresh, now);
             self.keep_terms(id);
+            self.keep_limits(id);
             behind += old;
             let changed = difference.changed.iter().find(|changed| changed.tenant.name == planned.name);
             let what = changed.map_or("what was changed by hand".to_owned(), |changed| changed.what.join(", "));

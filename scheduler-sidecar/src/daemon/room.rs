@@ -5,6 +5,7 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::time::Instant;
 
 use rustix::process::geteuid;
 use tracing::info;
@@ -16,7 +17,9 @@ use super::connection::Peer;
 use super::door::Door;
 use super::log::Quota;
 use super::pages::Furniture;
+use super::roster::limits_of;
 use crate::control;
+use crate::proof::limits::{ByDevice, raise};
 
 /// A tenant at work.
 pub(super) struct Room {
@@ -35,6 +38,10 @@ pub(super) struct Room {
     pub furniture: Option<Furniture>,
     /// Connections that were turned away.
     pub refused: u64,
+    /// Memory limits that were in force since it had no members.
+    pub limits_before: ByDevice,
+    /// When its memory limits changed last.
+    pub limits_changed: Option<Instant>,
     pub log: Quota,
     /// How often it asked what was found of it.
     pub asked: Quota,
@@ -42,15 +49,21 @@ pub(super) struct Room {
 
 impl Room {
     pub fn new(tenant: Tenant, door: Door) -> Self {
+        Self { door: Some(door), ..Self::without(tenant) }
+    }
+
+    fn without(tenant: Tenant) -> Self {
         Self {
             tenant,
-            door: Some(door),
+            door: None,
             unusable: None,
             open: 0,
             paged: 0,
             untaken: 0,
             furniture: None,
             refused: 0,
+            limits_before: ByDevice::new(),
+            limits_changed: None,
             log: Quota::default(),
             asked: Quota::default(),
         }
@@ -58,8 +71,17 @@ impl Room {
 
     /// A tenant whose place is unusable.
     pub fn without_door(tenant: Tenant, why: String) -> Self {
-        let (unusable, log, asked) = (Some(why), Quota::default(), Quota::default());
-        Self { tenant, door: None, unusable, open: 0, paged: 0, untaken: 0, furniture: None, refused: 0, log, asked }
+        Self { unusable: Some(why), ..Self::without(tenant) }
+    }
+
+    /// Gives the tenant other terms. What it holds under its former limits it may hold until it frees it.
+    pub fn take_terms(&mut self, fresh: Tenant) {
+        let before = limits_of(&self.tenant);
+        if before != limits_of(&fresh) {
+            raise(&mut self.limits_before, before);
+            self.limits_changed = Some(Instant::now());
+        }
+        self.tenant = fresh;
     }
 
     /// May this user be one of its members? A list that leaves root out keeps root out.

@@ -12,7 +12,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use super::Process;
+use super::{Image, Process};
 use crate::config::problem::shown;
 
 /// Every so many looks nothing is taken from the last one.
@@ -25,8 +25,10 @@ pub struct Seen {
     pub name: String,
     /// The file of a device that it has open; `None`: it was asked for by its number.
     pub device: Option<String>,
-    /// Is our library mapped in it?
-    pub library: bool,
+    /// Is our library mapped in it as code? `None`: that cannot be looked at.
+    pub library: Option<bool>,
+    /// The program it runs; `None`: that cannot be looked at.
+    pub image: Option<Image>,
     /// Its program as its own mount namespace names it; `None`: it cannot be read.
     pub program: Option<PathBuf>,
     /// Has it another root directory, and another mount namespace, than the host's first process? Services that are shut off
@@ -113,12 +115,13 @@ impl Processes {
     /// A process by its number, if it is there.
     #[must_use]
     pub fn process(&self, pid: u32) -> Option<Process> {
-        let text = fs::read(self.root.join(pid.to_string()).join("stat")).ok()?;
-        // The name in brackets may hold anything, brackets too.
-        let after = text.iter().rposition(|byte| *byte == b')')?;
-        let rest = String::from_utf8_lossy(text.get(after + 1..)?).into_owned();
-        let began = rest.split_ascii_whitespace().nth(19)?.parse().ok()?;
-        Some(Process { pid, began })
+        Stat::read(&self.root.join(pid.to_string())).map(|stat| Process { pid, began: stat.began })
+    }
+
+    /// The program that a process runs; `None`: it cannot be looked at, or is about to end.
+    #[must_use]
+    pub fn image(&self, pid: u32) -> Option<Image> {
+        image_below(&self.root, pid)
     }
 
     fn device_among(&self, files: &Path) -> Option<String> {
@@ -136,7 +139,9 @@ impl Processes {
     pub fn look(&self, process: Process, device: Option<String>, dirs: &[(Place, String)]) -> Seen {
         let at = self.root.join(process.pid.to_string());
         let text = |name: &str| fs::read(at.join(name)).map(|text| String::from_utf8_lossy(&text).into_owned());
-        let maps = text("maps").unwrap_or_default();
+        let thread = thread_with_memory(&at).map_or_else(|| at.clone(), |(thread, _)| thread);
+        let maps = fs::read(thread.join("maps")).unwrap_or_default();
+        let maps = String::from_utf8_lossy(&maps);
         let group = text("cgroup").unwrap_or_default();
         let world = world_of(&at);
         let contained = self.host.as_ref().zip(world).is_some_and(|(host, here)| host.0 != here.0 && host.1 != here.1);
@@ -144,14 +149,67 @@ impl Processes {
         Seen {
             name: shown(text("comm").unwrap_or_default().trim_end()),
             device,
-            library: maps.lines().any(is_library),
-            program: fs::read_link(at.join("exe")).ok(),
+            library: (!maps.is_empty()).then(|| maps.lines().any(is_library)),
+            image: self.image(process.pid),
+            program: fs::read_link(thread.join("exe")).ok(),
             contained,
             group: group.lines().find_map(|line| line.splitn(3, ':').nth(2)).unwrap_or_default().to_owned(),
             inside: innermost(&text("status").unwrap_or_default()),
             tenants: mounted(&mounts, dirs),
         }
     }
+}
+
+/// The program that a process of the host runs, as [`Processes::image`].
+///
+/// # Cost
+/// Two system calls, and a file that the kernel writes.
+#[must_use]
+pub fn image(pid: u32) -> Option<Image> {
+    image_below(Path::new("/proc"), pid)
+}
+
+fn image_below(root: &Path, pid: u32) -> Option<Image> {
+    let at = root.join(pid.to_string());
+    let began = Stat::read(&at)?.began;
+    let (thread, Stat { code, stack, .. }) = thread_with_memory(&at)?;
+    let program = fs::metadata(thread.join("exe")).map_or((0, 0), |file| (file.dev(), file.ino()));
+    Some(Image { process: Process { pid, began }, program, code, stack })
+}
+
+/// A process or thread, by its `stat`.
+struct Stat {
+    /// In ticks since boot.
+    began: u64,
+    /// Address of the first code; 0: it has no memory any more, 1: that may not be looked at.
+    code: u64,
+    /// Address of the first stack frame.
+    stack: u64,
+}
+
+impl Stat {
+    fn read(at: &Path) -> Option<Self> {
+        let text = fs::read(at.join("stat")).ok()?;
+        // The name in brackets may hold anything, brackets too.
+        let after = text.iter().rposition(|byte| *byte == b')')?;
+        let rest = String::from_utf8_lossy(text.get(after + 1..)?).into_owned();
+        let mut words = rest.split_ascii_whitespace();
+        let began = words.nth(19)?.parse().ok()?;
+        let code = words.nth(3)?.parse().ok()?;
+        let stack = words.nth(1)?.parse().ok()?;
+        Some(Self { began, code, stack })
+    }
+}
+
+/// A thread of a process that has its memory still. The first thread may end before the others, and /proc shows nothing of
+/// the memory then.
+fn thread_with_memory(at: &Path) -> Option<(PathBuf, Stat)> {
+    let first = Stat::read(at)?;
+    if first.code != 0 {
+        return Some((at.to_owned(), first));
+    }
+    let threads = fs::read_dir(at.join("task")).ok()?.flatten().map(|thread| thread.path());
+    threads.filter_map(|thread| Stat::read(&thread).map(|stat| (thread, stat))).find(|(_, stat)| stat.code != 0)
 }
 
 /// The last number of the line of `status` that has one for each pid namespace.
@@ -215,9 +273,13 @@ impl Mount {
     }
 }
 
-/// Does a line of `maps` name our library?
+/// Does a line of `maps` name our library, mapped as code?
 fn is_library(line: &str) -> bool {
-    let path = line.splitn(6, ' ').nth(5).unwrap_or_default().trim_start();
+    let mut words = line.splitn(6, ' ').skip(1);
+    if words.next().is_none_or(|rights| !rights.contains('x')) {
+        return false;
+    }
+    let path = words.nth(3).unwrap_or_default().trim_start();
     let path = path.strip_suffix(" (deleted)").unwrap_or(path);
     Path::new(path).file_name().is_some_and(|name| {
         let name = name.as_bytes();
@@ -305,7 +367,7 @@ mod tests {
         assert_eq!((found[0].0.pid, found[0].1.as_str()), (child.id(), device.to_str().unwrap()));
         assert_eq!(processes.holders().unwrap(), found, "from memory");
         let seen = processes.look(found[0].0, Some(found[0].1.clone()), &[]);
-        assert!(!seen.library && !seen.contained && seen.program.is_some(), "{seen:?}");
+        assert!(seen.library == Some(false) && !seen.contained && seen.program.is_some(), "{seen:?}");
         let mut stdin = child.stdin.take().unwrap();
         stdin.write_all(b"\n").unwrap();
         assert_eq!(said.next().unwrap().unwrap(), "off");
@@ -344,6 +406,59 @@ mod tests {
     }
 
     #[test]
+    fn a_process_has_another_image_when_it_runs_a_program_again_and_the_same_until_then() {
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", "echo on; read _; exec sh -c 'echo again; read _'"])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        use std::io::{BufRead as _, Write as _};
+        let mut said = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
+        assert_eq!(said.next().unwrap().unwrap(), "on");
+        let first = image(child.id()).unwrap();
+        assert_eq!(image(child.id()), Some(first));
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(b"\n").unwrap();
+        assert_eq!(said.next().unwrap().unwrap(), "again");
+        let second = image(child.id()).unwrap();
+        assert_eq!((first.process, first.program), (second.process, second.program), "the same process and program");
+        assert_ne!(first, second);
+        drop(stdin);
+        child.wait().unwrap();
+        assert_eq!(image(child.id()), None);
+    }
+
+    /// /proc shows no memory of a first thread that has ended.
+    #[test]
+    fn a_process_whose_first_thread_ended_is_looked_at_by_another_thread() {
+        let script = "import ctypes,os,threading,time\n\
+            libc=ctypes.CDLL(None)\n\
+            def go():\n \
+             while open('/proc/self/stat').read().split(')')[1].split()[0]!='Z': time.sleep(0.01)\n \
+             os.write(1,b'on\\n'); os.read(0,1); os._exit(0)\n\
+            print('both',flush=True); os.read(0,1); threading.Thread(target=go).start(); libc.pthread_exit(None)";
+        let mut child = std::process::Command::new("python3")
+            .args(["-c", script])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        use std::io::{BufRead as _, Write as _};
+        let mut said = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
+        assert_eq!(said.next().unwrap().unwrap(), "both");
+        let first = image(child.id()).unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(b"\n").unwrap();
+        assert_eq!(said.next().unwrap().unwrap(), "on");
+        assert_eq!(image(child.id()), Some(first));
+        let seen = Processes::new(&[]).look(first.process, None, &[]);
+        assert!(seen.library == Some(false) && seen.program.is_some(), "{seen:?}");
+        drop(stdin);
+        child.wait().unwrap();
+    }
+
+    #[test]
     fn a_process_has_its_number_of_the_innermost_namespace() {
         assert_eq!(innermost("Name:\tx\nNSpid:\t4711\t12\t3\nVmPeak:\t1 kB\n"), Some(3));
         assert_eq!(innermost("Name:\tNSpid:\n"), None);
@@ -363,6 +478,8 @@ mod tests {
         ] {
             assert_eq!(is_library(&line(path)), is, "{path}");
         }
+        let as_data = "7f0000000000-7f0000001000 r--p 00000000 08:01 1234                     /x/libvgpu.so";
+        assert!(!is_library(as_data), "its bytes are no code there");
         assert_eq!(unescaped(r"/a\040b\\c"), b"/a b\\\\c");
     }
 

@@ -137,6 +137,8 @@ pub struct Ledgers {
     apart: Apart,
     shelf: Shelf<1>,
     kept: BTreeMap<u64, Kept>,
+    /// Tenants with a ledger that was read before and cannot be read any more, and why.
+    broken: BTreeMap<Whose, &'static str>,
     next: u64,
     barred: Barred,
 }
@@ -147,7 +149,8 @@ impl Ledgers {
     /// # Errors
     /// There can be no thread.
     pub fn new(barred: Barred) -> io::Result<Self> {
-        Ok(Self { apart: Apart::start()?, shelf: Shelf::default(), kept: BTreeMap::new(), next: 1, barred })
+        let (kept, broken) = (BTreeMap::new(), BTreeMap::new());
+        Ok(Self { apart: Apart::start()?, shelf: Shelf::default(), kept, broken, next: 1, barred })
     }
 
     /// A member brought its ledger's file along, or the directory in which somebody else's file has the ledger's name.
@@ -189,6 +192,8 @@ impl Ledgers {
         }
         let tag = self.next;
         self.next += 1;
+        // Its members have another one now. What they hold is in none but that.
+        self.broken.remove(&whose);
         self.shelf.put(tag, [file]);
         let before = (held.refused, held.peak);
         self.kept.insert(tag, Kept { whose, identity, held, read: now, before, due: now + SOON, pause: SOON });
@@ -210,7 +215,9 @@ impl Ledgers {
 
     fn bar(&mut self, room: u64) -> Unread {
         self.barred.lock().unwrap_or_else(PoisonError::into_inner).insert(room);
+        let read: Vec<Whose> = self.held().into_keys().filter(|whose| whose.0 == room).collect();
         self.forget(room);
+        self.broken.extend(read.into_iter().map(|whose| (whose, "it does not answer")));
         Unread::Silent
     }
 
@@ -251,8 +258,13 @@ impl Ledgers {
                 self.bar(whose.0);
                 Some(whose)
             }
-            Some(Err(_)) => {
+            Some(Err(why)) => {
                 self.drop_one(tag);
+                let why = match why {
+                    Unread::NoLedger(why) => why,
+                    Unread::Silent | Unread::NotReclaimed(_) => "it does not answer",
+                };
+                self.broken.insert(whose.clone(), why);
                 Some(whose)
             }
             Some(Ok((_, held))) => {
@@ -280,6 +292,13 @@ impl Ledgers {
     pub fn forget(&mut self, room: u64) {
         let of: Vec<u64> = self.kept.iter().filter(|(_, kept)| kept.whose.0 == room).map(|(tag, _)| *tag).collect();
         of.into_iter().for_each(|tag| self.drop_one(tag));
+        self.broken.retain(|whose, _| whose.0 != room);
+    }
+
+    /// Tenants with a ledger that was read before and cannot be read any more, and why.
+    #[must_use]
+    pub fn broken(&self) -> &BTreeMap<Whose, &'static str> {
+        &self.broken
     }
 
     /// What each tenant holds of each device, as it was read last.
@@ -442,6 +461,16 @@ mod tests {
         File::options().write(true).open(&path).unwrap().set_len(5000).unwrap();
         ledgers.read_room(1, later);
         assert!(ledgers.held().is_empty(), "it has another size");
+        assert_eq!(ledgers.broken()[&whose], "it has another size");
+        let (sent, _member) = ledger(&dir.path().join("other"), 7);
+        assert_eq!(ledgers.offer(whose.clone(), sent, None, later), Ok(Offered::New));
+        assert!(ledgers.broken().is_empty(), "its members have another one");
+        drop(_member);
+        std::fs::remove_file(dir.path().join("other")).unwrap();
+        ledgers.read_room(1, later);
+        assert_eq!(ledgers.broken()[&whose], "it was removed");
+        ledgers.forget(1);
+        assert!(ledgers.broken().is_empty(), "nobody is there any more");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The driver's figures beside the ledgers, at each look: what counts against limits without being charged.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::PoisonError;
 use std::thread;
 use std::time::Instant;
@@ -8,27 +8,40 @@ use std::time::Instant;
 use vgpu_core::page::Uncharged;
 
 use super::{ALL, ANEW, COUNT, LOOK, Looking, READ};
+use crate::proof::Process;
 use crate::proof::driver::OnDevice;
+use crate::proof::judge::Registered;
+use crate::proof::processes::Seen;
 use crate::proof::uncharged::{self, Excess, Key};
+
+/// The tenant that a listed process is a member of.
+fn tenant_of<'k>(on: &OnDevice, seen: &BTreeMap<Process, Seen>, known: &'k Registered) -> Option<&'k str> {
+    let (process, seen) = seen.iter().find(|(process, _)| process.pid == on.pid)?;
+    known.member(process, seen.image).map(|member| member.tenant.as_str())
+}
 
 impl Looking {
     /// Compares, with ledgers that were read after `begun`, when the driver was asked. A ledger that is not read in time is
     /// not known.
-    pub(super) fn compare(&mut self, listed: &[OnDevice], begun: Instant) -> Option<()> {
+    pub(super) fn compare(
+        &mut self,
+        seen: &BTreeMap<Process, Seen>,
+        listed: &[OnDevice],
+        begun: Instant,
+    ) -> Option<()> {
         let end = Instant::now() + ANEW;
         let mut question = READ;
         // A member that came since everything was asked for has a ledger that is not known here yet.
         let unknown = |on: &OnDevice| {
-            let tenant = self.known.members.get(&on.pid)?;
-            let key = (tenant.clone(), vgpu_core::uuid::key(&on.device));
+            let key = (tenant_of(on, seen, &self.known)?.to_owned(), vgpu_core::uuid::key(&on.device));
             (!self.known.readings.contains_key(&key)).then_some(())
         };
-        if listed.iter().find_map(unknown).is_some() && self.asked_all.is_none_or(|asked| asked.elapsed() >= ANEW) {
+        if listed.iter().find_map(unknown).is_some() && self.known.all.is_none_or(|asked| asked.elapsed() >= ANEW) {
             self.ask(ALL)?;
         }
         loop {
-            let tenant = |on: &OnDevice| self.known.members.get(&on.pid).map(String::as_str);
-            self.excess = uncharged::compare(listed, &self.known.readings, tenant);
+            let excess = uncharged::compare(listed, &self.known.readings, |on| tenant_of(on, seen, &self.known));
+            self.excess = excess;
             let old = |excess: &Excess| excess.reading.at < begun;
             let stale: Vec<String> =
                 self.excess.iter().filter(|(_, excess)| old(excess)).map(|((tenant, _), _)| tenant.clone()).collect();

@@ -18,6 +18,8 @@ pub(super) struct Found {
     pub suspects: Vec<String>,
     /// What counts against limits beside the ledgers.
     pub uncharged: HashMap<Key, Uncharged>,
+    /// Connections that are to be ended.
+    pub changed: Vec<u64>,
     /// When the last look began.
     pub looked: Option<Instant>,
 }

@@ -10,10 +10,13 @@ use vgpu_core::uuid::key;
 use super::time::number;
 use super::{PROOF, Reactor, ServeError, State, failed};
 use crate::daemon::asked::Asked;
-use crate::daemon::connection::Side;
+use crate::daemon::connection::{Connection, Side};
 use crate::daemon::pages;
 use crate::daemon::proof::{COUNT, READ};
-use crate::proof::judge::Registered;
+use crate::daemon::roster::limits_of;
+use crate::proof::judge::{Member, Registered};
+use crate::proof::limits::Limits;
+use crate::proof::processes;
 use crate::proof::uncharged::Key;
 
 impl Reactor {
@@ -28,16 +31,16 @@ impl Reactor {
         let Some(proof) = &mut self.proof else { return };
         match proof.heard() {
             Asked::Yes(what) => {
+                let (suspects, changed, counted) = (proof.suspects(), proof.take_changed(), proof.uncharged());
                 if what == READ {
-                    let suspects = self.proof.as_ref().map(|proof| proof.suspects()).unwrap_or_default();
                     let is_one = |name: &String| suspects.contains(name);
                     let rooms = self.rooms.iter().filter(|(_, room)| is_one(&room.tenant.name)).map(|(id, _)| *id);
                     self.record.read_now(rooms.collect());
                 }
                 if what == COUNT {
-                    let counted = self.proof.as_ref().map(|proof| proof.uncharged()).unwrap_or_default();
                     self.count_uncharged(counted);
                 }
+                changed.into_iter().for_each(|token| self.end_changed(token));
                 let registered = self.registered(what > 1);
                 if let Some(proof) = &self.proof {
                     proof.tell(registered);
@@ -62,25 +65,96 @@ impl Reactor {
         }
     }
 
+    /// Ends a connection whose process is gone or runs another program than said hello: its hello was that program's.
+    fn end_changed(&mut self, token: u64) {
+        let Some(connection) = self.connections.remove(&token) else { return };
+        if matches!(connection.state, State::Registered(..)) {
+            let words = "the process that said hello is gone, or runs another program now";
+            self.note_refusal(connection.side, connection.peer, words);
+        }
+        self.part(token, connection);
+    }
+
+    /// Takes note of the program that said hello, for this daemon and the next.
+    ///
+    /// # Cost
+    /// Four system calls, where processes are looked at; seldom, a line written for each member and tenant.
+    pub(super) fn enrol(&mut self, connection: &mut Connection, id: u64) {
+        if self.proof.is_none() {
+            return;
+        }
+        connection.image = connection.peer.pid.and_then(processes::image);
+        if let (Some(image), Some(room)) = (&connection.image, self.rooms.get(&id)) {
+            self.roster.joined(&room.tenant.name, image);
+        }
+        if self.roster.is_long() {
+            self.rewrite_roster(Some(connection));
+        }
+    }
+
+    /// Writes the list for the next daemon anew. The connection that is served is among the others no more.
+    pub(super) fn rewrite_roster(&mut self, served: Option<&Connection>) {
+        let rooms = &self.rooms;
+        let of = |connection: &Connection| match connection.side {
+            Side::Member(id) => Some((rooms.get(&id)?.tenant.name.as_str(), connection.image?)),
+            Side::Admin => None,
+        };
+        let connections = self.connections.values().chain(served);
+        let limits = rooms.values().flat_map(|room| {
+            let name = room.tenant.name.as_str();
+            [(name, room.limits_before.clone()), (name, limits_of(&room.tenant))]
+        });
+        self.roster.rewrite(connections.filter_map(of), limits);
+    }
+
+    /// Notes a tenant's memory limits for the next daemon.
+    pub(in crate::daemon) fn keep_limits(&mut self, id: u64) {
+        let Some(room) = self.rooms.get(&id) else { return };
+        self.roster.limited(&room.tenant.name, &limits_of(&room.tenant));
+    }
+
     /// # Cost
     /// A look at each connection; with `all`, which is asked seldom, one at each room and what it holds by its ledgers too.
     fn registered(&mut self, all: bool) -> Registered {
-        let mut known = Registered { all, ..Registered::default() };
-        for connection in self.connections.values() {
+        let mut known = Registered::default();
+        let mut told = std::collections::HashMap::new();
+        for (token, connection) in &mut self.connections {
             let (Side::Member(id), State::Registered(..)) = (connection.side, &connection.state) else { continue };
             let (Some(pid), Some(room)) = (connection.peer.pid, self.rooms.get(&id)) else { continue };
-            known.members.insert(pid, room.tenant.name.clone());
+            // No descriptor may have been left when it said hello.
+            if connection.image.is_none() {
+                connection.image = processes::image(pid);
+                connection.image.iter().for_each(|image| self.roster.joined(&room.tenant.name, image));
+            }
+            let (tenant, image) = (room.tenant.name.clone(), connection.image);
+            known.members.entry(pid).or_default().push(Member { tenant, image, connection: Some(*token) });
+            if let Some((memory, _)) = connection.told {
+                let most = told.entry(id).or_insert(0);
+                *most = memory.map_or(u64::MAX, u64::from).max(*most);
+            }
+        }
+        for prior in self.roster.prior() {
+            let member = Member { tenant: prior.tenant.clone(), image: Some(prior.image), connection: None };
+            known.members.entry(prior.image.process.pid).or_default().push(member);
         }
         if !all {
             return known;
         }
-        for room in self.rooms.values() {
+        known.all = Some(std::time::Instant::now());
+        for (id, room) in &self.rooms {
             let dir = room.tenant.socket.parent().map(std::path::Path::to_owned);
             known.dirs.extend(dir.map(|dir| (dir, room.tenant.name.clone())));
+            let mut now = limits_of(&room.tenant);
+            if let Some(told) = told.get(id) {
+                // Members of protocol 1 keep what they were told.
+                now.iter_mut().for_each(|(_, bytes)| *bytes = *told.max(bytes));
+            }
+            let limits = Limits { now, before: room.limits_before.clone(), changed: room.limits_changed };
+            known.limits.insert(room.tenant.name.clone(), limits);
         }
-        for ((id, device), used) in self.record.all_used() {
+        for ((id, device), said) in self.record.ledgers() {
             if let Some(room) = self.rooms.get(&id) {
-                known.used.insert((room.tenant.name.clone(), key(&device)), used);
+                known.ledgers.insert((room.tenant.name.clone(), key(&device)), said);
             }
         }
         for ((id, device), reading) in self.record.readings() {

@@ -145,6 +145,7 @@ impl Reactor {
             info!(kind = "member.joined", %tenant, pid, uid, gid, pid_inside = hello.pid, ?version, protocol, swallowed, "member");
         }
         connection.state = State::Registered(hello, now);
+        self.enrol(connection, id);
     }
 
     fn answer_admin(&mut self, connection: &mut Connection, line: &[u8]) -> io::Result<()> {
@@ -213,7 +214,7 @@ impl Reactor {
     }
 
     /// Forgets a connection, and closes it unless what it was sent is still in flight.
-    fn part(&mut self, token: u64, mut connection: Connection) {
+    pub(super) fn part(&mut self, token: u64, mut connection: Connection) {
         if let Some(deadline) = connection.deadline.take() {
             self.deadlines.remove(&(deadline, token));
         }
@@ -226,6 +227,9 @@ impl Reactor {
             self.leave_paged(id, member);
         }
         let Some(room) = self.rooms.get_mut(&id) else { return };
+        if let Some(image) = connection.image.take() {
+            self.roster.left(&room.tenant.name, &image);
+        }
         room.untaken -= usize::from(was_over);
         room.open -= 1;
         if matches!(connection.state, State::Registered(..))

@@ -116,6 +116,9 @@ impl Reactor {
         let Some(room) = self.rooms.get_mut(&id) else { return };
         room.paged -= 1;
         if room.paged == 0 {
+            if !self.roster.has_prior(&room.tenant.name) {
+                room.limits_before.clear();
+            }
             self.record.emptied(id);
             self.owes = true;
             if let Some(furniture) = room.furniture.take() {

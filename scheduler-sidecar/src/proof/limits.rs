@@ -1,0 +1,130 @@
+//! How much memory a tenant may hold of a device: its limit, and what it held when that was lowered. No IO.
+//!
+//! A tenant may hold more than a limit that was lowered, or that was only observed, until it frees it. What it freed it may not
+//! take again. So what it may hold is at most the highest limit that was in force, and falls with what it is seen to hold.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use vgpu_core::uuid;
+
+use super::uncharged::Key;
+
+/// Limits in bytes by the configuration's names of devices; all ones: no limit.
+pub type ByDevice = Vec<(String, u64)>;
+
+/// A tenant's memory limits.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// In force now.
+    pub now: ByDevice,
+    /// In force at some time since the tenant had no members: the highest of each name.
+    pub before: ByDevice,
+    /// When they changed last; `None`: they did not.
+    pub changed: Option<Instant>,
+}
+
+/// The name of every device that has no limit of its own.
+const ANY: &str = "*";
+
+impl Limits {
+    /// The limit that is in force on a device.
+    fn now(&self, device: &str) -> u64 {
+        let named = self.now.iter().find(|(name, _)| uuid::same(name, device));
+        // A device that is not the tenant's has no limit: nobody joins it.
+        named.or_else(|| self.now.iter().find(|(name, _)| name == ANY)).map_or(u64::MAX, |(_, bytes)| *bytes)
+    }
+
+    /// The highest limit that was in force on a device.
+    fn highest(&self, device: &str) -> u64 {
+        let here = self.before.iter().filter(|(name, _)| name == ANY || uuid::same(name, device));
+        here.map(|(_, bytes)| *bytes).fold(self.now(device), u64::max)
+    }
+}
+
+/// Notes limits that were in force: of each name the highest stays.
+pub fn raise(before: &mut ByDevice, limits: impl IntoIterator<Item = (String, u64)>) {
+    for (name, bytes) in limits {
+        match before.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, highest)) => *highest = bytes.max(*highest),
+            None => before.push((name, bytes)),
+        }
+    }
+}
+
+/// What tenants may hold of devices, as far as it fell since their limits changed.
+#[derive(Debug, Default)]
+pub struct Bounds(HashMap<Key, Bound>);
+
+#[derive(Debug)]
+struct Bound {
+    bytes: u64,
+    /// The change of limits since which it fell.
+    changed: Option<Instant>,
+}
+
+impl Bounds {
+    /// How much a tenant may hold of a device, in bytes.
+    #[must_use]
+    pub fn of(&self, key: &Key, limits: &Limits) -> u64 {
+        let highest = limits.highest(&key.1);
+        let fell = self.0.get(key).filter(|bound| bound.changed == limits.changed).map_or(highest, |bound| bound.bytes);
+        limits.now(&key.1).max(fell.min(highest))
+    }
+
+    /// A tenant holds so much, and all of that was seen at `since` or later.
+    pub fn note(&mut self, key: Key, limits: &Limits, held: u64, since: Instant) {
+        if limits.changed.is_none_or(|changed| changed < since) {
+            let bytes = self.of(&key, limits).min(held);
+            self.0.insert(key, Bound { bytes, changed: limits.changed });
+        }
+    }
+
+    /// Forgets tenants.
+    pub fn keep(&mut self, is_there: impl Fn(&str) -> bool) {
+        self.0.retain(|(tenant, _), _| is_there(tenant));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn what_is_held_above_a_lowered_limit_may_stay_and_what_was_freed_may_not_come_again() {
+        let (key, start) = (("a".to_owned(), "gpu-1".to_owned()), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut bounds = Bounds::default();
+        let mut limits = Limits { now: vec![("*".into(), 8)], ..Limits::default() };
+        bounds.note(key.clone(), &limits, 1, at(0));
+        assert_eq!(bounds.of(&key, &limits), 8, "a limit that did not change is what it is");
+        // Lowered, and what is known of the ledger is older.
+        raise(&mut limits.before, limits.now.clone());
+        (limits.now, limits.changed) = (vec![("*".into(), 2)], Some(at(5)));
+        bounds.note(key.clone(), &limits, 1, at(4));
+        assert_eq!(bounds.of(&key, &limits), 8);
+        for (second, held, bound) in [(6, 7, 7), (7, 9, 7), (8, 5, 5), (9, 7, 5), (10, 1, 2)] {
+            bounds.note(key.clone(), &limits, held, at(second));
+            assert_eq!(bounds.of(&key, &limits), bound, "in second {second}");
+        }
+        // Raised and lowered before anybody looked.
+        limits.changed = Some(at(11));
+        assert_eq!(bounds.of(&key, &limits), 8);
+        limits.before.clear();
+        assert_eq!(bounds.of(&key, &limits), 2, "its members had all left");
+    }
+
+    #[test]
+    fn a_device_has_its_own_limit_or_that_of_every_other_device() {
+        let before = vec![("GPU-1".into(), 5), ("7".into(), 100)];
+        let limits = Limits { now: vec![("*".into(), 3), ("GPU-1".into(), 1)], before, changed: None };
+        let of = |device: &str| (limits.now(device), limits.highest(device));
+        assert_eq!([of("gpu-1"), of("gpu-2")], [(1, 5), (3, 3)]);
+        assert_eq!(Limits::default().now("gpu-1"), u64::MAX);
+        let mut before = vec![("*".to_owned(), 3)];
+        raise(&mut before, [("*".to_owned(), 2), ("GPU-1".to_owned(), 9)]);
+        assert_eq!(before, [("*".to_owned(), 3), ("GPU-1".to_owned(), 9)]);
+    }
+}
