@@ -135,6 +135,28 @@ fn status_and_ps_show_what_is_held_in_memory_by_whom() {
     eventually("nothing is held any more", || here(&world)["memory_used"].as_u64().is_none_or(|used| used == 0));
 }
 
+/// The ledgers of other tenants' members are read once a second still.
+#[test]
+fn a_tenant_whose_last_member_left_is_shown_no_memory_from_that_moment_on() {
+    let mut world = World::start(&two());
+    let here = |world: &World| status(world)["tenants"][0]["devices"][0].clone();
+    let mut other = world.plain("b");
+    other.begin();
+    for _ in 0..3 {
+        let mut m = world.plain("a");
+        m.begin();
+        m.alloc(GIB);
+        eventually("it is shown", || here(&world)["memory_used"].as_u64().is_some_and(|used| used >= GIB));
+        m.kill();
+        let mut seen = Value::Null;
+        eventually("the daemon sees that it left", || {
+            seen = here(&world);
+            seen["time"]["members"] == 0
+        });
+        assert!(seen["memory_used"].as_u64().is_none_or(|used| used == 0), "{seen}");
+    }
+}
+
 #[test]
 fn a_killed_daemon_loses_a_second_at_most_and_the_next_one_counts_nothing_twice() {
     let _alone = alone();

@@ -128,6 +128,10 @@ impl Reactor {
 
     /// What a room's tenant holds of the devices that it used, by their UUIDs, with what counts beside its ledgers.
     fn held(&self, id: u64, seen: &Seen) -> BTreeMap<String, Held> {
+        // The ledgers were read before the last member left; the record reads them once more, within a second.
+        if self.rooms.get(&id).is_none_or(|room| room.paged == 0) {
+            return BTreeMap::new();
+        }
         let on = |used: &Used| {
             let mut held = self.record.held(&(id, used.device.clone()))?;
             let beside = self.leases.uncharged(number(id), &used.device).beside(held.overhead);
