@@ -1,20 +1,28 @@
 //! Everything that goes wrong, at once and at random: members killed at any instruction, stopped and continued, forked,
-//! out of memory; the daemon killed, ended, started again; limits changed live; pages that hold any bytes. After every round
-//! nobody hangs, every number equals the simulated device's truth, and every limit is in force; at the end nothing is left.
+//! out of memory; the daemon killed, ended, started again; limits changed live; pages that hold any bytes; a tenant whose
+//! members write anything over their ledger, remove it, and run another program on their connection. After every round nobody
+//! of the others hangs, every number equals the simulated device's truth, and every limit is in force; at the end nothing is left.
 //!
 //! What happens follows from one number alone, which a failure prints: `VGPU_SEED=... cargo test -p vgpu-tests --test chaos`
 //! does the same steps again. `VGPU_CHAOS_SECONDS` (5) and `VGPU_CHAOS_STEPS` (no bound) say how long.
 
 use std::cell::RefCell;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
+use vgpu_core::ledger::{HEADER_SIZE, LEDGER_SIZE};
 use vgpu_tests::daemon::{Daemon, Plan};
 use vgpu_tests::peer::Peer;
 use vgpu_tests::program::{Kind, compile};
 use vgpu_tests::{GIB, LONG, Lab, MIB, Member, OUT_OF_MEMORY};
 
 const TENANTS: [&str; 3] = ["a", "b", "c"];
+/// The tenant of liars: nothing is promised of its own numbers, and of everybody else's all that is promised without it.
+const LIAR: &str = "d";
+const MOST_LIARS: usize = 3;
+/// Bytes that a liar asks for at once. The device has room for all that liars can take in a run beside the others' limits.
+const LIE: u64 = 64 * MIB;
 const MOST_MEMBERS: usize = 9;
 const ROUND: u64 = 25;
 
@@ -67,6 +75,7 @@ struct Limits {
 
 struct World {
     actors: Vec<Actor>,
+    liars: Vec<Member>,
     daemon: Daemon,
     /// What the file says; in force unless somebody set something else since it was read.
     file: Vec<Limits>,
@@ -78,7 +87,7 @@ struct World {
     log: RefCell<Vec<String>>,
     seed: u64,
     step: u64,
-    done: [u64; 16],
+    done: [u64; 17],
 }
 
 impl Drop for World {
@@ -106,14 +115,28 @@ impl World {
         let memory = file.iter().map(|limits| limits.memory).collect();
         let mut labs = vec![machine];
         // One machine; each tenant has a place of its own for its account, as a container has.
-        for tenant in TENANTS {
+        for tenant in TENANTS.into_iter().chain([LIAR]) {
             let state = base.join(format!("state-{tenant}"));
             std::fs::create_dir(&state).unwrap();
             let lab = Lab::new("h200").with("VGPU_SIM_DIR", labs[0].gpu()).with("VGPU_STATE_DIR", state);
             labs.push(lab.with("VGPU_SOCKET", daemon.socket(tenant)));
         }
         let (actors, log, paused) = (Vec::new(), RefCell::default(), [false; 3]);
-        World { actors, daemon, file, memory, paused, device, labs, base, log, seed, step: 0, done: [0; 16] }
+        World {
+            actors,
+            liars: Vec::new(),
+            daemon,
+            file,
+            memory,
+            paused,
+            device,
+            labs,
+            base,
+            log,
+            seed,
+            step: 0,
+            done: [0; 17],
+        }
     }
 
     fn note(&self, words: String) {
@@ -141,7 +164,7 @@ impl World {
     fn one(&mut self, random: &mut Random) {
         // The same number of draws whatever comes of them.
         let (what, who, more, much) =
-            (random.below(16), random.below(1 << 20), random.below(1 << 20), random.below(1 << 20));
+            (random.below(17), random.below(1 << 20), random.below(1 << 20), random.below(1 << 20));
         self.done[usize::try_from(what).unwrap()] += 1;
         let tenant = usize::try_from(more % 3).unwrap();
         let chosen = usize::try_from(who).unwrap().checked_rem(self.actors.len());
@@ -253,6 +276,7 @@ impl World {
                 }
             }
             (14, _, _) if self.daemon.runs() => self.administrate(tenant, much, who),
+            (16, _, _) => self.lie(who, more, much, random),
             (15, _, _) if self.daemon.runs() && much % 2 == 0 => self.scribble(tenant, random),
             _ => {}
         }
@@ -298,6 +322,65 @@ impl World {
             if random.below(4) == 0 && said.wish() {
                 pages.ring().unwrap();
             }
+        }
+    }
+
+    /// A member of the liars' tenant comes, goes, takes memory, forges its ledger, or runs another program that keeps the
+    /// connection. Its calls may be refused; they must be answered.
+    fn lie(&mut self, who: u64, more: u64, much: u64, random: &mut Random) {
+        let chosen = usize::try_from(who).unwrap().checked_rem(self.liars.len());
+        match (more % 6, chosen) {
+            (0 | 1, _) if self.liars.len() < MOST_LIARS => {
+                let mut member = Member::start(&mut self.labs[4].command(compile("escape", Kind::Program, &[])));
+                let code = member.code("begin");
+                self.note(format!("a liar, {}: {code}", member.pid));
+                if code == 0 {
+                    self.liars.push(member);
+                }
+            }
+            (2, Some(at)) => {
+                let liar = &mut self.liars[at];
+                let code = liar.code(&format!("alloc {LIE}"));
+                let pid = liar.pid;
+                self.note(format!("liar {pid} takes {LIE}: {code}"));
+            }
+            (3, Some(at)) => {
+                let liar = &mut self.liars[at];
+                liar.ok("become bare");
+                let code = (liar.code("begin"), liar.code(&format!("alloc {LIE}")));
+                let pid = liar.pid;
+                self.note(format!("liar {pid} is another program: {code:?}"));
+            }
+            (4, _) => self.forge(much, random),
+            (5, Some(at)) => {
+                let mut liar = self.liars.swap_remove(at);
+                self.note(format!("kill liar {}", liar.pid));
+                liar.kill();
+            }
+            _ => {}
+        }
+    }
+
+    /// Zeros over the first page, anything anywhere, or no ledger at all.
+    fn forge(&self, much: u64, random: &mut Random) {
+        let state = self.base.join(format!("state-{LIAR}"));
+        let files = std::fs::read_dir(state).unwrap().map(|entry| entry.unwrap().path());
+        for path in files.filter(|path| path.metadata().is_ok_and(|meta| meta.len() == LEDGER_SIZE as u64)) {
+            let file = std::fs::File::options().write(true).open(&path).unwrap();
+            match much % 3 {
+                0 => file.write_all_at(&[0; HEADER_SIZE], 0).unwrap(),
+                1 => {
+                    // The header and the slots that are in use, most of all.
+                    for _ in 0..64 {
+                        let word =
+                            if random.below(2) == 0 { random.below(1 << 40) } else { u64::MAX - random.below(9) };
+                        let place = random.below(2 * HEADER_SIZE as u64 / 8) * 8;
+                        file.write_all_at(&word.to_le_bytes(), place).unwrap();
+                    }
+                }
+                _ => std::fs::remove_file(&path).unwrap(),
+            }
+            self.note(format!("a forged ledger: {}", much % 3));
         }
     }
 
@@ -370,6 +453,7 @@ impl World {
 
     fn end(mut self) {
         self.actors.drain(..).for_each(|mut actor| actor.member.kill());
+        self.liars.drain(..).for_each(|mut liar| liar.kill());
         let device = self.labs[0].device(0);
         assert_eq!((device.used, device.processes.len()), (0, 0), "{device:?}");
         self.daemon.again();
@@ -389,7 +473,7 @@ impl World {
             std::thread::sleep(Duration::from_millis(20));
         }
         assert_eq!(self.daemon.stop(), Some(0));
-        for tenant in TENANTS {
+        for tenant in TENANTS.into_iter().chain([LIAR]) {
             assert!(!self.daemon.socket(tenant).exists());
             let left = std::fs::read_dir(self.daemon.room(tenant)).map_or(0, Iterator::count);
             assert!(left <= 1, "{tenant}: the terms, and nothing else");
@@ -413,7 +497,9 @@ fn plan(device: &str, limits: &[Limits]) -> Plan {
         }
         (String::from(*name), lines)
     });
-    Plan { device: device.into(), time: "arbitrate = true".into(), tenants: tenants.collect() }
+    let liars = (String::from(LIAR), "memory_limit = \"4GiB\"\n".to_owned());
+    let tenants = tenants.chain([liars]).collect();
+    Plan { device: device.into(), time: "arbitrate = true".into(), tenants }
 }
 
 fn setting(name: &str) -> Option<u64> {
