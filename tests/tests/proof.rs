@@ -291,7 +291,9 @@ fn members_of_a_former_daemon_that_merely_sit_there_are_no_finding_of_the_next()
     is_found(&world, liar.pid, "uncontrolled", None);
     frozen.signal(libc::SIGCONT);
     eventually("they come back", || {
-        (idle.code("launch 1000"), frozen.code("launch 1000"));
+        for member in [&mut idle, &mut frozen] {
+            member.code("launch 1000");
+        }
         registered(&world) == 2
     });
     let end = Instant::now() + Duration::from_secs(4);
