@@ -420,7 +420,7 @@ mod tests {
             known
         };
         let said = |used, overhead| LedgerWord { used, overhead, read: Instant::now(), broken: None };
-        let found = |word, used| judged_by(&with(word), vec![member(10)], &[on(10, used)]) != [];
+        let found = |word, used| !judged_by(&with(word), vec![member(10)], &[on(10, used)]).is_empty();
         assert!(!found(Some(said(2 * GIB, 0)), 2 * GIB + 64 * MIB));
         assert!(found(Some(said(40 * GIB, 0)), 3 * GIB), "more than the limit, by the driver's word");
         assert!(found(Some(said(129 * GIB, 0)), MIB), "a ledger that says more than the limit");
@@ -443,7 +443,7 @@ mod tests {
         let asked =
             |known: &Registered, used, listed| suspects(&seen, &[on(10, used)], known, &Bounds::default(), 0, listed);
         let key = ("a".to_owned(), "1".to_owned());
-        assert_eq!(asked(&known, 2 * GIB, listed), [key.clone()]);
+        assert_eq!(asked(&known, 2 * GIB, listed), std::slice::from_ref(&key));
         assert_eq!(asked(&known, GIB, listed), [], "nothing is to be asked");
         let read = known.ledgers[&key].read;
         known.all = Some(read);
