@@ -54,7 +54,7 @@ pub const NAMES: &[Name] = &[
     name(
         "vgpu_findings",
         "kind",
-        "Processes at the devices that are not as they should be: uncontrolled, unregistered, over.",
+        "Processes at the devices that are not as they should be: uncontrolled, unregistered, over, time.",
     ),
     name(
         "vgpu_configuration_refused",
@@ -200,7 +200,7 @@ pub fn text(status: &Status, hami: bool) -> String {
     for fault in &status.faults {
         page.level("vgpu_faults", vec![("what".into(), fault.what.clone())], 1.0);
     }
-    for what in [What::Uncontrolled, What::Unregistered, What::Over] {
+    for what in [What::Uncontrolled, What::Unregistered, What::Over, What::Time] {
         let found = status.findings.iter().filter(|finding| finding.what == what).count();
         page.level("vgpu_findings", vec![("kind".into(), what.word().to_owned())], sample(found as u64));
     }

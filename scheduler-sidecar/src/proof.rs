@@ -9,6 +9,7 @@ pub mod driver;
 pub mod judge;
 pub mod limits;
 pub mod processes;
+pub mod time;
 pub mod uncharged;
 
 use serde::{Deserialize, Serialize};
@@ -23,6 +24,8 @@ pub enum What {
     Unregistered,
     /// Its tenant uses more memory than its ledger or its limit says, or has a ledger that says nothing sensible.
     Over,
+    /// It is a member and works on a device without a lease.
+    Time,
 }
 
 impl What {
@@ -33,6 +36,7 @@ impl What {
             Self::Uncontrolled => "uncontrolled",
             Self::Unregistered => "unregistered",
             Self::Over => "over",
+            Self::Time => "time",
         }
     }
 }

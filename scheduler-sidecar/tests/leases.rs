@@ -224,6 +224,7 @@ fn whatever_a_tenant_writes_the_others_get_the_device() {
             finished: noise(),
             submitted: noise(),
             launched: noise(),
+            known: noise(),
             in_flight: [None, Some(u64::MAX), Some(noise())][round % 3],
             last_launch: noise(),
             since: noise(),

@@ -148,6 +148,7 @@ fn live(socket: &Path, random: &mut Random, bells: &mut Vec<std::os::fd::OwnedFd
                     finished: number(random),
                     submitted: number(random),
                     launched: number(random),
+                    known: number(random),
                     in_flight: (random.below(2) == 0).then(|| number(random)),
                     last_launch: number(random),
                     since: number(random),

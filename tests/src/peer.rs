@@ -196,6 +196,7 @@ impl Pages {
             last_launch: time,
             since: time,
             launched: 1,
+            known: busy,
         };
         self.said(slot).say(&said);
         if self.board(slot).stands(grant.sequence) { Ok(()) } else { self.ring() }

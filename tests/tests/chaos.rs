@@ -318,6 +318,7 @@ impl World {
                 last_launch,
                 since,
                 launched: word(),
+                known: word(),
             });
             if random.below(4) == 0 && said.wish() {
                 pages.ring().unwrap();

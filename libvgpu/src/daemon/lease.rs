@@ -93,6 +93,10 @@ pub struct Lease {
     launched: u64,
     opened: u64,
     finished: u64,
+    /// As `finished`, at what those launches take when nobody slows them.
+    known: u64,
+    /// Of the launches measured last, that and their estimate.
+    last_known: (u64, u64),
     since: u64,
     last: u64,
     /// Said in the report: a thread stands at the gate. And when the bell was last rung for it; 0: not.
@@ -136,6 +140,8 @@ impl Default for Lease {
             launched: 0,
             opened: 0,
             finished: 0,
+            known: 0,
+            last_known: (0, 0),
             since: 0,
             last: 0,
             wants: false,

@@ -109,6 +109,7 @@ impl Meter {
 
     /// Launches that were seen complete.
     pub(super) fn completed(&mut self, estimate: u64, doubt: Doubt, at: u64) {
+        self.lease.knows_tail(estimate);
         self.measured(estimate, doubt, true, at);
     }
 

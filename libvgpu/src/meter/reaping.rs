@@ -32,6 +32,8 @@ const AGAIN: u32 = 8;
 pub struct Costs {
     /// Learned from clean intervals.
     exact: CostTable<1024>,
+    /// What launches take when nobody slows them, also unseen.
+    least: CostTable<1024>,
     /// Learned while others may have been before the device: enough to bound what is in flight, not to pay by.
     rough: CostTable<1024>,
 }
@@ -51,7 +53,7 @@ impl Costs {
     /// Nothing is known.
     #[cfg(test)]
     pub const fn new() -> Self {
-        Self { exact: CostTable::new(), rough: CostTable::new() }
+        Self { exact: CostTable::new(), least: CostTable::new(), rough: CostTable::new() }
     }
 
     /// What a launch is believed to cost, which is what is charged for one that is not measured.
@@ -67,8 +69,7 @@ impl Costs {
 
     /// Something else has that key from now on.
     pub fn forget(&self, key: u64) {
-        self.exact.forget(key);
-        self.rough.forget(key);
+        [&self.exact, &self.least, &self.rough].into_iter().for_each(|table| table.forget(key));
     }
 
     /// What the first interval of a turn is charged, if all its functions are known and it took about what was expected:
@@ -87,6 +88,7 @@ impl Costs {
         for &(key, cost) in believed {
             let scaled = u128::from(cost) * u128::from(spent) / u128::from(estimate.max(1));
             let cost = u64::try_from(scaled).unwrap_or(MAX_NS).max(1);
+            self.least.learn_least(key, cost, clean);
             if clean {
                 self.exact.learn(key, cost);
             } else if self.guess(key).is_unknown() {
@@ -95,6 +97,14 @@ impl Costs {
                 self.ripen(key);
             }
         }
+    }
+
+    /// What launches of these functions, estimated at `estimate` together, take when nobody slows them.
+    fn least(&self, believed: &[(u64, u64)], estimate: u64) -> u64 {
+        let least = |&(key, cost): &(u64, u64)| self.least.measured(key).map_or(cost, Guess::ns);
+        let part = |costs: &dyn Fn(&(u64, u64)) -> u64| believed.iter().map(|one| u128::from(costs(one))).sum::<u128>();
+        let (least, all) = (part(&least), part(&|one| one.1));
+        u64::try_from(u128::from(estimate) * least / all.max(1)).unwrap_or(estimate)
     }
 
     /// Launches of these functions are over, and taught nothing.
@@ -342,7 +352,10 @@ impl Meter {
         chain.last = times.map(|times| times.end);
         chain.marks.completed();
         chain.unmeasured = chain.unmeasured.saturating_sub(u32::from(!open.measured));
-        let exact = costs.are_exact(interval.keys.all());
+        let (keys, exact) = (interval.keys.all(), costs.are_exact(interval.keys.all()));
+        let least =
+            if open.doubt.unknown == 0 { costs.least(keys, open.estimate) } else { fresh.unwrap_or(open.estimate) };
+        self.lease.knows(least, open.estimate);
         self.measured(open.estimate, open.doubt, exact, times.map_or(now, |times| times.host));
         self.tally();
         // No measurement: the estimate is all there is.

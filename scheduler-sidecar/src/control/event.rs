@@ -50,6 +50,7 @@ pub const KINDS: &[Kind] = &[
         "proof.over",
         "a tenant uses more of a device than its ledger or its limit says, or has a ledger that cannot be read any more",
     ),
+    audited("proof.time", "a member works on a device without a lease"),
     audited("proof.unregistered", "a container was given a socket, and uses a device without having said hello"),
     audited("proof.door", "a tenant's program found a way around the library"),
     seen("proof.ended", "what was found is no more"),

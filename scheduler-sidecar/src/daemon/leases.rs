@@ -17,6 +17,7 @@ mod hostile;
 mod members;
 #[cfg(test)]
 mod tests;
+mod unseen;
 mod view;
 
 use std::collections::{BTreeMap, HashMap};

@@ -7,6 +7,7 @@
 
 mod compare;
 mod found;
+mod times;
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write as _;
@@ -30,6 +31,7 @@ use crate::proof::driver::{Driver, OnDevice};
 use crate::proof::judge::{Allowed, Registered, changed, judge, note, suspects};
 use crate::proof::limits::Bounds;
 use crate::proof::processes::{Place, Processes, Seen, THOROUGH, place};
+use crate::proof::time::Times;
 use crate::proof::uncharged::{Excess, Key};
 use crate::proof::{Finding, Image, Process, What};
 
@@ -102,6 +104,7 @@ impl Proof {
             quotas: HashMap::new(),
             excess: HashMap::new(),
             counted: None,
+            times: Times::default(),
             plan,
         };
         thread::Builder::new().name("vgpud-proof".into()).spawn(move || looking.go_on())?;
@@ -200,6 +203,7 @@ struct Looking {
     excess: HashMap<Key, Excess>,
     /// What of it counts; `None`: nobody was told yet.
     counted: Option<HashMap<Key, Uncharged>>,
+    times: Times,
 }
 
 impl Looking {
@@ -271,6 +275,7 @@ impl Looking {
             }
         }
         if at.is_empty() {
+            self.times(&BTreeMap::new());
             return Some(Vec::new());
         }
         self.ask(MEMBERS)?;
@@ -288,6 +293,7 @@ impl Looking {
         note(&seen, &listed, &self.known, &mut self.bounds, begun);
         let allowed = Allowed { programs: self.plan.allow.clone(), slack: self.plan.slack };
         let mut findings = judge(&seen, &listed, &self.known, &self.bounds, &allowed);
+        findings.extend(self.times(&seen));
         // Who ended meanwhile is none.
         findings.retain(|finding| self.processes.process(finding.process.pid) == Some(finding.process));
         findings.truncate(MOST);
@@ -348,7 +354,7 @@ impl Looking {
             self.places = said.dirs.iter().filter_map(place).collect();
             self.known = said;
         } else {
-            self.known.members = said.members;
+            (self.known.members, self.known.had, self.known.older) = (said.members, said.had, said.older);
         }
         Some(())
     }
@@ -402,7 +408,7 @@ impl Looking {
 
     /// Stops a process in a container that nobody holds, if the policy says so.
     fn act(&mut self, finding: &Finding) {
-        if !self.plan.stop || finding.what == What::Over || !finding.contained {
+        if !self.plan.stop || matches!(finding.what, What::Over | What::Time) || !finding.contained {
             return;
         }
         let Some(since) = self.since.get_mut(&(finding.what, finding.process)) else { return };
@@ -462,6 +468,7 @@ fn tell(finding: &Finding) {
         What::Uncontrolled => warn!(kind = "proof.uncontrolled", tenant, device, pid, ?name, container, "{words}"),
         What::Unregistered => warn!(kind = "proof.unregistered", tenant, device, pid, ?name, container, "{words}"),
         What::Over => warn!(kind = "proof.over", tenant, device, pid, ?name, container, "{words}"),
+        What::Time => warn!(kind = "proof.time", tenant, device, pid, ?name, container, "{words}"),
     }
 }
 

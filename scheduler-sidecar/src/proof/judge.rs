@@ -26,6 +26,10 @@ pub struct Registered {
     pub readings: HashMap<Key, Reading>,
     /// Each tenant's memory limits.
     pub limits: HashMap<String, Limits>,
+    /// How long members have been before devices, by process and device.
+    pub had: HashMap<(u32, String), Option<u64>>,
+    /// Members that have no leases, since their library is too old.
+    pub older: HashSet<u32>,
     /// The directories of sockets, with their tenants.
     pub dirs: Vec<(PathBuf, String)>,
 }
@@ -301,7 +305,7 @@ pub fn note(
 }
 
 /// The end of a control group: what engines name after the container.
-fn container(group: &str) -> Option<String> {
+pub(super) fn container(group: &str) -> Option<String> {
     group.rsplit('/').find(|part| !part.is_empty()).map(str::to_owned)
 }
 

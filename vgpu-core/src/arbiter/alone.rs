@@ -12,11 +12,12 @@ use super::{Arbiter, index};
 impl Arbiter {
     pub(super) fn wanted_by_others(&self, d: DeviceId, now: u64) -> bool {
         let device = &self.devices[index(d)];
-        device.order.any() || device.is_shared(now) || device.reserved.is_some()
+        device.order.any() || device.has_overdue(now) || device.reserved.is_some()
     }
 
     pub(super) fn may_open(&self, d: DeviceId, seat: SeatIx, now: u64) -> bool {
-        !self.config.measures_all && self.is_alone(d, seat, now)
+        // Beside somebody unseen all is measured, to be paid at its undisturbed cost.
+        !self.config.measures_all && self.devices[index(d)].unseen() == 0 && self.is_alone(d, seat, now)
     }
 
     /// Has it had the device to itself for so long that it is not expected to be anybody else's soon, and has it no ceiling?

@@ -1,31 +1,58 @@
 //! Whether what members say is true, as far as others can tell.
 //!
-//! [`Audit`]: what was charged against what NVML saw. Only an audit: NVML's samples come late and vanish when a process is
-//! idle, so they decide nothing. [`Doubt`]: whether work that is claimed to share the device is felt by those who have it.
+//! [`Audit`]: when a process was before a device, against what the driver's samples saw of it. Samples come late and vanish
+//! when a process is idle: they say who works unseen, and never how much of the device anybody gets. [`Doubt`]: whether work
+//! that is claimed to share the device is felt by those who have it.
 
-/// So far apart ...
-pub const POINTS_PERMILLE: u64 = 100;
-/// ... for so many looks in a row is work that is not accounted for.
-pub const STRIKES: u32 = 3;
+use std::collections::VecDeque;
 
-/// One process on one device, looked at every second.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The driver's samples of so long are weighed at once, in ns.
+const WINDOW_NS: u64 = 2_000_000_000;
+/// The driver's samples come at most so late: a second by its documents, and a quarter for the look.
+const LAG_NS: u64 = 1_250_000_000;
+/// So much work that nobody gave leave to is found: a tenth of the window. Samples are whole percents of a second.
+const MARGIN_NS: u64 = WINDOW_NS / 10;
+
+/// One process on one device: what the driver's samples saw of it, against the time in which it was before the device.
+#[derive(Clone, Debug, Default)]
 pub struct Audit {
-    charged: u64,
-    strikes: u32,
+    looks: VecDeque<Look>,
+    /// Since when it is known how long it was before the device.
+    since: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    at: u64,
+    had: u64,
+    seen: u64,
 }
 
 impl Audit {
-    /// One look: `charged` is the device time charged since the beginning, `seen` what NVML reports in thousandths
-    /// (`None`: no sample, which is no opinion), `span` the time since the last look. True: unaccounted work.
-    pub fn look(&mut self, charged: u64, seen: Option<u64>, span: u64) -> bool {
-        let delta = charged.saturating_sub(self.charged);
-        self.charged = charged;
-        let (Some(seen), 1..) = (seen, span) else { return self.strikes >= STRIKES };
-        let said = u64::try_from(u128::from(delta) * 1000 / u128::from(span)).unwrap_or(u64::MAX);
-        // Charged more than seen is not hidden work: NVML rounds short kernels away.
-        self.strikes = if seen > said.saturating_add(POINTS_PERMILLE) { self.strikes.saturating_add(1) } else { 0 };
-        self.strikes >= STRIKES
+    /// One look at `now`. `had`: how long the process has been before the device, ever; `None`: nobody counts. `seen`: device
+    /// time that the driver's samples newly saw. True: it works when it is not before the device.
+    ///
+    /// An honest process works only while it is before the device, so that in the window and as long before it as samples
+    /// are late it was there for longer than they saw.
+    pub fn look(&mut self, had: Option<u64>, seen: u64, now: u64) -> bool {
+        let Some(had) = had else {
+            self.looks.clear();
+            return false;
+        };
+        if self.looks.is_empty() {
+            self.since = now;
+        }
+        // What was sampled before may be of a time in which nobody counted.
+        let seen = if now.saturating_sub(self.since) > LAG_NS { seen } else { 0 };
+        self.looks.push_back(Look { at: now, had, seen });
+        let is_old = |look: &Look| now.saturating_sub(look.at) > WINDOW_NS + LAG_NS;
+        while self.looks.get(1).is_some_and(is_old) {
+            self.looks.pop_front();
+        }
+        let before = self.looks.front().map_or(had, |look| look.had);
+        let recent = self.looks.iter().filter(|look| now.saturating_sub(look.at) < WINDOW_NS);
+        let seen = recent.fold(0u64, |sum, look| sum.saturating_add(look.seen));
+        seen > had.saturating_sub(before).saturating_add(MARGIN_NS)
     }
 }
 
@@ -94,15 +121,6 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     #[test]
-    fn three_seconds_ten_points_apart_are_unaccounted_work() {
-        let mut audit = Audit::default();
-        assert!(!audit.look(300_000_000, Some(401), SECOND));
-        assert!(!audit.look(600_000_000, Some(401), SECOND));
-        assert!(audit.look(900_000_000, Some(401), SECOND));
-        assert!(!audit.look(1_200_000_000, Some(400), SECOND), "ten points are allowed");
-    }
-
-    #[test]
     fn claims_are_believed_for_as_long_as_what_is_measured_of_them_pays_for_and_not_for_a_nanosecond_a_second() {
         for (part, believed) in [(2, true), (4, false), (1_000_000, false)] {
             let mut doubt = Doubt::default();
@@ -118,16 +136,48 @@ mod tests {
         assert!(!doubt.holds(4 * SECOND) && doubt.holds(4 * SECOND + 1), "nobody buys what is to come");
     }
 
+    /// Looks every 400 ms; the driver's samples are `late`. Each tells what was used of the 400 ms before it, had or not. After how
+    /// many ms it is found.
+    fn found(late: usize, looks: &[(u64, u64)]) -> Option<u64> {
+        const LOOK: u64 = 400_000_000;
+        let (mut audit, mut all) = (Audit::default(), 0);
+        (0..looks.len()).find_map(|at| {
+            all += looks[at].1 * 4_000_000;
+            let seen = at.checked_sub(late).map_or(0, |at| looks[at].0 * 4_000_000);
+            let now = SECOND + at as u64 * LOOK;
+            audit.look(Some(all), seen, now).then_some(at as u64 * 400)
+        })
+    }
+
     #[test]
-    fn one_good_second_or_a_missing_sample_accuses_nobody() {
-        let mut audit = Audit::default();
-        for second in 1..20u64 {
-            let seen = if second % 3 == 0 { Some(0) } else { Some(1000) };
-            assert!(!audit.look(0, seen, SECOND), "second {second}");
+    fn work_without_leave_is_found_within_three_seconds_and_a_tenth_of_the_device_is_not() {
+        for late in 1..=2 {
+            assert!(found(late, &[(50, 0); 20]).is_some_and(|ms| ms <= 2_400), "{:?}", found(late, &[(50, 0); 20]));
+            assert!(found(late, &[(20, 0); 20]).is_some_and(|ms| ms <= 3_000), "{:?}", found(late, &[(20, 0); 20]));
+            assert!(found(late, &[(90, 30); 40]).is_some(), "beside leases of its own");
+            assert_eq!(found(late, &[(10, 0); 40]), None, "samples are no more exact than that");
         }
+    }
+
+    #[test]
+    fn work_under_leases_is_never_found_however_it_comes_and_goes() {
+        for late in 0..=3 {
+            for (on, off) in [(1, 1), (1, 9), (3, 3), (10, 2), (2, 10), (40, 1)] {
+                let looks: Vec<_> = (0..200).map(|at| if at % (on + off) < on { (100, 100) } else { (0, 0) }).collect();
+                assert_eq!(found(late, &looks), None, "{late} late, {on} on {off} off");
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_used_while_nobody_counted_is_no_work_without_leave() {
         let mut audit = Audit::default();
-        for _ in 0..20 {
-            assert!(!audit.look(0, None, SECOND));
+        for look in 0..100u64 {
+            let now = SECOND + look * 400_000_000;
+            // Its gate is open for four seconds of each eight, and it works then.
+            let had = (look % 20 >= 10).then_some(0);
+            let seen = if (2..12).contains(&(look % 20)) { 400_000_000 } else { 0 };
+            assert!(!audit.look(had, seen, now), "look {look}");
         }
     }
 }

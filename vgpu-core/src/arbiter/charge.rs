@@ -13,11 +13,15 @@ use super::{Arbiter, index};
 impl Arbiter {
     /// Charges what a member newly measured.
     pub(super) fn absorb(&mut self, slot: SlotId, usage: Usage, now: u64) {
-        let (mut busy, finished) = self.slot_mut(slot).take(usage, now);
+        let (mut busy, finished, known) = self.slot_mut(slot).take(usage, now);
         let seat = self.slot(slot).seat;
         let d = self.seat(seat).device;
-        self.devices[index(d)].count(now);
+        self.count(d, now);
         let lost = self.devices[index(d)].lost;
+        let device = &self.devices[index(d)];
+        let is_slowed = device.unseen() > 0;
+        // Nobody is paid for a process of its own tenant.
+        let is_accused = device.accused.iter().any(|&accused| self.slot(accused).seat == seat);
         let drained = self.slot(slot).usage.in_flight == Some(0);
         let overdue = self.slot(slot).overdue.is_some();
         if !overdue {
@@ -32,9 +36,13 @@ impl Arbiter {
             }
         } else {
             this.lost = this.lost.saturating_add(lost - this.lost_to);
+            if is_accused {
+                this.lost = 0;
+            }
             if this.lost > 0 {
-                // Its events saw the slices of others too.
-                let paid = finished.clamp(busy.saturating_sub(this.lost), busy);
+                // Its events saw the slices of others too. Costs that were learned beside somebody unseen hold those as well.
+                let least = if is_slowed { known } else { finished };
+                let paid = least.clamp(busy.saturating_sub(this.lost), busy);
                 this.lost -= (busy - paid).min(this.lost);
                 busy = paid;
             }

@@ -80,7 +80,7 @@ impl Arbiter {
         }
         self.devices[index(d)].fresh = false;
         if !stays {
-            self.devices[index(d)].count(now);
+            self.count(d, now);
             self.devices[index(d)].phase = Phase::Free;
             self.devices[index(d)].shared_at = now;
             // Looked at once more, when the pages were read.

@@ -52,6 +52,8 @@ pub struct Usage {
     pub busy: u64,
     /// Estimates of the launches that were seen complete, since it joined.
     pub finished: u64,
+    /// As `finished`, at what those launches take when nobody slows them.
+    pub known: u64,
     /// Estimated work before the device now: 0 only if all was seen complete, `u64::MAX` if it takes longer than was
     /// expected; `None`: not known at all, as after a gate that was open.
     pub in_flight: Option<u64>,

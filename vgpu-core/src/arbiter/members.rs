@@ -3,6 +3,7 @@
 //! A tenant stays when its last member leaves, with what it owes and is owed, until it is forgotten. Not here: what a death
 //! costs ([`super::charge`]), and what members ask for ([`super::wishes`]).
 
+use super::decision::Gate;
 use super::device::Phase;
 use super::seat::{Place, Seat, SeatIx, Slot};
 use super::terms::{Class, DeviceId, SlotId, Tenant, Terms};
@@ -48,7 +49,7 @@ impl Arbiter {
         if self.devices[index(d)].phase == Phase::Common || self.slot(slot).overdue.is_some() {
             return;
         }
-        self.devices[index(d)].count(now);
+        self.count(d, now);
         let lost = self.devices[index(d)].lost;
         let this = self.slot_mut(slot);
         (this.overdue, this.usage.in_flight, this.lost_to) = (Some(now), None, lost);
@@ -62,9 +63,10 @@ impl Arbiter {
     pub fn leaves(&mut self, slot: SlotId, now: u64) {
         let seat = self.slot(slot).seat;
         let d = self.seat(seat).device;
-        self.devices[index(d)].count(now);
+        self.count(d, now);
         self.settle_death(slot, now);
         self.devices[index(d)].overdue.retain(|&member| member != slot);
+        self.devices[index(d)].accused.retain(|&member| member != slot);
         self.slot_mut(slot).overdue = None;
         self.seat_mut(seat).members.retain(|&member| member != slot);
         self.seat_mut(seat).queue.retain(|&member| member != slot);
@@ -89,6 +91,25 @@ impl Arbiter {
             self.release(self.seat(seat).tenant);
             self.latency[index(d)] -= u32::from(self.seat(seat).terms.class == Class::Latency);
         }
+    }
+
+    /// Says who works on a device without being before it: so many processes that are no members, and these members. Until it
+    /// is said otherwise all others there share the device with them, and pay what their launches are known to cost.
+    pub fn works_unseen(&mut self, device: DeviceId, strangers: u64, accused: &[SlotId], now: u64) {
+        self.count(device, now);
+        let device = &mut self.devices[index(device)];
+        if (device.strangers, &device.accused[..]) != (strangers, accused) {
+            (device.strangers, device.accused) = (strangers, accused.to_vec());
+            device.dirty = true;
+        }
+    }
+
+    /// How long a member has been before its device: an upper bound of what it used there. `None`: its gate is open, so that
+    /// nobody counts.
+    pub fn had(&mut self, slot: SlotId, now: u64) -> Option<u64> {
+        self.count(self.seat(self.slot(slot).seat).device, now);
+        let slot = self.slot(slot);
+        (slot.gate != Gate::Open).then_some(slot.had)
     }
 
     /// The tenant is gone for good, and what it owes with it. One that has members stays.

@@ -211,6 +211,8 @@ pub(super) struct Slot {
     pub behind: u64,
     /// When it last had finished something.
     pub moved: u64,
+    /// How long it has held the device, drained or been overdue.
+    pub had: u64,
     /// It was given up because its own tenant waited: its work may have waited for just that, so that its length says nothing.
     pub is_let_go: bool,
     /// The most that was measured at once where that was expected to take far less: a launch may take it again. Forgotten
@@ -244,18 +246,20 @@ impl Slot {
             ahead: 0,
             behind: 0,
             moved: 0,
+            had: 0,
             is_let_go: false,
             longest: 0,
         }
     }
 
-    /// Takes a report; returns what was newly measured and newly estimated. Sums that shrink or outrun time count
+    /// Takes a report; returns what was newly measured, newly estimated, and that at its undisturbed cost. Sums that shrink or outrun time count
     /// as what is possible.
-    pub fn take(&mut self, said: Usage, now: u64) -> (u64, u64) {
+    pub fn take(&mut self, said: Usage, now: u64) -> (u64, u64, u64) {
         let busy = said.busy.min(now.saturating_sub(self.joined)).max(self.usage.busy);
         let finished = said.finished.max(self.usage.finished);
-        let delta = (busy - self.usage.busy, finished - self.usage.finished);
-        self.usage = Usage { busy, finished, since: said.since.min(now), ..said };
+        let known = said.known.max(self.usage.known);
+        let delta = (busy - self.usage.busy, finished - self.usage.finished, known - self.usage.known);
+        self.usage = Usage { busy, finished, known, since: said.since.min(now), ..said };
         delta
     }
 

@@ -9,6 +9,7 @@ mod fair;
 mod histories;
 mod lengths;
 mod stuck;
+mod unseen;
 
 const MS: u64 = 1_000_000;
 const D0: DeviceId = DeviceId(0);

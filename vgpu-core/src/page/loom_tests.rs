@@ -219,6 +219,7 @@ fn loom_page_a_drain_is_seen_or_rung_for_and_what_is_drained_is_paid() {
                     last_launch: 1,
                     since: 1,
                     launched: 1,
+                    known: 9,
                 });
                 if !slot.stands(seen) {
                     bell.ring();

@@ -28,7 +28,8 @@ pub struct ReportSlot {
     pub(super) last_launch: AtomicU64,
     pub(super) since: AtomicU64,
     pub(super) launched: AtomicU64,
-    room: [AtomicU64; 8],
+    pub(super) known: AtomicU64,
+    room: [AtomicU64; 7],
 }
 
 /// The page as it is mapped: 132 KiB, of which only what is touched takes memory.
@@ -50,7 +51,7 @@ const _: () = {
     use super::{HEADER_SIZE, SLOT_SIZE};
     assert!(size_of::<ReportSlot>() == SLOT_SIZE);
     assert!(core::mem::offset_of!(ReportPage, slots) == HEADER_SIZE);
-    assert!(core::mem::offset_of!(ReportSlot, room) <= 64);
+    assert!(core::mem::offset_of!(ReportSlot, known) <= 64);
 };
 
 /// What is said at once. Durations and moments in nanoseconds of the host's monotonic clock.
@@ -71,6 +72,9 @@ pub struct Said {
     pub since: u64,
     /// Launches since the slot was taken, as far as they were counted. Only grows.
     pub launched: u64,
+    /// As `finished`, at what the same launches take when nobody slows them
+    /// ([`crate::account::cost::CostTable::learn_least`]). Only grows.
+    pub known: u64,
 }
 
 impl ReportSlot {
@@ -87,6 +91,7 @@ impl ReportSlot {
             last_launch: zero(),
             since: zero(),
             launched: zero(),
+            known: zero(),
             room: zeros(),
         }
     }
@@ -145,7 +150,7 @@ impl ReportSlot {
     /// may wait for just this: ring the tenant's bell.
     ///
     /// # Cost
-    /// Seven stores and a fence.
+    /// Eight stores and a fence.
     pub fn say(&self, said: &Said) {
         self.submitted.store(said.submitted, Ordering::Relaxed);
         self.last_launch.store(said.last_launch, Ordering::Relaxed);
@@ -153,6 +158,7 @@ impl ReportSlot {
         self.finished.store(said.finished, Ordering::Relaxed);
         self.busy.store(said.busy, Ordering::Relaxed);
         self.launched.store(said.launched, Ordering::Relaxed);
+        self.known.store(said.known, Ordering::Relaxed);
         // Last, so that nothing in flight means that the sums are there.
         self.in_flight.store(encode(said.in_flight), Ordering::Release);
         fence(Ordering::SeqCst);

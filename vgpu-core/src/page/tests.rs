@@ -120,10 +120,10 @@ proptest! {
         slot.clear();
         prop_assert_eq!(wants && !slot.wish(), false, "the first wish rings");
         prop_assert_eq!(wants && slot.wish(), false, "the second does not");
-        slot.say(&Said { busy, finished, submitted, in_flight, last_launch: 6 * MS, since, launched: submitted });
+        slot.say(&Said { busy, finished, submitted, in_flight, last_launch: 6 * MS, since, launched: submitted, known: finished });
         let idle = !wants && in_flight == Some(0);
         let since = if idle { 1005 * MS } else { since };
-        prop_assert_eq!(witness.look(&slot, 1005 * MS), Usage { busy, finished, in_flight, wants, since });
+        prop_assert_eq!(witness.look(&slot, 1005 * MS), Usage { busy, finished, known: finished, in_flight, wants, since });
         prop_assert_eq!((witness.launched(), witness.last_launch()), (submitted, 6 * MS));
         prop_assert_eq!(witness.faults(), Faults::default());
     }

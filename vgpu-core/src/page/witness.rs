@@ -30,6 +30,7 @@ pub struct Witness {
     joined: u64,
     busy: u64,
     finished: u64,
+    known: u64,
     launched: u64,
     last_launch: u64,
     faults: Faults,
@@ -40,7 +41,7 @@ impl Witness {
     #[must_use]
     pub const fn new(now: u64) -> Self {
         let faults = Faults { shrank: 0, outran: 0, misdated: 0 };
-        Self { joined: now, busy: 0, finished: 0, launched: 0, last_launch: now, faults }
+        Self { joined: now, busy: 0, finished: 0, known: 0, launched: 0, last_launch: now, faults }
     }
 
     /// Reads what the member says at `now`, which never goes back.
@@ -49,7 +50,7 @@ impl Witness {
     /// between then and now; what is in flight is unknown, [`u64::MAX`] or at most an hour.
     ///
     /// # Cost
-    /// Seven loads. No word is read twice, nothing is waited for.
+    /// Eight loads. No word is read twice, nothing is waited for.
     pub fn look(&mut self, slot: &ReportSlot, now: u64) -> Usage {
         // First of all: nothing in flight means that the sums are there.
         let in_flight = slot.in_flight.load(Ordering::Acquire);
@@ -64,6 +65,7 @@ impl Witness {
             *old
         };
         let finished = sum(&mut self.finished, slot.finished.load(Ordering::Relaxed));
+        let known = sum(&mut self.known, slot.known.load(Ordering::Relaxed));
         let busy = sum(&mut self.busy, busy);
         self.launched = self.launched.max(slot.launched.load(Ordering::Relaxed));
         let since = self.dated(slot.since.load(Ordering::Relaxed), now);
@@ -74,7 +76,7 @@ impl Witness {
             ns => Some(ns.min(LONGEST)),
         };
         let idle = !wants && in_flight == Some(0);
-        Usage { busy, finished, in_flight, wants, since: if idle { now } else { since } }
+        Usage { busy, finished, known, in_flight, wants, since: if idle { now } else { since } }
     }
 
     /// A moment between when the slot was taken and now. 0: nothing was said yet.

@@ -398,7 +398,7 @@ impl Guest {
     pub fn usage(&self, now: u64) -> Usage {
         let in_flight = (!self.blind).then(|| self.keeper.left(now, &self.bounds));
         let since = if self.wants || in_flight != Some(0) { self.since } else { now };
-        Usage { busy: self.busy, finished: self.finished, in_flight, wants: self.wants, since }
+        Usage { busy: self.busy, finished: self.finished, known: self.finished, in_flight, wants: self.wants, since }
     }
 }
 

@@ -20,3 +20,4 @@ mod gangs;
 mod properties;
 mod table;
 mod tenants;
+mod unseen;

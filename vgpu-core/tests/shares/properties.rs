@@ -16,7 +16,7 @@ fn kernel() -> impl Strategy<Value = u64> {
     prop_oneof![Just(50 * US), Just(300 * US), Just(MS), Just(3 * MS), Just(8 * MS), Just(20 * MS)]
 }
 
-fn work() -> impl Strategy<Value = Work> {
+pub(crate) fn work() -> impl Strategy<Value = Work> {
     prop_oneof![
         4 => kernel().prop_map(|kernel| Work::Queue { kernel }),
         2 => (kernel(), 1u64..400).prop_map(|(kernel, gap)| Work::Sync { kernel, gap: gap * US }),
@@ -27,7 +27,7 @@ fn work() -> impl Strategy<Value = Work> {
 }
 
 /// Terms whose floors together are at most 90 %.
-fn terms() -> impl Strategy<Value = Terms> {
+pub(crate) fn terms() -> impl Strategy<Value = Terms> {
     let limit = prop_oneof![2 => Just(None), 3 => (5u32..100).prop_map(Some)];
     let floor = prop_oneof![2 => Just(None), 1 => (1u32..=15).prop_map(Some)];
     (limit, floor, 1u32..10, 0u8..6).prop_map(|(limit, floor, weight, class)| {

@@ -62,6 +62,20 @@ impl Lease {
         self.finished = self.finished.saturating_add(estimate);
     }
 
+    /// Launches estimated at `estimate` were seen complete, which take `least` when nobody slows them.
+    pub fn knows(&mut self, least: u64, estimate: u64) {
+        self.known = self.known.saturating_add(least);
+        self.last_known = (least, estimate);
+    }
+
+    /// Launches that nobody measured were seen complete: they were slowed as much as those that were measured last.
+    pub fn knows_tail(&mut self, estimate: u64) {
+        let (least, of) = self.last_known;
+        let part = u128::from(estimate) * u128::from(least) / u128::from(of.max(1));
+        let known = if of == 0 { estimate } else { u64::try_from(part).unwrap_or(estimate).min(estimate) };
+        self.known = self.known.saturating_add(known);
+    }
+
     /// For how long what was reached at `at` may have run when others had been let in.
     pub fn late(&self, at: u64) -> u64 {
         if self.is_on() && self.is_shut() { at.saturating_sub(self.closed) } else { 0 }
@@ -101,6 +115,7 @@ impl Lease {
         place.report().say(&Said {
             busy: post.busy().saturating_sub(self.base),
             finished: self.finished,
+            known: self.known,
             submitted: self.submitted,
             launched: self.launched.wrapping_add(post.opened().wrapping_sub(self.opened)),
             in_flight,

@@ -20,6 +20,8 @@ pub(super) struct Found {
     pub uncharged: HashMap<Key, Uncharged>,
     /// Connections that are to be ended.
     pub changed: Vec<u64>,
+    /// Processes that work on devices without being before them.
+    pub unseen: Vec<(u32, String)>,
     /// When the last look began.
     pub looked: Option<Instant>,
 }

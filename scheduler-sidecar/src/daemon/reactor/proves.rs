@@ -32,6 +32,8 @@ impl Reactor {
         match proof.heard() {
             Asked::Yes(what) => {
                 let (suspects, changed, counted) = (proof.suspects(), proof.take_changed(), proof.uncharged());
+                let unseen = proof.unseen();
+                self.leases.work_unseen(&unseen, pages::now());
                 if what == READ {
                     let is_one = |name: &String| suspects.contains(name);
                     let rooms = self.rooms.iter().filter(|(_, room)| is_one(&room.tenant.name)).map(|(id, _)| *id);
@@ -51,6 +53,7 @@ impl Reactor {
                 let _ = epoll::delete(&self.epoll, &*proof);
                 proof.is_gone();
                 self.count_uncharged(HashMap::new());
+                self.leases.work_unseen(&[], pages::now());
                 warn!(kind = "proof.blind", "the thread that proves enforcement is gone; limits are kept all the same");
             }
         }
@@ -114,7 +117,8 @@ impl Reactor {
     }
 
     /// # Cost
-    /// A look at each connection; with `all`, which is asked seldom, one at each room and what it holds by its ledgers too.
+    /// A look at each connection and each member on a device; with `all`, which is asked seldom, one at each room and what it
+    /// holds by its ledgers too.
     fn registered(&mut self, all: bool) -> Registered {
         let mut known = Registered::default();
         let mut told = std::collections::HashMap::new();
@@ -128,6 +132,7 @@ impl Reactor {
             }
             let (tenant, image) = (room.tenant.name.clone(), connection.image);
             known.members.entry(pid).or_default().push(Member { tenant, image, connection: Some(*token) });
+            known.older.extend(connection.member.is_none().then_some(pid));
             if let Some((memory, _)) = connection.told {
                 let most = told.entry(id).or_insert(0);
                 *most = memory.map_or(u64::MAX, u64::from).max(*most);
@@ -136,6 +141,10 @@ impl Reactor {
         for prior in self.roster.prior() {
             let member = Member { tenant: prior.tenant.clone(), image: Some(prior.image), connection: None };
             known.members.entry(prior.image.process.pid).or_default().push(member);
+        }
+        for (process, device, had) in self.leases.had(pages::now()) {
+            let sum = known.had.entry((process, key(&device))).or_insert(Some(0));
+            *sum = sum.zip(had).map(|(sum, had)| sum + had);
         }
         if !all {
             return known;

@@ -31,6 +31,7 @@ fn lie() -> impl Strategy<Value = Usage> {
     (flight, any::<bool>(), 0..50 * MS, 0..50 * MS).prop_map(|(in_flight, wants, busy, finished)| Usage {
         busy,
         finished,
+        known: finished,
         in_flight,
         wants,
         since: 0,

@@ -1,0 +1,41 @@
+//! Processes that work on a device without being before it: what the proof is told, and what it says.
+
+use std::ops::Deref;
+
+use vgpu_core::limits::Mode;
+use vgpu_core::page::{BoardPage, ReportPage};
+
+use super::Leases;
+
+impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases<B, R> {
+    /// How long each process has been before each device that it joined, in ns; `None`: nobody counts, since its gate is
+    /// open or it is only observed.
+    pub fn had(&mut self, now: u64) -> Vec<(u32, String, Option<u64>)> {
+        let slots = self.houses.values().flat_map(|house| &house.pages).flat_map(|pages| pages.slots.iter().flatten());
+        let slots = slots.map(|slot| (slot.past.process, slot.device, slot.id, slot.allowed.mode));
+        let had = |(process, device, id, mode)| {
+            let had = self.arbiter.had(id, now).filter(|_| mode == Mode::Enforce);
+            (process, self.devices.uuid(device).to_owned(), had)
+        };
+        slots.map(had).collect()
+    }
+
+    /// These processes work on these devices without being before them. Twice is once; whoever is not named any more does not.
+    pub fn work_unseen(&mut self, unseen: &[(u32, String)], now: u64) {
+        for device in self.devices.all() {
+            let uuid = self.devices.uuid(device);
+            let here = unseen.iter().filter(|(_, name)| self.devices.name_of(name) == Some(uuid));
+            let (mut strangers, mut accused) = (0, Vec::new());
+            for (process, _) in here {
+                let slots =
+                    self.houses.values().flat_map(|house| &house.pages).flat_map(|pages| pages.slots.iter().flatten());
+                let its = slots.filter(|slot| slot.device == device && slot.past.process == *process);
+                let before = accused.len();
+                accused.extend(its.map(|slot| slot.id));
+                strangers += u64::from(accused.len() == before);
+            }
+            self.arbiter.works_unseen(device, strangers, &accused, now);
+        }
+        self.tick(now);
+    }
+}

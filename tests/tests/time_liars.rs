@@ -1,0 +1,78 @@
+//! Members that lie about time: they work on the device past the library and say that they do nothing. What the daemon says of
+//! them, and what their neighbour gets and pays. docs/threats.md has the figures that are printed here.
+
+#[path = "leases/world.rs"]
+mod world;
+
+use serde_json::Value;
+use std::thread;
+use std::time::{Duration, Instant};
+use vgpu_tests::Member;
+use vgpu_tests::program::{Kind, compile};
+use vgpu_tests::timed::measured;
+use world::{World, alone, finish, tenant};
+
+/// A member of tenant `liar`, with a context, whose launches meet no hook.
+fn liar(world: &World) -> Member {
+    let mut c = world.lab.bare(compile("liar", Kind::Program, &[]));
+    c.arg(&world.lab.device(0).uuid).env("VGPU_SOCKET", world.socket("liar"));
+    let mut m = Member::start(&mut c);
+    m.ok("begin");
+    m
+}
+
+/// Processes that are found to work without a lease.
+fn found(world: &World) -> Vec<u64> {
+    let status: Value = serde_json::from_str(&world.status()).expect("status is JSON");
+    let findings = status["findings"].as_array().cloned().unwrap_or_default();
+    findings.iter().filter(|finding| finding["what"] == "time").filter_map(|finding| finding["pid"].as_u64()).collect()
+}
+
+/// What one tenant's members had and were charged over three seconds, and what the others had: in ms.
+fn had_and_paid(world: &World, honest: &[Member], liars: &[Member]) -> (f64, f64, f64) {
+    let look = || {
+        let paid = world.time("honest")["gpu_seconds"].as_f64().expect("its time is measured") * 1000.0;
+        let had = |members: &[Member]| world.served(members).1.iter().sum::<u64>() as f64 / 1e6;
+        (had(honest), paid, had(liars))
+    };
+    let before = look();
+    thread::sleep(Duration::from_secs(3));
+    let after = look();
+    (after.0 - before.0, after.1 - before.1, after.2 - before.2)
+}
+
+/// One process or four beside a program that queues, and one beside a program that waits after each kernel.
+#[test]
+fn a_member_that_works_without_a_lease_is_named_within_three_seconds_and_its_neighbour_pays_its_own_work() {
+    measured(|| {
+        let _alone = alone();
+        for (count, burst, pause) in [(1, 64, 0), (4, 64, 0), (1, 4, 500)] {
+            let mut world = World::start(&(tenant("liar", "sm_limit = 30") + &tenant("honest", "sm_request = 50")));
+            let mut liars: Vec<Member> = (0..count).map(|_| liar(&world)).collect();
+            let mut honest = world.at_work(&[("honest", 1000, burst, pause)], 14_000);
+            // Costs are learned, and the daemon has looked around.
+            thread::sleep(Duration::from_secs(4));
+            assert_eq!(found(&world), [], "nobody works without a lease yet");
+            let begun = Instant::now();
+            liars.iter_mut().for_each(|m| m.tell("bursts 1000000 64 0 9000"));
+            while !liars.iter().all(|m| found(&world).contains(&m.pid.into())) {
+                assert!(begun.elapsed() < Duration::from_secs(3), "{count} of them: {:?}", found(&world));
+                thread::sleep(Duration::from_millis(50));
+            }
+            let named = begun.elapsed();
+            thread::sleep(Duration::from_secs(1));
+            let (had, paid, lied) = had_and_paid(&world, &honest, &liars);
+            let percent = |ms: f64| ms / 30.0;
+            eprintln!(
+                "{count} beside bursts of {burst}: named after {named:.1?}, liars {:.1} %, neighbour {:.1} %, billed {:.2} times its own",
+                percent(lied),
+                percent(had),
+                paid / had
+            );
+            assert!((0.9..=1.1).contains(&(paid / had)), "it had {had:.0} ms and pays {paid:.0}");
+            assert_eq!(found(&world).len(), count, "nobody else is named");
+            finish(&mut honest);
+            finish(&mut liars);
+        }
+    });
+}

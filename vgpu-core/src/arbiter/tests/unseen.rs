@@ -1,0 +1,90 @@
+//! Processes that work on a device without being before it: what the others there pay meanwhile.
+
+use super::*;
+
+/// A second in which the only tenant that says anything measures 10 ms each time for launches that take `known` undisturbed,
+/// beside these processes. What it is charged.
+fn charged_beside(strangers: u64, accused: &[u32], known: u64) -> u64 {
+    let mut desk = measured();
+    let a = desk.join(1, Terms::default());
+    let slots: Vec<SlotId> = accused.iter().map(|tenant| desk.join(*tenant, Terms::default())).collect();
+    desk.arbiter.works_unseen(D0, strangers, &slots, 0);
+    desk.wants(a);
+    desk.tick();
+    for _ in 0..100 {
+        desk.runs(a, MS);
+        desk.tick();
+        desk.now += 10 * MS;
+        desk.book.of(a).known += known;
+        desk.done(a, 10 * MS);
+        desk.tick();
+    }
+    desk.arbiter.charged(Tenant(1), D0)
+}
+
+#[test]
+fn beside_somebody_unseen_launches_are_paid_at_their_undisturbed_cost() {
+    for (strangers, accused) in [(1, &[][..]), (0, &[2]), (1, &[2, 3])] {
+        assert_eq!(charged_beside(strangers, accused, 4 * MS), 400 * MS, "{strangers} and {accused:?}");
+    }
+}
+
+#[test]
+fn where_nobody_works_unseen_what_was_measured_is_paid_whatever_launches_are_said_to_cost() {
+    assert_eq!(charged_beside(0, &[], 4 * MS), 1_000 * MS);
+    assert_eq!(charged_beside(0, &[], 0), 1_000 * MS);
+}
+
+/// A pair of tenants: one works unseen, the other launches long kernels of functions that were short before.
+#[test]
+fn beside_one_unseen_process_a_fifth_of_what_was_measured_is_paid_whatever_launches_are_said_to_cost() {
+    assert_eq!(charged_beside(0, &[2], 0), 200 * MS);
+    assert_eq!(charged_beside(0, &[2, 3], 0).div_ceil(MS), 112);
+}
+
+#[test]
+fn no_tenant_pays_less_for_a_process_of_its_own_that_works_unseen() {
+    assert_eq!(charged_beside(0, &[1], 4 * MS), 1_000 * MS);
+    assert_eq!(charged_beside(1, &[2, 1], 4 * MS), 1_000 * MS);
+}
+
+#[test]
+fn beside_somebody_unseen_no_gate_is_open_and_no_lease_is_exclusive() {
+    let mut desk = Desk::new(1);
+    let (a, b) = (desk.join(1, Terms::default()), desk.join(2, Terms::default()));
+    desk.wants(a);
+    desk.tick();
+    desk.runs(a, MS);
+    assert_eq!(desk.at(1_000 * MS), [(a, Gate::Open)]);
+    assert_eq!((desk.arbiter.had(a, desk.now), desk.arbiter.had(b, desk.now)), (None, Some(0)));
+    desk.arbiter.works_unseen(D0, 0, &[b], desk.now);
+    assert_eq!(desk.tick(), [(a, Gate::Wait)]);
+    desk.done(a, MS);
+    desk.wants(a);
+    assert!(matches!(desk.tick()[..], [(slot, Gate::Run { exclusive: false, .. })] if slot == a));
+    desk.runs(a, MS);
+    assert_eq!(desk.at(9_000 * MS), []);
+    // It ends.
+    desk.arbiter.leaves(b, desk.now);
+    assert!(matches!(desk.tick()[..], [(slot, Gate::Open)] if slot == a), "{:?}", desk.arbiter);
+}
+
+#[test]
+fn a_member_had_the_device_while_it_held_it_drained_or_was_overdue() {
+    let mut desk = Desk::new(1);
+    let (a, b) = (desk.join(1, Terms::default()), desk.join(2, Terms::default()));
+    desk.wants(a);
+    desk.tick();
+    desk.runs(a, u64::MAX);
+    desk.wants(b);
+    desk.tick();
+    desk.at(4 * MS);
+    assert_eq!(runs(&desk.at(14 * MS)), [b], "beside what is overdue");
+    desk.runs(b, MS);
+    desk.now = 20 * MS;
+    assert_eq!([a, b].map(|slot| desk.arbiter.had(slot, desk.now)), [Some(20 * MS), Some(6 * MS)]);
+    desk.done(a, 20 * MS);
+    desk.tick();
+    desk.now = 30 * MS;
+    assert_eq!([a, b].map(|slot| desk.arbiter.had(slot, desk.now)), [Some(20 * MS), Some(16 * MS)]);
+}
