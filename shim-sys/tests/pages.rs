@@ -160,7 +160,7 @@ fn what_a_tenant_tries_with_the_daemons_pages_fails_and_the_daemon_reads_on() {
     assert!(daemon.board.page().check(EPOCH).is_ok() && daemon.beat.page().check(EPOCH).is_ok());
     assert_eq!(daemon.board.page().slots[SLOT].grant(EPOCH).unwrap().gate, Gate::Wait, "as the daemon wrote it");
     let usage = witness.look(slot, 20);
-    assert_eq!(usage, Usage { busy: 5, finished: 0, in_flight: Some(0), wants: true, since: 0 });
+    assert_eq!(usage, Usage { busy: 5, finished: 0, known: 0, in_flight: Some(0), wants: true, since: 0 });
 }
 
 #[test]
@@ -198,6 +198,7 @@ fn tenant_that_works() {
     said.say(&Said {
         busy: 400,
         finished: 500,
+        known: 300,
         submitted: 500,
         launched: 5,
         in_flight: Some(0),
@@ -227,7 +228,7 @@ fn a_member_in_another_process_sleeps_for_its_gate_and_learns_that_the_epoch_end
     futex::wake(slot.futex(), u32::MAX);
     socket.read_exact(&mut byte).unwrap();
     let usage = witness.look(&daemon.report.page().slots[SLOT], 1000);
-    assert_eq!(usage, Usage { busy: 400, finished: 500, in_flight: Some(0), wants: false, since: 1000 });
+    assert_eq!(usage, Usage { busy: 400, finished: 500, known: 300, in_flight: Some(0), wants: false, since: 1000 });
     daemon.board.page().end(GONE);
     futex::wake(slot.futex(), u32::MAX);
     assert!(tenant.wait().unwrap().success());
