@@ -280,6 +280,8 @@ complete -c vgpu -n "__fish_vgpu_using_subcommand events" -l socket -d 'The admi
 complete -c vgpu -n "__fish_vgpu_using_subcommand events" -s f -l follow -d 'Then wait for more, until interrupted, over a restart of the daemon too'
 complete -c vgpu -n "__fish_vgpu_using_subcommand events" -l json -d 'Print JSON'
 complete -c vgpu -n "__fish_vgpu_using_subcommand events" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c vgpu -n "__fish_vgpu_using_subcommand audit" -l head -d 'The hash of a line that must be there: of the last one at the time it was kept' -r
+complete -c vgpu -n "__fish_vgpu_using_subcommand audit" -l socket -d 'The administrative socket of the daemon that writes the file [default: as in vgpu status; nobody needs to answer there]' -r -F
 complete -c vgpu -n "__fish_vgpu_using_subcommand audit" -l verify -d 'Check the chain of all its lines, those of rotated files too'
 complete -c vgpu -n "__fish_vgpu_using_subcommand audit" -l json -d 'Print JSON: the lines as they are'
 complete -c vgpu -n "__fish_vgpu_using_subcommand audit" -s h -l help -d 'Print help (see more with \'--help\')'

@@ -26,7 +26,7 @@ Examples:
   vgpu status --json | jq -r .audit.head
 
 Exit codes:
-  0  shown; or with --verify: nothing was changed, and nothing is missing between the first line and the last
+  0  shown; or with --verify: no line was changed, and none is missing between two
   1  with --verify: something was changed, cut or taken out, or this is no audit log
   2  usage
   3  the file cannot be read, or no daemon answers at --socket")]
