@@ -154,7 +154,7 @@ pub const KEYS: &[&str] = &[
 pub fn config(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     match plan(&text, &Surroundings { run_dir: "/run/vgpu".into(), ..Default::default() }) {
-        Ok(plan) => assert!(!plan.tenants.is_empty()),
+        Ok(_) => {}
         Err(report) => {
             assert!(!report.problems.is_empty() && report.problems.len() <= MAX_SHOWN);
             let lines: Vec<&str> = text.split('\n').collect();

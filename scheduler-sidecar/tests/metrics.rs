@@ -149,6 +149,7 @@ fn each_sample_is_the_number_that_its_name_says() {
         "findings{kind=\"uncontrolled\"} 2.0",
         "findings{kind=\"unregistered\"} 0.0",
         "findings{kind=\"over\"} 0.0",
+        "findings{kind=\"time\"} 0.0",
         "device_memory_bytes{device=\"GPU-1\"} 85899345920.0",
         "device_arbitrated{device=\"GPU-1\"} 1.0",
         "device_memory_promised_bytes{device=\"GPU-1\"} 1073741824.0",
@@ -379,9 +380,13 @@ fn the_server_answers_with_the_truth_also_beside_a_client_that_says_nothing() {
     assert!(Peer::try_hello(&socket).is_some());
 }
 
-/// Half questions that arrive each second, how long they arrive, and how long a scrape may take meanwhile.
+/// Half questions that arrive each second.
 const HALVES_PER_SECOND: u32 = 20;
+/// How long they arrive.
 const FLOOD: Duration = Duration::from_secs(5);
+/// Files that the daemon's other threads may have open at one moment, in /proc most of all.
+const OTHER_THREADS_FILES: usize = 8;
+/// The longest that a scrape may take meanwhile.
 const SCRAPE: Duration = Duration::from_secs(1);
 
 #[test]
@@ -421,7 +426,7 @@ fn a_scrape_takes_less_than_a_second_beside_twenty_half_questions_a_second_and_d
     assert!(halves > 40, "{halves} half questions in {FLOOD:?}");
     assert!(slowest < SCRAPE, "the slowest of {scrapes} scrapes took {slowest:?} beside {halves} half questions");
     assert!(
-        most <= before + 17,
-        "{before} descriptors before, {most} meanwhile: 16 connections and one that is accepted"
+        most <= before + 17 + OTHER_THREADS_FILES,
+        "{before} descriptors before, {most} meanwhile: 16 connections, one that is accepted, and other threads' files"
     );
 }

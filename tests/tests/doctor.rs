@@ -6,6 +6,7 @@ use serde_json::Value;
 use std::fs;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use vgpu_core::bytes::Bytes;
 use vgpu_tests::artefacts::{vgpu, vgpud};
 use vgpu_tests::program::{Kind, compile, compile_with};
 use vgpu_tests::{GIB, LONG, Lab, MIB};
@@ -85,9 +86,9 @@ fn a_mig_instance_is_proved_with_the_limit_of_its_devices_number_and_of_its_own_
         let mut lab = Lab::new("t4,a100:mig=3g.40gb+3g.40gb").with(name, value);
         let instance = lab.device(2);
         lab.set("CUDA_VISIBLE_DEVICES", &instance.uuid);
-        let limit = part.map_or(2 * GIB, |part| instance.nvml_total / part) / GIB;
-        let total = instance.nvml_total / GIB;
-        healthy(&lab, &[&format!("memory {limit} GiB of {total} GiB from {name}"), "the limit holds"]);
+        let limit = Bytes(part.map_or(2 * GIB, |part| instance.cuda_total / part));
+        let total = Bytes(instance.cuda_total);
+        healthy(&lab, &[&format!("memory {limit} of {total} from {name}"), "the limit holds"]);
     }
 }
 

@@ -95,18 +95,28 @@ fn due_of(what: u32) -> u64 {
 #[cold]
 pub fn look() {
     let now = clock::now();
-    if session::current().is_some_and(|session| !session.lives(now)) {
-        is_lost();
+    if let Some(session) = session::current().filter(|session| !session.lives(now)) {
+        lose(session);
     }
     is_refused(now);
     tend();
 }
 
+/// Counts the daemon as lost by the end of this session. While another thread says hello, or after it has found the next
+/// daemon, the end of the former session says nothing: a second hello would map a second set of pages.
+fn lose(session: &'static Session) {
+    if !TRYING.load(Acquire) && session::current().is_some_and(|now| core::ptr::eq(now, session)) {
+        is_lost();
+    }
+}
+
 /// True if something is looked for. A process that does nothing counts its daemon as lost when it beats no more and its end of the
 /// connection is closed: after a mere stall ten thousand idle processes would say hello again.
 pub fn notices_loss() -> bool {
-    if session::current().is_some_and(|session| !session.lives(clock::now())) && hello::is_over() {
-        is_lost();
+    if let Some(session) = session::current().filter(|session| !session.lives(clock::now()))
+        && hello::is_over()
+    {
+        lose(session);
     }
     seeks()
 }

@@ -30,7 +30,10 @@ pub const TABLE: &[Row] = &[
         "VGPU_MEMORY_LIMIT",
         Library,
         Text(SIZE_FORMS),
-        Honoured("most device memory of all the tenant's processes together, for each device"),
+        Honoured(
+            "most device memory of all the tenant's processes together, for each device; a percentage is of the memory that \
+             programs can have (CUDA's total), as with the daemon",
+        ),
     ),
     each(
         "VGPU_SM_LIMIT",
