@@ -37,7 +37,8 @@ signatures! {
 /// Nothing on the way through: unwinding tables only.
 #[inline]
 pub fn guard<R>(body: impl FnOnce() -> R) -> Option<R> {
-    catch_unwind(AssertUnwindSafe(body)).ok()
+    // Not dropped: what a panic carries may panic when it is, and nothing comes back from here.
+    catch_unwind(AssertUnwindSafe(body)).map_err(core::mem::forget).ok()
 }
 
 /// Replaces our own copy of the standard library's panic message by silence: a guest prints nothing unasked. The

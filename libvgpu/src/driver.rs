@@ -6,10 +6,12 @@
 
 use crate::lookup::next_after_us;
 use crate::words::{self, Names};
+use core::cell::Cell;
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering::*};
 use shim_sys::cuda::CUresult;
 use shim_sys::elf;
+use shim_sys::nvml::nvmlReturn_t;
 use shim_sys::table::{CUDA_HOOK_NAMES, CudaHook, NVML_HOOK_NAMES, NvmlHook};
 
 /// A call of the driver's function with the program's arguments, made once.
@@ -21,6 +23,8 @@ pub type Call<'a> = &'a mut dyn FnMut() -> CUresult;
 pub struct Library<const ROWS: usize, const SLOTS: usize, const BYTES: usize> {
     soname: &'static CStr,
     names: Names<BYTES, ROWS>,
+    /// Number of the first row among the rows of both libraries.
+    first_number: usize,
     found: &'static Found<ROWS, SLOTS>,
 }
 
@@ -29,8 +33,10 @@ pub struct Found<const ROWS: usize, const SLOTS: usize> {
     ready: AtomicBool,
     /// The library's own address of each row, 0: it has none.
     real: [AtomicUsize; ROWS],
-    /// What a hook calls: the next definition behind us in the loader's order, which another interposer may own.
+    /// The function that a hook calls; 0: not looked up yet, or [`Self::interposers`] has one.
     call: [AtomicUsize; ROWS],
+    /// The function of an interposer behind this library, which calls the hook again; 0: none was found.
+    interposers: [AtomicUsize; ROWS],
     /// Begin and end of the library's code, which stays where it is; 0, 0 if that is not certain.
     code: [AtomicUsize; 2],
     /// Open-addressed index by address: row + 1, 0: empty.
@@ -45,10 +51,19 @@ static NVML_FOUND: Found<{ NvmlHook::COUNT }, { slots(NvmlHook::COUNT) }> = Foun
 
 /// libcuda.so.1.
 pub static CUDA: Library<{ CudaHook::COUNT }, { slots(CudaHook::COUNT) }, { words::bytes(CUDA_HOOK_NAMES) }> =
-    Library::new(c"libcuda.so.1", CUDA_HOOK_NAMES, &CUDA_FOUND);
+    Library::new(c"libcuda.so.1", CUDA_HOOK_NAMES, first_number::CUDA, &CUDA_FOUND);
 /// libnvidia-ml.so.1.
 pub static NVML: Library<{ NvmlHook::COUNT }, { slots(NvmlHook::COUNT) }, { words::bytes(NVML_HOOK_NAMES) }> =
-    Library::new(c"libnvidia-ml.so.1", NVML_HOOK_NAMES, &NVML_FOUND);
+    Library::new(c"libnvidia-ml.so.1", NVML_HOOK_NAMES, first_number::NVML, &NVML_FOUND);
+
+/// Number of each library's first row among the rows of both.
+pub mod first_number {
+    use super::CudaHook;
+    /// The driver's rows come first.
+    pub const CUDA: usize = 0;
+    /// NVML's rows follow them.
+    pub const NVML: usize = CudaHook::COUNT;
+}
 
 /// Where in [`CUDA_FOUND`] the addresses stand that its hooks call: for code without a frame.
 pub const CUDA_CALLED_AT: usize = core::mem::offset_of!(CudaFound, call);
@@ -65,6 +80,7 @@ impl<const ROWS: usize, const SLOTS: usize> Found<ROWS, SLOTS> {
             ready: AtomicBool::new(false),
             real: [const { AtomicUsize::new(0) }; ROWS],
             call: [const { AtomicUsize::new(0) }; ROWS],
+            interposers: [const { AtomicUsize::new(0) }; ROWS],
             code: [const { AtomicUsize::new(0) }; 2],
             index: [const { AtomicU16::new(0) }; SLOTS],
         }
@@ -72,8 +88,13 @@ impl<const ROWS: usize, const SLOTS: usize> Found<ROWS, SLOTS> {
 }
 
 impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SLOTS, BYTES> {
-    const fn new(soname: &'static CStr, names: &[&CStr], found: &'static Found<ROWS, SLOTS>) -> Self {
-        Self { soname, names: Names::of(names), found }
+    const fn new(
+        soname: &'static CStr,
+        names: &[&CStr],
+        first_number: usize,
+        found: &'static Found<ROWS, SLOTS>,
+    ) -> Self {
+        Self { soname, names: Names::of(names), first_number, found }
     }
 
     /// Whether the library is loaded; the first time it is, its addresses are read.
@@ -151,22 +172,6 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
         }
     }
 
-    /// The row whose hook calls the function at `address`, which is not the library's own: an interposer's behind us.
-    ///
-    /// # Cost
-    /// One load per row. Rows that were never called are looked for behind us the first time.
-    pub fn row_called(&self, address: *const c_void) -> Option<usize> {
-        if address.is_null() || !self.loaded() {
-            return None;
-        }
-        let holder = elf::object_of(address as usize)?;
-        if holder.has_soname(self.soname) || !crate::lookup::is_behind_us(holder) {
-            return None;
-        }
-        let row = (0..ROWS).find(|row| holder.function(self.name(*row)) == Some(address.cast_mut()))?;
-        (self.call(row) == address.cast_mut()).then_some(row)
-    }
-
     /// The name of a row.
     pub fn name(&self, row: usize) -> &CStr {
         self.names.get(row)
@@ -178,12 +183,7 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
         self.names.begins_with(row, text)
     }
 
-    /// The library's soname.
-    pub fn soname(&self) -> &'static CStr {
-        self.soname
-    }
-
-    /// What the hook of `row` calls, or null if neither the library nor anybody behind us has it.
+    /// The function that the hook of `row` calls. Null: no library has it, or [`Self::detour`] leads to it.
     ///
     /// # Cost
     /// One load after the first time.
@@ -204,21 +204,49 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
         self.found.call[row].load(Relaxed) as *mut c_void
     }
 
+    /// An interposer behind us calls the driver through the hook again. Its own function is therefore called first, by
+    /// [`Self::detour`], and the hook charges the call that comes back, with the arguments that the driver gets.
     #[cold]
     fn find_call(&self, row: usize) -> *mut c_void {
-        let next = next_after_us(self.name(row));
-        let address = if !next.is_null() {
-            next
-        } else if self.loaded() {
-            // The search that failed was ours: a program that asks `dlerror` next must not hear of it.
-            // SAFETY: no preconditions.
-            unsafe { libc::dlerror() };
-            self.found.real[row].load(Relaxed) as *mut c_void
-        } else {
-            core::ptr::null_mut()
-        };
-        self.found.call[row].store(address as usize, Relaxed);
-        address
+        NEXT_DETOUR.set(self.first_number + row);
+        if self.found.interposers[row].load(Relaxed) == 0 {
+            let next = next_after_us(self.name(row));
+            if !self.loaded() {
+                // A wrapper that opens the driver at its first call: an interposer then. Or there is no driver at all.
+                return next;
+            }
+            let real = self.found.real[row].load(Relaxed) as *mut c_void;
+            if next.is_null() {
+                // The search that failed was ours: a program that asks `dlerror` next must not hear of it.
+                // SAFETY: no preconditions.
+                unsafe { libc::dlerror() };
+            }
+            if next.is_null() || real.is_null() || next == real || self.holds(next as usize) {
+                let address = if next.is_null() { real } else { next };
+                self.found.call[row].store(address as usize, Relaxed);
+                return address;
+            }
+            self.found.interposers[row].store(next as usize, Relaxed);
+        }
+        let inside = Detour::is_under_way(self.first_number + row);
+        (if inside { self.found.real[row].load(Relaxed) } else { 0 }) as *mut c_void
+    }
+
+    /// Where a call goes for which [`Self::call`] has no function: the function of an interposer behind us, or null. Until
+    /// the detour ends, the hook's calls of this row on this thread go to the driver.
+    pub fn detour(&self, row: usize) -> (*mut c_void, Detour) {
+        let interposer = self.found.interposers[row].load(Relaxed) as *mut c_void;
+        (interposer, Detour::begin(self.first_number + row))
+    }
+
+    /// Whether the library is loaded and has the function of `row`.
+    pub fn has_real(&self, row: usize) -> bool {
+        self.loaded() && self.found.real[row].load(Relaxed) != 0
+    }
+
+    /// Whether a function stands behind the hook of `row`.
+    pub fn has_function(&self, row: usize) -> bool {
+        !self.call(row).is_null() || self.found.interposers[row].load(Relaxed) != 0
     }
 
     /// The library's function `name`, whether hooked or not, without any interposer.
@@ -238,10 +266,92 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
         self.loaded() && address >= start.load(Relaxed) && address < end.load(Relaxed)
     }
 
+    /// Whether the code at `caller` is the hooked library's: it looks up its own functions, and a hook would call it again.
+    ///
+    /// # Cost
+    /// Three loads; a walk over the loader's objects where the place of its code is not certain.
+    #[inline]
+    pub fn asks(&self, caller: usize) -> bool {
+        self.is_code(caller) || (self.found.code[1].load(Relaxed) == 0 && self.holds(caller))
+    }
+
     /// Whether `address` lies in the library, or in another copy of it.
     pub fn holds(&self, address: usize) -> bool {
         self.is_code(address) || elf::object_of(address).is_some_and(|object| object.has_soname(self.soname))
     }
+}
+
+/// Rows of both libraries, in words of 64 bits.
+const ROW_WORDS: usize = (CudaHook::COUNT + NvmlHook::COUNT).div_ceil(64);
+
+thread_local!(
+    /// Rows whose interposer this thread is in, one bit each. No destructor: nothing is registered with the C library.
+    static DETOURS: [Cell<u64>; ROW_WORDS] = const { [const { Cell::new(0) }; ROW_WORDS] };
+    /// Number of the row for which this thread's last [`Library::call`] looked.
+    static NEXT_DETOUR: Cell<usize> = const { Cell::new(0) };
+);
+
+/// A call of this thread that is in an interposer's function. Ends when it is dropped, and then a further call of the row
+/// meets the interposer again. An interposer that leaves by `longjmp` is not met again on this thread.
+#[must_use]
+pub struct Detour {
+    number: usize,
+}
+
+impl Detour {
+    fn begin(number: usize) -> Self {
+        Self::mark(number, true);
+        Self { number }
+    }
+
+    /// Whether this thread is in the interposer's function of that row.
+    fn is_under_way(number: usize) -> bool {
+        DETOURS.with(|rows| rows.get(number / 64).is_some_and(|word| word.get() >> (number % 64) & 1 == 1))
+    }
+
+    fn mark(number: usize, inside: bool) {
+        DETOURS.with(|rows| {
+            if let Some(word) = rows.get(number / 64) {
+                let bit = 1 << (number % 64);
+                word.set(if inside { word.get() | bit } else { word.get() & !bit });
+            }
+        });
+    }
+}
+
+impl Drop for Detour {
+    fn drop(&mut self) {
+        Self::mark(self.number, false);
+    }
+}
+
+/// What [`crate::arch::detour`] calls, and the row's number for [`end_detour`].
+#[repr(C)]
+pub struct Target {
+    /// The interposer's function, or the code that a hook answers where nobody has the function.
+    function: usize,
+    number: usize,
+}
+
+/// Begins the detour of the row for which [`Library::call`] has just answered null on this thread.
+pub extern "C" fn begin_detour() -> Target {
+    let number = NEXT_DETOUR.get();
+    let (interposer, detour) = match number.checked_sub(first_number::NVML) {
+        Some(row) => NVML.detour(row),
+        None => CUDA.detour(number),
+    };
+    if !interposer.is_null() {
+        core::mem::forget(detour); // `end_detour` ends it
+        return Target { function: interposer as usize, number };
+    }
+    let is_nvml = number >= first_number::NVML;
+    let code = if is_nvml { nvmlReturn_t::FUNCTION_NOT_FOUND.0 } else { CUresult::NOT_SUPPORTED.0 };
+    Target { function: code as usize, number }
+}
+
+/// Ends the detour of row `number`.
+pub extern "C" fn end_detour(number: usize) {
+    drop(Detour { number });
 }
 
 /// Real functions that the library itself calls, hooked or not: `own::cuCtxGetDevice()` is the typed function, or

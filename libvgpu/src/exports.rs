@@ -83,13 +83,22 @@ macro_rules! under_way {
     };
 }
 
+/// Calls [`arch::detour`] as the row's function, where [`crate::driver::Library::call`] has just answered null.
+macro_rules! detour {
+    ($fns:ident $h:ident ( $($a:ident),* )) => {{
+        let at = arch::detour as *const () as *mut c_void;
+        // SAFETY: it hands on the program's own arguments, as a function of the row's signature gets them.
+        unsafe { core::mem::transmute::<*mut c_void, $fns::$h>(at)($($a),*) }
+    }};
+}
+
 /// One exported function. Those of `kernel` go straight to the driver or the short way, which has no door since nothing in
 /// it panics, and most often do; the rest is out of their way. Those of `ask` are told who asks and are written by hand,
 /// without a frame, in `arch`. Those of `copy` have one way for all of them: `hooks::copies`.
 macro_rules! one {
-    (ask $library:ident $numbers:ident $fns:ident $absent:expr, $closed:expr; $h:ident ( $($a:ident : $t:ty),* )) => {
+    (ask $library:ident $numbers:ident $fns:ident $closed:expr; $h:ident ( $($a:ident : $t:ty),* )) => {
     };
-    (copy $library:ident $numbers:ident $fns:ident $absent:expr, $closed:expr; $h:ident ( $($a:ident : $t:ty),* )) => {
+    (copy $library:ident $numbers:ident $fns:ident $closed:expr; $h:ident ( $($a:ident : $t:ty),* )) => {
         #[doc = concat!("Hook of `", stringify!($h), "`.")]
         ///
         /// # Safety
@@ -101,7 +110,7 @@ macro_rules! one {
             arch::jump_to!($numbers::$h as usize, arch::copy)
         }
     };
-    (kernel $library:ident $numbers:ident $fns:ident $absent:expr, $closed:expr; $h:ident ( $($a:ident : $t:ty),* )) => {
+    (kernel $library:ident $numbers:ident $fns:ident $closed:expr; $h:ident ( $($a:ident : $t:ty),* )) => {
         #[doc = concat!("Hook of `", stringify!($h), "`.")]
         ///
         /// # Safety
@@ -119,7 +128,9 @@ macro_rules! one {
             #[cold]
             #[inline(never)]
             unsafe extern "C" fn long($($a: $t),*) -> <$fns::$h as door::Signature>::Output {
-                let Some(real) = typed($library.call($numbers::$h as usize)) else { return $absent };
+                let Some(real) = typed($library.call($numbers::$h as usize)) else {
+                    return detour!($fns $h ($($a),*));
+                };
                 if !crate::governor::active() {
                     // SAFETY: the program's own arguments, for the function it called.
                     return unsafe { real($($a),*) };
@@ -155,7 +166,7 @@ macro_rules! one {
             }
         }
     };
-    ($subject:ident $library:ident $numbers:ident $fns:ident $absent:expr, $closed:expr; $h:ident ( $($a:ident : $t:ty),* )) => {
+    ($subject:ident $library:ident $numbers:ident $fns:ident $closed:expr; $h:ident ( $($a:ident : $t:ty),* )) => {
         #[doc = concat!("Hook of `", stringify!($h), "`.")]
         ///
         /// # Safety
@@ -167,7 +178,7 @@ macro_rules! one {
             // SAFETY: null (None) or a function that the loader knows by this row's name, whose signature is the
             // table's.
             let Some(real) = (unsafe { core::mem::transmute::<*mut c_void, Option<$fns::$h>>(real) }) else {
-                return $absent;
+                return detour!($fns $h ($($a),*));
             };
             #[allow(clippy::let_unit_value)]
             let _under_way = under_way!($subject);
@@ -184,13 +195,13 @@ macro_rules! one {
 
 macro_rules! export {
     (
-        $library:ident $hooks:ident $numbers:ident $fns:ident $absent:expr, $closed:expr;
+        $library:ident $hooks:ident $numbers:ident $fns:ident $closed:expr;
         hooks { $($subject:ident { $($h:ident ( $($a:ident : $t:ty),* $(,)? );)* })* }
         $(shut { $($kind:ident $why:literal { $($s:ident $(( $($arguments:tt)* ))? ;)* })* })?
         typed $typed:tt
         named $named:tt
     ) => {
-        $($(one! { $subject $library $numbers $fns $absent, $closed; $h($($a: $t),*) })*)*
+        $($(one! { $subject $library $numbers $fns $closed; $h($($a: $t),*) })*)*
 
         $($($(
             #[doc = concat!("`", stringify!($s), "`, which is shut under limits.")]
@@ -214,8 +225,8 @@ macro_rules! export {
     };
 }
 
-shim_sys::cuda_table!(export, CUDA vgpu_cuda_hooks CudaHook cuda_fn CUresult::NOT_SUPPORTED, CUresult::NOT_PERMITTED;);
+shim_sys::cuda_table!(export, CUDA vgpu_cuda_hooks CudaHook cuda_fn CUresult::NOT_PERMITTED;);
 shim_sys::nvml_table!(
     export,
-    NVML vgpu_nvml_hooks NvmlHook nvml_fn nvmlReturn_t::FUNCTION_NOT_FOUND, nvmlReturn_t::NO_PERMISSION;
+    NVML vgpu_nvml_hooks NvmlHook nvml_fn nvmlReturn_t::NO_PERMISSION;
 );

@@ -89,12 +89,19 @@ fn main() {
             let list = |f: fn(&(&str, &str)) -> String| row.args.iter().map(f).collect::<Vec<_>>().join(", ");
             let args = list(|(a, t)| format!("{a}: {t}"));
             let pass = list(|(a, _)| (*a).to_owned());
+            let types = list(|(_, t)| (*t).to_owned());
             let early = EARLY.contains(name);
             let module = &bodies[body];
             let enter = if newer.contains(name) { "enter_newer" } else { "enter" };
             writeln!(
                 out,
                 "#[unsafe(no_mangle)]\nunsafe extern \"C\" fn {name}({args}) -> CUresult {{\n    \
+                 static STAND_IN: StandIn = StandIn::new();\n    \
+                 if let Some((function, _inside)) = STAND_IN.enter(c\"{name}\", {name} as *const c_void) {{\n        \
+                 // SAFETY: the test library that answered has a function of this signature.\n        \
+                 let function: unsafe extern \"C\" fn({types}) -> CUresult = unsafe {{ core::mem::transmute(function) }};\n        \
+                 // SAFETY: as below.\n        \
+                 return unsafe {{ function({pass}) }};\n    }}\n    \
                  // SAFETY: the C caller keeps to the signature and the promises of the driver's interface.\n    \
                  {enter}(\"{name}\", {early}, {per_thread}, |d| unsafe {{ calls::{module}::{body}(d, {pass}) }})\n}}"
             )

@@ -1,5 +1,6 @@
 /* Calls functions of the driver with every argument zero and prints name and answer. After `context` on the list it
- * works inside a primary context. Argument words are summed up by the calling convention: eleven zeroes suit all. */
+ * works inside a primary context. Beside a generated interposer each answer has its calls of that function, and its depth.
+ * Argument words are summed up by the calling convention: eleven zeroes suit all. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>
@@ -26,7 +27,11 @@ int main(int argc, char **argv) {
         }
         any f = (any)dlsym(strncmp(argv[i], "nvml", 4) ? cuda : nvml, argv[i]);
         if (!f) { printf("%s absent\n", argv[i]); continue; }
-        printf("%s %d\n", argv[i], f(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0));
+        int *(*counts)(const char *) = (int *(*)(const char *))dlsym(RTLD_DEFAULT, "interposer_counts");
+        int *count = counts ? counts(argv[i]) : 0;
+        printf("%s %d", argv[i], f(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0));
+        if (count) printf(" called %d deep %d", count[0], count[2]);
+        printf("\n");
     }
     return 0;
 }

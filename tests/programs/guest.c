@@ -1,17 +1,49 @@
 /* A library that uses the device, as libraries do: its constructor, its own dlopen, its own threads are its own affair.
- * -DOWN: it finds the driver by a dlopen and dlsym of its own; else it is linked with it.
+ * -DOWN: it finds the driver by a dlopen and dlsym of its own; else it is linked with it. -DNAMED: it exports functions with
+ * the driver's names besides, and calls what its own question finds: -DBY_NEXT by RTLD_NEXT, -DBY_GET by cuGetProcAddress,
+ * -DBY_DLSYM by the dlsym that stands behind the one it exports, else by its handle of the driver.
  * -DCONSTRUCTOR: it works before main, with GUEST_BYTES of the environment. -DEARLY: many threads ask before main. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #ifdef OWN
+#ifdef BY_DLSYM
+void *dlsym(void *handle, const char *name) {
+    void *(*next)(void *, const char *) = (void *(*)(void *, const char *))dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
+    return next(handle, name);
+}
+#endif
 static void *find(const char *name) {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+#ifdef BY_NEXT
+    return dlsym(RTLD_NEXT, name);
+#elif defined BY_GET
+    int (*get)(const char *, void **, int, uint64_t, int *) = (int (*)(const char *, void **, int, uint64_t, int *))dlsym(driver, "cuGetProcAddress_v2");
+    char base[64];
+    void *found = 0;
+    int status;
+    snprintf(base, sizeof base, "%s", name);
+    char *version = strstr(base, "_v2");
+    if (version) *version = 0;
+    return get(base, &found, 12020, 0, &status) ? 0 : found;
+#elif defined BY_DLSYM
+    void *(*next)(void *, const char *) = (void *(*)(void *, const char *))dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
+    return next(driver, name);
+#else
     return driver ? dlsym(driver, name) : 0;
+#endif
 }
+#ifdef NAMED
+int cuInit(int flags) { return ((int (*)(int))find("cuInit"))(flags); }
+int cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flags, int *status) { return ((int (*)(const char *, void **, int, uint64_t, int *))find("cuGetProcAddress_v2"))(name, out, version, flags, status); }
+int cuMemAlloc_v2(uint64_t *p, uint64_t bytes) { return ((int (*)(uint64_t *, uint64_t))find("cuMemAlloc_v2"))(p, bytes); }
+int cuMemFree_v2(uint64_t p) { return ((int (*)(uint64_t))find("cuMemFree_v2"))(p); }
+#endif
 #define F(name) ((int (*)())find(#name))
 #else
 #define F(name) name

@@ -146,6 +146,10 @@ int main(int argc, char **argv) {
             dl_iterate_phdr(find_driver, 0);
             patch((void *)(driver_base + strtoull(argv[++i], 0, 16)));
         }
+        else if (!strcmp(w, "interposed")) { /* what interposer.c counted: calls, depth */
+            int *calls = dlsym(RTLD_DEFAULT, "interposer_calls"), *deepest = dlsym(RTLD_DEFAULT, "interposer_deepest");
+            printf("%d %d\n", calls ? *calls : -1, deepest ? *deepest : -1);
+        }
         else if (!strcmp(w, "detours")) printf("%d\n", detours);
         else return 2;
         if (!library && strchr("odbn", *w) && strcmp(w, "default") && strcmp(w, "detours") && strcmp(w, "one-first")) { printf("%s\n", dlerror()); return 1; }

@@ -1,6 +1,7 @@
 /* A library that somebody else preloads: it stands in front of a function and passes on, by RTLD_NEXT.
  * -DSTEP=n: getppid answers n more than the next. -DDRIVER: cuMemAlloc_v2 is counted; -DBY_LOOKUP: so it is, and the next
- * one found by cuGetProcAddress. -DLOADER: dlsym and dlopen themselves. -DALLOCATOR: malloc. -DMADE_EARLY: asks before main. */
+ * one found by cuGetProcAddress; -DLAZY: it and three more are, each of which opens the driver when it is first called, as
+ * generated wrappers of the driver do. -DLOADER: dlsym and dlopen themselves. -DALLOCATOR: malloc. -DMADE_EARLY: asks before main. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stddef.h>
@@ -49,6 +50,23 @@ int cuMemAlloc_v2(uint64_t *p, size_t bytes) {
     interposer_depth--;
     return code;
 }
+#endif
+#ifdef LAZY
+/* What such wrappers look like: a table of the driver's functions that the first call of each fills. */
+int interposer_calls, interposer_depth, interposer_deepest;
+#define PASS(name, types, words) int name types { \
+    static int (*next) types; \
+    if (!next) next = (int (*) types)dlsym(dlopen("libcuda.so.1", RTLD_NOW), #name); \
+    interposer_calls++; \
+    if (++interposer_depth > interposer_deepest) interposer_deepest = interposer_depth; \
+    int code = next && interposer_depth < 50 ? next words : 9999; \
+    interposer_depth--; \
+    return code; }
+PASS(cuInit, (unsigned flags), (flags))
+PASS(cuDevicePrimaryCtxRetain, (void **context, int device), (context, device))
+PASS(cuCtxSetCurrent, (void *context), (context))
+PASS(cuMemAlloc_v2, (uint64_t *p, size_t bytes), (p, bytes))
+PASS(cuMemFree_v2, (uint64_t p), (p))
 #endif
 #ifdef LOADER
 /* Stands in front of the loader's functions, and finds them as such tools do: by version. */

@@ -1,45 +1,50 @@
-/* A library behind ours in which calls of any thread but the first take long: a load is there already and has not come back,
- * an allocation and a free wait before anything is done, as a free does for kernels that run. */
+/* A library in the place of some of the simulated driver's functions. Calls of any thread but the first take long: a load is
+ * done and has not come back, an allocation and a free wait before anything is done, as a free does for kernels that run. */
 /* RETAIN: only the first thread that retains the primary context is late, with the context made and not handed out yet;
  * HOLD: it retains the context once more, for itself, and nobody is late. */
 #define _GNU_SOURCE
-#include <dlfcn.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #define LONG 1500000
-#define NEXT(type, name) static __typeof__(type) next; if (!next) next = (__typeof__(type))dlsym(RTLD_NEXT, name)
 static int late(void) { return syscall(SYS_gettid) != getpid(); }
 
-#if defined RETAIN || defined HOLD
-int cuDevicePrimaryCtxRetain(void **context, int device) {
-    NEXT(int (*)(void **, int), "cuDevicePrimaryCtxRetain");
+static int (*retain)(void **, int), (*load)(void **, const void *), (*alloc)(uint64_t *, size_t), (*release)(uint64_t);
+
+static int retain_late(void **context, int device) {
     static int calls;
     int first = !__atomic_fetch_add(&calls, 1, __ATOMIC_SEQ_CST);
-    int code = next(context, device);
+    int code = retain(context, device);
 #ifdef HOLD
-    if (first) next(context, device);
+    if (first) retain(context, device);
 #else
     if (first) usleep(LONG);
 #endif
     return code;
 }
-#else
-int cuModuleLoadData(void **module, const void *image) {
-    NEXT(int (*)(void **, const void *), "cuModuleLoadData");
-    int code = next(module, image);
+static int load_late(void **module, const void *image) {
+    int code = load(module, image);
     if (late()) usleep(LONG);
     return code;
 }
-int cuMemAlloc_v2(uint64_t *p, size_t bytes) {
-    NEXT(int (*)(uint64_t *, size_t), "cuMemAlloc_v2");
+static int alloc_late(uint64_t *p, size_t bytes) {
     if (late()) usleep(LONG);
-    return next(p, bytes);
+    return alloc(p, bytes);
 }
-int cuMemFree_v2(uint64_t p) {
-    NEXT(int (*)(uint64_t), "cuMemFree_v2");
+static int release_late(uint64_t p) {
     if (late()) usleep(LONG);
-    return next(p);
+    return release(p);
 }
+
+void *vgpu_sim_stand_in(const char *name, void *function) {
+#if defined RETAIN || defined HOLD
+    if (!strcmp(name, "cuDevicePrimaryCtxRetain")) return retain = function, retain_late;
+#else
+    if (!strcmp(name, "cuModuleLoadData")) return load = function, load_late;
+    if (!strcmp(name, "cuMemAlloc_v2")) return alloc = function, alloc_late;
+    if (!strcmp(name, "cuMemFree_v2")) return release = function, release_late;
 #endif
+    return 0;
+}

@@ -1,15 +1,20 @@
-/* A library behind ours that makes allocations take a few milliseconds and fail now and then: what is reserved stays
- * undecided for as long. */
-#define _GNU_SOURCE
-#include <dlfcn.h>
+/* A library in the place of the simulated driver's allocation, which takes a few milliseconds and fails now and then: what
+ * is reserved stays undecided for as long. */
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
-int cuMemAlloc_v2(uint64_t *p, size_t bytes) {
-    static int (*next)(uint64_t *, size_t);
-    static unsigned seed;
-    if (!next) next = (int (*)(uint64_t *, size_t))dlsym(RTLD_NEXT, "cuMemAlloc_v2"), seed = (unsigned)getpid();
+static int (*alloc)(uint64_t *, size_t);
+static unsigned seed;
+
+static int alloc_slowly(uint64_t *p, size_t bytes) {
     usleep(500 + rand_r(&seed) % 2000);
-    return rand_r(&seed) % 4 == 0 ? 719 : next(p, bytes);
+    return rand_r(&seed) % 4 == 0 ? 719 : alloc(p, bytes);
+}
+
+void *vgpu_sim_stand_in(const char *name, void *function) {
+    if (strcmp(name, "cuMemAlloc_v2")) return 0;
+    seed = (unsigned)getpid();
+    return alloc = function, alloc_slowly;
 }

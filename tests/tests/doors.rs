@@ -9,7 +9,7 @@
 #[path = "doors/generated.rs"]
 mod generated;
 
-use shim_sys::table::{CUDA_HOOK_NAMES, CUDA_ROWS, NVML_HOOK_NAMES, NVML_ROWS};
+use shim_sys::table::{Action, CUDA_HOOK_NAMES, CUDA_ROWS, NVML_HOOK_NAMES, NVML_ROWS, Row};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -164,6 +164,69 @@ fn through_every_door_a_hook_calls_its_own_original() {
             "{}: {doors:?}",
             row.name
         );
+    }
+}
+
+/// An interposer of every function, behind us: the hook calls it, it calls the hook, and the driver is called once.
+#[test]
+fn every_function_that_an_interposer_behind_us_passes_on_reaches_the_driver_once() {
+    let dir = tempfile::TempDir::new().unwrap();
+    let other = generated::interposer(dir.path());
+    let program = vgpu_tests::program::compile("every", vgpu_tests::program::Kind::Program, &[]);
+    let mut lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", "4GiB").with("VGPU_SM_LIMIT", "50");
+    lab.set("VGPU_SIM_DRIVER", "580");
+    let ours = lab.lib().to_owned();
+    // A successful one of these ends the context or NVML for the calls after it.
+    let ends = ["cuDevicePrimaryCtxReset", "cuDevicePrimaryCtxRelease", "nvmlShutdown"];
+    let names: Vec<&str> = hooked().into_iter().filter(|name| !ends.iter().any(|end| name.starts_with(end))).collect();
+    // Each of the driver's functions answers a code of its own, from the second call of those that make the context.
+    let driver_names: Vec<&str> = names.iter().copied().filter(|name| name.starts_with("cu")).collect();
+    let early = ["cuInit", "cuDevicePrimaryCtxRetain", "cuDeviceTotalMem_v2"];
+    let spared = ["cuInit", "cuGetProcAddress", "cuGetProcAddress_v2"];
+    let faults: Vec<String> = driver_names
+        .iter()
+        .enumerate()
+        .filter(|(_, name)| !spared.contains(name))
+        .map(|(at, name)| {
+            let after = if early.contains(name) { ":after=1" } else { "" };
+            format!("{name}:every=1:code={}{after}", 3000 + at)
+        })
+        .collect();
+    let is_shut = |row: &&Row| !matches!(row.action, Action::Hook(_));
+    let shut: BTreeSet<&str> = NVML_ROWS.iter().filter(is_shut).map(|row| row.name).collect();
+    for copies in ["0", "1"] {
+        lab.set("VGPU_CHARGE_COPIES", copies);
+        let mut ask = |preload: &[&Path]| {
+            lab.preload(preload);
+            let mut command = lab.command(&program);
+            run(command.arg("context").args(&names).env("VGPU_SIM_FAULTS", faults.join(",")))
+        };
+        let (alone, behind, before) = (ask(&[&ours]), ask(&[&ours, &other]), ask(&[&other, &ours]));
+        let (mut passed, mut absent, mut refused) = (0, 0, 0);
+        for ((alone, behind), before) in alone.lines().zip(behind.lines()).zip(before.lines()).skip(1) {
+            let name = alone.split(' ').next().unwrap();
+            let (answer, counts) = behind.split_once(" called ").unwrap_or((behind, ""));
+            assert_eq!(answer, alone, "behind us");
+            assert_eq!(before.split(" called ").next(), Some(alone), "before us");
+            if alone.ends_with(" absent") {
+                absent += 1;
+                continue;
+            }
+            // A function that is shut under limits is refused before the interposer.
+            if shut.contains(&name) && counts == "0 deep 0" {
+                assert!(alone.ends_with(" 3") || alone.ends_with(" 4"), "{alone}");
+                refused += 1;
+                continue;
+            }
+            let (calls, deep) = counts.split_once(" deep ").unwrap_or_else(|| panic!("{behind}"));
+            let calls: u32 = calls.parse().unwrap();
+            assert_eq!(deep, "1", "it never meets itself: {behind}");
+            assert!(calls == 1 || calls > 1 && (early.contains(&name) || name.starts_with("nvmlInit")), "{behind}");
+            passed += 1;
+        }
+        assert_eq!((behind.lines().count(), before.lines().count()), (names.len() + 1, names.len() + 1));
+        // Of 342 functions the simulated driver lacks 38, and 51 are refused.
+        assert!(passed >= 250, "{passed} passed, {absent} absent, {refused} refused of {}", names.len());
     }
 }
 

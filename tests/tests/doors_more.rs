@@ -205,13 +205,49 @@ fn another_interposer_that_asks_the_driver_itself_is_called_once() {
             assert_eq!(m.code(&format!("alloc {GIB}")), OUT_OF_MEMORY, "{what}");
             // By its own handle, or the driver's lookup, a program finds the driver's function and not the one before us.
             let met = we_are_first || ["linked", "default"].contains(&door);
-            let calls = match (met, we_are_first) {
-                (false, _) => 0,
-                (true, true) => 1, // a refused request never reaches the one behind
-                (true, false) => 2,
-            };
-            assert_eq!(m.ok("interposed").numbers(), [calls, u64::from(met)], "calls and depth: {what}");
+            assert_eq!(m.ok("interposed").numbers(), [2 * u64::from(met), u64::from(met)], "calls and depth: {what}");
         }
+    }
+}
+
+/// The name that a library exports says nothing of what it does with the answer: it may call it from anywhere.
+#[test]
+fn a_library_that_exports_the_drivers_names_and_asks_for_them_is_limited() {
+    let (much, little) = (GIB.to_string(), MIB.to_string());
+    for way in ["BY_HANDLE", "BY_NEXT", "BY_GET", "BY_DLSYM"] {
+        // Linked with the driver, so that RTLD_NEXT finds it behind the library.
+        let guest = compile("guest", Kind::LinkedLibrary, &["OWN", "NAMED", way]);
+        let mut lab = one_gib();
+        let us = lab.lib().to_owned();
+        for order in [vec![us.as_path(), &guest], vec![guest.as_path(), &us], vec![us.as_path()]] {
+            lab.preload(&order);
+            let (said, errors) =
+                ask(&mut lab.command(host()), &["open", path(&guest), "alloc", &much, "alloc", &little]);
+            assert_eq!(said, [OUT_OF_MEMORY.to_string(), "0".into()], "{way}, {order:?}: {errors}");
+            assert_eq!(errors, "", "{way}, {order:?}: no door is open");
+        }
+    }
+}
+
+/// Generated wrappers of the driver, as frameworks carry them: each function looks the driver's up at its first call.
+#[test]
+fn wrappers_that_open_the_driver_at_their_first_call_are_limited_in_both_orders() {
+    let (much, little) = (GIB.to_string(), MIB.to_string());
+    let wrappers = compile("interposer", Kind::Library, &["LAZY"]);
+    let guest = compile("guest", Kind::Library, &["BY_GLOBAL_NAMES"]);
+    for we_are_first in [true, false] {
+        let mut lab = one_gib();
+        let us = lab.lib().to_owned();
+        lab.preload(&if we_are_first { [us.as_path(), &wrappers] } else { [wrappers.as_path(), &us] });
+        let words = ["open", path(&guest), "alloc", &little, "alloc", &much, "interposed"];
+        let (said, errors) = ask(&mut lab.command(host()), &words);
+        assert_eq!(said[..2], ["0".to_owned(), OUT_OF_MEMORY.to_string()], "we are first: {we_are_first}: {errors}");
+        // Initialise, retain, set current, allocate; free after the one that succeeds. The first is made twice where we
+        // are first: nobody knew yet that there is a driver behind the wrapper.
+        let (calls, deepest) = said[2].split_once(' ').unwrap();
+        let at_most = if we_are_first { ["10", "2"] } else { ["9", "1"] };
+        assert!(["9", at_most[0]].contains(&calls) && ["1", at_most[1]].contains(&deepest), "{we_are_first}: {said:?}");
+        assert_eq!(errors, "", "we are first: {we_are_first}");
     }
 }
 

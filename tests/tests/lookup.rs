@@ -256,10 +256,31 @@ fn rtld_next_for_the_drivers_names_works_beside_another_interposer() {
             m.alloc(100 * MIB);
             assert_eq!(m.info().0, free - 100 * MIB, "charged once: {what}");
             assert_eq!(m.code(&format!("alloc {GIB}")), OUT_OF_MEMORY, "{what}");
-            // With us first a refused request never reaches the one behind.
-            let calls = if we_are_first { 1 } else { 2 };
-            assert_eq!(m.ok("interposed").numbers(), [calls, 1], "calls and depth: {what}");
+            assert_eq!(m.ok("interposed").numbers(), [2, 1], "calls and depth: {what}");
         }
+    }
+}
+
+/// Two interposers behind us: the first calls the second, and the second calls the hook.
+#[test]
+fn two_interposers_behind_us_are_called_once_each_and_an_allocation_is_charged_once() {
+    let (one, two) = (
+        compile("interposer", Kind::Library, &["DRIVER", "NUMBER=1"]),
+        compile("interposer", Kind::Library, &["DRIVER", "NUMBER=2"]),
+    );
+    for door in ["linked", "default"] {
+        let mut lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", "1GiB");
+        let us = lab.lib().to_owned();
+        lab.preload(&[us.as_path(), &one, &two]);
+        let mut m = lab.member_by(door);
+        m.begin();
+        let free = m.info().0;
+        m.alloc(100 * MIB);
+        assert_eq!(m.info().0, free - 100 * MIB, "charged once: {door}");
+        // Both count in one place, where the second is called by the first.
+        assert_eq!(m.ok("interposed").numbers(), [2, 2], "calls and depth: {door}");
+        assert_eq!(m.code(&format!("alloc {GIB}")), OUT_OF_MEMORY, "{door}");
+        assert_eq!(m.ok("interposed").numbers(), [4, 2], "calls and depth: {door}");
     }
 }
 

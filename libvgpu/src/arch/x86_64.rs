@@ -1,9 +1,9 @@
 //! x86-64, System V: arguments in rdi, rsi, rdx, rcx, r8, r9 and on the stack, return address at [rsp]; rax and r11 are
 //! free. What is decided is decided in [`crate::lookup`] and in `hooks`.
 
-use crate::driver::{CUDA_CALLED_AT, CUDA_FOUND};
+use crate::driver::{CUDA_CALLED_AT, CUDA_FOUND, begin_detour, end_detour};
 use crate::hooks::{COPIES_CHARGED, ask_driver, ask_driver_v2, decide_copy, judge_shut};
-use crate::lookup::{REAL, answer, loader};
+use crate::lookup::{NEXT, REAL, answer, loader};
 use core::ffi::{c_char, c_int, c_long, c_void};
 use shim_sys::cuda::CUresult;
 
@@ -53,136 +53,144 @@ macro_rules! foreign_names_pass {
     };
 }
 
-/// `dlsym` of the C library, seen by everybody: foreign names pass by a tail jump.
-///
-/// # Safety
-/// As `dlsym`.
-///
-/// # Cost
-/// A few compares and an indirect jump for a foreign name; a hash of it besides where it begins like one of ours.
-#[unsafe(naked)]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dlsym(_handle: *mut c_void, _name: *const c_char) -> *mut c_void {
-    core::arch::naked_asm!(
-        foreign_names_pass!("0"),
-        "sub rsp, 24",
-        "mov qword ptr [rsp + 8], rdi",
-        "mov qword ptr [rsp + 16], rsi",
-        "xor edx, edx",
-        "mov rcx, qword ptr [rsp + 24]",
-        "call {answer}",
-        "mov rdi, qword ptr [rsp + 8]",
-        "mov rsi, qword ptr [rsp + 16]",
-        "add rsp, 24",
-        "test rdx, rdx",
-        "jz 5f",
-        "ret",
-        "5:",
-        "mov rax, qword ptr [rip + {real}]",
-        "jmp rax",
-        real = sym REAL,
-        answer = sym answer,
-    )
+/// Our functions in place of the loader's. `$real`: the table of the functions that they jump to.
+macro_rules! loaders {
+    ($real:ident, $(#[$export:meta])? $dlsym:ident $dlvsym:ident $dlopen:ident $dlmopen:ident) => {
+        /// `dlsym` of the C library, seen by the program: foreign names pass by a tail jump.
+        ///
+        /// # Safety
+        /// As `dlsym`.
+        ///
+        /// # Cost
+        /// A few compares and an indirect jump for a foreign name; a hash of it besides where it begins like one of ours.
+        #[unsafe(naked)]
+        $(#[$export])?
+        pub unsafe extern "C" fn $dlsym(_handle: *mut c_void, _name: *const c_char) -> *mut c_void {
+            core::arch::naked_asm!(
+                foreign_names_pass!("0"),
+                "sub rsp, 24",
+                "mov qword ptr [rsp + 8], rdi",
+                "mov qword ptr [rsp + 16], rsi",
+                "xor edx, edx",
+                "mov rcx, qword ptr [rsp + 24]",
+                "call {answer}",
+                "mov rdi, qword ptr [rsp + 8]",
+                "mov rsi, qword ptr [rsp + 16]",
+                "add rsp, 24",
+                "test rdx, rdx",
+                "jz 5f",
+                "ret",
+                "5:",
+                "mov rax, qword ptr [rip + {real}]",
+                "jmp rax",
+                real = sym $real,
+                answer = sym answer,
+            )
+        }
+
+        /// `dlvsym` of the C library, seen by the program: foreign names pass by a tail jump.
+        ///
+        /// # Safety
+        /// As `dlvsym`.
+        #[unsafe(naked)]
+        $(#[$export])?
+        pub unsafe extern "C" fn $dlvsym(_handle: *mut c_void, _name: *const c_char, _version: *const c_char) -> *mut c_void {
+            core::arch::naked_asm!(
+                foreign_names_pass!("8"),
+                "sub rsp, 40",
+                "mov qword ptr [rsp + 8], rdi",
+                "mov qword ptr [rsp + 16], rsi",
+                "mov qword ptr [rsp + 24], rdx",
+                "lea rax, [rip + {none}]",
+                "test rdx, rdx",
+                "cmovz rdx, rax", // answer() tells the two functions apart by the version
+                "mov rcx, qword ptr [rsp + 40]",
+                "call {answer}",
+                "mov rcx, rdx",
+                "mov rdi, qword ptr [rsp + 8]",
+                "mov rsi, qword ptr [rsp + 16]",
+                "mov rdx, qword ptr [rsp + 24]",
+                "add rsp, 40",
+                "test rcx, rcx",
+                "jz 5f",
+                "ret",
+                "5:",
+                "mov rax, qword ptr [rip + {real} + 8]",
+                "jmp rax",
+                real = sym $real,
+                answer = sym answer,
+                none = sym NO_VERSION,
+            )
+        }
+
+        /// `dlopen` of the C library, seen by the program: a tail jump, with RTLD_DEEPBIND cleared where limits are asked for.
+        ///
+        /// # Safety
+        /// As `dlopen`.
+        ///
+        /// # Cost
+        /// A test and an indirect jump without that flag.
+        #[unsafe(naked)]
+        $(#[$export])?
+        pub unsafe extern "C" fn $dlopen(_file: *const c_char, _flags: c_int) -> *mut c_void {
+            core::arch::naked_asm!(
+                "test esi, {deepbind}",
+                "jnz 1f",
+                "mov rax, qword ptr [rip + {real} + 16]",
+                "test rax, rax",
+                "jz 1f",
+                "jmp rax",
+                "1:",
+                "sub rsp, 24",
+                "mov qword ptr [rsp + 8], rdi",
+                "call {open}",
+                "mov rdi, qword ptr [rsp + 8]",
+                "mov esi, eax",
+                "add rsp, 24",
+                "mov rax, qword ptr [rip + {real} + 16]",
+                "test rax, rax",
+                "jz 2f",
+                "jmp rax",
+                "2:", // a process without a dlopen of its own: nobody can have called this one
+                "ret",
+                deepbind = const libc::RTLD_DEEPBIND,
+                real = sym $real,
+                open = sym loader::open,
+            )
+        }
+
+        /// `dlmopen` of the C library, seen by the program: a tail jump; another namespace than the program's is an open door.
+        ///
+        /// # Safety
+        /// As `dlmopen`.
+        #[unsafe(naked)]
+        $(#[$export])?
+        pub unsafe extern "C" fn $dlmopen(_namespace: c_long, _file: *const c_char, _flags: c_int) -> *mut c_void {
+            core::arch::naked_asm!(
+                "sub rsp, 24",
+                "mov qword ptr [rsp + 8], rsi",
+                "call {open}",
+                "mov rsi, qword ptr [rsp + 8]",
+                "mov rdi, rax",
+                "add rsp, 24",
+                "mov rax, qword ptr [rip + {real} + 24]",
+                "test rax, rax",
+                "jz 2f",
+                "jmp rax",
+                "2:",
+                "ret",
+                real = sym $real,
+                open = sym loader::open_in,
+            )
+        }
+    };
 }
 
-/// `dlvsym` of the C library, seen by everybody: foreign names pass by a tail jump.
-///
-/// # Safety
-/// As `dlvsym`.
-#[unsafe(naked)]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dlvsym(_handle: *mut c_void, _name: *const c_char, _version: *const c_char) -> *mut c_void {
-    core::arch::naked_asm!(
-        foreign_names_pass!("8"),
-        "sub rsp, 40",
-        "mov qword ptr [rsp + 8], rdi",
-        "mov qword ptr [rsp + 16], rsi",
-        "mov qword ptr [rsp + 24], rdx",
-        "lea rax, [rip + {none}]",
-        "test rdx, rdx",
-        "cmovz rdx, rax", // answer() tells the two functions apart by the version
-        "mov rcx, qword ptr [rsp + 40]",
-        "call {answer}",
-        "mov rcx, rdx",
-        "mov rdi, qword ptr [rsp + 8]",
-        "mov rsi, qword ptr [rsp + 16]",
-        "mov rdx, qword ptr [rsp + 24]",
-        "add rsp, 40",
-        "test rcx, rcx",
-        "jz 5f",
-        "ret",
-        "5:",
-        "mov rax, qword ptr [rip + {real} + 8]",
-        "jmp rax",
-        real = sym REAL,
-        answer = sym answer,
-        none = sym NO_VERSION,
-    )
-}
+loaders!(NEXT, #[unsafe(no_mangle)] dlsym dlvsym dlopen dlmopen);
+loaders!(REAL, last_dlsym last_dlvsym last_dlopen last_dlmopen);
 
 /// Stands for a null version in `dlvsym`.
 static NO_VERSION: u8 = 0;
-
-/// `dlopen` of the C library, seen by everybody: a tail jump, with RTLD_DEEPBIND cleared where limits are asked for.
-///
-/// # Safety
-/// As `dlopen`.
-///
-/// # Cost
-/// A test and an indirect jump without that flag.
-#[unsafe(naked)]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dlopen(_file: *const c_char, _flags: c_int) -> *mut c_void {
-    core::arch::naked_asm!(
-        "test esi, {deepbind}",
-        "jnz 1f",
-        "mov rax, qword ptr [rip + {real} + 16]",
-        "test rax, rax",
-        "jz 1f",
-        "jmp rax",
-        "1:",
-        "sub rsp, 24",
-        "mov qword ptr [rsp + 8], rdi",
-        "call {open}",
-        "mov rdi, qword ptr [rsp + 8]",
-        "mov esi, eax",
-        "add rsp, 24",
-        "mov rax, qword ptr [rip + {real} + 16]",
-        "test rax, rax",
-        "jz 2f",
-        "jmp rax",
-        "2:", // a process without a dlopen of its own: nobody can have called this one
-        "ret",
-        deepbind = const libc::RTLD_DEEPBIND,
-        real = sym REAL,
-        open = sym loader::open,
-    )
-}
-
-/// `dlmopen` of the C library, seen by everybody: a tail jump; another namespace than the program's is an open door.
-///
-/// # Safety
-/// As `dlmopen`.
-#[unsafe(naked)]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dlmopen(_namespace: c_long, _file: *const c_char, _flags: c_int) -> *mut c_void {
-    core::arch::naked_asm!(
-        "sub rsp, 24",
-        "mov qword ptr [rsp + 8], rsi",
-        "call {open}",
-        "mov rsi, qword ptr [rsp + 8]",
-        "mov rdi, rax",
-        "add rsp, 24",
-        "mov rax, qword ptr [rip + {real} + 24]",
-        "test rax, rax",
-        "jz 2f",
-        "jmp rax",
-        "2:",
-        "ret",
-        real = sym REAL,
-        open = sym loader::open_in,
-    )
-}
 
 /// The driver's lookup of functions: passes on who asks.
 ///
@@ -229,6 +237,54 @@ macro_rules! jump_to {
     };
 }
 pub(crate) use jump_to;
+
+/// The way of a call for which a hook has no function: calls the interposer behind us with the arguments as they came,
+/// between [`begin_detour`] and [`end_detour`]. Answers a code where nobody has the function.
+///
+/// # Safety
+/// Jumped to by an export, as the driver's function was called.
+#[unsafe(naked)]
+pub unsafe extern "C" fn detour() {
+    core::arch::naked_asm!(
+        "push rbp",
+        "mov rbp, rsp",
+        "push r9",
+        "push r8",
+        "push rcx",
+        "push rdx",
+        "push rsi",
+        "push rdi",
+        "sub rsp, 16", // a word for the row's number, and the stack is aligned
+        "call {begin}",
+        "mov qword ptr [rbp - 56], rdx",
+        "cmp rax, {codes}",
+        "jb 2f",
+        "mov rdi, qword ptr [rbp - 48]",
+        "mov rsi, qword ptr [rbp - 40]",
+        "mov rdx, qword ptr [rbp - 32]",
+        "mov rcx, qword ptr [rbp - 24]",
+        "mov r8, qword ptr [rbp - 16]",
+        "mov r9, qword ptr [rbp - 8]",
+        // No function has more than eleven arguments; a sixth word keeps the stack aligned.
+        "push qword ptr [rbp + 56]",
+        "push qword ptr [rbp + 48]",
+        "push qword ptr [rbp + 40]",
+        "push qword ptr [rbp + 32]",
+        "push qword ptr [rbp + 24]",
+        "push qword ptr [rbp + 16]",
+        "call rax",
+        "mov qword ptr [rbp - 8], rax",
+        "mov edi, dword ptr [rbp - 56]",
+        "call {end}",
+        "mov rax, qword ptr [rbp - 8]",
+        "2:",
+        "leave",
+        "ret",
+        begin = sym begin_detour,
+        end = sym end_detour,
+        codes = const CODES,
+    )
+}
 
 /// The way of everything that is shut, with the number of its row in eax: the code that [`judge_shut`] answers, or a jump
 /// to the driver's function with the arguments as they came.

@@ -2,8 +2,9 @@
 //!
 //! A library opened with RTLD_DEEPBIND finds its own dependencies before the preloaded ones, a library of another
 //! namespace finds no preloaded one at all. Both are decided here and carried out by the loader, to which the naked
-//! functions jump: it reads RPATH, $ORIGIN and the namespace from the return address. Whoever looks up `dlsym` itself,
-//! with a version as preloaded tools do, gets ours, or the driver would be found through theirs.
+//! functions jump: it reads RPATH, $ORIGIN and the namespace from the return address. A lookup of `dlsym` itself, with a
+//! version as preloaded tools do, gets ours, or the driver would be found through the C library's. An interposer of these
+//! functions behind us gets one that jumps to the C library's, since our export jumps to the interposer.
 
 use super::{Answer, NAMES, next, real};
 use super::{Dlsym, Dlvsym};
@@ -12,6 +13,7 @@ use crate::environment::variable;
 use crate::{asked, doors};
 use core::ffi::{CStr, c_char, c_int, c_long, c_void};
 use next::Asker;
+use shim_sys::elf;
 use std::os::unix::ffi::OsStrExt;
 
 /// The last namespace there can be (glibc has 16): the loader refuses it as invalid unless a program opened them all.
@@ -34,12 +36,23 @@ impl Function {
         [Self::Dlsym, Self::Dlvsym, Self::Dlopen, Self::Dlmopen].into_iter().find(|f| NAMES[*f as usize] == name)
     }
 
+    /// Our export, which an interposer behind us sees called.
     fn ours(self) -> *mut c_void {
         match self {
             Self::Dlsym => arch::dlsym as *mut c_void,
             Self::Dlvsym => arch::dlvsym as *mut c_void,
             Self::Dlopen => arch::dlopen as *mut c_void,
             Self::Dlmopen => arch::dlmopen as *mut c_void,
+        }
+    }
+
+    /// Our function in place of the C library's: as the export, and no interposer sees it called.
+    fn in_place(self) -> *mut c_void {
+        match self {
+            Self::Dlsym => arch::last_dlsym as *mut c_void,
+            Self::Dlvsym => arch::last_dlvsym as *mut c_void,
+            Self::Dlopen => arch::last_dlopen as *mut c_void,
+            Self::Dlmopen => arch::last_dlmopen as *mut c_void,
         }
     }
 }
@@ -51,18 +64,17 @@ impl Function {
 #[cold]
 pub unsafe fn answer(handle: *mut c_void, name: &CStr, version: *const c_char, caller: usize) -> Answer {
     let Some(function) = Function::named(name) else { return Answer::JUMP };
-    match (next::asker(caller, name, None), handle == libc::RTLD_NEXT) {
-        // Stands behind us, as a hook of its own or as a program that wants what is behind it.
-        (Asker::Library | Asker::Interposer, _) | (Asker::Behind(_), true) => return Answer::JUMP,
+    let found = match (next::asker(caller), handle == libc::RTLD_NEXT) {
         // The loader would pass us by: our names have no version.
         (Asker::Before, true) if !version.is_null() => return Answer::is(function.ours()),
         (Asker::Before, true) => return Answer::JUMP,
-        (_, false) => {}
-    }
-    // SAFETY: the caller's.
-    let found = unsafe { super::ask(handle, name, version) };
-    let theirs = found as usize == real(function);
-    Answer::is(if theirs && !found.is_null() { function.ours() } else { found })
+        // The C library is there, wherever the loader has it: a library that was opened has an order of its own.
+        (Asker::Behind(index), true) => elf::function_after(index, name).unwrap_or(real(function) as *mut c_void),
+        // SAFETY: the caller's.
+        (_, false) => unsafe { super::ask(handle, name, version) },
+    };
+    let is_real = found as usize == real(function) && !found.is_null();
+    Answer::is(if is_real { function.in_place() } else { found })
 }
 
 /// What the naked functions hand on: a namespace and flags.

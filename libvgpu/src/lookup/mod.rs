@@ -7,8 +7,10 @@
 //! `dlopen` and `dlmopen` are such jumps too ([`loader`]), and the driver's own lookup comes here by way of
 //! [`swap`], which is told who asks.
 //!
-//! Nothing is remembered of who asked: an object may be gone, and another in its place, at the next question. Which names
-//! are ours to decide is told by [`names`], a table that the compiler builds.
+//! Every caller gets the hook, also a library that exports a function of that name itself: it may call the answer from
+//! anywhere. Only the driver gets its own functions. An interposer behind us therefore calls the hook again, see
+//! [`crate::driver::Library::call`]. Nothing is remembered of callers: an object may be gone, and another in its place, at
+//! the next question. [`names`] is a table of the names that are decided here; the compiler builds it.
 //!
 //! RTLD_DEFAULT where the driver was loaded with RTLD_LOCAL: the main program finds nothing, as without us. A library
 //! that was itself loaded with RTLD_LOCAL gets the hook, whether or not the driver is in its own scope: glibc tells
@@ -22,7 +24,7 @@ use loader::{Function, real_dlsym, real_dlvsym};
 pub use names::is_guarded;
 use names::{Name, Row, judge};
 use next::Asker;
-pub use next::{is_behind_us, next_after_us};
+pub use next::next_after_us;
 
 use crate::doors;
 use crate::driver::{CUDA, NVML};
@@ -36,11 +38,14 @@ type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) ->
 
 /// Names of the loader's functions that are ours, by [`Function`].
 const NAMES: [&CStr; 4] = [c"dlsym", c"dlvsym", c"dlopen", c"dlmopen"];
-/// Addresses of the real ones, 0 until the first call.
+/// Where our exports of the loader's functions jump to: the next definition behind us, which may be another preloaded
+/// library's. 0 until the first call.
+pub(crate) static NEXT: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
+/// The C library's own functions, 0 until the first call.
 pub(crate) static REAL: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
 
-/// The next definition of a loader's function behind us in the loader's order: another preloaded library's, or the C
-/// library's; 0: there is none.
+/// The C library's own function, or the next one behind us where there is no C library; 0: there is neither. Both tables
+/// know it then.
 fn real(function: Function) -> usize {
     match REAL[function as usize].load(Relaxed) {
         0 => find_real(function),
@@ -50,10 +55,16 @@ fn real(function: Function) -> usize {
 
 #[cold]
 fn find_real(function: Function) -> usize {
+    let name = NAMES[function as usize];
     let us = elf::object_of(find_real as fn(Function) -> usize as usize).map_or(0, |object| object.index);
-    let found = elf::function_after(us, NAMES[function as usize]).map_or(0, |address| address as usize);
-    REAL[function as usize].store(found, Relaxed);
-    found
+    let next = elf::function_after(us, name);
+    // Before glibc 2.34 these functions are in a library of their own.
+    let is_c_library = |object: &elf::Object| object.has_soname(c"libc.so.6") || object.has_soname(c"libdl.so.2");
+    let own = elf::walk(|object| is_c_library(&object).then(|| object.function(name)).flatten());
+    let [next, own] = [next.or(own), own.or(next)].map(|found| found.map_or(0, |address| address as usize));
+    NEXT[function as usize].store(next, Relaxed);
+    REAL[function as usize].store(own, Relaxed);
+    own
 }
 
 /// What the naked functions do next: return `address` (`handled` != 0) or jump to the real function.
@@ -79,34 +90,28 @@ impl Row {
         }
     }
 
-    /// Whether a real function stands behind the hook.
-    fn has_real(self) -> bool {
+    /// Whether a function stands behind the hook.
+    fn has_function(self) -> bool {
         match self {
-            Row::Cuda(row) => !CUDA.call(row).is_null(),
-            Row::Nvml(row) => !NVML.call(row).is_null(),
+            Row::Cuda(row) => CUDA.has_function(row),
+            Row::Nvml(row) => NVML.has_function(row),
         }
     }
 
-    /// Our hook if `address` is what some hook of this library calls: an interposer's function.
-    fn called(self, address: *mut c_void) -> Option<*mut c_void> {
+    /// Whether the hooked library is loaded and has the function.
+    fn is_in_the_driver(self) -> bool {
         match self {
-            Row::Cuda(_) => CUDA.row_called(address).map(|row| CUDA_HOOKS.at(row)),
-            Row::Nvml(_) => NVML.row_called(address).map(|row| NVML_HOOKS.at(row)),
+            Row::Cuda(row) => CUDA.has_real(row),
+            Row::Nvml(row) => NVML.has_real(row),
         }
     }
 
-    fn soname(self) -> &'static CStr {
+    /// Whether the code at `caller` is the hooked library's.
+    fn library_asks(self, caller: usize) -> bool {
         match self {
-            Row::Cuda(_) => CUDA.soname(),
-            Row::Nvml(_) => NVML.soname(),
+            Row::Cuda(_) => CUDA.asks(caller),
+            Row::Nvml(_) => NVML.asks(caller),
         }
-    }
-
-    /// Whether the code at `caller` certainly is neither of the row's library nor of an interposer of the row: nearly
-    /// always so, and told without a walk over the loader's objects.
-    #[inline]
-    fn is_nothing_to(self, caller: usize) -> bool {
-        elf::may_define(caller, self.hashes()) == Some(false)
     }
 
     /// Whether `address` is code of the library that the row belongs to.
@@ -131,36 +136,21 @@ pub fn substitute(address: *mut c_void) -> *mut c_void {
 
 /// The driver's own answer to `name`, as code at `caller` gets it; `None`: it must not be handed out.
 ///
-/// The driver itself gets what it asked for, and so does an interposer behind us: a hook would call it again.
-///
 /// # Safety
 /// `name` is null or a C string.
 ///
 /// # Cost
-/// What the driver answered is judged first: a hooked function by its address, and then whether the caller is an ordinary
-/// one; one of the driver's other functions by the name. The loader's objects are walked for the rest only.
+/// The driver's answer is judged first: a hooked function by its address, one of the driver's other functions by the name.
 #[inline]
 pub unsafe fn swap(name: *const c_char, found: *mut c_void, caller: usize) -> Option<*mut c_void> {
     if let Some(row) = CUDA.row_at(found) {
-        let hook = CUDA_HOOKS.at(row);
-        return Some(if Row::Cuda(row).is_nothing_to(caller) || !keeps(row, caller) { hook } else { found });
-    }
-    if !CUDA.is_code(found as usize)
-        && let Some(row) = CUDA.row_called(found)
-    {
-        return Some(if keeps(row, caller) { found } else { CUDA_HOOKS.at(row) });
+        return Some(if CUDA.asks(caller) { found } else { CUDA_HOOKS.at(row) });
     }
     // SAFETY: the caller's.
     match unsafe { doors::variant_text(name, found) } {
         Some(true) => None,
         _ => Some(found),
     }
-}
-
-/// Whether code at `caller` gets the function that our hook of `row` calls, and not the hook.
-#[cold]
-fn keeps(row: usize, caller: usize) -> bool {
-    matches!(next::asker(caller, CUDA.name(row), Some(CUDA.soname())), Asker::Library | Asker::Interposer)
 }
 
 /// Asks the real function, from here.
@@ -220,21 +210,28 @@ pub(crate) unsafe extern "C" fn answer(
 /// As [`answer`].
 #[inline(never)]
 unsafe fn hooked(row: Row, handle: *mut c_void, name: &CStr, version: *const c_char, caller: usize) -> Answer {
-    if handle == libc::RTLD_NEXT || !row.is_nothing_to(caller) {
-        match (next::asker(caller, name, Some(row.soname())), handle == libc::RTLD_NEXT) {
-            (Asker::Library, _) => return Answer::JUMP, // the driver looks for its own functions
+    if row.library_asks(caller) {
+        return Answer::JUMP;
+    }
+    if handle == libc::RTLD_NEXT {
+        return match next::asker(caller) {
             // The loader would answer our own export, but there is no driver behind it: as below.
-            (Asker::Before, true) if next::meets(row.hook(), caller, name) && !row.has_real() => {
-                return Answer::is(next_after_us(name));
+            Asker::Before if next::meets(row.hook(), caller, name) && !row.has_function() => {
+                Answer::is(next_after_us(name))
             }
-            (Asker::Interposer, _) | (Asker::Before, true) => return Answer::JUMP,
-            (Asker::Behind(index), true) => return next::hook_behind(index, name).map_or(Answer::JUMP, Answer::is),
-            (_, false) => {}
-        }
+            Asker::Before => Answer::JUMP,
+            // Never the loader's own answer: a library that was opened has a scope whose order is not this one, and the
+            // driver may be in it.
+            Asker::Behind(index) => match elf::function_after(index, name) {
+                Some(found) => Answer::is(substitute(found)),
+                None if row.is_in_the_driver() => Answer::is(row.hook()),
+                None => Answer::JUMP,
+            },
+        };
     }
     // SAFETY: the program's own handle, name and version, passed on as they came.
     let found = unsafe { ask(handle, name, version) };
-    if found == row.hook() && (!row.has_real() || next::sees_what_we_see(handle, caller)) {
+    if found == row.hook() && (!row.has_function() || next::sees_what_we_see(handle, caller)) {
         // Our own export answered a search of the global scope. The program asks whether there is a driver: if none is
         // behind us in that scope, `dlerror` then has the loader's own words.
         let behind = next_after_us(name);
@@ -243,11 +240,6 @@ unsafe fn hooked(row: Row, handle: *mut c_void, name: &CStr, version: *const c_c
     let answer = substitute(found);
     if answer == found && row.library_holds(found as usize) && doors::second_copy(name) == Some(true) {
         return refused(handle);
-    }
-    if answer == found
-        && let Some(called) = row.called(found)
-    {
-        return Answer::is(called); // an interposer behind us, asked for by its handle: it is called by our hook
     }
     Answer::is(answer)
 }
@@ -261,11 +253,13 @@ unsafe fn variant(handle: *mut c_void, name: &CStr, version: *const c_char, call
     if doors::passes(name) || CUDA.holds(caller) {
         return Answer::JUMP;
     }
-    let found = match (handle == libc::RTLD_NEXT, next::asker(caller, name, None)) {
-        (true, Asker::Behind(index)) => elf::function_after(index, name).unwrap_or(core::ptr::null_mut()),
-        (true, _) => next_after_us(name),
+    let found = if handle != libc::RTLD_NEXT {
         // SAFETY: the caller's.
-        (false, _) => unsafe { ask(handle, name, version) },
+        unsafe { ask(handle, name, version) }
+    } else if let Asker::Behind(index) = next::asker(caller) {
+        elf::function_after(index, name).unwrap_or(core::ptr::null_mut())
+    } else {
+        next_after_us(name)
     };
     match CUDA.holds(found as usize).then(|| doors::variant(name, found)).flatten() {
         Some(true) => refused(handle),

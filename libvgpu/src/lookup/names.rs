@@ -6,7 +6,6 @@
 
 use crate::driver::{CUDA, NVML};
 use core::ffi::CStr;
-use shim_sys::elf::gnu_hash;
 use shim_sys::table::{Action, CUDA_HOOK_NAMES, CUDA_ROWS, CudaHook, NVML_HOOK_NAMES, NvmlHook, base_length};
 
 /// Which library's table holds a name, and the row.
@@ -90,20 +89,6 @@ struct Words {
 }
 
 static WORDS: Words = Words::of_the_table();
-
-/// Hashes of the rows' names, as objects index their functions, and of the name by which a copy of the library itself is
-/// known: [`shim_sys::elf::may_define`].
-static CUDA_HASHES: [[u32; 2]; CudaHook::COUNT] = hashes(CUDA_HOOK_NAMES, b"cuInit");
-static NVML_HASHES: [[u32; 2]; NvmlHook::COUNT] = hashes(NVML_HOOK_NAMES, b"nvmlShutdown");
-
-const fn hashes<const ROWS: usize>(names: &[&CStr], library: &[u8]) -> [[u32; 2]; ROWS] {
-    let (mut all, mut row) = ([[0; 2]; ROWS], 0);
-    while row < ROWS {
-        all[row] = [gnu_hash(names[row].to_bytes()), gnu_hash(library)];
-        row += 1;
-    }
-    all
-}
 
 #[allow(clippy::cast_possible_truncation)] // what is cast is compared first
 impl Words {
@@ -263,17 +248,6 @@ pub fn judge(name: &[u8]) -> Name {
 #[inline]
 pub fn is_guarded(base: &[u8]) -> bool {
     WORDS.find(base).is_some_and(Word::is_guarded)
-}
-
-impl Row {
-    /// Hashes for [`shim_sys::elf::may_define`]: of the row's name, and of one by which the row's library is known.
-    pub fn hashes(self) -> &'static [u32] {
-        match self {
-            Row::Cuda(row) => CUDA_HASHES.get(row),
-            Row::Nvml(row) => NVML_HASHES.get(row),
-        }
-        .map_or(&[], |both| both.as_slice())
-    }
 }
 
 #[cfg(test)]

@@ -29,6 +29,7 @@ mod managed;
 mod newer;
 mod objects;
 mod pool_core;
+mod stand_in;
 mod surface;
 mod versions;
 mod visible;
@@ -36,5 +37,6 @@ mod visible;
 use core::ffi::{c_char, c_void};
 use door::{Export, absent, enter, enter_newer};
 use shim_sys::cuda::*;
+use stand_in::StandIn;
 
 include!(concat!(env!("OUT_DIR"), "/exports.rs"));

@@ -4,7 +4,7 @@
 //! The stand-in exports every row, whatever driver has it, and no symbol versions, so that `dlvsym` finds it. Which
 //! variant its cuGetProcAddress chooses follows a rule of its own: `_v2` came with 3020, `_v3` with 11040, and so on.
 
-use shim_sys::table::{CUDA_ROWS, NVML_ROWS, base_name};
+use shim_sys::table::{CUDA_HOOK_NAMES, CUDA_ROWS, NVML_HOOK_NAMES, NVML_ROWS, base_name};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
@@ -109,6 +109,40 @@ fn noting(names: &[&str], by_hand: &[&str]) -> String {
         }
     }
     text
+}
+
+/// A library that exports every hooked function: each counts its calls and calls the next one, found by RTLD_NEXT.
+pub fn interposer(dir: &Path) -> PathBuf {
+    let words = |with: &str| (0..11).map(|at| format!("{with}a{at}")).collect::<Vec<_>>().join(", ");
+    let hooked: Vec<&str> = CUDA_HOOK_NAMES.iter().chain(NVML_HOOK_NAMES).map(|name| name.to_str().unwrap()).collect();
+    let (taken, passed, count) = (words("long "), words(""), hooked.len());
+    let mut text = format!(
+        "#define _GNU_SOURCE
+        #include <dlfcn.h>
+        #include <string.h>
+        static const char *names[{count}] = {{ \"{}\" }};
+        static int counts[{count}][3];
+        int *interposer_counts(const char *name) {{
+            for (int at = 0; at < {count}; at++) if (!strcmp(names[at], name)) return counts[at];
+            return 0;
+        }}
+        static int pass(int at, {taken}) {{
+            int (*next)() = (int (*)())dlsym(RTLD_NEXT, names[at]);
+            int *count = counts[at];
+            count[0]++;
+            if (++count[1] > count[2]) count[2] = count[1];
+            int code = next && count[1] < 50 ? next({passed}) : 9999;
+            count[1]--;
+            return code;
+        }}\n",
+        hooked.join("\", \"")
+    );
+    for (at, name) in hooked.iter().enumerate() {
+        writeln!(text, "int {name}({taken}) {{ return pass({at}, {passed}); }}").unwrap();
+    }
+    let library = dir.join("libinterposer.so");
+    compile(&text, &library, &["-shared", "-fPIC", "-ldl"]);
+    library
 }
 
 /// The program of `programs/doors.c` with the table in front, linked with both libraries.

@@ -1,0 +1,57 @@
+//! A test library in the place of one of the driver's functions, for tests that need a slow or a watched driver.
+//!
+//! A library that is preloaded exports `void *vgpu_sim_stand_in(const char *name, void *function)`. It answers the function
+//! that is called instead of `function`, or null. The function that it answers may call `function`, which then works as
+//! ever. No hook is in between: the library is a part of the driver.
+
+use core::cell::Cell;
+use core::ffi::{CStr, c_char, c_void};
+use core::ptr::NonNull;
+use std::sync::OnceLock;
+
+type Ask = unsafe extern "C" fn(*const c_char, *const c_void) -> *mut c_void;
+
+thread_local!(
+    /// Whether this thread is in a function of the test library.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+);
+
+/// The function that stands in for one export.
+pub(crate) struct StandIn(OnceLock<Option<Function>>);
+
+#[derive(Clone, Copy)]
+struct Function(NonNull<c_void>);
+
+// SAFETY: the address of a function; never dereferenced as data.
+unsafe impl Send for Function {}
+// SAFETY: as above.
+unsafe impl Sync for Function {}
+
+/// Ends a call of the test library's function.
+pub(crate) struct Inside(());
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        INSIDE.set(false);
+    }
+}
+
+impl StandIn {
+    pub(crate) const fn new() -> Self {
+        Self(OnceLock::new())
+    }
+
+    /// The function to call instead of `function`, which is the export `name`.
+    pub(crate) fn enter(&self, name: &CStr, function: *const c_void) -> Option<(*const c_void, Inside)> {
+        let found = self.0.get_or_init(|| {
+            // SAFETY: a C string.
+            let ask = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"vgpu_sim_stand_in".as_ptr()) };
+            // SAFETY: null (None), or the test library's function of that name.
+            let ask = unsafe { core::mem::transmute::<*mut c_void, Option<Ask>>(ask) }?;
+            // SAFETY: as the test library promises.
+            NonNull::new(unsafe { ask(name.as_ptr(), function) }).map(Function)
+        });
+        let found = (*found)?;
+        (!INSIDE.replace(true)).then(|| (found.0.as_ptr().cast_const(), Inside(())))
+    }
+}
