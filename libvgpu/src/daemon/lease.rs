@@ -251,8 +251,9 @@ impl Lease {
         if !self.lost {
             self.lost = true;
             post.lose();
-            if self.place.is_none_or(|place| session::is_present(place.session)) {
-                renew::is_lost();
+            match self.place {
+                Some(place) => renew::lose(place.session),
+                None => renew::is_lost(),
             }
         }
     }

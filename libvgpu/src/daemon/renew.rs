@@ -104,8 +104,8 @@ pub fn look() {
 
 /// Counts the daemon as lost by the end of this session. While another thread says hello, or after it has found the next
 /// daemon, the end of the former session says nothing: a second hello would map a second set of pages.
-fn lose(session: &'static Session) {
-    if !TRYING.load(Acquire) && session::current().is_some_and(|now| core::ptr::eq(now, session)) {
+pub fn lose(session: &'static Session) {
+    if !TRYING.load(Acquire) && session::is_present(session) {
         is_lost();
     }
 }
