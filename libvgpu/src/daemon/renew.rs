@@ -1,9 +1,10 @@
 //! Without the daemon: the start from what it left in writing, its loss, its return, a forked child.
 //!
-//! A lost daemon is looked for about once a second, by the thread that watches ([`crate::watcher`], which every process with a
-//! context has beside a daemon) or by a call that was about to be refused; never under a lock of the governor. Whoever was welcomed anew joins all devices with the device
-//! time that it measured so far, and takes the new pages; what held before holds until then. A device that is refused then
-//! goes on as without a daemon, and keeps no other one from being joined; it is asked for again now and then.
+//! A process looks for a lost daemon about once a second. The thread that watches ([`crate::watcher`]) does it, which every
+//! process with a context has beside a daemon, or a call that was about to be refused; never under a lock of the governor.
+//! A process that is welcomed again joins all devices with the device time that it measured so far, and takes the new pages.
+//! The former terms hold until then. A device that is refused goes on as without a daemon, keeps no other device from being
+//! joined, and is asked for again about every ten seconds.
 
 use super::hello::Trouble;
 use super::hello::Welcomed;
@@ -110,8 +111,8 @@ pub fn lose(session: &'static Session) {
     }
 }
 
-/// True if something is looked for. A process that does nothing counts its daemon as lost when it beats no more and its end of the
-/// connection is closed: after a mere stall ten thousand idle processes would say hello again.
+/// True if something is looked for. An idle process counts its daemon as lost when the beat stopped and the daemon's end of
+/// the connection is closed. A mere stall closes nothing; else ten thousand idle processes would say hello again.
 pub fn notices_loss() -> bool {
     if let Some(session) = session::current().filter(|session| !session.lives(clock::now()))
         && hello::is_over()
