@@ -380,17 +380,17 @@ fn the_server_answers_with_the_truth_also_beside_a_client_that_says_nothing() {
     assert!(Peer::try_hello(&socket).is_some());
 }
 
-/// Half questions that arrive each second.
-const HALVES_PER_SECOND: u32 = 20;
-/// How long they arrive.
-const FLOOD: Duration = Duration::from_secs(5);
+/// Half questions before each scrape. Served 16 at once for 2 s each, they would keep a scrape waiting for 12 s.
+const HALVES: usize = 100;
+/// Floods, each with one scrape behind it.
+const FLOODS: usize = 3;
 /// Files that the daemon's other threads may have open at one moment, in /proc most of all.
 const OTHER_THREADS_FILES: usize = 8;
-/// The longest that a scrape may take meanwhile.
-const SCRAPE: Duration = Duration::from_secs(1);
+/// The longest that a scrape may take: far below what the half questions would take, far above what a busy host adds.
+const SCRAPE: Duration = Duration::from_secs(6);
 
 #[test]
-fn a_scrape_takes_less_than_a_second_beside_twenty_half_questions_a_second_and_descriptors_are_bounded() {
+fn a_scrape_does_not_wait_for_a_hundred_half_questions_and_descriptors_are_bounded() {
     let dir = TempDir::new().unwrap();
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let file = dir.path().join("vgpud.toml");
@@ -402,31 +402,22 @@ fn a_scrape_takes_less_than_a_second_beside_twenty_half_questions_a_second_and_d
     eventually("it answers", || get(port, "/healthz").0.starts_with("HTTP/1.1 200"));
     let descriptors = || fs::read_dir(format!("/proc/{}/fd", daemon.0.id())).unwrap().count();
     let before = descriptors();
-    let begin = Instant::now();
-    let flood = std::thread::spawn(move || {
-        let mut halves = Vec::new();
-        while begin.elapsed() < FLOOD {
+    let mut half_questions = Vec::new();
+    for _ in 0..FLOODS {
+        for _ in 0..HALVES {
             let mut half = TcpStream::connect(("127.0.0.1", port)).unwrap();
             half.write_all(b"GET /metrics HTTP/1.1\r\nHost: ").unwrap();
-            halves.push(half);
-            std::thread::sleep(Duration::from_secs(1) / HALVES_PER_SECOND);
+            half_questions.push(half);
         }
-        halves.len()
-    });
-    let (mut slowest, mut most, mut scrapes) = (Duration::ZERO, 0, 0);
-    while begin.elapsed() < FLOOD {
         let asked = Instant::now();
         let (head, body) = get(port, "/metrics");
-        slowest = slowest.max(asked.elapsed());
+        let took = asked.elapsed();
+        let most = descriptors();
         assert!(head.starts_with("HTTP/1.1 200") && body.contains("vgpu_tenant_members"), "{head}");
-        (most, scrapes) = (most.max(descriptors()), scrapes + 1);
-        std::thread::sleep(Duration::from_millis(100));
+        assert!(took < SCRAPE, "a scrape took {took:?} behind {HALVES} half questions");
+        assert!(
+            most <= before + 17 + OTHER_THREADS_FILES,
+            "{before} descriptors before, {most} meanwhile: 16 connections, one that is accepted, and other threads' files"
+        );
     }
-    let halves = flood.join().unwrap();
-    assert!(halves > 40, "{halves} half questions in {FLOOD:?}");
-    assert!(slowest < SCRAPE, "the slowest of {scrapes} scrapes took {slowest:?} beside {halves} half questions");
-    assert!(
-        most <= before + 17 + OTHER_THREADS_FILES,
-        "{before} descriptors before, {most} meanwhile: 16 connections, one that is accepted, and other threads' files"
-    );
 }
