@@ -1,6 +1,6 @@
 //! Tenants that do all kinds of things beside each other and alone, for a while, and what everybody says of it: the tenants'
 //! own tools, the daemon, its record. Bytes agree to the byte whenever nothing changes, device time to a percent over the
-//! run. Judged by the simulated device's own account.
+//! run, and the daemon names nobody. Judged by the simulated device's own account.
 //!
 //! VGPU_MIXED_SECONDS: for how long, from 1 to 86400; `make mixed` is ten minutes.
 
@@ -160,6 +160,15 @@ fn round(world: &mut World, stays: &mut Process, random: &mut Random, did: &mut 
     others.into_iter().for_each(|process| process.ends(world, did));
 }
 
+/// Fails if the daemon has named anybody: all processes here are honest.
+fn nobody_was_named(world: &World) {
+    let mut events = Command::new(vgpu());
+    events.args(["events", "--json", "--kind", "proof", "--socket"]).arg(world.lab.path().join("run/admin.sock"));
+    let events = events.output().unwrap();
+    assert!(events.status.success(), "{}", String::from_utf8_lossy(&events.stderr));
+    assert_eq!(String::from_utf8_lossy(&events.stdout), "", "an honest process was named");
+}
+
 /// For how long.
 fn length(text: &str) -> Result<u64, String> {
     let seconds = text.parse().ok().filter(|seconds| (1..=86_400).contains(seconds));
@@ -186,6 +195,7 @@ fn over_a_mixed_run_tools_and_daemon_agree_to_the_byte_and_to_a_percent_of_devic
     let mut rounds = 0;
     while begin.elapsed() < Duration::from_secs(seconds) {
         round(&mut world, &mut stays, &mut random, &mut did);
+        nobody_was_named(&world);
         rounds += 1;
     }
     // The tenant's own tool, of the process that is still there.
