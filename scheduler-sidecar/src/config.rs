@@ -15,11 +15,15 @@
 //! [`Surroundings`]. Not here: the file (the daemon reads it), sockets, and the driver, but for [`inventory::ask`].
 
 pub mod admit;
+pub mod bearer;
+pub mod change;
 pub mod devices;
 pub mod difference;
 pub mod inventory;
 pub mod keys;
 pub mod live;
+pub mod options;
+pub mod paths;
 pub mod plan;
 pub mod problem;
 pub mod raw;

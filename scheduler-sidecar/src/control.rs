@@ -15,20 +15,22 @@
 //! ```
 //!
 //! Protocol 1 had `status` only; whoever asks by it still gets its answer. What the answers hold is [`status`] and
-//! [`explain`], what a change may say [`change`].
+//! [`explain`], what a change may say [`crate::config::change`], what the proof of enforcement found [`finding`].
 
-pub mod change;
 pub mod event;
 pub mod explain;
+pub mod finding;
 pub mod own;
 pub mod status;
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+
+use crate::config::change::Words;
 
 pub use explain::Explained;
 pub use status::{
@@ -74,7 +76,7 @@ pub enum Ask {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         device: Option<String>,
         /// What.
-        change: Box<change::Words>,
+        change: Box<Words>,
     },
     /// Let a tenant launch nothing until it is resumed.
     Pause {
@@ -208,42 +210,4 @@ fn ask_by(protocol: u64, socket: &Path, ask: &Ask) -> io::Result<Answer> {
 pub fn ask_status(socket: &Path) -> io::Result<Status> {
     let answer = ask(socket, &Ask::Status)?;
     answer.status.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the answer holds no status"))
-}
-
-/// The directory where the daemon puts what it was given no other place for.
-///
-/// `VGPU_RUNTIME_DIR` if set, else `/run/vgpu` for root, else `$XDG_RUNTIME_DIR/vgpu`, else `/tmp/vgpu-<uid>`.
-#[must_use]
-pub fn runtime_dir() -> PathBuf {
-    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let uid = rustix::process::geteuid().as_raw();
-    set("VGPU_RUNTIME_DIR").unwrap_or_else(|| match (uid, set("XDG_RUNTIME_DIR")) {
-        (0, _) => PathBuf::from("/run/vgpu"),
-        (_, Some(dir)) => dir.join("vgpu"),
-        (uid, None) => PathBuf::from(format!("/tmp/vgpu-{uid}")),
-    })
-}
-
-/// Where a daemon keeps what outlives it, if nobody says where: `/var/lib/vgpu` for root, the user's own directory of states
-/// for others. One whose sockets lie at another place than the usual one keeps it there, so that two daemons of a host, or
-/// a test's, do not write into one record.
-#[must_use]
-pub fn state_dir(runtime_dir: &Path) -> PathBuf {
-    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let uid = rustix::process::geteuid().as_raw();
-    let (usual, place) = match (uid, set("XDG_RUNTIME_DIR"), set("XDG_STATE_HOME"), set("HOME")) {
-        (0, ..) => (Some(PathBuf::from("/run/vgpu")), Some(PathBuf::from("/var/lib/vgpu"))),
-        (_, usual, Some(dir), _) => (usual.map(|dir| dir.join("vgpu")), Some(dir.join("vgpu"))),
-        (_, usual, None, home) => (usual.map(|dir| dir.join("vgpu")), home.map(|home| home.join(".local/state/vgpu"))),
-    };
-    match place {
-        Some(place) if usual.as_deref() == Some(runtime_dir) => place,
-        _ => runtime_dir.join("state"),
-    }
-}
-
-/// The administrative socket within a runtime directory.
-#[must_use]
-pub fn admin_socket(runtime_dir: &Path) -> PathBuf {
-    runtime_dir.join("admin.sock")
 }

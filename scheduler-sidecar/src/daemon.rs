@@ -34,7 +34,6 @@ pub mod leases;
 mod log;
 pub mod metrics;
 pub mod notify;
-pub mod options;
 pub mod pages;
 pub mod proof;
 pub mod reactor;

@@ -5,6 +5,8 @@
 //! loads a driver or exports one of its names: that is for the doctor's child, in the program `vgpu` itself.
 #![forbid(unsafe_code)]
 
+pub mod audit_chain;
+pub mod clock;
 pub mod config;
 pub mod control;
 pub mod daemon;
@@ -12,6 +14,7 @@ pub mod metrics;
 pub mod proof;
 pub mod record;
 pub mod report;
+pub mod shelf;
 pub mod validate;
 
 pub mod cli;

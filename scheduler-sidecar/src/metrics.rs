@@ -14,8 +14,8 @@ use prometheus_client::metrics::family::{Family, MetricConstructor};
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
+use crate::control::finding::What;
 use crate::control::{DeviceStatus, Status, TenantStatus, TermsStatus, TimeStatus};
-use crate::proof::What;
 
 type Labels = Vec<(Cow<'static, str>, String)>;
 type Level = Gauge<f64, AtomicU64>;

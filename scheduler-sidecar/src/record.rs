@@ -9,9 +9,9 @@
 
 pub mod apart;
 pub mod ask;
-pub mod bearer;
 pub mod integrate;
 pub mod ledgers;
+pub mod reading;
 pub mod reclaim;
 pub mod store;
 mod told;
@@ -26,14 +26,14 @@ use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
 
+use crate::clock;
+use crate::config::plan::Keep;
 use crate::control::RecordStatus;
-use crate::daemon::pages;
-use crate::proof::judge::LedgerWord;
-use crate::proof::uncharged::Reading;
 use integrate::{Integral, Moment, Sums};
 use ledgers::{Barred, Held, Ledgers, Offered, Unread, Whose};
+use reading::{LedgerWord, Reading};
 use reclaim::Claim;
-use store::{Keep, Mark, Store};
+use store::{Mark, Store};
 use told::Told;
 
 /// Between two looks of the thread where nobody tells it anything. A little more than between two tellings.
@@ -541,7 +541,7 @@ impl Work {
 
 fn moment() -> Moment {
     let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    Moment { ns: pages::now(), wall: i64::try_from(wall).unwrap_or(i64::MAX) }
+    Moment { ns: clock::now(), wall: i64::try_from(wall).unwrap_or(i64::MAX) }
 }
 
 /// Names this boot of the host: numbers of processes begin anew with the next.

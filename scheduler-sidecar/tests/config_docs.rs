@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 
 use clap::Parser as _;
 use scheduler_sidecar::config::keys::Section;
+use scheduler_sidecar::config::options::Options;
 use scheduler_sidecar::config::time::{CONSTANTS, Time};
 use scheduler_sidecar::config::value::span;
 use scheduler_sidecar::config::{self, Surroundings};
-use scheduler_sidecar::daemon::options::Options;
 use support::{texts, vgpud};
 
 const BEGIN: &str = "<!-- generated: UPDATE=1 cargo test -p scheduler-sidecar --test config_docs -->\n";

@@ -10,7 +10,7 @@ use std::process::Command;
 
 use clap::{CommandFactory as _, Parser as _};
 use scheduler_sidecar::cli::Cli;
-use scheduler_sidecar::daemon::options::Options;
+use scheduler_sidecar::config::options::Options;
 use support::{texts, vgpu, vgpud};
 
 /// Every verb, as it is called.
@@ -153,7 +153,7 @@ fn what_stands_below_the_options_fits_a_line_so_that_examples_can_be_copied() {
     use clap::CommandFactory as _;
     let mut wide = Vec::new();
     all(&scheduler_sidecar::cli::Cli::command(), &mut wide);
-    all(&scheduler_sidecar::daemon::options::Options::command(), &mut wide);
+    all(&scheduler_sidecar::config::options::Options::command(), &mut wide);
     assert!(wide.is_empty(), "{wide:#?}");
 }
 

@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use scheduler_sidecar::config::bearer::Bearer;
+use scheduler_sidecar::control::finding::{Finding, Process, What};
 use scheduler_sidecar::control::{DeviceStatus, Fault, MemberStatus, Status, TenantStatus, TermsStatus, TimeStatus};
 use scheduler_sidecar::metrics::{NAMES, Name, text};
-use scheduler_sidecar::proof::{Finding, Process, What};
-use scheduler_sidecar::record::bearer::Bearer;
 use support::{Guard, LONG, Peer, eventually, vgpud};
 use tempfile::TempDir;
 

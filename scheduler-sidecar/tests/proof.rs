@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use scheduler_sidecar::control::event::Event;
+use scheduler_sidecar::control::finding::What;
 use scheduler_sidecar::control::{self, Status};
-use scheduler_sidecar::proof::What;
 use support::{Daemon, Guard, eventually, texts, vgpu, vgpud};
 use tempfile::TempDir;
 

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser as _;
+use scheduler_sidecar::config::options::Options;
 use scheduler_sidecar::config::plan::LogPlan;
 use scheduler_sidecar::config::raw::LogFormat;
 use scheduler_sidecar::daemon::activation;
@@ -14,7 +15,6 @@ use scheduler_sidecar::daemon::check;
 use scheduler_sidecar::daemon::config::Config;
 use scheduler_sidecar::daemon::journal::{Journal, Kinds};
 use scheduler_sidecar::daemon::notify::Notifier;
-use scheduler_sidecar::daemon::options::Options;
 use scheduler_sidecar::daemon::reactor::{Reactor, Told};
 use scheduler_sidecar::daemon::rotate::Rotating;
 use scheduler_sidecar::daemon::scribe::Scribe;

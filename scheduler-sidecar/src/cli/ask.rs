@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use vgpu_core::bytes::Bytes;
 
 use super::say::{FINDINGS, Failure};
+use crate::config::paths;
 use crate::control::{self, Answer, Ask, Done, TermsStatus};
 
 /// Where the daemon is, and how the answer is shown.
@@ -24,7 +25,7 @@ impl Where {
     /// The administrative socket.
     #[must_use]
     pub fn path(&self) -> PathBuf {
-        self.socket.clone().unwrap_or_else(|| control::admin_socket(&control::runtime_dir()))
+        self.socket.clone().unwrap_or_else(|| paths::admin_socket(&paths::runtime_dir()))
     }
 
     /// Asks.

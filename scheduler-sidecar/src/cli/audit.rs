@@ -7,9 +7,9 @@ use std::process::ExitCode;
 use super::ask::Where;
 use super::events;
 use super::say::{self, FINDINGS, Failure, UNKNOWN};
+use crate::audit_chain::{self, Head};
 use crate::control::event::Event;
 use crate::control::{Ask, AuditStatus};
-use crate::daemon::audit::{self, Head};
 
 /// Shows an audit log, or checks that nothing in it was changed or taken out.
 ///
@@ -110,7 +110,7 @@ fn verify(args: &Args) -> Result<ExitCode, Failure> {
     let by_daemon = served.iter().map(|hash| Head { hash, by: "the daemon that writes it" });
     let kept = args.head.iter().map(|hash| Head { hash, by: "--head" });
     let heads: Vec<Head<'_>> = by_daemon.chain(kept).collect();
-    let chain = audit::verify(&contents, &heads).map_err(|found| {
+    let chain = audit_chain::verify(&contents, &heads).map_err(|found| {
         let name = names.get(found.file).map(|name| name.display().to_string()).unwrap_or_default();
         Failure::new(FINDINGS, format!("{name}:{}: {}", found.line, found.words))
     })?;

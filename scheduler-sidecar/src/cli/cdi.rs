@@ -15,8 +15,8 @@ use super::ask::{Where, no_answer};
 use super::docker::{LIBRARY_DIR, TENANT_DIR};
 use super::library;
 use super::say::{self, FINDINGS, Failure, RUN_FAILED, USAGE};
-use crate::config::{self, Surroundings};
-use crate::control::{self, Ask};
+use crate::config::{self, Surroundings, paths};
+use crate::control::Ask;
 
 /// Describes tenants to container engines, by the Container Device Interface.
 #[derive(Debug, clap::Args)]
@@ -142,7 +142,7 @@ fn from_daemon(socket: Option<PathBuf>) -> Result<BTreeMap<String, PathBuf>, Fai
 /// The same by the file's; no driver is asked.
 fn from_file(file: &Path) -> Result<BTreeMap<String, PathBuf>, Failure> {
     let text = fs::read_to_string(file).map_err(|why| Failure::new(FINDINGS, format!("{}: {why}", file.display())))?;
-    let around = Surroundings { run_dir: control::runtime_dir(), ..Surroundings::default() };
+    let around = Surroundings { run_dir: paths::runtime_dir(), ..Surroundings::default() };
     let plan = config::plan(&text, &around)
         .map_err(|report| Failure::new(FINDINGS, report.lines(&file.display().to_string()).trim_end().to_owned()))?;
     Ok(plan.tenants.into_iter().map(|tenant| (tenant.name, tenant.socket)).collect())

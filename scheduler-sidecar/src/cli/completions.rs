@@ -6,7 +6,7 @@ use clap::{CommandFactory as _, ValueEnum};
 use clap_complete::Shell;
 
 use super::say::{self, Failure};
-use crate::daemon::options::Options;
+use crate::config::options::Options;
 
 /// Prints the completions of vgpu and vgpud for a shell.
 #[derive(Debug, clap::Args)]

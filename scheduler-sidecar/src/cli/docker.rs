@@ -24,7 +24,7 @@ use vgpu_core::tenant::hash64;
 use super::library;
 use super::run::check_option;
 use super::say::{self, Failure, RUN_FAILED, USAGE};
-use crate::control;
+use crate::config::paths;
 use image::{Image, Loader};
 
 /// Where the library's directory is in a container; the documents say so too.
@@ -244,7 +244,7 @@ fn fit(name: &OsStr, loader: Option<Loader>) -> Result<(), Failure> {
 fn room(args: &Run) -> Result<Option<(PathBuf, OsString)>, Failure> {
     let socket = match (&args.tenant, &args.socket) {
         (Some(tenant), _) => {
-            let tenants = control::runtime_dir().join("tenants");
+            let tenants = paths::runtime_dir().join("tenants");
             let socket = tenants.join(tenant).join("vgpud.sock");
             if tenant.is_empty() || tenant.contains('/') || !socket.exists() {
                 return Err(Failure::new(USAGE, format!("--tenant {tenant:?}: {}", who_is_there(&tenants))));
@@ -318,7 +318,7 @@ fn list(ours: &Path, image: Option<&str>) -> Result<PathBuf, Failure> {
         text.push_str(line);
         text.push('\n');
     }
-    let dir = control::state_dir(&control::runtime_dir()).join("preload");
+    let dir = paths::state_dir(&paths::runtime_dir()).join("preload");
     let file = dir.join(format!("{:016x}", hash64(text.as_bytes())));
     let cannot = |why: std::io::Error| Failure::new(RUN_FAILED, format!("--preload file: {}: {why}", file.display()));
     if std::fs::read_to_string(&file).is_ok_and(|there| there == text) {

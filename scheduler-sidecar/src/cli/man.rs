@@ -10,7 +10,7 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
 use super::say::{self, FINDINGS, Failure};
-use crate::daemon::options::Options;
+use crate::config::options::Options;
 
 /// Writes the manual pages of vgpu and vgpud.
 ///

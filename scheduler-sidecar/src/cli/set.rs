@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use super::ask::{TERMS, Where, terms};
 use super::say::{self, Failure, USAGE};
-use crate::control::change::Words;
+use crate::config::change::Words;
 use crate::control::{Ask, Done};
 
 /// Changes a tenant's terms while its programs run, until the configuration is read again.

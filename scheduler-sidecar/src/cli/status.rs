@@ -321,7 +321,7 @@ fn remarks_of(tenant: &TenantStatus) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::bearer::Bearer;
+    use crate::config::bearer::Bearer;
 
     fn tenant() -> TenantStatus {
         let time = TimeStatus {

@@ -10,7 +10,8 @@ use vgpu_core::bytes::Bytes;
 use super::ask::Where;
 use super::say::{self, FINDINGS, Failure, USAGE};
 use super::when::{self, When, shown};
-use crate::control::{self, Ask};
+use crate::config::paths;
+use crate::control::Ask;
 use crate::record::ask::{self, Answer, By, Question, Used};
 use crate::record::store::Trouble;
 
@@ -120,7 +121,7 @@ pub(super) fn place(state_dir: Option<&PathBuf>, daemon: &Where) -> Result<PathB
     if let Some(dir) = state_dir {
         return Ok(dir.clone());
     }
-    let usual = || control::state_dir(&control::runtime_dir());
+    let usual = || paths::state_dir(&paths::runtime_dir());
     // Who cannot ask may be able to read all the same.
     let Ok(status) = daemon.ask(&Ask::Status) else { return Ok(usual()) };
     match status.status.and_then(|status| status.record) {

@@ -2,7 +2,7 @@
 //!
 //! The same arithmetic as for a file ([`super::admit`]): what is promised live must be kept beside everything else that is
 //! promised. Pure; who puts it in force is the daemon's reactor, and how a change is written is
-//! [`crate::control::change`]'s.
+//! [`crate::config::change`]'s.
 
 use vgpu_core::uuid;
 
@@ -10,7 +10,7 @@ use super::admit::{Ask, Capacity, refusals};
 use super::plan::{DevicePlan, TenantPlan, TermsPlan};
 use super::resolve::admission;
 use super::suggest::nearest;
-use crate::control::change::Change;
+use crate::config::change::Change;
 
 /// Most names that a message lists.
 const MAX_LISTED: usize = 20;
@@ -182,8 +182,8 @@ mod tests {
     use vgpu_core::limits::Mode;
 
     use super::*;
+    use crate::config::change::Words;
     use crate::config::{self, Surroundings};
-    use crate::control::change::Words;
 
     const FILE: &str = "
 [[device]]

@@ -13,10 +13,24 @@ use vgpu_core::bytes::Bytes;
 use vgpu_core::limits::Mode;
 use vgpu_core::share::Share;
 
+use super::bearer::Bearer;
 use super::raw::{Arbitrate, LogFormat, OnError, OnLoss};
 use super::time::Time;
-use crate::record::bearer::Bearer;
-use crate::record::store::Keep;
+
+/// For how long rows are kept, in seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keep {
+    /// Minute by minute.
+    pub fine: u64,
+    /// Hour by hour.
+    pub all: u64,
+}
+
+impl Default for Keep {
+    fn default() -> Self {
+        Self { fine: 7 * 86_400, all: 400 * 86_400 }
+    }
+}
 
 /// A checked configuration: everything in it can be kept.
 #[derive(Debug, Clone, PartialEq, Eq)]

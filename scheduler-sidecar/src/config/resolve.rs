@@ -13,15 +13,13 @@ use std::time::Duration;
 
 use super::Surroundings;
 use super::devices::{self, Described};
-use super::plan::{DaemonPlan, DevicePlan, LogPlan, MetricsPlan, Plan, ProofPlan, TenantPlan};
+use super::paths::{self, MAX_SOCKET_PATH};
+use super::plan::{DaemonPlan, DevicePlan, Keep, LogPlan, MetricsPlan, Plan, ProofPlan, TenantPlan};
 use super::problem::{Place, Problems};
 use super::raw::{At, DeviceId, RawFile, RawTemplate, RawTenant, RawTerms};
 use super::suggest::nearest;
 use super::time::Time;
 use super::value::{is_name, span};
-use crate::control;
-use crate::daemon::config::MAX_SOCKET_PATH;
-use crate::record::store::Keep;
 use layers::{Layers, Word};
 
 /// Most tenants, slots counted.
@@ -85,7 +83,7 @@ fn daemon(raw: &RawFile, around: &Surroundings, problems: &mut Problems<'_>) -> 
         (Some(path), _) if path.as_os_str() == "none" => None,
         (Some(path), _) => Some(path.clone()),
         (None, Some(at)) => at.value.clone(),
-        (None, None) => Some(control::admin_socket(&run_dir)),
+        (None, None) => Some(paths::admin_socket(&run_dir)),
     };
     if let (Some(admin), Some(at)) = (&admin, &written.admin_socket)
         && admin.as_os_str().len() > MAX_SOCKET_PATH
@@ -95,7 +93,7 @@ fn daemon(raw: &RawFile, around: &Surroundings, problems: &mut Problems<'_>) -> 
     let state_dir = match (&around.state_option, &written.state_dir) {
         (Some(path), _) => Some(path.clone()).filter(|path| path.as_os_str() != "none"),
         (None, Some(at)) => at.value.clone(),
-        (None, None) => Some(control::state_dir(&run_dir)),
+        (None, None) => Some(paths::state_dir(&run_dir)),
     };
     DaemonPlan {
         run_dir,

@@ -15,7 +15,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::PATIENCE;
-use crate::proof::Finding;
+use super::finding::Finding;
 
 /// The number of the members' protocol in which this is asked.
 const HELLO: u64 = vgpu_core::wire::two::PROTOCOL;

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::record::bearer::Bearer;
+use crate::config::bearer::Bearer;
 
 /// The daemon as it is now.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -38,7 +38,7 @@ pub struct Status {
     pub faults: Vec<Fault>,
     /// Processes at the devices that are not as they should be.
     #[serde(default)]
-    pub findings: Vec<crate::proof::Finding>,
+    pub findings: Vec<super::finding::Finding>,
 }
 
 /// Something beside enforcement that the daemon cannot do.

@@ -10,9 +10,9 @@ use vgpu_core::limits::Mode;
 use super::config::{On, Tenant, Which};
 use super::connection::Peer;
 use super::reactor::{Reactor, number};
+use crate::config::change::Words;
 use crate::config::live;
 use crate::config::plan::{DevicePlan, TenantPlan, TermsPlan};
-use crate::control::change::Words;
 use crate::control::explain::{Explained, Facts, explained};
 use crate::control::{Answer, Ask, Done, Process};
 

@@ -74,7 +74,7 @@ mod tests {
     use vgpu_core::wire::Reply;
 
     use super::*;
-    use crate::control::change::Words;
+    use crate::config::change::Words;
 
     #[test]
     fn a_member_gets_its_tenants_terms_and_what_comes_with_them() {

@@ -4,8 +4,8 @@
 
 use super::config::Tenant;
 use super::connection::Peer;
-use super::pages;
 use super::reactor::{Reactor, number};
+use crate::clock;
 use tracing::info;
 
 /// What a tenant used of a device since it was taken in, or since the daemon started, and before.
@@ -89,7 +89,7 @@ impl Reactor {
     /// In words: no such tenant.
     pub fn change(&mut self, fresh: Tenant, what: &str, who: Peer) -> Result<usize, String> {
         let id = self.room_of(&fresh.name)?;
-        let now = pages::now();
+        let now = clock::now();
         let behind = match self.rooms.get_mut(&id) {
             Some(room) => {
                 let before = room.limits();
@@ -115,7 +115,7 @@ impl Reactor {
     /// In words: no such tenant.
     pub fn pause(&mut self, tenant: &str, who: Peer) -> Result<(), String> {
         let id = self.room_of(tenant)?;
-        self.leases.pause(number(id), true, pages::now());
+        self.leases.pause(number(id), true, clock::now());
         info!(kind = "tenant.paused", %tenant, by_uid = who.uid, by_pid = who.pid, "tenant paused");
         Ok(())
     }
@@ -126,7 +126,7 @@ impl Reactor {
     /// In words: no such tenant.
     pub fn resume(&mut self, tenant: &str, who: Peer) -> Result<(), String> {
         let id = self.room_of(tenant)?;
-        self.leases.pause(number(id), false, pages::now());
+        self.leases.pause(number(id), false, clock::now());
         info!(kind = "tenant.resumed", %tenant, by_uid = who.uid, by_pid = who.pid, "tenant goes on");
         Ok(())
     }
@@ -143,14 +143,14 @@ impl Reactor {
     /// In words: no such tenant.
     pub fn explain(&mut self, tenant: &str) -> Result<Vec<Explained>, String> {
         let id = self.room_of(tenant)?;
-        Ok(self.leases.explain(number(id), pages::now()))
+        Ok(self.leases.explain(number(id), clock::now()))
     }
 
     /// What a tenant used, device by device; empty for one that does not exist.
     #[must_use]
     pub fn used(&mut self, tenant: &str) -> Vec<Used> {
         match self.room_of(tenant) {
-            Ok(id) => self.leases.used(number(id), pages::now()),
+            Ok(id) => self.leases.used(number(id), clock::now()),
             Err(_) => Vec::new(),
         }
     }

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use super::door::{Door, refuse_foreign};
-use super::options::Options;
 use super::source::{Source, SourceError};
 use crate::cli::say::{self, FINDINGS, Failure, UNKNOWN};
+use crate::config::options::Options;
 use crate::config::plan::Plan;
 use crate::config::show;
 

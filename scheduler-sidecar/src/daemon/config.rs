@@ -15,15 +15,12 @@ use vgpu_core::share::Share;
 use vgpu_core::uuid;
 use vgpu_core::wire::two::{NOT_ITS_DEVICE, NOT_KNOWN_YET};
 
+use crate::config::bearer::Bearer;
 use crate::config::plan::{LogPlan, MetricsPlan, Plan, ProofPlan, TenantPlan, TermsPlan};
 pub use crate::config::raw::{Arbitrate, OnError, OnLoss};
 use crate::config::time::Time;
 use crate::record::Settings;
-use crate::record::bearer::Bearer;
 pub use written::ConfigError;
-
-/// Longest path of a Unix socket, its end mark not counted.
-pub const MAX_SOCKET_PATH: usize = 107;
 
 /// Everything the daemon serves.
 #[derive(Debug)]

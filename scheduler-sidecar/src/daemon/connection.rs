@@ -13,7 +13,7 @@ use vgpu_core::bytes::Bytes;
 use vgpu_core::share::Share;
 use vgpu_core::wire::{Hello, MAX_LINE};
 
-use crate::proof::Image;
+use crate::proof::image::Image;
 
 /// Who is at the other end, by the kernel's word at the time of the connect.
 #[derive(Debug, Clone, Copy)]

@@ -7,15 +7,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::EventfdFlags;
 use rustix::time::{
-    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime, timerfd_create,
-    timerfd_settime,
+    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 use shim_sys::memfd::{Made, Mapped, Reach};
 use vgpu_core::page::{BeatPage, BoardPage, GONE, ReportPage};
 
-pub mod shelf;
+use crate::clock::nanoseconds;
 
-use shelf::Files;
+/// A tenant's board and report, which are put on the shelf together.
+pub type Files = [OwnedFd; 2];
 
 /// What a tenant's members ring, as long as there are any.
 pub struct Furniture {
@@ -156,22 +156,10 @@ impl AsFd for Alarm {
     }
 }
 
-/// The host's monotonic clock, in nanoseconds.
-#[must_use]
-pub fn now() -> u64 {
-    nanoseconds(ClockId::Monotonic)
-}
-
 /// An epoch that no daemon of this host had: the time of day, in nanoseconds.
 #[must_use]
 pub fn epoch() -> u64 {
     nanoseconds(ClockId::Realtime).clamp(1, GONE - 1)
-}
-
-fn nanoseconds(clock: ClockId) -> u64 {
-    let time = clock_gettime(clock);
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 #[cfg(test)]
@@ -181,6 +169,7 @@ mod tests {
     use rustix::event::epoll::{self, EventData, EventFlags};
 
     use super::*;
+    use crate::clock::now;
 
     const MS: u64 = 1_000_000;
 

@@ -27,13 +27,14 @@ use self::found::Found;
 use super::asked::{Asked, heard};
 use super::log::Quota;
 use crate::config::plan::ProofPlan;
+use crate::control::finding::{Finding, Process, What};
 use crate::proof::driver::{Driver, OnDevice};
+use crate::proof::image::Image;
 use crate::proof::judge::{Allowed, Registered, changed, judge, note, suspects};
 use crate::proof::limits::Bounds;
 use crate::proof::processes::{Place, Processes, Seen, THOROUGH, place};
 use crate::proof::time::Times;
 use crate::proof::uncharged::{Excess, Key};
-use crate::proof::{Finding, Image, Process, What};
 
 /// How long nobody is found after the daemon began. Members look for a lost daemon every 1 to 1.25 s and wait 0.3 s for its
 /// answer: within this time each has tried twice.

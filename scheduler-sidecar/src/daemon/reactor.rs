@@ -38,7 +38,6 @@ use super::journal::Journal;
 use super::leases::Leases;
 use super::metrics::Metrics;
 use super::notify::Notifier;
-use super::pages::shelf::Shelf;
 use super::pages::{self, Alarm, Heart};
 use super::proof::Proof;
 use super::recent::Recent;
@@ -46,8 +45,10 @@ use super::reload::Loaded;
 use super::room::{self, Room, is_open_to_all};
 use super::roster::Roster;
 use super::source::Source;
+use crate::clock;
 use crate::config::plan::Plan;
 use crate::record::Record;
+use crate::shelf::Shelf;
 
 /// How long a peer may take to say what is due, or to take what it is sent.
 pub const PATIENCE: Duration = Duration::from_secs(2);
@@ -181,7 +182,7 @@ impl Reactor {
             epoll::add(&epoll, stream, EventData::new_u64(token), EventFlags::IN)
                 .map_err(failed("watch for signals"))?;
         }
-        let (epoch, now) = (pages::epoch(), pages::now());
+        let (epoch, now) = (pages::epoch(), clock::now());
         let heart = Heart::new(epoch, config.time.heartbeat, now).map_err(failed("make the pages of members"))?;
         let alarm = Alarm::new().map_err(failed("make a timer"))?;
         epoll::add(&epoll, &alarm, EventData::new_u64(ALARM), EventFlags::IN | EventFlags::ET)
@@ -338,7 +339,7 @@ impl Reactor {
     /// Until connections' deadlines and the beat, of which a millisecond more is nothing.
     fn timeout(&self) -> Option<Timespec> {
         let deadline = self.deadlines.first().map(|(deadline, _)| deadline.saturating_duration_since(Instant::now()));
-        let beat = self.heart.next().map(|next| Duration::from_nanos(next.saturating_sub(pages::now())));
+        let beat = self.heart.next().map(|next| Duration::from_nanos(next.saturating_sub(clock::now())));
         let left = deadline.into_iter().chain(beat).min()?;
         let tv_sec = i64::try_from(left.as_secs()).unwrap_or(i64::MAX);
         Some(Timespec { tv_sec, tv_nsec: i64::from(left.subsec_nanos()) })

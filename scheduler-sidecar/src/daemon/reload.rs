@@ -15,11 +15,11 @@ use super::asking::Asking;
 use super::by_hand;
 use super::config::Tenant;
 use super::door::{Audience, Door};
-use super::pages;
 use super::reactor::{Reactor, ServeError, number};
 use super::room::{self, Room, remove_dir};
 use super::source::Source;
 use super::terms_file;
+use crate::clock;
 use crate::config::difference::{Difference, difference};
 use crate::config::live;
 use crate::config::plan::Plan;
@@ -66,7 +66,7 @@ impl Reactor {
         let Some(mut loaded) = self.loaded.take() else { return };
         let uuids: Vec<String> = inventory.0.iter().map(|found| found.uuid.clone()).collect();
         info!(kind = "driver.answered", devices = uuids.len(), "the driver answers");
-        self.leases.know(&uuids, pages::now());
+        self.leases.know(&uuids, clock::now());
         loaded.source.answered(inventory);
         let text = Ok(loaded.text.clone());
         self.obey(loaded, text, "read against the driver's devices", true);
@@ -155,7 +155,7 @@ impl Reactor {
     pub(super) fn add_unusable(&mut self, tenant: Tenant, why: String) {
         let id = self.next_room;
         self.next_room += 1;
-        self.leases.put(number(id), tenant.clone(), pages::now());
+        self.leases.put(number(id), tenant.clone(), clock::now());
         let limits_before = self.roster.prior_limits(&tenant.name);
         self.rooms.insert(id, Room { limits_before, ..Room::without_door(tenant, why) });
     }
@@ -202,7 +202,7 @@ impl Reactor {
                 self.next_room = self.next_room.max(id + 1);
             }
         }
-        self.leases.put(number(id), tenant, pages::now());
+        self.leases.put(number(id), tenant, clock::now());
         self.keep_terms(id);
         self.keep_limits(id);
     }
@@ -222,7 +222,7 @@ impl Reactor {
         for id in self.rooms.iter().filter(|(_, room)| room.is_over()).map(|(id, _)| *id).collect::<Vec<_>>() {
             self.note_last(id);
         }
-        let (leases, recent, now) = (&mut self.leases, &mut self.recent, pages::now());
+        let (leases, recent, now) = (&mut self.leases, &mut self.recent, clock::now());
         self.rooms.retain(|id, room| {
             if room.is_over() {
                 remove_dir(&room.tenant.socket);
@@ -236,7 +236,7 @@ impl Reactor {
     /// Gives every tenant the terms that the file says, in force at once for members of protocol 2; returns how many of
     /// protocol 1 have earlier ones. What an administrator changed meanwhile is over, since the file is what holds; or it stays.
     fn follow_changes(&mut self, plan: &Plan, difference: &Difference, stays: bool) -> usize {
-        let now = pages::now();
+        let now = clock::now();
         let (mut behind, mut carried) = (0, Marks::new());
         for planned in &plan.tenants {
             let open = self.rooms.iter_mut().find(|(_, room)| !room.is_removed() && room.tenant.name == planned.name);

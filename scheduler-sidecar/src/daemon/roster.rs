@@ -15,8 +15,10 @@ use rustix::fs::{Mode, OFlags};
 use tracing::warn;
 
 use super::config::Tenant;
+use crate::control::finding::Process;
+use crate::proof::image::Image;
 use crate::proof::limits::{ByDevice, raise};
-use crate::proof::{Image, Process, processes};
+use crate::proof::processes;
 
 /// The file, in the directory of the sockets.
 const NAME: &str = "members";

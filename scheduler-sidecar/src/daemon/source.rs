@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 
-use super::options::Options;
 use crate::config::inventory::Inventory;
+use crate::config::options::Options;
+use crate::config::paths;
 use crate::config::plan::Plan;
 use crate::config::problem::{Report, shown};
 use crate::config::{self, MAX_FILE, Surroundings, inventory};
-use crate::control;
 
 /// A file and what it is read against.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ impl Source {
         // A relative path on the command line means where the command was given; a reload must mean the same place.
         let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
         let around = Surroundings {
-            run_dir: control::runtime_dir(),
+            run_dir: paths::runtime_dir(),
             run_dir_option: options.runtime_dir.as_ref().map(absolute),
             state_option: options.state_dir.as_ref().map(|path| match path.as_os_str() {
                 none if none == "none" => path.clone(),

@@ -8,10 +8,12 @@ use vgpu_core::bytes::Bytes;
 use vgpu_core::uuid::key;
 
 use super::driver::OnDevice;
+use super::image::Image;
 use super::limits::{Bounds, Limits};
 use super::processes::Seen;
-use super::uncharged::{Key, Reading};
-use super::{Finding, Image, Process, What};
+use super::uncharged::Key;
+use crate::control::finding::{Finding, Process, What};
+use crate::record::reading::{LedgerWord, Reading};
 
 /// What the daemon knows.
 #[derive(Debug, Clone, Default)]
@@ -51,19 +53,6 @@ impl Member {
     fn is(&self, process: &Process, image: Option<Image>) -> bool {
         self.image.is_some_and(|said| said.process == *process && image.is_none_or(|now| now == said))
     }
-}
-
-/// What a tenant's ledgers of a device say, read by the daemon.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LedgerWord {
-    /// Bytes that count against the limit.
-    pub used: u64,
-    /// Of them: contexts and code.
-    pub overhead: u64,
-    /// When that was read.
-    pub read: Instant,
-    /// Why one of the ledgers, which was read before, cannot be read any more.
-    pub broken: Option<&'static str>,
 }
 
 /// What is no finding.

@@ -12,8 +12,9 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use super::{Image, Process};
+use super::image::Image;
 use crate::config::problem::shown;
+use crate::control::finding::Process;
 
 /// Every so many looks nothing is taken from the last one.
 pub const THOROUGH: u32 = 16;

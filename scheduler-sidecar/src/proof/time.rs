@@ -8,7 +8,7 @@ use vgpu_core::uuid::key;
 use super::driver::Working;
 use super::judge::Registered;
 use super::processes::Seen;
-use super::{Finding, Process, What};
+use crate::control::finding::{Finding, Process, What};
 
 /// What is known of each process on each device, by [`vgpu_core::uuid::key`].
 #[derive(Debug, Default)]
@@ -81,7 +81,7 @@ pub fn findings(unseen: &[(Process, String)], seen: &BTreeMap<Process, Seen>, kn
 
 #[cfg(test)]
 mod tests {
-    use super::super::Image;
+    use super::super::image::Image;
     use super::super::judge::Member;
     use super::*;
 

@@ -7,28 +7,15 @@
 //! readings is taken off, since it may have been freed before the last one.
 
 use std::collections::HashMap;
-use std::time::Instant;
 
 use vgpu_core::charging::SLAB;
 use vgpu_core::page::Uncharged;
 
 use super::driver::OnDevice;
+use crate::record::reading::Reading;
 
 /// A tenant's name, and the UUID of a device in small letters.
 pub type Key = (String, String);
-
-/// What a tenant's ledgers of a device said.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reading {
-    /// Bytes that count against the limit.
-    pub used: u64,
-    /// Of it: not the programs' own.
-    pub overhead: u64,
-    /// Bytes that programs ever asked for, modulo 2^64.
-    pub claimed: u64,
-    /// When that was read, at the earliest.
-    pub at: Instant,
-}
 
 /// By how much the driver's figure is larger than the ledger of that reading, in whole slabs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,6 +79,8 @@ pub fn count(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
 
     fn key() -> Key {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use rusqlite::{Connection, OpenFlags, params};
 use serde::Serialize;
 
-use super::bearer::Bearer;
 use super::store::{APPLICATION, FILE, Trouble, VERSION, positive};
+use crate::config::bearer::Bearer;
 
 /// How rows are put together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -278,8 +278,9 @@ fn open(file: &Path) -> Result<Connection, Trouble> {
 #[cfg(test)]
 mod tests {
     use super::super::integrate::{Key, Row};
-    use super::super::store::{Keep, Store};
+    use super::super::store::Store;
     use super::*;
+    use crate::config::plan::Keep;
 
     fn world() -> (tempfile::TempDir, Store) {
         let dir = tempfile::tempdir().unwrap();

@@ -6,8 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::bearer::Bearer;
 use super::ledgers::{Held, Whose};
+use crate::config::bearer::Bearer;
 
 /// Seconds of a bucket.
 pub const MINUTE: i64 = 60;

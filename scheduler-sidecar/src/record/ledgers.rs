@@ -20,7 +20,7 @@ use vgpu_core::ledger::{HEADER_SIZE, LEDGER_SIZE, copied, extent, open_doors_in,
 
 use super::apart::Apart;
 use super::reclaim::Claim;
-use crate::daemon::pages::shelf::Shelf;
+use crate::shelf::Shelf;
 
 /// How long a file may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);

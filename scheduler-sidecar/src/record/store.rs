@@ -18,6 +18,7 @@ use rusqlite::{Connection, ErrorCode, OptionalExtension as _, TransactionBehavio
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 
 use super::integrate::{Key, Row};
+use crate::config::plan::Keep;
 
 /// The database in the state directory.
 pub const FILE: &str = "record.sqlite";
@@ -33,21 +34,6 @@ pub const HOUR: i64 = 3600;
 const MARKS_KEPT: i64 = 30 * 86_400;
 /// Hours that are rolled up at once, so that nobody who asks waits for long.
 const AT_ONCE: usize = 24;
-
-/// For how long rows are kept, in seconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Keep {
-    /// Minute by minute.
-    pub fine: u64,
-    /// Hour by hour.
-    pub all: u64,
-}
-
-impl Default for Keep {
-    fn default() -> Self {
-        Self { fine: 7 * 86_400, all: 400 * 86_400 }
-    }
-}
 
 /// A process on a device: the tenant's name, the device's UUID, the process's number.
 pub type Mark = (String, String, u32);
@@ -358,8 +344,8 @@ pub(super) fn positive(value: i64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::bearer::Bearer;
     use super::*;
+    use crate::config::bearer::Bearer;
 
     fn row(gpu_ns: u64, memory_limit: u64) -> Row {
         Row { gpu_ns, memory_limit: Some(memory_limit), refused: Some(1), ..Row::default() }

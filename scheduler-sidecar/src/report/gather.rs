@@ -269,7 +269,7 @@ pub(super) fn place(whose: &Whose) -> u8 {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::record::bearer::Bearer;
+    use crate::config::bearer::Bearer;
 
     /// A line of a minute.
     pub(crate) fn line(

@@ -9,6 +9,7 @@ use vgpu_core::limits::Mode;
 use vgpu_core::wire::{Hello, MAX_LINE, Reply, Terms, WireError, two};
 
 use super::{Report, found, variable};
+use crate::config::paths;
 use crate::control;
 
 /// How long an answer may take, as in the library.
@@ -53,7 +54,7 @@ pub fn look(report: &mut Report, asked: Option<&Asked>) {
             ),
         },
     }
-    let admin = control::admin_socket(&control::runtime_dir());
+    let admin = paths::admin_socket(&paths::runtime_dir());
     if admin.exists() {
         match control::ask_status(&admin) {
             Ok(status) => {

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use super::Report;
 use crate::config::problem::shown;
+use crate::control::finding::Finding;
 use crate::control::{Status, own};
-use crate::proof::Finding;
 
 /// Everything that a daemon's status holds of findings.
 pub fn all(report: &mut Report, status: &Status) {
@@ -114,8 +114,8 @@ fn cure(what: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::finding::{Process, What};
     use crate::control::{Fault, status};
-    use crate::proof::{Process, What};
 
     #[test]
     fn each_fault_and_finding_is_a_line_of_its_own_with_what_to_do() {

@@ -1,7 +1,7 @@
 //! What is typed behind `s`, like `sm=40 memory=6GiB`: words that become what `vgpu set` asks for.
 
+use crate::config::change::Words;
 use crate::config::{problem, suggest};
-use crate::control::change::Words;
 
 /// The keys, as they are typed, with what else they may be called.
 const KEYS: [(&str, &[&str]); 8] = [

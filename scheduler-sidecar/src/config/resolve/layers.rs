@@ -6,10 +6,10 @@ use std::ops::RangeInclusive;
 use vgpu_core::limits::Mode;
 use vgpu_core::share::Share;
 
+use crate::config::bearer::Bearer;
 use crate::config::plan::{DevicePlan, TermsPlan};
 use crate::config::problem::Place;
 use crate::config::raw::{Amount, At, OnError, OnLoss, RawFile, RawPolicy, RawTemplate, RawTenant, RawTerms};
-use crate::record::bearer::Bearer;
 
 /// What is said about a tenant, nearest first.
 pub(super) struct Layers<'r> {

@@ -7,14 +7,13 @@ use vgpu_core::bytes::{Bytes, SIZE_FORMS, Size, parse_size};
 use vgpu_core::limits::Mode;
 use vgpu_core::share::{SHARE_FORMS, Share, parse_share};
 
-use super::{Arbitrate, Config, MAX_SOCKET_PATH, Tenant};
-use crate::config::plan::{LogPlan, MetricsPlan};
+use super::{Arbitrate, Config, Tenant};
+use crate::config::options::Options;
+use crate::config::paths::{self, MAX_SOCKET_PATH};
+use crate::config::plan::{Keep, LogPlan, MetricsPlan};
 use crate::config::time::Time;
 use crate::config::value::{self, Written::Text, Wrong, is_name};
-use crate::control;
-use crate::daemon::options::Options;
 use crate::record::Settings;
-use crate::record::store::Keep;
 
 /// An option that cannot be obeyed, in words that name it, its value and what is accepted.
 #[derive(Debug)]
@@ -72,7 +71,7 @@ impl Config {
         }
 
         let all_named = !written.is_empty() && written.iter().all(|tenant| tenant.socket.is_some());
-        let runtime_dir = options.runtime_dir.clone().unwrap_or_else(control::runtime_dir);
+        let runtime_dir = options.runtime_dir.clone().unwrap_or_else(paths::runtime_dir);
         let tenants = written
             .into_iter()
             .map(|written| {
@@ -91,13 +90,13 @@ impl Config {
             Some(path) if path.as_os_str() == "none" => None,
             Some(path) => Some(socket_path(path)?),
             None if all_named && options.runtime_dir.is_none() => None,
-            None => Some(socket_path(&control::admin_socket(&runtime_dir))?),
+            None => Some(socket_path(&paths::admin_socket(&runtime_dir))?),
         };
         let run_dir = (!all_named || options.runtime_dir.is_some()).then_some(runtime_dir);
         let state_dir = match &options.state_dir {
             Some(path) if path.as_os_str() == "none" => None,
             Some(path) => Some(std::path::absolute(path).unwrap_or_else(|_| path.clone())),
-            None => run_dir.as_deref().map(control::state_dir),
+            None => run_dir.as_deref().map(paths::state_dir),
         };
         let config = Self {
             tenants,

@@ -8,7 +8,7 @@ use std::time::Instant;
 use vgpu_core::page::Uncharged;
 
 use super::{ALL, ANEW, COUNT, LOOK, Looking, READ};
-use crate::proof::Process;
+use crate::control::finding::Process;
 use crate::proof::driver::OnDevice;
 use crate::proof::judge::Registered;
 use crate::proof::processes::Seen;

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use vgpu_core::page::Uncharged;
 
-use crate::proof::Finding;
+use crate::control::finding::Finding;
 use crate::proof::uncharged::Key;
 
 /// What the thread has found.
@@ -37,7 +37,7 @@ impl Found {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proof::{Process, What};
+    use crate::control::finding::{Process, What};
 
     fn finding(tenant: Option<&str>) -> Finding {
         Finding {

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::PoisonError;
 
 use super::{Looking, Proof};
-use crate::daemon::pages;
+use crate::clock;
+use crate::control::finding::{Finding, Process};
 use crate::proof::processes::Seen;
-use crate::proof::{Finding, Process, time};
+use crate::proof::time;
 
 impl Proof {
     /// Processes that work on devices without being before them.
@@ -21,7 +22,7 @@ impl Looking {
     /// Asks the driver who works, and compares it with what the loop said of leases.
     pub(super) fn times(&mut self, seen: &BTreeMap<Process, Seen>) -> Vec<Finding> {
         let working = self.driver.as_mut().map(|driver| driver.working()).unwrap_or_default();
-        let unseen = self.times.look(seen, &working, &self.known, pages::now());
+        let unseen = self.times.look(seen, &working, &self.known, clock::now());
         self.found.lock().unwrap_or_else(PoisonError::into_inner).unseen =
             unseen.iter().map(|(process, device)| (process.pid, device.clone())).collect();
         time::findings(&unseen, seen, &self.known)

@@ -9,9 +9,9 @@ use vgpu_core::uuid::key;
 
 use super::time::number;
 use super::{PROOF, Reactor, ServeError, State, failed};
+use crate::clock;
 use crate::daemon::asked::Asked;
 use crate::daemon::connection::{Connection, Side};
-use crate::daemon::pages;
 use crate::daemon::proof::{COUNT, READ};
 use crate::daemon::roster::limits_of;
 use crate::proof::judge::{Member, Registered};
@@ -33,7 +33,7 @@ impl Reactor {
             Asked::Yes(what) => {
                 let (suspects, changed, counted) = (proof.suspects(), proof.take_changed(), proof.uncharged());
                 let unseen = proof.unseen();
-                self.leases.work_unseen(&unseen, pages::now());
+                self.leases.work_unseen(&unseen, clock::now());
                 if what == READ {
                     let is_one = |name: &String| suspects.contains(name);
                     let rooms = self.rooms.iter().filter(|(_, room)| is_one(&room.tenant.name)).map(|(id, _)| *id);
@@ -53,7 +53,7 @@ impl Reactor {
                 let _ = epoll::delete(&self.epoll, &*proof);
                 proof.is_gone();
                 self.count_uncharged(HashMap::new());
-                self.leases.work_unseen(&[], pages::now());
+                self.leases.work_unseen(&[], clock::now());
                 warn!(kind = "proof.blind", "the thread that proves enforcement is gone; limits are kept all the same");
             }
         }
@@ -61,7 +61,7 @@ impl Reactor {
 
     /// Counts memory that the driver holds beside the ledgers against the tenants' limits, in place of what counted before.
     fn count_uncharged(&mut self, counted: HashMap<Key, Uncharged>) {
-        let now = pages::now();
+        let now = clock::now();
         for (id, room) in &self.rooms {
             let of = counted.iter().filter(|((tenant, _), _)| *tenant == room.tenant.name);
             self.leases.count_uncharged(number(*id), of.map(|((_, device), bytes)| (device.as_str(), *bytes)), now);
@@ -142,7 +142,7 @@ impl Reactor {
             let member = Member { tenant: prior.tenant.clone(), image: Some(prior.image), connection: None };
             known.members.entry(prior.image.process.pid).or_default().push(member);
         }
-        for (process, device, had) in self.leases.had(pages::now()) {
+        for (process, device, had) in self.leases.had(clock::now()) {
             let sum = known.had.entry((process, key(&device))).or_insert(Some(0));
             *sum = sum.zip(had).map(|(sum, had)| sum + had);
         }

@@ -7,6 +7,7 @@ use vgpu_core::limits::Mode;
 use vgpu_core::uuid::{self, key};
 
 use super::{Reactor, number};
+use crate::clock;
 use crate::config::show;
 use crate::control::explain::Whole;
 use crate::control::{DeviceStatus, MemberDevice, MemberStatus, Status, TermsStatus, TimeStatus};
@@ -14,7 +15,6 @@ use crate::daemon::admin::device_name;
 use crate::daemon::change::{Explained, OnDevice, Used};
 use crate::daemon::config::{On, Tenant, Which};
 use crate::daemon::connection::{Side, State};
-use crate::daemon::pages;
 use crate::daemon::recent::Sums;
 use crate::daemon::reload::Loaded;
 use crate::record::integrate;
@@ -143,7 +143,7 @@ impl Reactor {
 
     /// What the leases say of a room's tenant now. Nothing is read for one without pages: most are, at most times.
     fn seen(&mut self, id: u64) -> Seen {
-        let (number, now) = (number(id), pages::now());
+        let (number, now) = (number(id), clock::now());
         if self.rooms.get(&id).is_none_or(|room| room.paged == 0) {
             return Seen { used: self.leases.used(number, now), ..Seen::default() };
         }
@@ -287,7 +287,7 @@ impl Reactor {
         let mut sums = Vec::new();
         for id in rooms {
             // Also of one whose members have left: what they used last.
-            let Some(used) = self.leases.used_since(number(id), pages::now()) else { continue };
+            let Some(used) = self.leases.used_since(number(id), clock::now()) else { continue };
             let Some(room) = self.rooms.get(&id) else { continue };
             let name = &room.tenant.name;
             sums.extend(
@@ -327,14 +327,14 @@ impl Reactor {
     /// The daemon ends: the last sums of all.
     pub(super) fn note_all(&mut self) {
         for id in self.rooms.keys().copied().collect::<Vec<_>>() {
-            let used = self.leases.used(number(id), pages::now());
+            let used = self.leases.used(number(id), clock::now());
             self.note(id, used);
         }
     }
 
     /// A room is about to be forgotten: its last sums.
     pub(in crate::daemon) fn note_last(&mut self, id: u64) {
-        let used = self.leases.used(number(id), pages::now());
+        let used = self.leases.used(number(id), clock::now());
         self.note(id, used);
         self.record.gone(id);
         self.owes = true;

@@ -10,10 +10,11 @@ use vgpu_core::page::bell::Heard;
 use vgpu_core::wire::{Hello, two};
 
 use super::{FIRST_BELL, Reactor, State};
+use crate::clock;
 use crate::daemon::answer;
 use crate::daemon::connection::{Connection, Peer};
 use crate::daemon::leases::Past;
-use crate::daemon::pages::{self, Furniture};
+use crate::daemon::pages::Furniture;
 use crate::daemon::room::Room;
 use crate::record::reclaim::Claim;
 
@@ -38,7 +39,7 @@ impl Reactor {
         }
         // Before the descriptors are sent, so that a member never finds a page that does not beat.
         self.paged += 1;
-        self.heart.beat(true, pages::now());
+        self.heart.beat(true, clock::now());
         let member = self.next_member;
         self.next_member += 1;
         connection.member = Some(member);
@@ -49,7 +50,7 @@ impl Reactor {
         self.register(connection, id, Hello { pid, version }, two::PROTOCOL);
         let Some(room) = self.rooms.get(&id) else { return Err(io::ErrorKind::NotConnected.into()) };
         let Some(furniture) = &room.furniture else { return Err(io::ErrorKind::NotConnected.into()) };
-        let reply = answer::welcome(&room.tenant, member, self.leases.epoch(), pages::now());
+        let reply = answer::welcome(&room.tenant, member, self.leases.epoch(), clock::now());
         let line = reply.encode().map_err(io::Error::other)?;
         let heart = &self.heart;
         let sent =
@@ -86,7 +87,7 @@ impl Reactor {
         };
         let said = if let State::Registered(hello, _) = &connection.state { hello.pid } else { 0 };
         let past = Past { process: connection.peer.pid.unwrap_or(said), busy: join.busy };
-        let reply = match self.leases.join_again(number(id), member, &join.device, past, pages::now()) {
+        let reply = match self.leases.join_again(number(id), member, &join.device, past, clock::now()) {
             Ok(slot) => {
                 // As the leases name it, however it was written.
                 let device = self.leases.name_of(&join.device);
@@ -110,7 +111,7 @@ impl Reactor {
 
     /// A member of protocol 2 is gone; with the last one of a tenant go its pages.
     pub(super) fn leave_paged(&mut self, id: u64, member: u64) {
-        let now = pages::now();
+        let now = clock::now();
         self.paged -= 1;
         self.leases.leave(number(id), member, now);
         let Some(room) = self.rooms.get_mut(&id) else { return };
@@ -137,7 +138,7 @@ impl Reactor {
             return;
         }
         // The event is over, then the wishes are looked at: a ring meanwhile is another event.
-        if let Heard::At(moment) = self.leases.rang(number(id), pages::now()) {
+        if let Heard::At(moment) = self.leases.rang(number(id), clock::now()) {
             self.listen(id, false);
             self.muted.insert((moment, id));
         }
@@ -154,7 +155,7 @@ impl Reactor {
 
     /// Does what is due now: the beat, decisions, bells that rang too often.
     pub(super) fn keep_time(&mut self) {
-        let now = pages::now();
+        let now = clock::now();
         self.heart.beat(self.paged > 0, now);
         while let Some((moment, id)) = self.muted.first().copied().filter(|(moment, _)| *moment <= now) {
             self.muted.remove(&(moment, id));
@@ -170,13 +171,13 @@ impl Reactor {
     pub(super) fn set_alarm(&mut self) {
         let muted = self.muted.first().map(|(moment, _)| *moment);
         // The record is busy, and nobody is there who would wake the loop.
-        let owed = self.owes.then(|| pages::now().saturating_add(1_000_000_000));
+        let owed = self.owes.then(|| clock::now().saturating_add(1_000_000_000));
         self.alarm.set(self.leases.deadline().into_iter().chain(muted).chain(owed).min());
     }
 
     /// The daemon goes: every member knows at once.
     pub(super) fn end_pages(&mut self) {
-        self.heart.stop(pages::now());
+        self.heart.stop(clock::now());
         self.leases.end();
     }
 }

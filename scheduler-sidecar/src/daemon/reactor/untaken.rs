@@ -2,7 +2,7 @@
 //! until they are taken out at the other end or that end is gone, whatever becomes of the daemon's own end.
 //!
 //! So a connection that is over is kept as long as that lasts, counts against its tenant's share, and is closed then. Not
-//! here: what is sent ([`super::time`]), files that wait in flight for members ([`crate::daemon::pages::shelf`]).
+//! here: what is sent ([`super::time`]), files that wait in flight for members ([`crate::shelf`]).
 
 use std::fs;
 use std::time::Instant;

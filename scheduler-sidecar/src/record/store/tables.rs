@@ -80,10 +80,10 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::super::super::ask::{By, Question, ask, each};
-    use super::super::super::bearer::Bearer;
     use super::super::super::integrate::{Key, Row};
     use super::super::{FILE, Store};
     use super::*;
+    use crate::config::bearer::Bearer;
 
     /// A record as version 1 wrote it: two tenants, and how far a process had come.
     fn version_1(dir: &Path) {

@@ -8,8 +8,8 @@ use crate::cli::top::change;
 use crate::cli::top::keys::{self, Command};
 use crate::cli::top::line::Line;
 use crate::cli::top::row::Key;
+use crate::config::change::Words;
 use crate::control::Ask;
-use crate::control::change::Words;
 
 impl Top {
     /// Takes a key.

@@ -10,9 +10,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use shim_sys::descriptors;
 
-/// A tenant's board and report, which are put there together.
-pub type Files = [OwnedFd; 2];
-
 /// Tenants in one queue.
 const EACH: usize = 12;
 

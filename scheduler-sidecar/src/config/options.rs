@@ -1,4 +1,4 @@
-//! The daemon's command line as written; [`super::config`] says what it means.
+//! The daemon's command line as written; the daemon's own configuration says what it means.
 
 use std::path::PathBuf;
 
