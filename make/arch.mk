@@ -1,5 +1,5 @@
 # The machine this builds for is the one it builds on; what is of one age stands here too. What another machine needs
-# besides: a file in libvgpu/src/arch/, and its lines in scheduler-sidecar/src/cli/arch.rs.
+# besides: a file in libvgpu/src/arch/, and its lines in scheduler-sidecar/cli/src/arch.rs.
 
 MACHINE    := $(shell uname -m)
 TRIPLE     := $(MACHINE)-unknown-linux-gnu

@@ -1,7 +1,7 @@
 # Building: the library, the simulated driver, the daemon and the command line, side by side in one directory.
 
 # What a user needs; tests, benches and examples are built by whoever runs them.
-PRODUCTS := -p libvgpu -p sim-cuda -p sim-nvml -p scheduler-sidecar
+PRODUCTS := -p libvgpu -p sim-cuda -p sim-nvml -p vgpu-daemon -p vgpu-cli
 # The demo comes along with what is shipped.
 DEMO     := -p vgpu-examples
 

@@ -1,16 +1,16 @@
 //! The configuration file and the administrator's line: an answer to everything, in bounded time.
 
-use scheduler_sidecar::config::problem::MAX_SHOWN;
-use scheduler_sidecar::config::{Surroundings, plan};
-use scheduler_sidecar::control::Ask;
-use scheduler_sidecar::daemon::answer;
+use vgpu_config::problem::MAX_SHOWN;
+use vgpu_config::{Surroundings, plan};
+use vgpu_control::Ask;
+use vgpu_daemon::answer;
 
 /// Files that are understood.
 pub const CONFIGS: &[&[u8]] = &[
     include_bytes!("../../examples/daemon/vgpud.toml"),
-    include_bytes!("../../scheduler-sidecar/tests/config/plan.toml"),
-    include_bytes!("../../scheduler-sidecar/tests/config/time.toml"),
-    include_bytes!("../../scheduler-sidecar/tests/config/floors.toml"),
+    include_bytes!("../../scheduler-sidecar/config/tests/config/plan.toml"),
+    include_bytes!("../../scheduler-sidecar/config/tests/config/time.toml"),
+    include_bytes!("../../scheduler-sidecar/config/tests/config/floors.toml"),
 ];
 
 /// What they are made of; some more often than others, and some that break them.

@@ -9,7 +9,7 @@
 //! - [`pages`]: what a tenant writes into its report, and what the arbiter makes of it
 //! - [`files`]: the configuration, and the administrator's line
 //!
-//! Not here: sockets (scheduler-sidecar/tests/soak.rs feeds nonsense to a running daemon).
+//! Not here: sockets (scheduler-sidecar/daemon/tests/soak.rs feeds nonsense to a running daemon).
 
 pub mod files;
 pub mod pages;

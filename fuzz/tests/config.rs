@@ -4,8 +4,8 @@
 use std::time::Instant;
 
 use proptest::prelude::*;
-use scheduler_sidecar::config::problem::Report;
-use scheduler_sidecar::config::{MAX_FILE, Surroundings, plan};
+use vgpu_config::problem::Report;
+use vgpu_config::{MAX_FILE, Surroundings, plan};
 use vgpu_fuzz::files::{WORDS, config};
 
 /// Longer than the slowest file takes unoptimised on a busy machine by far; only a loop or a square reaches it.

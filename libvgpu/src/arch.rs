@@ -10,7 +10,7 @@
 //! - `distances!`: the table of distances to the hooks, which a static of Rust's cannot hold
 //! - `this_thread`: a word that no other living thread has
 //!
-//! The same of the command line is `scheduler-sidecar/src/cli/arch.rs`, of the build `make/arch.mk`.
+//! The same of the command line is `scheduler-sidecar/cli/src/arch.rs`, of the build `make/arch.mk`.
 
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!("libvgpu has no file for this machine yet: libvgpu/src/arch.rs says what one has to say");

@@ -58,7 +58,7 @@ fn cargo_build(packages: &[&str], profile: &str) -> Result<(), String> {
 fn built() -> &'static Path {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let built = BUILT.get_or_init(|| {
-        cargo_build(&["libvgpu", "sim-cuda", "sim-nvml", "scheduler-sidecar"], &profile()).map(|()| profile_dir())
+        cargo_build(&["libvgpu", "sim-cuda", "sim-nvml", "vgpu-daemon", "vgpu-cli"], &profile()).map(|()| profile_dir())
     });
     built.as_ref().unwrap_or_else(|e| panic!("{e}"))
 }

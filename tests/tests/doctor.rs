@@ -1,5 +1,5 @@
 //! `vgpu doctor` where there is a library, a driver and a limit: what it says is proved by what a child of it gets, and
-//! nothing is left behind. Variables, places and words: scheduler-sidecar/tests/doctor.rs; inside a container:
+//! nothing is left behind. Variables, places and words: scheduler-sidecar/cli/tests/doctor.rs; inside a container:
 //! `container.rs`.
 
 use serde_json::Value;

@@ -1,5 +1,5 @@
 //! What the daemon exports, and the rules made for it, as Prometheus' own programs read them. That it is true and complete:
-//! scheduler-sidecar/tests/metrics.rs.
+//! scheduler-sidecar/daemon/tests/metrics.rs.
 
 #[path = "leases/world.rs"]
 #[allow(unused_imports, reason = "this program uses a part")]

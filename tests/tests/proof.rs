@@ -1,5 +1,5 @@
 //! Ways around the library, taken by real programs, and what the daemon says of each: docs/threats.md names these tests. What
-//! is a finding and what is none among members, services and containers: scheduler-sidecar/tests/proof.rs.
+//! is a finding and what is none among members, services and containers: scheduler-sidecar/daemon/tests/proof.rs.
 
 #[path = "leases/world.rs"]
 mod world;

@@ -20,7 +20,7 @@
 //!   understood must not become "no limit".
 //! - `null` and an absent key mean the same.
 //!
-//! Next: `libvgpu` connects and keeps the terms; `scheduler-sidecar` answers.
+//! Next: `libvgpu` connects and keeps the terms; `scheduler-sidecar/daemon` answers.
 
 pub mod json;
 pub mod terms_file;

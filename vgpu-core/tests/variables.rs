@@ -1,5 +1,5 @@
 //! The table of variables: one row each, checked value by value. That it is complete for the sources and in step with
-//! docs/environment.md: scheduler-sidecar/tests/variables.rs, since nothing here reads files.
+//! docs/environment.md: tests/tests/variables.rs, since nothing here reads files.
 
 use std::collections::BTreeSet;
 

@@ -58,7 +58,7 @@ pub const ROWS: &[Row] = &[
         "vgpu docker run --tenant",
         &[("README.md", &["vgpu docker run --sim --tenant chat"]), (".ci/run", &["make story"])],
     ),
-    engine("vgpu docker run --print", &[("scheduler-sidecar/tests/docker.rs", &["--print"])]),
+    engine("vgpu docker run --print", &[("scheduler-sidecar/cli/tests/docker.rs", &["--print"])]),
     engine("docker run", &[("tests/tests/container/main.rs", &["LD_PRELOAD", "VGPU_MEMORY_LIMIT"])]),
     engine("podman run", &[(ADDED, &["--device", "vgpu.internal/tenant="])]),
 ];

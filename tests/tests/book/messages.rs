@@ -11,8 +11,18 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("The library: a limit cannot be kept", &["libvgpu/src", "vgpu-core/src", "shim-sys/src"]),
     ("The library: ways around it", &["libvgpu/src"]),
     ("The library: the daemon", &["libvgpu/src"]),
-    ("vgpud", &["scheduler-sidecar/src"]),
-    ("vgpu", &["scheduler-sidecar/src/cli"]),
+    (
+        "vgpud",
+        &[
+            "scheduler-sidecar/daemon/src",
+            "scheduler-sidecar/config/src",
+            "scheduler-sidecar/control/src",
+            "scheduler-sidecar/accounting/src",
+            "scheduler-sidecar/output/src",
+            "scheduler-sidecar/cli/src",
+        ],
+    ),
+    ("vgpu", &["scheduler-sidecar/cli/src", "scheduler-sidecar/output/src"]),
 ];
 
 /// What people meet first of what `vgpud` and `vgpu` say; all that the library says is found in its sources.

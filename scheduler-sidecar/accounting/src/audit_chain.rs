@@ -1,0 +1,151 @@
+//! The chain of an audit log's lines: each one is hashed with the hash of the line before it. No file is touched here.
+//!
+//! The daemon writes such lines, `vgpu audit --verify` checks them.
+
+use std::fmt::Write as _;
+use std::io;
+
+use serde::Deserialize;
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+use vgpu_control::event::Event;
+
+/// Stands between the text of a line that is hashed and the hash.
+const HASH: &str = ",\"hash\":\"";
+
+/// Stands behind the hash.
+const END: &str = "\"}";
+
+/// The line of an event, and its hash; `prev` is the hash of the line before it.
+///
+/// # Errors
+/// None that is known: serialising writes into memory.
+pub fn chained(event: &Event, prev: &str) -> io::Result<(Vec<u8>, String)> {
+    let mut value = serde_json::to_value(event)?;
+    if let Some(object) = value.as_object_mut() {
+        object.insert("prev".into(), Value::String(prev.to_owned()));
+    }
+    let mut line = serde_json::to_vec(&value)?;
+    // The object's end comes behind the hash.
+    line.pop();
+    let hash = hash(&line);
+    line.extend_from_slice([HASH, &hash, END].concat().as_bytes());
+    Ok((line, hash))
+}
+
+/// The text of a line that its hash is of, and the hash that stands there; `None`: the line has none.
+fn sealed(line: &[u8]) -> Option<(&[u8], &str)> {
+    let rest = line.strip_suffix(END.as_bytes())?;
+    let (rest, hash) = rest.split_at_checked(rest.len().checked_sub(64)?)?;
+    let hash = str::from_utf8(hash).ok().filter(|hash| hash.bytes().all(|c| c.is_ascii_hexdigit()))?;
+    Some((rest.strip_suffix(HASH.as_bytes())?, hash))
+}
+
+/// As the next line names this one: by its own hash, or that of all that is left of it.
+#[must_use]
+pub fn name(line: &[u8]) -> String {
+    match sealed(line) {
+        Some((text, own)) if hash(text) == own => own.to_owned(),
+        _ => hash(line),
+    }
+}
+
+fn hash(line: &[u8]) -> String {
+    let mut hex = String::with_capacity(64);
+    for byte in Sha256::digest(line) {
+        // Writing into text does not fail.
+        let _ = write!(hex, "{byte:02x}");
+    }
+    hex
+}
+
+/// What is wrong with audit logs.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Break {
+    /// Which of the files, from 0.
+    pub file: usize,
+    /// Which line of it, from 1.
+    pub line: usize,
+    /// In words.
+    pub words: String,
+}
+
+/// A log whose chain is whole.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Chain {
+    /// How many lines there are.
+    pub lines: usize,
+    /// How many of them are not whole: the daemon ended, or the disk was full, while it wrote them.
+    pub cut: usize,
+    /// The hash of the last line.
+    pub head: String,
+}
+
+/// A hash that one of the lines must have, and who says so.
+#[derive(Debug, Clone, Copy)]
+pub struct Head<'h> {
+    /// The hash.
+    pub hash: &'h str,
+    /// Who says so.
+    pub by: &'h str,
+}
+
+/// Checks the chain over files, the oldest first. The first line of all is believed in what it says of the one before it, which
+/// is not there to be compared.
+///
+/// # Errors
+/// The first line that does not fit, or that there is no line of a head.
+pub fn verify(files: &[Vec<u8>], heads: &[Head<'_>]) -> Result<Chain, Break> {
+    #[derive(Deserialize)]
+    struct Link {
+        prev: String,
+    }
+    let (mut before, mut chain) = (None::<String>, Chain { lines: 0, cut: 0, head: String::new() });
+    let mut missing = heads.to_vec();
+    // The first of the lines without a hash since the last whole line, and how many they are: the next one must name the last.
+    let (mut torn, mut pieces) = (None, 0);
+    let mut end = Break { file: files.len().saturating_sub(1), line: 0, words: String::new() };
+    for (file, bytes) in files.iter().enumerate() {
+        let lines = (1..).zip(bytes.split(|byte| *byte == b'\n')).filter(|(_, text)| !text.is_empty());
+        for (line, text) in lines {
+            let wrong = |words: &str| Break { file, line, words: words.to_owned() };
+            match (sealed(text), serde_json::from_slice::<Link>(text)) {
+                (Some((text, own)), Ok(link)) => {
+                    if hash(text) != own {
+                        return Err(wrong("this line was changed: its hash is another one"));
+                    }
+                    if before.as_ref().is_some_and(|before| *before != link.prev) {
+                        return Err(torn.unwrap_or_else(|| {
+                            wrong("the line before it is another one: lines between were taken out, or it was changed")
+                        }));
+                    }
+                    torn = None;
+                    chain.cut += std::mem::take(&mut pieces);
+                }
+                _ => {
+                    pieces += 1;
+                    torn.get_or_insert_with(|| wrong("this is no whole line of an audit log"));
+                }
+            }
+            let name = name(text);
+            missing.retain(|head| !head.hash.eq_ignore_ascii_case(&name));
+            (before, end.file, end.line) = (Some(name), file, line);
+            chain.lines += 1;
+        }
+    }
+    if let Some(mut torn) = torn {
+        torn.words.push_str(
+            "; it was cut or written over, or the daemon ended while it wrote it: then the first line after its next start \
+             names it",
+        );
+        return Err(torn);
+    }
+    let Some(last) = before else { return Err(Break { words: "there is no line of an audit log".to_owned(), ..end }) };
+    if let Some(Head { hash, by }) = missing.first() {
+        let words = format!("the log ends here, and {by} knows a later line, with the hash {hash}: lines were cut off");
+        return Err(Break { words, ..end });
+    }
+    chain.head = last;
+    Ok(chain)
+}

@@ -1,0 +1,17 @@
+//! The host's clocks.
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// The host's monotonic clock, in nanoseconds.
+#[must_use]
+pub fn now() -> u64 {
+    nanoseconds(ClockId::Monotonic)
+}
+
+/// What a clock shows, in nanoseconds.
+#[must_use]
+pub fn nanoseconds(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(time.tv_nsec).unwrap_or(0))
+}

@@ -1,0 +1,333 @@
+//! The daemon's status as OpenMetrics text. No IO.
+//!
+//! Base units; a tenant without members is there with zeros; what is not known has no sample. [`NAMES`] is what there is, for
+//! the documentation, the dashboard and the alert rules, which tests compare with it.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::TypedMetric;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::{Family, MetricConstructor};
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::{Registry, Unit};
+
+use vgpu_control::finding::What;
+use vgpu_control::{DeviceStatus, Status, TenantStatus, TermsStatus, TimeStatus};
+
+type Labels = Vec<(Cow<'static, str>, String)>;
+type Level = Gauge<f64, AtomicU64>;
+type Sum = Counter<f64, AtomicU64>;
+type Made<M> = Family<Labels, M, fn() -> M>;
+
+/// A family of samples.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Name {
+    /// As it is shown.
+    pub name: &'static str,
+    /// Its labels.
+    pub labels: &'static str,
+    /// What it says.
+    pub says: &'static str,
+}
+
+const DEVICE: &str = "device";
+const TENANT: &str = "tenant";
+const BOTH: &str = "tenant, device";
+const HAMI: &str = "podnamespace, podname, ctrname, vdeviceid, deviceuuid";
+
+const fn name(name: &'static str, labels: &'static str, says: &'static str) -> Name {
+    Name { name, labels, says }
+}
+
+/// Every family there is, HAMi's names last.
+pub const NAMES: &[Name] = &[
+    name("vgpu_build_info", "version", "Always 1: the version of the daemon."),
+    name("vgpu_uptime_seconds", "", "How long the daemon has been running."),
+    name(
+        "vgpu_faults",
+        "what",
+        "1 where the daemon cannot do something beside enforcement: usage record, audit log, metrics.",
+    ),
+    name(
+        "vgpu_findings",
+        "kind",
+        "Processes at the devices that are not as they should be: uncontrolled, unregistered, over, time.",
+    ),
+    name(
+        "vgpu_configuration_refused",
+        "",
+        "1 if the last reading of the configuration changed nothing, since it has errors.",
+    ),
+    name("vgpu_device_memory_bytes", DEVICE, "Memory of the device."),
+    name("vgpu_device_memory_promised_bytes", DEVICE, "Memory limits of its tenants together."),
+    name("vgpu_device_arbitrated", DEVICE, "1 if the device is given out in leases."),
+    name("vgpu_tenant_memory_limit_bytes", BOTH, "Memory limit; none: no sample."),
+    name("vgpu_tenant_memory_used_bytes", BOTH, "Memory charged."),
+    name("vgpu_tenant_memory_peak_bytes", BOTH, "Most memory charged at once."),
+    name("vgpu_tenant_sm_limit_ratio", BOTH, "Ceiling on the device's time, 0 to 1; none: no sample."),
+    name("vgpu_tenant_sm_request_ratio", BOTH, "Floor of the device's time, 0 to 1; none: no sample."),
+    name("vgpu_tenant_weight", BOTH, "Its part of what floors leave."),
+    name(
+        "vgpu_tenant_gpu_seconds_total",
+        BOTH,
+        "Device time used, by the driver's events; none was measured: no sample.",
+    ),
+    name("vgpu_tenant_wait_seconds_total", BOTH, "Time in which it stood at the gate without the device."),
+    name(
+        "vgpu_tenant_wanted_ratio",
+        BOTH,
+        "Part of the last seconds in which it wanted the device, 0 to 1; not measured: no sample.",
+    ),
+    name("vgpu_tenant_got_ratio", BOTH, "Part of the last seconds that it got, 0 to 1; not measured: no sample."),
+    name(
+        "vgpu_tenant_unmeasured",
+        BOTH,
+        "1 while its processes launch without leases, so that the device time they use is not measured.",
+    ),
+    name("vgpu_tenant_waiting", BOTH, "Members that stand at the gate."),
+    name("vgpu_tenant_launches_total", BOTH, "Launches, by its processes' own count."),
+    name("vgpu_tenant_allocations_refused_total", BOTH, "Allocations refused, since they were beyond the limit."),
+    name(
+        "vgpu_tenant_info",
+        "tenant, group, label_NAME",
+        "Always 1: its group, empty if it has none, and each of its labels.",
+    ),
+    name("vgpu_tenant_members", TENANT, "Processes that are connected."),
+    name("vgpu_tenant_connections_refused_total", TENANT, "Connections turned away."),
+    name(
+        "vgpu_tenant_enforced",
+        TENANT,
+        "1 if its limits are kept, 0 if its use is only measured or it cannot be served.",
+    ),
+    name("vgpu_tenant_paused", TENANT, "1 while it launches nothing until it is resumed."),
+    name(
+        "hami_vgpu_memory_used_bytes",
+        "zone, namespace, pod, container, vdevice_index, device_uuid",
+        "As vgpu_tenant_memory_used_bytes.",
+    ),
+    name(
+        "hami_vgpu_memory_limit_bytes",
+        "zone, namespace, pod, container, vdevice_index, device_uuid",
+        "As vgpu_tenant_memory_limit_bytes; the device's memory without a limit.",
+    ),
+    name(
+        "hami_container_device_utilization_ratio",
+        "zone, namespace, pod, container, vdevice_index, device_uuid",
+        "As vgpu_tenant_got_ratio, in percent.",
+    ),
+    name("vGPU_device_memory_usage_in_bytes", HAMI, "As vgpu_tenant_memory_used_bytes."),
+    name("vGPU_device_memory_limit_in_bytes", HAMI, "As hami_vgpu_memory_limit_bytes."),
+    name("Device_utilization_desc_of_container", HAMI, "As vgpu_tenant_got_ratio, in percent."),
+];
+
+/// Families that are made as they are asked for, so that those without a sample are not there.
+struct Page {
+    registry: Registry,
+    levels: HashMap<&'static str, Made<Level>>,
+    sums: HashMap<&'static str, Made<Sum>>,
+}
+
+/// The part of a name that stays when the writer has put unit and `_total` behind it.
+fn stem(shown: &'static str) -> (&'static str, Option<Unit>) {
+    let short = shown.strip_suffix("_total").unwrap_or(shown);
+    for (unit, word) in [(Unit::Bytes, "_bytes"), (Unit::Seconds, "_seconds"), (Unit::Ratios, "_ratios")] {
+        // HAMi's names are what they are.
+        if shown.starts_with("vgpu_")
+            && let Some(stem) = short.strip_suffix(word)
+        {
+            return (stem, Some(unit));
+        }
+    }
+    (short, None)
+}
+
+impl Page {
+    fn new() -> Self {
+        Self { registry: Registry::default(), levels: HashMap::new(), sums: HashMap::new() }
+    }
+
+    fn level(&mut self, name: &'static str, labels: Labels, value: f64) {
+        let registry = &mut self.registry;
+        let made = self.levels.entry(name).or_insert_with(|| made(registry, name, Level::default));
+        made.get_or_create(&labels).set(value);
+    }
+
+    fn sum(&mut self, name: &'static str, labels: Labels, value: f64) {
+        let registry = &mut self.registry;
+        let made = self.sums.entry(name).or_insert_with(|| made(registry, name, Sum::default));
+        made.get_or_create(&labels).inc_by(value);
+    }
+}
+
+fn made<M>(registry: &mut Registry, name: &'static str, one: fn() -> M) -> Made<M>
+where
+    M: TypedMetric + Clone + Send + Sync + std::fmt::Debug + prometheus_client::encoding::EncodeMetric + 'static,
+    fn() -> M: MetricConstructor<M>,
+{
+    debug_assert!(!matches!(M::TYPE, MetricType::Histogram));
+    let family = Made::<M>::new_with_constructor(one);
+    let says = NAMES.iter().find(|known| known.name == name).map_or("", |known| known.says.trim_end_matches('.'));
+    debug_assert!(!says.is_empty(), "{name} is not in the table");
+    match stem(name) {
+        (stem, Some(unit)) => registry.register_with_unit(stem, says, unit, family.clone()),
+        (stem, None) => registry.register(stem, says, family.clone()),
+    }
+    family
+}
+
+/// A size or a count as a sample. Above 2^53 it is rounded.
+#[allow(clippy::cast_precision_loss)]
+fn sample(number: u64) -> f64 {
+    number as f64
+}
+
+fn truth(truth: bool) -> f64 {
+    f64::from(u8::from(truth))
+}
+
+/// The status as text; `hami`: under HAMi's names too.
+#[must_use]
+pub fn text(status: &Status, hami: bool) -> String {
+    let mut page = Page::new();
+    page.level("vgpu_build_info", vec![("version".into(), status.version.clone())], 1.0);
+    page.level("vgpu_uptime_seconds", vec![], sample(status.uptime_seconds));
+    if let Some(configuration) = &status.configuration {
+        page.level("vgpu_configuration_refused", vec![], truth(configuration.refused.is_some()));
+    }
+    for fault in &status.faults {
+        page.level("vgpu_faults", vec![("what".into(), fault.what.clone())], 1.0);
+    }
+    for what in [What::Uncontrolled, What::Unregistered, What::Over, What::Time] {
+        let found = status.findings.iter().filter(|finding| finding.what == what).count();
+        page.level("vgpu_findings", vec![("kind".into(), what.word().to_owned())], sample(found as u64));
+    }
+    for device in &status.devices {
+        let labels = vec![("device".into(), called(device))];
+        if let Some(memory) = device.memory {
+            page.level("vgpu_device_memory_bytes", labels.clone(), sample(memory));
+        }
+        page.level("vgpu_device_arbitrated", labels.clone(), truth(device.arbitrated));
+        let promised = status.tenants.iter().flat_map(|tenant| &tenant.devices);
+        let promised = promised.filter(|terms| terms.device == device.name).filter_map(|terms| terms.memory_limit);
+        page.level("vgpu_device_memory_promised_bytes", labels, promised.map(sample).sum());
+    }
+    for tenant in status.tenants.iter().filter(|tenant| !tenant.removed || !tenant.members.is_empty()) {
+        of_tenant(&mut page, tenant);
+        for (at, terms) in tenant.devices.iter().enumerate() {
+            let device = status.devices.iter().find(|device| device.name == terms.device);
+            on_device(&mut page, tenant, terms, device);
+            if hami {
+                as_hami(&mut page, tenant, terms, device, at);
+            }
+        }
+    }
+    let mut text = String::new();
+    // Writing into text does not fail.
+    let _ = prometheus_client::encoding::text::encode(&mut text, &page.registry);
+    text
+}
+
+/// A device by its UUID, or as the configuration names it.
+fn called(device: &DeviceStatus) -> String {
+    device.uuid.clone().unwrap_or_else(|| device.name.clone())
+}
+
+fn of_tenant(page: &mut Page, tenant: &TenantStatus) {
+    let labels = || vec![("tenant".into(), tenant.name.clone())];
+    page.level("vgpu_tenant_info", info(tenant), 1.0);
+    page.level("vgpu_tenant_members", labels(), sample(tenant.members.len() as u64));
+    page.sum("vgpu_tenant_connections_refused_total", labels(), sample(tenant.refused));
+    page.level("vgpu_tenant_enforced", labels(), truth(tenant.mode == "enforce" && tenant.unusable.is_none()));
+    page.level("vgpu_tenant_paused", labels(), truth(tenant.paused));
+}
+
+/// A tenant's group and labels, as labels of a metric, in whose names only letters, digits and `_` may stand: those that
+/// become the same have a number behind them, in the order of their own names.
+fn info(tenant: &TenantStatus) -> Labels {
+    let group = tenant.bearer.group.clone().unwrap_or_default();
+    let mut labels: Labels = vec![("tenant".into(), tenant.name.clone()), ("group".into(), group)];
+    for (name, value) in &tenant.bearer.labels {
+        let plain: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+        let named = |number: u32| match number {
+            1 => format!("label_{plain}"),
+            number => format!("label_{plain}_{number}"),
+        };
+        let free = (1..).map(named).find(|name| labels.iter().all(|(taken, _)| taken != name));
+        // The writer writes values as they are. A label's has no line break in it.
+        let value = value.replace('\\', r"\\").replace('"', "\\\"");
+        labels.extend(free.map(|name| (name.into(), value)));
+    }
+    labels
+}
+
+fn on_device(page: &mut Page, tenant: &TenantStatus, terms: &TermsStatus, device: Option<&DeviceStatus>) {
+    let name = device.map_or_else(|| terms.device.clone(), called);
+    let labels = || vec![("tenant".into(), tenant.name.clone()), ("device".into(), name.clone())];
+    let mut level = |name, value: Option<f64>| {
+        if let Some(value) = value {
+            page.level(name, labels(), value);
+        }
+    };
+    // Where no member has joined there is nothing that could not be measured.
+    let none = || TimeStatus { gpu_seconds: Some(0.0), wanted: Some(0.0), got: Some(0.0), ..TimeStatus::default() };
+    let time = terms.time.clone().unwrap_or_else(none);
+    level("vgpu_tenant_memory_limit_bytes", terms.memory_limit.map(sample));
+    level("vgpu_tenant_memory_used_bytes", terms.memory_used.map(sample));
+    level("vgpu_tenant_memory_peak_bytes", terms.memory_peak.map(sample));
+    level("vgpu_tenant_sm_limit_ratio", terms.sm_limit.map(|percent| percent / 100.0));
+    level("vgpu_tenant_sm_request_ratio", terms.sm_request.map(|percent| percent / 100.0));
+    level("vgpu_tenant_weight", Some(f64::from(terms.weight)));
+    level("vgpu_tenant_wanted_ratio", time.wanted.map(|percent| percent / 100.0));
+    level("vgpu_tenant_got_ratio", time.got.map(|percent| percent / 100.0));
+    level("vgpu_tenant_unmeasured", Some(truth(time.unmeasured)));
+    level("vgpu_tenant_waiting", Some(sample(time.waiting as u64)));
+    let mut sum = |name, value: Option<f64>| {
+        if let Some(value) = value {
+            page.sum(name, labels(), value);
+        }
+    };
+    sum("vgpu_tenant_gpu_seconds_total", time.gpu_seconds);
+    sum("vgpu_tenant_wait_seconds_total", Some(time.waited_seconds));
+    sum("vgpu_tenant_launches_total", terms.launches.map(sample));
+    sum("vgpu_tenant_allocations_refused_total", terms.refused_allocations.map(sample));
+}
+
+/// What dashboards for HAMi ask for. There the pod is the tenant; ours has no namespace.
+fn as_hami(page: &mut Page, tenant: &TenantStatus, terms: &TermsStatus, device: Option<&DeviceStatus>, at: usize) {
+    let uuid = device.map_or_else(|| terms.device.clone(), called);
+    let (name, at) = (&tenant.name, at.to_string());
+    let new = || {
+        vec![
+            ("zone".into(), "vGPU".to_owned()),
+            ("namespace".into(), String::new()),
+            ("pod".into(), name.clone()),
+            ("container".into(), name.clone()),
+            ("vdevice_index".into(), at.clone()),
+            ("device_uuid".into(), uuid.clone()),
+        ]
+    };
+    let old = || {
+        vec![
+            ("podnamespace".into(), String::new()),
+            ("podname".into(), name.clone()),
+            ("ctrname".into(), name.clone()),
+            ("vdeviceid".into(), at.clone()),
+            ("deviceuuid".into(), uuid.clone()),
+        ]
+    };
+    let limit = terms.memory_limit.or(device.and_then(|device| device.memory));
+    let got = terms.time.as_ref().map_or(Some(0.0), |time| time.got);
+    for (value, first, second) in [
+        (terms.memory_used.map(sample), "hami_vgpu_memory_used_bytes", "vGPU_device_memory_usage_in_bytes"),
+        (limit.map(sample), "hami_vgpu_memory_limit_bytes", "vGPU_device_memory_limit_in_bytes"),
+        (got, "hami_container_device_utilization_ratio", "Device_utilization_desc_of_container"),
+    ] {
+        if let Some(value) = value {
+            page.level(first, new(), value);
+            page.level(second, old(), value);
+        }
+    }
+}

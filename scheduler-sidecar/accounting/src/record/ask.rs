@@ -1,0 +1,397 @@
+//! What the record says: sums of rows, by tenant, device and time. Reads only, beside a daemon that writes or without one.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags, params};
+use serde::Serialize;
+
+use super::store::{APPLICATION, FILE, Trouble, VERSION, positive};
+use vgpu_config::bearer::Bearer;
+
+/// How rows are put together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum By {
+    /// All of the time that was asked about.
+    Total,
+    /// Hour by hour.
+    Hour,
+    /// Day by day, by UTC.
+    Day,
+    /// Minute by minute, as long as that is kept; older rows are whole hours.
+    Minute,
+}
+
+impl By {
+    /// The first second of what a row that began at `start` belongs to.
+    fn of(self, start: i64) -> Option<i64> {
+        let span = match self {
+            Self::Total => return None,
+            Self::Minute => 60,
+            Self::Hour => 3600,
+            Self::Day => 86_400,
+        };
+        Some(start.div_euclid(span) * span)
+    }
+}
+
+/// What is asked for.
+#[derive(Debug, Clone)]
+pub struct Question {
+    /// These tenants; none: all.
+    pub tenants: Vec<String>,
+    /// Device by device?
+    pub devices: bool,
+    /// Rows that begin at this second or later, and before that one.
+    pub span: (i64, i64),
+    /// How they are put together.
+    pub by: By,
+}
+
+/// An answer's row: what a tenant used.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Used {
+    /// Its first second, since 1970; null: of all that was asked about.
+    pub start: Option<i64>,
+    /// Whose; null: of all together.
+    pub tenant: Option<String>,
+    /// The device's UUID; null: of all.
+    pub device: Option<String>,
+    /// Device time in ns, as far as it was measured; null: there was some, and none of it was.
+    pub gpu_ns: Option<u64>,
+    /// Time in ns in which what was used was not measured, summed over tenants and devices; null: not known, as of rows of
+    /// older versions.
+    pub unmeasured_ns: Option<u64>,
+    /// Time at the gate in ns, summed over processes.
+    pub wait_ns: u64,
+    /// Bytes held, times seconds.
+    pub memory_byte_seconds: u64,
+    /// Most bytes at once on one device.
+    pub peak_bytes: u64,
+    /// Null: not counted.
+    pub launches: Option<u64>,
+    /// Requests that programs were refused; null: not known.
+    pub refused_allocations: Option<u64>,
+    /// Most processes at once on one device.
+    pub members: u64,
+}
+
+impl Used {
+    /// Was something used that was not measured?
+    #[must_use]
+    pub fn is_partial(&self) -> bool {
+        self.unmeasured_ns.is_some_and(|ns| ns > 0)
+    }
+
+    /// Adds another row's numbers.
+    fn add(&mut self, other: &Self) {
+        let measured = self.gpu_ns.unwrap_or(0).saturating_add(other.gpu_ns.unwrap_or(0));
+        self.wait_ns = self.wait_ns.saturating_add(other.wait_ns);
+        self.memory_byte_seconds = self.memory_byte_seconds.saturating_add(other.memory_byte_seconds);
+        self.peak_bytes = self.peak_bytes.max(other.peak_bytes);
+        self.members = self.members.max(other.members);
+        let sum = |a: Option<u64>, b: Option<u64>| match (a, b) {
+            (None, None) => None,
+            (a, b) => Some(a.unwrap_or(0).saturating_add(b.unwrap_or(0))),
+        };
+        self.unmeasured_ns = sum(self.unmeasured_ns, other.unmeasured_ns);
+        self.gpu_ns = (measured > 0 || !self.is_partial()).then_some(measured);
+        self.launches = sum(self.launches, other.launches);
+        self.refused_allocations = sum(self.refused_allocations, other.refused_allocations);
+    }
+}
+
+/// An answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Answer {
+    /// By time, tenant, device.
+    pub rows: Vec<Used>,
+    /// All of them together; its peak and its number of processes are the highest of a row.
+    pub total: Used,
+}
+
+/// Asks the record in a directory.
+///
+/// # Errors
+/// [`Trouble`]: there is none, it cannot be read, or it is of another version.
+pub fn ask(dir: &Path, question: &Question) -> Result<Answer, Trouble> {
+    let mut total = Used { gpu_ns: Some(0), ..Used::default() };
+    let Some((connection, version)) = checked(dir)? else {
+        return Ok(Answer { rows: Vec::new(), total });
+    };
+    let mut statement = connection.prepare(&format!(
+        "SELECT usage.start, tenant.name, device.uuid, gpu_ns, wait_ns, memory_byte_seconds, peak_bytes, launches, refused, \
+         members, {} FROM usage JOIN tenant ON tenant.id = usage.tenant JOIN device ON device.id = usage.device \
+         WHERE usage.start >= ?1 AND usage.start < ?2",
+        unmeasured(version)
+    ))?;
+    let mut rows = statement.query(params![question.span.0, question.span.1])?;
+    let mut sums: BTreeMap<(Option<i64>, String, Option<String>), Used> = BTreeMap::new();
+    while let Some(row) = rows.next()? {
+        let tenant: String = row.get(1)?;
+        if !question.tenants.is_empty() && !question.tenants.contains(&tenant) {
+            continue;
+        }
+        let device = if question.devices { Some(row.get(2)?) } else { None };
+        let used = Used {
+            gpu_ns: row.get::<_, Option<i64>>(3)?.map(positive),
+            unmeasured_ns: row.get::<_, Option<i64>>(10)?.map(positive),
+            wait_ns: positive(row.get(4)?),
+            memory_byte_seconds: positive(row.get(5)?),
+            peak_bytes: positive(row.get(6)?),
+            launches: row.get::<_, Option<i64>>(7)?.map(positive),
+            refused_allocations: row.get::<_, Option<i64>>(8)?.map(positive),
+            members: positive(row.get(9)?),
+            ..Used::default()
+        };
+        let start = question.by.of(row.get(0)?);
+        sums.entry((start, tenant, device)).or_default().add(&used);
+        total.add(&used);
+    }
+    let named = |((start, tenant, device), used)| Used { start, tenant: Some(tenant), device, ..used };
+    Ok(Answer { rows: sums.into_iter().map(named).collect(), total })
+}
+
+/// What the record has of a tenant on a device, in a minute or an hour.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Line {
+    /// Its first second, since 1970.
+    pub start: i64,
+    /// Its seconds.
+    pub span: i64,
+    /// The tenant's name then.
+    pub tenant: String,
+    /// Who bore its cost then.
+    pub bearer: Bearer,
+    /// The device's UUID.
+    pub device: String,
+    /// In ns, as far as it was measured.
+    pub gpu_ns: u64,
+    /// In ns: for how long it was not; `None`: not known, as of rows of older versions.
+    pub unmeasured_ns: Option<u64>,
+    /// In ns, summed over processes.
+    pub wait_ns: u64,
+    /// Bytes held, times seconds.
+    pub memory_byte_seconds: u64,
+    /// Most bytes at once.
+    pub peak_bytes: u64,
+    /// `None`: not known.
+    pub refused: Option<u64>,
+    /// In force last; `None`: no limit.
+    pub memory_limit: Option<u64>,
+    /// In thousandths; `None`: no limit.
+    pub sm_limit: Option<u64>,
+}
+
+/// Gives every line that begins in this span, in the order of time.
+///
+/// # Errors
+/// As [`ask`].
+///
+/// # Cost
+/// A line at a time: nothing is kept.
+pub fn each(dir: &Path, span: (i64, i64), mut line: impl FnMut(Line)) -> Result<(), Trouble> {
+    let Some((connection, version)) = checked(dir)? else { return Ok(()) };
+    // Read as it is: only the daemon brings an older one to this version.
+    let bearer = if version < 2 { "'', '{}'" } else { "tenant.group_name, tenant.labels" };
+    let mut statement = connection.prepare(&format!(
+        "SELECT usage.start, span, tenant.name, device.uuid, gpu_ns, wait_ns, memory_byte_seconds, peak_bytes, refused, \
+         memory_limit, sm_limit, {bearer}, {} \
+         FROM usage JOIN tenant ON tenant.id = usage.tenant JOIN device ON device.id = usage.device \
+         WHERE usage.start >= ?1 AND usage.start < ?2 ORDER BY usage.start",
+        unmeasured(version)
+    ))?;
+    let mut rows = statement.query(params![span.0, span.1])?;
+    while let Some(row) = rows.next()? {
+        let number = |column: usize| row.get::<_, Option<i64>>(column).map(|value| value.map(positive));
+        let (group, labels): (String, String) = (row.get(11)?, row.get(12)?);
+        line(Line {
+            start: row.get(0)?,
+            span: row.get(1)?,
+            tenant: row.get(2)?,
+            bearer: Bearer::of_columns(&group, &labels),
+            device: row.get(3)?,
+            gpu_ns: number(4)?.unwrap_or(0),
+            unmeasured_ns: number(13)?,
+            wait_ns: positive(row.get(5)?),
+            memory_byte_seconds: positive(row.get(6)?),
+            peak_bytes: positive(row.get(7)?),
+            refused: number(8)?,
+            memory_limit: number(9)?,
+            sm_limit: number(10)?,
+        });
+    }
+    Ok(())
+}
+
+/// The column that tells for how long nobody measured. Read as it is: only the daemon brings an older record to this version.
+fn unmeasured(version: i32) -> &'static str {
+    if version < 3 { "NULL" } else { "unmeasured_ns" }
+}
+
+/// The record in a directory, open to read, and its version: ours, and no newer one than we know. `None`: a daemon is just
+/// making it.
+fn checked(dir: &Path) -> Result<Option<(Connection, i32)>, Trouble> {
+    let file = dir.join(FILE);
+    // SQLite would say only that it cannot be opened.
+    std::fs::File::open(&file).map_err(|why| Trouble::Place(file.clone(), why))?;
+    let connection = open(&file)?;
+    let number = |name: &str| connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i32>(0));
+    // In this order: tables and number come at once.
+    let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0))?;
+    match number("application_id")? {
+        APPLICATION if tables > 0 => {}
+        APPLICATION | 0 if tables == 0 => return Ok(None),
+        _ => return Err(Trouble::Foreign(file)),
+    }
+    let version = number("user_version")?;
+    if version > VERSION {
+        return Err(Trouble::Newer(version));
+    }
+    Ok(Some((connection, version)))
+}
+
+/// To read; where the place itself cannot be written and nobody else writes, as a file that does not change.
+fn open(file: &Path) -> Result<Connection, Trouble> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let plain = Connection::open_with_flags(file, flags).and_then(|connection| {
+        connection.busy_timeout(Duration::from_secs(2))?;
+        connection.query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get::<_, i64>(0))?;
+        Ok(connection)
+    });
+    let mut log = file.as_os_str().to_owned();
+    log.push("-wal");
+    match plain {
+        Err(why) if !Path::new(&log).exists() => {
+            let text = file.to_string_lossy();
+            if text.contains(['%', '?', '#']) {
+                return Err(why.into());
+            }
+            let uri = format!("file:{text}?immutable=1");
+            Ok(Connection::open_with_flags(uri, flags | OpenFlags::SQLITE_OPEN_URI)?)
+        }
+        plain => Ok(plain?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::integrate::{Key, Row};
+    use super::super::store::Store;
+    use super::*;
+    use vgpu_config::plan::Keep;
+
+    fn world() -> (tempfile::TempDir, Store) {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut store, _) = Store::open(dir.path()).unwrap();
+        let key = |tenant: &str, device: &str, start| Key {
+            tenant: tenant.into(),
+            device: device.into(),
+            start,
+            bearer: Default::default(),
+        };
+        let row = |gpu_ns, peak_bytes, refused| Row { gpu_ns, peak_bytes, refused, members: 1, ..Row::default() };
+        let rows = BTreeMap::from([
+            (key("a", "GPU-1", 0), row(5, 10, None)),
+            (key("a", "GPU-2", 60), row(7, 30, Some(2))),
+            (key("a", "GPU-1", 3600), row(11, 20, Some(1))),
+            (key("b", "GPU-1", 86_400), row(100, 1, None)),
+        ]);
+        store.add(&rows, &BTreeMap::new(), 86_400).unwrap();
+        (dir, store)
+    }
+
+    fn asked(dir: &Path, tenants: &[&str], devices: bool, span: (i64, i64), by: By) -> Vec<(Option<i64>, String, u64)> {
+        let tenants = tenants.iter().map(|tenant| (*tenant).to_owned()).collect();
+        let answer = ask(dir, &Question { tenants, devices, span, by }).unwrap();
+        assert_eq!(answer.total.gpu_ns, answer.rows.iter().map(|row| row.gpu_ns).sum::<Option<u64>>());
+        answer.rows.into_iter().map(|row| (row.start, row.tenant.unwrap(), row.gpu_ns.unwrap())).collect()
+    }
+
+    #[test]
+    fn rows_are_put_together_as_was_asked_and_their_sum_is_the_total() {
+        let (dir, mut store) = world();
+        let (dir, all) = (dir.path(), (0, i64::MAX));
+        let a = "a".to_owned();
+        let b = "b".to_owned();
+        assert_eq!(asked(dir, &[], false, all, By::Total), [(None, a.clone(), 23), (None, b.clone(), 100)]);
+        assert_eq!(asked(dir, &["b"], false, all, By::Total), [(None, b.clone(), 100)]);
+        assert_eq!(asked(dir, &["a"], true, all, By::Total), [(None, a.clone(), 16), (None, a.clone(), 7)]);
+        assert_eq!(asked(dir, &["a"], false, all, By::Hour), [(Some(0), a.clone(), 12), (Some(3600), a.clone(), 11)]);
+        assert_eq!(asked(dir, &["a"], false, (60, 3600), By::Minute), [(Some(60), a.clone(), 7)]);
+        let question = Question { tenants: vec![a.clone()], devices: false, span: all, by: By::Day };
+        let answer = ask(dir, &question).unwrap();
+        assert_eq!(
+            (answer.total.peak_bytes, answer.total.refused_allocations, answer.total.launches),
+            (30, Some(3), None)
+        );
+        // Rolled up, nothing is missing.
+        store.tidy(Keep { fine: 3600, all: 1 << 40 }, 86_400).unwrap();
+        assert_eq!(ask(dir, &question).unwrap(), answer);
+        drop(store);
+        assert_eq!(ask(dir, &question).unwrap(), answer, "without a daemon");
+    }
+
+    /// Of nothing measured a sum is null and never 0, of something measured it is that, on disk, in hours and here.
+    #[test]
+    fn device_time_that_was_not_measured_is_null_and_for_how_long_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut store, _) = Store::open(dir.path()).unwrap();
+        let mut add = |tenant: &str, start, gpu_ns, unmeasured_ns| {
+            let key = Key { tenant: tenant.into(), device: "GPU-1".into(), start, bearer: Default::default() };
+            let row = Row { gpu_ns, unmeasured_ns, members: 1, ..Row::default() };
+            store.add(&BTreeMap::from([(key, row)]), &BTreeMap::new(), start).unwrap();
+        };
+        // Nothing yet, then what nobody measures; the other way round; some of both; all measured.
+        add("not", 0, 0, 0);
+        add("not", 0, 0, 5);
+        add("not", 60, 0, 6);
+        add("not", 60, 0, 0);
+        add("some", 0, 7, 0);
+        add("some", 0, 0, 8);
+        add("some", 60, 0, 9);
+        add("all", 0, 11, 0);
+        let question = Question { tenants: Vec::new(), devices: false, span: (0, i64::MAX), by: By::Total };
+        let used = |answer: &Answer| -> Vec<(String, Option<u64>, Option<u64>)> {
+            let one = |row: &Used| (row.tenant.clone().unwrap(), row.gpu_ns, row.unmeasured_ns);
+            answer.rows.iter().map(one).collect()
+        };
+        // Whoever reads the table itself finds no 0 either.
+        let raw = Connection::open(dir.path().join(FILE)).unwrap();
+        let nulls = || -> (i64, i64) {
+            let ask = "SELECT count(*) - count(gpu_ns), sum(gpu_ns = 0) FROM usage";
+            raw.query_row(ask, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap()
+        };
+        assert_eq!(nulls(), (3, 0));
+        let expected = [
+            ("all".to_owned(), Some(11), Some(0)),
+            ("not".to_owned(), None, Some(11)),
+            ("some".to_owned(), Some(7), Some(17)),
+        ];
+        let answer = ask(dir.path(), &question).unwrap();
+        assert_eq!(used(&answer), expected);
+        assert_eq!((answer.total.gpu_ns, answer.total.unmeasured_ns), (Some(18), Some(28)));
+        let minutes = ask(dir.path(), &Question { by: By::Minute, ..question.clone() }).unwrap();
+        assert_eq!(minutes.rows.iter().filter(|row| row.gpu_ns.is_none()).count(), 3, "{minutes:?}");
+        store.tidy(Keep { fine: 3600, all: 1 << 40 }, 86_400).unwrap();
+        assert_eq!(ask(dir.path(), &question).unwrap(), answer, "in hours");
+        assert_eq!(nulls(), (1, 0));
+        let mut lines = Vec::new();
+        each(dir.path(), (0, i64::MAX), |line| lines.push((line.tenant, line.gpu_ns, line.unmeasured_ns))).unwrap();
+        assert!(lines.contains(&("not".to_owned(), 0, Some(11))), "{lines:?}");
+    }
+
+    #[test]
+    fn where_there_is_no_record_that_is_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let question = Question { tenants: Vec::new(), devices: false, span: (0, 1), by: By::Total };
+        assert!(matches!(ask(dir.path(), &question), Err(Trouble::Place(..))));
+        // A daemon has begun to make it.
+        let file = dir.path().join(FILE);
+        std::fs::write(&file, "").unwrap();
+        assert_eq!(ask(dir.path(), &question).unwrap().rows, []);
+        Connection::open(&file).unwrap().execute_batch("CREATE TABLE theirs (x)").unwrap();
+        assert!(matches!(ask(dir.path(), &question), Err(Trouble::Foreign(_))));
+    }
+}

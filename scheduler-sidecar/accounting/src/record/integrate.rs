@@ -1,0 +1,410 @@
+//! From what is heard of tenants to what is written of them: growing sums become increments, values that are held become
+//! integrals, each in the minute in which it was heard.
+//!
+//! Pure: moments are arguments. All numbers are integers, and every sum saturates: what a tenant says of itself may be
+//! anything. Not here: who reads ledgers ([`super::ledgers`]), who keeps the rows ([`super::store`]).
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::ledgers::{Held, Whose};
+use vgpu_config::bearer::Bearer;
+
+/// Seconds of a bucket.
+pub const MINUTE: i64 = 60;
+/// Rows that wait to be written before a tenant's go into the latest of its own that wait.
+const MOST: usize = 50_000;
+/// Nothing that is added at once is more: about nine petabyte-seconds, or 104 days in nanoseconds.
+const MOST_AT_ONCE: u64 = 1 << 53;
+/// An interval that is longer goes into the minute in which it ended.
+const LONG_NS: u64 = 3_600_000_000_000;
+
+/// A row's place.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key {
+    /// The tenant's name.
+    pub tenant: String,
+    /// The device's UUID.
+    pub device: String,
+    /// The minute's first second, since 1970.
+    pub start: i64,
+    /// Who bore its cost then.
+    pub bearer: Bearer,
+}
+
+/// What is to be added to a row.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Row {
+    /// Device time, in ns, as far as it was measured.
+    pub gpu_ns: u64,
+    /// Time in which what its members used was not measured, in ns.
+    pub unmeasured_ns: u64,
+    /// Time its members stood at the gate, in ns, summed over members.
+    pub wait_ns: u64,
+    /// Bytes held, times seconds.
+    pub memory_byte_seconds: u64,
+    /// Most bytes at once.
+    pub peak_bytes: u64,
+    /// `None`: not counted.
+    pub launches: Option<u64>,
+    /// Requests that programs were refused; `None`: its ledger is not read.
+    pub refused: Option<u64>,
+    /// Most members at once.
+    pub members: u64,
+    /// In force last; `None`: no limit.
+    pub memory_limit: Option<u64>,
+    /// In thousandths; `None`: no limit.
+    pub sm_limit: Option<u64>,
+}
+
+/// What the daemon knows of a tenant on a device: sums that only grow.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Sums {
+    /// The tenant's name.
+    pub tenant: String,
+    /// Who bears its cost.
+    pub bearer: Bearer,
+    /// Device time, in ns, with what its processes brought along from before this daemon.
+    pub gpu_ns: u64,
+    /// In ns.
+    pub wait_ns: u64,
+    /// `None`: not counted.
+    pub launches: Option<u64>,
+    /// There now.
+    pub members: u64,
+    /// In force.
+    pub memory_limit: Option<u64>,
+    /// In thousandths.
+    pub sm_limit: Option<u64>,
+    /// Do members launch through open gates now, where nobody measures?
+    pub unmeasured: bool,
+}
+
+/// A moment, by both clocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moment {
+    /// Of the monotonic clock, in ns.
+    pub ns: u64,
+    /// Seconds since 1970.
+    pub wall: i64,
+}
+
+impl Moment {
+    /// Has the wall's clock gone on by a day more since then than the one that cannot be set?
+    #[must_use]
+    pub fn was_set_since(&self, before: &Self) -> bool {
+        let passed = i64::try_from(self.ns.saturating_sub(before.ns) / 1_000_000_000).unwrap_or(i64::MAX);
+        self.wall.saturating_sub(before.wall).saturating_sub(passed) > 86_400
+    }
+}
+
+#[derive(Debug, Default)]
+struct Last {
+    sums: Sums,
+    /// When they were heard.
+    heard: u64,
+    /// Bytes held since that moment; below a byte-second: byte-nanoseconds that are not written yet.
+    held: u64,
+    at: u64,
+    rest: u128,
+    /// What its ledgers said of refusals, and of their peak.
+    refused: Option<u64>,
+    rose: u64,
+}
+
+/// The sums as they were, and what waits to be written.
+#[derive(Debug, Default)]
+pub struct Integral {
+    last: HashMap<Whose, Last>,
+    waiting: BTreeMap<Key, Row>,
+    /// Rows that wait with more than memory that is held as before.
+    urgent: BTreeSet<Key>,
+}
+
+impl Integral {
+    /// The sums are so now; of the device time so much was written by a former daemon.
+    pub fn hears(&mut self, whose: &Whose, sums: Sums, written: u64, now: Moment) {
+        let last = self.last.entry(whose.clone()).or_default();
+        let unmeasured = if last.sums.unmeasured { now.ns.saturating_sub(last.heard) } else { 0 };
+        last.heard = now.ns;
+        let gpu_ns = sums.gpu_ns.saturating_sub(last.sums.gpu_ns).saturating_sub(written);
+        let wait_ns = sums.wait_ns.saturating_sub(last.sums.wait_ns);
+        let launches = sums.launches.map(|n| n.saturating_sub(last.sums.launches.unwrap_or(0)));
+        let max = (sums.gpu_ns.max(last.sums.gpu_ns), sums.wait_ns.max(last.sums.wait_ns));
+        let same = (last.sums.members, last.sums.memory_limit, last.sums.sm_limit, &last.sums.bearer)
+            == (sums.members, sums.memory_limit, sums.sm_limit, &sums.bearer);
+        last.sums = Sums { gpu_ns: max.0, wait_ns: max.1, ..sums.clone() };
+        for (start, unmeasured_ns) in minutes(unmeasured, now.wall) {
+            self.add(whose, Row { unmeasured_ns, ..Row::default() }, start, false);
+        }
+        if same && gpu_ns == 0 && wait_ns == 0 && launches.unwrap_or(0) == 0 {
+            return;
+        }
+        let more = Row {
+            gpu_ns,
+            wait_ns,
+            launches,
+            members: sums.members,
+            memory_limit: sums.memory_limit,
+            sm_limit: sums.sm_limit,
+            ..Row::default()
+        };
+        self.add(whose, more, now.wall, true);
+    }
+
+    /// The tenants hold so much now: what was held until now counts for the time since the last look. `since`: refusals, and
+    /// the highest peak, as [`super::ledgers::Ledgers::since`] says them.
+    pub fn holds(&mut self, held: &BTreeMap<Whose, Held>, since: impl Fn(&Whose) -> (u64, u64), now: Moment) {
+        let former: Vec<Whose> =
+            self.last.iter().filter(|(_, last)| last.held > 0).map(|(whose, _)| whose.clone()).collect();
+        for whose in former.into_iter().filter(|whose| !held.contains_key(whose)) {
+            self.holds_one(&whose, 0, None, 0, now);
+        }
+        for (whose, held) in held {
+            let (refused, peak) = since(whose);
+            self.holds_one(whose, held.used, Some(refused), peak, now);
+        }
+    }
+
+    fn holds_one(&mut self, whose: &Whose, used: u64, refused: Option<u64>, rose: u64, now: Moment) {
+        // Who has not been heard of has no name yet: a second later it has.
+        let Some(last) = self.last.get_mut(whose) else { return };
+        let elapsed = now.ns.saturating_sub(last.at);
+        let (was, at) = (last.held, std::mem::replace(&mut last.at, now.ns));
+        let changed = std::mem::replace(&mut last.held, used) != used;
+        let before = std::mem::replace(&mut last.refused, refused);
+        let more = match (before, refused) {
+            // A ledger that went takes its count along.
+            (Some(before), Some(now)) => now.saturating_sub(before),
+            (None, Some(now)) => now,
+            (_, None) => 0,
+        };
+        let is_urgent = changed || more > 0;
+        if was == 0 && used == 0 && more == 0 && rose == 0 {
+            return;
+        }
+        let elapsed = if at == 0 { 0 } else { elapsed };
+        for (start, ns) in minutes(elapsed, now.wall) {
+            let Some(last) = self.last.get_mut(whose) else { return };
+            let all = last.rest.saturating_add(u128::from(was) * u128::from(ns));
+            let whole = all / 1_000_000_000;
+            last.rest = all % 1_000_000_000;
+            let memory_byte_seconds = u64::try_from(whole).unwrap_or(u64::MAX);
+            self.add(whose, Row { memory_byte_seconds, peak_bytes: was, ..Row::default() }, start, false);
+        }
+        let refused = refused.map(|_| more);
+        self.add(whose, Row { peak_bytes: used, refused, ..Row::default() }, now.wall, is_urgent);
+        let rises = self.last.get_mut(whose).is_some_and(|last| rose > std::mem::replace(&mut last.rose, rose));
+        if rises {
+            self.add(whose, Row { peak_bytes: rose, ..Row::default() }, now.wall, true);
+        }
+    }
+
+    fn add(&mut self, whose: &Whose, more: Row, wall: i64, is_urgent: bool) {
+        let Some(last) = self.last.get(whose) else { return };
+        let (tenant, device, bearer) = (last.sums.tenant.clone(), whose.1.clone(), last.sums.bearer.clone());
+        let limits = (last.sums.memory_limit, last.sums.sm_limit);
+        let mut key = Key { tenant, device, start: wall.div_euclid(MINUTE) * MINUTE, bearer };
+        if self.waiting.len() >= MOST && !self.waiting.contains_key(&key) {
+            let first = Key { start: i64::MIN, ..key.clone() };
+            let latest = self.waiting.range(first..key.clone()).next_back().map(|(latest, _)| latest.clone());
+            // Who has none that waits gets one: tenants and devices are bounded by the configuration.
+            let same = |latest: &Key| {
+                (&latest.tenant, &latest.device, &latest.bearer) == (&key.tenant, &key.device, &key.bearer)
+            };
+            let own = latest.filter(same);
+            key = own.unwrap_or(key);
+        }
+        if is_urgent {
+            self.urgent.insert(key.clone());
+        }
+        let row = self.waiting.entry(key).or_default();
+        let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more.min(MOST_AT_ONCE));
+        add(&mut row.gpu_ns, more.gpu_ns);
+        add(&mut row.unmeasured_ns, more.unmeasured_ns);
+        add(&mut row.wait_ns, more.wait_ns);
+        add(&mut row.memory_byte_seconds, more.memory_byte_seconds);
+        row.peak_bytes = row.peak_bytes.max(more.peak_bytes);
+        for (sum, more) in [(&mut row.launches, more.launches), (&mut row.refused, more.refused)] {
+            if let Some(more) = more {
+                add(sum.get_or_insert(0), more);
+            }
+        }
+        row.members = row.members.max(more.members).max(last.sums.members);
+        (row.memory_limit, row.sm_limit) = limits;
+    }
+
+    /// Takes so much off what waits: it was written by a former daemon, as is known only now.
+    pub fn takes_off(&mut self, tenant: &str, device: &str, mut written: u64) {
+        for (_, row) in self.waiting.iter_mut().filter(|(key, _)| key.tenant == tenant && key.device == device) {
+            let off = written.min(row.gpu_ns);
+            row.gpu_ns -= off;
+            written -= off;
+        }
+    }
+
+    /// A room is gone, with its sums.
+    pub fn forget(&mut self, room: u64) {
+        self.last.retain(|(of, _), _| *of != room);
+    }
+
+    /// What waits to be written, and how many of those rows must not wait for long.
+    #[must_use]
+    pub fn waiting(&self) -> (&BTreeMap<Key, Row>, usize) {
+        (&self.waiting, self.urgent.len())
+    }
+
+    /// All that waited is written.
+    pub fn written(&mut self) {
+        self.waiting.clear();
+        self.urgent.clear();
+    }
+
+    /// Does anybody hold something, or wait to be written?
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.last.values().all(|last| last.held == 0)
+    }
+
+    /// The tenant's name, as it was heard last.
+    #[must_use]
+    pub fn name(&self, whose: &Whose) -> Option<&str> {
+        self.last.get(whose).map(|last| last.sums.tenant.as_str())
+    }
+}
+
+/// An interval that ends now, minute by minute: a second of each, and how many ns of it.
+fn minutes(elapsed: u64, wall: i64) -> Vec<(i64, u64)> {
+    if elapsed > LONG_NS {
+        return vec![(wall, elapsed)];
+    }
+    let (mut left, mut at, mut parts) = (elapsed, wall, Vec::new());
+    while left > 0 {
+        let into = u64::try_from(at.rem_euclid(MINUTE)).unwrap_or(0).saturating_add(1).saturating_mul(1_000_000_000);
+        let part = left.min(into);
+        parts.push((at, part));
+        left -= part;
+        at = at.div_euclid(MINUTE) * MINUTE - 1;
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+
+    fn whose() -> Whose {
+        (1, "GPU-1".into())
+    }
+
+    fn sums(gpu_ns: u64) -> Sums {
+        Sums { tenant: "a".into(), gpu_ns, members: 1, ..Sums::default() }
+    }
+
+    fn at(second: u64) -> Moment {
+        Moment { ns: (second + 1) * S, wall: i64::try_from(second).unwrap() }
+    }
+
+    fn holds(integral: &mut Integral, used: u64, now: Moment) {
+        let held = BTreeMap::from([(whose(), Held { used, ..Held::default() })]);
+        integral.holds(&held, |_| (0, 0), now);
+    }
+
+    fn all(integral: &Integral) -> Row {
+        let mut sum = Row::default();
+        for row in integral.waiting().0.values() {
+            sum.gpu_ns += row.gpu_ns;
+            sum.memory_byte_seconds += row.memory_byte_seconds;
+            sum.peak_bytes = sum.peak_bytes.max(row.peak_bytes);
+            sum.refused = Some(sum.refused.unwrap_or(0) + row.refused.unwrap_or(0));
+        }
+        sum
+    }
+
+    #[test]
+    fn sums_become_increments_and_what_a_former_daemon_wrote_counts_once() {
+        let mut integral = Integral::default();
+        integral.hears(&whose(), sums(70 * S), 50 * S, at(5));
+        integral.hears(&whose(), sums(71 * S), 0, at(6));
+        integral.hears(&whose(), sums(70 * S), 0, at(7));
+        integral.hears(&whose(), sums(72 * S), 0, at(65));
+        assert_eq!(all(&integral).gpu_ns, 22 * S);
+        let starts: Vec<(i64, u64)> = integral.waiting().0.iter().map(|(key, row)| (key.start, row.gpu_ns)).collect();
+        assert_eq!(starts, [(0, 21 * S), (60, S)]);
+        integral.takes_off("a", "GPU-1", 21 * S + 5);
+        assert_eq!(all(&integral).gpu_ns, S - 5);
+        integral.written();
+        assert!(integral.waiting().0.is_empty() && integral.is_idle());
+    }
+
+    #[test]
+    fn time_in_which_nobody_measures_is_kept_in_its_minutes_and_ends_when_somebody_does() {
+        let mut integral = Integral::default();
+        for (second, unmeasured) in [(50, false), (52, true), (55, true), (64, true), (70, false), (80, false)] {
+            integral.hears(&whose(), Sums { unmeasured, ..sums(S) }, 0, at(second));
+        }
+        let rows: Vec<(i64, u64, u64)> =
+            integral.waiting().0.iter().map(|(key, row)| (key.start, row.gpu_ns, row.unmeasured_ns)).collect();
+        assert_eq!(rows, [(0, S, 7 * S), (60, 0, 11 * S)]);
+    }
+
+    #[test]
+    fn what_is_held_counts_for_the_time_in_which_it_was_held_in_the_minutes_of_that_time() {
+        let mut integral = Integral::default();
+        integral.hears(&whose(), sums(0), 0, at(50));
+        holds(&mut integral, 1000, at(50));
+        holds(&mut integral, 1000, at(55));
+        holds(&mut integral, 200, at(65));
+        integral.holds(&BTreeMap::new(), |_| (0, 0), at(75));
+        integral.holds(&BTreeMap::new(), |_| (0, 0), at(85));
+        assert_eq!(all(&integral).memory_byte_seconds, 15 * 1000 + 10 * 200);
+        assert_eq!(all(&integral).peak_bytes, 1000);
+        let rows: Vec<u64> = integral.waiting().0.values().map(|row| row.memory_byte_seconds).collect();
+        assert_eq!(rows, [9 * 1000, 6 * 1000 + 10 * 200]);
+    }
+
+    #[test]
+    fn a_byte_is_not_lost_between_two_looks_and_nothing_overflows() {
+        let mut integral = Integral::default();
+        integral.hears(&whose(), sums(0), 0, at(0));
+        let mut now = Moment { ns: S, wall: 0 };
+        for _ in 0..=1000 {
+            holds(&mut integral, 1, now);
+            now.ns += 7_000_001;
+        }
+        assert_eq!(all(&integral).memory_byte_seconds, 7);
+        holds(&mut integral, u64::MAX, now);
+        holds(&mut integral, u64::MAX, Moment { ns: u64::MAX, wall: i64::MAX - 60 });
+        integral.hears(&whose(), sums(u64::MAX), 0, at(9));
+        integral.hears(&whose(), Sums { wait_ns: u64::MAX, ..sums(u64::MAX) }, 0, at(9));
+        assert!(all(&integral).gpu_ns <= MOST_AT_ONCE);
+    }
+
+    #[test]
+    fn refusals_count_from_each_ledgers_first_reading_and_a_peak_between_two_looks_is_not_missed() {
+        let mut integral = Integral::default();
+        integral.hears(&whose(), sums(0), 0, at(0));
+        let held = BTreeMap::from([(whose(), Held { used: 10, ..Held::default() })]);
+        for (second, refused, peak) in [(1, 0, 0), (2, 3, 500), (3, 4, 500), (4, 0, 0), (5, 2, 0)] {
+            integral.holds(&held, |_| (refused, peak), at(second));
+        }
+        let sum = all(&integral);
+        assert_eq!((sum.refused, sum.peak_bytes), (Some(6), 500));
+        integral.written();
+        integral.holds(&held, |_| (2, 500), at(6));
+        integral.holds(&held, |_| (2, 500), at(7));
+        integral.written();
+        integral.holds(&held, |_| (2, 500), at(8));
+        assert_eq!(all(&integral).peak_bytes, 10, "the peak was in the minute in which it rose");
+    }
+
+    #[test]
+    fn a_clock_that_is_set_forward_is_told_from_time_that_passes() {
+        let at = |seconds: u64, wall: i64| Moment { ns: seconds * 1_000_000_000, wall };
+        let began = at(100, 1_700_000_000);
+        assert!(!at(100 + 90 * 86_400, 1_700_000_000 + 90 * 86_400).was_set_since(&began));
+        assert!(!at(200, 1_600_000_000).was_set_since(&began), "back: nothing becomes old by it");
+        assert!(at(200, 1_700_000_000 + 500 * 86_400).was_set_since(&began));
+    }
+}

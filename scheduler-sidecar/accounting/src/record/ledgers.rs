@@ -1,0 +1,514 @@
+//! The tenants' ledgers, read by the daemon: what each holds of a device, its peak, and what it was refused.
+//!
+//! A member sends its ledger's file along when it joins a device. Nothing about it is believed: it must be a plain file of a
+//! ledger's size on a file system of this host, it is never mapped (whoever truncates it would kill the daemon), only read
+//! into memory, and only by a thread that is given up if the file does not answer ([`Apart`]); its tenant's files are looked
+//! at no more then. What stands in it is its tenant's own word about itself and decides nothing.
+//!
+//! A ledger that changed is read every second, one that did not ever more rarely, up to every ten seconds; a launch, a join or
+//! an end of the tenant's brings it back. Not here: what is made of the readings ([`super::integrate`]).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FileType, fstat, fstatfs};
+use shim_sys::lock;
+use vgpu_core::ledger::{HEADER_SIZE, LEDGER_SIZE, copied, extent, open_doors_in, slot_lock_offset};
+
+use super::apart::Apart;
+use super::reclaim::Claim;
+use crate::shelf::Shelf;
+
+/// How long a file may take to answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Between two readings of a ledger: that changed, that never does.
+const SOON: Duration = Duration::from_secs(1);
+const SELDOM: Duration = Duration::from_secs(10);
+/// Ledgers of a tenant on a device: one for each of its containers.
+const MOST: usize = 8;
+/// Nobody holds more: a petabyte.
+const MOST_BYTES: u64 = 1 << 50;
+/// tmpfs, ext4, xfs, btrfs, overlayfs.
+const HOSTS: [i64; 5] = [0x0102_1994, 0xef53, 0x5846_5342, 0x9123_683e, 0x794c_7630];
+
+/// Rooms whose files did not answer: nothing more is taken from them.
+pub type Barred = Arc<Mutex<BTreeSet<u64>>>;
+
+/// Which tenant on which device: the number of its room and the UUID.
+pub type Whose = (u64, String);
+
+/// What one process holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// In its own pid namespace.
+    pub pid: u32,
+    /// Bytes that count against the limit.
+    pub used: u64,
+    /// Of it: not the program's own.
+    pub overhead: u64,
+}
+
+/// What a tenant holds of a device, by its ledgers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Bytes that count against the limit.
+    pub used: u64,
+    /// Of it: not the programs' own.
+    pub overhead: u64,
+    /// Most bytes at once since the ledgers were made.
+    pub peak: u64,
+    /// Requests that programs were refused since then.
+    pub refused: u64,
+    /// Bytes that its programs ever asked for, modulo 2^64.
+    pub claimed: u64,
+    /// Ways around the library that its programs found, and the first one's name.
+    pub doors: Option<(u64, String)>,
+    /// Its living processes, but for what several hold.
+    pub parts: Vec<Part>,
+}
+
+impl Held {
+    /// What the process with this pid, in its own namespace, holds; `None`: not known, or several have that pid.
+    #[must_use]
+    pub fn part(&self, pid: u32) -> Option<Part> {
+        let mut parts = self.parts.iter().filter(|part| part.pid == pid);
+        parts.next().copied().filter(|_| parts.next().is_none())
+    }
+
+    fn add(&mut self, other: &Self) {
+        for (sum, more) in [
+            (&mut self.used, other.used),
+            (&mut self.overhead, other.overhead),
+            (&mut self.peak, other.peak),
+            (&mut self.refused, other.refused),
+        ] {
+            *sum = sum.saturating_add(more);
+        }
+        self.claimed = self.claimed.wrapping_add(other.claimed);
+        self.parts.extend(&other.parts);
+    }
+}
+
+/// Why a file is not read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unread {
+    /// It is no ledger, or none any more.
+    NoLedger(&'static str),
+    /// It does not answer.
+    Silent,
+    /// It is a directory, and the ledger's name there cannot be taken back.
+    NotReclaimed(String),
+}
+
+/// What came of a file that a member sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Offered {
+    /// A ledger that was not known.
+    New,
+    /// A ledger that is known, or one too many.
+    Known,
+    /// A directory, in which the ledger's name was taken back from this user; `None`: from nobody.
+    Name {
+        /// The user.
+        from: Option<u32>,
+    },
+}
+
+/// Which file it is, by whatever name.
+type Identity = (u64, u64);
+
+struct Kept {
+    whose: Whose,
+    identity: Identity,
+    held: Held,
+    /// When that was begun to be read.
+    read: Instant,
+    /// Refusals before it was first read, and the peak then.
+    before: (u64, u64),
+    due: Instant,
+    pause: Duration,
+}
+
+/// All of them. Their files lie on a shelf, where they take no place in the daemon's table.
+pub struct Ledgers {
+    apart: Apart,
+    shelf: Shelf<1>,
+    kept: BTreeMap<u64, Kept>,
+    /// Tenants with a ledger that was read before and cannot be read any more, and why.
+    broken: BTreeMap<Whose, &'static str>,
+    next: u64,
+    barred: Barred,
+}
+
+impl Ledgers {
+    /// None yet.
+    ///
+    /// # Errors
+    /// There can be no thread.
+    pub fn new(barred: Barred) -> io::Result<Self> {
+        let (kept, broken) = (BTreeMap::new(), BTreeMap::new());
+        Ok(Self { apart: Apart::start()?, shelf: Shelf::default(), kept, broken, next: 1, barred })
+    }
+
+    /// A member brought its ledger's file along, or the directory in which somebody else's file has the ledger's name.
+    ///
+    /// # Errors
+    /// [`Unread`]; the file is closed, or given up.
+    pub fn offer(
+        &mut self,
+        whose: Whose,
+        file: OwnedFd,
+        claim: Option<Claim>,
+        now: Instant,
+    ) -> Result<Offered, Unread> {
+        let room = whose.0;
+        if self.is_barred(room) {
+            // Closing it may be what it waits for. There are as many of these as were on their way.
+            std::mem::forget(file);
+            return Err(Unread::Silent);
+        }
+        let looked = self.apart.run(PATIENCE, move || {
+            if let Some(claim) = claim.filter(|_| is_directory(&file)) {
+                let system = fstatfs(&file).is_ok_and(|system| is_read(system.f_type));
+                return Err(if system { Ok(claim.enforce(&file)) } else { Err(Unread::NoLedger(STRANGE)) });
+            }
+            let read = read(&file);
+            read.map(|(identity, held)| (file, identity, held)).map_err(Err)
+        });
+        let (file, identity, held) = match looked {
+            None => return Err(self.bar(room)),
+            Some(Ok(ledger)) => ledger,
+            Some(Err(Ok(Ok(from)))) => return Ok(Offered::Name { from }),
+            Some(Err(Ok(Err(why)))) => return Err(Unread::NotReclaimed(why.to_string())),
+            Some(Err(Err(unread))) => return Err(unread),
+        };
+        let here = self.kept.values().filter(|kept| kept.whose == whose);
+        if here.clone().any(|kept| kept.identity == identity) || here.count() >= MOST {
+            self.close(room, file);
+            return Ok(Offered::Known);
+        }
+        let tag = self.next;
+        self.next += 1;
+        // Its members have another one now. What they hold is in none but that.
+        self.broken.remove(&whose);
+        self.shelf.put(tag, [file]);
+        let before = (held.refused, held.peak);
+        self.kept.insert(tag, Kept { whose, identity, held, read: now, before, due: now + SOON, pause: SOON });
+        Ok(Offered::New)
+    }
+
+    /// Closes a file that nobody asked for.
+    pub fn close(&mut self, room: u64, file: OwnedFd) {
+        if self.is_barred(room) {
+            std::mem::forget(file);
+        } else if self.apart.run(PATIENCE, move || drop(file)).is_none() {
+            self.bar(room);
+        }
+    }
+
+    fn is_barred(&self, room: u64) -> bool {
+        self.barred.lock().unwrap_or_else(PoisonError::into_inner).contains(&room)
+    }
+
+    fn bar(&mut self, room: u64) -> Unread {
+        self.barred.lock().unwrap_or_else(PoisonError::into_inner).insert(room);
+        let read: Vec<Whose> = self.held().into_keys().filter(|whose| whose.0 == room).collect();
+        self.forget(room);
+        self.broken.extend(read.into_iter().map(|whose| (whose, "it does not answer")));
+        Unread::Silent
+    }
+
+    /// A tenant does something: its ledgers may change from now on.
+    pub fn stir(&mut self, room: u64, now: Instant) {
+        for kept in self.kept.values_mut().filter(|kept| kept.whose.0 == room && kept.pause > SOON) {
+            (kept.pause, kept.due) = (SOON, now);
+        }
+    }
+
+    /// Reads what is due; says whose numbers are others now, and who went.
+    ///
+    /// # Cost
+    /// Two wake-ups and some forty system calls for each that is due.
+    pub fn read_due(&mut self, now: Instant) -> BTreeSet<Whose> {
+        let due: Vec<u64> = self.kept.iter().filter(|(_, kept)| kept.due <= now).map(|(tag, _)| *tag).collect();
+        due.into_iter().filter_map(|tag| self.read_one(tag, now)).collect()
+    }
+
+    /// Reads all ledgers of a room now.
+    pub fn read_room(&mut self, room: u64, now: Instant) {
+        let of: Vec<u64> = self.kept.iter().filter(|(_, kept)| kept.whose.0 == room).map(|(tag, _)| *tag).collect();
+        for tag in of {
+            self.read_one(tag, now);
+        }
+    }
+
+    fn read_one(&mut self, tag: u64, now: Instant) -> Option<Whose> {
+        let whose = self.kept.get(&tag)?.whose.clone();
+        let Some(file) = self.shelf.with(tag, |[file]| file.try_clone()) else {
+            self.kept.remove(&tag);
+            return Some(whose);
+        };
+        // No descriptor left at the moment: next time.
+        let file = file.ok()?;
+        match self.apart.run(PATIENCE, move || read(&file)) {
+            None => {
+                self.bar(whose.0);
+                Some(whose)
+            }
+            Some(Err(why)) => {
+                self.drop_one(tag);
+                let why = match why {
+                    Unread::NoLedger(why) => why,
+                    Unread::Silent | Unread::NotReclaimed(_) => "it does not answer",
+                };
+                self.broken.insert(whose.clone(), why);
+                Some(whose)
+            }
+            Some(Ok((_, held))) => {
+                let kept = self.kept.get_mut(&tag)?;
+                let changed = kept.held != held;
+                kept.pause = if changed { SOON } else { (kept.pause * 2).min(SELDOM) };
+                (kept.held, kept.read, kept.due) = (held, now, now + kept.pause);
+                changed.then_some(whose)
+            }
+        }
+    }
+
+    fn drop_one(&mut self, tag: u64) {
+        let Some(kept) = self.kept.remove(&tag) else { return };
+        if let Some([file]) = self.shelf.take(tag) {
+            if self.is_barred(kept.whose.0) {
+                std::mem::forget(file);
+            } else {
+                self.close(kept.whose.0, file);
+            }
+        }
+    }
+
+    /// A room has no members any more.
+    pub fn forget(&mut self, room: u64) {
+        let of: Vec<u64> = self.kept.iter().filter(|(_, kept)| kept.whose.0 == room).map(|(tag, _)| *tag).collect();
+        of.into_iter().for_each(|tag| self.drop_one(tag));
+        self.broken.retain(|whose, _| whose.0 != room);
+    }
+
+    /// Tenants with a ledger that was read before and cannot be read any more, and why.
+    #[must_use]
+    pub fn broken(&self) -> &BTreeMap<Whose, &'static str> {
+        &self.broken
+    }
+
+    /// What each tenant holds of each device, as it was read last.
+    #[must_use]
+    pub fn held(&self) -> BTreeMap<Whose, Held> {
+        let mut sums: BTreeMap<Whose, Held> = BTreeMap::new();
+        for kept in self.kept.values() {
+            sums.entry(kept.whose.clone()).or_default().add(&kept.held);
+        }
+        sums
+    }
+
+    /// Since when each of a tenant's ledgers was read at the latest.
+    #[must_use]
+    pub fn read_at(&self) -> BTreeMap<Whose, Instant> {
+        let mut oldest: BTreeMap<Whose, Instant> = BTreeMap::new();
+        for kept in self.kept.values() {
+            let at = oldest.entry(kept.whose.clone()).or_insert(kept.read);
+            *at = kept.read.min(*at);
+        }
+        oldest
+    }
+
+    /// What a tenant's ledgers say that is new since each was first read: how many requests were refused, and the highest
+    /// peak of one that rose.
+    #[must_use]
+    pub fn since(&self, whose: &Whose) -> (u64, u64) {
+        self.kept.values().filter(|kept| kept.whose == *whose).fold((0, 0), |(refused, peak), kept| {
+            let more = kept.held.refused.saturating_sub(kept.before.0);
+            let rose = if kept.held.peak > kept.before.1 { kept.held.peak } else { 0 };
+            (refused.saturating_add(more), peak.max(rose))
+        })
+    }
+
+    /// When something is due; `None`: never.
+    #[must_use]
+    pub fn due(&self) -> Option<Instant> {
+        self.kept.values().map(|kept| kept.due).min()
+    }
+}
+
+fn is_directory(file: &OwnedFd) -> bool {
+    fstat(file).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
+}
+
+const STRANGE: &str = "it lies on a file system that is not read";
+
+/// True for the file systems on which files are touched.
+#[allow(clippy::useless_conversion)] // another width on another machine
+fn is_read(system: rustix::fs::FsWord) -> bool {
+    HOSTS.contains(&i64::from(system))
+}
+
+/// Reads a file that may be a ledger. May never come back.
+fn read(file: &OwnedFd) -> Result<(Identity, Held), Unread> {
+    let no = |why| move |_| Unread::NoLedger(why);
+    let stat = fstat(file).map_err(no("it cannot be looked at"))?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(Unread::NoLedger("it is no plain file"));
+    }
+    if usize::try_from(stat.st_size) != Ok(LEDGER_SIZE) {
+        return Err(Unread::NoLedger("it has another size"));
+    }
+    if stat.st_nlink == 0 {
+        return Err(Unread::NoLedger("it was removed"));
+    }
+    let system = fstatfs(file).map_err(no("its file system cannot be told"))?;
+    if !is_read(system.f_type) {
+        return Err(Unread::NoLedger(STRANGE));
+    }
+    let mut bytes = vec![0; LEDGER_SIZE];
+    fill(file, &mut bytes, 0..HEADER_SIZE)?;
+    let Some((slots, shares)) = extent(&bytes) else { return Err(Unread::NoLedger("it is no ledger of this version")) };
+    fill(file, &mut bytes, slots)?;
+    fill(file, &mut bytes, shares)?;
+    let Some(said) = copied(&bytes) else { return Err(Unread::NoLedger("it is no ledger of this version")) };
+    let mut held = Held { used: said.shared, peak: said.peak, refused: said.refused, ..Held::default() };
+    held.claimed = said.claimed;
+    held.doors = open_doors_in(&bytes).filter(|(count, _)| *count > 0);
+    for member in said.members {
+        let lives = lock::held_by_another(file.as_fd(), slot_lock_offset(member.index)).unwrap_or(true);
+        if lives {
+            let (used, overhead) = (member.used.min(MOST_BYTES), member.overhead.min(member.used));
+            held.used = held.used.saturating_add(used);
+            held.overhead = held.overhead.saturating_add(overhead);
+            held.parts.push(Part { pid: member.pid, used, overhead });
+        }
+    }
+    held.used = held.used.min(MOST_BYTES);
+    // From libraries that do not note it.
+    held.peak = held.peak.min(MOST_BYTES).max(held.used);
+    Ok(((stat.st_dev, stat.st_ino), held))
+}
+
+fn fill(file: &OwnedFd, bytes: &mut [u8], range: std::ops::Range<usize>) -> Result<(), Unread> {
+    let (mut at, end) = (range.start, range.end);
+    while at < end {
+        match rustix::io::pread(file, &mut bytes[at..end], at as u64) {
+            Ok(0) => return Err(Unread::NoLedger("it has become shorter")),
+            Ok(got) => at += got,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return Err(Unread::NoLedger("it cannot be read")),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{File, OpenOptions};
+    use std::io::{Seek as _, Write as _};
+    use std::path::Path;
+
+    use vgpu_core::ledger::{MAGIC, SLOT_SIZE, VERSION};
+
+    use super::*;
+
+    fn word(file: &mut File, at: usize, bytes: &[u8]) {
+        file.seek(std::io::SeekFrom::Start(at as u64)).unwrap();
+        file.write_all(bytes).unwrap();
+    }
+
+    /// A ledger with one living member that holds `used`; the second file has the lock.
+    fn ledger(path: &Path, used: u64) -> (OwnedFd, File) {
+        let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path).unwrap();
+        file.set_len(LEDGER_SIZE as u64).unwrap();
+        word(&mut file, 0, &MAGIC.to_le_bytes());
+        word(&mut file, 8, &VERSION.to_le_bytes());
+        word(&mut file, 20, &1u32.to_le_bytes());
+        word(&mut file, HEADER_SIZE, &used.to_le_bytes());
+        word(&mut file, HEADER_SIZE + SLOT_SIZE / 2, &4711u32.to_le_bytes());
+        assert!(lock::try_lock(file.as_fd(), slot_lock_offset(0)).unwrap());
+        (File::open(path).unwrap().into(), file)
+    }
+
+    #[test]
+    fn a_ledger_is_read_as_long_as_it_is_one_and_the_dead_do_not_count() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ledger");
+        let (sent, mut member) = ledger(&path, 1000);
+        let again = File::open(&path).unwrap();
+        let mut ledgers = Ledgers::new(Barred::default()).unwrap();
+        let (now, whose) = (Instant::now(), (1, "GPU-1".to_owned()));
+        assert_eq!(ledgers.offer(whose.clone(), sent, None, now), Ok(Offered::New));
+        assert_eq!(ledgers.offer(whose.clone(), again.into(), None, now), Ok(Offered::Known), "it is known");
+        let held = &ledgers.held()[&whose];
+        assert_eq!((held.used, held.part(4711).map(|part| part.used), held.part(1)), (1000, Some(1000), None));
+        word(&mut member, HEADER_SIZE, &3000u64.to_le_bytes());
+        assert!(ledgers.read_due(now).is_empty(), "not yet");
+        let later = now + SOON;
+        assert_eq!(ledgers.read_due(later), BTreeSet::from([whose.clone()]));
+        assert_eq!(ledgers.held()[&whose].used, 3000);
+        let later = later + SOON;
+        assert!(ledgers.read_due(later).is_empty());
+        assert_eq!(ledgers.due(), Some(later + 2 * SOON), "what does not change is read more rarely");
+        ledgers.stir(1, later);
+        drop(member);
+        assert_eq!(ledgers.read_due(later), BTreeSet::from([whose.clone()]));
+        assert_eq!(ledgers.held()[&whose].used, 0, "nobody holds the lock");
+        File::options().write(true).open(&path).unwrap().set_len(5000).unwrap();
+        ledgers.read_room(1, later);
+        assert!(ledgers.held().is_empty(), "it has another size");
+        assert_eq!(ledgers.broken()[&whose], "it has another size");
+        let (sent, _member) = ledger(&dir.path().join("other"), 7);
+        assert_eq!(ledgers.offer(whose.clone(), sent, None, later), Ok(Offered::New));
+        assert!(ledgers.broken().is_empty(), "its members have another one");
+        drop(_member);
+        std::fs::remove_file(dir.path().join("other")).unwrap();
+        ledgers.read_room(1, later);
+        assert_eq!(ledgers.broken()[&whose], "it was removed");
+        ledgers.forget(1);
+        assert!(ledgers.broken().is_empty(), "nobody is there any more");
+    }
+
+    #[test]
+    fn what_is_no_ledger_is_not_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut ledgers = Ledgers::new(Barred::default()).unwrap();
+        let mut offer = |file: File| ledgers.offer((1, "GPU-1".into()), file.into(), None, Instant::now());
+        let fifo = dir.path().join("fifo");
+        let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NONBLOCK;
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, FileType::Fifo, 0o600.into(), 0).unwrap();
+        let fifo = rustix::fs::open(&fifo, flags, rustix::fs::Mode::empty()).unwrap();
+        for (file, why) in [
+            (File::from(fifo), "it is no plain file"),
+            (File::open(dir.path()).unwrap(), "it is no plain file"),
+            (File::open("/dev/zero").unwrap(), "it is no plain file"),
+            (File::open("/proc/self/stat").unwrap(), "it has another size"),
+        ] {
+            assert_eq!(offer(file), Err(Unread::NoLedger(why)));
+        }
+        let path = dir.path().join("zeroes");
+        let zeroes = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        zeroes.set_len(LEDGER_SIZE as u64).unwrap();
+        assert_eq!(offer(zeroes), Err(Unread::NoLedger("it is no ledger of this version")));
+        let (sent, _member) = ledger(&path, 1);
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(offer(sent.into()), Err(Unread::NoLedger("it was removed")));
+        assert!(ledgers.held().is_empty() && ledgers.due().is_none());
+    }
+
+    #[test]
+    fn of_a_tenant_whose_file_did_not_answer_nothing_more_is_looked_at() {
+        let barred = Barred::default();
+        let mut ledgers = Ledgers::new(barred.clone()).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let (sent, _member) = ledger(&dir.path().join("one"), 1);
+        barred.lock().unwrap().insert(1);
+        assert_eq!(ledgers.offer((1, "GPU-1".into()), sent, None, Instant::now()), Err(Unread::Silent));
+        let (sent, _member) = ledger(&dir.path().join("two"), 1);
+        assert_eq!(ledgers.offer((2, "GPU-1".into()), sent, None, Instant::now()), Ok(Offered::New));
+    }
+}

@@ -1,0 +1,424 @@
+//! The rows on disk: SQLite in the daemon's state directory, one transaction a second, and what becomes of old rows.
+//!
+//! The schema and its units are told in docs/record.md. Nothing here is waited for by anybody but the record's own thread,
+//! and no error is the end: it is said, and tried again. Not here: what the rows mean ([`super::integrate`]), how they are
+//! asked for ([`super::ask`]).
+
+mod tables;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode, OptionalExtension as _, TransactionBehavior, params};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+
+use super::integrate::{Key, Row};
+use vgpu_config::plan::Keep;
+
+/// The database in the state directory.
+pub const FILE: &str = "record.sqlite";
+/// Who has it open to write has a lock on this.
+const LOCK: &str = "record.lock";
+/// `vgpu`, so that a stranger's database is none of ours.
+pub const APPLICATION: i32 = i32::from_be_bytes(*b"vgpu");
+/// Grows with every change of the tables; [`tables`] brings older ones here.
+pub const VERSION: i32 = 3;
+/// Seconds of a row that was rolled up.
+pub const HOUR: i64 = 3600;
+/// Marks of processes that were not heard of for so long are forgotten, in seconds.
+const MARKS_KEPT: i64 = 30 * 86_400;
+/// Hours that are rolled up at once, so that nobody who asks waits for long.
+const AT_ONCE: usize = 24;
+
+/// A process on a device: the tenant's name, the device's UUID, the process's number.
+pub type Mark = (String, String, u32);
+
+/// Why nothing is written at the moment.
+#[derive(Debug)]
+pub enum Trouble {
+    /// The directory cannot be made or used.
+    Place(PathBuf, std::io::Error),
+    /// Another daemon keeps its record there.
+    Taken(PathBuf),
+    /// Written by a newer version.
+    Newer(i32),
+    /// It is a database, and not ours.
+    Foreign(PathBuf),
+    /// What SQLite says.
+    Database(rusqlite::Error),
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Place(path, why) => write!(f, "{}: {why}", path.display()),
+            Self::Taken(path) => {
+                write!(f, "another daemon keeps its record in {}; give each its own state_dir", path.display())
+            }
+            Self::Newer(found) => {
+                write!(f, "the record was written by a newer vgpud (version {found}, this one knows {VERSION})")
+            }
+            Self::Foreign(path) => write!(f, "{} is somebody else's database", path.display()),
+            Self::Database(why) => match why.sqlite_error_code() {
+                Some(ErrorCode::DiskFull) => f.write_str("the disk is full"),
+                Some(ErrorCode::ReadOnly) => f.write_str("the state directory cannot be written (read-only)"),
+                _ => write!(f, "the record cannot be written: {why}"),
+            },
+        }
+    }
+}
+
+impl std::error::Error for Trouble {}
+
+impl From<rusqlite::Error> for Trouble {
+    fn from(why: rusqlite::Error) -> Self {
+        Self::Database(why)
+    }
+}
+
+impl Trouble {
+    /// Is there only no room on the disk?
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::Database(why) if why.sqlite_error_code() == Some(ErrorCode::DiskFull))
+    }
+
+    /// Are the bytes of the file wrong, so that only another file helps?
+    #[must_use]
+    pub fn is_corrupt(&self) -> bool {
+        let code = if let Self::Database(why) = self { why.sqlite_error_code() } else { None };
+        matches!(code, Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
+    }
+}
+
+/// The database, open to write.
+pub struct Store {
+    connection: Connection,
+    _lock: OwnedFd,
+}
+
+impl Store {
+    /// Opens it, or makes it. A file that is damaged is moved aside and a new one begun: its new name, then.
+    ///
+    /// # Errors
+    /// [`Trouble`].
+    pub fn open(dir: &Path) -> Result<(Self, Option<PathBuf>), Trouble> {
+        let place = |why: std::io::Error| Trouble::Place(dir.to_owned(), why);
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(place)?;
+        let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let lock =
+            rustix::fs::open(dir.join(LOCK), flags, Mode::from_raw_mode(0o600)).map_err(|why| place(why.into()))?;
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            return Err(Trouble::Taken(dir.to_owned()));
+        }
+        let file = dir.join(FILE);
+        match Self::open_file(&file) {
+            Ok(connection) => Ok((Self { connection, _lock: lock }, None)),
+            Err(why) if why.is_corrupt() => {
+                let aside = aside(&file).map_err(place)?;
+                Ok((Self { connection: Self::open_file(&file)?, _lock: lock }, Some(aside)))
+            }
+            Err(why) => Err(why),
+        }
+    }
+
+    fn open_file(file: &Path) -> Result<Connection, Trouble> {
+        let connection = Connection::open(file)?;
+        connection.busy_timeout(Duration::from_secs(1))?;
+        // Only in a file without tables.
+        connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
+        connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
+        connection.pragma_update(None, "synchronous", "NORMAL")?;
+        connection.pragma_update_and_check(None, "journal_size_limit", 4 << 20, |_| Ok(()))?;
+        let sound: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+        if sound != "ok" {
+            let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CORRUPT);
+            return Err(rusqlite::Error::SqliteFailure(code, Some(sound)).into());
+        }
+        tables::migrate(&connection, file)?;
+        Ok(connection)
+    }
+
+    /// What former daemons of this boot wrote of processes: device time in ns. Those of another boot are forgotten.
+    ///
+    /// # Errors
+    /// [`Trouble`].
+    pub fn marks(&mut self, boot: &str) -> Result<BTreeMap<Mark, u64>, Trouble> {
+        let change = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let was: Option<String> =
+            change.query_row("SELECT value FROM meta WHERE key = 'boot'", [], |row| row.get(0)).optional()?;
+        if was.as_deref() != Some(boot) {
+            change.execute("DELETE FROM mark", [])?;
+            change.execute("INSERT OR REPLACE INTO meta (key, value) VALUES ('boot', ?1)", [boot])?;
+        }
+        let mut marks = BTreeMap::new();
+        {
+            let mut ask = change.prepare(
+                "SELECT tenant.name, device.uuid, mark.process, mark.busy_ns FROM mark \
+                 JOIN tenant ON tenant.id = mark.tenant JOIN device ON device.id = mark.device",
+            )?;
+            let mut rows = ask.query([])?;
+            while let Some(row) = rows.next()? {
+                marks.insert((row.get(0)?, row.get(1)?, row.get(2)?), positive(row.get(3)?));
+            }
+        }
+        change.commit()?;
+        Ok(marks)
+    }
+
+    /// Adds rows to what is there, and says how far processes have come; all or nothing.
+    ///
+    /// # Errors
+    /// [`Trouble`]; nothing is written then.
+    ///
+    /// # Cost
+    /// Some ten microseconds a row, and a write to the disk.
+    pub fn add(&mut self, rows: &BTreeMap<Key, Row>, marks: &BTreeMap<Mark, u64>, now: i64) -> Result<(), Trouble> {
+        let change = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        {
+            let mut tenant =
+                change.prepare_cached("INSERT OR IGNORE INTO tenant (name, group_name, labels) VALUES (?1, ?2, ?3)")?;
+            let mut device = change.prepare_cached("INSERT OR IGNORE INTO device (uuid) VALUES (?1)")?;
+            let mut add = change.prepare_cached(ADD)?;
+            for (key, row) in rows {
+                let (group, labels) = (key.bearer.group_column(), key.bearer.labels_column());
+                tenant.execute(params![key.tenant, group, labels])?;
+                device.execute([&key.device])?;
+                add.execute(params![
+                    super::integrate::MINUTE,
+                    key.start,
+                    key.tenant,
+                    key.device,
+                    (row.gpu_ns > 0 || row.unmeasured_ns == 0).then_some(signed(row.gpu_ns)),
+                    signed(row.wait_ns),
+                    signed(row.memory_byte_seconds),
+                    signed(row.peak_bytes),
+                    row.launches.map(signed),
+                    row.refused.map(signed),
+                    signed(row.members),
+                    row.memory_limit.map(signed),
+                    row.sm_limit.map(signed),
+                    group,
+                    labels,
+                    signed(row.unmeasured_ns),
+                ])?;
+            }
+            // Whatever group it is in, its processes have come as far as they have.
+            let mut tenant = change.prepare_cached(
+                "INSERT INTO tenant (name) SELECT ?1 WHERE NOT EXISTS (SELECT 1 FROM tenant WHERE name = ?1)",
+            )?;
+            let mut mark = change.prepare_cached(MARK)?;
+            for ((name, uuid, process), busy) in marks {
+                tenant.execute([name])?;
+                device.execute([uuid])?;
+                mark.execute(params![name, uuid, process, signed(*busy), now])?;
+            }
+        }
+        change.commit()?;
+        Ok(())
+    }
+
+    /// Rolls old minutes up into hours and lets go what is older than that is kept, a little at a time. True: there is more.
+    ///
+    /// # Errors
+    /// [`Trouble`].
+    pub fn tidy(&mut self, keep: Keep, now: i64) -> Result<bool, Trouble> {
+        let ago = |seconds: u64| now.saturating_sub(i64::try_from(seconds).unwrap_or(i64::MAX));
+        let change = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let mut more = false;
+        for _ in 0..AT_ONCE {
+            let oldest: Option<i64> =
+                change.query_row("SELECT min(start) FROM usage WHERE span = 60", [], |row| row.get(0))?;
+            let hour = oldest.map(|start| start.div_euclid(HOUR) * HOUR);
+            let Some(hour) = hour.filter(|hour| hour + HOUR <= ago(keep.fine)) else {
+                more = false;
+                break;
+            };
+            change.execute(ROLL_UP, [hour, hour + HOUR])?;
+            change.execute("DELETE FROM usage WHERE span = 60 AND start >= ?1 AND start < ?2", [hour, hour + HOUR])?;
+            more = true;
+        }
+        change.execute("DELETE FROM usage WHERE span = 3600 AND start + 3600 <= ?1", [ago(keep.all)])?;
+        change.execute("DELETE FROM usage WHERE span = 60 AND start + 60 <= ?1", [ago(keep.all)])?;
+        change.execute("DELETE FROM mark WHERE seen < ?1", [now.saturating_sub(MARKS_KEPT)])?;
+        change.commit()?;
+        // A page for each row that it gives back, as long as there are some.
+        let mut vacuum = self.connection.prepare("PRAGMA incremental_vacuum(256)")?;
+        let mut pages = vacuum.query([])?;
+        while pages.next()?.is_some() {}
+        Ok(more)
+    }
+}
+
+/// Into which columns rows go.
+macro_rules! insert {
+    () => {
+        "INSERT INTO usage (span, start, tenant, device, gpu_ns, unmeasured_ns, wait_ns, memory_byte_seconds, peak_bytes, launches, refused, \
+         members, memory_limit, sm_limit) "
+    };
+}
+
+/// What is there already is added to, as far as it goes. Device time is null, and never 0, where there was some and none was
+/// measured.
+macro_rules! upsert {
+    () => {
+        " ON CONFLICT DO UPDATE SET gpu_ns = CASE WHEN coalesce(gpu_ns, 0) + coalesce(excluded.gpu_ns, 0) = 0 \
+         AND coalesce(unmeasured_ns, 0) + coalesce(excluded.unmeasured_ns, 0) > 0 THEN NULL \
+         ELSE min(coalesce(gpu_ns, 0) + coalesce(excluded.gpu_ns, 0), 4611686018427387904) END, \
+         unmeasured_ns = CASE WHEN excluded.unmeasured_ns IS NULL THEN unmeasured_ns \
+         ELSE min(coalesce(unmeasured_ns, 0) + excluded.unmeasured_ns, 4611686018427387904) END, \
+         wait_ns = min(wait_ns + excluded.wait_ns, 4611686018427387904), \
+         memory_byte_seconds = min(memory_byte_seconds + excluded.memory_byte_seconds, 4611686018427387904), \
+         peak_bytes = max(peak_bytes, excluded.peak_bytes), \
+         launches = CASE WHEN excluded.launches IS NULL THEN launches \
+         ELSE min(coalesce(launches, 0) + excluded.launches, 4611686018427387904) END, \
+         refused = CASE WHEN excluded.refused IS NULL THEN refused \
+         ELSE min(coalesce(refused, 0) + excluded.refused, 4611686018427387904) END, \
+         members = max(members, excluded.members), memory_limit = excluded.memory_limit, sm_limit = excluded.sm_limit"
+    };
+}
+
+const ADD: &str = concat!(
+    insert!(),
+    "VALUES (?1, ?2, (SELECT id FROM tenant WHERE name = ?3 AND group_name = ?14 AND labels = ?15), \
+(SELECT id FROM device WHERE uuid = ?4), \
+?5, ?16, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+    upsert!()
+);
+
+const MARK: &str = "\
+INSERT INTO mark (tenant, device, process, busy_ns, seen) VALUES ((SELECT min(id) FROM tenant WHERE name = ?1), \
+(SELECT id FROM device WHERE uuid = ?2), ?3, ?4, ?5) \
+ON CONFLICT DO UPDATE SET busy_ns = excluded.busy_ns, seen = excluded.seen";
+
+/// An hour's rows hold sixty times as much as a minute's at most, which is why a minute's are bounded. The limits are those of
+/// the hour's last minute.
+const ROLL_UP: &str = concat!(
+    insert!(),
+    "SELECT 3600, ?1, tenant, device, \
+CASE WHEN coalesce(sum(gpu_ns > 0), 0) = 0 AND coalesce(sum(unmeasured_ns > 0), 0) > 0 THEN NULL \
+ELSE coalesce(sum(min(gpu_ns, 72057594037927936)), 0) END, sum(min(unmeasured_ns, 72057594037927936)), \
+sum(min(wait_ns, 72057594037927936)), sum(min(memory_byte_seconds, 72057594037927936)), max(peak_bytes), \
+sum(min(launches, 72057594037927936)), sum(min(refused, 72057594037927936)), max(members), \
+(SELECT memory_limit FROM usage AS last WHERE last.span = 60 AND last.start >= ?1 AND last.start < ?2 \
+AND last.tenant = fine.tenant AND last.device = fine.device ORDER BY start DESC LIMIT 1), \
+(SELECT sm_limit FROM usage AS last WHERE last.span = 60 AND last.start >= ?1 AND last.start < ?2 \
+AND last.tenant = fine.tenant AND last.device = fine.device ORDER BY start DESC LIMIT 1) \
+FROM usage AS fine WHERE span = 60 AND start >= ?1 AND start < ?2 GROUP BY tenant, device",
+    upsert!()
+);
+
+/// Moves a damaged database out of the way, with what belongs to it.
+fn aside(file: &Path) -> std::io::Result<PathBuf> {
+    let stamp = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+    let with = |end: &str| {
+        let mut name = file.as_os_str().to_owned();
+        name.push(end);
+        PathBuf::from(name)
+    };
+    let to = with(&format!(".damaged-{stamp}"));
+    fs::rename(file, &to)?;
+    for end in ["-wal", "-shm", "-journal"] {
+        // A log that belongs to another file would damage the new one.
+        match fs::remove_file(with(end)) {
+            Err(why) if why.kind() != std::io::ErrorKind::NotFound => return Err(why),
+            _ => {}
+        }
+    }
+    Ok(to)
+}
+
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+/// What stands there is not negative, or is no number of ours.
+pub(super) fn positive(value: i64) -> u64 {
+    u64::try_from(value).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vgpu_config::bearer::Bearer;
+
+    fn row(gpu_ns: u64, memory_limit: u64) -> Row {
+        Row { gpu_ns, memory_limit: Some(memory_limit), refused: Some(1), ..Row::default() }
+    }
+
+    fn key(start: i64) -> Key {
+        Key { tenant: "a".into(), device: "GPU-1".into(), start, bearer: Bearer::default() }
+    }
+
+    type Seen = (i64, i64, i64, Option<i64>, Option<i64>, Option<i64>);
+
+    fn rows(store: &Store) -> Vec<Seen> {
+        let ask = "SELECT span, start, gpu_ns, launches, refused, memory_limit FROM usage ORDER BY span, start";
+        let mut ask = store.connection.prepare(ask).unwrap();
+        let rows =
+            ask.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?)));
+        rows.unwrap().map(Result::unwrap).collect()
+    }
+
+    #[test]
+    fn rows_add_up_and_old_minutes_become_hours_and_old_hours_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut store, aside) = Store::open(dir.path()).unwrap();
+        assert!(aside.is_none());
+        let none = BTreeMap::new();
+        store.add(&BTreeMap::from([(key(60), row(5, 1)), (key(120), row(7, 9))]), &none, 120).unwrap();
+        store.add(&BTreeMap::from([(key(60), row(10, 2)), (key(7200), row(1, 3))]), &none, 130).unwrap();
+        let minutes = [
+            (60, 60, 15, None, Some(2), Some(2)),
+            (60, 120, 7, None, Some(1), Some(9)),
+            (60, 7200, 1, None, Some(1), Some(3)),
+        ];
+        assert_eq!(rows(&store), minutes);
+        let keep = Keep { fine: 3600, all: 10_000 };
+        assert!(!store.tidy(keep, 7199).unwrap());
+        assert_eq!(rows(&store), minutes, "the first hour is not old enough");
+        assert!(!store.tidy(keep, 7200).unwrap());
+        assert_eq!(rows(&store), [(60, 7200, 1, None, Some(1), Some(3)), (3600, 0, 22, None, Some(3), Some(9))]);
+        // What comes late is added to its hour.
+        store.add(&BTreeMap::from([(key(180), row(3, 4))]), &none, 7300).unwrap();
+        store.tidy(keep, 7300).unwrap();
+        assert_eq!(rows(&store)[1], (3600, 0, 25, None, Some(4), Some(4)));
+        store.tidy(keep, 13_600).unwrap();
+        assert_eq!(rows(&store).iter().map(|row| row.1).collect::<Vec<_>>(), [7200]);
+    }
+
+    #[test]
+    fn marks_are_those_of_this_boot() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut store, _) = Store::open(dir.path()).unwrap();
+        assert!(store.marks("one").unwrap().is_empty());
+        let mark = ("a".to_owned(), "GPU-1".to_owned(), 7);
+        store.add(&BTreeMap::new(), &BTreeMap::from([(mark.clone(), 50)]), 1).unwrap();
+        store.add(&BTreeMap::new(), &BTreeMap::from([(mark.clone(), 60)]), 1).unwrap();
+        assert!(matches!(Store::open(dir.path()), Err(Trouble::Taken(_))), "one daemon at a time");
+        drop(store);
+        let (mut store, _) = Store::open(dir.path()).unwrap();
+        assert_eq!(store.marks("one").unwrap(), BTreeMap::from([(mark, 60)]));
+        assert!(store.marks("two").unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_damaged_file_is_moved_aside_and_a_newer_or_a_strangers_one_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join(FILE);
+        fs::write(&file, "no database, and long enough to be looked at as one".repeat(100)).unwrap();
+        let (store, aside) = Store::open(dir.path()).unwrap();
+        assert!(fs::read(aside.unwrap()).unwrap().starts_with(b"no database"));
+        store.connection.pragma_update(None, "user_version", VERSION + 1).unwrap();
+        drop(store);
+        assert!(matches!(Store::open(dir.path()), Err(Trouble::Newer(found)) if found == VERSION + 1));
+        fs::remove_file(&file).unwrap();
+        Connection::open(&file).unwrap().execute_batch("CREATE TABLE theirs (x)").unwrap();
+        assert!(matches!(Store::open(dir.path()), Err(Trouble::Foreign(_))));
+    }
+}

@@ -1,0 +1,380 @@
+//! The record's lines put together: by tenant, group, label or device, and what of each device's time nobody used.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Period;
+use crate::record::ask::Line;
+
+/// Nanoseconds of a second.
+pub const NS: u128 = 1_000_000_000;
+/// Bytes of a GiB.
+pub const GIB: u128 = 1 << 30;
+
+/// What a report's lines are for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum By {
+    /// The tenant's name.
+    Tenant,
+    /// Its group, as it was then.
+    Group,
+    /// The value of its label of this name, as it was then.
+    Label(String),
+    /// The device's UUID.
+    Device,
+}
+
+/// What is accepted as [`By`], in words.
+pub const BY_FORMS: &str = "tenant, group, device or label:NAME, or several with commas between, like group,tenant";
+
+impl By {
+    /// As it is written.
+    ///
+    /// # Errors
+    /// [`BY_FORMS`].
+    pub fn read(text: &str) -> Result<Self, String> {
+        match text {
+            "tenant" => Ok(Self::Tenant),
+            "group" => Ok(Self::Group),
+            "device" => Ok(Self::Device),
+            _ => match text.strip_prefix("label:") {
+                Some(name) if vgpu_config::value::is_label_name(name) => Ok(Self::Label(name.to_owned())),
+                _ => Err(BY_FORMS.to_owned()),
+            },
+        }
+    }
+
+    /// The column's name.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self {
+            Self::Tenant => "tenant".into(),
+            Self::Group => "group".into(),
+            Self::Label(name) => format!("label:{name}"),
+            Self::Device => "device".into(),
+        }
+    }
+
+    pub(super) fn of(&self, line: &Line) -> Option<String> {
+        match self {
+            Self::Tenant => Some(line.tenant.clone()),
+            Self::Group => line.bearer.group.clone(),
+            Self::Label(name) => line.bearer.labels.get(name).cloned(),
+            Self::Device => Some(line.device.clone()),
+        }
+    }
+}
+
+/// Whose a line is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Whose {
+    /// A part for each [`By`]; `None`: it had no group, no such label.
+    Of(Vec<Option<String>>),
+    /// Time of devices in which what was used was not measured, whoever did: of this one, or of all.
+    Unmeasured(Option<String>),
+    /// Time of devices that nobody used: of this one, or of all.
+    Nobody(Option<String>),
+}
+
+impl Whose {
+    /// Is it somebody's?
+    #[must_use]
+    pub const fn is_somebody(&self) -> bool {
+        matches!(self, Self::Of(_))
+    }
+
+    /// The device whose time this is, if it is nobody's.
+    #[must_use]
+    pub const fn device(&self) -> Option<&String> {
+        match self {
+            Self::Of(_) => None,
+            Self::Unmeasured(device) | Self::Nobody(device) => device.as_ref(),
+        }
+    }
+
+    /// Its cells, one for each [`By`].
+    #[must_use]
+    pub fn cells(&self, by: &[By]) -> Vec<String> {
+        match self {
+            Self::Of(parts) => parts.iter().map(|part| part.clone().unwrap_or_else(|| "(none)".into())).collect(),
+            Self::Unmeasured(device) | Self::Nobody(device) => {
+                let words = if matches!(self, Self::Nobody(_)) { "(not used)" } else { "(not measured)" };
+                let mut cells = vec![String::new(); by.len()];
+                if let (Some(device), Some(at)) = (device, by.iter().position(|by| *by == By::Device)) {
+                    cells[at].clone_from(device);
+                }
+                match cells.iter_mut().find(|cell| cell.is_empty()) {
+                    Some(cell) => *cell = words.into(),
+                    None => cells.iter_mut().take(1).for_each(|cell| *cell = format!("{cell} {words}")),
+                }
+                cells
+            }
+        }
+    }
+}
+
+/// Sums of lines.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Used {
+    /// In ns, as far as it was measured.
+    pub gpu_ns: u128,
+    /// In ns: for how long it was not, summed over tenants and devices.
+    pub unmeasured_ns: u128,
+    /// In ns, summed over processes.
+    pub wait_ns: u128,
+    /// Bytes held, times seconds.
+    pub byte_seconds: u128,
+    /// Most bytes at once on one device.
+    pub peak_bytes: u64,
+    /// Refused allocations; `None`: not known of any line.
+    pub refused: Option<u128>,
+}
+
+impl Used {
+    /// Device time in ns; `None`: there was some, and none of it was measured.
+    #[must_use]
+    pub fn gpu(&self) -> Option<u128> {
+        (self.gpu_ns > 0 || self.unmeasured_ns == 0).then_some(self.gpu_ns)
+    }
+
+    /// Text that tells of its device time, with a mark where there was more.
+    #[must_use]
+    pub fn marked(&self, text: String) -> String {
+        match self.gpu() {
+            None => "?".into(),
+            Some(_) if self.unmeasured_ns > 0 => text + "+",
+            Some(_) => text,
+        }
+    }
+
+    fn add(&mut self, line: &Line) {
+        self.gpu_ns += u128::from(line.gpu_ns);
+        self.unmeasured_ns += u128::from(line.unmeasured_ns.unwrap_or(0));
+        self.wait_ns += u128::from(line.wait_ns);
+        self.byte_seconds += u128::from(line.memory_byte_seconds);
+        self.peak_bytes = self.peak_bytes.max(line.peak_bytes);
+        if let Some(refused) = line.refused {
+            *self.refused.get_or_insert(0) += u128::from(refused);
+        }
+    }
+}
+
+/// Lines put together.
+#[derive(Debug, Clone)]
+pub struct Gathered {
+    /// How.
+    pub by: Vec<By>,
+    /// By whose they are.
+    pub lines: BTreeMap<Whose, Used>,
+    /// Device time that was used of each device, and for how long more of it was used and not measured.
+    pub devices: BTreeMap<String, (u128, u128)>,
+    /// Tenants that used time that was not measured.
+    pub unmeasured: BTreeSet<String>,
+    /// Tenants of which, in rows of older versions, that is not known: they had no ceiling for a time.
+    pub unsure: BTreeSet<String>,
+}
+
+impl Gathered {
+    /// Nothing yet.
+    #[must_use]
+    pub fn new(by: Vec<By>) -> Self {
+        Self {
+            by,
+            lines: BTreeMap::new(),
+            devices: BTreeMap::new(),
+            unmeasured: BTreeSet::new(),
+            unsure: BTreeSet::new(),
+        }
+    }
+
+    /// Adds a line.
+    pub fn add(&mut self, line: &Line) {
+        let whose = Whose::Of(self.by.iter().map(|by| by.of(line)).collect());
+        self.lines.entry(whose).or_default().add(line);
+        let device = self.devices.entry(line.device.clone()).or_default();
+        device.0 += u128::from(line.gpu_ns);
+        device.1 += u128::from(line.unmeasured_ns.unwrap_or(0));
+        let names = match line.unmeasured_ns {
+            Some(0) => return,
+            None if line.sm_limit.is_some() => return,
+            Some(_) => &mut self.unmeasured,
+            None => &mut self.unsure,
+        };
+        if !names.contains(&line.tenant) {
+            names.insert(line.tenant.clone());
+        }
+    }
+
+    /// Adds the time of each device in this period that nobody used, as lines of their own, and that in which what was used
+    /// was not measured: what is left of the device's time while it was not, at most.
+    ///
+    /// Only devices of which there are lines are known. What was used beyond the period's time (a minute at its end) makes
+    /// nobody's time less than nil on none.
+    pub fn add_nobodys(&mut self, period: Period) {
+        let whole = period.seconds().saturating_mul(NS);
+        let each = self.by.contains(&By::Device);
+        for (device, (used, unmeasured)) in &self.devices {
+            let name = || each.then(|| device.clone());
+            let left = whole.saturating_sub(*used);
+            let unknown = left.min(*unmeasured);
+            if unknown > 0 {
+                self.lines.entry(Whose::Unmeasured(name())).or_default().gpu_ns += unknown;
+            }
+            self.lines.entry(Whose::Nobody(name())).or_default().gpu_ns += left - unknown;
+        }
+    }
+
+    /// The lines by what they used, most first, nobody's last.
+    #[must_use]
+    pub fn sorted(&self, weight: impl Fn(&Used) -> u128) -> Vec<(Whose, Used)> {
+        let mut lines: Vec<_> = self.lines.iter().map(|(whose, used)| (whose.clone(), used.clone())).collect();
+        lines.sort_by_key(|(whose, used)| (place(whose), std::cmp::Reverse(weight(used))));
+        lines
+    }
+
+    /// What a reader must know of times that the record does not hold.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        let few = |names: &BTreeSet<String>| {
+            let more = if names.len() > 8 { ", ..." } else { "" };
+            let few: Vec<&str> = names.iter().take(8).map(String::as_str).collect();
+            (!few.is_empty()).then(|| few.join(", ") + more)
+        };
+        let unmeasured = few(&self.unmeasured).map(|names| {
+            format!(
+                "Not all device time of these was measured (+), or none of it (?): {names}. They used devices that are not \
+                 given out in leases (arbitrate = true in [time] gives all out), or were alone where the daemon had exact = \
+                 false in [record]. Of the devices' time it is in (not measured), which is what it can have been at most."
+            )
+        });
+        let unsure = few(&self.unsure).map(|names| {
+            format!(
+                "Without an sm_limit for a time: {names}. What such a tenant used after its first second alone on a device, \
+                 or on a device without leases, is in no line, but in that of nobody: the daemon's version of then did not \
+                 tell it."
+            )
+        });
+        unmeasured.into_iter().chain(unsure).collect()
+    }
+}
+
+/// Nobody's last.
+pub(super) fn place(whose: &Whose) -> u8 {
+    match whose {
+        Whose::Of(_) => 0,
+        Whose::Unmeasured(_) => 1,
+        Whose::Nobody(_) => 2,
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use vgpu_config::bearer::Bearer;
+
+    /// A line of a minute.
+    pub(crate) fn line(
+        tenant: &str,
+        group: Option<&str>,
+        device: &str,
+        start: i64,
+        gpu_ms: u64,
+        gib_seconds: u64,
+    ) -> Line {
+        Line {
+            start,
+            span: 60,
+            tenant: tenant.into(),
+            bearer: Bearer { group: group.map(str::to_owned), labels: BTreeMap::from([("kind".into(), "x".into())]) },
+            device: device.into(),
+            gpu_ns: gpu_ms * 1_000_000,
+            unmeasured_ns: Some(0),
+            memory_byte_seconds: gib_seconds << 30,
+            peak_bytes: 1 << 30,
+            sm_limit: Some(300),
+            ..Line::default()
+        }
+    }
+
+    #[test]
+    fn a_tenant_that_moves_to_another_group_leaves_what_it_used_where_it_was() {
+        let mut gathered = Gathered::new(vec![By::Group, By::Tenant]);
+        for line in [
+            line("a", Some("one"), "G", 0, 10, 0),
+            line("a", Some("two"), "G", 60, 5, 0),
+            line("b", None, "G", 60, 1, 0),
+        ] {
+            gathered.add(&line);
+        }
+        gathered.add_nobodys(Period { since: 0, until: 60 });
+        let lines: Vec<(Vec<String>, u128)> = gathered
+            .sorted(|used| used.gpu_ns)
+            .iter()
+            .map(|(whose, used)| (whose.cells(&gathered.by), used.gpu_ns / 1_000_000))
+            .collect();
+        let cells = |a: &str, b: &str| vec![a.to_owned(), b.to_owned()];
+        assert_eq!(
+            lines,
+            [
+                (cells("one", "a"), 10),
+                (cells("two", "a"), 5),
+                (cells("(none)", "b"), 1),
+                (cells("(not used)", ""), 60_000 - 16)
+            ]
+        );
+    }
+
+    #[test]
+    fn what_was_not_measured_is_nobodys_idleness_and_no_tenants_zero() {
+        let mut gathered = Gathered::new(vec![By::Device]);
+        let unmeasured = |tenant: &str, device: &str, gpu_ms, seconds: u64| Line {
+            unmeasured_ns: Some(seconds * 1_000_000_000),
+            ..line(tenant, None, device, 0, gpu_ms, 0)
+        };
+        // Two at once, of whom one was measured for a while; one for ten seconds; none.
+        gathered.add(&unmeasured("a", "G", 5_000, 50));
+        gathered.add(&unmeasured("b", "G", 0, 60));
+        gathered.add(&unmeasured("b", "H", 0, 10));
+        gathered.add(&line("c", None, "I", 0, 0, 0));
+        gathered.add_nobodys(Period { since: 0, until: 60 });
+        let ms = |whose: Whose| gathered.lines.get(&whose).map(|used| used.gpu_ns / 1_000_000);
+        let of = |device: &str| (ms(Whose::Unmeasured(Some(device.into()))), ms(Whose::Nobody(Some(device.into()))));
+        assert_eq!(of("G"), (Some(55_000), Some(0)));
+        assert_eq!(of("H"), (Some(10_000), Some(50_000)));
+        assert_eq!(of("I"), (None, Some(60_000)));
+        let shown = |device: &str| {
+            let used = &gathered.lines[&Whose::Of(vec![Some(device.into())])];
+            (used.gpu(), used.marked("x".into()))
+        };
+        assert_eq!(shown("G"), (Some(5_000_000_000), "x+".into()));
+        assert_eq!(shown("H"), (None, "?".into()));
+        assert_eq!(shown("I"), (Some(0), "x".into()));
+        assert_eq!(Whose::Unmeasured(Some("G".into())).cells(&gathered.by), ["G (not measured)"]);
+        let notes = gathered.notes();
+        assert!(notes.len() == 1 && notes[0].contains(": a, b. They used"), "{notes:?}");
+        // A row of an older version.
+        gathered.add(&Line { unmeasured_ns: None, sm_limit: None, ..line("d", None, "I", 0, 0, 0) });
+        assert!(gathered.notes()[1].contains(": d. What such"), "{:?}", gathered.notes());
+    }
+
+    #[test]
+    fn a_peak_is_the_highest_of_its_lines_and_refusals_are_their_sum() {
+        let mut gathered = Gathered::new(vec![By::Tenant]);
+        for (start, peak_bytes, refused) in [(0, 5, None), (60, 9, Some(2)), (120, 7, Some(1))] {
+            gathered.add(&Line { peak_bytes, refused, ..line("a", None, "G", start, 0, 0) });
+        }
+        let used = gathered.lines.values().next().unwrap();
+        assert_eq!((used.peak_bytes, used.refused), (9, Some(3)));
+    }
+
+    #[test]
+    fn each_device_has_its_own_time_that_nobody_used_and_none_is_less_than_nil() {
+        let mut gathered = Gathered::new(vec![By::Device]);
+        gathered.add(&line("a", None, "G", 0, 70_000, 0));
+        gathered.add(&line("a", None, "H", 0, 20_000, 0));
+        gathered.add_nobodys(Period { since: 0, until: 60 });
+        let nobody = |device: &str| gathered.lines[&Whose::Nobody(Some(device.into()))].gpu_ns / 1_000_000;
+        assert_eq!((nobody("G"), nobody("H")), (0, 40_000));
+        assert_eq!(Whose::Nobody(Some("G".into())).cells(&gathered.by), ["G (not used)"]);
+        assert!(By::read("label:kind").is_ok() && By::read("label:").is_err() && By::read("user").is_err());
+    }
+}

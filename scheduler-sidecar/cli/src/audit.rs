@@ -1,0 +1,162 @@
+//! `vgpu audit`: the daemon's audit log, shown and checked.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use super::ask::Where;
+use super::events;
+use vgpu_accounting::audit_chain::{self, Head};
+use vgpu_control::event::Event;
+use vgpu_control::{Ask, AuditStatus};
+use vgpu_output::say::{self, FINDINGS, Failure, UNKNOWN};
+
+/// Shows an audit log, or checks that nothing in it was changed or taken out.
+///
+/// Each line ends with its own hash and holds that of the line before it, over rotations (FILE.1, FILE.2, ...)
+/// and restarts of the daemon. Whether lines are missing at the end, the daemon that writes the file knows, and
+/// is asked if it answers; or name the last line's hash that was kept elsewhere with --head. The oldest files,
+/// which rotation removes, cannot be missed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  vgpu audit /var/log/vgpu/audit.log
+  vgpu audit --verify /var/log/vgpu/audit.log
+  vgpu audit --json /var/log/vgpu/audit.log | jq 'select(.by != null)'
+  vgpu status --json | jq -r .audit.head
+
+Exit codes:
+  0  shown; or with --verify: no line was changed, and none is missing between two
+  1  with --verify: something was changed, cut or taken out, or this is no audit log
+  2  usage
+  3  the file cannot be read, or no daemon answers at --socket")]
+pub struct Args {
+    /// The file (`log.audit` of the daemon's file).
+    file: PathBuf,
+
+    /// Check the chain of all its lines, those of rotated files too.
+    #[arg(long)]
+    verify: bool,
+
+    /// The hash of a line that must be there: of the last one at the time it was kept.
+    #[arg(long, value_name = "HASH", requires = "verify", value_parser = head)]
+    head: Vec<String>,
+
+    /// The administrative socket of the daemon that writes the file [default: as in vgpu status; nobody needs to answer there].
+    #[arg(long, value_name = "PATH", requires = "verify")]
+    socket: Option<PathBuf>,
+
+    /// Print JSON: the lines as they are.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A SHA-256 in hexadecimal digits.
+fn head(text: &str) -> Result<String, String> {
+    let is_hash = text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if is_hash {
+        Ok(text.to_owned())
+    } else {
+        Err("accepted: 64 hexadecimal digits, as --verify prints them".to_owned())
+    }
+}
+
+/// Reads and prints.
+///
+/// # Errors
+/// [`Failure`]: the file cannot be read, or the chain is broken.
+pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+    if args.verify {
+        return verify(args);
+    }
+    for bytes in read(&args.file)?.1 {
+        for line in bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+            let text = String::from_utf8_lossy(line);
+            match serde_json::from_str::<Event>(&text) {
+                Ok(mut event) if !args.json => {
+                    // What chains the lines tells nobody anything here.
+                    event.more.retain(|key, _| !["prev", "hash"].contains(&key.as_str()));
+                    say::text(&events::shown(&event))?;
+                }
+                Ok(_) => say::exact(&say::plain_json(&format!("{text}\n")))?,
+                Err(_) => say::text(&format!("{}\n", say::escaped(&text)))?,
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The names and bytes of the file and of what was put aside, the oldest first.
+fn read(file: &Path) -> Result<(Vec<PathBuf>, Vec<Vec<u8>>), Failure> {
+    let unreadable = |path: &Path, why| Failure::new(UNKNOWN, format!("{}: {why}", path.display()));
+    let mut files = Vec::new();
+    for number in 1_u32.. {
+        let aside = PathBuf::from(format!("{}.{number}", file.display()));
+        match std::fs::read(&aside) {
+            Ok(bytes) => files.insert(0, (aside, bytes)),
+            Err(why) if why.kind() == ErrorKind::NotFound => break,
+            Err(why) => return Err(unreadable(&aside, why)),
+        }
+    }
+    let bytes = std::fs::read(file).map_err(|why| unreadable(file, why))?;
+    files.push((file.to_owned(), bytes));
+    Ok(files.into_iter().unzip())
+}
+
+fn verify(args: &Args) -> Result<ExitCode, Failure> {
+    // Before the file is read: what is written meanwhile stands behind this line.
+    let served = served(args)?;
+    let (names, contents) = read(&args.file)?;
+    let by_daemon = served.iter().map(|hash| Head { hash, by: "the daemon that writes it" });
+    let kept = args.head.iter().map(|hash| Head { hash, by: "--head" });
+    let heads: Vec<Head<'_>> = by_daemon.chain(kept).collect();
+    let chain = audit_chain::verify(&contents, &heads).map_err(|found| {
+        let name = names.get(found.file).map(|name| name.display().to_string()).unwrap_or_default();
+        Failure::new(FINDINGS, format!("{name}:{}: {}", found.line, found.words))
+    })?;
+    let (lines, cut, files, last) = (chain.lines, chain.cut, names.len(), chain.head);
+    if args.json {
+        let end = if heads.is_empty() { None } else { Some(true) };
+        say::json(&serde_json::json!({
+            "ok": true, "lines": lines, "not_whole": cut, "files": files, "head": last, "end_is_known": end,
+        }))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut words = format!("{lines} lines in {files} files: nothing was changed or taken out between them\n");
+    if cut > 0 {
+        words.push_str(&format!(
+            "{cut} of them are not whole: the daemon ended, or the disk was full, while it wrote them\n"
+        ));
+    }
+    words.push_str(&format!("the last line's hash is {last}\n"));
+    words.push_str(match (served.is_some(), args.head.is_empty()) {
+        (true, _) => "nothing was cut off at the end: the daemon's last line is there\n",
+        (false, false) => "nothing was cut off at the end before the line of --head\n",
+        (false, true) => {
+            "whether lines are missing at the end is not known: no daemon that writes this file answers, and no --head was given\n"
+        }
+    });
+    say::text(&words)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The hash of the last line that the daemon wrote into this file; `None`: no daemon that writes it answers.
+fn served(args: &Args) -> Result<Option<String>, Failure> {
+    let daemon = Where { socket: args.socket.clone(), json: false };
+    let answer = match daemon.ask(&Ask::Status) {
+        Ok(answer) => answer,
+        Err(why) if args.socket.is_some() => return Err(Failure::new(UNKNOWN, why.words)),
+        Err(_) => return Ok(None),
+    };
+    let here = args.file.canonicalize().ok();
+    let audit = answer.status.and_then(|status| status.audit);
+    let audit = audit.filter(|audit| here.is_some() && audit.file.canonicalize().ok() == here);
+    match audit {
+        Some(AuditStatus { head, .. }) => Ok(Some(head).filter(|head| !head.is_empty())),
+        None if args.socket.is_some() => {
+            let words = format!("the daemon there does not write {}", args.file.display());
+            Err(Failure::new(UNKNOWN, words))
+        }
+        None => Ok(None),
+    }
+}

@@ -1,0 +1,285 @@
+//! `vgpu cdi generate`: a CDI specification with a device for each tenant of vgpud.
+//!
+//! CDI (Container Device Interface) is a JSON file that engines read: `--device KIND=NAME` then adds mounts and variables.
+//! What is written needs version 0.3.0 of it, the oldest that tools read, unless a tenant's name begins with a digit.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::{fs, io};
+
+use clap::Subcommand;
+use serde::Serialize;
+
+use super::ask::{Where, no_answer};
+use super::docker::{LIBRARY_DIR, TENANT_DIR};
+use super::library;
+use vgpu_config::{self as config, Surroundings, paths};
+use vgpu_control::Ask;
+use vgpu_output::say::{self, FINDINGS, Failure, RUN_FAILED, USAGE};
+
+/// Describes tenants to container engines, by the Container Device Interface.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  vgpu cdi generate --output /etc/cdi/vgpu.json
+
+Exit codes:
+  as vgpu cdi generate --help says")]
+pub struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Generate(Generate),
+}
+
+/// Writes a CDI specification with a device for each tenant of vgpud.
+///
+/// A container with `--device vgpu.internal/tenant=NAME` gets the library preloaded and the tenant's socket. The GPU itself
+/// it gets as before, by `--gpus` or by the device of NVIDIA's own CDI file. Write it anew when tenants come or go.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  vgpu cdi generate --output /etc/cdi/vgpu.json
+  podman run --device nvidia.com/gpu=all --device vgpu.internal/tenant=train IMAGE python3 train.py
+  vgpu cdi generate --config /etc/vgpu/vgpud.toml | jq '.devices[].name'
+
+Exit codes:
+  0    written
+  1    no daemon answers, the file of --config has errors, or the output cannot be written
+  2    usage: a kind or a tenant's name is not one that CDI accepts
+  125  libvgpu.so was not found")]
+struct Generate {
+    #[command(flatten)]
+    daemon: Socket,
+
+    /// Take the tenants from this file of vgpud instead of asking the daemon.
+    #[arg(long, value_name = "FILE", conflicts_with = "socket")]
+    config: Option<PathBuf>,
+
+    /// Vendor and class of the devices.
+    #[arg(long, value_name = "VENDOR/CLASS", default_value = "vgpu.internal/tenant")]
+    kind: String,
+
+    /// libvgpu.so to use; its directory is mounted [default: $VGPU_LIBRARY, else the one beside this program].
+    #[arg(long, value_name = "PATH")]
+    library: Option<PathBuf>,
+
+    /// The file to write, whole or not at all; engines read *.json in /etc/cdi and /var/run/cdi [default: standard output].
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
+struct Socket {
+    /// The administrative socket [default: admin.sock in $VGPU_RUNTIME_DIR, /run/vgpu or $XDG_RUNTIME_DIR/vgpu].
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+}
+
+/// The file.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Spec {
+    cdi_version: &'static str,
+    kind: String,
+    devices: Vec<Device>,
+    container_edits: Edits,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Device {
+    name: String,
+    container_edits: Edits,
+}
+
+#[derive(Debug, Serialize)]
+struct Edits {
+    env: Vec<String>,
+    mounts: Vec<Mount>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Mount {
+    host_path: String,
+    container_path: String,
+    options: Vec<&'static str>,
+}
+
+/// Does what was asked.
+///
+/// # Errors
+/// [`Failure`] in words; a file that was there is as before.
+pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let Verb::Generate(args) = &args.verb;
+    check_kind(&args.kind).map_err(|why| Failure::new(USAGE, format!("--kind {:?} {why}", args.kind)))?;
+    let library = library::find(args.library.as_deref()).map_err(|why| Failure::new(RUN_FAILED, why))?;
+    let tenants = match &args.config {
+        Some(file) => from_file(file)?,
+        None => from_daemon(args.daemon.socket.clone())?,
+    };
+    let spec = spec(&args.kind, &library, &tenants)?;
+    match &args.output {
+        None => say::json(&spec)?,
+        Some(file) => {
+            write(file, &spec).map_err(|why| Failure::new(FINDINGS, format!("--output {}: {why}", file.display())))?
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Names of tenants with their sockets, by the daemon's word.
+fn from_daemon(socket: Option<PathBuf>) -> Result<BTreeMap<String, PathBuf>, Failure> {
+    let status = Where { socket, json: false }.ask(&Ask::Status)?.status.ok_or_else(no_answer)?;
+    Ok(status.tenants.into_iter().filter(|tenant| !tenant.removed).map(|tenant| (tenant.name, tenant.socket)).collect())
+}
+
+/// The same by the file's; no driver is asked.
+fn from_file(file: &Path) -> Result<BTreeMap<String, PathBuf>, Failure> {
+    let text = fs::read_to_string(file).map_err(|why| Failure::new(FINDINGS, format!("{}: {why}", file.display())))?;
+    let around = Surroundings { run_dir: paths::runtime_dir(), ..Surroundings::default() };
+    let plan = config::plan(&text, &around)
+        .map_err(|report| Failure::new(FINDINGS, report.lines(&file.display().to_string()).trim_end().to_owned()))?;
+    Ok(plan.tenants.into_iter().map(|tenant| (tenant.name, tenant.socket)).collect())
+}
+
+fn spec(kind: &str, library: &Path, tenants: &BTreeMap<String, PathBuf>) -> Result<Spec, Failure> {
+    let dir = library.parent().unwrap_or(Path::new("/"));
+    let file = library.file_name().unwrap_or_default().to_string_lossy();
+    let mut devices = Vec::new();
+    for (name, socket) in tenants {
+        check_name(name)
+            .map_err(|why| Failure::new(USAGE, format!("the tenant {name:?} {why}; give it another name")))?;
+        let room = socket.parent().unwrap_or(Path::new("/"));
+        let file = socket.file_name().unwrap_or_default().to_string_lossy();
+        devices.push(Device {
+            name: name.clone(),
+            container_edits: Edits {
+                env: vec![format!("VGPU_SOCKET={TENANT_DIR}/{file}")],
+                mounts: vec![mount(room, TENANT_DIR, true)?],
+            },
+        });
+    }
+    let digit = |device: &Device| device.name.starts_with(|first: char| first.is_ascii_digit());
+    Ok(Spec {
+        cdi_version: if devices.iter().any(digit) { "0.5.0" } else { "0.3.0" },
+        kind: kind.to_owned(),
+        devices,
+        container_edits: Edits {
+            env: vec![format!("LD_PRELOAD={LIBRARY_DIR}/{file}")],
+            mounts: vec![mount(dir, LIBRARY_DIR, false)?],
+        },
+    })
+}
+
+/// A directory of the host, read-only; from one of sockets nothing is executed.
+fn mount(from: &Path, to: &str, data: bool) -> Result<Mount, Failure> {
+    let host_path =
+        from.to_str().ok_or_else(|| Failure::new(USAGE, format!("{from:?} is not UTF-8, and CDI files are")))?;
+    let mut options = vec!["ro", "nosuid", "nodev"];
+    options.extend(data.then_some("noexec"));
+    options.push("bind");
+    Ok(Mount { host_path: host_path.to_owned(), container_path: to.to_owned(), options })
+}
+
+/// Writes a file whole or not at all: engines read it whenever they like.
+fn write(file: &Path, spec: &Spec) -> io::Result<()> {
+    let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fs::create_dir_all(dir)?;
+    let mut text = serde_json::to_string_pretty(spec)?;
+    text.push('\n');
+    // What is half written is not *.json: nobody reads it before it has its name.
+    say::whole(file, &text)
+}
+
+/// `vendor/class` as CDI has it: a domain, and a word.
+fn check_kind(kind: &str) -> Result<(), &'static str> {
+    let part = |text: &str, dots: bool| {
+        let known = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c) || dots && c == '.';
+        text.starts_with(|c: char| c.is_ascii_alphabetic())
+            && text.ends_with(|c: char| c.is_ascii_alphanumeric())
+            && text.chars().all(known)
+    };
+    match kind.split_once('/') {
+        Some((vendor, class)) if part(vendor, true) && part(class, false) => Ok(()),
+        _ => Err("is not VENDOR/CLASS; accepted: a domain, a slash and a word, like vgpu.internal/tenant"),
+    }
+}
+
+/// A device's name as CDI has it.
+fn check_name(name: &str) -> Result<(), &'static str> {
+    let edge = |c: char| c.is_ascii_alphanumeric();
+    if name.starts_with(edge) && name.ends_with(edge) {
+        Ok(())
+    } else {
+        Err("has a name that CDI does not accept: it must begin and end with a letter or a digit")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn made(names: &[&str]) -> Result<Spec, Failure> {
+        let tenants = names
+            .iter()
+            .map(|name| ((*name).to_owned(), PathBuf::from(format!("/run/vgpu/tenants/{name}/vgpud.sock"))));
+        spec("vgpu.internal/tenant", Path::new("/usr/lib/vgpu/libvgpu.so"), &tenants.collect())
+    }
+
+    #[test]
+    fn each_tenant_is_a_device_with_its_own_directory_and_the_library_belongs_to_all() {
+        let json = serde_json::to_value(made(&["chat", "train"]).unwrap()).unwrap();
+        let devices = ["chat", "train"].map(|name| {
+            serde_json::json!({
+                "name": name,
+                "containerEdits": {
+                    "env": ["VGPU_SOCKET=/run/vgpu-tenant/vgpud.sock"],
+                    "mounts": [{
+                        "hostPath": format!("/run/vgpu/tenants/{name}"),
+                        "containerPath": "/run/vgpu-tenant",
+                        "options": ["ro", "nosuid", "nodev", "noexec", "bind"],
+                    }],
+                },
+            })
+        });
+        let expected = serde_json::json!({
+            "cdiVersion": "0.3.0",
+            "kind": "vgpu.internal/tenant",
+            "devices": devices,
+            "containerEdits": {
+                "env": ["LD_PRELOAD=/vgpu/libvgpu.so"],
+                "mounts": [{
+                    "hostPath": "/usr/lib/vgpu",
+                    "containerPath": "/vgpu",
+                    "options": ["ro", "nosuid", "nodev", "bind"],
+                }],
+            },
+        });
+        assert_eq!(json, expected);
+    }
+
+    #[test]
+    fn the_version_is_the_lowest_that_knows_what_is_in_it() {
+        assert_eq!(made(&["a"]).unwrap().cdi_version, "0.3.0");
+        assert_eq!(made(&["a", "7"]).unwrap().cdi_version, "0.5.0");
+    }
+
+    #[test]
+    fn names_and_kinds_that_engines_refuse_are_refused_here_with_words() {
+        for name in ["-a", "a-", "_", "a."] {
+            assert!(made(&[name]).unwrap_err().words.contains("CDI does not accept"), "{name}");
+        }
+        for kind in ["vgpu.internal/tenant", "a/b", "example.com/c-d_e"] {
+            assert!(check_kind(kind).is_ok(), "{kind}");
+        }
+        for kind in ["", "/", "a", "a/", "/b", "1a/b", "a/b/c", "a/b.c", "a b/c", "a./b"] {
+            assert!(check_kind(kind).is_err(), "{kind}");
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! `vgpu clean`: removes the ledgers that ended programs left.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use serde::Serialize;
+
+use super::ledgers::{self, Fate};
+use vgpu_output::say::{self, FINDINGS, Failure};
+
+/// Removes what ended programs left in memory: ledgers that no process holds.
+///
+/// A tenant's ledger stays when its last process ends, since what it used of the device's time counts for the
+/// next one. The library removes those of its user that owe nothing when it makes a new one beside them. This
+/// removes all of this user, of root those of everybody. A process that still holds one keeps it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  vgpu clean --dry-run
+  vgpu clean
+  vgpu clean --dir /srv/ledgers --json
+  vgpu sim reset && vgpu clean     # the simulated GPU too
+
+Exit codes:
+  0  nothing is left that could be removed
+  1  a ledger could not be looked at or removed; it is named
+  2  usage")]
+pub struct Args {
+    /// Where ledgers are looked for, several times if need be [default: $VGPU_STATE_DIR, else /dev/shm and /tmp].
+    #[arg(long, value_name = "DIR")]
+    dir: Vec<PathBuf>,
+
+    /// Show what would be removed, and remove nothing.
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A ledger, as it is shown.
+#[derive(Debug, Serialize)]
+struct Found {
+    path: String,
+    /// Its name as the library made it: `t-` and the tenant's name, `c-` and a container's namespaces, `u-` and a user.
+    tenant: String,
+    device: String,
+    /// `removed`, `unused` (with --dry-run), `in use`, `another user's`, or `failed`.
+    state: &'static str,
+    /// Of a failure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+/// Removes, and says what.
+///
+/// # Errors
+/// [`Failure`]: a directory that was named cannot be read, or a ledger cannot be removed.
+pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let named = !args.dir.is_empty();
+    let places: BTreeSet<PathBuf> = if named { args.dir.clone() } else { ledgers::places() }.into_iter().collect();
+    let mut all = Vec::new();
+    for place in places {
+        match std::fs::read_dir(&place) {
+            Ok(_) => all.extend(ledgers::all(&place).into_iter().map(|one| judged(one, args.dry_run))),
+            Err(why) if named => {
+                return Err(Failure::new(FINDINGS, format!("--dir {}: {why}", place.display())));
+            }
+            Err(_) => {} // one of the places where the library would keep one, and here there is none
+        }
+    }
+    if args.json {
+        say::json(&all)?;
+    } else if all.is_empty() {
+        say::text("no ledgers\n")?;
+    } else {
+        let mut rows = vec![["LEDGER", "STATE"].map(str::to_owned).to_vec()];
+        rows.extend(all.iter().map(|one| vec![say::shown(one.path.as_ref()), one.state.to_owned()]));
+        say::text(&say::table(&rows))?;
+    }
+    let failed: Vec<String> =
+        all.iter().filter_map(|one| Some(format!("{}: {}", one.path, one.reason.as_ref()?))).collect();
+    if failed.is_empty() { Ok(ExitCode::SUCCESS) } else { Err(Failure::new(FINDINGS, failed.join("; "))) }
+}
+
+fn judged(ledger: ledgers::Ledger, dry: bool) -> Found {
+    let fate = if dry { ledgers::look(&ledger.path) } else { ledgers::remove(&ledger.path) };
+    let (state, reason) = match fate {
+        Ok(Fate::Free) if dry => ("unused", None),
+        Ok(Fate::Free) => ("removed", None),
+        Ok(Fate::InUse) => ("in use", None),
+        Ok(Fate::Foreign) => ("another user's", None),
+        Err(why) => ("failed", Some(why.to_string())),
+    };
+    let path = ledger.path.display().to_string();
+    Found { path, tenant: ledger.tenant, device: ledger.device, state, reason }
+}

@@ -1,0 +1,50 @@
+//! `vgpu completions`: what a shell needs to complete our words. The files in completions/ are its output.
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, ValueEnum};
+use clap_complete::Shell;
+
+use vgpu_config::options::Options;
+use vgpu_output::say::{self, Failure};
+
+/// Prints the completions of vgpu and vgpud for a shell.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  vgpu completions bash > /etc/bash_completion.d/vgpu
+  vgpu completions zsh > \"${fpath[1]}/_vgpu\"
+  vgpu completions --of vgpud fish > ~/.config/fish/completions/vgpud.fish
+
+Exit codes:
+  0  printed
+  2  usage")]
+pub struct Args {
+    /// Of which program.
+    #[arg(long, value_name = "PROGRAM", default_value = "vgpu")]
+    of: Program,
+
+    /// For which shell.
+    shell: Shell,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Program {
+    Vgpu,
+    Vgpud,
+}
+
+/// Prints.
+///
+/// # Errors
+/// Stdout is closed.
+pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let (mut command, name) = match args.of {
+        Program::Vgpu => (super::Cli::command(), "vgpu"),
+        Program::Vgpud => (Options::command(), "vgpud"),
+    };
+    let mut out = Vec::new();
+    clap_complete::generate(args.shell, &mut command, name, &mut out);
+    say::exact(&String::from_utf8_lossy(&out))?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,349 @@
+//! `vgpu docker run`: adds the library, limits and the tenant's socket to a `docker run`, and becomes it.
+//!
+//! What the engine's own words say is [`words`], what the image brings [`image`]. LD_PRELOAD is the way in: it is there for
+//! whatever the container starts, `docker exec` included, and merged with the image's own. With `--preload file` it is
+//! /etc/ld.so.preload, for programs that are started without an environment or with more rights than their caller.
+
+pub mod image;
+pub mod words;
+
+use std::convert::Infallible;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use clap::{Subcommand, ValueEnum};
+use vgpu_core::bytes::{SIZE_FORMS, parse_size};
+use vgpu_core::limits::Mode;
+use vgpu_core::share::{SHARE_FORMS, parse_share};
+use vgpu_core::tenant::hash64;
+
+use super::library;
+use super::run::check_option;
+use image::{Image, Loader};
+use vgpu_config::paths;
+use vgpu_output::say::{self, Failure, RUN_FAILED, USAGE};
+
+/// Where the library's directory is in a container; the documents say so too.
+pub const LIBRARY_DIR: &str = "/vgpu";
+/// Where a tenant's directory is in a container.
+pub const TENANT_DIR: &str = "/run/vgpu-tenant";
+/// Where the simulated machine's state is in a container.
+const MACHINE_DIR: &str = "/vgpu-sim";
+
+/// Starts containers under limits.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  vgpu docker run --memory-limit 4GiB --sm-limit 30 -- --rm --gpus all IMAGE nvidia-smi
+
+Exit codes:
+  as vgpu docker run --help says")]
+pub struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Run(Box<Run>),
+}
+
+/// Adds libvgpu.so and limits to a `docker run`, and becomes it.
+///
+/// Everything behind `--` is the engine's: its options, the image, the command. Before it stand two mounts (the library's
+/// directory, the tenant's) and a few variables. The image is looked at first: its own LD_PRELOAD or /etc/ld.so.preload
+/// stays, behind ours, and an image whose programs could not load the library is refused.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  vgpu docker run --memory-limit 4GiB --sm-limit 30 -- --rm --gpus all IMAGE nvidia-smi
+  vgpu docker run --tenant train -- -d --gpus all IMAGE python3 train.py   # limits from vgpud
+  vgpu docker run --print --tenant train -- --rm --gpus all IMAGE          # shows the command only
+  vgpu docker run --engine podman --tenant train -- --rm --device nvidia.com/gpu=all IMAGE
+  vgpu docker run --sim --memory-limit 1GiB -- --rm IMAGE nvidia-smi       # the simulated GPU
+
+Exit codes:
+  those of the engine, which are the container's, or
+  2    usage: an option, a limit or the tenant is wrong, nothing was started
+  125  libvgpu.so was not found, or the image cannot be looked at, or could not load it
+  126  the engine's command cannot be executed
+  127  the engine's command was not found")]
+pub struct Run {
+    /// Memory limit per device: 4GiB, 1500M, 25%, unlimited [sets VGPU_MEMORY_LIMIT].
+    #[arg(long, value_name = "SIZE")]
+    memory_limit: Option<OsString>,
+
+    /// Ceiling on the device's time in percent: 30, 12.5, unlimited [sets VGPU_SM_LIMIT].
+    #[arg(long, value_name = "PERCENT")]
+    sm_limit: Option<OsString>,
+
+    /// What becomes of the limits: enforce, observe (measured only) or off; beside a daemon it has no effect [sets VGPU_MODE].
+    #[arg(long, value_name = "MODE", value_parser = Mode::WORDS)]
+    mode: Option<String>,
+
+    /// The tenant of vgpud whose limits hold; its directory below the daemon's runtime directory is mounted.
+    #[arg(long, value_name = "NAME")]
+    tenant: Option<String>,
+
+    /// The tenant's socket, where it lies elsewhere; its directory is mounted.
+    #[arg(long, value_name = "PATH", conflicts_with = "tenant")]
+    socket: Option<PathBuf>,
+
+    /// libvgpu.so to use; its directory is mounted [default: $VGPU_LIBRARY, else the one beside this program].
+    #[arg(long, value_name = "PATH")]
+    library: Option<PathBuf>,
+
+    /// How the library gets into programs: env (LD_PRELOAD) or file (/etc/ld.so.preload, also for programs that are started
+    /// without an environment or with more rights than their caller).
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = Preload::Env)]
+    preload: Preload,
+
+    /// Give the container the simulated GPU instead of a real one.
+    #[arg(long)]
+    sim: bool,
+
+    /// With --sim: directory of the machine's state, common to all that share it [default: $VGPU_SIM_DIR, else
+    /// /dev/shm/vgpu-sim-<uid>].
+    #[arg(long, value_name = "DIR", requires = "sim")]
+    sim_dir: Option<PathBuf>,
+
+    /// The engine's command [default: $VGPU_DOCKER, else docker].
+    #[arg(long, value_name = "PROGRAM")]
+    engine: Option<OsString>,
+
+    /// Do not look into the image: nothing of its own is merged, and nobody says that it could not load the library.
+    #[arg(long)]
+    unchecked: bool,
+
+    /// Show the command instead of running it.
+    #[arg(long)]
+    print: bool,
+
+    /// Options of the engine, the image, and its command.
+    #[arg(required = true, last = true, value_name = "DOCKER-ARGS")]
+    words: Vec<OsString>,
+}
+
+/// How the library gets into programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Preload {
+    Env,
+    File,
+}
+
+/// Does what was asked.
+///
+/// # Errors
+/// [`Failure`]: nothing was started.
+pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let Verb::Run(args) = &args.verb;
+    let command = command(args)?;
+    if args.print {
+        let words: Vec<String> = command.iter().map(|word| say::shown(word)).collect();
+        say::text(&format!("{}\n", words.join(" ")))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    become_engine(&command).map(|never| match never {})
+}
+
+/// The whole command line.
+fn command(args: &Run) -> Result<Vec<OsString>, Failure> {
+    if let Some(size) = &args.memory_limit {
+        check_option("--memory-limit", size, SIZE_FORMS, |text| parse_size(text).map(drop))?;
+    }
+    if let Some(percent) = &args.sm_limit {
+        check_option("--sm-limit", percent, SHARE_FORMS, |text| parse_share(text).map(drop))?;
+    }
+    let words = words::read(&args.words, args.sim);
+    let Some(name) = &words.image else {
+        return Err(Failure::new(
+            USAGE,
+            "no image behind `--`; accepted: -- [OPTIONS OF THE ENGINE] IMAGE [COMMAND...]",
+        ));
+    };
+    let room = room(args)?;
+    let library = library::find(args.library.as_deref()).map_err(|why| Failure::new(RUN_FAILED, why))?;
+    let engine = args.engine.clone().or_else(|| std::env::var_os("VGPU_DOCKER")).unwrap_or_else(|| "docker".into());
+    let image = if args.unchecked {
+        Image::default()
+    } else {
+        image::look(&engine, name, words.pulls, args.preload == Preload::File)?
+    };
+    fit(name, image.loader)?;
+    if !words.gpu && !args.sim {
+        say::note(
+            "no --gpus, --runtime or --device behind `--`: there is a GPU in the container only if the engine gives one to all",
+        );
+    }
+
+    let mut command: Vec<OsString> = vec![engine, "run".into()];
+    let mut mount = |from: &Path, to: &str, how: &str| -> Result<(), Failure> {
+        command.extend(["-v".into(), bind(from, to, how)?]);
+        Ok(())
+    };
+    let dir = library.parent().unwrap_or(Path::new("/"));
+    mount(dir, LIBRARY_DIR, ":ro")?;
+    if let Some((dir, _)) = &room {
+        mount(dir, TENANT_DIR, ":ro")?;
+    }
+    let ours = Path::new(LIBRARY_DIR).join(library.file_name().unwrap_or(OsStr::new(library::NAME)));
+    let mut vars: Vec<(&str, OsString)> = Vec::new();
+    match args.preload {
+        Preload::Env => vars.push(("LD_PRELOAD", library::preloaded_first(&ours, words.preload.or(image.preload)))),
+        Preload::File => {
+            let file = list(&ours, image.list.as_deref())?;
+            mount(&file, image::SYSTEM_LIST, ":ro")?;
+            // The engine's own word for it counts as if it had been given to the engine.
+            vars.extend(words.preload.map(|list| ("LD_PRELOAD", list)));
+        }
+    }
+    if args.sim {
+        let machine = machine(args)?;
+        mount(&machine, MACHINE_DIR, "")?;
+        let sim = Path::new(LIBRARY_DIR).join("sim");
+        let path = library::searched_first(&sim, words.library_path.or(image.library_path));
+        vars.extend([("LD_LIBRARY_PATH", path), ("VGPU_SIM_DIR", MACHINE_DIR.into())]);
+    }
+    if let Some((_, file)) = &room {
+        vars.push(("VGPU_SOCKET", Path::new(TENANT_DIR).join(file).into()));
+    }
+    vars.extend(args.memory_limit.clone().map(|size| ("VGPU_MEMORY_LIMIT", size)));
+    vars.extend(args.sm_limit.clone().map(|percent| ("VGPU_SM_LIMIT", percent)));
+    vars.extend(args.mode.clone().map(|mode| ("VGPU_MODE", mode.into())));
+    for (name, value) in vars {
+        let mut word = OsString::from(format!("{name}="));
+        word.push(value);
+        command.extend(["-e".into(), word]);
+    }
+    command.extend(words.kept);
+    Ok(command)
+}
+
+/// Refuses an image in which the library would be ignored: its programs would run without limits.
+fn fit(name: &OsStr, loader: Option<Loader>) -> Result<(), Failure> {
+    let why = match loader {
+        None | Some(Loader::Glibc) => return Ok(()),
+        Some(Loader::Musl) => {
+            "is built on musl (as Alpine is), whose loader cannot load libvgpu.so; take an image that is built on glibc"
+        }
+        Some(Loader::None) => {
+            "has no loader of glibc: its programs are static, or bring a loader of their own, and nothing is preloaded into them"
+        }
+    };
+    Err(Failure::new(
+        RUN_FAILED,
+        format!("{name:?} {why}. It would run without limits; --unchecked starts it all the same"),
+    ))
+}
+
+/// The tenant's directory, and the name of the socket in it.
+fn room(args: &Run) -> Result<Option<(PathBuf, OsString)>, Failure> {
+    let socket = match (&args.tenant, &args.socket) {
+        (Some(tenant), _) => {
+            let tenants = paths::runtime_dir().join("tenants");
+            let socket = tenants.join(tenant).join("vgpud.sock");
+            if tenant.is_empty() || tenant.contains('/') || !socket.exists() {
+                return Err(Failure::new(USAGE, format!("--tenant {tenant:?}: {}", who_is_there(&tenants))));
+            }
+            socket
+        }
+        (None, Some(socket)) => {
+            let path = std::path::absolute(socket)
+                .map_err(|why| Failure::new(USAGE, format!("--socket {socket:?}: {why}")))?;
+            if !path.exists() {
+                let words = format!(
+                    "--socket {socket:?} is not there; is the daemon running? accepted: a tenant's socket, as `vgpu status` shows it"
+                );
+                return Err(Failure::new(USAGE, words));
+            }
+            path
+        }
+        (None, None) => return Ok(None),
+    };
+    let (dir, file) = (socket.parent().unwrap_or(Path::new("/")), socket.file_name().unwrap_or_default());
+    Ok(Some((dir.to_owned(), file.to_owned())))
+}
+
+/// In words, for somebody whose tenant is not.
+fn who_is_there(tenants: &Path) -> String {
+    let served = |entry: std::io::Result<std::fs::DirEntry>| {
+        let entry = entry.ok()?;
+        entry.path().join("vgpud.sock").exists().then(|| entry.file_name().to_string_lossy().into_owned())
+    };
+    let mut names: Vec<String> = std::fs::read_dir(tenants).into_iter().flatten().filter_map(served).collect();
+    names.sort();
+    match names.as_slice() {
+        [] => format!("no tenant is served below {}; start vgpud, or name its socket with --socket", tenants.display()),
+        names => format!("there is no such tenant below {}; accepted: {}", tenants.display(), names.join(", ")),
+    }
+}
+
+/// The directory of the simulated machine, which everybody may use, as a real device's files.
+fn machine(args: &Run) -> Result<PathBuf, Failure> {
+    let named = args.sim_dir.clone().or_else(|| std::env::var_os("VGPU_SIM_DIR").map(PathBuf::from));
+    let dir =
+        named.unwrap_or_else(|| PathBuf::from(format!("/dev/shm/vgpu-sim-{}", rustix::process::geteuid().as_raw())));
+    let dir = std::path::absolute(&dir).map_err(|why| Failure::new(USAGE, format!("--sim-dir {dir:?}: {why}")))?;
+    if args.print {
+        return Ok(dir);
+    }
+    let cannot = |why: std::io::Error| Failure::new(RUN_FAILED, format!("{}: {why}", dir.display()));
+    std::fs::create_dir_all(dir.parent().unwrap_or(Path::new("/"))).map_err(cannot)?;
+    match std::fs::create_dir(&dir) {
+        Ok(()) => std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o1777)).map_err(cannot)?,
+        // What was there stays as it is: whoever made it knows who may use it.
+        Err(why) if why.kind() == std::io::ErrorKind::AlreadyExists && dir.is_dir() => {
+            if std::fs::metadata(&dir).map_err(cannot)?.permissions().mode() & 0o003 != 0o003 {
+                say::note(&format!(
+                    "{} is closed to others: only programs of its owner can use the simulated GPU; chmod 1777 opens it",
+                    dir.display()
+                ));
+            }
+        }
+        Err(why) => return Err(cannot(why)),
+    }
+    Ok(dir)
+}
+
+/// A file that stands for /etc/ld.so.preload: ours, and what the image has there. It is named by what is in it, so that
+/// containers may be started again as long as it is kept.
+fn list(ours: &Path, image: Option<&str>) -> Result<PathBuf, Failure> {
+    let ours = ours.display().to_string();
+    let mut text = format!("{ours}\n");
+    for line in image.unwrap_or_default().lines().filter(|line| line.trim() != ours) {
+        text.push_str(line);
+        text.push('\n');
+    }
+    let dir = paths::state_dir(&paths::runtime_dir()).join("preload");
+    let file = dir.join(format!("{:016x}", hash64(text.as_bytes())));
+    let cannot = |why: std::io::Error| Failure::new(RUN_FAILED, format!("--preload file: {}: {why}", file.display()));
+    if std::fs::read_to_string(&file).is_ok_and(|there| there == text) {
+        return Ok(file);
+    }
+    std::fs::create_dir_all(&dir).map_err(cannot)?;
+    let new = dir.join(format!(".{}", std::process::id()));
+    // Read by whoever is in the container.
+    let readable = std::fs::Permissions::from_mode(0o644);
+    let written = std::fs::write(&new, &text).and_then(|()| std::fs::set_permissions(&new, readable));
+    written.and_then(|()| std::fs::rename(&new, &file)).map_err(cannot)?;
+    Ok(file)
+}
+
+/// `FROM:TO:ro`; a colon would cut it.
+fn bind(from: &Path, to: &str, how: &str) -> Result<OsString, Failure> {
+    if from.as_os_str().as_bytes().contains(&b':') {
+        return Err(Failure::new(USAGE, format!("{from:?} has a colon in its path, where the engine would cut it")));
+    }
+    let mut word = from.as_os_str().to_owned();
+    word.push(format!(":{to}{how}"));
+    Ok(word)
+}
+
+fn become_engine(command: &[OsString]) -> Result<Infallible, Failure> {
+    let why = Command::new(&command[0]).args(&command[1..]).exec();
+    Err(image::not_started(&command[0], &why))
+}

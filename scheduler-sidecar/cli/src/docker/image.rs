@@ -1,0 +1,176 @@
+//! What an image brings that matters: its own preloads, its search path, and which C library's loader it has.
+//!
+//! Nothing of it runs: the engine is asked for its variables, and a container that is made, never started and removed shows
+//! its files.
+
+use std::ffi::{OsStr, OsString};
+use std::io::Read as _;
+use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::{fs, io};
+
+use super::super::arch;
+use vgpu_output::say::{Failure, NOT_EXECUTABLE, NOT_FOUND, RUN_FAILED};
+
+/// The loader's own list.
+pub const SYSTEM_LIST: &str = "/etc/ld.so.preload";
+
+/// A list longer than this, in bytes, is none.
+const LONGEST_LIST: u64 = 64 * 1024;
+
+/// Which loader programs of an image have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Loader {
+    /// That of glibc, which maps the library.
+    Glibc,
+    /// That of musl, which cannot.
+    Musl,
+    /// None at the usual places: its programs are static, or bring a loader of their own.
+    None,
+}
+
+/// What was seen.
+#[derive(Debug, Default)]
+pub struct Image {
+    /// Its LD_PRELOAD.
+    pub preload: Option<OsString>,
+    /// Its LD_LIBRARY_PATH.
+    pub library_path: Option<OsString>,
+    /// Its /etc/ld.so.preload, if that was asked for.
+    pub list: Option<String>,
+    /// Its loader; absent if nobody looked.
+    pub loader: Option<Loader>,
+}
+
+/// Looks into an image; one that is not there is pulled if that is permitted. Its list is read if `list` says so.
+///
+/// # Errors
+/// [`Failure`] in the engine's words: there is no engine, or no such image; in ours: its list cannot be read.
+pub fn look(engine: &OsStr, name: &OsStr, pulls: bool, list: bool) -> Result<Image, Failure> {
+    let inspect = || {
+        ask(engine, &["image".as_ref(), "inspect".as_ref(), "--format".as_ref(), "{{json .Config.Env}}".as_ref(), name])
+    };
+    let mut out = inspect()?;
+    if !out.status.success() && pulls {
+        let pulled = Command::new(engine).arg("pull").arg(name).stdin(Stdio::null()).stdout(io::stderr()).status();
+        if pulled.is_ok_and(|status| status.success()) {
+            out = inspect()?;
+        }
+    }
+    if !out.status.success() {
+        return Err(failed(engine, name, &out));
+    }
+    let env: Option<Vec<String>> = serde_json::from_slice(&out.stdout).unwrap_or_default();
+    let env = env.unwrap_or_default();
+    let value = |name: &str| env.iter().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).map(OsString::from);
+    let mut image = Image { preload: value("LD_PRELOAD"), library_path: value("LD_LIBRARY_PATH"), ..Image::default() };
+    files(engine, name, list, &mut image)?;
+    Ok(image)
+}
+
+/// Looks at its files.
+fn files(engine: &OsStr, name: &OsStr, list: bool, image: &mut Image) -> Result<(), Failure> {
+    // An image may have no command; this one is not run.
+    let made = ask(engine, &["create".as_ref(), "--network".as_ref(), "none".as_ref(), name, "/vgpu-looks".as_ref()])?;
+    if !made.status.success() {
+        return Err(failed(engine, name, &made));
+    }
+    let id = OsString::from_vec(made.stdout.trim_ascii().to_vec());
+    let seen = scratch().and_then(|dir| {
+        let result = at(engine, &id, &dir, list, image);
+        let _ = fs::remove_dir_all(&dir); // a directory in /tmp is left if this fails, and nothing else
+        result
+    });
+    // Whatever was seen, it goes, and the volumes that the image declares and the engine made with it.
+    let _ = ask(engine, &["rm".as_ref(), "--force".as_ref(), "--volumes".as_ref(), id.as_ref()]);
+    seen
+}
+
+fn at(engine: &OsStr, id: &OsStr, dir: &Path, list: bool, image: &mut Image) -> Result<(), Failure> {
+    let copy = |file: &str, to: &str| -> Result<Option<PathBuf>, Failure> {
+        let mut from = id.to_owned();
+        from.push(":");
+        from.push(file);
+        let to = dir.join(to);
+        let mut out = ask(engine, &["cp".as_ref(), "--follow-link".as_ref(), from.as_ref(), to.as_ref()])?;
+        // podman follows links anyway and has no such option. Any other failure stays one: without the option docker
+        // copies a link that leads nowhere as the link that it is.
+        if !out.status.success() && String::from_utf8_lossy(&out.stderr).contains("unknown flag: --follow-link") {
+            out = ask(engine, &["cp".as_ref(), from.as_ref(), to.as_ref()])?;
+        }
+        Ok(out.status.success().then_some(to))
+    };
+    image.loader = Some(if copy(arch::LOADER, "loader")?.is_some() {
+        Loader::Glibc
+    } else if copy(arch::MUSL, "musl")?.is_some() {
+        Loader::Musl
+    } else {
+        Loader::None
+    });
+    if list && let Some(file) = copy(SYSTEM_LIST, "list")? {
+        let text = read_list(&file).map_err(|why| {
+            let words = format!("{SYSTEM_LIST} of the image {why}; --unchecked starts it without that list");
+            Failure::new(RUN_FAILED, words)
+        })?;
+        image.list = Some(text);
+    }
+    Ok(())
+}
+
+/// Reads what an engine copied out of an image, which may be anything: a link is not followed (it would lead to a file of
+/// the host), a pipe or a device not waited for, and no more read than a list has.
+fn read_list(file: &Path) -> Result<String, String> {
+    use rustix::fs::{Mode, OFlags};
+    let cannot = |why: io::Error| format!("cannot be read: {why}");
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let open = match rustix::fs::open(file, flags, Mode::empty()) {
+        Ok(open) => fs::File::from(open),
+        Err(rustix::io::Errno::LOOP) => return Err("is a link that this engine does not follow".to_owned()),
+        Err(why) => return Err(cannot(why.into())),
+    };
+    if !open.metadata().map_err(cannot)?.is_file() {
+        return Err("is not a regular file".to_owned());
+    }
+    let mut bytes = Vec::new();
+    open.take(LONGEST_LIST + 1).read_to_end(&mut bytes).map_err(cannot)?;
+    if bytes.len() as u64 > LONGEST_LIST {
+        return Err("is larger than 64 KiB".to_owned());
+    }
+    String::from_utf8(bytes).map_err(|_| "is not UTF-8".to_owned())
+}
+
+/// A directory of our own, closed to others.
+fn scratch() -> Result<PathBuf, Failure> {
+    let mut random = [0; 8];
+    let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()); // a name that is taken is an error below
+    let dir = std::env::temp_dir().join(format!("vgpu-look-{:016x}", u64::from_ne_bytes(random)));
+    match fs::DirBuilder::new().mode(0o700).create(&dir) {
+        Ok(()) => Ok(dir),
+        Err(why) => Err(Failure::new(RUN_FAILED, format!("{}: {why}", dir.display()))),
+    }
+}
+
+fn ask(engine: &OsStr, words: &[&OsStr]) -> Result<Output, Failure> {
+    Command::new(engine).args(words).stdin(Stdio::null()).output().map_err(|why| not_started(engine, &why))
+}
+
+/// The engine's command cannot be started.
+pub fn not_started(engine: &OsStr, why: &io::Error) -> Failure {
+    let code = if why.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
+    Failure::new(code, format!("{}: {why}; name the engine's command with --engine", engine.display()))
+}
+
+fn failed(engine: &OsStr, name: &OsStr, out: &Output) -> Failure {
+    let words = String::from_utf8_lossy(&out.stderr);
+    let words = words.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it says nothing").trim();
+    Failure::new(
+        RUN_FAILED,
+        format!(
+            "{} cannot show the image {name:?}: {words}; --unchecked starts it without looking. If that is no image but an \
+             option's value, write the option as --name=value",
+            engine.display()
+        ),
+    )
+}

@@ -1,0 +1,118 @@
+//! `vgpu doctor`: what would hold for a program started here, and what would not.
+//!
+//! Each section looks at one thing and adds lines to the [`Report`]: `preload` (the library and who
+//! preloads it), `driver`, `limits` (the variables), `state` (tenant, ledger's place, its open doors), `daemon` (and what it
+//! `found`), `control` (what is hooked and in force, proved in a child process). A line is fine or a finding; a finding
+//! says what to do. Nothing is changed. This process loads no driver: its child does, which lives in the program
+//! (`bin/vgpu/child.rs`) and tells by [`seen`] what it saw.
+
+mod control;
+mod daemon;
+mod driver;
+mod found;
+mod limits;
+mod preload;
+pub mod seen;
+mod state;
+
+use std::process::ExitCode;
+
+use serde::Serialize;
+
+use vgpu_output::say::{self, Colour, FINDINGS, Failure};
+
+/// Looks at this environment: library, driver, limits, tenant, daemon and what it found, and proves the limits.
+///
+/// The proof: a child process, started as any program here would be, asks for a little memory, which
+/// must be granted, and for more than the limit, which must be refused; both come back at once.
+///
+/// What the daemon found is told too: of everybody where its administrative socket may be opened, in a
+/// container of the tenant whose socket is there.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  vgpu doctor
+  docker run ... -v /usr/local/bin/vgpu:/usr/local/bin/vgpu:ro IMAGE vgpu doctor --json
+  vgpu run --memory-limit 4GiB -- vgpu doctor   # what the program would see
+
+Exit codes:
+  0  nothing found
+  1  findings, each with what to do: of this place, and of the daemon
+  2  usage")]
+pub struct Args {
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A line of the report.
+#[derive(Debug, Serialize)]
+struct Line {
+    /// What was looked at.
+    subject: &'static str,
+    /// Is it fine?
+    ok: bool,
+    /// What was seen, and if it is not fine, what to do.
+    words: String,
+}
+
+/// Everything that was seen, in order.
+#[derive(Debug, Default, Serialize)]
+pub struct Report {
+    /// How many lines are findings.
+    findings: usize,
+    lines: Vec<Line>,
+}
+
+impl Report {
+    /// Something that is fine.
+    fn fine(&mut self, subject: &'static str, words: impl Into<String>) {
+        self.lines.push(Line { subject, ok: true, words: words.into() });
+    }
+
+    /// Something that is not.
+    fn finding(&mut self, subject: &'static str, words: impl Into<String>) {
+        self.findings += 1;
+        self.lines.push(Line { subject, ok: false, words: words.into() });
+    }
+}
+
+/// Looks and prints.
+///
+/// # Errors
+/// Stdout is closed.
+pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let mut report = Report::default();
+    let asked = daemon::Asked::here();
+    preload::look(&mut report);
+    driver::look(&mut report);
+    limits::look(&mut report);
+    state::look(&mut report, asked.as_ref().and_then(daemon::Asked::tenant));
+    daemon::look(&mut report, asked.as_ref());
+    control::look(&mut report);
+    if args.json {
+        say::json(&report)?;
+    } else {
+        say::text(&shown(&report))?;
+    }
+    Ok(ExitCode::from(if report.findings == 0 { 0 } else { FINDINGS }))
+}
+
+fn shown(report: &Report) -> String {
+    let mut out = String::new();
+    for Line { subject, ok, words } in &report.lines {
+        let mark = if *ok { say::coloured(Colour::Green, "ok     ") } else { say::coloured(Colour::Red, "FINDING") };
+        out.push_str(&format!("{mark}  {subject:<8}  {words}\n"));
+    }
+    out.push_str(&match report.findings {
+        0 => "nothing found\n".to_owned(),
+        1 => "1 finding\n".to_owned(),
+        many => format!("{many} findings\n"),
+    });
+    out
+}
+
+/// A variable of the environment, as text; empty counts as not set.
+fn variable(name: &str) -> Option<String> {
+    std::env::var_os(name).filter(|value| !value.is_empty()).map(|value| value.to_string_lossy().into_owned())
+}

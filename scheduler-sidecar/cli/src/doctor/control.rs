@@ -1,0 +1,345 @@
+//! The proof: what a child process of its own gets, looked at by [`super::seen`]'s facts.
+//!
+//! One child runs without limits, to know the device as it is and to look up every function; one runs as any program
+//! started here would, and allocates: a little, which must be granted, and more than the limit, which must be refused.
+//! Both end within [`PATIENCE`]. Where nothing is asked for and nothing is loaded, there is nothing to prove.
+
+use std::io::Read as _;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use vgpu_core::bytes::Bytes;
+use vgpu_core::limits::{DeviceLimits, Mode, RawLimits, Source};
+
+use super::seen::{CHILD, Control, Device, Doors, STEP, Seen};
+use super::{Report, daemon, variable};
+use crate::library;
+
+/// How long a child may take: a driver's first initialisation takes seconds on a machine with many devices.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// CUDA_ERROR_OUT_OF_MEMORY.
+const OUT_OF_MEMORY: u32 = 2;
+/// CUDA_ERROR_NO_DEVICE.
+const NO_DEVICE: u32 = 100;
+/// CUDA_ERROR_NOT_PERMITTED.
+const NOT_PERMITTED: u32 = 800;
+
+pub fn look(report: &mut Report) {
+    let environment: Vec<(Vec<u8>, Vec<u8>)> =
+        std::env::vars_os().map(|(name, value)| (name.into_encoded_bytes(), value.into_encoded_bytes())).collect();
+    // What is not understood is a finding already.
+    let written = RawLimits::from_vars(environment).unwrap_or_default();
+    let terms = variable("VGPU_SOCKET").and_then(|socket| daemon::terms(socket.as_ref()).ok());
+    let limits = match &terms {
+        Some(said) => written.with_daemon(said.terms.memory_limit, said.terms.sm_limit),
+        None => written,
+    };
+    let observes = match &terms {
+        Some(said) => said.mode == Mode::Observe,
+        None => limits.mode() == Mode::Observe,
+    };
+    let asked = limits.asked_for_anything() || observes;
+    let mapped = mapped();
+    loaded(report, mapped.as_deref(), asked);
+    deepbind(report);
+    if mapped.is_none() {
+        return;
+    }
+    let bare = match child(false) {
+        Ok(seen) => seen,
+        Err(why) => return report.finding("control", format!("the child that looks at the driver {why}")),
+    };
+    doors(report, &bare);
+    if let (Mode::Off, Some((name, word))) = (limits.mode(), limits.mode_from()) {
+        return report.fine("control", format!("limits are switched off by {name}={word}: there is nothing to prove"));
+    }
+    if !asked {
+        return report.fine("control", "no limit is asked for: there is nothing to prove");
+    }
+    if let Some(why) = &bare.trouble {
+        return report.finding("control", format!("limits are asked for and cannot be proved here: {why}"));
+    }
+    match bare.init {
+        Some(0) => {}
+        Some(NO_DEVICE) => {
+            return report.finding("control", "limits are asked for and there is no device: cuInit answers 100");
+        }
+        code => {
+            return report
+                .finding("control", format!("cuInit fails without limits, too: {}", code.unwrap_or_default()));
+        }
+    }
+    match child(true) {
+        Err(why) => report.finding("control", format!("the child that allocates {why}")),
+        Ok(seen) if seen.init != Some(0) => {
+            let code = seen.init.unwrap_or_default();
+            let why = if code == NOT_PERMITTED { ": limits cannot be kept here, as other lines say" } else { "" };
+            report.finding("control", format!("cuInit answers {code} under the limits{why}"));
+        }
+        Ok(seen) => {
+            for device in &seen.devices {
+                let real = bare.devices.iter().find(|real| real.uuid == device.uuid);
+                if observes {
+                    observed(report, real, device);
+                } else {
+                    proved(report, &limits, real, device);
+                }
+            }
+        }
+    }
+}
+
+/// libvgpu.so in this very process, which was started as any program is.
+fn mapped() -> Option<String> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let file = |line: &str| line.get(line.find('/')?..).map(str::to_owned);
+    maps.lines().filter_map(file).find(|file| file.rsplit('/').next() == Some(library::NAME))
+}
+
+fn loaded(report: &mut Report, mapped: Option<&str>, asked: bool) {
+    match mapped {
+        Some(file) => report.fine("loaded", format!("{file} is mapped in programs started here, this one among them")),
+        None if asked => report.finding(
+            "loaded",
+            "limits are asked for, and libvgpu.so is not mapped in programs started here: they run WITHOUT limits; \
+             start them by `vgpu run -- ...`, or set LD_PRELOAD to its absolute path",
+        ),
+        None => report.fine("loaded", "libvgpu.so is not mapped in programs started here, and no limit is asked for"),
+    }
+}
+
+fn deepbind(report: &mut Report) {
+    let strict = variable("VGPU_STRICT").is_some_and(|value| value == "1");
+    let deepbind = match variable("VGPU_DEEPBIND").as_deref() {
+        Some("keep") if !strict => "RTLD_DEEPBIND is kept (VGPU_DEEPBIND=keep): each use is an open door",
+        _ => "RTLD_DEEPBIND is cleared where limits are asked for",
+    };
+    let rest = if strict {
+        "other namespaces of the loader, unknown variants and second copies of the driver are refused (VGPU_STRICT=1)"
+    } else {
+        "other namespaces of the loader, unknown variants and second copies of the driver are counted; VGPU_STRICT=1 refuses them"
+    };
+    report.fine("doors", format!("{deepbind}; {rest}"));
+}
+
+fn doors(report: &mut Report, seen: &Seen) {
+    for (name, doors) in [("libcuda.so.1", &seen.cuda), ("libnvidia-ml.so.1", &seen.nvml)] {
+        let Doors { rows, hooked, lacking, open } = doors;
+        if *rows == lacking.len() {
+            report.fine("doors", format!("{name} is not there, or has none of the {rows} hooked functions"));
+            continue;
+        }
+        let lacks = match lacking.len() {
+            0 => String::new(),
+            some => format!("; this driver lacks {some}: {}", few(lacking)),
+        };
+        if open.is_empty() {
+            report
+                .fine("doors", format!("{name}: {hooked} of {rows} functions are hooked, none leads elsewhere{lacks}"));
+        } else {
+            let what = few(open);
+            report.finding(
+                "doors",
+                format!("{name}: {hooked} of {rows} functions are hooked, {} lead around the hooks: {what}{lacks}; VGPU_STRICT=1 refuses variants that are not known", open.len()),
+            );
+        }
+    }
+}
+
+/// The first of some names.
+fn few(names: &[String]) -> String {
+    const FEW: usize = 4;
+    let shown = names[..names.len().min(FEW)].join(", ");
+    if names.len() > FEW { format!("{shown}, and {} more", names.len() - FEW) } else { shown }
+}
+
+/// One device whose use is only measured: programs must see it as it is.
+fn observed(report: &mut Report, real: Option<&Device>, device: &Device) {
+    let name = format!("device {} ({})", device.ordinal, device.uuid);
+    match (real, &device.control) {
+        (Some(real), _) if real.total != device.total => report.finding(
+            "control",
+            format!(
+                "{name}: programs see {} instead of {}, though use is only to be measured",
+                Bytes(device.total),
+                Bytes(real.total)
+            ),
+        ),
+        (_, Some(control)) if control.below.is_some_and(|code| code != 0) => report
+            .finding("control", format!("{name}: {} were refused, though use is only to be measured", Bytes(STEP))),
+        _ => report.fine("control", format!("{name}: programs get what the device has; use is only measured")),
+    }
+}
+
+/// One device: which limits are in force and from where, and whether they hold.
+fn proved(report: &mut Report, limits: &RawLimits, real: Option<&Device>, device: &Device) {
+    let name = format!("device {} ({})", device.ordinal, device.uuid);
+    let Some(real) = real else {
+        return report.finding("in force", format!("{name} is not there without limits"));
+    };
+    let limits = match limits.for_device(real.index.unwrap_or(u32::MAX), Bytes(real.memory.unwrap_or(real.total))) {
+        Ok(limits) => limits,
+        Err(why) => return report.finding("in force", format!("{name}: {why}")),
+    };
+    report.fine("in force", format!("{name}: {}", in_words(&limits, real.memory.unwrap_or(real.total))));
+    let Some(memory) = limits.memory else { return };
+    let Some(control) = &device.control else { return };
+    // CUDA's own total is below the board's.
+    let (shown, memory) = (Bytes(device.total), memory.min(Bytes(real.total)));
+    if shown != memory {
+        return report.finding(
+            "control",
+            format!("{name}: programs see {shown} instead of the limit of {memory}: it is NOT enforced"),
+        );
+    }
+    judge(report, &name, memory, memory.0 < real.total, control);
+}
+
+fn judge(report: &mut Report, name: &str, memory: Bytes, below_the_device: bool, control: &Control) {
+    let step = Bytes(STEP);
+    match (control.context, control.above, control.below) {
+        (OUT_OF_MEMORY, ..) => report.fine(
+            "control",
+            format!("{name}: a context is refused, the limit of {memory} is used up or too small for one"),
+        ),
+        (code @ 1.., ..) => report.finding("control", format!("{name}: no context can be made (code {code})")),
+        (_, 0, _) => report
+            .finding("control", format!("{name}: {memory} and {step} more were granted: the limit is NOT enforced")),
+        (_, OUT_OF_MEMORY, Some(0)) if below_the_device => {
+            report.fine(
+                "control",
+                format!("{name}: {step} were granted, {memory} and {step} more were refused: the limit holds"),
+            );
+        }
+        (_, OUT_OF_MEMORY, Some(0)) => {
+            report.fine(
+                "control",
+                format!("{name}: the limit is all of the device; what is more is refused by the device itself"),
+            );
+        }
+        (_, OUT_OF_MEMORY, None) => {
+            report.fine(
+                "control",
+                format!("{name}: {memory} and {step} more were refused; less than {step} are free to try a grant with"),
+            );
+        }
+        (_, OUT_OF_MEMORY, Some(code)) => {
+            report.finding(
+                "control",
+                format!("{name}: {step} were refused (code {code}) though {} are free", Bytes(control.free)),
+            );
+        }
+        (_, code, _) => report
+            .finding("control", format!("{name}: {memory} and {step} more were refused with code {code} instead of 2")),
+    }
+}
+
+fn in_words(limits: &DeviceLimits, total: u64) -> String {
+    let from = |source: Option<Source>| match source {
+        Some(Source::Daemon) => " from the daemon".to_owned(),
+        Some(Source::Variable(variable)) => format!(" from {variable}"),
+        None => String::new(),
+    };
+    let memory = match limits.memory {
+        Some(memory) => format!("memory {memory} of {}{}", Bytes(total), from(limits.memory_from)),
+        None => format!("memory without a limit ({})", Bytes(total)),
+    };
+    let time = match limits.sm {
+        Some(share) => format!("device time {share}{}", from(limits.sm_from)),
+        None => "device time without a limit".to_owned(),
+    };
+    format!("{memory}; {time}")
+}
+
+/// Runs this program as the child, as it is or without limits, and reads what it saw.
+fn child(limited: bool) -> Result<Seen, String> {
+    let program = std::env::current_exe().map_err(|why| format!("cannot be started: {why}"))?;
+    let mut command = Command::new(program);
+    command.arg(CHILD).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    if limited {
+        command.arg("control");
+    } else {
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy();
+            let hami = ["CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT"].iter().any(|name| text.starts_with(name));
+            if ["VGPU_SOCKET", "VGPU_MODE"].contains(&&*text) || super::limits::is_limit(&text) || hami {
+                command.env_remove(&name);
+            }
+        }
+    }
+    let mut child = command.spawn().map_err(|why| format!("cannot be started: {why}"))?;
+    let end = Instant::now() + PATIENCE;
+    // What it prints is far smaller than a pipe holds: it can be waited for first.
+    let status = loop {
+        match child.try_wait() {
+            Ok(Some(status)) => break status,
+            Ok(None) if Instant::now() < end => std::thread::sleep(Duration::from_millis(5)),
+            Ok(None) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(format!("did not end within {} s", PATIENCE.as_secs()));
+            }
+            Err(why) => return Err(format!("is lost: {why}")),
+        }
+    };
+    let (mut out, mut err) = (String::new(), String::new());
+    let _ = child.stdout.take().map(|mut pipe| pipe.read_to_string(&mut out));
+    let _ = child.stderr.take().map(|mut pipe| pipe.read_to_string(&mut err));
+    let said = err.lines().next().map_or(String::new(), |line| format!("; it said: {line}"));
+    if !status.success() {
+        return Err(format!("ended with {status}{said}"));
+    }
+    // The driver may print, too: the child's is the last line.
+    let line = out.lines().next_back().unwrap_or_default();
+    serde_json::from_str(line).map_err(|why| format!("is not understood ({why}){said}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn device(total: u64, control: Option<Control>) -> Device {
+        Device { ordinal: 0, uuid: "GPU-1".into(), index: Some(0), total, memory: Some(total), control }
+    }
+
+    /// What is said last, and whether it is a finding.
+    fn said(look: impl FnOnce(&mut Report)) -> (bool, String) {
+        let mut report = Report::default();
+        look(&mut report);
+        let line = report.lines.pop().unwrap();
+        (!line.ok, line.words)
+    }
+
+    #[test]
+    fn what_the_child_was_granted_and_refused_is_judged_for_what_it_is() {
+        let answers = |context, below, above| Control { context, free: 5 * STEP, below, above };
+        for (control, below_the_device, finding, words) in [
+            (answers(0, Some(0), 2), true, false, "the limit holds"),
+            (answers(0, Some(0), 2), false, false, "the limit is all of the device"),
+            (answers(0, None, 2), true, false, "less than 2 MiB are free"),
+            (answers(2, None, 0), true, false, "a context is refused"),
+            (answers(0, Some(0), 0), true, true, "1 GiB and 2 MiB more were granted: the limit is NOT enforced"),
+            (answers(0, Some(2), 2), true, true, "were refused (code 2) though 10 MiB are free"),
+            (answers(0, Some(0), 1), true, true, "with code 1 instead of 2"),
+            (answers(999, None, 0), true, true, "no context can be made (code 999)"),
+        ] {
+            let told = said(|report| judge(report, "x", Bytes(GIB), below_the_device, &control));
+            assert!(told.0 == finding && told.1.contains(words), "{control:?}: {told:?}");
+        }
+    }
+
+    #[test]
+    fn a_program_that_is_only_observed_sees_the_device_as_it_is_and_is_refused_nothing() {
+        let granted = Control { below: Some(0), ..Control::default() };
+        let refused = Control { below: Some(2), ..Control::default() };
+        let real = device(8 * GIB, None);
+        let told = |seen: Device| said(|report| observed(report, Some(&real), &seen));
+        assert!(!told(device(8 * GIB, Some(granted))).0);
+        let limited = told(device(GIB, None));
+        assert!(limited.0 && limited.1.contains("see 1 GiB instead of 8 GiB"), "{limited:?}");
+        let refused = told(device(8 * GIB, Some(refused)));
+        assert!(refused.0 && refused.1.contains("2 MiB were refused"), "{refused:?}");
+    }
+}

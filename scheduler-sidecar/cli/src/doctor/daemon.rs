@@ -1,0 +1,130 @@
+//! Does the daemon answer, on this tenant's socket and on the administrative one?
+
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use vgpu_core::limits::Mode;
+use vgpu_core::wire::{Hello, MAX_LINE, Reply, Terms, WireError, two};
+
+use super::{Report, found, variable};
+use vgpu_config::paths;
+use vgpu_control as control;
+
+/// How long an answer may take, as in the library.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The socket that the environment names, and what the daemon says there.
+pub struct Asked {
+    socket: String,
+    said: Result<Said, String>,
+}
+
+impl Asked {
+    /// Asks, if a socket is named.
+    pub fn here() -> Option<Self> {
+        let socket = variable("VGPU_SOCKET")?;
+        Some(Self { said: terms(Path::new(&socket)), socket })
+    }
+
+    /// Whose socket it is, by the daemon's word.
+    pub fn tenant(&self) -> Option<&str> {
+        self.said.as_ref().ok().map(|said| said.terms.tenant.as_str())
+    }
+}
+
+pub fn look(report: &mut Report, asked: Option<&Asked>) {
+    match asked {
+        None => report.fine("daemon", "VGPU_SOCKET is not set: limits come from the environment alone"),
+        Some(Asked { socket, said }) => match said {
+            Ok(Said { terms: Terms { tenant, memory_limit, sm_limit }, mode, strict }) => {
+                let memory = memory_limit.map_or("unlimited".into(), |memory| memory.to_string());
+                let sm = sm_limit.map_or("unlimited".into(), |share| share.to_string());
+                let how = match mode {
+                    Mode::Enforce => format!("memory {memory}, device time {sm}"),
+                    other => format!("mode {other}: use is measured, nothing is refused or delayed"),
+                };
+                let strict = if *strict { ", strict: ways around the library are refused" } else { "" };
+                report.fine("daemon", format!("{socket}: tenant {tenant}, {how}{strict}"));
+            }
+            Err(why) => report.finding(
+                "daemon",
+                format!("VGPU_SOCKET={socket:?}: {why}; CUDA and NVML will refuse to initialise; start vgpud, or mount its directory"),
+            ),
+        },
+    }
+    let admin = paths::admin_socket(&paths::runtime_dir());
+    if admin.exists() {
+        match control::ask_status(&admin) {
+            Ok(status) => {
+                let members: usize = status.tenants.iter().map(|tenant| tenant.members.len()).sum();
+                let (version, tenants) = (&status.version, status.tenants.len());
+                report.fine(
+                    "daemon",
+                    format!("{}: vgpud {version}, {tenants} tenants, {members} members", admin.display()),
+                );
+                found::all(report, &status);
+                return;
+            }
+            Err(why) if why.kind() == io::ErrorKind::PermissionDenied => {
+                report.fine("daemon", format!("{} is for its owner only", admin.display()));
+            }
+            Err(why) => {
+                report.finding("daemon", format!("{}: {why}; the daemon is gone, start it again", admin.display()))
+            }
+        }
+    }
+    if let Some(Asked { socket, said: Ok(_) }) = asked {
+        found::own(report, Path::new(socket));
+    }
+}
+
+/// What a member would be told.
+pub struct Said {
+    /// The tenant and its limits.
+    pub terms: Terms,
+    /// What is done about them.
+    pub mode: Mode,
+    /// Are ways around the library refused?
+    pub strict: bool,
+}
+
+/// The terms a member would get. The daemon sees this as a short-lived member. What comes with the line is not taken.
+pub fn terms(socket: &Path) -> Result<Said, String> {
+    let hello = two::Hello { pid: std::process::id(), version: env!("CARGO_PKG_VERSION").to_owned(), clock: 0 };
+    let line = asked(socket, &hello.encode().map_err(|why| why.to_string())?)?;
+    match two::Reply::decode(&line).map_err(not_understood)? {
+        two::Reply::Welcome(two::Welcome { terms, mode, strict, .. }) => Ok(Said { terms, mode, strict }),
+        two::Reply::Refused { speaks: 1, .. } => terms_one(socket),
+        two::Reply::Refused { words, .. } => Err(format!("the daemon says: {words}")),
+        two::Reply::Slot { .. } => Err("the answer is to something else".into()),
+    }
+}
+
+/// What a daemon says that knows protocol 1 only.
+fn terms_one(socket: &Path) -> Result<Said, String> {
+    let hello = Hello { pid: std::process::id(), version: env!("CARGO_PKG_VERSION").to_owned() };
+    let line = asked(socket, &hello.encode().map_err(|why| why.to_string())?)?;
+    match Reply::decode(&line).map_err(not_understood)? {
+        Reply::Terms(terms) => Ok(Said { terms, mode: Mode::Enforce, strict: false }),
+        Reply::Error(why) => Err(format!("the daemon says: {why}")),
+    }
+}
+
+fn not_understood(why: WireError) -> String {
+    format!("the answer is not understood: {why}")
+}
+
+/// The answer to a line.
+fn asked(socket: &Path, hello: &str) -> Result<Vec<u8>, String> {
+    let words = |why: io::Error| why.to_string();
+    let stream = UnixStream::connect(socket).map_err(words)?;
+    stream.set_read_timeout(Some(PATIENCE)).map_err(words)?;
+    stream.set_write_timeout(Some(PATIENCE)).map_err(words)?;
+    (&stream).write_all(hello.as_bytes()).map_err(words)?;
+    let mut line = Vec::new();
+    let limit = u64::try_from(MAX_LINE).unwrap_or(u64::MAX);
+    BufReader::new(stream.take(limit)).read_until(b'\n', &mut line).map_err(words)?;
+    Ok(line)
+}

@@ -1,0 +1,171 @@
+//! What the daemon found, each with what to do: processes at the devices, what it cannot write or look at, what it did not
+//! take. Of all tenants where the administrative socket may be opened, else of the tenant whose socket is here.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::Report;
+use vgpu_config::problem::shown;
+use vgpu_control::finding::Finding;
+use vgpu_control::{Status, own};
+
+/// Everything that a daemon's status holds of findings.
+pub fn all(report: &mut Report, status: &Status) {
+    for finding in &status.findings {
+        report.finding("proof", words(finding));
+    }
+    if status.findings.is_empty() {
+        report
+            .fine("proof", "the daemon found no process at a device that is held by nobody or uses more than it says");
+    }
+    for fault in &status.faults {
+        report.finding("daemon", format!("{}: {}; {}", fault.what, fault.words, cure(&fault.what)));
+    }
+    if let Some(file) = &status.configuration
+        && let Some(why) = &file.refused
+    {
+        let file = file.file.display();
+        report.finding(
+            "daemon",
+            format!(
+                "the last reading of {file} changed nothing: {why}; correct it (`vgpud --check {file}`) and send SIGHUP"
+            ),
+        );
+    }
+    for (device, names) in unmeasured(status) {
+        report.fine(
+            "daemon",
+            format!(
+                "device time of {names} on device {device} is not measured: that device is not given out in leases; arbitrate = \
+                 true in [time] gives all out"
+            ),
+        );
+    }
+    for tenant in &status.tenants {
+        if let Some(why) = &tenant.unusable {
+            let name = &tenant.name;
+            report.finding("daemon", format!("tenant {name} is not served: {why}; take it away and send SIGHUP"));
+        }
+    }
+}
+
+/// Devices on which tenants use what nobody measures, with those tenants' names.
+fn unmeasured(status: &Status) -> BTreeMap<&str, String> {
+    let mut names: BTreeMap<&str, String> = BTreeMap::new();
+    for tenant in &status.tenants {
+        for here in tenant.devices.iter().filter(|here| here.time.as_ref().is_some_and(|time| time.unmeasured)) {
+            let there = names.entry(&here.device).or_default();
+            let comma = if there.is_empty() { "" } else { ", " };
+            there.push_str(&format!("{comma}{}", tenant.name));
+        }
+    }
+    names
+}
+
+/// What was found of the tenant that has this socket.
+pub fn own(report: &mut Report, socket: &Path) {
+    match own::ask(socket) {
+        Ok(Some(told)) => {
+            for finding in &told.findings {
+                report.finding("proof", words(finding));
+            }
+            if told.more > 0 {
+                report
+                    .finding("proof", format!("and {} more of this tenant; end those that are told first", told.more));
+            }
+            if told.findings.is_empty() {
+                report.fine("proof", "the daemon found nothing of this tenant's processes");
+            }
+        }
+        Ok(None) => report.fine(
+            "proof",
+            "the daemon tells nothing of what it found: it is an older one, or this tenant asked it too often",
+        ),
+        // That it does not answer was said already.
+        Err(_) => {}
+    }
+}
+
+fn words(finding: &Finding) -> String {
+    let whose = finding.tenant.as_ref().map_or(String::new(), |tenant| format!(" of {tenant}"));
+    let place = match &finding.container {
+        Some(container) => format!(" in {}", shown(container)),
+        None if finding.contained => " in a container".to_owned(),
+        None => String::new(),
+    };
+    let inside = finding.pid_inside.filter(|pid| *pid != finding.process.pid);
+    let inside = inside.map_or(String::new(), |pid| format!(", {pid} there"));
+    let device = finding.device.as_ref().map_or(String::new(), |device| format!(" on {device}"));
+    let (what, pid, name) = (finding.what.word(), finding.process.pid, &finding.name);
+    format!("{what}: process {pid} ({name:?}{inside}){whose}{place}{device}: {}", finding.words)
+}
+
+/// What to do about a fault of that kind.
+fn cure(what: &str) -> &'static str {
+    match what {
+        "audit" => "give the place of log.audit room and leave to write, or name another one and start vgpud again",
+        "metrics" => "name an address in metrics.listen that is free, and start vgpud again",
+        "record" => "give state_dir room and leave to write; what was used meanwhile is written then",
+        "proof" => "run vgpud as root in the host's pid namespace, where it can load the driver's library",
+        _ => "its log says more",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vgpu_control::finding::{Process, What};
+    use vgpu_control::{Fault, status};
+
+    #[test]
+    fn each_fault_and_finding_is_a_line_of_its_own_with_what_to_do() {
+        let finding = Finding {
+            what: What::Over,
+            process: Process { pid: 70, began: 1 },
+            pid_inside: Some(3),
+            name: "python3".into(),
+            tenant: Some("a".into()),
+            device: Some("GPU-1".into()),
+            contained: true,
+            container: Some("4711".into()),
+            words: "do this".into(),
+        };
+        let fault = |what: &str| Fault { what: what.into(), words: "broken".into() };
+        let faults = ["audit", "metrics", "record", "proof", "new"].map(fault);
+        let status: status::Status = serde_json::from_value(serde_json::json!({
+            "version": "1", "pid": 1, "uptime_seconds": 1, "tenants": [],
+            "findings": [finding], "faults": faults,
+            "configuration": { "file": "/v.toml", "reloads": 0, "refused": "line 3", "notes": [] },
+        }))
+        .unwrap();
+        let mut report = Report::default();
+        all(&mut report, &status);
+        assert_eq!(report.findings, 7);
+        let text: Vec<&str> = report.lines.iter().map(|line| line.words.as_str()).collect();
+        assert_eq!(text[0], "over: process 70 (\"python3\", 3 there) of a in 4711 on GPU-1: do this");
+        let cure = |words: &str| words.split_once(": broken; ").unwrap().1.len();
+        assert!(text[1..6].iter().all(|words| cure(words) > 10), "{text:?}");
+        assert!(text[6].contains("vgpud --check /v.toml"), "{text:?}");
+    }
+
+    #[test]
+    fn time_that_nobody_measures_is_told_and_is_no_finding() {
+        let device = |device: &str, unmeasured| {
+            let time = status::TimeStatus { unmeasured, ..status::TimeStatus::default() };
+            status::TermsStatus { device: device.into(), time: Some(time), ..status::TermsStatus::default() }
+        };
+        let tenant = |name: &str, devices: Vec<status::TermsStatus>| serde_json::json!({"name": name, "socket": "/s", "refused": 0, "members": [], "devices": devices});
+        let tenants = [
+            tenant("a", vec![device("0", true), device("1", false)]),
+            tenant("b", vec![device("0", true)]),
+            tenant("c", vec![device("0", false)]),
+        ];
+        let status = serde_json::json!({"version": "1", "pid": 1, "uptime_seconds": 1, "tenants": tenants});
+        let mut report = Report::default();
+        all(&mut report, &serde_json::from_value(status).unwrap());
+        let told: Vec<&str> =
+            report.lines.iter().map(|line| line.words.as_str()).filter(|words| words.contains("measured")).collect();
+        assert!(report.findings == 0 && told.len() == 1, "{told:?}");
+        assert!(told[0].starts_with("device time of a, b on device 0 is not measured"), "{told:?}");
+    }
+}

@@ -1,0 +1,106 @@
+//! Whose charges a process here would make, and where they would be kept: the same rules as the library's.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use vgpu_core::bytes::Bytes;
+use vgpu_core::ledger::MemberView;
+use vgpu_core::tenant::{Facts, TenantKey};
+
+use super::Report;
+use crate::ledgers;
+
+/// Inode of the pid namespace that the kernel made at boot.
+const INITIAL_PID_NAMESPACE: u64 = 0xefff_fffc;
+
+/// `named`: the tenant by the daemon's word, which counts before the environment's.
+pub fn look(report: &mut Report, named: Option<&str>) {
+    let inode = |path: &str| fs::metadata(path).map_or(0, |file| file.ino());
+    let pid_namespace = inode("/proc/self/ns/pid");
+    let name = std::env::var_os("VGPU_TENANT");
+    let facts = Facts {
+        name: named.map(str::as_bytes).or(name.as_deref().map(OsStrExt::as_bytes)),
+        mount_namespace: inode("/proc/self/ns/mnt"),
+        pid_namespace,
+        host: pid_namespace == INITIAL_PID_NAMESPACE,
+        uid: rustix::process::geteuid().as_raw(),
+    };
+    let by = match &name {
+        _ if named.is_some() => "the daemon's word",
+        Some(_) => "VGPU_TENANT",
+        None if facts.host => "this user on the host; `vgpu run` gives each program its own",
+        None => "this container's namespaces",
+    };
+    match TenantKey::of(&facts) {
+        Ok(key) => {
+            report.fine("tenant", format!("{key} (by {by})"));
+            doors(report, &key);
+            used(report, &key);
+        }
+        Err(why) => report.finding("tenant", why.to_string()),
+    }
+    place(report);
+}
+
+/// Ways around the hooks that the tenant's processes met, in this account's lifetime.
+fn doors(report: &mut Report, key: &TenantKey) {
+    let told = ledgers::places().iter().find_map(|place| ledgers::open_doors(place, key));
+    match told {
+        None => report.fine("doors", "no process of this tenant has an account yet, which would tell of open doors"),
+        Some((0, _)) => report.fine("doors", "no process of this tenant met an open door"),
+        Some((count, first)) => report.finding(
+            "doors",
+            format!("processes of this tenant met open doors {count} times; the first: {first}; VGPU_STRICT=1 refuses what can be refused"),
+        ),
+    }
+}
+
+/// What living processes of the tenant hold, and how long they kept each device busy, by its ledgers.
+fn used(report: &mut Report, key: &TenantKey) {
+    let all = ledgers::places().iter().map(|place| ledgers::use_of(place, key)).find(|all| !all.is_empty());
+    for (device, copied) in all.unwrap_or_default() {
+        let living = |pid: u32| Path::new(&format!("/proc/{pid}")).exists();
+        let members: Vec<_> = copied.members.iter().filter(|member| living(member.pid)).collect();
+        if members.is_empty() {
+            continue;
+        }
+        let sum = |of: fn(&MemberView) -> u64| members.iter().map(|member| of(member)).fold(0, u64::saturating_add);
+        let held = sum(|member| member.used).saturating_add(copied.shared);
+        let (overhead, busy) = (sum(|member| member.overhead), Duration::from_nanos(sum(|member| member.busy_ns)));
+        let (count, held, overhead) = (members.len(), Bytes(held), Bytes(overhead));
+        report.fine(
+            "used",
+            format!(
+                "{device}: {count} processes hold {held}, of it {overhead} overhead; busy for {:.3} s",
+                busy.as_secs_f64()
+            ),
+        );
+    }
+}
+
+/// The first place that can be written counts; a place that was asked for is the only one.
+fn place(report: &mut Report) {
+    let places = ledgers::places();
+    let asked = std::env::var_os("VGPU_STATE_DIR").is_some();
+    let why_not = |place: &Path| ledgers::unusable(place).map(|why| format!("{} {why}", place.display()));
+    match (places.iter().find(|place| why_not(place).is_none()), asked) {
+        (Some(place), true) => report.fine("ledger", format!("kept in {} (VGPU_STATE_DIR)", place.display())),
+        (Some(place), false) => report.fine("ledger", format!("kept in {}", place.display())),
+        (None, _) => {
+            let why: Vec<String> = places.iter().filter_map(|place| why_not(place)).collect();
+            let cure = if asked {
+                "VGPU_STATE_DIR must be a directory that can be written"
+            } else {
+                "mount a place that can be written and name it by VGPU_STATE_DIR"
+            };
+            let why = why.join(", ");
+            report.finding(
+                "ledger",
+                format!("{why}: limits cannot be kept, CUDA and NVML will refuse to initialise; {cure}"),
+            );
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! `vgpu events`: what happened in the daemon, and what happens.
+
+use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use super::ask::{self, Where, no_answer};
+use vgpu_config::problem;
+use vgpu_control::event::{Event, Following};
+use vgpu_control::{self as control, Answer, Ask, Question};
+use vgpu_output::say::{self, FINDINGS, Failure};
+
+/// How long a restart of the daemon is waited for before the next try.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Shows what happened: members that came and went, changes and who made them, refusals, findings.
+///
+/// The daemon keeps the last 4096 events of its run; numbers begin at 1 with each start of it. What must
+/// outlive it is in the audit log (`log.audit` in its file; `vgpu audit`).
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  vgpu events
+  vgpu events --follow
+  vgpu events --tenant train --kind member --json
+  vgpu events --follow --json --kind proof | while read -r event; do logger \"$event\"; done
+
+Exit codes:
+  0  shown
+  1  no daemon answers there
+  2  usage")]
+pub struct Args {
+    /// Then wait for more, until interrupted, over a restart of the daemon too.
+    #[arg(long, short)]
+    follow: bool,
+
+    /// From this number on.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    since: u64,
+
+    /// Of this tenant only.
+    #[arg(long, value_name = "NAME")]
+    tenant: Option<String>,
+
+    /// Of this kind, or of this subject, only: member.joined, tenant, proof; repeatable.
+    #[arg(long, value_name = "KIND", value_parser = kind)]
+    kind: Vec<String>,
+
+    #[command(flatten)]
+    daemon: Where,
+}
+
+/// A kind, or what kinds begin with.
+fn kind(text: &str) -> Result<String, String> {
+    let kinds = control::event::KINDS.iter().map(|kind| kind.name);
+    let subject = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
+    if kinds.clone().any(|name| name == text || subject(name) == text) {
+        return Ok(text.to_owned());
+    }
+    let mut subjects: Vec<String> = kinds.clone().map(subject).collect();
+    subjects.dedup();
+    Err(format!("accepted: {}; or one of {}", subjects.join(", "), kinds.collect::<Vec<_>>().join(", ")))
+}
+
+/// Asks and prints.
+///
+/// # Errors
+/// [`Failure`]: nobody answers.
+pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let (mut next, mut boot) = (args.since.max(1), None);
+    loop {
+        let shown = stream(args, &mut next, &mut boot);
+        match shown {
+            // The pipe is closed: the reader has seen enough.
+            Err(failure) if failure.code == 0 => return Err(failure),
+            Err(failure) if boot.is_none() || !args.follow => return Err(failure),
+            Ok(()) if !args.follow => return Ok(ExitCode::SUCCESS),
+            _ => std::thread::sleep(PAUSE),
+        }
+    }
+}
+
+/// Shows events until the daemon closes the connection; remembers the number behind the last one.
+fn stream(args: &Args, next: &mut u64, boot: &mut Option<u64>) -> Result<(), Failure> {
+    let socket = args.daemon.path();
+    let told = |why: io::Error| Failure::new(FINDINGS, ask::words(&socket, &why));
+    let question = |since| Question { hello: control::PROTOCOL, ask: Ask::Events { since, follow: args.follow } };
+    let open = |since| -> io::Result<(BufReader<UnixStream>, Answer)> {
+        let mut stream = UnixStream::connect(&socket)?;
+        stream.set_read_timeout(Some(control::PATIENCE))?;
+        let mut line = serde_json::to_vec(&question(since))?;
+        line.push(b'\n');
+        stream.write_all(&line)?;
+        let mut reader = BufReader::new(stream);
+        let mut first = String::new();
+        if reader.read_line(&mut first)? == 0 {
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "the daemon closed the connection without an answer",
+            ));
+        }
+        Ok((reader, serde_json::from_str(&first)?))
+    };
+    let (mut reader, mut answer) = open(*next).map_err(told)?;
+    let other =
+        |answer: &Answer| matches!((answer.following, *boot), (Some(Following { boot, .. }), Some(old)) if boot != old);
+    if other(&answer) {
+        // Another start of the daemon, another numbering.
+        *next = 1;
+        (reader, answer) = open(1).map_err(told)?;
+    }
+    if let Some(why) = answer.error {
+        return Err(Failure::new(FINDINGS, why));
+    }
+    let following = answer.following.ok_or_else(no_answer)?;
+    *boot = Some(following.boot);
+    reader.get_ref().set_read_timeout(None).map_err(told)?;
+    let mut line = String::new();
+    loop {
+        line.clear();
+        match reader.read_line(&mut line) {
+            Ok(0) => return Ok(()),
+            Ok(_) => {}
+            Err(_) if args.follow => return Ok(()),
+            Err(why) => return Err(told(why)),
+        }
+        // A line that was cut off by the daemon's end is none.
+        let Ok(event) = serde_json::from_str::<Event>(&line) else { continue };
+        *next = event.seq + 1;
+        if args.wants(&event) {
+            match args.daemon.json {
+                true => say::exact(&say::plain_json(&line))?,
+                false => say::text(&shown(&event))?,
+            }
+        }
+    }
+}
+
+impl Args {
+    fn wants(&self, event: &Event) -> bool {
+        let subject = event.kind.split('.').next().unwrap_or_default();
+        let kind = self.kind.is_empty() || self.kind.iter().any(|kind| *kind == event.kind || kind == subject);
+        let tenant = self.tenant.is_none() || self.tenant == event.tenant;
+        (kind && tenant) || event.kind == "events.lost"
+    }
+}
+
+/// One line for people.
+#[must_use]
+pub fn shown(event: &Event) -> String {
+    let mut line = format!("{}  {:<18}", event.at, event.kind);
+    let mut put = |name: &str, value: String| {
+        // Names of files and programs are whatever a tenant makes them.
+        line.push_str(&format!(" {name}={}", problem::shown(&value)));
+    };
+    if let Some(tenant) = &event.tenant {
+        put("tenant", tenant.clone());
+    }
+    if let Some(device) = &event.device {
+        put("device", device.clone());
+    }
+    if let Some(pid) = event.pid {
+        put("pid", pid.to_string());
+    }
+    if let Some(by) = event.by {
+        put("by_uid", by.uid.to_string());
+    }
+    for (name, value) in &event.more {
+        put(name, value.as_str().map_or_else(|| value.to_string(), |text| format!("{text:?}")));
+    }
+    line.push_str("  ");
+    line.push_str(&say::escaped(&event.words));
+    let colour = match event.level.as_str() {
+        "error" | "warning" => Some(say::Colour::Yellow),
+        _ => None,
+    };
+    let line = match colour {
+        Some(colour) => say::coloured(colour, &line),
+        None => line,
+    };
+    line + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_or_its_subject_is_accepted_and_anything_else_is_told_what_there_is() {
+        assert!(kind("member").is_ok() && kind("member.joined").is_ok());
+        let words = kind("members").unwrap_err();
+        assert!(words.contains("member, ") && words.contains("tenant.paused"), "{words}");
+    }
+}

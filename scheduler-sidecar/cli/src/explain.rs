@@ -1,0 +1,50 @@
+//! `vgpu explain`: why a tenant gets what it gets, in sentences.
+
+use std::process::ExitCode;
+
+use super::ask::{Where, no_answer};
+use vgpu_control::Ask;
+use vgpu_output::say::{self, Failure};
+
+/// Says why a tenant waits or does not: who is before it, which rule limits it, when that ends.
+///
+/// A line for each of its devices, as the daemon's arbiter sees it now; nothing is changed by asking.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  vgpu explain train
+  vgpu explain train --json
+
+Exit codes:
+  0  explained
+  1  no such tenant; or no daemon answers there
+  2  usage")]
+pub struct Args {
+    /// The tenant, by its name.
+    tenant: String,
+
+    #[command(flatten)]
+    daemon: Where,
+}
+
+/// Asks and prints.
+///
+/// # Errors
+/// [`Failure`]: nobody answers, or there is no such tenant.
+pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let answer = args.daemon.ask(&Ask::Explain { tenant: args.tenant.clone() })?;
+    let explained = answer.explained.ok_or_else(no_answer)?;
+    if args.daemon.json {
+        say::json(&explained)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut text = String::new();
+    for device in explained {
+        let head = format!("{} on device {}: {}", args.tenant, device.device, device.state);
+        text.push_str(&say::coloured(say::Colour::Bold, &head));
+        text.push('\n');
+        text.extend(device.sentences.iter().map(|sentence| format!("  {sentence}\n")));
+    }
+    say::text(&text)?;
+    Ok(ExitCode::SUCCESS)
+}

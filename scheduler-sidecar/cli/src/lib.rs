@@ -1,0 +1,130 @@
+//! The command line `vgpu`: what it is given; each verb does its work in its own file.
+//!
+//! Verbs: [`run`], [`check`], [`doctor`], [`validate`], [`docker`], [`cdi`]; of the daemon [`status`], [`mod@top`], [`ps`], [`set`], [`pause`](mod@pause), [`explain`], [`events`], [`audit`], [`metrics`]; of its record [`usage`], [`report`]; [`sim`],
+//! [`clean`], [`completions`], [`man`]. What they share: [`ask`] (the daemon), [`library`] (where libvgpu.so and the simulated driver lie), [`program`] and [`elf`] (what a program
+//! is, without running it), [`arch`] (machines), [`loader`] (what the dynamic loader would map), [`ledgers`], [`when`] (moments), [`vgpu_output::say`] (output and exit
+//! codes). docs/cli.md is made from the texts here, and a test keeps it so.
+#![forbid(unsafe_code)]
+
+pub mod audit;
+pub mod cdi;
+pub mod check;
+pub mod clean;
+pub mod completions;
+pub mod docker;
+pub mod doctor;
+pub mod events;
+pub mod explain;
+pub mod man;
+pub mod metrics;
+pub mod pause;
+pub mod ps;
+pub mod report;
+pub mod run;
+pub mod set;
+pub mod sim;
+pub mod status;
+pub mod top;
+pub mod usage;
+pub mod validate;
+
+pub mod arch;
+pub mod ask;
+pub mod elf;
+pub mod ledgers;
+pub mod library;
+pub mod loader;
+pub mod program;
+pub mod when;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use vgpu_output::say;
+
+/// Shares one NVIDIA GPU among programs and containers, with a memory quota and a share of its time each.
+#[derive(Debug, Parser)]
+#[command(
+    name = "vgpu",
+    version,
+    max_term_width = 100,
+    subcommand_required = true,
+    arg_required_else_help = true,
+    after_help = "\
+Examples:
+  vgpu run --memory-limit 4GiB --sm-limit 30 -- python3 train.py
+  vgpu run --sim --memory-limit 1GiB -- nvidia-smi   # the simulated GPU, anywhere
+  vgpu docker run --memory-limit 4GiB -- --rm --gpus all IMAGE nvidia-smi
+  vgpu doctor                                        # what is wrong here, and what to do
+  vgpu top                                           # the daemon's tenants, as it goes on
+  vgpu set train --sm-limit 30
+  vgpu report usage --month this
+
+Environment:
+  VGPU_LIBRARY      libvgpu.so to use, instead of the one that lies beside this program
+  VGPU_RUNTIME_DIR  where the daemon's administrative socket is looked for
+  NO_COLOR          no colours, whatever the terminal"
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Run(run::Args),
+    Check(check::Args),
+    Doctor(doctor::Args),
+    Status(status::Args),
+    Top(top::Args),
+    Ps(ps::Args),
+    Set(set::Args),
+    Pause(pause::Pause),
+    Resume(pause::Resume),
+    Explain(explain::Args),
+    Usage(usage::Args),
+    Report(report::Args),
+    Validate(validate::Args),
+    Events(events::Args),
+    Audit(audit::Args),
+    Metrics(metrics::Args),
+    Docker(docker::Args),
+    Cdi(cdi::Args),
+    Sim(sim::Args),
+    Clean(clean::Args),
+    Completions(completions::Args),
+    Man(man::Args),
+}
+
+impl Cli {
+    /// Does what was asked; returns the exit code.
+    ///
+    /// # Errors
+    /// [`say::Failure`]: what could not be done, in words, with its exit code.
+    pub fn run(self) -> Result<ExitCode, say::Failure> {
+        match self.verb {
+            Verb::Run(args) => run::run(&args).map(|never| match never {}),
+            Verb::Check(args) => check::run(&args),
+            Verb::Doctor(args) => doctor::run(&args),
+            Verb::Status(args) => status::run(&args),
+            Verb::Top(args) => top::run(&args),
+            Verb::Ps(args) => ps::run(&args),
+            Verb::Set(args) => set::run(&args),
+            Verb::Pause(args) => pause::pause(&args),
+            Verb::Resume(args) => pause::resume(&args),
+            Verb::Explain(args) => explain::run(&args),
+            Verb::Usage(args) => usage::run(&args),
+            Verb::Report(args) => report::run(&args),
+            Verb::Validate(args) => validate::run(&args),
+            Verb::Events(args) => events::run(&args),
+            Verb::Audit(args) => audit::run(&args),
+            Verb::Metrics(args) => metrics::run(&args),
+            Verb::Docker(args) => docker::run(&args),
+            Verb::Cdi(args) => cdi::run(&args),
+            Verb::Sim(args) => sim::run(&args),
+            Verb::Clean(args) => clean::run(&args),
+            Verb::Completions(args) => completions::run(&args),
+            Verb::Man(args) => man::run(&args),
+        }
+    }
+}

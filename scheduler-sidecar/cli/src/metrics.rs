@@ -1,0 +1,47 @@
+//! `vgpu metrics`: what the daemon's HTTP server would answer, without one.
+
+use std::process::ExitCode;
+
+use super::ask::{Where, no_answer};
+use vgpu_accounting::metrics;
+use vgpu_control::Ask;
+use vgpu_output::say::{self, Failure};
+
+/// Prints the daemon's metrics in the OpenMetrics text format.
+///
+/// The same is served over HTTP where the daemon's file says so (`metrics.listen`). For node_exporter's
+/// textfile collector, write it to a file ending in .prom, as a whole: to another name, then renamed.
+/// --json prints the status that the metrics are made of.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  vgpu metrics
+  vgpu metrics --socket /srv/gpu/admin.sock | grep vgpu_tenant_gpu_seconds_total
+  vgpu metrics --no-hami-names > /srv/prom/vgpu.new && mv /srv/prom/vgpu.new /srv/prom/vgpu.prom
+
+Exit codes:
+  0  printed
+  1  no daemon answers there
+  2  usage")]
+pub struct Args {
+    /// Leave out what is there for dashboards made for HAMi.
+    #[arg(long)]
+    no_hami_names: bool,
+
+    #[command(flatten)]
+    daemon: Where,
+}
+
+/// Asks and prints.
+///
+/// # Errors
+/// [`Failure`]: nobody answers.
+pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let status = args.daemon.ask(&Ask::Status)?.status.ok_or_else(no_answer)?;
+    if args.daemon.json {
+        say::json(&status)?;
+    } else {
+        say::exact(&metrics::text(&status, !args.no_hami_names))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,80 @@
+//! `vgpu pause` and `vgpu resume`: a tenant launches nothing for a while.
+
+use std::process::ExitCode;
+
+use super::ask::Where;
+use vgpu_control::Ask;
+use vgpu_output::say::{self, Failure};
+
+/// Lets a tenant launch nothing until it is resumed; what it holds stays, what is in flight ends.
+///
+/// Its programs wait at their next launch. It lasts until `vgpu resume` or a restart of the daemon;
+/// reading the configuration again does not end it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  vgpu pause train
+  vgpu pause train && sleep 60; vgpu resume train
+
+Exit codes:
+  0  paused; or it was so already
+  1  no such tenant; or no daemon answers there
+  2  usage")]
+pub struct Pause {
+    /// The tenant, by its name.
+    tenant: String,
+
+    #[command(flatten)]
+    daemon: Where,
+}
+
+/// Lets a paused tenant launch again.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  vgpu resume train
+
+Exit codes:
+  0  resumed; or it was not paused
+  1  no such tenant; or no daemon answers there
+  2  usage")]
+pub struct Resume {
+    /// The tenant, by its name.
+    tenant: String,
+
+    #[command(flatten)]
+    daemon: Where,
+}
+
+/// Pauses and says so.
+///
+/// # Errors
+/// [`Failure`]: nobody answers, or there is no such tenant.
+pub fn pause(args: &Pause) -> Result<ExitCode, Failure> {
+    tell(&args.daemon, &Ask::Pause { tenant: args.tenant.clone() })
+}
+
+/// Resumes and says so.
+///
+/// # Errors
+/// [`Failure`]: nobody answers, or there is no such tenant.
+pub fn resume(args: &Resume) -> Result<ExitCode, Failure> {
+    tell(&args.daemon, &Ask::Resume { tenant: args.tenant.clone() })
+}
+
+fn tell(daemon: &Where, ask: &Ask) -> Result<ExitCode, Failure> {
+    let done = daemon.done(ask)?;
+    if daemon.json {
+        say::json(&done)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let what = match (done.paused, done.changed.is_empty()) {
+        (true, false) => "paused",
+        (true, true) => "is paused already",
+        (false, false) => "resumed",
+        (false, true) => "was not paused",
+    };
+    let notes: String = done.notes.iter().map(|note| format!("note: {note}\n")).collect();
+    say::text(&format!("{} {what}\n{notes}", done.tenant))?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,169 @@
+//! `vgpu ps`: every process that is connected to the daemon, and the container it lives in: [`place`] (by its control group),
+//! [`names`] (what people call that).
+
+pub mod names;
+pub mod place;
+
+use std::process::ExitCode;
+
+use serde::Serialize;
+use vgpu_core::bytes::Bytes;
+
+use self::names::Names;
+use self::place::Place;
+use super::ask::{Where, no_answer};
+use vgpu_control::{Ask, Process};
+use vgpu_output::say::{self, Failure};
+
+/// Shows every process that is connected to the daemon, its container, and what it got of each device.
+///
+/// PID is the process's number on the host, INSIDE the one it has in its container. CONTAINER is the
+/// container's name, as far as its engine leaves it where it can be read or answers; else the first
+/// letters of its id; outside of containers the systemd unit.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  vgpu ps
+  vgpu ps --json | jq '.[] | select(.tenant == \"train\") | .pid'
+  vgpu ps --json | jq -r '.[] | [.pid, .place.name] | @tsv'
+
+Exit codes:
+  0  shown
+  1  no daemon answers there
+  2  usage")]
+pub struct Args {
+    #[command(flatten)]
+    daemon: Where,
+}
+
+/// Asks and prints.
+///
+/// # Errors
+/// [`Failure`]: nobody answers.
+pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let processes = args.daemon.ask(&Ask::Ps)?.members.ok_or_else(no_answer)?;
+    let mut names = Names::here();
+    let all: Vec<Placed> = processes.into_iter().map(|process| Placed::new(process, &mut names)).collect();
+    if args.daemon.json {
+        say::json(&all)?;
+    } else {
+        say::text(&shown(&all))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A process and where it lives.
+#[derive(Debug, Serialize)]
+struct Placed {
+    #[serde(flatten)]
+    process: Process,
+    /// Null: not known.
+    place: Option<Place>,
+}
+
+impl Placed {
+    fn new(process: Process, names: &mut Names) -> Self {
+        let member = &process.member;
+        let place =
+            member.pid.map(|pid| names.place(pid, member.pid_inside)).filter(|place| *place != Place::default());
+        Self { process, place }
+    }
+}
+
+fn shown(processes: &[Placed]) -> String {
+    let heads = [
+        "TENANT",
+        "CONTAINER",
+        "PID",
+        "INSIDE",
+        "UID",
+        "DEVICE",
+        "LEASE",
+        "GPU-SECONDS",
+        "WAITED",
+        "MEMORY",
+        "SINCE",
+        "LIBRARY",
+    ];
+    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    for Placed { process: Process { tenant, member }, place } in processes {
+        let container = place.as_ref().and_then(Place::shown).unwrap_or_else(|| "-".into());
+        let row = |device: &str, lease: String, gpu: String, waited: String, memory: String| {
+            vec![
+                tenant.clone(),
+                container.clone(),
+                member.pid.map_or("-".into(), |pid| pid.to_string()),
+                member.pid_inside.to_string(),
+                member.uid.to_string(),
+                device.to_owned(),
+                lease,
+                gpu,
+                waited,
+                memory,
+                span(member.connected_seconds),
+                say::escaped(&member.version),
+            ]
+        };
+        if member.devices.is_empty() {
+            let lease = if member.protocol == 1 { "none (protocol 1)" } else { "none" };
+            rows.push(row("-", lease.into(), "-".into(), "-".into(), "-".into()));
+        }
+        for here in &member.devices {
+            let lease = if here.waits { format!("{}, waits", here.lease) } else { here.lease.clone() };
+            let gpu = here.gpu_seconds.map_or("?".into(), |seconds| format!("{seconds:.3}"));
+            let waited = format!("{:.3}", here.waited_seconds);
+            let memory = here.memory_used.map_or("?".into(), |used| Bytes(used).to_string());
+            rows.push(row(&here.device, lease, gpu, waited, memory));
+        }
+    }
+    say::table(&rows)
+}
+
+/// Seconds for people.
+pub(super) fn span(seconds: u64) -> String {
+    match seconds {
+        0..=119 => format!("{seconds} s"),
+        120..=7199 => format!("{} min", seconds / 60),
+        _ => format!("{} h", seconds / 3600),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vgpu_control::{MemberDevice, MemberStatus};
+
+    #[test]
+    fn a_process_has_a_row_for_each_device_and_one_without_any() {
+        let device = |name: &str, waits| MemberDevice {
+            device: name.into(),
+            lease: "run".into(),
+            waits,
+            gpu_seconds: Some(1.25),
+            waited_seconds: 0.5,
+            memory_used: Some(3 << 30),
+            overhead: None,
+        };
+        let member = MemberStatus {
+            pid: Some(7),
+            pid_inside: 3,
+            uid: 1000,
+            protocol: 2,
+            connected_seconds: 130,
+            ..MemberStatus::default()
+        };
+        let two = MemberStatus { devices: vec![device("0", false), device("1", true)], ..member };
+        let old = MemberStatus { protocol: 1, ..MemberStatus::default() };
+        let place = Place { name: Some("trainer".into()), ..Place::default() };
+        let process = |member| Placed { process: Process { tenant: "a".into(), member }, place: Some(place.clone()) };
+        let text = shown(&[process(two), process(old)]);
+        assert_eq!(text.lines().count(), 4, "{text}");
+        assert!(
+            text.contains(
+                "a       trainer    7    3       1000  0       run                1.250        0.500   3 GiB   2 min"
+            ),
+            "{text}"
+        );
+        assert!(text.contains("run, waits") && text.contains("none (protocol 1)"), "{text}");
+    }
+}

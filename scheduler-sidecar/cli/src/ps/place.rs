@@ -1,0 +1,276 @@
+//! Which container a process is in, by the path of its control group. Pure: text in, place out.
+//!
+//! Engines name groups after containers, each in its own way, and that is all of them that a host has in common: nobody has
+//! to be asked. What is not recognised is no container. Whoever may make groups below its own (a user of systemd's, a container with
+//! groups to write) names them as it likes: such a process can be shown in another container, and no terminal gets its words raw.
+
+use serde::Serialize;
+
+use vgpu_config::problem::shown;
+
+/// Who made the container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Engine {
+    /// Docker.
+    Docker,
+    /// Podman.
+    Podman,
+    /// containerd, asked by Kubernetes, by nerdctl or by itself.
+    Containerd,
+    /// CRI-O.
+    CriO,
+    /// LXC.
+    Lxc,
+    /// systemd-nspawn.
+    Nspawn,
+    /// Slurm: the place is a job.
+    Slurm,
+    /// Somebody who names groups by 64 hexadecimal digits.
+    Unknown,
+}
+
+/// Where a process lives.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Place {
+    /// Who made its container; null: it is in none.
+    pub engine: Option<Engine>,
+    /// The container's id, or its name where engines have no ids.
+    pub id: Option<String>,
+    /// What people call it.
+    pub name: Option<String>,
+    /// The UID of the Kubernetes pod it belongs to.
+    pub pod: Option<String>,
+    /// The systemd unit, outside of containers.
+    pub unit: Option<String>,
+}
+
+impl Place {
+    /// In a word or none: its name, the beginning of its id, its unit.
+    #[must_use]
+    pub fn shown(&self) -> Option<String> {
+        // Groups are named by whoever may make some.
+        let id = self.id.as_ref().map(|id| if is_id(id) { id.chars().take(12).collect() } else { shown(id) });
+        self.name.clone().or(id).or_else(|| self.unit.as_deref().map(shown))
+    }
+}
+
+/// What /proc/PID/cgroup says: of several hierarchies the one that names a container, else the one that names a unit.
+#[must_use]
+pub fn of(cgroup: &str) -> Place {
+    let paths = || cgroup.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+    let places = || paths().map(of_path);
+    places()
+        .find(|place| place.engine.is_some())
+        .or_else(|| places().find(|place| place.unit.is_some()))
+        .unwrap_or_default()
+}
+
+fn of_path(path: &str) -> Place {
+    let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+    let pod = parts.iter().rev().find_map(|part| pod(part));
+    // The innermost container counts: one may run in another.
+    for (at, part) in parts.iter().enumerate().rev() {
+        let above = at.checked_sub(1).and_then(|at| parts.get(at)).copied().unwrap_or_default();
+        if let Some((engine, id)) = container(part, above, pod.is_some()) {
+            return Place { engine: Some(engine), id: Some(id), pod, ..Place::default() };
+        }
+    }
+    let job = parts.iter().find_map(|part| part.strip_prefix("job_"));
+    if let Some(job) = job.filter(|_| parts.iter().any(|part| part.starts_with("slurm"))) {
+        return Place { engine: Some(Engine::Slurm), id: Some(format!("job {job}")), ..Place::default() };
+    }
+    let unit = parts.iter().rev().find(|part| part.ends_with(".service") || part.ends_with(".scope"));
+    Place { unit: unit.map(|unit| unescaped(unit)), ..Place::default() }
+}
+
+/// A group that an engine made, and the container it is named after; `above` is the group around it.
+fn container(part: &str, above: &str, in_pod: bool) -> Option<(Engine, String)> {
+    let plain = part.strip_suffix(".scope").unwrap_or(part);
+    for (prefix, engine) in [
+        ("docker-", Engine::Docker),
+        ("libpod-", Engine::Podman),
+        ("cri-containerd-", Engine::Containerd),
+        ("nerdctl-", Engine::Containerd),
+        ("crio-", Engine::CriO),
+    ] {
+        if let Some(id) = plain.strip_prefix(prefix).filter(|id| is_id(id)) {
+            return Some((engine, id.to_owned()));
+        }
+    }
+    // containerd under the systemd driver: slice:cri-containerd:id.
+    if let Some((_, id)) = plain.rsplit_once(":cri-containerd:").filter(|(_, id)| is_id(id)) {
+        return Some((Engine::Containerd, id.to_owned()));
+    }
+    if is_id(part) {
+        let engine = match above {
+            "docker" => Engine::Docker,
+            "libpod_parent" => Engine::Podman,
+            _ if in_pod => Engine::Containerd,
+            _ => Engine::Unknown,
+        };
+        return Some((engine, part.to_owned()));
+    }
+    let named = |engine, name: &str| (!name.is_empty()).then(|| (engine, unescaped(name)));
+    if let Some(name) = part.strip_prefix("lxc.payload.") {
+        return named(Engine::Lxc, name);
+    }
+    if above == "lxc" {
+        return named(Engine::Lxc, part);
+    }
+    if let Some(name) = part.strip_prefix("machine-").and_then(|rest| rest.strip_suffix(".scope")) {
+        return named(Engine::Nspawn, name);
+    }
+    part.strip_prefix("systemd-nspawn@")
+        .and_then(|rest| rest.strip_suffix(".service"))
+        .and_then(|name| named(Engine::Nspawn, name))
+}
+
+/// The UID in the name of a pod's group: `pod<uid>`, or `kubepods-burstable-pod<uid with underscores>.slice`.
+fn pod(part: &str) -> Option<String> {
+    let plain = part.strip_suffix(".slice").unwrap_or(part);
+    let uid = match plain.strip_prefix("kubepods") {
+        Some(rest) => rest.rsplit_once("-pod")?.1,
+        None => plain.strip_prefix("pod")?,
+    };
+    let uid = uid.replace('_', "-");
+    let hex = uid.chars().all(|letter| letter.is_ascii_hexdigit() || letter == '-');
+    (hex && (uid.len() == 36 || uid.len() == 32)).then_some(uid)
+}
+
+/// Is it what engines make ids of?
+#[must_use]
+pub fn is_id(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+}
+
+/// A name as it was before systemd escaped it: `\x2d` is a hyphen.
+fn unescaped(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("\\x") {
+        out.push_str(before);
+        let byte = after.get(..2).and_then(|hex| u8::from_str_radix(hex, 16).ok()).filter(u8::is_ascii_graphic);
+        match byte {
+            Some(byte) => {
+                out.push(char::from(byte));
+                rest = after.get(2..).unwrap_or_default();
+            }
+            None => {
+                out.push_str("\\x");
+                rest = after;
+            }
+        }
+    }
+    out + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    const POD: &str = "7ac1d5a2-9b42-4f4c-8d0a-52a1b7e3c111";
+
+    #[test]
+    fn no_terminal_gets_what_somebody_called_a_group() {
+        for path in ["0::/system.slice/\u{1b}]0;x\u{7}a.service", "0::/lxc.payload.a\u{1b}[2Jb/init"] {
+            let shown = of(path).shown().expect("a unit, a container");
+            assert!(shown.contains("\\u{1b}") && !shown.contains(char::is_control), "{shown}");
+        }
+    }
+
+    #[test]
+    fn every_engine_is_known_by_the_groups_that_it_makes() {
+        let slice = POD.replace('-', "_");
+        for (text, engine, pod) in [
+            // Version 2, by systemd and by cgroupfs.
+            (format!("0::/system.slice/docker-{ID}.scope\n"), Engine::Docker, false),
+            (format!("0::/docker/{ID}\n"), Engine::Docker, false),
+            (format!("0::/machine.slice/libpod-{ID}.scope/container\n"), Engine::Podman, false),
+            (
+                format!("0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{ID}.scope/container"),
+                Engine::Podman,
+                false,
+            ),
+            (format!("0::/libpod_parent/libpod-{ID}"), Engine::Podman, false),
+            (format!("0::/system.slice/nerdctl-{ID}.scope"), Engine::Containerd, false),
+            (
+                format!(
+                    "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{slice}.slice/cri-containerd-{ID}.scope"
+                ),
+                Engine::Containerd,
+                true,
+            ),
+            (format!("0::/kubepods.slice/kubepods-pod{slice}.slice/crio-{ID}.scope/container"), Engine::CriO, true),
+            (format!("0::/kubepods/besteffort/pod{POD}/{ID}"), Engine::Containerd, true),
+            (
+                format!("0::/system.slice/containerd.service/kubepods-burstable-pod{slice}.slice:cri-containerd:{ID}"),
+                Engine::Containerd,
+                false,
+            ),
+            (format!("0::/default/{ID}"), Engine::Unknown, false),
+            // Seen from another group's namespace.
+            (format!("0::/../docker-{ID}.scope"), Engine::Docker, false),
+            // Version 1: the empty second hierarchy says nothing, and the first may be a unit's.
+            (
+                format!(
+                    "12:pids:/docker/{ID}\n11:memory:/docker/{ID}\n1:name=systemd:/docker/{ID}\n0::/system.slice/containerd.service\n"
+                ),
+                Engine::Docker,
+                false,
+            ),
+            (format!("9:name=systemd:/\n4:memory:/kubepods/pod{POD}/{ID}\n0::/\n"), Engine::Containerd, true),
+            // One in another: the inner one.
+            (format!("0::/docker/{}/system.slice/docker-{ID}.scope", "a".repeat(64)), Engine::Docker, false),
+        ] {
+            let place = of(&text);
+            assert_eq!((place.engine, place.id.as_deref()), (Some(engine), Some(ID)), "{text}");
+            assert_eq!(place.pod.as_deref(), pod.then_some(POD), "{text}");
+            assert_eq!(place.shown().as_deref(), Some("0123456789ab"));
+        }
+    }
+
+    #[test]
+    fn places_without_ids_have_their_names() {
+        for (text, engine, name) in [
+            ("0::/lxc.payload.web", Some(Engine::Lxc), "web"),
+            ("5:devices:/lxc/web/user.slice\n0::/", Some(Engine::Lxc), "web"),
+            ("0::/machine.slice/machine-old\\x2ddebian.scope/payload", Some(Engine::Nspawn), "old-debian"),
+            (
+                "0::/machine.slice/systemd-nspawn@web.service/payload/system.slice/x.service",
+                Some(Engine::Nspawn),
+                "web",
+            ),
+            ("7:memory:/slurm/uid_1000/job_42/step_0/task_1\n0::/", Some(Engine::Slurm), "job 42"),
+            ("0::/system.slice/slurmstepd.scope/job_42/step_0/user/task_0", Some(Engine::Slurm), "job 42"),
+            ("0::/system.slice/vgpud.service", None, "vgpud.service"),
+            ("0::/user.slice/user-1000.slice/user@1000.service/app.slice/app-x\\x2dy.service", None, "app-x-y.service"),
+            ("0::/user.slice/user-0.slice/session-3.scope", None, "session-3.scope"),
+        ] {
+            let place = of(text);
+            assert_eq!((place.engine, place.shown().as_deref()), (engine, Some(name)), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_recognised_is_no_container_and_nothing_is_taken_for_an_id_that_is_none() {
+        for text in [
+            "",
+            "0::/",
+            "x",
+            "::",
+            "0::/docker",
+            "0::/docker/abc",
+            "4:memory:/process/1234\n0::/",
+            "0::/\\x",
+            "0::/job_4",
+        ] {
+            assert_eq!(of(text), Place::default(), "{text}");
+        }
+        for bad in ["docker-../../../etc", "crio-conmon-x.scope", "libpod-ABCDEF", "pod1/x"] {
+            assert_eq!(of(&format!("0::/{bad}")).id, None, "{bad}");
+        }
+        assert_eq!(unescaped("a\\x2db\\xzz\\x1b\\x"), "a-b\\xzz\\x1b\\x");
+    }
+}

@@ -1,0 +1,68 @@
+//! `vgpu report`: usage, bills, idleness, fitting limits, efficiency, trends, savings. One report per file; [`scope`] is what they share.
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+use vgpu_output::say::Failure;
+
+mod chargeback;
+mod efficiency;
+mod idle;
+mod rightsizing;
+mod savings;
+mod scope;
+mod trend;
+mod usage;
+
+/// Makes reports from the daemon's record: who used what, who owes what, what is idle, which limits fit.
+///
+/// The record (docs/record.md) is read where it lies; the daemon need not run. What it does not hold, the reports say
+/// (docs/report.md).
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  vgpu report usage --month this --by group,tenant
+  vgpu report chargeback --month last --gpu-rate 2.24/h --memory-rate 0.02/h --by group
+  vgpu report idle --since 7d
+  vgpu report rightsizing --since 7d
+  vgpu report efficiency --month last --by group
+  vgpu report trend --since 30d
+  vgpu report savings --gpu-price 2.24 --tenant-price 0.08
+
+Exit codes:
+  0  the report was made
+  1  there is no record there, it cannot be read, or the report cannot be written
+  2  usage")]
+pub struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Usage(usage::Args),
+    Chargeback(chargeback::Args),
+    Idle(idle::Args),
+    Rightsizing(rightsizing::Args),
+    Efficiency(efficiency::Args),
+    Trend(trend::Args),
+    Savings(savings::Args),
+}
+
+/// Makes a report.
+///
+/// # Errors
+/// [`Failure`]: there is no record, or the report cannot be written.
+pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+    match &args.verb {
+        Verb::Usage(args) => usage::run(args),
+        Verb::Chargeback(args) => chargeback::run(args),
+        Verb::Idle(args) => idle::run(args),
+        Verb::Rightsizing(args) => rightsizing::run(args),
+        Verb::Efficiency(args) => efficiency::run(args),
+        Verb::Trend(args) => trend::run(args),
+        Verb::Savings(args) => savings::run(args),
+    }?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,39 @@
+//! `vgpu report idle`.
+
+use super::scope::{self, Made, Scope};
+use crate::when;
+use vgpu_accounting::report::idle::Idle;
+use vgpu_output::say::Failure;
+
+/// Shows what was held and not used: memory that tenants kept while they computed nothing, and idle time of devices.
+///
+/// A minute (older than keep_fine: an hour) is idle if memory was held in it and less than --below of the device's time
+/// used. A tenant without an sm_limit may have been busy unmeasured: its part has a question mark.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  vgpu report idle
+  vgpu report idle --since 7d --below 5
+  vgpu report idle --month last --format html --out idle.html
+  vgpu report idle notebook-0 --json
+
+Exit codes:
+  0  the report was made
+  1  there is no record there, it cannot be read, or the report cannot be written
+  2  usage")]
+pub struct Args {
+    #[command(flatten)]
+    scope: Scope,
+
+    /// Below so many percent of the device's time a minute is idle.
+    #[arg(long, value_name = "PERCENT", default_value = "1", value_parser = scope::percent)]
+    below: u32,
+}
+
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let mut idle = Idle::new(args.below, when::now());
+    let period = args.scope.lines(|line| idle.add(line))?;
+    let answer = idle.done(period);
+    let sheet = answer.sheet(args.scope.facts(period));
+    args.scope.write(period, Made { sheet, json: answer.json(), csv: answer.csv() })
+}

@@ -1,0 +1,48 @@
+//! `vgpu report rightsizing`.
+
+use std::time::Duration;
+
+use super::scope::{Made, Scope};
+use vgpu_accounting::report::rightsizing::{Care, Rightsizing};
+use vgpu_output::say::Failure;
+
+/// Suggests limits that fit: what each tenant had at most beside what it may have, what would be enough, and why.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  vgpu report rightsizing --since 7d
+  vgpu report rightsizing --since 30d --headroom 50
+  vgpu report rightsizing train --least 10m --json
+  vgpu report rightsizing --month last --format markdown --out limits.md
+
+How:
+  memory       the highest use and the headroom above it, in steps of 256 MiB; after refusals a
+               quarter more than the limit
+  device time  what 95 of 100 busy minutes stay within and the headroom above it, in steps of 5 %;
+               a quarter more than the ceiling for who stood at it and waited
+  JSON and CSV have bytes and percent; null, or nothing, is to keep it.
+
+Exit codes:
+  0  the report was made
+  1  there is no record there, it cannot be read, or the report cannot be written
+  2  usage")]
+pub struct Args {
+    #[command(flatten)]
+    scope: Scope,
+
+    /// Room above what was used, in percent.
+    #[arg(long, value_name = "PERCENT", default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=1000))]
+    headroom: u32,
+
+    /// Nothing is suggested for who was seen for less than this: 30m, 1h, 7d.
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = humantime::parse_duration)]
+    least: Duration,
+}
+
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let mut report = Rightsizing::default();
+    let period = args.scope.lines(|line| report.add(line))?;
+    let care = Care { headroom: args.headroom, least: args.least.as_secs() };
+    let sheet = report.sheet(care, args.scope.facts(period));
+    args.scope.write(period, Made { sheet, json: report.json(care), csv: report.csv(care) })
+}

@@ -1,0 +1,104 @@
+//! `vgpu report savings`.
+
+use super::scope::{Form, Made};
+use vgpu_accounting::report::apportion::decimal;
+use vgpu_accounting::report::savings::{Amount, HOURS, Latency, Question, savings};
+use vgpu_output::say::Failure;
+
+/// Computes what sharing saves: GPUs of one's own against fewer that are shared. Needs no record.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  vgpu report savings --gpu-price 2.24 --tenant-price 0.08
+  vgpu report savings --dedicated 4 --shared 1 --tenants 4 --gpu-price 2.24 --currency USD
+  vgpu report savings --gpu-price 2.24 --hours 160 --format json
+  vgpu report savings --gpu-price 2.24 --tenant-price 0.08 --added-ms 618 --loss 1 --revenue 10
+
+How:
+  dedicated = DEDICATED x GPU-PRICE x HOURS
+  shared    = (SHARED x GPU-PRICE + TENANTS x TENANT-PRICE) x HOURS
+  lost      = REVENUE x HOURS x LOSS % x ADDED-MS / 100 ms, at most REVENUE x HOURS
+  How many milliseconds sharing adds is measured by vgpu validate.
+
+Exit codes:
+  0  computed
+  1  it cannot be written
+  2  usage")]
+pub struct Args {
+    /// GPUs of one's own, without sharing.
+    #[arg(long, value_name = "GPUS", default_value_t = 2)]
+    dedicated: u32,
+
+    /// GPUs that are shared instead.
+    #[arg(long, value_name = "GPUS", default_value_t = 1)]
+    shared: u32,
+
+    /// Who share them.
+    #[arg(long, value_name = "TENANTS", default_value_t = 2)]
+    tenants: u32,
+
+    /// A GPU's price for an hour.
+    #[arg(long, value_name = "AMOUNT", value_parser = Amount::read)]
+    gpu_price: Amount,
+
+    /// What each who shares adds to that, for an hour.
+    #[arg(long, value_name = "AMOUNT", default_value = "0", value_parser = Amount::read)]
+    tenant_price: Amount,
+
+    /// For so many hours; 730 are a month.
+    #[arg(long, value_name = "HOURS", default_value = HOURS, value_parser = Amount::read)]
+    hours: Amount,
+
+    /// Milliseconds by which sharing makes answers later.
+    #[arg(long, value_name = "MS", value_parser = Amount::read, requires_all = ["loss", "revenue"])]
+    added_ms: Option<Amount>,
+
+    /// Percent of the revenue that is lost for each 100 ms.
+    #[arg(long, value_name = "PERCENT", value_parser = Amount::read, requires = "added_ms")]
+    loss: Option<Amount>,
+
+    /// What is earned in an hour.
+    #[arg(long, value_name = "AMOUNT", value_parser = Amount::read, requires = "added_ms")]
+    revenue: Option<Amount>,
+
+    /// Written behind amounts: EUR.
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    currency: String,
+
+    #[command(flatten)]
+    form: Form,
+
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let answer = savings(Question {
+        dedicated: args.dedicated,
+        shared: args.shared,
+        tenants: args.tenants,
+        gpu_price: args.gpu_price,
+        tenant_price: args.tenant_price,
+        hours: args.hours,
+        latency: args.added_ms.zip(args.loss.zip(args.revenue)).map(|(added_ms, (loss, revenue))| Latency {
+            added_ms,
+            loss,
+            revenue,
+        }),
+        currency: args.currency.clone(),
+    });
+    let heads = ["dedicated", "shared", "saved", "saved_percent", "currency", "lost_by_latency", "net"]
+        .map(str::to_owned)
+        .to_vec();
+    let row = vec![
+        decimal(answer.dedicated, 2),
+        decimal(answer.shared, 2),
+        answer.saved(),
+        answer.percent().unwrap_or_default(),
+        args.currency.clone(),
+        answer.question.latency.map(|_| decimal(answer.lost, 2)).unwrap_or_default(),
+        answer.question.latency.map(|_| answer.net()).unwrap_or_default(),
+    ];
+    args.form.write(args.json, &Made { sheet: answer.sheet(), json: answer.json(), csv: (heads, vec![row]) })
+}

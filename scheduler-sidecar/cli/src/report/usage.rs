@@ -1,0 +1,53 @@
+//! `vgpu report usage`.
+
+use super::scope::{self, Made, Scope};
+use vgpu_accounting::report::gather::{By, Gathered};
+use vgpu_accounting::report::usage::usage;
+use vgpu_output::say::Failure;
+
+/// Shows who used how much: device time and memory, and each one's part; all parts together are 100.0 %.
+///
+/// Time of devices that nobody used is a line of its own, unless tenants are named.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  vgpu report usage
+  vgpu report usage --month last --by group,tenant
+  vgpu report usage --since 7d --by label:project --format html --out usage.html
+  vgpu report usage train chat --by tenant,device --format csv
+
+Units:
+  GPU SECONDS  device time that was measured: docs/report.md says what is not
+  GIB HOURS    memory held, over time: 1 GiB for an hour is 1
+  JSON and CSV have whole numbers: ns, byte-seconds, bytes; periods are seconds since 1970 (UTC).
+
+Exit codes:
+  0  the report was made
+  1  there is no record there, it cannot be read, or the report cannot be written
+  2  usage")]
+pub struct Args {
+    #[command(flatten)]
+    scope: Scope,
+
+    /// What lines are for: tenant, group, device, label:NAME, or several with commas between.
+    #[arg(long, value_name = "WHAT", default_value = "tenant", value_parser = scope::by)]
+    by: ByList,
+
+    /// Without the time of devices that nobody used.
+    #[arg(long)]
+    only_used: bool,
+}
+
+/// As clap takes it for one value.
+pub type ByList = std::vec::Vec<By>;
+
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let mut gathered = Gathered::new(args.by.clone());
+    let period = args.scope.lines(|line| gathered.add(line))?;
+    if args.scope.is_all() && !args.only_used {
+        gathered.add_nobodys(period);
+    }
+    let report = usage(&gathered);
+    let sheet = report.sheet(args.scope.facts(period), gathered.notes());
+    args.scope.write(period, Made { sheet, json: report.json(), csv: report.csv() })
+}

@@ -1,0 +1,223 @@
+//! `vgpu run`: checks what is asked, sets the environment, and becomes the program.
+
+use std::convert::Infallible;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use vgpu_core::bytes::{SIZE_FORMS, parse_size};
+use vgpu_core::limits::{Mode, RawLimits};
+use vgpu_core::share::{SHARE_FORMS, parse_share};
+use vgpu_core::tenant::{Facts, TenantKey, hash64};
+
+use super::ledgers::{self, NEW_TENANT};
+use super::library;
+use super::program;
+use vgpu_output::say::{self, Failure, NOT_EXECUTABLE, NOT_FOUND, RUN_FAILED, USAGE};
+
+/// Starts a program under limits.
+///
+/// Sets LD_PRELOAD and the limits in the environment and then becomes the program: signals, the
+/// terminal and the exit code are the program's own.
+#[derive(Debug, Default, clap::Args)]
+#[command(after_help = "\
+Examples:
+  vgpu run --memory-limit 4GiB --sm-limit 30 -- python3 train.py
+  vgpu run --memory-limit 25% -- ./server            # of each device
+  vgpu run --memory-limit 4GiB --mode observe -- ./job   # measured, not held to it; see vgpu doctor
+  vgpu run --tenant team-a -- ./one & vgpu run --tenant team-a -- ./two   # one limit for both
+  vgpu run --socket /run/vgpu/a/vgpud.sock -- ./job  # limits from the daemon
+  vgpu run --sim --memory-limit 1GiB -- nvidia-smi   # the simulated GPU
+  vgpu run --memory-limit 4GiB -- vgpu check -- python3 train.py
+
+Exit codes:
+  that of the program, or
+  2    usage: an option or a limit in the environment is wrong, nothing was started
+  125  libvgpu.so, or with --sim the simulated driver, was not found or cannot be used
+  126  the program cannot be executed
+  127  the program was not found")]
+pub struct Args {
+    /// Memory limit per device: 4GiB, 1500M, 25%, unlimited [sets VGPU_MEMORY_LIMIT].
+    #[arg(long, value_name = "SIZE")]
+    pub(super) memory_limit: Option<OsString>,
+
+    /// Ceiling on the device's time in percent: 30, 12.5, unlimited [sets VGPU_SM_LIMIT].
+    #[arg(long, value_name = "PERCENT")]
+    pub(super) sm_limit: Option<OsString>,
+
+    /// What becomes of the limits: enforce, observe (measured only) or off; beside a daemon it has no effect [sets VGPU_MODE].
+    #[arg(long, value_name = "MODE", value_parser = Mode::WORDS)]
+    pub(super) mode: Option<String>,
+
+    /// Whose limits these are; programs with the same name share them [default: $VGPU_TENANT, else a new name].
+    #[arg(long, value_name = "NAME")]
+    pub(super) tenant: Option<OsString>,
+
+    /// The tenant's socket of vgpud, whose limits hold as well [sets VGPU_SOCKET].
+    #[arg(long, value_name = "PATH")]
+    pub(super) socket: Option<PathBuf>,
+
+    /// libvgpu.so to use [default: $VGPU_LIBRARY, else the one beside this program].
+    #[arg(long, value_name = "PATH")]
+    pub(super) library: Option<PathBuf>,
+
+    /// Give the program the simulated driver instead of the real one.
+    #[arg(long)]
+    pub(super) sim: bool,
+
+    /// The program and its arguments.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    pub(super) command: Vec<OsString>,
+}
+
+/// Becomes the program.
+///
+/// # Errors
+/// [`Failure`]: the program was not started.
+pub fn run(args: &Args) -> Result<Infallible, Failure> {
+    become_program(&args.command, changes(args)?)
+}
+
+/// What the program finds different in its environment.
+///
+/// # Errors
+/// [`Failure`]: an option or a limit in the environment is wrong, or the library is not there.
+pub(super) fn changes(args: &Args) -> Result<Vec<(&'static str, OsString)>, Failure> {
+    let mut changes: Vec<(&str, OsString)> = Vec::new();
+    if let Some(size) = &args.memory_limit {
+        check_option("--memory-limit", size, SIZE_FORMS, |text| parse_size(text).map(drop))?;
+        changes.push(("VGPU_MEMORY_LIMIT", size.clone()));
+    }
+    if let Some(percent) = &args.sm_limit {
+        check_option("--sm-limit", percent, SHARE_FORMS, |text| parse_share(text).map(drop))?;
+        changes.push(("VGPU_SM_LIMIT", percent.clone()));
+    }
+    if let Some(mode) = &args.mode {
+        changes.push(("VGPU_MODE", mode.into()));
+    }
+    if let Some(socket) = &args.socket {
+        changes.push(("VGPU_SOCKET", absolute("--socket", socket)?.into()));
+    }
+    changes.push(("VGPU_TENANT", tenant(args)?));
+    check_environment(&changes)?;
+
+    let library = library::find(args.library.as_deref()).map_err(|why| Failure::new(RUN_FAILED, why))?;
+    changes.push(("LD_PRELOAD", library::preloaded_first(&library, std::env::var_os("LD_PRELOAD"))));
+    changes.extend(simulated_beside(args, Some(&library))?);
+    for place in ledgers::places() {
+        ledgers::sweep(&place);
+    }
+    Ok(changes)
+}
+
+/// What is different for a program without the library: the simulated driver, with `--sim`.
+///
+/// # Errors
+/// [`Failure`]: that driver was not found.
+pub(super) fn simulated(args: &Args) -> Result<Vec<(&'static str, OsString)>, Failure> {
+    simulated_beside(args, args.library.as_deref()).map(Vec::from_iter)
+}
+
+fn simulated_beside(args: &Args, library: Option<&Path>) -> Result<Option<(&'static str, OsString)>, Failure> {
+    if !args.sim {
+        return Ok(None);
+    }
+    let sim = library::find_sim(library).map_err(|why| Failure::new(RUN_FAILED, format!("--sim: {why}")))?;
+    Ok(Some(("LD_LIBRARY_PATH", library::searched_first(&sim, std::env::var_os("LD_LIBRARY_PATH")))))
+}
+
+/// Refuses a value before anything is started.
+pub(super) fn check_option<E: std::fmt::Display>(
+    option: &str,
+    value: &OsStr,
+    accepted: &str,
+    parse: impl Fn(&str) -> Result<(), E>,
+) -> Result<(), Failure> {
+    let why = match value.to_str() {
+        None => "is not UTF-8 text".to_owned(),
+        Some(text) => match parse(text) {
+            Ok(()) => return Ok(()),
+            Err(why) => why.to_string(),
+        },
+    };
+    Err(Failure::new(USAGE, format!("{option} {value:?} {why}; accepted: {accepted}")))
+}
+
+/// The tenant's name: as given, as inherited, the daemon's socket's own, or a new one.
+///
+/// The members of one socket are one tenant, so its name is made of the socket's path.
+fn tenant(args: &Args) -> Result<OsString, Failure> {
+    let inherited = std::env::var_os("VGPU_TENANT");
+    let inherited_socket = std::env::var_os("VGPU_SOCKET").filter(|socket| !socket.is_empty()).map(PathBuf::from);
+    let (name, option) = match (&args.tenant, inherited, args.socket.clone().or(inherited_socket)) {
+        (Some(name), _, _) => (name.clone(), true),
+        (None, Some(name), _) => (name, false),
+        (None, None, Some(socket)) => {
+            let path = absolute("the socket", &socket)?;
+            (format!("socket-{:016x}", hash64(path.as_os_str().as_bytes())).into(), false)
+        }
+        (None, None, None) => (new_name()?.into(), false),
+    };
+    let facts = Facts { name: Some(name.as_bytes()), mount_namespace: 0, pid_namespace: 0, host: false, uid: 0 };
+    match TenantKey::of(&facts) {
+        Ok(_) => Ok(name),
+        Err(why) if option => {
+            let why = why.to_string();
+            let words = why.split_once("\" ").map_or(why.as_str(), |(_, words)| words);
+            Err(Failure::new(USAGE, format!("--tenant {name:?} {words}")))
+        }
+        Err(why) => Err(Failure::new(USAGE, why.to_string())),
+    }
+}
+
+/// A name nobody else has.
+fn new_name() -> Result<String, Failure> {
+    let mut random = [0; 8];
+    let flags = rustix::rand::GetRandomFlags::empty();
+    match rustix::rand::getrandom(&mut random, flags) {
+        Ok(8) => Ok(format!("{NEW_TENANT}{}-{:016x}", std::process::id(), u64::from_ne_bytes(random))),
+        _ => Err(Failure::new(RUN_FAILED, "no random name for the tenant could be made; give one with --tenant")),
+    }
+}
+
+/// Refuses limits in the environment that the library would refuse at the program's first CUDA call.
+fn check_environment(changes: &[(&str, OsString)]) -> Result<(), Failure> {
+    let daemon = std::env::var_os("VGPU_SOCKET").is_some() || changes.iter().any(|(name, _)| *name == "VGPU_SOCKET");
+    if !daemon && std::env::var_os("VGPU_ON_ERROR").is_some_and(|value| value == "open") {
+        return Ok(());
+    }
+    let changed = changes.iter().map(|(name, value)| (OsString::from(name), value.clone()));
+    // The first of two counts, and ours replace what was there.
+    let vars =
+        changed.chain(std::env::vars_os()).map(|(name, value)| (name.into_encoded_bytes(), value.into_encoded_bytes()));
+    let limits = RawLimits::from_vars(vars).map_err(|why| Failure::new(USAGE, why.to_string()))?;
+    if let Some((name, word)) = limits.unheard_mode() {
+        say::note(&format!("{name}={word} counts for nothing beside VGPU_SOCKET: the mode is the daemon's"));
+    }
+    match limits.mode() {
+        Mode::Enforce => limits.check_requests().map_err(|why| Failure::new(USAGE, why.to_string())),
+        Mode::Observe | Mode::Off => Ok(()),
+    }
+}
+
+fn absolute(what: &str, path: &Path) -> Result<PathBuf, Failure> {
+    std::path::absolute(path).map_err(|why| Failure::new(USAGE, format!("{what} {path:?}: {why}")))
+}
+
+/// Replaces this process by the program. The standard library gives it back the default SIGPIPE, which Rust ignores.
+fn become_program(command: &[OsString], changes: Vec<(&str, OsString)>) -> Result<Infallible, Failure> {
+    let [program, args @ ..] = command else {
+        return Err(Failure::new(USAGE, "no program is given"));
+    };
+    let why = Command::new(program).args(args).envs(changes).exec();
+    if why.kind() == std::io::ErrorKind::NotFound {
+        return Err(Failure::new(NOT_FOUND, format!("{}: {why}", program.display())));
+    }
+    // A directory of PATH that may not be searched makes the kernel say "permission denied" for what is nowhere.
+    match program::find(program) {
+        Err(program::Lost(words)) if !program.as_bytes().contains(&b'/') => Err(Failure::new(NOT_FOUND, words)),
+        _ => Err(Failure::new(NOT_EXECUTABLE, format!("{}: {why}", program.display()))),
+    }
+}

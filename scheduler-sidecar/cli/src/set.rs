@@ -1,0 +1,116 @@
+//! `vgpu set`: other terms for a tenant, while its programs run.
+
+use std::process::ExitCode;
+
+use super::ask::{TERMS, Where, terms};
+use vgpu_config::change::Words;
+use vgpu_control::{Ask, Done};
+use vgpu_output::say::{self, Failure, USAGE};
+
+/// Changes a tenant's terms while its programs run, until the configuration is read again.
+///
+/// The daemon's file is not changed: reading it again (SIGHUP) or a restart of the daemon takes the
+/// file's values. What would not fit beside the other tenants is refused, by the file's rules. A memory
+/// limit below what is held takes nothing away: the tenant cannot grow until it has freed enough.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  vgpu set train --sm-limit 30
+  vgpu set train --device 0 --memory-limit 20GiB --class batch
+  vgpu set chat --sm-request 40 --sm-limit unlimited --weight 4 --quantum 1ms
+  vgpu set chat --mode observe       # measured, and held to nothing until it is set back
+
+Exit codes:
+  0  in force; or it was so already
+  1  refused by the daemon: no such tenant or device, it does not fit; or no daemon answers there
+  2  usage: a value is not accepted, nothing was asked")]
+pub struct Args {
+    /// The tenant, by its name.
+    tenant: String,
+
+    /// On this device only: its number or UUID, as the configuration names it [default: all of the tenant's].
+    #[arg(long, value_name = "ID")]
+    device: Option<String>,
+
+    /// Most memory on each device: 4GiB, 1500M, 25%, unlimited.
+    #[arg(long, value_name = "SIZE")]
+    memory_limit: Option<String>,
+
+    /// Ceiling on the device's time in percent: 30, 12.5, unlimited.
+    #[arg(long, value_name = "PERCENT")]
+    sm_limit: Option<String>,
+
+    /// Floor: time it gets when it wants it, in percent: 30, 12.5, none.
+    #[arg(long, value_name = "PERCENT")]
+    sm_request: Option<String>,
+
+    /// Its part of the time that floors leave: 1 to 10000.
+    #[arg(long, value_name = "N")]
+    weight: Option<String>,
+
+    /// Who comes first: latency, normal, batch.
+    #[arg(long, value_name = "CLASS")]
+    class: Option<String>,
+
+    /// Length of its leases: 500us to 50ms, or default for that of its class.
+    #[arg(long, value_name = "DURATION")]
+    quantum: Option<String>,
+
+    /// Whether its limits are kept: enforce, or observe (measured only, nothing is refused or delayed).
+    #[arg(long, value_name = "MODE")]
+    mode: Option<String>,
+
+    /// Whether ways around the library are refused: true or false, for processes that start from now on.
+    #[arg(long, value_name = "BOOL")]
+    strict: Option<String>,
+
+    #[command(flatten)]
+    daemon: Where,
+}
+
+/// Asks and prints what holds now.
+///
+/// # Errors
+/// [`Failure`]: a value is not accepted, nobody answers, or it was refused.
+pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let change = Words {
+        memory_limit: args.memory_limit.clone(),
+        sm_limit: args.sm_limit.clone(),
+        sm_request: args.sm_request.clone(),
+        weight: args.weight.clone(),
+        class: args.class.clone(),
+        quantum: args.quantum.clone(),
+        mode: args.mode.clone(),
+        strict: args.strict.clone(),
+    };
+    if change.is_empty() {
+        let accepted = "--memory-limit, --sm-limit, --sm-request, --weight, --class, --quantum, --mode, --strict";
+        return Err(Failure::new(USAGE, format!("nothing to set; accepted: one or more of {accepted}")));
+    }
+    let option = |key: &str| format!("--{}", key.replace('_', "-"));
+    change.read(option).map_err(|words| Failure::new(USAGE, words))?;
+    let ask = Ask::Set { tenant: args.tenant.clone(), device: args.device.clone(), change: Box::new(change) };
+    let done = args.daemon.done(&ask)?;
+    if args.daemon.json {
+        say::json(&done)?;
+    } else {
+        say::text(&shown(&done))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What was done, for people.
+pub(super) fn shown(done: &Done) -> String {
+    let head = match done.changed.as_slice() {
+        [] => format!("{}: it was so already\n", done.tenant),
+        keys => format!("{}: changed {}\n", done.tenant, keys.join(", ")),
+    };
+    let rows = done.devices.iter().map(|here| terms(&done.tenant, here));
+    let table: Vec<_> = std::iter::once(TERMS.map(str::to_owned).to_vec()).chain(rows).collect();
+    let notes: String = done.notes.iter().map(|note| format!("note: {note}\n")).collect();
+    let mode = match (done.mode.as_str(), done.strict) {
+        ("enforce", false) => String::new(),
+        (mode, strict) => format!("mode: {mode}{}\n", if strict { ", strict" } else { "" }),
+    };
+    format!("{head}{}{mode}{notes}", say::table(&table))
+}

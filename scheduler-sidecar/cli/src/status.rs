@@ -1,0 +1,421 @@
+//! `vgpu status`: asks the daemon what it serves, and the tenants' ledgers, where they can be read here, for memory in use
+//! and open doors.
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal as _;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use vgpu_core::bytes::Bytes;
+use vgpu_core::tenant::{Facts, TenantKey};
+use vgpu_core::uuid;
+
+use super::ask::{self, TERMS, Where, no_answer};
+use super::ledgers;
+use super::ps::place;
+use vgpu_config::problem;
+use vgpu_control::{Ask, DeviceStatus, RecordStatus, Status, TenantStatus, TermsStatus, TimeStatus};
+use vgpu_output::say::{self, Failure};
+
+/// Shows the daemon's tenants, their limits, their members, and what they get of each device.
+///
+/// WANTED and GOT are parts of the last seconds: how much of the device's time a tenant wanted, and how
+/// much it got; ? is not measured, as on devices that are not given out in leases. Memory in use is what the tenants' ledgers say, which their members give to the daemon;
+/// where an older library does not, they are read here if they can be.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  vgpu status
+  vgpu status --watch
+  vgpu status --socket /srv/gpu/admin.sock --json
+
+Columns:
+  MEMORY, SM    the lowest limits of all its devices: what it may hold, and its ceiling
+  MEMBERS       its processes, by their numbers on the host; in brackets inside their container
+  DOORS         ways around the library that its programs found; ? where no ledger can be read here
+  REQUEST       the share of the device that is guaranteed to it; LIMIT its ceiling
+  GPU-SECONDS   device time since the daemon started; WAITED the seconds its processes stood at the
+                gate, summed over them
+  STATE         running, open (alone, with no lease needed), waiting, capped (used up for now),
+                draining, overdue, idle, paused; vgpu explain TENANT says why
+
+Exit codes:
+  0  shown
+  1  no daemon answers there
+  2  usage")]
+pub struct Args {
+    #[command(flatten)]
+    daemon: Where,
+
+    /// Show it again every SECONDS, until interrupted, over a restart of the daemon too; with --json a line each time.
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", value_parser = seconds)]
+    watch: Option<Duration>,
+}
+
+/// A pause between two looks.
+pub(super) fn seconds(text: &str) -> Result<Duration, String> {
+    let accepted = 0.1..=3600.0;
+    let seconds: f64 = text.parse().map_err(|_| "accepted: seconds from 0.1 to 3600, like 2".to_owned())?;
+    match accepted.contains(&seconds) {
+        true => Ok(Duration::from_secs_f64(seconds)),
+        false => Err("accepted: seconds from 0.1 to 3600, like 2".to_owned()),
+    }
+}
+
+/// Asks and prints.
+///
+/// # Errors
+/// [`Failure`]: nobody answers.
+pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let screen = args.watch.is_some() && !args.daemon.json && std::io::stdout().is_terminal();
+    let mut seen = false;
+    loop {
+        let answer = args.daemon.ask(&Ask::Status).and_then(|answer| answer.status.ok_or_else(no_answer));
+        let status = match (answer, args.watch) {
+            (Ok(status), _) => status,
+            // A daemon that restarts comes back.
+            (Err(why), Some(pause)) if seen => {
+                let _code = say::failure(&why);
+                std::thread::sleep(pause);
+                continue;
+            }
+            (Err(why), _) => return Err(why),
+        };
+        seen = true;
+        match (args.daemon.json, args.watch) {
+            (true, None) => say::json(&enriched(&status)?)?,
+            (true, Some(_)) => say::exact(&say::plain_json(&format!("{}\n", enriched(&status)?)))?,
+            // Home, then clear: what was there is overwritten in one piece.
+            (false, _) if screen => say::exact(&format!("\x1b[H\x1b[2J{}", say::printable(&shown(&status))))?,
+            (false, Some(_)) => say::text(&format!("{}\n", shown(&status)))?,
+            (false, None) => say::text(&shown(&status))?,
+        }
+        match args.watch {
+            Some(pause) => std::thread::sleep(pause),
+            None => return Ok(ExitCode::SUCCESS),
+        }
+    }
+}
+
+/// What a tenant's ledgers tell that can be read here.
+struct Seen {
+    /// How many doors are open, and the first one's name.
+    doors: Option<(u64, String)>,
+    /// Bytes in use, by the device's UUID as [`uuid::key`] has it: a ledger's name says not whether the device is an instance.
+    used: BTreeMap<String, u64>,
+}
+
+fn seen(tenant: &str) -> Seen {
+    let facts = Facts { name: Some(tenant.as_bytes()), mount_namespace: 0, pid_namespace: 0, host: true, uid: 0 };
+    let Ok(key) = TenantKey::of(&facts) else { return Seen { doors: None, used: BTreeMap::new() } };
+    let places = ledgers::places();
+    let doors = places.iter().find_map(|place| ledgers::open_doors(place, &key));
+    let used = places.iter().flat_map(|place| ledgers::use_of(place, &key)).map(|(device, copied)| {
+        let held = copied.members.iter().fold(copied.shared, |sum, member| sum.saturating_add(member.used));
+        (uuid::key(&device), held)
+    });
+    Seen { doors, used: used.collect() }
+}
+
+/// The status with what the ledgers tell.
+pub(super) fn enriched(status: &Status) -> Result<serde_json::Value, Failure> {
+    let mut all = serde_json::to_value(status).map_err(std::io::Error::from)?;
+    let Some(tenants) = all.get_mut("tenants").and_then(|tenants| tenants.as_array_mut()) else { return Ok(all) };
+    for (value, tenant) in tenants.iter_mut().zip(&status.tenants) {
+        let seen = seen(&tenant.name);
+        value["open_doors"] = seen.doors.as_ref().map(|(count, _)| *count).into();
+        value["first_open_door"] =
+            seen.doors.as_ref().filter(|(count, _)| *count > 0).map(|(_, first)| first.as_str()).into();
+        if let Some(devices) = value["devices"].as_array_mut() {
+            for (value, here) in devices.iter_mut().zip(&tenant.devices) {
+                value["memory_used"] = used(status, here, &seen).into();
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// The status with memory in use from this host's ledgers, where the daemon knows it not.
+pub(super) fn filled(mut status: Status) -> Status {
+    let asked = status.clone();
+    for (tenant, here) in status.tenants.iter_mut().zip(&asked.tenants) {
+        let missing = |device: &TermsStatus| device.memory_used.is_none() && device.time.is_some();
+        if !tenant.devices.iter().any(missing) {
+            continue;
+        }
+        let seen = seen(&here.name);
+        for device in tenant.devices.iter_mut().filter(|device| missing(device)) {
+            device.memory_used = used(&asked, device, &seen);
+        }
+    }
+    status
+}
+
+/// Bytes in use on the device; on `*` the most on any that has no name of its own.
+fn used(status: &Status, here: &TermsStatus, seen: &Seen) -> Option<u64> {
+    // By the daemon, which the members told; else by the ledgers of this host, as far as they can be read.
+    if here.memory_used.is_some() {
+        return here.memory_used;
+    }
+    let named: Vec<String> = status.devices.iter().filter_map(|device| device.uuid.as_deref()).map(uuid::key).collect();
+    match uuid_of(&status.devices, &here.device) {
+        Some(uuid) => seen.used.get(&uuid::key(uuid)).copied(),
+        None if here.device != "*" => seen.used.get(&uuid::key(&here.device)).copied(),
+        None => seen.used.iter().filter(|(uuid, _)| !named.contains(uuid)).map(|(_, used)| *used).max(),
+    }
+}
+
+fn uuid_of<'d>(devices: &'d [DeviceStatus], name: &str) -> Option<&'d str> {
+    devices.iter().find(|device| device.name == name)?.uuid.as_deref()
+}
+
+fn in_words(told: Option<(u64, String)>) -> String {
+    match told {
+        None => "?".into(),
+        Some((0, _)) => "closed".into(),
+        Some((count, first)) => format!("{count} open: {first}"),
+    }
+}
+
+fn shown(status: &Status) -> String {
+    // Where nobody has a group, or a label, there is no column for it.
+    let groups = status.tenants.iter().any(|tenant| tenant.bearer.group.is_some());
+    let labels = status.tenants.iter().any(|tenant| !tenant.bearer.labels.is_empty());
+    let heads = ["TENANT"].into_iter().chain(groups.then_some("GROUP")).chain(labels.then_some("LABELS"));
+    let heads = heads.chain(["MEMORY", "SM", "MEMBERS", "DOORS", "SOCKET"]);
+    let mut rows = vec![heads.map(str::to_owned).collect()];
+    let mut times = vec![TERMS.iter().chain(&TIMES).map(|head| (*head).to_owned()).collect()];
+    let mut remarks = Vec::new();
+    for tenant in &status.tenants {
+        let seen = seen(&tenant.name);
+        remarks.extend(remarks_of(tenant));
+        for here in &tenant.devices {
+            let mut row = ask::terms(&tenant.name, here);
+            row.extend(time(tenant, here, used(status, here, &seen)));
+            times.push(row);
+        }
+        let mut row = vec![tenant.name.clone()];
+        row.extend(groups.then(|| tenant.bearer.group.clone().unwrap_or_else(|| "-".into())));
+        row.extend(labels.then(|| labels_of(tenant)));
+        row.extend([
+            ask::size(tenant.memory_limit),
+            ask::percent(tenant.sm_limit, "unlimited"),
+            pids(tenant),
+            in_words(seen.doors),
+            tenant.socket.display().to_string(),
+        ]);
+        rows.push(row);
+    }
+    // What is wrong with it is a fault, below.
+    if let Some(RecordStatus { ok: true, words: Some(words), .. }) = &status.record {
+        remarks.push(format!("the record of usage: {words}\n"));
+    }
+    if let Some(file) = &status.configuration {
+        remarks.extend(file.notes.iter().map(|note| format!("note: {note}\n")));
+        if let Some(why) = &file.refused {
+            remarks.push(format!("the last reload of {} changed nothing:\n{why}\n", file.file.display()));
+        }
+    }
+    for found in &status.findings {
+        let whose = found.tenant.as_ref().map_or(String::new(), |tenant| format!(" of {tenant}"));
+        let place = match &found.container {
+            // The end of a control group, as engines name it.
+            Some(group) => {
+                let place = place::of(&format!("0::/{group}"));
+                format!(" in {}", place.shown().unwrap_or_else(|| problem::shown(group)))
+            }
+            None if found.contained => " in a container".to_owned(),
+            None => String::new(),
+        };
+        let (what, pid, name) = (found.what.word(), found.process.pid, &found.name);
+        remarks.push(format!("{what}: process {pid} ({name:?}){whose}{place}: {}\n", found.words));
+    }
+    remarks.extend(status.faults.iter().map(|fault| format!("{}: {}\n", fault.what, fault.words)));
+    let Status { version, pid, uptime_seconds, .. } = status;
+    let mut text = format!("vgpud {version}, process {pid}, up {uptime_seconds} s\n{}", say::table(&rows));
+    // A daemon of protocol 1 says nothing of devices.
+    if times.len() > 1 {
+        text.push('\n');
+        text.push_str(&say::table(&times));
+    }
+    if !remarks.is_empty() {
+        text.push('\n');
+    }
+    text + &remarks.concat()
+}
+
+const TIMES: [&str; 6] = ["USED", "WANTED", "GOT", "GPU-SECONDS", "WAITED", "STATE"];
+
+/// What a tenant gets of a device, below [`TIMES`].
+fn time(tenant: &TenantStatus, here: &TermsStatus, used: Option<u64>) -> Vec<String> {
+    let used = used.map_or("?".into(), |used| Bytes(used).to_string());
+    let Some(TimeStatus { state, gpu_seconds, waited_seconds, wanted, got, .. }) = &here.time else {
+        let state = if tenant.paused { "paused" } else { "-" };
+        return vec![used, "-".into(), "-".into(), "-".into(), "-".into(), state.into()];
+    };
+    let known = |text: Option<String>| text.unwrap_or_else(|| "?".into());
+    let more = if here.time.as_ref().is_some_and(|time| time.unmeasured) { "+" } else { "" };
+    vec![
+        used,
+        known(wanted.map(|wanted| format!("{wanted:.0} %"))),
+        known(got.map(|got| format!("{got:.1} %"))),
+        known(gpu_seconds.map(|seconds| format!("{seconds:.3}{more}"))),
+        format!("{waited_seconds:.3}"),
+        state.clone(),
+    ]
+}
+
+/// `cost-centre=4711,project=atlas`.
+fn labels_of(tenant: &TenantStatus) -> String {
+    let all: Vec<String> = tenant.bearer.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    if all.is_empty() { "-".into() } else { all.join(",") }
+}
+
+fn pids(tenant: &TenantStatus) -> String {
+    let pid = |pid: Option<u32>, inside: u32| pid.map_or(format!("({inside})"), |pid| pid.to_string());
+    let all: Vec<String> = tenant.members.iter().map(|member| pid(member.pid, member.pid_inside)).collect();
+    if all.is_empty() { "-".into() } else { all.join(",") }
+}
+
+/// What a table cannot say of a tenant.
+fn remarks_of(tenant: &TenantStatus) -> Vec<String> {
+    let name = &tenant.name;
+    let mut remarks = Vec::new();
+    let earlier = tenant.members.iter().filter(|member| member.earlier_terms).count();
+    if earlier > 0 {
+        remarks.push(format!("{name}: {earlier} of its members keep limits they were told earlier\n"));
+    }
+    if tenant.removed {
+        remarks.push(format!("{name}: removed; it goes with its last member\n"));
+    }
+    if let Some(why) = &tenant.unusable {
+        remarks.push(format!("{name}: not served: {why}\n"));
+    }
+    if tenant.mode != "enforce" {
+        remarks.push(format!(
+            "{name}: mode {}: it is measured, nothing is refused or delayed, and it takes time from others\n",
+            tenant.mode
+        ));
+    }
+    if tenant.strict {
+        remarks.push(format!("{name}: strict: ways around the library are refused\n"));
+    }
+    for here in tenant.devices.iter().filter(|here| here.time.as_ref().is_some_and(|time| time.unmeasured)) {
+        remarks.push(format!(
+            "{name}: what it uses of the time of device {} is not measured, since it needs no lease there\n",
+            here.device
+        ));
+    }
+    if tenant.paused {
+        remarks.push(format!("{name}: paused; it launches nothing until `vgpu resume {name}`\n"));
+    }
+    for here in tenant.devices.iter().filter(|here| !here.changed_live.is_empty()) {
+        let (device, keys) = (&here.device, here.changed_live.join(", "));
+        remarks.push(format!(
+            "{name}: changed live on device {device}: {keys}; until the configuration is read again or the daemon restarts\n"
+        ));
+    }
+    remarks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vgpu_config::bearer::Bearer;
+
+    fn tenant() -> TenantStatus {
+        let time = TimeStatus {
+            state: "waiting".into(),
+            wanted: Some(99.6),
+            got: Some(29.96),
+            gpu_seconds: Some(1.5),
+            ..TimeStatus::default()
+        };
+        let here = TermsStatus {
+            device: "0".into(),
+            memory_limit: Some(1 << 30),
+            sm_limit: Some(30.0),
+            weight: 2,
+            class: "batch".into(),
+            changed_live: vec!["sm_limit".into()],
+            time: Some(time),
+            ..TermsStatus::default()
+        };
+        TenantStatus {
+            name: "no-such-tenant".into(),
+            bearer: Bearer {
+                group: Some("research/vision".into()),
+                labels: BTreeMap::from([("cost-centre".into(), "4711".into()), ("p".into(), "x".into())]),
+            },
+            socket: "/s".into(),
+            memory_limit: Some(1 << 30),
+            sm_limit: Some(30.0),
+            refused: 0,
+            removed: false,
+            unusable: None,
+            paused: true,
+            mode: "observe".into(),
+            strict: true,
+            devices: vec![here],
+            members: Vec::new(),
+        }
+    }
+
+    fn status(tenants: Vec<TenantStatus>) -> Status {
+        let version = "1".into();
+        let dir = Some("/var/lib/vgpu".into());
+        let record = Some(RecordStatus { ok: true, words: Some("the last one was damaged".into()), dir });
+        Status {
+            version,
+            pid: 1,
+            uptime_seconds: 1,
+            configuration: None,
+            record,
+            audit: None,
+            devices: Vec::new(),
+            tenants,
+            faults: Vec::new(),
+            findings: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn each_device_has_a_row_and_what_a_table_cannot_say_is_said_below() {
+        let text = shown(&status(vec![tenant()]));
+        assert!(text.contains("TENANT          DEVICE  CLASS  WEIGHT  REQUEST  LIMIT  MEMORY  USED"), "{text}");
+        assert!(text.contains("batch  2       none     30 %   1 GiB   ?     100 %   30.0 %"), "{text}");
+        assert!(text.contains("no-such-tenant: changed live on device 0: sm_limit; until"), "{text}");
+        assert!(text.contains("until `vgpu resume no-such-tenant`"), "{text}");
+        assert!(text.contains("no-such-tenant: mode observe: it is measured"), "{text}");
+        assert!(text.contains("no-such-tenant: strict: ways"), "{text}");
+        assert!(text.contains("TENANT          GROUP            LABELS"), "{text}");
+        assert!(text.contains("no-such-tenant  research/vision  cost-centre=4711,p=x  1 GiB"), "{text}");
+        assert!(text.contains("the record of usage: the last one was damaged\n"), "{text}");
+    }
+
+    #[test]
+    fn what_is_not_measured_is_not_shown_as_nil() {
+        let mut tenant = tenant();
+        tenant.devices[0].time = Some(TimeStatus { unmeasured: true, ..TimeStatus::default() });
+        let text = shown(&status(vec![tenant]));
+        let row = text.lines().find(|line| line.contains(" batch ")).unwrap();
+        assert!(row.contains("  ?       ?    ?            0.000"), "{text}");
+        assert!(text.contains("no-such-tenant: what it uses of the time of device 0 is not measured"), "{text}");
+    }
+
+    #[test]
+    fn what_a_daemon_of_protocol_1_says_is_shown_without_what_it_does_not_know() {
+        let line = r#"{"version":"0.1.0","pid":1,"uptime_seconds":2,"tenants":[{"name":"a","socket":"/s","memory_limit":null,
+            "sm_limit":12.5,"refused":0,"members":[{"pid":null,"pid_inside":3,"uid":0,"gid":0,"version":"x","connected_seconds":1}]}]}"#;
+        let text = shown(&serde_json::from_str(line).unwrap());
+        assert!(text.contains("a       unlimited  12.5 %  (3)") && !text.contains("DEVICE"), "{text}");
+    }
+
+    #[test]
+    fn a_pause_between_two_looks_is_a_number_of_seconds() {
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        for bad in ["", "x", "0", "-1", "nan", "inf", "1e9"] {
+            assert!(seconds(bad).unwrap_err().contains("accepted"), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Where answers come from: a thread that asks the daemon and the record, so that the view waits for nobody.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use super::history::{self, MINUTES};
+use super::row::{self, Key, Look};
+use super::state::{Effect, Input, Wishes};
+use crate::ps::names::Names;
+use crate::{ask, status};
+use vgpu_accounting::record::ask::{By, Question};
+use vgpu_control::{self as control, Ask, MemberStatus};
+use vgpu_output::say::{FINDINGS, Failure, USAGE};
+
+/// The longest pause before a daemon that did not answer is asked again.
+const AGAIN: Duration = Duration::from_secs(2);
+/// The record is read that often at most; its rows are minutes.
+const HOUR_AGAIN: Duration = Duration::from_secs(20);
+
+/// Asks once.
+///
+/// # Errors
+/// As [`control::ask`].
+pub fn look(socket: &Path, began: Instant) -> io::Result<Look> {
+    let answer = control::ask(socket, &Ask::Status)?;
+    let missing = || io::Error::new(io::ErrorKind::InvalidData, "the answer holds no status");
+    let status = status::filled(answer.status.ok_or_else(missing)?);
+    Ok(Look { status, protocol: answer.hello, at: began.elapsed() })
+}
+
+/// The first look, and the wishes as the daemon's words have them.
+///
+/// # Errors
+/// [`Failure`]: nobody answers, or there is no such device.
+pub fn first(socket: &Path, began: Instant, wishes: &Wishes) -> Result<(Look, Wishes), Failure> {
+    let look = look(socket, began).map_err(|why| Failure::new(FINDINGS, ask::words(socket, &why)))?;
+    let named = wishes.device.as_deref().map(|name| row::device_called(&look.status, name));
+    let device = named.transpose().map_err(|words| Failure::new(USAGE, words))?;
+    Ok((look, Wishes { device, ..wishes.clone() }))
+}
+
+/// What the thread has.
+struct Feed {
+    socket: PathBuf,
+    began: Instant,
+    interval: Duration,
+    to: Sender<Input>,
+    /// Where the record lies, by the last answer.
+    record: Option<PathBuf>,
+    /// When it was read.
+    read: Option<Instant>,
+    /// The processes of the last answer, by tenant, each with its number inside.
+    members: BTreeMap<String, Vec<(u32, u32)>>,
+    names: Names,
+}
+
+/// Starts the thread. It ends when nobody gives orders, or nobody listens, any more.
+///
+/// # Errors
+/// The system has no room for a thread.
+pub fn start(
+    socket: PathBuf,
+    (first, began): (&Look, Instant),
+    interval: Duration,
+    to: Sender<Input>,
+) -> io::Result<Sender<Effect>> {
+    let (orders, taken) = mpsc::channel();
+    let record = first.status.record.as_ref().and_then(|record| record.dir.clone());
+    let (members, names) = (members(first), Names::here());
+    let mut feed = Feed { socket, began, interval, to, record, read: None, members, names };
+    std::thread::Builder::new().name("vgpu-top-feed".into()).spawn(move || feed.run(&taken))?;
+    Ok(orders)
+}
+
+impl Feed {
+    fn run(&mut self, orders: &Receiver<Effect>) {
+        let mut next = Instant::now() + self.interval;
+        loop {
+            let told = match orders.recv_timeout(next.saturating_duration_since(Instant::now())) {
+                Ok(order) => {
+                    let changes = matches!(order, Effect::Change(_));
+                    let told = self.does(order);
+                    // What was changed shows at once.
+                    if changes { told.and_then(|()| self.looks(&mut next)) } else { told }
+                }
+                Err(RecvTimeoutError::Timeout) => self.looks(&mut next),
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            if told.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Looks, and sets the moment of the next look. `None`: nobody listens any more.
+    fn looks(&mut self, next: &mut Instant) -> Option<()> {
+        let input = match look(&self.socket, self.began) {
+            Ok(look) => {
+                *next = Instant::now() + self.interval;
+                self.members = members(&look);
+                self.record = look.status.record.as_ref().and_then(|record| record.dir.clone());
+                Input::Look(Box::new(look))
+            }
+            Err(why) => {
+                *next = Instant::now() + self.interval.min(AGAIN);
+                Input::Lost(ask::words(&self.socket, &why))
+            }
+        };
+        self.to.send(input).ok()
+    }
+
+    fn does(&mut self, order: Effect) -> Option<()> {
+        let words = |why: io::Error| ask::words(&self.socket, &why);
+        let other = || "the daemon's answer is to something else; is it older than this program?".to_owned();
+        let input = match order {
+            Effect::Change(ask) => {
+                let answer = control::ask(&self.socket, &ask).map_err(words);
+                Input::Done(answer.and_then(|answer| answer.done.map(Box::new).ok_or_else(other)))
+            }
+            Effect::Explain(tenant) => {
+                let answer = control::ask(&self.socket, &Ask::Explain { tenant: tenant.clone() }).map_err(words);
+                Input::Explained(tenant, answer.and_then(|answer| answer.explained.ok_or_else(other)))
+            }
+            Effect::Places(tenant) => {
+                self.names.again();
+                let all = self.members.get(&tenant).cloned().unwrap_or_default().into_iter();
+                let place = |(pid, inside)| Some((pid, self.names.place(pid, inside).shown()?));
+                Input::Places(all.filter_map(place).collect())
+            }
+            Effect::Hour if self.read.is_some_and(|read| read.elapsed() < HOUR_AGAIN) => return Some(()),
+            Effect::Hour => {
+                self.read = Some(Instant::now());
+                Input::Hour(hour(self.record.as_deref()))
+            }
+            Effect::Quit | Effect::Suspend => return Some(()),
+        };
+        self.to.send(input).ok()
+    }
+}
+
+/// The processes of a look that are seen here.
+fn members(look: &Look) -> BTreeMap<String, Vec<(u32, u32)>> {
+    let all = look.status.tenants.iter();
+    let numbers = |member: &MemberStatus| Some((member.pid?, member.pid_inside));
+    all.map(|tenant| (tenant.name.clone(), tenant.members.iter().filter_map(numbers).collect())).collect()
+}
+
+/// The last hour by the record.
+fn hour(dir: Option<&Path>) -> Result<BTreeMap<Key, Vec<f64>>, String> {
+    let dir = dir.ok_or("the daemon keeps no record of usage")?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let now = i64::try_from(now).unwrap_or(i64::MAX);
+    let minutes = i64::try_from(MINUTES).unwrap_or(60);
+    let span = (now.div_euclid(60).saturating_sub(minutes) * 60, i64::MAX);
+    let question = Question { tenants: Vec::new(), devices: true, span, by: By::Minute };
+    let answer = vgpu_accounting::record::ask::ask(dir, &question).map_err(|why| why.to_string())?;
+    Ok(history::hour(&answer.rows, now))
+}

@@ -1,0 +1,107 @@
+//! Without a terminal: looks as text, or as JSON.
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use vgpu_core::bytes::Bytes;
+
+use super::feed;
+use super::row::{Device, Look, Row};
+use super::state::{Top, Wishes};
+use crate::ask::{self, Where};
+use crate::ps::span;
+use crate::status;
+use vgpu_config::problem;
+use vgpu_output::say::{self, Failure};
+
+/// Shows so many looks; `None`: until interrupted, over a restart of the daemon too.
+///
+/// # Errors
+/// [`Failure`]: nobody answers at the first look, or nobody reads any more.
+pub fn run(daemon: &Where, wishes: &Wishes, looks: Option<u32>) -> Result<ExitCode, Failure> {
+    let (socket, began) = (daemon.path(), Instant::now());
+    let (first, wishes) = feed::first(&socket, began, wishes)?;
+    let show = |look: Look| match daemon.json {
+        true => say::exact(&say::plain_json(&format!("{}\n", status::enriched(&look.status)?))),
+        false => say::text(&text(&Top::new(look, wishes.clone()))),
+    };
+    show(first)?;
+    let mut shown = 1;
+    while looks.is_none_or(|looks| shown < looks) {
+        std::thread::sleep(wishes.interval);
+        match feed::look(&socket, began) {
+            Ok(look) => {
+                if !daemon.json {
+                    say::text("\n")?;
+                }
+                show(look)?;
+            }
+            Err(why) => say::note(&ask::words(&socket, &why)),
+        }
+        shown += 1;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A look as text.
+#[must_use]
+pub fn text(top: &Top) -> String {
+    let status = &top.look.status;
+    let up = span(status.uptime_seconds);
+    let mut text = format!("vgpud {}, process {}, up {up}\n", status.version, status.pid);
+    let devices = top.devices();
+    let wanted = devices.iter().filter(|device| top.device.as_ref().is_none_or(|name| *name == device.name));
+    text.extend(wanted.map(device));
+    let heads = [
+        "TENANT",
+        "DEVICE",
+        "CLASS",
+        "WEIGHT",
+        "FLOOR",
+        "CEILING",
+        "WANTED",
+        "GOT",
+        "USED",
+        "MEMORY",
+        "WAITED",
+        "WAITING",
+        "PROCESSES",
+        "STATE",
+    ];
+    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    rows.extend(top.shown().into_iter().map(cells));
+    text + &say::table(&rows)
+}
+
+fn device(device: &Device) -> String {
+    let size = |bytes: Option<u64>| bytes.map_or("?".to_owned(), |bytes| Bytes(bytes).to_string());
+    let holder = match (&device.holder, device.arbitrated) {
+        (Some(holder), _) => format!("held by {holder}"),
+        (None, true) => "held by nobody".into(),
+        (None, false) => "no leases".into(),
+    };
+    let Device { name, busy, used, memory, model, .. } = device;
+    let busy = busy.map_or("not measured".to_owned(), |busy| format!("{busy:.1} %"));
+    let model = model.as_ref().map_or(String::new(), |model| format!(", {}", problem::shown(model)));
+    format!("device {name}: busy {busy}, memory {} of {}, {holder}{model}\n", size(*used), size(*memory))
+}
+
+fn cells(row: &Row) -> Vec<String> {
+    let percent = |value: Option<f64>| value.map_or(row.none().to_owned(), |value| format!("{value:.1} %"));
+    vec![
+        row.tenant.clone(),
+        row.device.clone(),
+        if row.class.is_empty() { "-".into() } else { row.class.clone() },
+        row.weight.to_string(),
+        ask::percent(row.floor, "none"),
+        ask::percent(row.ceiling, "unlimited"),
+        percent(row.wanted),
+        percent(row.got),
+        row.used.map_or("?".into(), |used| Bytes(used).to_string()),
+        ask::size(row.limit),
+        row.waited.map_or("-".into(), |waited| format!("{waited:.3}")),
+        row.waiting.to_string(),
+        row.members.to_string(),
+        row.state.clone(),
+    ]
+}

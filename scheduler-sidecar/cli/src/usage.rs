@@ -1,0 +1,284 @@
+//! `vgpu usage`: what tenants used, by the daemon's record, which is read where it lies: the daemon need not run.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::ValueEnum;
+use serde_json::json;
+use vgpu_core::bytes::Bytes;
+
+use super::ask::Where;
+use super::when::{self, When, shown};
+use vgpu_accounting::record::ask::{self, Answer, By, Question, Used};
+use vgpu_accounting::record::store::Trouble;
+use vgpu_config::paths;
+use vgpu_control::Ask;
+use vgpu_output::say::{self, FINDINGS, Failure, USAGE};
+
+/// Shows what tenants used: device time, memory, time at the gate, refused allocations.
+///
+/// The daemon keeps it minute by minute for a week and hour by hour for 400 days (docs/record.md). It is read where it
+/// lies, by whoever may read it: root, or the daemon's user.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  vgpu usage
+  vgpu usage train chat --since 24h --by hour
+  vgpu usage --since 2026-11-01 --until 2026-12-01 --by day --format csv
+  vgpu usage --device --format json
+  vgpu usage --state-dir /srv/gpu/state
+
+Units:
+  GPU-SECONDS  device time that was measured; + there was more, which was not; ? there was some,
+               and none of it was
+  GIB-HOURS    memory held, over time: 1 GiB for an hour is 1
+  PEAK         most memory at once on one device
+  WAIT-SECONDS time in which processes stood at the gate, summed over them
+  LAUNCHES     ? is not counted
+  REFUSED      allocations that were refused; ? is not known
+  Not measured is device time of which nobody asks anything, on devices without leases: arbitrate =
+  true in [time] of the daemon's file has it measured everywhere. For how long it was not is
+  unmeasured_ns in JSON and CSV.
+  JSON and CSV have whole numbers: ns, byte-seconds, bytes; starts are seconds since 1970 (UTC).
+
+Exit codes:
+  0  shown
+  1  there is no record there, or it cannot be read
+  2  usage")]
+pub struct Args {
+    /// Whose; none: all tenants'.
+    tenants: Vec<String>,
+
+    /// Device by device.
+    #[arg(long)]
+    device: bool,
+
+    /// From when on: so long ago (90m, 24h, 7d), or a date or time of UTC (2026-11-01, 2026-11-01T12:00) [default: all].
+    #[arg(long, value_name = "WHEN", value_parser = When::read)]
+    since: Option<When>,
+
+    /// Until when, likewise [default: now].
+    #[arg(long, value_name = "WHEN", value_parser = When::read)]
+    until: Option<When>,
+
+    /// How rows are put together.
+    #[arg(long, value_enum, default_value_t = By::Total)]
+    by: By,
+
+    /// What is printed.
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+
+    /// Where the record lies [default: where the daemon says; without one /var/lib/vgpu for root, else $XDG_STATE_HOME/vgpu].
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+
+    #[command(flatten)]
+    daemon: Where,
+}
+
+/// What is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// For people.
+    Table,
+    /// `{"rows": [...], "total": {...}}`; also by --json.
+    Json,
+    /// A head, a line for each row, and no total.
+    Csv,
+}
+
+/// Reads and prints.
+///
+/// # Errors
+/// [`Failure`]: there is no record, or it cannot be read.
+pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let now = when::now();
+    let since = args.since.map_or(i64::MIN, |when| when.second(now));
+    let until = args.until.map_or(i64::MAX, |when| when.second(now));
+    if since >= until {
+        return Err(Failure::new(USAGE, "--since is not before --until"));
+    }
+    // A row belongs to the time that was asked about if it began then; what ends now may have begun a minute ago.
+    let since = if matches!(args.since, Some(When::Ago(_))) { since.div_euclid(60) * 60 } else { since };
+    let dir = place(args.state_dir.as_ref(), &args.daemon)?;
+    let question = Question { tenants: args.tenants.clone(), devices: args.device, span: (since, until), by: args.by };
+    let answer = ask::ask(&dir, &question).map_err(|why| unread(&why))?;
+    match args.format {
+        _ if args.daemon.json => print_json(&answer)?,
+        Format::Json => print_json(&answer)?,
+        Format::Csv => say::text(&csv(&answer))?,
+        Format::Table => say::text(&table(&answer, args))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Where the record lies.
+///
+/// # Errors
+/// The daemon keeps none.
+pub(super) fn place(state_dir: Option<&PathBuf>, daemon: &Where) -> Result<PathBuf, Failure> {
+    if let Some(dir) = state_dir {
+        return Ok(dir.clone());
+    }
+    let usual = || paths::state_dir(&paths::runtime_dir());
+    // Who cannot ask may be able to read all the same.
+    let Ok(status) = daemon.ask(&Ask::Status) else { return Ok(usual()) };
+    match status.status.and_then(|status| status.record) {
+        None => Ok(usual()),
+        Some(record) => record.dir.ok_or_else(|| {
+            Failure::new(
+                FINDINGS,
+                "the daemon keeps no record: its state_dir is \"none\"; --state-dir names an old one",
+            )
+        }),
+    }
+}
+
+/// The record cannot be read.
+pub(super) fn unread(why: &Trouble) -> Failure {
+    let hint = "; --state-dir names another place, and `vgpu status` says where the daemon keeps it";
+    Failure::new(FINDINGS, format!("no record of usage can be read: {why}{hint}"))
+}
+
+fn print_json(answer: &Answer) -> Result<(), Failure> {
+    say::json(&json!({ "rows": answer.rows, "total": answer.total }))
+}
+
+const COLUMNS: [&str; 11] = [
+    "start",
+    "tenant",
+    "device",
+    "gpu_ns",
+    "wait_ns",
+    "memory_byte_seconds",
+    "peak_bytes",
+    "launches",
+    "refused_allocations",
+    "members",
+    "unmeasured_ns",
+];
+
+fn csv(answer: &Answer) -> String {
+    let mut text = COLUMNS.join(",") + "\n";
+    for row in &answer.rows {
+        let known = |value: Option<u64>| value.map_or(String::new(), |value| value.to_string());
+        // Names of tenants and devices hold nothing that would have to be quoted; another's word might.
+        let plain = |text: &Option<String>| {
+            let text = text.as_deref().unwrap_or_default();
+            if text.contains([',', '"', '\n', '\r']) {
+                format!("\"{}\"", text.replace('"', "\"\""))
+            } else {
+                text.to_owned()
+            }
+        };
+        let cells = [
+            row.start.map_or(String::new(), |start| start.to_string()),
+            plain(&row.tenant),
+            plain(&row.device),
+            known(row.gpu_ns),
+            row.wait_ns.to_string(),
+            row.memory_byte_seconds.to_string(),
+            row.peak_bytes.to_string(),
+            known(row.launches),
+            known(row.refused_allocations),
+            row.members.to_string(),
+            known(row.unmeasured_ns),
+        ];
+        text.push_str(&cells.join(","));
+        text.push('\n');
+    }
+    text
+}
+
+/// Thousandths of a whole, as text.
+fn thousandths(value: u64, whole: u128) -> String {
+    let all = u128::from(value) * 1000 / whole;
+    format!("{}.{:03}", all / 1000, all % 1000)
+}
+
+fn table(answer: &Answer, args: &Args) -> String {
+    let (timed, devices) = (args.by != By::Total, args.device);
+    let heads = ["GPU-SECONDS", "GIB-HOURS", "PEAK", "WAIT-SECONDS", "LAUNCHES", "REFUSED"];
+    let cells = |name: &str, row: &Used| {
+        let mut cells = Vec::new();
+        if timed {
+            cells.push(row.start.map_or(String::new(), shown));
+        }
+        cells.push(name.to_owned());
+        if devices {
+            cells.push(row.device.clone().unwrap_or_default());
+        }
+        let known = |value: Option<u64>| value.map_or("?".into(), |value| value.to_string());
+        cells.extend([
+            row.gpu_ns
+                .map_or("?".into(), |ns| thousandths(ns, 1_000_000_000) + if row.is_partial() { "+" } else { "" }),
+            thousandths(row.memory_byte_seconds, 3600 << 30),
+            Bytes(row.peak_bytes).to_string(),
+            thousandths(row.wait_ns, 1_000_000_000),
+            known(row.launches),
+            known(row.refused_allocations),
+        ]);
+        cells
+    };
+    let mut head: Vec<String> = Vec::new();
+    head.extend(timed.then(|| "START (UTC)".to_owned()));
+    head.push("TENANT".into());
+    head.extend(devices.then(|| "DEVICE".to_owned()));
+    head.extend(heads.map(str::to_owned));
+    let mut rows = vec![head];
+    rows.extend(answer.rows.iter().map(|row| cells(row.tenant.as_deref().unwrap_or_default(), row)));
+    rows.push(cells("total", &answer.total));
+    say::table(&rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_has_the_sum_and_csv_has_whole_numbers() {
+        let row = Used {
+            start: Some(3600),
+            tenant: Some("a".into()),
+            gpu_ns: Some(1_500_000_000),
+            memory_byte_seconds: 5400 << 30,
+            peak_bytes: 3 << 30,
+            refused_allocations: Some(2),
+            members: 1,
+            ..Used::default()
+        };
+        let total = Used { start: None, tenant: None, ..row.clone() };
+        let answer = Answer { rows: vec![row], total };
+        assert_eq!(
+            csv(&answer),
+            "start,tenant,device,gpu_ns,wait_ns,memory_byte_seconds,peak_bytes,launches,refused_allocations,members,unmeasured_ns\n\
+             3600,a,,1500000000,0,5798205849600,3221225472,,2,1,\n"
+        );
+        assert_eq!(thousandths(5400 << 30, 3600 << 30), "1.500");
+    }
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn what_was_not_measured_is_a_mark_in_the_table_and_nothing_in_csv() {
+        let used = |tenant: &str, gpu_ns, unmeasured_ns| Used {
+            tenant: Some(tenant.into()),
+            gpu_ns,
+            unmeasured_ns: Some(unmeasured_ns),
+            ..Used::default()
+        };
+        let rows = vec![used("a", None, 5), used("b", Some(1_500_000_000), 7), used("c", Some(0), 0)];
+        let answer = Answer { rows, total: Used { tenant: None, ..used("", Some(1_500_000_000), 12) } };
+        let shown = table(&answer, &<Line as clap::Parser>::parse_from(["x"]).args);
+        let cells = |line: &str| line.split_whitespace().take(2).map(str::to_owned).collect::<Vec<_>>();
+        let lines: Vec<Vec<String>> = shown.lines().skip(1).map(cells).collect();
+        assert_eq!(lines, [["a", "?"], ["b", "1.500+"], ["c", "0.000"], ["total", "1.500+"]]);
+        let csv = csv(&answer);
+        assert!(csv.contains("\n,a,,,0,0,0,,,0,5\n,b,,1500000000,0,0,0,,,0,7\n,c,,0,0,"), "{csv}");
+    }
+}

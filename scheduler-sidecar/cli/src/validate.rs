@@ -1,0 +1,181 @@
+//! `vgpu validate`: runs programs alone and together, as tenants, and says what sharing costs them.
+//!
+//! [`programs`] reads who is to run what, [`children`] runs it, [`rounds`] is the order in which that is done. What it means,
+//! without a process or a clock: [`stats`] (medians, intervals, changes, fairness) and [`results`] (what was measured, and
+//! what it means). [`line`](mod@line): what a program says of its iterations. [`isolation`]: which test shows which kind of
+//! isolation. [`show`]: a report of it all. docs/validate.md is for readers.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use super::ask::Where;
+use super::when;
+use vgpu_accounting::report::page;
+use vgpu_output::say::{self, FINDINGS, Failure, UNKNOWN};
+
+mod children;
+pub mod isolation;
+pub mod line;
+mod programs;
+pub mod results;
+mod rounds;
+pub mod show;
+pub mod stats;
+
+use line::{Measure, Pattern};
+use results::Results;
+use rounds::{End, Rounds};
+
+/// The exit code of what was interrupted.
+const INTERRUPTED: u8 = 130;
+
+/// Runs programs alone and together, each as its tenant, and reports what sharing costs: latency, throughput, P99, fairness.
+///
+/// A round is each program alone, then all of them at once; medians are of the rounds. Together, a program that is done first
+/// is started again, uncounted, so that nobody ends alone. Each is run as `vgpu run` would run it: with the socket of the
+/// daemon's tenant of that name, or, with --tenant or --bare, without a daemon.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  vgpu validate chat -- ./serve --once --and train -- python3 train.py --steps 50
+  vgpu validate --runs 20 --out report chat -- ./serve --once --and train -- ./step
+  vgpu validate --pattern 'step {ms} ms' a -- python3 a.py --and b -- python3 b.py
+  vgpu validate --measure json a -- ./a --and b -- ./b          # lines like {\"seconds\": 0.0123}
+  vgpu validate --tenant a:memory=4GiB,sm=30 --tenant b:sm=70 a -- ./a --and b -- ./b  # no daemon
+  vgpu validate --bare a -- ./a --and b -- ./b                  # nothing of ours: plain sharing
+
+Exit codes:
+  0    measured
+  1    a program failed, or took longer than --timeout (its last words are shown); or no daemon
+       answers, or has no such tenant
+  2    usage
+  3    a program said nothing of its iterations
+  125  libvgpu.so, or with --sim the simulated driver, was not found or cannot be used
+  126  a program cannot be executed
+  127  a program was not found
+  130  interrupted; reports of whole rounds are written, marked as incomplete")]
+pub struct Args {
+    /// How many rounds; fewer than 10 say little.
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    runs: u32,
+
+    /// How many rounds before that are not counted.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100))]
+    warmup: u32,
+
+    /// What an iteration is: the run, or what the program says in lines of JSON with "seconds" or "milliseconds".
+    #[arg(long, value_name = "HOW", value_parser = ["run", "json"], default_value = "run", conflicts_with = "pattern")]
+    measure: String,
+
+    /// The iterations are lines in which this stands: text with {s}, {ms}, {us} or, for a number a second, {/s}.
+    #[arg(long, value_name = "TEXT", value_parser = Pattern::read)]
+    pattern: Option<Pattern>,
+
+    /// How long a run may take.
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = humantime::parse_duration)]
+    timeout: Duration,
+
+    /// A directory for report.html, report.md and report.json.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+
+    /// Without a daemon: NAME, or NAME:memory=SIZE,sm=PERCENT; repeatable.
+    #[arg(long, value_name = "SPEC", conflicts_with_all = ["socket", "bare"])]
+    tenant: Vec<String>,
+
+    /// Without the library: nobody is held to anything.
+    #[arg(long, conflicts_with = "socket")]
+    bare: bool,
+
+    /// libvgpu.so to use [default: $VGPU_LIBRARY, else the one beside this program].
+    #[arg(long, value_name = "PATH")]
+    library: Option<PathBuf>,
+
+    /// Give the programs the simulated driver instead of the real one.
+    #[arg(long)]
+    sim: bool,
+
+    #[command(flatten)]
+    daemon: Where,
+
+    /// NAME -- PROGRAM [ARGUMENT]... --and NAME -- PROGRAM [ARGUMENT]...
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAMS")]
+    programs: Vec<std::ffi::OsString>,
+}
+
+/// Measures and reports.
+///
+/// # Errors
+/// [`Failure`]: nothing could be measured.
+pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let measure = match (&args.pattern, args.measure.as_str()) {
+        (Some(pattern), _) => Measure::Pattern(pattern.clone()),
+        (None, "json") => Measure::Json,
+        (None, _) => Measure::Run,
+    };
+    let (programs, mut facts, notes) = programs::prepare(args)?;
+    if let Some(out) = &args.out {
+        std::fs::create_dir_all(out)
+            .map_err(|why| Failure::new(FINDINGS, format!("--out {}: {why}", out.display())))?;
+    }
+    if args.runs < 10 {
+        say::note(&format!("{} rounds say little: 10 or more are better (--runs)", args.runs));
+    }
+    facts.insert(0, ("begun (UTC)".into(), when::shown(when::now())));
+    let mut results = Results {
+        programs: programs.iter().map(programs::Program::shown).collect(),
+        measure: measure.clone(),
+        wanted: args.runs as usize,
+        cut: None,
+        began: when::now(),
+        facts,
+        notes,
+    };
+    let mut rounds = Rounds::new(&programs, &measure, args.timeout)?;
+    let ended = rounds.go(args.warmup, &mut results);
+    drop(rounds);
+    match ended {
+        Ok(()) => {
+            write(args, &results)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(End::Interrupted) => {
+            results.cut = Some("interrupted".into());
+            cut_short(args, &results);
+            Err(Failure::new(INTERRUPTED, "interrupted; the programs were ended"))
+        }
+        Err(End::Failed(code, words)) => {
+            results.cut = Some("a program failed".into());
+            cut_short(args, &results);
+            Err(Failure::new(code, words))
+        }
+        Err(End::Silent(words)) => Err(Failure::new(UNKNOWN, words)),
+    }
+}
+
+/// Reports the rounds that are whole, if there are any, each report marked; that they cannot be written is only said.
+fn cut_short(args: &Args, results: &Results) {
+    let whole = results.rounds();
+    if whole == 0 || args.out.is_none() {
+        return;
+    }
+    match write(args, results) {
+        Ok(()) => say::note(&format!("what was measured in {whole} rounds is reported, marked as INCOMPLETE")),
+        Err(why) => say::note(&why.words),
+    }
+}
+
+fn write(args: &Args, results: &Results) -> Result<(), Failure> {
+    let (mut sheet, json) = (show::sheet(results), show::json(results));
+    if let Some(out) = &args.out {
+        let pretty = serde_json::to_string_pretty(&json).map_err(std::io::Error::from)? + "\n";
+        say::file(&out.join("report.html"), &page::html(&sheet))?;
+        say::file(&out.join("report.md"), &sheet.markdown())?;
+        say::file(&out.join("report.json"), &pretty)?;
+    }
+    // The matrix is too wide for a terminal, and the same each time.
+    sheet.tables.pop();
+    sheet.notes.pop();
+    if args.daemon.json { say::json(&json) } else { say::text(&sheet.text()) }
+}

@@ -1,0 +1,140 @@
+//! The isolation matrix: what is kept apart, how far, and the test that shows it. A test of this crate holds each cell to a test
+//! that exists.
+
+use vgpu_accounting::report::sheet::Table;
+
+/// How far something is kept apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Degree {
+    /// Always.
+    Full,
+    /// As far as the words say.
+    Partial,
+    /// Not.
+    None,
+}
+
+/// A cell of the matrix.
+#[derive(Debug, Clone, Copy)]
+pub struct Cell {
+    /// How far.
+    pub degree: Degree,
+    /// In words.
+    pub words: &'static str,
+    /// The tests that show it: file and name.
+    pub tests: &'static [(&'static str, &'static str)],
+}
+
+/// An axis: with the daemon, and with the library alone.
+#[derive(Debug, Clone, Copy)]
+pub struct Axis {
+    /// Its name.
+    pub name: &'static str,
+    /// With vgpud.
+    pub daemon: Cell,
+    /// By environment variables.
+    pub alone: Cell,
+}
+
+const LEASES: &str = "tests/tests/time_leases.rs";
+
+/// The matrix.
+pub const MATRIX: [Axis; 4] = [
+    Axis {
+        name: "memory",
+        daemon: Cell {
+            degree: Degree::Full,
+            words: "a hard limit for all processes of a tenant together, changed while they run; what is freed is not erased",
+            tests: &[
+                ("tests/tests/daemon.rs", "members_of_the_daemons_tenant_share_its_limit"),
+                ("tests/tests/leases.rs", "a_memory_limit_changes_under_a_living_process"),
+            ],
+        },
+        alone: Cell {
+            degree: Degree::Full,
+            words: "the same, to the last byte, for programs that keep the library",
+            tests: &[
+                ("tests/tests/memory.rs", "the_last_byte_can_be_allocated_and_one_more_cannot"),
+                ("tests/tests/concurrency.rs", "of_nine_at_the_same_moment_exactly_one_is_refused"),
+            ],
+        },
+    },
+    Axis {
+        name: "compute",
+        daemon: Cell {
+            degree: Degree::Full,
+            words: "floors, weights and ceilings on measured device time; memory bandwidth and caches are not divided",
+            tests: &[
+                (LEASES, "two_tenants_share_the_device_by_their_floors"),
+                (LEASES, "a_ceiling_is_kept_through_the_daemon_and_the_rest_is_the_others"),
+            ],
+        },
+        alone: Cell {
+            degree: Degree::Partial,
+            words: "ceilings, no floors: nobody gives turns among tenants",
+            tests: &[("tests/tests/time_shares.rs", "ceilings_hold_for_kernels_of_any_length")],
+        },
+    },
+    Axis {
+        name: "fault",
+        daemon: Cell {
+            degree: Degree::Partial,
+            words: "a killed process or daemon stops nobody; a fault of the device strikes all who share it",
+            tests: &[
+                ("tests/tests/leases.rs", "a_member_killed_inside_its_lease_blocks_nobody"),
+                (LEASES, "a_daemon_killed_mid_lease_hangs_nobody_and_ceilings_are_kept_and_it_comes_back"),
+            ],
+        },
+        alone: Cell {
+            degree: Degree::Partial,
+            words: "a killed process stops nobody and its memory comes back; a fault of the device strikes all",
+            tests: &[(
+                "tests/tests/concurrency.rs",
+                "after_kills_at_random_instructions_the_ledger_is_the_truth_and_nobody_hangs",
+            )],
+        },
+    },
+    Axis {
+        name: "jitter",
+        daemon: Cell {
+            degree: Degree::Partial,
+            words: "a latency tenant comes first at the end of a lease; a kernel that runs is not interrupted",
+            tests: &[
+                (LEASES, "a_latency_tenant_is_served_beside_a_batch_one"),
+                (LEASES, "a_holder_that_computes_leaves_the_device_to_who_waits"),
+            ],
+        },
+        alone: Cell {
+            degree: Degree::None,
+            words: "a neighbour's ceiling bounds what it takes, not when",
+            tests: &[("tests/tests/time.rs", "thirty_percent_is_thirty_percent_for_a_program_that_runs_ahead")],
+        },
+    },
+];
+
+impl Cell {
+    fn text(&self) -> String {
+        let degree = match self.degree {
+            Degree::Full => "yes",
+            Degree::Partial => "partly",
+            Degree::None => "no",
+        };
+        format!("{degree}: {}", self.words)
+    }
+}
+
+/// As a table.
+#[must_use]
+pub fn table() -> Table {
+    let row = |axis: &Axis| {
+        let tests = axis.daemon.tests.iter().chain(axis.alone.tests).map(|(_, name)| *name);
+        vec![axis.name.to_owned(), axis.daemon.text(), axis.alone.text(), tests.collect::<Vec<_>>().join(", ")]
+    };
+    Table {
+        heading: "What is kept apart".into(),
+        heads: ["axis", "with vgpud", "libvgpu.so alone", "shown by"].map(str::to_owned).to_vec(),
+        words: 4,
+        rows: MATRIX.iter().map(row).collect(),
+        total: None,
+    }
+}

@@ -1,0 +1,212 @@
+//! Who is to run what: `NAME -- PROGRAM ... --and NAME -- PROGRAM ...`, with which environment.
+
+use std::ffi::OsString;
+
+use super::Args;
+use crate::run;
+use crate::validate::results;
+use vgpu_config::suggest::nearest;
+use vgpu_config::value::is_name;
+use vgpu_control::Ask;
+use vgpu_control::status::TenantStatus;
+use vgpu_core::bytes::Bytes;
+use vgpu_output::say::{self, FINDINGS, Failure, USAGE};
+
+/// Between two programs.
+const AND: &str = "--and";
+/// Most programs at once.
+const MOST: usize = 16;
+
+/// What is to be run.
+#[derive(Debug)]
+pub struct Program {
+    /// The tenant.
+    pub name: String,
+    /// The program and its arguments.
+    pub command: Vec<OsString>,
+    /// What is different in its environment.
+    pub changes: Vec<(&'static str, OsString)>,
+    /// What it is held to, in words.
+    limits: String,
+}
+
+impl Program {
+    /// Without runs yet.
+    pub fn shown(&self) -> results::Program {
+        let words: Vec<String> = self.command.iter().map(|word| say::quoted(&word.to_string_lossy())).collect();
+        results::Program {
+            name: self.name.clone(),
+            command: words.join(" "),
+            limits: self.limits.clone(),
+            alone: Vec::new(),
+            together: Vec::new(),
+        }
+    }
+}
+
+/// Names and commands. `--and` ends a command only where `NAME --` follows, so that programs may have it as an argument.
+fn split(words: &[OsString]) -> Result<Vec<(String, Vec<OsString>)>, String> {
+    const FORM: &str = "NAME -- PROGRAM [ARGUMENT]... --and NAME -- PROGRAM [ARGUMENT]...";
+    let begins = |at: usize| {
+        words.get(at + 1).is_some_and(|word| word == "--") && words.get(at).is_some_and(|word| word != "--")
+    };
+    if !begins(0) {
+        return Err(format!("the first program is not NAME -- PROGRAM; accepted: {FORM}"));
+    }
+    let mut starts = vec![0];
+    starts.extend((1..words.len()).filter(|at| words[*at] == AND && begins(at + 1)).map(|at| at + 1));
+    let mut programs: Vec<(String, Vec<OsString>)> = Vec::new();
+    for (index, start) in starts.iter().enumerate() {
+        let end = starts.get(index + 1).map_or(words.len(), |next| next - 1);
+        let name = words[*start].to_string_lossy().into_owned();
+        let command = words[start + 2..end].to_vec();
+        if !is_name(&name) {
+            return Err(format!("{name:?} cannot be a tenant's name; accepted: {FORM}"));
+        }
+        if command.is_empty() {
+            return Err(format!("{name} is given no program; accepted: {FORM}"));
+        }
+        if programs.iter().any(|(other, _)| *other == name) {
+            return Err(format!("{name} is given twice; accepted: each tenant once"));
+        }
+        programs.push((name, command));
+    }
+    match programs.len() {
+        1 => Err(format!("one program is nothing to compare; accepted: {FORM}")),
+        2..=MOST => Ok(programs),
+        _ => Err(format!("more than {MOST} programs")),
+    }
+}
+
+/// `NAME:memory=4GiB,sm=30`
+fn spec(text: &str) -> Result<(String, Option<OsString>, Option<OsString>), String> {
+    let refused = || format!("--tenant {text:?}; accepted: NAME, or NAME:memory=SIZE,sm=PERCENT");
+    let (name, rest) = text.split_once(':').unwrap_or((text, ""));
+    let (mut memory, mut sm) = (None, None);
+    for part in rest.split(',').filter(|part| !part.is_empty()) {
+        match part.split_once('=') {
+            Some(("memory", size)) if memory.is_none() => memory = Some(size.into()),
+            Some(("sm", percent)) if sm.is_none() => sm = Some(percent.into()),
+            _ => return Err(refused()),
+        }
+    }
+    if is_name(name) { Ok((name.to_owned(), memory, sm)) } else { Err(refused()) }
+}
+
+type Prepared = (Vec<Program>, Vec<(String, String)>, Vec<String>);
+
+/// The programs, facts about the place, and what a reader should know of it.
+///
+/// # Errors
+/// Usage; no daemon, or no such tenant; no library.
+pub fn prepare(args: &Args) -> Result<Prepared, Failure> {
+    let usage = |words: String| Failure::new(USAGE, words);
+    let given = split(&args.programs).map_err(usage)?;
+    let base = || run::Args { library: args.library.clone(), sim: args.sim, ..run::Args::default() };
+    let version = ("vgpu".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
+    if args.bare {
+        let changes = run::simulated(&base())?;
+        let program =
+            |(name, command)| Program { name, command, changes: changes.clone(), limits: "no library".into() };
+        return Ok((given.into_iter().map(program).collect(), vec![version], Vec::new()));
+    }
+    let own = |name: &str| OsString::from(format!("validate-{}-{name}", std::process::id()));
+    if !args.tenant.is_empty() {
+        let specs: Vec<_> = args.tenant.iter().map(|text| spec(text)).collect::<Result<_, _>>().map_err(usage)?;
+        if let Some((name, ..)) = specs.iter().find(|(name, ..)| !given.iter().any(|(given, _)| given == name)) {
+            let names: Vec<&str> = given.iter().map(|(name, _)| name.as_str()).collect();
+            return Err(usage(format!("--tenant {name:?} runs nothing; accepted: {}", names.join(", "))));
+        }
+        let program = |(name, command): (String, Vec<OsString>)| {
+            let (_, memory, sm) = specs.iter().find(|(spec, ..)| *spec == name).cloned().unwrap_or_default();
+            let said = |what: &str, value: &Option<OsString>| {
+                format!("{what} {}", value.as_ref().map_or("unlimited".into(), |value| value.to_string_lossy()))
+            };
+            let limits = format!("{}, {}, without a daemon", said("memory", &memory), said("sm", &sm));
+            let args = run::Args { memory_limit: memory, sm_limit: sm, tenant: Some(own(&name)), ..base() };
+            Ok(Program { changes: run::changes(&args)?, name, command, limits })
+        };
+        let programs = given.into_iter().map(program).collect::<Result<_, Failure>>()?;
+        return Ok((programs, vec![version], Vec::new()));
+    }
+    let answer = args.daemon.ask(&Ask::Status).map_err(|why| {
+        let hint = "; without a daemon: --tenant NAME:memory=SIZE,sm=PERCENT, or --bare";
+        Failure::new(why.code, why.words + hint)
+    })?;
+    let status = answer.status.ok_or_else(crate::ask::no_answer)?;
+    let mut notes = Vec::new();
+    let there: usize = status.tenants.iter().map(|tenant| tenant.members.len()).sum();
+    if there > 0 {
+        notes.push(format!(
+            "{there} processes of the daemon's tenants were there before: what they did is in these numbers."
+        ));
+    }
+    let program = |(name, command): (String, Vec<OsString>)| {
+        let tenant = tenant(&status.tenants, &name)?;
+        let args = run::Args { socket: Some(tenant.socket.clone()), ..base() };
+        Ok(Program { changes: run::changes(&args)?, limits: limits(tenant), name, command })
+    };
+    let programs = given.into_iter().map(program).collect::<Result<_, Failure>>()?;
+    let daemon = ("vgpud".to_owned(), status.version);
+    Ok((programs, vec![version, daemon], notes))
+}
+
+fn tenant<'a>(tenants: &'a [TenantStatus], name: &str) -> Result<&'a TenantStatus, Failure> {
+    let refused = |words: String| Failure::new(FINDINGS, words);
+    let names = || tenants.iter().filter(|tenant| !tenant.removed).map(|tenant| tenant.name.as_str());
+    let found = tenants.iter().find(|tenant| tenant.name == name && !tenant.removed);
+    let found = found.ok_or_else(|| {
+        let meant = nearest(name, names()).map_or(String::new(), |meant| format!(" (did you mean {meant:?}?)"));
+        let names: Vec<&str> = names().take(20).collect();
+        refused(format!("the daemon has no tenant {name:?}{meant}; accepted: {}", names.join(", ")))
+    })?;
+    if let Some(why) = &found.unusable {
+        return Err(refused(format!("tenant {name} cannot be served: {why}")));
+    }
+    if found.paused {
+        return Err(refused(format!("tenant {name} is paused; `vgpu resume {name}` lets it launch again")));
+    }
+    Ok(found)
+}
+
+fn limits(tenant: &TenantStatus) -> String {
+    let memory = tenant.memory_limit.map_or("unlimited".into(), |bytes| Bytes(bytes).to_string());
+    let sm = tenant.sm_limit.map_or("unlimited".into(), |percent| format!("{percent} %"));
+    let floors: Vec<String> =
+        tenant.devices.iter().filter_map(|device| device.sm_request).map(|percent| format!("{percent} %")).collect();
+    let floor = floors.first().map_or(String::new(), |floor| format!(", request {floor}"));
+    format!("memory {memory}, sm {sm}{floor}, {}", tenant.mode)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<OsString> {
+        line.split(' ').map(OsString::from).collect()
+    }
+
+    #[test]
+    fn programs_are_told_apart_and_keep_their_own_arguments() {
+        let two = split(&words("a -- ./a -- --and --flag --and b -- ./b --and")).unwrap();
+        assert_eq!(two[0], ("a".into(), words("./a -- --and --flag")));
+        assert_eq!(two[1], ("b".into(), words("./b --and")));
+    }
+
+    #[test]
+    fn what_is_no_comparison_is_refused_in_words() {
+        for (line, said) in [
+            ("./a", "not NAME -- PROGRAM"),
+            ("a ./a", "not NAME -- PROGRAM"),
+            ("a -- ./a", "nothing to compare"),
+            ("a -- ./a --and a -- ./b", "twice"),
+            ("a -- --and b -- ./b", "no program"),
+            ("a/b -- x --and b -- x", "cannot be a tenant's name"),
+        ] {
+            let why = split(&words(line)).unwrap_err();
+            assert!(why.contains(said), "{line}: {why}");
+        }
+        assert_eq!(spec("a:memory=4GiB,sm=30"), Ok(("a".into(), Some("4GiB".into()), Some("30".into()))));
+        assert!(["a:gpu=1", "a:sm=1,sm=2", ":sm=1", "a:sm"].iter().all(|text| spec(text).is_err()));
+    }
+}

@@ -1,0 +1,197 @@
+//! A change of a tenant's terms, while its members run: as an administrator writes it, and what it means.
+//!
+//! Values are written and read as in the file ([`crate::value`]), by `vgpu set` before it asks and by the daemon
+//! when it is asked, so that both say the same about a value that is not accepted. Whether everything fits afterwards is
+//! [`crate::live`]'s.
+
+use serde::{Deserialize, Serialize};
+use vgpu_core::arbiter::Class;
+use vgpu_core::limits::Mode;
+use vgpu_core::share::Share;
+
+use crate::raw::Amount;
+use crate::value::{self, Written, Wrong};
+
+/// What is to change, as it was written. A key that is not there stays as it is; one that is not known is an error, so that
+/// no change is done by half.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Words {
+    /// A size, a percentage of the device, `unlimited`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_limit: Option<String>,
+    /// 1 to 100, `unlimited`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sm_limit: Option<String>,
+    /// 1 to 100, `none`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sm_request: Option<String>,
+    /// 1 to 10000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<String>,
+    /// `latency`, `normal`, `batch`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
+    /// A duration, `default`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quantum: Option<String>,
+    /// `enforce`, `observe`: the tenant's, on all its devices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
+    /// `true`, `false`: the tenant's, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub strict: Option<String>,
+}
+
+/// What is to change, understood. `None` stays as it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Change {
+    /// Hard limit.
+    pub memory: Option<Amount>,
+    /// Ceiling; the inner `None` is none.
+    pub ceiling: Option<Option<Share>>,
+    /// Floor; the inner `None` is none.
+    pub floor: Option<Option<Share>>,
+    /// Its part of what floors leave.
+    pub weight: Option<u32>,
+    /// Who comes first.
+    pub class: Option<Class>,
+    /// Length of a lease in ns; the inner `None` is that of its class.
+    pub quantum: Option<Option<u64>>,
+    /// Are limits kept, or only measured?
+    pub mode: Option<Mode>,
+    /// Are ways around the library refused?
+    pub strict: Option<bool>,
+}
+
+impl Words {
+    /// What it means.
+    ///
+    /// # Errors
+    /// In words: the first value that is not accepted, and what is. `key` says how a key is called where it was written.
+    pub fn read(&self, key: impl Fn(&str) -> String) -> Result<Change, String> {
+        let one = |name: &str, text: &Option<String>| text.as_ref().map(|text| (key(name), text.clone()));
+        Ok(Change {
+            memory: read(one("memory_limit", &self.memory_limit), |text| value::amount(&Written::Text(text)))?,
+            ceiling: read(one("sm_limit", &self.sm_limit), |text| value::ceiling(&Written::Text(text)))?,
+            floor: read(one("sm_request", &self.sm_request), |text| value::floor(&Written::Text(text)))?,
+            weight: read(one("weight", &self.weight), |text| value::weight(&Written::Number(text.to_owned())))?,
+            class: read(one("class", &self.class), |text| value::class(&Written::Text(text)))?,
+            quantum: read(one("quantum", &self.quantum), quantum)?,
+            mode: read(one("mode", &self.mode), |text| value::mode(&Written::Text(text)))?,
+            strict: read(one("strict", &self.strict), value::strict_text)?,
+        })
+    }
+
+    /// As one would write it, for the record: `sm_limit=30 weight=2`, and on which device.
+    #[must_use]
+    pub fn said(&self, device: Option<&str>) -> String {
+        let all = [
+            ("memory_limit", &self.memory_limit),
+            ("sm_limit", &self.sm_limit),
+            ("sm_request", &self.sm_request),
+            ("weight", &self.weight),
+            ("class", &self.class),
+            ("quantum", &self.quantum),
+            ("mode", &self.mode),
+            ("strict", &self.strict),
+        ];
+        let words = all.into_iter().filter_map(|(name, text)| Some(format!("{name}={}", text.as_ref()?)));
+        let on = device.map(|device| format!("on device {device}"));
+        words.chain(on).collect::<Vec<_>>().join(" ")
+    }
+
+    /// Is nothing to change?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+fn quantum(text: &str) -> Result<Option<u64>, Wrong> {
+    if text == "default" {
+        return Ok(None);
+    }
+    value::quantum(&Written::Text(text)).map(Some).map_err(|why| Wrong {
+        what: why.what,
+        accepted: format!("{}, or \"default\" for that of its class", why.accepted),
+    })
+}
+
+fn read<T>(
+    word: Option<(String, String)>,
+    reading: impl FnOnce(&str) -> Result<T, Wrong>,
+) -> Result<Option<T>, String> {
+    let Some((key, text)) = word else { return Ok(None) };
+    let Wrong { what, accepted } = match reading(&text) {
+        Ok(value) => return Ok(Some(value)),
+        Err(why) => why,
+    };
+    Err(format!("{key} {:?} {what}; accepted: {accepted}", crate::problem::shown(&text)))
+}
+
+#[cfg(test)]
+mod tests {
+    use vgpu_core::bytes::{Bytes, Size};
+
+    use super::*;
+
+    fn read(words: &[(&str, &str)]) -> Result<Change, String> {
+        let object: serde_json::Map<_, _> =
+            words.iter().map(|(key, value)| ((*key).to_owned(), (*value).into())).collect();
+        let words: Words = serde_json::from_value(object.into()).map_err(|why| why.to_string())?;
+        words.read(str::to_owned)
+    }
+
+    #[test]
+    fn each_key_is_read_as_in_the_file_and_what_is_not_written_stays() {
+        assert_eq!(read(&[]), Ok(Change::default()));
+        let change = read(&[
+            ("memory_limit", "1.5GiB"),
+            ("sm_limit", "unlimited"),
+            ("sm_request", "12.5"),
+            ("weight", "7"),
+            ("class", "latency"),
+            ("quantum", "500us"),
+            ("mode", "observe"),
+            ("strict", "true"),
+        ]);
+        let expected = Change {
+            memory: Some(Amount::Size(Size::Bytes(Bytes(3 << 29)))),
+            ceiling: Some(None),
+            floor: Some(Share::from_permille(125)),
+            weight: Some(7),
+            class: Some(Class::Latency),
+            quantum: Some(Some(500_000)),
+            mode: Some(Mode::Observe),
+            strict: Some(true),
+        };
+        assert_eq!(change, Ok(expected));
+        let none = read(&[("sm_request", "none"), ("quantum", "default")]).unwrap();
+        assert_eq!((none.floor, none.quantum), (Some(None), Some(None)));
+    }
+
+    #[test]
+    fn a_value_that_is_not_accepted_is_named_with_what_is() {
+        for (key, value, what) in [
+            ("memory_limit", "lots", "is not a size"),
+            ("memory_limit", "0", "is zero"),
+            ("sm_limit", "101", "is more than 100%"),
+            ("sm_limit", "none", "is not a percentage"),
+            ("sm_request", "unlimited", "is no floor"),
+            ("weight", "0", "is out of range"),
+            ("weight", "x", "is not such a number"),
+            ("class", "latncy", "did you mean \"latency\"?"),
+            ("quantum", "1h", "is not a duration"),
+            ("quantum", "1s", "is out of range"),
+            ("mode", "off", "is not for a tenant of the daemon"),
+            ("mode", "obsrve", "did you mean \"observe\"?"),
+            ("strict", "1", "is no truth value"),
+        ] {
+            let words = read(&[(key, value)]).unwrap_err();
+            assert!(words.starts_with(&format!("{key} {value:?} ")) && words.contains(what), "{words}");
+            assert!(words.contains("accepted: "), "{words}");
+        }
+        assert!(read(&[("memroy_limit", "1GiB")]).unwrap_err().contains("memroy_limit"), "nothing is done by half");
+    }
+}

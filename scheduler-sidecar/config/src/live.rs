@@ -1,0 +1,288 @@
+//! A change of one tenant's terms while the daemon serves: the tenant that comes out of it, or why nothing is changed.
+//!
+//! The same arithmetic as for a file ([`super::admit`]): what is promised live must be kept beside everything else that is
+//! promised. Pure; who puts it in force is the daemon's reactor, and how a change is written is
+//! [`crate::change`]'s.
+
+use vgpu_core::uuid;
+
+use super::admit::{Ask, Capacity, refusals};
+use super::plan::{DevicePlan, TenantPlan, TermsPlan};
+use super::resolve::admission;
+use super::suggest::nearest;
+use crate::change::Change;
+
+/// Most names that a message lists.
+const MAX_LISTED: usize = 20;
+
+/// A tenant after a change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Changed {
+    /// As it is to be.
+    pub tenant: TenantPlan,
+    /// The keys of the tenant itself that are different now.
+    pub whole: Vec<&'static str>,
+    /// Where which keys are different now, in the order of its devices; devices without a difference are left out.
+    pub what: Vec<(String, Vec<&'static str>)>,
+}
+
+/// The tenant of that name.
+///
+/// # Errors
+/// In words: there is none, which one may have been meant, and which there are.
+pub fn tenant<'p>(tenants: &'p [TenantPlan], name: &str) -> Result<&'p TenantPlan, String> {
+    tenants
+        .iter()
+        .find(|tenant| tenant.name == name)
+        .ok_or_else(|| unknown("tenant", name, tenants.iter().map(|tenant| tenant.name.as_str())))
+}
+
+fn unknown<'k>(kind: &str, name: &str, known: impl Iterator<Item = &'k str> + Clone) -> String {
+    let meant = nearest(name, known.clone()).map_or(String::new(), |meant| format!(" (did you mean {meant:?}?)"));
+    let mut all = known.clone().take(MAX_LISTED).collect::<Vec<_>>().join(", ");
+    if known.count() > MAX_LISTED {
+        all.push_str(", ...");
+    }
+    let name = super::problem::shown(name);
+    format!("there is no {kind} {name:?}{meant}; accepted: {all}")
+}
+
+/// The tenant as the change makes it, on one of its devices or on all.
+///
+/// # Errors
+/// In words: there is no such tenant or device, or it would not fit beside the others; with what would be accepted.
+pub fn changed(
+    devices: &[DevicePlan],
+    tenants: &[TenantPlan],
+    name: &str,
+    device: Option<&str>,
+    change: &Change,
+) -> Result<Changed, String> {
+    let before = tenant(tenants, name)?;
+    let only = device.map(|device| device_of(devices, before, device)).transpose()?;
+    if only.is_some() && (change.mode.is_some() || change.strict.is_some()) {
+        return Err("mode and strict are the tenant's, on all its devices; accepted: them without a device".into());
+    }
+    let mut after = before.clone();
+    (after.mode, after.strict) = (change.mode.unwrap_or(before.mode), change.strict.unwrap_or(before.strict));
+    let whole = [("mode", after.mode == before.mode), ("strict", after.strict == before.strict)];
+    let whole = whole.into_iter().filter(|(_, same)| !same).map(|(key, _)| key).collect();
+    let mut what = Vec::new();
+    for (now, was) in after.terms.iter_mut().zip(&before.terms) {
+        if only.as_ref().is_some_and(|only| *only != was.device) {
+            continue;
+        }
+        let described = devices.iter().find(|device| device.name() == was.device);
+        apply(now, described, change)?;
+        let keys = different(was, now);
+        if !keys.is_empty() {
+            what.push((was.device.clone(), keys));
+        }
+    }
+    for (device, _) in &what {
+        let described = devices.iter().find(|described| described.name() == *device);
+        fits(device, described, tenants, &after)?;
+    }
+    Ok(Changed { tenant: after, whole, what })
+}
+
+/// The device of a tenant that is named by its number or its UUID, as its terms name it.
+fn device_of(devices: &[DevicePlan], tenant: &TenantPlan, written: &str) -> Result<String, String> {
+    let by_uuid = devices
+        .iter()
+        .find(|device| device.uuid.as_deref().is_some_and(|here| uuid::same(here, written)))
+        .map(DevicePlan::name);
+    let name = by_uuid.unwrap_or_else(|| written.to_owned());
+    match tenant.terms.iter().any(|terms| terms.device == name) {
+        true => Ok(name),
+        false => {
+            let kind = format!("device of tenant {}:", tenant.name);
+            Err(unknown(&kind, written, tenant.terms.iter().map(|terms| terms.device.as_str())))
+        }
+    }
+}
+
+fn apply(terms: &mut TermsPlan, device: Option<&DevicePlan>, change: &Change) -> Result<(), String> {
+    if let Some(amount) = change.memory {
+        terms.memory = amount.on(device.and_then(|device| device.memory)).ok_or_else(|| {
+            format!(
+                "memory_limit is a part of device {}, whose size is not known; accepted: bytes, or a number with a unit \
+                 like 1.5GiB, or unlimited",
+                terms.device
+            )
+        })?;
+    }
+    if let Some(ceiling) = change.ceiling {
+        terms.ceiling = ceiling.filter(|ceiling| !ceiling.is_all());
+    }
+    terms.floor = change.floor.unwrap_or(terms.floor);
+    terms.weight = change.weight.unwrap_or(terms.weight);
+    terms.class = change.class.unwrap_or(terms.class);
+    terms.quantum = change.quantum.unwrap_or(terms.quantum);
+    terms.has_weight |= change.weight.is_some();
+    terms.has_class |= change.class.is_some();
+    Ok(())
+}
+
+/// The keys in which terms differ.
+fn different(was: &TermsPlan, now: &TermsPlan) -> Vec<&'static str> {
+    let keys = [
+        ("memory_limit", was.memory == now.memory),
+        ("sm_limit", was.ceiling == now.ceiling),
+        ("sm_request", was.floor == now.floor),
+        ("weight", (was.weight, was.has_weight) == (now.weight, now.has_weight)),
+        ("class", (was.class, was.has_class) == (now.class, now.has_class)),
+        ("quantum", was.quantum == now.quantum),
+    ];
+    keys.into_iter().filter(|(_, same)| !same).map(|(key, _)| key).collect()
+}
+
+/// Do all tenants of the device fit on it, with this one as it is to be?
+fn fits(
+    device: &str,
+    described: Option<&DevicePlan>,
+    tenants: &[TenantPlan],
+    after: &TenantPlan,
+) -> Result<(), String> {
+    let there = tenants.iter().map(|tenant| if tenant.name == after.name { after } else { tenant });
+    let told = refused(device, described, there);
+    if told.is_empty() { Ok(()) } else { Err(format!("{}; nothing was changed", told.join("; and "))) }
+}
+
+/// What does not fit of the tenants as they are, in words; nothing, if all does.
+#[must_use]
+pub fn misfits(devices: &[DevicePlan], tenants: &[TenantPlan]) -> Vec<String> {
+    devices.iter().flat_map(|device| refused(&device.name(), Some(device), tenants.iter())).collect()
+}
+
+fn refused<'p>(
+    device: &str,
+    described: Option<&DevicePlan>,
+    tenants: impl Iterator<Item = &'p TenantPlan>,
+) -> Vec<String> {
+    let capacity = Capacity {
+        memory: described.and_then(|described| described.memory),
+        overcommit: described.map_or(1000, |described| described.overcommit),
+    };
+    let on = |tenant: &'p TenantPlan| {
+        Some((tenant.name.as_str(), tenant.terms.iter().find(|terms| terms.device == device)?))
+    };
+    let there: Vec<(&str, &TermsPlan)> = tenants.filter_map(on).collect();
+    let asks: Vec<Ask> = there.iter().map(|(_, terms)| admission::ask(terms)).collect();
+    let tell = |refusal| {
+        let told = admission::told(refusal, device, &capacity, &there);
+        format!("{} {}; accepted: {}", told.key, told.what, told.accepted)
+    };
+    refusals(&capacity, &asks).iter().map(tell).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use vgpu_core::arbiter::Class;
+    use vgpu_core::limits::Mode;
+
+    use super::*;
+    use crate as config;
+    use crate::Surroundings;
+    use crate::change::Words;
+
+    const FILE: &str = "
+[[device]]
+id = 0
+memory = \"80GiB\"
+[[device]]
+id = 1
+memory = \"40GiB\"
+overcommit = 1.5
+[[tenant]]
+name = \"chat\"
+memory_limit = \"30GiB\"
+sm_request = 40
+sm_limit = 60
+[[tenant]]
+name = \"train\"
+memory_limit = \"25%\"
+sm_request = 50
+";
+
+    fn set(name: &str, device: Option<&str>, words: Words) -> Result<Changed, String> {
+        let around = Surroundings { run_dir: "/run/vgpu".into(), ..Default::default() };
+        let plan = config::plan(FILE, &around).unwrap();
+        changed(&plan.devices, &plan.tenants, name, device, &words.read(str::to_owned).unwrap())
+    }
+
+    fn memory(size: &str) -> Words {
+        Words { memory_limit: Some(size.into()), ..Words::default() }
+    }
+
+    #[test]
+    fn a_change_is_made_on_one_device_or_on_all_and_says_what_is_different() {
+        let all = set("chat", None, memory("50%")).unwrap();
+        let limits: Vec<_> = all.tenant.terms.iter().map(|terms| terms.memory.unwrap().get() >> 30).collect();
+        assert_eq!(limits, [40, 20]);
+        assert_eq!(all.what, [("0".into(), vec!["memory_limit"]), ("1".into(), vec!["memory_limit"])]);
+        let words = Words { sm_limit: Some("100".into()), class: Some("latency".into()), ..memory("30GiB") };
+        let one = set("chat", Some("1"), words).unwrap();
+        assert_eq!(one.what, [("1".into(), vec!["sm_limit", "class"])], "the memory limit was so already");
+        assert_eq!((one.tenant.terms[1].ceiling, one.tenant.terms[1].class), (None, Class::Latency));
+        assert_eq!(one.tenant.terms[0].class, Class::Normal);
+    }
+
+    #[test]
+    fn what_would_not_fit_beside_the_others_is_refused_with_what_would() {
+        for (name, device, words, said) in [
+            (
+                "chat",
+                None,
+                memory("61GiB"),
+                "brings the memory limits on device 0 to 81 GiB (chat 61 GiB, train 20 GiB), and 80 GiB may be promised; accepted: at most 80 GiB together, or overcommit = 1.013",
+            ),
+            (
+                "chat",
+                Some("1"),
+                memory("41GiB"),
+                "memory_limit is more than device 1 has for tenant chat; accepted: at most 40 GiB",
+            ),
+            ("train", Some("0"), memory("unlimited"), "the whole device"),
+            (
+                "chat",
+                None,
+                Words { sm_request: Some("51".into()), ..Words::default() },
+                "brings the requests on device 0 to 101 % (chat 51 %, train 50 %); accepted: at most 100 % together",
+            ),
+            (
+                "chat",
+                None,
+                Words { sm_limit: Some("39".into()), ..Words::default() },
+                "sm_request is more than the sm_limit of tenant chat on device 0; accepted: at most 39 %",
+            ),
+        ] {
+            let refused = set(name, device, words).unwrap_err();
+            assert!(refused.contains(said) && refused.ends_with("nothing was changed"), "{refused}");
+        }
+        // With the overcommit of the other device it fits there.
+        assert!(set("chat", Some("1"), memory("40GiB")).is_ok());
+    }
+
+    #[test]
+    fn mode_and_strict_are_the_tenants_and_change_on_all_its_devices() {
+        let words = || Words { mode: Some("observe".into()), strict: Some("true".into()), ..Words::default() };
+        let changed = set("chat", None, words()).unwrap();
+        assert_eq!((changed.tenant.mode, changed.tenant.strict), (Mode::Observe, true));
+        assert_eq!((changed.whole, changed.what.len()), (vec!["mode", "strict"], 0));
+        let same = set("chat", None, Words { mode: Some("enforce".into()), ..Words::default() }).unwrap();
+        assert!(same.whole.is_empty());
+        assert!(set("chat", Some("0"), words()).unwrap_err().contains("without a device"));
+    }
+
+    #[test]
+    fn a_name_that_is_not_known_is_answered_with_the_one_that_is_near() {
+        let words = set("chatt", None, memory("1GiB")).unwrap_err();
+        assert_eq!(words, "there is no tenant \"chatt\" (did you mean \"chat\"?); accepted: chat, train");
+        let words = set("chat", Some("GPU-1"), memory("1GiB")).unwrap_err();
+        assert!(
+            words.starts_with("there is no device of tenant chat: \"GPU-1\"") && words.ends_with("accepted: 0, 1"),
+            "{words}"
+        );
+    }
+}

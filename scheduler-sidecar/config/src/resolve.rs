@@ -1,0 +1,367 @@
+//! [`RawFile`] to [`Plan`]: templates, slots and overrides become terms, device by device, and everything must fit.
+//!
+//! For each key the nearest word counts: the tenant's override for the device, the tenant, its template, the defaults.
+//! `gpu` and `replicas` stand for a memory limit and a floor where the same section does not name those itself.
+
+pub(super) mod admission;
+mod layers;
+mod unmeasured;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::Surroundings;
+use super::devices::{self, Described};
+use super::paths::{self, MAX_SOCKET_PATH};
+use super::plan::{DaemonPlan, DevicePlan, Keep, LogPlan, MetricsPlan, Plan, ProofPlan, TenantPlan};
+use super::problem::{Place, Problems};
+use super::raw::{At, DeviceId, RawFile, RawTemplate, RawTenant, RawTerms};
+use super::suggest::nearest;
+use super::time::Time;
+use super::value::{is_name, span};
+use layers::{Layers, Word};
+
+/// Most tenants, slots counted.
+pub const MAX_TENANTS: usize = 4096;
+
+/// Most names that a message lists.
+const MAX_LISTED: usize = 20;
+
+/// A tenant and where the file says what.
+struct Housed {
+    plan: TenantPlan,
+    /// Its name, or its entry.
+    place: Place,
+    /// Beside [`TenantPlan::terms`]: the device, and where memory limit and floor come from.
+    origins: Vec<Origin>,
+}
+
+struct Origin {
+    device: usize,
+    memory: Option<Word>,
+    floor: Option<Word>,
+}
+
+/// What a file means. If problems were found, the plan is of no use.
+pub(super) fn plan(raw: &RawFile, around: &Surroundings, problems: &mut Problems<'_>) -> Plan {
+    let daemon = daemon(raw, around, problems);
+    let time = time(raw, problems);
+    let devices = devices::resolve(raw, around.inventory.as_ref(), problems);
+    let templates = raw.templates.iter().map(|template| (template.name.as_str(), template)).collect();
+    let tenants = Housing { raw, daemon: &daemon, devices: &devices, templates, problems }.tenants();
+    let mut notes = Vec::new();
+    if problems.is_empty() {
+        admission::check(&devices, &tenants, problems, &mut notes);
+    }
+    for tenant in tenants.iter().filter(|tenant| tenant.plan.differs_by_device()) {
+        let name = &tenant.plan.name;
+        let memory = tenant.plan.memory().map_or("unlimited".into(), |memory| memory.to_string());
+        let ceiling = tenant.plan.ceiling().map_or("unlimited".into(), |ceiling| ceiling.to_string());
+        notes.push(format!(
+            "tenant {name}: its limits differ by device; a process whose library speaks protocol 1 is told one limit \
+             for all of them, the lowest: memory {memory}, sm {ceiling}"
+        ));
+    }
+    let devices: Vec<DevicePlan> = devices.into_iter().map(|device| device.plan).collect();
+    let arbitrate = raw.arbitrate.as_ref().map_or_else(Default::default, |at| at.value);
+    let (log, metrics, proof) = (log(raw), metrics(raw), proof(raw));
+    notes.extend(metrics.listen.filter(|at| !at.ip().is_loopback()).map(|at| {
+        format!("metrics.listen = \"{at}\": whoever reaches this address reads names and use of all tenants; nobody is asked who he is")
+    }));
+    let tenants: Vec<TenantPlan> = tenants.into_iter().map(|tenant| tenant.plan).collect();
+    notes.extend(unmeasured::note(arbitrate, &devices, &tenants));
+    Plan { daemon, log, metrics, proof, time, arbitrate, devices, tenants, notes }
+}
+
+fn daemon(raw: &RawFile, around: &Surroundings, problems: &mut Problems<'_>) -> DaemonPlan {
+    let written = &raw.daemon;
+    let run_dir = around.run_dir_option.clone();
+    let run_dir = run_dir.or_else(|| written.run_dir.as_ref().map(|at| at.value.clone()));
+    let run_dir = run_dir.unwrap_or_else(|| around.run_dir.clone());
+    let admin = match (&around.admin_option, &written.admin_socket) {
+        (Some(path), _) if path.as_os_str() == "none" => None,
+        (Some(path), _) => Some(path.clone()),
+        (None, Some(at)) => at.value.clone(),
+        (None, None) => Some(paths::admin_socket(&run_dir)),
+    };
+    if let (Some(admin), Some(at)) = (&admin, &written.admin_socket)
+        && admin.as_os_str().len() > MAX_SOCKET_PATH
+    {
+        problems.value(at.place, "daemon.admin_socket", "is too long", format!("at most {MAX_SOCKET_PATH} bytes"));
+    }
+    let state_dir = match (&around.state_option, &written.state_dir) {
+        (Some(path), _) => Some(path.clone()).filter(|path| path.as_os_str() != "none"),
+        (None, Some(at)) => at.value.clone(),
+        (None, None) => Some(paths::state_dir(&run_dir)),
+    };
+    DaemonPlan {
+        run_dir,
+        state_dir,
+        exact: raw.record.exact.as_ref().is_none_or(|at| at.value),
+        keep: keep(raw, problems),
+        admin,
+        max_connections: written.max_connections.as_ref().map_or(1024, |at| at.value),
+        log: around.log_option.clone().unwrap_or_else(|| written.log.as_ref().map_or("info", |at| at.value).to_owned()),
+    }
+}
+
+fn log(raw: &RawFile) -> LogPlan {
+    let (written, usual) = (&raw.log, LogPlan::default());
+    LogPlan {
+        file: written.file.as_ref().map_or(usual.file, |at| at.value.clone()),
+        format: written.format.as_ref().map_or(usual.format, |at| at.value),
+        max_size: written.max_size.as_ref().map_or(usual.max_size, |at| at.value.into()),
+        keep: written.keep.as_ref().map_or(usual.keep, |at| at.value),
+        audit: written.audit.as_ref().map_or(usual.audit, |at| at.value.clone()),
+    }
+}
+
+fn metrics(raw: &RawFile) -> MetricsPlan {
+    let (written, usual) = (&raw.metrics, MetricsPlan::default());
+    MetricsPlan {
+        listen: written.listen.as_ref().map_or(usual.listen, |at| at.value),
+        hami_names: written.hami_names.as_ref().map_or(usual.hami_names, |at| at.value),
+    }
+}
+
+/// For how long rows of the record are kept.
+fn keep(raw: &RawFile, problems: &mut Problems<'_>) -> Keep {
+    let (usual, written) = (Keep::default(), &raw.record);
+    let all = written.keep.as_ref().map_or(usual.all, |at| at.value);
+    let fine = written.keep_fine.as_ref().map_or(usual.fine.min(all), |at| at.value);
+    if let Some(at) = written.keep_fine.as_ref().filter(|at| at.value > all) {
+        let what = format!("is longer than keep, {} s", all);
+        problems.value(at.place, "record.keep_fine", what, "at most as long as keep");
+    }
+    Keep { fine, all }
+}
+
+fn proof(raw: &RawFile) -> Option<ProofPlan> {
+    let (written, usual) = (&raw.proof, ProofPlan::default());
+    if written.enabled.as_ref().is_some_and(|at| !at.value) {
+        return None;
+    }
+    let span = |at: &Option<At<u64>>, usual| at.as_ref().map_or(usual, |at| Duration::from_nanos(at.value));
+    let list = |at: &Option<At<Vec<At<PathBuf>>>>| {
+        at.as_ref().map(|list| list.value.iter().map(|at| at.value.clone()).collect::<Vec<_>>())
+    };
+    let files = list(&written.devices).map(|paths| paths.iter().map(|path| path.display().to_string()).collect());
+    Some(ProofPlan {
+        interval: span(&written.interval, usual.interval),
+        devices: files.unwrap_or(usual.devices),
+        allow: list(&written.allow).unwrap_or_default(),
+        slack: written.slack.as_ref().map_or(usual.slack, |at| at.value.into()),
+        stop: written.action.as_ref().map_or(usual.stop, |at| at.value),
+        grace: span(&written.grace, usual.grace),
+        dry_run: written.dry_run.as_ref().map_or(usual.dry_run, |at| at.value),
+        driver: usual.driver,
+    })
+}
+
+/// The constants, and whether they go together.
+fn time(raw: &RawFile, problems: &mut Problems<'_>) -> Time {
+    let written = &raw.time;
+    let mut time = written.or_default();
+    if raw.time_is_wrong {
+        return time;
+    }
+    let half = time.quantum / 2;
+    match &written.in_flight {
+        None => time.in_flight = time.in_flight.min(half),
+        Some(at) if at.value > half => {
+            let what = format!("is more than half of quantum, {}", span(time.quantum));
+            problems.value(at.place, "time.in_flight", what, format!("at most {}", span(half)));
+        }
+        Some(_) => {}
+    }
+    match &written.drain {
+        None => time.drain = time.drain.max(2 * time.quantum),
+        Some(at) if at.value < 2 * time.quantum => {
+            let what = format!("is less than two leases of {}", span(time.quantum));
+            problems.value(at.place, "time.drain", what, format!("at least {}", span(2 * time.quantum)));
+        }
+        Some(_) => {}
+    }
+    time
+}
+
+/// Brings tenants and devices together.
+struct Housing<'a, 't> {
+    raw: &'a RawFile,
+    daemon: &'a DaemonPlan,
+    devices: &'a [Described],
+    templates: HashMap<&'a str, &'a RawTemplate>,
+    problems: &'a mut Problems<'t>,
+}
+
+impl<'a> Housing<'a, '_> {
+    fn tenants(&mut self) -> Vec<Housed> {
+        let raw = self.raw;
+        let mut tenants = Vec::new();
+        let mut taken: HashMap<String, Place> = HashMap::new();
+        let mut told = HashSet::new();
+        for entry in &raw.tenants {
+            let layers = Layers::new(raw, entry, self.template(entry));
+            let devices = self.devices_of(entry);
+            let Some(name) = &entry.name else { continue };
+            for name in slots(name, entry.replicas.as_ref()) {
+                if tenants.len() == MAX_TENANTS {
+                    let what = format!("is beyond the most tenants there may be, slots counted: {MAX_TENANTS}");
+                    self.problems.key(entry.place, "tenant", what, "fewer tenants or fewer replicas");
+                    return tenants;
+                }
+                if taken.insert(name.value.clone(), name.place).is_some() {
+                    let what = match &entry.replicas {
+                        Some(_) => format!("makes a slot {:?}, a name that is given already", name.value),
+                        None => "is given already".to_owned(),
+                    };
+                    self.problems.value(name.place, "tenant.name", what, "a name of its own for each tenant");
+                    continue;
+                }
+                if let Some(housed) = self.house(&name, &layers, &devices, &mut told) {
+                    tenants.push(housed);
+                }
+            }
+        }
+        tenants
+    }
+
+    /// The tenant's template; that there is none of its name is told.
+    fn template(&mut self, entry: &RawTenant) -> Option<&'a RawTemplate> {
+        let at = entry.template.as_ref()?;
+        if let Some(template) = self.templates.get(at.value.as_str()) {
+            return Some(template);
+        }
+        let known = || self.raw.templates.iter().take(MAX_LISTED).map(|template| template.name.as_str());
+        let meant = if self.problems.is_full() { None } else { nearest(&at.value, known()) };
+        let what = match meant {
+            Some(meant) => format!("is not a template (did you mean {meant:?}?)"),
+            None => "is not a template".to_owned(),
+        };
+        let mut accepted = known().collect::<Vec<_>>().join(", ");
+        match self.raw.templates.len() {
+            0 => accepted.push_str("the name of a [template.NAME]; there is none"),
+            MAX_LISTED.. => accepted.push_str(", ..."),
+            _ => {}
+        }
+        self.problems.value(at.place, "tenant.template", what, accepted);
+        None
+    }
+
+    /// The devices of a tenant, by their place in the list of devices, each with the tenant's override for it.
+    fn devices_of<'r>(&mut self, entry: &'r RawTenant) -> BTreeMap<usize, Option<&'r RawTerms>> {
+        let all = || (0..self.devices.len()).map(|device| (device, None));
+        let mut own: BTreeMap<usize, Option<&RawTerms>> = BTreeMap::new();
+        match &entry.devices {
+            None => own.extend(all()),
+            Some(list) if list.iter().any(|at| at.value == DeviceId::Any) => own.extend(all()),
+            Some(list) => {
+                for at in list {
+                    let named: Vec<usize> = devices::find(self.devices, &at.value).collect();
+                    if named.is_empty() {
+                        let accepted = format!("{}, \"*\"", devices::names(self.devices));
+                        let what = "is not a device of this configuration";
+                        self.problems.value(at.place, "tenant.devices", what, accepted);
+                    } else if named.iter().any(|device| own.contains_key(device)) {
+                        self.problems.value(at.place, "tenant.devices", "is listed twice", "each device once");
+                    }
+                    own.extend(named.into_iter().map(|device| (device, None)));
+                }
+            }
+        }
+        for over in &entry.overrides {
+            let Some(at) = &over.id else { continue };
+            let (mut named, mut twice) = (false, false);
+            for device in devices::find(self.devices, &at.value) {
+                if let Some(terms) = own.get_mut(&device) {
+                    (named, twice) = (true, twice || terms.is_some());
+                    *terms = Some(&over.terms);
+                }
+            }
+            if twice {
+                let accepted = "one [[tenant.device]] for each device";
+                self.problems.value(at.place, "tenant.device.id", "is overridden twice", accepted);
+            } else if !named {
+                let names = own.keys().take(MAX_LISTED).map(|device| self.devices[*device].plan.name());
+                let accepted = names.collect::<Vec<_>>().join(", ");
+                self.problems.value(at.place, "tenant.device.id", "is not a device of this tenant", accepted);
+            }
+        }
+        own
+    }
+
+    /// One tenant, or one slot.
+    fn house(
+        &mut self,
+        name: &At<String>,
+        layers: &Layers<'_>,
+        own: &BTreeMap<usize, Option<&RawTerms>>,
+        told: &mut HashSet<Place>,
+    ) -> Option<Housed> {
+        if !is_name(&name.value) {
+            if told.insert(name.place) {
+                let what = format!("makes a slot {:?}, which cannot be a name", name.value);
+                let accepted = "a shorter name: slots have 64 letters at most, too";
+                self.problems.value(name.place, "tenant.name", what, accepted);
+            }
+            return None;
+        }
+        let socket = self.daemon.run_dir.join("tenants").join(&name.value).join("vgpud.sock");
+        let length = socket.as_os_str().len();
+        if length > MAX_SOCKET_PATH {
+            let what = format!(
+                "makes a socket's path of {length} bytes, {}",
+                super::problem::shown(&socket.to_string_lossy())
+            );
+            let accepted =
+                format!("a shorter name or a shorter run_dir: a socket's path has at most {MAX_SOCKET_PATH} bytes");
+            self.problems.value(name.place, "tenant.name", what, accepted);
+            return None;
+        }
+        if self.daemon.admin.as_ref().is_some_and(|admin| admin.parent() == socket.parent()) {
+            let at = self.raw.daemon.admin_socket.as_ref().map_or(name.place, |at| at.place);
+            let what = format!("lies in the directory that is mounted into the containers of tenant {}", name.value);
+            self.problems.value(at, "daemon.admin_socket", what, "a path elsewhere");
+        }
+        let (mut terms, mut origins) = (Vec::new(), Vec::new());
+        for (&device, over) in own {
+            let described = &self.devices[device];
+            match layers.terms(*over, &described.plan) {
+                Ok((plan, memory, floor)) => {
+                    terms.push(plan);
+                    origins.push(Origin { device, memory, floor });
+                }
+                Err(word) if self.raw.devices_are_wrong || !told.insert(word.place) => {}
+                Err(word) => {
+                    let what = format!("is a part of device {}, whose size is not known", described.plan.name());
+                    let accepted = "bytes or a number with a unit, or [[device]] with its memory";
+                    self.problems.value(word.place, word.key, what, accepted);
+                }
+            }
+        }
+        let plan = TenantPlan {
+            name: name.value.clone(),
+            socket,
+            bearer: layers.bearer(),
+            uids: layers.uids(),
+            mode: layers.mode(),
+            strict: layers.strict(),
+            on_error: layers.on_error(),
+            on_loss: layers.on_loss(),
+            terms,
+        };
+        Some(Housed { plan, place: name.place, origins })
+    }
+}
+
+/// The names of a tenant's slots, or its own.
+fn slots(name: &At<String>, replicas: Option<&At<u32>>) -> Vec<At<String>> {
+    match replicas {
+        None => vec![name.clone()],
+        Some(replicas) => {
+            let slot = |slot| At { value: format!("{}-{slot}", name.value), place: name.place };
+            (0..replicas.value).map(slot).collect()
+        }
+    }
+}

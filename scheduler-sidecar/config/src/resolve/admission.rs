@@ -1,0 +1,139 @@
+//! What does not fit, in words and with its place; the arithmetic is [`super::super::admit`]'s.
+
+use super::Housed;
+use super::layers::Word;
+use crate::admit::{Ask, Capacity, Refusal, refusals};
+use crate::devices::Described;
+use crate::plan::TermsPlan;
+use crate::problem::Problems;
+use vgpu_core::bytes::Bytes;
+use vgpu_core::share::Share;
+
+/// Most tenants that a message lists.
+const MAX_LISTED: usize = 8;
+
+/// Whether all tenants of each device fit on it.
+pub(super) fn check(devices: &[Described], tenants: &[Housed], problems: &mut Problems<'_>, notes: &mut Vec<String>) {
+    for (index, device) in devices.iter().enumerate() {
+        let there: Vec<(&Housed, usize)> = tenants
+            .iter()
+            .filter_map(|tenant| {
+                Some((tenant, tenant.origins.binary_search_by_key(&index, |origin| origin.device).ok()?))
+            })
+            .collect();
+        let terms = |at: usize| -> &TermsPlan { &there[at].0.plan.terms[there[at].1] };
+        let asks: Vec<Ask> = (0..there.len()).map(|at| ask(terms(at))).collect();
+        let capacity = Capacity { memory: device.plan.memory, overcommit: device.plan.overcommit };
+        let name = device.plan.name();
+        for refusal in refusals(&capacity, &asks) {
+            tell(&refusal, &name, &capacity, &there, problems);
+        }
+        match capacity.memory {
+            None if asks.iter().any(|ask| ask.memory.is_some()) => notes.push(format!(
+                "the size of device {name} is not known, so its memory limits were not added up; give its [[device]] a \
+                 memory, or check where the driver answers"
+            )),
+            Some(total) if device.plan.overcommit > 1000 => {
+                let asked: u128 = asks.iter().map(|ask| u128::from(ask.memory.unwrap_or(total).get())).sum();
+                if asked > u128::from(total.get()) {
+                    notes.push(format!(
+                        "device {name}: {} are promised of {total}; who comes late may be refused by the device itself",
+                        size(asked)
+                    ));
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What terms ask of their device.
+pub(crate) fn ask(terms: &TermsPlan) -> Ask {
+    Ask { memory: terms.memory, floor: terms.floor, ceiling: terms.ceiling }
+}
+
+/// A refusal in words.
+pub(crate) struct Told {
+    /// The ask at which it shows.
+    pub at: usize,
+    /// `memory_limit` or `sm_request`.
+    pub key: &'static str,
+    /// The predicate.
+    pub what: String,
+    /// What would have been right.
+    pub accepted: String,
+}
+
+/// A refusal in words, among tenants with their terms on the device.
+pub(crate) fn told(refusal: &Refusal, device: &str, capacity: &Capacity, there: &[(&str, &TermsPlan)]) -> Told {
+    match *refusal {
+        Refusal::Alone { at } => {
+            let total = capacity.memory.unwrap_or_default();
+            let what = format!("is more than device {device} has for tenant {}", there[at].0);
+            Told { at, key: "memory_limit", what, accepted: format!("at most {total}") }
+        }
+        Refusal::FloorAboveCeiling { at } => {
+            let (tenant, terms) = there[at];
+            let ceiling = terms.ceiling.unwrap_or(Share::ALL);
+            let what = format!("is more than the sm_limit of tenant {tenant} on device {device}");
+            Told { at, key: "sm_request", what, accepted: format!("at most {ceiling}") }
+        }
+        Refusal::Memory { at, asked, promised } => {
+            let all =
+                listed(there, |terms| terms.memory.map_or("the whole device".to_owned(), |limit| limit.to_string()));
+            let ratio = thousandths(capacity.ratio_for(asked).unwrap_or(0));
+            let (asked, promised) = (size(asked), size(promised));
+            let what = format!(
+                "brings the memory limits on device {device} to {asked} ({all}), and {promised} may be promised"
+            );
+            let accepted = format!("at most {promised} together, or overcommit = {ratio} or more for the device");
+            Told { at, key: "memory_limit", what, accepted }
+        }
+        Refusal::Floors { at, asked } => {
+            let all = listed(there, |terms| terms.floor.map_or("none".to_owned(), |floor| floor.to_string()));
+            let what = format!("brings the requests on device {device} to {} % ({all})", tenths(asked));
+            Told { at, key: "sm_request", what, accepted: "at most 100 % together".into() }
+        }
+    }
+}
+
+/// A refusal at its place in the file.
+fn tell(refusal: &Refusal, device: &str, capacity: &Capacity, there: &[(&Housed, usize)], problems: &mut Problems<'_>) {
+    let named: Vec<(&str, &TermsPlan)> =
+        there.iter().map(|(tenant, index)| (tenant.plan.name.as_str(), &tenant.plan.terms[*index])).collect();
+    let Told { at, key, what, accepted } = told(refusal, device, capacity, &named);
+    let (tenant, index) = there[at];
+    let origin = &tenant.origins[index];
+    let word = if key == "memory_limit" { &origin.memory } else { &origin.floor };
+    // Where nothing is written, the tenant itself stands for it.
+    let (place, key) = match word {
+        Some(Word { place, key }) => (*place, key.clone()),
+        None => (tenant.place, "tenant.name".to_owned()),
+    };
+    problems.value(place, key, what, accepted);
+}
+
+/// The tenants of a device with what each asks.
+fn listed(there: &[(&str, &TermsPlan)], of: impl Fn(&TermsPlan) -> String) -> String {
+    let each = |(tenant, terms): &(&str, &TermsPlan)| format!("{tenant} {}", of(terms));
+    let mut all: Vec<String> = there.iter().take(MAX_LISTED).map(each).collect();
+    if there.len() > MAX_LISTED {
+        all.push(format!("and {} more", there.len() - MAX_LISTED));
+    }
+    all.join(", ")
+}
+
+fn size(bytes: u128) -> String {
+    u64::try_from(bytes).map_or_else(|_| format!("{bytes} bytes"), |bytes| Bytes(bytes).to_string())
+}
+
+/// `1500` as `1.5`.
+pub(crate) fn thousandths(value: u128) -> String {
+    let text = format!("{}.{:03}", value / 1000, value % 1000);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// `1205` as `120.5`.
+fn tenths(value: u64) -> String {
+    thousandths(u128::from(value) * 100)
+}

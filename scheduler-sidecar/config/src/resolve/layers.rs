@@ -1,0 +1,167 @@
+//! Whose word counts: override, tenant, template, defaults, in this order.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+use vgpu_core::limits::Mode;
+use vgpu_core::share::Share;
+
+use crate::bearer::Bearer;
+use crate::plan::{DevicePlan, TermsPlan};
+use crate::problem::Place;
+use crate::raw::{Amount, At, OnError, OnLoss, RawFile, RawPolicy, RawTemplate, RawTenant, RawTerms};
+
+/// What is said about a tenant, nearest first.
+pub(super) struct Layers<'r> {
+    replicas: Option<&'r At<u32>>,
+    /// Each with the name of its section.
+    policies: Vec<(&'static str, &'r RawPolicy)>,
+}
+
+/// Where something is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Word {
+    /// The value.
+    pub place: Place,
+    /// `section.key`
+    pub key: String,
+}
+
+/// The terms on a device, and the words that memory limit and floor come from.
+pub(super) type Spoken = (TermsPlan, Option<Word>, Option<Word>);
+
+/// A floor: whether it was written or follows from a part.
+struct Floor {
+    share: Option<Share>,
+    word: Word,
+    implied: bool,
+}
+
+impl<'r> Layers<'r> {
+    pub fn new(raw: &'r RawFile, tenant: &'r RawTenant, template: Option<&'r RawTemplate>) -> Self {
+        let template = template.map(|template| ("template", &template.policy));
+        let policies = std::iter::once(("tenant", &tenant.policy)).chain(template);
+        Self { replicas: tenant.replicas.as_ref(), policies: policies.chain([("defaults", &raw.defaults)]).collect() }
+    }
+
+    pub fn uids(&self) -> Option<Vec<RangeInclusive<u32>>> {
+        self.policies.iter().find_map(|(_, policy)| policy.uids.as_ref()).map(|at| at.value.clone())
+    }
+
+    /// The nearest group; of each label the nearest word.
+    pub fn bearer(&self) -> Bearer {
+        let mut labels = BTreeMap::new();
+        for (_, policy) in self.policies.iter().rev() {
+            labels.extend(policy.labels.clone().into_iter().flatten());
+        }
+        let group = self.policies.iter().find_map(|(_, policy)| policy.group.as_ref()).map(|at| at.value.clone());
+        Bearer { group, labels }
+    }
+
+    pub fn mode(&self) -> Mode {
+        self.policies.iter().find_map(|(_, policy)| policy.mode.as_ref()).map_or_else(Mode::default, |at| at.value)
+    }
+
+    pub fn strict(&self) -> bool {
+        self.policies.iter().find_map(|(_, policy)| policy.strict.as_ref()).is_some_and(|at| at.value)
+    }
+
+    pub fn on_error(&self) -> OnError {
+        self.policies
+            .iter()
+            .find_map(|(_, policy)| policy.on_error.as_ref())
+            .map_or_else(OnError::default, |at| at.value)
+    }
+
+    pub fn on_loss(&self) -> OnLoss {
+        self.policies.iter().find_map(|(_, policy)| policy.on_loss.as_ref()).map_or_else(OnLoss::default, |at| at.value)
+    }
+
+    /// The terms on a device.
+    ///
+    /// # Errors
+    /// Where a part of a device stands whose size is not known.
+    pub fn terms(&self, over: Option<&RawTerms>, device: &DevicePlan) -> Result<Spoken, Word> {
+        let (bytes, memory_word) = match self.memory(over) {
+            None => (None, None),
+            Some((amount, word)) => match amount.on(device.memory) {
+                Some(bytes) => (bytes, Some(word)),
+                None => return Err(word),
+            },
+        };
+        let ceiling = self.first(over, |terms| terms.sm_limit.as_ref()).and_then(|at| at.value);
+        let floor = self.floor(over);
+        let share = floor.as_ref().and_then(|floor| match (floor.share, ceiling) {
+            // A part of the device is a floor as far as the ceiling allows it.
+            (Some(share), Some(ceiling)) if floor.implied => Some(share.min(ceiling)),
+            (share, _) => share,
+        });
+        let weight = self.first(over, |terms| terms.weight.as_ref());
+        let class = self.first(over, |terms| terms.class.as_ref());
+        let plan = TermsPlan {
+            device: device.name(),
+            uuid: device.uuid.clone(),
+            memory: bytes,
+            ceiling: ceiling.filter(|ceiling| !ceiling.is_all()),
+            floor: share,
+            weight: weight.map_or(1, |at| at.value),
+            class: class.map_or_else(Default::default, |at| at.value),
+            quantum: self.first(over, |terms| terms.quantum.as_ref()).map(|at| at.value),
+            has_weight: weight.is_some(),
+            has_class: class.is_some(),
+        };
+        Ok((plan, memory_word, floor.map(|floor| floor.word)))
+    }
+
+    /// The nearest word about a key that no part of a device stands for.
+    fn first<'a, T>(
+        &'a self,
+        over: Option<&'a RawTerms>,
+        get: impl Fn(&'a RawTerms) -> Option<&'a At<T>>,
+    ) -> Option<&'a At<T>> {
+        over.into_iter().chain(self.policies.iter().map(|(_, policy)| &policy.terms)).find_map(get)
+    }
+
+    fn memory(&self, over: Option<&RawTerms>) -> Option<(Amount, Word)> {
+        let written = |section, at: &At<Amount>| (at.value, word(section, "memory_limit", at));
+        if let Some(at) = over.and_then(|over| over.memory_limit.as_ref()) {
+            return Some(written(OVERRIDE, at));
+        }
+        self.policies.iter().find_map(|&(section, policy)| {
+            let own = policy.terms.memory_limit.as_ref().map(|at| written(section, at));
+            let gpu = || policy.gpu.as_ref().map(|at| (Amount::thousandths(at.value), word(section, "gpu", at)));
+            let slot = || self.slots_of(section).map(|at| (Amount::Slot(at.value), word(section, "replicas", at)));
+            own.or_else(gpu).or_else(slot)
+        })
+    }
+
+    fn floor(&self, over: Option<&RawTerms>) -> Option<Floor> {
+        let written = |section, at: &At<Option<Share>>| Floor {
+            share: at.value,
+            word: word(section, "sm_request", at),
+            implied: false,
+        };
+        if let Some(at) = over.and_then(|over| over.sm_request.as_ref()) {
+            return Some(written(OVERRIDE, at));
+        }
+        let implied = |thousandths, word| Floor { share: Share::from_permille(thousandths), word, implied: true };
+        self.policies.iter().find_map(|&(section, policy)| {
+            let own = policy.terms.sm_request.as_ref().map(|at| written(section, at));
+            let gpu = || policy.gpu.as_ref().map(|at| implied(at.value, word(section, "gpu", at)));
+            let slot =
+                || self.slots_of(section).map(|at| implied(1000 / at.value.max(1), word(section, "replicas", at)));
+            own.or_else(gpu).or_else(slot)
+        })
+    }
+
+    /// The number of slots, which the tenant itself says.
+    fn slots_of(&self, section: &str) -> Option<&'r At<u32>> {
+        self.replicas.filter(|_| section == "tenant")
+    }
+}
+
+const OVERRIDE: &str = "tenant.device";
+
+fn word<T>(section: &str, key: &str, at: &At<T>) -> Word {
+    Word { place: at.place, key: format!("{section}.{key}") }
+}

@@ -1,0 +1,171 @@
+//! A plan as a table for people and as JSON for programs.
+
+use serde_json::{Value, json};
+use vgpu_core::arbiter::Class;
+use vgpu_core::limits::Mode;
+use vgpu_core::share::Share;
+
+use super::plan::{Plan, TenantPlan, TermsPlan};
+use super::problem::Report;
+use super::raw::OnLoss;
+use super::resolve::admission::thousandths;
+use vgpu_output::say;
+
+/// The plan in words.
+#[must_use]
+pub fn table(plan: &Plan) -> String {
+    let mut devices =
+        vec![["DEVICE", "MEMORY", "OVERCOMMIT", "LIMITS", "FLOORS", "TENANTS"].map(str::to_owned).to_vec()];
+    for device in &plan.devices {
+        let name = device.name();
+        let there = || plan.tenants.iter().flat_map(|tenant| &tenant.terms).filter(|terms| terms.device == name);
+        let limited = there().filter_map(|terms| terms.memory);
+        let sum = limited.fold(vgpu_core::bytes::Bytes::ZERO, |sum, limit| sum.saturating_add(limit));
+        let unlimited = there().filter(|terms| terms.memory.is_none()).count();
+        let floors: u64 = there().filter_map(|terms| terms.floor).map(|floor| u64::from(floor.permille())).sum();
+        devices.push(vec![
+            name.clone(),
+            device.memory.map_or("not known".into(), |memory| memory.to_string()),
+            thousandths(device.overcommit.into()),
+            if unlimited > 0 { format!("{sum} and {unlimited} without") } else { sum.to_string() },
+            format!("{} %", thousandths(u128::from(floors) * 100)),
+            there().count().to_string(),
+        ]);
+    }
+    let heads = ["TENANT", "DEVICE", "MEMORY", "REQUEST", "LIMIT", "WEIGHT", "CLASS", "MODE", "USERS", "SOCKET"];
+    let mut tenants = vec![heads.map(str::to_owned).to_vec()];
+    for tenant in &plan.tenants {
+        tenants.extend(rows(tenant));
+    }
+    let mut text = format!("{}\n{}", say::table(&devices), say::table(&tenants));
+    if !plan.notes.is_empty() {
+        text.push('\n');
+        text.extend(plan.notes.iter().map(|note| format!("note: {note}\n")));
+    }
+    text
+}
+
+/// A row for each of a tenant's devices.
+fn rows(tenant: &TenantPlan) -> Vec<Vec<String>> {
+    let share = |share: Option<Share>, none: &str| share.map_or(none.to_owned(), |share| share.to_string());
+    let users = tenant.uids.as_ref().map_or("any".to_owned(), |uids| {
+        let one = |range: &std::ops::RangeInclusive<u32>| match (range.start(), range.end()) {
+            (first, last) if first == last => first.to_string(),
+            (first, last) => format!("{first}-{last}"),
+        };
+        uids.iter().map(one).collect::<Vec<_>>().join(",")
+    });
+    let row = |terms: &TermsPlan| {
+        vec![
+            tenant.name.clone(),
+            terms.device.clone(),
+            terms.memory.map_or("unlimited".into(), |memory| memory.to_string()),
+            share(terms.floor, "none"),
+            share(terms.ceiling, "unlimited"),
+            terms.weight.to_string(),
+            class(terms.class).to_owned(),
+            mode(tenant.mode, tenant.strict),
+            users.clone(),
+            tenant.socket.display().to_string(),
+        ]
+    };
+    tenant.terms.iter().map(row).collect()
+}
+
+/// The class as the file writes it.
+#[must_use]
+pub fn class(class: Class) -> &'static str {
+    match class {
+        Class::Latency => "latency",
+        Class::Normal => "normal",
+        Class::Batch => "batch",
+    }
+}
+
+/// How a tenant is treated: `enforce`, `observe`, and whether it is `strict`.
+#[must_use]
+pub fn mode(mode: Mode, strict: bool) -> String {
+    if strict { format!("{mode}, strict") } else { mode.to_string() }
+}
+
+fn on_loss(on_loss: OnLoss) -> &'static str {
+    match on_loss {
+        OnLoss::Local => "local",
+        OnLoss::Open => "open",
+        OnLoss::Block => "block",
+    }
+}
+
+/// The plan for a program: bytes, percent, nanoseconds; null is no limit.
+#[must_use]
+pub fn plan(plan: &Plan) -> Value {
+    let percent = |share: Option<Share>| share.map(|share| f64::from(share.permille()) / 10.0);
+    let devices = plan.devices.iter().map(|device| {
+        json!({
+            "name": device.name(),
+            "index": device.index,
+            "uuid": device.uuid,
+            "parent": device.parent,
+            "memory": device.memory.map(u64::from),
+            "overcommit": f64::from(device.overcommit) / 1000.0,
+        })
+    });
+    let terms = |terms: &TermsPlan| {
+        json!({
+            "device": terms.device,
+            "memory_limit": terms.memory.map(u64::from),
+            "sm_limit": percent(terms.ceiling),
+            "sm_request": percent(terms.floor),
+            "weight": terms.weight,
+            "class": class(terms.class),
+            "quantum": terms.quantum,
+        })
+    };
+    let tenants = plan.tenants.iter().map(|tenant| {
+        let uids = tenant.uids.as_ref();
+        json!({
+            "name": tenant.name,
+            "socket": tenant.socket,
+            "group": tenant.bearer.group,
+            "labels": tenant.bearer.labels,
+            "uids": uids.map(|uids| uids.iter().map(|range| [*range.start(), *range.end()]).collect::<Vec<_>>()),
+            "mode": tenant.mode.to_string(),
+            "strict": tenant.strict,
+            "on_error": tenant.on_error,
+            "on_loss": on_loss(tenant.on_loss),
+            "told": { "memory_limit": tenant.told().0.map(u64::from), "sm_limit": percent(tenant.told().1) },
+            "terms": tenant.terms.iter().map(terms).collect::<Vec<_>>(),
+        })
+    });
+    json!({
+        "daemon": {
+            "run_dir": plan.daemon.run_dir,
+            "state_dir": plan.daemon.state_dir,
+            "admin_socket": plan.daemon.admin,
+            "max_connections": plan.daemon.max_connections,
+            "log": plan.daemon.log,
+        },
+        "log": plan.log,
+        "metrics": plan.metrics,
+        "proof": plan.proof.as_ref().map(|proof| json!({
+            "interval": u64::try_from(proof.interval.as_nanos()).unwrap_or(u64::MAX),
+            "devices": proof.devices,
+            "allow": proof.allow,
+            "slack": proof.slack,
+            "action": if proof.stop { "stop" } else { "report" },
+            "grace": u64::try_from(proof.grace.as_nanos()).unwrap_or(u64::MAX),
+            "dry_run": proof.dry_run,
+        })),
+        "record": { "keep_seconds": plan.daemon.keep.all, "keep_fine_seconds": plan.daemon.keep.fine, "exact": plan.daemon.exact },
+        "time": plan.time,
+        "devices": devices.collect::<Vec<_>>(),
+        "tenants": tenants.collect::<Vec<_>>(),
+        "notes": plan.notes,
+    })
+}
+
+/// The problems for a program.
+#[must_use]
+pub fn problems(file: &str, report: &Report) -> Value {
+    json!({ "file": file, "problems": report.problems, "more": report.more })
+}

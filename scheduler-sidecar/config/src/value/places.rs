@@ -1,0 +1,124 @@
+//! Values that say where something lies or goes: paths, sockets, addresses, files of lines.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use vgpu_core::bytes::Bytes;
+
+use super::{Written, Wrong, bytes, count, duration, strict, string, word, wrong};
+use crate::raw::LogFormat;
+
+/// What is logged.
+pub fn log(written: &Written<'_>) -> Result<&'static str, Wrong> {
+    word(written, &[("off", "off"), ("error", "error"), ("warn", "warn"), ("info", "info"), ("debug", "debug")])
+}
+
+/// How a line of the log is written.
+pub fn log_format(written: &Written<'_>) -> Result<LogFormat, Wrong> {
+    word(written, &[("text", LogFormat::Text), ("json", LogFormat::Json)])
+}
+
+/// The size at which a file of lines is put aside.
+pub fn log_size(written: &Written<'_>) -> Result<Bytes, Wrong> {
+    match bytes(written)? {
+        size if (1 << 16..=1 << 40).contains(&u64::from(size)) => Ok(size),
+        _ => wrong("is out of range", "64KiB to 1TiB"),
+    }
+}
+
+/// How many files are kept.
+pub fn log_keep(written: &Written<'_>) -> Result<u32, Wrong> {
+    count(written, 0..=1000, "a whole number")
+}
+
+/// `true` or `false`.
+pub fn truth(written: &Written<'_>) -> Result<bool, Wrong> {
+    strict(written)
+}
+
+/// An address to listen at, or `none`.
+pub fn listen(written: &Written<'_>) -> Result<Option<SocketAddr>, Wrong> {
+    const FORMS: &str = "an address with a port, like \"127.0.0.1:9400\" or \"[::1]:9400\", or \"none\"";
+    match string(written, FORMS)? {
+        "none" => Ok(None),
+        text => match text.parse::<SocketAddr>() {
+            Ok(at) if at.port() != 0 => Ok(Some(at)),
+            Ok(_) => wrong("has no port", FORMS),
+            Err(_) => wrong("is no address", FORMS),
+        },
+    }
+}
+
+/// The path of a file, or `none`.
+pub fn file(written: &Written<'_>) -> Result<Option<PathBuf>, Wrong> {
+    const FORMS: &str = "an absolute path, like \"/var/log/vgpu/vgpud.log\", or \"none\"";
+    file_or_none(written, FORMS)
+}
+
+/// How often processes at the devices are looked for.
+pub fn looks(written: &Written<'_>) -> Result<u64, Wrong> {
+    duration(written, &(100_000_000..=60_000_000_000))
+}
+
+/// How long a process that nobody holds has: at least as long as a member of a busy host may take to say hello.
+pub fn grace(written: &Written<'_>) -> Result<u64, Wrong> {
+    duration(written, &(5_000_000_000..=3_600_000_000_000))
+}
+
+/// What is done about processes that nobody holds: are they stopped?
+pub fn action(written: &Written<'_>) -> Result<bool, Wrong> {
+    word(written, &[("report", false), ("stop", true)])
+}
+
+/// An absolute path.
+pub fn path(written: &Written<'_>) -> Result<PathBuf, Wrong> {
+    const FORMS: &str = "an absolute path, like \"/run/vgpu\"";
+    match string(written, FORMS)? {
+        text if text.contains('\0') => wrong("has a zero byte inside", FORMS),
+        text if !text.starts_with('/') => wrong("is not absolute", FORMS),
+        text => Ok(PathBuf::from(text)),
+    }
+}
+
+/// A directory, or `none`.
+pub fn directory(written: &Written<'_>) -> Result<Option<PathBuf>, Wrong> {
+    const FORMS: &str = "an absolute path, like \"/var/lib/vgpu\", or \"none\"";
+    match string(written, FORMS)? {
+        "none" => Ok(None),
+        _ => path(written).map(Some).map_err(|why| Wrong { accepted: FORMS.into(), ..why }),
+    }
+}
+
+/// A long time, in seconds: an hour to ten years.
+pub fn long(written: &Written<'_>) -> Result<u64, Wrong> {
+    const FORMS: &str = "a number of hours or days, like \"36h\" or \"400d\", from 1h to 3650d";
+    let text = string(written, FORMS)?;
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (amount, unit) = text.split_at(digits);
+    let unit = match unit {
+        "h" => 3_600,
+        "d" => 86_400,
+        _ => return wrong("is not a number of hours or days", FORMS),
+    };
+    let Some(seconds) = amount.parse::<u64>().ok().and_then(|amount| amount.checked_mul(unit)) else {
+        return wrong("is not a number of hours or days", FORMS);
+    };
+    if (3_600..=3_650 * 86_400).contains(&seconds) { Ok(seconds) } else { wrong("is out of range", FORMS) }
+}
+
+fn file_or_none(written: &Written<'_>, forms: &str) -> Result<Option<PathBuf>, Wrong> {
+    match string(written, forms)? {
+        "none" => Ok(None),
+        _ => match path(written) {
+            Ok(path) if path.file_name().is_some() => Ok(Some(path)),
+            Ok(_) => wrong("names no file", forms),
+            Err(why) => wrong(why.what, forms),
+        },
+    }
+}
+
+/// The path of a socket, or `none`.
+pub fn socket(written: &Written<'_>) -> Result<Option<PathBuf>, Wrong> {
+    const FORMS: &str = "an absolute path, like \"/run/vgpu/admin.sock\", or \"none\"";
+    file_or_none(written, FORMS)
+}

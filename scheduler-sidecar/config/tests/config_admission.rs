@@ -1,0 +1,226 @@
+//! What admission and the difference of plans promise, for any tenants on any device.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use vgpu_config::admit::{Ask, Capacity, Refusal, refusals};
+use vgpu_config::difference::{Difference, difference};
+use vgpu_config::inventory::{Found, Inventory};
+use vgpu_config::plan::{DaemonPlan, Plan, TenantPlan, TermsPlan};
+use vgpu_config::raw::Amount;
+use vgpu_config::{self as config, Surroundings};
+use vgpu_core::bytes::Bytes;
+use vgpu_core::share::Share;
+
+fn share() -> impl Strategy<Value = Option<Share>> {
+    prop::option::of((10..=1000_u32).prop_map(|permille| Share::from_permille(permille).unwrap()))
+}
+
+/// Sizes on both sides of what fits, small ones so that sums meet the edge exactly, and the greatest there are.
+fn bytes() -> impl Strategy<Value = u64> {
+    prop_oneof![1..=100_u64, 1..=200_000_000_000_u64, Just(u64::MAX), Just(u64::MAX / 2)]
+}
+
+fn ask() -> impl Strategy<Value = Ask> {
+    (prop::option::of(bytes()), share(), share()).prop_map(|(memory, floor, ceiling)| Ask {
+        memory: memory.map(Bytes),
+        floor,
+        ceiling,
+    })
+}
+
+fn capacity() -> impl Strategy<Value = Capacity> {
+    (prop::option::of(bytes()), 1000..=3000_u32)
+        .prop_map(|(memory, overcommit)| Capacity { memory: memory.map(Bytes), overcommit })
+}
+
+/// The rule, by another road: rational comparison instead of rounding, no early end.
+fn fits(capacity: &Capacity, asks: &[Ask]) -> bool {
+    let memory_fits = capacity.memory.is_none_or(|total| {
+        let asked: u128 = asks.iter().map(|ask| u128::from(ask.memory.map_or(total.get(), Bytes::get))).sum();
+        asked * 1000 <= u128::from(total.get()) * u128::from(capacity.overcommit)
+            && asks.iter().all(|ask| ask.memory.is_none_or(|limit| limit <= total))
+    });
+    let floors: u32 = asks.iter().filter_map(|ask| ask.floor).map(|floor| u32::from(floor.permille())).sum();
+    let apart = asks.iter().all(|ask| ask.floor.is_none_or(|floor| ask.ceiling.is_none_or(|ceiling| floor <= ceiling)));
+    memory_fits && floors <= 1000 && apart
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_is_admitted_fits_and_what_fits_is_admitted(
+        capacity in capacity(),
+        asks in prop::collection::vec(ask(), 0..12),
+    ) {
+        prop_assert_eq!(refusals(&capacity, &asks).is_empty(), fits(&capacity, &asks));
+    }
+
+    #[test]
+    fn the_order_of_tenants_changes_no_verdict_and_fewer_tenants_always_fit(
+        capacity in capacity(),
+        asks in prop::collection::vec(ask(), 1..12),
+        turn in 0..12_usize,
+    ) {
+        let admitted = refusals(&capacity, &asks).is_empty();
+        let mut turned = asks.clone();
+        turned.rotate_left(turn % asks.len());
+        prop_assert_eq!(refusals(&capacity, &turned).is_empty(), admitted);
+        turned.pop();
+        prop_assert!(!admitted || refusals(&capacity, &turned).is_empty());
+    }
+
+    #[test]
+    fn more_overcommit_never_refuses_what_less_admitted_and_the_named_ratio_is_the_least_that_admits(
+        capacity in capacity(),
+        asks in prop::collection::vec(ask(), 1..12),
+        more in 0..1000_u32,
+    ) {
+        let wider = Capacity { overcommit: capacity.overcommit + more, ..capacity };
+        prop_assert!(!refusals(&capacity, &asks).is_empty() || refusals(&wider, &asks).is_empty());
+        for refusal in refusals(&capacity, &asks) {
+            let Refusal::Memory { at, asked, .. } = refusal else { continue };
+            let Ok(ratio) = u32::try_from(capacity.ratio_for(asked).unwrap()) else { continue };
+            let memory_refused = |overcommit, asks: &[Ask]| {
+                let refusals = refusals(&Capacity { overcommit, ..capacity }, asks);
+                refusals.iter().any(|refusal| matches!(refusal, Refusal::Memory { .. }))
+            };
+            prop_assert!(!memory_refused(ratio, &asks));
+            prop_assert!(memory_refused(ratio - 1, &asks));
+            // It shows where it first does not fit.
+            prop_assert!(!memory_refused(capacity.overcommit, &asks[..at]));
+            prop_assert!(memory_refused(capacity.overcommit, &asks[..=at]));
+        }
+    }
+
+    #[test]
+    fn equal_slots_always_fit(slots in 1..=100_u32, total in 100..=u64::MAX) {
+        let memory = Amount::Slot(slots).on(Some(Bytes(total))).unwrap();
+        let one = Ask { memory, floor: Share::from_permille(1000 / slots), ceiling: None };
+        let capacity = Capacity { memory: Some(Bytes(total)), overcommit: 1000 };
+        prop_assert_eq!(refusals(&capacity, &vec![one; slots as usize]), Vec::new());
+    }
+
+    #[test]
+    fn a_file_is_accepted_exactly_if_its_tenants_fit(
+        limits in prop::collection::vec((1..=60_u64, 1..=60_u32), 1..6),
+        ratio in 1000..=1500_u32,
+    ) {
+        let mut text = format!("[[device]]\nid = '*'\novercommit = {}.{:03}\n", ratio / 1000, ratio % 1000);
+        for (index, (gib, percent)) in limits.iter().enumerate() {
+            text.push_str(&format!("[[tenant]]\nname='t{index}'\nmemory_limit='{gib}GiB'\nsm_request={percent}\n"));
+        }
+        let found = Found { index: 0, parent: None, uuid: "GPU-1".into(), memory: Bytes(80 << 30), model: None };
+        let inventory = Some(Inventory(vec![found]));
+        let around = Surroundings { run_dir: "/r".into(), inventory, ..Default::default() };
+        let asked: u64 = limits.iter().map(|(gib, _)| gib * 1000).sum();
+        let floors: u32 = limits.iter().map(|(_, percent)| percent).sum();
+        let fits = asked <= 80 * u64::from(ratio) && floors <= 100;
+        prop_assert_eq!(config::plan(&text, &around).is_ok(), fits, "{}", text);
+    }
+}
+
+fn tenant(name: &str) -> impl Strategy<Value = TenantPlan> + use<> {
+    let name = name.to_owned();
+    let terms = (prop::option::of(1..4_u64), share(), 1..3_u32).prop_map(|(memory, ceiling, weight)| TermsPlan {
+        device: "0".into(),
+        uuid: None,
+        memory: memory.map(Bytes),
+        ceiling,
+        floor: None,
+        weight,
+        class: Default::default(),
+        quantum: None,
+        has_weight: weight != 1,
+        has_class: false,
+    });
+    (terms, prop::option::of(Just(vec![0..=9]))).prop_map(move |(terms, uids)| TenantPlan {
+        name: name.clone(),
+        socket: format!("/r/tenants/{name}/vgpud.sock").into(),
+        bearer: Default::default(),
+        uids,
+        mode: Default::default(),
+        strict: false,
+        on_error: Default::default(),
+        on_loss: Default::default(),
+        terms: vec![terms],
+    })
+}
+
+fn plan() -> impl Strategy<Value = Plan> {
+    let some = ["a", "b", "c", "d", "e", "f"].map(|name| prop::option::of(tenant(name)));
+    (Vec::from(some), 1..3_u32, any::<bool>()).prop_map(|(tenants, connections, reversed)| {
+        let mut tenants: Vec<_> = tenants.into_iter().flatten().collect();
+        if reversed {
+            tenants.reverse();
+        }
+        Plan {
+            arbitrate: Default::default(),
+            daemon: DaemonPlan {
+                run_dir: "/r".into(),
+                state_dir: Some("/s".into()),
+                exact: true,
+                keep: Default::default(),
+                admin: None,
+                max_connections: connections,
+                log: "info".into(),
+            },
+            log: Default::default(),
+            metrics: Default::default(),
+            proof: None,
+            time: Default::default(),
+            devices: Vec::new(),
+            tenants,
+            notes: Vec::new(),
+        }
+    })
+}
+
+/// The tenants by name after a difference was obeyed.
+fn obeyed(old: &Plan, difference: &Difference) -> BTreeMap<String, TenantPlan> {
+    let mut tenants: BTreeMap<_, _> = old.tenants.iter().map(|tenant| (tenant.name.clone(), tenant.clone())).collect();
+    for name in &difference.removed {
+        assert!(tenants.remove(name).is_some(), "{name} was not there");
+    }
+    for changed in &difference.changed {
+        assert!(tenants.insert(changed.tenant.name.clone(), changed.tenant.clone()).is_some());
+        assert!(!changed.what.is_empty(), "what changed is named");
+    }
+    for added in &difference.added {
+        assert!(tenants.insert(added.name.clone(), added.clone()).is_none());
+    }
+    tenants
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn obeying_the_difference_leads_from_the_old_plan_to_the_new_one(old in plan(), new in plan()) {
+        let difference = difference(&old, &new);
+        let expected: BTreeMap<_, _> = new.tenants.iter().map(|tenant| (tenant.name.clone(), tenant.clone())).collect();
+        prop_assert_eq!(obeyed(&old, &difference), expected);
+        prop_assert_eq!(difference.kept + difference.changed.len() + difference.added.len(), new.tenants.len());
+        prop_assert_eq!(difference.kept + difference.changed.len() + difference.removed.len(), old.tenants.len());
+        for changed in &difference.changed {
+            let was = old.tenants.iter().find(|was| was.name == changed.tenant.name).unwrap();
+            let told = |tenant: &TenantPlan| (tenant.memory(), tenant.ceiling());
+            prop_assert_eq!(changed.other_terms, told(was) != told(&changed.tenant));
+        }
+    }
+
+    #[test]
+    fn a_plan_is_no_different_from_itself_and_the_way_back_takes_away_what_the_way_there_added(
+        old in plan(),
+        new in plan(),
+    ) {
+        prop_assert!(difference(&old, &old).is_empty());
+        let (there, back) = (difference(&old, &new), difference(&new, &old));
+        let mut added: Vec<_> = there.added.iter().map(|tenant| tenant.name.clone()).collect();
+        added.sort();
+        prop_assert_eq!(&added, &back.removed);
+        prop_assert_eq!((there.changed.len(), there.kept), (back.changed.len(), back.kept));
+        prop_assert_eq!(there.is_empty(), back.is_empty());
+    }
+}

@@ -1,0 +1,146 @@
+//! The tables of docs/vgpud.md are true: what a row says is accepted is accepted, ten times its greatest value is not, no other
+//! word is, and a default that is written out changes nothing.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use vgpu_config::plan::Plan;
+use vgpu_config::{self as config, Surroundings};
+
+/// A key by its heading and name, with the cells of its row.
+struct Row {
+    heading: String,
+    key: String,
+    accepted: String,
+    default: String,
+}
+
+fn rows() -> Vec<Row> {
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/vgpud.md")).unwrap();
+    let (mut rows, mut heading) = (Vec::new(), String::new());
+    for line in page.lines() {
+        if let Some(text) = line.strip_prefix("### ") {
+            heading = text.replace('`', "");
+        } else if line.starts_with("| `") && !heading.is_empty() {
+            let cells: Vec<&str> = line.split(" | ").collect();
+            let key = cells[0].trim_start_matches("| ").trim_matches('`');
+            let cell = |at: usize| cells.get(at).map_or("", |cell| cell.trim_matches([' ', '|'])).to_owned();
+            rows.push(Row { heading: heading.clone(), key: key.into(), accepted: cell(1), default: cell(2) });
+        }
+    }
+    rows
+}
+
+/// What stands in backticks and is a value of TOML: `"text"`, `true`, a number, a list.
+fn literals(cell: &str) -> Vec<String> {
+    let marked = cell.split('`').skip(1).step_by(2);
+    let value = |text: &&str| {
+        let list = text.starts_with('[') && (text.contains('"') || *text == "[]");
+        (text.starts_with('"') && !text.contains("...")) || ["true", "false"].contains(text) || list
+    };
+    marked.filter(value).map(str::to_owned).collect()
+}
+
+/// The ends of `LEAST to MOST`, as values.
+fn range(cell: &str) -> Option<(String, String)> {
+    let (least, rest) = cell.split_once(" to ").filter(|_| !cell.contains("letters"))?;
+    let value = |text: &str| {
+        let text = text.trim_matches(['`', ',', ' ']);
+        let number = text.parse::<f64>().is_ok() || text.starts_with('"');
+        if number { text.to_owned() } else { format!("\"{text}\"") }
+    };
+    Some((value(least.split(' ').next_back()?), value(rest.split(' ').next()?)))
+}
+
+/// Ten times a value.
+fn more(value: &str) -> String {
+    let text = value.trim_matches('"');
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let quote = if value.starts_with('"') { "\"" } else { "" };
+    format!("{quote}{}0{}{quote}", &text[..end], &text[end..])
+}
+
+/// A file in which this key has this value, or without it.
+fn file(row: &Row, value: Option<&str>) -> String {
+    let key = &row.key;
+    let line = value.map_or(String::new(), |value| format!("{key} = {value}\n"));
+    // What a value needs beside it.
+    let beside = match key.as_str() {
+        "keep_fine" => "keep = \"3650d\"\n",
+        "keep" if row.heading == "[record]" => "keep_fine = \"1h\"\n",
+        "in_flight" => "quantum = \"50ms\"\n",
+        "quantum" if row.heading == "[time]" => "drain = \"1s\"\n",
+        "latency_quantum" => "drain = \"1s\"\n",
+        _ => "",
+    };
+    let (own, device, tenant) = match row.heading.as_str() {
+        "[[device]]" => (String::new(), line, String::new()),
+        "[[tenant]]" => (String::new(), String::new(), line),
+        "[[tenant.device]]" => (String::new(), String::new(), format!("[[tenant.device]]\nid = 0\n{line}")),
+        "[template.NAME] and [defaults]" => (format!("[defaults]\n{line}"), String::new(), String::new()),
+        heading => (format!("{heading}\n{beside}{line}"), String::new(), String::new()),
+    };
+    format!("{own}[[device]]\nid = 0\nmemory = \"80GiB\"\n{device}[[tenant]]\nname = \"t\"\n{tenant}")
+}
+
+fn plan(row: &Row, value: Option<&str>) -> Result<Plan, String> {
+    let around = Surroundings { run_dir: "/run/vgpu".into(), ..Default::default() };
+    config::plan(&file(row, value), &around).map_err(|report| report.lines("vgpud.toml").to_string())
+}
+
+/// Keys whose row names no value that could be written down: paths, names, lists of things that differ.
+const FREE: [&str; 13] = [
+    "run_dir", "devices", "allow", "slack", "id", "memory", "name", "template", "device", "uids", "group", "labels",
+    "drain",
+];
+
+#[test]
+fn what_a_row_says_is_accepted_is_and_ten_times_the_most_is_not() {
+    let (mut tried, mut wrong) = (BTreeSet::new(), Vec::new());
+    for row in rows() {
+        if row.accepted == "as above" || FREE.contains(&row.key.as_str()) {
+            continue;
+        }
+        let ends = range(&row.accepted);
+        let mut values = literals(&row.accepted);
+        values.extend(ends.iter().flat_map(|(least, most)| [least.clone(), most.clone()]));
+        assert!(!values.is_empty(), "{} {}: no value in {:?}", row.heading, row.key, row.accepted);
+        for value in &values {
+            if let Err(why) = plan(&row, Some(value)) {
+                wrong.push(format!("{} {} = {value} is refused: {why}", row.heading, row.key));
+            }
+        }
+        for value in ends.map(|(_, most)| more(&most)).into_iter().chain(["\"nonsense word\"".to_owned()]) {
+            if plan(&row, Some(&value)).is_ok() {
+                wrong.push(format!("{} {} = {value} is accepted", row.heading, row.key));
+            }
+        }
+        tried.insert(format!("{} {}", row.heading, row.key));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(tried.len() > 35, "{tried:?}");
+}
+
+#[test]
+fn a_default_that_is_written_out_changes_nothing() {
+    let (mut count, mut asking, mut wrong) = (0, 0, Vec::new());
+    for row in rows() {
+        let bare = row.default.parse::<f64>().is_ok().then(|| row.default.clone());
+        let whole = |text: &&String| row.default == format!("`{text}`");
+        let Some(value) = bare.or_else(|| literals(&row.default).iter().find(whole).cloned()) else { continue };
+        count += 1;
+        match (plan(&row, Some(&value)), plan(&row, None)) {
+            (Ok(with), Ok(without)) if with == without => {}
+            // A weight or a class that is written asks for leases; the default does not.
+            (Ok(_), Ok(_)) if ["weight", "class"].contains(&row.key.as_str()) => asking += 1,
+            (Ok(_), Ok(_)) => wrong.push(format!("{} {} = {value} is another plan than without", row.heading, row.key)),
+            (with, without) => {
+                wrong.push(format!("{} {} = {value}: {:?} {:?}", row.heading, row.key, with.err(), without.err()))
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(count > 30, "{count} defaults");
+    assert_eq!(asking, 2, "weight and class");
+}

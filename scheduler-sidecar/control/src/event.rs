@@ -1,0 +1,153 @@
+//! What happened: one line of JSON each, as `vgpu events` shows them and as the audit log keeps them.
+//!
+//! An event is a line of the daemon's log that has a kind. [`KINDS`] is the one table of them.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// A kind of event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kind {
+    /// Its name: a subject and what happened to it.
+    pub name: &'static str,
+    /// Is it kept in the audit log too: who was let in with which limits, and every change of them?
+    pub audited: bool,
+    /// What it says.
+    pub says: &'static str,
+}
+
+const fn seen(name: &'static str, says: &'static str) -> Kind {
+    Kind { name, audited: false, says }
+}
+
+const fn audited(name: &'static str, says: &'static str) -> Kind {
+    Kind { name, audited: true, says }
+}
+
+/// Every kind, by subject.
+pub const KINDS: &[Kind] = &[
+    audited("daemon.started", "the daemon serves"),
+    audited("daemon.stopping", "it was told to stop; members keep their last terms"),
+    audited("config.taken", "the configuration was read again and is in force"),
+    audited("config.refused", "the configuration was read again and changed nothing: it has errors"),
+    audited("tenant.added", "a tenant is served, with these limits"),
+    audited("tenant.removed", "a tenant was taken out of the configuration"),
+    audited("tenant.changed", "a tenant has other terms: by the configuration, or by an administrator"),
+    audited("tenant.paused", "a tenant launches nothing until it is resumed"),
+    audited("tenant.resumed", "a paused tenant goes on"),
+    seen("tenant.unusable", "a tenant cannot be served: something lies in its socket's place"),
+    seen("tenant.served", "a tenant that could not be served is"),
+    audited("member.joined", "a process was let in, with its tenant's limits"),
+    audited("member.left", "a process is gone"),
+    audited("member.refused", "a process was turned away"),
+    audited("admin.refused", "somebody who may not ask asked, or asked what is not understood"),
+    seen("memory.refused", "allocations of a tenant were refused, as many as are said"),
+    seen("driver.answered", "the driver, which did not answer at the start, does"),
+    seen("record.failed", "usage cannot be written down; limits are kept all the same"),
+    seen("record.resumed", "usage is written down again"),
+    audited("proof.uncontrolled", "a process uses a device without being held to a limit"),
+    audited(
+        "proof.over",
+        "a tenant uses more of a device than its ledger or its limit says, or has a ledger that cannot be read any more",
+    ),
+    audited("proof.time", "a member works on a device without a lease"),
+    audited("proof.unregistered", "a container was given a socket, and uses a device without having said hello"),
+    audited("proof.door", "a tenant's program found a way around the library"),
+    seen("proof.ended", "what was found is no more"),
+    audited("proof.stopped", "a process was stopped, or would have been, by the policy for what was found"),
+    seen("proof.blind", "something that proves enforcement cannot be looked at"),
+    seen("events.lost", "so many events came faster than they were read, and are not shown"),
+];
+
+/// The kind of that name.
+#[must_use]
+pub fn kind(name: &str) -> Option<&'static Kind> {
+    KINDS.iter().find(|kind| kind.name == name)
+}
+
+/// Something that happened.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// Its number: one more than that of the one before it, from 1 at each start of the daemon.
+    pub seq: u64,
+    /// When: UTC, RFC 3339, milliseconds.
+    pub at: String,
+    /// The name of its [`Kind`].
+    pub kind: String,
+    /// `info`, `warning` or `error`.
+    pub level: String,
+    /// Whose.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+    /// On which device: its UUID, or how the configuration names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+    /// Which process, by the kernel's word.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u64>,
+    /// The administrator who asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<By>,
+    /// In a sentence.
+    pub words: String,
+    /// What else is known, by name.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub more: Map<String, Value>,
+}
+
+/// An administrator, by the kernel's word.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct By {
+    /// Its user.
+    pub uid: u32,
+    /// Its process; 0: it lives outside the daemon's pid namespace.
+    #[serde(default)]
+    pub pid: u32,
+}
+
+/// The line before the events.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Following {
+    /// Which start of the daemon numbers these events: no two are alike.
+    pub boot: u64,
+    /// The number that the next event will have.
+    pub next: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use super::*;
+
+    fn sources(dir: &Path, all: &mut String) {
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                sources(&path, all);
+            } else if path.extension().is_some_and(|end| end == "rs") {
+                all.push_str(&std::fs::read_to_string(path).unwrap());
+            }
+        }
+    }
+
+    #[test]
+    fn every_kind_that_is_told_is_in_the_table_and_none_is_there_twice() {
+        let mut all = String::new();
+        let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        for crate_dir in std::fs::read_dir(crates).unwrap().map(|entry| entry.unwrap().path().join("src")) {
+            if crate_dir.is_dir() {
+                sources(&crate_dir, &mut all);
+            }
+        }
+        let marks = all.split("kind = \"").skip(1).filter_map(|rest| rest.split('"').next());
+        let told: BTreeSet<&str> = marks.filter(|name| name.contains('.')).collect();
+        assert!(told.len() > 10, "{told:?}");
+        for name in told {
+            assert!(kind(name).is_some(), "{name} is told and not in KINDS");
+        }
+        let names: BTreeSet<&str> = KINDS.iter().map(|kind| kind.name).collect();
+        assert_eq!(names.len(), KINDS.len());
+    }
+}

@@ -1,0 +1,239 @@
+//! Why a tenant gets what it gets, in sentences: the facts come from the daemon, the words are here.
+//!
+//! A pure function from [`Facts`] to [`Explained`], so that each answer can be tested without a device.
+
+use std::cmp::Ordering;
+
+use serde::{Deserialize, Serialize};
+use vgpu_core::arbiter::Class;
+use vgpu_core::share::Share;
+
+use vgpu_config::show;
+use vgpu_config::value::span;
+
+/// The answer to `explain`, for one device.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Explained {
+    /// The device: its UUID, or as the file names it.
+    pub device: String,
+    /// One word: `observed`, `running`, `open`, `draining`, `overdue`, `waiting`, `capped`, `paused`, `idle`; `free`: not arbitrated;
+    /// `absent`: nobody of it is there.
+    pub state: String,
+    /// What that means and which rule it comes from.
+    pub sentences: Vec<String>,
+}
+
+/// What is known of a tenant, wherever it works.
+#[derive(Debug, Clone, Default)]
+pub struct Whole {
+    /// Processes that are connected.
+    pub connected: usize,
+    /// Those of them that speak protocol 1: they have no leases.
+    pub older: usize,
+    /// Does it launch nothing until it is resumed?
+    pub paused: bool,
+    /// Is it measured only?
+    pub observed: bool,
+}
+
+/// What is known of a tenant on a device that one of its members has joined, at one moment.
+#[derive(Debug, Clone)]
+pub struct Facts {
+    /// The device.
+    pub device: String,
+    /// Are leases given for it?
+    pub arbitrated: bool,
+    /// Who comes first.
+    pub class: Class,
+    /// Its floor.
+    pub floor: Option<Share>,
+    /// Its ceiling.
+    pub ceiling: Option<Share>,
+    /// Where it stands, in one word: `running`, `open`, `draining`, `overdue`, `waiting`, `capped`, `paused`, `idle`.
+    pub state: &'static str,
+    /// The same in a sentence, with numbers.
+    pub words: String,
+    /// Another tenant that has the device, and its class.
+    pub holder: Option<(String, Class)>,
+    /// When its account allows the next lease, in ns from now.
+    pub refill: Option<u64>,
+}
+
+/// Says why, device by device; with a tenant that is nowhere there is one answer all the same.
+#[must_use]
+pub fn explained(whole: &Whole, facts: &[Facts]) -> Vec<Explained> {
+    let mut all: Vec<Explained> = facts.iter().map(|facts| on_device(whole, facts)).collect();
+    if all.is_empty() {
+        all.push(Explained { device: "*".into(), state: "absent".into(), sentences: vec![absent(whole)] });
+    }
+    if let Some(first) = all.first_mut() {
+        if whole.paused && facts.is_empty() {
+            first.sentences.push("It is paused: what comes launches nothing until `vgpu resume`.".into());
+        }
+        if whole.older > 0 {
+            first.sentences.push(format!(
+                "{} of its processes use an older library (protocol 1), which knows no leases: they keep to the ceiling they \
+                 were told, each by its own account, and a live change reaches them when they start anew.",
+                whole.older
+            ));
+        }
+    }
+    all
+}
+
+fn absent(whole: &Whole) -> String {
+    match whole.connected {
+        0 => "No process of it is connected, so that it waits for nothing. A process connects at its first CUDA or NVML call, \
+              if VGPU_SOCKET names the tenant's socket there."
+            .into(),
+        1 => "One of its processes is connected, and works on no device of the daemon's.".into(),
+        many => format!("{many} of its processes are connected, and none works on a device of the daemon's."),
+    }
+}
+
+fn on_device(whole: &Whole, facts: &Facts) -> Explained {
+    let (state, sentence) = match facts.state {
+        _ if whole.observed => (
+            "observed",
+            "It is only observed (mode = \"observe\"): it waits for nobody and is refused nothing; what it uses is measured, and \
+             is time that others do not get."
+                .into(),
+        ),
+        _ if whole.paused => ("paused", "It is paused by an administrator and launches nothing until `vgpu resume`.".into()),
+        _ if !facts.arbitrated => (
+            "free",
+            "This device is not arbitrated: no tenant of it says anything about time, so that the gate is open for all and \
+             the device's own scheduler decides. What it uses of the device's time is not measured (time.arbitrate = true \
+             gives all devices out in leases, which measures it)."
+                .into(),
+        ),
+        "idle" => ("idle", "It wants nothing at the moment: nothing of it stands at the gate.".into()),
+        "open" => ("open", "It is alone on the device and has no ceiling: its gate is open, and it asks nobody; what it uses is not measured (record.exact = false).".into()),
+        "running" => ("running", format!("It holds the lease: {}.", facts.words)),
+        "draining" => {
+            ("draining", "Its lease is over, and what it has in flight drains; then comes whoever is next.".into())
+        }
+        "overdue" => (
+            "overdue",
+            "What it has in flight takes longer than a drain may: others are let in beside it, and it gets no lease before \
+             that work is done."
+                .into(),
+        ),
+        "capped" => ("capped", capped(facts)),
+        "waiting" => ("waiting", waits(facts)),
+        other => (other, format!("{}.", facts.words)),
+    };
+    Explained { device: facts.device.clone(), state: state.into(), sentences: vec![sentence, rules(facts)] }
+}
+
+fn capped(facts: &Facts) -> String {
+    let ceiling = facts.ceiling.map_or("its ceiling".to_owned(), |share| format!("its ceiling of {share}"));
+    match facts.refill {
+        Some(0) => format!("It waits because {ceiling} was used up; it is refilled now."),
+        Some(refill) => format!("It waits because {ceiling} is used up; the next lease comes in {}.", rounded(refill)),
+        None => format!("It waits because {ceiling} is used up."),
+    }
+}
+
+fn waits(facts: &Facts) -> String {
+    let Some((tenant, class)) = &facts.holder else {
+        return format!(
+            "It waits at the gate, and the device is about to be given to whoever is next: {}.",
+            facts.words
+        );
+    };
+    let rule = match class.cmp(&facts.class) {
+        Ordering::Less => format!(", which comes before {}", show::class(facts.class)),
+        Ordering::Equal => {
+            ", as it is itself; next is who is furthest behind its floor, then who had least by weight".into()
+        }
+        Ordering::Greater => ", whose lease it ends early by its own".to_owned(),
+    };
+    format!("It waits behind {tenant} of class {}{rule}: {}.", show::class(*class), facts.words)
+}
+
+/// The rules it lives under.
+fn rules(facts: &Facts) -> String {
+    let class = show::class(facts.class);
+    let floor = facts.floor.map_or("no floor".to_owned(), |floor| format!("a floor of {floor}"));
+    let ceiling = facts.ceiling.map_or("no ceiling".to_owned(), |ceiling| format!("a ceiling of {ceiling}"));
+    format!("Its terms there: class {class}, {floor}, {ceiling}.")
+}
+
+/// A duration for people: two digits are enough.
+fn rounded(ns: u64) -> String {
+    let unit = match ns {
+        0..=99_999 => 1_000,
+        100_000..=9_999_999 => 100_000,
+        10_000_000..=999_999_999 => 1_000_000,
+        _ => 100_000_000,
+    };
+    span(ns.div_ceil(unit).saturating_mul(unit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(state: &'static str) -> Facts {
+        Facts {
+            device: "0".into(),
+            arbitrated: true,
+            class: Class::Normal,
+            floor: Share::from_percent(20),
+            ceiling: Share::from_percent(50),
+            state,
+            words: "1 of its members waits".into(),
+            holder: None,
+            refill: None,
+        }
+    }
+
+    fn says(whole: &Whole, facts: &[Facts]) -> (String, String) {
+        let all = explained(whole, facts);
+        assert_eq!(all.len(), facts.len().max(1));
+        (all[0].state.clone(), all[0].sentences.join(" "))
+    }
+
+    #[test]
+    fn each_standing_is_told_with_the_rule_it_comes_from() {
+        let here = Whole { connected: 1, ..Whole::default() };
+        let behind = |class| Facts { holder: Some(("chat".into(), class)), ..facts("waiting") };
+        for (facts, words) in [
+            (facts("idle"), "wants nothing"),
+            (facts("open"), "alone on the device"),
+            (facts("running"), "holds the lease: 1 of"),
+            (facts("draining"), "drains"),
+            (facts("overdue"), "longer than a drain may"),
+            (
+                Facts { refill: Some(11_400_000), ..facts("capped") },
+                "ceiling of 50 % is used up; the next lease comes in 12ms",
+            ),
+            (Facts { refill: Some(0), ..facts("capped") }, "refilled now"),
+            (behind(Class::Latency), "behind chat of class latency, which comes before normal: 1 of"),
+            (behind(Class::Normal), "behind chat of class normal, as it is itself; next is who is furthest behind"),
+            (behind(Class::Batch), "behind chat of class batch, whose lease it ends early"),
+            (facts("waiting"), "about to be given"),
+        ] {
+            let (said, sentences) = says(&here, std::slice::from_ref(&facts));
+            assert_eq!(said, facts.state);
+            assert!(sentences.contains(words), "{facts:?}: {sentences}");
+            assert!(sentences.contains("class normal, a floor of 20 %, a ceiling of 50 %"), "{sentences}");
+        }
+    }
+
+    #[test]
+    fn what_comes_before_any_standing_is_told_first() {
+        let here = Whole { connected: 2, ..Whole::default() };
+        assert_eq!(says(&Whole::default(), &[]).0, "absent");
+        assert!(says(&here, &[]).1.contains("2 of its processes are connected"));
+        assert!(says(&Whole { paused: true, ..Whole::default() }, &[]).1.contains("until `vgpu resume`"));
+        let (state, words) = says(&Whole { paused: true, ..here.clone() }, &[facts("open")]);
+        assert!(state == "paused" && words.contains("until `vgpu resume`"), "{words}");
+        let (state, words) = says(&here, &[Facts { arbitrated: false, ..facts("open") }]);
+        assert!(state == "free" && words.contains("not arbitrated") && words.contains("is not measured"), "{words}");
+        let (state, words) = says(&Whole { observed: true, ..here.clone() }, &[facts("waiting")]);
+        assert!(state == "observed" && words.contains("waits for nobody"), "{words}");
+        assert!(says(&Whole { older: 1, ..here }, &[facts("idle")]).1.contains("protocol 1"));
+    }
+}

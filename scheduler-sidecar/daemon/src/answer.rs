@@ -1,0 +1,122 @@
+//! What the daemon says to a line. No IO, no clock.
+
+use vgpu_core::wire::Terms;
+use vgpu_core::wire::two::{self, Descriptor, Welcome};
+
+use super::config::{OnError, Tenant};
+use vgpu_config::problem::shown;
+use vgpu_control::{self as control, Ask};
+
+/// What comes with a welcome, in this order.
+pub const DESCRIPTORS: [Descriptor; 4] = [Descriptor::Beat, Descriptor::Board, Descriptor::Report, Descriptor::Bell];
+
+/// The terms of a tenant's members.
+#[must_use]
+pub fn terms(tenant: &Tenant) -> Terms {
+    let (memory_limit, sm_limit) = tenant.told();
+    Terms { tenant: tenant.name.clone(), memory_limit, sm_limit }
+}
+
+/// The welcome of a member, which has this number, in this epoch, at this moment of the daemon's clock.
+#[must_use]
+pub fn welcome(tenant: &Tenant, member: u64, epoch: u64, clock: u64) -> two::Reply {
+    two::Reply::Welcome(Welcome {
+        terms: terms(tenant),
+        member,
+        epoch,
+        clock,
+        mode: tenant.mode,
+        open_on_error: tenant.on_error == OnError::Open,
+        on_loss: tenant.on_loss,
+        strict: tenant.strict,
+        descriptors: DESCRIPTORS.to_vec(),
+    })
+}
+
+/// What somebody is told who is not served, in words that members of both protocols read.
+#[must_use]
+pub fn refusal(words: &str) -> two::Reply {
+    two::Reply::Refused { words: words.to_owned(), speaks: two::PROTOCOL }
+}
+
+/// Understands an administrator's line: what is asked, and by which protocol it is to be answered.
+///
+/// # Errors
+/// The words that are sent before the connection is closed.
+pub fn question(line: &[u8]) -> Result<(u64, Ask), String> {
+    let not_understood = |why: serde_json::Error| format!("the question is not understood: {why}");
+    let question: serde_json::Value = serde_json::from_slice(line).map_err(not_understood)?;
+    let hello = question.get("hello").and_then(serde_json::Value::as_u64);
+    let protocol = hello.ok_or("the question is not understood: it does not begin with a number for \"hello\"")?;
+    if !(control::OLDEST..=control::PROTOCOL).contains(&protocol) {
+        let (oldest, ours) = (control::OLDEST, control::PROTOCOL);
+        return Err(format!(
+            "administrative protocol {protocol} is not spoken here; this daemon speaks {oldest} to {ours}"
+        ));
+    }
+    let known = if protocol < control::PROTOCOL { &Ask::WORDS[..1] } else { &Ask::WORDS[..] };
+    match question.get("ask").and_then(serde_json::Value::as_str) {
+        Some(word) if known.contains(&word) => {}
+        other => {
+            let (other, known) = (shown(other.unwrap_or_default()), known.join(", "));
+            return Err(format!(
+                "{other:?} is not a question this daemon knows in protocol {protocol}; accepted: {known}"
+            ));
+        }
+    }
+    serde_json::from_value(question).map(|ask: Ask| (protocol, ask)).map_err(not_understood)
+}
+
+#[cfg(test)]
+mod tests {
+    use vgpu_core::bytes::Bytes;
+    use vgpu_core::share::Share;
+    use vgpu_core::wire::Reply;
+
+    use super::*;
+    use vgpu_config::change::Words;
+
+    #[test]
+    fn a_member_gets_its_tenants_terms_and_what_comes_with_them() {
+        let tenant = Tenant::everywhere("a", "/s".into(), Some(Bytes(1 << 30)), Share::from_percent(30));
+        assert_eq!(
+            Reply::Terms(terms(&tenant)).encode().unwrap(),
+            "{\"hello\":1,\"tenant\":\"a\",\"memory_limit\":1073741824,\"sm_limit\":30}\n"
+        );
+        let line = welcome(&tenant, 7, 9, 11).encode().unwrap();
+        let Ok(two::Reply::Welcome(read)) = two::Reply::decode(line.as_bytes()) else { panic!("{line}") };
+        assert_eq!((read.terms, read.member, read.epoch, read.clock), (terms(&tenant), 7, 9, 11));
+        assert_eq!(read.descriptors, DESCRIPTORS);
+    }
+
+    #[test]
+    fn a_question_of_either_protocol_is_understood_and_what_is_not_known_is_refused_in_words() {
+        assert_eq!(question(br#"{"hello":1,"ask":"status"}"#), Ok((1, Ask::Status)));
+        assert_eq!(question(br#"{"hello":2,"ask":"status","new":[1]}"#), Ok((2, Ask::Status)));
+        assert_eq!(question(br#"{"hello":2,"ask":"pause","tenant":"a"}"#), Ok((2, Ask::Pause { tenant: "a".into() })));
+        let change = Box::new(Words { weight: Some("3".into()), ..Words::default() });
+        let set = Ask::Set { tenant: "a".into(), device: Some("0".into()), change };
+        let line = serde_json::to_vec(&control::Question { hello: 2, ask: set.clone() }).unwrap();
+        assert_eq!(question(&line), Ok((2, set)), "what is written is what is read");
+        for (line, words) in [
+            (&br#"{"hello":3,"ask":"status"}"#[..], "protocol 3 is not spoken here; this daemon speaks 1 to 2"),
+            (
+                br#"{"hello":1,"ask":"ps"}"#,
+                "\"ps\" is not a question this daemon knows in protocol 1; accepted: status",
+            ),
+            (
+                br#"{"hello":2,"ask":"stop"}"#,
+                "\"stop\" is not a question this daemon knows in protocol 2; accepted: status, ps",
+            ),
+            (br#"{"hello":2}"#, "is not a question"),
+            (br#"{"hello":2,"ask":"pause"}"#, "missing field `tenant`"),
+            (br#"{"hello":2,"ask":"set","tenant":"a","change":{"memory":"1GiB"}}"#, "unknown field `memory`"),
+            (br#"{"ask":"status"}"#, "\"hello\""),
+            (b"status", "not understood"),
+            (b"[]", "not understood"),
+        ] {
+            let said = question(line).unwrap_err();
+            assert!(said.contains(words), "{said}");
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Devices that the file names by number while the driver does not answer: it is asked again, beside the loop, until it does.
+//!
+//! A driver that is loaded later than the daemon starts (a boot, a module that is built anew) answers in time; asking may take
+//! long or hang, and so is done by a thread that ends when the driver has answered, or when nobody wants to know any more. Pauses grow from a second to half a
+//! minute. Not here: what the answer changes, which is `reload`'s.
+
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use vgpu_config::inventory::{self, Inventory};
+
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// A driver that is being asked. Becomes readable when it has answered.
+pub struct Asking {
+    rings: UnixStream,
+    answer: Receiver<Inventory>,
+    /// Nothing is ever sent: the thread sleeps until this is gone, or until it is to ask again.
+    _wants: Sender<()>,
+}
+
+impl Asking {
+    /// Asks again and again, until there are devices.
+    ///
+    /// # Errors
+    /// There can be no thread, or no descriptor is left.
+    pub fn begin() -> io::Result<Self> {
+        let (rings, mut ring) = UnixStream::pair()?;
+        rings.set_nonblocking(true)?;
+        let ((tell, answer), (wants, wanted)) = (channel(), channel());
+        thread::Builder::new().name("vgpud-nvml".into()).spawn(move || {
+            let is_wanted = |pause| wanted.recv_timeout(pause) == Err(RecvTimeoutError::Timeout);
+            if let Some(found) = until_found(&inventory::ask, &is_wanted)
+                && tell.send(found).is_ok()
+            {
+                let _ = ring.write_all(&[1]);
+            }
+        })?;
+        Ok(Self { rings, answer, _wants: wants })
+    }
+
+    /// What it answered.
+    pub fn answer(&mut self) -> Option<Inventory> {
+        let _ = self.rings.read(&mut [0; 8]);
+        self.answer.try_recv().ok()
+    }
+}
+
+impl AsFd for Asking {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.rings.as_fd()
+    }
+}
+
+/// Asks after each pause, as long as somebody wants to know.
+fn until_found(ask: &dyn Fn() -> Result<Inventory, String>, is_wanted: &dyn Fn(Duration) -> bool) -> Option<Inventory> {
+    let mut pause = FIRST_PAUSE;
+    while is_wanted(pause) {
+        match ask() {
+            Ok(found) if !found.0.is_empty() => return Some(found),
+            // Without a device nothing is known, either.
+            Ok(_) | Err(_) => pause = LONGEST_PAUSE.min(pause * 2),
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+
+    use vgpu_core::bytes::Bytes;
+
+    use super::*;
+    use vgpu_config::inventory::Found;
+
+    #[test]
+    fn a_driver_is_asked_ever_more_rarely_until_it_has_a_device() {
+        let (asked, pauses) = (Cell::new(0), RefCell::new(Vec::new()));
+        let ask = || {
+            asked.set(asked.get() + 1);
+            match asked.get() {
+                0..8 => Err("no".to_owned()),
+                8 => Ok(Inventory::default()),
+                _ => {
+                    let uuid = "GPU-1".into();
+                    Ok(Inventory(vec![Found { index: 0, parent: None, uuid, memory: Bytes(1), model: None }]))
+                }
+            }
+        };
+        let wanted = |pause: Duration| {
+            pauses.borrow_mut().push(pause.as_secs());
+            true
+        };
+        let found = until_found(&ask, &wanted).unwrap();
+        assert_eq!((found.0.len(), pauses.into_inner()), (1, vec![1, 2, 4, 8, 16, 30, 30, 30, 30]));
+    }
+    #[test]
+    fn nobody_is_asked_when_nobody_wants_to_know() {
+        let left = Cell::new(3);
+        let ask = || {
+            left.set(left.get() - 1);
+            Err("no".to_owned())
+        };
+        assert!(until_found(&ask, &|_| left.get() > 0).is_none());
+        assert_eq!(left.get(), 0);
+    }
+}

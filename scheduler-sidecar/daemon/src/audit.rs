@@ -1,0 +1,306 @@
+//! The audit log: who was let in with which limits, and every change of them, in a file that is only appended to.
+//!
+//! A line is an event ([`vgpu_control::event`]) with `prev`, the hash of the line before it, and at its end `hash`, the
+//! SHA-256 of everything in the line before that: a line that was changed, taken out or cut shows ([`vgpu_accounting::audit_chain`]). The last
+//! line's hash is the head. The daemon serves it ([`Audit::head`]): only a head that was kept elsewhere shows that whole lines
+//! are missing at the end. The file is rotated by size, and the chain goes on over rotations and
+//! restarts. It is written by a thread of its own, and is on the disk before the next lines are taken; who logs waits for
+//! nothing. What cannot be written is counted and said, and enforcement goes on.
+
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use tracing::warn;
+
+use super::rotate::Rotating;
+use vgpu_accounting::audit_chain::{chained, name};
+use vgpu_control::event::Event;
+
+/// Most events that wait to be written.
+const QUEUE: usize = 4096;
+
+/// The longest line that is looked for at the end of a file.
+const LONGEST: u64 = 1 << 20;
+
+/// What the first line of all says of the one before it.
+const NOTHING: &str = "";
+
+enum Word {
+    Event(Arc<Event>),
+    /// Everything before it is written.
+    End(SyncSender<()>),
+}
+
+/// Where events are handed in.
+#[derive(Debug)]
+pub struct Audit {
+    tell: SyncSender<Word>,
+    path: PathBuf,
+    state: Arc<Mutex<State>>,
+}
+
+/// Shared with the thread that writes.
+#[derive(Debug)]
+struct State {
+    /// Why the log is not written as it should be.
+    fault: Option<String>,
+    /// The hash of the last line that was written.
+    head: String,
+}
+
+impl Audit {
+    /// Opens the file and starts the thread that writes it.
+    ///
+    /// # Errors
+    /// The file cannot be opened or read, or there can be no thread.
+    pub fn start(path: &Path, most: u64, keep: u32) -> io::Result<Self> {
+        let mut file = Rotating::open(path, most, keep)?;
+        let mut last = last_line(path)?;
+        if last.is_empty() {
+            // The daemon ended between putting a file aside and its first line.
+            let aside = format!("{}.1", path.display());
+            last = last_line(Path::new(&aside)).unwrap_or_default();
+        } else if !ends(path)? {
+            file.line(b"\n")?;
+        }
+        let state = Arc::new(Mutex::new(State { fault: None, head: last.clone() }));
+        let (tell, told) = sync_channel(QUEUE);
+        let mut writer = Writer { file, last, state: state.clone() };
+        thread::Builder::new().name("vgpud-audit".into()).spawn(move || writer.serve(&told))?;
+        Ok(Self { tell, path: path.to_owned(), state })
+    }
+
+    /// Hands an event in; never waits.
+    pub fn write(&self, event: &Arc<Event>) {
+        if let Err(TrySendError::Full(_)) = self.tell.try_send(Word::Event(event.clone())) {
+            set_fault(&self.state, Some("events came faster than they could be written; some are missing".into()));
+        }
+    }
+
+    /// Why it is not written as it should be.
+    #[must_use]
+    pub fn fault(&self) -> Option<String> {
+        locked(&self.state).fault.clone()
+    }
+
+    /// The file, and the hash of the last line that was written there; empty before the first one.
+    #[must_use]
+    pub fn head(&self) -> (PathBuf, String) {
+        (self.path.clone(), locked(&self.state).head.clone())
+    }
+
+    /// Waits until everything is written, for a second at most.
+    pub fn finish(&self) {
+        let (done, seen) = sync_channel(1);
+        if self.tell.try_send(Word::End(done)).is_ok() {
+            let _ = seen.recv_timeout(Duration::from_secs(1));
+        }
+    }
+}
+
+fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// True if that is news.
+fn set_fault(state: &Mutex<State>, words: Option<String>) -> bool {
+    let mut state = locked(state);
+    let news = state.fault != words;
+    state.fault = words;
+    news
+}
+
+struct Writer {
+    file: Rotating,
+    /// The hash of the last line.
+    last: String,
+    state: Arc<Mutex<State>>,
+}
+
+impl Writer {
+    fn serve(&mut self, told: &Receiver<Word>) {
+        while let Ok(first) = told.recv() {
+            let mut ends = Vec::new();
+            let mut done = Ok(());
+            // What came meanwhile goes to the disk together.
+            for word in std::iter::once(first).chain(told.try_iter().take(QUEUE)) {
+                match word {
+                    // One that cannot be written takes no other with it.
+                    Word::Event(event) => done = done.and(self.append(&event)),
+                    Word::End(end) => ends.push(end),
+                }
+            }
+            let done = done.and_then(|()| self.file.sync());
+            locked(&self.state).head.clone_from(&self.last);
+            let words = done.err().map(|why| why.to_string());
+            if set_fault(&self.state, words.clone()) {
+                match words {
+                    // No kind: it would come here.
+                    Some(why) => warn!(%why, "the audit log cannot be written; limits are kept all the same"),
+                    None => {
+                        warn!(file = %self.file.path().display(), "the audit log is written again; lines are missing")
+                    }
+                }
+            }
+            for end in ends {
+                let _ = end.try_send(());
+            }
+        }
+    }
+
+    fn append(&mut self, event: &Event) -> io::Result<()> {
+        let (mut bytes, hash) = chained(event, &self.last)?;
+        bytes.push(b'\n');
+        match self.file.line(&bytes) {
+            Ok(()) => {
+                self.last = hash;
+                Ok(())
+            }
+            Err(why) => {
+                // Part of it may be there: the next line must not be joined to it.
+                let _ = self.file.line(b"\n");
+                if let Ok(last) = last_line(self.file.path()) {
+                    self.last = last;
+                }
+                Err(why)
+            }
+        }
+    }
+}
+
+/// The hash of the last line of a file that has anything in it; a line that was cut off is one.
+fn last_line(path: &Path) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(LONGEST)))?;
+    let mut end = Vec::new();
+    file.read_to_end(&mut end)?;
+    let last = end.split(|byte| *byte == b'\n').rfind(|line| !line.is_empty());
+    Ok(last.map_or(NOTHING.to_owned(), name))
+}
+
+/// Does its last line have an end?
+fn ends(path: &Path) -> io::Result<bool> {
+    let mut file = File::open(path)?;
+    let mut last = [0];
+    file.seek(SeekFrom::End(-1))?;
+    file.read_exact(&mut last)?;
+    Ok(last == *b"\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vgpu_accounting::audit_chain::{Head, verify};
+
+    fn event(words: &str) -> Arc<Event> {
+        Arc::new(Event { kind: "tenant.changed".into(), words: words.into(), ..Event::default() })
+    }
+
+    fn written(path: &Path, most: u64, count: usize) {
+        let audit = Audit::start(path, most, 9).unwrap();
+        for at in 0..count {
+            audit.write(&event(&format!("number {at}")));
+        }
+        audit.finish();
+        assert_eq!(audit.fault(), None);
+    }
+
+    #[test]
+    fn the_chain_goes_on_over_restarts_and_rotations_and_shows_what_was_changed_or_taken_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit.log");
+        written(&path, 2000, 3);
+        written(&path, 2000, 20);
+        let mut files = Vec::new();
+        for number in (1..9).rev() {
+            files.extend(std::fs::read(dir.path().join(format!("audit.log.{number}"))));
+        }
+        files.push(std::fs::read(&path).unwrap());
+        assert!(files.len() > 1, "it was rotated");
+        let chain = verify(&files, &[]).unwrap();
+        assert_eq!((chain.lines, chain.cut), (23, 0));
+
+        let mut changed = files.clone();
+        let text = String::from_utf8(changed[0].clone()).unwrap().replace("number 1\"", "number 7\"");
+        changed[0] = text.into_bytes();
+        let found = verify(&changed, &[]).unwrap_err();
+        assert_eq!((found.file, found.line), (0, 2), "it has another hash: {found:?}");
+
+        let mut fewer = files.clone();
+        fewer.remove(1);
+        assert!(files.len() < 3 || verify(&fewer, &[]).is_err(), "a file in between is missing");
+        let first: Vec<u8> = files[0].split_inclusive(|byte| *byte == b'\n').skip(1).flatten().copied().collect();
+        let rest = [vec![first], files[1..].to_vec()].concat();
+        assert_eq!(verify(&rest, &[]).map(|chain| chain.lines), Ok(22), "the oldest may be gone");
+    }
+
+    #[test]
+    fn a_line_that_was_cut_off_is_seen_as_that_and_the_chain_goes_on_behind_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit.log");
+        written(&path, 1 << 20, 2);
+        let mut text = std::fs::read(&path).unwrap();
+        text.extend(br#"{"seq":3,"wor"#);
+        std::fs::write(&path, &text).unwrap();
+        let found = verify(&[text], &[]).unwrap_err();
+        assert_eq!((found.line, found.words.contains("the daemon ended while it wrote it")), (3, true), "{found:?}");
+        written(&path, 1 << 20, 2);
+        let bytes = std::fs::read(&path).unwrap();
+        let chain = verify(std::slice::from_ref(&bytes), &[]).unwrap();
+        assert_eq!((chain.lines, chain.cut), (5, 1), "{}", String::from_utf8_lossy(&bytes));
+        let other = String::from_utf8(bytes).unwrap().replace("\"wor\n", "\"word\n");
+        assert_eq!(verify(&[other.into_bytes()], &[]).unwrap_err().line, 3, "the next line names what was there");
+    }
+
+    #[test]
+    fn no_file_but_a_whole_log_is_one_and_of_its_last_line_no_byte_can_be_changed() {
+        let refused = |text: &str| verify(&[text.as_bytes().to_vec()], &[]).unwrap_err();
+        for garbage in
+            ["", "\n\n", "garbage", "garbage\nmore\n", "{}\n", "{\"prev\":\"\"}\n", "\0\u{1}\n{\"prev\":\"\"}\n"]
+        {
+            let found = refused(garbage);
+            assert!(found.words.contains("line of an audit log"), "{garbage:?}: {found:?}");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit.log");
+        written(&path, 1 << 20, 3);
+        let text = std::fs::read_to_string(&path).unwrap();
+        let last = text.trim_end().rfind('\n').unwrap() + 1;
+        for at in last..text.len() - 1 {
+            let mut changed = text.clone().into_bytes();
+            changed[at] ^= 1;
+            assert!(verify(&[changed], &[]).is_err(), "byte {at}");
+            if at > last {
+                assert!(verify(&[text.as_bytes()[..at].to_vec()], &[]).is_err(), "cut at {at}");
+            }
+        }
+        assert_eq!(refused(&text.replace("number 2", "number 7")).line, 3);
+        assert!(refused(&format!("{text}garbage\n")).words.contains("no whole line"));
+    }
+
+    #[test]
+    fn lines_that_are_missing_at_the_end_show_against_a_head_that_was_kept_elsewhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit.log");
+        written(&path, 1 << 20, 3);
+        let audit = Audit::start(&path, 1 << 20, 9).unwrap();
+        let head = audit.head().1;
+        audit.write(&event("one more"));
+        audit.finish();
+        let later = audit.head().1;
+        let text = std::fs::read(&path).unwrap();
+        let heads = [Head { hash: &head, by: "somebody" }, Head { hash: &later, by: "the daemon" }];
+        let chain = verify(std::slice::from_ref(&text), &heads).unwrap();
+        assert_eq!((chain.lines, &chain.head), (4, &later), "an earlier head is a line of the log too");
+        let lines: Vec<&[u8]> = text.split_inclusive(|byte| *byte == b'\n').collect();
+        let found = verify(&[lines[..3].concat()], &heads).unwrap_err();
+        assert_eq!(found.line, 3);
+        assert!(found.words.contains("the daemon knows a later line") && found.words.contains(&later), "{found:?}");
+    }
+}

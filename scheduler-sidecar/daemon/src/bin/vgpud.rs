@@ -1,0 +1,130 @@
+//! The daemon: options, configuration, log, signals, serve.
+#![forbid(unsafe_code)]
+
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser as _;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
+use tracing_subscriber::util::SubscriberInitExt as _;
+use vgpu_config::options::Options;
+use vgpu_config::plan::LogPlan;
+use vgpu_config::raw::LogFormat;
+use vgpu_daemon::activation;
+use vgpu_daemon::audit::Audit;
+use vgpu_daemon::check;
+use vgpu_daemon::config::Config;
+use vgpu_daemon::journal::{Journal, Kinds};
+use vgpu_daemon::notify::Notifier;
+use vgpu_daemon::reactor::{Reactor, Told};
+use vgpu_daemon::rotate::Rotating;
+use vgpu_daemon::scribe::Scribe;
+use vgpu_daemon::source::Source;
+
+/// How long the end waits for somebody who reads the log.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    if let Some(file) = &options.check {
+        return check::run(file, &options).unwrap_or_else(|why| fail(why.code, &why));
+    }
+    let read = match &options.config {
+        Some(file) => from_file(file, &options),
+        None => Config::new(&options).map(|config| (config, None)).map_err(Into::into),
+    };
+    let (config, file) = match read {
+        Ok(read) => read,
+        Err(why) => return fail(2, &*why),
+    };
+    let level = file.as_ref().map(|(_, plan, _)| plan.daemon.log.as_str()).or(options.log.as_deref());
+    let level = level.and_then(|level| level.parse().ok()).unwrap_or(LevelFilter::INFO);
+    let journal = Journal::new();
+    let scribe = match write_log(&config.log, level, &journal) {
+        Ok(scribe) => scribe,
+        Err(why) => return fail(1, &format_args!("cannot start the log: {why}")),
+    };
+    let served = serve(config, file, journal.clone());
+    journal.finish();
+    scribe.finish(LAST_WORDS);
+    match served {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => fail(1, &*why),
+    }
+}
+
+/// Starts the log, and what comes of its lines: events, and the audit log.
+fn write_log(log: &LogPlan, level: LevelFilter, journal: &Journal) -> std::io::Result<Scribe> {
+    let file = log.file.as_ref().map(|file| Rotating::open(file, log.max_size, log.keep));
+    let (scribe, no_file) = match file {
+        Some(Ok(file)) => (Scribe::start(file)?, None),
+        // A full disk stops no enforcement.
+        Some(Err(why)) => (Scribe::start(std::io::stderr())?, Some(why)),
+        None => (Scribe::start(std::io::stderr())?, None),
+    };
+    let audit = log.audit.as_ref().map(|file| Audit::start(file, log.max_size, log.keep));
+    let no_audit = audit.as_ref().and_then(|audit| audit.as_ref().err().map(ToString::to_string));
+    if let Some(audit) = audit {
+        journal.audit_to(audit.map_err(|why| why.to_string()));
+    }
+    let lines = tracing_subscriber::fmt::layer().with_target(false).with_writer(scribe.clone());
+    let lines = match log.format {
+        LogFormat::Text => lines.with_filter(level).boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).with_filter(level).boxed(),
+    };
+    tracing_subscriber::registry().with(lines).with(Kinds(journal.clone()).with_filter(LevelFilter::INFO)).init();
+    if let Some(why) = no_file {
+        tracing::warn!(%why, "the log's file cannot be written: it goes to standard error");
+    }
+    if let Some(why) = no_audit {
+        tracing::warn!(%why, "there is no audit log, until the daemon starts again; limits are kept all the same");
+    }
+    Ok(scribe)
+}
+
+type Whatever = Box<dyn std::error::Error>;
+type Read = (Source, vgpu_config::plan::Plan, String);
+
+fn from_file(file: &std::path::Path, options: &Options) -> Result<(Config, Option<Read>), Whatever> {
+    let source = Source::new(file, options);
+    let text = source.text()?;
+    let plan = source.plan(&text)?;
+    let mut config = Config::from(&plan);
+    if let Some(proof) = &mut config.proof {
+        proof.driver = options.driver != "none";
+    }
+    Ok((config, Some((source, plan, text))))
+}
+
+fn serve(mut config: Config, file: Option<Read>, journal: Journal) -> Result<(), Whatever> {
+    let activated = activation::socket()?;
+    if let Some(activated) = &activated {
+        let other = config.admin.take().filter(|path| *path != activated.path);
+        if let Some(other) = other {
+            tracing::warn!(socket = %activated.path.display(), not = %other.display(), "administrators come by the service manager's socket");
+        }
+    }
+    let stop = UnixStream::pair()?;
+    let reload = UnixStream::pair()?;
+    for (signal, to) in
+        [(SIGTERM, &stop.1), (SIGINT, &stop.1), (SIGHUP, if file.is_some() { &reload.1 } else { &stop.1 })]
+    {
+        signal_hook::low_level::pipe::register(signal, to.try_clone()?)?;
+    }
+    let told = Told { stop: stop.0, reload: reload.0 };
+    let mut reactor = Reactor::new(config, told, file, Notifier::from_environment(), journal)?;
+    if let Some(activated) = activated {
+        reactor.administer_by(activated)?;
+    }
+    Ok(reactor.run()?)
+}
+
+fn fail(code: u8, why: &dyn std::fmt::Display) -> ExitCode {
+    for line in why.to_string().lines() {
+        eprintln!("vgpud: {line}");
+    }
+    ExitCode::from(code)
+}

@@ -1,0 +1,157 @@
+//! What an administrator changes, holds or asks about while members run.
+//!
+//! The words of the administrative protocol are `admin`'s; this is what they come down to.
+
+use super::config::Tenant;
+use super::connection::Peer;
+use super::reactor::{Reactor, number};
+use tracing::info;
+use vgpu_accounting::clock;
+
+/// What a tenant used of a device since it was taken in, or since the daemon started, and before.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Used {
+    /// The device's UUID.
+    pub device: String,
+    /// Members that have a slot there.
+    pub members: usize,
+    /// Device time charged, in ns.
+    pub charged: u64,
+    /// Device time that those of its processes that live used before this daemon came, in ns, by their own word.
+    pub before: u64,
+    /// Time that its members stood at the gate, in ns, summed over members.
+    pub wait: u64,
+    /// Launches that its members counted, by their own word.
+    pub launches: u64,
+    /// Is some of its device time not measured, by anybody?
+    pub unmeasured: Unmeasured,
+}
+
+/// What a tenant launched through an open gate is in no sum of device time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Unmeasured {
+    /// Processes that did so are there, and their gates are open still.
+    pub now: bool,
+    /// Now, or at any time before.
+    pub ever: bool,
+}
+
+/// A member on a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OnDevice {
+    /// The number of its welcome.
+    pub member: u64,
+    /// The device's UUID.
+    pub device: String,
+    /// `open`, `run`, `wait`, `cap`.
+    pub gate: &'static str,
+    /// Does it stand at the gate without a lease?
+    pub stands: bool,
+    /// Device time that it measured, in ns, as far as that is possible.
+    pub busy: u64,
+    /// Time that it stood at the gate, in ns.
+    pub waited: u64,
+    /// Did it launch through an open gate, so that not all is measured?
+    pub unmeasured: bool,
+}
+
+/// Where a tenant stands on a device, for whoever asks why it does not run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Explained {
+    /// The device's UUID.
+    pub device: String,
+    /// Are there leases on this device at all?
+    pub arbitrated: bool,
+    /// In one word: `open`, `running`, `draining`, `waiting`, `capped`, `overdue`, `idle`, `paused`.
+    pub state: &'static str,
+    /// The same in a sentence, with names and numbers.
+    pub words: String,
+    /// Whose lease it is now: a tenant's name.
+    pub holder: Option<String>,
+    /// What is left of its account under its ceiling, in ns of device time; negative is debt.
+    pub balance: Option<i64>,
+    /// When the account allows the next lease, in ns from now.
+    pub refill: Option<u64>,
+}
+
+impl Reactor {
+    /// The room of a tenant that is served.
+    fn room_of(&self, tenant: &str) -> Result<u64, String> {
+        let open = self.rooms.iter().find(|(_, room)| !room.is_removed() && room.tenant.name == tenant);
+        open.map(|(id, _)| *id).ok_or_else(|| format!("there is no tenant {tenant:?}"))
+    }
+
+    /// Puts a tenant's terms in force as they are to be, which were found to fit ([`vgpu_config::live`]): at once for
+    /// members of protocol 2; says how many of protocol 1 keep what they were told. Lasts until the file is read again or the
+    /// daemon ends.
+    ///
+    /// # Errors
+    /// In words: no such tenant.
+    pub fn change(&mut self, fresh: Tenant, what: &str, who: Peer) -> Result<usize, String> {
+        let id = self.room_of(&fresh.name)?;
+        let now = clock::now();
+        let behind = match self.rooms.get_mut(&id) {
+            Some(room) => {
+                let before = room.limits();
+                room.take_terms(fresh.clone());
+                if room.limits() == before { 0 } else { room.older() }
+            }
+            None => 0,
+        };
+        let tenant = fresh.name.clone();
+        let slots = self.leases.put(number(id), fresh, now);
+        self.keep_terms(id);
+        self.keep_limits(id);
+        self.leases.tick(now);
+        let (by_uid, by_pid) = (who.uid, who.pid);
+        info!(kind = "tenant.changed", %tenant, by_uid, by_pid, what, slots, behind, "tenant changed by an administrator");
+        Ok(behind)
+    }
+
+    /// Grants a tenant nothing any more: what is in flight drains, its members wait at the gate. Twice is once. Lasts until
+    /// [`Self::resume`], over readings of the file too.
+    ///
+    /// # Errors
+    /// In words: no such tenant.
+    pub fn pause(&mut self, tenant: &str, who: Peer) -> Result<(), String> {
+        let id = self.room_of(tenant)?;
+        self.leases.pause(number(id), true, clock::now());
+        info!(kind = "tenant.paused", %tenant, by_uid = who.uid, by_pid = who.pid, "tenant paused");
+        Ok(())
+    }
+
+    /// Ends a pause; without one nothing happens.
+    ///
+    /// # Errors
+    /// In words: no such tenant.
+    pub fn resume(&mut self, tenant: &str, who: Peer) -> Result<(), String> {
+        let id = self.room_of(tenant)?;
+        self.leases.pause(number(id), false, clock::now());
+        info!(kind = "tenant.resumed", %tenant, by_uid = who.uid, by_pid = who.pid, "tenant goes on");
+        Ok(())
+    }
+
+    /// Is this tenant paused? `None`: no such tenant.
+    #[must_use]
+    pub fn is_paused(&self, tenant: &str) -> Option<bool> {
+        self.room_of(tenant).ok().map(|id| self.leases.is_paused(number(id)))
+    }
+
+    /// Where a tenant stands on each device on which it has members.
+    ///
+    /// # Errors
+    /// In words: no such tenant.
+    pub fn explain(&mut self, tenant: &str) -> Result<Vec<Explained>, String> {
+        let id = self.room_of(tenant)?;
+        Ok(self.leases.explain(number(id), clock::now()))
+    }
+
+    /// What a tenant used, device by device; empty for one that does not exist.
+    #[must_use]
+    pub fn used(&mut self, tenant: &str) -> Vec<Used> {
+        match self.room_of(tenant) {
+            Ok(id) => self.leases.used(number(id), clock::now()),
+            Err(_) => Vec::new(),
+        }
+    }
+}

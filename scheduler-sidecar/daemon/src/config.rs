@@ -1,0 +1,238 @@
+//! Everything the daemon serves: tenants with names, limits and places.
+//!
+//! It comes from the options (`written`) or from a configuration file's plan. No file is touched here.
+
+mod written;
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+
+use vgpu_core::arbiter::Terms;
+use vgpu_core::bytes::Bytes;
+use vgpu_core::limits::Mode;
+use vgpu_core::share::Share;
+use vgpu_core::uuid;
+use vgpu_core::wire::two::{NOT_ITS_DEVICE, NOT_KNOWN_YET};
+
+use vgpu_accounting::record::Settings;
+use vgpu_config::bearer::Bearer;
+use vgpu_config::plan::{LogPlan, MetricsPlan, Plan, ProofPlan, TenantPlan, TermsPlan};
+pub use vgpu_config::raw::{Arbitrate, OnError, OnLoss};
+use vgpu_config::time::Time;
+pub use written::ConfigError;
+
+/// Everything the daemon serves.
+#[derive(Debug)]
+pub struct Config {
+    /// Names and sockets are distinct. None: tenants may come when the file is read again.
+    pub tenants: Vec<Tenant>,
+    /// The administrative socket, if there is one.
+    pub admin: Option<PathBuf>,
+    /// The directory of the sockets that are not named.
+    pub run_dir: Option<PathBuf>,
+    /// Most connections of one tenant.
+    pub max_connections: usize,
+    /// What is kept of usage, and where.
+    pub record: Settings,
+    /// The constants of device time.
+    pub time: Time,
+    /// Which devices are given out in leases.
+    pub arbitrate: Arbitrate,
+    /// The UUIDs of the devices, as far as they are known.
+    pub devices: Vec<String>,
+    /// Where the log goes, and the audit log.
+    pub log: LogPlan,
+    /// Where metrics can be had.
+    pub metrics: MetricsPlan,
+    /// How enforcement is proved, if it is.
+    pub proof: Option<ProofPlan>,
+}
+
+/// A tenant and its limits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tenant {
+    /// Its name, fit to be a directory.
+    pub name: String,
+    /// Where its members connect; absolute.
+    pub socket: PathBuf,
+    /// What it may use, device by device: none, and it may use no device.
+    pub on: Vec<On>,
+    /// Are its limits kept, or only measured?
+    pub mode: Mode,
+    /// Are ways around the library refused?
+    pub strict: bool,
+    /// What its members do if a limit cannot be kept.
+    pub on_error: OnError,
+    /// What its members do if the daemon is gone.
+    pub on_loss: OnLoss,
+    /// Who bears its cost.
+    pub bearer: Bearer,
+    /// Users who may connect; `None`: all.
+    pub uids: Option<Vec<RangeInclusive<u32>>>,
+}
+
+/// A tenant's terms on a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct On {
+    /// Which one.
+    pub device: Which,
+    /// Hard memory limit.
+    pub memory: Option<Bytes>,
+    /// Floor, ceiling, weight, class, length of a lease.
+    pub terms: Terms,
+    /// [`TermsPlan::has_weight`].
+    pub has_weight: bool,
+    /// [`TermsPlan::has_class`].
+    pub has_class: bool,
+}
+
+impl On {
+    /// True if the tenant asks something of the device's time.
+    #[must_use]
+    pub fn asks_for_time(&self) -> bool {
+        self.has_weight || self.has_class || self.terms != Terms::default()
+    }
+}
+
+/// Which device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Which {
+    /// Every one that is not named otherwise.
+    Any,
+    /// The one with this UUID, and its number if the driver said it.
+    Uuid(String, Option<u32>),
+    /// The one with this number, whose UUID nobody knows.
+    Number(u32),
+}
+
+impl fmt::Display for Which {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Any => f.write_str("*"),
+            Self::Uuid(uuid, _) => f.write_str(uuid),
+            Self::Number(number) => number.fmt(f),
+        }
+    }
+}
+
+impl Which {
+    /// Is it named so: by its UUID, its number, `*`?
+    #[must_use]
+    pub fn is(&self, name: &str) -> bool {
+        match self {
+            Self::Any => name == "*",
+            Self::Uuid(uuid, number) => {
+                uuid::same(uuid, name) || number.is_some_and(|number| number.to_string() == name)
+            }
+            Self::Number(number) => number.to_string() == name,
+        }
+    }
+}
+
+impl From<&TermsPlan> for On {
+    fn from(plan: &TermsPlan) -> Self {
+        let device = match (&plan.uuid, plan.device.parse()) {
+            (Some(uuid), number) => Which::Uuid(uuid.clone(), number.ok()),
+            (None, Ok(number)) => Which::Number(number),
+            (None, Err(_)) => Which::Any,
+        };
+        Self { device, memory: plan.memory, terms: plan.into(), has_weight: plan.has_weight, has_class: plan.has_class }
+    }
+}
+
+impl From<&TenantPlan> for Tenant {
+    fn from(plan: &TenantPlan) -> Self {
+        Self {
+            name: plan.name.clone(),
+            socket: plan.socket.clone(),
+            on: plan.terms.iter().map(On::from).collect(),
+            mode: plan.mode,
+            strict: plan.strict,
+            on_error: plan.on_error,
+            on_loss: plan.on_loss,
+            bearer: plan.bearer.clone(),
+            uids: plan.uids.clone(),
+        }
+    }
+}
+
+impl Tenant {
+    /// A tenant with one limit for whatever devices there are.
+    #[must_use]
+    pub fn everywhere(name: &str, socket: PathBuf, memory: Option<Bytes>, ceiling: Option<Share>) -> Self {
+        let terms = Terms { ceiling, ..Terms::default() };
+        let on = On { device: Which::Any, memory, terms, has_weight: false, has_class: false };
+        let (on_error, on_loss) = (OnError::default(), OnLoss::default());
+        let (mode, strict) = (Mode::Enforce, false);
+        let bearer = Bearer::default();
+        Self { name: name.to_owned(), socket, on: vec![on], mode, strict, on_error, on_loss, bearer, uids: None }
+    }
+
+    /// Its terms on the device with this UUID; `None`: it may not use it.
+    #[must_use]
+    pub fn on(&self, uuid: &str) -> Option<&On> {
+        let named = |on: &&On| matches!(&on.device, Which::Uuid(here, _) if uuid::same(here, uuid));
+        self.on.iter().find(named).or_else(|| self.on.iter().find(|on| on.device == Which::Any))
+    }
+
+    /// As [`Self::on`].
+    ///
+    /// # Errors
+    /// In words, for the member.
+    pub fn on_device(&self, uuid: &str) -> Result<&On, String> {
+        self.on(uuid).ok_or_else(|| {
+            let name = &self.name;
+            let numbers: Vec<String> = self.on.iter().filter_map(|on| match on.device {
+                Which::Number(number) => Some(number.to_string()),
+                _ => None,
+            }).collect();
+            if numbers.is_empty() {
+                return format!("device {uuid} {NOT_ITS_DEVICE} {name}");
+            }
+            format!(
+                "device {uuid} {NOT_ITS_DEVICE} {name}, {NOT_KNOWN_YET}: its driver does not answer yet, so that it \
+                 does not know which one is {}; name devices by their UUID in tenant.devices and device.id, or start vgpud \
+                 where NVML answers",
+                numbers.join(", ")
+            )
+        })
+    }
+
+    /// What a member of protocol 1 is told: one limit and one ceiling for all its devices, the lowest; none, where nothing is
+    /// to be kept, since it knows no mode.
+    #[must_use]
+    pub fn told(&self) -> (Option<Bytes>, Option<Share>) {
+        if self.mode == Mode::Enforce { (self.memory(), self.sm()) } else { (None, None) }
+    }
+
+    /// The lowest memory limit on any of its devices.
+    #[must_use]
+    pub fn memory(&self) -> Option<Bytes> {
+        self.on.iter().filter_map(|on| on.memory).min()
+    }
+
+    /// The lowest ceiling on any of its devices.
+    #[must_use]
+    pub fn sm(&self) -> Option<Share> {
+        self.on.iter().filter_map(|on| on.terms.ceiling).min()
+    }
+}
+
+impl From<&Plan> for Config {
+    fn from(plan: &Plan) -> Self {
+        Self {
+            tenants: plan.tenants.iter().map(Tenant::from).collect(),
+            admin: plan.daemon.admin.clone(),
+            run_dir: Some(plan.daemon.run_dir.clone()),
+            max_connections: usize::try_from(plan.daemon.max_connections).unwrap_or(usize::MAX),
+            record: Settings { dir: plan.daemon.state_dir.clone(), keep: plan.daemon.keep, exact: plan.daemon.exact },
+            time: plan.time.clone(),
+            arbitrate: plan.arbitrate,
+            devices: plan.devices.iter().filter_map(|device| device.uuid.clone()).collect(),
+            log: plan.log.clone(),
+            metrics: plan.metrics.clone(),
+            proof: plan.proof.clone(),
+        }
+    }
+}

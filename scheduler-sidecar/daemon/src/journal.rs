@@ -1,0 +1,210 @@
+//! What happened, for those who follow: lines of the log that have a kind become events.
+//!
+//! `info!(kind = "tenant.paused", tenant, "...")` writes the log, and an event of that kind, and a line of the audit log if
+//! the kind is one of those ([`vgpu_control::event::KINDS`]). Whoever logs knows nothing of it, in whatever thread. A line
+//! without a kind is no event.
+//!
+//! The last [`KEPT`] are kept. Who reads more slowly is told how many it missed. Here: the layer and the ring; not here: who
+//! is sent what ([`super::reactor`]), the audit log's file ([`super::audit`]).
+
+mod layer;
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+pub use layer::Kinds;
+use rustix::event::EventfdFlags;
+
+use super::audit::Audit;
+use vgpu_control::AuditStatus;
+use vgpu_control::event::{Event, Following, kind};
+
+/// Events that are kept.
+pub const KEPT: usize = 4096;
+
+/// The events of this start of the daemon, shared by all who tell and read them.
+#[derive(Clone)]
+pub struct Journal(Arc<Shared>);
+
+struct Shared {
+    ring: Mutex<Ring>,
+    /// Is somebody woken by the next event?
+    followed: AtomicBool,
+    bell: Option<OwnedFd>,
+    boot: u64,
+}
+
+#[derive(Default)]
+struct Ring {
+    events: VecDeque<Arc<Event>>,
+    /// The number of the last one.
+    last: u64,
+    /// The audit log, or why there is none.
+    audit: Option<Result<Audit, String>>,
+}
+
+impl Default for Journal {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Journal {
+    /// Nothing has happened.
+    #[must_use]
+    pub fn new() -> Self {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let boot = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
+        // Without a bell followers are served when something else wakes the loop.
+        let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok();
+        let ring = Mutex::new(Ring::default());
+        Self(Arc::new(Shared { ring, followed: AtomicBool::new(false), bell, boot }))
+    }
+
+    fn ring(&self) -> MutexGuard<'_, Ring> {
+        self.0.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on kinds that are audited are written there too; or it is known why they are not.
+    pub fn audit_to(&self, audit: Result<Audit, String>) {
+        self.ring().audit = Some(audit);
+    }
+
+    /// Why the audit log is not written, if it should be and is not.
+    #[must_use]
+    pub fn audit_fault(&self) -> Option<String> {
+        match self.ring().audit.as_ref()? {
+            Ok(audit) => audit.fault(),
+            Err(why) => Some(why.clone()),
+        }
+    }
+
+    /// The audit log's file and its last line, if it is written.
+    #[must_use]
+    pub fn audit_status(&self) -> Option<AuditStatus> {
+        let ring = self.ring();
+        let (file, head) = ring.audit.as_ref()?.as_ref().ok()?.head();
+        Some(AuditStatus { file, head })
+    }
+
+    /// Waits until the audit log has what was told it, for a second at most.
+    pub fn finish(&self) {
+        let audit = self.ring().audit.take();
+        if let Some(Ok(audit)) = audit {
+            audit.finish();
+        }
+    }
+
+    /// Something happened; its number is given here.
+    pub fn tell(&self, mut event: Event) {
+        let mut ring = self.ring();
+        ring.last += 1;
+        event.seq = ring.last;
+        let event = Arc::new(event);
+        if kind(&event.kind).is_some_and(|kind| kind.audited)
+            && let Some(Ok(audit)) = &ring.audit
+        {
+            audit.write(&event);
+        }
+        if ring.events.len() == KEPT {
+            ring.events.pop_front();
+        }
+        ring.events.push_back(event);
+        drop(ring);
+        if self.0.followed.swap(false, SeqCst)
+            && let Some(bell) = &self.0.bell
+        {
+            // It counts; who reads it is behind by one event or by many.
+            let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
+        }
+    }
+
+    /// Where the numbers are.
+    #[must_use]
+    pub fn following(&self) -> Following {
+        Following { boot: self.0.boot, next: self.ring().last + 1 }
+    }
+
+    /// At most so many events from the number `next` on. If some of those are not kept any more, the first one says how many.
+    #[must_use]
+    pub fn from(&self, next: u64, most: usize) -> Vec<Arc<Event>> {
+        let ring = self.ring();
+        let first = ring.last + 1 - ring.events.len() as u64;
+        let skip = usize::try_from(next.saturating_sub(first)).unwrap_or(usize::MAX);
+        let there = ring.events.iter().skip(skip).take(most).cloned();
+        if next >= first {
+            return there.collect();
+        }
+        let lost = first - next.max(1);
+        let words = format!("{lost} events are not kept any more");
+        let at = ring.events.front().map(|event| event.at.clone()).unwrap_or_default();
+        let gap = Event {
+            seq: first - 1,
+            at,
+            kind: "events.lost".into(),
+            level: "warning".into(),
+            words,
+            ..Event::default()
+        };
+        let gap = (lost > 0).then(|| Arc::new(gap));
+        gap.into_iter().chain(there).collect()
+    }
+
+    /// Wakes whoever waits for [`Self::bell`] at the next event. Ask for events after this, not before.
+    pub fn wake_me(&self) {
+        self.0.followed.store(true, SeqCst);
+    }
+
+    /// Becomes readable when an event comes after [`Self::wake_me`].
+    #[must_use]
+    pub fn bell(&self) -> Option<BorrowedFd<'_>> {
+        self.0.bell.as_ref().map(OwnedFd::as_fd)
+    }
+
+    /// The bell was heard.
+    pub fn heard(&self) {
+        if let Some(bell) = &self.0.bell {
+            let _ = rustix::io::read(bell, &mut [0_u8; 8]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(journal: &Journal, count: usize) {
+        for at in 0..count {
+            journal.tell(Event { kind: "tenant.paused".into(), words: at.to_string(), ..Event::default() });
+        }
+    }
+
+    #[test]
+    fn events_are_numbered_and_whoever_is_too_slow_is_told_how_many_are_gone() {
+        let journal = Journal::new();
+        assert!(journal.from(0, 10).is_empty() && journal.from(1, 10).is_empty());
+        told(&journal, 3);
+        let seqs = |next, most| journal.from(next, most).iter().map(|event| event.seq).collect::<Vec<_>>();
+        assert_eq!((seqs(0, 10), seqs(1, 2), seqs(3, 10), seqs(4, 10)), (vec![1, 2, 3], vec![1, 2], vec![3], vec![]));
+        assert_eq!(journal.following().next, 4);
+        told(&journal, KEPT);
+        let first = journal.from(2, 2);
+        assert_eq!((first[0].kind.as_str(), first[0].seq, first[1].seq), ("events.lost", 3, 4));
+        assert!(first[0].words.starts_with("2 events"), "{}", first[0].words);
+        assert_eq!(seqs(KEPT as u64 + 3, 10), [KEPT as u64 + 3]);
+    }
+
+    #[test]
+    fn who_waits_is_woken_once_by_the_next_event() {
+        let journal = Journal::new();
+        let rung = || rustix::io::read(journal.bell().unwrap(), &mut [0_u8; 8]).is_ok();
+        told(&journal, 1);
+        assert!(!rung(), "nobody waits");
+        journal.wake_me();
+        told(&journal, 2);
+        assert!(rung() && !rung());
+    }
+}

@@ -1,0 +1,148 @@
+//! From a line of the log to an event.
+
+use std::fmt::{self, Write as _};
+use std::time::SystemTime;
+
+use serde_json::{Map, Value};
+use tracing::field::{Field, Visit};
+use tracing::{Level, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::Context;
+
+use super::Journal;
+use vgpu_control::event::{By, Event};
+
+/// The layer that looks for kinds.
+pub struct Kinds(pub Journal);
+
+impl<S: Subscriber> Layer<S> for Kinds {
+    fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
+        if event.fields().all(|field| field.name() != "kind") {
+            return;
+        }
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        let level = match *event.metadata().level() {
+            Level::ERROR => "error",
+            Level::WARN => "warning",
+            _ => "info",
+        };
+        self.0.tell(fields.event(level));
+    }
+}
+
+#[derive(Default)]
+struct Fields {
+    words: String,
+    all: Map<String, Value>,
+}
+
+impl Fields {
+    fn event(mut self, level: &str) -> Event {
+        let text = |value: Value| match value {
+            Value::String(text) => text,
+            other => other.to_string(),
+        };
+        let number = |value: Value| value.as_u64();
+        let small = |value: Value| value.as_u64().and_then(|number| u32::try_from(number).ok());
+        let (by_uid, by_pid) = (self.all.remove("by_uid"), self.all.remove("by_pid"));
+        let by = by_uid.and_then(small).map(|uid| By { uid, pid: by_pid.and_then(small).unwrap_or(0) });
+        // Lines of the log that were left out are the log's business.
+        if self.all.get("swallowed").is_some_and(|swallowed| swallowed == 0) {
+            self.all.remove("swallowed");
+        }
+        Event {
+            seq: 0,
+            at: humantime::format_rfc3339_millis(SystemTime::now()).to_string(),
+            kind: self.all.remove("kind").map(text).unwrap_or_default(),
+            level: level.to_owned(),
+            tenant: self.all.remove("tenant").map(text),
+            device: self.all.remove("device").map(text),
+            pid: self.all.remove("pid").and_then(number),
+            by,
+            words: self.words,
+            more: self.all,
+        }
+    }
+
+    fn put(&mut self, field: &Field, value: Value) {
+        self.all.insert(field.name().to_owned(), value);
+    }
+}
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if field.name() == "message" {
+            // Writing into text does not fail.
+            let _ = write!(self.words, "{value:?}");
+            return;
+        }
+        let text = format!("{value:?}");
+        // Names and reasons are what they are, whatever they look like.
+        if ["tenant", "device", "why", "what"].contains(&field.name()) {
+            return self.put(field, text.into());
+        }
+        // What is behind an option comes as text.
+        let text = text.strip_prefix("Some(").and_then(|rest| rest.strip_suffix(')')).unwrap_or(&text);
+        if text != "None" {
+            let value = text.parse::<u64>().map_or_else(|_| text.trim_matches('"').into(), Value::from);
+            self.put(field, value);
+        }
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if field.name() == "message" {
+            self.words.push_str(value);
+        } else {
+            self.put(field, value.into());
+        }
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.put(field, value.into());
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.put(field, value.into());
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.put(field, value.into());
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.put(field, value.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing::{info, warn};
+    use tracing_subscriber::layer::SubscriberExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_line_with_a_kind_is_an_event_with_all_it_says_and_one_without_is_none() {
+        let journal = Journal::new();
+        let subscriber = tracing_subscriber::registry().with(Kinds(journal.clone()));
+        let why = "a \"quoted\" reason";
+        tracing::subscriber::with_default(subscriber, || {
+            info!(tenant = "a", "nothing");
+            let (pid, none): (Option<u32>, Option<u32>) = (Some(12), None);
+            warn!(kind = "member.refused", tenant = %"a", pid, none, uid = 5_u32, %why, swallowed = 0_u32, "turned away");
+            info!(kind = "tenant.paused", by_uid = 0_u32, by_pid = 7_u32, tenant = "b", "{}", "held");
+        });
+        let all = journal.from(1, 9);
+        assert_eq!(all.len(), 2);
+        let first = &all[0];
+        assert_eq!((first.kind.as_str(), first.level.as_str()), ("member.refused", "warning"));
+        assert_eq!((first.tenant.as_deref(), first.pid, first.words.as_str()), (Some("a"), Some(12), "turned away"));
+        assert_eq!(first.more["uid"], 5);
+        assert_eq!(first.more["why"], why);
+        assert_eq!(first.more.len(), 2, "{:?}", first.more);
+        assert!(first.at.ends_with('Z') && first.at.len() == 24, "{}", first.at);
+        let second = &all[1];
+        assert_eq!((second.by, second.words.as_str()), (Some(By { uid: 0, pid: 7 }), "held"));
+    }
+}

@@ -1,0 +1,139 @@
+//! Members that lie, invent and shout: what they can do to the daemon and to others.
+
+use std::rc::Rc;
+use std::time::Instant;
+
+use vgpu_core::arbiter::{Gate, Tenant as Number, Terms};
+use vgpu_core::page::bell::Heard;
+use vgpu_core::page::{BoardPage, ReportPage, SLOTS, Said};
+
+use super::{Leases, Past};
+use crate::config::{Arbitrate, Tenant};
+use vgpu_config::time::Time;
+
+const MS: u64 = 1_000_000;
+
+type World = Leases<Rc<BoardPage>, Rc<ReportPage>>;
+
+fn world() -> World {
+    Leases::new(Time::default(), Arbitrate::Auto, &["GPU-0".to_owned()], 7, MS)
+}
+
+fn move_in(leases: &mut World, number: u32) -> Rc<ReportPage> {
+    let mut tenant = Tenant::everywhere(&format!("t{number}"), "/s".into(), None, None);
+    tenant.on[0].terms = Terms { weight: 2, ..Terms::default() };
+    leases.put(Number(number), tenant, MS);
+    let report: Rc<ReportPage> = Rc::from(ReportPage::zeroed());
+    leases.furnish(Number(number), Rc::from(BoardPage::zeroed()), report.clone());
+    report
+}
+
+#[test]
+fn devices_that_tenants_invent_go_with_them() {
+    let mut leases = world();
+    for number in 0..50 {
+        move_in(&mut leases, number);
+        for device in 0..16 {
+            leases.join(Number(number), 1, &format!("GPU-of-{number}-{device}"), MS).unwrap();
+        }
+        assert!(leases.join(Number(number), 1, "GPU-17", MS).is_err());
+        leases.join(Number(number), 1, "GPU-0", MS).unwrap();
+        leases.leave(Number(number), 1, MS);
+        leases.remove(Number(number), MS);
+    }
+    let devices: Vec<String> = leases.devices().into_iter().map(|(uuid, _)| uuid).collect();
+    assert!(devices.len() <= 17 && devices[0] == "GPU-0", "{} devices are left", devices.len());
+    assert!(leases.deadline().is_none_or(|deadline| deadline > MS));
+}
+
+#[test]
+fn a_device_that_another_tenant_used_too_outlives_who_named_it() {
+    let mut leases = world();
+    move_in(&mut leases, 0);
+    move_in(&mut leases, 1);
+    leases.join(Number(0), 1, "GPU-8", MS).unwrap();
+    leases.join(Number(1), 2, "gpu-8", MS).unwrap();
+    leases.leave(Number(1), 2, MS);
+    leases.remove(Number(0), MS);
+    assert!(leases.devices().iter().any(|(uuid, _)| uuid == "GPU-8"));
+    assert_eq!(leases.used(Number(1), MS).len(), 1);
+    leases.join(Number(1), 3, "GPU-9", MS).unwrap();
+    let used: Vec<String> = leases.used(Number(1), MS).into_iter().map(|used| used.device).collect();
+    assert_eq!(used, ["GPU-8", "GPU-9"]);
+}
+
+#[test]
+fn what_is_no_name_of_a_device_is_nobodys_device() {
+    let mut leases = world();
+    move_in(&mut leases, 0);
+    for name in ["", " ", "GPU 1", "GPU-\x1b[2J", "GPU-1\n", "GPU-\u{202e}1"] {
+        assert!(leases.join(Number(0), 1, name, MS).is_err(), "{name:?}");
+    }
+    assert_eq!(leases.devices().len(), 1);
+}
+
+/// For how many of so many looks somebody honest has an open gate, beside one who comes back with work that nobody sees at
+/// each look, in the place of the one before or beside it, and says `busy` ns of it before it goes, or at each look.
+fn open_beside(looks: u64, stays: bool, busy: u64) -> u64 {
+    let mut leases = world();
+    let theirs = move_in(&mut leases, 0);
+    let report = move_in(&mut leases, 1);
+    let slot = leases.join(Number(1), 1_000_000, "GPU-0", MS).unwrap();
+    let (mut open, mut places) = (0, Vec::new());
+    for look in 1..=looks {
+        let now = look * 50 * MS;
+        if !stays {
+            leases.leave(Number(0), look - 1, now);
+        }
+        let past = Past { process: 7, busy: 1_000 };
+        let place = leases.join_again(Number(0), look, "GPU-0", past, now).unwrap();
+        // It drains at once, and has work again as soon as it may.
+        report.slots[slot].say(&Said { in_flight: Some(0), ..Said::default() });
+        let _ = report.slots[slot].wish();
+        leases.look(Number(1), now);
+        leases.tick(now);
+        let gate = leases.houses[&Number(1)].pages.as_ref().unwrap().slots[slot].as_ref().unwrap().gate;
+        open += u64::from(gate == Gate::Open);
+        if matches!(gate, Gate::Run { .. } | Gate::Open) {
+            report.slots[slot].launches(MS, 0, now, now);
+            report.slots[slot].content();
+        }
+        places.push((place, look));
+        for (place, came) in places.iter().filter(|(_, came)| stays || *came == look) {
+            let busy = busy * (look + 1 - came);
+            theirs.slots[*place].say(&Said { busy, in_flight: None, ..Said::default() });
+        }
+    }
+    open
+}
+
+#[test]
+fn whoever_comes_back_again_and_again_is_not_believed_anew_each_time() {
+    for (stays, busy) in [(false, 0), (true, 0), (false, 1), (true, 1)] {
+        let open = open_beside(400, stays, busy);
+        assert!(open > 250, "open at {open} of 400 looks in 20 s, {stays}, {busy} ns");
+    }
+}
+
+#[test]
+fn a_tenant_that_rings_all_day_with_all_its_slots_costs_little_more_than_one_of_few() {
+    let mut looks = Vec::new();
+    for members in [16, SLOTS] {
+        let mut leases = world();
+        let report = move_in(&mut leases, 0);
+        for member in 0..members {
+            let slot = leases.join(Number(0), member as u64 + 1, "GPU-0", MS).unwrap();
+            let _ = report.slots[slot].wish();
+        }
+        let (mut now, end, mut heard, start) = (MS, 1_001 * MS, 0, Instant::now());
+        while now < end {
+            match leases.rang(Number(0), now) {
+                Heard::Now => heard += 1,
+                Heard::At(moment) => now = moment.max(now + 1),
+            }
+        }
+        eprintln!("{members} members: {heard} rings were heard in a second, {:?}", start.elapsed());
+        looks.push(heard * members);
+    }
+    assert!(looks[1] < looks[0] * 10, "{looks:?}");
+}

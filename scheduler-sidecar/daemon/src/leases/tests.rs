@@ -1,0 +1,469 @@
+//! The daemon's part of device time in virtual time, on pages in ordinary memory: random lives against what must hold.
+//!
+//! Members here are honest: they launch only through a gate that is open to them, and ring as the library does.
+
+use std::rc::Rc;
+
+use proptest::prelude::*;
+use vgpu_core::arbiter::{Class, Gate, Tenant as Number, Terms};
+use vgpu_core::limits::Mode;
+use vgpu_core::page::{BoardPage, ReportPage, Said};
+use vgpu_core::share::Share;
+
+use super::Leases;
+use crate::config::{Arbitrate, Tenant};
+use vgpu_config::time::Time;
+
+const MS: u64 = 1_000_000;
+const EPOCH: u64 = 7;
+const TENANTS: u32 = 4;
+
+struct Member {
+    tenant: Number,
+    number: u64,
+    device: usize,
+    slot: usize,
+    said: Said,
+    wants: bool,
+    /// When what it launched is complete, and how much that is.
+    ends: Option<(u64, u64)>,
+    /// It launched through an open gate, so that nobody measured it.
+    blind: bool,
+    runs: u64,
+}
+
+struct World {
+    leases: Leases<Rc<BoardPage>, Rc<ReportPage>>,
+    pages: Vec<(Rc<BoardPage>, Rc<ReportPage>)>,
+    members: Vec<Member>,
+    paused: Vec<bool>,
+    next: u64,
+    now: u64,
+}
+
+fn name(number: u32) -> String {
+    format!("t{number}")
+}
+
+fn tenant(number: u32, terms: Terms) -> Tenant {
+    let mut tenant = Tenant::everywhere(&name(number), "/s".into(), None, None);
+    tenant.on[0].terms = terms;
+    tenant
+}
+
+impl World {
+    fn new(terms: &[Terms]) -> Self {
+        let known = ["GPU-0".to_owned(), "GPU-1".to_owned()];
+        let mut leases = Leases::new(Time::default(), Arbitrate::Auto, &known, EPOCH, MS);
+        let mut pages = Vec::new();
+        for (number, terms) in (0..).zip(terms) {
+            leases.put(Number(number), tenant(number, *terms), MS);
+            let board: Rc<BoardPage> = Rc::from(BoardPage::zeroed());
+            let report: Rc<ReportPage> = Rc::from(ReportPage::zeroed());
+            leases.furnish(Number(number), board.clone(), report.clone());
+            pages.push((board, report));
+        }
+        Self { leases, pages, members: Vec::new(), paused: vec![false; terms.len()], next: 1, now: MS }
+    }
+
+    fn join(&mut self, tenant: u32, device: usize) -> usize {
+        let number = self.next;
+        self.next += 1;
+        let slot = self.leases.join(Number(tenant), number, &format!("gpu-{device}"), self.now).unwrap();
+        let (said, ends) = (Said::default(), None);
+        let tenant = Number(tenant);
+        self.members.push(Member { tenant, number, device, slot, said, wants: false, ends, blind: false, runs: 0 });
+        self.members.len() - 1
+    }
+
+    fn gate(&self, member: &Member) -> Gate {
+        self.pages[member.tenant.0 as usize].0.slots[member.slot].grant(EPOCH).unwrap().gate
+    }
+
+    fn gate_of(&self, at: usize) -> Gate {
+        self.gate(&self.members[at])
+    }
+
+    fn ring(&mut self, tenant: Number) {
+        // Rings that come too often are the bell's own tests; here all are heard.
+        self.leases.look(tenant, self.now);
+        self.leases.tick(self.now);
+    }
+
+    fn wish(&mut self, at: usize) {
+        let member = &mut self.members[at];
+        member.wants = true;
+        let tenant = member.tenant;
+        let rings = self.pages[tenant.0 as usize].1.slots[member.slot].wish();
+        if rings {
+            self.ring(tenant);
+        }
+    }
+
+    /// Everybody that may launches one kernel of `ns`.
+    fn launch(&mut self, ns: u64) {
+        for at in 0..self.members.len() {
+            let gate = self.gate_of(at);
+            let (now, member) = (self.now, &mut self.members[at]);
+            let may = match gate {
+                Gate::Run { until, .. } => now < until,
+                Gate::Open => true,
+                Gate::Wait | Gate::Cap { .. } => false,
+            };
+            if !may || !member.wants || member.ends.is_some() {
+                continue;
+            }
+            let report = &self.pages[member.tenant.0 as usize].1.slots[member.slot];
+            member.blind = gate == Gate::Open;
+            (member.said.submitted, member.said.launched) = (member.said.submitted + ns, member.said.launched + 1);
+            (member.said.last_launch, member.said.since, member.said.in_flight) = (now, now, Some(ns));
+            if !member.blind {
+                report.launches(ns, member.said.submitted, now, now);
+            }
+            report.content();
+            (member.wants, member.ends, member.runs) = (false, Some((now + ns, ns)), member.runs + 1);
+        }
+    }
+
+    /// Completes what is complete, and rings where somebody may wait for that.
+    fn complete(&mut self) {
+        for at in 0..self.members.len() {
+            let shut = matches!(self.gate_of(at), Gate::Wait | Gate::Cap { .. });
+            let (now, member) = (self.now, &mut self.members[at]);
+            let report = &self.pages[member.tenant.0 as usize].1.slots[member.slot];
+            let Some((end, ns)) = member.ends else { continue };
+            if now < end {
+                if shut && member.blind {
+                    member.blind = false;
+                    report.say(&Said { in_flight: None, ..member.said });
+                }
+                continue;
+            }
+            member.ends = None;
+            member.said.busy += ns;
+            member.said.finished += ns;
+            (member.said.in_flight, member.said.since) = (Some(0), now);
+            report.say(&member.said);
+            let tenant = member.tenant;
+            if shut {
+                self.ring(tenant);
+            }
+        }
+    }
+
+    fn leave(&mut self, at: usize) {
+        let member = self.members.remove(at);
+        self.leases.leave(member.tenant, member.number, self.now);
+    }
+
+    fn pause(&mut self, tenant: u32, paused: bool) {
+        self.paused[tenant as usize] = paused;
+        assert!(self.leases.pause(Number(tenant), paused, self.now));
+    }
+
+    /// Lets time pass as the reactor does: ticks are made when they are due, work completes when it does.
+    fn run(&mut self, span: u64, kernel: u64) {
+        let end = self.now + span;
+        for _ in 0..1_000_000 {
+            self.launch(kernel);
+            let ends = self.members.iter().filter_map(|member| member.ends.map(|(end, _)| end)).min();
+            let due = [self.leases.deadline(), ends, Some(end)].into_iter().flatten().min().unwrap();
+            self.now = self.now.max(due);
+            self.complete();
+            if self.leases.deadline().is_some_and(|deadline| deadline <= self.now) {
+                self.leases.tick(self.now);
+            }
+            self.check();
+            if self.now >= end {
+                return;
+            }
+        }
+        panic!("time stands still at {}", self.now);
+    }
+
+    fn check(&self) {
+        for device in 0..2 {
+            let gates = self.members.iter().filter(|member| member.device == device);
+            let let_in: Vec<(Number, Gate)> = gates
+                .map(|member| (member.tenant, self.gate(member)))
+                .filter(|(_, gate)| matches!(gate, Gate::Run { .. } | Gate::Open))
+                .collect();
+            let leases = let_in.iter().filter(|(_, gate)| matches!(gate, Gate::Run { .. })).count();
+            assert!(leases <= 1, "two leases on one device: {let_in:?}");
+            assert!(leases == 0 || let_in.len() == 1, "a lease beside an open gate: {let_in:?}");
+            let arbitrated = self.leases.devices.is_arbitrated(super::DeviceId(u16::try_from(device).unwrap()));
+            let one = let_in.iter().all(|(tenant, _)| Some(tenant) == let_in.first().map(|(tenant, _)| tenant));
+            assert!(!arbitrated || one, "tenants beside each other: {let_in:?}");
+        }
+        for member in &self.members {
+            let paused = self.paused[member.tenant.0 as usize];
+            let gate = self.gate(member);
+            assert!(!paused || matches!(gate, Gate::Wait | Gate::Cap { .. }), "a paused tenant's gate: {gate:?}");
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Deed {
+    Join(u32, usize),
+    Leave(prop::sample::Index),
+    Wish(prop::sample::Index),
+    Change(u32, Terms),
+    Pause(u32, bool),
+    Pass(u64, u64),
+}
+
+fn terms() -> impl Strategy<Value = Terms> {
+    let class = prop_oneof![Just(Class::Normal), Just(Class::Latency), Just(Class::Batch)];
+    let ceiling = prop::option::of(10..100_u32);
+    // Together at most the whole device.
+    let floor = prop::option::of(1..25_u32);
+    (class, ceiling, floor, 1..4_u32, prop::option::of(500_000..9_000_000_u64)).prop_map(
+        |(class, ceiling, floor, weight, quantum)| {
+            let percent = |percent: Option<u32>| percent.and_then(Share::from_percent);
+            let floor = floor.map(|floor| floor.min(ceiling.unwrap_or(100)));
+            Terms { class, floor: percent(floor), ceiling: percent(ceiling), weight, quantum }
+        },
+    )
+}
+
+fn some_terms() -> impl Strategy<Value = Terms> {
+    prop_oneof![Just(Terms::default()), Just(Terms::default()), terms()]
+}
+
+fn deed() -> impl Strategy<Value = Deed> {
+    let whose = 0..TENANTS;
+    let member = any::<prop::sample::Index>;
+    prop_oneof![
+        2 => (whose.clone(), 0..2_usize).prop_map(|(tenant, device)| Deed::Join(tenant, device)),
+        1 => member().prop_map(Deed::Leave),
+        6 => member().prop_map(Deed::Wish),
+        1 => (whose.clone(), some_terms()).prop_map(|(tenant, terms)| Deed::Change(tenant, terms)),
+        1 => (whose, any::<bool>()).prop_map(|(tenant, paused)| Deed::Pause(tenant, paused)),
+        4 => (1..20_000_000_u64, 10_000..30_000_000_u64).prop_map(|(span, kernel)| Deed::Pass(span, kernel)),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_happens_one_has_the_device_and_nobody_waits_for_ever(
+        start in prop::collection::vec(some_terms(), TENANTS as usize),
+        deeds in prop::collection::vec(deed(), 1..80),
+    ) {
+        let mut world = World::new(&start);
+        for deed in deeds {
+            match deed {
+                Deed::Join(tenant, device) if world.members.len() < 12 => {
+                    world.join(tenant, device);
+                }
+                Deed::Leave(index) if !world.members.is_empty() => {
+                    let at = index.index(world.members.len());
+                    world.leave(at);
+                }
+                Deed::Wish(index) if !world.members.is_empty() => {
+                    let at = index.index(world.members.len());
+                    world.wish(at);
+                }
+                Deed::Change(number, terms) => {
+                    world.leases.put(Number(number), tenant(number, terms), world.now);
+                    world.leases.tick(world.now);
+                }
+                Deed::Pause(tenant, paused) => world.pause(tenant, paused),
+                Deed::Pass(span, kernel) => world.run(span, kernel),
+                Deed::Join(..) | Deed::Leave(_) | Deed::Wish(_) => {}
+            }
+            world.check();
+        }
+        for number in 0..TENANTS {
+            world.pause(number, false);
+        }
+        let before: Vec<u64> = world.members.iter().map(|member| member.runs).collect();
+        for at in 0..world.members.len() {
+            world.wish(at);
+        }
+        world.run(20_000 * MS, MS);
+        for (member, before) in world.members.iter().zip(before) {
+            prop_assert!(member.runs > before, "{:?} of {:?} never ran", member.number, member.tenant);
+        }
+    }
+}
+
+fn weight(weight: u32) -> Terms {
+    Terms { weight, ..Terms::default() }
+}
+
+#[test]
+fn a_dead_holders_lease_ends_at_once() {
+    let mut world = World::new(&[weight(2), weight(1)]);
+    let (a, b) = (world.join(0, 0), world.join(1, 0));
+    world.wish(a);
+    world.launch(60_000 * MS);
+    world.wish(b);
+    world.run(8 * MS, MS);
+    assert_eq!(world.gate_of(b), Gate::Wait, "a's kernel is long");
+    world.leave(a);
+    assert!(matches!(world.gate_of(0), Gate::Run { .. }), "in the same tick");
+}
+
+#[test]
+fn a_program_that_is_killed_again_and_again_stays_below_its_ceiling() {
+    let ceiling = Terms { ceiling: Share::from_percent(10), ..Terms::default() };
+    let mut world = World::new(&[ceiling]);
+    let (begin, mut used) = (world.now, 0);
+    while world.now < begin + 5_000 * MS {
+        let a = world.join(0, 0);
+        world.wish(a);
+        let start = world.now;
+        while world.members[a].ends.is_none() && world.now < start + 1_000 * MS {
+            world.run(MS, 200 * MS);
+        }
+        // Killed before it saw what it launched complete; if that were not paid for, it would get 95 %.
+        world.run(20 * MS, MS);
+        used += 20 * MS;
+        world.leave(a);
+    }
+    let share = used * 100 / (world.now - begin);
+    assert!(share <= 15, "{share} % under a ceiling of 10 %");
+}
+
+#[test]
+fn a_paused_tenants_work_drains_and_it_goes_on_where_it_was() {
+    let mut world = World::new(&[weight(2), weight(1)]);
+    let (a, b) = (world.join(0, 0), world.join(1, 0));
+    world.wish(a);
+    world.launch(3 * MS);
+    world.pause(0, true);
+    world.wish(b);
+    assert!(matches!(world.gate_of(a), Gate::Cap { until: u64::MAX }));
+    assert_eq!(world.gate_of(b), Gate::Wait, "what is in flight drains");
+    world.run(4 * MS, MS);
+    assert_eq!(world.members[b].runs, 1);
+    world.wish(a);
+    world.run(5_000 * MS, MS);
+    assert_eq!(world.members[a].runs, 1);
+    world.pause(0, false);
+    world.run(10 * MS, MS);
+    assert_eq!(world.members[a].runs, 2);
+}
+
+#[test]
+fn a_wish_that_was_granted_already_is_no_sign_of_an_empty_account() {
+    let ceiling = Terms { ceiling: Share::from_percent(50), ..Terms::default() };
+    let mut world = World::new(&[ceiling]);
+    let (a, b) = (world.join(0, 0), world.join(0, 0));
+    world.wish(a);
+    assert!(matches!(world.gate_of(a), Gate::Run { .. }));
+    // Before a wakes up, another member of its tenant rings.
+    world.wish(b);
+    world.run(100_000, MS);
+    assert!(matches!(world.gate_of(a), Gate::Run { .. }), "{:?}", world.gate_of(a));
+    assert_eq!(world.members[a].runs, 1);
+}
+
+#[test]
+fn the_last_slot_is_given_away_and_one_more_is_refused() {
+    let mut world = World::new(&[weight(2)]);
+    for _ in 0..vgpu_core::page::SLOTS {
+        world.join(0, 0);
+    }
+    let words = world.leases.join(Number(0), 99_999, "GPU-0", world.now).unwrap_err();
+    assert!(words.contains("1024 processes on devices already"), "{words}");
+    world.leave(17);
+    assert_eq!(world.leases.join(Number(0), 99_999, "GPU-0", world.now), Ok(17));
+}
+
+#[test]
+fn what_is_used_is_known_after_its_members_are_gone() {
+    let mut world = World::new(&[weight(2), weight(1)]);
+    let (a, b) = (world.join(0, 0), world.join(1, 0));
+    for _ in 0..10 {
+        world.wish(a);
+        world.wish(b);
+        world.run(10 * MS, MS);
+    }
+    world.leave(b);
+    world.leave(a);
+    let used = world.leases.used(Number(0), world.now);
+    assert_eq!((used.len(), used[0].members, used[0].charged, used[0].launches), (1, 0, 10 * MS, 10));
+    let waited = world.leases.used(Number(1), world.now)[0].wait;
+    assert!(waited > 0 && waited < 100 * MS, "{waited}");
+    world.leases.remove(Number(0), world.now);
+    assert!(world.leases.used(Number(0), world.now).is_empty());
+}
+
+/// Of whoever has not launched anything, nothing is missing; whoever is only observed measures behind any gate.
+#[test]
+fn what_goes_through_an_open_gate_is_told_as_not_measured_while_it_does_and_ever_after() {
+    let mut world = World::new(&[Terms::default(), Terms::default()]);
+    let observed = Tenant { mode: Mode::Observe, ..tenant(1, Terms::default()) };
+    world.leases.put(Number(1), observed, world.now);
+    let (a, b) = (world.join(0, 0), world.join(1, 0));
+    let told = |world: &mut World, number: u32| {
+        let used = world.leases.used(Number(number), world.now).remove(0).unmeasured;
+        (used.now, used.ever)
+    };
+    assert_eq!(world.gate_of(a), Gate::Open);
+    assert_eq!(told(&mut world, 0), (false, false), "it launched nothing yet");
+    for at in [a, b] {
+        world.wish(at);
+    }
+    world.run(10 * MS, MS);
+    assert_eq!((told(&mut world, 0), told(&mut world, 1)), ((true, true), (false, false)));
+    // Somebody asks something: gates shut, and what was is not forgotten.
+    world.leases.put(Number(1), tenant(1, weight(2)), world.now);
+    world.leases.tick(world.now);
+    assert_ne!(world.gate_of(a), Gate::Open);
+    assert_eq!(told(&mut world, 0), (false, true));
+    world.leave(a);
+    assert_eq!(told(&mut world, 0), (false, true), "nor with its process");
+}
+
+/// Found by tests/tests/chaos.rs; red where sums of what members say may overflow.
+#[test]
+fn what_members_say_of_their_launches_may_be_any_number() {
+    let mut world = World::new(&[weight(2)]);
+    let members = [world.join(0, 0), world.join(0, 0), world.join(0, 0)];
+    for at in members {
+        let member = &world.members[at];
+        let said = Said { launched: u64::MAX - 1, ..member.said };
+        world.pages[0].1.slots[member.slot].say(&said);
+    }
+    assert_eq!(world.leases.used(Number(0), world.now)[0].launches, u64::MAX);
+    for at in members.into_iter().rev() {
+        world.leave(at);
+    }
+    assert_eq!(world.leases.used(Number(0), world.now)[0].launches, u64::MAX);
+}
+
+/// A daemon that was started again: what its members did before is theirs, and what they have before the device is no
+/// secret until they say so.
+#[test]
+fn who_joins_again_brings_its_past_and_shares_the_device_until_it_says_otherwise() {
+    let terms = Terms { weight: 2, ..Terms::default() };
+    let mut world = World::new(&[terms; 2]);
+    let fresh = world.join(0, 0);
+    let past = super::Past { process: 7, busy: 3_000 * MS };
+    world.now = 10_000 * MS;
+    let slot = world.leases.join_again(Number(1), 99, "gpu-0", past, world.now).unwrap();
+    let used = |world: &mut World| world.leases.used(Number(1), world.now)[0].clone();
+    assert_eq!((used(&mut world).charged, used(&mut world).before), (0, 3_000 * MS));
+    world.wish(fresh);
+    assert!(matches!(world.gate_of(fresh), Gate::Run { exclusive: false, .. }), "{:?}", world.gate_of(fresh));
+    // It says that there is nothing, and the next lease is nobody else's.
+    world.pages[1].1.slots[slot].say(&Said { in_flight: Some(0), ..Said::default() });
+    world.ring(Number(1));
+    world.launch(MS);
+    world.now += 2 * MS;
+    world.complete();
+    world.leases.tick(world.now);
+    let again = world.leases.join_again(Number(1), 100, "gpu-0", past, world.now).unwrap();
+    world.pages[1].1.slots[again].say(&Said { in_flight: Some(0), ..Said::default() });
+    assert_eq!(used(&mut world).before, 3_000 * MS, "another connection of the same process");
+    world.leases.leave(Number(0), world.members[fresh].number, world.now);
+    let _ = world.pages[1].1.slots[slot].wish();
+    world.ring(Number(1));
+    let gate = world.pages[1].0.slots[slot].grant(EPOCH).unwrap().gate;
+    assert!(matches!(gate, Gate::Run { exclusive: true, .. }), "{gate:?}");
+}

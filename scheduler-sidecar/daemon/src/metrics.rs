@@ -1,0 +1,232 @@
+//! Metrics over HTTP: threads of their own that ask the loop for its status and write it down as text.
+//!
+//! The loop is woken by a byte and answers over a channel; it never waits for a client, and is asked once a second at most,
+//! however many clients there are. Two GETs need no library, and the small one there is has neither a limit on connections
+//! nor deadlines, and ends for good when it runs out of descriptors. Here [`MOST`] connections are served at once, and each step
+//! of one takes [`PATIENCE`] at most. When one more comes, the connection that has kept its question back for longest is closed:
+//! clients that never finish a question cannot keep out a client that does. What the text says is [`vgpu_accounting::metrics`]'s.
+
+use std::collections::VecDeque;
+use std::io::{self, Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::asked::{Asked, heard};
+use vgpu_accounting::metrics;
+use vgpu_control::Status;
+
+/// How long a client waits for the loop, and how long the client may take itself.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// For so long a text is true enough.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// Connections that are served at once.
+const MOST: usize = 16;
+
+/// The longest question that is read.
+const LONGEST: usize = 8192;
+
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const PLAIN: &str = "text/plain; charset=utf-8";
+const INDEX: &str = "vgpud: /metrics (OpenMetrics), /healthz\n";
+
+/// The loop's end.
+#[derive(Debug)]
+pub struct Metrics {
+    asked: UnixStream,
+    answer: SyncSender<Status>,
+}
+
+impl Metrics {
+    /// Listens; `hami`: under HAMi's names too.
+    ///
+    /// # Errors
+    /// In words that name the address.
+    pub fn start(at: SocketAddr, hami: bool) -> Result<Self, String> {
+        let failed = |why: &dyn std::fmt::Display| format!("metrics.listen = \"{at}\": {why}");
+        let listener = TcpListener::bind(at).map_err(|why| failed(&why))?;
+        let (asked, ask) = UnixStream::pair().map_err(|why| failed(&why))?;
+        asked.set_nonblocking(true).map_err(|why| failed(&why))?;
+        let (answer, answers) = sync_channel(1);
+        let asking = Asking {
+            loop_: Mutex::new(Loop { ask, answers, last: None }),
+            hami,
+            served: Mutex::new(Served::default()),
+            ended: Condvar::new(),
+        };
+        let thread = thread::Builder::new().name("vgpud-metrics".into());
+        thread.spawn(move || accept(&listener, &Arc::new(asking))).map_err(|why| failed(&why))?;
+        Ok(Self { asked, answer })
+    }
+
+    /// Takes note of who asked.
+    pub fn heard(&mut self) -> Asked {
+        heard(&mut self.asked)
+    }
+
+    /// Answers; a client that is gone by now gets nothing.
+    pub fn tell(&self, status: Status) {
+        let _ = self.answer.try_send(status);
+    }
+}
+
+impl AsFd for Metrics {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.asked.as_fd()
+    }
+}
+
+/// The way to the loop, and what came from there last.
+struct Loop {
+    ask: UnixStream,
+    answers: Receiver<Status>,
+    last: Option<(Instant, Arc<str>)>,
+}
+
+struct Asking {
+    loop_: Mutex<Loop>,
+    hami: bool,
+    served: Mutex<Served>,
+    ended: Condvar,
+}
+
+/// The connections that are open.
+#[derive(Default)]
+struct Served {
+    open: usize,
+    /// Those that have not asked a whole question, the oldest first.
+    asking: VecDeque<Arc<TcpStream>>,
+}
+
+fn accept(listener: &TcpListener, asking: &Arc<Asking>) {
+    loop {
+        let begun = listener.accept().and_then(|(client, _)| {
+            let client = Arc::new(client);
+            asking.begin(&client);
+            let (theirs, asking_too) = (client.clone(), asking.clone());
+            let thread = thread::Builder::new().name("vgpud-http".into());
+            let begun = thread.spawn(move || {
+                // A client that hangs up is its own business.
+                let _ = asking_too.serve(&theirs);
+                asking_too.end(&theirs);
+            });
+            begun.map(drop).inspect_err(|_| asking.end(&client))
+        });
+        if begun.is_err() {
+            // No descriptor or no thread is left: there will be again.
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+impl Asking {
+    fn served(&self) -> MutexGuard<'_, Served> {
+        self.served.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a connection; waits until there is room for it.
+    fn begin(&self, client: &Arc<TcpStream>) {
+        let mut served = self.served();
+        while served.open >= MOST {
+            if let Some(oldest) = served.asking.pop_front() {
+                // Its thread reads the end and closes it.
+                let _ = oldest.shutdown(Shutdown::Both);
+            }
+            served = self.ended.wait(served).unwrap_or_else(PoisonError::into_inner);
+        }
+        served.open += 1;
+        served.asking.push_back(client.clone());
+    }
+
+    /// The connection's question is whole: it is answered, however many others come.
+    fn has_asked(&self, client: &TcpStream) {
+        self.served().asking.retain(|other| !std::ptr::eq(&raw const **other, client));
+    }
+
+    fn end(&self, client: &TcpStream) {
+        self.has_asked(client);
+        self.served().open -= 1;
+        self.ended.notify_one();
+    }
+
+    /// The text as it is now, or a moment ago; nothing if the loop does not answer.
+    fn text(&self) -> Option<Arc<str>> {
+        let mut to = self.loop_.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((at, text)) = &to.last
+            && at.elapsed() < FRESH
+        {
+            return Some(text.clone());
+        }
+        // What came too late for somebody else.
+        while to.answers.try_recv().is_ok() {}
+        to.ask.write_all(&[0]).ok()?;
+        let status = to.answers.recv_timeout(PATIENCE).ok()?;
+        let text: Arc<str> = metrics::text(&status, self.hami).into();
+        to.last = Some((Instant::now(), text.clone()));
+        Some(text)
+    }
+
+    fn serve(&self, client: &TcpStream) -> io::Result<()> {
+        let end = Instant::now() + PATIENCE;
+        let mut question = Vec::new();
+        while !question.windows(4).any(|four| four == b"\r\n\r\n") {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() || question.len() > LONGEST {
+                return Ok(());
+            }
+            client.set_read_timeout(Some(left))?;
+            let mut part = [0; 1024];
+            match (&*client).read(&mut part)? {
+                0 => return Ok(()),
+                length => question.extend_from_slice(&part[..length]),
+            }
+        }
+        self.has_asked(client);
+        let line = question.split(|byte| *byte == b'\r').next().unwrap_or_default();
+        let line = String::from_utf8_lossy(line);
+        let mut words = line.split(' ');
+        let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        let silent = || ("503 Service Unavailable", PLAIN, Arc::from("the daemon does not answer within 2 s\n"));
+        let (code, kind, body): (_, _, Arc<str>) = match (method, path.split('?').next().unwrap_or_default()) {
+            ("GET" | "HEAD", "/metrics") => self.text().map_or_else(silent, |text| ("200 OK", OPEN_METRICS, text)),
+            ("GET" | "HEAD", "/healthz") => self.text().map_or_else(silent, |_| ("200 OK", PLAIN, "ok\n".into())),
+            ("GET" | "HEAD", "/") => ("200 OK", PLAIN, INDEX.into()),
+            ("GET" | "HEAD", _) => ("404 Not Found", PLAIN, INDEX.into()),
+            _ => ("405 Method Not Allowed", PLAIN, "only GET\n".into()),
+        };
+        let head = format!(
+            "HTTP/1.1 {code}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+            body.len()
+        );
+        let end = Instant::now() + PATIENCE;
+        write_by(client, head.as_bytes(), end)?;
+        if method != "HEAD" {
+            write_by(client, body.as_bytes(), end)?;
+        }
+        client.shutdown(Shutdown::Write)
+    }
+}
+
+/// Writes everything by that moment: a client that takes a byte now and then holds its place no longer than that.
+fn write_by(mut client: &TcpStream, mut bytes: &[u8], end: Instant) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        client.set_write_timeout(Some(left))?;
+        match client.write(bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => bytes = &bytes[written..],
+            Err(why) if why.kind() == io::ErrorKind::Interrupted => {}
+            Err(why) => return Err(why),
+        }
+    }
+    Ok(())
+}

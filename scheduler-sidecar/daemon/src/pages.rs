@@ -1,0 +1,231 @@
+//! What the daemon shares with its members, and the clock by which it does: memory files, bells, the beat, the alarm.
+//!
+//! Not here: what stands in the pages and when (`leases`), who is sent them (`reactor`).
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::EventfdFlags;
+use rustix::time::{
+    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
+use shim_sys::memfd::{Made, Mapped, Reach};
+use vgpu_core::page::{BeatPage, BoardPage, GONE, ReportPage};
+
+use vgpu_accounting::clock::nanoseconds;
+
+/// A tenant's board and report, which are put on the shelf together.
+pub type Files = [OwnedFd; 2];
+
+/// What a tenant's members ring, as long as there are any.
+pub struct Furniture {
+    bell: OwnedFd,
+}
+
+/// A tenant's pages, to write and to read, and their files, to hand out.
+pub type Pages = (Mapped<BoardPage>, Mapped<ReportPage>, Files);
+
+impl Furniture {
+    /// A bell and fresh pages.
+    ///
+    /// # Errors
+    /// What the kernel says: no descriptor, no memory, or it is too old.
+    pub fn new() -> io::Result<(Self, Pages)> {
+        // Up from the start: then a ring need not add to its count, and finds it full for nobody.
+        let bell = rustix::event::eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let (board_file, board) = Made::new(c"vgpu-board", Reach::Maker)?.into_parts();
+        let (report_file, report) = Made::new(c"vgpu-report", Reach::Everybody)?.into_parts();
+        Ok((Self { bell }, (board, report, [board_file, report_file])))
+    }
+
+    /// What a member is sent, in the order of [`super::answer::DESCRIPTORS`].
+    #[must_use]
+    pub fn descriptors<'f>(&'f self, heart: &'f Heart, [board, report]: &'f Files) -> [BorrowedFd<'f>; 4] {
+        [heart.page.file(), board.as_fd(), report.as_fd(), self.bell.as_fd()]
+    }
+
+    /// The bell, to watch by its edges. It is never read: the members have the same open file, and one of them can make it
+    /// block and take it down, or keep it and ring it when nobody else has it.
+    #[must_use]
+    pub fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
+/// The host's page and when it is to beat.
+pub struct Heart {
+    page: Made<BeatPage>,
+    epoch: u64,
+    every: u64,
+    /// `None`: nobody listens.
+    next: Option<u64>,
+}
+
+impl Heart {
+    /// A page that has beaten once.
+    ///
+    /// # Errors
+    /// As [`Furniture::new`].
+    pub fn new(epoch: u64, every: u64, now: u64) -> io::Result<Self> {
+        let page = Made::<BeatPage>::new(c"vgpu-beat", Reach::Maker)?;
+        page.page().format(epoch);
+        page.page().beat(epoch, now);
+        Ok(Self { page, epoch, every, next: None })
+    }
+
+    /// Beats if it is due, or if it did not beat for lack of listeners. Half of its time early is due too: whoever is awake
+    /// for something else need not be woken again for this.
+    pub fn beat(&mut self, listeners: bool, now: u64) {
+        match self.next {
+            _ if !listeners => self.next = None,
+            Some(next) if now < next.saturating_sub(self.every / 2) => {}
+            _ => {
+                self.page.page().beat(self.epoch, now);
+                self.next = Some(now.saturating_add(self.every));
+            }
+        }
+    }
+
+    /// Another rate.
+    pub fn settle(&mut self, every: u64) {
+        self.every = every;
+    }
+
+    /// When it is to beat; `None`: never.
+    #[must_use]
+    pub fn next(&self) -> Option<u64> {
+        self.next
+    }
+
+    /// The last beat: every member knows at once that the daemon goes.
+    pub fn stop(&self, now: u64) {
+        self.page.page().beat(GONE, now);
+    }
+}
+
+/// A timer of the kernel that rings at a moment of the monotonic clock, to the microsecond, which the timeout of epoll before
+/// Linux 5.11 is not. To be watched by its edges: it is never read. What is put off is not set anew: it rings at the former
+/// moment, for nothing, and is set then; moments that move with each handover cost no system call.
+#[derive(Debug)]
+pub struct Alarm {
+    timer: OwnedFd,
+    /// When it rings.
+    set: Option<u64>,
+}
+
+impl Alarm {
+    /// Not set.
+    ///
+    /// # Errors
+    /// No descriptor.
+    pub fn new() -> io::Result<Self> {
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        Ok(Self { timer: timerfd_create(TimerfdClockId::Monotonic, flags)?, set: None })
+    }
+
+    /// It rang, and will ring again only if it is set again.
+    pub fn rang(&mut self) {
+        self.set = None;
+    }
+
+    /// Rings at that moment at the latest; `None`: it need not ring any more.
+    ///
+    /// # Cost
+    /// A system call if it would not ring by then.
+    pub fn set(&mut self, at: Option<u64>) {
+        let Some(at) = at else { return };
+        if self.set.is_some_and(|set| set <= at) {
+            return;
+        }
+        // Nil would mean never, and a moment that has passed rings at once.
+        let nanos = at.max(1);
+        let it_value = Timespec {
+            tv_sec: i64::try_from(nanos / 1_000_000_000).unwrap_or(i64::MAX),
+            tv_nsec: i64::try_from(nanos % 1_000_000_000).unwrap_or(0),
+        };
+        let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
+        if timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &Itimerspec { it_interval, it_value }).is_ok() {
+            self.set = Some(at);
+        }
+    }
+}
+
+impl AsFd for Alarm {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.timer.as_fd()
+    }
+}
+
+/// An epoch that no daemon of this host had: the time of day, in nanoseconds.
+#[must_use]
+pub fn epoch() -> u64 {
+    nanoseconds(ClockId::Realtime).clamp(1, GONE - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::buffer::spare_capacity;
+    use rustix::event::Timespec;
+    use rustix::event::epoll::{self, EventData, EventFlags};
+
+    use super::*;
+    use vgpu_accounting::clock::now;
+
+    const MS: u64 = 1_000_000;
+
+    /// Something that is watched as the reactor does, and whether it rings within so many ms.
+    fn watched(alarm: &Alarm) -> impl FnMut(u64) -> bool + use<> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        epoll::add(&epoll, alarm, EventData::new_u64(0), EventFlags::IN | EventFlags::ET).unwrap();
+        move |ms| {
+            let timeout = Timespec { tv_sec: 0, tv_nsec: i64::try_from(ms * MS).unwrap() };
+            let mut events = Vec::with_capacity(2);
+            epoll::wait(&epoll, spare_capacity(&mut events), Some(&timeout)).unwrap();
+            !events.is_empty()
+        }
+    }
+
+    #[test]
+    fn an_alarm_rings_once_each_time_it_is_set_and_nobody_reads_it() {
+        let mut alarm = Alarm::new().unwrap();
+        let mut rings = watched(&alarm);
+        for at in [0, 1, now() + 2 * MS, now() + 4 * MS] {
+            alarm.set(Some(at));
+            assert!(rings(900), "{at}");
+            alarm.rang();
+            assert!(!rings(1), "once");
+        }
+    }
+
+    #[test]
+    fn an_alarm_that_is_put_off_rings_then_and_is_set_anew_and_one_that_is_put_forward_rings_at_once() {
+        let mut alarm = Alarm::new().unwrap();
+        let mut rings = watched(&alarm);
+        let (soon, late) = (now() + 5 * MS, now() + 600_000 * MS);
+        alarm.set(Some(soon));
+        alarm.set(Some(late));
+        assert_eq!(alarm.set, Some(soon), "no system call");
+        alarm.set(None);
+        assert!(rings(900));
+        alarm.rang();
+        alarm.set(Some(late));
+        assert!(!rings(20));
+        alarm.set(Some(now()));
+        assert!(rings(900));
+    }
+
+    #[test]
+    fn a_heart_beats_once_in_its_time_and_early_for_whoever_is_awake_in_the_second_half_of_it() {
+        let mut heart = Heart::new(7, 10 * MS, MS).unwrap();
+        heart.beat(false, 2 * MS);
+        assert_eq!(heart.next(), None);
+        heart.beat(true, 3 * MS);
+        assert_eq!(heart.next(), Some(13 * MS));
+        heart.beat(true, 7 * MS);
+        assert_eq!(heart.next(), Some(13 * MS), "too early");
+        heart.beat(true, 8 * MS);
+        assert_eq!(heart.next(), Some(18 * MS));
+        heart.beat(true, 40 * MS);
+        assert_eq!((heart.next(), heart.page.page().last().map(|beat| beat.time)), (Some(50 * MS), Some(40 * MS)));
+    }
+}

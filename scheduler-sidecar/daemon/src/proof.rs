@@ -1,0 +1,494 @@
+//! Proves enforcement while the daemon runs: a thread that looks for processes at the devices and compares them with who is
+//! registered.
+//!
+//! It asks the loop for its members only when somebody is at a device. What it finds twice, [`AGAIN`] apart, is told as an
+//! event and stands in the status until it is no more. By policy, processes in containers that nobody holds are stopped
+//! after a grace.
+//!
+//! What the kernel and the driver say of processes at the devices, beside what is registered: [`processes`] looks through
+//! /proc ([`image`]: which program a process runs), [`driver`] asks NVML, [`judge`] compares both with who is registered and
+//! with what tenants may hold ([`limits`]), without IO; [`uncharged`] is the memory that the driver holds beside the ledgers,
+//! which counts against limits. docs/threats.md names what cannot be seen this way.
+
+mod compare;
+pub mod driver;
+mod found;
+pub mod image;
+pub mod judge;
+pub mod limits;
+pub mod processes;
+pub mod time;
+mod times;
+pub mod uncharged;
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::Write as _;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use tracing::{info, warn};
+use vgpu_core::page::Uncharged;
+
+use self::found::Found;
+use super::asked::{Asked, heard};
+use super::log::Quota;
+use crate::proof::driver::{Driver, OnDevice};
+use crate::proof::image::Image;
+use crate::proof::judge::{Allowed, Registered, changed, judge, note, suspects};
+use crate::proof::limits::Bounds;
+use crate::proof::processes::{Place, Processes, Seen, THOROUGH, place};
+use crate::proof::time::Times;
+use crate::proof::uncharged::{Excess, Key};
+use vgpu_config::plan::ProofPlan;
+use vgpu_control::finding::{Finding, Process, What};
+
+/// How long nobody is found after the daemon began. Members look for a lost daemon every 1 to 1.25 s and wait 0.3 s for its
+/// answer: within this time each has tried twice.
+const SETTLING: Duration = Duration::from_secs(3);
+
+/// How long after a finding it is looked at once more: whoever says hello just now is none.
+const AGAIN: Duration = Duration::from_millis(150);
+
+/// How long the loop may take to say who is registered.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long a driver that does not answer is left alone.
+const SILENCE: Duration = Duration::from_secs(30);
+
+/// How long a process has after it was asked to end.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// A look that takes longer is stuck: longer than any pause between looks and any patience within one.
+const STUCK: Duration = Duration::from_secs(90);
+
+/// How often the loop is asked for everything.
+const SELDOM: Duration = Duration::from_secs(2);
+
+/// The question for members, that for everything, and that beside which suspects' ledgers are read.
+const MEMBERS: u8 = 1;
+const ALL: u8 = 2;
+pub(super) const READ: u8 = 3;
+/// The message that what counts beside the ledgers is other than before.
+pub(super) const COUNT: u8 = 4;
+
+/// How long a ledger that is to be read anew may take, and how often it is looked whether it was.
+const ANEW: Duration = Duration::from_millis(500);
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Most findings that are kept and told.
+const MOST: usize = 256;
+
+/// The loop's end.
+#[derive(Debug)]
+pub struct Proof {
+    asked: UnixStream,
+    answer: SyncSender<Registered>,
+    found: Arc<Mutex<Found>>,
+}
+
+impl Proof {
+    /// Begins to look.
+    ///
+    /// # Errors
+    /// There can be no thread or no pair of sockets.
+    pub fn start(plan: ProofPlan) -> std::io::Result<Self> {
+        let (asked, ask) = UnixStream::pair()?;
+        asked.set_nonblocking(true)?;
+        let (answer, answers) = sync_channel(1);
+        let found = Arc::new(Mutex::new(Found::default()));
+        let mut looking = Looking {
+            processes: Processes::new(&plan.devices),
+            driver: plan.driver.then(Driver::default),
+            silent_until: None,
+            ask,
+            answers,
+            found: found.clone(),
+            since: HashMap::new(),
+            known: Registered::default(),
+            places: Vec::new(),
+            bounds: Bounds::default(),
+            looks: 0,
+            quotas: HashMap::new(),
+            excess: HashMap::new(),
+            counted: None,
+            times: Times::default(),
+            plan,
+        };
+        thread::Builder::new().name("vgpud-proof".into()).spawn(move || looking.go_on())?;
+        Ok(Self { asked, answer, found })
+    }
+
+    /// Takes note of the question: [`ALL`] asks for everything.
+    pub fn heard(&mut self) -> Asked {
+        heard(&mut self.asked)
+    }
+
+    /// The thread ended: that is what cannot be looked at.
+    pub fn is_gone(&self) {
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        found.blind = Some("the thread that looks for processes is gone, until the daemon starts again".into());
+    }
+
+    /// Says who is registered.
+    pub fn tell(&self, registered: Registered) {
+        let _ = self.answer.try_send(registered);
+    }
+
+    /// What is found now.
+    #[must_use]
+    pub fn findings(&self) -> Vec<Finding> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).findings.clone()
+    }
+
+    /// What is found now of one tenant's processes: so many at most, and how many there are beside.
+    #[must_use]
+    pub fn of_tenant(&self, tenant: &str, most: usize) -> (Vec<Finding>, usize) {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).of_tenant(tenant, most)
+    }
+
+    /// Connections of processes that run another program than said hello, or are gone; each is told once.
+    #[must_use]
+    pub fn take_changed(&self) -> Vec<u64> {
+        std::mem::take(&mut self.found.lock().unwrap_or_else(PoisonError::into_inner).changed)
+    }
+
+    /// Whose ledgers are to be read, at the question [`READ`].
+    #[must_use]
+    pub fn suspects(&self) -> Vec<String> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).suspects.clone()
+    }
+
+    /// What counts against tenants' limits beside their ledgers, at the message [`COUNT`].
+    #[must_use]
+    pub fn uncharged(&self) -> HashMap<Key, Uncharged> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).uncharged.clone()
+    }
+
+    /// What cannot be looked at.
+    #[must_use]
+    pub fn blind(&self) -> Option<String> {
+        let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let stuck = found.looked.is_some_and(|looked| looked.elapsed() > STUCK);
+        found.blind.clone().or_else(|| stuck.then(|| "the driver, or /proc, has not answered for long".to_owned()))
+    }
+}
+
+impl AsFd for Proof {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.asked.as_fd()
+    }
+}
+
+/// What has been done about a finding.
+#[derive(Debug, Clone, Copy)]
+struct Since {
+    seen: Instant,
+    /// It was asked to end, or would have been.
+    asked: Option<Instant>,
+    killed: bool,
+}
+
+struct Looking {
+    plan: ProofPlan,
+    processes: Processes,
+    driver: Option<Driver>,
+    silent_until: Option<Instant>,
+    ask: UnixStream,
+    answers: Receiver<Registered>,
+    found: Arc<Mutex<Found>>,
+    since: HashMap<(What, Process), Since>,
+    /// What the loop said last.
+    known: Registered,
+    /// Where the directories of sockets lie.
+    places: Vec<(Place, String)>,
+    /// What tenants may hold.
+    bounds: Bounds,
+    looks: u32,
+    /// How much is told of each control group.
+    quotas: HashMap<String, Quota>,
+    /// What the last look found that the driver holds beside the ledgers.
+    excess: HashMap<Key, Excess>,
+    /// What of it counts; `None`: nobody was told yet.
+    counted: Option<HashMap<Key, Uncharged>>,
+    times: Times,
+}
+
+impl Looking {
+    fn go_on(&mut self) {
+        thread::sleep(SETTLING);
+        loop {
+            let begun = Instant::now();
+            self.found.lock().unwrap_or_else(PoisonError::into_inner).looked = Some(begun);
+            if let Some(first) = self.look() {
+                let new = |finding: &Finding| !self.since.contains_key(&(finding.what, finding.process));
+                let excess = std::mem::take(&mut self.excess);
+                let settled = if first.iter().any(new) || self.grew(&excess) {
+                    thread::sleep(AGAIN);
+                    let again = self.look();
+                    if again.is_some() {
+                        let last = std::mem::take(&mut self.excess);
+                        self.count(&excess, Some(&last));
+                    }
+                    again.map(|again| {
+                        let both = |finding: &Finding| {
+                            first.iter().any(|one| (one.what, one.process) == (finding.what, finding.process))
+                        };
+                        again.into_iter().filter(both).collect()
+                    })
+                } else {
+                    self.count(&excess, None);
+                    Some(first)
+                };
+                if let Some(findings) = settled {
+                    self.settle(findings);
+                }
+            }
+            thread::sleep(self.plan.interval.saturating_sub(begun.elapsed()).max(self.plan.interval / 4));
+        }
+    }
+
+    /// What is found now; nothing if it cannot be said.
+    fn look(&mut self) -> Option<Vec<Finding>> {
+        let holders = match self.processes.holders() {
+            Ok(holders) => holders,
+            Err(why) => {
+                self.blind(Some(format!("processes cannot be looked at: {why}")));
+                return None;
+            }
+        };
+        let (mut blind, begun) = (None, Instant::now());
+        let listed = match &mut self.driver {
+            Some(driver) if self.silent_until.is_none_or(|until| Instant::now() >= until) => {
+                let asked = driver.processes();
+                self.silent_until = asked.is_err().then(|| Instant::now() + SILENCE);
+                asked.unwrap_or_else(|why| {
+                    blind = Some(format!("what the driver says of processes cannot be looked at: {why}"));
+                    Vec::new()
+                })
+            }
+            Some(_) => {
+                blind = self.found.lock().unwrap_or_else(PoisonError::into_inner).blind.clone();
+                Vec::new()
+            }
+            None => Vec::new(),
+        };
+        self.blind(blind);
+        self.excess.clear();
+        let mut at: BTreeMap<Process, Option<String>> =
+            holders.into_iter().map(|(process, device)| (process, Some(device))).collect();
+        for on in listed.iter().filter(|on| on.pid != std::process::id()) {
+            if let Some(process) = self.processes.process(on.pid) {
+                at.entry(process).or_insert(None);
+            }
+        }
+        if at.is_empty() {
+            self.times(&BTreeMap::new());
+            return Some(Vec::new());
+        }
+        self.ask(MEMBERS)?;
+        let strangers = at.keys().any(|process| !self.known.members.contains_key(&process.pid));
+        if (strangers || !listed.is_empty()) && self.known.all.is_none_or(|asked| asked.elapsed() >= SELDOM) {
+            self.ask(ALL)?;
+        }
+        let look = |(process, device): (Process, Option<String>)| {
+            (process, self.processes.look(process, device, &self.places))
+        };
+        let seen: BTreeMap<Process, Seen> = at.into_iter().map(look).collect();
+        self.end_changed(&seen)?;
+        self.refresh(&seen, &listed, begun)?;
+        self.compare(&seen, &listed, begun)?;
+        note(&seen, &listed, &self.known, &mut self.bounds, begun);
+        let allowed = Allowed { programs: self.plan.allow.clone(), slack: self.plan.slack };
+        let mut findings = judge(&seen, &listed, &self.known, &self.bounds, &allowed);
+        findings.extend(self.times(&seen));
+        // Who ended meanwhile is none.
+        findings.retain(|finding| self.processes.process(finding.process.pid) == Some(finding.process));
+        findings.truncate(MOST);
+        Some(findings)
+    }
+
+    /// Tells the loop of connections whose process runs another program than said hello. Every [`THOROUGH`] looks those of
+    /// processes at no device are looked at too: a child may keep the connection of a process that is gone.
+    fn end_changed(&mut self, seen: &BTreeMap<Process, Seen>) -> Option<()> {
+        let mut ended = changed(seen, &self.known);
+        if self.looks.is_multiple_of(THOROUGH) {
+            let elsewhere =
+                self.known.members.values().flatten().filter_map(|member| Some((member.image?, member.connection?)));
+            let is_other = |(said, _): &(Image, u64)| match self.processes.image(said.process.pid) {
+                Some(now) => now != *said,
+                None => self.processes.process(said.process.pid) != Some(said.process),
+            };
+            ended.extend(elsewhere.filter(is_other).map(|(_, connection)| connection));
+        }
+        self.looks = self.looks.wrapping_add(1);
+        if ended.is_empty() {
+            return Some(());
+        }
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).changed = ended;
+        self.ask(MEMBERS)
+    }
+
+    /// Who uses more than its ledger or its limit said may have taken it since: both are asked for again. What does not come
+    /// is not known.
+    fn refresh(&mut self, seen: &BTreeMap<Process, Seen>, listed: &[OnDevice], begun: Instant) -> Option<()> {
+        let slack = self.plan.slack;
+        let mut stale = suspects(seen, listed, &self.known, &self.bounds, slack, begun);
+        let mut question = READ;
+        let end = Instant::now() + ANEW;
+        while !stale.is_empty() && Instant::now() < end {
+            self.found.lock().unwrap_or_else(PoisonError::into_inner).suspects =
+                stale.iter().map(|(tenant, _)| tenant.clone()).collect();
+            self.ask(std::mem::replace(&mut question, ALL))?;
+            stale = suspects(seen, listed, &self.known, &self.bounds, slack, begun);
+            if !stale.is_empty() {
+                thread::sleep(LOOK);
+            }
+        }
+        for key in stale {
+            self.known.ledgers.remove(&key);
+        }
+        Some(())
+    }
+
+    /// Asks the loop; nothing if it does not answer.
+    fn ask(&mut self, what: u8) -> Option<()> {
+        while self.answers.try_recv().is_ok() {}
+        self.ask.write_all(&[what]).ok()?;
+        let said = self.answers.recv_timeout(PATIENCE).ok()?;
+        if said.all.is_some() {
+            let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+            let place = |(dir, tenant): &(PathBuf, String)| Some((place(&mounts, dir)?, tenant.clone()));
+            self.places = said.dirs.iter().filter_map(place).collect();
+            self.known = said;
+        } else {
+            (self.known.members, self.known.had, self.known.older) = (said.members, said.had, said.older);
+        }
+        Some(())
+    }
+
+    fn blind(&self, words: Option<String>) {
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        if found.blind.is_none()
+            && let Some(why) = &words
+        {
+            warn!(kind = "proof.blind", %why, "enforcement is not proved as it should be; limits are kept all the same");
+        }
+        found.blind = words;
+    }
+
+    /// Tells what is new and what is over, and does what the policy says.
+    fn settle(&mut self, findings: Vec<Finding>) {
+        for finding in &findings {
+            let key = (finding.what, finding.process);
+            let quotas = &mut self.quotas;
+            self.since.entry(key).or_insert_with(|| {
+                if quotas.len() > MOST {
+                    quotas.clear();
+                }
+                let whose = finding.tenant.clone().or_else(|| finding.container.clone()).unwrap_or_default();
+                // Nobody can push what happened before out of the events and the audit log.
+                if quotas.entry(whose).or_default().allows(Instant::now()).is_some() {
+                    tell(finding);
+                }
+                Since { seen: Instant::now(), asked: None, killed: false }
+            });
+            self.act(finding);
+        }
+        let before = std::mem::take(&mut self.found.lock().unwrap_or_else(PoisonError::into_inner).findings);
+        for gone in before {
+            let key = (gone.what, gone.process);
+            if findings.iter().all(|finding| (finding.what, finding.process) != key) {
+                self.since.remove(&key);
+                let (what, pid, name) = (gone.what.word(), gone.process.pid, gone.name);
+                info!(
+                    kind = "proof.ended",
+                    tenant = gone.tenant.unwrap_or_default(),
+                    what,
+                    pid,
+                    ?name,
+                    "what was found is no more"
+                );
+            }
+        }
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).findings = findings;
+    }
+
+    /// Stops a process in a container that nobody holds, if the policy says so.
+    fn act(&mut self, finding: &Finding) {
+        if !self.plan.stop || matches!(finding.what, What::Over | What::Time) || !finding.contained {
+            return;
+        }
+        let Some(since) = self.since.get_mut(&(finding.what, finding.process)) else { return };
+        if since.seen.elapsed() < self.plan.grace {
+            return;
+        }
+        let (what, pid, name) = (finding.what.word(), finding.process.pid, finding.name.clone());
+        let tenant = finding.tenant.clone().unwrap_or_default();
+        match since.asked {
+            None => {
+                since.asked = Some(Instant::now());
+                if self.plan.dry_run {
+                    warn!(
+                        kind = "proof.stopped",
+                        tenant,
+                        what,
+                        pid,
+                        ?name,
+                        dry_run = true,
+                        "it would be stopped now (proof.dry_run)"
+                    );
+                } else if signal(&self.processes, finding.process, Signal::TERM) {
+                    warn!(
+                        kind = "proof.stopped",
+                        tenant,
+                        what,
+                        pid,
+                        ?name,
+                        "it was asked to end, as proof.action says"
+                    );
+                }
+            }
+            Some(asked) if !since.killed && !self.plan.dry_run && asked.elapsed() >= LAST_WORDS => {
+                since.killed = true;
+                if signal(&self.processes, finding.process, Signal::KILL) {
+                    warn!(
+                        kind = "proof.stopped",
+                        tenant,
+                        what,
+                        pid,
+                        ?name,
+                        "it was killed: it had been asked to end 5 s before"
+                    );
+                }
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+fn tell(finding: &Finding) {
+    let (pid, name, words) = (finding.process.pid, &finding.name, &finding.words);
+    let tenant = finding.tenant.clone().unwrap_or_default();
+    let device = finding.device.clone().unwrap_or_default();
+    let container = finding.container.clone().unwrap_or_default();
+    match finding.what {
+        What::Uncontrolled => warn!(kind = "proof.uncontrolled", tenant, device, pid, ?name, container, "{words}"),
+        What::Unregistered => warn!(kind = "proof.unregistered", tenant, device, pid, ?name, container, "{words}"),
+        What::Over => warn!(kind = "proof.over", tenant, device, pid, ?name, container, "{words}"),
+        What::Time => warn!(kind = "proof.time", tenant, device, pid, ?name, container, "{words}"),
+    }
+}
+
+/// Sends a signal to a process and to no other that has its number now; false: it is gone.
+fn signal(processes: &Processes, process: Process, signal: Signal) -> bool {
+    let Some(pid) = i32::try_from(process.pid).ok().and_then(Pid::from_raw) else { return false };
+    let Ok(held) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
+    // Held now: whoever has the number at this moment is who is signalled.
+    processes.process(process.pid) == Some(process) && pidfd_send_signal(&held, signal).is_ok()
+}

@@ -1,0 +1,122 @@
+//! What the driver says of processes at the devices: NVML's list of who computes, with how much memory.
+
+use std::collections::HashMap;
+
+use nvml_wrapper::Nvml;
+use nvml_wrapper::enums::device::UsedGpuMemory;
+use nvml_wrapper::error::NvmlError;
+
+use vgpu_config::inventory::instances;
+
+/// A process on a device, by the driver's word.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OnDevice {
+    /// Its number in the daemon's pid namespace.
+    pub pid: u32,
+    /// The device's UUID.
+    pub device: String,
+    /// Bytes; `None`: the driver does not say.
+    pub used: Option<u64>,
+}
+
+/// What the driver's samples saw of a process on a device since they were last asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Working {
+    /// Its number in the daemon's pid namespace.
+    pub pid: u32,
+    /// The device's UUID.
+    pub device: String,
+    /// Device time, in ns.
+    pub seen: u64,
+}
+
+/// A sample is the mean of at most so long, in us.
+const SAMPLE_US: u64 = 1_000_000;
+
+/// The driver, once it answers.
+#[derive(Default)]
+pub struct Driver {
+    nvml: Option<Nvml>,
+    /// The newest sample of each device, in us of its clock.
+    newest: HashMap<String, u64>,
+}
+
+impl Driver {
+    /// Who computes on which device.
+    ///
+    /// # Errors
+    /// In words: the driver does not answer.
+    pub fn processes(&mut self) -> Result<Vec<OnDevice>, String> {
+        if self.nvml.is_none() {
+            self.nvml = Some(Nvml::init().map_err(|why| format!("NVML cannot be initialised: {why}"))?);
+        }
+        let Some(nvml) = &self.nvml else { return Ok(Vec::new()) };
+        let asked = list(nvml).map_err(|why| format!("NVML does not list processes: {why}"));
+        if asked.is_err() {
+            // A driver that was reloaded answers another initialisation only.
+            self.nvml = None;
+        }
+        asked
+    }
+
+    /// Who worked on which device since this was last asked, and how long. A device that gives no samples (an idle one, a
+    /// MIG instance) says nothing.
+    pub fn working(&mut self) -> Vec<Working> {
+        let Some(nvml) = &self.nvml else { return Vec::new() };
+        let mut all = Vec::new();
+        for index in 0..nvml.device_count().unwrap_or(0) {
+            let asked = nvml.device_by_index(index).and_then(|device| Ok((device.uuid()?, device)));
+            let Ok((uuid, device)) = asked else { continue };
+            let before = self.newest.get(&uuid).copied().unwrap_or(0);
+            let Ok(samples) = device.process_utilization_stats(before) else { continue };
+            let newest = samples.iter().map(|sample| sample.timestamp).max().unwrap_or(0).max(before);
+            self.newest.insert(uuid.clone(), newest);
+            // The first samples are of a time that nobody knows.
+            let span = if before == 0 { 0 } else { (newest - before).min(SAMPLE_US) };
+            let mut sums: HashMap<u32, (u64, u64)> = HashMap::new();
+            for sample in samples.iter().filter(|sample| sample.timestamp > before) {
+                let sum = sums.entry(sample.pid).or_default();
+                *sum = (sum.0 + u64::from(sample.sm_util.min(100)), sum.1 + 1);
+            }
+            let seen = |(percents, count): (u64, u64)| span * 10 * percents / count.max(1);
+            all.extend(sums.into_iter().map(|(pid, sum)| Working { pid, device: uuid.clone(), seen: seen(sum) }));
+        }
+        all
+    }
+}
+
+fn list(nvml: &Nvml) -> Result<Vec<OnDevice>, NvmlError> {
+    let mut all = Vec::new();
+    let (mut answered, mut silent) = (0, None);
+    let mut devices = Vec::new();
+    for index in 0..nvml.device_count()? {
+        let asked = nvml.device_by_index(index).and_then(|device| Ok(instances(&device)?.unwrap_or(vec![device])));
+        match asked {
+            Ok(parts) => devices.extend(parts),
+            Err(why) => silent = Some(why),
+        }
+    }
+    for device in devices {
+        // One that is lost hides no other.
+        let (uuid, processes) = match device.uuid().and_then(|uuid| Ok((uuid, device.running_compute_processes()?))) {
+            Ok(asked) => asked,
+            Err(why) => {
+                silent = Some(why);
+                continue;
+            }
+        };
+        answered += 1;
+        all.extend(processes.into_iter().map(|process| OnDevice {
+            pid: process.pid,
+            device: uuid.clone(),
+            used: match process.used_gpu_memory {
+                UsedGpuMemory::Used(bytes) => Some(bytes),
+                UsedGpuMemory::Unavailable => None,
+            },
+        }));
+    }
+    match silent {
+        Some(why) if answered == 0 => Err(why),
+        _ => Ok(all),
+    }
+}

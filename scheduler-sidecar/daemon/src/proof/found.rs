@@ -1,0 +1,65 @@
+//! What was found, as it is kept between two looks.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use vgpu_core::page::Uncharged;
+
+use crate::proof::uncharged::Key;
+use vgpu_control::finding::Finding;
+
+/// What the thread has found.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub findings: Vec<Finding>,
+    /// What cannot be looked at.
+    pub blind: Option<String>,
+    /// Tenants whose ledgers are to be read.
+    pub suspects: Vec<String>,
+    /// What counts against limits beside the ledgers.
+    pub uncharged: HashMap<Key, Uncharged>,
+    /// Connections that are to be ended.
+    pub changed: Vec<u64>,
+    /// Processes that work on devices without being before them.
+    pub unseen: Vec<(u32, String)>,
+    /// When the last look began.
+    pub looked: Option<Instant>,
+}
+
+impl Found {
+    /// A tenant's findings, so many at most, and how many there are beside. Nothing else is copied.
+    pub fn of_tenant(&self, tenant: &str, most: usize) -> (Vec<Finding>, usize) {
+        let mut all = self.findings.iter().filter(|finding| finding.tenant.as_deref() == Some(tenant));
+        (all.by_ref().take(most).cloned().collect(), all.count())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vgpu_control::finding::{Process, What};
+
+    fn finding(tenant: Option<&str>) -> Finding {
+        Finding {
+            what: What::Unregistered,
+            process: Process { pid: 7, began: 1 },
+            pid_inside: Some(3),
+            name: "x".into(),
+            tenant: tenant.map(str::to_owned),
+            device: None,
+            contained: true,
+            container: None,
+            words: "words".into(),
+        }
+    }
+
+    #[test]
+    fn a_tenant_is_told_of_itself_alone_and_of_no_more_than_was_asked_for() {
+        let mut found =
+            Found { findings: vec![finding(Some("a")), finding(Some("b")), finding(None)], ..Found::default() };
+        assert_eq!(found.of_tenant("a", 3), (vec![finding(Some("a"))], 0));
+        assert_eq!(found.of_tenant("c", 3), (vec![], 0));
+        found.findings.extend(vec![finding(Some("a")); 7]);
+        assert_eq!(found.of_tenant("a", 3), (vec![finding(Some("a")); 3], 5));
+    }
+}

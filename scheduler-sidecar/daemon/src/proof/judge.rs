@@ -1,0 +1,455 @@
+//! What was seen beside who is registered: findings. No IO.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::PathBuf;
+use std::time::Instant;
+
+use vgpu_core::bytes::Bytes;
+use vgpu_core::uuid::key;
+
+use super::driver::OnDevice;
+use super::image::Image;
+use super::limits::{Bounds, Limits};
+use super::processes::Seen;
+use super::uncharged::Key;
+use vgpu_accounting::record::reading::{LedgerWord, Reading};
+use vgpu_control::finding::{Finding, Process, What};
+
+/// What the daemon knows.
+#[derive(Debug, Clone, Default)]
+pub struct Registered {
+    /// Members by the number of their process.
+    pub members: HashMap<u32, Vec<Member>>,
+    /// When the rest was put together; `None`: it is not here.
+    pub all: Option<Instant>,
+    /// Each tenant's ledgers of a device; what is missing is not known.
+    pub ledgers: HashMap<Key, LedgerWord>,
+    /// The same ledgers, to be compared with the driver's figures.
+    pub readings: HashMap<Key, Reading>,
+    /// Each tenant's memory limits.
+    pub limits: HashMap<String, Limits>,
+    /// How long members have been before devices, by process and device.
+    pub had: HashMap<(u32, String), Option<u64>>,
+    /// Members that have no leases, since their library is too old.
+    pub older: HashSet<u32>,
+    /// The directories of sockets, with their tenants.
+    pub dirs: Vec<(PathBuf, String)>,
+}
+
+/// A process that said hello.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// Its tenant.
+    pub tenant: String,
+    /// The program that said hello; `None`: it could not be looked at.
+    pub image: Option<Image>,
+    /// The number of its connection; `None`: it said hello to the former daemon, and has not come back yet.
+    pub connection: Option<u64>,
+}
+
+impl Member {
+    /// Is this process, with the program that it runs now, the one that said hello? A program that cannot be looked at is
+    /// taken for the same.
+    fn is(&self, process: &Process, image: Option<Image>) -> bool {
+        self.image.is_some_and(|said| said.process == *process && image.is_none_or(|now| now == said))
+    }
+}
+
+/// What is no finding.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Allowed {
+    /// Programs of the daemon's own mount namespace that may use devices as they like.
+    pub programs: Vec<PathBuf>,
+    /// How much more than its ledger says a process may use by the driver's word.
+    pub slack: u64,
+}
+
+impl Registered {
+    /// The member that a process is.
+    #[must_use]
+    pub fn member(&self, process: &Process, image: Option<Image>) -> Option<&Member> {
+        self.members.get(&process.pid)?.iter().find(|member| member.is(process, image))
+    }
+}
+
+/// Connections of processes that are there and run another program than when they said hello.
+#[must_use]
+pub fn changed(seen: &BTreeMap<Process, Seen>, known: &Registered) -> Vec<u64> {
+    let of = |(process, seen): (&Process, &Seen)| {
+        let members = known.members.get(&process.pid).into_iter().flatten();
+        let changed: Vec<u64> = members
+            .filter(|member| member.image.is_some() && !member.is(process, seen.image))
+            .filter_map(|member| member.connection)
+            .collect();
+        changed
+    };
+    seen.iter().flat_map(of).collect()
+}
+
+/// Compares. `seen`: every process at a device, by its file or by the driver's word.
+#[must_use]
+pub fn judge(
+    seen: &BTreeMap<Process, Seen>,
+    driver: &[OnDevice],
+    known: &Registered,
+    bounds: &Bounds,
+    allowed: &Allowed,
+) -> Vec<Finding> {
+    let groups: HashSet<&str> = seen
+        .iter()
+        .filter(|(process, seen)| known.member(process, seen.image).is_some() && !seen.group.is_empty())
+        .map(|(_, seen)| seen.group.as_str())
+        .collect();
+    let faults = faults(seen, driver, known, bounds, allowed.slack);
+    let mut findings = Vec::new();
+    for (process, seen) in seen {
+        let on: Vec<&OnDevice> = driver.iter().filter(|on| on.pid == process.pid).collect();
+        let finding = |what, tenant: Option<String>, device: Option<String>, words: String| Finding {
+            what,
+            process: *process,
+            pid_inside: seen.inside,
+            name: seen.name.clone(),
+            tenant,
+            device,
+            contained: seen.contained,
+            container: seen.contained.then(|| container(&seen.group)).flatten(),
+            words,
+        };
+        let device = seen.device.clone().or_else(|| on.first().map(|on| on.device.clone()));
+        let has_library = seen.library == Some(true);
+        if let Some(Member { tenant, .. }) = known.member(process, seen.image) {
+            if seen.library == Some(false) {
+                let words = "it said hello and uses a device without the library: nothing holds it; start it under \
+                             `vgpu run` or with LD_PRELOAD";
+                findings.push(finding(What::Uncontrolled, Some(tenant.clone()), device, words.to_owned()));
+            }
+            for on in on {
+                let fault = faults.get(&(tenant.as_str(), key(&on.device)));
+                let Some((_, words)) = fault.filter(|(most, _)| *most == process.pid) else { continue };
+                findings.push(finding(What::Over, Some(tenant.clone()), Some(on.device.clone()), words.clone()));
+            }
+            continue;
+        }
+        if !seen.contained && seen.program.as_ref().is_some_and(|program| allowed.programs.contains(program)) {
+            continue;
+        }
+        // A child of a member: it says hello with its first call.
+        if has_library && groups.contains(seen.group.as_str()) {
+            continue;
+        }
+        match seen.tenants.first() {
+            Some(tenant) => {
+                let words = if has_library {
+                    "it has its tenant's socket and the library, and has not said hello: VGPU_SOCKET is missing in its \
+                     environment, or the library was not let in (the log and `vgpu events` say so)"
+                } else {
+                    "it has its tenant's socket and not the library: LD_PRELOAD is missing, names no file there, or it is a \
+                     static program; `vgpu check --pid` tells"
+                };
+                findings.push(finding(What::Unregistered, Some(tenant.clone()), device, words.to_owned()));
+            }
+            None => {
+                let words = if has_library {
+                    "it has the library and no daemon: its limits are those of its own environment; give it a socket, or \
+                     name its program in proof.allow"
+                } else {
+                    "it uses a device without the library: nothing holds it; start it under `vgpu run` or with LD_PRELOAD, \
+                     or name its program in proof.allow"
+                };
+                findings.push(finding(What::Uncontrolled, None, device, words.to_owned()));
+            }
+        }
+    }
+    findings
+}
+
+/// A tenant's memory on a device, of all its members there.
+struct Sum {
+    /// Bytes by the driver's word.
+    used: u64,
+    /// Members there.
+    members: u64,
+    /// The member that uses most, and how much that is.
+    most: (u32, u64),
+}
+
+/// What tenants' members use by the driver's word.
+fn sums<'k>(
+    seen: &BTreeMap<Process, Seen>,
+    driver: &[OnDevice],
+    known: &'k Registered,
+) -> HashMap<(&'k str, String), Sum> {
+    let mut sums: HashMap<(&str, String), Sum> = HashMap::new();
+    for (process, seen) in seen {
+        let Some(member) = known.member(process, seen.image) else { continue };
+        for on in driver.iter().filter(|on| on.pid == process.pid) {
+            let Some(used) = on.used else { continue };
+            let key = (member.tenant.as_str(), key(&on.device));
+            let sum = sums.entry(key).or_insert(Sum { used: 0, members: 0, most: (on.pid, 0) });
+            sum.used = sum.used.saturating_add(used);
+            sum.members += 1;
+            if used > sum.most.1 {
+                sum.most = (on.pid, used);
+            }
+        }
+    }
+    sums
+}
+
+/// Most overhead of a process by which its tenant may stand above its limit, in bytes. Contexts and code that the driver has
+/// taken are charged whatever the limit, and the ledger that says how much is the tenant's own word. A context takes about
+/// half of this on the largest devices, and the code of a large framework the other half.
+const MOST_OVERHEAD: u64 = 1 << 30;
+
+/// What is wrong with a tenant's memory on a device, in words; `None`: nothing.
+fn fault(sum: &Sum, said: Option<&LedgerWord>, bound: u64, slack: u64) -> Option<String> {
+    let slack = slack.saturating_mul(sum.members);
+    let used = Bytes(sum.used);
+    if let Some(why) = said.and_then(|said| said.broken) {
+        return (sum.used > 0).then(|| {
+            format!(
+                "its tenant uses {used} by the driver's word, and its ledger cannot be read any more: {why}; a process of the \
+                 tenant wrote over it or removed it; start all of them again"
+            )
+        });
+    }
+    if let Some(said) = said.filter(|said| sum.used > said.used.saturating_add(slack)) {
+        return Some(format!(
+            "its tenant uses {used} by the driver's word, this process most of it, and {} by its ledger: something \
+             allocates past the library; `vgpu doctor` in the container tells of open doors, strict = true shuts them",
+            Bytes(said.used)
+        ));
+    }
+    let overhead = said.map_or(u64::MAX, |said| said.overhead).min(MOST_OVERHEAD.saturating_mul(sum.members));
+    let most = bound.saturating_add(overhead).saturating_add(slack);
+    if sum.used > most {
+        return Some(format!(
+            "its tenant uses {used} by the driver's word, this process most of it, and its limit is {}: something allocates \
+             past the library, or wrote over its tenant's ledger",
+            Bytes(bound)
+        ));
+    }
+    let said = said.filter(|said| said.used > most)?;
+    Some(format!(
+        "its tenant's ledger says that {} are used, and its limit is {}: the library grants no such sum, so a process of the \
+         tenant wrote over the ledger",
+        Bytes(said.used),
+        Bytes(bound)
+    ))
+}
+
+/// What is wrong with tenants' memory, by tenant and device: the member that uses most, and words. The slack is for each
+/// member.
+fn faults<'k>(
+    seen: &BTreeMap<Process, Seen>,
+    driver: &[OnDevice],
+    known: &'k Registered,
+    bounds: &Bounds,
+    slack: u64,
+) -> HashMap<(&'k str, String), (u32, String)> {
+    let of = |(key, sum): ((&'k str, String), Sum)| {
+        let whole = (key.0.to_owned(), key.1.clone());
+        let bound = known.limits.get(key.0).map_or(u64::MAX, |limits| bounds.of(&whole, limits));
+        fault(&sum, known.ledgers.get(&whole), bound, slack).map(|words| (key, (sum.most.0, words)))
+    };
+    sums(seen, driver, known).into_iter().filter_map(of).collect()
+}
+
+/// Tenants, each with a device, about which something is wrong by what was known before the driver listed its processes at
+/// `listed`: they may have taken memory since, or been given more.
+#[must_use]
+pub fn suspects(
+    seen: &BTreeMap<Process, Seen>,
+    driver: &[OnDevice],
+    known: &Registered,
+    bounds: &Bounds,
+    slack: u64,
+    listed: Instant,
+) -> Vec<Key> {
+    let keys = faults(seen, driver, known, bounds, slack).into_keys();
+    let is_old = |key: &Key| {
+        let ledger = known.ledgers.get(key).filter(|said| said.broken.is_none());
+        known.all.is_none_or(|at| at < listed) || ledger.is_some_and(|said| said.read < listed)
+    };
+    keys.map(|(tenant, device)| (tenant.to_owned(), device)).filter(is_old).collect()
+}
+
+/// Takes note of what tenants hold, by the driver's word at `listed` and by their ledgers: who freed memory under a limit that
+/// was lowered may not take it again.
+pub fn note(
+    seen: &BTreeMap<Process, Seen>,
+    driver: &[OnDevice],
+    known: &Registered,
+    bounds: &mut Bounds,
+    listed: Instant,
+) {
+    for ((tenant, device), sum) in sums(seen, driver, known) {
+        let Some(limits) = known.limits.get(tenant) else { continue };
+        let key = (tenant.to_owned(), device);
+        let said = known.ledgers.get(&key);
+        let held = said.map_or(sum.used, |said| said.used.max(sum.used));
+        bounds.note(key, limits, held, said.map_or(listed, |said| said.read.min(listed)));
+    }
+    bounds.keep(|tenant| known.limits.contains_key(tenant));
+}
+
+/// The end of a control group: what engines name after the container.
+pub(super) fn container(group: &str) -> Option<String> {
+    group.rsplit('/').find(|part| !part.is_empty()).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(pid: u32) -> Process {
+        Process { pid, began: 5 }
+    }
+
+    fn image(pid: u32) -> Image {
+        Image { process: process(pid), program: (1, 2), code: 3, stack: 4 }
+    }
+
+    fn seen(group: &str) -> Seen {
+        Seen { name: "python3".into(), group: group.into(), library: Some(false), ..Seen::default() }
+    }
+
+    fn member(pid: u32) -> (u32, Seen) {
+        (pid, Seen { library: Some(true), image: Some(image(pid)), ..seen("/docker/x") })
+    }
+
+    const GIB: u64 = 1 << 30;
+    const MIB: u64 = 1 << 20;
+
+    fn known() -> Registered {
+        let mut known = Registered { all: Some(Instant::now()), ..Registered::default() };
+        known.members.extend([10, 20].map(|pid| {
+            (pid, vec![Member { tenant: "a".into(), image: Some(image(pid)), connection: Some(u64::from(pid)) }])
+        }));
+        let said = LedgerWord { used: GIB, overhead: 0, read: Instant::now(), broken: None };
+        known.ledgers.insert(("a".into(), "1".into()), said);
+        known.limits.insert("a".into(), Limits { now: vec![("*".into(), 2 * GIB)], ..Limits::default() });
+        known
+    }
+
+    fn on(pid: u32, used: u64) -> OnDevice {
+        OnDevice { pid, device: "GPU-1".into(), used: Some(used) }
+    }
+
+    fn judged(all: Vec<(u32, Seen)>, driver: &[OnDevice]) -> Vec<(What, u32, Option<String>)> {
+        judged_by(&known(), all, driver)
+    }
+
+    fn judged_by(known: &Registered, all: Vec<(u32, Seen)>, driver: &[OnDevice]) -> Vec<(What, u32, Option<String>)> {
+        let seen = all.into_iter().map(|(pid, seen)| (process(pid), seen)).collect();
+        let allowed = Allowed { programs: vec!["/usr/bin/nvidia-persistenced".into()], slack: 64 * MIB };
+        let found = judge(&seen, driver, known, &Bounds::default(), &allowed);
+        found.into_iter().map(|finding| (finding.what, finding.process.pid, finding.tenant)).collect()
+    }
+
+    #[test]
+    fn members_and_their_children_with_the_library_are_as_they_should_be() {
+        let child = Seen { library: Some(true), ..seen("/docker/x") };
+        assert_eq!(judged(vec![member(10), (11, child.clone())], &[on(10, GIB)]), []);
+        let stranger = vec![member(10), (11, Seen { group: "/docker/y".into(), ..child.clone() })];
+        assert_eq!(judged(stranger, &[]), [(What::Uncontrolled, 11, None)]);
+        let bare = vec![member(10), (11, seen("/docker/x"))];
+        assert_eq!(judged(bare, &[]), [(What::Uncontrolled, 11, None)], "the same container, and not the library");
+    }
+
+    #[test]
+    fn who_has_a_tenants_socket_and_said_no_hello_is_that_tenants() {
+        let contained = Seen { contained: true, tenants: vec!["a".into()], ..seen("/docker/z") };
+        assert_eq!(judged(vec![(12, contained.clone())], &[]), [(What::Unregistered, 12, Some("a".into()))]);
+        let other = Seen { tenants: Vec::new(), ..contained };
+        assert_eq!(judged(vec![(12, other)], &[]), [(What::Uncontrolled, 12, None)]);
+    }
+
+    #[test]
+    fn a_member_that_uses_more_than_its_ledger_says_is_found_and_a_little_more_is_not() {
+        let all = || vec![member(10)];
+        assert_eq!(judged(all(), &[on(10, GIB + 64 * MIB)]), []);
+        assert_eq!(judged(all(), &[on(10, GIB + 65 * MIB)]), [(What::Over, 10, Some("a".into()))]);
+        assert_eq!(judged(all(), &[OnDevice { used: None, ..on(10, 0) }]), []);
+        // NVML's name of an instance, and CUDA's.
+        let instance = OnDevice { device: "MIG-1".into(), ..on(10, 2 << 30) };
+        assert_eq!(judged(all(), &[instance]), [(What::Over, 10, Some("a".into()))]);
+        // Two share what the ledger says, and the slack is each one's.
+        let two = || vec![member(10), member(20)];
+        assert_eq!(judged(two(), &[on(10, GIB / 2), on(20, GIB / 2 + 128 * MIB)]), []);
+        let found = judged(two(), &[on(10, GIB / 2), on(20, GIB / 2 + 129 * MIB)]);
+        assert_eq!(found, [(What::Over, 20, Some("a".into()))]);
+    }
+
+    #[test]
+    fn a_member_without_the_library_is_found_and_one_that_cannot_be_looked_at_is_not() {
+        let with = |library| (10, Seen { library, ..member(10).1 });
+        assert_eq!(judged(vec![with(Some(false))], &[]), [(What::Uncontrolled, 10, Some("a".into()))]);
+        assert_eq!(judged(vec![with(None)], &[]), []);
+    }
+
+    #[test]
+    fn who_runs_another_program_than_said_hello_is_no_member_and_its_connection_is_named() {
+        let image = Some(Image { stack: 5, ..image(10) });
+        let other = (10, Seen { image, library: Some(true), ..seen("/docker/x") });
+        assert_eq!(judged(vec![other.clone()], &[]), [(What::Uncontrolled, 10, None)]);
+        let map = |(pid, seen): (u32, Seen)| BTreeMap::from([(process(pid), seen)]);
+        assert_eq!(changed(&map(other.clone()), &known()), [10]);
+        assert!(changed(&map(member(10)), &known()).is_empty());
+        let mut again = known();
+        let hello = Member { tenant: "a".into(), image, connection: Some(30) };
+        again.members.entry(10).or_default().push(hello);
+        assert_eq!(judged_by(&again, vec![other], &[]), [], "it said hello again");
+        let reused = BTreeMap::from([(Process { pid: 10, began: 6 }, seen("/docker/x"))]);
+        assert_eq!(changed(&reused, &known()), [10], "another process with its number");
+    }
+
+    #[test]
+    fn memory_is_judged_by_the_limit_too_whatever_the_ledger_says() {
+        let with = |word: Option<LedgerWord>| {
+            let (mut known, key) = (known(), ("a".to_owned(), "1".to_owned()));
+            known.ledgers.remove(&key);
+            known.ledgers.extend(word.map(|word| (key, word)));
+            known
+        };
+        let said = |used, overhead| LedgerWord { used, overhead, read: Instant::now(), broken: None };
+        let found = |word, used| !judged_by(&with(word), vec![member(10)], &[on(10, used)]).is_empty();
+        assert!(!found(Some(said(2 * GIB, 0)), 2 * GIB + 64 * MIB));
+        assert!(found(Some(said(40 * GIB, 0)), 3 * GIB), "more than the limit, by the driver's word");
+        assert!(found(Some(said(129 * GIB, 0)), MIB), "a ledger that says more than the limit");
+        assert!(found(Some(said(0, 0)), GIB), "zeros");
+        // Contexts and code are charged whatever the limit; as much as a process may need, and no more.
+        assert!(!found(Some(said(3 * GIB, GIB)), 3 * GIB));
+        assert!(found(Some(said(4 * GIB, 2 * GIB)), 4 * GIB));
+        // A ledger that is not known is no fault, and no excuse.
+        assert!(!found(None, 2 * GIB));
+        assert!(found(None, 4 * GIB));
+        let broken = LedgerWord { broken: Some("it has another size"), ..said(0, 0) };
+        assert!(found(Some(broken), MIB));
+        assert!(!found(Some(broken), 0), "nobody holds anything");
+    }
+
+    #[test]
+    fn who_took_more_since_its_ledger_was_read_is_no_finding_before_that_is_read_again() {
+        let (mut known, listed) = (known(), Instant::now() + std::time::Duration::from_secs(1));
+        let seen = BTreeMap::from([member(10)].map(|(pid, seen)| (process(pid), seen)));
+        let asked =
+            |known: &Registered, used, listed| suspects(&seen, &[on(10, used)], known, &Bounds::default(), 0, listed);
+        let key = ("a".to_owned(), "1".to_owned());
+        assert_eq!(asked(&known, 2 * GIB, listed), std::slice::from_ref(&key));
+        assert_eq!(asked(&known, GIB, listed), [], "nothing is to be asked");
+        let read = known.ledgers[&key].read;
+        known.all = Some(read);
+        assert_eq!(asked(&known, 2 * GIB, read), [], "read since");
+        known.all = None;
+        assert_eq!(asked(&known, 2 * GIB, read), [key], "its limit may be another one by now");
+    }
+
+    #[test]
+    fn what_is_allowed_is_allowed_outside_of_containers_only() {
+        let host = Seen { program: Some("/usr/bin/nvidia-persistenced".into()), ..seen("/system.slice/x") };
+        assert_eq!(judged(vec![(13, host.clone())], &[]), []);
+        let inside = Seen { contained: true, ..host };
+        assert_eq!(judged(vec![(13, inside)], &[]), [(What::Uncontrolled, 13, None)]);
+    }
+}

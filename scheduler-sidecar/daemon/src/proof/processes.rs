@@ -1,0 +1,500 @@
+//! One look through /proc: which processes hold a device's file, have the library mapped, and where they live.
+//!
+//! # Cost
+//! A look at each process: one system call, where the kernel tells how many descriptors a process has (Linux 6.2) and that
+//! did not change; else its descriptors are read. Every [`THOROUGH`] looks they are read in any case, for whoever closes one
+//! file when it opens another. What a process says of itself (its name) is believed for messages only.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use super::image::Image;
+use vgpu_config::problem::shown;
+use vgpu_control::finding::Process;
+
+/// Every so many looks nothing is taken from the last one.
+pub const THOROUGH: u32 = 16;
+
+/// A process at a device.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// What it is called, by its own word.
+    pub name: String,
+    /// The file of a device that it has open; `None`: it was asked for by its number.
+    pub device: Option<String>,
+    /// Is our library mapped in it as code? `None`: that cannot be looked at.
+    pub library: Option<bool>,
+    /// The program it runs; `None`: that cannot be looked at.
+    pub image: Option<Image>,
+    /// Its program as its own mount namespace names it; `None`: it cannot be read.
+    pub program: Option<PathBuf>,
+    /// Has it another root directory, and another mount namespace, than the host's first process? Services that are shut off
+    /// from parts of the file system have the latter only.
+    pub contained: bool,
+    /// Its control group.
+    pub group: String,
+    /// Its number in its own pid namespace; `None`: it cannot be told.
+    pub inside: Option<u32>,
+    /// The tenants whose sockets' directories are mounted in it.
+    pub tenants: Vec<String>,
+}
+
+/// What looks through /proc, and what it remembers from one look to the next.
+#[derive(Debug)]
+pub struct Processes {
+    root: PathBuf,
+    patterns: Vec<String>,
+    /// By number.
+    known: HashMap<u32, Known>,
+    looks: u32,
+    /// The mount namespace and the root directory of the host's first process; `None`: they cannot be told, and nobody is
+    /// known to be in a container.
+    host: Option<(PathBuf, (u64, u64))>,
+}
+
+/// What is remembered of a process.
+#[derive(Debug)]
+struct Known {
+    /// The inode of its list of descriptors, which another process with its number does not have.
+    inode: u64,
+    /// How many there were when they were read; 0: the kernel does not say.
+    count: u64,
+    /// The file of a device among them.
+    holds: Option<(Process, String)>,
+    /// The look at which it was there last.
+    look: u32,
+}
+
+impl Processes {
+    /// For files that match one of the patterns: `*` stands for any text without a slash, `[0-9]` for a digit.
+    #[must_use]
+    pub fn new(patterns: &[String]) -> Self {
+        // Where that may not be looked at, ours: a service that is shut off from parts of the file system has the host's root.
+        let host = world_of(Path::new("/proc/1")).or_else(|| world_of(Path::new("/proc/self")));
+        let (root, patterns) = (PathBuf::from("/proc"), patterns.to_vec());
+        Self { root, patterns, known: HashMap::new(), looks: 0, host }
+    }
+
+    /// The processes that have a device's file open, but for this one.
+    ///
+    /// # Errors
+    /// In words: /proc cannot be read.
+    pub fn holders(&mut self) -> Result<Vec<(Process, String)>, String> {
+        let entries = fs::read_dir(&self.root).map_err(|why| format!("{}: {why}", self.root.display()))?;
+        let thorough = self.looks.is_multiple_of(THOROUGH);
+        self.looks = self.looks.wrapping_add(1);
+        let look = self.looks;
+        let mut found = Vec::new();
+        for entry in entries.flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+            if pid == std::process::id() {
+                continue;
+            }
+            let files = entry.path().join("fd");
+            let Ok((inode, count)) = fs::metadata(&files).map(|meta| (meta.ino(), meta.size())) else { continue };
+            let before = self.known.get_mut(&pid).filter(|known| known.inode == inode && known.count == count);
+            match before.filter(|_| count != 0 && !thorough) {
+                Some(known) => {
+                    known.look = look;
+                    found.extend(known.holds.clone());
+                }
+                None => {
+                    let holds = self.device_among(&files).and_then(|device| Some((self.process(pid)?, device)));
+                    found.extend(holds.clone());
+                    self.known.insert(pid, Known { inode, count, holds, look });
+                }
+            }
+        }
+        self.known.retain(|_, known| known.look == look);
+        Ok(found)
+    }
+
+    /// A process by its number, if it is there.
+    #[must_use]
+    pub fn process(&self, pid: u32) -> Option<Process> {
+        Stat::read(&self.root.join(pid.to_string())).map(|stat| Process { pid, began: stat.began })
+    }
+
+    /// The program that a process runs; `None`: it cannot be looked at, or is about to end.
+    #[must_use]
+    pub fn image(&self, pid: u32) -> Option<Image> {
+        image_below(&self.root, pid)
+    }
+
+    fn device_among(&self, files: &Path) -> Option<String> {
+        let entries = fs::read_dir(files).ok()?;
+        entries.flatten().find_map(|entry| {
+            let target = fs::read_link(entry.path()).ok()?;
+            let target = target.to_str()?;
+            let target = target.strip_suffix(" (deleted)").unwrap_or(target);
+            self.patterns.iter().any(|pattern| matches(pattern, target)).then(|| shown(target))
+        })
+    }
+
+    /// Looks at one process. `dirs`: where the directories of tenants' sockets lie.
+    #[must_use]
+    pub fn look(&self, process: Process, device: Option<String>, dirs: &[(Place, String)]) -> Seen {
+        let at = self.root.join(process.pid.to_string());
+        let text = |name: &str| fs::read(at.join(name)).map(|text| String::from_utf8_lossy(&text).into_owned());
+        let thread = thread_with_memory(&at).map_or_else(|| at.clone(), |(thread, _)| thread);
+        let maps = fs::read(thread.join("maps")).unwrap_or_default();
+        let maps = String::from_utf8_lossy(&maps);
+        let group = text("cgroup").unwrap_or_default();
+        let world = world_of(&at);
+        let contained = self.host.as_ref().zip(world).is_some_and(|(host, here)| host.0 != here.0 && host.1 != here.1);
+        let mounts = if dirs.is_empty() { String::new() } else { text("mountinfo").unwrap_or_default() };
+        Seen {
+            name: shown(text("comm").unwrap_or_default().trim_end()),
+            device,
+            library: (!maps.is_empty()).then(|| maps.lines().any(is_library)),
+            image: self.image(process.pid),
+            program: fs::read_link(thread.join("exe")).ok(),
+            contained,
+            group: group.lines().find_map(|line| line.splitn(3, ':').nth(2)).unwrap_or_default().to_owned(),
+            inside: innermost(&text("status").unwrap_or_default()),
+            tenants: mounted(&mounts, dirs),
+        }
+    }
+}
+
+/// The program that a process of the host runs, as [`Processes::image`].
+///
+/// # Cost
+/// Two system calls, and a file that the kernel writes.
+#[must_use]
+pub fn image(pid: u32) -> Option<Image> {
+    image_below(Path::new("/proc"), pid)
+}
+
+fn image_below(root: &Path, pid: u32) -> Option<Image> {
+    let at = root.join(pid.to_string());
+    let began = Stat::read(&at)?.began;
+    let (thread, Stat { code, stack, .. }) = thread_with_memory(&at)?;
+    let program = fs::metadata(thread.join("exe")).map_or((0, 0), |file| (file.dev(), file.ino()));
+    Some(Image { process: Process { pid, began }, program, code, stack })
+}
+
+/// A process or thread, by its `stat`.
+struct Stat {
+    /// In ticks since boot.
+    began: u64,
+    /// Address of the first code; 0: it has no memory any more, 1: that may not be looked at.
+    code: u64,
+    /// Address of the first stack frame.
+    stack: u64,
+}
+
+impl Stat {
+    fn read(at: &Path) -> Option<Self> {
+        let text = fs::read(at.join("stat")).ok()?;
+        // The name in brackets may hold anything, brackets too.
+        let after = text.iter().rposition(|byte| *byte == b')')?;
+        let rest = String::from_utf8_lossy(text.get(after + 1..)?).into_owned();
+        let mut words = rest.split_ascii_whitespace();
+        let began = words.nth(19)?.parse().ok()?;
+        let code = words.nth(3)?.parse().ok()?;
+        let stack = words.nth(1)?.parse().ok()?;
+        Some(Self { began, code, stack })
+    }
+}
+
+/// A thread of a process that has its memory still. The first thread may end before the others, and /proc shows nothing of
+/// the memory then.
+fn thread_with_memory(at: &Path) -> Option<(PathBuf, Stat)> {
+    let first = Stat::read(at)?;
+    if first.code != 0 {
+        return Some((at.to_owned(), first));
+    }
+    let threads = fs::read_dir(at.join("task")).ok()?.flatten().map(|thread| thread.path());
+    threads.filter_map(|thread| Stat::read(&thread).map(|stat| (thread, stat))).find(|(_, stat)| stat.code != 0)
+}
+
+/// The last number of the line of `status` that has one for each pid namespace.
+fn innermost(status: &str) -> Option<u32> {
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    line.split_ascii_whitespace().next_back()?.parse().ok()
+}
+
+/// A process's mount namespace, and its root directory by device and inode.
+fn world_of(at: &Path) -> Option<(PathBuf, (u64, u64))> {
+    let root = fs::metadata(at.join("root/.")).ok()?;
+    Some((fs::read_link(at.join("ns/mnt")).ok()?, (root.dev(), root.ino())))
+}
+
+/// Where a directory lies whatever it is called: the number of its file system, and its path within that.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    system: String,
+    path: Vec<u8>,
+}
+
+/// Where a directory lies, by a mountinfo in which it has this path.
+#[must_use]
+pub fn place(mounts: &str, dir: &Path) -> Option<Place> {
+    let entries = mounts.lines().filter_map(Mount::read);
+    // Of several at one point the last one is seen.
+    let over = entries.filter_map(|mount| {
+        let rest = dir.strip_prefix(OsStr::from_bytes(&mount.point)).ok()?.to_owned();
+        Some((mount, rest))
+    });
+    let (mount, rest) = over.max_by_key(|(mount, _)| mount.point.len())?;
+    let path = Path::new(OsStr::from_bytes(&mount.root)).join(rest);
+    // Without a slash at its end.
+    let path = path.components().collect::<PathBuf>().into_os_string().into_vec();
+    Some(Place { system: mount.system, path })
+}
+
+/// Whose directories a mountinfo shows as mounts. Only what the kernel says counts: looking at a path in the process's own
+/// tree could last for ever, or lead elsewhere.
+fn mounted(mounts: &str, dirs: &[(Place, String)]) -> Vec<String> {
+    let mut found = Vec::new();
+    for mount in mounts.lines().filter_map(Mount::read) {
+        let here = Place { system: mount.system, path: mount.root };
+        found.extend(dirs.iter().filter(|(place, _)| *place == here).map(|(_, tenant)| tenant.clone()));
+    }
+    found
+}
+
+/// A line of mountinfo.
+struct Mount {
+    system: String,
+    root: Vec<u8>,
+    point: Vec<u8>,
+}
+
+impl Mount {
+    fn read(line: &str) -> Option<Self> {
+        let mut words = line.split(' ').skip(2);
+        let (system, root, point) = (words.next()?, words.next()?, words.next()?);
+        Some(Self { system: system.to_owned(), root: unescaped(root), point: unescaped(point) })
+    }
+}
+
+/// Does a line of `maps` name our library, mapped as code?
+fn is_library(line: &str) -> bool {
+    let mut words = line.splitn(6, ' ').skip(1);
+    if words.next().is_none_or(|rights| !rights.contains('x')) {
+        return false;
+    }
+    let path = words.nth(3).unwrap_or_default().trim_start();
+    let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+    Path::new(path).file_name().is_some_and(|name| {
+        let name = name.as_bytes();
+        // An upgrade by rename leaves the old one under another name.
+        name == b"libvgpu.so" || name.starts_with(b"libvgpu.so.")
+    })
+}
+
+/// A path of mountinfo: blanks are `\040`.
+fn unescaped(text: &str) -> Vec<u8> {
+    let bytes = text.as_bytes();
+    let mut path = Vec::new();
+    let mut at = 0;
+    while let Some(&byte) = bytes.get(at) {
+        let digits = bytes.get(at + 1..at + 4).filter(|digits| byte == b'\\' && digits.iter().all(u8::is_ascii_digit));
+        let code = digits.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        path.push(code.unwrap_or(byte));
+        at += if code.is_some() { 4 } else { 1 };
+    }
+    path
+}
+
+/// Does a path match a pattern: `*` any text without a slash, `[0-9]` a digit?
+#[must_use]
+pub fn matches(pattern: &str, path: &str) -> bool {
+    if let Some(rest) = pattern.strip_prefix("[0-9]") {
+        return path.starts_with(|first: char| first.is_ascii_digit()) && matches(rest, &path[1..]);
+    }
+    match (pattern.chars().next(), path.chars().next()) {
+        (None, None) => true,
+        (Some('*'), first) => {
+            let rest = &pattern[1..];
+            matches(rest, path)
+                || first.is_some_and(|first| first != '/' && matches(pattern, &path[first.len_utf8()..]))
+        }
+        (Some(wanted), Some(first)) if wanted == first => {
+            matches(&pattern[wanted.len_utf8()..], &path[first.len_utf8()..])
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_match_what_they_say_and_no_other_file() {
+        for (pattern, path, is) in [
+            ("/dev/nvidia[0-9]*", "/dev/nvidia0", true),
+            ("/dev/nvidia[0-9]*", "/dev/nvidia12", true),
+            ("/dev/nvidia[0-9]*", "/dev/nvidiactl", false),
+            ("/dev/nvidia[0-9]*", "/dev/nvidia-uvm", false),
+            ("/dev/nvidia-uvm", "/dev/nvidia-uvm", true),
+            ("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", false),
+            ("/dev/*", "/dev/a/b", false),
+            ("/d\u{e9}*x", "/d\u{e9}\u{e9}x", true),
+            ("", "", true),
+        ] {
+            assert_eq!(matches(pattern, path), is, "{pattern} {path}");
+        }
+    }
+
+    #[test]
+    fn who_opens_a_file_is_seen_and_who_closes_it_is_seen_no_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let device = dir.path().join("nvidia0");
+        fs::write(&device, "").unwrap();
+        let pattern = format!("{}/nvidia[0-9]*", dir.path().display());
+        let mut processes = Processes::new(&[pattern]);
+        assert_eq!(processes.holders().unwrap(), []);
+        let script = "exec 9<\"$1\"; echo on; read _; exec 9<&-; echo off; read _";
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", script, "sh"])
+            .arg(&device)
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        use std::io::{BufRead as _, Write as _};
+        let mut said = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
+        assert_eq!(said.next().unwrap().unwrap(), "on");
+        let found = processes.holders().unwrap();
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!((found[0].0.pid, found[0].1.as_str()), (child.id(), device.to_str().unwrap()));
+        assert_eq!(processes.holders().unwrap(), found, "from memory");
+        let seen = processes.look(found[0].0, Some(found[0].1.clone()), &[]);
+        assert!(seen.library == Some(false) && !seen.contained && seen.program.is_some(), "{seen:?}");
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(b"\n").unwrap();
+        assert_eq!(said.next().unwrap().unwrap(), "off");
+        assert_eq!(processes.holders().unwrap(), []);
+        drop(stdin);
+        child.wait().unwrap();
+        assert!(processes.process(child.id()).is_none());
+    }
+
+    /// As many descriptors as before, and another file behind one of them.
+    #[test]
+    fn who_closes_one_file_and_opens_a_devices_between_two_looks_is_seen_at_the_next_thorough_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let device = dir.path().join("nvidia0");
+        fs::write(&device, "").unwrap();
+        let mut processes = Processes::new(&[format!("{}/nvidia[0-9]*", dir.path().display())]);
+        let script = "exec 9</dev/null; echo on; read _; exec 9<\"$1\"; echo other; read _";
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", script, "sh"])
+            .arg(&device)
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        use std::io::{BufRead as _, Write as _};
+        let mut said = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
+        assert_eq!(said.next().unwrap().unwrap(), "on");
+        assert_eq!(processes.holders().unwrap(), []);
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(b"\n").unwrap();
+        assert_eq!(said.next().unwrap().unwrap(), "other");
+        let looks = (1..=THOROUGH).find(|_| processes.holders().unwrap().iter().any(|(one, _)| one.pid == child.id()));
+        assert!(looks.is_some(), "not within {THOROUGH} looks");
+        drop(stdin);
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_process_has_another_image_when_it_runs_a_program_again_and_the_same_until_then() {
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", "echo on; read _; exec sh -c 'echo again; read _'"])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        use std::io::{BufRead as _, Write as _};
+        let mut said = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
+        assert_eq!(said.next().unwrap().unwrap(), "on");
+        let first = image(child.id()).unwrap();
+        assert_eq!(image(child.id()), Some(first));
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(b"\n").unwrap();
+        assert_eq!(said.next().unwrap().unwrap(), "again");
+        let second = image(child.id()).unwrap();
+        assert_eq!((first.process, first.program), (second.process, second.program), "the same process and program");
+        assert_ne!(first, second);
+        drop(stdin);
+        child.wait().unwrap();
+        assert_eq!(image(child.id()), None);
+    }
+
+    /// /proc shows no memory of a first thread that has ended.
+    #[test]
+    fn a_process_whose_first_thread_ended_is_looked_at_by_another_thread() {
+        let script = "import ctypes,os,threading,time\n\
+            libc=ctypes.CDLL(None)\n\
+            def go():\n \
+             while open('/proc/self/stat').read().split(')')[1].split()[0]!='Z': time.sleep(0.01)\n \
+             os.write(1,b'on\\n'); os.read(0,1); os._exit(0)\n\
+            print('both',flush=True); os.read(0,1); threading.Thread(target=go).start(); libc.pthread_exit(None)";
+        let mut child = std::process::Command::new("python3")
+            .args(["-c", script])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        use std::io::{BufRead as _, Write as _};
+        let mut said = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
+        assert_eq!(said.next().unwrap().unwrap(), "both");
+        let first = image(child.id()).unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(b"\n").unwrap();
+        assert_eq!(said.next().unwrap().unwrap(), "on");
+        assert_eq!(image(child.id()), Some(first));
+        let seen = Processes::new(&[]).look(first.process, None, &[]);
+        assert!(seen.library == Some(false) && seen.program.is_some(), "{seen:?}");
+        drop(stdin);
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_process_has_its_number_of_the_innermost_namespace() {
+        assert_eq!(innermost("Name:\tx\nNSpid:\t4711\t12\t3\nVmPeak:\t1 kB\n"), Some(3));
+        assert_eq!(innermost("Name:\tNSpid:\n"), None);
+    }
+
+    #[test]
+    fn a_library_is_told_from_others_by_the_name_of_its_file() {
+        let line =
+            |path: &str| format!("7f0000000000-7f0000001000 r-xp 00000000 08:01 1234                     {path}");
+        for (path, is) in [
+            ("/usr/local/lib/vgpu/libvgpu.so", true),
+            ("/a b/libvgpu.so (deleted)", true),
+            ("/x/libvgpu.so.new (deleted)", true),
+            ("/x/libvgpu.so/other", false),
+            ("/x/notlibvgpu.so", false),
+            ("[stack]", false),
+        ] {
+            assert_eq!(is_library(&line(path)), is, "{path}");
+        }
+        let as_data = "7f0000000000-7f0000001000 r--p 00000000 08:01 1234                     /x/libvgpu.so";
+        assert!(!is_library(as_data), "its bytes are no code there");
+        assert_eq!(unescaped(r"/a\040b\\c"), b"/a b\\\\c");
+    }
+
+    #[test]
+    fn a_tenants_directory_is_known_by_where_it_lies_and_not_by_what_it_is_called() {
+        let host = "22 1 8:1 / / rw - ext4 /dev/vda rw\n30 22 0:25 / /run rw - tmpfs tmpfs rw\n";
+        let at = place(host, Path::new("/run/vgpu/tenants/a")).unwrap();
+        assert_eq!(at, Place { system: "0:25".into(), path: b"/vgpu/tenants/a".to_vec() });
+        let dirs = [(at, "a".to_owned())];
+        let inside =
+            "1 0 0:40 / / rw - overlay overlay rw\n2 1 0:25 /vgpu/tenants/a /given\\040here ro - tmpfs tmpfs rw\n";
+        assert_eq!(mounted(inside, &dirs), ["a"]);
+        for other in ["2 1 0:25 /vgpu/tenants/ab /g ro\n", "2 1 0:26 /vgpu/tenants/a /g ro\n", "nonsense\n"] {
+            assert!(mounted(other, &dirs).is_empty(), "{other}");
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Who works on a device without being before it: the driver's samples beside the leases. No IO.
+
+use std::collections::{BTreeMap, HashMap};
+
+use vgpu_core::arbiter::audit::Audit;
+use vgpu_core::uuid::key;
+
+use super::driver::Working;
+use super::judge::Registered;
+use super::processes::Seen;
+use vgpu_control::finding::{Finding, Process, What};
+
+/// What is known of each process on each device, by [`vgpu_core::uuid::key`].
+#[derive(Debug, Default)]
+pub struct Times(HashMap<(Process, String), Audit>);
+
+impl Times {
+    /// One look, at `now` in ns: the processes that work without being before their device, each with the device.
+    pub fn look(
+        &mut self,
+        seen: &BTreeMap<Process, Seen>,
+        working: &[Working],
+        known: &Registered,
+        now: u64,
+    ) -> Vec<(Process, String)> {
+        // Who ended is forgotten.
+        self.0.retain(|(process, _), _| seen.contains_key(process));
+        // Members are watched from the moment at which they come, so that no time is lost when they begin to work.
+        let sampled = working.iter().map(|one| ((one.pid, key(&one.device)), one));
+        let sampled: HashMap<(u32, String), &Working> = sampled.collect();
+        for (pid, device) in sampled.keys().chain(known.had.keys()) {
+            let process = seen.range(Process { pid: *pid, began: 0 }..).next().map(|(process, _)| *process);
+            if let Some(process) = process.filter(|process| process.pid == *pid) {
+                self.0.entry((process, device.clone())).or_default();
+            }
+        }
+        let mut unseen: Vec<(Process, String)> = Vec::new();
+        for ((process, device), audit) in &mut self.0 {
+            let key = (process.pid, device.clone());
+            let sampled = sampled.get(&key);
+            // A process that never came to the device was never before it.
+            let nobody = (!known.older.contains(&process.pid)).then_some(0);
+            let had = known.had.get(&key).copied().unwrap_or(nobody);
+            if audit.look(had, sampled.map_or(0, |one| one.seen), now) {
+                unseen.push((*process, sampled.map_or(device, |one| &one.device).clone()));
+            }
+        }
+        unseen.sort();
+        unseen
+    }
+}
+
+/// The findings among those that work unseen: members. A process that is no member is one for that.
+#[must_use]
+pub fn findings(unseen: &[(Process, String)], seen: &BTreeMap<Process, Seen>, known: &Registered) -> Vec<Finding> {
+    let mut unseen = unseen.to_vec();
+    unseen.dedup_by_key(|(process, _)| *process);
+    let finding = |(process, device): (Process, String)| {
+        let seen = seen.get(&process)?;
+        let tenant = known.member(&process, seen.image)?.tenant.clone();
+        let words =
+            "the driver saw it work on the device for longer than it held a lease or waited for its work to end: its \
+                     launches do not go through the library; what its neighbours launch is paid at the cost it has \
+                     undisturbed, and its own work is not charged"
+                .to_owned();
+        let container = seen.contained.then(|| super::judge::container(&seen.group)).flatten();
+        Some(Finding {
+            what: What::Time,
+            process,
+            pid_inside: seen.inside,
+            name: seen.name.clone(),
+            tenant: Some(tenant),
+            device: Some(device),
+            contained: seen.contained,
+            container,
+            words,
+        })
+    };
+    unseen.into_iter().filter_map(finding).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::image::Image;
+    use super::super::judge::Member;
+    use super::*;
+
+    const LOOK_NS: u64 = 400_000_000;
+
+    fn process(pid: u32) -> Process {
+        Process { pid, began: 5 }
+    }
+
+    fn member() -> Member {
+        let image = Some(Image { process: process(10), program: (1, 2), code: 3, stack: 4 });
+        Member { tenant: "a".into(), image, connection: None }
+    }
+
+    /// Ten seconds in which the process works for half of the time.
+    fn found(known: &mut Registered, had: impl Fn(u64) -> Option<Option<u64>>) -> Vec<(Process, String)> {
+        let seen = BTreeMap::from([(process(10), Seen::default()), (process(20), Seen::default())]);
+        let (mut times, mut found) = (Times::default(), Vec::new());
+        for look in 1..25 {
+            known.had.clear();
+            known.had.extend(had(look).map(|had| ((10, "1".to_owned()), had)));
+            let working = [Working { pid: 10, device: "GPU-1".into(), seen: LOOK_NS / 2 }];
+            found = times.look(&seen, &working, known, look * LOOK_NS);
+        }
+        found
+    }
+
+    #[test]
+    fn a_member_that_works_without_a_lease_is_found_and_one_that_had_the_device_is_not() {
+        let mut known = Registered::default();
+        known.members.insert(10, vec![member()]);
+        let it = vec![(process(10), "GPU-1".to_owned())];
+        assert_eq!(found(&mut known, |_| Some(Some(7))), it);
+        assert_eq!(found(&mut known, |_| None), it, "one that never came to the device");
+        assert_eq!(found(&mut known, |look| Some(Some(look * LOOK_NS / 2))), []);
+        assert_eq!(found(&mut known, |_| Some(None)), [], "its gate is open");
+        known.older.insert(10);
+        assert_eq!(found(&mut known, |_| None), [], "nobody gives it leases");
+    }
+
+    #[test]
+    fn a_finding_is_a_member_and_a_stranger_is_found_for_being_one() {
+        let seen = BTreeMap::from([(process(10), Seen::default()), (process(20), Seen::default())]);
+        let mut known = Registered::default();
+        known.members.insert(10, vec![member()]);
+        let unseen: Vec<_> = [10, 20].map(|pid| (process(pid), "gpu-1".to_owned())).into();
+        let found = findings(&unseen, &seen, &known);
+        let [finding] = &found[..] else { panic!("{found:?}") };
+        assert_eq!((finding.what, finding.process.pid, finding.tenant.as_deref()), (What::Time, 10, Some("a")));
+    }
+}

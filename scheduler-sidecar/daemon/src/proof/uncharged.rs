@@ -1,0 +1,135 @@
+//! Memory that the driver holds for a tenant's processes and that the tenant's ledger does not explain. No IO.
+//!
+//! The driver takes memory outside the calls that the library charges: code that a first launch loads, local memory, slabs
+//! of small arrays that were freed in part. The daemon compares the driver's list of processes with the ledgers, and what
+//! the driver says beyond them counts against the limit. Nobody is refused for a difference of two moments: a ledger is
+//! read after the list, growth counts when a second comparison shows it too, and what programs asked for between the two
+//! readings is taken off, since it may have been freed before the last one.
+
+use std::collections::HashMap;
+
+use vgpu_core::charging::SLAB;
+use vgpu_core::page::Uncharged;
+
+use super::driver::OnDevice;
+use vgpu_accounting::record::reading::Reading;
+
+/// A tenant's name, and the UUID of a device in small letters.
+pub type Key = (String, String);
+
+/// By how much the driver's figure is larger than the ledger of that reading, in whole slabs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Excess {
+    /// Bytes; never 0.
+    pub bytes: u64,
+    /// The ledger.
+    pub reading: Reading,
+}
+
+/// Compares the driver's list with the ledgers. `tenant`: whose a process is.
+#[must_use]
+pub fn compare<'k>(
+    listed: &[OnDevice],
+    readings: &HashMap<Key, Reading>,
+    tenant: impl Fn(&OnDevice) -> Option<&'k str>,
+) -> HashMap<Key, Excess> {
+    let mut sums: HashMap<Key, u64> = HashMap::new();
+    for on in listed {
+        let (Some(tenant), Some(used)) = (tenant(on), on.used) else { continue };
+        let sum = sums.entry((tenant.to_owned(), vgpu_core::uuid::key(&on.device))).or_default();
+        *sum = sum.saturating_add(used);
+    }
+    let of = |(key, sum): (Key, u64)| {
+        let reading = *readings.get(&key)?;
+        let bytes = sum.saturating_sub(reading.used) / SLAB * SLAB;
+        (bytes > 0).then_some((key, Excess { bytes, reading }))
+    };
+    sums.into_iter().filter_map(of).collect()
+}
+
+/// Whether anything is more than what counts already, so that it is to be compared again.
+#[must_use]
+pub fn grew(seen: &HashMap<Key, Excess>, counted: &HashMap<Key, Uncharged>) -> bool {
+    seen.iter().any(|(key, excess)| counted.get(key).is_none_or(|counted| excess.bytes > counted.bytes))
+}
+
+/// What counts from now on. `again`: a second comparison, a little later, without which nothing grows.
+#[must_use]
+pub fn count(
+    counted: &HashMap<Key, Uncharged>,
+    first: &HashMap<Key, Excess>,
+    again: Option<&HashMap<Key, Excess>>,
+) -> HashMap<Key, Uncharged> {
+    let of = |(key, first): (&Key, &Excess)| {
+        let before = counted.get(key).map_or(0, |counted| counted.bytes);
+        let (bytes, reading) = match again {
+            None => (first.bytes.min(before), first.reading),
+            Some(again) => {
+                let last = again.get(key)?;
+                let both = first.bytes.min(last.bytes);
+                let asked = last.reading.claimed.wrapping_sub(first.reading.claimed);
+                let sure = both.min(last.bytes.saturating_sub(asked) / SLAB * SLAB);
+                (both.min(before).max(sure), last.reading)
+            }
+        };
+        (bytes > 0).then(|| (key.clone(), Uncharged { bytes, overhead: reading.overhead }))
+    };
+    first.iter().filter_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    fn key() -> Key {
+        ("a".into(), "1".into())
+    }
+
+    fn reading(used: u64, claimed: u64) -> Reading {
+        Reading { used: used * SLAB, overhead: SLAB, claimed: claimed * SLAB, at: Instant::now() }
+    }
+
+    fn excess(bytes: u64, claimed: u64) -> HashMap<Key, Excess> {
+        HashMap::from([(key(), Excess { bytes: bytes * SLAB, reading: reading(0, claimed) })])
+    }
+
+    fn counted(slabs: u64) -> HashMap<Key, Uncharged> {
+        HashMap::from([(key(), Uncharged { bytes: slabs * SLAB, overhead: SLAB })])
+    }
+
+    #[test]
+    fn what_the_driver_holds_beyond_a_ledger_is_summed_over_the_tenants_processes_in_whole_slabs() {
+        let on = |pid, used| OnDevice { pid, device: "GPU-1".into(), used: Some(used) };
+        let tenant = |on: &OnDevice| (on.pid < 30).then_some("a");
+        let all = [on(10, 4 * SLAB), on(20, 3 * SLAB + 5), on(30, 90 * SLAB), OnDevice { used: None, ..on(10, 0) }];
+        let seen = |used| compare(&all, &HashMap::from([(key(), reading(used, 0))]), tenant);
+        assert_eq!(seen(5)[&key()].bytes, 2 * SLAB);
+        assert_eq!((seen(7), seen(9)), (HashMap::new(), HashMap::new()), "less than a slab is none");
+        assert_eq!(compare(&all, &HashMap::new(), tenant), HashMap::new(), "what no ledger tells is not known");
+    }
+
+    #[test]
+    fn growth_counts_when_a_second_comparison_shows_it_too_and_a_fall_at_once() {
+        let none = HashMap::new();
+        assert!(grew(&excess(4, 0), &none) && grew(&excess(4, 0), &counted(3)) && !grew(&excess(4, 0), &counted(4)));
+        assert_eq!(count(&none, &excess(4, 0), None), none);
+        assert_eq!(count(&none, &excess(4, 0), Some(&HashMap::new())), none, "it is gone");
+        assert_eq!(count(&none, &excess(4, 0), Some(&excess(7, 0))), counted(4));
+        assert_eq!(count(&none, &excess(7, 0), Some(&excess(4, 0))), counted(4));
+        assert_eq!(count(&counted(6), &excess(4, 0), None), counted(4));
+        assert_eq!(count(&counted(6), &HashMap::new(), None), none);
+    }
+
+    /// Asked for and freed between list and ledger, it would look as if nobody had charged it.
+    #[test]
+    fn what_may_have_been_freed_meanwhile_does_not_count() {
+        let none = HashMap::new();
+        assert_eq!(count(&none, &excess(5, 10), Some(&excess(5, 13))), counted(2));
+        assert_eq!(count(&none, &excess(5, 10), Some(&excess(5, 99))), none);
+        assert_eq!(count(&counted(3), &excess(5, 10), Some(&excess(4, 99))), counted(3), "what both show stays");
+        let wrapped = (u64::MAX / SLAB, 1);
+        assert_eq!(count(&none, &excess(5, wrapped.0), Some(&excess(5, wrapped.1))), counted(3), "counters wrap");
+    }
+}

@@ -1,0 +1,365 @@
+//! The one thread: doors, connections and deadlines around epoll.
+//!
+//! Who comes in is `entrance`, what is said and answered `talk`, what it says of itself `status`, who follows events `follow`,
+//! pages and time `time`, what was sent and nobody took `untaken`.
+//! Only here does the daemon read the clock.
+
+mod entrance;
+mod follow;
+mod proves;
+mod status;
+mod talk;
+mod time;
+mod untaken;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::io;
+use std::io::Read as _;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use entrance::{raise_descriptor_limit, spare};
+use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use shim_sys::memfd::Mapped;
+pub(super) use time::number;
+use tracing::{info, warn};
+use vgpu_core::page::{BoardPage, ReportPage};
+
+use super::admin::Marks;
+use super::asking::Asking;
+use super::config::Config;
+use super::connection::{Connection, Side, State};
+use super::door::{Audience, Door, DoorError, refuse_foreign};
+use super::journal::Journal;
+use super::leases::Leases;
+use super::metrics::Metrics;
+use super::notify::Notifier;
+use super::pages::{self, Alarm, Heart};
+use super::proof::Proof;
+use super::recent::Recent;
+use super::reload::Loaded;
+use super::room::{self, Room, is_open_to_all};
+use super::roster::Roster;
+use super::source::Source;
+use vgpu_accounting::clock;
+use vgpu_accounting::record::Record;
+use vgpu_accounting::shelf::Shelf;
+use vgpu_config::plan::Plan;
+
+/// How long a peer may take to say what is due, or to take what it is sent.
+pub const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long the start may wait for other daemons' turns in the directories of sockets, all together.
+const START_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long the end waits for the record.
+const LAST_ROWS: Duration = Duration::from_secs(1);
+
+const SIGNALS: u64 = 0;
+const ADMIN_DOOR: u64 = 1;
+const RELOAD: u64 = 2;
+const ALARM: u64 = 3;
+const DRIVER: u64 = 4;
+const EVENTS: u64 = 5;
+const METRICS: u64 = 6;
+const PROOF: u64 = 7;
+const FIRST_ROOM: u64 = 8;
+/// A room's bell has its room's number beyond this.
+const FIRST_BELL: u64 = 1 << 31;
+const FIRST_CONNECTION: u64 = 1 << 32;
+
+/// Why the daemon cannot start or go on.
+#[derive(Debug)]
+pub enum ServeError {
+    /// A socket cannot be opened.
+    Door(DoorError),
+    /// A system call failed.
+    Io(&'static str, io::Error),
+}
+
+impl fmt::Display for ServeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Door(why) => why.fmt(f),
+            Self::Io(what, why) => write!(f, "cannot {what}: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for ServeError {}
+
+impl From<DoorError> for ServeError {
+    fn from(why: DoorError) -> Self {
+        Self::Door(why)
+    }
+}
+
+fn failed<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> ServeError {
+    move |why| ServeError::Io(what, why.into())
+}
+
+/// What the daemon is told from outside: each stream becomes readable.
+pub struct Told {
+    /// It shall end.
+    pub stop: UnixStream,
+    /// It shall read its file again.
+    pub reload: UnixStream,
+}
+
+/// The daemon at work.
+pub struct Reactor {
+    epoll: OwnedFd,
+    told: Told,
+    admin: Option<Door>,
+    admins: usize,
+    /// By a number that is the token of the door, and never given again.
+    pub(super) rooms: BTreeMap<u64, Room>,
+    pub(super) next_room: u64,
+    pub(super) max_connections: usize,
+    /// As many as may be open.
+    descriptors: usize,
+    /// Welcomes that may be untaken; `None`: the kernel does not count them.
+    most_untaken: Option<u64>,
+    pub(super) loaded: Option<Loaded>,
+    /// The driver, if it is being asked which devices there are.
+    pub(super) asking: Option<Asking>,
+    pub(super) notifier: Notifier,
+    /// What happens.
+    journal: Journal,
+    /// Who looks for processes that nobody holds, if somebody does.
+    proof: Option<Proof>,
+    /// Members that the next daemon will know.
+    pub(super) roster: Roster,
+    /// Who asks for metrics, or why nobody can.
+    metrics: Option<Result<Metrics, String>>,
+    connections: HashMap<u64, Connection>,
+    deadlines: BTreeSet<(Instant, u64)>,
+    pub(super) leases: Leases<Mapped<BoardPage>, Mapped<ReportPage>>,
+    pub(super) heart: Heart,
+    alarm: Alarm,
+    /// The files of tenants' pages, by their rooms.
+    shelf: Shelf<2>,
+    /// What tenants wanted and got in the last seconds.
+    pub(super) recent: Recent,
+    /// What outlives the daemon; and: the last member has left, and what it used last is to be told.
+    pub(super) record: Record,
+    owes: bool,
+    /// What administrators changed since the file was read.
+    pub(super) marks: Marks,
+    /// Bells that ring too often: when each is listened to again.
+    muted: BTreeSet<(u64, u64)>,
+    /// Members of protocol 2.
+    paged: usize,
+    next_member: u64,
+    next_token: u64,
+    /// Given up for a moment when no descriptor is left, so that a caller can be told instead of waiting for ever.
+    spare: Option<OwnedFd>,
+    started: Instant,
+}
+
+impl Reactor {
+    /// Opens every door. With a file, `told.reload` makes the daemon read it again.
+    ///
+    /// # Errors
+    /// [`ServeError`]; the doors that were open already are closed again.
+    pub fn new(
+        config: Config,
+        told: Told,
+        file: Option<(Source, Plan, String)>,
+        notifier: Notifier,
+        journal: Journal,
+    ) -> Result<Self, ServeError> {
+        let foreign = config.run_dir.as_deref().map_or(Ok(()), refuse_foreign);
+        foreign.map_err(io::Error::other).map_err(failed("use the directory of the sockets"))?;
+        let descriptors = raise_descriptor_limit();
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed("make an epoll set"))?;
+        for (stream, token) in [(&told.stop, SIGNALS), (&told.reload, RELOAD)] {
+            stream.set_nonblocking(true).map_err(failed("watch for signals"))?;
+            epoll::add(&epoll, stream, EventData::new_u64(token), EventFlags::IN)
+                .map_err(failed("watch for signals"))?;
+        }
+        let (epoch, now) = (pages::epoch(), clock::now());
+        let heart = Heart::new(epoch, config.time.heartbeat, now).map_err(failed("make the pages of members"))?;
+        let alarm = Alarm::new().map_err(failed("make a timer"))?;
+        epoll::add(&epoll, &alarm, EventData::new_u64(ALARM), EventFlags::IN | EventFlags::ET)
+            .map_err(failed("watch a timer"))?;
+        let measures_all = config.record.exact;
+        let roster = Roster::open(config.run_dir.as_deref().filter(|_| config.proof.is_some()));
+        let mut reactor = Self {
+            epoll,
+            told,
+            admin: None,
+            admins: 0,
+            rooms: BTreeMap::new(),
+            next_room: FIRST_ROOM,
+            max_connections: config.max_connections,
+            descriptors,
+            most_untaken: untaken::most(),
+            loaded: file.map(|(source, plan, text)| Loaded { source, plan, text, reloads: 0, refused: None }),
+            asking: None,
+            notifier,
+            journal,
+            roster,
+            proof: config.proof.map(Proof::start).transpose().map_err(failed("prove enforcement"))?,
+            metrics: config.metrics.listen.map(|at| Metrics::start(at, config.metrics.hami_names)),
+            connections: HashMap::new(),
+            deadlines: BTreeSet::new(),
+            leases: Leases::new(config.time, config.arbitrate, &config.devices, epoch, now),
+            heart,
+            alarm,
+            shelf: Shelf::default(),
+            recent: Recent::default(),
+            record: Record::start(config.record).map_err(failed("start the record"))?,
+            owes: false,
+            marks: Marks::new(),
+            muted: BTreeSet::new(),
+            paged: 0,
+            next_member: 1,
+            next_token: FIRST_CONNECTION,
+            spare: spare(),
+            started: Instant::now(),
+        };
+        reactor.leases.measure_all(measures_all);
+        reactor.watch_journal()?;
+        reactor.watch_metrics()?;
+        reactor.watch_proof()?;
+        let mut patience = START_PATIENCE;
+        if let Some(path) = &config.admin {
+            let door = Door::open(path, Audience::Administrators, &mut patience)?;
+            reactor.watch(&door, ADMIN_DOOR)?;
+            reactor.admin = Some(door);
+        }
+        let mut first = None;
+        for tenant in config.tenants {
+            match Door::open(&tenant.socket, Audience::Members, &mut patience) {
+                Ok(door) => reactor.add_room(tenant, door)?,
+                // What listens at a tenant's place may be the tenant's. Another daemon is met at the administrative socket, or
+                // has all the places.
+                Err(why) => {
+                    warn!(kind = "tenant.unusable", tenant = %tenant.name, %why, "this tenant is not served; the others are");
+                    reactor.add_unusable(tenant, why.to_string());
+                    first = first.or(Some(why));
+                }
+            }
+        }
+        match first {
+            Some(why) if reactor.rooms.values().all(|room| room.door.is_none()) => return Err(why.into()),
+            _ => {}
+        }
+        reactor.rewrite_roster(None);
+        reactor.sweep_terms();
+        reactor.ask_driver();
+        Ok(reactor)
+    }
+
+    /// Asks the driver which devices there are, if only it can tell; once at a time. If it is not needed any more, it is asked
+    /// no more.
+    pub(super) fn ask_driver(&mut self) {
+        let waits = self.loaded.as_ref().is_some_and(|loaded| loaded.source.waits_for_driver(&loaded.plan));
+        if !waits {
+            self.asking = None;
+        }
+        if !waits || self.asking.is_some() {
+            return;
+        }
+        let begun = Asking::begin().and_then(|asking| {
+            epoll::add(&self.epoll, &asking, EventData::new_u64(DRIVER), EventFlags::IN)?;
+            Ok(asking)
+        });
+        match begun {
+            Ok(asking) => self.asking = Some(asking),
+            Err(why) => warn!(%why, "the driver cannot be asked again; reading the file again tries once more"),
+        }
+    }
+
+    /// Lets epoll tell who waits at a door. A door that is dropped is forgotten by itself.
+    pub(super) fn watch(&self, door: &Door, token: u64) -> Result<(), ServeError> {
+        epoll::add(&self.epoll, door, EventData::new_u64(token), EventFlags::IN).map_err(failed("watch a socket"))
+    }
+
+    /// Serves until it is told to stop.
+    ///
+    /// # Errors
+    /// [`ServeError`] if epoll itself fails.
+    pub fn run(mut self) -> Result<(), ServeError> {
+        self.announce();
+        let mut events = Vec::with_capacity(256);
+        loop {
+            events.clear();
+            let timeout = self.timeout();
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref()) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(why) => return Err(failed("wait for events")(why)),
+            }
+            // Somebody waits for a device: that comes before whoever comes in.
+            for token in events.iter().map(|event| event.data.u64()) {
+                match token {
+                    ALARM => self.alarm.rang(),
+                    FIRST_BELL..FIRST_CONNECTION => self.bell_rang(token - FIRST_BELL),
+                    _ => {}
+                }
+            }
+            self.keep_time();
+            for token in events.iter().map(|event| event.data.u64()) {
+                match token {
+                    ALARM | FIRST_BELL..FIRST_CONNECTION => {}
+                    SIGNALS => {
+                        let members: usize = self.rooms.values().map(Room::members).sum();
+                        info!(kind = "daemon.stopping", members, "stopping; members keep their last terms");
+                        self.notifier.stopping();
+                        self.end_pages();
+                        self.note_all();
+                        self.record.finish(LAST_ROWS);
+                        return Ok(());
+                    }
+                    RELOAD => {
+                        // Told several times, it reads once: the file is as it is.
+                        while self.told.reload.read(&mut [0; 64]).is_ok_and(|length| length > 0) {}
+                        self.reload();
+                    }
+                    DRIVER => self.driver_answered(),
+                    EVENTS => self.happened(),
+                    METRICS => self.measured(),
+                    PROOF => self.proves(),
+                    ADMIN_DOOR => self.let_in(Side::Admin),
+                    FIRST_CONNECTION.. => self.serve(token),
+                    room => self.let_in(Side::Member(room)),
+                }
+            }
+            self.expire();
+            self.look_back();
+            self.set_alarm();
+        }
+    }
+
+    /// Until connections' deadlines and the beat, of which a millisecond more is nothing.
+    fn timeout(&self) -> Option<Timespec> {
+        let deadline = self.deadlines.first().map(|(deadline, _)| deadline.saturating_duration_since(Instant::now()));
+        let beat = self.heart.next().map(|next| Duration::from_nanos(next.saturating_sub(clock::now())));
+        let left = deadline.into_iter().chain(beat).min()?;
+        let tv_sec = i64::try_from(left.as_secs()).unwrap_or(i64::MAX);
+        Some(Timespec { tv_sec, tv_nsec: i64::from(left.subsec_nanos()) })
+    }
+
+    fn announce(&self) {
+        for Room { tenant, .. } in self.rooms.values() {
+            room::announce(tenant);
+            if let Some(dir) = tenant.socket.parent().filter(|dir| !is_open_to_all(dir)) {
+                warn!(dir = %dir.display(), "only its owner can enter this directory; members may be any user");
+            }
+        }
+        let version = env!("CARGO_PKG_VERSION");
+        match &self.admin {
+            Some(door) => info!(kind = "daemon.started", admin = %door.path().display(), version, "ready"),
+            None => info!(kind = "daemon.started", version, "ready, without an administrative socket"),
+        }
+        for note in self.loaded.iter().flat_map(|loaded| &loaded.plan.notes) {
+            warn!("{note}");
+        }
+        self.notifier.ready(&self.summary());
+    }
+}

@@ -1,0 +1,187 @@
+//! Who comes in: through the doors, by the kernel's word about him, as long as there is room.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::Instant;
+
+use rustix::event::epoll::{self, EventData};
+use rustix::fs::{Mode, OFlags};
+use rustix::process::Resource;
+use tracing::warn;
+
+use super::{ADMIN_DOOR, PATIENCE, Reactor, ServeError};
+use crate::activation::Activated;
+use crate::answer;
+use crate::connection::{Connection, Peer, Side};
+use crate::door::Door;
+use crate::room::may_administrate;
+
+/// Most administrators at once.
+const MAX_ADMINS: usize = 16;
+
+/// Descriptors that the daemon needs for itself; for each tenant its door; and for each that has members of protocol 2 its bell
+/// and a part of those for pages.
+const OWN: usize = 24;
+const FURNISHED: usize = 2;
+
+/// Most callers let in before other events have their turn.
+const ACCEPTS_PER_TURN: usize = 64;
+
+impl Reactor {
+    /// Lets administrators in by the service manager's socket.
+    ///
+    /// # Errors
+    /// [`ServeError`]: its directory is gone or is one that is mounted into containers, or it cannot be watched.
+    pub fn administer_by(&mut self, activated: Activated) -> Result<(), ServeError> {
+        let Activated { listener, path } = activated;
+        if let Some(room) = self.rooms.values().find(|room| room.tenant.socket.parent() == path.parent()) {
+            let why =
+                format!("it lies in the directory that is mounted into the containers of tenant {}", room.tenant.name);
+            let why = io::Error::new(io::ErrorKind::InvalidInput, why);
+            return Err(ServeError::Io("take the service manager's socket", why));
+        }
+        let door = Door::adopt(listener, &path)?;
+        self.watch(&door, ADMIN_DOOR)?;
+        self.admin = Some(door);
+        Ok(())
+    }
+
+    /// Accepts who waits at a door.
+    pub(super) fn let_in(&mut self, side: Side) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            let door = match side {
+                Side::Admin => self.admin.as_ref(),
+                // Removed since epoll told of it.
+                Side::Member(id) => self.rooms.get(&id).and_then(|room| room.door.as_ref()),
+            };
+            let Some(door) = door else { return };
+            match door.accept() {
+                Ok(Some(stream)) => self.welcome(stream, side),
+                Ok(None) => return,
+                Err(why) => {
+                    // No descriptor left: without this the caller would wait and epoll would never rest.
+                    drop(self.spare.take());
+                    let turned_away = door.accept();
+                    if let Ok(Some(stream)) = turned_away {
+                        tell(&stream, "the daemon has no descriptor left");
+                    }
+                    self.spare = spare();
+                    warn!(%why, "a connection was turned away");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The part of each tenant, once so many are in that each has no more than that; `None`: whoever comes first.
+    ///
+    /// # Cost
+    /// None until half of the descriptors are used; a look at each room from then on.
+    fn part_of_each(&self) -> Option<usize> {
+        let (rooms, connections) = (self.rooms.len(), self.connections.len());
+        if rooms <= 1 || connections < crowd(self.descriptors, rooms, usize::MAX).0 {
+            return None;
+        }
+        let furnished = self.rooms.values().filter(|room| room.furniture.is_some()).count();
+        let (most, part) = crowd(self.descriptors, rooms, furnished);
+        (connections >= most).then_some(part)
+    }
+
+    fn welcome(&mut self, stream: OwnedFd, side: Side) {
+        let now = Instant::now();
+        let peer = match Peer::of(&stream) {
+            Ok(peer) => peer,
+            Err(why) => return warn!(%why, "a connection without credentials was closed"),
+        };
+        let refusal = match side {
+            Side::Admin if !may_administrate(peer) => Some("only the daemon's user and root may ask".to_owned()),
+            Side::Admin if self.admins == MAX_ADMINS => Some(format!("{MAX_ADMINS} administrators are connected")),
+            Side::Admin => None,
+            Side::Member(id) => match self.rooms.get(&id) {
+                None => return,
+                Some(room) if !room.admits(peer) => {
+                    Some(format!("tenant {} does not accept user {}", room.tenant.name, peer.uid))
+                }
+                Some(room) if room.open >= self.max_connections => {
+                    let (name, max) = (&room.tenant.name, self.max_connections);
+                    Some(format!("tenant {name} already has {max} connections, the most it may have"))
+                }
+                Some(room) if self.part_of_each().is_some_and(|part| room.open >= part) => {
+                    let (name, open) = (&room.tenant.name, room.open);
+                    Some(format!(
+                        "tenant {name} has {open} connections already, and what descriptors the daemon has left are others'"
+                    ))
+                }
+                Some(_) => None,
+            },
+        };
+        if let Some(words) = refusal {
+            tell(&stream, &words);
+            return self.note_refusal(side, peer, &words);
+        }
+        let token = self.next_token;
+        let connection = Connection::new(stream, peer, side, now + PATIENCE);
+        if let Err(why) = epoll::add(&self.epoll, &connection, EventData::new_u64(token), connection.interest()) {
+            return warn!(%why, "a connection cannot be watched");
+        }
+        self.next_token += 1;
+        match side {
+            Side::Admin => self.admins += 1,
+            Side::Member(id) => {
+                if let Some(room) = self.rooms.get_mut(&id) {
+                    room.open += 1;
+                }
+            }
+        }
+        self.deadlines.insert((now + PATIENCE, token));
+        self.connections.insert(token, connection);
+    }
+}
+
+/// From how many connections on each tenant has only its part, and that part: of the descriptors that are left for connections,
+/// three quarters are whoever's comes first, the rest is divided among tenants, so that none of them can keep the others out.
+/// Half of what doors leave is never kept back.
+fn crowd(descriptors: usize, rooms: usize, furnished: usize) -> (usize, usize) {
+    let beside_doors = descriptors.saturating_sub(OWN.saturating_add(rooms));
+    let left = beside_doors.saturating_sub(furnished.saturating_mul(FURNISHED));
+    ((left / 4 * 3).max(beside_doors / 2), (left / 4 / rooms.max(1)).max(1))
+}
+
+/// One line to somebody who is closed at once; the kernel takes it or it is lost.
+fn tell(stream: &OwnedFd, words: &str) {
+    if let Ok(line) = answer::refusal(words).encode() {
+        let flags = rustix::net::SendFlags::NOSIGNAL | rustix::net::SendFlags::DONTWAIT;
+        let _ = rustix::net::send(stream, line.as_bytes(), flags);
+    }
+}
+
+/// A descriptor to give up.
+pub(super) fn spare() -> Option<OwnedFd> {
+    rustix::fs::open(Path::new("/dev/null"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
+}
+
+/// One descriptor per member: the usual soft limit of 1024 is for programs that use select. Says how many there may be.
+pub(super) fn raise_descriptor_limit() -> usize {
+    let mut limit = rustix::process::getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(why) = rustix::process::setrlimit(Resource::Nofile, limit) {
+        warn!(%why, "the limit of open files stays as it is");
+    }
+    let limit = rustix::process::getrlimit(Resource::Nofile).current;
+    limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tenants_that_have_no_members_keep_no_more_than_their_doors_from_the_others() {
+        assert!(crowd(4096, 1_000, 50).0 > 50 * 17);
+        assert!(crowd(4096, 1_358, 0).0 > 1_358 && crowd(4096, 1_358, 1_358).0 > 1_300);
+        assert_eq!(crowd(4096, 5_000, 5_000), (0, 1));
+        let (most, part) = crowd(200, 2, 2);
+        assert!(most + part <= 200 - OWN - 2 - 2 * FURNISHED);
+    }
+}

@@ -1,0 +1,128 @@
+//! Who follows what happens: administrators that asked for events, each at its own pace; and who reads metrics.
+//!
+//! A follower is sent events as the kernel takes them; the next ones are looked up when it has taken those. It costs the
+//! daemon one buffer of [`AT_ONCE`] events; one that takes nothing for as long as anybody may is closed, and asks again from
+//! where it was.
+
+use std::io;
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use tracing::warn;
+
+use super::{EVENTS, METRICS, Reactor, ServeError, failed};
+use crate::asked::Asked;
+use crate::connection::{Connection, State};
+use vgpu_control::event::Event;
+use vgpu_control::{Answer, Fault};
+
+/// Events that are written at once.
+const AT_ONCE: usize = 64;
+
+/// Most followers at once: others must be able to ask.
+const MOST: usize = 8;
+
+impl Reactor {
+    /// Watches for events of other threads.
+    pub(super) fn watch_journal(&self) -> Result<(), ServeError> {
+        let Some(bell) = self.journal.bell() else { return Ok(()) };
+        epoll::add(&self.epoll, bell, EventData::new_u64(EVENTS), EventFlags::IN).map_err(failed("watch for events"))
+    }
+
+    /// Watches for who asks for metrics.
+    pub(super) fn watch_metrics(&self) -> Result<(), ServeError> {
+        match &self.metrics {
+            Some(Ok(metrics)) => epoll::add(&self.epoll, metrics, EventData::new_u64(METRICS), EventFlags::IN)
+                .map_err(failed("watch for metrics")),
+            Some(Err(why)) => {
+                warn!("no metrics over HTTP; limits are kept all the same: {why}");
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Somebody asks for metrics.
+    pub(super) fn measured(&mut self) {
+        let Some(Ok(metrics)) = &mut self.metrics else { return };
+        match metrics.heard() {
+            Asked::Yes(_) => {
+                let status = self.status();
+                if let Some(Ok(metrics)) = &self.metrics {
+                    metrics.tell(status);
+                }
+            }
+            Asked::No => {}
+            Asked::Gone => {
+                let _ = epoll::delete(&self.epoll, metrics);
+                self.metrics = Some(Err("the thread that serves them is gone".into()));
+                warn!("no metrics over HTTP any more; limits are kept all the same");
+            }
+        }
+    }
+
+    /// What the daemon cannot do while limits are kept.
+    pub(super) fn faults(&self) -> Vec<Fault> {
+        let audit = self.journal.audit_fault().map(|words| Fault { what: "audit".into(), words });
+        let metrics = self.metrics.as_ref().and_then(|metrics| metrics.as_ref().err());
+        let metrics = metrics.map(|words| Fault { what: "metrics".into(), words: words.clone() });
+        let record = Some(self.record.status()).filter(|record| !record.ok);
+        let record = record.map(|record| Fault { what: "record".into(), words: record.words.unwrap_or_default() });
+        let blind = self.proof.as_ref().and_then(|proof| proof.blind());
+        let blind = blind.map(|words| Fault { what: "proof".into(), words });
+        audit.into_iter().chain(metrics).chain(record).chain(blind).collect()
+    }
+
+    /// Begins to tell events from number `since` on: all that are kept, or from now on for ever too.
+    pub(super) fn begin_events(&self, connection: &mut Connection, answer: &mut Answer, since: u64, follow: bool) {
+        let following = |connection: &&Connection| matches!(connection.state, State::Following(..));
+        if self.connections.values().filter(following).count() >= MOST {
+            answer.error = Some(format!("{MOST} administrators follow events already"));
+            return;
+        }
+        answer.following = Some(self.journal.following());
+        connection.state = State::Following(since.max(1), follow);
+    }
+
+    /// Sends a follower what it has not been sent, as far as the kernel takes it; false when the connection is to be closed.
+    pub(super) fn pump(&self, connection: &mut Connection) -> bool {
+        while let State::Following(next, follow) = connection.state {
+            if !connection.is_flushed() {
+                return true;
+            }
+            self.journal.wake_me();
+            let events = self.journal.from(next, AT_ONCE);
+            let Some(last) = events.last() else {
+                return follow;
+            };
+            connection.state = State::Following(last.seq + 1, follow);
+            let sent = lines(events.iter().map(AsRef::as_ref)).and_then(|lines| connection.send(&lines));
+            if sent.is_err() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Something happened: whoever follows is told.
+    pub(super) fn happened(&mut self) {
+        self.journal.heard();
+        let behind: Vec<u64> = self
+            .connections
+            .iter()
+            .filter(|(_, connection)| matches!(connection.state, State::Following(..)) && connection.is_flushed())
+            .map(|(token, _)| *token)
+            .collect();
+        for token in behind {
+            self.serve(token);
+        }
+    }
+}
+
+fn lines<'e>(events: impl Iterator<Item = &'e Event>) -> io::Result<Vec<u8>> {
+    let mut lines = Vec::new();
+    for event in events {
+        serde_json::to_writer(&mut lines, event)?;
+        lines.push(b'\n');
+    }
+    Ok(lines)
+}

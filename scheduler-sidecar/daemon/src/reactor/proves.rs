@@ -1,0 +1,176 @@
+//! Who is registered, for the thread that proves enforcement.
+
+use std::collections::HashMap;
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use tracing::warn;
+use vgpu_core::page::Uncharged;
+use vgpu_core::uuid::key;
+
+use super::time::number;
+use super::{PROOF, Reactor, ServeError, State, failed};
+use crate::asked::Asked;
+use crate::connection::{Connection, Side};
+use crate::proof::judge::{Member, Registered};
+use crate::proof::limits::Limits;
+use crate::proof::processes;
+use crate::proof::uncharged::Key;
+use crate::proof::{COUNT, READ};
+use crate::roster::limits_of;
+use vgpu_accounting::clock;
+
+impl Reactor {
+    /// Watches for its questions.
+    pub(super) fn watch_proof(&self) -> Result<(), ServeError> {
+        let Some(proof) = &self.proof else { return Ok(()) };
+        epoll::add(&self.epoll, proof, EventData::new_u64(PROOF), EventFlags::IN).map_err(failed("prove enforcement"))
+    }
+
+    /// It asks who is registered, since somebody is at a device.
+    pub(super) fn proves(&mut self) {
+        let Some(proof) = &mut self.proof else { return };
+        match proof.heard() {
+            Asked::Yes(what) => {
+                let (suspects, changed, counted) = (proof.suspects(), proof.take_changed(), proof.uncharged());
+                let unseen = proof.unseen();
+                self.leases.work_unseen(&unseen, clock::now());
+                if what == READ {
+                    let is_one = |name: &String| suspects.contains(name);
+                    let rooms = self.rooms.iter().filter(|(_, room)| is_one(&room.tenant.name)).map(|(id, _)| *id);
+                    self.record.read_now(rooms.collect());
+                }
+                if what == COUNT {
+                    self.count_uncharged(counted);
+                }
+                changed.into_iter().for_each(|token| self.end_changed(token));
+                let registered = self.registered(what > 1);
+                if let Some(proof) = &self.proof {
+                    proof.tell(registered);
+                }
+            }
+            Asked::No => {}
+            Asked::Gone => {
+                let _ = epoll::delete(&self.epoll, &*proof);
+                proof.is_gone();
+                self.count_uncharged(HashMap::new());
+                self.leases.work_unseen(&[], clock::now());
+                warn!(kind = "proof.blind", "the thread that proves enforcement is gone; limits are kept all the same");
+            }
+        }
+    }
+
+    /// Counts memory that the driver holds beside the ledgers against the tenants' limits, in place of what counted before.
+    fn count_uncharged(&mut self, counted: HashMap<Key, Uncharged>) {
+        let now = clock::now();
+        for (id, room) in &self.rooms {
+            let of = counted.iter().filter(|((tenant, _), _)| *tenant == room.tenant.name);
+            self.leases.count_uncharged(number(*id), of.map(|((_, device), bytes)| (device.as_str(), *bytes)), now);
+        }
+    }
+
+    /// Ends a connection whose process is gone or runs another program than said hello: its hello was that program's.
+    fn end_changed(&mut self, token: u64) {
+        let Some(connection) = self.connections.remove(&token) else { return };
+        if matches!(connection.state, State::Registered(..)) {
+            let words = "the process that said hello is gone, or runs another program now";
+            self.note_refusal(connection.side, connection.peer, words);
+        }
+        self.part(token, connection);
+    }
+
+    /// Takes note of the program that said hello, for this daemon and the next.
+    ///
+    /// # Cost
+    /// Four system calls, where processes are looked at; seldom, a line written for each member and tenant.
+    pub(super) fn enrol(&mut self, connection: &mut Connection, id: u64) {
+        if self.proof.is_none() {
+            return;
+        }
+        connection.image = connection.peer.pid.and_then(processes::image);
+        if let (Some(image), Some(room)) = (&connection.image, self.rooms.get(&id)) {
+            self.roster.joined(&room.tenant.name, image);
+        }
+        if self.roster.is_long() {
+            self.rewrite_roster(Some(connection));
+        }
+    }
+
+    /// Writes the list for the next daemon anew. The connection that is served is among the others no more.
+    pub(super) fn rewrite_roster(&mut self, served: Option<&Connection>) {
+        let rooms = &self.rooms;
+        let of = |connection: &Connection| match connection.side {
+            Side::Member(id) => Some((rooms.get(&id)?.tenant.name.as_str(), connection.image?)),
+            Side::Admin => None,
+        };
+        let connections = self.connections.values().chain(served);
+        let limits = rooms.values().flat_map(|room| {
+            let name = room.tenant.name.as_str();
+            [(name, room.limits_before.clone()), (name, limits_of(&room.tenant))]
+        });
+        self.roster.rewrite(connections.filter_map(of), limits);
+    }
+
+    /// Notes a tenant's memory limits for the next daemon.
+    pub(crate) fn keep_limits(&mut self, id: u64) {
+        let Some(room) = self.rooms.get(&id) else { return };
+        self.roster.limited(&room.tenant.name, &limits_of(&room.tenant));
+    }
+
+    /// # Cost
+    /// A look at each connection and each member on a device; with `all`, which is asked seldom, one at each room and what it
+    /// holds by its ledgers too.
+    fn registered(&mut self, all: bool) -> Registered {
+        let mut known = Registered::default();
+        let mut told = std::collections::HashMap::new();
+        for (token, connection) in &mut self.connections {
+            let (Side::Member(id), State::Registered(..)) = (connection.side, &connection.state) else { continue };
+            let (Some(pid), Some(room)) = (connection.peer.pid, self.rooms.get(&id)) else { continue };
+            // No descriptor may have been left when it said hello.
+            if connection.image.is_none() {
+                connection.image = processes::image(pid);
+                connection.image.iter().for_each(|image| self.roster.joined(&room.tenant.name, image));
+            }
+            let (tenant, image) = (room.tenant.name.clone(), connection.image);
+            known.members.entry(pid).or_default().push(Member { tenant, image, connection: Some(*token) });
+            known.older.extend(connection.member.is_none().then_some(pid));
+            if let Some((memory, _)) = connection.told {
+                let most = told.entry(id).or_insert(0);
+                *most = memory.map_or(u64::MAX, u64::from).max(*most);
+            }
+        }
+        for prior in self.roster.prior() {
+            let member = Member { tenant: prior.tenant.clone(), image: Some(prior.image), connection: None };
+            known.members.entry(prior.image.process.pid).or_default().push(member);
+        }
+        for (process, device, had) in self.leases.had(clock::now()) {
+            let sum = known.had.entry((process, key(&device))).or_insert(Some(0));
+            *sum = sum.zip(had).map(|(sum, had)| sum + had);
+        }
+        if !all {
+            return known;
+        }
+        known.all = Some(std::time::Instant::now());
+        for (id, room) in &self.rooms {
+            let dir = room.tenant.socket.parent().map(std::path::Path::to_owned);
+            known.dirs.extend(dir.map(|dir| (dir, room.tenant.name.clone())));
+            let mut now = limits_of(&room.tenant);
+            if let Some(told) = told.get(id) {
+                // Members of protocol 1 keep what they were told.
+                now.iter_mut().for_each(|(_, bytes)| *bytes = *told.max(bytes));
+            }
+            let limits = Limits { now, before: room.limits_before.clone(), changed: room.limits_changed };
+            known.limits.insert(room.tenant.name.clone(), limits);
+        }
+        for ((id, device), said) in self.record.ledgers() {
+            if let Some(room) = self.rooms.get(&id) {
+                known.ledgers.insert((room.tenant.name.clone(), key(&device)), said);
+            }
+        }
+        for ((id, device), reading) in self.record.readings() {
+            if let Some(room) = self.rooms.get(&id) {
+                known.readings.insert((room.tenant.name.clone(), key(&device)), reading);
+            }
+        }
+        known
+    }
+}

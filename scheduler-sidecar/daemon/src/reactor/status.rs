@@ -1,0 +1,379 @@
+//! What the daemon says of itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use vgpu_core::limits::Mode;
+use vgpu_core::uuid::{self, key};
+
+use super::{Reactor, number};
+use crate::admin::device_name;
+use crate::change::{Explained, OnDevice, Used};
+use crate::config::{On, Tenant, Which};
+use crate::connection::{Side, State};
+use crate::recent::Sums;
+use crate::reload::Loaded;
+use vgpu_accounting::clock;
+use vgpu_accounting::record::integrate;
+use vgpu_accounting::record::ledgers::Held;
+use vgpu_config::show;
+use vgpu_control::explain::Whole;
+use vgpu_control::{DeviceStatus, MemberDevice, MemberStatus, Status, TermsStatus, TimeStatus};
+
+#[expect(clippy::cast_precision_loss, reason = "for people and graphs: exact to the microsecond for a century")]
+fn seconds(ns: u64) -> f64 {
+    (ns / 1_000) as f64 / 1e6
+}
+
+/// What the leases say of a tenant at one moment.
+#[derive(Default)]
+struct Seen {
+    used: Vec<Used>,
+    said: Vec<Explained>,
+    members: Vec<OnDevice>,
+}
+
+/// The devices of a tenant's members, by the members' numbers.
+fn members_on(seen: &Seen) -> BTreeMap<u64, Vec<MemberDevice>> {
+    let mut on: BTreeMap<u64, Vec<MemberDevice>> = BTreeMap::new();
+    for place in &seen.members {
+        on.entry(place.member).or_default().push(MemberDevice {
+            device: place.device.clone(),
+            lease: place.gate.to_owned(),
+            waits: place.stands,
+            gpu_seconds: (place.busy > 0 || !place.unmeasured).then(|| seconds(place.busy)),
+            waited_seconds: seconds(place.waited),
+            memory_used: None,
+            overhead: None,
+        });
+    }
+    on
+}
+
+impl Reactor {
+    /// Everything.
+    ///
+    /// # Cost
+    /// All members' reports are read once, and the tenants' sums are written as text: some microseconds a member.
+    pub(crate) fn status(&mut self) -> Status {
+        let now = Instant::now();
+        let rooms: Vec<u64> = self.rooms.keys().copied().collect();
+        let mut members = self.members(now);
+        let mut tenants = Vec::new();
+        let mut holders = BTreeMap::new();
+        for id in rooms {
+            let seen = self.seen(id);
+            let Some(room) = self.rooms.get(&id) else { continue };
+            let mut status = room.status();
+            let on = members_on(&seen);
+            let held = self.held(id, &seen);
+            status.devices = self.rows(&room.tenant, &seen, &held);
+            holders.extend(seen.said.into_iter().map(|said| (said.device, said.holder)));
+            status.paused = self.leases.is_paused(number(id));
+            status.members = members
+                .remove(&id)
+                .unwrap_or_default()
+                .into_iter()
+                .map(|(member, mut status)| {
+                    status.devices = on.get(&member).cloned().unwrap_or_default();
+                    for device in &mut status.devices {
+                        let part = held.get(&device.device).and_then(|held| held.part(status.pid_inside));
+                        (device.memory_used, device.overhead) =
+                            (part.map(|part| part.used), part.map(|part| part.overhead));
+                    }
+                    status
+                })
+                .collect();
+            status.members.sort_by_key(|member| (std::cmp::Reverse(member.connected_seconds), member.pid));
+            tenants.push(status);
+        }
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            uptime_seconds: now.duration_since(self.started).as_secs(),
+            configuration: self.loaded.as_ref().map(Loaded::status),
+            record: Some(self.record.status()),
+            audit: self.journal.audit_status(),
+            devices: self.devices_status(&holders),
+            tenants,
+            faults: self.faults(),
+            findings: self.proof.as_ref().map(|proof| proof.findings()).unwrap_or_default(),
+        }
+    }
+
+    /// The members of each room, each with its number; 0 for those of protocol 1.
+    fn members(&self, now: Instant) -> BTreeMap<u64, Vec<(u64, MemberStatus)>> {
+        let mut members: BTreeMap<u64, Vec<(u64, MemberStatus)>> = BTreeMap::new();
+        for connection in self.connections.values() {
+            let (Side::Member(id), State::Registered(hello, since)) = (connection.side, &connection.state) else {
+                continue;
+            };
+            let Some(room) = self.rooms.get(&id) else { continue };
+            let old = connection.member.is_none();
+            let status = MemberStatus {
+                pid: connection.peer.pid,
+                pid_inside: hello.pid,
+                uid: connection.peer.uid,
+                gid: connection.peer.gid,
+                version: hello.version.clone(),
+                connected_seconds: now.duration_since(*since).as_secs(),
+                earlier_terms: old && connection.told.is_some_and(|told| told != room.limits()),
+                protocol: if old { 1 } else { 2 },
+                devices: Vec::new(),
+            };
+            members.entry(id).or_default().push((connection.member.unwrap_or(0), status));
+        }
+        members
+    }
+
+    /// What a room's tenant holds of the devices that it used, by their UUIDs, with what counts beside its ledgers.
+    fn held(&self, id: u64, seen: &Seen) -> BTreeMap<String, Held> {
+        // The ledgers were read before the last member left; the record reads them once more, within a second.
+        if self.rooms.get(&id).is_none_or(|room| room.paged == 0) {
+            return BTreeMap::new();
+        }
+        let on = |used: &Used| {
+            let mut held = self.record.held(&(id, used.device.clone()))?;
+            let beside = self.leases.uncharged(number(id), &used.device).beside(held.overhead);
+            (held.used, held.overhead) = (held.used.saturating_add(beside), held.overhead.saturating_add(beside));
+            Some((used.device.clone(), held))
+        };
+        seen.used.iter().filter_map(on).collect()
+    }
+
+    /// What the leases say of a room's tenant now. Nothing is read for one without pages: most are, at most times.
+    fn seen(&mut self, id: u64) -> Seen {
+        let (number, now) = (number(id), clock::now());
+        if self.rooms.get(&id).is_none_or(|room| room.paged == 0) {
+            return Seen { used: self.leases.used(number, now), ..Seen::default() };
+        }
+        let (used, said, members) = self.leases.seen(number, now);
+        Seen { used, said, members }
+    }
+
+    /// How many processes a tenant has, and whether it is held.
+    pub(crate) fn whole(&self, name: &str) -> Whole {
+        let room = self.rooms.values().find(|room| !room.is_removed() && room.tenant.name == name);
+        let Some(room) = room else { return Whole::default() };
+        let paused = self.is_paused(name).unwrap_or(false);
+        // Who has not said hello is neither.
+        let registered = |connection: &&super::Connection| {
+            matches!(connection.side, Side::Member(id) if self.rooms.get(&id).is_some_and(|here| here.tenant.name == room.tenant.name))
+                && matches!(connection.state, State::Registered(..))
+        };
+        let connected = self.connections.values().filter(registered).count();
+        let observed = room.tenant.mode == Mode::Observe;
+        Whole { connected, older: connected.saturating_sub(room.paged), paused, observed }
+    }
+
+    /// A tenant's terms, a row for each device: those that the configuration names, and under `*` those that members joined.
+    pub(crate) fn terms_status(&mut self, id: u64) -> Vec<TermsStatus> {
+        let seen = self.seen(id);
+        let held = self.held(id, &seen);
+        self.rooms.get(&id).map(|room| self.rows(&room.tenant, &seen, &held)).unwrap_or_default()
+    }
+
+    fn rows(&self, tenant: &Tenant, seen: &Seen, held: &BTreeMap<String, Held>) -> Vec<TermsStatus> {
+        let (Seen { used, said, members }, now) = (seen, Instant::now());
+        let named: BTreeSet<String> = tenant.on.iter().filter_map(uuid_of).map(key).collect();
+        let mut rows = Vec::new();
+        for on in &tenant.on {
+            let here = used.iter().filter(|used| match uuid_of(on) {
+                Some(uuid) => uuid::same(&used.device, uuid),
+                None => on.device == Which::Any && !named.contains(&key(&used.device)),
+            });
+            let before = rows.len();
+            for used in here {
+                let said = said.iter().find(|said| said.device == used.device);
+                let state = said.map_or("absent", |said| match tenant.mode {
+                    Mode::Observe => "observed",
+                    _ if said.arbitrated => said.state,
+                    _ => "free",
+                });
+                let sums = Sums { charged: used.charged, wait: used.wait };
+                let rates = self.recent.rates(&tenant.name, &used.device, sums, now);
+                let device = if on.device == Which::Any { used.device.clone() } else { device_name(&on.device) };
+                let time = TimeStatus {
+                    members: used.members,
+                    waiting: members.iter().filter(|place| place.stands && place.device == used.device).count(),
+                    state: state.to_owned(),
+                    gpu_seconds: measured(used).map(seconds),
+                    unmeasured: used.unmeasured.now,
+                    waited_seconds: seconds(used.wait),
+                    over_seconds: rates.over,
+                    wanted: (!used.unmeasured.now).then_some(rates.wanted),
+                    got: (!used.unmeasured.now).then_some(rates.got),
+                };
+                let held = held.get(&used.device);
+                rows.push(TermsStatus {
+                    memory_used: held.map(|held| held.used),
+                    memory_peak: held.map(|held| held.peak),
+                    overhead: held.map(|held| held.overhead),
+                    refused_allocations: held.map(|held| held.refused),
+                    launches: counted(used),
+                    ..self.row(tenant, on, device, Some(time))
+                });
+            }
+            if rows.len() == before {
+                rows.push(self.row(tenant, on, device_name(&on.device), None));
+            }
+        }
+        rows
+    }
+
+    fn row(&self, tenant: &Tenant, on: &On, device: String, time: Option<TimeStatus>) -> TermsStatus {
+        let percent = |share: vgpu_core::share::Share| f64::from(share.permille()) / 10.0;
+        let marks = self.marks.get(&(tenant.name.clone(), device_name(&on.device)));
+        TermsStatus {
+            device,
+            memory_limit: on.memory.map(u64::from),
+            sm_limit: on.terms.ceiling.map(percent),
+            sm_request: on.terms.floor.map(percent),
+            weight: on.terms.weight,
+            class: show::class(on.terms.class).to_owned(),
+            quantum: on.terms.quantum,
+            changed_live: marks.into_iter().flatten().map(|key| (*key).to_owned()).collect(),
+            time,
+            ..TermsStatus::default()
+        }
+    }
+
+    /// The devices of the configuration, then those that members joined beyond it.
+    fn devices_status(&self, holders: &BTreeMap<String, Option<String>>) -> Vec<DeviceStatus> {
+        let known = self.leases.devices();
+        let planned = self.loaded.iter().flat_map(|loaded| &loaded.plan.devices);
+        let mut devices: Vec<DeviceStatus> = planned
+            .map(|plan| DeviceStatus {
+                name: plan.name(),
+                uuid: plan.uuid.clone(),
+                model: plan.model.clone(),
+                memory: plan.memory.map(u64::from),
+                overcommit: f64::from(plan.overcommit) / 1000.0,
+                arbitrated: false,
+                holder: None,
+            })
+            .collect();
+        for (uuid, arbitrated) in known {
+            let same = |device: &&mut DeviceStatus| device.uuid.as_ref().is_some_and(|here| uuid::same(here, &uuid));
+            let holder = holders.get(&uuid).cloned().flatten();
+            match devices.iter_mut().find(same) {
+                Some(device) => (device.arbitrated, device.holder) = (arbitrated, holder),
+                None => devices.push(DeviceStatus {
+                    name: uuid.clone(),
+                    uuid: Some(uuid),
+                    model: None,
+                    memory: None,
+                    overcommit: 1.0,
+                    arbitrated,
+                    holder,
+                }),
+            }
+        }
+        devices
+    }
+
+    /// Looks at the sums that can have changed, once a second while there are members that have some and once after the last
+    /// has left, and hands them to the record.
+    ///
+    /// # Cost
+    /// A search for each tenant; some ten loads for each member of those that do something.
+    pub(super) fn look_back(&mut self) {
+        let now = Instant::now();
+        if self.paged == 0 && !self.owes || self.paged > 0 && !self.recent.due(now) {
+            return;
+        }
+        self.owes = false;
+        let rooms: Vec<u64> = self.rooms.keys().copied().collect();
+        let mut sums = Vec::new();
+        for id in rooms {
+            // Also of one whose members have left: what they used last.
+            let Some(used) = self.leases.used_since(number(id), clock::now()) else { continue };
+            let Some(room) = self.rooms.get(&id) else { continue };
+            let name = &room.tenant.name;
+            sums.extend(
+                used.iter()
+                    .map(|used| ((name.clone(), used.device.clone()), Sums { charged: used.charged, wait: used.wait })),
+            );
+            self.note(id, used);
+        }
+        self.recent.look(now, sums);
+        self.owes = !self.record.hand_over();
+    }
+
+    /// Puts what a room's tenant used together with what the record is told next.
+    pub(crate) fn note(&mut self, id: u64, used: Vec<Used>) {
+        let Some(room) = self.rooms.get(&id) else { return };
+        let next = self.record.draft();
+        for (device, process, busy) in self.leases.progress(number(id)) {
+            next.marks.insert(((id, device), process), busy);
+        }
+        for used in used {
+            let on = room.tenant.on(&used.device);
+            let sums = integrate::Sums {
+                tenant: room.tenant.name.clone(),
+                bearer: room.tenant.bearer.clone(),
+                gpu_ns: used.charged.saturating_add(used.before),
+                wait_ns: used.wait,
+                launches: counted(&used),
+                unmeasured: used.unmeasured.now,
+                members: used.members as u64,
+                memory_limit: on.and_then(|on| on.memory).map(u64::from),
+                sm_limit: on.and_then(|on| on.terms.ceiling).map(|share| u64::from(share.permille())),
+            };
+            next.sums.insert((id, used.device), sums);
+        }
+    }
+
+    /// The daemon ends: the last sums of all.
+    pub(super) fn note_all(&mut self) {
+        for id in self.rooms.keys().copied().collect::<Vec<_>>() {
+            let used = self.leases.used(number(id), clock::now());
+            self.note(id, used);
+        }
+    }
+
+    /// A room is about to be forgotten: its last sums.
+    pub(crate) fn note_last(&mut self, id: u64) {
+        let used = self.leases.used(number(id), clock::now());
+        self.note(id, used);
+        self.record.gone(id);
+        self.owes = true;
+    }
+}
+
+/// Launches, if they are counted: a library that is older uses a device and counts none.
+fn counted(used: &Used) -> Option<u64> {
+    (used.launches > 0 || used.charged == 0).then_some(used.launches)
+}
+
+/// Device time in ns; `None`: all of it went through an open gate, where nobody measures.
+fn measured(used: &Used) -> Option<u64> {
+    let sum = used.charged.saturating_add(used.before);
+    (sum > 0 || !used.unmeasured.ever).then_some(sum)
+}
+
+fn uuid_of(on: &On) -> Option<&str> {
+    match &on.device {
+        Which::Uuid(uuid, _) => Some(uuid),
+        Which::Number(_) | Which::Any => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::change::Unmeasured;
+
+    #[test]
+    fn launches_of_a_library_that_counts_none_are_not_known() {
+        let used = |charged, launches| Used { charged, launches, ..Used::default() };
+        assert_eq!([used(0, 0), used(5, 3), used(5, 0)].map(|used| counted(&used)), [Some(0), Some(3), None]);
+    }
+
+    #[test]
+    fn device_time_of_which_nothing_was_measured_is_not_nil_but_not_known() {
+        let used = |charged, now, ever| Used { charged, unmeasured: Unmeasured { now, ever }, ..Used::default() };
+        let all = [used(0, false, false), used(5, true, true), used(0, true, true), used(0, false, true)];
+        assert_eq!(all.map(|used| measured(&used)), [Some(0), Some(5), None, None]);
+    }
+}

@@ -1,0 +1,249 @@
+//! What connections say, and what is answered; how each ends.
+//!
+//! A connection that misbehaves is told why and closed; it can use up a line of memory, two seconds and its tenant's share
+//! of connections, nothing of anybody else's.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use rustix::event::epoll::{self, EventData};
+use tracing::{info, warn};
+use vgpu_core::wire::{Hello, Reply, WireError, two};
+
+use super::{PATIENCE, Reactor};
+use crate::answer;
+use crate::connection::{Connection, Input, Peer, Side, State};
+use vgpu_control::{self as control, Ask, own};
+
+impl Reactor {
+    /// Does what a connection's event asks for.
+    pub(super) fn serve(&mut self, token: u64) {
+        // Taken out, so that answering may look at all the others.
+        let Some(mut connection) = self.connections.remove(&token) else { return };
+        if matches!(connection.state, State::Over) {
+            return self.part(token, connection);
+        }
+        let before = connection.interest();
+        let had_deadline = connection.deadline;
+        let stays = self.converse(&mut connection);
+        let owes = !connection.is_flushed() && !matches!(connection.state, State::Silent);
+        if stays && owes && connection.deadline.is_none() {
+            connection.deadline = Some(Instant::now() + PATIENCE);
+        } else if connection.is_flushed() && matches!(connection.state, State::Registered(..) | State::Following(..)) {
+            connection.deadline = None;
+        }
+        if had_deadline != connection.deadline {
+            had_deadline.map(|deadline| self.deadlines.remove(&(deadline, token)));
+            connection.deadline.map(|deadline| self.deadlines.insert((deadline, token)));
+        }
+        let interest = connection.interest();
+        let watched =
+            before == interest || epoll::modify(&self.epoll, &connection, EventData::new_u64(token), interest).is_ok();
+        if stays && watched {
+            self.connections.insert(token, connection);
+        } else {
+            self.part(token, connection);
+        }
+    }
+
+    /// Reads and answers; false when the connection is to be closed.
+    fn converse(&mut self, connection: &mut Connection) -> bool {
+        if connection.flush().is_err() {
+            return false;
+        }
+        loop {
+            if !connection.is_flushed() {
+                return true;
+            }
+            if matches!(connection.state, State::Leaving) || !self.pump(connection) {
+                return false;
+            }
+            if !connection.is_flushed() {
+                return true;
+            }
+            let takes = match connection.side {
+                Side::Member(id) => connection.member.is_some() && self.record.takes_file(id),
+                Side::Admin => false,
+            };
+            let mut file = None;
+            let sent = match connection.read(takes.then_some(&mut file)) {
+                Input::Nothing => return self.put_aside(connection.side, file, true),
+                Input::End => return self.put_aside(connection.side, file, false),
+                Input::TooLong => self.refuse(connection, &WireError::TooLong.to_string()),
+                Input::Line(line) => match connection.side {
+                    Side::Member(id) => self.answer_member(connection, id, &line, &mut file),
+                    Side::Admin => self.answer_admin(connection, &line),
+                },
+            };
+            self.put_aside(connection.side, file, true);
+            if sent.is_err() {
+                return false;
+            }
+            let goes_on = matches!(connection.state, State::Leaving | State::Following(..));
+            if !connection.holds_line() && !goes_on {
+                return true;
+            }
+        }
+    }
+
+    /// A file that came with nothing that it belongs to is closed elsewhere. Says `then`.
+    fn put_aside(&mut self, side: Side, file: Option<OwnedFd>, then: bool) -> bool {
+        if let (Some(file), Side::Member(id)) = (file, side) {
+            self.record.stray(id, file);
+        }
+        then
+    }
+
+    fn answer_member(
+        &mut self,
+        connection: &mut Connection,
+        id: u64,
+        line: &[u8],
+        file: &mut Option<OwnedFd>,
+    ) -> io::Result<()> {
+        let Some(room) = self.rooms.get_mut(&id) else { return Err(io::ErrorKind::NotConnected.into()) };
+        if room.door.is_none() && !matches!(connection.state, State::Registered(..)) {
+            let words = format!("tenant {} was removed", room.tenant.name);
+            return self.refuse(connection, &words);
+        }
+        if matches!(connection.state, State::Silent) && own::is_asked(line) {
+            if room.asked.allows(Instant::now()).is_none() {
+                return self.refuse(connection, "asked too often: 20 times in a second are answered");
+            }
+            let tenant = &room.tenant.name;
+            let found = self.proof.as_ref().map(|proof| proof.of_tenant(tenant, own::MOST)).unwrap_or_default();
+            let mut answer = serde_json::to_vec(&own::Own::new(tenant, found))?;
+            answer.push(b'\n');
+            connection.state = State::Leaving;
+            return connection.send(&answer);
+        }
+        match two::Ask::decode(line) {
+            Err(why) => self.refuse(connection, &why.to_string()),
+            Ok(two::Ask::HelloOne(hello)) if connection.member.is_none() => {
+                let reply = Reply::Terms(answer::terms(&room.tenant)).encode().map_err(io::Error::other)?;
+                connection.told = Some(room.limits());
+                self.register(connection, id, hello, 1);
+                connection.send(reply.as_bytes())
+            }
+            Ok(two::Ask::Hello(hello)) if matches!(connection.state, State::Silent) => {
+                self.welcome_paged(connection, id, hello)
+            }
+            Ok(two::Ask::HelloOne(_) | two::Ask::Hello(_)) => self.refuse(connection, "hello was said already"),
+            Ok(two::Ask::Join(join)) => self.answer_join(connection, id, &join, file),
+        }
+    }
+
+    /// Somebody said hello.
+    pub(super) fn register(&mut self, connection: &mut Connection, id: u64, hello: Hello, protocol: u64) {
+        let now = Instant::now();
+        let Some(room) = self.rooms.get_mut(&id) else { return };
+        if let Some(swallowed) = room.log.allows(now) {
+            let Peer { pid, uid, gid } = connection.peer;
+            let version: String = hello.version.chars().take(40).collect();
+            let tenant = &room.tenant.name;
+            info!(kind = "member.joined", %tenant, pid, uid, gid, pid_inside = hello.pid, ?version, protocol, swallowed, "member");
+        }
+        connection.state = State::Registered(hello, now);
+        self.enrol(connection, id);
+    }
+
+    fn answer_admin(&mut self, connection: &mut Connection, line: &[u8]) -> io::Result<()> {
+        if matches!(connection.state, State::Following(..)) {
+            return self.refuse(connection, "who follows events asks nothing more");
+        }
+        let mut answer = control::Answer { hello: control::PROTOCOL, ..Default::default() };
+        match answer::question(line) {
+            Ok((protocol, ask)) => {
+                answer.hello = protocol;
+                if let Ask::Events { since, follow } = ask {
+                    self.begin_events(connection, &mut answer, since, follow);
+                } else {
+                    self.administer(&ask, connection.peer, &mut answer);
+                }
+            }
+            Err(words) => answer.error = Some(words),
+        }
+        let mut reply = serde_json::to_vec(&answer)?;
+        reply.push(b'\n');
+        if !matches!(connection.state, State::Following(..)) {
+            connection.state = State::Leaving;
+        }
+        connection.send(&reply)
+    }
+
+    /// Tells a peer why it is closed.
+    pub(crate) fn refuse(&mut self, connection: &mut Connection, words: &str) -> io::Result<()> {
+        self.note_refusal(connection.side, connection.peer, words);
+        connection.state = State::Leaving;
+        let line = answer::refusal(words).encode().map_err(io::Error::other)?;
+        connection.send(line.as_bytes())
+    }
+
+    pub(crate) fn note_refusal(&mut self, side: Side, peer: Peer, words: &str) {
+        let Peer { pid, uid, gid } = peer;
+        match side {
+            Side::Admin => warn!(kind = "admin.refused", pid, uid, gid, why = words, "an administrator was refused"),
+            Side::Member(id) => {
+                let Some(room) = self.rooms.get_mut(&id) else { return };
+                room.refused += 1;
+                if let Some(swallowed) = room.log.allows(Instant::now()) {
+                    warn!(kind = "member.refused", tenant = %room.tenant.name, pid, uid, gid, why = words, swallowed, "a connection was refused");
+                }
+            }
+        }
+    }
+
+    /// Closes what let its deadline pass.
+    pub(super) fn expire(&mut self) {
+        let now = Instant::now();
+        while let Some((deadline, token)) = self.deadlines.first().copied() {
+            if deadline > now {
+                return;
+            }
+            self.deadlines.pop_first();
+            let Some(mut connection) = self.connections.remove(&token) else { continue };
+            connection.deadline = None;
+            if matches!(connection.state, State::Silent) {
+                let words = format!("no whole line within {} s", PATIENCE.as_secs());
+                // It may be gone; it is closed in any case.
+                let _ = self.refuse(&mut connection, &words);
+            }
+            self.part(token, connection);
+        }
+    }
+
+    /// Forgets a connection, and closes it unless what it was sent is still in flight.
+    pub(super) fn part(&mut self, token: u64, mut connection: Connection) {
+        if let Some(deadline) = connection.deadline.take() {
+            self.deadlines.remove(&(deadline, token));
+        }
+        let Side::Member(id) = connection.side else {
+            self.admins -= 1;
+            return;
+        };
+        let (kept, was_over) = (self.is_kept(&connection), matches!(connection.state, State::Over));
+        if let Some(member) = connection.member.take() {
+            self.leave_paged(id, member);
+        }
+        let Some(room) = self.rooms.get_mut(&id) else { return };
+        if let Some(image) = connection.image.take() {
+            self.roster.left(&room.tenant.name, &image);
+        }
+        room.untaken -= usize::from(was_over);
+        room.open -= 1;
+        if matches!(connection.state, State::Registered(..))
+            && let Some(swallowed) = room.log.allows(Instant::now())
+        {
+            let (tenant, Peer { pid, uid, .. }) = (&room.tenant.name, connection.peer);
+            info!(kind = "member.left", %tenant, pid, uid, left = room.members(), swallowed, "member gone");
+        }
+        if kept {
+            room.open += 1;
+            room.untaken += 1;
+            self.keep_over(token, connection);
+        } else if room.is_over() {
+            self.forget_rooms();
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Members of protocol 2 and their devices' time: the way between sockets, bells and the alarm here, and the leases there.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use tracing::warn;
+use vgpu_core::arbiter::Tenant;
+use vgpu_core::page::bell::Heard;
+use vgpu_core::wire::{Hello, two};
+
+use super::{FIRST_BELL, Reactor, State};
+use crate::answer;
+use crate::connection::{Connection, Peer};
+use crate::leases::Past;
+use crate::pages::Furniture;
+use crate::room::Room;
+use vgpu_accounting::clock;
+use vgpu_accounting::record::reclaim::Claim;
+
+/// What is listened to at a bell: every ring, once. Whoever leaves it up costs nothing.
+const RINGS: EventFlags = EventFlags::IN.union(EventFlags::ET);
+
+/// The arbiter's number of a room's tenant.
+pub(crate) fn number(room: u64) -> Tenant {
+    // Numbers of rooms are given once each and lie below those of bells.
+    Tenant(u32::try_from(room).unwrap_or(u32::MAX))
+}
+
+impl Reactor {
+    /// Answers a hello of protocol 2: the welcome, with the tenant's pages.
+    pub(super) fn welcome_paged(&mut self, connection: &mut Connection, id: u64, hello: two::Hello) -> io::Result<()> {
+        if self.hoards(id) {
+            return self.refuse(connection, "too many processes of this tenant have not taken what they were sent");
+        }
+        if let Err(why) = self.furnish(id) {
+            warn!(%why, "no pages for a tenant");
+            return self.refuse(connection, &format!("the daemon cannot make the tenant's pages: {why}"));
+        }
+        // Before the descriptors are sent, so that a member never finds a page that does not beat.
+        self.paged += 1;
+        self.heart.beat(true, clock::now());
+        let member = self.next_member;
+        self.next_member += 1;
+        connection.member = Some(member);
+        if let Some(room) = self.rooms.get_mut(&id) {
+            room.paged += 1;
+        }
+        let two::Hello { pid, version, .. } = hello;
+        self.register(connection, id, Hello { pid, version }, two::PROTOCOL);
+        let Some(room) = self.rooms.get(&id) else { return Err(io::ErrorKind::NotConnected.into()) };
+        let Some(furniture) = &room.furniture else { return Err(io::ErrorKind::NotConnected.into()) };
+        let reply = answer::welcome(&room.tenant, member, self.leases.epoch(), clock::now());
+        let line = reply.encode().map_err(io::Error::other)?;
+        let heart = &self.heart;
+        let sent =
+            self.shelf.with(id, |files| connection.send_with(line.as_bytes(), &furniture.descriptors(heart, files)));
+        sent.unwrap_or_else(|| Err(io::ErrorKind::NotFound.into()))
+    }
+
+    /// Sees to it that a tenant has pages.
+    fn furnish(&mut self, id: u64) -> io::Result<()> {
+        let Some(room) = self.rooms.get_mut(&id) else { return Err(io::ErrorKind::NotConnected.into()) };
+        if room.furniture.is_some() {
+            return Ok(());
+        }
+        let (furniture, (board, report, files)) = Furniture::new()?;
+        epoll::add(&self.epoll, furniture.bell(), EventData::new_u64(FIRST_BELL + id), RINGS)?;
+        self.shelf.put(id, files);
+        self.leases.furnish(number(id), board, report);
+        room.furniture = Some(furniture);
+        Ok(())
+    }
+
+    /// Answers a join. Who is refused keeps its connection: it may go on with other devices.
+    ///
+    /// The file that came along is the record's affair: nobody here looks at it, or even closes it.
+    pub(super) fn answer_join(
+        &mut self,
+        connection: &mut Connection,
+        id: u64,
+        join: &two::Join,
+        file: &mut Option<OwnedFd>,
+    ) -> io::Result<()> {
+        let Some(member) = connection.member.filter(|_| matches!(connection.state, State::Registered(..))) else {
+            return self.refuse(connection, "a hello of protocol 2 comes before a join");
+        };
+        let said = if let State::Registered(hello, _) = &connection.state { hello.pid } else { 0 };
+        let past = Past { process: connection.peer.pid.unwrap_or(said), busy: join.busy };
+        let reply = match self.leases.join_again(number(id), member, &join.device, past, clock::now()) {
+            Ok(slot) => {
+                // As the leases name it, however it was written.
+                let device = self.leases.name_of(&join.device);
+                self.record.draft().came.push(((id, device.clone()), past.process, past.busy));
+                if let Some(file) = file.take() {
+                    let Peer { uid, gid, .. } = connection.peer;
+                    let claim = self.rooms.get(&id).and_then(|Room { tenant, .. }| {
+                        Claim::new(&tenant.name, &join.device, tenant.uids.clone(), uid, gid)
+                    });
+                    self.record.file((id, device), file, claim);
+                }
+                two::Reply::Slot { device: join.device.clone(), slot }
+            }
+            Err(words) => {
+                self.note_refusal(connection.side, connection.peer, &words);
+                answer::refusal(&words)
+            }
+        };
+        connection.send(reply.encode().map_err(io::Error::other)?.as_bytes())
+    }
+
+    /// A member of protocol 2 is gone; with the last one of a tenant go its pages.
+    pub(super) fn leave_paged(&mut self, id: u64, member: u64) {
+        let now = clock::now();
+        self.paged -= 1;
+        self.leases.leave(number(id), member, now);
+        let Some(room) = self.rooms.get_mut(&id) else { return };
+        room.paged -= 1;
+        if room.paged == 0 {
+            if !self.roster.has_prior(&room.tenant.name) {
+                room.limits_before.clear();
+            }
+            self.record.emptied(id);
+            self.owes = true;
+            if let Some(furniture) = room.furniture.take() {
+                // Closing is not enough: whoever kept the bell keeps it watched.
+                let _ = epoll::delete(&self.epoll, furniture.bell());
+            }
+            self.shelf.remove(id);
+            self.leases.empty(number(id), now);
+            self.muted.retain(|(_, muted)| *muted != id);
+        }
+    }
+
+    /// A tenant's bell rings.
+    pub(super) fn bell_rang(&mut self, id: u64) {
+        if self.rooms.get(&id).is_none_or(|room| room.furniture.is_none()) {
+            return;
+        }
+        // The event is over, then the wishes are looked at: a ring meanwhile is another event.
+        if let Heard::At(moment) = self.leases.rang(number(id), clock::now()) {
+            self.listen(id, false);
+            self.muted.insert((moment, id));
+        }
+    }
+
+    /// Listens to a bell, or not.
+    fn listen(&self, id: u64, listen: bool) {
+        let Some(furniture) = self.rooms.get(&id).and_then(|room| room.furniture.as_ref()) else { return };
+        let interest = if listen { RINGS } else { EventFlags::empty() };
+        if let Err(why) = epoll::modify(&self.epoll, furniture.bell(), EventData::new_u64(FIRST_BELL + id), interest) {
+            warn!(%why, "a bell cannot be watched");
+        }
+    }
+
+    /// Does what is due now: the beat, decisions, bells that rang too often.
+    pub(super) fn keep_time(&mut self) {
+        let now = clock::now();
+        self.heart.beat(self.paged > 0, now);
+        while let Some((moment, id)) = self.muted.first().copied().filter(|(moment, _)| *moment <= now) {
+            self.muted.remove(&(moment, id));
+            // It is up since it rang too early, so that this is an event: its answer.
+            self.listen(id, true);
+        }
+        if self.leases.deadline().is_some_and(|deadline| deadline <= now) {
+            self.leases.tick(now);
+        }
+    }
+
+    /// Wakes the loop when something is due that is due to the microsecond.
+    pub(super) fn set_alarm(&mut self) {
+        let muted = self.muted.first().map(|(moment, _)| *moment);
+        // The record is busy, and nobody is there who would wake the loop.
+        let owed = self.owes.then(|| clock::now().saturating_add(1_000_000_000));
+        self.alarm.set(self.leases.deadline().into_iter().chain(muted).chain(owed).min());
+    }
+
+    /// The daemon goes: every member knows at once.
+    pub(super) fn end_pages(&mut self) {
+        self.heart.stop(clock::now());
+        self.leases.end();
+    }
+}

@@ -1,0 +1,300 @@
+//! From one plan to the next while members are connected: all of it or nothing.
+//!
+//! A tenant that is new gets its door, one that is gone loses it, one that changed tells the next member the new terms.
+//! Members that are there keep their connection; their boards say the new terms. Those of protocol 1 keep what they were
+//! told, and the log and `vgpu status` say so. What an administrator changed by hand ends with a reading of the file, and not
+//! where the file as it was is read against devices that became known (`by_hand`).
+
+use std::time::Duration;
+
+use tracing::{info, warn};
+use vgpu_core::limits::Mode;
+
+use super::admin::Marks;
+use super::asking::Asking;
+use super::by_hand;
+use super::config::Tenant;
+use super::door::{Audience, Door};
+use super::reactor::{Reactor, ServeError, number};
+use super::room::{self, Room, remove_dir};
+use super::source::Source;
+use super::terms_file;
+use vgpu_accounting::clock;
+use vgpu_config::difference::{Difference, difference};
+use vgpu_config::live;
+use vgpu_config::plan::Plan;
+use vgpu_control as control;
+
+/// Where the configuration comes from and what it was last.
+pub(super) struct Loaded {
+    pub source: Source,
+    pub plan: Plan,
+    /// What the plan was read from.
+    pub text: String,
+    /// How often the file was read again and taken.
+    pub reloads: u64,
+    /// Why the last reading changed nothing.
+    pub refused: Option<String>,
+}
+
+impl Loaded {
+    pub fn status(&self) -> control::Configuration {
+        control::Configuration {
+            file: self.source.path.clone(),
+            reloads: self.reloads,
+            refused: self.refused.clone(),
+            notes: self.plan.notes.clone(),
+        }
+    }
+}
+
+impl Reactor {
+    /// Reads the file again and obeys it, if it can be obeyed as a whole.
+    pub(super) fn reload(&mut self) {
+        let Some(loaded) = self.loaded.take() else { return };
+        self.notifier.reloading();
+        let text = loaded.source.text().map_err(|why| why.to_string());
+        self.obey(loaded, text, "reloaded", false);
+        self.ask_driver();
+    }
+
+    /// The driver answers after all: what the file said when it was last obeyed is read against its devices. Nobody wrote
+    /// another file: what was changed by hand stays.
+    pub(super) fn driver_answered(&mut self) {
+        let Some(inventory) = self.asking.as_mut().and_then(Asking::answer) else { return };
+        self.asking = None;
+        let Some(mut loaded) = self.loaded.take() else { return };
+        let uuids: Vec<String> = inventory.0.iter().map(|found| found.uuid.clone()).collect();
+        info!(kind = "driver.answered", devices = uuids.len(), "the driver answers");
+        self.leases.know(&uuids, clock::now());
+        loaded.source.answered(inventory);
+        let text = Ok(loaded.text.clone());
+        self.obey(loaded, text, "read against the driver's devices", true);
+        if self.marks.is_empty() {
+            return;
+        }
+        let (devices, tenants) = self.in_force();
+        for words in live::misfits(&devices, &tenants) {
+            warn!("what was changed by hand does not fit the driver's devices, and stays: {words}");
+        }
+    }
+
+    /// Obeys a text of the file, or says why not. What was changed by hand is over, or stays.
+    fn obey(&mut self, mut loaded: Loaded, text: Result<String, String>, done: &str, stays: bool) {
+        match text.and_then(|text| Ok((self.follow(&loaded, &text, stays)?, text))) {
+            Ok(((plan, summary), text)) => {
+                loaded.reloads += 1;
+                loaded.refused = None;
+                (loaded.plan, loaded.text) = (plan, text);
+                info!(kind = "config.taken", file = %loaded.source.path.display(), "{done}: {summary}");
+                for note in &loaded.plan.notes {
+                    warn!("{note}");
+                }
+            }
+            Err(why) => {
+                warn!(kind = "config.refused", file = %loaded.source.path.display(), errors = why.lines().count(), "not {done}, nothing was changed");
+                for line in why.lines() {
+                    warn!("{line}");
+                }
+                loaded.refused = Some(why);
+            }
+        }
+        let refused = if loaded.refused.is_some() { "; the last reload was refused" } else { "" };
+        self.loaded = Some(loaded);
+        self.notifier.ready(&format!("{}{refused}", self.summary()));
+    }
+
+    /// The new plan, in force, and what was done; or in words why nothing was.
+    fn follow(&mut self, loaded: &Loaded, text: &str, stays: bool) -> Result<(Plan, String), String> {
+        let plan = loaded.source.plan(text).map_err(|why| why.to_string())?;
+        let difference = difference(&loaded.plan, &plan);
+        if !difference.fixed.is_empty() {
+            return Err(format!("a running daemon cannot change this, restart it: {}", difference.fixed.join("; ")));
+        }
+        // Whatever can fail comes first.
+        let mut rooms = Vec::new();
+        // A directory that was there may be mounted in a container: it is not ours to remove.
+        let mut made = Vec::new();
+        let mut next_room = self.next_room;
+        // Members wait for the beat meanwhile.
+        let mut patience = Duration::ZERO;
+        for added in &difference.added {
+            made.extend(added.socket.parent().filter(|dir| dir.symlink_metadata().is_err()).map(|_| &added.socket));
+            let id = self.left_room(&added.name).unwrap_or(next_room);
+            next_room = next_room.max(id + 1);
+            let opened = Door::open(&added.socket, Audience::Members, &mut patience).map_err(ServeError::from);
+            match opened.and_then(|door| self.watch(&door, id).map(|()| door)) {
+                Ok(door) => rooms.push((id, Tenant::from(added), door)),
+                Err(why) => {
+                    drop(rooms);
+                    made.into_iter().for_each(|socket| remove_dir(socket));
+                    return Err(why.to_string());
+                }
+            }
+        }
+        for (id, tenant, door) in rooms {
+            room::announce(&tenant);
+            self.take_in(id, tenant, door);
+        }
+        self.remove(&difference.removed);
+        self.retry_doors();
+        let behind = self.follow_changes(&plan, &difference, stays);
+        self.max_connections = usize::try_from(plan.daemon.max_connections).unwrap_or(usize::MAX);
+        Ok((plan, summary(&difference, behind)))
+    }
+
+    /// Takes a tenant in at the start.
+    pub(super) fn add_room(&mut self, tenant: Tenant, door: Door) -> Result<(), ServeError> {
+        let id = self.next_room;
+        self.watch(&door, id)?;
+        self.take_in(id, tenant, door);
+        Ok(())
+    }
+
+    /// Takes a tenant in whose place is unusable.
+    pub(super) fn add_unusable(&mut self, tenant: Tenant, why: String) {
+        let id = self.next_room;
+        self.next_room += 1;
+        self.leases.put(number(id), tenant.clone(), clock::now());
+        let limits_before = self.roster.prior_limits(&tenant.name);
+        self.rooms.insert(id, Room { limits_before, ..Room::without_door(tenant, why) });
+    }
+
+    /// Tries once more where a place was unusable.
+    fn retry_doors(&mut self) {
+        let ids: Vec<u64> = self.rooms.iter().filter(|(_, room)| room.unusable.is_some()).map(|(id, _)| *id).collect();
+        let mut patience = Duration::ZERO;
+        for id in ids {
+            let Some(socket) = self.rooms.get(&id).map(|room| room.tenant.socket.clone()) else { continue };
+            let opened = Door::open(&socket, Audience::Members, &mut patience).map_err(ServeError::from);
+            let opened = opened.and_then(|door| self.watch(&door, id).map(|()| door));
+            let Some(room) = self.rooms.get_mut(&id) else { continue };
+            let tenant = &room.tenant.name;
+            match opened {
+                Ok(door) => {
+                    info!(kind = "tenant.served", %tenant, "this tenant is served now");
+                    (room.door, room.unusable) = (Some(door), None);
+                }
+                Err(why) => {
+                    warn!(kind = "tenant.unusable", %tenant, %why, "this tenant is not served; the others are");
+                    room.unusable = Some(why.to_string());
+                }
+            }
+        }
+    }
+
+    /// The room of a removed tenant of that name whose members are still there.
+    fn left_room(&self, name: &str) -> Option<u64> {
+        let left = self.rooms.iter().find(|(_, room)| room.is_removed() && room.tenant.name == name);
+        left.map(|(id, _)| *id)
+    }
+
+    /// Takes a tenant in, or back in, whose door is watched by that number.
+    fn take_in(&mut self, id: u64, tenant: Tenant, door: Door) {
+        match self.rooms.get_mut(&id) {
+            Some(room) => {
+                room.take_terms(tenant.clone());
+                room.door = Some(door);
+            }
+            None => {
+                let limits_before = self.roster.prior_limits(&tenant.name);
+                self.rooms.insert(id, Room { limits_before, ..Room::new(tenant.clone(), door) });
+                self.next_room = self.next_room.max(id + 1);
+            }
+        }
+        self.leases.put(number(id), tenant, clock::now());
+        self.keep_terms(id);
+        self.keep_limits(id);
+    }
+
+    fn remove(&mut self, names: &[String]) {
+        for room in self.rooms.values_mut().filter(|room| names.contains(&room.tenant.name)) {
+            room.close();
+            terms_file::remove(&room.tenant.socket);
+            let (tenant, members) = (&room.tenant.name, room.members());
+            info!(kind = "tenant.removed", %tenant, members, "tenant removed; its members keep their last terms");
+        }
+        self.forget_rooms();
+    }
+
+    /// Forgets the rooms that are over, with their directories.
+    pub(super) fn forget_rooms(&mut self) {
+        for id in self.rooms.iter().filter(|(_, room)| room.is_over()).map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.note_last(id);
+        }
+        let (leases, recent, now) = (&mut self.leases, &mut self.recent, clock::now());
+        self.rooms.retain(|id, room| {
+            if room.is_over() {
+                remove_dir(&room.tenant.socket);
+                leases.remove(number(*id), now);
+                recent.forget(&room.tenant.name);
+            }
+            !room.is_over()
+        });
+    }
+
+    /// Gives every tenant the terms that the file says, in force at once for members of protocol 2; returns how many of
+    /// protocol 1 have earlier ones. What an administrator changed meanwhile is over, since the file is what holds; or it stays.
+    fn follow_changes(&mut self, plan: &Plan, difference: &Difference, stays: bool) -> usize {
+        let now = clock::now();
+        let (mut behind, mut carried) = (0, Marks::new());
+        for planned in &plan.tenants {
+            let open = self.rooms.iter_mut().find(|(_, room)| !room.is_removed() && room.tenant.name == planned.name);
+            let Some((id, room)) = open else { continue };
+            let mut fresh = Tenant::from(planned);
+            if stays {
+                carried.extend(by_hand::carry(&mut fresh, &room.tenant, &self.marks));
+            }
+            if room.tenant == fresh {
+                continue;
+            }
+            let other = room.limits() != fresh.told();
+            let old = if other { room.older() } else { 0 };
+            room.take_terms(fresh.clone());
+            let id = *id;
+            if fresh.mode != Mode::Enforce && self.leases.is_paused(number(id)) {
+                warn!(tenant = %planned.name, "paused, and only observed from now on: nothing holds it");
+            }
+            let slots = self.leases.put(number(id), fresh, now);
+            self.keep_terms(id);
+            self.keep_limits(id);
+            behind += old;
+            let changed = difference.changed.iter().find(|changed| changed.tenant.name == planned.name);
+            let what = changed.map_or("what was changed by hand".to_owned(), |changed| changed.what.join(", "));
+            let tenant = &planned.name;
+            if old > 0 {
+                warn!(kind = "tenant.changed", %tenant, %what, slots, members = old, "tenant changed; members of protocol 1 keep what they were told");
+            } else {
+                info!(kind = "tenant.changed", %tenant, %what, slots, "tenant changed");
+            }
+        }
+        self.marks = carried;
+        self.record.keep(plan.daemon.keep);
+        self.heart.settle(plan.time.heartbeat);
+        self.leases.settle(plan.time.clone(), plan.arbitrate, now);
+        self.leases.measure_all(plan.daemon.exact);
+        behind
+    }
+
+    /// One line about everything.
+    pub(super) fn summary(&self) -> String {
+        let tenants = self.rooms.values().filter(|room| room.door.is_some()).count();
+        format!("serving {tenants} tenant{}", if tenants == 1 { "" } else { "s" })
+    }
+}
+
+fn summary(difference: &Difference, behind: usize) -> String {
+    if difference.is_empty() {
+        return "nothing is different".into();
+    }
+    let Difference { added, removed, changed, kept, others, .. } = difference;
+    let mut words =
+        format!("{} added, {} removed, {} changed, {kept} as before", added.len(), removed.len(), changed.len());
+    if !others.is_empty() {
+        words.push_str(&format!("; {} changed", others.join(", ")));
+    }
+    if behind > 0 {
+        words.push_str(&format!("; {behind} members keep earlier limits until they start anew"));
+    }
+    words
+}

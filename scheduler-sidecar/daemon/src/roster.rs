@@ -1,0 +1,303 @@
+//! The members that a daemon leaves behind, for the next one: processes that said hello, and their tenants' memory limits.
+//!
+//! A member that launches nothing does not notice that its daemon is another one, and a frozen one cannot. Without this list
+//! the next daemon would take both for strangers. One line for each thing that happens, in a file of the daemon's own beside
+//! the administrative socket, which no container sees; written anew when the daemon starts and when it has grown. A line that
+//! a killed daemon left half written, or that is not understood, is passed over.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use tracing::warn;
+
+use super::config::Tenant;
+use crate::proof::image::Image;
+use crate::proof::limits::{ByDevice, raise};
+use crate::proof::processes;
+use vgpu_control::finding::Process;
+
+/// The file, in the directory of the sockets.
+const NAME: &str = "members";
+
+/// Largest file that is read, in bytes: a hundred for each line, ten times as many members as a daemon serves.
+const MOST_BYTES: u64 = 16 << 20;
+
+/// The file is written anew when it has this many lines more than four times those that it was written with: so seldom that
+/// the cost of a hello is that of a line.
+const FEW_LINES: usize = 4096;
+
+/// A process that said hello to the former daemon, and not to this one yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prior {
+    /// Its tenant then.
+    pub tenant: String,
+    /// The program that said hello.
+    pub image: Image,
+}
+
+/// The list.
+#[derive(Debug, Default)]
+pub struct Roster {
+    /// `None`: there is no directory, or nobody looks for processes.
+    path: Option<PathBuf>,
+    file: Option<File>,
+    /// Lines of the file now, and when it was written anew.
+    lines: (usize, usize),
+    /// Connections of members. One that says hello again has two for a moment.
+    present: HashMap<Image, usize>,
+    /// By the number of the process.
+    prior: HashMap<u32, Prior>,
+    limits: HashMap<String, ByDevice>,
+}
+
+/// A tenant's memory limits as this list and the proof have them. One that is only observed has none.
+pub fn limits_of(tenant: &Tenant) -> ByDevice {
+    let is_kept = tenant.mode == vgpu_core::limits::Mode::Enforce;
+    let limit = |memory: Option<vgpu_core::bytes::Bytes>| memory.filter(|_| is_kept).map_or(u64::MAX, u64::from);
+    tenant.on.iter().map(|on| (on.device.to_string(), limit(on.memory))).collect()
+}
+
+fn line(verb: &str, tenant: &str, image: &Image) -> String {
+    let Image { process: Process { pid, began }, program: (device, inode), code, stack } = image;
+    format!("{verb} {pid} {began} {device} {inode} {code} {stack} {tenant}\n")
+}
+
+fn member_line(tenant: &str, image: &Image) -> String {
+    line("member", tenant, image)
+}
+
+fn limit_lines(tenant: &str, limits: &ByDevice) -> String {
+    limits.iter().fold(String::new(), |mut lines, (device, bytes)| {
+        let _ = writeln!(lines, "limit {bytes} {device} {tenant}");
+        lines
+    })
+}
+
+impl Roster {
+    /// What the former daemon left in this directory, as far as its processes live and run what they ran.
+    pub fn open(dir: Option<&Path>) -> Self {
+        let mut roster = Self { path: dir.map(|dir| dir.join(NAME)), ..Self::default() };
+        let Some(path) = &roster.path else { return roster };
+        match read(path) {
+            Ok(text) => roster.learn(&text),
+            Err(why) if why.kind() == io::ErrorKind::NotFound => {}
+            Err(why) => {
+                warn!(file = %path.display(), %why, "members of the former daemon are not known; those that sit idle will be found as unregistered");
+            }
+        }
+        roster.prior.retain(|pid, prior| processes::image(*pid) == Some(prior.image));
+        roster
+    }
+
+    fn learn(&mut self, text: &str) {
+        for line in text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
+            let words: Vec<&str> = line.split(' ').collect();
+            let number = |at: usize| words.get(at).and_then(|word| word.parse::<u64>().ok());
+            match words[..] {
+                [verb @ ("member" | "left"), _, _, _, _, _, _, tenant] => {
+                    let numbers = (number(1), number(2), number(3), number(4), number(5), number(6));
+                    let (Some(pid), Some(began), Some(device), Some(inode), Some(code), Some(stack)) = numbers else {
+                        continue;
+                    };
+                    let Ok(pid) = u32::try_from(pid) else { continue };
+                    let image = Image { process: Process { pid, began }, program: (device, inode), code, stack };
+                    if verb == "member" {
+                        self.prior.insert(pid, Prior { tenant: tenant.to_owned(), image });
+                    } else if self.prior.get(&pid).is_some_and(|prior| prior.image == image) {
+                        self.prior.remove(&pid);
+                    }
+                }
+                ["limit", _, device, tenant] => {
+                    if let Some(bytes) = number(1) {
+                        raise(self.limits.entry(tenant.to_owned()).or_default(), [(device.to_owned(), bytes)]);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Members of the former daemon that have not come back.
+    pub fn prior(&self) -> impl Iterator<Item = &Prior> {
+        self.prior.values()
+    }
+
+    /// Are there any of this tenant?
+    pub fn has_prior(&self, tenant: &str) -> bool {
+        self.prior.values().any(|prior| prior.tenant == tenant)
+    }
+
+    /// The highest limits that a tenant had under the former daemon.
+    pub fn prior_limits(&self, tenant: &str) -> ByDevice {
+        self.limits.get(tenant).cloned().unwrap_or_default()
+    }
+
+    /// Writes the file anew: members, and each tenant's limits.
+    pub fn rewrite<'t>(
+        &mut self,
+        members: impl Iterator<Item = (&'t str, Image)>,
+        limits: impl Iterator<Item = (&'t str, ByDevice)>,
+    ) {
+        let Some(path) = &self.path else { return };
+        let mut text: String = self.prior.values().map(|prior| member_line(&prior.tenant, &prior.image)).collect();
+        members.for_each(|(tenant, image)| text.push_str(&member_line(tenant, &image)));
+        limits.for_each(|(tenant, limits)| text.push_str(&limit_lines(tenant, &limits)));
+        self.lines = (text.lines().count(), text.lines().count());
+        match create(path, &text) {
+            Ok(file) => self.file = Some(file),
+            Err(why) => failed(path, &why),
+        }
+    }
+
+    /// Has the file grown so much that it should be written anew?
+    pub fn is_long(&self) -> bool {
+        self.file.is_some() && self.lines.0 > FEW_LINES + 4 * self.lines.1
+    }
+
+    /// A process said hello.
+    pub fn joined(&mut self, tenant: &str, image: &Image) {
+        self.prior.remove(&image.process.pid);
+        *self.present.entry(*image).or_default() += 1;
+        self.append(&member_line(tenant, image));
+    }
+
+    /// A connection of a member ended.
+    pub fn left(&mut self, tenant: &str, image: &Image) {
+        let Some(connections) = self.present.get_mut(image) else { return };
+        *connections -= 1;
+        if *connections == 0 {
+            self.present.remove(image);
+            self.append(&line("left", tenant, image));
+        }
+    }
+
+    /// A tenant has other limits.
+    pub fn limited(&mut self, tenant: &str, limits: &ByDevice) {
+        self.append(&limit_lines(tenant, limits));
+    }
+
+    fn append(&mut self, text: &str) {
+        let (Some(file), Some(path)) = (&mut self.file, &self.path) else { return };
+        self.lines.0 += text.lines().count();
+        if let Err(why) = file.write_all(text.as_bytes()) {
+            failed(path, &why);
+            self.file = None;
+        }
+    }
+}
+
+fn failed(path: &Path, why: &io::Error) {
+    warn!(file = %path.display(), %why, "the list of members cannot be written; after a restart those that sit idle will be found as unregistered");
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is no file"));
+    }
+    let mut text = String::new();
+    file.take(MOST_BYTES).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// Whole or not at all: under another name first.
+fn create(path: &Path, text: &str) -> io::Result<File> {
+    let temporary = path.with_file_name(format!(".{NAME}-{}", std::process::id()));
+    // Left by a daemon that had this number and was killed.
+    let _ = std::fs::remove_file(&temporary);
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut file = File::from(rustix::fs::open(&temporary, flags, Mode::from_raw_mode(0o600))?);
+    let written = file.write_all(text.as_bytes()).and_then(|()| std::fs::rename(&temporary, path));
+    match written {
+        Ok(()) => Ok(file),
+        Err(why) => {
+            let _ = std::fs::remove_file(&temporary);
+            Err(why)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own() -> Image {
+        processes::image(std::process::id()).unwrap()
+    }
+
+    #[test]
+    fn the_next_daemon_knows_the_members_that_live_and_run_what_they_ran() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut first = Roster::open(Some(dir.path()));
+        first.rewrite(std::iter::empty(), [("a", vec![("*".to_owned(), 8)])].into_iter());
+        first.limited("a", &vec![("*".to_owned(), 2)]);
+        let ended = Image { process: Process { pid: u32::MAX, began: 1 }, ..own() };
+        first.joined("a", &own());
+        first.joined("a", &ended);
+        let mut second = Roster::open(Some(dir.path()));
+        let prior = Prior { tenant: "a".into(), image: own() };
+        assert_eq!(second.prior().collect::<Vec<_>>(), [&prior]);
+        assert!(second.has_prior("a") && !second.has_prior("b"));
+        assert_eq!(second.prior_limits("a"), [("*".to_owned(), 8)], "the highest");
+        // Not come back, it is known to the one after that too; and not any more when it has left.
+        second.rewrite(std::iter::empty(), std::iter::empty());
+        let mut third = Roster::open(Some(dir.path()));
+        assert_eq!(third.prior().collect::<Vec<_>>(), [&prior]);
+        third.rewrite(std::iter::empty(), std::iter::empty());
+        third.joined("a", &own());
+        assert_eq!(third.prior().count(), 0, "it came back");
+        third.joined("a", &own());
+        third.left("a", &own());
+        assert_eq!(
+            Roster::open(Some(dir.path())).prior().count(),
+            1,
+            "it said hello again before its first connection ended"
+        );
+        third.left("a", &own());
+        assert_eq!(Roster::open(Some(dir.path())).prior().count(), 0);
+    }
+
+    #[test]
+    fn another_program_in_the_same_process_is_no_member_of_the_former_daemon() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut first = Roster::open(Some(dir.path()));
+        first.rewrite(std::iter::empty(), std::iter::empty());
+        first.joined("a", &Image { stack: own().stack + 16, ..own() });
+        assert_eq!(Roster::open(Some(dir.path())).prior().count(), 0);
+    }
+
+    #[test]
+    fn lines_that_are_no_lines_are_passed_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let whole = member_line("a", &own());
+        let text = format!("member\nmember x 1 2 3 4 5 a\nleft\nlimit 5 *\n\u{0}\nlimit 7 * a\n{whole}limit 9 * a");
+        std::fs::write(dir.path().join(NAME), text).unwrap();
+        let roster = Roster::open(Some(dir.path()));
+        assert_eq!((roster.prior().count(), roster.prior_limits("a")), (1, vec![("*".to_owned(), 7)]));
+        assert_eq!(Roster::open(Some(&dir.path().join("none"))).prior().count(), 0);
+        let mut nowhere = Roster::open(None);
+        nowhere.rewrite(std::iter::empty(), std::iter::empty());
+        nowhere.joined("a", &own());
+        assert!(!nowhere.is_long());
+    }
+
+    #[test]
+    fn the_list_is_written_anew_when_it_has_grown() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut roster = Roster::open(Some(dir.path()));
+        roster.rewrite(std::iter::empty(), std::iter::empty());
+        for _ in 0..=FEW_LINES / 2 {
+            roster.joined("a", &own());
+            roster.left("a", &own());
+        }
+        assert!(roster.is_long());
+        roster.rewrite([("a", own())].into_iter(), std::iter::empty());
+        assert!(!roster.is_long());
+        assert_eq!(std::fs::read_to_string(dir.path().join(NAME)).unwrap(), member_line("a", &own()));
+    }
+}

@@ -1,0 +1,156 @@
+//! The configuration file: read at the start and whenever the daemon is told to.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+
+use vgpu_config::inventory::Inventory;
+use vgpu_config::options::Options;
+use vgpu_config::paths;
+use vgpu_config::plan::Plan;
+use vgpu_config::problem::{Report, shown};
+use vgpu_config::{self as config, MAX_FILE, Surroundings, inventory};
+
+/// A file and what it is read against.
+#[derive(Debug)]
+pub struct Source {
+    /// The file; absolute.
+    pub path: PathBuf,
+    /// The file as it was named, for messages.
+    name: String,
+    around: Surroundings,
+    /// Why the driver did not answer, if it was asked.
+    silent: Option<String>,
+    /// Is nobody to ask the driver?
+    asks_nobody: bool,
+}
+
+/// Why there is no plan.
+#[derive(Debug)]
+pub enum SourceError {
+    /// The file cannot be read, in words that name it.
+    Unreadable(String),
+    /// The file has errors.
+    Wrong {
+        /// The file's name.
+        file: String,
+        /// The errors.
+        report: Report,
+    },
+}
+
+/// One line for each error.
+impl fmt::Display for SourceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreadable(why) => f.write_str(why),
+            Self::Wrong { file, report } => f.write_str(report.lines(file).trim_end()),
+        }
+    }
+}
+
+impl std::error::Error for SourceError {}
+
+impl Source {
+    /// A file, under the options of the command line. The driver is asked here, once, if it is to be asked at all; that it did
+    /// not answer is a note of every plan.
+    #[must_use]
+    pub fn new(path: &Path, options: &Options) -> Self {
+        let (inventory, silent) = match options.driver.as_str() {
+            "none" => (None, None),
+            _ => match inventory::ask() {
+                Ok(inventory) => (Some(inventory), None),
+                Err(why) => (None, Some(why)),
+            },
+        };
+        // A relative path on the command line means where the command was given; a reload must mean the same place.
+        let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        let around = Surroundings {
+            run_dir: paths::runtime_dir(),
+            run_dir_option: options.runtime_dir.as_ref().map(absolute),
+            state_option: options.state_dir.as_ref().map(|path| match path.as_os_str() {
+                none if none == "none" => path.clone(),
+                _ => absolute(path),
+            }),
+            admin_option: options.admin_socket.as_ref().map(|path| match path.as_os_str() {
+                none if none == "none" => path.clone(),
+                _ => absolute(path),
+            }),
+            log_option: options.log.clone(),
+            inventory,
+        };
+        let asks_nobody = options.driver == "none";
+        let name = shown(&path.display().to_string());
+        Self { path: absolute(&path.to_owned()), name, around, silent, asks_nobody }
+    }
+
+    /// What the file says now.
+    ///
+    /// # Errors
+    /// [`SourceError`]; all errors of the file at once.
+    pub fn read(&self) -> Result<Plan, SourceError> {
+        self.plan(&self.text()?)
+    }
+
+    /// Is there a device that only the driver can tell, and might the driver answer yet?
+    #[must_use]
+    pub fn waits_for_driver(&self, plan: &Plan) -> bool {
+        self.silent.is_some() && plan.devices.iter().any(|device| device.uuid.is_none() && device.index.is_some())
+    }
+
+    /// The driver answers after all: what it said counts from now on.
+    pub fn answered(&mut self, inventory: Inventory) {
+        (self.around.inventory, self.silent) = (Some(inventory), None);
+    }
+
+    /// The file as it is.
+    ///
+    /// # Errors
+    /// [`SourceError::Unreadable`].
+    pub fn text(&self) -> Result<String, SourceError> {
+        let file = self.name.clone();
+        let unreadable = |why: &dyn fmt::Display| SourceError::Unreadable(format!("{file}: {why}"));
+        let mut bytes = Vec::new();
+        let most = u64::try_from(MAX_FILE).unwrap_or(u64::MAX) + 1;
+        // A pipe without a writer would hold the daemon; it is no file either.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let open =
+            rustix::fs::open(&self.path, flags, Mode::empty()).map_err(|why| unreadable(&io::Error::from(why)))?;
+        let open = File::from(open);
+        if !open.metadata().map_err(|why| unreadable(&why))?.is_file() {
+            return Err(unreadable(&"is not a file"));
+        }
+        open.take(most).read_to_end(&mut bytes).map_err(|why| unreadable(&why))?;
+        String::from_utf8(bytes)
+            .map_err(|why| unreadable(&format_args!("is not UTF-8 text: byte {}", why.utf8_error().valid_up_to())))
+    }
+
+    /// What a text means that came from the file.
+    ///
+    /// # Errors
+    /// [`SourceError::Wrong`]; all errors at once.
+    pub fn plan(&self, text: &str) -> Result<Plan, SourceError> {
+        let wrong = |report| SourceError::Wrong { file: self.name.clone(), report };
+        let mut plan = config::plan(text, &self.around).map_err(wrong)?;
+        let note = |why: &String| {
+            format!(
+                "the driver does not answer, so that only the file says which devices there are and how large: {why}"
+            )
+        };
+        let nobody = plan.devices.iter().filter(|device| device.uuid.is_none()).filter_map(|device| device.index);
+        let numbers: Vec<String> = nobody.map(|index| index.to_string()).collect();
+        let unknown = (!numbers.is_empty()).then(|| {
+            let then = if self.asks_nobody { "the driver is not asked (--driver none)" } else { "it is asked again" };
+            format!(
+                "device.id, tenant.devices: which device is {} nobody knows without the driver, so that processes are refused \
+                 there; {then}; a UUID (`nvidia-smi -L`) in the number's place needs no driver",
+                numbers.join(", ")
+            )
+        });
+        plan.notes.splice(..0, self.silent.as_ref().map(note).into_iter().chain(unknown));
+        Ok(plan)
+    }
+}

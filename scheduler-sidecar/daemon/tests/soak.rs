@@ -1,0 +1,224 @@
+//! The daemon under peers that do anything at all, for `VGPU_SOAK_SECONDS` (2 s unless told): nothing leaks,
+//! nobody else notices.
+
+#[path = "../../support/member.rs"]
+mod member;
+#[path = "../../support/mod.rs"]
+mod support;
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use member::{Member, now};
+use support::world::World;
+use support::{Daemon, Peer, eventually};
+use tempfile::TempDir;
+use vgpu_control as control;
+use vgpu_core::arbiter::Gate;
+use vgpu_core::page::Said;
+use vgpu_core::wire::two;
+
+const TERMS: &str = "{\"hello\":1,\"tenant\":\"a\",\"memory_limit\":1073741824,\"sm_limit\":30}\n";
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 % u64::try_from(bound).unwrap()).unwrap()
+    }
+}
+
+/// One peer's life.
+fn misbehave(socket: &Path, random: &mut Random, kept: &mut Vec<UnixStream>) {
+    let Ok(mut stream) = UnixStream::connect(socket) else { return };
+    stream.set_nonblocking(true).unwrap();
+    let hello = b"{\"hello\":1,\"pid\":5,\"version\":\"x\"}\n";
+    for _ in 0..random.below(5) {
+        // Whatever the kernel says: the peer may be closed already, or the daemon busy.
+        let _ = match random.below(7) {
+            0 => stream.write(hello),
+            1 => stream.write(&hello[..random.below(hello.len())]),
+            2 => stream.write(&hello.repeat(200)),
+            3 => stream.write(&[b'x'; 5000][..random.below(5000)]),
+            4 => stream.write(&(0..64).map(|_| random.below(256).to_le_bytes()[0]).collect::<Vec<u8>>()),
+            5 => stream.shutdown(std::net::Shutdown::Write).map(|()| 0),
+            _ => stream.write(b"\n{\"hello\":1,\"ask\":\"status\"}\n"),
+        };
+    }
+    if random.below(4) == 0 {
+        kept.push(stream);
+    }
+    if kept.len() > 100 {
+        kept.swap_remove(random.below(100));
+    }
+}
+
+fn time() -> Duration {
+    let seconds = std::env::var("VGPU_SOAK_SECONDS").ok().map_or(2, |text| text.parse().expect("VGPU_SOAK_SECONDS"));
+    Duration::from_secs(seconds)
+}
+
+#[test]
+fn soak_peers_that_do_anything_leak_nothing_and_disturb_nobody() {
+    let time = time();
+    let dir = TempDir::new().unwrap();
+    let admin = dir.path().join("admin.sock");
+    let daemon = Daemon::start(&dir.path().join("a/s"), &["--admin-socket", admin.to_str().unwrap(), "--log", "off"]);
+    let descriptors = || fs::read_dir(format!("/proc/{}/fd", daemon.child.id())).unwrap().count();
+    let members = || control::ask_status(&admin).unwrap().tenants[0].members.len();
+    eventually("the daemon is alone", || members() == 0);
+    // The question just asked may still be on its way out.
+    let settled = |_| {
+        std::thread::sleep(Duration::from_millis(2));
+        descriptors()
+    };
+    // The record opens its files in its own time.
+    std::thread::sleep(Duration::from_millis(1500));
+    let before = (0..50).map(settled).min().unwrap();
+    let mut good = daemon.connect();
+    assert_eq!(good.hello(), TERMS);
+
+    let until = Instant::now() + time;
+    std::thread::scope(|scope| {
+        for thread in 0..3 {
+            let sockets = [daemon.socket.clone(), admin.clone()];
+            scope.spawn(move || {
+                let seed = 0x9e37_79b9_7f4a_7c15 ^ (u64::from(std::process::id()) << 8) ^ thread;
+                println!("seed {seed}");
+                let mut random = Random(seed);
+                let mut kept = Vec::new();
+                while Instant::now() < until {
+                    misbehave(&sockets[usize::from(random.below(10) == 0)], &mut random, &mut kept);
+                }
+            });
+        }
+        while Instant::now() < until {
+            assert_eq!(good.hello(), TERMS);
+            let mut newcomer = daemon.connect();
+            assert_eq!(newcomer.hello(), TERMS);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    });
+    drop::<Peer>(good);
+    eventually("everybody is forgotten", || members() == 0);
+    eventually("every descriptor is back", || descriptors() == before);
+    let status = fs::read_to_string(format!("/proc/{}/status", daemon.child.id())).unwrap();
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let kib: u64 = resident.trim().trim_end_matches(" kB").trim().parse().unwrap();
+    assert!(kib < 64 << 10, "{kib} KiB");
+    assert_eq!(daemon.stop().0, Some(0));
+}
+
+const GPU: &str = "GPU-00000000-0000-0000-0000-000000000001";
+
+/// The device that others use, some that are nobody's, and what is no name.
+const NAMES: [&str; 6] = [GPU, "MIG-00000000-0000-0000-0000-000000000001", "GPU-2", "", "*", "\u{e9}"];
+
+/// A number as a member may write one: small, near what is so, or anything.
+fn number(random: &mut Random) -> u64 {
+    match random.below(4) {
+        0 => 0,
+        1 => now().wrapping_add(random.below(1 << 30) as u64).wrapping_sub(1 << 29),
+        2 => random.below(1 << 20) as u64,
+        _ => u64::MAX - random.below(1 << 10) as u64,
+    }
+}
+
+/// The life of a member with pages: it joins what it likes, says what it likes of any slot, rings, sends what is no line,
+/// and goes at any moment, sometimes with the bell in its hand.
+fn live(socket: &Path, random: &mut Random, bells: &mut Vec<std::os::fd::OwnedFd>) {
+    let mut member = Member::hello(socket);
+    for _ in 0..random.below(8) {
+        let line = two::Join { device: NAMES[random.below(NAMES.len())].into(), busy: number(random) };
+        let answer = member.ask(&line.encode().unwrap());
+        if answer.is_empty() {
+            break;
+        }
+        let slot = &member.report.slots[random.below(member.report.slots.len())];
+        let near = &member.report.slots[random.below(4)];
+        for slot in [slot, near] {
+            match random.below(4) {
+                0 => slot.say(&Said {
+                    busy: number(random),
+                    finished: number(random),
+                    submitted: number(random),
+                    launched: number(random),
+                    known: number(random),
+                    in_flight: (random.below(2) == 0).then(|| number(random)),
+                    last_launch: number(random),
+                    since: number(random),
+                }),
+                1 => slot.launches(number(random), number(random), number(random), number(random)),
+                2 => {
+                    let _ = slot.wish();
+                }
+                _ => slot.content(),
+            }
+        }
+        for _ in 0..random.below(20) {
+            let _ = rustix::io::write(&member.bell, &1_u64.to_ne_bytes());
+        }
+        if random.below(8) == 0 {
+            let nonsense: Vec<u8> = (0..random.below(64)).map(|_| random.below(256).to_le_bytes()[0]).collect();
+            let _ = member.lines.get_mut().write_all(&nonsense);
+            break;
+        }
+    }
+    if random.below(16) == 0 {
+        bells.push(member.bell.try_clone().unwrap());
+    }
+    if bells.len() > 20 {
+        bells.swap_remove(random.below(20));
+    }
+}
+
+/// Those of one tenant, that is: their neighbour has the device again and again, and all that they took comes back.
+#[test]
+fn soak_members_with_pages_that_say_anything_leak_nothing_and_disturb_no_other_tenant() {
+    let time = time();
+    let world = World::start("[[tenant]]\nname = \"good\"\nweight = 2\n[[tenant]]\nname = \"bad\"\n");
+    let members = || world.status().tenants.iter().map(|tenant| tenant.members.len()).sum::<usize>();
+    // What the first member of all makes it open stays open.
+    drop(Member::hello(&world.socket("bad")).join(GPU));
+    drop(Member::hello(&world.socket("good")).join(GPU));
+    eventually("the daemon is alone", || members() == 0);
+    let settled = |_| {
+        std::thread::sleep(Duration::from_millis(2));
+        world.descriptors()
+    };
+    // The record opens its files in its own time.
+    std::thread::sleep(Duration::from_millis(1500));
+    let before = (0..50).map(settled).min().unwrap();
+    let until = Instant::now() + time;
+    let mut leases = 0;
+    std::thread::scope(|scope| {
+        for thread in 0..3 {
+            let socket = world.socket("bad");
+            scope.spawn(move || {
+                let seed = 0x9e37_79b9_7f4a_7c15 ^ (u64::from(std::process::id()) << 8) ^ thread;
+                println!("seed {seed}");
+                let (mut random, mut bells) = (Random(seed), Vec::new());
+                while Instant::now() < until {
+                    live(&socket, &mut random, &mut bells);
+                }
+            });
+        }
+        let mut good = Member::hello(&world.socket("good")).join(GPU);
+        while leases == 0 || Instant::now() < until {
+            assert!(matches!(good.runs(1_000_000), Gate::Run { .. } | Gate::Open));
+            good.done(1_000_000);
+            leases += 1;
+        }
+    });
+    println!("{leases} leases");
+    eventually("everybody is forgotten", || members() == 0);
+    eventually("every descriptor is back", || world.descriptors() <= before);
+    let World { daemon, dir: _dir } = world;
+    assert_eq!(daemon.stop().0, Some(0));
+}

@@ -1,0 +1,52 @@
+//! What is of one machine stands in one file on each side: the library's, the command line's, the build's.
+
+use std::fs;
+use std::path::Path;
+
+/// Where a machine may be named, and why.
+const PLACES: [(&str, &str); 7] = [
+    ("libvgpu/src/arch.rs", "chooses the library's file"),
+    ("libvgpu/src/arch/", "the library's side: registers, and what only assembly can say"),
+    ("scheduler-sidecar/cli/src/arch.rs", "the command line's side: machines of files, and their loaders"),
+    ("make/arch.mk", "the build's side: what Debian calls a machine"),
+    ("deny.toml", "data that another tool reads too: for which machine dependencies are looked at"),
+    ("tests/mutants", "names the library's file"),
+    ("tests/tests/", "this test, and fixtures: what a program of this machine needs"),
+];
+
+/// What names a machine, or is written for one.
+const SIGNS: [&str; 8] = ["x86_64", "x86-64", "aarch64", "amd64", "asm!(", "EM_X86", "EM_AARCH", "target_arch"];
+
+#[test]
+fn nothing_names_a_machine_but_one_file_on_each_side() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut found = Vec::new();
+    texts(&root, &root, &mut |path, text| {
+        let named = |line: &str| SIGNS.iter().any(|sign| line.contains(sign));
+        found.extend(text.lines().filter(|line| named(line)).map(|line| format!("{path}: {}", line.trim())));
+    });
+    let strangers: Vec<&String> =
+        found.iter().filter(|line| !PLACES.iter().any(|(place, _)| line.starts_with(place))).collect();
+    assert!(strangers.is_empty(), "these name a machine: {strangers:#?}");
+    for (place, why) in PLACES {
+        assert!(found.iter().any(|line| line.starts_with(place)), "{place} ({why}) names none any more");
+    }
+}
+
+/// Every text of the checkout, but pages, which say what runs where, and what was made.
+fn texts(root: &Path, dir: &Path, look: &mut impl FnMut(&str, &str)) {
+    for entry in fs::read_dir(dir).unwrap().flatten() {
+        let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+        let kind = entry.file_type().unwrap();
+        let made = name.starts_with('.') || name == "target" || name == "__pycache__";
+        if kind.is_dir() && !made {
+            texts(root, &path, look);
+        } else if kind.is_file()
+            && !name.ends_with(".md")
+            && !name.ends_with(".lock")
+            && let Ok(text) = fs::read_to_string(&path)
+        {
+            look(&path.strip_prefix(root).unwrap().to_string_lossy(), &text);
+        }
+    }
+}
