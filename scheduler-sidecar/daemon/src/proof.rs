@@ -45,6 +45,7 @@ use crate::proof::limits::Bounds;
 use crate::proof::processes::{Place, Processes, Seen, THOROUGH, place};
 use crate::proof::time::Times;
 use crate::proof::uncharged::{Excess, Key};
+use vgpu_accounting::clock;
 use vgpu_config::plan::ProofPlan;
 use vgpu_control::finding::{Finding, Process, What};
 
@@ -118,6 +119,7 @@ impl Proof {
             excess: HashMap::new(),
             counted: None,
             times: Times::default(),
+            told: 0,
             plan,
         };
         thread::Builder::new().name("vgpud-proof".into()).spawn(move || looking.go_on())?;
@@ -205,6 +207,8 @@ struct Looking {
     since: HashMap<(What, Process), Since>,
     /// What the loop said last.
     known: Registered,
+    /// When it had said that, in ns.
+    told: u64,
     /// Where the directories of sockets lie.
     places: Vec<(Place, String)>,
     /// What tenants may hold.
@@ -287,8 +291,9 @@ impl Looking {
                 at.entry(process).or_insert(None);
             }
         }
+        let working = self.sample();
         if at.is_empty() {
-            self.times(&BTreeMap::new());
+            self.times(&BTreeMap::new(), &working);
             return Some(Vec::new());
         }
         self.ask(MEMBERS)?;
@@ -306,7 +311,7 @@ impl Looking {
         note(&seen, &listed, &self.known, &mut self.bounds, begun);
         let allowed = Allowed { programs: self.plan.allow.clone(), slack: self.plan.slack };
         let mut findings = judge(&seen, &listed, &self.known, &self.bounds, &allowed);
-        findings.extend(self.times(&seen));
+        findings.extend(self.times(&seen, &working));
         // Who ended meanwhile is none.
         findings.retain(|finding| self.processes.process(finding.process.pid) == Some(finding.process));
         findings.truncate(MOST);
@@ -369,6 +374,7 @@ impl Looking {
         } else {
             (self.known.members, self.known.had, self.known.older) = (said.members, said.had, said.older);
         }
+        self.told = clock::now();
         Some(())
     }
 

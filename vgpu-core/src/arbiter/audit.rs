@@ -6,53 +6,64 @@
 
 use std::collections::VecDeque;
 
-/// The driver's samples of so long are weighed at once, in ns.
+/// Time whose samples are compared at once, in ns.
 const WINDOW_NS: u64 = 2_000_000_000;
-/// The driver's samples come at most so late: a second by its documents, and a quarter for the look.
-const LAG_NS: u64 = 1_250_000_000;
-/// So much work that nobody gave leave to is found: a tenth of the window. Samples are whole percents of a second.
+/// Greatest delay of a driver's sample by NVML's documentation, in ns.
+const LAG_NS: u64 = 1_000_000_000;
+/// Longest time of which one sample is the mean, in ns. It matters after a look that came late.
+const SAMPLE_NS: u64 = 1_000_000_000;
+/// Work without a lease that is a finding, in ns of a window: a tenth. Samples are whole percents of a second.
 const MARGIN_NS: u64 = WINDOW_NS / 10;
 
-/// One process on one device: what the driver's samples saw of it, against the time in which it was before the device.
+/// Compares one process's device time by the driver's samples with the time in which it held its device.
 #[derive(Clone, Debug, Default)]
 pub struct Audit {
     looks: VecDeque<Look>,
-    /// Since when it is known how long it was before the device.
-    since: u64,
 }
 
+/// One reading of both figures. All times are in ns of the caller's clock.
 #[derive(Clone, Copy, Debug)]
 struct Look {
-    at: u64,
+    /// When the driver was asked for samples.
+    sampled: u64,
+    /// Earliest work that these samples can show.
+    from: u64,
+    /// Latest moment at which `had` was read.
+    told: u64,
+    /// Time in which the process held the device, since it joined.
     had: u64,
+    /// Device time that these samples show.
     seen: u64,
 }
 
 impl Audit {
-    /// One look at `now`. `had`: how long the process has been before the device, ever; `None`: nobody counts. `seen`: device
-    /// time that the driver's samples newly saw. True: it works when it is not before the device.
+    /// Takes one reading and returns true if the process works while it does not hold the device.
     ///
-    /// An honest process works only while it is before the device, so that in the window and as long before it as samples
-    /// are late it was there for longer than they saw.
-    pub fn look(&mut self, had: Option<u64>, seen: u64, now: u64) -> bool {
+    /// The driver was asked at `sampled` and showed `seen` ns of new device time. Afterwards, and no later than `told`, the
+    /// process had held the device for `had` ns since it joined. `None`: nobody counts that, since its gate is open.
+    ///
+    /// On a busy host both readings come late, by any time and each by its own. So no reading may be taken to be of another
+    /// moment: an honest process held the device, between a reading of `had` before the earliest work that samples can show
+    /// and one after they were taken, for at least as long as they show.
+    pub fn look(&mut self, had: Option<u64>, seen: u64, sampled: u64, told: u64) -> bool {
         let Some(had) = had else {
             self.looks.clear();
             return false;
         };
-        if self.looks.is_empty() {
-            self.since = now;
-        }
-        // What was sampled before may be of a time in which nobody counted.
-        let seen = if now.saturating_sub(self.since) > LAG_NS { seen } else { 0 };
-        self.looks.push_back(Look { at: now, had, seen });
-        let is_old = |look: &Look| now.saturating_sub(look.at) > WINDOW_NS + LAG_NS;
-        while self.looks.get(1).is_some_and(is_old) {
+        let before = self.looks.back().map_or(sampled, |last| last.sampled);
+        let from = before.max(sampled.saturating_sub(SAMPLE_NS)).saturating_sub(LAG_NS);
+        self.looks.push_back(Look { sampled, from, told, had, seen });
+        // Samples may show work from before anybody counted.
+        let counted_since = self.looks.front().map_or(told, |look| look.told);
+        let is_compared = |look: &&Look| sampled.saturating_sub(look.sampled) < WINDOW_NS && look.from >= counted_since;
+        let Some(earliest) = self.looks.iter().find(is_compared).map(|look| look.from) else { return false };
+        while self.looks.get(1).is_some_and(|look| look.told <= earliest) {
             self.looks.pop_front();
         }
-        let before = self.looks.front().map_or(had, |look| look.had);
-        let recent = self.looks.iter().filter(|look| now.saturating_sub(look.at) < WINDOW_NS);
-        let seen = recent.fold(0u64, |sum, look| sum.saturating_add(look.seen));
-        seen > had.saturating_sub(before).saturating_add(MARGIN_NS)
+        let had_before = self.looks.front().map_or(had, |look| look.had);
+        let compared = self.looks.iter().filter(|look| look.from >= earliest);
+        let seen = compared.fold(0u64, |sum, look| sum.saturating_add(look.seen));
+        seen > had.saturating_sub(had_before).saturating_add(MARGIN_NS)
     }
 }
 
@@ -117,6 +128,7 @@ impl Doubt {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     const SECOND: u64 = 1_000_000_000;
 
@@ -145,7 +157,7 @@ mod tests {
             all += looks[at].1 * 4_000_000;
             let seen = at.checked_sub(late).map_or(0, |at| looks[at].0 * 4_000_000);
             let now = SECOND + at as u64 * LOOK;
-            audit.look(Some(all), seen, now).then_some(at as u64 * 400)
+            audit.look(Some(all), seen, now, now).then_some(at as u64 * 400)
         })
     }
 
@@ -169,6 +181,40 @@ mod tests {
         }
     }
 
+    /// Looks of a busy host: the pause before each, and how long after the samples the lease time is read, both in ms. The
+    /// process works all of `on` of each `on + off` ms, always under a lease. Samples are `late` ms behind.
+    fn is_accused(late: u64, (on, off): (u64, u64), looks: &[(u64, u64)]) -> bool {
+        const MS: u64 = 1_000_000;
+        let worked = |at: u64| at / (on + off) * on + (at % (on + off)).min(on);
+        let (mut audit, mut now, mut newest) = (Audit::default(), 10_000, 0);
+        looks.iter().any(|(pause, delay)| {
+            now += pause;
+            let (from, to) = (newest.max((now - late).saturating_sub(1_000)), now - late);
+            let seen = (worked(to) - worked(from)) * MS;
+            newest = to;
+            let sampled = now;
+            now += delay;
+            audit.look(Some(worked(now) * MS), seen, sampled * MS, now * MS)
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4_000))]
+
+        #[test]
+        fn an_honest_process_is_never_accused_however_late_a_busy_host_looks(
+            late in 0u64..=1_000,
+            on in 1u64..3_000,
+            off in 0u64..3_000,
+            looks in prop::collection::vec(
+                (prop_oneof![3 => 100u64..500, 1 => 100u64..4_500], prop_oneof![3 => 0u64..50, 1 => 0u64..4_000]),
+                40,
+            ),
+        ) {
+            prop_assert!(!is_accused(late, (on, off), &looks));
+        }
+    }
+
     #[test]
     fn what_was_used_while_nobody_counted_is_no_work_without_leave() {
         let mut audit = Audit::default();
@@ -177,7 +223,7 @@ mod tests {
             // Its gate is open for four seconds of each eight, and it works then.
             let had = (look % 20 >= 10).then_some(0);
             let seen = if (2..12).contains(&(look % 20)) { 400_000_000 } else { 0 };
-            assert!(!audit.look(had, seen, now), "look {look}");
+            assert!(!audit.look(had, seen, now, now), "look {look}");
         }
     }
 }

@@ -188,6 +188,13 @@ impl Arbiter {
             return;
         }
         device.count(now);
+        if let Phase::Open { seat } = device.phase {
+            for at in 0..self.seat(seat).members.len() {
+                let slot = self.seat(seat).members[at];
+                self.slot_mut(slot).had += span;
+            }
+        }
+        let device = &self.devices[index(d)];
         let holder = if let Phase::Held { slot, .. } = device.phase { Some(slot) } else { None };
         let once = device.draining.iter().copied().chain(holder).filter(|slot| !device.overdue.contains(slot));
         for slot in device.overdue.iter().copied().chain(once) {

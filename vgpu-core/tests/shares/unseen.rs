@@ -27,7 +27,7 @@ impl Watched {
         let before = |ago: usize| self.busy.len().checked_sub(ago).map_or(0, |at| self.busy[at]);
         let seen = before(late + 1) - before(late + 2);
         let had = member.slot.and_then(|slot| world.arbiter.as_mut()?.had(slot, world.now));
-        self.audit.look(had, seen, world.now)
+        self.audit.look(had, seen, world.now, world.now)
     }
 }
 

@@ -15,20 +15,20 @@ use vgpu_control::finding::{Finding, Process, What};
 pub struct Times(HashMap<(Process, String), Audit>);
 
 impl Times {
-    /// One look, at `now` in ns: the processes that work without being before their device, each with the device.
+    /// One look: the processes that work without a lease, each with the device. `working` was asked for at `sampled`, and
+    /// `known` afterwards, no later than `told`; both in ns.
     pub fn look(
         &mut self,
         seen: &BTreeMap<Process, Seen>,
-        working: &[Working],
-        known: &Registered,
-        now: u64,
+        (working, sampled): (&[Working], u64),
+        (known, told): (&Registered, u64),
     ) -> Vec<(Process, String)> {
         // Who ended is forgotten.
         self.0.retain(|(process, _), _| seen.contains_key(process));
         // Members are watched from the moment at which they come, so that no time is lost when they begin to work.
-        let sampled = working.iter().map(|one| ((one.pid, key(&one.device)), one));
-        let sampled: HashMap<(u32, String), &Working> = sampled.collect();
-        for (pid, device) in sampled.keys().chain(known.had.keys()) {
+        let samples = working.iter().map(|one| ((one.pid, key(&one.device)), one));
+        let samples: HashMap<(u32, String), &Working> = samples.collect();
+        for (pid, device) in samples.keys().chain(known.had.keys()) {
             let process = seen.range(Process { pid: *pid, began: 0 }..).next().map(|(process, _)| *process);
             if let Some(process) = process.filter(|process| process.pid == *pid) {
                 self.0.entry((process, device.clone())).or_default();
@@ -37,12 +37,12 @@ impl Times {
         let mut unseen: Vec<(Process, String)> = Vec::new();
         for ((process, device), audit) in &mut self.0 {
             let key = (process.pid, device.clone());
-            let sampled = sampled.get(&key);
+            let sample = samples.get(&key);
             // A process that never came to the device was never before it.
             let nobody = (!known.older.contains(&process.pid)).then_some(0);
             let had = known.had.get(&key).copied().unwrap_or(nobody);
-            if audit.look(had, sampled.map_or(0, |one| one.seen), now) {
-                unseen.push((*process, sampled.map_or(device, |one| &one.device).clone()));
+            if audit.look(had, sample.map_or(0, |one| one.seen), sampled, told) {
+                unseen.push((*process, sample.map_or(device, |one| &one.device).clone()));
             }
         }
         unseen.sort();
@@ -104,7 +104,7 @@ mod tests {
             known.had.clear();
             known.had.extend(had(look).map(|had| ((10, "1".to_owned()), had)));
             let working = [Working { pid: 10, device: "GPU-1".into(), seen: LOOK_NS / 2 }];
-            found = times.look(&seen, &working, known, look * LOOK_NS);
+            found = times.look(&seen, (&working, look * LOOK_NS), (known, look * LOOK_NS));
         }
         found
     }

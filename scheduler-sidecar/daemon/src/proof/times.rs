@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::PoisonError;
 
 use super::{Looking, Proof};
+use crate::proof::driver::Working;
 use crate::proof::processes::Seen;
 use crate::proof::time;
 use vgpu_accounting::clock;
@@ -19,10 +20,19 @@ impl Proof {
 }
 
 impl Looking {
-    /// Asks the driver who works, and compares it with what the loop said of leases.
-    pub(super) fn times(&mut self, seen: &BTreeMap<Process, Seen>) -> Vec<Finding> {
-        let working = self.driver.as_mut().map(|driver| driver.working()).unwrap_or_default();
-        let unseen = self.times.look(seen, &working, &self.known, clock::now());
+    /// Asks the driver who works. Before the loop is asked who held which device: on a busy host any time passes in between.
+    pub(super) fn sample(&mut self) -> (Vec<Working>, u64) {
+        let sampled = clock::now();
+        (self.driver.as_mut().map(|driver| driver.working()).unwrap_or_default(), sampled)
+    }
+
+    /// Compares the driver's samples with what the loop said of leases afterwards.
+    pub(super) fn times(
+        &mut self,
+        seen: &BTreeMap<Process, Seen>,
+        (working, sampled): &(Vec<Working>, u64),
+    ) -> Vec<Finding> {
+        let unseen = self.times.look(seen, (working, *sampled), (&self.known, self.told));
         self.found.lock().unwrap_or_else(PoisonError::into_inner).unseen =
             unseen.iter().map(|(process, device)| (process.pid, device.clone())).collect();
         time::findings(&unseen, seen, &self.known)
