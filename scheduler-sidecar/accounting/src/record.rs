@@ -28,7 +28,7 @@ use tracing::{info, warn};
 use crate::clock;
 use integrate::{Integral, Moment, Sums};
 use ledgers::{Barred, Held, Ledgers, Offered, Unread, Whose};
-use reading::{LedgerWord, Reading};
+use reading::LedgerReading;
 use store::{Mark, Store};
 use told::Told;
 use vgpu_config::plan::Keep;
@@ -197,34 +197,21 @@ impl Record {
         lock(&self.shown.held).get(whose).cloned()
     }
 
+    /// Tenants with a ledger that was read before and cannot be read any more, and why.
+    #[must_use]
+    pub fn broken(&self) -> BTreeMap<Whose, &'static str> {
+        lock(&self.shown.broken).clone()
+    }
+
     /// What all tenants' ledgers say, as they were read last, and when: no sooner than that.
     #[must_use]
-    pub fn ledgers(&self) -> BTreeMap<Whose, LedgerWord> {
-        let broken = lock(&self.shown.broken).clone();
+    pub fn readings(&self) -> BTreeMap<Whose, LedgerReading> {
         // The older one first: what is newer than its moment does no harm.
         let read = lock(&self.shown.read).clone();
         let held = lock(&self.shown.held);
-        let said = read.into_iter().filter_map(|(whose, read)| {
-            let (used, overhead) = held.get(&whose).map(|held| (held.used, held.overhead))?;
-            Some((whose, LedgerWord { used, overhead, read, broken: None }))
-        });
-        let mut said: BTreeMap<Whose, LedgerWord> = said.collect();
-        for (whose, why) in broken {
-            let none = LedgerWord { used: 0, overhead: 0, read: Instant::now(), broken: None };
-            said.entry(whose).or_insert(none).broken = Some(why);
-        }
-        said
-    }
-
-    /// What all tenants' ledgers say, to be compared with the driver's figures.
-    #[must_use]
-    pub fn readings(&self) -> BTreeMap<Whose, Reading> {
-        // The older one first, as above.
-        let read = lock(&self.shown.read).clone();
-        let held = lock(&self.shown.held);
-        let of = |(whose, at)| {
+        let of = |(whose, read)| {
             let Held { used, overhead, claimed, .. } = *held.get(&whose)?;
-            Some((whose, Reading { used, overhead, claimed, at }))
+            Some((whose, LedgerReading { used, overhead, claimed, read }))
         };
         read.into_iter().filter_map(of).collect()
     }
