@@ -159,6 +159,8 @@ fn a_process_that_says_hello_and_has_no_library_is_found_with_its_tenants_name()
     m.ok(&format!("alloc {GIB}"));
     let finding = is_found(&world, m.pid, "uncontrolled", Some("a"));
     assert!(finding["words"].as_str().is_some_and(|words| words.contains("said hello")), "{finding}");
+    let explained = world.explain("a");
+    assert!(explained.contains(&format!("Found (proof.uncontrolled) of process {}", m.pid)), "{explained}");
 }
 
 /// As long as somebody is at a device, connections are looked at.

@@ -406,8 +406,9 @@ fn a_file_of_another_user_in_the_ledgers_place_is_named_with_its_owner_and_the_r
         fs::write(path, "").unwrap();
         fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
     };
-    let plants: [&dyn Fn(); 4] =
-        [&|| file(0o600), &|| file(0o666), &|| symlink("/etc/passwd", path).unwrap(), &|| fs::create_dir(path).unwrap()];
+    let plants: [&dyn Fn(); 4] = [&|| file(0o600), &|| file(0o666), &|| symlink("/etc/passwd", path).unwrap(), &|| {
+        fs::create_dir(path).unwrap()
+    }];
     for plant in plants {
         plant();
         lchown(path, Some(1001), Some(1001)).unwrap();

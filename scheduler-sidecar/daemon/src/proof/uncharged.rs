@@ -12,7 +12,7 @@ use vgpu_core::charging::SLAB;
 use vgpu_core::page::Uncharged;
 
 use super::driver::OnDevice;
-use vgpu_accounting::record::reading::Reading;
+use vgpu_accounting::record::reading::LedgerReading;
 
 /// A tenant's name, and the UUID of a device in small letters.
 pub type Key = (String, String);
