@@ -227,6 +227,25 @@ fn a_ledger_that_says_more_than_its_limit_is_found_and_allows_nothing_more() {
     });
 }
 
+/// Two places, two ledgers, two limits: the library cannot know of the other place, and the daemon reads both ledgers.
+#[test]
+fn a_second_ledger_in_another_place_is_found_by_the_tenants_limit() {
+    let mut world = watched();
+    let mut members = Vec::new();
+    for place in ["state", "elsewhere"] {
+        let place = world.lab.path().join(place);
+        let _ = fs::create_dir(&place);
+        world.lab.set("VGPU_STATE_DIR", &place);
+        let mut m = world.plain("a");
+        m.begin();
+        m.alloc(GIB + 300 * MIB);
+        members.push(m);
+    }
+    eventually("the tenant is found", || members.iter().any(|m| found(&world, m.pid).is_some()));
+    let findings: Vec<Value> = members.iter().filter_map(|m| found(&world, m.pid)).collect();
+    assert!(findings.iter().all(|finding| finding["what"] == "over" && finding["tenant"] == "a"), "{findings:?}");
+}
+
 #[test]
 fn a_ledger_that_became_shorter_is_found() {
     let mut world = watched();
