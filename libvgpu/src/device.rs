@@ -23,9 +23,6 @@ use vgpu_core::wire::two;
 /// Most devices a process can have.
 const MAX: usize = 64;
 
-/// Longest wait until the daemon has taken a ledger's name back from another user: as long as the daemon may take to answer.
-const NAME_PATIENCE_NS: u64 = 2_000_000_000;
-
 /// What CUDA or NVML tells of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Facts {
@@ -90,12 +87,10 @@ pub fn register(asked: &Asked, shown: &[Facts]) -> Result<(), Trouble> {
             }
             let Some(tenant) = &asked.tenant else { return Err(Trouble::NotKept("the tenant is not known".into())) };
             // The file is opened before the lock is taken; of two threads that do so one keeps its own.
-            let mut taken = None;
+            let mut unjoined = None;
             let ledger = match Ledger::open(tenant, &facts.uuid) {
-                Err(Unjoined { reason, ledger: Some(ledger) })
-                    if matches!(asked.daemon, Some(Start::Session(_))) && ledger.is_taken() =>
-                {
-                    taken = Some(reason);
+                Err(Unjoined { reason, ledger: Some(ledger) }) if matches!(asked.daemon, Some(Start::Session(_))) => {
+                    unjoined = Some(reason);
                     ledger
                 }
                 Err(Unjoined { reason, ledger }) if observed => {
@@ -118,8 +113,8 @@ pub fn register(asked: &Asked, shown: &[Facts]) -> Result<(), Trouble> {
                 Err(Unposted::NotIts(words) | Unposted::Other(words)) => return Err(Trouble::NotKept(words)),
                 Ok(post) => post,
             };
-            // With the join the daemon was asked to take the ledger's name back.
-            if let Some(reason) = taken.filter(|_| !ledger.wait_for_name(NAME_PATIENCE_NS)) {
+            // The daemon may have handed over a ledger of its own.
+            if let Some(reason) = unjoined.filter(|_| ledger.joined().is_err()) {
                 if !observed {
                     return Err(Trouble::NotKept(reason));
                 }

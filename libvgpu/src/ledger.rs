@@ -11,13 +11,14 @@ use crate::quiet;
 use crate::share;
 use crate::tenant;
 use crate::uuid;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use shim_sys::lock;
-use shim_sys::shared_file::{Access, Page, SharedFile, remove_unused};
+use shim_sys::shared_file::{Access, Page, SharedFile, out_of_the_way, remove_unused};
+use std::borrow::Cow;
 use std::ffi::CStr;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use vgpu_core::ledger::{
     Identity, Kernel, LEDGER_SIZE, LayoutError, LedgerPage, Left, Member, MemberView, Refusal, Reservation, ShareId,
@@ -150,14 +151,14 @@ pub struct Ledger {
     identity: Identity,
     path: PathBuf,
     access: Access,
+    /// Descriptor of the ledger that the daemon handed over, which takes the place of the one at `path`; -1: none.
+    handed: AtomicI32,
     joined: AtomicPtr<Joined>,
     joining: Lock<()>,
     /// When joining is tried again, of a ledger that could not be joined at the start; all ones: at every call.
     retry: AtomicU64,
 }
 
-/// Between two looks whether the daemon has taken the ledger's name back: it needs a few milliseconds for it.
-const NAME_WAIT_NS: u64 = 5_000_000;
 /// Between two tries to join a ledger that could not be joined at the start.
 const RETRY_NS: u64 = 250_000_000;
 const AT_ONCE: u64 = u64::MAX;
@@ -222,7 +223,8 @@ fn is_over(file: BorrowedFd<'_>, stat: &libc::stat) -> bool {
 impl Ledger {
     fn at(path: PathBuf, identity: Identity, access: Access) -> Self {
         let (joined, joining) = (AtomicPtr::new(core::ptr::null_mut()), Lock::new(()));
-        Self { identity, path, access, joined, joining, retry: AtomicU64::new(AT_ONCE) }
+        let (handed, retry) = (AtomicI32::new(-1), AtomicU64::new(AT_ONCE));
+        Self { identity, path, access, handed, joined, joining, retry }
     }
 
     /// A ledger in a file of a test's own, not joined.
@@ -323,14 +325,15 @@ impl Ledger {
         }
     }
 
-    /// Follows a ledger that somebody removed under us (a cleaner, the end of a login session): those who come later
-    /// use a new file, and what this process holds must count there.
+    /// Follows a ledger that somebody removed under us (a cleaner, the end of a login session), or in whose place the daemon
+    /// handed over its own: those who come later use another file, and what this process holds must count there.
     #[cold]
     fn follow(&self, old: &'static Joined) -> Result<&'static Joined, String> {
         let fresh = self.join_named()?;
         let overhead = old.member.overhead();
+        let used = old.member.used().max(overhead);
         // Whatever the limit: the driver has spent it already.
-        fresh.charge_spent(old.member.used().saturating_sub(overhead));
+        fresh.charge_spent(used - overhead);
         fresh.member.charge_spent_overhead(overhead);
         let joined = {
             let _joining = self.joining.lock();
@@ -345,6 +348,11 @@ impl Ledger {
             }
         };
         share::follow(old, joined);
+        // In the same file, opened anew, it was counted twice so far.
+        if joined.file.file().is_some_and(|file| old.file.is_same(file)) {
+            old.member.release_overhead(overhead);
+            old.member.release(used - overhead);
+        }
         Ok(joined)
     }
 
@@ -397,39 +405,37 @@ impl Ledger {
         }
     }
 
-    /// The file to send along with a join: the ledger, to be read; in a forked child that of its own membership. Where another
-    /// user has its name, the directory, in which the daemon can take the name back.
+    /// The file to send along with a join: the ledger, to be read; in a forked child that of its own membership.
     pub fn to_offer(&self) -> Option<OwnedFd> {
-        match self.joined() {
-            Ok(joined) => joined.file.to_read(),
-            Err(_) if self.is_taken() => {
-                let mut open = std::fs::File::options();
-                let open = open.read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY);
-                open.open(self.path.parent()?).ok().map(OwnedFd::from)
-            }
-            Err(_) => None,
-        }
+        self.joined().ok()?.file.to_read()
     }
 
-    /// True if what lies under the ledger's name belongs to another user.
-    pub fn is_taken(&self) -> bool {
+    /// The user to whom the file under the ledger's name belongs, if that is another than this process's.
+    pub fn owner(&self) -> Option<u32> {
         // SAFETY: no preconditions.
         let uid = unsafe { libc::geteuid() };
-        self.path.symlink_metadata().is_ok_and(|there| there.uid() != uid)
+        self.path.symlink_metadata().ok().map(|there| there.uid()).filter(|owner| *owner != uid)
     }
 
-    /// Waits until the daemon has taken the name back. False: it has not within that time, and the ledger is not joined.
-    pub fn wait_for_name(&self, patience_ns: u64) -> bool {
-        let end = now().saturating_add(patience_ns);
-        while self.is_taken() && now() < end {
-            sleep(NAME_WAIT_NS);
+    /// Charges from now on where the daemon says, in its own file. What this process holds moves there.
+    ///
+    /// # Errors
+    /// The reason, if the file is no ledger of this tenant and device or cannot be opened.
+    pub fn take_handed(&self, file: OwnedFd) -> Result<(), String> {
+        // SAFETY: null, or leaked by `join`.
+        let joined = unsafe { self.joined.load(Acquire).as_ref() };
+        if joined.is_some_and(|joined| joined.file.is_same(file.as_fd()) && joined.file.file().is_some()) {
+            return Ok(());
         }
+        let file = out_of_the_way(file).map_err(|e| e.to_string())?;
+        // A former one was closed by the program, or another daemon's: it stays as it is.
+        self.handed.store(file.into_raw_fd(), Release);
         self.retry.store(AT_ONCE, Relaxed);
-        let is_joined = self.joined().is_ok();
-        if !is_joined {
+        let joined = joined.map_or_else(|| self.joined(), |joined| self.follow(joined));
+        if joined.is_err() {
             self.retry.store(now(), Relaxed);
         }
-        is_joined
+        joined.map(drop)
     }
 
     /// Bytes the tenant holds. The dead, and the file's name, are looked for at most every 50 ms, since that costs
@@ -454,17 +460,22 @@ impl Ledger {
     }
 
     fn join_file(&self) -> Result<Joined, String> {
-        let file = SharedFile::<SharedLedger>::open(&self.path, self.access).map_err(|e| match e.kind() {
-            std::io::ErrorKind::PermissionDenied if self.path.exists() => {
-                "it belongs to another user of this container; start the first with VGPU_SHARED_UIDS=1 to share it"
-                    .to_owned()
-            }
+        let (path, access) = match self.handed.load(Acquire) {
+            -1 => (Cow::Borrowed(self.path.as_path()), self.access),
+            handed => (Cow::Owned(PathBuf::from(format!("/proc/self/fd/{handed}"))), Access::HandedOver),
+        };
+        let file = SharedFile::<SharedLedger>::open(&path, access).map_err(|e| match self.owner() {
+            Some(owner) if access != Access::HandedOver => format!(
+                "{e}; it belongs to user {owner}: remove it, or start the tenant's first process with VGPU_SHARED_UIDS=1 if \
+                 its users are to share one ledger"
+            ),
             _ => e.to_string(),
         })?;
         let kernel = Turn { taken: AtomicU32::new(0) };
         let page = &file.page().0;
         let locks = Locks { file: &file, turn: &kernel };
-        if page.header.check(self.identity) == Err(LayoutError::NotFormatted) {
+        // The daemon formats what it hands over: any other file under that descriptor is the program's.
+        if access != Access::HandedOver && page.header.check(self.identity) == Err(LayoutError::NotFormatted) {
             if !locks.lock_turn(now() + 2_000_000_000) {
                 return Err("its creator holds it for more than 2 s".into());
             }

@@ -27,6 +27,7 @@ pub unsafe trait Page: Sync {}
 /// any more is never locked or closed, but replaced.
 pub struct SharedFile<T: Page + 'static> {
     path: CString,
+    access: Access,
     identity: Identity,
     /// The descriptor of the open file that holds the locks, or its replacement.
     file: AtomicI32,
@@ -53,6 +54,9 @@ pub enum Access {
     Owner,
     /// Mode 0666: every user of the container.
     Everybody,
+    /// The path is a descriptor's in /proc/self/fd: a file that somebody trusted made whole and handed over, whoever owns it and
+    /// whatever its names. It is never made or enlarged here.
+    HandedOver,
 }
 
 /// Descriptors of ours are placed here or above: low numbers are the program's, and some of them have a meaning.
@@ -76,9 +80,18 @@ pub fn out_of_the_way(fresh: OwnedFd) -> std::io::Result<OwnedFd> {
 
 const OPEN: libc::c_int = libc::O_RDWR | libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
 
+/// As [`open`]; the path of a file that was handed over is a link.
+fn open_again(path: &CStr, access: Access) -> std::io::Result<OwnedFd> {
+    open_by(path, if access == Access::HandedOver { OPEN & !libc::O_NOFOLLOW } else { OPEN }, 0)
+}
+
 fn open(path: &CStr, flags: libc::c_int, mode: libc::c_uint) -> std::io::Result<OwnedFd> {
+    open_by(path, OPEN | flags, mode)
+}
+
+fn open_by(path: &CStr, flags: libc::c_int, mode: libc::c_uint) -> std::io::Result<OwnedFd> {
     // SAFETY: a C string.
-    match unsafe { libc::open(path.as_ptr(), OPEN | flags, mode) } {
+    match unsafe { libc::open(path.as_ptr(), flags, mode) } {
         raw if raw >= 0 => {
             // SAFETY: just opened, owned by nobody else.
             out_of_the_way(unsafe { OwnedFd::from_raw_fd(raw) })
@@ -176,8 +189,8 @@ impl<T: Page + 'static> SharedFile<T> {
         let mode: libc::c_uint = if access == Access::Everybody { 0o666 } else { 0o600 };
         // A sticky world-writable directory (/dev/shm, /tmp) may refuse O_CREAT on another user's file although
         // opening it is allowed (fs.protected_regular): ask without O_CREAT first.
-        let file = match open(name, 0, 0) {
-            Err(e) if e.kind() == ErrorKind::NotFound => {
+        let file = match open_again(name, access) {
+            Err(e) if e.kind() == ErrorKind::NotFound && access != Access::HandedOver => {
                 check_file_size_limit(size as u64)?;
                 open(name, libc::O_CREAT, mode)?
             }
@@ -199,11 +212,12 @@ impl<T: Page + 'static> SharedFile<T> {
                 return Err(Error::last_os_error());
             }
         }
-        if stat.st_size != 0 && usize::try_from(stat.st_size) != Ok(size) {
+        let may_grow = stat.st_size == 0 && access != Access::HandedOver;
+        if !may_grow && usize::try_from(stat.st_size) != Ok(size) {
             return Err(Error::new(ErrorKind::InvalidData, "has another size: left by another version?"));
         }
         // Its creator may have died before it had a size.
-        if stat.st_size == 0 {
+        if may_grow {
             check_file_size_limit(size as u64)?;
         }
         // Two creators may both do this: it only ever adds zeroes.
@@ -212,7 +226,7 @@ impl<T: Page + 'static> SharedFile<T> {
         if code != 0 {
             return Err(Error::from_raw_os_error(code));
         }
-        let apart = match open(name, 0, 0) {
+        let apart = match open_again(name, access) {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
             other => other?,
         };
@@ -226,6 +240,7 @@ impl<T: Page + 'static> SharedFile<T> {
         unsafe { libc::madvise(anchor, ANCHOR, libc::MADV_DONTFORK) };
         Ok(Some(Self {
             path: name.to_owned(),
+            access,
             identity,
             file: AtomicI32::new(file.into_raw_fd()),
             anchor,
@@ -235,16 +250,25 @@ impl<T: Page + 'static> SharedFile<T> {
         }))
     }
 
+    /// Whether `other` is the same file, by whatever name or descriptor.
+    pub fn is_same(&self, other: BorrowedFd<'_>) -> bool {
+        Identity::of(other.as_raw_fd()) == Some(self.identity)
+    }
+
     /// The page. It stays mapped for the life of the process, also after this value is dropped.
     pub fn page(&self) -> &'static T {
         self.page
     }
 
-    /// Whether the file has no name any more: whoever opens the path gets another one.
+    /// Whether the file has no name any more: whoever opens the path gets another one. Names of a file that was handed over do
+    /// not matter.
     ///
     /// # Cost
     /// One system call.
     pub fn is_unlinked(&self) -> bool {
+        if self.access == Access::HandedOver {
+            return false;
+        }
         let stat = self.file().and_then(|file| status(file.as_raw_fd()).ok());
         stat.is_none_or(|stat| stat.st_nlink == 0)
     }
@@ -257,7 +281,7 @@ impl<T: Page + 'static> SharedFile<T> {
     pub fn file(&self) -> Option<BorrowedFd<'_>> {
         let mut descriptor = self.file.load(Ordering::Acquire);
         if Identity::of(descriptor) != Some(self.identity) {
-            let again = open(&self.path, 0, 0).ok()?;
+            let again = open_again(&self.path, self.access).ok()?;
             if Identity::of(again.as_raw_fd()) != Some(self.identity) {
                 return None;
             }
@@ -279,8 +303,9 @@ impl<T: Page + 'static> SharedFile<T> {
     /// lead to it any more.
     pub fn to_read(&self) -> Option<OwnedFd> {
         const READ: libc::c_int = OPEN & !libc::O_RDWR | libc::O_RDONLY;
+        let flags = if self.access == Access::HandedOver { READ & !libc::O_NOFOLLOW } else { READ };
         // SAFETY: a C string.
-        let raw = unsafe { libc::open(self.path.as_ptr(), READ) };
+        let raw = unsafe { libc::open(self.path.as_ptr(), flags) };
         // SAFETY: just opened, owned by nobody else.
         let file = (raw >= 0).then(|| unsafe { OwnedFd::from_raw_fd(raw) })?;
         (Identity::of(raw) == Some(self.identity)).then_some(file)
@@ -340,6 +365,28 @@ mod tests {
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         std::fs::remove_file(path).unwrap();
         assert!(a.is_unlinked());
+    }
+
+    #[test]
+    fn a_file_that_was_handed_over_is_joined_by_its_descriptor_and_never_enlarged() {
+        let path = place("handed");
+        let made = SharedFile::<Words>::open(&path, Access::Everybody).unwrap();
+        made.page().0[7].store(42, Ordering::SeqCst);
+        let handed = made.file().unwrap().try_clone_to_owned().unwrap();
+        let name = |file: &OwnedFd| std::path::PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let joined = SharedFile::<Words>::open(&name(&handed), Access::HandedOver).unwrap();
+        assert_eq!(joined.page().0[7].load(Ordering::SeqCst), 42);
+        assert!(joined.is_same(handed.as_fd()) && made.is_same(handed.as_fd()));
+        assert!(crate::lock::try_lock(made.file().unwrap(), 9).unwrap());
+        assert!(!crate::lock::try_lock(joined.file().unwrap(), 9).unwrap(), "an open file of its own");
+        std::fs::remove_file(&path).unwrap();
+        assert!(made.is_unlinked() && !joined.is_unlinked(), "its names do not matter");
+        assert!(joined.to_read().is_some());
+        let other = std::fs::File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        let refused = SharedFile::<Words>::open(&name(&other.into()), Access::HandedOver).err().unwrap();
+        assert_eq!(refused.kind(), ErrorKind::InvalidData);
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 0, "somebody else's file stays as it is");
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

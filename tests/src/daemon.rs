@@ -7,6 +7,7 @@ use crate::artefacts::{vgpu, vgpud};
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -16,6 +17,8 @@ pub struct Daemon {
     program: PathBuf,
     child: Option<Child>,
     dir: PathBuf,
+    /// The user that the daemon runs as; `None`: this one.
+    user: Option<u32>,
 }
 
 /// A device and tenants, as a file says them.
@@ -64,7 +67,22 @@ impl Daemon {
 
     /// As [`Daemon::start`], with this `vgpud`.
     pub fn start_as(program: PathBuf, dir: &Path, plan: &Plan) -> Daemon {
-        let mut daemon = Daemon { program, child: None, dir: dir.to_owned() };
+        Daemon::start_with(program, dir, plan, None)
+    }
+
+    /// As [`Daemon::start`], as this user, with directories of that user. Needs root.
+    pub fn start_as_user(uid: u32, dir: &Path, plan: &Plan) -> Daemon {
+        let program = dir.join("vgpud");
+        fs::copy(vgpud(), &program).expect("a copy");
+        for part in ["run", "kept"] {
+            fs::create_dir(dir.join(part)).expect("a directory");
+            std::os::unix::fs::chown(dir.join(part), Some(uid), Some(uid)).expect("root");
+        }
+        Daemon::start_with(program, dir, plan, Some(uid))
+    }
+
+    fn start_with(program: PathBuf, dir: &Path, plan: &Plan, user: Option<u32>) -> Daemon {
+        let mut daemon = Daemon { program, child: None, dir: dir.to_owned(), user };
         daemon.write(plan);
         daemon.again();
         daemon
@@ -86,6 +104,9 @@ impl Daemon {
             fs::File::options().create(true).append(true).open(self.dir.join("vgpud.log")).expect("own directory");
         let mut command = clean(self.program.clone());
         command.arg("--config").arg(self.dir.join("vgpud.toml")).args(["--driver", "none"]).stderr(log);
+        if let Some(uid) = self.user {
+            command.uid(uid).gid(uid);
+        }
         self.child = Some(command.spawn().expect("vgpud starts"));
         let begin = Instant::now();
         // It answers once every tenant's socket is there, too.

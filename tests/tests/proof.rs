@@ -159,6 +159,8 @@ fn a_process_that_says_hello_and_has_no_library_is_found_with_its_tenants_name()
     m.ok(&format!("alloc {GIB}"));
     let finding = is_found(&world, m.pid, "uncontrolled", Some("a"));
     assert!(finding["words"].as_str().is_some_and(|words| words.contains("said hello")), "{finding}");
+    let explained = world.explain("a");
+    assert!(explained.contains(&format!("Found (proof.uncontrolled) of process {}", m.pid)), "{explained}");
 }
 
 /// As long as somebody is at a device, connections are looked at.
@@ -223,6 +225,25 @@ fn a_ledger_that_says_more_than_its_limit_is_found_and_allows_nothing_more() {
     eventually("the driver's word is told", || {
         found(&world, m.pid).is_some_and(|finding| finding["words"].as_str().unwrap().contains("by the driver's word"))
     });
+}
+
+/// Two places, two ledgers, two limits: the library cannot know of the other place, and the daemon reads both ledgers.
+#[test]
+fn a_second_ledger_in_another_place_is_found_by_the_tenants_limit() {
+    let mut world = watched();
+    let mut members = Vec::new();
+    for place in ["state", "elsewhere"] {
+        let place = world.lab.path().join(place);
+        let _ = fs::create_dir(&place);
+        world.lab.set("VGPU_STATE_DIR", &place);
+        let mut m = world.plain("a");
+        m.begin();
+        m.alloc(GIB + 300 * MIB);
+        members.push(m);
+    }
+    eventually("the tenant is found", || members.iter().any(|m| found(&world, m.pid).is_some()));
+    let findings: Vec<Value> = members.iter().filter_map(|m| found(&world, m.pid)).collect();
+    assert!(findings.iter().all(|finding| finding["what"] == "over" && finding["tenant"] == "a"), "{findings:?}");
 }
 
 #[test]

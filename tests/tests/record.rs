@@ -326,7 +326,7 @@ impl Liar {
     }
 
     fn join(&mut self, device: &str, file: BorrowedFd<'_>) -> String {
-        let line = Join { device: device.into(), busy: 0 }.encode().unwrap();
+        let line = Join { device: device.into(), busy: 0, owner: None }.encode().unwrap();
         descriptors::send(self.0.as_fd(), line.as_bytes(), &[file]).unwrap();
         let mut bytes = [0; 4096];
         let got = self.0.read(&mut bytes).unwrap();

@@ -4,7 +4,7 @@ use std::ffi::CString;
 use std::fs::{self, Permissions};
 use std::io::Error;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use vgpu_tests::lab::charged;
@@ -69,7 +69,7 @@ fn a_second_user_of_a_tenant_gets_a_clear_error_and_no_second_limit() {
     first.begin();
     first.alloc(GIB);
     lab.become_user(1001);
-    refused(lab.member(), &["belongs to another user", "VGPU_SHARED_UIDS=1", "ledger"]);
+    refused(lab.member(), &["belongs to user 1000", "VGPU_SHARED_UIDS=1", "ledger"]);
     assert_eq!(ledgers(&lab.state()).len(), 1);
     assert_eq!(lab.device(0).processes.len(), 1, "the second got nothing");
     first.alloc(GIB);
@@ -389,6 +389,32 @@ fn a_link_planted_in_the_ledgers_place_is_refused_and_its_target_untouched() {
     symlink(lab.path().join("made"), ledger).unwrap();
     refused(lab.member(), &["ledger", "symbolic link"]);
     assert!(!lab.path().join("made").exists(), "nothing is made at the end of a link");
+}
+
+/// Without a daemon nobody can tell whether that user is of the tenant: the line says what a person needs to decide it.
+#[test]
+fn a_file_of_another_user_in_the_ledgers_place_is_named_with_its_owner_and_the_remedy() {
+    if !needs_root() {
+        return;
+    }
+    let mut lab = limited().for_every_user();
+    lab.become_user(1000);
+    drop(begin(&mut lab, "team"));
+    let [path] = &ledgers(&lab.state())[..] else { panic!("one ledger") };
+    fs::remove_file(path).unwrap();
+    let file = |mode| {
+        fs::write(path, "").unwrap();
+        fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    };
+    let plants: [&dyn Fn(); 4] = [&|| file(0o600), &|| file(0o666), &|| symlink("/etc/passwd", path).unwrap(), &|| {
+        fs::create_dir(path).unwrap()
+    }];
+    for plant in plants {
+        plant();
+        lchown(path, Some(1001), Some(1001)).unwrap();
+        refused(lab.member(), &[path.to_str().unwrap(), "it belongs to user 1001: remove it", "VGPU_SHARED_UIDS=1"]);
+        let _ = fs::remove_file(path);
+    }
 }
 
 #[test]

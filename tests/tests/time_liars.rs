@@ -71,6 +71,8 @@ fn a_member_that_works_without_a_lease_is_named_within_three_seconds_and_its_nei
             );
             assert!((0.9..=1.1).contains(&(paid / had)), "it had {had:.0} ms and pays {paid:.0}");
             assert_eq!(found(&world).len(), count, "nobody else is named");
+            let explained = world.explain("liar");
+            assert_eq!(explained.matches("Found (proof.time)").count(), count, "{explained}");
             finish(&mut honest);
             finish(&mut liars);
         }

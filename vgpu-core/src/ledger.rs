@@ -85,12 +85,12 @@ pub use contended::{OUTCOME_WAIT_NS, STUCK_WAIT_NS, TURN_WAIT_NS};
 #[cfg(not(loom))]
 pub use copy::{Copied, copied, extent, is_settled};
 pub use kernel::{Kernel, Watched};
-#[cfg(not(loom))]
-pub use layout::open_doors_in;
 pub use layout::{
     HEADER_SIZE, Header, Identity, LEDGER_SIZE, LayoutError, LedgerPage, MAGIC, SHARE_SIZE, SHARES, SLOT_SIZE, SLOTS,
     Share, Slot, TURN_LOCK_OFFSET, VERSION, kept_lock_offset, share_lock_offset, slot_lock_offset,
 };
+#[cfg(not(loom))]
+pub use layout::{formatted, open_doors_in};
 pub use member::{JoinError, Member, MemberView, Refusal, Reservation};
 pub use shares::{Left, ShareId, Shared};
 pub use sum::{Ledger, Totals};

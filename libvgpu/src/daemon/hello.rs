@@ -172,9 +172,10 @@ fn begin_one(socket: &Path, patience: Duration, version: String) -> Result<Welco
 
 /// Joins a device, of which `busy` ns were measured so far, over the connection by which this session came: the slot. An answer
 /// that does not come in time, or is another question's, ends the connection, since nobody could tell later whose it was. The
-/// ledger goes along, to read: what the tenant holds is shown and recorded by it. See [`Ledger::to_offer`].
+/// ledger goes along, to read: what the tenant holds is shown and recorded by it. If the answer brings a ledger of the daemon's,
+/// that is the tenant's from now on.
 pub fn join(session: &Session, device: &str, busy: u64, ledger: &Ledger, patience: Duration) -> Result<usize, Trouble> {
-    let _talking = TALKING.lock();
+    let talking = TALKING.lock();
     let connection = CONNECTION.load(Relaxed);
     let is_ours = connection >= 0 && inode(connection) == Some(INODE.load(Relaxed));
     if !is_ours || session.conversation != CONVERSATION.load(Relaxed) {
@@ -187,16 +188,25 @@ pub fn join(session: &Session, device: &str, busy: u64, ledger: &Ledger, patienc
     if matches!(joined, Err(Absent(_))) {
         hang_up();
     }
-    joined
+    drop(talking);
+    let (slot, handed) = joined?;
+    if let Some(file) = handed {
+        ledger.take_handed(file).map_err(|e| Refused(format!("the daemon's ledger cannot be used: {e}")))?;
+    }
+    Ok(slot)
 }
 
-fn ask(stream: UnixStream, device: &str, busy: u64, ledger: &Ledger, patience: Duration) -> Result<usize, Trouble> {
+/// The slot, and the daemon's ledger if it is the tenant's.
+type Joined = (usize, Option<OwnedFd>);
+
+fn ask(stream: UnixStream, device: &str, busy: u64, ledger: &Ledger, patience: Duration) -> Result<Joined, Trouble> {
     let mut wire = Wire::over(stream, patience);
-    let line = Join { device: device.to_owned(), busy }.encode().map_err(|e| Refused(e.to_string()))?;
+    let line =
+        Join { device: device.to_owned(), busy, owner: ledger.owner() }.encode().map_err(|e| Refused(e.to_string()))?;
     let file = ledger.to_offer();
     let file = file.as_ref().map(OwnedFd::as_fd);
     match two::Reply::decode(&wire.ask(&line, file.as_slice())?) {
-        Ok(two::Reply::Slot { device: joined, slot }) if joined == device => Ok(slot),
+        Ok(two::Reply::Slot { device: joined, slot }) if joined == device => Ok((slot, wire.files.pop())),
         Ok(two::Reply::Refused { words, .. }) => {
             Err(Refused(format!("the daemon does not let this process use device {device}: {words}")))
         }

@@ -12,7 +12,6 @@ pub mod ask;
 pub mod integrate;
 pub mod ledgers;
 pub mod reading;
-pub mod reclaim;
 pub mod store;
 mod told;
 
@@ -29,8 +28,7 @@ use tracing::{info, warn};
 use crate::clock;
 use integrate::{Integral, Moment, Sums};
 use ledgers::{Barred, Held, Ledgers, Offered, Unread, Whose};
-use reading::{LedgerWord, Reading};
-use reclaim::Claim;
+use reading::LedgerReading;
 use store::{Mark, Store};
 use told::Told;
 use vgpu_config::plan::Keep;
@@ -80,7 +78,7 @@ pub struct Batch {
 }
 
 enum Word {
-    File(Whose, OwnedFd, Option<Claim>, u64, Arc<()>),
+    File(Whose, OwnedFd, u64, Arc<()>),
     /// One that nobody asked for.
     Stray(u64, OwnedFd, Arc<()>),
     Told(Box<Batch>),
@@ -145,12 +143,12 @@ impl Record {
             && !lock(&self.barred).contains(&room)
     }
 
-    /// A member brought its ledger's file along with its join, or the directory in which it claims the ledger's name.
-    pub fn file(&mut self, whose: Whose, file: OwnedFd, claim: Option<Claim>) {
+    /// A member brought its ledger's file along with its join, or the daemon keeps its ledger.
+    pub fn file(&mut self, whose: Whose, file: OwnedFd) {
         self.number += 1;
         let token = self.files.entry(whose.0).or_default().clone();
         // The thread is there as long as the daemon; a file that cannot be sent is closed, as all are at the end.
-        let _ = self.tell.send(Word::File(whose, file, claim, self.number, token));
+        let _ = self.tell.send(Word::File(whose, file, self.number, token));
     }
 
     /// A file came that nobody asked for.
@@ -199,34 +197,21 @@ impl Record {
         lock(&self.shown.held).get(whose).cloned()
     }
 
+    /// Tenants with a ledger that was read before and cannot be read any more, and why.
+    #[must_use]
+    pub fn broken(&self) -> BTreeMap<Whose, &'static str> {
+        lock(&self.shown.broken).clone()
+    }
+
     /// What all tenants' ledgers say, as they were read last, and when: no sooner than that.
     #[must_use]
-    pub fn ledgers(&self) -> BTreeMap<Whose, LedgerWord> {
-        let broken = lock(&self.shown.broken).clone();
+    pub fn readings(&self) -> BTreeMap<Whose, LedgerReading> {
         // The older one first: what is newer than its moment does no harm.
         let read = lock(&self.shown.read).clone();
         let held = lock(&self.shown.held);
-        let said = read.into_iter().filter_map(|(whose, read)| {
-            let (used, overhead) = held.get(&whose).map(|held| (held.used, held.overhead))?;
-            Some((whose, LedgerWord { used, overhead, read, broken: None }))
-        });
-        let mut said: BTreeMap<Whose, LedgerWord> = said.collect();
-        for (whose, why) in broken {
-            let none = LedgerWord { used: 0, overhead: 0, read: Instant::now(), broken: None };
-            said.entry(whose).or_insert(none).broken = Some(why);
-        }
-        said
-    }
-
-    /// What all tenants' ledgers say, to be compared with the driver's figures.
-    #[must_use]
-    pub fn readings(&self) -> BTreeMap<Whose, Reading> {
-        // The older one first, as above.
-        let read = lock(&self.shown.read).clone();
-        let held = lock(&self.shown.held);
-        let of = |(whose, at)| {
+        let of = |(whose, read)| {
             let Held { used, overhead, claimed, .. } = *held.get(&whose)?;
-            Some((whose, Reading { used, overhead, claimed, at }))
+            Some((whose, LedgerReading { used, overhead, claimed, read }))
         };
         read.into_iter().filter_map(of).collect()
     }
@@ -307,8 +292,8 @@ impl Work {
             let wait = if busy { next.saturating_duration_since(Instant::now()) } else { TIDY };
             let mut look = false;
             match told.recv_timeout(wait) {
-                Ok(Word::File(whose, file, claim, number, token)) => {
-                    self.take(whose, file, claim, number);
+                Ok(Word::File(whose, file, number, token)) => {
+                    self.take(whose, file, number);
                     drop(token);
                 }
                 Ok(Word::Stray(room, file, token)) => {
@@ -340,24 +325,11 @@ impl Work {
         }
     }
 
-    fn take(&mut self, whose: Whose, file: OwnedFd, claim: Option<Claim>, number: u64) {
+    fn take(&mut self, whose: Whose, file: OwnedFd, number: u64) {
         self.numbers.insert(whose.0, number);
         let (room, device) = (whose.0, whose.1.clone());
-        match self.ledgers.offer(whose, file, claim, Instant::now()) {
+        match self.ledgers.offer(whose, file, Instant::now()) {
             Ok(Offered::New | Offered::Known) => self.show(),
-            Ok(Offered::Name { from: None }) => {}
-            Ok(Offered::Name { from: Some(uid) }) => {
-                warn!(
-                    room,
-                    device, uid, "a user that the tenant does not list had the name of its ledger; it was taken back"
-                );
-            }
-            Err(Unread::NotReclaimed(why)) => {
-                warn!(
-                    room,
-                    device, why, "the name of the tenant's ledger cannot be taken back; vgpud must be root for that"
-                );
-            }
             Err(Unread::NoLedger(why)) => {
                 warn!(room, device, why, "a member sent a file as its ledger that is not read")
             }

@@ -11,6 +11,7 @@ use super::ask::Where;
 use super::when::{self, When, shown};
 use vgpu_accounting::record::ask::{self, Answer, By, Question, Used};
 use vgpu_accounting::record::store::Trouble;
+use vgpu_accounting::report::sheet;
 use vgpu_config::paths;
 use vgpu_control::Ask;
 use vgpu_output::say::{self, FINDINGS, Failure, USAGE};
@@ -160,22 +161,12 @@ const COLUMNS: [&str; 11] = [
 ];
 
 fn csv(answer: &Answer) -> String {
-    let mut text = COLUMNS.join(",") + "\n";
-    for row in &answer.rows {
-        let known = |value: Option<u64>| value.map_or(String::new(), |value| value.to_string());
-        // Names of tenants and devices hold nothing that would have to be quoted; another's word might.
-        let plain = |text: &Option<String>| {
-            let text = text.as_deref().unwrap_or_default();
-            if text.contains([',', '"', '\n', '\r']) {
-                format!("\"{}\"", text.replace('"', "\"\""))
-            } else {
-                text.to_owned()
-            }
-        };
-        let cells = [
+    let known = |value: Option<u64>| value.map_or(String::new(), |value| value.to_string());
+    let line = |row: &Used| {
+        vec![
             row.start.map_or(String::new(), |start| start.to_string()),
-            plain(&row.tenant),
-            plain(&row.device),
+            row.tenant.clone().unwrap_or_default(),
+            row.device.clone().unwrap_or_default(),
             known(row.gpu_ns),
             row.wait_ns.to_string(),
             row.memory_byte_seconds.to_string(),
@@ -184,11 +175,10 @@ fn csv(answer: &Answer) -> String {
             known(row.refused_allocations),
             row.members.to_string(),
             known(row.unmeasured_ns),
-        ];
-        text.push_str(&cells.join(","));
-        text.push('\n');
-    }
-    text
+        ]
+    };
+    let rows: Vec<Vec<String>> = answer.rows.iter().map(line).collect();
+    sheet::csv(&COLUMNS.map(str::to_owned), &rows)
 }
 
 /// Thousandths of a whole, as text.
@@ -255,6 +245,10 @@ mod tests {
             "start,tenant,device,gpu_ns,wait_ns,memory_byte_seconds,peak_bytes,launches,refused_allocations,members,unmeasured_ns\n\
              3600,a,,1500000000,0,5798205849600,3221225472,,2,1,\n"
         );
+        let named = |name: &str| Used { tenant: Some(name.into()), ..Used::default() };
+        let answer = Answer { rows: vec![named("=1+1"), named("a\u{202e}b")], total: Used::default() };
+        let csv = csv(&answer);
+        assert!(csv.contains("\n,'=1+1,,") && csv.contains("\n,a\\u{202e}b,,"), "{csv}");
         assert_eq!(thousandths(5400 << 30, 3600 << 30), "1.500");
     }
 

@@ -96,6 +96,17 @@ fn device_of(devices: &[DevicePlan], tenant: &TenantPlan, written: &str) -> Resu
     match tenant.terms.iter().any(|terms| terms.device == name) {
         true => Ok(name),
         false => {
+            let is_part = |device: &&DevicePlan| {
+                let number = device.index.is_some_and(|index| index.to_string() == written);
+                device.parent.as_deref().is_some_and(|parent| number || uuid::same(parent, written))
+            };
+            let instances: Vec<String> = devices.iter().filter(is_part).map(DevicePlan::name).collect();
+            if !instances.is_empty() {
+                return Err(format!(
+                    "device {written} has MIG enabled, and each of its instances has terms of its own; accepted: one of {}",
+                    instances.join(", ")
+                ));
+            }
             let kind = format!("device of tenant {}:", tenant.name);
             Err(unknown(&kind, written, tenant.terms.iter().map(|terms| terms.device.as_str())))
         }
@@ -179,12 +190,14 @@ fn refused<'p>(
 #[cfg(test)]
 mod tests {
     use vgpu_core::arbiter::Class;
+    use vgpu_core::bytes::Bytes;
     use vgpu_core::limits::Mode;
 
     use super::*;
     use crate as config;
     use crate::Surroundings;
     use crate::change::Words;
+    use crate::inventory::{Found, Inventory};
 
     const FILE: &str = "
 [[device]]
@@ -262,6 +275,31 @@ sm_request = 50
         }
         // With the overcommit of the other device it fits there.
         assert!(set("chat", Some("1"), memory("40GiB")).is_ok());
+    }
+
+    #[test]
+    fn a_device_with_mig_enabled_is_refused_by_number_and_uuid_with_its_instances() {
+        let found = |index, parent: Option<&str>, uuid: &str| Found {
+            index,
+            parent: parent.map(str::to_owned),
+            uuid: uuid.into(),
+            memory: Bytes(40 << 30),
+            model: None,
+        };
+        let all =
+            vec![found(0, None, "GPU-0a"), found(1, Some("GPU-1a"), "MIG-2a"), found(1, Some("GPU-1a"), "MIG-3a")];
+        let around =
+            Surroundings { run_dir: "/run/vgpu".into(), inventory: Some(Inventory(all)), ..Default::default() };
+        let plan = config::plan("[[tenant]]\nname = \"chat\"\nmemory_limit = \"1GiB\"\n", &around).unwrap();
+        let words = memory("2GiB").read(str::to_owned).unwrap();
+        let set = |device| changed(&plan.devices, &plan.tenants, "chat", Some(device), &words);
+        for device in ["1", "GPU-1A"] {
+            let refused = set(device).unwrap_err();
+            let said = format!("device {device} has MIG enabled, and each of its instances has terms of its own; ");
+            assert!(refused.contains(&said) && refused.contains("accepted: one of MIG-2a, MIG-3a"), "{refused}");
+        }
+        assert_eq!(set("MIG-3a").unwrap().what.len(), 1);
+        assert!(set("2").unwrap_err().contains("device of tenant chat"), "no such device");
     }
 
     #[test]

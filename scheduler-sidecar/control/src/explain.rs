@@ -7,7 +7,9 @@ use std::cmp::Ordering;
 use serde::{Deserialize, Serialize};
 use vgpu_core::arbiter::Class;
 use vgpu_core::share::Share;
+use vgpu_core::uuid::same;
 
+use crate::finding::Finding;
 use vgpu_config::show;
 use vgpu_config::value::span;
 
@@ -79,6 +81,21 @@ pub fn explained(whole: &Whole, facts: &[Facts]) -> Vec<Explained> {
         }
     }
     all
+}
+
+/// Tells what is found of a tenant's processes, each at its device; where that is not known, at the first. `more`: so many
+/// findings are left out.
+pub fn tell_findings(all: &mut [Explained], found: &[Finding], more: usize) {
+    for finding in found {
+        let is_at = |explained: &Explained| finding.device.as_ref().is_some_and(|name| same(name, &explained.device));
+        let at = all.iter().position(is_at).unwrap_or(0);
+        let Finding { what, process, name, words, .. } = finding;
+        let sentence = format!("Found (proof.{}) of process {} ({name}): {words}.", what.word(), process.pid);
+        all.get_mut(at).into_iter().for_each(|explained| explained.sentences.push(sentence.clone()));
+    }
+    if let Some(first) = all.first_mut().filter(|_| more > 0) {
+        first.sentences.push(format!("{more} more of its processes are findings: `vgpu status`."));
+    }
 }
 
 fn absent(whole: &Whole) -> String {
@@ -174,6 +191,7 @@ fn rounded(ns: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::finding::{Process, What};
 
     fn facts(state: &'static str) -> Facts {
         Facts {
@@ -220,6 +238,29 @@ mod tests {
             assert!(sentences.contains(words), "{facts:?}: {sentences}");
             assert!(sentences.contains("class normal, a floor of 20 %, a ceiling of 50 %"), "{sentences}");
         }
+    }
+
+    #[test]
+    fn what_is_found_of_a_tenant_is_told_at_its_device() {
+        let here = Whole { connected: 1, ..Whole::default() };
+        let at = |device: &str| Facts { device: device.into(), ..facts("idle") };
+        let finding = |what, device: Option<&str>| Finding {
+            what,
+            process: Process { pid: 4711, began: 1 },
+            pid_inside: None,
+            name: "train".into(),
+            tenant: Some("a".into()),
+            device: device.map(str::to_owned),
+            contained: false,
+            container: None,
+            words: "it works without a lease".into(),
+        };
+        let mut all = explained(&here, &[at("GPU-1"), at("GPU-2")]);
+        tell_findings(&mut all, &[finding(What::Time, Some("gpu-2")), finding(What::Over, None)], 3);
+        let [first, second] = [0, 1].map(|at: usize| all[at].sentences.join(" "));
+        assert!(second.contains("Found (proof.time) of process 4711 (train): it works without a lease."), "{second}");
+        assert!(first.contains("Found (proof.over)") && first.contains("3 more of its processes"), "{first}");
+        assert!(!first.contains("proof.time") && !second.contains("proof.over"));
     }
 
     #[test]

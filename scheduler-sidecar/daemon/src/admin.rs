@@ -13,7 +13,8 @@ use super::reactor::{Reactor, number};
 use vgpu_config::change::Words;
 use vgpu_config::live;
 use vgpu_config::plan::{DevicePlan, TenantPlan, TermsPlan};
-use vgpu_control::explain::{Explained, Facts, explained};
+use vgpu_control::explain::{Explained, Facts, explained, tell_findings};
+use vgpu_control::own;
 use vgpu_control::{Answer, Ask, Done, Process};
 
 /// What was changed live since the file was read: by tenant and device, the keys.
@@ -145,7 +146,7 @@ impl Reactor {
         Ok(Done { tenant: name.to_owned(), changed, paused, mode, strict, devices, notes })
     }
 
-    /// Why a tenant gets what it gets.
+    /// Why a tenant gets what it gets, and what is found of its processes.
     fn why(&mut self, name: &str) -> Result<Vec<Explained>, String> {
         let id = self.known(name)?;
         let Some(tenant) = self.rooms.get(&id).map(|room| room.tenant.clone()) else { return Ok(Vec::new()) };
@@ -171,7 +172,10 @@ impl Reactor {
             }
         });
         let facts: Vec<Facts> = facts.collect();
-        Ok(explained(&whole, &facts))
+        let mut all = explained(&whole, &facts);
+        let (found, more) = self.proof.as_ref().map(|proof| proof.of_tenant(name, own::MOST)).unwrap_or_default();
+        tell_findings(&mut all, &found, more);
+        Ok(all)
     }
 }
 

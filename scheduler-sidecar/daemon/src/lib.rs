@@ -31,6 +31,7 @@ pub mod config;
 pub mod connection;
 pub mod door;
 pub mod journal;
+mod kept_ledger;
 pub mod leases;
 mod log;
 pub mod metrics;

@@ -131,7 +131,7 @@ pub struct Reactor {
     /// What happens.
     journal: Journal,
     /// Who looks for processes that nobody holds, if somebody does.
-    proof: Option<Proof>,
+    pub(super) proof: Option<Proof>,
     /// Members that the next daemon will know.
     pub(super) roster: Roster,
     /// Who asks for metrics, or why nobody can.

@@ -15,6 +15,7 @@ use vgpu_core::share::Share;
 use super::config::Tenant;
 use super::connection::Peer;
 use super::door::Door;
+use super::kept_ledger;
 use super::log::Quota;
 use super::pages::Furniture;
 use super::roster::limits_of;
@@ -85,8 +86,8 @@ impl Room {
     }
 
     /// May this user be one of its members? A list that leaves root out keeps root out.
-    pub fn admits(&self, peer: Peer) -> bool {
-        self.tenant.uids.as_ref().is_none_or(|uids| uids.iter().any(|range| range.contains(&peer.uid)))
+    pub fn admits(&self, uid: u32) -> bool {
+        self.tenant.uids.as_ref().is_none_or(|uids| uids.iter().any(|range| range.contains(&uid)))
     }
 
     /// Connections that are not over.
@@ -147,8 +148,9 @@ pub(super) fn announce(tenant: &Tenant) {
     info!(kind = "tenant.added", tenant = %tenant.name, ?memory, ?sm, socket = %tenant.socket.display(), "tenant");
 }
 
-/// Removes the directory of a socket that is gone, if nothing else is in it.
+/// Removes the directory of a socket that is gone, with the ledgers that the daemon kept, if nothing else is in it.
 pub(super) fn remove_dir(socket: &Path) {
+    kept_ledger::remove_all(socket);
     if let Some(dir) = socket.parent() {
         // Somebody else's file in it keeps it.
         let _ = std::fs::remove_dir(dir);

@@ -15,6 +15,7 @@ use tracing::warn;
 use vgpu_core::wire::terms_file::{ALL_DEVICES, DeviceTerms, FILE_NAME, TermsFile};
 
 use super::config::{On, OnError, Tenant, Which};
+use super::kept_ledger;
 use super::reactor::Reactor;
 use super::room::remove_dir;
 
@@ -40,6 +41,7 @@ fn of(tenant: &Tenant, epoch: u64) -> TermsFile {
         strict: tenant.strict,
         users: tenant.uids.clone(),
         user_namespace: std::fs::metadata("/proc/self/ns/user").map_or(0, |namespace| namespace.ino()),
+        keeps_ledgers: kept_ledger::keeps_any(&tenant.socket),
         devices,
     }
 }

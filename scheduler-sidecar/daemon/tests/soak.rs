@@ -135,7 +135,7 @@ fn number(random: &mut Random) -> u64 {
 fn live(socket: &Path, random: &mut Random, bells: &mut Vec<std::os::fd::OwnedFd>) {
     let mut member = Member::hello(socket);
     for _ in 0..random.below(8) {
-        let line = two::Join { device: NAMES[random.below(NAMES.len())].into(), busy: number(random) };
+        let line = two::Join { device: NAMES[random.below(NAMES.len())].into(), busy: number(random), owner: None };
         let answer = member.ask(&line.encode().unwrap());
         if answer.is_empty() {
             break;

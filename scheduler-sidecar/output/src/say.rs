@@ -113,6 +113,12 @@ pub fn printable(text: &str) -> String {
     out
 }
 
+/// The same text without the marks of [`coloured`], for a file.
+#[must_use]
+pub fn uncoloured(text: &str) -> String {
+    text.chars().filter(|letter| !CODES.iter().any(|code| u32::from(*letter) == MARKS + code)).collect()
+}
+
 /// JSON that means the same and hides nothing: outside of strings there is nothing hidden, and in them stands `\u202e`.
 #[must_use]
 pub fn plain_json(text: &str) -> String {

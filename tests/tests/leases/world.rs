@@ -67,6 +67,13 @@ impl World {
         String::from_utf8(c.output().unwrap().stdout).unwrap()
     }
 
+    /// What `vgpu explain` says of a tenant.
+    pub fn explain(&self, tenant: &str) -> String {
+        let mut c = Command::new(vgpu());
+        c.args(["explain", tenant, "--socket"]).arg(self.lab.path().join("run/admin.sock"));
+        String::from_utf8(c.output().unwrap().stdout).unwrap()
+    }
+
     pub fn socket(&self, tenant: &str) -> PathBuf {
         self.lab.path().join("run/tenants").join(tenant).join("vgpud.sock")
     }

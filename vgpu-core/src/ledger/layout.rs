@@ -184,6 +184,23 @@ pub(super) fn is_one(bytes: &[u8]) -> bool {
         && half(core::mem::offset_of!(Header, version)) == Some(VERSION)
 }
 
+/// The first bytes of a new ledger, as [`Header::format`] leaves them; all others are zeros.
+#[cfg(not(loom))]
+#[must_use]
+pub fn formatted(identity: Identity) -> [u8; HEADER_SIZE] {
+    use core::mem::offset_of;
+    let mut bytes = [0; HEADER_SIZE];
+    let mut put = |at: usize, word: &[u8]| bytes[at..at + word.len()].copy_from_slice(word);
+    put(offset_of!(Header, magic), &MAGIC.to_le_bytes());
+    put(offset_of!(Header, version), &VERSION.to_le_bytes());
+    put(offset_of!(Header, slot_size), &DIMENSIONS.0.to_le_bytes());
+    put(offset_of!(Header, slot_count), &DIMENSIONS.1.to_le_bytes());
+    put(offset_of!(Header, share_count), &DIMENSIONS.2.to_le_bytes());
+    put(offset_of!(Header, tenant), &identity.tenant.to_le_bytes());
+    put(offset_of!(Header, device), &identity.device.to_le_bytes());
+    bytes
+}
+
 /// Open doors in the bytes of a ledger's header, as [`Header::open_doors`]: for those who only read the file.
 #[cfg(not(loom))]
 #[must_use]

@@ -6,13 +6,14 @@
 //!
 //! ```text
 //! {"terms":1,"epoch":7,"tenant":"a","mode":"enforce","on_error":"closed","on_loss":"local","strict":false,"users":1,
-//!  "user_namespace":4026531837,"devices":2}
+//!  "user_namespace":4026531837,"ledgers":false,"devices":2}
 //! {"uid":100000,"last":165535}
 //! {"device":"GPU-6b1c...","memory_limit":1073741824,"sm_limit":30,"sm_request":20}
 //! {"device":"*","memory_limit":null,"sm_limit":null,"sm_request":null}
 //! ```
 //!
 //! `users` and `devices` count the lines that follow: a file that was cut is no terms. Without `users` every user may start.
+//! With `ledgers` the daemon keeps the tenant's ledgers, and nobody may start without it.
 //! `user_namespace` is the daemon's: the numbers of users are valid there. `*` is every device that has no line of its own; one
 //! without either may not be used.
 //!
@@ -59,6 +60,8 @@ pub struct TermsFile {
     pub users: Option<Vec<RangeInclusive<u32>>>,
     /// Inode of the daemon's user namespace, in which `users` are numbered; 0: not known.
     pub user_namespace: u64,
+    /// The daemon keeps the tenant's ledgers: a member that starts without it would charge where nobody else looks.
+    pub keeps_ledgers: bool,
     /// Each device once.
     pub devices: Vec<DeviceTerms>,
 }
@@ -92,6 +95,7 @@ impl TermsFile {
         line.boolean("strict", self.strict);
         line.number_or_null("users", self.users.as_ref().map(|users| users.len() as u64));
         line.number("user_namespace", self.user_namespace);
+        line.boolean("ledgers", self.keeps_ledgers);
         line.number("devices", self.devices.len() as u64);
         let mut file = line.finish()?;
         for users in self.users.iter().flatten() {
@@ -136,6 +140,7 @@ impl TermsFile {
             strict: two::required(head.boolean("strict")?, "strict")?,
             users: None,
             user_namespace: head.number("user_namespace")?.unwrap_or(0),
+            keeps_ledgers: head.boolean("ledgers")?.unwrap_or(false),
             devices: Vec::new(),
         };
         if let Some(count) = head.number("users")? {

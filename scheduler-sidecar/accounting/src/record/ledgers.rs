@@ -19,7 +19,6 @@ use shim_sys::lock;
 use vgpu_core::ledger::{HEADER_SIZE, LEDGER_SIZE, copied, extent, open_doors_in, slot_lock_offset};
 
 use super::apart::Apart;
-use super::reclaim::Claim;
 use crate::shelf::Shelf;
 
 /// How long a file may take to answer.
@@ -99,8 +98,6 @@ pub enum Unread {
     NoLedger(&'static str),
     /// It does not answer.
     Silent,
-    /// It is a directory, and the ledger's name there cannot be taken back.
-    NotReclaimed(String),
 }
 
 /// What came of a file that a member sent.
@@ -110,11 +107,6 @@ pub enum Offered {
     New,
     /// A ledger that is known, or one too many.
     Known,
-    /// A directory, in which the ledger's name was taken back from this user; `None`: from nobody.
-    Name {
-        /// The user.
-        from: Option<u32>,
-    },
 }
 
 /// Which file it is, by whatever name.
@@ -153,17 +145,11 @@ impl Ledgers {
         Ok(Self { apart: Apart::start()?, shelf: Shelf::default(), kept, broken, next: 1, barred })
     }
 
-    /// A member brought its ledger's file along, or the directory in which somebody else's file has the ledger's name.
+    /// A member brought its ledger's file along, or the daemon keeps its ledger.
     ///
     /// # Errors
     /// [`Unread`]; the file is closed, or given up.
-    pub fn offer(
-        &mut self,
-        whose: Whose,
-        file: OwnedFd,
-        claim: Option<Claim>,
-        now: Instant,
-    ) -> Result<Offered, Unread> {
+    pub fn offer(&mut self, whose: Whose, file: OwnedFd, now: Instant) -> Result<Offered, Unread> {
         let room = whose.0;
         if self.is_barred(room) {
             // Closing it may be what it waits for. There are as many of these as were on their way.
@@ -171,19 +157,13 @@ impl Ledgers {
             return Err(Unread::Silent);
         }
         let looked = self.apart.run(PATIENCE, move || {
-            if let Some(claim) = claim.filter(|_| is_directory(&file)) {
-                let system = fstatfs(&file).is_ok_and(|system| is_read(system.f_type));
-                return Err(if system { Ok(claim.enforce(&file)) } else { Err(Unread::NoLedger(STRANGE)) });
-            }
             let read = read(&file);
-            read.map(|(identity, held)| (file, identity, held)).map_err(Err)
+            read.map(|(identity, held)| (file, identity, held))
         });
         let (file, identity, held) = match looked {
             None => return Err(self.bar(room)),
             Some(Ok(ledger)) => ledger,
-            Some(Err(Ok(Ok(from)))) => return Ok(Offered::Name { from }),
-            Some(Err(Ok(Err(why)))) => return Err(Unread::NotReclaimed(why.to_string())),
-            Some(Err(Err(unread))) => return Err(unread),
+            Some(Err(unread)) => return Err(unread),
         };
         let here = self.kept.values().filter(|kept| kept.whose == whose);
         if here.clone().any(|kept| kept.identity == identity) || here.count() >= MOST {
@@ -262,7 +242,7 @@ impl Ledgers {
                 self.drop_one(tag);
                 let why = match why {
                     Unread::NoLedger(why) => why,
-                    Unread::Silent | Unread::NotReclaimed(_) => "it does not answer",
+                    Unread::Silent => "it does not answer",
                 };
                 self.broken.insert(whose.clone(), why);
                 Some(whose)
@@ -338,10 +318,6 @@ impl Ledgers {
     pub fn due(&self) -> Option<Instant> {
         self.kept.values().map(|kept| kept.due).min()
     }
-}
-
-fn is_directory(file: &OwnedFd) -> bool {
-    fstat(file).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
 }
 
 const STRANGE: &str = "it lies on a file system that is not read";
@@ -442,8 +418,8 @@ mod tests {
         let again = File::open(&path).unwrap();
         let mut ledgers = Ledgers::new(Barred::default()).unwrap();
         let (now, whose) = (Instant::now(), (1, "GPU-1".to_owned()));
-        assert_eq!(ledgers.offer(whose.clone(), sent, None, now), Ok(Offered::New));
-        assert_eq!(ledgers.offer(whose.clone(), again.into(), None, now), Ok(Offered::Known), "it is known");
+        assert_eq!(ledgers.offer(whose.clone(), sent, now), Ok(Offered::New));
+        assert_eq!(ledgers.offer(whose.clone(), again.into(), now), Ok(Offered::Known), "it is known");
         let held = &ledgers.held()[&whose];
         assert_eq!((held.used, held.part(4711).map(|part| part.used), held.part(1)), (1000, Some(1000), None));
         word(&mut member, HEADER_SIZE, &3000u64.to_le_bytes());
@@ -463,7 +439,7 @@ mod tests {
         assert!(ledgers.held().is_empty(), "it has another size");
         assert_eq!(ledgers.broken()[&whose], "it has another size");
         let (sent, _member) = ledger(&dir.path().join("other"), 7);
-        assert_eq!(ledgers.offer(whose.clone(), sent, None, later), Ok(Offered::New));
+        assert_eq!(ledgers.offer(whose.clone(), sent, later), Ok(Offered::New));
         assert!(ledgers.broken().is_empty(), "its members have another one");
         drop(_member);
         std::fs::remove_file(dir.path().join("other")).unwrap();
@@ -477,7 +453,7 @@ mod tests {
     fn what_is_no_ledger_is_not_kept() {
         let dir = tempfile::tempdir().unwrap();
         let mut ledgers = Ledgers::new(Barred::default()).unwrap();
-        let mut offer = |file: File| ledgers.offer((1, "GPU-1".into()), file.into(), None, Instant::now());
+        let mut offer = |file: File| ledgers.offer((1, "GPU-1".into()), file.into(), Instant::now());
         let fifo = dir.path().join("fifo");
         let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NONBLOCK;
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, FileType::Fifo, 0o600.into(), 0).unwrap();
@@ -507,8 +483,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (sent, _member) = ledger(&dir.path().join("one"), 1);
         barred.lock().unwrap().insert(1);
-        assert_eq!(ledgers.offer((1, "GPU-1".into()), sent, None, Instant::now()), Err(Unread::Silent));
+        assert_eq!(ledgers.offer((1, "GPU-1".into()), sent, Instant::now()), Err(Unread::Silent));
         let (sent, _member) = ledger(&dir.path().join("two"), 1);
-        assert_eq!(ledgers.offer((2, "GPU-1".into()), sent, None, Instant::now()), Ok(Offered::New));
+        assert_eq!(ledgers.offer((2, "GPU-1".into()), sent, Instant::now()), Ok(Offered::New));
     }
 }

@@ -97,7 +97,8 @@ impl Form {
         match &self.out {
             None if is_json || self.format == Format::Json => say::exact(&say::plain_json(&text)),
             None => say::text(&text),
-            Some(file) => say::file(file, &text),
+            Some(file) if is_json || self.format == Format::Json => say::file(file, &say::plain_json(&text)),
+            Some(file) => say::file(file, &say::uncoloured(&text)),
         }
     }
 }

@@ -34,15 +34,15 @@ impl Looking {
         // A member that came since everything was asked for has a ledger that is not known here yet.
         let unknown = |on: &OnDevice| {
             let key = (tenant_of(on, seen, &self.known)?.to_owned(), vgpu_core::uuid::key(&on.device));
-            (!self.known.readings.contains_key(&key)).then_some(())
+            (!self.known.ledgers.contains_key(&key)).then_some(())
         };
         if listed.iter().find_map(unknown).is_some() && self.known.all.is_none_or(|asked| asked.elapsed() >= ANEW) {
             self.ask(ALL)?;
         }
         loop {
-            let excess = uncharged::compare(listed, &self.known.readings, |on| tenant_of(on, seen, &self.known));
+            let excess = uncharged::compare(listed, &self.known.ledgers, |on| tenant_of(on, seen, &self.known));
             self.excess = excess;
-            let old = |excess: &Excess| excess.reading.at < begun;
+            let old = |excess: &Excess| excess.reading.read < begun;
             let stale: Vec<String> =
                 self.excess.iter().filter(|(_, excess)| old(excess)).map(|((tenant, _), _)| tenant.clone()).collect();
             if stale.is_empty() {

@@ -12,7 +12,7 @@ use super::image::Image;
 use super::limits::{Bounds, Limits};
 use super::processes::Seen;
 use super::uncharged::Key;
-use vgpu_accounting::record::reading::{LedgerWord, Reading};
+use vgpu_accounting::record::reading::LedgerReading;
 use vgpu_control::finding::{Finding, Process, What};
 
 /// What the daemon knows.
@@ -23,9 +23,9 @@ pub struct Registered {
     /// When the rest was put together; `None`: it is not here.
     pub all: Option<Instant>,
     /// Each tenant's ledgers of a device; what is missing is not known.
-    pub ledgers: HashMap<Key, LedgerWord>,
-    /// The same ledgers, to be compared with the driver's figures.
-    pub readings: HashMap<Key, Reading>,
+    pub ledgers: HashMap<Key, LedgerReading>,
+    /// Why one of a tenant's ledgers of a device, which was read before, cannot be read any more.
+    pub broken: HashMap<Key, &'static str>,
     /// Each tenant's memory limits.
     pub limits: HashMap<String, Limits>,
     /// How long members have been before devices, by process and device.
@@ -202,10 +202,10 @@ fn sums<'k>(
 const MOST_OVERHEAD: u64 = 1 << 30;
 
 /// What is wrong with a tenant's memory on a device, in words; `None`: nothing.
-fn fault(sum: &Sum, said: Option<&LedgerWord>, bound: u64, slack: u64) -> Option<String> {
+fn fault(sum: &Sum, said: Option<&LedgerReading>, broken: Option<&str>, bound: u64, slack: u64) -> Option<String> {
     let slack = slack.saturating_mul(sum.members);
     let used = Bytes(sum.used);
-    if let Some(why) = said.and_then(|said| said.broken) {
+    if let Some(why) = broken {
         return (sum.used > 0).then(|| {
             format!(
                 "its tenant uses {used} by the driver's word, and its ledger cannot be read any more: {why}; a process of the \
@@ -250,7 +250,8 @@ fn faults<'k>(
     let of = |(key, sum): ((&'k str, String), Sum)| {
         let whole = (key.0.to_owned(), key.1.clone());
         let bound = known.limits.get(key.0).map_or(u64::MAX, |limits| bounds.of(&whole, limits));
-        fault(&sum, known.ledgers.get(&whole), bound, slack).map(|words| (key, (sum.most.0, words)))
+        let broken = known.broken.get(&whole).copied();
+        fault(&sum, known.ledgers.get(&whole), broken, bound, slack).map(|words| (key, (sum.most.0, words)))
     };
     sums(seen, driver, known).into_iter().filter_map(of).collect()
 }
@@ -268,7 +269,7 @@ pub fn suspects(
 ) -> Vec<Key> {
     let keys = faults(seen, driver, known, bounds, slack).into_keys();
     let is_old = |key: &Key| {
-        let ledger = known.ledgers.get(key).filter(|said| said.broken.is_none());
+        let ledger = known.ledgers.get(key).filter(|_| !known.broken.contains_key(key));
         known.all.is_none_or(|at| at < listed) || ledger.is_some_and(|said| said.read < listed)
     };
     keys.map(|(tenant, device)| (tenant.to_owned(), device)).filter(is_old).collect()
@@ -326,7 +327,7 @@ mod tests {
         known.members.extend([10, 20].map(|pid| {
             (pid, vec![Member { tenant: "a".into(), image: Some(image(pid)), connection: Some(u64::from(pid)) }])
         }));
-        let said = LedgerWord { used: GIB, overhead: 0, read: Instant::now(), broken: None };
+        let said = LedgerReading { used: GIB, overhead: 0, claimed: 0, read: Instant::now() };
         known.ledgers.insert(("a".into(), "1".into()), said);
         known.limits.insert("a".into(), Limits { now: vec![("*".into(), 2 * GIB)], ..Limits::default() });
         known
@@ -406,14 +407,15 @@ mod tests {
 
     #[test]
     fn memory_is_judged_by_the_limit_too_whatever_the_ledger_says() {
-        let with = |word: Option<LedgerWord>| {
-            let (mut known, key) = (known(), ("a".to_owned(), "1".to_owned()));
-            known.ledgers.remove(&key);
-            known.ledgers.extend(word.map(|word| (key, word)));
+        let key = || ("a".to_owned(), "1".to_owned());
+        let with = |reading: Option<LedgerReading>| {
+            let mut known = known();
+            known.ledgers.remove(&key());
+            known.ledgers.extend(reading.map(|reading| (key(), reading)));
             known
         };
-        let said = |used, overhead| LedgerWord { used, overhead, read: Instant::now(), broken: None };
-        let found = |word, used| !judged_by(&with(word), vec![member(10)], &[on(10, used)]).is_empty();
+        let said = |used, overhead| LedgerReading { used, overhead, claimed: 0, read: Instant::now() };
+        let found = |reading, used| !judged_by(&with(reading), vec![member(10)], &[on(10, used)]).is_empty();
         assert!(!found(Some(said(2 * GIB, 0)), 2 * GIB + 64 * MIB));
         assert!(found(Some(said(40 * GIB, 0)), 3 * GIB), "more than the limit, by the driver's word");
         assert!(found(Some(said(129 * GIB, 0)), MIB), "a ledger that says more than the limit");
@@ -424,9 +426,13 @@ mod tests {
         // A ledger that is not known is no fault, and no excuse.
         assert!(!found(None, 2 * GIB));
         assert!(found(None, 4 * GIB));
-        let broken = LedgerWord { broken: Some("it has another size"), ..said(0, 0) };
-        assert!(found(Some(broken), MIB));
-        assert!(!found(Some(broken), 0), "nobody holds anything");
+        for reading in [None, Some(said(GIB, 0))] {
+            let mut known = with(reading);
+            known.broken.insert(key(), "it has another size");
+            let found = |used| !judged_by(&known, vec![member(10)], &[on(10, used)]).is_empty();
+            assert!(found(MIB), "{reading:?}");
+            assert!(!found(0), "nobody holds anything: {reading:?}");
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use vgpu_core::charging::SLAB;
 use vgpu_core::page::Uncharged;
 
 use super::driver::OnDevice;
-use vgpu_accounting::record::reading::Reading;
+use vgpu_accounting::record::reading::LedgerReading;
 
 /// A tenant's name, and the UUID of a device in small letters.
 pub type Key = (String, String);
@@ -23,14 +23,14 @@ pub struct Excess {
     /// Bytes; never 0.
     pub bytes: u64,
     /// The ledger.
-    pub reading: Reading,
+    pub reading: LedgerReading,
 }
 
 /// Compares the driver's list with the ledgers. `tenant`: whose a process is.
 #[must_use]
 pub fn compare<'k>(
     listed: &[OnDevice],
-    readings: &HashMap<Key, Reading>,
+    readings: &HashMap<Key, LedgerReading>,
     tenant: impl Fn(&OnDevice) -> Option<&'k str>,
 ) -> HashMap<Key, Excess> {
     let mut sums: HashMap<Key, u64> = HashMap::new();
@@ -87,8 +87,8 @@ mod tests {
         ("a".into(), "1".into())
     }
 
-    fn reading(used: u64, claimed: u64) -> Reading {
-        Reading { used: used * SLAB, overhead: SLAB, claimed: claimed * SLAB, at: Instant::now() }
+    fn reading(used: u64, claimed: u64) -> LedgerReading {
+        LedgerReading { used: used * SLAB, overhead: SLAB, claimed: claimed * SLAB, read: Instant::now() }
     }
 
     fn excess(bytes: u64, claimed: u64) -> HashMap<Key, Excess> {

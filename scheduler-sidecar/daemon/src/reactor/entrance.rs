@@ -100,7 +100,7 @@ impl Reactor {
             Side::Admin => None,
             Side::Member(id) => match self.rooms.get(&id) {
                 None => return,
-                Some(room) if !room.admits(peer) => {
+                Some(room) if !room.admits(peer.uid) => {
                     Some(format!("tenant {} does not accept user {}", room.tenant.name, peer.uid))
                 }
                 Some(room) if room.open >= self.max_connections => {

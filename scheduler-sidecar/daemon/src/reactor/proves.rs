@@ -18,6 +18,7 @@ use crate::proof::uncharged::Key;
 use crate::proof::{COUNT, READ};
 use crate::roster::limits_of;
 use vgpu_accounting::clock;
+use vgpu_accounting::record::ledgers::Whose;
 
 impl Reactor {
     /// Watches for its questions.
@@ -161,16 +162,10 @@ impl Reactor {
             let limits = Limits { now, before: room.limits_before.clone(), changed: room.limits_changed };
             known.limits.insert(room.tenant.name.clone(), limits);
         }
-        for ((id, device), said) in self.record.ledgers() {
-            if let Some(room) = self.rooms.get(&id) {
-                known.ledgers.insert((room.tenant.name.clone(), key(&device)), said);
-            }
-        }
-        for ((id, device), reading) in self.record.readings() {
-            if let Some(room) = self.rooms.get(&id) {
-                known.readings.insert((room.tenant.name.clone(), key(&device)), reading);
-            }
-        }
+        let whose = |(id, device): Whose| Some((self.rooms.get(&id)?.tenant.name.clone(), key(&device)));
+        known.ledgers =
+            self.record.readings().into_iter().filter_map(|(of, reading)| Some((whose(of)?, reading))).collect();
+        known.broken = self.record.broken().into_iter().filter_map(|(of, why)| Some((whose(of)?, why))).collect();
         known
     }
 }

@@ -1,7 +1,7 @@
 //! Members of protocol 2 and their devices' time: the way between sockets, bells and the alarm here, and the leases there.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use tracing::warn;
@@ -12,11 +12,10 @@ use vgpu_core::wire::{Hello, two};
 use super::{FIRST_BELL, Reactor, State};
 use crate::answer;
 use crate::connection::{Connection, Peer};
+use crate::kept_ledger::{self, KeptLedger, Opened};
 use crate::leases::Past;
 use crate::pages::Furniture;
-use crate::room::Room;
 use vgpu_accounting::clock;
-use vgpu_accounting::record::reclaim::Claim;
 
 /// What is listened to at a bell: every ring, once. Whoever leaves it up costs nothing.
 const RINGS: EventFlags = EventFlags::IN.union(EventFlags::ET);
@@ -87,17 +86,17 @@ impl Reactor {
         };
         let said = if let State::Registered(hello, _) = &connection.state { hello.pid } else { 0 };
         let past = Past { process: connection.peer.pid.unwrap_or(said), busy: join.busy };
+        let mut handed = None;
         let reply = match self.leases.join_again(number(id), member, &join.device, past, clock::now()) {
             Ok(slot) => {
                 // As the leases name it, however it was written.
                 let device = self.leases.name_of(&join.device);
                 self.record.draft().came.push(((id, device.clone()), past.process, past.busy));
-                if let Some(file) = file.take() {
-                    let Peer { uid, gid, .. } = connection.peer;
-                    let claim = self.rooms.get(&id).and_then(|Room { tenant, .. }| {
-                        Claim::new(&tenant.name, &join.device, tenant.uids.clone(), uid, gid)
-                    });
-                    self.record.file((id, device), file, claim);
+                if let Some((ledger, to_read)) = self.kept_ledger(connection, id, join) {
+                    self.record.file((id, device), to_read);
+                    handed = Some(ledger);
+                } else if let Some(file) = file.take() {
+                    self.record.file((id, device), file);
                 }
                 two::Reply::Slot { device: join.device.clone(), slot }
             }
@@ -106,7 +105,41 @@ impl Reactor {
                 answer::refusal(&words)
             }
         };
-        connection.send(reply.encode().map_err(io::Error::other)?.as_bytes())
+        let line = reply.encode().map_err(io::Error::other)?;
+        match handed {
+            Some(ledger) => connection.send_with(line.as_bytes(), &[ledger.as_fd()]),
+            None => connection.send(line.as_bytes()),
+        }
+    }
+
+    /// The ledger that the daemon keeps for a tenant on a device. It is made for the first member that finds a file of a user
+    /// under the ledger's name whom the tenant does not list.
+    fn kept_ledger(&self, connection: &Connection, id: u64, join: &two::Join) -> Option<Opened> {
+        let room = self.rooms.get(&id)?;
+        let tenant = &room.tenant;
+        let Peer { pid, .. } = connection.peer;
+        let intruder = join.owner.map(|owner| kept_ledger::user_here(pid, owner)).filter(|owner| !room.admits(*owner));
+        // Whoever does not read its answers would have as many descriptors in flight as it asks questions.
+        let kept = KeptLedger::of(&tenant.socket, &tenant.name, &join.device).filter(|_| !connection.is_unread())?;
+        let (tenant, device) = (&tenant.name, &join.device);
+        match (kept.open(), intruder) {
+            (Ok(opened), _) => return Some(opened),
+            (Err(why), None) if why.kind() == io::ErrorKind::NotFound => {}
+            (Err(why), _) if why.kind() != io::ErrorKind::NotFound => {
+                warn!(%tenant, device, %why, "the ledger that the daemon keeps for a tenant cannot be opened");
+            }
+            (Err(_), intruder) => match kept.make() {
+                Ok(opened) => {
+                    warn!(%tenant, device, uid = intruder, "a user that the tenant does not list has the name of its ledger; the daemon keeps the ledger from now on");
+                    self.keep_terms(id);
+                    return Some(opened);
+                }
+                Err(why) => {
+                    warn!(%tenant, device, uid = intruder, %why, "the daemon cannot keep the ledger of a tenant")
+                }
+            },
+        }
+        None
     }
 
     /// A member of protocol 2 is gone; with the last one of a tenant go its pages.
