@@ -9,6 +9,7 @@ use crate::order::Order;
 use crate::{context, departing, enforce, pools, quiet, slabs};
 use shim_sys::cuda::{CUcontext, CUresult};
 use vgpu_core::charging;
+use vgpu_core::ledger::Reservation;
 
 /// Pointer attribute: host or device memory.
 const MEMORY_TYPE: u32 = 2;
@@ -73,15 +74,53 @@ pub fn allocate_small(device: &'static Device, context: CUcontext, real: Call<'_
     let result = real();
     if result.ok() {
         let address = key();
-        match slabs::enter(device, context.0 as usize, address, aside) {
+        match charge_in_slab(device, context.0 as usize, address, aside) {
             Ok(holding) => note(&ADDRESSES, address, holding, moment),
             Err(refused) => {
-                slabs::undo(address);
+                undo_allocation(address);
                 return refused;
             }
         }
     }
     result
+}
+
+/// Charges a small allocation that the driver has made at `address`, with a slab that was set aside for it if there was
+/// room.
+///
+/// # Errors
+/// The code for the program: the slab is charged to nobody and does not fit. The caller frees the allocation.
+fn charge_in_slab(
+    device: &'static Device,
+    context: usize,
+    address: u64,
+    aside: Option<Reservation<'static>>,
+) -> Result<Holding, CUresult> {
+    let slab = address / charging::SLAB;
+    let in_slab = Holding::in_slab(slab, device.index, context);
+    if aside.is_none() && slabs::join(slab) {
+        return Ok(in_slab);
+    }
+    let aside = match aside {
+        Some(aside) => aside,
+        None => device.reserve(charging::SLAB)?,
+    };
+    let Some(is_first) = slabs::enter(slab) else {
+        aside.commit();
+        return Ok(Holding { bytes: charging::SLAB, device: device.index, context });
+    };
+    if is_first {
+        aside.commit();
+    }
+    Ok(in_slab)
+}
+
+/// Frees an allocation that the driver has just made and that does not fit after all.
+pub fn undo_allocation(address: u64) {
+    if let Some(free) = own::cuMemFree_v2() {
+        // SAFETY: an allocation that the driver has just made and that nobody was told of.
+        let _ = unsafe { free(address) };
+    }
 }
 
 /// Notes a committed charge whose driver call began after `moment`: what has gone with its context meanwhile goes back.

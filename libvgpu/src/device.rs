@@ -15,6 +15,7 @@ use crate::{clock, counted, pools, say, share, slabs, uuid};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicUsize, Ordering::*};
 use shim_sys::cuda::{CUdevice, CUresult};
 use vgpu_core::bytes::Bytes;
+use vgpu_core::charging;
 use vgpu_core::ledger::{OUTCOME_WAIT_NS, Reservation, Slot};
 use vgpu_core::limits::{self, DeviceLimits};
 use vgpu_core::wire::terms_file::FILE_NAME;
@@ -451,7 +452,13 @@ impl Device {
 #[inline(always)]
 pub fn release(holding: Holding) {
     match (holding.slab(), at(usize::from(holding.device))) {
-        (Some((device, slab)), _) => slabs::leave(device, slab),
+        (Some((device, slab)), _) => {
+            if slabs::leave(slab)
+                && let Some(device) = at(usize::from(device))
+            {
+                device.release(charging::SLAB);
+            }
+        }
         (None, Some(device)) => device.release(holding.bytes),
         (None, None) => release_hold(holding),
     }

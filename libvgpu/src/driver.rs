@@ -35,7 +35,7 @@ pub struct Found<const ROWS: usize, const SLOTS: usize> {
     real: [AtomicUsize; ROWS],
     /// The function that a hook calls; 0: not looked up yet, or [`Self::interposers`] has one.
     call: [AtomicUsize; ROWS],
-    /// The function of an interposer behind this library, which calls the hook again; 0: none was found.
+    /// The function of an interposer behind this library, which the export calls; 0: none was found.
     interposers: [AtomicUsize; ROWS],
     /// Begin and end of the library's code, which stays where it is; 0, 0 if that is not certain.
     code: [AtomicUsize; 2],
@@ -58,11 +58,13 @@ pub static NVML: Library<{ NvmlHook::COUNT }, { slots(NvmlHook::COUNT) }, { word
 
 /// Number of each library's first row among the rows of both.
 pub mod first_number {
-    use super::CudaHook;
+    use super::{CudaHook, NvmlHook};
     /// The driver's rows come first.
     pub const CUDA: usize = 0;
     /// NVML's rows follow them.
     pub const NVML: usize = CudaHook::COUNT;
+    /// Rows of both libraries.
+    pub const ROWS: usize = NVML + NvmlHook::COUNT;
 }
 
 /// Where in [`CUDA_FOUND`] the addresses stand that its hooks call: for code without a frame.
@@ -183,7 +185,8 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
         self.names.begins_with(row, text)
     }
 
-    /// The function that the hook of `row` calls. Null: no library has it, or [`Self::detour`] leads to it.
+    /// The function that the hook of `row` calls. Null: no library has it, or an interposer is to be called by
+    /// [`crate::arch::detour`].
     ///
     /// # Cost
     /// One load after the first time.
@@ -204,39 +207,60 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
         self.found.call[row].load(Relaxed) as *mut c_void
     }
 
-    /// An interposer behind us calls the driver through the hook again. Its own function is therefore called first, by
-    /// [`Self::detour`], and the hook charges the call that comes back, with the arguments that the driver gets.
+    /// An export calls an interposer behind us and charges nothing. The interposer finds the hook in place of the driver's
+    /// function ([`begin_in_place`]), which charges with the arguments that the driver gets.
     #[cold]
     fn find_call(&self, row: usize) -> *mut c_void {
-        NEXT_DETOUR.set(self.first_number + row);
-        if self.found.interposers[row].load(Relaxed) == 0 {
-            let next = next_after_us(self.name(row));
-            if !self.loaded() {
-                // A wrapper that opens the driver at its first call: an interposer then. Or there is no driver at all.
-                return next;
-            }
-            let real = self.found.real[row].load(Relaxed) as *mut c_void;
-            if next.is_null() {
-                // The search that failed was ours: a program that asks `dlerror` next must not hear of it.
-                // SAFETY: no preconditions.
-                unsafe { libc::dlerror() };
-            }
-            if next.is_null() || real.is_null() || next == real || self.holds(next as usize) {
-                let address = if next.is_null() { real } else { next };
-                self.found.call[row].store(address as usize, Relaxed);
-                return address;
-            }
-            self.found.interposers[row].store(next as usize, Relaxed);
+        let number = self.first_number + row;
+        LAST_ROW.set(number);
+        let found = self.find_behind(row);
+        let is_in_place = found.is_null() && IN_PLACE.get() == number + 1;
+        if !is_in_place {
+            return found;
         }
-        let inside = Detour::is_under_way(self.first_number + row);
-        (if inside { self.found.real[row].load(Relaxed) } else { 0 }) as *mut c_void
+        IN_PLACE.set(0);
+        self.found.real[row].load(Relaxed) as *mut c_void
     }
 
-    /// Where a call goes for which [`Self::call`] has no function: the function of an interposer behind us, or null. Until
-    /// the detour ends, the hook's calls of this row on this thread go to the driver.
-    pub fn detour(&self, row: usize) -> (*mut c_void, Detour) {
-        let interposer = self.found.interposers[row].load(Relaxed) as *mut c_void;
-        (interposer, Detour::begin(self.first_number + row))
+    /// Decides whether the hook of `row` calls the driver, whose function this returns, or an interposer: null.
+    #[cold]
+    #[inline(never)]
+    fn find_behind(&self, row: usize) -> *mut c_void {
+        if !self.interposer(row).is_null() {
+            return core::ptr::null_mut();
+        }
+        let next = next_after_us(self.name(row));
+        if !self.loaded() {
+            // A wrapper that opens the driver at its first call: an interposer then. Or there is no driver at all.
+            return next;
+        }
+        let real = self.found.real[row].load(Relaxed) as *mut c_void;
+        if next.is_null() {
+            // The search that failed was ours: a program that asks `dlerror` next must not hear of it.
+            // SAFETY: no preconditions.
+            unsafe { libc::dlerror() };
+        }
+        if next.is_null() || real.is_null() || next == real || self.holds(next as usize) {
+            let address = if next.is_null() { real } else { next };
+            self.found.call[row].store(address as usize, Relaxed);
+            return address;
+        }
+        self.found.interposers[row].store(next as usize, Relaxed);
+        core::ptr::null_mut()
+    }
+
+    /// The function of an interposer behind us, as far as [`Self::call`] found one; null: none.
+    pub fn interposer(&self, row: usize) -> *mut c_void {
+        self.found.interposers[row].load(Relaxed) as *mut c_void
+    }
+
+    /// Whether the export of `row` calls an interposer instead of the driver. Decided here, if it was not.
+    ///
+    /// # Cost
+    /// One load after the first time, without an interposer.
+    #[inline]
+    pub fn is_interposed(&self, row: usize) -> bool {
+        self.called(row).is_null() && self.find_behind(row).is_null() && !self.interposer(row).is_null()
     }
 
     /// Whether the library is loaded and has the function of `row`.
@@ -246,7 +270,7 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
 
     /// Whether a function stands behind the hook of `row`.
     pub fn has_function(&self, row: usize) -> bool {
-        !self.call(row).is_null() || self.found.interposers[row].load(Relaxed) != 0
+        !self.called(row).is_null() || !self.find_behind(row).is_null() || !self.interposer(row).is_null()
     }
 
     /// The library's function `name`, whether hooked or not, without any interposer.
@@ -281,77 +305,28 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
     }
 }
 
-/// Rows of both libraries, in words of 64 bits.
-const ROW_WORDS: usize = (CudaHook::COUNT + NvmlHook::COUNT).div_ceil(64);
-
 thread_local!(
-    /// Rows whose interposer this thread is in, one bit each. No destructor: nothing is registered with the C library.
-    static DETOURS: [Cell<u64>; ROW_WORDS] = const { [const { Cell::new(0) }; ROW_WORDS] };
     /// Number of the row for which this thread's last [`Library::call`] looked.
-    static NEXT_DETOUR: Cell<usize> = const { Cell::new(0) };
+    static LAST_ROW: Cell<usize> = const { Cell::new(0) };
+    /// Number of the row, plus one, whose hook this thread called in place of the driver's function; 0: none. The hook
+    /// takes it away.
+    static IN_PLACE: Cell<usize> = const { Cell::new(0) };
 );
 
-/// A call of this thread that is in an interposer's function. Ends when it is dropped, and then a further call of the row
-/// meets the interposer again. An interposer that leaves by `longjmp` is not met again on this thread.
-#[must_use]
-pub struct Detour {
-    number: usize,
-}
-
-impl Detour {
-    fn begin(number: usize) -> Self {
-        Self::mark(number, true);
-        Self { number }
-    }
-
-    /// Whether this thread is in the interposer's function of that row.
-    fn is_under_way(number: usize) -> bool {
-        DETOURS.with(|rows| rows.get(number / 64).is_some_and(|word| word.get() >> (number % 64) & 1 == 1))
-    }
-
-    fn mark(number: usize, inside: bool) {
-        DETOURS.with(|rows| {
-            if let Some(word) = rows.get(number / 64) {
-                let bit = 1 << (number % 64);
-                word.set(if inside { word.get() | bit } else { word.get() & !bit });
-            }
-        });
-    }
-}
-
-impl Drop for Detour {
-    fn drop(&mut self) {
-        Self::mark(self.number, false);
-    }
-}
-
-/// What [`crate::arch::detour`] calls, and the row's number for [`end_detour`].
-#[repr(C)]
-pub struct Target {
-    /// The interposer's function, or the code that a hook answers where nobody has the function.
-    function: usize,
-    number: usize,
-}
-
-/// Begins the detour of the row for which [`Library::call`] has just answered null on this thread.
-pub extern "C" fn begin_detour() -> Target {
-    let number = NEXT_DETOUR.get();
-    let (interposer, detour) = match number.checked_sub(first_number::NVML) {
-        Some(row) => NVML.detour(row),
-        None => CUDA.detour(number),
+/// The interposer's function of the row for which [`Library::call`] has just answered null on this thread, or the code that
+/// a hook answers where nobody has the function.
+pub extern "C" fn find_detour() -> usize {
+    let number = LAST_ROW.get();
+    let (interposer, absent) = match number.checked_sub(first_number::NVML) {
+        Some(row) => (NVML.interposer(row), nvmlReturn_t::FUNCTION_NOT_FOUND.0),
+        None => (CUDA.interposer(number), CUresult::NOT_SUPPORTED.0),
     };
-    if !interposer.is_null() {
-        core::mem::forget(detour); // `end_detour` ends it
-        return Target { function: interposer as usize, number };
-    }
-    let is_nvml = number >= first_number::NVML;
-    let code = if is_nvml { nvmlReturn_t::FUNCTION_NOT_FOUND.0 } else { CUresult::NOT_SUPPORTED.0 };
-    Target { function: code as usize, number }
+    if interposer.is_null() { absent as usize } else { interposer as usize }
 }
 
-/// Ends the detour of row `number`.
-pub extern "C" fn end_detour(number: usize) {
-    drop(Detour { number });
+/// Makes this thread's next call of the hook of row `number` call the driver's function and no interposer.
+pub fn begin_in_place(number: usize) {
+    IN_PLACE.set(number + 1);
 }
 
 /// Real functions that the library itself calls, hooked or not: `own::cuCtxGetDevice()` is the typed function, or

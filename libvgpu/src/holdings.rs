@@ -276,6 +276,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_place_in_a_slab_is_told_from_a_charge_of_its_own() {
+        let place = Holding::in_slab((1 << 26) - 1, 63, 7);
+        assert_eq!((place.slab(), place.context), (Some((63, (1 << 26) - 1)), 7));
+        assert_eq!(Holding { bytes: (2 << 20), device: 63, context: 7 }.slab(), None);
+        assert_eq!((place.share(), place.counted()), (None, None));
+    }
+
+    #[test]
     fn a_context_takes_its_own_holdings_with_it_and_no_others() {
         let table = Table::new();
         for key in 0..1000u64 {

@@ -21,7 +21,14 @@ pub struct Part {
 /// Makes a call that works on several devices. Each gate is asked before the first is passed: time spent waiting at one
 /// would be measured as work behind another.
 pub fn through_all(parts: &mut [Part], real: &mut dyn FnMut() -> CUresult) -> CUresult {
-    parts.sort_by_key(|part| part.device.index);
+    // By insertion: a few devices at most, and a sort of the standard library takes 3 KB of code.
+    for end in 1..parts.len() {
+        let mut at = end;
+        while at > 0 && parts[at - 1].device.index > parts[at].device.index {
+            parts.swap(at - 1, at);
+            at -= 1;
+        }
+    }
     if parts.len() > 1 {
         for part in parts.iter() {
             // Nothing is launched: the gate takes it for a launch that the driver refused.

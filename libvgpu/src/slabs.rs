@@ -8,13 +8,7 @@
 //! Counters lie in tables by address, made when they are first needed. A counter above zero says that its slab is charged:
 //! nobody counts before the bytes are reserved.
 
-use crate::device::{self, Device};
-use crate::driver::own;
-use crate::holdings::Holding;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
-use shim_sys::cuda::CUresult;
-use vgpu_core::charging::SLAB;
-use vgpu_core::ledger::Reservation;
 
 /// Slabs of one table: 16 KiB of counters for 8 GiB of addresses.
 const COUNTS: usize = 1 << 12;
@@ -47,54 +41,20 @@ fn make(place: &AtomicPtr<AtomicU32>) -> *mut AtomicU32 {
     }
 }
 
-/// Charges a small allocation that the driver has made at `address`, with a slab that was set aside for it if there was
-/// room.
-///
-/// # Errors
-/// What the program sees: its slab is charged to nobody and does not fit. The allocation is to be freed.
-pub fn enter(
-    device: &'static Device,
-    context: usize,
-    address: u64,
-    aside: Option<Reservation<'static>>,
-) -> Result<Holding, CUresult> {
-    let slab = address / SLAB;
-    let count = counter(slab);
-    if aside.is_none()
-        && let Some(count) = count
-        && count.fetch_update(AcqRel, Relaxed, |count| (count > 0).then_some(count + 1)).is_ok()
-    {
-        return Ok(Holding::in_slab(slab, device.index, context));
-    }
-    let aside = match aside {
-        Some(aside) => aside,
-        None => device.reserve(SLAB)?,
-    };
-    let Some(count) = count else {
-        aside.commit();
-        return Ok(Holding { bytes: SLAB, device: device.index, context });
-    };
-    if count.fetch_add(1, AcqRel) == 0 {
-        aside.commit();
-    }
-    Ok(Holding::in_slab(slab, device.index, context))
+/// Counts one more allocation in a slab that has some; false: it has none, or no counter.
+pub fn join(slab: u64) -> bool {
+    counter(slab)
+        .is_some_and(|count| count.fetch_update(AcqRel, Relaxed, |count| (count > 0).then_some(count + 1)).is_ok())
 }
 
-/// A small allocation has ended: the last one in its slab takes the charge away.
-pub fn leave(device: u8, slab: u64) {
-    if counter(slab).is_some_and(|count| count.fetch_sub(1, AcqRel) == 1)
-        && let Some(device) = device::at(usize::from(device))
-    {
-        device.release(SLAB);
-    }
+/// Counts one more allocation in a slab, whose bytes are reserved; true: it is the first one. `None`: there is no counter.
+pub fn enter(slab: u64) -> Option<bool> {
+    counter(slab).map(|count| count.fetch_add(1, AcqRel) == 0)
 }
 
-/// Frees what was just allocated and does not fit after all.
-pub fn undo(address: u64) {
-    if let Some(free) = own::cuMemFree_v2() {
-        // SAFETY: an allocation that the driver has just made and that nobody was told of.
-        let _ = unsafe { free(address) };
-    }
+/// Counts one allocation less; true: it was the last one, and the slab's charge ends.
+pub fn leave(slab: u64) -> bool {
+    counter(slab).is_some_and(|count| count.fetch_sub(1, AcqRel) == 1)
 }
 
 /// Forgets the parent's, in a forked child.
@@ -105,6 +65,7 @@ pub fn forget() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vgpu_core::charging::SLAB;
 
     #[test]
     fn each_slab_has_a_counter_of_its_own_and_there_is_none_beyond_the_addresses_of_a_process() {
@@ -117,10 +78,10 @@ mod tests {
     }
 
     #[test]
-    fn a_place_in_a_slab_is_told_from_a_charge_of_its_own() {
-        let place = Holding::in_slab((1 << 26) - 1, 63, 7);
-        assert_eq!((place.slab(), place.context), (Some((63, (1 << 26) - 1)), 7));
-        assert_eq!(Holding { bytes: SLAB, device: 63, context: 7 }.slab(), None);
-        assert_eq!((place.share(), place.counted()), (None, None));
+    fn the_first_allocation_in_a_slab_is_told_from_the_next_and_the_last() {
+        let slab = COUNTS as u64 * 7 + 3;
+        assert_eq!((join(slab), enter(slab), join(slab)), (false, Some(true), true));
+        assert_eq!((leave(slab), enter(slab), leave(slab), leave(slab)), (false, Some(false), false, true));
+        assert_eq!((enter(u64::MAX), leave(u64::MAX)), (None, false));
     }
 }

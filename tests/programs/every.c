@@ -1,5 +1,5 @@
 /* Calls functions of the driver with every argument zero and prints name and answer. After `context` on the list it
- * works inside a primary context. Beside a generated interposer each answer has its calls of that function, and its depth.
+ * works inside a primary context. It finds them in the global scope, and after `by-handle` by the driver's handle. Beside a generated interposer each answer has its calls of that function, and its depth.
  * Argument words are summed up by the calling convention: eleven zeroes suit all. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -10,9 +10,10 @@
 typedef int (*any)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t);
 
 int main(int argc, char **argv) {
-    void *cuda = dlopen("libcuda.so.1", RTLD_NOW), *nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW), *context = 0;
+    void *cuda = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL), *nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_GLOBAL), *context = 0;
     if (!cuda || !nvml) { printf("%s\n", dlerror()); return 1; }
     setvbuf(stdout, 0, _IOLBF, 0);
+    int by_handle = 0;
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "context")) {
             int (*init)(unsigned) = (int (*)(unsigned))dlsym(cuda, "cuInit");
@@ -25,8 +26,10 @@ int main(int argc, char **argv) {
             printf("context %d %d\n", code, nv());
             continue;
         }
+        if (!strcmp(argv[i], "by-handle")) { by_handle = 1; continue; }
         any f = (any)dlsym(strncmp(argv[i], "nvml", 4) ? cuda : nvml, argv[i]);
         if (!f) { printf("%s absent\n", argv[i]); continue; }
+        if (!by_handle) f = (any)dlsym(RTLD_DEFAULT, argv[i]);
         int *(*counts)(const char *) = (int *(*)(const char *))dlsym(RTLD_DEFAULT, "interposer_counts");
         int *count = counts ? counts(argv[i]) : 0;
         printf("%s %d", argv[i], f(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0));

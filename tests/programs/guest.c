@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #ifdef OWN
 #ifdef BY_DLSYM
@@ -43,6 +44,11 @@ int cuInit(int flags) { return ((int (*)(int))find("cuInit"))(flags); }
 int cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flags, int *status) { return ((int (*)(const char *, void **, int, uint64_t, int *))find("cuGetProcAddress_v2"))(name, out, version, flags, status); }
 int cuMemAlloc_v2(uint64_t *p, uint64_t bytes) { return ((int (*)(uint64_t *, uint64_t))find("cuMemAlloc_v2"))(p, bytes); }
 int cuMemFree_v2(uint64_t p) { return ((int (*)(uint64_t))find("cuMemFree_v2"))(p); }
+int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *stream, void **parameters, void **extra) {
+    static int (*next)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
+    if (!next) next = find("cuLaunchKernel");
+    return next(f, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra);
+}
 #endif
 #define F(name) ((int (*)())find(#name))
 #else
@@ -66,6 +72,29 @@ int guest_alloc(uint64_t bytes) {
     F(cuMemFree_v2)(p);
     return 0;
 }
+
+#ifdef OWN
+/* Kernels of 1 ms, 64 of them between two waits, for so many milliseconds: how many, or the driver's code, negative. */
+int guest_work(uint64_t ms) {
+    static const char ptx[] = ".version 7.0\n.target sm_50\n.address_size 64\n"
+        ".visible .entry vgpu_spin_ns(.param .u64 vgpu_spin_ns_param_0)\n{\nret;\n}\n";
+    void *context = 0, *module = 0, *kernel = 0;
+    uint64_t ns = 1000000;
+    void *parameters[] = { &ns };
+    struct timespec begin, end;
+    int code, launched = 0;
+    if ((code = F(cuInit)(0)) || (code = F(cuDevicePrimaryCtxRetain)(&context, 0)) || (code = F(cuCtxSetCurrent)(context))) return -code;
+    if ((code = F(cuModuleLoadData)(&module, ptx)) || (code = F(cuModuleGetFunction)(&kernel, module, "vgpu_spin_ns"))) return -code;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    do {
+        if ((code = F(cuLaunchKernel)(kernel, 1, 1, 1, 1, 1, 1, 0, (void *)0, parameters, (void *)0))) return -code;
+        if (++launched % 64 == 0 && (code = F(cuCtxSynchronize)())) return -code;
+        clock_gettime(CLOCK_MONOTONIC, &end);
+    } while ((uint64_t)((end.tv_sec - begin.tv_sec) * 1000 + (end.tv_nsec - begin.tv_nsec) / 1000000) < ms);
+    code = F(cuCtxSynchronize)();
+    return code ? -code : launched;
+}
+#endif
 
 /* A library found from here, by this library's own search path. */
 void *guest_open(const char *name) { return dlopen(name, RTLD_NOW); }

@@ -92,6 +92,7 @@ int main(int argc, char **argv) {
             if (!library) { const char *e = dlerror(); printf("refused: %s\n", e ? e : "without words"); return 0; }
         }
         else if (!strcmp(w, "alloc")) printf("%d\n", call(library, "guest_alloc", strtoull(argv[++i], 0, 10)));
+        else if (!strcmp(w, "busy")) printf("%d\n", call(library, "guest_work", strtoull(argv[++i], 0, 10)));
         else if (!strcmp(w, "bound")) printf("%d\n", call(library, "bound_to", 0));
         else if (!strcmp(w, "made")) { int (*f)(void) = (int (*)(void))dlsym(library ? library : RTLD_DEFAULT, "guest_made"); printf("%d\n", f ? f() : -1); }
         else if (!strcmp(w, "inner")) { void *(*f)(const char *) = (void *(*)(const char *))dlsym(library, "guest_open"); printf("%s\n", f(argv[++i]) ? "opened" : dlerror()); }

@@ -1,9 +1,12 @@
 /* A library that somebody else preloads: it stands in front of a function and passes on, by RTLD_NEXT.
  * -DSTEP=n: getppid answers n more than the next. -DDRIVER: cuMemAlloc_v2 is counted; -DBY_LOOKUP: so it is, and the next
- * one found by cuGetProcAddress; -DLAZY: it and three more are, each of which opens the driver when it is first called, as
+ * one found by cuGetProcAddress. With either, -DTHREAD: the call and its lookup are made by a thread of their own, and
+ * -DWORKER: by one thread for all calls; -DBY_HANDLE, -DBY_DLVSYM: by the driver's handle, by its handle without a version.
+ * -DLAZY: it and three more are, each of which opens the driver when it is first called, as
  * generated wrappers of the driver do. -DLOADER: dlsym and dlopen themselves. -DALLOCATOR: malloc. -DMADE_EARLY: asks before main. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -16,15 +19,83 @@ pid_t getppid(void) {
     return next && next == again ? next() + STEP : -1;
 }
 #endif
-#ifdef DRIVER
+#if defined DRIVER || defined BY_LOOKUP
 int interposer_calls, interposer_depth, interposer_deepest;
+typedef int (*allocate)(uint64_t *, size_t);
+static allocate find_next(void) {
+    allocate next = 0;
+#ifdef BY_LOOKUP
+    /* Finds the function behind it by the driver's own lookup. */
+    int (*get)(const char *, void **, int, uint64_t, int *) = (int (*)(const char *, void **, int, uint64_t, int *))dlsym(RTLD_DEFAULT, "cuGetProcAddress_v2");
+    int status;
+    if (!get) get = (int (*)(const char *, void **, int, uint64_t, int *))dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuGetProcAddress_v2");
+    get("cuMemAlloc", (void **)&next, 12020, 0, &status);
+#elif defined BY_HANDLE
+    next = (allocate)dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuMemAlloc_v2");
+#elif defined BY_DLVSYM
+    next = (allocate)dlvsym(RTLD_NEXT, "cuMemAlloc_v2", "LIBCUDA_TEST");
+    if (!next) next = (allocate)dlsym(RTLD_NEXT, "cuMemAlloc_v2");
+#else
+    next = (allocate)dlsym(RTLD_NEXT, "cuMemAlloc_v2");
+#endif
+    return next;
+}
+struct work { uint64_t *p; size_t bytes; int code; void *context; };
+static void *work(void *argument) {
+    struct work *w = argument;
+#if defined THREAD || defined WORKER
+    int (*current)(void *) = (int (*)(void *))dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuCtxSetCurrent");
+    current(w->context);
+#endif
+    allocate next = find_next();
+    w->code = next && interposer_depth < 50 ? next(w->p, w->bytes) : 9999;
+    return 0;
+}
+#ifdef WORKER
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static struct work *queued;
+static int has_worker;
+static void *serve(void *unused) {
+    pthread_mutex_lock(&lock);
+    for (;;) {
+        while (!queued) pthread_cond_wait(&changed, &lock);
+        struct work *w = queued;
+        pthread_mutex_unlock(&lock);
+        work(w);
+        pthread_mutex_lock(&lock);
+        queued = 0;
+        pthread_cond_broadcast(&changed);
+    }
+    return unused;
+}
+#endif
 int cuMemAlloc_v2(uint64_t *p, size_t bytes) {
-    int (*next)(uint64_t *, size_t) = (int (*)(uint64_t *, size_t))dlsym(RTLD_NEXT, "cuMemAlloc_v2");
+    struct work w = { p, bytes, 9998, 0 };
     interposer_calls++;
     if (++interposer_depth > interposer_deepest) interposer_deepest = interposer_depth;
-    int code = next && interposer_depth < 50 ? next(p, bytes) : 9999;
+#if defined THREAD || defined WORKER
+    pthread_t thread;
+    int (*context)(void **) = (int (*)(void **))dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuCtxGetCurrent");
+    context(&w.context);
+#endif
+#ifdef THREAD
+    if (!pthread_create(&thread, 0, work, &w)) pthread_join(thread, 0);
+#elif defined WORKER
+    /* A call that comes from the worker itself would wait for ever. */
+    pthread_mutex_lock(&lock);
+    if (!has_worker++ && !pthread_create(&thread, 0, serve, 0)) pthread_detach(thread);
+    if (!queued) {
+        queued = &w;
+        pthread_cond_broadcast(&changed);
+        while (queued) pthread_cond_wait(&changed, &lock);
+    }
+    pthread_mutex_unlock(&lock);
+#else
+    work(&w);
+#endif
     interposer_depth--;
-    return code;
+    return w.code;
 }
 #endif
 #ifdef MADE_EARLY
@@ -35,21 +106,6 @@ __attribute__((constructor)) static void early(void) {
     early_next = dlsym(RTLD_NEXT, "nvmlInit_v2");
 }
 int made_early(void) { return (early_getpid != 0) + 2 * (early_init == 0) + 4 * (early_next == 0); }
-#endif
-#ifdef BY_LOOKUP
-/* Finds the function behind it by the driver's own lookup. */
-int interposer_calls, interposer_depth, interposer_deepest;
-int cuMemAlloc_v2(uint64_t *p, size_t bytes) {
-    int (*get)(const char *, void **, int, uint64_t, int *) = (int (*)(const char *, void **, int, uint64_t, int *))dlsym(RTLD_DEFAULT, "cuGetProcAddress_v2");
-    int (*next)(uint64_t *, size_t) = 0, status;
-    if (!get) get = (int (*)(const char *, void **, int, uint64_t, int *))dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuGetProcAddress_v2");
-    get("cuMemAlloc", (void **)&next, 12020, 0, &status);
-    interposer_calls++;
-    if (++interposer_depth > interposer_deepest) interposer_deepest = interposer_depth;
-    int code = next && interposer_depth < 50 ? next(p, bytes) : 9999;
-    interposer_depth--;
-    return code;
-}
 #endif
 #ifdef LAZY
 /* What such wrappers look like: a table of the driver's functions that the first call of each fills. */

@@ -167,7 +167,8 @@ fn through_every_door_a_hook_calls_its_own_original() {
     }
 }
 
-/// An interposer of every function, behind us: the hook calls it, it calls the hook, and the driver is called once.
+/// An interposer of every function, behind us: the export calls it, it finds a hook, and the driver is called once. A program
+/// that finds a function by the driver's handle calls no interposer, as without us.
 #[test]
 fn every_function_that_an_interposer_behind_us_passes_on_reaches_the_driver_once() {
     let dir = tempfile::TempDir::new().unwrap();
@@ -196,12 +197,19 @@ fn every_function_that_an_interposer_behind_us_passes_on_reaches_the_driver_once
     let shut: BTreeSet<&str> = NVML_ROWS.iter().filter(is_shut).map(|row| row.name).collect();
     for copies in ["0", "1"] {
         lab.set("VGPU_CHARGE_COPIES", copies);
-        let mut ask = |preload: &[&Path]| {
+        let mut ask = |preload: &[&Path], way: &[&str]| {
             lab.preload(preload);
             let mut command = lab.command(&program);
-            run(command.arg("context").args(&names).env("VGPU_SIM_FAULTS", faults.join(",")))
+            run(command.args(way).args(&names).env("VGPU_SIM_FAULTS", faults.join(",")))
         };
-        let (alone, behind, before) = (ask(&[&ours]), ask(&[&ours, &other]), ask(&[&other, &ours]));
+        let (alone, behind, before) =
+            (ask(&[&ours], &["context"]), ask(&[&ours, &other], &["context"]), ask(&[&other, &ours], &["context"]));
+        let by_handle = ask(&[&ours, &other], &["context", "by-handle"]);
+        for (by_handle, alone) in by_handle.lines().zip(alone.lines()).skip(1) {
+            let (answer, counts) = by_handle.split_once(" called ").unwrap_or((by_handle, "0 deep 0"));
+            assert_eq!((answer, counts), (alone, "0 deep 0"), "by handle");
+        }
+        assert_eq!(by_handle.lines().count(), names.len() + 1);
         let (mut passed, mut absent, mut refused) = (0, 0, 0);
         for ((alone, behind), before) in alone.lines().zip(behind.lines()).zip(before.lines()).skip(1) {
             let name = alone.split(' ').next().unwrap();

@@ -1,11 +1,13 @@
 //! Device time: a ceiling holds by the simulated device's own clock of work done, for one process and for several of a
 //! tenant together. Shares are of the wall clock between two readings of the truth, taken by this test.
 
+use std::process::Command;
 use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
-use vgpu_tests::timed::measured;
-use vgpu_tests::{Lab, Member};
+use vgpu_tests::program::{Kind, compile, compile_with};
+use vgpu_tests::timed::{Stretch, measured};
+use vgpu_tests::{Lab, Member, run};
 
 /// Two cores cannot keep several busy devices and their judges: one measurement at a time.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -91,6 +93,36 @@ fn two_members_of_a_tenant_share_one_ceiling() {
         let lab = Lab::new("h200").with("VGPU_SM_LIMIT", "30");
         let got = share(&lab, &mut members(&lab, 2), MS, 1, 5000);
         assert!((28.0..=32.0).contains(&got), "{got} %");
+    });
+}
+
+/// A library that exports `cuLaunchKernel`, asks for the driver's and launches by the answer. Before every caller got the hook,
+/// it took all of the device, also under `VGPU_STRICT=1`. The bare run is the null control.
+#[test]
+fn a_library_that_exports_the_drivers_names_and_launches_by_them_keeps_its_ceiling() {
+    let program = compile_with("host", Kind::Program, &[], &["-rdynamic"]);
+    measured(|| {
+        let _alone = alone();
+        for (way, strict, preloaded) in
+            [("BY_HANDLE", "0", true), ("BY_HANDLE", "1", false), ("BY_GET", "1", true), ("BY_NEXT", "1", true)]
+        {
+            // Linked with the driver, so that RTLD_NEXT finds it behind the library.
+            let guest = compile("guest", Kind::LinkedLibrary, &["OWN", "NAMED", way]);
+            let mut lab = Lab::new("h200").with("VGPU_SM_LIMIT", "30").with("VGPU_STRICT", strict);
+            let us = lab.lib().to_owned();
+            lab.preload(if preloaded { &[&us, &guest] } else { &[&us] });
+            let share = |command: &mut Command| {
+                let stretch = Stretch::begin(&lab);
+                let said = run(command.args(["open".as_ref(), guest.as_os_str(), "busy".as_ref(), "2000".as_ref()]));
+                assert!(said.trim().parse::<i32>().is_ok_and(|launched| launched > 100), "{said}");
+                stretch.end(&lab).share()
+            };
+            let (bare, held) = (share(&mut lab.bare(&program)), share(&mut lab.command(&program)));
+            eprintln!(
+                "{way}, strict {strict}, preloaded {preloaded}: {held:.1} % under 30, {bare:.1} % without the library"
+            );
+            assert!(bare >= 80.0 && (20.0..=38.0).contains(&held), "{way}: {held} %, without the library {bare} %");
+        }
     });
 }
 

@@ -1,9 +1,9 @@
 //! x86-64, System V: arguments in rdi, rsi, rdx, rcx, r8, r9 and on the stack, return address at [rsp]; rax and r11 are
 //! free. What is decided is decided in [`crate::lookup`] and in `hooks`.
 
-use crate::driver::{CUDA_CALLED_AT, CUDA_FOUND, begin_detour, end_detour};
+use crate::driver::{CUDA_CALLED_AT, CUDA_FOUND, begin_in_place, find_detour, first_number};
 use crate::hooks::{COPIES_CHARGED, ask_driver, ask_driver_v2, decide_copy, judge_shut};
-use crate::lookup::{NEXT, REAL, answer, loader};
+use crate::lookup::{NEXT, REAL, Row, answer, loader};
 use core::ffi::{c_char, c_int, c_long, c_void};
 use shim_sys::cuda::CUresult;
 
@@ -238,90 +238,104 @@ macro_rules! jump_to {
 }
 pub(crate) use jump_to;
 
-/// The way of a call for which a hook has no function: calls the interposer behind us with the arguments as they came,
-/// between [`begin_detour`] and [`end_detour`]. Answers a code where nobody has the function.
+/// A function without a frame that asks `$judge`, with the number in eax and the call's first argument, and jumps to the
+/// function that it answers, with the call's arguments as they came. A number below [`CODES`] is returned instead.
 ///
-/// # Safety
-/// Jumped to by an export, as the driver's function was called.
-#[unsafe(naked)]
-pub unsafe extern "C" fn detour() {
-    core::arch::naked_asm!(
-        "push rbp",
-        "mov rbp, rsp",
-        "push r9",
-        "push r8",
-        "push rcx",
-        "push rdx",
-        "push rsi",
-        "push rdi",
-        "sub rsp, 16", // a word for the row's number, and the stack is aligned
-        "call {begin}",
-        "mov qword ptr [rbp - 56], rdx",
-        "cmp rax, {codes}",
-        "jb 2f",
-        "mov rdi, qword ptr [rbp - 48]",
-        "mov rsi, qword ptr [rbp - 40]",
-        "mov rdx, qword ptr [rbp - 32]",
-        "mov rcx, qword ptr [rbp - 24]",
-        "mov r8, qword ptr [rbp - 16]",
-        "mov r9, qword ptr [rbp - 8]",
-        // No function has more than eleven arguments; a sixth word keeps the stack aligned.
-        "push qword ptr [rbp + 56]",
-        "push qword ptr [rbp + 48]",
-        "push qword ptr [rbp + 40]",
-        "push qword ptr [rbp + 32]",
-        "push qword ptr [rbp + 24]",
-        "push qword ptr [rbp + 16]",
-        "call rax",
-        "mov qword ptr [rbp - 8], rax",
-        "mov edi, dword ptr [rbp - 56]",
-        "call {end}",
-        "mov rax, qword ptr [rbp - 8]",
-        "2:",
-        "leave",
-        "ret",
-        begin = sym begin_detour,
-        end = sym end_detour,
-        codes = const CODES,
-    )
+/// No function takes a number that comes in other registers.
+macro_rules! judged {
+    ($(#[$about:meta])* $name:ident $judge:path $(, $first:literal)?) => {
+        $(#[$about])*
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                $($first,)?
+                "push rbp",
+                "mov rbp, rsp",
+                "push r9",
+                "push r8",
+                "push rcx",
+                "push rdx",
+                "push rsi",
+                "push rdi",
+                "mov rsi, rdi",
+                "mov rdi, rax",
+                "call {judge}",
+                "pop rdi",
+                "pop rsi",
+                "pop rdx",
+                "pop rcx",
+                "pop r8",
+                "pop r9",
+                "pop rbp",
+                "cmp rax, {codes}",
+                "jb 2f",
+                "jmp rax",
+                "2:",
+                "ret",
+                judge = sym $judge,
+                codes = const CODES,
+            )
+        }
+    };
 }
 
-/// The way of everything that is shut, with the number of its row in eax: the code that [`judge_shut`] answers, or a jump
-/// to the driver's function with the arguments as they came.
-///
-/// No function of NVML's takes a number that comes in other registers.
-///
-/// # Safety
-/// Jumped to by the export of a row that is shut, as the driver's function was called.
-#[unsafe(naked)]
-pub unsafe extern "C" fn shut() {
-    core::arch::naked_asm!(
-        "push rbp",
-        "mov rbp, rsp",
-        "push r9",
-        "push r8",
-        "push rcx",
-        "push rdx",
-        "push rsi",
-        "push rdi",
-        "mov rsi, rdi",
-        "mov edi, eax",
-        "call {judge}",
-        "pop rdi",
-        "pop rsi",
-        "pop rdx",
-        "pop rcx",
-        "pop r8",
-        "pop r9",
-        "pop rbp",
-        "cmp rax, {codes}",
-        "jb 2f",
-        "jmp rax",
-        "2:",
-        "ret",
-        judge = sym judge_shut,
-        codes = const CODES,
-    )
+judged!(
+    /// The call of a hook that has no function: a jump to the interposer behind us, or a code where nobody has the function.
+    ///
+    /// # Safety
+    /// Jumped to by an export, as the driver's function was called.
+    detour find_detour
+);
+
+judged!(
+    /// The way of everything that is shut, with the number of its row in eax: the code that [`judge_shut`] answers, or a
+    /// jump to the driver's function.
+    ///
+    /// # Safety
+    /// Jumped to by the export of a row that is shut, as the driver's function was called.
+    shut judge_shut
+);
+
+judged!(
+    /// The way of each hook that was handed out in place of the driver's function while an interposer has that name: a jump
+    /// to the export, which calls the driver this time.
+    ///
+    /// # Safety
+    /// Called by [`in_place`]'s code, as the driver's function was called.
+    enter_in_place find_in_place, "pop rax"
+);
+
+/// Bytes of one call in the table of [`in_place`].
+const CALL_BYTES: usize = 5;
+
+// One call for each row: its return address tells the row.
+core::arch::global_asm!(
+    ".pushsection .text.vgpu_in_place,\"ax\",@progbits",
+    ".globl vgpu_in_place",
+    ".hidden vgpu_in_place",
+    "vgpu_in_place:",
+    ".rept {rows}",
+    "call {enter}",
+    ".endr",
+    ".popsection",
+    rows = const first_number::ROWS,
+    enter = sym enter_in_place,
+);
+
+unsafe extern "C" {
+    static vgpu_in_place: [[u8; CALL_BYTES]; first_number::ROWS];
+}
+
+/// The hook of row `number` in place of the driver's own function: as the export, and no interposer sees it called.
+pub fn in_place(number: usize) -> *mut c_void {
+    (&raw const vgpu_in_place).cast::<[u8; CALL_BYTES]>().wrapping_add(number).cast_mut().cast()
+}
+
+/// The export of the row behind whose call in the table `after` stands; its next call on this thread calls the driver.
+extern "C" fn find_in_place(after: usize) -> usize {
+    let number = after.wrapping_sub(in_place(1) as usize) / CALL_BYTES;
+    begin_in_place(number);
+    Row::numbered(number).hook() as usize
 }
 
 /// Less than this is a code, and no function's address.

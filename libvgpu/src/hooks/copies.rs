@@ -49,10 +49,10 @@ type Any = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize,
 /// # Safety
 /// `registers` are the words that came in registers, `stack` is where further ones stand.
 pub unsafe extern "C" fn decide_copy(row: usize, registers: &[usize; IN_REGISTERS], stack: *const usize) -> CUresult {
-    let (mut real, mut detour) = (CUDA.call(row), None);
-    if real.is_null() {
-        let (interposer, under_way) = CUDA.detour(row);
-        (real, detour) = (interposer, Some(under_way));
+    let mut real = CUDA.call(row);
+    let is_interposer = real.is_null();
+    if is_interposer {
+        real = CUDA.interposer(row);
     }
     // SAFETY: null (None), or the row's function, which the driver's C interface gives at most nine arguments, all of
     // them words or pointers; in this calling convention whoever is handed more than it reads does not notice.
@@ -71,7 +71,7 @@ pub unsafe extern "C" fn decide_copy(row: usize, registers: &[usize; IN_REGISTER
     }
     // SAFETY: the program's own arguments, for the function it called.
     let mut call = || unsafe { real(w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8]) };
-    if COPIES_CHARGED.load(Relaxed) == 0 || detour.is_some() {
+    if COPIES_CHARGED.load(Relaxed) == 0 || is_interposer {
         return call();
     }
     // After a panic the driver may have done it already: a second time would be wrong.

@@ -1,7 +1,7 @@
 //! Where a program enters the driver: `cuInit`, and the driver's own lookup of functions.
 #![allow(non_snake_case, clippy::missing_safety_doc)]
 
-use crate::driver::{CUDA, Detour};
+use crate::driver::CUDA;
 use crate::lookup::swap;
 use crate::{boot, door, doors, enforce, mode};
 use core::ffi::{c_char, c_void};
@@ -24,14 +24,10 @@ pub unsafe fn cuInit(real: cuda_fn::cuInit, flags: u32) -> CUresult {
     result
 }
 
-/// The driver's lookup, or that of an interposer behind us, and then the detour that ends with the call.
-fn lookup_function(row: CudaHook) -> (*mut c_void, Option<Detour>) {
+/// The driver's lookup, or an interposer's behind us, and then true: the interposer asks by a hook itself.
+fn lookup_function(row: CudaHook) -> (*mut c_void, bool) {
     let real = CUDA.call(row as usize);
-    if !real.is_null() {
-        return (real, None);
-    }
-    let (interposer, detour) = CUDA.detour(row as usize);
-    (interposer, Some(detour))
+    if real.is_null() { (CUDA.interposer(row as usize), true) } else { (real, false) }
 }
 
 /// `cuGetProcAddress`, asked by code at `caller`.
@@ -42,15 +38,15 @@ pub unsafe extern "C" fn ask_driver(
     flags: u64,
     caller: usize,
 ) -> CUresult {
-    let (real, detour) = lookup_function(CudaHook::cuGetProcAddress);
+    let (real, is_interposer) = lookup_function(CudaHook::cuGetProcAddress);
     // SAFETY: null (None) or the function of this name, whose signature is the table's.
     let Some(real) = (unsafe { core::mem::transmute::<*mut c_void, Option<cuda_fn::cuGetProcAddress>>(real) }) else {
         return CUresult::NOT_SUPPORTED;
     };
     // SAFETY: the program's own arguments.
     let result = unsafe { real(symbol, pfn, version, flags) };
-    if detour.is_some() {
-        return result; // the interposer asked by way of this hook
+    if is_interposer {
+        return result;
     }
     // SAFETY: a successful driver has read the name and written the output.
     match door::guard(|| unsafe { answered(result, symbol, pfn, caller) }) {
@@ -69,7 +65,7 @@ pub unsafe extern "C" fn ask_driver_v2(
     status: *mut u32,
     caller: usize,
 ) -> CUresult {
-    let (real, detour) = lookup_function(CudaHook::cuGetProcAddress_v2);
+    let (real, is_interposer) = lookup_function(CudaHook::cuGetProcAddress_v2);
     // SAFETY: as above.
     let Some(real) = (unsafe { core::mem::transmute::<*mut c_void, Option<cuda_fn::cuGetProcAddress_v2>>(real) })
     else {
@@ -77,8 +73,8 @@ pub unsafe extern "C" fn ask_driver_v2(
     };
     // SAFETY: the program's own arguments.
     let result = unsafe { real(symbol, pfn, version, flags, status) };
-    if detour.is_some() {
-        return result; // the interposer asked by way of this hook
+    if is_interposer {
+        return result;
     }
     // SAFETY: as above.
     match door::guard(|| unsafe { answered(result, symbol, pfn, caller) }) {

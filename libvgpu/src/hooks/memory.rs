@@ -4,11 +4,11 @@
 // outputs are read after success only.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
-use crate::charge::{allocate_plain, allocate_small, free_address, note};
+use crate::charge::{allocate_plain, allocate_small, free_address, note, undo_allocation};
 use crate::driver::Call;
+use crate::enforce;
 use crate::holdings::{ADDRESSES, Holding};
 use crate::mode::Denied;
-use crate::{enforce, slabs};
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
 use vgpu_core::charging;
@@ -60,7 +60,7 @@ fn pitched(width: u64, height: u64, real: Call<'_>, answer: &dyn Fn() -> (u64, u
         match device.reserve(more) {
             Ok(rest) => rest.commit(),
             Err(refused) => {
-                slabs::undo(address);
+                undo_allocation(address);
                 return refused;
             }
         }

@@ -7,10 +7,13 @@
 //! `dlopen` and `dlmopen` are such jumps too ([`loader`]), and the driver's own lookup comes here by way of
 //! [`swap`], which is told who asks.
 //!
-//! Every caller gets the hook, also a library that exports a function of that name itself: it may call the answer from
-//! anywhere. Only the driver gets its own functions. An interposer behind us therefore calls the hook again, see
-//! [`crate::driver::Library::call`]. Nothing is remembered of callers: an object may be gone, and another in its place, at
-//! the next question. [`names`] is a table of the names that are decided here; the compiler builds it.
+//! Every caller gets a hook, also a library that exports a function of that name itself: it may call the answer from
+//! anywhere. Only the driver gets its own functions. A name that an interposer behind us has too has two hooks. The export
+//! calls the interposer, by the loader's order. The hook in place of the driver's own function charges and calls the driver.
+//! A lookup that finds the driver's function gets that one: an interposer may call it on any thread and never meets itself.
+//! Both are limited, so that it does not matter who asks. Nothing is remembered of callers: an object may be gone, and
+//! another in its place, at the next question. [`names`] is a table of the names that are decided here; the compiler builds
+//! it.
 //!
 //! RTLD_DEFAULT where the driver was loaded with RTLD_LOCAL: the main program finds nothing, as without us. A library
 //! that was itself loaded with RTLD_LOCAL gets the hook, whether or not the driver is in its own scope: glibc tells
@@ -21,14 +24,15 @@ mod names;
 mod next;
 
 use loader::{Function, real_dlsym, real_dlvsym};
+pub(crate) use names::Row;
 pub use names::is_guarded;
-use names::{Name, Row, judge};
+use names::{Name, judge};
 use next::Asker;
 pub use next::next_after_us;
 
-use crate::doors;
-use crate::driver::{CUDA, NVML};
+use crate::driver::{CUDA, NVML, first_number};
 use crate::exports::{vgpu_cuda_hooks as CUDA_HOOKS, vgpu_nvml_hooks as NVML_HOOKS};
+use crate::{arch, doors};
 use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use shim_sys::elf;
@@ -83,11 +87,27 @@ impl Answer {
 }
 
 impl Row {
-    fn hook(self) -> *mut c_void {
+    /// The row of that number among the rows of both libraries.
+    pub fn numbered(number: usize) -> Self {
+        number.checked_sub(first_number::NVML).map_or(Row::Cuda(number), Row::Nvml)
+    }
+
+    /// The export.
+    pub fn hook(self) -> *mut c_void {
         match self {
             Row::Cuda(row) => CUDA_HOOKS.at(row),
             Row::Nvml(row) => NVML_HOOKS.at(row),
         }
+    }
+
+    /// Our function in place of the driver's own: the export, or where that calls an interposer, one that does not.
+    #[inline(never)] // hot, and short: a call is cheaper than a copy for each caller
+    fn in_place(self) -> *mut c_void {
+        let (is_interposed, number) = match self {
+            Row::Cuda(row) => (CUDA.is_interposed(row), first_number::CUDA + row),
+            Row::Nvml(row) => (NVML.is_interposed(row), first_number::NVML + row),
+        };
+        if is_interposed { arch::in_place(number) } else { self.hook() }
     }
 
     /// Whether a function stands behind the hook.
@@ -126,9 +146,9 @@ impl Row {
 /// Our hook for a real function, or the address itself: the one place where substitution happens.
 pub fn substitute(address: *mut c_void) -> *mut c_void {
     if let Some(row) = CUDA.row_at(address) {
-        CUDA_HOOKS.at(row)
+        Row::Cuda(row).in_place()
     } else if let Some(row) = NVML.row_at(address) {
-        NVML_HOOKS.at(row)
+        Row::Nvml(row).in_place()
     } else {
         address
     }
@@ -144,7 +164,7 @@ pub fn substitute(address: *mut c_void) -> *mut c_void {
 #[inline]
 pub unsafe fn swap(name: *const c_char, found: *mut c_void, caller: usize) -> Option<*mut c_void> {
     if let Some(row) = CUDA.row_at(found) {
-        return Some(if CUDA.asks(caller) { found } else { CUDA_HOOKS.at(row) });
+        return Some(if CUDA.asks(caller) { found } else { Row::Cuda(row).in_place() });
     }
     // SAFETY: the caller's.
     match unsafe { doors::variant_text(name, found) } {
@@ -224,7 +244,7 @@ unsafe fn hooked(row: Row, handle: *mut c_void, name: &CStr, version: *const c_c
             // driver may be in it.
             Asker::Behind(index) => match elf::function_after(index, name) {
                 Some(found) => Answer::is(substitute(found)),
-                None if row.is_in_the_driver() => Answer::is(row.hook()),
+                None if row.is_in_the_driver() => Answer::is(row.in_place()),
                 None => Answer::JUMP,
             },
         };

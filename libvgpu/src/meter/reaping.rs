@@ -251,8 +251,8 @@ impl Meter {
             .filter(|item| lives(item.context))
             .filter_map(|item| Some((reached(item)?, item)))
             .collect();
-        // Stable: of one chain the older first.
-        done.sort_by_key(|one| one.0);
+        // Of one chain the older first, which stands before. The sort that is stable by itself takes 3 KB more code.
+        done.sort_unstable_by_key(|&(end, item)| (end, core::ptr::from_ref(item)));
         for (_, item) in &done {
             let Some(at) = self.numbered(item.chain) else { continue };
             let pending = &mut self.chains[at].pending;

@@ -120,6 +120,36 @@ fn an_exported_allocation_is_charged_once_however_many_open_it() {
     assert_eq!(agrees(&lab, &mut exporter), all - GIB);
 }
 
+/// The importers hold the exported bytes, and the exporter's slab may end before them. So an export leaves its slab.
+#[test]
+fn the_device_runs_ahead_of_the_charges_by_a_slab_for_each_small_export_and_no_more() {
+    const PIECE: u64 = MIB / 4;
+    const SLAB: u64 = 2 * MIB;
+    let lab = lab("2GiB");
+    let mut exporter = sharer(&lab);
+    let begin = exporter.used();
+    let pieces: Vec<u64> = (0..GIB / PIECE).map(|_| exporter.alloc(PIECE)).collect();
+    let (kept, gone): (Vec<_>, Vec<_>) = pieces.into_iter().enumerate().partition(|(at, _)| at % 8 == 0);
+    for (_, address) in &kept {
+        name(&mut exporter, *address);
+    }
+    gone.iter().for_each(|(_, address)| _ = exporter.ok(&format!("free {address}")));
+    let count = kept.len() as u64;
+    assert_eq!(exporter.used() - begin, count * PIECE, "an export is charged by its own bytes");
+    let mut slabs = Vec::new();
+    while let answer = exporter.ask(&format!("alloc {SLAB}"))
+        && answer.code == 0
+    {
+        slabs.push(answer.number(0));
+    }
+    let ahead = on_device(&lab).saturating_sub(2 * GIB);
+    eprintln!("{count} exports of 256 KiB, their neighbours freed, then pieces of 2 MiB: {} MiB ahead", ahead / MIB);
+    assert!(ahead <= count * (SLAB - PIECE), "{ahead} bytes for {count} exports");
+    slabs.iter().for_each(|address| _ = exporter.ok(&format!("free {address}")));
+    kept.iter().for_each(|(_, address)| _ = exporter.ok(&format!("free {address}")));
+    assert_eq!(exporter.used(), begin, "everything came back");
+}
+
 #[test]
 fn what_an_exporter_frees_stays_charged_while_an_importer_holds_it() {
     let lab = lab("8GiB");
