@@ -8,9 +8,9 @@ use vgpu_daemon::answer;
 /// Files that are understood.
 pub const CONFIGS: &[&[u8]] = &[
     include_bytes!("../../examples/daemon/vgpud.toml"),
-    include_bytes!("../../scheduler-sidecar/config/tests/config/plan.toml"),
-    include_bytes!("../../scheduler-sidecar/config/tests/config/time.toml"),
-    include_bytes!("../../scheduler-sidecar/config/tests/config/floors.toml"),
+    include_bytes!("../../scheduler-sidecar/daemon/tests/config/plan.toml"),
+    include_bytes!("../../scheduler-sidecar/daemon/tests/config/time.toml"),
+    include_bytes!("../../scheduler-sidecar/daemon/tests/config/floors.toml"),
 ];
 
 /// What they are made of; some more often than others, and some that break them.

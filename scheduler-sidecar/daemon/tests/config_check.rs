@@ -1,6 +1,6 @@
 //! What `vgpud --check` promises: the plan, or everything that is wrong, word for word.
 //!
-//! Each `tests/config/NAME.toml` has a `NAME.out` with what is printed; `UPDATE=1 cargo test -p vgpu-config --test
+//! Each `tests/config/NAME.toml` has a `NAME.out` with what is printed; `UPDATE=1 cargo test -p vgpu-daemon --test
 //! config_check` rewrites them.
 
 #[path = "../../support/mod.rs"]

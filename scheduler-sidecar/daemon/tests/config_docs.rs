@@ -1,6 +1,6 @@
 //! What docs/vgpud.md and examples/daemon promise: every key is there and no other, what they show is accepted.
 //!
-//! `UPDATE=1 cargo test -p vgpu-config --test config_docs` rewrites the table of `[time]`.
+//! `UPDATE=1 cargo test -p vgpu-daemon --test config_docs` rewrites the table of `[time]`.
 
 #[path = "../../support/mod.rs"]
 mod support;
@@ -17,7 +17,7 @@ use vgpu_config::time::{CONSTANTS, Time};
 use vgpu_config::value::span;
 use vgpu_config::{self as config, Surroundings};
 
-const BEGIN: &str = "<!-- generated: UPDATE=1 cargo test -p vgpu-config --test config_docs -->\n";
+const BEGIN: &str = "<!-- generated: UPDATE=1 cargo test -p vgpu-daemon --test config_docs -->\n";
 const END: &str = "<!-- end -->";
 
 fn root() -> PathBuf {
