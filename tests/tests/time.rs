@@ -110,7 +110,8 @@ fn a_library_that_exports_the_drivers_names_and_launches_by_them_keeps_its_ceili
             let guest = compile("guest", Kind::LinkedLibrary, &["OWN", "NAMED", way]);
             let mut lab = Lab::new("h200").with("VGPU_SM_LIMIT", "30").with("VGPU_STRICT", strict);
             let us = lab.lib().to_owned();
-            lab.preload(if preloaded { &[&us, &guest] } else { &[&us] });
+            let both: [&Path; 2] = [&us, &guest];
+            lab.preload(if preloaded { &both } else { &both[..1] });
             let share = |command: &mut Command| {
                 let stretch = Stretch::begin(&lab);
                 let said = run(command.args(["open".as_ref(), guest.as_os_str(), "busy".as_ref(), "2000".as_ref()]));
