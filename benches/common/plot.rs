@@ -1,5 +1,6 @@
-//! Pictures of a report as SVG, written by hand: no script, no font, no file beside it.
+//! Pictures of a report as SVG, written by hand: no script, no font. The numbers of each stand in a CSV.
 
+use crate::output::{Picture, csv};
 use std::fmt::Write;
 
 /// Colours of series, told apart also in grey.
@@ -71,7 +72,18 @@ pub fn rule(out: &mut String, from: (f64, f64), to: (f64, f64), style: &str) {
 }
 
 /// Small panels side by side: the share of each tenant over time, its ceiling as a dashed line.
-pub fn over_time(panels: &[Panel]) -> String {
+pub fn over_time(panels: &[Panel]) -> Picture {
+    let row = |panel: &Panel, line: &Line| {
+        let shares: Vec<String> = line.shares.iter().map(|share| format!("{share:.1}")).collect();
+        let ceiling = line.ceiling.map_or(String::new(), |ceiling| format!("{ceiling:.1}"));
+        vec![panel.title.clone(), line.name.clone(), ceiling, format!("{:.2}", panel.step), shares.join(" ")]
+    };
+    let rows = panels.iter().flat_map(|panel| panel.lines.iter().map(move |line| row(panel, line)));
+    let heads = ["panel", "line", "ceiling_percent", "step_s", "share_percent_of_each_step"];
+    Picture { name: "over-time", csv: csv(&heads, rows), svg: draw_over_time(panels) }
+}
+
+fn draw_over_time(panels: &[Panel]) -> String {
     const ACROSS: usize = 3;
     let (wide, high, left, top) = (300.0, 150.0, 34.0, 22.0);
     let rows = panels.len().div_ceil(ACROSS).max(1);
@@ -118,7 +130,15 @@ fn one_panel(out: &mut String, panel: &Panel, (x0, y0): (f64, f64), (w, h): (f64
 }
 
 /// Errors by length of kernel: a column for each length, a colour for each series, the budget as a band.
-pub fn errors(columns: &[String], series: &[String], dots: &[Dot], budget: f64) -> String {
+pub fn errors(columns: &[String], series: &[String], dots: &[Dot], budget: f64) -> Picture {
+    let row = |dot: &Dot| {
+        vec![dot.name.clone(), columns[dot.column].clone(), series[dot.series].clone(), format!("{:.2}", dot.error)]
+    };
+    let heads = ["point", "kernel", "series", "error_points"];
+    Picture { name: "errors", csv: csv(&heads, dots.iter().map(row)), svg: draw_errors(columns, series, dots, budget) }
+}
+
+fn draw_errors(columns: &[String], series: &[String], dots: &[Dot], budget: f64) -> String {
     let (x0, y0, w, h) = (46.0, 34.0, 110.0 * columns.len().max(1) as f64, 320.0);
     let most = dots.iter().map(|dot| dot.error.abs()).fold(2.0 * budget, f64::max);
     // Half of the height is for the budget's surroundings: what is far outside is drawn nearer, and its number is told.
@@ -195,17 +215,22 @@ mod tests {
     fn pictures_are_whole_also_of_nothing_and_of_the_impossible() {
         let line = Line { name: "a <b> & c".into(), shares: vec![0.0, 50.0, 130.0], ceiling: Some(30.0) };
         let panel = Panel { title: "t&t".into(), step: 0.1, lines: vec![line] };
-        is_whole(&over_time(&[panel]));
-        is_whole(&over_time(&[]));
+        let drawn = over_time(&[panel]);
+        is_whole(&drawn.svg);
+        assert_eq!(drawn.csv.lines().nth(1), Some("t&t,a <b> & c,30.0,0.10,0.0 50.0 130.0"));
+        is_whole(&over_time(&[]).svg);
         let dot = |error| Dot { column: 0, series: 1, error, name: "x".into() };
-        is_whole(&errors(&["1ms".into()], &["sync".into(), "async".into()], &[dot(0.0), dot(-70.0), dot(0.4)], 1.0));
-        is_whole(&errors(&[], &[], &[], 1.0));
+        let series = ["sync".into(), "async".into()];
+        let drawn = errors(&["1ms".into()], &series, &[dot(0.0), dot(-70.0), dot(0.4)], 1.0);
+        is_whole(&drawn.svg);
+        assert_eq!(drawn.csv.lines().nth(2), Some("x,1ms,async,-70.00"));
+        is_whole(&errors(&[], &[], &[], 1.0).svg);
     }
 
     #[test]
     fn what_is_above_is_drawn_above() {
         let dot = |error| Dot { column: 0, series: 0, error, name: String::new() };
-        let svg = errors(&["1ms".into()], &["sync".into()], &[dot(1.0), dot(-1.0)], 1.0);
+        let svg = errors(&["1ms".into()], &["sync".into()], &[dot(1.0), dot(-1.0)], 1.0).svg;
         let heights: Vec<f64> =
             svg.split("cy=\"").skip(1).filter_map(|rest| rest.split('"').next()?.parse().ok()).collect();
         assert!(heights[0] < heights[1], "{heights:?}");

@@ -88,8 +88,8 @@ impl Facts {
         )
     }
 
-    /// Asks the machine.
-    pub fn ask() -> Facts {
+    /// Asks the machine; `tool` is the program's name.
+    pub fn ask(tool: &str) -> Facts {
         let said = |program: &str, arguments: &[&str]| {
             let out = Command::new(program).args(arguments).current_dir(env!("CARGO_MANIFEST_DIR")).output();
             let text = out.ok().filter(|out| out.status.success()).map(|out| out.stdout);
@@ -100,7 +100,7 @@ impl Facts {
         let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split(": ").nth(1));
         let mut command: Vec<String> = std::env::args().collect();
         if let Some(own) = command.first_mut() {
-            *own = "vgpu-shares".into();
+            *own = tool.into();
         }
         Facts {
             cores: cores(),
