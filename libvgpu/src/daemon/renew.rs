@@ -159,7 +159,7 @@ pub fn tend() {
 /// So much later, and up to a quarter more.
 fn later(ns: u64) -> u64 {
     let now = clock::now();
-    let jitter = (now ^ u64::from(std::process::id()).wrapping_mul(0x9e37_79b9_7f4a_7c15)) % (ns / 4);
+    let jitter = (now ^ vgpu_core::mix::spread(std::process::id().into())) % (ns / 4);
     now.saturating_add(ns + jitter)
 }
 
