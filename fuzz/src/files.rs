@@ -99,7 +99,7 @@ pub const WORDS: &[&str] = &[
 
 /// What administrators ask.
 pub const QUESTIONS: &[&[u8]] = &[
-    b"{\"hello\":1,\"ask\":\"status\"}",
+    b"{\"hello\":2,\"ask\":\"status\"}",
     b"{\"hello\":2,\"ask\":\"pause\",\"tenant\":\"a\"}",
     b"{\"hello\":2,\"ask\":\"set\",\"tenant\":\"a\",\"device\":\"0\",\"change\":{\"memory_limit\":\"1GiB\",\"sm_limit\":\"30\",\
 \"sm_request\":\"none\",\"weight\":\"3\",\"class\":\"batch\",\"quantum\":\"4ms\"}}",
