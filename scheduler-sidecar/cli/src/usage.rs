@@ -183,7 +183,7 @@ fn csv(answer: &Answer) -> String {
             known(row.launches),
             known(row.refused_allocations),
             row.members.to_string(),
-            known(row.unmeasured_ns),
+            row.unmeasured_ns.to_string(),
         ];
         text.push_str(&cells.join(","));
         text.push('\n');
@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(
             csv(&answer),
             "start,tenant,device,gpu_ns,wait_ns,memory_byte_seconds,peak_bytes,launches,refused_allocations,members,unmeasured_ns\n\
-             3600,a,,1500000000,0,5798205849600,3221225472,,2,1,\n"
+             3600,a,,1500000000,0,5798205849600,3221225472,,2,1,0\n"
         );
         assert_eq!(thousandths(5400 << 30, 3600 << 30), "1.500");
     }
@@ -269,7 +269,7 @@ mod tests {
         let used = |tenant: &str, gpu_ns, unmeasured_ns| Used {
             tenant: Some(tenant.into()),
             gpu_ns,
-            unmeasured_ns: Some(unmeasured_ns),
+            unmeasured_ns,
             ..Used::default()
         };
         let rows = vec![used("a", None, 5), used("b", Some(1_500_000_000), 7), used("c", Some(0), 0)];
