@@ -7,7 +7,6 @@
 //! joined, and is asked for again about every ten seconds.
 
 use super::hello::Trouble;
-use super::hello::Welcomed;
 use super::session::Session;
 use super::{Place, hello, session};
 use crate::device::Device;
@@ -166,11 +165,8 @@ fn later(ns: u64) -> u64 {
 /// Says hello anew and joins all devices. False: nobody is there.
 fn again(is_child: bool, patience: Duration) -> bool {
     let Some(socket) = variable("VGPU_SOCKET") else { return false };
-    let session = match hello::begin(Path::new(&socket), patience) {
-        Ok(Welcomed::Pages(session)) => session,
-        // An older daemon knows that we live; it has no pages.
-        Ok(_) | Err(_) => return false,
-    };
+    // One that refuses, or speaks another protocol, is no daemon of this process: its last terms hold.
+    let Ok(session) = hello::begin(Path::new(&socket), patience) else { return false };
     if session.welcome.strict {
         doors::shut();
     }
