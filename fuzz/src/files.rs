@@ -171,7 +171,7 @@ pub fn config(bytes: &[u8]) {
 /// An administrator's line: understood, or words that can be printed. What is to be set is read as the file is.
 pub fn admin(line: &[u8]) {
     let asked = match answer::question(line) {
-        Ok((_, asked)) => asked,
+        Ok(asked) => asked,
         Err(words) => return assert!(!words.is_empty()),
     };
     if let Ask::Set { change, .. } = asked
