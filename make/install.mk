@@ -49,7 +49,7 @@ install: ## installs what `make dist` built, with units and man pages; PREFIX=/u
 	    $(DIST)/vgpu completions --of $$program zsh > $(ZSH)/_$$program && \
 	    $(DIST)/vgpu completions --of $$program fish > $(FISH)/$$program.fish || exit; done
 	$(DIST)/vgpu man $(SHARE)/man > /dev/null
-	install -m 644 README.md ARCHITECTURE.md CHANGELOG.md LICENSE $(DOC)
+	install -m 644 README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE $(DOC)
 	cp docs/*.md $(DOC)/docs
 	install -m 644 docs/measurements/*.md $(DOC)/docs/measurements
 	cp -R examples/README.md examples/compose examples/daemon examples/docker examples/monitoring examples/systemd $(DOC)/examples

@@ -53,7 +53,7 @@ bench-alone: build ## several processes of a tenant that is alone: bare, an open
 	benches/alone/measure $(RELEASE)
 
 bench-daemon: build ## the daemon with 1,000 tenants and 10,000 members: latency of a grant, descriptors, processor; a minute
-	$(CARGO) run --release -q -p vgpu-benches --bin vgpu-daemon-bench -- --check --out $(TARGET)/daemon.json
+	$(CARGO) run --release -q -p vgpu-benches --bin vgpu-daemon-bench -- --check --out $(TARGET)/daemon
 
 # The tools are built first: the report runs them as programs.
 bench-report: build $(NOTHING) ## the metric ids people know, with native and null-control columns: ten minutes at most; ONLY=IS for a part

@@ -1,6 +1,6 @@
 //! What the daemon costs with a thousand tenants and ten thousand members, by its protocol and its pages alone.
 //!
-//!     vgpu-daemon-bench [--tenants N] [--members N] [--seconds N] [--json] [--check] [--out FILE]
+//!     vgpu-daemon-bench [--tenants N] [--members N] [--seconds N] [--json] [--check] [--out DIR]
 //!
 //! This process is all members: real sockets, the real pages, real bells, sleeps on the real futex words; there is no
 //! device and no library. Measured of the daemon: how long until everybody is welcomed and has a slot; descriptors,
@@ -15,7 +15,10 @@ mod measure;
 
 use clap::Parser;
 use measure::Figures;
+use std::path::Path;
 use std::process::ExitCode;
+use vgpu_benches::host::Facts;
+use vgpu_benches::output;
 
 /// What the daemon costs with many tenants.
 #[derive(Parser)]
@@ -35,8 +38,8 @@ struct Options {
     /// Fail if a budget is not kept.
     #[arg(long)]
     check: bool,
-    /// Write the JSON here too.
-    #[arg(long)]
+    /// Where report.md is written.
+    #[arg(long, value_name = "DIR")]
     out: Option<std::path::PathBuf>,
 }
 
@@ -49,8 +52,18 @@ const BUDGETS: &[Budget] = &[
     ("processor at 100 handovers/s", 1.0, "% of a core", |f| f.busy_percent),
 ];
 
+/// Writes the figures with the machine and the command as report.md.
+fn write(figures: &Figures, facts: Facts, out: &Path) -> Result<(), String> {
+    output::prepare(out)?;
+    let head = facts.head("The members are simulated inside one process; sockets, pages, bells and sleeps are real.");
+    let path = out.join("report.md");
+    let text = format!("# The daemon with many tenants, measured\n\n{head}```text\n{figures}```\n");
+    std::fs::write(&path, text).map_err(|why| format!("{}: {why}", path.display()))
+}
+
 fn main() -> ExitCode {
     let options = Options::parse();
+    let facts = Facts::ask("vgpu-daemon-bench");
     let figures = match measure::all(options.tenants, options.members, options.seconds) {
         Ok(figures) => figures,
         Err(why) => {
@@ -58,13 +71,12 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let json = serde_json::to_string_pretty(&figures).expect("plain numbers");
-    if let Some(Err(why)) = options.out.as_ref().map(|file| std::fs::write(file, &json)) {
+    if let Some(Err(why)) = options.out.as_deref().map(|out| write(&figures, facts, out)) {
         eprintln!("vgpu-daemon-bench: {why}");
         return ExitCode::from(2);
     }
     if options.json {
-        println!("{json}");
+        println!("{}", serde_json::to_string_pretty(&figures).expect("plain numbers"));
     } else {
         print!("{figures}");
     }

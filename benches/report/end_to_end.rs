@@ -36,7 +36,8 @@ fn memory_failures_and_neighbours_are_measured_with_all_columns_and_reported() {
     assert_eq!([figure("IS-005", "native"), figure("IS-005", "limits")], [2048.0, 0.0]);
     let text = std::fs::read_to_string(out.path().join("report.md")).expect("report.md");
     assert!(text.contains("### IS-001") && text.contains("| CACHE-001 |"), "{text}");
-    assert!(out.path().join("isolation.svg").exists() && out.path().join("errors.svg").exists());
+    assert!(out.path().join("isolation.svg").exists() && out.path().join("errors.csv").exists());
+    assert!(!out.path().join("bench-report.json").exists(), "all figures are printed, not kept");
 }
 
 #[test]

@@ -19,25 +19,19 @@ mod sources;
 mod spread;
 mod table;
 
-// The other tools' own parts, used as they are: each uses more of them than this one does.
+// A part of another tool, which uses more of it than this one does.
 #[path = "../overhead/calls.rs"]
 #[allow(dead_code)]
 mod calls;
-#[path = "../shares/host.rs"]
-#[allow(dead_code)]
-mod host;
-#[path = "../shares/plot.rs"]
-#[allow(dead_code)]
-mod plot;
 
 use clap::Parser;
 use metrics::{How, METRICS};
 use place::Place;
-use render::Report;
 use sources::{Effort, Source};
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
+use vgpu_benches::{host, output, plot};
 
 /// Measures the metrics that people know from a published suite, on the simulated device.
 #[derive(Parser, Debug)]
@@ -68,7 +62,7 @@ struct Options {
     /// Seconds of each measurement in a repetition.
     #[arg(long, value_name = "S", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=60))]
     seconds: u32,
-    /// Where report.md, bench-report.json and a picture for each group are written.
+    /// Where report.md, a picture for each group (SVG) and its numbers (CSV) are written.
     #[arg(long, value_name = "DIR", default_value = "target/bench-report")]
     out: PathBuf,
     /// Print JSON instead of the report.
@@ -128,11 +122,9 @@ fn measure(options: &Options) -> Result<ExitCode, String> {
         list(&ids, options.json)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut facts = host::Facts::ask();
-    let words = std::env::args().skip(1);
-    facts.command = std::iter::once("vgpu-bench-report".to_owned()).chain(words).collect::<Vec<_>>().join(" ");
+    let facts = host::Facts::ask("vgpu-bench-report");
     let place = Place::find()?;
-    std::fs::create_dir_all(&options.out).map_err(|why| format!("--out {}: {why}", options.out.display()))?;
+    output::prepare(&options.out)?;
 
     let wanted: BTreeSet<Source> = ids.iter().flat_map(|id| sources::needs(id)).copied().collect();
     let effort = Effort { runs: options.runs, seconds: options.seconds };
@@ -146,28 +138,10 @@ fn measure(options: &Options) -> Result<ExitCode, String> {
     }
     rows.extend(shares_told::rows(&told));
     let report = render::report(facts, options.runs, options.seconds, &ids, rows, told.failures);
-    write(&report, &options.out, options.json)?;
+    output::write(&report, &options.out, options.json)?;
     let faults = report.faults();
     faults.iter().for_each(|fault| eprintln!("fault: {fault}"));
     Ok(if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// Writes all files, and prints one of them.
-fn write(report: &Report, out: &Path, json: bool) -> Result<(), String> {
-    let markdown = report.markdown();
-    let numbers = serde_json::to_string_pretty(report).map_err(|why| why.to_string())?;
-    let texts = [("report.md".to_owned(), markdown.clone()), ("bench-report.json".to_owned(), numbers.clone())];
-    for (name, content) in texts.into_iter().chain(report.pictures()) {
-        let path = out.join(name);
-        std::fs::write(&path, content).map_err(|why| format!("{}: {why}", path.display()))?;
-        eprintln!("written: {}", path.display());
-    }
-    if json {
-        println!("{numbers}");
-    } else {
-        print!("{markdown}");
-    }
-    Ok(())
 }
 
 #[cfg(test)]

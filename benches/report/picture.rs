@@ -1,9 +1,11 @@
 //! Pictures of a report: each row a strip with a scale of its own, each column a dot with its interval.
 
 use crate::metrics::find;
+use crate::output::{Picture, csv};
 use crate::plot::{drawing, rule, text};
 use crate::render::shown;
 use crate::row::{Kind, Row};
+use crate::spread::Cell;
 use std::fmt::Write;
 
 /// Columns and their colours, told apart also in grey.
@@ -21,7 +23,26 @@ const HIGH: f64 = 34.0;
 const STRIP: (f64, f64) = (420.0, 800.0);
 
 /// The strips of these rows, one below the other.
-pub fn strips(title: &str, rows: &[&Row]) -> String {
+pub fn strips(name: &'static str, rows: &[&Row]) -> Picture {
+    let heads = ["metric", "row", "unit", "control_holds", "column", "value", "low", "high"];
+    Picture { name, csv: csv(&heads, rows.iter().flat_map(|row| numbers(row))), svg: draw(name, rows) }
+}
+
+/// A line of the CSV for each column of a row that has a figure.
+fn numbers(row: &Row) -> Vec<Vec<String>> {
+    let unit = find(row.id).map_or("", |metric| metric.unit);
+    let what = if row.kind == Kind::Added { format!("{}, added", row.what) } else { row.what.clone() };
+    let finite = |value: f64| if value.is_finite() { shown(value) } else { String::new() };
+    let line = |(column, cell): (&str, Cell)| {
+        let (low, high) = cell.interval.unwrap_or((f64::NAN, f64::NAN));
+        let holds = if row.control.holds { "yes" } else { "no" };
+        let names = [row.id, &what, unit, holds, column].map(str::to_owned);
+        names.into_iter().chain([cell.value, low, high].map(finite)).collect()
+    };
+    row.scaled().into_iter().filter(|(_, cell)| cell.value.is_finite()).map(line).collect()
+}
+
+fn draw(title: &str, rows: &[&Row]) -> String {
     drawing(WIDE, 60.0 + HIGH * rows.len() as f64, title, |out| {
         text(out, 10.0, 20.0, "start", " font-weight=\"bold\"", title);
         for (at, (name, colour)) in COLUMNS.iter().enumerate() {
@@ -79,7 +100,6 @@ fn strip(out: &mut String, row: &Row, y: f64) {
 mod tests {
     use super::*;
     use crate::row::Control;
-    use crate::spread::Cell;
 
     fn row(holds: bool) -> Row {
         Row {
@@ -93,14 +113,18 @@ mod tests {
     #[test]
     fn a_strip_has_a_dot_for_each_figure_and_nothing_that_is_not_a_number() {
         let (good, none) = (row(true), Row::new("IS-003", "", Kind::Whole, Control::new("", true)));
-        let svg = strips("a & b", &[&good, &none]);
+        let Picture { svg, csv, .. } = strips("a & b", &[&good, &none]);
+        let unit = find("IS-003").map_or("", |metric| metric.unit);
+        let lines: Vec<&str> = csv.lines().skip(1).collect();
+        assert_eq!(lines.len(), 2, "{csv}");
+        assert_eq!(lines[1], format!("IS-003,a <ceiling>,{unit},yes,limits,50.0,49.0,51.0"));
         assert!(!svg.contains("NaN") && !svg.contains("inf") && !svg.contains("<ceiling>"), "{svg}");
         assert_eq!(svg.matches("IS-003 native").count() + svg.matches("IS-003 limits").count(), 2, "{svg}");
     }
 
     #[test]
     fn a_row_whose_control_does_not_hold_has_no_dot() {
-        let svg = strips("", &[&row(false)]);
+        let svg = strips("", &[&row(false)]).svg;
         assert!(svg.contains("not valid") && !svg.contains("IS-003 native"), "{svg}");
     }
 }

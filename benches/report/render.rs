@@ -1,7 +1,8 @@
-//! The report as Markdown, as JSON, and its pictures as SVG beside it.
+//! The report as Markdown, and its pictures.
 
 use crate::host::Facts;
 use crate::metrics::{Group, How, METRICS, Metric};
+use crate::output::{self, Picture};
 use crate::picture;
 use crate::row::{Kind, Row};
 use crate::spread::{Cell, confidence};
@@ -71,41 +72,6 @@ impl Report {
         self.failures.iter().cloned().chain(broken).chain(missing).collect()
     }
 
-    /// Names and contents of the pictures.
-    pub fn pictures(&self) -> Vec<(String, String)> {
-        let of = |group: Group| {
-            let rows: Vec<&Row> = self.of(group).iter().flat_map(|metric| self.rows_of(metric.id)).collect();
-            (!rows.is_empty()).then(|| (format!("{}.svg", group.name()), picture::strips(group.name(), &rows)))
-        };
-        Group::MEASURED.into_iter().filter_map(of).collect()
-    }
-
-    /// The report.
-    pub fn markdown(&self) -> String {
-        let mut out = String::from("# Metrics people know, measured\n\n");
-        out.push_str(&self.facts.head(
-            "**These are the model's figures:** the device is simulated; processes, library, daemon and clock are real.",
-        ));
-        let measured = self.metrics.iter().filter(|metric| metric.is_measured()).count();
-        let faults = self.faults();
-        let _ = writeln!(
-            out,
-            "**{} metrics: {measured} measured, {} not measured here, with the reason; {} faults.**\n",
-            self.metrics.len(),
-            self.metrics.len() - measured,
-            faults.len()
-        );
-        for fault in &faults {
-            let _ = writeln!(out, "- {fault}");
-        }
-        out.push_str(&self.method());
-        for group in Group::MEASURED {
-            self.group(&mut out, group);
-        }
-        self.unmeasured(&mut out);
-        out
-    }
-
     fn method(&self) -> String {
         let runs = match self.confidence {
             Some(percent) => format!(
@@ -167,6 +133,41 @@ impl Report {
     }
 }
 
+impl output::Report for Report {
+    fn markdown(&self) -> String {
+        let mut out = String::from("# Metrics people know, measured\n\n");
+        out.push_str(&self.facts.head(
+            "**These are the model's figures:** the device is simulated; processes, library, daemon and clock are real.",
+        ));
+        let measured = self.metrics.iter().filter(|metric| metric.is_measured()).count();
+        let faults = self.faults();
+        let _ = writeln!(
+            out,
+            "**{} metrics: {measured} measured, {} not measured here, with the reason; {} faults.**\n",
+            self.metrics.len(),
+            self.metrics.len() - measured,
+            faults.len()
+        );
+        for fault in &faults {
+            let _ = writeln!(out, "- {fault}");
+        }
+        out.push_str(&self.method());
+        for group in Group::MEASURED {
+            self.group(&mut out, group);
+        }
+        self.unmeasured(&mut out);
+        out
+    }
+
+    fn pictures(&self) -> Vec<Picture> {
+        let of = |group: Group| {
+            let rows: Vec<&Row> = self.of(group).iter().flat_map(|metric| self.rows_of(metric.id)).collect();
+            (!rows.is_empty()).then(|| picture::strips(group.name(), &rows))
+        };
+        Group::MEASURED.into_iter().filter_map(of).collect()
+    }
+}
+
 /// A difference; one whose interval holds zero is told to be none.
 fn difference(of: Option<Cell>) -> String {
     let none = of.is_some_and(|of| of.interval.is_some() && !of.is_told_from_zero());
@@ -204,6 +205,7 @@ pub fn report(facts: Facts, runs: u32, seconds: u32, ids: &[&str], rows: Vec<Row
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::output::Report as _;
     use crate::row::Control;
 
     fn made(ids: &[&str], holds: bool) -> Report {
@@ -213,7 +215,7 @@ mod tests {
             difference: Some(Cell::with(-48.0, -49.0, -47.0)),
             ..Row::new(id, "a row", Kind::Whole, Control::new("seen", holds))
         };
-        report(Facts::ask(), 6, 2, ids, vec![row("IS-003"), row("OH-001")], Vec::new())
+        report(Facts::ask("a test"), 6, 2, ids, vec![row("IS-003"), row("OH-001")], Vec::new())
     }
 
     #[test]

@@ -53,7 +53,8 @@ fn a_point_is_measured_with_its_null_control_and_reported() {
     assert!(ran.number("/points/0/tenants/0/median/meter").abs() < 50.0, "{told:#}");
     assert!(ran.file("report.md").contains(&format!("| {name} |")));
     assert!(ran.file("errors.svg").contains("<circle") && ran.file("over-time.svg").contains("<polyline"));
-    assert!(ran.file("shares.json").contains("\"facts\""));
+    assert!(ran.file("errors.csv").contains(name) && ran.file("over-time.csv").contains(name));
+    assert!(!ran.out.path().join("shares.json").exists(), "all figures are printed, not kept");
 }
 
 #[test]

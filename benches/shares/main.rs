@@ -4,18 +4,15 @@
 //!     vgpu-shares tenants [--only TEXT,...] [--seconds S] [--out DIR] [--json] [--check] [--list]
 //!
 //! [`points`] says what is measured, [`work`] is the program that is limited (this one, started anew), [`measure`] runs a
-//! point, [`schedule`] says which may share the host, [`judge`] makes figures and verdicts, [`report`] and [`plot`] show
+//! point, [`schedule`] says which may share the host, [`judge`] makes figures and verdicts, [`report`] shows
 //! them. docs/shares.md says how to read a report. Tenants under the daemon, their latency and changes of limits are
 //! [`tenants`], with the same processes, records and host.
 
 mod driver;
-mod host;
 mod judge;
 mod measure;
 mod meter;
-mod output;
 mod place;
-mod plot;
 mod points;
 mod report;
 mod schedule;
@@ -32,6 +29,7 @@ use report::{Alone, Measured, Null, Results};
 use schedule::{Job, Width};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use vgpu_benches::{host, output, plot};
 
 /// Measures shares of device time with real processes on the simulated device.
 #[derive(Parser, Debug)]
@@ -71,7 +69,7 @@ struct Options {
     /// Measure so many of the points that shared the host once more alone, and show both.
     #[arg(long, value_name = "N", default_value_t = 3)]
     compare: usize,
-    /// Where report.md, shares.json, errors.svg and over-time.svg are written.
+    /// Where report.md, the pictures errors and over-time (SVG) and their numbers (CSV) are written.
     #[arg(long, value_name = "DIR", default_value = "target/shares")]
     out: PathBuf,
     #[command(flatten)]
@@ -139,7 +137,7 @@ fn measure(options: &Options) -> Result<ExitCode, String> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let (place, facts) = (Place::find()?, host::Facts::ask());
+    let (place, facts) = (Place::find()?, host::Facts::ask("vgpu-shares"));
     output::prepare(&options.out)?;
     eprintln!("measuring {}", place.library().display());
     let width = if options.alone { Width::ALONE } else { Width::of_host() };
@@ -183,7 +181,7 @@ fn measure(options: &Options) -> Result<ExitCode, String> {
     }
 
     let results = Results { facts, runs, nulls, points: measured, alone, failures };
-    options.output.show(&results, "shares.json", &options.out)?;
+    output::write(&results, &options.out, options.output.json)?;
     Ok(options.output.code(!results.failures.is_empty(), results.count(Verdict::Missed) > 0))
 }
 

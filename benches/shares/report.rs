@@ -1,9 +1,9 @@
-//! What is shown: the same results as Markdown, as JSON and as pictures. Not here: how a figure is reckoned (`judge`).
+//! What is shown: the same results as Markdown and as pictures. Not here: how a figure is reckoned (`judge`).
 
 use crate::host::Facts;
 use crate::judge::{self, Figures, Verdict, Verdicts, median};
 use crate::measure::Run;
-use crate::output::Report;
+use crate::output::{Picture, Report};
 use crate::plot::{self, Dot, Line, Panel};
 use crate::points::{Load, Point, length, percent};
 use serde::Serialize;
@@ -145,8 +145,8 @@ impl Report for Results {
         out
     }
 
-    fn pictures(&self) -> Vec<(&'static str, String)> {
-        vec![("errors.svg", self.errors()), ("over-time.svg", self.over_time())]
+    fn pictures(&self) -> Vec<Picture> {
+        vec![self.errors(), self.over_time()]
     }
 }
 
@@ -297,7 +297,7 @@ impl Results {
     }
 
     /// Errors by length of kernel, of points with one tenant.
-    pub fn errors(&self) -> String {
+    pub fn errors(&self) -> Picture {
         let single: Vec<&Measured> = self.points.iter().filter(|measured| measured.tenants.len() == 1).collect();
         let mut lengths: Vec<u64> = single.iter().map(|measured| measured.point.longest()).collect();
         lengths.sort_unstable();
@@ -325,7 +325,7 @@ impl Results {
     }
 
     /// Shares over time: of several tenants first, then those that were furthest off.
-    pub fn over_time(&self) -> String {
+    pub fn over_time(&self) -> Picture {
         let mut chosen: Vec<&Measured> = self.points.iter().collect();
         let off =
             |measured: &Measured| measured.tenants.iter().map(|tenant| tenant.median.window_p99).fold(0.0, f64::max);

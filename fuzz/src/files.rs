@@ -99,7 +99,7 @@ pub const WORDS: &[&str] = &[
 
 /// What administrators ask.
 pub const QUESTIONS: &[&[u8]] = &[
-    b"{\"hello\":1,\"ask\":\"status\"}",
+    b"{\"hello\":2,\"ask\":\"status\"}",
     b"{\"hello\":2,\"ask\":\"pause\",\"tenant\":\"a\"}",
     b"{\"hello\":2,\"ask\":\"set\",\"tenant\":\"a\",\"device\":\"0\",\"change\":{\"memory_limit\":\"1GiB\",\"sm_limit\":\"30\",\
 \"sm_request\":\"none\",\"weight\":\"3\",\"class\":\"batch\",\"quantum\":\"4ms\"}}",
@@ -171,7 +171,7 @@ pub fn config(bytes: &[u8]) {
 /// An administrator's line: understood, or words that can be printed. What is to be set is read as the file is.
 pub fn admin(line: &[u8]) {
     let asked = match answer::question(line) {
-        Ok((_, asked)) => asked,
+        Ok(asked) => asked,
         Err(words) => return assert!(!words.is_empty()),
     };
     if let Ask::Set { change, .. } = asked

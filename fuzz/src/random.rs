@@ -5,67 +5,42 @@ use std::time::{Duration, Instant};
 
 use crate::Target;
 
-/// xorshift: small, and the same everywhere.
-pub struct Random(u64);
-
-impl Random {
-    /// Never the state that stays.
-    #[must_use]
-    pub const fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    /// The next number.
-    pub const fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    /// A number below `bound`; 0 if that is 0.
-    pub fn below(&mut self, bound: usize) -> usize {
-        let bound = u64::try_from(bound.max(1)).unwrap_or(u64::MAX);
-        usize::try_from((self.next() >> 11) % bound).unwrap_or(0)
-    }
-}
-
 /// Numbers at which something changes.
 const EDGES: &[u64] = &[0, 1, 63, 64, 1023, 1024, 0x7fff_ffff, 0xffff_ffff, 1 << 32, 1 << 63, u64::MAX - 1, u64::MAX];
 
 /// An input of `target`, the same for the same number.
 #[must_use]
 pub fn input(target: &Target, number: u64) -> Vec<u8> {
-    let mut random = Random::new(number);
+    let mut random = fastrand::Rng::with_seed(number);
     let mut bytes = match target.seeds {
         [] => Vec::new(),
-        seeds => seeds[random.below(seeds.len())].to_vec(),
+        seeds => seeds[random.usize(..seeds.len())].to_vec(),
     };
-    if random.below(8) == 0 || target.words.is_empty() && random.below(2) == 0 {
-        bytes = (0..random.below(target.longest.min(600))).map(|_| random.next().to_le_bytes()[0]).collect();
+    if random.usize(..8) == 0 || target.words.is_empty() && random.usize(..2) == 0 {
+        bytes = (0..random.usize(..target.longest.clamp(1, 600))).map(|_| random.u8(..)).collect();
     }
-    for _ in 0..=random.below(8) {
-        let at = random.below(bytes.len() + 1);
-        let end = at + random.below((bytes.len() - at).min(40) + 1);
-        match random.below(8) {
+    for _ in 0..=random.usize(..8) {
+        let at = random.usize(..=bytes.len());
+        let end = at + random.usize(..(bytes.len() - at).min(40) + 1);
+        match random.usize(..8) {
             0 => drop(bytes.drain(at..end)),
             1 => {
                 let torn = bytes[at..end].to_vec();
-                let to = random.below(bytes.len() + 1);
+                let to = random.usize(..=bytes.len());
                 bytes.splice(to..to, torn);
             }
             2 if !target.words.is_empty() => {
-                let word = target.words[random.below(target.words.len())].bytes();
+                let word = target.words[random.usize(..target.words.len())].bytes();
                 bytes.splice(at..end, word);
             }
             3 => {
-                let other = target.seeds.get(random.below(target.seeds.len())).copied().unwrap_or_default();
-                bytes.splice(at.., other[random.below(other.len() + 1)..].iter().copied());
+                let other = random.choice(target.seeds).copied().unwrap_or_default();
+                bytes.splice(at.., other[random.usize(..=other.len())..].iter().copied());
             }
-            4 => drop(bytes.splice(at..end, EDGES[random.below(EDGES.len())].to_le_bytes())),
-            5 => drop(bytes.splice(at..end, EDGES[random.below(EDGES.len())].to_string().into_bytes())),
-            6 if at < bytes.len() => bytes[at] ^= 1 << random.below(8),
-            _ => bytes.insert(at, random.next().to_le_bytes()[0]),
+            4 => drop(bytes.splice(at..end, EDGES[random.usize(..EDGES.len())].to_le_bytes())),
+            5 => drop(bytes.splice(at..end, EDGES[random.usize(..EDGES.len())].to_string().into_bytes())),
+            6 if at < bytes.len() => bytes[at] ^= 1 << random.usize(..8),
+            _ => bytes.insert(at, random.u8(..)),
         }
     }
     bytes.truncate(target.longest);

@@ -35,7 +35,7 @@ impl Asked {
     /// Whether anything is to be enforced or measured.
     fn asks_for_anything(&self) -> bool {
         match &self.daemon {
-            None | Some(Start::Limits(_)) => self.limits.asked_for_anything(),
+            None => self.limits.asked_for_anything(),
             Some(daemon) => daemon.mode() != limits::Mode::Off,
         }
     }
@@ -136,7 +136,7 @@ pub fn reborn() {
 }
 
 fn read() -> Result<Asked, Trouble> {
-    let mut limits = environment::limits().map_err(|(error, is_changed)| {
+    let limits = environment::limits().map_err(|(error, is_changed)| {
         CHANGED.store(is_changed, Relaxed);
         Trouble::NotUnderstood(error.to_string())
     })?;
@@ -153,9 +153,6 @@ fn read() -> Result<Asked, Trouble> {
                      VGPU_STRICT=1 in this environment refuses it from the start"
                 )));
             }
-        }
-        if let Start::Limits(terms) = &start {
-            limits = limits.with_daemon(terms.memory_limit, terms.sm_limit);
         }
         daemon = Some(start);
     }

@@ -16,7 +16,7 @@ static DEVICES: [AtomicU64; KNOWN] = [const { AtomicU64::new(0) }; KNOWN];
 static WRITING: Lock<()> = Lock::new(());
 
 fn slot(context: usize) -> usize {
-    (context >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40 & (KNOWN - 1)
+    vgpu_core::mix::slot(context as u64 >> 4, KNOWN)
 }
 
 /// The current context and its device, if there is a current context and its device has limits.

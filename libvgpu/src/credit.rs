@@ -80,9 +80,8 @@ static TABLE: [Place; PLACES] =
 /// The two places where a thread's credit for a stream may be.
 #[inline(always)]
 fn pair(thread: usize, stream: CUstream, per_thread: bool) -> [&'static Place; 2] {
-    let mixed =
-        (thread ^ (stream.0 as usize).rotate_left(19) ^ usize::from(per_thread)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let at = mixed >> (usize::BITS - PLACES.trailing_zeros());
+    let key = thread as u64 ^ (stream.0 as u64).rotate_left(19) ^ u64::from(per_thread);
+    let at = vgpu_core::mix::slot(key, PLACES);
     [&TABLE[at % PLACES], &TABLE[(at ^ 1) % PLACES]]
 }
 

@@ -1,6 +1,6 @@
 //! The daemon, from the member's side: who says hello, what comes back, and what holds while nobody answers.
 //!
-//! - [`hello`]: the conversation over the socket, with its deadlines; protocol 2, and 1 with an older daemon
+//! - [`hello`]: the conversation over the socket, with its deadlines
 //! - [`session`]: the pages that came with the welcome, checked; a slot in them per device; the bell
 //! - [`post`]: what launches and allocations ask first, in atomics: the slot, the memory limit as last read
 //! - [`lease`]: what the governor remembers of its lease, under its lock; what is said in the report
@@ -23,15 +23,12 @@ pub use session::{Place, Session};
 use crate::tenant;
 use std::path::Path;
 use vgpu_core::limits::Mode;
-use vgpu_core::wire::Terms;
 use vgpu_core::wire::terms_file::{FILE_NAME, TermsFile};
 
 /// What a process starts with.
 pub enum Start {
     /// Pages: each device is joined.
     Session(&'static Session),
-    /// The limits of a daemon that knows protocol 1 only.
-    Limits(Terms),
     /// What the last daemon left.
     File(TermsFile),
 }
@@ -41,7 +38,6 @@ impl Start {
     pub fn tenant(&self) -> &str {
         match self {
             Self::Session(session) => &session.welcome.terms.tenant,
-            Self::Limits(terms) => &terms.tenant,
             Self::File(file) => &file.tenant,
         }
     }
@@ -50,7 +46,6 @@ impl Start {
     pub fn mode(&self) -> Mode {
         match self {
             Self::Session(session) => session.welcome.mode,
-            Self::Limits(_) => Mode::Enforce,
             Self::File(file) => file.mode,
         }
     }
@@ -59,7 +54,6 @@ impl Start {
     pub fn is_open_on_error(&self) -> bool {
         match self {
             Self::Session(session) => session.welcome.open_on_error,
-            Self::Limits(_) => false,
             Self::File(file) => file.open_on_error,
         }
     }
@@ -68,7 +62,6 @@ impl Start {
     pub fn is_strict(&self) -> bool {
         match self {
             Self::Session(session) => session.welcome.strict,
-            Self::Limits(_) => false,
             Self::File(file) => file.strict,
         }
     }
@@ -81,8 +74,7 @@ impl Start {
 pub fn start(socket: &Path) -> Result<Start, String> {
     let wrong = |what: &str| format!("VGPU_SOCKET=\"{}\": {what}", socket.display());
     match hello::begin(socket, hello::DEADLINE) {
-        Ok(hello::Welcomed::Pages(session)) => Ok(Start::Session(session::keep(session))),
-        Ok(hello::Welcomed::Limits(terms)) => Ok(Start::Limits(terms)),
+        Ok(session) => Ok(Start::Session(session::keep(session))),
         Err(hello::Trouble::Refused(words)) => Err(wrong(&words)),
         Err(hello::Trouble::Absent(words)) => match renew::file(socket) {
             Ok(Some(file)) => {

@@ -173,7 +173,7 @@ fn post(asked: &Asked, uuid: &[u8; 16], ledger: &Ledger) -> Result<Option<Post>,
     let refused =
         |words: String| if two::is_not_its_device(&words) { Unposted::NotIts(words) } else { Unposted::Other(words) };
     match &asked.daemon {
-        None | Some(Start::Limits(_)) => Ok(None),
+        None => Ok(None),
         Some(Start::Session(_)) => renew::join(&name, ledger).map(Post::joined).map(Some).map_err(refused),
         Some(Start::File(file)) => {
             if let Some(place) = renew::join_if_there(&name, ledger) {

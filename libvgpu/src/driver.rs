@@ -148,7 +148,7 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
     }
 
     fn slot(address: usize) -> usize {
-        (address >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20 & (SLOTS - 1)
+        vgpu_core::mix::slot(address as u64 >> 4, SLOTS)
     }
 
     /// The row whose real function stands at `address`.

@@ -85,7 +85,7 @@ impl Hasher for AddressHasher {
         }
     }
     fn write_u64(&mut self, key: u64) {
-        let mixed = (self.0 ^ key).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = vgpu_core::mix::spread(self.0 ^ key);
         self.0 = mixed ^ (mixed >> 29);
     }
 }

@@ -186,6 +186,9 @@ pub type End = (CUevent, Option<u64>);
 /// So much of what was counted may be waiting to be charged while work is before the device: more than is let in flight.
 const UNPAID_NS: i64 = 4_000_000;
 
+/// Hints by place: as many as a byte each makes one cache line of.
+const HINTS: usize = 64;
+
 /// What this process has before one device.
 pub struct Meter {
     keeper: Keeper,
@@ -193,7 +196,7 @@ pub struct Meter {
     union: Union,
     chains: Vec<Chain>,
     /// Where the chain of a place probably is.
-    hints: [u8; 64],
+    hints: [u8; HINTS],
     numbers: u64,
     /// How many chains are busy, and how many of them not measured.
     busy: u32,
@@ -249,7 +252,7 @@ impl Default for Meter {
             bounds: Bounds::default(),
             union: Union::default(),
             chains: Vec::new(),
-            hints: [0; 64],
+            hints: [0; HINTS],
             numbers: 0,
             busy: 0,
             unmeasured: 0,

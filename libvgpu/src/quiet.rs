@@ -26,12 +26,12 @@ pub fn enter() -> Option<UnderWay> {
     (mode() == Mode::On).then(count)
 }
 
-/// A number below `of` (a power of two) that differs between threads, mostly: by the page of the caller's stack. Stacks
+/// A number below `of` that differs between threads, mostly: by the page of the caller's stack. Stacks
 /// lie a page more than a power of two apart, so that whole bits of an address would be the same in all of them.
 #[inline]
 pub fn stripe(of: usize) -> usize {
     let here = 0u8;
-    ((&raw const here as usize) >> 12).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (usize::BITS - of.trailing_zeros())
+    vgpu_core::mix::slot((&raw const here as u64) >> 12, of)
 }
 
 #[inline]

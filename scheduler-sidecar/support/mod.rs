@@ -7,21 +7,13 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use vgpu_tests::artefacts;
+pub use vgpu_tests::eventually;
 
 /// Longer than anything here takes; only a hang reaches it.
 pub const LONG: Duration = Duration::from_secs(30);
-
-/// Waits until the condition holds.
-pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < LONG, "still not: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
 
 /// The command line, in an environment that says nothing about vgpu.
 pub fn vgpu() -> Command {

@@ -121,7 +121,7 @@ impl Daemon {
     fn answers(&self) -> bool {
         let Ok(mut stream) = UnixStream::connect(self.admin()) else { return false };
         let asked =
-            stream.set_read_timeout(Some(LONG)).and_then(|()| stream.write_all(b"{\"hello\":1,\"ask\":\"status\"}\n"));
+            stream.set_read_timeout(Some(LONG)).and_then(|()| stream.write_all(b"{\"hello\":2,\"ask\":\"status\"}\n"));
         asked.and_then(|()| stream.read_exact(&mut [0])).is_ok()
     }
 

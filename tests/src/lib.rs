@@ -50,10 +50,16 @@ pub const LONG: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// Waits until something holds, looking every 5 ms; panics with `what` after [`LONG`].
 #[track_caller]
-pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+pub fn eventually(what: &str, condition: impl FnMut() -> bool) {
+    eventually_seen(what, String::new, condition);
+}
+
+/// As [`eventually`]; the panic also shows what is `seen` then.
+#[track_caller]
+pub fn eventually_seen(what: &str, seen: impl Fn() -> String, mut condition: impl FnMut() -> bool) {
     let begin = std::time::Instant::now();
     while !condition() {
-        assert!(begin.elapsed() < LONG, "still not: {what}");
+        assert!(begin.elapsed() < LONG, "still not: {what} {}", seen());
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
 }

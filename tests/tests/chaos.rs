@@ -26,17 +26,6 @@ const LIE: u64 = 64 * MIB;
 const MOST_MEMBERS: usize = 9;
 const ROUND: u64 = 25;
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % bound.max(1)
-    }
-}
-
 /// A process under the library, and what this side knows of it.
 struct Actor {
     member: Member,
@@ -161,10 +150,10 @@ impl World {
         self.memory = self.file.iter().map(|limits| limits.memory).collect();
     }
 
-    fn one(&mut self, random: &mut Random) {
+    fn one(&mut self, random: &mut fastrand::Rng) {
         // The same number of draws whatever comes of them.
         let (what, who, more, much) =
-            (random.below(17), random.below(1 << 20), random.below(1 << 20), random.below(1 << 20));
+            (random.u64(..17), random.u64(..1 << 20), random.u64(..1 << 20), random.u64(..1 << 20));
         self.done[usize::try_from(what).unwrap()] += 1;
         let tenant = usize::try_from(more % 3).unwrap();
         let chosen = usize::try_from(who).unwrap().checked_rem(self.actors.len());
@@ -300,14 +289,14 @@ impl World {
     }
 
     /// A hostile member of a tenant writes anything into its report.
-    fn scribble(&mut self, tenant: usize, random: &mut Random) {
+    fn scribble(&mut self, tenant: usize, random: &mut fastrand::Rng) {
         self.note(format!("{} scribbles", TENANTS[tenant]));
         let socket = self.daemon.socket(TENANTS[tenant]);
         let mut peer = Peer::connect(&socket).unwrap();
         let pages = peer.pages().unwrap();
         for _ in 0..200 {
-            let said = pages.said(usize::try_from(random.below(12)).unwrap());
-            let mut word = || if random.below(3) == 0 { u64::MAX - random.below(3) } else { random.below(1 << 40) };
+            let said = pages.said(usize::try_from(random.u64(..12)).unwrap());
+            let mut word = || if random.u64(..3) == 0 { u64::MAX - random.u64(..3) } else { random.u64(..1 << 40) };
             let (finished, submitted, last_launch, since) = (word(), word(), word(), word());
             let busy = word() % PAID;
             said.say(&vgpu_core::page::Said {
@@ -320,7 +309,7 @@ impl World {
                 launched: word(),
                 known: word(),
             });
-            if random.below(4) == 0 && said.wish() {
+            if random.u64(..4) == 0 && said.wish() {
                 pages.ring().unwrap();
             }
         }
@@ -328,7 +317,7 @@ impl World {
 
     /// A member of the liars' tenant comes, goes, takes memory, forges its ledger, or runs another program that keeps the
     /// connection. Its calls may be refused; they must be answered.
-    fn lie(&mut self, who: u64, more: u64, much: u64, random: &mut Random) {
+    fn lie(&mut self, who: u64, more: u64, much: u64, random: &mut fastrand::Rng) {
         let chosen = usize::try_from(who).unwrap().checked_rem(self.liars.len());
         match (more % 6, chosen) {
             (0 | 1, _) if self.liars.len() < MOST_LIARS => {
@@ -363,7 +352,7 @@ impl World {
     }
 
     /// Zeros over the first page, anything anywhere, or no ledger at all.
-    fn forge(&self, much: u64, random: &mut Random) {
+    fn forge(&self, much: u64, random: &mut fastrand::Rng) {
         let state = self.base.join(format!("state-{LIAR}"));
         let files = std::fs::read_dir(state).unwrap().map(|entry| entry.unwrap().path());
         for path in files.filter(|path| path.metadata().is_ok_and(|meta| meta.len() == LEDGER_SIZE as u64)) {
@@ -374,8 +363,8 @@ impl World {
                     // The header and the slots that are in use, most of all.
                     for _ in 0..64 {
                         let word =
-                            if random.below(2) == 0 { random.below(1 << 40) } else { u64::MAX - random.below(9) };
-                        let place = random.below(2 * HEADER_SIZE as u64 / 8) * 8;
+                            if random.u64(..2) == 0 { random.u64(..1 << 40) } else { u64::MAX - random.u64(..9) };
+                        let place = random.u64(..2 * HEADER_SIZE as u64 / 8) * 8;
                         file.write_all_at(&word.to_le_bytes(), place).unwrap();
                     }
                 }
@@ -514,7 +503,7 @@ fn whatever_happens_nobody_hangs_and_every_number_is_true() {
     let time = Duration::from_secs(setting("VGPU_CHAOS_SECONDS").unwrap_or(5));
     let most = setting("VGPU_CHAOS_STEPS");
     eprintln!("chaos: seed {seed}");
-    let (mut random, mut world, begin) = (Random(seed), World::new(seed), Instant::now());
+    let (mut random, mut world, begin) = (fastrand::Rng::with_seed(seed), World::new(seed), Instant::now());
     while most.map_or_else(|| begin.elapsed() < time, |most| world.step < most) {
         for _ in 0..ROUND {
             world.step += 1;

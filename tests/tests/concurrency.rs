@@ -233,18 +233,14 @@ fn after_kills_at_random_instructions_the_ledger_is_the_truth_and_nobody_hangs()
     let storm = Storm { lab: &lab, mode: "churn", count, bytes: GIB, rounds: 0, faults: None };
     let mut members = storm.all();
     members.iter_mut().for_each(|m| m.tell("go"));
-    let mut seed = 0x5eed_u64;
-    let mut draw = |below: u64| {
-        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (seed >> 33) % below
-    };
+    let mut random = fastrand::Rng::with_seed(1);
     let begin = Instant::now();
     // What a process's first context takes is known only when it is there: it may stand above the limit until it is
     // measured and undone. One process starts at a time.
     let ((), highest, _) = watched(&lab, limit + context_bytes(), || {
         for kill in 0..kills {
-            thread::sleep(Duration::from_micros(draw(20_000)));
-            let victim = usize::try_from(draw(count as u64)).unwrap();
+            thread::sleep(Duration::from_micros(random.u64(..20_000)));
+            let victim = random.usize(..count);
             members[victim].kill();
             // Every third time another dies in the middle of the same repair.
             if kill % 3 == 0 {

@@ -4,9 +4,8 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 use vgpu_tests::artefacts::{vgpu, vgpud};
-use vgpu_tests::{GIB, LONG, Lab, MIB, Member, OUT_OF_MEMORY};
+use vgpu_tests::{GIB, Lab, MIB, Member, OUT_OF_MEMORY, eventually};
 
 /// A machine with a T4, and a daemon that serves it from a file; killed when dropped.
 struct World {
@@ -58,14 +57,6 @@ impl World {
         let pid = self.daemon.id().to_string();
         assert!(Command::new("kill").args(["-HUP", &pid]).status().unwrap().success());
         eventually(done, || self.status().contains(done));
-    }
-}
-
-fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !condition() {
-        assert!(begin.elapsed() < LONG, "still not: {what}");
-        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

@@ -1,6 +1,7 @@
 //! Device time: a ceiling holds by the simulated device's own clock of work done, for one process and for several of a
 //! tenant together. Shares are of the wall clock between two readings of the truth, taken by this test.
 
+use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
 use std::thread;

@@ -27,16 +27,6 @@ const TENANTS: [(&str, &str); 3] = [
     ("batch", "memory_limit = \"8GiB\"\nweight = 20\nsm_limit = 50"),
 ];
 
-/// Small numbers that are the same in every run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
-}
-
 /// What a tenant did, by the device's account and by its programs' own word.
 #[derive(Debug, Default, Clone, Copy)]
 struct Did {
@@ -70,12 +60,12 @@ impl Process {
         did.entry(self.tenant).or_default().launches += answer.number(0);
     }
 
-    fn changes_what_it_holds(&mut self, random: &mut Random) {
-        if self.held.len() > 3 || !self.held.is_empty() && random.below(3) == 0 {
-            let at = self.held.swap_remove(usize::try_from(random.below(self.held.len() as u64)).unwrap());
+    fn changes_what_it_holds(&mut self, random: &mut fastrand::Rng) {
+        if self.held.len() > 3 || !self.held.is_empty() && random.u64(..3) == 0 {
+            let at = self.held.swap_remove(usize::try_from(random.u64(..self.held.len() as u64)).unwrap());
             self.member.ok(&format!("free {at}"));
         } else {
-            let bytes = 1 + random.below(700 * MIB);
+            let bytes = 1 + random.u64(..700 * MIB);
             self.held.push(self.member.alloc(bytes));
         }
     }
@@ -134,7 +124,7 @@ fn agrees(said: u64, truth: u64) -> bool {
 }
 
 /// A round of everything, with the process that stays: alone, beside others, at rest.
-fn round(world: &mut World, stays: &mut Process, random: &mut Random, did: &mut BTreeMap<&'static str, Did>) {
+fn round(world: &mut World, stays: &mut Process, random: &mut fastrand::Rng, did: &mut BTreeMap<&'static str, Did>) {
     // Alone and without a ceiling, for longer than it takes until nobody arbitrates: short kernels, long ones, waits.
     for (ns, batch, ms) in [(50 * US, 64, 700), (MS, 16, 900), (20 * MS, 2, 700), (300 * US, 1, 600)] {
         stays.works(ns, batch, ms);
@@ -147,10 +137,10 @@ fn round(world: &mut World, stays: &mut Process, random: &mut Random, did: &mut 
     bytes_agree(world, &mut everybody(stays, &mut others));
     // Two tenants, then three, of one two processes.
     stays.works(MS, 32, 1_500);
-    others[0].works((1 + random.below(4)) * MS, 8, 1_500);
+    others[0].works((1 + random.u64(..4)) * MS, 8, 1_500);
     stays.worked(did);
     others[0].worked(did);
-    stays.works((100 + random.below(900)) * US, 16, 1_500);
+    stays.works((100 + random.u64(..900)) * US, 16, 1_500);
     others[0].works(MS, 8, 1_500);
     others[1].works(500 * US, 1, 1_500);
     others[2].works(2 * MS, 8, 1_500);
@@ -190,7 +180,7 @@ fn over_a_mixed_run_tools_and_daemon_agree_to_the_byte_and_to_a_percent_of_devic
         env::var("VGPU_MIXED_SECONDS").map_or(Ok(8), |text| length(&text)).unwrap_or_else(|why| panic!("{why}"));
     let file: String = TENANTS.iter().map(|(name, terms)| tenant(name, terms)).collect();
     let mut world = World::start(&file);
-    let (begin, mut random, mut did) = (Instant::now(), Random(1), BTreeMap::new());
+    let (begin, mut random, mut did) = (Instant::now(), fastrand::Rng::with_seed(1), BTreeMap::new());
     let mut stays = Process::start(&mut world, "train");
     let mut rounds = 0;
     while begin.elapsed() < Duration::from_secs(seconds) {

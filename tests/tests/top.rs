@@ -2,12 +2,11 @@
 //! for is done, and the terminal is given back as it was, whatever ends the view.
 
 use std::process::Command;
-use std::time::{Duration, Instant};
 use vgpu_tests::artefacts::vgpu;
 use vgpu_tests::daemon::{Daemon, Plan};
 use vgpu_tests::terminal::Terminal;
 use vgpu_tests::timed::timed;
-use vgpu_tests::{LONG, Lab, Member};
+use vgpu_tests::{Lab, Member, eventually_seen};
 
 /// A machine, its daemon, and a busy process of each of its two tenants.
 struct World {
@@ -56,11 +55,7 @@ impl World {
 
     #[track_caller]
     fn eventually(&self, what: &str, is: impl Fn() -> bool) {
-        let begin = Instant::now();
-        while !is() {
-            assert!(begin.elapsed() < LONG, "{what}: still not; {}", self.tenant("train"));
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        eventually_seen(what, || self.tenant("train").to_string(), is);
     }
 }
 

@@ -247,10 +247,9 @@ fn members_killed_at_random_leave_nobody_waiting_and_the_ceiling_holds() {
     let mut steady = fresh(&lab);
     let mut doomed: Vec<Member> = (0..3).map(|_| fresh(&lab)).collect();
     let (begin, before) = (Instant::now(), lab.device(0).busy_ns);
-    let mut chance = 0x9e37_79b9_7f4a_7c15u64;
+    let mut random = fastrand::Rng::with_seed(1);
     for kill in 0..KILLS {
-        chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        thread::sleep(Duration::from_micros((chance >> 33) % 20_000));
+        thread::sleep(Duration::from_micros(random.u64(..20_000)));
         let at = usize::try_from(kill % 3).unwrap();
         doomed[at].kill();
         doomed[at] = fresh(&lab);

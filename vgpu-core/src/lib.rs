@@ -5,11 +5,12 @@
 //! ([`tenant`]), who may use the device now ([`account`]), who holds it when several want it ([`arbiter`]: tenants,
 //! [`turn`]: members of one tenant) and what that means for a launch ([`gate`]), where the daemon and its members write it
 //! down for each other ([`page`], [`wire`]), and what a tenant is shown ([`view`]).
-//! Time is always an argument, in nanoseconds; whatever only a kernel can say comes through a trait.
+//! [`mix`] finds a key's place in a small table. Time is always an argument, in nanoseconds; whatever only a kernel can say comes through a trait.
 //! What lives elsewhere: mappings, locks and the C types of the driver are shim-sys; hooks are libvgpu.
 #![forbid(unsafe_code)]
 
 mod decimal;
+pub mod mix;
 mod sync;
 
 pub mod bytes;

@@ -293,29 +293,13 @@ proptest! {
     }
 }
 
-/// A small generator of its own, so that a failure is reproduced by its printed seed.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        usize::try_from(self.next() % u64::try_from(bound).unwrap()).unwrap()
-    }
-}
-
 #[test]
 fn soak_mutated_lines_never_panic_and_get_serde_jsons_answer() {
     let seconds = std::env::var("VGPU_SOAK_SECONDS").ok().map_or(2, |text| text.parse().expect("VGPU_SOAK_SECONDS"));
     let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let seed = u64::from(clock.subsec_nanos()) << 32 | u64::from(std::process::id()) | 1;
     println!("seed {seed}");
-    let mut random = Random(seed);
+    let mut random = fastrand::Rng::with_seed(seed);
     let seeds: [&[u8]; 5] = [
         b"{\"hello\":1,\"pid\":123,\"version\":\"0.1.0\"}\n",
         b"{\"hello\":1,\"tenant\":\"a\",\"memory_limit\":1073741824,\"sm_limit\":30}\n",
@@ -328,17 +312,17 @@ fn soak_mutated_lines_never_panic_and_get_serde_jsons_answer() {
     let mut rounds = 0u64;
     while Instant::now() < until {
         for _ in 0..500 {
-            let mut line = seeds[random.below(seeds.len())].to_vec();
-            for _ in 0..=random.below(6) {
-                let at = random.below(line.len() + 1);
-                match random.below(5) {
-                    0 => line.insert(at, LETTERS[random.below(LETTERS.len())]),
-                    1 if at < line.len() => line[at] = LETTERS[random.below(LETTERS.len())],
+            let mut line = seeds[random.usize(..seeds.len())].to_vec();
+            for _ in 0..=random.usize(..6) {
+                let at = random.usize(..line.len() + 1);
+                match random.usize(..5) {
+                    0 => line.insert(at, LETTERS[random.usize(..LETTERS.len())]),
+                    1 if at < line.len() => line[at] = LETTERS[random.usize(..LETTERS.len())],
                     2 if at < line.len() => drop(line.remove(at)),
                     3 => {
-                        let other = seeds[random.below(seeds.len())];
-                        let from = random.below(other.len());
-                        let to = from + random.below(other.len() - from);
+                        let other = seeds[random.usize(..seeds.len())];
+                        let from = random.usize(..other.len());
+                        let to = from + random.usize(..other.len() - from);
                         line.splice(at..at, other[from..to].iter().copied());
                     }
                     _ => line.truncate(at),

@@ -53,7 +53,7 @@ struct Options {
     /// How often a limit is changed.
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u64).range(1..=1000))]
     changes: u64,
-    /// Where report.md, tenants.json and over-time.svg are written.
+    /// Where report.md, the picture over-time (SVG) and its numbers (CSV) are written.
     #[arg(long, value_name = "DIR", default_value = "target/tenants")]
     out: PathBuf,
     #[command(flatten)]
@@ -94,12 +94,12 @@ pub fn measure(words: &[String]) -> Result<ExitCode, String> {
         names.iter().filter(|name| options.wants(name)).for_each(|name| println!("{name}"));
         return Ok(ExitCode::SUCCESS);
     }
-    let (place, facts) = (Place::find()?, Facts::ask());
+    let (place, facts) = (Place::find()?, Facts::ask("vgpu-shares"));
     place.daemon()?;
     output::prepare(&options.out)?;
     eprintln!("measuring {}", place.library().display());
     let results = all(&place, facts, &options);
-    options.output.show(&results, "tenants.json", &options.out)?;
+    output::write(&results, &options.out, options.output.json)?;
     let missed = results.names_of(Verdict::Missed);
     missed.iter().for_each(|name| eprintln!("MISSED: {name}"));
     results.failures.iter().for_each(|why| eprintln!("failed: {why}"));

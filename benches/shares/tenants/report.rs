@@ -1,11 +1,11 @@
-//! What is shown: the same results as Markdown, as JSON and as a picture. Not here: how a figure is reckoned (`figures`).
+//! What is shown: the same results as Markdown and as a picture. Not here: how a figure is reckoned (`figures`).
 
 use super::cases::Latency;
 use super::changes::Change;
 use super::figures::{self, CHANGE_MS, DONE_PERCENT, LATENCY_MS, Shares, Times, Verdict, change};
 use super::run::Ran;
 use crate::host::Facts;
-use crate::output::Report;
+use crate::output::{Picture, Report};
 use crate::plot::{self, Line, Panel};
 use serde::Serialize;
 use std::fmt::Write;
@@ -150,8 +150,8 @@ impl Report for Results {
         out
     }
 
-    fn pictures(&self) -> Vec<(&'static str, String)> {
-        vec![("over-time.svg", self.over_time())]
+    fn pictures(&self) -> Vec<Picture> {
+        vec![self.over_time()]
     }
 }
 
@@ -354,7 +354,7 @@ impl Results {
     }
 
     /// Shares over time.
-    pub fn over_time(&self) -> String {
+    pub fn over_time(&self) -> Picture {
         let line = |(part, shares): (&figures::Part, &Vec<f64>)| Line {
             name: format!("due {:.1} %", part.due),
             shares: shares.clone(),

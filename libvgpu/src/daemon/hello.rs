@@ -1,7 +1,7 @@
 //! The conversation with the daemon: hello, welcome, joins; each with a deadline, none under a lock of the governor.
 //!
-//! Hello 2 first. A refusal that does not speak of protocol 2 was written by an older daemon: it is told hello 1, on a new
-//! connection. Not here: what the pages mean ([`super::session`]).
+//! A daemon of another protocol, or with pages of another version, is a refusal: a process that starts says so and fails, a
+//! process that runs keeps its last terms. Not here: what the pages mean ([`super::session`]).
 
 use super::session::{self, Session};
 use crate::clock;
@@ -16,8 +16,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use vgpu_core::wire::MAX_LINE;
 use vgpu_core::wire::two::{self, Hello, Join};
-use vgpu_core::wire::{self, MAX_LINE, Terms};
 
 /// How long the daemon may take to answer at the start.
 pub const DEADLINE: Duration = Duration::from_secs(2);
@@ -40,14 +40,6 @@ pub enum Trouble {
 }
 
 use Trouble::{Absent, Refused};
-
-/// What a hello brought.
-pub enum Welcomed {
-    /// Pages, which go with it unless it is kept ([`session::keep`]).
-    Pages(Box<Session>),
-    /// The limits of a daemon that knows protocol 1 only.
-    Limits(Terms),
-}
 
 fn inode(descriptor: i32) -> Option<u64> {
     let stat = session::stat(descriptor)?;
@@ -133,13 +125,12 @@ impl Wire {
     }
 }
 
-/// Says hello, and keeps the connection.
-pub fn begin(socket: &Path, patience: Duration) -> Result<Welcomed, Trouble> {
+/// Says hello, and keeps the connection. The pages go with the session unless it is kept ([`session::keep`]).
+pub fn begin(socket: &Path, patience: Duration) -> Result<Box<Session>, Trouble> {
     let _talking = TALKING.lock();
     let sent = clock::now();
     let mut wire = Wire::open(socket, patience)?;
-    let version = env!("CARGO_PKG_VERSION").to_owned();
-    let hello = Hello { pid: std::process::id(), version: version.clone(), clock: sent };
+    let hello = Hello { pid: std::process::id(), version: env!("CARGO_PKG_VERSION").to_owned(), clock: sent };
     let line = wire.ask(&hello.encode().unwrap_or_default(), &[])?;
     let words = match two::Reply::decode(&line) {
         Ok(two::Reply::Welcome(welcome)) => {
@@ -148,26 +139,13 @@ pub fn begin(socket: &Path, patience: Duration) -> Result<Welcomed, Trouble> {
             let next = CONVERSATION.load(Relaxed) + 1;
             let session = Session::of(welcome, offset, next, &files).map_err(Refused)?;
             wire.keep()?;
-            return Ok(Welcomed::Pages(Box::new(session)));
+            return Ok(Box::new(session));
         }
-        Ok(two::Reply::Refused { words, speaks }) if speaks >= two::PROTOCOL => words,
-        Ok(two::Reply::Refused { .. }) => return begin_one(socket, patience, version),
+        Ok(two::Reply::Refused { words, .. }) => words,
         Ok(two::Reply::Slot { .. }) => "a slot".to_owned(),
         Err(e) => return Err(Refused(format!("the daemon's answer is not understood: {e}"))),
     };
     Err(Refused(format!("the daemon refused this process: {words}")))
-}
-
-/// As [`begin`], by protocol 1.
-#[cold]
-fn begin_one(socket: &Path, patience: Duration, version: String) -> Result<Welcomed, Trouble> {
-    let mut wire = Wire::open(socket, patience)?;
-    let hello = wire::Hello { pid: std::process::id(), version };
-    match wire::Reply::decode(&wire.ask(&hello.encode().unwrap_or_default(), &[])?) {
-        Ok(wire::Reply::Terms(terms)) => wire.keep().map(|()| Welcomed::Limits(terms)),
-        Ok(wire::Reply::Error(words)) => Err(Refused(format!("the daemon refused this process: {words}"))),
-        Err(e) => Err(Refused(format!("the daemon's answer is not understood: {e}"))),
-    }
 }
 
 /// Joins a device, of which `busy` ns were measured so far, over the connection by which this session came: the slot. An answer

@@ -7,7 +7,6 @@
 //! joined, and is asked for again about every ten seconds.
 
 use super::hello::Trouble;
-use super::hello::Welcomed;
 use super::session::Session;
 use super::{Place, hello, session};
 use crate::device::Device;
@@ -159,18 +158,15 @@ pub fn tend() {
 /// So much later, and up to a quarter more.
 fn later(ns: u64) -> u64 {
     let now = clock::now();
-    let jitter = (now ^ u64::from(std::process::id()).wrapping_mul(0x9e37_79b9_7f4a_7c15)) % (ns / 4);
+    let jitter = (now ^ vgpu_core::mix::spread(std::process::id().into())) % (ns / 4);
     now.saturating_add(ns + jitter)
 }
 
 /// Says hello anew and joins all devices. False: nobody is there.
 fn again(is_child: bool, patience: Duration) -> bool {
     let Some(socket) = variable("VGPU_SOCKET") else { return false };
-    let session = match hello::begin(Path::new(&socket), patience) {
-        Ok(Welcomed::Pages(session)) => session,
-        // An older daemon knows that we live; it has no pages.
-        Ok(_) | Err(_) => return false,
-    };
+    // One that refuses, or speaks another protocol, is no daemon of this process: its last terms hold.
+    let Ok(session) = hello::begin(Path::new(&socket), patience) else { return false };
     if session.welcome.strict {
         doors::shut();
     }

@@ -170,9 +170,7 @@ const THREADS: u64 = (1 << 24) - 1;
 /// The place of a function, and its mark in it.
 fn shape_of(f: CUfunction) -> (&'static AtomicU64, u64) {
     let handle = f.0 as u64 >> 4;
-    #[allow(clippy::cast_possible_truncation)] // reduced first
-    let at = (handle.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize;
-    (&SHAPES[at], handle & (u64::MAX >> 24))
+    (&SHAPES[vgpu_core::mix::slot(handle, SHAPES.len())], handle & (u64::MAX >> 24))
 }
 
 fn note_shape(f: CUfunction, block: [i32; 3]) {

@@ -7,6 +7,7 @@
 use crate::driver::{CUDA, NVML};
 use core::ffi::CStr;
 use shim_sys::table::{Action, CUDA_HOOK_NAMES, CUDA_ROWS, CudaHook, NVML_HOOK_NAMES, NvmlHook, base_length};
+use vgpu_core::mix;
 
 /// Which library's table holds a name, and the row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -180,10 +181,9 @@ const fn copies(action: Action) -> bool {
 /// Where the search for a word begins. Eight bytes at a time: most names have two to four such pieces.
 #[inline]
 const fn place(text: &[u8]) -> usize {
-    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
     let (mut hash, mut rest) = (text.len() as u64, text);
     while let Some((piece, others)) = rest.split_first_chunk::<8>() {
-        hash = (hash ^ u64::from_le_bytes(*piece)).wrapping_mul(FACTOR);
+        hash = mix::spread(hash ^ u64::from_le_bytes(*piece));
         hash ^= hash >> 32;
         rest = others;
     }
@@ -192,7 +192,7 @@ const fn place(text: &[u8]) -> usize {
     } else if let (Some(first), Some(last)) = (text.first_chunk::<4>(), text.last_chunk::<4>()) {
         hash ^= (u32::from_le_bytes(*first) as u64) << 32 | (u32::from_le_bytes(*last) as u64) << 8;
     }
-    (hash.wrapping_mul(FACTOR) >> 40) as usize & (PLACES - 1)
+    (mix::spread(hash) >> 40) as usize & (PLACES - 1)
 }
 
 const fn same(a: &[u8], b: &[u8]) -> bool {

@@ -203,8 +203,7 @@ impl Meter {
 
 #[inline]
 pub(super) fn slot(place: Place) -> usize {
-    let mixed = (place.key ^ (place.context as u64).rotate_left(20)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58;
-    usize::try_from(mixed).unwrap_or(0)
+    vgpu_core::mix::slot(place.key ^ (place.context as u64).rotate_left(20), super::HINTS)
 }
 
 #[cfg(test)]

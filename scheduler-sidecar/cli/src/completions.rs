@@ -1,4 +1,4 @@
-//! `vgpu completions`: what a shell needs to complete our words. The files in completions/ are its output.
+//! `vgpu completions`: what a shell needs to complete our words. `make install` and the package install its output.
 
 use std::process::ExitCode;
 

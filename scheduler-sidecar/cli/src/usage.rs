@@ -174,7 +174,7 @@ fn csv(answer: &Answer) -> String {
             known(row.launches),
             known(row.refused_allocations),
             row.members.to_string(),
-            known(row.unmeasured_ns),
+            row.unmeasured_ns.to_string(),
         ]
     };
     let rows: Vec<Vec<String>> = answer.rows.iter().map(line).collect();
@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(
             csv(&answer),
             "start,tenant,device,gpu_ns,wait_ns,memory_byte_seconds,peak_bytes,launches,refused_allocations,members,unmeasured_ns\n\
-             3600,a,,1500000000,0,5798205849600,3221225472,,2,1,\n"
+             3600,a,,1500000000,0,5798205849600,3221225472,,2,1,0\n"
         );
         let named = |name: &str| Used { tenant: Some(name.into()), ..Used::default() };
         let answer = Answer { rows: vec![named("=1+1"), named("a\u{202e}b")], total: Used::default() };
@@ -263,7 +263,7 @@ mod tests {
         let used = |tenant: &str, gpu_ns, unmeasured_ns| Used {
             tenant: Some(tenant.into()),
             gpu_ns,
-            unmeasured_ns: Some(unmeasured_ns),
+            unmeasured_ns,
             ..Used::default()
         };
         let rows = vec![used("a", None, 5), used("b", Some(1_500_000_000), 7), used("c", Some(0), 0)];

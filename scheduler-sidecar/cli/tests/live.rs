@@ -304,14 +304,13 @@ fn ps_and_status_tell_what_each_process_and_each_tenant_got() {
 }
 
 #[test]
-fn a_client_of_protocol_1_gets_its_answer_and_watching_shows_it_again() {
+fn a_client_of_another_protocol_is_refused_with_words_and_watching_shows_the_status_again() {
     let world = serve();
     let mut peer = Peer::connect(&world.admin());
-    let line = peer.send(b"{\"hello\":1,\"ask\":\"status\"}\n").line();
+    let line = peer.send(b"{\"hello\":3,\"ask\":\"status\"}\n").line();
     let answer: Value = serde_json::from_str(&line).unwrap();
-    assert_eq!(answer["hello"], 1);
-    assert_eq!(answer["status"]["tenants"][0]["memory_limit"], 30 * GIB);
-    assert_eq!(answer["status"]["tenants"][0]["members"], Value::Array(Vec::new()));
+    assert_eq!(answer["hello"], 2);
+    assert_eq!(answer["error"], "administrative protocol 3 is not spoken here; this daemon speaks 2");
 
     let shell = format!(
         "{} status --watch 0.1 --json --socket '{}' | head -n 3",
@@ -358,28 +357,28 @@ fn without_a_daemon_every_verb_says_where_it_looked_and_how_to_start_one() {
 }
 
 #[test]
-fn an_older_daemon_is_asked_by_its_own_protocol_and_told_to_be_restarted_for_the_rest() {
+fn a_daemon_of_the_next_version_is_told_to_need_its_own_vgpu() {
     let dir = TempDir::new().unwrap();
     let place = dir.path().join("admin.sock");
     let listener = std::os::unix::net::UnixListener::bind(&place).unwrap();
-    // It answers as vgpud 0.1.0 did.
-    let old = std::thread::spawn(move || {
+    let answers = [
+        r#"{"hello":3,"error":"administrative protocol 2 is not spoken here; this daemon speaks 3"}"#,
+        r#"{"hello":3,"done":{"another":"shape"}}"#,
+        r#"{"hello":3}"#,
+    ];
+    let next = std::thread::spawn(move || {
         use std::io::{BufRead as _, BufReader, Write as _};
-        for _ in 0..3 {
+        for answer in answers {
             let (mut stream, _) = listener.accept().unwrap();
-            let mut line = String::new();
-            BufReader::new(&stream).read_line(&mut line).unwrap();
-            let answer = match line.contains("\"hello\":1") {
-                true => r#"{"hello":1,"status":{"version":"0.1.0","pid":1,"uptime_seconds":2,"tenants":[]}}"#,
-                false => r#"{"hello":1,"error":"administrative protocol 2 is not spoken here; this daemon speaks 1"}"#,
-            };
+            BufReader::new(&stream).read_line(&mut String::new()).unwrap();
             stream.write_all(format!("{answer}\n").as_bytes()).unwrap();
         }
     });
-    assert_eq!(control::ask_status(&place).unwrap().version, "0.1.0");
-    let words = control::ask(&place, &Ask::Pause { tenant: "a".into() }).unwrap_err().to_string();
-    assert!(words.contains("speaks administrative protocol 1") && words.contains("restart"), "{words}");
-    old.join().unwrap();
+    for _ in answers {
+        let words = control::ask(&place, &Ask::Pause { tenant: "a".into() }).unwrap_err().to_string();
+        assert!(words.contains("speaks") && words.contains('2') && words.contains('3'), "{words}");
+    }
+    next.join().unwrap();
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use support::{texts, vgpu};
+use support::{eventually, texts, vgpu};
 use vgpu_cli::validate::isolation::{self, MATRIX};
 
 /// Two shell scripts, as programs without the library.
@@ -116,16 +116,6 @@ fn a_program_that_fails_is_told_with_its_last_words_and_what_it_ended_with() {
         .output()
         .unwrap();
     assert!(nobody.status.code() == Some(1) && texts(&nobody).1.contains("--bare"), "{}", texts(&nobody).1);
-}
-
-/// Waits for something that takes a moment.
-#[track_caller]
-fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !condition() {
-        assert!(begin.elapsed() < Duration::from_secs(60), "still not: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 fn interrupt(child: &Child) {

@@ -14,8 +14,9 @@
 //!                                                        <- {"hello":2,"error":"..."}      to any of them
 //! ```
 //!
-//! Protocol 1 had `status` only; whoever asks by it still gets its answer. What the answers hold is [`status`] and
-//! [`explain`], what a change may say [`vgpu_config::change`], what the proof of enforcement found [`finding`].
+//! A question of another protocol is refused with words that name both numbers, and so is an answer of another protocol. What
+//! the answers hold is [`status`] and [`explain`], what a change may say [`vgpu_config::change`], what the proof of
+//! enforcement found [`finding`].
 #![forbid(unsafe_code)]
 
 pub mod event;
@@ -41,9 +42,6 @@ pub use status::{
 
 /// The number of this protocol.
 pub const PROTOCOL: u64 = 2;
-
-/// The oldest protocol that is answered; it knows `status` only.
-pub const OLDEST: u64 = 1;
 
 /// Longest answer that is read.
 const MAX_ANSWER: u64 = 64 << 20;
@@ -113,7 +111,7 @@ impl Ask {
 /// An answer: one of its fields is there.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Answer {
-    /// The protocol of the question, as far as it is spoken.
+    /// The daemon's protocol.
     pub hello: u64,
     /// The answer to `status`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -162,33 +160,10 @@ pub struct Done {
 /// Whatever connecting, writing, reading (at most 2 s) or parsing says; an error of the daemon's becomes
 /// [`io::ErrorKind::Other`] with its words.
 pub fn ask(socket: &Path, ask: &Ask) -> io::Result<Answer> {
-    let answer = ask_by(PROTOCOL, socket, ask)?;
-    // Spoken to in a protocol that it does not know, a daemon says its own.
-    let answer = if answer.error.is_some() && answer.hello < PROTOCOL {
-        match ask {
-            Ask::Status => ask_by(OLDEST, socket, ask)?,
-            _ => {
-                let words = format!(
-                    "the daemon speaks administrative protocol {} and knows status only; restart it with this version",
-                    answer.hello
-                );
-                return Err(io::Error::other(words));
-            }
-        }
-    } else {
-        answer
-    };
-    match answer.error {
-        Some(words) => Err(io::Error::other(words)),
-        None => Ok(answer),
-    }
-}
-
-fn ask_by(protocol: u64, socket: &Path, ask: &Ask) -> io::Result<Answer> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let mut line = serde_json::to_vec(&Question { hello: protocol, ask: ask.clone() })?;
+    let mut line = serde_json::to_vec(&Question { hello: PROTOCOL, ask: ask.clone() })?;
     line.push(b'\n');
     stream.write_all(&line)?;
     let mut answer = String::new();
@@ -196,15 +171,22 @@ fn ask_by(protocol: u64, socket: &Path, ask: &Ask) -> io::Result<Answer> {
     if answer.is_empty() {
         return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the daemon closed the connection without an answer"));
     }
-    // Somebody who may not ask is told so in the words that members are told, which have no number.
-    let mut answer: serde_json::Value = serde_json::from_str(&answer)?;
-    if let Some(object) = answer.as_object_mut() {
-        object.entry("hello").or_insert(protocol.into());
+    let answer: serde_json::Value = serde_json::from_str(&answer)?;
+    // A refusal is read first: a caller that may not ask gets the words of members, which have no number.
+    if let Some(words) = answer["error"].as_str() {
+        return Err(io::Error::other(words));
     }
-    Ok(serde_json::from_value(answer)?)
+    // The shape of another protocol's answer is not known.
+    match answer["hello"].as_u64() {
+        Some(PROTOCOL) => Ok(serde_json::from_value(answer)?),
+        theirs => Err(io::Error::other(format!(
+            "the daemon speaks administrative protocol {}, this program speaks {PROTOCOL}; use the vgpu of its version",
+            theirs.unwrap_or_default()
+        ))),
+    }
 }
 
-/// Asks for the status, by whichever protocol the daemon speaks.
+/// Asks for the status.
 ///
 /// # Errors
 /// As [`ask`].

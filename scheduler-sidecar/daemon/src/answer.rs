@@ -39,32 +39,27 @@ pub fn refusal(words: &str) -> two::Reply {
     two::Reply::Refused { words: words.to_owned(), speaks: two::PROTOCOL }
 }
 
-/// Understands an administrator's line: what is asked, and by which protocol it is to be answered.
+/// Understands an administrator's line: what is asked.
 ///
 /// # Errors
 /// The words that are sent before the connection is closed.
-pub fn question(line: &[u8]) -> Result<(u64, Ask), String> {
+pub fn question(line: &[u8]) -> Result<Ask, String> {
     let not_understood = |why: serde_json::Error| format!("the question is not understood: {why}");
     let question: serde_json::Value = serde_json::from_slice(line).map_err(not_understood)?;
     let hello = question.get("hello").and_then(serde_json::Value::as_u64);
     let protocol = hello.ok_or("the question is not understood: it does not begin with a number for \"hello\"")?;
-    if !(control::OLDEST..=control::PROTOCOL).contains(&protocol) {
-        let (oldest, ours) = (control::OLDEST, control::PROTOCOL);
-        return Err(format!(
-            "administrative protocol {protocol} is not spoken here; this daemon speaks {oldest} to {ours}"
-        ));
+    let ours = control::PROTOCOL;
+    if protocol != ours {
+        return Err(format!("administrative protocol {protocol} is not spoken here; this daemon speaks {ours}"));
     }
-    let known = if protocol < control::PROTOCOL { &Ask::WORDS[..1] } else { &Ask::WORDS[..] };
     match question.get("ask").and_then(serde_json::Value::as_str) {
-        Some(word) if known.contains(&word) => {}
+        Some(word) if Ask::WORDS.contains(&word) => {}
         other => {
-            let (other, known) = (shown(other.unwrap_or_default()), known.join(", "));
-            return Err(format!(
-                "{other:?} is not a question this daemon knows in protocol {protocol}; accepted: {known}"
-            ));
+            let (other, known) = (shown(other.unwrap_or_default()), Ask::WORDS.join(", "));
+            return Err(format!("{other:?} is not a question this daemon knows; accepted: {known}"));
         }
     }
-    serde_json::from_value(question).map(|ask: Ask| (protocol, ask)).map_err(not_understood)
+    serde_json::from_value(question).map_err(not_understood)
 }
 
 #[cfg(test)]
@@ -90,24 +85,17 @@ mod tests {
     }
 
     #[test]
-    fn a_question_of_either_protocol_is_understood_and_what_is_not_known_is_refused_in_words() {
-        assert_eq!(question(br#"{"hello":1,"ask":"status"}"#), Ok((1, Ask::Status)));
-        assert_eq!(question(br#"{"hello":2,"ask":"status","new":[1]}"#), Ok((2, Ask::Status)));
-        assert_eq!(question(br#"{"hello":2,"ask":"pause","tenant":"a"}"#), Ok((2, Ask::Pause { tenant: "a".into() })));
+    fn a_question_is_understood_and_another_protocol_or_an_unknown_one_is_refused_in_words() {
+        assert_eq!(question(br#"{"hello":2,"ask":"status","new":[1]}"#), Ok(Ask::Status));
+        assert_eq!(question(br#"{"hello":2,"ask":"pause","tenant":"a"}"#), Ok(Ask::Pause { tenant: "a".into() }));
         let change = Box::new(Words { weight: Some("3".into()), ..Words::default() });
         let set = Ask::Set { tenant: "a".into(), device: Some("0".into()), change };
         let line = serde_json::to_vec(&control::Question { hello: 2, ask: set.clone() }).unwrap();
-        assert_eq!(question(&line), Ok((2, set)), "what is written is what is read");
+        assert_eq!(question(&line), Ok(set), "what is written is what is read");
         for (line, words) in [
-            (&br#"{"hello":3,"ask":"status"}"#[..], "protocol 3 is not spoken here; this daemon speaks 1 to 2"),
-            (
-                br#"{"hello":1,"ask":"ps"}"#,
-                "\"ps\" is not a question this daemon knows in protocol 1; accepted: status",
-            ),
-            (
-                br#"{"hello":2,"ask":"stop"}"#,
-                "\"stop\" is not a question this daemon knows in protocol 2; accepted: status, ps",
-            ),
+            (&br#"{"hello":3,"ask":"status"}"#[..], "protocol 3 is not spoken here; this daemon speaks 2"),
+            (br#"{"hello":1,"ask":"status"}"#, "protocol 1 is not spoken here; this daemon speaks 2"),
+            (br#"{"hello":2,"ask":"stop"}"#, "\"stop\" is not a question this daemon knows; accepted: status, ps"),
             (br#"{"hello":2}"#, "is not a question"),
             (br#"{"hello":2,"ask":"pause"}"#, "missing field `tenant`"),
             (br#"{"hello":2,"ask":"set","tenant":"a","change":{"memory":"1GiB"}}"#, "unknown field `memory`"),

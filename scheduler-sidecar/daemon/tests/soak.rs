@@ -23,39 +23,28 @@ use vgpu_core::wire::two;
 
 const TERMS: &str = "{\"hello\":1,\"tenant\":\"a\",\"memory_limit\":1073741824,\"sm_limit\":30}\n";
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 % u64::try_from(bound).unwrap()).unwrap()
-    }
-}
-
 /// One peer's life.
-fn misbehave(socket: &Path, random: &mut Random, kept: &mut Vec<UnixStream>) {
+fn misbehave(socket: &Path, random: &mut fastrand::Rng, kept: &mut Vec<UnixStream>) {
     let Ok(mut stream) = UnixStream::connect(socket) else { return };
     stream.set_nonblocking(true).unwrap();
     let hello = b"{\"hello\":1,\"pid\":5,\"version\":\"x\"}\n";
-    for _ in 0..random.below(5) {
+    for _ in 0..random.usize(..5) {
         // Whatever the kernel says: the peer may be closed already, or the daemon busy.
-        let _ = match random.below(7) {
+        let _ = match random.usize(..7) {
             0 => stream.write(hello),
-            1 => stream.write(&hello[..random.below(hello.len())]),
+            1 => stream.write(&hello[..random.usize(..hello.len())]),
             2 => stream.write(&hello.repeat(200)),
-            3 => stream.write(&[b'x'; 5000][..random.below(5000)]),
-            4 => stream.write(&(0..64).map(|_| random.below(256).to_le_bytes()[0]).collect::<Vec<u8>>()),
+            3 => stream.write(&[b'x'; 5000][..random.usize(..5000)]),
+            4 => stream.write(&(0..64).map(|_| random.u8(..)).collect::<Vec<u8>>()),
             5 => stream.shutdown(std::net::Shutdown::Write).map(|()| 0),
-            _ => stream.write(b"\n{\"hello\":1,\"ask\":\"status\"}\n"),
+            _ => stream.write(b"\n{\"hello\":2,\"ask\":\"status\"}\n"),
         };
     }
-    if random.below(4) == 0 {
+    if random.usize(..4) == 0 {
         kept.push(stream);
     }
     if kept.len() > 100 {
-        kept.swap_remove(random.below(100));
+        kept.swap_remove(random.usize(..100));
     }
 }
 
@@ -89,12 +78,12 @@ fn soak_peers_that_do_anything_leak_nothing_and_disturb_nobody() {
         for thread in 0..3 {
             let sockets = [daemon.socket.clone(), admin.clone()];
             scope.spawn(move || {
-                let seed = 0x9e37_79b9_7f4a_7c15 ^ (u64::from(std::process::id()) << 8) ^ thread;
+                let seed = u64::from(std::process::id()) << 8 | thread;
                 println!("seed {seed}");
-                let mut random = Random(seed);
+                let mut random = fastrand::Rng::with_seed(seed);
                 let mut kept = Vec::new();
                 while Instant::now() < until {
-                    misbehave(&sockets[usize::from(random.below(10) == 0)], &mut random, &mut kept);
+                    misbehave(&sockets[usize::from(random.usize(..10) == 0)], &mut random, &mut kept);
                 }
             });
         }
@@ -121,36 +110,36 @@ const GPU: &str = "GPU-00000000-0000-0000-0000-000000000001";
 const NAMES: [&str; 6] = [GPU, "MIG-00000000-0000-0000-0000-000000000001", "GPU-2", "", "*", "\u{e9}"];
 
 /// A number as a member may write one: small, near what is so, or anything.
-fn number(random: &mut Random) -> u64 {
-    match random.below(4) {
+fn number(random: &mut fastrand::Rng) -> u64 {
+    match random.usize(..4) {
         0 => 0,
-        1 => now().wrapping_add(random.below(1 << 30) as u64).wrapping_sub(1 << 29),
-        2 => random.below(1 << 20) as u64,
-        _ => u64::MAX - random.below(1 << 10) as u64,
+        1 => now().wrapping_add(random.usize(..1 << 30) as u64).wrapping_sub(1 << 29),
+        2 => random.usize(..1 << 20) as u64,
+        _ => u64::MAX - random.usize(..1 << 10) as u64,
     }
 }
 
 /// The life of a member with pages: it joins what it likes, says what it likes of any slot, rings, sends what is no line,
 /// and goes at any moment, sometimes with the bell in its hand.
-fn live(socket: &Path, random: &mut Random, bells: &mut Vec<std::os::fd::OwnedFd>) {
+fn live(socket: &Path, random: &mut fastrand::Rng, bells: &mut Vec<std::os::fd::OwnedFd>) {
     let mut member = Member::hello(socket);
-    for _ in 0..random.below(8) {
-        let line = two::Join { device: NAMES[random.below(NAMES.len())].into(), busy: number(random), owner: None };
+    for _ in 0..random.usize(..8) {
+        let line = two::Join { device: NAMES[random.usize(..NAMES.len())].into(), busy: number(random), owner: None };
         let answer = member.ask(&line.encode().unwrap());
         if answer.is_empty() {
             break;
         }
-        let slot = &member.report.slots[random.below(member.report.slots.len())];
-        let near = &member.report.slots[random.below(4)];
+        let slot = &member.report.slots[random.usize(..member.report.slots.len())];
+        let near = &member.report.slots[random.usize(..4)];
         for slot in [slot, near] {
-            match random.below(4) {
+            match random.usize(..4) {
                 0 => slot.say(&Said {
                     busy: number(random),
                     finished: number(random),
                     submitted: number(random),
                     launched: number(random),
                     known: number(random),
-                    in_flight: (random.below(2) == 0).then(|| number(random)),
+                    in_flight: (random.usize(..2) == 0).then(|| number(random)),
                     last_launch: number(random),
                     since: number(random),
                 }),
@@ -161,20 +150,20 @@ fn live(socket: &Path, random: &mut Random, bells: &mut Vec<std::os::fd::OwnedFd
                 _ => slot.content(),
             }
         }
-        for _ in 0..random.below(20) {
+        for _ in 0..random.usize(..20) {
             let _ = rustix::io::write(&member.bell, &1_u64.to_ne_bytes());
         }
-        if random.below(8) == 0 {
-            let nonsense: Vec<u8> = (0..random.below(64)).map(|_| random.below(256).to_le_bytes()[0]).collect();
+        if random.usize(..8) == 0 {
+            let nonsense: Vec<u8> = (0..random.usize(..64)).map(|_| random.u8(..)).collect();
             let _ = member.lines.get_mut().write_all(&nonsense);
             break;
         }
     }
-    if random.below(16) == 0 {
+    if random.usize(..16) == 0 {
         bells.push(member.bell.try_clone().unwrap());
     }
     if bells.len() > 20 {
-        bells.swap_remove(random.below(20));
+        bells.swap_remove(random.usize(..20));
     }
 }
 
@@ -201,9 +190,9 @@ fn soak_members_with_pages_that_say_anything_leak_nothing_and_disturb_no_other_t
         for thread in 0..3 {
             let socket = world.socket("bad");
             scope.spawn(move || {
-                let seed = 0x9e37_79b9_7f4a_7c15 ^ (u64::from(std::process::id()) << 8) ^ thread;
+                let seed = u64::from(std::process::id()) << 8 | thread;
                 println!("seed {seed}");
-                let (mut random, mut bells) = (Random(seed), Vec::new());
+                let (mut random, mut bells) = (fastrand::Rng::with_seed(seed), Vec::new());
                 while Instant::now() < until {
                     live(&socket, &mut random, &mut bells);
                 }

@@ -8,9 +8,10 @@ use crate::context::Context;
 use crate::door::Answer;
 use crate::driver::{Driver, hold};
 use crate::surface::{Shape, Surface, TILE};
+use parking_lot::Mutex;
 use shim_sys::cuda::{CUDA_ARRAY3D_DEFERRED_MAPPING, CUDA_ARRAY3D_SPARSE, CUresult};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// A part of a physical allocation that is mapped into an array.
 #[derive(Clone, Copy, Debug)]

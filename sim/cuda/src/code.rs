@@ -4,9 +4,9 @@
 //! than a slab has slabs of its own. Not here: what is in an image (`image`), loading (`calls/module.rs`).
 
 use crate::driver::{Driver, hold};
+use parking_lot::Mutex;
 use shim_sys::cuda::CUresult;
 use std::collections::HashMap;
-use std::sync::Mutex;
 use vgpu_sim::memory::{Change, plus};
 use vgpu_sim::slab::Extents;
 

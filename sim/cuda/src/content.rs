@@ -18,10 +18,10 @@ mod span;
 
 use crate::driver::{Driver, hold};
 pub(crate) use multicast::Part;
+use parking_lot::Mutex;
 use physical::{Mapping, Physical, What};
 use shim_sys::cuda::CUresult;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 use vgpu_sim::Profile;
 use vgpu_sim::memory::{Change, plus};
@@ -167,7 +167,7 @@ impl Memory {
     }
 
     /// The tables.
-    pub(crate) fn tables(&self) -> std::sync::MutexGuard<'_, Inner> {
+    pub(crate) fn tables(&self) -> parking_lot::MutexGuard<'_, Inner> {
         hold(&self.inner)
     }
 

@@ -13,9 +13,10 @@ use crate::graph::Graphs;
 use crate::managed::Managed;
 use crate::objects::{Event, Function, Library, Link, Module, Pool, Registry, Stream};
 use crate::visible;
+use parking_lot::{Mutex, MutexGuard};
 use shim_sys::cuda::CUresult;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use vgpu_sim::engine::Engine;
 use vgpu_sim::faults::Faults;
 use vgpu_sim::{Identity, Machine, Profile};
@@ -81,7 +82,7 @@ impl Driver {
 
 /// A lock that goes on after a panic: the door has turned the panic into an error code.
 pub(crate) fn hold<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
+    m.lock()
 }
 
 static DRIVER: AtomicPtr<Driver> = AtomicPtr::new(std::ptr::null_mut());

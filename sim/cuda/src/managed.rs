@@ -7,9 +7,9 @@
 
 use crate::content::{GRANULARITY, Tag};
 use crate::driver::{Driver, hold};
+use parking_lot::Mutex;
 use shim_sys::cuda::{CU_MEM_LOCATION_TYPE_DEVICE, CUmemLocation, CUresult};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Mutex;
 use vgpu_sim::Profile;
 use vgpu_sim::slab::{Extents, Heap};
 

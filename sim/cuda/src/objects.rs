@@ -3,11 +3,12 @@
 use crate::calls::launch::Test;
 use crate::context::Context;
 use crate::image::Entry;
+use parking_lot::{Mutex, RwLock};
 use shim_sys::cuda::CUresult;
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
+use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use vgpu_sim::engine::{EventId, StreamId};
 
 /// Live objects of one kind by handle. A handle is the object's address; only registered ones are looked at.
@@ -23,33 +24,33 @@ impl<T> Registry<T> {
     /// Registers an object and returns its handle.
     pub(crate) fn add(&self, object: Arc<T>) -> *mut c_void {
         let handle = handle(&object);
-        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(handle as usize, object);
+        self.0.write().insert(handle as usize, object);
         handle
     }
 
     /// The object behind a handle.
     pub(crate) fn get(&self, handle: *mut c_void) -> Option<Arc<T>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).get(&(handle as usize)).cloned()
+        self.0.read().get(&(handle as usize)).cloned()
     }
 
     /// Ends a handle.
     pub(crate) fn remove(&self, handle: *mut c_void) -> Option<Arc<T>> {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).remove(&(handle as usize))
+        self.0.write().remove(&(handle as usize))
     }
 
     /// Some object that is meant.
     pub(crate) fn find(&self, meant: impl Fn(&T) -> bool) -> Option<Arc<T>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).values().find(|o| meant(o)).cloned()
+        self.0.read().values().find(|o| meant(o)).cloned()
     }
 
     /// All objects that are meant.
     pub(crate) fn all(&self, meant: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).values().filter(|o| meant(o)).cloned().collect()
+        self.0.read().values().filter(|o| meant(o)).cloned().collect()
     }
 
     /// Ends all handles whose object is meant; returns the objects.
     pub(crate) fn remove_where(&self, meant: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
-        let mut map = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut map = self.0.write();
         let gone: Vec<usize> = map.iter().filter(|(_, o)| meant(o)).map(|(h, _)| *h).collect();
         gone.iter().filter_map(|h| map.remove(h)).collect()
     }

@@ -4,13 +4,13 @@ use crate::{
     door::{Answer, Out, code},
     machine::{Gpu, View},
 };
+use once_cell::race::OnceBool;
 use shim_sys::nvml::nvmlAccountingStats_t;
-use std::sync::OnceLock;
 
 /// Whether the device keeps accounts.
 pub fn is_on() -> bool {
-    static ON: OnceLock<bool> = OnceLock::new();
-    *ON.get_or_init(|| std::env::var_os("VGPU_SIM_ACCOUNTING").is_some())
+    static ON: OnceBool = OnceBool::new();
+    ON.get_or_init(|| std::env::var_os("VGPU_SIM_ACCOUNTING").is_some())
 }
 
 fn kept(dev: Gpu) -> Answer<View> {

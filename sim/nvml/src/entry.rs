@@ -7,12 +7,12 @@ use crate::{
     door::{Answer, code},
     machine,
 };
-use std::sync::Mutex;
+use parking_lot::Mutex;
 
 static USERS: Mutex<u32> = Mutex::new(0);
 
-fn users() -> std::sync::MutexGuard<'static, u32> {
-    USERS.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+fn users() -> parking_lot::MutexGuard<'static, u32> {
+    USERS.lock()
 }
 
 /// Whether `nvmlInit` has succeeded more often than `nvmlShutdown` was called.

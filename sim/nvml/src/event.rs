@@ -6,16 +6,17 @@ use crate::{
     machine::Gpu,
 };
 use core::ffi::c_void;
+use parking_lot::Mutex;
 use shim_sys::nvml::{nvmlEventData_t, nvmlEventData_v1_t, nvmlEventSet_t};
-use std::{collections::BTreeSet, sync::Mutex, time::Duration};
+use std::{collections::BTreeSet, time::Duration};
 
 /// ECC, page retirement, performance state, fatal faults, clock, power source, MIG configuration.
 const SUPPORTED: u64 = 0x1df;
 
 static SETS: Mutex<(usize, BTreeSet<usize>)> = Mutex::new((0, BTreeSet::new()));
 
-fn sets() -> std::sync::MutexGuard<'static, (usize, BTreeSet<usize>)> {
-    SETS.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+fn sets() -> parking_lot::MutexGuard<'static, (usize, BTreeSet<usize>)> {
+    SETS.lock()
 }
 
 fn known(set: Out<c_void>) -> Answer<usize> {

@@ -5,8 +5,8 @@
 
 use crate::door::{Answer, IntoSafe, code};
 use core::ffi::{c_char, c_void};
+use once_cell::race::OnceBool;
 use shim_sys::nvml::*;
-use std::sync::OnceLock;
 
 /// The bodies, by their C names.
 mod body {
@@ -41,8 +41,8 @@ fn answer(name: &'static str, body: impl FnOnce() -> Answer) -> nvmlReturn_t {
 
 /// Set to see on standard error what a client asks and gets: `VGPU_SIM_TRACE=1`.
 fn traced() -> bool {
-    static TRACED: OnceLock<bool> = OnceLock::new();
-    *TRACED.get_or_init(|| std::env::var_os("VGPU_SIM_TRACE").is_some())
+    static TRACED: OnceBool = OnceBool::new();
+    TRACED.get_or_init(|| std::env::var_os("VGPU_SIM_TRACE").is_some())
 }
 
 macro_rules! exports {

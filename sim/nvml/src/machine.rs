@@ -3,8 +3,8 @@
 //! The numbers are the model's; nothing is cached between questions but which devices there are.
 
 use crate::door::{Answer, code};
+use parking_lot::{Mutex, MutexGuard};
 use shim_sys::nvml::nvmlDevice_t;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use vgpu_sim::{
     layout::{DEVICES, Use, WINDOWS, bits},
     machine::{Machine, now, wall},
@@ -18,7 +18,7 @@ static MACHINE: Mutex<Option<Machine>> = Mutex::new(None);
 static HANDLES: [u8; 2 * DEVICES] = [0; 2 * DEVICES];
 
 fn slot() -> MutexGuard<'static, Option<Machine>> {
-    MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
+    MACHINE.lock()
 }
 
 /// Opens the machine if it is not open; false where there is no device, or none that can be used.

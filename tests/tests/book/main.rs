@@ -4,6 +4,7 @@
 //!
 //! - [`pages`]: Markdown as far as it is needed here
 //! - [`links`]: contents, links, anchors
+//! - [`measurements`]: what is kept of runs that were measured
 //! - [`reference`]: rows for every metric, variable, key and event
 //! - [`messages`]: what is looked up by its message is what the programs say
 //! - [`commands`]: every block of commands, in the order of its page, in one shell; [`setting`]: what that shell has around it;
@@ -14,6 +15,7 @@
 mod commands;
 mod elsewhere;
 mod links;
+mod measurements;
 mod messages;
 mod pages;
 mod reference;

@@ -23,7 +23,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
-use steps::{Act, Draw, PROCESSES, Step, THREADS, WEIGHTS};
+use steps::{Act, PROCESSES, Step, THREADS, WEIGHTS, draw_steps};
 use vgpu_tests::lab::{charged, short};
 use vgpu_tests::{GIB, Lab, MIB};
 use world::{Process, World};
@@ -111,7 +111,7 @@ fn shorter(mut steps: Vec<Step>, limit: u64) -> Vec<Step> {
 fn run_seed(seed: u64, acts: &BTreeSet<Act>, granted: &mut BTreeMap<Act, u64>) -> u64 {
     // Sometimes there is room for everything, sometimes the limit is met all the time.
     let limit = [2 * GIB, 4 * GIB, 24 * GIB][seed as usize % 3];
-    let steps = Draw(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)).steps(300, acts);
+    let steps = draw_steps(&mut fastrand::Rng::with_seed(seed), 300, acts);
     match outcome(&steps, limit, granted) {
         Ok(refused) => refused,
         Err((why, story)) => {
@@ -180,12 +180,12 @@ const MODULE: u64 = 10;
 /// `blur`: by how much a process's overhead may be off.
 fn kill_at_random(without: u64, blur: u64) {
     let kills = setting("VGPU_KILLS").unwrap_or(100);
-    let mut draw = Draw(0x5eed ^ u64::from(std::process::id()));
+    let mut draw = fastrand::Rng::with_seed(u64::from(std::process::id()));
     let limit = 2 * GIB + 512 * MIB;
     // To find out which family it is that fails.
     let without = setting("VGPU_FAMILIES_CHURN_WITHOUT").unwrap_or(without);
     let lab = Lab::new("h200").with("VGPU_MEMORY_LIMIT", format!("{limit}B"));
-    let begin = |draw: &mut Draw, index: usize| {
+    let begin = |draw: &mut fastrand::Rng, index: usize| {
         let mut p = Process::start(&lab, index, THREADS);
         churn(&mut p, draw, without);
         p
@@ -198,8 +198,8 @@ fn kill_at_random(without: u64, blur: u64) {
     let mut processes: Vec<Process> = (0..PROCESSES).map(|index| begin(&mut draw, index)).collect();
     let mut granted = 0;
     for kill in 0..kills {
-        std::thread::sleep(Duration::from_micros(draw.below(20_000)));
-        let victim = draw.below(PROCESSES as u64) as usize;
+        std::thread::sleep(Duration::from_micros(draw.u64(..20_000)));
+        let victim = draw.usize(..PROCESSES);
         processes[victim].member.kill();
         processes[victim] = begin(&mut draw, victim);
         // Now and then all stop where they are, and everything is compared.
@@ -224,9 +224,9 @@ fn kill_at_random(without: u64, blur: u64) {
 }
 
 /// Lets all threads of a process draw their own acts.
-fn churn(p: &mut Process, draw: &mut Draw, without: u64) {
+fn churn(p: &mut Process, draw: &mut fastrand::Rng, without: u64) {
     for thread in 0..THREADS {
-        p.member.tell(&format!("{thread} churn {} {PROCESSES} {without}", draw.below(1 << 32)));
+        p.member.tell(&format!("{thread} churn {} {PROCESSES} {without}", draw.u32(..)));
     }
 }
 

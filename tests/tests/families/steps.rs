@@ -71,39 +71,30 @@ pub struct Step {
     pub together: bool,
 }
 
-pub struct Draw(pub u64);
-
-impl Draw {
-    pub fn below(&mut self, below: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let mixed = (self.0 ^ (self.0 >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        (mixed ^ (mixed >> 32)) % below
-    }
-
-    pub fn steps(&mut self, count: usize, acts: &BTreeSet<Act>) -> Vec<Step> {
-        let weights: Vec<(Act, u32)> = WEIGHTS.into_iter().filter(|(act, _)| acts.contains(act)).collect();
-        let sum: u32 = weights.iter().map(|(_, weight)| weight).sum();
-        let act = |draw: &mut Draw| {
-            let mut at = draw.below(u64::from(sum)) as u32;
-            for (act, weight) in &weights {
-                if at < *weight {
-                    return *act;
-                }
-                at -= weight;
+/// Steps of the acts that are allowed, by their weights.
+pub fn draw_steps(random: &mut fastrand::Rng, count: usize, acts: &BTreeSet<Act>) -> Vec<Step> {
+    let weights: Vec<(Act, u32)> = WEIGHTS.into_iter().filter(|(act, _)| acts.contains(act)).collect();
+    let sum: u32 = weights.iter().map(|(_, weight)| weight).sum();
+    let act = |random: &mut fastrand::Rng| {
+        let mut at = random.u32(..sum);
+        for (act, weight) in &weights {
+            if at < *weight {
+                return *act;
             }
-            Act::End
-        };
-        (0..count)
-            .map(|_| Step {
-                act: act(self),
-                process: self.below(PROCESSES as u64) as usize,
-                thread: self.below(THREADS as u64) as usize,
-                a: self.below(u64::MAX),
-                b: self.below(u64::MAX),
-                together: self.below(3) == 0,
-            })
-            .collect()
-    }
+            at -= weight;
+        }
+        Act::End
+    };
+    (0..count)
+        .map(|_| Step {
+            act: act(random),
+            process: random.usize(..PROCESSES),
+            thread: random.usize(..THREADS),
+            a: random.u64(..),
+            b: random.u64(..),
+            together: random.u8(..3) == 0,
+        })
+        .collect()
 }
 
 /// Something that a process holds, under its number there.

@@ -100,8 +100,7 @@ impl Usual {
     /// # Cost
     /// Two divisions.
     pub fn ordinary(&mut self, id: u64, launches: u32, estimate: u64, spent: u64) -> u64 {
-        let mixed = usize::try_from(id.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58).unwrap_or(0);
-        let Some(place) = self.places.get_mut(mixed % PLACES) else { return spent };
+        let Some(place) = self.places.get_mut(crate::mix::slot(id, PLACES)) else { return spent };
         let launches = u64::from(launches.max(1));
         if place.0 != id {
             *place = (id, estimate / launches);

@@ -247,10 +247,7 @@ impl<const N: usize> CostTable<N> {
     /// The places that `key` may have, its own first.
     #[inline]
     fn ways(&self, key: u64) -> impl Iterator<Item = &Entry> {
-        // Fibonacci hashing: function handles are aligned pointers, their low bits say nothing.
-        // By the highest bits: all of the key has a part in them, in the lower ones of a large grid's only some.
-        let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        let index = usize::try_from((mixed * N as u64) >> 32).unwrap_or(0) & (N - 1);
+        let index = crate::mix::slot(key, N) & (N - 1);
         (0..WAYS.min(N)).filter_map(move |way| self.entries.get(index ^ way))
     }
 }

@@ -80,7 +80,7 @@ impl Turn<'_> {
             let drained = slot.turn_drained.load(Ordering::SeqCst);
             let taken = slot.turn_taken.load(Ordering::SeqCst);
             if taken != drained {
-                found = (found.0.or(Some(index)), found.1.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(taken));
+                found = (found.0.or(Some(index)), crate::mix::spread(found.1).wrapping_add(taken));
             }
         }
         found

@@ -60,9 +60,8 @@ pub struct Used {
     pub device: Option<String>,
     /// Device time in ns, as far as it was measured; null: there was some, and none of it was.
     pub gpu_ns: Option<u64>,
-    /// Time in ns in which what was used was not measured, summed over tenants and devices; null: not known, as of rows of
-    /// older versions.
-    pub unmeasured_ns: Option<u64>,
+    /// Time in ns in which what was used was not measured, summed over tenants and devices.
+    pub unmeasured_ns: u64,
     /// Time at the gate in ns, summed over processes.
     pub wait_ns: u64,
     /// Bytes held, times seconds.
@@ -81,7 +80,7 @@ impl Used {
     /// Was something used that was not measured?
     #[must_use]
     pub fn is_partial(&self) -> bool {
-        self.unmeasured_ns.is_some_and(|ns| ns > 0)
+        self.unmeasured_ns > 0
     }
 
     /// Adds another row's numbers.
@@ -95,7 +94,7 @@ impl Used {
             (None, None) => None,
             (a, b) => Some(a.unwrap_or(0).saturating_add(b.unwrap_or(0))),
         };
-        self.unmeasured_ns = sum(self.unmeasured_ns, other.unmeasured_ns);
+        self.unmeasured_ns = self.unmeasured_ns.saturating_add(other.unmeasured_ns);
         self.gpu_ns = (measured > 0 || !self.is_partial()).then_some(measured);
         self.launches = sum(self.launches, other.launches);
         self.refused_allocations = sum(self.refused_allocations, other.refused_allocations);
@@ -117,15 +116,14 @@ pub struct Answer {
 /// [`Trouble`]: there is none, it cannot be read, or it is of another version.
 pub fn ask(dir: &Path, question: &Question) -> Result<Answer, Trouble> {
     let mut total = Used { gpu_ns: Some(0), ..Used::default() };
-    let Some((connection, version)) = checked(dir)? else {
+    let Some(connection) = checked(dir)? else {
         return Ok(Answer { rows: Vec::new(), total });
     };
-    let mut statement = connection.prepare(&format!(
+    let mut statement = connection.prepare(
         "SELECT usage.start, tenant.name, device.uuid, gpu_ns, wait_ns, memory_byte_seconds, peak_bytes, launches, refused, \
-         members, {} FROM usage JOIN tenant ON tenant.id = usage.tenant JOIN device ON device.id = usage.device \
+         members, unmeasured_ns FROM usage JOIN tenant ON tenant.id = usage.tenant JOIN device ON device.id = usage.device \
          WHERE usage.start >= ?1 AND usage.start < ?2",
-        unmeasured(version)
-    ))?;
+    )?;
     let mut rows = statement.query(params![question.span.0, question.span.1])?;
     let mut sums: BTreeMap<(Option<i64>, String, Option<String>), Used> = BTreeMap::new();
     while let Some(row) = rows.next()? {
@@ -136,7 +134,7 @@ pub fn ask(dir: &Path, question: &Question) -> Result<Answer, Trouble> {
         let device = if question.devices { Some(row.get(2)?) } else { None };
         let used = Used {
             gpu_ns: row.get::<_, Option<i64>>(3)?.map(positive),
-            unmeasured_ns: row.get::<_, Option<i64>>(10)?.map(positive),
+            unmeasured_ns: positive(row.get(10)?),
             wait_ns: positive(row.get(4)?),
             memory_byte_seconds: positive(row.get(5)?),
             peak_bytes: positive(row.get(6)?),
@@ -168,8 +166,8 @@ pub struct Line {
     pub device: String,
     /// In ns, as far as it was measured.
     pub gpu_ns: u64,
-    /// In ns: for how long it was not; `None`: not known, as of rows of older versions.
-    pub unmeasured_ns: Option<u64>,
+    /// In ns: for how long it was not.
+    pub unmeasured_ns: u64,
     /// In ns, summed over processes.
     pub wait_ns: u64,
     /// Bytes held, times seconds.
@@ -192,16 +190,13 @@ pub struct Line {
 /// # Cost
 /// A line at a time: nothing is kept.
 pub fn each(dir: &Path, span: (i64, i64), mut line: impl FnMut(Line)) -> Result<(), Trouble> {
-    let Some((connection, version)) = checked(dir)? else { return Ok(()) };
-    // Read as it is: only the daemon brings an older one to this version.
-    let bearer = if version < 2 { "'', '{}'" } else { "tenant.group_name, tenant.labels" };
-    let mut statement = connection.prepare(&format!(
+    let Some(connection) = checked(dir)? else { return Ok(()) };
+    let mut statement = connection.prepare(
         "SELECT usage.start, span, tenant.name, device.uuid, gpu_ns, wait_ns, memory_byte_seconds, peak_bytes, refused, \
-         memory_limit, sm_limit, {bearer}, {} \
+         memory_limit, sm_limit, tenant.group_name, tenant.labels, unmeasured_ns \
          FROM usage JOIN tenant ON tenant.id = usage.tenant JOIN device ON device.id = usage.device \
          WHERE usage.start >= ?1 AND usage.start < ?2 ORDER BY usage.start",
-        unmeasured(version)
-    ))?;
+    )?;
     let mut rows = statement.query(params![span.0, span.1])?;
     while let Some(row) = rows.next()? {
         let number = |column: usize| row.get::<_, Option<i64>>(column).map(|value| value.map(positive));
@@ -213,7 +208,7 @@ pub fn each(dir: &Path, span: (i64, i64), mut line: impl FnMut(Line)) -> Result<
             bearer: Bearer::of_columns(&group, &labels),
             device: row.get(3)?,
             gpu_ns: number(4)?.unwrap_or(0),
-            unmeasured_ns: number(13)?,
+            unmeasured_ns: positive(row.get(13)?),
             wait_ns: positive(row.get(5)?),
             memory_byte_seconds: positive(row.get(6)?),
             peak_bytes: positive(row.get(7)?),
@@ -225,14 +220,9 @@ pub fn each(dir: &Path, span: (i64, i64), mut line: impl FnMut(Line)) -> Result<
     Ok(())
 }
 
-/// The column that tells for how long nobody measured. Read as it is: only the daemon brings an older record to this version.
-fn unmeasured(version: i32) -> &'static str {
-    if version < 3 { "NULL" } else { "unmeasured_ns" }
-}
-
-/// The record in a directory, open to read, and its version: ours, and no newer one than we know. `None`: a daemon is just
+/// The record in a directory, open to read. Another version than ours is refused. `None`: a daemon is just
 /// making it.
-fn checked(dir: &Path) -> Result<Option<(Connection, i32)>, Trouble> {
+fn checked(dir: &Path) -> Result<Option<Connection>, Trouble> {
     let file = dir.join(FILE);
     // SQLite would say only that it cannot be opened.
     std::fs::File::open(&file).map_err(|why| Trouble::Place(file.clone(), why))?;
@@ -245,11 +235,10 @@ fn checked(dir: &Path) -> Result<Option<(Connection, i32)>, Trouble> {
         APPLICATION | 0 if tables == 0 => return Ok(None),
         _ => return Err(Trouble::Foreign(file)),
     }
-    let version = number("user_version")?;
-    if version > VERSION {
-        return Err(Trouble::Newer(version));
+    match number("user_version")? {
+        VERSION => Ok(Some(connection)),
+        other => Err(Trouble::Version(other)),
     }
-    Ok(Some((connection, version)))
 }
 
 /// To read; where the place itself cannot be written and nobody else writes, as a file that does not change.
@@ -353,7 +342,7 @@ mod tests {
         add("some", 60, 0, 9);
         add("all", 0, 11, 0);
         let question = Question { tenants: Vec::new(), devices: false, span: (0, i64::MAX), by: By::Total };
-        let used = |answer: &Answer| -> Vec<(String, Option<u64>, Option<u64>)> {
+        let used = |answer: &Answer| -> Vec<(String, Option<u64>, u64)> {
             let one = |row: &Used| (row.tenant.clone().unwrap(), row.gpu_ns, row.unmeasured_ns);
             answer.rows.iter().map(one).collect()
         };
@@ -364,14 +353,11 @@ mod tests {
             raw.query_row(ask, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap()
         };
         assert_eq!(nulls(), (3, 0));
-        let expected = [
-            ("all".to_owned(), Some(11), Some(0)),
-            ("not".to_owned(), None, Some(11)),
-            ("some".to_owned(), Some(7), Some(17)),
-        ];
+        let expected =
+            [("all".to_owned(), Some(11), 0), ("not".to_owned(), None, 11), ("some".to_owned(), Some(7), 17)];
         let answer = ask(dir.path(), &question).unwrap();
         assert_eq!(used(&answer), expected);
-        assert_eq!((answer.total.gpu_ns, answer.total.unmeasured_ns), (Some(18), Some(28)));
+        assert_eq!((answer.total.gpu_ns, answer.total.unmeasured_ns), (Some(18), 28));
         let minutes = ask(dir.path(), &Question { by: By::Minute, ..question.clone() }).unwrap();
         assert_eq!(minutes.rows.iter().filter(|row| row.gpu_ns.is_none()).count(), 3, "{minutes:?}");
         store.tidy(Keep { fine: 3600, all: 1 << 40 }, 86_400).unwrap();
@@ -379,7 +365,7 @@ mod tests {
         assert_eq!(nulls(), (1, 0));
         let mut lines = Vec::new();
         each(dir.path(), (0, i64::MAX), |line| lines.push((line.tenant, line.gpu_ns, line.unmeasured_ns))).unwrap();
-        assert!(lines.contains(&("not".to_owned(), 0, Some(11))), "{lines:?}");
+        assert!(lines.contains(&("not".to_owned(), 0, 11)), "{lines:?}");
     }
 
     #[test]

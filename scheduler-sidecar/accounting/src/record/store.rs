@@ -26,8 +26,8 @@ pub const FILE: &str = "record.sqlite";
 const LOCK: &str = "record.lock";
 /// `vgpu`, so that a stranger's database is none of ours.
 pub const APPLICATION: i32 = i32::from_be_bytes(*b"vgpu");
-/// Grows with every change of the tables; [`tables`] brings older ones here.
-pub const VERSION: i32 = 3;
+/// Grows with every change of the tables that was released. A record of another version is refused, and stays as it is.
+pub const VERSION: i32 = 1;
 /// Seconds of a row that was rolled up.
 pub const HOUR: i64 = 3600;
 /// Marks of processes that were not heard of for so long are forgotten, in seconds.
@@ -45,8 +45,8 @@ pub enum Trouble {
     Place(PathBuf, std::io::Error),
     /// Another daemon keeps its record there.
     Taken(PathBuf),
-    /// Written by a newer version.
-    Newer(i32),
+    /// Its tables are of another version.
+    Version(i32),
     /// It is a database, and not ours.
     Foreign(PathBuf),
     /// What SQLite says.
@@ -60,9 +60,10 @@ impl fmt::Display for Trouble {
             Self::Taken(path) => {
                 write!(f, "another daemon keeps its record in {}; give each its own state_dir", path.display())
             }
-            Self::Newer(found) => {
-                write!(f, "the record was written by a newer vgpud (version {found}, this one knows {VERSION})")
-            }
+            Self::Version(found) => write!(
+                f,
+                "the record has version {found}, this vgpud writes version {VERSION}: keep it elsewhere, or use the vgpud that wrote it"
+            ),
             Self::Foreign(path) => write!(f, "{} is somebody else's database", path.display()),
             Self::Database(why) => match why.sqlite_error_code() {
                 Some(ErrorCode::DiskFull) => f.write_str("the disk is full"),
@@ -140,7 +141,7 @@ impl Store {
             let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CORRUPT);
             return Err(rusqlite::Error::SqliteFailure(code, Some(sound)).into());
         }
-        tables::migrate(&connection, file)?;
+        tables::create(&connection, file)?;
         Ok(connection)
     }
 
@@ -268,10 +269,9 @@ macro_rules! insert {
 macro_rules! upsert {
     () => {
         " ON CONFLICT DO UPDATE SET gpu_ns = CASE WHEN coalesce(gpu_ns, 0) + coalesce(excluded.gpu_ns, 0) = 0 \
-         AND coalesce(unmeasured_ns, 0) + coalesce(excluded.unmeasured_ns, 0) > 0 THEN NULL \
+         AND unmeasured_ns + excluded.unmeasured_ns > 0 THEN NULL \
          ELSE min(coalesce(gpu_ns, 0) + coalesce(excluded.gpu_ns, 0), 4611686018427387904) END, \
-         unmeasured_ns = CASE WHEN excluded.unmeasured_ns IS NULL THEN unmeasured_ns \
-         ELSE min(coalesce(unmeasured_ns, 0) + excluded.unmeasured_ns, 4611686018427387904) END, \
+         unmeasured_ns = min(unmeasured_ns + excluded.unmeasured_ns, 4611686018427387904), \
          wait_ns = min(wait_ns + excluded.wait_ns, 4611686018427387904), \
          memory_byte_seconds = min(memory_byte_seconds + excluded.memory_byte_seconds, 4611686018427387904), \
          peak_bytes = max(peak_bytes, excluded.peak_bytes), \
@@ -301,7 +301,7 @@ ON CONFLICT DO UPDATE SET busy_ns = excluded.busy_ns, seen = excluded.seen";
 const ROLL_UP: &str = concat!(
     insert!(),
     "SELECT 3600, ?1, tenant, device, \
-CASE WHEN coalesce(sum(gpu_ns > 0), 0) = 0 AND coalesce(sum(unmeasured_ns > 0), 0) > 0 THEN NULL \
+CASE WHEN coalesce(sum(gpu_ns > 0), 0) = 0 AND sum(unmeasured_ns) > 0 THEN NULL \
 ELSE coalesce(sum(min(gpu_ns, 72057594037927936)), 0) END, sum(min(unmeasured_ns, 72057594037927936)), \
 sum(min(wait_ns, 72057594037927936)), sum(min(memory_byte_seconds, 72057594037927936)), max(peak_bytes), \
 sum(min(launches, 72057594037927936)), sum(min(refused, 72057594037927936)), max(members), \
@@ -408,15 +408,23 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_is_moved_aside_and_a_newer_or_a_strangers_one_is_left_alone() {
+    fn a_damaged_file_is_moved_aside_and_one_of_another_version_or_program_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join(FILE);
         fs::write(&file, "no database, and long enough to be looked at as one".repeat(100)).unwrap();
         let (store, aside) = Store::open(dir.path()).unwrap();
         assert!(fs::read(aside.unwrap()).unwrap().starts_with(b"no database"));
-        store.connection.pragma_update(None, "user_version", VERSION + 1).unwrap();
         drop(store);
-        assert!(matches!(Store::open(dir.path()), Err(Trouble::Newer(found)) if found == VERSION + 1));
+        for other in [VERSION + 1, VERSION - 1] {
+            Connection::open(&file).unwrap().pragma_update(None, "user_version", other).unwrap();
+            assert!(matches!(Store::open(dir.path()), Err(Trouble::Version(found)) if found == other));
+            let span = (i64::MIN, i64::MAX);
+            let read = super::super::ask::each(dir.path(), span, |_| panic!("a row of version {other}"));
+            assert!(read.unwrap_err().to_string().contains(&format!("version {other}")));
+            let kept = Connection::open(&file).unwrap();
+            let version: i32 = kept.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
+            assert_eq!(version, other, "its tables are as they were");
+        }
         fs::remove_file(&file).unwrap();
         Connection::open(&file).unwrap().execute_batch("CREATE TABLE theirs (x)").unwrap();
         assert!(matches!(Store::open(dir.path()), Err(Trouble::Foreign(_))));

@@ -79,14 +79,10 @@ impl Efficiency {
 
     /// Adds a line. Minutes in which a tenant neither computed nor held memory kept nothing from anybody.
     pub fn add(&mut self, line: &ask::Line) {
-        if line.gpu_ns == 0
-            && line.memory_byte_seconds == 0
-            && line.wait_ns == 0
-            && line.unmeasured_ns.unwrap_or(0) == 0
-        {
+        if line.gpu_ns == 0 && line.memory_byte_seconds == 0 && line.wait_ns == 0 && line.unmeasured_ns == 0 {
             return;
         }
-        self.unmeasured |= line.unmeasured_ns.is_some_and(|ns| ns > 0);
+        self.unmeasured |= line.unmeasured_ns > 0;
         let whose = Whose::Of(self.by.iter().map(|by| by.of(line)).collect());
         let before = self.last.insert((whose.clone(), line.tenant.clone(), line.device.clone()), line.start);
         let span = line.span.min(self.now.saturating_sub(line.start)).max(1);

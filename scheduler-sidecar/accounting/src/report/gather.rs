@@ -148,7 +148,7 @@ impl Used {
 
     fn add(&mut self, line: &Line) {
         self.gpu_ns += u128::from(line.gpu_ns);
-        self.unmeasured_ns += u128::from(line.unmeasured_ns.unwrap_or(0));
+        self.unmeasured_ns += u128::from(line.unmeasured_ns);
         self.wait_ns += u128::from(line.wait_ns);
         self.byte_seconds += u128::from(line.memory_byte_seconds);
         self.peak_bytes = self.peak_bytes.max(line.peak_bytes);
@@ -169,21 +169,13 @@ pub struct Gathered {
     pub devices: BTreeMap<String, (u128, u128)>,
     /// Tenants that used time that was not measured.
     pub unmeasured: BTreeSet<String>,
-    /// Tenants of which, in rows of older versions, that is not known: they had no ceiling for a time.
-    pub unsure: BTreeSet<String>,
 }
 
 impl Gathered {
     /// Nothing yet.
     #[must_use]
     pub fn new(by: Vec<By>) -> Self {
-        Self {
-            by,
-            lines: BTreeMap::new(),
-            devices: BTreeMap::new(),
-            unmeasured: BTreeSet::new(),
-            unsure: BTreeSet::new(),
-        }
+        Self { by, lines: BTreeMap::new(), devices: BTreeMap::new(), unmeasured: BTreeSet::new() }
     }
 
     /// Adds a line.
@@ -192,15 +184,9 @@ impl Gathered {
         self.lines.entry(whose).or_default().add(line);
         let device = self.devices.entry(line.device.clone()).or_default();
         device.0 += u128::from(line.gpu_ns);
-        device.1 += u128::from(line.unmeasured_ns.unwrap_or(0));
-        let names = match line.unmeasured_ns {
-            Some(0) => return,
-            None if line.sm_limit.is_some() => return,
-            Some(_) => &mut self.unmeasured,
-            None => &mut self.unsure,
-        };
-        if !names.contains(&line.tenant) {
-            names.insert(line.tenant.clone());
+        device.1 += u128::from(line.unmeasured_ns);
+        if line.unmeasured_ns > 0 && !self.unmeasured.contains(&line.tenant) {
+            self.unmeasured.insert(line.tenant.clone());
         }
     }
 
@@ -246,14 +232,7 @@ impl Gathered {
                  false in [record]. Of the devices' time it is in (not measured), which is what it can have been at most."
             )
         });
-        let unsure = few(&self.unsure).map(|names| {
-            format!(
-                "Without an sm_limit for a time: {names}. What such a tenant used after its first second alone on a device, \
-                 or on a device without leases, is in no line, but in that of nobody: the daemon's version of then did not \
-                 tell it."
-            )
-        });
-        unmeasured.into_iter().chain(unsure).collect()
+        unmeasured.into_iter().collect()
     }
 }
 
@@ -287,7 +266,7 @@ pub(crate) mod tests {
             bearer: Bearer { group: group.map(str::to_owned), labels: BTreeMap::from([("kind".into(), "x".into())]) },
             device: device.into(),
             gpu_ns: gpu_ms * 1_000_000,
-            unmeasured_ns: Some(0),
+            unmeasured_ns: 0,
             memory_byte_seconds: gib_seconds << 30,
             peak_bytes: 1 << 30,
             sm_limit: Some(300),
@@ -327,7 +306,7 @@ pub(crate) mod tests {
     fn what_was_not_measured_is_nobodys_idleness_and_no_tenants_zero() {
         let mut gathered = Gathered::new(vec![By::Device]);
         let unmeasured = |tenant: &str, device: &str, gpu_ms, seconds: u64| Line {
-            unmeasured_ns: Some(seconds * 1_000_000_000),
+            unmeasured_ns: seconds * 1_000_000_000,
             ..line(tenant, None, device, 0, gpu_ms, 0)
         };
         // Two at once, of whom one was measured for a while; one for ten seconds; none.
@@ -351,9 +330,6 @@ pub(crate) mod tests {
         assert_eq!(Whose::Unmeasured(Some("G".into())).cells(&gathered.by), ["G (not measured)"]);
         let notes = gathered.notes();
         assert!(notes.len() == 1 && notes[0].contains(": a, b. They used"), "{notes:?}");
-        // A row of an older version.
-        gathered.add(&Line { unmeasured_ns: None, sm_limit: None, ..line("d", None, "I", 0, 0, 0) });
-        assert!(gathered.notes()[1].contains(": d. What such"), "{:?}", gathered.notes());
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub struct Held {
     pub gpu_ns: u128,
     /// What it held while idle: bytes, times seconds.
     pub idle_byte_seconds: u128,
-    /// Seconds of the idle ones in which its time was not measured, or, by an older version's rows, may not have been.
+    /// Seconds of the idle ones in which its time was not measured.
     pub unsure: u64,
     streak: u64,
     ends: i64,
@@ -72,7 +72,7 @@ impl Idle {
     pub fn add(&mut self, line: &ask::Line) {
         let device = self.devices.entry(line.device.clone()).or_default();
         device.0 += u128::from(line.gpu_ns);
-        device.1 += u128::from(line.unmeasured_ns.unwrap_or(0));
+        device.1 += u128::from(line.unmeasured_ns);
         let whose = (line.tenant.clone(), line.device.clone());
         let row = self.open.entry(whose.clone()).or_default();
         if (row.start, row.span) != (line.start, line.span) {
@@ -83,7 +83,7 @@ impl Idle {
         let Some(row) = self.open.get_mut(&whose) else { return };
         row.gpu_ns += u128::from(line.gpu_ns);
         row.byte_seconds += u128::from(line.memory_byte_seconds);
-        row.unsure |= line.unmeasured_ns.map_or(line.sm_limit.is_none(), |ns| ns > 0);
+        row.unsure |= line.unmeasured_ns > 0;
     }
 
     fn close(&mut self, whose: &(String, String), row: &Row) {
@@ -193,9 +193,8 @@ impl Answer {
         )];
         if self.lines.iter().any(|(_, held)| held.unsure > 0) {
             notes.push(
-                "?: its device time was not measured then, or may not have been, so that it may have been busy: on devices that \
-                 are not given out in leases, alone with exact = false in [record], or without an sm_limit in rows that an older \
-                 version wrote."
+                "?: its device time was not measured then, so that it may have been busy: on devices that are not given out in \
+                 leases, or alone with exact = false in [record]."
                     .into(),
             );
         }
@@ -296,19 +295,17 @@ mod tests {
     #[test]
     fn who_may_have_been_busy_unmeasured_is_not_called_idle_without_a_question_mark() {
         let mut idle = Idle::new(10, 60);
-        idle.add(&ask::Line { unmeasured_ns: Some(5), ..line("a", None, "G", 0, 0, 60) });
-        // By an older version, which did not say it.
-        idle.add(&ask::Line { unmeasured_ns: None, sm_limit: None, ..line("b", None, "H", 0, 0, 50) });
+        idle.add(&ask::Line { unmeasured_ns: 5, ..line("a", None, "G", 0, 0, 60) });
         idle.add(&ask::Line { sm_limit: None, ..line("c", None, "H", 0, 0, 40) });
         let answer = idle.done(Period { since: 0, until: 60 });
         let sheet = answer.sheet(Vec::new());
         let shown: Vec<&str> = sheet.tables[0].rows.iter().map(|row| row[4].as_str()).collect();
-        assert_eq!(shown, ["100.0?", "100.0?", "100.0"]);
+        assert_eq!(shown, ["100.0?", "100.0"]);
         assert!(sheet.notes[1].contains("exact = false"));
         assert_eq!(sheet.tables[1].rows[0][1..], ["?", "?"], "of the device it is not known either");
         assert_eq!(sheet.tables[1].rows[1][1..], ["0.000", "100.0"]);
         let json = answer.json();
         assert!(json["devices"][0]["idle_percent"].is_null() && json["devices"][0]["gpu_ns"].is_null(), "{json}");
-        assert!(json["lines"][0]["gpu_ns"].is_null() && json["lines"][2]["gpu_ns"] == 0, "{json}");
+        assert!(json["lines"][0]["gpu_ns"].is_null() && json["lines"][1]["gpu_ns"] == 0, "{json}");
     }
 }

@@ -206,7 +206,7 @@ impl Rightsizing {
         seen.memory_limit = line.memory_limit;
         seen.sm_limit = line.sm_limit.map(|limit| u32::try_from(limit).unwrap_or(1000).min(1000));
         seen.gpu_ns += u128::from(line.gpu_ns);
-        seen.unmeasured_ns += u128::from(line.unmeasured_ns.unwrap_or(0));
+        seen.unmeasured_ns += u128::from(line.unmeasured_ns);
         seen.wait_ns += u128::from(line.wait_ns);
         // A minute in which its group changed has a line for each.
         match &mut seen.last {
@@ -288,7 +288,7 @@ mod tests {
     fn where_little_is_known_nothing_is_suggested_and_that_is_said() {
         let short = Care { least: 3601, ..CARE };
         assert_eq!(seen(|_| {}).memory(short), Advice::keep("seen for 60 min only; suggested from 61 min on"));
-        let unmeasured = seen(|line| (line.gpu_ns, line.unmeasured_ns) = (1_000_000_000, Some(5))).share(CARE);
+        let unmeasured = seen(|line| (line.gpu_ns, line.unmeasured_ns) = (1_000_000_000, 5)).share(CARE);
         assert!(unmeasured.limit.is_none() && unmeasured.why.contains("was measured"), "{unmeasured:?}");
         let blind = seen(|line| (line.refused, line.peak_bytes, line.sm_limit, line.gpu_ns) = (None, 0, None, 0));
         assert!(blind.memory(CARE).limit.is_none() && blind.memory(CARE).why.contains("not known"));

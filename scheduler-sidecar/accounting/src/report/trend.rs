@@ -103,7 +103,7 @@ impl Trend {
 
     /// Adds a line.
     pub fn add(&mut self, line: &ask::Line) {
-        self.unmeasured |= line.unmeasured_ns.is_some_and(|ns| ns > 0);
+        self.unmeasured |= line.unmeasured_ns > 0;
         self.first = Some(self.first.map_or(line.start, |first| first.min(line.start)));
         let at = (line.start - self.step.from).div_euclid(self.step.seconds);
         let whose = Whose::Of(self.by.iter().map(|by| by.of(line)).collect());

@@ -28,7 +28,7 @@ pub fn look(socket: &Path, began: Instant) -> io::Result<Look> {
     let answer = control::ask(socket, &Ask::Status)?;
     let missing = || io::Error::new(io::ErrorKind::InvalidData, "the answer holds no status");
     let status = status::filled(answer.status.ok_or_else(missing)?);
-    Ok(Look { status, protocol: answer.hello, at: began.elapsed() })
+    Ok(Look { status, at: began.elapsed() })
 }
 
 /// The first look, and the wishes as the daemon's words have them.

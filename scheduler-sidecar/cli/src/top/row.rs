@@ -12,8 +12,6 @@ pub type Key = (String, String);
 pub struct Look {
     /// What it said.
     pub status: Status,
-    /// The administrative protocol it speaks.
-    pub protocol: u64,
     /// When, since the view began.
     pub at: Duration,
 }

@@ -210,15 +210,7 @@ impl Top {
     /// Why nothing can be changed; `None`: it can.
     #[must_use]
     pub fn read_only(&self) -> Option<String> {
-        let protocol = self.look.protocol;
-        if self.watches {
-            return Some("this view was started with --read-only".into());
-        }
-        (protocol < vgpu_control::PROTOCOL).then(|| {
-            format!(
-                "the daemon speaks administrative protocol {protocol} and knows status only; restart it with this version"
-            )
-        })
+        self.watches.then(|| "this view was started with --read-only".into())
     }
 
     /// A tenant by its name.

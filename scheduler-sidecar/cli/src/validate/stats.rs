@@ -86,9 +86,9 @@ pub fn change_interval(alone: &[f64], together: &[f64]) -> Option<Interval> {
     if alone.len() < 6 || together.len() < 6 {
         return None;
     }
-    let mut draw = Draw(0x9e37_79b9_7f4a_7c15);
+    let mut draw = fastrand::Rng::with_seed(1);
     let mut resampled = |values: &[f64]| {
-        let drawn: Vec<f64> = values.iter().map(|_| values[draw.below(values.len())]).collect();
+        let drawn: Vec<f64> = values.iter().map(|_| values[draw.usize(..values.len())]).collect();
         median(&drawn)
     };
     let mut changes = Vec::with_capacity(DRAWS);
@@ -98,20 +98,6 @@ pub fn change_interval(alone: &[f64], together: &[f64]) -> Option<Interval> {
     changes.sort_by(f64::total_cmp);
     let cut = DRAWS / 40;
     Some(Interval { low: changes[cut], high: changes[DRAWS - 1 - cut], coverage: COVERAGE })
-}
-
-/// SplitMix64.
-struct Draw(u64);
-
-impl Draw {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let part = u128::from(mixed ^ (mixed >> 31)) * limit as u128;
-        usize::try_from(part >> 64).unwrap_or(0)
-    }
 }
 
 /// Jain's index of how even values are: 1 where all are equal, 1/n where one has all. `None`: there are none, or all are nil.

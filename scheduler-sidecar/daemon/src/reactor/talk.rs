@@ -154,8 +154,7 @@ impl Reactor {
         }
         let mut answer = control::Answer { hello: control::PROTOCOL, ..Default::default() };
         match answer::question(line) {
-            Ok((protocol, ask)) => {
-                answer.hello = protocol;
+            Ok(ask) => {
                 if let Ask::Events { since, follow } = ask {
                     self.begin_events(connection, &mut answer, since, follow);
                 } else {

@@ -6,8 +6,9 @@ use crate::door::{Answer, Door, put};
 use crate::driver::hold;
 use crate::graph::node::Kind;
 use crate::objects::{Event, known};
+use parking_lot::Mutex;
 use shim_sys::cuda::*;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 const INTERPROCESS: u32 = 4;
 

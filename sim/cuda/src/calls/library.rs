@@ -18,7 +18,7 @@ unsafe fn make(d: &Door, out: *mut CUlibrary, image: Image) -> Answer {
     }
     let driver = d.driver()?;
     let kernels: Vec<Arc<Function>> = image.entries.iter().cloned().map(Function::new).collect();
-    let library = Arc::new(Library { image, kernels, modules: std::sync::Mutex::default() });
+    let library = Arc::new(Library { image, kernels, modules: parking_lot::Mutex::default() });
     if std::env::var_os("CUDA_MODULE_LOADING").is_some_and(|mode| mode == "EAGER") {
         let mut modules = hold(&library.modules);
         for context in driver.contexts.all(|context| context.alive.load(Ordering::Relaxed)) {

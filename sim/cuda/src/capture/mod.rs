@@ -16,11 +16,12 @@ use crate::door::{Answer, Door};
 use crate::driver::{Driver, hold};
 use crate::graph::Id;
 use crate::graph::node::Kind;
+use parking_lot::Mutex;
 use session::{Line, Session};
 use shim_sys::cuda::{CUresult, CUstream};
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use vgpu_sim::engine::StreamId;
 
 /// Two captures would become one.

@@ -9,11 +9,12 @@ use super::{Id, memory};
 use crate::driver::{Driver, hold};
 use crate::objects::handle;
 use crate::pool_core::{Core, Mark};
+use parking_lot::Mutex;
 use shim_sys::cuda::CUresult;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 /// Instantiation flag: what a launch left allocated is freed by the next.
 pub(crate) const AUTO_FREE: u64 = 1;

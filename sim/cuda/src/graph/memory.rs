@@ -12,10 +12,11 @@
 use super::Id;
 use crate::driver::{self, Driver, hold};
 use crate::pool_core::{Core, From, Mark, Ticket};
+use parking_lot::Mutex;
 use shim_sys::cuda::CUresult;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use vgpu_sim::engine::{Engine, StreamId};
 
 /// A range of addresses.

@@ -16,8 +16,8 @@ pub(crate) mod world;
 
 use crate::driver::hold;
 use crate::objects::Registry;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard};
 use vgpu_sim::engine::GroupId;
 
 /// The value of a handle. Handles of graphs and nodes are numbers that no one takes for addresses, and grow.

@@ -1,0 +1,38 @@
+//! The one mixer of keys: for places in small tables, and for hashes.
+
+/// 2^64 divided by the golden ratio, made odd: Knuth's multiplier for Fibonacci hashing.
+const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// A key spread over 64 bits. All bits of the key take part in the highest bits only, so an index must use those.
+#[inline]
+#[must_use]
+pub const fn spread(key: u64) -> u64 {
+    key.wrapping_mul(MULTIPLIER)
+}
+
+/// The index of a key in a table of `slots` entries, by the highest bits. For a constant power of two this is one
+/// multiplication and one shift.
+#[inline]
+#[must_use]
+#[allow(clippy::cast_possible_truncation)] // below `slots`
+pub const fn slot(key: u64, slots: usize) -> usize {
+    ((spread(key) >> 32).wrapping_mul(slots as u64) >> 32) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn aligned_addresses_fill_a_table_evenly() {
+        // As many keys as slots: random ones share a slot by fives at most.
+        for (align, slots) in [(16, 64), (4096, 64), (1 << 20, 256), (64, 96)] {
+            let mut used = vec![0u32; slots];
+            for number in 0..slots as u64 {
+                used[slot(0x7f00_0000_0000 + number * align, slots)] += 1;
+            }
+            let most = used.iter().max().copied().unwrap_or(0);
+            assert!(most <= 6, "{most} of {slots} addresses with alignment {align} share a slot");
+        }
+    }
+}
