@@ -1,7 +1,8 @@
 //! The configuration file and the administrator's line: an answer to everything, in bounded time.
 
+use vgpu_config::plan;
 use vgpu_config::problem::MAX_SHOWN;
-use vgpu_config::{Surroundings, plan};
+use vgpu_config::resolve::Surroundings;
 use vgpu_control::Ask;
 use vgpu_daemon::answer;
 

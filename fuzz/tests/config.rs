@@ -4,8 +4,10 @@
 use std::time::Instant;
 
 use proptest::prelude::*;
+use vgpu_config::plan;
 use vgpu_config::problem::Report;
-use vgpu_config::{MAX_FILE, Surroundings, plan};
+use vgpu_config::read::MAX_FILE;
+use vgpu_config::resolve::Surroundings;
 use vgpu_fuzz::files::{WORDS, config};
 
 /// Longer than the slowest file takes unoptimised on a busy machine by far; only a loop or a square reaches it.

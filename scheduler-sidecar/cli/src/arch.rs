@@ -12,14 +12,14 @@ pub const MUSL: &str = host::MUSL;
 
 #[cfg(target_arch = "x86_64")]
 mod host {
-    pub const MACHINE: super::Machine = super::elf::EM_X86_64;
+    pub const MACHINE: crate::arch::Machine = super::elf::EM_X86_64;
     pub const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
     pub const MUSL: &str = "/lib/ld-musl-x86_64.so.1";
 }
 
 #[cfg(target_arch = "aarch64")]
 mod host {
-    pub const MACHINE: super::Machine = super::elf::EM_AARCH64;
+    pub const MACHINE: crate::arch::Machine = super::elf::EM_AARCH64;
     pub const LOADER: &str = "/lib/ld-linux-aarch64.so.1";
     pub const MUSL: &str = "/lib/ld-musl-aarch64.so.1";
 }

@@ -14,7 +14,8 @@ use serde::Serialize;
 use super::ask::{Where, no_answer};
 use super::docker::{LIBRARY_DIR, TENANT_DIR};
 use super::library;
-use vgpu_config::{self as config, Surroundings, paths};
+use vgpu_config::resolve::Surroundings;
+use vgpu_config::{self as config, paths};
 use vgpu_control::Ask;
 use vgpu_output::say::{self, FINDINGS, Failure, RUN_FAILED, USAGE};
 

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, ValueEnum};
+use clap::{Command, CommandFactory as _, ValueEnum};
 use clap_complete::Shell;
 
 use vgpu_config::options::Options;
@@ -34,13 +34,13 @@ enum Program {
     Vgpud,
 }
 
-/// Prints.
+/// Prints; `vgpu` is its whole command line.
 ///
 /// # Errors
 /// Stdout is closed.
-pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+pub fn run(args: &Args, vgpu: Command) -> Result<ExitCode, Failure> {
     let (mut command, name) = match args.of {
-        Program::Vgpu => (super::Cli::command(), "vgpu"),
+        Program::Vgpu => (vgpu, "vgpu"),
         Program::Vgpud => (Options::command(), "vgpud"),
     };
     let mut out = Vec::new();

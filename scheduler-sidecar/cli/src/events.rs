@@ -88,7 +88,7 @@ fn stream(args: &Args, next: &mut u64, boot: &mut Option<u64>) -> Result<(), Fai
     let question = |since| Question { hello: control::PROTOCOL, ask: Ask::Events { since, follow: args.follow } };
     let open = |since| -> io::Result<(BufReader<UnixStream>, Answer)> {
         let mut stream = UnixStream::connect(&socket)?;
-        stream.set_read_timeout(Some(control::PATIENCE))?;
+        stream.set_read_timeout(Some(control::own::PATIENCE))?;
         let mut line = serde_json::to_vec(&question(since))?;
         line.push(b'\n');
         stream.write_all(&line)?;

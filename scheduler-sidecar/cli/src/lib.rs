@@ -39,7 +39,7 @@ pub mod when;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use vgpu_output::say;
 
 /// Shares one NVIDIA GPU among programs and containers, with a memory quota and a share of its time each.
@@ -123,8 +123,8 @@ impl Cli {
             Verb::Cdi(args) => cdi::run(&args),
             Verb::Sim(args) => sim::run(&args),
             Verb::Clean(args) => clean::run(&args),
-            Verb::Completions(args) => completions::run(&args),
-            Verb::Man(args) => man::run(&args),
+            Verb::Completions(args) => completions::run(&args, Self::command()),
+            Verb::Man(args) => man::run(&args, Self::command()),
         }
     }
 }

@@ -42,12 +42,12 @@ pub struct Page {
     pub text: String,
 }
 
-/// Writes them.
+/// Writes them; `vgpu` is its whole command line.
 ///
 /// # Errors
 /// A directory or a file cannot be written; those before it are.
-pub fn run(args: &Args) -> Result<ExitCode, Failure> {
-    for page in pages()? {
+pub fn run(args: &Args, vgpu: Command) -> Result<ExitCode, Failure> {
+    for page in pages(vgpu)? {
         let dir = args.dir.join(format!("man{}", page.section));
         let file = dir.join(format!("{}.{}", page.name, page.section));
         let cannot = |what: &Path, why: &io::Error| Failure::new(FINDINGS, format!("{}: {why}", what.display()));
@@ -62,10 +62,10 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
 ///
 /// # Errors
 /// None that is known: rendering writes into memory.
-pub fn pages() -> io::Result<Vec<Page>> {
+pub fn pages(vgpu: Command) -> io::Result<Vec<Page>> {
     let mut pages = Vec::new();
     for (command, section, others) in
-        [(super::Cli::command(), "1", "vgpud(8)"), (Options::command(), "8", "vgpu(1), vgpu-status(1), vgpu-set(1)")]
+        [(vgpu, "1", "vgpud(8)"), (Options::command(), "8", "vgpu(1), vgpu-status(1), vgpu-set(1)")]
     {
         let mut command = command.disable_help_subcommand(true);
         command.build();
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_page_for_each_program_and_verb() {
-        let pages = pages().unwrap();
+        let pages = pages(crate::Cli::command()).unwrap();
         let names: Vec<_> = pages.iter().map(|page| format!("{}.{}", page.name, page.section)).collect();
         for name in ["vgpu.1", "vgpu-run.1", "vgpu-sim-stat.1", "vgpud.8"] {
             assert!(names.iter().any(|known| known == name), "{name} is not among {names:?}");

@@ -10,8 +10,8 @@ use vgpu_core::uuid;
 
 use super::inventory::{Found, Inventory};
 use super::plan::DevicePlan;
-use super::problem::Problems;
-use super::raw::{At, DeviceId, RawDevice, RawFile};
+use super::problem::{At, Problems};
+use super::raw::{DeviceId, RawDevice, RawFile};
 
 /// Most devices; no machine has more.
 const MAX_DEVICES: usize = 256;

@@ -12,7 +12,7 @@
 //! serves), [`show`] (tables and JSON), [`problem`].
 //!
 //! Everything here is a function of its arguments: text, an [`inventory::Inventory`] of the devices that are there, and
-//! [`Surroundings`]. Not here: the file (the daemon reads it), sockets, and the driver, but for [`inventory::ask`].
+//! [`resolve::Surroundings`]. Not here: the file (the daemon reads it), sockets, and the driver, but for [`inventory::ask`].
 #![forbid(unsafe_code)]
 
 pub mod admit;
@@ -35,31 +35,9 @@ pub mod suggest;
 pub mod time;
 pub mod value;
 
-use std::path::PathBuf;
-
-use inventory::Inventory;
 use plan::Plan;
 use problem::Report;
-
-/// Longest file that is read, in bytes.
-pub const MAX_FILE: usize = 1 << 20;
-
-/// What the file does not decide alone.
-#[derive(Debug, Clone, Default)]
-pub struct Surroundings {
-    /// The directory of sockets if the file names none.
-    pub run_dir: PathBuf,
-    /// The command line's, which wins over the file.
-    pub run_dir_option: Option<PathBuf>,
-    /// `--state-dir`, which wins too; `none`: nothing is kept.
-    pub state_option: Option<PathBuf>,
-    /// The command line's; `none` for no such socket.
-    pub admin_option: Option<PathBuf>,
-    /// The command line's.
-    pub log_option: Option<String>,
-    /// The devices that the driver knows; `None`: nobody was asked, or nobody answered.
-    pub inventory: Option<Inventory>,
-}
+use resolve::Surroundings;
 
 /// What a file means here.
 ///

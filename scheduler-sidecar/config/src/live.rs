@@ -195,9 +195,9 @@ mod tests {
 
     use super::*;
     use crate as config;
-    use crate::Surroundings;
     use crate::change::Words;
     use crate::inventory::{Found, Inventory};
+    use crate::resolve::Surroundings;
 
     const FILE: &str = "
 [[device]]

@@ -28,6 +28,15 @@ impl From<Range<usize>> for Place {
     }
 }
 
+/// A value and where it stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct At<T> {
+    /// The value.
+    pub value: T,
+    /// Where it stands.
+    pub place: Place,
+}
+
 /// Something wrong.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Problem {

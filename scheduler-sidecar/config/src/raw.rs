@@ -14,17 +14,8 @@ pub use vgpu_core::gate::loss::OnLoss;
 use vgpu_core::limits::Mode;
 use vgpu_core::share::Share;
 
-use super::problem::Place;
+use super::problem::{At, Place};
 use super::time::RawTime;
-
-/// A value and where it stands.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct At<T> {
-    /// The value.
-    pub value: T,
-    /// Where it stands.
-    pub place: Place,
-}
 
 /// The whole file.
 #[derive(Debug, Default)]

@@ -8,16 +8,18 @@ mod labels;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::MAX_FILE;
 use super::keys::Section;
-use super::problem::{Place, Problems};
+use super::problem::{At, Place, Problems};
 use super::raw::{
-    At, RawDaemon, RawDevice, RawFile, RawLog, RawMetrics, RawOverride, RawPolicy, RawProof, RawRecord, RawTemplate,
+    RawDaemon, RawDevice, RawFile, RawLog, RawMetrics, RawOverride, RawPolicy, RawProof, RawRecord, RawTemplate,
     RawTenant, RawTerms,
 };
 use super::suggest::nearest;
 use super::time::{CONSTANTS, NOT_HERE, RawTime};
 use super::value::{self, Reading, Written, Wrong};
+
+/// Longest file that is read, in bytes.
+pub const MAX_FILE: usize = 1 << 20;
 
 /// Reads a file; nothing if it is not TOML, which is told.
 pub fn file(text: &str, problems: &mut Problems<'_>) -> Option<RawFile> {

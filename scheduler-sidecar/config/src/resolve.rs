@@ -11,12 +11,12 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::Surroundings;
 use super::devices::{self, Described};
+use super::inventory::Inventory;
 use super::paths::{self, MAX_SOCKET_PATH};
 use super::plan::{DaemonPlan, DevicePlan, Keep, LogPlan, MetricsPlan, Plan, ProofPlan, TenantPlan};
-use super::problem::{Place, Problems};
-use super::raw::{At, DeviceId, RawFile, RawTemplate, RawTenant, RawTerms};
+use super::problem::{At, Place, Problems};
+use super::raw::{DeviceId, RawFile, RawTemplate, RawTenant, RawTerms};
 use super::suggest::nearest;
 use super::time::Time;
 use super::value::{is_name, span};
@@ -27,6 +27,23 @@ pub const MAX_TENANTS: usize = 4096;
 
 /// Most names that a message lists.
 const MAX_LISTED: usize = 20;
+
+/// What the file does not decide alone.
+#[derive(Debug, Clone, Default)]
+pub struct Surroundings {
+    /// The directory of sockets if the file names none.
+    pub run_dir: PathBuf,
+    /// The command line's, which wins over the file.
+    pub run_dir_option: Option<PathBuf>,
+    /// `--state-dir`, which wins too; `none`: nothing is kept.
+    pub state_option: Option<PathBuf>,
+    /// The command line's; `none` for no such socket.
+    pub admin_option: Option<PathBuf>,
+    /// The command line's.
+    pub log_option: Option<String>,
+    /// The devices that the driver knows; `None`: nobody was asked, or nobody answered.
+    pub inventory: Option<Inventory>,
+}
 
 /// A tenant and where the file says what.
 struct Housed {

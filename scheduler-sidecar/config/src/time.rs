@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 use serde::Serialize;
 use vgpu_core::arbiter;
 
-use super::raw::At;
+use super::problem::At;
 
 /// Keys that there were, and why a file cannot set them.
 pub const NOT_HERE: &[(&str, &str)] = &[

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
+use vgpu_config as config;
 use vgpu_config::admit::{Ask, Capacity, Refusal, refusals};
 use vgpu_config::difference::{Difference, difference};
 use vgpu_config::inventory::{Found, Inventory};
 use vgpu_config::plan::{DaemonPlan, Plan, TenantPlan, TermsPlan};
 use vgpu_config::raw::Amount;
-use vgpu_config::{self as config, Surroundings};
+use vgpu_config::resolve::Surroundings;
 use vgpu_core::bytes::Bytes;
 use vgpu_core::share::Share;
 

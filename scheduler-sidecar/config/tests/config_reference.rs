@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use vgpu_config as config;
 use vgpu_config::plan::Plan;
-use vgpu_config::{self as config, Surroundings};
+use vgpu_config::resolve::Surroundings;
 
 /// A key by its heading and name, with the cells of its row.
 struct Row {

@@ -28,7 +28,6 @@ pub mod status;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -45,9 +44,6 @@ pub const PROTOCOL: u64 = 2;
 
 /// Longest answer that is read.
 const MAX_ANSWER: u64 = 64 << 20;
-
-/// How long an answer may take.
-pub const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A question.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -161,8 +157,8 @@ pub struct Done {
 /// [`io::ErrorKind::Other`] with its words.
 pub fn ask(socket: &Path, ask: &Ask) -> io::Result<Answer> {
     let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(own::PATIENCE))?;
+    stream.set_write_timeout(Some(own::PATIENCE))?;
     let mut line = serde_json::to_vec(&Question { hello: PROTOCOL, ask: ask.clone() })?;
     line.push(b'\n');
     stream.write_all(&line)?;

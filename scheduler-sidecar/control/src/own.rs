@@ -11,11 +11,14 @@
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::PATIENCE;
 use super::finding::Finding;
+
+/// How long an answer may take.
+pub const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The number of the members' protocol in which this is asked.
 const HELLO: u64 = vgpu_core::wire::two::PROTOCOL;

@@ -2,8 +2,12 @@
 //!
 //! Devices have other names then, at most: a number is a device with a UUID, and `*` one or more that the driver named.
 
-use super::admin::{Marks, device_name};
-use super::config::{On, Tenant, Which};
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::config::{On, Tenant, Which, device_name};
+
+/// What was changed live since the file was read: by tenant and device, the keys.
+pub(super) type Marks = BTreeMap<(String, String), BTreeSet<&'static str>>;
 
 /// Gives `fresh`, which the file says, what was changed by hand of the tenant as it was. Says what that is by the new names.
 pub(super) fn carry(fresh: &mut Tenant, before: &Tenant, marks: &Marks) -> Marks {

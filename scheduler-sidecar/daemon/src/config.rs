@@ -130,6 +130,15 @@ impl Which {
     }
 }
 
+/// As the file names it ([`vgpu_config::plan::DevicePlan::name`]).
+pub(crate) fn device_name(device: &Which) -> String {
+    match device {
+        Which::Uuid(_, Some(number)) | Which::Number(number) => number.to_string(),
+        Which::Uuid(uuid, None) => uuid.clone(),
+        Which::Any => "*".into(),
+    }
+}
+
 impl From<&TermsPlan> for On {
     fn from(plan: &TermsPlan) -> Self {
         let device = match (&plan.uuid, plan.device.parse()) {

@@ -18,7 +18,7 @@ mod members;
 #[cfg(test)]
 mod tests;
 mod unseen;
-mod view;
+pub mod view;
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Deref;

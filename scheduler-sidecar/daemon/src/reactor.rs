@@ -4,11 +4,15 @@
 //! pages and time `time`, what was sent and nobody took `untaken`.
 //! Only here does the daemon read the clock.
 
+mod admin;
+mod change;
 mod entrance;
 mod follow;
 mod proves;
+mod reload;
 mod status;
 mod talk;
+mod terms_file;
 mod time;
 mod untaken;
 
@@ -21,6 +25,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use entrance::{raise_descriptor_limit, spare};
+use reload::Loaded;
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -29,8 +34,8 @@ pub(super) use time::number;
 use tracing::{info, warn};
 use vgpu_core::page::{BoardPage, ReportPage};
 
-use super::admin::Marks;
 use super::asking::Asking;
+use super::by_hand::Marks;
 use super::config::Config;
 use super::connection::{Connection, Side, State};
 use super::door::{Audience, Door, DoorError, refuse_foreign};
@@ -41,7 +46,6 @@ use super::notify::Notifier;
 use super::pages::{self, Alarm, Heart};
 use super::proof::Proof;
 use super::recent::Recent;
-use super::reload::Loaded;
 use super::room::{self, Room, is_open_to_all};
 use super::roster::Roster;
 use super::source::Source;

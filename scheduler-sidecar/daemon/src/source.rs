@@ -12,7 +12,9 @@ use vgpu_config::options::Options;
 use vgpu_config::paths;
 use vgpu_config::plan::Plan;
 use vgpu_config::problem::{Report, shown};
-use vgpu_config::{self as config, MAX_FILE, Surroundings, inventory};
+use vgpu_config::read::MAX_FILE;
+use vgpu_config::resolve::Surroundings;
+use vgpu_config::{self as config, inventory};
 
 /// A file and what it is read against.
 #[derive(Debug)]

@@ -12,11 +12,12 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use support::{Guard, eventually, texts, vgpud};
+use vgpu_config as config;
 use vgpu_config::inventory::{Found, Inventory};
 use vgpu_config::keys::Section;
 use vgpu_config::plan::Plan;
+use vgpu_config::resolve::Surroundings;
 use vgpu_config::time::CONSTANTS;
-use vgpu_config::{self as config, Surroundings};
 use vgpu_core::bytes::{Bytes, GIB};
 use vgpu_core::share::Share;
 

@@ -11,11 +11,12 @@ use std::path::{Path, PathBuf};
 
 use clap::Parser as _;
 use support::{texts, vgpud};
+use vgpu_config as config;
 use vgpu_config::keys::Section;
 use vgpu_config::options::Options;
+use vgpu_config::resolve::Surroundings;
 use vgpu_config::time::{CONSTANTS, Time};
 use vgpu_config::value::span;
-use vgpu_config::{self as config, Surroundings};
 
 const BEGIN: &str = "<!-- generated: UPDATE=1 cargo test -p vgpu-daemon --test config_docs -->\n";
 const END: &str = "<!-- end -->";

@@ -45,7 +45,8 @@ impl Reader<'_, '_> {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Surroundings, plan};
+    use crate::plan;
+    use crate::resolve::Surroundings;
 
     #[test]
     fn the_nearest_group_counts_and_of_each_label_the_nearest_word() {

@@ -8,8 +8,8 @@ use vgpu_core::share::Share;
 
 use crate::bearer::Bearer;
 use crate::plan::{DevicePlan, TermsPlan};
-use crate::problem::Place;
-use crate::raw::{Amount, At, OnError, OnLoss, RawFile, RawPolicy, RawTemplate, RawTenant, RawTerms};
+use crate::problem::{At, Place};
+use crate::raw::{Amount, OnError, OnLoss, RawFile, RawPolicy, RawTemplate, RawTenant, RawTerms};
 
 /// What is said about a tenant, nearest first.
 pub(super) struct Layers<'r> {

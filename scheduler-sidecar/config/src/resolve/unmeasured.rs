@@ -36,7 +36,8 @@ pub(super) fn note(arbitrate: Arbitrate, devices: &[DevicePlan], tenants: &[Tena
 
 #[cfg(test)]
 mod tests {
-    use crate::{Surroundings, plan};
+    use crate::plan;
+    use crate::resolve::Surroundings;
 
     fn notes(file: &str) -> Vec<String> {
         plan(file, &Surroundings::default()).unwrap().notes

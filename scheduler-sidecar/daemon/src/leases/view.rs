@@ -7,7 +7,72 @@ use vgpu_core::arbiter::{self, DeviceId, Gate, State, Tenant};
 use vgpu_core::page::{BoardPage, ReportPage};
 
 use super::{Former, Leases, Totals};
-use crate::change::{Explained, OnDevice, Unmeasured, Used};
+
+/// What a tenant used of a device since it was taken in, or since the daemon started, and before.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Used {
+    /// The device's UUID.
+    pub device: String,
+    /// Members that have a slot there.
+    pub members: usize,
+    /// Device time charged, in ns.
+    pub charged: u64,
+    /// Device time that those of its processes that live used before this daemon came, in ns, by their own word.
+    pub before: u64,
+    /// Time that its members stood at the gate, in ns, summed over members.
+    pub wait: u64,
+    /// Launches that its members counted, by their own word.
+    pub launches: u64,
+    /// Is some of its device time not measured, by anybody?
+    pub unmeasured: Unmeasured,
+}
+
+/// What a tenant launched through an open gate is in no sum of device time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Unmeasured {
+    /// Processes that did so are there, and their gates are open still.
+    pub now: bool,
+    /// Now, or at any time before.
+    pub ever: bool,
+}
+
+/// A member on a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OnDevice {
+    /// The number of its welcome.
+    pub member: u64,
+    /// The device's UUID.
+    pub device: String,
+    /// `open`, `run`, `wait`, `cap`.
+    pub gate: &'static str,
+    /// Does it stand at the gate without a lease?
+    pub stands: bool,
+    /// Device time that it measured, in ns, as far as that is possible.
+    pub busy: u64,
+    /// Time that it stood at the gate, in ns.
+    pub waited: u64,
+    /// Did it launch through an open gate, so that not all is measured?
+    pub unmeasured: bool,
+}
+
+/// Where a tenant stands on a device, for whoever asks why it does not run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Explained {
+    /// The device's UUID.
+    pub device: String,
+    /// Are there leases on this device at all?
+    pub arbitrated: bool,
+    /// In one word: `open`, `running`, `draining`, `waiting`, `capped`, `overdue`, `idle`, `paused`.
+    pub state: &'static str,
+    /// The same in a sentence, with names and numbers.
+    pub words: String,
+    /// Whose lease it is now: a tenant's name.
+    pub holder: Option<String>,
+    /// What is left of its account under its ceiling, in ns of device time; negative is debt.
+    pub balance: Option<i64>,
+    /// When the account allows the next lease, in ns from now.
+    pub refill: Option<u64>,
+}
 
 impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases<B, R> {
     /// What a tenant used so far, device by device, by what its members say at `now`.

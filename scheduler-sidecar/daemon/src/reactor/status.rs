@@ -6,13 +6,12 @@ use std::time::Instant;
 use vgpu_core::limits::Mode;
 use vgpu_core::uuid::{self, key};
 
+use super::reload::Loaded;
 use super::{Reactor, number};
-use crate::admin::device_name;
-use crate::change::{Explained, OnDevice, Used};
-use crate::config::{On, Tenant, Which};
+use crate::config::{On, Tenant, Which, device_name};
 use crate::connection::{Side, State};
+use crate::leases::view::{Explained, OnDevice, Used};
 use crate::recent::Sums;
-use crate::reload::Loaded;
 use vgpu_accounting::clock;
 use vgpu_accounting::record::integrate;
 use vgpu_accounting::record::ledgers::Held;
@@ -362,7 +361,7 @@ fn uuid_of(on: &On) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::change::Unmeasured;
+    use crate::leases::view::Unmeasured;
 
     #[test]
     fn launches_of_a_library_that_counts_none_are_not_known() {

@@ -14,10 +14,10 @@ use rustix::fs::{Mode, OFlags};
 use tracing::warn;
 use vgpu_core::wire::terms_file::{ALL_DEVICES, DeviceTerms, FILE_NAME, TermsFile};
 
-use super::config::{On, OnError, Tenant, Which};
-use super::kept_ledger;
-use super::reactor::Reactor;
-use super::room::remove_dir;
+use super::Reactor;
+use crate::config::{On, OnError, Tenant, Which};
+use crate::kept_ledger;
+use crate::room::remove_dir;
 
 /// What the file of a tenant says.
 fn of(tenant: &Tenant, epoch: u64) -> TermsFile {

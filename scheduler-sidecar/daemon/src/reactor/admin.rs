@@ -1,24 +1,21 @@
 //! What administrators ask, answered: the verbs of [`vgpu_control`] on the daemon at work.
 //!
-//! What is asked was understood by [`super::answer`]; what a change, a pause and an explanation come down to is
+//! What is asked was understood by [`crate::answer`]; what a change, a pause and an explanation come down to is
 //! [`super::change`]'s; whether a change fits is computed by [`vgpu_config::live`], in the words of the file.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use vgpu_core::limits::Mode;
 
-use super::config::{On, Tenant, Which};
-use super::connection::Peer;
-use super::reactor::{Reactor, number};
+use super::{Reactor, number};
+use crate::config::{On, Tenant, Which, device_name};
+use crate::connection::Peer;
 use vgpu_config::change::Words;
 use vgpu_config::live;
 use vgpu_config::plan::{DevicePlan, TenantPlan, TermsPlan};
 use vgpu_control::explain::{Explained, Facts, explained, tell_findings};
 use vgpu_control::own;
 use vgpu_control::{Answer, Ask, Done, Process};
-
-/// What was changed live since the file was read: by tenant and device, the keys.
-pub(super) type Marks = BTreeMap<(String, String), BTreeSet<&'static str>>;
 
 const LASTS: &str = "it lasts until the configuration is read again (SIGHUP) or the daemon restarts";
 
@@ -210,14 +207,5 @@ fn terms_of(on: &On) -> TermsPlan {
         quantum: on.terms.quantum,
         has_weight: on.has_weight,
         has_class: on.has_class,
-    }
-}
-
-/// As the file names it ([`DevicePlan::name`]).
-pub(super) fn device_name(device: &Which) -> String {
-    match device {
-        Which::Uuid(_, Some(number)) | Which::Number(number) => number.to_string(),
-        Which::Uuid(uuid, None) => uuid.clone(),
-        Which::Any => "*".into(),
     }
 }
