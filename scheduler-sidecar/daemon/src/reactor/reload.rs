@@ -26,7 +26,7 @@ use vgpu_config::plan::Plan;
 use vgpu_control as control;
 
 /// Where the configuration comes from and what it was last.
-pub(super) struct Loaded {
+pub(crate) struct Loaded {
     pub source: Source,
     pub plan: Plan,
     /// What the plan was read from.
