@@ -32,7 +32,7 @@ use markers::Axis;
 use shim_sys::cuda::*;
 pub use stepping::SHORT_NS;
 use vgpu_core::account::arrears::{Arrears, Usual};
-use vgpu_core::account::cost::Guess;
+use vgpu_core::account::cost::{Doubt, Guess};
 use vgpu_core::account::{Engaged, SharedAccount};
 use vgpu_core::arbiter::Gate;
 use vgpu_core::gate::presence::Presence;
@@ -206,6 +206,8 @@ pub struct Meter {
     asked: usize,
     /// Contexts that ended meanwhile.
     gone: Vec<usize>,
+    /// Contexts that the driver is ending, with the estimate of their work in nanoseconds and its doubt.
+    ending: Vec<(usize, u64, Doubt)>,
     presence: Presence,
     /// The last launch of any stream that was measured.
     measured: u64,
@@ -258,6 +260,7 @@ impl Default for Meter {
             reaping: false,
             asked: 0,
             gone: Vec::new(),
+            ending: Vec::new(),
             presence: Presence::default(),
             measured: 0,
             waiting: 0,
