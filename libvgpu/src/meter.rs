@@ -154,14 +154,12 @@ pub struct Plan {
     pub events: [Option<CUevent>; 2],
     /// Something is to be done for the turn.
     pub tend: bool,
-    /// The launch waits for what is to end with a marker, to learn what that took.
-    pub learns: bool,
 }
 
 impl Plan {
     /// Of a launch of that chain without a marker.
     pub fn plain(chain: u64) -> Self {
-        Self { chain, begin: false, end: None, events: [None; 2], tend: false, learns: false }
+        Self { chain, begin: false, end: None, events: [None; 2], tend: false }
     }
 
     /// No marker at all.
