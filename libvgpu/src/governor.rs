@@ -396,9 +396,9 @@ impl Governor {
         }
     }
 
-    /// Measures what completed in a context that is about to end, and charges the rest by the estimate. Waits a little for
-    /// a thread that is asking about its markers.
-    pub fn context_ended(&self, joined: &Joined, context: CUcontext) {
+    /// Measures the completed work of a context that is about to end; [`Self::context_ended`] charges the rest. Waits a
+    /// little for a thread that is asking about its markers.
+    pub fn end_context(&self, joined: &Joined, context: CUcontext) {
         self.post.forget_stream();
         self.reap(joined, order::current());
         for _ in 0..ENDING_TRIES {
@@ -407,14 +407,18 @@ impl Governor {
             }
             clock::sleep(20_000);
         }
-        let pay = |due, since| self.charge(joined, due, since);
-        let events = {
-            let mut meter = self.meter();
-            let events = meter.end_context(context.0 as usize, clock::now(), pay);
-            meter.report(&self.post, clock::now());
-            events
-        };
+        let events = self.meter().end_context(context.0 as usize);
         destroy(events.into_iter().map(Some));
+    }
+
+    /// The driver has ended a context, or refused to: its work that was not measured is charged by the estimate.
+    pub fn context_ended(&self, joined: &Joined, context: CUcontext) {
+        let now = clock::now();
+        {
+            let mut meter = self.meter();
+            meter.context_ended(context.0 as usize, now, |due, since| self.charge(joined, due, since));
+            meter.report(&self.post, now);
+        }
         self.ring();
         self.tell();
     }

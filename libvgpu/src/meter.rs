@@ -32,7 +32,7 @@ use markers::Axis;
 use shim_sys::cuda::*;
 pub use stepping::SHORT_NS;
 use vgpu_core::account::arrears::{Arrears, Usual};
-use vgpu_core::account::cost::Guess;
+use vgpu_core::account::cost::{Doubt, Guess};
 use vgpu_core::account::{Engaged, SharedAccount};
 use vgpu_core::arbiter::Gate;
 use vgpu_core::gate::presence::Presence;
@@ -154,14 +154,12 @@ pub struct Plan {
     pub events: [Option<CUevent>; 2],
     /// Something is to be done for the turn.
     pub tend: bool,
-    /// The launch waits for what is to end with a marker, to learn what that took.
-    pub learns: bool,
 }
 
 impl Plan {
     /// Of a launch of that chain without a marker.
     pub fn plain(chain: u64) -> Self {
-        Self { chain, begin: false, end: None, events: [None; 2], tend: false, learns: false }
+        Self { chain, begin: false, end: None, events: [None; 2], tend: false }
     }
 
     /// No marker at all.
@@ -209,6 +207,8 @@ pub struct Meter {
     asked: usize,
     /// Contexts that ended meanwhile.
     gone: Vec<usize>,
+    /// Contexts that the driver is ending, with the estimate of their work in nanoseconds and its doubt.
+    ending: Vec<(usize, u64, Doubt)>,
     presence: Presence,
     /// The last launch of any stream that was measured.
     measured: u64,
@@ -261,6 +261,7 @@ impl Default for Meter {
             reaping: false,
             asked: 0,
             gone: Vec::new(),
+            ending: Vec::new(),
             presence: Presence::default(),
             measured: 0,
             waiting: 0,

@@ -296,6 +296,13 @@ static int tails(u64 ns, u64 tail, u64 ms, int how, u64 *rounds) {
     return 0;
 }
 
+/* For `ms`: `count` kernels of `ns`, then one of `longer`, all of one function, none waited for. */
+static int mixed(u64 ns, u64 count, u64 longer, u64 ms) {
+    for (u64 start = now(); now() - start < ms * 1000000;)
+        for (u64 i = 0; i <= count; i++) TRY(launch_in(spin, streams[0], i < count ? ns : longer));
+    return CALL(cuCtxSynchronize);
+}
+
 int main(int argc, char **argv) {
     char line[512], name[128];
     setvbuf(stdout, 0, _IOLBF, 0);
@@ -318,6 +325,7 @@ int main(int argc, char **argv) {
             threads((int)a, l);
         }
         else if (!strcmp(name, "tails")) { int r = tails(a, b, c, (int)d, &done); printf("%d %lu\n", r, done); } /* ns tail ms how */
+        else if (!strcmp(name, "mixed")) printf("%d\n", mixed(a, b, c, d)); /* ns count longer ms */
         else if (!strcmp(name, "graph")) { int r = graph(a, (int)b, c, &done); printf("%d %lu\n", r, done); }
         else if (!strcmp(name, "step")) { int no = 0, r = in_step((int)a, b, &no, &done); printf("%d %d %lu\n", r, no, done); }
         else if (!strcmp(name, "crossed")) printf("%d\n", crossed((int)a, b));

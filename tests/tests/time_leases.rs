@@ -6,7 +6,7 @@ mod world;
 
 use std::thread;
 use std::time::{Duration, Instant};
-use vgpu_tests::timed::measured;
+use vgpu_tests::timed::{measured, timed};
 use world::{World, alone, eventually, finish, members_of, tenant};
 
 /// 30 to 70, to two points: of what both got. How much that is depends on the host, which hands the device over.
@@ -184,5 +184,31 @@ fn a_ceiling_of_the_environment_is_kept_below_that_of_the_daemon() {
         let got = world.shares(&members, Duration::from_secs(3));
         finish(&mut members);
         assert!((16.0..=22.5).contains(&got[0]), "{got:?}");
+    });
+}
+
+/// The driver ends a context only when its kernels are over. Were they taken for over before that, the device would be
+/// handed to the neighbour beside them, and the neighbour's events would hold their time.
+#[test]
+fn a_tenant_that_ends_contexts_with_work_in_flight_is_not_paid_for_by_its_neighbour() {
+    measured(|| {
+        let _alone = alone();
+        let mut world = World::start(&(tenant("a", "sm_limit = 30") + &tenant("b", "sm_request = 60")));
+        let b = world.at_work(&[("b", 500, 4, 0)], 8_000);
+        world.lab.set("VGPU_SOCKET", world.socket("a"));
+        let mut a = timed(&world.lab);
+        a.tell("contexts 400 4 1000000");
+        thread::sleep(Duration::from_millis(1_500));
+        let look = |world: &World| {
+            let billed = world.time("b")["gpu_seconds"].as_f64().expect("its time is measured") * 1e9;
+            (billed, world.served(&b).1[0])
+        };
+        let before = look(&world);
+        thread::sleep(Duration::from_secs(4));
+        let after = look(&world);
+        #[allow(clippy::cast_precision_loss)] // nanoseconds of seconds
+        let (billed, had) = (after.0 - before.0, (after.1 - before.1) as f64);
+        eprintln!("beside contexts that end: billed {:.3} times its own", billed / had);
+        assert!((0.95..=1.05).contains(&(billed / had)), "it had {had:.0} ns and pays {billed:.0}");
     });
 }

@@ -190,3 +190,19 @@ fn a_driver_that_cannot_measure_does_not_stop_the_program() {
         stretch.end(&lab).is_paid_within(15.0, &format!("without {broken}"));
     }
 }
+
+/// The account holds such launches back one by one. If only some of them were measured, the long ones that were not would be
+/// paid as short ones.
+#[test]
+fn a_queue_of_one_function_that_is_mostly_short_keeps_its_ceiling() {
+    measured(|| {
+        let _alone = alone();
+        let lab = ceiling(30);
+        let mut m = timed(&lab);
+        for command in ["mixed 20000 7 1000000 3000", "mixed 20000 20 2000000 3000"] {
+            let spent = spent(&lab, &mut m, command);
+            spent.is_paid_within(5.0, command);
+            assert!(spent.share() <= 32.0, "{command}: {spent:?}");
+        }
+    });
+}

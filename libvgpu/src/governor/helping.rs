@@ -45,8 +45,8 @@ impl Governor {
         let is_idle = quietly(|| markers::is_idle(launch));
         let event = if is_idle { None } else { quietly(|| markers::record(launch, plan.events[1])) };
         let at = clock::now();
-        // What takes far longer than believed is late by every belief: that it was there just now is what counts.
-        let is_seen = plan.learns && at.saturating_sub(asked) < super::AWAY_NS;
+        // Work far longer than believed is late by every belief; the stream was busy just now, and that counts.
+        let is_seen = at.saturating_sub(asked) < super::AWAY_NS;
         let end = event.map(|event| (event, Some(at).filter(|_| !is_seen)));
         if context::fate(launch.context.0 as usize, moment) == context::Fate::Lives {
             let pay = |due, since| self.charge(joined, due, since);

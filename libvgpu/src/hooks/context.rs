@@ -12,7 +12,9 @@
 
 use crate::arch::this_thread;
 use crate::driver::{Call, own};
+use crate::governor::Governor;
 use crate::holdings::{ADDRESSES, ARRAYS, EXTERNALS};
+use crate::ledger::Joined;
 use crate::mode::Denied;
 use crate::{clock, context, device, enforce, overhead};
 use core::ffi::c_void;
@@ -60,18 +62,24 @@ fn end(handle: CUcontext, real: &mut dyn FnMut() -> (CUresult, bool)) -> CUresul
     result
 }
 
-/// The meter's events die with the context: what they measured is read before.
-pub(super) fn read_markers_of(handle: CUcontext) {
-    for device in device::all() {
-        if let (Some(governor), Ok(joined)) = (&device.governor, device.ledger.joined()) {
-            governor.context_ended(joined, handle);
+/// Ends a context, or a green one. The meter's events die with it, so that what they measured is read before; the rest of
+/// its work is in flight until the driver has ended it.
+pub(super) fn end_metered<T>(handle: CUcontext, real: impl FnOnce() -> T) -> T {
+    let each = |tell: fn(&'static Governor, &Joined, CUcontext)| {
+        for device in device::all() {
+            if let (Some(governor), Ok(joined)) = (&device.governor, device.ledger.joined()) {
+                tell(governor, joined, handle);
+            }
         }
-    }
+    };
+    each(Governor::end_context);
+    let result = real();
+    each(Governor::context_ended);
+    result
 }
 
 fn end_announced(handle: CUcontext, real: &mut dyn FnMut() -> (CUresult, bool)) -> CUresult {
-    read_markers_of(handle);
-    overhead::ending(handle, &mut || {
+    let mut announced = || {
         let (result, ended) = real();
         if ended {
             context::forget(handle);
@@ -82,7 +90,8 @@ fn end_announced(handle: CUcontext, real: &mut dyn FnMut() -> (CUresult, bool)) 
             crate::pools::context_ended();
         }
         (result, ended)
-    })
+    };
+    end_metered(handle, || overhead::ending(handle, &mut announced))
 }
 
 fn destroy(handle: CUcontext, real: Call<'_>) -> CUresult {

@@ -8,7 +8,7 @@
 // outputs are read after success only.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
-use super::context::{primary_of, read_markers_of, release_primary, retain_primary};
+use super::context::{end_metered, primary_of, release_primary, retain_primary};
 use crate::driver::own;
 use crate::holdings::{ADDRESSES, ARRAYS, EXTERNALS, Holding};
 use crate::lock::Lock;
@@ -60,13 +60,14 @@ pub unsafe fn cuGreenCtxDestroy(real: cuda_fn::cuGreenCtxDestroy, green: CUgreen
     let Some((_, dev)) = known.filter(|_| enforce::enforced() == Ok(true)) else { return unsafe { real(green) } };
     let mut current = CUcontext::NULL;
     let told = own::cuCtxFromGreenCtx().is_some_and(|ask| unsafe { ask(&raw mut current, green) }.ok());
-    if told && !current.is_null() {
-        read_markers_of(current);
+    let is_named = told && !current.is_null();
+    if is_named {
         hand_over(current, primary_of(dev));
     }
     // Taken out before: the handle may come again at once.
     ALL.lock().retain(|one| one.0 != green.0 as usize);
-    let result = release_primary(dev, &mut || unsafe { real(green) });
+    let release = || release_primary(dev, &mut || unsafe { real(green) });
+    let result = if is_named { end_metered(current, release) } else { release() };
     if !result.ok() {
         ALL.lock().push((green.0 as usize, dev));
     } else if told {

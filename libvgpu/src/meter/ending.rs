@@ -8,8 +8,9 @@ use shim_sys::cuda::CUevent;
 use vgpu_core::account::cost::Doubt;
 
 impl Meter {
-    /// A context is about to end: what it has in flight is charged by the estimate. Returns its events.
-    pub fn end_context(&mut self, context: usize, now: u64, pay: impl Pay) -> Vec<CUevent> {
+    /// A context is about to end: no marker will tell of its work. The work counts as in flight until
+    /// [`Meter::context_ended`]. Returns the context's events.
+    pub fn end_context(&mut self, context: usize) -> Vec<CUevent> {
         let mut events = self.lease.forget_context(context);
         let (mut unpaid, mut doubt) = (0u64, Doubt::NONE);
         for chain in self.chains.iter_mut().filter(|chain| chain.place.context == context) {
@@ -26,8 +27,7 @@ impl Meter {
         self.chains.retain(|chain| chain.place.context != context);
         self.tally();
         if unpaid > 0 || doubt != Doubt::NONE {
-            self.completed(unpaid, doubt, now);
-            pay(self.due(unpaid, 0), self.presence.since());
+            self.ending.push((context, unpaid, doubt));
         }
         let (of_it, others) = core::mem::take(&mut self.spare).into_iter().partition(|spare| spare.0 == context);
         let of_it: Vec<(usize, CUevent)> = of_it;
@@ -39,6 +39,16 @@ impl Meter {
             self.gone.push(context);
         }
         events
+    }
+
+    /// The driver has ended a context, and its work is over: charges that by the estimate. Were it over any sooner, the
+    /// daemon would let the next tenant in beside work that the driver still waits for.
+    pub fn context_ended(&mut self, context: usize, now: u64, pay: impl Pay) {
+        while let Some(at) = self.ending.iter().position(|one| one.0 == context) {
+            let (_, unpaid, doubt) = self.ending.swap_remove(at);
+            self.completed(unpaid, doubt, now);
+            pay(self.due(unpaid, 0), self.presence.since());
+        }
     }
 
     /// A stream is about to end: a later one with its handle is another.

@@ -170,7 +170,7 @@ impl Meter {
         if matches!(verdict, Verdict::Wait(_)) && self.keeper.is_in_doubt(&ask) && self.is_in_doubt(at) {
             // Its end is to be seen, and measured: this waits for it.
             if let Some(plan) = self.close(at, wish) {
-                return Step::Mark(Plan { learns: true, ..plan });
+                return Step::Mark(plan);
             }
         }
         match verdict {
@@ -191,7 +191,9 @@ impl Meter {
                 self.wishes(wish.post, gate, admission, now);
                 let for_others = !matches!(gate, Gate::Run { until, .. } if now < until);
                 // The device is somebody else's next, who waits for our end.
-                if for_others && let Some(plan) = self.close(at, wish) {
+                if (for_others || self.is_unpaid(at, wish, admission))
+                    && let Some(plan) = self.close(at, wish)
+                {
                     return Step::Mark(plan);
                 }
                 return Step::Wait { until, for_others };
@@ -200,9 +202,11 @@ impl Meter {
                 let (until, for_others) = self.turning.until(gate, until, self.keeper.in_flight());
                 if !matches!(gate, Gate::Open | Gate::Run { .. }) {
                     self.presence.is_kept_away(until);
-                    if let Some(plan) = self.close(at, wish) {
-                        return Step::Mark(plan);
-                    }
+                }
+                if (!matches!(gate, Gate::Open | Gate::Run { .. }) || self.is_unpaid(at, wish, admission))
+                    && let Some(plan) = self.close(at, wish)
+                {
+                    return Step::Mark(plan);
                 }
                 return Step::Wait { until, for_others };
             }
@@ -218,6 +222,17 @@ impl Meter {
         let mut plan = self.go(at, wish, idle, now);
         plan.tend = self.turning.is_to_be_tended(gate) || renew::seeks() && !watcher::is_there();
         Step::Go(plan)
+    }
+
+    /// Whether a launch waits for the account. Work without a marker would then count as over when its believed time has
+    /// passed: a long kernel of a function that is mostly short, while it runs. So a marker ends that work, and the next
+    /// launch is measured, unless its markers would cost more than it: the host waits anyway.
+    fn is_unpaid(&mut self, at: usize, wish: &Wish<'_>, admission: Admission) -> bool {
+        let is_unpaid = admission != Admission::Admit;
+        if is_unpaid && !self.chains[at].marks.asks() && wish.cost.below(SHORT_NS).is_none() {
+            self.chains[at].marks.sample();
+        }
+        is_unpaid
     }
 
     /// Whether other streams have something else in flight than launches of the same function, whose cost is not known.
