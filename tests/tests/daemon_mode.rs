@@ -1,6 +1,7 @@
 //! What the daemon says beside limits: a tenant that is only observed is refused and delayed nothing and is measured, also
 //! when that changes while it runs; strict tenants find no way around the library. The environment loosens neither.
 
+use std::process::Command;
 use vgpu_tests::daemon::{Daemon, Plan};
 use vgpu_tests::{GIB, Lab, Member, NOT_PERMITTED, OUT_OF_MEMORY, eventually};
 
@@ -152,6 +153,28 @@ fn who_starts_while_no_daemon_runs_has_its_mode_and_strictness_from_the_terms_fi
     assert!(text.contains("\"strict\":true"), "{text}");
     world.daemon.again();
     eventually("the daemon is back", || world.daemon.runs());
+}
+
+#[test]
+fn a_terms_file_that_lifts_limits_or_is_no_file_is_refused_and_holds_nobody_up() {
+    let mut world = world(&[("kept", TIGHT)]);
+    world.daemon.kill();
+    let path = world.daemon.room("kept").join("terms.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let limit = format!("\"memory_limit\":{GIB},");
+    assert!(text.contains(&limit), "{text}");
+    let mut refused = |words: &str| {
+        let mut m = world.member("kept");
+        assert_eq!(m.code("init"), NOT_PERMITTED, "{}", m.errors());
+        assert!(m.errors().contains(words), "{words:?} in {}", m.errors());
+    };
+    std::fs::write(&path, text.replace("\"enforce\"", "\"off\"")).unwrap();
+    refused("\"mode\"");
+    std::fs::write(&path, text.replace(&limit, "")).unwrap();
+    refused("\"memory_limit\"");
+    std::fs::remove_file(&path).unwrap();
+    vgpu_tests::run(Command::new("mkfifo").arg(&path));
+    refused("is no file");
 }
 
 /// Asks for a variant that no table knows, before and after the initialisation.

@@ -7,7 +7,7 @@ use vgpu_core::share::Share;
 
 const SIZE: &str = "bytes or a number with K, M, G, T, KiB..TiB (1024) or KB..TB (1000) like 1.5GiB, a percentage of the \
                     device like 25%, or unlimited";
-const HAMI_SIZE: &str = "bytes or a number with k, m, g or t (1024) like 1024m, or 0 for no limit";
+const HAMI_SIZE: &str = "bytes or a number with k, m, g or t (1024, with b or ib too) like 1024m, or 0 for no limit";
 const SHARE: &str = "a percentage of the device's time from 1 to 100 like 30 or 12.5%, or unlimited";
 const HAMI_SHARE: &str = "a percentage of the device's time from 1 to 99 like 30, or 0 or 100 for no limit";
 

@@ -15,6 +15,7 @@ use crate::ledger::Ledger;
 use crate::{clock, device, doors, uuid};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 use vgpu_core::wire::terms_file::{FILE_NAME, MAX_FILE, TermsFile};
@@ -46,7 +47,8 @@ static REFUSED: AtomicU64 = AtomicU64::new(u64::MAX);
 pub fn file(socket: &Path) -> Result<Option<TermsFile>, String> {
     let path = socket.with_file_name(FILE_NAME);
     let wrong = |what: &dyn core::fmt::Display| format!("{}: {what}", path.display());
-    let file = match std::fs::File::open(&path) {
+    // A pipe in its place must not hold the program up.
+    let file = match std::fs::File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&path) {
         Ok(file) => file,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(wrong(&e)),

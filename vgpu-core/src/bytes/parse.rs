@@ -104,7 +104,8 @@ pub const SIZE_FORMS: &str = "bytes or a number with K, M, G, T, KiB..TiB (1024)
                               a percentage of the device like 25%, or unlimited";
 
 /// What [`parse_hami_size`] takes, in the words of an error message.
-pub const HAMI_SIZE_FORMS: &str = "bytes or a number with k, m, g or t (1024) like 1024m, or 0 for no limit";
+pub const HAMI_SIZE_FORMS: &str =
+    "bytes or a number with k, m, g or t (1024, with b or ib too) like 1024m, or 0 for no limit";
 
 /// Reads a size as our own variables write it.
 ///
@@ -136,8 +137,9 @@ pub fn parse_size(text: &str) -> Result<Size, SizeError> {
 ///
 /// Digits, then a unit of which only the first letter counts (`k m g t`, any case), always by 1024:
 /// `1024MiB` and `1g` are both 1 GiB, `2gb` is 2 GiB. No letter: bytes. After the letter only what
-/// belongs to a unit may follow (`i`, `b`, `ib`). A fraction is taken exactly (`1.5g` is 1.5 GiB);
-/// HAMi's own reader stops at the point and gives 1 GiB there.
+/// belongs to a unit may follow (`i`, `b`, `ib`). HAMi's own reader knows one letter, at the end: `2gb` is
+/// 2 bytes there. A fraction is taken exactly (`1.5g` is 1.5 GiB); HAMi's own reader stops at the point and
+/// gives 1 GiB there.
 ///
 /// # Errors
 /// [`SizeError`]: everything else, percentages and words included.

@@ -12,8 +12,9 @@
 //! {"device":"*","memory_limit":null,"sm_limit":null,"sm_request":null}
 //! ```
 //!
-//! `users` and `devices` count the lines that follow: a file that was cut is no terms. Without `users` every user may start.
+//! `users` and `devices` count the lines that follow: a file that was cut is no terms. With `users` null every user may start.
 //! With `ledgers` the daemon keeps the tenant's ledgers, and nobody may start without it.
+//! A limit that is null is none; a key that is missing is an error, and so is the mode `off`.
 //! `user_namespace` is the daemon's: the numbers of users are valid there. `*` is every device that has no line of its own; one
 //! without either may not be used.
 //!
@@ -143,6 +144,11 @@ impl TermsFile {
             keeps_ledgers: head.boolean("ledgers")?.unwrap_or(false),
             devices: Vec::new(),
         };
+        // A tenant of the daemon has a limit or is observed: no daemon writes `off`.
+        if terms.mode == Mode::Off {
+            return Err(WireError::WrongKind { key: "mode", expected: "enforce or observe" });
+        }
+        two::required(head.get("users"), "users")?;
         if let Some(count) = head.number("users")? {
             let mut users = Vec::new();
             for _ in 0..count {
@@ -157,6 +163,10 @@ impl TermsFile {
             let device = two::short("device", device, MAX_DEVICE)?.to_owned();
             if terms.devices.iter().any(|known| uuid::same(&known.device, &device)) {
                 return Err(WireError::DuplicateKey(device));
+            }
+            // `null` is no limit; a key that is missing is a line that was cut.
+            for key in ["memory_limit", "sm_limit", "sm_request"] {
+                two::required(line.get(key), key)?;
             }
             let (memory_limit, sm_limit) = super::read_limits(&line)?;
             let sm_request = line.tenths("sm_request")?.map(|tenths| share("sm_request", tenths)).transpose()?;
@@ -196,7 +206,7 @@ mod tests {
         let count = devices.len();
         let mut text = format!(
             "{{\"terms\":1,\"epoch\":7,\"tenant\":\"a\",\"mode\":\"enforce\",\"on_loss\":\"local\",\"strict\":false,\
-             \"devices\":{count}}}\n"
+             \"users\":null,\"devices\":{count}}}\n"
         );
         for device in devices {
             text.push_str(&format!(
@@ -204,6 +214,35 @@ mod tests {
             ));
         }
         TermsFile::decode(text.as_bytes())
+    }
+
+    #[test]
+    fn nothing_that_the_file_does_not_say_lifts_a_limit() {
+        let terms = TermsFile {
+            epoch: 7,
+            tenant: "a".into(),
+            mode: Mode::Enforce,
+            open_on_error: false,
+            on_loss: OnLoss::Local,
+            strict: false,
+            users: None,
+            user_namespace: 0,
+            keeps_ledgers: false,
+            devices: vec![DeviceTerms {
+                device: ALL_DEVICES.into(),
+                memory_limit: None,
+                sm_limit: None,
+                sm_request: None,
+            }],
+        };
+        let text = terms.encode().unwrap();
+        assert_eq!(TermsFile::decode(text.as_bytes()).unwrap(), terms);
+        for key in ["users", "memory_limit", "sm_limit", "sm_request"] {
+            let renamed = text.replace(&format!("\"{key}\""), "\"other\"");
+            assert_eq!(TermsFile::decode(renamed.as_bytes()), Err(WireError::Missing(key)));
+        }
+        let off = TermsFile { mode: Mode::Off, ..terms }.encode().unwrap();
+        assert!(matches!(TermsFile::decode(off.as_bytes()), Err(WireError::WrongKind { key: "mode", .. })));
     }
 
     #[test]
