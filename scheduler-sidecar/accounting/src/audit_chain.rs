@@ -80,6 +80,8 @@ pub struct Chain {
     pub cut: usize,
     /// The hash of the last line.
     pub head: String,
+    /// True if the first line is the first of all; false if it names one before it, or is not whole.
+    pub is_from_first: bool,
 }
 
 /// A hash that one of the lines must have, and who says so.
@@ -101,7 +103,8 @@ pub fn verify(files: &[Vec<u8>], heads: &[Head<'_>]) -> Result<Chain, Break> {
     struct Link {
         prev: String,
     }
-    let (mut before, mut chain) = (None::<String>, Chain { lines: 0, cut: 0, head: String::new() });
+    let (mut before, mut chain) =
+        (None::<String>, Chain { lines: 0, cut: 0, head: String::new(), is_from_first: false });
     let mut missing = heads.to_vec();
     // The first of the lines without a hash since the last whole line, and how many they are: the next one must name the last.
     let (mut torn, mut pieces) = (None, 0);
@@ -120,6 +123,7 @@ pub fn verify(files: &[Vec<u8>], heads: &[Head<'_>]) -> Result<Chain, Break> {
                             wrong("the line before it is another one: lines between were taken out, or it was changed")
                         }));
                     }
+                    chain.is_from_first |= before.is_none() && link.prev.is_empty();
                     torn = None;
                     chain.cut += std::mem::take(&mut pieces);
                 }

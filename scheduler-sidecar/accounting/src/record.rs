@@ -27,7 +27,7 @@ use tracing::{info, warn};
 
 use crate::clock;
 use integrate::{Integral, Moment, Sums};
-use ledgers::{Barred, Held, Ledgers, Offered, Unread, Whose};
+use ledgers::{Barred, Held, Ledgers, Offered, QUICK, QUICK_READINGS, Unread, Whose};
 use reading::LedgerReading;
 use store::{Mark, Store};
 use told::Told;
@@ -82,6 +82,8 @@ enum Word {
     /// One that nobody asked for.
     Stray(u64, OwnedFd, Arc<()>),
     Told(Box<Batch>),
+    /// A process of this room came or went.
+    Moved(u64),
     Keep(Keep),
     /// Read all ledgers of these rooms.
     Read(Vec<u64>),
@@ -161,6 +163,11 @@ impl Record {
     /// What is to be handed over next; what is there already is put together with it.
     pub fn draft(&mut self) -> &mut Batch {
         &mut self.draft
+    }
+
+    /// A member of a room has left: what it held is given up about now.
+    pub fn left(&self, room: u64) {
+        let _ = self.tell.send(Word::Moved(room));
     }
 
     /// A room's last member has left.
@@ -287,9 +294,12 @@ impl Work {
     fn run(mut self, told: &Receiver<Word>) {
         self.open(Instant::now());
         let mut next = Instant::now() + PAUSE;
+        let mut glanced = Instant::now();
         loop {
             let busy = self.ledgers.due().is_some() || !self.integral.is_idle() || self.again.is_some();
-            let wait = if busy { next.saturating_duration_since(Instant::now()) } else { TIDY };
+            let quick = self.ledgers.is_quick().then(|| glanced + QUICK);
+            let until = quick.map_or(next, |quick| quick.min(next));
+            let wait = if busy { until.saturating_duration_since(Instant::now()) } else { TIDY };
             let mut look = false;
             match told.recv_timeout(wait) {
                 Ok(Word::File(whose, file, number, token)) => {
@@ -304,8 +314,11 @@ impl Work {
                     self.hear(*batch);
                     look = true;
                 }
+                Ok(Word::Moved(room)) => self.ledgers.moved(room, Instant::now()),
                 Ok(Word::Read(rooms)) => {
-                    rooms.into_iter().for_each(|room| self.ledgers.read_room(room, Instant::now()));
+                    let read = |room| self.ledgers.read_room(room, Instant::now());
+                    let changed: BTreeSet<Whose> = rooms.into_iter().flat_map(read).collect();
+                    self.hold_of(&changed);
                     self.show();
                 }
                 Ok(Word::Keep(keep)) => (self.settings.keep, self.tidied) = (keep, None),
@@ -315,12 +328,15 @@ impl Work {
                     let _ = done.try_send(());
                     return;
                 }
-                Err(RecvTimeoutError::Timeout) => look = true,
+                Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
-            if look || Instant::now() >= next {
+            if look || Instant::now() >= next || !busy {
                 self.look(false);
                 next = Instant::now() + PAUSE;
+            } else if quick.is_some_and(|quick| Instant::now() >= quick) {
+                self.glance();
+                glanced = Instant::now();
             }
         }
     }
@@ -328,8 +344,11 @@ impl Work {
     fn take(&mut self, whose: Whose, file: OwnedFd, number: u64) {
         self.numbers.insert(whose.0, number);
         let (room, device) = (whose.0, whose.1.clone());
-        match self.ledgers.offer(whose, file, Instant::now()) {
-            Ok(Offered::New | Offered::Known) => self.show(),
+        match self.ledgers.offer(whose.clone(), file, Instant::now()) {
+            Ok(Offered::New | Offered::Known) => {
+                self.hold_of(&BTreeSet::from([whose]));
+                self.show();
+            }
             Err(Unread::NoLedger(why)) => {
                 warn!(room, device, why, "a member sent a file as its ledger that is not read")
             }
@@ -388,15 +407,44 @@ impl Work {
             self.integral.forget(room);
             self.ledgers.forget(room);
             self.numbers.remove(&room);
+            lock(&self.shown.held).retain(|(of, _), _| *of != room);
         }
     }
 
     /// Reads what is due, and writes what waits.
     fn look(&mut self, last: bool) {
-        self.ledgers.read_due(Instant::now());
+        self.ledgers.read_due(Instant::now(), usize::MAX);
         self.hold();
         self.show();
         self.write(last);
+    }
+
+    /// Reads some of the ledgers that change now.
+    fn glance(&mut self) {
+        let changed = self.ledgers.read_due(Instant::now(), QUICK_READINGS);
+        self.hold_of(&changed);
+        let mut gone = false;
+        for whose in changed {
+            match self.ledgers.held_by(&whose) {
+                // Its moment stays the one of an earlier reading, as the readers of both expect.
+                Some(held) => drop(lock(&self.shown.held).insert(whose, held)),
+                None => gone = true,
+            }
+        }
+        if gone {
+            self.show();
+        }
+    }
+
+    /// These tenants' ledgers were read: they hold something else from now on.
+    fn hold_of(&mut self, changed: &BTreeSet<Whose>) {
+        let now = moment();
+        for whose in changed {
+            let held = self.ledgers.held_by(whose);
+            let (refused, rose) = self.ledgers.since(whose);
+            let used = held.as_ref().map_or(0, |held| held.used);
+            self.integral.holds_one(whose, used, held.map(|_| refused), rose, now);
+        }
     }
 
     fn hold(&mut self) {
@@ -407,7 +455,15 @@ impl Work {
     }
 
     fn show(&self) {
-        *lock(&self.shown.held) = self.ledgers.held();
+        let mut held = self.ledgers.held();
+        let mut shown = lock(&self.shown.held);
+        for (whose, before) in std::mem::take(&mut *shown) {
+            // Its processes are gone. What their ledger counted stays, so that a counter does not begin anew.
+            let counted = Held { peak: before.peak, refused: before.refused, ..Held::default() };
+            held.entry(whose).or_insert(counted);
+        }
+        *shown = held;
+        drop(shown);
         *lock(&self.shown.read) = self.ledgers.read_at();
         lock(&self.shown.broken).clone_from(self.ledgers.broken());
     }

@@ -114,11 +114,12 @@ fn verify(args: &Args) -> Result<ExitCode, Failure> {
         let name = names.get(found.file).map(|name| name.display().to_string()).unwrap_or_default();
         Failure::new(FINDINGS, format!("{name}:{}: {}", found.line, found.words))
     })?;
-    let (lines, cut, files, last) = (chain.lines, chain.cut, names.len(), chain.head);
+    let (lines, cut, files, last, first) = (chain.lines, chain.cut, names.len(), chain.head, chain.is_from_first);
     if args.json {
         let end = if heads.is_empty() { None } else { Some(true) };
         say::json(&serde_json::json!({
             "ok": true, "lines": lines, "not_whole": cut, "files": files, "head": last, "end_is_known": end,
+            "is_from_first": first,
         }))?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -127,6 +128,9 @@ fn verify(args: &Args) -> Result<ExitCode, Failure> {
         words.push_str(&format!(
             "{cut} of them are not whole: the daemon ended, or the disk was full, while it wrote them\n"
         ));
+    }
+    if !first {
+        words.push_str("the log began before these files: their first line names a line that is not in them\n");
     }
     words.push_str(&format!("the last line's hash is {last}\n"));
     words.push_str(match (served.is_some(), args.head.is_empty()) {

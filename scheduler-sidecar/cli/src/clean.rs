@@ -47,7 +47,7 @@ struct Found {
     /// Its name as the library made it: `t-` and the tenant's name, `c-` and a container's namespaces, `u-` and a user.
     tenant: String,
     device: String,
-    /// `removed`, `unused` (with --dry-run), `in use`, `another user's`, or `failed`.
+    /// `removed`, `unused` (with --dry-run), `in use`, `another user's`, `no file` or `failed`.
     state: &'static str,
     /// Of a failure.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -92,6 +92,7 @@ fn judged(ledger: ledgers::Ledger, dry: bool) -> Found {
         Ok(Fate::Free) => ("removed", None),
         Ok(Fate::InUse) => ("in use", None),
         Ok(Fate::Foreign) => ("another user's", None),
+        Ok(Fate::NoFile) => ("no file", None),
         Err(why) => ("failed", Some(why.to_string())),
     };
     let path = ledger.path.display().to_string();

@@ -70,21 +70,28 @@ fn kind(text: &str) -> Result<String, String> {
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let (mut next, mut boot) = (args.since.max(1), None);
     loop {
-        let shown = stream(args, &mut next, &mut boot);
-        match shown {
-            // The pipe is closed: the reader has seen enough.
-            Err(failure) if failure.code == 0 => return Err(failure),
-            Err(failure) if boot.is_none() || !args.follow => return Err(failure),
+        match stream(args, &mut next, &mut boot) {
+            // Events that cannot be shown would be lost. A closed pipe is here too: its reader has seen enough.
+            Err(Ended::Output(failure)) => return Err(failure),
+            Err(Ended::Daemon(failure)) if boot.is_none() || !args.follow => return Err(failure),
             Ok(()) if !args.follow => return Ok(ExitCode::SUCCESS),
             _ => std::thread::sleep(PAUSE),
         }
     }
 }
 
+/// Why no more events are shown.
+enum Ended {
+    /// The daemon does not answer.
+    Daemon(Failure),
+    /// Standard output cannot be written.
+    Output(Failure),
+}
+
 /// Shows events until the daemon closes the connection; remembers the number behind the last one.
-fn stream(args: &Args, next: &mut u64, boot: &mut Option<u64>) -> Result<(), Failure> {
+fn stream(args: &Args, next: &mut u64, boot: &mut Option<u64>) -> Result<(), Ended> {
     let socket = args.daemon.path();
-    let told = |why: io::Error| Failure::new(FINDINGS, ask::words(&socket, &why));
+    let told = |why: io::Error| Ended::Daemon(Failure::new(FINDINGS, ask::words(&socket, &why)));
     let question = |since| Question { hello: control::PROTOCOL, ask: Ask::Events { since, follow: args.follow } };
     let open = |since| -> io::Result<(BufReader<UnixStream>, Answer)> {
         let mut stream = UnixStream::connect(&socket)?;
@@ -111,9 +118,9 @@ fn stream(args: &Args, next: &mut u64, boot: &mut Option<u64>) -> Result<(), Fai
         (reader, answer) = open(1).map_err(told)?;
     }
     if let Some(why) = answer.error {
-        return Err(Failure::new(FINDINGS, why));
+        return Err(Ended::Daemon(Failure::new(FINDINGS, why)));
     }
-    let following = answer.following.ok_or_else(no_answer)?;
+    let following = answer.following.ok_or_else(no_answer).map_err(Ended::Daemon)?;
     *boot = Some(following.boot);
     reader.get_ref().set_read_timeout(None).map_err(told)?;
     let mut line = String::new();
@@ -130,9 +137,10 @@ fn stream(args: &Args, next: &mut u64, boot: &mut Option<u64>) -> Result<(), Fai
         *next = event.seq + 1;
         if args.wants(&event) {
             match args.daemon.json {
-                true => say::exact(&say::plain_json(&line))?,
-                false => say::text(&shown(&event))?,
+                true => say::exact(&say::plain_json(&line)),
+                false => say::text(&shown(&event)),
             }
+            .map_err(Ended::Output)?;
         }
     }
 }

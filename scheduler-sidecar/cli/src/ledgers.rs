@@ -13,8 +13,9 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use shim_sys::lock::held_by_another;
 use shim_sys::shared_file::remove_unused;
-use vgpu_core::ledger::{Copied, HEADER_SIZE, LEDGER_SIZE, copied, open_doors_in};
+use vgpu_core::ledger::{Copied, HEADER_SIZE, LEDGER_SIZE, copied, open_doors_in, slot_lock_offset};
 use vgpu_core::tenant::TenantKey;
 
 use rustix::fs::{Access, AtFlags, CWD, OFlags};
@@ -63,11 +64,20 @@ pub fn open_doors(place: &Path, key: &TenantKey) -> Option<(u64, String)> {
     all.filter_map(|(_, path)| open_doors_in(&begin_of(&path, HEADER_SIZE)?)).max_by_key(|(count, _)| *count)
 }
 
-/// What the tenant's ledgers in `place` say of each device, by the device's name.
+/// What the tenant's ledgers in `place` say of each device, by the device's name. Members that are dead are left out.
 #[must_use]
 pub fn use_of(place: &Path, key: &TenantKey) -> Vec<(String, Copied)> {
     let all = of_tenant(place, key).into_iter();
-    all.filter_map(|(device, path)| Some((device, copied(&begin_of(&path, LEDGER_SIZE)?)?))).collect()
+    all.filter_map(|(device, path)| Some((device, of_the_living(&path)?))).collect()
+}
+
+fn of_the_living(path: &Path) -> Option<Copied> {
+    let file = open_to_read(path)?;
+    let mut bytes = Vec::new();
+    (&file).take(LEDGER_SIZE as u64).read_to_end(&mut bytes).ok()?;
+    let mut said = copied(&bytes)?;
+    said.members.retain(|member| held_by_another(file.as_fd(), slot_lock_offset(member.index)).unwrap_or(true));
+    Some(said)
 }
 
 /// The tenant's ledgers in `place`, each with its device's name, in the order of those.
@@ -84,9 +94,13 @@ fn of_tenant(place: &Path, key: &TenantKey) -> Vec<(String, PathBuf)> {
     all
 }
 
-fn begin_of(path: &Path, length: usize) -> Option<Vec<u8>> {
+fn open_to_read(path: &Path) -> Option<File> {
     let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).unwrap_or_default();
-    let file: File = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
+    OpenOptions::new().read(true).custom_flags(flags).open(path).ok()
+}
+
+fn begin_of(path: &Path, length: usize) -> Option<Vec<u8>> {
+    let file = open_to_read(path)?;
     let mut bytes = Vec::new();
     file.take(length as u64).read_to_end(&mut bytes).ok()?;
     Some(bytes)
@@ -155,8 +169,10 @@ pub enum Fate {
     Free,
     /// A process holds it.
     InUse,
-    /// It is another user's, and this one is not root; or no plain file.
+    /// It is another user's, and this one is not root.
     Foreign,
+    /// It has a ledger's name and is a directory, a link or something else.
+    NoFile,
 }
 
 /// Whether a ledger could be removed now. Nothing is held meanwhile, so that nobody who joins it notices.
@@ -164,7 +180,10 @@ pub enum Fate {
 /// # Errors
 /// It cannot be looked at.
 pub fn look(path: &Path) -> io::Result<Fate> {
-    let Some(file) = opened(path)? else { return Ok(Fate::Foreign) };
+    let file = match opened(path)? {
+        Ok(file) => file,
+        Err(fate) => return Ok(fate),
+    };
     Ok(if shim_sys::lock::any_held_by_another(file.as_fd())? { Fate::InUse } else { Fate::Free })
 }
 
@@ -173,23 +192,26 @@ pub fn look(path: &Path) -> io::Result<Fate> {
 /// # Errors
 /// It cannot be looked at, or not be removed.
 pub fn remove(path: &Path) -> io::Result<Fate> {
-    if opened(path)?.is_none() {
-        return Ok(Fate::Foreign);
+    if let Err(fate) = opened(path)? {
+        return Ok(fate);
     }
     let name = CString::new(path.as_os_str().as_bytes())?;
     Ok(if remove_unused(&name, |_, _| true)? { Fate::Free } else { Fate::InUse })
 }
 
-/// The file, if it is one that this user may remove.
-fn opened(path: &Path) -> io::Result<Option<File>> {
+/// The file, if it is one that this user may remove; else why not.
+fn opened(path: &Path) -> io::Result<Result<File, Fate>> {
     let uid = rustix::process::geteuid();
-    let ours = |meta: &fs::Metadata| meta.is_file() && (uid.is_root() || meta.uid() == uid.as_raw());
-    if !ours(&fs::symlink_metadata(path)?) {
-        return Ok(None);
+    let is_kept = |meta: &fs::Metadata| match meta.is_file() {
+        false => Some(Fate::NoFile),
+        true => Some(Fate::Foreign).filter(|_| !uid.is_root() && meta.uid() != uid.as_raw()),
+    };
+    if let Some(fate) = is_kept(&fs::symlink_metadata(path)?) {
+        return Ok(Err(fate));
     }
     let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).unwrap_or_default();
     let file: File = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)?;
-    Ok(ours(&file.metadata()?).then_some(file))
+    Ok(is_kept(&file.metadata()?).map_or(Ok(file), Err))
 }
 
 #[cfg(test)]

@@ -181,9 +181,9 @@ fn csv(answer: &Answer) -> String {
     sheet::csv(&COLUMNS.map(str::to_owned), &rows)
 }
 
-/// Thousandths of a whole, as text.
+/// Thousandths of a whole, as text, rounded as in reports.
 fn thousandths(value: u64, whole: u128) -> String {
-    let all = u128::from(value) * 1000 / whole;
+    let all = (u128::from(value) * 1000 + whole / 2) / whole;
     format!("{}.{:03}", all / 1000, all % 1000)
 }
 
@@ -250,6 +250,7 @@ mod tests {
         let csv = csv(&answer);
         assert!(csv.contains("\n,'=1+1,,") && csv.contains("\n,a\\u{202e}b,,"), "{csv}");
         assert_eq!(thousandths(5400 << 30, 3600 << 30), "1.500");
+        assert_eq!(thousandths(3_010_500_000, 1_000_000_000), "3.011", "rounded as in reports");
     }
 
     #[derive(clap::Parser)]

@@ -330,7 +330,7 @@ fn clean_removes_every_ledger_that_nobody_holds_and_nothing_else() {
     assert!(free.iter().all(|path| path.exists()), "nothing was removed yet");
     let all: serde_json::Value = serde_json::from_str(&clean(&["--json"])).unwrap();
     let states: Vec<&str> = all.as_array().unwrap().iter().map(|one| one["state"].as_str().unwrap()).collect();
-    assert_eq!(states, ["removed", "in use", "another user's", "removed", "removed"], "{all}");
+    assert_eq!(states, ["removed", "in use", "no file", "removed", "removed"], "{all}");
     assert_eq!((&all[3]["tenant"], &all[3]["device"]), (&"t-team".into(), &"GPU-1".into()));
     assert!(free.iter().all(|path| !path.exists()));
     assert!(others.iter().chain([&held, &link]).all(|path| path.exists()), "{all}");

@@ -5,6 +5,8 @@
 
 mod labels;
 
+pub use labels::MAX_LABELS;
+
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -148,8 +150,8 @@ impl Reader<'_, '_> {
         RawProof {
             enabled: self.value(table, S, "enabled", value::truth),
             interval: self.value(table, S, "interval", value::looks),
-            devices: self.list(table, S, "devices", value::path),
-            allow: self.list(table, S, "allow", value::path),
+            devices: self.list(table, S, "devices", value::device_file),
+            allow: self.list(table, S, "allow", value::program),
             slack: self.value(table, S, "slack", value::bytes),
             action: self.value(table, S, "action", value::action),
             grace: self.value(table, S, "grace", value::grace),

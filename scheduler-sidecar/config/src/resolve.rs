@@ -8,7 +8,7 @@ mod layers;
 mod unmeasured;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::devices::{self, Described};
@@ -17,6 +17,7 @@ use super::paths::{self, MAX_SOCKET_PATH};
 use super::plan::{DaemonPlan, DevicePlan, Keep, LogPlan, MetricsPlan, Plan, ProofPlan, TenantPlan};
 use super::problem::{At, Place, Problems};
 use super::raw::{DeviceId, RawFile, RawTemplate, RawTenant, RawTerms};
+use super::read::MAX_LABELS;
 use super::suggest::nearest;
 use super::time::Time;
 use super::value::{is_name, span};
@@ -82,7 +83,7 @@ pub(super) fn plan(raw: &RawFile, around: &Surroundings, problems: &mut Problems
     }
     let devices: Vec<DevicePlan> = devices.into_iter().map(|device| device.plan).collect();
     let arbitrate = raw.arbitrate.as_ref().map_or_else(Default::default, |at| at.value);
-    let (log, metrics, proof) = (log(raw), metrics(raw), proof(raw));
+    let (log, metrics, proof) = (log(raw, problems), metrics(raw), proof(raw));
     notes.extend(metrics.listen.filter(|at| !at.ip().is_loopback()).map(|at| {
         format!("metrics.listen = \"{at}\": whoever reaches this address reads names and use of all tenants; nobody is asked who he is")
     }));
@@ -123,15 +124,30 @@ fn daemon(raw: &RawFile, around: &Surroundings, problems: &mut Problems<'_>) -> 
     }
 }
 
-fn log(raw: &RawFile) -> LogPlan {
+fn log(raw: &RawFile, problems: &mut Problems<'_>) -> LogPlan {
     let (written, usual) = (&raw.log, LogPlan::default());
-    LogPlan {
+    let plan = LogPlan {
         file: written.file.as_ref().map_or(usual.file, |at| at.value.clone()),
         format: written.format.as_ref().map_or(usual.format, |at| at.value),
         max_size: written.max_size.as_ref().map_or(usual.max_size, |at| at.value.into()),
         keep: written.keep.as_ref().map_or(usual.keep, |at| at.value),
         audit: written.audit.as_ref().map_or(usual.audit, |at| at.value.clone()),
+    };
+    if let (Some(file), Some(audit), Some(at)) = (&plan.file, &plan.audit, &written.audit) {
+        // Lines of the log would break the audit log's chain, and a file that is put aside would replace the other.
+        if file == audit || is_put_aside(file, audit) || is_put_aside(audit, file) {
+            let what = "is the file of the log, or one that is put aside for the other";
+            problems.value(at.place, "log.audit", what, "a file of its own");
+        }
     }
+    plan
+}
+
+/// True if `other` is `file` with a number behind it, as a file is called that was put aside.
+fn is_put_aside(file: &Path, other: &Path) -> bool {
+    let number =
+        other.to_str().zip(file.to_str()).and_then(|(other, file)| other.strip_prefix(file)?.strip_prefix('.'));
+    number.is_some_and(|number| !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit()))
 }
 
 fn metrics(raw: &RawFile) -> MetricsPlan {
@@ -336,7 +352,7 @@ impl<'a> Housing<'a, '_> {
             self.problems.value(name.place, "tenant.name", what, accepted);
             return None;
         }
-        if self.daemon.admin.as_ref().is_some_and(|admin| admin.parent() == socket.parent()) {
+        if self.daemon.admin.iter().zip(socket.parent()).any(|(admin, dir)| admin.starts_with(dir)) {
             let at = self.raw.daemon.admin_socket.as_ref().map_or(name.place, |at| at.place);
             let what = format!("lies in the directory that is mounted into the containers of tenant {}", name.value);
             self.problems.value(at, "daemon.admin_socket", what, "a path elsewhere");
@@ -357,10 +373,15 @@ impl<'a> Housing<'a, '_> {
                 }
             }
         }
+        let bearer = layers.bearer();
+        if bearer.labels.len() > MAX_LABELS && told.insert(name.place) {
+            let what = format!("has {} labels, with those of its template and of [defaults]", bearer.labels.len());
+            self.problems.value(name.place, "tenant.name", what, format!("at most {MAX_LABELS} labels together"));
+        }
         let plan = TenantPlan {
             name: name.value.clone(),
             socket,
-            bearer: layers.bearer(),
+            bearer,
             uids: layers.uids(),
             mode: layers.mode(),
             strict: layers.strict(),

@@ -57,7 +57,7 @@ pub struct Question {
 
 /// What is asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "ask", rename_all = "lowercase")]
+#[serde(tag = "ask", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Ask {
     /// Everything about devices, tenants and members.
     Status,

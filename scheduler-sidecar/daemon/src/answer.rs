@@ -5,7 +5,7 @@ use vgpu_core::wire::two::{self, Descriptor, Welcome};
 
 use super::config::{OnError, Tenant};
 use vgpu_config::problem::shown;
-use vgpu_control::{self as control, Ask};
+use vgpu_control::{self as control, Ask, Question};
 
 /// What comes with a welcome, in this order.
 pub const DESCRIPTORS: [Descriptor; 4] = [Descriptor::Beat, Descriptor::Board, Descriptor::Report, Descriptor::Bell];
@@ -59,7 +59,17 @@ pub fn question(line: &[u8]) -> Result<Ask, String> {
             return Err(format!("{other:?} is not a question this daemon knows; accepted: {known}"));
         }
     }
-    serde_json::from_value(question).map_err(not_understood)
+    // From the line itself: of a key that is there twice a value keeps one.
+    let Question { ask, .. } = serde_json::from_slice(line).map_err(not_understood)?;
+    let mut keys = question.as_object().into_iter().flat_map(|question| question.keys());
+    let extra = keys.find(|key| !["hello", "ask"].contains(&key.as_str()));
+    match (&ask, extra) {
+        (Ask::Status | Ask::Ps, Some(extra)) => Err(format!(
+            "the question is not understood: unknown field {:?}, status and ps have no further fields",
+            shown(extra)
+        )),
+        _ => Ok(ask),
+    }
 }
 
 #[cfg(test)]
@@ -86,7 +96,7 @@ mod tests {
 
     #[test]
     fn a_question_is_understood_and_another_protocol_or_an_unknown_one_is_refused_in_words() {
-        assert_eq!(question(br#"{"hello":2,"ask":"status","new":[1]}"#), Ok(Ask::Status));
+        assert_eq!(question(br#"{"hello":2,"ask":"status"}"#), Ok(Ask::Status));
         assert_eq!(question(br#"{"hello":2,"ask":"pause","tenant":"a"}"#), Ok(Ask::Pause { tenant: "a".into() }));
         let change = Box::new(Words { weight: Some("3".into()), ..Words::default() });
         let set = Ask::Set { tenant: "a".into(), device: Some("0".into()), change };
@@ -99,6 +109,16 @@ mod tests {
             (br#"{"hello":2}"#, "is not a question"),
             (br#"{"hello":2,"ask":"pause"}"#, "missing field `tenant`"),
             (br#"{"hello":2,"ask":"set","tenant":"a","change":{"memory":"1GiB"}}"#, "unknown field `memory`"),
+            (br#"{"hello":2,"ask":"status","new":[1]}"#, "unknown field \"new\""),
+            (br#"{"hello":2,"ask":"pause","tenant":"a","device":"0"}"#, "unknown field `device`"),
+            (br#"{"hello":2,"ask":"set","tenant":"a","devise":"0","change":{}}"#, "unknown field `devise`"),
+            (br#"{"hello":2,"ask":"pause","tenant":"a","tenant":"b"}"#, "duplicate field `tenant`"),
+            (br#"{"hello":2,"hello":2,"ask":"status"}"#, "duplicate field `hello`"),
+            (br#"{"hello":2,"ask":"pause","ask":"resume","tenant":"b"}"#, "duplicate field `ask`"),
+            (
+                br#"{"hello":2,"ask":"set","tenant":"a","change":{"weight":"1","weight":"2"}}"#,
+                "duplicate field `weight`",
+            ),
             (br#"{"ask":"status"}"#, "\"hello\""),
             (b"status", "not understood"),
             (b"[]", "not understood"),

@@ -237,7 +237,9 @@ mod tests {
         assert!(files.len() < 3 || verify(&fewer, &[]).is_err(), "a file in between is missing");
         let first: Vec<u8> = files[0].split_inclusive(|byte| *byte == b'\n').skip(1).flatten().copied().collect();
         let rest = [vec![first], files[1..].to_vec()].concat();
-        assert_eq!(verify(&rest, &[]).map(|chain| chain.lines), Ok(22), "the oldest may be gone");
+        let rest = verify(&rest, &[]).unwrap();
+        assert_eq!((rest.lines, rest.is_from_first), (22, false), "the oldest may be gone, and that is said");
+        assert!(verify(&files, &[]).unwrap().is_from_first);
     }
 
     #[test]

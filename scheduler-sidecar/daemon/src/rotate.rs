@@ -9,6 +9,8 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rustix::fs::OFlags;
+
 /// How often the name is looked at.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -54,8 +56,14 @@ impl Rotating {
             if let Some(dir) = self.path.parent() {
                 fs::create_dir_all(dir).map_err(|why| self.named(&why))?;
             }
-            let open = OpenOptions::new().append(true).create(true).mode(0o600).open(&self.path);
-            let file = open.map_err(|why| self.named(&why))?;
+            // A fifo without a reader would hold the daemon up, and a device would be renamed once it had got enough.
+            if fs::metadata(&self.path).is_ok_and(|there| !there.is_file()) {
+                return Err(self.named(&io::Error::other("it is no regular file")));
+            }
+            let nonblock = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
+            let mut options = OpenOptions::new();
+            let options = options.append(true).create(true).mode(0o600).custom_flags(nonblock);
+            let file = options.open(&self.path).map_err(|why| self.named(&why))?;
             let length = file.metadata().map_err(|why| self.named(&why))?.len();
             self.open = Some((file, length));
         }
@@ -158,6 +166,18 @@ mod tests {
         drop(file);
         Rotating::open(&path, 25, 2).unwrap().line(b"further\n").unwrap();
         assert_eq!((read("log").as_str(), read("log.1").as_str()), ("further\n", "line 0006\nline 0007\n"));
+    }
+
+    #[test]
+    fn a_fifo_or_a_device_is_refused_at_once_and_in_words() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let kind = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, &path, kind, 0o600.into(), 0).unwrap();
+        for path in [&path, Path::new("/dev/full"), dir.path()] {
+            let why = Rotating::open(path, 25, 2).unwrap_err().to_string();
+            assert_eq!(why, format!("{}: it is no regular file", path.display()));
+        }
     }
 
     #[test]

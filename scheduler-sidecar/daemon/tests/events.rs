@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
-use support::{Daemon, Guard, Peer, eventually, texts, vgpu, vgpud};
+use support::{Daemon, Guard, Peer, clean, eventually, texts, vgpu, vgpud};
 use tempfile::TempDir;
 use vgpu_control::event::Event;
 
@@ -241,6 +241,59 @@ fn an_audit_log_that_cannot_be_written_is_said_and_stops_nothing() {
         status().faults.is_empty()
     });
     assert!(fs::read_to_string(&file).unwrap().contains("tenant.resumed"));
+}
+
+#[test]
+fn a_fifo_or_a_full_device_as_audit_log_is_said_and_the_daemon_serves() {
+    for made in [["mkfifo", "DIR/audit.log"].as_slice(), &["ln", "-s", "/dev/full", "DIR/audit.log"]] {
+        let dir = TempDir::new().unwrap();
+        let at = |text: &str| text.replace("DIR", dir.path().to_str().unwrap());
+        let (command, args) = made.split_first().unwrap();
+        assert!(Command::new(command).args(args.iter().map(|arg| at(arg))).status().unwrap().success());
+        fs::write(dir.path().join("vgpud.toml"), at(&format!("[log]\naudit = \"DIR/audit.log\"\n{TENANTS}"))).unwrap();
+        let _daemon = daemon(dir.path());
+        let faults = vgpu_control::ask_status(&dir.path().join("run/admin.sock")).unwrap().faults;
+        assert!(
+            faults.iter().any(|fault| fault.what == "audit" && fault.words.contains("no regular file")),
+            "{made:?} {faults:?}"
+        );
+    }
+}
+
+#[test]
+fn a_daemon_whose_files_may_not_grow_serves_and_says_so() {
+    for kilobytes in ["8", "40"] {
+        let dir = TempDir::new().unwrap();
+        let config = "[log]\naudit = \"DIR/audit.log\"\n".replace("DIR", dir.path().to_str().unwrap());
+        fs::write(dir.path().join("vgpud.toml"), format!("{config}{TENANTS}")).unwrap();
+        let vgpud = vgpud();
+        let mut command = clean(Command::new("bash"));
+        command.arg("-c").arg(format!("ulimit -f {kilobytes}; exec \"$0\" \"$@\"")).arg(vgpud.get_program());
+        command.arg("--config").arg(dir.path().join("vgpud.toml"));
+        command.args(["--driver", "none", "--runtime-dir"]).arg(dir.path().join("run")).stderr(Stdio::null());
+        let daemon = Daemon { child: command.spawn().unwrap(), socket: dir.path().join("run/tenants/a/vgpud.sock") };
+        let admin = dir.path().join("run/admin.sock");
+        eventually("it serves", || vgpu_control::ask_status(&admin).is_ok());
+        eventually("it says so", || {
+            let faults = vgpu_control::ask_status(&admin).unwrap().faults;
+            faults.iter().any(|fault| fault.what == "record")
+        });
+        drop(daemon);
+    }
+}
+
+#[test]
+fn who_follows_and_cannot_write_ends_with_1() {
+    let world = World::start("");
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut follower =
+        Guard(world.command(&["events", "--follow"]).stdout(full).stderr(Stdio::null()).spawn().unwrap());
+    let mut code = None;
+    eventually("it ends", || {
+        code = follower.0.try_wait().unwrap();
+        code.is_some()
+    });
+    assert_eq!(code.unwrap().code(), Some(1));
 }
 
 #[test]

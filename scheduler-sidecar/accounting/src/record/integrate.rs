@@ -15,6 +15,7 @@ pub const MINUTE: i64 = 60;
 const MOST: usize = 50_000;
 /// Nothing that is added at once is more: about nine petabyte-seconds, or 104 days in nanoseconds.
 const MOST_AT_ONCE: u64 = 1 << 53;
+const NS_PER_SECOND: u128 = 1_000_000_000;
 /// An interval that is longer goes into the minute in which it ended.
 const LONG_NS: u64 = 3_600_000_000_000;
 
@@ -106,6 +107,8 @@ struct Last {
     held: u64,
     at: u64,
     rest: u128,
+    /// Most bytes that were held before the tenant's name was known.
+    peak_unnamed: u64,
     /// What its ledgers said of refusals, and of their peak.
     refused: Option<u64>,
     rose: u64,
@@ -133,6 +136,13 @@ impl Integral {
         let same = (last.sums.members, last.sums.memory_limit, last.sums.sm_limit, &last.sums.bearer)
             == (sums.members, sums.memory_limit, sums.sm_limit, &sums.bearer);
         last.sums = Sums { gpu_ns: max.0, wait_ns: max.1, ..sums.clone() };
+        let peak_bytes = std::mem::take(&mut last.peak_unnamed);
+        if peak_bytes > 0 {
+            let whole = last.rest;
+            let memory_byte_seconds = u64::try_from(whole / NS_PER_SECOND).unwrap_or(u64::MAX);
+            last.rest = whole % NS_PER_SECOND;
+            self.add(whose, Row { memory_byte_seconds, peak_bytes, ..Row::default() }, now.wall, true);
+        }
         for (start, unmeasured_ns) in minutes(unmeasured, now.wall) {
             self.add(whose, Row { unmeasured_ns, ..Row::default() }, start, false);
         }
@@ -165,10 +175,16 @@ impl Integral {
         }
     }
 
-    fn holds_one(&mut self, whose: &Whose, used: u64, refused: Option<u64>, rose: u64, now: Moment) {
-        // Who has not been heard of has no name yet: a second later it has.
-        let Some(last) = self.last.get_mut(whose) else { return };
+    /// One tenant holds this much of one device now, as [`Integral::holds`] takes it of all.
+    pub fn holds_one(&mut self, whose: &Whose, used: u64, refused: Option<u64>, rose: u64, now: Moment) {
+        let last = self.last.entry(whose.clone()).or_default();
         let elapsed = now.ns.saturating_sub(last.at);
+        if last.sums.tenant.is_empty() {
+            // The name comes with the tenant's sums, within a second. Until then no row can be written.
+            last.rest = last.rest.saturating_add(u128::from(last.held) * u128::from(elapsed));
+            (last.held, last.at, last.peak_unnamed) = (used, now.ns, last.peak_unnamed.max(used));
+            return;
+        }
         let (was, at) = (last.held, std::mem::replace(&mut last.at, now.ns));
         let changed = std::mem::replace(&mut last.held, used) != used;
         let before = std::mem::replace(&mut last.refused, refused);
@@ -186,8 +202,8 @@ impl Integral {
         for (start, ns) in minutes(elapsed, now.wall) {
             let Some(last) = self.last.get_mut(whose) else { return };
             let all = last.rest.saturating_add(u128::from(was) * u128::from(ns));
-            let whole = all / 1_000_000_000;
-            last.rest = all % 1_000_000_000;
+            let whole = all / NS_PER_SECOND;
+            last.rest = all % NS_PER_SECOND;
             let memory_byte_seconds = u64::try_from(whole).unwrap_or(u64::MAX);
             self.add(whose, Row { memory_byte_seconds, peak_bytes: was, ..Row::default() }, start, false);
         }
@@ -347,6 +363,18 @@ mod tests {
         let rows: Vec<(i64, u64, u64)> =
             integral.waiting().0.iter().map(|(key, row)| (key.start, row.gpu_ns, row.unmeasured_ns)).collect();
         assert_eq!(rows, [(0, S, 7 * S), (60, 0, 11 * S)]);
+    }
+
+    #[test]
+    fn memory_that_was_held_before_the_tenants_name_is_known_counts_as_soon_as_it_is() {
+        let mut integral = Integral::default();
+        holds(&mut integral, 1000, at(5));
+        holds(&mut integral, 3000, at(7));
+        holds(&mut integral, 0, at(8));
+        assert!(integral.waiting().0.is_empty(), "no row without a name");
+        integral.hears(&whose(), sums(0), 0, at(9));
+        holds(&mut integral, 0, at(9));
+        assert_eq!((all(&integral).memory_byte_seconds, all(&integral).peak_bytes), (2 * 1000 + 3000, 3000));
     }
 
     #[test]

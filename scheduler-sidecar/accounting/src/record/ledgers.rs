@@ -5,8 +5,9 @@
 //! into memory, and only by a thread that is given up if the file does not answer ([`Apart`]); its tenant's files are looked
 //! at no more then. What stands in it is its tenant's own word about itself and decides nothing.
 //!
-//! A ledger that changed is read every second, one that did not ever more rarely, up to every ten seconds; a launch, a join or
-//! an end of the tenant's brings it back. Not here: what is made of the readings ([`super::integrate`]).
+//! A ledger is read every [`QUICK`] for a second after each change of it and each join or end of a process of the tenant.
+//! Processes that live less than a second would else end between two readings. Later it is read after a second, and then ever
+//! more rarely, up to every ten seconds; a launch of the tenant's brings it back to a second. Not here: what is made of the readings ([`super::integrate`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -23,7 +24,12 @@ use crate::shelf::Shelf;
 
 /// How long a file may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Between two readings of a ledger: that changed, that never does.
+/// Between two readings of a ledger that changed within the last [`SOON`].
+pub const QUICK: Duration = Duration::from_millis(100);
+/// Readings in each [`QUICK`] that do not wait for the reading of all that is due. One takes some 100 us of a processor: so
+/// they take a hundredth of one, however many tenants change.
+pub const QUICK_READINGS: usize = 10;
+/// Between two readings of a ledger: that did not change within the last second, that never does.
 const SOON: Duration = Duration::from_secs(1);
 const SELDOM: Duration = Duration::from_secs(10);
 /// Ledgers of a tenant on a device: one for each of its containers.
@@ -122,6 +128,24 @@ struct Kept {
     before: (u64, u64),
     due: Instant,
     pause: Duration,
+    /// When it changed last, or a process of its tenant came or went.
+    moved: Instant,
+}
+
+impl Kept {
+    /// A process of its tenant came or went: what it holds changes about now.
+    fn stir(&mut self, now: Instant) {
+        (self.moved, self.pause, self.due) = (now, QUICK, now);
+    }
+
+    /// It was read: when it is read next.
+    fn plan_next(&mut self, now: Instant) {
+        self.pause = match now.saturating_duration_since(self.moved) < SOON {
+            true => QUICK,
+            false => (self.pause * 2).clamp(SOON, SELDOM),
+        };
+        self.due = now + self.pause;
+    }
 }
 
 /// All of them. Their files lie on a shelf, where they take no place in the daemon's table.
@@ -167,6 +191,7 @@ impl Ledgers {
         };
         let here = self.kept.values().filter(|kept| kept.whose == whose);
         if here.clone().any(|kept| kept.identity == identity) || here.count() >= MOST {
+            self.moved(room, now);
             self.close(room, file);
             return Ok(Offered::Known);
         }
@@ -176,7 +201,8 @@ impl Ledgers {
         self.broken.remove(&whose);
         self.shelf.put(tag, [file]);
         let before = (held.refused, held.peak);
-        self.kept.insert(tag, Kept { whose, identity, held, read: now, before, due: now + SOON, pause: SOON });
+        let (due, pause, moved) = (now + QUICK, QUICK, now);
+        self.kept.insert(tag, Kept { whose, identity, held, read: now, before, due, pause, moved });
         Ok(Offered::New)
     }
 
@@ -208,21 +234,27 @@ impl Ledgers {
         }
     }
 
-    /// Reads what is due; says whose numbers are others now, and who went.
+    /// A process of the tenant came or went.
+    pub fn moved(&mut self, room: u64, now: Instant) {
+        self.kept.values_mut().filter(|kept| kept.whose.0 == room).for_each(|kept| kept.stir(now));
+    }
+
+    /// Reads what is due, at most so many of them, those first that are due for longest; says whose numbers are others now, and
+    /// who went.
     ///
     /// # Cost
     /// Two wake-ups and some forty system calls for each that is due.
-    pub fn read_due(&mut self, now: Instant) -> BTreeSet<Whose> {
-        let due: Vec<u64> = self.kept.iter().filter(|(_, kept)| kept.due <= now).map(|(tag, _)| *tag).collect();
-        due.into_iter().filter_map(|tag| self.read_one(tag, now)).collect()
+    pub fn read_due(&mut self, now: Instant, most: usize) -> BTreeSet<Whose> {
+        let due = self.kept.iter().filter(|(_, kept)| kept.due <= now).map(|(tag, kept)| (kept.due, *tag));
+        let mut due: Vec<(Instant, u64)> = due.collect();
+        due.sort_unstable();
+        due.into_iter().take(most).filter_map(|(_, tag)| self.read_one(tag, now)).collect()
     }
 
-    /// Reads all ledgers of a room now.
-    pub fn read_room(&mut self, room: u64, now: Instant) {
+    /// Reads all ledgers of a room now; says whose numbers are others now, and who went.
+    pub fn read_room(&mut self, room: u64, now: Instant) -> BTreeSet<Whose> {
         let of: Vec<u64> = self.kept.iter().filter(|(_, kept)| kept.whose.0 == room).map(|(tag, _)| *tag).collect();
-        for tag in of {
-            self.read_one(tag, now);
-        }
+        of.into_iter().filter_map(|tag| self.read_one(tag, now)).collect()
     }
 
     fn read_one(&mut self, tag: u64, now: Instant) -> Option<Whose> {
@@ -250,8 +282,11 @@ impl Ledgers {
             Some(Ok((_, held))) => {
                 let kept = self.kept.get_mut(&tag)?;
                 let changed = kept.held != held;
-                kept.pause = if changed { SOON } else { (kept.pause * 2).min(SELDOM) };
-                (kept.held, kept.read, kept.due) = (held, now, now + kept.pause);
+                if changed {
+                    kept.moved = now;
+                }
+                (kept.held, kept.read) = (held, now);
+                kept.plan_next(now);
                 changed.then_some(whose)
             }
         }
@@ -279,6 +314,16 @@ impl Ledgers {
     #[must_use]
     pub fn broken(&self) -> &BTreeMap<Whose, &'static str> {
         &self.broken
+    }
+
+    /// What a tenant holds of a device, as it was read last; `None`: none of its ledgers is read.
+    #[must_use]
+    pub fn held_by(&self, whose: &Whose) -> Option<Held> {
+        let mut sum = None;
+        for kept in self.kept.values().filter(|kept| kept.whose == *whose) {
+            sum.get_or_insert_with(Held::default).add(&kept.held);
+        }
+        sum
     }
 
     /// What each tenant holds of each device, as it was read last.
@@ -311,6 +356,12 @@ impl Ledgers {
             let rose = if kept.held.peak > kept.before.1 { kept.held.peak } else { 0 };
             (refused.saturating_add(more), peak.max(rose))
         })
+    }
+
+    /// True if some ledger is read every [`QUICK`].
+    #[must_use]
+    pub fn is_quick(&self) -> bool {
+        self.kept.values().any(|kept| kept.pause == QUICK)
     }
 
     /// When something is due; `None`: never.
@@ -422,17 +473,29 @@ mod tests {
         assert_eq!(ledgers.offer(whose.clone(), again.into(), now), Ok(Offered::Known), "it is known");
         let held = &ledgers.held()[&whose];
         assert_eq!((held.used, held.part(4711).map(|part| part.used), held.part(1)), (1000, Some(1000), None));
+        assert!(ledgers.read_due(now, 1).is_empty(), "a process came, and nothing changed yet");
         word(&mut member, HEADER_SIZE, &3000u64.to_le_bytes());
-        assert!(ledgers.read_due(now).is_empty(), "not yet");
-        let later = now + SOON;
-        assert_eq!(ledgers.read_due(later), BTreeSet::from([whose.clone()]));
+        assert!(ledgers.read_due(now, 1).is_empty(), "not yet");
+        let later = now + QUICK;
+        assert!(ledgers.read_due(later, 0).is_empty(), "not more than may be read now");
+        assert_eq!(ledgers.read_due(later, 1), BTreeSet::from([whose.clone()]));
         assert_eq!(ledgers.held()[&whose].used, 3000);
-        let later = later + SOON;
-        assert!(ledgers.read_due(later).is_empty());
+        assert_eq!(ledgers.held_by(&whose), ledgers.held().remove(&whose));
+        let quiet = later + QUICK;
+        assert!(ledgers.read_due(quiet, 1).is_empty());
+        assert!(ledgers.is_quick() && ledgers.due() == Some(quiet + QUICK), "it changed within the last second");
+        let quiet = later + SOON;
+        assert!(ledgers.read_due(quiet, 1).is_empty());
+        assert!(!ledgers.is_quick() && ledgers.due() == Some(quiet + SOON), "it did not change for a second");
+        let later = quiet + SOON;
+        assert!(ledgers.read_due(later, 1).is_empty());
         assert_eq!(ledgers.due(), Some(later + 2 * SOON), "what does not change is read more rarely");
         ledgers.stir(1, later);
+        assert!(!ledgers.is_quick(), "a launch alone changes no memory");
+        ledgers.moved(1, later);
         drop(member);
-        assert_eq!(ledgers.read_due(later), BTreeSet::from([whose.clone()]));
+        assert_eq!(ledgers.read_due(later, 1), BTreeSet::from([whose.clone()]));
+        assert!(ledgers.is_quick(), "a process came or went");
         assert_eq!(ledgers.held()[&whose].used, 0, "nobody holds the lock");
         File::options().write(true).open(&path).unwrap().set_len(5000).unwrap();
         ledgers.read_room(1, later);

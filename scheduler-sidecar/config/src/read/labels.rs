@@ -8,8 +8,8 @@ use super::{Reader, shown};
 use crate::keys::Section;
 use crate::value::{is_label_name, label};
 
-/// Most labels of a section.
-const MOST: usize = 16;
+/// Most labels of a section, and of a tenant with those that it takes over.
+pub const MAX_LABELS: usize = 16;
 
 impl Reader<'_, '_> {
     /// A section's labels; `None`: it says none, or something about them is wrong, which has been told.
@@ -18,12 +18,12 @@ impl Reader<'_, '_> {
         debug_assert!(section.has(KEY));
         let written = table.get(KEY)?;
         let here = format!("{}.{KEY}", section.name());
-        let accepted = format!("at most {MOST} of them: {{ NAME = \"VALUE\", ... }}");
+        let accepted = format!("at most {MAX_LABELS} of them: {{ NAME = \"VALUE\", ... }}");
         let Some(inner) = written.get_ref().as_table() else {
             self.problems.value(written.span().into(), here, "is not a table", accepted);
             return None;
         };
-        if inner.iter().count() > MOST {
+        if inner.iter().count() > MAX_LABELS {
             self.problems.key(written.span().into(), here, "are too many", accepted);
             return None;
         }

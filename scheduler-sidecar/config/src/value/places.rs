@@ -76,7 +76,30 @@ pub fn path(written: &Written<'_>) -> Result<PathBuf, Wrong> {
     match string(written, FORMS)? {
         text if text.contains('\0') => wrong("has a zero byte inside", FORMS),
         text if !text.starts_with('/') => wrong("is not absolute", FORMS),
+        // Two names of one file or directory would else pass for two.
+        text if text.split('/').any(|part| part == "..") => wrong("has a \"..\" inside", FORMS),
         text => Ok(PathBuf::from(text)),
+    }
+}
+
+/// A pattern of device files, as [`crate::proof::processes::matches`] reads it.
+pub fn device_file(written: &Written<'_>) -> Result<PathBuf, Wrong> {
+    const FORMS: &str =
+        "an absolute path, in which * stands for any text and [0-9] for a digit, like \"/dev/nvidia[0-9]*\"";
+    let path = path(written).map_err(|why| Wrong { accepted: FORMS.into(), ..why })?;
+    match path.to_string_lossy().replace("[0-9]", "").contains(['[', ']', '?']) {
+        true => wrong("is no such pattern", FORMS),
+        false => Ok(path),
+    }
+}
+
+/// The path of one program.
+pub fn program(written: &Written<'_>) -> Result<PathBuf, Wrong> {
+    const FORMS: &str = "the absolute path of one program, like \"/usr/bin/nvidia-smi\"";
+    let path = path(written).map_err(|why| Wrong { accepted: FORMS.into(), ..why })?;
+    match path.to_string_lossy().contains(['*', '?']) {
+        true => wrong("is a pattern", FORMS),
+        false => Ok(path),
     }
 }
 

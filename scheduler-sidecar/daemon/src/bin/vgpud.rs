@@ -3,10 +3,11 @@
 
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser as _;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -29,6 +30,11 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     let options = Options::parse();
+    // Where a file may not grow (RLIMIT_FSIZE), writing then fails in words instead of killing the daemon. A driver that is
+    // asked while the configuration is read may write too.
+    if let Err(why) = signal_hook::flag::register(SIGXFSZ, Arc::default()) {
+        return fail(1, &format_args!("cannot handle SIGXFSZ: {why}"));
+    }
     if let Some(file) = &options.check {
         return check::run(file, &options).unwrap_or_else(|why| fail(why.code, &why));
     }

@@ -1,7 +1,7 @@
 //! From a line of the log to an event.
 
 use std::fmt::{self, Write as _};
-use std::time::SystemTime;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
@@ -31,6 +31,11 @@ impl<S: Subscriber> Layer<S> for Kinds {
     }
 }
 
+/// A moment as text. A clock that was set to before 1970 shows 1970, the first moment that can be written so.
+fn stamp(at: SystemTime) -> String {
+    humantime::format_rfc3339_millis(at.max(UNIX_EPOCH)).to_string()
+}
+
 #[derive(Default)]
 struct Fields {
     words: String,
@@ -53,7 +58,7 @@ impl Fields {
         }
         Event {
             seq: 0,
-            at: humantime::format_rfc3339_millis(SystemTime::now()).to_string(),
+            at: stamp(SystemTime::now()),
             kind: self.all.remove("kind").map(text).unwrap_or_default(),
             level: level.to_owned(),
             tenant: self.all.remove("tenant").map(text),
@@ -121,6 +126,12 @@ mod tests {
     use tracing_subscriber::layer::SubscriberExt as _;
 
     use super::*;
+
+    #[test]
+    fn a_clock_before_1970_shows_1970() {
+        let before = UNIX_EPOCH - std::time::Duration::from_secs(5);
+        assert_eq!(stamp(before), "1970-01-01T00:00:00.000Z");
+    }
 
     #[test]
     fn a_line_with_a_kind_is_an_event_with_all_it_says_and_one_without_is_none() {

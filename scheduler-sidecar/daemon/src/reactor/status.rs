@@ -7,7 +7,7 @@ use vgpu_core::limits::Mode;
 use vgpu_core::uuid::{self, key};
 
 use super::reload::Loaded;
-use super::{Reactor, number};
+use super::{Reactor, Room, number};
 use crate::config::{On, Tenant, Which, device_name};
 use crate::connection::{Side, State};
 use crate::leases::view::{Explained, OnDevice, Used};
@@ -66,7 +66,7 @@ impl Reactor {
             let mut status = room.status();
             let on = members_on(&seen);
             let held = self.held(id, &seen);
-            status.devices = self.rows(&room.tenant, &seen, &held);
+            status.devices = self.rows(room, &seen, &held);
             holders.extend(seen.said.into_iter().map(|said| (said.device, said.holder)));
             status.paused = self.leases.is_paused(number(id));
             status.members = members
@@ -127,12 +127,15 @@ impl Reactor {
 
     /// What a room's tenant holds of the devices that it used, by their UUIDs, with what counts beside its ledgers.
     fn held(&self, id: u64, seen: &Seen) -> BTreeMap<String, Held> {
-        // The ledgers were read before the last member left; the record reads them once more, within a second.
-        if self.rooms.get(&id).is_none_or(|room| room.paged == 0) {
-            return BTreeMap::new();
-        }
+        let Some(room) = self.rooms.get(&id) else { return BTreeMap::new() };
         let on = |used: &Used| {
             let mut held = self.record.held(&(id, used.device.clone()))?;
+            if is_left(room, used) {
+                // The ledgers were read before the last member left; the record reads them once more, within a second.
+                (held.used, held.overhead) = (0, 0);
+                held.parts.clear();
+                return Some((used.device.clone(), held));
+            }
             let beside = self.leases.uncharged(number(id), &used.device).beside(held.overhead);
             (held.used, held.overhead) = (held.used.saturating_add(beside), held.overhead.saturating_add(beside));
             Some((used.device.clone(), held))
@@ -169,11 +172,11 @@ impl Reactor {
     pub(crate) fn terms_status(&mut self, id: u64) -> Vec<TermsStatus> {
         let seen = self.seen(id);
         let held = self.held(id, &seen);
-        self.rooms.get(&id).map(|room| self.rows(&room.tenant, &seen, &held)).unwrap_or_default()
+        self.rooms.get(&id).map(|room| self.rows(room, &seen, &held)).unwrap_or_default()
     }
 
-    fn rows(&self, tenant: &Tenant, seen: &Seen, held: &BTreeMap<String, Held>) -> Vec<TermsStatus> {
-        let (Seen { used, said, members }, now) = (seen, Instant::now());
+    fn rows(&self, room: &Room, seen: &Seen, held: &BTreeMap<String, Held>) -> Vec<TermsStatus> {
+        let (tenant, Seen { used, said, members }, now) = (&room.tenant, seen, Instant::now());
         let named: BTreeSet<String> = tenant.on.iter().filter_map(uuid_of).map(key).collect();
         let mut rows = Vec::new();
         for on in &tenant.on {
@@ -204,17 +207,24 @@ impl Reactor {
                     got: (!used.unmeasured.now).then_some(rates.got),
                 };
                 let held = held.get(&used.device);
+                let none = is_left(room, used).then_some(0);
                 rows.push(TermsStatus {
-                    memory_used: held.map(|held| held.used),
+                    memory_used: held.map(|held| held.used).or(none),
                     memory_peak: held.map(|held| held.peak),
-                    overhead: held.map(|held| held.overhead),
+                    overhead: held.map(|held| held.overhead).or(none),
                     refused_allocations: held.map(|held| held.refused),
                     launches: counted(used),
                     ..self.row(tenant, on, device, Some(time))
                 });
             }
             if rows.len() == before {
-                rows.push(self.row(tenant, on, device_name(&on.device), None));
+                let none = (room.older() == 0).then_some(0);
+                rows.push(TermsStatus {
+                    memory_used: none,
+                    overhead: none,
+                    launches: none,
+                    ..self.row(tenant, on, device_name(&on.device), None)
+                });
             }
         }
         rows
@@ -338,6 +348,11 @@ impl Reactor {
         self.record.gone(id);
         self.owes = true;
     }
+}
+
+/// True if no process of the tenant is on the device. A process with an older library does not say where it is.
+fn is_left(room: &Room, used: &Used) -> bool {
+    used.members == 0 && room.older() == 0
 }
 
 /// Launches, if they are counted: a library that is older uses a device and counts none.

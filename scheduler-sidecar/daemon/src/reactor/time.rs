@@ -149,6 +149,7 @@ impl Reactor {
         self.leases.leave(number(id), member, now);
         let Some(room) = self.rooms.get_mut(&id) else { return };
         room.paged -= 1;
+        self.record.left(id);
         if room.paged == 0 {
             if !self.roster.has_prior(&room.tenant.name) {
                 room.limits_before.clear();
