@@ -74,7 +74,8 @@ impl Build {
         &self.scratch
     }
 
-    /// This program again, with pipes, on the simulated `machine` with devices of `profile`. It runs without the library and
+    /// This program again, with pipes, on the simulated `machine` with devices of `profile`. It runs without the
+    /// library and
     /// without the caller's own limits.
     pub fn again(&self, machine: &Path, profile: &str) -> Command {
         let mut command = Command::new(&self.own);

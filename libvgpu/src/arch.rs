@@ -6,7 +6,8 @@
 //! - `dlsym`, `dlvsym`, `dlopen`, `dlmopen`, `cuGetProcAddress`, `cuGetProcAddress_v2`: the exports that are told who asks
 //! - `jump_to!`: the body of an export that is nothing but the number of its row and a jump
 //! - `shut`, `copy`: where those jump to; what they hand on is judged by `hooks`
-//! - `detour`: where exports jump to for which an interposer behind us has the function; `in_place`: hooks that call none
+//! - `detour`: where exports jump to for which an interposer behind us has the function; `in_place`: hooks that call
+//! none
 //! - `distances!`: the table of distances to the hooks, which a static of Rust's cannot hold
 //! - `this_thread`: a word that no other living thread has
 //!

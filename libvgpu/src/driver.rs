@@ -207,7 +207,8 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
         self.found.call[row].load(Relaxed) as *mut c_void
     }
 
-    /// An export calls an interposer behind us and charges nothing. The interposer finds the hook in place of the driver's
+    /// An export calls an interposer behind us and charges nothing. The interposer finds the hook in place of the
+    /// driver's
     /// function ([`begin_in_place`]), which charges with the arguments that the driver gets.
     #[cold]
     fn find_call(&self, row: usize) -> *mut c_void {
@@ -313,7 +314,8 @@ thread_local!(
     static IN_PLACE: Cell<usize> = const { Cell::new(0) };
 );
 
-/// The interposer's function of the row for which [`Library::call`] has just answered null on this thread, or the code that
+/// The interposer's function of the row for which [`Library::call`] has just answered null on this thread, or the code
+/// that
 /// a hook answers where nobody has the function.
 pub extern "C" fn find_detour() -> usize {
     let number = LAST_ROW.get();

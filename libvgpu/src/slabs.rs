@@ -47,7 +47,8 @@ pub fn join(slab: u64) -> bool {
         .is_some_and(|count| count.fetch_update(AcqRel, Relaxed, |count| (count > 0).then_some(count + 1)).is_ok())
 }
 
-/// Counts one more allocation in a slab, whose bytes are reserved; true: it is the first one. `None`: there is no counter.
+/// Counts one more allocation in a slab, whose bytes are reserved; true: it is the first one. `None`: there is no
+/// counter.
 pub fn enter(slab: u64) -> Option<bool> {
     counter(slab).map(|count| count.fetch_add(1, AcqRel) == 0)
 }

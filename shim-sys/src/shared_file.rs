@@ -54,7 +54,8 @@ pub enum Access {
     Owner,
     /// Mode 0666: every user of the container.
     Everybody,
-    /// The path is a descriptor's in /proc/self/fd: a file that somebody trusted made whole and handed over, whoever owns it and
+    /// The path is a descriptor's in /proc/self/fd: a file that somebody trusted made whole and handed over, whoever
+    /// owns it and
     /// whatever its names. It is never made or enlarged here.
     HandedOver,
 }
@@ -260,7 +261,8 @@ impl<T: Page + 'static> SharedFile<T> {
         self.page
     }
 
-    /// Whether the file has no name any more: whoever opens the path gets another one. Names of a file that was handed over do
+    /// Whether the file has no name any more: whoever opens the path gets another one. Names of a file that was handed
+    /// over do
     /// not matter.
     ///
     /// # Cost

@@ -76,6 +76,11 @@ impl Member {
         Member { pid: child.id(), stdin: child.stdin.take(), child, lines, stderr }
     }
 
+    /// True if the process has ended.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("a child").is_some()
+    }
+
     /// Sends a line and waits for no answer.
     #[track_caller]
     pub fn tell(&mut self, line: &str) {

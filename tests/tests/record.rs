@@ -437,7 +437,8 @@ fn whatever_a_tenant_sends_as_its_ledger_stalls_nobody_and_says_nothing() {
     eventually("it is read", || !used(&world, 0).is_null());
     let ledger = ledger_of(&m);
     File::options().write(true).open(&ledger).unwrap().set_len(4096).unwrap();
-    eventually("it is none any more", || used(&world, 0).is_null());
+    // Its member may have met the end of the file: then nobody is left who holds anything.
+    eventually("it is none any more", || used(&world, 0).as_u64().unwrap_or(0) == 0);
     finish(&mut world.at_work(&[("b", 1000, 16, 0)], 300));
     assert!(!world.status().is_empty());
 }

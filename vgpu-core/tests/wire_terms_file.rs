@@ -41,7 +41,7 @@ fn terms() -> TermsFile {
 fn what_is_written_is_read_back() {
     assert_eq!(terms().encode().unwrap(), WRITTEN);
     assert_eq!(TermsFile::decode(WRITTEN.as_bytes()).unwrap(), terms());
-    for mode in [Mode::Observe, Mode::Off] {
+    for mode in [Mode::Enforce, Mode::Observe] {
         for on_loss in [OnLoss::Local, OnLoss::Open] {
             for users in [None, Some(Vec::new())] {
                 let other = TermsFile { mode, on_loss, users, devices: Vec::new(), open_on_error: false, ..terms() };

@@ -238,7 +238,8 @@ macro_rules! jump_to {
 }
 pub(crate) use jump_to;
 
-/// A function without a frame that asks `$judge`, with the number in eax and the call's first argument, and jumps to the
+/// A function without a frame that asks `$judge`, with the number in eax and the call's first argument, and jumps to
+/// the
 /// function that it answers, with the call's arguments as they came. A number below [`CODES`] is returned instead.
 ///
 /// No function takes a number that comes in other registers.
@@ -280,7 +281,8 @@ macro_rules! judged {
 }
 
 judged!(
-    /// The call of a hook that has no function: a jump to the interposer behind us, or a code where nobody has the function.
+    /// The call of a hook that has no function: a jump to the interposer behind us, or a code where nobody has the
+    /// function.
     ///
     /// # Safety
     /// Jumped to by an export, as the driver's function was called.
@@ -297,7 +299,8 @@ judged!(
 );
 
 judged!(
-    /// The way of each hook that was handed out in place of the driver's function while an interposer has that name: a jump
+    /// The way of each hook that was handed out in place of the driver's function while an interposer has that name: a
+    /// jump
     /// to the export, which calls the driver this time.
     ///
     /// # Safety

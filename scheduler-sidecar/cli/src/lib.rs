@@ -2,7 +2,8 @@
 //!
 //! Verbs: [`run`], [`check`], [`doctor`], [`validate`], [`docker`], [`cdi`]; of the daemon [`status`], [`mod@top`], [`ps`], [`set`], [`pause`](mod@pause), [`explain`], [`events`], [`audit`], [`metrics`]; of its record [`usage`], [`report`]; [`sim`],
 //! [`clean`], [`completions`], [`man`]. What they share: [`ask`] (the daemon), [`library`] (where libvgpu.so and the simulated driver lie), [`program`] and [`elf`] (what a program
-//! is, without running it), [`arch`] (machines), [`loader`] (what the dynamic loader would map), [`ledgers`], [`when`] (moments), [`vgpu_output::say`] (output and exit
+//! is, without running it), [`arch`] (machines), [`loader`] (what the dynamic loader would map), [`ledgers`], [`when`]
+//! (moments), [`vgpu_output::say`] (output and exit
 //! codes). docs/cli.md is made from the texts here, and a test keeps it so.
 #![forbid(unsafe_code)]
 

@@ -12,7 +12,8 @@
 //! serves), [`show`] (tables and JSON), [`problem`].
 //!
 //! Everything here is a function of its arguments: text, an [`inventory::Inventory`] of the devices that are there, and
-//! [`resolve::Surroundings`]. Not here: the file (the daemon reads it), sockets, and the driver, but for [`inventory::ask`].
+//! [`resolve::Surroundings`]. Not here: the file (the daemon reads it), sockets, and the driver, but for
+//! [`inventory::ask`].
 #![forbid(unsafe_code)]
 
 pub mod admit;

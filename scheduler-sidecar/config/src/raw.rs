@@ -17,6 +17,9 @@ use vgpu_core::share::Share;
 use super::problem::{At, Place};
 use super::time::RawTime;
 
+/// Most labels of a section, and of a tenant with those that it takes over.
+pub const MAX_LABELS: usize = 16;
+
 /// The whole file.
 #[derive(Debug, Default)]
 pub struct RawFile {

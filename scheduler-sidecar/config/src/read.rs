@@ -5,8 +5,6 @@
 
 mod labels;
 
-pub use labels::MAX_LABELS;
-
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 

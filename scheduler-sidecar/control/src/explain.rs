@@ -83,7 +83,8 @@ pub fn explained(whole: &Whole, facts: &[Facts]) -> Vec<Explained> {
     all
 }
 
-/// Tells what is found of a tenant's processes, each at its device; where that is not known, at the first. `more`: so many
+/// Tells what is found of a tenant's processes, each at its device; where that is not known, at the first. `more`: so
+/// many
 /// findings are left out.
 pub fn tell_findings(all: &mut [Explained], found: &[Finding], more: usize) {
     for finding in found {

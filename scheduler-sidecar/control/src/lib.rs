@@ -14,7 +14,8 @@
 //!                                                        <- {"hello":2,"error":"..."}      to any of them
 //! ```
 //!
-//! A question of another protocol is refused with words that name both numbers, and so is an answer of another protocol. What
+//! A question of another protocol is refused with words that name both numbers, and so is an answer of another
+//! protocol. What
 //! the answers hold is [`status`] and [`explain`], what a change may say [`vgpu_config::change`], what the proof of
 //! enforcement found [`finding`].
 #![forbid(unsafe_code)]

@@ -1,7 +1,8 @@
 //! The audit log: who was let in with which limits, and every change of them, in a file that is only appended to.
 //!
 //! A line is an event ([`vgpu_control::event`]) with `prev`, the hash of the line before it, and at its end `hash`, the
-//! SHA-256 of everything in the line before that: a line that was changed, taken out or cut shows ([`vgpu_accounting::audit_chain`]). The last
+//! SHA-256 of everything in the line before that: a line that was changed, taken out or cut shows
+//! ([`vgpu_accounting::audit_chain`]). The last
 //! line's hash is the head. The daemon serves it ([`Audit::head`]): only a head that was kept elsewhere shows that whole lines
 //! are missing at the end. The file is rotated by size, and the chain goes on over rotations and
 //! restarts. It is written by a thread of its own, and is on the disk before the next lines are taken; who logs waits for

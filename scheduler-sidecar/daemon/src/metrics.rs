@@ -4,7 +4,8 @@
 //! however many clients there are. Two GETs need no library, and the small one there is has neither a limit on connections
 //! nor deadlines, and ends for good when it runs out of descriptors. Here [`MOST`] connections are served at once, and each step
 //! of one takes [`PATIENCE`] at most. When one more comes, the connection that has kept its question back for longest is closed:
-//! clients that never finish a question cannot keep out a client that does. What the text says is [`vgpu_accounting::metrics`]'s.
+//! clients that never finish a question cannot keep out a client that does. What the text says is
+//! [`vgpu_accounting::metrics`]'s.
 
 use std::collections::VecDeque;
 use std::io::{self, Read as _, Write as _};

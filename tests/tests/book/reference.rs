@@ -1,5 +1,6 @@
 //! What the pages name has its row in the reference: variables, metrics, kinds of events, keys of the daemon's file. (That
-//! each reference has every row, and no other, is held by the tests that make it: of scheduler-sidecar/, and variables.rs.)
+//! each reference has every row, and no other, is held by the tests that make it: of scheduler-sidecar/, and
+//! variables.rs.)
 
 use crate::pages::{self, Page};
 use std::collections::BTreeSet;

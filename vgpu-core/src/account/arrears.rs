@@ -9,7 +9,7 @@
 //!
 //! Up to [`MOST_NS`] nothing is forgiven. What is owed beyond is: whoever pays all of a long wait before the next round
 //! parts from the other rank again. So what waits for others all the time, or varies several hundredfold from launch to
-//! launch, may have up to two thirds of a device.
+//! launch, may have up to four fifths of a device for a moment.
 //!
 //! *Usual* falls at once and rises by a quarter of the way: ranks that come first by turns wait every other time, and the
 //! mean of that is half of a wait. What takes longer each time is usual after some measurements.

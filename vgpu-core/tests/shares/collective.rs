@@ -44,14 +44,17 @@ fn ranks_of_a_collective_keep_near_their_ceilings_and_all_end() {
     }
 }
 
-/// Far apart, or with next to nothing to do, they wait for most of the time: up to two thirds of a device, but all end.
+/// Ranks that are far apart, or have next to nothing to do, wait for most of the time. One of them may have up to four
+/// fifths of a device, for less than a second, but all end.
 #[test]
 fn ranks_that_are_far_apart_all_end() {
     for limit in [10, 30, 50] {
         for kernels in [[200 * US, 5 * MS], [60 * US, 60 * US]] {
-            let (got, wall) = ranks(limit, kernels, 1_000, 1);
-            println!("| {limit} %, {kernels:?} | {:.1} {:.1} | {} ms |", got[0], got[1], wall / MS);
-            assert!(got.iter().all(|got| *got <= 67.0), "{limit} %, {kernels:?}: {got:?}");
+            for seed in 1..=8 {
+                let (got, wall) = ranks(limit, kernels, 1_000, seed);
+                println!("| {limit} %, {kernels:?}, {seed} | {:.1} {:.1} | {} ms |", got[0], got[1], wall / MS);
+                assert!(got.iter().all(|got| *got <= 80.0), "{limit} %, {kernels:?}, {seed}: {got:?}");
+            }
         }
     }
 }

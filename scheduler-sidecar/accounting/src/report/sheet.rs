@@ -111,7 +111,8 @@ fn plain(text: &str) -> String {
 }
 
 /// A head and rows as CSV (RFC 4180): what needs it is quoted. A cell that a spreadsheet would take for a formula, which a
-/// label may be, begins with an apostrophe; numbers stay numbers. Characters that are hidden are escaped, but for line breaks.
+/// label may be, begins with an apostrophe; numbers stay numbers. Characters that are hidden are escaped, but for line
+/// breaks.
 #[must_use]
 pub fn csv(heads: &[String], rows: &[Vec<String>]) -> String {
     let cell = |text: &String| {

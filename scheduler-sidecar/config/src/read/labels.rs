@@ -6,10 +6,8 @@ use toml::de::DeTable;
 
 use super::{Reader, shown};
 use crate::keys::Section;
+use crate::raw::MAX_LABELS;
 use crate::value::{is_label_name, label};
-
-/// Most labels of a section, and of a tenant with those that it takes over.
-pub const MAX_LABELS: usize = 16;
 
 impl Reader<'_, '_> {
     /// A section's labels; `None`: it says none, or something about them is wrong, which has been told.

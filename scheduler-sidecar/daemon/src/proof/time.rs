@@ -15,7 +15,8 @@ use vgpu_control::finding::{Finding, Process, What};
 pub struct Times(HashMap<(Process, String), Audit>);
 
 impl Times {
-    /// One look: the processes that work without a lease, each with the device. `working` was asked for at `sampled`, and
+    /// One look: the processes that work without a lease, each with the device. `working` was asked for at `sampled`,
+    /// and
     /// `known` afterwards, no later than `told`; both in ns.
     pub fn look(
         &mut self,

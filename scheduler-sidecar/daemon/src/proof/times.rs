@@ -20,7 +20,8 @@ impl Proof {
 }
 
 impl Looking {
-    /// Asks the driver who works. Before the loop is asked who held which device: on a busy host any time passes in between.
+    /// Asks the driver who works. Before the loop is asked who held which device: on a busy host any time passes in
+    /// between.
     pub(super) fn sample(&mut self) -> (Vec<Working>, u64) {
         let sampled = clock::now();
         (self.driver.as_mut().map(|driver| driver.working()).unwrap_or_default(), sampled)
