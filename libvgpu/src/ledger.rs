@@ -22,7 +22,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use vgpu_core::ledger::{
     Identity, Kernel, LEDGER_SIZE, LayoutError, LedgerPage, Left, Member, MemberView, Refusal, Reservation, ShareId,
-    TURN_LOCK_OFFSET, WRITTEN_OVER, Watched, is_settled, kept_lock_offset, share_lock_offset, slot_lock_offset,
+    TURN_LOCK_OFFSET, Watched, is_settled, kept_lock_offset, share_lock_offset, slot_lock_offset,
 };
 use vgpu_core::tenant::{TenantKey, hash64};
 
@@ -142,6 +142,9 @@ impl Kernel for Locks<'_> {
 
 /// One reservation in so many looks whether the file still has its name.
 const NAME_CHECK: u32 = 256;
+
+/// Why nothing is granted by a ledger that somebody wrote over.
+const DESTROYED: &str = "the tenant's ledger was overwritten by a process of this container; nothing is granted before all are started again";
 
 /// The charges of a tenant on one device.
 pub struct Ledger {
@@ -522,7 +525,7 @@ impl Joined {
 
     /// Charges that were written over count as nothing: no sum may be judged by them.
     fn check_intact(&self) -> Result<(), &'static str> {
-        if self.member.is_intact() { Ok(()) } else { Err(WRITTEN_OVER) }
+        if self.member.is_intact() { Ok(()) } else { Err(DESTROYED) }
     }
 
     fn locks(&self) -> Locks<'_> {

@@ -4,10 +4,9 @@ use std::ffi::CString;
 use std::fs::{self, Permissions};
 use std::io::Error;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, lchown, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use vgpu_core::ledger::{HEADER_SIZE, LEDGER_SIZE};
 use vgpu_tests::lab::charged;
 use vgpu_tests::{GIB, Lab, Member, NO_PERMISSION, NOT_PERMITTED, OUT_OF_MEMORY, is_root, optional};
 
@@ -434,35 +433,4 @@ fn what_is_not_a_ledger_is_refused_and_kept() {
     fs::remove_file(ledger).unwrap();
     fs::create_dir(ledger).unwrap();
     refused(lab.member(), &["ledger"]);
-}
-
-#[test]
-fn zeros_over_the_charges_of_a_living_member_let_nobody_else_in() {
-    for (from, has_lower_slot) in [(HEADER_SIZE, false), (0, false), (0, true)] {
-        let lab = limited();
-        let mut first = lab.member();
-        first.begin();
-        let mut m = lab.member();
-        if has_lower_slot {
-            m.begin();
-            m.alloc(GIB);
-        } else {
-            first.alloc(GIB);
-        }
-        let [ledger] = &ledgers(&lab.state())[..] else { panic!("one ledger") };
-        let file = fs::File::options().write(true).open(ledger).unwrap();
-        let alive = if has_lower_slot {
-            drop(first);
-            m
-        } else {
-            first
-        };
-        file.write_all_at(&vec![0; LEDGER_SIZE - from], from as u64).unwrap();
-        refused(lab.member(), &["ledger was overwritten", "started again"]);
-        drop(alive);
-        let mut next = lab.member();
-        next.begin();
-        assert_eq!(next.info().1, 4 * GIB, "all have ended: the ledger is begun again");
-        next.alloc(3 * GIB);
-    }
 }

@@ -94,6 +94,3 @@ pub use layout::{formatted, open_doors_in};
 pub use member::{JoinError, Member, MemberView, Refusal, Reservation};
 pub use shares::{Left, ShareId, Shared};
 pub use sum::{Ledger, Totals};
-
-/// Why nothing is granted by a ledger that somebody wrote over.
-pub const WRITTEN_OVER: &str = "the tenant's ledger was overwritten by a process of this container; nothing is granted before all are started again";

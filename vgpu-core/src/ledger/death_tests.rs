@@ -86,7 +86,6 @@ fn a_full_table_is_told_and_a_death_makes_room() {
     let (page, kernel) = (LedgerPage::zeroed(), FakeKernel::default());
     for index in 0..SLOTS {
         kernel.locked.borrow_mut().push(index);
-        page.slots[index].pid.store(7, crate::sync::Ordering::SeqCst);
     }
     assert_eq!(page.ledger().join(7, 0, &kernel).err(), Some(JoinError::Full { slots: SLOTS }));
     kernel.kill(SLOTS - 1);

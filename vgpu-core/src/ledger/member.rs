@@ -102,16 +102,12 @@ pub enum JoinError {
         /// How many slots there are.
         slots: usize,
     },
-    /// A living process holds a slot that says that nobody joined: its charges were written over.
-    WrittenOver,
 }
 
 impl fmt::Display for JoinError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Full { slots } => write!(f, "all {slots} places of the tenant are taken by living processes"),
-            Self::WrittenOver => f.write_str(super::WRITTEN_OVER),
-        }
+        let Self::Full { slots } = self;
+        write!(f, "all {slots} places of the tenant are taken by living processes")
     }
 }
 
@@ -124,21 +120,16 @@ impl<'p> Ledger<'p> {
     /// earlier process with the same pid. At most once per open ledger file of a process.
     ///
     /// # Errors
-    /// [`JoinError`].
+    /// [`JoinError::Full`].
     ///
     /// # Cost
-    /// The turn, one lock probe per living member and per free slot below the highest ever used. The first member of a
-    /// file probes every slot.
+    /// The turn, and one lock probe per living member.
     pub fn join<K: Kernel>(&self, pid: u32, birth: u64, kernel: &K) -> Result<Member<'p>, JoinError> {
         // In turn: a dead slot whose lock we hold and which is not settled yet looks like a living one, and
         // somebody else's request would be refused for charges that nobody has.
         let _turn = super::contended::Turn::take(kernel);
         let free = (0..self.slots.len()).find(|index| kernel.try_lock_slot(*index));
         let index = free.ok_or(JoinError::Full { slots: self.slots.len() })?;
-        if self.is_written_over(index, kernel) {
-            kernel.unlock_slot(index);
-            return Err(JoinError::WrittenOver);
-        }
         let slot = &self.slots[index];
         self.settle(index);
         // Before the first claim: who claims later, and looks, sees this slot.
@@ -147,16 +138,6 @@ impl<'p> Ledger<'p> {
         slot.birth.store(birth, Ordering::SeqCst);
         slot.pid.store(pid, Ordering::SeqCst);
         Ok(Member::at(*self, index))
-    }
-
-    /// True if a living process holds a slot that has no process number. Someone wrote over the page then, and the sums say
-    /// less than the members hold. A header that names no slot was written over too, or the file is new.
-    fn is_written_over<K: Kernel>(&self, own: usize, kernel: &K) -> bool {
-        let slots = match self.header.high_slot.load(Ordering::SeqCst) {
-            0 => self.slots,
-            _ => self.in_use(),
-        };
-        slots.iter().enumerate().any(|(index, slot)| index != own && slot.stays_nameless(index, kernel))
     }
 }
 
@@ -392,25 +373,6 @@ impl Drop for Probing<'_> {
 }
 
 impl Slot {
-    /// True if somebody holds this slot's lock and the slot has no process number, for [`super::OUTCOME_WAIT_NS`]: a process
-    /// that did not get the turn may be between the two.
-    fn stays_nameless<K: Kernel>(&self, index: usize, kernel: &K) -> bool {
-        let since = kernel.now();
-        let mut round: u32 = 0;
-        while self.pid.load(Ordering::SeqCst) == 0 {
-            if kernel.try_lock_slot(index) {
-                kernel.unlock_slot(index);
-                break;
-            }
-            if kernel.now().saturating_sub(since) >= super::OUTCOME_WAIT_NS {
-                return true;
-            }
-            kernel.wait(round);
-            round = round.saturating_add(1);
-        }
-        false
-    }
-
     #[inline]
     fn note_high(&self) {
         let used = self.used();

@@ -1,6 +1,6 @@
 //! The page: what it is recognised by, what its header tells, and what nonsense in it does.
 
-use super::fake_kernel::{Eventful, FakeKernel, LIMIT};
+use super::fake_kernel::{FakeKernel, LIMIT};
 use super::*;
 
 #[test]
@@ -54,37 +54,6 @@ fn a_member_counts_its_own_charges_whatever_the_header_says_and_sees_that_the_pa
     assert!(member.is_intact());
     member.slot.pid.store(0, SeqCst);
     assert!(!member.is_intact(), "zeros over the slot");
-}
-
-#[test]
-fn nobody_joins_a_ledger_whose_living_members_were_written_over() {
-    use crate::sync::Ordering::SeqCst;
-    for (zeroed, is_header_zeroed) in [(0, false), (1, false), (1, true)] {
-        let (page, kernel) = (LedgerPage::zeroed(), FakeKernel::default());
-        let members = [7, 8].map(|pid| page.ledger().join(pid, 0, &kernel).unwrap());
-        members[zeroed].reserve(LIMIT, LIMIT, &kernel).unwrap().commit();
-        kernel.kill(1 - zeroed);
-        members[zeroed].slot.pid.store(0, SeqCst);
-        if is_header_zeroed {
-            page.header.high_slot.store(0, SeqCst);
-        }
-        assert_eq!(page.ledger().join(9, 0, &kernel).err(), Some(JoinError::WrittenOver), "slot {zeroed}");
-        kernel.kill(zeroed);
-        assert!(page.ledger().join(9, 0, &kernel).is_ok(), "the last of them has ended");
-    }
-}
-
-#[test]
-fn a_member_that_joins_at_the_same_time_without_the_turn_is_waited_for() {
-    use crate::sync::Ordering::SeqCst;
-    let (page, kernel) = (LedgerPage::zeroed(), FakeKernel::default());
-    assert!(kernel.try_lock_slot(0));
-    let joins = Eventful(&kernel, |round| {
-        if round == 3 {
-            page.slots[0].pid.store(7, SeqCst);
-        }
-    });
-    assert!(page.ledger().join(8, 0, &joins).is_ok());
 }
 
 #[test]
