@@ -7,7 +7,7 @@
 //! - `jump_to!`: the body of an export that is nothing but the number of its row and a jump
 //! - `shut`, `copy`: where those jump to; what they hand on is judged by `hooks`
 //! - `detour`: where exports jump to for which an interposer behind us has the function; `in_place`: hooks that call
-//! none
+//!   none
 //! - `distances!`: the table of distances to the hooks, which a static of Rust's cannot hold
 //! - `this_thread`: a word that no other living thread has
 //!
