@@ -75,8 +75,7 @@ impl Build {
     }
 
     /// This program again, with pipes, on the simulated `machine` with devices of `profile`. It runs without the
-    /// library and
-    /// without the caller's own limits.
+    /// library and without the caller's own limits.
     pub fn again(&self, machine: &Path, profile: &str) -> Command {
         let mut command = Command::new(&self.own);
         for (name, _) in std::env::vars_os() {

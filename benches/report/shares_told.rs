@@ -221,8 +221,7 @@ mod tests {
     use super::*;
 
     /// Answers of the tools in a run of 2026-11-23, so that this test reads the tools' words and not its own. The
-    /// series
-    /// over time were removed.
+    /// series over time were removed.
     fn kept() -> Told {
         let kept: Value = serde_json::from_str(include_str!("kept-run.json")).expect("a kept run is JSON");
         let tenants = kept["tenants"].clone();

@@ -208,8 +208,7 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
     }
 
     /// An export calls an interposer behind us and charges nothing. The interposer finds the hook in place of the
-    /// driver's
-    /// function ([`begin_in_place`]), which charges with the arguments that the driver gets.
+    /// driver's function ([`begin_in_place`]), which charges with the arguments that the driver gets.
     #[cold]
     fn find_call(&self, row: usize) -> *mut c_void {
         let number = self.first_number + row;
@@ -315,8 +314,7 @@ thread_local!(
 );
 
 /// The interposer's function of the row for which [`Library::call`] has just answered null on this thread, or the code
-/// that
-/// a hook answers where nobody has the function.
+/// that a hook answers where nobody has the function.
 pub extern "C" fn find_detour() -> usize {
     let number = LAST_ROW.get();
     let (interposer, absent) = match number.checked_sub(first_number::NVML) {

@@ -326,8 +326,7 @@ impl Ledger {
     }
 
     /// Follows a ledger that somebody removed under us (a cleaner, the end of a login session), or in whose place the
-    /// daemon
-    /// handed over its own: those who come later use another file, and what this process holds must count there.
+    /// daemon handed over its own: those who come later use another file, and what this process holds must count there.
     #[cold]
     fn follow(&self, old: &'static Joined) -> Result<&'static Joined, String> {
         let fresh = self.join_named()?;

@@ -55,8 +55,7 @@ pub enum Access {
     /// Mode 0666: every user of the container.
     Everybody,
     /// The path is a descriptor's in /proc/self/fd: a file that somebody trusted made whole and handed over, whoever
-    /// owns it and
-    /// whatever its names. It is never made or enlarged here.
+    /// owns it and whatever its names. It is never made or enlarged here.
     HandedOver,
 }
 
@@ -262,8 +261,7 @@ impl<T: Page + 'static> SharedFile<T> {
     }
 
     /// Whether the file has no name any more: whoever opens the path gets another one. Names of a file that was handed
-    /// over do
-    /// not matter.
+    /// over do not matter.
     ///
     /// # Cost
     /// One system call.

@@ -168,8 +168,7 @@ fn through_every_door_a_hook_calls_its_own_original() {
 }
 
 /// An interposer of every function, behind us: the export calls it, it finds a hook, and the driver is called once. A
-/// program
-/// that finds a function by the driver's handle calls no interposer, as without us.
+/// program that finds a function by the driver's handle calls no interposer, as without us.
 #[test]
 fn every_function_that_an_interposer_behind_us_passes_on_reaches_the_driver_once() {
     let dir = tempfile::TempDir::new().unwrap();

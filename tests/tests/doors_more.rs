@@ -188,8 +188,7 @@ fn forked_children_that_look_up_for_themselves_are_limited() {
 }
 
 /// Another interposer of the driver's function, before and behind us, that finds the next one in each of the ways and
-/// calls
-/// it on the thread on which it was called, on a new thread, or on a worker thread.
+/// calls it on the thread on which it was called, on a new thread, or on a worker thread.
 #[test]
 fn another_interposer_reaches_the_driver_once_from_any_thread() {
     let lookups: [&[&str]; 4] = [&["BY_LOOKUP"], &["DRIVER"], &["DRIVER", "BY_HANDLE"], &["DRIVER", "BY_DLVSYM"]];

@@ -1,6 +1,5 @@
 //! Dependencies point downwards: between crates, and between the modules of a crate, as the table "Layers" of
-//! ARCHITECTURE.md
-//! orders them. A crate joins by getting a row there.
+//! ARCHITECTURE.md orders them. A crate joins by getting a row there.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -239,8 +239,7 @@ macro_rules! jump_to {
 pub(crate) use jump_to;
 
 /// A function without a frame that asks `$judge`, with the number in eax and the call's first argument, and jumps to
-/// the
-/// function that it answers, with the call's arguments as they came. A number below [`CODES`] is returned instead.
+/// the function that it answers, with the call's arguments as they came. A number below [`CODES`] is returned instead.
 ///
 /// No function takes a number that comes in other registers.
 macro_rules! judged {
@@ -300,8 +299,7 @@ judged!(
 
 judged!(
     /// The way of each hook that was handed out in place of the driver's function while an interposer has that name: a
-    /// jump
-    /// to the export, which calls the driver this time.
+    /// jump to the export, which calls the driver this time.
     ///
     /// # Safety
     /// Called by [`in_place`]'s code, as the driver's function was called.

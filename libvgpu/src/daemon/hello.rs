@@ -1,8 +1,7 @@
 //! The conversation with the daemon: hello, welcome, joins; each with a deadline, none under a lock of the governor.
 //!
 //! A daemon of another protocol, or with pages of another version, is a refusal: a process that starts says so and
-//! fails, a
-//! process that runs keeps its last terms. Not here: what the pages mean ([`super::session`]).
+//! fails, a process that runs keeps its last terms. Not here: what the pages mean ([`super::session`]).
 
 use super::session::{self, Session};
 use crate::clock;
@@ -149,11 +148,10 @@ pub fn begin(socket: &Path, patience: Duration) -> Result<Box<Session>, Trouble>
     Err(Refused(format!("the daemon refused this process: {words}")))
 }
 
-/// Joins a device, of which `busy` ns were measured so far, over the connection by which this session came: the slot. An answer
-/// that does not come in time, or is another question's, ends the connection, since nobody could tell later whose it was. The
-/// ledger goes along, to read: what the tenant holds is shown and recorded by it. If the answer brings a ledger of the
-/// daemon's,
-/// that is the tenant's from now on.
+/// Joins a device, of which `busy` ns were measured so far, over the connection by which this session came: the slot.
+/// An answer that does not come in time, or is another question's, ends the connection, since nobody could tell later
+/// whose it was. The ledger goes along, to read: what the tenant holds is shown and recorded by it. If the answer
+/// brings a ledger of the daemon's, that is the tenant's from now on.
 pub fn join(session: &Session, device: &str, busy: u64, ledger: &Ledger, patience: Duration) -> Result<usize, Trouble> {
     let talking = TALKING.lock();
     let connection = CONNECTION.load(Relaxed);

@@ -63,8 +63,7 @@ fn end(handle: CUcontext, real: &mut dyn FnMut() -> (CUresult, bool)) -> CUresul
 }
 
 /// Ends a context, or a green one. The meter's events die with it, so that what they measured is read before; the rest
-/// of
-/// its work is in flight until the driver has ended it.
+/// of its work is in flight until the driver has ended it.
 pub(super) fn end_metered<T>(handle: CUcontext, real: impl FnOnce() -> T) -> T {
     let each = |tell: fn(&'static Governor, &Joined, CUcontext)| {
         for device in device::all() {

@@ -9,15 +9,11 @@
 //!
 //! Every caller gets a hook, also a library that exports a function of that name itself: it may call the answer from
 //! anywhere. Only the driver gets its own functions. A name that an interposer behind us has too has two hooks. The
-//! export
-//! calls the interposer, by the loader's order. The hook in place of the driver's own function charges and calls the
-//! driver.
-//! A lookup that finds the driver's function gets that one: an interposer may call it on any thread and never meets
-//! itself.
-//! Both are limited, so that it does not matter who asks. Nothing is remembered of callers: an object may be gone, and
-//! another in its place, at the next question. [`names`] is a table of the names that are decided here; the compiler
-//! builds
-//! it.
+//! export calls the interposer, by the loader's order. The hook in place of the driver's own function charges and calls
+//! the driver. A lookup that finds the driver's function gets that one: an interposer may call it on any thread and
+//! never meets itself. Both are limited, so that it does not matter who asks. Nothing is remembered of callers: an
+//! object may be gone, and another in its place, at the next question. [`names`] is a table of the names that are
+//! decided here; the compiler builds it.
 //!
 //! RTLD_DEFAULT where the driver was loaded with RTLD_LOCAL: the main program finds nothing, as without us. A library
 //! that was itself loaded with RTLD_LOCAL gets the hook, whether or not the driver is in its own scope: glibc tells

@@ -225,10 +225,8 @@ impl Meter {
     }
 
     /// Whether a launch waits for the account. Work without a marker would then count as over when its believed time
-    /// has
-    /// passed: a long kernel of a function that is mostly short, while it runs. So a marker ends that work, and the
-    /// next
-    /// launch is measured, unless its markers would cost more than it: the host waits anyway.
+    /// has passed: a long kernel of a function that is mostly short, while it runs. So a marker ends that work, and the
+    /// next launch is measured, unless its markers would cost more than it: the host waits anyway.
     fn is_unpaid(&mut self, at: usize, wish: &Wish<'_>, admission: Admission) -> bool {
         let is_unpaid = admission != Admission::Admit;
         if is_unpaid && !self.chains[at].marks.asks() && wish.cost.below(SHORT_NS).is_none() {

@@ -1,12 +1,9 @@
 //! `vgpu validate`: runs programs alone and together, as tenants, and says what sharing costs them.
 //!
 //! [`programs`] reads who is to run what, [`children`] runs it, [`rounds`] is the order in which that is done. What it
-//! means,
-//! without a process or a clock: [`stats`] (medians, intervals, changes, fairness) and [`results`] (what was measured,
-//! and
-//! what it means). [`line`](mod@line): what a program says of its iterations. [`isolation`]: which test shows which
-//! kind of
-//! isolation. [`show`]: a report of it all. docs/validate.md is for readers.
+//! means, without a process or a clock: [`stats`] (medians, intervals, changes, fairness) and [`results`] (what was
+//! measured, and what it means). [`line`](mod@line): what a program says of its iterations. [`isolation`]: which test
+//! shows which kind of isolation. [`show`]: a report of it all. docs/validate.md is for readers.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -84,8 +84,7 @@ pub fn explained(whole: &Whole, facts: &[Facts]) -> Vec<Explained> {
 }
 
 /// Tells what is found of a tenant's processes, each at its device; where that is not known, at the first. `more`: so
-/// many
-/// findings are left out.
+/// many findings are left out.
 pub fn tell_findings(all: &mut [Explained], found: &[Finding], more: usize) {
     for finding in found {
         let is_at = |explained: &Explained| finding.device.as_ref().is_some_and(|name| same(name, &explained.device));

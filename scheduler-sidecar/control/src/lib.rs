@@ -15,9 +15,8 @@
 //! ```
 //!
 //! A question of another protocol is refused with words that name both numbers, and so is an answer of another
-//! protocol. What
-//! the answers hold is [`status`] and [`explain`], what a change may say [`vgpu_config::change`], what the proof of
-//! enforcement found [`finding`].
+//! protocol. What the answers hold is [`status`] and [`explain`], what a change may say [`vgpu_config::change`], what
+//! the proof of enforcement found [`finding`].
 #![forbid(unsafe_code)]
 
 pub mod event;

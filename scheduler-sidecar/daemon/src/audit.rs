@@ -2,11 +2,10 @@
 //!
 //! A line is an event ([`vgpu_control::event`]) with `prev`, the hash of the line before it, and at its end `hash`, the
 //! SHA-256 of everything in the line before that: a line that was changed, taken out or cut shows
-//! ([`vgpu_accounting::audit_chain`]). The last
-//! line's hash is the head. The daemon serves it ([`Audit::head`]): only a head that was kept elsewhere shows that whole lines
-//! are missing at the end. The file is rotated by size, and the chain goes on over rotations and
-//! restarts. It is written by a thread of its own, and is on the disk before the next lines are taken; who logs waits for
-//! nothing. What cannot be written is counted and said, and enforcement goes on.
+//! ([`vgpu_accounting::audit_chain`]). The last line's hash is the head. The daemon serves it ([`Audit::head`]): only a
+//! head that was kept elsewhere shows that whole lines are missing at the end. The file is rotated by size, and the
+//! chain goes on over rotations and restarts. It is written by a thread of its own, and is on the disk before the next
+//! lines are taken; who logs waits for nothing. What cannot be written is counted and said, and enforcement goes on.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};

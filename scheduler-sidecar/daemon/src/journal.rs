@@ -2,8 +2,7 @@
 //!
 //! `info!(kind = "tenant.paused", tenant, "...")` writes the log, and an event of that kind, and a line of the audit log if
 //! the kind is one of those ([`vgpu_control::event::KINDS`]). Whoever logs knows nothing of it, in whatever thread. A
-//! line
-//! without a kind is no event.
+//! line without a kind is no event.
 //!
 //! The last [`KEPT`] are kept. Who reads more slowly is told how many it missed. Here: the layer and the ring; not here: who
 //! is sent what ([`super::reactor`]), the audit log's file ([`super::audit`]).

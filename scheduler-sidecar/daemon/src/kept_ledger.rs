@@ -1,16 +1,12 @@
 //! Ledgers that the daemon keeps for tenants, and hands to their members.
 //!
 //! A member makes its tenant's ledger in a directory that every user of its container can write, such as /dev/shm. A
-//! user that
-//! the tenant does not list may have put a file under the ledger's name there first. Then the daemon makes a ledger in
-//! a
-//! directory of its own, and hands it to every member of the tenant from then on: members in two ledgers would have
-//! two limits.
-//! It stays as long as the tenant, so that the next daemon finds it.
+//! user that the tenant does not list may have put a file under the ledger's name there first. Then the daemon makes a
+//! ledger in a directory of its own, and hands it to every member of the tenant from then on: members in two ledgers
+//! would have two limits. It stays as long as the tenant, so that the next daemon finds it.
 //!
-//! The directory lies beside the tenant's socket and is shut to all other users; the file is open to whoever was
-//! handed it.
-//! Not here: who is handed it (`reactor`), and what stands in it (libvgpu's `ledger`).
+//! The directory lies beside the tenant's socket and is shut to all other users; the file is open to whoever was handed
+//! it. Not here: who is handed it (`reactor`), and what stands in it (libvgpu's `ledger`).
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File};

@@ -6,12 +6,9 @@
 //! after a grace.
 //!
 //! What the kernel and the driver say of processes at the devices, beside what is registered: [`processes`] looks
-//! through
-//! /proc ([`image`]: which program a process runs), [`driver`] asks NVML, [`judge`] compares both with who is
-//! registered and
-//! with what tenants may hold ([`limits`]), without IO; [`uncharged`] is the memory that the driver holds beside the
-//! ledgers,
-//! which counts against limits. docs/threats.md names what cannot be seen this way.
+//! through /proc ([`image`]: which program a process runs), [`driver`] asks NVML, [`judge`] compares both with who is
+//! registered and with what tenants may hold ([`limits`]), without IO; [`uncharged`] is the memory that the driver
+//! holds beside the ledgers, which counts against limits. docs/threats.md names what cannot be seen this way.
 
 mod compare;
 pub mod driver;

@@ -6,11 +6,9 @@
 //! at no more then. What stands in it is its tenant's own word about itself and decides nothing.
 //!
 //! A ledger is read every [`QUICK`] for a second after each change of it and each join or end of a process of the
-//! tenant.
-//! Processes that live less than a second would else end between two readings. Later it is read after a second, and
-//! then ever
-//! more rarely, up to every ten seconds; a launch of the tenant's brings it back to a second. Not here: what is made
-//! of the readings ([`super::integrate`]).
+//! tenant. Processes that live less than a second would else end between two readings. Later it is read after a second,
+//! and then ever more rarely, up to every ten seconds; a launch of the tenant's brings it back to a second. Not here:
+//! what is made of the readings ([`super::integrate`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -30,8 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Between two readings of a ledger that changed within the last [`SOON`].
 pub const QUICK: Duration = Duration::from_millis(100);
 /// Readings in each [`QUICK`] that do not wait for the reading of all that is due. One takes some 100 us of a
-/// processor: so
-/// they take a hundredth of one, however many tenants change.
+/// processor: so they take a hundredth of one, however many tenants change.
 pub const QUICK_READINGS: usize = 10;
 /// Between two readings of a ledger: that did not change within the last second, that never does.
 const SOON: Duration = Duration::from_secs(1);
@@ -244,8 +241,7 @@ impl Ledgers {
     }
 
     /// Reads what is due, at most so many of them, those first that are due for longest; says whose numbers are others
-    /// now, and
-    /// who went.
+    /// now, and who went.
     ///
     /// # Cost
     /// Two wake-ups and some forty system calls for each that is due.

@@ -31,8 +31,7 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 fn main() -> ExitCode {
     let options = Options::parse();
     // Where a file may not grow (RLIMIT_FSIZE), writing then fails in words instead of killing the daemon. A driver
-    // that is
-    // asked while the configuration is read may write too.
+    // that is asked while the configuration is read may write too.
     if let Err(why) = signal_hook::flag::register(SIGXFSZ, Arc::default()) {
         return fail(1, &format_args!("cannot handle SIGXFSZ: {why}"));
     }

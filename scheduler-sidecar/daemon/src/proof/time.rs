@@ -16,8 +16,7 @@ pub struct Times(HashMap<(Process, String), Audit>);
 
 impl Times {
     /// One look: the processes that work without a lease, each with the device. `working` was asked for at `sampled`,
-    /// and
-    /// `known` afterwards, no later than `told`; both in ns.
+    /// and `known` afterwards, no later than `told`; both in ns.
     pub fn look(
         &mut self,
         seen: &BTreeMap<Process, Seen>,

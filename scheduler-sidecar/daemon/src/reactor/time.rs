@@ -113,8 +113,7 @@ impl Reactor {
     }
 
     /// The ledger that the daemon keeps for a tenant on a device. It is made for the first member that finds a file of
-    /// a user
-    /// under the ledger's name whom the tenant does not list.
+    /// a user under the ledger's name whom the tenant does not list.
     fn kept_ledger(&self, connection: &Connection, id: u64, join: &two::Join) -> Option<Opened> {
         let room = self.rooms.get(&id)?;
         let tenant = &room.tenant;

@@ -22,8 +22,7 @@ pub(super) fn create(connection: &Connection, file: &Path) -> Result<(), Trouble
 }
 
 /// A tenant is its name, its group and its labels, so that rows of before a change stay as they were. Device time that
-/// was not
-/// measured is null.
+/// was not measured is null.
 const TABLES: &str = "\
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE tenant (
