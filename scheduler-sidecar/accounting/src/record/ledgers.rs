@@ -27,8 +27,8 @@ use crate::shelf::Shelf;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Between two readings of a ledger that changed within the last [`SOON`].
 pub const QUICK: Duration = Duration::from_millis(100);
-/// Readings in each [`QUICK`] that do not wait for the reading of all that is due. One takes some 100 us of a
-/// processor: so they take a hundredth of one, however many tenants change.
+/// Readings in each [`QUICK`] that do not wait for the reading of all that is due. The bound keeps their cost the same,
+/// however many tenants change; that cost is not measured.
 pub const QUICK_READINGS: usize = 10;
 /// Between two readings of a ledger: that did not change within the last second, that never does.
 const SOON: Duration = Duration::from_secs(1);
