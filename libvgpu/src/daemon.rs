@@ -82,9 +82,6 @@ pub fn start(socket: &Path) -> Result<Start, String> {
                 if !file.admits(uid) {
                     return Err(wrong(&format!("tenant {} does not accept user {uid} ({FILE_NAME})", file.tenant)));
                 }
-                if file.keeps_ledgers {
-                    return Err(wrong("the daemon keeps the tenant's ledger, and does not answer; start it"));
-                }
                 renew::is_lost();
                 Ok(Start::File(file))
             }

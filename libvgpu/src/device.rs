@@ -88,12 +88,9 @@ pub fn register(asked: &Asked, shown: &[Facts]) -> Result<(), Trouble> {
             }
             let Some(tenant) = &asked.tenant else { return Err(Trouble::NotKept("the tenant is not known".into())) };
             // The file is opened before the lock is taken; of two threads that do so one keeps its own.
-            let mut unjoined = None;
             let ledger = match Ledger::open(tenant, &facts.uuid) {
-                Err(Unjoined { reason, ledger: Some(ledger) }) if matches!(asked.daemon, Some(Start::Session(_))) => {
-                    unjoined = Some(reason);
-                    ledger
-                }
+                // The daemon hands it over, or refuses the device.
+                Err(Unjoined { ledger: Some(ledger), .. }) if matches!(asked.daemon, Some(Start::Session(_))) => ledger,
                 Err(Unjoined { reason, ledger }) if observed => {
                     say::once(&format!("{reason}; this device is not measured (VGPU_MODE=observe)"));
                     // What the daemon says next may be a limit: then nobody is let past it unseen.
@@ -114,13 +111,6 @@ pub fn register(asked: &Asked, shown: &[Facts]) -> Result<(), Trouble> {
                 Err(Unposted::NotIts(words) | Unposted::Other(words)) => return Err(Trouble::NotKept(words)),
                 Ok(post) => post,
             };
-            // The daemon may have handed over a ledger of its own.
-            if let Some(reason) = unjoined.filter(|_| ledger.joined().is_err()) {
-                if !observed {
-                    return Err(Trouble::NotKept(reason));
-                }
-                say::once(&format!("{reason}; this device is not measured (VGPU_MODE=observe)"));
-            }
             let governor = match post {
                 None if limits.sm.is_none() && !observed => None,
                 post => Some(Governor::new(limits.sm, post.unwrap_or(Post::none()))),

@@ -13,7 +13,7 @@ use crate::tenant;
 use crate::uuid;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use shim_sys::lock;
-use shim_sys::shared_file::{Access, Page, SharedFile, out_of_the_way, remove_unused};
+use shim_sys::shared_file::{Access, Page, SharedFile, leads_to, out_of_the_way, remove_unused};
 use std::borrow::Cow;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
@@ -240,8 +240,11 @@ impl Ledger {
     pub fn open(key: &TenantKey, uuid: &[u8; 16]) -> Result<Self, Unjoined> {
         let text = uuid::text(uuid);
         let name = key.ledger_file(&text);
-        let access = if tenant::shared_by_users() { Access::Everybody } else { Access::Owner };
         let identity = Identity { tenant: key.hash(), device: hash64(text.as_bytes()) };
+        if let Some(directory) = tenant::kept_ledgers() {
+            return Self::open_kept(directory.join(name), identity);
+        }
+        let access = if tenant::shared_by_users() { Access::Everybody } else { Access::Owner };
         let mut tried = String::new();
         let mut later = None;
         for place in tenant::places() {
@@ -274,6 +277,27 @@ impl Ledger {
             "the tenant's ledger cannot be kept ({tried}); set VGPU_STATE_DIR to a directory this user may write"
         );
         Err(Unjoined { reason, ledger: later })
+    }
+
+    /// Opens the ledger that the daemon keeps. If that fails, the daemon hands it over when this process joins the device.
+    fn open_kept(path: PathBuf, identity: Identity) -> Result<Self, Unjoined> {
+        let ledger = Self::at(path, identity, Access::Given);
+        match ledger.join() {
+            Ok(_) => Ok(ledger),
+            Err(e) => {
+                let reason = format!(
+                    "{}: {e}; start vgpud, or mount this directory writable into the container",
+                    ledger.path.display()
+                );
+                ledger.retry.store(now(), Relaxed);
+                Err(Unjoined {
+                    reason: format!(
+                        "the daemon keeps the tenant's ledger, and it cannot be opened without it ({reason})"
+                    ),
+                    ledger: Some(ledger),
+                })
+            }
+        }
     }
 
     /// This process's membership; in a forked child a new one.
@@ -326,10 +350,14 @@ impl Ledger {
     }
 
     /// Follows a ledger that somebody removed under us (a cleaner, the end of a login session), or in whose place the
-    /// daemon handed over its own: those who come later use another file, and what this process holds must count there.
+    /// daemon handed over another: those who come later use another file, and what this process holds must count there.
+    /// If the daemon keeps the ledger and has not made another yet, the old one still holds for all.
     #[cold]
     fn follow(&self, old: &'static Joined) -> Result<&'static Joined, String> {
-        let fresh = self.join_named()?;
+        let fresh = match self.join_named() {
+            Err(_) if self.access == Access::Given && self.path.symlink_metadata().is_err() => return Ok(old),
+            fresh => fresh?,
+        };
         let overhead = old.member.overhead();
         let used = old.member.used().max(overhead);
         // Whatever the limit: the driver has spent it already.
@@ -405,19 +433,14 @@ impl Ledger {
         }
     }
 
-    /// The file to send along with a join: the ledger, to be read; in a forked child that of its own membership.
-    pub fn to_offer(&self) -> Option<OwnedFd> {
-        self.joined().ok()?.file.to_read()
-    }
-
     /// The user to whom the file under the ledger's name belongs, if that is another than this process's.
-    pub fn owner(&self) -> Option<u32> {
+    fn owner(&self) -> Option<u32> {
         // SAFETY: no preconditions.
         let uid = unsafe { libc::geteuid() };
         self.path.symlink_metadata().ok().map(|there| there.uid()).filter(|owner| *owner != uid)
     }
 
-    /// Charges from now on where the daemon says, in its own file. What this process holds moves there.
+    /// Charges from now on in the ledger that the daemon handed over. What this process holds moves there.
     ///
     /// # Errors
     /// The reason, if the file is no ledger of this tenant and device or cannot be opened.
@@ -427,9 +450,13 @@ impl Ledger {
         if joined.is_some_and(|joined| joined.file.is_same(file.as_fd()) && joined.file.file().is_some()) {
             return Ok(());
         }
-        let file = out_of_the_way(file).map_err(|e| e.to_string())?;
+        // Opened by its name, the ledger is found again after the program closed all descriptors.
+        let handed = match leads_to(&self.path, file.as_fd()) {
+            true => -1,
+            false => out_of_the_way(file).map_err(|e| e.to_string())?.into_raw_fd(),
+        };
         // A former one was closed by the program, or another daemon's: it stays as it is.
-        self.handed.store(file.into_raw_fd(), Release);
+        self.handed.store(handed, Release);
         self.retry.store(AT_ONCE, Relaxed);
         let joined = joined.map_or_else(|| self.joined(), |joined| self.follow(joined));
         if joined.is_err() {
@@ -464,8 +491,9 @@ impl Ledger {
             -1 => (Cow::Borrowed(self.path.as_path()), self.access),
             handed => (Cow::Owned(PathBuf::from(format!("/proc/self/fd/{handed}"))), Access::HandedOver),
         };
+        let is_given = matches!(access, Access::Given | Access::HandedOver);
         let file = SharedFile::<SharedLedger>::open(&path, access).map_err(|e| match self.owner() {
-            Some(owner) if access != Access::HandedOver => format!(
+            Some(owner) if !is_given => format!(
                 "{e}; it belongs to user {owner}: remove it, or start the tenant's first process with VGPU_SHARED_UIDS=1 if \
                  its users are to share one ledger"
             ),
@@ -474,8 +502,8 @@ impl Ledger {
         let kernel = Turn { taken: AtomicU32::new(0) };
         let page = &file.page().0;
         let locks = Locks { file: &file, turn: &kernel };
-        // The daemon formats what it hands over: any other file under that descriptor is the program's.
-        if access != Access::HandedOver && page.header.check(self.identity) == Err(LayoutError::NotFormatted) {
+        // The daemon formats its ledgers: a file without a header in the place of one is the program's.
+        if !is_given && page.header.check(self.identity) == Err(LayoutError::NotFormatted) {
             if !locks.lock_turn(now() + 2_000_000_000) {
                 return Err("its creator holds it for more than 2 s".into());
             }

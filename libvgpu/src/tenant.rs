@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use vgpu_core::tenant::{Facts, TenantKey, uid_in_parent};
+use vgpu_core::wire::terms_file::LEDGERS_SUFFIX;
 
 /// Inode of the pid namespace that the kernel made at boot (PROC_PID_INIT_INO).
 const INITIAL_PID_NAMESPACE: u64 = 0xeffffffc;
@@ -69,6 +70,13 @@ pub fn places() -> Vec<PathBuf> {
     let cache = variable("CUDA_DEVICE_MEMORY_SHARED_CACHE").map(path);
     let beside = cache.as_deref().and_then(Path::parent).filter(|place| place.is_absolute()).map(Path::to_owned);
     beside.into_iter().chain(["/dev/shm".into(), "/tmp".into()]).collect()
+}
+
+/// Where the daemon keeps the tenant's ledgers; `None`: no daemon is named.
+pub fn kept_ledgers() -> Option<PathBuf> {
+    let mut directory = variable("VGPU_SOCKET")?.to_os_string();
+    directory.push(LEDGERS_SUFFIX);
+    Some(path(directory))
 }
 
 /// Whether the ledger is common to all users of the container.

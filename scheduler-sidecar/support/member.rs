@@ -71,7 +71,7 @@ impl Member {
 
     /// Joins a device; the slot, or the words of the refusal.
     pub fn try_join(&mut self, uuid: &str) -> Result<usize, String> {
-        let answer = self.ask(&Join { device: uuid.into(), busy: 0, owner: None }.encode().unwrap());
+        let answer = self.ask(&Join { device: uuid.into(), busy: 0 }.encode().unwrap());
         match Reply::decode(answer.trim_end().as_bytes()).unwrap() {
             Reply::Slot { device, slot } if device == uuid => Ok(slot),
             Reply::Refused { words, speaks: 2 } => Err(words),

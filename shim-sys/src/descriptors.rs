@@ -2,8 +2,7 @@
 //!
 //! One call, one `sendmsg` or `recvmsg`. The kernel attaches descriptors to the first byte they were sent with, and one
 //! `recvmsg` never joins the descriptors of two messages; a plain `read` of those bytes drops them. Both sides are here
-//! for the reason told in [`crate::memfd`]; the daemon takes one at most at a time ([`receive_one`]), so that a member cannot
-//! fill its table. Not here:
+//! for the reason told in [`crate::memfd`]; the daemon sends only, and the kernel drops what a member sends it. Not here:
 //! lines and their limits (vgpu-core's `wire`), what is done with a descriptor ([`crate::memfd`]).
 
 use std::io::{Error, ErrorKind};
@@ -139,53 +138,6 @@ pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], files: &mut Vec<OwnedFd
     Ok(got)
 }
 
-/// Room for one descriptor and its header.
-#[repr(C)]
-union RoomForOne {
-    bytes: [u8; ONE],
-    _align: libc::cmsghdr,
-}
-
-#[allow(clippy::cast_possible_truncation)] // four
-const DESCRIPTOR: u32 = size_of::<RawFd>() as u32;
-// SAFETY: arithmetic on a number; no memory is touched.
-const ONE: usize = unsafe { libc::CMSG_LEN(DESCRIPTOR) } as usize;
-
-/// As [`receive`], with the first descriptor that came along and no other, closed on exec: what a stranger sends beyond that,
-/// or this process cannot take, the kernel drops.
-///
-/// Beware of closing what a stranger sent: with some file systems that waits for somebody of his.
-///
-/// # Errors
-/// As [`receive`], without `InvalidData`.
-pub fn receive_one(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> std::io::Result<(usize, Option<OwnedFd>)> {
-    if bytes.is_empty() {
-        return Err(Error::from(ErrorKind::InvalidInput));
-    }
-    let mut room = RoomForOne { bytes: [0; ONE] };
-    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    // SAFETY: as in `message`.
-    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
-    message.msg_iov = &raw mut part;
-    message.msg_iovlen = 1;
-    message.msg_control = (&raw mut room).cast();
-    message.msg_controllen = ONE as _;
-    // SAFETY: message, part and room live through the call; the kernel writes at most what the lengths say.
-    let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
-    let got = usize::try_from(got).map_err(|_| Error::last_os_error())?;
-    // SAFETY: the kernel filled the room up to msg_controllen with whole headers. The descriptor is new and nobody else's.
-    let file = unsafe {
-        let header = libc::CMSG_FIRSTHDR(&raw const message);
-        header.as_ref().and_then(|here| {
-            #[allow(clippy::unnecessary_cast)] // another width with another C library
-            let whole = here.cmsg_len as usize == ONE;
-            let one = here.cmsg_level == libc::SOL_SOCKET && here.cmsg_type == libc::SCM_RIGHTS && whole;
-            one.then(|| OwnedFd::from_raw_fd(libc::CMSG_DATA(header).cast::<RawFd>().read_unaligned()))
-        })
-    };
-    Ok((got, file))
-}
-
 fn message(part: &mut libc::iovec, room: &mut Room) -> libc::msghdr {
     // SAFETY: msghdr is a plain C struct for which all zeroes is valid (and its padding must be zero).
     let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
@@ -250,32 +202,6 @@ mod tests {
         assert_eq!((&buffer[..10], files.len()), (b"two\nthree\n".as_slice(), 2));
         drop(here);
         assert_eq!(receive(there.as_fd(), &mut buffer, &mut files).unwrap(), 0);
-    }
-
-    #[test]
-    fn who_takes_one_gets_the_first_and_the_others_are_closed() {
-        let (here, there) = UnixStream::pair().unwrap();
-        let (one, other) = UnixStream::pair().unwrap();
-        let (two, another) = UnixStream::pair().unwrap();
-        send(here.as_fd(), b"x", &[one.as_fd(), two.as_fd(), two.as_fd()]).unwrap();
-        send(here.as_fd(), b"y", &[]).unwrap();
-        let first = inode(&one);
-        drop((one, two));
-        let mut buffer = [0; 8];
-        let (got, file) = receive_one(there.as_fd(), &mut buffer).unwrap();
-        let file = file.unwrap();
-        assert_eq!((got, inode(&file)), (1, first));
-        // SAFETY: asks for the flags of an open descriptor.
-        assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFD) }, libc::FD_CLOEXEC);
-        assert_eq!((&another).read(&mut buffer).unwrap(), 0, "the last copy is gone");
-        let (got, none) = receive_one(there.as_fd(), &mut buffer).unwrap();
-        assert!(got == 1 && none.is_none());
-        drop(file);
-        assert_eq!((&other).read(&mut buffer).unwrap(), 0);
-        there.set_nonblocking(true).unwrap();
-        assert_eq!(receive_one(there.as_fd(), &mut buffer).unwrap_err().kind(), ErrorKind::WouldBlock);
-        drop(here);
-        assert_eq!(receive_one(there.as_fd(), &mut buffer).unwrap().0, 0);
     }
 
     #[test]

@@ -54,9 +54,18 @@ pub enum Access {
     Owner,
     /// Mode 0666: every user of the container.
     Everybody,
-    /// The path is a descriptor's in /proc/self/fd: a file that somebody trusted made whole and handed over, whoever
-    /// owns it and whatever its names. It is never made or enlarged here.
+    /// Opened by its name, whoever owns it: somebody trusted made it whole, in a directory that only they write. It is
+    /// never made or enlarged here.
+    Given,
+    /// As `Given`, but the path is a descriptor's in /proc/self/fd, and the file's names do not matter.
     HandedOver,
+}
+
+impl Access {
+    /// True if this process makes the file where there is none.
+    fn may_make(self) -> bool {
+        matches!(self, Self::Owner | Self::Everybody)
+    }
 }
 
 /// Descriptors of ours are placed here or above: low numbers are the program's, and some of them have a meaning.
@@ -118,6 +127,13 @@ fn map(file: &OwnedFd, size: usize, protection: libc::c_int) -> std::io::Result<
     // SAFETY: a fresh shared mapping of an open file, at an address of the kernel's choice.
     let at = unsafe { libc::mmap(core::ptr::null_mut(), size, protection, libc::MAP_SHARED, file.as_raw_fd(), 0) };
     if at == libc::MAP_FAILED { Err(Error::last_os_error()) } else { Ok(at) }
+}
+
+/// Whether this process can open `path` to read and write, and finds `file` there.
+pub fn leads_to(path: &Path, file: BorrowedFd<'_>) -> bool {
+    let Ok(name) = CString::new(path.as_os_str().as_bytes()) else { return false };
+    let there = open(&name, 0, 0).ok().and_then(|there| Identity::of(there.as_raw_fd()));
+    there.is_some() && there == Identity::of(file.as_raw_fd())
 }
 
 /// Removes a file that nobody holds a lock on, if it is `over`; whether it did. Whoever joins a file of this kind looks,
@@ -190,7 +206,7 @@ impl<T: Page + 'static> SharedFile<T> {
         // A sticky world-writable directory (/dev/shm, /tmp) may refuse O_CREAT on another user's file although
         // opening it is allowed (fs.protected_regular): ask without O_CREAT first.
         let file = match open_again(name, access) {
-            Err(e) if e.kind() == ErrorKind::NotFound && access != Access::HandedOver => {
+            Err(e) if e.kind() == ErrorKind::NotFound && access.may_make() => {
                 check_file_size_limit(size as u64)?;
                 open(name, libc::O_CREAT, mode)?
             }
@@ -212,7 +228,7 @@ impl<T: Page + 'static> SharedFile<T> {
                 return Err(Error::last_os_error());
             }
         }
-        let may_grow = stat.st_size == 0 && access != Access::HandedOver;
+        let may_grow = stat.st_size == 0 && access.may_make();
         if !may_grow && usize::try_from(stat.st_size) != Ok(size) {
             return Err(Error::new(ErrorKind::InvalidData, "has another size: left by another version?"));
         }
@@ -299,18 +315,6 @@ impl<T: Page + 'static> SharedFile<T> {
         Some(unsafe { BorrowedFd::borrow_raw(descriptor) })
     }
 
-    /// The file once more and only to read: an open file of its own, which holds none of our locks. `None`: its name does not
-    /// lead to it any more.
-    pub fn to_read(&self) -> Option<OwnedFd> {
-        const READ: libc::c_int = OPEN & !libc::O_RDWR | libc::O_RDONLY;
-        let flags = if self.access == Access::HandedOver { READ & !libc::O_NOFOLLOW } else { READ };
-        // SAFETY: a C string.
-        let raw = unsafe { libc::open(self.path.as_ptr(), flags) };
-        // SAFETY: just opened, owned by nobody else.
-        let file = (raw >= 0).then(|| unsafe { OwnedFd::from_raw_fd(raw) })?;
-        (Identity::of(raw) == Some(self.identity)).then_some(file)
-    }
-
     fn close(&mut self) {
         let descriptor = self.file.swap(-1, Ordering::AcqRel);
         if Identity::of(descriptor) == Some(self.identity) {
@@ -381,7 +385,6 @@ mod tests {
         assert!(!crate::lock::try_lock(joined.file().unwrap(), 9).unwrap(), "an open file of its own");
         std::fs::remove_file(&path).unwrap();
         assert!(made.is_unlinked() && !joined.is_unlinked(), "its names do not matter");
-        assert!(joined.to_read().is_some());
         let other = std::fs::File::options().read(true).write(true).create_new(true).open(&path).unwrap();
         let refused = SharedFile::<Words>::open(&name(&other.into()), Access::HandedOver).err().unwrap();
         assert_eq!(refused.kind(), ErrorKind::InvalidData);
@@ -390,23 +393,23 @@ mod tests {
     }
 
     #[test]
-    fn who_is_given_the_file_to_read_cannot_write_it_and_holds_no_lock_of_ours() {
-        let path = place("read");
-        let a = SharedFile::<Words>::open(&path, Access::Owner).unwrap();
-        assert!(crate::lock::try_lock(a.file().unwrap(), 9).unwrap());
-        let read = a.to_read().unwrap();
-        assert!(crate::lock::held_by_another(read.as_fd(), 9).unwrap(), "by another open file, as it sees");
-        assert!(written(&read).is_err());
-        drop(a);
-        assert!(!crate::lock::held_by_another(read.as_fd(), 9).unwrap());
-        let b = SharedFile::<Words>::open(&path, Access::Owner).unwrap();
+    fn a_file_that_is_given_by_name_is_never_made_or_enlarged_and_another_in_its_place_is_noticed() {
+        let path = place("given");
+        let open = || SharedFile::<Words>::open(&path, Access::Given);
+        assert_eq!(open().err().unwrap().kind(), ErrorKind::NotFound);
+        std::fs::File::create(&path).unwrap();
+        assert_eq!(open().err().unwrap().kind(), ErrorKind::InvalidData);
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 0);
         std::fs::remove_file(&path).unwrap();
-        assert!(b.to_read().is_none());
-    }
-
-    fn written(file: &OwnedFd) -> std::io::Result<usize> {
-        use std::io::Write;
-        std::fs::File::from(file.try_clone()?).write(&[1])
+        let made = SharedFile::<Words>::open(&path, Access::Everybody).unwrap();
+        let given = open().unwrap();
+        assert!(given.is_same(made.file().unwrap()) && !given.is_unlinked());
+        assert!(leads_to(&path, made.file().unwrap()) && !leads_to(Path::new("/etc/passwd"), made.file().unwrap()));
+        std::fs::remove_file(&path).unwrap();
+        assert!(given.is_unlinked());
+        symlink("/etc/passwd", &path).unwrap();
+        assert!(open().is_err(), "no link is followed");
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

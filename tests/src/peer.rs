@@ -74,7 +74,7 @@ impl Peer {
     /// # Errors
     /// As [`Peer::connect`].
     pub fn join(&mut self, device: &str, busy: u64) -> Result<usize> {
-        let join = Join { device: device.into(), busy, owner: None };
+        let join = Join { device: device.into(), busy };
         self.stream.write_all(join.encode().map_err(|why| odd(why.to_string()))?.as_bytes())?;
         match reply(&self.stream, &mut self.input, &mut self.files)? {
             Reply::Slot { slot, .. } => Ok(slot),

@@ -134,97 +134,124 @@ fn a_file_that_an_unlisted_user_put_in_the_ledgers_place_keeps_no_listed_user_ou
     }
 }
 
-/// Where all users of a container share the ledger, a file that an unlisted user made is not it.
+/// One limit for all containers, each with a place of its own for ledgers: with the daemon, with the next one, and without
+/// any.
 #[test]
-fn a_ledger_that_an_unlisted_user_opened_to_all_is_not_the_tenants() {
-    if !needs_root() {
-        return;
-    }
-    let (lab, _daemon) = world();
-    let mut lab = lab.with("VGPU_SHARED_UIDS", "1");
-    let path = ledger(&lab);
-    fs::write(&path, "").unwrap();
-    fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
-    lchown(&path, Some(UNLISTED), Some(UNLISTED)).unwrap();
-    let mut member = begun(&mut lab);
-    member.alloc(GIB);
-    fs::write(&path, "").unwrap();
-    member.alloc(GIB);
-    assert_eq!(member.code(&format!("alloc {}", 3 * GIB)), OUT_OF_MEMORY);
-}
-
-/// One limit for all: for who came while the file was there, came after it was gone, or was forked.
-#[test]
-fn members_with_the_daemons_ledger_share_one_limit_whatever_becomes_of_the_intruders_file() {
+fn containers_of_a_tenant_share_one_limit_with_the_daemon_with_the_next_and_without_any() {
     if !needs_root() {
         return;
     }
     for user in DAEMONS {
         let (mut lab, mut daemon) = world_of(user);
-        plant(&ledger(&lab));
-        let mut first = begun(&mut lab);
+        let mut container = |name: &str| {
+            let place = lab.path().join(name);
+            fs::create_dir(&place).unwrap();
+            fs::set_permissions(&place, Permissions::from_mode(0o777)).unwrap();
+            lab.set("VGPU_STATE_DIR", &place);
+            begun(&mut lab)
+        };
+        let mut first = container("one");
         first.alloc(2 * GIB);
-        fs::remove_file(ledger(&lab)).unwrap();
-        let mut second = begun(&mut lab);
+        let mut second = container("two");
         assert_eq!(second.code(&format!("alloc {}", 2 * GIB)), OUT_OF_MEMORY, "one limit");
         assert_eq!(second.info(), first.info());
         let used = daemon.tell(&["status", "--json"]);
         assert!(used.contains("\"memory_used\""), "{used}");
-        // The next daemon has the same ledger, and so has a process that it meets first.
         daemon.kill();
+        let mut third = container("three");
+        assert_eq!(third.code(&format!("alloc {}", 2 * GIB)), OUT_OF_MEMORY, "one limit without the daemon");
         daemon.again();
-        let mut third = begun(&mut lab);
-        assert_eq!(third.code(&format!("alloc {}", 2 * GIB)), OUT_OF_MEMORY, "one limit after a restart");
-        assert_eq!(third.info(), first.info());
+        let mut fourth = container("four");
+        assert_eq!(fourth.code(&format!("alloc {}", 2 * GIB)), OUT_OF_MEMORY, "one limit after a restart");
+        assert_eq!((third.info(), fourth.info()), (first.info(), first.info()));
         first.kill();
-        third.alloc(2 * GIB);
+        fourth.alloc(2 * GIB);
     }
 }
 
-/// A forked child opens the daemon's ledger anew, and a program that closes every descriptor keeps its charges.
+/// The directory of the tenant's ledgers.
+fn ledgers(daemon: &Daemon) -> PathBuf {
+    daemon.room("a").join("vgpud.sock.ledgers")
+}
+
+/// As in a container that has the directory read-only: its members cannot open a ledger by its name.
+fn shut(daemon: &Daemon) {
+    fs::set_permissions(ledgers(daemon), Permissions::from_mode(0o700)).unwrap();
+}
+
+/// A forked child opens the daemon's ledger again, and a program that closes every descriptor keeps its charges.
 #[test]
-fn a_forked_child_and_a_program_that_closes_everything_stay_with_the_daemons_ledger() {
+fn a_forked_child_and_a_program_that_closes_everything_stay_with_the_tenants_ledger() {
+    if !needs_root() {
+        return;
+    }
+    for is_shut in [false, true] {
+        let (mut lab, mut daemon) = world();
+        if is_shut {
+            shut(&daemon);
+        }
+        let mut first = begun(&mut lab);
+        first.alloc(2 * GIB);
+        lab.become_user(LISTED);
+        let mut parent = lab.member();
+        assert_eq!(parent.code("nvinit"), 0, "{}", parent.errors());
+        daemon.kill();
+        parent.ok("fork");
+        parent.begin();
+        assert_eq!(parent.code(&format!("alloc {}", 2 * GIB)), OUT_OF_MEMORY, "the child's limit is the tenant's");
+        first.ok("close-all");
+        first.alloc(GIB);
+        assert_eq!(first.code(&format!("alloc {}", 2 * GIB)), OUT_OF_MEMORY, "shut: {is_shut}");
+    }
+}
+
+/// Without the daemon a ledger is opened by its name or not at all: a second one would be a second limit.
+#[test]
+fn a_program_that_starts_without_the_daemon_and_cannot_open_the_ledger_is_refused_in_words() {
     if !needs_root() {
         return;
     }
     let (mut lab, mut daemon) = world();
-    plant(&ledger(&lab));
-    let mut first = begun(&mut lab);
-    first.alloc(2 * GIB);
-    lab.become_user(LISTED);
-    let mut parent = lab.member();
-    assert_eq!(parent.code("nvinit"), 0, "{}", parent.errors());
+    let refused = |lab: &mut Lab, why: &str| {
+        lab.become_user(LISTED);
+        let mut member = lab.member();
+        assert_eq!(member.code("init"), NOT_PERMITTED, "{}", member.errors());
+        let said = member.errors();
+        assert!(said.contains("start vgpud") && said.contains(why), "{said}");
+    };
     daemon.kill();
-    parent.ok("fork");
-    parent.begin();
-    assert_eq!(parent.code(&format!("alloc {}", 2 * GIB)), OUT_OF_MEMORY, "the child's limit is the tenant's");
-    first.ok("close-all");
-    first.alloc(GIB);
-    assert_eq!(first.code(&format!("alloc {}", 2 * GIB)), OUT_OF_MEMORY);
-}
-
-/// Without the daemon nobody can have its ledger: a second one beside it would be a second limit.
-#[test]
-fn who_starts_without_the_daemon_is_refused_in_words_while_the_tenants_ledger_is_the_daemons() {
-    if !needs_root() {
-        return;
-    }
-    let (mut lab, mut daemon) = world();
-    plant(&ledger(&lab));
+    refused(&mut lab, "No such file");
+    daemon.again();
     let mut first = begun(&mut lab);
+    shut(&daemon);
     daemon.kill();
-    fs::remove_file(ledger(&lab)).unwrap();
-    let mut second = lab.member();
-    assert_eq!(second.code("init"), NOT_PERMITTED, "{}", second.errors());
-    assert!(second.errors().contains("the daemon keeps the tenant's ledger"), "{}", second.errors());
+    refused(&mut lab, "Permission denied");
     first.alloc(GIB);
     daemon.again();
     begins(&mut lab);
 }
 
-/// The daemon hands out a ledger of its own instead of a file of a user that it does not list, and of nobody else's.
+/// A ledger that somebody removed from the daemon's directory: the next join makes another, and all move there.
 #[test]
-fn a_ledger_of_a_listed_user_stays_where_it_is() {
+fn members_of_a_ledger_that_was_removed_move_to_the_next_one() {
+    if !needs_root() {
+        return;
+    }
+    let (mut lab, daemon) = world();
+    let mut first = begun(&mut lab);
+    first.alloc(2 * GIB);
+    fs::remove_file(fs::read_dir(ledgers(&daemon)).unwrap().next().unwrap().unwrap().path()).unwrap();
+    first.alloc(GIB);
+    let mut second = begun(&mut lab);
+    // The first one looks for the file's name when it asks for more than fits at first sight.
+    assert_eq!(first.code(&format!("alloc {}", 2 * GIB)), OUT_OF_MEMORY);
+    assert_eq!(second.code(&format!("alloc {}", 2 * GIB)), OUT_OF_MEMORY, "one limit");
+    assert_eq!(second.info(), first.info());
+}
+
+/// All users that the tenant lists share its ledger, without a variable that says so.
+#[test]
+fn all_listed_users_share_one_limit() {
     if !needs_root() {
         return;
     }
@@ -233,15 +260,11 @@ fn a_ledger_of_a_listed_user_stays_where_it_is() {
     let plan = Plan { device: lab.device(0).uuid, time: String::new(), tenants: vec![("a".into(), lines)] };
     let daemon = Daemon::start(lab.path(), &plan);
     lab.set("VGPU_SOCKET", daemon.socket("a"));
-    lab.become_user(LISTED);
-    let mut first = lab.member();
-    first.begin();
-    first.alloc(GIB);
-    let before = fs::metadata(ledger(&lab)).unwrap().ino();
+    let mut first = begun(&mut lab);
+    first.alloc(2 * GIB);
     lab.become_user(UNLISTED);
     let mut second = lab.member();
-    assert_eq!(second.code("init"), NOT_PERMITTED, "{}", second.errors());
-    assert!(second.errors().contains("VGPU_SHARED_UIDS=1"), "{}", second.errors());
-    assert_eq!(fs::metadata(ledger(&lab)).unwrap().ino(), before);
-    first.alloc(GIB);
+    second.begin();
+    assert_eq!(second.code(&format!("alloc {}", 2 * GIB)), OUT_OF_MEMORY);
+    assert_eq!(second.info(), first.info());
 }

@@ -193,9 +193,11 @@ fn memory_used(world: &World) -> u64 {
     status["tenants"][0]["devices"][0]["memory_used"].as_u64().unwrap_or(0)
 }
 
-/// The one ledger of this world's tenants, to be written by a test.
+/// The one ledger of tenant `a`, to be written by a test.
 fn ledger(world: &World) -> fs::File {
-    let mut all = fs::read_dir(world.lab.state()).unwrap().map(|entry| entry.unwrap().path());
+    let mut all = fs::read_dir(world.socket("a").with_file_name("vgpud.sock.ledgers"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
     let path = all.find(|path| path.metadata().is_ok_and(|meta| meta.len() == LEDGER_SIZE as u64)).expect("a ledger");
     fs::File::options().read(true).write(true).open(path).unwrap()
 }
@@ -225,25 +227,6 @@ fn a_ledger_that_says_more_than_its_limit_is_found_and_allows_nothing_more() {
     eventually("the driver's word is told", || {
         found(&world, m.pid).is_some_and(|finding| finding["words"].as_str().unwrap().contains("by the driver's word"))
     });
-}
-
-/// Two places, two ledgers, two limits: the library cannot know of the other place, and the daemon reads both ledgers.
-#[test]
-fn a_second_ledger_in_another_place_is_found_by_the_tenants_limit() {
-    let mut world = watched();
-    let mut members = Vec::new();
-    for place in ["state", "elsewhere"] {
-        let place = world.lab.path().join(place);
-        let _ = fs::create_dir(&place);
-        world.lab.set("VGPU_STATE_DIR", &place);
-        let mut m = world.plain("a");
-        m.begin();
-        m.alloc(GIB + 300 * MIB);
-        members.push(m);
-    }
-    eventually("the tenant is found", || members.iter().any(|m| found(&world, m.pid).is_some()));
-    let findings: Vec<Value> = members.iter().filter_map(|m| found(&world, m.pid)).collect();
-    assert!(findings.iter().all(|finding| finding["what"] == "over" && finding["tenant"] == "a"), "{findings:?}");
 }
 
 #[test]

@@ -381,7 +381,7 @@ impl Liar {
     }
 
     fn join(&mut self, device: &str, file: BorrowedFd<'_>) -> String {
-        let line = Join { device: device.into(), busy: 0, owner: None }.encode().unwrap();
+        let line = Join { device: device.into(), busy: 0 }.encode().unwrap();
         descriptors::send(self.0.as_fd(), line.as_bytes(), &[file]).unwrap();
         let mut bytes = [0; 4096];
         let got = self.0.read(&mut bytes).unwrap();
@@ -431,7 +431,7 @@ fn whatever_a_tenant_sends_as_its_ledger_stalls_nobody_and_says_nothing() {
     finish(&mut world.at_work(&[("b", 1000, 16, 0)], 300));
     drop(liars);
 
-    // A ledger that shrinks under who reads it.
+    // A ledger that shrinks while the daemon reads it.
     let mut m = world.plain("a");
     m.begin();
     eventually("it is read", || !used(&world, 0).is_null());

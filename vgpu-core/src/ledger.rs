@@ -90,7 +90,7 @@ pub use layout::{
     Share, Slot, TURN_LOCK_OFFSET, VERSION, kept_lock_offset, share_lock_offset, slot_lock_offset,
 };
 #[cfg(not(loom))]
-pub use layout::{formatted, open_doors_in};
+pub use layout::{formatted, is_formatted, open_doors_in};
 pub use member::{JoinError, Member, MemberView, Refusal, Reservation};
 pub use shares::{Left, ShareId, Shared};
 pub use sum::{Ledger, Totals};

@@ -8,7 +8,7 @@ use vgpu_core::wire::terms_file::{ALL_DEVICES, DeviceTerms, MAX_FILE, TermsFile}
 
 const WRITTEN: &str = concat!(
     "{\"terms\":1,\"epoch\":7,\"tenant\":\"a\",\"mode\":\"enforce\",\"on_error\":\"open\",\"on_loss\":\"block\",\"strict\":true,",
-    "\"users\":2,\"user_namespace\":9,\"ledgers\":true,\"devices\":2}\n",
+    "\"users\":2,\"user_namespace\":9,\"devices\":2}\n",
     "{\"uid\":0,\"last\":0}\n",
     "{\"uid\":1000,\"last\":2000}\n",
     "{\"device\":\"GPU-1\",\"memory_limit\":1073741824,\"sm_limit\":30,\"sm_request\":12.5}\n",
@@ -32,7 +32,6 @@ fn terms() -> TermsFile {
         strict: true,
         users: Some(vec![0..=0, 1000..=2000]),
         user_namespace: 9,
-        keeps_ledgers: true,
         devices: vec![one, rest],
     }
 }

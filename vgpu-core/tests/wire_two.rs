@@ -44,17 +44,14 @@ fn the_lines_are_those_of_the_protocol() {
     assert_eq!(Reply::Welcome(welcome()).encode().unwrap(), WELCOME);
     assert_eq!(Reply::decode(WELCOME.as_bytes()), Ok(Reply::Welcome(welcome())));
 
-    let join = Join { device: "GPU-6b1c".into(), busy: 9, owner: None };
+    let join = Join { device: "GPU-6b1c".into(), busy: 9 };
     assert_eq!(join.encode().unwrap(), "{\"join\":\"GPU-6b1c\",\"busy\":9}\n");
     assert_eq!(Ask::decode(join.encode().unwrap().as_bytes()), Ok(Ask::Join(join)));
     assert_eq!(
         Ask::decode(br#"{"join":"GPU-6b1c"}"#),
-        Ok(Ask::Join(Join { device: "GPU-6b1c".into(), busy: 0, owner: None })),
+        Ok(Ask::Join(Join { device: "GPU-6b1c".into(), busy: 0 })),
         "whoever has measured nothing need not say so"
     );
-    let join = Join { device: "GPU-6b1c".into(), busy: 9, owner: Some(4712) };
-    assert_eq!(join.encode().unwrap(), "{\"join\":\"GPU-6b1c\",\"busy\":9,\"owner\":4712}\n");
-    assert!(Ask::decode(br#"{"join":"GPU-6b1c","owner":4294967296}"#).is_err(), "no user has that number");
     let slot = Reply::Slot { device: "GPU-6b1c".into(), slot: 3 };
     assert_eq!(slot.encode().unwrap(), "{\"join\":\"GPU-6b1c\",\"slot\":3}\n");
     assert_eq!(Reply::decode(slot.encode().unwrap().as_bytes()), Ok(slot));
@@ -141,7 +138,7 @@ fn what_is_too_long_is_neither_written_nor_read() {
     assert_eq!(hello(long(MAX_VERSION + 1)).encode(), Err(error.clone()));
     let line = HELLO.replace("0.1.0", &long(MAX_VERSION + 1));
     assert_eq!(Ask::decode(line.as_bytes()), Err(error));
-    let join = |device| Join { device, busy: 0, owner: None };
+    let join = |device| Join { device, busy: 0 };
     assert!(join(long(MAX_DEVICE)).encode().is_ok() && join(long(MAX_DEVICE + 1)).encode().is_err());
     let line = format!("{{\"join\":\"{}\"}}", long(MAX_DEVICE + 1));
     assert!(matches!(Ask::decode(line.as_bytes()), Err(WireError::TextTooLong { key: "join", .. })));
@@ -231,9 +228,8 @@ proptest! {
         if let Ok(line) = (Reply::Slot { device: device.clone(), slot }).encode() {
             prop_assert_eq!(Reply::decode(line.as_bytes()), Ok(Reply::Slot { device: device.clone(), slot }));
         }
-        let owner = (pid % 2 == 0).then_some(pid);
-        if let Ok(line) = (Join { device: device.clone(), busy, owner }).encode() {
-            prop_assert_eq!(Ask::decode(line.as_bytes()), Ok(Ask::Join(Join { device, busy, owner })));
+        if let Ok(line) = (Join { device: device.clone(), busy }).encode() {
+            prop_assert_eq!(Ask::decode(line.as_bytes()), Ok(Ask::Join(Join { device, busy })));
         }
     }
 

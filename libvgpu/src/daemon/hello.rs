@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 use shim_sys::descriptors;
 use shim_sys::shared_file::out_of_the_way;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -67,8 +67,8 @@ impl Wire {
 
     /// Sends a line and returns the answer. A daemon that refuses the user answers and closes before it reads: then the send
     /// fails, and the refusal waits to be read all the same.
-    fn ask(&mut self, line: &str, files: &[BorrowedFd<'_>]) -> Result<Vec<u8>, Trouble> {
-        let sent = self.send(line, files);
+    fn ask(&mut self, line: &str) -> Result<Vec<u8>, Trouble> {
+        let sent = self.send(line);
         let answer = self.hear();
         if answer.is_err() {
             sent?;
@@ -76,11 +76,11 @@ impl Wire {
         answer
     }
 
-    fn send(&self, line: &str, files: &[BorrowedFd<'_>]) -> Result<(), Trouble> {
+    fn send(&self, line: &str) -> Result<(), Trouble> {
         let sent = self
             .stream
             .set_write_timeout(Some(self.patience))
-            .and_then(|()| descriptors::send(self.stream.as_fd(), line.as_bytes(), files))
+            .and_then(|()| descriptors::send(self.stream.as_fd(), line.as_bytes(), &[]))
             .and_then(|sent| if sent == line.len() { Ok(()) } else { Err(std::io::ErrorKind::WriteZero.into()) });
         sent.map_err(|e| Absent(format!("the daemon does not listen: {e}")))
     }
@@ -131,7 +131,7 @@ pub fn begin(socket: &Path, patience: Duration) -> Result<Box<Session>, Trouble>
     let sent = clock::now();
     let mut wire = Wire::open(socket, patience)?;
     let hello = Hello { pid: std::process::id(), version: env!("CARGO_PKG_VERSION").to_owned(), clock: sent };
-    let line = wire.ask(&hello.encode().unwrap_or_default(), &[])?;
+    let line = wire.ask(&hello.encode().unwrap_or_default())?;
     let words = match two::Reply::decode(&line) {
         Ok(two::Reply::Welcome(welcome)) => {
             let offset = two::clock_offset(sent, welcome.clock, clock::now());
@@ -150,8 +150,7 @@ pub fn begin(socket: &Path, patience: Duration) -> Result<Box<Session>, Trouble>
 
 /// Joins a device, of which `busy` ns were measured so far, over the connection by which this session came: the slot.
 /// An answer that does not come in time, or is another question's, ends the connection, since nobody could tell later
-/// whose it was. The ledger goes along, to read: what the tenant holds is shown and recorded by it. If the answer
-/// brings a ledger of the daemon's, that is the tenant's from now on.
+/// whose it was. The answer brings the tenant's ledger of the device, in which this process charges from now on.
 pub fn join(session: &Session, device: &str, busy: u64, ledger: &Ledger, patience: Duration) -> Result<usize, Trouble> {
     let talking = TALKING.lock();
     let connection = CONNECTION.load(Relaxed);
@@ -162,29 +161,27 @@ pub fn join(session: &Session, device: &str, busy: u64, ledger: &Ledger, patienc
     // SAFETY: our own descriptor, as the inode says; it is not closed here.
     let stream = ManuallyDrop::new(unsafe { UnixStream::from_raw_fd(connection) });
     let stream = stream.try_clone().map_err(|e| Absent(format!("the connection to the daemon cannot be used: {e}")))?;
-    let joined = ask(stream, device, busy, ledger, patience);
+    let joined = ask(stream, device, busy, patience);
     if matches!(joined, Err(Absent(_))) {
         hang_up();
     }
     drop(talking);
-    let (slot, handed) = joined?;
-    if let Some(file) = handed {
-        ledger.take_handed(file).map_err(|e| Refused(format!("the daemon's ledger cannot be used: {e}")))?;
-    }
+    let (slot, file) = joined?;
+    ledger.take_handed(file).map_err(|e| Refused(format!("the tenant's ledger cannot be used: {e}")))?;
     Ok(slot)
 }
 
-/// The slot, and the daemon's ledger if it is the tenant's.
-type Joined = (usize, Option<OwnedFd>);
+/// The slot, and the tenant's ledger.
+type Joined = (usize, OwnedFd);
 
-fn ask(stream: UnixStream, device: &str, busy: u64, ledger: &Ledger, patience: Duration) -> Result<Joined, Trouble> {
+fn ask(stream: UnixStream, device: &str, busy: u64, patience: Duration) -> Result<Joined, Trouble> {
     let mut wire = Wire::over(stream, patience);
-    let line =
-        Join { device: device.to_owned(), busy, owner: ledger.owner() }.encode().map_err(|e| Refused(e.to_string()))?;
-    let file = ledger.to_offer();
-    let file = file.as_ref().map(OwnedFd::as_fd);
-    match two::Reply::decode(&wire.ask(&line, file.as_slice())?) {
-        Ok(two::Reply::Slot { device: joined, slot }) if joined == device => Ok((slot, wire.files.pop())),
+    let line = Join { device: device.to_owned(), busy }.encode().map_err(|e| Refused(e.to_string()))?;
+    match two::Reply::decode(&wire.ask(&line)?) {
+        Ok(two::Reply::Slot { device: joined, slot }) if joined == device => {
+            let file = wire.files.pop().ok_or_else(|| Refused("the daemon's answer brings no ledger".to_owned()))?;
+            Ok((slot, file))
+        }
         Ok(two::Reply::Refused { words, .. }) => {
             Err(Refused(format!("the daemon does not let this process use device {device}: {words}")))
         }

@@ -1,13 +1,11 @@
 //! The record: what tenants used, minute by minute, kept over the daemon's end.
 //!
 //! A thread of its own. The loop that serves members hands over what it knows, once a second, and never waits: while the
-//! thread is busy with a slow disk, what is new is put together and handed over later. So neither a full disk nor a tenant's
-//! file that does not answer holds up a lease.
+//! thread is busy with a slow disk, what is new is put together and handed over later. So a full disk holds up no lease.
 //!
-//! By verb: [`ledgers`] reads what tenants hold ([`apart`]: how that is made harmless), [`integrate`] turns sums and values
+//! By verb: [`ledgers`] reads what tenants hold, [`integrate`] turns sums and values
 //! into rows, [`store`] keeps them, [`ask`] finds them again. This file: the thread, and the side of those who tell it.
 
-pub mod apart;
 pub mod ask;
 pub mod integrate;
 pub mod ledgers;
@@ -27,7 +25,7 @@ use tracing::{info, warn};
 
 use crate::clock;
 use integrate::{Integral, Moment, Sums};
-use ledgers::{Barred, Held, Ledgers, Offered, QUICK, QUICK_READINGS, Unread, Whose};
+use ledgers::{Held, Ledgers, QUICK, QUICK_READINGS, Whose};
 use reading::LedgerReading;
 use store::{Mark, Store};
 use told::Told;
@@ -47,8 +45,6 @@ const FEW: usize = 100;
 const SELDOM: Duration = Duration::from_secs(10);
 /// Processes that are remembered while nothing can be written.
 const MARKS: usize = 65_536;
-/// A tenant's files that wait to be looked at.
-const FILES: usize = 8;
 
 /// What is to be kept, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,9 +74,7 @@ pub struct Batch {
 }
 
 enum Word {
-    File(Whose, OwnedFd, u64, Arc<()>),
-    /// One that nobody asked for.
-    Stray(u64, OwnedFd, Arc<()>),
+    File(Whose, OwnedFd, u64),
     Told(Box<Batch>),
     /// A process of this room came or went.
     Moved(u64),
@@ -109,11 +103,9 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 pub struct Record {
     tell: Sender<Word>,
     shown: Arc<Shown>,
-    barred: Barred,
     draft: Batch,
-    /// Held by what is on its way: the batch, and each room's files.
+    /// Held by the batch that is on its way.
     token: Arc<()>,
-    files: BTreeMap<u64, Arc<()>>,
     number: u64,
 }
 
@@ -124,40 +116,22 @@ impl Record {
     /// There can be none.
     pub fn start(settings: Settings) -> std::io::Result<Self> {
         let (tell, told) = channel();
-        let (shown, barred) = (Arc::new(Shown::default()), Barred::default());
-        let ledgers = Ledgers::new(barred.clone())?;
+        let shown = Arc::new(Shown::default());
         let begins = match &settings.dir {
             None => RecordStatus { ok: true, words: Some("off: state_dir is \"none\"".into()), dir: None },
             Some(dir) => RecordStatus { ok: true, words: Some("not open yet".into()), dir: Some(dir.clone()) },
         };
         *lock(&shown.state) = begins;
-        let work = Work::new(settings, ledgers, shown.clone());
+        let work = Work::new(settings, shown.clone());
         thread::Builder::new().name("vgpud-record".into()).spawn(move || work.run(&told))?;
-        let (draft, token, files) = (Batch::default(), Arc::new(()), BTreeMap::new());
-        Ok(Self { tell, shown, barred, draft, token, files, number: 0 })
+        Ok(Self { tell, shown, draft: Batch::default(), token: Arc::new(()), number: 0 })
     }
 
-    /// Is a file of this room's members taken now? Not, while many of them wait to be looked at, or after one that did not
-    /// answer.
-    #[must_use]
-    pub fn takes_file(&self, room: u64) -> bool {
-        self.files.get(&room).is_none_or(|token| Arc::strong_count(token) <= FILES)
-            && !lock(&self.barred).contains(&room)
-    }
-
-    /// A member brought its ledger's file along with its join, or the daemon keeps its ledger.
+    /// A member joined the device with this ledger.
     pub fn file(&mut self, whose: Whose, file: OwnedFd) {
         self.number += 1;
-        let token = self.files.entry(whose.0).or_default().clone();
         // The thread is there as long as the daemon; a file that cannot be sent is closed, as all are at the end.
-        let _ = self.tell.send(Word::File(whose, file, self.number, token));
-    }
-
-    /// A file came that nobody asked for.
-    pub fn stray(&mut self, room: u64, file: OwnedFd) {
-        // As many as are looked at: beyond that the kernel drops what is sent, and no tenant fills the table of descriptors.
-        let token = self.files.entry(room).or_default().clone();
-        let _ = self.tell.send(Word::Stray(room, file, token));
+        let _ = self.tell.send(Word::File(whose, file, self.number));
     }
 
     /// What is to be handed over next; what is there already is put together with it.
@@ -178,8 +152,6 @@ impl Record {
     /// A room is gone for good.
     pub fn gone(&mut self, room: u64) {
         self.draft.gone.insert(room);
-        self.files.remove(&room);
-        lock(&self.barred).remove(&room);
     }
 
     /// Hands over what is new; false, if the last is on its way still: later, then.
@@ -271,10 +243,10 @@ struct Work {
 }
 
 impl Work {
-    fn new(settings: Settings, ledgers: Ledgers, shown: Arc<Shown>) -> Self {
+    fn new(settings: Settings, shown: Arc<Shown>) -> Self {
         Self {
             settings,
-            ledgers,
+            ledgers: Ledgers::default(),
             shown,
             integral: Integral::default(),
             told: Told::default(),
@@ -302,14 +274,7 @@ impl Work {
             let wait = if busy { until.saturating_duration_since(Instant::now()) } else { TIDY };
             let mut look = false;
             match told.recv_timeout(wait) {
-                Ok(Word::File(whose, file, number, token)) => {
-                    self.take(whose, file, number);
-                    drop(token);
-                }
-                Ok(Word::Stray(room, file, token)) => {
-                    self.ledgers.close(room, file);
-                    drop(token);
-                }
+                Ok(Word::File(whose, file, number)) => self.take(whose, file, number),
                 Ok(Word::Told(batch)) => {
                     self.hear(*batch);
                     look = true;
@@ -344,21 +309,12 @@ impl Work {
     fn take(&mut self, whose: Whose, file: OwnedFd, number: u64) {
         self.numbers.insert(whose.0, number);
         let (room, device) = (whose.0, whose.1.clone());
-        match self.ledgers.offer(whose.clone(), file, Instant::now()) {
-            Ok(Offered::New | Offered::Known) => {
+        match self.ledgers.take(whose.clone(), file, Instant::now()) {
+            Ok(()) => {
                 self.hold_of(&BTreeSet::from([whose]));
                 self.show();
             }
-            Err(Unread::NoLedger(why)) => {
-                warn!(room, device, why, "a member sent a file as its ledger that is not read")
-            }
-            Err(Unread::Silent) => {
-                warn!(
-                    room,
-                    device,
-                    "a member sent a file as its ledger that does not answer; nothing more is taken from its tenant"
-                );
-            }
+            Err(why) => warn!(room, device, why, "a tenant's ledger cannot be read"),
         }
     }
 

@@ -12,7 +12,7 @@ use clap::Subcommand;
 use serde::Serialize;
 
 use super::ask::{Where, no_answer};
-use super::docker::{LIBRARY_DIR, TENANT_DIR};
+use super::docker::{LIBRARY_DIR, TENANT_DIR, ledgers_of};
 use super::library;
 use vgpu_config::resolve::Surroundings;
 use vgpu_config::{self as config, paths};
@@ -157,12 +157,17 @@ fn spec(kind: &str, library: &Path, tenants: &BTreeMap<String, PathBuf>) -> Resu
         check_name(name)
             .map_err(|why| Failure::new(USAGE, format!("the tenant {name:?} {why}; give it another name")))?;
         let room = socket.parent().unwrap_or(Path::new("/"));
-        let file = socket.file_name().unwrap_or_default().to_string_lossy();
+        let file = socket.file_name().unwrap_or_default();
+        let ledgers = ledgers_of(file).to_string_lossy().into_owned();
+        let file = file.to_string_lossy();
         devices.push(Device {
             name: name.clone(),
             container_edits: Edits {
                 env: vec![format!("VGPU_SOCKET={TENANT_DIR}/{file}")],
-                mounts: vec![mount(room, TENANT_DIR, true)?],
+                mounts: vec![
+                    mount(room, TENANT_DIR, &["ro", "noexec"])?,
+                    mount(&room.join(&ledgers), &format!("{TENANT_DIR}/{ledgers}"), &["rw", "noexec"])?,
+                ],
             },
         });
     }
@@ -173,18 +178,16 @@ fn spec(kind: &str, library: &Path, tenants: &BTreeMap<String, PathBuf>) -> Resu
         devices,
         container_edits: Edits {
             env: vec![format!("LD_PRELOAD={LIBRARY_DIR}/{file}")],
-            mounts: vec![mount(dir, LIBRARY_DIR, false)?],
+            mounts: vec![mount(dir, LIBRARY_DIR, &["ro"])?],
         },
     })
 }
 
-/// A directory of the host, read-only; from one of sockets nothing is executed.
-fn mount(from: &Path, to: &str, data: bool) -> Result<Mount, Failure> {
+/// A directory of the host. From a tenant's directory nothing is executed.
+fn mount(from: &Path, to: &str, how: &[&'static str]) -> Result<Mount, Failure> {
     let host_path =
         from.to_str().ok_or_else(|| Failure::new(USAGE, format!("{from:?} is not UTF-8, and CDI files are")))?;
-    let mut options = vec!["ro", "nosuid", "nodev"];
-    options.extend(data.then_some("noexec"));
-    options.push("bind");
+    let options = [how, &["nosuid", "nodev", "bind"]].concat();
     Ok(Mount { host_path: host_path.to_owned(), container_path: to.to_owned(), options })
 }
 
@@ -244,7 +247,11 @@ mod tests {
                     "mounts": [{
                         "hostPath": format!("/run/vgpu/tenants/{name}"),
                         "containerPath": "/run/vgpu-tenant",
-                        "options": ["ro", "nosuid", "nodev", "noexec", "bind"],
+                        "options": ["ro", "noexec", "nosuid", "nodev", "bind"],
+                    }, {
+                        "hostPath": format!("/run/vgpu/tenants/{name}/vgpud.sock.ledgers"),
+                        "containerPath": "/run/vgpu-tenant/vgpud.sock.ledgers",
+                        "options": ["rw", "noexec", "nosuid", "nodev", "bind"],
                     }],
                 },
             })

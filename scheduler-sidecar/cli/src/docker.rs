@@ -20,6 +20,7 @@ use vgpu_core::bytes::{SIZE_FORMS, parse_size};
 use vgpu_core::limits::Mode;
 use vgpu_core::share::{SHARE_FORMS, parse_share};
 use vgpu_core::tenant::hash64;
+use vgpu_core::wire::terms_file::LEDGERS_SUFFIX;
 
 use super::library;
 use super::run::check_option;
@@ -187,8 +188,13 @@ fn command(args: &Run) -> Result<Vec<OsString>, Failure> {
     };
     let dir = library.parent().unwrap_or(Path::new("/"));
     mount(dir, LIBRARY_DIR, ":ro")?;
-    if let Some((dir, _)) = &room {
+    if let Some((dir, file)) = &room {
         mount(dir, TENANT_DIR, ":ro")?;
+        let ledgers = ledgers_of(file);
+        // An engine would make a directory that is not there, and it would not be the daemon's.
+        if dir.join(&ledgers).is_dir() {
+            mount(&dir.join(&ledgers), &format!("{TENANT_DIR}/{}", ledgers.to_string_lossy()), "")?;
+        }
     }
     let ours = Path::new(LIBRARY_DIR).join(library.file_name().unwrap_or(OsStr::new(library::NAME)));
     let mut vars: Vec<(&str, OsString)> = Vec::new();
@@ -238,6 +244,14 @@ fn fit(name: &OsStr, loader: Option<Loader>) -> Result<(), Failure> {
         RUN_FAILED,
         format!("{name:?} {why}. It would run without limits; --unchecked starts it all the same"),
     ))
+}
+
+/// The name of the directory next to a socket in which the daemon keeps the tenant's ledgers. Members write into them.
+#[must_use]
+pub fn ledgers_of(socket: &OsStr) -> OsString {
+    let mut name = socket.to_owned();
+    name.push(LEDGERS_SUFFIX);
+    name
 }
 
 /// The tenant's directory, and the name of the socket in it.

@@ -20,6 +20,8 @@ use vgpu_core::tenant::TenantKey;
 
 use rustix::fs::{Access, AtFlags, CWD, OFlags};
 
+use super::docker::ledgers_of;
+
 /// What the names of new tenants begin with; the process follows.
 pub const NEW_TENANT: &str = "run-";
 
@@ -29,7 +31,20 @@ const ENOUGH: u64 = 1 << 20;
 /// Most ledgers removed by one run, so that no run pays for all before it.
 const AT_ONCE: usize = 64;
 
-/// Where the library would keep a ledger, in its order; with `VGPU_STATE_DIR` that place only.
+/// The directory in which the daemon keeps this tenant's ledgers; `None`: no daemon is named.
+#[must_use]
+pub fn kept_by_daemon() -> Option<PathBuf> {
+    let socket = PathBuf::from(std::env::var_os("VGPU_SOCKET")?);
+    Some(socket.with_file_name(ledgers_of(socket.file_name().unwrap_or_default())))
+}
+
+/// Where the ledgers of this tenant are to be read.
+#[must_use]
+pub fn readable() -> Vec<PathBuf> {
+    kept_by_daemon().map_or_else(places, |place| vec![place])
+}
+
+/// Where the library would make a ledger without a daemon, in its order; with `VGPU_STATE_DIR` that place only.
 #[must_use]
 pub fn places() -> Vec<PathBuf> {
     let set = |name| std::env::var_os(name).map(PathBuf::from);

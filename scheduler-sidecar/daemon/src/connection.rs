@@ -8,7 +8,6 @@ use nix::sys::socket::{getsockopt, sockopt};
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
-use shim_sys::descriptors::receive_one;
 use vgpu_core::bytes::Bytes;
 use vgpu_core::share::Share;
 use vgpu_core::wire::{Hello, MAX_LINE};
@@ -106,22 +105,14 @@ impl Connection {
         Self { stream, peer, side, state, image: None, member: None, told: None, deadline, input, output }
     }
 
-    /// The next line, after at most one read; with the first file that came with what was read, if one is taken. What is not
-    /// taken the kernel closes.
-    pub fn read(&mut self, file: Option<&mut Option<OwnedFd>>) -> Input {
+    /// The next line, after at most one read. The kernel drops descriptors that came with it.
+    pub fn read(&mut self) -> Input {
         if let Some(line) = self.take_line() {
             return Input::Line(line);
         }
         let mut buffer = [0; MAX_LINE];
         let room = MAX_LINE - self.input.len();
-        let got = match file {
-            None => rustix::io::read(&self.stream, &mut buffer[..room]).map_err(io::Error::from),
-            Some(file) => receive_one(self.stream.as_fd(), &mut buffer[..room]).map(|(got, came)| {
-                *file = came;
-                got
-            }),
-        };
-        match got {
+        match rustix::io::read(&self.stream, &mut buffer[..room]) {
             Ok(0) => Input::End,
             Ok(length) => {
                 self.input.extend_from_slice(&buffer[..length]);
@@ -131,7 +122,7 @@ impl Connection {
                     None => Input::Nothing,
                 }
             }
-            Err(why) if matches!(why.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Input::Nothing,
+            Err(Errno::AGAIN | Errno::INTR) => Input::Nothing,
             Err(_) => Input::End,
         }
     }

@@ -1,29 +1,36 @@
-//! Ledgers that the daemon keeps for tenants, and hands to their members.
+//! Tenants' ledgers: the daemon makes them, keeps them and hands them to members.
 //!
-//! A member makes its tenant's ledger in a directory that every user of its container can write, such as /dev/shm. A
-//! user that the tenant does not list may have put a file under the ledger's name there first. Then the daemon makes a
-//! ledger in a directory of its own, and hands it to every member of the tenant from then on: members in two ledgers
-//! would have two limits. It stays as long as the tenant, so that the next daemon finds it.
+//! A tenant may have several containers, and each container has a /dev/shm of its own. If members made the ledger there,
+//! each container would have the whole memory limit. So there is one ledger of a tenant and a device, in a directory next to
+//! the tenant's socket. Each member gets a descriptor of it when it joins the device. A member that starts while no daemon
+//! runs opens it by its name, if its container has that directory writable.
 //!
-//! The directory lies beside the tenant's socket and is shut to all other users; the file is open to whoever was handed
-//! it. Not here: who is handed it (`reactor`), and what stands in it (libvgpu's `ledger`).
+//! Only the daemon's user writes the directory; every user may write the ledger, because members may be any user. A ledger
+//! stays as long as its tenant, so the next daemon finds it. Not here: which member gets it (`reactor`), and its content
+//! (libvgpu's `ledger`).
 
-use std::ffi::OsString;
-use std::fs::{self, DirBuilder, File};
+use std::ffi::{CString, OsString};
+use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Mode, OFlags};
-use vgpu_core::ledger::{Identity, LEDGER_SIZE, formatted};
-use vgpu_core::tenant::{Facts, TenantKey, hash64, uid_in_parent};
+use shim_sys::shared_file::remove_unused;
+use tracing::warn;
+use vgpu_core::ledger::{Identity, LEDGER_SIZE, formatted, is_formatted};
+use vgpu_core::tenant::{Facts, TenantKey, hash64};
 use vgpu_core::uuid;
+use vgpu_core::wire::terms_file::LEDGERS_SUFFIX;
 
-/// Permissions of a ledger: its members may be any user.
+/// Permissions of a ledger: every user may write it.
 const LEDGER_MODE: Mode = Mode::from_raw_mode(0o666);
-/// Permissions of the directory: the daemon's user alone finds a ledger by its name.
-const DIRECTORY_MODE: u32 = 0o700;
+/// Permissions of the directory: every user may open a ledger by its name, and none may put another file there.
+const DIRECTORY_MODE: u32 = 0o755;
+/// Permissions that the directory must not have: writable for the group or others.
+const WRITABLE_BY_OTHERS: u32 = 0o022;
 
 /// A tenant's ledger of one device, as the daemon keeps it.
 pub struct KeptLedger {
@@ -32,7 +39,7 @@ pub struct KeptLedger {
     identity: Identity,
 }
 
-/// The ledger, opened anew for one member, and once more to read.
+/// The ledger, opened for one member; and opened once more, to read.
 pub type Opened = (OwnedFd, OwnedFd);
 
 impl KeptLedger {
@@ -48,25 +55,41 @@ impl KeptLedger {
         Some(Self { dir: directory(socket), name: key.ledger_file(&device), identity })
     }
 
-    /// Opens it.
+    /// Opens it, and makes it first if there is none. A file that is no ledger any more, because a member wrote over it or
+    /// cut it, is replaced when no process holds it.
     ///
     /// # Errors
-    /// `NotFound`: the daemon keeps none. Others: what the kernel says, or the directory is not the daemon's alone.
-    pub fn open(&self) -> io::Result<Opened> {
+    /// What the kernel says, the directory is writable for others, or a process holds what is no ledger any more.
+    pub fn open_or_make(&self) -> io::Result<Opened> {
+        match self.open() {
+            Err(why) if why.kind() == io::ErrorKind::NotFound => self.make(),
+            Ok((_, to_read)) if !self.is_whole(&to_read) => {
+                let path = CString::new(self.dir.join(&self.name).into_os_string().into_vec())?;
+                if !remove_unused(&path, |_, _| true)? {
+                    return Err(io::Error::other(OVERWRITTEN));
+                }
+                self.make()
+            }
+            opened => opened,
+        }
+    }
+
+    fn is_whole(&self, file: &OwnedFd) -> bool {
+        let mut begin = [0; BEGIN];
+        rustix::fs::fstat(file).is_ok_and(|stat| usize::try_from(stat.st_size) == Ok(LEDGER_SIZE))
+            && rustix::io::pread(file, &mut begin, 0) == Ok(BEGIN)
+            && is_formatted(&begin, self.identity)
+    }
+
+    fn open(&self) -> io::Result<Opened> {
         let dir = open_directory(&self.dir)?;
         let open = |access| rustix::fs::openat(&dir, &self.name, access | READ_SAFELY, Mode::empty());
         Ok((open(OFlags::RDWR)?, open(OFlags::RDONLY)?))
     }
 
-    /// Makes it, whole or not at all, and opens it.
-    ///
-    /// # Errors
-    /// As [`KeptLedger::open`].
-    pub fn make(&self) -> io::Result<Opened> {
-        match DirBuilder::new().mode(DIRECTORY_MODE).create(&self.dir) {
-            Err(why) if why.kind() != io::ErrorKind::AlreadyExists => return Err(why),
-            _ => {}
-        }
+    /// Makes it whole or not at all.
+    fn make(&self) -> io::Result<Opened> {
+        make_directory(&self.dir)?;
         let dir = open_directory(&self.dir)?;
         let temporary = format!(".{}", self.name);
         // Left by a daemon that was killed here.
@@ -74,37 +97,58 @@ impl KeptLedger {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | READ_SAFELY;
         let mut file = File::from(rustix::fs::openat(&dir, &temporary, flags, LEDGER_MODE)?);
         rustix::fs::fchmod(&file, LEDGER_MODE)?;
-        // All its blocks: a member of a full file system would end by SIGBUS.
-        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, LEDGER_SIZE as u64)?;
+        // The first member allocates the other blocks: a ledger that nobody uses takes one.
+        file.set_len(LEDGER_SIZE as u64)?;
         file.write_all(&formatted(self.identity))?;
         rustix::fs::renameat(&dir, &temporary, &dir, &self.name)?;
         self.open()
     }
 }
 
+/// Why a member is refused whose tenant destroyed its own ledger.
+const OVERWRITTEN: &str =
+    "it was overwritten by a process of the tenant; end all processes of the tenant and start them again";
+
+/// Bytes of a ledger that tell that it is one.
+const BEGIN: usize = 64;
+
 const READ_SAFELY: OFlags = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
 /// Where the ledgers of the tenant with this socket lie: two sockets may share a directory.
 fn directory(socket: &Path) -> PathBuf {
     let mut name: OsString = socket.file_name().unwrap_or_default().to_owned();
-    name.push(".ledgers");
+    name.push(LEDGERS_SUFFIX);
     socket.with_file_name(name)
+}
+
+fn make_directory(path: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(DIRECTORY_MODE).create(path) {
+        Ok(()) => fs::set_permissions(path, Permissions::from_mode(DIRECTORY_MODE)), // whatever the umask
+        Err(why) if why.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(why) => Err(why),
+    }
 }
 
 fn open_directory(path: &Path) -> io::Result<OwnedFd> {
     let dir = rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | READ_SAFELY, Mode::empty())?;
     let stat = rustix::fs::fstat(&dir)?;
-    if stat.st_uid != rustix::process::geteuid().as_raw() || stat.st_mode & 0o077 != 0 {
-        let why = format!("{} is not a directory of the daemon's user alone (mode 0700)", path.display());
+    if stat.st_uid != rustix::process::geteuid().as_raw() || stat.st_mode & WRITABLE_BY_OTHERS != 0 {
+        let why = format!("{} is not a directory that the daemon's user alone may write (mode 0755)", path.display());
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     }
     Ok(dir)
 }
 
-/// True if the daemon keeps ledgers for the tenant with this socket.
-#[must_use]
-pub fn keeps_any(socket: &Path) -> bool {
-    open_directory(&directory(socket)).is_ok()
+/// Makes the tenant's ledgers of these devices, and their directory: an engine can mount it before the first member joins,
+/// and a member that starts while no daemon runs finds its ledger. A failure is told here and refuses the joins later.
+pub fn prepare<'a>(tenant: &str, socket: &Path, devices: impl Iterator<Item = &'a str>) {
+    let mut ledgers = devices.filter_map(|device| KeptLedger::of(socket, tenant, device));
+    let made = make_directory(&directory(socket))
+        .and_then(|()| ledgers.try_for_each(|ledger| ledger.open_or_make().map(drop)));
+    if let Err(why) = made {
+        let dir = directory(socket);
+        warn!(tenant, dir = %dir.display(), %why, "the ledgers of a tenant cannot be kept; its members are refused while that lasts");
+    }
 }
 
 /// Removes the ledgers of the tenant with this socket, which has no members any more.
@@ -116,17 +160,12 @@ pub fn remove_all(socket: &Path) {
     }
 }
 
-/// The number here of a user that process `pid` calls `uid`: the two may live in different user namespaces.
-#[must_use]
-pub fn user_here(pid: Option<u32>, uid: u32) -> u32 {
-    let map = pid.and_then(|pid| fs::read_to_string(format!("/proc/{pid}/uid_map")).ok());
-    map.and_then(|map| uid_in_parent(&map, uid)).unwrap_or(uid)
-}
-
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+    use std::os::unix::fs::MetadataExt as _;
 
+    use shim_sys::lock;
+    use std::os::fd::AsFd as _;
     use vgpu_core::ledger::copied;
 
     use super::*;
@@ -139,10 +178,9 @@ mod tests {
     fn a_ledger_is_made_once_and_found_by_every_spelling_of_its_device() {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("vgpud.sock");
-        assert!(!keeps_any(&socket));
-        assert_eq!(kept(dir.path()).open().unwrap_err().kind(), io::ErrorKind::NotFound);
-        let (made, _) = kept(dir.path()).make().unwrap();
-        let (found, read) = KeptLedger::of(&socket, "a", "GPU-00aa").unwrap().open().unwrap();
+        prepare("a", &socket, std::iter::once("gpu-00AA"));
+        let (made, _) = kept(dir.path()).open().unwrap();
+        let (found, read) = KeptLedger::of(&socket, "a", "GPU-00aa").unwrap().open_or_make().unwrap();
         let inode = |file: &OwnedFd| rustix::fs::fstat(file).unwrap().st_ino;
         assert_eq!((inode(&made), inode(&made)), (inode(&found), inode(&read)));
         let bytes = fs::read(directory(&socket).join("vgpu-t-a-GPU-00aa.ledger")).unwrap();
@@ -150,34 +188,55 @@ mod tests {
         assert!(copied(&bytes).is_some(), "a ledger of this version");
         assert!(rustix::io::write(&read, b"x").is_err(), "only to read");
         assert_eq!(fs::read_dir(directory(&socket)).unwrap().count(), 1, "nothing is left under another name");
-        assert!(keeps_any(&socket));
         remove_all(&socket);
-        assert!(!keeps_any(&socket) && !directory(&socket).exists());
+        assert!(!directory(&socket).exists());
     }
 
     #[test]
-    fn a_directory_that_others_may_enter_holds_no_ledger() {
+    fn a_directory_that_others_may_write_holds_no_ledger() {
         let dir = tempfile::tempdir().unwrap();
         let made = directory(&dir.path().join("vgpud.sock"));
         fs::create_dir(&made).unwrap();
-        fs::set_permissions(&made, fs::Permissions::from_mode(0o755)).unwrap();
-        let why = kept(dir.path()).make().unwrap_err();
+        fs::set_permissions(&made, Permissions::from_mode(0o775)).unwrap();
+        let why = kept(dir.path()).open_or_make().unwrap_err();
         assert_eq!(why.kind(), io::ErrorKind::PermissionDenied);
-        assert!(why.to_string().contains("0700"), "{why}");
+        assert!(why.to_string().contains("0755"), "{why}");
         fs::remove_dir(&made).unwrap();
         std::os::unix::fs::symlink(dir.path(), &made).unwrap();
-        assert!(kept(dir.path()).make().is_err(), "no link is followed");
+        assert!(kept(dir.path()).open_or_make().is_err(), "no link is followed");
         remove_all(&dir.path().join("vgpud.sock"));
         assert!(dir.path().exists() && made.symlink_metadata().is_ok());
     }
 
     #[test]
-    fn every_member_opens_the_ledger_by_the_descriptor_whatever_its_user() {
+    fn a_file_that_is_no_ledger_any_more_is_replaced_when_no_process_holds_it() {
         let dir = tempfile::tempdir().unwrap();
-        let (file, _) = kept(dir.path()).make().unwrap();
-        let stat = File::from(file).metadata().unwrap();
-        assert_eq!(stat.mode() & 0o777, 0o666, "whatever the umask");
-        let shut = fs::metadata(directory(&dir.path().join("vgpud.sock"))).unwrap();
-        assert_eq!(shut.mode() & 0o777, 0o700);
+        let destroy: [fn(&File); 3] = [
+            |file| file.set_len(4096).unwrap(),
+            |file| file.set_len(0).unwrap(),
+            |mut file| file.write_all(&[0; 64]).unwrap(),
+        ];
+        for destroy in destroy {
+            let (member, _) = kept(dir.path()).open_or_make().unwrap();
+            assert!(lock::try_lock(member.as_fd(), 4096).unwrap());
+            destroy(&File::from(kept(dir.path()).open().unwrap().0));
+            let refused = kept(dir.path()).open_or_make().unwrap_err();
+            assert!(refused.to_string().contains("overwritten"), "{refused}");
+            drop(member);
+            let (fresh, to_read) = kept(dir.path()).open_or_make().unwrap();
+            assert!(kept(dir.path()).is_whole(&to_read));
+            let again = kept(dir.path()).open_or_make().unwrap().0;
+            let inode = |file: &OwnedFd| rustix::fs::fstat(file).unwrap().st_ino;
+            assert_eq!(inode(&fresh), inode(&again), "one that is whole stays");
+        }
+    }
+
+    #[test]
+    fn every_user_may_open_the_ledger_whatever_the_umask() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, _) = kept(dir.path()).open_or_make().unwrap();
+        assert_eq!(File::from(file).metadata().unwrap().mode() & 0o777, 0o666);
+        let there = fs::metadata(directory(&dir.path().join("vgpud.sock"))).unwrap();
+        assert_eq!(there.mode() & 0o777, 0o755);
     }
 }

@@ -124,7 +124,7 @@ fn number(random: &mut fastrand::Rng) -> u64 {
 fn live(socket: &Path, random: &mut fastrand::Rng, bells: &mut Vec<std::os::fd::OwnedFd>) {
     let mut member = Member::hello(socket);
     for _ in 0..random.usize(..8) {
-        let line = two::Join { device: NAMES[random.usize(..NAMES.len())].into(), busy: number(random), owner: None };
+        let line = two::Join { device: NAMES[random.usize(..NAMES.len())].into(), busy: number(random) };
         let answer = member.ask(&line.encode().unwrap());
         if answer.is_empty() {
             break;

@@ -201,6 +201,17 @@ pub fn formatted(identity: Identity) -> [u8; HEADER_SIZE] {
     bytes
 }
 
+/// True if these bytes begin as a ledger of this version with this identity does.
+#[cfg(not(loom))]
+#[must_use]
+pub fn is_formatted(bytes: &[u8], identity: Identity) -> bool {
+    use core::mem::offset_of;
+    let fresh = formatted(identity);
+    // What members write lies between these two parts and behind them.
+    let parts = [0..offset_of!(Header, high_slot), offset_of!(Header, tenant)..offset_of!(Header, high_share)];
+    parts.into_iter().all(|part| bytes.get(part.clone()).is_some_and(|there| there == &fresh[part]))
+}
+
 /// Open doors in the bytes of a ledger's header, as [`Header::open_doors`]: for those who only read the file.
 #[cfg(not(loom))]
 #[must_use]

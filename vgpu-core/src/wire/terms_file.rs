@@ -6,14 +6,13 @@
 //!
 //! ```text
 //! {"terms":1,"epoch":7,"tenant":"a","mode":"enforce","on_error":"closed","on_loss":"local","strict":false,"users":1,
-//!  "user_namespace":4026531837,"ledgers":false,"devices":2}
+//!  "user_namespace":4026531837,"devices":2}
 //! {"uid":100000,"last":165535}
 //! {"device":"GPU-6b1c...","memory_limit":1073741824,"sm_limit":30,"sm_request":20}
 //! {"device":"*","memory_limit":null,"sm_limit":null,"sm_request":null}
 //! ```
 //!
 //! `users` and `devices` count the lines that follow: a file that was cut is no terms. With `users` null every user may start.
-//! With `ledgers` the daemon keeps the tenant's ledgers, and nobody may start without it.
 //! A limit that is null is none; a key that is missing is an error, and so is the mode `off`.
 //! `user_namespace` is the daemon's: the numbers of users are valid there. `*` is every device that has no line of its own; one
 //! without either may not be used.
@@ -35,6 +34,9 @@ pub const FORMAT: u64 = 1;
 
 /// The name of the file, beside the tenant's socket.
 pub const FILE_NAME: &str = "terms.json";
+
+/// The ledgers of a tenant lie in a directory beside its socket: the socket's name, and this.
+pub const LEDGERS_SUFFIX: &str = ".ledgers";
 
 /// Longest file in bytes.
 pub const MAX_FILE: usize = 64 << 10;
@@ -61,8 +63,6 @@ pub struct TermsFile {
     pub users: Option<Vec<RangeInclusive<u32>>>,
     /// Inode of the daemon's user namespace, in which `users` are numbered; 0: not known.
     pub user_namespace: u64,
-    /// The daemon keeps the tenant's ledgers: a member that starts without it would charge where nobody else looks.
-    pub keeps_ledgers: bool,
     /// Each device once.
     pub devices: Vec<DeviceTerms>,
 }
@@ -96,7 +96,6 @@ impl TermsFile {
         line.boolean("strict", self.strict);
         line.number_or_null("users", self.users.as_ref().map(|users| users.len() as u64));
         line.number("user_namespace", self.user_namespace);
-        line.boolean("ledgers", self.keeps_ledgers);
         line.number("devices", self.devices.len() as u64);
         let mut file = line.finish()?;
         for users in self.users.iter().flatten() {
@@ -141,7 +140,6 @@ impl TermsFile {
             strict: two::required(head.boolean("strict")?, "strict")?,
             users: None,
             user_namespace: head.number("user_namespace")?.unwrap_or(0),
-            keeps_ledgers: head.boolean("ledgers")?.unwrap_or(false),
             devices: Vec::new(),
         };
         // A tenant of the daemon has a limit or is observed: no daemon writes `off`.
@@ -227,7 +225,6 @@ mod tests {
             strict: false,
             users: None,
             user_namespace: 0,
-            keeps_ledgers: false,
             devices: vec![DeviceTerms {
                 device: ALL_DEVICES.into(),
                 memory_limit: None,

@@ -17,12 +17,8 @@
 //!   latest protocol that is spoken; one that does not was written by a daemon that speaks 1 only, so that a member knows
 //!   to hang up and to say hello 1. Members of protocol 1 read a refusal as ever.
 //! - *Page versions must agree.* They are in both hellos, so that whichever side is newer says it in words.
-//! - *A join's file is an offer.* It comes with the line's first byte and is not spoken of in it. A daemon that does not know
-//!   of it reads the line without, and the kernel closes the file; from a library that sends none nothing is missed but
-//!   numbers to show. It is an open file of its own, so that the locks of the member are seen through it and not held.
-//! - *A slot's file is the ledger.* A join says whose file lies under the ledger's name (`owner`), if that is not the member's
-//!   user. If the tenant does not list that user, the daemon makes a ledger and hands it over with the slot, at this join and at
-//!   every later one. The member charges there from then on. The file is an open file of the member's own.
+//! - *A slot's file is the ledger.* The daemon keeps the tenant's ledger of the device and hands it over with the slot: one
+//!   ledger for all containers of the tenant. Each join gets an open file of its own, because a member's locks are the file's.
 //! - *Descriptors are counted.* A word that a member does not know keeps its place; it closes what comes there.
 //!
 //! Who uses it: libvgpu says hello and joins; `vgpud` answers. Not here: how descriptors travel (shim-sys:
@@ -66,8 +62,6 @@ pub struct Join {
     /// that it has just begun; whoever was a member before says at least 1, and may have work before the device until it
     /// says in its report that it has not.
     pub busy: u64,
-    /// The user, as the member numbers users, to whom the file under the ledger's name belongs, if that is not the member's own.
-    pub owner: Option<u32>,
 }
 
 /// What a member says.
@@ -192,9 +186,6 @@ impl Join {
         let mut line = Writer::new();
         line.string("join", short("join", &self.device, MAX_DEVICE)?);
         line.number("busy", self.busy);
-        if let Some(owner) = self.owner {
-            line.number("owner", u64::from(owner));
-        }
         line.finish()
     }
 }
@@ -215,10 +206,7 @@ impl Ask {
         }
         let device = required(object.string("join")?, "hello or join")?;
         let device = short("join", device, MAX_DEVICE)?.to_owned();
-        let owner = object.number("owner")?.map(|value| {
-            u32::try_from(value).map_err(|_| WireError::OutOfRange { key: "owner", value, accepted: "0 to 4294967295" })
-        });
-        Ok(Self::Join(Join { device, busy: object.number("busy")?.unwrap_or(0), owner: owner.transpose()? }))
+        Ok(Self::Join(Join { device, busy: object.number("busy")?.unwrap_or(0) }))
     }
 }
 

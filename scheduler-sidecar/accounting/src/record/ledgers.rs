@@ -1,9 +1,8 @@
 //! The tenants' ledgers, read by the daemon: what each holds of a device, its peak, and what it was refused.
 //!
-//! A member sends its ledger's file along when it joins a device. Nothing about it is believed: it must be a plain file of a
-//! ledger's size on a file system of this host, it is never mapped (whoever truncates it would kill the daemon), only read
-//! into memory, and only by a thread that is given up if the file does not answer ([`Apart`]); its tenant's files are looked
-//! at no more then. What stands in it is its tenant's own word about itself and decides nothing.
+//! The daemon makes each ledger and opens it here again to read. Members write into it, and may cut it or fill it with
+//! anything. So it is read into memory and never mapped: a mapped file that is cut ends the process that reads it. Its
+//! content is its tenant's own word about itself and decides nothing.
 //!
 //! A ledger is read every [`QUICK`] for a second after each change of it and each join or end of a process of the
 //! tenant. Processes that live less than a second would else end between two readings. Later it is read after a second,
@@ -11,20 +10,15 @@
 //! what is made of the readings ([`super::integrate`]).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FileType, fstat, fstatfs};
+use rustix::fs::{FileType, fstat};
 use shim_sys::lock;
 use vgpu_core::ledger::{HEADER_SIZE, LEDGER_SIZE, copied, extent, open_doors_in, slot_lock_offset};
 
-use super::apart::Apart;
 use crate::shelf::Shelf;
 
-/// How long a file may take to answer.
-const PATIENCE: Duration = Duration::from_secs(2);
 /// Between two readings of a ledger that changed within the last [`SOON`].
 pub const QUICK: Duration = Duration::from_millis(100);
 /// Readings in each [`QUICK`] that do not wait for the reading of all that is due. The bound keeps their cost the same,
@@ -33,15 +27,8 @@ pub const QUICK_READINGS: usize = 10;
 /// Between two readings of a ledger: that did not change within the last second, that never does.
 const SOON: Duration = Duration::from_secs(1);
 const SELDOM: Duration = Duration::from_secs(10);
-/// Ledgers of a tenant on a device: one for each of its containers.
-const MOST: usize = 8;
 /// Nobody holds more: a petabyte.
 const MOST_BYTES: u64 = 1 << 50;
-/// tmpfs, ext4, xfs, btrfs, overlayfs.
-const HOSTS: [i64; 5] = [0x0102_1994, 0xef53, 0x5846_5342, 0x9123_683e, 0x794c_7630];
-
-/// Rooms whose files did not answer: nothing more is taken from them.
-pub type Barred = Arc<Mutex<BTreeSet<u64>>>;
 
 /// Which tenant on which device: the number of its room and the UUID.
 pub type Whose = (u64, String);
@@ -83,44 +70,14 @@ impl Held {
         let mut parts = self.parts.iter().filter(|part| part.pid == pid);
         parts.next().copied().filter(|_| parts.next().is_none())
     }
-
-    fn add(&mut self, other: &Self) {
-        for (sum, more) in [
-            (&mut self.used, other.used),
-            (&mut self.overhead, other.overhead),
-            (&mut self.peak, other.peak),
-            (&mut self.refused, other.refused),
-        ] {
-            *sum = sum.saturating_add(more);
-        }
-        self.claimed = self.claimed.wrapping_add(other.claimed);
-        self.parts.extend(&other.parts);
-    }
-}
-
-/// Why a file is not read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Unread {
-    /// It is no ledger, or none any more.
-    NoLedger(&'static str),
-    /// It does not answer.
-    Silent,
-}
-
-/// What came of a file that a member sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Offered {
-    /// A ledger that was not known.
-    New,
-    /// A ledger that is known, or one too many.
-    Known,
 }
 
 /// Which file it is, by whatever name.
 type Identity = (u64, u64);
 
 struct Kept {
-    whose: Whose,
+    /// Its place on the shelf.
+    tag: u64,
     identity: Identity,
     held: Held,
     /// When that was begun to be read.
@@ -150,164 +107,103 @@ impl Kept {
 }
 
 /// All of them. Their files lie on a shelf, where they take no place in the daemon's table.
+#[derive(Default)]
 pub struct Ledgers {
-    apart: Apart,
     shelf: Shelf<1>,
-    kept: BTreeMap<u64, Kept>,
+    kept: BTreeMap<Whose, Kept>,
     /// Tenants with a ledger that was read before and cannot be read any more, and why.
     broken: BTreeMap<Whose, &'static str>,
-    next: u64,
-    barred: Barred,
+    /// The last tag that was given.
+    last_tag: u64,
 }
 
 impl Ledgers {
-    /// None yet.
+    /// A member joined the device with this ledger. It replaces another one of the same tenant and device.
     ///
     /// # Errors
-    /// There can be no thread.
-    pub fn new(barred: Barred) -> io::Result<Self> {
-        let (kept, broken) = (BTreeMap::new(), BTreeMap::new());
-        Ok(Self { apart: Apart::start()?, shelf: Shelf::default(), kept, broken, next: 1, barred })
-    }
-
-    /// A member brought its ledger's file along, or the daemon keeps its ledger.
-    ///
-    /// # Errors
-    /// [`Unread`]; the file is closed, or given up.
-    pub fn offer(&mut self, whose: Whose, file: OwnedFd, now: Instant) -> Result<Offered, Unread> {
-        let room = whose.0;
-        if self.is_barred(room) {
-            // Closing it may be what it waits for. There are as many of these as were on their way.
-            std::mem::forget(file);
-            return Err(Unread::Silent);
+    /// Why the file cannot be read as a ledger; it is closed.
+    pub fn take(&mut self, whose: Whose, file: OwnedFd, now: Instant) -> Result<(), &'static str> {
+        let (identity, held) = read(&file)?;
+        if self.kept.get(&whose).is_some_and(|kept| kept.identity == identity) {
+            self.moved(whose.0, now);
+            return Ok(());
         }
-        let looked = self.apart.run(PATIENCE, move || {
-            let read = read(&file);
-            read.map(|(identity, held)| (file, identity, held))
-        });
-        let (file, identity, held) = match looked {
-            None => return Err(self.bar(room)),
-            Some(Ok(ledger)) => ledger,
-            Some(Err(unread)) => return Err(unread),
-        };
-        let here = self.kept.values().filter(|kept| kept.whose == whose);
-        if here.clone().any(|kept| kept.identity == identity) || here.count() >= MOST {
-            self.moved(room, now);
-            self.close(room, file);
-            return Ok(Offered::Known);
-        }
-        let tag = self.next;
-        self.next += 1;
-        // Its members have another one now. What they hold is in none but that.
+        self.drop_one(&whose);
         self.broken.remove(&whose);
+        self.last_tag += 1;
+        let tag = self.last_tag;
         self.shelf.put(tag, [file]);
         let before = (held.refused, held.peak);
         let (due, pause, moved) = (now + QUICK, QUICK, now);
-        self.kept.insert(tag, Kept { whose, identity, held, read: now, before, due, pause, moved });
-        Ok(Offered::New)
-    }
-
-    /// Closes a file that nobody asked for.
-    pub fn close(&mut self, room: u64, file: OwnedFd) {
-        if self.is_barred(room) {
-            std::mem::forget(file);
-        } else if self.apart.run(PATIENCE, move || drop(file)).is_none() {
-            self.bar(room);
-        }
-    }
-
-    fn is_barred(&self, room: u64) -> bool {
-        self.barred.lock().unwrap_or_else(PoisonError::into_inner).contains(&room)
-    }
-
-    fn bar(&mut self, room: u64) -> Unread {
-        self.barred.lock().unwrap_or_else(PoisonError::into_inner).insert(room);
-        let read: Vec<Whose> = self.held().into_keys().filter(|whose| whose.0 == room).collect();
-        self.forget(room);
-        self.broken.extend(read.into_iter().map(|whose| (whose, "it does not answer")));
-        Unread::Silent
+        self.kept.insert(whose, Kept { tag, identity, held, read: now, before, due, pause, moved });
+        Ok(())
     }
 
     /// A tenant does something: its ledgers may change from now on.
     pub fn stir(&mut self, room: u64, now: Instant) {
-        for kept in self.kept.values_mut().filter(|kept| kept.whose.0 == room && kept.pause > SOON) {
+        for (_, kept) in self.kept.range_mut(of_room(room)).filter(|(_, kept)| kept.pause > SOON) {
             (kept.pause, kept.due) = (SOON, now);
         }
     }
 
     /// A process of the tenant came or went.
     pub fn moved(&mut self, room: u64, now: Instant) {
-        self.kept.values_mut().filter(|kept| kept.whose.0 == room).for_each(|kept| kept.stir(now));
+        self.kept.range_mut(of_room(room)).for_each(|(_, kept)| kept.stir(now));
     }
 
     /// Reads what is due, at most so many of them, those first that are due for longest; says whose numbers are others
     /// now, and who went.
     ///
     /// # Cost
-    /// Two wake-ups and some forty system calls for each that is due.
+    /// Some forty system calls for each that is due.
     pub fn read_due(&mut self, now: Instant, most: usize) -> BTreeSet<Whose> {
-        let due = self.kept.iter().filter(|(_, kept)| kept.due <= now).map(|(tag, kept)| (kept.due, *tag));
-        let mut due: Vec<(Instant, u64)> = due.collect();
+        let due = self.kept.iter().filter(|(_, kept)| kept.due <= now).map(|(whose, kept)| (kept.due, whose.clone()));
+        let mut due: Vec<(Instant, Whose)> = due.collect();
         due.sort_unstable();
-        due.into_iter().take(most).filter_map(|(_, tag)| self.read_one(tag, now)).collect()
+        due.into_iter().take(most).map(|(_, whose)| whose).filter(|whose| self.read_one(whose, now)).collect()
     }
 
     /// Reads all ledgers of a room now; says whose numbers are others now, and who went.
     pub fn read_room(&mut self, room: u64, now: Instant) -> BTreeSet<Whose> {
-        let of: Vec<u64> = self.kept.iter().filter(|(_, kept)| kept.whose.0 == room).map(|(tag, _)| *tag).collect();
-        of.into_iter().filter_map(|tag| self.read_one(tag, now)).collect()
+        self.all_of(room).into_iter().filter(|whose| self.read_one(whose, now)).collect()
     }
 
-    fn read_one(&mut self, tag: u64, now: Instant) -> Option<Whose> {
-        let whose = self.kept.get(&tag)?.whose.clone();
-        let Some(file) = self.shelf.with(tag, |[file]| file.try_clone()) else {
-            self.kept.remove(&tag);
-            return Some(whose);
-        };
-        // No descriptor left at the moment: next time.
-        let file = file.ok()?;
-        match self.apart.run(PATIENCE, move || read(&file)) {
-            None => {
-                self.bar(whose.0);
-                Some(whose)
-            }
-            Some(Err(why)) => {
-                self.drop_one(tag);
-                let why = match why {
-                    Unread::NoLedger(why) => why,
-                    Unread::Silent => "it does not answer",
-                };
-                self.broken.insert(whose.clone(), why);
-                Some(whose)
-            }
+    fn all_of(&self, room: u64) -> Vec<Whose> {
+        self.kept.range(of_room(room)).map(|(whose, _)| whose.clone()).collect()
+    }
+
+    /// True if its numbers are others now, or there are none any more.
+    fn read_one(&mut self, whose: &Whose, now: Instant) -> bool {
+        let Some(kept) = self.kept.get_mut(whose) else { return false };
+        match self.shelf.with(kept.tag, |[file]| read(file)) {
             Some(Ok((_, held))) => {
-                let kept = self.kept.get_mut(&tag)?;
                 let changed = kept.held != held;
                 if changed {
                     kept.moved = now;
                 }
                 (kept.held, kept.read) = (held, now);
                 kept.plan_next(now);
-                changed.then_some(whose)
+                changed
+            }
+            unread => {
+                self.drop_one(whose);
+                if let Some(Err(why)) = unread {
+                    self.broken.insert(whose.clone(), why);
+                }
+                true
             }
         }
     }
 
-    fn drop_one(&mut self, tag: u64) {
-        let Some(kept) = self.kept.remove(&tag) else { return };
-        if let Some([file]) = self.shelf.take(tag) {
-            if self.is_barred(kept.whose.0) {
-                std::mem::forget(file);
-            } else {
-                self.close(kept.whose.0, file);
-            }
+    fn drop_one(&mut self, whose: &Whose) {
+        if let Some(kept) = self.kept.remove(whose) {
+            self.shelf.remove(kept.tag);
         }
     }
 
     /// A room has no members any more.
     pub fn forget(&mut self, room: u64) {
-        let of: Vec<u64> = self.kept.iter().filter(|(_, kept)| kept.whose.0 == room).map(|(tag, _)| *tag).collect();
-        of.into_iter().for_each(|tag| self.drop_one(tag));
+        self.all_of(room).iter().for_each(|whose| self.drop_one(whose));
         self.broken.retain(|whose, _| whose.0 != room);
     }
 
@@ -317,45 +213,31 @@ impl Ledgers {
         &self.broken
     }
 
-    /// What a tenant holds of a device, as it was read last; `None`: none of its ledgers is read.
+    /// What a tenant holds of a device, as it was read last; `None`: its ledger is not read.
     #[must_use]
     pub fn held_by(&self, whose: &Whose) -> Option<Held> {
-        let mut sum = None;
-        for kept in self.kept.values().filter(|kept| kept.whose == *whose) {
-            sum.get_or_insert_with(Held::default).add(&kept.held);
-        }
-        sum
+        self.kept.get(whose).map(|kept| kept.held.clone())
     }
 
     /// What each tenant holds of each device, as it was read last.
     #[must_use]
     pub fn held(&self) -> BTreeMap<Whose, Held> {
-        let mut sums: BTreeMap<Whose, Held> = BTreeMap::new();
-        for kept in self.kept.values() {
-            sums.entry(kept.whose.clone()).or_default().add(&kept.held);
-        }
-        sums
+        self.kept.iter().map(|(whose, kept)| (whose.clone(), kept.held.clone())).collect()
     }
 
-    /// Since when each of a tenant's ledgers was read at the latest.
+    /// When the last reading of each ledger began.
     #[must_use]
     pub fn read_at(&self) -> BTreeMap<Whose, Instant> {
-        let mut oldest: BTreeMap<Whose, Instant> = BTreeMap::new();
-        for kept in self.kept.values() {
-            let at = oldest.entry(kept.whose.clone()).or_insert(kept.read);
-            *at = kept.read.min(*at);
-        }
-        oldest
+        self.kept.iter().map(|(whose, kept)| (whose.clone(), kept.read)).collect()
     }
 
-    /// What a tenant's ledgers say that is new since each was first read: how many requests were refused, and the highest
-    /// peak of one that rose.
+    /// What a tenant's ledger says that is new since it was first read: how many requests were refused, and the peak if it
+    /// rose.
     #[must_use]
     pub fn since(&self, whose: &Whose) -> (u64, u64) {
-        self.kept.values().filter(|kept| kept.whose == *whose).fold((0, 0), |(refused, peak), kept| {
-            let more = kept.held.refused.saturating_sub(kept.before.0);
+        self.kept.get(whose).map_or((0, 0), |kept| {
             let rose = if kept.held.peak > kept.before.1 { kept.held.peak } else { 0 };
-            (refused.saturating_add(more), peak.max(rose))
+            (kept.held.refused.saturating_sub(kept.before.0), rose)
         })
     }
 
@@ -372,37 +254,29 @@ impl Ledgers {
     }
 }
 
-const STRANGE: &str = "it lies on a file system that is not read";
-
-/// True for the file systems on which files are touched.
-#[allow(clippy::useless_conversion)] // another width on another machine
-fn is_read(system: rustix::fs::FsWord) -> bool {
-    HOSTS.contains(&i64::from(system))
+/// The keys of a room's ledgers.
+fn of_room(room: u64) -> std::ops::Range<Whose> {
+    (room, String::new())..(room + 1, String::new())
 }
 
-/// Reads a file that may be a ledger. May never come back.
-fn read(file: &OwnedFd) -> Result<(Identity, Held), Unread> {
-    let no = |why| move |_| Unread::NoLedger(why);
-    let stat = fstat(file).map_err(no("it cannot be looked at"))?;
+/// Reads a file that may be a ledger.
+fn read(file: &OwnedFd) -> Result<(Identity, Held), &'static str> {
+    let stat = fstat(file).map_err(|_| "it cannot be looked at")?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return Err(Unread::NoLedger("it is no plain file"));
+        return Err("it is no plain file");
     }
     if usize::try_from(stat.st_size) != Ok(LEDGER_SIZE) {
-        return Err(Unread::NoLedger("it has another size"));
+        return Err("it has another size");
     }
     if stat.st_nlink == 0 {
-        return Err(Unread::NoLedger("it was removed"));
-    }
-    let system = fstatfs(file).map_err(no("its file system cannot be told"))?;
-    if !is_read(system.f_type) {
-        return Err(Unread::NoLedger(STRANGE));
+        return Err("it was removed");
     }
     let mut bytes = vec![0; LEDGER_SIZE];
     fill(file, &mut bytes, 0..HEADER_SIZE)?;
-    let Some((slots, shares)) = extent(&bytes) else { return Err(Unread::NoLedger("it is no ledger of this version")) };
+    let Some((slots, shares)) = extent(&bytes) else { return Err("it is no ledger of this version") };
     fill(file, &mut bytes, slots)?;
     fill(file, &mut bytes, shares)?;
-    let Some(said) = copied(&bytes) else { return Err(Unread::NoLedger("it is no ledger of this version")) };
+    let Some(said) = copied(&bytes) else { return Err("it is no ledger of this version") };
     let mut held = Held { used: said.shared, peak: said.peak, refused: said.refused, ..Held::default() };
     held.claimed = said.claimed;
     held.doors = open_doors_in(&bytes).filter(|(count, _)| *count > 0);
@@ -421,14 +295,14 @@ fn read(file: &OwnedFd) -> Result<(Identity, Held), Unread> {
     Ok(((stat.st_dev, stat.st_ino), held))
 }
 
-fn fill(file: &OwnedFd, bytes: &mut [u8], range: std::ops::Range<usize>) -> Result<(), Unread> {
+fn fill(file: &OwnedFd, bytes: &mut [u8], range: std::ops::Range<usize>) -> Result<(), &'static str> {
     let (mut at, end) = (range.start, range.end);
     while at < end {
         match rustix::io::pread(file, &mut bytes[at..end], at as u64) {
-            Ok(0) => return Err(Unread::NoLedger("it has become shorter")),
+            Ok(0) => return Err("it has become shorter"),
             Ok(got) => at += got,
             Err(rustix::io::Errno::INTR) => {}
-            Err(_) => return Err(Unread::NoLedger("it cannot be read")),
+            Err(_) => return Err("it cannot be read"),
         }
     }
     Ok(())
@@ -468,10 +342,10 @@ mod tests {
         let path = dir.path().join("ledger");
         let (sent, mut member) = ledger(&path, 1000);
         let again = File::open(&path).unwrap();
-        let mut ledgers = Ledgers::new(Barred::default()).unwrap();
+        let mut ledgers = Ledgers::default();
         let (now, whose) = (Instant::now(), (1, "GPU-1".to_owned()));
-        assert_eq!(ledgers.offer(whose.clone(), sent, now), Ok(Offered::New));
-        assert_eq!(ledgers.offer(whose.clone(), again.into(), now), Ok(Offered::Known), "it is known");
+        assert_eq!(ledgers.take(whose.clone(), sent, now), Ok(()));
+        assert_eq!(ledgers.take(whose.clone(), again.into(), now), Ok(()), "it is known");
         let held = &ledgers.held()[&whose];
         assert_eq!((held.used, held.part(4711).map(|part| part.used), held.part(1)), (1000, Some(1000), None));
         assert!(ledgers.read_due(now, 1).is_empty(), "a process came, and nothing changed yet");
@@ -503,7 +377,7 @@ mod tests {
         assert!(ledgers.held().is_empty(), "it has another size");
         assert_eq!(ledgers.broken()[&whose], "it has another size");
         let (sent, _member) = ledger(&dir.path().join("other"), 7);
-        assert_eq!(ledgers.offer(whose.clone(), sent, later), Ok(Offered::New));
+        assert_eq!(ledgers.take(whose.clone(), sent, later), Ok(()));
         assert!(ledgers.broken().is_empty(), "its members have another one");
         drop(_member);
         std::fs::remove_file(dir.path().join("other")).unwrap();
@@ -516,8 +390,8 @@ mod tests {
     #[test]
     fn what_is_no_ledger_is_not_kept() {
         let dir = tempfile::tempdir().unwrap();
-        let mut ledgers = Ledgers::new(Barred::default()).unwrap();
-        let mut offer = |file: File| ledgers.offer((1, "GPU-1".into()), file.into(), Instant::now());
+        let mut ledgers = Ledgers::default();
+        let mut take = |file: File| ledgers.take((1, "GPU-1".into()), file.into(), Instant::now());
         let fifo = dir.path().join("fifo");
         let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NONBLOCK;
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, FileType::Fifo, 0o600.into(), 0).unwrap();
@@ -528,27 +402,31 @@ mod tests {
             (File::open("/dev/zero").unwrap(), "it is no plain file"),
             (File::open("/proc/self/stat").unwrap(), "it has another size"),
         ] {
-            assert_eq!(offer(file), Err(Unread::NoLedger(why)));
+            assert_eq!(take(file), Err(why));
         }
         let path = dir.path().join("zeroes");
         let zeroes = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
         zeroes.set_len(LEDGER_SIZE as u64).unwrap();
-        assert_eq!(offer(zeroes), Err(Unread::NoLedger("it is no ledger of this version")));
+        assert_eq!(take(zeroes), Err("it is no ledger of this version"));
         let (sent, _member) = ledger(&path, 1);
         std::fs::remove_file(&path).unwrap();
-        assert_eq!(offer(sent.into()), Err(Unread::NoLedger("it was removed")));
+        assert_eq!(take(sent.into()), Err("it was removed"));
         assert!(ledgers.held().is_empty() && ledgers.due().is_none());
     }
 
     #[test]
-    fn of_a_tenant_whose_file_did_not_answer_nothing_more_is_looked_at() {
-        let barred = Barred::default();
-        let mut ledgers = Ledgers::new(barred.clone()).unwrap();
+    fn another_ledger_takes_the_place_of_the_one_before_and_tenants_are_kept_apart() {
         let dir = tempfile::tempdir().unwrap();
-        let (sent, _member) = ledger(&dir.path().join("one"), 1);
-        barred.lock().unwrap().insert(1);
-        assert_eq!(ledgers.offer((1, "GPU-1".into()), sent, Instant::now()), Err(Unread::Silent));
-        let (sent, _member) = ledger(&dir.path().join("two"), 1);
-        assert_eq!(ledgers.offer((2, "GPU-1".into()), sent, Instant::now()), Ok(Offered::New));
+        let mut ledgers = Ledgers::default();
+        let (whose, other, now) = ((1, "GPU-1".to_owned()), (2, "GPU-1".to_owned()), Instant::now());
+        let files: Vec<_> =
+            [1, 2, 4].map(|used| ledger(&dir.path().join(used.to_string()), used)).into_iter().collect();
+        for (whose, (sent, _)) in [&whose, &whose, &other].into_iter().zip(&files) {
+            ledgers.take(whose.clone(), sent.try_clone().unwrap(), now).unwrap();
+        }
+        let used = |ledgers: &Ledgers, whose| ledgers.held_by(whose).map(|held| held.used);
+        assert_eq!((used(&ledgers, &whose), used(&ledgers, &other)), (Some(2), Some(4)));
+        ledgers.forget(1);
+        assert_eq!((used(&ledgers, &whose), used(&ledgers, &other)), (None, Some(4)));
     }
 }

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::fs::StatVfsMountFlags;
 use vgpu_core::bytes::Bytes;
 use vgpu_core::ledger::MemberView;
 use vgpu_core::tenant::{Facts, TenantKey};
@@ -47,7 +48,7 @@ pub fn look(report: &mut Report, named: Option<&str>) {
 
 /// Ways around the hooks that the tenant's processes met, in this account's lifetime.
 fn doors(report: &mut Report, key: &TenantKey) {
-    let told = ledgers::places().iter().find_map(|place| ledgers::open_doors(place, key));
+    let told = ledgers::readable().iter().find_map(|place| ledgers::open_doors(place, key));
     match told {
         None => report.fine("doors", "no process of this tenant has an account yet, which would tell of open doors"),
         Some((0, _)) => report.fine("doors", "no process of this tenant met an open door"),
@@ -60,7 +61,7 @@ fn doors(report: &mut Report, key: &TenantKey) {
 
 /// What living processes of the tenant hold, and how long they kept each device busy, by its ledgers.
 fn used(report: &mut Report, key: &TenantKey) {
-    let all = ledgers::places().iter().map(|place| ledgers::use_of(place, key)).find(|all| !all.is_empty());
+    let all = ledgers::readable().iter().map(|place| ledgers::use_of(place, key)).find(|all| !all.is_empty());
     for (device, copied) in all.unwrap_or_default() {
         let living = |pid: u32| Path::new(&format!("/proc/{pid}")).exists();
         let members: Vec<_> = copied.members.iter().filter(|member| living(member.pid)).collect();
@@ -83,6 +84,15 @@ fn used(report: &mut Report, key: &TenantKey) {
 
 /// The first place that can be written counts; a place that was asked for is the only one.
 fn place(report: &mut Report) {
+    if let Some(place) = ledgers::kept_by_daemon() {
+        let is_read_only =
+            rustix::fs::statvfs(&place).is_ok_and(|stat| stat.f_flag.contains(StatVfsMountFlags::RDONLY));
+        let without = match is_read_only {
+            true => ", which is mounted read-only: a program that starts while vgpud does not answer is refused",
+            false => "",
+        };
+        return report.fine("ledger", format!("kept by vgpud in {}{without}", place.display()));
+    }
     let places = ledgers::places();
     let asked = std::env::var_os("VGPU_STATE_DIR").is_some();
     let why_not = |place: &Path| ledgers::unusable(place).map(|why| format!("{} {why}", place.display()));

@@ -101,6 +101,11 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         self.devices.name_of(uuid).unwrap_or(uuid).to_owned()
     }
 
+    /// The UUIDs of the devices that are known.
+    pub fn device_names(&self) -> impl Iterator<Item = &str> {
+        self.devices.all().map(|device| self.devices.uuid(device))
+    }
+
     /// How far a tenant's processes have come on their devices since this was last asked: those that came further, with
     /// their device time in ns since they began.
     pub fn progress(&mut self, number: Tenant) -> Vec<(String, u32, u64)> {

@@ -174,6 +174,7 @@ impl Reactor {
                 Ok(door) => {
                     info!(kind = "tenant.served", %tenant, "this tenant is served now");
                     (room.door, room.unusable) = (Some(door), None);
+                    self.keep_terms(id);
                 }
                 Err(why) => {
                     warn!(kind = "tenant.unusable", %tenant, %why, "this tenant is not served; the others are");

@@ -4,7 +4,6 @@
 //! of connections, nothing of anybody else's.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use rustix::event::epoll::{self, EventData};
@@ -62,21 +61,15 @@ impl Reactor {
             if !connection.is_flushed() {
                 return true;
             }
-            let takes = match connection.side {
-                Side::Member(id) => connection.member.is_some() && self.record.takes_file(id),
-                Side::Admin => false,
-            };
-            let mut file = None;
-            let sent = match connection.read(takes.then_some(&mut file)) {
-                Input::Nothing => return self.put_aside(connection.side, file, true),
-                Input::End => return self.put_aside(connection.side, file, false),
+            let sent = match connection.read() {
+                Input::Nothing => return true,
+                Input::End => return false,
                 Input::TooLong => self.refuse(connection, &WireError::TooLong.to_string()),
                 Input::Line(line) => match connection.side {
-                    Side::Member(id) => self.answer_member(connection, id, &line, &mut file),
+                    Side::Member(id) => self.answer_member(connection, id, &line),
                     Side::Admin => self.answer_admin(connection, &line),
                 },
             };
-            self.put_aside(connection.side, file, true);
             if sent.is_err() {
                 return false;
             }
@@ -87,21 +80,7 @@ impl Reactor {
         }
     }
 
-    /// A file that came with nothing that it belongs to is closed elsewhere. Says `then`.
-    fn put_aside(&mut self, side: Side, file: Option<OwnedFd>, then: bool) -> bool {
-        if let (Some(file), Side::Member(id)) = (file, side) {
-            self.record.stray(id, file);
-        }
-        then
-    }
-
-    fn answer_member(
-        &mut self,
-        connection: &mut Connection,
-        id: u64,
-        line: &[u8],
-        file: &mut Option<OwnedFd>,
-    ) -> io::Result<()> {
+    fn answer_member(&mut self, connection: &mut Connection, id: u64, line: &[u8]) -> io::Result<()> {
         let Some(room) = self.rooms.get_mut(&id) else { return Err(io::ErrorKind::NotConnected.into()) };
         if room.door.is_none() && !matches!(connection.state, State::Registered(..)) {
             let words = format!("tenant {} was removed", room.tenant.name);
@@ -130,7 +109,7 @@ impl Reactor {
                 self.welcome_paged(connection, id, hello)
             }
             Ok(two::Ask::HelloOne(_) | two::Ask::Hello(_)) => self.refuse(connection, "hello was said already"),
-            Ok(two::Ask::Join(join)) => self.answer_join(connection, id, &join, file),
+            Ok(two::Ask::Join(join)) => self.answer_join(connection, id, &join),
         }
     }
 

@@ -41,7 +41,6 @@ fn of(tenant: &Tenant, epoch: u64) -> TermsFile {
         strict: tenant.strict,
         users: tenant.uids.clone(),
         user_namespace: std::fs::metadata("/proc/self/ns/user").map_or(0, |namespace| namespace.ino()),
-        keeps_ledgers: kept_ledger::keeps_any(&tenant.socket),
         devices,
     }
 }
@@ -54,11 +53,17 @@ impl Reactor {
         sweep(&loaded.plan.daemon.run_dir.join("tenants"), |name| served.contains(name));
     }
 
-    /// Keeps the terms file of a room's tenant in step. Tenants whose sockets lie in one directory have none: whose it would be
+    /// Keeps the ledgers and the terms file of a room's tenant in step. Tenants whose sockets lie in one directory have none: whose it would be
     /// could not be told there.
     pub(super) fn keep_terms(&self, id: u64) {
         let Some(room) = self.rooms.get(&id) else { return };
         let (tenant, dir) = (&room.tenant, room.tenant.socket.parent());
+        let devices = tenant.on.iter().flat_map(|on| match &on.device {
+            Which::Uuid(uuid, _) => vec![uuid.as_str()],
+            Which::Any => self.leases.device_names().collect(),
+            Which::Number(_) => Vec::new(),
+        });
+        kept_ledger::prepare(&tenant.name, &tenant.socket, devices);
         // A file gives each tenant a directory of its own.
         let open =
             self.rooms.iter().filter(|(other, room)| self.loaded.is_none() && **other != id && room.door.is_some());

@@ -1,7 +1,7 @@
 //! Members of protocol 2 and their devices' time: the way between sockets, bells and the alarm here, and the leases there.
 
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::AsFd as _;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use tracing::warn;
@@ -11,8 +11,8 @@ use vgpu_core::wire::{Hello, two};
 
 use super::{FIRST_BELL, Reactor, State};
 use crate::answer;
-use crate::connection::{Connection, Peer};
-use crate::kept_ledger::{self, KeptLedger, Opened};
+use crate::connection::Connection;
+use crate::kept_ledger::{KeptLedger, Opened};
 use crate::leases::Past;
 use crate::pages::Furniture;
 use vgpu_accounting::clock;
@@ -72,74 +72,52 @@ impl Reactor {
     }
 
     /// Answers a join. Who is refused keeps its connection: it may go on with other devices.
-    ///
-    /// The file that came along is the record's affair: nobody here looks at it, or even closes it.
-    pub(super) fn answer_join(
-        &mut self,
-        connection: &mut Connection,
-        id: u64,
-        join: &two::Join,
-        file: &mut Option<OwnedFd>,
-    ) -> io::Result<()> {
+    pub(super) fn answer_join(&mut self, connection: &mut Connection, id: u64, join: &two::Join) -> io::Result<()> {
         let Some(member) = connection.member.filter(|_| matches!(connection.state, State::Registered(..))) else {
             return self.refuse(connection, "a hello of protocol 2 comes before a join");
         };
         let said = if let State::Registered(hello, _) = &connection.state { hello.pid } else { 0 };
         let past = Past { process: connection.peer.pid.unwrap_or(said), busy: join.busy };
-        let mut handed = None;
-        let reply = match self.leases.join_again(number(id), member, &join.device, past, clock::now()) {
-            Ok(slot) => {
+        let now = clock::now();
+        let joined = self.leases.join_again(number(id), member, &join.device, past, now).and_then(|slot| {
+            let ledger = self.open_ledger(connection, id, &join.device)?;
+            Ok((slot, ledger))
+        });
+        match joined {
+            Ok((slot, (ledger, to_read))) => {
                 // As the leases name it, however it was written.
                 let device = self.leases.name_of(&join.device);
                 self.record.draft().came.push(((id, device.clone()), past.process, past.busy));
-                if let Some((ledger, to_read)) = self.kept_ledger(connection, id, join) {
-                    self.record.file((id, device), to_read);
-                    handed = Some(ledger);
-                } else if let Some(file) = file.take() {
-                    self.record.file((id, device), file);
-                }
-                two::Reply::Slot { device: join.device.clone(), slot }
+                self.record.file((id, device), to_read);
+                let reply = two::Reply::Slot { device: join.device.clone(), slot };
+                let line = reply.encode().map_err(io::Error::other)?;
+                connection.send_with(line.as_bytes(), &[ledger.as_fd()])
             }
             Err(words) => {
                 self.note_refusal(connection.side, connection.peer, &words);
-                answer::refusal(&words)
+                let line = answer::refusal(&words).encode().map_err(io::Error::other)?;
+                connection.send(line.as_bytes())
             }
-        };
-        let line = reply.encode().map_err(io::Error::other)?;
-        match handed {
-            Some(ledger) => connection.send_with(line.as_bytes(), &[ledger.as_fd()]),
-            None => connection.send(line.as_bytes()),
         }
     }
 
-    /// The ledger that the daemon keeps for a tenant on a device. It is made for the first member that finds a file of
-    /// a user under the ledger's name whom the tenant does not list.
-    fn kept_ledger(&self, connection: &Connection, id: u64, join: &two::Join) -> Option<Opened> {
-        let room = self.rooms.get(&id)?;
-        let tenant = &room.tenant;
-        let Peer { pid, .. } = connection.peer;
-        let intruder = join.owner.map(|owner| kept_ledger::user_here(pid, owner)).filter(|owner| !room.admits(*owner));
-        // Whoever does not read its answers would have as many descriptors in flight as it asks questions.
-        let kept = KeptLedger::of(&tenant.socket, &tenant.name, &join.device).filter(|_| !connection.is_unread())?;
-        let (tenant, device) = (&tenant.name, &join.device);
-        match (kept.open(), intruder) {
-            (Ok(opened), _) => return Some(opened),
-            (Err(why), None) if why.kind() == io::ErrorKind::NotFound => {}
-            (Err(why), _) if why.kind() != io::ErrorKind::NotFound => {
-                warn!(%tenant, device, %why, "the ledger that the daemon keeps for a tenant cannot be opened");
-            }
-            (Err(_), intruder) => match kept.make() {
-                Ok(opened) => {
-                    warn!(%tenant, device, uid = intruder, "a user that the tenant does not list has the name of its ledger; the daemon keeps the ledger from now on");
-                    self.keep_terms(id);
-                    return Some(opened);
-                }
-                Err(why) => {
-                    warn!(%tenant, device, uid = intruder, %why, "the daemon cannot keep the ledger of a tenant")
-                }
-            },
+    /// The tenant's ledger of a device, opened for one member; the first join of all makes it.
+    ///
+    /// # Errors
+    /// The words with which the join is refused: without this ledger the member would have a limit of its own.
+    fn open_ledger(&self, connection: &Connection, id: u64, device: &str) -> Result<Opened, String> {
+        let Some(room) = self.rooms.get(&id) else { return Err("the tenant was removed".into()) };
+        // A member that reads no answers would have as many descriptors in flight as it asks questions.
+        if connection.is_unread() {
+            return Err("an answer that was sent before was not read yet".into());
         }
-        None
+        let tenant = &room.tenant;
+        let ledger = KeptLedger::of(&tenant.socket, &tenant.name, device)
+            .ok_or_else(|| format!("the tenant's name cannot be a ledger's: {}", tenant.name))?;
+        ledger.open_or_make().map_err(|why| {
+            warn!(tenant = %tenant.name, device, %why, "the daemon cannot keep the ledger of a tenant");
+            format!("the daemon cannot keep the tenant's ledger of device {device}: {why}")
+        })
     }
 
     /// A member of protocol 2 is gone; with the last one of a tenant go its pages.
