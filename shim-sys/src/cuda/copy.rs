@@ -1,7 +1,7 @@
-//! Parameters of copies that are more than two addresses and a length, and what an array says of itself.
+//! Parameters of copies that need more than two addresses and a length, and descriptions of arrays.
 //!
-//! Batches of copies and of decompressions came after CUDA 12.2, whose bindings our layouts are compared with: theirs
-//! follow the published reference.
+//! Batches of copies and of decompressions are newer than CUDA 12.2, with whose bindings our layouts are compared.
+//! Their layouts follow the published reference.
 
 use super::{CUarray, CUcontext, CUdeviceptr, CUdeviceptr_v1, CUmemLocation};
 use core::ffi::c_void;
@@ -28,7 +28,7 @@ macro_rules! copy3d {
             pub srcDevice: CUdeviceptr,
             /// Array source.
             pub srcArray: CUarray,
-            /// Context of the source between peers, else null.
+            /// Context of the source in a copy between peers, else null.
             pub $src: $src_type,
             /// Bytes from row to row.
             pub srcPitch: usize,
@@ -50,7 +50,7 @@ macro_rules! copy3d {
             pub dstDevice: CUdeviceptr,
             /// Array destination.
             pub dstArray: CUarray,
-            /// Context of the destination between peers, else null.
+            /// Context of the destination in a copy between peers, else null.
             pub $dst: $dst_type,
             /// Bytes from row to row.
             pub dstPitch: usize,
@@ -75,27 +75,27 @@ copy3d! {
     CUDA_MEMCPY3D_PEER, srcContext: CUcontext, dstContext: CUcontext
 }
 
-/// What a sparse or deferred array needs when it is mapped.
+/// Memory that a sparse or deferred array needs when it is mapped.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CUDA_ARRAY_MEMORY_REQUIREMENTS {
     /// Bytes.
     pub size: usize,
-    /// Their alignment.
+    /// Alignment in bytes.
     pub alignment: usize,
     /// Zero.
     pub reserved: [u32; 4],
 }
 
-/// How a sparse array is cut into tiles.
+/// Division of a sparse array into tiles.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CUDA_ARRAY_SPARSE_PROPERTIES {
     /// Elements of a tile in x.
     pub tileWidth: u32,
-    /// In y.
+    /// Elements of a tile in y.
     pub tileHeight: u32,
-    /// In z.
+    /// Elements of a tile in z.
     pub tileDepth: u32,
     /// First level that lies in the tail.
     pub miptailFirstLevel: u32,
@@ -201,7 +201,7 @@ pub struct CUDA_MEMCPY3D_v1 {
     pub Depth: u32,
 }
 
-/// One end of a copy of a batch.
+/// Source or destination of a copy in a batch.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUmemcpy3DOperand {
@@ -209,66 +209,66 @@ pub struct CUmemcpy3DOperand {
     pub kind: u32,
     /// The address, or the array's handle.
     pub at: u64,
-    /// Of an address: elements from row to row. Of an array: x.
+    /// For an address: elements from row to row. For an array: x.
     pub row: usize,
-    /// Of an address: rows from slice to slice. Of an array: y.
+    /// For an address: rows from slice to slice. For an array: y.
     pub layer: usize,
-    /// Of an address: where the memory is said to be. Of an array: z.
+    /// For an address: a hint for the memory's location. For an array: z.
     pub hint: CUmemLocation,
 }
 
-/// A three-dimensional copy of a batch.
+/// A three-dimensional copy in a batch.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_MEMCPY3D_BATCH_OP {
-    /// From.
+    /// Source.
     pub src: CUmemcpy3DOperand,
-    /// To.
+    /// Destination.
     pub dst: CUmemcpy3DOperand,
-    /// Width, height and depth: bytes and rows between addresses, elements where an array is one end.
+    /// Width, height and depth: bytes and rows between addresses, elements if one end is an array.
     pub extent: [usize; 3],
-    /// When the source may be read.
+    /// Time from which the source may be read.
     pub order: u32,
     /// Flags.
     pub flags: u32,
 }
 
-/// A decompression of a batch.
+/// A decompression in a batch.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUmemDecompressParams {
-    /// Compressed bytes.
+    /// Number of compressed bytes.
     pub srcNumBytes: usize,
-    /// Bytes there is room for.
+    /// Size of the destination in bytes.
     pub dstNumBytes: usize,
-    /// Where the number of bytes is written.
+    /// Address to which the number of decompressed bytes is written.
     pub dstActBytes: *mut u32,
-    /// Compressed.
+    /// The compressed data.
     pub src: *const c_void,
-    /// Decompressed.
+    /// Destination of the decompressed data.
     pub dst: *mut c_void,
-    /// How it was compressed.
+    /// Compression algorithm.
     pub algo: u32,
     /// Zero.
     pub padding: [u8; 20],
 }
 
-/// A part of a device that can be shared out: multiprocessors, for one kind of them.
+/// A divisible part of a device: a number of its multiprocessors.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUdevResource {
     /// 1: multiprocessors.
     pub kind: u32,
-    /// The driver's own.
+    /// Private to the driver.
     pub internal: [u8; 92],
-    /// How many multiprocessors.
+    /// Number of multiprocessors.
     pub sm_count: u32,
-    /// Least size of a part of them (13.0).
+    /// Smallest size of a partition, in multiprocessors (13.0).
     pub sm_least: u32,
-    /// What sizes of parts are multiples of (13.0).
+    /// Partition sizes are multiples of this number (13.0).
     pub sm_step: u32,
-    /// The rest of what any kind may say.
+    /// Further fields of other kinds.
     pub rest: [u32; 7],
-    /// The next of a list (13.1), before that more of the rest.
+    /// The next entry of a list (13.1); before 13.1 further fields.
     pub next: *mut CUdevResource,
 }

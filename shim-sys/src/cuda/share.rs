@@ -1,9 +1,10 @@
-//! Other names for device memory: handles between processes, memory of other APIs, arrays' mappings, multicast.
+//! C types for other references to device memory: handles between processes, memory of other APIs, array mappings,
+//! multicast.
 
 use super::CUmemGenericAllocationHandle;
 use core::ffi::c_void;
 
-/// What names an allocation in another process; passed by value.
+/// Handle of an allocation for another process; passed by value.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CUipcMemHandle {
@@ -11,7 +12,7 @@ pub struct CUipcMemHandle {
     pub reserved: [u8; 64],
 }
 
-/// What names an allocation of an exported pool in another process.
+/// Handle of an allocation of an exported pool for another process.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CUmemPoolPtrExportData {
@@ -35,7 +36,7 @@ pub struct CUDA_EXTERNAL_MEMORY_HANDLE_DESC {
     pub reserved: [u32; 16],
 }
 
-/// A part of such memory as a linear range.
+/// A linear range of external memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_EXTERNAL_MEMORY_BUFFER_DESC {
@@ -49,7 +50,7 @@ pub struct CUDA_EXTERNAL_MEMORY_BUFFER_DESC {
     pub reserved: [u32; 16],
 }
 
-/// A part of such memory as an array.
+/// A part of external memory as an array.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC {
@@ -63,21 +64,21 @@ pub struct CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC {
     pub reserved: [u32; 16],
 }
 
-/// A multicast object to be made.
+/// Properties of a multicast object.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUmulticastObjectProp {
     /// Devices that will take part.
     pub numDevices: u32,
-    /// Most bytes that may be bound on each.
+    /// Most bytes that may be bound on each device.
     pub size: usize,
-    /// Kinds of handles that it can be exported to.
+    /// Handle types to which it can be exported.
     pub handleTypes: u64,
     /// Zero.
     pub flags: u64,
 }
 
-/// One mapping, or its end, of physical memory into a sparse array.
+/// Maps physical memory into a sparse array, or unmaps it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUarrayMapInfo {
@@ -91,13 +92,13 @@ pub struct CUarrayMapInfo {
     pub subresource: [u64; 4],
     /// 1: map; 2: unmap.
     pub memOperationType: u32,
-    /// 0: the handle below.
+    /// 0: the handle in `memHandle`.
     pub memHandleType: u32,
     /// The physical allocation.
     pub memHandle: CUmemGenericAllocationHandle,
-    /// First byte in it.
+    /// Offset of the first byte in the allocation.
     pub offset: u64,
-    /// Devices, by bit.
+    /// Bit mask of devices.
     pub deviceBitMask: u32,
     /// Zero.
     pub flags: u32,
@@ -120,19 +121,19 @@ macro_rules! checkpoint_args {
         #[repr(C)]
         #[derive(Clone, Copy, Debug, Default)]
         pub struct $name {
-            /// Zero, but for the first word of a lock: milliseconds to wait, 0: for ever.
+            /// Zero, except for the first word of a lock: milliseconds to wait, 0: no limit.
             pub words: [u64; 8],
         }
     )*};
 }
 
 checkpoint_args! {
-    /// How a process is locked.
+    /// Arguments for locking a process.
     CUcheckpointLockArgs;
-    /// How it is checkpointed.
+    /// Arguments for checkpointing a process.
     CUcheckpointCheckpointArgs;
-    /// How it is restored.
+    /// Arguments for restoring a process.
     CUcheckpointRestoreArgs;
-    /// How it is unlocked.
+    /// Arguments for unlocking a process.
     CUcheckpointUnlockArgs;
 }
