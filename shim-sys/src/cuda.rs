@@ -230,15 +230,15 @@ pub const CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT: u32 = 4;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUmemAllocationProp {
-    /// 1: pinned memory.
+    /// Kind of memory; 1: pinned.
     pub kind: u32,
-    /// Handle types that may be exported.
+    /// Types of handles to which it may be exported.
     pub requestedHandleTypes: u32,
     /// Location of the memory.
     pub location: CUmemLocation,
     /// Windows only.
     pub win32HandleMetaData: *mut c_void,
-    /// Compression, RDMA, usage; passed through.
+    /// Flags for compression, RDMA and usage; passed through.
     pub allocFlags: CUmemAllocationFlags,
 }
 
@@ -252,7 +252,7 @@ pub struct CUmemAllocationFlags {
     pub gpuDirectRDMACapable: u8,
     /// Usage bits.
     pub usage: u16,
-    /// Zero.
+    /// Reserved; zero.
     pub reserved: [u8; 4],
 }
 
@@ -262,7 +262,7 @@ pub struct CUmemAllocationFlags {
 pub struct CUmemAccessDesc {
     /// Location that gets access.
     pub location: CUmemLocation,
-    /// 0 none, 1 read, 3 read and write.
+    /// Access: 0 none, 1 read, 3 read and write.
     pub flags: u32,
 }
 
@@ -270,9 +270,9 @@ pub struct CUmemAccessDesc {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUmemPoolProps {
-    /// 1: pinned memory.
+    /// Kind of memory; 1: pinned.
     pub allocType: u32,
-    /// Handle types that may be exported.
+    /// Types of handles to which it may be exported.
     pub handleTypes: u32,
     /// Location of the memory.
     pub location: CUmemLocation,
@@ -282,7 +282,7 @@ pub struct CUmemPoolProps {
     pub maxSize: usize,
     /// Usage bits.
     pub usage: u16,
-    /// Zero.
+    /// Reserved; zero.
     pub reserved: [u8; 54],
 }
 
@@ -294,7 +294,7 @@ pub struct CUDA_ARRAY_DESCRIPTOR {
     pub Width: usize,
     /// Height in elements; 0: one-dimensional.
     pub Height: usize,
-    /// Element format; see [`array_format_bytes`].
+    /// Element format (`CUarray_format`); see [`array_format_bytes`].
     pub Format: u32,
     /// Channels per element: 1, 2 or 4.
     pub NumChannels: u32,
@@ -308,7 +308,7 @@ pub struct CUDA_ARRAY_DESCRIPTOR_v1 {
     pub Width: u32,
     /// Height in elements; 0: one-dimensional.
     pub Height: u32,
-    /// Element format.
+    /// Element format (`CUarray_format`).
     pub Format: u32,
     /// Channels per element.
     pub NumChannels: u32,
@@ -324,7 +324,7 @@ pub struct CUDA_ARRAY3D_DESCRIPTOR {
     pub Height: usize,
     /// Depth in elements or layers; 0: two-dimensional.
     pub Depth: usize,
-    /// Element format.
+    /// Element format (`CUarray_format`).
     pub Format: u32,
     /// Channels per element.
     pub NumChannels: u32,
@@ -342,7 +342,7 @@ pub struct CUDA_ARRAY3D_DESCRIPTOR_v1 {
     pub Height: u32,
     /// Depth in elements or layers.
     pub Depth: u32,
-    /// Element format.
+    /// Element format (`CUarray_format`).
     pub Format: u32,
     /// Channels per element.
     pub NumChannels: u32,
@@ -373,15 +373,15 @@ pub struct CUDA_MEMCPY2D {
     pub srcXInBytes: usize,
     /// Source y.
     pub srcY: usize,
-    /// 1 host, 2 device, 3 array, 4 unified.
+    /// Type of memory: 1 host, 2 device, 3 array, 4 unified.
     pub srcMemoryType: u32,
-    /// Host source.
+    /// Source address, if it is host memory.
     pub srcHost: *const c_void,
-    /// Device source.
+    /// Source address, if it is device memory.
     pub srcDevice: CUdeviceptr,
-    /// Array source.
+    /// Source array, if it is one.
     pub srcArray: CUarray,
-    /// Bytes from row to row.
+    /// Bytes from one row to the next.
     pub srcPitch: usize,
     /// Destination x in bytes.
     pub dstXInBytes: usize,
@@ -389,17 +389,17 @@ pub struct CUDA_MEMCPY2D {
     pub dstY: usize,
     /// As `srcMemoryType`.
     pub dstMemoryType: u32,
-    /// Host destination.
+    /// Destination address, if it is host memory.
     pub dstHost: *mut c_void,
-    /// Device destination.
+    /// Destination address, if it is device memory.
     pub dstDevice: CUdeviceptr,
-    /// Array destination.
+    /// Destination array, if it is one.
     pub dstArray: CUarray,
-    /// Bytes from row to row.
+    /// Bytes from one row to the next.
     pub dstPitch: usize,
     /// Bytes per row.
     pub WidthInBytes: usize,
-    /// Rows.
+    /// Number of rows.
     pub Height: usize,
 }
 
@@ -407,21 +407,21 @@ pub struct CUDA_MEMCPY2D {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUlaunchConfig {
-    /// Blocks in x.
+    /// Blocks of the grid in x.
     pub gridDimX: u32,
-    /// Blocks in y.
+    /// Blocks of the grid in y.
     pub gridDimY: u32,
-    /// Blocks in z.
+    /// Blocks of the grid in z.
     pub gridDimZ: u32,
-    /// Threads in x.
+    /// Threads of a block in x.
     pub blockDimX: u32,
-    /// Threads in y.
+    /// Threads of a block in y.
     pub blockDimY: u32,
-    /// Threads in z.
+    /// Threads of a block in z.
     pub blockDimZ: u32,
-    /// Dynamic shared memory.
+    /// Bytes of dynamic shared memory.
     pub sharedMemBytes: u32,
-    /// Stream.
+    /// Stream of the launch.
     pub hStream: CUstream,
     /// Attributes; passed through.
     pub attrs: *mut c_void,
@@ -443,15 +443,15 @@ pub struct CUdevprop {
     pub sharedMemPerBlock: i32,
     /// Bytes of constant memory.
     pub totalConstantMemory: i32,
-    /// Threads of a warp.
+    /// Threads per warp.
     pub SIMDWidth: i32,
-    /// Largest pitch of a copy.
+    /// Largest pitch of a copy, in bytes.
     pub memPitch: i32,
-    /// Registers of a block.
+    /// Registers available to a block.
     pub regsPerBlock: i32,
     /// Clock in kHz.
     pub clockRate: i32,
-    /// Texture alignment.
+    /// Alignment of textures, in bytes.
     pub textureAlign: i32,
 }
 
@@ -459,7 +459,7 @@ pub struct CUdevprop {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUctxCreateParams {
-    /// Execution affinity, or null.
+    /// Execution affinity parameters, or null.
     pub execAffinityParams: *mut c_void,
     /// Number of affinity parameters.
     pub numExecAffinityParams: i32,
@@ -486,7 +486,7 @@ pub const CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT: u32 = 2;
 
 /// Callback of `cuStreamAddCallback`: stream, status, user data.
 pub type CUstreamCallback = Option<unsafe extern "C" fn(CUstream, CUresult, *mut c_void)>;
-/// A host function in a stream.
+/// Host function that runs in stream order.
 pub type CUhostFn = Option<unsafe extern "C" fn(*mut c_void)>;
 /// Bytes of shared memory that a block of the given size needs.
 pub type CUoccupancyB2DSize = Option<unsafe extern "C" fn(i32) -> usize>;

@@ -141,7 +141,7 @@ pub struct nvmlProcessDetail_v1_t {
 pub struct nvmlProcessDetailList_v1_t {
     /// [`nvmlProcessDetailList_v1_t::VERSION`].
     pub version: u32,
-    /// 0: compute, 1: graphics, 2: MPS.
+    /// Type of processes; 0: compute, 1: graphics, 2: MPS.
     pub mode: u32,
     /// Size of the array on entry, number of processes on return.
     pub numProcArrayEntries: u32,
@@ -190,15 +190,15 @@ pub struct nvmlUtilization_t {
 pub struct nvmlProcessUtilizationSample_t {
     /// Process id.
     pub pid: u32,
-    /// Microseconds since 1970.
+    /// Time in microseconds since 1970.
     pub timeStamp: u64,
-    /// Percent.
+    /// Utilisation of the multiprocessors in percent.
     pub smUtil: u32,
-    /// Percent.
+    /// Utilisation of the device memory in percent.
     pub memUtil: u32,
-    /// Percent.
+    /// Utilisation of the encoder in percent.
     pub encUtil: u32,
-    /// Percent.
+    /// Utilisation of the decoder in percent.
     pub decUtil: u32,
 }
 
@@ -208,15 +208,15 @@ pub struct nvmlProcessUtilizationSample_t {
 pub struct nvmlPciInfo_t {
     /// Short text form, `0000:01:00.0`.
     pub busIdLegacy: [c_char; 16],
-    /// Domain.
+    /// PCI domain.
     pub domain: u32,
-    /// Bus.
+    /// PCI bus.
     pub bus: u32,
-    /// Device.
+    /// PCI device.
     pub device: u32,
-    /// Device and vendor id.
+    /// PCI device and vendor id.
     pub pciDeviceId: u32,
-    /// Subsystem id.
+    /// PCI subsystem id.
     pub pciSubSystemId: u32,
     /// Text form, `00000000:01:00.0`.
     pub busId: [c_char; 32],
@@ -228,15 +228,15 @@ pub struct nvmlPciInfo_t {
 pub struct nvmlPciInfo_v2_t {
     /// Text form, `0000:01:00.0`.
     pub busId: [c_char; 16],
-    /// Domain.
+    /// PCI domain.
     pub domain: u32,
-    /// Bus.
+    /// PCI bus.
     pub bus: u32,
-    /// Device.
+    /// PCI device.
     pub device: u32,
-    /// Device and vendor id.
+    /// PCI device and vendor id.
     pub pciDeviceId: u32,
-    /// Subsystem id.
+    /// PCI subsystem id.
     pub pciSubSystemId: u32,
     /// Reserved words.
     pub reserved: [u32; 4],
@@ -246,7 +246,7 @@ pub struct nvmlPciInfo_v2_t {
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct nvmlBAR1Memory_t {
-    /// Bytes of the window.
+    /// Total bytes of the window.
     pub bar1Total: u64,
     /// Bytes free.
     pub bar1Free: u64,
@@ -258,21 +258,21 @@ pub struct nvmlBAR1Memory_t {
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct nvmlDeviceAttributes_t {
-    /// Multiprocessors.
+    /// Number of multiprocessors.
     pub multiprocessorCount: u32,
-    /// Copy engines.
+    /// Number of copy engines.
     pub sharedCopyEngineCount: u32,
-    /// Decoders.
+    /// Number of decoders.
     pub sharedDecoderCount: u32,
-    /// Encoders.
+    /// Number of encoders.
     pub sharedEncoderCount: u32,
-    /// JPEG engines.
+    /// Number of JPEG engines.
     pub sharedJpegCount: u32,
-    /// Optical flow engines.
+    /// Number of optical flow engines.
     pub sharedOfaCount: u32,
-    /// GPU instance slices.
+    /// Number of GPU instance slices.
     pub gpuInstanceSliceCount: u32,
-    /// Compute instance slices.
+    /// Number of compute instance slices.
     pub computeInstanceSliceCount: u32,
     /// Memory in MiB.
     pub memorySizeMB: u64,
@@ -282,15 +282,15 @@ pub struct nvmlDeviceAttributes_t {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union nvmlValue_t {
-    /// Type 0.
+    /// Member for value type 0.
     pub dVal: f64,
-    /// Type 1.
+    /// Member for value type 1.
     pub uiVal: u32,
-    /// Type 2.
+    /// Member for value type 2.
     pub ulVal: u64,
-    /// Type 3.
+    /// Member for value type 3.
     pub ullVal: u64,
-    /// Type 4.
+    /// Member for value type 4.
     pub sllVal: i64,
 }
 
@@ -298,9 +298,9 @@ pub union nvmlValue_t {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct nvmlSample_t {
-    /// Microseconds since 1970.
+    /// Time in microseconds since 1970.
     pub timeStamp: u64,
-    /// The value.
+    /// The value itself.
     pub sampleValue: nvmlValue_t,
 }
 
@@ -312,7 +312,7 @@ pub struct nvmlFieldValue_t {
     pub fieldId: u32,
     /// Part of the field (a link, a counter).
     pub scopeId: u32,
-    /// Microseconds since 1970.
+    /// Time in microseconds since 1970.
     pub timestamp: i64,
     /// Duration of the query, in microseconds.
     pub latencyUsec: i64,
@@ -320,7 +320,7 @@ pub struct nvmlFieldValue_t {
     pub valueType: u32,
     /// Result code for this field.
     pub nvmlReturn: nvmlReturn_t,
-    /// The value.
+    /// The value itself.
     pub value: nvmlValue_t,
 }
 
@@ -328,11 +328,11 @@ pub struct nvmlFieldValue_t {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct nvmlEventData_v1_t {
-    /// Device.
+    /// Device of the event.
     pub device: nvmlDevice_t,
     /// Event type: one bit.
     pub eventType: u64,
-    /// Further data.
+    /// Further data of the event.
     pub eventData: u64,
 }
 
@@ -340,11 +340,11 @@ pub struct nvmlEventData_v1_t {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct nvmlEventData_t {
-    /// Device.
+    /// Device of the event.
     pub device: nvmlDevice_t,
     /// Event type: one bit.
     pub eventType: u64,
-    /// Further data.
+    /// Further data of the event.
     pub eventData: u64,
     /// MIG GPU instance, all ones: none.
     pub gpuInstanceId: u32,

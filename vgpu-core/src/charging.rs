@@ -16,7 +16,7 @@ pub const GRAIN: u64 = 512;
 /// `gpu-probe` measures it on a device (`slab_bytes`), and the daemon compares it with the driver's own figure.
 pub const SLAB: u64 = 2 << 20;
 
-/// True if a plain request may share a slab with others. Such a request is charged by its address: the first
+/// True if a plain request may share a slab with others. It is then charged by its address: the first
 /// allocation in a slab is charged a whole slab, and the last one freed there ends that charge.
 #[inline]
 #[must_use]
@@ -73,7 +73,7 @@ pub const fn physical(bytes: u64, granularity: u64) -> Option<u64> {
 pub enum Texel {
     /// This number of *bits* in each channel of the array.
     PerChannel {
-        /// 8, 16 or 32.
+        /// Bits of a channel: 8, 16 or 32.
         bits: u32,
     },
     /// This number of *bits* in total, whatever the number of channels.
@@ -92,7 +92,7 @@ pub enum Texel {
     },
     /// This number of *bytes* per block of four by four elements, whatever the number of channels.
     Block {
-        /// 8 or 16.
+        /// Bytes of a block: 8 or 16.
         bytes: u32,
     },
 }
@@ -157,7 +157,7 @@ pub struct ArrayShape {
     pub height: u64,
     /// Slices, layers or faces; 0 for none.
     pub depth: u64,
-    /// 1, 2 or 4.
+    /// Channels per element: 1, 2 or 4.
     pub channels: u32,
     /// Size of an element.
     pub texel: Texel,

@@ -17,7 +17,7 @@ pub(crate) struct Decimal<'a> {
 pub enum NumberError {
     /// Nothing but white space.
     Empty,
-    /// A minus sign.
+    /// A minus sign at the start.
     Negative,
     /// No digit where a number should start.
     NotANumber,
@@ -29,9 +29,9 @@ pub enum NumberError {
     LoneDot,
     /// A comma, which is a decimal point to some readers and a separator to others.
     Comma,
-    /// `0x...`.
+    /// A hexadecimal number: `0x...`.
     Hex,
-    /// `1e9`.
+    /// A number with an exponent: `1e9`.
     Exponent,
     /// Does not fit into 64 bits.
     TooLarge,

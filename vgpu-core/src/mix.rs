@@ -26,7 +26,7 @@ mod tests {
 
     #[test]
     fn aligned_addresses_fill_a_table_evenly() {
-        // As many keys as slots: among random keys at most about five share a slot.
+        // The numbers of keys and slots are equal: of random keys, at most about five share a slot.
         for (align, slots) in [(16, 64), (4096, 64), (1 << 20, 256), (64, 96)] {
             let mut used = vec![0u32; slots];
             for number in 0..slots as u64 {

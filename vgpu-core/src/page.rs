@@ -9,8 +9,8 @@
 //! | [`ReportPage`] | the members; **never trusted** | per slot: launch requests, work in flight, device time measured, estimates of submitted and finished work |
 //! | [`BeatPage`] | the daemon; read-only in every tenant | heartbeat: a count, the time, the epoch |
 //!
-//! *No torn reads.* A slot of the board is a [`Sequenced`] record: its counter is odd while it is written, so a
-//! reader that saw the same even counter before and after has read one state. The counter is also the futex word on
+//! *No torn reads.* A slot of the board is a [`Sequenced`] record: its counter is odd while it is written. A
+//! reader that sees the same even counter before and after has read one state. The counter is also the futex word on
 //! which a member sleeps; that needs only a readable mapping. It is the one word that a launch checks:
 //! [`BoardSlot::stands`]. The report has no such counter, since a hostile tenant could keep the daemon waiting for
 //! it. Each of its words is independent. The order of writes and reads guarantees: a reader that sees nothing in
@@ -89,19 +89,19 @@ pub struct Header {
 pub enum PageError {
     /// No page of this kind.
     Other,
-    /// Written in another version.
+    /// The page has another version.
     Version {
         /// Version of the page; this side reads [`VERSION`].
         found: u32,
     },
     /// Same version, another number of slots.
     Dimensions {
-        /// Slots of the page.
+        /// Number of slots of the page.
         found: u32,
     },
     /// The page's daemon has ended it, or it belongs to another daemon.
     Epoch {
-        /// Epoch of the page.
+        /// Epoch in the page.
         found: u64,
     },
 }

@@ -38,9 +38,9 @@
 //! A reading may show that memory has left the pool. When it is applied, [`Holes::trimmed`] removes all room that may
 //! be gone. So a request that begins inside afterwards relies only on memory that is charged.
 //!
-//! A request needs no reading under two conditions: its memory is known to be the pool's ([`Holes::has`]), and no
-//! call that lets a pool shrink was in progress at any time during the request. Then the pool held that memory when
-//! the call began, and did not grow. [`Pool::end_inside`] ends such a call and gives its pledge, if any, back. A
+//! A request needs no reading under two conditions. Its memory is known to be the pool's ([`Holes::has`]). And at no
+//! time during the request was a call in progress that lets a pool shrink. Then the pool held that memory when the
+//! request began, and did not grow. [`Pool::end_inside`] ends such a request and gives its pledge, if any, back. A
 //! stream-ordered free needs no reading either: a pool shrinks in calls that wait, not in frees.
 //!
 //! Not here: the ledger in which pledges are reserved ([`crate::ledger`]), the driver and its readings (libvgpu's
@@ -96,7 +96,7 @@ pub struct Reading {
     pub used: Option<u64>,
 }
 
-/// A request in progress.
+/// A request to the pool that is in progress in the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a call that begins must end"]
 pub struct Call {

@@ -16,7 +16,7 @@ impl Share {
     /// The whole device: as a ceiling, no ceiling.
     pub const ALL: Self = Self(1000);
 
-    /// From thousandths; `None` outside `1..=1000`.
+    /// A share from thousandths; `None` outside `1..=1000`.
     #[must_use]
     pub const fn from_permille(permille: u32) -> Option<Self> {
         match permille {
@@ -26,7 +26,7 @@ impl Share {
         }
     }
 
-    /// From whole percent; `None` outside `1..=100`.
+    /// A share from whole percent; `None` outside `1..=100`.
     #[must_use]
     pub const fn from_percent(percent: u32) -> Option<Self> {
         if percent > 100 { None } else { Self::from_permille(percent * 10) }
@@ -52,7 +52,7 @@ impl Share {
     }
 }
 
-/// `30 %`, `12.5 %`.
+/// Writes percent: `30 %`, `12.5 %`.
 impl fmt::Display for Share {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 % 10 {
@@ -73,9 +73,9 @@ pub enum ShareError {
     Zero,
     /// Between zero and one percent.
     BelowOne,
-    /// More than 100 %.
+    /// More than 100 percent.
     OverHundred,
-    /// More than one decimal.
+    /// Digits after the first decimal.
     TooManyDecimals,
 }
 

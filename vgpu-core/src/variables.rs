@@ -39,7 +39,7 @@ pub enum Owner {
     Nvidia,
 }
 
-/// Accepted values.
+/// Values that the variable accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accepted {
     /// One of these words, exactly; anything else is an error.
@@ -48,7 +48,7 @@ pub enum Accepted {
     Text(&'static str),
 }
 
-/// Effect in this project.
+/// Effect of the variable in this project.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Honoured, in this way.
@@ -57,7 +57,7 @@ pub enum Effect {
     Ignored(&'static str),
 }
 
-/// One variable.
+/// One variable of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
     /// Its name; [`Row::per_device`] allows ordinals after it.
@@ -66,9 +66,9 @@ pub struct Row {
     pub per_device: bool,
     /// Component or project that it belongs to.
     pub owner: Owner,
-    /// Accepted values.
+    /// Values that the variable accepts.
     pub accepted: Accepted,
-    /// Effect in this project.
+    /// Effect of the variable in this project.
     pub effect: Effect,
 }
 

@@ -43,7 +43,7 @@ pub const MAX_DEPTH: usize = 16;
 /// Longest text of an error, in bytes; a longer one is cut at a character boundary.
 const MAX_ERROR: usize = 512;
 
-/// A member's first line.
+/// A member's first line: it names its process and library.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hello {
     /// Process id in the process's own pid namespace. The daemon trusts only the id that the kernel reports.
@@ -64,7 +64,7 @@ pub struct Terms {
     pub sm_limit: Option<Share>,
 }
 
-/// The daemon's line.
+/// The daemon's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
     /// The member is registered, under these terms.
@@ -199,29 +199,29 @@ pub enum WireError {
     NotUtf8,
     /// The line is not one JSON object; `at` is the byte where reading stopped.
     Syntax {
-        /// Offset in bytes.
+        /// Offset in the line, in bytes.
         at: usize,
         /// Text that would have been valid there.
         expected: &'static str,
     },
     /// A value is nested deeper than [`MAX_DEPTH`].
     TooDeep,
-    /// A key appears twice.
+    /// The line has a key twice.
     DuplicateKey(String),
     /// A required key is missing.
     Missing(&'static str),
     /// A key's value is of the wrong kind.
     WrongKind {
-        /// The key.
+        /// Name of the key.
         key: &'static str,
         /// Kind of value that the key requires.
         expected: &'static str,
     },
     /// A number is outside what the key accepts.
     OutOfRange {
-        /// The key.
+        /// Name of the key.
         key: &'static str,
-        /// Its value.
+        /// Value of the key.
         value: u64,
         /// Values that the key accepts.
         accepted: &'static str,
@@ -243,16 +243,16 @@ pub enum WireError {
     },
     /// A text is longer than its key allows.
     TextTooLong {
-        /// The key.
+        /// Name of the key.
         key: &'static str,
         /// Longest text, in bytes.
         most: usize,
     },
     /// The line announces another number of descriptors than came with it.
     Descriptors {
-        /// Number in the line.
+        /// Number of descriptors in the line.
         announced: usize,
-        /// Number received.
+        /// Number of descriptors received.
         came: usize,
     },
 }

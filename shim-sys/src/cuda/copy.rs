@@ -20,19 +20,19 @@ macro_rules! copy3d {
             pub srcZ: usize,
             /// Source level of detail, 0.
             pub srcLOD: usize,
-            /// 1 host, 2 device, 3 array, 4 unified.
+            /// Type of memory: 1 host, 2 device, 3 array, 4 unified.
             pub srcMemoryType: u32,
-            /// Host source.
+            /// Source address, if it is host memory.
             pub srcHost: *const c_void,
-            /// Device source.
+            /// Source address, if it is device memory.
             pub srcDevice: CUdeviceptr,
-            /// Array source.
+            /// Source array, if it is one.
             pub srcArray: CUarray,
             /// Context of the source in a copy between peers, else null.
             pub $src: $src_type,
-            /// Bytes from row to row.
+            /// Bytes from one row to the next.
             pub srcPitch: usize,
-            /// Rows from slice to slice.
+            /// Rows from one slice to the next.
             pub srcHeight: usize,
             /// Destination x in bytes.
             pub dstXInBytes: usize,
@@ -44,23 +44,23 @@ macro_rules! copy3d {
             pub dstLOD: usize,
             /// As `srcMemoryType`.
             pub dstMemoryType: u32,
-            /// Host destination.
+            /// Destination address, if it is host memory.
             pub dstHost: *mut c_void,
-            /// Device destination.
+            /// Destination address, if it is device memory.
             pub dstDevice: CUdeviceptr,
-            /// Array destination.
+            /// Destination array, if it is one.
             pub dstArray: CUarray,
             /// Context of the destination in a copy between peers, else null.
             pub $dst: $dst_type,
-            /// Bytes from row to row.
+            /// Bytes from one row to the next.
             pub dstPitch: usize,
-            /// Rows from slice to slice.
+            /// Rows from one slice to the next.
             pub dstHeight: usize,
             /// Bytes per row.
             pub WidthInBytes: usize,
-            /// Rows.
+            /// Number of rows.
             pub Height: usize,
-            /// Slices.
+            /// Number of slices.
             pub Depth: usize,
         }
     };
@@ -79,11 +79,11 @@ copy3d! {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CUDA_ARRAY_MEMORY_REQUIREMENTS {
-    /// Bytes.
+    /// Size in bytes.
     pub size: usize,
     /// Alignment in bytes.
     pub alignment: usize,
-    /// Zero.
+    /// Reserved; zero.
     pub reserved: [u32; 4],
 }
 
@@ -97,13 +97,13 @@ pub struct CUDA_ARRAY_SPARSE_PROPERTIES {
     pub tileHeight: u32,
     /// Elements of a tile in z.
     pub tileDepth: u32,
-    /// First level that lies in the tail.
+    /// First level that lies in the mip tail.
     pub miptailFirstLevel: u32,
-    /// Bytes of the tail.
+    /// Bytes of the mip tail.
     pub miptailSize: u64,
-    /// 1: one tail for all layers.
+    /// 1: one mip tail for all layers.
     pub flags: u32,
-    /// Zero.
+    /// Reserved; zero.
     pub reserved: [u32; 4],
 }
 
@@ -115,33 +115,33 @@ pub struct CUDA_MEMCPY2D_v1 {
     pub srcXInBytes: u32,
     /// Source y.
     pub srcY: u32,
-    /// 1 host, 2 device, 3 array, 4 unified.
+    /// Type of memory: 1 host, 2 device, 3 array, 4 unified.
     pub srcMemoryType: u32,
-    /// Host source.
+    /// Source address, if it is host memory.
     pub srcHost: *const c_void,
-    /// Device source.
+    /// Source address, if it is device memory.
     pub srcDevice: CUdeviceptr_v1,
-    /// Array source.
+    /// Source array, if it is one.
     pub srcArray: CUarray,
-    /// Bytes from row to row.
+    /// Bytes from one row to the next.
     pub srcPitch: u32,
     /// Destination x in bytes.
     pub dstXInBytes: u32,
     /// Destination y.
     pub dstY: u32,
-    /// 1 host, 2 device, 3 array, 4 unified.
+    /// Type of memory: 1 host, 2 device, 3 array, 4 unified.
     pub dstMemoryType: u32,
-    /// Host destination.
+    /// Destination address, if it is host memory.
     pub dstHost: *mut c_void,
-    /// Device destination.
+    /// Destination address, if it is device memory.
     pub dstDevice: CUdeviceptr_v1,
-    /// Array destination.
+    /// Destination array, if it is one.
     pub dstArray: CUarray,
-    /// Bytes from row to row.
+    /// Bytes from one row to the next.
     pub dstPitch: u32,
     /// Bytes per row.
     pub WidthInBytes: u32,
-    /// Rows.
+    /// Number of rows.
     pub Height: u32,
 }
 
@@ -157,19 +157,19 @@ pub struct CUDA_MEMCPY3D_v1 {
     pub srcZ: u32,
     /// Source level of detail, 0.
     pub srcLOD: u32,
-    /// 1 host, 2 device, 3 array, 4 unified.
+    /// Type of memory: 1 host, 2 device, 3 array, 4 unified.
     pub srcMemoryType: u32,
-    /// Host source.
+    /// Source address, if it is host memory.
     pub srcHost: *const c_void,
-    /// Device source.
+    /// Source address, if it is device memory.
     pub srcDevice: CUdeviceptr_v1,
-    /// Array source.
+    /// Source array, if it is one.
     pub srcArray: CUarray,
-    /// Null.
+    /// Reserved; null.
     pub reserved0: *mut c_void,
-    /// Bytes from row to row.
+    /// Bytes from one row to the next.
     pub srcPitch: u32,
-    /// Rows from slice to slice.
+    /// Rows from one slice to the next.
     pub srcHeight: u32,
     /// Destination x in bytes.
     pub dstXInBytes: u32,
@@ -179,25 +179,25 @@ pub struct CUDA_MEMCPY3D_v1 {
     pub dstZ: u32,
     /// Destination level of detail, 0.
     pub dstLOD: u32,
-    /// 1 host, 2 device, 3 array, 4 unified.
+    /// Type of memory: 1 host, 2 device, 3 array, 4 unified.
     pub dstMemoryType: u32,
-    /// Host destination.
+    /// Destination address, if it is host memory.
     pub dstHost: *mut c_void,
-    /// Device destination.
+    /// Destination address, if it is device memory.
     pub dstDevice: CUdeviceptr_v1,
-    /// Array destination.
+    /// Destination array, if it is one.
     pub dstArray: CUarray,
-    /// Null.
+    /// Reserved; null.
     pub reserved1: *mut c_void,
-    /// Bytes from row to row.
+    /// Bytes from one row to the next.
     pub dstPitch: u32,
-    /// Rows from slice to slice.
+    /// Rows from one slice to the next.
     pub dstHeight: u32,
     /// Bytes per row.
     pub WidthInBytes: u32,
-    /// Rows.
+    /// Number of rows.
     pub Height: u32,
-    /// Slices.
+    /// Number of slices.
     pub Depth: u32,
 }
 
@@ -205,7 +205,7 @@ pub struct CUDA_MEMCPY3D_v1 {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUmemcpy3DOperand {
-    /// 1 an address, 2 an array.
+    /// Kind of operand: 1 an address, 2 an array.
     pub kind: u32,
     /// The address, or the array's handle.
     pub at: u64,
@@ -221,15 +221,15 @@ pub struct CUmemcpy3DOperand {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_MEMCPY3D_BATCH_OP {
-    /// Source.
+    /// Source of the copy.
     pub src: CUmemcpy3DOperand,
-    /// Destination.
+    /// Destination of the copy.
     pub dst: CUmemcpy3DOperand,
     /// Width, height and depth: bytes and rows between addresses, elements if one end is an array.
     pub extent: [usize; 3],
     /// Time from which the source may be read.
     pub order: u32,
-    /// Flags.
+    /// Flags of the copy.
     pub flags: u32,
 }
 
@@ -249,7 +249,7 @@ pub struct CUmemDecompressParams {
     pub dst: *mut c_void,
     /// Compression algorithm.
     pub algo: u32,
-    /// Zero.
+    /// Reserved; zero.
     pub padding: [u8; 20],
 }
 
@@ -257,7 +257,7 @@ pub struct CUmemDecompressParams {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUdevResource {
-    /// 1: multiprocessors.
+    /// Kind of resource; 1: multiprocessors.
     pub kind: u32,
     /// Private to the driver.
     pub internal: [u8; 92],

@@ -11,17 +11,17 @@ use core::ffi::c_void;
 pub struct CUDA_KERNEL_NODE_PARAMS {
     /// The kernel, or null where `kern` is set.
     pub func: CUfunction,
-    /// Blocks in x.
+    /// Blocks of the grid in x.
     pub gridDimX: u32,
-    /// Blocks in y.
+    /// Blocks of the grid in y.
     pub gridDimY: u32,
-    /// Blocks in z.
+    /// Blocks of the grid in z.
     pub gridDimZ: u32,
-    /// Threads in x.
+    /// Threads of a block in x.
     pub blockDimX: u32,
-    /// Threads in y.
+    /// Threads of a block in y.
     pub blockDimY: u32,
-    /// Threads in z.
+    /// Threads of a block in z.
     pub blockDimZ: u32,
     /// Bytes of dynamic shared memory.
     pub sharedMemBytes: u32,
@@ -41,17 +41,17 @@ pub struct CUDA_KERNEL_NODE_PARAMS {
 pub struct CUDA_KERNEL_NODE_PARAMS_v1 {
     /// The kernel.
     pub func: CUfunction,
-    /// Blocks in x.
+    /// Blocks of the grid in x.
     pub gridDimX: u32,
-    /// Blocks in y.
+    /// Blocks of the grid in y.
     pub gridDimY: u32,
-    /// Blocks in z.
+    /// Blocks of the grid in z.
     pub gridDimZ: u32,
-    /// Threads in x.
+    /// Threads of a block in x.
     pub blockDimX: u32,
-    /// Threads in y.
+    /// Threads of a block in y.
     pub blockDimY: u32,
-    /// Threads in z.
+    /// Threads of a block in z.
     pub blockDimZ: u32,
     /// Bytes of dynamic shared memory.
     pub sharedMemBytes: u32,
@@ -65,17 +65,17 @@ pub struct CUDA_KERNEL_NODE_PARAMS_v1 {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_MEMSET_NODE_PARAMS {
-    /// Address.
+    /// Address of the memory.
     pub dst: CUdeviceptr,
-    /// Bytes from row to row.
+    /// Bytes from one row to the next.
     pub pitch: usize,
     /// Value to fill with.
     pub value: u32,
     /// Bytes of an element: 1, 2 or 4.
     pub elementSize: u32,
-    /// Elements of a row.
+    /// Elements per row.
     pub width: usize,
-    /// Rows.
+    /// Number of rows.
     pub height: usize,
 }
 
@@ -83,9 +83,9 @@ pub struct CUDA_MEMSET_NODE_PARAMS {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_HOST_NODE_PARAMS {
-    /// The function.
+    /// Function to run.
     pub f: CUhostFn,
-    /// Its argument.
+    /// Argument of the function.
     pub userData: *mut c_void,
 }
 
@@ -99,7 +99,7 @@ pub struct CUDA_MEM_ALLOC_NODE_PARAMS {
     pub accessDescs: *const CUmemAccessDesc,
     /// Number of these entries.
     pub accessDescCount: usize,
-    /// Bytes.
+    /// Size in bytes.
     pub bytesize: usize,
     /// Written by the driver: the address.
     pub dptr: CUdeviceptr,
@@ -109,13 +109,13 @@ pub struct CUDA_MEM_ALLOC_NODE_PARAMS {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_BATCH_MEM_OP_NODE_PARAMS {
-    /// The context.
+    /// Context of the operations.
     pub ctx: CUcontext,
     /// Number of operations.
     pub count: u32,
-    /// The operations.
+    /// Array of operations.
     pub paramArray: *mut c_void,
-    /// Zero.
+    /// Reserved; zero.
     pub flags: u32,
 }
 
@@ -153,9 +153,9 @@ pub struct CUgraphEdgeData {
     pub from_port: u8,
     /// Port of the second.
     pub to_port: u8,
-    /// Kind.
+    /// Kind of the edge.
     pub kind: u8,
-    /// Zero.
+    /// Reserved; zero.
     pub reserved: [u8; 5],
 }
 
@@ -166,11 +166,11 @@ pub struct CUgraphNodeParams {
     /// Its kind: 0 kernel, 1 copy, 2 fill, 3 host, 4 graph, 5 empty, 6 and 7 events, 8 and 9 semaphores, 10 allocate,
     /// 11 free, 12 words of memory, 13 conditional.
     pub kind: u32,
-    /// Zero.
+    /// Reserved; zero.
     pub reserved0: [i32; 3],
     /// The parameters of that kind.
     pub params: [u64; 29],
-    /// Zero.
+    /// Reserved; zero.
     pub reserved2: u64,
 }
 
@@ -180,17 +180,17 @@ pub struct CUgraphNodeParams {
 pub struct CUDA_LAUNCH_PARAMS {
     /// The kernel.
     pub function: CUfunction,
-    /// Blocks in x.
+    /// Blocks of the grid in x.
     pub gridDimX: u32,
-    /// Blocks in y.
+    /// Blocks of the grid in y.
     pub gridDimY: u32,
-    /// Blocks in z.
+    /// Blocks of the grid in z.
     pub gridDimZ: u32,
-    /// Threads in x.
+    /// Threads of a block in x.
     pub blockDimX: u32,
-    /// Threads in y.
+    /// Threads of a block in y.
     pub blockDimY: u32,
-    /// Threads in z.
+    /// Threads of a block in z.
     pub blockDimZ: u32,
     /// Bytes of dynamic shared memory.
     pub sharedMemBytes: u32,

@@ -8,7 +8,7 @@ use core::ffi::c_void;
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CUipcMemHandle {
-    /// Opaque.
+    /// Opaque bytes.
     pub reserved: [u8; 64],
 }
 
@@ -16,7 +16,7 @@ pub struct CUipcMemHandle {
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CUmemPoolPtrExportData {
-    /// Opaque.
+    /// Opaque bytes.
     pub reserved: [u8; 64],
 }
 
@@ -28,11 +28,11 @@ pub struct CUDA_EXTERNAL_MEMORY_HANDLE_DESC {
     pub kind: u32,
     /// A descriptor in the first four bytes, or up to two pointers.
     pub handle: [u64; 2],
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// 1: dedicated.
+    /// 1: dedicated memory.
     pub flags: u32,
-    /// Zero.
+    /// Reserved; zero.
     pub reserved: [u32; 16],
 }
 
@@ -40,13 +40,13 @@ pub struct CUDA_EXTERNAL_MEMORY_HANDLE_DESC {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_EXTERNAL_MEMORY_BUFFER_DESC {
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Zero.
+    /// Reserved; zero.
     pub flags: u32,
-    /// Zero.
+    /// Reserved; zero.
     pub reserved: [u32; 16],
 }
 
@@ -54,13 +54,13 @@ pub struct CUDA_EXTERNAL_MEMORY_BUFFER_DESC {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC {
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// Its shape.
+    /// Shape of the array.
     pub arrayDesc: super::CUDA_ARRAY3D_DESCRIPTOR,
-    /// Levels.
+    /// Number of mip levels.
     pub numLevels: u32,
-    /// Zero.
+    /// Reserved; zero.
     pub reserved: [u32; 16],
 }
 
@@ -68,13 +68,13 @@ pub struct CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUmulticastObjectProp {
-    /// Devices that will take part.
+    /// Number of devices that take part.
     pub numDevices: u32,
     /// Most bytes that may be bound on each device.
     pub size: usize,
     /// Handle types to which it can be exported.
     pub handleTypes: u64,
-    /// Zero.
+    /// Reserved; zero.
     pub flags: u64,
 }
 
@@ -82,27 +82,27 @@ pub struct CUmulticastObjectProp {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUarrayMapInfo {
-    /// 0: an array; 1: a mipmapped array.
+    /// Kind of array; 0: plain, 1: mipmapped.
     pub resourceType: u32,
-    /// Its handle.
+    /// Handle of the array.
     pub resource: *mut c_void,
-    /// 0: a level's tiles; 1: the tail.
+    /// Part of the array; 0: tiles of a level, 1: the mip tail.
     pub subresourceType: u32,
     /// Tiles: level, layer, offset x, y, z, extent x, y, z as eight u32. Tail: layer (u32), offset, size (u64).
     pub subresource: [u64; 4],
-    /// 1: map; 2: unmap.
+    /// Operation; 1: map, 2: unmap.
     pub memOperationType: u32,
     /// 0: the handle in `memHandle`.
     pub memHandleType: u32,
-    /// The physical allocation.
+    /// Handle of the physical allocation.
     pub memHandle: CUmemGenericAllocationHandle,
     /// Offset of the first byte in the allocation.
     pub offset: u64,
     /// Bit mask of devices.
     pub deviceBitMask: u32,
-    /// Zero.
+    /// Reserved; zero.
     pub flags: u32,
-    /// Zero.
+    /// Reserved; zero.
     pub reserved: [u32; 2],
 }
 

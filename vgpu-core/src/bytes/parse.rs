@@ -12,10 +12,10 @@ use crate::decimal::{Decimal, NumberError, trim};
 pub struct Percent(u32);
 
 impl Percent {
-    /// All of the device.
+    /// The whole device.
     pub const ALL: Self = Self(1_000_000);
 
-    /// From millionths; `None` outside `1..=1_000_000`.
+    /// A share from millionths; `None` outside `1..=1_000_000`.
     #[must_use]
     pub const fn from_millionths(millionths: u32) -> Option<Self> {
         if millionths >= 1 && millionths <= Self::ALL.0 { Some(Self(millionths)) } else { None }

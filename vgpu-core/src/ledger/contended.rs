@@ -47,7 +47,7 @@ impl<K: Kernel> Drop for Turn<'_, K> {
 
 /// Judgement of a request by a stable reading.
 enum Verdict {
-    /// It fits.
+    /// The request fits.
     Fits,
     /// It does not fit next to settled charges.
     Never,

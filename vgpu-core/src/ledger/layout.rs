@@ -237,7 +237,7 @@ pub enum LayoutError {
     NotALedger,
     /// Written by another version.
     Version {
-        /// Version of the file.
+        /// Version in the file.
         found: u32,
     },
     /// Same version, but other sizes or counts.

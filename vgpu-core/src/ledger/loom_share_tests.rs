@@ -212,8 +212,9 @@ fn loom_what_is_kept_for_a_closed_descriptor_ends_and_nothing_else_does() {
     });
 }
 
-/// Red when the mark is lowered without the lock of the share that drops out, when it is stored instead of exchanged,
-/// or when the share is not checked again under its lock. Bytes exported at the same time are then not counted.
+/// Red when the mark is lowered without the lock of the share that drops out. Red when it is stored instead of
+/// exchanged, or when the share is not checked again under its lock. Bytes exported at the same time are then not
+/// counted.
 #[test]
 fn loom_a_mark_that_is_lowered_leaves_nothing_with_bytes_behind() {
     check(3, || {

@@ -14,7 +14,7 @@ use crate::share::{HAMI_SHARE_FORMS, REQUEST_FORMS, SHARE_FORMS, ShareError};
 pub struct LimitError {
     /// Escaped, since a malformed name also comes from outside.
     pub(super) name: String,
-    /// Escaped.
+    /// Escaped, since the value comes from outside.
     pub(super) value: String,
     pub(super) problem: Problem,
 }

@@ -10,7 +10,7 @@ pub enum Mode {
     Enforce,
     /// Memory is charged and device time measured, but nothing is refused, delayed or displayed differently.
     Observe,
-    /// As without any variable.
+    /// The library does nothing, as if no variable were set.
     Off,
 }
 

@@ -7,7 +7,7 @@ use super::MAX_ORDINAL;
 /// Origin of a variable; the families read values differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
-    /// `VGPU_...`
+    /// Our own: `VGPU_...`.
     Vgpu,
     /// `CUDA_DEVICE_...`, as HAMi's schedulers set them.
     Hami,
@@ -16,7 +16,7 @@ pub enum Family {
 /// The limited quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Quantity {
-    /// Device memory.
+    /// Limit on device memory.
     Memory,
     /// Ceiling on device time.
     Sm,
@@ -31,7 +31,7 @@ pub struct Variable {
     pub family: Family,
     /// Quantity that it limits.
     pub quantity: Quantity,
-    /// `None`: all devices.
+    /// Ordinal of the device; `None`: all devices.
     pub ordinal: Option<u32>,
 }
 

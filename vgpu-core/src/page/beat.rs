@@ -30,7 +30,7 @@ const ROOM: usize = 0;
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<BeatPage>() == super::HEADER_SIZE);
 
-/// One heartbeat.
+/// One heartbeat of the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Beating {
     /// Beats so far, including this one.

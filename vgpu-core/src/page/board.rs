@@ -88,13 +88,13 @@ const _: () = {
 pub struct Grant {
     /// Counter of this state: the futex value to sleep on, and the argument of [`BoardSlot::stands`].
     pub sequence: u32,
-    /// Permission to launch.
+    /// The gate: the permission to launch.
     pub gate: Gate,
     /// q: length of a lease, in nanoseconds.
     pub quantum: u64,
     /// D: limit of estimated work queued on the device, in nanoseconds.
     pub in_flight: u64,
-    /// Enforcement mode.
+    /// Enforcement mode of the tenant.
     pub mode: Mode,
     /// Policy after the loss of the daemon.
     pub on_loss: OnLoss,
@@ -137,7 +137,7 @@ pub struct Allowed {
     pub terms: Terms,
     /// D: limit of estimated work in flight, in nanoseconds.
     pub in_flight: u64,
-    /// Enforcement mode.
+    /// Enforcement mode of the tenant.
     pub mode: Mode,
     /// Policy after the loss of the daemon.
     pub on_loss: OnLoss,

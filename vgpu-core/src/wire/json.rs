@@ -3,9 +3,9 @@
 //! It reads every object that the JSON standard allows. It keeps strings, non-negative integers, numbers with one
 //! decimal, booleans and nulls; it checks all other values and skips them. [`super`] defines the keys.
 //!
-//! It accepts exactly the lines that serde_json accepts, with three differences: a key must not appear twice, nesting
-//! is bounded, and a number is never too large to skip. tests/wire.rs compares the two in both directions and on
-//! arbitrary bytes.
+//! It accepts the lines that serde_json accepts, with three differences. A key must not appear twice, nesting is
+//! bounded, and a number is never too large to skip. The program tests/wire.rs compares the two in both directions
+//! and on arbitrary bytes.
 
 use super::{MAX_DEPTH, MAX_LINE, WireError};
 use crate::share::Share;
@@ -440,7 +440,7 @@ impl Writer {
         self.line.push_str("\":");
     }
 
-    /// A control character as `\u00xx`.
+    /// Writes a control character as `\u00xx`.
     fn control(&mut self, c: char) {
         self.line.push_str("\\u");
         for shift in [12, 8, 4, 0] {

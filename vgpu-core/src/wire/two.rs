@@ -6,10 +6,8 @@
 //!                     "clock":5000020000,"mode":"enforce","on_error":"closed","on_loss":"local","strict":false,
 //!                     "descriptors":"beat board report bell"}          with these descriptors, in this order
 //! member -> daemon   {"join":"GPU-6b1c...","busy":0}                   once per device it uses; with a read-only
-//! descriptor
-//!                                                                      of its ledger there, if it has one
-//! daemon -> member   {"join":"GPU-6b1c...","slot":3}                   with the daemon's ledger, if the tenant uses
-//! that
+//!                                                                      descriptor of its ledger, if it has one
+//! daemon -> member   {"join":"GPU-6b1c...","slot":3}                   with the daemon's ledger, if the tenant uses it
 //!                    {"error":"...","speaks":2}                        to any of them
 //! ```
 //!
@@ -50,7 +48,7 @@ pub const MAX_VERSION: usize = 64;
 /// Most descriptors that come with a welcome.
 pub const MAX_DESCRIPTORS: usize = 16;
 
-/// A member's first line.
+/// A member's first line: it names its process and library.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hello {
     /// Process id in the process's own pid namespace. The daemon trusts only the id that the kernel reports.
@@ -82,7 +80,7 @@ pub enum Ask {
     HelloOne(HelloOne),
     /// Hello of this protocol.
     Hello(Hello),
-    /// After either hello.
+    /// Message of a member that begins to use a device, after either hello.
     Join(Join),
 }
 
@@ -97,7 +95,7 @@ pub enum Descriptor {
     Report,
     /// The eventfd that a member rings when a thread begins to wait at a gate.
     Bell,
-    /// A newer kind: close it.
+    /// A kind that this version does not know; the receiver closes the descriptor.
     Unknown,
 }
 
@@ -159,7 +157,7 @@ pub enum Reply {
     },
     /// Refusal of any message.
     Refused {
-        /// The reason.
+        /// Reason of the refusal, as text.
         words: String,
         /// The latest protocol that the daemon speaks.
         speaks: u64,
