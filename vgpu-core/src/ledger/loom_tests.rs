@@ -221,7 +221,8 @@ pub(super) fn joined<T: 'static>(
     }
 }
 
-/// Red when a failed first attempt is a refusal: both claim 5 next to 10, both see 15, both are refused.
+/// Red when a failed first attempt is a refusal. A sum may be too large while a slot changes: both members claim 5,
+/// both see 10 + 5, and both are refused.
 #[test]
 fn loom_demands_that_fit_exactly_are_never_refused() {
     check(3, || {
