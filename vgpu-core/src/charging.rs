@@ -8,7 +8,7 @@
 //!
 //! Next: [`crate::ledger`] stores the charges.
 
-/// Rounding unit of all memory except VMM (`cuMemCreate`), in bytes.
+/// Rounding unit in bytes for plain requests below half a slab, for stream-ordered allocations and for graph memory.
 pub const GRAIN: u64 = 512;
 
 /// Bytes of a slab. The driver takes device memory for plain requests in slabs, aligned to their size.

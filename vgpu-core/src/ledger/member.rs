@@ -70,7 +70,7 @@ pub enum Refusal {
         /// The limit in bytes.
         limit: Bytes,
     },
-    /// It does not fit next to reservations whose driver calls did not return in time.
+    /// It does not fit next to reservations or claims of other members that were not decided in time.
     Pending {
         /// Bytes charged or reserved when the request was judged.
         used: Bytes,
@@ -188,8 +188,8 @@ impl<'p> Member<'p> {
     ///
     /// # Errors
     /// - [`Refusal::OverLimit`]: it does not fit next to settled charges, after the dead were reclaimed.
-    /// - [`Refusal::Pending`]: it fits only if driver calls of other members fail, and those took longer than
-    ///   [`super::OUTCOME_WAIT_NS`].
+    /// - [`Refusal::Pending`]: others still decide if it fits. Their driver calls took longer than
+    ///   [`super::OUTCOME_WAIT_NS`], or their claims stayed undecided for [`super::STUCK_WAIT_NS`].
     ///
     /// # Cost
     /// Two atomic additions and a scan of the slots ever used; no system call, no allocation. A request that does not

@@ -32,6 +32,6 @@ pub(crate) const POLICY: Worded =
 pub(crate) const CONTROL: Worded =
     of("CUDA_DISABLE_CONTROL", &["true", "True", "TRUE", "t", "T", "1", "false", "False", "FALSE", "f", "F", "0"]);
 
-/// All variables of this file that the library checks.
+/// All variables of this file.
 pub const WORDED: [Worded; 10] =
     [MODE, SHARED_UIDS, STRICT, DEEPBIND, CHARGE_COPIES, ON_ERROR, LOG, PRIORITY, POLICY, CONTROL];
