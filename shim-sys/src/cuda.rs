@@ -1,9 +1,8 @@
-//! C types of the CUDA driver API as they stand on the wire: transparent integers, opaque pointers, plain structs.
+//! C types of the CUDA driver API in their ABI layout: transparent integers, opaque pointers, plain structs.
 //!
 //! Never Rust enums: a value this library does not know must stay a value, not undefined behaviour. Names are the
-//! driver's own, so that a reader can look them up; declarations and descriptions are ours. Not here: what the
-//! functions are (see [`crate::table`]) and what we do about them (libvgpu). Sizes and offsets are compared with
-//! cudarc's bindings in `tests/layout.rs`.
+//! driver's own, so that a reader can look them up; declarations and descriptions are ours. Not here: the functions
+//! ([`crate::table`]) and the hooks (libvgpu). `tests/layout.rs` compares sizes and offsets with cudarc's bindings.
 #![allow(non_camel_case_types, non_snake_case)]
 
 mod copy;
@@ -27,18 +26,18 @@ macro_rules! codes {
         impl $ty {
             $($(#[$doc])* pub const $name: $ty = $ty($value);)*
 
-            /// Every code this project names, as (code, name): for messages and for the simulated driver.
+            /// Every code that this project names, as (code, name): for messages and for the simulated driver.
             pub const NAMED: &'static [(u32, &'static str)] = &[$(($value, stringify!($name)),)*];
         }
     };
 }
 
 codes!(CUresult {
-    /// The call did what it promises.
+    /// Success.
     SUCCESS = 0;
     /// An argument is out of range, or a pointer is missing.
     INVALID_VALUE = 1;
-    /// Not enough device memory; what a tenant sees at its limit.
+    /// Not enough device memory; a tenant gets it at its limit.
     OUT_OF_MEMORY = 2;
     /// `cuInit` has not succeeded yet.
     NOT_INITIALIZED = 3;
@@ -48,9 +47,9 @@ codes!(CUresult {
     NO_DEVICE = 100;
     /// The ordinal names no device.
     INVALID_DEVICE = 101;
-    /// The image is not one the driver reads.
+    /// The image has a format that the driver does not read.
     INVALID_IMAGE = 200;
-    /// No context is current, or the given one is gone.
+    /// No context is current, or the given one was destroyed.
     INVALID_CONTEXT = 201;
     /// Mapping failed.
     MAP_FAILED = 205;
@@ -68,17 +67,17 @@ codes!(CUresult {
     INVALID_SOURCE = 300;
     /// A file was not found.
     FILE_NOT_FOUND = 301;
-    /// A handle that names nothing.
+    /// The handle is invalid.
     INVALID_HANDLE = 400;
     /// The object is not in a state that allows this.
     ILLEGAL_STATE = 401;
     /// The name was not found.
     NOT_FOUND = 500;
-    /// Work is still running: an answer, not a fault.
+    /// Work is still running: a status, not a fault.
     NOT_READY = 600;
     /// A kernel touched memory it may not; the context is lost.
     ILLEGAL_ADDRESS = 700;
-    /// Too many resources asked for in a launch.
+    /// A launch needs too many resources.
     LAUNCH_OUT_OF_RESOURCES = 701;
     /// The primary context is active; its flags cannot change.
     PRIMARY_CONTEXT_ACTIVE = 708;
@@ -90,35 +89,35 @@ codes!(CUresult {
     HOST_MEMORY_NOT_REGISTERED = 713;
     /// A kernel failed in an unknown way.
     LAUNCH_FAILED = 719;
-    /// Not allowed; what a tenant sees when its limits cannot be enforced.
+    /// Not allowed; a tenant gets it when its limits cannot be enforced.
     NOT_PERMITTED = 800;
-    /// The driver does not do this.
+    /// The driver does not support this.
     NOT_SUPPORTED = 801;
-    /// Not while the stream captures.
+    /// Not allowed while the stream captures.
     STREAM_CAPTURE_UNSUPPORTED = 900;
     /// The capture was invalidated by an earlier call.
     STREAM_CAPTURE_INVALIDATED = 901;
-    /// The stream does not capture, or another capture is meant.
+    /// The stream does not capture, or belongs to another capture.
     STREAM_CAPTURE_UNMATCHED = 903;
     /// Would create an illegal dependency on the legacy stream.
     STREAM_CAPTURE_IMPLICIT = 906;
-    /// Something nobody has a name for.
+    /// Unknown error.
     UNKNOWN = 999;
 });
 
 impl CUresult {
-    /// Whether the call succeeded.
+    /// True if the call succeeded.
     #[inline]
     pub const fn ok(self) -> bool {
         self.0 == 0
     }
 }
 
-/// Device ordinal as CUDA counts in this process (after `CUDA_VISIBLE_DEVICES`).
+/// Device ordinal in this process (after `CUDA_VISIBLE_DEVICES`).
 pub type CUdevice = i32;
 /// Address in a device's memory.
 pub type CUdeviceptr = u64;
-/// Address as the 32-bit calls of CUDA 2 and 3 pass it.
+/// Address in the 32-bit calls of CUDA 2 and 3.
 pub type CUdeviceptr_v1 = u32;
 /// Physical allocation of the virtual-memory calls.
 pub type CUmemGenericAllocationHandle = u64;
@@ -134,14 +133,14 @@ macro_rules! handles {
             /// The null handle.
             pub const NULL: $name = $name(core::ptr::null_mut());
 
-            /// Whether this is the null handle.
+            /// True for the null handle.
             #[inline]
             pub fn is_null(self) -> bool {
                 self.0.is_null()
             }
         }
 
-        // SAFETY: a handle is an opaque word of the driver's; it is never dereferenced on our side.
+        // SAFETY: a handle is an opaque word of the driver; this code never dereferences it.
         unsafe impl Send for $name {}
         // SAFETY: as above.
         unsafe impl Sync for $name {}
@@ -181,7 +180,7 @@ handles! {
     CUgraphExec;
     /// A node of a graph.
     CUgraphNode;
-    /// A counted object of the program's that graphs can own.
+    /// A reference-counted object of the program that graphs can own.
     CUuserObject;
     /// Memory of another API.
     CUexternalMemory;
@@ -191,7 +190,7 @@ handles! {
     CUtexref;
     /// A context with a share of the multiprocessors.
     CUgreenCtx;
-    /// What such a context is made of.
+    /// Description of the resources of a green context.
     CUdevResourceDesc;
 }
 
@@ -200,7 +199,7 @@ pub const CU_STREAM_LEGACY: CUstream = CUstream(core::ptr::without_provenance_mu
 /// The per-thread default stream, by its explicit handle.
 pub const CU_STREAM_PER_THREAD: CUstream = CUstream(core::ptr::without_provenance_mut(2));
 
-/// 16 bytes that name a device.
+/// 16 bytes that identify a device.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub struct CUuuid {
@@ -208,7 +207,7 @@ pub struct CUuuid {
     pub bytes: [u8; 16],
 }
 
-/// Where memory lives.
+/// Location of memory.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CUmemLocation {
@@ -227,19 +226,19 @@ pub const CU_MEM_LOCATION_TYPE_HOST_NUMA: u32 = 3;
 /// Location kind: host memory of the current thread's NUMA node.
 pub const CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT: u32 = 4;
 
-/// What a physical allocation should be.
+/// Properties of a physical allocation.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUmemAllocationProp {
-    /// 1: pinned memory.
+    /// Kind of memory; 1: pinned.
     pub kind: u32,
-    /// Handle types that may be exported.
+    /// Types of handles to which it may be exported.
     pub requestedHandleTypes: u32,
-    /// Where it lives.
+    /// Location of the memory.
     pub location: CUmemLocation,
     /// Windows only.
     pub win32HandleMetaData: *mut c_void,
-    /// Compression, RDMA, usage; passed through.
+    /// Flags for compression, RDMA and usage; passed through.
     pub allocFlags: CUmemAllocationFlags,
 }
 
@@ -247,13 +246,13 @@ pub struct CUmemAllocationProp {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CUmemAllocationFlags {
-    /// Compressible memory asked for.
+    /// Request for compressible memory.
     pub compressionType: u8,
-    /// Remote DMA asked for.
+    /// Request for remote DMA.
     pub gpuDirectRDMACapable: u8,
     /// Usage bits.
     pub usage: u16,
-    /// Zero.
+    /// Reserved; zero.
     pub reserved: [u8; 4],
 }
 
@@ -261,29 +260,29 @@ pub struct CUmemAllocationFlags {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUmemAccessDesc {
-    /// Who may access.
+    /// Location that gets access.
     pub location: CUmemLocation,
-    /// 0 none, 1 read, 3 read and write.
+    /// Access: 0 none, 1 read, 3 read and write.
     pub flags: u32,
 }
 
-/// What a pool should be.
+/// Properties of a pool.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUmemPoolProps {
-    /// 1: pinned memory.
+    /// Kind of memory; 1: pinned.
     pub allocType: u32,
-    /// Handle types that may be exported.
+    /// Types of handles to which it may be exported.
     pub handleTypes: u32,
-    /// Where it lives.
+    /// Location of the memory.
     pub location: CUmemLocation,
     /// Windows only.
     pub win32SecurityAttributes: *mut c_void,
-    /// Upper bound in bytes, 0: the driver's own.
+    /// Upper bound in bytes; 0: the driver's own.
     pub maxSize: usize,
     /// Usage bits.
     pub usage: u16,
-    /// Zero.
+    /// Reserved; zero.
     pub reserved: [u8; 54],
 }
 
@@ -295,13 +294,13 @@ pub struct CUDA_ARRAY_DESCRIPTOR {
     pub Width: usize,
     /// Height in elements; 0: one-dimensional.
     pub Height: usize,
-    /// Element format; see [`array_format_bytes`].
+    /// Element format (`CUarray_format`); see [`array_format_bytes`].
     pub Format: u32,
     /// Channels per element: 1, 2 or 4.
     pub NumChannels: u32,
 }
 
-/// The same as the 32-bit calls pass it.
+/// The same, in the layout of the 32-bit calls.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_ARRAY_DESCRIPTOR_v1 {
@@ -309,7 +308,7 @@ pub struct CUDA_ARRAY_DESCRIPTOR_v1 {
     pub Width: u32,
     /// Height in elements; 0: one-dimensional.
     pub Height: u32,
-    /// Element format.
+    /// Element format (`CUarray_format`).
     pub Format: u32,
     /// Channels per element.
     pub NumChannels: u32,
@@ -325,7 +324,7 @@ pub struct CUDA_ARRAY3D_DESCRIPTOR {
     pub Height: usize,
     /// Depth in elements or layers; 0: two-dimensional.
     pub Depth: usize,
-    /// Element format.
+    /// Element format (`CUarray_format`).
     pub Format: u32,
     /// Channels per element.
     pub NumChannels: u32,
@@ -333,7 +332,7 @@ pub struct CUDA_ARRAY3D_DESCRIPTOR {
     pub Flags: u32,
 }
 
-/// The same as the 32-bit calls pass it.
+/// The same, in the layout of the 32-bit calls.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_ARRAY3D_DESCRIPTOR_v1 {
@@ -343,7 +342,7 @@ pub struct CUDA_ARRAY3D_DESCRIPTOR_v1 {
     pub Height: u32,
     /// Depth in elements or layers.
     pub Depth: u32,
-    /// Element format.
+    /// Element format (`CUarray_format`).
     pub Format: u32,
     /// Channels per element.
     pub NumChannels: u32,
@@ -351,13 +350,12 @@ pub struct CUDA_ARRAY3D_DESCRIPTOR_v1 {
     pub Flags: u32,
 }
 
-/// Sparse array: has no memory of its own.
+/// Sparse array: it has no memory of its own.
 pub const CUDA_ARRAY3D_SPARSE: u32 = 0x40;
 /// Array whose memory is mapped later.
 pub const CUDA_ARRAY3D_DEFERRED_MAPPING: u32 = 0x80;
 
-/// Bytes of one channel of an array format, `None` for formats that have no such size (planar video, block
-/// compression).
+/// Bytes of one channel of an array format; `None` for formats without such a size (planar video, block compression).
 pub const fn array_format_bytes(format: u32) -> Option<u32> {
     match format {
         0x01 | 0x08 => Some(1),        // unsigned, signed 8 bit
@@ -375,15 +373,15 @@ pub struct CUDA_MEMCPY2D {
     pub srcXInBytes: usize,
     /// Source y.
     pub srcY: usize,
-    /// 1 host, 2 device, 3 array, 4 unified.
+    /// Type of memory: 1 host, 2 device, 3 array, 4 unified.
     pub srcMemoryType: u32,
-    /// Host source.
+    /// Source address, if it is host memory.
     pub srcHost: *const c_void,
-    /// Device source.
+    /// Source address, if it is device memory.
     pub srcDevice: CUdeviceptr,
-    /// Array source.
+    /// Source array, if it is one.
     pub srcArray: CUarray,
-    /// Bytes from row to row.
+    /// Bytes from one row to the next.
     pub srcPitch: usize,
     /// Destination x in bytes.
     pub dstXInBytes: usize,
@@ -391,69 +389,69 @@ pub struct CUDA_MEMCPY2D {
     pub dstY: usize,
     /// As `srcMemoryType`.
     pub dstMemoryType: u32,
-    /// Host destination.
+    /// Destination address, if it is host memory.
     pub dstHost: *mut c_void,
-    /// Device destination.
+    /// Destination address, if it is device memory.
     pub dstDevice: CUdeviceptr,
-    /// Array destination.
+    /// Destination array, if it is one.
     pub dstArray: CUarray,
-    /// Bytes from row to row.
+    /// Bytes from one row to the next.
     pub dstPitch: usize,
     /// Bytes per row.
     pub WidthInBytes: usize,
-    /// Rows.
+    /// Number of rows.
     pub Height: usize,
 }
 
-/// What `cuLaunchKernelEx` launches.
+/// Launch parameters of `cuLaunchKernelEx`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUlaunchConfig {
-    /// Blocks in x.
+    /// Blocks of the grid in x.
     pub gridDimX: u32,
-    /// Blocks in y.
+    /// Blocks of the grid in y.
     pub gridDimY: u32,
-    /// Blocks in z.
+    /// Blocks of the grid in z.
     pub gridDimZ: u32,
-    /// Threads in x.
+    /// Threads of a block in x.
     pub blockDimX: u32,
-    /// Threads in y.
+    /// Threads of a block in y.
     pub blockDimY: u32,
-    /// Threads in z.
+    /// Threads of a block in z.
     pub blockDimZ: u32,
-    /// Dynamic shared memory.
+    /// Bytes of dynamic shared memory.
     pub sharedMemBytes: u32,
-    /// Stream.
+    /// Stream of the launch.
     pub hStream: CUstream,
     /// Attributes; passed through.
     pub attrs: *mut c_void,
-    /// How many.
+    /// Number of attributes.
     pub numAttrs: u32,
 }
 
-/// Properties of a device as `cuDeviceGetProperties` of CUDA 2 gives them.
+/// Properties of a device in the layout of `cuDeviceGetProperties` of CUDA 2.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CUdevprop {
-    /// Threads of a block at most.
+    /// Most threads of a block.
     pub maxThreadsPerBlock: i32,
-    /// Per dimension.
+    /// Most threads of a block, per dimension.
     pub maxThreadsDim: [i32; 3],
-    /// Grid, per dimension.
+    /// Most blocks of a grid, per dimension.
     pub maxGridSize: [i32; 3],
-    /// Shared memory of a block.
+    /// Bytes of shared memory of a block.
     pub sharedMemPerBlock: i32,
-    /// Constant memory.
+    /// Bytes of constant memory.
     pub totalConstantMemory: i32,
-    /// Threads of a warp.
+    /// Threads per warp.
     pub SIMDWidth: i32,
-    /// Largest pitch of a copy.
+    /// Largest pitch of a copy, in bytes.
     pub memPitch: i32,
-    /// Registers of a block.
+    /// Registers available to a block.
     pub regsPerBlock: i32,
     /// Clock in kHz.
     pub clockRate: i32,
-    /// Texture alignment.
+    /// Alignment of textures, in bytes.
     pub textureAlign: i32,
 }
 
@@ -461,15 +459,15 @@ pub struct CUdevprop {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUctxCreateParams {
-    /// Execution affinity, or null.
+    /// Execution affinity parameters, or null.
     pub execAffinityParams: *mut c_void,
-    /// How many.
+    /// Number of affinity parameters.
     pub numExecAffinityParams: i32,
     /// Graphics parameters, or null.
     pub cigParams: *mut c_void,
 }
 
-/// Event flag: the event keeps no time stamp.
+/// Event flag: the event records no timestamp.
 pub const CU_EVENT_DISABLE_TIMING: u32 = 2;
 /// Event flag: waits may block instead of spinning.
 pub const CU_EVENT_BLOCKING_SYNC: u32 = 1;
@@ -477,20 +475,20 @@ pub const CU_EVENT_BLOCKING_SYNC: u32 = 1;
 pub const CU_STREAM_NON_BLOCKING: u32 = 1;
 /// Capture mode: no restriction on this thread's calls.
 pub const CU_STREAM_CAPTURE_MODE_RELAXED: u32 = 2;
-/// Flag of `cuGetProcAddress`: the variants for per-thread default streams.
+/// Flag of `cuGetProcAddress`: return the variants for per-thread default streams.
 pub const CU_GET_PROC_ADDRESS_PER_THREAD: u64 = 2;
 /// Symbol status: found.
 pub const CU_GET_PROC_ADDRESS_SUCCESS: u32 = 0;
 /// Symbol status: the driver does not know the name.
 pub const CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND: u32 = 1;
-/// Symbol status: the name is newer than the version asked for.
+/// Symbol status: the name is newer than the requested version.
 pub const CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT: u32 = 2;
 
-/// A callback of the old kind: stream, status, user data.
+/// Callback of `cuStreamAddCallback`: stream, status, user data.
 pub type CUstreamCallback = Option<unsafe extern "C" fn(CUstream, CUresult, *mut c_void)>;
-/// A host function in a stream.
+/// Host function that runs in stream order.
 pub type CUhostFn = Option<unsafe extern "C" fn(*mut c_void)>;
-/// Shared memory needed by a block of the given size.
+/// Bytes of shared memory that a block of the given size needs.
 pub type CUoccupancyB2DSize = Option<unsafe extern "C" fn(i32) -> usize>;
 /// Text that the driver owns.
 pub type DriverText = *const c_char;

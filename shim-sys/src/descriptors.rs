@@ -1,17 +1,19 @@
-//! Descriptors that travel with bytes through a Unix socket (SCM_RIGHTS).
+//! Passes descriptors along with bytes through a Unix socket (SCM_RIGHTS).
 //!
-//! One call, one `sendmsg` or `recvmsg`. The kernel attaches descriptors to the first byte they were sent with, and one
-//! `recvmsg` never joins the descriptors of two messages; a plain `read` of those bytes drops them. Both sides are here
-//! for the reason told in [`crate::memfd`]; the daemon sends only, and the kernel drops what a member sends it. Not here:
-//! lines and their limits (vgpu-core's `wire`), what is done with a descriptor ([`crate::memfd`]).
+//! Each call is one `sendmsg` or `recvmsg`. The kernel attaches descriptors to the first byte they were sent with.
+//! One `recvmsg` never merges the descriptors of two messages. A plain `read` of those bytes drops the descriptors.
+//!
+//! Both sides are in this crate for the reason given in [`crate::memfd`]. The daemon only sends descriptors; the kernel
+//! drops those that a member sends it. Not here: lines and their limits (vgpu-core's `wire`), the use of a descriptor
+//! ([`crate::memfd`]).
 
 use std::io::{Error, ErrorKind};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-/// Most descriptors that one message carries.
+/// Most descriptors in one message.
 pub const MOST: usize = 16;
 
-/// Room for [`MOST`] descriptors and their header, aligned as the kernel wants it.
+/// Buffer for [`MOST`] descriptors and their header, aligned as the kernel requires.
 #[repr(C)]
 union Room {
     bytes: [u8; CONTROL],
@@ -23,13 +25,13 @@ const PAYLOAD: u32 = (MOST * size_of::<RawFd>()) as u32;
 // SAFETY: arithmetic on a number; no memory is touched.
 const CONTROL: usize = unsafe { libc::CMSG_SPACE(PAYLOAD) } as usize;
 
-/// A copy of the descriptor `number` of this process, which is the caller's own and closed by `exec`. For descriptors that were
-/// handed over by their number, as service managers do.
+/// Duplicates the descriptor `number` of this process. The copy belongs to the caller and is close-on-exec. For
+/// descriptors that are passed by their number, as service managers do.
 ///
 /// # Errors
-/// The system's: there is no such descriptor, or there are too many.
+/// The system's error: no such descriptor, or too many.
 pub fn copy_of(number: i32) -> std::io::Result<OwnedFd> {
-    // SAFETY: the call takes two numbers; of one that is no descriptor it makes an error.
+    // SAFETY: the call takes two numbers; for a number that is no descriptor it returns an error.
     let raw = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) };
     if raw < 0 {
         return Err(std::io::Error::last_os_error());
@@ -38,7 +40,7 @@ pub fn copy_of(number: i32) -> std::io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
-/// Whether something that was sent through this socket was not taken out at the other end yet, descriptors with it.
+/// True if the other end has not yet received everything sent through this socket, including descriptors.
 ///
 /// # Cost
 /// One system call.
@@ -50,12 +52,12 @@ pub fn is_unread(socket: BorrowedFd<'_>) -> bool {
     known && bytes > 0
 }
 
-/// Sends `bytes`, not none, with `files` attached to the first of them; says how many bytes went. If that is less than
-/// all, the rest goes without descriptors, by another call or a plain `send`.
+/// Sends `bytes` (not empty) with `files` attached to the first one. Returns the number of bytes sent. If that is
+/// less than all, the caller sends the rest without descriptors, by another call or a plain `send`.
 ///
 /// # Errors
-/// `InvalidInput`: no byte, or more than [`MOST`] files. `WouldBlock`: nothing went, if the socket does not block.
-/// Others: what the kernel says; a peer that is gone is an error and not a signal.
+/// `InvalidInput`: no byte, or more than [`MOST`] files. `WouldBlock`: nothing was sent, on a nonblocking socket.
+/// Others: the kernel's error; a closed peer is an error and not a signal.
 pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], files: &[BorrowedFd<'_>]) -> std::io::Result<usize> {
     if bytes.is_empty() || files.len() > MOST {
         return Err(Error::from(ErrorKind::InvalidInput));
@@ -69,7 +71,7 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], files: &[BorrowedFd<'_>]) -> s
     } else {
         #[allow(clippy::cast_possible_truncation)] // at most MOST descriptors
         let payload = size_of_val(files) as u32;
-        // SAFETY: the room holds a header and MOST descriptors, and there are no more; the header is aligned in it.
+        // SAFETY: the buffer holds a header and MOST descriptors, and there are no more; the header is aligned in it.
         unsafe {
             message.msg_controllen = libc::CMSG_SPACE(payload) as _;
             let header = libc::CMSG_FIRSTHDR(&raw const message);
@@ -83,7 +85,7 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], files: &[BorrowedFd<'_>]) -> s
         }
     }
     loop {
-        // SAFETY: message, part and room live through the call and describe memory of ours.
+        // SAFETY: message, part and room live through the call and describe our own memory.
         let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
         match usize::try_from(sent) {
             Ok(sent) => return Ok(sent),
@@ -92,13 +94,13 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], files: &[BorrowedFd<'_>]) -> s
     }
 }
 
-/// Receives into `bytes`, not none, and appends the descriptors that came along to `files`, all closed on exec; says how
-/// many bytes came, 0 at the end of the stream. They have the lowest numbers free: a guest moves those that it keeps
-/// ([`crate::shared_file::out_of_the_way`]).
+/// Receives into `bytes` (not empty), and appends the received descriptors to `files`, all close-on-exec. Returns the
+/// number of bytes, 0 at the end of the stream. The descriptors have the lowest free numbers: inside another program
+/// the caller moves those that it keeps ([`crate::shared_file::out_of_the_way`]).
 ///
 /// # Errors
-/// `InvalidInput`: no room for a byte. `InvalidData`: more than [`MOST`] descriptors came, or this process may have no
-/// more; none of them is kept then. `WouldBlock`, and others: what the kernel says.
+/// `InvalidInput`: `bytes` is empty. `InvalidData`: more than [`MOST`] descriptors arrived, or more than this process
+/// may have; all of them are closed. `WouldBlock` and others: the kernel's error.
 pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], files: &mut Vec<OwnedFd>) -> std::io::Result<usize> {
     if bytes.is_empty() {
         return Err(Error::from(ErrorKind::InvalidInput));
@@ -148,7 +150,7 @@ fn message(part: &mut libc::iovec, room: &mut Room) -> libc::msghdr {
     message
 }
 
-/// `Ok`: a signal came, try again.
+/// `Ok`: interrupted by a signal, try again.
 fn interrupted() -> std::io::Result<()> {
     let error = Error::last_os_error();
     if error.kind() == ErrorKind::Interrupted { Ok(()) } else { Err(error) }
@@ -212,7 +214,7 @@ mod tests {
         drop(one);
         let mut buffer = [0; 1];
         there.read_exact(&mut buffer).unwrap();
-        // The last copy is gone with the byte: its other end sees the end.
+        // The last copy was dropped with the byte, so its peer sees the end of the stream.
         assert_eq!((&other).read(&mut buffer).unwrap(), 0);
     }
 
@@ -233,7 +235,7 @@ mod tests {
     fn more_descriptors_than_there_is_room_for_are_refused_and_none_is_kept() {
         let (here, there) = UnixStream::pair().unwrap();
         let (one, other) = UnixStream::pair().unwrap();
-        // Two messages' worth in one: what only a stranger sends.
+        // Twice the allowed number in one message, which only a hostile sender does.
         let mut room = [0u64; 64];
         let mut part = libc::iovec { iov_base: b"x".as_ptr().cast_mut().cast(), iov_len: 1 };
         let count = 2 * MOST;

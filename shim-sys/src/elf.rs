@@ -1,10 +1,10 @@
-//! The loader's objects: which one holds an address, which one defines a name, without asking `dlsym`.
+//! Walks the loader's objects: finds the one that contains an address, or that defines a name, without `dlsym`.
 //!
-//! A hook on `dlsym` cannot use `dlsym` to find what it hides, and must not allocate: this walk works from the first
-//! instruction of a process. Objects come in the loader's order, in which the main program is first and preloaded
-//! libraries follow. Not here: what to do with an address (libvgpu's `lookup`).
+//! A hook on `dlsym` cannot use `dlsym` to find the function it hides, and must not allocate. This walk works from
+//! the first instruction of a process. Objects come in the loader's order: the main program first, then preloaded
+//! libraries. Not here: the use of an address (libvgpu's `lookup`).
 
-// Addresses and offsets of a 64-bit object: `u64` and `usize` are the same there.
+// Addresses and offsets of 64-bit objects: `u64` and `usize` are the same.
 #![allow(clippy::cast_possible_truncation)]
 
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -34,13 +34,13 @@ struct Sym {
     size: u64,
 }
 
-/// One loaded object. Borrowed from the loader for the length of a walk.
+/// One loaded object, borrowed from the loader for the duration of a walk.
 #[derive(Clone, Copy)]
 pub struct Object {
     base: usize,
     phdrs: *const libc::Elf64_Phdr,
     phnum: u16,
-    /// Place in the loader's order; the main program is 0.
+    /// Index in the loader's order; the main program is 0.
     pub index: usize,
 }
 
@@ -49,12 +49,12 @@ impl Object {
         if self.phdrs.is_null() {
             return &[];
         }
-        // SAFETY: the loader hands `phnum` program headers that stay mapped while the object is loaded; an `Object`
-        // does not leave the walk that got it, except as our own object or the C library, which are never unloaded.
+        // SAFETY: the loader passes `phnum` program headers that stay mapped while the object is loaded. An `Object`
+        // does not leave the walk that got it, except for our own object and the C library, which are never unloaded.
         unsafe { core::slice::from_raw_parts(self.phdrs, usize::from(self.phnum)) }
     }
 
-    /// Whether one of the object's loaded segments holds `address`.
+    /// True if one of the object's loaded segments contains `address`.
     pub fn holds(&self, address: usize) -> bool {
         self.headers().iter().any(|header| {
             let start = self.base.wrapping_add(header.p_vaddr as usize);
@@ -62,7 +62,7 @@ impl Object {
         })
     }
 
-    /// Begin and end of the object's largest segment of code; (0, 0): it has none.
+    /// Start and end of the object's largest code segment; (0, 0): it has none.
     pub fn code(&self) -> (usize, usize) {
         let code = self.headers().iter().filter(|header| header.p_type == PT_LOAD && header.p_flags & libc::PF_X != 0);
         code.max_by_key(|header| header.p_memsz).map_or((0, 0), |header| {
@@ -71,17 +71,17 @@ impl Object {
         })
     }
 
-    /// Address of the function `name` if this object defines and exports it; data of that name does not count.
+    /// Address of the function `name` if this object defines and exports it; data symbols do not count.
     ///
     /// # Cost
-    /// A few cache lines with a GNU hash table; the length of a bucket's chain with the old one.
+    /// A few cache lines with a GNU hash table; with a DT_HASH table the length of a bucket's chain.
     pub fn function(&self, name: &CStr) -> Option<*mut c_void> {
         let tables = self.tables()?;
         // SAFETY: `tables` come from the object's own dynamic section, which the loader has accepted.
         unsafe { tables.find(name.to_bytes()) }.map(|value| self.base.wrapping_add(value as usize) as *mut c_void)
     }
 
-    /// Whether the object's DT_SONAME is `name`.
+    /// True if the object's DT_SONAME is `name`.
     pub fn has_soname(&self, name: &CStr) -> bool {
         let Some(tables) = self.tables() else { return false };
         // SAFETY: DT_SONAME is an offset into the object's own string table.
@@ -116,7 +116,8 @@ impl Object {
         })
     }
 
-    /// glibc writes absolute addresses into the dynamic section, other loaders (and the vDSO) leave offsets.
+    /// glibc replaces offsets in the dynamic section by absolute addresses; other loaders (and the vDSO) keep
+    /// offsets.
     fn absolute(&self, value: u64) -> usize {
         let value = value as usize;
         if value < self.base { self.base.wrapping_add(value) } else { value }
@@ -199,7 +200,7 @@ impl Tables {
     }
 }
 
-/// The hash of a name in the tables of the GNU style.
+/// The hash of a name in a DT_GNU_HASH table.
 const fn gnu_hash(name: &[u8]) -> u32 {
     let (mut hash, mut rest) = (5381u32, name);
     while let [first, others @ ..] = rest {
@@ -215,10 +216,10 @@ struct GnuHash {
 }
 
 impl GnuHash {
-    /// Calls `visit` with the number of each symbol whose name has that hash until it answers `Some`.
+    /// Calls `visit` with the index of each symbol whose name has that hash, until it returns `Some`.
     ///
     /// # Safety
-    /// The table is that of a loaded object.
+    /// The table belongs to a loaded object.
     unsafe fn each<T>(&self, hash: u32, mut visit: impl FnMut(u32) -> Option<T>) -> Option<T> {
         // SAFETY: layout of DT_GNU_HASH: four words, a Bloom filter of 64-bit words, buckets, chains; a chain ends at
         // a hash with bit 0 set.
@@ -228,7 +229,7 @@ impl GnuHash {
                 return None;
             }
             let bloom = self.table.add(4).cast::<u64>();
-            // The loader takes the number of words for a power of two, and so do we.
+            // The loader assumes that the number of words is a power of two, and so do we.
             let word = core::ptr::read_unaligned(bloom.add(((hash / 64) & (words - 1)) as usize));
             if (word >> (hash % 64)) & (word >> ((hash >> (shift % 32)) % 64)) & 1 == 0 {
                 return None;
@@ -255,9 +256,9 @@ impl GnuHash {
     }
 }
 
-/// Calls `visit` for each loaded object in the loader's order until it answers `Some`.
+/// Calls `visit` for each loaded object in the loader's order, until it returns `Some`.
 ///
-/// Takes the loader's lock for the walk and allocates nothing. `visit` must not call the loader.
+/// Holds the loader's lock during the walk and allocates nothing. `visit` must not call the loader.
 pub fn walk<T>(mut visit: impl FnMut(Object) -> Option<T>) -> Option<T> {
     struct Walk<'a, T> {
         visit: &'a mut dyn FnMut(Object) -> Option<T>,
@@ -281,12 +282,12 @@ pub fn walk<T>(mut visit: impl FnMut(Object) -> Option<T>) -> Option<T> {
     state.found
 }
 
-/// The object that holds `address`, if any.
+/// The object that contains `address`, if any.
 pub fn object_of(address: usize) -> Option<Object> {
     walk(|object| object.holds(address).then_some(object))
 }
 
-/// The first function `name` in the objects behind place `index` of the loader's order.
+/// The first function `name` in the objects after index `index` of the loader's order.
 pub fn function_after(index: usize, name: &CStr) -> Option<*mut c_void> {
     walk(|object| if object.index > index { object.function(name) } else { None })
 }
@@ -327,7 +328,7 @@ mod tests {
     fn the_code_of_every_object_lies_in_it() {
         let mut objects = 0;
         walk(|object| {
-            // The kernel's own object (the vDSO) is in the list and has no path.
+            // The vDSO, the kernel's own object, is in the list and has no path.
             let (start, end) = object.code();
             assert!(start < end && object.holds(start) && object.holds(end - 1) && !object.holds(end + (1 << 20)));
             objects += 1;

@@ -1,11 +1,12 @@
-//! Waiting on a word of a page that processes share, and waking those who do.
+//! Futex: waits on a word of a page that processes share, and wakes the waiters.
 //!
-//! Each waiter stands at the word with some bits; a wake reaches those of whose bits it names one. Every wait has an end
-//! on the monotonic clock and may return early: whoever waits looks again.
+//! Each waiter waits with a set of bits; a wake reaches the waiters that share at least one bit with it. Every wait
+//! has a deadline on the monotonic clock and may return early, so the caller checks the word again.
 
 use core::sync::atomic::AtomicU32;
 
-/// Sleeps until `moment` (monotonic nanoseconds), or until `word` is not `seen`, or until it is woken by one of `bits`.
+/// Sleeps until `moment` (monotonic nanoseconds), until `word` differs from `seen`, or until a wake with one of
+/// `bits`.
 ///
 /// # Cost
 /// One system call.
@@ -15,13 +16,14 @@ pub fn wait(word: &AtomicU32, seen: u32, moment: u64, bits: u32) {
         tv_nsec: libc::c_long::try_from(moment % 1_000_000_000).unwrap_or(0),
     };
     let none = core::ptr::null::<u32>();
-    // SAFETY: a word that is borrowed and a valid time; every early return is allowed, no bits at all is an error too.
+    // SAFETY: a word that is borrowed and a valid time. Every early return is allowed, and so is the error for no
+    // bits at all.
     unsafe {
         libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT_BITSET, seen, &raw const time, none, bits);
     }
 }
 
-/// Wakes everybody who waits at `word` with one of `bits`, in whatever process.
+/// Wakes all waiters on `word` that wait with one of `bits`, in any process.
 ///
 /// # Cost
 /// One system call.

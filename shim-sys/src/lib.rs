@@ -1,10 +1,14 @@
-//! FFI ground of vgpu: C types, THE TABLE of functions, the loader's objects, shared mappings and kernel locks.
+//! The FFI layer of vgpu: C types, the table of functions, the loader's objects, shared mappings and kernel locks.
 //!
-//! Everything here is mechanism without policy. Reading order: [`cuda`] and [`nvml`] (types), [`table`] (the
-//! functions), [`elf`] (finding symbols without asking `dlsym`), [`lock`] (locks the kernel drops at death),
-//! [`shared_file`] (a page shared through a file), [`memfd`] (one shared through a sealed memory file), [`descriptors`]
-//! (how that file travels), [`futex`] (waiting on a word of a page). What a hook does with all this is libvgpu's affair;
-//! quota arithmetic is vgpu-core's.
+//! It provides mechanisms and decides no policy. Reading order:
+//! - [`cuda`] and [`nvml`]: types; [`table`]: the functions;
+//! - [`elf`]: finds symbols without `dlsym`;
+//! - [`lock`]: locks that the kernel releases when their holder dies;
+//! - [`shared_file`]: a page shared through a file; [`memfd`]: a page shared through a sealed memory file;
+//! - [`descriptors`]: passes that file to another process;
+//! - [`futex`]: waits on a word of a page.
+//!
+//! Not here: hooks (libvgpu) and quota arithmetic (vgpu-core).
 
 pub mod cuda;
 pub mod descriptors;

@@ -1,8 +1,8 @@
-//! Locks on bytes of a file that the kernel drops when their last holder is gone, however it went.
+//! Locks on bytes of a file, which the kernel releases when their last holder ends, by any cause.
 //!
-//! They are open-file-description locks: they belong to the open file, so that threads of one process share them, a
-//! forked child keeps them only as long as it keeps the descriptor, and another open file of the same process is a
-//! stranger. A pid is never compared with anything.
+//! They are open-file-description locks. They belong to the open file description: all threads of a process share
+//! them, and a forked child keeps them only while it keeps the descriptor. A second open file description in the same
+//! process counts as another holder. Nothing depends on a pid.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -25,20 +25,20 @@ fn control(file: BorrowedFd<'_>, command: libc::c_int, lock: &mut libc::flock) -
     }
 }
 
-/// Takes the lock on `byte` if nobody else has it; `Ok(false)` if somebody has.
+/// Takes the lock on `byte` if nobody else has it; `Ok(false)`: somebody has.
 ///
 /// # Errors
-/// What the kernel says of the descriptor; never "somebody has it".
+/// The kernel's error for the descriptor; never "somebody has it".
 pub fn try_lock(file: BorrowedFd<'_>, byte: u64) -> std::io::Result<bool> {
     try_lock_range(file, byte, 1)
 }
 
-/// Takes the locks on all bytes of the file at once, if nobody has any: only then is it nobody's.
+/// Takes the locks on all bytes of the file at once, if nobody has any. Success shows that the file is unused.
 ///
 /// # Errors
-/// What the kernel says of the descriptor; never "somebody has one".
+/// The kernel's error for the descriptor; never "somebody has one".
 pub fn try_lock_all(file: BorrowedFd<'_>) -> std::io::Result<bool> {
-    try_lock_range(file, 0, 0) // a length of 0 means up to the end, however far
+    try_lock_range(file, 0, 0) // a length of 0 means up to the end, at any size
 }
 
 fn try_lock_range(file: BorrowedFd<'_>, byte: u64, length: libc::off_t) -> std::io::Result<bool> {
@@ -58,35 +58,35 @@ fn try_range(file: BorrowedFd<'_>, kind: libc::c_int, byte: u64, length: libc::o
     }
 }
 
-/// Takes a read lock on `byte`, which several open files may have at once, if nobody has it to write; our own lock to
-/// write becomes one to read, at once.
+/// Takes a read lock on `byte` if nobody else has a write lock. Several open file descriptions may hold it. Our own
+/// write lock is converted to a read lock atomically.
 ///
 /// # Errors
-/// What the kernel says of the descriptor; never "somebody has it".
+/// The kernel's error for the descriptor; never "somebody has it".
 pub fn try_hold(file: BorrowedFd<'_>, byte: u64) -> std::io::Result<bool> {
     try_range(file, libc::F_RDLCK as libc::c_int, byte, 1)
 }
 
-/// Gives the lock on `byte` back.
+/// Releases the lock on `byte`.
 ///
 /// # Errors
-/// What the kernel says of the descriptor.
+/// The kernel's error for the descriptor.
 pub fn unlock(file: BorrowedFd<'_>, byte: u64) -> std::io::Result<()> {
     control(file, libc::F_OFD_SETLK, &mut request(libc::F_UNLCK as libc::c_int, byte, 1))
 }
 
-/// Whether another open file holds the lock on `byte`. Our own does not count.
+/// True if another open file description holds a lock on `byte`. Our own does not count.
 ///
 /// # Errors
-/// What the kernel says of the descriptor.
+/// The kernel's error for the descriptor.
 pub fn held_by_another(file: BorrowedFd<'_>, byte: u64) -> std::io::Result<bool> {
     held_in(file, byte, 1)
 }
 
-/// Whether another open file holds any lock on the file.
+/// True if another open file description holds any lock on the file.
 ///
 /// # Errors
-/// What the kernel says of the descriptor.
+/// The kernel's error for the descriptor.
 pub fn any_held_by_another(file: BorrowedFd<'_>) -> std::io::Result<bool> {
     held_in(file, 0, 0)
 }

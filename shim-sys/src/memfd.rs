@@ -1,20 +1,19 @@
-//! A page of atomics in a sealed memory file: made by one process, mapped by others that do not trust it, or that it does
-//! not trust.
+//! Shares a page of atomics through a sealed memory file, between processes that do not trust each other.
 //!
-//! The maker (vgpud) and the receiver (libvgpu) use the same two types. What a receiver can do with the file is decided
-//! by seals, which nobody can take off again, and not by the mode of a descriptor: whoever holds one can open the file
-//! anew through /proc. A file of another size than its page would kill whoever reads beyond its end by SIGBUS, so the
-//! size is sealed before anybody else has the file, and a receiver looks at both before it maps.
+//! The maker (vgpud) and the receiver (libvgpu) use the same two types. Seals, which nobody can remove, limit a
+//! receiver's access to the file. The mode of a descriptor does not: its holder can open the file again through
+//! /proc. If the file became smaller than its page, a reader past its end would die of SIGBUS. So the size is sealed
+//! before another process gets the file, and a receiver checks size and seals before it maps.
 //!
-//! - [`Reach::Everybody`]: the size is sealed, everybody writes. What stands in it is nobody's word for anything.
-//! - [`Reach::Maker`]: only mappings made before the seal write: the maker's own, which a forked child shares. New
-//!   mappings, `write`, `fallocate` and `mprotect` are refused by the kernel (F_SEAL_FUTURE_WRITE, Linux 5.1).
+//! - [`Reach::Everybody`]: the size is sealed, and everybody can write. A reader must not trust the contents.
+//! - [`Reach::Maker`]: only mappings made before the seal can write: the maker's own, which a forked child shares.
+//!   The kernel refuses new writable mappings, `write`, `fallocate` and `mprotect` (F_SEAL_FUTURE_WRITE, Linux 5.1).
 //!
-//! A holder of a file that everybody writes can still punch a hole into it: zeroes are read there, by all.
+//! A holder of a file that everybody can write can still punch a hole into it; all readers then see zeroes there.
 //!
-//! Both sides are here, and on libc alone, because the library must have them without a further dependency, and the
-//! daemon's crate forbids the unsafe code that a mapping is. Not here: what a page means (vgpu-core's `page`), how
-//! descriptors travel ([`crate::descriptors`]).
+//! Both sides are in this crate and use only libc: the library must not get another dependency, and the daemon's
+//! crate forbids the unsafe code that a mapping needs. Not here: the contents of a page (vgpu-core's `page`), passing
+//! descriptors ([`crate::descriptors`]).
 
 use core::ops::Deref;
 use std::ffi::CStr;
@@ -26,26 +25,26 @@ use vgpu_core::page::{BeatPage, BoardPage, ReportPage};
 
 use crate::shared_file::Page;
 
-// SAFETY: vgpu-core promises that these hold atomics and room only, and judges whatever bytes stand in them.
+// SAFETY: in vgpu-core these types hold only atomics and padding, and its code checks any bytes they may contain.
 unsafe impl Page for BeatPage {}
 // SAFETY: as above.
 unsafe impl Page for BoardPage {}
 // SAFETY: as above.
 unsafe impl Page for ReportPage {}
 
-/// Who may write.
+/// Processes that may write to the page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reach {
-    /// The process that made the file.
+    /// Only the process that made the file.
     Maker,
-    /// Whoever has a descriptor.
+    /// Every process that has a descriptor.
     Everybody,
 }
 
 impl Reach {
     const SIZE: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
-    /// The seals that a receiver insists on.
+    /// The seals that a receiver requires.
     const fn seals(self) -> libc::c_int {
         match self {
             Self::Maker => Self::SIZE | libc::F_SEAL_FUTURE_WRITE,
@@ -54,7 +53,7 @@ impl Reach {
     }
 }
 
-/// A [`Page`] in a mapping of its own. Clones share it; the last one unmaps it.
+/// A [`Page`] in a mapping of its own. Clones share the mapping; dropping the last one unmaps it.
 pub struct Mapped<T: Page>(Arc<Region<T>>);
 
 struct Region<T> {
@@ -95,7 +94,7 @@ impl<T: Page> core::fmt::Debug for Mapped<T> {
     }
 }
 
-/// A page made here, and the file to hand out.
+/// A page made by this process, and its file for other processes.
 #[derive(Debug)]
 pub struct Made<T: Page> {
     file: OwnedFd,
@@ -103,12 +102,12 @@ pub struct Made<T: Page> {
 }
 
 impl<T: Page> Made<T> {
-    /// Makes a file of zeroes of the size of `T`, maps it to read and write, and seals it. `name` shows in /proc.
+    /// Makes a file of zeroes of the size of `T`, maps it readable and writable, and seals it. /proc shows `name`.
     ///
     /// # Errors
-    /// - `Unsupported`: the kernel has no memory files, or cannot seal one against writing; the words say since when it
-    ///   can.
-    /// - Others: what the kernel says (too many descriptors, no memory).
+    /// - `Unsupported`: the kernel has no memory files, or cannot seal one against writing; the text names the first
+    ///   version that can.
+    /// - Others: the kernel's error (too many descriptors, no memory).
     pub fn new(name: &CStr, reach: Reach) -> std::io::Result<Self> {
         const { assert!(align_of::<T>() <= 4096) };
         let file = create(name)?;
@@ -117,32 +116,32 @@ impl<T: Page> Made<T> {
         if unsafe { libc::ftruncate(file.as_raw_fd(), size) } != 0 {
             return Err(Error::last_os_error());
         }
-        // Mapped first: the seal against writing lets nobody map it to write any more.
+        // Map first: after the seal against writing, no writable mapping can be made.
         let page = map(file.as_fd(), libc::PROT_READ | libc::PROT_WRITE)?;
         seal(file.as_fd(), reach.seals())?;
         Ok(Self { file, page })
     }
 
-    /// The page, to write.
+    /// The page, writable.
     #[must_use]
     pub fn page(&self) -> &Mapped<T> {
         &self.page
     }
 
-    /// The file, to hand out or to close, and the page, which stays mapped.
+    /// The file, to pass on or to close, and the page, which stays mapped.
     #[must_use]
     pub fn into_parts(self) -> (OwnedFd, Mapped<T>) {
         (self.file, self.page)
     }
 
-    /// The file, to hand out; closed on exec.
+    /// The file, to pass on; close-on-exec.
     #[must_use]
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 }
 
-/// A page of a file that came from somebody else, to write; the descriptor may be closed afterwards.
+/// Maps the page of a received file writable. The descriptor may be closed afterwards.
 ///
 /// # Errors
 /// As [`receive_read_only`].
@@ -151,15 +150,14 @@ pub fn receive<T: Page>(file: BorrowedFd<'_>) -> std::io::Result<Mapped<T>> {
     map(file, libc::PROT_READ | libc::PROT_WRITE)
 }
 
-/// A page that only its maker writes.
+/// Maps a page that only its maker writes.
 ///
 /// # Safety
-/// Nothing but relaxed loads may be made through the result: its memory is mapped read-only, and those are the atomic
-/// accesses that Rust allows there. The member's side of vgpu-core's `page` keeps to that.
+/// The caller makes only relaxed loads through the result. Its memory is mapped read-only, and Rust allows no other
+/// atomic accesses there. The member's side of vgpu-core's `page` follows this rule.
 ///
 /// # Errors
-/// `InvalidData`: it is no memory file, has another size, or is not sealed as it must be; the words say which. Others:
-/// what the kernel says.
+/// `InvalidData`: not a memory file, another size, or seals missing; the text says which. Others: the kernel's error.
 pub unsafe fn receive_read_only<T: Page>(file: BorrowedFd<'_>) -> std::io::Result<Mapped<T>> {
     verify::<T>(file, Reach::Maker)?;
     map(file, libc::PROT_READ)
@@ -167,10 +165,10 @@ pub unsafe fn receive_read_only<T: Page>(file: BorrowedFd<'_>) -> std::io::Resul
 
 fn create(name: &CStr) -> std::io::Result<OwnedFd> {
     const PLAIN: libc::c_uint = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // Never to be executed; since Linux 6.3, and a system may insist on it (vm.memfd_noexec).
+    // The file is never executable. Since Linux 6.3; a system may require the flag (vm.memfd_noexec).
     const NOEXEC: libc::c_uint = 0x8;
     let make = |flags: libc::c_uint| {
-        // By its number: the C library has a function for it since glibc 2.27 only, and the kernel since 3.17.
+        // By syscall number: glibc has a function for it only since 2.27, the kernel supports it since 3.17.
         // SAFETY: a C string and flags.
         let raw = unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), flags) };
         let Some(raw) = libc::c_int::try_from(raw).ok().filter(|raw| *raw >= 0) else {
@@ -199,7 +197,7 @@ fn seal(file: BorrowedFd<'_>, seals: libc::c_int) -> std::io::Result<()> {
     }
 }
 
-/// An older kernel answers EINVAL to a seal that it does not know.
+/// An older kernel answers EINVAL to an unknown seal.
 fn seal_error(error: Error, seals: libc::c_int) -> Error {
     match error.raw_os_error() {
         Some(libc::EINVAL) if seals & libc::F_SEAL_FUTURE_WRITE != 0 => unsupported(
@@ -243,7 +241,7 @@ fn verify<T>(file: BorrowedFd<'_>, reach: Reach) -> std::io::Result<()> {
         }
         stat.st_size
     };
-    // Sealed above, so that it stays what it is.
+    // The size is sealed, as checked above, so it cannot change.
     if usize::try_from(size) != Ok(size_of::<T>()) {
         return invalid(format!("has {size} bytes, not {}: made by another version?", size_of::<T>()));
     }

@@ -1,4 +1,4 @@
-//! Memory files in one process. What a tenant can do with them in another is tests/pages.rs.
+//! Memory files within one process. tests/pages.rs covers attempts by a tenant in another process.
 
 use core::sync::atomic::{AtomicU64, Ordering::*};
 use std::os::fd::AsFd;
@@ -19,9 +19,9 @@ struct Twice {
 // SAFETY: atomics only.
 unsafe impl Page for Twice {}
 
-/// For tests that load, relaxed, and nothing else.
+/// For tests that make only relaxed loads.
 fn read_only<T: Page>(file: BorrowedFd<'_>) -> std::io::Result<Mapped<T>> {
-    // SAFETY: as said.
+    // SAFETY: see above; the tests make only relaxed loads.
     unsafe { receive_read_only(file) }
 }
 
@@ -81,7 +81,7 @@ fn a_file_that_is_not_what_it_should_be_is_refused_with_the_reason() {
     let other = words(receive::<Twice>(report.file()));
     assert_eq!(other, "has 4096 bytes, not 8192: made by another version?");
 
-    // A file that could become shorter under its reader.
+    // A file that could become shorter while it is read.
     let bare = create(c"bare").unwrap();
     // SAFETY: the descriptor is open.
     assert_eq!(unsafe { libc::ftruncate(bare.as_raw_fd(), 4096) }, 0);

@@ -1,7 +1,7 @@
-//! C types of NVML as they stand on the wire: transparent integers, opaque pointers, plain structs.
+//! C types of NVML in their ABI layout: transparent integers, opaque pointers, plain structs.
 //!
-//! As in [`crate::cuda`]: no Rust enums, names are the library's, declarations ours. Compared with nvml-wrapper-sys
-//! in `tests/layout.rs`.
+//! As in [`crate::cuda`]: no Rust enums, names are the library's, declarations ours. `tests/layout.rs` compares them
+//! with nvml-wrapper-sys.
 #![allow(non_camel_case_types, non_snake_case)]
 
 use core::ffi::{c_char, c_void};
@@ -13,23 +13,23 @@ use core::ffi::{c_char, c_void};
 pub struct nvmlReturn_t(pub u32);
 
 impl nvmlReturn_t {
-    /// The call did what it promises.
+    /// Success.
     pub const SUCCESS: Self = Self(0);
     /// `nvmlInit` has not succeeded.
     pub const UNINITIALIZED: Self = Self(1);
     /// An argument is out of range, or a pointer is missing.
     pub const INVALID_ARGUMENT: Self = Self(2);
-    /// Not on this device.
+    /// Not supported by this device.
     pub const NOT_SUPPORTED: Self = Self(3);
-    /// Not allowed; what a tenant sees when its limits cannot be enforced.
+    /// Not allowed; a tenant gets it when its limits cannot be enforced.
     pub const NO_PERMISSION: Self = Self(4);
-    /// Nothing by that name.
+    /// Not found.
     pub const NOT_FOUND: Self = Self(6);
     /// The caller's buffer is too small; the needed count was written.
     pub const INSUFFICIENT_SIZE: Self = Self(7);
     /// The kernel driver is not loaded.
     pub const DRIVER_NOT_LOADED: Self = Self(9);
-    /// Waited long enough.
+    /// The time limit has passed.
     pub const TIMEOUT: Self = Self(10);
     /// The library was not found.
     pub const LIBRARY_NOT_FOUND: Self = Self(12);
@@ -37,10 +37,10 @@ impl nvmlReturn_t {
     pub const FUNCTION_NOT_FOUND: Self = Self(13);
     /// The struct's version is not one the library knows.
     pub const ARGUMENT_VERSION_MISMATCH: Self = Self(25);
-    /// Something nobody has a name for.
+    /// Unknown error.
     pub const UNKNOWN: Self = Self(999);
 
-    /// Whether the call succeeded.
+    /// True if the call succeeded.
     #[inline]
     pub const fn ok(self) -> bool {
         self.0 == 0
@@ -52,7 +52,7 @@ impl nvmlReturn_t {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct nvmlDevice_t(pub *mut c_void);
 
-// SAFETY: an opaque word of the library's, never dereferenced on our side.
+// SAFETY: an opaque word of the library; this code never dereferences it.
 unsafe impl Send for nvmlDevice_t {}
 // SAFETY: as above.
 unsafe impl Sync for nvmlDevice_t {}
@@ -66,9 +66,9 @@ pub type nvmlUnit_t = *mut c_void;
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct nvmlMemory_t {
-    /// Bytes of the device; for a tenant its limit.
+    /// Total bytes; for a tenant its limit.
     pub total: u64,
-    /// Bytes that can be had.
+    /// Free bytes.
     pub free: u64,
     /// Bytes in use.
     pub used: u64,
@@ -80,11 +80,11 @@ pub struct nvmlMemory_t {
 pub struct nvmlMemory_v2_t {
     /// [`nvmlMemory_v2_t::VERSION`].
     pub version: u32,
-    /// Bytes of the device; for a tenant its limit.
+    /// Total bytes; for a tenant its limit.
     pub total: u64,
-    /// Bytes the driver keeps for itself.
+    /// Bytes that the driver keeps for itself.
     pub reserved: u64,
-    /// Bytes that can be had.
+    /// Free bytes.
     pub free: u64,
     /// Bytes in use.
     pub used: u64,
@@ -95,23 +95,23 @@ impl nvmlMemory_v2_t {
     pub const VERSION: u32 = 0x0200_0028;
 }
 
-/// A process on a device, as v1 of the process lists gives it.
+/// A process on a device, in v1 of the process lists.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct nvmlProcessInfo_v1_t {
     /// Process id.
     pub pid: u32,
-    /// Bytes, all ones: unknown.
+    /// Bytes in use; all ones: unknown.
     pub usedGpuMemory: u64,
 }
 
-/// A process on a device, as v2 and v3 of the process lists give it.
+/// A process on a device, in v2 and v3 of the process lists.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct nvmlProcessInfo_t {
     /// Process id.
     pub pid: u32,
-    /// Bytes, all ones: unknown.
+    /// Bytes in use; all ones: unknown.
     pub usedGpuMemory: u64,
     /// MIG GPU instance, all ones: none.
     pub gpuInstanceId: u32,
@@ -119,33 +119,33 @@ pub struct nvmlProcessInfo_t {
     pub computeInstanceId: u32,
 }
 
-/// A process on a device, as the detailed list gives it.
+/// A process on a device, in the detailed list.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct nvmlProcessDetail_v1_t {
     /// Process id.
     pub pid: u32,
-    /// Bytes, all ones: unknown.
+    /// Bytes in use; all ones: unknown.
     pub usedGpuMemory: u64,
     /// MIG GPU instance, all ones: none.
     pub gpuInstanceId: u32,
     /// MIG compute instance, all ones: none.
     pub computeInstanceId: u32,
-    /// Of the bytes, those that are protected; all ones: unknown.
+    /// Part of these bytes that is protected (confidential computing); all ones: unknown.
     pub usedGpuCcProtectedMemory: u64,
 }
 
-/// The detailed list of processes: what is asked for, and where it goes.
+/// Request for the detailed list of processes, and its result.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct nvmlProcessDetailList_v1_t {
     /// [`nvmlProcessDetailList_v1_t::VERSION`].
     pub version: u32,
-    /// 0: compute, 1: graphics, 2: MPS.
+    /// Type of processes; 0: compute, 1: graphics, 2: MPS.
     pub mode: u32,
-    /// Room on entry, the number afterwards.
+    /// Size of the array on entry, number of processes on return.
     pub numProcArrayEntries: u32,
-    /// Where they go.
+    /// Array for the processes.
     pub procArray: *mut nvmlProcessDetail_v1_t,
 }
 
@@ -154,21 +154,21 @@ impl nvmlProcessDetailList_v1_t {
     pub const VERSION: u32 = 0x0100_0018;
 }
 
-/// What is known of a process that used a device, alive or not.
+/// Accounting statistics of a process that used a device, running or not.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct nvmlAccountingStats_t {
-    /// Percent of its life in which a kernel ran.
+    /// Percent of its lifetime in which a kernel ran.
     pub gpuUtilization: u32,
-    /// Percent of its life in which device memory was read or written.
+    /// Percent of its lifetime in which device memory was read or written.
     pub memoryUtilization: u32,
-    /// Most bytes it had at once.
+    /// Most bytes it held at once.
     pub maxMemoryUsage: u64,
-    /// Milliseconds with a context; 0 while it lives.
+    /// Milliseconds with a context; 0 while it runs.
     pub time: u64,
-    /// Microseconds since 1970.
+    /// Start, in microseconds since 1970.
     pub startTime: u64,
-    /// 1: it lives.
+    /// 1: it runs.
     pub isRunning: u32,
     /// Reserved words.
     pub reserved: [u32; 5],
@@ -190,53 +190,53 @@ pub struct nvmlUtilization_t {
 pub struct nvmlProcessUtilizationSample_t {
     /// Process id.
     pub pid: u32,
-    /// Microseconds since 1970.
+    /// Time in microseconds since 1970.
     pub timeStamp: u64,
-    /// Percent.
+    /// Utilisation of the multiprocessors in percent.
     pub smUtil: u32,
-    /// Percent.
+    /// Utilisation of the device memory in percent.
     pub memUtil: u32,
-    /// Percent.
+    /// Utilisation of the encoder in percent.
     pub encUtil: u32,
-    /// Percent.
+    /// Utilisation of the decoder in percent.
     pub decUtil: u32,
 }
 
-/// Place on the PCI bus.
+/// Location on the PCI bus.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct nvmlPciInfo_t {
     /// Short text form, `0000:01:00.0`.
     pub busIdLegacy: [c_char; 16],
-    /// Domain.
+    /// PCI domain.
     pub domain: u32,
-    /// Bus.
+    /// PCI bus.
     pub bus: u32,
-    /// Device.
+    /// PCI device.
     pub device: u32,
-    /// Device and vendor id.
+    /// PCI device and vendor id.
     pub pciDeviceId: u32,
-    /// Subsystem id.
+    /// PCI subsystem id.
     pub pciSubSystemId: u32,
     /// Text form, `00000000:01:00.0`.
     pub busId: [c_char; 32],
 }
 
-/// Place on the PCI bus as the first version of the call gives it.
+/// Location on the PCI bus, in the first version of the call.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct nvmlPciInfo_v2_t {
     /// Text form, `0000:01:00.0`.
     pub busId: [c_char; 16],
-    /// Domain.
+    /// PCI domain.
     pub domain: u32,
-    /// Bus.
+    /// PCI bus.
     pub bus: u32,
-    /// Device.
+    /// PCI device.
     pub device: u32,
-    /// Device and vendor id.
+    /// PCI device and vendor id.
     pub pciDeviceId: u32,
-    /// Subsystem id.
+    /// PCI subsystem id.
     pub pciSubSystemId: u32,
     /// Reserved words.
     pub reserved: [u32; 4],
@@ -246,7 +246,7 @@ pub struct nvmlPciInfo_v2_t {
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct nvmlBAR1Memory_t {
-    /// Bytes of the window.
+    /// Total bytes of the window.
     pub bar1Total: u64,
     /// Bytes free.
     pub bar1Free: u64,
@@ -258,39 +258,39 @@ pub struct nvmlBAR1Memory_t {
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct nvmlDeviceAttributes_t {
-    /// Multiprocessors.
+    /// Number of multiprocessors.
     pub multiprocessorCount: u32,
-    /// Copy engines.
+    /// Number of copy engines.
     pub sharedCopyEngineCount: u32,
-    /// Decoders.
+    /// Number of decoders.
     pub sharedDecoderCount: u32,
-    /// Encoders.
+    /// Number of encoders.
     pub sharedEncoderCount: u32,
-    /// JPEG engines.
+    /// Number of JPEG engines.
     pub sharedJpegCount: u32,
-    /// Optical flow engines.
+    /// Number of optical flow engines.
     pub sharedOfaCount: u32,
-    /// GPU instance slices.
+    /// Number of GPU instance slices.
     pub gpuInstanceSliceCount: u32,
-    /// Compute instance slices.
+    /// Number of compute instance slices.
     pub computeInstanceSliceCount: u32,
-    /// MiB.
+    /// Memory in MiB.
     pub memorySizeMB: u64,
 }
 
-/// One value of a sample or a field, by its [`nvmlFieldValue_t::valueType`].
+/// One value of a sample or a field; [`nvmlFieldValue_t::valueType`] selects the member.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union nvmlValue_t {
-    /// Type 0.
+    /// Member for value type 0.
     pub dVal: f64,
-    /// Type 1.
+    /// Member for value type 1.
     pub uiVal: u32,
-    /// Type 2.
+    /// Member for value type 2.
     pub ulVal: u64,
-    /// Type 3.
+    /// Member for value type 3.
     pub ullVal: u64,
-    /// Type 4.
+    /// Member for value type 4.
     pub sllVal: i64,
 }
 
@@ -298,53 +298,53 @@ pub union nvmlValue_t {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct nvmlSample_t {
-    /// Microseconds since 1970.
+    /// Time in microseconds since 1970.
     pub timeStamp: u64,
-    /// The value.
+    /// The value itself.
     pub sampleValue: nvmlValue_t,
 }
 
-/// A field asked for and its answer.
+/// A requested field and its answer.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct nvmlFieldValue_t {
-    /// Which field.
+    /// Id of the field.
     pub fieldId: u32,
-    /// Which part of it (a link, a counter).
+    /// Part of the field (a link, a counter).
     pub scopeId: u32,
-    /// Microseconds since 1970.
+    /// Time in microseconds since 1970.
     pub timestamp: i64,
-    /// How long the answer took, in microseconds.
+    /// Duration of the query, in microseconds.
     pub latencyUsec: i64,
-    /// Which member of the value holds it.
+    /// Member of the value that holds the answer.
     pub valueType: u32,
-    /// Whether this field could be had.
+    /// Result code for this field.
     pub nvmlReturn: nvmlReturn_t,
-    /// The value.
+    /// The value itself.
     pub value: nvmlValue_t,
 }
 
-/// An event, as the first version of the wait gives it.
+/// An event, in the first version of the wait.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct nvmlEventData_v1_t {
-    /// Where.
+    /// Device of the event.
     pub device: nvmlDevice_t,
-    /// What: one bit.
+    /// Event type: one bit.
     pub eventType: u64,
-    /// More of it.
+    /// Further data of the event.
     pub eventData: u64,
 }
 
-/// An event, as the second version of the wait gives it.
+/// An event, in the second version of the wait.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct nvmlEventData_t {
-    /// Where.
+    /// Device of the event.
     pub device: nvmlDevice_t,
-    /// What: one bit.
+    /// Event type: one bit.
     pub eventType: u64,
-    /// More of it.
+    /// Further data of the event.
     pub eventData: u64,
     /// MIG GPU instance, all ones: none.
     pub gpuInstanceId: u32,

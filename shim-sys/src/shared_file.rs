@@ -1,8 +1,8 @@
-//! A page of atomics that processes share through a file.
+//! Shares a page of atomics between processes through a file.
 //!
-//! The file is created whole (its blocks are allocated, so that a full file system is an error here and not a SIGBUS
-//! later), opened without following links and closed on exec, and refused if it is not what this user made. What the
-//! page means is the affair of its type.
+//! All blocks of the file are allocated when it is created, so that a full file system is an error here and not a
+//! SIGBUS later. It is opened without following links, and is close-on-exec. A file that this user did not make is
+//! refused. The page's type defines its contents.
 
 use crate::lock;
 use core::sync::atomic::{AtomicI32, Ordering};
@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// A type that may be laid over shared memory.
+/// A type that may be mapped onto shared memory.
 ///
 /// # Safety
 /// All fields are atomics (or never-read padding), every bit pattern is valid, and the type has no `Drop`.
@@ -20,16 +20,17 @@ pub unsafe trait Page: Sync {}
 
 /// A [`Page`] mapped from a file, shared with every process that maps the same file, and locks on the file's bytes.
 ///
-/// The program may close any descriptor, ours included, and open something else under its number. Three things follow.
-/// The page is mapped through an open file of its own, which holds no locks. The open file that holds the locks is
-/// anchored by a mapping that a forked child does not inherit: the locks end with the process and with
-/// [`SharedFile::drop`], not with a descriptor. And a descriptor is looked at before it is used: one that is not ours
-/// any more is never locked or closed, but replaced.
+/// The program may close any descriptor, including ours, and open another file under its number. Three rules follow:
+/// - The page is mapped through a separate open file description, which holds no locks.
+/// - A second mapping, which a forked child does not inherit, keeps the open file description with the locks alive.
+///   So the locks end with the process or with [`SharedFile::drop`], not with a descriptor.
+/// - A descriptor is checked before it is used. One that no longer refers to our file is never locked or closed, but
+///   replaced.
 pub struct SharedFile<T: Page + 'static> {
     path: CString,
     access: Access,
     identity: Identity,
-    /// The descriptor of the open file that holds the locks, or its replacement.
+    /// A descriptor of the open file description that holds the locks, or its replacement.
     file: AtomicI32,
     anchor: *mut libc::c_void,
     page: &'static T,
@@ -40,41 +41,41 @@ unsafe impl<T: Page> Sync for SharedFile<T> {}
 // SAFETY: as above.
 unsafe impl<T: Page> Send for SharedFile<T> {}
 
-/// Which file it is, whatever its name.
+/// Identity of a file, whatever its name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Identity {
     device: libc::dev_t,
     inode: libc::ino_t,
 }
 
-/// Who may open the file besides the user that creates it.
+/// Users that may open the file, apart from the one that creates it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
     /// Mode 0600: this user only.
     Owner,
     /// Mode 0666: every user of the container.
     Everybody,
-    /// Opened by its name, whoever owns it: somebody trusted made it whole, in a directory that only they write. It is
-    /// never made or enlarged here.
+    /// Opened by its name, and any user may own it. A trusted process made the file completely, in a directory that
+    /// only its user writes. This process never creates or enlarges it.
     Given,
     /// As `Given`, but the path is a descriptor's in /proc/self/fd, and the file's names do not matter.
     HandedOver,
 }
 
 impl Access {
-    /// True if this process makes the file where there is none.
+    /// True if this process creates the file when it does not exist.
     fn may_make(self) -> bool {
         matches!(self, Self::Owner | Self::Everybody)
     }
 }
 
-/// Descriptors of ours are placed here or above: low numbers are the program's, and some of them have a meaning.
+/// Lowest number for our descriptors: low numbers belong to the program, and some of them have a meaning.
 const LOWEST_DESCRIPTOR: libc::c_int = 256;
 
-/// Moves a fresh descriptor out of the program's way, as far as its limit allows, and never below 3.
+/// Moves a new descriptor to a high number, as far as the process's limit allows, and never below 3.
 ///
 /// # Errors
-/// What the kernel says; the descriptor is closed then.
+/// The kernel's error; the descriptor is then closed.
 pub fn out_of_the_way(fresh: OwnedFd) -> std::io::Result<OwnedFd> {
     for lowest in [LOWEST_DESCRIPTOR, 3] {
         // SAFETY: the descriptor is open; the copy is owned by nobody else.
@@ -89,7 +90,7 @@ pub fn out_of_the_way(fresh: OwnedFd) -> std::io::Result<OwnedFd> {
 
 const OPEN: libc::c_int = libc::O_RDWR | libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
 
-/// As [`open`]; the path of a file that was handed over is a link.
+/// As [`open`], but follows the link that is the path of a file passed on.
 fn open_again(path: &CStr, access: Access) -> std::io::Result<OwnedFd> {
     open_by(path, if access == Access::HandedOver { OPEN & !libc::O_NOFOLLOW } else { OPEN }, 0)
 }
@@ -129,25 +130,26 @@ fn map(file: &OwnedFd, size: usize, protection: libc::c_int) -> std::io::Result<
     if at == libc::MAP_FAILED { Err(Error::last_os_error()) } else { Ok(at) }
 }
 
-/// Whether this process can open `path` to read and write, and finds `file` there.
+/// True if this process can open `path` to read and write, and `file` is what it opens.
 pub fn leads_to(path: &Path, file: BorrowedFd<'_>) -> bool {
     let Ok(name) = CString::new(path.as_os_str().as_bytes()) else { return false };
     let there = open(&name, 0, 0).ok().and_then(|there| Identity::of(there.as_raw_fd()));
     there.is_some() && there == Identity::of(file.as_raw_fd())
 }
 
-/// Removes a file that nobody holds a lock on, if it is `over`; whether it did. Whoever joins a file of this kind looks,
-/// once it has its lock, whether the file still has its name: so nobody goes on with one that is removed here.
+/// Removes a file on which nobody holds a lock, if `over` returns true. Returns true if it did. A process that joins
+/// such a file takes its lock and then checks that the file still has its name. So no process continues to use a
+/// removed file.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn remove_unused(name: &CStr, over: impl FnOnce(BorrowedFd<'_>, &libc::stat) -> bool) -> std::io::Result<bool> {
     let file = open(name, 0, 0)?;
     let stat = status(file.as_raw_fd())?;
     if !lock::try_lock_all(file.as_fd())? || !over(file.as_fd(), &stat) {
         return Ok(false);
     }
-    // The name may have gone to a new file since.
+    // The name may refer to a new file by now.
     let named = open(name, 0, 0)?;
     let is_same = Identity::of(named.as_raw_fd()) == Some(Identity { device: stat.st_dev, inode: stat.st_ino });
     // SAFETY: a C string.
@@ -157,7 +159,7 @@ pub fn remove_unused(name: &CStr, over: impl FnOnce(BorrowedFd<'_>, &libc::stat)
     Ok(is_same)
 }
 
-/// Checks that this process may make a file of `size` bytes. Trying without asking would cost it a SIGXFSZ.
+/// Checks that this process may create a file of `size` bytes. Exceeding the limit would send it SIGXFSZ.
 fn check_file_size_limit(size: u64) -> std::io::Result<()> {
     let limit = file_size_limit();
     if limit >= size {
@@ -166,7 +168,7 @@ fn check_file_size_limit(size: u64) -> std::io::Result<()> {
     Err(Error::other(format!("RLIMIT_FSIZE is {limit} bytes and {size} are needed; raise it (ulimit -f)")))
 }
 
-/// `RLIMIT_FSIZE`: bytes that a file of this process may have.
+/// `RLIMIT_FSIZE`: the largest file, in bytes, that this process may write.
 fn file_size_limit() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: u64::MAX, rlim_max: u64::MAX };
     // SAFETY: a local of the type that it fills.
@@ -174,22 +176,22 @@ fn file_size_limit() -> u64 {
     limit.rlim_cur
 }
 
-/// Whether a write there costs this process no SIGXFSZ: it is no file, or one that may grow further.
+/// True if a write to this descriptor cannot cause SIGXFSZ: it is not a regular file, or the file may still grow.
 pub fn may_write(descriptor: libc::c_int) -> bool {
     let Ok(stat) = status(descriptor) else { return true };
-    // SAFETY: asks where the next write goes; a descriptor that has no place is an error.
+    // SAFETY: queries the position of the next write; a descriptor without a position is an error.
     let at = unsafe { libc::lseek(descriptor, 0, libc::SEEK_CUR) };
     stat.st_mode & libc::S_IFMT != libc::S_IFREG || stat.st_size.max(at).cast_unsigned() < file_size_limit()
 }
 
 impl<T: Page + 'static> SharedFile<T> {
-    /// Maps the file at `path`, creating it with all zeroes if it is not there.
+    /// Maps the file at `path`; creates it with all zeroes if it does not exist.
     ///
     /// # Errors
     /// - `PermissionDenied`: it belongs to another user and is not open to us.
-    /// - `InvalidData`: it is not a plain file, has another owner than allowed, or another size.
-    /// - `Other`: it is not there, and `RLIMIT_FSIZE` is too small to make it.
-    /// - `StorageFull` and others: what the kernel says.
+    /// - `InvalidData`: it is not a regular file, its owner is not allowed, or it has another size.
+    /// - `Other`: it does not exist, and `RLIMIT_FSIZE` is too small to create it.
+    /// - `StorageFull` and others: the kernel's error.
     pub fn open(path: &Path, access: Access) -> std::io::Result<Self> {
         let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| Error::from(ErrorKind::InvalidInput))?;
         loop {
@@ -199,12 +201,12 @@ impl<T: Page + 'static> SharedFile<T> {
         }
     }
 
-    /// `None`: the file was removed and made anew meanwhile.
+    /// `None`: the file was removed, or replaced by a new one, in the meantime.
     fn open_once(name: &CStr, access: Access) -> std::io::Result<Option<Self>> {
         let size = size_of::<T>();
         let mode: libc::c_uint = if access == Access::Everybody { 0o666 } else { 0o600 };
-        // A sticky world-writable directory (/dev/shm, /tmp) may refuse O_CREAT on another user's file although
-        // opening it is allowed (fs.protected_regular): ask without O_CREAT first.
+        // In a sticky world-writable directory (/dev/shm, /tmp) the kernel may refuse O_CREAT on another user's file
+        // although opening is allowed (fs.protected_regular). So try without O_CREAT first.
         let file = match open_again(name, access) {
             Err(e) if e.kind() == ErrorKind::NotFound && access.may_make() => {
                 check_file_size_limit(size as u64)?;
@@ -222,7 +224,7 @@ impl<T: Page + 'static> SharedFile<T> {
             return Err(Error::new(ErrorKind::InvalidData, "belongs to another user"));
         }
         if stat.st_uid == uid && access == Access::Everybody && stat.st_mode & 0o666 != 0o666 {
-            // The process's umask took bits away at creation; the umask itself is the program's and stays.
+            // The process's umask removed bits at creation; the umask belongs to the program and stays unchanged.
             // SAFETY: the descriptor is open.
             if unsafe { libc::fchmod(file.as_raw_fd(), mode) } != 0 {
                 return Err(Error::last_os_error());
@@ -232,11 +234,11 @@ impl<T: Page + 'static> SharedFile<T> {
         if !may_grow && usize::try_from(stat.st_size) != Ok(size) {
             return Err(Error::new(ErrorKind::InvalidData, "has another size: left by another version?"));
         }
-        // Its creator may have died before it had a size.
+        // Its creator may have died before it set the size.
         if may_grow {
             check_file_size_limit(size as u64)?;
         }
-        // Two creators may both do this: it only ever adds zeroes.
+        // Two creators may both do this, since it only adds zeroes.
         // SAFETY: the descriptor is open.
         let code = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, size as libc::off_t) };
         if code != 0 {
@@ -266,18 +268,18 @@ impl<T: Page + 'static> SharedFile<T> {
         }))
     }
 
-    /// Whether `other` is the same file, by whatever name or descriptor.
+    /// True if `other` is the same file, under any name or descriptor.
     pub fn is_same(&self, other: BorrowedFd<'_>) -> bool {
         Identity::of(other.as_raw_fd()) == Some(self.identity)
     }
 
-    /// The page. It stays mapped for the life of the process, also after this value is dropped.
+    /// The page. It stays mapped until the process ends, even after this value is dropped.
     pub fn page(&self) -> &'static T {
         self.page
     }
 
-    /// Whether the file has no name any more: whoever opens the path gets another one. Names of a file that was handed
-    /// over do not matter.
+    /// True if the file no longer has a name, so that other processes open another file at its path. Always false for
+    /// a file that was passed on, since its names do not matter.
     ///
     /// # Cost
     /// One system call.
@@ -289,7 +291,7 @@ impl<T: Page + 'static> SharedFile<T> {
         stat.is_none_or(|stat| stat.st_nlink == 0)
     }
 
-    /// The file, for locks on its bytes; `None` if the program closed our descriptor and the file cannot be opened
+    /// The file, for locks on its bytes. `None`: the program closed our descriptor, and the file cannot be opened
     /// again.
     ///
     /// # Cost
@@ -318,12 +320,12 @@ impl<T: Page + 'static> SharedFile<T> {
     fn close(&mut self) {
         let descriptor = self.file.swap(-1, Ordering::AcqRel);
         if Identity::of(descriptor) == Some(self.identity) {
-            // SAFETY: ours; a number that the program made its own names another file and is left alone.
+            // SAFETY: ours; if the program reused the number, it names another file and is left alone.
             unsafe { libc::close(descriptor) };
         }
     }
 
-    /// Gives up what a forked child inherited: the descriptor, but not the anchor, which the child does not have.
+    /// In a forked child: closes the inherited descriptor. The anchor stays, since the child did not inherit it.
     pub fn disinherit(mut self) {
         self.close();
         core::mem::forget(self);
@@ -420,7 +422,7 @@ mod tests {
         assert!(crate::lock::try_lock(a.file().unwrap(), 9).unwrap());
         let number = a.file().unwrap().as_raw_fd();
         assert!(number >= 3, "0, 1 and 2 are the program's");
-        // What a program does that closes everything it does not know and goes on to open its own files.
+        // A program that closes all descriptors it does not know, and then opens its own files.
         let stranger = std::fs::File::create(&other).unwrap();
         // SAFETY: both numbers are open.
         assert_eq!(unsafe { libc::dup2(stranger.as_raw_fd(), number) }, number);

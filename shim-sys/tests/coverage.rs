@@ -1,7 +1,7 @@
-//! Every function of the CUDA and NVML headers stands in the table: what is not classified fails here.
+//! Every function of the CUDA and NVML headers must be in the table: an unclassified one fails here.
 //!
-//! The lists beside this file hold the names of the functions that the headers of CUDA 12.9 and 13.5 declare, one a
-//! line. A newer header adds its names there first, and this test then demands a decision for each.
+//! The lists next to this file name the functions that the headers of CUDA 12.9 and 13.5 declare, one per line. To
+//! support a newer header, add its names there first; this test then requires a decision for each.
 
 use shim_sys::table::{Action, CUDA_ROWS, NVML_ROWS, Row};
 use std::collections::BTreeSet;

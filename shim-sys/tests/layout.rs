@@ -1,7 +1,7 @@
-//! Our C types and signatures against two independent sets of bindings: cudarc's and nvml-wrapper-sys'.
+//! Compares our C types and signatures with two independent sets of bindings: cudarc and nvml-wrapper-sys.
 //!
-//! A wrong size, alignment or offset is memory corruption in a stranger's process; a wrong number of arguments is a
-//! wrong call. The bindings are compared by shape, since the types themselves are others on purpose.
+//! A wrong size, alignment or offset corrupts memory in somebody else's process, and a wrong number of arguments is a
+//! wrong call. The comparison is by shape, since the types themselves differ on purpose.
 
 use core::mem::{align_of, offset_of, size_of};
 use cudarc::driver::sys as cuda;

@@ -1,7 +1,8 @@
-//! The pages between two processes: what a tenant may do with them, what it may try, and that the daemon outlives it.
+//! The pages between two processes: a tenant's normal use, its forbidden attempts, and the daemon after the tenant's
+//! death.
 //!
-//! The second process is this test program again, with a socket as its standard input; its checks are assertions, which
-//! show as its exit status.
+//! The second process runs this test program again, with a socket as its standard input. Its assertions show as its
+//! exit status.
 
 use std::ffi::{CString, c_int};
 use std::io::{Read, Write};
@@ -47,7 +48,7 @@ impl Daemon {
         daemon
     }
 
-    /// Starts the tenant `part` and hands the pages over.
+    /// Starts the tenant `part` and passes the pages to it.
     fn admit(&self, part: &str) -> (Child, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let child = Command::new(std::env::current_exe().unwrap())
@@ -62,7 +63,7 @@ impl Daemon {
     }
 }
 
-/// The tenant's side: the socket, and what came with the first byte.
+/// The tenant's side: the socket, and the descriptors that came with the first byte.
 fn welcome() -> (UnixStream, [OwnedFd; 3]) {
     let socket = std::io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from).unwrap();
     let (mut byte, mut files) = ([0], Vec::new());
@@ -70,7 +71,7 @@ fn welcome() -> (UnixStream, [OwnedFd; 3]) {
     (socket, files.try_into().unwrap())
 }
 
-/// Fails with this error and no other.
+/// Asserts that the call failed with this error.
 #[track_caller]
 fn refused(result: impl Into<i64>, errno: c_int) {
     let error = std::io::Error::last_os_error();
@@ -94,7 +95,7 @@ fn hole(file: BorrowedFd<'_>, size: usize) -> c_int {
     unsafe { libc::fallocate(file.as_raw_fd(), libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, 0, size) }
 }
 
-/// All that could make a page shorter, or move the seals.
+/// Attempts that would change the size of a page, or its seals.
 fn neither_shorter_nor_longer(file: BorrowedFd<'_>, size: usize) {
     let size = i64::try_from(size).unwrap();
     refused(truncate(file, 0), libc::EPERM);
@@ -112,13 +113,13 @@ fn tenant_that_tries() {
     neither_shorter_nor_longer(report.as_fd(), size_of::<ReportPage>());
     for (file, size) in [(&board, size_of::<BoardPage>()), (&beat, size_of::<BeatPage>())] {
         neither_shorter_nor_longer(file.as_fd(), size);
-        // Neither through this descriptor nor through one that is opened anew.
+        // Neither through this descriptor nor through one opened again.
         let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
         let again = std::fs::File::options().read(true).write(true).custom_flags(0).open(path.to_str().unwrap());
         for file in [Some(file.as_fd()), again.as_ref().ok().map(AsFd::as_fd)].into_iter().flatten() {
             let raw = file.as_raw_fd();
             let (both, none) = (libc::PROT_READ | libc::PROT_WRITE, core::ptr::null_mut());
-            // SAFETY: fresh mappings of an open file, of which the first fails; bytes of ours are offered to be written.
+            // SAFETY: new mappings of an open file, of which the first fails; the write calls get our own bytes.
             unsafe {
                 refused(libc::mmap(none, size, both, libc::MAP_SHARED, raw, 0) as i64, libc::EPERM);
                 let at = libc::mmap(none, size, libc::PROT_READ, libc::MAP_SHARED, raw, 0);
@@ -127,18 +128,18 @@ fn tenant_that_tries() {
                 refused(libc::madvise(at, size, libc::MADV_REMOVE), libc::EACCES);
                 refused(libc::pwrite(raw, [0xffu8; 8].as_ptr().cast(), 8, 0) as i64, libc::EPERM);
                 refused(hole(file, size), libc::EPERM);
-                // The way of debuggers, which goes past the protection of private mappings.
+                // Debuggers write this way, which bypasses the protection of private mappings.
                 let memory = std::fs::File::options().write(true).open("/proc/self/mem").unwrap();
                 let place = libc::off_t::try_from(at.addr()).unwrap();
                 assert_eq!(libc::pwrite(memory.as_raw_fd(), [0xffu8; 8].as_ptr().cast(), 8, place), -1);
-                // A private copy may be written: it is nobody else's.
+                // A private copy may be written, since no other process sees it.
                 let copy = libc::mmap(none, size, both, libc::MAP_PRIVATE, raw, 0);
                 assert_ne!(copy, libc::MAP_FAILED);
                 copy.cast::<u64>().write_volatile(0);
             }
         }
     }
-    // What it may: to write into the report, whatever it likes, and to make holes in it.
+    // Allowed: writing any bytes into the report, and punching holes into it.
     let said = receive::<ReportPage>(report.as_fd()).unwrap();
     assert!(said.check(EPOCH).is_ok());
     said.slots[SLOT].say(&Said { busy: u64::MAX, since: u64::MAX, in_flight: Some(1), ..Said::default() });
@@ -147,7 +148,7 @@ fn tenant_that_tries() {
     assert!(said.slots[SLOT].wish(), "zeroes again");
 }
 
-/// Red without F_SEAL_FUTURE_WRITE, and without F_SEAL_SHRINK.
+/// Red without F_SEAL_FUTURE_WRITE, or without F_SEAL_SHRINK.
 #[test]
 fn what_a_tenant_tries_with_the_daemons_pages_fails_and_the_daemon_reads_on() {
     let daemon = Daemon::new();
@@ -178,7 +179,7 @@ fn tenant_that_works() {
     let begin = Instant::now();
     let sleep = |sequence: u32| {
         assert!(begin.elapsed() < PATIENCE, "never woken");
-        // A minute from any clock's zero may be over: the wait then returns, and the loop looks again.
+        // The wait may return early; the loop then checks again.
         futex::wait(slot.futex(), sequence, u64::MAX / 2, u32::MAX);
     };
     if said.wish() {
@@ -271,8 +272,8 @@ fn the_pages_outlive_a_tenant_that_is_killed() {
 fn tenant_that_sends_to_nobody() {
     let (here, there) = UnixStream::pair().unwrap();
     drop(there);
-    // As in a program that is not ours: this test program's own runtime ignores the signal.
-    // SAFETY: the default action, in a process of its own.
+    // A program that is not ours gets the default action; this test program's runtime ignores the signal.
+    // SAFETY: sets the default action, in a process of its own.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     let error = descriptors::send(here.as_fd(), b"x", &[here.as_fd()]).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::BrokenPipe);

@@ -1,8 +1,7 @@
-//! Amounts of memory: the [`Bytes`] newtype, how it is shown, and how people write it.
+//! Amounts of memory: the [`Bytes`] newtype, its text form, and parsers for sizes.
 //!
-//! [`parse_size`] reads what stands in our own variables, [`parse_hami_size`] what HAMi's schedulers
-//! write into theirs. Which variable holds what, and what wins, is [`crate::limits`]; how an
-//! allocation is rounded is [`crate::charging`].
+//! [`parse_size`] reads our own variables, [`parse_hami_size`] those of HAMi's schedulers. [`crate::limits`] chooses
+//! between variables; [`crate::charging`] rounds allocations.
 
 mod parse;
 
@@ -10,7 +9,7 @@ use core::fmt;
 
 pub use parse::{HAMI_SIZE_FORMS, Percent, SIZE_FORMS, Size, SizeError, parse_hami_size, parse_size};
 
-/// A number of bytes. Never bits, never kibibytes.
+/// A number of bytes; never bits or KiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct Bytes(pub u64);
@@ -25,12 +24,12 @@ pub const GIB: u64 = 1 << 30;
 pub const TIB: u64 = 1 << 40;
 
 impl Bytes {
-    /// No bytes at all.
+    /// Zero bytes.
     pub const ZERO: Self = Self(0);
-    /// More than any device has.
+    /// The largest amount; no device has as much.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// The bare number.
+    /// The number of bytes.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
@@ -72,7 +71,7 @@ impl From<Bytes> for u64 {
 
 /// Exact in every case: `1 GiB`, `1536 MiB`, `1000000 bytes`, `1 byte`.
 ///
-/// The largest binary unit that divides the amount is taken; nothing is rounded.
+/// Uses the largest binary unit that divides the amount; never rounds.
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (unit, name) in [(TIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")] {

@@ -1,31 +1,31 @@
-//! THE charging rule: how many bytes an allocation counts, one function per family.
+//! The charging rule: the bytes that an allocation is charged, one function per kind of allocation.
 //!
-//! Everything that charges asks here, so that the rule can be told in one page and checked against the
-//! device. A charge is what the device takes for the request: the driver serves plain memory in slabs of 2 MiB and
-//! gives a slab back only whole. What the driver spends beyond that (contexts, modules) is *overhead* and not known
-//! here. `None` always means "does not fit into 64 bits": no device can hold it, and the request is to be refused
-//! without asking the driver.
+//! All charges use these functions, so that the rule is in one file and can be checked against the device. A charge
+//! is the memory that the device takes for the request: the driver serves plain memory in slabs of 2 MiB and frees a
+//! slab only as a whole. Memory that the driver takes beyond that (contexts, modules) is *overhead*, and not charged
+//! here. `None` always means that the size does not fit into 64 bits. No device can hold it, so the caller refuses
+//! the request without calling the driver.
 //!
-//! Next: [`crate::ledger`] keeps what was charged.
+//! Next: [`crate::ledger`] stores the charges.
 
-/// The grain of everything that is not VMM.
+/// Rounding unit in bytes for plain requests below half a slab, for stream-ordered allocations and for graph memory.
 pub const GRAIN: u64 = 512;
 
-/// Bytes of a slab: the driver takes device memory for plain requests in these, aligned to their size.
+/// Bytes of a slab. The driver takes device memory for plain requests in slabs, aligned to their size.
 ///
-/// `gpu-probe` measures it on a device (`slab_bytes`); so does the daemon's look at the driver's own figure.
+/// `gpu-probe` measures it on a device (`slab_bytes`), and the daemon compares it with the driver's own figure.
 pub const SLAB: u64 = 2 << 20;
 
-/// Whether a plain request may lie in one slab with others. Such a request is charged by its address: the first
-/// allocation in a slab brings the charge of a whole one, and the last one that ends takes it away.
+/// True if a plain request may share a slab with others. It is then charged by its address: the first
+/// allocation in a slab is charged a whole slab, and the last one freed there ends that charge.
 #[inline]
 #[must_use]
 pub const fn may_share_a_slab(bytes: u64) -> bool {
     bytes < SLAB
 }
 
-/// Plain memory without an address to go by (arrays, memory of others), and from one slab on: whole slabs from half of
-/// one on, since two such requests do not share one; else rounded up to [`GRAIN`].
+/// Plain memory without an address (arrays, memory of other APIs), and plain memory of one slab or more. Requests of
+/// at least half a slab are rounded up to whole slabs, since two of them do not share one; smaller ones to [`GRAIN`].
 ///
 /// # Cost
 /// Five instructions.
@@ -35,7 +35,7 @@ pub const fn plain(bytes: u64) -> Option<u64> {
     round_up(bytes, if bytes < SLAB / 2 { GRAIN } else { SLAB })
 }
 
-/// Asynchronous allocations and memory of graphs, whose pools are charged what they hold: rounded up to [`GRAIN`].
+/// Stream-ordered allocations and graph memory, rounded up to [`GRAIN`]; the charge is that of their pools.
 ///
 /// # Cost
 /// Three instructions.
@@ -47,7 +47,7 @@ pub const fn linear(bytes: u64) -> Option<u64> {
 
 /// `cuMemAllocPitch`: the pitch the driver returned, times the rows, rounded like [`plain`].
 ///
-/// Before the driver has answered, [`expected_pitch`] stands in for the pitch.
+/// Before the driver has returned the pitch, [`expected_pitch`] replaces it.
 #[must_use]
 pub const fn pitched(pitch: u64, rows: u64) -> Option<u64> {
     match pitch.checked_mul(rows) {
@@ -56,7 +56,7 @@ pub const fn pitched(pitch: u64, rows: u64) -> Option<u64> {
     }
 }
 
-/// The pitch to expect for rows of `width` bytes; the reservation is corrected when the driver's is known.
+/// The pitch to expect for rows of `width` bytes. The reservation is corrected once the driver returns the real one.
 #[must_use]
 pub const fn expected_pitch(width: u64) -> Option<u64> {
     round_up(width, GRAIN)
@@ -68,69 +68,71 @@ pub const fn physical(bytes: u64, granularity: u64) -> Option<u64> {
     round_up(bytes, if granularity == 0 { GRAIN } else { granularity })
 }
 
-/// What one element of an array takes.
+/// Size of one element of an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Texel {
-    /// So many *bits* in each of the array's channels.
+    /// This number of *bits* in each channel of the array.
     PerChannel {
-        /// 8, 16 or 32.
+        /// Bits of a channel: 8, 16 or 32.
         bits: u32,
     },
-    /// So many *bits* altogether, whatever the number of channels.
+    /// This number of *bits* in total, whatever the number of channels.
     Whole {
-        /// 32 for 10, 10, 10 and 2.
+        /// For example 32 for components of 10, 10, 10 and 2 bits.
         bits: u32,
     },
-    /// Video: a plane of brightness, and two values of colour (in one plane or two) for each group of elements.
+    /// Video: a plane of brightness, and two colour values (in one plane or two) per group of elements.
     Video {
-        /// *Bytes* of a value; ten and twelve bits stand in two.
+        /// *Bytes* of a value; values of ten and twelve bits take two.
         bytes: u32,
-        /// Elements side by side that share their colour: 1 or 2.
+        /// Horizontally adjacent elements that share their colour: 1 or 2.
         across: u32,
-        /// Elements above each other that share it: 1 or 2.
+        /// Vertically adjacent elements that share their colour: 1 or 2.
         down: u32,
     },
-    /// So many *bytes* for a block of four by four elements, whatever the number of channels.
+    /// This number of *bytes* per block of four by four elements, whatever the number of channels.
     Block {
-        /// 8 or 16.
+        /// Bytes of a block: 8 or 16.
         bytes: u32,
     },
 }
 
 impl Texel {
-    /// What no element exceeds: four channels of 32 bits.
+    /// The largest element of any format: four channels of 32 bits.
     pub const WIDEST: Self = Self::Whole { bits: 128 };
 
-    /// The element of a `CUarray_format`; `None` for a format that is not known here.
+    /// The element of a `CUarray_format`; `None` for an unknown format.
     ///
-    /// An unknown format must not be charged as nothing: whoever asks takes the widest element there is
+    /// An unknown format must not be charged as nothing: the caller then charges the widest element
     /// ([`Texel::WIDEST`]).
     ///
-    /// Source: CUDA driver API, `CUarray_format` up to 13.4: the numbers, and widths and sampling as described there;
-    /// for ten and twelve bits the memory layouts of the formats of these names (P010, Y210, Y410, Y416, ...).
+    /// Source: CUDA driver API, `CUarray_format` up to 13.4: the numbers, and the widths and sampling described
+    /// there. For ten and twelve bits: the memory layouts of the formats of the same names (P010, Y210, Y410, Y416,
+    /// ...).
     #[must_use]
     pub const fn of_format(format: u32) -> Option<Self> {
         Some(match format {
-            // Integers of 8 bits; normalised ones carry their channels in the name and in the descriptor.
+            // 8-bit integers. Normalised formats carry their number of channels in the name and in the descriptor.
             0x01 | 0x08 | 0xc0..=0xc2 | 0xc6..=0xc8 => Self::PerChannel { bits: 8 },
-            // Integers of 16 bits, halves, normalised 16.
+            // 16-bit integers, halves, 16-bit normalised formats.
             0x02 | 0x09 | 0x10 | 0xc3..=0xc5 | 0xc9..=0xcb => Self::PerChannel { bits: 16 },
-            // Integers of 32 bits, floats.
+            // 32-bit integers, floats.
             0x03 | 0x0a | 0x20 => Self::PerChannel { bits: 32 },
             // BC1 and BC4.
             0x91 | 0x92 | 0x97 | 0x98 => Self::Block { bytes: 8 },
             // BC2, BC3, BC5, BC6H, BC7.
             0x93..=0x96 | 0x99..=0x9e => Self::Block { bytes: 16 },
-            // UNORM_INT_101010_2; Y410; AYUV and UINT8_PACKED_444: 8 bits for each of four.
+            // UNORM_INT_101010_2; Y410; AYUV and UINT8_PACKED_444, which have four values of 8 bits.
             0x50 | 0x52 | 0xa8 | 0xa9 => Self::Whole { bits: 32 },
-            // UINT8_PACKED_422: four channels in one element. Should an element be one pixel, this is twice too much.
+            // UINT8_PACKED_422: four channels in one element. If an element is one pixel instead, this charges twice
+            // the size.
             0x51 => Self::Whole { bits: 32 },
-            // YUY2: 8 bits of brightness and 8 of one colour. Y210 and Y216: the same in 16.
+            // YUY2: 8 bits of brightness and 8 of one colour. Y210 and Y216: 16 bits of each.
             0xa5 => Self::Whole { bits: 16 },
             0xa6 | 0xa7 => Self::Whole { bits: 32 },
-            // Y416: 16 bits for each of four.
+            // Y416: four values of 16 bits.
             0xb1 => Self::Whole { bits: 64 },
-            // 4:2:0 in 8 bits: NV12, semi-planar, planar; in 16: P010, P016 and the like.
+            // 4:2:0 with 8 bits: NV12, semi-planar, planar; with 16 bits: P010, P016 and the like.
             0xb0 | 0x53 | 0x59 => Self::Video { bytes: 1, across: 2, down: 2 },
             0x9f | 0xa1 | 0x54 | 0x5a => Self::Video { bytes: 2, across: 2, down: 2 },
             // 4:2:2: NV16; P210 and P216.
@@ -144,9 +146,9 @@ impl Texel {
     }
 }
 
-/// An array as its descriptor gives it: a height of 0 means one dimension, a depth of 0 at most two.
+/// The shape of an array in its descriptor. A height of 0 means one dimension, a depth of 0 at most two.
 ///
-/// Layers and cube faces stand in `depth`, as in the driver's descriptor.
+/// As in the driver's descriptor, `depth` also holds layers and cube faces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArrayShape {
     /// Elements in a row.
@@ -155,11 +157,11 @@ pub struct ArrayShape {
     pub height: u64,
     /// Slices, layers or faces; 0 for none.
     pub depth: u64,
-    /// 1, 2 or 4.
+    /// Channels per element: 1, 2 or 4.
     pub channels: u32,
-    /// The element.
+    /// Size of an element.
     pub texel: Texel,
-    /// Is `depth` a number of layers or faces, which mipmaps do not shrink?
+    /// True if `depth` counts layers or faces, which mip levels do not shrink.
     pub layered: bool,
 }
 
@@ -171,7 +173,7 @@ pub fn array(shape: &ArrayShape) -> Option<u64> {
 
 /// `cuMipmappedArrayCreate`: all levels summed, then rounded like [`plain`].
 ///
-/// Each level halves every dimension down to 1; more levels than that add nothing.
+/// Each level halves every dimension down to 1; further levels add nothing.
 #[must_use]
 pub fn mipmapped(shape: &ArrayShape, levels: u32) -> Option<u64> {
     let depth = if shape.layered { 1 } else { shape.depth };
@@ -432,7 +434,7 @@ mod tests {
                 .and_then(|bytes| bytes.checked_next_multiple_of(if bytes < 1 << 20 { 512 } else { 2 << 20 }))
                 .and_then(|bytes| u64::try_from(bytes).ok());
             prop_assert_eq!(array(&shape), wide);
-            // No level sum is below its first level, and none reaches twice its size.
+            // The sum of all levels is at least the first level, and less than twice its size plus a slab.
             if let (Some(one), Some(all)) = (array(&shape), mipmapped(&shape, 64)) {
                 prop_assert!(all >= one && u128::from(all) <= 2 * u128::from(one) + u128::from(SLAB));
             }

@@ -1,7 +1,7 @@
-//! A decimal number at the start of a text: the part that sizes and shares have in common.
+//! Parses a decimal number at the start of a text, for both sizes and shares.
 //!
-//! Integer arithmetic only, any number of fraction digits, no floating point.
-//! Units, percent signs and ranges are not known here: see [`crate::bytes`] and [`crate::share`].
+//! Integer arithmetic only, any number of fraction digits, no floating point. [`crate::bytes`] and [`crate::share`]
+//! parse units and percent signs and check ranges.
 
 use core::fmt;
 
@@ -12,12 +12,12 @@ pub(crate) struct Decimal<'a> {
     fraction: &'a [u8],
 }
 
-/// Why a text does not start with a number.
+/// Reasons why a text does not start with a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NumberError {
     /// Nothing but white space.
     Empty,
-    /// A minus sign.
+    /// A minus sign at the start.
     Negative,
     /// No digit where a number should start.
     NotANumber,
@@ -29,9 +29,9 @@ pub enum NumberError {
     LoneDot,
     /// A comma, which is a decimal point to some readers and a separator to others.
     Comma,
-    /// `0x...`.
+    /// A hexadecimal number: `0x...`.
     Hex,
-    /// `1e9`.
+    /// A number with an exponent: `1e9`.
     Exponent,
     /// Does not fit into 64 bits.
     TooLarge,
@@ -111,12 +111,12 @@ impl<'a> Decimal<'a> {
         self.whole.checked_mul(unit)?.checked_add(u64::try_from(part).ok()?)
     }
 
-    /// Digits after the decimal point that say something (trailing zeros do not).
+    /// Digits after the decimal point without trailing zeros.
     pub(crate) fn decimals(&self) -> usize {
         self.fraction.len() - self.fraction.iter().rev().take_while(|d| **d == b'0').count()
     }
 
-    /// Is it exactly zero?
+    /// True if the number is exactly zero.
     pub(crate) fn is_zero(&self) -> bool {
         self.whole == 0 && self.decimals() == 0
     }

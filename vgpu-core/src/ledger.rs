@@ -1,57 +1,59 @@
-//! The memory ledger: who holds how much of a device, in one page shared by the members of a tenant.
+//! The memory ledger: counts how much device memory each member of a tenant holds, in one file that all members map.
 //!
-//! There is no total to keep right. Each member writes only its own [`Slot`]; the sum over the slots
-//! *is* what the tenant holds. A member that dies takes nothing with it but the lock of its slot, and
-//! whoever finds that lock free may settle the slot ([`Ledger::reclaim_dead`]).
+//! The ledger stores no total. Each member writes only its own [`Slot`], and the sum over the slots *is* the tenant's
+//! usage. A member that dies leaves its charges in its slot and releases the slot's lock. Any member that then gets
+//! this lock may settle the slot, which frees the charges ([`Ledger::reclaim_dead`]).
 //!
 //! # A slot
-//! Four counters that only ever grow (modulo 2^64), all in bytes:
+//! Four counters that only grow (modulo 2^64), all in bytes:
 //!
 //! | counter | grows when |
 //! |---|---|
-//! | `claimed` | a request is put on the table, before anybody knows whether it fits |
-//! | `granted` | it fitted, or was withdrawn |
-//! | `committed` | the driver said yes, or the request was withdrawn or rolled back |
-//! | `dropped` | withdrawn, rolled back, or released |
+//! | `claimed` | a request is published, before anybody knows whether it fits |
+//! | `granted` | the request fits, or is withdrawn |
+//! | `committed` | the driver call succeeds, or the request is withdrawn or rolled back |
+//! | `dropped` | the request is withdrawn or rolled back, or the memory is released |
 //!
 //! ```text
-//! used      = claimed - dropped      what counts against the limit
-//! tentative = claimed - granted      on the table; its owner decides within its next instructions
-//! pending   = granted - committed    a reservation whose driver call is under way
+//! used      = claimed - dropped      counts against the limit
+//! tentative = claimed - granted      undecided; its owner decides within its next instructions
+//! pending   = granted - committed    a reservation whose driver call has not returned
 //! settled   = used - tentative - pending
 //! ```
 //!
-//! # Never over
-//! A request is added to `claimed` *first* and the slots are summed *afterwards*; it is granted if the
-//! sum is within the limit. All of these accesses have one total order. Among the requests alive at
-//! any instant take the one that was added last: its sum came after every other was added, so it saw
-//! them all, and it was within the limit. Reading `dropped` before `claimed` makes the sum of a slot
-//! that moves too large, never too small.
+//! # The limit is never exceeded
+//! A member adds its request to `claimed` *first* and sums the slots *afterwards*. It grants the request if the sum
+//! is within the limit. All these accesses have one total order. Take the requests alive at any instant, and of those
+//! the one that was added last. Its sum came after every other request was added, so it includes them all, and it was
+//! within the limit. A sum reads `dropped` before `claimed`: while a slot changes, its sum may be too large, never
+//! too small.
 //!
-//! A member that only observes asks under a limit of all ones: its claims are granted whatever the sum, so a tenant with
-//! such a member may stand above its limit, by what that member holds. Members that enforce are then refused until the sum has fallen:
-//! "never over" holds for what each of *them* adds.
+//! A member that only observes reserves under the largest possible limit (all bits set), so every claim of its own is
+//! granted. A tenant with observing members can therefore exceed its limit by the bytes that those members hold.
+//! Members that enforce the limit are then refused until the sum has fallen.
 //!
-//! # Never falsely refused
-//! A sum above the limit proves nothing: it may contain claims about to be withdrawn, or one amount
-//! twice, seen in a slot it left and in another it went to. So the request is withdrawn and repeated in
-//! turn (`contended.rs`), after the dead were reclaimed, and a refusal needs a *stable* reading: two sums
-//! in a row with every counter unchanged. Because counters never go back, equal sums mean equal counters,
-//! and the reading is the state of one instant. Refused at once is only what does not fit beside
-//! settled charges. A pending reservation is given 10 ms to turn out either way; a tentative claim is
-//! waited for longer, since its owner needs nothing but a few nanoseconds on a CPU.
+//! # No false refusals
+//! A sum above the limit proves nothing. It may contain claims about to be withdrawn, or count one amount twice: in
+//! the slot it left and in the slot it moved to. So the member withdraws the request, takes the turn lock, reclaims
+//! the dead and repeats the request (`contended.rs`). A refusal needs a *stable* reading: two sums in a row with
+//! every counter unchanged. Counters never decrease, so equal sums mean equal counters, and the reading is the state
+//! of one instant.
+//!
+//! Only a request that does not fit next to settled charges is refused immediately. A pending reservation gets 10 ms
+//! to succeed or fail. The wait for a tentative claim is longer, since its owner needs only a few nanoseconds of CPU
+//! time to decide.
 //!
 //! # Death at any instruction
-//! Every step is one atomic operation on one's own slot, and every state between two steps is covered:
-//! the slot counts at least what its owner holds. Settling stores `dropped := claimed` first, which
-//! frees the charges in one step, and can be repeated by the next one who comes.
+//! Every step is one atomic operation on the member's own slot. In every state between two steps the slot counts at
+//! least the bytes its owner holds. Settling first stores `dropped := claimed`, which frees all charges in one step.
+//! If its caller dies too, the next one repeats it.
 //!
-//! # What several hold
-//! An exported allocation is charged once, to a [`Share`] of its own, which lives as long as anybody holds its read
-//! lock: `shares.rs`.
+//! # Memory that several members hold
+//! An exported allocation is charged once, to a [`Share`] of its own. The share lives as long as any process holds a
+//! read lock on it: `shares.rs`.
 //!
-//! What lives elsewhere: the mapping and the locks (shim-sys implements [`Kernel`]), how many bytes a
-//! call charges ([`crate::charging`]), what is shown ([`crate::view`]).
+//! Not here: the mapping and the locks (shim-sys implements [`Kernel`]), the bytes that a call is charged
+//! ([`crate::charging`]), the numbers shown to programs ([`crate::view`]).
 
 mod contended;
 #[cfg(not(loom))]

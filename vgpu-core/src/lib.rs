@@ -1,12 +1,19 @@
-//! Pure policy and vocabulary of vgpu: no unsafe, no IO, no clock.
+//! Policy and shared data layouts of vgpu: no `unsafe`, no IO, no clock.
 //!
-//! In reading order: amounts and shares ([`bytes`], [`share`]), what was asked for ([`limits`]) by which variables
-//! ([`variables`]), how many bytes a call is charged ([`charging`]), who holds how much ([`ledger`]) under which key
-//! ([`tenant`]), who may use the device now ([`account`]), who holds it when several want it ([`arbiter`]: tenants,
-//! [`turn`]: members of one tenant) and what that means for a launch ([`gate`]), where the daemon and its members write it
-//! down for each other ([`page`], [`wire`]), and what a tenant is shown ([`view`]).
-//! [`mix`] finds a key's place in a small table. Time is always an argument, in nanoseconds; whatever only a kernel can say comes through a trait.
-//! What lives elsewhere: mappings, locks and the C types of the driver are shim-sys; hooks are libvgpu.
+//! In reading order:
+//! - amounts and fractions: [`bytes`], [`share`];
+//! - the limits of a container ([`limits`]) and the environment variables that set them ([`variables`]);
+//! - the bytes that a call is charged ([`charging`]), the ledger that holds the charges ([`ledger`]), the key of its
+//!   tenant ([`tenant`]);
+//! - device time: budget of a tenant ([`account`]), order among tenants ([`arbiter`]) and among the members of one
+//!   tenant ([`turn`]), and the decision about one launch ([`gate`]);
+//! - the files and messages between daemon and members: [`page`], [`wire`];
+//! - the memory numbers that a tenant sees: [`view`].
+//!
+//! [`mix`] hashes a key to its index in a small table. Time is always an argument, in nanoseconds. A trait supplies
+//! everything that only the kernel knows.
+//!
+//! Not here: mappings, locks and the driver's C types (shim-sys); hooks (libvgpu).
 #![forbid(unsafe_code)]
 
 mod decimal;

@@ -1,15 +1,15 @@
-//! Limits in two stages: what was written ([`RawLimits`]), then what it means for a device ([`DeviceLimits`]).
+//! Limits from environment variables, in two stages: the values as written ([`RawLimits`]), then their meaning for
+//! one device ([`DeviceLimits`]).
 //!
-//! The first stage knows the variables and needs no device; the second resolves percentages and
-//! picks what wins. Values are read by [`crate::bytes`] and [`crate::share`]. Enforcing is not done
-//! here; where the variables come from is not known here.
+//! The first stage needs no device. The second resolves percentages and chooses between variables. [`crate::bytes`]
+//! and [`crate::share`] parse the values. Not here: reading the environment, and enforcement.
 //!
-//! What wins: within one family (ours, HAMi's) the variable of an ordinal over the global one, also
-//! when it says "no limit", but for HAMi's 0, which HAMi takes for unset; between the families, and beside the daemon's
-//! terms, the lower.
+//! Precedence: within one family (ours or HAMi's) a device's own variable overrides the global one, even if it says
+//! "no limit". The exception is HAMi's 0, which HAMi treats as unset. Between the two families and the daemon's
+//! terms, the lowest limit holds.
 //!
-//! Beside the limits: how far the library goes ([`Mode`]), floors ([`Quantity::SmRequest`], which only a daemon can keep)
-//! and the class for its arbiter. Which other variables there are is told in [`crate::variables`].
+//! Also here: the enforcement mode ([`Mode`]), floors ([`Quantity::SmRequest`], which only a daemon can guarantee)
+//! and the class for the daemon's arbiter. [`crate::variables`] lists all variables.
 
 mod error;
 mod later;
@@ -28,24 +28,24 @@ pub use variable::{Family, Quantity, Source, Variable};
 use crate::bytes::Bytes;
 use crate::share::Share;
 
-/// The highest ordinal a variable may name. No machine has more devices, and a typo should not pass.
+/// The highest ordinal in a variable's name. No machine has more devices, so a higher one is a typo.
 pub const MAX_ORDINAL: u32 = 255;
 
-/// What one device may give: the result of [`RawLimits::for_device`].
+/// Limits of one device: the result of [`RawLimits::for_device`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceLimits {
-    /// The memory limit, at most the device's total; `None` is no limit.
+    /// The memory limit, at most the device's total; `None`: no limit.
     pub memory: Option<Bytes>,
-    /// Who asked for [`DeviceLimits::memory`].
+    /// Source of [`DeviceLimits::memory`].
     pub memory_from: Option<Source>,
-    /// The ceiling on device time, less than all; `None` is no ceiling.
+    /// The ceiling on device time, less than 100 %; `None`: no ceiling.
     pub sm: Option<Share>,
-    /// Who asked for [`DeviceLimits::sm`].
+    /// Source of [`DeviceLimits::sm`].
     pub sm_from: Option<Source>,
 }
 
 impl DeviceLimits {
-    /// Is there nothing to enforce on this device?
+    /// True if nothing is enforced on this device.
     #[must_use]
     pub const fn is_unlimited(&self) -> bool {
         self.memory.is_none() && self.sm.is_none()

@@ -1,16 +1,17 @@
-//! The one mixer of keys: for places in small tables, and for hashes.
+//! The project's only key mixer, for indices into small tables and for hashes.
 
 /// 2^64 divided by the golden ratio, made odd: Knuth's multiplier for Fibonacci hashing.
 const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A key spread over 64 bits. All bits of the key take part in the highest bits only, so an index must use those.
+/// Spreads a key over 64 bits. Only the highest bits depend on all bits of the key, so an index must use those.
 #[inline]
 #[must_use]
 pub const fn spread(key: u64) -> u64 {
     key.wrapping_mul(MULTIPLIER)
 }
 
-/// The index of a key in a table of `slots` entries, by the highest bits. For a constant power of two this is one
+/// The index of a key in a table of `slots` entries, from its highest bits. For a constant power of two: one
+/// multiplication and one shift.
 /// multiplication and one shift.
 #[inline]
 #[must_use]
@@ -25,7 +26,7 @@ mod tests {
 
     #[test]
     fn aligned_addresses_fill_a_table_evenly() {
-        // As many keys as slots: random ones share a slot by fives at most.
+        // The numbers of keys and slots are equal: of random keys, at most about five share a slot.
         for (align, slots) in [(16, 64), (4096, 64), (1 << 20, 256), (64, 96)] {
             let mut used = vec![0u32; slots];
             for number in 0..slots as u64 {

@@ -1,38 +1,38 @@
-//! The pages between the daemon and its members: what lies where, and what is believed of it.
+//! Shared-memory pages through which the daemon and a tenant's members exchange device-time state.
 //!
-//! A tenant has two of them, shared memory that the daemon creates and hands out with its welcome
-//! ([`crate::wire::two`]); a slot in both belongs to one member on one device. A third one is the host's.
+//! A tenant has two pages, shared memory that the daemon creates and passes with its welcome ([`crate::wire::two`]).
+//! One member on one device has the same slot in both. A third page belongs to the host.
 //!
-//! | page | written by | says |
+//! | page | written by | content |
 //! |---|---|---|
-//! | [`BoardPage`] | the daemon; mapped read-only and sealed in the tenant | per slot: the gate, the lease, its end, the account at the grant, what the tenant may use; the epoch |
-//! | [`ReportPage`] | the members; **never trusted** | per slot: wants, in flight, device time measured, estimates of what was submitted and finished |
-//! | [`BeatPage`] | the daemon; read-only in every tenant | that it lives: a count, the time, the epoch |
+//! | [`BoardPage`] | the daemon; mapped read-only and sealed in the tenant | per slot: the gate, the lease and its end, the account at the grant, the tenant's limits, the epoch |
+//! | [`ReportPage`] | the members; **never trusted** | per slot: launch requests, work in flight, device time measured, estimates of submitted and finished work |
+//! | [`BeatPage`] | the daemon; read-only in every tenant | heartbeat: a count, the time, the epoch |
 //!
-//! *Nothing is torn.* A slot of the board is a [`Sequenced`] record: its counter is odd while it is written, and a reader
-//! that saw the same even counter before and after has read one state. That counter is also the futex word for which a
-//! member sleeps, which needs no more than a mapping to read, and the one word that a launch looks at:
-//! [`BoardSlot::stands`]. The report has no such counter, since a hostile tenant could keep the daemon waiting for it:
-//! each of its words stands for itself, and is written and read in an order that makes "nothing in flight" imply "all
-//! measured time is there".
+//! *No torn reads.* A slot of the board is a [`Sequenced`] record: its counter is odd while it is written. A
+//! reader that sees the same even counter before and after has read one state. The counter is also the futex word on
+//! which a member sleeps; that needs only a readable mapping. It is the one word that a launch checks:
+//! [`BoardSlot::stands`]. The report has no such counter, since a hostile tenant could keep the daemon waiting for
+//! it. Each of its words is independent. The order of writes and reads guarantees: a reader that sees nothing in
+//! flight also sees all measured time.
 //!
-//! *Nothing is believed.* Whatever bytes a report holds, what [`Witness`] makes of it is possible: sums never shrink and
-//! never outrun time; it costs the daemon the same few loads. Every tenant writes to its own page only.
+//! *No trust.* [`Witness`] turns any bytes of a report into possible values: sums never shrink and never exceed
+//! elapsed time. That always costs the daemon the same few loads. Every tenant can write only to its own page.
 //!
-//! *Nothing is missed.* A member announces a launch before it looks at the board a last time, and the daemon shuts a gate
-//! before it looks at the report a last time: one of the two sees the other. A wish is written before the bell rings, and
-//! the bell is taken down before wishes are read. Both are checked by loom.
+//! *No lost events.* A member announces a launch before it checks the board a last time. The daemon shuts a gate
+//! before it checks the report a last time. So one of the two sees the other. A member writes its launch request
+//! before it rings the bell; the daemon clears the bell before it reads requests. Loom checks both.
 //!
-//! *An epoch ends.* Every slot and every page carries the epoch of the daemon that wrote it. A daemon that leaves, or
-//! hands out new pages, ends the old ones ([`BoardSlot::end`], which wakes whoever sleeps there); pages of a daemon that
-//! was killed simply beat no more ([`crate::gate::loss`]). A member that meets another epoch than it was welcomed with
-//! says hello anew.
+//! *Epochs end.* Every slot and every page carries the epoch of the daemon that wrote it. A daemon that exits or
+//! hands out new pages ends the old ones ([`BoardSlot::end`], which wakes the sleepers there). After a daemon is
+//! killed its heartbeat stops ([`crate::gate::loss`]). A member that sees another epoch than its welcome's sends a
+//! new hello.
 //!
-//! In reading order: the record (`sequenced`), the daemon's page (`board`), the members' (`report`), what of that is
-//! possible (`witness`), the host's page (`beat`), how often a bell is heard ([`bell`]).
+//! In reading order: the record (`sequenced`), the daemon's page (`board`), the members' page (`report`), its checks
+//! (`witness`), the host's page (`beat`), the rate limit of the bell ([`bell`]).
 //!
-//! Who uses it: `vgpud` writes boards and the beat and reads reports through [`Reports`], which is what the arbiter calls
-//! [`crate::arbiter::Pages`]; libvgpu's governor reads the board and writes its slot of the report. Not here: memory
+//! Users: `vgpud` writes boards and heartbeat, and reads reports through [`Reports`], the arbiter's
+//! [`crate::arbiter::Pages`]. libvgpu's governor reads the board and writes its slot of the report. Not here: memory
 //! files, seals and descriptors (shim-sys: `memfd`, `descriptors`), futexes, eventfds and clocks.
 
 mod beat;
@@ -56,26 +56,26 @@ use core::fmt;
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Grows with every change of a layout or of the meaning of a field. Daemon and library must have the same one; the
-/// hello says it, so that a mismatch is words and not a misreading.
+/// Increased with every change of a layout or of the meaning of a field. Daemon and library must have the same
+/// version. The hello carries it, so a mismatch is an error message and not a misread page.
 pub const VERSION: u32 = 1;
 
-/// Slots of a tenant: members times the devices they use time of. One that finds none left is refused.
+/// Slots of a tenant: one per member and device it uses. A member that finds none free is refused.
 #[cfg(not(loom))]
 pub const SLOTS: usize = 1024;
-/// Few, for the model checker.
+/// Two slots keep the model checker's search small.
 #[cfg(loom)]
 pub const SLOTS: usize = 2;
 
-/// Bytes before the first slot, and of the host's page: what the smallest mapping takes anyhow.
+/// Bytes before the first slot, and of the host's page: one memory page, the smallest possible mapping.
 pub const HEADER_SIZE: usize = 4096;
-/// Bytes of a slot: two cache lines, the first one hot.
+/// Bytes of a slot: two cache lines. The first holds the words that a launch reads.
 pub const SLOT_SIZE: usize = 128;
 
-/// The epoch that comes after a daemon's own when no other follows. No daemon's own; neither is 0.
+/// In place of the next epoch when no daemon follows. No daemon has it as its own epoch; nor 0.
 pub const GONE: u64 = u64::MAX;
 
-/// The first bytes of each page: what it is, and whose epoch it belongs to.
+/// The first bytes of each page: kind, version, number of slots and epoch.
 #[repr(C)]
 pub struct Header {
     magic: AtomicU64,
@@ -84,24 +84,24 @@ pub struct Header {
     epoch: AtomicU64,
 }
 
-/// Why a page is not what was looked for.
+/// Reasons why a page is not the expected one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageError {
-    /// Something else altogether.
+    /// No page of this kind.
     Other,
-    /// Another version wrote it.
+    /// The page has another version.
     Version {
-        /// The page's; ours is [`VERSION`].
+        /// Version of the page; this side reads [`VERSION`].
         found: u32,
     },
     /// Same version, another number of slots.
     Dimensions {
-        /// The page's.
+        /// Number of slots of the page.
         found: u32,
     },
-    /// The daemon that handed it out has ended it, or never was the one that is meant.
+    /// The page's daemon has ended it, or it belongs to another daemon.
     Epoch {
-        /// The page's.
+        /// Epoch in the page.
         found: u64,
     },
 }
@@ -123,13 +123,13 @@ impl core::error::Error for PageError {}
 const ROOM: u32 = SLOTS as u32;
 
 impl Header {
-    /// Zeroed, as a fresh memory file is.
+    /// A header of zeros, as in a new memory file.
     #[must_use]
     pub fn zeroed() -> Self {
         Self { magic: zero(), version: AtomicU32::new(0), slots: AtomicU32::new(0), epoch: zero() }
     }
 
-    /// Makes a zeroed page one of ours; the magic is written last.
+    /// Turns a zeroed page into a page of this kind; writes the magic last.
     fn format(&self, magic: u64, epoch: u64) {
         self.version.store(VERSION, Ordering::Relaxed);
         self.slots.store(ROOM, Ordering::Relaxed);
@@ -137,7 +137,7 @@ impl Header {
         self.magic.store(magic, Ordering::Release);
     }
 
-    /// Is this page what it should be, and of this epoch?
+    /// Checks that the page has this magic and epoch, and the version and number of slots of this code.
     fn check(&self, magic: u64, epoch: u64) -> Result<(), PageError> {
         // Relaxed loads only: the page may be mapped read-only.
         if self.magic.load(Ordering::Relaxed) != magic {

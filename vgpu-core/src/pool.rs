@@ -1,100 +1,102 @@
-//! What a pool of device memory is charged: what it holds, read from the driver, and never less for an instant.
+//! Charges a memory pool for the bytes it holds, as read from the driver; the charge is never less, not even for an
+//! instant.
 //!
-//! A pool (a stream-ordered pool, or a device's graph memory) grows and shrinks inside driver calls, in steps of the
-//! driver's own choice, and several threads use it at once. The charge follows a number that only the driver knows.
+//! A pool (stream-ordered, or a device's graph memory) grows and shrinks inside driver calls, in steps that the
+//! driver chooses, while several threads use it. So the charge follows a number that only the driver knows.
 //!
 //! # A call
 //! ```text
-//! begin   enough is free inside the pool, or bytes for its growth are pledged (reserved in the ledger)
-//! driver  the call itself
+//! begin   the request fits inside the pool, or bytes for its growth are pledged (reserved in the ledger)
+//! driver  the driver call
 //! ticket  drawn after the driver's answer
-//! read    what the pool holds now, asked after the ticket
-//! end     the pledge is withdrawn, the reading applied, the difference charged or given back
+//! read    query the bytes the pool holds, after drawing the ticket
+//! end     withdraw the pledge, apply the reading, charge or release the difference
 //! ```
 //!
 //! # Only the reading with the newest ticket counts
-//! Readings of two threads may be applied in another order than they were taken. A reading shows the effect of every
-//! call that drew its ticket earlier: such a call had its answer before it drew. So the reading with the newest ticket
-//! shows the effect of every call that has ended, and an older one that comes after it has nothing to add.
+//! Readings of two threads may be applied in another order than they were taken. A reading includes the effect of
+//! every call that drew its ticket earlier, since a call draws its ticket after its driver call has returned. So the
+//! reading with the newest ticket includes all calls that have ended, and a reading with an older ticket is ignored.
 //!
-//! A newer ticket may still carry the older number: somebody drew earlier, was asked later and has seen a trim. Too
-//! large a number is harmless unless it asks for a charge that nobody owes. So a reading that asks for one, while others
-//! were applied since its ticket was drawn, is not used, and the driver is asked again.
+//! A newer ticket can still carry an older number: another thread drew an earlier ticket, but queried the driver
+//! later and saw a trim. A number that is too large does no harm unless it demands a charge that nobody owes. So a
+//! reading that demands a charge is discarded if other readings were applied since its ticket was drawn. The caller
+//! then queries the driver again.
 //!
 //! # Never less than the pool holds
-//! The charge stays between the newest reading and that reading plus the pledges of the calls under way. What the pool
-//! grew by after the reading was done by calls that had not drawn a ticket when the reading's was drawn. Either they
-//! are under way, and their pledges count, or they have ended, and then theirs is the newer ticket.
+//! The charge stays between the newest reading and that reading plus the pledges of the calls in progress. Growth
+//! after the newest reading comes from calls that had not drawn a ticket when the reading's ticket was drawn. Either
+//! such a call is still in progress, and its pledge counts; or it has ended, and its own ticket is newer.
 //!
-//! A request that is known to fit inside ([`Holes`]) pledges nothing: it needs nothing, and a full tenant can still use
-//! what its pools hold. It begins alone, since which of two requests gets which piece is the driver's choice. It may still
-//! lose its room, to a trim or to a request that began later, and then the pool grows after all. So while it is under way
-//! the charge is not lowered by what it may add, and requests that begin later pledge at least as much. Growth beyond
-//! that shows as [`Change::lack`], and is charged when it is seen.
+//! A request that is known to fit inside ([`Holes`]) pledges nothing, so a full tenant can still use the free memory
+//! of its pools. It starts only while no other request is in progress, since the driver chooses which of two requests
+//! gets which piece. It may still lose its room to a trim or to a request that began later, and then the pool grows
+//! after all. So while it is in progress, the charge is not lowered by the amount it may add, and requests that begin
+//! later pledge at least that amount. Growth beyond that is [`Change::lack`], and is charged when a reading shows it.
 //!
-//! # A request that needs no reading
-//! What is known of a pool's room is cleared of what may be gone ([`Holes::trimmed`]) at the moment when a reading that
-//! may show that is applied: whoever begins inside afterwards relies on nothing that is not charged.
+//! # Requests without a reading
+//! A reading may show that memory has left the pool. When it is applied, [`Holes::trimmed`] removes all room that may
+//! be gone. So a request that begins inside afterwards relies only on memory that is charged.
 //!
-//! What a request was served from is known to be the pool's ([`Holes::has`]), and nothing that lets a pool shrink was
-//! under way at any moment of the call: then the pool held that memory when the call began, and the call has not made it
-//! grow. For everything above it is as if it had not been ([`Pool::end_inside`]); its pledge, if it had one, goes back.
-//! Nor does a free in stream order need one: a pool gives back in calls that wait, not in those.
+//! A request needs no reading under two conditions. Its memory is known to be the pool's ([`Holes::has`]). And at no
+//! time during the request was a call in progress that lets a pool shrink. Then the pool held that memory when the
+//! request began, and did not grow. [`Pool::end_inside`] ends such a request and gives its pledge, if any, back. A
+//! stream-ordered free needs no reading either: a pool shrinks in calls that wait, not in frees.
 //!
-//! What lives elsewhere: the ledger that pledges are reserved in ([`crate::ledger`]), the driver and its readings
-//! (libvgpu's `pools`).
+//! Not here: the ledger in which pledges are reserved ([`crate::ledger`]), the driver and its readings (libvgpu's
+//! `pools`).
 
 mod holes;
 
 pub use holes::{Holes, Leaving, NOBODY, Stream};
 
-/// What physical memory comes in: a pool grows by multiples of it.
+/// Unit of physical memory: a pool grows by multiples of it.
 pub const PAGE: u64 = 2 << 20;
-/// What a pool grows by at least, as long as nobody has seen it grow.
+/// Assumed smallest growth of a pool, until its real step was seen.
 pub const USUAL_GROWTH: u64 = 32 << 20;
 
-/// What to pledge for a request of `bytes` that does not fit inside: the pool's step if it was `seen`, else the usual
-/// one, or the request if it is larger. `None`: no device has as much.
+/// Bytes to pledge for a request of `bytes` that does not fit inside: the pool's step if it was `seen`, else
+/// [`USUAL_GROWTH`]; the request itself if that is larger. `None`: no device has as much.
 #[must_use]
 pub fn growth(bytes: u64, seen: Option<u64>) -> Option<u64> {
     least_growth(bytes).map(|least| least.max(seen.unwrap_or(USUAL_GROWTH)))
 }
 
-/// The least that a pool grows by for a request of `bytes`.
+/// The smallest possible growth of a pool for a request of `bytes`.
 #[must_use]
 pub fn least_growth(bytes: u64) -> Option<u64> {
     bytes.checked_next_multiple_of(PAGE)
 }
 
-/// The right to read, drawn before the driver is asked.
+/// Position of a reading in the order of readings; drawn before the driver is queried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
     number: u64,
-    /// Readings that had been applied.
+    /// Readings applied when the ticket was drawn.
     applied: u64,
     insists: bool,
 }
 
 impl Ticket {
-    /// The reading is to be used even if others were applied since: for who was asked to read again too often.
+    /// Uses the reading even if others were applied since. For a caller that was asked to read again too often.
     #[must_use]
     pub fn insisting(self) -> Self {
         Self { insists: true, ..self }
     }
 }
 
-/// A reading of the driver's numbers.
+/// The driver's numbers for a pool at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// Drawn by [`Pool::ticket`], before the driver was asked.
+    /// From [`Pool::ticket`], drawn before the driver was queried.
     pub ticket: Ticket,
     /// Bytes that the pool holds.
     pub reserved: u64,
-    /// Of them in use, where that was asked too.
+    /// Part of `reserved` that is in use, if that was queried too.
     pub used: Option<u64>,
 }
 
-/// A request on its way through the driver.
+/// A request to the pool that is in progress in the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a call that begins must end"]
 pub struct Call {
@@ -104,99 +106,99 @@ pub struct Call {
 }
 
 impl Call {
-    /// Bytes that were pledged for it.
+    /// Bytes pledged for it.
     #[must_use]
     pub fn pledge(&self) -> u64 {
         self.pledge
     }
 }
 
-/// What an end or a reading asks of the ledger.
+/// Changes to make in the ledger after an end or a reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "the ledger has to follow"]
 pub struct Change {
-    /// Of the call's own pledge: becomes a charge; the rest of it is given back.
+    /// Part of the call's own pledge that becomes a charge; the rest is given back.
     pub keep: u64,
-    /// Bytes charged earlier that are to be given back.
+    /// Bytes charged earlier that must be given back.
     pub release: u64,
-    /// Bytes that the pool grew by and nobody pledged. They count as held already: the caller charges them.
+    /// Growth of the pool that nobody pledged. `held` already includes it; the caller must charge it.
     pub lack: u64,
-    /// What the pool grew by, if this call alone made it grow.
+    /// Growth of the pool, if this call alone caused it.
     pub grew: Option<u64>,
-    /// Whether the pool holds less than at the reading before.
+    /// True if the pool holds less than at the previous reading.
     pub shrank: bool,
 }
 
-/// The account of one pool.
+/// Charges and pledges of one pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pool {
-    /// Charged or pledged for it.
+    /// Bytes charged or pledged.
     held: u64,
-    /// Of it: pledges of calls under way.
+    /// Part of `held`: pledges of calls in progress.
     pledged: u64,
-    /// What the newest reading said.
+    /// Bytes that the pool holds by the newest reading.
     reserved: u64,
-    /// At most this much is in use: by the last reading that asked, and by the requests since.
+    /// Upper bound of the bytes in use: the last reading that queried it, plus the requests since.
     busy: u64,
-    /// What the program has and has not given back, by its calls.
+    /// Bytes that the program has allocated and not freed, by its calls.
     live: u64,
-    /// Of it: calls under way that nothing was pledged for.
+    /// Bytes of calls in progress without a pledge.
     inside: u64,
-    /// What these may grow by if their room is trimmed away.
+    /// Bytes by which these calls may grow the pool if their room is trimmed away.
     may_grow: u64,
-    /// Calls under way.
+    /// Calls in progress.
     calls: u32,
     drawn: u64,
     /// The newest ticket whose reading was applied.
     newest: u64,
-    /// How many readings were applied.
+    /// Readings applied so far.
     applied: u64,
 }
 
 impl Pool {
-    /// Bytes that are charged or pledged for it.
+    /// Bytes charged or pledged.
     #[must_use]
     pub fn held(&self) -> u64 {
         self.held
     }
 
-    /// Of [`Pool::held`]: what is charged, not pledged.
+    /// Part of [`Pool::held`] that is charged, not pledged.
     #[must_use]
     pub fn charged(&self) -> u64 {
         self.held - self.pledged
     }
 
-    /// Bytes that the program has and has not given back, by its calls.
+    /// Bytes that the program has allocated and not freed, by its calls.
     #[must_use]
     pub fn live(&self) -> u64 {
         self.live
     }
 
-    /// Whether it may give something back when the program waits for the device.
+    /// True if the pool may shrink when the program waits for the device.
     #[must_use]
     pub fn may_shrink(&self) -> bool {
         self.charged() > self.live
     }
 
-    /// Bytes that are charged and not in use, as of the last reading.
+    /// Bytes charged and not in use, by the last reading.
     #[must_use]
     pub fn slack(&self) -> u64 {
         self.charged().saturating_sub(self.busy)
     }
 
-    /// Begins a request that fits inside, as the caller knows; nothing is pledged for it. `None`: it cannot fit, or it is
-    /// not alone.
+    /// Begins a request that the caller knows to fit inside; nothing is pledged for it. `None`: it cannot fit, or
+    /// another request is in progress.
     pub fn begin_inside(&mut self, bytes: u64) -> Option<Call> {
         (self.calls == 0 && self.charged().saturating_sub(self.live) >= bytes).then(|| self.enter(bytes))
     }
 
-    /// Whether requests are under way.
+    /// True if requests are in progress.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.calls > 0
     }
 
-    /// The least that a request must pledge that begins now.
+    /// Smallest pledge for a request that begins now.
     #[must_use]
     pub fn least_pledge(&self) -> u64 {
         self.may_grow
@@ -211,7 +213,7 @@ impl Pool {
         Call { bytes, pledge: 0, inside: true }
     }
 
-    /// Begins a request for whose growth `pledge` bytes are reserved in the ledger. 0 is allowed: growth then shows as
+    /// Begins a request with `pledge` bytes reserved in the ledger for growth. 0 is allowed: growth is then
     /// [`Change::lack`].
     pub fn begin_pledged(&mut self, bytes: u64, pledge: u64) -> Call {
         self.held = self.held.saturating_add(pledge);
@@ -220,15 +222,16 @@ impl Pool {
         Call { bytes, pledge, inside: false }
     }
 
-    /// Draws the ticket of a reading. Draw, then ask the driver.
+    /// Draws the ticket of a reading. Call it before querying the driver.
     pub fn ticket(&mut self) -> Ticket {
         self.drawn += 1;
         Ticket { number: self.drawn, applied: self.applied, insists: false }
     }
 
-    /// Ends a request: `granted` by the driver or not. Without a reading it is assumed to have taken what was pledged.
+    /// Ends a request that the driver `granted` or refused. Without a reading the pool is assumed to have grown by
+    /// the pledge.
     ///
-    /// `None`: nothing has happened; draw another ticket and read again.
+    /// `None`: nothing was changed; draw another ticket and read again.
     pub fn end(&mut self, call: Call, granted: bool, reading: Option<Reading>) -> Option<Change> {
         if reading.is_some_and(|reading| self.is_doubtful(&reading)) {
             return None;
@@ -243,7 +246,7 @@ impl Pool {
         Some(Change { grew, shrank, ..self.settle(call.pledge) })
     }
 
-    /// Ends a request that was granted from what the pool is known to have held all the time: it has not grown by it.
+    /// Ends a request that was served from memory known to be the pool's all the time: the pool has not grown.
     pub fn end_inside(&mut self, call: Call) -> Change {
         self.leave(call, true);
         self.settle(call.pledge)
@@ -266,14 +269,14 @@ impl Pool {
         }
     }
 
-    /// The program gave `bytes` back.
+    /// Counts `bytes` that the program freed.
     pub fn freed(&mut self, bytes: u64) {
         self.live = self.live.saturating_sub(bytes);
     }
 
-    /// Applies a reading that no request of this account stands behind: after frees, trims, synchronisation.
+    /// Applies a reading that belongs to no request: after frees, trims, synchronisation.
     ///
-    /// `None`: nothing has happened; draw another ticket and read again.
+    /// `None`: nothing was changed; draw another ticket and read again.
     pub fn measured(&mut self, reading: Reading) -> Option<Change> {
         if self.is_doubtful(&reading) {
             return None;
@@ -283,32 +286,33 @@ impl Pool {
         Some(Change { shrank: self.reserved < before, ..self.settle(0) })
     }
 
-    /// Whether the reading asks for a charge, and may be older than one that was applied.
+    /// True if the reading demands a charge and may be older than one that was applied.
     fn is_doubtful(&self, reading: &Reading) -> bool {
         let Ticket { number, applied, insists } = reading.ticket;
         !insists && number > self.newest && reading.reserved > self.held && applied != self.applied
     }
 
-    /// The program's allocations are gone without its calls, as at the end of a context: only what the last reading
-    /// calls in use can be live.
+    /// The program's allocations ended without its calls, for example with a context: only bytes that the last
+    /// reading shows in use can be live.
     pub fn emptied(&mut self) {
         self.live = self.live.min(self.busy);
     }
 
-    /// Applies a reading if it is the newest, and says by how much more the pool holds.
+    /// Applies a reading if it is the newest, and returns the growth of the pool since the one before.
     fn apply(&mut self, reading: Option<Reading>) -> Option<u64> {
         let reading = reading.filter(|reading| reading.ticket.number > self.newest)?;
         let before = core::mem::replace(&mut self.reserved, reading.reserved);
         self.newest = reading.ticket.number;
         self.applied += 1;
         if let Some(used) = reading.used {
-            // A request under way may not be in use yet.
+            // A request in progress may not be in use yet, so the reading may lack it.
             self.busy = used.saturating_add(self.inside);
         }
         reading.reserved.checked_sub(before).filter(|growth| *growth > 0)
     }
 
-    /// Brings the charge between the newest reading and that reading with everything that calls under way may add.
+    /// Brings the charge to at least the newest reading, and at most that reading plus everything that calls in
+    /// progress may add.
     fn settle(&mut self, own: u64) -> Change {
         let most = self.reserved.saturating_add(self.pledged).saturating_add(self.may_grow);
         let mut change = Change { keep: own, ..Change::default() };
@@ -317,7 +321,7 @@ impl Pool {
             self.held = self.reserved;
         } else if self.held > most {
             let surplus = self.held - most;
-            // The call's own pledge first: what is left was charged earlier.
+            // Reduce the call's own pledge first; the remaining surplus was charged earlier.
             let back = surplus.min(own);
             change.keep = own - back;
             change.release = surplus - back;

@@ -1,22 +1,22 @@
-//! Shares of a device's time: [`Share`], and how people write one.
+//! Shares of a device's time: [`Share`] and its parsers.
 //!
-//! What a share does to a program is [`crate::account`]; which variable it stands in is
-//! [`crate::limits`]. A share of memory is [`crate::bytes::Percent`].
+//! [`crate::account`] applies a share to a program; [`crate::limits`] reads the variables. A share of memory is
+//! [`crate::bytes::Percent`].
 
 use core::fmt;
 
 use crate::decimal::{Decimal, NumberError, trim};
 
-/// A part of a device's time in thousandths: `30 %` is 300. Between 0.1 % and all of it.
+/// A part of a device's time in thousandths, from 0.1 % to 100 %: `30 %` is 300.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct Share(u16);
 
 impl Share {
-    /// The whole device: a ceiling there is none.
+    /// The whole device: as a ceiling, no ceiling.
     pub const ALL: Self = Self(1000);
 
-    /// From thousandths; `None` outside `1..=1000`.
+    /// A share from thousandths; `None` outside `1..=1000`.
     #[must_use]
     pub const fn from_permille(permille: u32) -> Option<Self> {
         match permille {
@@ -26,19 +26,19 @@ impl Share {
         }
     }
 
-    /// From whole percent; `None` outside `1..=100`.
+    /// A share from whole percent; `None` outside `1..=100`.
     #[must_use]
     pub const fn from_percent(percent: u32) -> Option<Self> {
         if percent > 100 { None } else { Self::from_permille(percent * 10) }
     }
 
-    /// In thousandths, `1..=1000`.
+    /// The share in thousandths, `1..=1000`.
     #[must_use]
     pub const fn permille(self) -> u16 {
         self.0
     }
 
-    /// Is this the whole device, so that no ceiling needs to be kept?
+    /// True for the whole device, so that no ceiling needs to be enforced.
     #[must_use]
     pub const fn is_all(self) -> bool {
         self.0 == Self::ALL.0
@@ -52,7 +52,7 @@ impl Share {
     }
 }
 
-/// `30 %`, `12.5 %`.
+/// Writes percent: `30 %`, `12.5 %`.
 impl fmt::Display for Share {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 % 10 {
@@ -62,20 +62,20 @@ impl fmt::Display for Share {
     }
 }
 
-/// Why a text is not a share. Shown as the predicate of a sentence: `"abc" is not a percentage`.
+/// Reasons why a text is not a share. `Display` writes the predicate of a sentence: `"abc" is not a percentage`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShareError {
-    /// The number itself is not understood.
+    /// The number itself is invalid.
     Number(NumberError),
     /// Something other than `%` after the number.
     Trailing,
-    /// Zero: a program that may never launch is not a limit, and "no limit" is a word.
+    /// Zero: a program that may never launch has no useful limit, and "no limit" has its own word.
     Zero,
     /// Between zero and one percent.
     BelowOne,
-    /// More than the device.
+    /// More than 100 percent.
     OverHundred,
-    /// More than one decimal.
+    /// Digits after the first decimal.
     TooManyDecimals,
 }
 
@@ -101,16 +101,16 @@ impl fmt::Display for ShareError {
 
 impl core::error::Error for ShareError {}
 
-/// What [`parse_share`] takes, in the words of an error message.
+/// The syntax of [`parse_share`], for error messages.
 pub const SHARE_FORMS: &str = "a percentage of the device's time from 1 to 100 like 30 or 12.5%, or unlimited";
 
-/// What [`parse_request`] takes, in the words of an error message.
+/// The syntax of [`parse_request`], for error messages.
 pub const REQUEST_FORMS: &str = "a percentage of the device's time from 1 to 100 like 30 or 12.5%";
 
-/// What [`parse_hami_share`] takes, in the words of an error message.
+/// The syntax of [`parse_hami_share`], for error messages.
 pub const HAMI_SHARE_FORMS: &str = "a percentage of the device's time from 1 to 99 like 30, or 0 or 100 for no limit";
 
-/// Reads a share as our own variables write it: `30`, `30%`, `12.5`; `None` is `unlimited`.
+/// Reads a share in the syntax of our own variables: `30`, `30%`, `12.5`; `None` is `unlimited`.
 ///
 /// # Errors
 /// [`ShareError`], one variant per reason; below 1 and above 100 are errors.
@@ -122,7 +122,7 @@ pub fn parse_share(text: &str) -> Result<Option<Share>, ShareError> {
     parse_request(text).map(Some)
 }
 
-/// Reads a floor: as [`parse_share`], but it is always some time.
+/// Reads a floor: as [`parse_share`], but without `unlimited`.
 ///
 /// # Errors
 /// [`ShareError`], one variant per reason; below 1 and above 100 are errors.
@@ -134,10 +134,10 @@ pub fn parse_request(text: &str) -> Result<Share, ShareError> {
     }
 }
 
-/// Reads a share as HAMi's schedulers write it: `0` and everything from 100 up is no limit (`None`).
+/// Reads a share in the syntax of HAMi's schedulers: `0` and everything from 100 up is no limit (`None`).
 ///
 /// # Errors
-/// [`ShareError`]: what is not a number.
+/// [`ShareError`]: not a number, more than one decimal, or between 0 and 1 percent.
 pub fn parse_hami_share(text: &str) -> Result<Option<Share>, ShareError> {
     match permille(trim(text))? {
         0 | 1000.. => Ok(None),
@@ -146,7 +146,7 @@ pub fn parse_hami_share(text: &str) -> Result<Option<Share>, ShareError> {
     }
 }
 
-/// Thousandths; more than the type can hold is simply far too many.
+/// Parses thousandths. A number too large for the type becomes the maximum, which is above every limit.
 fn permille(text: &str) -> Result<u32, ShareError> {
     let (number, rest) = Decimal::split(text)?;
     if !matches!(rest, "" | "%") {

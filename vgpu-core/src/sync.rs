@@ -1,6 +1,6 @@
-//! Every synchronising type of this crate, so that loom can stand in for all of them at once.
+//! Every synchronising type of this crate, so that loom can replace all of them in one place.
 //!
-//! Nothing else may name `core::sync` or `loom`.
+//! No other file may name `core::sync` or `loom`.
 
 #[cfg(not(loom))]
 pub(crate) use core::hint::spin_loop;
@@ -11,14 +11,14 @@ pub(crate) use loom::hint::spin_loop;
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// A word that no argument about order rests on, which loom need not see.
+/// A word on which no ordering argument depends, so loom does not track it.
 pub(crate) use core::sync::atomic::AtomicU64 as Aside;
 
-/// Makes a sequentially consistent write visible before the reads that follow, under loom.
+/// Under loom, makes a sequentially consistent write visible before the reads that follow.
 ///
-/// Outside loom there is nothing to do: write and reads are `SeqCst` accesses, and all of those have
-/// one total order. Loom treats a `SeqCst` access as acquire and release only, and knows the total
-/// order of fences alone; without this it would report executions that cannot happen.
+/// Outside loom it does nothing: write and reads are `SeqCst` accesses, which have one total order. Loom treats
+/// `SeqCst` accesses as acquire and release only, and gives a total order only to fences. Without this fence it would
+/// report executions that cannot happen.
 #[inline(always)]
 pub(crate) fn total_order() {
     #[cfg(loom)]

@@ -1,37 +1,37 @@
-//! Which tenant a process belongs to when no daemon says so, and what its ledger's file is called.
+//! Derives the tenant of a process when no daemon names it, and the file name of the tenant's ledger.
 //!
-//! The facts (environment, namespaces, uid) are read elsewhere and passed in; so is the directory.
-//! The key is part of a file name and is compared by its hash in the ledger's header.
+//! The caller reads the facts (environment, namespaces, uid) and chooses the directory. The key is part of the file
+//! name; the ledger's header stores its hash for comparison.
 
 use core::fmt;
 
 use crate::limits::escape;
 
-/// Longest name in `VGPU_TENANT`.
+/// Longest name in `VGPU_TENANT`, in bytes.
 pub const MAX_NAME: usize = 64;
 
-/// What decides a tenant.
+/// Properties of a process that determine its tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts<'a> {
-    /// `VGPU_TENANT` as the environment has it.
+    /// Value of `VGPU_TENANT` in the environment.
     pub name: Option<&'a [u8]>,
     /// Inode number of the mount namespace.
     pub mount_namespace: u64,
     /// Inode number of the pid namespace.
     pub pid_namespace: u64,
-    /// Are these the host's own namespaces, so that there is no container?
+    /// True if these are the host's own namespaces, so that there is no container.
     pub host: bool,
-    /// Effective user id; only counts on the host.
+    /// Effective user id; it counts only on the host.
     pub uid: u32,
 }
 
 /// A tenant's key: short, stable, safe in a file name.
 ///
-/// Keys of different origin never meet: `t-` a name, `c-` a container, `u-` a user on the host.
+/// The prefix keeps keys of different origin apart: `t-` a name, `c-` a container, `u-` a user on the host.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TenantKey(String);
 
-/// `VGPU_TENANT` is not a name. `Display` is one line.
+/// `VGPU_TENANT` is not a valid name. `Display` writes one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TenantError {
     value: String,
@@ -51,7 +51,7 @@ impl TenantKey {
     /// The key of a process with these facts.
     ///
     /// # Errors
-    /// [`TenantError`] if there is a name and it is none.
+    /// [`TenantError`] if `VGPU_TENANT` is set to an invalid name.
     pub fn of(facts: &Facts<'_>) -> Result<Self, TenantError> {
         let Some(name) = facts.name else {
             return Ok(Self(if facts.host {
@@ -79,15 +79,15 @@ impl TenantKey {
         &self.0
     }
 
-    /// The key as it stands in a ledger's header.
+    /// The key's hash, as a ledger's header stores it.
     #[must_use]
     pub fn hash(&self) -> u64 {
         hash64(self.0.as_bytes())
     }
 
-    /// The name of this tenant's ledger of the device with this UUID: `vgpu-<key>-<uuid>.ledger`.
+    /// File name of this tenant's ledger for the device with this UUID: `vgpu-<key>-<uuid>.ledger`.
     ///
-    /// A UUID that is not fit for a file name is replaced by its hash.
+    /// A UUID that is not safe in a file name is replaced by its hash.
     #[must_use]
     pub fn ledger_file(&self, uuid: &str) -> String {
         let fit = !uuid.is_empty() && uuid.len() <= 96 && uuid.bytes().all(is_safe);
@@ -105,7 +105,7 @@ impl fmt::Display for TenantKey {
     }
 }
 
-/// The number that a user has in the parent user namespace, by the text of `/proc/self/uid_map`. `None`: it has none there.
+/// The user's id in the parent user namespace, from the text of `/proc/self/uid_map`. `None`: it has none there.
 #[must_use]
 pub fn uid_in_parent(map: &str, uid: u32) -> Option<u32> {
     map.lines().find_map(|line| {
@@ -120,7 +120,7 @@ fn is_safe(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-')
 }
 
-/// FNV-1a with 64 bits: tells files apart that were mixed up by accident; no protection against intent.
+/// 64-bit FNV-1a. It detects files mixed up by accident; it does not protect against intent.
 #[must_use]
 pub fn hash64(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))

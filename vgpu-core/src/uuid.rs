@@ -1,22 +1,22 @@
-//! Names of devices, compared.
+//! Compares device names.
 //!
-//! NVML calls a MIG instance `MIG-...`, and CUDA tells the sixteen bytes alone: whoever writes those writes `GPU-...`. The
-//! digits are the same, and no two devices share them.
+//! NVML names a MIG instance `MIG-...`. CUDA returns only the sixteen bytes, and its callers print them as `GPU-...`.
+//! The digits are the same, and no two devices share them.
 
-/// What names the device, whatever stands before it: the digits.
+/// The digits, which identify the device under any prefix.
 #[must_use]
 pub fn digits(name: &str) -> &str {
     let (Some(kind), Some(digits)) = (name.get(..4), name.get(4..)) else { return name };
     if ["GPU-", "MIG-"].iter().any(|known| kind.eq_ignore_ascii_case(known)) { digits } else { name }
 }
 
-/// The same for every name of the device: its digits in small letters.
+/// A key that is equal for all names of a device: its digits in lower case.
 #[must_use]
 pub fn key(name: &str) -> String {
     digits(name).to_ascii_lowercase()
 }
 
-/// Are these two names of one device?
+/// True if both names are of one device.
 #[must_use]
 pub fn same(one: &str, other: &str) -> bool {
     digits(one).eq_ignore_ascii_case(digits(other))

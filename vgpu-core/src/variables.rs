@@ -1,12 +1,12 @@
-//! The one table of variables of the environment: every one that a part of this project reads, and every one that the
-//! schedulers of this field set for a library like this one. What each does here is said in its row: honoured, and how;
-//! or accepted without effect, and why, so that `vgpu doctor` can tell and nobody has to guess.
+//! Table of all environment variables: those that any part of this project reads, and those that other schedulers set
+//! for a library like this one. Each row says how a variable is honoured, or why it has no effect, so that `vgpu
+//! doctor` can explain it.
 //!
-//! docs/environment.md is made of these rows, and a test keeps it so. Values of a few words are checked against the row;
-//! sizes and shares are read by [`crate::limits`]. Nobody reads an environment here.
+//! docs/environment.md is generated from these rows, and a test compares the two. Variables that take words are
+//! checked against their row; [`crate::limits`] parses sizes and shares. Not here: reading the environment.
 //!
-//! How the foreign rows were found: HAMi's device plugin and HAMi-core, Volcano's two device plugins and KAI's binder were
-//! read in public copies of 2025 and 2026. Known from documents or from one copy only, not seen in the current sources:
+//! Sources of the foreign rows: HAMi's device plugin and HAMi-core, Volcano's two device plugins and KAI's binder, in
+//! public copies of 2025 and 2026. Four are known from documents or from one copy only, not from current sources:
 //! `HAMI_WATCHER_TICK_MS`, `LIBVGPU_LIMITER`, `VOLCANO_GPU_TOTAL`, `RUNAI-VISIBLE-DEVICES`.
 
 mod table;
@@ -18,62 +18,62 @@ pub use words::{WORDED, Worded};
 
 use crate::limits::ordinal;
 
-/// Whose variable it is: who reads it, or where it comes from.
+/// Component that reads a variable, or project that sets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Owner {
-    /// The library's own.
+    /// The library, libvgpu.
     Library,
-    /// `vgpu`'s and `vgpud`'s.
+    /// `vgpu` and `vgpud`.
     Tools,
-    /// The simulated device's.
+    /// The simulated device.
     Simulator,
-    /// Of the checkout: building and testing.
+    /// The source checkout: builds and tests.
     Checkout,
-    /// HAMi's, and Volcano's vGPU plugin's, which drives the same library.
+    /// HAMi, and Volcano's vGPU plugin, which drives the same library.
     Hami,
     /// Volcano's older GPU sharing.
     Volcano,
-    /// KAI's, before Run:ai's.
+    /// KAI, formerly Run:ai.
     Kai,
-    /// The driver's or the container toolkit's.
+    /// The driver or the container toolkit.
     Nvidia,
 }
 
-/// What may stand in it.
+/// Values that the variable accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accepted {
     /// One of these words, exactly; anything else is an error.
     Words(&'static [&'static str]),
-    /// What this says.
+    /// Values that this text describes.
     Text(&'static str),
 }
 
-/// What it does here.
+/// Effect of the variable in this project.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// It is obeyed, so.
+    /// Honoured, in this way.
     Honoured(&'static str),
-    /// It may be set and does nothing, for this reason.
+    /// Accepted without effect, for this reason.
     Ignored(&'static str),
 }
 
-/// One variable.
+/// One variable of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// Its name; [`Row::per_device`] says whether ordinals may follow.
+    /// Its name; [`Row::per_device`] allows ordinals after it.
     pub name: &'static str,
-    /// Whether `<name>_<i>` holds for one device.
+    /// True if `<name>_<i>` applies to one device.
     pub per_device: bool,
-    /// Whose it is.
+    /// Component or project that it belongs to.
     pub owner: Owner,
-    /// Its values.
+    /// Values that the variable accepts.
     pub accepted: Accepted,
-    /// What it does.
+    /// Effect of the variable in this project.
     pub effect: Effect,
 }
 
 impl Row {
-    /// The words that it takes, if it takes words.
+    /// The words it accepts; `None`: it takes other values.
     #[must_use]
     pub const fn words(&self) -> Option<&'static [&'static str]> {
         match self.accepted {
@@ -82,7 +82,7 @@ impl Row {
         }
     }
 
-    /// Why it does nothing, if it does nothing.
+    /// The reason why it has no effect; `None`: it has one.
     #[must_use]
     pub const fn ignored(&self) -> Option<&'static str> {
         match self.effect {
@@ -100,10 +100,10 @@ impl Row {
     }
 }
 
-/// The row of a variable, an ordinal behind its name included.
+/// The row of a variable, whose name may end in an ordinal.
 ///
 /// # Cost
-/// A walk over the table; not for hot paths.
+/// A linear search of the table; not for hot paths.
 #[must_use]
 pub fn find(name: &[u8]) -> Option<&'static Row> {
     TABLE.iter().find(|row| row.is(name))

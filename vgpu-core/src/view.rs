@@ -1,4 +1,4 @@
-//! What a tenant is shown of a device's memory: one computation for CUDA and NVML, so that they agree.
+//! The device memory that a tenant sees: one computation for CUDA and NVML, so that both report the same.
 //!
 //! ```text
 //! total = min(limit, physical total)
@@ -6,9 +6,9 @@
 //! used  = total - free
 //! ```
 //!
-//! `used` is what is not free *to this tenant*: when others fill the device it is more than its own charges.
-//! Where the numbers come from is not known here: the charges are [`crate::ledger::Ledger::used`], the physical
-//! ones the driver's.
+//! `used` is the memory that is not free *to this tenant*. If other tenants fill the device, it is more than this
+//! tenant's own charges. The caller supplies the inputs: charges from [`crate::ledger::Ledger::used`], physical
+//! numbers from the driver.
 
 use crate::bytes::Bytes;
 use crate::charging::SLAB;
@@ -18,17 +18,17 @@ use crate::charging::SLAB;
 pub struct Physical {
     /// All of the device's memory.
     pub total: Bytes,
-    /// Of it: free at this moment.
+    /// Part of it that is free at this moment.
     pub free: Bytes,
 }
 
-/// The device as the tenant sees it: `total == free + used`, always.
+/// The device as the tenant sees it; always `total == free + used`.
 ///
-/// For NVML's second version, `total == reserved + free + used` holds with `reserved` 0: what the
-/// driver keeps for itself is not the tenant's to see.
+/// For NVML's second version `total == reserved + free + used` holds with `reserved` 0: the tenant does not see the
+/// memory that the driver keeps for itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryView {
-    /// `cuDeviceTotalMem`, and the total of `cuMemGetInfo` and NVML.
+    /// The answer of `cuDeviceTotalMem`, and the total of `cuMemGetInfo` and NVML.
     pub total: Bytes,
     /// The free memory of `cuMemGetInfo` and NVML.
     pub free: Bytes,
@@ -36,24 +36,24 @@ pub struct MemoryView {
     pub used: Bytes,
 }
 
-/// The total under a limit: what `cuDeviceTotalMem` answers, which needs no free memory to be known.
+/// The total under a limit: the answer of `cuDeviceTotalMem`. It does not depend on free memory.
 #[inline]
 #[must_use]
 pub fn total(limit: Option<Bytes>, physical_total: Bytes) -> Bytes {
     limit.map_or(physical_total, |limit| limit.min(physical_total))
 }
 
-/// The view of a tenant that holds `used` under `limit`; without a limit, the device as it is.
+/// The view of a tenant that holds `used` bytes under `limit`; without a limit, the physical numbers.
 ///
-/// A `used` above the limit (members with different limits) shows nothing free.
+/// If `used` is above the limit (members have different limits), nothing is free.
 #[inline]
 #[must_use]
 pub fn memory(limit: Option<Bytes>, used: Bytes, physical: Physical) -> MemoryView {
     let total = total(limit, physical.total);
     let free = match limit {
         None => physical.free,
-        // From the smaller of limit and device: a limit above the device adds no memory. In whole slabs, as a driver
-        // tells it: a program may allocate what it was told is free, and a request takes whole slabs.
+        // From the smaller of limit and device, since a limit above the device adds no memory. In whole slabs, as a
+        // driver reports it: a program may allocate all memory reported free, and a request takes whole slabs.
         Some(_) => whole_slabs(total.saturating_sub(used)).min(physical.free),
     };
     let free = free.min(total);
@@ -118,7 +118,7 @@ mod tests {
             if let Some(limit) = limit {
                 prop_assert!(seen.total.0 <= limit);
                 prop_assert!(seen.free.0 <= limit.saturating_sub(used));
-                // Not too bad either: what the limit and the device allow is shown.
+                // Not too low either: all memory that limit and device allow is free.
                 let left = limit.min(physical_total).saturating_sub(used);
                 let allowed = (left / SLAB * SLAB).min(physical_free);
                 prop_assert_eq!(seen.free.0, allowed);

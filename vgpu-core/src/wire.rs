@@ -1,10 +1,10 @@
-//! What a member and the daemon say to each other: JSON lines, one object per line.
+//! The protocol between a member and the daemon: JSON lines, one object per line.
 //!
-//! Here: the two messages of protocol 1 ([`Hello`], [`Reply`] with its [`Terms`]), their limits, and the small
-//! reader and writer ([`json`]) that the library uses inside other people's processes, where no
-//! dependency is welcome; protocol 2, which hands out pages, is [`two`]; what is left for members while
-//! no daemon runs is [`terms_file`]. Not here: sockets and deadlines (the daemon and the library own them), and
-//! the administrative protocol, which only the daemon and `vgpu` speak.
+//! Here: the two messages of protocol 1 ([`Hello`], [`Reply`] with its [`Terms`]) and their limits. [`json`] is a
+//! small reader and writer, because the library runs inside other people's processes and brings no dependency there.
+//! [`two`] is protocol 2, which passes pages. [`terms_file`] holds terms for members while no daemon runs. Not here:
+//! sockets and deadlines (the daemon and the library own them), and the administrative protocol, which only the
+//! daemon and `vgpu` use.
 //!
 //! ```text
 //! member -> daemon   {"hello":1,"pid":123,"version":"0.1.0"}
@@ -12,12 +12,11 @@
 //!                    {"error":"..."}
 //! ```
 //!
-//! Rules both sides keep:
+//! Rules of both sides:
 //! - A line is at most [`MAX_LINE`] bytes, its newline included, and UTF-8.
-//! - Unknown keys are ignored, whatever they hold, as deep as [`MAX_DEPTH`].
+//! - Unknown keys are ignored with any value nested up to [`MAX_DEPTH`].
 //! - A key that appears twice is an error: two readers must never understand one line differently.
-//! - A key with a value of the wrong kind is an error, never a default: a limit that is not
-//!   understood must not become "no limit".
+//! - A value of the wrong kind is an error, never a default: a misread limit must not become "no limit".
 //! - `null` and an absent key mean the same.
 //!
 //! Next: `libvgpu` connects and keeps the terms; `scheduler-sidecar/daemon` answers.
@@ -38,38 +37,39 @@ pub const PROTOCOL: u64 = 1;
 /// Longest line in bytes, the newline included.
 pub const MAX_LINE: usize = 4096;
 
-/// Deepest nesting that is skipped in a value nobody asked for.
+/// Deepest nesting of values that are skipped.
 pub const MAX_DEPTH: usize = 16;
 
-/// Longest text of an error that is sent; a longer one is cut at a character.
+/// Longest text of an error, in bytes; a longer one is cut at a character boundary.
 const MAX_ERROR: usize = 512;
 
-/// A member's first line.
+/// A member's first line: it names its process and library.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hello {
-    /// The process as it sees itself, in its own pid namespace. The daemon believes the kernel's number, not this one.
+    /// Process id in the process's own pid namespace. The daemon trusts only the id that the kernel reports.
     pub pid: u32,
     /// Version of the library.
     pub version: String,
 }
 
-/// What the tenant may use, as the daemon says it.
+/// The tenant's limits as the daemon sends them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Terms {
     /// Name of the tenant.
     pub tenant: String,
-    /// Hard memory limit per device; `None` = no limit. Never 0. On the line: a number of bytes.
+    /// Hard memory limit per device; `None`: no limit. Never 0. In the line: a number of bytes.
     pub memory_limit: Option<Bytes>,
-    /// Ceiling on device time, 1 % or more; `None` = no limit. On the line: percent, with at most one decimal (`12.5`).
+    /// Ceiling on device time, at least 1 %; `None`: no limit. In the line: percent, with at most one decimal
+    /// (`12.5`).
     pub sm_limit: Option<Share>,
 }
 
-/// The daemon's line.
+/// The daemon's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
     /// The member is registered, under these terms.
     Terms(Terms),
-    /// The member is not registered; the words say why.
+    /// The member is not registered, for this reason.
     Error(String),
 }
 
@@ -89,7 +89,7 @@ impl Hello {
     /// Reads a line, with or without its newline.
     ///
     /// # Errors
-    /// Every [`WireError`]; another protocol number is [`WireError::Version`], before anything else is looked at.
+    /// Every [`WireError`]. Another protocol number is [`WireError::Version`], and is checked before everything else.
     pub fn decode(line: &[u8]) -> Result<Self, WireError> {
         let object = Object::parse(line)?;
         check_protocol(&object)?;
@@ -115,7 +115,8 @@ impl Reply {
         line.finish()
     }
 
-    /// Reads a line, with or without its newline. A line with an `error` is an error whatever else it holds.
+    /// Reads a line, with or without its newline. A line with the key `error` is an error regardless of its other
+    /// keys.
     ///
     /// # Errors
     /// Every [`WireError`]. A limit of 0 bytes, of 0 percent or of more than 100 percent is out of range.
@@ -135,7 +136,7 @@ fn read_pid(object: &Object) -> Result<u32, WireError> {
     u32::try_from(pid).ok().filter(|pid| *pid > 0).ok_or(out)
 }
 
-/// The first key is the protocol's number.
+/// Writes the protocol's number as the first key.
 fn write_terms(terms: &Terms, protocol: u64, line: &mut Writer) {
     line.number("hello", protocol);
     line.string("tenant", &terms.tenant);
@@ -162,7 +163,7 @@ fn read_limits(object: &Object) -> Result<(Option<Bytes>, Option<Share>), WireEr
     Ok((memory_limit, sm_limit))
 }
 
-/// The first [`MAX_ERROR`] bytes of a text, or one character less.
+/// The first [`MAX_ERROR`] bytes of a text, or fewer so that no character is cut.
 fn cut(words: &str) -> &str {
     let mut end = words.len().min(MAX_ERROR);
     while !words.is_char_boundary(end) {
@@ -171,7 +172,7 @@ fn cut(words: &str) -> &str {
     &words[..end]
 }
 
-/// A share from the line's tenths of a percent.
+/// A share of device time from the line's tenths of a percent.
 fn share(key: &'static str, permille: u64) -> Result<Share, WireError> {
     u32::try_from(permille)
         .ok()
@@ -189,7 +190,7 @@ fn check_protocol(object: &Object) -> Result<(), WireError> {
     }
 }
 
-/// Why a line was not understood.
+/// Reasons why a line was not understood.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WireError {
     /// The line is longer than [`MAX_LINE`].
@@ -198,31 +199,31 @@ pub enum WireError {
     NotUtf8,
     /// The line is not one JSON object; `at` is the byte where reading stopped.
     Syntax {
-        /// Offset in bytes.
+        /// Offset in the line, in bytes.
         at: usize,
-        /// What would have been right there.
+        /// Text that would have been valid there.
         expected: &'static str,
     },
     /// A value is nested deeper than [`MAX_DEPTH`].
     TooDeep,
-    /// A key appears twice.
+    /// The line has a key twice.
     DuplicateKey(String),
-    /// A key that must be there is not.
+    /// A required key is missing.
     Missing(&'static str),
     /// A key's value is of the wrong kind.
     WrongKind {
-        /// The key.
+        /// Name of the key.
         key: &'static str,
-        /// What its value must be.
+        /// Kind of value that the key requires.
         expected: &'static str,
     },
     /// A number is outside what the key accepts.
     OutOfRange {
-        /// The key.
+        /// Name of the key.
         key: &'static str,
-        /// Its value.
+        /// Value of the key.
         value: u64,
-        /// What is accepted.
+        /// Values that the key accepts.
         accepted: &'static str,
     },
     /// The other side speaks another protocol.
@@ -230,7 +231,7 @@ pub enum WireError {
         /// Its number; ours is [`PROTOCOL`].
         theirs: u64,
     },
-    /// The other side speaks neither protocol.
+    /// The other side speaks neither of our protocols.
     Protocol {
         /// Its number; ours are [`PROTOCOL`] and [`two::PROTOCOL`].
         theirs: u64,
@@ -242,16 +243,16 @@ pub enum WireError {
     },
     /// A text is longer than its key allows.
     TextTooLong {
-        /// The key.
+        /// Name of the key.
         key: &'static str,
-        /// Most bytes.
+        /// Longest text, in bytes.
         most: usize,
     },
-    /// Another number of descriptors came with the line than it names.
+    /// The line announces another number of descriptors than came with it.
     Descriptors {
-        /// As the line says.
+        /// Number of descriptors in the line.
         announced: usize,
-        /// As there are.
+        /// Number of descriptors received.
         came: usize,
     },
 }

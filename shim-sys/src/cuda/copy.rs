@@ -1,7 +1,7 @@
-//! Parameters of copies that are more than two addresses and a length, and what an array says of itself.
+//! Parameters of copies that need more than two addresses and a length, and descriptions of arrays.
 //!
-//! Batches of copies and of decompressions came after CUDA 12.2, whose bindings our layouts are compared with: theirs
-//! follow the published reference.
+//! Batches of copies and of decompressions are newer than CUDA 12.2, with whose bindings our layouts are compared.
+//! Their layouts follow the published reference.
 
 use super::{CUarray, CUcontext, CUdeviceptr, CUdeviceptr_v1, CUmemLocation};
 use core::ffi::c_void;
@@ -20,19 +20,19 @@ macro_rules! copy3d {
             pub srcZ: usize,
             /// Source level of detail, 0.
             pub srcLOD: usize,
-            /// 1 host, 2 device, 3 array, 4 unified.
+            /// Type of memory: 1 host, 2 device, 3 array, 4 unified.
             pub srcMemoryType: u32,
-            /// Host source.
+            /// Source address, if it is host memory.
             pub srcHost: *const c_void,
-            /// Device source.
+            /// Source address, if it is device memory.
             pub srcDevice: CUdeviceptr,
-            /// Array source.
+            /// Source array, if it is one.
             pub srcArray: CUarray,
-            /// Context of the source between peers, else null.
+            /// Context of the source in a copy between peers, else null.
             pub $src: $src_type,
-            /// Bytes from row to row.
+            /// Bytes from one row to the next.
             pub srcPitch: usize,
-            /// Rows from slice to slice.
+            /// Rows from one slice to the next.
             pub srcHeight: usize,
             /// Destination x in bytes.
             pub dstXInBytes: usize,
@@ -44,23 +44,23 @@ macro_rules! copy3d {
             pub dstLOD: usize,
             /// As `srcMemoryType`.
             pub dstMemoryType: u32,
-            /// Host destination.
+            /// Destination address, if it is host memory.
             pub dstHost: *mut c_void,
-            /// Device destination.
+            /// Destination address, if it is device memory.
             pub dstDevice: CUdeviceptr,
-            /// Array destination.
+            /// Destination array, if it is one.
             pub dstArray: CUarray,
-            /// Context of the destination between peers, else null.
+            /// Context of the destination in a copy between peers, else null.
             pub $dst: $dst_type,
-            /// Bytes from row to row.
+            /// Bytes from one row to the next.
             pub dstPitch: usize,
-            /// Rows from slice to slice.
+            /// Rows from one slice to the next.
             pub dstHeight: usize,
             /// Bytes per row.
             pub WidthInBytes: usize,
-            /// Rows.
+            /// Number of rows.
             pub Height: usize,
-            /// Slices.
+            /// Number of slices.
             pub Depth: usize,
         }
     };
@@ -75,35 +75,35 @@ copy3d! {
     CUDA_MEMCPY3D_PEER, srcContext: CUcontext, dstContext: CUcontext
 }
 
-/// What a sparse or deferred array needs when it is mapped.
+/// Memory that a sparse or deferred array needs when it is mapped.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CUDA_ARRAY_MEMORY_REQUIREMENTS {
-    /// Bytes.
+    /// Size in bytes.
     pub size: usize,
-    /// Their alignment.
+    /// Alignment in bytes.
     pub alignment: usize,
-    /// Zero.
+    /// Reserved; zero.
     pub reserved: [u32; 4],
 }
 
-/// How a sparse array is cut into tiles.
+/// Division of a sparse array into tiles.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CUDA_ARRAY_SPARSE_PROPERTIES {
     /// Elements of a tile in x.
     pub tileWidth: u32,
-    /// In y.
+    /// Elements of a tile in y.
     pub tileHeight: u32,
-    /// In z.
+    /// Elements of a tile in z.
     pub tileDepth: u32,
-    /// First level that lies in the tail.
+    /// First level that lies in the mip tail.
     pub miptailFirstLevel: u32,
-    /// Bytes of the tail.
+    /// Bytes of the mip tail.
     pub miptailSize: u64,
-    /// 1: one tail for all layers.
+    /// 1: one mip tail for all layers.
     pub flags: u32,
-    /// Zero.
+    /// Reserved; zero.
     pub reserved: [u32; 4],
 }
 
@@ -115,33 +115,33 @@ pub struct CUDA_MEMCPY2D_v1 {
     pub srcXInBytes: u32,
     /// Source y.
     pub srcY: u32,
-    /// 1 host, 2 device, 3 array, 4 unified.
+    /// Type of memory: 1 host, 2 device, 3 array, 4 unified.
     pub srcMemoryType: u32,
-    /// Host source.
+    /// Source address, if it is host memory.
     pub srcHost: *const c_void,
-    /// Device source.
+    /// Source address, if it is device memory.
     pub srcDevice: CUdeviceptr_v1,
-    /// Array source.
+    /// Source array, if it is one.
     pub srcArray: CUarray,
-    /// Bytes from row to row.
+    /// Bytes from one row to the next.
     pub srcPitch: u32,
     /// Destination x in bytes.
     pub dstXInBytes: u32,
     /// Destination y.
     pub dstY: u32,
-    /// 1 host, 2 device, 3 array, 4 unified.
+    /// Type of memory: 1 host, 2 device, 3 array, 4 unified.
     pub dstMemoryType: u32,
-    /// Host destination.
+    /// Destination address, if it is host memory.
     pub dstHost: *mut c_void,
-    /// Device destination.
+    /// Destination address, if it is device memory.
     pub dstDevice: CUdeviceptr_v1,
-    /// Array destination.
+    /// Destination array, if it is one.
     pub dstArray: CUarray,
-    /// Bytes from row to row.
+    /// Bytes from one row to the next.
     pub dstPitch: u32,
     /// Bytes per row.
     pub WidthInBytes: u32,
-    /// Rows.
+    /// Number of rows.
     pub Height: u32,
 }
 
@@ -157,19 +157,19 @@ pub struct CUDA_MEMCPY3D_v1 {
     pub srcZ: u32,
     /// Source level of detail, 0.
     pub srcLOD: u32,
-    /// 1 host, 2 device, 3 array, 4 unified.
+    /// Type of memory: 1 host, 2 device, 3 array, 4 unified.
     pub srcMemoryType: u32,
-    /// Host source.
+    /// Source address, if it is host memory.
     pub srcHost: *const c_void,
-    /// Device source.
+    /// Source address, if it is device memory.
     pub srcDevice: CUdeviceptr_v1,
-    /// Array source.
+    /// Source array, if it is one.
     pub srcArray: CUarray,
-    /// Null.
+    /// Reserved; null.
     pub reserved0: *mut c_void,
-    /// Bytes from row to row.
+    /// Bytes from one row to the next.
     pub srcPitch: u32,
-    /// Rows from slice to slice.
+    /// Rows from one slice to the next.
     pub srcHeight: u32,
     /// Destination x in bytes.
     pub dstXInBytes: u32,
@@ -179,96 +179,96 @@ pub struct CUDA_MEMCPY3D_v1 {
     pub dstZ: u32,
     /// Destination level of detail, 0.
     pub dstLOD: u32,
-    /// 1 host, 2 device, 3 array, 4 unified.
+    /// Type of memory: 1 host, 2 device, 3 array, 4 unified.
     pub dstMemoryType: u32,
-    /// Host destination.
+    /// Destination address, if it is host memory.
     pub dstHost: *mut c_void,
-    /// Device destination.
+    /// Destination address, if it is device memory.
     pub dstDevice: CUdeviceptr_v1,
-    /// Array destination.
+    /// Destination array, if it is one.
     pub dstArray: CUarray,
-    /// Null.
+    /// Reserved; null.
     pub reserved1: *mut c_void,
-    /// Bytes from row to row.
+    /// Bytes from one row to the next.
     pub dstPitch: u32,
-    /// Rows from slice to slice.
+    /// Rows from one slice to the next.
     pub dstHeight: u32,
     /// Bytes per row.
     pub WidthInBytes: u32,
-    /// Rows.
+    /// Number of rows.
     pub Height: u32,
-    /// Slices.
+    /// Number of slices.
     pub Depth: u32,
 }
 
-/// One end of a copy of a batch.
+/// Source or destination of a copy in a batch.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUmemcpy3DOperand {
-    /// 1 an address, 2 an array.
+    /// Kind of operand: 1 an address, 2 an array.
     pub kind: u32,
     /// The address, or the array's handle.
     pub at: u64,
-    /// Of an address: elements from row to row. Of an array: x.
+    /// For an address: elements from row to row. For an array: x.
     pub row: usize,
-    /// Of an address: rows from slice to slice. Of an array: y.
+    /// For an address: rows from slice to slice. For an array: y.
     pub layer: usize,
-    /// Of an address: where the memory is said to be. Of an array: z.
+    /// For an address: a hint for the memory's location. For an array: z.
     pub hint: CUmemLocation,
 }
 
-/// A three-dimensional copy of a batch.
+/// A three-dimensional copy in a batch.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_MEMCPY3D_BATCH_OP {
-    /// From.
+    /// Source of the copy.
     pub src: CUmemcpy3DOperand,
-    /// To.
+    /// Destination of the copy.
     pub dst: CUmemcpy3DOperand,
-    /// Width, height and depth: bytes and rows between addresses, elements where an array is one end.
+    /// Width, height and depth: bytes and rows between addresses, elements if one end is an array.
     pub extent: [usize; 3],
-    /// When the source may be read.
+    /// Time from which the source may be read.
     pub order: u32,
-    /// Flags.
+    /// Flags of the copy.
     pub flags: u32,
 }
 
-/// A decompression of a batch.
+/// A decompression in a batch.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUmemDecompressParams {
-    /// Compressed bytes.
+    /// Number of compressed bytes.
     pub srcNumBytes: usize,
-    /// Bytes there is room for.
+    /// Size of the destination in bytes.
     pub dstNumBytes: usize,
-    /// Where the number of bytes is written.
+    /// Address to which the number of decompressed bytes is written.
     pub dstActBytes: *mut u32,
-    /// Compressed.
+    /// The compressed data.
     pub src: *const c_void,
-    /// Decompressed.
+    /// Destination of the decompressed data.
     pub dst: *mut c_void,
-    /// How it was compressed.
+    /// Compression algorithm.
     pub algo: u32,
-    /// Zero.
+    /// Reserved; zero.
     pub padding: [u8; 20],
 }
 
-/// A part of a device that can be shared out: multiprocessors, for one kind of them.
+/// A divisible part of a device: a number of its multiprocessors.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUdevResource {
-    /// 1: multiprocessors.
+    /// Kind of resource; 1: multiprocessors.
     pub kind: u32,
-    /// The driver's own.
+    /// Private to the driver.
     pub internal: [u8; 92],
-    /// How many multiprocessors.
+    /// Number of multiprocessors.
     pub sm_count: u32,
-    /// Least size of a part of them (13.0).
+    /// Smallest size of a partition, in multiprocessors (13.0).
     pub sm_least: u32,
-    /// What sizes of parts are multiples of (13.0).
+    /// Partition sizes are multiples of this number (13.0).
     pub sm_step: u32,
-    /// The rest of what any kind may say.
+    /// Further fields of other kinds.
     pub rest: [u32; 7],
-    /// The next of a list (13.1), before that more of the rest.
+    /// The next entry of a list (13.1); before 13.1 further fields.
     pub next: *mut CUdevResource,
 }

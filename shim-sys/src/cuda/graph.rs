@@ -1,4 +1,4 @@
-//! What the nodes of graphs are made from.
+//! C types for the nodes of graphs.
 
 use super::{
     CUcontext, CUdeviceptr, CUfunction, CUgraphNode, CUhostFn, CUkernel, CUmemAccessDesc, CUmemPoolProps, CUstream,
@@ -11,25 +11,25 @@ use core::ffi::c_void;
 pub struct CUDA_KERNEL_NODE_PARAMS {
     /// The kernel, or null where `kern` is set.
     pub func: CUfunction,
-    /// Blocks in x.
+    /// Blocks of the grid in x.
     pub gridDimX: u32,
-    /// Blocks in y.
+    /// Blocks of the grid in y.
     pub gridDimY: u32,
-    /// Blocks in z.
+    /// Blocks of the grid in z.
     pub gridDimZ: u32,
-    /// Threads in x.
+    /// Threads of a block in x.
     pub blockDimX: u32,
-    /// Threads in y.
+    /// Threads of a block in y.
     pub blockDimY: u32,
-    /// Threads in z.
+    /// Threads of a block in z.
     pub blockDimZ: u32,
     /// Bytes of dynamic shared memory.
     pub sharedMemBytes: u32,
     /// Pointers to the arguments.
     pub kernelParams: *mut *mut c_void,
-    /// Or a packed list of them.
+    /// Alternative to `kernelParams`: a packed list of the arguments.
     pub extra: *mut *mut c_void,
-    /// A library's kernel.
+    /// Kernel of a library, instead of `func`.
     pub kern: CUkernel,
     /// The context it runs in.
     pub ctx: CUcontext,
@@ -41,23 +41,23 @@ pub struct CUDA_KERNEL_NODE_PARAMS {
 pub struct CUDA_KERNEL_NODE_PARAMS_v1 {
     /// The kernel.
     pub func: CUfunction,
-    /// Blocks in x.
+    /// Blocks of the grid in x.
     pub gridDimX: u32,
-    /// Blocks in y.
+    /// Blocks of the grid in y.
     pub gridDimY: u32,
-    /// Blocks in z.
+    /// Blocks of the grid in z.
     pub gridDimZ: u32,
-    /// Threads in x.
+    /// Threads of a block in x.
     pub blockDimX: u32,
-    /// Threads in y.
+    /// Threads of a block in y.
     pub blockDimY: u32,
-    /// Threads in z.
+    /// Threads of a block in z.
     pub blockDimZ: u32,
     /// Bytes of dynamic shared memory.
     pub sharedMemBytes: u32,
     /// Pointers to the arguments.
     pub kernelParams: *mut *mut c_void,
-    /// Or a packed list of them.
+    /// Alternative to `kernelParams`: a packed list of the arguments.
     pub extra: *mut *mut c_void,
 }
 
@@ -65,17 +65,17 @@ pub struct CUDA_KERNEL_NODE_PARAMS_v1 {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_MEMSET_NODE_PARAMS {
-    /// Where.
+    /// Address of the memory.
     pub dst: CUdeviceptr,
-    /// Bytes from row to row.
+    /// Bytes from one row to the next.
     pub pitch: usize,
-    /// With what.
+    /// Value to fill with.
     pub value: u32,
     /// Bytes of an element: 1, 2 or 4.
     pub elementSize: u32,
-    /// Elements of a row.
+    /// Elements per row.
     pub width: usize,
-    /// Rows.
+    /// Number of rows.
     pub height: usize,
 }
 
@@ -83,9 +83,9 @@ pub struct CUDA_MEMSET_NODE_PARAMS {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_HOST_NODE_PARAMS {
-    /// The code.
+    /// Function to run.
     pub f: CUhostFn,
-    /// Its argument.
+    /// Argument of the function.
     pub userData: *mut c_void,
 }
 
@@ -93,59 +93,59 @@ pub struct CUDA_HOST_NODE_PARAMS {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_MEM_ALLOC_NODE_PARAMS {
-    /// Where it lives.
+    /// Location and kind of the memory.
     pub poolProps: CUmemPoolProps,
-    /// Who may use it beside its own device.
+    /// Further devices that get access, apart from the memory's own.
     pub accessDescs: *const CUmemAccessDesc,
-    /// How many of those.
+    /// Number of these entries.
     pub accessDescCount: usize,
-    /// Bytes.
+    /// Size in bytes.
     pub bytesize: usize,
-    /// Filled by the driver: the address.
+    /// Written by the driver: the address.
     pub dptr: CUdeviceptr,
 }
 
-/// A node that works on words of memory in stream order.
+/// A node that operates on words of memory in stream order.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_BATCH_MEM_OP_NODE_PARAMS {
-    /// The context.
+    /// Context of the operations.
     pub ctx: CUcontext,
-    /// How many operations.
+    /// Number of operations.
     pub count: u32,
-    /// The operations.
+    /// Array of operations.
     pub paramArray: *mut c_void,
-    /// Zero.
+    /// Reserved; zero.
     pub flags: u32,
 }
 
-/// How a graph is made executable.
+/// Parameters for instantiating a graph.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_GRAPH_INSTANTIATE_PARAMS {
     /// 1: free on launch; 2: upload; 4: launch from the device; 8: priorities of nodes.
     pub flags: u64,
-    /// Where to upload.
+    /// Stream for the upload.
     pub hUploadStream: CUstream,
-    /// Filled by the driver: the node that failed.
+    /// Written by the driver: the node that failed.
     pub hErrNode_out: CUgraphNode,
-    /// Filled by the driver: why.
+    /// Written by the driver: the reason.
     pub result_out: u32,
 }
 
-/// What an update of an executable graph said.
+/// Result of updating an executable graph.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUgraphExecUpdateResultInfo {
-    /// 0: done.
+    /// 0: success.
     pub result: u32,
     /// The node that failed.
     pub errorNode: CUgraphNode,
-    /// Where its edge comes from.
+    /// Start node of the edge that failed.
     pub errorFromNode: CUgraphNode,
 }
 
-/// What an edge means; all zero: the whole node before the whole other.
+/// Kind of an edge. All zero: the second node starts after the whole first node.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CUgraphEdgeData {
@@ -153,9 +153,9 @@ pub struct CUgraphEdgeData {
     pub from_port: u8,
     /// Port of the second.
     pub to_port: u8,
-    /// Kind.
+    /// Kind of the edge.
     pub kind: u8,
-    /// Zero.
+    /// Reserved; zero.
     pub reserved: [u8; 5],
 }
 
@@ -166,11 +166,11 @@ pub struct CUgraphNodeParams {
     /// Its kind: 0 kernel, 1 copy, 2 fill, 3 host, 4 graph, 5 empty, 6 and 7 events, 8 and 9 semaphores, 10 allocate,
     /// 11 free, 12 words of memory, 13 conditional.
     pub kind: u32,
-    /// Zero.
+    /// Reserved; zero.
     pub reserved0: [i32; 3],
     /// The parameters of that kind.
     pub params: [u64; 29],
-    /// Zero.
+    /// Reserved; zero.
     pub reserved2: u64,
 }
 
@@ -180,21 +180,21 @@ pub struct CUgraphNodeParams {
 pub struct CUDA_LAUNCH_PARAMS {
     /// The kernel.
     pub function: CUfunction,
-    /// Blocks in x.
+    /// Blocks of the grid in x.
     pub gridDimX: u32,
-    /// Blocks in y.
+    /// Blocks of the grid in y.
     pub gridDimY: u32,
-    /// Blocks in z.
+    /// Blocks of the grid in z.
     pub gridDimZ: u32,
-    /// Threads in x.
+    /// Threads of a block in x.
     pub blockDimX: u32,
-    /// Threads in y.
+    /// Threads of a block in y.
     pub blockDimY: u32,
-    /// Threads in z.
+    /// Threads of a block in z.
     pub blockDimZ: u32,
     /// Bytes of dynamic shared memory.
     pub sharedMemBytes: u32,
-    /// Where.
+    /// Stream of the launch.
     pub hStream: CUstream,
     /// Pointers to the arguments.
     pub kernelParams: *mut *mut c_void,
@@ -202,9 +202,9 @@ pub struct CUDA_LAUNCH_PARAMS {
 
 /// Attribute of a device's graph memory: bytes held by allocations.
 pub const CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT: u32 = 0;
-/// The most of them since the last reset.
+/// The largest value of it since the last reset.
 pub const CU_GRAPH_MEM_ATTR_USED_MEM_HIGH: u32 = 1;
 /// Bytes kept for graphs.
 pub const CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT: u32 = 2;
-/// The most of them since the last reset.
+/// The largest value of it since the last reset.
 pub const CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH: u32 = 3;

@@ -1,21 +1,22 @@
-//! Other names for device memory: handles between processes, memory of other APIs, arrays' mappings, multicast.
+//! C types for other references to device memory: handles between processes, memory of other APIs, array mappings,
+//! multicast.
 
 use super::CUmemGenericAllocationHandle;
 use core::ffi::c_void;
 
-/// What names an allocation in another process; passed by value.
+/// Handle of an allocation for another process; passed by value.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CUipcMemHandle {
-    /// Opaque.
+    /// Opaque bytes.
     pub reserved: [u8; 64],
 }
 
-/// What names an allocation of an exported pool in another process.
+/// Handle of an allocation of an exported pool for another process.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CUmemPoolPtrExportData {
-    /// Opaque.
+    /// Opaque bytes.
     pub reserved: [u8; 64],
 }
 
@@ -27,81 +28,81 @@ pub struct CUDA_EXTERNAL_MEMORY_HANDLE_DESC {
     pub kind: u32,
     /// A descriptor in the first four bytes, or up to two pointers.
     pub handle: [u64; 2],
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// 1: dedicated.
+    /// 1: dedicated memory.
     pub flags: u32,
-    /// Zero.
+    /// Reserved; zero.
     pub reserved: [u32; 16],
 }
 
-/// A part of such memory as a linear range.
+/// A linear range of external memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_EXTERNAL_MEMORY_BUFFER_DESC {
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Zero.
+    /// Reserved; zero.
     pub flags: u32,
-    /// Zero.
+    /// Reserved; zero.
     pub reserved: [u32; 16],
 }
 
-/// A part of such memory as an array.
+/// A part of external memory as an array.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC {
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// Its shape.
+    /// Shape of the array.
     pub arrayDesc: super::CUDA_ARRAY3D_DESCRIPTOR,
-    /// Levels.
+    /// Number of mip levels.
     pub numLevels: u32,
-    /// Zero.
+    /// Reserved; zero.
     pub reserved: [u32; 16],
 }
 
-/// A multicast object to be made.
+/// Properties of a multicast object.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUmulticastObjectProp {
-    /// Devices that will take part.
+    /// Number of devices that take part.
     pub numDevices: u32,
-    /// Most bytes that may be bound on each.
+    /// Most bytes that may be bound on each device.
     pub size: usize,
-    /// Kinds of handles that it can be exported to.
+    /// Handle types to which it can be exported.
     pub handleTypes: u64,
-    /// Zero.
+    /// Reserved; zero.
     pub flags: u64,
 }
 
-/// One mapping, or its end, of physical memory into a sparse array.
+/// Maps physical memory into a sparse array, or unmaps it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUarrayMapInfo {
-    /// 0: an array; 1: a mipmapped array.
+    /// Kind of array; 0: plain, 1: mipmapped.
     pub resourceType: u32,
-    /// Its handle.
+    /// Handle of the array.
     pub resource: *mut c_void,
-    /// 0: a level's tiles; 1: the tail.
+    /// Part of the array; 0: tiles of a level, 1: the mip tail.
     pub subresourceType: u32,
     /// Tiles: level, layer, offset x, y, z, extent x, y, z as eight u32. Tail: layer (u32), offset, size (u64).
     pub subresource: [u64; 4],
-    /// 1: map; 2: unmap.
+    /// Operation; 1: map, 2: unmap.
     pub memOperationType: u32,
-    /// 0: the handle below.
+    /// 0: the handle in `memHandle`.
     pub memHandleType: u32,
-    /// The physical allocation.
+    /// Handle of the physical allocation.
     pub memHandle: CUmemGenericAllocationHandle,
-    /// First byte in it.
+    /// Offset of the first byte in the allocation.
     pub offset: u64,
-    /// Devices, by bit.
+    /// Bit mask of devices.
     pub deviceBitMask: u32,
-    /// Zero.
+    /// Reserved; zero.
     pub flags: u32,
-    /// Zero.
+    /// Reserved; zero.
     pub reserved: [u32; 2],
 }
 
@@ -120,19 +121,19 @@ macro_rules! checkpoint_args {
         #[repr(C)]
         #[derive(Clone, Copy, Debug, Default)]
         pub struct $name {
-            /// Zero, but for the first word of a lock: milliseconds to wait, 0: for ever.
+            /// Zero, except for the first word of a lock: milliseconds to wait, 0: no limit.
             pub words: [u64; 8],
         }
     )*};
 }
 
 checkpoint_args! {
-    /// How a process is locked.
+    /// Arguments for locking a process.
     CUcheckpointLockArgs;
-    /// How it is checkpointed.
+    /// Arguments for checkpointing a process.
     CUcheckpointCheckpointArgs;
-    /// How it is restored.
+    /// Arguments for restoring a process.
     CUcheckpointRestoreArgs;
-    /// How it is unlocked.
+    /// Arguments for unlocking a process.
     CUcheckpointUnlockArgs;
 }

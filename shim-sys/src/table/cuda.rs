@@ -1,11 +1,14 @@
-//! THE TABLE, CUDA half: every function of the driver's headers, declared once.
+//! The table, CUDA half: every function of the driver's headers, declared once.
 //!
-//! `hooks` are the functions libvgpu hooks, by subject. `typed` are not hooked, but somebody here calls them (libvgpu's
-//! own driver calls) or implements them (the simulated driver), so that their signature is needed. `named` are
-//! classified only. `pass` says why a function needs no hook. A function of the headers that stands nowhere here fails
-//! `tests/coverage.rs`. All of them return `CUresult`.
+//! - `hooks`: functions that libvgpu hooks, by subject.
+//! - `typed`: not hooked, but called (by libvgpu) or implemented (by the simulated driver), so that a signature is
+//!   needed.
+//! - `named`: only classified.
+//!
+//! `pass` gives the reason why a function needs no hook. A function of the headers that is missing here fails
+//! `tests/coverage.rs`. All functions return `CUresult`.
 
-/// Hands the whole CUDA table to the macro `$with`, after `$args`.
+/// Passes the whole CUDA table to the macro `$with`, after `$args`.
 #[macro_export]
 macro_rules! cuda_table {
     ($with:ident $(, $($args:tt)*)?) => { $with! { $($($args)*)?

@@ -1,34 +1,36 @@
-//! THE TABLE: each function of the CUDA and NVML headers, declared and classified once.
+//! The table: each function of the CUDA and NVML headers, declared and classified once.
 //!
-//! Pass a macro's name to [`cuda_table!`](crate::cuda_table) or [`nvml_table!`](crate::nvml_table) to derive
-//! something from all rows: libvgpu's exports and substitution map, the typed accessors of real functions, the
-//! simulated driver's exports, the coverage tests. The macro is handed
+//! Pass a macro's name to [`cuda_table!`](crate::cuda_table) or [`nvml_table!`](crate::nvml_table) to derive code
+//! from all rows: libvgpu's exports and substitution map, the typed accessors of real functions, the simulated
+//! driver's exports, the coverage tests. The macro gets
 //!
 //! ```text
 //! hooks { subject { name(arg: Type, ...); ... } ... }
-//! shut { deny "why" { name; ... }  hide "why" { name(arg: Type, ...); name; ... } }     (NVML's alone)
+//! shut { deny "why" { name; ... }  hide "why" { name(arg: Type, ...); name; ... } }     (NVML only)
 //! typed { pass "why" { name(arg: Type, ...); ... } ... }
 //! named { pass "why" { name name ... } ... }
 //! ```
 //!
-//! What is `shut` needs no function of ours: under limits it has one answer, else it is the real one.
+//! A function under `shut` needs no hook function: under limits it returns a fixed error, otherwise the real function
+//! runs.
 //!
-//! The types are those of [`crate::cuda`] and [`crate::nvml`]; whoever expands the table imports them. There is no
-//! version table here: which variant a caller gets is the driver's decision.
+//! The types are those of [`crate::cuda`] and [`crate::nvml`]; the user of the table imports them. The table has no
+//! versions: the driver decides which variant of a function a caller gets.
 
 mod cuda;
 mod nvml;
 
-/// What becomes of a function.
+/// Treatment of a function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
     /// libvgpu hooks it; the subject of the hook.
     Hook(&'static str),
     /// It needs no hook; the reason.
     Pass(&'static str),
-    /// Under limits it answers that it is not permitted, as the driver tells whoever is not its administrator; the reason.
+    /// Under limits it returns "no permission", as the driver does to a caller that is not an administrator; the
+    /// reason.
     Deny(&'static str),
-    /// Under limits it answers that the device does not support it; the reason.
+    /// Under limits it returns "not supported by the device"; the reason.
     Hide(&'static str),
 }
 
@@ -37,14 +39,14 @@ pub enum Action {
 pub struct Row {
     /// The exported symbol.
     pub name: &'static str,
-    /// What becomes of it.
+    /// Treatment of the function.
     pub action: Action,
-    /// Whether its signature is declared.
+    /// True if its signature is declared.
     pub typed: bool,
 }
 
 impl Row {
-    /// The name without version and stream suffix: what `cuGetProcAddress` is asked for.
+    /// The name without version and stream suffix, as passed to `cuGetProcAddress`.
     ///
     /// `cuMemAllocAsync_ptsz` and `cuMemAlloc_v2` become `cuMemAllocAsync` and `cuMemAlloc`.
     pub fn base(&self) -> &'static str {
@@ -57,7 +59,7 @@ pub fn base_name(name: &str) -> &str {
     &name[..base_length(name.as_bytes())]
 }
 
-/// Length of the base name of `name`; what is cut off is ASCII. See [`Row::base`].
+/// Length of the base name of `name`; the removed suffix is ASCII. See [`Row::base`].
 #[inline]
 pub const fn base_length(name: &[u8]) -> usize {
     match name {
@@ -93,7 +95,7 @@ macro_rules! action {
     };
 }
 
-/// Whether there is a list of arguments.
+/// True if there is a list of arguments.
 const fn is_typed(arguments: &[&str]) -> bool {
     !arguments.is_empty()
 }
@@ -128,7 +130,7 @@ macro_rules! derive_rows {
         }
 
         impl $hook {
-            /// How many there are.
+            /// Number of these functions.
             pub const COUNT: usize = $names.len();
         }
 
@@ -185,7 +187,7 @@ mod tests {
                 assert_eq!(row.name, name.to_str().unwrap());
             }
             assert!(rows[names.len()..].iter().all(|row| matches!(row.action, Action::Pass(_))));
-            // By their numbers it is told which is which.
+            // The number of a function shows its kind, since the kinds are sorted.
             let kind = |row: &Row| match row.action {
                 Action::Hook(_) => 0,
                 Action::Deny(_) => 1,

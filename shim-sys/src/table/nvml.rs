@@ -1,9 +1,9 @@
-//! THE TABLE, NVML half: every function of NVML's header, declared once. Sections as in the CUDA half.
+//! The table, NVML half: every function of NVML's header, declared once, in the same sections as the CUDA half.
 //!
-//! All of them return `nvmlReturn_t`, but `nvmlErrorString`, which returns text: it is classified here and declared
-//! by whoever needs it.
+//! All of them return `nvmlReturn_t`, except `nvmlErrorString`, which returns text: it is classified here and
+//! declared where it is used.
 
-/// Hands the whole NVML table to the macro `$with`, after `$args`.
+/// Passes the whole NVML table to the macro `$with`, after `$args`.
 #[macro_export]
 macro_rules! nvml_table {
     ($with:ident $(, $($args:tt)*)?) => { $with! { $($($args)*)?

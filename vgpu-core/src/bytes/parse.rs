@@ -1,7 +1,6 @@
-//! Reading sizes: `1.5GiB`, `25%`, `unlimited`; and the narrower language of HAMi's schedulers.
+//! Parses sizes: `1.5GiB`, `25%`, `unlimited`; and the smaller syntax of HAMi's schedulers.
 //!
-//! Only the value is read here. Which variable it came from, and the sentence shown to a person,
-//! is [`crate::limits`].
+//! This file reads only the value. [`crate::limits`] adds the variable's name and the message for a person.
 
 use core::fmt;
 
@@ -13,10 +12,10 @@ use crate::decimal::{Decimal, NumberError, trim};
 pub struct Percent(u32);
 
 impl Percent {
-    /// All of the device.
+    /// The whole device.
     pub const ALL: Self = Self(1_000_000);
 
-    /// From millionths; `None` outside `1..=1_000_000`.
+    /// A share from millionths; `None` outside `1..=1_000_000`.
     #[must_use]
     pub const fn from_millionths(millionths: u32) -> Option<Self> {
         if millionths >= 1 && millionths <= Self::ALL.0 { Some(Self(millionths)) } else { None }
@@ -26,24 +25,24 @@ impl Percent {
     #[must_use]
     pub fn of(self, total: Bytes) -> Bytes {
         let bytes = u128::from(total.0) * u128::from(self.0) / u128::from(Self::ALL.0);
-        // At most `total`, because the share is at most the whole.
+        // At most `total`, because the share is at most 100 %.
         Bytes(u64::try_from(bytes).unwrap_or(total.0))
     }
 }
 
-/// What a size variable asks for.
+/// A parsed size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
-    /// So many bytes, at least one.
+    /// A number of bytes, at least one.
     Bytes(Bytes),
-    /// A part of the device it is applied to.
+    /// A part of the device to which it is applied.
     Percent(Percent),
-    /// No limit at all.
+    /// No limit.
     Unlimited,
 }
 
 impl Size {
-    /// The limit in bytes on a device with `total` bytes; `None` for no limit.
+    /// The limit in bytes on a device with `total` bytes; `None`: no limit.
     #[must_use]
     pub fn resolve(self, total: Bytes) -> Option<Bytes> {
         match self {
@@ -54,20 +53,20 @@ impl Size {
     }
 }
 
-/// Why a text is not a size. Shown as the predicate of a sentence: `"abc" is not a size`.
+/// Reasons why a text is not a size. `Display` writes the predicate of a sentence: `"abc" is not a size`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SizeError {
-    /// The number itself is not understood.
+    /// The number itself is invalid.
     Number(NumberError),
-    /// The number is fine, what follows it is no unit.
+    /// The number is valid, but no known unit follows.
     UnknownUnit,
     /// White space between the parts.
     InnerSpace,
-    /// Zero: as a limit it would allow nothing, and it is not a way to say "no limit" here.
+    /// Zero: as a limit it would allow nothing, and our syntax does not use it for "no limit".
     Zero,
-    /// A fraction without a unit, or of a byte.
+    /// A fraction without a unit, or a fraction of a byte.
     FractionOfByte,
-    /// More than all of the device.
+    /// More than 100 % of the device.
     OverHundred,
     /// Below one byte, or below a ten-thousandth of a percent, after rounding down.
     TooSmall,
@@ -99,21 +98,21 @@ impl fmt::Display for SizeError {
 
 impl core::error::Error for SizeError {}
 
-/// What [`parse_size`] takes, in the words of an error message.
+/// The syntax of [`parse_size`], for error messages.
 pub const SIZE_FORMS: &str = "bytes or a number with K, M, G, T, KiB..TiB (1024) or KB..TB (1000) like 1.5GiB, \
                               a percentage of the device like 25%, or unlimited";
 
-/// What [`parse_hami_size`] takes, in the words of an error message.
+/// The syntax of [`parse_hami_size`], for error messages.
 pub const HAMI_SIZE_FORMS: &str =
     "bytes or a number with k, m, g or t (1024, with b or ib too) like 1024m, or 0 for no limit";
 
-/// Reads a size as our own variables write it.
+/// Reads a size in the syntax of our own variables.
 ///
 /// - `K M G T` and `Ki..Ti`, `KiB..TiB`, in any case: powers of 1024; `KB..TB`: powers of 1000.
 /// - No unit or `B`: bytes. A leading zero is decimal. Fractions are exact, rounded down to the byte.
 /// - `25%`, `12.5%`: of the device, at most four decimals, at most 100.
 /// - `unlimited`, in any case.
-/// - Surrounding ASCII white space is dropped.
+/// - White space (ASCII) around the size is ignored.
 ///
 /// # Errors
 /// [`SizeError`], one variant per reason; zero is an error, because `0` could mean two things.
@@ -133,16 +132,17 @@ pub fn parse_size(text: &str) -> Result<Size, SizeError> {
     scaled(&number, scale).map(Size::Bytes)
 }
 
-/// Reads a size as HAMi's schedulers write it; `0` is [`Size::Unlimited`].
+/// Reads a size in the syntax of HAMi's schedulers; `0` is [`Size::Unlimited`].
 ///
-/// Digits, then a unit of which only the first letter counts (`k m g t`, any case), always by 1024:
-/// `1024MiB` and `1g` are both 1 GiB, `2gb` is 2 GiB. No letter: bytes. After the letter only what
-/// belongs to a unit may follow (`i`, `b`, `ib`). HAMi's own reader knows one letter, at the end: `2gb` is
-/// 2 bytes there. A fraction is taken exactly (`1.5g` is 1.5 GiB); HAMi's own reader stops at the point and
-/// gives 1 GiB there.
+/// Digits, then a unit of which only the first letter counts (`k m g t`, any case), always as a power of 1024.
+/// `1024MiB` and `1g` are both 1 GiB, `2gb` is 2 GiB. No letter: bytes. After the letter only the rest of a unit may
+/// follow (`i`, `b`, `ib`).
+///
+/// HAMi's own parser differs in two points. It knows one letter, at the end, so `2gb` is 2 bytes there. It stops at a
+/// decimal point, so `1.5g`, exactly 1.5 GiB here, is 1 GiB there.
 ///
 /// # Errors
-/// [`SizeError`]: everything else, percentages and words included.
+/// [`SizeError`] for everything else, including percentages and words.
 pub fn parse_hami_size(text: &str) -> Result<Size, SizeError> {
     let (number, unit) = Decimal::split(trim(text))?;
     let scale = match unit_of(unit)? {
@@ -158,7 +158,7 @@ pub fn parse_hami_size(text: &str) -> Result<Size, SizeError> {
     scaled(&number, scale).map(Size::Bytes)
 }
 
-/// The bytes of a unit; none and `B` are 1.
+/// The bytes of a unit; no unit and `B` are 1.
 fn unit_of(unit: &str) -> Result<u64, SizeError> {
     const UNITS: [(&str, u64); 18] = [
         ("", 1),
@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(bytes("0.5k"), 512);
         assert_eq!(bytes("0.0009765625K"), 1);
         assert_eq!(bytes("1.9999999999999999999999999999999999999999999999K"), 2047);
-        // One byte of a TiB has forty decimals; all of them count.
+        // One byte of a TiB has forty decimals, and all of them count.
         assert_eq!(bytes("0.0000000000009094947017729282379150390625T"), 1);
         assert_eq!(parse_size("0.0000000000009094947017729282379150390624T"), Err(SizeError::TooSmall));
         assert_eq!(bytes("1.0"), 1, "a fraction of nothing is no fraction");

@@ -1,29 +1,30 @@
-//! The slow way of a request that did not fit at first sight: in turn, the dead reclaimed, on stable readings.
+//! Slow path of a request that did not fit at the first attempt: under the turn lock, dead members reclaimed, on
+//! stable readings.
 //!
-//! The turn is for progress, not for safety: two claims that each saw the other and both withdrew
-//! would do so for ever. Whoever has the turn claims against fast paths only, and each of those makes
-//! one attempt and then queues here. If the turn cannot be had in time (its holder is stopped), the
-//! request goes on without it: still never over, only less sure of its luck.
+//! The turn lock is for progress, not for safety. Without it two claims that each see the other and both withdraw
+//! could repeat that forever. The holder of the turn lock competes with fast paths only; each of those makes one
+//! attempt and then queues here. If the lock is not obtained in time (its holder is stopped), the request proceeds
+//! without it. The limit still holds; only progress is less certain.
 //!
-//! Slot locks are probed in turn only: a dead slot that somebody has locked and not yet settled cannot be
-//! told from a living one, and a refusal must not rest on it.
+//! Slot locks are probed under the turn lock only. A dead slot that somebody has locked and not yet settled looks
+//! like a living one, and a refusal must not rest on it.
 
 use super::{Kernel, Member, Refusal, Reservation};
 use crate::bytes::Bytes;
 
-/// How long a request waits for the driver calls of others (nanoseconds).
+/// Longest wait for driver calls of other members, in nanoseconds: 10 ms.
 pub const OUTCOME_WAIT_NS: u64 = 10_000_000;
-/// How long it waits for a claim whose owner does not run, or for a still moment.
+/// Longest wait for a claim whose owner does not run, or for a stable reading: 1 s.
 pub const STUCK_WAIT_NS: u64 = 1_000_000_000;
-/// How long it waits for the turn.
+/// Longest wait for the turn lock: 200 ms.
 pub const TURN_WAIT_NS: u64 = 200_000_000;
 
-/// Readings in a row before a stable one is given up for this round.
+/// Readings in a row before a round gives up on a stable one.
 const STABLE_TRIES: u32 = if cfg!(loom) { 1 } else { 16 };
-/// Rounds between two looks for dead members while waiting.
+/// Rounds between two searches for dead members while waiting.
 const ROUNDS_PER_RECLAIM: u32 = if cfg!(loom) { 1 } else { 16 };
 
-/// The turn, given back when dropped; or the permission to go on without.
+/// The turn lock, released on drop; or, if it was not obtained in time, permission to proceed without it.
 pub(super) struct Turn<'k, K: Kernel> {
     kernel: &'k K,
     held: bool,
@@ -44,15 +45,15 @@ impl<K: Kernel> Drop for Turn<'_, K> {
     }
 }
 
-/// What a stable reading says about a request.
+/// Judgement of a request by a stable reading.
 enum Verdict {
-    /// Nothing stands in its way.
+    /// The request fits.
     Fits,
-    /// Settled charges do.
+    /// It does not fit next to settled charges.
     Never,
-    /// Reservations do, whose driver calls are under way.
+    /// It fits only if pending driver calls fail.
     Pending,
-    /// Claims do, which their owners are about to decide.
+    /// It fits only if undecided claims are withdrawn.
     Tentative,
 }
 
@@ -99,7 +100,7 @@ impl<'p> Member<'p> {
                     let used = Bytes(totals.map_or(0, |totals| totals.used));
                     return Err(Refusal::Pending { used, requested, limit: limit_bytes });
                 }
-                // Who we wait for may be dead by now: one more look, one more test.
+                // The members waited for may have died by now: reclaim and judge once more.
                 asked_the_dead = true;
                 self.reclaim_in_turn(kernel);
                 continue;

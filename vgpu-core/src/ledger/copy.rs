@@ -1,7 +1,7 @@
-//! A ledger as bytes of its file: for those who report on it and are no member.
+//! Reads a ledger from a copy of its file's bytes, for reports by processes that are not members.
 //!
-//! The bytes were read while members went on, so the numbers are near the truth and not of one instant; nothing may be
-//! enforced by them. Who of the members is alive cannot be told from bytes.
+//! The bytes were copied while members went on. So the numbers are approximate, not those of one instant, and must
+//! not be used to enforce a limit. Bytes do not show which members are alive.
 
 use core::mem::offset_of;
 
@@ -11,31 +11,31 @@ use super::layout::{Header, Share, Slot, is_one};
 use super::sum::distance;
 use super::{HEADER_SIZE, MemberView, SHARE_SIZE, SHARES, SLOT_SIZE, SLOTS};
 
-/// What a ledger's file says.
+/// Contents of a ledger's file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
-    /// Members in the order of their slots, each without what it shares; the dead are among them until reclaimed.
+    /// Members in the order of their slots, without their shares. Dead members are included until they are reclaimed.
     pub members: Vec<MemberView>,
-    /// Bytes that are charged once for all who hold them.
+    /// Bytes in shares, charged once for all their holders.
     pub shared: u64,
-    /// Most bytes of the tenant at once since the file was made; 0 from older libraries.
+    /// Most bytes the tenant ever held at once since the file was made; 0 from older libraries.
     pub peak: u64,
-    /// Requests that programs were refused since the file was made.
+    /// Requests refused to programs since the file was made.
     pub refused: u64,
-    /// Bytes that members ever asked for, modulo 2^64: of two readings the later one is by as much larger as was asked for
-    /// in between.
+    /// Bytes that members ever requested, modulo 2^64. The difference of two readings is the amount requested in
+    /// between.
     pub claimed: u64,
 }
 
 impl Copied {
-    /// Bytes that count against the limit, of those members that `lives` says live, with what is shared.
+    /// Bytes that count against the limit: those of the members for which `lives` returns true, and all shares.
     pub fn used(&self, lives: impl Fn(&MemberView) -> bool) -> u64 {
         let alive = self.members.iter().filter(|member| lives(member));
         alive.fold(self.shared, |sum, member| sum.saturating_add(member.used))
     }
 }
 
-/// Up to where the bytes of a file matter, by its header: slots and shares. `None`: it is no ledger of this version.
+/// Byte ranges of the used slots and the used shares, from the file's header. `None`: not a ledger of this version.
 #[must_use]
 pub fn extent(header: &[u8]) -> Option<(core::ops::Range<usize>, core::ops::Range<usize>)> {
     let half = |at: usize| header.get(at..).and_then(|rest| rest.first_chunk::<4>()).copied().map(u32::from_le_bytes);
@@ -48,8 +48,8 @@ pub fn extent(header: &[u8]) -> Option<(core::ops::Range<usize>, core::ops::Rang
     Some((HEADER_SIZE..HEADER_SIZE + slots * SLOT_SIZE, first..first + shares * SHARE_SIZE))
 }
 
-/// True if the bytes are a ledger's beginning whose time account is at `now` what a new one would be: the tenant has no
-/// debt, and all that it did not use is forgotten.
+/// True if the bytes begin a ledger whose time account at `now` equals a new one: the tenant has no debt, and all the
+/// time it left unused is forgotten.
 #[must_use]
 pub fn is_settled(bytes: &[u8], now: u64) -> bool {
     let at = offset_of!(Header, account_zero);
@@ -57,7 +57,7 @@ pub fn is_settled(bytes: &[u8], now: u64) -> bool {
     is_one(bytes) && zero.is_some_and(|zero| zero <= oldest(now))
 }
 
-/// What the bytes of a whole ledger say; `None`: they are no ledger of this version.
+/// Parses the bytes of a whole ledger. `None`: not a ledger of this version.
 #[must_use]
 pub fn copied(bytes: &[u8]) -> Option<Copied> {
     let word = |at: usize| bytes.get(at..).and_then(|rest| rest.first_chunk::<8>()).copied().map(u64::from_le_bytes);
@@ -146,7 +146,7 @@ mod tests {
         let read = Copied { members: vec![member], shared: 64, peak: 5_000, refused: 3, claimed: 900 };
         assert_eq!(copied(&bytes), Some(read.clone()));
         assert_eq!((read.used(|_| true), read.used(|member| member.pid != 4711)), (764, 64));
-        // What is read of the file by its header is all that counts.
+        // Only the ranges that `extent` names affect the result.
         let (slots, shares) = extent(&bytes[..HEADER_SIZE]).unwrap();
         let mut part = vec![0xff; LEDGER_SIZE];
         for range in [0..HEADER_SIZE, slots, shares] {

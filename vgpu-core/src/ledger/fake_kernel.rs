@@ -1,4 +1,4 @@
-//! A pretended kernel for tests of one process: locks, time, and what happens meanwhile.
+//! A simulated kernel for tests in one process: locks, time, and events that happen while somebody waits.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::bytes::Bytes;
 
-/// Locks as a kernel keeps them, and a clock that only waiting moves.
+/// Locks as a kernel keeps them, and a clock that only waiting advances.
 #[derive(Default)]
 pub(crate) struct FakeKernel {
     pub(super) locked: RefCell<Vec<usize>>,
@@ -14,18 +14,18 @@ pub(crate) struct FakeKernel {
     pub(super) turn_blocked: Cell<bool>,
     pub(super) turn: Cell<bool>,
     pub(super) rounds: Cell<u32>,
-    /// Which process calls: only shares' locks tell them apart.
+    /// Number of the calling process. Only the locks of shares tell processes apart.
     pub(super) process: Cell<u32>,
-    /// Processes that hold a share's lock, and whether to write.
+    /// Lock holders of each share's two bytes.
     pub(super) shares: RefCell<BTreeMap<(usize, Byte), Holders>>,
-    /// Identities of which nobody can see an open descriptor, and through whose descriptor.
+    /// Keeper, descriptor and identity for which [`Kernel::is_closed`] returns true.
     pub(super) closed: RefCell<Vec<(u32, Watched, u64)>>,
 }
 
-/// Who holds a lock, and whether to write.
+/// Processes that hold a lock, and true if the lock is a write lock.
 type Holders = (Vec<u32>, bool);
 
-/// A share has two bytes that are locked.
+/// The two lockable bytes of a share.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Byte {
     Held,
@@ -33,7 +33,7 @@ pub(super) enum Byte {
 }
 
 impl FakeKernel {
-    /// What the kernel does to the locks of shares when a process dies.
+    /// Releases the share locks of a process, as the kernel does at its death.
     pub(super) fn kill_process(&self, process: u32) {
         for (holders, _) in self.shares.borrow_mut().values_mut() {
             holders.retain(|holder| *holder != process);
@@ -62,7 +62,7 @@ impl FakeKernel {
         holders.retain(|holder| *holder != self.process.get());
     }
 
-    /// What the kernel does when the holder of a slot dies.
+    /// Releases the lock of a slot, as the kernel does at its holder's death.
     pub(crate) fn kill(&self, index: usize) {
         self.locked.borrow_mut().retain(|locked| *locked != index);
     }
@@ -122,7 +122,7 @@ impl Kernel for FakeKernel {
     }
 }
 
-/// A kernel in which something happens while somebody waits.
+/// A kernel that runs a callback each time somebody waits.
 pub(super) struct Eventful<'k, F: Fn(u32)>(pub(super) &'k FakeKernel, pub(super) F);
 
 impl<F: Fn(u32)> Kernel for Eventful<'_, F> {
@@ -170,7 +170,7 @@ impl<F: Fn(u32)> Kernel for Eventful<'_, F> {
 
 pub(super) const LIMIT: u64 = 10_000;
 
-/// The refusal of a request that does not fit beside so much.
+/// The refusal of a request that does not fit next to `used` bytes.
 pub(super) fn over(used: u64, requested: u64) -> Refusal {
     Refusal::OverLimit { used: Bytes(used), requested: Bytes(requested), limit: Bytes(LIMIT) }
 }

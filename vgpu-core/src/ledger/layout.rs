@@ -1,7 +1,7 @@
-//! The page: header, slots and shares, as they lie in the file. Atomics only, so any bytes are valid.
+//! File layout of the ledger: header, slots and shares. All fields are atomics, so any bytes in the file are valid
+//! values.
 //!
-//! What the fields mean is told in [`crate::ledger`], [`crate::account`] and [`crate::turn`]; here is only where they
-//! are.
+//! This file defines only positions. [`crate::ledger`], [`crate::account`] and [`crate::turn`] explain the fields.
 
 use core::fmt;
 
@@ -9,36 +9,36 @@ use crate::sync::{Aside, AtomicU32, AtomicU64, Ordering};
 
 /// First word of every ledger: `vgpuledg`, little-endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"vgpuledg");
-/// Grows with every change of the layout or of the meaning of a field.
+/// Increased with every change of the layout or of the meaning of a field.
 pub const VERSION: u32 = 3;
-/// Members one tenant can have on one device at the same time.
+/// Most members that one tenant can have on one device at the same time.
 pub const SLOTS: usize = 1024;
-/// Bytes of a slot: two cache lines, the first one hot.
+/// Bytes of a slot: two cache lines. The first one holds the counters that every reservation touches.
 pub const SLOT_SIZE: usize = 128;
 /// Bytes before the first slot.
 pub const HEADER_SIZE: usize = 4096;
-/// Exported allocations and pools one tenant can have on one device at the same time.
+/// Most exported allocations and pools that one tenant can have on one device at the same time.
 pub const SHARES: usize = 2048;
 /// Bytes of a share: one cache line.
 pub const SHARE_SIZE: usize = 64;
 /// Bytes of the whole file.
 pub const LEDGER_SIZE: usize = HEADER_SIZE + SLOTS * SLOT_SIZE + SHARES * SHARE_SIZE;
-/// The byte of the file whose lock is the turn.
+/// Offset of the byte whose file lock is the turn lock.
 pub const TURN_LOCK_OFFSET: u64 = 0;
 
-/// The byte of the file whose lock keeps slot `index` alive.
+/// Offset of the byte whose file lock the member in slot `index` holds while it lives.
 #[must_use]
 pub const fn slot_lock_offset(index: usize) -> u64 {
     HEADER_SIZE as u64 + index as u64 * SLOT_SIZE as u64
 }
 
-/// The byte of the file whose read locks keep share `index` alive.
+/// Offset of the byte on which every holder of share `index` has a read lock.
 #[must_use]
 pub const fn share_lock_offset(index: usize) -> u64 {
     slot_lock_offset(SLOTS) + index as u64 * SHARE_SIZE as u64
 }
 
-/// The byte of the file whose read locks keep share `index` alive for a descriptor.
+/// Offset of the byte whose read lock keeps share `index` alive for an open descriptor.
 #[must_use]
 pub const fn kept_lock_offset(index: usize) -> u64 {
     share_lock_offset(index) + 1
@@ -49,45 +49,47 @@ const PADDING: usize = HEADER_SIZE / 8 - 40;
 #[cfg(loom)]
 const PADDING: usize = 0;
 
-/// The first page of a ledger: what it is, how far the slots are used, and the tenant's time account.
+/// The first page of a ledger: identity, layout, upper bounds of the used slots and shares, and the tenant's time
+/// account.
 #[repr(C)]
 pub struct Header {
     magic: AtomicU64,
     pub(super) version: AtomicU32,
     slot_size: AtomicU32,
     slot_count: AtomicU32,
-    /// Slots `0..high_slot` were used at some time; the scan ends there.
+    /// Slots `0..high_slot` were used at some time; scans end there.
     pub(crate) high_slot: AtomicU32,
     tenant: AtomicU64,
     device: AtomicU64,
-    /// Shares `high_share..` are nobody's. It falls again: told in `shares.rs`.
+    /// Shares from `high_share` on are free. The mark is lowered when the last shares end: see `shares.rs`.
     pub(super) high_share: AtomicU32,
     share_count: AtomicU32,
-    /// Most bytes of the tenant at once since the file was made, beside `high_slot`, which every request reads. Not one of
-    /// the words that the ledger's order is about, so no matter for the model checker. 0 in files of older libraries.
+    /// Most bytes the tenant ever held at once since the file was made; 0 in files of older libraries. It lies next
+    /// to `high_slot` because every request reads that word. The ledger's ordering does not depend on it, so the
+    /// model checker leaves it out.
     pub(super) peak: Aside,
     identity_room: AtomicU64,
-    /// The tenant's ceiling on device time, shared by its members; on a cache line of its own.
+    /// The tenant's budget of device time, shared by its members; on a cache line of its own.
     pub(crate) account_zero: AtomicU64,
     pub(crate) account_latest: AtomicU64,
     pub(crate) account_forgotten: AtomicU64,
-    /// Told in [`crate::account`]. 0 in files of older libraries, and not written by those.
+    /// See [`crate::account`]. Older libraries do not write it: 0 in their files.
     pub(crate) account_covered: AtomicU64,
     account_room: [AtomicU64; 4],
-    /// What a first context takes, in bytes; 0: nobody has measured it.
+    /// Bytes that the first context of a process takes; 0: not measured yet.
     context_first: AtomicU64,
-    /// What a further context of a process takes, in bytes; 0: nobody has measured it.
+    /// Bytes that each further context of a process takes; 0: not measured yet.
     context_more: AtomicU64,
-    /// Lookups that found a way around the hooks.
+    /// Symbol lookups that bypassed the hooks.
     doors: AtomicU64,
-    /// The first of them, zero-terminated unless it fills the field.
+    /// Name of the first bypass, zero-terminated unless it fills the field.
     door_name: [AtomicU64; DOOR_NAME / 8],
-    /// What the first code of a process takes, in bytes, plus 1; 0: nobody has measured it.
+    /// Bytes that the first code of a process takes, plus 1; 0: not measured yet.
     code_first: AtomicU64,
-    /// Requests that a program was refused. 0 in files of older libraries, and not counted by those.
+    /// Requests refused to programs. Older libraries do not count them: 0 in their files.
     pub(super) refused: AtomicU64,
     figures_room: [AtomicU64; 3],
-    /// Whose turn it is at the device, told in [`crate::turn`]; on a cache line of its own.
+    /// The turn at the device among the members ([`crate::turn`]); on a cache line of its own.
     pub(crate) turn: AtomicU64,
     pub(crate) turn_contended: AtomicU64,
     pub(crate) turn_clock: AtomicU64,
@@ -97,7 +99,7 @@ pub struct Header {
     room: [AtomicU64; PADDING],
 }
 
-/// Bytes of the first open door's name.
+/// Bytes of the field for the first bypass's name.
 const DOOR_NAME: usize = 64;
 
 /// One member's part of the ledger. Only the holder of the slot's lock writes to it.
@@ -107,19 +109,19 @@ pub struct Slot {
     pub(super) granted: AtomicU64,
     pub(super) committed: AtomicU64,
     pub(super) dropped: AtomicU64,
-    /// Most bytes ever used at once.
+    /// Most bytes the member ever held at once.
     pub(super) high: AtomicU64,
-    /// Part of `used` that is not the program's own: contexts, modules.
+    /// Part of `used` that the program did not allocate itself: contexts, modules.
     pub(super) overhead: AtomicU64,
     hot_room: [AtomicU64; 2],
-    /// In the pid namespace of the member; 0 is nobody.
+    /// Process id in the member's own pid namespace; 0: no member.
     pub(super) pid: AtomicU32,
     cold_pad: AtomicU32,
-    /// Whatever tells two processes with one pid apart; opaque here.
+    /// Tells two processes with the same pid apart; opaque to the ledger.
     pub(super) birth: AtomicU64,
     /// Device time measured for this member, in nanoseconds.
     pub(crate) busy: AtomicU64,
-    /// This member's side of the turn at the device, told in [`crate::turn`].
+    /// This member's part of the device turn: see [`crate::turn`].
     pub(crate) turn_wants: AtomicU64,
     pub(crate) turn_shift: AtomicU64,
     pub(crate) turn_taken: AtomicU64,
@@ -127,31 +129,32 @@ pub struct Slot {
     pub(crate) turn_due: AtomicU64,
 }
 
-/// An exported allocation or pool, charged once for all who hold it. Told in `shares.rs`.
+/// An exported allocation or pool, charged once for all its holders: see `shares.rs`.
 #[repr(C, align(64))]
 pub struct Share {
-    /// Bytes that came.
+    /// Bytes ever added.
     pub(super) gained: AtomicU64,
-    /// Bytes that went.
+    /// Bytes ever removed.
     pub(super) lost: AtomicU64,
-    /// By what name importers find it; 0: nobody's.
+    /// Key by which importers find the share; 0: free.
     pub(super) identity: AtomicU64,
-    /// The slot of the member that answers for it in views.
+    /// Slot of the member that reports these bytes as its own in views.
     pub(super) owner: AtomicU32,
     /// That member's pid.
     pub(super) pid: AtomicU32,
     /// That member's birth.
     pub(super) birth: AtomicU64,
-    /// Who keeps it for a descriptor, and with which of its own it can be seen whether that is open: see `Watched`.
+    /// Pid of the process that keeps the share for an open descriptor. `watch` and `node` name the descriptor of that
+    /// process through which others see if one is still open: see `Watched`.
     pub(super) keeper: AtomicU32,
     pub(super) watch: AtomicU32,
     pub(super) node: [AtomicU64; 2],
 }
 
-/// A whole ledger as it is mapped. 260 KiB; any content is valid to *read*, [`Header::check`] judges it.
+/// A whole ledger as it is mapped: 260 KiB. Any content can be *read*; [`Header::check`] decides if it is a ledger.
 #[repr(C)]
 pub struct LedgerPage {
-    /// What this is.
+    /// Identity, layout and tenant-wide fields.
     pub header: Header,
     /// One per member.
     pub slots: [Slot; SLOTS],
@@ -175,7 +178,7 @@ const _: () = {
     assert!(core::mem::offset_of!(Slot, pid) == 64);
 };
 
-/// Whether these bytes begin as a ledger of this version does.
+/// True if these bytes begin with the magic and version of a ledger.
 #[cfg(not(loom))]
 pub(super) fn is_one(bytes: &[u8]) -> bool {
     let word = |at: usize| bytes.get(at..).and_then(|rest| rest.first_chunk::<8>()).copied().map(u64::from_le_bytes);
@@ -184,7 +187,7 @@ pub(super) fn is_one(bytes: &[u8]) -> bool {
         && half(core::mem::offset_of!(Header, version)) == Some(VERSION)
 }
 
-/// The first bytes of a new ledger, as [`Header::format`] leaves them; all others are zeros.
+/// The first bytes of a new ledger, as [`Header::format`] leaves them; all further bytes are zero.
 #[cfg(not(loom))]
 #[must_use]
 pub fn formatted(identity: Identity) -> [u8; HEADER_SIZE] {
@@ -212,7 +215,8 @@ pub fn is_formatted(bytes: &[u8], identity: Identity) -> bool {
     parts.into_iter().all(|part| bytes.get(part.clone()).is_some_and(|there| there == &fresh[part]))
 }
 
-/// Open doors in the bytes of a ledger's header, as [`Header::open_doors`]: for those who only read the file.
+/// Reads [`Header::open_doors`] from the bytes of a ledger's header, for a caller that does not map the file. `None`:
+/// not a ledger of this version.
 #[cfg(not(loom))]
 #[must_use]
 pub fn open_doors_in(bytes: &[u8]) -> Option<(u64, String)> {
@@ -226,7 +230,7 @@ pub fn open_doors_in(bytes: &[u8]) -> Option<(u64, String)> {
     Some((word(core::mem::offset_of!(Header, doors))?, String::from_utf8_lossy(name).into_owned()))
 }
 
-/// Whose ledger it is: hashes of the tenant's key and of the device's UUID ([`crate::tenant::hash64`]).
+/// Owner of a ledger: hashes of the tenant's key and of the device's UUID ([`crate::tenant::hash64`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Hash of the tenant's key.
@@ -235,21 +239,21 @@ pub struct Identity {
     pub device: u64,
 }
 
-/// Why a file is not the ledger that was looked for.
+/// Reasons why a file is not the expected ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayoutError {
-    /// Fresh, or its creator died before it was done: format it, under the turn.
+    /// New, or its creator died before it finished: format it under the turn lock.
     NotFormatted,
-    /// Something else altogether.
+    /// No ledger at all.
     NotALedger,
     /// Written by another version.
     Version {
-        /// The file's.
+        /// Version in the file.
         found: u32,
     },
-    /// Same version, other dimensions.
+    /// Same version, but other sizes or counts.
     Dimensions,
-    /// Another tenant's, or another device's.
+    /// Belongs to another tenant or device.
     OtherOwner,
 }
 
@@ -273,7 +277,8 @@ impl core::error::Error for LayoutError {}
 const DIMENSIONS: (u32, u32, u32) = (SLOT_SIZE as u32, SLOTS as u32, SHARES as u32);
 
 impl Header {
-    /// Makes a zeroed file a ledger. Under the turn; may be repeated, the magic is written last.
+    /// Turns a zeroed file into a ledger. The caller holds the turn lock. Safe to repeat, since the magic is written
+    /// last.
     pub fn format(&self, identity: Identity) {
         self.version.store(VERSION, Ordering::SeqCst);
         self.slot_size.store(DIMENSIONS.0, Ordering::SeqCst);
@@ -284,22 +289,22 @@ impl Header {
         self.magic.store(MAGIC, Ordering::SeqCst);
     }
 
-    /// Whether [`Header::format`] ran and nothing wrote over its mark since.
+    /// True if [`Header::format`] ran and nothing overwrote the magic since.
     #[inline(always)]
     pub(super) fn is_formatted(&self) -> bool {
         self.magic.load(Ordering::Relaxed) == MAGIC
     }
 
-    /// As if zeros were written over the mark.
+    /// Simulates that somebody overwrote the magic with zeros.
     #[cfg(test)]
     pub(super) fn zero_magic(&self) {
         self.magic.store(0, Ordering::SeqCst);
     }
 
-    /// Is this the ledger of `identity`, in a layout this code understands?
+    /// Checks that this is the ledger of `identity`, in a layout this code understands.
     ///
     /// # Errors
-    /// [`LayoutError`]; only [`LayoutError::NotFormatted`] may be cured by [`Header::format`].
+    /// [`LayoutError`]. [`Header::format`] can repair only [`LayoutError::NotFormatted`].
     pub fn check(&self, identity: Identity) -> Result<(), LayoutError> {
         match self.magic.load(Ordering::SeqCst) {
             MAGIC => {}
@@ -318,7 +323,7 @@ impl Header {
         if owner == identity { Ok(()) } else { Err(LayoutError::OtherOwner) }
     }
 
-    /// Zeroed, as a fresh file is.
+    /// A header of zeros, as in a new file.
     #[must_use]
     pub fn zeroed() -> Self {
         Self {
@@ -355,44 +360,45 @@ impl Header {
         }
     }
 
-    /// What a context takes in bytes: a process's first, and each further one; 0: not known.
+    /// Bytes that a process's first context takes, and those of each further one; 0: not known.
     #[must_use]
     pub fn context_figures(&self) -> (u64, u64) {
         (self.context_first.load(Ordering::SeqCst), self.context_more.load(Ordering::SeqCst))
     }
 
-    /// Notes what a process's first context took, for the members that come later.
+    /// Stores the bytes that a process's first context took, for members that join later.
     pub fn note_context_first(&self, bytes: u64) {
         self.context_first.store(bytes, Ordering::SeqCst);
     }
 
-    /// Notes what a further context took.
+    /// Stores the bytes that a further context took.
     pub fn note_context_more(&self, bytes: u64) {
         self.context_more.store(bytes, Ordering::SeqCst);
     }
 
-    /// What the first code of a process was found to take at least; `None`: nobody has measured it.
+    /// Lower bound for the bytes that the first code of a process takes; `None`: not measured yet.
     #[must_use]
     pub fn first_code(&self) -> Option<u64> {
         self.code_first.load(Ordering::SeqCst).checked_sub(1)
     }
 
-    /// Notes what the first code of a process took, for the members that come later.
+    /// Stores the bytes that the first code of a process took, for members that join later.
     pub fn note_first_code(&self, bytes: u64) {
         self.code_first.store(bytes.saturating_add(1), Ordering::SeqCst);
     }
 
-    /// Most bytes that the tenant was seen to hold at once: the sum that a request was granted by. It may contain what others
-    /// had on the table at that moment, so it is never too small and never above their limits.
+    /// Most bytes the tenant ever held at once: the largest sum under which a request was granted. The sum may
+    /// include undecided claims of other members. So it is never too small, and never above the limits of the members
+    /// that were granted.
     #[must_use]
     pub fn peak(&self) -> u64 {
         self.peak.load(Ordering::Relaxed)
     }
 
-    /// The tenant holds `used` bytes now.
+    /// Raises the peak if `used`, the bytes the tenant holds now, exceed it.
     ///
     /// # Cost
-    /// One load; an exchange if it is more than ever.
+    /// One load; an atomic maximum if the peak rises.
     #[inline(always)]
     pub(super) fn note_peak(&self, used: u64) {
         if used > self.peak.load(Ordering::Relaxed) {
@@ -405,20 +411,21 @@ impl Header {
         self.peak.fetch_max(used, Ordering::Relaxed);
     }
 
-    /// Counts a request that a program was refused.
+    /// Counts a request that was refused to a program.
     pub fn note_refused(&self) {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Requests that programs were refused since the file was made.
+    /// Requests refused to programs since the file was made.
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Counts an open door; the first one's name is kept, as far as it fits. Says whether it was the first.
+    /// Counts a bypass of the hooks and stores the name of the first one, cut to the field. Returns true for the
+    /// first one.
     ///
-    /// A process that is killed between count and name leaves a count without a name.
+    /// A process killed between the two steps leaves a count without a name.
     pub fn note_open_door(&self, name: &str) -> bool {
         let first = self.doors.fetch_add(1, Ordering::SeqCst) == 0;
         if first {
@@ -432,7 +439,7 @@ impl Header {
         first
     }
 
-    /// How many doors were open, and the name of the first; bytes that are no text are replaced.
+    /// Number of bypasses, and the name of the first; invalid UTF-8 is replaced.
     #[must_use]
     pub fn open_doors(&self) -> (u64, String) {
         let bytes: Vec<u8> = self.door_name.iter().flat_map(|word| word.load(Ordering::SeqCst).to_le_bytes()).collect();
@@ -442,7 +449,7 @@ impl Header {
 }
 
 impl Slot {
-    /// Zeroed, as a fresh file is.
+    /// A slot of zeros, as in a new file.
     #[must_use]
     pub fn zeroed() -> Self {
         Self {
@@ -467,7 +474,7 @@ impl Slot {
 }
 
 impl Share {
-    /// Zeroed, as a fresh file is.
+    /// A share of zeros, as in a new file.
     #[must_use]
     pub fn zeroed() -> Self {
         Self {
@@ -485,7 +492,7 @@ impl Share {
 }
 
 impl LedgerPage {
-    /// A page in ordinary memory, as a fresh file is: for tests and for a tenant of one process.
+    /// A zeroed page in ordinary memory, for tests and for a tenant of one process.
     #[must_use]
     pub fn zeroed() -> Box<Self> {
         Box::new(Self {
@@ -495,7 +502,7 @@ impl LedgerPage {
         })
     }
 
-    /// The ledger in this page.
+    /// A view of this page as a ledger.
     #[must_use]
     pub fn ledger(&self) -> super::Ledger<'_> {
         super::Ledger::new(&self.header, &self.slots, &self.shares)

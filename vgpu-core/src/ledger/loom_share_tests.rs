@@ -1,7 +1,8 @@
-//! Shares under the model checker: a charge that moves while others ask, holders that come and go at once.
+//! Shares under the model checker: a charge that moves while others reserve, and holders that join and release at
+//! once.
 //!
-//! The world, its device and its processes are those of `loom_tests.rs`; so are the limits of the search. Each test was
-//! seen red once; the change that made it so is named at the test.
+//! World, device, processes and the limits of the search are those of `loom_tests.rs`. Each test failed once with a
+//! faulty change to the code. "Red when ..." at the test names that change.
 
 use loom::thread;
 
@@ -9,7 +10,7 @@ use super::loom_tests::{CLOSED, LIMIT, Process, UNSEEN, World, allocate, check};
 use super::*;
 use crate::sync::Ordering;
 
-/// Leaked, so that threads can share it and one member of it.
+/// Leaked, so that threads can share it and one of its members.
 fn world(slots: usize, shares: usize) -> &'static World {
     Box::leak(Box::new(World::with_shares(slots, shares)))
 }
@@ -19,8 +20,9 @@ fn join(world: &'static World, process: u32) -> (&'static Member<'static>, &'sta
     (Box::leak(Box::new(world.ledger().join(process, u64::from(process), kernel).unwrap())), kernel)
 }
 
-/// Red when shares are summed before slots, and when the slot is relieved before the share has the bytes: the other is
-/// granted what is still held. Red when the mark of the highest share is raised after the bytes came.
+/// Red when shares are summed before slots, or when the slot drops the bytes before the share has them: the other
+/// member is granted memory that is still held. Red when the mark of the highest share is raised after the bytes were
+/// added.
 #[test]
 fn loom_a_charge_that_moves_to_a_share_is_never_out_of_sight() {
     check(3, || {
@@ -36,7 +38,7 @@ fn loom_a_charge_that_moves_to_a_share_is_never_out_of_sight() {
     });
 }
 
-/// Red when the bytes come to the share before those in the slot are a reservation: they look settled twice.
+/// Red when the share gains the bytes before those in the slot are a reservation: they look settled twice.
 #[test]
 fn loom_a_charge_that_moves_to_a_share_refuses_nobody() {
     check(3, || {
@@ -52,7 +54,7 @@ fn loom_a_charge_that_moves_to_a_share_refuses_nobody() {
     });
 }
 
-/// Red without the second look: each sees the other's lock, and nobody settles.
+/// Red without the second try after unlocking: each holder sees the other's lock, and nobody settles.
 #[test]
 fn loom_a_share_whose_holders_let_go_at_once_ends_once() {
     check(3, || {
@@ -71,8 +73,8 @@ fn loom_a_share_whose_holders_let_go_at_once_ends_once() {
     });
 }
 
-/// Red when an importer does not look at the identity again under its lock, and when settling takes no lock: it holds
-/// what has ended, and its bytes are not counted.
+/// Red when an importer does not check the identity again under its lock, or when settling takes no lock: the
+/// importer holds an ended share, and its bytes are not counted.
 #[test]
 fn loom_an_importer_beside_a_dying_exporter_holds_all_of_it_or_nothing() {
     check(3, || {
@@ -100,8 +102,8 @@ fn loom_an_importer_beside_a_dying_exporter_holds_all_of_it_or_nothing() {
     });
 }
 
-/// Red when holding does not keep out a thread of its own process that looks for the dead: to the kernel they are one
-/// holder, and the read lock becomes a write lock under the importer's feet.
+/// Red when a hold does not exclude another thread of the same process that reclaims the dead. The kernel sees one
+/// lock holder, and the importer's read lock becomes a write lock.
 #[test]
 fn loom_a_thread_that_reclaims_does_not_settle_what_another_thread_imports() {
     check(3, || {
@@ -120,7 +122,7 @@ fn loom_a_thread_that_reclaims_does_not_settle_what_another_thread_imports() {
     });
 }
 
-/// Red when a new share is not made under its write lock: two exporters take one place.
+/// Red when a new share is begun without its write lock: two exporters take the same share.
 #[test]
 fn loom_two_that_export_at_once_have_a_share_each() {
     check(3, || {
@@ -141,8 +143,8 @@ fn loom_two_that_export_at_once_have_a_share_each() {
     });
 }
 
-/// Red when the second byte is not locked before the first is given back: the third finds it held by nobody. Red when the
-/// keeper gives up at the first lock it cannot have: somebody is looking for the dead.
+/// Red when the second byte is locked after the first is released: a third process finds the share unlocked. Red when
+/// the keeper gives up at the first lock it does not get: another process is reclaiming the dead.
 #[test]
 fn loom_a_share_that_becomes_kept_is_never_taken_for_a_dead_ones() {
     check(3, || {
@@ -161,7 +163,7 @@ fn loom_a_share_that_becomes_kept_is_never_taken_for_a_dead_ones() {
     });
 }
 
-/// Red when whoever looks for the dead takes the first byte before the second: it finds what is kept held by nobody.
+/// Red when a reclaiming process takes the first byte before the second: it finds a kept share without holders.
 #[test]
 fn loom_what_is_kept_is_found_by_an_importer_and_ends_once() {
     check(2, || {
@@ -186,8 +188,8 @@ fn loom_what_is_kept_is_found_by_an_importer_and_ends_once() {
     });
 }
 
-/// Red when whoever sees that no descriptor is open settles without the share's own lock, and when it does not look at the
-/// identity again: what was exported in the same place meanwhile is not counted.
+/// Red when a process that sees all descriptors closed settles without the share's own lock, or does not check the
+/// identity again. Bytes exported in the same place meanwhile are then not counted.
 #[test]
 fn loom_what_is_kept_for_a_closed_descriptor_ends_and_nothing_else_does() {
     check(3, || {
@@ -210,8 +212,9 @@ fn loom_what_is_kept_for_a_closed_descriptor_ends_and_nothing_else_does() {
     });
 }
 
-/// Red when the mark is lowered without the lock of the share that falls out, when it is stored instead of exchanged, and
-/// when nobody looks at the share again under its lock: what is exported beside it is not counted.
+/// Red when the mark is lowered without the lock of the share that drops out. Red when it is stored instead of
+/// exchanged, or when the share is not checked again under its lock. Bytes exported at the same time are then not
+/// counted.
 #[test]
 fn loom_a_mark_that_is_lowered_leaves_nothing_with_bytes_behind() {
     check(3, || {
@@ -232,8 +235,8 @@ fn loom_a_mark_that_is_lowered_leaves_nothing_with_bytes_behind() {
     });
 }
 
-/// Red without the second look at the share under its lock: its exporter died in between, and its bytes count until they
-/// are reclaimed.
+/// Red without the second check of the share under its lock: its exporter died in between, and its bytes must count
+/// until they are reclaimed.
 #[test]
 fn loom_a_mark_is_not_lowered_past_what_the_dead_left() {
     check(3, || {
@@ -256,7 +259,7 @@ fn loom_a_mark_is_not_lowered_past_what_the_dead_left() {
     });
 }
 
-/// Red without the turn: both look, both find none, and each begins one.
+/// Red without the turn lock: both importers search, both find none, and each creates a share.
 #[test]
 fn loom_two_that_found_a_share_at_once_have_the_same() {
     check(3, || {
@@ -270,7 +273,7 @@ fn loom_two_that_found_a_share_at_once_have_the_same() {
     });
 }
 
-/// Red when what is lacking is added without an exchange: each adds what it saw lacking.
+/// Red when the missing bytes are added without a compare-exchange: each importer adds the amount it saw missing.
 #[test]
 fn loom_what_two_pay_for_at_once_is_paid_once() {
     check(3, || {

@@ -1,15 +1,16 @@
-//! The ledger under a model checker: interleavings of two or three members, with at most two or three
-//! preemptions. Loom keeps one past access per atomic when it looks for what to reorder, so that a member that
-//! reads its own slot can hide another's read from it: a strong search, not a proof. `tests/ledger_threads.rs`
-//! adds what real processors do.
+//! The ledger under a model checker: interleavings of two or three members with at most two or three preemptions.
+//!
+//! This is a strong search, not a proof. Loom keeps one past access per atomic when it looks for accesses to reorder.
+//! So a member that reads its own slot can hide another thread's read from it. `tests/ledger_threads.rs` adds the
+//! behaviour of real processors.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p vgpu-core --release --lib loom_`
 //!
-//! A world has a device that counts what it was really asked to hold: it, not the ledger, says whether a
-//! limit was exceeded. Its counter is relaxed, so that it orders nothing for the code under test. The clock
-//! stands still: who waits, waits until the others are done, and a refusal for want of time cannot happen.
+//! The device of a [`World`] counts the bytes it really holds. That counter, not the ledger, decides if a limit was
+//! exceeded. It is relaxed, so it orders nothing for the code under test. The clock does not advance: a waiting
+//! member waits until the others are done, and no refusal comes from a timeout.
 //!
-//! Each test was seen red once; the change that made it so is named at the test.
+//! Each test failed once with a faulty change to the code. "Red when ..." at the test names that change.
 
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
@@ -23,24 +24,24 @@ pub(super) struct World {
     header: Header,
     slots: Vec<Slot>,
     shares: Vec<Share>,
-    /// Who holds the lock of each share: a bit per process, and one for a lock to write.
+    /// Lock holders of each share: one bit per process, and one that marks a write lock.
     pub(super) share_locks: Vec<AtomicU32>,
-    /// The same for their second bytes.
+    /// The same for the shares' second bytes.
     pub(super) kept_locks: Vec<AtomicU32>,
-    /// Who holds the lock of each slot: a process number, 0 for nobody.
+    /// Process number that holds the lock of each slot; 0: nobody.
     pub(super) locks: Vec<AtomicU32>,
-    /// Blocks, instead of spinning: two spinning threads keep the model checker from the third.
+    /// The turn lock. It blocks instead of spinning: two spinning threads keep the model checker from the third.
     turn: Mutex<bool>,
     turn_free: Condvar,
     pub(super) device: AtomicU64,
 }
 
-/// Through this descriptor it can be seen that none is open any more.
+/// A descriptor through which the simulated kernel sees that none is open any more.
 pub(super) const CLOSED: Watched = Watched { descriptor: 301, node: (1, 2) };
-/// Through this one nothing can be seen.
+/// A descriptor through which it sees nothing.
 pub(super) const UNSEEN: Watched = Watched { descriptor: 302, node: (1, 2) };
 
-/// In [`World::share_locks`]: the one holder writes.
+/// Bit in [`World::share_locks`]: the only holder has a write lock.
 const WRITES: u32 = 1 << 31;
 
 impl World {
@@ -70,12 +71,12 @@ impl World {
         Ledger::new(&self.header, &self.slots, &self.shares)
     }
 
-    /// How many shares every sum looks at.
+    /// Number of shares that every sum reads.
     pub(super) fn mark(&self) -> u32 {
         self.header.high_share.load(Ordering::SeqCst)
     }
 
-    /// The driver's own allocation: this is where being over the limit would be real.
+    /// Allocates on the device. It panics if the device then really holds more than the limit.
     pub(super) fn take(&self, bytes: u64) {
         let held = self.device.fetch_add(bytes, Ordering::Relaxed) + bytes;
         assert!(held <= LIMIT, "over the limit: the device holds {held}");
@@ -86,11 +87,12 @@ impl World {
     }
 }
 
-/// The kernel as one process sees it. Threads of a process share its locks, as they do in reality.
+/// The kernel as one process sees it. The threads of a process share its locks, as on a real system.
 pub(super) struct Process<'w>(pub(super) &'w World, pub(super) u32);
 
 impl Process<'_> {
-    /// One step, as in a kernel: `change` from what is held to what will be, `None` to decline.
+    /// Changes a lock in one atomic step, as a kernel does. `change` gets the current holders and this process's bit,
+    /// and returns the new holders or `None` to refuse.
     fn change(&self, lock: &AtomicU32, change: impl Fn(u32, u32) -> Option<u32>) -> bool {
         let own = 1 << self.1;
         lock.fetch_update(Ordering::AcqRel, Ordering::Acquire, |held| change(held, own)).is_ok()
@@ -168,7 +170,7 @@ pub(super) fn check(preemptions: usize, body: impl Fn() + Sync + Send + 'static)
     model.check(body);
 }
 
-/// Reserves, lets the device hold it, commits. Says whether it was granted.
+/// Reserves, allocates on the device and commits. Returns true if the request was granted.
 pub(super) fn allocate(world: &World, member: &Member<'_>, process: &Process<'_>, bytes: u64) -> bool {
     match member.reserve(bytes, LIMIT, process) {
         Ok(reservation) => {
@@ -219,7 +221,8 @@ pub(super) fn joined<T: 'static>(
     }
 }
 
-/// Red when a failed first attempt is a refusal: both claim, both see 10 + 5, both are refused.
+/// Red when a failed first attempt is a refusal. A sum may be too large while a slot changes: both members claim 5,
+/// both see 10 + 5, and both are refused.
 #[test]
 fn loom_demands_that_fit_exactly_are_never_refused() {
     check(3, || {
@@ -238,8 +241,8 @@ fn loom_demands_that_fit_exactly_are_never_refused() {
     });
 }
 
-/// Red when the sum is taken before the claim, and when `total_order` does nothing: both are granted.
-/// Red when the mark of the highest slot is raised after the claim: the scan misses the new slot.
+/// Red when the sum is taken before the claim, or when `total_order` does nothing: both are granted. Red when the
+/// mark of the highest slot is raised after the claim: the scan misses the new slot.
 #[test]
 fn loom_of_two_that_do_not_fit_together_exactly_one_is_refused() {
     check(3, || {
@@ -251,7 +254,8 @@ fn loom_of_two_that_do_not_fit_together_exactly_one_is_refused() {
     });
 }
 
-/// Red when a verdict counts pending reservations as settled: the second is refused, then the first fails.
+/// Red when a verdict counts pending reservations as settled: the second member is refused, then the first one's
+/// driver call fails.
 #[test]
 fn loom_a_driver_failure_makes_room_for_the_one_who_waits() {
     check(3, || {
@@ -268,7 +272,8 @@ fn loom_a_driver_failure_makes_room_for_the_one_who_waits() {
     });
 }
 
-/// Red like the two above: threads of one process share a slot, and nothing may depend on having it alone.
+/// Red like the two tests above. Threads of one process share a slot, so no code may rely on exclusive use of the
+/// slot.
 #[test]
 fn loom_threads_of_one_process_are_as_exact_as_processes() {
     for (bytes, granted) in [(5, 2), (6, 1)] {
@@ -300,26 +305,26 @@ fn three_members(bytes: u64, granted: u32) {
     });
 }
 
-/// Three members: the sum of two others is not read at one instant. Red like the first two.
+/// Three members: the slots of the other two are not read at one instant. Red like the first two tests.
 #[test]
 fn loom_three_that_fit_are_all_granted() {
     three_members(3, 3);
 }
 
-/// As above.
+/// As above: two of three fit.
 #[test]
 fn loom_of_three_of_which_two_fit_exactly_one_is_refused() {
     three_members(5, 2);
 }
 
-/// As above.
+/// As above: one of three fits.
 #[test]
 fn loom_of_three_of_which_one_fits_exactly_two_are_refused() {
     three_members(6, 1);
 }
 
-/// Red when a refusal rests on one reading instead of a stable one: five bytes that move from one member
-/// to another are seen in both places.
+/// Red when a refusal rests on one reading instead of a stable one: five bytes that move from one member to another
+/// are counted in both slots.
 #[test]
 fn loom_an_amount_that_changes_hands_is_not_counted_twice() {
     check(3, || {
@@ -336,7 +341,7 @@ fn loom_an_amount_that_changes_hands_is_not_counted_twice() {
             }
         });
         let third = joined(&world, 3, 0, |world, member, kernel| {
-            // The slow way at once: a first attempt that failed is not what this is about.
+            // Take the slow path directly: a failed first attempt is not the subject of this test.
             let reservation = member.reserve_contended(5, LIMIT, kernel).expect("the third was refused");
             world.take(5);
             reservation.commit();
@@ -348,7 +353,7 @@ fn loom_an_amount_that_changes_hands_is_not_counted_twice() {
     });
 }
 
-/// Red when a withdrawal balances `committed` before it drops the bytes: for a moment they look settled.
+/// Red when a withdrawal raises `committed` before `dropped`: for a moment the bytes look settled.
 #[test]
 fn loom_a_claim_being_withdrawn_refuses_nobody() {
     check(3, || {
@@ -362,11 +367,11 @@ fn loom_a_claim_being_withdrawn_refuses_nobody() {
     });
 }
 
-/// Red when `claimed` is read before `dropped`: a claim that comes and goes between the two hides as
-/// many bytes of what its owner holds.
+/// Red when `claimed` is read before `dropped`: a claim made and withdrawn between the two reads hides as many bytes
+/// of its owner's charge.
 ///
-/// The claim is written out step by step: loom remembers one access of each atomic, and an owner that
-/// reads its own slot in between hides from it that another thread had read it.
+/// The claim is written out step by step. Loom remembers one access of each atomic, so an owner that reads its own
+/// slot in between hides that another thread had read it.
 #[test]
 fn loom_a_withdrawn_claim_hides_nothing() {
     check(3, || {
@@ -385,7 +390,7 @@ fn loom_a_withdrawn_claim_hides_nothing() {
     });
 }
 
-/// The steps of a member, after each of which it may be killed.
+/// Steps of a member; it may be killed after each.
 const STEPS: u32 = 7;
 
 fn live_until(step: u32, world: &World, member: &Member<'_>) {
@@ -395,7 +400,7 @@ fn live_until(step: u32, world: &World, member: &Member<'_>) {
         &|| _ = slot.claimed.fetch_add(6, Ordering::SeqCst),
         &|| _ = slot.granted.fetch_add(6, Ordering::SeqCst),
         &|| _ = slot.committed.fetch_add(6, Ordering::SeqCst),
-        // A second claim, withdrawn: the space, then the two that balance it.
+        // A second claim and its withdrawal: first the bytes, then the two counters that balance it.
         &|| _ = slot.claimed.fetch_add(2, Ordering::SeqCst),
         &|| _ = slot.dropped.fetch_add(2, Ordering::SeqCst),
         &|| _ = slot.granted.fetch_add(2, Ordering::SeqCst),
@@ -404,14 +409,14 @@ fn live_until(step: u32, world: &World, member: &Member<'_>) {
     acts[..=usize::try_from(step).unwrap()].iter().for_each(|act| act());
 }
 
-/// Red when reclaiming does not look at locks (the living lose their charges: over the limit), and when the
-/// waiting do not look for the dead again (it never ends).
+/// Red when reclaiming ignores locks: living members lose their charges, and the limit is exceeded. Red when waiting
+/// members do not search for the dead again: the wait never ends.
 #[test]
 fn loom_a_member_killed_after_any_step_leaves_nothing() {
     for step in 0..STEPS {
         check(2, move || {
             let world = World::new(2);
-            // No device here: what a dying process holds is freed by the driver.
+            // No device here: the driver frees a dying process's memory.
             let dying = joined(&world, 1, 0, move |world, member, _| {
                 live_until(step, world, member);
                 world.locks[member.index()].store(0, Ordering::Release);
@@ -432,8 +437,8 @@ fn loom_a_member_killed_after_any_step_leaves_nothing() {
     }
 }
 
-/// Red when reclaiming does not take the lock of the slot: it wipes what the newcomer has claimed there. Red when
-/// joining does not take the turn: the survivor is refused for charges of the dead that nobody may settle yet.
+/// Red when reclaiming does not take the slot's lock: it wipes the new member's claim. Red when joining does not take
+/// the turn lock: the survivor is refused because of charges of the dead that nobody may settle yet.
 #[test]
 fn loom_reclaiming_a_dead_slot_spares_the_one_who_moves_in() {
     check(3, || {
@@ -450,8 +455,8 @@ fn loom_reclaiming_a_dead_slot_spares_the_one_who_moves_in() {
     });
 }
 
-/// The reclaimers could not have the turn. Red when `probing` does not keep threads of one process apart: to the
-/// kernel they are one holder, and the second would settle a slot that the first has already given back.
+/// The reclaimers run without the turn lock. Red when `probing` does not separate the threads of one process: the
+/// kernel sees one lock holder, and the second thread settles a slot that the first has already released.
 #[test]
 fn loom_two_threads_that_reclaim_do_not_wipe_a_newcomer() {
     check(3, || {
@@ -466,7 +471,7 @@ fn loom_two_threads_that_reclaim_do_not_wipe_a_newcomer() {
         let newcomer = thread::spawn(move || {
             let kernel = Process(world, 2);
             let member = world.ledger().join(2, 0, &kernel);
-            // The table may look full while the only free slot is probed.
+            // All slots may look taken while the only free one is probed.
             member.is_ok_and(|member| allocate(world, &member, &kernel, 2))
         });
         reclaimers.into_iter().for_each(|thread| _ = thread.join().unwrap());
@@ -475,7 +480,7 @@ fn loom_two_threads_that_reclaim_do_not_wipe_a_newcomer() {
     });
 }
 
-/// Red when a charge is a load and a store.
+/// Red when a charge is a load and a store instead of one atomic addition.
 #[test]
 fn loom_charges_of_device_time_are_not_lost() {
     use crate::account::Admission;
@@ -483,14 +488,15 @@ fn loom_charges_of_device_time_are_not_lost() {
     check(3, || {
         let world = World::new(1);
         let (share, now) = (Share::from_percent(50).unwrap(), 1_000_000_000);
-        // In debt already, so that no burst is forgotten in one order and kept in the other.
+        // The tenant is already in debt. Otherwise one order of the charges would keep the burst and the other would
+        // not.
         world.ledger().account().charge(100_000_000, share, now);
         let threads = [1_000_000, 30_000_000].map(|ns| {
             let world = Arc::clone(&world);
             thread::spawn(move || world.ledger().account().charge(ns, share, now))
         });
         threads.into_iter().for_each(|thread| thread.join().unwrap());
-        // 262 ms of the ceiling's time, less the 100 ms the first one ran and a burst of 50.
+        // 262 ms of the ceiling's time, minus the 100 ms that the first charge ran and a burst of 50 ms.
         assert_eq!(world.ledger().account().admit(now), Admission::WaitUntil(now + 112_000_001));
     });
 }

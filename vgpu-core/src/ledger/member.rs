@@ -1,5 +1,7 @@
-//! A member's acts: join, reserve, commit or roll back, release, leave. The common case only;
-//! what happens when a request does not fit at first sight is `contended.rs`, what is held with others `shares.rs`.
+//! Operations of a member: join, reserve, commit or roll back, release, leave.
+//!
+//! This file holds the common case. `contended.rs` handles a request that does not fit at the first attempt,
+//! `shares.rs` the memory that several processes hold.
 
 use core::fmt;
 
@@ -8,42 +10,42 @@ use super::{Kernel, Ledger, Slot};
 use crate::bytes::Bytes;
 use crate::sync::{AtomicU32, Ordering};
 
-/// More is no amount of memory, and `distance` could not tell it from corruption.
+/// Largest request in bytes: `distance` takes any larger difference for a corrupted page.
 const MOST: u64 = i64::MAX.unsigned_abs();
 
-/// This process's place in a ledger. Shared by its threads; not inherited by a forked child.
+/// This process's membership in a ledger. Its threads share it; a forked child does not inherit it.
 pub struct Member<'p> {
     pub(super) ledger: Ledger<'p>,
     pub(super) slot: &'p Slot,
     index: usize,
-    /// 1 while a thread of this process probes locks: they do not exclude our own threads.
+    /// 1 while a thread of this process probes locks: file locks do not exclude threads of one process.
     pub(super) probing: AtomicU32,
-    /// How often this process holds each share; written while probing.
+    /// Holds that this process has on each share; written while probing.
     pub(super) holds: Box<[AtomicU32]>,
 }
 
-/// One member as others see it.
+/// One member as views and reports show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemberView {
-    /// Its slot.
+    /// Index of its slot.
     pub index: usize,
-    /// In its own pid namespace.
+    /// Process id in its own pid namespace.
     pub pid: u32,
-    /// What it gave to [`Ledger::join`].
+    /// The `birth` it passed to [`Ledger::join`].
     pub birth: u64,
-    /// Bytes that count against the limit, with the shares it answers for.
+    /// Bytes that count against the limit, including the shares it answers for.
     pub used: u64,
-    /// Of it: what others may hold too.
+    /// Part of `used`: bytes in shares, which other processes may hold too.
     pub shared: u64,
-    /// Of it: not the program's own.
+    /// Part of `used`: bytes that the program did not allocate itself.
     pub overhead: u64,
-    /// The most it ever used at once.
+    /// Most bytes it ever held at once.
     pub high: u64,
-    /// Device time measured for it.
+    /// Device time measured for it, in nanoseconds.
     pub busy_ns: u64,
 }
 
-/// Bytes that are set aside for one driver call. Dropped without [`Reservation::commit`], they go back.
+/// Bytes set aside for one driver call. Dropping it without [`Reservation::commit`] gives them back.
 #[must_use = "a reservation that is dropped is rolled back"]
 pub struct Reservation<'p> {
     slot: &'p Slot,
@@ -56,25 +58,25 @@ impl fmt::Debug for Reservation<'_> {
     }
 }
 
-/// Why a request was refused.
+/// Reasons why a request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// It does not fit beside what is charged for good.
+    /// It does not fit next to settled charges.
     OverLimit {
-        /// Charged when the request was judged.
+        /// Bytes charged when the request was judged.
         used: Bytes,
-        /// Asked for.
+        /// Bytes requested.
         requested: Bytes,
-        /// Not to be exceeded.
+        /// The limit in bytes.
         limit: Bytes,
     },
-    /// It does not fit beside reservations whose driver calls did not end in time.
+    /// It does not fit next to reservations or claims of other members that were not decided in time.
     Pending {
-        /// Charged or reserved when the request was judged.
+        /// Bytes charged or reserved when the request was judged.
         used: Bytes,
-        /// Asked for.
+        /// Bytes requested.
         requested: Bytes,
-        /// Not to be exceeded.
+        /// The limit in bytes.
         limit: Bytes,
     },
 }
@@ -94,12 +96,12 @@ impl fmt::Display for Refusal {
 
 impl core::error::Error for Refusal {}
 
-/// Why a process could not become a member.
+/// Reasons why a process could not become a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JoinError {
     /// Every slot has a living holder.
     Full {
-        /// How many slots there are.
+        /// Number of slots.
         slots: usize,
     },
 }
@@ -114,25 +116,26 @@ impl fmt::Display for JoinError {
 impl core::error::Error for JoinError {}
 
 impl<'p> Ledger<'p> {
-    /// Makes this process a member: takes the first slot whose lock is free, and keeps that lock.
+    /// Makes this process a member: takes the first slot whose lock is free and keeps the lock until it leaves or
+    /// dies.
     ///
-    /// `pid` is not 0 and in the process's own namespace; `birth` is anything that tells it from an
-    /// earlier process with the same pid. At most once per open ledger file of a process.
+    /// `pid` is the process id in the caller's own namespace, not 0. `birth` is any number that tells the process
+    /// from an earlier one with the same pid. Call it at most once per open ledger file of a process.
     ///
     /// # Errors
     /// [`JoinError::Full`].
     ///
     /// # Cost
-    /// The turn, and one lock probe per living member.
+    /// The turn lock, and one lock probe per living member.
     pub fn join<K: Kernel>(&self, pid: u32, birth: u64, kernel: &K) -> Result<Member<'p>, JoinError> {
-        // In turn: a dead slot whose lock we hold and which is not settled yet looks like a living one, and
-        // somebody else's request would be refused for charges that nobody has.
+        // Under the turn lock: a dead slot that we have locked and not settled yet looks alive. Another member's
+        // request would be refused because of charges that nobody has.
         let _turn = super::contended::Turn::take(kernel);
         let free = (0..self.slots.len()).find(|index| kernel.try_lock_slot(*index));
         let index = free.ok_or(JoinError::Full { slots: self.slots.len() })?;
         let slot = &self.slots[index];
         self.settle(index);
-        // Before the first claim: who claims later, and looks, sees this slot.
+        // Raise the mark before the first claim, so that every later claim's sum includes this slot.
         let mark = u32::try_from(index + 1).unwrap_or(u32::MAX);
         self.header.high_slot.fetch_max(mark, Ordering::SeqCst);
         slot.birth.store(birth, Ordering::SeqCst);
@@ -142,7 +145,7 @@ impl<'p> Ledger<'p> {
 }
 
 impl<'p> Member<'p> {
-    /// A second handle to a slot that is joined already: what a thread of the same process works with.
+    /// A second handle to a joined slot, for another thread of the same process.
     #[cfg(test)]
     #[cfg_attr(not(loom), expect(dead_code, reason = "for the model checker"))]
     pub(super) fn adopt(ledger: Ledger<'p>, index: usize) -> Self {
@@ -155,14 +158,14 @@ impl<'p> Member<'p> {
         Self { ledger, slot: &ledger.slots[index], index, probing: AtomicU32::new(0), holds }
     }
 
-    /// The slot's number.
+    /// Index of this member's slot.
     #[must_use]
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// Whether the page is a formatted ledger still in which this process has its slot. Someone may have written over the
-    /// page: its sums then say less than the members hold.
+    /// True while the page is still a formatted ledger and this process still has its slot. If somebody overwrote the
+    /// page, its sums are below the bytes that the members hold.
     ///
     /// # Cost
     /// Two loads.
@@ -178,18 +181,19 @@ impl<'p> Member<'p> {
         self.ledger
     }
 
-    /// Sets `bytes` aside if the tenant then holds at most `limit`; equal is allowed.
+    /// Sets `bytes` aside if the tenant then holds at most `limit` bytes.
     ///
-    /// `bytes` is rounded already ([`crate::charging`]). Afterwards call the driver, then
+    /// `bytes` is already rounded ([`crate::charging`]). The caller then calls the driver and
     /// [`Reservation::commit`]; dropping the reservation rolls it back.
     ///
     /// # Errors
-    /// - [`Refusal::OverLimit`]: it does not fit beside settled charges, the dead reclaimed.
-    /// - [`Refusal::Pending`]: others' driver calls decide, and took longer than [`super::OUTCOME_WAIT_NS`].
+    /// - [`Refusal::OverLimit`]: it does not fit next to settled charges, after the dead were reclaimed.
+    /// - [`Refusal::Pending`]: others still decide if it fits. Their driver calls took longer than
+    ///   [`super::OUTCOME_WAIT_NS`], or their claims stayed undecided for [`super::STUCK_WAIT_NS`].
     ///
     /// # Cost
-    /// Two atomic additions and a scan of the slots ever used; no system call, no allocation. What does
-    /// not fit at first sight takes the turn: system calls, and up to the waits named in `contended.rs`.
+    /// Two atomic additions and a scan of the slots ever used; no system call, no allocation. A request that does not
+    /// fit at the first attempt takes the turn lock: system calls, and up to the waits named in `contended.rs`.
     #[inline]
     pub fn reserve<K: Kernel>(&self, bytes: u64, limit: u64, kernel: &K) -> Result<Reservation<'p>, Refusal> {
         match self.reserve_at_once(bytes, limit) {
@@ -199,7 +203,8 @@ impl<'p> Member<'p> {
         }
     }
 
-    /// As [`Member::reserve`], if the bytes fit at first sight; `None` is no refusal.
+    /// As [`Member::reserve`], if the bytes fit at the first attempt. `None` is not a refusal: the caller tries the
+    /// slow path.
     ///
     /// # Cost
     /// Two atomic additions and a scan of the slots ever used; no system call, no allocation.
@@ -208,7 +213,7 @@ impl<'p> Member<'p> {
         if bytes > limit || bytes > MOST { None } else { self.claim(bytes, limit) }
     }
 
-    /// Puts `bytes` on the table and grants them if the sum allows; otherwise takes them off again.
+    /// Publishes `bytes` as a claim and grants it if the sum is within the limit; otherwise withdraws it.
     #[inline(always)]
     pub(super) fn claim(&self, bytes: u64, limit: u64) -> Option<Reservation<'p>> {
         let slot = self.slot;
@@ -227,8 +232,8 @@ impl<'p> Member<'p> {
     #[cold]
     fn withdraw(&self, bytes: u64) {
         let slot = self.slot;
-        // The space first: from here on the claim stands in nobody's way. Until the last line others
-        // see too little settled, which makes them wait, not refuse.
+        // `dropped` first: from here on the claim blocks nobody. Until the last line others see too few settled
+        // bytes, so they wait instead of refusing.
         slot.dropped.fetch_add(bytes, Ordering::SeqCst);
         slot.granted.fetch_add(bytes, Ordering::SeqCst);
         slot.committed.fetch_add(bytes, Ordering::SeqCst);
@@ -239,7 +244,7 @@ impl<'p> Member<'p> {
         Refusal::OverLimit { used: Bytes(self.ledger.used()), requested: Bytes(bytes), limit: Bytes(limit) }
     }
 
-    /// Charges what the driver has already spent, whatever the limit: an overhead found afterwards.
+    /// Charges bytes that the driver has already taken, regardless of the limit: an overhead found afterwards.
     pub fn charge_spent_overhead(&self, bytes: u64) {
         let slot = self.slot;
         slot.overhead.fetch_add(bytes, Ordering::SeqCst);
@@ -250,16 +255,16 @@ impl<'p> Member<'p> {
         self.ledger.header.note_peak(self.ledger.used());
     }
 
-    /// Gives back `bytes` that were committed, after the driver freed them.
+    /// Gives back `bytes` of the committed charge, after the driver freed them.
     #[inline]
     pub fn release(&self, bytes: u64) {
         self.slot.dropped.fetch_add(bytes, Ordering::SeqCst);
     }
 
-    /// Gives back `bytes` that were committed as overhead.
+    /// Gives back `bytes` of the charge that was committed as overhead.
     pub fn release_overhead(&self, bytes: u64) {
         let fewer = |overhead: u64| Some(overhead.saturating_sub(bytes));
-        // The closure never declines.
+        // The closure always returns `Some`.
         let _ = self.slot.overhead.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fewer);
         self.release(bytes);
     }
@@ -270,17 +275,17 @@ impl<'p> Member<'p> {
         self.slot.used()
     }
 
-    /// Of [`Member::used`]: not the program's own.
+    /// Part of [`Member::used`] that the program did not allocate itself.
     #[must_use]
     pub fn overhead(&self) -> u64 {
         self.slot.overhead.load(Ordering::SeqCst)
     }
 
-    /// What tells a quiet moment of this process: bytes reserved whose driver calls have not ended, and a number that
-    /// moves with every charge and release.
+    /// Two numbers that show if this process allocates or frees right now. The first: bytes reserved whose driver
+    /// calls have not returned. The second changes with every charge and release.
     #[must_use]
     pub fn activity(&self) -> (u64, u64) {
-        // The later counter first: what is on its way is never missed.
+        // `committed` is read before `claimed`, so that a reservation in progress is never missed.
         let committed = self.slot.committed.load(Ordering::SeqCst);
         let dropped = self.slot.dropped.load(Ordering::SeqCst);
         let claimed = self.slot.claimed.load(Ordering::SeqCst);
@@ -293,22 +298,22 @@ impl<'p> Member<'p> {
         self.slot.busy.fetch_add(ns, Ordering::Relaxed);
     }
 
-    /// The tenant's ceiling on device time, in this ledger's header.
+    /// The tenant's budget of device time, in this ledger's header.
     #[must_use]
     pub fn account(&self) -> crate::account::SharedAccount<'p> {
         self.ledger.account()
     }
 
-    /// Settles the slots of dead members, in turn, and says how many bytes that freed.
+    /// Settles the slots of dead members under the turn lock. Returns the bytes this freed.
     ///
-    /// Nothing needs to call this: whoever would be refused does. It is for views and reports.
+    /// For views and reports. A request does this itself before it is refused.
     pub fn reclaim_dead<K: Kernel>(&self, kernel: &K) -> u64 {
         let _turn = super::contended::Turn::take(kernel);
         self.reclaim_in_turn(kernel)
     }
 
-    /// Settles slot `index` if its member is dead, and says whether it was. It does not wait: where somebody else looks
-    /// for the dead at this moment, nothing is done.
+    /// Settles slot `index` if its member is dead. Returns true if it was. It never waits: while another thread or
+    /// process reclaims the dead, it does nothing and returns false.
     pub fn bury<K: Kernel>(&self, index: usize, kernel: &K) -> bool {
         if index == self.index || index >= self.ledger.slots.len() || !kernel.lock_turn(kernel.now()) {
             return false;
@@ -326,8 +331,9 @@ impl<'p> Member<'p> {
         dead
     }
 
-    /// One thread of a process at a time, even where the turn could not be had: locks do not exclude our own
-    /// threads, and a second one would settle what the first has already given back.
+    /// Reclaims dead slots and shares, in one thread of this process at a time, even without the turn lock. File
+    /// locks do not exclude threads of one process. A second thread would settle a slot whose lock the first has
+    /// already released, and which a new member may have taken.
     pub(super) fn reclaim_in_turn<K: Kernel>(&self, kernel: &K) -> u64 {
         let Some(_probing) = Probing::take(self, kernel) else { return 0 };
         self.take_over();
@@ -335,7 +341,7 @@ impl<'p> Member<'p> {
         slots.saturating_add(self.ledger.reclaim_shares(|index| self.holds_share(index), kernel))
     }
 
-    /// Gives everything back and frees the slot. No reservation of any thread may be alive.
+    /// Gives back all charges and frees the slot. No thread may have a reservation left.
     pub fn leave<K: Kernel>(self, kernel: &K) {
         self.let_all_go(kernel);
         self.ledger.settle(self.index);
@@ -343,19 +349,20 @@ impl<'p> Member<'p> {
     }
 }
 
-/// How often a thread looks whether it may probe before it gives up, however much time has passed.
+/// Least number of tries for the probing flag before a thread gives up, however much time has passed.
 const PROBES: u32 = 256;
 
-/// The right to probe locks, among the threads of this process.
+/// The flag that only one thread of this process at a time probes locks; cleared on drop.
 pub(super) struct Probing<'m>(&'m AtomicU32);
 
 impl<'m> Probing<'m> {
-    /// Waits for it; `None` if the thread that has it does not go on.
+    /// Waits for the flag. `None`: the thread that has it makes no progress.
     pub(super) fn take<K: Kernel>(member: &'m Member<'_>, kernel: &K) -> Option<Self> {
         let since = kernel.now();
         let mut round: u32 = 0;
         while member.probing.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_err() {
-            // Time passes for a process that is stopped, too: it has waited only if it looked again and again.
+            // Time passes while a process is stopped, too. So it counts as waited only after it has looked `PROBES`
+            // times.
             if round >= PROBES && kernel.now().saturating_sub(since) >= super::STUCK_WAIT_NS {
                 return None;
             }
@@ -381,64 +388,67 @@ impl Slot {
         }
     }
 
-    /// Of a slot for [`Reservation::apart`]: gives back up to `bytes` of what was committed; how many it had not.
+    /// For a slot of [`Reservation::apart`]: gives back up to `bytes` of the committed charge. Returns the bytes it
+    /// could not give back.
     pub fn take_committed(&self, bytes: u64) -> u64 {
         let mut rest = bytes;
-        // What is reserved or rolled back is in neither counter, or in both: a roll-back in between repeats this.
+        // An open reservation is in neither counter, one rolled back is in both. A rollback in between repeats this
+        // closure.
         let take = |dropped: u64| {
             let held = self.committed.load(Ordering::SeqCst).wrapping_sub(dropped).cast_signed().max(0).cast_unsigned();
             rest = bytes.saturating_sub(held);
             Some(dropped.wrapping_add(bytes - rest))
         };
-        // The closure never declines.
+        // The closure always returns `Some`.
         let _ = self.dropped.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take);
         rest
     }
 }
 
 impl<'p> Reservation<'p> {
-    /// Bytes in a slot that belongs to no ledger: nobody sums them. For a call that must go on although its ledger is
-    /// gone, where nothing is enforced.
+    /// A reservation in a slot outside any ledger, so no sum includes it. For a call that must proceed although its
+    /// ledger is gone, where nothing is enforced.
     pub fn apart(slot: &'p Slot, bytes: u64) -> Self {
         slot.claimed.fetch_add(bytes, Ordering::SeqCst);
         slot.granted.fetch_add(bytes, Ordering::SeqCst);
         Self { slot, bytes }
     }
 
-    /// How many bytes.
+    /// Bytes set aside.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Gives back what is beyond `bytes`: more was set aside than the driver took.
+    /// Gives back the bytes beyond `bytes`, when the driver took less than was set aside.
     pub fn shrink_to(&mut self, bytes: u64) {
         let rest = self.bytes.saturating_sub(bytes);
         self.bytes -= rest;
         drop(Self { slot: self.slot, bytes: rest });
     }
 
-    /// The driver said yes: the charge stays until it is released. The sum does not change.
+    /// The driver call succeeded: the charge stays until it is released. The sum does not change.
     #[inline]
     pub fn commit(self) {
         self.slot.committed.fetch_add(self.bytes, Ordering::SeqCst);
         core::mem::forget(self);
     }
 
-    /// As [`Reservation::commit`], for bytes that are not the program's own.
+    /// As [`Reservation::commit`], for bytes that the program did not allocate itself.
     pub fn commit_overhead(self) {
         self.slot.overhead.fetch_add(self.bytes, Ordering::SeqCst);
         self.commit();
     }
 
-    /// As [`Reservation::commit`], to a share of this ledger: what an exported pool grew by.
+    /// As [`Reservation::commit`], into a share of this ledger: an exported pool grew by these bytes.
     ///
-    /// Killed in between, the bytes stand in the share, where they belong, and in a slot that is reclaimed.
+    /// If the process is killed between the two steps, both the share and the slot count the bytes. The share is
+    /// right; the slot is reclaimed.
     pub fn commit_to(self, share: Shared<'p>) {
         share.0.gained.fetch_add(self.bytes, Ordering::SeqCst);
     }
 
-    /// The driver said no: the bytes go back. Dropping does the same.
+    /// The driver call failed: the bytes are given back. Dropping does the same.
     pub fn rollback(self) {}
 }
 

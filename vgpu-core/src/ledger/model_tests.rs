@@ -1,4 +1,4 @@
-//! Random sequences of acts against a plain model: who holds what, and nothing else.
+//! Random sequences of operations, checked against a plain model of every member's charges.
 
 use proptest::prelude::*;
 
@@ -32,7 +32,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// What a member holds, as a child would write it down.
+/// The charges of one member in the model.
 #[derive(Default)]
 struct Held<'p> {
     member: Option<Member<'p>>,
@@ -57,7 +57,7 @@ proptest! {
         let page = LedgerPage::zeroed();
         let kernel = FakeKernel::default();
         let mut all: Vec<Held<'_>> = (0..MEMBERS).map(|_| Held::default()).collect();
-        // What the dead held and nobody has reclaimed yet, by slot.
+        // Charges of dead members that are not reclaimed yet, by slot.
         let mut dead: Vec<(usize, u64)> = Vec::new();
         for act in acts {
             match act {
@@ -80,7 +80,7 @@ proptest! {
                             prop_assert!(held + bytes > LIMIT && settled + bytes <= LIMIT, "only for what is pending");
                         }
                     }
-                    // Whoever came to the slow way has reclaimed the dead.
+                    // A request that took the slow path has reclaimed the dead.
                     if held + dead.iter().map(|(_, bytes)| bytes).sum::<u64>() + bytes > LIMIT && bytes <= LIMIT {
                         dead.clear();
                     }

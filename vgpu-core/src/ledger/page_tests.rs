@@ -1,4 +1,4 @@
-//! The page: what it is recognised by, what its header tells, and what nonsense in it does.
+//! The ledger page: how it is recognised, the header's fields, and the effect of corrupted contents.
 
 use super::fake_kernel::{FakeKernel, LIMIT};
 use super::*;

@@ -1,5 +1,5 @@
-//! Where shares stand: the mark behind the last of them, places that somebody still keeps, shares that importers found.
-//! One process and a pretended kernel; interleavings are `loom_share_tests.rs`.
+//! Positions of shares: the mark after the last one, places that a process still keeps, shares that importers
+//! created. One process with a simulated kernel; interleavings are in `loom_share_tests.rs`.
 
 use core::sync::atomic::Ordering::SeqCst;
 
@@ -7,7 +7,7 @@ use super::fake_kernel::Eventful;
 use super::share_tests::{LIMIT, Tenant, WATCHED};
 use super::*;
 
-/// How many shares every sum looks at.
+/// Number of shares that every sum reads.
 fn mark(page: &LedgerPage) -> u32 {
     page.header.high_share.load(SeqCst)
 }
@@ -58,7 +58,8 @@ fn a_share_that_is_empty_and_somebodys_stays_below_the_mark() {
     assert_eq!(mark(&page), 0);
 }
 
-/// The counters of what falls out leave the sums; others that grow by as much would make two readings look like one.
+/// The counters of a share that drops out leave the sums. If other counters grow by the same amount, two different
+/// readings could look equal.
 #[test]
 fn a_reading_is_not_taken_for_stable_when_the_mark_moved() {
     let page = LedgerPage::zeroed();
@@ -66,7 +67,7 @@ fn a_reading_is_not_taken_for_stable_when_the_mark_moved() {
     tenant.share(0, 77, 500);
     let gone = tenant.share(0, 78, 300);
     let (_, before) = page.ledger().read();
-    // It ends, which moves `lost` by 300, and falls out, which takes 300 from both sums; then the pool grows.
+    // The share ends, which adds 300 to `lost`, and drops out, which takes 300 from both sums; then the pool grows.
     assert!(tenant.let_go(0, gone));
     page.shares[0].gained.fetch_add(300, SeqCst);
     let (totals, after) = page.ledger().read();
@@ -74,8 +75,8 @@ fn a_reading_is_not_taken_for_stable_when_the_mark_moved() {
     assert_ne!(before, after);
 }
 
-/// A keeper that does nothing has not seen that its descriptor is closed; what stands in that place next must be
-/// reclaimed all the same when its exporter dies.
+/// An idle keeper has not seen that its descriptor is closed. The next share in that place must still be reclaimed
+/// when its exporter dies.
 #[test]
 fn a_place_that_somebody_still_keeps_is_not_taken() {
     let page = LedgerPage::zeroed();
@@ -117,7 +118,7 @@ fn a_share_that_an_importer_founds_is_the_same_for_all_and_is_paid_once() {
     assert_eq!(tenant.used(), 0);
 }
 
-/// A job that is suspended, a container that is frozen: another thread of the process was looking for the dead.
+/// A suspended job or a frozen container: another thread of the process was reclaiming the dead.
 #[test]
 fn who_was_stopped_while_it_waited_lets_go_all_the_same() {
     let page = LedgerPage::zeroed();
@@ -135,7 +136,7 @@ fn who_was_stopped_while_it_waited_lets_go_all_the_same() {
     assert_eq!(tenant.used(), 0);
 }
 
-/// Who lets go has the lock to write for a moment, and may not run just then.
+/// A process that releases a share has the write lock for a moment, and may lose the CPU just then.
 #[test]
 fn an_importer_waits_for_a_holder_that_does_not_run() {
     let page = LedgerPage::zeroed();

@@ -1,5 +1,5 @@
-//! What several members hold, one process and a pretended kernel; interleavings are `loom_share_tests.rs`, where shares
-//! stand is `share_place_tests.rs`.
+//! Shares in one process with a simulated kernel. Interleavings: `loom_share_tests.rs`; positions of shares:
+//! `share_place_tests.rs`.
 
 use proptest::prelude::*;
 
@@ -9,7 +9,7 @@ use super::*;
 pub(super) const LIMIT: u64 = 10_000;
 pub(super) const WATCHED: Watched = Watched { descriptor: 300, node: (1, 2) };
 
-/// Members 1.. of one tenant, each its own process to the kernel.
+/// Members of one tenant with pids from 1; the simulated kernel sees each as its own process.
 pub(super) struct Tenant<'p> {
     pub(super) page: &'p LedgerPage,
     pub(super) kernel: FakeKernel,
@@ -24,7 +24,7 @@ impl<'p> Tenant<'p> {
         Self { page, kernel, members }
     }
 
-    /// Acts as member `who`, from 0.
+    /// Runs `act` as member `who`, counted from 0.
     pub(super) fn as_member<T>(&self, who: usize, act: impl FnOnce(&Member<'p>, &FakeKernel) -> T) -> T {
         self.kernel.process.set(u32::try_from(who).unwrap() + 1);
         act(self.members[who].as_ref().unwrap(), &self.kernel)
@@ -49,7 +49,7 @@ impl<'p> Tenant<'p> {
         self.as_member(who, |member, kernel| member.hold(identity, kernel))
     }
 
-    /// Whether it ended with that; no descriptor is open.
+    /// Releases a hold while no descriptor is open; returns true if the share ended.
     pub(super) fn let_go(&self, who: usize, share: ShareId) -> bool {
         self.as_member(who, |member, kernel| member.let_go(share, None, kernel)) == Left::Ended
     }
@@ -62,7 +62,7 @@ impl<'p> Tenant<'p> {
         self.as_member(who, |member, kernel| member.keep_no_longer(share, identity, kernel))
     }
 
-    /// What counts when everybody dead is reclaimed, seen by a stranger.
+    /// Usage after an outside observer has reclaimed the dead.
     pub(super) fn used(&self) -> u64 {
         self.kernel.process.set(99);
         self.page.ledger().reclaim_dead(&self.kernel);
@@ -126,7 +126,7 @@ fn one_that_looks_for_the_dead_leaves_its_own_shares_alone() {
     let page = LedgerPage::zeroed();
     let tenant = Tenant::of(&page, 1);
     let share = tenant.share(0, 77, 6_000);
-    // To the kernel it is the only holder, and could have the lock to write.
+    // The process is the only holder, so the kernel would give it the write lock.
     assert_eq!(tenant.as_member(0, |member, kernel| member.reclaim_dead(kernel)), 0);
     assert!(tenant.as_member(0, |member, kernel| member.reserve(4_001, LIMIT, kernel)).is_err());
     assert_eq!(tenant.used(), 6_000);
@@ -172,7 +172,7 @@ fn whoever_holds_a_share_answers_for_it_when_its_exporter_does_not() {
     tenant.used();
     tenant.as_member(1, |member, kernel| member.reclaim_dead(kernel));
     assert_eq!(shown(&tenant), [(1, 0, 0), (2, 6_500, 6_000)]);
-    // A newcomer in the place of the dead answers for nothing of theirs.
+    // A new member in the dead one's slot does not answer for its shares.
     tenant.kernel.process.set(4);
     tenant.page.ledger().join(4, 4, &tenant.kernel).unwrap();
     assert_eq!(shown(&tenant), [(1, 0, 0), (2, 6_500, 6_000), (4, 0, 0)]);
@@ -206,7 +206,7 @@ fn a_share_is_kept_for_a_descriptor_until_that_is_closed() {
     assert_eq!(tenant.keep_no_longer(0, share, 77), Left::Ended);
     assert_eq!(tenant.used(), 0);
     assert_eq!(tenant.keep_no_longer(0, share, 77), Left::ToOthers, "it ends once");
-    // Nobody needs to keep what another holds, and a keeper's death is one like any other.
+    // No process keeps a share that another one holds, and the death of a keeper ends the share.
     let share = tenant.share(0, 78, 6_000);
     tenant.hold(1, 78).unwrap();
     assert_eq!(tenant.let_go_while_open(0, share), Left::ToOthers);
@@ -251,13 +251,13 @@ fn what_is_kept_for_a_closed_descriptor_stands_in_nobodys_way() {
     let share = tenant.share(0, 77, 6_000);
     assert_eq!(tenant.let_go_while_open(0, share), Left::Kept);
     assert!(tenant.as_member(1, |member, kernel| member.reserve(4_001, LIMIT, kernel)).is_err(), "it is open");
-    // Closed, and its keeper does nothing: another's request ends it.
+    // The descriptor is closed and its keeper does nothing: another member's request ends the share.
     tenant.kernel.closed.borrow_mut().push((1, WATCHED, 77));
     tenant.charge(1, LIMIT);
     assert_eq!(tenant.used(), LIMIT);
     tenant.as_member(1, |member, _| member.release(LIMIT));
     assert_eq!(tenant.keep_no_longer(0, share, 77), Left::ToOthers);
-    // What somebody holds is not ended for that, nor what has another identity by now.
+    // A closed descriptor neither ends a share that is held, nor one that has another identity by now.
     assert_eq!(tenant.share(0, 77, 6_000), share);
     assert_eq!(tenant.let_go_while_open(0, share), Left::Kept);
     tenant.kernel.closed.borrow_mut().clear();
@@ -282,8 +282,8 @@ fn leaving_lets_everything_go() {
     assert_eq!(tenant.page.ledger().used(), 2_000);
 }
 
-/// The steps of an export, after each of which the exporter may be killed: what counts is never less than what it
-/// holds, what is settled never more, and its death leaves nothing.
+/// The exporter may be killed after each step of an export. The count is never less than it holds, the settled part
+/// never more, and its death leaves nothing.
 #[test]
 fn an_exporter_killed_at_any_step_has_never_counted_too_little_and_leaves_nothing() {
     use crate::sync::Ordering::SeqCst;
@@ -295,7 +295,7 @@ fn an_exporter_killed_at_any_step_has_never_counted_too_little_and_leaves_nothin
         let share = &page.shares[0];
         {
             let slot = tenant.members[0].as_ref().unwrap().slot;
-            // As in `Member::share`, which is read against this.
+            // The same steps as `Member::share`.
             let steps: [&dyn Fn(); 6] = [
                 &|| _ = slot.claimed.fetch_add(BYTES, SeqCst),
                 &|| _ = slot.granted.fetch_add(BYTES, SeqCst),
@@ -351,7 +351,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// An exported allocation as a child would write it down: its bytes and how often each member holds it.
+/// An exported allocation in the model: its bytes and the holds of each member.
 struct Exported {
     identity: u64,
     bytes: u64,
@@ -436,7 +436,7 @@ proptest! {
                 _ => continue,
             }
             let held: u64 = own.iter().flatten().sum::<u64>() + shared.iter().map(|one| one.bytes).sum::<u64>();
-            // The dead count until somebody looks for them.
+            // Dead members count until somebody reclaims them.
             prop_assert!(page.ledger().used() >= held);
             if matches!(act, Act::Observe) {
                 prop_assert_eq!(page.ledger().used(), held);

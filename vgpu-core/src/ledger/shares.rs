@@ -1,62 +1,64 @@
-//! Charges that several members hold: an exported allocation or pool is charged once, in a place of its own.
+//! Charges that several members hold: an exported allocation or pool is charged once, in a [`Share`] of its own.
 //!
-//! A [`Share`] lives while anybody holds a read lock on its byte: the exporter, and every importer of the same tenant.
-//! When one of them dies the bytes stay with the others; when the last is gone, whoever can take the write lock settles
-//! the share. An importer charges nothing; it finds the share by its identity.
+//! The exporter and every importer of the same tenant hold a read lock on the share's byte. The share lives as long
+//! as one of these locks. When a holder dies, the bytes stay charged for the others. After the last one, any process
+//! that gets the write lock settles the share. An importer charges nothing; it finds the share by its identity.
 //!
 //! # Descriptors
-//! A descriptor for an allocation keeps the memory as long as it is open anywhere, in a socket too. Only a process that had
-//! it can tell. So a last holder that knows of an open one *keeps* the share: instead of the share's own byte it has a
-//! read lock on the byte behind it. That counts like holding it, with one difference: once no descriptor is open any more,
-//! anybody may end it, the keeper or not. Another process of the tenant that takes the share up meanwhile does when it is
-//! the last to let it go; whoever looks for the dead does who can see, through a descriptor of the keeper's ([`Watched`]),
-//! that none is open.
+//! A descriptor of an allocation keeps the memory while it is open anywhere, even inside a socket. Only a process
+//! that had the descriptor can find out if it is still open. So the last holder, if it knows of an open descriptor,
+//! *keeps* the share: it swaps its lock on the share's byte for a read lock on the following byte. A kept share
+//! counts like a held one, with one difference: after the last descriptor is closed, any process may end it. There
+//! are two ways:
+//! - Another process of the tenant takes the share up meanwhile. It ends the share when it is the last to release it.
+//! - A process that reclaims the dead sees through a descriptor of the keeper ([`Watched`]) that none is open.
 //!
 //! # A share
-//! Two counters that only grow, `gained` and `lost`; it holds the difference. There is no pending state in a share: its
-//! exporter may be killed at any instruction, and what it left undecided would stand in the way of the living for ever.
-//! Whatever is undecided stands in the exporter's own slot and dies with it.
+//! Two counters that only grow, `gained` and `lost`; the share holds their difference. A share has no pending state:
+//! its exporter may be killed at any instruction, and undecided bytes would then block the living forever. Undecided
+//! bytes are counted in the exporter's own slot and end with it.
 //!
 //! # Moving bytes from a slot to a share
 //! ```text
 //! slot.claimed += b    slot.granted += b    a second time, as a reservation
-//! slot.dropped += b                         now it is the reservation alone that counts
+//! slot.dropped += b                         now only the reservation counts
 //! share.gained += b                         the share holds them; the reservation counts them again
 //! slot.dropped += b    slot.committed += b  the reservation is rolled back
 //! ```
-//! At every step at least `b` counts, and what counts twice is pending: a request that meets it waits, and is not
-//! refused. Sums read slots before shares, and bytes never move from a share to a slot, so that no reader misses them in
-//! between. (Nothing needs the way back: an allocation that was exported once can be imported until it is freed.)
+//! At every step at least `b` counts, and bytes counted twice are pending: a request that meets them waits and is not
+//! refused. Sums read slots before shares, and bytes never move from a share to a slot, so no reader misses them. (No
+//! step needs the way back: an allocation that was exported once can be imported until it is freed.)
 //!
-//! # A share that importers found
-//! Memory whose share nobody finds, of another tenant or of one that died with descriptors under way, gets one from the
-//! first who imports it ([`Member::found`]): empty at first, filled when somebody knows how large it is
-//! ([`Reservation::commit_up_to`]), so that whoever imports it beside or after has it for nothing.
+//! # A share created by an importer
+//! An importer may find no share for some memory: it belongs to another tenant, or its exporter died while a
+//! descriptor was under way. The first importer then creates the share ([`Member::found`]), empty. It is filled once
+//! an importer knows the size ([`Reservation::commit_up_to`]). Importers at the same time or later pay nothing.
 //!
 //! # The mark of the highest share
-//! Sums end at it, so it is lowered when the last shares are nobody's. Who begins a share has its write lock before it
-//! raises the mark, and who lowers the mark has the write lock of the share that falls out: a share with bytes is always
-//! below it. The mark is part of what a stable reading compares, since the counters of what falls out leave its sums.
+//! Sums end at this mark, so it is lowered when the last shares are free. A process that begins a share takes its
+//! write lock before it raises the mark. A process that lowers the mark has the write lock of the share that drops
+//! out. So a share with bytes is always below the mark. A stable reading compares the mark too, because the counters
+//! of a dropped share leave its sums.
 //!
-//! What lives elsewhere: which allocation has which identity, and how an importer learns it (libvgpu).
+//! Not here: the identity of an allocation, and how an importer learns it (libvgpu).
 
 use super::member::Probing;
 use super::sum::distance;
 use super::{Kernel, Ledger, Member, Reservation, Share, Watched};
 use crate::sync::Ordering;
 
-/// The number of a share that this process holds.
+/// Index of a share that this process holds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ShareId(usize);
 
-/// A share that this process holds, as a place for bytes.
+/// A share that this process holds, as a target for charges.
 #[derive(Clone, Copy)]
 pub struct Shared<'p>(pub(super) &'p Share);
 
-/// What became of a share that a process let go.
+/// Result of releasing one hold on a share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Left {
-    /// Others hold it, or this process does so under another name.
+    /// The share lives on: other processes hold it, or this process has another hold on it.
     ToOthers,
     /// This process keeps it for a descriptor.
     Kept,
@@ -64,13 +66,15 @@ pub enum Left {
     Ended,
 }
 
-/// In place of a number of holds: kept for a descriptor.
+/// In [`Member::holds`], instead of a number of holds: this process keeps the share for a descriptor.
 const KEPT: u32 = u32::MAX;
 
-/// How often a lock is tried before it is given up, however much time has passed: it passes for who is stopped, too.
+/// Least number of tries for a lock before giving up: elapsed time alone says nothing, since it passes while a
+/// process is stopped.
 const ATTEMPTS: u32 = 64;
 
-/// Tries for as long as a process that is about to give a lock back may not run; says whether it came about.
+/// Retries `attempt` until it succeeds or its time is over; returns true if it succeeded. The time,
+/// [`super::TURN_WAIT_NS`], lets a process that is about to release a lock get the CPU.
 fn patiently<K: Kernel>(kernel: &K, attempt: impl Fn() -> bool) -> bool {
     let since = kernel.now();
     let mut round: u32 = 0;
@@ -85,7 +89,7 @@ fn patiently<K: Kernel>(kernel: &K, attempt: impl Fn() -> bool) -> bool {
 }
 
 impl Share {
-    /// Bytes that count against the limit; too large while the share moves, never too small.
+    /// Bytes that count against the limit; too large while the share changes, never too small.
     #[inline]
     pub(super) fn used(&self) -> u64 {
         let lost = self.lost.load(Ordering::SeqCst);
@@ -96,7 +100,8 @@ impl Share {
         self.identity.load(Ordering::SeqCst) == 0 && self.used() == 0
     }
 
-    /// Frees what the share holds. Only for the holder of its write lock; may be repeated by the next.
+    /// Frees the share's bytes and clears its fields. Only for the holder of its write lock; safe to repeat after the
+    /// caller died midway.
     pub(super) fn settle(&self) {
         self.lost.store(self.gained.load(Ordering::SeqCst), Ordering::SeqCst);
         self.owner.store(0, Ordering::SeqCst);
@@ -108,7 +113,7 @@ impl Share {
 }
 
 impl Share {
-    /// Ends a share that is kept for a descriptor which is closed by now; how many bytes that freed.
+    /// Ends a share that is kept for a descriptor, if that descriptor is closed by now. Returns the bytes this freed.
     pub(super) fn end_if_closed<K: Kernel>(&self, index: usize, kernel: &K) -> u64 {
         let identity = self.identity.load(Ordering::SeqCst);
         let node = (self.node[0].load(Ordering::SeqCst), self.node[1].load(Ordering::SeqCst));
@@ -117,7 +122,7 @@ impl Share {
         if keeper == 0 || !kernel.is_closed(keeper, watched, identity) || !kernel.try_lock_share(index) {
             return 0;
         }
-        // What is closed everywhere is never open again: of this identity nobody can take it up any more.
+        // A descriptor closed everywhere never opens again, so nobody can take up this identity any more.
         let freed = if self.identity.load(Ordering::SeqCst) == identity { self.used() } else { 0 };
         if freed > 0 {
             self.settle();
@@ -128,20 +133,20 @@ impl Share {
 }
 
 impl Shared<'_> {
-    /// Bytes it holds.
+    /// Bytes the share holds.
     #[must_use]
     pub fn used(&self) -> u64 {
         self.0.used()
     }
 
-    /// Gives `bytes` of it back: what an exported pool shrank by.
+    /// Gives `bytes` of the share back: an exported pool shrank.
     pub fn release(&self, bytes: u64) {
         self.0.lost.fetch_add(bytes, Ordering::SeqCst);
     }
 }
 
 impl Ledger<'_> {
-    /// Bytes of the shares that the member in slot `index` answers for.
+    /// Bytes of the shares that the member in slot `index` answers for in views.
     pub(super) fn answered_for(&self, index: usize, birth: u64) -> u64 {
         let own = |share: &&Share| {
             share.owner.load(Ordering::SeqCst) as usize == index
@@ -153,7 +158,7 @@ impl Ledger<'_> {
 }
 
 impl Ledger<'_> {
-    /// Whether the member that answered for it has let it go, or is gone.
+    /// True if the member that answered for the share has released it, or is gone.
     fn is_nobody_answering(&self, share: &Share) -> bool {
         let owner = share.owner.load(Ordering::SeqCst) as usize;
         let birth = share.birth.load(Ordering::SeqCst);
@@ -162,7 +167,7 @@ impl Ledger<'_> {
         share.pid.load(Ordering::SeqCst) == 0 || !self.slots.get(owner).is_some_and(lives)
     }
 
-    /// Bytes that somebody holds and nobody answers for yet: until whoever holds them looks for the dead.
+    /// Bytes that are held and that no member answers for: until one of their holders reclaims the dead.
     pub(super) fn unanswered(&self) -> u64 {
         let nobodys = |share: &&Share| self.is_nobody_answering(share);
         self.shares_in_use().iter().filter(nobodys).fold(0, |sum: u64, share| sum.saturating_add(share.used()))
@@ -170,11 +175,11 @@ impl Ledger<'_> {
 }
 
 impl Ledger<'_> {
-    /// Lowers the mark of the highest share past what is nobody's. `own`: what this process holds, whose locks do not
-    /// keep it out.
+    /// Lowers the mark past free shares at its end. `own` names the shares that this process holds: its own locks do
+    /// not exclude it.
     ///
     /// # Cost
-    /// Two loads; two locks for each share that falls out.
+    /// Two loads; two system calls for locks per share that drops out.
     pub(super) fn lower_mark<K: Kernel>(&self, own: impl Fn(usize) -> bool, kernel: &K) {
         loop {
             let mark = self.header.high_share.load(Ordering::SeqCst);
@@ -183,7 +188,7 @@ impl Ledger<'_> {
             if own(last) || !share.is_nobodys() || !kernel.try_lock_share(last) {
                 return;
             }
-            // Again, now that nobody can begin it. A mark that was raised meanwhile stays.
+            // Check again, now that nobody can begin this share. A mark that was raised meanwhile stays.
             let lowered = share.is_nobodys()
                 && self.header.high_share.compare_exchange(mark, mark - 1, Ordering::SeqCst, Ordering::SeqCst).is_ok();
             kernel.unlock_share(last);
@@ -195,7 +200,8 @@ impl Ledger<'_> {
 }
 
 impl<'p> Reservation<'p> {
-    /// As [`Reservation::commit_to`], of what the share lacks of `whole`: who paid for it beside us has paid for us too.
+    /// As [`Reservation::commit_to`], but adds only the bytes that the share lacks of `whole`. Another importer may
+    /// have paid at the same time; its payment counts for all.
     pub fn commit_up_to(self, share: Shared<'p>, whole: u64) {
         let mut gained = share.0.gained.load(Ordering::SeqCst);
         loop {
@@ -203,7 +209,7 @@ impl<'p> Reservation<'p> {
             let lack = whole.saturating_sub(held).min(self.bytes());
             let then = gained.wrapping_add(lack);
             match share.0.gained.compare_exchange(gained, then, Ordering::SeqCst, Ordering::SeqCst) {
-                Ok(_) => return, // and the reservation is rolled back
+                Ok(_) => return, // the drop rolls the reservation back
                 Err(now) => gained = now,
             }
         }
@@ -211,23 +217,23 @@ impl<'p> Reservation<'p> {
 }
 
 impl<'p> Member<'p> {
-    /// Holds the share of that identity, or begins it, empty; `None`: all shares have living holders, or the locks cannot
-    /// be had.
+    /// Takes a hold on the share with this identity, or creates it, empty. `None`: all shares have living holders, or
+    /// a lock was not obtained.
     ///
     /// # Cost
-    /// The turn, and what [`Member::hold`] and [`Member::share`] cost.
+    /// The turn lock, and the cost of [`Member::hold`] and [`Member::share`].
     pub fn found<K: Kernel>(&self, identity: u64, kernel: &K) -> Option<ShareId> {
-        // Of two that find none the second finds what the first has begun.
+        // Under the turn lock: of two importers that find none, the second finds the share that the first has begun.
         let _turn = super::contended::Turn::take(kernel);
         self.hold(identity, kernel).or_else(|| self.share(identity, 0, kernel))
     }
 
-    /// Moves `bytes` that this member holds to a new share, which importers find by `identity`, which is not 0.
+    /// Moves `bytes` that this member holds to a new share, which importers find by `identity` (not 0).
     ///
-    /// `None`: all shares have living holders, or the locks cannot be had. The charge is then where it was.
+    /// `None`: all shares have living holders, or a lock was not obtained. The charge then stays in the slot.
     ///
     /// # Cost
-    /// Three locks; one or two more per share that others are looking at or keep.
+    /// Three locks; one or two more per share that another process probes or keeps.
     pub fn share<K: Kernel>(&self, identity: u64, bytes: u64, kernel: &K) -> Option<ShareId> {
         let _probing = Probing::take(self, kernel)?;
         let index = match self.free_share(kernel) {
@@ -239,7 +245,7 @@ impl<'p> Member<'p> {
         };
         let share = &self.ledger.shares[index];
         share.settle();
-        // Before the bytes: who claims later, and looks, sees this share.
+        // Raise the mark before the bytes, so that every later claim's sum includes this share.
         let mark = u32::try_from(index + 1).unwrap_or(u32::MAX);
         self.ledger.header.high_share.fetch_max(mark, Ordering::SeqCst);
         self.answer_for(share);
@@ -254,10 +260,10 @@ impl<'p> Member<'p> {
         Some(ShareId(index))
     }
 
-    /// Moves `bytes` that this member holds to a share that it holds too.
+    /// Moves `bytes` that this member holds to a share that it also holds.
     ///
     /// # Cost
-    /// Six additions; no system call.
+    /// Six atomic additions; no system call.
     pub fn hand_over(&self, share: Shared<'_>, bytes: u64) {
         let slot = self.slot;
         slot.claimed.fetch_add(bytes, Ordering::SeqCst);
@@ -268,14 +274,15 @@ impl<'p> Member<'p> {
         slot.committed.fetch_add(bytes, Ordering::SeqCst);
     }
 
-    /// A share that nobody has, with its write lock.
+    /// Finds a free share and takes its write lock.
     fn free_share<K: Kernel>(&self, kernel: &K) -> Option<usize> {
         let free = |index: &usize| self.ledger.shares[*index].is_nobodys() && !self.holds_share(*index);
         (0..self.ledger.shares.len()).filter(free).find(|index| {
             if !kernel.try_lock_share(*index) {
                 return false;
             }
-            // Whoever keeps what was here, and has not seen its end, would keep what comes.
+            // A process may still keep the previous share here, unaware that it has ended. It would also keep the
+            // next one.
             let unkept = kernel.try_lock_kept(*index);
             if unkept {
                 kernel.unlock_kept(*index);
@@ -286,10 +293,10 @@ impl<'p> Member<'p> {
         })
     }
 
-    /// Holds the share of that identity once more; `None`: there is none, or it has ended.
+    /// Takes one more hold on the share with this identity. `None`: there is none, or it has ended.
     ///
     /// # Cost
-    /// A scan of the shares in use, and one lock the first time this process holds it.
+    /// A scan of the shares in use, and one lock the first time this process holds the share.
     pub fn hold<K: Kernel>(&self, identity: u64, kernel: &K) -> Option<ShareId> {
         let _probing = Probing::take(self, kernel)?;
         let is_it = |share: &Share| identity != 0 && share.identity.load(Ordering::SeqCst) == identity;
@@ -299,7 +306,8 @@ impl<'p> Member<'p> {
                 self.holds[index].fetch_add(1, Ordering::SeqCst);
                 return Some(ShareId(index));
             }
-            // Whoever looks for the dead has it for a moment; whoever settles it takes its identity away.
+            // A process that reclaims the dead has the lock for a moment, so retry. If it settles the share, it
+            // clears the identity.
             let held = core::cell::Cell::new(false);
             patiently(kernel, || {
                 held.set(is_it(share) && kernel.try_hold_share(index));
@@ -308,13 +316,13 @@ impl<'p> Member<'p> {
             if !held.get() {
                 continue;
             }
-            // It may have ended, and begun again as another, before the lock was ours.
+            // The share may have ended and begun again with another identity before we got the lock.
             if !is_it(share) {
                 kernel.unlock_share(index);
                 continue;
             }
-            // One whose holders are dead and that nobody has settled counts still: it is taken over as it is (a descriptor
-            // on its way outlives them). One that was kept here is held again.
+            // A share whose holders died before anybody settled it still counts: this process takes it over as it is,
+            // since a descriptor under way outlives its holders. A share that this process kept becomes a held one.
             if self.holds[index].swap(1, Ordering::SeqCst) == KEPT {
                 kernel.unlock_kept(index);
             }
@@ -323,11 +331,11 @@ impl<'p> Member<'p> {
         None
     }
 
-    /// Gives one hold back. `open`: a descriptor of it is open somewhere, so that its last holder keeps it; and how others
-    /// can see whether it is.
+    /// Releases one hold. `open` is given if a descriptor of the share is still open somewhere, and names the
+    /// descriptor through which others can check that. The last holder then keeps the share.
     ///
     /// # Cost
-    /// Two locks, three if others hold it.
+    /// Two locks, three if others hold the share.
     pub fn let_go<K: Kernel>(&self, share: ShareId, open: Option<Watched>, kernel: &K) -> Left {
         match Probing::take(self, kernel) {
             Some(_probing) => self.let_go_once(share.0, open, kernel),
@@ -346,13 +354,14 @@ impl<'p> Member<'p> {
         }
         let share = &self.ledger.shares[index];
         if !kernel.try_lock_share(index) {
-            // Others hold it: one of them answers for it from now on.
+            // Others hold it: one of them answers for it in views from now on.
             if self.answers_for(share) {
                 share.pid.store(0, Ordering::SeqCst);
             }
             self.holds[index].store(0, Ordering::SeqCst);
             kernel.unlock_share(index);
-            // Of several that let go at once each may have seen another's lock: the last one finds none.
+            // If several holders release at once, each may have seen another's lock. So try again after unlocking:
+            // the last one finds no lock.
             if !kernel.try_lock_share(index) {
                 return Left::ToOthers;
             }
@@ -366,7 +375,7 @@ impl<'p> Member<'p> {
             return Left::Kept;
         }
         self.holds[index].store(0, Ordering::SeqCst);
-        // Whoever let go beside us may have settled it already.
+        // Another process that released it at the same time may have settled it already.
         let ended = !share.is_nobodys();
         share.settle();
         kernel.unlock_share(index);
@@ -374,7 +383,7 @@ impl<'p> Member<'p> {
         if ended { Left::Ended } else { Left::ToOthers }
     }
 
-    /// Changes a share that this process alone holds, to write, into one that it keeps.
+    /// Turns a share on which this process has the write lock, as its only holder, into one that it keeps.
     fn can_keep<K: Kernel>(&self, share: &Share, index: usize, watched: Watched, kernel: &K) -> bool {
         share.keeper.store(0, Ordering::SeqCst);
         share.watch.store(watched.descriptor, Ordering::SeqCst);
@@ -384,8 +393,8 @@ impl<'p> Member<'p> {
         patiently(kernel, || kernel.try_keep_share(index))
     }
 
-    /// No descriptor is open any more of a share that this process keeps: it ends, unless somebody holds it. `identity`
-    /// tells whether it is still the same.
+    /// Stops keeping a share because no descriptor of it is open any more. The share ends unless another process
+    /// holds it. `identity` detects a share that began in the same place since.
     pub fn keep_no_longer<K: Kernel>(&self, share: ShareId, identity: u64, kernel: &K) -> Left {
         let index = share.0;
         let Some(_probing) = Probing::take(self, kernel) else { return Left::Kept };
@@ -421,13 +430,13 @@ impl<'p> Member<'p> {
         }
     }
 
-    /// The share as a place for bytes, while this process holds it.
+    /// The share as a target for charges, while this process holds it.
     #[must_use]
     pub fn shared(&self, share: ShareId) -> Shared<'p> {
         Shared(&self.ledger.shares[share.0])
     }
 
-    /// Bytes of this process, and of the shares it answers for or would if somebody looked for the dead now.
+    /// Bytes of this process, including the shares it answers for or would answer for after a search for the dead.
     #[must_use]
     pub fn used_and_shared(&self) -> u64 {
         let mine = |(index, share): &(usize, &Share)| {
@@ -452,7 +461,8 @@ impl<'p> Member<'p> {
         share.pid.store(self.slot.pid.load(Ordering::SeqCst), Ordering::SeqCst);
     }
 
-    /// Answers for the shares that this process holds and whose member is gone: a matter of views, not of charges.
+    /// Answers from now on for shares that this process holds and whose member is gone. This affects views, not
+    /// charges.
     pub(super) fn take_over(&self) {
         for (index, share) in self.ledger.shares_in_use().iter().enumerate() {
             if !self.holds_share(index) {

@@ -1,4 +1,5 @@
-//! Reading: the quick sum of the fast path, the stable reading that refusals rest on, and settling.
+//! Reads the ledger: the quick sum for the fast path, the stable reading for refusals, and the settling of dead
+//! members.
 
 use super::member::MemberView;
 use super::{Header, Kernel, Share, Slot};
@@ -10,43 +11,44 @@ pub struct Ledger<'p> {
     pub(crate) header: &'p Header,
     pub(super) slots: &'p [Slot],
     pub(super) shares: &'p [Share],
-    /// Slots `0..own` are summed whatever the header says: up to the member's own. 0 for those who are no member.
+    /// Slots `0..own` are summed even if the header's mark is lower. A member's own slot is the last of them; 0 for
+    /// observers.
     pub(super) own: usize,
 }
 
-/// What the slots held together.
+/// Sums over all slots and shares.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Everything that counts against a limit.
+    /// Bytes that count against a limit.
     pub used: u64,
-    /// Of it: on the table, not decided.
+    /// Part of `used`: claims that their owners have not decided yet.
     pub tentative: u64,
-    /// Of it: reserved, the driver has not answered.
+    /// Part of `used`: reserved, and the driver call has not returned.
     pub pending: u64,
-    /// Of it: charged for good.
+    /// Part of `used`: committed.
     pub settled: u64,
 }
 
-/// Every counter summed, and how many shares are in the sums: if two of these in a row are equal, nothing moved between
+/// Sums of every counter, and the number of shares summed. Two equal fingerprints in a row: nothing changed between
 /// them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Fingerprint([u64; 7]);
 
-/// `later - earlier` of two growing counters; a corrupted page (a difference below zero) counts as none.
+/// `later - earlier` of two growing counters; 0 if the page is corrupted (a negative difference).
 pub(super) fn distance(later: u64, earlier: u64) -> u64 {
     let distance = later.wrapping_sub(earlier);
     if distance > i64::MAX.unsigned_abs() { 0 } else { distance }
 }
 
 impl Slot {
-    /// Bytes that count against the limit; too large while the slot moves, never too small.
+    /// Bytes that count against the limit; too large while the slot changes, never too small.
     #[inline]
     pub(super) fn used(&self) -> u64 {
         let dropped = self.dropped.load(Ordering::SeqCst);
         distance(self.claimed.load(Ordering::SeqCst), dropped)
     }
 
-    /// Frees everything the slot holds. Only for the holder of its lock; may be repeated by the next.
+    /// Frees all charges of the slot. Only for the holder of its lock; safe to repeat after the caller died midway.
     pub(super) fn settle(&self) {
         let claimed = self.claimed.load(Ordering::SeqCst);
         self.dropped.store(claimed, Ordering::SeqCst);
@@ -66,13 +68,13 @@ impl<'p> Ledger<'p> {
         Self { header, slots, shares, own: 0 }
     }
 
-    /// What members tell each other beside their charges: figures of overhead, open doors.
+    /// Fields that members share apart from their charges: overhead figures, bypasses of the hooks.
     #[must_use]
     pub fn header(&self) -> &'p Header {
         self.header
     }
 
-    /// A member's slot.
+    /// The slot with this index.
     pub(crate) fn slot(&self, index: usize) -> &'p Slot {
         &self.slots[index]
     }
@@ -81,28 +83,28 @@ impl<'p> Ledger<'p> {
     #[inline]
     pub(crate) fn in_use(&self) -> &'p [Slot] {
         let high = usize::try_from(self.header.high_slot.load(Ordering::SeqCst)).unwrap_or(usize::MAX);
-        // A corrupted mark must not become an index, and must not hide the member's own charges.
+        // A corrupted mark must neither become an index nor hide the member's own charges.
         &self.slots[..high.max(self.own).min(self.slots.len())]
     }
 
-    /// The shares up to the last that is somebody's.
+    /// The shares below the mark.
     #[inline]
     pub(super) fn shares_in_use(&self) -> &'p [Share] {
         let high = usize::try_from(self.header.high_share.load(Ordering::SeqCst)).unwrap_or(usize::MAX);
         &self.shares[..high.min(self.shares.len())]
     }
 
-    /// Bytes that count against the limit, of all members; too large while somebody moves, never too small.
+    /// Bytes of all members that count against the limit; too large while a counter changes, never too small.
     ///
     /// # Cost
-    /// Two loads per slot up to the highest ever used, and per share up to the last in use; no system call.
+    /// Two loads per slot up to the highest ever used, and two per share up to the last in use; no system call.
     #[inline]
     #[must_use]
     pub fn used(&self) -> u64 {
         total_order();
         let slots = self.in_use().iter().fold(0, |sum: u64, slot| sum.saturating_add(slot.used()));
-        // Shares after slots: bytes move from a slot to a share, so that whoever finds them gone from the one sees
-        // them in the other.
+        // Shares are summed after slots. Bytes move only from a slot to a share, so a reader that misses them in the
+        // slot sees them in the share.
         if self.header.high_share.load(Ordering::SeqCst) == 0 { slots } else { self.with_shares(slots) }
     }
 
@@ -111,13 +113,13 @@ impl<'p> Ledger<'p> {
         self.shares_in_use().iter().fold(slots, |sum, share| sum.saturating_add(share.used()))
     }
 
-    /// Part of [`Ledger::used`] that is not the programs' own.
+    /// Part of [`Ledger::used`] that the programs did not allocate themselves.
     #[must_use]
     pub fn overhead(&self) -> u64 {
         self.in_use().iter().fold(0, |sum: u64, slot| sum.saturating_add(slot.overhead.load(Ordering::SeqCst)))
     }
 
-    /// The state of one instant, or `None` if the slots did not hold still for `tries` readings.
+    /// The sums of one instant, or `None` if the counters kept changing for `tries` readings.
     #[must_use]
     pub fn stable(&self, tries: u32) -> Option<Totals> {
         let (_, mut before) = self.read();
@@ -165,9 +167,9 @@ impl<'p> Ledger<'p> {
         (totals, fingerprint)
     }
 
-    /// The members in the order of their slots; the dead are among them until they are reclaimed.
+    /// The members in the order of their slots, including dead ones that are not reclaimed yet.
     ///
-    /// What nobody answers for yet is shown with the first, so that the members add up to what is used.
+    /// The first member also shows the bytes that no member answers for yet, so that the members add up to `used`.
     pub fn members(&self) -> impl Iterator<Item = MemberView> + 'p {
         let ledger = *self;
         let mut unanswered = self.unanswered();
@@ -190,16 +192,16 @@ impl<'p> Ledger<'p> {
         })
     }
 
-    /// Settles the slots and shares whose lock nobody holds, in turn, and says how many bytes that freed.
+    /// Settles the slots and shares whose lock nobody holds, under the turn lock. Returns the bytes this freed.
     ///
-    /// For observers that are no member and call it from one thread at a time; a member uses
-    /// [`super::Member::reclaim_dead`], which leaves out its own.
+    /// For observers that are not members; they call it from one thread at a time. A member uses
+    /// [`super::Member::reclaim_dead`], which skips its own slot.
     pub fn reclaim_dead<K: Kernel>(&self, kernel: &K) -> u64 {
         let _turn = super::contended::Turn::take(kernel);
         self.reclaim_slots(usize::MAX, kernel).saturating_add(self.reclaim_shares(|_| false, kernel))
     }
 
-    /// Frees everything that slot `index` holds, the turn at the device too. Only for the holder of its lock.
+    /// Frees all charges of slot `index` and its turn at the device. Only for the holder of the slot's lock.
     pub(crate) fn settle(&self, index: usize) {
         self.slots[index].settle();
         self.free_turn_of(index);
@@ -222,7 +224,8 @@ impl<'p> Ledger<'p> {
     pub(super) fn reclaim_shares<K: Kernel>(&self, own: impl Fn(usize) -> bool, kernel: &K) -> u64 {
         let mut freed: u64 = 0;
         for (index, share) in self.shares_in_use().iter().enumerate() {
-            // The second byte first: what is kept is left alone, so that nobody who looks for it finds it locked.
+            // The second byte's lock first: it fails while a process keeps the share for a descriptor. The share's
+            // own byte then stays unlocked, so that an importer does not find it locked.
             if own(index) || share.is_nobodys() {
                 continue;
             }

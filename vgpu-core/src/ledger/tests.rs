@@ -1,4 +1,5 @@
-//! Reservations and limits, one process and a pretended kernel; deaths are `death_tests.rs`, interleavings `loom_tests.rs`.
+//! Reservations and limits in one process with a simulated kernel. Deaths: `death_tests.rs`; interleavings:
+//! `loom_tests.rs`.
 
 use std::cell::RefCell;
 
@@ -73,7 +74,7 @@ fn a_refusal_that_met_a_pending_reservation_waits_ten_milliseconds_and_no_longer
     let refused = b.reserve(6_000, LIMIT, &kernel).unwrap_err();
     assert_eq!(refused, Refusal::Pending { used: Bytes(6_000), requested: Bytes(6_000), limit: Bytes(LIMIT) });
     assert!((OUTCOME_WAIT_NS..2 * OUTCOME_WAIT_NS).contains(&kernel.now.get()), "{}", kernel.now.get());
-    // Beside settled charges nothing is waited for.
+    // Next to settled charges the refusal is immediate.
     pending.commit();
     let before = kernel.now.get();
     assert_eq!(b.reserve(6_000, LIMIT, &kernel).unwrap_err(), over(6_000, 6_000));
@@ -119,7 +120,7 @@ fn overhead_counts_against_the_limit_and_is_shown_apart() {
     assert_eq!(member.reserve(1, LIMIT, &kernel).unwrap_err(), over(LIMIT, 1));
     member.release_overhead(3_000);
     assert_eq!((member.used(), member.overhead()), (7_000, 0));
-    // What the driver has spent is charged even above the limit, and then nothing fits.
+    // Bytes that the driver has already taken are charged even above the limit, and then nothing fits.
     member.charge_spent_overhead(5_000);
     assert_eq!((member.used(), member.overhead()), (12_000, 5_000));
     assert_eq!(member.reserve(1, LIMIT, &kernel).unwrap_err(), over(12_000, 1));

@@ -1,4 +1,4 @@
-//! What is wrong with a limit, as one line a person can act on.
+//! Errors in limit variables, each as one line on which a person can act.
 
 use core::fmt;
 
@@ -6,15 +6,15 @@ use super::{Family, MAX_ORDINAL, Quantity, Variable};
 use crate::bytes::{HAMI_SIZE_FORMS, SIZE_FORMS, SizeError};
 use crate::share::{HAMI_SHARE_FORMS, REQUEST_FORMS, SHARE_FORMS, ShareError};
 
-/// A limit variable that cannot be obeyed.
+/// A limit variable that cannot be applied.
 ///
-/// `Display` is exactly one line of printable ASCII: variable, value, what is wrong, what is accepted.
-/// Values are quoted, escaped and cut after 48 characters.
+/// `Display` writes exactly one line of printable ASCII: variable, value, error, accepted values. Values are quoted,
+/// escaped and cut after 48 characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitError {
-    /// Escaped: a malformed name comes from outside as well.
+    /// Escaped, since a malformed name also comes from outside.
     pub(super) name: String,
-    /// Escaped.
+    /// Escaped, since the value comes from outside.
     pub(super) value: String,
     pub(super) problem: Problem,
 }
@@ -28,16 +28,16 @@ pub(super) enum Problem {
     NoSuchDevice {
         count: u32,
     },
-    /// None of the words that the variable takes.
+    /// Not one of the variable's words.
     Word(&'static [&'static str]),
-    /// A path that means another place in each directory.
+    /// A relative path, which would be a different place in each working directory.
     Relative,
     /// A floor above this ceiling.
     AboveCeiling {
         limit: Variable,
         value: String,
     },
-    /// A floor that nobody can keep.
+    /// A floor that nobody can guarantee.
     NoGuarantee {
         daemon: bool,
     },
@@ -56,7 +56,7 @@ impl LimitError {
         Self { name: escape(name), value: escape(value), problem: Problem::Name(variable) }
     }
 
-    /// The name of the variable at fault, printable.
+    /// The name of the faulty variable, printable.
     #[must_use]
     pub fn variable(&self) -> &str {
         &self.name
@@ -120,9 +120,9 @@ fn forms(variable: Variable) -> &'static str {
     }
 }
 
-/// Printable ASCII stays, everything else becomes an escape; at most 48 characters of the original.
+/// Keeps printable ASCII and escapes everything else; at most 48 characters of the original.
 ///
-/// Text from outside reaches terminals and logs: no control, no bidirectional mark, no newline.
+/// Terminals and logs show this text, so it must not contain control characters, bidirectional marks or newlines.
 pub(crate) fn escape(raw: &[u8]) -> String {
     const SHOWN: usize = 48;
     let mut out = String::new();

@@ -1,16 +1,16 @@
-//! How far the library goes in a process: `VGPU_MODE`.
+//! The enforcement mode of a process: `VGPU_MODE`.
 
 use core::fmt;
 
-/// What is done about the limits that were asked for, the strictest first.
+/// Handling of the requested limits, strictest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mode {
-    /// They are kept.
+    /// Limits are enforced.
     #[default]
     Enforce,
-    /// Memory is charged and device time measured; nothing is refused, delayed or shown differently.
+    /// Memory is charged and device time measured, but nothing is refused, delayed or displayed differently.
     Observe,
-    /// As if nothing had been asked.
+    /// The library does nothing, as if no variable were set.
     Off,
 }
 
@@ -27,7 +27,7 @@ impl Mode {
     }
 }
 
-/// The word that asks for it.
+/// The word of `VGPU_MODE`.
 impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

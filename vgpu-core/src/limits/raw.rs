@@ -1,4 +1,4 @@
-//! Stage one: the variables as written; stage two: what they mean for one device.
+//! Stage one: the variables as written. Stage two: their meaning for one device.
 
 use super::error::Problem;
 use super::variable::Name;
@@ -8,38 +8,38 @@ use crate::bytes::{Bytes, Size, parse_hami_size, parse_size};
 use crate::share::{Share, ShareError, parse_hami_share, parse_request, parse_share};
 use crate::variables::{CONTROL, MODE, POLICY, PRIORITY, WORDED};
 
-/// Every limit that was written, understood but not yet applied to a device.
+/// Every limit variable that is set, parsed but not yet applied to a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RawLimits {
-    /// In the order of the variables. A list, since there are few: maps would be the library's largest part.
+    /// Sorted by variable. A list, since there are few: maps would be the largest part of the library.
     pub(super) entries: Vec<Entry>,
-    /// Of each of [`WORDED`] the word, empty if the value is none.
+    /// The word of each variable in [`WORDED`]; empty if the value is not one of its words.
     words: [Option<&'static str>; WORDED.len()],
-    /// Whether `VGPU_SOCKET` is set.
+    /// True if `VGPU_SOCKET` is set.
     pub(super) daemon_named: bool,
-    /// Whether `VGPU_STATE_DIR` is set.
+    /// True if `VGPU_STATE_DIR` is set.
     placed: bool,
     daemon_memory: Option<Bytes>,
     daemon_sm: Option<Share>,
-    /// The same environment as the program changed it after its start, if that says something else.
+    /// The environment as the program changed it after its start, if that differs.
     pub(super) later: Option<Box<Self>>,
 }
 
-/// A limit variable that was set.
+/// A limit variable that is set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) variable: Variable,
     pub(super) limit: Limit,
-    /// As written, escaped, for messages that need a device count to be found out.
+    /// The value as written, escaped, for errors that are found only once the device count is known.
     pub(super) written: String,
 }
 
-/// What a value means.
+/// Meaning of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Limit {
-    /// Nothing that is understood.
+    /// A value that could not be parsed.
     Nonsense,
-    /// HAMi's 0: no word of its own, so that a device's general limit holds.
+    /// HAMi's 0: treated as unset, so the global limit holds for the device.
     Unsaid,
     Memory(Size),
     /// `None`: no limit.
@@ -63,16 +63,18 @@ impl Entry {
 }
 
 impl RawLimits {
-    /// Reads limits, and the variables of a few words ([`crate::variables`]), out of an environment; everything else in
-    /// it is ignored.
+    /// Reads limits, and the variables that take words ([`crate::variables`]), from an environment; ignores
+    /// everything else.
     ///
-    /// Names and values are bytes as the kernel passes them. A name that occurs twice counts once,
-    /// the first time, as for `getenv`. In [`Mode::Off`] nothing else is looked at.
+    /// Names and values are bytes, as the kernel passes them. Of a name that occurs twice the first one counts, as
+    /// for `getenv`. In [`Mode::Off`] everything else is ignored.
     ///
     /// # Errors
-    /// [`LimitError`] if a value is not understood, if a name begins like a limit variable and is none
-    /// (`VGPU_MEMORY_LIMIT_x`), or if a floor is above its ceiling. A mode that asks for less than a daemon counts for nothing
-    /// beside it ([`RawLimits::unheard_mode`]), and is no error. With several faults, the one whose name sorts first: the same environment always gives the same line.
+    /// [`LimitError`] in three cases: a value is not understood; a name begins like a limit variable and is none
+    /// (`VGPU_MEMORY_LIMIT_x`); a floor is above its ceiling. With several errors, the one whose name sorts first:
+    /// the same environment always gives the same line.
+    ///
+    /// With a daemon, a mode that enforces less has no effect and is no error ([`RawLimits::unheard_mode`]).
     pub fn from_vars<N, V>(vars: impl IntoIterator<Item = (N, V)>) -> Result<Self, LimitError>
     where
         N: AsRef<[u8]>,
@@ -94,7 +96,7 @@ impl RawLimits {
             }
         }
         match first_error {
-            // The word that switches off may itself be the fault.
+            // The variable that switches the library off may itself be the faulty one.
             Some(error) if limits.mode() == Mode::Off && ![MODE.name, CONTROL.name].contains(&error.variable()) => {
                 Ok(limits)
             }
@@ -104,11 +106,11 @@ impl RawLimits {
         }
     }
 
-    /// A variable that is no limit: if it takes words, the value must be one of them.
+    /// Reads a variable that is not a limit. If it takes words, the value must be one of them.
     fn read_other(&mut self, name: &[u8], value: &[u8]) -> Result<(), LimitError> {
         self.daemon_named |= name == b"VGPU_SOCKET";
         if name == b"VGPU_STATE_DIR" && !core::mem::replace(&mut self.placed, true) && !value.starts_with(b"/") {
-            // By another directory it would be another ledger, and each a full limit.
+            // Each directory would have its own ledger, each with the full limit.
             return Err(LimitError::word("VGPU_STATE_DIR", value, Problem::Relative));
         }
         let Some(at) = WORDED.iter().position(|worded| worded.name.as_bytes() == name) else { return Ok(()) };
@@ -116,7 +118,7 @@ impl RawLimits {
             return Ok(());
         }
         let words = WORDED[at].words;
-        // HAMi passes on whatever number a pod asks for: all but 0 are low.
+        // HAMi passes on any number that a pod asks for: all numbers but 0 mean low priority.
         let number = WORDED[at].name == PRIORITY.name && !value.is_empty() && value.iter().all(u8::is_ascii_digit);
         let value_of = match (number, value.iter().all(|digit| *digit == b'0')) {
             (false, _) => value,
@@ -142,7 +144,7 @@ impl RawLimits {
         outcome
     }
 
-    /// Adds the daemon's terms, which hold for every device; the lower of all still wins.
+    /// Adds the daemon's terms, which hold for every device. The lowest limit still holds.
     #[must_use]
     pub fn with_daemon(mut self, memory_limit: Option<Bytes>, sm_limit: Option<Share>) -> Self {
         self.daemon_memory = memory_limit;
@@ -150,11 +152,11 @@ impl RawLimits {
         self
     }
 
-    /// How far the library goes. Beside a daemon that is the daemon's to say.
+    /// The enforcement mode. With a daemon named, the daemon sets it.
     #[must_use]
     pub fn mode(&self) -> Mode {
         let own = if self.daemon_named { Mode::Enforce } else { self.written_mode() };
-        // A mode that enforces nothing would only end the measuring.
+        // A later mode without any limit to enforce would only end the measuring, so it has no effect.
         let later = self.later.as_ref().filter(|later| later.limits_anything());
         later.map_or(own, |later| own.min(later.written_mode()))
     }
@@ -167,7 +169,7 @@ impl RawLimits {
         }
     }
 
-    /// The variable that decides about [`RawLimits::mode`], and its word; `None`: none does.
+    /// The variable that decides [`RawLimits::mode`], and its word; `None`: no variable does.
     #[must_use]
     pub fn mode_from(&self) -> Option<(&'static str, &'static str)> {
         let word = |name: &'static str| Some((name, self.word(name)?));
@@ -175,20 +177,20 @@ impl RawLimits {
         word(MODE.name).or_else(|| word(CONTROL.name).filter(|(_, word)| disables(word)))
     }
 
-    /// The variable that asks for less than enforcing where a daemon is named, and its word: it counts for nothing, since the
-    /// mode is the daemon's.
+    /// The variable, and its word, that asks for less than enforcement although a daemon is named. It has no effect,
+    /// since the daemon sets the mode.
     #[must_use]
     pub fn unheard_mode(&self) -> Option<(&'static str, &'static str)> {
         self.mode_from().filter(|_| self.daemon_named && self.written_mode() != Mode::Enforce)
     }
 
-    /// The word that a variable of a few words has, if it is set.
+    /// The word of a variable that takes words, if it is set.
     #[must_use]
     pub fn word(&self, name: &str) -> Option<&'static str> {
         self.words[WORDED.iter().position(|worded| worded.name == name)?]
     }
 
-    /// The class for the daemon's arbiter, as HAMi's priority says it.
+    /// The class for the daemon's arbiter, from HAMi's priority.
     #[must_use]
     pub fn class(&self) -> Class {
         match self.word(PRIORITY.name) {
@@ -197,14 +199,14 @@ impl RawLimits {
         }
     }
 
-    /// Whether HAMi's ceilings on device time are switched off, by `GPU_CORE_UTILIZATION_POLICY`.
+    /// True if `GPU_CORE_UTILIZATION_POLICY` switches HAMi's ceilings on device time off.
     #[must_use]
     pub fn hami_ceiling_is_off(&self) -> bool {
         self.word(POLICY.name).is_some_and(|word| word.eq_ignore_ascii_case("disable"))
     }
 
-    /// The ceiling that one family of variables says for one device, or for those that are not named; as written: `None`
-    /// within is no ceiling.
+    /// The ceiling of one family of variables, for one device or (`None`) for all unnamed devices. The inner `None`:
+    /// no ceiling.
     #[must_use]
     pub(super) fn ceiling(&self, family: Family, ordinal: Option<u32>) -> Option<(Variable, Option<Share>)> {
         if family == Family::Hami && self.hami_ceiling_is_off() {
@@ -216,7 +218,7 @@ impl RawLimits {
         }
     }
 
-    /// Is anything to be enforced, or measured, on any device?
+    /// True if any device has something to enforce or to measure.
     #[must_use]
     pub fn asked_for_anything(&self) -> bool {
         match self.mode() {
@@ -226,7 +228,7 @@ impl RawLimits {
         }
     }
 
-    /// Is any limit or floor in force for any device, whatever the mode?
+    /// True if any device has a limit or floor, whatever the mode.
     #[must_use]
     pub fn limits_anything(&self) -> bool {
         let limits = |entry: &Entry| match (entry.variable.family, entry.variable.quantity) {
@@ -240,13 +242,13 @@ impl RawLimits {
             || self.later.as_ref().is_some_and(|later| later.limits_anything())
     }
 
-    /// Does any variable name a single device, so that ordinals must be resolved?
+    /// True if a variable names a single device, so that ordinals must be resolved.
     #[must_use]
     pub fn has_ordinals(&self) -> bool {
         self.every_entry().any(|entry| entry.variable.ordinal.is_some())
     }
 
-    /// Every limit variable that was set, with its value as written (escaped for printing).
+    /// Every limit variable that is set, with its value as written, escaped for printing.
     pub fn written(&self) -> impl Iterator<Item = (Variable, &str)> {
         self.every_entry().map(|entry| (entry.variable, entry.written.as_str()))
     }
@@ -268,12 +270,12 @@ impl RawLimits {
         }
     }
 
-    /// The limits of the device with this ordinal and this much memory.
+    /// The limits of the device with this ordinal and `total` bytes of memory.
     ///
-    /// A memory limit above `total` is legal and means all of the device. A ceiling of 100 % is none.
+    /// A memory limit above `total` is valid and means the whole device. A ceiling of 100 % is no ceiling.
     ///
     /// # Errors
-    /// [`LimitError`] if what was written comes to less than one byte of this device.
+    /// [`LimitError`] if a limit is less than one byte on this device.
     pub fn for_device(&self, ordinal: u32, total: Bytes) -> Result<DeviceLimits, LimitError> {
         let mut limits = match &self.later {
             Some(later) => later.for_device(ordinal, total)?,
@@ -318,8 +320,8 @@ impl RawLimits {
         Ok(limits)
     }
 
-    /// The variable of one family that holds for one device, or for those that are not named: its own, else the global
-    /// one. HAMi's 0 for a device is not its own word: there the global one holds, too.
+    /// The variable of one family that is in force for one device, or (`None`) for all unnamed devices: the device's
+    /// own, else the global one. HAMi's 0 for a device counts as unset, so the global one holds.
     pub(super) fn in_force(&self, family: Family, quantity: Quantity, ordinal: Option<u32>) -> Option<&Entry> {
         let find = |ordinal| {
             let variable = Variable { family, quantity, ordinal };
@@ -329,7 +331,7 @@ impl RawLimits {
         own.filter(|entry| entry.limit != Limit::Unsaid).or_else(|| find(None)).or(own)
     }
 
-    /// The variable of one family that holds for one device, or for those that are not named, with its value as written.
+    /// As `in_force`: the variable and its value as written, escaped for printing.
     #[must_use]
     pub fn says(&self, family: Family, quantity: Quantity, ordinal: Option<u32>) -> Option<(Variable, &str)> {
         self.in_force(family, quantity, ordinal).map(|entry| (entry.variable, entry.written.as_str()))

@@ -1,7 +1,7 @@
-//! Floors on device time: what is wrong with one before anybody is asked to keep it.
+//! Floors on device time: checks before any daemon is asked to guarantee one.
 //!
-//! A ceiling is this process's own affair; a floor is a promise about others, which only the daemon can make. Here are the
-//! two refusals: a floor above the ceiling, and a floor that nobody can guarantee.
+//! A ceiling concerns only this process. A floor is a promise about other tenants, which only the daemon can make.
+//! This file refuses a floor above the ceiling, and a floor that nobody can guarantee.
 
 use super::error::Problem;
 use super::raw::{Entry, Limit};
@@ -9,7 +9,7 @@ use super::{Family, LimitError, Quantity, RawLimits};
 use crate::share::Share;
 
 impl RawLimits {
-    /// The floor on one device's time, if one was asked for.
+    /// The floor on one device's time, if there is one.
     #[must_use]
     pub fn request(&self, ordinal: u32) -> Option<Share> {
         self.floor(Some(ordinal)).map(|(_, floor)| floor)
@@ -20,8 +20,8 @@ impl RawLimits {
         if let Limit::Time(Some(floor)) = entry.limit { Some((entry, floor)) } else { None }
     }
 
-    /// Checks that no floor was asked for that nobody can guarantee: without a daemon there is none who could, and the
-    /// daemon of this version does not hand floors out.
+    /// Refuses every floor: without a daemon nobody can guarantee one, and the daemon of this version does not grant
+    /// floors.
     ///
     /// # Errors
     /// [`LimitError`] naming the first such variable and what to do.
@@ -32,7 +32,7 @@ impl RawLimits {
         }
     }
 
-    /// Checks that no floor is above the ceiling of the same device: nobody could keep both.
+    /// Refuses a floor above the ceiling of the same device: nobody could keep both.
     pub(super) fn check_floors(&self) -> Result<(), LimitError> {
         let about_time = |entry: &&Entry| entry.variable.quantity != Quantity::Memory;
         for ordinal in self.entries.iter().filter(about_time).map(|entry| entry.variable.ordinal) {

@@ -1,41 +1,41 @@
-//! The names: which variables there are, and how an ordinal is written into one.
+//! The names of the limit variables, with and without a device ordinal.
 
 use core::fmt;
 
 use super::MAX_ORDINAL;
 
-/// Whose variable it is; the families read values differently.
+/// Origin of a variable; the families read values differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
-    /// `VGPU_...`
+    /// Our own: `VGPU_...`.
     Vgpu,
     /// `CUDA_DEVICE_...`, as HAMi's schedulers set them.
     Hami,
 }
 
-/// What is limited.
+/// The limited quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Quantity {
-    /// Device memory.
+    /// Limit on device memory.
     Memory,
-    /// Device time, at most.
+    /// Ceiling on device time.
     Sm,
-    /// Device time, at least.
+    /// Floor on device time.
     SmRequest,
 }
 
-/// A limit variable, with its ordinal if it names one device: shown as its exact name.
+/// A limit variable, with its ordinal if it names one device. `Display` writes its exact name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Variable {
-    /// Whose.
+    /// Origin of the variable.
     pub family: Family,
-    /// Of what.
+    /// Quantity that it limits.
     pub quantity: Quantity,
-    /// `None`: all devices.
+    /// Ordinal of the device; `None`: all devices.
     pub ordinal: Option<u32>,
 }
 
-/// Who asked for a limit.
+/// Origin of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Source {
     /// An environment variable.
@@ -53,13 +53,13 @@ impl fmt::Display for Source {
     }
 }
 
-/// What a name turned out to be.
+/// Classification of a variable's name.
 pub(super) enum Name {
-    /// None of ours.
+    /// Not a limit variable.
     Foreign,
     /// A limit variable.
     Ours(Variable),
-    /// Begins like a limit variable but is none: a typo would silently limit nothing.
+    /// Begins like a limit variable but is none. An error, since a typo would silently limit nothing.
     Malformed(Variable),
 }
 
@@ -106,7 +106,7 @@ impl fmt::Display for Variable {
     }
 }
 
-/// `0`, `7`, `12`: no sign, no leading zero (two names for one device), nothing above [`MAX_ORDINAL`].
+/// Parses `0`, `7`, `12`: no sign, no leading zero (a device would have two names), nothing above [`MAX_ORDINAL`].
 pub(crate) fn ordinal(digits: &[u8]) -> Option<u32> {
     if digits.is_empty() || digits.len() > 3 || !digits.iter().all(u8::is_ascii_digit) {
         return None;

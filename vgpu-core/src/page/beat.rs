@@ -1,6 +1,6 @@
-//! The host's page: the daemon lives, and in which epoch. One for all tenants, read-only in each.
+//! The host's page: shows that the daemon lives, and its epoch. One for all tenants, read-only in each.
 //!
-//! When a beat is overdue is [`crate::gate::loss`].
+//! [`crate::gate::loss`] decides when a beat is overdue.
 
 use super::sequenced::Sequenced;
 use super::{Header, PageError, zeros};
@@ -30,30 +30,30 @@ const ROOM: usize = 0;
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<BeatPage>() == super::HEADER_SIZE);
 
-/// A beat.
+/// One heartbeat of the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Beating {
-    /// How many there were, this one included.
+    /// Beats so far, including this one.
     pub count: u64,
-    /// When, in nanoseconds of the host's monotonic clock.
+    /// Its time, in nanoseconds of the host's monotonic clock.
     pub time: u64,
-    /// The daemon's epoch; another one than the welcome's: say hello anew.
+    /// Epoch of the daemon. If it is not the welcome's: send a new hello.
     pub epoch: u64,
 }
 
 impl BeatPage {
-    /// In ordinary memory, as a fresh memory file is: for tests.
+    /// A zeroed page in ordinary memory, for tests.
     #[must_use]
     pub fn zeroed() -> Box<Self> {
         Box::new(Self { header: Header::zeroed(), beat: Sequenced::zeroed(), room: zeros() })
     }
 
-    /// Makes a fresh memory file the host's page. The first beat is the caller's to make.
+    /// Turns a new memory file into the host's page. The caller makes the first beat.
     pub fn format(&self, epoch: u64) {
         self.header.format(MAGIC, epoch);
     }
 
-    /// Is this a host's page of this version and of this epoch?
+    /// Checks that this is a host's page of this version and of this epoch.
     ///
     /// # Errors
     /// [`PageError`].
@@ -61,7 +61,7 @@ impl BeatPage {
         self.header.check(MAGIC, epoch)
     }
 
-    /// One beat. With another epoch than before: the last one, which tells every member at once that this daemon goes.
+    /// Writes one beat. A new epoch marks the last beat: it tells all members that this daemon exits.
     pub fn beat(&self, epoch: u64, now: u64) {
         self.beat.write(|_, words| {
             words[COUNT] += 1;
@@ -70,10 +70,10 @@ impl BeatPage {
         });
     }
 
-    /// The last beat; `None` if there was none, or if the daemon died while it made one.
+    /// The last beat; `None`: there was none, or the daemon died while it wrote one.
     ///
     /// # Cost
-    /// Six loads of one cache line, which each beat takes away from all readers once.
+    /// Six loads of one cache line. Each beat invalidates that line once for every reader.
     #[must_use]
     pub fn last(&self) -> Option<Beating> {
         let state = self.beat.read::<3>().ok().filter(|state| state.words[COUNT] > 0)?;

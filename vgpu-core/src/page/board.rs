@@ -1,7 +1,7 @@
-//! What the daemon says to a tenant's members: one slot for each member on each device.
+//! The page that the daemon writes for a tenant: one slot for each member on each device, with its gate and limits.
 //!
-//! Read-only in the tenant. What cannot be decoded (another version's word, a bug) is never a guess: it is [`Unread`],
-//! and a member treats that as a gate that is shut, until the heartbeat says that nobody is there to open it.
+//! Read-only in the tenant. A value that cannot be decoded (another version wrote it, or a bug) is never guessed: it
+//! is [`Unread`]. A member treats that as a shut gate, until the heartbeat shows that no daemon is left to open it.
 
 use core::fmt;
 
@@ -20,31 +20,31 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 const MAGIC: u64 = u64::from_le_bytes(*b"vgpubord");
 
 const WORDS: usize = 15;
-/// Words of the hot cache line, beside the counter and the head.
+/// Words in the first cache line, next to the counter and the head.
 const HOT: usize = 7;
 
-// Places of the words. The first HOT are what a launch needs.
+// Index of each word. The first `HOT` words are those that a launch needs.
 const LEASE: usize = 0;
 const UNTIL: usize = 1;
 const ZERO: usize = 2;
 const LATEST: usize = 3;
 const EPOCH: usize = 4;
-/// Length of a lease, and bound of what is in flight: 32 bits of nanoseconds each.
+/// Length of a lease (low half) and limit of the work in flight (high half), 32 bits of nanoseconds each.
 const BOUNDS: usize = 5;
-/// Mode, what holds without the daemon, class: a byte each; and one of the gate, in which not 0 is wide: an older library
-/// does not read it, and keeps the narrower bound.
+/// One byte each: mode, policy after the loss of the daemon, class, and a flag for a wide gate (not 0: wide). An
+/// older library ignores the flag and keeps the narrower limit.
 const WAYS: usize = 6;
 const WIDE: usize = 3;
 const DEVICE: usize = 7;
 const MEMBER: usize = 8;
 const MEMORY: usize = 9;
-/// Ceiling and floor, 16 bits of thousandths each, and weight.
+/// Ceiling and floor, 16 bits of thousandths each, and weight in the high half.
 const SHARES: usize = 10;
-/// [`Uncharged`]: its bytes, and the overhead of the ledger that it was compared with.
+/// [`Uncharged::bytes`]; the next word is [`Uncharged::overhead`].
 const UNCHARGED: usize = 11;
 const UNCHARGED_OVERHEAD: usize = 12;
 
-// The head: gate in the low byte, a bit for exclusive, the ceiling's thousandths in the upper half.
+// The head: gate in the low byte, a bit for an exclusive lease, the ceiling's thousandths in the upper half.
 const NOBODY: u32 = 0;
 const OPEN: u32 = 1;
 const RUN: u32 = 2;
@@ -52,21 +52,21 @@ const WAIT: u32 = 3;
 const CAP: u32 = 4;
 const EXCLUSIVE: u32 = 1 << 8;
 
-/// No memory limit. 0 is what was never written, and must not mean that.
+/// No memory limit. 0 is an unwritten word, so it cannot mean this.
 const UNLIMITED: u64 = u64::MAX;
-/// No ceiling, no floor. 0 as above.
+/// No ceiling or no floor. 0 is an unwritten word here, too.
 const NO_SHARE: u16 = u16::MAX;
 
-/// What holds for one member on one device.
+/// Gate and limits of one member on one device.
 #[repr(transparent)]
 pub struct BoardSlot(Sequenced<WORDS>);
 
-/// The page as it is mapped: 132 KiB, of which only what is touched takes memory.
+/// The page as it is mapped: 132 KiB. Only touched parts take memory.
 #[repr(C)]
 pub struct BoardPage {
     header: Header,
     room: [AtomicU64; ROOM],
-    /// One per member and device.
+    /// One slot per member and device.
     pub slots: [BoardSlot; SLOTS],
 }
 
@@ -83,37 +83,38 @@ const _: () = {
     assert!(size_of::<BoardPage>() == HEADER_SIZE + SLOTS * SLOT_SIZE);
 };
 
-/// What a launch asks for.
+/// Values that a launch reads from its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// The counter of this state: what to sleep for, and what [`BoardSlot::stands`] takes.
+    /// Counter of this state: the futex value to sleep on, and the argument of [`BoardSlot::stands`].
     pub sequence: u32,
-    /// What may be done.
+    /// The gate: the permission to launch.
     pub gate: Gate,
-    /// q: length of a lease in nanoseconds.
+    /// q: length of a lease, in nanoseconds.
     pub quantum: u64,
-    /// D: estimated work that may be before the device, in nanoseconds.
+    /// D: limit of estimated work queued on the device, in nanoseconds.
     pub in_flight: u64,
-    /// What is done about limits.
+    /// Enforcement mode of the tenant.
     pub mode: Mode,
-    /// What holds when the daemon is gone.
+    /// Policy after the loss of the daemon.
     pub on_loss: OnLoss,
 }
 
-/// Bytes that the driver holds for a tenant's processes on a device and that its ledger does not explain.
+/// Bytes that the driver holds for a tenant's processes on a device and that the tenant's ledger does not explain.
 ///
-/// The daemon compares the driver's list of processes with the ledger. A member that charges overhead afterwards explains
-/// that part of it: a context is measured and charged some milliseconds after the driver has taken it.
+/// The daemon compares the driver's list of processes with the ledger. A context is measured and charged some
+/// milliseconds after the driver has taken its memory. So overhead that members charge after the comparison explains
+/// part of these bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Uncharged {
-    /// The driver's figure, less the ledger.
+    /// The driver's figure minus the ledger's.
     pub bytes: u64,
-    /// Overhead in the ledger at that moment.
+    /// Overhead in the ledger when the figures were compared.
     pub overhead: u64,
 }
 
 impl Uncharged {
-    /// What of it is still unexplained, when the ledger's overhead is `overhead`.
+    /// Bytes still unexplained, when the ledger's overhead is now `overhead`.
     #[inline]
     #[must_use]
     pub const fn beside(&self, overhead: u64) -> u64 {
@@ -121,48 +122,48 @@ impl Uncharged {
     }
 }
 
-/// What a tenant may use of a device, beside its gate.
+/// A tenant's limits on a device: everything in a slot except the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allowed {
     /// Hash of the device's UUID ([`crate::tenant::hash64`]).
     pub device: u64,
-    /// Whose slot it is: the number of the welcome.
+    /// Member that owns the slot: its number in the welcome.
     pub member: u64,
-    /// Hard memory limit; `None` = no limit.
+    /// Hard memory limit; `None`: no limit.
     pub memory: Option<Bytes>,
-    /// Memory that counts against it beside the ledger.
+    /// Memory that counts against the limit although the ledger does not have it.
     pub uncharged: Uncharged,
-    /// Class, floor, ceiling, weight, and the quantum in force: never `None` when read.
+    /// Class, floor, ceiling, weight, and the quantum in force, which is never `None` when read.
     pub terms: Terms,
-    /// D in nanoseconds.
+    /// D: limit of estimated work in flight, in nanoseconds.
     pub in_flight: u64,
-    /// What is done about limits.
+    /// Enforcement mode of the tenant.
     pub mode: Mode,
-    /// What holds when the daemon is gone.
+    /// Policy after the loss of the daemon.
     pub on_loss: OnLoss,
 }
 
-/// Why there is nothing to act on in a slot. All but the last: sleep while `sequence` stands, then look again.
+/// Reasons why a slot gives no gate. Except for `Ended`, the member sleeps until `sequence` changes and reads again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unread {
-    /// It is being written, or its writer died while it did.
+    /// The slot is being written, or its writer died during the write.
     Busy {
-        /// To sleep for.
+        /// Futex value to sleep on.
         sequence: u32,
     },
-    /// It is nobody's.
+    /// No member has the slot.
     Nobody {
-        /// To sleep for.
+        /// Futex value to sleep on.
         sequence: u32,
     },
-    /// It holds something that this version does not know.
+    /// The slot holds a value that this version does not know.
     Unknown {
-        /// To sleep for.
+        /// Futex value to sleep on.
         sequence: u32,
     },
-    /// Its epoch is over, or it belongs to another: say hello anew.
+    /// The slot's epoch has ended, or it belongs to another daemon: send a new hello.
     Ended {
-        /// The slot's.
+        /// Epoch in the slot.
         epoch: u64,
     },
 }
@@ -181,15 +182,16 @@ impl fmt::Display for Unread {
 impl core::error::Error for Unread {}
 
 impl BoardSlot {
-    /// Nobody's, as in a fresh memory file.
+    /// A free slot, as in a new memory file.
     #[must_use]
     pub fn zeroed() -> Self {
         Self(Sequenced::zeroed())
     }
 
-    // The daemon's side.
+    // Called by the daemon.
 
-    /// Gives the slot to a member: everything anew, with a gate that says [`Gate::Wait`], as the arbiter has it.
+    /// Gives the slot to a member: overwrites every word, and sets [`Gate::Wait`], the gate with which the arbiter
+    /// starts.
     pub fn take(&self, allowed: &Allowed, epoch: u64) {
         self.0.write(|head, words| {
             *words = [0; WORDS];
@@ -199,21 +201,23 @@ impl BoardSlot {
         });
     }
 
-    /// Changes what the tenant may use; the gate stays. Wake whoever sleeps afterwards: some of it holds a member back.
+    /// Changes the tenant's limits; the gate stays. The caller then wakes the sleepers, since a limit may be the
+    /// reason why a member waits.
     pub fn allow(&self, allowed: &Allowed) {
         self.0.write(|_, words| encode_allowed(allowed, words));
     }
 
-    /// Changes the gate; wake whoever sleeps afterwards. What [`Witness::look`](super::Witness::look) reads next, it
-    /// reads after this: either that says that something is in flight, or the member sees the gate before it launches.
+    /// Changes the gate; the caller then wakes the sleepers. Reads of [`Witness::look`](super::Witness::look) that
+    /// follow are ordered after this write. So either the daemon sees that something is in flight, or the member sees
+    /// the new gate before it launches.
     ///
     /// # Cost
-    /// Some thirty stores and loads of two cache lines.
+    /// About thirty stores and loads in two cache lines.
     pub fn tell(&self, gate: &Gate) {
         self.0.write(|head, words| encode_gate(gate, head, words));
     }
 
-    /// Nobody's again.
+    /// Frees the slot.
     pub fn leave(&self) {
         self.0.write(|head, words| {
             *head = NOBODY;
@@ -221,8 +225,8 @@ impl BoardSlot {
         });
     }
 
-    /// Ends the slot's epoch: who reads it then is told `epoch`, the next one or [`super::GONE`]. Wake whoever sleeps
-    /// afterwards.
+    /// Ends the slot's epoch: its readers get `epoch`, the next one or [`super::GONE`]. The caller then wakes the
+    /// sleepers.
     pub fn end(&self, epoch: u64) {
         self.0.write(|head, words| {
             *head = NOBODY;
@@ -230,24 +234,24 @@ impl BoardSlot {
         });
     }
 
-    /// Any bits.
+    /// Writes arbitrary bits.
     #[cfg(all(test, not(loom)))]
     pub(super) fn scribble(&self, bits: u32, others: [u64; WORDS]) {
         self.0.write(|head, words| (*head, *words) = (bits, others));
     }
 
-    // The member's side.
+    // Called by a member.
 
-    /// The word to sleep for: while it has the sequence that was read, nothing has changed.
+    /// The futex word: while it equals the sequence that was read, nothing has changed.
     pub fn futex(&self) -> &AtomicU32 {
         self.0.futex()
     }
 
-    /// Does what was read with this sequence still hold? If this is true after
-    /// [`ReportSlot::launches`](super::ReportSlot::launches), whoever shuts the gate later sees the launch.
+    /// True if the state read with this sequence is still current. If it is true after
+    /// [`ReportSlot::launches`](super::ReportSlot::launches), a daemon that shuts the gate later sees the launch.
     ///
     /// # Cost
-    /// One relaxed load: all that a launch inside a lease pays for the daemon.
+    /// One relaxed load: the whole cost of the daemon for a launch inside a lease.
     #[inline(always)]
     #[must_use]
     pub fn stands(&self, sequence: u32) -> bool {
@@ -260,7 +264,7 @@ impl BoardSlot {
     /// [`Unread`].
     ///
     /// # Cost
-    /// Ten loads of one cache line. To be called when [`Self::stands`] says no.
+    /// Ten loads of one cache line. Call it when [`Self::stands`] returns false.
     pub fn grant(&self, epoch: u64) -> Result<Grant, Unread> {
         let state = self.0.read::<HOT>().map_err(|busy| Unread::Busy { sequence: busy.sequence })?;
         let sequence = state.sequence;
@@ -273,7 +277,7 @@ impl BoardSlot {
         decode_grant(&state).ok_or(Unread::Unknown { sequence })
     }
 
-    /// What the tenant may use, if the slot belongs to `epoch`, with the sequence at which it was read.
+    /// The tenant's limits, if the slot belongs to `epoch`, and the sequence at which they were read.
     ///
     /// # Errors
     /// [`Unread`].
@@ -281,7 +285,7 @@ impl BoardSlot {
         let sequence = self.grant(epoch)?.sequence;
         let state = self.0.read::<WORDS>().map_err(|busy| Unread::Busy { sequence: busy.sequence })?;
         if state.sequence != sequence {
-            // The former one: what stands there now was not read whole, and nobody may sleep for it.
+            // Return the earlier sequence. The newer state was not fully read, so nobody may sleep on its sequence.
             return Err(Unread::Busy { sequence });
         }
         decode_allowed(&state).map(|allowed| (sequence, allowed)).ok_or(Unread::Unknown { sequence })
@@ -289,19 +293,19 @@ impl BoardSlot {
 }
 
 impl BoardPage {
-    /// In ordinary memory, as a fresh memory file is: for tests.
+    /// A zeroed page in ordinary memory, for tests.
     #[must_use]
     pub fn zeroed() -> Box<Self> {
         let slots = core::array::from_fn(|_| BoardSlot::zeroed());
         Box::new(Self { header: Header::zeroed(), room: zeros(), slots })
     }
 
-    /// Makes a fresh memory file a board.
+    /// Turns a new memory file into a board.
     pub fn format(&self, epoch: u64) {
         self.header.format(MAGIC, epoch);
     }
 
-    /// Is this a board of this version and of this epoch?
+    /// Checks that this is a board of this version and of this epoch.
     ///
     /// # Errors
     /// [`PageError`].
@@ -309,8 +313,8 @@ impl BoardPage {
         self.header.check(MAGIC, epoch)
     }
 
-    /// Ends the page's epoch in all its slots: the daemon leaves, or has handed out other pages. Wake whoever sleeps for
-    /// any of them afterwards. Touches the whole page.
+    /// Ends the epoch of the page and all its slots, when the daemon exits or has handed out other pages. The caller
+    /// then wakes the sleepers of every slot. Touches the whole page.
     pub fn end(&self, epoch: u64) {
         self.header.epoch.store(epoch, Ordering::Release);
         for slot in &self.slots {
@@ -383,7 +387,7 @@ fn encode_allowed(allowed: &Allowed, words: &mut [u64; WORDS]) {
         Class::Normal => 2,
         Class::Batch => 3,
     };
-    // The gate's own stays.
+    // The wide flag belongs to the gate: keep it.
     let wide = words[WAYS].to_le_bytes()[WIDE];
     words[WAYS] = u64::from_le_bytes([mode, on_loss, class, wide, 0, 0, 0, 0]);
     words[DEVICE] = allowed.device;

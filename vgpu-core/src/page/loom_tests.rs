@@ -1,10 +1,11 @@
-//! The pages under a model checker: no word torn, no launch unseen, no ring lost, no sleeper left behind.
+//! The pages under a model checker: no torn word, no unseen launch, no lost ring, no sleeper that stays asleep.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p vgpu-core --release --lib loom_page`
 //!
-//! A futex and an eventfd are modelled by a lock and a condition, as the kernel makes them; whoever is never woken is a
-//! deadlock that loom reports. A reader is a thread of its own: with a bound on preemptions loom hardly ever interrupts the
-//! thread that starts the others. Each test was seen red once; the change that made it so is named at the test.
+//! A futex and an eventfd are modelled by a lock and a condition variable, with the kernel's ordering. Loom reports a
+//! sleeper that is never woken as a deadlock. Every reader is a thread of its own: with a bound on preemptions, loom
+//! hardly ever interrupts the thread that starts the others. Each test failed once with a faulty change to the code.
+//! "Red when ..." at the test names that change.
 
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
@@ -22,7 +23,7 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// FUTEX_WAIT compares under the kernel's lock, FUTEX_WAKE takes it too.
+/// FUTEX_WAIT compares under the kernel's lock, and FUTEX_WAKE takes that lock too.
 #[derive(Default)]
 struct Futex {
     lock: Mutex<()>,
@@ -43,7 +44,7 @@ impl Futex {
     }
 }
 
-/// An eventfd and an epoll that waits for it.
+/// An eventfd, and an epoll that waits for it.
 #[derive(Default)]
 struct Eventfd {
     rung: Mutex<bool>,
@@ -56,7 +57,7 @@ impl Eventfd {
         self.condition.notify_all();
     }
 
-    /// Waits for a ring and takes it down.
+    /// Waits for a ring and clears it.
     fn answer(&self) {
         let mut rung = self.rung.lock().unwrap();
         while !*rung {
@@ -79,7 +80,7 @@ fn run(lease: u64) -> Gate {
     Gate::Run { lease, until: lease, exclusive: true, ceiling: None, wide: false }
 }
 
-/// Red when words are stored relaxed, without either fence of the reader, and when it looks at the counter once only.
+/// Red when words are stored relaxed, without either fence of the reader, or when it reads the counter only once.
 #[test]
 fn loom_page_a_record_is_read_whole_or_not_at_all() {
     check(|| {
@@ -129,7 +130,7 @@ fn loom_page_a_grant_is_read_as_it_was_made() {
     });
 }
 
-/// Red when a reader does not look at the counter again, and without its first fence.
+/// Red when a reader does not read the counter again, or without its first fence.
 #[test]
 fn loom_page_whoever_sleeps_for_a_gate_is_woken_when_it_opens() {
     check(|| {
@@ -178,7 +179,7 @@ fn loom_page_whoever_sleeps_when_an_epoch_ends_is_woken_and_told_the_new_one() {
     });
 }
 
-/// Red without the fence of `launches`, and without the one of `write`.
+/// Red without the fence of `launches`, or without that of `write`.
 #[test]
 fn loom_page_of_a_launch_and_a_gate_that_shuts_one_sees_the_other() {
     check(|| {
@@ -199,7 +200,7 @@ fn loom_page_of_a_launch_and_a_gate_that_shuts_one_sees_the_other() {
     });
 }
 
-/// Red without the fence of `say`, and when it writes what is in flight before the sums.
+/// Red without the fence of `say`, or when it writes `in_flight` before the sums.
 #[test]
 fn loom_page_a_drain_is_seen_or_rung_for_and_what_is_drained_is_paid() {
     check(|| {
@@ -240,7 +241,8 @@ fn loom_page_a_drain_is_seen_or_rung_for_and_what_is_drained_is_paid() {
     });
 }
 
-/// Red when the bell is taken down after the wishes were read, and when a member rings before it wishes.
+/// Red when the bell is cleared after the launch requests were read, or when a member rings before it writes its
+/// request.
 #[test]
 fn loom_page_a_wish_is_never_lost() {
     check(|| {
@@ -266,7 +268,7 @@ fn loom_page_a_wish_is_never_lost() {
     });
 }
 
-/// Red when a wish that is over leaves its word behind.
+/// Red when a request that has ended leaves its word behind.
 #[test]
 fn loom_page_a_wish_that_comes_back_rings_again() {
     check(|| {
@@ -286,7 +288,7 @@ fn loom_page_a_wish_that_comes_back_rings_again() {
                 }
             })
         };
-        // The first wish may be over when it is looked for; the last one stays until it is seen.
+        // The first request may have ended before it is read; the last one stays until it is seen.
         loop {
             bell.answer();
             if Witness::new(0).look(&report, 1).wants && *served.lock().unwrap() {

@@ -1,9 +1,9 @@
-//! What a member says of itself on a device: the page that the tenant writes and nobody believes.
+//! The page that a tenant's members write about their device use. The daemon does not trust it.
 //!
-//! Here: where the words are, and the member's side. What the daemon makes of them is `witness`.
+//! Here: the layout and the member's side. `witness` is the daemon's side.
 //!
-//! A slot has one writer: the thread that holds its process's governor. Words are written so that a reader that sees
-//! "nothing in flight" sees all that was measured of it.
+//! Each slot has one writer, the thread that holds its process's governor. The order of its writes guarantees that a
+//! reader that sees nothing in flight also sees all the time measured for it.
 
 use super::{Header, PageError, SLOTS, zero, zeros};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
@@ -11,12 +11,12 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 /// First word of a report: `vgpurept`, little-endian.
 const MAGIC: u64 = u64::from_le_bytes(*b"vgpurept");
 
-/// In flight: it takes longer than was expected.
+/// Value of `in_flight`: the queued work takes longer than expected.
 pub(super) const LONGER: u64 = u64::MAX;
-/// In flight: not known at all.
+/// Value of `in_flight`: unknown.
 pub(super) const UNKNOWN: u64 = u64::MAX - 1;
 
-/// One member's words about one device.
+/// Report of one member about one device.
 #[repr(C, align(128))]
 pub struct ReportSlot {
     pub(super) wants: AtomicU32,
@@ -32,12 +32,12 @@ pub struct ReportSlot {
     room: [AtomicU64; 7],
 }
 
-/// The page as it is mapped: 132 KiB, of which only what is touched takes memory.
+/// The page as it is mapped: 132 KiB. Only touched parts take memory.
 #[repr(C)]
 pub struct ReportPage {
     header: Header,
     room: [AtomicU64; ROOM],
-    /// Those of the board, under the same numbers.
+    /// Same indices as the slots of the board.
     pub slots: [ReportSlot; SLOTS],
 }
 
@@ -54,31 +54,32 @@ const _: () = {
     assert!(core::mem::offset_of!(ReportSlot, known) <= 64);
 };
 
-/// What is said at once. Durations and moments in nanoseconds of the host's monotonic clock.
+/// Values that a member reports together. Durations and times are in nanoseconds of the host's monotonic clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Said {
-    /// Device time measured by events since the slot was taken: the union over streams. Only grows.
+    /// Device time measured by events since the member took the slot: the union over its streams. Only grows.
     pub busy: u64,
-    /// Estimates of the launches seen complete since then. Only grows.
+    /// Sum of the estimates of launches that were seen complete since then. Only grows.
     pub finished: u64,
-    /// Estimates of all launches since then. Only grows.
+    /// Sum of the estimates of all launches since then. Only grows.
     pub submitted: u64,
-    /// Estimated work before the device: 0 only if all was seen complete, `u64::MAX` if it takes longer than expected
-    /// ([`crate::gate::Keeper::left`]); `None`: not known at all, as after a gate that was open.
+    /// Estimated work queued on the device. 0 only if all launches were seen complete; `u64::MAX` if the work takes
+    /// longer than expected ([`crate::gate::Keeper::left`]). `None`: unknown, for example after an open gate.
     pub in_flight: Option<u64>,
-    /// When it launched last.
+    /// Time of the last launch.
     pub last_launch: u64,
-    /// Since when something has been wanted or in flight without a pause; the time, if nothing is.
+    /// Begin of the current period in which something was continuously wanted or in flight; the current time if
+    /// nothing is.
     pub since: u64,
-    /// Launches since the slot was taken, as far as they were counted. Only grows.
+    /// Launches counted since the member took the slot. Only grows.
     pub launched: u64,
-    /// As `finished`, at what the same launches take when nobody slows them
+    /// As `finished`, with estimates of the same launches when no other work slows them
     /// ([`crate::account::cost::CostTable::learn_least`]). Only grows.
     pub known: u64,
 }
 
 impl ReportSlot {
-    /// Nothing said, as in a fresh memory file.
+    /// A slot of zeros, as in a new memory file.
     #[must_use]
     pub fn zeroed() -> Self {
         Self {
@@ -96,47 +97,48 @@ impl ReportSlot {
         }
     }
 
-    /// Forgets what a former member said: the daemon, before it gives the slot away.
+    /// Erases the report of the previous member. The daemon calls this before it gives the slot away.
     pub fn clear(&self) {
         self.wants.store(0, Ordering::SeqCst);
         self.say(&Said { in_flight: Some(0), ..Said::default() });
     }
 
-    /// Whoever gets the slot next may have work before the device: that is so until it says something itself. The daemon,
-    /// after [`Self::clear`].
+    /// Reports unknown work in flight on behalf of the next member, which may have queued work, until it reports
+    /// itself. The daemon calls this after [`Self::clear`].
     pub fn presume(&self) {
         self.in_flight.store(UNKNOWN, Ordering::SeqCst);
     }
 
-    /// A thread stands at the gate. True: nobody stood there before, so the tenant's bell must be rung now.
+    /// Reports that a thread waits at the gate. True if none waited before: the caller must now ring the tenant's
+    /// bell.
     ///
     /// # Cost
-    /// One exchange. Only who cannot launch comes here.
+    /// One exchange, and only for a thread that cannot launch.
     #[must_use = "the daemon looks only when the bell rings"]
     pub fn wish(&self) -> bool {
         self.wants.swap(1, Ordering::SeqCst) == 0
     }
 
-    /// Nobody stands at the gate any more.
+    /// Reports that no thread waits at the gate any more.
     pub fn content(&self) {
         self.wants.store(0, Ordering::SeqCst);
     }
 
-    /// A launch is about to go to the driver: with it `in_flight` ns are before the device by estimate, not 0, and
-    /// `submitted` were submitted in all. `since` is what [`Said::since`] says.
+    /// Announces a launch before it is passed to the driver. With it, an estimated `in_flight` ns (not 0) are queued
+    /// on the device and `submitted` ns were submitted in total. `since` is [`Said::since`].
     ///
-    /// The launch may go if [`BoardSlot::stands`](super::BoardSlot::stands) is true afterwards; otherwise its gate has
-    /// changed, and what was announced is to be taken back by [`Self::say`].
+    /// The caller may launch if [`BoardSlot::stands`](super::BoardSlot::stands) is true afterwards. Otherwise its
+    /// gate has changed, and the caller revokes the announcement with [`Self::say`].
     ///
     /// # Cost
-    /// One load and four stores of one cache line; a fence if nothing was in flight.
+    /// One load and four stores in one cache line; a fence if nothing was in flight.
     #[inline]
     pub fn launches(&self, in_flight: u64, submitted: u64, since: u64, now: u64) {
         self.submitted.store(submitted, Ordering::Relaxed);
         self.last_launch.store(now, Ordering::Relaxed);
         self.since.store(since, Ordering::Relaxed);
         let word = encode(Some(in_flight.max(1)));
-        // Otherwise whoever looks already sees that something is there.
+        // Only the first launch needs the fence: otherwise a reader already sees work in flight.
         let first = self.in_flight.load(Ordering::Relaxed) == 0;
         self.in_flight.store(word, Ordering::Release);
         if first {
@@ -144,10 +146,10 @@ impl ReportSlot {
         }
     }
 
-    /// Says it all anew: after completions were seen, after a launch that did not take place.
+    /// Writes the whole report: after completions were seen, or after a launch that did not happen.
     ///
-    /// If nothing is in flight any more and [`BoardSlot::stands`](super::BoardSlot::stands) is false afterwards, somebody
-    /// may wait for just this: ring the tenant's bell.
+    /// If nothing is in flight any more and [`BoardSlot::stands`](super::BoardSlot::stands) is false afterwards, the
+    /// daemon may be waiting for exactly this: the caller rings the tenant's bell.
     ///
     /// # Cost
     /// Eight stores and a fence.
@@ -159,7 +161,7 @@ impl ReportSlot {
         self.busy.store(said.busy, Ordering::Relaxed);
         self.launched.store(said.launched, Ordering::Relaxed);
         self.known.store(said.known, Ordering::Relaxed);
-        // Last, so that nothing in flight means that the sums are there.
+        // Written last, so that a reader that sees nothing in flight also sees the sums.
         self.in_flight.store(encode(said.in_flight), Ordering::Release);
         fence(Ordering::SeqCst);
     }
@@ -174,19 +176,19 @@ fn encode(in_flight: Option<u64>) -> u64 {
 }
 
 impl ReportPage {
-    /// In ordinary memory, as a fresh memory file is: for tests.
+    /// A zeroed page in ordinary memory, for tests.
     #[must_use]
     pub fn zeroed() -> Box<Self> {
         let slots = core::array::from_fn(|_| ReportSlot::zeroed());
         Box::new(Self { header: Header::zeroed(), room: zeros(), slots })
     }
 
-    /// Makes a fresh memory file a report. For the members' sake: the daemon never reads the header again.
+    /// Turns a new memory file into a report. Only members check the header; the daemon never reads it again.
     pub fn format(&self, epoch: u64) {
         self.header.format(MAGIC, epoch);
     }
 
-    /// Is this a report of this version and of this epoch?
+    /// Checks that this is a report of this version and of this epoch.
     ///
     /// # Errors
     /// [`PageError`].

@@ -1,17 +1,17 @@
-//! A record that one side writes and others read whole, without a lock between them.
+//! A sequence lock: a record that one thread writes and others read whole, without a lock between them.
 //!
-//! The counter is odd while the record is written. Nobody waits for a writer that was stopped half way: a reader looks a
-//! bounded number of times and then says so. The writer is one thread of the daemon.
+//! The counter is odd while the record is written. No reader waits for a writer that stopped midway: it tries a
+//! bounded number of times and then returns [`Busy`]. The writer is one thread of the daemon.
 //!
-//! A reader makes relaxed loads only, with fences between them: those are the atomic accesses that Rust allows on memory
-//! that is mapped read-only.
+//! A reader makes only relaxed loads, with fences between them. Rust allows no other atomic accesses to memory that
+//! is mapped read-only.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, spin_loop};
 
-/// How often a reader looks before it says that the record is being written.
+/// Tries before a reader reports that the record is being written.
 const LOOKS: usize = if cfg!(loom) { 2 } else { 64 };
 
-/// `head` and `N` words that change together.
+/// A head and `N` words that change together.
 #[repr(C, align(64))]
 pub struct Sequenced<const N: usize> {
     sequence: AtomicU32,
@@ -19,35 +19,35 @@ pub struct Sequenced<const N: usize> {
     words: [AtomicU64; N],
 }
 
-/// The record is being written, or its writer died while it did.
+/// The record is being written, or its writer died during the write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Busy {
-    /// The counter to sleep for.
+    /// Futex value to sleep on.
     pub sequence: u32,
 }
 
-/// One state of a record, as far as it was asked for.
+/// One state of a record: the words that the reader requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct State<const M: usize> {
-    /// Even; another one stands there as soon as the record is written again.
+    /// Even; the next write changes the counter.
     pub sequence: u32,
     pub head: u32,
     pub words: [u64; M],
 }
 
 impl<const N: usize> Sequenced<N> {
-    /// All zeroes, as a fresh memory file is.
+    /// A record of zeros, as in a new memory file.
     #[must_use]
     pub fn zeroed() -> Self {
         Self { sequence: AtomicU32::new(0), head: AtomicU32::new(0), words: super::zeros() }
     }
 
-    /// The counter, for a futex: whoever read a state sleeps while its sequence stands here.
+    /// The counter as a futex: a reader of a state sleeps while it equals that state's sequence.
     pub fn futex(&self) -> &AtomicU32 {
         &self.sequence
     }
 
-    /// Has the record not been written since the state with this sequence was read?
+    /// True if the record was not written since the state with this sequence was read.
     ///
     /// # Cost
     /// One relaxed load.
@@ -56,16 +56,16 @@ impl<const N: usize> Sequenced<N> {
         self.sequence.load(Ordering::Relaxed) == sequence
     }
 
-    /// Changes the record. Whoever reads then sees all of the change or nothing; whoever sleeps must be woken by the
-    /// caller. What this thread reads afterwards, it reads after the change.
+    /// Changes the record. Readers see the whole change or nothing. The caller wakes the sleepers. Later reads of
+    /// this thread are ordered after the change.
     pub(super) fn write(&self, change: impl FnOnce(&mut u32, &mut [u64; N])) {
-        // Odd already: a writer before us died here. Its counter is left behind too.
+        // Already odd: an earlier writer died here. The addition below passes its counter, too.
         let odd = self.sequence.load(Ordering::Relaxed) | 1;
         self.sequence.store(odd, Ordering::Relaxed);
         let mut head = self.head.load(Ordering::Relaxed);
         let mut words: [u64; N] = core::array::from_fn(|at| self.words[at].load(Ordering::Relaxed));
         change(&mut head, &mut words);
-        // Release: whoever sees one of these sees the odd counter.
+        // Release: a reader that sees one of these stores also sees the odd counter.
         self.head.store(head, Ordering::Release);
         for (word, value) in self.words.iter().zip(words) {
             word.store(value, Ordering::Release);
@@ -77,7 +77,8 @@ impl<const N: usize> Sequenced<N> {
     /// Reads the first `M` words.
     ///
     /// # Cost
-    /// `M` + 3 loads, which cost what others do where each acquires; more only while the record is being written.
+    /// `M` + 3 loads, relaxed, at the cost of acquire loads because of the fences; more only while the record is
+    /// being written.
     #[inline]
     pub(super) fn read<const M: usize>(&self) -> Result<State<M>, Busy> {
         const { assert!(M <= N) };
@@ -88,7 +89,7 @@ impl<const N: usize> Sequenced<N> {
             if sequence & 1 == 0 {
                 let head = self.head.load(Ordering::Relaxed);
                 let words = core::array::from_fn(|at| self.words[at].load(Ordering::Relaxed));
-                // The second look at the counter comes after these.
+                // Orders the second load of the counter after these loads.
                 fence(Ordering::Acquire);
                 if self.stands(sequence) {
                     return Ok(State { sequence, head, words });

@@ -1,4 +1,4 @@
-//! The pages with one thread: what is written is read, and what cannot be is not believed.
+//! The pages in one thread: written values are read back, and impossible values are not taken over.
 
 use proptest::prelude::*;
 
@@ -101,7 +101,7 @@ proptest! {
             prop_assert!(allowed.memory != Some(Bytes(0)));
         }
         match slot.grant(EPOCH) {
-            // Read means: the daemon could have said it.
+            // A value that decodes is one that the daemon could have written.
             Ok(Grant { gate, .. }) => {
                 slot.tell(&gate);
                 prop_assert_eq!(slot.grant(EPOCH).unwrap().gate, gate);
@@ -135,7 +135,7 @@ proptest! {
         let mut last = Usage::default();
         for (words, wants, step, narrow) in looks {
             now = now.saturating_add(1 << step);
-            // Half of the words somewhere near the truth.
+            // Half of the words lie near possible values.
             let near = |at: usize| if narrow >> at & 1 == 0 { words[at] } else { words[at] % (2 << step) };
             slot.wants.store(wants, Ordering::SeqCst);
             slot.in_flight.store(words[0], Ordering::SeqCst);
@@ -254,7 +254,7 @@ proptest! {
     }
 }
 
-/// An honest tenant beside one whose page holds random bytes, over two seconds of virtual time.
+/// Runs an honest tenant next to one whose page holds random bytes, for two seconds of virtual time.
 fn beside_a_liar(seed: u64) -> (u64, [u64; 2]) {
     let mut draw = fastrand::Rng::with_seed(seed);
     let mut random = || if draw.u8(..4) == 0 { draw.u64(..) } else { draw.u64(..4 * MS) };
@@ -288,7 +288,7 @@ fn beside_a_liar(seed: u64) -> (u64, [u64; 2]) {
         if random() & 1 == 0 {
             arbiter.wants(slots[1], now);
         }
-        // The honest one wants the device always, and works whenever it may.
+        // The honest one always wants the device, and works whenever its gate allows.
         let _ = honest.wish();
         arbiter.wants(slots[0], now);
         if runs {

@@ -1,8 +1,9 @@
-//! What the daemon makes of a report: whatever bytes stand there, only what is possible.
+//! The daemon's checks of a report: any bytes become possible values.
 //!
-//! A sum is a tenant's word against the clock. It never shrinks, and device time cannot exceed the time since the member
-//! came, since a member is on one device here; an estimate is held to the same bound, so that estimates are never worth
-//! more than time. What it says too little of is the audit's ([`crate::arbiter::audit`]): nothing here can know it.
+//! Sums are a tenant's claims, and the clock limits them. A sum never shrinks. Device time cannot exceed the time
+//! since the member joined, since each slot is one member on one device. Estimates have the same limit, so they are
+//! never worth more than time. These checks cannot detect a report that is too low; that is the task of the audit
+//! ([`crate::arbiter::audit`]).
 
 use core::ops::Deref;
 
@@ -10,21 +11,21 @@ use super::report::{LONGER, ReportPage, ReportSlot, UNKNOWN};
 use crate::arbiter::{Pages, SlotId, Usage};
 use crate::sync::Ordering;
 
-/// Nothing that is in flight is expected to take longer: an hour.
+/// Upper limit for reported work in flight: one hour, in nanoseconds.
 const LONGEST: u64 = 3_600_000_000_000;
 
-/// How often a member said what cannot be. For the daemon's metrics; nothing is decided on it.
+/// Numbers of impossible reports by a member. For the daemon's metrics; they decide nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     /// A sum was smaller than before.
     pub shrank: u64,
-    /// Device time ran ahead of the clock.
+    /// Device time exceeded the elapsed time.
     pub outran: u64,
-    /// A moment lay in the future or before the member came.
+    /// A time lay in the future, or before the member joined.
     pub misdated: u64,
 }
 
-/// One slot's history, in the daemon.
+/// History of one slot, kept by the daemon.
 #[derive(Clone, Copy, Debug)]
 pub struct Witness {
     joined: u64,
@@ -37,22 +38,22 @@ pub struct Witness {
 }
 
 impl Witness {
-    /// For a slot that is given away at `now`, after [`ReportSlot::clear`].
+    /// For a slot that is given to a member at `now`, after [`ReportSlot::clear`].
     #[must_use]
     pub const fn new(now: u64) -> Self {
         let faults = Faults { shrank: 0, outran: 0, misdated: 0 };
         Self { joined: now, busy: 0, finished: 0, known: 0, launched: 0, last_launch: now, faults }
     }
 
-    /// Reads what the member says at `now`, which never goes back.
+    /// Reads the member's report at `now`, which never decreases.
     ///
-    /// Afterwards: sums are not less than before and not more than the time since the slot was taken; `since` lies
-    /// between then and now; what is in flight is unknown, [`u64::MAX`] or at most an hour.
+    /// Guarantees for the result: sums are not less than before and not more than the time since the slot was taken.
+    /// `since` lies between that time and `now`. The work in flight is unknown, [`u64::MAX`] or at most one hour.
     ///
     /// # Cost
-    /// Eight loads. No word is read twice, nothing is waited for.
+    /// Eight loads. No word is read twice, and the daemon never waits.
     pub fn look(&mut self, slot: &ReportSlot, now: u64) -> Usage {
-        // First of all: nothing in flight means that the sums are there.
+        // Read first: if it says that nothing is in flight, the sums read below are complete.
         let in_flight = slot.in_flight.load(Ordering::Acquire);
         let wants = slot.wants.load(Ordering::Acquire) != 0;
         let elapsed = now.saturating_sub(self.joined);
@@ -79,33 +80,34 @@ impl Witness {
         Usage { busy, finished, known, in_flight, wants, since: if idle { now } else { since } }
     }
 
-    /// A moment between when the slot was taken and now. 0: nothing was said yet.
+    /// Moves a time into the range from taking the slot to now. 0 means that nothing was reported yet and is no
+    /// fault.
     fn dated(&mut self, moment: u64, now: u64) -> u64 {
         let possible = moment.min(now).max(self.joined.min(now));
         self.faults.misdated += u64::from(moment != possible && moment != 0);
         possible
     }
 
-    /// How many launches it counted, as it says itself. Only grows; never decided on.
+    /// Launches the member says it counted. Only grows; nothing is decided by it.
     #[must_use]
     pub const fn launched(&self) -> u64 {
         self.launched
     }
 
-    /// When it launched last, as it says itself; when it came, if it has not.
+    /// Time of the last launch by the member's own report; the time it joined, if it has not launched.
     #[must_use]
     pub const fn last_launch(&self) -> u64 {
         self.last_launch
     }
 
-    /// What it said that cannot be.
+    /// Impossible values it reported so far.
     #[must_use]
     pub const fn faults(&self) -> Faults {
         self.faults
     }
 }
 
-/// All reports of a host, by the arbiter's slots. `P` is a mapping of a tenant's page, shared by its slots.
+/// All reports of a host, by the arbiter's slots. `P` is a mapping of a tenant's page, shared by that tenant's slots.
 #[derive(Debug)]
 pub struct Reports<P> {
     now: u64,
@@ -120,19 +122,19 @@ struct Place<P> {
 }
 
 impl<P: Deref<Target = ReportPage>> Reports<P> {
-    /// Of nobody yet.
+    /// No reports yet.
     #[must_use]
     pub const fn new() -> Self {
         Self { now: 0, places: Vec::new() }
     }
 
-    /// The time of the readings that follow; one that lies before the last one counts as the last one.
+    /// Sets the time of the readings that follow. A time before the last one counts as the last one.
     pub fn at(&mut self, now: u64) {
         self.now = self.now.max(now);
     }
 
-    /// The arbiter's `slot` says what it says in slot `index` of `page`, which is cleared. False, and nothing is done: the
-    /// page has no such slot.
+    /// Reads the arbiter's `slot` from slot `index` of `page` from now on, and clears that slot. Returns false and
+    /// does nothing if the page has no such slot.
     pub fn join(&mut self, slot: SlotId, page: P, index: usize) -> bool {
         let Some(place) = page.slots.get(index) else { return false };
         place.clear();
@@ -143,7 +145,8 @@ impl<P: Deref<Target = ReportPage>> Reports<P> {
         true
     }
 
-    /// The member of that slot, which has just joined and has not been told so, may have work before the device.
+    /// Reports unknown work in flight for a member that has just joined and does not know it yet: it may have queued
+    /// work.
     pub fn presume(&self, slot: SlotId) {
         let place = self.places.get(slot.index()).and_then(Option::as_ref);
         if let Some(report) = place.and_then(|place| place.page.slots.get(place.index)) {
@@ -151,12 +154,12 @@ impl<P: Deref<Target = ReportPage>> Reports<P> {
         }
     }
 
-    /// A member is gone. Says what it had said that cannot be.
+    /// Removes a member. Returns the numbers of its impossible reports.
     pub fn leave(&mut self, slot: SlotId) -> Option<Faults> {
         self.places.get_mut(slot.index()).and_then(Option::take).map(|place| place.witness.faults)
     }
 
-    /// Somebody's history; `None`: no such slot.
+    /// History of a slot; `None`: no such slot.
     #[must_use]
     pub fn witness(&self, slot: SlotId) -> Option<&Witness> {
         self.places.get(slot.index())?.as_ref().map(|place| &place.witness)
@@ -169,7 +172,7 @@ impl<P: Deref<Target = ReportPage>> Default for Reports<P> {
     }
 }
 
-/// Whoever is not here has nothing in flight and wants nothing.
+/// A slot without a report has nothing in flight and wants nothing.
 impl<P: Deref<Target = ReportPage>> Pages for Reports<P> {
     fn usage(&mut self, slot: SlotId) -> Usage {
         let now = self.now;

@@ -1,43 +1,44 @@
-//! Where a pool has room, told from the addresses that the driver gave: so that a request is known to fit inside before
-//! the driver is asked, and known to have been served from inside when it has answered.
+//! Tracks the free memory inside a pool by the addresses that the driver returned. It shows before a driver call that
+//! a request fits inside the pool, and afterwards that it was served from inside.
 //!
-//! The sum of what is free says little: a block lies in one piece, and in one chunk. This keeps the free pieces, joined
-//! with their neighbours inside a chunk. A piece that was freed in stream order serves its own stream at once and the
-//! others when the stream has come to the free. What is not known here (another thread's part of a growth, a chunk that
-//! began elsewhere) is missing, which makes a request look as if it did not fit: it then reserves what it may take.
+//! The sum of the free bytes is not enough: a block needs one contiguous piece, within one chunk. So this map keeps
+//! the free pieces, and merges neighbours inside a chunk. A piece freed in stream order is usable by its own stream
+//! immediately, and by others once the stream has executed the free. Some room is unknown here: another thread's part
+//! of a growth, or a chunk that began elsewhere. A request then seems not to fit, and reserves all it may take.
 //!
-//! What is known stays true until the pool gives memory back, which the caller says ([`Holes::trimmed`]): then chunks
-//! without a block are forgotten, whatever is on its way back in them, since the driver may have noticed earlier than the
-//! program that a stream has come to its frees. Too few is always right, and [`Holes::forget`] forgets everything.
+//! The map stays true until the pool gives memory back, which the caller reports ([`Holes::trimmed`]). Then chunks
+//! without a block are forgotten, including frees in progress inside them: the driver may have noticed earlier than
+//! the program that a stream has executed its frees. Knowing too little room is always correct; [`Holes::forget`]
+//! forgets all of it.
 //!
 //! # Cost
-//! Each act takes a few steps in ordered maps, by address and by size, whatever the number of pieces; [`Holes::arrived`]
-//! as many for each piece that the stream has come to, [`Holes::trimmed`] one for each chunk.
+//! Each operation takes a few steps in ordered maps, by address and by size, whatever the number of pieces.
+//! [`Holes::arrived`] takes as many for each piece that the stream has freed, [`Holes::trimmed`] one for each chunk.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A stream, by any number that tells it from others.
+/// A stream, as any number that identifies it.
 pub type Stream = u64;
 
-/// No stream's number.
+/// A number that no stream has.
 pub const NOBODY: Stream = Stream::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Gap {
     end: u64,
-    /// Freed in this stream's order, which has not come to it.
+    /// The stream in whose order the piece was freed, if it has not executed the free yet.
     late: Option<Stream>,
 }
 
-/// What the pool grew by at once.
+/// Memory that the pool grew by at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Chunk {
     end: u64,
-    /// Blocks in it: it stays with the pool while there are any.
+    /// Blocks in it: the pool keeps the chunk while it has any.
     used: u32,
 }
 
-/// A block whose free is on its way through the driver, which may give it out again before the free has returned.
+/// A block whose free is in progress in the driver, which may hand the block out again before the free returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "it leaves, or it stays"]
 pub struct Leaving {
@@ -50,21 +51,21 @@ pub struct Leaving {
 #[derive(Clone, Debug, Default)]
 pub struct Holes {
     chunks: BTreeMap<u64, Chunk>,
-    /// Bytes of all chunks.
+    /// Total bytes of all chunks.
     known: u64,
     gaps: BTreeMap<u64, Gap>,
-    /// The same pieces by whom they serve, length and address.
+    /// The same pieces, ordered by the stream that can use them (`None`: all), length and address.
     sizes: BTreeSet<(Option<Stream>, u64, u64)>,
-    /// Of them: those that lie in no chunk that is known.
+    /// Pieces that lie in no known chunk.
     strays: BTreeSet<u64>,
-    /// Blocks on their way out of which nothing has been given out again, by address.
+    /// Frees in progress whose bytes were not handed out again, by address.
     leaving: BTreeMap<u64, Leaving>,
-    /// How many have ever been.
+    /// Number of frees begun so far; it numbers them.
     left: u64,
 }
 
 impl Holes {
-    /// No room known.
+    /// A map without any known room.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -78,22 +79,21 @@ impl Holes {
         }
     }
 
-    /// Whether a piece serves a request of `bytes` in `stream`.
+    /// True if a free piece can serve a request of `bytes` in `stream`.
     #[must_use]
     pub fn fits(&self, bytes: u64, stream: Stream) -> bool {
         let serves = |whom| self.sizes.range((whom, bytes, 0)..=(whom, u64::MAX, u64::MAX)).next().is_some();
         serves(None) || serves(Some(stream))
     }
 
-    /// Whether `bytes` at `at` are free, as far as is known: a request that is served there makes the pool grow by
-    /// nothing.
+    /// True if `bytes` at `at` are known to be free: a request served there does not make the pool grow.
     #[must_use]
     pub fn has(&self, at: u64, bytes: u64) -> bool {
         let end = at.saturating_add(bytes);
         self.gaps.range(..=at).next_back().is_some_and(|(_, gap)| gap.end >= end)
     }
 
-    /// Bytes of the chunks that are known; more than the pool holds: something was missed.
+    /// Total bytes of the known chunks. If that is more than the pool holds, a change was missed.
     #[must_use]
     pub fn known(&self) -> u64 {
         self.known
@@ -107,11 +107,11 @@ impl Holes {
         self.used(at, true);
     }
 
-    /// The pool grew by `by` for a request that was served at `at`: the rest of the growth is room.
+    /// The pool grew by `by` bytes for a request of `bytes` served at `at`: the rest of the growth is free.
     pub fn grew(&mut self, at: u64, bytes: u64, by: u64) {
         let (end, last) = (at.saturating_add(by), self.chunks.range(..at.saturating_add(by)).next_back());
         if by >= bytes && last.is_none_or(|(_, chunk)| chunk.end <= at) {
-            // What was thought to be free there was given back long ago.
+            // Pieces recorded as free there left the pool long ago.
             self.cut(at, end);
             self.chunks.insert(at, Chunk { end, used: 0 });
             self.known += end - at;
@@ -119,7 +119,7 @@ impl Holes {
         }
     }
 
-    /// A block is about to be freed, before the driver is asked. It keeps its chunk no longer.
+    /// A block is about to be freed; call this before the driver. The block no longer keeps its chunk.
     pub fn leaving(&mut self, at: u64, bytes: u64) -> Leaving {
         let end = at.saturating_add(bytes);
         self.given_out(at, end);
@@ -130,34 +130,33 @@ impl Holes {
         leaving
     }
 
-    /// It was freed, in the order of a stream or for everybody: it is room, unless some of it was given out again or may
-    /// have been given back meanwhile.
+    /// The block was freed, in the order of a stream, or (`None`) for all streams. It becomes free room, unless some
+    /// of it was handed out again or may have left the pool meanwhile.
     pub fn freed(&mut self, leaving: Leaving, stream: Option<Stream>) {
         if self.is_still(leaving) {
             self.put(leaving.at, leaving.end, stream);
         }
     }
 
-    /// It was not freed.
+    /// The free failed.
     pub fn stays(&mut self, leaving: Leaving) {
         let _ = self.is_still(leaving);
         self.used(leaving.at, true);
     }
 
-    /// A stream has come to all its frees; `None`: all streams have.
+    /// A stream has executed all its frees; `None`: all streams have.
     pub fn arrived(&mut self, stream: Option<Stream>) {
         let (first, last) = (stream.unwrap_or(0), stream.unwrap_or(Stream::MAX));
         self.late_by(first, last, None);
     }
 
-    /// A stream is gone that may still have to come to its frees, and its number may come again: only who waits for all
-    /// streams has waited for those.
+    /// A stream was destroyed that may not have executed its frees, and its number may be reused. Its pieces become
+    /// usable only after a wait for all streams.
     pub fn nobodys(&mut self, stream: Stream) {
         self.late_by(stream, stream, Some(NOBODY));
     }
 
-    /// The pool may have given memory back: chunks without a block, one cannot say which; and of chunks that are not known
-    /// anything that is free.
+    /// The pool may have given memory back: any chunk without a block, and any free memory outside the known chunks.
     pub fn trimmed(&mut self) {
         self.leaving.clear();
         let mut gone = core::mem::take(&mut self.strays);
@@ -172,9 +171,9 @@ impl Holes {
         gone.into_iter().for_each(|at| _ = self.remove(at));
     }
 
-    /// Something happened that nobody foresaw: no room is known any more.
+    /// An unforeseen event: no room is known any more.
     pub fn forget(&mut self) {
-        // A number stands for one free for ever.
+        // Keep the counter, since the number of a free is never reused.
         *self = Self { left: self.left, ..Self::new() };
     }
 
@@ -196,7 +195,7 @@ impl Holes {
         is
     }
 
-    /// What leaves and lies there has been given out again.
+    /// The range was handed out again: removes the frees in progress that overlap it.
     fn given_out(&mut self, from: u64, to: u64) {
         while let Some((at, leaving)) = self.leaving.range(..to).next_back().map(|(at, leaving)| (*at, *leaving))
             && leaving.end > from
@@ -205,7 +204,7 @@ impl Holes {
         }
     }
 
-    /// Counts a block in its chunk, or out.
+    /// Adds a block to the count of its chunk, or removes one.
     fn used(&mut self, at: u64, more: bool) {
         if let Some(chunk) = self.chunks.range_mut(..=at).next_back().map(|(_, chunk)| chunk)
             && at < chunk.end
@@ -234,7 +233,7 @@ impl Holes {
         Some(gap)
     }
 
-    /// Takes a range out of every gap.
+    /// Removes a range from every free piece.
     fn cut(&mut self, from: u64, to: u64) {
         while let Some((at, end)) = self.gaps.range(..to).next_back().map(|(at, gap)| (*at, gap.end))
             && end > from
@@ -249,7 +248,7 @@ impl Holes {
         }
     }
 
-    /// Adds a piece; one for anybody is joined with its neighbours in the same chunk.
+    /// Adds a free piece. A piece that all streams can use is merged with its neighbours in the same chunk.
     fn put(&mut self, mut from: u64, mut to: u64, late: Option<Stream>) {
         self.cut(from, to);
         if from >= to {

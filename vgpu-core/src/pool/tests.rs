@@ -1,12 +1,12 @@
-//! The account of a pool against a model of a driver's pool: every order of a few calls' steps, and random orders of
-//! many.
+//! A pool's charges, checked against a model of a driver's pool: every order of the steps of a few calls, and random
+//! orders of many.
 
 use super::*;
 use crate::bytes::MIB;
 use proptest::prelude::*;
 
-/// A pool that grows by what is missing, 32 MiB at least, joins all free bytes, and trims whole steps. One that cannot
-/// join them may grow by more than was pledged, which is a lack.
+/// A pool that grows by the missing bytes, at least 32 MiB, merges all free bytes, and trims whole steps. A pool that
+/// cannot merge free bytes may grow by more than was pledged; that is a lack.
 #[derive(Clone, Copy, Debug, Default)]
 struct Driver {
     reserved: u64,
@@ -16,7 +16,7 @@ struct Driver {
 const STEP: u64 = USUAL_GROWTH;
 
 impl Driver {
-    /// Whether it grew.
+    /// Returns true if the pool grew.
     fn alloc(&mut self, bytes: u64) -> bool {
         let grows = self.reserved - self.used < bytes;
         if grows {
@@ -36,13 +36,13 @@ impl Driver {
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Alloc(u64),
-    /// The driver says no.
+    /// The driver refuses.
     Fail(u64),
     Free(u64),
     Trim,
 }
 
-/// A thread on its way through one act.
+/// A thread that carries out one operation, step by step.
 #[derive(Clone, Copy, Debug)]
 struct Thread {
     act: Act,
@@ -58,16 +58,16 @@ const STEPS: u32 = 5;
 struct World {
     driver: Driver,
     pool: Pool,
-    /// What the ledger has: charges, and reservations.
+    /// The ledger's bytes: charges here, reservations in the next field.
     committed: u64,
     reservations: u64,
-    /// How many readings were applied out of the order of their tickets.
+    /// Readings applied in another order than their tickets.
     stale: u32,
     lacks: u32,
     again: u32,
     /// No call can lose its room to a trim.
     strict: bool,
-    /// Calls that made nothing grow know it, and read nothing.
+    /// Calls that made nothing grow know that, and read nothing.
     know: bool,
     unread: u32,
 }
@@ -149,7 +149,7 @@ impl Thread {
     }
 }
 
-/// Every order of the threads' steps; `end` sees each world when all are through.
+/// Runs every order of the threads' steps; `end` gets each world when all threads are done.
 fn every_order(world: &World, threads: &[Thread], end: &mut impl FnMut(&World)) {
     let mut over = true;
     for at in 0..threads.len() {
@@ -246,7 +246,7 @@ fn a_request_that_the_driver_refused_leaves_nothing() {
 #[test]
 fn growth_that_nobody_pledged_is_a_lack_and_is_said_once() {
     let mut pool = Pool::default();
-    let call = pool.begin_pledged(40, 64); // of any unit
+    let call = pool.begin_pledged(40, 64); // any unit
     let ticket = pool.ticket();
     let change = pool.end(call, true, Some(Reading { ticket, reserved: 96, used: None })).unwrap();
     assert_eq!(change, Change { keep: 64, release: 0, lack: 32, grew: Some(96), shrank: false });
@@ -272,7 +272,7 @@ fn a_reading_that_may_be_older_than_an_applied_one_charges_nothing_unless_it_ins
 fn what_was_given_back_and_is_still_in_use_is_no_slack_and_may_serve_again() {
     let mut world = World::default();
     world.run(Act::Alloc(32 * MIB));
-    world.pool.freed(32 * MIB); // the stream has not come to it
+    world.pool.freed(32 * MIB); // the stream has not executed the free yet
     assert!(world.pool.may_shrink());
     assert_eq!(world.pool.slack(), 0);
     let call = world.pool.begin_inside(32 * MIB).unwrap();
@@ -303,9 +303,9 @@ fn the_end_of_a_context_takes_what_was_live() {
 }
 
 proptest! {
-    /// Many threads in random orders; what is freed was allocated before. A trim may take a part of the room that a
-    /// call found inside, and the pool then grows by a whole step: until that call ends, and no longer, the charge may
-    /// be less than what the pool holds, by what such calls may add.
+    /// Many threads in random orders; each free follows its allocation. A trim may take part of the room that a call
+    /// relied on, and the pool then grows by a whole step. Until that call ends, the charge may be below the pool's
+    /// bytes, by the amount that such calls may add.
     #[test]
     fn in_any_order_of_many_calls_the_charge_covers_all_but_calls_that_lost_their_room(
         sizes in prop::collection::vec((1u64..100, any::<bool>()), 1..12),
@@ -335,7 +335,7 @@ proptest! {
         }
         prop_assert_eq!(world.pool.held(), world.driver.reserved);
         prop_assert_eq!(world.committed, world.driver.reserved);
-        // Who reads nothing does not know what others gave back.
+        // A thread that reads nothing does not know what others freed.
         prop_assert!(know || world.pool.slack() <= world.driver.reserved - world.driver.used);
         prop_assert_eq!(world.pool.live(), world.driver.used);
     }

@@ -1,4 +1,4 @@
-//! The rows, and nothing else.
+//! The rows of the table of variables.
 
 use super::Accepted::{Text, Words};
 use super::Effect::{Honoured, Ignored};
@@ -24,7 +24,7 @@ const SWITCH: Accepted = Words(&["0", "1"]);
 const PATH: Accepted = Text("a path");
 const ANY: Accepted = Text("anything");
 
-/// Every variable, by owner.
+/// Every variable, grouped by owner.
 pub const TABLE: &[Row] = &[
     each(
         "VGPU_MEMORY_LIMIT",

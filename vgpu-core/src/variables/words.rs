@@ -1,14 +1,14 @@
-//! Variables of a few words that the library itself understands. Apart from the table, so that the library carries these
-//! few lines and not what is told of every variable; the table's rows are made of them.
+//! Variables that take words and that the library reads. They are separate from the table, so that the library
+//! contains these lines and not the explanations of every variable. The table builds its rows from them.
 
 use crate::limits::Mode;
 
-/// A variable and the words it takes.
+/// A variable and the words it accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Worded {
     /// Its name.
     pub name: &'static str,
-    /// Exactly these.
+    /// The only accepted values.
     pub words: &'static [&'static str],
 }
 
@@ -28,10 +28,10 @@ pub(crate) const LOG: Worded = of("VGPU_LOG", &["on", "off"]);
 pub(crate) const PRIORITY: Worded = of("CUDA_TASK_PRIORITY", SWITCH);
 pub(crate) const POLICY: Worded =
     of("GPU_CORE_UTILIZATION_POLICY", &["default", "DEFAULT", "force", "FORCE", "disable", "DISABLE"]);
-/// What Go's `strconv.ParseBool`, by which HAMi reads it, understands.
+/// The words of Go's `strconv.ParseBool`, with which HAMi reads it.
 pub(crate) const CONTROL: Worded =
     of("CUDA_DISABLE_CONTROL", &["true", "True", "TRUE", "t", "T", "1", "false", "False", "FALSE", "f", "F", "0"]);
 
-/// All of them.
+/// All variables of this file.
 pub const WORDED: [Worded; 10] =
     [MODE, SHARED_UIDS, STRICT, DEEPBIND, CHARGE_COPIES, ON_ERROR, LOG, PRIORITY, POLICY, CONTROL];

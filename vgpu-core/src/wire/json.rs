@@ -1,15 +1,16 @@
-//! A reader and a writer of flat JSON objects, for one line of the protocol.
+//! Reader and writer of flat JSON objects, one per line of the protocol.
 //!
-//! Here: enough JSON to read every object that the standard allows and to keep its strings, its
-//! non-negative integers and tenths, its booleans and its nulls; anything else is checked and skipped. Not here:
-//! what the keys mean ([`super`]). It accepts exactly what serde_json accepts, except that a key must
-//! not appear twice, nesting is bounded and a number is never too large to skip; tests/wire.rs holds it
-//! to that, in both directions and on arbitrary bytes.
+//! It reads every object that the JSON standard allows. It keeps strings, non-negative integers, numbers with one
+//! decimal, booleans and nulls; it checks all other values and skips them. [`super`] defines the keys.
+//!
+//! It accepts the lines that serde_json accepts, with three differences. A key must not appear twice, nesting is
+//! bounded, and a number is never too large to skip. The program tests/wire.rs compares the two in both directions
+//! and on arbitrary bytes.
 
 use super::{MAX_DEPTH, MAX_LINE, WireError};
 use crate::share::Share;
 
-/// A value of an object, as far as this protocol has a use for it.
+/// A value of an object, as far as this protocol uses it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
     /// A string, its escapes resolved.
@@ -22,7 +23,7 @@ pub enum Value {
     Bool(bool),
     /// `null`.
     Null,
-    /// A negative, longer or larger number, an array or an object: well-formed, and skipped.
+    /// A negative, longer or larger number, an array or an object: valid, but skipped.
     Skipped,
 }
 
@@ -37,7 +38,8 @@ impl Object {
     ///
     /// # Errors
     /// [`WireError::TooLong`], [`WireError::NotUtf8`], [`WireError::Syntax`], [`WireError::TooDeep`],
-    /// [`WireError::DuplicateKey`] (of this object's keys; those of skipped values are not compared).
+    /// [`WireError::TooLong`], [`WireError::NotUtf8`], [`WireError::Syntax`], [`WireError::TooDeep`],
+    /// [`WireError::DuplicateKey`] (only among this object's keys, not inside skipped values).
     pub fn parse(line: &[u8]) -> Result<Self, WireError> {
         if line.len() > MAX_LINE {
             return Err(WireError::TooLong);
@@ -63,7 +65,7 @@ impl Object {
         Ok(Self { entries })
     }
 
-    /// The value of a key, if it is there.
+    /// The value of a key; `None`: no such key.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.entries.iter().find(|(known, _)| known == key).map(|(_, value)| value)
@@ -101,7 +103,7 @@ impl Object {
     /// A non-negative number with at most one decimal, times ten; `None` if absent or null.
     ///
     /// # Errors
-    /// [`WireError::WrongKind`] if it is anything else, or too large to be multiplied.
+    /// [`WireError::WrongKind`] if it is anything else, or too large to multiply by ten.
     pub fn tenths(&self, key: &'static str) -> Result<Option<u64>, WireError> {
         let tenths = match self.get(key) {
             None | Some(Value::Null) => return Ok(None),
@@ -125,7 +127,7 @@ impl Object {
     }
 }
 
-/// A place in the line. `at` is always on a character boundary and never beyond the end.
+/// A position in the line. `at` is always on a character boundary and never past the end.
 struct Reader<'a> {
     text: &'a str,
     at: usize,
@@ -140,7 +142,7 @@ impl Reader<'_> {
         WireError::Syntax { at: self.at, expected }
     }
 
-    /// Passes the byte if it is the next one. Only called with ASCII, so the place stays on a boundary.
+    /// Skips the byte if it is the next one. Only called with ASCII, so `at` stays on a character boundary.
     fn passes(&mut self, byte: u8) -> bool {
         let there = self.peek() == Some(byte);
         self.at += usize::from(there);
@@ -165,7 +167,7 @@ impl Reader<'_> {
         Err(self.wrong("a value"))
     }
 
-    /// The members of an object whose brace was passed; `member` reads one key and value.
+    /// Reads the members of an object after its brace; `member` reads one key and value.
     fn members(&mut self, mut member: impl FnMut(&mut Self) -> Result<(), WireError>) -> Result<(), WireError> {
         self.space();
         if self.passes(b'}') {
@@ -182,7 +184,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A key and its colon.
+    /// Reads a key and its colon.
     fn key(&mut self) -> Result<String, WireError> {
         if self.peek() != Some(b'"') {
             return Err(self.wrong("a key in quotes"));
@@ -193,7 +195,7 @@ impl Reader<'_> {
         Ok(key)
     }
 
-    /// Any value; `depth` is how many levels may still open.
+    /// Reads any value; `depth` is the number of further levels allowed.
     fn value(&mut self, depth: usize) -> Result<Value, WireError> {
         self.space();
         match self.peek() {
@@ -220,7 +222,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The elements of an array whose bracket was passed.
+    /// Reads the elements of an array after its bracket.
     fn elements(&mut self, depth: usize) -> Result<(), WireError> {
         self.space();
         if self.passes(b']') {
@@ -236,7 +238,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A number by JSON's grammar: no leading zero, no bare sign, no bare point.
+    /// Reads a number by JSON's grammar: no leading zero, no sign or point alone.
     fn number(&mut self) -> Result<Value, WireError> {
         let start = self.at;
         let mut kept = !self.passes(b'-');
@@ -278,7 +280,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// A string whose opening quote is next.
+    /// Reads a string; the next byte is its opening quote.
     fn string(&mut self) -> Result<String, WireError> {
         self.at += 1;
         let mut out = String::new();
@@ -304,7 +306,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The rest of an escape whose backslash was passed.
+    /// Reads an escape after its backslash.
     fn escape(&mut self) -> Result<char, WireError> {
         let escaped = match self.peek() {
             Some(b'"') => '"',
@@ -325,7 +327,7 @@ impl Reader<'_> {
         Ok(escaped)
     }
 
-    /// Four hexadecimal digits, and four more if they are the first half of a surrogate pair.
+    /// Reads four hexadecimal digits, and four more if they are the first half of a surrogate pair.
     fn unicode(&mut self) -> Result<char, WireError> {
         let first = self.hex()?;
         let code = if (0xd800..0xdc00).contains(&first) {
@@ -353,7 +355,7 @@ impl Reader<'_> {
     }
 }
 
-/// Writes one flat object, keys in the order of the calls. A key must be plain ASCII without quotes.
+/// Writes one flat object, with its keys in the order of the calls. A key must be plain ASCII without quotes.
 #[derive(Debug)]
 pub struct Writer {
     line: String,
@@ -367,7 +369,7 @@ impl Writer {
         Self { line: String::from("{") }
     }
 
-    /// Adds a string, escaped as JSON wants it.
+    /// Adds a string with JSON's escapes.
     pub fn string(&mut self, key: &str, value: &str) {
         self.key(key);
         self.line.push('"');
@@ -406,7 +408,7 @@ impl Writer {
         self.line.push_str(&(value % 10).to_string());
     }
 
-    /// Adds a share in percent, with one decimal if it needs it, or null.
+    /// Adds a share in percent, with one decimal if necessary, or null.
     pub fn share_or_null(&mut self, key: &str, value: Option<Share>) {
         match value.map(Share::permille) {
             Some(permille) if permille % 10 != 0 => self.tenths(key, u64::from(permille)),
@@ -438,7 +440,7 @@ impl Writer {
         self.line.push_str("\":");
     }
 
-    /// A control character as `\u00xx`.
+    /// Writes a control character as `\u00xx`.
     fn control(&mut self, c: char) {
         self.line.push_str("\\u");
         for shift in [12, 8, 4, 0] {

@@ -1,28 +1,29 @@
-//! Protocol 2: as protocol 1, and the pages ([`crate::page`]) come along.
+//! Protocol 2: protocol 1, plus the shared pages ([`crate::page`]) that come with the welcome.
 //!
 //! ```text
 //! member -> daemon   {"hello":2,"pid":123,"version":"0.1.0","pages":1,"clock":5000000000}
 //! daemon -> member   {"hello":2,"tenant":"a","memory_limit":1073741824,"sm_limit":30,"member":12,"epoch":7,"pages":1,
 //!                     "clock":5000020000,"mode":"enforce","on_error":"closed","on_loss":"local","strict":false,
-//!                     "descriptors":"beat board report bell"}          with as many descriptors, in this order
-//! member -> daemon   {"join":"GPU-6b1c...","busy":0}                   once for each device that it works on, with the file of
-//!                                                                      its ledger for it, to read, if it has one
-//! daemon -> member   {"join":"GPU-6b1c...","slot":3}                   with the file of the daemon's ledger, if that is the tenant's
+//!                     "descriptors":"beat board report bell"}          with these descriptors, in this order
+//! member -> daemon   {"join":"GPU-6b1c...","busy":0}                   once per device it uses; with a read-only
+//!                                                                      descriptor of its ledger, if it has one
+//! daemon -> member   {"join":"GPU-6b1c...","slot":3}                   with the daemon's ledger, if the tenant uses it
 //!                    {"error":"...","speaks":2}                        to any of them
 //! ```
 //!
-//! The welcome's limits are those of protocol 1; what holds on each device stands in the slot of the board. Each line
-//! keeps the rules of [`super`]. What is new:
-//! - *Whoever is older is answered in its own words.* A daemon reads both hellos ([`Ask::decode`]). A refusal says the
-//!   latest protocol that is spoken; one that does not was written by a daemon that speaks 1 only, so that a member knows
-//!   to hang up and to say hello 1. Members of protocol 1 read a refusal as ever.
-//! - *Page versions must agree.* They are in both hellos, so that whichever side is newer says it in words.
-//! - *A slot's file is the ledger.* The daemon keeps the tenant's ledger of the device and hands it over with the slot: one
-//!   ledger for all containers of the tenant. Each join gets an open file of its own, because a member's locks are the file's.
-//! - *Descriptors are counted.* A word that a member does not know keeps its place; it closes what comes there.
+//! The welcome's limits are those of protocol 1; the limits per device are in the slot of the board. Each line
+//! follows the rules of [`super`]. New here:
+//! - *The older side is answered in its own protocol.* A daemon reads both hellos ([`Ask::decode`]). A refusal
+//!   carries the latest protocol the daemon speaks in `speaks`. A refusal without it comes from a daemon that speaks
+//!   only protocol 1, so the member disconnects and sends hello 1. Members of protocol 1 ignore the key.
+//! - *Page versions must agree.* Both hellos carry them, so the newer side reports a mismatch as an error.
+//! - *A slot's file is the ledger.* The daemon keeps the tenant's ledger of the device and passes it with the slot: one
+//!   ledger for all containers of the tenant. Each join gets a separate open file description, because locks belong to
+//!   the description and each member holds its own.
+//! - *Descriptors are counted.* An unknown word still counts as one descriptor; the member closes that one.
 //!
-//! Who uses it: libvgpu says hello and joins; `vgpud` answers. Not here: how descriptors travel (shim-sys:
-//! `descriptors`), deadlines, and who may be welcomed.
+//! Users: libvgpu sends hello and join; `vgpud` answers. Not here: how descriptors are passed (shim-sys:
+//! `descriptors`), deadlines, and which processes are welcomed.
 
 use super::json::{Object, Writer};
 use super::{Hello as HelloOne, Terms, WireError, cut, read_terms, write_terms};
@@ -30,52 +31,52 @@ use crate::gate::loss::OnLoss;
 use crate::limits::Mode;
 use crate::page::{self, GONE, SLOTS};
 
-/// The number of this protocol, and the latest that is spoken.
+/// The number of this protocol, the latest one.
 pub const PROTOCOL: u64 = 2;
 
 /// Longest name of a tenant, in bytes.
 pub const MAX_TENANT: usize = 255;
-/// Longest name of a device, in bytes; UUIDs of MIG instances have some 60.
+/// Longest device name in bytes; UUIDs of MIG instances have about 60.
 pub const MAX_DEVICE: usize = 96;
 /// Longest version of a library, in bytes.
 pub const MAX_VERSION: usize = 64;
 /// Most descriptors that come with a welcome.
 pub const MAX_DESCRIPTORS: usize = 16;
 
-/// A member's first line.
+/// A member's first line: it names its process and library.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hello {
-    /// The process as it sees itself; the daemon believes the kernel.
+    /// Process id in the process's own pid namespace. The daemon trusts only the id that the kernel reports.
     pub pid: u32,
     /// Version of the library.
     pub version: String,
-    /// The member's monotonic clock in nanoseconds when it wrote this: see [`clock_offset`].
+    /// The member's monotonic clock in nanoseconds when it wrote the line: see [`clock_offset`].
     pub clock: u64,
 }
 
-/// A member begins to work on a device.
+/// Message of a member that begins to use a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Join {
     /// The device's UUID.
     pub device: String,
-    /// Device time that it has measured there so far, in nanoseconds: what a former daemon may not have written down. 0 says
-    /// that it has just begun; whoever was a member before says at least 1, and may have work before the device until it
-    /// says in its report that it has not.
+    /// Device time it has measured there so far, in nanoseconds; an earlier daemon may not have recorded all of it.
+    /// 0: it has just begun. A member that joined before sends at least 1; it may have queued work until its report
+    /// says otherwise.
     pub busy: u64,
 }
 
-/// What a member says.
+/// Any message of a member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ask {
-    /// Hello by protocol 1, to be answered with [`super::Reply`].
+    /// Hello of protocol 1, answered with [`super::Reply`].
     HelloOne(HelloOne),
-    /// Hello by this one.
+    /// Hello of this protocol.
     Hello(Hello),
-    /// After either hello.
+    /// Message of a member that begins to use a device, after either hello.
     Join(Join),
 }
 
-/// What a descriptor is.
+/// Kinds of descriptors in a welcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Descriptor {
     /// The host's page.
@@ -84,9 +85,9 @@ pub enum Descriptor {
     Board,
     /// The tenant's page that its members write.
     Report,
-    /// The eventfd that is rung when a thread begins to stand at a gate.
+    /// The eventfd that a member rings when a thread begins to wait at a gate.
     Bell,
-    /// Something newer: to be closed.
+    /// A kind that this version does not know; the receiver closes the descriptor.
     Unknown,
 }
 
@@ -99,55 +100,56 @@ const DESCRIPTORS: [(Descriptor, &str); 4] = [
 
 const ON_LOSS: [(OnLoss, &str); 3] = [(OnLoss::Local, "local"), (OnLoss::Open, "open"), (OnLoss::Block, "block")];
 
-/// The member is registered.
+/// Answer to a hello: the member is registered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Welcome {
-    /// The tenant and its limits, as protocol 1 says them.
+    /// The tenant and its limits, as in protocol 1.
     pub terms: Terms,
-    /// The member's number; it stands in its slots. Never 0.
+    /// The member's number, which its slots of the board carry. Never 0.
     pub member: u64,
     /// The daemon's epoch: neither 0 nor [`GONE`].
     pub epoch: u64,
     /// The daemon's monotonic clock in nanoseconds when it wrote this.
     pub clock: u64,
-    /// What is done about limits.
+    /// Enforcement mode.
     pub mode: Mode,
-    /// What cannot be kept becomes a warning. On the line `on_error`: `open`, or `closed` as if it were not there.
+    /// True if a limit that cannot be enforced becomes a warning. In the line `on_error`: `open`; `closed`, or
+    /// absent, is false.
     pub open_on_error: bool,
-    /// What holds when the daemon is gone.
+    /// Policy after the loss of the daemon.
     pub on_loss: OnLoss,
-    /// A way around the hooks is refused.
+    /// True if lookups that bypass the hooks are refused.
     pub strict: bool,
-    /// What comes with this line, in order.
+    /// Descriptors that come with this line, in order.
     pub descriptors: Vec<Descriptor>,
 }
 
-/// Stands in the words with which a device is refused that is not one of the tenant's.
+/// Part of the refusal of a device that does not belong to the tenant.
 pub const NOT_ITS_DEVICE: &str = "is not one of the devices of tenant";
-/// Stands behind it where the daemon cannot tell yet.
+/// Added to [`NOT_ITS_DEVICE`] while the daemon cannot tell yet.
 pub const NOT_KNOWN_YET: &str = "as far as the daemon can tell";
 
-/// Whether a device was refused for good: it is not one of the tenant's.
+/// True if the refusal is permanent: the device does not belong to the tenant.
 #[must_use]
 pub fn is_not_its_device(words: &str) -> bool {
     words.contains(NOT_ITS_DEVICE) && !words.contains(NOT_KNOWN_YET)
 }
 
-/// What the daemon says.
+/// Any message of the daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
-    /// To a hello.
+    /// Answer to a hello.
     Welcome(Welcome),
-    /// To a join.
+    /// Answer to a join.
     Slot {
         /// The device's UUID.
         device: String,
-        /// The slot in board and report.
+        /// Index of the slot in board and report.
         slot: usize,
     },
-    /// To anything.
+    /// Refusal of any message.
     Refused {
-        /// Why.
+        /// Reason of the refusal, as text.
         words: String,
         /// The latest protocol that the daemon speaks.
         speaks: u64,
@@ -181,7 +183,7 @@ impl Join {
     /// Writes the line, newline included.
     ///
     /// # Errors
-    /// [`WireError::TextTooLong`], [`WireError::TooLong`] if its characters need too many escapes.
+    /// [`WireError::TextTooLong`]; [`WireError::TooLong`] if the name needs too many escapes.
     pub fn encode(&self) -> Result<String, WireError> {
         let mut line = Writer::new();
         line.string("join", short("join", &self.device, MAX_DEVICE)?);
@@ -194,8 +196,8 @@ impl Ask {
     /// Reads a member's line of either protocol, with or without its newline.
     ///
     /// # Errors
-    /// Every [`WireError`]; its words are what the member should be told. [`WireError::Protocol`] and
-    /// [`WireError::Pages`] come before anything else is looked at.
+    /// Every [`WireError`]; its text is the answer to send to the member. [`WireError::Protocol`] and
+    /// [`WireError::Pages`] are checked before everything else.
     pub fn decode(line: &[u8]) -> Result<Self, WireError> {
         let object = Object::parse(line)?;
         match object.number("hello")? {
@@ -211,10 +213,10 @@ impl Ask {
 }
 
 impl Welcome {
-    /// Where among the descriptors that came this one is.
+    /// Index of this descriptor among the received ones.
     ///
     /// # Errors
-    /// [`WireError::Descriptors`]: another number came than is announced.
+    /// [`WireError::Descriptors`]: the number received differs from the number announced.
     pub fn place(&self, descriptor: Descriptor, came: usize) -> Result<Option<usize>, WireError> {
         match self.descriptors.len() {
             announced if announced == came => Ok(self.descriptors.iter().position(|here| *here == descriptor)),
@@ -260,7 +262,7 @@ impl Reply {
     /// Writes the line, newline included. The text of a refusal is cut to 512 bytes.
     ///
     /// # Errors
-    /// Whatever [`Reply::decode`] would refuse.
+    /// Everything that [`Reply::decode`] refuses.
     pub fn encode(&self) -> Result<String, WireError> {
         let mut line = Writer::new();
         match self {
@@ -277,10 +279,11 @@ impl Reply {
         line.finish()
     }
 
-    /// Reads a line, with or without its newline. A line with an `error` is a refusal whatever else it holds.
+    /// Reads a line, with or without its newline. A line with the key `error` is a refusal regardless of its other
+    /// keys.
     ///
     /// # Errors
-    /// Every [`WireError`]. What is not understood is never a default: a member that cannot read its welcome has none.
+    /// Every [`WireError`]. There are no defaults: a member that cannot read its welcome has none.
     pub fn decode(line: &[u8]) -> Result<Self, WireError> {
         let object = Object::parse(line)?;
         if let Some(words) = object.string("error")? {
@@ -298,11 +301,11 @@ impl Reply {
     }
 }
 
-/// What to add to a member's clock to have the daemon's, in nanoseconds: the daemon's said `theirs` at some moment between
-/// `sent` (the hello's clock) and `received` (when the welcome came), both by the member's.
+/// Nanoseconds to add to the member's clock to get the daemon's. The daemon's clock was `theirs` at some time between
+/// `sent` (the hello's `clock`) and `received` (arrival of the welcome), both by the member's clock.
 ///
-/// 0 if that is possible with one clock; else the member lives in another time namespace, and this is exact to half of
-/// the time that the answer took.
+/// 0 if one shared clock explains these times. Otherwise the member is in another time namespace, and the result is
+/// exact to half of the round trip.
 #[must_use]
 pub const fn clock_offset(sent: u64, theirs: u64, received: u64) -> i64 {
     if sent <= theirs && theirs <= received {

@@ -1,15 +1,17 @@
-//! What is known to be free against a model of a driver's pool: whatever fits by it never makes the pool grow.
+//! The map of free memory, checked against a model of a driver's pool: a request that fits by the map never makes the
+//! pool grow.
 
 use super::*;
 use proptest::prelude::*;
 
 const STEP: u64 = 32;
 
-/// Chunks of a step or the request; blocks in one chunk, first fit; frees for their own stream until it has come.
+/// Chunks of one step or of the request; each block in one chunk, first fit; frees usable by their own stream only,
+/// until it has executed them.
 #[derive(Default)]
 struct Driver {
     chunks: Vec<(u64, u64)>,
-    /// Free pieces: beginning, end, stream that has not come.
+    /// Free pieces: begin, end, stream that has not executed the free.
     free: Vec<(u64, u64, Option<u64>)>,
     next: u64,
 }
@@ -28,7 +30,7 @@ impl Driver {
         self.free = pieces;
     }
 
-    /// Where, and by how much it grew.
+    /// Returns the address, and the growth of the pool.
     fn alloc(&mut self, bytes: u64, stream: u64) -> (u64, u64) {
         let fits =
             |piece: &(u64, u64, Option<u64>)| piece.1 - piece.0 >= bytes && piece.2.is_none_or(|late| late == stream);
@@ -36,7 +38,7 @@ impl Driver {
             Some(index) => (index, 0),
             None => {
                 let by = bytes.max(STEP);
-                // Some chunks lie side by side, some do not.
+                // Some chunks are adjacent, some are not.
                 self.next += if by.is_multiple_of(2) { 0 } else { 7 };
                 self.chunks.push((self.next, self.next + by));
                 self.free.push((self.next, self.next + by, None));
@@ -61,7 +63,7 @@ impl Driver {
         self.join();
     }
 
-    /// Gives back some of the chunks that nobody uses; whether any.
+    /// Gives back some unused chunks; returns true if there were any.
     fn trim(&mut self, most: usize) -> bool {
         let idle = |chunk: &(u64, u64)| self.free.contains(&(chunk.0, chunk.1, None));
         let gone: Vec<(u64, u64)> = self.chunks.iter().filter(|chunk| idle(chunk)).take(most).copied().collect();
@@ -71,7 +73,7 @@ impl Driver {
     }
 }
 
-/// A block was freed, and nothing happened meanwhile.
+/// Frees a block without any event in between.
 fn free(holes: &mut Holes, at: u64, bytes: u64, stream: Option<Stream>) {
     let leaving = holes.leaving(at, bytes);
     holes.freed(leaving, stream);
@@ -81,13 +83,13 @@ fn free(holes: &mut Holes, at: u64, bytes: u64, stream: Option<Stream>) {
 enum Act {
     Alloc(u64, u64),
     Free(prop::sample::Index, u64),
-    /// The driver has freed, and the thread that asked for it comes to say so later.
+    /// The driver has freed the block, and the thread that called it reports that later.
     Leave(prop::sample::Index, u64),
     Left(prop::sample::Index),
     /// A free that fails.
     Stay(prop::sample::Index),
     Arrive(Option<u64>),
-    /// The device has come to a stream's frees, and only the driver has noticed.
+    /// The device has executed a stream's frees, and only the driver has noticed.
     Pass(Option<u64>),
     Trim(usize),
 }
@@ -157,7 +159,7 @@ proptest! {
             }
             agrees(&holes);
             prop_assert!(holes.known() <= driver.chunks.iter().map(|chunk| chunk.1 - chunk.0).sum());
-            // Nothing is thought to be free that is not.
+            // No piece is recorded as free that is not.
             for (at, gap) in &holes.gaps {
                 let inside = |piece: &&(u64, u64, Option<u64>)| piece.0 <= *at && gap.end <= piece.1;
                 prop_assert!(driver.free.iter().any(|piece| inside(&piece)), "{at} {gap:?}: {:?}", driver.free);
@@ -166,7 +168,7 @@ proptest! {
     }
 }
 
-/// The second map says what the first does, and each chunk counts what keeps it.
+/// Both maps of pieces agree, and each chunk counts its blocks.
 #[track_caller]
 fn agrees(holes: &Holes) {
     let by_address: BTreeSet<_> = holes.gaps.iter().map(|(at, gap)| (gap.late, gap.end - at, *at)).collect();
@@ -234,7 +236,7 @@ fn pieces_of_unknown_chunks_serve_until_the_pool_gives_anything_back() {
     free(&mut holes, 50, 10, None);
     free(&mut holes, 70, 10, Some(1));
     assert!(holes.fits(10, 2));
-    // Then the pool grows there anew.
+    // Then the pool grows there again.
     holes.grew(60, 5, 32);
     holes.placed(60, 5);
     agrees(&holes);
@@ -256,7 +258,7 @@ fn what_is_given_out_again_before_its_free_has_returned_is_no_room() {
     holes.placed(0, 8);
     holes.freed(first, Some(1));
     assert!(!holes.fits(1, 1) && !holes.has(0, 1), "another's block lies there");
-    // It leaves as well while a third thread has still to come back.
+    // That block is freed too, before a third thread's free has returned.
     let second = holes.leaving(0, 8);
     holes.placed(0, 4);
     let third = holes.leaving(0, 4);
@@ -264,13 +266,13 @@ fn what_is_given_out_again_before_its_free_has_returned_is_no_room() {
     assert!(!holes.fits(1, 1));
     holes.freed(third, None);
     assert!(holes.fits(4, 1));
-    // One that is not freed keeps its chunk.
+    // A block whose free fails keeps its chunk.
     let failed = holes.leaving(10, 22);
     holes.stays(failed);
     holes.freed(failed, None);
     holes.trimmed();
     assert!(holes.fits(4, 1) && !holes.fits(5, 1));
-    // What leaves keeps nothing: the pool may have given it back.
+    // A free in progress does not keep its chunk: the pool may have given it back.
     let last = holes.leaving(10, 22);
     holes.trimmed();
     holes.freed(last, None);
