@@ -1,7 +1,7 @@
-//! Shares of a device's time: [`Share`], and how people write one.
+//! Shares of a device's time: [`Share`], and its text forms.
 //!
-//! What a share does to a program is [`crate::account`]; which variable it stands in is
-//! [`crate::limits`]. A share of memory is [`crate::bytes::Percent`].
+//! Not here: the effect of a share on a program ([`crate::account`]), the variable that holds it ([`crate::limits`]),
+//! and shares of memory ([`crate::bytes::Percent`]).
 
 use core::fmt;
 
@@ -13,7 +13,7 @@ use crate::decimal::{Decimal, NumberError, trim};
 pub struct Share(u16);
 
 impl Share {
-    /// The whole device: a ceiling there is none.
+    /// The whole device: no ceiling.
     pub const ALL: Self = Self(1000);
 
     /// From thousandths; `None` outside `1..=1000`.
@@ -38,7 +38,7 @@ impl Share {
         self.0
     }
 
-    /// Is this the whole device, so that no ceiling needs to be kept?
+    /// True if this is the whole device, so that there is no ceiling to enforce.
     #[must_use]
     pub const fn is_all(self) -> bool {
         self.0 == Self::ALL.0
@@ -62,14 +62,14 @@ impl fmt::Display for Share {
     }
 }
 
-/// Why a text is not a share. Shown as the predicate of a sentence: `"abc" is not a percentage`.
+/// The reason why a text is not a share. Its message is the predicate of a sentence: `"abc" is not a percentage`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShareError {
-    /// The number itself is not understood.
+    /// The number itself is malformed.
     Number(NumberError),
-    /// Something other than `%` after the number.
+    /// Other text than `%` after the number.
     Trailing,
-    /// Zero: a program that may never launch is not a limit, and "no limit" is a word.
+    /// Zero: a program that may never launch is no limit, and "no limit" has its own word.
     Zero,
     /// Between zero and one percent.
     BelowOne,
@@ -101,16 +101,16 @@ impl fmt::Display for ShareError {
 
 impl core::error::Error for ShareError {}
 
-/// What [`parse_share`] takes, in the words of an error message.
+/// The forms that [`parse_share`] accepts, for error messages.
 pub const SHARE_FORMS: &str = "a percentage of the device's time from 1 to 100 like 30 or 12.5%, or unlimited";
 
-/// What [`parse_request`] takes, in the words of an error message.
+/// The forms that [`parse_request`] accepts, for error messages.
 pub const REQUEST_FORMS: &str = "a percentage of the device's time from 1 to 100 like 30 or 12.5%";
 
-/// What [`parse_hami_share`] takes, in the words of an error message.
+/// The forms that [`parse_hami_share`] accepts, for error messages.
 pub const HAMI_SHARE_FORMS: &str = "a percentage of the device's time from 1 to 99 like 30, or 0 or 100 for no limit";
 
-/// Reads a share as our own variables write it: `30`, `30%`, `12.5`; `None` is `unlimited`.
+/// Parses a share as in vgpu's own variables: `30`, `30%`, `12.5`; `None` is `unlimited`.
 ///
 /// # Errors
 /// [`ShareError`], one variant per reason; below 1 and above 100 are errors.
@@ -122,7 +122,7 @@ pub fn parse_share(text: &str) -> Result<Option<Share>, ShareError> {
     parse_request(text).map(Some)
 }
 
-/// Reads a floor: as [`parse_share`], but it is always some time.
+/// Parses a floor: as [`parse_share`], but `unlimited` is an error.
 ///
 /// # Errors
 /// [`ShareError`], one variant per reason; below 1 and above 100 are errors.
@@ -134,10 +134,11 @@ pub fn parse_request(text: &str) -> Result<Share, ShareError> {
     }
 }
 
-/// Reads a share as HAMi's schedulers write it: `0` and everything from 100 up is no limit (`None`).
+/// Parses a share as HAMi's schedulers write it: `0` and everything from 100 up is no limit (`None`).
 ///
 /// # Errors
-/// [`ShareError`]: what is not a number.
+/// [`ShareError`]: the text is not a number, has more than one decimal or text after the number, or lies between 0
+/// and 1.
 pub fn parse_hami_share(text: &str) -> Result<Option<Share>, ShareError> {
     match permille(trim(text))? {
         0 | 1000.. => Ok(None),
@@ -146,7 +147,7 @@ pub fn parse_hami_share(text: &str) -> Result<Option<Share>, ShareError> {
     }
 }
 
-/// Thousandths; more than the type can hold is simply far too many.
+/// The number in thousandths; a number beyond `u32` saturates, since it is too large in any case.
 fn permille(text: &str) -> Result<u32, ShareError> {
     let (number, rest) = Decimal::split(text)?;
     if !matches!(rest, "" | "%") {
