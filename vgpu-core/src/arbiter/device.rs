@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Free ──pick──► Held ──over, yielded, used up, revoked──► Drain ──nothing in flight──► Free
-//!   └──alone, no ceiling──► Open ──somebody else wants──────┘  └──longer than R──► overdue, Free
+//!   └──alone, no ceiling──► Open ──another tenant wants─────┘  └──longer than R──► overdue, Free
 //! ```
 //!
 //! Not here: leases ([`super::lease`]), open gates ([`super::alone`]), drains and their charges ([`super::drain`]),
