@@ -10,8 +10,8 @@
 //!
 //! The owner of an entry is identified by the address of its thread's control block, which no two living threads
 //! share. An entry is never freed. When its thread ends, its words stay and are still counted; the next thread with
-//! that control block owns it. A thread that finds no entry uses the lock. (A thread made
-//! without its own control block, by a bare clone, can call neither the C library nor a driver.)
+//! that control block owns it. A thread that finds no entry uses the lock. (A thread made without its own control
+//! block, by a bare clone, can call neither the C library nor a driver.)
 //!
 //! No destructor, no thread-local data of the loader: a table in zeroed memory. Not here: the decision about
 //! launches, and their count.

@@ -37,7 +37,7 @@ use vgpu_core::gate::loss::Alone;
 use vgpu_core::share::Share;
 use vgpu_core::turn::{HEARTBEAT, Turn};
 
-/// If more time than this passes between two of our calls, the thread was preempted meanwhile.
+/// If more time than this passes between two of our calls, the thread was descheduled meanwhile.
 const AWAY_NS: u64 = 50_000;
 /// After this many measurements in a row that were rejected, one is accepted.
 const VAGUE: u32 = 2;
@@ -297,7 +297,7 @@ impl Governor {
         let launched = clock::now();
         // On an idle stream the device reached the marker at once, and the launch only later. Each happened at some
         // time within its call; a graph's first node starts in the first half of it. The time between is the lead. If
-        // the thread was preempted meanwhile, the lead is unknown; a launch that was never measured is measured all
+        // the thread was descheduled meanwhile, the lead is unknown; a launch that was never measured is measured all
         // the same.
         let (calls, launching) = (launched.saturating_sub(asked), launched.saturating_sub(recorded));
         let between = if launch.in_parts { calls - launching / 2 } else { calls };
@@ -324,7 +324,7 @@ impl Governor {
     }
 
     /// True if calls that took this long may enclose the measurement of a launch of `cost`. If they take long every
-    /// time, the cause is not a preempted thread.
+    /// time, the cause is not a descheduled thread.
     fn is_believed(&self, calls: u64, cost: u64) -> bool {
         let is_short = calls < AWAY_NS.max(cost / 16);
         let before = if is_short { self.vague.swap(0, Relaxed) } else { self.vague.fetch_add(1, Relaxed) };

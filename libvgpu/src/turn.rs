@@ -132,7 +132,7 @@ impl Turning {
         self.hand.possession()
     }
 
-    /// True if a measurement that begins now contains only this process's own work.
+    /// True if the device runs only this process's work now, so that measurements are its own.
     pub fn is_clean(&self, turn: &Turn<'_>) -> bool {
         turn.stamp(&self.hand) != 0
     }

@@ -20,10 +20,10 @@
 //!
 //! *Alone*, a member keeps the turn for ever, at the price of two relaxed loads per launch and no store at all.
 //!
-//! *Exclusive.* A possession is exclusive while no other slot has work of an earlier possession queued:
-//! `turn_taken == turn_drained` in all of them (or the work has been there for [`LONGEST`]). A member that takes the
-//! turn writes `turn_taken` before it checks that it still holds. A member that preempts it checks `turn_taken` after
-//! it took. So one of the two sees the other.
+//! *Exclusive.* A possession is exclusive while no other slot has work of an earlier possession queued: `turn_taken
+//! == turn_drained` in all of them (or the work has been there for [`LONGEST`]). A member that takes the turn writes
+//! `turn_taken` before it checks that it still holds. A member that preempts it checks `turn_taken` after it took. So
+//! one of the two sees the other.
 //!
 //! *A lease* ends after [`QUANTUM`] if another member waits. It goes on, up to [`LEASE`], for a holder that used
 //! little of the device ([`USE`]). Under a low ceiling a quantum is only a launch or two, and a context switch costs
@@ -37,10 +37,10 @@
 //!
 //! *Death and silence.* The lock of its slot reveals a holder that died ([`Step::suspect`], `Member::bury`); settling
 //! the slot frees the turn. A holder that does not drain within [`DRAIN`] beyond its announced end ([`patience`]) is
-//! preempted: it may be stopped, or its launches may wait for something. An announced end counts up to [`LONGEST`], so
-//! that every wait ends. No possession is then exclusive until the preempted member has seen its work complete, but for
-//! at most [`LONGEST`], because it may be idle and make no call. Every member looks again each [`HEARTBEAT`], so a lost
-//! wake-up costs at most that.
+//! preempted: it may be stopped, or its launches may wait for something. An announced end counts up to [`LONGEST`],
+//! so that every wait ends. No possession is then exclusive until the preempted member has seen its work complete,
+//! but for at most [`LONGEST`], because it may be idle and make no call. Every member looks again each [`HEARTBEAT`],
+//! so a lost wake-up costs at most that.
 //!
 //! In reading order: this file (words, the launch's path), `step` (the slow path), `order` (virtual time), `patience`
 //! (how long a holder asks the others to wait), `watch` (a check without the lock). Not here: locks, clocks, futexes,
@@ -126,7 +126,7 @@ pub struct Turn<'p> {
     me: usize,
 }
 
-/// A process's memory of the turn between two looks, under the caller's lock.
+/// A process's memory of the turn between two looks (calls of [`Turn::step`]), under the caller's lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hand {
     /// The `turn` word that it took; 0: none, or another member preempted it.

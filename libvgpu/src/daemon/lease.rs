@@ -1,11 +1,11 @@
 //! The governor's memory of its lease of one device, and its report to the daemon. Under the governor's lock.
 //!
 //! The grant is kept until the slot's counter changes; checking that takes one load a launch. A launch is announced
-//! before that load, and the daemon writes a shut gate before it reads the report: one of the two sees the other.
-//! The work launched through an open gate is unknown. Until their streams were seen idle the report marks the work as
-//! unknown; once the gate has shut, the member pays for the time in which they were not. In [`opened`]: that; in
-//! `said`: the report, and when the daemon's bell is rung. Not here: the gate's rules ([`vgpu_core::gate`]), the
-//! queries of streams ([`crate::governor`]), atomics that need no lock ([`super::Post`]).
+//! before that load, and the daemon writes a shut gate before it reads the report: one of the two sees the other. The
+//! work launched through an open gate is unknown, and the report says so until its streams were seen idle. Once the
+//! gate has shut, the member pays for the time in which they were not. In [`opened`]: such work; in `said`: the
+//! report, and when the daemon's bell is rung. Not here: the gate's rules ([`vgpu_core::gate`]), the queries of
+//! streams ([`crate::governor`]), atomics that need no lock ([`super::Post`]).
 
 mod opened;
 mod said;

@@ -462,8 +462,8 @@ mod tests {
         assert!(matches!(step(busy), Step::Wait { for_others: true, .. }), "once");
     }
 
-    /// The thread is preempted between the launch and its end marker. The estimate was short, but the launch may run
-    /// for a second.
+    /// The thread is descheduled between the launch and its end marker. The estimate was short, but the launch may
+    /// run for a second.
     #[test]
     fn a_late_marker_behind_an_unknown_launch_measures_it_all_the_same() {
         for (cost, measured) in [(Guess::UNKNOWN, true), (Guess::sure(1_000_000), false)] {

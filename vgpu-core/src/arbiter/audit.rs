@@ -1,4 +1,4 @@
-//! Checks the members' reports, as far as others can measure.
+//! Checks the members' reports against the driver's samples and other members' measurements.
 //!
 //! [`Audit`] compares when a process had a device with the driver's samples of that process. Samples come late and
 //! vanish when a process is idle: they show which process works without a lease, and never how much of the device
@@ -150,8 +150,8 @@ mod tests {
         assert!(!doubt.holds(4 * SECOND) && doubt.holds(4 * SECOND + 1), "nobody buys what is to come");
     }
 
-    /// Looks every 400 ms at driver samples that are `late` looks old. Each look gives the time
-    /// used and the time held, in percent of the 400 ms before it. Returns after how many ms the process is detected.
+    /// Looks every 400 ms at driver samples that are `late` looks old. Each look gives the time used and the time
+    /// held, in percent of the 400 ms before it. Returns after how many ms the process is detected.
     fn found(late: usize, looks: &[(u64, u64)]) -> Option<u64> {
         const LOOK: u64 = 400_000_000;
         let (mut audit, mut all) = (Audit::default(), 0);

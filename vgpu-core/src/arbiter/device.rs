@@ -301,8 +301,8 @@ impl Arbiter {
             }
             Phase::Drain { seat, .. } => {
                 let overlap = self.config.overlap;
-                // While others wait, short launches are never measured two leases' worth at once: a longer measurement
-                // was one long launch.
+                // While others wait, short launches are never measured two leases' worth at once: a longer
+                // measurement was one long launch.
                 let long = 2 * self.config.quantum_of(&self.seat(seat).terms);
                 let over = |slot: &SlotId| self.slot(*slot).ends_within(overlap, long);
                 let drained = self.devices[index(d)].draining.iter().all(over);
