@@ -11,7 +11,7 @@ impl Governor {
     /// Work in flight completed: wakes the waiting threads, which look again.
     ///
     /// # Cost
-    /// Two atomic accesses under a lock; a system call if a thread waits.
+    /// One atomic addition and one short lock; a system call if a thread waits.
     pub fn ring(&self) {
         self.bell.fetch_add(1, Release);
         if self.meter().is_waited_for() {

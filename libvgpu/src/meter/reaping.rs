@@ -39,7 +39,7 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// Creates empty tables, directly on the heap: they are larger than some threads' remaining stack (32 KiB).
+    /// Creates empty tables, directly on the heap: their 48 KiB exceed the stack that some threads have left.
     pub fn boxed() -> Box<Self> {
         let layout = Layout::new::<Self>();
         // SAFETY: the size is not zero. Tables of atomics: all zeros are valid, and are empty tables. The box frees

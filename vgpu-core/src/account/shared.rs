@@ -62,8 +62,8 @@ impl Stretch {
     }
 }
 
-/// `latest` is written only when it is this far behind: it must be right to the second only, and each write costs the
-/// other members a cache miss.
+/// `latest` is written only when it is this far behind: it only has to distinguish seconds, and each write costs the
+/// other members time.
 const COARSE_NS: u64 = 10_000_000;
 
 impl<'p> SharedAccount<'p> {

@@ -108,7 +108,8 @@ impl Arbiter {
         said.min(self.allowance(d)).saturating_add(if again { 0 } else { self.config.stuck })
     }
 
-    /// The charge for holding a device while others waited, in addition to the measured use.
+    /// The device time by which a holder moves back in the order, in addition to its measured use, because others
+    /// waited.
     pub(super) fn owed(&self, d: DeviceId, seat: SeatIx, now: u64) -> u64 {
         let Some((since, charged)) = self.devices[index(d)].contended else { return 0 };
         let (held, paid) = (now.saturating_sub(since), self.seat(seat).charged.saturating_sub(charged));

@@ -221,7 +221,7 @@ fn contention_ends_by_itself_when_those_who_waited_are_gone() {
     assert!(table.members[0].0.turn().contended(NOW + MS));
     assert!(!table.members[0].0.turn().contended(NOW + 1 + WISH));
     assert!(matches!(table.keeps(0, NOW + 1 + WISH), Some(Gate::Run { until: u64::MAX, .. })));
-    // While the request counts, the holder keeps renewing its lease if no request is alive.
+    // While the turn counts as contended, the holder keeps renewing its lease if no request is alive.
     let _ = table.wants(1, NOW + 100 * MS);
     let _ = table.step(1, Here { now: NOW + 100 * MS, ..Here::default() });
     assert_eq!(is_exclusive(&table.wants(0, NOW + 101 * MS)), Some(true));

@@ -34,7 +34,7 @@ fn a_drain_waits_as_long_as_launches_took_before_whatever_is_expected_of_the_nex
     let ended = outlasts_its_lease(&mut desk, a, b);
     assert_eq!(desk.at(ended + 10 * MS - 1), []);
     assert_eq!(runs(&desk.at(ended + 10 * MS)), [b], "nobody knows it yet");
-    // It ran next to the other for all but its first part.
+    // The work of `a` ran next to that of `b` for all but its first part.
     desk.now = ended + 300 * MS;
     is_done(&mut desk, b, 150 * MS);
     is_done(&mut desk, a, 300 * MS);
