@@ -1,18 +1,20 @@
-//! The short way of a launch: which thread owns which credit, and what it needs to launch by it without a lock.
+//! The short path of a launch: which thread owns which credit, and how it launches on it without a lock.
 //!
-//! A thread that goes on launching into one stream gets a credit when it comes by under the governor's lock
-//! ([`Meter::allow`](crate::meter::Meter::allow)): so many launches, so much estimated work, up to the next look at the
-//! clock, marker or question. It counts them by itself ([`vgpu_core::gate::credit`]); whoever takes the governor's lock
-//! next counts them there first, and takes the credit back where its ground is gone: the interval ended, the stream was
-//! found idle, the stream or the context ends. What needs no lock to change is looked at before each launch: the turn
+//! A thread that keeps launching into one stream gets a credit when it takes the governor's lock
+//! ([`Meter::allow`](crate::meter::Meter::allow)). The credit allows a number of launches and an amount of estimated
+//! work, up to the next clock read, marker or query. The thread counts its launches by itself
+//! ([`vgpu_core::gate::credit`]). The next thread that takes the governor's lock counts them there first, and revokes
+//! a credit that is no longer valid. That is so when the interval ended, the stream was found idle, or the stream or
+//! the context ends. Some conditions change without the lock. The owner checks them before each launch: the turn
 //! among the tenant's members, a capture that has begun, a fork, the mode of this process.
 //!
-//! *Whose place it is* is told by the address of the thread's control block, which no two living threads share. A place is
-//! never given back: when its thread ends, its words stay, and what they say is counted; whoever gets that control block
-//! next owns it. A thread that finds no place goes by the lock, as everybody did. (Threads made without a control block
-//! of their own, by a bare clone, can call neither the C library nor a driver.)
+//! The owner of an entry is identified by the address of its thread's control block, which no two living threads
+//! share. An entry is never freed. When its thread ends, its words stay and are still counted; the next thread with
+//! that control block owns it. A thread that finds no entry uses the lock. (A thread made without its own control
+//! block, by a bare clone, can call neither the C library nor a driver.)
 //!
-//! No destructor, no thread-local data of the loader: a table in zeroed memory. Not here: what is allowed and counted.
+//! No destructor, no thread-local data of the loader: a table in zeroed memory. Not here: the decision about
+//! launches, and their count.
 
 use crate::arch::this_thread;
 use crate::fork;
@@ -26,23 +28,23 @@ use shim_sys::cuda::{CUcontext, CUfunction, CUstream};
 use vgpu_core::gate::credit::Credit;
 use vgpu_core::turn::Watch;
 
-/// Places for a thread and a stream, a power of two.
+/// Entries in the table, each for a thread and a stream; a power of two.
 const PLACES: usize = 256;
 
-/// What a credit was granted for. With a daemon its word belongs here too: its sequence, and `BoardSlot::stands`.
+/// The conditions of a credit. For a daemon's gate they would also need its sequence and `BoardSlot::stands`.
 pub struct Terms {
-    /// Whose lock counts; `None`: nothing was ever granted.
+    /// The governor whose lock counts the launches; `None`: nothing was ever granted.
     pub governor: Option<&'static Governor>,
-    /// The launch that came by: stream and context. Its function is not meant.
+    /// The launch that took the lock: only its stream and context matter, not its function.
     pub launch: Launch,
-    /// Where it is counted.
+    /// The stream timeline that counts the launches.
     pub chain: u64,
-    /// The turn among the tenant's members, where they take turns.
+    /// The turn among the tenant's members, if they take turns.
     pub watch: Option<Watch<'static>>,
 }
 
 impl Terms {
-    /// Nothing granted: zeros, so that the table takes no place in the library's file.
+    /// Nothing granted: zeros, so that the table takes no space in the library's file.
     const NONE: Self = Self {
         governor: None,
         launch: Launch { context: CUcontext::NULL, stream: CUstream::NULL, per_thread: false, key: 0, in_parts: false },
@@ -60,13 +62,13 @@ impl Terms {
     }
 }
 
-/// The place of one thread and one stream.
+/// The entry of one thread and one stream.
 #[repr(align(128))]
 pub struct Place {
-    /// The owner; 0: nobody yet.
+    /// The owner; 0: none yet.
     thread: AtomicUsize,
     terms: UnsafeCell<Terms>,
-    /// How far it goes.
+    /// The remaining grant.
     pub credit: Credit,
 }
 
@@ -77,7 +79,7 @@ static TABLE: [Place; PLACES] =
     [const { Place { thread: AtomicUsize::new(0), terms: UnsafeCell::new(Terms::NONE), credit: Credit::new() } };
         PLACES];
 
-/// The two places where a thread's credit for a stream may be.
+/// The two entries where a thread's credit for a stream may be.
 #[inline(always)]
 fn pair(thread: usize, stream: CUstream, per_thread: bool) -> [&'static Place; 2] {
     let key = thread as u64 ^ (stream.0 as u64).rotate_left(19) ^ u64::from(per_thread);
@@ -86,26 +88,26 @@ fn pair(thread: usize, stream: CUstream, per_thread: bool) -> [&'static Place; 2
 }
 
 impl Place {
-    /// What this thread was granted here. `None`: it is another thread's place, or nothing was.
+    /// The conditions that this thread was granted here. `None`: another thread owns the entry, or no thread does.
     #[inline(always)]
     fn terms(&self, thread: usize) -> Option<&Terms> {
         if self.thread.load(Relaxed) != thread {
             return None;
         }
-        // SAFETY: it is this thread's place; nobody else touches the terms, and this thread writes them only in `grant`,
-        // beside which no reference from here is alive.
+        // SAFETY: this thread owns the entry. No other thread touches the terms, and this thread writes them only in
+        // `grant`, during which no reference from here is alive.
         Some(unsafe { &*self.terms.get() })
     }
 }
 
-/// A launch that goes by a credit, and is counted.
+/// A launch on a credit, already counted.
 pub struct Passed {
     place: &'static Place,
     cost: u64,
 }
 
 impl Passed {
-    /// The driver refused it: it is counted off.
+    /// Takes the launch back after the driver refused it.
     #[cold]
     pub fn refused(self) {
         if let Some(terms) = self.place.terms(this_thread())
@@ -116,7 +118,8 @@ impl Passed {
     }
 }
 
-/// Counts a launch of `f` that may go by this thread's credit. `None` says nothing: it must go the long way.
+/// Counts a launch of `f` if this thread's credit allows it. `None` decides nothing: the launch must take the long
+/// path.
 ///
 /// # Cost
 /// Some twenty loads and comparisons, two stores; for a default stream one call of the driver.
@@ -132,8 +135,8 @@ pub fn pass(f: CUfunction, grid: [u32; 3], block: [u32; 3], stream: CUstream, pe
         Some(terms) => (first, terms),
         None => (second, found(second)?),
     };
-    // A stream has its context as long as it lives, and its end takes the credit back; a default stream is the current
-    // context's.
+    // A stream keeps its context as long as it lives, and its end revokes the credit; a default stream belongs to the
+    // current context.
     if (Order { stream, per_thread }).is_special() && order::current() != terms.launch.context {
         return None;
     }
@@ -145,8 +148,8 @@ pub fn pass(f: CUfunction, grid: [u32; 3], block: [u32; 3], stream: CUstream, pe
     place.credit.take(key, cost).then_some(Passed { place, cost })
 }
 
-/// This thread's place for launches into the stream of `launch`, by `governor`: the one it has, a new one, or one of its
-/// others. `None`: there is none to be had.
+/// This thread's entry for launches into the stream of `launch`, by `governor`: its existing one, a new one, or one
+/// of its others. `None`: no entry is available.
 pub fn place_of(governor: &'static Governor, launch: &Launch) -> Option<&'static Place> {
     let thread = this_thread();
     let pair = pair(thread, launch.stream, launch.per_thread);
@@ -156,7 +159,7 @@ pub fn place_of(governor: &'static Governor, launch: &Launch) -> Option<&'static
     let is_new = |place: &&&'static Place| {
         place.thread.load(Relaxed) == 0 && place.thread.compare_exchange(0, thread, Relaxed, Relaxed).is_ok()
     };
-    // Another governor counts by its own lock, which is not to be taken under this one's.
+    // Another governor counts under its own lock, which must not be taken under this one's.
     let is_other = |place: &&&'static Place| {
         place.terms(thread).is_some_and(|terms| terms.governor.is_none() || terms.is_by(governor))
     };
@@ -164,10 +167,10 @@ pub fn place_of(governor: &'static Governor, launch: &Launch) -> Option<&'static
 }
 
 impl Place {
-    /// Grants so much by these terms. By the place's own thread, under the governor's lock, after a count.
+    /// Grants this much on these terms. For the entry's own thread, under the governor's lock, after a count.
     pub fn grant(&self, terms: Terms, estimate: u64, launches: u64) {
         debug_assert_eq!(self.thread.load(Relaxed), this_thread());
-        // SAFETY: this thread's place, from `place_of`; no reference to the terms is alive.
+        // SAFETY: this thread's entry, from `place_of`; no reference to the terms is alive.
         unsafe { *self.terms.get() = terms };
         self.credit.grant(estimate, launches);
     }
@@ -177,7 +180,7 @@ impl Place {
 pub fn reborn() {
     for place in &TABLE {
         place.credit.revoke();
-        // SAFETY: the child's thread that settles it, before any other goes on; terms have nothing to drop.
+        // SAFETY: the child's thread that settles it, before any other continues; terms have nothing to drop.
         unsafe { *place.terms.get() = Terms::NONE };
         place.thread.store(0, Relaxed);
     }

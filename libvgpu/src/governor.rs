@@ -1,14 +1,15 @@
-//! The gate of launches under a ceiling on device time: pay first, or wait.
+//! The launch gate of a device under a ceiling on device time: pay first, or wait.
 //!
-//! A launch goes when the gate's rules allow it ([`vgpu_core::gate::Keeper`]): the tenant's account, which all its members
-//! share in the ledger, has a positive balance beside what is in flight, and that is less than 2 ms by estimate. What a
-//! launch really took is charged when the meter sees it complete, so a long kernel is paid for afterwards, and no time is
-//! forgotten in which work of ours was before the device. Waiting is bounded by progress: if nothing of ours completes for
-//! long enough, one launch passes anyway, because what runs may be waiting for it.
+//! A launch goes when the gate's rules allow it ([`vgpu_core::gate::Keeper`]). The tenant's account, which all its
+//! members share in the ledger, must have a positive balance after the work in flight, and that work must be less
+//! than 2 ms by estimate. The time that a launch really took is charged when the meter sees it complete. So a long
+//! kernel is paid for afterwards, and no unused time expires while work of this process is queued. Waiting is bounded
+//! by progress: if nothing of this process completes for long enough, one launch is forced, because the running work
+//! may be waiting for it.
 //!
-//! No lock is held across a call of the driver. Completion is seen when the program launches, waits or synchronises, or by
-//! whoever calls [`Governor::reap_now`]. In [`waiting`]: how a thread waits. In [`synchronising`]: programs that wait
-//! for the device. In [`crate::meter`]: what is in flight.
+//! No lock is held across a call of the driver. Completion is seen when the program launches, waits or synchronises,
+//! or by a caller of [`Governor::reap_now`]. In [`waiting`]: how a thread waits. In [`synchronising`]: programs that
+//! wait for the device. In [`crate::meter`]: the work in flight.
 
 mod helping;
 mod leasing;
@@ -36,50 +37,50 @@ use vgpu_core::gate::loss::Alone;
 use vgpu_core::share::Share;
 use vgpu_core::turn::{HEARTBEAT, Turn};
 
-/// Longer than that between two calls of ours, and the thread was away meanwhile.
+/// If more time than this passes between two of our calls, the thread was descheduled meanwhile.
 const AWAY_NS: u64 = 50_000;
-/// After so many measurements in a row that were not believed, one is.
+/// After this many measurements in a row that were rejected, one is accepted.
 const VAGUE: u32 = 2;
-/// How long the end of a context or a stream waits for a thread that asks about its markers: so often 20 us.
+/// How many times the end of a context or a stream waits 20 us for a thread that queries its markers.
 const ENDING_TRIES: u32 = 5_000;
 
-/// Whether any device has a ceiling, so that launches must look further.
+/// True once a device has a governor, or launches must be refused.
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 
-/// Whether launches must look at the gate at all.
+/// True if launches must look at the gate at all.
 ///
 /// # Cost
-/// One load and a predictable branch: all that a launch costs without a ceiling.
+/// One load and a predictable branch: the whole cost of a launch without a ceiling.
 #[inline]
 pub fn active() -> bool {
     ACTIVE.load(Relaxed)
 }
 
-/// Makes launches look: there is a ceiling, or launches must be refused.
+/// Makes launches look at the gate: there is a ceiling, or launches must be refused.
 pub fn activate() {
     ACTIVE.store(true, Relaxed);
 }
 
 /// The gate of one device.
 pub struct Governor {
-    /// What this process keeps by itself, whatever the daemon says.
+    /// The ceiling that this process keeps by itself, whatever the daemon grants.
     own: Option<Share>,
-    /// What the daemon says.
+    /// The link to the daemon.
     pub post: Post,
     costs: Box<Costs>,
     /// Held for a few dozen instructions, never across a call of the driver.
     meter: Lock<Meter>,
-    /// Changes when something in flight completed: what waiting threads wait on.
+    /// Changes when work in flight completes; waiting threads sleep on it.
     bell: AtomicU32,
-    /// Measurements in a row that were not believed.
+    /// Measurements in a row that were rejected.
     vague: AtomicU32,
     /// Whether members of the tenant take turns on this device.
     turns: turn::Rule,
 }
 
 impl Governor {
-    /// A gate that keeps a ceiling of our own, if there is one, and the daemon's word, if there is a daemon; or that is
-    /// always open and measures what passes.
+    /// Creates a gate that enforces our own ceiling, if there is one, and the daemon's decisions, if there is a
+    /// daemon. When only observing it is always open and measures the launches.
     pub fn new(own: Option<Share>, post: Post) -> Self {
         activate();
         Self {
@@ -93,7 +94,7 @@ impl Governor {
         }
     }
 
-    /// The word of whoever grants the device, if the daemon does not: nobody but the account bounds a launch.
+    /// The gate where the daemon does not decide: only the account bounds a launch.
     fn gate(&self) -> Gate {
         match self.post.alone() {
             _ if self.observes() => Gate::Open,
@@ -103,7 +104,8 @@ impl Governor {
         }
     }
 
-    /// The ceiling that is kept by the tenant's account: our own, and while the daemon is away what it said in advance.
+    /// The ceiling that the tenant's account enforces: our own, and while the daemon is away the one it set in
+    /// advance.
     #[inline]
     fn share(&self) -> Option<Share> {
         match self.post.alone() {
@@ -113,12 +115,12 @@ impl Governor {
         }
     }
 
-    /// Whether the daemon names one member at a time, so that the tenant's members need not.
+    /// True if the daemon grants the device to one member at a time, so that the tenant's members need no turns.
     fn is_leased(&self) -> bool {
         self.post.place().is_some() && self.post.alone().is_none() && !self.post.was_open()
     }
 
-    /// The turn among the tenant's members, where they take turns on the device that is current.
+    /// The turn among the tenant's members, if they take turns on the current device.
     #[inline]
     fn turn(&self, joined: &Joined) -> Option<Turn<'static>> {
         if self.is_leased() || self.share().is_none() {
@@ -128,37 +130,37 @@ impl Governor {
         turns.then(|| joined.member().turn())
     }
 
-    /// What is in flight, under its lock, with what threads launched on credit.
+    /// The meter, under its lock, with the launches that threads made on credit counted.
     fn meter(&self) -> Held<'_, Meter> {
         let mut meter = self.meter.lock();
         meter.count_credits();
         meter
     }
 
-    /// Whether launches are only measured: none waits, and the account is left alone. Whoever only observes waits for
-    /// nobody, and takes no turns.
+    /// True if launches are only measured: none waits, none is charged to the account, and no turns are taken.
     #[inline]
     pub fn observes(&self) -> bool {
         mode::observing()
     }
 
-    /// What a launch costs, if it may go by a credit.
+    /// The cost of a launch, if it may use a credit.
     #[inline(always)]
     pub fn short_cost(&self, key: u64) -> Option<u64> {
         self.costs.guess(key).below(SHORT_NS)
     }
 
-    /// The driver refused a launch that went by a credit.
+    /// Takes back a launch on a credit that the driver refused.
     #[cold]
     pub fn refused_on_credit(&self, chain: u64, cost: u64) {
         self.refused(&Plan::plain(chain), Guess::sure(cost), None);
     }
 
-    /// Passes one launch: waits for its turn, measures it, charges what completed.
+    /// Passes one launch: waits for its turn, measures it, charges completed work.
     ///
     /// # Cost
-    /// About 40 ns where a stream goes on; most launches of one that does go before this, by a credit. Markers and questions to the driver apart: one record and one query in about
-    /// 250 us of device time; a stream that may have become idle is asked, every 50 us at most.
+    /// About 40 ns for another launch into a busy stream; most of those use a credit and do not get here. Markers and
+    /// driver queries are extra: one record and one query in about 250 us of device time. A stream that may have
+    /// become idle is queried every 50 us at most.
     #[inline]
     pub fn launch(&'static self, joined: &Joined, launch: Launch, real: impl FnOnce() -> CUresult) -> CUresult {
         if self.post.is_open(&launch) {
@@ -167,9 +169,9 @@ impl Governor {
         if order::may_capture() {
             match captures(&launch) {
                 Some(false) => {}
-                // Recorded, not run: the graph's launch will be the one to pay.
+                // Recorded, not run: the graph's launch is charged.
                 Some(true) => return real(),
-                // The stream cannot be asked now, so that it cannot be measured either.
+                // The stream cannot be queried now, so the launch cannot be measured either.
                 None => return self.unmeasured(joined, &launch, real),
             }
         }
@@ -205,7 +207,7 @@ impl Governor {
         result
     }
 
-    #[inline(never)] // rarer than it seems: the short way is to stay short
+    #[inline(never)] // rarer than it seems: keeps the short path short
     fn step(&'static self, joined: &Joined, wish: &Wish<'_>, seen: Seen) -> Step {
         let mut meter = self.meter();
         let step = meter.step(wish, seen, |due, since| self.charge(joined, due, since));
@@ -218,7 +220,8 @@ impl Governor {
         step
     }
 
-    /// Does what the steps ask for until the launch may go: [`Step::Go`], [`Step::Open`], or [`Step::Unmeasured`].
+    /// Does the work that the steps ask for until the launch may go: [`Step::Go`], [`Step::Open`], or
+    /// [`Step::Unmeasured`].
     #[cold]
     fn negotiate(&'static self, joined: &Joined, wish: &mut Wish<'_>, first: Step) -> Step {
         let pay = |due, since| self.charge(joined, due, since);
@@ -251,14 +254,14 @@ impl Governor {
                         }
                         _ => waiting.until(until),
                     }
-                    // The daemon may have come or gone meanwhile.
+                    // The daemon may have appeared or disappeared meanwhile.
                     (wish.gate, wish.share, wish.turn) = (self.gate(), self.share(), self.turn(joined));
                     self.reap(joined, wish.launch.context);
                     self.meter().expire(clock::now(), pay);
                     seen = Seen { reaped: true, stream: None };
                 }
             }
-            // What has completed may have taught what this launch costs.
+            // Completed work may have taught the cost of this launch.
             wish.cost = self.costs.guess(wish.launch.key);
             heard = wish.turn.as_ref().map_or(0, |turn| turn.bell().load(SeqCst));
             step = self.step(joined, wish, seen);
@@ -267,7 +270,7 @@ impl Governor {
         outcome
     }
 
-    /// A launch with markers before or behind it.
+    /// A launch with markers before or after it.
     #[cold]
     fn marked(
         &self,
@@ -284,17 +287,18 @@ impl Governor {
             }
         }
         let moment = context::moment();
-        // Work that is not ours to measure may be before it, so that the marker is not reached at once. And the first call
-        // after a pause is slow: this one, not the marker's.
+        // Work that this process does not measure may be ahead in the stream, so that the marker is not reached at
+        // once. The first call after a pause is slow: this query takes that, not the marker.
         let is_idle = plan.begin && quietly(|| markers::is_idle(launch));
         let asked = clock::now();
         let begin = if plan.begin { quietly(|| markers::record(launch, plan.events[0])) } else { None };
         let recorded = clock::now();
         let result = real();
         let launched = clock::now();
-        // The device came to the marker at once, and to the launch only now: each somewhere in its call, to a graph's first
-        // node in the first half of it. If the thread was away meanwhile, nobody knows when; what was never measured is
-        // measured all the same.
+        // On an idle stream the device reached the marker at once, and the launch only later. Each happened at some
+        // time within its call; a graph's first node starts in the first half of it. The time between is the lead. If
+        // the thread was descheduled meanwhile, the lead is unknown; a launch that was never measured is measured all
+        // the same.
         let (calls, launching) = (launched.saturating_sub(asked), launched.saturating_sub(recorded));
         let between = if launch.in_parts { calls - launching / 2 } else { calls };
         let lead = match (is_idle, cost.is_unknown()) {
@@ -319,8 +323,8 @@ impl Governor {
         result
     }
 
-    /// Whether calls that took so long may stand around the measurement of a launch of `cost`. If they take long every
-    /// time, it is not the thread that was away.
+    /// True if calls that took this long may enclose the measurement of a launch of `cost`. If they take long every
+    /// time, the cause is not a descheduled thread.
     fn is_believed(&self, calls: u64, cost: u64) -> bool {
         let is_short = calls < AWAY_NS.max(cost / 16);
         let before = if is_short { self.vague.swap(0, Relaxed) } else { self.vague.fetch_add(1, Relaxed) };
@@ -342,7 +346,7 @@ impl Governor {
     fn unmeasured(&self, joined: &Joined, launch: &Launch, real: impl FnOnce() -> CUresult) -> CUresult {
         let account = joined.member().account();
         if !self.observes() {
-            // What is not measured is paid for by the estimate, and waits for the balance as all others do.
+            // Unmeasured work is charged by its estimate, and waits for the balance like all other work.
             let mut waiting = None;
             while let Some(until) = self.kept_until(account) {
                 let waiting = waiting.get_or_insert_with(|| waiting::Waiting::begin(self));
@@ -372,7 +376,7 @@ impl Governor {
         joined.member().add_busy(due.used.saturating_add(due.beside));
     }
 
-    /// Charges what completed, asking the driver in the context that is current here.
+    /// Charges completed work; queries the driver from the context that is current here.
     fn reap(&self, joined: &Joined, here: CUcontext) {
         let collected = self.meter().collect();
         let Some(mut batch) = collected else { return };
@@ -396,8 +400,8 @@ impl Governor {
         }
     }
 
-    /// Measures the completed work of a context that is about to end; [`Self::context_ended`] charges the rest. Waits a
-    /// little for a thread that is asking about its markers.
+    /// Measures the completed work of a context that is about to end; [`Self::context_ended`] charges the rest. Waits
+    /// briefly for a thread that is querying its markers.
     pub fn end_context(&self, joined: &Joined, context: CUcontext) {
         self.post.forget_stream();
         self.reap(joined, order::current());
@@ -411,7 +415,7 @@ impl Governor {
         destroy(events.into_iter().map(Some));
     }
 
-    /// The driver has ended a context, or refused to: its work that was not measured is charged by the estimate.
+    /// The driver has ended a context, or refused to: charges its unmeasured work by the estimate.
     pub fn context_ended(&self, joined: &Joined, context: CUcontext) {
         let now = clock::now();
         {
@@ -423,7 +427,7 @@ impl Governor {
         self.tell();
     }
 
-    /// Forgets everything, in a forked child.
+    /// Resets the meter and the daemon link in a forked child.
     pub fn forget(&self) {
         // SAFETY: called in a forked child, whose only thread this is.
         unsafe { self.meter.reset(Meter::default()) };
@@ -431,7 +435,7 @@ impl Governor {
     }
 }
 
-/// A graph was made executable: what its launch costs is to be learned anew, whatever had that handle before.
+/// A graph was made executable: forgets the cost of the graph that had this handle before.
 pub fn graph_made(exec: CUgraphExec) {
     if active() {
         let governors = device::all().filter_map(|device| device.governor.as_ref());
@@ -445,7 +449,7 @@ fn destroy(events: impl IntoIterator<Item = Option<CUevent>>) {
     }
 }
 
-/// Whether the launch is recorded into a graph instead of run; `None`: the driver does not say.
+/// True if the launch is recorded into a graph instead of run; `None`: the driver does not report it.
 #[cold]
 fn captures(launch: &Launch) -> Option<bool> {
     launch.order().captures()

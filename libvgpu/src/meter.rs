@@ -1,16 +1,19 @@
-//! What this process has before one device: chains of launches, one per stream, and what is decided about them.
+//! The usage meter: this process's work on one device, as one timeline of launches per stream, and the decisions
+//! about it.
 //!
-//! Per stream a chain of intervals: a begin marker where the stream was idle, an end marker after about 250 us of
-//! estimated work ([`Marks`]); the next interval of a busy stream begins at the end marker before. Work behind the last
-//! marker is a tail: charged by the learned cost of its launches once the stream is known to be idle, never by a marker
-//! recorded late.
+//! Each stream has a timeline of intervals. An interval starts with a begin marker if the stream was idle, and ends
+//! with an end marker after about 250 us of estimated work ([`Marks`]). The next interval of a busy stream begins at
+//! that end marker. Work after the last marker is a tail. A tail is charged by the learned cost of its launches once
+//! the stream is known to be idle, never by a marker recorded late.
 //!
-//! Everything here happens under the governor's lock and calls no driver. What the driver must be asked comes back as a
+//! All of this happens under the governor's lock and calls no driver. A question for the driver is returned as a
 //! [`Step`]; the caller asks without the lock and steps again.
 //!
-//! [`stepping`]: a launch on its way to the driver; [`recorded`]: back from there. [`settling`]: tails. [`markers`]: the driver's part. [`reaping`]: what is charged and learned
-//! when markers were reached. [`crediting`]: launches that threads count by themselves. [`ending`]: contexts and streams that end, programs that wait. [`turning`]: the tenant's other members. [`leasing`]: the daemon's lease. [`chains`]: the parts. Who waits
-//! at the gate: [`crate::governor`].
+//! [`stepping`]: a launch on its way to the driver; [`recorded`]: after the driver call. [`settling`]: tails.
+//! [`markers`]: the driver calls. [`reaping`]: charging and learning when markers were reached. [`crediting`]:
+//! launches that threads count by themselves. [`ending`]: contexts and streams that end, programs that wait.
+//! [`turning`]: the tenant's other members. [`leasing`]: the daemon's lease. [`chains`]: the data. Waiting at the
+//! gate: [`crate::governor`].
 
 mod chains;
 mod crediting;
@@ -42,7 +45,7 @@ use vgpu_core::share::Share;
 use vgpu_core::turn::Turn;
 use vgpu_core::turn::patience::Patience;
 
-/// What the cost of a launch is learned by: the function and how much of it is launched. 64-bit arithmetic: a grid may
+/// The key under which a launch's cost is learned: the function and the total size. 64-bit arithmetic: a grid may
 /// have more than 2^32 blocks.
 #[inline]
 pub fn key(function: usize, [gx, gy, gz]: [u32; 3], [bx, by, bz]: [u32; 3]) -> u64 {
@@ -51,7 +54,7 @@ pub fn key(function: usize, [gx, gy, gz]: [u32; 3], [bx, by, bz]: [u32; 3]) -> u
     (function as u64) ^ volume.rotate_left(32) | 1
 }
 
-/// As [`key`], of an executable graph, which is launched as a whole.
+/// As [`key`], for an executable graph, which is launched as a whole.
 pub fn graph_key(exec: CUgraphExec) -> u64 {
     key(exec.0 as usize, [1; 3], [1; 3])
 }
@@ -63,11 +66,11 @@ pub struct Launch {
     pub context: CUcontext,
     /// The stream.
     pub stream: CUstream,
-    /// Whether the null stream means this thread's own.
+    /// True if the null stream means this thread's own.
     pub per_thread: bool,
-    /// What the cost is learned by: function and grid.
+    /// The cost model's key: function and grid.
     pub key: u64,
-    /// A graph: the device may work at its first node while the call goes on.
+    /// True for a graph: the device may start its first node during the call.
     pub in_parts: bool,
 }
 
@@ -77,72 +80,72 @@ impl Launch {
         Order { stream: self.stream, per_thread: self.per_thread }
     }
 
-    /// Which chain it belongs to.
+    /// The key of its stream's timeline.
     pub fn place(&self) -> Place {
         Place { key: self.order().key(), context: self.context.0 as usize }
     }
 }
 
-/// What the caller has found out since it began to step.
+/// The caller's findings since it began to step.
 #[derive(Clone, Copy, Default)]
 pub struct Seen {
-    /// It has looked for completed markers.
+    /// True if it has looked for completed markers.
     pub reaped: bool,
-    /// Whether the stream was idle, when it had had so many launches.
+    /// Whether the stream was idle, and the number of its launches at that time.
     pub stream: Option<(bool, u32)>,
 }
 
-/// What is asked for one launch.
+/// A launch's request to the gate.
 pub struct Wish<'a> {
-    /// It.
+    /// The launch.
     pub launch: &'a Launch,
-    /// What it is believed to cost.
+    /// Its estimated cost.
     pub cost: Guess,
-    /// The word of whoever grants the device.
+    /// The gate where the daemon does not decide.
     pub gate: Gate,
-    /// The turn among the tenant's members, where they take turns.
+    /// The turn among the tenant's members, if they take turns.
     pub turn: Option<Turn<'static>>,
-    /// The ceiling that this process keeps by the tenant's account, if there is one.
+    /// The ceiling that this process enforces by the tenant's account, if there is one.
     pub share: Option<Share>,
-    /// The daemon's word about the device.
+    /// The link to the daemon.
     pub post: &'a Post,
     /// The tenant's account.
     pub account: SharedAccount<'static>,
 }
 
 impl Wish<'_> {
-    /// Whether launches are only measured.
+    /// True if launches are only measured.
     fn observes(&self) -> bool {
         matches!(self.gate, Gate::Open)
     }
 }
 
-/// What comes next.
+/// The next step of a launch.
 pub enum Step {
     /// Launch.
     Go(Plan),
     /// Look for completed markers, and step again.
     Reap,
-    /// Ask whether the stream is busy, and step again; it has had so many launches.
+    /// Ask whether the stream is busy, and step again; it has had this many launches.
     Ask(u32),
-    /// Record an end marker behind what the stream has in flight, and step again.
+    /// Record an end marker after the stream's queued work, and step again.
     Mark(Plan),
-    /// Not before this moment.
+    /// Wait.
     Wait {
-        /// Then look again.
+        /// When to look again.
         until: u64,
-        /// It is other members that it waits for: at the turn's bell.
+        /// True if it waits for other members: at the turn's bell.
         for_others: bool,
     },
     /// Too many streams: launch, and charge the estimate.
     Unmeasured,
     /// The daemon's gate is open: launch, nothing is measured.
     Open,
-    /// The daemon's gate has changed at the last moment: step again.
+    /// The daemon's gate changed at the last moment: step again.
     Again,
 }
 
-/// Which markers a launch gets.
+/// The markers of a launch.
 #[derive(Clone, Copy)]
 pub struct Plan {
     chain: u64,
@@ -150,19 +153,19 @@ pub struct Plan {
     pub begin: bool,
     /// Record an end marker, for the interval of that number.
     pub end: Option<u64>,
-    /// Events to record.
+    /// Events to reuse for them: begin, end.
     pub events: [Option<CUevent>; 2],
-    /// Something is to be done for the turn.
+    /// The turn has follow-up work.
     pub tend: bool,
 }
 
 impl Plan {
-    /// Of a launch of that chain without a marker.
+    /// The plan of a launch without markers, on that timeline.
     pub fn plain(chain: u64) -> Self {
         Self { chain, begin: false, end: None, events: [None; 2], tend: false }
     }
 
-    /// No marker at all.
+    /// True without any marker or follow-up work.
     pub fn is_plain(&self) -> bool {
         !self.begin && self.end.is_none() && !self.tend
     }
@@ -171,77 +174,80 @@ impl Plan {
 /// A begin marker that was recorded.
 #[derive(Clone, Copy)]
 pub struct Begin {
-    /// It.
+    /// The event.
     pub event: CUevent,
-    /// The host time from there to the launch; `None`: it cannot be told.
+    /// The host time from the marker to the launch; `None`: unknown.
     pub lead: Option<u64>,
-    /// When the device came to it, by the host's clock; 0: it was busy.
+    /// When the device reached it, by the host's clock; 0: it was busy.
     pub at: u64,
 }
 /// An end marker that was recorded, and when, if that was late.
 pub type End = (CUevent, Option<u64>);
 
-/// So much of what was counted may be waiting to be charged while work is before the device: more than is let in flight.
+/// Counted time that may wait to be charged while work is in flight: more than the limit of work in flight.
 const UNPAID_NS: i64 = 4_000_000;
 
-/// Hints by place: as many as a byte each makes one cache line of.
+/// Hints by stream: one cache line of one byte each.
 const HINTS: usize = 64;
 
-/// What this process has before one device.
+/// This process's work on one device.
 pub struct Meter {
     keeper: Keeper,
     bounds: Bounds,
     union: Union,
     chains: Vec<Chain>,
-    /// Where the chain of a place probably is.
+    /// The probable index of a stream's timeline.
     hints: [u8; HINTS],
     numbers: u64,
-    /// How many chains are busy, and how many of them not measured.
+    /// Number of busy timelines.
     busy: u32,
+    /// Number of timelines with unmeasured work.
     unmeasured: u32,
     axes: Vec<Axis>,
     spare: Vec<(usize, CUevent)>,
-    /// A thread asks the driver about markers.
+    /// True while a thread queries the driver about markers.
     reaping: bool,
-    /// The chain that it is to ask about first.
+    /// The timeline that it queries first.
     asked: usize,
     /// Contexts that ended meanwhile.
     gone: Vec<usize>,
-    /// Contexts that the driver is ending, with the estimate of their work in nanoseconds and its doubt.
+    /// Contexts that the driver is ending, with the estimate of their work in nanoseconds and its uncertainty.
     ending: Vec<(usize, u64, Doubt)>,
     presence: Presence,
-    /// The last launch of any stream that was measured.
+    /// When a launch of any stream was last measured.
     measured: u64,
     /// Threads that wait at the gate.
     waiting: u32,
-    /// What is known of the turn among the tenant's members.
+    /// The turn among the tenant's members.
     pub turning: Turning,
-    /// How long the tenant's others are asked to wait for what is in flight.
+    /// How long the tenant's other members are asked to wait for the work in flight.
     patience: Patience,
-    /// Under which lease the last launch went.
+    /// The lease of the last launch.
     last_lease: u64,
-    /// And of the lease that the daemon gave.
+    /// The lease that the daemon granted.
     pub lease: Lease,
-    /// When what was launched is over, by estimate.
+    /// When all launched work should be over, by estimate.
     due: u64,
-    /// Of all that was ever launched, what is not in flight any more, by estimate.
+    /// Estimated total of all launched work that is no longer in flight.
     over: u64,
-    /// When the clock was last read, and launches since.
+    /// When the clock was last read.
     time: u64,
+    /// Launches since then.
     untimed: u32,
     launches: u64,
     /// Host time between two launches, when the clock was last read.
     pace: u64,
-    /// Credits of threads, and what is counted of each.
+    /// Credits of threads, and how much of each is counted.
     given: Vec<Given>,
-    /// Launches on credit of chains that are gone, by estimate: to be charged.
+    /// Estimated work launched on credits whose timeline is gone; still to be charged.
     stray: u64,
-    /// What intervals usually take, and what is owed of those that took far more.
+    /// The usual time of intervals.
     usual: Usual,
+    /// The unpaid part of intervals that took far longer than usual.
     arrears: Arrears,
-    /// Functions that are to be trusted more, though nothing was learned of them.
+    /// Functions whose confidence must rise although nothing was learned of them.
     ripe: Keys,
-    /// What was counted of all streams together in this busy period, less what was charged for it: [`Meter::balance`].
+    /// Counted time of all streams together in this busy period, less the time charged for it: [`Meter::balance`].
     short: i64,
 }
 
@@ -285,25 +291,25 @@ impl Default for Meter {
     }
 }
 
-/// What is to be charged, in nanoseconds.
+/// A charge, in nanoseconds.
 #[derive(Clone, Copy)]
 pub struct Due {
     /// Device time.
     pub used: u64,
-    /// So much of it is far beyond the usual, and paid off in parts: [`vgpu_core::account::arrears`].
+    /// The part of it that is far beyond the usual, and paid off in parts: [`vgpu_core::account::arrears`].
     pub excess: u64,
-    /// Such time of before, of which the rest is paid now.
+    /// Earlier excess of which the rest is paid now.
     pub arrears: u64,
-    /// Device time beside `used` that another member pays for, whose work was on the device at the same time.
+    /// Device time in addition to `used` that another member pays for, whose work was on the device at the same time.
     pub beside: u64,
 }
 
-/// Receives what is to be charged, and since when the tenant's work is before the device.
+/// Receives a charge, and since when the tenant's work has been queued.
 pub trait Pay: Fn(Due, Engaged) {}
 impl<F: Fn(Due, Engaged)> Pay for F {}
 
 impl Meter {
-    /// Nothing of what is in flight is to be learned from.
+    /// Discards all work in flight as a source of learned costs.
     pub fn taint(&mut self) {
         for chain in &mut self.chains {
             chain.tainted = true;
@@ -311,16 +317,17 @@ impl Meter {
         }
     }
 
-    /// What is to be charged for `used`, of which so much is far beyond the usual.
+    /// The charge for `used`, of which `excess` is far beyond the usual.
     fn due(&mut self, used: u64, excess: u64) -> Due {
         let arrears = self.arrears.instalment(used.saturating_sub(excess));
         self.arrears.defer(excess);
         Due { used, excess, arrears, beside: 0 }
     }
 
-    /// Streams at once pay their parts of what was counted, and what has no marker its cost. Whatever they say of each
-    /// other's order, together they pay what was counted: what is missing comes with the last of a busy period, or as soon
-    /// as it is more than [`UNPAID_NS`]. What was paid beyond it buys nothing. Returns what is to be charged.
+    /// Makes the streams together pay all counted time. Streams that ran at the same time pay their parts of it, and
+    /// work without a marker its estimated cost. The time missing from the counted total is charged with the last
+    /// interval of a busy period, or as soon as it exceeds [`UNPAID_NS`]. An overpayment is never refunded. Returns
+    /// the time to charge.
     fn balance(&mut self, counted: u64, used: u64) -> u64 {
         let signed = |ns: u64| i64::try_from(ns).unwrap_or(i64::MAX);
         let short = self.short.saturating_add(signed(counted)).saturating_sub(signed(used)).max(-UNPAID_NS);
@@ -330,22 +337,22 @@ impl Meter {
         used.saturating_add(u64::try_from(owed).unwrap_or(0))
     }
 
-    /// A thread begins to wait at the gate, or ends.
+    /// A thread begins or ends its wait at the gate.
     pub fn wait(&mut self, begins: bool) {
         self.waiting = if begins { self.waiting + 1 } else { self.waiting.saturating_sub(1) };
     }
 
-    /// Whether a thread waits at the gate.
+    /// True if a thread waits at the gate.
     pub fn is_waited_for(&self) -> bool {
         self.waiting > 0
     }
 
-    /// Estimated work before the device.
+    /// Estimated work in flight.
     pub fn in_flight(&self) -> u64 {
         self.keeper.in_flight()
     }
 
-    /// All that was ever launched, by estimate.
+    /// Estimated total of all launched work.
     fn given_out(&self) -> u64 {
         self.over.wrapping_add(self.keeper.in_flight())
     }
@@ -368,8 +375,8 @@ impl Meter {
         Some(self.spare.swap_remove(at).1)
     }
 
-    /// Keeps an event for later. One is created only where none is kept, so that there are never more than were needed at
-    /// once.
+    /// Keeps an event for reuse. A new one is created only if none is kept, so there are never more than were needed
+    /// at the same time.
     fn recycle(&mut self, context: usize, event: CUevent) {
         self.spare.push((context, event));
     }

@@ -1,9 +1,10 @@
-//! This process's part in the turn at a device: what it remembers between two looks, and what a look leaves to be done.
+//! This process's part in the turn for a device: its memory between two looks, and the follow-up work of a look.
 //!
-//! Whose turn it is, and who is next, is [`vgpu_core::turn`]; the words are in the tenant's ledger. A look is made under the
-//! governor's lock, beside the count of what is in flight, so that no launch slips out behind a turn that is passed on.
-//! What a look asks for (to wake somebody, to ask whether somebody lives, to watch) is done without the lock:
-//! [`Chores`]. Without a ceiling there is no governor, and no turn. Not here: the thread that watches ([`crate::watcher`]).
+//! [`vgpu_core::turn`] decides who holds the turn and who is next; its words are in the tenant's ledger. A look
+//! happens under the governor's lock, together with the count of work in flight, so that no launch slips in after the
+//! turn was passed on. Its follow-up work (waking a member, checking whether a member lives, watching) happens
+//! without the lock: [`Chores`]. Without a ceiling there is no governor, and no turn. Not here: the helper thread
+//! ([`crate::watcher`]).
 
 use crate::driver::own;
 use crate::ledger::Joined;
@@ -13,16 +14,16 @@ use shim_sys::futex;
 use vgpu_core::arbiter::Gate;
 use vgpu_core::turn::{HEARTBEAT, Hand, Here, Turn, Watch};
 
-/// Contexts on the device are shared by MPS: several processes run at once.
+/// Device attribute: MPS shares the device's contexts, so several processes run at once.
 const MPS_ENABLED: u32 = 133;
-/// Looks for work that takes longer than expected are so far apart, in parts of the time it is late ...
+/// For overdue work the time between two looks is one part in this many of the overrun.
 const LATE_PART: u64 = 16;
-/// ... and for work that is far from its end, in parts of what is left ...
+/// For work far from its end it is one part in this many of the time left.
 const EARLY_PART: u64 = 8;
-/// ... but at most so far: a look costs some 10 us of processor time.
+/// The longest time between two looks; a look costs some 10 us of processor time.
 const PAUSE_MOST: u64 = 2_500_000;
 
-/// Whether members take turns on a device, found out when the first launch comes.
+/// Whether members take turns on a device, decided at the first launch.
 pub struct Rule(AtomicU8);
 
 const UNKNOWN: u8 = 0;
@@ -30,12 +31,12 @@ const TURNS: u8 = 1;
 const NONE: u8 = 2;
 
 impl Rule {
-    /// Not known yet.
+    /// Not decided yet.
     pub const fn new() -> Self {
         Self(AtomicU8::new(UNKNOWN))
     }
 
-    /// Whether members take turns; `None`: nobody has launched yet.
+    /// True if members take turns; `None`: no launch has been made yet.
     #[inline]
     pub fn known(&self) -> Option<bool> {
         match self.0.load(Relaxed) {
@@ -44,9 +45,9 @@ impl Rule {
         }
     }
 
-    /// Whether members take turns on the device that is current. Only a driver that says that MPS shares its contexts
-    /// makes them needless: its processes run at the same time, and one that waited would leave the device idle. Where it
-    /// does not say (drivers before CUDA 12.2), turns are what is safe.
+    /// Decides whether members take turns on the current device. Turns are unnecessary only if the driver reports
+    /// that MPS shares its contexts: then processes run at the same time, and a waiting one would leave the device
+    /// idle. If the driver does not report it (before CUDA 12.2), turns are the safe choice.
     #[cold]
     pub fn ask(&self) -> bool {
         let (mut device, mut shared) = (0, 0);
@@ -61,18 +62,18 @@ impl Rule {
     }
 }
 
-/// What a process remembers of the turn. Under the governor's lock.
+/// A process's memory of the turn. Under the governor's lock.
 #[derive(Default)]
 pub struct Turning {
     hand: Hand,
     /// When to look again.
     look: u64,
     chores: Chores,
-    /// Since when work takes longer than expected; 0: it does not.
+    /// Since when work has been overdue; 0: it is not.
     late: u64,
 }
 
-/// What a look leaves to be done, without any lock.
+/// Follow-up work of a look, done without any lock.
 #[derive(Clone, Copy, Default)]
 pub struct Chores {
     wake: u32,
@@ -80,18 +81,18 @@ pub struct Chores {
 }
 
 impl Turning {
-    /// The gate of a launch, if it needs no look; see [`Turn::keeps`].
+    /// The gate of a launch that needs no look; see [`Turn::keeps`].
     #[inline]
     pub fn keeps(&mut self, turn: &Turn<'_>, now: u64) -> Option<Gate> {
         turn.keeps(&mut self.hand, now)
     }
 
-    /// To see without the lock whether the turn is kept; see [`Turn::watch`].
+    /// A check without the lock that the turn is kept; see [`Turn::watch`].
     pub fn watch(&self, turn: &Turn<'static>, now: u64) -> Option<Watch<'static>> {
         turn.watch(&self.hand, now)
     }
 
-    /// Looks, and notes what is to be done.
+    /// Looks, and notes the follow-up work.
     pub fn step(&mut self, turn: &Turn<'_>, here: &Here) -> Gate {
         let held = turn.holds(&self.hand);
         let step = turn.step(&mut self.hand, here);
@@ -99,13 +100,13 @@ impl Turning {
         self.chores.wake |= step.wake;
         self.chores.suspect = step.suspect.or(self.chores.suspect);
         if !held && here.wants && turn.holds(&self.hand) {
-            // Other threads of ours wait for it too.
+            // Other threads of this process wait for the turn too.
             self.chores.wake |= turn.bit();
         }
         step.gate
     }
 
-    /// When to look again if a launch may not go until `until`, and whether it is others it waits for.
+    /// When a launch that must wait until `until` looks again, and whether it waits for other members.
     pub fn until(&self, gate: Gate, until: u64, in_flight: u64) -> (u64, bool) {
         match gate {
             Gate::Run { until: end, .. } => (until.min(end), false),
@@ -113,39 +114,40 @@ impl Turning {
         }
     }
 
-    /// Whether something is to be done before this launch returns: somebody waits, and nobody of ours watches.
+    /// True if there is work to do before this launch returns: another member waits, and no helper thread of this
+    /// process watches.
     #[inline]
     pub fn is_to_be_tended(&self, gate: Gate) -> bool {
         let contended = matches!(gate, Gate::Run { until, .. } if until != u64::MAX);
         self.chores.wake != 0 || self.chores.suspect.is_some() || contended && !watcher::runs()
     }
 
-    /// Takes what is to be done.
+    /// Takes the follow-up work.
     pub fn chores(&mut self) -> Chores {
         core::mem::take(&mut self.chores)
     }
 
-    /// Which possession it is; it changes when the turn was passed on, or taken away.
+    /// The current possession; it changes when the turn was passed on or preempted.
     pub fn possession(&self) -> u64 {
         self.hand.possession()
     }
 
-    /// Whether what is measured now is this process's own work.
+    /// True if the device runs only this process's work now, so that measurements are its own.
     pub fn is_clean(&self, turn: &Turn<'_>) -> bool {
         turn.stamp(&self.hand) != 0
     }
 
-    /// Whether this process has work of a turn that was taken from it.
+    /// True if this process still has work of a turn that was preempted.
     pub fn owes_another(&self, turn: &Turn<'_>) -> bool {
         self.hand.owes() && !turn.holds(&self.hand)
     }
 
-    /// A look of whoever watches. `remaining` of the work in flight, by estimate, should be seen complete at `expected`.
-    /// Says when to look again.
+    /// A look of the helper thread. The work in flight has `remaining` left by estimate, and should be seen complete
+    /// at `expected`. Returns when to look again.
     pub fn attend(&mut self, turn: &Turn<'_>, here: &Here, remaining: u64, expected: u64) -> u64 {
         let mut look = here.now.saturating_add(HEARTBEAT);
         let mut gate = Gate::Wait;
-        // A thread at the gate looks for itself while the turn is not ours.
+        // While the turn is not ours, a thread at the gate looks for itself.
         if !here.wants || turn.holds(&self.hand) || self.hand.owes() {
             gate = self.step(turn, here);
             look = look.min(self.look);
@@ -155,7 +157,7 @@ impl Turning {
         } else if self.late == 0 {
             self.late = here.now;
         }
-        // Whoever holds and stands at the gate sees its work complete by itself, until the lease is over.
+        // A holder's thread at the gate sees its work complete by itself, until the lease is over.
         let attends = !here.wants || !matches!(gate, Gate::Run { .. });
         if here.in_flight > 0 && attends {
             let late = if self.late == 0 { 0 } else { here.now.saturating_sub(self.late) / LATE_PART };
@@ -167,7 +169,7 @@ impl Turning {
 }
 
 impl Chores {
-    /// Does it.
+    /// Does the follow-up work.
     pub fn do_all(self, joined: &Joined, turn: &Turn<'_>) {
         if self.wake != 0 {
             futex::wake(turn.bell(), self.wake);
@@ -183,7 +185,7 @@ impl Chores {
     }
 }
 
-/// Waits at the bell, which rang `heard` times, until `moment`.
+/// Waits at the bell, whose count was `heard`, until `moment`.
 pub fn wait(turn: &Turn<'_>, heard: u32, moment: u64) {
     futex::wait(turn.bell(), heard, moment, turn.bit());
 }

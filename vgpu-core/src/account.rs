@@ -1,8 +1,8 @@
-//! The ceiling on device time: an account that refills with time, is paid with measured device time,
-//! and may go into debt.
+//! The ceiling on device time: an account that refills with time, is charged measured device time, and may go into
+//! debt.
 //!
-//! The whole state is one word, `zero`: the moment at which the balance is, or was, or will be nil.
-//! A balance is nothing but the distance from there, at the rate of the limit:
+//! The whole state is one word, `zero`: the time at which the balance is zero, in the past or in the future. The
+//! balance is the distance from `zero`, at the rate of the limit:
 //!
 //! ```text
 //! balance(now) = min(50 ms, now - zero) x limit        negative while zero lies ahead: debt
@@ -10,30 +10,30 @@
 //! admit          balance > 0, else wait until just after zero
 //! ```
 //!
-//! Unused time is forgotten beyond 50 ms, but the time in which the work itself ran was not unused: hence
-//! `now - ns`. Without it a kernel of 1 s under 80 % would get 45 %. The textbook form, `balance = min(depth,
-//! balance + limit x dt) - charged`, cuts at the wrong moment: by the time a kernel of 1 s is charged, all but
-//! 50 ms of what refilled while it ran is gone.
+//! Unused time beyond 50 ms expires. But the time in which the work itself ran was not unused: hence `now - ns`.
+//! Without it a kernel of 1 s under 80 % would get 45 %. The textbook form, `balance = min(depth, balance + limit x
+//! dt) - charged`, caps at the wrong time: by the time a kernel of 1 s is charged, all but 50 ms of the refill while
+//! it ran is gone.
 //!
-//! `ns` tells how long the work ran only if nothing else ran meanwhile. Work that waited for a neighbour's kernel,
-//! or for another member of the same tenant, was before the device for longer than it used it, and a member that
-//! pays for short kernels forgets time in which another member's long one runs. So work can be paid for from the
-//! moment at which it went before the device: [`SharedAccount::begin`] notes it and [`SharedAccount::charge_since`]
-//! gives back what others forgot since; each forgotten stretch is given back once. A policy that knows when its
+//! `ns` is how long the work ran only if nothing else ran meanwhile. Work that waited for a neighbour's kernel, or
+//! for another member of the same tenant, was queued for longer than it used the device. And a member that charges
+//! short kernels would expire time in which another member's long kernel runs. So a charge can count from the time at
+//! which the work was queued. [`SharedAccount::begin`] notes that time, and [`SharedAccount::charge_since`] returns
+//! the time that other members expired since; each expired stretch is returned once. A caller that knows when its
 //! tenant is idle says so itself: [`Account::rest`], then [`Account::spend`].
 //!
-//! So refilling needs no act, nothing can be lost between two steps, and processes that share the
-//! word share the ceiling with a single compare-exchange ([`SharedAccount`]); each pays at the rate of its
-//! own limit. A kernel that ran long is paid for afterwards, whatever its length. Time is kept in
-//! sixteenths of a nanosecond, so that the remainder of `ns / limit` is carried, not dropped.
+//! So refilling needs no action, and nothing can be lost between two steps. Processes that share the word share the
+//! ceiling with a single compare-exchange ([`SharedAccount`]); each is charged at the rate of its own limit. A kernel
+//! is charged after it ran, whatever its length. Time is kept in sixteenths of a nanosecond, so that the remainder of
+//! `ns / limit` is carried, not dropped.
 //!
-//! A second word, `latest`, is the last moment seen. If a caller's clock is more than a second before
-//! it, the clock was set back (a file that outlived a reboot): the balance then starts from nil instead
-//! of a debt of days. Nothing is decided on it otherwise.
+//! A second word, `latest`, is the latest time seen. If a caller's clock is more than a second before it, the clock
+//! was set back (a file that outlived a reboot). The balance then starts from zero instead of a debt of days.
+//! `latest` decides nothing else.
 //!
-//! Time that nobody expected is paid off in parts: [`arrears`].
+//! Unexpected time is paid off in parts: [`arrears`].
 //!
-//! Not here: what a kernel will cost ([`cost`]), who measures (the shim's meter), who owns the device.
+//! Not here: the estimated cost of a kernel ([`cost`]), the measurements (libvgpu's meter), the choice of who runs.
 
 pub mod arrears;
 pub mod cost;
@@ -50,19 +50,19 @@ pub const BURST_NS: u64 = 50_000_000;
 /// A clock that is further back than this was set back.
 pub const STEP_NS: u64 = 1_000_000_000;
 
-/// Sixteenths of a nanosecond: 36 years of uptime fit.
+/// Ticks per nanosecond: in sixteenths of a nanosecond, 36 years of uptime fit into a word.
 const TICKS: u64 = 16;
 
-/// What the account says to a launch.
+/// The account's answer to a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// Go.
+    /// Launch.
     Admit,
-    /// Not before this moment (nanoseconds, same clock as `now`).
+    /// Not before this time (nanoseconds, same clock as `now`).
     WaitUntil(u64),
 }
 
-/// An account of one process. `Default` is a full one at the beginning of time.
+/// An account of one process. `Default` is full, at time zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account {
     state: State,
@@ -76,10 +76,11 @@ struct State {
 }
 
 impl State {
-    /// The same account on a clock that now says `now`.
+    /// The same account, on a clock that shows `now`.
     fn at(self, now: u64) -> Self {
         if now.saturating_add(STEP_NS) < self.latest {
-            // Just above nil: nil would mean "wait", and nobody would ever pay and so bring `latest` up to date.
+            // Just above zero. At zero the answer would be "wait", nothing would be charged, and `latest` would never
+            // be updated.
             return Self { zero: ticks(now).saturating_sub(1), latest: now };
         }
         Self { zero: self.zero, latest: self.latest.max(now) }
@@ -89,7 +90,7 @@ impl State {
         self.charged_since(ns, share, now.saturating_sub(ns), now)
     }
 
-    /// Paid for work that was before the device since `since`: unused time is forgotten up to there only.
+    /// Charges work that has been queued since `since`: unused time expires only up to there.
     fn charged_since(self, ns: u64, share: Share, since: u64, now: u64) -> Self {
         let here = self.at(now);
         let oldest = oldest(since);
@@ -104,7 +105,7 @@ impl State {
         Admission::WaitUntil((here.zero / TICKS).saturating_add(1))
     }
 
-    /// As [`State::admission`] with `pending` ns as good as paid. Yes is said without a division.
+    /// As [`State::admission`], with `pending` ns counted as paid. A yes needs no division.
     #[inline]
     fn admission_beside(self, pending: u64, share: Share, now: u64) -> Admission {
         let here = self.at(now);
@@ -125,7 +126,7 @@ impl State {
     }
 }
 
-/// The earliest moment of nil that a tenant idle until `since` may have.
+/// The earliest value of `zero` that a tenant idle until `since` may have.
 pub(crate) fn oldest(since: u64) -> u64 {
     ticks(since.saturating_sub(BURST_NS))
 }
@@ -142,7 +143,7 @@ fn wall_ticks(ns: u64, share: Share) -> u64 {
 }
 
 impl Account {
-    /// One that holds `ns` of device time at `now`, at the rate of `share`.
+    /// An account that holds `ns` of device time at `now`, at the rate of `share`.
     #[must_use]
     pub fn holding(ns: u64, share: Share, now: u64) -> Self {
         Self { state: State { zero: ticks(now).saturating_sub(wall_ticks(ns, share)), latest: now } }
@@ -153,34 +154,34 @@ impl Account {
         [self.state.zero, self.state.latest]
     }
 
-    /// As [`Self::words`] wrote it.
+    /// The account that [`Self::words`] returned.
     pub(crate) const fn of_words([zero, latest]: [u64; 2]) -> Self {
         Self { state: State { zero, latest } }
     }
 
-    /// May work be launched at `now`? Yes while the balance is positive.
+    /// Decides whether work may be launched at `now`: yes while the balance is positive.
     #[must_use]
     pub fn admit(&self, now: u64) -> Admission {
         self.state.admission(now)
     }
 
-    /// May work be launched beside `pending` ns that will yet have to be paid for?
+    /// As [`Self::admit`], with `pending` ns counted as paid that will be charged later.
     #[must_use]
     pub fn admit_beside(&self, pending: u64, share: Share, now: u64) -> Admission {
         self.state.admission_beside(pending, share, now)
     }
 
-    /// Pays for `ns` of device time that was used up to `now`, at the rate of `share`.
+    /// Charges `ns` of device time that was used up to `now`, at the rate of `share`.
     pub fn charge(&mut self, ns: u64, share: Share, now: u64) {
         self.state = self.state.charged(ns, share, now);
     }
 
-    /// The tenant was idle until `until`, which may be long ago: forgets what it had left unused then beyond one burst.
+    /// The tenant was idle until `until`, which may be long ago: expires its unused time of then, beyond one burst.
     pub fn rest(&mut self, until: u64) {
         self.state.zero = self.state.zero.max(oldest(until));
     }
 
-    /// Pays for `ns` and forgets nothing: for a caller that says with [`Self::rest`] when the tenant was idle.
+    /// Charges `ns` and expires nothing: for a caller that reports with [`Self::rest`] when the tenant was idle.
     pub fn spend(&mut self, ns: u64, share: Share) {
         self.state.zero = self.state.zero.saturating_add(wall_ticks(ns, share));
     }
@@ -191,7 +192,7 @@ impl Account {
         self.state.balance(share, now)
     }
 
-    /// When the balance will be `ns`, or the past if it is more already. At most one burst is reached by waiting.
+    /// When the balance will reach `ns`; in the past if it has more already. Waiting yields at most one burst.
     #[must_use]
     pub fn when(&self, ns: u64, share: Share) -> u64 {
         let need = wall_ticks(ns, share).min(ticks(BURST_NS));

@@ -1,26 +1,30 @@
-//! Who holds a device: soft-exclusive leases with weighted virtual time, as pure policy.
+//! The scheduler: grants each device to one member at a time. Pure policy: soft-exclusive leases with weighted
+//! virtual time.
 //!
-//! A lease makes an interval belong to one member of one tenant, so that what events measure in it is that member's own
-//! device time; this is what makes shares exact. In reading order: what is asked for ([`terms`](Terms)), what goes in
-//! and comes out ([`Decision`], [`Usage`]), who is there (`members`) and asks for something (`wishes`), where it stands
-//! (`place`) and who is next (`order`), what is charged (`charge`, `seat`), one device from decision to decision (`device`),
-//! the life of a lease (`lease`, `drain`; `alone`: without one), several devices at once (`gang`), what administrators
-//! decide (`common`), and whether it is true ([`audit`]).
+//! A lease makes an interval belong to one member of one tenant. Its events then measure that member's own device
+//! time; this makes shares exact. In reading order: the inputs ([`terms`](Terms)), the interface ([`Decision`],
+//! [`Usage`]), joining and leaving (`members`), requests (`wishes`), a tenant's position (`place`), the choice of the
+//! next (`order`), charges (`charge`, `seat`), one device from decision to decision (`device`), the life of a lease
+//! (`lease`, `drain`; `alone`: without one), several devices at once (`gang`), administrators' decisions (`common`),
+//! and checks of the members' reports ([`audit`]).
 //!
-//! Driven by events: the caller tells what happens ([`Arbiter::wants`], [`Arbiter::reports`], [`Arbiter::leaves`],
-//! [`Arbiter::set`]), then calls [`Arbiter::tick`], which returns the gates that changed, and calls it again at
+//! Driven by events: the caller reports each event ([`Arbiter::wants`], [`Arbiter::reports`], [`Arbiter::leaves`],
+//! [`Arbiter::set`]). Then it calls [`Arbiter::tick`], which returns the gates that changed, and calls it again at
 //! [`Arbiter::next_deadline`]. Time is an argument; the members' pages are read through [`Pages`].
 //!
-//! Where this says more than "class, deficit, virtual time": a class is not passed over for ever ([`Config::ageing`]),
-//! a floor far behind goes before classes ([`Config::patience`]); an arrival that is more than half a lease behind in
-//! virtual time ends a lease early, so that a program that synchronises gets its part beside one that queues; the gate
-//! is open only where nobody else was seen for [`Config::alone`] and no tenant of class latency is registered, since
-//! what is queued through an open gate cannot be taken back; and a ceiling forgets unused time only while its tenant
-//! wants nothing and has nothing in flight: waiting for a neighbour's long kernel is not idleness.
+//! Refinements of "class, deficit, virtual time":
+//! - A class is not passed over for ever ([`Config::ageing`]).
+//! - A tenant far behind its floor goes before all classes ([`Config::patience`]).
+//! - An arrival that is more than half a lease behind in virtual time ends a lease early, so that a program that
+//!   synchronises gets its part next to one that queues.
+//! - A gate is open only where no other tenant was seen for [`Config::alone`] and no tenant of class latency is
+//!   registered, because work queued through an open gate cannot be withdrawn.
+//! - A ceiling expires unused time only while its tenant wants nothing and has nothing in flight: waiting for a
+//!   neighbour's long kernel is not idleness.
 //!
 //! # Cost
-//! A decision is a handful of operations on search trees of the device's waiting tenants; members count only in their
-//! tenant's own queue. Not here: sockets, pages, doorbells and clocks are the daemon's.
+//! A decision is a handful of operations on search trees of the device's waiting tenants; members matter only in
+//! their tenant's own queue. Not here: sockets, pages, doorbells and clocks, which are the daemon's.
 
 mod alone;
 pub mod audit;
@@ -49,12 +53,12 @@ use device::Device;
 use seat::{Seat, SeatIx, Slot};
 use std::collections::BTreeMap;
 
-/// The devices of a host and who waits for them.
+/// The devices of a host and the tenants that wait for them.
 #[derive(Debug)]
 pub struct Arbiter {
     config: Config,
     devices: Vec<Device>,
-    /// Tenants of class latency per device.
+    /// Number of tenants of class latency, per device.
     latency: Vec<u32>,
     seats: Vec<Option<Seat>>,
     slots: Vec<Option<Slot>>,
@@ -69,7 +73,7 @@ fn index(d: DeviceId) -> usize {
 }
 
 impl Arbiter {
-    /// For `devices` devices, on a clock that says `now`.
+    /// Creates an arbiter for `devices` devices, on a clock that shows `now`.
     #[must_use]
     pub fn new(config: Config, devices: u16, now: u64) -> Self {
         Self {
@@ -85,10 +89,10 @@ impl Arbiter {
         }
     }
 
-    /// One device more, under the next number.
+    /// Adds a device under the next number.
     ///
     /// # Panics
-    /// With the 65536th.
+    /// For the 65536th device.
     pub fn add_device(&mut self, now: u64) -> DeviceId {
         let device = DeviceId(u16::try_from(self.devices.len()).expect("fewer than 2^16 devices"));
         self.devices.push(Device::new(now));
@@ -96,7 +100,8 @@ impl Arbiter {
         device
     }
 
-    /// Has no tenant been there that was not forgotten? The number may then stand for another device.
+    /// True if no tenant that is still remembered has used the device. Its number may then be given to another
+    /// device.
     ///
     /// # Cost
     /// A look at every tenant on every device.
@@ -105,15 +110,15 @@ impl Arbiter {
         self.seats.iter().flatten().all(|seat| seat.device != device)
     }
 
-    /// Other constants from now on; leases that run keep their end.
+    /// Uses other constants from now on; running leases keep their end.
     pub fn configure(&mut self, config: Config) {
         self.config = config;
         self.devices.iter_mut().for_each(|device| device.dirty = true);
     }
 
-    /// Decides what is due at `now` and appends the gates that changed to `out`.
+    /// Makes the decisions that are due at `now` and appends the gates that changed to `out`.
     pub fn tick(&mut self, now: u64, pages: &mut impl Pages, out: &mut Vec<Decision>) {
-        // A device's decision may free or take another one: the second round is rare, a third rarer.
+        // One device's decision may free or take another device: a second round is rare, a third rarer.
         for _ in 0..4 {
             let mut quiet = true;
             for at in 0..self.devices.len() {
@@ -129,7 +134,7 @@ impl Arbiter {
         }
     }
 
-    /// When [`Self::tick`] must be called although nothing happens; `None`: never.
+    /// When [`Self::tick`] must be called even if nothing happens; `None`: never.
     #[must_use]
     pub fn next_deadline(&self) -> Option<u64> {
         let due = self.devices.iter().map(|device| if device.dirty { 0 } else { device.deadline }).min();

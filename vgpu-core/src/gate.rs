@@ -1,25 +1,31 @@
-//! The gate of launches, as pure decisions: may this one go now, and if not, until when to wait.
+//! The launch gate, as pure decisions: may this launch go now, and if not, when to ask again.
 //!
-//! Precision is the time that work already submitted will take, for it cannot be withdrawn. So the gate bounds what
-//! is in flight, in estimated time ([`Bounds::in_flight`]); everything else (lease, balance) is somebody else's word.
-//! Refinements of "no more than D": a launch of unknown cost waits until no other unknown one is in flight, since
-//! a queue of them might be a queue of seconds; of those whose cost was measured a few times only, as many may be in
-//! flight together as that many measurements vouch for ([`Guess::doubt`], [`MOST_DOUBT`]); and one launch goes ahead when
-//! what runs is about to end, so that the device need not wait for us between two kernels longer than half of D.
+//! Submitted work cannot be withdrawn, so the accuracy of shares depends on how long it will run. The gate therefore
+//! bounds the estimated work in flight ([`Bounds::in_flight`], called D). The lease and the balance are inputs that
+//! others decide. Three rules refine "no more than D":
+//! - A launch of unknown cost waits until no other unknown launch is in flight, because a queue of them might last
+//!   seconds.
+//! - Launches whose cost was measured only a few times share one allowance ([`Guess::doubt`], [`MOST_DOUBT`]).
+//! - One launch goes ahead when the running work is about to end. Otherwise the device would be idle between any two
+//!   kernels longer than half of D.
 //!
-//! *Liveness.* What is in flight may wait for the very launch that is held back. If nothing completed for
-//! [`Bounds::drain`] beyond the time at which it was expected, one launch passes; each further one waits twice as long,
-//! because a kernel that is only longer than expected would else collect a queue behind it. How much longer kernels take
-//! than expected is learned ([`Keeper::took`]): beside other tenants' work that is several times. On a stream nothing can
-//! wait for what comes behind it, only for what the program does after this launch: if all that is in flight is on the
-//! launch's own stream (or is launches of its own function, of unknown length), the first one waits 256 times as long;
-//! beside launches of unknown length, eight times. What only doubt holds back waits eight times as long, and no longer each
-//! time. A forced launch that was in vain (what it was to set free went on) makes the next four times as patient where there
-//! is no balance; one that helped ends that.
+//! *Liveness.* Work in flight may be waiting for the very launch that the gate holds. The gate therefore forces one
+//! launch if nothing completes for [`Bounds::drain`] beyond the expected end. Each further forced launch waits twice
+//! as long; otherwise a kernel that merely runs long would collect a queue behind it. [`Keeper::took`] learns how
+//! much longer kernels take than expected: next to other tenants' work, several times longer.
 //!
-//! In reading order: this file, when markers are recorded ([`marks`]), time on several streams ([`union`]), since when
-//! work is before the device ([`presence`]), launches that one thread counts by itself ([`credit`]), what holds without the
-//! daemon ([`loss`]). Not here: driver calls, clocks, futexes; the account ([`crate::account`]).
+//! The wait before a forced launch is a multiple of [`Bounds::drain`]:
+//! - 256 times, if all work in flight is on the launch's own stream, or is launches of its own function with unknown
+//!   cost. A kernel cannot depend on later work in its own stream, only on what the program does after this launch.
+//! - 8 times, if other streams have launches of unknown cost in flight.
+//! - 8 times, and never more, if only low-confidence estimates hold the launch back.
+//!
+//! A forced launch fails if the work that it was meant to release kept running. Each failure makes the next wait four
+//! times as long while the balance is empty; a success resets that.
+//!
+//! In reading order: this file, when to record event markers ([`marks`]), time on several streams ([`union`]), since
+//! when a process has had work queued ([`presence`]), launches that one thread counts by itself ([`credit`]), rules
+//! for a missing daemon ([`loss`]). Not here: driver calls, clocks, futexes; the account ([`crate::account`]).
 
 pub mod credit;
 pub mod loss;
@@ -34,22 +40,22 @@ use crate::account::cost::{Doubt, Guess};
 use crate::arbiter::Gate;
 use crate::turn::patience::Pending;
 
-/// D of whoever has had a device to itself for long: a program that computes, or is not woken in time, leaves the device
-/// without work only after so long. Whoever comes then waits for as much at most, once.
+/// D for a tenant that has had a device to itself for long (250 ms). A program that computes, or wakes up late,
+/// leaves the device idle only after that much work. A tenant that arrives later waits for at most that much, once.
 pub const ALONE_NS: u64 = 250_000_000;
 
-/// Durations, in nanoseconds.
+/// The gate's durations, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// D: estimated work that may be before the device.
+    /// D: the most estimated work that may be queued on the device.
     pub in_flight: u64,
-    /// With less than this left to run, one launch goes ahead.
+    /// One extra launch may go ahead when less than this is left to run.
     pub ahead: u64,
-    /// With less than this left the device can be given on: about what it takes until the next one launches.
+    /// With less than this left, the device can be handed over: about the time until the next member launches.
     pub handover: u64,
-    /// R: without a completion for so long, one launch passes.
+    /// R: one launch is forced when nothing completes for this long.
     pub drain: u64,
-    /// Longest wait without looking again.
+    /// The longest wait before the caller asks again.
     pub heartbeat: u64,
 }
 
@@ -60,7 +66,7 @@ impl Default for Bounds {
 }
 
 impl Bounds {
-    /// The bounds that go with leases of length `quantum`.
+    /// The bounds for leases of length `quantum`.
     #[must_use]
     pub fn of_quantum(quantum: u64) -> Self {
         Self {
@@ -73,82 +79,93 @@ impl Bounds {
     }
 }
 
-/// What is asked at the gate.
+/// One question to the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// What the launch is believed to cost.
+    /// The launch's estimated cost.
     pub cost: Guess,
-    /// The daemon's word, or [`Gate::Run`] without an end where there is none.
+    /// The daemon's decision; [`Gate::Run`] without an end where there is no daemon.
     pub gate: Gate,
-    /// The account's, with what is in flight by estimate as good as paid: [`crate::account::Account::admit_beside`].
+    /// The account's decision, with the estimated work in flight counted as paid:
+    /// [`crate::account::Account::admit_beside`].
     pub admission: Admission,
-    /// Something is in flight on another stream than the launch's, and it is not all launches of the same function, of
-    /// unknown length: those are to show first what they cost.
+    /// True if another stream than the launch's has work in flight. Work that is only launches of the launch's own
+    /// function at unknown cost does not count: those must first be measured.
     pub beside: bool,
-    /// What of the work in flight does not count, for it is others' and long, and may wait for this: [`goes_beside`].
+    /// Estimated work in flight that does not count against D: long work of other streams, which may be waiting for
+    /// this launch ([`goes_beside`]).
     pub aside: u64,
-    /// The time.
+    /// The current time.
     pub now: u64,
 }
 
-/// What the gate says.
+/// The gate's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Launch.
     Go,
-    /// Launch although it is not allowed: what is in flight may wait for it. Not to be learned from.
+    /// Launch although a rule forbids it, because the work in flight may be waiting for it. Do not learn costs from
+    /// it.
     Forced,
-    /// Look again at this moment, or when the gate or what is in flight changes.
+    /// Ask again at this time, or when the gate or the work in flight changes.
     Wait(u64),
 }
 
-/// What one process has before one device, by estimate.
+/// The launch gate's state: one process's estimated work on one device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Keeper {
     in_flight: u64,
     doubt: Doubt,
-    /// When the oldest of it can have begun to run.
+    /// The earliest time at which the oldest work in flight can have started.
     began: u64,
-    /// When a completion was last seen, or a launch forced.
+    /// When work was last seen complete, or a launch last forced.
     progress: u64,
     forced: u32,
     ahead: bool,
-    /// What was in flight when a launch was forced; 0: none was. It helped if less is, by that moment.
+    /// Work in flight when a launch was forced; 0: none was.
     held: u64,
+    /// The forced launch helped if less than `held` is in flight by this time.
     helps_until: u64,
     /// Forced launches in a row that did not help.
     vain: u32,
-    /// How much longer than expected what completes takes, in eighths of it: of late, and for a good while.
+    /// How much longer than expected recent work took, in eighths of the estimate.
     longer: u64,
+    /// The same, remembered for longer.
     longest: u64,
 }
 
-/// Patience is a power of two of [`Bounds::drain`]: behind one's own stream, beside launches of unknown length, and the most.
+/// Waits before a forced launch, as powers of two times [`Bounds::drain`]. `OWN`: all work is in the launch's own
+/// stream.
 const OWN: u32 = 8;
+/// Other streams have launches of unknown cost in flight.
 const UNKNOWN: u32 = 3;
+/// The largest exponent where other streams have work in flight.
 const MOST: u32 = 8;
-/// Nothing is expected to take more than this many eighths longer.
+/// Work is expected to take at most this many eighths longer than its estimate.
 const LONGEST: u64 = 15 * 8;
 
-/// The doubt of launches in flight together, at most.
+/// The most [`Doubt::young`] that launches in flight may have together.
 pub const MOST_DOUBT: u32 = 64;
 
-/// So short a launch goes beside others without a balance for what is in flight ...
+/// A launch below this cost may run next to other streams' work without a balance for the work in flight.
 const BESIDE_NS: u64 = 100_000;
-/// ... or one that is such a part of that: what it costs more than believed, because others ran, does not hold it back.
+/// So may a launch below this fraction of the work in flight. Other work can slow a launch beyond its estimate; that
+/// excess alone must not hold it back.
 const BESIDE_PART: u64 = 16;
 
-/// Whether a launch may go beside other streams' work as if that were not there: a short one may be what the work waits for
-/// (the part of a collective that tells another device), and to hold it back until the work is over or there is a balance
-/// for all of it makes the work longer, on both devices. So the account is asked as if nothing were in flight, and of what is,
-/// streams that have more than D before the device do not count ([`Ask::aside`]).
+/// True if a launch may ignore the long work of other streams.
+///
+/// Other streams' work may be waiting for a short launch, such as the part of a collective that signals another
+/// device. Holding that launch until the work ends, or until the balance covers all of it, makes the work longer on
+/// both devices. So the caller asks the account as if nothing were in flight. Of the work in flight, streams with
+/// more than D do not count ([`Ask::aside`]).
 #[must_use]
 pub fn goes_beside(cost: Guess, in_flight: u64, beside: bool) -> bool {
     beside && !cost.is_unknown() && cost.ns() <= BESIDE_NS.max(in_flight / BESIDE_PART)
 }
 
 impl Keeper {
-    /// May a launch go?
+    /// Decides whether a launch may go.
     ///
     /// # Cost
     /// A few comparisons; with an open gate one.
@@ -157,8 +174,9 @@ impl Keeper {
         if matches!(ask.gate, Gate::Open) { Verdict::Go } else { self.consider(ask, bounds) }
     }
 
-    /// As [`Keeper::ask`] and [`Keeper::launched`] in one, where nothing is to be considered: beside work in flight there is
-    /// room for a launch of a cost beyond doubt, and gate and account allow it. `false` says nothing.
+    /// [`Keeper::ask`] and [`Keeper::launched`] in one step, for the common case: other work is in flight, D has
+    /// room, the cost is certain, and gate and account allow the launch. `false` decides nothing; call
+    /// [`Keeper::ask`].
     ///
     /// # Cost
     /// A few comparisons.
@@ -186,7 +204,7 @@ impl Keeper {
         };
         let balance = match ask.admission {
             Admission::Admit => None,
-            // What is in flight may turn out shorter than it was counted.
+            // The work in flight may turn out shorter than its estimate.
             Admission::WaitUntil(until) if self.in_flight > 0 => Some(until.min(self.glance(now, until, bounds))),
             Admission::WaitUntil(until) => Some(until),
         };
@@ -207,21 +225,21 @@ impl Keeper {
             return Verdict::Forced;
         }
         let due = if self.in_flight > 0 { due } else { u64::MAX };
-        // All that holds it back must pass; a forced launch may come before.
+        // Every reason to wait must pass; a forced launch may come before.
         let until = [word, balance, room].into_iter().flatten().max().unwrap_or(now);
         Verdict::Wait(until.min(due).min(now.saturating_add(bounds.heartbeat)).max(now + 1))
     }
 
-    /// While a launch waits for the balance until `until`, beside work in flight: when to look whether that took less than it
-    /// was counted. The device will rest for a while before that moment anyway, so that a look within most of that time is
-    /// early enough; under a low ceiling it is the only one.
+    /// When to check whether the work in flight took less than its estimate, while a launch waits for the balance
+    /// until `until`. The device will be idle for a while before `until` anyway. A check after two thirds of that
+    /// idle time is early enough; under a low ceiling it is the only one.
     fn glance(&self, now: u64, until: u64, bounds: &Bounds) -> u64 {
         let left = self.remaining(now);
         let rest = until.saturating_sub(now).saturating_sub(left);
         now.saturating_add((left / 3).max(rest - rest / 3).max(bounds.ahead / 2))
     }
 
-    /// When there is room for the launch in flight; `None`: now.
+    /// When the work in flight leaves room for the launch; `None`: now.
     fn room(&mut self, ask: &Ask, bounds: &Bounds) -> Option<u64> {
         if self.in_flight == 0 {
             return None;
@@ -231,19 +249,19 @@ impl Keeper {
         if (counts == 0 || counts.saturating_add(ask.cost.ns()) <= bounds.in_flight) && !in_doubt {
             return None;
         }
-        // Half of the allowance early, so that a late wake-up does not leave the device idle.
+        // Early by `ahead`, so that a late wake-up does not leave the device idle.
         let early = self.began.saturating_add(self.in_flight).saturating_sub(bounds.ahead);
         let known = self.doubt.unknown == 0 && !in_doubt && !self.ahead;
         if known && ask.now >= early {
             return None;
         }
-        // It may be over sooner: the nearer that is, the closer the looks.
+        // The work may end sooner: check more often as the expected end comes near.
         let look = self.look(ask.now, bounds);
         Some(if known { early.min(look) } else { look })
     }
 
-    /// Whether the launch has to wait until of those in flight one shows what it costs. What other streams' work may wait
-    /// for finds room beside it once more.
+    /// True if the launch must wait until one of those in flight has been measured. The limit is twice as high where
+    /// other streams' work may be waiting for it.
     #[must_use]
     pub fn is_in_doubt(&self, ask: &Ask) -> bool {
         let (in_flight, one) = (self.doubt, ask.cost.doubt());
@@ -251,8 +269,8 @@ impl Keeper {
         in_flight.unknown.min(one.unknown) > 0 || one.young > 0 && in_flight.young.saturating_add(one.young) > most
     }
 
-    /// Whether a launch of known cost is held back by nothing else. What that is to prevent is bounded, so that it goes after a
-    /// while that does not grow.
+    /// True if only low-confidence estimates hold back a launch of known cost. The harm that this wait prevents is
+    /// bounded, so the launch is forced after a wait that never grows.
     #[must_use]
     pub fn is_held_by_doubt(&self, ask: &Ask, bounds: &Bounds) -> bool {
         let allowed =
@@ -261,9 +279,9 @@ impl Keeper {
         allowed && has_room && !ask.cost.is_unknown() && self.is_in_doubt(ask)
     }
 
-    /// When a launch is forced. `doubted`: all else would let it go; `poor`: there is no balance for it.
+    /// When a launch is forced. `doubted`: only low confidence holds it back; `poor`: the balance does not cover it.
     fn due(&self, stretch: u64, beside: bool, doubted: bool, poor: bool, bounds: &Bounds) -> u64 {
-        // Half of it more: launches of one function differ.
+        // Half as much again, because launches of one function differ in length.
         let longest =
             self.by(self.longer).max(self.in_flight.saturating_mul(stretch)).saturating_add(self.in_flight / 2);
         let expected = self.began.saturating_add(longest);
@@ -282,7 +300,7 @@ impl Keeper {
         }
     }
 
-    /// A launch went to the driver.
+    /// Counts a launch that the caller passes to the driver.
     #[inline]
     pub fn launched(&mut self, cost: Guess, now: u64, bounds: &Bounds) {
         if self.in_flight == 0 {
@@ -296,14 +314,14 @@ impl Keeper {
         self.doubt = self.doubt.and(cost.doubt());
     }
 
-    /// A launch that was announced by [`Keeper::launched`] was refused by the driver.
+    /// Takes back a launch that was counted by [`Keeper::launched`] and that the driver refused.
     pub fn withdrawn(&mut self, cost: Guess) {
         self.in_flight = self.in_flight.saturating_sub(cost.ns());
         self.doubt = self.doubt.without(cost.doubt());
     }
 
-    /// Launches estimated at `estimate`, with so much doubt, were seen complete; the device had
-    /// them done at `at`, no later than now.
+    /// Counts launches as complete: `estimate` of work with this `doubt`. The device finished them at `at`, which is
+    /// not in the future.
     pub fn completed(&mut self, estimate: u64, doubt: Doubt, at: u64) {
         self.in_flight = self.in_flight.saturating_sub(estimate);
         self.doubt = self.doubt.without(doubt);
@@ -316,8 +334,8 @@ impl Keeper {
         }
     }
 
-    /// Launches of known cost, estimated at `estimate`, took `spent`. Whoever has neighbours learns here how much longer
-    /// that makes them.
+    /// Learns how much longer than their `estimate` launches of known cost took (`spent`). Neighbours on the device
+    /// cause that.
     pub fn took(&mut self, estimate: u64, spent: u64) {
         let eighths = spent.saturating_mul(8) / estimate.max(1);
         let longer = eighths.saturating_sub(8).min(LONGEST);
@@ -325,64 +343,66 @@ impl Keeper {
         (self.longer, self.longest) = (after(self.longer, 8), after(self.longest, 32));
     }
 
-    /// What is in flight, if it takes so many eighths longer than expected.
+    /// The work in flight, if it takes this many eighths longer than expected.
     const fn by(&self, eighths: u64) -> u64 {
         self.in_flight.saturating_add(self.in_flight.saturating_mul(eighths) / 8)
     }
 
-    /// The doubt of launches before the device that were measured, but not often enough.
+    /// The sum of [`Doubt::young`] over launches in flight: those measured, but not often enough.
     #[inline]
     #[must_use]
     pub const fn young(&self) -> u32 {
         self.doubt.young
     }
 
-    /// Whether something before the device was never measured.
+    /// True if a launch in flight was never measured.
     #[must_use]
     pub const fn is_unknown(&self) -> bool {
         self.doubt.unknown > 0
     }
 
-    /// Estimated work before the device.
+    /// Estimated work in flight.
     #[must_use]
     pub const fn in_flight(&self) -> u64 {
         self.in_flight
     }
 
-    /// What it has of the device by `now`, seen complete or not: what was estimated, or as long as it has been there.
+    /// Device time that the work in flight had by `now`: its estimate, or the time since it started if that is
+    /// longer.
     #[must_use]
     pub const fn had(&self, now: u64) -> u64 {
         let lasted = now.saturating_sub(self.began);
         if self.in_flight > 0 && lasted > self.in_flight { lasted } else { self.in_flight }
     }
 
-    /// What of it is left at `now`, if the device works for nobody else.
+    /// Estimated work left at `now`, if the device serves nobody else.
     #[must_use]
     pub const fn remaining(&self, now: u64) -> u64 {
         self.in_flight.saturating_sub(now.saturating_sub(self.began))
     }
 
-    /// What the tenant's other members wait for.
+    /// The work that the tenant's other members wait for.
     #[must_use]
     pub const fn pending(&self) -> Pending {
         Pending { began: self.began, estimate: self.in_flight, is_unknown: self.is_unknown() }
     }
 
-    /// When the work before the device should be over, by estimate, if the device works for nobody else.
+    /// When the work in flight should end by estimate, if the device serves nobody else.
     #[must_use]
     pub const fn expected(&self) -> u64 {
         self.began.saturating_add(self.in_flight)
     }
 
-    /// What is left of it at `now`, believing that long launches take as long as the longest did for a good while.
+    /// Work left at `now`. Above D it assumes that launches overrun as much as the worst recent ones did.
     #[must_use]
     pub fn lasts(&self, now: u64, bounds: &Bounds) -> u64 {
         let all = if self.in_flight > bounds.in_flight { self.by(self.longest) } else { self.in_flight };
         all.saturating_sub(now.saturating_sub(self.began))
     }
 
-    /// What is said of it to the daemon: 0 only if all was seen complete, `u64::MAX` if it takes longer than expected.
-    /// The end of a long launch cannot be foretold to the microsecond, so that it never counts as about to end.
+    /// The work left as reported to the daemon: 0 only if all was seen complete, `u64::MAX` if it takes longer than
+    /// expected. The end of a long launch cannot be predicted to the microsecond, so above D the answer is never less
+    /// than [`Bounds::handover`].
     #[must_use]
     pub fn left(&self, now: u64, bounds: &Bounds) -> u64 {
         match (self.in_flight, self.lasts(now, bounds)) {
@@ -393,11 +413,11 @@ impl Keeper {
         }
     }
 
-    /// While somebody waits for the device: when to look whether the work is done.
+    /// While others wait for the device: when to check whether the work is done.
     #[must_use]
     pub fn look(&self, now: u64, bounds: &Bounds) -> u64 {
-        // Launches of one function differ: the nearer the end, the closer the looks. What takes longer than expected is
-        // looked at less and less: up to a sixteenth of its time is found out late.
+        // Launches of one function differ: check more often as the expected end comes near. Check overdue work less
+        // and less often: at most a sixteenth of its overrun is noticed late.
         let late = now.saturating_sub(self.began.saturating_add(self.in_flight));
         if late > 0 {
             return now.saturating_add((late / 16).clamp(bounds.ahead / 4, 1_000_000));
@@ -406,7 +426,7 @@ impl Keeper {
         let pause = if left > bounds.ahead {
             (left / 4).clamp(bounds.ahead / 2, 1_000_000).saturating_sub(bounds.handover / 2).max(bounds.ahead / 4)
         } else if left >= bounds.handover {
-            // As soon as it counts as about to end: who wakes up late is still in time to say so.
+            // The moment the work counts as about to end: a thread that wakes up late can still report that in time.
             (left - bounds.handover).saturating_add(bounds.handover / 16)
         } else {
             left.saturating_sub(bounds.handover / 2).max(bounds.ahead / 4)

@@ -1,46 +1,50 @@
-//! The members of one tenant take turns at a device, so that what the events of one measure is its own work.
+//! Lets the members of one tenant take turns on a device, so that each member's events measure only its own work.
 //!
-//! Contexts of different processes never run at the same time (without MPS), and an interval between two events of one
-//! contains the slices of the others. Members that share one ceiling would pay for such an interval twice. So, while
-//! several of them want the device, one at a time *holds* it, for a *lease* of [`QUANTUM`]; then it launches nothing,
-//! drains, and passes on. The arbiter does the same between tenants; here nobody presides, the members agree by words in
-//! the ledger's page. (This turn is at the device; the ledger's own turn is a lock on the slow way of a request.)
+//! Contexts of different processes never run at the same time (without MPS), and an interval between two events of
+//! one contains the slices of the others. Members that share one ceiling would pay for such an interval twice. So,
+//! while several members want the device, one at a time *holds* it, for a *lease* of [`QUANTUM`]. Then it stops
+//! launching, drains, and passes the turn on. The arbiter does the same between tenants; here the members coordinate
+//! without a daemon, through words in the ledger's page. (This turn is for the device. The ledger's own turn is a
+//! lock on the slow path of a request.)
 //!
-//! | word | says | written by |
+//! | word | meaning | written by |
 //! |---|---|---|
-//! | `turn` | who holds, and when the lease ends; or that nobody does, and since when | whoever takes, renews, passes on: compare-exchange |
-//! | `turn_contended` | until when it counts that somebody waits | those who wait, again and again: it expires by itself |
-//! | `turn_clock` | the virtual time of whoever took it last, the largest | whoever takes |
-//! | `turn_bell` | counts what others may wait for; the futex word | whoever passes on, or begins to wait |
-//! | slot: `turn_wants` | until when this member's wish counts, 0: none | its member |
+//! | `turn` | the holder and the end of its lease; or that nobody holds it, and since when | the member that takes, renews or passes on: compare-exchange |
+//! | `turn_contended` | until when the turn counts as contended | waiting members, repeatedly: it expires by itself |
+//! | `turn_clock` | the largest virtual time at which a member took the turn | the member that takes |
+//! | `turn_bell` | counts the events that others may wait for; the futex word | the member that passes on, or begins to wait |
+//! | slot: `turn_wants` | until when this member's request counts, 0: none | its member |
 //! | slot: `turn_shift` | virtual time = device time measured (`busy`) + this | its member |
 //! | slot: `turn_taken`, `turn_drained` | its last possession; the last one whose work it saw complete, all of it | its member |
-//! | slot: `turn_due` | when the work it has before the device should be over, 0: soon | its member, where it is contended |
+//! | slot: `turn_due` | when the work it has queued should be over, 0: soon | its member, while the turn is contended |
 //!
-//! *Alone* a member keeps the turn for ever, at the price of two relaxed loads for each launch and no store at all.
+//! *Alone*, a member keeps the turn for ever, at the price of two relaxed loads per launch and no store at all.
 //!
-//! *Exclusive.* A possession is exclusive if, after it was taken, no other slot has work of an earlier one before the
-//! device: `turn_taken == turn_drained` in all of them (or has had it for [`LONGEST`]). Whoever takes writes `turn_taken` before it looks whether it
-//! still holds, and whoever takes from it looks at `turn_taken` after it took: one of the two sees the other.
+//! *Exclusive.* A possession is exclusive while no other slot has work of an earlier possession queued: `turn_taken
+//! == turn_drained` in all of them (or the work has been there for [`LONGEST`]). A member that takes the turn writes
+//! `turn_taken` before it checks that it still holds. A member that preempts it checks `turn_taken` after it took. So
+//! one of the two sees the other.
 //!
-//! *A lease* is over after [`QUANTUM`] where somebody waits, but goes on for whoever had next to nothing of the device
-//! ([`USE`], up to [`LEASE`]): under a low ceiling a quantum is a launch or two, and a change costs the device more.
+//! *A lease* ends after [`QUANTUM`] if another member waits. It goes on, up to [`LEASE`], for a holder that used
+//! little of the device ([`USE`]). Under a low ceiling a quantum is only a launch or two, and a context switch costs
+//! the device more.
 //!
-//! *Who is next.* The waiting member that used the least (virtual time: `order`), as the arbiter does between tenants,
-//! and not who waits longest: members whose launches differ in length would get the device in proportion to these.
-//! Nobody starves: taking costs virtual time even where nothing is measured, whoever comes is at most a quantum behind
-//! those that are there, so that each waits for a bounded part of the others' work. Whoever is next and does not come
-//! is passed over after [`PASS`], and ignored when its wish expires.
+//! *Next holder.* The waiting member with the least virtual time (`order`) is next, as between tenants in the
+//! arbiter. Were it the longest wait, members would get device time in proportion to the length of their launches. No
+//! member starves: taking the turn costs virtual time even where nothing is measured, and a new member starts at most
+//! a quantum behind the others. So each waits for a bounded part of the others' work. A next member that does not
+//! take the turn is passed over after [`PASS`], and ignored when its request expires.
 //!
-//! *Death and silence.* A holder that died is found by its slot's lock ([`Step::suspect`], `Member::bury`); settling a
-//! slot frees the turn. One that does not drain within [`DRAIN`] beyond what it said ([`patience`]; it is stopped, or its
-//! launches wait for something) is robbed: exclusivity is lifted until it has seen its work complete, but for [`LONGEST`]
-//! at most, as it may be idle and make no call; nobody waits longer. Everybody looks again every [`HEARTBEAT`], so that a wake
-//! that was lost costs so much and no more.
+//! *Death and silence.* The lock of its slot reveals a holder that died ([`Step::suspect`], `Member::bury`); settling
+//! the slot frees the turn. A holder that does not drain within [`DRAIN`] beyond its announced end ([`patience`]) is
+//! preempted: it may be stopped, or its launches may wait for something. An announced end counts up to [`LONGEST`],
+//! so that every wait ends. No possession is then exclusive until the preempted member has seen its work complete,
+//! but for at most [`LONGEST`], because it may be idle and make no call. Every member looks again each [`HEARTBEAT`],
+//! so a lost wake-up costs at most that.
 //!
-//! In reading order: this file (words, the launch's path), `step` (what a member does when that is not enough), `order`
-//! (virtual time), `patience` (how long a holder asks for), `watch` (a look without the lock). Not here:
-//! locks and clocks, futexes, who reaps completions; a process's threads are told apart by the caller's lock around [`Hand`].
+//! In reading order: this file (words, the launch's path), `step` (the slow path), `order` (virtual time), `patience`
+//! (how long a holder asks the others to wait), `watch` (a check without the lock). Not here: locks, clocks, futexes,
+//! and seeing completions; the caller's lock around [`Hand`] serialises a process's threads.
 
 #[cfg(all(test, loom))]
 mod loom_tests;
@@ -61,33 +65,34 @@ use crate::sync::{AtomicU32, Ordering};
 
 /// Length of a lease, in nanoseconds.
 pub const QUANTUM: u64 = 4_000_000;
-/// How long a drain may take beyond what the holder expects.
+/// How long a drain may take beyond the holder's announced end.
 pub const DRAIN: u64 = 10_000_000;
-/// A lease goes on for its holder until it used so much of the device ...
+/// A lease goes on until its holder has used this much of the device.
 pub const USE: u64 = 2_000_000;
-/// ... but so long at most: under a low ceiling a quantum is but a few launches, and each change costs the device a switch.
+/// But at most this long. Under a low ceiling a quantum is only a few launches, and each change of holder costs a
+/// context switch.
 pub const LEASE: u64 = 20_000_000;
-/// What the holder expects is believed up to here.
+/// A holder's announced end is trusted up to this long.
 pub const LONGEST: u64 = 2_000_000_000;
-/// How long a wish counts, and that there is one.
+/// How long a request counts, and the turn counts as contended.
 pub const WISH: u64 = 20_000_000;
-/// Nobody waits longer without looking again.
+/// The longest wait before a member looks again.
 pub const HEARTBEAT: u64 = 10_000_000;
-/// Whoever is next and does not come within this is passed over.
+/// The next member is passed over if it does not take the turn within this time.
 pub const PASS: u64 = 2_000_000;
-/// A holder without work and wish passes on before its lease ends, after this.
+/// A holder without work or request passes on before its lease ends, after this time.
 pub const IDLE: u64 = 100_000;
-/// A holder that is so late is suspected to be dead.
+/// A holder that is this late may be dead.
 pub const SUSPECT: u64 = 1_000_000;
 
-/// Who holds, in the low bits of the word: slot + 1, 0: nobody.
+/// Bits of the word that name the holder: slot + 1, 0: nobody.
 const HOLDER_BITS: u32 = 11;
-/// The unit of time in the bits above, as a power of two.
+/// The unit of the time in the bits above, as a power of two of nanoseconds.
 const UNIT_BITS: u32 = 10;
 
 const _: () = assert!(crate::ledger::SLOTS < 1 << HOLDER_BITS);
 
-/// The word of the turn, taken apart.
+/// The `turn` word, decoded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Word(u64);
 
@@ -97,7 +102,7 @@ impl Word {
         Self((end >> UNIT_BITS) << HOLDER_BITS | (slot as u64 + 1))
     }
 
-    /// Nobody's, since `now`.
+    /// Held by nobody, since `now`.
     fn free(now: u64) -> Self {
         Self((now >> UNIT_BITS) << HOLDER_BITS)
     }
@@ -113,7 +118,7 @@ impl Word {
     }
 }
 
-/// The turn at a device, as one member sees it.
+/// The turn for a device, as one member sees it.
 #[derive(Clone, Copy)]
 pub struct Turn<'p> {
     ledger: Ledger<'p>,
@@ -121,87 +126,92 @@ pub struct Turn<'p> {
     me: usize,
 }
 
-/// What a process remembers of the turn between two looks, under the caller's lock.
+/// A process's memory of the turn between two looks (calls of [`Turn::step`]), under the caller's lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hand {
-    /// What it took; 0: nothing, or it was taken from it.
+    /// The `turn` word that it took; 0: none, or another member preempted it.
     possession: u64,
     exclusive: bool,
-    /// Its last possession has work that was not seen complete.
+    /// True while work of its last possession was not yet seen complete.
     owes: bool,
     wishing: bool,
-    /// When to look again whether it is exclusive.
+    /// When to check exclusivity again.
     rescan: u64,
-    /// Which possessions of others have work before the device, and since when it is these.
+    /// Identifies the other members' possessions that have work queued.
     debts: u64,
+    /// Since when `debts` has had this value.
     indebted: u64,
-    /// Whose possession it waits for, since when, and when it last suspected it.
+    /// The `turn` word of the holder that it waits for; 0: none.
     seen: u64,
+    /// Since when it waits for that holder.
     since: u64,
+    /// When it may suspect that holder of being dead again.
     suspected: u64,
+    /// When it last looked while it waited.
     looked: u64,
-    /// Since when the turn could be had, had not somebody else been next.
+    /// Since when the turn has been available, but another member was next.
     passed: Option<u64>,
-    /// When it took the turn, and its virtual time then.
+    /// When it took the turn.
     taken: u64,
+    /// Its virtual time when it took the turn.
     began: u64,
-    /// Since when it holds without work and wish.
+    /// Since when it has held the turn without work or request.
     idle: Option<u64>,
-    /// When it last wanted the device or had work before it.
+    /// When it last wanted the device or had work queued.
     wanted: u64,
 }
 
 impl Hand {
-    /// What was taken, 0: nothing. Another number is another possession.
+    /// The possession, 0: none. A different number is a different possession.
     #[must_use]
     pub const fn possession(&self) -> u64 {
         self.possession
     }
 
-    /// Whether work of a possession that was taken away was not seen complete yet, or the turn is held.
+    /// True while the turn is held, or work of a preempted possession was not yet seen complete.
     #[must_use]
     pub const fn owes(&self) -> bool {
         self.owes
     }
 }
 
-/// What a process has before the device and wants, when it looks.
+/// A process's queued work and request, at one look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Here {
-    /// The time.
+    /// The current time.
     pub now: u64,
-    /// A thread stands at the gate.
+    /// True if a thread waits at the gate.
     pub wants: bool,
-    /// The account admits it only from this moment on: no use in taking the turn before.
+    /// The account admits a launch only from this time on; taking the turn earlier is useless.
     pub admitted: u64,
     /// Estimated work that was not seen complete: 0 only if all was.
     pub in_flight: u64,
-    /// When it should be over at the latest, by estimate.
+    /// The latest time at which it should be over, by estimate.
     pub due: u64,
 }
 
-/// What comes of a look.
+/// The outcome of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Step {
-    /// For [`crate::gate::Keeper::ask`].
+    /// The input to [`crate::gate::Keeper::ask`].
     pub gate: Gate,
-    /// When to look again, if neither bell nor completion comes before.
+    /// When to look again, unless the bell or a completion comes first.
     pub look: u64,
-    /// Whom to wake at the bell: [`bell_bit`] of each; 0: nobody.
+    /// Members to wake at the bell: [`bell_bit`] of each; 0: none.
     pub wake: u32,
-    /// A slot whose member may be dead: to be buried.
+    /// A slot whose member may be dead: the caller checks and reaps it.
     pub suspect: Option<usize>,
 }
 
-/// By which bit the member in `slot` waits at the bell (`FUTEX_WAIT_BITSET`).
+/// The bit on which the member in `slot` waits at the bell (`FUTEX_WAIT_BITSET`).
 #[must_use]
 pub const fn bell_bit(slot: usize) -> u32 {
     1 << (slot % 32)
 }
 
 impl<'p> Turn<'p> {
-    /// Whether somebody waited for the turn a moment ago.
+    /// True if another member waited for the turn recently.
     ///
     /// # Cost
     /// One relaxed load.
@@ -209,12 +219,12 @@ impl<'p> Turn<'p> {
     #[must_use]
     pub fn contended(&self, now: u64) -> bool {
         let until = self.ledger.header.turn_contended.load(Ordering::Relaxed);
-        // What lies further ahead was written before the clock was set back.
+        // A time further ahead was written before the clock was set back.
         until.wrapping_sub(now).wrapping_sub(1) < WISH + HEARTBEAT
     }
 
-    /// The gate of a launch, if it goes without a [`Turn::step`]. The caller counts the launch as in flight before it
-    /// gives its lock back.
+    /// The gate of a launch that needs no [`Turn::step`]. The caller counts the launch as in flight before it
+    /// releases its lock.
     ///
     /// # Cost
     /// Two relaxed loads and a few comparisons.
@@ -237,15 +247,15 @@ impl<'p> Turn<'p> {
         Gate::Run { lease: hand.possession, until, exclusive: hand.exclusive, ceiling: None, wide: false }
     }
 
-    /// What to remember with a measurement that begins now: it counts as this member's own time if [`Turn::lasts`] says
-    /// so when its end was seen. 0: not exclusive.
+    /// A stamp for a measurement that begins now. The measurement is this member's own time if [`Turn::lasts`] holds
+    /// for the stamp when its end is seen. 0: not exclusive.
     #[inline]
     #[must_use]
     pub fn stamp(&self, hand: &Hand) -> u64 {
         if hand.exclusive && self.lasts(hand, hand.possession) { hand.possession } else { 0 }
     }
 
-    /// Whether nobody else has been before the device since `stamp`.
+    /// True if no other member has had the device since `stamp`.
     ///
     /// # Cost
     /// One load.
@@ -255,14 +265,14 @@ impl<'p> Turn<'p> {
         stamp != 0 && hand.possession == stamp && self.word().holder() == Some(self.me)
     }
 
-    /// Whether this process holds the turn.
+    /// True if this process holds the turn.
     #[inline]
     #[must_use]
     pub fn holds(&self, hand: &Hand) -> bool {
         hand.possession != 0 && self.word().holder() == Some(self.me)
     }
 
-    /// The futex word: read it before a step, wait while it has that value. It counts; what it counts means nothing.
+    /// The futex word: read it before a step, wait while it has that value. Only changes matter, not the value.
     #[must_use]
     pub fn bell(&self) -> &'p AtomicU32 {
         &self.ledger.header.turn_bell
@@ -284,7 +294,7 @@ impl<'p> Turn<'p> {
 }
 
 impl<'p> Member<'p> {
-    /// The turn at the device, from this member's side.
+    /// The turn for the device, from this member's side.
     #[must_use]
     pub fn turn(&self) -> Turn<'p> {
         let ledger = self.ledger();
@@ -293,24 +303,24 @@ impl<'p> Member<'p> {
 }
 
 impl Ledger<'_> {
-    /// Nobody holds the turn if slot `index` did. Only for the holder of the slot's lock.
+    /// Frees the turn if slot `index` held it. Only for the holder of the slot's lock.
     pub(crate) fn free_turn_of(&self, index: usize) {
         let turn = &self.header.turn;
         let word = Word(turn.load(Ordering::SeqCst));
         if word.holder() == Some(index) {
-            // Lost to somebody who took it: as good.
+            // If another member took it first, that serves as well.
             let _ = turn.compare_exchange(word.0, Word::free(word.moment()).0, Ordering::SeqCst, Ordering::SeqCst);
         }
     }
 }
 
 impl Slot {
-    /// A member without past. Only for the holder of the slot's lock.
+    /// Resets the slot to a member without history. Only for the holder of the slot's lock.
     pub(crate) fn settle_turn(&self) {
         for word in [&self.turn_wants, &self.turn_shift, &self.turn_due] {
             word.store(0, Ordering::SeqCst);
         }
-        // What its death left before the device is gone.
+        // The work that the dead member left on the device is gone.
         let taken = self.turn_taken.load(Ordering::SeqCst);
         self.turn_drained.store(taken, Ordering::SeqCst);
     }

@@ -1,11 +1,11 @@
-//! What the governor remembers of its lease of one device, and what it says of itself in the report. Under its lock.
+//! The governor's memory of its lease of one device, and its report to the daemon. Under the governor's lock.
 //!
-//! The grant is kept until the slot's counter changes, which is one load a launch. A launch is announced before that load,
-//! and a gate that is shut is written before the daemon reads the report: one of the two sees the other. What was launched
-//! through an open gate is not known: until its streams were seen idle the report says so, and since the gate has shut it
-//! pays for the time in which they were not. In [`opened`]: that; in `said`: what stands in the report, and when the bell is
-//! rung. Not here: what the gate makes of a grant ([`vgpu_core::gate`]), who asks the streams ([`crate::governor`]), atomics
-//! that need no lock ([`super::Post`]).
+//! The grant is kept until the slot's counter changes; checking that takes one load a launch. A launch is announced
+//! before that load, and the daemon writes a shut gate before it reads the report: one of the two sees the other. The
+//! work launched through an open gate is unknown, and the report says so until its streams were seen idle. Once the
+//! gate has shut, the member pays for the time in which they were not. In [`opened`]: such work; in `said`: the
+//! report, and when the daemon's bell is rung. Not here: the gate's rules ([`vgpu_core::gate`]), the queries of
+//! streams ([`crate::governor`]), atomics that need no lock ([`super::Post`]).
 
 mod opened;
 mod said;
@@ -21,108 +21,116 @@ use vgpu_core::limits::Mode;
 use vgpu_core::page::{Grant, Unread};
 use vgpu_core::share::Share;
 
-/// The daemon believes of no launch that it takes longer.
+/// The daemon trusts no launch to take longer than this.
 const LONGEST_NS: u64 = 2_000_000_000;
-/// The beat is looked at so often.
+/// The daemon's heartbeat is checked this often.
 const BEAT_NS: u64 = 50_000_000;
-/// Streams that are remembered of launches through an open gate.
+/// Streams remembered for launches through an open gate.
 const STREAMS: usize = 256;
-/// After the gate has shut, streams that nobody here can ask (those that are too many, and the default streams of other
-/// threads) count as busy for so long.
+/// After the gate has shut, streams that cannot be asked here (too many, or the default streams of other threads)
+/// count as busy for this long.
 const UNASKED_NS: u64 = 2_000_000_000;
-/// A stream that was busy at a look and idle at the next one, so much later at most, worked until then.
+/// If a stream was busy at one look and idle at the next, at most this much later, it counts as busy until then.
 const CLOSE_NS: u64 = 2_000_000;
 
-/// What holds for a launch.
+/// The gate that applies to a launch.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Word {
-    /// Nobody speaks for the device but this process and its tenant's members.
+    /// No daemon decides: only this process and its tenant's members.
     Own,
     /// The daemon: launch, and only count.
     Open,
-    /// The daemon.
+    /// The daemon's gate.
     Said(Gate),
 }
 
-/// A look at the grant changed it.
+/// The effect of reading a changed grant.
 #[derive(Clone, Copy, Default)]
 pub struct Changed {
-    /// What is in flight was launched in another lease.
+    /// True if the work in flight was launched in another lease.
     pub taints: bool,
 }
 
-/// A stream that was launched into through an open gate.
+/// A stream that had launches through an open gate.
 #[derive(Clone, Copy)]
 pub struct Stream {
-    /// Which one; nobody's: it has ended, and what it had in flight is before the mark.
+    /// Its key. Nobody's key: it has ended, and its work in flight precedes the mark.
     pub place: order::Place,
     /// The launch.
     pub launch: Launch,
-    /// Recorded behind all that went through that gate, after it had shut.
+    /// Recorded after all work that went through that gate, once it had shut.
     pub mark: Option<CUevent>,
 }
 
-/// What one of them answered.
+/// A stream's answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// What went through the open gate is complete.
+    /// Its work that went through the open gate is complete.
     Done,
-    /// It is not.
+    /// That work is not complete.
     Busy,
-    /// It is not, and has this mark behind it now.
+    /// That work is not complete, and this mark follows it now.
     Marked(CUevent),
-    /// It cannot be asked here.
+    /// The stream cannot be asked here.
     Unasked,
 }
 
 /// A process's lease of one device.
 pub struct Lease {
     place: Option<&'static Place>,
-    /// Of the state that was read.
+    /// The slot's sequence when it was last read.
     sequence: u32,
     gate: Gate,
     ceiling: Option<(Share, Account)>,
-    /// The daemon is gone, or has given the slot to somebody else.
+    /// The daemon is gone, or has given the slot to another member.
     lost: bool,
-    /// When to look at the beat again.
+    /// When to check the heartbeat again.
     check: u64,
     /// Device time measured before the slot was taken.
     base: u64,
     submitted: u64,
-    /// Launches since the slot was taken, less those through an open gate; and of those, what was before.
+    /// Launches since the slot was taken, except those through an open gate.
     launched: u64,
+    /// Launches through an open gate before the slot was taken.
     opened: u64,
     finished: u64,
-    /// As `finished`, at what those launches take when nobody slows them.
+    /// As `finished`, at the undisturbed cost of those launches.
     known: u64,
-    /// Of the launches measured last, that and their estimate.
+    /// The undisturbed cost and the estimate of the launches measured last.
     last_known: (u64, u64),
     since: u64,
     last: u64,
-    /// Said in the report: a thread stands at the gate. And when the bell was last rung for it; 0: not.
+    /// Reported: a thread waits at the gate.
     wants: bool,
+    /// When the bell was last rung for it; 0: not.
     rung: u64,
-    /// To be rung when the lock is given back.
+    /// The bell must be rung once the lock is released.
     ring: bool,
-    /// When what was in flight as the gate closed has to be done.
+    /// When the work that was in flight as the gate shut must be done.
     closed: u64,
-    /// The daemon was told that the work is about to end; that it has ended.
+    /// The daemon was told that the work is about to end.
     told: bool,
+    /// The daemon was told that it has ended.
     done: bool,
     /// Since when nothing is in flight.
     idle: Option<u64>,
-    /// Launches went through an open gate, into these streams.
+    /// Launches went through an open gate.
     blind: bool,
+    /// The streams that they went into.
     streams: Vec<Stream>,
+    /// Some of them are not in `streams`, or cannot be asked.
     crowded: bool,
-    /// A thread asks them; and the gate was open since, so that its answers are of what went before.
+    /// A thread asks those streams.
     asked: bool,
+    /// The gate was open again since it began, so its answers concern earlier work.
     stale: bool,
-    /// Marks that say nothing any more, with their contexts; and contexts that ended while a thread asked.
+    /// Marks that are no longer needed, with their contexts.
     unused: Vec<(usize, CUevent)>,
+    /// Contexts that ended while a thread asked.
     gone: Vec<usize>,
-    /// When that gate was found shut; and up to when the work of those streams was paid for. 0: it is open.
+    /// When that gate was found shut; 0: it is open.
     shut: u64,
+    /// Up to when the work of those streams was paid for; 0: the gate is open.
     paid: u64,
 }
 
@@ -165,13 +173,13 @@ impl Default for Lease {
 }
 
 impl Lease {
-    /// Whether the daemon's word is the one that counts here.
+    /// True if the daemon's gate applies here.
     #[inline]
     pub fn is_on(&self) -> bool {
         self.place.is_some() && !self.lost
     }
 
-    /// Whether what was read last still holds.
+    /// True if the grant last read is still valid.
     ///
     /// # Cost
     /// A load where there is a daemon; else none.
@@ -186,23 +194,23 @@ impl Lease {
         }
     }
 
-    /// Reads what holds now.
+    /// Reads the current grant.
     #[cold]
     pub fn look(&mut self, post: &Post, keeper: &Keeper, bounds: &mut Bounds, now: u64) -> Changed {
         let mut changed = Changed::default();
         let there = post.place();
         if there.map(core::ptr::from_ref) != self.place.map(core::ptr::from_ref) {
             let (blind, crowded, streams) = (self.blind, self.crowded, core::mem::take(&mut self.streams));
-            // Of another slot the gate is shut.
+            // In another slot the gate is shut.
             (self.shut, self.paid) = if self.shut == 0 && blind { (now, now) } else { (self.shut, self.paid) };
             let (shut, paid, asked, unused) = (self.shut, self.paid, self.asked, core::mem::take(&mut self.unused));
             let (base, stale, gone) = (post.busy(), asked, core::mem::take(&mut self.gone));
             let streams = Self { streams, asked, stale, unused, gone, ..Self::default() };
             *self = Self { place: there, base, opened: post.opened(), blind, crowded, shut, paid, ..streams };
-            // An odd counter is none that was read.
+            // An odd counter, which no read returns.
             (self.sequence, self.since) = (u32::MAX, now);
             if there.is_some() {
-                // Whoever still looked at the former slot may have said that it is gone.
+                // A thread that still looked at the previous slot may have reported it as gone.
                 post.regain();
                 self.submitted = keeper.in_flight();
                 self.say(post, keeper, bounds, now);
@@ -212,13 +220,13 @@ impl Lease {
         if now >= self.check {
             self.check = now.saturating_add(BEAT_NS);
             if !session::is_present(place.session) {
-                // Another daemon is there, and has refused this device or is about to be asked.
+                // Another daemon runs, and has refused this device or is about to be asked.
                 self.lose(post);
                 renew::is_refused(now);
             } else if !place.session.lives(now) {
                 self.lose(post);
             } else if self.lost {
-                // It only was slow; unless the slot is not ours any more, which is found out below.
+                // The daemon was only slow; unless the slot is no longer ours, which shows below.
                 (self.lost, self.sequence) = (false, u32::MAX);
                 post.regain();
             }
@@ -234,13 +242,14 @@ impl Lease {
         match read {
             Ok((grant, allowed)) if allowed.member == member => {
                 changed = self.apply(place, grant, keeper, bounds, now);
-                // What was measured up to here the daemon knows, or will be told.
+                // Time measured so far is known to the daemon, or will be reported.
                 let _ = post.owed();
                 post.opens((self.gate == Gate::Open).then_some(self.sequence));
                 post.note(&allowed);
             }
             Ok(_) | Err(Unread::Nobody { .. } | Unread::Ended { .. }) => self.lose(post),
-            // Written meanwhile: what stands there now was not read, so that it is no state to sleep for. An odd counter is.
+            // The slot was written meanwhile: its current state was not read, so it is no state to sleep on. An odd
+            // counter is.
             Err(Unread::Busy { sequence }) => (self.sequence, self.gate) = (sequence | 1, Gate::Wait),
             Err(Unread::Unknown { sequence }) => (self.sequence, self.gate) = (sequence, Gate::Wait),
         }
@@ -280,7 +289,7 @@ impl Lease {
         }
         let mut taints = false;
         if self.is_shut() && !was_shut {
-            // What drains has its own time, and the allowance.
+            // Draining work gets its own time, and the allowance.
             let left = keeper.lasts(now, bounds).min(LONGEST_NS);
             self.closed = now.saturating_add(left + left / 2 + bounds.drain);
         } else if !self.is_shut() {
@@ -291,12 +300,12 @@ impl Lease {
         Changed { taints }
     }
 
-    /// Whether nothing may be launched.
+    /// True if nothing may be launched.
     pub fn is_shut(&self) -> bool {
         matches!(self.gate, Gate::Wait | Gate::Cap { .. })
     }
 
-    /// What holds, as it was read.
+    /// The gate as it was last read.
     #[inline]
     pub fn word(&self) -> Word {
         match (self.is_on(), self.gate) {
@@ -306,7 +315,8 @@ impl Lease {
         }
     }
 
-    /// The account of the grant, with what was measured since as good as paid, and beside what is in flight.
+    /// The answer of the grant's account, with the time measured since charged to it, and the work in flight counted
+    /// as paid.
     #[inline]
     pub fn admission(&mut self, post: &Post, in_flight: u64, now: u64) -> Admission {
         let (true, Some(place), Some((share, account))) = (self.is_on(), self.place, &mut self.ceiling) else {
@@ -322,7 +332,7 @@ impl Lease {
         }
     }
 
-    /// A launch is considered: where nothing is in flight and nobody waits, unused time is forgotten.
+    /// A launch is considered: if nothing is in flight and no thread waits, unused time expires.
     #[inline]
     pub fn begins(&mut self, in_flight: u64, now: u64) {
         if in_flight == 0 && !self.wants && self.is_on() {

@@ -1,4 +1,4 @@
-//! What a thread of ours does for the gate while other members wait for the turn: it sees work complete when the program
+//! The helper thread's work for the gate while other members wait for the turn: it sees completions when the program
 //! makes no call, and passes the turn on ([`crate::watcher`]).
 
 use super::Governor;
@@ -9,7 +9,8 @@ use crate::{clock, context, order};
 use vgpu_core::turn::Turn;
 
 impl Governor {
-    /// Charges what completed, tails included whose time has passed. For a thread of ours, whatever its current context.
+    /// Charges completed work, including tails whose estimated time has passed. For the helper thread, in any current
+    /// context.
     pub fn reap_now(&self, joined: &Joined) {
         self.reap(joined, order::current());
         let mut meter = self.meter();
@@ -18,8 +19,8 @@ impl Governor {
         meter.report(&self.post, now);
     }
 
-    /// Says that the work of a turn that was taken away meanwhile is complete, if it is: where the program makes no further
-    /// call, nobody else would.
+    /// Reports that the work of a preempted turn is complete, if it is. If the program makes no further call, nothing
+    /// else would report it.
     pub(super) fn settle_debt(&self, joined: &Joined) {
         if self.post.place().is_some() {
             let _ = self.meter().word(&self.post, clock::now());
@@ -37,7 +38,7 @@ impl Governor {
         }
     }
 
-    /// A marker behind what the launch's stream has in flight, if that is not over: so its end is seen by whoever looks.
+    /// Records a marker after the launch's queued work, if that is not over, so that a look sees it end.
     #[cold]
     pub(super) fn mark_tail(&self, joined: &Joined, launch: &Launch, plan: &Plan) {
         let moment = context::moment();
@@ -45,7 +46,8 @@ impl Governor {
         let is_idle = quietly(|| markers::is_idle(launch));
         let event = if is_idle { None } else { quietly(|| markers::record(launch, plan.events[1])) };
         let at = clock::now();
-        // Work far longer than believed is late by every belief; the stream was busy just now, and that counts.
+        // Work that takes far longer than estimated exceeds every estimated end. The stream was busy just now, and
+        // that decides.
         let is_seen = at.saturating_sub(asked) < super::AWAY_NS;
         let end = event.map(|event| (event, Some(at).filter(|_| !is_seen)));
         if context::fate(launch.context.0 as usize, moment) == context::Fate::Lives {
@@ -56,14 +58,14 @@ impl Governor {
         }
     }
 
-    /// Does what a look at the turn left to be done. Without any lock.
+    /// Does the follow-up work of a look at the turn. Without any lock.
     pub(super) fn tend(&self, joined: &Joined, turn: &Turn<'_>) {
         let chores = self.meter().turning.chores();
         chores.do_all(joined, turn);
     }
 
-    /// A look of the thread that watches: says when to look again. `None`: nobody waits for the turn, and this process
-    /// owes nothing.
+    /// A look of the helper thread; returns when to look again. `None`: no member waits for the turn, and this
+    /// process has no work of a preempted one.
     pub fn attend(&self, joined: &Joined) -> Option<u64> {
         if self.post.is_governed()
             && let Some(look) = self.attend_lease(joined)

@@ -1,5 +1,5 @@
-//! The daemon's lease at the gate: what is done without the governor's lock. It rings, finds out what went through an open
-//! gate, and looks for a daemon that is gone.
+//! The daemon's lease at the gate: the parts that run without the governor's lock. It rings the daemon, asks the
+//! streams about work launched through an open gate, and detects a missing daemon.
 
 use super::Governor;
 use crate::daemon::lease::{Answer, Stream, Word};
@@ -14,8 +14,8 @@ use shim_sys::cuda::{CUevent, CUresult};
 use vgpu_core::account::{Admission, SharedAccount};
 use vgpu_core::arbiter::Gate;
 
-/// A launch through an open gate, the first one of its stream. From now on a thread of ours sees the gate shut, since a
-/// program that makes no call would not.
+/// The first launch of a stream through an open gate. From then on the helper thread notices when the gate shuts,
+/// because a program that makes no call would not.
 ///
 /// # Cost
 /// One load where that thread runs.
@@ -26,7 +26,8 @@ pub(super) fn opened(real: impl FnOnce() -> CUresult) -> CUresult {
 }
 
 impl Governor {
-    /// Rings, if somebody is to be told. Where to sleep until the daemon speaks; `None`: it does not speak here.
+    /// Rings the daemon if a ring is due. Returns the word to sleep on until the daemon acts; `None`: there is no
+    /// daemon here.
     pub(super) fn tell(&self) -> Option<(&'static AtomicU32, u32)> {
         self.post.place()?;
         let (ring, word) = {
@@ -39,8 +40,8 @@ impl Governor {
         word
     }
 
-    /// As [`Self::tell`], for a thread that is about to wait: somebody must see completion meanwhile, and a daemon that is
-    /// gone must be looked for.
+    /// As [`Self::tell`], for a thread that is about to wait. Meanwhile the helper thread must see completions and
+    /// detect a missing daemon.
     pub(super) fn outward(&self, joined: &Joined) -> Option<(&'static AtomicU32, u32)> {
         if !self.post.is_governed() {
             return None;
@@ -54,8 +55,8 @@ impl Governor {
         self.tell()
     }
 
-    /// Asks the streams that were launched into through an open gate whether that work is complete. Behind what is not, a
-    /// marker is recorded, so that its end is seen while the stream goes on.
+    /// Asks the streams that had launches through an open gate whether that work is complete. After unfinished work
+    /// it records a marker, so that its end is seen while the stream continues.
     ///
     /// # Cost
     /// A lock where there is nothing to ask; else a query for each stream.
@@ -77,8 +78,8 @@ impl Governor {
         self.meter().lease.answered();
     }
 
-    /// A stream is about to end: waits a little for a thread that asks it, and marks the end of what went into it through an
-    /// open gate.
+    /// A stream is about to end: waits briefly for a thread that queries it, and marks the end of its work that was
+    /// launched through an open gate.
     pub(super) fn stream_ended(&self, key: u64) {
         self.post.forget_stream();
         for _ in 0..super::ENDING_TRIES {
@@ -96,24 +97,24 @@ impl Governor {
         self.meter().stream_ended(key);
     }
 
-    /// Takes the slot that was just joined, and says there what is in flight: whoever was a member before may have had work
-    /// before the device when the daemon went, and nobody else shall wait for a program that makes no call.
+    /// Takes the newly joined slot, and reports the work in flight. The slot's previous member may have had work
+    /// queued when the daemon stopped, and no other tenant may wait for a program that makes no call.
     pub fn greet(&self) {
         let _ = self.meter().word(&self.post, clock::now());
         self.tell();
     }
 
-    /// The word of the slot that is slept for, and the state of it that was read.
+    /// The slot's word to sleep on, and its state when last read.
     pub fn daemon_word(&self) -> Option<(&'static AtomicU32, u32)> {
         self.post.place()?;
         self.meter().lease.futex()
     }
 
-    /// A look of the thread that watches: says when to look again. `None`: nobody waits, and nothing is in flight.
+    /// A look of the helper thread; returns when to look again. `None`: no thread waits, and nothing is in flight.
     pub(super) fn attend_lease(&self, joined: &Joined) -> Option<u64> {
         let now = clock::now();
         if self.post.alone().is_some() {
-            // Whoever waits at the gate looks at the beat; here a daemon that is back is taken.
+            // Threads at the gate check the daemon's heartbeat; this call notices a daemon that is back.
             let _ = self.meter().word(&self.post, now);
             return None;
         }
@@ -154,23 +155,23 @@ impl Governor {
     }
 }
 
-/// Asks streams whether what went into them through an open gate is complete.
+/// Asks streams whether their work that was launched through an open gate is complete.
 fn ask(streams: &[Stream]) -> Vec<(Stream, Answer)> {
     let here = order::current();
     let ask = |Stream { place, launch, mark }: &Stream| match mark {
         Some(mark) if markers::is_passed(*mark) => Answer::Done,
         Some(_) => Answer::Busy,
-        // Another thread's default stream cannot be named here, and a stream that captures must not be asked.
+        // Another thread's default stream cannot be named here, and a stream in a capture must not be queried.
         None if launch.place() != *place || super::captures(launch) != Some(false) => Answer::Unasked,
         None if markers::is_idle(launch) => Answer::Done,
-        // In the legacy stream a marker would be a barrier for all others of the context: what runs may wait for one that
-        // comes after it.
+        // In the legacy stream a marker would be a barrier for all other streams of the context; running work may be
+        // waiting for work after it.
         None if launch.order().key() == 0 => Answer::Busy,
         None => markers::record(launch, None).map_or(Answer::Busy, Answer::Marked),
     };
-    // While a capture begins, none is asked.
+    // While a capture begins, no stream is queried.
     let ask = |stream: &Stream| between_captures(|| ask(stream)).unwrap_or(Answer::Busy);
     let within = |stream: &Stream| within(stream.launch.context.0 as usize, here, || ask(stream));
-    // With its context its work is over.
+    // The end of its context ends its work.
     streams.iter().map(|stream| (*stream, within(stream).unwrap_or(Answer::Done))).collect()
 }

@@ -1,6 +1,7 @@
-//! Programs that wait for their work: what they waited for is over, and is charged at once.
+//! Programs that wait for their work: that work is over, and is charged at once.
 //!
-//! So a program that synchronises after every launch is not asked whether its stream is busy: it has just found out.
+//! So a program that synchronises after every launch is never asked whether its stream is busy: it has just found
+//! out.
 
 use super::{Governor, active};
 use crate::ledger::Joined;
@@ -8,18 +9,18 @@ use crate::order::{Order, Place};
 use crate::{clock, device};
 use shim_sys::cuda::CUcontext;
 
-/// What a program waits for.
+/// The object that a program waits for.
 #[derive(Clone, Copy)]
 pub enum Awaited {
     /// A stream.
     Stream(Order),
-    /// All of the current context.
+    /// The whole current context.
     Current,
-    /// An event: nothing is known of any stream.
+    /// An event, which reveals nothing about any stream.
     Event,
 }
 
-/// What was in flight when a program began to wait.
+/// The work in flight when a program began to wait.
 pub struct Before {
     governor: &'static Governor,
     joined: &'static Joined,
@@ -29,7 +30,7 @@ pub struct Before {
     launches: u64,
 }
 
-/// Notes what is in flight, before the driver is asked to wait for it. `None`: nothing is measured here.
+/// Notes the work in flight, before the driver is asked to wait for it. `None`: nothing is measured here.
 ///
 /// # Cost
 /// One load where there is no ceiling; else one driver call.
@@ -51,7 +52,7 @@ fn note(awaited: Awaited) -> Option<Before> {
     Some(Before { governor, joined, context, awaited, stream, launches })
 }
 
-/// The driver has waited: charges what is over.
+/// The driver has waited: charges completed work.
 #[cold]
 pub fn after(before: &Before) {
     let Before { governor, joined, context, awaited, stream, launches } = *before;

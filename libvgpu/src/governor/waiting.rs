@@ -1,17 +1,17 @@
-//! How a thread waits at the gate: asleep on a futex until a moment, or until something of this process completed.
+//! How a thread waits at the gate: asleep on a futex until a given time, or until work of this process completes.
 //!
-//! Not here: how long. No spinning: the thread sleeps even for the last microseconds, which the kernel's timer slack of
-//! some 50 us makes longer; the gate lets a launch go that much ahead.
+//! Not here: how long. No spinning: the thread sleeps even for the last microseconds. The kernel's timer slack adds
+//! some 50 us to each sleep; the gate lets a launch go that much ahead.
 
 use super::Governor;
 use crate::clock;
 use core::sync::atomic::Ordering::*;
 
 impl Governor {
-    /// Something in flight completed: whoever waits looks again.
+    /// Work in flight completed: wakes the waiting threads, which look again.
     ///
     /// # Cost
-    /// Two atomic accesses under a lock; a system call if a thread waits.
+    /// One atomic addition and one short lock; a system call if a thread waits.
     pub fn ring(&self) {
         self.bell.fetch_add(1, Release);
         if self.meter().is_waited_for() {
@@ -34,13 +34,13 @@ pub struct Waiting<'a> {
 }
 
 impl<'a> Waiting<'a> {
-    /// This thread waits.
+    /// Counts this thread as waiting.
     pub fn begin(governor: &'a Governor) -> Self {
         governor.meter().wait(true);
         Self { governor }
     }
 
-    /// Waits until `moment`, or until the bell rings, or a signal comes.
+    /// Waits until `moment`, until the bell rings, or until a signal arrives.
     pub fn until(&self, moment: u64) {
         let heard = self.governor.bell.load(Acquire);
         clock::wait(&self.governor.bell, heard, moment);

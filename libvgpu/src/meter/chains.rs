@@ -1,4 +1,4 @@
-//! The launches of one stream, and how its chain is found without a search.
+//! The timelines of launches, one per stream, found without a search.
 
 use super::Meter;
 use crate::order::Place;
@@ -7,12 +7,12 @@ use std::collections::VecDeque;
 use vgpu_core::account::cost::Guess;
 use vgpu_core::gate::marks::{Marks, Open};
 
-/// Chains kept; beyond that those with nothing in flight are dropped, and if there is none, launches go unmeasured.
+/// Timelines kept; beyond that idle ones are dropped, and if there is none, launches are not measured.
 const MAX_CHAINS: usize = 256;
-/// Functions of one interval that are learned from.
+/// Functions of one interval whose costs are learned.
 const MAX_KEYS: usize = 16;
 
-/// Some different functions, and what a launch of each was believed to cost.
+/// A set of different functions, with the estimated cost of a launch of each.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Keys {
     list: [(u64, u64); MAX_KEYS],
@@ -20,7 +20,8 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    /// What is not sure yet finds room where there is none: it is held back until it is learned from.
+    /// Adds a function. A low-confidence one replaces another if the set is full, because its launches are held back
+    /// until it is measured.
     #[inline]
     pub fn add(&mut self, key: u64, cost: Guess) {
         let known = &self.list[..self.len];
@@ -36,7 +37,7 @@ impl Keys {
         &self.list[..self.len]
     }
 
-    /// One word for all of them.
+    /// One word that identifies the set.
     pub fn id(&self) -> u64 {
         self.all().iter().fold(0, |id, one| id.rotate_left(7) ^ one.0)
     }
@@ -45,33 +46,37 @@ impl Keys {
 /// Launches that end at a marker.
 pub(super) struct Interval {
     pub serial: u64,
-    /// Its own begin marker; `None`: the end marker before it.
+    /// Its own begin marker; `None`: it begins at the end marker before it.
     pub begin: Option<CUevent>,
     /// Host time between its begin marker and its first launch.
     pub lead: u64,
-    /// When its begin marker was reached, by the host's clock; 0: not known.
+    /// When its begin marker was reached, by the host's clock; 0: unknown.
     pub begun: u64,
     /// `None`: not recorded yet.
     pub end: Option<CUevent>,
     pub open: Open,
-    /// What was launched into all streams between its markers, by estimate: it lies in their time.
+    /// Estimated work launched into all streams between its markers; it shares the interval's time.
     pub all: u64,
     pub keys: Keys,
-    /// Not to be learned from.
+    /// True: its costs are not learned.
     pub tainted: bool,
     /// Device time in it that another member pays for.
     pub beside: u64,
-    /// It begins with the first launch of a turn: see [`super::reaping::Costs`].
+    /// True if it begins with the first launch of a turn: see [`super::reaping::Costs`].
     pub first: bool,
 }
 
 impl Interval {
-    /// What of an interval of `length`, of which `spent` was counted here first, its own launches took. Of streams at once
-    /// the first to be counted would get the others' time as well, and these next to none, but for what of theirs is
-    /// charged by its cost: that would be paid twice. So it is its part of all that was launched between its markers. That
-    /// says nothing where the others' work is not known, or not before its own (it waits): then it is what was counted, no
-    /// further from what was believed than that part is. Behind a begin marker of its own there is one launch, and what was
-    /// before the device then is not known to the microsecond: it is what was counted, unless another was counted for it.
+    /// The device time of the interval's own launches. `length`: the interval's length; `spent`: the part of it that
+    /// was not counted for another interval before.
+    ///
+    /// Streams that ran at the same time share it in proportion to their estimates. Otherwise the first interval
+    /// counted would be charged the others' time as well. The others would be charged next to nothing, except for
+    /// their work that is charged by its cost, which would be paid twice. The proportion is meaningless if the
+    /// others' work has unknown cost, or did not run at the same time because it waits. The result is then `spent`,
+    /// moved no further from the estimate than the proportion is. An interval with its own begin marker holds one
+    /// launch, and the work on the device at that moment is not known to the microsecond. Its result is `spent`,
+    /// unless another interval was counted for it.
     pub fn own(&self, length: u64, spent: u64) -> u64 {
         let estimate = self.open.estimate;
         let is_told_apart = self.begin.is_some() && spent >= estimate / 2;
@@ -90,42 +95,45 @@ impl Interval {
     }
 }
 
-/// The launches of one stream.
+/// The timeline of one stream.
 pub(super) struct Chain {
     pub number: u64,
     pub place: Place,
     pub marks: Marks,
-    /// Of the open work.
+    /// The begin marker of the open work.
     pub begin: Option<CUevent>,
+    /// See [`Interval::lead`]; for the open work.
     pub lead: u64,
+    /// See [`Interval::begun`]; for the open work.
     pub begun: u64,
-    /// Its first launch, by the host's clock.
+    /// When the open work's first launch was made, by the host's clock.
     pub opened: u64,
-    /// What all streams had been given when its begin marker came: [`Meter::given_out`].
+    /// Total work launched into all streams when its begin marker was recorded: [`Meter::given_out`].
     pub from: u64,
-    /// The last launch that was measured.
+    /// When a launch was last measured.
     pub measured: u64,
     pub keys: Keys,
     pub tainted: bool,
     pub first: bool,
-    /// The oldest first.
+    /// Intervals that were not yet seen complete, the oldest first.
     pub pending: VecDeque<Interval>,
-    /// How many of them are not measured.
+    /// Number of those that are not measured.
     pub unmeasured: u32,
     /// When the last end marker was reached.
     pub last: Option<u64>,
     pub launches: u32,
-    /// The stream need not be asked before whether it is busy.
+    /// The stream need not be asked before this time whether it is busy.
     pub ask_at: u64,
-    /// When the open work counts as over, if nobody asks.
+    /// When the open work counts as over, if the stream is not asked.
     pub over_by: u64,
-    /// When a tail was measured, and how many more are before that counts.
+    /// When a tail was last measured.
     pub tailed: u64,
+    /// Further tails to measure before `tailed` is set.
     pub again: u32,
 }
 
 impl Chain {
-    /// What is in flight, by estimate.
+    /// Estimated work in flight.
     pub fn in_flight(&self) -> u64 {
         let parts = self.pending.iter().map(|interval| interval.open).chain(self.marks.open());
         parts.fold(0, |all, part| all.saturating_add(part.estimate))
@@ -135,14 +143,14 @@ impl Chain {
         self.marks.pending() > 0 || self.marks.asks()
     }
 
-    /// Whether it has work in flight that is charged by its cost.
+    /// True if it has work in flight that is charged by its estimate.
     pub fn is_unmeasured(&self) -> bool {
         self.unmeasured > 0 || self.marks.open().is_some_and(|open| !open.measured)
     }
 }
 
 impl Meter {
-    /// The chain of a place, made if there is none. `None`: too many.
+    /// The index of a stream's timeline, which is created if there is none. `None`: there are too many.
     #[inline]
     pub fn find(&mut self, place: Place) -> Option<usize> {
         let hint = usize::from(self.hints[slot(place)]);

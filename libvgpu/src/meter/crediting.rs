@@ -1,8 +1,8 @@
-//! Launches that threads count by themselves, without the lock: what they may, and how that is counted here.
+//! Launches that threads count by themselves, without the lock: the grant of credits, and counting their launches.
 //!
-//! Who takes the lock counts first ([`Meter::count_credits`]), so that everything else here sees what was launched. A
-//! credit is taken back with the interval it was given for. What a thread launches by one that was taken back at that
-//! very moment is late: it is counted into the next interval of its chain, and charged by its cost where there is none.
+//! A thread that takes the lock counts first ([`Meter::count_credits`]), so all other code here sees every launch. A
+//! credit is revoked with the interval it was given for. A launch made at the very moment of the revocation is late.
+//! It counts in the next interval of its timeline, and is charged by its estimate if there is none.
 
 use super::stepping::{ASK_NS, SHORT_NS, TAIL_SLACK_NS};
 use super::{Meter, Pay, Plan, Wish};
@@ -13,29 +13,29 @@ use vgpu_core::account::cost::Guess;
 use vgpu_core::arbiter::Gate;
 use vgpu_core::gate::credit::Counted;
 
-/// Work of a credit at most, by estimate ...
+/// The most work on a credit, by estimate.
 const MOST_NS: u64 = 50_000;
-/// ... and launches: what the lock costs is spread over so many.
+/// The most launches on a credit: they share the cost of the lock.
 const MOST: u64 = 64;
-/// Not worth the while.
+/// A smaller credit is not worth its cost.
 const LEAST: u64 = 8;
-/// Credits that are counted: each is looked at whenever the lock is taken. More threads and streams than that go by the
-/// lock, until one of these has not been used for a while.
+/// Credits that are counted: each is read whenever the lock is taken. Further threads and streams use the lock, until
+/// one of these credits has not been used for a while.
 const KEPT: usize = 32;
-/// So long after it was taken back its owner counts nothing any more.
+/// This long after the revocation of a credit its owner counts no more launches.
 const OVER_NS: u64 = 1_000_000_000;
 
-/// A credit that was granted, even if it was taken back: its owner may count late.
+/// A granted credit, kept after its revocation, because its owner may count late.
 pub(super) struct Given {
     place: &'static Place,
     pub chain: u64,
-    /// When its stream may have become idle: whoever reads the clock then takes it back.
+    /// When its stream may have become idle: a thread that reads the clock then revokes it.
     until: u64,
     counted: Counted,
 }
 
 impl Given {
-    /// Takes it back.
+    /// Revokes it.
     pub fn revoke(&self) {
         self.place.credit.revoke();
     }
@@ -44,14 +44,14 @@ impl Given {
         now > self.until.saturating_add(OVER_NS) && self.left() == 0
     }
 
-    /// What its owner may still launch, by estimate.
+    /// The work that its owner may still launch, by estimate.
     pub fn left(&self) -> u64 {
         self.place.credit.left()
     }
 }
 
 impl Meter {
-    /// Counts what was launched on credit since the last time.
+    /// Counts the launches made on credit since the last call.
     ///
     /// # Cost
     /// A comparison where no credit was ever given; two loads for each.
@@ -62,7 +62,7 @@ impl Meter {
         }
     }
 
-    #[inline(never)] // many ask, and the library is small
+    #[inline(never)] // called in many places, and the library is small
     fn count_all(&mut self) {
         for at in 0..self.given.len() {
             self.count_credit(at);
@@ -96,19 +96,20 @@ impl Meter {
         self.recount(at, was_busy, was_unmeasured);
     }
 
-    /// Takes the credits of a chain back.
+    /// Revokes the credits of a timeline.
     pub(super) fn revoke(&self, chain: u64) {
         self.given.iter().filter(|given| given.chain == chain).for_each(Given::revoke);
     }
 
-    /// Takes credits back whose streams may have become idle: the next launch of each asks. Else a stream that rested while
-    /// others kept the clock going would go on as if it had been busy, and pay for its rest.
+    /// Revokes credits whose streams may have become idle, so that the next launch of each asks. Otherwise a stream
+    /// that was idle while others kept the clock running would continue as if it had been busy, and be charged for
+    /// that time.
     #[inline]
     pub(super) fn revoke_old(&self, now: u64) {
         self.given.iter().filter(|given| now >= given.until).for_each(Given::revoke);
     }
 
-    /// Charges what was launched on credit of chains that are gone.
+    /// Charges launches made on credits whose timeline is gone.
     pub(super) fn charge_strays(&mut self, pay: &impl Pay) {
         if self.stray > 0 {
             let stray = core::mem::take(&mut self.stray);
@@ -116,25 +117,25 @@ impl Meter {
         }
     }
 
-    /// After a launch that went without a marker: what else this thread may launch into the stream without coming here. As
-    /// much as would go if it came now: the markers, the bound of what is in flight and the account are asked as if all
-    /// of it had been launched already, what other threads have left of their credits included. The gate must be ours
-    /// without an end.
+    /// After a launch without a marker: grants this thread a credit for further launches into the stream. The credit
+    /// covers as much work as would be admitted now. The markers, the limit of work in flight and the account are
+    /// asked as if all of it had been launched already, including the rest of other threads' credits. The gate must
+    /// be ours without an end.
     ///
     /// # Cost
-    /// Some 20 ns, where launches follow each other so closely that it is worth while; else a comparison.
+    /// Some 20 ns, where launches follow each other so closely that a credit pays off; else a comparison.
     #[inline(never)]
     pub fn allow(&mut self, wish: &Wish<'_>, plan: &Plan, governor: &'static Governor) {
         // Each launch must be announced to the daemon.
         if self.lease.is_on() {
             return;
         }
-        // The clock is to be read as often as a stream may be asked.
+        // The clock must be read as often as a stream may be asked.
         let launches = (ASK_NS / self.pace.max(1)).min(MOST);
         let Some(cost) = wish.cost.below(SHORT_NS).filter(|_| launches >= LEAST) else { return };
         let now = self.time;
-        // What a daemon grants (a lease that has a number, a gate that it opened) it may take back: `Terms` would have to
-        // look at its word before each launch.
+        // The daemon may withdraw its grants (a lease that has a number, a gate that it opened): `Terms` would have
+        // to check its slot before each launch.
         let watch = match (&wish.turn, wish.gate) {
             (_, Gate::Open) if governor.observes() => None,
             (None, Gate::Run { lease: 0, until: u64::MAX, exclusive: true, .. }) => None,

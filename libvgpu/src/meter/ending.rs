@@ -1,4 +1,4 @@
-//! Contexts and streams that end, and programs that wait for what is in flight.
+//! Contexts and streams that end, and programs that wait for work in flight.
 
 use super::crediting::Given;
 use super::stepping::TAIL_SLACK_NS;
@@ -8,7 +8,7 @@ use shim_sys::cuda::CUevent;
 use vgpu_core::account::cost::Doubt;
 
 impl Meter {
-    /// A context is about to end: no marker will tell of its work. The work counts as in flight until
+    /// A context is about to end: no marker will report its work. The work counts as in flight until
     /// [`Meter::context_ended`]. Returns the context's events.
     pub fn end_context(&mut self, context: usize) -> Vec<CUevent> {
         let mut events = self.lease.forget_context(context);
@@ -41,8 +41,8 @@ impl Meter {
         events
     }
 
-    /// The driver has ended a context, and its work is over: charges that by the estimate. Were it over any sooner, the
-    /// daemon would let the next tenant in beside work that the driver still waits for.
+    /// The driver has ended a context, and its work is over: charges it by the estimate. If it counted as over any
+    /// sooner, the daemon would let the next tenant in while the driver still waits for that work.
     pub fn context_ended(&mut self, context: usize, now: u64, pay: impl Pay) {
         while let Some(at) = self.ending.iter().position(|one| one.0 == context) {
             let (_, unpaid, doubt) = self.ending.swap_remove(at);
@@ -51,7 +51,7 @@ impl Meter {
         }
     }
 
-    /// A stream is about to end: a later one with its handle is another.
+    /// A stream is about to end: a later one with the same handle is another stream.
     pub fn stream_ended(&mut self, key: u64) {
         self.lease.forget_stream(key);
         for chain in self.chains.iter_mut().filter(|chain| chain.place.key == key) {
@@ -60,7 +60,7 @@ impl Meter {
         }
     }
 
-    /// How many launches there were of a stream, or of all: to be told to [`Meter::drained`].
+    /// Number of launches of a stream, or of all streams; an input to [`Meter::drained`].
     pub fn launches(&self, stream: Option<Place>) -> u64 {
         match stream {
             Some(place) => {
@@ -70,8 +70,8 @@ impl Meter {
         }
     }
 
-    /// The program has waited for a stream, or for all of a context, since there were so many launches: where there were
-    /// no more, tails are over.
+    /// The program has waited for a stream, or for all of a context, since `launches` were counted. Tails are over if
+    /// there were no more launches since.
     pub fn drained(&mut self, context: usize, stream: Option<Place>, launches: u64, now: u64, pay: impl Pay) {
         if self.launches(stream) != launches {
             return;
@@ -83,7 +83,7 @@ impl Meter {
                 self.settle(at, now, &pay);
             }
         }
-        // What is left is no more than this, however long what was waited for was believed to take.
+        // The work left is at most this, however long the finished work was estimated to take.
         let left = self.keeper.in_flight();
         self.due = self.due.min(now.saturating_add(left));
         let over_by = now.saturating_add(left.saturating_mul(2)).saturating_add(TAIL_SLACK_NS);

@@ -1,4 +1,5 @@
-//! The daemon's lease, as far as it depends on what is in flight: whose word holds for a launch, and what is said of it.
+//! The daemon's lease in relation to the work in flight: which gate applies to a launch, and the report to the
+//! daemon.
 
 use super::crediting::Given;
 use super::{Meter, Pay, Wish};
@@ -10,7 +11,7 @@ use vgpu_core::account::cost::{Doubt, Guess};
 use vgpu_core::arbiter::Gate;
 
 impl Meter {
-    /// Whose word holds now.
+    /// The gate that applies now.
     ///
     /// # Cost
     /// Without a daemon two loads, with one four.
@@ -26,7 +27,7 @@ impl Meter {
     fn look_at_lease(&mut self, post: &Post, now: u64) {
         let changed = self.lease.look(post, &self.keeper, &mut self.bounds, now);
         if self.lease.is_on() {
-            // Each launch is announced from now on.
+            // Each launch must be announced from now on.
             self.given.iter().for_each(Given::revoke);
         }
         if changed.taints {
@@ -34,7 +35,7 @@ impl Meter {
         }
     }
 
-    /// What account and lease say to a launch beside what is in flight.
+    /// The answer of account and lease to a launch, given the work in flight.
     #[inline]
     pub(super) fn admission(&mut self, wish: &Wish<'_>, now: u64) -> Admission {
         let in_flight = self.keeper.in_flight();
@@ -69,18 +70,18 @@ impl Meter {
         false
     }
 
-    /// A thread begins to stand at the gate, or goes on standing there.
+    /// A thread begins to wait at the gate, or keeps waiting.
     pub fn wishes(&mut self, post: &Post, gate: Gate, admission: Admission, now: u64) {
         let is_allowed = matches!(gate, Gate::Run { until, .. } if now < until);
-        // While something is in flight the balance is still to be seen.
+        // While work is in flight the balance is not final.
         let is_admitted = self.keeper.in_flight() > 0 || admission == Admission::Admit;
         if !is_allowed || !is_admitted {
             self.lease.wishes(post, &self.keeper, &self.bounds, now);
         }
     }
 
-    /// The streams of launches through an open gate were asked: pays for the time in which they had the device since it shut.
-    /// Returns marks that are to be destroyed.
+    /// The streams with launches through an open gate were asked: charges the time in which they had the device since
+    /// it shut. Returns marks to destroy.
     pub fn sees(&mut self, answers: &[(Stream, Answer)], now: u64, pay: impl Pay) -> Vec<CUevent> {
         let ((from, to), unused) = self.lease.sees(answers, now);
         let fresh = self.union.add(from, to);
@@ -90,14 +91,14 @@ impl Meter {
         unused
     }
 
-    /// Says in the report what is so, after completions.
+    /// Updates the report after completions.
     pub fn report(&mut self, post: &Post, now: u64) {
         if self.lease.is_on() {
             self.lease.say(post, &self.keeper, &self.bounds, now);
         }
     }
 
-    /// A look of the thread that watches: when to look again.
+    /// A look of the helper thread; returns when to look again.
     pub fn attend_lease(&mut self, post: &Post, now: u64) -> Option<u64> {
         self.look_at_lease(post, now);
         let (look, taints) = self.lease.attend(post, &self.keeper, &self.bounds, self.waiting > 0, now)?;
@@ -107,14 +108,14 @@ impl Meter {
         Some(look)
     }
 
-    /// Launches that were seen complete.
+    /// Counts launches as complete.
     pub(super) fn completed(&mut self, estimate: u64, doubt: Doubt, at: u64) {
         self.lease.knows_tail(estimate);
         self.measured(estimate, doubt, true, at);
     }
 
-    /// As [`Self::completed`], and whether their costs were learned while nobody else was before the device: what is known
-    /// roughly, or not at all, is nothing to pay by.
+    /// As [`Self::completed`]. `is_exact`: their costs were learned while no other work was on the device; a rough or
+    /// unknown cost is no basis for a charge.
     pub(super) fn measured(&mut self, estimate: u64, doubt: Doubt, is_exact: bool, at: u64) {
         self.over = self.over.wrapping_add(estimate);
         self.keeper.completed(estimate, doubt, at);

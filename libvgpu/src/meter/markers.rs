@@ -1,24 +1,25 @@
-//! Markers: the driver's events, recorded between the program's launches, and the axis on which their times stand.
+//! Event markers: the driver's events, recorded between the program's launches, and the time axis of their times.
 //!
-//! The driver tells times as differences between two events, in a float of milliseconds. So each context has a base event
-//! whose place on the axis is known; a marker that was reached takes its place after some seconds, before the float gets
-//! coarse. The axis begins at the host's clock and then goes by the device's; how far the two are apart is bounded by
-//! every marker that is seen: it was reached before that.
+//! The driver reports times as differences between two events, as a float of milliseconds. So each context has a base
+//! event with a known position on the axis. After some seconds, before the float becomes coarse, a marker that was
+//! reached replaces it. The axis starts at the host's clock and then follows the device's. Every marker seen bounds
+//! the difference between the two: it was reached before it was seen.
 //!
-//! No lock is held here. Every call is made so that it disturbs no capture ([`crate::order::quietly`], by the caller).
+//! No lock is held here. Every call is made so that it disturbs no capture ([`crate::order::quietly`], by the
+//! caller).
 
-// SAFETY of every driver call in this file: events are ours, created in a context that the governor has not been told the
-// end of; streams are those the program is launching into at this moment; outputs are locals.
+// SAFETY of every driver call in this file: events are ours, created in a context that the governor has not been told
+// the end of; streams are those the program is launching into at this moment; outputs are locals.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use super::Launch;
 use crate::driver::own;
 use shim_sys::cuda::*;
 
-/// A base is replaced after so much time on the axis.
+/// The base is replaced after this much time on the axis.
 const REBASE_NS: u64 = 4_000_000_000;
 
-/// Creates an event with times, in the current context.
+/// Creates an event with timing, in the current context.
 pub fn create() -> Option<CUevent> {
     let mut event = CUevent::NULL;
     unsafe { own::cuEventCreate()?(&raw mut event, 0) }.ok().then_some(event)
@@ -45,13 +46,13 @@ pub fn record(launch: &Launch, event: Option<CUevent>) -> Option<CUevent> {
     None
 }
 
-/// Whether the device has passed everything in the stream of `launch`.
+/// True if the device has completed all work in the stream of `launch`.
 pub fn is_idle(launch: &Launch) -> bool {
     let query = if launch.per_thread { own::cuStreamQuery_ptsz() } else { own::cuStreamQuery() };
     query.is_none_or(|query| unsafe { query(launch.stream) } != CUresult::NOT_READY)
 }
 
-/// Whether a marker was reached; an error of the context, or a marker that got into a capture, as `Err`.
+/// True if a marker was reached; `Err` for an error of the context, or a marker that became part of a capture.
 fn is_reached(event: CUevent) -> Result<bool, ()> {
     match own::cuEventQuery().map(|query| unsafe { query(event) }) {
         Some(CUresult::NOT_READY) => Ok(false),
@@ -60,13 +61,13 @@ fn is_reached(event: CUevent) -> Result<bool, ()> {
     }
 }
 
-/// Whether a marker was reached, or never will be.
+/// True if a marker was reached, or never will be.
 pub fn is_passed(event: CUevent) -> bool {
     is_reached(event) != Ok(false)
 }
 
 /// Nanoseconds between two markers that were reached; negative if the second came first.
-#[allow(clippy::cast_possible_truncation)] // finite, and of far less than 2^63
+#[allow(clippy::cast_possible_truncation)] // finite, and far below 2^63
 fn elapsed(begin: CUevent, end: CUevent) -> Option<i64> {
     let mut ms = 0f32;
     let known = unsafe { own::cuEventElapsedTime()?(&raw mut ms, begin, end) }.ok();
@@ -76,55 +77,56 @@ fn elapsed(begin: CUevent, end: CUevent) -> Option<i64> {
 /// When an interval began and ended on its axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
-    /// Its own begin marker, if it has one.
+    /// The time of its own begin marker, if it has one.
     pub begin: Option<u64>,
-    /// Its end marker.
+    /// The time of its end marker.
     pub end: u64,
-    /// That, by the host's clock.
+    /// The same by the host's clock.
     pub host: u64,
 }
 
 /// The markers of an interval.
 #[derive(Clone, Copy)]
 pub struct Markers {
-    /// Its own begin marker, if it has one, and when that was reached by the host's clock; 0: not known.
+    /// Its own begin marker, if it has one, and when that was reached by the host's clock; 0: unknown.
     pub begin: Option<(CUevent, u64)>,
     /// Its end marker.
     pub end: CUevent,
 }
 
-/// What the driver says of an interval.
+/// The driver's answer about an interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// Its end marker was not reached.
     Pending,
-    /// It was. `kept`: its end marker is the new base.
+    /// Its end marker was reached. `kept`: it is the new base.
     Reached {
         /// When.
         times: Times,
-        /// The marker is needed further.
+        /// True if the marker is still needed.
         kept: bool,
     },
-    /// It cannot be told, and never will be.
+    /// The times are unknown for good.
     Lost,
 }
 
-/// The times of a context's markers.
+/// The time axis of a context.
 #[derive(Clone, Copy)]
 pub struct Axis {
     /// The context.
     pub context: usize,
     /// The marker that times are measured from.
     pub base: CUevent,
-    /// Its place.
+    /// Its position on the axis.
     at: u64,
-    /// The host's clock less the axis: at most this, and what was seen since the last base.
+    /// The host's clock minus the axis, at most.
     ahead: i64,
+    /// The same, from markers seen since the last base.
     next: i64,
 }
 
 impl Axis {
-    /// Beginning with a marker that was reached at `at` by the host's clock.
+    /// An axis that begins with a marker reached at `at` by the host's clock.
     fn new(context: usize, base: CUevent, at: u64) -> Self {
         Self { context, base, at, ahead: 0, next: i64::MAX }
     }
@@ -133,7 +135,7 @@ impl Axis {
         if event == self.base { Some(self.at) } else { self.at.checked_add_signed(elapsed(self.base, event)?) }
     }
 
-    /// The host's time of a place, as of `now`, at which it was seen.
+    /// The host's time of a position on the axis that was seen at `now`.
     fn host(&mut self, place: u64, now: u64) -> u64 {
         let seen = now.cast_signed().saturating_sub(place.cast_signed());
         (self.ahead, self.next) = (self.ahead.min(seen), self.next.min(seen));
@@ -141,7 +143,7 @@ impl Axis {
     }
 }
 
-/// Asks about one interval. `axis` is that of its context, made if there is none; a base that was replaced goes to `free`.
+/// Queries one interval. Creates the context's axis if there is none; a replaced base is added to `free`.
 pub fn ask(axes: &mut Vec<Axis>, context: usize, markers: Markers, free: &mut Vec<(usize, CUevent)>) -> Answer {
     let Markers { begin, end } = markers;
     match is_reached(end) {
@@ -150,7 +152,7 @@ pub fn ask(axes: &mut Vec<Axis>, context: usize, markers: Markers, free: &mut Ve
         Ok(true) => {}
     }
     let now = crate::clock::now();
-    // By themselves: two markers that are close are told apart better than by a base that is far.
+    // Measured against each other: for two close markers that is more exact than by a distant base.
     let length = match begin {
         Some((event, at)) => match elapsed(event, end) {
             Some(length) => Some((length.unsigned_abs(), at)),
@@ -162,7 +164,7 @@ pub fn ask(axes: &mut Vec<Axis>, context: usize, markers: Markers, free: &mut Ve
     let at = match axes.iter().position(|axis| axis.context == context) {
         Some(at) => at,
         None => {
-            // It was seen late; how late, its begin marker knows.
+            // The marker was seen late; the time of its begin marker shows how late.
             let reached = length.filter(|begin| begin.1 > 0).map_or(now, |(length, at)| (at + length).min(now));
             axes.push(Axis::new(context, end, reached));
             kept = true;

@@ -1,10 +1,10 @@
-//! What is charged and learned when markers were reached: in the order in which they were, and only what is clean.
+//! Charges and learns from markers that were reached, in the order in which they were; only undisturbed intervals
+//! teach costs.
 //!
-//! One thread at a time asks the driver; it takes what is to be asked with it ([`Meter::collect`]), asks without the lock,
-//! and brings the answers back ([`Meter::apply`]). Of several streams that were busy at once each
-//! pays its part of the time, by what is known of all that was launched ([`Interval::own`]); where that is not known, the
-//! first to be counted is taken for the one that worked ([`vgpu_core::gate::union::Union`]), and its functions for those
-//! that cost so much.
+//! One thread at a time queries the driver. It takes the intervals with it ([`Meter::collect`]), queries without the
+//! lock, and returns the answers ([`Meter::apply`]). Streams that were busy at the same time share the time in
+//! proportion to the estimates of all launched work ([`Interval::own`]). Where the estimates are unknown, the first
+//! interval counted gets the time ([`vgpu_core::gate::union::Union`]), and its functions the cost.
 
 use super::chains::{Chain, Interval};
 use super::markers::{self, Answer, Axis, Markers, Times};
@@ -15,74 +15,75 @@ use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 use vgpu_core::account::SharedAccount;
 use vgpu_core::account::cost::{CostTable, Guess, MAX_NS, is_far};
 
-/// Intervals asked about in one pass, and of each stream if there are several: one with a thousand keeps no other waiting.
+/// Intervals queried in one pass.
 const MOST: usize = 64;
+/// The minimum for each stream if there are several: a stream with a thousand intervals delays no other.
 const LEAST: usize = 4;
-/// The first interval of a turn holds the device's change from one context to the other: up to here that is what it took
-/// longer than expected.
+/// The first interval of a turn includes the device's context switch: up to this, an overrun is taken for that.
 const CHANGE_NS: u64 = 200_000;
-/// Beside so much work of other streams, by estimate, it still can be told whose the time is.
+/// If other streams have at most this much estimated work, an interval's time still counts as its own.
 const BESIDE_NS: u64 = 100_000;
-/// Others' slices may be so much of an interval, however short that is.
+/// Others' slices may take this much of an interval, however short it is.
 const OTHERS_NS: u64 = 10_000_000;
-/// After a measurement that was far off, so many tails are measured.
+/// After a measurement that was far off, this many tails are measured.
 const AGAIN: u32 = 8;
 
-/// What launches cost.
+/// Learned costs of launches.
 pub struct Costs {
-    /// Learned from clean intervals.
+    /// Learned from undisturbed intervals.
     exact: CostTable<1024>,
-    /// What launches take when nobody slows them, also unseen.
+    /// Undisturbed costs: the time of launches when no process slows them, not even an unseen one.
     least: CostTable<1024>,
-    /// Learned while others may have been before the device: enough to bound what is in flight, not to pay by.
+    /// Learned while others may have used the device: good enough to bound the work in flight, not to charge by.
     rough: CostTable<1024>,
 }
 
 impl Costs {
-    /// Nothing is known. Made where it stays: 32 KiB are more than some threads have left of their stacks.
+    /// Creates empty tables, directly on the heap: their 48 KiB exceed the stack that some threads have left.
     pub fn boxed() -> Box<Self> {
         let layout = Layout::new::<Self>();
-        // SAFETY: the size is not zero. Two tables of atomics: all zeros are valid, and are empty tables. The box frees with
-        // the layout that it was allocated with.
+        // SAFETY: the size is not zero. Tables of atomics: all zeros are valid, and are empty tables. The box frees
+        // with the layout that it was allocated with.
         unsafe {
             let at = alloc_zeroed(layout);
             if at.is_null() { handle_alloc_error(layout) } else { Box::from_raw(at.cast()) }
         }
     }
 
-    /// Nothing is known.
+    /// Creates empty tables.
     #[cfg(test)]
     pub const fn new() -> Self {
         Self { exact: CostTable::new(), least: CostTable::new(), rough: CostTable::new() }
     }
 
-    /// What a launch is believed to cost, which is what is charged for one that is not measured.
+    /// The estimated cost of a launch, which is also the charge for one that is not measured.
     #[inline]
     pub fn guess(&self, key: u64) -> Guess {
         self.exact.measured(key).unwrap_or_else(|| self.rough.guess(key))
     }
 
-    /// Whether all of these were measured while nobody else was before the device.
+    /// True if all of these were measured while no other work was on the device.
     fn are_exact(&self, believed: &[(u64, u64)]) -> bool {
         believed.iter().all(|&(key, _)| self.exact.measured(key).is_some())
     }
 
-    /// Something else has that key from now on.
+    /// Forgets a key, which names something else from now on.
     pub fn forget(&self, key: u64) {
         [&self.exact, &self.least, &self.rough].into_iter().for_each(|table| table.forget(key));
     }
 
-    /// What the first interval of a turn is charged, if all its functions are known and it took about what was expected:
-    /// that, and the device's change to our context is nobody's. It teaches nothing, since nobody knows what of it is what.
+    /// The charge for the first interval of a turn, if all its functions are known and it took about the expected
+    /// time. Then the charge is at most the estimate, and no member pays for the context switch. Such an interval
+    /// teaches nothing, because its two parts cannot be told apart.
     fn beside_change(&self, believed: &[(u64, u64)], estimate: u64, spent: u64) -> Option<u64> {
         let known = self.are_exact(believed);
         let usual = estimate / 2..=estimate.saturating_add(CHANGE_NS);
         (known && !believed.is_empty() && usual.contains(&spent)).then_some(spent.min(estimate))
     }
 
-    /// Launches of these functions, each believed to cost what stands beside it, were estimated at `estimate` together and
-    /// took `spent`. What takes far longer than believed where others may have run is not learned, but it is not trusted more
-    /// because of that either.
+    /// Learns from launches of these functions. `believed` holds each function's estimated cost; together they were
+    /// estimated at `estimate` and took `spent`. If others may have run, a far longer time is not learned, but it
+    /// does not raise the confidence either.
     fn learn(&self, believed: &[(u64, u64)], estimate: u64, spent: u64, clean: bool) {
         let is_far_off = spent > OTHERS_NS && is_far(spent, estimate);
         for &(key, cost) in believed {
@@ -99,7 +100,7 @@ impl Costs {
         }
     }
 
-    /// What launches of these functions, estimated at `estimate` together, take when nobody slows them.
+    /// The undisturbed time of launches of these functions, estimated at `estimate` together.
     fn least(&self, believed: &[(u64, u64)], estimate: u64) -> u64 {
         let least = |&(key, cost): &(u64, u64)| self.least.measured(key).map_or(cost, Guess::ns);
         let part = |costs: &dyn Fn(&(u64, u64)) -> u64| believed.iter().map(|one| u128::from(costs(one))).sum::<u128>();
@@ -107,7 +108,7 @@ impl Costs {
         u64::try_from(u128::from(estimate) * least / all.max(1)).unwrap_or(estimate)
     }
 
-    /// Launches of these functions are over, and taught nothing.
+    /// Launches of these functions are over and taught nothing: raises the confidence in them.
     fn ripen_all(&self, believed: &[(u64, u64)]) {
         believed.iter().for_each(|&(key, _)| self.ripen(key));
     }
@@ -122,7 +123,7 @@ struct Item {
     chain: u64,
     context: usize,
     begin: Option<CUevent>,
-    /// When that was reached, by the host's clock; 0: not known.
+    /// When the begin marker was reached, by the host's clock; 0: unknown.
     begun: u64,
     end: CUevent,
     answer: Answer,
@@ -134,7 +135,7 @@ impl Item {
     }
 }
 
-/// Intervals that the driver is asked about.
+/// Intervals that the driver is queried about.
 pub struct Batch {
     items: Vec<Item>,
     axes: Vec<Axis>,
@@ -142,7 +143,8 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Asks the driver, `here` being the current context. Of a chain no more than up to the first that was not reached.
+    /// Queries the driver; `here` is the current context. Stops at the first interval of a timeline that was not
+    /// reached.
     ///
     /// # Cost
     /// A query for each, and two more calls for each that was reached.
@@ -162,13 +164,13 @@ impl Batch {
     }
 }
 
-/// Does `work` in a context of ours that may not be the current one. `None`: the context is gone.
+/// Runs `work` in a context of the program that may not be the current one. `None`: the context is gone.
 pub fn within<T>(context: usize, here: CUcontext, work: impl FnOnce() -> T) -> Option<T> {
     if context == here.0 as usize {
         return Some(work());
     }
     let mut popped = CUcontext::NULL;
-    // SAFETY: a context that the governor has not been told the end of; what was current comes back.
+    // SAFETY: a context that the governor has not been told the end of; the previously current context is restored.
     unsafe {
         if !own::cuCtxPushCurrent_v2()?(CUcontext(context as *mut core::ffi::c_void)).ok() {
             return None;
@@ -180,7 +182,7 @@ pub fn within<T>(context: usize, here: CUcontext, work: impl FnOnce() -> T) -> O
 }
 
 impl Meter {
-    /// What the driver is to be asked about. `None`: nothing, or another thread is about it.
+    /// The intervals to query the driver about. `None`: there are none, or another thread is querying.
     pub fn collect(&mut self) -> Option<Batch> {
         if self.reaping {
             return None;
@@ -192,7 +194,7 @@ impl Meter {
         let (before, from) = self.chains.split_at(first);
         for (at, chain) in from.iter().chain(before).enumerate() {
             if items.len() >= MOST {
-                // The others are the first next time.
+                // The rest comes first the next time.
                 self.asked = (first + at) % self.chains.len();
                 break;
             }
@@ -210,7 +212,7 @@ impl Meter {
         Some(Batch { items, axes: core::mem::take(&mut self.axes), free: Vec::new() })
     }
 
-    /// What is to be trusted more is.
+    /// Raises the confidence in functions that are due for it.
     ///
     /// # Cost
     /// A comparison where there is nothing.
@@ -221,12 +223,13 @@ impl Meter {
         }
     }
 
-    /// Whether another thread asks the driver about markers or streams.
+    /// True if another thread queries the driver about markers or streams.
     pub fn is_reaping(&self) -> bool {
         self.reaping || self.lease.is_asked()
     }
 
-    /// Charges what was reached. Whether anything was. `shared`: the account, where members take turns.
+    /// Charges the intervals that were reached. Returns whether there were any. `shared`: the account, where members
+    /// take turns.
     pub fn apply(
         &mut self,
         batch: Batch,
@@ -251,7 +254,8 @@ impl Meter {
             .filter(|item| lives(item.context))
             .filter_map(|item| Some((reached(item)?, item)))
             .collect();
-        // Of one chain the older first, which stands before. The sort that is stable by itself takes 3 KB more code.
+        // Within a timeline the older interval comes first, as its earlier address shows. A stable sort would add 3
+        // KB of code.
         done.sort_unstable_by_key(|&(end, item)| (end, core::ptr::from_ref(item)));
         for (_, item) in &done {
             let Some(at) = self.numbered(item.chain) else { continue };
@@ -275,14 +279,14 @@ impl Meter {
         !done.is_empty()
     }
 
-    /// When an interval, taken out of its chain, began on its axis.
+    /// When an interval, taken out of its timeline, began on its axis.
     fn began(&self, at: usize, interval: &Interval, times: Times) -> Option<u64> {
         times.begin.map(|begin| begin + interval.lead).or(self.chains[at].last).map(|began| began.min(times.end))
     }
 
-    /// What of an interval other members pay for, whose work was on the device at the same time: the tenant pays for it
-    /// once. Kernels of two members that wait for each other's turns would else double their waits as debts, and each debt
-    /// is the other device's next wait.
+    /// The time of an interval that other members pay for, because their work was on the device at the same time: the
+    /// tenant pays for it once. Otherwise kernels of two members that wait for each other's turns would double their
+    /// waits as debts, and each debt is the other device's next wait.
     #[cold]
     fn paid_beside(&self, at: usize, interval: &Interval, times: Times, account: SharedAccount<'_>) -> u64 {
         let Some(began) = self.began(at, interval, times).filter(|_| interval.open.measured) else { return 0 };
@@ -293,7 +297,7 @@ impl Meter {
         own.add(began, times.end).saturating_sub(all.add(began, times.end))
     }
 
-    /// An interval, taken out of its chain, is over: charges what it took, and learns from it.
+    /// An interval, taken out of its timeline, is over: charges its time, and learns from it.
     pub(super) fn done(
         &mut self,
         at: usize,
@@ -309,16 +313,17 @@ impl Meter {
         let mut teaches = false;
         if let (Some(times), Some(began), true) = (times, began, open.measured) {
             let spent = self.union.add(began, times.end);
-            // Counted before, or two threads' markers in one stream, the other way round than their launches: nothing to
-            // learn from.
+            // The time was counted before, or two threads recorded their markers in one stream in another order than
+            // their launches: nothing to learn.
             let keys = interval.keys.all();
             let usual = if interval.first { costs.beside_change(keys, open.estimate, spent) } else { None };
             let part = interval.own(times.end.saturating_sub(began), spent);
-            // What runs on when others have been let in has half of that time at least, if it has not all. It teaches only
-            // what takes far longer than believed, which would be let run beside others for ever: others may have come
-            // sooner, or be several, and what seems half longer is theirs.
+            // Work that ran on after others were admitted used at least half of that time. It teaches only if it took
+            // far longer than estimated, because it would otherwise run next to others for ever. A moderate overrun
+            // is not learned: others may have started sooner, or be several, and caused it.
             let late = self.lease.late(times.host).min(spent);
-            // What takes far longer than believed is paid as it was counted: whose of several it is cannot be told.
+            // Work that took far longer than estimated pays its counted time: with several streams the cause cannot
+            // be identified.
             let used = if late > 0 || part / 2 > open.estimate { spent } else { part };
             teaches = spent > 0 && usual.is_none();
             if teaches {
@@ -339,7 +344,7 @@ impl Meter {
                 }
             }
             fresh = Some(usual.unwrap_or(used));
-            // Of what others of the device took the usual is paid, and no more is missing.
+            // For a context switch only the usual time is paid, and the rest is not missing.
             counted = Some(if usual.is_some() { fresh.unwrap_or(0) } else { spent });
         }
         if !teaches {
@@ -358,7 +363,7 @@ impl Meter {
         self.lease.knows(least, open.estimate);
         self.measured(open.estimate, open.doubt, exact, times.map_or(now, |times| times.host));
         self.tally();
-        // No measurement: the estimate is all there is.
+        // Without a measurement the estimate is all there is.
         let used = fresh.unwrap_or_else(|| self.usual.unmeasured(interval.keys.id(), open.launches, open.estimate));
         let used = self.balance(counted.unwrap_or(0), used);
         let beside = interval.beside.min(used);
@@ -366,10 +371,9 @@ impl Meter {
         pay(Due { beside, ..self.due(used, excess.min(used)) }, self.presence.since());
     }
 
-    /// Whether an interval of a chain that is over was the last of its stream, the program has waited for it, and it can be
-    /// told that the time was its own. What stands at the gate was waited for by nobody; where streams overlap, it cannot
-    /// be told whose the time was. `hidden`: what of it others were counted for; `crossed`: it may have waited for what
-    /// stands there.
+    /// True if an interval was the last of its stream, the program has waited for it, and its time was its own. While
+    /// a thread waits at the gate, the program has not waited. Where streams overlap, the time cannot be attributed.
+    /// `hidden`: its time that was counted for others; `crossed`: it may have waited for the launch at the gate.
     fn is_waited_out(&self, at: usize, hidden: u64, spent: u64, crossed: bool) -> bool {
         let chain = &self.chains[at];
         let most = BESIDE_NS.saturating_add(spent / 16);
@@ -377,8 +381,8 @@ impl Meter {
         is_last && self.beside(at).fold(hidden, u64::saturating_add) <= most
     }
 
-    /// What of an interval is far beyond the usual: [`vgpu_core::account::arrears`]. Of what nobody had measured and may have
-    /// waited for a launch that was held back, all but the estimate.
+    /// The time of an interval far beyond the usual: [`vgpu_core::account::arrears`]. For work that was never
+    /// measured and may have waited for a launch held at the gate, all time beyond the estimate.
     fn excess(&mut self, interval: &Interval, spent: u64, clean: bool) -> u64 {
         let open = &interval.open;
         let ordinary = match (open.doubt.unknown, clean) {
@@ -389,7 +393,7 @@ impl Meter {
         spent.saturating_sub(ordinary)
     }
 
-    /// What each other stream than a chain's has in flight, by estimate.
+    /// The estimated work in flight of each other stream.
     pub(super) fn beside(&self, at: usize) -> impl Iterator<Item = u64> {
         let others = self.chains.iter().enumerate().filter(move |(other, _)| *other != at);
         others.map(|(_, chain)| chain.in_flight())
@@ -404,7 +408,7 @@ mod tests {
     use core::cell::Cell;
     use vgpu_core::gate::marks::Open;
 
-    /// What is charged for intervals of these streams, seen complete in this order.
+    /// The charges for intervals of these streams, seen complete in this order.
     fn charged(intervals: &[(u64, u64, u64)]) -> Vec<u64> {
         let (mut meter, costs) = (Meter::default(), Costs::new());
         let paid = Cell::new(0);
@@ -435,7 +439,8 @@ mod tests {
         all
     }
 
-    /// What a member is charged for one interval in which others of its tenant had work on the device, and what of it others pay.
+    /// A member's charge for one interval in which others of its tenant had work on the device, and the part that
+    /// others pay.
     fn charged_beside(account: SharedAccount<'_>, begin: u64, end: u64) -> (u64, u64) {
         let (mut meter, costs) = (Meter::default(), Costs::new());
         let at = meter.find(Place { key: 1, context: 1 }).unwrap();
@@ -461,7 +466,7 @@ mod tests {
         assert_eq!(charged_beside(account, 2_000 * MS, 2_100 * MS), (100 * MS, 0), "nobody else was there");
     }
 
-    /// An interval of five launches of 50 us, each believed to take that, among so much of all streams.
+    /// An interval of five launches of 50 us, each estimated at that, among `all` work of all streams.
     fn of_five(begin: Option<CUevent>, estimate: u64, all: u64) -> Interval {
         let mut open = Open::default();
         (open.measured, open.estimate, open.launches) = (true, estimate, 5);
@@ -482,13 +487,13 @@ mod tests {
         }
     }
 
-    /// Four streams in turn, without a wait, and a marker after five launches of each: the first to be counted has the
-    /// time of all, and the others nothing but their last launch.
+    /// Four streams in turn, without a wait, and a marker after five launches of each. The first one counted gets the
+    /// time of all; the others get only their last launch.
     #[test]
     fn streams_that_are_launched_into_in_turn_pay_their_own_and_teach_what_they_take() {
         let (mut meter, costs) = (Meter::default(), Costs::new());
         costs.exact.learn(9, 50_000);
-        // Something is always before the device.
+        // Some work is always in flight.
         let bounds = meter.bounds;
         meter.keeper.launched(Guess::sure(250_000), 1_000_000, &bounds);
         for n in 0..40 {
@@ -506,13 +511,13 @@ mod tests {
         }
     }
 
-    /// Two streams, of which one waits on the device until the other is through: what is launched in turn is not done so.
+    /// Two streams; on the device one waits until the other is done. Launches made in turn do not run in turn.
     #[test]
     fn streams_that_wait_for_each_other_on_the_device_pay_all_that_was_counted() {
         let (mut meter, costs) = (Meter::default(), Costs::new());
         costs.exact.learn(9, 50_000);
         let (mut paid, mut now, bounds) = (0, 1_000_000, meter.bounds);
-        // Something is always before the device.
+        // Some work is always in flight.
         meter.keeper.launched(Guess::sure(250_000), now, &bounds);
         for round in 0..400 {
             for stream in [1, 2] {
@@ -558,8 +563,8 @@ mod tests {
         }
     }
 
-    /// What was measured once in 50 us and then takes 200 ms whenever others are there: nobody can tell how much of that is
-    /// its own, but a flood of it is not to be launched.
+    /// A launch measured once at 50 us takes 200 ms whenever others run. Its own part of that is unknown, but a flood
+    /// of such launches must not go.
     #[test]
     fn what_takes_far_longer_beside_others_is_not_trusted_more_and_not_learned() {
         let costs = Costs::new();
@@ -580,7 +585,7 @@ mod tests {
         assert_eq!(costs.guess(9), Guess::sure(200_000_000));
     }
 
-    /// Whose time nobody can tell is not held back for ever because of that.
+    /// A launch whose time cannot be attributed is not held back for ever because of that.
     #[test]
     fn what_is_over_is_trusted_more_though_it_taught_nothing() {
         let (mut meter, costs) = (Meter::default(), Costs::new());

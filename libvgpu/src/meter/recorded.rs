@@ -1,6 +1,6 @@
-//! A launch that has been to the driver: its markers were recorded or not, or the driver refused it.
+//! A launch after its driver call: its markers were recorded or not, or the driver refused it.
 //!
-//! Not here: which markers it gets ([`super::stepping`]), the driver's part ([`super::markers`]).
+//! Not here: the choice of its markers ([`super::stepping`]), the driver calls ([`super::markers`]).
 
 use super::reaping::Costs;
 use super::{Begin, End, Meter, Pay, Plan};
@@ -8,7 +8,7 @@ use shim_sys::cuda::CUevent;
 use vgpu_core::account::cost::Guess;
 
 impl Meter {
-    /// The markers were recorded, or not (`None`), and the launch went to the driver. Returns what is to be destroyed.
+    /// The launch was made, and its markers were recorded, or not (`None`). Returns events to destroy.
     pub fn recorded(
         &mut self,
         plan: &Plan,
@@ -18,7 +18,7 @@ impl Meter {
         pay: impl Pay,
     ) -> [Option<CUevent>; 2] {
         let Some(at) = self.numbered(plan.chain) else { return [begin.map(|begin| begin.event), end.map(|end| end.0)] };
-        // The stream may have been idle before the marker came.
+        // The stream may have been idle before the marker was recorded.
         let is_late = end.and_then(|end| end.1).is_some_and(|at| self.keeper.remaining(at) == 0);
         let chain = &mut self.chains[at];
         let (was_busy, was_unmeasured) = (chain.is_busy(), chain.is_unmeasured());
@@ -30,7 +30,8 @@ impl Meter {
                 if plan.begin {
                     (interval.begin, interval.lead, interval.begun) = parts(begin);
                 }
-                // What was never measured is, all the same: its estimate says nothing, and may be a second short.
+                // A launch that was never measured still is: its estimate means nothing, and may be a second too
+                // short.
                 interval.tainted |= is_late;
                 let is_vague = (is_late && interval.open.doubt.unknown == 0)
                     || (plan.begin && begin.and_then(|begin| begin.lead).is_none());
@@ -53,7 +54,7 @@ impl Meter {
         }
         self.recount(at, was_busy, was_unmeasured);
         match lost {
-            // No marker, no measurement: the estimate is all there is.
+            // Without a marker there is no measurement: the estimate is all there is.
             Some(interval) => {
                 let begin = interval.begin;
                 self.done(at, &interval, None, self.time, &pay, costs);
@@ -84,7 +85,7 @@ impl Meter {
         }
         let mut unused = plan.events;
         if plan.begin {
-            // What follows would begin at a marker that is too early.
+            // The next interval would begin at a marker that is too early.
             (chain.begin, chain.lead, chain.begun) = parts(begin);
             chain.marks.doubt();
             unused[0] = None;

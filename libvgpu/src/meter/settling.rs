@@ -1,4 +1,4 @@
-//! Tails: work behind the last marker of a stream, charged by the cost of its launches once it is over.
+//! Tails: work after the last marker of a stream, charged by the cost of its launches once it is over.
 //!
 //! Not here: intervals that end at a marker ([`super::reaping`]).
 
@@ -6,7 +6,7 @@ use super::{Meter, Pay};
 use vgpu_core::account::cost::Guess;
 
 impl Meter {
-    /// The stream of a chain is idle and its intervals are done: charges the tail by the cost of its launches.
+    /// The stream of a timeline is idle and its intervals are done: charges the tail by the cost of its launches.
     pub(super) fn settle(&mut self, at: usize, now: u64, pay: &impl Pay) {
         let chain = &mut self.chains[at];
         let (was_busy, was_unmeasured) = (chain.is_busy(), chain.is_unmeasured());
@@ -19,13 +19,14 @@ impl Meter {
         }
         self.completed(tail.estimate, tail.doubt, now);
         self.revoke(self.chains[at].number);
-        // It is over, so that it took no longer than since it was launched, whatever it is believed to take.
+        // The tail is over, so it took at most the time since its launch, whatever the estimate.
         let used = tail.estimate.min(now.saturating_sub(opened));
         let used = self.balance(0, used);
         pay(self.due(used, 0), self.presence.since());
     }
 
-    /// The tail of a chain is known to be over: what it held is trusted more, though it was not measured.
+    /// The tail of a timeline is known to be over: raises the confidence in its functions, although it was not
+    /// measured.
     pub(super) fn ripens(&mut self, at: usize) {
         let chain = &self.chains[at];
         if chain.marks.open().is_some_and(|open| open.doubt.young > 0) {
@@ -33,13 +34,13 @@ impl Meter {
         }
     }
 
-    /// Settles tails whose time has passed: their streams may be gone, and cannot be asked.
+    /// Settles tails whose estimated time has passed: their streams may be gone, and cannot be asked.
     pub fn expire(&mut self, now: u64, pay: impl Pay) {
         self.charge_strays(&pay);
         self.expire_beside(usize::MAX, now, &pay);
     }
 
-    /// As [`Self::expire`], but of one chain, whose stream can be asked.
+    /// As [`Self::expire`], except for one timeline, whose stream can be asked.
     pub(super) fn expire_beside(&mut self, but: usize, now: u64, pay: &impl Pay) {
         for at in (0..self.chains.len()).filter(|&at| at != but) {
             let chain = &self.chains[at];
@@ -49,7 +50,8 @@ impl Meter {
         }
     }
 
-    /// A tail that another stream measures over several launches would hold this chain's work as well.
+    /// Stops measuring other streams' tails over several launches: the measurement would include this timeline's
+    /// work.
     #[cold]
     pub(super) fn doubt_tails(&mut self, but: usize) {
         for at in (0..self.chains.len()).filter(|&at| at != but) {

@@ -1,4 +1,4 @@
-//! A launch on its way to the driver: what must be asked first, when it may go, which markers it gets.
+//! A launch on its way to the driver: the queries it needs first, the time when it may go, and its markers.
 
 use super::chains::{Chain, Interval, slot};
 use super::{Meter, Pay, Plan, Seen, Step, Wish};
@@ -12,23 +12,23 @@ use vgpu_core::gate::marks::Open;
 use vgpu_core::gate::presence::PAUSE_NS;
 use vgpu_core::gate::{Ask, Verdict, goes_beside};
 
-/// A stream is asked whether it is busy at most so often.
+/// Shortest time between two queries whether a stream is busy.
 pub(super) const ASK_NS: u64 = 50_000;
-/// Below this cost the clock is not read before every launch ...
+/// Below this cost the clock is not read before every launch.
 pub const SHORT_NS: u64 = 5_000;
-/// So many busy streams may wait for each other one by one.
+/// With at most this many busy streams, one may wait for another's launch.
 const FEW: u32 = 8;
-/// ... but before one in so many.
+/// One in this many of those launches reads the clock.
 const UNTIMED: u32 = 8;
-/// An interval is ended after so much time on the host, and a stream is measured that was not for so long: costs that are
-/// believed to be far too small would never let it come to that.
+/// An interval ends after this much host time, and a stream that was not measured for this long is measured. With
+/// estimates that are far too small neither would otherwise happen.
 const LONG_NS: u64 = 20_000_000;
-/// After the time a tail should have taken, twice, and this, it counts as over.
+/// A tail counts as over after twice its estimated time, and this.
 pub(super) const TAIL_SLACK_NS: u64 = 500_000;
 
 impl Meter {
-    /// A short launch that goes on where others are under way, if nothing is to be asked, marked or waited for. `None` says
-    /// nothing: see [`Meter::step`]. Else the chain it is counted in: [`Plan::plain`].
+    /// Counts a short launch into a busy stream, if there is nothing to ask, mark or wait for. `None` decides
+    /// nothing: see [`Meter::step`]. Otherwise returns the timeline that counts it: [`Plan::plain`].
     ///
     /// # Cost
     /// About 10 ns. The clock is not read.
@@ -42,7 +42,7 @@ impl Meter {
         if chain.place != place || now >= chain.ask_at || now > chain.opened + LONG_NS || !chain.marks.goes_on(cost) {
             return None;
         }
-        // A look at the daemon's word takes the long way.
+        // Reading the daemon's gate takes the long path.
         let word = if self.lease.stands(wish.post, now) { self.lease.word() } else { return None };
         let gate = match (word, &wish.turn, wish.gate) {
             (Word::Said(gate), ..) => gate,
@@ -76,12 +76,12 @@ impl Meter {
     /// One step of a launch towards the driver. After [`Step::Go`] it counts as launched.
     ///
     /// # Cost
-    /// About 10 ns where a stream goes on and nothing is to be asked, and a clock read; for short launches one in eight.
+    /// About 10 ns for a busy stream without anything to ask, and a clock read; for short launches one in eight.
     #[inline]
     pub fn step(&mut self, wish: &Wish<'_>, seen: Seen, pay: impl Pay) -> Step {
         let place = wish.launch.place();
         let found = self.find(place).or_else(|| {
-            // Streams whose work is over, and that nobody waited for, make room.
+            // Streams whose work is over, although the program did not wait for it, make room.
             self.expire(clock::now(), &pay);
             self.find(place)
         });
@@ -90,7 +90,7 @@ impl Meter {
         let (open, pending) = (marks.asks(), marks.pending() > 0);
         let untimed = open && self.untimed < UNTIMED - 1 && wish.cost.below(SHORT_NS).is_some();
         let (mut now, mut gap) = (self.time, false);
-        // Who comes again has waited or asked meanwhile, and an old moment is no reason to wait.
+        // A repeated step has waited or asked meanwhile, and an old time is no reason to wait.
         let is_timed = !untimed || seen.stream.is_some() || seen.reaped;
         if is_timed {
             now = clock::now();
@@ -128,7 +128,7 @@ impl Meter {
                         if !seen.reaped {
                             return Step::Reap;
                         }
-                        // Somebody else is asking about its markers: the tail cannot be told from them.
+                        // Another thread queries the stream's markers: the tail cannot be separated from them.
                         (idle, gap) = (false, true);
                     }
                     if !idle {
@@ -142,7 +142,7 @@ impl Meter {
             self.ripens(at);
             self.settle(at, now, &pay);
         } else if open && gap {
-            // Before one of the launches since, the stream may have been idle.
+            // The stream may have been idle before one of the launches since.
             self.doubt(at);
         }
         if wish.share.is_some() {
@@ -152,7 +152,7 @@ impl Meter {
         let beside =
             self.busy > u32::from(self.chains[at].is_busy()) && (!wish.cost.is_unknown() || self.is_beside(at, wish));
         let (mut admission, mut aside) = (self.admission(wish, now), 0);
-        // With many streams what is in flight is their sum, and nobody waits for one of them.
+        // With many streams the work in flight is their sum, and they do not wait for each other one by one.
         if self.busy <= FEW && goes_beside(wish.cost, self.keeper.in_flight(), beside) && !self.lease.is_on() {
             if admission != Admission::Admit {
                 admission = wish.account.admit(now);
@@ -168,7 +168,7 @@ impl Meter {
             self.cross();
         }
         if matches!(verdict, Verdict::Wait(_)) && self.keeper.is_in_doubt(&ask) && self.is_in_doubt(at) {
-            // Its end is to be seen, and measured: this waits for it.
+            // The launch waits for that work: a marker makes its end visible and measures it.
             if let Some(plan) = self.close(at, wish) {
                 return Step::Mark(plan);
             }
@@ -182,7 +182,7 @@ impl Meter {
                 if doubted {
                     self.ripe.add(wish.launch.key, wish.cost);
                 }
-                // Behind a launch on its own stream nothing on the device waits for it.
+                // If all work in flight is on the launch's own stream, none of it can be waiting for the launch.
                 if !doubted || beside {
                     self.taint();
                 }
@@ -190,7 +190,7 @@ impl Meter {
             Verdict::Wait(until) if matches!(word, Word::Said(_)) => {
                 self.wishes(wish.post, gate, admission, now);
                 let for_others = !matches!(gate, Gate::Run { until, .. } if now < until);
-                // The device is somebody else's next, who waits for our end.
+                // The device is another member's next, and that member waits for the end of our work.
                 if (for_others || self.is_unpaid(at, wish, admission))
                     && let Some(plan) = self.close(at, wish)
                 {
@@ -224,9 +224,10 @@ impl Meter {
         Step::Go(plan)
     }
 
-    /// Whether a launch waits for the account. Work without a marker would then count as over when its believed time
-    /// has passed: a long kernel of a function that is mostly short, while it runs. So a marker ends that work, and the
-    /// next launch is measured, unless its markers would cost more than it: the host waits anyway.
+    /// True if a launch waits for the account. Work without a marker would then count as over when its estimated time
+    /// has passed: for a mostly short function, a long kernel while it still runs. So a marker ends that work, and
+    /// the next launch is measured, unless it is cheaper than its markers. The markers delay nothing, because the
+    /// host waits anyway.
     fn is_unpaid(&mut self, at: usize, wish: &Wish<'_>, admission: Admission) -> bool {
         let is_unpaid = admission != Admission::Admit;
         if is_unpaid && !self.chains[at].marks.asks() && wish.cost.below(SHORT_NS).is_none() {
@@ -235,7 +236,7 @@ impl Meter {
         is_unpaid
     }
 
-    /// Whether other streams have something else in flight than launches of the same function, whose cost is not known.
+    /// True if other streams have work in flight other than launches of the same function at unknown cost.
     #[cold]
     fn is_beside(&self, at: usize, wish: &Wish<'_>) -> bool {
         let others = self.chains.iter().enumerate().filter(|(other, chain)| *other != at && chain.is_busy());
@@ -246,14 +247,14 @@ impl Meter {
         others.map(|other| other.1).any(keys)
     }
 
-    /// Whether there is no marker behind launches of a chain that were measured, but not often enough.
+    /// True if a timeline has launches of low confidence without a marker after them.
     #[cold]
     fn is_in_doubt(&self, at: usize) -> bool {
         self.chains[at].marks.open().is_some_and(|open| open.doubt.young > 0)
     }
 
-    /// A launch whose length nobody knows is held back beside others of that kind, which may wait for it: how long they take
-    /// is not to be learned from.
+    /// A launch of unknown cost is held back while others of that kind are in flight. They may be waiting for it, so
+    /// their times are not learned.
     #[cold]
     fn cross(&mut self) {
         for chain in &mut self.chains {
@@ -263,7 +264,7 @@ impl Meter {
         }
     }
 
-    /// The daemon's gate is open: says that what is in flight is not known any more.
+    /// The daemon's gate is open: reports that the work in flight is unknown from now on.
     #[cold]
     fn open(&mut self, wish: &Wish<'_>, now: u64) -> Step {
         if !self.lease.goes_blind(wish.launch, wish.post, &self.keeper, &self.bounds, now) {
@@ -273,14 +274,14 @@ impl Meter {
         Step::Open
     }
 
-    /// Counts the launch, and says which markers it gets.
+    /// Counts the launch, and returns its markers.
     #[inline]
     fn go(&mut self, at: usize, wish: &Wish<'_>, idle: bool, now: u64) -> Plan {
         let estimate = wish.cost.ns();
         let given_out = self.given_out();
         let chain = &mut self.chains[at];
         let (was_busy, was_unmeasured) = (chain.is_busy(), chain.is_unmeasured());
-        // A stream is asked when it is launched into again: others may be over and nobody knows it yet.
+        // A stream is asked when it is launched into again: others may be over without anyone knowing yet.
         let was_due = now >= self.due;
         let clear = self.unmeasured == u32::from(was_unmeasured) || was_due;
         self.due = self.due.max(now).saturating_add(estimate);
@@ -288,18 +289,18 @@ impl Meter {
             chain.opened = now;
         }
         if idle {
-            // Its begin marker is reached at once, and before its launch what others have in flight is done.
+            // Its begin marker is reached at once, and before its launch the others' work in flight is done.
             chain.from = given_out.wrapping_sub(self.keeper.remaining(now));
         }
         if chain.measured == 0 {
-            // A new stream is as good as any that was measured last: a program may have a new one for each launch.
+            // A new stream counts as measured when any stream last was: a program may use a new one for each launch.
             chain.measured = self.measured;
         }
         if now.saturating_sub(if idle { chain.measured } else { chain.opened }) > LONG_NS {
             chain.marks.sample();
         }
-        // Beside others it could not be told whose the time was. And while members wait for the turn, what counts as over
-        // by its estimate lets the next one go on: it may be what this one's kernel waits for.
+        // Next to other streams the time could not be attributed. And while members wait for the turn, work that
+        // counts as over by its estimate lets the next one run: this kernel may be waiting for it.
         let is_only = self.busy == u32::from(was_busy);
         let is_due = is_only && now.saturating_sub(chain.tailed) > LONG_NS;
         chain.marks.sample_tail(is_due && !wish.turn.as_ref().is_some_and(|turn| turn.contended(now)));
@@ -326,7 +327,7 @@ impl Meter {
         plan
     }
 
-    /// The open work of a chain becomes an interval that is to end with a marker; its number.
+    /// Turns the open work of a timeline into an interval that is to end with a marker; returns its number.
     fn end_behind(&mut self, at: usize, open: Open, now: u64) -> u64 {
         self.numbers += 1;
         self.revoke(self.chains[at].number);
@@ -346,7 +347,7 @@ impl Meter {
             begun: chain.begun,
             end: None,
             open,
-            // Less than nothing: a launch of another thread was taken back.
+            // Less than nothing: another thread's launch was taken back.
             all: i64::try_from(given_out.wrapping_sub(core::mem::replace(&mut chain.from, given_out)))
                 .map_or(0, i64::unsigned_abs),
             keys: core::mem::take(&mut chain.keys),
@@ -357,8 +358,9 @@ impl Meter {
         self.numbers
     }
 
-    /// The device is somebody else's next, or the launch waits to learn what is before it: a marker behind the tail of its
-    /// stream, so that its end is seen by whoever looks, and not only when its time has passed.
+    /// Plans a marker after the tail of the launch's stream. The device is another member's next, or the launch waits
+    /// to learn the cost of the work before it. With a marker a look sees the end, instead of waiting until the
+    /// estimated time has passed.
     #[cold]
     fn close(&mut self, at: usize, wish: &Wish<'_>) -> Option<Plan> {
         let chain = &mut self.chains[at];
@@ -416,20 +418,21 @@ mod tests {
                     return plan;
                 }
                 Step::Reap => seen.reaped = true,
-                // It is busy.
+                // The stream is busy.
                 Step::Ask(launches) => seen.stream = Some((false, launches)),
                 _ => panic!("nothing holds it back"),
             }
         }
     }
 
-    /// Markers that a launch of a known, short cost gets in its own new stream.
+    /// Number of markers that a launch of a known, short cost gets in its own new stream.
     fn markers(meter: &mut Meter, stream: usize) -> u32 {
         let plan = launch(meter, stream, Guess::sure(COST));
         u32::from(plan.begin) + u32::from(plan.end.is_some())
     }
 
-    /// Nobody else would see it end before twice its time had passed, while the next one waits for the device.
+    /// Without a marker the end would be seen only after twice the estimated time, while the next member waits for
+    /// the device.
     #[test]
     fn what_is_behind_the_last_marker_gets_one_when_the_daemon_shuts_the_gate() {
         static PAGE: LazyLock<Box<LedgerPage>> = LazyLock::new(LedgerPage::zeroed);
@@ -459,7 +462,8 @@ mod tests {
         assert!(matches!(step(busy), Step::Wait { for_others: true, .. }), "once");
     }
 
-    /// A thread that is away between the launch and its end marker: what it estimated was little, and what runs may be a second.
+    /// The thread is descheduled between the launch and its end marker. The estimate was short, but the launch may
+    /// run for a second.
     #[test]
     fn a_late_marker_behind_an_unknown_launch_measures_it_all_the_same() {
         for (cost, measured) in [(Guess::UNKNOWN, true), (Guess::sure(1_000_000), false)] {
@@ -486,7 +490,7 @@ mod tests {
         assert_eq!(markers(&mut meter, 80), 2, "no belief lasts for ever");
     }
 
-    /// What waited for another device once is believed to take long; a tail that was over sooner is not paid as long.
+    /// A tail that once waited for another device has a long estimate; if it ends sooner it is not charged that much.
     #[test]
     fn a_tail_is_charged_no_more_than_the_time_since_it_was_launched() {
         const BELIEVED: u64 = 20_000_000_000;
@@ -505,7 +509,7 @@ mod tests {
         let governor: &'static Governor = Box::leak(Box::new(Governor::new(Some(Share::ALL), Post::none())));
         let mut meter = Meter::default();
         let left = |meter: &Meter| meter.given.iter().map(Given::left).sum::<u64>();
-        // Until they follow each other closely, which a busy host may keep them from.
+        // Repeat until launches follow each other closely, which a busy host may delay.
         for _ in 0..10_000 {
             let goes = |meter: &mut Meter, wish: &Wish<'_>, plan: &Plan| meter.allow(wish, plan, governor);
             launch_and(&mut meter, 0, Guess::sure(100), goes);
@@ -524,7 +528,7 @@ mod tests {
         let governor: &'static Governor = Box::leak(Box::new(Governor::new(Some(Share::ALL), Post::none())));
         let mut meter = Meter::default();
         for stream in (0..100).flat_map(|stream| [stream; 20]) {
-            // Short enough that their credits do not fill what may be in flight.
+            // Short enough that the credits do not fill the limit of work in flight.
             launch_and(&mut meter, stream, Guess::sure(10), |meter, wish, plan| meter.allow(wish, plan, governor));
         }
         assert!((1..=32).contains(&meter.given.len()), "{}", meter.given.len());

@@ -1,4 +1,4 @@
-//! The turn among the tenant's members, as far as it depends on what is in flight: whose work it is that is measured.
+//! The turn among the tenant's members in relation to the work in flight: whether a measurement is this member's own.
 
 use super::{Meter, Wish};
 use crate::daemon::lease::Word;
@@ -10,25 +10,27 @@ use vgpu_core::turn::patience::Pending;
 use vgpu_core::turn::{Here, Turn};
 
 impl Meter {
-    /// What the others wait for. A first launch is not waited for longer than another where there are several devices: it
-    /// may wait for one that waits for its turn over there, and a ceiling has all that time paid.
+    /// The work that the others wait for. With several devices the wait for a first launch is no longer than for
+    /// another. It may wait for a kernel that waits for its turn on the other device, and a ceiling charges all that
+    /// time.
     fn pending(&self) -> Pending {
         let pending = self.keeper.pending();
         Pending { is_unknown: pending.is_unknown && device::all().nth(1).is_none(), ..pending }
     }
 
-    /// What this process has before the device, and wants.
+    /// This process's queued work and request.
     fn here(&mut self, wants: bool, admission: Admission, now: u64) -> Here {
         let due = self.patience.due(self.pending(), now);
         let admitted = match admission {
             Admission::Admit => now,
             Admission::WaitUntil(moment) => moment,
         };
-        // Who waits for others' kernels with its own before the device would be next for ever, by its estimate.
+        // A member whose work waits for others' kernels would be next for ever by its estimate, so the elapsed time
+        // counts.
         Here { now, wants, admitted, in_flight: self.keeper.had(now), due }
     }
 
-    /// The gate of a launch: whoever grants the device has the first word, the tenant's members the second.
+    /// The gate of a launch: the daemon's if it decides, otherwise that of the turn among the tenant's members.
     #[inline]
     pub(super) fn gate(&mut self, wish: &Wish<'_>, admission: Admission, now: u64) -> Gate {
         if let Word::Said(gate) = self.lease.word() {
@@ -50,7 +52,7 @@ impl Meter {
         gate
     }
 
-    /// What was in flight in another possession than the present one was not alone before the device.
+    /// If the possession changed, the work in flight was not alone on the device.
     fn follow(&mut self, before: u64, now: u64) {
         if self.turning.possession() != before && self.keeper.in_flight() > 0 {
             self.patience.robbed(self.pending(), now);
@@ -58,7 +60,7 @@ impl Meter {
         }
     }
 
-    /// A look of the thread that watches; see [`crate::turn::Turning::attend`].
+    /// A look of the helper thread; see [`crate::turn::Turning::attend`].
     pub fn attend(&mut self, turn: &Turn<'_>, account: SharedAccount<'_>, share: Option<Share>, now: u64) -> u64 {
         let admit = |share| account.admit_beside(self.keeper.in_flight(), share, now);
         let admission = share.map_or(Admission::Admit, admit);
@@ -76,7 +78,8 @@ mod tests {
     use super::*;
     use vgpu_core::account::cost::Guess;
 
-    /// Who stands at the gate behind a kernel that waits for another member's would stay next for ever, and that one wait.
+    /// A thread at the gate, whose member's kernel waits for another member's kernel, would keep its member next for
+    /// ever; the other would never run.
     #[test]
     fn what_takes_longer_than_expected_counts_for_who_is_next() {
         let mut meter = Meter::default();

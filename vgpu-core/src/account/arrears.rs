@@ -1,40 +1,45 @@
-//! Time that nobody expected, paid off in parts: what an interval usually takes ([`Usual`]), and what is owed ([`Arrears`]).
+//! Unexpected time, paid off in parts: the usual length of an interval ([`Usual`]), and the debt beyond it
+//! ([`Arrears`]).
 //!
-//! A kernel may wait for one on another device (the ranks of a collective). Whoever comes early keeps its device until the
-//! other comes, and pays for it. Were that paid at the rate of a ceiling s at once, who is early by e would be held back
-//! e / s, and come e / s - e later than the other, whose kernel waits as long in the next round: below a half that grows
-//! without end. So what is beyond the usual costs one and a half of its time at once ([`eased`]): the ranks come nearer by
-//! half each round. The rest of its price is owed, and paid in instalments beside the work that follows, which are about
-//! the same for both ranks. An instalment goes by what was ordinary, never by a wait, which it would make longer.
+//! A kernel may wait for one on another device (the ranks of a collective). The rank that arrives early occupies its
+//! device until the other arrives, and is charged for it. Were that charged at once at a ceiling of s, a rank that is
+//! early by e would be held back by e / s. It would then arrive e / s - e later than the other, whose kernel waits
+//! that long in the next round: below a ceiling of one half this grows without end. So time beyond the usual costs
+//! only one and a half times its length at once ([`eased`]), and the ranks come closer by half each round. The rest
+//! of its price is owed. It is paid in instalments with the work that follows, which are about the same for both
+//! ranks. An instalment depends on the ordinary work, never on a wait, which it would lengthen.
 //!
-//! Up to [`MOST_NS`] nothing is forgiven. What is owed beyond is: whoever pays all of a long wait before the next round
-//! parts from the other rank again. So what waits for others all the time, or varies several hundredfold from launch to
-//! launch, may have up to four fifths of a device for a moment.
+//! Debt up to [`MOST_NS`] is paid in full; debt beyond is forgiven. A rank that paid for all of a long wait before
+//! the next round would drift from the other again. So a program that waits for others all the time, or varies
+//! several hundredfold from launch to launch, may briefly use up to four fifths of a device.
 //!
-//! *Usual* falls at once and rises by a quarter of the way: ranks that come first by turns wait every other time, and the
-//! mean of that is half of a wait. What takes longer each time is usual after some measurements.
+//! The *usual* length falls at once and rises by a quarter of the difference. Ranks that are early by turns wait
+//! every other time, and the mean of that would be half a wait. A kernel that takes longer every time becomes usual
+//! after some measurements.
 //!
-//! Not here: what is measured and whether it was alone (the shim's meter), the account ([`super::SharedAccount`]).
+//! Not here: measuring, and whether the work was alone on the device (libvgpu's meter); the account
+//! ([`super::SharedAccount`]).
 
 use crate::share::Share;
 
-/// The rate at which unexpected time is paid at once, in permille: one and a half of time for each.
+/// The rate at which unexpected time is charged at once, in permille: one and a half times its length.
 const EASED: u32 = 667;
-/// Unexpected time of which a part may be owed, in nanoseconds.
+/// The most unexpected time that can be owed in part, in nanoseconds.
 pub const MOST_NS: u64 = 50_000_000;
-/// An instalment is this part of what is owed ...
+/// An instalment is this part of the debt.
 const PART: u64 = 16;
-/// ... at least so much, and at most this multiple of the work beside it.
+/// The smallest instalment.
 const LEAST_NS: u64 = 10_000;
+/// The largest instalment, as a multiple of the work it is charged with.
 const TIMES: u64 = 2;
 
-/// The rate at which unexpected time is paid at once under a ceiling of `share`.
+/// The rate at which unexpected time is charged at once under a ceiling of `share`.
 #[must_use]
 pub fn eased(share: Share) -> Share {
     Share::from_permille(EASED).map_or(share, |eased| eased.max(share))
 }
 
-/// What is still to be paid, at the rate of `share`, for unexpected time that was paid at the rate [`eased`].
+/// The part still to be paid, at the rate of `share`, for unexpected time that was charged at the rate [`eased`].
 #[must_use]
 pub fn rest(excess: u64, share: Share) -> u64 {
     let paid = u128::from(excess) * u128::from(share.permille()) / u128::from(eased(share).permille());
@@ -48,12 +53,12 @@ pub struct Arrears {
 }
 
 impl Arrears {
-    /// `excess` is being paid at the rate [`eased`].
+    /// Adds `excess`, which is being charged at the rate [`eased`].
     pub fn defer(&mut self, excess: u64) {
         self.owed = self.owed.saturating_add(excess).min(MOST_NS);
     }
 
-    /// Of how much unexpected time the [`rest`] is to be paid beside `ns` of ordinary work.
+    /// Takes an instalment for `ns` of ordinary work: returns unexpected time of which to charge the [`rest`] now.
     pub fn instalment(&mut self, ns: u64) -> u64 {
         let part = (self.owed / PART).max(LEAST_NS).min(ns.saturating_mul(TIMES)).min(self.owed);
         self.owed -= part;
@@ -67,26 +72,26 @@ impl Arrears {
     }
 }
 
-/// Intervals told apart; two on one place take it from each other, and begin anew.
+/// Entries. Two kinds of interval that share one replace each other, and each starts over.
 const PLACES: usize = 32;
-/// What rises comes nearer by this part of the way.
+/// The usual length rises by one part in this many of the difference.
 const RISE: u64 = 4;
-/// Up to half more than usual and this is ordinary as well: launches of one function differ.
+/// An interval up to half longer than usual, plus this, is ordinary as well: launches of one function differ.
 const SLACK_NS: u64 = 50_000;
 
-/// Shorter estimates are paid as they are.
+/// Shorter estimates are charged unchanged.
 const LONG_NS: u64 = 1_000_000;
 
-/// What intervals usually take for each launch, by what was launched in them.
+/// The usual time per launch of intervals, by the functions launched in them.
 #[derive(Clone, Debug, Default)]
 pub struct Usual {
-    /// Of which launches, and how long each, in nanoseconds.
+    /// A key for the functions, and the usual time per launch in nanoseconds.
     places: [(u64, u64); PLACES],
 }
 
 impl Usual {
-    /// What an interval is charged that could not be measured: the estimate, unless that is long and mostly of waits. Whoever
-    /// pays for a wait that was none parts from the other rank as well.
+    /// The charge for an interval that could not be measured: the estimate, unless that is long and mostly waits. A
+    /// rank that is charged for a wait it did not have drifts from the other as well.
     #[must_use]
     pub fn unmeasured(&self, id: u64, launches: u32, estimate: u64) -> u64 {
         let place = self.places.iter().find(|place| place.0 == id);
@@ -94,8 +99,8 @@ impl Usual {
         if estimate > LONG_NS && usual < estimate / 4 { usual } else { estimate }
     }
 
-    /// An interval of so many of the launches `id`, estimated at `estimate`, took `spent`. Returns what of it is ordinary:
-    /// all, unless it is far off.
+    /// An interval of `launches` launches `id`, estimated at `estimate`, took `spent`. Returns the ordinary part of
+    /// that: all, unless it is far off.
     ///
     /// # Cost
     /// Two divisions.
@@ -123,8 +128,8 @@ mod tests {
         Share::from_percent(n).unwrap()
     }
 
-    /// Two ranks under 30 % with a millisecond of work each, one of them `early` in the first round. How far apart they are
-    /// after `rounds`, and the wall time of all. `pays`: what a rank pays for its wait.
+    /// Simulates two ranks under 30 % with a millisecond of work each, one of them `early` in the first round.
+    /// Returns how far apart they are after `rounds`, and the total wall time. `pays` charges a rank for its wait.
     fn ranks(early: u64, rounds: u32, mut pays: impl FnMut(&mut Account, usize, u64)) -> (u64, u64) {
         let share = percent(30);
         let mut accounts = [Account::default(); 2];

@@ -1,46 +1,49 @@
-//! What a launch will probably cost: a fixed table of averages, learned from what launches did cost.
+//! The cost model: estimates a launch from a fixed table of averages of measured launches.
 //!
-//! A guess, never a charge: it bounds what is in flight and says when to measure. How far it may be trusted goes with
-//! it: of a function that was measured once in 50 us the next launch may take a second, and a queue of forty that goes
-//! out on that word is a queue of forty seconds, which nobody can withdraw. So a guess begins with a [`Guess::doubt`] that
-//! each further measurement halves, and the gate bounds the doubt in flight: 2 launches, 4, 8 ... 64, and then as many as
-//! the time allows.
+//! An estimate is never a charge: it bounds the work in flight and decides when to measure. Each estimate carries a
+//! confidence. A function measured once at 50 us may take a second the next time. A queue of forty launches based on
+//! that one measurement could last forty seconds, and cannot be withdrawn. So an estimate starts with a
+//! [`Guess::doubt`] that each further measurement halves. The gate bounds the sum of it over launches in flight: 2
+//! launches, then 4, 8 ... 64, and then as many as the time allows.
 //!
-//! Lock-free, with four places for each key; a fifth function takes the place of another, which is unknown again and goes out
-//! one at a time. A program whose functions took their places from each other for ever would never be sure of them.
+//! Lock-free, with four entries for each key. A fifth function replaces another, which becomes unknown again and
+//! launches one at a time. Functions that replaced each other for ever would never become certain.
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// For a function never measured, in nanoseconds.
+/// The estimate for a function that was never measured, in nanoseconds.
 pub const UNKNOWN_NS: u64 = 20_000;
-/// No guess is longer: one hour.
+/// The largest estimate: one hour.
 pub const MAX_NS: u64 = 3_600_000_000_000;
 
-/// A new measurement moves the average by an eighth of the difference.
+/// A new measurement moves the average by one part in this many of the difference.
 const WEIGHT: u64 = 8;
 
-/// An undisturbed cost rises by this part with each longer measurement. Kernels of 2 ms are measured at most 500 times a
-/// second: in the 3 s in which a process that slows them is named, the cost rises by a tenth at most.
+/// An undisturbed cost rises by one part in this many with each longer measurement. Kernels of 2 ms are measured at
+/// most 500 times a second. A process that slows them unseen is detected within 3 s; until then the cost rises by at
+/// most a tenth.
 const SLOW_RISE: u64 = 1 << 14;
 
-/// So many times as long as believed others do not make it, who are few.
+/// Contention from a few others cannot stretch a launch beyond this multiple of its estimate; anything longer is a
+/// wrong estimate.
 const FAR: u64 = 3;
 
-/// Whether what took `ns` and was believed to take `believed` is to be learned from although others may have run meanwhile.
+/// True if a launch that took `ns`, estimated at `believed`, is worth learning from although others may have run
+/// meanwhile.
 #[inline]
 #[must_use]
 pub const fn is_far(ns: u64, believed: u64) -> bool {
     ns > believed.saturating_mul(FAR)
 }
 
-/// A guess is one word: the nanoseconds, and above them the doubt.
+/// An estimate is one word: the nanoseconds, and above them its uncertainty.
 const DOUBT_SHIFT: u32 = 48;
-/// After the first measurement.
+/// The uncertainty after the first measurement.
 const NEW: u64 = 1 << 5;
-/// Of what was never measured: told apart from any sum of the others.
+/// The uncertainty of a function that was never measured: no other value can reach it.
 const UNKNOWN: u64 = 1 << 15;
 
-/// What a launch is believed to cost, and how far that may be trusted.
+/// The estimated cost of a launch, and its uncertainty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guess(u64);
 
@@ -48,20 +51,20 @@ impl Guess {
     /// Never measured.
     pub const UNKNOWN: Self = Self(UNKNOWN << DOUBT_SHIFT | UNKNOWN_NS);
 
-    /// Measured often enough.
+    /// The estimate of a function that was measured often enough.
     #[must_use]
     pub const fn sure(ns: u64) -> Self {
         Self(if ns > MAX_NS { MAX_NS } else { ns })
     }
 
-    /// Nanoseconds.
+    /// The estimate in nanoseconds.
     #[inline]
     #[must_use]
     pub const fn ns(self) -> u64 {
         self.0 & ((1 << DOUBT_SHIFT) - 1)
     }
 
-    /// How little it may be trusted.
+    /// How uncertain it is.
     #[inline]
     #[must_use]
     pub const fn doubt(self) -> Doubt {
@@ -69,21 +72,21 @@ impl Guess {
         if self.is_unknown() { Doubt { unknown: 1, young: 0 } } else { Doubt { unknown: 0, young: doubt } }
     }
 
-    /// Never measured.
+    /// True if it was never measured.
     #[inline]
     #[must_use]
     pub const fn is_unknown(self) -> bool {
         self.0 >= UNKNOWN << DOUBT_SHIFT
     }
 
-    /// Measured often enough.
+    /// True if it was measured often enough.
     #[inline]
     #[must_use]
     pub const fn is_sure(self) -> bool {
         self.0 < 1 << DOUBT_SHIFT
     }
 
-    /// Measured often enough, and known to cost less than `ns`: what it costs.
+    /// The cost, if it was measured often enough and is less than `ns`.
     #[inline]
     #[must_use]
     pub const fn below(self, ns: u64) -> Option<u64> {
@@ -91,28 +94,28 @@ impl Guess {
     }
 }
 
-/// The doubt of several launches together.
+/// The summed uncertainty of several launches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Doubt {
     /// Launches of functions that were never measured.
     pub unknown: u32,
-    /// Of those that were measured some times only: 32 for each after the first measurement, 16 after the second ... 1,
-    /// and then none.
+    /// The sum over launches of functions measured a few times: 32 each after the first measurement, 16 after the
+    /// second ... 1, then 0.
     pub young: u32,
 }
 
 impl Doubt {
-    /// Nothing in doubt.
+    /// No uncertainty.
     pub const NONE: Self = Self { unknown: 0, young: 0 };
 
-    /// Both together.
+    /// The sum of both.
     #[inline]
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self { unknown: self.unknown.saturating_add(other.unknown), young: self.young.saturating_add(other.young) }
     }
 
-    /// What is left without `other`.
+    /// The difference: this without `other`.
     #[inline]
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
@@ -120,7 +123,7 @@ impl Doubt {
     }
 }
 
-/// The next average after `actual`; the first measurement is taken as it is (`average` 0).
+/// The next average after `actual`; the first measurement counts fully (`average` 0).
 #[must_use]
 pub const fn ewma(average: u64, actual: u64) -> u64 {
     let actual = if actual > MAX_NS { MAX_NS } else { actual };
@@ -136,7 +139,7 @@ pub const fn ewma(average: u64, actual: u64) -> u64 {
     if next == 0 { 1 } else { next }
 }
 
-/// Entries that fill a cache line: in any of them a key may have its place.
+/// Entries in a cache line: a key may occupy any of them.
 const WAYS: usize = 4;
 
 struct Entry {
@@ -146,7 +149,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// What is known of `key` here.
+    /// The estimate for `key`, if this entry holds it.
     #[inline]
     fn of(&self, key: u64) -> Option<Guess> {
         let guess = self.guess.load(Ordering::Relaxed);
@@ -154,7 +157,7 @@ impl Entry {
     }
 }
 
-/// Averages by key; a key is whatever tells functions (and perhaps launch shapes) apart, and is not 0.
+/// Averages by key. A key identifies a function, and perhaps a launch shape, and is not 0.
 #[repr(align(64))]
 pub struct CostTable<const N: usize> {
     entries: [Entry; N],
@@ -167,7 +170,7 @@ impl<const N: usize> Default for CostTable<N> {
 }
 
 impl<const N: usize> CostTable<N> {
-    /// Empty. `const`, so that it can be a static.
+    /// Creates an empty table; `const`, so that it can be a static.
     #[cfg(not(loom))]
     #[must_use]
     pub const fn new() -> Self {
@@ -175,24 +178,25 @@ impl<const N: usize> CostTable<N> {
         Self { entries: [const { Entry { key: AtomicU64::new(0), guess: AtomicU64::new(0) } }; N] }
     }
 
-    /// Empty.
+    /// Creates an empty table.
     #[cfg(loom)]
     #[must_use]
     pub fn new() -> Self {
         Self { entries: core::array::from_fn(|_| Entry { key: AtomicU64::new(0), guess: AtomicU64::new(0) }) }
     }
 
-    /// What one launch is believed to cost.
+    /// The estimated cost of one launch.
     ///
     /// # Cost
-    /// One multiplication and two relaxed loads; up to six more in the same cache line for those whose place was taken.
+    /// One multiplication and two relaxed loads; up to six more in the same cache line for a key that does not have
+    /// its first entry.
     #[inline]
     #[must_use]
     pub fn guess(&self, key: u64) -> Guess {
         self.measured(key).unwrap_or(Guess::UNKNOWN)
     }
 
-    /// The same, if it was ever measured.
+    /// As [`Self::guess`], if the function was ever measured.
     #[inline]
     #[must_use]
     pub fn measured(&self, key: u64) -> Option<Guess> {
@@ -214,8 +218,8 @@ impl<const N: usize> CostTable<N> {
         }
     }
 
-    /// As [`Self::learn`], where somebody may have slowed the launch unseen: what takes longer than known by more than an
-    /// eighth raises that by one part in [`SLOW_RISE`] only, and not at all unless it `rises`.
+    /// As [`Self::learn`], for launches that an unseen process may have slowed. A measurement that exceeds the
+    /// estimate by more than an eighth raises it by one part in [`SLOW_RISE`] only, and not at all unless `rises`.
     pub fn learn_least(&self, key: u64, actual: u64, rises: bool) {
         let most = self.measured(key).map_or(u64::MAX, |known| {
             let is_longer = actual > known.ns().saturating_add(known.ns() / 8);
@@ -228,7 +232,8 @@ impl<const N: usize> CostTable<N> {
         self.learn(key, actual.min(most));
     }
 
-    /// Launches of `key` are over that taught nothing: it is trusted as if they had, so that nobody is held back for ever.
+    /// Raises the confidence in `key` after launches that completed without a usable measurement, so that no launch
+    /// is held back for ever.
     pub fn ripen(&self, key: u64) {
         for entry in self.ways(key) {
             if let Some(known) = entry.of(key).filter(|known| !known.is_sure()) {
@@ -238,13 +243,13 @@ impl<const N: usize> CostTable<N> {
         }
     }
 
-    /// Knows nothing of `key` any more: what it names is something else from now on.
+    /// Forgets `key`, which names something else from now on.
     pub fn forget(&self, key: u64) {
         let own = self.ways(key).filter(|entry| entry.of(key).is_some());
         own.for_each(|entry| entry.guess.store(0, Ordering::Relaxed));
     }
 
-    /// The places that `key` may have, its own first.
+    /// The entries that `key` may occupy, its first choice first.
     #[inline]
     fn ways(&self, key: u64) -> impl Iterator<Item = &Entry> {
         let index = crate::mix::slot(key, N) & (N - 1);
@@ -307,7 +312,7 @@ mod tests {
         assert_eq!((young(), table.guess(7).ns()), (32, MAX_NS), "as new");
     }
 
-    /// A kernel of 2 ms, measured at 4 ms beside somebody unseen.
+    /// A kernel of 2 ms, measured at 4 ms while an unseen process runs.
     #[test]
     fn an_undisturbed_cost_falls_at_once_and_rises_by_a_tenth_in_three_seconds_at_most() {
         let table = CostTable::<64>::new();
@@ -358,7 +363,7 @@ mod tests {
 
     #[test]
     fn functions_whose_places_are_taken_are_known_beside_those_who_have_them() {
-        // All of them have one place of their own.
+        // All of them have the same first choice.
         let (table, [a, b, c, d, e, f]) = (CostTable::<4>::new(), [1, 6, 9, 14, 17, 19]);
         (0..7).for_each(|_| [a, b, c, d].iter().for_each(|&key| table.learn(key, 100 * key)));
         assert_eq!([a, b, c, d].map(|key| table.guess(key)), [100, 600, 900, 1_400].map(Guess::sure));

@@ -1,17 +1,17 @@
 //! The same account on two words of a shared page: several processes, one ceiling.
 //!
-//! A charge is one compare-exchange on `zero`: a process that is killed has paid or has not. `latest` is
-//! advanced apart from it; whoever finds it behind or ahead puts it right, so no step waits for another.
+//! A charge is one compare-exchange on `zero`, so a process that is killed has paid or has not. `latest` is advanced
+//! separately. A process that finds it behind or ahead corrects it, so no step waits for another.
 //!
-//! A third word counts what was forgotten of unused time. Whoever had work before the device then takes its part
-//! back, by one compare-exchange on that word first: a stretch is given back once, however many ask, and a process
-//! that is killed in between has forgone it.
+//! A third word counts the expired unused time. A member whose work was queued meanwhile takes its part back, by one
+//! compare-exchange on that word first. So a stretch is returned once, however many members ask; a process that is
+//! killed in between has lost it.
 //!
-//! A fourth word names a stretch of time that some member already paid for. Members whose kernels are on the device at
-//! the same time measure the same time, and the tenant pays for it once: [`SharedAccount::cover`].
+//! A fourth word names a stretch of time that some member already paid for. Members whose kernels are on the device
+//! at the same time measure the same time, and the tenant pays for it once: [`SharedAccount::cover`].
 //!
-//! All members must read one clock. Members in time namespaces a second or more apart would each take the
-//! other's moments for a clock that was set back, and forgive each other's debts.
+//! All members must read one clock. Members in time namespaces a second or more apart would each take the other's
+//! times for a clock that was set back, and forgive each other's debts.
 
 use super::{Account, Admission, State, oldest};
 use crate::ledger::{Header, Ledger};
@@ -27,8 +27,8 @@ pub struct SharedAccount<'p> {
     covered: &'p AtomicU64,
 }
 
-/// Work that went before the device: since when, and how much had been forgotten by then.
-/// `Default`: since the beginning of time, when nothing had been forgotten.
+/// When work was queued on the device, and how much time had expired by then. `Default`: since time zero, when
+/// nothing had expired.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Engaged {
     since: u64,
@@ -55,14 +55,15 @@ impl Stretch {
         (end.saturating_sub(length) * UNIT_NS, end * UNIT_NS)
     }
 
-    /// Both together where they touch, else `new`.
+    /// The union of both where they touch, else `new`.
     fn and(self, new: Self) -> Self {
         let ((from, to), (new_from, new_to)) = (self.bounds(), new.bounds());
         if new_from > to || from > new_to { new } else { Self::of(from.min(new_from), to.max(new_to)) }
     }
 }
 
-/// `latest` is written when it is this much behind: it serves to tell seconds, and a write costs others.
+/// `latest` is written only when it is this far behind: it only has to distinguish seconds, and each write costs the
+/// other members time.
 const COARSE_NS: u64 = 10_000_000;
 
 impl<'p> SharedAccount<'p> {
@@ -79,7 +80,7 @@ impl<'p> SharedAccount<'p> {
         State { zero: self.zero.load(Ordering::Acquire), latest: self.latest.load(Ordering::Acquire) }
     }
 
-    /// May work be launched at `now`? Yes while the balance is positive.
+    /// Decides whether work may be launched at `now`: yes while the balance is positive.
     ///
     /// # Cost
     /// Two loads.
@@ -89,7 +90,7 @@ impl<'p> SharedAccount<'p> {
         self.state().admission(now)
     }
 
-    /// May work be launched beside `pending` ns that will yet have to be paid for?
+    /// As [`Self::admit`], with `pending` ns counted as paid that will be charged later.
     ///
     /// # Cost
     /// Two loads; a division only if the answer is no.
@@ -99,7 +100,7 @@ impl<'p> SharedAccount<'p> {
         self.state().admission_beside(pending, share, now)
     }
 
-    /// Pays for `ns` of device time that was used up to `now`, at the rate of `share`.
+    /// Charges `ns` of device time that was used up to `now`, at the rate of `share`.
     ///
     /// # Cost
     /// One compare-exchange, repeated only if another member paid at the same moment.
@@ -107,18 +108,18 @@ impl<'p> SharedAccount<'p> {
         self.pay(ns, share, now.saturating_sub(ns), now);
     }
 
-    /// Notes that work goes before the device at `now`, and forgets what was unused beyond one burst.
+    /// Notes that work is queued on the device at `now`, and expires unused time beyond one burst.
     ///
     /// # Cost
-    /// Two loads; one compare-exchange and one addition if there is something to forget.
+    /// Two loads; one compare-exchange and one addition if there is something to expire.
     #[must_use]
     pub fn begin(&self, now: u64) -> Engaged {
         self.forget(now);
         Engaged { since: now, forgotten: self.forgotten.load(Ordering::Acquire) }
     }
 
-    /// Pays for `ns` of device time of work that was before the device since `engaged`, until `now`. What other
-    /// members forgot meanwhile comes back: the tenant was not idle.
+    /// Charges `ns` of device time for work that was queued since `engaged`, until `now`. Returns the time that other
+    /// members expired meanwhile: the tenant was not idle.
     pub fn charge_since(&self, ns: u64, share: Share, engaged: Engaged, now: u64) {
         let taken = self.forgotten.fetch_update(Ordering::AcqRel, Ordering::Acquire, |forgotten| {
             (forgotten > engaged.forgotten).then_some(engaged.forgotten)
@@ -127,15 +128,15 @@ impl<'p> SharedAccount<'p> {
             let back = forgotten - engaged.forgotten;
             let _ = self.zero.fetch_update(Ordering::AcqRel, Ordering::Acquire, |zero| Some(zero.saturating_sub(back)));
         }
-        // A clock that was set back meanwhile: nothing can have begun later than now.
+        // If the clock was set back meanwhile, the work cannot have begun later than now.
         self.pay(ns, share, engaged.since.min(now), now);
     }
 
-    /// Notes that the caller pays for the time from `from` to `to`, and returns the stretch that was noted before: other
-    /// members pay for what of it overlaps.
+    /// Notes that the caller pays for the time from `from` to `to`. Returns the stretch that was noted before; other
+    /// members pay for its overlap with the caller's.
     ///
-    /// One stretch is kept, and replaced by a later one that does not overlap it. So some time may be paid for twice, but
-    /// none is left out, except for 16 us at each end, and for the stretch of a member that is killed before it pays.
+    /// One stretch is kept, and replaced by a later one that does not overlap it. So some time may be paid for twice.
+    /// None is left out, except for 16 us at each end, and for the stretch of a member that is killed before it pays.
     ///
     /// # Cost
     /// One compare-exchange, repeated only if another member notes a stretch at the same moment.
@@ -147,7 +148,7 @@ impl<'p> SharedAccount<'p> {
         Stretch(old.unwrap_or(0)).bounds()
     }
 
-    /// Forgets unused time up to one burst before `since`.
+    /// Expires unused time up to one burst before `since`.
     fn forget(&self, since: u64) {
         let oldest = oldest(since);
         let cut = self.zero.fetch_update(Ordering::AcqRel, Ordering::Acquire, |zero| (zero < oldest).then_some(oldest));
@@ -158,8 +159,8 @@ impl<'p> SharedAccount<'p> {
 
     fn pay(&self, ns: u64, share: Share, since: u64, now: u64) {
         let latest = self.latest.load(Ordering::Acquire);
-        // The closure never declines. If the clock was set back, every member that has not yet seen the new
-        // `latest` starts from nil again: a charge may be forgiven there, nobody waits for days.
+        // The closure never declines. If the clock was set back, every member that has not yet seen the new `latest`
+        // starts from zero again: a charge may be forgiven, but no member waits for days.
         let paid = self.zero.fetch_update(Ordering::AcqRel, Ordering::Acquire, |zero| {
             Some(State { zero, latest }.charged_since(ns, share, since, now).zero)
         });
@@ -171,7 +172,7 @@ impl<'p> SharedAccount<'p> {
         }
         let seen = State { zero: 0, latest }.at(now).latest;
         if seen < latest || seen > latest.saturating_add(COARSE_NS) {
-            // Lost to somebody else's newer view: as good.
+            // If another member's newer view wins, that serves as well.
             let _ = self.latest.compare_exchange(latest, seen, Ordering::AcqRel, Ordering::Acquire);
         }
     }
@@ -182,7 +183,7 @@ impl<'p> SharedAccount<'p> {
         self.state().balance(share, now)
     }
 
-    /// A copy that no longer follows the page: what a fork or a lost page goes on with.
+    /// A copy that no longer follows the page, for a forked child or a lost page.
     #[must_use]
     pub fn snapshot(&self) -> Account {
         Account { state: self.state() }

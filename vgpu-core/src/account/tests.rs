@@ -11,7 +11,7 @@ fn percent(percent: u32) -> Share {
     Share::from_percent(percent).unwrap()
 }
 
-/// Launches kernels of `kernel` ns back to back whenever the account admits, for `span` ns; says what was used.
+/// Launches kernels of `kernel` ns back to back whenever the account admits, for `span` ns; returns the time used.
 fn busy(account: &mut Account, share: Share, kernel: u64, start: u64, span: u64) -> u64 {
     let (mut now, mut used) = (start, 0);
     while now < start + span {
@@ -51,8 +51,8 @@ fn time_that_two_members_measure_at_once_is_paid_for_once() {
     assert_eq!(about(paid(account, at(0), at(20_000))), (19_550, 450));
 }
 
-/// Two jobs with a rank on each of two devices. While one device's account is in debt, the kernels of both ranks on the
-/// other device wait there, at the same time. How long that is after ten such waits.
+/// Two jobs with a rank on each of two devices. While one device's account is in debt, the kernels of both ranks on
+/// the other device wait there, at the same time. Returns how long that is after ten such waits.
 fn wait_after_ten(pays_once: bool) -> u64 {
     let (pages, share) = ([LedgerPage::zeroed(), LedgerPage::zeroed()], percent(60));
     let accounts = [0, 1].map(|device: usize| pages[device].ledger().account());
@@ -119,7 +119,7 @@ fn idle_time_is_kept_for_one_burst_only() {
     account.charge(MS, percent(50), now);
     let later = now + 60_000 * MS;
     assert_eq!(account.balance(percent(50), later), 25_000_000);
-    // Work of 50 ms that began with that burst, and refilled 25 ms while it ran.
+    // Work of 50 ms that began with that burst, while 25 ms were refilled.
     account.charge(50 * MS, percent(50), later + 50 * MS);
     assert_eq!(account.balance(percent(50), later + 50 * MS), 0);
 }
@@ -183,7 +183,7 @@ fn members_of_a_tenant_share_one_ceiling() {
     let now = 3_600_000 * MS;
     a.charge(15 * MS, percent(30), now);
     b.charge(30 * MS, percent(30), now);
-    // 50 + 100 ms of the ceiling's time, less the 15 ms the first one ran and the burst.
+    // 50 + 100 ms of wall time at the ceiling's rate, less the 15 ms the first one ran and the burst.
     assert_eq!(a.admit(now), Admission::WaitUntil(now + 85 * MS + 1));
     assert_eq!(a.admit(now), b.admit(now));
     assert_eq!(b.balance(percent(30), now), -25_500_000);
@@ -204,9 +204,9 @@ fn a_page_that_outlived_a_reboot_makes_nobody_wait() {
     assert_eq!(account.admit(after), Admission::WaitUntil(after + 200 * MS), "forgiven once, not each time");
 }
 
-/// Two members under one ceiling, a device that gives each of `turns` a slice of 2 ms: one runs long kernels, the
-/// other a kernel of 1 ms every 10 ms, the rest are busy neighbours. Pays through `begin` and `charge_since`.
-/// Returns device time used in `span`.
+/// Two members under one ceiling, on a device that gives each of `turns` a slice of 2 ms. One runs long kernels, the
+/// other a kernel of 1 ms every 10 ms, the rest are busy neighbours. Pays through `begin` and `charge_since`. Returns
+/// the device time used in `span`.
 fn two_members(share: Share, long: u64, neighbours: u64, span: u64) -> u64 {
     let page = LedgerPage::zeroed();
     let account = page.ledger().account();
@@ -255,7 +255,7 @@ fn a_member_with_long_kernels_gets_its_ceiling_beside_one_with_short_ones() {
 
 #[test]
 fn kernels_stretched_by_neighbours_still_use_what_the_ceiling_allows() {
-    // Beside one busy neighbour half of the device is there to be had; the ceiling is below.
+    // With one busy neighbour half of the device is available; the ceiling is below that.
     for share in [10, 30] {
         for long in [20 * MS, 200 * MS, 1_000 * MS] {
             let span = 1_000 * long;
@@ -273,7 +273,7 @@ fn what_was_forgotten_is_given_back_once() {
     let now = 3_600_000 * MS;
     account.charge(0, percent(50), now);
     let (a, b) = (account.begin(now), account.begin(now));
-    // A third member works shortly at the end of the second in which the two were before the device.
+    // A third member works briefly at the end of the second in which the two had work queued.
     let later = now + 1_000 * MS;
     let c = account.begin(later);
     account.charge_since(MS, percent(50), c, later + MS);
@@ -282,7 +282,7 @@ fn what_was_forgotten_is_given_back_once() {
     assert_eq!(account.admit(later + MS), Admission::Admit);
     account.charge_since(0, percent(50), b, later + MS);
     assert_eq!(account.snapshot(), after_one, "the second to ask gets nothing");
-    // The whole second refilled, and the burst before it: 1050 ms, of which 2 ms were used up.
+    // The refill of the whole second, and the burst before it: 1050 ms, of which 2 ms were used.
     account.charge_since(525 * MS - MS / 2, percent(50), a, later + MS);
     assert_eq!(account.admit(later + MS), Admission::WaitUntil(later + MS + 1));
 }
@@ -308,7 +308,7 @@ fn what_was_idle_long_ago_does_not_touch_what_is_owed_now() {
     assert_eq!(account.balance(percent(30), now), owed);
     account.spend(3 * MS, percent(30));
     assert_eq!(account.balance(percent(30), now), owed - 3_000_000);
-    // Nothing is forgotten of a second spent waiting, until somebody says that it was idle.
+    // Nothing expires during a second of waiting, until the caller reports that it was idle.
     assert_eq!(account.admit(now + 1_000 * MS), Admission::Admit);
     account.spend(200 * MS, percent(30));
     assert_eq!(account.admit(now + 1_000 * MS), Admission::Admit);
@@ -328,7 +328,8 @@ fn idle_time_beyond_the_burst_stays_forgotten() {
     assert_eq!(account.balance(percent(50), now + 60_050 * MS), 0);
 }
 
-/// The library reads a clock that does not step; a container's that was frozen, or a file that outlived a reboot, leaps.
+/// The library reads a clock that does not step; the clock of a container that was frozen, or the time in a file that
+/// outlived a reboot, jumps.
 #[test]
 fn a_clock_that_leaps_while_work_is_in_flight_gives_one_burst_and_makes_nobody_wait() {
     let page = crate::ledger::LedgerPage::zeroed();
@@ -347,7 +348,7 @@ fn a_clock_that_leaps_while_work_is_in_flight_gives_one_burst_and_makes_nobody_w
 }
 
 proptest! {
-    /// The quick yes is the same as the one by division.
+    /// The quick yes agrees with the answer by division.
     #[test]
     fn what_is_admitted_beside_others_is_what_would_be_once_they_are_paid(
         percent_of in 1u32..=99,
@@ -362,8 +363,8 @@ proptest! {
     }
 
 
-    /// Whatever is done when, what was admitted is paid at the rate of the limit, give or take one burst and
-    /// the last kernel; and the shared account says the same as the one of a single process.
+    /// In any order of events, admitted work is paid at the rate of the limit, within one burst and the last kernel.
+    /// The shared account agrees with the account of a single process.
     #[test]
     fn the_ceiling_holds_over_any_span(
         permille in 10u32..1000,
@@ -383,7 +384,7 @@ proptest! {
                 prop_assert!(!matches!(account.admit(then - 2), Admission::Admit), "not later than needed");
                 now = then;
             }
-            // What was used before this kernel is within the ceiling.
+            // The time used before this kernel is within the ceiling.
             let due = share.of(now - start) + share.of(BURST_NS);
             prop_assert!(used <= due + 1_000, "used {} of {}", used, due);
             now += kernel;
@@ -397,7 +398,7 @@ proptest! {
         prop_assert!(used <= share.of(now - start) + share.of(BURST_NS) + last + 1_000);
     }
 
-    /// The account against one written the other way round: a balance that is refilled step by step.
+    /// Compares the account with an independent form: a balance that is refilled step by step.
     #[test]
     fn it_agrees_with_a_balance_kept_in_fractions(
         percent_of in 1u32..=100,
@@ -414,7 +415,7 @@ proptest! {
             balance = (balance + i128::from(idle) * i128::from(share.permille())).min(depth);
             let shown = account.balance(share, now);
             prop_assert!((i128::from(shown) - balance / 1000).abs() <= 16, "{} against {}", shown, balance / 1000);
-            // While it runs the balance refills and is not capped: that time is not unused.
+            // The balance refills while the kernel runs and is not capped: that time is not unused.
             now += kernel;
             balance += i128::from(kernel) * (i128::from(share.permille()) - 1000);
             account.charge(kernel, share, now);

@@ -1,7 +1,7 @@
-//! Who has a device to itself: it needs no lease, until somebody else is there, and has an open gate; or, where all that is
-//! used is to be measured, it keeps its lease, without an end and with a wider bound of what may be in flight.
+//! A tenant that has a device to itself. It needs no lease until another tenant arrives, and gets an open gate. Where
+//! all usage must be measured it keeps its lease instead, without an end and with a wider bound of work in flight.
 //!
-//! Not here: devices of which nobody asks anything about time ([`super::common`]).
+//! Not here: devices for which no tenant has terms about time ([`super::common`]).
 
 use super::decision::{Decision, Gate};
 use super::device::Phase;
@@ -16,11 +16,12 @@ impl Arbiter {
     }
 
     pub(super) fn may_open(&self, d: DeviceId, seat: SeatIx, now: u64) -> bool {
-        // Beside somebody unseen all is measured, to be paid at its undisturbed cost.
+        // While an unseen process runs, all work is measured, to be charged at its undisturbed cost.
         !self.config.measures_all && self.devices[index(d)].unseen() == 0 && self.is_alone(d, seat, now)
     }
 
-    /// Has it had the device to itself for so long that it is not expected to be anybody else's soon, and has it no ceiling?
+    /// True if the tenant has had the device to itself for so long that no other is expected soon, and it has no
+    /// ceiling.
     pub(super) fn is_alone(&self, d: DeviceId, seat: SeatIx, now: u64) -> bool {
         let device = &self.devices[index(d)];
         !self.wanted_by_others(d, now)
@@ -29,7 +30,8 @@ impl Arbiter {
             && !self.latency_beside(d, seat)
     }
 
-    /// A latency tenant that is here, wanting or not: nobody gets the device without bounds beside it.
+    /// True if another tenant of class latency is registered, active or not: next to it no tenant gets the device
+    /// without bounds.
     fn latency_beside(&self, d: DeviceId, seat: SeatIx) -> bool {
         self.latency[index(d)] > u32::from(self.seat(seat).terms.class == Class::Latency)
     }
@@ -44,7 +46,7 @@ impl Arbiter {
         }
     }
 
-    /// Whoever had the device to itself up to now fell no further behind its floor, whatever it did with it.
+    /// A tenant that had the device to itself until now fell no further behind its floor, however much it used.
     pub(super) fn was_alone(&mut self, d: DeviceId, seat: SeatIx, now: u64) {
         let device = &self.devices[index(d)];
         let had = device.floor_before.saturating_add(now.saturating_sub(device.granted));
@@ -55,7 +57,7 @@ impl Arbiter {
 
     pub(super) fn close(&mut self, d: DeviceId, seat: SeatIx, now: u64, out: &mut Vec<Decision>) {
         self.was_alone(d, seat, now);
-        // What went through the open gate before nobody waited for.
+        // Work that went through the open gate before this delayed no other tenant.
         let charged = self.seat(seat).charged;
         let device = &mut self.devices[index(d)];
         (device.granted, device.charged_before, device.lost_before) = (now, charged, device.lost);

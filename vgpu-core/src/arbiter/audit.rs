@@ -1,21 +1,21 @@
-//! Whether what members say is true, as far as others can tell.
+//! Checks the members' reports against the driver's samples and other members' measurements.
 //!
-//! [`Audit`]: when a process was before a device, against what the driver's samples saw of it. Samples come late and vanish
-//! when a process is idle: they say who works unseen, and never how much of the device anybody gets. [`Doubt`]: whether work
-//! that is claimed to share the device is felt by those who have it.
+//! [`Audit`] compares when a process had a device with the driver's samples of that process. Samples come late and
+//! vanish when a process is idle: they show which process works without a lease, and never how much of the device
+//! anyone gets. [`Doubt`] checks whether the holders' measurements confirm work that is claimed to share the device.
 
 use std::collections::VecDeque;
 
-/// Time whose samples are compared at once, in ns.
+/// Length of the compared window, in ns.
 const WINDOW_NS: u64 = 2_000_000_000;
 /// Greatest delay of a driver's sample by NVML's documentation, in ns.
 const LAG_NS: u64 = 1_000_000_000;
 /// Longest time of which one sample is the mean, in ns. It matters after a look that came late.
 const SAMPLE_NS: u64 = 1_000_000_000;
-/// Work without a lease that is a finding, in ns of a window: a tenth. Samples are whole percents of a second.
+/// Work without a lease that counts as a finding, in ns of a window: a tenth. Samples are whole percents of a second.
 const MARGIN_NS: u64 = WINDOW_NS / 10;
 
-/// Compares one process's device time by the driver's samples with the time in which it held its device.
+/// Compares one process's device time in the driver's samples with the time in which it held its device.
 #[derive(Clone, Debug, Default)]
 pub struct Audit {
     looks: VecDeque<Look>,
@@ -28,7 +28,7 @@ struct Look {
     sampled: u64,
     /// Earliest work that these samples can show.
     from: u64,
-    /// Latest moment at which `had` was read.
+    /// Latest time at which `had` was read.
     told: u64,
     /// Time in which the process held the device, since it joined.
     had: u64,
@@ -39,12 +39,13 @@ struct Look {
 impl Audit {
     /// Takes one reading and returns true if the process works while it does not hold the device.
     ///
-    /// The driver was asked at `sampled` and showed `seen` ns of new device time. Afterwards, and no later than `told`, the
-    /// process had held the device for `had` ns since it joined. `None`: nobody counts that, since its gate is open.
+    /// The driver was asked at `sampled` and showed `seen` ns of new device time. Afterwards, and no later than
+    /// `told`, the process had held the device for `had` ns since it joined. `None`: nobody counts that, since its
+    /// gate is open.
     ///
-    /// On a busy host both readings come late, by any time and each by its own. So no reading may be taken to be of another
-    /// moment: an honest process held the device, between a reading of `had` before the earliest work that samples can show
-    /// and one after they were taken, for at least as long as they show.
+    /// On a busy host each reading may be late by any time, independently. So no reading may count for another time
+    /// than its own. Take a reading of `had` from before the earliest work that samples can show, and one after they
+    /// were taken. Between them an honest process held the device for at least as long as the samples show.
     pub fn look(&mut self, had: Option<u64>, seen: u64, sampled: u64, told: u64) -> bool {
         let Some(had) = had else {
             self.looks.clear();
@@ -53,7 +54,7 @@ impl Audit {
         let before = self.looks.back().map_or(sampled, |last| last.sampled);
         let from = before.max(sampled.saturating_sub(SAMPLE_NS)).saturating_sub(LAG_NS);
         self.looks.push_back(Look { sampled, from, told, had, seen });
-        // Samples may show work from before anybody counted.
+        // Samples may show work from before counting began.
         let counted_since = self.looks.front().map_or(told, |look| look.told);
         let is_compared = |look: &&Look| sampled.saturating_sub(look.sampled) < WINDOW_NS && look.from >= counted_since;
         let Some(earliest) = self.looks.iter().find(is_compared).map(|look| look.from) else { return false };
@@ -67,18 +68,18 @@ impl Audit {
     }
 }
 
-/// Device time of known cost, measured beside claims, that makes one finding about them.
+/// Device time of known cost, measured while claims exist, that makes one finding about them.
 const FINDING_NS: u64 = 25_000_000;
-/// So many findings against claims end the belief in them.
+/// This many findings in a row against claims end the trust in them.
 const FINDINGS: u32 = 2;
-/// And so does this time in which nothing spoke for them.
+/// So does this much time without anything that confirms them.
 const PATIENCE_NS: u64 = 2_000_000_000;
 
-/// Belief in members that say that their work, which was not over when its time was, shares the device with whoever has it.
+/// Trust in members that claim to have work on the device after their drain's allowance, sharing it with the holder.
 ///
-/// If it does, whoever has the device measures for launches of known cost far more than that; if those take what they took
-/// when they were alone, nothing shares it, whatever is said. Whoever has no launches of known cost says nothing about it:
-/// claims are then believed for a while.
+/// If that is true, the holder's launches of known cost take far longer than usual. If they take the usual time,
+/// nothing shares the device, whatever is claimed. A holder without launches of known cost proves nothing: claims are
+/// then trusted for a while.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Doubt {
     busy: u64,
@@ -88,19 +89,20 @@ pub struct Doubt {
 }
 
 impl Doubt {
-    /// Another claim.
+    /// Notes another claim, which starts trust again.
     pub fn claimed(&mut self, now: u64) {
         *self = Self { backed: now, ..Self::default() };
     }
 
-    /// Of the claimed work `paid` was paid for: that buys belief for as long as work takes that shares the device with so many,
-    /// and a quarter more, as slices differ; not anew from `now` on, or a nanosecond a second would keep it.
+    /// Notes that `paid` of the claimed work was charged. That extends trust by the time such work takes when it
+    /// shares the device with `sharing` others, plus a quarter, because slices differ. It does not restart trust at
+    /// `now`; otherwise a nanosecond each second would keep it.
     pub fn progress(&mut self, paid: u64, sharing: u64, now: u64) {
         let worth = paid.saturating_mul(sharing);
         self.backed = self.backed.saturating_add(worth.saturating_add(worth / 4)).min(now);
     }
 
-    /// Who has the device measured `busy` for launches that are known to take `finished`.
+    /// Notes that the holder measured `busy` for launches that are known to take `finished`.
     pub fn felt(&mut self, busy: u64, finished: u64, now: u64) {
         if finished == 0 {
             return;
@@ -118,7 +120,7 @@ impl Doubt {
         (self.busy, self.finished) = (0, 0);
     }
 
-    /// Whether the claims are not believed any more.
+    /// True if the claims are no longer trusted.
     #[must_use]
     pub const fn holds(&self, now: u64) -> bool {
         self.against >= FINDINGS || now.saturating_sub(self.backed) > PATIENCE_NS
@@ -148,8 +150,8 @@ mod tests {
         assert!(!doubt.holds(4 * SECOND) && doubt.holds(4 * SECOND + 1), "nobody buys what is to come");
     }
 
-    /// Looks every 400 ms; the driver's samples are `late`. Each tells what was used of the 400 ms before it, had or not. After how
-    /// many ms it is found.
+    /// Looks every 400 ms at driver samples that are `late` looks old. Each look gives the time used and the time
+    /// held, in percent of the 400 ms before it. Returns after how many ms the process is detected.
     fn found(late: usize, looks: &[(u64, u64)]) -> Option<u64> {
         const LOOK: u64 = 400_000_000;
         let (mut audit, mut all) = (Audit::default(), 0);
@@ -181,8 +183,9 @@ mod tests {
         }
     }
 
-    /// Looks of a busy host: the pause before each, and how long after the samples the lease time is read, both in ms. The
-    /// process works all of `on` of each `on + off` ms, always under a lease. Samples are `late` ms behind.
+    /// Simulates looks of a busy host: the pause before each, and how long after the samples the lease time is read,
+    /// both in ms. The process works all of `on` of each `on + off` ms, always under a lease. Samples are `late` ms
+    /// behind.
     fn is_accused(late: u64, (on, off): (u64, u64), looks: &[(u64, u64)]) -> bool {
         const MS: u64 = 1_000_000;
         let worked = |at: u64| at / (on + off) * on + (at % (on + off)).min(on);

@@ -1,8 +1,8 @@
-//! What was measured becomes what is paid.
+//! Turns the members' measurements into charges.
 //!
-//! What somebody measured beside others holds their slices too, what was paid in advance is not paid again, and what it has
-//! moved back in the order already moves it no further. Not here: which of it a tenant's place, floor and ceiling feel
-//! ([`super::seat`]), and what the end of a lease adds ([`super::drain`]).
+//! Time measured while others shared the device contains their slices. Work paid in advance is not charged again.
+//! Work for which the member already moved back in the order moves it no further. Not here: the effect of a charge on
+//! a tenant's order, floor and ceiling ([`super::seat`]), and charges at the end of a lease ([`super::drain`]).
 
 use super::decision::Usage;
 use super::device::Phase;
@@ -11,7 +11,7 @@ use super::terms::SlotId;
 use super::{Arbiter, index};
 
 impl Arbiter {
-    /// Charges what a member newly measured.
+    /// Charges the time that a member newly measured.
     pub(super) fn absorb(&mut self, slot: SlotId, usage: Usage, now: u64) {
         let (mut busy, finished, known) = self.slot_mut(slot).take(usage, now);
         let seat = self.slot(slot).seat;
@@ -20,7 +20,7 @@ impl Arbiter {
         let lost = self.devices[index(d)].lost;
         let device = &self.devices[index(d)];
         let is_slowed = device.unseen() > 0;
-        // Nobody is paid for a process of its own tenant.
+        // A tenant gets no compensation for a process of its own.
         let is_accused = device.accused.iter().any(|&accused| self.slot(accused).seat == seat);
         let drained = self.slot(slot).usage.in_flight == Some(0);
         let overdue = self.slot(slot).overdue.is_some();
@@ -29,7 +29,8 @@ impl Arbiter {
         }
         let this = self.slot_mut(slot);
         if this.trailing && busy > 0 {
-            // If the device turned to the next one before this was quite over, its last marker came a slice later.
+            // If the device turned to the next member before this work was quite over, its last marker came a slice
+            // later.
             this.trailing = false;
             if busy > finished.saturating_add(finished / 4) {
                 busy = finished.max(busy / 2);
@@ -40,7 +41,8 @@ impl Arbiter {
                 this.lost = 0;
             }
             if this.lost > 0 {
-                // Its events saw the slices of others too. Costs that were learned beside somebody unseen hold those as well.
+                // The member's events include slices of others. Costs that were learned next to an unseen process
+                // include its slices as well.
                 let least = if is_slowed { known } else { finished };
                 let paid = least.clamp(busy.saturating_sub(this.lost), busy);
                 this.lost -= (busy - paid).min(this.lost);
@@ -67,7 +69,7 @@ impl Arbiter {
             device.doubt.progress(busy, sharing, now);
         }
         self.pay_beside(seat, busy - before, busy - before - behind);
-        // Another member that waits keeps the tenant from being idle.
+        // Another waiting member keeps the tenant from being idle.
         if self.seat(seat).queue.is_empty() {
             let since = if self.slot(slot).idle() { now } else { self.slot(slot).usage.since };
             self.seat_mut(seat).account.rest(since);
@@ -78,17 +80,17 @@ impl Arbiter {
         self.pay_beside(seat, ns, ns);
     }
 
-    /// Others come so much sooner; nothing is charged.
+    /// Moves the tenant back in the order by `ns`; charges nothing.
     pub(super) fn yield_to_others(&mut self, seat: SeatIx, ns: u64) {
         self.pay_beside(seat, 0, ns);
     }
 
-    /// Charges `ns`, of which `order` counts against others.
+    /// Charges `ns`, of which `order` counts in the order.
     fn pay_beside(&mut self, seat: SeatIx, ns: u64, order: u64) {
         if ns == 0 && order == 0 {
             return;
         }
-        // The trees hold its keys.
+        // The search trees hold the seat's keys.
         let place = self.take_out(seat);
         let device = &self.devices[index(self.seat(seat).device)];
         let least = device.order.least_waiting(self.seat(seat).terms.class);
@@ -97,14 +99,14 @@ impl Arbiter {
         self.put_back(seat, place);
     }
 
-    /// The time since a holder was let in that was not charged to it yet, less what other tenants had of it: their part by
-    /// how many are before the device now.
+    /// The time since the holder got the device that it was not charged yet, less the other tenants' part by the
+    /// number of members that share the device now.
     pub(super) fn unpaid(&self, seat: SeatIx, now: u64) -> u64 {
         let device = &self.devices[index(self.seat(seat).device)];
         let paid = self.seat(seat).charged.saturating_sub(device.charged_before);
         let elapsed = now.saturating_sub(device.granted);
         let each = elapsed.saturating_sub(device.lost.saturating_sub(device.lost_before));
-        // Its own overdue members have theirs for it.
+        // The tenant's own overdue members use their part for it.
         let own = device.overdue.iter().filter(|&&slot| self.slot(slot).seat == seat).count() as u64;
         let holder = match device.phase {
             Phase::Held { slot, .. } => Some(slot),
@@ -114,8 +116,8 @@ impl Arbiter {
         each.saturating_mul((own + u64::from(beside)).max(1)).min(elapsed).saturating_sub(paid)
     }
 
-    /// Who is killed with work before the device pays for the part of its lease that it had not measured: otherwise a
-    /// program that dies in time would pay for nothing.
+    /// Charges a member that was killed with queued work for the unmeasured part of its lease. Otherwise a program
+    /// that dies in time would pay nothing.
     pub(super) fn settle_death(&mut self, slot: SlotId, now: u64) {
         self.settle_claim(slot, now);
         let (seat, usage) = (self.slot(slot).seat, self.slot(slot).usage);

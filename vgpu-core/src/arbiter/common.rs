@@ -1,8 +1,8 @@
-//! Devices without leases, and tenants that are held: what an administrator decides over the heads of the order.
+//! Devices without leases, and paused tenants: an administrator's decisions that override the order.
 //!
-//! A device of which nobody asks anything about time is *common*: every gate is open. When somebody asks, all gates shut,
-//! and whoever still has work before the device is overdue until that is done. A *paused* tenant counts as used up for
-//! ever: its lease ends, its work drains, and it keeps its place in virtual time.
+//! A device for which no tenant has terms about time is *common*: every gate is open. When a tenant gets such terms,
+//! all gates shut, and a tenant that still has work queued is overdue until that work is done. A *paused* tenant
+//! counts as used up for ever: its lease ends, its work drains, and it keeps its position in virtual time.
 
 use super::decision::{Decision, Gate};
 use super::device::Phase;
@@ -11,15 +11,15 @@ use super::terms::{DeviceId, SlotId, Tenant};
 use super::{Arbiter, index};
 
 impl Arbiter {
-    /// Is this device common, or given out in leases? In force with the next [`Self::tick`].
+    /// Sets whether this device is common or granted in leases. Takes effect with the next [`Self::tick`].
     pub fn share_out(&mut self, device: DeviceId, common: bool) {
         let device = &mut self.devices[index(device)];
         device.dirty |= device.common != common;
         device.common = common;
     }
 
-    /// Grants a tenant nothing on a device, or ends that; in force with the next [`Self::tick`]. A tenant that never had a
-    /// member there is not remembered: who joins is paused after it joined.
+    /// Pauses a tenant on a device, or resumes it. Takes effect with the next [`Self::tick`]. A tenant that never had
+    /// a member there is not remembered: pause a new tenant after it joined.
     pub fn pause(&mut self, tenant: Tenant, device: DeviceId, paused: bool, now: u64) {
         let Some(seat) = self.find(tenant, device).filter(|&seat| self.seat(seat).paused != paused) else { return };
         let place = self.take_out(seat);
@@ -48,7 +48,7 @@ impl Arbiter {
         self.seat(seat).members.clone()
     }
 
-    /// Ends leases, waits and debts of attention alike.
+    /// Ends leases, waits, overdue states and claims alike.
     pub(super) fn make_common(&mut self, d: DeviceId) -> bool {
         for seat in self.seats_of(d) {
             if self.take_out(seat) == Place::Ready {
@@ -72,7 +72,7 @@ impl Arbiter {
         true
     }
 
-    /// Opens the gates of those that came, or shuts them all.
+    /// Opens the gates of new members, or shuts all gates.
     pub(super) fn in_common(&mut self, d: DeviceId, now: u64, out: &mut Vec<Decision>) -> bool {
         let stays = self.devices[index(d)].common;
         if stays && !self.devices[index(d)].fresh {
@@ -83,7 +83,7 @@ impl Arbiter {
             self.count(d, now);
             self.devices[index(d)].phase = Phase::Free;
             self.devices[index(d)].shared_at = now;
-            // Looked at once more, when the pages were read.
+            // Decide once more, after the pages were read.
             self.devices[index(d)].dirty = true;
         }
         for seat in self.seats_of(d) {

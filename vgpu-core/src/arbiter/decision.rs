@@ -1,32 +1,33 @@
-//! What goes in and what comes out of the arbiter. Not here: the pages in which these words stand.
+//! The arbiter's inputs and outputs. Not here: the layout of the pages that carry them.
 
 use super::terms::{DeviceId, SlotId, Tenant};
 use crate::account::Account;
 use crate::share::Share;
 
-/// What a member may do on a device.
+/// A member's permission on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
-    /// Alone and without a ceiling: launch, ask nobody.
+    /// Alone and without a ceiling: launch without asking.
     Open,
     /// Launch until `until`.
     Run {
-        /// Counts the leases of the device; the word that members wait for.
+        /// Number of this lease on the device.
         lease: u64,
-        /// End of the lease; `u64::MAX` while nobody else wants the device.
+        /// End of the lease; `u64::MAX` while no other tenant wants the device.
         until: u64,
-        /// Nobody else is before the device: what events measure is this member's own time.
+        /// True if no other work is on the device: events measure this member's own time.
         exclusive: bool,
-        /// The ceiling and the tenant's account at the grant, to be charged on by the member itself.
+        /// The ceiling and the tenant's account at the grant; the member charges it from then on.
         ceiling: Option<(Share, Account)>,
-        /// Nobody else was here for long: more may be in flight ([`crate::gate::ALONE_NS`]), until this changes.
+        /// True if no other tenant was here for long: more may be in flight ([`crate::gate::ALONE_NS`]), until this
+        /// changes.
         wide: bool,
     },
-    /// Launch nothing; what is in flight drains.
+    /// Launch nothing; the work in flight drains.
     Wait,
-    /// Used up; a new lease will not come before `until`.
+    /// The ceiling is used up; no new lease before `until`.
     Cap {
-        /// When there will be enough of a balance again.
+        /// When the balance will be sufficient again.
         until: u64,
     },
 }
@@ -34,49 +35,50 @@ pub enum Gate {
 /// A gate that changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// Whose.
+    /// The member.
     pub slot: SlotId,
     /// Its tenant.
     pub tenant: Tenant,
     /// The device.
     pub device: DeviceId,
-    /// What holds from now on.
+    /// The new gate.
     pub gate: Gate,
 }
 
-/// What a member says of itself on one device. Never trusted: sums that shrink or outrun time count as what is
-/// possible, and the audit compares with what NVML saw.
+/// A member's report about itself on one device. Never trusted: sums that shrink or outrun time are clamped to the
+/// possible, and the audit compares them with NVML's samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Device time measured by events, since it joined: the union over its streams.
+    /// Device time measured by events since it joined: the union over its streams.
     pub busy: u64,
-    /// Estimates of the launches that were seen complete, since it joined.
+    /// Estimates of the launches that were seen complete since it joined.
     pub finished: u64,
-    /// As `finished`, at what those launches take when nobody slows them.
+    /// As `finished`, at the undisturbed cost of those launches.
     pub known: u64,
-    /// Estimated work before the device now: 0 only if all was seen complete, `u64::MAX` if it takes longer than was
-    /// expected; `None`: not known at all, as after a gate that was open.
+    /// Estimated work in flight now: 0 only if all was seen complete, `u64::MAX` if it takes longer than expected;
+    /// `None`: unknown, as after an open gate.
     pub in_flight: Option<u64>,
-    /// A thread stands at the gate.
+    /// True if a thread waits at the gate.
     pub wants: bool,
-    /// Since when it has had something wanted or in flight without a pause; now, if it has nothing.
+    /// Since when it has wanted the device or had work in flight without a pause; now, if it has neither.
     pub since: u64,
 }
 
 impl Usage {
-    /// How long what is in flight is expected to take.
+    /// How long the work in flight is expected to take.
     #[must_use]
     pub fn expected(&self) -> u64 {
         self.in_flight.filter(|&ns| ns != u64::MAX).unwrap_or(0)
     }
 }
 
-/// The members' pages, read at the moment of a decision.
+/// The members' pages, read while a decision is made.
 pub trait Pages {
-    /// These gates changed; each is said once, in order, and before a page is read again. Whoever takes the decisions
-    /// from [`super::Arbiter::tick`] must not lose what a member launches between the two: then it writes them here.
+    /// Announces changed gates: each once, in order, and before a page is read again. A caller that only uses the
+    /// decisions returned by [`super::Arbiter::tick`] could miss launches that members make between the two. It must
+    /// write the gates here.
     fn tell(&mut self, _decisions: &[Decision]) {}
 
-    /// What the member says now.
+    /// The member's current report.
     fn usage(&mut self, slot: SlotId) -> Usage;
 }

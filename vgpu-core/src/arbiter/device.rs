@@ -1,12 +1,12 @@
-//! One device: whose it is, and how it goes from one to the next, decision by decision.
+//! One device: its holder, and its way from one holder to the next, decision by decision.
 //!
 //! ```text
 //! Free ──pick──► Held ──over, yielded, used up, revoked──► Drain ──nothing in flight──► Free
-//!   └──alone, no ceiling──► Open ──somebody else wants──────┘  └──longer than R──► overdue, Free
+//!   └──alone, no ceiling──► Open ──another tenant wants─────┘  └──longer than R──► overdue, Free
 //! ```
 //!
-//! Not here: leases ([`super::lease`]), open gates ([`super::alone`]), what drains and what it costs ([`super::drain`]), who
-//! is next ([`super::order`]).
+//! Not here: leases ([`super::lease`]), open gates ([`super::alone`]), drains and their charges ([`super::drain`]),
+//! the choice of the next ([`super::order`]).
 
 use super::audit::Doubt;
 use super::decision::{Decision, Gate, Pages};
@@ -15,15 +15,15 @@ use super::seat::{Place, SeatIx};
 use super::terms::{DeviceId, SlotId, Tenant};
 use super::{Arbiter, index};
 
-/// A process that works unseen counts as so many sharers. It queues as much as it likes, while members have at most half a
-/// quantum in flight and leave the rest of their slice to it: measured, it gets three times a member's time.
+/// An unseen process counts as this many sharers. It queues as much as it likes, while members have at most half a
+/// quantum in flight and leave the rest of their slice to it. Measured: it gets three times a member's time.
 const UNSEEN_PART: u64 = 4;
 
-/// Whose the device is.
+/// The device's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Free,
-    /// Everybody's: no leases.
+    /// Open to all: no leases.
     Common,
     Open {
         seat: SeatIx,
@@ -34,7 +34,7 @@ pub(super) enum Phase {
         since: u64,
         until: u64,
     },
-    /// `until`: when its allowance is used up; `said`: when it would be by what its members say alone.
+    /// `until`: when the drain's allowance ends; `said`: when it would end by its members' reports alone.
     Drain {
         seat: SeatIx,
         since: u64,
@@ -58,44 +58,46 @@ pub(super) struct Device {
     pub order: Order,
     /// Slots whose work the drain waits for.
     pub draining: Vec<SlotId>,
+    /// Slots whose work was not over when its drain's allowance ended.
     pub overdue: Vec<SlotId>,
-    /// Whether their work is really there.
+    /// Evidence for and against the claims of overdue members.
     pub doubt: Doubt,
     /// Processes that are no members and were seen working here.
     pub strangers: u64,
-    /// Members that were seen working here for longer than they were before the device.
+    /// Members that were seen working here for longer than they held the device.
     pub accused: Vec<SlotId>,
     pub lease: u64,
     pub deadline: u64,
     pub dirty: bool,
-    /// A tenant that gets several devices at once is collecting this one.
+    /// The tenant that reserves this device while it collects several at once.
     pub reserved: Option<Tenant>,
-    /// When the last of its devices is expected to be free.
+    /// When the last of that tenant's devices is expected to be free.
     pub expected: u64,
     pub lent_again: bool,
-    /// An arrival is owed the device: the lease ends now.
+    /// An arrival is entitled to the device: the lease ends now.
     pub revoke: bool,
-    /// What the holder had been charged when it was let in.
+    /// The holder's total charge when it got the device.
     pub charged_before: u64,
-    /// When that was.
+    /// When the holder got the device.
     pub granted: u64,
-    /// What each of those before the device had lost then.
+    /// The value of `lost` when the holder got the device.
     pub lost_before: u64,
-    /// And up to when its floor had been served.
+    /// Up to when the holder's floor had been served at that time.
     pub floor_before: u64,
-    /// Since when others have waited for the holder, and what it had been charged then.
+    /// Since when others have waited for the holder, and its total charge then.
     pub contended: Option<(u64, u64)>,
     /// No arrival ends the lease.
     pub firm: bool,
-    /// Nobody who may use it says anything about time: it is to be everybody's.
+    /// No tenant that may use it has terms about time: it is to be common.
     pub common: bool,
-    /// Somebody came, or was held or let go, since gates were last told in common.
+    /// A member arrived, or was paused or resumed, since gates were last set in common.
     pub fresh: bool,
-    /// When it last went from one tenant to another, or another wanted it.
+    /// When it last passed from one tenant to another, or another tenant wanted it.
     pub shared_at: u64,
     pub last: Option<SeatIx>,
-    /// Time that each of those before the device lost to the others, since the beginning.
+    /// Total time that each member on the device lost to the others.
     pub lost: u64,
+    /// When `lost` was last updated.
     pub counted_to: u64,
 }
 
@@ -131,17 +133,17 @@ impl Device {
         }
     }
 
-    /// Whether members' overdue work is believed to run beside whoever has it.
+    /// True if members' overdue work is trusted to share the device.
     pub fn has_overdue(&self, now: u64) -> bool {
         !self.overdue.is_empty() && !self.doubt.holds(now)
     }
 
-    /// Whether something of others is believed to run beside this slot.
+    /// True if work of others is trusted to run at the same time as this slot's.
     pub fn is_shared_by(&self, slot: SlotId, now: u64) -> bool {
         self.unseen() > 0 || self.overdue.iter().any(|&other| other != slot) && !self.doubt.holds(now)
     }
 
-    /// Processes that work here without being before the device.
+    /// Number of processes that work here without holding the device.
     pub fn unseen(&self) -> u64 {
         let is_before = |slot: &SlotId| {
             let holds = matches!(self.phase, Phase::Held { slot: holder, .. } if holder == *slot);
@@ -150,16 +152,16 @@ impl Device {
         self.strangers + self.accused.iter().filter(|slot| !is_before(slot)).count() as u64
     }
 
-    /// Its work goes on beside others from now on.
+    /// Notes that this slot's work now runs next to the work of others.
     pub fn is_overdue(&mut self, slot: SlotId, now: u64) {
         self.doubt.claimed(now);
         self.overdue.push(slot);
     }
 
-    /// How many are believed to have it at once; 0: nobody has it.
+    /// The number of members trusted to share the device; 0: the device is free.
     pub fn sharing(&self, now: u64) -> u64 {
         let overdue = if self.has_overdue(now) { self.overdue.len() as u64 } else { 0 };
-        // Who was let in beside its own work is there once.
+        // A member that runs again next to its own overdue work counts once.
         let is_another = |slot: &SlotId| overdue == 0 || !self.overdue.contains(slot);
         let holds = match self.phase {
             Phase::Free => false,
@@ -170,7 +172,7 @@ impl Device {
         overdue + UNSEEN_PART * self.unseen() + u64::from(holds)
     }
 
-    /// Brings the lost time up to `now`.
+    /// Updates the lost time to `now`.
     fn count(&mut self, now: u64) {
         let sharing = self.sharing(now);
         let span = now.saturating_sub(self.counted_to);
@@ -180,7 +182,7 @@ impl Device {
 }
 
 impl Arbiter {
-    /// Brings the time that was lost and had up to `now`; before every change of who is before the device.
+    /// Updates the lost and held times to `now`. Call before every change of who is on the device.
     pub(super) fn count(&mut self, d: DeviceId, now: u64) {
         let device = &mut self.devices[index(d)];
         let span = now.saturating_sub(device.counted_to);
@@ -204,7 +206,7 @@ impl Arbiter {
         }
     }
 
-    /// Brings one device up to `now`.
+    /// Makes one device's decisions that are due at `now`.
     pub(super) fn decide(&mut self, d: DeviceId, now: u64, pages: &mut impl Pages, out: &mut Vec<Decision>) {
         self.devices[index(d)].dirty = false;
         self.count(d, now);
@@ -216,7 +218,8 @@ impl Arbiter {
         let key = holder.map(|seat| self.seat(seat).key());
         self.devices[index(d)].order.advance(key);
         while self.step(d, now, out) {
-            // Gates first, then the pages: what a member announced before it saw its gate shut is seen here.
+            // First the gates, then the pages: a launch that a member announced before it saw its gate shut is seen
+            // here.
             pages.tell(&out[told..]);
             told = out.len();
             self.look(d, now, pages);
@@ -226,7 +229,7 @@ impl Arbiter {
         self.devices[index(d)].deadline = self.deadline(d, now);
     }
 
-    /// Reads the pages of those that are before the device.
+    /// Reads the pages of the members on the device.
     fn look(&mut self, d: DeviceId, now: u64, pages: &mut impl Pages) {
         let mut watched = core::mem::take(&mut self.watched);
         let device = &self.devices[index(d)];
@@ -242,7 +245,7 @@ impl Arbiter {
         self.watched = watched;
     }
 
-    /// Puts back those whose balance is enough again.
+    /// Makes tenants ready again whose balance is sufficient.
     fn refill(&mut self, d: DeviceId, now: u64) {
         while let Some((refill, seat)) = self.devices[index(d)].order.refill() {
             if refill > now {
@@ -255,7 +258,7 @@ impl Arbiter {
         }
     }
 
-    /// One change of phase; false when nothing is to be done before the deadline.
+    /// Makes one change of phase; false when nothing is to be done before the deadline.
     fn step(&mut self, d: DeviceId, now: u64, out: &mut Vec<Decision>) -> bool {
         match self.devices[index(d)].phase {
             Phase::Common => self.in_common(d, now, out),
@@ -264,7 +267,7 @@ impl Arbiter {
             Phase::Open { seat } => {
                 let is_alone = !self.wanted_by_others(d, now) && self.devices[index(d)].unseen() == 0;
                 if !self.config.measures_all && is_alone && self.seat(seat).may_be_alone() {
-                    // A member that came since.
+                    // A member may have joined since.
                     self.open(d, seat, out);
                     return false;
                 }
@@ -284,10 +287,10 @@ impl Arbiter {
                     self.drain(d, seat, now);
                     return true;
                 }
-                // Nobody else for long: no lease is needed, or a wide one is given.
+                // No other tenant for long: the holder needs no lease, or gets a wide one.
                 let Phase::Held { until, .. } = self.devices[index(d)].phase else { return false };
                 let is_endless = until == u64::MAX;
-                // Somebody who came may have put an end to it, which nobody has told its holder of.
+                // An arrival may have ended the wide lease; its holder must be told.
                 let is_wide = matches!(self.slot(slot).gate, Gate::Run { wide: true, .. });
                 if is_endless && self.may_open(d, seat, now) {
                     self.open(d, seat, out);
@@ -298,7 +301,8 @@ impl Arbiter {
             }
             Phase::Drain { seat, .. } => {
                 let overlap = self.config.overlap;
-                // Two leases' worth of short launches are not measured at once while somebody waits.
+                // While others wait, short launches are never measured two leases' worth at once: a longer
+                // measurement was one long launch.
                 let long = 2 * self.config.quantum_of(&self.seat(seat).terms);
                 let over = |slot: &SlotId| self.slot(*slot).ends_within(overlap, long);
                 let drained = self.devices[index(d)].draining.iter().all(over);
@@ -324,7 +328,7 @@ impl Arbiter {
     fn deadline(&self, d: DeviceId, now: u64) -> u64 {
         let device = &self.devices[index(d)];
         let refill = device.order.refill().map_or(u64::MAX, |(refill, _)| refill);
-        // When a lease without an end gives way to an open gate, or is a wider one.
+        // When a lease without an end turns into an open gate, or becomes a wide one.
         let opens = |until: u64| {
             let is_alone = until == u64::MAX && !device.order.any();
             let opens = if is_alone { device.shared_at.saturating_add(self.config.alone) } else { u64::MAX };
@@ -333,7 +337,7 @@ impl Arbiter {
         let phase = match device.phase {
             Phase::Free | Phase::Common | Phase::Open { .. } => u64::MAX,
             Phase::Held { seat, slot, until: u64::MAX, .. } if self.slot(slot).idle() => {
-                // It may work again without asking; its own account keeps it, a look now and then is enough.
+                // It may launch again without asking. Its own account limits it; an occasional look is enough.
                 let limited = self.seat(seat).terms.limit().is_some();
                 if limited { now.saturating_add(self.config.alone) } else { opens(u64::MAX) }
             }
@@ -343,7 +347,7 @@ impl Arbiter {
                 until.min(now.saturating_add(seat.lasts(now, &self.config))).min(opens)
             }
             Phase::Drain { .. } => {
-                // Afterwards it is the member's report, or somebody's wish, that matters.
+                // Afterwards only the member's report or a request matters.
                 [self.allowance(d), self.stuck_at(d)].into_iter().find(|&moment| moment > now).unwrap_or(u64::MAX)
             }
         };

@@ -1,20 +1,21 @@
-//! The end of a lease: what drains, what is overdue, and what both cost.
+//! The end of a lease: drains, overdue work, and their charges.
 //!
-//! What is overdue shares the device with whoever is next, and the events of both see the other's slices. That time is
-//! shared out ([`Arbiter::absorb`]): of what was measured meanwhile a slot pays its equal part, or what its launches
-//! are known to cost if that is more.
+//! Overdue work shares the device with the next member, and the events of both see the other's slices. That time is
+//! divided ([`Arbiter::absorb`]): of the time measured meanwhile a slot pays its equal part, or the known cost of its
+//! launches if that is more.
 //!
-//! How long a drain may take is what the member expects of what is in flight, or what was measured of it before if
-//! that is more: one function of many lengths is not expected right, and who is let in beside it every time keeps it from
-//! ever being measured alone.
+//! A drain may take the time that the member expects for its work in flight, or a longer time that was measured of it
+//! before. One function with launches of many lengths is never estimated correctly; if the next member were always
+//! admitted next to it, it would never be measured alone.
 //!
-//! What is overdue holds up its own tenant, which would have the device twice otherwise, but not for ever
-//! ([`Config::stuck`](super::Config::stuck)): a member that was stopped never says that its work is done, and one that waits
-//! for another member of its tenant never has done it.
+//! Overdue work holds up its own tenant, which would otherwise have the device twice, but not for ever
+//! ([`Config::stuck`](super::Config::stuck)). A stopped member never reports that its work is done, and a member that
+//! waits for another member of its tenant never finishes.
 //!
-//! A lease costs its turn also if nothing runs in it: whoever was measured less than an eighth of the time in which others
-//! waited moves back in the order by all of it ([`Arbiter::owed`]), and is charged what it used. Otherwise whoever asks for
-//! the device and launches nothing, or next to nothing, would keep it from the others for as long as it likes.
+//! A lease costs its turn even if nothing runs in it. If a member measured less than an eighth of the time in which
+//! others waited, it moves back in the order by all of that time ([`Arbiter::owed`]). It is charged its measured use.
+//! Otherwise a member that takes the device and launches little or nothing would keep it from the others for as long
+//! as it likes.
 //!
 //! Not here: how leases begin and are renewed ([`super::device`]).
 
@@ -42,21 +43,21 @@ impl Arbiter {
         }
     }
 
-    /// A tenant may have the device again although, or since, this member was overdue.
+    /// Makes a tenant eligible again, either in spite of this member's overdue work or because that work is done.
     fn back(&mut self, slot: SlotId, now: u64) {
         if self.slot(slot).usage.wants {
-            // It may have wished while its gate was open to all, and will not ring again.
+            // The member may have asked while its gate was open, and will not ring again.
             self.enqueue(slot);
         }
         self.place(self.slot(slot).seat, now);
     }
 
-    /// Begins a drain. A launch that is known to be long has its own time before the allowance begins.
+    /// Begins a drain. A launch that is known to be long gets its own time before the allowance begins.
     pub(super) fn drain(&mut self, d: DeviceId, seat: SeatIx, now: u64) {
         let draining = &self.devices[index(d)].draining;
         let allowed = |ns: Option<u64>| {
             let ns = ns.unwrap_or(0).min(self.config.longest);
-            // Half of it more: launches of one function differ.
+            // Half as much again: launches of one function differ.
             now.saturating_add(ns + ns / 2).saturating_add(self.config.drain_of(&self.seat(seat).terms))
         };
         let until = allowed(draining.iter().map(|&slot| self.slot(slot).lasts(now)).max());
@@ -66,14 +67,15 @@ impl Arbiter {
         for at in 0..self.devices[index(d)].draining.len() {
             let slot = self.devices[index(d)].draining[at];
             if self.slot(slot).overdue.is_some() {
-                continue; // Let in beside its own work: paid for in advance.
+                continue; // This slot runs again next to its own overdue work, paid in advance.
             }
             self.slot_mut(slot).claim = Some(Claim { from: now, to: None, charged });
         }
     }
 
-    /// Whoever kept the device for longer than a drain's allowance by saying that it had work there, and has measured less
-    /// than half of that time when it is over, pays for the time: otherwise keeping it would cost nothing.
+    /// Charges a member that kept the device, by claiming work there, for longer than a drain's allowance. If less
+    /// than half of that time was measured when the claim ends, the member pays for all of it. Otherwise keeping the
+    /// device would cost nothing.
     pub(super) fn settle_claim(&mut self, slot: SlotId, now: u64) {
         let Some(claim) = self.slot_mut(slot).claim.take() else { return };
         let seat = self.slot(slot).seat;
@@ -84,7 +86,8 @@ impl Arbiter {
         }
     }
 
-    /// When a drain's allowance is used up. Whoever is of class latency does not wait for long launches of others.
+    /// When a drain's allowance ends. A waiting tenant of class latency does not wait for long launches of other
+    /// classes.
     pub(super) fn allowance(&self, d: DeviceId) -> u64 {
         let Phase::Drain { seat, since, until, said } = self.devices[index(d)].phase else { return u64::MAX };
         let terms = &self.seat(seat).terms;
@@ -97,30 +100,32 @@ impl Arbiter {
         }
     }
 
-    /// When a drain that nobody but its own tenant waits for is given up. What was learned makes that no later: it may have
-    /// been waiting for just them.
+    /// When a drain is given up that only its own tenant waits for. A learned length does not extend this, because
+    /// the work may have been waiting for that very tenant.
     pub(super) fn stuck_at(&self, d: DeviceId) -> u64 {
         let Phase::Drain { said, .. } = self.devices[index(d)].phase else { return u64::MAX };
         let again = self.devices[index(d)].draining.iter().all(|&slot| self.slot(slot).overdue.is_some());
         said.min(self.allowance(d)).saturating_add(if again { 0 } else { self.config.stuck })
     }
 
-    /// What the holder of a device has to pay for having it while others waited, beside what it measured.
+    /// The device time by which a holder moves back in the order, in addition to its measured use, because others
+    /// waited.
     pub(super) fn owed(&self, d: DeviceId, seat: SeatIx, now: u64) -> u64 {
         let Some((since, charged)) = self.devices[index(d)].contended else { return 0 };
         let (held, paid) = (now.saturating_sub(since), self.seat(seat).charged.saturating_sub(charged));
         if paid < held / 8 { held - paid } else { 0 }
     }
 
-    /// A member of the tenant whose work drains stands at the gate.
+    /// True if a member of the draining tenant waits at the gate.
     pub(super) fn waits_for_itself(&self, d: DeviceId, seat: SeatIx) -> bool {
         let draining = &self.devices[index(d)].draining;
         !self.seat(seat).queue.is_empty() || draining.iter().any(|&slot| self.slot(slot).usage.wants)
     }
 
-    /// The drain is over, or its allowance, at `late`.
+    /// Ends the drain: the work is over, or its allowance ended at `late`.
     pub(super) fn drained(&mut self, d: DeviceId, seat: SeatIx, now: u64, late: Option<u64>) {
-        // Who never has done its work never measures what it was let in for beside it either.
+        // A member whose work never ends never measures the lease that it got next to that work either, so it pays
+        // for that lease now.
         let unpaid = self.unpaid(seat, now);
         let device = &mut self.devices[index(d)];
         device.phase = Phase::Free;
@@ -145,7 +150,7 @@ impl Arbiter {
             if late.is_none() {
                 let owed = self.owed(d, seat, now);
                 self.yield_to_others(seat, owed);
-                // Of what is about to end nothing was measured yet.
+                // The work that is about to end was not measured yet.
                 self.slot_mut(slot).behind += if flies { owed } else { 0 };
             }
             if self.slot(slot).usage.wants {
@@ -153,7 +158,7 @@ impl Arbiter {
             }
         }
         if late.is_none() {
-            // Waiting for the next lease keeps what refills meanwhile; what was left before it is cut here.
+            // While it waits for the next lease the tenant keeps its refill; time left unused before is cut here.
             self.seat_mut(seat).account.rest(now);
         }
         self.devices[index(d)].draining = draining;

@@ -1,12 +1,12 @@
 //! Leases on several devices in one tick: a tenant that wants several gets all of them or none.
 //!
-//! It is its turn when it is first on each of them; until then others pass it there, which brings it nearer. Then the
-//! devices are reserved, together, so that no two tenants can each wait for the other's. Leases that run end at their
-//! own time, freed devices are lent out until the last of them is expected, and the grant happens in one tick,
-//! devices in ascending order.
+//! Its turn comes when it is first on each of them; until then others pass it there, which brings it nearer. Then all
+//! its devices are reserved together, so that no two tenants can wait for each other's. Running leases end at their
+//! own time. Freed devices are lent out until the last device is expected. The grant happens in one tick, devices in
+//! ascending order.
 //!
-//! A device that the tenant begins to want while it holds others is another lease; from the next turn on they come
-//! together.
+//! A device that the tenant begins to want while it holds others gets a separate lease; from the next turn on they
+//! are granted together.
 
 use super::decision::Decision;
 use super::device::Phase;
@@ -14,11 +14,11 @@ use super::seat::{Place, SeatIx};
 use super::terms::{DeviceId, SlotId, Tenant};
 use super::{Arbiter, index};
 
-/// A device is not lent out for less.
+/// A device is not lent out for less than this.
 const LOAN_NS: u64 = 500_000;
 
 impl Arbiter {
-    /// The seats of a tenant that are to run together: those that wait.
+    /// The tenant's seats that are to run together: those that wait.
     fn gang(&self, tenant: Tenant) -> impl Iterator<Item = SeatIx> + '_ {
         let seats = self.tenants.get(&tenant).into_iter().flatten().copied();
         seats.filter(|&seat| self.seat(seat).place == Place::Ready)
@@ -28,7 +28,7 @@ impl Arbiter {
         self.gang(self.seat(seat).tenant).nth(1).is_some()
     }
 
-    /// The next seat on a device: the best, but of tenants that want several devices only one whose turn it is.
+    /// The next seat on a device: the best one. A tenant that wants several devices counts only if it is its turn.
     pub(super) fn pick(&mut self, d: DeviceId, now: u64, except: Option<Tenant>) -> Option<SeatIx> {
         let mut order = core::mem::take(&mut self.devices[index(d)].order);
         let best = order.pick(now, &self.config, |seat| {
@@ -39,8 +39,9 @@ impl Arbiter {
         best
     }
 
-    /// First, or reserved, on each of its other devices, and none is collected by somebody else. Tenants that want several
-    /// devices too do not count there: of two that each lead on one device, both would wait for ever.
+    /// True if the tenant is first on each of its other devices, or has reserved them, and no other tenant reserves
+    /// one. Other tenants that want several devices do not count there: two that each lead on one device would wait
+    /// for ever.
     fn is_its_turn(&self, tenant: Tenant, here: DeviceId, now: u64) -> bool {
         self.gang(tenant).all(|seat| {
             let device = &self.devices[index(self.seat(seat).device)];
@@ -55,11 +56,11 @@ impl Arbiter {
         })
     }
 
-    /// Takes the devices together, or begins to collect them.
+    /// Grants all the tenant's devices together, or begins to collect them.
     pub(super) fn assemble(&mut self, d: DeviceId, seat: SeatIx, now: u64, out: &mut Vec<Decision>) -> bool {
         let tenant = self.seat(seat).tenant;
         let seats: Vec<SeatIx> = self.gang(tenant).collect();
-        // Said once: a loan that moved it would be answered by another loan, for ever.
+        // Computed once: a loan that moved it would be answered by another loan, for ever.
         let expected = seats.iter().map(|&seat| self.expected(self.seat(seat).device, now)).max().unwrap_or(now);
         for &seat in &seats {
             let at = index(self.seat(seat).device);
@@ -71,13 +72,13 @@ impl Arbiter {
         self.collect(d, now, out)
     }
 
-    /// `d` is free and reserved: grants everything if all devices are free, else lends it out.
+    /// `d` is free and reserved: grants everything if all devices are free, otherwise lends `d` out.
     pub(super) fn collect(&mut self, d: DeviceId, now: u64, out: &mut Vec<Decision>) -> bool {
         let Some(tenant) = self.devices[index(d)].reserved else { return false };
         let mut seats: Vec<SeatIx> = self.gang(tenant).collect();
         seats.sort_unstable_by_key(|&seat| self.seat(seat).device);
         if !seats.iter().any(|&seat| self.seat(seat).device == d) {
-            // It no longer wants this one.
+            // The tenant no longer wants this device.
             self.release(tenant);
             return true;
         }
@@ -93,7 +94,8 @@ impl Arbiter {
         }
         let mut expected = self.devices[index(d)].expected;
         if expected < now.saturating_add(LOAN_NS) && !self.devices[index(d)].lent_again {
-            // A long launch began meanwhile on another one: lent out once more, with room for its own end.
+            // A long launch began on another device meanwhile: lend this one out once more, with room for its own
+            // end.
             self.devices[index(d)].lent_again = true;
             let last = seats.iter().map(|&seat| self.expected(self.seat(seat).device, now)).max().unwrap_or(now);
             expected = last.saturating_sub(self.config.quantum / 2);
@@ -106,7 +108,7 @@ impl Arbiter {
         true
     }
 
-    /// When a device is expected back: the end of its lease, or of what is in flight.
+    /// When a device is expected to be free: at the end of its lease, or of its work in flight.
     fn expected(&self, d: DeviceId, now: u64) -> u64 {
         let device = &self.devices[index(d)];
         let flight = |slot: SlotId| now.saturating_add(self.slot(slot).lasts(now));
@@ -120,7 +122,8 @@ impl Arbiter {
         }
     }
 
-    /// A seat waits no more: the tenant's others, which waited for it to be first too, may be let in now.
+    /// Notes that a seat no longer waits. The tenant's other seats waited for it to be first too, and may now be
+    /// granted.
     pub(super) fn runs_without(&mut self, gone: SeatIx) {
         let Some(seats) = self.tenants.get(&self.seat(gone).tenant) else { return };
         for &seat in seats.iter().filter(|&&seat| seat != gone) {

@@ -1,7 +1,7 @@
 //! The life of a lease: granted, renewed, ended.
 //!
-//! Not here: what comes after its end ([`super::drain`]), who is next ([`super::order`]), leases on several devices at once
-//! ([`super::gang`]).
+//! Not here: the drain after its end ([`super::drain`]), the choice of the next ([`super::order`]), leases on several
+//! devices at once ([`super::gang`]).
 
 use super::decision::{Decision, Gate};
 use super::device::Phase;
@@ -10,7 +10,7 @@ use super::terms::{DeviceId, SlotId};
 use super::{Arbiter, index};
 
 impl Arbiter {
-    /// Does the lease end now? Renews it if not.
+    /// True if the lease ends now; renews it if not.
     pub(super) fn ends(&mut self, d: DeviceId, now: u64, out: &mut Vec<Decision>) -> bool {
         let Phase::Held { seat, slot, since, until } = self.devices[index(d)].phase else { return false };
         let terms = self.seat(seat).terms;
@@ -18,7 +18,7 @@ impl Arbiter {
         let charged = self.seat(seat).charged;
         let before = self.devices[index(d)].contended;
         self.devices[index(d)].contended = others.then(|| before.unwrap_or((now, charged)));
-        // What is in flight serves it when it is measured.
+        // Work in flight counts towards its floor when it is measured.
         if others && before.is_none() && self.slot(slot).usage.in_flight == Some(0) {
             self.was_alone(d, seat, now);
         }
@@ -55,8 +55,8 @@ impl Arbiter {
             self.renew(d, u64::MAX, now, out);
             return false;
         }
-        // Another member's turn, or another tenant's. What is in flight counts as charged: the time since the grant that
-        // was not paid for yet, and what is expected.
+        // Another member's or tenant's turn may be due. Work in flight counts as charged: the unpaid time since the
+        // grant, and the time it is expected to take.
         let flies = self.slot(slot).usage.in_flight != Some(0);
         let unpaid = if flies { self.unpaid(seat, now) } else { self.owed(d, seat, now) };
         let key = self.seat(seat).key_after(unpaid.saturating_add(self.slot(slot).usage.expected()));
@@ -79,7 +79,7 @@ impl Arbiter {
         self.run(d, seat, slot, until, now, out);
     }
 
-    /// Gives the free device to whoever is next; false when nobody is.
+    /// Grants the free device to the next tenant; false when there is none.
     pub(super) fn grant(&mut self, d: DeviceId, now: u64, out: &mut Vec<Decision>) -> bool {
         if self.devices[index(d)].reserved.is_some() {
             return self.collect(d, now, out);
@@ -92,7 +92,7 @@ impl Arbiter {
         true
     }
 
-    /// Grants, at most until `limit`.
+    /// Grants the device, at most until `limit`.
     pub(super) fn give(&mut self, d: DeviceId, seat: SeatIx, limit: u64, now: u64, out: &mut Vec<Decision>) {
         let (key, charged, served) = (self.seat(seat).key(), self.seat(seat).charged, self.seat(seat).floor_zero);
         let quantum = self.config.quantum_of(&self.seat(seat).terms);
@@ -117,7 +117,7 @@ impl Arbiter {
         };
         self.devices[index(d)].revoke = false;
         self.slot_mut(slot).queued = false;
-        // Until its page says otherwise.
+        // Assumed until its page shows otherwise.
         self.slot_mut(slot).usage.wants = true;
         self.slot_mut(slot).lost_to = self.devices[index(d)].lost;
         self.slot_mut(slot).lost = 0;
@@ -144,7 +144,7 @@ impl Arbiter {
         self.tell(slot, gate, out);
     }
 
-    /// Somebody besides the holding member may run.
+    /// True if another member than the holder may run.
     fn contended(&self, d: DeviceId, seat: SeatIx) -> bool {
         self.devices[index(d)].order.any_ready() || !self.seat(seat).queue.is_empty()
     }

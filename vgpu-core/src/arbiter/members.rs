@@ -1,7 +1,7 @@
-//! Who comes, who goes, and under which terms.
+//! Members that join and leave, and their tenants' terms.
 //!
-//! A tenant stays when its last member leaves, with what it owes and is owed, until it is forgotten. Not here: what a death
-//! costs ([`super::charge`]), and what members ask for ([`super::wishes`]).
+//! A tenant stays when its last member leaves, with its debts and claims, until it is forgotten. Not here: the charge
+//! for a death ([`super::charge`]), and members' requests ([`super::wishes`]).
 
 use super::decision::Gate;
 use super::device::Phase;
@@ -10,8 +10,9 @@ use super::terms::{Class, DeviceId, SlotId, Tenant, Terms};
 use super::{Arbiter, index};
 
 impl Arbiter {
-    /// A member comes to a device, with a gate that says [`Gate::Wait`](crate::arbiter::Gate::Wait). `terms` count for the first member; a tenant that
-    /// was there before comes back with the account and the virtual time that it left.
+    /// Adds a member to a device, with the gate [`Gate::Wait`](crate::arbiter::Gate::Wait). `terms` apply if the
+    /// tenant has no member there yet; a tenant that was here before returns with the account and virtual time that
+    /// it left.
     ///
     /// # Panics
     /// If there is no such device.
@@ -41,8 +42,8 @@ impl Arbiter {
         slot
     }
 
-    /// A member that has just joined was here under another arbiter, and may have work before the device: until it says that it
-    /// has none, it is overdue, and nobody has the device to itself.
+    /// Notes that a member that just joined was here under another arbiter, and may have work queued. Until it
+    /// reports that it has none it is overdue, and no tenant has the device to itself.
     pub fn comes_back(&mut self, slot: SlotId, now: u64) {
         let seat = self.slot(slot).seat;
         let d = self.seat(seat).device;
@@ -59,7 +60,7 @@ impl Arbiter {
         self.place(seat, now);
     }
 
-    /// A member is gone, with whatever it had in flight. Its slot may be given to another.
+    /// Removes a member, with all it had in flight. Its slot may be given to another.
     pub fn leaves(&mut self, slot: SlotId, now: u64) {
         let seat = self.slot(slot).seat;
         let d = self.seat(seat).device;
@@ -87,14 +88,15 @@ impl Arbiter {
             self.place(seat, now);
         }
         if last {
-            // What it owes and is owed stays: a program that is started again and again is one tenant.
+            // Debts and claims stay: a program that is started again and again is one tenant.
             self.release(self.seat(seat).tenant);
             self.latency[index(d)] -= u32::from(self.seat(seat).terms.class == Class::Latency);
         }
     }
 
-    /// Says who works on a device without being before it: so many processes that are no members, and these members. Until it
-    /// is said otherwise all others there share the device with them, and pay what their launches are known to cost.
+    /// Sets which processes work on a device without holding it: a number of processes that are no members, and these
+    /// members. Until the next call all others on the device share it with them, and pay the known cost of their
+    /// launches.
     pub fn works_unseen(&mut self, device: DeviceId, strangers: u64, accused: &[SlotId], now: u64) {
         self.count(device, now);
         let device = &mut self.devices[index(device)];
@@ -104,15 +106,15 @@ impl Arbiter {
         }
     }
 
-    /// How long a member has been before its device: an upper bound of what it used there. `None`: its gate is open, so that
-    /// nobody counts.
+    /// How long a member has held its device: an upper bound of its use. `None`: its gate is open, so this is not
+    /// counted.
     pub fn had(&mut self, slot: SlotId, now: u64) -> Option<u64> {
         self.count(self.seat(self.slot(slot).seat).device, now);
         let slot = self.slot(slot);
         (slot.gate != Gate::Open).then_some(slot.had)
     }
 
-    /// The tenant is gone for good, and what it owes with it. One that has members stays.
+    /// Forgets a tenant that is gone for good, with its debts. A tenant that has members stays.
     pub fn forget(&mut self, tenant: Tenant) {
         let Some(seats) = self.tenants.get_mut(&tenant) else { return };
         let table = &mut self.seats;
@@ -131,7 +133,7 @@ impl Arbiter {
         }
     }
 
-    /// Changes what a tenant may have; in force with the next [`Self::tick`].
+    /// Changes a tenant's terms. Takes effect with the next [`Self::tick`].
     pub fn set(&mut self, tenant: Tenant, device: DeviceId, terms: Terms, now: u64) {
         let Some(seat) = self.find(tenant, device).filter(|&seat| !self.seat(seat).members.is_empty()) else { return };
         let place = self.seat(seat).place;
@@ -150,8 +152,8 @@ impl Arbiter {
         self.devices[index(device)].revoke |= place == Place::Current;
     }
 
-    /// What a tenant did under other terms is neither held against it nor a claim: a debt of 100 ms at 5 % would be two seconds
-    /// without a lease at 90, and an hour without a floor an hour for which all other floors wait.
+    /// Changes terms so that neither debts nor claims from the old terms persist. A debt of 100 ms at 5 % would be
+    /// two seconds without a lease at 90 %. An hour without a floor would be an hour for which all other floors wait.
     fn other_terms(&mut self, seat: SeatIx, terms: Terms, now: u64) {
         let config = self.config;
         let order = &self.devices[index(self.seat(seat).device)].order;

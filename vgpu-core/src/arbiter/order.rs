@@ -1,46 +1,46 @@
-//! Who is next on a device: class, then the largest deficit against a floor, then the least virtual time.
+//! The order of tenants on a device: class, then the largest deficit against a floor, then the least virtual time.
 //!
-//! A deficit is kept as a moment, like the account's: the time at which a floor was last served in full. Ordered by
-//! it, whoever is furthest behind in proportion comes first, and the order does not change while nobody is charged, so
-//! that a search tree holds it. If the floors cannot all be met (work was lost, or they are more than the device),
+//! A deficit is kept as a time, like the account: when the floor was last served in full. The tenant with the
+//! earliest time is proportionally the furthest behind, and comes first. The order does not change while nothing is
+//! charged, so a search tree holds it. If the floors cannot all be met (work was lost, or they exceed the device),
 //! the floors' clock slips behind for all of them alike, so that they stay in proportion.
 //!
-//! Two rules keep a class from being shut out: while somebody is [`patience`](super::Config::patience) behind its
-//! floor, all those behind a floor go before those that are not; and a class passed over for [`ageing`](super::Config::ageing) gets one lease, for
-//! the least virtual time in it.
+//! Two rules keep a class from starving. While a tenant is [`patience`](super::Config::patience) behind its floor,
+//! all tenants behind a floor go before those that are not. A class that was passed over for
+//! [`ageing`](super::Config::ageing) gets one lease, for its tenant with the least virtual time.
 //!
-//! Not here: leases ([`super::device`]), and what makes a seat runnable ([`super::seat`]).
+//! Not here: leases ([`super::device`]), and the conditions for a seat to be ready ([`super::seat`]).
 
 use super::seat::SeatIx;
 use super::terms::{Class, Config};
 use std::collections::BTreeSet;
 
-/// Furthest that floors lag together before their clock slips.
+/// The furthest that floors lag together before their clock slips.
 const LAG_NS: u64 = 1_000_000_000;
 
-/// The tenants that want a device and may have it, and those that are used up.
+/// The tenants that want a device: those that may have it, and those whose ceiling is used up.
 #[derive(Debug, Default)]
 pub(super) struct Order {
     /// By virtual time.
     ready: [BTreeSet<(u64, SeatIx)>; Class::COUNT],
-    /// Those of them that have a floor, by the moment of their floor.
+    /// Those of `ready` that have a floor, by the time their floor was last served in full.
     floors: [BTreeSet<(u64, SeatIx)>; Class::COUNT],
-    /// By refill.
+    /// By the time of their refill.
     capped: BTreeSet<(u64, SeatIx)>,
     /// When each class last held the device or wanted nothing.
     served: [u64; Class::COUNT],
-    /// The last pick was for a floor: it says nothing about those of its class that have none.
+    /// The last pick was for a floor: it does not count as serving its class's tenants without a floor.
     for_floor: bool,
-    /// The last pick went before its class, because it had waited for long: nobody's arrival ends its lease.
+    /// The last pick went before its class, because it had waited for long: no arrival ends its lease.
     pub overdue: bool,
     /// How far the floors' clock is behind.
     slip: u64,
-    /// The least virtual time of those of each class that want the device; never goes back. Those of different classes say
-    /// nothing about each other: a class that is served first runs ahead for ever.
+    /// The least virtual time in each class among the tenants that want the device; never decreases. Virtual times of
+    /// different classes are not comparable: a class that is served first runs ahead for ever.
     least: [u64; Class::COUNT],
 }
 
-/// What the order needs to know of a seat.
+/// The part of a seat that the order needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key {
     pub class: Class,
@@ -90,7 +90,7 @@ impl Order {
         !self.ready[Class::Latency.rank()].is_empty()
     }
 
-    /// Somebody of this class begins to wait: if nobody did, the class was not passed over until now.
+    /// A tenant of this class begins to wait. If it is the only one, its class was not passed over until now.
     pub fn enters(&mut self, class: Class, now: u64) {
         if self.ready[class.rank()].is_empty() {
             self.served(class, now);
@@ -113,12 +113,12 @@ impl Order {
         now.saturating_sub(self.slip)
     }
 
-    /// The moment furthest behind among those that wait.
+    /// The earliest floor time among those that wait.
     pub fn first_floor(&self) -> Option<u64> {
         self.floors.iter().filter_map(|class| class.first()).map(|first| first.0).min()
     }
 
-    /// Brings what is least up to those that wait and to the holder.
+    /// Raises the least virtual times to those of the waiting tenants and the holder.
     pub fn advance(&mut self, holder: Option<Key>) {
         for (class, least) in self.least.iter_mut().enumerate() {
             let waiting = self.ready[class].first().map(|first| first.0);
@@ -129,18 +129,19 @@ impl Order {
         }
     }
 
-    /// The least virtual time of a class, as it was when somebody of it last wanted the device.
+    /// The least virtual time of a class, from when a tenant of it last wanted the device.
     pub fn least(&self, class: Class) -> u64 {
         self.least[class.rank()]
     }
 
-    /// The least of those of a class that wait, if that is more: how far somebody who is not among them is ahead of others.
+    /// The same, or the least among the waiting tenants if that is more: the base for how far a tenant outside the
+    /// queue is ahead.
     pub fn least_waiting(&self, class: Class) -> u64 {
         let waiting = self.ready[class.rank()].first().map_or(0, |first| first.0);
         waiting.max(self.least(class))
     }
 
-    /// The seat to run now, of those that `may`.
+    /// The seat to run now, among those for which `may` is true.
     pub fn pick(&mut self, now: u64, config: &Config, may: impl Fn(SeatIx) -> bool) -> Option<SeatIx> {
         if let Some(first) = self.first_floor() {
             let lag = self.floor_clock(now).saturating_sub(first);
@@ -169,7 +170,7 @@ impl Order {
         Some(seat)
     }
 
-    /// Would this seat be picked, of those that `count`?
+    /// True if this seat would be picked among those for which `count` is true.
     pub fn leads(&self, seat: SeatIx, key: Key, now: u64, config: &Config, count: impl Fn(SeatIx) -> bool) -> bool {
         let first = |set: &BTreeSet<(u64, SeatIx)>| {
             set.iter().copied().find(|&(_, other)| other == seat || count(other)).map(|(at, other)| (other, at))
@@ -185,7 +186,7 @@ impl Order {
         }
     }
 
-    /// Does a holder with `holder` keep the device against `next`, which [`Self::pick`] chose?
+    /// True if a holder with key `holder` keeps the device against `next`, which [`Self::pick`] chose.
     pub fn keeps(&self, holder: Key, next: Key, now: u64, config: &Config) -> bool {
         if holder.class != next.class {
             return holder.class < next.class

@@ -1,7 +1,7 @@
-//! Where a tenant belongs on a device that it does not hold: among those that wait, those that are used up, or neither.
+//! The position of a tenant on a device that it does not hold: waiting, used up, or neither.
 //!
-//! The order's search trees hold keys; whatever changes a key takes the seat out before and puts it back afterwards. Not
-//! here: the trees ([`super::order`]).
+//! The order's search trees hold keys. Code that changes a key takes the seat out before and puts it back afterwards.
+//! Not here: the trees ([`super::order`]).
 
 use super::device::Phase;
 use super::seat::{Place, SeatIx};
@@ -9,7 +9,7 @@ use super::terms::Class;
 use super::{Arbiter, index};
 
 impl Arbiter {
-    /// Where a seat belongs that is neither holder nor draining.
+    /// Sets the position of a seat that neither holds nor drains.
     pub(super) fn place(&mut self, seat: SeatIx, now: u64) {
         if self.seat(seat).place == Place::Current {
             return;
@@ -40,7 +40,7 @@ impl Arbiter {
         }
     }
 
-    /// Has one of its members work before the device that must be done before the tenant gets anything?
+    /// True if a member has work on the device that must end before the tenant gets another lease.
     pub(super) fn holds_up(&self, seat: SeatIx, now: u64) -> bool {
         self.seat(seat).members.iter().any(|&slot| self.slot(slot).holds_up(now, &self.config).is_some())
     }

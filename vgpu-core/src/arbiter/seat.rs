@@ -1,6 +1,6 @@
-//! A tenant on a device (a seat) and its members there (slots): what they are charged and what follows from it.
+//! A tenant on a device (a seat) and its members there (slots): their charges, and the effects of a charge.
 //!
-//! Not here: who is next ([`super::order`]), the lease itself ([`super::device`]).
+//! Not here: the choice of the next ([`super::order`]), the lease itself ([`super::device`]).
 
 use super::decision::{Gate, Usage};
 use super::order::Key;
@@ -9,32 +9,32 @@ use crate::account::{Account, Admission, BURST_NS};
 use crate::share::Share;
 use std::collections::VecDeque;
 
-/// A tenant on a device.
+/// Index of a tenant on a device.
 pub(super) type SeatIx = u32;
 
 /// Virtual time is kept in sixteenths of a nanosecond of device time at weight 1.
 const UNITS: u64 = 16;
-/// Furthest that virtual time runs ahead of the least: what was given beyond the weight's part is repaid up to here.
+/// The furthest that virtual time runs ahead of the least: excess beyond the weight's part is repaid up to this.
 const LEAD_NS: u64 = 10_000_000_000;
-/// Each measurement forgets such a part of the longest one that is remembered.
+/// Each measurement lowers the remembered longest launch by one part in this many.
 const FORGETS: u64 = 256;
-/// What is remembered of a launch is at most this: others wait for the next one that long, and half as long again.
+/// A remembered launch counts for at most this: others wait for the next one that long, and half as long again.
 const LONGEST_NS: u64 = 2_000_000_000;
-/// Furthest that a floor is served ahead.
+/// The furthest that a floor is served ahead.
 const AHEAD_NS: u64 = 50_000_000;
 
-/// Where a seat is.
+/// The position of a seat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// Wants nothing.
     Idle,
-    /// In the order.
+    /// Waits in the order.
     Ready,
-    /// Used up until then.
+    /// Its ceiling is used up until this time.
     Capped(u64),
     /// Holds the device, or drains.
     Current,
-    /// Drains beside others.
+    /// Its work is overdue and drains next to others.
     Overdue,
 }
 
@@ -45,19 +45,19 @@ pub(super) struct Seat {
     pub terms: Terms,
     pub place: Place,
     pub virtual_time: u64,
-    /// The moment at which the floor was last served in full.
+    /// When the floor was last served in full.
     pub floor_zero: u64,
     pub account: Account,
-    /// Members that stand at the gate, in turn.
+    /// Members that wait at the gate, in turn.
     pub queue: VecDeque<SlotId>,
     pub members: Vec<SlotId>,
-    /// Its member stopped by its own account while it held the device.
+    /// Its member's own account stopped it while it held the device.
     pub tired: bool,
-    /// It is granted nothing until this ends.
+    /// Paused: it gets nothing until it is resumed.
     pub paused: bool,
-    /// When it last stopped wanting.
+    /// When it last stopped wanting the device.
     pub slept: Option<u64>,
-    /// All that was charged.
+    /// All device time charged to it.
     pub charged: u64,
 }
 
@@ -94,14 +94,14 @@ impl Seat {
         }
     }
 
-    /// The key it will have when `ns` more are charged.
+    /// The key that it will have after a charge of `ns`.
     pub fn key_after(&self, ns: u64) -> Key {
         let floor = self.terms.floor.map(|floor| self.floor_zero.saturating_add(wall(ns, floor.permille())));
         Key { class: self.terms.class, virtual_time: self.virtual_time.saturating_add(self.units(ns)), floor }
     }
 
-    /// Something is wanted after a pause. What it was owed before is kept, less the length of the pause; after a long
-    /// one sleeper credit is at most one quantum, and floors join the furthest behind.
+    /// Notes that the tenant wants the device again after a pause. It keeps its earlier claim less the length of the
+    /// pause. After a long pause its credit is at most one quantum, and its floor joins the one furthest behind.
     pub fn wake(&mut self, least: u64, floor: u64, now: u64, config: &Config) {
         let credit = self.units(config.quantum_of(&self.terms));
         let pause = self.slept.map_or(u64::MAX, |slept| now.saturating_sub(slept));
@@ -111,8 +111,8 @@ impl Seat {
         self.account.rest(now);
     }
 
-    /// What it is ahead of others stays the same device time under another weight, and in another class, of which the least
-    /// has been `before` in the one and is `after` in the other.
+    /// Keeps its lead over others at the same device time when its weight or class changes. `before` is the least
+    /// virtual time of the old class, `after` that of the new one.
     pub fn regard(&mut self, terms: &Terms, before: u64, after: u64) {
         let ahead = self.virtual_time.saturating_sub(before);
         let ahead = ahead.saturating_mul(u64::from(self.terms.weight.max(1))) / u64::from(terms.weight.max(1));
@@ -123,7 +123,7 @@ impl Seat {
         }
     }
 
-    /// Pays for `ns` of device time, of which `order` moves it in the order.
+    /// Charges `ns` of device time, of which `order` counts in the order.
     pub fn spend(&mut self, ns: u64, order: u64, least: u64, floor_clock: u64) {
         self.charged = self.charged.saturating_add(ns);
         let lead = least.saturating_add(self.units(LEAD_NS));
@@ -138,18 +138,18 @@ impl Seat {
         }
     }
 
-    /// May it have an open gate if nobody else is there?
+    /// True if it may have an open gate when no other tenant is here.
     pub fn may_be_alone(&self) -> bool {
         self.terms.limit().is_none() && !self.paused
     }
 
-    /// Has it nothing left under its ceiling, or is it paused?
+    /// True if its ceiling is used up, or it is paused.
     pub fn used_up(&self, now: u64) -> bool {
         self.paused || self.terms.limit().is_some() && (self.tired || self.account.admit(now) != Admission::Admit)
     }
 
-    /// When a used-up tenant is worth a lease again: a lease of work, or half of the bucket if that is less. Never while it
-    /// is paused.
+    /// When a tenant whose ceiling is used up may have a lease again: with a balance of one lease, or half of the
+    /// burst if that is less. Never while it is paused.
     pub fn refill(&self, config: &Config) -> u64 {
         if self.paused {
             return u64::MAX;
@@ -162,7 +162,7 @@ impl Seat {
         config.quantum_of(&self.terms).min(limit.of(BURST_NS) / 2)
     }
 
-    /// Forgets what it used, and is worth one lease.
+    /// Resets its account to a balance of one lease.
     pub fn begin_anew(&mut self, now: u64, config: &Config) {
         self.tired = false;
         self.account = match self.terms.limit() {
@@ -181,7 +181,7 @@ impl Seat {
     }
 }
 
-/// Time in which a share of so many thousandths gives `ns`.
+/// Time in which a share of this many thousandths yields `ns`.
 fn wall(ns: u64, permille: u16) -> u64 {
     ns.saturating_mul(1000) / u64::from(permille)
 }
@@ -192,41 +192,43 @@ pub(super) struct Slot {
     pub seat: SeatIx,
     pub gate: Gate,
     pub joined: u64,
-    /// What it said last.
+    /// Its last report.
     pub usage: Usage,
     pub queued: bool,
-    /// Its work drains beside others since its allowance ended, then.
+    /// When its drain's allowance ended, while its work still drains next to others.
     pub overdue: Option<u64>,
-    /// The device's sum of lost time up to which this slot's part is known, and that part as far as it was not yet
-    /// taken off what was measured.
+    /// The device's total lost time up to which this slot's part is known.
     pub lost_to: u64,
+    /// Lost time that was not yet subtracted from its measurements.
     pub lost: u64,
-    /// The device was given on while its last work was about to end.
+    /// The device passed to the next member while its last work was about to end.
     pub trailing: bool,
-    /// Its lease is over and its work is not, as it says.
+    /// Its claim: its lease is over, but its work, it reports, is not.
     pub claim: Option<Claim>,
-    /// Paid for leases beside its own overdue work, to be taken off what is measured of that.
+    /// Charged in advance for leases next to its own overdue work; to be subtracted from the measurement of that
+    /// work.
     pub ahead: u64,
-    /// As much as it was already moved back in the order for what is about to end.
+    /// Device time by which it already moved back in the order, for work that is about to end.
     pub behind: u64,
-    /// When it last had finished something.
+    /// When it last completed work.
     pub moved: u64,
     /// How long it has held the device, drained or been overdue.
     pub had: u64,
-    /// It was given up because its own tenant waited: its work may have waited for just that, so that its length says nothing.
+    /// Its drain was given up because its own tenant waited. Its work may have waited for that tenant, so its length
+    /// teaches nothing.
     pub is_let_go: bool,
-    /// The most that was measured at once where that was expected to take far less: a launch may take it again. Forgotten
+    /// The longest single measurement that far exceeded its estimate: a launch may take that long again. It decays
     /// slowly.
     pub longest: u64,
 }
 
-/// How long a member kept a device after its lease by saying that its work was not over.
+/// How long a member kept a device after its lease by claiming unfinished work.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Claim {
     pub from: u64,
-    /// When the device was given on all the same; `None`: it was not.
+    /// When the device was granted to others regardless; `None`: it was not.
     pub to: Option<u64>,
-    /// What its tenant had been charged when it began.
+    /// Its tenant's total charge when the claim began.
     pub charged: u64,
 }
 
@@ -252,8 +254,8 @@ impl Slot {
         }
     }
 
-    /// Takes a report; returns what was newly measured, newly estimated, and that at its undisturbed cost. Sums that shrink or outrun time count
-    /// as what is possible.
+    /// Takes a report. Returns the newly measured time, the newly completed estimates, and those at undisturbed cost.
+    /// Sums that shrink or outrun time are clamped to the possible.
     pub fn take(&mut self, said: Usage, now: u64) -> (u64, u64, u64) {
         let busy = said.busy.min(now.saturating_sub(self.joined)).max(self.usage.busy);
         let finished = said.finished.max(self.usage.finished);
@@ -263,13 +265,14 @@ impl Slot {
         delta
     }
 
-    /// How long what it has before the device may go on.
+    /// How long its work in flight may still take.
     pub fn lasts(&self, now: u64) -> u64 {
         if self.overdue.is_some() { self.says(now) } else { self.says(now).max(self.longest) }
     }
 
-    /// That, without what was learned. What was waited for in vain is waited for again if it has moved on since twice as long
-    /// as a launch may take, which it does when it shares the device: some work never ends.
+    /// The same by its own report, without the learned length. Overdue work counts for its learned length while the
+    /// member completed something within the last twice that length, as work that shares the device does. Other
+    /// overdue work counts for nothing: some work never ends.
     pub fn says(&self, now: u64) -> u64 {
         match self.overdue {
             None => self.usage.expected(),
@@ -278,15 +281,15 @@ impl Slot {
         }
     }
 
-    /// What it has before the device is over or about to end. Of whoever had launches longer than `long` that cannot be told:
-    /// it may be another one.
+    /// True if its work on the device is over or about to end. For a member that had launches longer than `long` an
+    /// end cannot be predicted: this may be another one.
     pub fn ends_within(&self, overlap: u64, long: u64) -> bool {
         let told = if self.longest > long { 1 } else { overlap };
         self.usage.in_flight.is_some_and(|ns| ns < told)
     }
 
-    /// So much of its work was measured at once, which was expected to take `expected`. Where that is about right there is
-    /// nothing to be learned: it may have been a thousand launches.
+    /// Learns from `ns` of its work, measured at once and expected to take `expected`. A measurement near the
+    /// estimate teaches nothing: it may have been a thousand launches.
     pub fn took(&mut self, ns: u64, expected: u64) {
         let launch = if ns > expected.saturating_add(expected / 4) { ns.min(LONGEST_NS) } else { 0 };
         self.longest = launch.max(self.longest - self.longest.div_ceil(FORGETS));
@@ -296,7 +299,7 @@ impl Slot {
         !self.usage.wants && self.usage.in_flight == Some(0)
     }
 
-    /// Until when its tenant gets nothing for what it has before the device; `None`: it holds nobody up.
+    /// Until when its overdue work keeps its tenant from a lease; `None`: it does not.
     pub fn holds_up(&self, now: u64, config: &Config) -> Option<u64> {
         self.overdue.map(|since| since.saturating_add(config.stuck)).filter(|&end| end > now)
     }

@@ -1,29 +1,29 @@
-//! Where a tenant stands on a device: for status and for whoever asks why it does not run. Nothing is decided on it.
+//! A tenant's standing on a device: for status, and to explain why it does not run. Decides nothing.
 
 use super::device::Phase;
 use super::seat::Place;
 use super::terms::{DeviceId, Tenant};
 use super::{Arbiter, index};
 
-/// What a tenant does on a device.
+/// A tenant's state on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// There are no leases on this device.
     Common,
-    /// An administrator holds it.
+    /// An administrator paused it.
     Paused,
     /// Alone, with an open gate.
     Open,
-    /// It has a lease until then; `u64::MAX` while nobody else wants the device.
+    /// It has a lease until then; `u64::MAX` while no other tenant wants the device.
     Holds {
-        /// The end.
+        /// The lease's end.
         until: u64,
     },
-    /// Its lease is over, its work not yet.
+    /// Its lease is over, its work is not.
     Drains,
-    /// Its work takes longer than its lease allowed and runs beside others; it gets nothing before that is done.
+    /// Its work takes longer than its lease allowed and runs next to others; it gets no lease before that is done.
     Overdue,
-    /// It wants the device and somebody else has it.
+    /// It wants the device while another tenant has it.
     Waits,
     /// Its ceiling is used up.
     Capped,
@@ -31,27 +31,27 @@ pub enum State {
     Idle,
 }
 
-/// A tenant on a device.
+/// A tenant's standing on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// What it does.
+    /// Its state.
     pub state: State,
-    /// Whose the device is now.
+    /// The tenant that has the device now.
     pub holder: Option<Tenant>,
-    /// Its members there.
+    /// Number of its members there.
     pub members: usize,
-    /// Those of them that stand at the gate without a lease.
+    /// Number of those that wait at the gate without a lease.
     pub queued: usize,
     /// Device time that it may use at once under its ceiling, in ns; negative is debt. `None`: no ceiling.
     pub balance: Option<i64>,
-    /// When it is worth a lease again, if it is used up.
+    /// When it may have a lease again, if its ceiling is used up.
     pub refill: Option<u64>,
     /// All device time charged to it there, in ns.
     pub charged: u64,
 }
 
 impl Arbiter {
-    /// Where a tenant stands; `None`: it never was on this device.
+    /// A tenant's standing; `None`: it never was on this device.
     #[must_use]
     pub fn standing(&self, tenant: Tenant, device: DeviceId, now: u64) -> Option<Standing> {
         let seat = self.seat(self.find(tenant, device)?);

@@ -1,5 +1,5 @@
-//! What the arbiter is told about tenants, and its constants. Not here: where these are written (the daemon's
-//! configuration), and what follows from them ([`super::order`], [`super::device`]).
+//! The tenants' terms, and the arbiter's constants. Not here: their text form (the daemon's configuration), and their
+//! effects ([`super::order`], [`super::device`]).
 
 use crate::account::BURST_NS;
 use crate::share::Share;
@@ -8,37 +8,37 @@ use crate::share::Share;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tenant(pub u32);
 
-/// A device, by its place in the arbiter: 0, 1, ... The order in which a tenant gets leases on several.
+/// A device, by its index in the arbiter: 0, 1, ... Also the order in which a tenant gets leases on several devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceId(pub u16);
 
-/// One member on one device: who has a gate of its own. Given by [`super::Arbiter::join`], used again after
+/// One member on one device, with a gate of its own. Returned by [`super::Arbiter::join`], reused after
 /// [`super::Arbiter::leaves`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlotId(pub(super) u32);
 
 impl SlotId {
-    /// A small number, for a table of the caller's.
+    /// A small number, for the caller's tables.
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// Who comes first. A class that is passed over for [`Config::ageing`] gets one lease nevertheless.
+/// Priority classes. A class that is passed over for [`Config::ageing`] gets one lease nevertheless.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
-    /// Answers somebody who waits: its arrival ends a lease of another class at once, its own leases are short.
+    /// Interactive work: its arrival ends a lease of another class at once; its own leases are short.
     Latency,
-    /// Everybody else.
+    /// All other work.
     #[default]
     Normal,
-    /// What nobody waits for.
+    /// Work that no user waits for.
     Batch,
 }
 
 impl Class {
-    /// How many there are.
+    /// Number of classes.
     pub const COUNT: usize = 3;
 
     /// `0` is the first.
@@ -48,16 +48,16 @@ impl Class {
     }
 }
 
-/// What a tenant may have of a device.
+/// A tenant's terms on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// Who comes first.
+    /// The priority class.
     pub class: Class,
-    /// sm request: guaranteed when wanted. The caller sees to it that a device's floors are at most the whole.
+    /// sm request: guaranteed when wanted. The caller ensures that a device's floors sum to at most the whole.
     pub floor: Option<Share>,
-    /// sm limit: never exceeded, also alone on the device.
+    /// sm limit: never exceeded, even alone on the device.
     pub ceiling: Option<Share>,
-    /// Its part of what floors leave, against others of its class. 0 counts as 1.
+    /// Its weight against others of its class in sharing the time that floors leave. 0 counts as 1.
     pub weight: u32,
     /// Length of its leases; `None`: as configured for its class.
     pub quantum: Option<u64>,
@@ -84,23 +84,23 @@ pub struct Config {
     pub quantum: u64,
     /// Length of a lease of class latency.
     pub latency_quantum: u64,
-    /// Less than this in flight does not keep the next one waiting: about the time until that launches. More of it
-    /// costs exactness: the device may turn to the next one first, and come back a slice later.
+    /// Work in flight below this does not delay the next member: about the time until that one launches. A larger
+    /// value costs accuracy: the device may switch to the next member first, and return a slice later.
     pub overlap: u64,
-    /// How long a drain may take before the next one is let in beside it; at least two quanta.
+    /// How long a drain may take before the next member is admitted at the same time; at least two quanta.
     pub drain: u64,
-    /// A launch in flight is believed to take at most so long; beyond it comes the allowance.
+    /// A launch in flight is trusted to take at most this long; then the drain's allowance begins.
     pub longest: u64,
-    /// So long after its allowance a member holds up its own tenant no more: it was stopped, it waits for just them, or it
-    /// says what is not so.
+    /// A member no longer holds up its own tenant this long after its allowance ended: it was stopped, waits for that
+    /// tenant, or reports falsely.
     pub stuck: u64,
-    /// A tenant so far behind its floor goes before every class.
+    /// A tenant this far behind its floor goes before every class.
     pub patience: u64,
-    /// A class that is passed over for so long gets a lease.
+    /// A class that is passed over for this long gets a lease.
     pub ageing: u64,
-    /// A tenant that was alone for so long needs no lease at all.
+    /// A tenant that was alone for this long needs no lease.
     pub alone: u64,
-    /// Or does it need one all the same, since only under a lease its device time is measured? Then it is a wide one.
+    /// True: such a tenant still gets a lease, a wide one, because its device time is measured only under a lease.
     pub measures_all: bool,
 }
 
@@ -121,11 +121,11 @@ impl Default for Config {
     }
 }
 
-/// Shortest and longest lease that terms can ask for.
+/// The shortest and longest lease that terms can ask for.
 pub const QUANTUM: core::ops::RangeInclusive<u64> = 500_000..=50_000_000;
 
 impl Config {
-    /// How long a lease of a tenant with these terms is.
+    /// Length of a lease for a tenant with these terms.
     #[must_use]
     pub fn quantum_of(&self, terms: &Terms) -> u64 {
         let asked = terms.quantum.unwrap_or(match terms.class {
@@ -135,7 +135,7 @@ impl Config {
         asked.clamp(*QUANTUM.start(), *QUANTUM.end())
     }
 
-    /// How long a drain after such a lease may take.
+    /// How long the drain after such a lease may take.
     #[must_use]
     pub fn drain_of(&self, terms: &Terms) -> u64 {
         self.drain.max(2 * self.quantum_of(terms))

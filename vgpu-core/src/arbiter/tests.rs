@@ -48,7 +48,7 @@ impl Desk {
         self.arbiter.join(Tenant(tenant), D0, terms, self.now)
     }
 
-    /// Rings, and has one kernel of `ns` in flight as soon as it is let in.
+    /// Rings, and has one kernel of `ns` in flight as soon as it is admitted.
     fn wants(&mut self, slot: SlotId) {
         let now = self.now;
         *self.book.of(slot) = Usage { wants: true, since: now, ..*self.book.of(slot) };
@@ -153,7 +153,7 @@ fn a_drain_longer_than_its_allowance_lets_the_next_one_in_beside_it() {
     assert!(desk.at(14 * MS - 1).is_empty());
     let next = desk.at(14 * MS);
     assert!(matches!(next[..], [(slot, Gate::Run { exclusive: false, .. })] if slot == b), "{next:?}");
-    // Both worked for 20 ms by slices; each measured all of it.
+    // Both worked for 20 ms in slices; each measured all of it.
     desk.now = 34 * MS;
     desk.runs(b, MS);
     desk.done(a, 34 * MS);
@@ -230,7 +230,7 @@ fn a_used_up_ceiling_is_told_with_the_time_of_its_refill() {
     desk.now += 100 * MS;
     desk.book.of(a).wants = true;
     desk.done(a, 100 * MS);
-    // 100 ms at 10 % are a second, less the 100 ms that passed and the burst of 50; and half of the bucket more.
+    // 100 ms at 10 % take a second, less the 100 ms that passed and the burst of 50; plus half of the burst.
     assert!(
         matches!(desk.tick()[..], [(slot, Gate::Cap { until })] if slot == a && until.abs_diff(1_975 * MS) <= 10),
         "{:?}",
@@ -302,7 +302,7 @@ fn a_pause_costs_its_own_length_and_a_long_one_leaves_one_quantum_of_credit() {
     let seat = |slept: u64| {
         let mut seat = Seat::new(Tenant(1), D0, Terms::default(), 0);
         (seat.virtual_time, seat.slept) = (16 * 100 * MS, Some(slept));
-        // Others are 50 ms of device time further.
+        // Others are 50 ms of device time ahead.
         seat.wake(16 * 150 * MS, 0, 1_000 * MS, &config);
         seat.virtual_time / 16
     };
@@ -326,7 +326,7 @@ fn a_member_that_leaves_takes_its_turn_and_its_work_with_it() {
     assert_eq!(again, a, "the slot is free again");
 }
 
-/// A tenant that waits to be first on one device keeps another one free, and nothing happens there when it is over.
+/// A tenant that waits to be first on one device keeps another one free. Nothing happens there when the wait ends.
 #[test]
 fn who_no_longer_waits_for_several_devices_gets_the_free_one_at_once() {
     let begin = || {
@@ -392,7 +392,7 @@ fn where_all_is_measured_the_lease_of_who_is_alone_is_wide_until_somebody_else_w
     let (a, b) = (desk.join(1, Terms::default()), desk.join(2, Terms::default()));
     desk.wants(a);
     assert_eq!(leases(&desk.tick(), a), [(true, false)], "who has just come");
-    // At rest when it is due, and not asked again.
+    // Idle when it is due, and without a new request.
     desk.done(a, 0);
     desk.runs(a, 0);
     desk.tick();

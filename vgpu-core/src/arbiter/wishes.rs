@@ -1,6 +1,6 @@
-//! What members ask for and say of themselves, between two ticks.
+//! The members' requests and reports, between two ticks.
 //!
-//! Not here: what follows for the device, which is decided in a tick ([`super::device`]), and what it costs
+//! Not here: their effect on the device, which is decided in a tick ([`super::device`]), and charges
 //! ([`super::charge`]).
 
 use super::decision::Usage;
@@ -10,7 +10,7 @@ use super::terms::{DeviceId, SlotId};
 use super::{Arbiter, index};
 
 impl Arbiter {
-    /// A thread of this member stands at the gate (its doorbell rang).
+    /// Notes that a thread of this member waits at the gate (its doorbell rang).
     pub fn wants(&mut self, slot: SlotId, now: u64) {
         let seat = self.slot(slot).seat;
         let d = self.seat(seat).device;
@@ -18,7 +18,7 @@ impl Arbiter {
         let holds = match self.devices[index(d)].phase {
             Phase::Held { slot: holder, .. } => holder == slot,
             Phase::Open { seat: holder } => holder == seat,
-            // Asked for again when the drain is over.
+            // Handled when the drain is over.
             Phase::Drain { .. } => self.devices[index(d)].draining.contains(&slot),
             Phase::Free | Phase::Common => false,
         };
@@ -50,7 +50,7 @@ impl Arbiter {
         }
     }
 
-    /// An arrival far behind the holder in virtual time ends its lease, once that lasted a quarter.
+    /// An arrival far behind the holder in virtual time ends the holder's lease, once a quarter of it has passed.
     fn preempt(&mut self, seat: SeatIx, d: DeviceId, now: u64) {
         let Phase::Held { seat: holder, slot, since, until } = self.devices[index(d)].phase else { return };
         let (held, quantum) = (self.seat(holder), self.config.quantum_of(&self.seat(holder).terms));
@@ -64,16 +64,16 @@ impl Arbiter {
         }
     }
 
-    /// What a member said last.
+    /// A member's last report.
     ///
     /// # Panics
-    /// If the slot is nobody's.
+    /// If the slot has no member.
     #[must_use]
     pub fn said(&self, slot: SlotId) -> Usage {
         self.slot(slot).usage
     }
 
-    /// What a member says of itself, outside of a tick: it yields, or its page was read for another reason.
+    /// Takes a member's report outside of a tick: it yields, or its page was read for another reason.
     pub fn reports(&mut self, slot: SlotId, usage: Usage, now: u64) {
         self.absorb(slot, usage, now);
         let d = self.seat(self.slot(slot).seat).device;

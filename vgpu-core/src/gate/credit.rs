@@ -1,23 +1,23 @@
-//! A credit: launches that one thread may make without the lock of whoever keeps count of what is in flight.
+//! A credit: launches that one thread may make without taking the lock that protects the count of work in flight.
 //!
-//! Under the lock it is decided what may go ([`super::Keeper`], the account, the markers), for so much estimated work
-//! and so many launches at once: [`Credit::grant`]. Then one thread, the owner, counts each launch here by itself, with
-//! plain loads and stores of words that nobody else writes ([`Credit::take`]); whoever holds the lock reads them and
-//! counts what is new ([`Credit::count`]).
+//! Under the lock, [`Credit::grant`] allows an amount of estimated work and a number of launches. [`super::Keeper`],
+//! the account and the markers decide how much. Then one thread, the owner, counts each launch here
+//! ([`Credit::take`]) with plain loads and stores of words that only it writes. The lock's holder reads those words
+//! and counts the new launches ([`Credit::count`]).
 //!
-//! *Nothing is lost.* The words of the owner only grow, and nobody but the owner writes them; a reader remembers what it
-//! has counted ([`Counted`]) and never takes anything back. So each launch is counted exactly once by a reader that looks
-//! often enough, however late a store of the owner is seen, and whether or not the owner lives: what is late is counted at
-//! the next look. *Nothing goes that may not, but one.* [`Credit::revoke`] is a word that the owner reads before each
-//! launch. Between that load and its own store it may be interrupted: the launch under way then goes, and is counted late,
-//! as one does that was counted under the lock and interrupted before the driver was called.
+//! *No launch is lost.* The owner's words only grow, and only the owner writes them. A reader remembers how much it
+//! has counted ([`Counted`]) and never subtracts. So a reader that looks often enough counts each launch exactly
+//! once, even if a store of the owner becomes visible late or the owner dies. *At most one launch escapes a
+//! revocation.* [`Credit::revoke`] sets a word that the owner reads before each launch. The owner may be interrupted
+//! between that load and its own store; the launch under way then goes and is counted late. The same happens to a
+//! launch that was counted under the lock and interrupted before the driver call.
 //!
-//! A credit has one owner at a time, and who is next must come after the last one's end (as a thread that gets the place
-//! of a dead one does). Not here: which thread owns which credit, and the lock.
+//! A credit has one owner at a time. The next owner must start after the last one ended, as a thread does that gets
+//! the place of a dead one. Not here: which thread owns which credit, and the lock.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// Functions that are told apart.
+/// Number of functions that one credit can tell apart.
 #[cfg(not(loom))]
 const MOST: usize = 16;
 #[cfg(loom)]
@@ -28,32 +28,34 @@ struct Function {
     cost: AtomicU64,
 }
 
-/// The words of one credit. All are the owner's but `most`.
+/// The words of one credit. The owner writes all of them except `most`.
 pub struct Credit {
-    /// Estimated work of all launches ever, and their number.
+    /// Estimated work of all launches so far.
     spent: AtomicU64,
+    /// Number of all launches so far.
     launches: AtomicU64,
-    /// Up to which `spent` and `launches` may grow.
+    /// The limit up to which `spent` may grow.
     most: AtomicU64,
+    /// The limit up to which `launches` may grow.
     last: AtomicU64,
-    /// Different functions launched since it was granted.
+    /// Different functions launched since the last grant.
     len: AtomicU32,
     functions: [Function; MOST],
 }
 
-/// What a reader has counted of a credit.
+/// The part of a credit that a reader has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     spent: u64,
     launches: u64,
 }
 
-/// What is new.
+/// Launches that are new since the last count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
-    /// Estimated work.
+    /// Their estimated work.
     pub estimate: u64,
-    /// Launches.
+    /// Their number.
     pub launches: u64,
 }
 
@@ -92,8 +94,8 @@ impl Credit {
         }
     }
 
-    /// Counts one launch of `cost`, of the function `key`, if the credit covers it. By the owner alone, before it calls the
-    /// driver; `false`: nothing is counted, and the launch must ask under the lock.
+    /// Counts one launch of function `key` that costs `cost`, if the credit covers it. For the owner only, before it
+    /// calls the driver. `false`: nothing is counted, and the launch must ask under the lock.
     ///
     /// # Cost
     /// Five loads and two stores, all of the owner's own cache lines; no atomic read-modify-write.
@@ -106,7 +108,7 @@ impl Credit {
         }
         self.note(key, cost);
         self.launches.store(launches, Ordering::Relaxed);
-        // Behind the functions: who counts this launch sees its function.
+        // Stored after the functions: a reader that counts this launch sees its function.
         self.spent.store(spent, Ordering::Release);
         true
     }
@@ -120,7 +122,7 @@ impl Credit {
         self.note_new(len, key, cost);
     }
 
-    /// As many are told apart as there is room for: the others are not learned from.
+    /// Notes a new function while there is room; further functions are not learned from.
     #[cold]
     fn note_new(&self, len: u32, key: u64, cost: u64) {
         if let Some(function) = self.functions.get(len as usize) {
@@ -130,34 +132,34 @@ impl Credit {
         }
     }
 
-    /// Grants `estimate` of work in at most so many launches, instead of what is left. By the owner under the lock, after a
-    /// count; `launches` 0 or `estimate` 0 grants nothing.
+    /// Grants `estimate` of work in at most `launches` launches; this replaces what is left. For the owner, under the
+    /// lock, after a count. `launches` 0 or `estimate` 0 grants nothing.
     pub fn grant(&self, estimate: u64, launches: u64) {
         self.len.store(0, Ordering::Relaxed);
         self.last.store(self.launches.load(Ordering::Relaxed).wrapping_add(launches), Ordering::Relaxed);
         self.most.store(self.spent.load(Ordering::Relaxed).saturating_add(estimate), Ordering::Relaxed);
     }
 
-    /// Nothing more goes by this credit until it is granted anew. By whoever holds the lock.
+    /// Stops all launches on this credit until the next grant. For the lock's holder.
     pub fn revoke(&self) {
-        // Less than any launch needs: one costs at least a nanosecond.
+        // Less than any launch needs: a launch costs at least a nanosecond.
         self.most.store(0, Ordering::Relaxed);
     }
 
-    /// What has not been spent. Under the lock.
+    /// The unspent part of the grant. Under the lock.
     #[must_use]
     pub fn left(&self) -> u64 {
         self.most.load(Ordering::Relaxed).saturating_sub(self.spent.load(Ordering::Relaxed))
     }
 
-    /// What was launched since `counted`. By whoever holds the lock; what the owner launches meanwhile is new the next
-    /// time.
+    /// Returns the launches since `counted`. For the lock's holder. Launches that the owner makes meanwhile count as
+    /// new the next time.
     ///
     /// # Cost
     /// Two loads.
     #[inline]
     pub fn count(&self, counted: &mut Counted) -> Taken {
-        // In this order: whoever counts the work of a launch has counted the launch.
+        // In this order: a reader that counts the work of a launch has counted the launch.
         let spent = self.spent.load(Ordering::Acquire);
         let launches = self.launches.load(Ordering::Relaxed);
         let taken =
@@ -166,7 +168,7 @@ impl Credit {
         taken
     }
 
-    /// The functions that were launched since it was granted, each with its cost, after [`Self::count`].
+    /// The functions launched since the last grant, each with its cost. Call [`Self::count`] first.
     pub fn functions(&self) -> impl Iterator<Item = (u64, u64)> {
         let len = self.len.load(Ordering::Relaxed) as usize;
         self.functions
@@ -224,7 +226,8 @@ mod loom_tests {
     use loom::sync::{Arc, Mutex};
     use loom::thread;
 
-    /// Somebody counts and revokes while the owner launches; what both made of it must agree.
+    /// One thread counts and revokes while the owner launches. The launches that both counted must agree with those
+    /// that went.
     #[test]
     fn loom_every_launch_is_counted_once_whoever_counts_when() {
         loom::model(|| {

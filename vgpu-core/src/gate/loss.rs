@@ -1,41 +1,41 @@
-//! What holds when the daemon is gone: nobody hangs, nobody gets more than was promised to others.
+//! Rules for a missing daemon: no process hangs, and no process takes time that was promised to others.
 
 use crate::share::Share;
 
-/// Without a beat for so long the daemon counts as gone.
+/// The daemon counts as gone after this long without a heartbeat.
 pub const GONE_NS: u64 = 250_000_000;
 
-/// The daemon's own word about its absence, given in advance.
+/// A member's behaviour without the daemon, which the daemon set in advance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnLoss {
-    /// Go on by one's own account.
+    /// Continue by its own account.
     #[default]
     Local,
-    /// Go on without a limit of time.
+    /// Continue without a limit on time.
     Open,
     /// Launch nothing.
     Block,
 }
 
-/// What a member goes on with.
+/// The limit that a member applies to itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Alone {
-    /// By its own account, at this ceiling.
+    /// Its own account, at this ceiling.
     Ceiling(Share),
-    /// Without any.
+    /// No limit.
     Unlimited,
-    /// Not at all.
+    /// No launches at all.
     Blocked,
 }
 
-/// Is the daemon gone, if its last beat was at `beat`?
+/// True if the daemon is gone, given its last heartbeat at `beat`.
 #[must_use]
 pub const fn gone(beat: u64, now: u64) -> bool {
     now.saturating_sub(beat) > GONE_NS
 }
 
-/// What a member with this floor and ceiling goes on with. Nobody says any longer which time is idle, so the floor,
-/// which is promised whoever else is there, is all that can be taken; without a floor it is the ceiling.
+/// The limit for a member with this floor and ceiling. Without the daemon nobody knows which time is idle. The member
+/// may only use its floor, which is promised in any case; without a floor it uses its ceiling.
 #[must_use]
 pub fn alone(on_loss: OnLoss, floor: Option<Share>, ceiling: Option<Share>) -> Alone {
     match on_loss {

@@ -1,14 +1,14 @@
-//! When to record a marker on a stream: after [`MARK_NS`] of estimated work, never by the number of launches.
+//! When to record an event marker on a stream: after [`MARK_NS`] of estimated work, never by the number of launches.
 //!
-//! Work between two markers is an interval; it is measured if it has a marker at both ends. Work that is still open
-//! (no marker behind it) when its stream is found idle is a tail: it is charged by the learned cost of its launches, as a
-//! marker recorded late would measure the program's pause. A program that synchronises after each short launch has
-//! nothing but tails; one launch in [`MARK_NS`] of them is measured.
+//! Work between two markers is an interval; it is measured if it has a marker at both ends. Open work (no marker
+//! after it yet) on a stream that turns out idle is a *tail*. A tail is charged by the learned cost of its launches,
+//! because a marker recorded late would measure the program's pause. A program that synchronises after each short
+//! launch produces only tails; one launch in each [`MARK_NS`] of them is measured.
 //!
-//! A tail that always follows something longer would be believed for ever: the launches before it are measured, it never is.
-//! So now and then ([`Marks::sample_tail`]) a marker comes after as many launches as the last tail had,
-//! instead of after [`MARK_NS`]. What was measured a few times only ([`Guess::doubt`]) begins at a marker wherever it can, so
-//! that it is measured if the gate has to wait for its end ([`Marks::close`]).
+//! A tail that always follows a longer interval would never be measured, and its estimate never corrected. So
+//! [`Marks::sample_tail`] occasionally places a marker after as many launches as the last tail had, instead of after
+//! [`MARK_NS`]. Launches that were measured only a few times ([`Guess::doubt`]) begin at a marker where possible, so
+//! that they are measured if the gate must wait for their end ([`Marks::close`]).
 //!
 //! Not here: the events themselves, and which functions an interval teaches something about.
 
@@ -17,20 +17,20 @@ use crate::account::cost::{Doubt, Guess};
 /// Estimated work between two markers.
 pub const MARK_NS: u64 = 250_000;
 
-/// Work behind the last marker.
+/// Work after the last marker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Open {
-    /// By estimate.
+    /// Its estimated time.
     pub estimate: u64,
-    /// How little that may be trusted.
+    /// The confidence of that estimate.
     pub doubt: Doubt,
-    /// There is a marker before it.
+    /// True if a marker precedes it.
     pub measured: bool,
-    /// Launches.
+    /// Number of launches.
     pub launches: u32,
-    /// It is to end where the last tail ended.
+    /// True if it is to end after as many launches as the last tail had.
     pub tail: bool,
-    /// It ends after this launch.
+    /// True if it ends after this launch.
     sample: bool,
 }
 
@@ -38,39 +38,42 @@ pub struct Open {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Marks {
     open: Option<Open>,
-    /// Intervals that have an end marker and were not seen complete.
+    /// Intervals with an end marker that were not yet seen complete.
     pending: u32,
     /// Estimated work since something was last measured.
     unsampled: u64,
-    /// Launches of the last tail, and those of the present one that were sampled.
+    /// Launches of the last tail.
     tail: u32,
+    /// Launches of the current tail that were sampled.
     sampled: u32,
-    /// A tail that begins now is to be measured.
+    /// True if a tail that begins now is to be measured.
     samples: bool,
 }
 
-/// What to do before a launch.
+/// Actions before a launch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Before {
-    /// A tail that is over: to be charged by its estimate.
+    /// A tail that is over and must be charged by its estimate.
     pub tail: Option<Open>,
-    /// Record a begin marker.
+    /// True: record a begin marker.
     pub begin: bool,
 }
 
 impl Marks {
-    /// Must the driver be asked whether the stream is busy before a launch?
+    /// True if the caller must ask the driver, before a launch, whether the stream is busy.
     #[must_use]
     pub const fn asks(&self) -> bool {
         self.open.is_some()
     }
 
-    /// Before a launch of `cost`. `idle`: the stream was found idle, or has nothing pending and nothing open. `clear`:
-    /// whatever other streams have before the device is measured; beside work that is charged by its cost, a measured
-    /// interval would contain that work again.
+    /// Decides about markers before a launch of `cost`.
+    ///
+    /// `idle`: the stream was found idle, or has nothing pending and nothing open. `clear`: all work of other streams
+    /// on the device is measured. Work that is charged by its estimate must not also lie inside a measured interval,
+    /// which would charge it twice.
     pub fn before(&mut self, cost: Guess, idle: bool, clear: bool) -> Before {
         if !idle {
-            // Goes on; behind the last end marker another interval begins.
+            // The stream is busy: its next interval begins at the last end marker.
             if self.open.is_none() {
                 let tail = self.samples && clear && self.sampled == 0;
                 self.begin(clear, tail, false);
@@ -89,7 +92,7 @@ impl Marks {
         self.open = Some(Open { measured, tail, sample, ..Open::default() });
     }
 
-    /// Whether a launch of a known cost into a stream that is not idle is one of many between two markers.
+    /// True if a launch of known cost, into a stream that is not idle, needs no marker.
     #[inline]
     #[must_use]
     pub const fn goes_on(&self, cost: u64) -> bool {
@@ -99,7 +102,7 @@ impl Marks {
         }
     }
 
-    /// Counts a launch for which [`Marks::goes_on`] said yes.
+    /// Counts a launch for which [`Marks::goes_on`] returned true.
     #[inline]
     pub const fn go_on(&mut self, cost: u64) {
         if let Some(open) = &mut self.open {
@@ -109,7 +112,8 @@ impl Marks {
         }
     }
 
-    /// How much work may be launched beside the open one without a marker; `None`: the next launch may need one.
+    /// How much work may be launched in addition to the open work without a marker; `None`: the next launch may need
+    /// one.
     #[must_use]
     pub const fn room(&self) -> Option<u64> {
         match &self.open {
@@ -118,8 +122,8 @@ impl Marks {
         }
     }
 
-    /// Counts launches of known cost that went without being asked for one by one: where the interval in which they were
-    /// allowed has ended, they are in the next one, which then is not measured.
+    /// Counts launches of known cost that were made without asking for each. If the interval in which they were
+    /// allowed has ended, they belong to the next one, which then is not measured.
     pub const fn went(&mut self, estimate: u64, launches: u32) {
         match &mut self.open {
             Some(open) => {
@@ -134,7 +138,7 @@ impl Marks {
         self.unsampled = self.unsampled.saturating_add(estimate);
     }
 
-    /// After the launch: the interval that ends here with a marker, if one does.
+    /// Counts a launch after it was made. Returns the interval that ends here with a marker, if one does.
     pub fn after(&mut self, cost: Guess) -> Option<Open> {
         let open = self.open.get_or_insert_default();
         open.estimate = open.estimate.saturating_add(cost.ns());
@@ -148,8 +152,8 @@ impl Marks {
         self.close()
     }
 
-    /// Ends the open interval behind what is in flight, if there is one: nothing more comes for a while, and others wait to
-    /// see it complete.
+    /// Ends the open interval after the work in flight, if there is one. For a stream that gets no more work for a
+    /// while, when others wait to see the work complete.
     pub fn close(&mut self) -> Option<Open> {
         let open = self.open.take()?;
         if open.measured {
@@ -160,19 +164,20 @@ impl Marks {
         Some(open)
     }
 
-    /// Whether a tail that begins with the next launch is to be measured, if there ever was one.
+    /// Sets whether a tail that begins with the next launch is to be measured. Without effect while no tail has been
+    /// seen.
     pub const fn sample_tail(&mut self, samples: bool) {
         self.samples = samples && self.tail > 0;
     }
 
-    /// Whether the open work is a tail that is being measured.
+    /// True if the open work is a tail that is being measured.
     #[inline]
     #[must_use]
     pub const fn samples_tail(&self) -> bool {
         matches!(self.open, Some(Open { tail: true, .. }))
     }
 
-    /// The stream is idle: what is open was a tail.
+    /// The stream is idle: the open work was a tail.
     fn over(&mut self) -> Option<Open> {
         let open = self.open.take();
         let launches = self.sampled.saturating_add(open.map_or(0, |open| open.launches));
@@ -183,8 +188,8 @@ impl Marks {
         open
     }
 
-    /// The next launch is measured, if it can be, whatever was estimated: a cost that is believed to be next to nothing would
-    /// never be measured again.
+    /// Measures the next launch, if possible, whatever the estimates say. An estimate near zero would otherwise never
+    /// be measured again.
     pub fn sample(&mut self) {
         match &mut self.open {
             Some(open) => open.sample = true,
@@ -192,8 +197,8 @@ impl Marks {
         }
     }
 
-    /// The driver refused a launch that [`Marks::after`] was told of; `closed` is the interval that was to end with it, and
-    /// has no marker.
+    /// Takes back a launch that [`Marks::after`] counted and the driver refused. `closed` is the interval that was to
+    /// end with it, and has no marker.
     pub fn withdrawn(&mut self, cost: Guess, closed: Option<Open>) {
         if let Some(closed) = closed {
             self.pending = self.pending.saturating_sub(1);
@@ -213,7 +218,7 @@ impl Marks {
         self.unsampled = self.unsampled.saturating_sub(cost.ns());
     }
 
-    /// Work behind the last marker cannot be measured: its begin marker is missing, or the stream may have been idle.
+    /// Marks the open work as not measurable: its begin marker is missing, or the stream may have been idle.
     pub fn doubt(&mut self) {
         if let Some(open) = &mut self.open {
             (open.measured, open.tail) = (false, false);
@@ -225,18 +230,18 @@ impl Marks {
         self.pending = self.pending.saturating_sub(1);
     }
 
-    /// Intervals that were not seen complete.
+    /// Intervals that were not yet seen complete.
     #[must_use]
     pub const fn pending(&self) -> u32 {
         self.pending
     }
 
-    /// Work behind the last marker, taken as over because its time has passed.
+    /// Returns the open work as over, because its estimated time has passed.
     pub fn expire(&mut self) -> Option<Open> {
         if self.pending > 0 { None } else { self.over() }
     }
 
-    /// Work behind the last marker.
+    /// The work after the last marker.
     #[must_use]
     pub const fn open(&self) -> Option<Open> {
         self.open

@@ -1,36 +1,38 @@
-//! Since when a process has work before the device without a pause: what it has left unused since then is not forgotten.
+//! Since when a process has had work queued on the device without a pause. That time keeps its unused share from
+//! expiring.
 //!
-//! Unused time is kept beyond one burst only while work really was before the device, or while somebody else's turn kept it
-//! away. A queueing program sees its work complete late, and seldom finds nothing in flight but when a thread of it waits:
-//! so whoever finds nothing in flight any more begins anew, whether a thread waits or not. And after a pause in the
-//! looks themselves what is in flight says nothing: whoever asks must find out first what of it is over.
+//! An account keeps unused time beyond one burst only while work was really queued on the device, or while another
+//! member's turn kept it away. A program that queues work sees completions late, and rarely finds nothing in flight
+//! unless a thread of it waits. So a look that finds nothing in flight starts a new period, whether a thread waits or
+//! not. After a pause in the looks the count of work in flight is stale; the caller must first find out what has
+//! completed.
 //!
-//! Not here: what is forgotten ([`crate::account`]), what is in flight ([`super::Keeper`]).
+//! Not here: how unused time expires ([`crate::account`]), the work in flight ([`super::Keeper`]).
 
 use crate::account::{Engaged, SharedAccount};
 
-/// After so long without a look, what is in flight is to be found out anew.
+/// After this long without a look, the caller must find out again what is in flight.
 pub const PAUSE_NS: u64 = 5_000_000;
-/// Who waits for somebody else's turn looks again at a known moment; later than that by so much, it was not the turn that
-/// kept it.
+/// A thread that waits for another member's turn looks again at a known time. If it is later than that by this much,
+/// the turn was not the cause.
 const LATE_NS: u64 = 10_000_000;
 
-/// Since when.
+/// The start of the current period.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Presence {
     since: Engaged,
-    /// Kept away by somebody else's turn until then.
+    /// Another member's turn kept this process away until then.
     away: u64,
 }
 
 impl Presence {
-    /// What is charged was before the device since then.
+    /// The start of the period for the work that is charged now.
     #[must_use]
     pub const fn since(&self) -> Engaged {
         self.since
     }
 
-    /// A launch is considered at `now`, beside so much in flight.
+    /// Notes that a launch is considered at `now`, with this much work in flight.
     ///
     /// # Cost
     /// A comparison where something is in flight, else [`SharedAccount::begin`].
@@ -41,12 +43,12 @@ impl Presence {
         }
     }
 
-    /// A launch is held back by somebody else's turn, and will look again at `until`.
+    /// Notes that another member's turn holds back a launch, which asks again at `until`.
     pub fn is_kept_away(&mut self, until: u64) {
         self.away = until.saturating_add(LATE_NS);
     }
 
-    /// A launch goes, or none is wanted any more.
+    /// Notes that a launch goes, or that none is wanted any more.
     #[inline]
     pub fn is_there(&mut self) {
         self.away = 0;
@@ -67,9 +69,9 @@ mod tests {
         Share::from_percent(n).unwrap()
     }
 
-    /// A program that queues kernels of 5 ms under a ceiling: one runs, a thread waits to launch the next. For 1.2 s
-    /// the host lets it look every 50 ms only, and it finds everything complete each time. Returns what it then uses in
-    /// the second after.
+    /// Simulates a program under a ceiling that queues kernels of 5 ms: one runs, and a thread waits to launch the
+    /// next. For 1.2 s the host lets that thread run only every 50 ms; it finds everything complete each time.
+    /// Returns the device time used in the following second.
     fn after_starvation(share: Share) -> u64 {
         let page = LedgerPage::zeroed();
         let account = page.ledger().account();
@@ -106,7 +108,7 @@ mod tests {
         let account = page.ledger().account();
         let mut presence = Presence::default();
         presence.look(account, 0, START);
-        // Beside neighbours it runs for a second, and used 100 ms of it.
+        // Next to neighbours its work runs for a second and uses 100 ms of device time.
         presence.look(account, 100 * MS, START + 500 * MS);
         account.charge_since(100 * MS, percent(50), presence.since(), START + 1_000 * MS);
         account.charge_since(400 * MS, percent(50), presence.since(), START + 1_000 * MS);

@@ -130,8 +130,8 @@ fn behind_work_of_its_own_stream_a_launch_waits_longer_before_it_is_forced() {
     assert_eq!(forced, [0, 5_120, 15_360, 25_600].map(|ms| first + ms * MS));
 }
 
-/// A launch that waits `late` longer than expected each time, without balance: `helps` says whether what was in flight
-/// ends when it goes. Returns how long each of them waited, in ms.
+/// Simulates launches without a balance, each held until the gate forces it. `helps`: whether the work in flight ends
+/// when the launch goes. Returns how long each of them waited, in ms.
 fn waits(helps: bool) -> Vec<u64> {
     let (mut keeper, bounds, mut now) = (Keeper::default(), Bounds::default(), 0);
     let poor = |now| Ask { admission: Admission::WaitUntil(u64::MAX), ..ask(sure(MS), run(), now) };
@@ -217,7 +217,8 @@ fn what_was_never_measured_is_measured_at_once() {
     assert!(marks.after(Guess::UNKNOWN).is_some_and(|open| open.measured && open.doubt.unknown == 1));
 }
 
-/// The short way is the long way without its questions: whatever it lets go, the long way would have, and both count alike.
+/// The short path decides like the long one: every launch that it lets go would have gone on the long path, and both
+/// count alike.
 #[test]
 fn what_goes_on_is_what_would_have_gone_anyway() {
     let bounds = Bounds::default();
@@ -254,7 +255,7 @@ fn what_goes_on_is_what_would_have_gone_anyway() {
     assert!(taken > 2_000, "{taken}");
 }
 
-/// What takes 50 us the first time may take a second the next.
+/// A launch that took 50 us once may take a second the next time.
 #[test]
 fn of_what_was_measured_a_few_times_only_as_many_go_together() {
     let (costs, bounds) = (CostTable::<1>::new(), Bounds::default());
@@ -276,14 +277,16 @@ fn of_what_was_measured_a_few_times_only_as_many_go_together() {
         assert_eq!(keeper.ask(&own(sure(10 * US), 0), &bounds) == Verdict::Go, most < 200, "others go beside it");
         assert!(most == 200 || !keeper.goes_on(&own(cost, 0), &bounds), "and it takes the long way");
         assert_eq!(keeper.ask(&ask(cost, run(), 0), &bounds) == Verdict::Go, most < 200, "as others may wait for it");
-        // Whoever waits sees to it that there is a marker behind it; any that ends makes room for as many.
+        // A launch that waits puts a marker after the work in flight; each marker that is reached makes room for as
+        // many launches again.
         let doubt = marks.close().map_or(cost.doubt(), |open| open.doubt);
         keeper.completed(10 * US, doubt, 10 * US);
         assert_eq!(keeper.ask(&own(cost, 10 * US), &bounds), Verdict::Go);
     }
 }
 
-/// What a program waits for each time is not measured because it is new: a collective that waits for others would be.
+/// Work that the program waits for each time gets no marker merely because it is new: a collective that waits for
+/// others would get one.
 #[test]
 fn what_is_in_doubt_gets_no_marker_behind_it_until_somebody_waits_for_that() {
     let costs = CostTable::<1>::new();
@@ -300,7 +303,7 @@ fn what_is_in_doubt_gets_no_marker_behind_it_until_somebody_waits_for_that() {
     assert!(!marks.before(costs.guess(7), true, true).begin && marks.after(costs.guess(7)).is_none());
 }
 
-/// A kernel that waits for the host, behind which others are queued before the host lets it go.
+/// A kernel waits for the host, and others are queued behind it before the host releases it.
 #[test]
 fn whom_nothing_but_doubt_holds_back_is_not_held_for_long_each_time() {
     let (costs, bounds) = (CostTable::<1>::new(), Bounds::default());
@@ -350,7 +353,7 @@ fn a_launch_that_the_driver_refused_leaves_nothing() {
     assert_eq!(keeper.ask(&ask(Guess::UNKNOWN, run(), 0), &bounds), Verdict::Go, "none of unknown cost is left");
 }
 
-/// Costs that are believed to be next to nothing.
+/// Launches with an estimated cost near zero.
 #[test]
 fn what_would_never_come_to_a_marker_is_measured_on_demand() {
     let mut marks = Marks::default();
@@ -365,8 +368,8 @@ fn what_would_never_come_to_a_marker_is_measured_on_demand() {
     assert!(marks.after(sure(1)).is_some_and(|open| open.measured));
 }
 
-/// A launch of 2 ms under 10 %: the balance is there after 20 ms, and each look is a thread that wakes up. But what turns
-/// out shorter than it was counted is found out while that matters.
+/// A launch of 2 ms under 10 %: the balance suffices after 20 ms, and each look wakes a thread. But work that took
+/// less than its estimate must be noticed while that still matters.
 #[test]
 fn a_launch_that_waits_for_the_balance_looks_a_few_times() {
     let looks = |limit: u64, took: u64| {
@@ -426,7 +429,8 @@ fn what_takes_longer_than_expected_is_looked_at_less_and_less() {
     assert!(late <= 2 * MS / 16, "{late}");
 }
 
-/// A launch that others' work may wait for is not held back because it once was seen to take longer than it does.
+/// A launch that others' work may be waiting for is not held back because it was once measured to take longer than it
+/// does.
 #[test]
 fn what_is_a_small_part_of_the_work_beside_it_goes() {
     let bounds = Bounds::default();
@@ -448,8 +452,8 @@ fn what_is_a_small_part_of_the_work_beside_it_goes() {
     }
 }
 
-/// Who wakes up so late sees the work when it is about to end, and not only when it may be over: the next one is then let in
-/// without a rest.
+/// A thread that wakes up this late still sees that the work is about to end, not only that it may be over. The next
+/// member is then admitted without idle time.
 #[test]
 fn who_looks_late_by_less_than_a_handover_still_sees_the_end_before_it_comes() {
     let bounds = Bounds::default();

@@ -1,24 +1,24 @@
-//! Time in which at least one stream was busy: intervals of several streams, counted once.
+//! Time in which at least one stream was busy: overlapping intervals of several streams count once.
 //!
-//! Intervals arrive in the order in which they were seen complete, not in that of time, so the last few are kept. No
-//! allocation. Not here: where the times come from (one base event per context, renewed every few seconds, since the
-//! driver gives differences as a float of milliseconds).
+//! Intervals arrive in the order of their completion, not of their time, so the last few stretches are kept. No
+//! allocation. Not here: where the times come from (one base event per context, renewed every few seconds, because
+//! the driver reports differences as a float of milliseconds).
 
-/// Stretches kept.
+/// Number of stretches kept.
 const KEPT: usize = 16;
 
 /// The stretches of time that were counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Union {
-    /// Ascending, disjoint.
+    /// In ascending order, disjoint.
     kept: [(u64, u64); KEPT],
     len: usize,
-    /// Everything before is counted or given up.
+    /// All time before this is counted or given up.
     closed: u64,
 }
 
 impl Union {
-    /// Adds an interval; returns what of it was not counted yet.
+    /// Adds an interval and returns the part that was not counted yet.
     ///
     /// # Cost
     /// At most sixteen steps.
@@ -41,7 +41,7 @@ impl Union {
             }
         }
         if len == KEPT {
-            // The oldest gap is given up.
+            // Give up the oldest gap.
             self.closed = kept[0].1;
             kept.copy_within(1.., 0);
             len -= 1;
@@ -76,7 +76,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a line of cells, for intervals that come at most a little out of order.
+        /// Compares with a line of cells, for intervals that arrive slightly out of order.
         #[test]
         fn it_counts_each_moment_once(steps in prop::collection::vec((0u64..20, 1u64..30), 1..200)) {
             let mut union = Union::default();

@@ -1,10 +1,11 @@
-//! The turn under a model checker: holders, waiters and robbers, with at most three preemptions.
+//! The turn under a model checker: holders, waiters and members that preempt, with at most three preemptions.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p vgpu-core --release --lib loom_`
 //!
-//! The device counts who has work before it; its counters are relaxed, so that they order nothing for the code under
-//! test. What is promised is what the meter relies on: a measurement between a stamp and the end of the work, if the
-//! possession lasted, holds nobody else's work. Time stands still within a look: each thread has moments of its own.
+//! The device counts the members with queued work; its counters are relaxed, so that they order nothing for the code
+//! under test. The promise is the one that the meter relies on: a measurement from a stamp to the end of the work, if
+//! the possession lasted, contains no other member's work. Time stands still within a look: each thread has times of
+//! its own.
 //!
 //! Each test was seen red once; the change that made it so is named at the test.
 
@@ -21,8 +22,9 @@ const BEGIN: u64 = 1_000 * MS;
 struct World {
     header: Header,
     slots: Vec<Slot>,
-    /// How many have work before the device, and how often somebody began.
+    /// Members with queued work.
     active: AtomicU64,
+    /// How often a member began to work.
     begun: AtomicU64,
 }
 
@@ -43,7 +45,7 @@ impl World {
         Turn { ledger, slot: ledger.slot(me), me }
     }
 
-    /// One launch that ends: as the governor makes it. Says whether the gate was open.
+    /// One launch that ends, made like the governor's. Returns whether the gate was open.
     fn launch(&self, turn: Turn<'_>, hand: &mut Hand, gate: Gate) -> bool {
         let Gate::Run { .. } = gate else { return false };
         let stamp = turn.stamp(hand);
@@ -88,18 +90,19 @@ fn loom_of_two_that_take_at_once_one_holds() {
         };
         let (one, other) = (take(0, BEGIN), take(1, BEGIN + 1));
         let both = [one.join().unwrap(), other.join().unwrap()];
-        // The second wishes, which ends the first's possession after its lease only.
+        // The second one requests the turn, which ends the first one's possession only after its lease.
         assert_eq!(both.iter().filter(|took| **took).count(), 1, "{both:?}");
     });
 }
 
-/// The victim may be anywhere: before it says that it has taken, before it launches, after it was done.
+/// The preempted member may be anywhere: before it wrote that it took the turn, before its launch, after the work was
+/// done.
 ///
-/// Red when `take` does not look again after it has written `turn_taken`, and when `settle_debt` is skipped where nothing
-/// is in flight (for the last assertion).
+/// Red when `take` does not look again after it has written `turn_taken`, and when `settle_debt` is skipped where
+/// nothing is in flight (for the last assertion).
 #[test]
 fn loom_a_robber_and_its_victim_are_not_both_exclusive() {
-    // Of the standard library: how often it came to what is tested, in all executions together.
+    // From the standard library: counts the executions that reached the tested situation, over all of them together.
     static ROBBED: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
     check(|| {
         let world = Arc::new(World::new(2));
@@ -132,9 +135,9 @@ fn loom_a_robber_and_its_victim_are_not_both_exclusive() {
     assert!(ROBBED.load(std::sync::atomic::Ordering::Relaxed) > 0, "nobody was robbed");
 }
 
-/// Who passes on, and who takes from it, one after the other without a gap.
+/// One member passes on and another takes the turn, one after the other without a gap.
 ///
-/// Red when `pass_on` frees the turn before it says that it has drained its work.
+/// Red when `pass_on` frees the turn before it writes that it has drained its work.
 #[test]
 fn loom_what_is_passed_on_is_exclusive_for_whoever_takes_it() {
     check(|| {
@@ -160,7 +163,8 @@ fn loom_what_is_passed_on_is_exclusive_for_whoever_takes_it() {
     });
 }
 
-/// A waiter that would sleep now, because the bell did not ring since it looked, does not sleep beside a free turn.
+/// A waiter that would sleep now, because the bell did not ring since it looked, does not sleep while the turn is
+/// free.
 ///
 /// Red when `pass_on` rings before it frees the turn.
 #[test]
@@ -186,7 +190,7 @@ fn loom_a_wake_is_not_lost() {
     });
 }
 
-/// The holder is dead; one settles its slot while two take.
+/// The holder is dead; one member settles its slot while two take the turn.
 ///
 /// Red when `take` does not look again after it has written `turn_taken`.
 #[test]

@@ -1,23 +1,23 @@
-//! Virtual time: who used how much, as far as it counts for who is next.
+//! Virtual time: how much of the device each member used, for the choice of the next holder.
 //!
-//! A member's virtual time is the device time measured for it plus a shift. Whoever comes back from a rest is brought up
-//! to a quantum behind the least of those that want or hold the device now, and behind those that took it: rest is no
-//! claim, but who comes back for a moment now and then comes first. A pause of less than [`WISH`], as between two
-//! launches, is no rest: what a member was passed over for (it woke up late) stays its claim, up to [`CREDIT`]. Debts
-//! stay: who ran a long kernel, and waits again, waits until the others had as much. Each taking costs [`TAKING`], so that
-//! it ends also where nothing is measured.
+//! A member's virtual time is its measured device time plus a shift. A member that returns from a rest is moved to a
+//! quantum behind the least of those that want or hold the device now, and of those that took it. So rest earns no
+//! claim, but a member that returns briefly now and then goes first. A pause shorter than [`WISH`], as between two
+//! launches, is no rest: a member that was passed over because it woke up late keeps its claim, up to [`CREDIT`].
+//! Debts stay: a member that ran a long kernel waits until the others have had as much. Each taking costs [`TAKING`],
+//! so that every member's turn comes even where nothing is measured.
 
 use super::{Hand, QUANTUM, Turn, WISH};
 use crate::ledger::Slot;
 use crate::sync::Ordering;
 
-/// What taking the turn costs in virtual time, in nanoseconds.
+/// The cost of taking the turn in virtual time, in nanoseconds.
 pub(super) const TAKING: u64 = 20_000;
 
-/// How far behind the others a member can be that did not rest.
+/// How far behind the others a member that did not rest can be.
 pub(super) const CREDIT: u64 = 100_000_000;
 
-/// Virtual time.
+/// A member's virtual time.
 pub(super) fn used(slot: &Slot) -> u64 {
     slot.busy.load(Ordering::Relaxed).wrapping_add(slot.turn_shift.load(Ordering::Relaxed))
 }
@@ -33,18 +33,18 @@ impl Turn<'_> {
         self.ledger.in_use().iter().enumerate().filter(|(index, _)| *index != self.me)
     }
 
-    /// The least virtual time of those that wait, and who it is; of two the lower slot.
+    /// The least virtual time among the other waiting members, and its slot; of two equal ones the lower slot.
     pub(super) fn first(&self, now: u64) -> Option<(u64, usize)> {
         self.others().filter(|(_, slot)| wants(slot, now)).map(|(index, slot)| (used(slot), index)).min()
     }
 
-    /// Whether this member would be next, with `more` in flight that was not measured yet.
+    /// True if this member would be next, counting `more` in flight that was not measured yet.
     pub(super) fn is_first(&self, more: u64, now: u64) -> bool {
         let mine = (used(self.slot).saturating_add(more), self.me);
         self.first(now).is_none_or(|first| mine < first)
     }
 
-    /// Begins to wait, having wanted the device or worked on it until `wanted`.
+    /// Begins to wait. `wanted` is when this member last wanted the device or had work queued.
     pub(super) fn join(&self, wanted: u64, now: u64) {
         let holder = self.word().holder().filter(|holder| *holder != self.me);
         let holding = holder.and_then(|index| self.ledger.in_use().get(index)).map(used);
@@ -63,20 +63,20 @@ impl Turn<'_> {
         }
     }
 
-    /// This member took the turn.
+    /// Charges this member for taking the turn.
     pub(super) fn pay_taking(&self, now: u64) {
-        // Who passes somebody over does not take his claim with it.
+        // A member that passes another over must not move the clock beyond that one's claim.
         let least = self.first(now).map_or(u64::MAX, |(used, _)| used).min(used(self.slot));
         self.ledger.header.turn_clock.fetch_max(least, Ordering::Relaxed);
         self.advance(TAKING);
     }
 
-    /// Another member that has work of an earlier possession before the device, as far as anybody can tell, and a number
-    /// that tells these possessions from others.
+    /// Another member that apparently has work of an earlier possession queued, and a number that identifies all such
+    /// possessions.
     pub(super) fn overdue(&self) -> (Option<usize>, u64) {
         let mut found = (None, 0u64);
         for (index, slot) in self.others() {
-            // In this order: what was drained was taken before.
+            // In this order: a possession was taken before it was drained.
             let drained = slot.turn_drained.load(Ordering::SeqCst);
             let taken = slot.turn_taken.load(Ordering::SeqCst);
             if taken != drained {
@@ -86,8 +86,9 @@ impl Turn<'_> {
         found
     }
 
-    /// Looks whether the possession is exclusive now, and whom to suspect if not. Work of the same possessions for
-    /// [`super::LONGEST`], and it counts as over: a program that has waited for its work and makes no call says nothing.
+    /// Checks whether the possession is exclusive now, and returns a slot to suspect if not. Work of the same
+    /// possessions counts as over after [`super::LONGEST`]: a program that has waited for its work and makes no call
+    /// reports nothing.
     pub(super) fn survey(&self, hand: &mut Hand, now: u64) -> Option<usize> {
         let (overdue, debts) = self.overdue();
         if debts != hand.debts {

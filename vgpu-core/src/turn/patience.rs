@@ -1,50 +1,55 @@
-//! How long a holder asks the others to wait for what it has before the device.
+//! How long a holder asks the others to wait for the work it has queued.
 //!
-//! What is waited for is measured alone, and paid exactly. But it may be they whom it waits for: two kernels that wait for
-//! each other crosswise on two devices never end in their turns, and the longer they were waited for once, the longer they
-//! are expected to take. So what was waited for in vain halves what is asked for next, of a first launch that was in vain
-//! little is left, and now and then a launch of known length is asked for in full, to see whether it ends.
+//! While the others wait, the work is measured alone and charged exactly. But the work may be waiting for those
+//! others. Two kernels that wait for each other on two devices never end within their turns, and each wait raises the
+//! estimate for the next one. So each failed wait halves the next request. After a failed wait for a first launch the
+//! request shrinks to the minimum at once. Now and then the holder asks in full for a launch of known length, to see
+//! whether it ends.
 
 use super::{HEARTBEAT, LONGEST};
 
-/// So much longer than expected, and half of that.
+/// Slack beyond one and a half times the estimate.
 const LATE: u64 = 100_000_000;
-/// And for what was never measured: a first launch is measured alone, or it is not paid as it should be.
+/// The same for work that was never measured: unless a first launch is measured alone, it is not charged correctly.
 const FIRST: u64 = 1_500_000_000;
-/// So often what is asked for is halved at most, and at once if it was for a first launch.
+/// The request is halved at most this many times; at once after a failed wait for a first launch.
 const MOST: u32 = 5;
-/// After so long something is asked for in full again.
+/// After this long the holder asks in full again.
 const PROBE: u64 = 2_000_000_000;
-/// What was in vain is forgotten by halves: one each such time without.
+/// One failed wait is forgotten after each such time without another.
 const FADE: u64 = 10_000_000_000;
 
-/// Work before the device, as far as it was not seen complete.
+/// Queued work that was not yet seen complete.
 #[derive(Clone, Copy, Debug)]
 pub struct Pending {
     /// Since when: the last completion, or the launch.
     pub began: u64,
     /// Its estimate, in nanoseconds; 0: there is none.
     pub estimate: u64,
-    /// Some of it was never measured.
+    /// True if some of it was never measured.
     pub is_unknown: bool,
 }
 
-/// What a process remembers of how long it was waited for. One for each device.
+/// A process's memory of past waits for its work. One for each device.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Patience {
-    /// So often it is halved, and when that last changed.
+    /// Times that the request is halved.
     vain: u32,
+    /// When `vain` last changed.
     at: u64,
-    /// The work that is waited for: since when, asked for in full, longer there than is asked for else, in vain.
+    /// Identifies the work that the others wait for: since when it is queued.
     began: u64,
+    /// The holder asks for the full time.
     in_full: bool,
+    /// The work has run longer than the halved request would allow, and its wait has not failed.
     outlasts: bool,
+    /// The wait for this work has failed.
     is_vain: bool,
 }
 
 impl Patience {
-    /// Until when the others are to wait for what is before the device, if nothing more is said. To be said anew at each
-    /// look: what is late is promised for [`HEARTBEAT`] at a time, within which whoever holds looks again. `now` if nothing is.
+    /// Returns until when the others should wait for the queued work; `now` if there is none. The caller announces it
+    /// again at each look: overdue work is granted [`HEARTBEAT`] at a time, within which the holder looks again.
     ///
     /// # Cost
     /// A few dozen instructions, without memory but its own. Not on the path of a launch that keeps its turn.
@@ -65,18 +70,18 @@ impl Patience {
         now.saturating_add(remaining.saturating_add(remaining / 2).max(HEARTBEAT)).min(last)
     }
 
-    /// The turn was taken away with work before the device: because a promise was not renewed in time, or because it was
-    /// renewed for longer than anybody waits.
+    /// Notes that the turn was preempted with work queued: its announced end was not renewed in time, or was renewed
+    /// for longer than any member waits.
     pub fn robbed(&mut self, pending: Pending, now: u64) {
         self.due(pending, now);
         if now.saturating_sub(pending.began) > self.asked(pending) / 2 {
             self.was_in_vain(pending.is_unknown, now);
         }
-        // Whatever comes of it comes in another's turn.
+        // The work now ends in another member's turn, so its end proves nothing.
         (self.is_vain, self.outlasts) = (true, false);
     }
 
-    /// How long the others are asked to wait for `pending`, in nanoseconds from its begin.
+    /// How long the others are asked to wait for `pending`, in nanoseconds from its beginning.
     const fn asked(&self, pending: Pending) -> u64 {
         in_full(pending) >> if self.in_full { 0 } else { self.vain }
     }
@@ -101,7 +106,7 @@ impl Patience {
     }
 }
 
-/// How long `pending` may take before it counts as late, in nanoseconds from its begin.
+/// How long `pending` may take before it counts as late, in nanoseconds from its beginning.
 const fn in_full(pending: Pending) -> u64 {
     let Pending { estimate, is_unknown, .. } = pending;
     let slack = if is_unknown { FIRST } else { LATE };
@@ -123,7 +128,7 @@ mod tests {
         Pending { is_unknown: true, ..pending(began, 20_000) }
     }
 
-    /// How long the others wait for work that does not end, looked at every 5 ms.
+    /// How long the others wait for work that does not end, in ms, with a look every 5 ms.
     fn waits(patience: &mut Patience, pending: Pending) -> u64 {
         let mut now = pending.began;
         while patience.due(pending, now) >= now {
@@ -141,7 +146,7 @@ mod tests {
         }
     }
 
-    /// Kernels that wait for each other are believed to take as long as they were waited for.
+    /// Each wait for a kernel that waits for another one becomes its next estimate.
     #[test]
     fn what_is_in_vain_again_and_again_is_waited_for_less_and_less() {
         let mut patience = Patience::default();
@@ -155,7 +160,7 @@ mod tests {
         assert!(waits(&mut patience, first(now)) <= 70);
     }
 
-    /// Each such wait is paid for on the device, and the debt is the next wait on another device.
+    /// Each such wait is charged on the device, and that debt is the next wait on another device.
     #[test]
     fn short_kernels_that_wait_for_each_other_are_soon_waited_for_a_few_milliseconds() {
         let mut patience = Patience::default();
@@ -168,7 +173,7 @@ mod tests {
         assert!(waited[0] >= 101 && waited[5..].iter().all(|ms| *ms <= 10), "{waited:?}");
     }
 
-    /// Nobody waits longer than [`LONGEST`], whatever is asked for.
+    /// No member waits longer than [`LONGEST`], whatever the holder announces.
     #[test]
     fn what_is_asked_for_in_full_and_taken_away_before_was_in_vain() {
         let mut patience = Patience::default();
@@ -179,7 +184,7 @@ mod tests {
             let end = due.unwrap_or(work.began + 1_990 * MS);
             patience.robbed(work, end);
             waited.push((end - work.began) / MS);
-            // What comes soon after it is asked for by halves.
+            // Work soon after it asks for half.
             assert!(waits(&mut patience, pending(end + MS, 1_400 * MS)) <= 1_005, "{waited:?}");
         }
     }

@@ -1,7 +1,7 @@
-//! One look at the turn: keep it, renew it, pass it on, wish for it, take it.
+//! One look at the turn: keep it, renew it, pass it on, request it, take it.
 //!
-//! Every act is one atomic operation on a word of this member's own or one compare-exchange on the turn, and every state
-//! between two of them is one that others can live with: see the head of `turn.rs`.
+//! Each action is one atomic operation on this member's own word, or one compare-exchange on the turn. Other members
+//! can handle every state between two actions: see the head of `turn.rs`.
 
 use super::order::used;
 use super::{
@@ -10,7 +10,7 @@ use super::{
 use crate::arbiter::Gate;
 use crate::sync::{Ordering, total_order};
 
-/// Compare-exchanges lost in one look before the next one is left to the caller.
+/// Lost compare-exchanges in one look before the caller must look again.
 const TRIES: u32 = if cfg!(loom) { 2 } else { 4 };
 
 impl Step {
@@ -20,11 +20,11 @@ impl Step {
 }
 
 impl Turn<'_> {
-    /// Looks, and does what is to be done. For the thread at the gate where [`Turn::keeps`] says nothing, and for
-    /// whoever watches over completion while the turn is contended.
+    /// Looks at the turn and acts. For a thread at the gate when [`Turn::keeps`] returns `None`, and for the thread
+    /// that watches completions while the turn is contended.
     ///
     /// # Cost
-    /// A few atomic operations; a scan of the slots ever used where somebody else waits or the turn changes hands.
+    /// A few atomic operations; a scan of the slots ever used where another member waits or the turn changes holder.
     pub fn step(&self, hand: &mut Hand, here: &Here) -> Step {
         let mut wake = 0;
         let wanted = hand.wanted;
@@ -44,13 +44,13 @@ impl Turn<'_> {
                 break;
             }
         }
-        // A caller that looks at once, again and again, would take the processor from whoever is to act.
+        // A caller that looks again at once, over and over, would take the processor from the thread that must act.
         step.look = step.look.max(here.now + 1).min(here.now.saturating_add(HEARTBEAT));
         step.wake = wake;
         step
     }
 
-    /// `None`: the word changed under us, look again.
+    /// `None`: the word changed meanwhile; look again.
     fn hold(&self, hand: &mut Hand, here: &Here, word: Word, wake: &mut u32) -> Option<Step> {
         let now = here.now;
         let suspect = if hand.exclusive || now < hand.rescan { None } else { self.survey(hand, now) };
@@ -80,17 +80,17 @@ impl Turn<'_> {
             return Some(Step { suspect, ..Step::wait(u64::MAX) });
         }
         self.pass_on(hand, word, now, wake);
-        // Wanted, or wanted no more: as whoever does not hold.
+        // Go on as a member that does not hold, whether this one still wants the turn or not.
         None
     }
 
-    /// Whether the possession is to go on whoever is next: it had next to nothing of the device.
+    /// True if the possession goes on whoever is next, because it has had little of the device.
     fn has_just_begun(&self, hand: &Hand, here: &Here) -> bool {
         let had = used(self.slot).wrapping_sub(hand.began).saturating_add(here.in_flight);
         had < USE && here.now < hand.taken.saturating_add(LEASE)
     }
 
-    /// Everything that was launched is complete: others may have the device.
+    /// All launched work is complete: passes the turn on.
     fn pass_on(&self, hand: &mut Hand, word: Word, now: u64, wake: &mut u32) {
         self.settle_debt(hand);
         hand.possession = 0;
@@ -113,7 +113,7 @@ impl Turn<'_> {
         *wake |= whom;
     }
 
-    /// Not the holder, or not any more.
+    /// A look by a member that does not hold the turn, or not any more.
     fn seek(&self, hand: &mut Hand, here: &Here, word: Word, wanted: u64, wake: &mut u32) -> Option<Step> {
         hand.possession = 0;
         hand.idle = None;
@@ -127,9 +127,10 @@ impl Turn<'_> {
             (hand.seen, hand.passed) = (0, None);
             return Some(Step::wait(u64::MAX));
         }
-        // A word that names us and is not in our hand is a leftover: whoever held this slot before us is gone.
+        // A word that names this slot although this process did not take it is left over from the slot's previous
+        // owner, which is gone.
         let holder = word.holder().filter(|holder| *holder != self.me);
-        // Nobody holds and nobody waits: there is no contention, and none is to come of this.
+        // No member holds the turn or waits for it: there is no contention, and this look causes none.
         let quiet = holder.is_none() && (!self.contended(here.now) || self.first(here.now).is_none());
         if quiet && here.now >= here.admitted {
             if !hand.wishing {
@@ -145,7 +146,7 @@ impl Turn<'_> {
     }
 
     fn wish(&self, hand: &mut Hand, now: u64, wanted: u64, holder: Option<usize>, quiet: bool, wake: &mut u32) {
-        // Whoever was stopped while it waited comes anew.
+        // A member that was stopped while it waited joins again.
         if !core::mem::replace(&mut hand.wishing, true) || now >= self.slot.turn_wants.load(Ordering::Relaxed) {
             self.join(wanted, now);
         }
@@ -164,7 +165,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Nobody holds, or nobody who counts: takes, if this member is next.
+    /// There is no holder, or its time is over: takes the turn, if this member is next.
     fn claim(&self, hand: &mut Hand, here: &Here, word: Word) -> Option<Step> {
         if here.now < here.admitted {
             hand.passed = None;
@@ -181,7 +182,7 @@ impl Turn<'_> {
 
     fn await_holder(&self, hand: &mut Hand, here: &Here, word: Word, holder: usize) -> Option<Step> {
         let now = here.now;
-        // Time passes for a process that is stopped, too: it has waited only if it looked again and again.
+        // Time passes for a stopped process, too. A member has waited only if it looked again and again.
         let paused = now.saturating_sub(core::mem::replace(&mut hand.looked, now)) > 2 * HEARTBEAT;
         if hand.seen != word.0 || paused {
             (hand.seen, hand.since, hand.suspected, hand.passed) = (word.0, now, 0, None);
@@ -205,7 +206,7 @@ impl Turn<'_> {
 
     fn take(&self, hand: &mut Hand, here: &Here, word: Word) -> Option<Step> {
         let now = here.now;
-        // No two possessions of a member are the same word.
+        // No two possessions of a member use the same word.
         let before = self.slot.turn_taken.load(Ordering::Relaxed);
         let mut new = Word::held(self.me, now + QUANTUM);
         if new.0 == before || new == word {
@@ -218,7 +219,7 @@ impl Turn<'_> {
         total_order();
         hand.owes = true;
         if self.word() != new {
-            // Taken from us in between, by somebody who may not have seen that we are here.
+            // Another member preempted us meanwhile, and may not have seen that we took the turn.
             return None;
         }
         hand.possession = new.0;

@@ -1,4 +1,4 @@
-//! Single promises of the turn, step by step, in virtual time.
+//! Promises of the turn, one at a time, step by step, in virtual time.
 
 use super::*;
 use crate::ledger::LedgerPage;
@@ -7,7 +7,7 @@ use crate::ledger::fake_kernel::FakeKernel;
 const MS: u64 = 1_000_000;
 const NOW: u64 = 1_000 * MS;
 
-/// Members of one page, each with its hand.
+/// Members of one page, each with its turn state.
 struct Table {
     page: &'static LedgerPage,
     kernel: FakeKernel,
@@ -37,7 +37,7 @@ impl Table {
         self.step(who, wants(now))
     }
 
-    /// The first look of those every 5 ms that is not answered with "wait", `to` the last.
+    /// The first look, every 5 ms from `from` to `to`, that is not answered with "wait".
     fn waits(&mut self, who: usize, from: u64, to: u64) -> Option<(u64, Step)> {
         (from..=to).step_by(5_000_000).find_map(|now| {
             let step = self.wants(who, now);
@@ -91,7 +91,7 @@ fn a_lease_ends_when_somebody_waits_and_the_next_one_has_the_device_to_itself() 
     let step = table.wants(1, late);
     assert_eq!(step.gate, Gate::Wait);
     assert_eq!(step.wake, bell_bit(0), "the holder sleeps with nothing to look for: it is told");
-    // Its lease was over long ago, and it has work before the device.
+    // Its lease was over long ago, and it has work queued.
     assert_eq!(table.keeps(0, late + 1), None);
     let step = table.step(0, Here { wants: true, ..flying(late + 2, MS) });
     assert_eq!(step.gate, Gate::Wait, "it drains");
@@ -103,7 +103,7 @@ fn a_lease_ends_when_somebody_waits_and_the_next_one_has_the_device_to_itself() 
     assert!(!table.holds(0) && table.holds(1));
 }
 
-/// Under a low ceiling a quantum is but a launch or two, and each change of hands costs the device a switch.
+/// Under a low ceiling a quantum is only a launch or two, and each change of holder costs a context switch.
 #[test]
 fn a_possession_that_had_next_to_nothing_goes_on_for_a_while() {
     for (used, lasts) in [(0, LEASE), (USE / 10, LEASE), (USE, QUANTUM), (10 * MS, QUANTUM)] {
@@ -132,21 +132,22 @@ fn a_measurement_counts_only_if_the_possession_lasted() {
     assert!(!lasts(&table, 0, begun), "somebody was let in beside it");
     assert_eq!(stamp(&table, 1), 0, "and who was let in is not alone either");
     assert_eq!(table.keeps(0, NOW + 101 * MS), None);
-    // When the victim has seen its work complete, the robber is alone, from its next look on.
+    // When the preempted member has seen its work complete, the other is exclusive from its next look on.
     let _ = table.step(0, Here { now: NOW + 102 * MS, ..Here::default() });
     assert!(matches!(table.keeps(1, NOW + 102 * MS), None | Some(Gate::Run { exclusive: false, .. })));
     assert_eq!(is_exclusive(&table.wants(1, NOW + 103 * MS)), Some(true));
     assert!(stamp(&table, 1) != 0);
 }
 
-/// It has waited for its work and computes, or waits for its user: no call, no thread of ours, no word of its being idle.
+/// The member has waited for its work and computes, or waits for its user: no call, no helper thread, no report that
+/// it is idle.
 #[test]
 fn who_is_idle_and_says_nothing_keeps_nobody_from_being_alone_for_ever() {
     let mut table = Table::of(3);
     let _ = table.wants(0, NOW);
     let (mut now, robbed) = table.waits(1, NOW + MS, NOW + 100 * MS).expect("it does not wait for ever");
     assert_eq!((is_exclusive(&robbed), robbed.suspect), (Some(false), Some(0)));
-    // Two others pass the turn on to each other.
+    // Two others pass the turn to each other.
     while now < NOW + LONGEST {
         let (holder, other) = if table.holds(1) { (1, 2) } else { (2, 1) };
         assert_ne!(is_exclusive(&table.wants(holder, now)), Some(true), "{}", now - NOW);
@@ -156,7 +157,7 @@ fn who_is_idle_and_says_nothing_keeps_nobody_from_being_alone_for_ever() {
     let holder = if table.holds(1) { 1 } else { 2 };
     let step = table.wants(holder, now + 100 * MS);
     assert_eq!((is_exclusive(&step), step.suspect), (Some(true), None), "its work is over, or as long as none");
-    // It comes back, and is robbed once more: that is another possession.
+    // It returns, and is preempted again: that is another possession.
     let now = now + 200 * MS;
     let (now, _) = table.waits(0, now, now + 100 * MS).expect("it does not wait for ever");
     assert!(table.holds(0));
@@ -220,7 +221,7 @@ fn contention_ends_by_itself_when_those_who_waited_are_gone() {
     assert!(table.members[0].0.turn().contended(NOW + MS));
     assert!(!table.members[0].0.turn().contended(NOW + 1 + WISH));
     assert!(matches!(table.keeps(0, NOW + 1 + WISH), Some(Gate::Run { until: u64::MAX, .. })));
-    // While it counts, the holder goes on from lease to lease if nobody's wish is alive.
+    // While the turn counts as contended, the holder keeps renewing its lease if no request is alive.
     let _ = table.wants(1, NOW + 100 * MS);
     let _ = table.step(1, Here { now: NOW + 100 * MS, ..Here::default() });
     assert_eq!(is_exclusive(&table.wants(0, NOW + 101 * MS)), Some(true));
@@ -234,7 +235,7 @@ fn one_member_that_passed_on_does_not_keep_the_turn_contended_by_itself() {
     let _ = table.wants(1, NOW + 1);
     let _ = table.step(1, Here { now: NOW + 2, ..Here::default() });
     let mut now = NOW + 2;
-    // It launches, rests and passes on, again and again, with its account empty at times.
+    // It launches, rests and passes on, repeatedly, with its account empty at times.
     while now < NOW + 2 * WISH {
         let _ = table.step(0, Here { admitted: u64::MAX, ..wants(now) });
         let _ = table.wants(0, now + 1_000);
@@ -267,7 +268,7 @@ fn whoever_used_less_is_next_and_who_does_not_come_is_passed_over() {
     assert_eq!(table.wants(1, late + 1).gate, Gate::Wait, "not next");
     assert_eq!(table.wants(1, late + 1 + PASS / 2).gate, Gate::Wait);
     assert_eq!(is_exclusive(&table.wants(1, late + 1 + PASS)), Some(true), "the next one sleeps");
-    // A wish that nobody renews does not count for long.
+    // A request that is not renewed expires soon.
     let _ = table.wants(0, late + 3 * WISH);
     table.members[1].0.add_busy(100 * MS);
     let _ = table.wants(1, late + 3 * WISH + 1);
@@ -323,7 +324,8 @@ fn a_slot_that_is_joined_anew_does_not_inherit_the_turn() {
     assert_eq!(is_exclusive(&table.wants(1, NOW + 2)), Some(true), "and it stands in nobody's way");
 }
 
-/// A forked child, or a page whose content is older than this process: the word names us, and we know nothing of it.
+/// A forked child, or a page older than this process: the word names this process's slot, but the process knows
+/// nothing of it.
 #[test]
 fn a_word_that_names_a_member_which_does_not_know_of_it_is_taken_over() {
     let mut table = Table::of(2);
@@ -362,7 +364,7 @@ fn a_page_from_before_the_clock_was_set_back_counts_for_nothing() {
     let _ = table.wants(1, future);
     let _ = table.wants(0, future + 1);
     assert!(!table.members[0].0.turn().contended(NOW));
-    // The reboot ended both; whoever comes now is somebody else.
+    // The reboot ended both; a member that joins now is another one.
     table.kernel.kill(0);
     table.kernel.kill(1);
     let again = table.page.ledger().join(9, 0, &table.kernel).unwrap();

@@ -1,9 +1,9 @@
-//! A turn that is held and that nobody waits for, told again for the price of two loads.
+//! Confirms, for the price of two loads, that a turn is still held and that no member waits for it.
 
 use super::{HEARTBEAT, Hand, Turn, WISH, Word};
 use crate::sync::{AtomicU64, Ordering};
 
-/// The words of the turn as they were when it was held, exclusively, and nobody waited for it.
+/// The words of the turn, read while it was held exclusively and no member waited for it.
 #[derive(Clone, Copy)]
 pub struct Watch<'p> {
     turn: &'p AtomicU64,
@@ -12,8 +12,8 @@ pub struct Watch<'p> {
 }
 
 impl Watch<'_> {
-    /// Whether it is still so. Somebody who comes to wait, takes the turn or passes it on writes one of the two words; what
-    /// is there unchanged means what it meant, as a wish only expires with time.
+    /// True if both words are unchanged. A member that starts to wait, takes the turn or passes it on writes one of
+    /// them. Unchanged words keep their meaning, because time can only expire a request.
     ///
     /// # Cost
     /// Two relaxed loads.
@@ -25,8 +25,8 @@ impl Watch<'_> {
 }
 
 impl<'p> Turn<'p> {
-    /// To see by [`Watch::stands`] whether the turn is kept, between two looks at it by [`Turn::keeps`]. `None`: it is not
-    /// held exclusively, or somebody waits for it.
+    /// Returns a [`Watch`] that shows, between two calls of [`Turn::keeps`], whether the turn is still kept. `None`:
+    /// the turn is not held exclusively, or another member waits for it.
     #[must_use]
     pub fn watch(&self, hand: &Hand, now: u64) -> Option<Watch<'p>> {
         let (turn, contended) = (&self.ledger.header.turn, &self.ledger.header.turn_contended);

@@ -1,8 +1,8 @@
-//! Members of one tenant before one device, in virtual time: who gets how much, and that nobody is left waiting.
+//! Members of one tenant on one device, in virtual time: how much each gets, and that none is left waiting.
 //!
 //! The device is as without MPS: it works for one process at a time, in slices of 2 ms among those that have work. A
-//! member is a program that launches kernels of one length, ahead or one at a time with a pause, a thread at the gate,
-//! and somebody who sees completion 60 us late. It may be stopped, or killed.
+//! member is a program that launches kernels of one length, ahead or one at a time with a pause; a thread at the
+//! gate; and a thread that sees completion 60 us late. It may be stopped, or killed.
 
 use proptest::prelude::*;
 use std::collections::VecDeque;
@@ -28,7 +28,7 @@ struct Program {
 struct Launched {
     left: u64,
     stamp: u64,
-    /// The device worked for somebody else meanwhile.
+    /// The device worked for another member meanwhile.
     foreign: bool,
 }
 
@@ -37,7 +37,7 @@ struct Agent {
     hand: Hand,
     program: Program,
     queue: VecDeque<Launched>,
-    /// Completed, not seen: when, and what.
+    /// Completed, not seen: when, and which launch.
     unseen: VecDeque<(u64, Launched)>,
     rests_until: u64,
     asleep: u64,
@@ -46,8 +46,9 @@ struct Agent {
     runs: bool,
     lives: bool,
     served: u64,
-    /// Since when it has wanted the device without any of its kernels being there; the longest such time.
+    /// Since when it has wanted the device while none of its kernels was on it.
     hungry: Option<u64>,
+    /// The longest such time.
     longest: u64,
 }
 
@@ -73,7 +74,7 @@ struct World {
     slice_end: u64,
     idle_while_wanted: u64,
     longest_idle: u64,
-    /// A thread that waits wakes up so late at most, by chance.
+    /// A waiting thread wakes up at most this late, at random.
     late: u64,
     chance: u64,
 }
@@ -146,7 +147,7 @@ impl World {
         }
     }
 
-    /// What the process does in this moment: sees completions, launches, or looks when it is time.
+    /// The process's actions at this time: it sees completions, launches, or looks when it is time.
     fn look(&mut self, at: usize) {
         let now = self.now;
         let agent = &mut self.agents[at];
@@ -184,7 +185,7 @@ impl World {
             match gate {
                 Gate::Run { until, .. } if now < until => {
                     let stamp = turn.stamp(&agent.hand);
-                    // What others have there already is foreign from the beginning; the device knows.
+                    // If others have work on the device already, the simulated device marks this kernel as foreign.
                     agent.queue.push_back(Launched { left: agent.program.kernel, stamp, foreign: false });
                     agent.hungry = None;
                 }
@@ -236,7 +237,7 @@ fn members_whose_kernels_differ_in_length_get_the_same() {
     assert!(parts.iter().all(|part| (30..=35).contains(part)), "{parts:?}");
 }
 
-/// Whoever is next may come too late, and be passed over: that is no loss for good.
+/// A next member may come too late and be passed over; it must not lose that time for good.
 #[test]
 fn on_a_busy_host_everybody_gets_its_part_too() {
     let mut world = World::of(&[ahead(200 * US), ahead(MS), ahead(5 * MS), ahead(20 * MS)]);
@@ -302,7 +303,8 @@ fn fate() -> impl Strategy<Value = Fate> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Whatever is killed or stopped, and when: whoever lives goes on, and measures nothing but its own.
+    /// Whichever member is killed or stopped, and whenever: a living member makes progress, and measures only its own
+    /// work.
     #[test]
     fn nobody_starves(
         programs in prop::collection::vec(program(), 2..6),
@@ -321,19 +323,20 @@ proptest! {
         }
         world.agents.iter_mut().for_each(|agent| agent.longest = 0);
         world.run(1_500 * MS);
-        // Each of the others can be ahead of whoever waits by what it launched at once, and credit and leases beside.
+        // Each other member can be ahead of a waiting one by the work it launched at once, and credit and leases in
+        // addition.
         let launch: u64 = programs.iter().map(|program| program.kernel.max(IN_FLIGHT) * 2 + 3 * QUANTUM + DRAIN).sum();
         let longest = programs.iter().map(|program| program.kernel).max().unwrap();
-        // And as much again for each time that they come in another order, because one was stopped or went on.
+        // And as much again for each change of their order, because one was stopped or continued.
         let bound = (launch + longest * programs.len() as u64) * 3;
         for agent in world.agents.iter().filter(|agent| agent.runs) {
             prop_assert!(agent.longest <= bound, "waited for {} of {} us", agent.longest / US, bound / US);
         }
-        // Who is stopped within a long launch is believed for as long as half of it more.
+        // A member that is stopped within a long launch is trusted for its estimate and half as much again.
         prop_assert!(world.longest_idle <= 2 * (DRAIN + QUANTUM) + 2 * longest, "idle for {} us", world.longest_idle / US);
     }
 
-    /// Members that always have work get the same, whatever the length of their launches.
+    /// Members that always have work get the same time, whatever the length of their launches.
     #[test]
     fn everybody_gets_its_part(kernels in prop::collection::vec(prop::sample::select(vec![60 * US, MS, 3 * MS, 20 * MS]), 2..5)) {
         let programs: Vec<Program> = kernels.into_iter().map(ahead).collect();

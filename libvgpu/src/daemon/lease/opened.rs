@@ -1,7 +1,7 @@
-//! What went through an open gate: in which streams it is, what they answered, and what is to be paid for it.
+//! Work that went through an open gate: its streams, their answers, and the charge for it.
 //!
-//! One thread at a time asks them, without the lock: from [`Lease::unseen`] or [`Lease::ends`] to [`Lease::answered`].
-//! Streams and contexts that end wait for it. Not here: how they are asked ([`crate::governor`]).
+//! One thread at a time asks them, without the lock: from [`Lease::unseen`] or [`Lease::ends`] to
+//! [`Lease::answered`]. Streams and contexts that end wait for it. Not here: the queries ([`crate::governor`]).
 
 use super::{Answer, CLOSE_NS, Lease, STREAMS, Stream, UNASKED_NS};
 use crate::daemon::Post;
@@ -17,14 +17,14 @@ impl Stream {
         self.launch.context.0 as usize
     }
 
-    /// Whether this is the one that was asked.
+    /// True if this is the stream that was asked.
     fn is(&self, asked: &Self) -> bool {
         self.place == asked.place && self.mark == asked.mark
     }
 }
 
 impl Lease {
-    /// A launch goes through the open gate. Whether it still is open, now that this was said.
+    /// Notes a launch through the open gate. Returns whether the gate is still open after that was reported.
     pub fn goes_blind(&mut self, launch: &Launch, post: &Post, keeper: &Keeper, bounds: &Bounds, now: u64) -> bool {
         let Some(place) = self.place else { return true };
         let place_of = launch.place();
@@ -45,7 +45,7 @@ impl Lease {
         stands
     }
 
-    /// The gate is open: what follows in these streams is behind their marks.
+    /// The gate is open: further work in these streams follows their marks.
     pub(super) fn opens(&mut self) {
         (self.shut, self.paid, self.stale) = (0, 0, self.asked);
         for stream in self.streams.iter_mut().filter(|stream| stream.place.key != NOBODY) {
@@ -53,8 +53,8 @@ impl Lease {
         }
     }
 
-    /// Streams to be asked before it is known again what is in flight; the answers go to [`Self::sees`]. `None`: it is known,
-    /// or another thread is about it.
+    /// The streams to ask before the work in flight is known again; the answers go to [`Self::sees`]. `None`: it is
+    /// known, or another thread is asking.
     pub fn unseen(&mut self) -> Option<Vec<Stream>> {
         if !self.blind || !self.is_on() || self.gate == Gate::Open || self.asked {
             return None;
@@ -63,13 +63,13 @@ impl Lease {
         Some(self.streams.clone())
     }
 
-    /// Whether a thread asks them.
+    /// True if a thread asks them.
     pub fn is_asked(&self) -> bool {
         self.asked
     }
 
-    /// They were asked at `now`. From when to when they worked and that was not paid for; marks that are to be destroyed,
-    /// before [`Self::answered`].
+    /// They were asked at `now`. Returns the unpaid time in which they worked (from, to), and marks to destroy before
+    /// [`Self::answered`].
     pub fn sees(&mut self, answers: &[(Stream, Answer)], now: u64) -> ((u64, u64), Vec<CUevent>) {
         let is_shut = self.blind && self.gate != Gate::Open && !self.stale;
         for (asked, answer) in answers {
@@ -89,7 +89,7 @@ impl Lease {
         let busy = is(|answer| matches!(answer, Answer::Busy | Answer::Marked(_)));
         let unasked = self.crowded || is(|answer| answer == Answer::Unasked);
         if busy {
-            // It has worked all the time since the gate shut.
+            // They worked all the time since the gate shut.
             self.paid = now;
             return ((from, now), self.take_unused());
         }
@@ -103,26 +103,26 @@ impl Lease {
         ((from, if is_close { now } else { from }), self.take_unused())
     }
 
-    /// What went into a stream is complete.
+    /// The work in a stream is complete.
     fn is_over(&mut self, at: usize) {
         let stream = self.streams.swap_remove(at);
         self.unused.extend(stream.mark.map(|mark| (stream.context(), mark)));
     }
 
-    /// Marks that are to be destroyed; those of a context that has ended meanwhile are no more.
+    /// Marks to destroy; those of a context that has ended meanwhile no longer exist.
     fn take_unused(&mut self) -> Vec<CUevent> {
         let unused = core::mem::take(&mut self.unused);
         unused.into_iter().filter(|(context, _)| !self.gone.contains(context)).map(|(_, mark)| mark).collect()
     }
 
-    /// Whoever asked has done what was left to do: nothing of the driver's is in its hands any more.
+    /// The asking thread has finished: it no longer uses any driver object.
     pub fn answered(&mut self) {
         (self.asked, self.stale) = (false, false);
         self.gone.clear();
     }
 
-    /// A stream is about to end: what is to be asked before, with others that have ended, if anything; the answers go to
-    /// [`Self::ended`]. `None`: another thread asks it at this moment.
+    /// A stream is about to end: returns the streams to ask before that, including others that have ended; the
+    /// answers go to [`Self::ended`]. `None`: another thread asks it now.
     pub fn ends(&mut self, key: u64) -> Option<Vec<Stream>> {
         if !self.streams.iter().any(|stream| stream.place.key == key) {
             return Some(Vec::new());
@@ -131,7 +131,7 @@ impl Lease {
             return None;
         }
         for stream in self.streams.iter_mut().filter(|stream| stream.place.key == key && stream.mark.is_some()) {
-            // Behind its mark is nothing, and that needs no stream.
+            // No work follows its mark, and the mark needs no stream.
             stream.place = stream.place.nobodys();
         }
         self.asked = true;
@@ -139,7 +139,7 @@ impl Lease {
         Some(wanted.copied().collect())
     }
 
-    /// They were asked: of one that was about to end, its mark is left. Marks that are to be destroyed, before
+    /// They were asked. A stream that was about to end is kept by its mark only. Returns marks to destroy before
     /// [`Self::answered`].
     pub fn ended(&mut self, answers: &[(Stream, Answer)]) -> Vec<CUevent> {
         for (asked, answer) in answers {
@@ -151,7 +151,7 @@ impl Lease {
                 }
                 (Answer::Marked(mark), None) => self.unused.push((asked.context(), *mark)),
                 (Answer::Busy | Answer::Unasked, Some(at)) if asked.mark.is_none() => {
-                    // Nobody can ask it later.
+                    // It cannot be asked later.
                     self.streams.swap_remove(at);
                     self.crowded = true;
                 }
@@ -168,7 +168,7 @@ impl Lease {
         self.crowded |= self.streams.len() < before;
     }
 
-    /// A context ends, and what it has in flight with it. Its marks, to be destroyed before.
+    /// A context ends, with its work in flight. Returns its marks, to be destroyed before.
     pub fn forget_context(&mut self, context: usize) -> Vec<CUevent> {
         let (of_it, others) = core::mem::take(&mut self.streams).into_iter().partition(|one| one.context() == context);
         let of_it: Vec<Stream> = of_it;
@@ -177,7 +177,7 @@ impl Lease {
         let marks: Vec<(usize, CUevent)> = marks;
         self.unused = others;
         if self.asked {
-            // Whoever asks may have them in hand, and brings more: they go with their context.
+            // The asking thread may hold them, and add more: they end with their context.
             self.gone.push(context);
             return Vec::new();
         }
@@ -200,13 +200,13 @@ mod tests {
         Stream { place: launch.place(), launch, mark: None }
     }
 
-    /// The gate was open and has shut at 1000, with work in these streams, which a thread asks.
+    /// A lease whose gate was open and shut at 1000, with work in these streams, which a thread asks.
     fn asked(streams: &[Stream]) -> Lease {
         let (streams, blind, asked) = (streams.to_vec(), true, true);
         Lease { streams, blind, asked, gate: Gate::Wait, shut: 1000, paid: 1000, ..Lease::default() }
     }
 
-    /// What went into these streams meanwhile, and shut again.
+    /// The gate opens again, work goes into these streams, and it shuts.
     fn opens_and_shuts(lease: &mut Lease, streams: &[Stream]) {
         lease.opens();
         lease.streams.extend_from_slice(streams);
@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(lease.ends(one.place.key).map(|asked| asked.len()), Some(1));
         assert_eq!(lease.ended(&[(one, Answer::Marked(mark(64)))]), []);
         lease.answered();
-        // Another one with its handle is another.
+        // A later stream with the same handle is another one.
         opens_and_shuts(&mut lease, &[one]);
         let streams = lease.streams.clone();
         assert_eq!(streams.len(), 2);

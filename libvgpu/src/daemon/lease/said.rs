@@ -1,5 +1,5 @@
-//! What a lease says of itself in the report, and when the daemon's bell is rung for it. Under the governor's lock; the bell
-//! is rung without it ([`Lease::takes_ring`]). Not here: what the daemon said ([`super`]).
+//! The lease's report to the daemon, and when the daemon's bell is rung for it. Under the governor's lock; the bell
+//! is rung without it ([`Lease::takes_ring`]). Not here: the daemon's grant ([`super`]).
 
 use super::{BEAT_NS, Lease};
 use crate::daemon::{Place, Post};
@@ -8,18 +8,18 @@ use vgpu_core::arbiter::Gate;
 use vgpu_core::gate::{Bounds, Keeper};
 use vgpu_core::page::Said;
 
-/// Holding the device with nothing in flight and no wish for so long, it is given back.
+/// A device held for this long with nothing in flight and no request is given back.
 const LINGER_NS: u64 = 100_000;
-/// A wish that nothing came of is rung again after so long.
+/// The bell is rung again this long after a request that had no effect.
 const AGAIN_NS: u64 = 100_000_000;
-/// Who has done nothing for so long is not watched.
+/// A process that has launched nothing for this long is not watched.
 const IDLE_NS: u64 = 1_000_000_000;
-/// While what is in flight is not known, the open gate is looked at so often.
+/// While the work in flight is unknown, the open gate is checked this often.
 const OPEN_NS: u64 = 1_000_000_000;
 
 impl Lease {
-    /// Says that a launch of `cost` is about to go, with which so much is in flight. False: the gate has changed meanwhile;
-    /// what was said must be taken back by [`Self::withdraw`].
+    /// Reports that a launch of `cost` is about to go, with `in_flight` of work including it. False: the gate has
+    /// changed meanwhile; the caller must take the report back by [`Self::withdraw`].
     ///
     /// # Cost
     /// Five stores and three loads.
@@ -44,31 +44,31 @@ impl Lease {
         place.report().content();
     }
 
-    /// Nobody of ours stands at the gate any more.
+    /// No thread of this process waits at the gate any more.
     pub fn leaves(&mut self) {
         if let (true, Some(place)) = (self.wants, self.place) {
             self.is_content(place);
         }
     }
 
-    /// A launch that was announced does not take place.
+    /// Takes back an announced launch.
     pub fn withdraw(&mut self, cost: u64) {
         self.submitted = self.submitted.saturating_sub(cost);
         self.launched = self.launched.wrapping_sub(1);
     }
 
-    /// Estimates of launches that were seen complete.
+    /// Adds the estimates of launches that were seen complete.
     pub fn complete(&mut self, estimate: u64) {
         self.finished = self.finished.saturating_add(estimate);
     }
 
-    /// Launches estimated at `estimate` were seen complete, which take `least` when nobody slows them.
+    /// Launches estimated at `estimate` were seen complete; `least` is their undisturbed cost.
     pub fn knows(&mut self, least: u64, estimate: u64) {
         self.known = self.known.saturating_add(least);
         self.last_known = (least, estimate);
     }
 
-    /// Launches that nobody measured were seen complete: they were slowed as much as those that were measured last.
+    /// Unmeasured launches were seen complete: they count as slowed as much as the launches measured last.
     pub fn knows_tail(&mut self, estimate: u64) {
         let (least, of) = self.last_known;
         let part = u128::from(estimate) * u128::from(least) / u128::from(of.max(1));
@@ -76,12 +76,12 @@ impl Lease {
         self.known = self.known.saturating_add(known);
     }
 
-    /// For how long what was reached at `at` may have run when others had been let in.
+    /// How long work that ended at `at` may have run after others were admitted.
     pub fn late(&self, at: u64) -> u64 {
         if self.is_on() && self.is_shut() { at.saturating_sub(self.closed) } else { 0 }
     }
 
-    /// A thread stands at the gate, and it is the daemon that it waits for, or the account.
+    /// A thread waits at the gate, for the daemon or for the account.
     pub fn wishes(&mut self, post: &Post, keeper: &Keeper, bounds: &Bounds, now: u64) {
         let Some(place) = self.place.filter(|_| !self.lost) else { return };
         if !self.wants {
@@ -97,17 +97,18 @@ impl Lease {
         }
     }
 
-    /// Whether the bell is to be rung, by the caller, without the lock.
+    /// True if the caller must ring the bell, without the lock.
     pub fn takes_ring(&mut self) -> bool {
         core::mem::take(&mut self.ring)
     }
 
-    /// What to sleep for until the daemon speaks, and the state that was read.
+    /// The word to sleep on until the daemon acts, and its state when last read.
     pub fn futex(&self) -> Option<(&'static AtomicU32, u32)> {
         self.place.filter(|_| !self.lost).map(|place| (place.board().futex(), self.sequence))
     }
 
-    /// Says it all anew. If nothing is in flight any more and somebody waits for that, the bell is to be rung.
+    /// Writes the whole report again. Marks the bell to be rung if nothing is in flight any more and the daemon waits
+    /// for that.
     pub fn say(&mut self, post: &Post, keeper: &Keeper, bounds: &Bounds, now: u64) {
         let Some(place) = self.place.filter(|_| !self.lost) else { return };
         let in_flight = if self.blind { None } else { Some(keeper.left(now, bounds)) };
@@ -127,7 +128,7 @@ impl Lease {
         }
     }
 
-    /// A look of whoever watches: when to look again; `None`: there is nothing to watch.
+    /// A look of the helper thread; returns when to look again. `None`: there is nothing to watch.
     pub fn attend(
         &mut self,
         post: &Post,
@@ -139,10 +140,10 @@ impl Lease {
         self.place.filter(|_| !self.lost)?;
         if self.gate == Gate::Open {
             if self.blind {
-                // How many launches went through it.
+                // Reports the number of launches through the open gate.
                 self.say(post, keeper, bounds, now);
             }
-            // A program that makes no call would not see it shut, and nobody its work complete.
+            // A program that makes no call would not see the gate shut, and no one would see its work complete.
             return self.blind.then_some((now.saturating_add(OPEN_NS), false));
         }
         let mut taints = false;
@@ -173,7 +174,7 @@ impl Lease {
         }
         let contended = !matches!(self.gate, Gate::Run { until: u64::MAX, .. });
         let look = if self.blind {
-            // Up to a sixteenth of its time is found out late.
+            // At most a sixteenth of its time is noticed late.
             now.saturating_add((now.saturating_sub(self.shut) / 16).clamp(LINGER_NS, 10 * LINGER_NS))
         } else if contended {
             keeper.look(now, bounds)

@@ -1,9 +1,9 @@
-//! Work that is said to be before the device: who believes it, for how long, and who pays for it.
+//! Claims of work on the device: whether they are trusted, for how long, and the charge for them.
 
 use super::*;
 
-/// Lets `b` take the device beside `a`, whose drain is late, and then work there for `ms` in kernels of 1 ms that are known
-/// to take 1 ms and are measured at `measured`. Returns whether its last lease was its alone.
+/// Lets `b` take the device next to `a`, whose drain is late. `b` then works for `ms` in kernels of 1 ms, known to
+/// take 1 ms and measured at `measured`. Returns whether its last lease was exclusive.
 fn beside_a_claim(desk: &mut Desk, a: SlotId, b: SlotId, ms: u64, measured: u64) -> bool {
     desk.wants(a);
     desk.tick();
@@ -26,7 +26,7 @@ fn beside_a_claim(desk: &mut Desk, a: SlotId, b: SlotId, ms: u64, measured: u64)
         (usage.wants, usage.in_flight) = (true, Some(0));
         let usage = *usage;
         desk.arbiter.reports(b, usage, desk.now);
-        // With other terms its lease is given anew, and says whether it is alone.
+        // With other terms its lease is granted again, and shows whether it is exclusive.
         let weight = 1 + u32::try_from(desk.now / MS % 2).unwrap();
         desk.arbiter.set(Tenant(2), D0, Terms { weight, ..Terms::default() }, desk.now);
         desk.arbiter.wants(b, desk.now);
@@ -43,8 +43,8 @@ fn work_that_is_claimed_and_not_felt_is_not_believed_for_long() {
     assert!(charged.abs_diff(100 * MS) <= 4 * MS, "and is paid in full: {charged}");
 }
 
-/// Whoever measures next to nothing of what it claims is not believed for ever; and of what several claim at once each
-/// pays a part only, which must not make it cheaper.
+/// A member that measures next to nothing of its claimed work is not trusted for ever. When several claim at the same
+/// time each pays only a part; that must not make claims cheaper.
 #[test]
 fn claims_are_not_believed_for_time_that_nobody_pays_for() {
     let mut desk = Desk::new(1);
@@ -66,7 +66,7 @@ fn claims_are_not_believed_for_time_that_nobody_pays_for() {
         for liar in [a, c] {
             desk.book.of(liar).busy += 5 * MS;
         }
-        // What it runs takes it all, and was never measured alone.
+        // Its work uses all of the device, and was never measured alone.
         let usage = desk.book.of(b);
         (usage.busy, usage.wants, usage.in_flight) = (usage.busy + 10 * MS, true, Some(0));
         let usage = *usage;
@@ -103,7 +103,7 @@ fn who_keeps_the_device_by_saying_so_pays_for_the_time() {
     desk.wants(b);
     desk.tick();
     desk.at(4 * MS);
-    // It says so until just before its time is over, and that it measured nothing.
+    // It claims so until just before its time ends, and that it measured nothing.
     desk.now = 2_900 * MS;
     desk.done(a, 0);
     assert_eq!(runs(&desk.tick()), [b]);

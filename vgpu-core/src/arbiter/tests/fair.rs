@@ -1,8 +1,8 @@
-//! Nobody is left out for long, whatever the others have had, and nobody has anything for nothing.
+//! No tenant is left out for long, whatever the others used, and no tenant gets anything for free.
 
 use super::*;
 
-/// Everybody works without a pause, in kernels of 1 ms (or holds the device and launches nothing), for so many seconds.
+/// All members work without a pause for this many seconds, in kernels of 1 ms, or hold the device and launch nothing.
 /// Returns how many milliseconds each had the device.
 fn busy<const N: usize>(desk: &mut Desk, members: [(SlotId, bool); N], seconds: u64) -> [u64; N] {
     let (mut held, mut holder) = ([0u64; N], None);
@@ -28,8 +28,8 @@ fn busy<const N: usize>(desk: &mut Desk, members: [(SlotId, bool); N], seconds: 
     held
 }
 
-/// Virtual times of different classes say nothing about each other: what a class that waits has had is no measure for those
-/// that go before it.
+/// Virtual times of different classes are not comparable: the usage of a class that waits is no measure for a class
+/// that goes before it.
 #[test]
 fn two_of_class_latency_share_the_device_beside_a_program_that_waits() {
     for (weights, least) in [([1, 1], [450, 450]), ([7, 1], [820, 90]), ([1, 16], [45, 850])] {
@@ -44,7 +44,8 @@ fn two_of_class_latency_share_the_device_beside_a_program_that_waits() {
     }
 }
 
-/// Whoever was behind by much, and holds the device until it is not, has had all of that time, also if it is paid at once.
+/// A tenant that was far behind and holds the device until it is not has used all of that time, even if it is charged
+/// at once.
 #[test]
 fn what_is_paid_at_once_is_paid_in_full() {
     let mut desk = Desk::new(1);
@@ -56,8 +57,8 @@ fn what_is_paid_at_once_is_paid_in_full() {
     assert!(held[1] >= 500, "5 s of weight 1 are 80 s of weight 16: {held:?}");
 }
 
-/// Another class begins where those that are in it stand, and what a tenant has had there already is worth less where it may
-/// have more.
+/// In a new class a tenant starts where that class's tenants are, and its lead over others counts for less under a
+/// larger weight.
 #[test]
 fn who_is_given_another_class_or_weight_is_neither_left_out_nor_preferred() {
     let terms = |class, weight| Terms { class, weight, ..Terms::default() };

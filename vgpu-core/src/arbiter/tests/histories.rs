@@ -1,4 +1,4 @@
-//! Whatever happens, in any order, and whatever anybody says: nobody is forgotten, and whoever tells the truth gets on.
+//! In any history of events and reports: no tenant is forgotten, and an honest one makes progress.
 
 use super::*;
 use crate::arbiter::seat::Place;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use std::collections::BTreeMap;
 
-/// What may happen to a desk.
+/// An event in the history of a test setup.
 #[derive(Clone, Debug)]
 enum Deed {
     Join(u32, u8, Terms),
@@ -16,12 +16,12 @@ enum Deed {
     Finish(usize, u64),
     Set(u32, u8, Terms),
     Pause(u32, u8, bool),
-    /// Says anything, now and then.
+    /// Reports anything, now and then.
     Lie(usize, Usage),
     /// Was here under another arbiter.
     Back(usize),
     Common(u8, bool),
-    /// From now on all that is used is to be measured, or not any more.
+    /// From now on all usage is to be measured, or no longer.
     Measure(bool),
     Pass(u64),
 }
@@ -43,7 +43,7 @@ impl Desk {
         self.arbiter.configure(Config { measures_all: all, ..Config::default() });
     }
 
-    /// Nobody who stands in a queue is forgotten there.
+    /// No member in a queue is forgotten there.
     fn is_sound(&self) -> Result<(), String> {
         for (at, seat) in self.arbiter.seats.iter().enumerate().filter_map(|(at, seat)| Some((at, seat.as_ref()?))) {
             let phase = self.arbiter.devices[index(seat.device)].phase;
@@ -63,7 +63,7 @@ impl Desk {
     }
 }
 
-/// The gates that were told last, and when each tenant's last one on a device was shut.
+/// The latest gates, and when each tenant's latest gate on a device was shut.
 #[derive(Default)]
 struct Told {
     gates: BTreeMap<SlotId, Gate>,
@@ -80,8 +80,9 @@ impl Told {
         self.gates.extend(gate.map(|gate| (slot, gate)));
     }
 
-    /// The promises of a wide lease: only where all is measured, without an end, to who was alone for long, while nobody else
-    /// wants the device and no latency tenant is there. And where all is measured no gate is open.
+    /// The promises of a wide lease. It exists only where all usage is measured, has no end, and belongs to a tenant
+    /// that was alone for long. No other tenant wants the device, and no latency tenant is registered. Where all
+    /// usage is measured, no gate is open.
     fn keeps(&self, desk: &Desk) -> Result<(), String> {
         let (arbiter, now) = (&desk.arbiter, desk.now);
         for (slot, gate) in &self.gates {
@@ -116,12 +117,12 @@ impl Told {
     }
 }
 
-/// After so many steps, a quarter of an hour, nobody waits who has no reason to.
+/// After this many steps, a quarter of an hour, no member waits without a reason.
 const FOR_NOTHING: usize = 20_000;
 
 impl Desk {
-    /// What was claimed for minutes under a ceiling of a hundredth is paid for in hours; and of a class that is not the
-    /// first on its device one gets a lease now and then, in their order.
+    /// Time that was claimed for minutes under a ceiling of a hundredth is paid off in hours. In a class that is not
+    /// the first on its device a tenant gets a lease now and then, in their order.
     fn has_reason_to_wait(&self, slot: SlotId) -> bool {
         let seat = self.arbiter.seat(self.arbiter.slot(slot).seat);
         let here = self.arbiter.seats.iter().flatten().filter(|other| other.device == seat.device);
@@ -132,7 +133,7 @@ impl Desk {
 
 fn terms() -> impl Strategy<Value = Terms> {
     let share = |most| prop::option::of((1u32..=most).prop_map(|p| Share::from_percent(p).unwrap()));
-    // Floors that leave something: whoever has none gets nothing where they do not.
+    // Floors leave some time: where they leave none, a tenant without a floor gets nothing.
     (share(15), share(100), 0u32..20, 0u8..3).prop_map(|(floor, ceiling, weight, class)| Terms {
         class: [Class::Latency, Class::Normal, Class::Batch][usize::from(class)],
         floor,
@@ -172,8 +173,8 @@ fn which() -> ProptestConfig {
 proptest! {
     #![proptest_config(which())]
 
-    /// Whatever members do: at most one lease per device (an open gate counts for its tenant), deadlines lie ahead
-    /// after a tick, and whoever wants gets on while the others behave.
+    /// For any actions of the members: a device has at most one lease (an open gate counts for its tenant). Deadlines
+    /// lie in the future after a tick. Each waiting member makes progress while the others behave.
     #[test]
     fn no_history_breaks_it(measures_all: bool, deeds in prop::collection::vec(deed(), 1..300)) {
         let (mut desk, mut told) = (Desk::new(3), Told::default());
@@ -229,8 +230,8 @@ proptest! {
             prop_assert!(desk.arbiter.next_deadline().is_none_or(|due| due > desk.now || due == 0));
             prop_assert_eq!(desk.is_sound(), Ok(()), "{:?}", desk.arbiter);
         }
-        // From now on everybody finishes what it has and wants one more launch, but for some who say for ever what they said
-        // last; all others get their turn.
+        // From now on every member finishes its work and wants one more launch, except for some that repeat their
+        // last report for ever; all others get their turn.
         let mut served = std::collections::BTreeSet::new();
         for (tenant, device) in (0..5).flat_map(|tenant| (0..3).map(move |device| (tenant, device))) {
             desk.arbiter.pause(Tenant(tenant), DeviceId(device), false, desk.now);

@@ -1,12 +1,12 @@
-//! Launches that take far longer than their member expects: one function of many lengths.
+//! Launches that take far longer than their member expects: one function with launches of many lengths.
 
 use super::*;
 
-/// What the member expects of each.
+/// The member's estimate for each launch.
 const EXPECTED: u64 = 50_000;
 
-/// `a` is let in alone, `b` wants the device at once, and the lease of `a` ends at the moment that is returned, with work in
-/// flight that it knows nothing of.
+/// `a` is admitted alone and `b` wants the device at once. The lease of `a` ends at the returned time, with work in
+/// flight that it has no estimate for.
 fn outlasts_its_lease(desk: &mut Desk, a: SlotId, b: SlotId) -> u64 {
     desk.wants(a);
     desk.tick();
@@ -18,7 +18,7 @@ fn outlasts_its_lease(desk: &mut Desk, a: SlotId, b: SlotId) -> u64 {
     desk.now
 }
 
-/// What was in flight is done, and took so long.
+/// The work in flight is done, and took `took`.
 fn is_done(desk: &mut Desk, slot: SlotId, took: u64) {
     let usage = desk.book.of(slot);
     (usage.busy, usage.finished) = (usage.busy + took, usage.finished + EXPECTED);
@@ -34,7 +34,7 @@ fn a_drain_waits_as_long_as_launches_took_before_whatever_is_expected_of_the_nex
     let ended = outlasts_its_lease(&mut desk, a, b);
     assert_eq!(desk.at(ended + 10 * MS - 1), []);
     assert_eq!(runs(&desk.at(ended + 10 * MS)), [b], "nobody knows it yet");
-    // It was beside the other for all but the first of it.
+    // The work of `a` ran next to that of `b` for all but its first part.
     desk.now = ended + 300 * MS;
     is_done(&mut desk, b, 150 * MS);
     is_done(&mut desk, a, 300 * MS);
@@ -80,7 +80,8 @@ fn no_drain_is_allowed_an_hour_for_what_was_learned() {
     assert_eq!(slot.lasts(0), 2_000 * MS);
 }
 
-/// Its kernel runs until another member of its tenant has run, for which the drain is given up after two seconds.
+/// Its kernel runs until another member of its tenant has run. The drain is given up after two seconds, so that the
+/// other can run.
 #[test]
 fn of_what_waited_for_its_own_tenant_nothing_is_learned() {
     let mut desk = Desk::new(1);
@@ -98,7 +99,7 @@ fn of_what_waited_for_its_own_tenant_nothing_is_learned() {
     assert_eq!(desk.arbiter.slot(a).longest, 0);
 }
 
-/// One kernel behind another that never ends: the first one's end moves it on.
+/// One kernel is followed by another that never ends; the end of the first counts as progress.
 #[test]
 fn what_never_ends_is_waited_for_again_only_for_a_while_after_it_moved_on() {
     let mut desk = Desk::new(1);
@@ -154,7 +155,8 @@ fn who_is_let_in_beside_nothing_but_its_own_work_has_the_device_to_itself() {
     assert!(matches!(gate, Some((_, Gate::Run { exclusive: true, .. }))), "{gate:?}");
 }
 
-/// Both have work before the device that outlasted their leases, and one is let in beside it: it has half of the time.
+/// Both members have work on the device that outlasted their leases, and one is admitted again next to it: it gets
+/// half of the time.
 #[test]
 fn who_is_let_in_beside_its_own_work_and_anothers_pays_its_part_of_the_time() {
     let mut desk = Desk::new(1);
@@ -165,7 +167,7 @@ fn who_is_let_in_beside_its_own_work_and_anothers_pays_its_part_of_the_time() {
     for slot in [a, b] {
         desk.runs(slot, u64::MAX);
     }
-    // Neither is ever done, nor measured.
+    // Neither is ever done, or measured.
     while desk.now < begin + 10_000 * MS {
         for slot in [a, b] {
             desk.wants(slot);

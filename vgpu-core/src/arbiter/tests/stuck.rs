@@ -1,5 +1,5 @@
-//! Members that never say that their work is done: stopped ones, waiting ones, liars. Their tenant waits for a bounded time,
-//! and other tenants for the allowance only.
+//! Members that never report that their work is done: stopped, waiting or lying ones. Their tenant waits for a
+//! bounded time, and other tenants for the allowance only.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn stuck() -> u64 {
     Config::default().stuck
 }
 
-/// Ticks at each deadline until this member runs; says when.
+/// Ticks at each deadline until this member runs; returns when.
 fn until_runs(desk: &mut Desk, slot: SlotId) -> u64 {
     for _ in 0..100 {
         if runs(&desk.tick()).contains(&slot) {
@@ -48,7 +48,7 @@ fn beside_another_tenant_too_and_that_one_waits_for_the_allowance_only() {
     desk.wants(sibling);
     desk.wants(other);
     assert_eq!(until_runs(&mut desk, other), 4 * MS + DRAIN);
-    // It works on and says so; the tenant with the stopped member comes back in its time.
+    // It keeps working and reports it; the tenant with the stopped member returns in its time.
     let mut at = desk.now;
     while at < 4 * MS + DRAIN + stuck() {
         desk.now = at;
@@ -63,7 +63,7 @@ fn beside_another_tenant_too_and_that_one_waits_for_the_allowance_only() {
     assert!(back <= at + 10 * MS, "{back}");
 }
 
-/// What waits for another launch of its own process is never done before that one went.
+/// Work that waits for another launch of its own process never ends before that launch.
 #[test]
 fn a_member_that_waits_for_its_own_next_launch_gets_there() {
     for beside in [false, true] {
@@ -87,7 +87,7 @@ fn a_member_that_waits_for_its_own_next_launch_gets_there() {
     }
 }
 
-/// It says that it wants the device, and launches nothing, or next to nothing.
+/// The member wants the device, and launches nothing, or next to nothing.
 #[test]
 fn who_holds_the_device_and_does_not_use_it_pays_for_it() {
     for used in [0, 10_000, MS / 10] {
@@ -113,7 +113,7 @@ fn who_holds_the_device_and_does_not_use_it_pays_for_it() {
     }
 }
 
-/// Two members that take each other's place just before their leases end, with or without hanging up.
+/// Two members replace each other just before their leases end, with or without leaving.
 #[test]
 fn who_gives_the_device_to_a_sibling_unused_pays_with_its_turn() {
     for hangs_up in [false, true] {
@@ -153,7 +153,7 @@ fn who_gives_the_device_to_a_sibling_unused_pays_with_its_turn() {
     }
 }
 
-/// A floor given to a tenant that was here without one, while it was away, is no debt of an hour.
+/// A floor given to a tenant while it was away, which had none before, must not count as an hour's debt.
 #[test]
 fn terms_that_change_while_nobody_is_there_hold_nothing_against_anybody() {
     let floor = |percent| Terms { floor: Share::from_percent(percent), ..Terms::default() };
@@ -184,7 +184,7 @@ fn terms_that_change_while_nobody_is_there_hold_nothing_against_anybody() {
     assert!(held[1] >= 450, "{held:?}");
 }
 
-/// Many that say what is not so cost their tenant a bounded time each, once.
+/// Many members that report falsely cost their tenant a bounded time each, once.
 #[test]
 fn what_was_waited_for_once_is_not_waited_for_again() {
     let mut desk = Desk::new(1);
@@ -210,7 +210,7 @@ fn what_was_waited_for_once_is_not_waited_for_again() {
     }
 }
 
-/// Whoever was let in again beside its own work is counted once, and its tenant is held up no second time.
+/// A member that was admitted again next to its own work counts once, and does not hold up its tenant a second time.
 #[test]
 fn what_stays_stuck_is_overdue_once() {
     let mut desk = Desk::new(1);

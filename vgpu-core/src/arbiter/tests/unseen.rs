@@ -1,9 +1,9 @@
-//! Processes that work on a device without being before it: what the others there pay meanwhile.
+//! Processes that work on a device without holding it: the charges of the others meanwhile.
 
 use super::*;
 
-/// A second in which the only tenant that says anything measures 10 ms each time for launches that take `known` undisturbed,
-/// beside these processes. What it is charged.
+/// For a second, the only honest tenant measures 10 ms each time for launches that take `known` undisturbed, while
+/// these processes run. Returns its charge.
 fn charged_beside(strangers: u64, accused: &[u32], known: u64) -> u64 {
     let mut desk = measured();
     let a = desk.join(1, Terms::default());
@@ -64,7 +64,7 @@ fn beside_somebody_unseen_no_gate_is_open_and_no_lease_is_exclusive() {
     assert!(matches!(desk.tick()[..], [(slot, Gate::Run { exclusive: false, .. })] if slot == a));
     desk.runs(a, MS);
     assert_eq!(desk.at(9_000 * MS), []);
-    // It ends.
+    // The process ends.
     desk.arbiter.leaves(b, desk.now);
     assert!(matches!(desk.tick()[..], [(slot, Gate::Open)] if slot == a), "{:?}", desk.arbiter);
 }
