@@ -17,8 +17,8 @@ const MEMORY_TYPE: u32 = 2;
 /// The common path of every allocation: reserve by the charging rule, call the driver, then commit with the address
 /// or roll back.
 ///
-/// `charge` returns the number of bytes by the rule, or `None` if the request has no size. Such a request is not
-/// charged; the driver is expected to refuse it. `key` reads the address after success.
+/// `charge` returns the number of bytes by the rule, or `None` if the request has no size. A request without a size
+/// is not charged; the driver is expected to refuse it. `key` reads the address after success.
 #[inline]
 pub fn allocate(table: &Table, charge: &dyn Fn() -> Option<u64>, real: Call<'_>, key: &dyn Fn() -> u64) -> CUresult {
     match enforce::enforced() {

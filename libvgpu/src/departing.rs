@@ -1,12 +1,12 @@
 //! Deferred frees: memory freed in stream order stays charged until its stream reaches the free.
 //!
-//! This covers plain memory freed by `cuMemFreeAsync`, and memory of destroyed pools. (The driver reports how much
-//! living pools hold.) Nothing signals that a stream has reached a free, so an event marker is recorded behind the
-//! free. The marker is checked in synchronising calls, before a request is refused, before free memory is shown, and
-//! at the next such free. Without a marker, the free counts as done only after a wait for that very stream or its
-//! context, or after the context's end. That applies to frees still pending when their pool was destroyed, because
-//! the stream of an earlier call may no longer exist. A program that waits only for events is charged for such frees
-//! until then.
+//! This covers plain memory freed by `cuMemFreeAsync`, and memory of destroyed pools. The driver itself reports how
+//! much living pools hold. No callback signals that a stream has reached a free, so an event marker is recorded
+//! behind the free. The marker is checked in synchronising calls, before a request is refused, before free memory is
+//! shown, and at the next such free. Without a marker, the free counts as done only after a wait for that very stream
+//! or its context, or after the context's end. That applies to frees still pending when their pool was destroyed,
+//! because the stream of an earlier call may no longer exist. A program that waits only for events is charged for
+//! such frees until then.
 //!
 //! A stream reaches its frees in order, so only the oldest marker of each stream is checked. The younger ones are
 //! checked only before a request is refused, because a stream's handle may have belonged to another stream before.

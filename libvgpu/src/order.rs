@@ -246,7 +246,7 @@ impl Order {
         }
     }
 
-    /// Records an event marker after all work that is in the stream now. `None`: impossible.
+    /// Records an event marker after all work that is in the stream now. `None`: no marker can be recorded.
     fn mark(self) -> Option<Mark> {
         let mut event = CUevent(core::ptr::null_mut());
         // SAFETY: a pointer to a local.

@@ -1,5 +1,5 @@
 //! Counts frees in flight. The driver has already freed the memory but the ledger does not know it yet, so a reading
-//! of the device's memory taken meanwhile would show a difference that is no error.
+//! of the device's memory taken meanwhile would show a difference that is not overhead.
 //!
 //! The counters are spread by the caller's stack, so that threads do not contend for one cache line. Plain frees are
 //! counted next to their charges, which costs half as much: `holdings`.

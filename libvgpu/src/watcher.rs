@@ -27,7 +27,7 @@ const RETRY_NS: u64 = 1_000_000_000;
 const STACK: usize = 256 << 10;
 /// Polling interval with several devices: the watcher can wait on one device's bell only.
 const SEVERAL_NS: u64 = 1_000_000;
-/// Polling interval while all that is left to watch is open gates.
+/// Polling interval while only open gates are left to watch.
 const OPEN_NS: u64 = 10_000_000;
 /// How late the thread's timers may fire.
 const SLACK_NS: libc::c_ulong = 1_000;

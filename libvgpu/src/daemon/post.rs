@@ -231,7 +231,7 @@ impl Post {
         self.opened.load(Relaxed)
     }
 
-    /// Whether the gate was open when it was last looked at.
+    /// Whether the gate was open at the last check.
     #[inline]
     pub fn was_open(&self) -> bool {
         self.open_at.load(Relaxed) != NEVER

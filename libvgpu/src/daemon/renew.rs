@@ -115,9 +115,9 @@ pub fn lose(session: &'static Session) {
     }
 }
 
-/// Returns whether a search is due or under way. An idle process counts its daemon as lost only if the heartbeat
-/// stopped and the daemon closed its end of the connection. A stalled daemon closes nothing; otherwise ten thousand
-/// idle processes would say hello again.
+/// Returns whether a search is pending. An idle process counts its daemon as lost only if the heartbeat stopped and
+/// the daemon closed its end of the connection. A stalled daemon closes nothing; otherwise ten thousand idle
+/// processes would say hello again.
 pub fn notices_loss() -> bool {
     if let Some(session) = session::current().filter(|session| !session.lives(clock::now()))
         && hello::is_over()

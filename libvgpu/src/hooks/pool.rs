@@ -156,7 +156,7 @@ pub unsafe fn cuMemPoolSetAttribute(
     let _announced = if attribute == RELEASE_THRESHOLD { pools::shrinking() } else { None };
     let result = unsafe { real(pool, attribute, value) };
     if result.ok() && attribute == RELEASE_THRESHOLD && enforce::enforced() == Ok(true) {
-        // SAFETY, too: the driver has just read the value, so it is present and 64 bits wide.
+        // The driver has just read the value, so it exists and is 64 bits wide.
         pools::changed(pool, Some(unsafe { value.cast::<u64>().read_unaligned() }));
     }
     result

@@ -233,7 +233,7 @@ impl Name {
         }
     }
 
-    /// The handle's identity, and its share, held.
+    /// The handle's identity, and its share, which the caller holds from here on.
     fn import(&self) -> (Option<u64>, Option<Share>) {
         let identity = self.known();
         let share = identity.and_then(|identity| match self {

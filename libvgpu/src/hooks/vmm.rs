@@ -329,7 +329,7 @@ pub unsafe fn cuMulticastBindMem(
     bind(multicast, &|| physical::pin(mem_handle), None, offset, size, &mut call)
 }
 
-#[allow(clippy::too_many_arguments)] // the driver's own
+#[allow(clippy::too_many_arguments)] // the driver's signature
 pub unsafe fn cuMulticastBindMem_v2(
     real: cuda_fn::cuMulticastBindMem_v2,
     multicast: CUmemGenericAllocationHandle,

@@ -2,10 +2,10 @@
 //!
 //! `dlsym` and `dlvsym` are exported as naked functions. For a foreign name they jump into the real function with the
 //! caller's return address on top of the stack, because that address decides the meaning of RTLD_NEXT. Nothing is
-//! allocated or stored. A name of the table is passed to [`answer`]: it asks the real function with the caller's own
-//! handle, and replaces the result only if it is the address of a hooked function. `dlopen` and `dlmopen` jump in the
-//! same way ([`loader`]). The driver's own lookup (`cuGetProcAddress`) uses [`swap`], with the address of the code
-//! that asks.
+//! allocated or stored. A name of the table is passed to [`answer`]. It calls the real function with the caller's own
+//! handle, and replaces the result only if that is the address of a hooked function. `dlopen` and `dlmopen` jump in
+//! the same way ([`loader`]). The driver's own lookup (`cuGetProcAddress`) uses [`swap`], with the address of the
+//! code that asks.
 //!
 //! Every caller gets a hook, even a library that exports a function of that name, because it may call the result from
 //! anywhere. Only the driver gets its own functions. A name that an interposer behind us exports too has two hooks.
@@ -227,7 +227,7 @@ pub(crate) unsafe extern "C" fn answer(
     }
 }
 
-/// A name that has a hook.
+/// Decides a name that has a hook.
 ///
 /// # Safety
 /// As [`answer`].

@@ -91,7 +91,7 @@ struct Words {
 
 static WORDS: Words = Words::of_the_table();
 
-#[allow(clippy::cast_possible_truncation)] // what is cast is compared first
+#[allow(clippy::cast_possible_truncation)] // values are compared before the cast
 impl Words {
     const fn of_the_table() -> Self {
         let empty = Word { list: List::Loader, number: 0, length: 0, hooked: false, guards: false, copies: false };

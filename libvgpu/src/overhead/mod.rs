@@ -11,12 +11,12 @@
 //! entry, it is the entry that appeared meanwhile, if only one did. The first context of a process and further ones
 //! have separate figures. Later members reserve by the figures that an earlier one left in the ledger. Without an
 //! entry, the size is the growth of the device's used memory, provided that the rest of the list did not change and
-//! two consecutive readings agree on either side. Such a size is used for this one context only.
+//! two consecutive readings agree on either side. A size found this way is used for this one context only.
 //!
 //! Where NVML cannot be used, or its list does not show this process, overhead counts as zero, except for figures of
-//! other members and the heap of a context. Memory that the driver takes later, outside the watched calls, is not
-//! counted either: code loaded by a first launch, local memory that a launch enlarges, code that libcudart loads
-//! through the driver's private tables. A library's code counts from the call that brings it into a context.
+//! other members and the heap of a context. Memory that the driver takes outside the watched calls is not counted
+//! either. Examples are code loaded by a first launch, local memory that a launch enlarges, and code that libcudart
+//! loads through the driver's private tables. A library's code counts from the call that brings it into a context.
 
 pub mod code;
 pub mod figures;
@@ -134,10 +134,10 @@ struct Creation {
     shared: bool,
 }
 
-/// The size of a context, from readings before and after. A figure is stored only if no other thread was active:
-/// allocations take whole slabs of the driver, memory from pools is seen late, and the owner of exported memory may
-/// change whenever a process ends. Each would make the figure wrong for good. If the measurement was disturbed, a
-/// known figure is used. If none is known, the reading is used until one is: `correct`.
+/// The size of a context, from readings before and after. A figure is stored only if no other thread was active.
+/// Allocations take whole slabs of the driver, memory from pools is seen late, and the owner of exported memory may
+/// change whenever a process ends. Each of these would make the figure wrong for good. If the measurement was
+/// disturbed, a known figure is used. If none is known, the reading is used until one is: `correct`.
 fn took(device: &Device, call: &Creation, before: &Sample, after: &Sample) -> Found {
     let known = call.figure.map(|figure| figure.bytes);
     let own = reading::own_pid();
@@ -247,9 +247,9 @@ fn end(context: CUcontext) -> u64 {
     release(taken.device, taken.bytes)
 }
 
-/// Watches a call that may end a context. `real` makes the call and returns whether the context has really ended,
-/// after releasing the program's own memory in it. Then all its overhead is released, code and limits too, except for
-/// memory that other contexts share.
+/// Watches a call that may end a context. `real` makes the call, releases the program's own memory if the context has
+/// ended, and returns whether it has. Then all its overhead is released, code and limits too, except for memory that
+/// other contexts share.
 pub fn ending(context: CUcontext, real: &mut dyn FnMut() -> (CUresult, bool)) -> CUresult {
     let device = of(context).and_then(|charged| charged.device());
     let heir = || {

@@ -126,9 +126,9 @@ fn charges(device: &Device) -> (u64, u64) {
     (member.used().saturating_sub(member.overhead()) + shared, shared)
 }
 
-/// An undisturbed sample: no request of another thread was in flight, none began or ended shortly before or after the
-/// reading, and no free from a pool or in stream order was pending. `pending`: bytes that the caller itself has
-/// reserved. `None`: there was no such moment, or no list.
+/// An undisturbed sample. No request of another thread was in flight, or began or ended shortly before or after the
+/// reading. No free from a pool or in stream order was pending. `pending`: bytes that the caller itself has reserved.
+/// `None`: there was no such moment, or no list.
 pub fn sample(device: &Device, pending: u64, read: fn(&Device) -> Option<Reading>) -> Option<Sample> {
     for round in 0..TRIES {
         let waits = pools::settle(device);

@@ -182,8 +182,8 @@ impl Entry {
     }
 
     /// Begins a launch that takes `parts`, each of which may make graph memory grow: the bytes the graph frees
-    /// itself, and those that outlive the launch. With a `backing` that is still valid, the first part needs no
-    /// reservation.
+    /// itself, and those that outlive the launch. Nothing is reserved if the graph frees all of it and `backing` is
+    /// still valid.
     pub(super) fn begin_launch(&self, parts: [u64; 2], backing: Option<Backing>) -> Result<Begun, CUresult> {
         if let (Some(backing), [passing, 0]) = (backing, parts) {
             let mut state = self.state.lock();

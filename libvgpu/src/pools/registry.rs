@@ -82,8 +82,8 @@ pub fn of_handle(pool: usize, otherwise: impl FnOnce() -> Option<&'static Device
 }
 
 /// The pool that serves the device's stream-ordered allocations. The driver is asked each time, so that no cached
-/// copy can be stale. (The driver allows only a device's own pool to be current on it, so a device without limits
-/// needs no question.)
+/// copy can be stale. A device without limits needs no question, because the driver allows only a device's own pool
+/// to be current on it.
 pub fn current(device: &'static Device) -> Option<Arc<Entry>> {
     let mut pool = CUmemoryPool(core::ptr::null_mut());
     // SAFETY: a pointer to a local.
