@@ -1,7 +1,7 @@
 //! Links the unwinder into the library itself, so that it needs only libc. Otherwise no program could start with the
 //! preload in an image without libgcc_s.so.1.
 
-#![allow(clippy::disallowed_methods, clippy::disallowed_macros)] // they are for the preloaded library; this runs at build time
+#![allow(clippy::disallowed_methods, clippy::disallowed_macros)] // they are for the library; this runs at build time
 
 use std::{env, fs, path::PathBuf};
 
@@ -13,8 +13,8 @@ fn main() {
     println!("cargo:rustc-link-search=native={}", out.display());
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libvgpu.so");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,now");
-    // Calls to our own exports stay in this library, even if the program has data of the same name. Not -Bsymbolic: then
-    // the loader would search this library first for a program's RTLD_DEFAULT lookup that we pass on, before an
+    // Calls to our own exports stay in this library, even if the program has data of the same name. Not -Bsymbolic:
+    // then the loader would search this library first for a program's RTLD_DEFAULT lookup that we pass on, before an
     // interposer that precedes it.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic-functions");
     println!("cargo:rustc-cdylib-link-arg=-Wl,--exclude-libs,ALL");

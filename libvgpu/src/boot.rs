@@ -115,6 +115,7 @@ pub fn ask() -> Result<&'static Asked, Denied> {
     asked.as_ref().map_err(|denied| *denied)
 }
 
+/// Reads the request and sets the mode for it.
 fn first_stage() -> Result<Asked, Denied> {
     match read() {
         Ok(asked) => {
@@ -135,6 +136,7 @@ pub fn reborn() {
     unsafe { ASKING.reset(()) };
 }
 
+/// Reads the environment and asks the daemon.
 fn read() -> Result<Asked, Trouble> {
     let limits = environment::limits().map_err(|(error, is_changed)| {
         CHANGED.store(is_changed, Relaxed);

@@ -9,10 +9,12 @@ use shim_sys::cuda::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUcontext, CUdevice
 
 const KNOWN: usize = 64;
 
-/// Contexts and their devices. A context's device never changes. A context that ends is removed here before the
+/// Contexts whose device is known. A context's device never changes. A context that ends is removed here before the
 /// program can get another one with the same handle.
 static CONTEXTS: [AtomicUsize; KNOWN] = [const { AtomicUsize::new(0) }; KNOWN];
+/// Their devices: ordinal + 1 in the lower half, a write counter in the upper; 0: empty.
 static DEVICES: [AtomicU64; KNOWN] = [const { AtomicU64::new(0) }; KNOWN];
+/// Serialises writes to both.
 static WRITING: Lock<()> = Lock::new(());
 
 fn slot(context: usize) -> usize {
@@ -75,8 +77,9 @@ pub fn forget(context: CUcontext) {
 static ENDING: Lock<Vec<(usize, u64)>> = Lock::new(Vec::new());
 /// Number of entries in `ENDING`.
 static ENDINGS: AtomicUsize = AtomicUsize::new(0);
-/// Number of contexts that have ended; `LAST_ENDED` holds the latest with their numbers: see [`fate`].
+/// Number of contexts that have ended: see [`fate`].
 static ENDED: AtomicU64 = AtomicU64::new(0);
+/// The latest of them, each with its number.
 static LAST_ENDED: Lock<[(usize, u64); KNOWN]> = Lock::new([(0, 0); KNOWN]);
 /// Steps of 50 us that a thread waits at most for a context's end: 2 s.
 const PATIENCE: u32 = 40_000;

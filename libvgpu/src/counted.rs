@@ -8,6 +8,7 @@ use crate::lock::Lock;
 use crate::sorted::Map;
 
 struct All {
+    /// Charges by number, with their reference counts.
     charges: Map<u32, (Holding, u32)>,
     next: u32,
 }

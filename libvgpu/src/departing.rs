@@ -26,17 +26,25 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use vgpu_core::pool::Stream;
 
+/// The action at the end of a deferred free.
 enum Then {
+    /// Release a charge of plain memory.
     Release(Holding),
+    /// Tell a destroyed pool that a free is done.
     Orphan(Arc<Entry>),
 }
 
+/// A deferred free.
 struct Departing {
+    /// The freed address; 0: unknown.
     address: u64,
+    /// The stream.
     place: Place,
+    /// The number of the free, in the order of the driver's answers.
     stamp: u64,
     /// The latest context epoch at which its context was known to live: see `context::has_ended`.
     moment: u64,
+    /// The event marker behind the free, if one could be recorded.
     mark: Option<Mark>,
     then: Then,
 }
@@ -72,6 +80,7 @@ impl All {
 }
 
 static ALL: Lock<All> = Lock::new(All::EMPTY);
+/// Number of deferred frees.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// How many of them have no marker.
 static UNMARKED: AtomicUsize = AtomicUsize::new(0);

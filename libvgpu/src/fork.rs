@@ -11,6 +11,7 @@ const SETTLED: u32 = 1;
 /// A thread of a child is giving up the inherited state.
 const SETTLING: u32 = 2;
 
+/// The mark's page; null until placed.
 static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 /// Where the kernel cannot wipe a page (before 4.14, some sandboxes): the process id that placed the mark; else 0.
 static OWNER: AtomicU32 = AtomicU32::new(0);

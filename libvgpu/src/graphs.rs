@@ -17,7 +17,7 @@ use core::sync::atomic::{AtomicUsize, Ordering::*};
 use shim_sys::cuda::*;
 use vgpu_core::charging;
 
-/// Node kinds: `CUgraphNodeType`.
+// Node kinds: `CUgraphNodeType`.
 const CHILD: u32 = 4;
 const ALLOCATION: u32 = 10;
 const FREE: u32 = 11;
@@ -34,6 +34,7 @@ pub struct Needs {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Need {
     device: u8,
+    /// Bytes that the graph frees itself, and bytes that outlive a launch.
     parts: [u64; 2],
     /// The memory backing of its last launch.
     backing: Option<Backing>,
@@ -44,6 +45,7 @@ struct Need {
 struct Nodes {
     /// Device, address, bytes.
     allocations: Vec<(u8, u64, u64)>,
+    /// Addresses of free nodes.
     freed: Vec<u64>,
 }
 

@@ -66,11 +66,13 @@ pub fn through(parts: &[Part], real: &mut dyn FnMut() -> CUresult) -> CUresult {
     result
 }
 
+/// Makes `context` current; false: the driver refused.
 fn enter(context: CUcontext) -> bool {
     // SAFETY: a context that the driver has just named; `leave` pops every successful push.
     own::cuCtxPushCurrent_v2().is_some_and(|push| unsafe { push(context) }.ok())
 }
 
+/// Restores the context that was current before `enter`.
 fn leave() {
     let mut left = CUcontext::NULL;
     if let Some(pop) = own::cuCtxPopCurrent_v2() {

@@ -25,6 +25,7 @@ struct Physical {
     holding: Option<Holding>,
     /// Imported from another tenant without a share: its size becomes known, and is charged, when it is mapped.
     foreign: bool,
+    /// Handles that the program holds.
     handles: u32,
     /// Mappings, tiles, bindings, and calls in flight.
     uses: u32,
@@ -32,11 +33,13 @@ struct Physical {
     bound: Vec<Bound>,
 }
 
+/// Memory bound to a multicast object.
 struct Bound {
     /// Number of the device, if it has limits.
     device: Option<u8>,
     offset: u64,
     bytes: u64,
+    /// Number of the bound allocation.
     number: u64,
 }
 
@@ -46,11 +49,13 @@ type Tile = (usize, [u64; 5]);
 struct All {
     /// Handles that the program holds, to the numbers of their allocations.
     handles: Map<u64>,
+    /// Allocations by number.
     physical: Map<Physical>,
     /// Start of a mapping to its length and its allocation's number.
     mapped: BTreeMap<u64, (u64, u64)>,
     /// Mappings that the driver is being asked to end: start, length, allocation number.
     leaving: Vec<(u64, u64, u64)>,
+    /// Parts of sparse arrays to the numbers of the allocations they map.
     tiles: BTreeMap<Tile, u64>,
     next: u64,
 }

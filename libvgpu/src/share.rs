@@ -49,15 +49,20 @@ impl Share {
     }
 }
 
+/// A share that this process holds.
 struct Held {
     device: u8,
+    /// The identity of the exported memory, as importers know it.
     identity: u64,
     /// Created by an importer: its full size is only known when the memory is mapped or used.
     founded: bool,
+    /// The ledger that has the share.
     joined: &'static Joined,
+    /// The share in that ledger.
     id: ShareId,
     /// Names of the share in this process; 0: kept only for an open descriptor.
     names: u32,
+    /// Detects whether a descriptor of the share is open.
     watch: Option<Watch>,
 }
 
@@ -98,6 +103,7 @@ impl All {
         }
     }
 
+    /// Adds a name to a share that this process already holds.
     fn again(&mut self, identity: u64) -> Option<Share> {
         let share = *self.named.get(&identity)?;
         let held = self.held.get_mut(&share)?;

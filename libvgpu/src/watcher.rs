@@ -34,6 +34,7 @@ const SLACK_NS: libc::c_ulong = 1_000;
 
 /// State of the watcher: 0 (none), `AWAKE` or `DOZES`.
 static RUNS: AtomicU32 = AtomicU32::new(0);
+/// The thread watches devices.
 const AWAKE: u32 = 1;
 /// The thread exists only to search for the daemon, and sleeps until the next try or until it is started.
 const DOZES: u32 = 2;

@@ -17,23 +17,29 @@ use vgpu_core::share::Share;
 /// A sequence number that no state of a slot has.
 const NEVER: u32 = u32::MAX;
 
-// Rules in force without the daemon: thousandths of a ceiling, or one of these values.
+// Rules in force without the daemon: a ceiling in thousandths (1 to 1000), or one of these values.
+/// The daemon is present, or there never was one.
 const WITH: u32 = 0;
+/// Launches have no ceiling.
 const UNLIMITED: u32 = 1001;
+/// Launches are blocked.
 const BLOCKED: u32 = 1002;
 
 /// A device's state from the daemon, for its governor and its memory limit.
 pub struct Post {
+    /// The slot, leaked; null: none.
     place: AtomicPtr<Place>,
-    /// The memory limit in bytes that the daemon sent last; all ones: no limit. `seen` is the slot's sequence at that
-    /// reading.
+    /// The memory limit in bytes that the daemon sent last; all ones: no limit.
     memory: AtomicU64,
     /// [`Uncharged`] as the daemon sent it last: bytes, then overhead.
     uncharged: [AtomicU64; 2],
+    /// The slot's sequence at the last reading of both.
     seen: AtomicU32,
+    /// Serialises readings.
     reading: Lock<()>,
-    /// The slot's sequence in which the gate was found open for launches of stream `open_for` ([`stream`]).
+    /// The slot's sequence in which the gate was found open; `NEVER`: it is closed.
     open_at: AtomicU32,
+    /// The stream whose launches need not check again ([`stream`]); 0: none.
     open_for: AtomicU64,
     /// Launches through an open gate.
     opened: AtomicU64,

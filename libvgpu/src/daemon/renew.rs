@@ -30,16 +30,18 @@ const WAIT_NS: u64 = 1_000_000;
 /// Time until a refused device asks again, plus up to a quarter.
 const REFUSED_NS: u64 = 10_000_000_000;
 
-// Bits of `SOUGHT`.
+/// Bit of [`SOUGHT`]: the daemon was found gone, or gave our slot away.
 const DAEMON: u32 = 1;
+/// Bit of [`SOUGHT`]: devices that the daemon refused must ask again.
 const DEVICES: u32 = 2;
 
-/// The searches to do. `DAEMON`: the daemon was found gone, or gave our slot away. `DEVICES`: refused devices must
-/// ask again.
+/// Bits of the searches to do.
 static SOUGHT: AtomicU32 = AtomicU32::new(0);
+/// Whether a thread is searching.
 static TRYING: AtomicBool = AtomicBool::new(false);
-/// Earliest time of the next try: for the daemon, and for refused devices (never, if none is refused).
+/// Earliest time of the next search for the daemon.
 static NOT_BEFORE: AtomicU64 = AtomicU64::new(0);
+/// Earliest time at which refused devices ask again; all ones: none is refused.
 static REFUSED: AtomicU64 = AtomicU64::new(u64::MAX);
 
 /// The terms file that the last daemon left next to its socket; `None`: there is none.

@@ -8,7 +8,7 @@
 use super::copies::{is_device, times};
 use shim_sys::cuda::*;
 
-/// Kinds of memory in the structures: `CUmemorytype`.
+// Kinds of memory in the structures: `CUmemorytype`.
 const DEVICE: u32 = 2;
 const ARRAY: u32 = 3;
 const UNIFIED: u32 = 4;

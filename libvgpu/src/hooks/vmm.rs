@@ -108,7 +108,9 @@ pub unsafe fn cuMemRetainAllocationHandle(
 /// The charge still due for imported memory that a mapping shows.
 enum Due {
     Nothing,
+    /// To the share it belongs to, with the reserved bytes.
     ToShare(Share, Option<Reservation<'static>>),
+    /// To this process: device, bytes, reservation.
     Own(&'static Device, u64, Reservation<'static>),
 }
 

@@ -32,6 +32,7 @@ struct Holder {
     bytes: u64,
 }
 
+/// All overhead besides contexts' own.
 static HOLDERS: Lock<Vec<Holder>> = Lock::new(Vec::new());
 
 /// A loaded object that can be unloaded, by its handle.
@@ -55,6 +56,7 @@ struct Record {
     bytes: Option<u64>,
 }
 
+/// All loaded modules and libraries.
 static LOADED: Lock<Vec<Record>> = Lock::new(Vec::new());
 
 /// Records a loaded object. `alone`: no other measured call overlapped, so the bytes are its own.

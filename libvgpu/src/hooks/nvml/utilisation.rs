@@ -15,10 +15,11 @@ use shim_sys::table::nvml_fn;
 
 /// Age in us up to which NVML's samples count as current.
 const LATELY_US: u64 = 1_000_000;
-/// Kinds of samples: device use and memory use show the tenant's value, video engines are not supported. Power and
-/// clocks are the device's own.
+/// Kind of samples: device use, replaced by the tenant's.
 const GPU: u32 = 1;
+/// Kind of samples: memory use, replaced by the tenant's.
 const MEMORY: u32 = 2;
+/// Kinds of samples of video engines: not supported. All other kinds (power, clocks) are the device's own.
 const VIDEO: [u32; 4] = [3, 4, 8, 9];
 
 /// The recent use of the device by the tenant's processes.
