@@ -1,9 +1,9 @@
 //! `libvgpu.so`: preloaded into each process, it sits between the program and the CUDA driver and NVML.
 //!
 //! It is a guest in another program's process. Before the first CUDA or NVML call it runs no constructor, starts no
-//! thread, opens no file but /proc/self/environ ([`asked`]), and prints nothing but the report of a bypass ([`doors`]).
-//! It never exits the process, lets a panic escape, or changes umask, signals, environment or locale. It holds no lock
-//! across a call into the driver or the loader. Reading order:
+//! thread, opens no file but /proc/self/environ ([`asked`]), and prints nothing but a report of a bypass ([`doors`]).
+//! It never exits the process, lets a panic escape, or changes umask, signals, environment or locale. It holds no
+//! lock across a call into the driver or the loader. Reading order:
 //!
 //! - [`lookup`]: the program's symbol lookups (`dlsym`, `dlvsym`) and their answers
 //! - [`driver`]: the real functions, found in the loader's objects; the map from their addresses to our hooks
