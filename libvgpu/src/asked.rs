@@ -1,14 +1,14 @@
-//! Whether limits are asked for in this process, told before anything is initialised.
+//! Whether limits are asked for in this process, before anything is initialised.
 //!
-//! Lookups and `dlopen` come long before `cuInit`, in programs that never touch a GPU too: the answer allocates nothing
-//! and reads one file at most, once, where nothing is asked for. What exactly is asked for is `boot`'s affair.
+//! Lookups and `dlopen` happen long before `cuInit`, also in programs that never touch a GPU. So without limits the
+//! check allocates nothing and reads at most one file, once. `boot` reads the limits themselves.
 
 use crate::environment::{self, variable};
 use crate::mode::{self, Mode, mode};
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use vgpu_core::limits::Mode as Asked;
 
-/// Every variable that asks for a limit begins like one of these.
+/// Beginnings of all variables that ask for a limit.
 const BEGINNINGS: [&[u8]; 6] = [
     b"VGPU_MEMORY_LIMIT",
     b"VGPU_SM_LIMIT",
@@ -17,19 +17,19 @@ const BEGINNINGS: [&[u8]; 6] = [
     b"CUDA_DEVICE_MEMORY_LIMIT",
     b"CUDA_DEVICE_SM_LIMIT",
 ];
-/// Bytes of an entry that tell whether it begins so.
+/// Bytes of an entry that must be compared with the beginnings.
 const LONGEST: usize = 24;
 
-/// What the environment at the start of the process says: not looked at, no such variable, at least one.
+/// Result for the initial environment: `UNSEEN` (not read yet), `NOTHING` or `SOMETHING`.
 static AT_START: AtomicU8 = AtomicU8::new(UNSEEN);
 const UNSEEN: u8 = 0;
 const NOTHING: u8 = 1;
 const SOMETHING: u8 = 2;
 
-/// Whether limits hold here or will hold once CUDA or NVML is initialised. Where use is only measured none does.
+/// Whether limits apply here, or will once CUDA or NVML is initialised. False where use is only measured.
 ///
 /// # Cost
-/// One load after initialisation; before it a walk over the environment, and the first time one file is read.
+/// One load after initialisation. Before it a walk over the environment; the first time one file is read as well.
 pub fn for_limits() -> bool {
     match mode() {
         Mode::Off => false,
@@ -39,7 +39,7 @@ pub fn for_limits() -> bool {
     }
 }
 
-/// Whether a variable that may ask for limits stands in the environment of the start or of now.
+/// Whether a variable that may ask for limits is in the initial or the current environment.
 fn mentioned() -> bool {
     match AT_START.load(Relaxed) {
         SOMETHING => return true,
@@ -55,11 +55,11 @@ fn mentioned() -> bool {
     environment::now().any(begins)
 }
 
-/// Whether what is written there limits anything; what is not understood will fail initialisation, and counts.
+/// Whether those variables limit anything. A value that is not understood counts: initialisation will fail.
 #[cold]
 fn meant() -> bool {
     environment::limits().map_or(true, |limits| {
-        // Beside a daemon the mode is the daemon's, who has not been asked yet.
+        // Under a daemon the daemon sets the mode, and has not been asked yet.
         variable("VGPU_SOCKET").is_some() || limits.mode() == Asked::Enforce && limits.asked_for_anything()
     })
 }
@@ -69,10 +69,10 @@ pub fn begins(entry: &[u8]) -> bool {
     BEGINNINGS.iter().any(|beginning| entry.starts_with(beginning))
 }
 
-/// Looks for such a variable in the environment of the start, by pieces.
+/// Searches the initial environment for such a variable, in pieces of 1 KiB.
 #[cold]
 fn at_start() -> bool {
-    // SAFETY: the thread's own errno, which a lookup must leave as it was.
+    // SAFETY: this thread's errno, which a lookup must not change.
     let errno = unsafe { *libc::__errno_location() };
     let found = scan();
     // SAFETY: as above.
@@ -101,7 +101,7 @@ fn scan() -> bool {
             }
         }
     }
-    // SAFETY: opened above, known to nobody else.
+    // SAFETY: opened above; no other code knows it.
     unsafe { libc::close(file) };
     found || begins(&head[..length])
 }

@@ -1,9 +1,9 @@
-//! From the environment to enforcement, once: what was asked for (before the driver initialises), then what that means
-//! for each device (after it did).
+//! Turns the environment into enforcement, once. The first stage reads the request before the driver initialises; the
+//! second applies it to each device afterwards.
 //!
-//! If something was asked for that is not understood or cannot be kept, initialisation fails for good (invariant 8),
-//! unless `VGPU_ON_ERROR=open`. Where use is only measured (`VGPU_MODE=observe`) only what is not understood does. With
-//! nothing asked for, and with `VGPU_MODE=off`, no file, socket or device is touched.
+//! A request that is not understood or cannot be kept makes initialisation fail permanently (invariant 8), unless
+//! `VGPU_ON_ERROR=open`. With `VGPU_MODE=observe` only a request that is not understood does. With no request, and
+//! with `VGPU_MODE=off`, no file, socket or device is touched.
 
 use crate::daemon::{self, Start};
 use crate::device::{self, Facts};
@@ -16,18 +16,18 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use vgpu_core::limits::{self, RawLimits};
 
-/// What was asked for.
+/// The limits that were asked for, and their sources.
 pub struct Asked {
     /// The limits as written.
     pub limits: RawLimits,
     /// The tenant, known only if there is something to enforce.
     pub tenant: Option<vgpu_core::tenant::TenantKey>,
-    /// What the daemon says, if one was named.
+    /// The daemon's answer, if a daemon was named.
     pub daemon: Option<Start>,
 }
 
 impl Asked {
-    /// What is done about limits: the daemon's word, if one was named.
+    /// The mode for limits: the daemon's, if a daemon was named, else the environment's.
     pub fn mode(&self) -> limits::Mode {
         self.daemon.as_ref().map_or_else(|| self.limits.mode(), Start::mode)
     }
@@ -41,30 +41,30 @@ impl Asked {
     }
 }
 
-/// Why initialisation fails.
+/// The reason why initialisation fails.
 pub enum Trouble {
-    /// A value that has no meaning: an error in every mode but off.
+    /// A value that has no meaning. An error in every mode but off.
     NotUnderstood(String),
-    /// A variable asks for what cannot be kept. Where use is only measured, it is said and left out.
+    /// A variable asks for something that cannot be kept. With `VGPU_MODE=observe` it is reported and ignored.
     Variable(String),
     /// As [`Trouble::Variable`], for a reason that is not in the environment.
     NotKept(String),
 }
 
-/// The answer, leaked; null until somebody asked.
+/// The result of the first stage, leaked; null until it ran.
 static ASKED: AtomicPtr<Result<Asked, Denied>> = AtomicPtr::new(core::ptr::null_mut());
-/// Held while the environment is read and the daemon is asked, which may take its 2 s.
+/// Held while the environment is read and the daemon is asked, which may take up to 2 s.
 static ASKING: Lock<()> = Lock::new(());
-/// Whether the daemon says that what cannot be kept becomes a warning.
+/// Whether the daemon turns requests that cannot be kept into warnings.
 static OPEN_ON_ERROR: AtomicBool = AtomicBool::new(false);
-/// Whether the program changed what the start's environment asks: then nothing that fails lifts what the start asks.
+/// Whether the program changed the variables it was started with. Then no failure lifts the limits they ask for.
 static CHANGED: AtomicBool = AtomicBool::new(false);
-/// Which libraries' devices were registered, so that repeated initialisation costs nothing.
+/// Whether the devices of each library (CUDA, NVML) are registered, so that repeated initialisation is cheap.
 static READY: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
 
-/// Says the line and decides what becomes of it: with `VGPU_ON_ERROR=open` the process runs on without limits, and where
-/// use is only measured it runs on unmeasured. Beside a daemon a variable cannot loosen what happens, also not by being
-/// wrong; nor can the program, by what it adds to its environment.
+/// Reports a failure and decides its effect. With `VGPU_ON_ERROR=open` the process runs on without limits; with
+/// `VGPU_MODE=observe` it runs on unmeasured. Under a daemon no variable can loosen this, not even by an invalid
+/// value. Variables that the program adds later cannot either.
 fn fail(trouble: &Trouble) -> Result<(), Denied> {
     let open = if variable("VGPU_SOCKET").is_some() {
         OPEN_ON_ERROR.load(Relaxed) && matches!(trouble, Trouble::NotKept(_))
@@ -75,7 +75,7 @@ fn fail(trouble: &Trouble) -> Result<(), Denied> {
     match trouble {
         Trouble::NotKept(text) | Trouble::Variable(text) if mode::observing() => {
             say::once(&format!("{text}; nothing is measured (VGPU_MODE=observe)"));
-            // What is measured already stays so: another of the two libraries began before.
+            // Devices that are already measured stay so: the other library was initialised before.
             if mode::mode() != Mode::On {
                 mode::set(Mode::Off);
             }
@@ -89,16 +89,16 @@ fn fail(trouble: &Trouble) -> Result<(), Denied> {
         Trouble::NotKept(text) | Trouble::Variable(text) | Trouble::NotUnderstood(text) => {
             say::once(text);
             mode::set(Mode::Failed);
-            crate::governor::activate(); // launches must look, in order to be refused
+            crate::governor::activate(); // launches must check the mode, to be refused
             Err(Denied)
         }
     }
 }
 
-/// First stage, before the real initialisation: reads what was asked for.
+/// First stage, before the real initialisation: reads the request.
 ///
 /// # Errors
-/// [`Denied`], after the line was said.
+/// [`Denied`], after the reason was reported.
 pub fn ask() -> Result<&'static Asked, Denied> {
     // SAFETY: null, or leaked below.
     let known = || unsafe { ASKED.load(Acquire).as_ref() };
@@ -115,6 +115,7 @@ pub fn ask() -> Result<&'static Asked, Denied> {
     asked.as_ref().map_err(|denied| *denied)
 }
 
+/// Reads the request and sets the mode for it.
 fn first_stage() -> Result<Asked, Denied> {
     match read() {
         Ok(asked) => {
@@ -129,12 +130,13 @@ fn first_stage() -> Result<Asked, Denied> {
     }
 }
 
-/// Opens the lock in a forked child.
+/// Resets the lock in a forked child.
 pub fn reborn() {
-    // SAFETY: the child's thread that settles it, before any other goes on.
+    // SAFETY: called by the child's settling thread, before any other thread continues.
     unsafe { ASKING.reset(()) };
 }
 
+/// Reads the environment and asks the daemon.
 fn read() -> Result<Asked, Trouble> {
     let limits = environment::limits().map_err(|(error, is_changed)| {
         CHANGED.store(is_changed, Relaxed);
@@ -165,14 +167,14 @@ fn read() -> Result<Asked, Trouble> {
         if let Err(error) = asked.limits.check_requests() {
             keep_measuring(Trouble::Variable(error.to_string()))?;
         }
-        // Who this is, is the daemon's to say.
+        // The daemon decides the tenant's identity.
         let named = asked.daemon.as_ref().map(Start::tenant);
         asked.tenant = Some(tenant::key(named).map_err(Trouble::NotKept)?);
     }
     Ok(asked)
 }
 
-/// Where use is only measured: says what cannot be kept and goes on.
+/// With `VGPU_MODE=observe`: reports a request that cannot be kept and continues.
 fn keep_measuring(trouble: Trouble) -> Result<(), Trouble> {
     match trouble {
         Trouble::NotKept(text) | Trouble::Variable(text) if mode::observing() => {
@@ -186,7 +188,7 @@ fn keep_measuring(trouble: Trouble) -> Result<(), Trouble> {
 /// Second stage, after a successful `cuInit`.
 ///
 /// # Errors
-/// [`Denied`], after the line was said.
+/// [`Denied`], after the reason was reported.
 pub fn cuda_ready() -> Result<(), Denied> {
     ready(&READY[0], inventory::cuda_devices)
 }
@@ -194,7 +196,7 @@ pub fn cuda_ready() -> Result<(), Denied> {
 /// Second stage, after a successful `nvmlInit`.
 ///
 /// # Errors
-/// [`Denied`], after the line was said.
+/// [`Denied`], after the reason was reported.
 pub fn nvml_ready() -> Result<(), Denied> {
     ready(&READY[1], inventory::all_devices)
 }
@@ -208,7 +210,7 @@ fn ready(done: &AtomicBool, devices: impl Fn(&RawLimits) -> Result<Vec<Facts>, S
         Mode::Asleep | Mode::On => {}
     }
     let shown = devices(&asked.limits).or_else(|text| {
-        // Without the variables it works: they are why.
+        // If reading the devices works without the variables, the variables are the cause.
         let facts = devices(&RawLimits::default()).map_err(Trouble::NotKept)?;
         keep_measuring(Trouble::Variable(text)).map(|()| facts)
     });

@@ -1,4 +1,4 @@
-//! The one way to charge and release: the shape of every allocation and of every free.
+//! The common path of every allocation and every free: charge and release.
 
 use crate::context::Fate;
 use crate::device::{self, Device};
@@ -11,13 +11,14 @@ use shim_sys::cuda::{CUcontext, CUresult};
 use vgpu_core::charging;
 use vgpu_core::ledger::Reservation;
 
-/// Pointer attribute: host or device memory.
+/// CUDA's pointer attribute for the memory type: host or device.
 const MEMORY_TYPE: u32 = 2;
 
-/// The shape of every allocation: reserve by the charging rule, ask the driver, commit with the address or roll back.
+/// The common path of every allocation: reserve by the charging rule, call the driver, then commit with the address
+/// or roll back.
 ///
-/// `charge` is the number of bytes by the rule, `None` if the request has no size (the driver will refuse it; if it does
-/// not, that is not charged). `key` reads the address after success.
+/// `charge` returns the number of bytes by the rule, or `None` if the request has no size. A request without a size
+/// is not charged; the driver is expected to refuse it. `key` reads the address after success.
 #[inline]
 pub fn allocate(table: &Table, charge: &dyn Fn() -> Option<u64>, real: Call<'_>, key: &dyn Fn() -> u64) -> CUresult {
     match enforce::enforced() {
@@ -50,7 +51,8 @@ fn allocate_charged(
     result
 }
 
-/// Plain memory of `bytes`, whose address the driver tells: the shape of [`allocate`], charged by the slabs it takes.
+/// Allocates plain memory of `bytes` as [`allocate`] does, charged by the slabs it takes. `key` reads the address
+/// that the driver returns.
 #[inline]
 pub fn allocate_plain(bytes: u64, real: Call<'_>, key: &dyn Fn() -> u64) -> CUresult {
     match enforce::enforced() {
@@ -64,11 +66,11 @@ pub fn allocate_plain(bytes: u64, real: Call<'_>, key: &dyn Fn() -> u64) -> CUre
     }
 }
 
-/// Plain memory that may lie in a slab with others: see [`slabs`].
+/// Allocates plain memory that may share a slab with other allocations: see [`slabs`].
 #[inline(never)]
 pub fn allocate_small(device: &'static Device, context: CUcontext, real: Call<'_>, key: &dyn Fn() -> u64) -> CUresult {
     let aside = device.ledger.reserve_at_once(charging::SLAB, device.room());
-    // Without a reservation nothing tells that memory may be on its way.
+    // Without a reservation, only this guard shows that an allocation may be in flight.
     let _under_way = if aside.is_none() { quiet::enter() } else { None };
     let moment = context::moment();
     let result = real();
@@ -85,11 +87,11 @@ pub fn allocate_small(device: &'static Device, context: CUcontext, real: Call<'_
     result
 }
 
-/// Charges a small allocation that the driver has made at `address`, with a slab that was set aside for it if there was
+/// Charges a small allocation that the driver has made at `address`. `aside` is a slab reserved for it, if there was
 /// room.
 ///
 /// # Errors
-/// The code for the program: the slab is charged to nobody and does not fit. The caller frees the allocation.
+/// The error code for the program: the slab is not charged yet and does not fit. The caller frees the allocation.
 fn charge_in_slab(
     device: &'static Device,
     context: usize,
@@ -115,15 +117,16 @@ fn charge_in_slab(
     Ok(in_slab)
 }
 
-/// Frees an allocation that the driver has just made and that does not fit after all.
+/// Frees an allocation that the driver has just made and that turned out not to fit.
 pub fn undo_allocation(address: u64) {
     if let Some(free) = own::cuMemFree_v2() {
-        // SAFETY: an allocation that the driver has just made and that nobody was told of.
+        // SAFETY: an allocation that the driver has just made and that the program does not know.
         let _ = unsafe { free(address) };
     }
 }
 
-/// Notes a committed charge whose driver call began after `moment`: what has gone with its context meanwhile goes back.
+/// Records a committed charge whose driver call began after `moment`. Releases it if its context has ended since
+/// then.
 #[inline]
 pub fn note(table: &Table, key: u64, holding: Holding, moment: u64) {
     departing::came_again(key);
@@ -133,7 +136,8 @@ pub fn note(table: &Table, key: u64, holding: Holding, moment: u64) {
     keep(table, key, holding, moment);
 }
 
-/// Puts a charge where it belongs. Of a context that is ending nothing is put: its address may be another's by now.
+/// Stores the charge record. If the context is ending, nothing is stored: the address may belong to another
+/// allocation by now.
 #[inline]
 fn keep(table: &Table, key: u64, holding: Holding, moment: u64) {
     let mut fate = Fate::Lives;
@@ -153,8 +157,8 @@ fn release_stale(stale: Holding) {
     device::release(stale);
 }
 
-/// A free that fails may have begun when the driver had ended the context and its charges were not taken out yet: what
-/// counts is whether the end that was met has come about, whenever this call began.
+/// Handles a record whose context was ending. A failed free may have begun after the driver had ended the context but
+/// before its charges were removed. So the end that the call met decides, not the time at which the call began.
 #[cold]
 fn keep_if_it_lives(table: &Table, key: u64, holding: Holding, fate: Fate) {
     let ended = match fate {
@@ -172,7 +176,7 @@ fn keep_if_it_lives(table: &Table, key: u64, holding: Holding, fate: Fate) {
     }
 }
 
-/// The shape of every free: take the charge, ask the driver, release; a failed free puts the charge back.
+/// The common path of every free: take the charge, call the driver, release. A failed free restores the charge.
 #[inline]
 pub fn free(table: &'static Table, key: u64, real: Call<'_>) -> CUresult {
     match enforce::enforced() {
@@ -192,14 +196,14 @@ fn free_charged(table: &'static Table, key: u64, real: Call<'_>) -> CUresult {
             freed_beside_an_end(table, key);
         }
     } else {
-        // What the driver does not know any more because its context has ended is gone as well.
+        // If the driver rejects the address because its context has ended, the memory is gone as well.
         keep(table, key, holding, moment);
     }
     result
 }
 
-/// A free that met the end of a context may have come later than that: if the address was given out again meanwhile, it
-/// is that memory that is gone.
+/// A free that overlapped the end of a context may have run after that end. If the address was given out again
+/// meanwhile, the driver freed the new memory, so its record is removed.
 #[cold]
 fn freed_beside_an_end(table: &Table, key: u64) {
     let is_gone = || {
@@ -217,14 +221,14 @@ fn freed_beside_an_end(table: &Table, key: u64) {
     }
 }
 
-/// The free of a device address, whatever it was allocated by: a pool's memory, plain memory, a graph's. With an order
-/// the driver frees it when the stream comes to it.
+/// Frees a device address, whether it is plain memory, a pool's or a graph's. With an order (a stream) the driver
+/// frees it when the stream reaches the free.
 #[inline]
 pub fn free_address(address: u64, order: Option<Order>, real: Call<'_>) -> CUresult {
     if pools::any() { beside_pools(address, order, real) } else { plain(address, order, real) }
 }
 
-/// One for all of them: it is long.
+/// Not inlined: one copy for all callers, because it is long.
 #[inline(never)]
 fn beside_pools(address: u64, order: Option<Order>, real: Call<'_>) -> CUresult {
     if enforce::enforced() == Ok(true) {

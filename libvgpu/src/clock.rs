@@ -1,13 +1,13 @@
-//! Time and sleep, by the kernel's monotonic clock: the only place that asks for it.
+//! Time and sleep by the kernel's monotonic clock; all other modules use these functions.
 
 use core::sync::atomic::AtomicU32;
 
-/// Monotonic nanoseconds.
+/// Monotonic time in ns.
 pub fn now() -> u64 {
     clock(libc::CLOCK_MONOTONIC)
 }
 
-/// Monotonic nanoseconds, a few milliseconds late and cheaper.
+/// Monotonic time in ns; up to a few milliseconds late, but cheaper.
 pub fn coarse() -> u64 {
     clock(libc::CLOCK_MONOTONIC_COARSE)
 }
@@ -27,13 +27,13 @@ fn clock(id: libc::clockid_t) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Lets another thread have the processor, if one waits for it.
+/// Yields the processor to another thread, if one is ready.
 pub fn give_way() {
     // SAFETY: no preconditions.
     unsafe { libc::sched_yield() };
 }
 
-/// Sleeps until `moment` on the monotonic clock, or until `word` is not `seen` and somebody wakes those who wait on it.
+/// Sleeps until `moment` on the monotonic clock, or until `word` differs from `seen` and a thread wakes its waiters.
 pub fn wait(word: &AtomicU32, seen: u32, moment: u64) {
     let time = timespec(moment);
     let operation = libc::FUTEX_WAIT_BITSET | libc::FUTEX_PRIVATE_FLAG;
@@ -44,8 +44,8 @@ pub fn wait(word: &AtomicU32, seen: u32, moment: u64) {
     };
 }
 
-/// Sleeps for `ns` or less. By the kernel's own call: the C library's may end a thread that the program has cancelled, and
-/// with it a lock of ours that it waits for, or our frames on its stack.
+/// Sleeps for at most `ns`. Uses the system call directly: the C library's function may end a thread that the program
+/// has cancelled, with a lock of ours held or our frames on its stack.
 pub fn sleep(ns: u64) {
     let time = timespec(ns);
     // SAFETY: a valid pointer; an early return by a signal is allowed.
@@ -62,7 +62,8 @@ mod tests {
             fn pthread_setcancelstate(state: i32, old: *mut i32) -> i32;
         }
         let end = || {
-            // SAFETY: this thread itself; no cancellation point of the C library until it is taken back.
+            // SAFETY: this thread itself; it reaches no cancellation point of the C library until cancelling is
+            // disabled.
             unsafe {
                 libc::pthread_cancel(libc::pthread_self());
                 sleep(1000);

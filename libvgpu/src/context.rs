@@ -1,5 +1,5 @@
-//! The current context and its device, for the price of one call into the driver; contexts that end while calls for them
-//! are under way.
+//! The current context and its device, for one call into the driver; and contexts that end while calls for them are
+//! in flight.
 
 use crate::device::{self, Device};
 use crate::driver::own;
@@ -9,10 +9,12 @@ use shim_sys::cuda::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUcontext, CUdevice
 
 const KNOWN: usize = 64;
 
-/// Contexts and their devices: a context's device never changes, and a context that ends is taken out here before a
-/// program is told of another one with its handle.
+/// Contexts whose device is known. A context's device never changes. A context that ends is removed here before the
+/// program can get another one with the same handle.
 static CONTEXTS: [AtomicUsize; KNOWN] = [const { AtomicUsize::new(0) }; KNOWN];
+/// Their devices: ordinal + 1 in the lower half, a write counter in the upper; 0: empty.
 static DEVICES: [AtomicU64; KNOWN] = [const { AtomicU64::new(0) }; KNOWN];
+/// Serialises writes to both.
 static WRITING: Lock<()> = Lock::new(());
 
 fn slot(context: usize) -> usize {
@@ -51,7 +53,7 @@ fn ask(context: CUcontext, at: usize) -> Option<CUdevice> {
         return None;
     }
     let _writing = WRITING.lock();
-    // The upper half changes with every write, so that a reader never pairs one context with another's device.
+    // The upper half changes with every write, so a reader never pairs one context with another's device.
     let epoch = EPOCH.fetch_add(1, Relaxed) + 1;
     DEVICES[at].store(0, Release);
     CONTEXTS[at].store(context.0 as usize, Release);
@@ -59,7 +61,7 @@ fn ask(context: CUcontext, at: usize) -> Option<CUdevice> {
     Some(dev)
 }
 
-/// Takes a context out that has ended.
+/// Removes a context that has ended.
 pub fn forget(context: CUcontext) {
     let at = slot(context.0 as usize);
     ATTACHED.lock().retain(|entry| entry.0 != context.0 as usize);
@@ -70,35 +72,37 @@ pub fn forget(context: CUcontext) {
     }
 }
 
-/// Contexts that the driver is about to end, or has ended and that are not settled here, each with a moment before.
+/// Contexts that the driver is about to end, or has ended without their records being removed yet; each with the
+/// epoch before.
 static ENDING: Lock<Vec<(usize, u64)>> = Lock::new(Vec::new());
-/// How many there are.
+/// Number of entries in `ENDING`.
 static ENDINGS: AtomicUsize = AtomicUsize::new(0);
-/// How many contexts have ended, and the last of them, each with its number: see [`fate`].
+/// Number of contexts that have ended: see [`fate`].
 static ENDED: AtomicU64 = AtomicU64::new(0);
+/// The latest of them, each with its number.
 static LAST_ENDED: Lock<[(usize, u64); KNOWN]> = Lock::new([(0, 0); KNOWN]);
-/// How long anybody waits for a context's end to be settled here, in steps of 50 us.
+/// Steps of 50 us that a thread waits at most for a context's end: 2 s.
 const PATIENCE: u32 = 40_000;
 
-/// What became of a context while a call for it was under way.
+/// The state of a context relative to a call that was in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
-    /// It is there.
+    /// It exists.
     Lives,
-    /// The driver was asked to end it, and was not before this moment.
+    /// The driver is being asked to end it; the end comes after this epoch.
     Ending(u64),
-    /// The driver has ended it, and what it held is taken out.
+    /// The driver has ended it, and its records are removed.
     Ended,
 }
 
-/// The driver is asked to end a context.
+/// Records that the driver is about to be asked to end a context.
 pub fn ending(context: CUcontext) {
     ENDING.lock().push((context.0 as usize, moment()));
     ENDINGS.fetch_add(1, SeqCst);
     crate::departing::context_ending();
 }
 
-/// The driver has ended it: a call for it that is still under way finds out by [`fate`].
+/// Records that the driver has ended a context. A call for it that is still in flight learns this from [`fate`].
 pub fn ended(context: CUcontext) {
     let mut last = LAST_ENDED.lock();
     let number = ENDED.load(Relaxed) + 1;
@@ -111,7 +115,7 @@ fn slot_of(number: u64) -> usize {
     (number % KNOWN as u64) as usize
 }
 
-/// The end is settled here, or the context lives on.
+/// Records that the end is complete here, or that the context lives on.
 pub fn settled(context: CUcontext) {
     let mut all = ENDING.lock();
     if let Some(at) = all.iter().position(|one| one.0 == context.0 as usize) {
@@ -120,12 +124,12 @@ pub fn settled(context: CUcontext) {
     }
 }
 
-/// Whether the end of a context of that handle is not settled yet.
+/// Whether the end of a context with that handle is not complete yet.
 pub fn is_ending(context: CUcontext) -> bool {
     ENDING.lock().iter().any(|one| one.0 == context.0 as usize)
 }
 
-/// Waits until `done`, which settles an end or makes a context; for 2 s at most.
+/// Waits until `done` returns true, for an end to complete or a context to be created; for 2 s at most.
 pub fn wait_until(done: impl Fn() -> bool) {
     for _ in 0..PATIENCE {
         if done() {
@@ -135,26 +139,26 @@ pub fn wait_until(done: impl Fn() -> bool) {
     }
 }
 
-/// A moment to compare with: see [`fate`].
+/// The current epoch, the number of contexts that have ended: see [`fate`].
 #[inline]
 pub fn moment() -> u64 {
     ENDED.load(Acquire)
 }
 
-/// What became of the context of that handle since `moment`.
+/// The state of the context with that handle, relative to the epoch `moment`.
 ///
 /// # Cost
 /// Two loads.
 #[inline]
 pub fn fate(context: usize, moment: u64) -> Fate {
-    // In this order: an end is counted as ended before it is counted off.
+    // In this order: an ending context is recorded as ended before it is no longer recorded as ending.
     if ENDINGS.load(SeqCst) == 0 && ENDED.load(SeqCst) == moment {
         return Fate::Lives;
     }
     look_up(context, moment)
 }
 
-/// Whether the driver has ended the context of that handle since `moment`.
+/// Whether the driver has ended the context with that handle since the epoch `moment`.
 pub fn has_ended(context: usize, moment: u64) -> bool {
     let ends = ENDED.load(SeqCst).saturating_sub(moment);
     let is = |&(handle, number): &(usize, u64)| handle == context && number > moment;
@@ -164,22 +168,22 @@ pub fn has_ended(context: usize, moment: u64) -> bool {
 #[cold]
 fn look_up(context: usize, moment: u64) -> Fate {
     if context == 0 {
-        return Fate::Lives; // nobody's: it outlives contexts
+        return Fate::Lives; // no context: it outlives contexts
     }
     if let Some((_, since)) = ENDING.lock().iter().find(|one| one.0 == context) {
         return Fate::Ending(*since);
     }
     let ends = ENDED.load(SeqCst) - moment;
-    // More ends than are remembered during one call: any of them may have been this one's.
+    // More contexts ended during one call than are remembered, so any of them may have been this one.
     let is =
         ends > KNOWN as u64 || LAST_ENDED.lock().iter().any(|(handle, number)| *handle == context && *number > moment);
     if is { Fate::Ended } else { Fate::Lives }
 }
 
-/// Contexts that were attached to more than once, and how often more.
+/// Contexts attached more than once, with the number of extra attachments.
 static ATTACHED: Lock<Vec<(usize, u32)>> = Lock::new(Vec::new());
 
-/// Notes that a context was attached to once more.
+/// Records one more attachment to a context.
 pub fn attached(context: CUcontext) {
     let mut all = ATTACHED.lock();
     match all.iter_mut().find(|entry| entry.0 == context.0 as usize) {
@@ -188,7 +192,7 @@ pub fn attached(context: CUcontext) {
     }
 }
 
-/// Takes one attachment back; whether there was one, so that the context stays.
+/// Removes one attachment. Returns whether there was an extra one, so that the context stays.
 pub fn detached(context: CUcontext) -> bool {
     let mut all = ATTACHED.lock();
     let Some(at) = all.iter().position(|entry| entry.0 == context.0 as usize) else { return false };
@@ -199,9 +203,9 @@ pub fn detached(context: CUcontext) -> bool {
     true
 }
 
-/// Forgets the parent's contexts and opens the locks, in a forked child.
+/// Clears the parent's contexts and resets the locks in a forked child.
 pub fn reborn() {
-    // SAFETY: the child's thread that settles it, before any other goes on.
+    // SAFETY: called by the child's settling thread, before any other thread continues.
     unsafe {
         WRITING.reset(());
         ATTACHED.reset(Vec::new());
@@ -211,10 +215,10 @@ pub fn reborn() {
     }
 }
 
-/// The context and device that a stream's work belongs to: the stream's own, which need not be the current one.
+/// The context and device to which a stream's work belongs: the stream's own, which need not be the current one.
 ///
 /// # Cost
-/// One driver call beyond [`current`]; more if the stream's context was never current.
+/// One driver call more than [`current`]; further ones if the stream's context was never current.
 pub fn of_stream(stream: CUstream) -> Option<(CUcontext, &'static Device)> {
     let special = stream.is_null() || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
     let mut context = CUcontext::NULL;
@@ -226,7 +230,7 @@ pub fn of_stream(stream: CUstream) -> Option<(CUcontext, &'static Device)> {
     if !asked || (known && now == context) {
         return current();
     }
-    // SAFETY: a context that the driver has just named; what was current comes back.
+    // SAFETY: a context that the driver has just named; the pop restores the current one.
     unsafe {
         if !own::cuCtxPushCurrent_v2()?(context).ok() {
             return None;

@@ -1,13 +1,14 @@
-//! A charge that several names of this process hold: external memory and the buffers and arrays that show it. It ends with
-//! the last of them, in whatever order they go.
+//! Refcounted charges: one charge that several objects of this process hold, such as external memory and the buffers
+//! and arrays that map it. It ends with the last of them, in any order.
 //!
-//! What several processes hold is `share`.
+//! Memory that several processes hold is in `share`.
 
 use crate::holdings::Holding;
 use crate::lock::Lock;
 use crate::sorted::Map;
 
 struct All {
+    /// Charges by number, with their reference counts.
     charges: Map<u32, (Holding, u32)>,
     next: u32,
 }
@@ -18,7 +19,7 @@ impl All {
 
 static ALL: Lock<All> = Lock::new(All::EMPTY);
 
-/// Puts a charge here; what comes back is its first name.
+/// Stores a charge and returns the first reference to it.
 pub fn begin(charge: Holding) -> Holding {
     let mut all = ALL.lock();
     let number = all.next;
@@ -27,14 +28,14 @@ pub fn begin(charge: Holding) -> Holding {
     Holding::of_counted(number, charge.context)
 }
 
-/// Another name of the same charge, for `context`; `None`: it is no such name, or the charge has ended.
+/// Adds a reference to the same charge, for `context`. `None`: `name` is no such reference, or the charge has ended.
 pub fn again(name: Holding, context: usize) -> Option<Holding> {
     let number = name.counted()?;
     ALL.lock().charges.get_mut(&number)?.1 += 1;
     Some(Holding::of_counted(number, context))
 }
 
-/// One name is gone; the charge, if it was the last.
+/// Drops one reference; returns the charge if it was the last.
 pub fn end(number: u32) -> Option<Holding> {
     let mut all = ALL.lock();
     let names = &mut all.charges.get_mut(&number)?.1;
@@ -42,9 +43,9 @@ pub fn end(number: u32) -> Option<Holding> {
     if *names > 0 { None } else { all.charges.remove(&number).map(|(charge, _)| charge) }
 }
 
-/// Forgets the parent's, in a forked child.
+/// Clears the parent's charges in a forked child.
 pub fn forget() {
-    // SAFETY: the child's thread that settles it, before any other goes on.
+    // SAFETY: called by the child's settling thread, before any other thread continues.
     unsafe { ALL.reset(All::EMPTY) };
 }
 

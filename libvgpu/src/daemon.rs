@@ -1,13 +1,15 @@
-//! The daemon, from the member's side: who says hello, what comes back, and what holds while nobody answers.
+//! The member's side of the daemon: the connection, the daemon's answers, and the rules in force while it does not
+//! answer.
 //!
 //! - [`hello`]: the conversation over the socket, with its deadlines
-//! - [`session`]: the pages that came with the welcome, checked; a slot in them per device; the bell
-//! - [`post`]: what launches and allocations ask first, in atomics: the slot, the memory limit as last read
-//! - [`lease`]: what the governor remembers of its lease, under its lock; what is said in the report
-//! - [`renew`]: the start without a daemon, its loss, its return, a forked child
+//! - [`session`]: the shared pages from the daemon's welcome, checked; one slot per device; the wake-up bell
+//! - [`post`]: the daemon state that launches and allocations read first, in atomics: the slot, and the last memory
+//!   limit
+//! - [`lease`]: the governor's state of its lease, under its lock; the contents of its report
+//! - [`renew`]: start without a daemon, its loss, its return, and forked children
 //!
-//! The connection stays open for the life of the process: its end is how the daemon sees a member's death. Limits that
-//! were answered stay in force whatever becomes of the daemon.
+//! The connection stays open for the life of the process: its end tells the daemon that a member died. Limits once
+//! received stay in force, whatever happens to the daemon.
 
 pub mod hello;
 pub mod lease;
@@ -25,11 +27,11 @@ use std::path::Path;
 use vgpu_core::limits::Mode;
 use vgpu_core::wire::terms_file::{FILE_NAME, TermsFile};
 
-/// What a process starts with.
+/// The daemon's answer at the start of a process.
 pub enum Start {
-    /// Pages: each device is joined.
+    /// Shared pages from a running daemon: each device is joined.
     Session(&'static Session),
-    /// What the last daemon left.
+    /// The terms file that the last daemon left.
     File(TermsFile),
 }
 
@@ -42,7 +44,7 @@ impl Start {
         }
     }
 
-    /// What is done about limits.
+    /// The mode for limits.
     pub fn mode(&self) -> Mode {
         match self {
             Self::Session(session) => session.welcome.mode,
@@ -50,7 +52,7 @@ impl Start {
         }
     }
 
-    /// Whether what cannot be kept becomes a warning.
+    /// Whether a limit that cannot be kept causes a warning instead of a failure.
     pub fn is_open_on_error(&self) -> bool {
         match self {
             Self::Session(session) => session.welcome.open_on_error,
@@ -58,7 +60,7 @@ impl Start {
         }
     }
 
-    /// Whether a way around the hooks is refused.
+    /// Whether lookups that bypass the hooks are refused.
     pub fn is_strict(&self) -> bool {
         match self {
             Self::Session(session) => session.welcome.strict,
@@ -67,7 +69,7 @@ impl Start {
     }
 }
 
-/// Asks the daemon at `socket`; where nobody answers, reads what the last one left beside it.
+/// Asks the daemon at `socket`. If nobody answers, reads the terms file that the last daemon left next to it.
 ///
 /// # Errors
 /// One line that names the socket and what went wrong.

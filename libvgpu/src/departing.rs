@@ -1,14 +1,15 @@
-//! What was freed in stream order and is still there: charged until the stream has come to the free.
+//! Deferred frees: memory freed in stream order stays charged until its stream reaches the free.
 //!
-//! Plain memory that `cuMemFreeAsync` frees, and memory of pools that were destroyed. (Of living pools the driver says
-//! what they hold.) Nobody tells when a stream comes to a free, so a mark of ours stands behind it; it is looked at in
-//! synchronising calls, before a request is refused or free memory shown, and at the next such free. Where no mark can be
-//! had, only a wait for that very stream or its context, or the context's end, is taken for the end: such are frees that
-//! were on their way when their pool was destroyed, since a stream of an earlier call may be gone by then. A program that
-//! waits for nothing but events is charged for them until then.
+//! This covers plain memory freed by `cuMemFreeAsync`, and memory of destroyed pools. The driver itself reports how
+//! much living pools hold. No callback signals that a stream has reached a free, so an event marker is recorded
+//! behind the free. The marker is checked in synchronising calls, before a request is refused, before free memory is
+//! shown, and at the next such free. Without a marker, the free counts as done only after a wait for that very stream
+//! or its context, or after the context's end. That applies to frees still pending when their pool was destroyed,
+//! because the stream of an earlier call may no longer exist. A program that waits only for events is charged for
+//! such frees until then.
 //!
-//! A stream comes to its frees in their order: of each stream only the oldest mark is asked, and of the younger ones only
-//! before something is refused (a stream's name may have been another one's before).
+//! A stream reaches its frees in order, so only the oldest marker of each stream is checked. The younger ones are
+//! checked only before a request is refused, because a stream's handle may have belonged to another stream before.
 
 use crate::driver::Call;
 use crate::holdings::{Holding, Table};
@@ -25,22 +26,30 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use vgpu_core::pool::Stream;
 
+/// The action at the end of a deferred free.
 enum Then {
+    /// Release a charge of plain memory.
     Release(Holding),
+    /// Tell a destroyed pool that a free is done.
     Orphan(Arc<Entry>),
 }
 
+/// A deferred free.
 struct Departing {
+    /// The freed address; 0: unknown.
     address: u64,
+    /// The stream.
     place: Place,
+    /// The number of the free, in the order of the driver's answers.
     stamp: u64,
-    /// When its context was last known to live: see `context::has_ended`.
+    /// The latest context epoch at which its context was known to live: see `context::has_ended`.
     moment: u64,
+    /// The event marker behind the free, if one could be recorded.
     mark: Option<Mark>,
     then: Then,
 }
 
-/// By stream and number of the free; and where what is known by its address is.
+/// Frees by stream and number; and the keys of those known by address.
 struct All {
     frees: BTreeMap<(Place, u64), Departing>,
     addresses: BTreeMap<u64, (Place, u64)>,
@@ -71,20 +80,21 @@ impl All {
 }
 
 static ALL: Lock<All> = Lock::new(All::EMPTY);
+/// Number of deferred frees.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-/// Of them: those without a mark.
+/// How many of them have no marker.
 static UNMARKED: AtomicUsize = AtomicUsize::new(0);
 /// The number of the newest free.
 static STAMPS: AtomicU64 = AtomicU64::new(0);
-/// Threads that are asking the driver of marks; a context that is about to end waits for them.
+/// Threads that are asking the driver about markers. A context that is about to end waits for them.
 static ASKING: AtomicUsize = AtomicUsize::new(0);
 
-/// A number for a free that the driver has been told of.
+/// The next number, for a free that the driver has accepted.
 pub fn stamp() -> u64 {
     STAMPS.fetch_add(1, SeqCst) + 1
 }
 
-/// The newest number: a wait that begins now is for that free and for those before it, in the streams that it waits for.
+/// The newest number. A wait that begins now covers that free and all earlier ones in the streams that it waits for.
 ///
 /// # Cost
 /// One load.
@@ -93,7 +103,7 @@ pub fn newest() -> u64 {
     STAMPS.load(SeqCst)
 }
 
-/// What the program has waited for.
+/// A wait that the program has completed.
 pub struct Arrived {
     /// The streams.
     pub which: Which,
@@ -103,16 +113,16 @@ pub struct Arrived {
 
 /// Streams that the program has waited for.
 pub enum Which {
-    /// Nobody knows.
+    /// Unknown.
     Unknown,
-    /// One; its context is of interest for default streams only.
+    /// One stream; the context matters only for default streams.
     One(Stream, Option<usize>),
-    /// All of a context.
+    /// All streams of a context.
     Context(usize),
 }
 
 impl Arrived {
-    /// Whether the stream has come to the free with that number.
+    /// Whether the stream has reached the free numbered `stamp`.
     pub fn at(&self, place: Place, stamp: u64) -> bool {
         stamp <= self.since
             && match self.which {
@@ -142,7 +152,7 @@ fn depart(address: u64, order: Order, moment: u64, then: Then) {
     resolve_in(place, false);
 }
 
-/// Notes one, unless its context, or that of its memory, has ended.
+/// Adds a deferred free; ends it at once if its stream's context or its memory's context has ended.
 fn add(mut one: Departing) {
     let now = context::moment();
     if one.has_ended() {
@@ -155,7 +165,7 @@ fn add(mut one: Departing) {
     }
 }
 
-/// Ends what is chosen.
+/// Ends the frees that `chosen` selects.
 fn end_all(chosen: impl Fn(&Departing) -> bool) {
     let taken: Vec<Departing> = {
         let mut all = ALL.lock();
@@ -166,7 +176,7 @@ fn end_all(chosen: impl Fn(&Departing) -> bool) {
 }
 
 impl Departing {
-    /// Whether the context whose stream it waits for has ended, or that of the memory.
+    /// Whether the context of the stream, or that of the memory, has ended.
     fn has_ended(&self) -> bool {
         let memory = match &self.then {
             Then::Release(holding) => holding.context,
@@ -175,17 +185,17 @@ impl Departing {
         context::has_ended(self.place.context, self.moment) || context::has_ended(memory, self.moment)
     }
 
-    /// The mark, if the driver may be asked of it. Only while [`asking`].
+    /// The marker, if the driver may be asked about it. Only inside [`asking`].
     fn living(&self) -> Option<&Mark> {
         let of = self.place.context;
-        // In this order: an end is counted as ended before it is counted off.
+        // In this order: an ending context is recorded as ended before it is no longer recorded as ending.
         let dies = context::is_ending(CUcontext(of as *mut c_void)) || context::has_ended(of, self.moment);
         self.mark.as_ref().filter(|_| !dies)
     }
 
     fn end(self) {
         if self.mark.is_some() {
-            // Else it dies with its context.
+            // Otherwise the marker dies with its context.
             asking(|| self.living().into_iter().for_each(Mark::end));
         }
         match self.then {
@@ -195,7 +205,7 @@ impl Departing {
     }
 }
 
-/// Frees plain memory in stream order, which the caller has taken out of its table; a free that fails leaves it there.
+/// Frees plain memory in stream order. The caller has taken its record out of `table`; a failed free puts it back.
 pub fn free(table: &Table, address: u64, holding: Holding, order: Order, real: Call<'_>) -> CUresult {
     let moment = context::moment();
     let result = real();
@@ -207,7 +217,7 @@ pub fn free(table: &Table, address: u64, holding: Holding, order: Order, real: C
     result
 }
 
-/// Memory of a destroyed pool was freed; without an order, at once.
+/// Handles a free of a destroyed pool's memory. Without an order the memory is freed at once.
 pub fn orphan(address: u64, entry: &Arc<Entry>, order: Option<Order>) {
     match order {
         Some(order) if entry.held() > 0 => {
@@ -218,8 +228,9 @@ pub fn orphan(address: u64, entry: &Arc<Entry>, order: Option<Order>) {
     }
 }
 
-/// A pool was destroyed, and streams may still have to come to these frees, with their numbers and moments. Which of the
-/// streams live nobody knows, so marks are set in the default ones only. The caller's own await ends here.
+/// Handles the destruction of a pool. `frees` holds, for each stream, the number and epoch of a free that the stream
+/// may not have reached. The other streams may no longer exist, so markers are recorded in the default streams only.
+/// Also ends the caller's own await.
 pub fn orphans(entry: &Arc<Entry>, mut frees: Map<Place, (u64, u64)>) {
     if entry.held() == 0 {
         return pools::awaited(entry);
@@ -239,7 +250,8 @@ pub fn orphans(entry: &Arc<Entry>, mut frees: Map<Place, (u64, u64)>) {
     pools::awaited(entry);
 }
 
-/// Ends what is gone; whether anything is left. `arrived`: what the program has just waited for.
+/// Ends the frees that are done; returns whether any are left. `arrived`: the wait that the program has just
+/// completed.
 #[cold]
 pub fn resolve(arrived: Option<&Arrived>) -> bool {
     if let Some(arrived) = arrived
@@ -250,7 +262,7 @@ pub fn resolve(arrived: Option<&Arrived>) -> bool {
     resolve_marked(false)
 }
 
-/// As [`resolve`], with a question for each mark: before something is refused.
+/// As [`resolve`], but checks every marker: called before a request is refused.
 #[cold]
 pub fn resolve_all() {
     resolve_marked(true);
@@ -271,11 +283,12 @@ fn resolve_marked(each: bool) -> bool {
     COUNT.load(Acquire) > 0
 }
 
-/// Ends what a stream has come to: asks from the oldest mark to the first that it has not come to, or of `each`.
+/// Ends the frees that a stream has reached: checks markers from the oldest up to the first not reached, or every one
+/// with `each`.
 fn resolve_in(place: Place, each: bool) {
     let mut from = 0;
     loop {
-        // Out of the list while the driver is asked; who comes meanwhile finds the rest.
+        // Taken out of the list while the driver is asked; another thread meanwhile finds the rest.
         let next = {
             let mut all = ALL.lock();
             let marked = all.frees.range((place, from)..=(place, u64::MAX)).find(|(_, one)| one.mark.is_some());
@@ -294,7 +307,8 @@ fn resolve_in(place: Place, each: bool) {
     }
 }
 
-/// A stream is about to be destroyed: what has no mark in it is a stream's that nobody can name.
+/// Handles a stream that is about to be destroyed. Its frees without a marker move to a key that no later stream can
+/// have, so that a wait for a new stream with the same handle does not end them.
 pub fn forget_stream(key: Stream) {
     let mut all = ALL.lock();
     let of_it = |one: &Departing| one.place.key == key && one.mark.is_none();
@@ -306,10 +320,10 @@ pub fn forget_stream(key: Stream) {
     }
 }
 
-/// Looks again, for a number that is about to be shown.
+/// Checks again before a number is shown.
 ///
 /// # Cost
-/// One load where nothing departs.
+/// One load where no free is deferred.
 #[inline]
 pub fn look_again() {
     if COUNT.load(Acquire) > 0 {
@@ -317,15 +331,16 @@ pub fn look_again() {
     }
 }
 
-/// Whether there is anything of which nobody knows whether the device still has it.
+/// Whether there is any deferred free without a marker, so that nobody knows whether the device still holds its
+/// memory.
 pub fn is_doubtful() -> bool {
     UNMARKED.load(SeqCst) > 0
 }
 
-/// The driver gave out an address: whatever was there before is gone.
+/// The driver gave out this address, so an earlier deferred free there is done.
 ///
 /// # Cost
-/// One load where nothing departs.
+/// One load where no free is deferred.
 #[inline(always)]
 pub fn came_again(address: u64) {
     if COUNT.load(Acquire) > 0 {
@@ -342,23 +357,24 @@ fn end_at(address: u64) {
     found.into_iter().for_each(Departing::end);
 }
 
-/// A context is about to end, and with it the marks in its streams: nobody is asking of them when this returns.
+/// A context is about to end, and the markers in its streams with it: returns when no thread asks the driver about
+/// them.
 pub fn context_ending() {
     if ASKING.load(SeqCst) > 0 {
         context::wait_until(|| ASKING.load(SeqCst) == 0);
     }
 }
 
-/// A context has ended, which waits for its streams, and marks of ours have died with it.
+/// A context has ended, after waiting for its streams; its markers have died with it.
 pub fn context_ended() {
     let now = context::moment();
     end_all(Departing::has_ended);
     ALL.lock().frees.values_mut().for_each(|one| one.moment = one.moment.max(now));
 }
 
-/// Forgets the parent's, in a forked child.
+/// Clears the parent's deferred frees in a forked child.
 pub fn forget() {
-    // SAFETY: the child's thread that settles it, before any other goes on.
+    // SAFETY: called by the child's settling thread, before any other thread continues.
     unsafe { ALL.reset(All::EMPTY) };
     COUNT.store(0, Relaxed);
     UNMARKED.store(0, Relaxed);

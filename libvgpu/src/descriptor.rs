@@ -1,12 +1,14 @@
-//! What a file descriptor for exported memory tells: whose share it is, and whether one of its kind is open anywhere.
+//! Marks file descriptors of exported memory with the identity of a share, and detects whether one is still open
+//! anywhere.
 //!
-//! An exported descriptor is marked with a kernel lock on its open file: a read lock on one byte far behind anything real,
-//! whose position is the share's identity. The lock belongs to the open file and travels with it, through fork, dup and
-//! sockets, and ends with the last of its descriptors. Three things follow. An importer reads the identity from the
-//! descriptor itself (/proc/self/fdinfo). Another open file of the same device node can ask the kernel whether a marked
-//! one is still open anywhere. And nothing is held open by the mark: memory that the program let go of stays gone.
+//! An exported descriptor is marked with a kernel lock on its open file: a read lock on one byte far beyond any real
+//! data. The byte's position is the share's identity. The lock belongs to the open file, follows it through fork, dup
+//! and sockets, and ends with its last descriptor. So an importer can read the identity from the descriptor itself
+//! (/proc/self/fdinfo). Another open file of the same device node can ask the kernel whether a marked one is still
+//! open. And the mark keeps nothing open, so memory that the program released stays released.
 //!
-//! Where it cannot be done (no /proc, a kernel before 4.1) there is no mark, and whoever imports is charged for itself.
+//! Where this is impossible (no /proc, a kernel before 4.1) there is no mark, and each importer is charged
+//! separately.
 
 use crate::lock::Lock;
 use core::sync::atomic::{AtomicU64, Ordering::*};
@@ -19,7 +21,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use vgpu_core::ledger::Watched;
 use vgpu_core::tenant::hash64;
 
-/// Marks stand here and above: no device and no file of ours has a byte there.
+/// Marks are at this position and above: no device and no file of ours has a byte there.
 const BASE: u64 = 1 << 62;
 
 /// An identity that no other export of any process has: see [`mark`].
@@ -33,16 +35,16 @@ pub fn fresh_identity() -> u64 {
 }
 
 fn borrow<'a>(descriptor: i32) -> Option<BorrowedFd<'a>> {
-    // SAFETY: looked at for the length of one call; a number that is not open is an error of that call.
+    // SAFETY: used for the length of one call; a number that is not open is an error of that call.
     (descriptor >= 0).then(|| unsafe { BorrowedFd::borrow_raw(descriptor) })
 }
 
-/// Marks the open file behind `descriptor`; whether that could be done.
+/// Marks the open file behind `descriptor`. Returns whether that succeeded.
 pub fn mark(descriptor: i32, identity: u64) -> bool {
     borrow(descriptor).is_some_and(|file| lock::try_hold(file, BASE + identity).unwrap_or(false))
 }
 
-/// The identity that the open file behind `descriptor` is marked with.
+/// The identity with which the open file behind `descriptor` is marked.
 pub fn read(descriptor: i32) -> Option<u64> {
     let mut text = [0; 4096];
     let mut file = File::open(format!("/proc/self/fdinfo/{descriptor}")).ok()?;
@@ -62,7 +64,8 @@ fn position(line: &str) -> Option<u64> {
     (first == last).then(|| first.parse().ok())?
 }
 
-/// An open file of our own beside an exported one, to ask whether that is open anywhere. There is one per device node.
+/// Detects whether a marked file is open anywhere, through an open file of our own on the same device node. There is
+/// one such file per node.
 pub struct Watch {
     node: Node,
     identity: u64,
@@ -96,12 +99,13 @@ impl Watch {
         }
         let own = reopened(&format!("/proc/self/fd/{descriptor}"), node)?;
         let own = out_of_the_way(OwnedFd::from(own)).ok()?;
-        // Two threads may both have opened one: the second stands in the list unused until its watches end.
+        // Two threads may both have opened one: the second entry stays unused in the list.
         PROBES.lock().push(Probe { node, descriptor: own.into_raw_fd(), watches: 1 });
         Some(Self { node, identity })
     }
 
-    /// Whether a file with that mark is open in any process, or on its way to one; then, through what that can be seen.
+    /// Whether a file with that mark is open in any process or in transit to one. If so, returns the descriptor
+    /// through which others can check.
     pub fn open(&self) -> Option<Watched> {
         let descriptor = PROBES.lock().iter().find(|probe| probe.node == self.node).map(|probe| probe.descriptor)?;
         let ours = Some(descriptor).filter(|descriptor| node_of(*descriptor) == Some(self.node));
@@ -120,23 +124,23 @@ impl Drop for Watch {
             let probe = probes.swap_remove(at);
             drop(probes);
             if node_of(probe.descriptor) == Some(probe.node) {
-                // SAFETY: our own; a number that the program made its own names another file and is left alone.
+                // SAFETY: our own; if the program has reused its number for another file, it is left alone.
                 drop(unsafe { OwnedFd::from_raw_fd(probe.descriptor) });
             }
         }
     }
 }
 
-/// Whether nothing that is marked with `identity` is open anywhere, seen through another process's descriptor. Where it
-/// cannot be looked at, or is another file by now, nothing is known: then it counts as open.
+/// Whether no file marked with `identity` is open anywhere, as seen through the descriptor of the process `keeper`.
+/// If that descriptor cannot be opened, or is another file by now, the answer is unknown and counts as open.
 pub fn is_closed(keeper: u32, watched: Watched, identity: u64) -> bool {
     let path = format!("/proc/{keeper}/fd/{}", watched.descriptor);
     let Some(file) = reopened(&path, watched.node) else { return false };
     matches!(lock::held_by_another(file.as_fd(), BASE + identity), Ok(false))
 }
 
-/// Another open file of `node`, which is expected at `path`. What is there is looked at before it is opened: a number may
-/// name anything by now, and to open a pipe wakes whoever writes to it, to open a device does what its driver does.
+/// Opens `node`, expected at `path`, once more. The path is checked with O_PATH first, because the descriptor number
+/// may name anything by now: opening a pipe wakes its writers, and opening a device runs its driver.
 fn reopened(path: &str, node: Node) -> Option<File> {
     let place = File::options().read(true).custom_flags(libc::O_PATH | libc::O_CLOEXEC).open(path).ok()?;
     if node_of(place.as_raw_fd()) != Some(node) {
@@ -147,13 +151,13 @@ fn reopened(path: &str, node: Node) -> Option<File> {
     file.ok().filter(|file| node_of(file.as_raw_fd()) == Some(node))
 }
 
-/// Forgets the parent's, in a forked child; the descriptors are closed on exec.
+/// Clears the parent's watches in a forked child; the descriptors are closed on exec.
 pub fn forget() {
-    // SAFETY: the child's thread that settles it, before any other goes on.
+    // SAFETY: called by the child's settling thread, before any other thread continues.
     unsafe { PROBES.reset(Vec::new()) };
 }
 
-/// Bytes of a handle that is passed by value or copied through a socket, as an identity.
+/// The identity of an opaque handle that is passed by value or through a socket.
 pub fn of_bytes(handle: &[u8; 64]) -> u64 {
     hash64(handle).max(1)
 }

@@ -1,10 +1,10 @@
-//! The one door between C and Rust: a panic ends here, silently, and becomes the caller's fail-closed answer.
+//! The FFI guard of every hook: a panic ends here silently and becomes the hook's fail-closed answer.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// The result type of a C function's signature.
 pub trait Signature {
-    /// What it returns.
+    /// The return type.
     type Output;
 }
 
@@ -34,15 +34,15 @@ signatures! {
 /// Runs a hook's body; `None` if it panicked.
 ///
 /// # Cost
-/// Nothing on the way through: unwinding tables only.
+/// No code on the path without a panic, only unwinding tables.
 #[inline]
 pub fn guard<R>(body: impl FnOnce() -> R) -> Option<R> {
-    // Not dropped: what a panic carries may panic when it is, and nothing comes back from here.
+    // The payload is not dropped: dropping it may panic again, with no guard around it.
     catch_unwind(AssertUnwindSafe(body)).map_err(core::mem::forget).ok()
 }
 
-/// Replaces our own copy of the standard library's panic message by silence: a guest prints nothing unasked. The
-/// program's own panic hook, if it is written in Rust, is another copy and is not touched.
+/// Replaces this library's copy of the standard panic message by silence: a guest prints nothing unasked. A program
+/// written in Rust has its own copy of the panic hook, which is not touched.
 pub fn silence() {
     std::panic::set_hook(Box::new(|_| {}));
 }

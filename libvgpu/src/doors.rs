@@ -1,12 +1,12 @@
-//! Open doors: ways to the driver around the hooks. They are counted, told once, and shut where that was asked for.
+//! Bypasses: ways to reach the driver around the hooks. They are counted, reported once, and refused on request.
 //!
-//! The driver chooses and we substitute what we know; a newer driver may have a variant of a charging function that the
-//! table does not know. A second copy of the driver, another namespace of the loader and a library that binds to its
-//! own dependencies first (RTLD_DEEPBIND) are others. A door counts only where limits are asked for; names that neither
-//! charge nor launch never count. `VGPU_STRICT=1` shuts those that can be shut: such a lookup finds nothing; what
-//! is shut is said too, and not counted.
+//! A newer driver may have a variant of a charging function that the table does not know. Other bypasses are a second
+//! copy of the driver, another namespace of the loader, and a library that binds to its own dependencies first
+//! (RTLD_DEEPBIND). A bypass counts only where limits are asked for. Names that neither charge nor launch never
+//! count. `VGPU_STRICT=1` refuses those that can be refused: the lookup finds nothing. A refusal is reported, but not
+//! counted.
 //!
-//! Not here: where the doors are met (`lookup`, `hooks/entry`).
+//! Not here: the places that detect bypasses (`lookup`, `hooks/entry`).
 
 use crate::driver::CUDA;
 
@@ -18,31 +18,31 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
 use shim_sys::elf;
 use shim_sys::table::base_length;
 
-/// Doors met in this process.
+/// Bypasses detected in this process.
 static COUNT: AtomicU64 = AtomicU64::new(0);
-/// Those of them that stand in the tenant's ledgers; there are none before the first initialisation.
+/// How many of [`COUNT`] are recorded in the tenant's ledgers, which exist only after the first initialisation.
 static TOLD: AtomicU64 = AtomicU64::new(0);
-/// Name of the first, leaked; null until there is one.
+/// Name of the first bypass, leaked; null until there is one.
 static FIRST: AtomicPtr<String> = AtomicPtr::new(core::ptr::null_mut());
 /// Whether the process was searched for further copies of the driver.
 static SEARCHED: AtomicBool = AtomicBool::new(false);
 
-/// What can be done about a lookup.
+/// Advice for the message about a lookup.
 const CURE: &str = "VGPU_STRICT=1 refuses it";
 
-/// Whether one was left open that strictness would have shut.
+/// Whether a bypass was allowed that strict mode would have refused.
 static PASSED: AtomicBool = AtomicBool::new(false);
 
-/// Whether the daemon wants them refused.
+/// Whether the daemon wants bypasses refused.
 static SHUT: AtomicBool = AtomicBool::new(false);
 
-/// The daemon wants them refused.
+/// Refuses bypasses from now on, as the daemon asks.
 pub fn shut() {
     SHUT.store(true, Relaxed);
 }
 
-/// The first way around the library that was left open in this process and would not be now. Lookups come before the first
-/// call, and the daemon is asked at that.
+/// The first bypass detected, if strict mode would have refused one that this process allowed. Lookups happen before
+/// the first CUDA call, and only that call asks the daemon whether it is strict.
 pub fn passed() -> Option<&'static str> {
     // SAFETY: null, or leaked by `met`.
     PASSED.load(Relaxed).then(|| unsafe { FIRST.load(Acquire).as_ref() }.map_or("", String::as_str))
@@ -53,14 +53,14 @@ pub fn strict() -> bool {
     SHUT.load(Relaxed) || is_on("VGPU_STRICT")
 }
 
-/// Counts a door that is open and says so, once per process. `words`: what it is; `cure`: what can be done.
+/// Counts an allowed bypass and reports it, once per process. `words` describes the bypass, `cure` the remedy.
 #[cold]
 pub fn met(name: &str, words: &str, cure: &str) {
     COUNT.fetch_add(1, Relaxed);
     if FIRST.load(Acquire).is_null() {
         let ours = Box::into_raw(Box::new(name.to_owned()));
         if FIRST.compare_exchange(core::ptr::null_mut(), ours, AcqRel, Acquire).is_err() {
-            // SAFETY: nobody else has seen it.
+            // SAFETY: no other thread has seen it.
             drop(unsafe { Box::from_raw(ours) });
         }
     }
@@ -68,7 +68,8 @@ pub fn met(name: &str, words: &str, cure: &str) {
     say::once(&format!("{words} leads around the limits that were asked for; {cure}; vgpu doctor shows them all"));
 }
 
-/// Under `VGPU_STRICT=1` a door is shut: that is said, and not counted. Says whether it is. `words`: what it is.
+/// Refuses a bypass in strict mode and reports it; otherwise counts it. Returns whether it is refused. `words`
+/// describes it.
 pub fn judged(name: &str, words: &str) -> bool {
     if strict() {
         say::once(&format!(
@@ -81,7 +82,7 @@ pub fn judged(name: &str, words: &str) -> bool {
     false
 }
 
-/// Writes what was counted into the ledgers, where there are any yet.
+/// Writes the new count into the ledgers, if there are any yet.
 fn tell() {
     if device::all().next().is_none() {
         return;
@@ -101,8 +102,8 @@ fn tell() {
     }
 }
 
-/// After an initialisation under limits: the ledgers learn of doors met before, and the process is searched, once, for
-/// a second copy of the driver.
+/// After an initialisation under limits: records earlier bypasses in the ledgers, and searches the process once for a
+/// second copy of the driver.
 pub fn settled() {
     if !SEARCHED.swap(true, Relaxed) {
         for name in further_drivers() {
@@ -112,8 +113,8 @@ pub fn settled() {
     tell();
 }
 
-/// Copies of the driver beside the one that is hooked: mapped code of a libcuda.so.1 that the loader's own list lacks
-/// belongs to another namespace, a second entry of that list was loaded by its path.
+/// Copies of the driver besides the hooked one. Mapped code of a libcuda.so.1 that the loader's list lacks belongs to
+/// another namespace. A second entry in that list was loaded by its path.
 fn further_drivers() -> Vec<&'static str> {
     let mut listed: usize = 0;
     elf::walk(|object| {
@@ -131,7 +132,8 @@ fn further_drivers() -> Vec<&'static str> {
         if !path.rsplit(|&byte| byte == b'/').next().unwrap_or(path).starts_with(b"libcuda.so") {
             continue;
         }
-        // A loaded copy begins with the file's first page; one that was only mapped to be read has no code.
+        // A loaded copy begins with the file's first page. A copy that was mapped only for reading has no executable
+        // page.
         if offset.iter().all(|&digit| digit == b'0') {
             let start = addresses.split(|&byte| byte == b'-').next().and_then(|hex| str::from_utf8(hex).ok());
             base = start.and_then(|hex| usize::from_str_radix(hex, 16).ok()).unwrap_or(0);
@@ -145,11 +147,11 @@ fn further_drivers() -> Vec<&'static str> {
     found
 }
 
-/// Whether `found`, the driver's answer to a question for `name`, leads around a hook: a variant that the table does not
-/// know of a function that charges or launches. Counts it; `Some(true)`: it must not be handed out.
+/// Checks whether `found`, the driver's answer for `name`, bypasses the hooks: an unknown variant of a function that
+/// charges or launches. Counts it if so. `Some(true)`: it must not be handed out.
 #[inline]
 pub fn variant(name: &CStr, found: *mut c_void) -> Option<bool> {
-    // The name first: a stranger's (`curl_easy_init`, `cudnnCreate`) must not make us look at the environment.
+    // The name first: a foreign name (`curl_easy_init`, `cudnnCreate`) must not cause a read of the environment.
     if found.is_null() || !guards(name) {
         return None;
     }
@@ -171,11 +173,11 @@ fn unknown(name: &CStr, found: *mut c_void) -> Option<bool> {
 /// `name` is null or a C string.
 #[inline]
 pub unsafe fn variant_text(name: *const c_char, found: *mut c_void) -> Option<bool> {
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     if name.is_null() { None } else { variant(unsafe { CStr::from_ptr(name) }, found) }
 }
 
-/// Counts a hooked function of a copy of the driver that is not the one we know. `Some(true)`: not to be handed out.
+/// Counts a hooked function that was found in another copy of the driver. `Some(true)`: it must not be handed out.
 pub fn second_copy(name: &CStr) -> Option<bool> {
     let text = name.to_str().ok()?;
     if !guards(name) || !asked::for_limits() {
@@ -184,7 +186,7 @@ pub fn second_copy(name: &CStr) -> Option<bool> {
     Some(judged(text, &format!("{text} of a second copy of the driver")))
 }
 
-/// Whether the table knows a function of exactly that name and leaves it alone.
+/// Whether the table lists exactly this function as one to leave unhooked.
 pub fn passes(name: &CStr) -> bool {
     words::passed().any(|row| row == name)
 }
@@ -196,7 +198,7 @@ fn guards(name: &CStr) -> bool {
     name.get(..base_length(name)).is_some_and(is_guarded)
 }
 
-/// Whether `found` is a function that the table knows and leaves alone, by its reason.
+/// Whether `found` is a variant that the table lists, with a reason, as one to leave unhooked.
 fn is_known(name: &str, found: *mut c_void) -> bool {
     let length = base_length(name.as_bytes());
     words::passed().any(|row| {

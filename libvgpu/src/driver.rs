@@ -1,8 +1,8 @@
-//! The real functions: where the driver has them, and which hook stands for which address.
+//! Finds the real functions of the driver and NVML, and maps their addresses to our hooks.
 //!
-//! Everything is found by walking the loader's objects for the driver's soname, so that no question of ours passes
-//! our own `dlsym`, nothing is allocated and no lock of ours is held while the loader works: two threads may do the
-//! same walk at once and store the same answers.
+//! The loader's objects are walked to find the driver's soname. So no lookup of our own passes our `dlsym`, nothing
+//! is allocated, and no lock of ours is held while the loader works. Two threads may do the same walk at once; they
+//! store the same results.
 
 use crate::lookup::next_after_us;
 use crate::words::{self, Names};
@@ -14,12 +14,12 @@ use shim_sys::elf;
 use shim_sys::nvml::nvmlReturn_t;
 use shim_sys::table::{CUDA_HOOK_NAMES, CudaHook, NVML_HOOK_NAMES, NvmlHook};
 
-/// A call of the driver's function with the program's arguments, made once.
+/// Calls the driver's function with the program's arguments; used once.
 ///
-/// One type for every hook: a closure's own type would copy the code around the call into each hook.
+/// One type for every hook: a separate closure type would copy the code around the call into each hook.
 pub type Call<'a> = &'a mut dyn FnMut() -> CUresult;
 
-/// A real library and the rows we hook in it.
+/// A real library and its hooked rows.
 pub struct Library<const ROWS: usize, const SLOTS: usize, const BYTES: usize> {
     soname: &'static CStr,
     names: Names<BYTES, ROWS>,
@@ -28,24 +28,24 @@ pub struct Library<const ROWS: usize, const SLOTS: usize, const BYTES: usize> {
     found: &'static Found<ROWS, SLOTS>,
 }
 
-/// What was found of a library: all zeroes at first, so that the file of the library has no room for it.
+/// The addresses found in a library. All zeroes at first, so that they take no space in the file of this library.
 pub struct Found<const ROWS: usize, const SLOTS: usize> {
     ready: AtomicBool,
-    /// The library's own address of each row, 0: it has none.
+    /// The library's own address of each row; 0: it lacks the function.
     real: [AtomicUsize; ROWS],
     /// The function that a hook calls; 0: not looked up yet, or [`Self::interposers`] has one.
     call: [AtomicUsize; ROWS],
     /// The function of an interposer behind this library, which the export calls; 0: none was found.
     interposers: [AtomicUsize; ROWS],
-    /// Begin and end of the library's code, which stays where it is; 0, 0 if that is not certain.
+    /// Begin and end of the library's code, which stays mapped there; 0, 0 if that is not certain.
     code: [AtomicUsize; 2],
-    /// Open-addressed index by address: row + 1, 0: empty.
+    /// Open-addressed index by address: row + 1; 0 is empty.
     index: [AtomicU16; SLOTS],
 }
 
 type CudaFound = Found<{ CudaHook::COUNT }, { slots(CudaHook::COUNT) }>;
 
-/// What was found of libcuda.so.1.
+/// The addresses found in libcuda.so.1.
 pub static CUDA_FOUND: CudaFound = Found::new();
 static NVML_FOUND: Found<{ NvmlHook::COUNT }, { slots(NvmlHook::COUNT) }> = Found::new();
 
@@ -67,10 +67,10 @@ pub mod first_number {
     pub const ROWS: usize = NVML + NvmlHook::COUNT;
 }
 
-/// Where in [`CUDA_FOUND`] the addresses stand that its hooks call: for code without a frame.
+/// Offset in [`CUDA_FOUND`] of the addresses that its hooks call: for code without a frame.
 pub const CUDA_CALLED_AT: usize = core::mem::offset_of!(CudaFound, call);
 
-/// Places of an index for so many rows: half of them stay empty.
+/// Slots of an index for `rows` rows: at least half of them stay empty.
 const fn slots(rows: usize) -> usize {
     (2 * rows).next_power_of_two()
 }
@@ -99,7 +99,7 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
         Self { soname, names: Names::of(names), first_number, found }
     }
 
-    /// Whether the library is loaded; the first time it is, its addresses are read.
+    /// Whether the library is loaded. Reads its addresses the first time that it is.
     pub fn loaded(&self) -> bool {
         self.found.ready.load(Acquire) || self.read()
     }
@@ -117,8 +117,8 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
             })
         });
         let Some((start, end)) = found else { return false };
-        // From here on the library stays: a program that closes it and opens it again would find it at other addresses,
-        // which no map of ours knows, and behind ours there might be anything.
+        // Keep the library loaded from here on. If a program closed and reopened it, its functions would be at other
+        // addresses that our maps do not know, and the old addresses could hold anything.
         let stay = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
         // SAFETY: names a library that is loaded; loads nothing.
         if !unsafe { libc::dlopen(self.soname.as_ptr(), stay) }.is_null() {
@@ -151,7 +151,7 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
         vgpu_core::mix::slot(address as u64 >> 4, SLOTS)
     }
 
-    /// The row whose real function stands at `address`.
+    /// The row whose real function is at `address`.
     ///
     /// # Cost
     /// One or two cache lines.
@@ -185,8 +185,8 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
         self.names.begins_with(row, text)
     }
 
-    /// The function that the hook of `row` calls. Null: no library has it, or an interposer is to be called by
-    /// [`crate::arch::detour`].
+    /// The function that the hook of `row` calls. Null: no library has it, or [`crate::arch::detour`] must call an
+    /// interposer.
     ///
     /// # Cost
     /// One load after the first time.
@@ -198,17 +198,18 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
         }
     }
 
-    /// As [`Self::call`]; null also as long as that was not asked.
+    /// As [`Self::call`], without a lookup: null until [`Self::call`] has found it.
     ///
     /// # Cost
-    /// One load, and no frame in whoever asks.
+    /// One load, and no stack frame in the caller.
     #[inline]
     pub fn called(&self, row: usize) -> *mut c_void {
         self.found.call[row].load(Relaxed) as *mut c_void
     }
 
-    /// An export calls an interposer behind us and charges nothing. The interposer finds the hook in place of the
-    /// driver's function ([`begin_in_place`]), which charges with the arguments that the driver gets.
+    /// Finds the function for a first call. An export calls an interposer behind us and charges nothing. The
+    /// interposer's own lookup gets the replacing hook ([`begin_in_place`]), which charges with the arguments that
+    /// the driver gets.
     #[cold]
     fn find_call(&self, row: usize) -> *mut c_void {
         let number = self.first_number + row;
@@ -222,7 +223,7 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
         self.found.real[row].load(Relaxed) as *mut c_void
     }
 
-    /// Decides whether the hook of `row` calls the driver, whose function this returns, or an interposer: null.
+    /// Decides whether the hook of `row` calls the driver, whose function is returned, or an interposer: null.
     #[cold]
     #[inline(never)]
     fn find_behind(&self, row: usize) -> *mut c_void {
@@ -231,12 +232,13 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
         }
         let next = next_after_us(self.name(row));
         if !self.loaded() {
-            // A wrapper that opens the driver at its first call: an interposer then. Or there is no driver at all.
+            // A wrapper that opens the driver at its first call counts as an interposer. Or there is no driver at
+            // all.
             return next;
         }
         let real = self.found.real[row].load(Relaxed) as *mut c_void;
         if next.is_null() {
-            // The search that failed was ours: a program that asks `dlerror` next must not hear of it.
+            // The failed search was ours, so a program that calls `dlerror` next must not see it.
             // SAFETY: no preconditions.
             unsafe { libc::dlerror() };
         }
@@ -249,12 +251,12 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
         core::ptr::null_mut()
     }
 
-    /// The function of an interposer behind us, as far as [`Self::call`] found one; null: none.
+    /// The function of an interposer behind us, if [`Self::call`] found one; null: none.
     pub fn interposer(&self, row: usize) -> *mut c_void {
         self.found.interposers[row].load(Relaxed) as *mut c_void
     }
 
-    /// Whether the export of `row` calls an interposer instead of the driver. Decided here, if it was not.
+    /// Whether the export of `row` calls an interposer instead of the driver. Decided here if it was not yet.
     ///
     /// # Cost
     /// One load after the first time, without an interposer.
@@ -268,7 +270,7 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
         self.loaded() && self.found.real[row].load(Relaxed) != 0
     }
 
-    /// Whether a function stands behind the hook of `row`.
+    /// Whether the hook of `row` has a function to call.
     pub fn has_function(&self, row: usize) -> bool {
         !self.called(row).is_null() || !self.find_behind(row).is_null() || !self.interposer(row).is_null()
     }
@@ -280,7 +282,7 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
             .unwrap_or(core::ptr::null_mut())
     }
 
-    /// Whether `address` lies in the code of the library that is hooked. `false` is not certain: see [`Self::holds`].
+    /// Whether `address` lies in the code of the hooked library. `false` is not certain: see [`Self::holds`].
     ///
     /// # Cost
     /// Three loads.
@@ -290,31 +292,32 @@ impl<const ROWS: usize, const SLOTS: usize, const BYTES: usize> Library<ROWS, SL
         self.loaded() && address >= start.load(Relaxed) && address < end.load(Relaxed)
     }
 
-    /// Whether the code at `caller` is the hooked library's: it looks up its own functions, and a hook would call it again.
+    /// Whether the code at `caller` belongs to the hooked library. It looks up its own functions; given a hook, it
+    /// would call itself through us.
     ///
     /// # Cost
-    /// Three loads; a walk over the loader's objects where the place of its code is not certain.
+    /// Three loads; a walk over the loader's objects if the address range of its code is not certain.
     #[inline]
     pub fn asks(&self, caller: usize) -> bool {
         self.is_code(caller) || (self.found.code[1].load(Relaxed) == 0 && self.holds(caller))
     }
 
-    /// Whether `address` lies in the library, or in another copy of it.
+    /// Whether `address` lies in the library or in another copy of it.
     pub fn holds(&self, address: usize) -> bool {
         self.is_code(address) || elf::object_of(address).is_some_and(|object| object.has_soname(self.soname))
     }
 }
 
 thread_local!(
-    /// Number of the row for which this thread's last [`Library::call`] looked.
+    /// Row number of this thread's last [`Library::call`] that had to look the function up.
     static LAST_ROW: Cell<usize> = const { Cell::new(0) };
-    /// Number of the row, plus one, whose hook this thread called in place of the driver's function; 0: none. The hook
-    /// takes it away.
+    /// Row number plus one for which this thread called the hook that replaces the driver's function; 0: none. The
+    /// hook resets it.
     static IN_PLACE: Cell<usize> = const { Cell::new(0) };
 );
 
-/// The interposer's function of the row for which [`Library::call`] has just answered null on this thread, or the code
-/// that a hook answers where nobody has the function.
+/// After [`Library::call`] returned null on this thread: the interposer's function of that row, or the error code for
+/// a function that no library has.
 pub extern "C" fn find_detour() -> usize {
     let number = LAST_ROW.get();
     let (interposer, absent) = match number.checked_sub(first_number::NVML) {
@@ -324,18 +327,18 @@ pub extern "C" fn find_detour() -> usize {
     if interposer.is_null() { absent as usize } else { interposer as usize }
 }
 
-/// Makes this thread's next call of the hook of row `number` call the driver's function and no interposer.
+/// Makes this thread's next call of the hook of row `number` call the driver's function and skip any interposer.
 pub fn begin_in_place(number: usize) {
     IN_PLACE.set(number + 1);
 }
 
-/// Real functions that the library itself calls, hooked or not: `own::cuCtxGetDevice()` is the typed function, or
-/// `None` where the driver has none.
+/// Driver functions that this library itself calls, hooked or not: `own::cuCtxGetDevice()` is the typed function, or
+/// `None` where the driver lacks it.
 pub mod own {
     use super::*;
     use shim_sys::table::{cuda_fn, nvml_fn};
 
-    /// Out of the way of those who find it known.
+    /// Not inlined, to keep the path of known functions short.
     #[cold]
     #[inline(never)]
     fn find<const ROWS: usize, const SLOTS: usize, const BYTES: usize>(

@@ -1,4 +1,4 @@
-//! The question that every hook asks first: is anything enforced here, and on which device?
+//! The check at the start of every hook: is anything enforced here, and on which device?
 
 use crate::device::{self, Device};
 use crate::driver::own;
@@ -6,16 +6,16 @@ use crate::mode::{Denied, Mode, mode};
 use crate::{boot, context, credit, fork, holdings, order, overhead, pools, quiet, say};
 use shim_sys::cuda::CUcontext;
 
-/// Whether limits are enforced here; every hook that could charge, release or show asks this first.
+/// Whether limits are enforced here. Every hook that could charge, release or show numbers calls this first.
 ///
 /// # Errors
 /// [`Mode::Failed`] as `Err`: the call must be refused.
 ///
 /// # Cost
 /// One load when nothing was asked for, three otherwise.
-#[inline(always)] // hot, and the library is made for size
+#[inline(always)] // hot, and the crate is optimised for size
 pub fn enforced() -> Result<bool, Denied> {
-    // One after the other: a jump by a table costs more than two branches that are always the same.
+    // Two branches in sequence: a jump table costs more than two branches that the processor predicts.
     let mode = mode();
     if mode == Mode::On {
         settle_child();
@@ -29,8 +29,8 @@ fn unsettled() -> Result<bool, Denied> {
     if mode() == Mode::Failed { Err(Denied) } else { wake() }
 }
 
-/// A call that charges, before any `cuInit` came by: either the driver will refuse it, or it was initialised by a way
-/// around us, and what was asked for must hold all the same.
+/// Handles a charging call before any `cuInit` passed a hook. If the driver is initialised, the program bypassed the
+/// hook, and the limits must apply all the same. If not, the driver will refuse the call.
 #[cold]
 fn wake() -> Result<bool, Denied> {
     let mut count = 0;
@@ -44,8 +44,8 @@ fn wake() -> Result<bool, Denied> {
     Ok(mode() == Mode::On)
 }
 
-/// In a forked child, at its first call: gives up its parent's slot, socket and holdings, and opens every lock that a
-/// thread of the parent may have held.
+/// Runs at a forked child's first call: gives up the parent's slot, socket and allocation records, and resets every
+/// lock that a thread of the parent may have held.
 #[inline(always)]
 pub fn settle_child() {
     fork::settle(|| {
@@ -66,7 +66,7 @@ pub fn settle_child() {
     });
 }
 
-/// Whether the call may go on with enforcement: the device of the current context, `None` to pass through.
+/// The current context and its device if limits are enforced there; `None`: pass the call through.
 ///
 /// # Errors
 /// [`Denied`]: limits were asked for and cannot be kept.

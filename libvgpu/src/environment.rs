@@ -1,12 +1,14 @@
-//! The environment that counts. The start's decides: what the program changes in it later only tightens.
+//! Reads the environment variables that apply. The process's initial environment decides; later changes by the
+//! program can only tighten.
 //!
-//! What stood there at the start was put there by whoever runs the program; a program that clears or changes it later
-//! does not lift its own limits by that. Where the start asks for nothing, a variable that the program adds counts as if
-//! it had been there.
+//! The operator sets the initial environment, so a program that clears or changes a variable does not lift its own
+//! limits. If the initial environment asks for nothing, a variable that the program adds counts as if it had been
+//! there from the start.
 //!
-//! The kernel shows the start's environment where it lies in the process's memory, as it is when it is first read here:
-//! before the first call of CUDA or NVML. That keeps honest programs honest, not a hostile one. Where nothing is shown (a process that is not dumpable, no /proc) the environment of now counts alone. Read
-//! without the standard library's lock, which a program's own `setenv` does not take either.
+//! The kernel shows the initial environment in /proc/self/environ, as it lies in the process's memory when first read
+//! here, before the first CUDA or NVML call. That keeps honest programs honest, but does not stop a hostile one.
+//! Where the kernel shows nothing (a process that is not dumpable, no /proc), only the current environment counts.
+//! Reads take no standard-library lock, which the program's own `setenv` does not take either.
 
 use crate::asked;
 use core::ffi::{CStr, c_char};
@@ -15,10 +17,10 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use vgpu_core::limits::{LimitError, RawLimits};
 
-/// The environment at the start of the process, entries ended by zero bytes; leaked, null until it was read.
+/// The initial environment, entries ended by zero bytes; leaked, null until read.
 static START: AtomicPtr<Vec<u8>> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Whether the start asks for anything: one of the three below.
+/// Whether the initial environment asks for anything: one of the three values below.
 static DECIDES: AtomicU8 = AtomicU8::new(UNREAD);
 const UNREAD: u8 = 0;
 const NOTHING: u8 = 1;
@@ -46,10 +48,10 @@ fn at_start() -> &'static [u8] {
     }
 }
 
-/// The limits that count, as written.
+/// The limits that apply, as written.
 ///
 /// # Errors
-/// [`LimitError`], and whether it is the program's own change of an environment that asked for something.
+/// [`LimitError`]; the flag is true if the program's own change of a limiting environment caused it.
 pub fn limits() -> Result<RawLimits, (LimitError, bool)> {
     let decides = decides();
     if decides && !is_changed() {
@@ -68,7 +70,8 @@ fn is_changed() -> bool {
     now().filter(tightens).any(|entry| !start().any(|known| known == entry))
 }
 
-/// Whether the start asks for anything. What is not understood will be an error, and asks.
+/// Whether the initial environment asks for anything. A value that is not understood counts as yes, because it leads
+/// to an error.
 fn decides() -> bool {
     if DECIDES.load(Relaxed) == UNREAD {
         let decides = read(&mut start()).map_or(true, |limits| limits.decides());
@@ -77,18 +80,20 @@ fn decides() -> bool {
     DECIDES.load(Relaxed) == SOMETHING
 }
 
-/// The value of a variable that could loosen something: the start's. Where that asks for nothing the program's counts too.
+/// The value of a variable that could loosen a limit: from the initial environment. If that asks for nothing, a value
+/// the program added counts too.
 pub fn variable(name: &str) -> Option<OsString> {
     let later = || if decides() { None } else { find(&mut now(), name) };
     find(&mut start(), name).or_else(later).map(|value| OsString::from_vec(value.to_vec()))
 }
 
-/// Whether a switch that only tightens is on, at the start or later.
+/// Whether a switch that only tightens is on, initially or now.
 pub fn is_on(name: &str) -> bool {
     [find(&mut start(), name), find(&mut now(), name)].contains(&Some(b"1"))
 }
 
-/// Some entries of an environment. Not generic: code for each kind of iterator would be most of this file.
+/// Some entries of an environment. Not generic: code for each kind of iterator would be most of this file's machine
+/// code.
 type Entries<'a> = &'a mut dyn Iterator<Item = &'static [u8]>;
 
 fn read(entries: Entries<'_>) -> Result<RawLimits, LimitError> {
@@ -120,15 +125,15 @@ pub fn now() -> impl Iterator<Item = &'static [u8]> {
         if at.is_null() {
             return None;
         }
-        // SAFETY: within the list; it is read up to its null.
+        // SAFETY: within the list, which is read up to its null.
         let entry = unsafe { *at };
         if entry.is_null() {
             return None;
         }
         // SAFETY: not at the end.
         at = unsafe { at.add(1) };
-        // SAFETY: an entry is a C string that lives as long as nobody replaces it, which at initialisation is the
-        // program's own risk with any getenv.
+        // SAFETY: an entry is a C string that is valid until the program replaces it. At initialisation the program
+        // takes that risk with any getenv.
         Some(unsafe { CStr::from_ptr(entry) }.to_bytes())
     })
 }

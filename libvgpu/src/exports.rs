@@ -1,6 +1,6 @@
 //! The exported hooks, derived from the table: one C function per hooked row, and their addresses by row number.
 //!
-//! Each passes the door once, is handed its own typed real function, and has nothing else in it.
+//! Each export gets its typed real function and runs the hook in the FFI guard; it has no other code.
 
 use crate::arch;
 use crate::door;
@@ -11,7 +11,8 @@ use shim_sys::cuda::*;
 use shim_sys::nvml::*;
 use shim_sys::table::{CudaHook, NvmlHook, cuda_fn, nvml_fn};
 
-/// Where the hooks of a library are, by row number: distances from here, so that the loader has no addresses to write.
+/// The addresses of a library's hooks, by row number. They are stored as distances from here, so that the loader has
+/// nothing to relocate.
 #[repr(transparent)]
 pub struct Hooks<const ROWS: usize>([i32; ROWS]);
 
@@ -26,8 +27,8 @@ impl<const ROWS: usize> Hooks<ROWS> {
     }
 }
 
-/// What a hook answers if its body panics, by subject: allocations, contexts and launches fail closed, everything else
-/// goes to the driver.
+/// The result of a hook whose body panicked, by subject. The subjects listed here fail closed; all others call the
+/// driver.
 macro_rules! after_panic {
     (charge $closed:expr, $real:expr) => {
         $closed
@@ -44,18 +45,18 @@ macro_rules! after_panic {
     (share $closed:expr, $real:expr) => {
         $closed
     };
-    // The driver may have freed it already: a second free would be somebody else's memory.
+    // The driver may have freed it already: a second free could free another allocation.
     (release $closed:expr, $real:expr) => {
         $closed
     };
     (free $closed:expr, $real:expr) => {
         $closed
     };
-    // The driver may have loaded it already: a second time would be code that nobody charges.
+    // The driver may have loaded it already: a second load would be code without a charge.
     (module $closed:expr, $real:expr) => {
         $closed
     };
-    // The driver would show what others have.
+    // The driver would show other tenants' processes.
     (processes $closed:expr, $real:expr) => {
         $closed
     };
@@ -67,7 +68,8 @@ macro_rules! after_panic {
     };
 }
 
-/// What a call holds while it is under way, by subject. A plain free is noted where its charge is: `holdings`.
+/// The guard that a call holds while it is in flight, by subject. Plain frees are counted next to their charges:
+/// `holdings`.
 macro_rules! under_way {
     (release) => {
         crate::quiet::enter()
@@ -83,18 +85,18 @@ macro_rules! under_way {
     };
 }
 
-/// Calls [`arch::detour`] as the row's function, where [`crate::driver::Library::call`] has just answered null.
+/// Calls [`arch::detour`] as the row's function, after [`crate::driver::Library::call`] returned null.
 macro_rules! detour {
     ($fns:ident $h:ident ( $($a:ident),* )) => {{
         let at = arch::detour as *const () as *mut c_void;
-        // SAFETY: it hands on the program's own arguments, as a function of the row's signature gets them.
+        // SAFETY: it passes the program's own arguments on, as a function of the row's signature gets them.
         unsafe { core::mem::transmute::<*mut c_void, $fns::$h>(at)($($a),*) }
     }};
 }
 
-/// One exported function. Those of `kernel` go straight to the driver or the short way, which has no door since nothing in
-/// it panics, and most often do; the rest is out of their way. Those of `ask` are told who asks and are written by hand,
-/// without a frame, in `arch`. Those of `copy` have one way for all of them: `hooks::copies`.
+/// One exported function. Those of `kernel` usually jump straight to the driver or take the fast path; neither can
+/// panic, so neither has a guard. Their slow path is out of line. Those of `ask` need the caller's address and are
+/// written without a frame in `arch`. Those of `copy` share one stub: `hooks::copies`.
 macro_rules! one {
     (ask $library:ident $numbers:ident $fns:ident $closed:expr; $h:ident ( $($a:ident : $t:ty),* )) => {
     };
@@ -118,13 +120,13 @@ macro_rules! one {
         #[unsafe(no_mangle)]
         #[allow(non_snake_case, clippy::too_many_arguments)]
         pub unsafe extern "C" fn $h($($a: $t),*) -> <$fns::$h as door::Signature>::Output {
-            /// Null (None), or what this hook calls.
+            /// Null (None), or the function that this hook calls.
             #[inline(always)]
             fn typed(real: *mut c_void) -> Option<$fns::$h> {
                 // SAFETY: null or a function that the loader knows by this row's name, whose signature is the table's.
                 unsafe { core::mem::transmute(real) }
             }
-            // Both with the hook's own arguments, so that they are jumped to, and the hook has no frame.
+            // Both have the hook's own arguments, so the hook jumps to them and needs no frame.
             #[cold]
             #[inline(never)]
             unsafe extern "C" fn long($($a: $t),*) -> <$fns::$h as door::Signature>::Output {

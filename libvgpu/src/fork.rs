@@ -1,21 +1,22 @@
-//! Noticing, for the price of a load, that this process is a forked child.
+//! Detects, for the price of a load, that this process is a forked child.
 //!
-//! A page that the kernel hands zeroed to a child (MADV_WIPEONFORK) holds a mark. Without a mark we are a child that
-//! has not been told yet: it gives up what it inherited and registers anew at its next call. Nothing is registered
-//! with the C library, nothing runs in the child of a program that never touches a GPU again.
+//! A page that the kernel zeroes in a child (MADV_WIPEONFORK) holds a mark. A missing mark means that this is a child
+//! that has not settled yet: at its next call it gives up the state it inherited and registers again. No fork handler
+//! is registered with the C library, so a child that never touches a GPU runs no code of ours.
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 
-/// The page's word in a process that knows who it is.
+/// The mark of a process that has settled.
 const SETTLED: u32 = 1;
-/// A thread of a child is giving up the inheritance.
+/// A thread of a child is giving up the inherited state.
 const SETTLING: u32 = 2;
 
+/// The mark's page; null until placed.
 static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
-/// Where the kernel cannot wipe a page (before 4.14, some sandboxes): the process that placed the mark; else 0.
+/// Where the kernel cannot wipe a page (before 4.14, some sandboxes): the process id that placed the mark; else 0.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
-/// Places the mark, before anything is worth noticing. May be called again.
+/// Places the mark, before there is state that a child could inherit. May be called again.
 pub fn watch() {
     if !MARK.load(Acquire).is_null() || OWNER.load(Acquire) != 0 {
         return;
@@ -38,12 +39,12 @@ pub fn watch() {
         OWNER.store(std::process::id(), Release);
     }
     if !wiped || MARK.compare_exchange(core::ptr::null_mut(), mark, AcqRel, Acquire).is_err() {
-        // SAFETY: nobody else knows the page.
+        // SAFETY: no other thread knows the page.
         unsafe { libc::munmap(page, 4096) };
     }
 }
 
-/// Whether this process is known to be no child that must settle first. `false` says nothing.
+/// Whether this process has surely settled. `false` means unknown, not that this is a child.
 ///
 /// # Cost
 /// Two loads.
@@ -54,8 +55,8 @@ pub fn is_settled() -> bool {
     !mark.is_null() && unsafe { &*mark }.load(Acquire) == SETTLED
 }
 
-/// Runs `settle` if this process is a child that has not given up its inheritance yet; threads that come meanwhile wait
-/// until it has.
+/// Runs `settle` if this process is a child that has not yet given up its inherited state. Other threads wait until
+/// it has.
 ///
 /// # Cost
 /// Three loads; where the kernel cannot wipe pages, a system call.

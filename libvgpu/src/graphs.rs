@@ -1,9 +1,10 @@
-//! Executable graphs that allocate: how much each may take, so that it can be asked for before it is launched.
+//! Executable graphs that allocate: how much memory each may take, so that it can be reserved before a launch.
 //!
-//! What the nodes of a graph allocate is added up when it is instantiated or updated, child graphs included. Allocations
-//! that the driver gave the same addresses share their memory, since the graph's order puts one after the other; those
-//! that the graph frees itself and those that outlive a launch are counted apart, because they are backed apart. Building
-//! a graph takes nothing. What graph memory holds is measured by `pools`, for which it is a pool without a handle.
+//! The allocations of a graph's nodes, including child graphs, are added up when the graph is instantiated or
+//! updated. Allocations to which the driver gave the same addresses share memory, because the graph's order runs one
+//! after the other. Memory that the graph frees itself and memory that outlives a launch are counted separately,
+//! because the driver backs them separately. Building a graph takes no memory. `pools` measures graph memory as a
+//! pool without a handle.
 
 use crate::device;
 use crate::driver::{Call, own};
@@ -16,33 +17,35 @@ use core::sync::atomic::{AtomicUsize, Ordering::*};
 use shim_sys::cuda::*;
 use vgpu_core::charging;
 
-/// Node kinds.
+// Node kinds: `CUgraphNodeType`.
 const CHILD: u32 = 4;
 const ALLOCATION: u32 = 10;
 const FREE: u32 = 11;
-/// Deeper than any graph: the driver allows no cycles, but who knows.
+/// Maximum depth of child graphs. The driver allows no cycles; this stops the walk in any case.
 const DEPTH: u32 = 32;
 
-/// What a graph may take.
+/// The memory that a graph may take.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Needs {
     all: Vec<Need>,
 }
 
-/// Of one device: bytes that the graph frees itself, and bytes that outlive a launch.
+/// The needs on one device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Need {
     device: u8,
+    /// Bytes that the graph frees itself, and bytes that outlive a launch.
     parts: [u64; 2],
-    /// What it took at its last launch.
+    /// The memory backing of its last launch.
     backing: Option<Backing>,
 }
 
-/// What the nodes of a graph say.
+/// The allocations and frees found in a graph's nodes.
 #[derive(Default)]
 struct Nodes {
     /// Device, address, bytes.
     allocations: Vec<(u8, u64, u64)>,
+    /// Addresses of free nodes.
     freed: Vec<u64>,
 }
 
@@ -64,7 +67,7 @@ impl Nodes {
     }
 }
 
-/// Bytes that ranges cover together.
+/// Bytes in the union of the ranges.
 fn covered(found: impl Iterator<Item = (u64, u64)>) -> u64 {
     let mut ranges: Vec<(u64, u64)> = Vec::new();
     for range in found {
@@ -80,17 +83,17 @@ fn covered(found: impl Iterator<Item = (u64, u64)>) -> u64 {
 }
 
 impl Needs {
-    /// Whether it takes nothing.
+    /// Whether the graph takes no memory.
     pub fn is_nothing(&self) -> bool {
         self.all.is_empty()
     }
 }
 
 static EXECS: Lock<Map<usize, Needs>> = Lock::new(Map::new());
-/// How many executable graphs allocate.
+/// Number of executable graphs that allocate.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// What a graph's nodes allocate.
+/// Adds up the allocations of a graph's nodes.
 pub fn needs_of(graph: CUgraph) -> Needs {
     let mut nodes = Nodes::default();
     walk(graph, DEPTH, &mut nodes);
@@ -100,8 +103,8 @@ pub fn needs_of(graph: CUgraph) -> Needs {
 fn walk(graph: CUgraph, depth: u32, found: &mut Nodes) -> Option<()> {
     let (list, kind_of) = (own::cuGraphGetNodes()?, own::cuGraphNodeGetType()?);
     let mut count = 0;
-    // SAFETY: here and below the program's graph, or a child that the driver has just named; pointers are to locals, and
-    // to a buffer of the given length.
+    // SAFETY: here and below the program's graph, or a child that the driver has just named; pointers are to locals
+    // and to a buffer of the given length.
     if depth == 0 || !unsafe { list(graph, core::ptr::null_mut(), &raw mut count) }.ok() {
         return None;
     }
@@ -128,7 +131,8 @@ fn walk(graph: CUgraph, depth: u32, found: &mut Nodes) -> Option<()> {
 
 fn allocation(node: CUgraphNode, found: &mut Nodes) -> Option<()> {
     let mut params = core::mem::MaybeUninit::<CUDA_MEM_ALLOC_NODE_PARAMS>::zeroed();
-    // SAFETY: as above; integers and pointers, for which zero is a value, and filled after success.
+    // SAFETY: as above; the struct has only integers and pointers, for which zero is valid, and the driver fills it
+    // on success.
     let params = unsafe {
         if !own::cuGraphMemAllocNodeGetParams()?(node, params.as_mut_ptr()).ok() {
             return None;
@@ -156,7 +160,7 @@ fn child(node: CUgraphNode) -> Option<CUgraph> {
     unsafe { own::cuGraphChildGraphNodeGetGraph()?(node, &raw mut graph) }.ok().then_some(graph)
 }
 
-/// Notes a new executable graph, or what an updated one takes from now on.
+/// Records the needs of a new or updated executable graph.
 pub fn note(exec: CUgraphExec, needs: Needs) {
     let mut all = EXECS.lock();
     if needs.is_nothing() {
@@ -167,7 +171,7 @@ pub fn note(exec: CUgraphExec, needs: Needs) {
     COUNT.store(all.len(), Release);
 }
 
-/// Takes an executable graph out before it is destroyed.
+/// Removes an executable graph before it is destroyed, and returns its needs.
 pub fn take(exec: CUgraphExec) -> Option<Needs> {
     let mut all = EXECS.lock();
     let taken = all.remove(&(exec.0 as usize));
@@ -175,7 +179,7 @@ pub fn take(exec: CUgraphExec) -> Option<Needs> {
     taken
 }
 
-/// Launches or uploads a graph: what it may allocate is asked for first, what it took is measured afterwards.
+/// Launches or uploads a graph: reserves the memory it may allocate first, and measures afterwards.
 ///
 /// # Cost
 /// One load where no graph allocates.
@@ -202,7 +206,7 @@ fn launch_noted(exec: CUgraphExec, order: Order, real: Call<'_>) -> CUresult {
 }
 
 impl Needs {
-    /// Notes what a launch with these needs has taken, unless they were changed meanwhile.
+    /// Records the backing after a launch with `launched`, unless the needs were changed meanwhile.
     fn has_taken(&mut self, launched: &Needs) {
         for (noted, launched) in self.all.iter_mut().zip(&launched.all) {
             if (noted.device, noted.parts) == (launched.device, launched.parts) {
@@ -212,7 +216,7 @@ impl Needs {
     }
 }
 
-/// Makes a call that may take what `needs` says, in the order of a stream if it is known.
+/// Makes a call that may take the memory in `needs`, in the order of a stream if that is known.
 pub fn with(needs: &mut Needs, order: Option<Order>, real: Call<'_>) -> CUresult {
     nested(&mut needs.all, order, real)
 }
@@ -232,9 +236,9 @@ pub fn measure(needs: &Needs) {
     }
 }
 
-/// Forgets the parent's, in a forked child.
+/// Clears the parent's graphs in a forked child.
 pub fn forget() {
-    // SAFETY: the child's thread that settles it, before any other goes on.
+    // SAFETY: called by the child's settling thread, before any other thread continues.
     unsafe { EXECS.reset(Map::new()) };
     COUNT.store(0, Relaxed);
 }

@@ -1,8 +1,10 @@
-//! Which address or handle holds which charge, so that its end returns exactly what its beginning took.
+//! Allocation records: the charge of each address or handle, so that its end releases exactly the bytes that its
+//! beginning charged.
 //!
-//! Kinds that cannot be confused because each has its own table: device addresses, allocations of pools, arrays, memory of
-//! other APIs; physical allocations of the virtual-memory calls are `physical`. A charge belongs to the context that made it and goes with it. Tables are split so that
-//! threads do not queue; a lock is held for one table operation.
+//! Each kind has its own table, so that kinds cannot be confused: device addresses, allocations of pools, arrays, and
+//! memory of other APIs. Physical allocations of the virtual-memory calls are in `physical`. A charge belongs to the
+//! context that made it and ends with that context. Tables are split into shards so that threads do not queue; a lock
+//! is held for one table operation only.
 
 use crate::lock::{Held, Lock};
 use crate::share::{self, Share};
@@ -12,43 +14,43 @@ use core::sync::atomic::{AtomicU64, Ordering::*};
 use shim_sys::cuda::CUcontext;
 use std::collections::HashMap;
 
-/// A charge and who made it, or a hold on a share ([`Holding::of_share`]).
+/// A charge and its context, or a hold on a share ([`Holding::of_share`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Holding {
     /// Bytes charged.
     pub bytes: u64,
     /// Number of the device.
     pub device: u8,
-    /// The context, as a word; 0: none, such as for physical allocations, which outlive contexts.
+    /// The context, as an integer. 0: none, for example for physical allocations, which outlive contexts.
     pub context: usize,
 }
 
-/// In place of a device's number: the bytes are the number of a share.
+/// Replaces the device number: `bytes` is the number of a share.
 const SHARED: u8 = u8::MAX;
-/// In place of a device's number: the bytes are the number of a charge with several names in this process.
+/// Replaces the device number: `bytes` is the number of a refcounted charge (`counted`).
 const COUNTED: u8 = u8::MAX - 1;
-/// In place of a device's number: the bytes are the number of a slab, with the device's in the upper byte.
+/// Replaces the device number: `bytes` is the number of a slab, with the device number in the upper byte.
 const IN_SLAB: u8 = u8::MAX - 2;
-/// Where the number of the device stands beside that of a slab.
+/// Bit position of the device number next to the slab number.
 const SLAB_DEVICE_SHIFT: u32 = 56;
 
 impl Holding {
-    /// A hold on a share: what several processes hold is charged in a place of its own.
+    /// A hold on a share: memory that several processes hold is charged to the share, not to the process.
     pub fn of_share(share: Share, context: usize) -> Self {
         Self { bytes: u64::from(share.number()), device: SHARED, context }
     }
 
-    /// A name of a charge that has several: `counted`.
+    /// One reference to a refcounted charge: see `counted`.
     pub fn of_counted(number: u32, context: usize) -> Self {
         Self { bytes: u64::from(number), device: COUNTED, context }
     }
 
-    /// A place in a slab that several allocations share: `slabs`.
+    /// A place in a slab that several allocations share: see `slabs`.
     pub fn in_slab(slab: u64, device: u8, context: usize) -> Self {
         Self { bytes: slab | u64::from(device) << SLAB_DEVICE_SHIFT, device: IN_SLAB, context }
     }
 
-    /// The number of the device and that of the slab, if it is a place in one.
+    /// The device number and the slab number, if this is a place in a slab.
     #[inline]
     pub fn slab(&self) -> Option<(u8, u64)> {
         let [.., device] = self.bytes.to_le_bytes();
@@ -60,18 +62,18 @@ impl Holding {
         CUcontext(self.context as *mut _)
     }
 
-    /// The number of the charge, if this is one of several names of it.
+    /// The number of the refcounted charge, if this is a reference to one.
     pub fn counted(&self) -> Option<u32> {
         u32::try_from(self.bytes).ok().filter(|_| self.device == COUNTED)
     }
 
-    /// The share, if it is a hold on one.
+    /// The share, if this is a hold on one.
     pub fn share(&self) -> Option<Share> {
         u32::try_from(self.bytes).ok().filter(|_| self.device == SHARED).and_then(Share::numbered)
     }
 }
 
-/// Multiplication by an odd constant: keys are addresses, aligned and dense.
+/// Hashes by multiplication with an odd constant: keys are addresses, aligned and dense.
 #[derive(Default)]
 pub struct AddressHasher(u64);
 
@@ -92,22 +94,22 @@ impl Hasher for AddressHasher {
 
 /// A map by address or handle.
 pub type Map<V> = HashMap<u64, V, BuildHasherDefault<AddressHasher>>;
-/// An empty one.
+/// An empty map.
 pub const fn empty<V>() -> Map<V> {
     HashMap::with_hasher(BuildHasherDefault::new())
 }
 
 const SHARDS: usize = 16;
 
-/// A part of a table, on a cache line of its own.
+/// One shard of a table, on its own cache line.
 #[repr(align(64))]
 struct Shard {
     map: Lock<Map<Holding>>,
-    /// Charges taken out for frees; written by the holder of the lock.
+    /// Charges taken out for frees so far; written by the holder of the lock.
     leaving: AtomicU64,
-    /// Of these frees, how many have ended.
+    /// How many of the frees in `leaving` have ended.
     left: AtomicU64,
-    /// How often a charge was noted, or taken out otherwise; written by the holder of the lock.
+    /// How often a charge was stored, or taken out otherwise; written by the holder of the lock.
     events: AtomicU64,
 }
 
@@ -116,7 +118,7 @@ impl Shard {
         Self { map: Lock::new(empty()), leaving: AtomicU64::new(0), left: AtomicU64::new(0), events: AtomicU64::new(0) }
     }
 
-    /// Locks it for a change of so many charges.
+    /// Locks the shard for a change of `events` charges.
     #[inline(always)]
     fn change(&self, events: u64) -> Held<'_, Map<Holding>> {
         let map = self.map.lock();
@@ -125,22 +127,22 @@ impl Shard {
     }
 }
 
-/// Charges by address or handle.
+/// Charge records by address or handle.
 pub struct Table {
     shards: [Shard; SHARDS],
 }
 
-/// What became of a charge that was to be noted.
+/// The result of storing a charge record.
 pub enum Put {
-    /// It is noted.
+    /// It is stored.
     New,
-    /// It is noted; one of the same key was there, which was freed behind our back.
+    /// It is stored and replaces a record of the same key, whose memory was freed by a call that no hook saw.
     InPlaceOf(Holding),
-    /// It is not noted.
+    /// It is not stored.
     Not,
 }
 
-/// A free under way, whose charge was taken out; it ends when this is dropped, after the charge was released.
+/// A free in flight, whose charge was taken out. Drop it after the charge was released; that ends the free.
 #[must_use]
 pub struct Leaving(&'static AtomicU64);
 
@@ -153,7 +155,7 @@ impl Drop for Leaving {
 
 /// Charges of device addresses: plain, pitched and managed allocations.
 pub static ADDRESSES: Table = Table::new();
-/// Allocations of pools: the pool is charged, not they. For the context stands the number of the pool.
+/// Allocations from pools: the pool is charged, not they. The `context` field holds the number of the pool.
 pub static POOLED: Table = Table::new();
 /// Charges of arrays and mipmapped arrays.
 pub static ARRAYS: Table = Table::new();
@@ -170,13 +172,14 @@ impl Table {
         &self.shards[((key >> 9) ^ (key >> 21)) as usize % SHARDS]
     }
 
-    /// Notes a charge. A key that is noted already was freed behind our back: its old charge comes back to the caller.
+    /// Stores a charge. A key that is already stored was freed by a call that no hook saw: its old charge is
+    /// returned.
     pub fn put(&self, key: u64, holding: Holding) -> Option<Holding> {
         self.shard(key).change(1).insert(key, holding)
     }
 
-    /// As [`Table::put`], if `lives` says so while the place is locked.
-    #[inline(always)] // hot, and the library is made for size
+    /// As [`Table::put`], if `lives` returns true while the shard is locked.
+    #[inline(always)] // hot, and the crate is optimised for size
     pub fn put_if(&self, key: u64, holding: Holding, lives: impl FnOnce() -> bool) -> Put {
         let mut map = self.shard(key).change(1);
         if !lives() {
@@ -185,21 +188,22 @@ impl Table {
         map.insert(key, holding).map_or(Put::New, Put::InPlaceOf)
     }
 
-    /// Takes the charge of `key` out.
+    /// Removes and returns the charge of `key`.
     pub fn take(&self, key: u64) -> Option<Holding> {
         self.shard(key).change(1).remove(&key)
     }
 
-    /// As [`Table::take`], if the charge is the one that was `seen`.
+    /// As [`Table::take`], if the charge equals `seen`.
     pub fn take_if(&self, key: u64, seen: Holding) -> Option<Holding> {
         let mut map = self.shard(key).map.lock();
         if map.get(&key) == Some(&seen) { map.remove(&key) } else { None }
     }
 
-    /// As [`Table::take`], for a free that is about to ask the driver: until its end it is under way, see [`is_quiet`].
+    /// As [`Table::take`], for a free that is about to call the driver. The free is in flight until the result is
+    /// dropped; see [`is_quiet`].
     ///
     /// # Cost
-    /// That of [`Table::take`]; the end is one atomic addition.
+    /// As [`Table::take`]; the end takes one atomic addition.
     #[inline]
     pub fn take_to_free(&'static self, key: u64) -> Option<(Holding, Leaving)> {
         let shard = self.shard(key);
@@ -214,7 +218,7 @@ impl Table {
         self.shard(key).map.lock().get(&key).copied()
     }
 
-    /// Takes out everything that `context` held.
+    /// Removes and returns all records of `context`.
     pub fn take_of_context(&self, context: CUcontext) -> Vec<(u64, Holding)> {
         let mut taken = Vec::new();
         for shard in &self.shards {
@@ -233,9 +237,10 @@ impl Table {
     }
 }
 
-/// Whether no free that has taken its charge out of a table is under way.
+/// Whether no free that has taken its charge out of a table is in flight.
 pub fn is_quiet() -> bool {
-    // In this order: a free that begins and ends in between is seen as one that is under way, never the other way round.
+    // In this order: a free that begins and ends between the two loads is seen as in flight; the reverse order could
+    // miss one.
     let quiet = |shard: &Shard| {
         let left = shard.left.load(Acquire);
         shard.leaving.load(Acquire) == left
@@ -243,8 +248,8 @@ pub fn is_quiet() -> bool {
     [&ADDRESSES, &ARRAYS, &EXTERNALS].iter().all(|table| table.shards.iter().all(quiet))
 }
 
-/// A number that grows with every charge of an address or array that is noted or taken out: what the driver serves from
-/// slabs, so that it takes more or less than what is charged.
+/// Counts charges of addresses and arrays that were stored or taken out. The driver serves these from slabs, so each
+/// change can make it take more or less memory than is charged.
 pub fn events() -> u64 {
     let of = |table: &Table| {
         table
@@ -255,11 +260,11 @@ pub fn events() -> u64 {
     [&ADDRESSES, &ARRAYS, &EXTERNALS].into_iter().fold(0, |sum, table| sum.wrapping_add(of(table)))
 }
 
-/// Forgets everything, in a forked child: what the parent holds is the parent's.
+/// Clears all records in a forked child: the allocations are the parent's.
 pub fn forget() {
     for table in [&ADDRESSES, &POOLED, &ARRAYS, &EXTERNALS] {
         for shard in &table.shards {
-            // SAFETY: called in a forked child, whose only thread this is.
+            // SAFETY: called in a forked child, which has only this thread.
             unsafe { shard.map.reset(empty()) };
             shard.left.store(0, Relaxed);
             shard.leaving.store(0, Relaxed);

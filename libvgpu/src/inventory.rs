@@ -1,9 +1,9 @@
-//! Which devices there are: CUDA's list, NVML's list, and what each tells of a device.
+//! Lists the devices: CUDA's list, NVML's list, and the properties of each device.
 //!
-//! Ordinals are NVML's (PCI order, before CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER); where an ordinal or a percentage
-//! was written, NVML is asked for CUDA's devices too, so that both libraries resolve a limit to the same bytes of the same
-//! device. A MIG instance is a device of its own and has the ordinal of the board that it is on: a limit that names the
-//! board holds for each instance of it, a percentage is of the instance's memory.
+//! Ordinals are NVML's (PCI order, before CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER). If a limit has an ordinal or a
+//! percentage, NVML is asked about CUDA's devices too. Both libraries then resolve the limit to the same bytes of the
+//! same device. A MIG instance is a device of its own with its board's ordinal. A limit that names the board applies
+//! to each instance of it; a percentage is of the instance's memory.
 
 use crate::device::{Device, Facts};
 use crate::driver::{NVML, own};
@@ -13,9 +13,9 @@ use shim_sys::cuda::{CUdevice, CUuuid};
 use shim_sys::nvml::{nvmlDevice_t, nvmlMemory_t, nvmlMemory_v2_t};
 use vgpu_core::limits::{Quantity, RawLimits};
 
-/// The devices as CUDA counts them. Their ordinals come from NVML where an ordinal or a percentage was written.
+/// The devices as CUDA numbers them. Their ordinals come from NVML if a limit has an ordinal or a percentage.
 pub fn cuda_devices(limits: &RawLimits) -> Result<Vec<Facts>, String> {
-    // The first version names the whole device where the second names the MIG instance.
+    // The first version returns the whole device's UUID where the second returns the MIG instance's.
     let uuid_of = own::cuDeviceGetUuid_v2().or(own::cuDeviceGetUuid());
     let (Some(count_of), Some(device_of), Some(uuid_of), Some(total_of)) =
         (own::cuDeviceGetCount(), own::cuDeviceGet(), uuid_of, own::cuDeviceTotalMem_v2())
@@ -62,7 +62,8 @@ pub fn cuda_devices(limits: &RawLimits) -> Result<Vec<Facts>, String> {
     Ok(facts)
 }
 
-/// The devices as NVML counts them, for a program that has initialised it, after a check that every ordinal written names one.
+/// The devices as NVML numbers them, for a program that has initialised it. Checks first that every ordinal in a
+/// limit exists.
 pub fn all_devices(limits: &RawLimits) -> Result<Vec<Facts>, String> {
     let (count, facts) = nvml_devices()?;
     limits.check_devices(count).map_err(|e| e.to_string())?;
@@ -74,8 +75,8 @@ fn needs_nvml(limits: &RawLimits) -> bool {
         || limits.written().any(|(variable, value)| variable.quantity == Quantity::Memory && value.contains('%'))
 }
 
-/// How many boards there are, and the devices that can be described, as NVML counts them: PCI order, before
-/// CUDA_VISIBLE_DEVICES; the instances of a partitioned board behind it. NVML is initialised.
+/// The number of boards, and the devices that can be described, as NVML numbers them: PCI order, before
+/// CUDA_VISIBLE_DEVICES; the instances of a partitioned board follow it. NVML must be initialised.
 fn nvml_devices() -> Result<(u32, Vec<Facts>), String> {
     let (Some(count_of), Some(handle_of)) = (own::nvmlDeviceGetCount_v2(), own::nvmlDeviceGetHandleByIndex_v2()) else {
         return Err("this NVML is too old: it does not tell a device's UUID, so that no limit can be kept".into());
@@ -86,7 +87,7 @@ fn nvml_devices() -> Result<(u32, Vec<Facts>), String> {
         return Err("NVML does not tell how many devices there are".into());
     }
     let mut facts = Vec::new();
-    // A device that is lost or not ours to see cannot be used either: it has no limits and keeps its ordinal.
+    // A device that is lost or not visible cannot be used either: it gets no limits, and its ordinal stays reserved.
     let mut describe = |handle, ordinal| {
         if let Some((total, uuid)) = total(handle).zip(nvml_uuid(handle)) {
             facts.push(Facts { uuid, ordinal: Some(ordinal), total, cuda: None });
@@ -103,11 +104,11 @@ fn nvml_devices() -> Result<(u32, Vec<Facts>), String> {
     Ok((count, facts))
 }
 
-/// Bytes of a device that programs can have: NVML's total without what it reserves, which is CUDA's total and what the
-/// daemon takes percentages of. A driver without the second version does not tell what it reserves.
+/// Bytes of a device that programs can use: NVML's total minus its reserved memory. This equals CUDA's total, and the
+/// daemon takes percentages of it. A driver without the second version does not report its reserved memory.
 fn total(handle: nvmlDevice_t) -> Option<u64> {
     let mut memory = nvmlMemory_v2_t { version: nvmlMemory_v2_t::VERSION, ..Default::default() };
-    // SAFETY: here and below NVML is initialised, and gave the handle; pointers are to locals.
+    // SAFETY: here and below NVML is initialised and gave the handle; pointers are to locals.
     if own::nvmlDeviceGetMemoryInfo_v2().is_some_and(|ask| unsafe { ask(handle, &raw mut memory) }.ok()) {
         return Some(memory.total.saturating_sub(memory.reserved));
     }
@@ -116,7 +117,7 @@ fn total(handle: nvmlDevice_t) -> Option<u64> {
     unsafe { own::nvmlDeviceGetMemoryInfo()?(handle, &raw mut memory) }.ok().then_some(memory.total)
 }
 
-/// The MIG instances of a board; none where it is not partitioned or NVML knows nothing of that.
+/// The MIG instances of a board; none if it is not partitioned or NVML does not support MIG.
 pub fn instances(board: nvmlDevice_t) -> Vec<nvmlDevice_t> {
     let (Some(most), Some(handle_of)) =
         (own::nvmlDeviceGetMaxMigDeviceCount(), own::nvmlDeviceGetMigDeviceHandleByIndex())
@@ -136,10 +137,10 @@ pub fn instances(board: nvmlDevice_t) -> Vec<nvmlDevice_t> {
     (0..count.min(64)).filter_map(handle).collect()
 }
 
-/// Handles by device number, good for as long as NVML is kept initialised; 0: not looked for yet.
+/// Handles by device number, valid while NVML stays initialised; 0: not looked up yet.
 static HANDLES: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
 
-/// NVML's handle of a device. NVML is kept initialised.
+/// NVML's handle of a device. NVML must stay initialised.
 pub fn kept_handle(device: &Device) -> Option<nvmlDevice_t> {
     let kept = HANDLES.get(usize::from(device.index))?;
     match kept.load(Relaxed) {
@@ -152,7 +153,7 @@ pub fn kept_handle(device: &Device) -> Option<nvmlDevice_t> {
     }
 }
 
-/// The device of that UUID, an instance or a board. NVML is initialised.
+/// The device with that UUID, an instance or a board. NVML must be initialised.
 fn nvml_device(uuid: &[u8; 16]) -> Option<nvmlDevice_t> {
     let mut count = 0;
     // SAFETY: here and below NVML is initialised and pointers are to locals.
@@ -170,7 +171,7 @@ fn nvml_device(uuid: &[u8; 16]) -> Option<nvmlDevice_t> {
     boards.iter().copied().find(is).or_else(|| boards.iter().flat_map(|board| instances(*board)).find(is))
 }
 
-/// The UUID of an NVML device as bytes, whatever its prefix.
+/// The UUID of an NVML device as bytes, without its prefix.
 pub fn nvml_uuid(handle: nvmlDevice_t) -> Option<[u8; 16]> {
     let mut text = [0 as c_char; 96];
     // SAFETY: a handle that NVML gave or the program passes; the buffer has the given length.
@@ -182,18 +183,18 @@ pub fn nvml_uuid(handle: nvmlDevice_t) -> Option<[u8; 16]> {
     crate::uuid::parse(unsafe { CStr::from_ptr(text.as_ptr()) }.to_bytes())
 }
 
-/// How often the program has initialised NVML, less how often it has shut it down.
+/// Number of times the program has initialised NVML, minus its shutdowns.
 static PROGRAM: AtomicU32 = AtomicU32::new(0);
-/// Whether NVML was left initialised by us once, for what is asked often.
+/// Whether this library has left NVML initialised once, for frequent queries.
 static KEPT: AtomicBool = AtomicBool::new(false);
 
-/// Notes that the program initialised NVML.
+/// Records that the program initialised NVML.
 pub fn program_began() {
     PROGRAM.fetch_add(1, Relaxed);
 }
 
-/// Notes that the program is about to shut NVML down. Before its last shutdown our own hold goes: afterwards NVML must
-/// be as uninitialised as the program expects.
+/// Records that the program is about to shut NVML down. Before its last shutdown our own initialisation is undone
+/// too, so that NVML is as uninitialised as the program expects.
 pub fn program_ends() {
     let fewer = PROGRAM.fetch_update(Relaxed, Relaxed, |count| count.checked_sub(1)).unwrap_or(0);
     if fewer <= 1
@@ -206,12 +207,12 @@ pub fn program_ends() {
     }
 }
 
-/// As [`with_nvml`], and leaves NVML initialised for the next time: initialising it anew takes milliseconds on a real
-/// machine. It stays so until the program itself shuts NVML down for the last time, or for the life of the process.
+/// As [`with_nvml`], but leaves NVML initialised for the next use, because another initialisation takes milliseconds
+/// on a real machine. It stays so until the program's last shutdown of NVML, or for the life of the process.
 pub fn with_nvml_kept<T>(f: impl FnOnce() -> T) -> Option<T> {
     with_nvml(|| {
         if !KEPT.swap(true, Relaxed) {
-            // SAFETY: no preconditions; one more user.
+            // SAFETY: no preconditions; NVML counts one more user.
             let kept = own::nvmlInit_v2().is_some_and(|init| unsafe { init() }.ok());
             KEPT.store(kept, Relaxed);
         }
@@ -219,14 +220,14 @@ pub fn with_nvml_kept<T>(f: impl FnOnce() -> T) -> Option<T> {
     })
 }
 
-/// Runs `f` with NVML initialised by ourselves; `None` if it cannot be.
+/// Runs `f` with NVML initialised by this library. `None`: it cannot be initialised.
 pub fn with_nvml<T>(f: impl FnOnce() -> T) -> Option<T> {
     if !NVML.loaded() {
         // SAFETY: loading the vendor's library by its soname; it stays loaded.
         unsafe { libc::dlopen(c"libnvidia-ml.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
     }
     let (init, shutdown) = (own::nvmlInit_v2()?, own::nvmlShutdown()?);
-    // SAFETY: no preconditions; calls are counted by NVML, so that the program's own initialisation is not touched.
+    // SAFETY: no preconditions; NVML counts its users, so the program's own initialisation is not affected.
     if !unsafe { init() }.ok() {
         return None;
     }

@@ -1,24 +1,29 @@
 //! `libvgpu.so`: preloaded into each process, it sits between the program and the CUDA driver and NVML.
 //!
-//! A guest in somebody's process: no constructor, no thread, no file and no output before the first CUDA or NVML call;
-//! never an exit, a panic that leaves, a changed umask, signal, environment or locale; no lock across a call into the
-//! driver or the loader. Reading order:
+//! It is a guest in another program's process. Before the first CUDA or NVML call it runs no constructor, starts no
+//! thread, opens no file but /proc/self/environ ([`asked`]), and prints nothing but a report of a bypass ([`doors`]).
+//! It never exits the process, lets a panic escape, or changes umask, signals, environment or locale. It holds no
+//! lock across a call into the driver or the loader. Reading order:
 //!
-//! - [`lookup`]: how a program's questions for symbols come to us (`dlsym`, `dlvsym`), and what the answer is
+//! - [`lookup`]: the program's symbol lookups (`dlsym`, `dlvsym`) and their answers
 //! - [`driver`]: the real functions, found in the loader's objects; the map from their addresses to our hooks
-//! - [`exports`]: the exported hooks, derived from the table; [`door`]: what every one of them passes;
-//!   [`doors`]: lookups that find a way around them
-//! - [`boot`]: environment to limits to devices, once, at the first `cuInit` or `nvmlInit`; from [`environment`],
-//!   [`daemon`], [`tenant`] and [`inventory`] (which devices there are) to [`mode`] and [`device`]
-//! - [`enforce`]: what every hook asks first; [`context`]: the current context; [`fork`]: noticing a child
-//! - [`charge`]: the shape of allocations and frees; [`ledger`]: the shared charges; [`holdings`]: which pointer holds
-//!   which charge; [`slabs`]: how many small requests lie in each of the driver's; [`pools`], [`graphs`], [`departing`]: what pools and graphs hold; [`overhead`]: what a context takes
-//! - [`governor`] and [`meter`]: the gate of launches, and the device time it is paid with
+//! - [`exports`]: the exported hooks, derived from the table; [`door`]: the panic guard around each of them;
+//!   [`doors`]: lookups that bypass the hooks
+//! - [`boot`]: from environment to limits to devices, once, at the first `cuInit` or `nvmlInit`. It uses
+//!   [`environment`], [`daemon`], [`tenant`] and [`inventory`] (the devices there are), and sets [`mode`] and
+//!   [`device`]
+//! - [`enforce`]: the check at the start of every hook; [`context`]: the current context; [`fork`]: detects a forked
+//!   child
+//! - [`charge`]: the common path of allocations and frees; [`ledger`]: the shared charges; [`holdings`]: the charge
+//!   of each pointer; [`slabs`]: how many small requests share each of the driver's slabs; [`pools`], [`graphs`],
+//!   [`departing`]: memory held by pools and graphs, and deferred frees; [`overhead`]: memory that a context takes
+//! - [`governor`] and [`meter`]: the launch gate, and the device time that launches are charged
 //! - [`hooks`]: one function per row, by subject
-//! - [`arch`]: what is of one machine, in a file of its own; nothing else knows registers
-//! - [`say`]: the one line; [`quiet`], [`lock`], [`clock`], [`uuid`]: small parts that know nothing of the others
+//! - [`arch`]: machine-specific code, one file per machine; no other module knows registers
+//! - [`say`]: the one line on stderr; [`quiet`], [`lock`], [`clock`], [`uuid`]: small parts that depend on none of
+//!   the others
 //!
-//! Policy (quota arithmetic, account, views) is vgpu-core's; C types and the table are shim-sys'.
+//! Policy (quota arithmetic, account, views) is in vgpu-core; C types and the table are in shim-sys.
 
 mod arch;
 mod asked;

@@ -1,8 +1,8 @@
-//! A mutual exclusion of one word, without thread-local data, poisoning or destructors.
+//! A mutex of one word, without thread-local data, poisoning or destructors.
 //!
-//! It exists because a forked child must be able to open a lock that a thread of its parent held: [`Lock::reset`]. Held
-//! for a few instructions only, never across a call into the driver or the loader. So nobody is woken: whoever finds it
-//! held looks again, at first at once and then every 20 us, and opening it is one plain store.
+//! It exists because a forked child must be able to reset a lock that a thread of its parent held: [`Lock::reset`].
+//! It is held for a few instructions only, never across a call into the driver or the loader. So there are no
+//! wake-ups: a waiter spins first and then looks every 20 us, and the unlock is one plain store.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU32, Ordering::*};
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
-/// How often a waiter looks before it sleeps: the holder is off its processor.
+/// Spins of a waiter before it sleeps: by then the holder is probably not running.
 const SPINS: u32 = 100;
 
 /// A value and the lock that guards it.
@@ -23,7 +23,7 @@ pub struct Lock<T> {
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {
-    /// An open lock around `value`.
+    /// An unlocked lock around `value`.
     pub const fn new(value: T) -> Self {
         Self { word: AtomicU32::new(FREE), value: UnsafeCell::new(value) }
     }
@@ -53,18 +53,19 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Opens the lock whoever holds it: for a forked child, in which the holder does not exist.
+    /// Unlocks the lock whatever its state: for a forked child, in which the holder does not exist.
     ///
     /// # Safety
     /// No other thread of this process may know the lock, as after a fork.
     pub unsafe fn reset(&self, value: T) {
-        // SAFETY: the caller's. The old value may be torn by the parent's thread: it is forgotten, not dropped.
+        // SAFETY: by the caller's contract no other thread knows it. The parent's thread may have left the old value
+        // half written, so it is forgotten, not dropped.
         unsafe { core::ptr::write(self.value.get(), value) };
         self.word.store(FREE, Release);
     }
 }
 
-/// The lock, held.
+/// Guard of a held lock.
 pub struct Held<'a, T> {
     lock: &'a Lock<T>,
 }

@@ -1,4 +1,4 @@
-//! The order in which a stream-ordered call takes effect: its stream, told from others, and a mark of ours in it.
+//! The stream of a stream-ordered call: its identity among other streams, and event markers recorded in it.
 
 use crate::context;
 use crate::driver::own;
@@ -7,22 +7,22 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use shim_sys::cuda::*;
 use vgpu_core::pool::{NOBODY, Stream};
 
-/// What an event that was recorded into a capture answers.
+/// The error of querying an event that was recorded into a capture.
 const CAPTURED_EVENT: CUresult = CUresult(907);
-/// An event without a time.
+/// Flag for an event without timestamps.
 const NO_TIME: u32 = 2;
 
-/// A stream of a context: default streams are one for each context.
+/// A stream of a context: each context has its own default streams.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Place {
     /// [`Order::key`].
     pub key: Stream,
-    /// The context, as a word; 0: it is not known.
+    /// The context, as an integer; 0: unknown.
     pub context: usize,
 }
 
 impl Place {
-    /// In the same context, of a stream that no call can name any more.
+    /// The key, in the same context, of a stream that no call can name any more.
     pub fn nobodys(self) -> Self {
         Self { key: NOBODY, ..self }
     }
@@ -40,14 +40,13 @@ pub struct Order {
 /// Whether this process has ever begun a capture.
 static CAPTURES: AtomicBool = AtomicBool::new(false);
 
-/// Calls of ours under way that are made without regard to captures, since there had been none, or must not meet the
-/// beginning of one.
+/// Our own driver calls in flight that would disturb a capture, or that no capture may overlap.
 static UNGUARDED: AtomicUsize = AtomicUsize::new(0);
 
-/// Calls of the program's under way that begin a capture.
+/// Program calls in flight that begin a capture.
 static BEGINNING: AtomicUsize = AtomicUsize::new(0);
 
-/// As long as this is kept, a capture may begin.
+/// Guard of a call that begins a capture.
 pub struct Beginning(());
 
 impl Drop for Beginning {
@@ -56,11 +55,11 @@ impl Drop for Beginning {
     }
 }
 
-/// A capture is about to begin, and does when no call of ours is under way any more that was made without regard to
-/// captures.
+/// Announces a capture that is about to begin. First waits until no driver call of ours is in flight that could
+/// disturb it.
 #[must_use]
 pub fn expect_captures() -> Beginning {
-    // In this order: of a call of ours and a beginning that meet, one sees the other.
+    // In this order: if a call of ours and a beginning overlap, at least one sees the other.
     BEGINNING.fetch_add(1, SeqCst);
     CAPTURES.store(true, SeqCst);
     if UNGUARDED.load(SeqCst) > 0 {
@@ -69,7 +68,7 @@ pub fn expect_captures() -> Beginning {
     Beginning(())
 }
 
-/// Forgets the parent's calls under way, in a forked child.
+/// Clears the parent's calls in flight in a forked child.
 pub fn reborn() {
     UNGUARDED.store(0, SeqCst);
     BEGINNING.store(0, SeqCst);
@@ -84,11 +83,11 @@ pub fn may_capture() -> bool {
     CAPTURES.load(SeqCst)
 }
 
-/// Does `work` with this thread in relaxed capture mode, so that our own driver calls do not disturb a capture of the
-/// program's. Every driver call of ours that is not known to be safe beside captures is made so.
+/// Runs `work` with this thread in relaxed capture mode, so that our own driver calls do not disturb a capture by the
+/// program. Every driver call of ours that is not known to be safe during captures is made this way.
 ///
 /// # Cost
-/// Two atomic additions as long as the program has begun no capture; then two driver calls.
+/// Two atomic additions until the program begins its first capture; from then on two driver calls.
 pub fn quietly<T>(work: impl FnOnce() -> T) -> T {
     if !may_capture() {
         UNGUARDED.fetch_add(1, SeqCst);
@@ -102,10 +101,11 @@ pub fn quietly<T>(work: impl FnOnce() -> T) -> T {
     in_relaxed_mode(work)
 }
 
-/// As [`quietly`], and no capture begins meanwhile: a stream that does not capture can be asked. `None`: one begins.
+/// As [`quietly`], while no capture can begin, so that a stream that does not capture can be queried. `None`: one is
+/// about to begin.
 ///
 /// # Cost
-/// As [`quietly`]; whoever begins a capture waits for it.
+/// As [`quietly`]; a call that begins a capture waits for `work`.
 pub fn between_captures<T>(work: impl FnOnce() -> T) -> Option<T> {
     UNGUARDED.fetch_add(1, SeqCst);
     let result = match (BEGINNING.load(SeqCst), may_capture()) {
@@ -120,7 +120,7 @@ pub fn between_captures<T>(work: impl FnOnce() -> T) -> Option<T> {
 fn in_relaxed_mode<T>(work: impl FnOnce() -> T) -> T {
     let Some(exchange) = own::cuThreadExchangeStreamCaptureMode() else { return work() };
     let mut mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    // SAFETY: a pointer to a local; the mode that was there comes back in it.
+    // SAFETY: a pointer to a local, which receives the previous mode.
     let changed = unsafe { exchange(&raw mut mode) }.ok();
     let result = work();
     if changed {
@@ -139,7 +139,7 @@ pub fn current() -> CUcontext {
     if known { context } else { CUcontext::NULL }
 }
 
-/// A number of this thread's that no other thread gets, even when this one has ended.
+/// A number for this thread that no other thread gets, even after this one has ended.
 fn this_thread() -> u64 {
     static THREADS: AtomicU64 = AtomicU64::new(0);
     thread_local!(static NUMBER: AtomicU64 = const { AtomicU64::new(0) });
@@ -154,7 +154,7 @@ fn this_thread() -> u64 {
 }
 
 impl Order {
-    /// A number that tells the stream from others of the process.
+    /// A number that identifies the stream within the process.
     pub fn key(self) -> Stream {
         let own = self.stream == CU_STREAM_PER_THREAD || (self.per_thread && self.stream.is_null());
         if own {
@@ -163,7 +163,7 @@ impl Order {
         if self.stream == CU_STREAM_LEGACY { 0 } else { self.stream.0 as u64 }
     }
 
-    /// Whether it is a default stream, whose context is the current one.
+    /// Whether it is a default stream, which belongs to the current context.
     pub fn is_special(self) -> bool {
         self.stream.is_null() || self.stream == CU_STREAM_LEGACY || self.stream == CU_STREAM_PER_THREAD
     }
@@ -182,8 +182,8 @@ impl Order {
         self.captures() == Some(true)
     }
 
-    /// As [`Order::is_captured`]; `None`: it cannot be told now, as for the legacy stream while a stream captures that
-    /// waits for it, and nothing may be asked of that stream.
+    /// As [`Order::is_captured`]. `None`: unknown at present, and the stream must not be queried. The legacy stream
+    /// is in this state while a stream captures that waits for it.
     pub fn captures(self) -> Option<bool> {
         if !may_capture() {
             return Some(false);
@@ -198,12 +198,12 @@ impl Order {
             }
         };
         match answer {
-            None => Some(false), // older than captures
+            None => Some(false), // a driver without captures
             Some(answer) => answer.ok().then_some(status != 0),
         }
     }
 
-    /// Whether the device has passed everything in the stream.
+    /// Whether the device has finished all work in the stream.
     fn is_idle(self) -> bool {
         // SAFETY: the stream of a call that has just used it.
         let answer = unsafe {
@@ -216,7 +216,7 @@ impl Order {
         answer.is_some_and(CUresult::ok)
     }
 
-    /// Where everything that is in the stream now ends. The stream is at `place`.
+    /// Finds the end of all work that is in the stream now. `place` is the stream's key.
     pub fn end(self, place: Place) -> End {
         quietly(|| {
             if self.captures() != Some(false) {
@@ -229,13 +229,13 @@ impl Order {
         })
     }
 
-    /// As [`Order::mark`]: an event can be recorded in streams of its own context only.
+    /// As [`Order::mark`], in the stream's context: an event can be recorded only in streams of its own context.
     fn mark_in(self, context: usize) -> Option<Mark> {
         if context == current().0 as usize {
             return self.mark();
         }
         let mut before = CUcontext::NULL;
-        // SAFETY: a context that the driver has just named; what was current comes back.
+        // SAFETY: a context that the driver has just named; the pop restores the current one.
         unsafe {
             if !own::cuCtxPushCurrent_v2()?(CUcontext(context as *mut c_void)).ok() {
                 return None;
@@ -246,7 +246,7 @@ impl Order {
         }
     }
 
-    /// An event of ours after everything that is in the stream now; `None`: it cannot be had.
+    /// Records an event marker after all work that is in the stream now. `None`: no marker can be recorded.
     fn mark(self) -> Option<Mark> {
         let mut event = CUevent(core::ptr::null_mut());
         // SAFETY: a pointer to a local.
@@ -254,7 +254,7 @@ impl Order {
             return None;
         }
         let mark = Mark(event.0 as usize);
-        // SAFETY: the event of a moment ago, and the stream of a call that has just used it.
+        // SAFETY: the event that was just created, and the stream of a call that has just used it.
         let recorded = unsafe {
             if self.per_thread {
                 own::cuEventRecord_ptsz()?(event, self.stream)
@@ -271,33 +271,33 @@ impl Order {
     }
 }
 
-/// Where a stream's work of now ends.
+/// The end of a stream's present work.
 pub enum End {
     /// The device has passed it.
     Passed,
-    /// At this mark.
+    /// It is at this marker.
     Marked(Mark),
-    /// No mark can be had.
+    /// No marker can be recorded.
     Unknown,
 }
 
-/// An event that was recorded in a stream. It dies with its context, or by [`Mark::end`].
+/// An event marker recorded in a stream. It dies with its context, or by [`Mark::end`].
 pub struct Mark(usize);
 
 impl Mark {
-    /// Whether the stream has come to it.
+    /// Whether the stream has reached the marker.
     pub fn is_passed(&self) -> bool {
         let Some(ask) = own::cuEventQuery() else { return true };
-        // SAFETY: an event of ours that lives: `departing` asks nothing of contexts that end.
+        // SAFETY: a live event of ours: `departing` does not query events of ending contexts.
         let answer = quietly(|| unsafe { ask(CUevent(self.0 as *mut c_void)) });
-        // An event that came into a capture after all says so, and tells nothing of the stream.
+        // An event that was captured after all returns an error of its own, which tells nothing about the stream.
         answer != CUresult::NOT_READY && answer != CAPTURED_EVENT
     }
 
-    /// It is not needed any more.
+    /// Destroys the marker.
     pub fn end(&self) {
         if let Some(destroy) = own::cuEventDestroy_v2() {
-            // SAFETY: as above, and nobody else knows it.
+            // SAFETY: as above, and no other code knows the event.
             let _ = unsafe { destroy(CUevent(self.0 as *mut c_void)) };
         }
     }

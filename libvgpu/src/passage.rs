@@ -1,8 +1,8 @@
-//! The way of a call through the gates of all devices it works on, each in the context of its stream.
+//! Passes one call through the launch gates of all the devices it works on, each in the context of its stream.
 //!
-//! A kernel runs where the current context is, and has one gate (`hooks::launch`). A copy runs in the context of its
-//! stream, which need not be the current one, and a cooperative launch on several devices at once. Gates are passed in
-//! the order of the devices' numbers, so that two such launches never wait for each other's gates crosswise.
+//! A kernel runs in the current context and has one gate (`hooks::launch`). A copy runs in the context of its stream,
+//! which need not be the current one. A cooperative launch can run on several devices at once. Gates are passed in
+//! order of the device numbers, so that two multi-device launches cannot deadlock on each other's gates.
 
 use crate::device::Device;
 use crate::driver::own;
@@ -10,18 +10,18 @@ use crate::meter::Launch;
 use crate::order;
 use shim_sys::cuda::{CUcontext, CUresult};
 
-/// A call's part on one device.
+/// One device's share of a call.
 pub struct Part {
     /// The device.
     pub device: &'static Device,
-    /// What it launches there.
+    /// The launch on that device.
     pub launch: Launch,
 }
 
-/// Makes a call that works on several devices. Each gate is asked before the first is passed: time spent waiting at one
-/// would be measured as work behind another.
+/// Makes a call that works on several devices. First waits at each gate once without launching: a wait at one gate
+/// would otherwise be measured as work on a device whose gate was already passed.
 pub fn through_all(parts: &mut [Part], real: &mut dyn FnMut() -> CUresult) -> CUresult {
-    // By insertion: a few devices at most, and a sort of the standard library takes 3 KB of code.
+    // Insertion sort: there are a few devices at most, and the standard library's sort takes 3 KB of code.
     for end in 1..parts.len() {
         let mut at = end;
         while at > 0 && parts[at - 1].device.index > parts[at].device.index {
@@ -31,14 +31,14 @@ pub fn through_all(parts: &mut [Part], real: &mut dyn FnMut() -> CUresult) -> CU
     }
     if parts.len() > 1 {
         for part in parts.iter() {
-            // Nothing is launched: the gate takes it for a launch that the driver refused.
+            // Launches nothing: the gate takes it for a launch that the driver refused.
             let _ = through(core::slice::from_ref(part), &mut || CUresult::NOT_READY);
         }
     }
     through(parts, real)
 }
 
-/// Makes a call behind the gates of `parts`, one after the other.
+/// Passes the gates of `parts` one after the other, then makes the call.
 pub fn through(parts: &[Part], real: &mut dyn FnMut() -> CUresult) -> CUresult {
     let Some((part, rest)) = parts.split_first() else { return real() };
     let Some(governor) = &part.device.governor else { return through(rest, real) };
@@ -66,15 +66,17 @@ pub fn through(parts: &[Part], real: &mut dyn FnMut() -> CUresult) -> CUresult {
     result
 }
 
+/// Makes `context` current; false: the driver refused.
 fn enter(context: CUcontext) -> bool {
-    // SAFETY: a context that the driver has just named; every entry is left again.
+    // SAFETY: a context that the driver has just named; `leave` pops every successful push.
     own::cuCtxPushCurrent_v2().is_some_and(|push| unsafe { push(context) }.ok())
 }
 
+/// Restores the context that was current before `enter`.
 fn leave() {
     let mut left = CUcontext::NULL;
     if let Some(pop) = own::cuCtxPopCurrent_v2() {
-        // SAFETY: a pointer to a local; what is popped was pushed by `enter`.
+        // SAFETY: a pointer to a local; `enter` pushed the context that is popped.
         let _ = unsafe { pop(&raw mut left) };
     }
 }

@@ -1,55 +1,61 @@
-//! The lifetime of physical allocations: `cuMemCreate` and imports, however many handles, mappings and bindings name them.
+//! The lifetime of physical allocations (`cuMemCreate` and imports), however many handles, mappings and bindings
+//! refer to them.
 //!
-//! An allocation has numbers of our own, because the driver may give a released handle's number to another one while the
-//! first is still mapped. It ends, and its charge with it, when nothing names it any more: no handle, no mapping, no tile
-//! of a sparse array, no binding to a multicast object. Contexts have no part in it.
+//! An allocation has a number of its own, because the driver may reuse the handle of a released allocation that is
+//! still mapped. It ends, and its charge with it, when no handle, mapping, tile of a sparse array or binding to a
+//! multicast object refers to it. Contexts play no part in it.
 //!
 //! # Threads
-//! No lock is held while the driver works, so that between its answer and our note another thread may do anything. What
-//! names an allocation is therefore noted *before* a call that adds a name ([`pin`], [`pin_at`]), and taken back when the
-//! driver declines; what a call removes is set aside before ([`releasing`], [`unmapping`]) and given up, or put back,
-//! after it. Between the two an allocation counts a name too many, never one too few: a map that overtakes a release, or
-//! an unmap whose addresses another thread maps again at once, ends nothing too early. A handle on its way out is still
-//! found, until the driver hands its number out again ([`created`]).
+//! No lock is held during a driver call, so another thread may do anything between the driver's answer and our record
+//! of it. A call that adds a reference is therefore recorded *before* it is made ([`pin`], [`pin_at`]) and undone if
+//! the driver refuses. A call that removes a reference sets it aside before ([`releasing`], [`unmapping`]) and drops
+//! or restores it afterwards. In between, an allocation has one reference too many, never one too few. So nothing
+//! ends too early when a map overtakes a release, or when another thread maps addresses again during their unmap. A
+//! handle that is being released is still found until the driver reuses its number ([`created`]).
 //!
-//! What lives elsewhere: charges of addresses and arrays (`holdings`), what several processes hold (`share`).
+//! Not here: charges of addresses and arrays (`holdings`), memory that several processes hold (`share`).
 
 use crate::holdings::{Holding, Map, empty};
 use crate::lock::Lock;
 use std::collections::BTreeMap;
 
-/// A physical allocation and what keeps it alive.
+/// A physical allocation and the references that keep it alive.
 struct Physical {
-    /// What it is charged; `None`: host memory, a device without limits, a multicast object.
+    /// Its charge. `None`: host memory, a device without limits, or a multicast object.
     holding: Option<Holding>,
-    /// From another tenant, without a share: its size is known when it is mapped, and charged then.
+    /// Imported from another tenant without a share: its size becomes known, and is charged, when it is mapped.
     foreign: bool,
+    /// Handles that the program holds.
     handles: u32,
-    /// Mappings, tiles, bindings, and calls under way.
+    /// Mappings, tiles, bindings, and calls in flight.
     uses: u32,
-    /// Of a multicast object: what is bound to it.
+    /// For a multicast object: the memory bound to it.
     bound: Vec<Bound>,
 }
 
+/// Memory bound to a multicast object.
 struct Bound {
     /// Number of the device, if it has limits.
     device: Option<u8>,
     offset: u64,
     bytes: u64,
+    /// Number of the bound allocation.
     number: u64,
 }
 
-/// A part of a sparse array: the array, and which part as the driver's own words.
+/// A part of a sparse array: the array, and the part in the driver's own numbers.
 type Tile = (usize, [u64; 5]);
 
 struct All {
-    /// Handles that the program holds, to allocations.
+    /// Handles that the program holds, to the numbers of their allocations.
     handles: Map<u64>,
+    /// Allocations by number.
     physical: Map<Physical>,
-    /// Start of a mapping to its length and the allocation behind it.
+    /// Start of a mapping to its length and its allocation's number.
     mapped: BTreeMap<u64, (u64, u64)>,
-    /// Mappings that the driver is asked to end, with the number of the call.
+    /// Mappings that the driver is being asked to end: start, length, allocation number.
     leaving: Vec<(u64, u64, u64)>,
+    /// Parts of sparse arrays to the numbers of the allocations they map.
     tiles: BTreeMap<Tile, u64>,
     next: u64,
 }
@@ -76,7 +82,7 @@ impl All {
         Some(Pin { number })
     }
 
-    /// Takes a name away, and the allocation with the last one. What ends with it goes to `ended`.
+    /// Drops a reference, and the allocation with the last one. Its charges are added to `ended`.
     fn unuse(&mut self, number: u64, ended: &mut Ended) {
         if let Some(physical) = self.physical.get_mut(&number) {
             physical.uses = physical.uses.saturating_sub(1);
@@ -107,23 +113,22 @@ impl All {
 
 static ALL: Lock<All> = Lock::new(All::EMPTY);
 
-/// Charges that ended, to be released by the caller.
+/// Charges that ended; the caller releases them.
 pub type Ended = Vec<Holding>;
 
-/// A name that an allocation has for the length of a call: it cannot end meanwhile. To be given to the function that
-/// notes what the driver did, or to [`unpin`].
+/// Keeps an allocation alive during a call. Pass it to the function that records the call's result, or to [`unpin`].
 #[must_use]
 pub struct Pin {
     number: u64,
 }
 
-/// Notes a new allocation or multicast object: one handle, no mapping.
+/// Records a new allocation or multicast object: one handle, no mapping.
 pub fn created(handle: u64, holding: Option<Holding>) {
     ALL.lock().add(handle, Physical { holding, foreign: false, handles: 1, uses: 0, bound: Vec::new() });
 }
 
-/// Notes an import. `foreign`: the memory of another tenant, in which case `holding` says on which device it is, and
-/// nothing is charged yet. A handle that is known is the same allocation once more: the holding comes back then.
+/// Records an import. `foreign`: another tenant's memory; then `holding` only names the device, and nothing is
+/// charged yet. A known handle is the same allocation again: `holding` is returned then.
 pub fn imported(handle: u64, holding: Option<Holding>, foreign: bool) -> Option<Holding> {
     let mut all = ALL.lock();
     let known = all.handles.get(&handle).copied();
@@ -137,33 +142,33 @@ pub fn imported(handle: u64, holding: Option<Holding>, foreign: bool) -> Option<
     None
 }
 
-/// The allocation of that handle, for the length of a call.
+/// Pins the allocation of a handle for the length of a call.
 pub fn pin(handle: u64) -> Option<Pin> {
     let mut all = ALL.lock();
     let number = *all.handles.get(&handle)?;
     all.use_once(number)
 }
 
-/// The allocation that is mapped at that address, for the length of a call; any address inside will do.
+/// Pins the allocation mapped at `address`, which may be any address inside the mapping, for the length of a call.
 pub fn pin_at(address: u64) -> Option<Pin> {
     let mut all = ALL.lock();
     let number = all.behind(address)?;
     all.use_once(number)
 }
 
-/// Nothing came of the call, or it left no name.
+/// Unpins after a call that failed or added no reference.
 pub fn unpin(pin: Pin) -> Ended {
     let mut ended = Ended::new();
     ALL.lock().unuse(pin.number, &mut ended);
     ended
 }
 
-/// What the allocation is charged.
+/// The allocation's charge.
 pub fn holding(pin: &Pin) -> Option<Holding> {
     ALL.lock().physical.get(&pin.number)?.holding
 }
 
-/// Replaces what the allocation is charged: it was exported.
+/// Replaces the allocation's charge after an export.
 pub fn set_holding(pin: &Pin, holding: Holding) {
     if let Some(physical) = ALL.lock().physical.get_mut(&pin.number) {
         physical.holding = Some(holding);
@@ -171,7 +176,7 @@ pub fn set_holding(pin: &Pin, holding: Holding) {
     }
 }
 
-/// Number of the device, and bytes that a mapping of `bytes` shows of another tenant's memory and that are not charged.
+/// The device number, and the bytes not charged yet that a mapping of `bytes` shows of another tenant's memory.
 pub fn owed(pin: &Pin, bytes: u64) -> Option<(u8, u64)> {
     let all = ALL.lock();
     let physical = all.physical.get(&pin.number).filter(|physical| physical.foreign)?;
@@ -180,10 +185,11 @@ pub fn owed(pin: &Pin, bytes: u64) -> Option<(u8, u64)> {
     (more > 0).then_some((holding.device, more))
 }
 
-/// `more` bytes of it were charged for a mapping of `bytes`; says how many of them another thread had charged already.
+/// Records that `more` bytes were charged for a mapping of `bytes`. Returns how many of them another thread had
+/// charged already.
 pub fn paid(pin: &Pin, bytes: u64, more: u64) -> u64 {
     let mut all = ALL.lock();
-    // Exported meanwhile: all that was charged then stands in its share.
+    // If it was exported meanwhile, its whole charge is in its share.
     let physical = all.physical.get_mut(&pin.number).filter(|physical| physical.foreign);
     let Some(holding) = physical.and_then(|physical| physical.holding.as_mut()) else { return more };
     let due = bytes.saturating_sub(holding.bytes).min(more);
@@ -191,15 +197,15 @@ pub fn paid(pin: &Pin, bytes: u64, more: u64) -> u64 {
     more - due
 }
 
-/// `bytes` at `address` now show the allocation.
+/// Records that `bytes` at `address` map the allocation.
 pub fn mapped(pin: Pin, address: u64, bytes: u64) {
     ALL.lock().mapped.insert(address, (bytes, pin.number));
 }
 
-/// Another handle of it was handed out.
+/// Records that the driver gave out another handle of it.
 pub fn retained(pin: Pin, handle: u64) -> Ended {
     let mut all = ALL.lock();
-    // A handle that is known says what it is; the address may have been mapped anew before the driver looked.
+    // A known handle identifies the allocation; the address may have been mapped again before the driver read it.
     let known = all.handles.get(&handle).copied().filter(|number| all.physical.contains_key(number));
     let number = known.unwrap_or(pin.number);
     if let Some(physical) = all.physical.get_mut(&number) {
@@ -211,14 +217,14 @@ pub fn retained(pin: Pin, handle: u64) -> Ended {
     ended
 }
 
-/// A handle on its way out: [`Releasing::done`] or [`Releasing::failed`], after the driver's answer.
+/// A handle that is being released: [`Releasing::done`] or [`Releasing::failed`] follows the driver's answer.
 #[must_use]
 pub struct Releasing {
     handle: u64,
     number: u64,
 }
 
-/// Counts a handle out before the driver releases it: afterwards its number may come again at once.
+/// Counts a handle out before the driver releases it, because its number may be reused right after.
 pub fn releasing(handle: u64) -> Option<Releasing> {
     let mut all = ALL.lock();
     let number = *all.handles.get(&handle)?;
@@ -233,7 +239,7 @@ impl Releasing {
     pub fn done(self) -> Ended {
         let mut all = ALL.lock();
         let last = all.physical.get(&self.number).is_some_and(|physical| physical.handles == 0);
-        // Unless its number has come again meanwhile.
+        // Unless the driver has reused its number meanwhile.
         if last && all.handles.get(&self.handle) == Some(&self.number) {
             all.handles.remove(&self.handle);
         }
@@ -242,7 +248,7 @@ impl Releasing {
         ended
     }
 
-    /// The driver did not.
+    /// The driver refused to release it.
     pub fn failed(self) {
         if let Some(physical) = ALL.lock().physical.get_mut(&self.number) {
             physical.handles += 1;
@@ -251,15 +257,16 @@ impl Releasing {
     }
 }
 
-/// Mappings on their way out: [`Unmapping::done`] or [`Unmapping::failed`], after the driver's answer.
+/// Mappings that are being unmapped: [`Unmapping::done`] or [`Unmapping::failed`] follows the driver's answer.
 #[must_use]
 pub struct Unmapping {
     mappings: Vec<(u64, u64, u64)>,
 }
 
-/// Sets the mappings in a range aside before the driver ends them: afterwards their addresses may be mapped again at once.
+/// Sets the mappings in a range aside before the driver ends them, because their addresses may be mapped again right
+/// after.
 ///
-/// The driver unmaps whole mappings only, one or several side by side.
+/// The driver unmaps whole mappings only: one, or several adjacent ones.
 pub fn unmapping(address: u64, bytes: u64) -> Unmapping {
     let mut all = ALL.lock();
     let range = address..address.saturating_add(bytes);
@@ -291,7 +298,7 @@ impl Unmapping {
         ended
     }
 
-    /// The driver did not.
+    /// The driver refused to unmap them.
     pub fn failed(self) {
         let mut all = ALL.lock();
         self.take(&mut all);
@@ -301,7 +308,7 @@ impl Unmapping {
     }
 }
 
-/// `bytes` of the allocation `memory` are bound to the multicast object `object` at `offset`.
+/// Records that `bytes` of the allocation `memory` are bound to the multicast object `object` at `offset`.
 pub fn bound(object: Pin, memory: Pin, device: Option<u8>, offset: u64, bytes: u64) -> Ended {
     let mut all = ALL.lock();
     let mut ended = Ended::new();
@@ -313,7 +320,7 @@ pub fn bound(object: Pin, memory: Pin, device: Option<u8>, offset: u64, bytes: u
     ended
 }
 
-/// What was bound to the object in that range, on that device, is not any more.
+/// Removes the bindings of the object in that range on that device.
 pub fn unbound(object: &Pin, device: Option<u8>, offset: u64, bytes: u64) -> Ended {
     let mut all = ALL.lock();
     let mut ended = Ended::new();
@@ -329,7 +336,7 @@ pub fn unbound(object: &Pin, device: Option<u8>, offset: u64, bytes: u64) -> End
     ended
 }
 
-/// A part of a sparse array shows the allocation now, and what it showed before no longer.
+/// Records that a part of a sparse array maps the allocation; drops the allocation that the part mapped before.
 pub fn tile_mapped(pin: Pin, array: usize, part: [u64; 5]) -> Ended {
     let mut all = ALL.lock();
     let mut ended = Ended::new();
@@ -339,8 +346,8 @@ pub fn tile_mapped(pin: Pin, array: usize, part: [u64; 5]) -> Ended {
     ended
 }
 
-/// A part of a sparse array shows nothing any more. A part that was never mapped as such is left alone: the allocation
-/// behind it stays until the array ends.
+/// Records that a part of a sparse array maps nothing. A part that was not mapped with these exact bounds is ignored:
+/// its allocation stays until the array ends.
 pub fn tile_unmapped(array: usize, part: [u64; 5]) -> Ended {
     let mut all = ALL.lock();
     let mut ended = Ended::new();
@@ -350,7 +357,8 @@ pub fn tile_unmapped(array: usize, part: [u64; 5]) -> Ended {
     ended
 }
 
-/// Tiles of an array on its way out, set aside before the driver ends it: its handle may come again at once.
+/// Tiles of an array that is being destroyed, set aside before the driver destroys it because its handle may be
+/// reused right after.
 #[must_use]
 pub struct Tiles {
     array: usize,
@@ -360,7 +368,7 @@ pub struct Tiles {
 /// Sets the tiles of an array aside.
 ///
 /// # Cost
-/// One lock and one look where no array has tiles.
+/// One lock and one search where no array has tiles.
 pub fn array_ending(array: usize) -> Tiles {
     let mut all = ALL.lock();
     let mut tiles = Vec::new();
@@ -371,7 +379,7 @@ pub fn array_ending(array: usize) -> Tiles {
 }
 
 impl Tiles {
-    /// The driver ended the array.
+    /// The driver destroyed the array.
     pub fn done(self) -> Ended {
         let mut ended = Ended::new();
         if !self.tiles.is_empty() {
@@ -381,7 +389,7 @@ impl Tiles {
         ended
     }
 
-    /// The driver did not.
+    /// The driver refused to destroy it.
     pub fn failed(self) {
         if !self.tiles.is_empty() {
             let tiles = &mut ALL.lock().tiles;
@@ -390,9 +398,9 @@ impl Tiles {
     }
 }
 
-/// Forgets everything, in a forked child: what the parent holds is the parent's.
+/// Clears everything in a forked child: the allocations are the parent's.
 pub fn forget() {
-    // SAFETY: the child's thread that settles it, before any other goes on.
+    // SAFETY: called by the child's settling thread, before any other thread continues.
     unsafe { ALL.reset(All::EMPTY) };
 }
 

@@ -1,17 +1,17 @@
-//! What a pool of device memory, or graph memory, is charged: what it holds, by vgpu-core's account and the driver's own
-//! number.
+//! Charges pools of device memory, and graph memory, for the bytes they hold: by vgpu-core's account and the driver's
+//! own number.
 //!
-//! A pool is watched from its first allocation. A request that fits inside is passed on; one that does not reserves what
-//! the pool is expected to grow by. Afterwards the driver is asked what the pool holds now, and the charge follows; it is
-//! not asked if the address shows that the request was served from inside. Nor is it after frees in stream order, only
-//! after frees at once, trims and synchronising calls ([`synchronised`]), since the driver gives memory back in those
-//! (`shrinking`). What a pool keeps beyond what is in use can be given back: [`give_back`] does so before anything is
-//! refused for memory.
+//! A pool is tracked from its first allocation. A request that fits inside the pool is passed on. Any other request
+//! first reserves the expected growth of the pool. Afterwards the driver is asked for the pool's size and the charge
+//! follows. The driver is not asked if the returned address shows that the request was served from inside, nor after
+//! frees in stream order. It is asked after immediate frees, trims and synchronising calls ([`synchronised`]),
+//! because the driver takes memory back in those (`shrinking`). Memory that a pool keeps but does not use can be
+//! given back: [`give_back`] does so before any request is refused for memory.
 //!
-//! Graph memory is a pool without a handle, one per device; what may be launched is `graphs`. Frees whose moment only
-//! the driver knows, and pools that were destroyed with allocations alive, are `departing`. Which pools there are is
-//! `registry`, those that several processes have are `common`. Stream capture: an allocation in a capturing stream
-//! becomes a node of a graph and takes nothing, so the hook passes it on without coming here.
+//! Graph memory is treated as a pool without a handle, one per device; `graphs` decides which graphs may be launched.
+//! Frees whose time only the driver knows, and pools destroyed while allocations were alive, are in `departing`. The
+//! list of pools is in `registry`; pools that several processes share are in `common`. An allocation in a capturing
+//! stream becomes a graph node and takes no memory, so the hook passes it on without calling this module.
 
 mod common;
 mod entry;
@@ -37,19 +37,19 @@ use shim_sys::cuda::*;
 use std::sync::Arc;
 use vgpu_core::pool::{self, Leaving};
 
-/// Whether a pool, or something that departs, may shrink at the next synchronisation.
+/// Whether a pool, or a deferred free, may release memory at the next synchronisation.
 static MAY_SHRINK: AtomicBool = AtomicBool::new(false);
 /// See [`requests`].
 static REQUESTS: AtomicU64 = AtomicU64::new(0);
 
-/// Synchronising calls are to look at pools.
+/// Makes the next synchronising call check pools.
 fn expect_shrinking() {
     if !MAY_SHRINK.load(Relaxed) {
         MAY_SHRINK.store(true, Release);
     }
 }
 
-/// Allocates from a pool: `real` asks the driver, `address` tells where, `undo` frees it again.
+/// Allocates from a pool. `real` calls the driver, `address` reads the result, `undo` frees it again.
 pub fn allocate(
     entry: &Arc<Entry>,
     bytes: u64,
@@ -80,7 +80,7 @@ pub fn allocate(
                 }
             },
         );
-        // Unless its room may have been given back while it was under way.
+        // Unless a shrinking call may have taken the room away meanwhile.
         if inside && change.lack > 0 && moment.lasts() {
             entry.state.lock().surprised = true;
         }
@@ -97,7 +97,7 @@ pub fn allocate(
                 state.holes.freed(leaving, Some(order.key()));
                 state.account.freed(bytes);
             }
-            // If the stream has not come to the free, synchronising calls try again.
+            // If the stream has not reached the free, synchronising calls try again.
             entry.trim();
             return entry.device.refused();
         }
@@ -106,17 +106,18 @@ pub fn allocate(
     entry.outstanding.fetch_add(1, Relaxed);
     let holding = Holding { bytes, device: entry.device.index, context: entry.id };
     if let Some(stale) = POOLED.put(at, holding) {
-        // It was freed behind our back.
+        // It was freed by a call that no hook saw.
         freed(stale, at, None, None);
     }
     result
 }
 
-/// Frees memory of a pool, which the caller has taken out of [`POOLED`]; without an order, at once.
+/// Frees memory of a pool, which the caller has taken out of [`POOLED`]. Without an order the memory is freed at
+/// once.
 pub fn free(holding: Holding, address: u64, order: Option<Order>, real: Call<'_>) -> CUresult {
     REQUESTS.fetch_add(1, SeqCst);
     let entry = registry::numbered(holding.context);
-    // Before the driver is asked, which may give it out again before it has answered.
+    // Before the driver is called: it may give the memory out again before it has answered.
     let leaving = entry.as_ref().map(|entry| entry.state.lock().holes.leaving(address, holding.bytes));
     let result = real();
     if result.ok() {
@@ -130,10 +131,11 @@ pub fn free(holding: Holding, address: u64, order: Option<Order>, real: Call<'_>
     result
 }
 
-/// `leaving`: the program freed it; without, it has gone, and what else has nobody knows.
+/// Records a free. `leaving`: the program's free as begun in `holes`. Without it, the driver dropped the block in a
+/// way no hook saw, so all knowledge of room in the pool is discarded.
 fn freed(holding: Holding, address: u64, order: Option<Order>, leaving: Option<Leaving>) {
     let Some(entry) = registry::numbered(holding.context) else { return };
-    // Who destroys it must know which streams have still to come to a free.
+    // The destruction of a pool needs to know which streams have not reached a free.
     let stands = order.filter(|_| entry.made).map(|order| (order.place(), (departing::stamp(), context::moment())));
     let may_shrink = {
         let mut state = entry.state.lock();
@@ -158,7 +160,7 @@ fn freed(holding: Holding, address: u64, order: Option<Order>, leaving: Option<L
     }
 }
 
-/// The driver gave out this address as other memory: it is a pool's no more.
+/// Handles an address that the driver gave out as other memory: it no longer belongs to a pool.
 ///
 /// # Cost
 /// One load where no pool is charged.
@@ -171,9 +173,9 @@ pub fn came_again(address: u64) {
     }
 }
 
-/// Launches or uploads a graph in the order of a stream (`None`: of one that nobody knows). It takes these parts of the
-/// device's memory: what it frees itself, and what outlives the launch. `backing`: what it took before, see [`Backing`];
-/// it says afterwards what it has taken now.
+/// Launches or uploads a graph in the order of a stream (`None`: unknown stream). `parts` are the bytes it takes:
+/// those that the graph frees itself, and those that outlive the launch. `backing`: the memory backing of its last
+/// launch, see [`Backing`]; replaced by that of this launch.
 pub fn launch(
     entry: &Arc<Entry>,
     parts: [u64; 2],
@@ -195,13 +197,14 @@ pub fn launch(
     let taken = Cell::new(*backing);
     let change = entry.follow(
         true,
-        None, // no room is known of graph memory
+        None, // room inside graph memory is not known
         pledge,
-        // What is live of it the driver says; there is no call that frees it.
+        // The driver reports how much of it is live; no call frees it.
         |account, reading| account.end(call, false, reading),
         |_, change| {
             if result.ok() && !backed {
-                // What it did not grow by it may have taken from others.
+                // If graph memory grew by less than the launch needs, the launch may have taken memory from other
+                // graphs.
                 let all_anew = least.is_some_and(|least| change.grew.is_some_and(|by| by >= least));
                 taken.set(if all_anew { before } else { entry.others_may_have_lost(stream) });
             }
@@ -211,12 +214,12 @@ pub fn launch(
     if let (Some(by), [part, 0] | [0, part]) = (change.grew, parts) {
         entry.learn(part, by);
     }
-    // What was launched cannot be taken back; what does not fit is charged all the same.
+    // A launch cannot be undone, so memory that does not fit is charged all the same.
     entry.cover(change.lack);
     result
 }
 
-/// Destroys a pool. What is not in use is given back before: afterwards nobody can ask.
+/// Destroys a pool. Gives back its unused memory first, because afterwards the driver cannot be asked.
 pub fn destroy(pool: CUmemoryPool, real: Call<'_>) -> CUresult {
     let pool = pool.0 as usize;
     let Some(Some(entry)) = registry::noted(pool) else {
@@ -233,8 +236,8 @@ pub fn destroy(pool: CUmemoryPool, real: Call<'_>) -> CUresult {
         return real();
     }
     entry.trim();
-    // From here on no other thread asks with this handle.
-    // Not before all that is on its way is known.
+    // The charge must not end before all pending frees are recorded. From `say_gone` on no other thread uses this
+    // handle.
     entry.awaits(1);
     entry.say_gone();
     let result = real();
@@ -249,13 +252,13 @@ pub fn destroy(pool: CUmemoryPool, real: Call<'_>) -> CUresult {
     result
 }
 
-/// A stream has come to its frees of a destroyed pool's memory. For `departing`.
+/// A stream has reached its frees of a destroyed pool's memory. For `departing`.
 pub fn awaited(entry: &Arc<Entry>) {
     entry.awaited.fetch_sub(1, SeqCst);
     ended(entry);
 }
 
-/// Memory of a destroyed pool is gone; with the last of it its charge ends. For `departing`.
+/// Memory of a destroyed pool was freed; with the last of it the pool's charge ends. For `departing`.
 pub fn ended(entry: &Arc<Entry>) {
     if entry.outstanding.load(Acquire) > 0 || entry.awaited.load(SeqCst) > 0 {
         return;
@@ -265,33 +268,33 @@ pub fn ended(entry: &Arc<Entry>) {
         if core::mem::replace(&mut state.closed, true) {
             return; // another thread was faster
         }
-        // What is pledged for a call under way goes back with the call.
+        // Bytes pledged for a call in flight are released by that call.
         let bytes = state.account.charged();
         state.account = pool::Pool::default();
         (bytes, state.share)
     };
     match share {
-        // What importers hold of it stays with them.
+        // Memory that importers hold stays charged to their share.
         Some(share) => share::let_go(share),
         None => entry.release(None, bytes),
     }
     registry::forget_entry(entry);
 }
 
-/// A call begins in which pools may give memory back, if there are any.
+/// Begins a call in which pools may give memory back to the driver, if there are any pools.
 ///
 /// # Cost
-/// One load where there is no pool; else one atomic addition, and one when it ends.
+/// One load where there is no pool; else one atomic addition, and another when the call ends.
 #[inline]
 pub fn shrinking() -> Option<Shrinking> {
     any().then(shrinking::begin)
 }
 
-/// The program waited for something, and pools may have given memory back: what [`shrinking`] and
-/// [`departing::newest`] said before.
+/// Handles the end of a wait, in which pools may have given memory back. `since` and `announced` are the results of
+/// [`departing::newest`] and [`shrinking`] from before the wait.
 ///
 /// # Cost
-/// One branch where no pool has more than what is in use; else two questions to the driver for each that has.
+/// One branch where no pool holds unused memory; else two questions to the driver for each that does.
 #[inline]
 pub fn synchronised(waited_for: Waited, since: u64, announced: Option<Shrinking>) {
     if MAY_SHRINK.load(Acquire) {
@@ -299,11 +302,11 @@ pub fn synchronised(waited_for: Waited, since: u64, announced: Option<Shrinking>
     }
 }
 
-/// A stream is about to be destroyed, and its handle may come again as another's: what it has still to come to ends with
-/// a wait for the whole context only.
+/// Handles a stream that is about to be destroyed and whose handle may be reused. The frees it has not reached then
+/// count as done only after a wait for the whole context.
 ///
 /// # Cost
-/// Two loads where nothing is charged as a pool and nothing departs.
+/// Two loads where no pool is charged and no free is deferred.
 #[inline]
 pub fn stream_ending(order: Order) {
     if any() || departing::is_doubtful() {
@@ -331,10 +334,10 @@ fn forget_stream(order: Order) {
     departing::forget_stream(key);
 }
 
-/// What the program waited for.
+/// The object of a wait by the program.
 #[derive(Clone, Copy)]
 pub enum Waited {
-    /// An event, which may stand anywhere.
+    /// An event, whose stream is unknown.
     Event,
     /// Everything in a stream.
     Stream(Order),
@@ -362,7 +365,7 @@ fn look_again(waited_for: Waited, since: u64, announced: Option<&Shrinking>) {
     if enforce::enforced() != Ok(true) {
         return;
     }
-    // Whoever finds slack from now on says so again.
+    // Any slack found from here on sets the flag again.
     MAY_SHRINK.store(false, Release);
     let arrived = Arrived { which: waited_for.which(), since };
     for entry in all() {
@@ -377,31 +380,32 @@ fn look_again(waited_for: Waited, since: u64, announced: Option<&Shrinking>) {
             expect_shrinking();
         }
         if announced.is_none() {
-            state.holes.forget(); // the first pool came while it was under way
+            state.holes.forget(); // the first pool appeared during the call
         }
         let may_shrink = state.account.may_shrink();
         let may_trim = state.account.held() > entry.threshold.load(Relaxed);
         drop(state);
         if may_shrink {
-            // Where the pool has shrunk, that is seen. Else it may have, and grown by as much.
+            // A pool that has shrunk shows it. One that has not may have shrunk and grown by the same amount, so its
+            // known room is discarded.
             entry.measure_after(|| may_trim && !announced.is_some_and(Shrinking::nothing_grew));
         }
     }
     if departing::resolve(Some(&arrived)) {
         MAY_SHRINK.store(true, Release);
     }
-    // What could not be taken back at once, when growth that nobody foresaw did not fit.
+    // Memory that could not be taken back at once when unforeseen growth did not fit.
     for device in device::all().filter(|device| !device.fits()) {
         give_back(device);
     }
 }
 
-/// Something departs: synchronising calls are to look for its end.
+/// Records a new deferred free: synchronising calls must check for its end.
 pub fn expect_departure() {
     expect_shrinking();
 }
 
-/// Gives back what pools and graph memory on the device hold and do not use; whether anything came of it.
+/// Gives back the unused memory of pools and graph memory on the device. Returns whether that lowered the charge.
 #[cold]
 pub fn give_back(device: &Device) -> bool {
     let used = || device.ledger.joined().map_or(0, |joined| joined.member().used());
@@ -418,11 +422,11 @@ pub fn give_back(device: &Device) -> bool {
     came > 0 || used() < before
 }
 
-/// Brings the charges of a device's pools up to what the driver says, and ends what has departed; whether anything is
-/// left of which nobody knows whether the device still has it, or under way.
+/// Updates the charges of a device's pools to the driver's numbers and ends deferred frees that are done. Returns
+/// whether a request is in flight or a deferred free is left without a marker.
 ///
 /// # Cost
-/// Two loads where nothing is charged as a pool and nothing departs; else two questions to the driver for each pool that
+/// Two loads where no pool is charged and no free is deferred; else two questions to the driver for each pool that
 /// may have shrunk.
 pub fn settle(device: &Device) -> bool {
     let mut busy = false;
@@ -442,12 +446,13 @@ pub fn settle(device: &Device) -> bool {
     busy || departing::is_doubtful()
 }
 
-/// How many requests and frees pools have seen: what one gives back to the driver and takes again leaves no other trace.
+/// Number of requests and frees that pools have seen. A pool that gives memory back and takes it again leaves no
+/// other trace.
 pub fn requests() -> u64 {
     REQUESTS.load(SeqCst)
 }
 
-/// Asks again after a trim, or after a threshold was set.
+/// Measures a pool again after a trim, or after its threshold was set.
 pub fn changed(pool: CUmemoryPool, threshold: Option<u64>) {
     if let Some(entry) = registry::noted(pool.0 as usize).flatten() {
         match threshold {
@@ -458,7 +463,7 @@ pub fn changed(pool: CUmemoryPool, threshold: Option<u64>) {
     }
 }
 
-/// Asks again what graph memory holds, where there is any: after a free of an address that nobody noted.
+/// Measures graph memory again, if there is any, after a free of an address that has no record.
 pub fn graphs_changed() {
     if registry::any_graphs() {
         for entry in all() {
@@ -469,7 +474,7 @@ pub fn graphs_changed() {
     }
 }
 
-/// A device's graph memory was trimmed.
+/// Handles a trim of a device's graph memory.
 pub fn graphs_trimmed(device: &'static Device) {
     if registry::any_graphs()
         && let Some(entry) = graph_memory(device)
@@ -479,7 +484,7 @@ pub fn graphs_trimmed(device: &'static Device) {
     }
 }
 
-/// A context ended, and what was allocated in it.
+/// Handles the end of a context and of the allocations made in it.
 #[cold]
 pub fn context_ended() {
     let now = context::moment();
@@ -489,7 +494,7 @@ pub fn context_ended() {
         let empty = {
             let mut state = entry.state.lock();
             state.account.emptied();
-            // Blocks went that nobody has freed.
+            // Blocks ended without a free.
             state.holes.forget();
             state.unreached.retain(|place, (_, moment)| {
                 let stays = !context::has_ended(place.context, *moment);
@@ -498,7 +503,8 @@ pub fn context_ended() {
             });
             state.account.live() == 0 && !state.account.is_busy()
         };
-        // What the driver has taken away nobody frees: its addresses may come again as somebody else's.
+        // Memory that the driver took away is never freed by the program, and its addresses may be reused, so its
+        // records are removed.
         if empty {
             let taken = POOLED.take_of_context(CUcontext(core::ptr::without_provenance_mut(entry.id)));
             entry.outstanding.fetch_sub(taken.len() as u64, AcqRel);
@@ -506,7 +512,7 @@ pub fn context_ended() {
     }
 }
 
-/// Forgets the parent's pools, in a forked child.
+/// Clears the parent's pools in a forked child.
 pub fn forget() {
     registry::forget();
     common::forget();

@@ -1,8 +1,8 @@
-//! Calls under way that give memory back: the driver has freed it and the ledger does not know yet, so that a reading
-//! taken beside one would show a difference that nobody owes.
+//! Counts frees in flight. The driver has already freed the memory but the ledger does not know it yet, so a reading
+//! of the device's memory taken meanwhile would show a difference that is not overhead.
 //!
-//! Counted in several places, by the caller's stack, so that threads do not meet on one cache line; plain frees where
-//! their charges are, which costs half as much: `holdings`.
+//! The counters are spread by the caller's stack, so that threads do not contend for one cache line. Plain frees are
+//! counted next to their charges, which costs half as much: `holdings`.
 
 use crate::holdings;
 use crate::mode::{Mode, mode};
@@ -13,11 +13,11 @@ struct Count(AtomicU32);
 
 static COUNTS: [Count; 16] = [const { Count(AtomicU32::new(0)) }; 16];
 
-/// A call under way; it ends when this is dropped.
+/// A call in flight; dropping it ends it.
 #[must_use]
 pub struct UnderWay(&'static AtomicU32);
 
-/// A call begins.
+/// Records that a call begins.
 ///
 /// # Cost
 /// One load where nothing is enforced; else one atomic addition, and one when the call ends.
@@ -26,8 +26,8 @@ pub fn enter() -> Option<UnderWay> {
     (mode() == Mode::On).then(count)
 }
 
-/// A number below `of` that differs between threads, mostly: by the page of the caller's stack. Stacks
-/// lie a page more than a power of two apart, so that whole bits of an address would be the same in all of them.
+/// A number below `of` that mostly differs between threads, taken from the page of the caller's stack. Stacks are one
+/// page more than a power of two apart, so plain address bits would be the same in all of them.
 #[inline]
 pub fn stripe(of: usize) -> usize {
     let here = 0u8;
@@ -44,17 +44,17 @@ fn count() -> UnderWay {
 impl Drop for UnderWay {
     #[inline]
     fn drop(&mut self) {
-        // Not below nothing: a forked child may have begun anew while this was under way.
+        // Not below zero: a forked child may have reset the counter while this call was in flight.
         let _ = self.0.fetch_update(SeqCst, Relaxed, |count| count.checked_sub(1));
     }
 }
 
-/// Whether none is under way.
+/// Whether no free is in flight.
 pub fn is_now() -> bool {
     COUNTS.iter().all(|count| count.0.load(SeqCst) == 0) && holdings::is_quiet()
 }
 
-/// In a forked child the parent's calls do not end.
+/// Clears the counters in a forked child, where the parent's calls never end.
 pub fn reborn() {
     COUNTS.iter().for_each(|count| count.0.store(0, SeqCst));
 }

@@ -1,7 +1,9 @@
-//! The one line: what this library says unasked, once per process, and only if a limit cannot be kept.
+//! The one line that this library prints on its own: once per process. It reports a limit or measurement that cannot
+//! be kept, a bypass, or a context refused for memory.
 //!
-//! `VGPU_LOG=off` silences it, `VGPU_LOG_FILE` sends it to a file. Written with one `write`, so that lines of several
-//! processes do not mix. A file that may not grow (`RLIMIT_FSIZE`) gets none: the program would get a signal.
+//! `VGPU_LOG=off` silences it; `VGPU_LOG_FILE` sends it to a file. It is written by one `write`, so that lines of
+//! several processes do not mix. A file that may not grow (`RLIMIT_FSIZE`) is not written: the program would get a
+//! signal.
 
 use crate::environment::variable;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -20,7 +22,7 @@ pub fn once(text: &str) {
         Some(path) => {
             let flags =
                 libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
-            // SAFETY: a C string, and a descriptor that is closed again before anybody else can know it.
+            // SAFETY: a C string, and a descriptor that is closed before other code can know it.
             unsafe {
                 let file = libc::open(path.as_ptr(), flags, 0o644);
                 if file >= 0 {
@@ -33,15 +35,15 @@ pub fn once(text: &str) {
     }
 }
 
-/// Writes the line, unless the program would get a signal for it.
+/// Writes the line, unless that would raise a signal in the program.
 fn write(descriptor: libc::c_int, line: &str) {
     if may_write(descriptor) {
-        // SAFETY: writing a buffer, to stderr whatever the program made of it.
+        // SAFETY: writes a buffer, to stderr even if the program has redirected it.
         unsafe { libc::write(descriptor, line.as_ptr().cast(), line.len()) };
     }
 }
 
-/// A forked child is a process of its own and may say its own line.
+/// Allows a forked child its own line.
 pub fn reborn() {
     SAID.store(false, Relaxed);
 }

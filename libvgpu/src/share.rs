@@ -1,23 +1,25 @@
-//! Exported memory that several processes of the tenant hold: which shares of the ledger this process holds, and how
-//! often.
+//! Exported memory that several processes of the tenant hold: the ledger's shares that this process holds, with a
+//! count of names.
 //!
-//! When an allocation or a pool is exported its charge moves to a share ([`export`]), which importers of the tenant find
-//! by its identity ([`import`]) and hold too. It ends with its last holder, whoever that is: vgpu-core's
-//! `ledger/shares.rs`.
+//! When an allocation or a pool is exported, its charge moves to a share ([`export`]). Importers of the tenant find
+//! the share by its identity ([`import`]) and hold it too. The share ends with its last holder, in whichever process:
+//! vgpu-core's `ledger/shares.rs`.
 //!
-//! Memory whose share is not found is another tenant's, or of a process without limits, or its exporter died while it was
-//! under way. Its first importer *founds* a share for it ([`found`]) and charges what it sees of it ([`set_aside`],
-//! [`pay`]); whoever of the tenant imports it again, in this process or another, has it for nothing. When all places for
-//! shares are taken everybody is charged like for an allocation of its own, which counts too much, never too little.
+//! An imported allocation has no share if it belongs to another tenant or to a process without limits, or if its
+//! exporter died before the import. Its first importer *founds* a share ([`found`]) and charges the bytes that it
+//! uses ([`set_aside`], [`pay`]). Further imports by the tenant, in this process or another, cost nothing. When all
+//! places for shares are taken, each importer is charged as for an allocation of its own. That may count memory
+//! twice, but never misses any.
 //!
-//! A descriptor keeps memory alive by itself, in the driver and here: a share whose last name goes while a descriptor of
-//! it is open somewhere, a socket's buffer included, is kept until that is closed. The process that keeps it looks at its
-//! own calls ([`tidy`]), the others through its descriptor before anything is refused, where /proc lets them. If the keeper
-//! dies meanwhile, what is under way is nobody's until somebody imports it. A founded share is kept for no descriptor: what
-//! may be open are another tenant's, which is charged for them.
+//! An open descriptor keeps memory alive, in the driver and here. If the last name of a share ends while a descriptor
+//! of it is open somewhere, even in a socket's buffer, the share is kept until the descriptor is closed. The process
+//! that keeps it checks during its own calls ([`tidy`]). The tenant's other processes check the keeper's descriptor
+//! before they refuse a request, where /proc lets them. If the keeping process dies first, memory in transit is
+//! charged to nobody until it is imported. A founded share is not kept for a descriptor: any open descriptors belong
+//! to another tenant, which is charged for them.
 //!
-//! What lives elsewhere: the marks on descriptors (`descriptor`), which pointer or handle holds which share (`holdings`,
-//! `physical`), the calls themselves (`hooks/share`).
+//! Not here: the marks on descriptors (`descriptor`), which pointer or handle holds which share (`holdings`,
+//! `physical`), and the calls themselves (`hooks/share`).
 
 use crate::descriptor::{self, Watch};
 use crate::device::{self, Device};
@@ -31,49 +33,55 @@ use shim_sys::cuda::CUresult;
 use vgpu_core::ledger::{Left, Reservation, ShareId, Shared};
 use vgpu_core::tenant::hash64;
 
-/// A share that this process holds, by a number of our own.
+/// A share that this process holds, by a process-local number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Share(NonZeroU32);
 
 impl Share {
-    /// The number, for a word of memory.
+    /// The number, to store in an integer field.
     pub fn number(self) -> u32 {
         self.0.get()
     }
 
-    /// Back from [`Share::number`].
+    /// The inverse of [`Share::number`].
     pub fn numbered(number: u32) -> Option<Self> {
         NonZeroU32::new(number).map(Self)
     }
 }
 
+/// A share that this process holds.
 struct Held {
     device: u8,
+    /// The identity of the exported memory, as importers know it.
     identity: u64,
-    /// Begun by an importer: how much it is shows when it is used.
+    /// Created by an importer: its full size is only known when the memory is mapped or used.
     founded: bool,
+    /// The ledger that has the share.
     joined: &'static Joined,
+    /// The share in that ledger.
     id: ShareId,
-    /// Names of it in this process; 0: kept for a descriptor alone.
+    /// Names of the share in this process; 0: kept only for an open descriptor.
     names: u32,
+    /// Detects whether a descriptor of the share is open.
     watch: Option<Watch>,
 }
 
 impl Held {
-    /// By what the ledger knows it.
+    /// The share's identity in the ledger.
     fn name(&self) -> u64 {
         if self.founded { founded_name(self.identity) } else { self.identity }
     }
 }
 
-/// Another name for what importers found: one that knows the exporter's share need not ask whether all of it is paid.
+/// The ledger identity of a founded share. It differs from the exporter's, so that a process which finds an
+/// exporter's share knows that it is fully charged.
 fn founded_name(identity: u64) -> u64 {
     hash64([identity.to_le_bytes(), *b"imported"].as_flattened()).max(1)
 }
 
 struct All {
     held: Map<Share, Held>,
-    /// By what importers ask for.
+    /// Shares by the identity that importers look up.
     named: Map<u64, Share>,
     next: u32,
 }
@@ -95,12 +103,13 @@ impl All {
         }
     }
 
+    /// Adds a name to a share that this process already holds.
     fn again(&mut self, identity: u64) -> Option<Share> {
         let share = *self.named.get(&identity)?;
         let held = self.held.get_mut(&share)?;
         if held.names == 0 {
             KEPT.fetch_sub(1, Relaxed);
-            // It may have ended with somebody who took it up meanwhile.
+            // The share may have ended meanwhile with another process that had held it.
             match held.joined.hold(held.name()) {
                 Some(id) => held.id = id,
                 None => {
@@ -116,27 +125,27 @@ impl All {
 }
 
 static ALL: Lock<All> = Lock::new(All::EMPTY);
-/// Shares that are kept for a descriptor alone.
+/// Shares that are kept only for an open descriptor.
 static KEPT: AtomicU32 = AtomicU32::new(0);
-/// Exports take turns: of two for one allocation the second finds what the first has made.
+/// Serialises exports: of two exports of one allocation, the second finds the first one's share.
 static EXPORTING: Lock<()> = Lock::new(());
 
-/// Whether this process holds any.
+/// Whether this process holds any share.
 pub fn any() -> bool {
     !ALL.lock().held.is_empty()
 }
 
-/// Runs `act`, which looks whether something is exported already and exports it if not, with no other thread in between.
-/// Not for calls into the driver.
+/// Runs `act`, which checks whether something is exported and exports it if not, while no other thread exports. Must
+/// not call into the driver.
 pub fn exporting<T>(act: impl FnOnce() -> T) -> T {
     let _turn = EXPORTING.lock();
     act()
 }
 
-/// Moves `bytes` of this process's charge on the device to a new share. `None`: the charge is where it was.
+/// Moves `bytes` of this process's charge on the device to a new share. `None`: the charge has not moved.
 pub fn export(device: &'static Device, identity: u64, bytes: u64) -> Option<Share> {
     if device.has_beside() {
-        return None; // who knows whether these bytes are in the ledger
+        return None; // it is unknown whether these bytes are in the ledger
     }
     let joined = device.ledger.joined().ok()?;
     let mut all = ALL.lock();
@@ -144,7 +153,7 @@ pub fn export(device: &'static Device, identity: u64, bytes: u64) -> Option<Shar
     all.insert(Held { device: device.index, identity, founded: false, joined, id, names: 1, watch: None })
 }
 
-/// Holds the share of that identity once more, on whichever device it is, whoever began it.
+/// Holds the share of that identity once more, on whichever device it is and whichever process created it.
 pub fn import(identity: u64) -> Option<Share> {
     let mut all = ALL.lock();
     if let Some(share) = all.again(identity) {
@@ -159,7 +168,7 @@ pub fn import(identity: u64) -> Option<Share> {
     all.insert(found.next()?)
 }
 
-/// Begins a share on the device for imported memory of that identity, or holds the one that another importer has begun
+/// Founds a share on the device for imported memory of that identity, or holds one that another importer has founded
 /// meanwhile. `None`: all places for shares are taken.
 pub fn found(device: &'static Device, identity: u64) -> Option<Share> {
     let mut all = ALL.lock();
@@ -171,12 +180,13 @@ pub fn found(device: &'static Device, identity: u64) -> Option<Share> {
     all.insert(Held { device: device.index, identity, founded: true, joined, id, names: 1, watch: None })
 }
 
-/// Whether an importer has begun it, so that all of it may not be charged yet.
+/// Whether an importer created the share, so that part of its memory may not be charged yet.
 pub fn is_founded(share: Share) -> bool {
     ALL.lock().held.get(&share).is_some_and(|held| held.founded)
 }
 
-/// What is charged too little of a share, if it is to hold `whole`: only what importers have begun can be.
+/// The device, and the bytes still missing from the charge of a share that is to hold `whole`. Only founded shares
+/// can lack any.
 fn owed(share: Share, whole: u64) -> Option<(&'static Device, u64)> {
     let all = ALL.lock();
     let held = all.held.get(&share).filter(|held| held.founded)?;
@@ -184,7 +194,7 @@ fn owed(share: Share, whole: u64) -> Option<(&'static Device, u64)> {
     device::at(usize::from(held.device)).filter(|_| lack > 0).map(|device| (device, lack))
 }
 
-/// Reserves what is charged too little of a share, if it is to hold `whole`, until [`pay`].
+/// Reserves the bytes missing from the charge of a share that is to hold `whole`, until [`pay`].
 ///
 /// # Errors
 /// As [`Device::reserve`].
@@ -192,27 +202,27 @@ pub fn set_aside(share: Share, whole: u64) -> Result<Option<Reservation<'static>
     let Some((device, lack)) = owed(share, whole) else { return Ok(None) };
     match device.reserve(lack) {
         Ok(reservation) => Ok(Some(reservation)),
-        // Who has paid for it meanwhile has paid for us.
+        // Another importer has charged them meanwhile.
         Err(_) if owed(share, whole).is_none() => Ok(None),
         Err(refused) => Err(refused),
     }
 }
 
-/// Charges to the share what was set aside, as far as nobody else has.
+/// Charges the reserved bytes to the share, minus what others have charged meanwhile.
 pub fn pay(share: Share, whole: u64, reservation: Option<Reservation<'static>>) {
     if let (Some(reservation), Some(place)) = (reservation, place(share)) {
         reservation.commit_up_to(place, whole);
     }
 }
 
-/// As [`import`], of what a descriptor is marked with.
+/// As [`import`], with the identity that `descriptor` is marked with.
 pub fn import_descriptor(descriptor: i32, identity: u64) -> Option<Share> {
     let share = import(identity)?;
     watch(share, descriptor);
     Some(share)
 }
 
-/// Marks a descriptor of an exported allocation, so that importers find the share by it.
+/// Marks a descriptor of an exported allocation, so that importers can find the share by it.
 pub fn mark(share: Share, descriptor: i32) {
     let identity = ALL.lock().held.get(&share).map(|held| held.identity);
     if identity.is_some_and(|identity| descriptor::mark(descriptor, identity)) {
@@ -230,7 +240,7 @@ fn watch(share: Share, descriptor: i32) {
     }
 }
 
-/// One name of it in this process is gone.
+/// Removes one name of the share in this process.
 pub fn let_go(share: Share) {
     let mut all = ALL.lock();
     let Some(held) = all.held.get_mut(&share) else { return };
@@ -245,10 +255,10 @@ pub fn let_go(share: Share) {
     }
 }
 
-/// Ends what was kept for a descriptor that is closed by now; whether there was any.
+/// Ends shares that were kept for descriptors which are closed by now. Returns whether there were any.
 ///
 /// # Cost
-/// One load where nothing is kept; else a system call or two for each.
+/// One load where nothing is kept; else one or two system calls for each share.
 #[inline]
 pub fn tidy() -> bool {
     KEPT.load(Relaxed) > 0 && tidy_kept()
@@ -261,7 +271,7 @@ fn tidy_kept() -> bool {
     let closed: Vec<Share> = all.held.iter().filter(|(_, held)| closed(held)).map(|(share, _)| *share).collect();
     let mut any = false;
     for share in closed {
-        // What cannot be looked at now is looked at the next time.
+        // A share that cannot be checked now is checked next time.
         if all.held.get(&share).is_some_and(|held| held.joined.keep_no_longer(held.id, held.name()) != Left::Kept) {
             KEPT.fetch_sub(1, Relaxed);
             all.remove(share);
@@ -271,7 +281,7 @@ fn tidy_kept() -> bool {
     any
 }
 
-/// Moves `bytes` that this process holds on the share's device to the share.
+/// Moves `bytes` that this process is charged on the share's device to the share.
 pub fn hand_over(share: Share, bytes: u64) {
     if let Some(held) = ALL.lock().held.get(&share) {
         let member = held.joined.member();
@@ -279,7 +289,7 @@ pub fn hand_over(share: Share, bytes: u64) {
     }
 }
 
-/// The share as a place for bytes: what an exported pool grows and shrinks in.
+/// The share's byte counter, in which an exported pool grows and shrinks.
 pub fn place(share: Share) -> Option<Shared<'static>> {
     ALL.lock().held.get(&share).map(|held| held.joined.member().shared(held.id))
 }
@@ -289,14 +299,15 @@ pub fn device_of(share: Share) -> Option<u8> {
     ALL.lock().held.get(&share).map(|held| held.device)
 }
 
-/// How often each imported address is open: the driver gives the same one again and counts.
+/// How often each imported address is open: the driver returns the same address again and counts.
 static OPENED: Lock<Map<u64, u32>> = Lock::new(Map::new());
 
-/// Notes an address that an import was opened at; a holding that is not needed comes back: the address was open already.
+/// Records the address at which an import was opened. Returns a record that is not needed: the new one if the address
+/// was already open, or a stale one.
 pub fn opened(address: u64, holding: Holding) -> Option<Holding> {
     let mut all = OPENED.lock();
     let times = all.or_default(address);
-    // A context that ended has closed what was open in it, and taken the holding.
+    // A context that ended has closed the addresses opened in it and removed their records.
     if *times > 0 && ADDRESSES.get(address).is_some() {
         *times += 1;
         return Some(holding);
@@ -305,14 +316,14 @@ pub fn opened(address: u64, holding: Holding) -> Option<Holding> {
     ADDRESSES.put(address, holding)
 }
 
-/// An import on its way out: [`Closing::done`] or [`Closing::failed`], after the driver's answer.
+/// An import that is being closed: [`Closing::done`] or [`Closing::failed`] follows the driver's answer.
 #[must_use]
 pub struct Closing {
     address: u64,
     last: Option<Holding>,
 }
 
-/// Counts an import out before the driver closes it: afterwards its address may come again at once.
+/// Counts an import out before the driver closes it, because the address may be given out again right after.
 pub fn closing(address: u64) -> Option<Closing> {
     let mut all = OPENED.lock();
     let times = all.get_mut(&address)?;
@@ -327,23 +338,24 @@ pub fn closing(address: u64) -> Option<Closing> {
 }
 
 impl Closing {
-    /// The driver closed it; the holding, if it was open no more often.
+    /// The driver closed it. Returns the record, if this was the last open.
     pub fn done(self) -> Option<Holding> {
         self.last
     }
 
-    /// The driver did not.
+    /// The driver refused to close it.
     pub fn failed(self) {
         let mut all = OPENED.lock();
         *all.or_default(self.address) += 1;
-        // Another thread may have opened it meanwhile and noted a holding of its own.
+        // Another thread may have opened it meanwhile and stored its own record.
         let spare = self.last.and_then(|holding| ADDRESSES.put(self.address, holding));
         drop(all);
         spare.into_iter().for_each(device::release);
     }
 }
 
-/// The ledger's file was made anew: what this process holds in the old one is held, or charged, in the new one.
+/// Follows a re-created ledger file: every share of this process in the old ledger is held, or charged, in the new
+/// one.
 pub fn follow(old: &'static Joined, fresh: &'static Joined) {
     let mut all = ALL.lock();
     for held in all.held.values_mut().filter(|held| core::ptr::eq(held.joined, old)) {
@@ -352,7 +364,8 @@ pub fn follow(old: &'static Joined, fresh: &'static Joined) {
             fresh.charge_spent(bytes);
             fresh.share(held.name(), bytes)
         });
-        // Without a place in the new one the charge stands in this process's own slot there, for its life.
+        // Without a place for shares in the new ledger, the charge remains in this process's own slot there until the
+        // process ends.
         if let Some(id) = there {
             (held.joined, held.id) = (fresh, id);
             if held.names == 0 {
@@ -362,9 +375,9 @@ pub fn follow(old: &'static Joined, fresh: &'static Joined) {
     }
 }
 
-/// Forgets everything, in a forked child: what the parent holds is the parent's.
+/// Clears everything in a forked child: the shares are the parent's.
 pub fn forget() {
-    // SAFETY: the child's thread that settles it, before any other goes on.
+    // SAFETY: called by the child's settling thread, before any other thread continues.
     unsafe {
         ALL.reset(All::EMPTY);
         EXPORTING.reset(());

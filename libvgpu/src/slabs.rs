@@ -1,24 +1,25 @@
-//! Slabs that small requests share: how many allocations lie in each, so that each slab is charged once.
+//! Counts the small allocations in each slab, so that each slab is charged once.
 //!
-//! The driver takes a slab of 2 MiB for the first small request in it and gives it back when the last one ends. So the
-//! first allocation in a slab brings the charge, and the last one takes it away. Which slab a request gets is known by its
-//! address, after the driver's answer: a slab is set aside before the call where the limit has room for one. Where it has
-//! not, a request that got a slab that is charged already is granted, and any other one is freed again and refused.
+//! The driver takes a slab of 2 MiB for the first small request in it and returns the slab when the last one ends. So
+//! the first allocation in a slab brings the charge, and the last one removes it. Only the address in the driver's
+//! answer shows which slab a request got. Before the call a slab is therefore reserved if the limit has room for one.
+//! If it has not, a request that got an already charged slab is granted; any other allocation is freed again and
+//! refused.
 //!
-//! Counters lie in tables by address, made when they are first needed. A counter above zero says that its slab is charged:
-//! nobody counts before the bytes are reserved.
+//! Counters are in tables by address, made when first needed. A counter above zero means that its slab is charged,
+//! because counting starts only after the bytes are reserved.
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 
 /// Slabs of one table: 16 KiB of counters for 8 GiB of addresses.
 const COUNTS: usize = 1 << 12;
-/// Tables for 128 TiB of addresses, all that a process has.
+/// Tables for 128 TiB of addresses, the whole user address space of a process.
 const TABLES: usize = 1 << 14;
 
-/// Tables of counters, leaked; null: no small request was seen there.
+/// Tables of counters, leaked; null: no small request was seen in that range.
 static ALL: [AtomicPtr<AtomicU32>; TABLES] = [const { AtomicPtr::new(core::ptr::null_mut()) }; TABLES];
 
-/// The counter of a slab by its number; `None`: beyond the addresses of a process.
+/// The counter of a slab by its number. `None`: beyond a process's address space.
 fn counter(slab: u64) -> Option<&'static AtomicU32> {
     let slab = usize::try_from(slab).ok()?;
     let place = ALL.get(slab / COUNTS)?;
@@ -36,29 +37,29 @@ fn make(place: &AtomicPtr<AtomicU32>) -> *mut AtomicU32 {
     let fresh = vec![0u32; COUNTS].leak().as_mut_ptr().cast::<AtomicU32>();
     match place.compare_exchange(core::ptr::null_mut(), fresh, AcqRel, Acquire) {
         Ok(_) => fresh,
-        // Of two threads one loses 16 KiB, once.
+        // If two threads race, one leaks 16 KiB, once.
         Err(there) => there,
     }
 }
 
-/// Counts one more allocation in a slab that has some; false: it has none, or no counter.
+/// Counts one more allocation in a slab that has some. False: the slab has none, or no counter.
 pub fn join(slab: u64) -> bool {
     counter(slab)
         .is_some_and(|count| count.fetch_update(AcqRel, Relaxed, |count| (count > 0).then_some(count + 1)).is_ok())
 }
 
-/// Counts one more allocation in a slab, whose bytes are reserved; true: it is the first one. `None`: there is no
+/// Counts one more allocation in a slab whose bytes are reserved. True: it is the first one. `None`: there is no
 /// counter.
 pub fn enter(slab: u64) -> Option<bool> {
     counter(slab).map(|count| count.fetch_add(1, AcqRel) == 0)
 }
 
-/// Counts one allocation less; true: it was the last one, and the slab's charge ends.
+/// Counts one allocation less. True: it was the last one, and the slab's charge ends.
 pub fn leave(slab: u64) -> bool {
     counter(slab).is_some_and(|count| count.fetch_sub(1, AcqRel) == 1)
 }
 
-/// Forgets the parent's, in a forked child.
+/// Clears the parent's counters in a forked child.
 pub fn forget() {
     ALL.iter().for_each(|table| table.store(core::ptr::null_mut(), Release));
 }

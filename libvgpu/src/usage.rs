@@ -1,8 +1,9 @@
-//! What the tenant's processes had of a device's time lately, by the sums that each keeps in the ledger.
+//! Measures the recent device time of the tenant's processes, from the sums that each keeps in the ledger.
 //!
-//! NVML's samples name processes by pids of another namespace, which nobody here can map; the ledger's are the tenant's own.
-//! A share is the difference of two looks at it, a sixth of a second apart at least, as NVML's samples are. The first look is
-//! taken when the program initialises NVML; who asks sooner waits for the rest of that time.
+//! NVML's samples name processes by pids of another namespace, which cannot be mapped here; the ledger has the
+//! tenant's own pids. A share is the difference of two looks at the ledger, at least a sixth of a second apart, like
+//! NVML's samples. The first look is taken when the program initialises NVML; an earlier query waits for the rest of
+//! that time.
 
 use crate::clock;
 use crate::device::{self, Device};
@@ -10,14 +11,14 @@ use crate::lock::Lock;
 use std::time::{SystemTime, UNIX_EPOCH};
 use vgpu_core::ledger::MemberView;
 
-/// Two looks are so far apart at least.
+/// Minimum time between two looks.
 const PERIOD_NS: u64 = 166_666_667;
-/// And no further: what was so long ago is not lately.
+/// Maximum time between two looks: an older one is no longer recent.
 const STALE_NS: u64 = 5_000_000_000;
-/// Sleeps that signals cut short.
+/// Maximum number of looks for one query: a signal may cut the sleep between them short.
 const TRIES: u32 = 16;
 
-/// A look at a device's members.
+/// A snapshot of a device's members.
 struct Look {
     at: u64,
     members: Vec<MemberView>,
@@ -26,21 +27,21 @@ struct Look {
 /// By device number: the last look, and the one before it.
 static LOOKS: [Lock<[Option<Box<Look>>; 2]>; 64] = [const { Lock::new([None, None]) }; 64];
 
-/// What one process had.
+/// One process's use.
 pub struct Share {
-    /// Its pid, as it sees itself.
+    /// Its pid in its own namespace.
     pub pid: u32,
-    /// Bytes that it has.
+    /// Bytes of device memory that it uses.
     pub used: u64,
-    /// Nanoseconds of the device.
+    /// Device time in ns.
     pub busy_ns: u64,
 }
 
-/// What the tenant's processes had between two looks.
+/// The use by the tenant's processes between two looks.
 pub struct Usage {
-    /// Nanoseconds between them.
+    /// Time between the looks in ns.
     pub span_ns: u64,
-    /// Each living process.
+    /// The shares of all living processes.
     pub shares: Vec<Share>,
 }
 
@@ -49,7 +50,7 @@ fn look(device: &Device) -> Option<Box<Look>> {
     Some(Box::new(Look { at: clock::now(), members }))
 }
 
-/// Looks at all devices whose time is measured, so that the first question has something to compare with.
+/// Takes a look at all devices whose time is measured, so that the first query has one to compare with.
 pub fn begin() {
     for device in device::all().filter(|device| device.governor.is_some()) {
         let Some(now) = look(device) else { continue };
@@ -62,10 +63,10 @@ pub fn begin() {
     }
 }
 
-/// What the tenant's processes had of the device lately; `None`: its time is not measured.
+/// The recent use of the device by the tenant's processes. `None`: its time is not measured.
 ///
 /// # Cost
-/// A scan of the ledger; up to a sixth of a second's sleep if nobody looked lately.
+/// A scan of the ledger; up to a sixth of a second of sleep without a recent look.
 pub fn of(device: &Device) -> Option<Usage> {
     device.governor.as_ref()?;
     let looks = LOOKS.get(usize::from(device.index))?;
@@ -79,7 +80,7 @@ pub fn of(device: &Device) -> Option<Usage> {
     Some(Usage { span_ns: PERIOD_NS, shares: Vec::new() })
 }
 
-/// Compares with a look that is old enough, or says how long to wait.
+/// Compares with an older look, or returns in `Err` how long to wait, in ns.
 fn compared(looks: &mut [Option<Box<Look>>; 2], now: Box<Look>) -> Result<Usage, u64> {
     let age = |look: &Option<Box<Look>>| look.as_ref().map_or(u64::MAX, |look| now.at.saturating_sub(look.at));
     let (last, before) = (age(&looks[0]), age(&looks[1]));
@@ -108,15 +109,15 @@ fn between(base: &Look, now: &Look) -> Usage {
     Usage { span_ns, shares: now.members.iter().map(share).collect() }
 }
 
-/// Forgets what was seen, in a forked child.
+/// Clears the looks in a forked child.
 pub fn reborn() {
     for looks in &LOOKS {
-        // SAFETY: the child's thread that settles it, before any other goes on.
+        // SAFETY: called by the child's settling thread, before any other thread continues.
         unsafe { looks.reset([None, None]) };
     }
 }
 
-/// Percent, rounded; 1 at least for any at all, 100 at most.
+/// Percent, rounded: at least 1 for any use, at most 100.
 #[allow(clippy::cast_possible_truncation)] // at most 100
 pub fn percent(part: u64, whole: u64) -> u32 {
     let whole = u128::from(whole.max(1));
@@ -154,7 +155,7 @@ mod tests {
         assert_eq!(compared(&mut looks, seen(t + 1000, &[member(0, 1, 50)])).err(), Some(PERIOD_NS - 1000));
         let usage = compared(&mut looks, seen(t + PERIOD_NS, &[member(0, 1, 80)])).ok().unwrap();
         assert_eq!((usage.span_ns, busy(&usage)), (PERIOD_NS, vec![30]));
-        // Whoever asks again at once is compared with the look before the last.
+        // An immediate second query is compared with the look before the last.
         let usage = compared(&mut looks, seen(t + PERIOD_NS + 5, &[member(0, 1, 90)])).ok().unwrap();
         assert_eq!((usage.span_ns, busy(&usage)), (PERIOD_NS + 5, vec![40]));
         let late = t + 3 * STALE_NS;

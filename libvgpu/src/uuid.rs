@@ -1,6 +1,6 @@
-//! A device's UUID: sixteen bytes, and the text that NVML and people write.
+//! A device's UUID: sixteen bytes, and its text form.
 
-/// A UUID's text, `GPU-` and digits in groups.
+/// A UUID's text: `GPU-` and digits in groups.
 pub fn text(uuid: &[u8; 16]) -> String {
     let mut out = String::from("GPU");
     for (at, byte) in uuid.iter().enumerate() {

@@ -1,12 +1,15 @@
-//! The one thread of ours, while members of a tenant wait for each other: it sees work complete when the program makes no
-//! call, and passes the turn on.
+//! The watcher thread, the only thread that this library starts. It sees work complete while the program makes no
+//! call, and passes the turn on to other members of the tenant.
 //!
-//! It begins when a launch finds the turn contended, outside every lock of ours, and ends by itself a second after the
-//! last contention. Beside a daemon it begins with the first context and stays: a process that holds memory and makes no call
-//! would not notice that another daemon runs, and would be unknown to it. It then looks at the beat once a second. It takes no signal (all are blocked before it exists), holds no lock across a call of the driver, and
-//! asks the driver only while something of ours is in flight: nothing, when a program that has waited for its work ends.
-//! A forked child has none, and knows it ([`reborn`]). Where it cannot be started, nothing is lost but time: who waits
-//! looks by itself every 10 ms, and takes the turn after the drain's allowance.
+//! It starts when a launch finds the turn contended, outside all our locks, and ends by itself 1 s after the last
+//! contention. Under a daemon it starts with the first context and stays. Otherwise a process that holds memory and
+//! makes no call would not notice a restarted daemon and would be unknown to it. While idle it checks the daemon's
+//! heartbeat once a second.
+//!
+//! All signals are blocked before the thread exists, and it holds no lock across a driver call. It calls the driver
+//! only while an event marker is in flight, so not at the exit of a program that has waited for its work. A forked
+//! child has no watcher, and records that ([`reborn`]). If it cannot be started, only time is lost: a waiting launch
+//! polls every 10 ms and takes the turn after the drain deadline.
 
 use crate::clock;
 use crate::daemon::renew;
@@ -16,28 +19,29 @@ use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use shim_sys::futex;
 
-/// So long after the last contention it ends.
+/// Time without contention after which the watcher ends.
 const LINGER_NS: u64 = 1_000_000_000;
-/// After a failure to start it, the next try.
+/// Time until the next try after a failed start.
 const RETRY_NS: u64 = 1_000_000_000;
-/// Its stack: the driver's queries need some tens of KiB. Beside what the program's thread-local data take of it.
+/// Stack size: the driver's queries need some tens of KiB. The program's thread-local data on the stack come on top.
 const STACK: usize = 256 << 10;
-/// With several devices it can wait at one bell only: the others are looked at so often.
+/// Polling interval with several devices: the watcher can wait on one device's bell only.
 const SEVERAL_NS: u64 = 1_000_000;
-/// And so often while there is nothing to look at but gates that are open.
+/// Polling interval while only open gates are left to watch.
 const OPEN_NS: u64 = 10_000_000;
-/// Its timers may be so late.
+/// How late the thread's timers may fire.
 const SLACK_NS: libc::c_ulong = 1_000;
 
-/// One of the three below.
+/// State of the watcher: 0 (none), `AWAKE` or `DOZES`.
 static RUNS: AtomicU32 = AtomicU32::new(0);
+/// The thread watches devices.
 const AWAKE: u32 = 1;
-/// It is there for what is looked for only, and sleeps until that is due or until it is started.
+/// The thread exists only to search for the daemon, and sleeps until the next try or until it is started.
 const DOZES: u32 = 2;
-/// Not to be started before this moment.
+/// Earliest time of the next start.
 static NOT_BEFORE: AtomicU64 = AtomicU64::new(0);
 
-/// Whether it runs, and need not be started now.
+/// Whether the watcher is awake and need not be started.
 ///
 /// # Cost
 /// One load.
@@ -46,7 +50,7 @@ pub fn runs() -> bool {
     RUNS.load(Relaxed) == AWAKE
 }
 
-/// Whether there is one, that looks for what is looked for.
+/// Whether the watcher thread exists, awake or dozing, so that searches for the daemon are done.
 ///
 /// # Cost
 /// One load.
@@ -55,16 +59,16 @@ pub fn is_there() -> bool {
     RUNS.load(Relaxed) != 0
 }
 
-/// In a forked child there is none.
+/// Records in a forked child that it has no watcher.
 pub fn reborn() {
     RUNS.store(0, Relaxed);
     NOT_BEFORE.store(0, Relaxed);
 }
 
-/// Starts it, if it does not run.
+/// Starts or wakes the watcher if it is not awake.
 ///
 /// # Cost
-/// One load if it runs; some tens of microseconds if not.
+/// One load if it is awake; some tens of microseconds if not.
 pub fn start() {
     if runs() {
         return;
@@ -81,7 +85,7 @@ pub fn start() {
     }
 }
 
-/// Starts it where a daemon speaks for this process, which holds memory from now on.
+/// Starts the watcher under a daemon, when the process begins to hold memory.
 #[cold]
 pub fn start_beside_daemon() {
     if renew::due().is_some() && !is_there() {
@@ -100,8 +104,8 @@ type SetState = unsafe extern "C" fn(*mut libc::pthread_attr_t, c_int) -> c_int;
 type SetSize = unsafe extern "C" fn(*mut libc::pthread_attr_t, usize) -> c_int;
 type Least = unsafe extern "C" fn(*const libc::pthread_attr_t) -> usize;
 
-/// A function of the C library's threads. By name, since before glibc 2.34 they are in a library that this one must not
-/// need, and that every driver has loaded.
+/// A function of the C library's threads. Looked up by name: before glibc 2.34 these are in libpthread, which this
+/// library must not depend on and which every driver has loaded.
 fn find(name: &CStr) -> Option<*mut c_void> {
     Some(next_after_us(name)).filter(|at| !at.is_null())
 }
@@ -109,10 +113,10 @@ fn find(name: &CStr) -> Option<*mut c_void> {
 fn create() -> Option<()> {
     let (create, init) = (find(c"pthread_create")?, find(c"pthread_attr_init")?);
     let (state, size) = (find(c"pthread_attr_setdetachstate")?, find(c"pthread_attr_setstacksize")?);
-    // What a stack holds before the thread begins, thread-local data of all libraries above all: glibc puts them there.
+    // Bytes that glibc takes from a thread's stack before it begins, mostly the thread-local data of all libraries.
     let least = find(c"__pthread_get_minstack");
-    // SAFETY: the C library's own functions of these names, with these signatures; locals that it initialises. The mask is
-    // this thread's, and what it was comes back; the C library keeps its own signals out of it.
+    // SAFETY: the C library's own functions of these names, with these signatures; locals that it initialises. The
+    // signal mask is this thread's and is restored; the C library keeps its own signals out of it.
     unsafe {
         let create = core::mem::transmute::<*mut c_void, Create>(create);
         let init = core::mem::transmute::<*mut c_void, Init>(init);
@@ -140,9 +144,9 @@ fn create() -> Option<()> {
 }
 
 extern "C" fn watch(_: *mut c_void) -> *mut c_void {
-    // A panic ends here, as in every hook: there is no path to one, and none may cross the C library.
+    // A panic ends here, as in every hook: none is expected, and none may unwind into the C library.
     let _ = std::panic::catch_unwind(|| {
-        // SAFETY: both concern this thread alone.
+        // SAFETY: both affect this thread only.
         unsafe {
             libc::prctl(libc::PR_SET_TIMERSLACK, SLACK_NS);
             libc::prctl(libc::PR_SET_NAME, c"vgpu-turn".as_ptr());
@@ -154,11 +158,11 @@ extern "C" fn watch(_: *mut c_void) -> *mut c_void {
     core::ptr::null_mut()
 }
 
-/// One look at every device, and a wait. False: the turn has not been contended for long.
+/// Checks every device once, then waits. False: the turn has not been contended for `LINGER_NS`.
 fn look(last: &mut u64) -> bool {
     let now = clock::now();
     let (mut next, mut bells, mut bell) = (now.saturating_add(LINGER_NS), 0, None);
-    // All that is looked at is a gate that is open, which is no hurry: those looks are far off.
+    // True if a gate is watched. If its next check is far off, only open gates are watched, which is not urgent.
     let mut is_open = false;
     renew::tend();
     for device in device::all() {
@@ -198,7 +202,7 @@ fn look(last: &mut u64) -> bool {
     true
 }
 
-/// Sleeps until that moment, or until it is started. True: it was started.
+/// Sleeps until that time or until the watcher is started. True: it was started.
 fn doze(moment: u64) -> bool {
     if RUNS.compare_exchange(AWAKE, DOZES, AcqRel, Relaxed).is_ok() {
         futex::wait(&RUNS, DOZES, moment, u32::MAX);

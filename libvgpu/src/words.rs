@@ -1,16 +1,16 @@
-//! Lists of names in one piece of text, so that the loader has no addresses to write for them: a list of references
-//! takes forty bytes more for each name, and the table has hundreds.
+//! Lists of names packed into one text. A list of references would take forty bytes more for each of some hundred
+//! names, because the loader relocates every address.
 
 use core::ffi::CStr;
 use shim_sys::table::{CUDA_ROWS, CudaHook, base_length};
 
-/// Names one after the other, each ended by a zero byte, and where each begins.
+/// Names in sequence, each ended by a zero byte, and the start of each.
 pub struct Names<const BYTES: usize, const COUNT: usize> {
     text: [u8; BYTES],
     at: [u16; COUNT],
 }
 
-/// Bytes of the names, with their ends.
+/// Bytes of the names, with their terminators.
 pub const fn bytes(names: &[&CStr]) -> usize {
     let (mut all, mut number) = (0, 0);
     while number < names.len() {
@@ -21,7 +21,7 @@ pub const fn bytes(names: &[&CStr]) -> usize {
 }
 
 impl<const BYTES: usize, const COUNT: usize> Names<BYTES, COUNT> {
-    /// The names, in their order.
+    /// Packs the names, in their order.
     #[allow(clippy::cast_possible_truncation)] // asserted
     pub const fn of(names: &[&CStr]) -> Self {
         assert!(names.len() == COUNT && BYTES <= u16::MAX as usize);
@@ -35,14 +35,14 @@ impl<const BYTES: usize, const COUNT: usize> Names<BYTES, COUNT> {
         all
     }
 
-    /// The name of that number; an empty one if there is none.
+    /// The name with that number; empty if there is none.
     #[inline]
     pub fn get(&self, number: usize) -> &CStr {
         let rest = self.at.get(number).and_then(|at| self.text.get(usize::from(*at)..));
         rest.and_then(|rest| CStr::from_bytes_until_nul(rest).ok()).unwrap_or(c"")
     }
 
-    /// Whether the name of that number begins with `text`.
+    /// Whether the name with that number begins with `text`.
     #[inline]
     pub fn begins_with(&self, number: usize, text: &[u8]) -> bool {
         self.at.get(number).and_then(|at| self.text.get(usize::from(*at)..)).is_some_and(|rest| rest.starts_with(text))
@@ -69,7 +69,7 @@ const PASSED_BYTES: usize = {
     all
 };
 
-/// Functions of the driver that the table knows and leaves alone, though others of their base name are hooked.
+/// Driver functions that the table lists as unhooked although others of their base name are hooked.
 static PASSED: [u8; PASSED_BYTES] = {
     let (mut text, mut row, mut end) = ([0; PASSED_BYTES], CudaHook::COUNT, 0);
     while row < CUDA_ROWS.len() {
@@ -86,7 +86,7 @@ const fn is_variant_of_a_hook(name: &[u8]) -> bool {
     let (length, mut hook) = (base_length(name), 0);
     while hook < CudaHook::COUNT {
         let other = CUDA_ROWS[hook].name.as_bytes();
-        // The last letter first: most names have the first ones in common.
+        // The last letter first, because most names share their first letters.
         if other.len() >= length && other[length - 1] == name[length - 1] && base_length(other) == length {
             let mut at = 2;
             while at < length && name[at] == other[at] {
@@ -101,8 +101,8 @@ const fn is_variant_of_a_hook(name: &[u8]) -> bool {
     false
 }
 
-/// Names of the driver's functions that the table knows and leaves alone, of a base name that is hooked: nobody asks for
-/// others.
+/// Names of driver functions that the table lists as unhooked although others of their base name are hooked. Lookups
+/// need no others.
 pub fn passed() -> impl Iterator<Item = &'static CStr> {
     PASSED.split_inclusive(|&byte| byte == 0).filter_map(|name| CStr::from_bytes_with_nul(name).ok())
 }

@@ -1,5 +1,5 @@
-//! x86-64, System V: arguments in rdi, rsi, rdx, rcx, r8, r9 and on the stack, return address at [rsp]; rax and r11 are
-//! free. What is decided is decided in [`crate::lookup`] and in `hooks`.
+//! The x86-64 System V code: arguments in rdi, rsi, rdx, rcx, r8, r9 and on the stack, return address at [rsp]; rax
+//! and r11 are free. The decisions are made in [`crate::lookup`] and in `hooks`.
 
 use crate::driver::{CUDA_CALLED_AT, CUDA_FOUND, begin_in_place, find_detour, first_number};
 use crate::hooks::{COPIES_CHARGED, ask_driver, ask_driver_v2, decide_copy, judge_shut};
@@ -7,9 +7,10 @@ use crate::lookup::{NEXT, REAL, Row, answer, loader};
 use core::ffi::{c_char, c_int, c_long, c_void};
 use shim_sys::cuda::CUresult;
 
-/// The beginning of `dlsym` and `dlvsym`, whose name is in rsi: a foreign name jumps to the real function, whose address
-/// stands at `$at` in REAL, as if we were not here. On to label 4 goes what begins like a name that is ours, `cu` with a
-/// capital behind, `nvml`, `dl` (`lookup::names` asserts that all of them do), and the first call of all.
+/// The beginning of `dlsym` and `dlvsym`, whose name argument is in rsi. A foreign name jumps to the real function,
+/// whose address is at offset `$at` of the table `real`, as if this library did not exist. Label 4 is reached by
+/// names that begin like those of the table: `cu` and a capital, `nvml`, `dl` (`lookup::names` asserts that all of
+/// them do). The first call also reaches it, because the address is not known yet.
 macro_rules! foreign_names_pass {
     ($at:literal) => {
         concat!(
@@ -53,16 +54,17 @@ macro_rules! foreign_names_pass {
     };
 }
 
-/// Our functions in place of the loader's. `$real`: the table of the functions that they jump to.
+/// Our replacements of the loader's functions. `$real`: the table of the functions that they jump to.
 macro_rules! loaders {
     ($real:ident, $(#[$export:meta])? $dlsym:ident $dlvsym:ident $dlopen:ident $dlmopen:ident) => {
-        /// `dlsym` of the C library, seen by the program: foreign names pass by a tail jump.
+        /// `dlsym` as the program sees it: foreign names pass by a tail jump.
         ///
         /// # Safety
         /// As `dlsym`.
         ///
         /// # Cost
-        /// A few compares and an indirect jump for a foreign name; a hash of it besides where it begins like one of ours.
+        /// A few compares and an indirect jump for a foreign name; a hash as well if it begins like a name of the
+        /// table.
         #[unsafe(naked)]
         $(#[$export])?
         pub unsafe extern "C" fn $dlsym(_handle: *mut c_void, _name: *const c_char) -> *mut c_void {
@@ -88,7 +90,7 @@ macro_rules! loaders {
             )
         }
 
-        /// `dlvsym` of the C library, seen by the program: foreign names pass by a tail jump.
+        /// `dlvsym` as the program sees it: foreign names pass by a tail jump.
         ///
         /// # Safety
         /// As `dlvsym`.
@@ -123,7 +125,7 @@ macro_rules! loaders {
             )
         }
 
-        /// `dlopen` of the C library, seen by the program: a tail jump, with RTLD_DEEPBIND cleared where limits are asked for.
+        /// `dlopen` as the program sees it: a tail jump, with RTLD_DEEPBIND cleared where limits are asked for.
         ///
         /// # Safety
         /// As `dlopen`.
@@ -151,7 +153,7 @@ macro_rules! loaders {
                 "test rax, rax",
                 "jz 2f",
                 "jmp rax",
-                "2:", // a process without a dlopen of its own: nobody can have called this one
+                "2:", // a process without dlopen: no code can have called this
                 "ret",
                 deepbind = const libc::RTLD_DEEPBIND,
                 real = sym $real,
@@ -159,7 +161,7 @@ macro_rules! loaders {
             )
         }
 
-        /// `dlmopen` of the C library, seen by the program: a tail jump; another namespace than the program's is an open door.
+        /// `dlmopen` as the program sees it: a tail jump. A namespace other than the program's is a bypass.
         ///
         /// # Safety
         /// As `dlmopen`.
@@ -189,10 +191,10 @@ macro_rules! loaders {
 loaders!(NEXT, #[unsafe(no_mangle)] dlsym dlvsym dlopen dlmopen);
 loaders!(REAL, last_dlsym last_dlvsym last_dlopen last_dlmopen);
 
-/// Stands for a null version in `dlvsym`.
+/// Replaces a null version in `dlvsym`.
 static NO_VERSION: u8 = 0;
 
-/// The driver's lookup of functions: passes on who asks.
+/// The driver's lookup of functions, which adds the caller's address to the arguments.
 ///
 /// # Safety
 /// As the driver's function.
@@ -225,7 +227,7 @@ pub unsafe extern "C" fn cuGetProcAddress_v2(
     core::arch::naked_asm!("mov r9, qword ptr [rsp]", "jmp {ask}", ask = sym ask_driver_v2)
 }
 
-/// The body of an export that hands its call on untouched: the number of its row in eax, and a jump.
+/// The body of an export that passes its call on unchanged: loads its row number into eax and jumps.
 macro_rules! jump_to {
     ($row:expr, $target:path) => {
         core::arch::naked_asm!(
@@ -238,10 +240,11 @@ macro_rules! jump_to {
 }
 pub(crate) use jump_to;
 
-/// A function without a frame that asks `$judge`, with the number in eax and the call's first argument, and jumps to
-/// the function that it answers, with the call's arguments as they came. A number below [`CODES`] is returned instead.
+/// A function without a frame that calls `$judge` with the number in eax and the call's first argument. It then jumps
+/// to the function that `$judge` returned, with the call's arguments unchanged. A result below [`CODES`] is returned
+/// as an error code instead.
 ///
-/// No function takes a number that comes in other registers.
+/// None of these functions has floating-point arguments, so only the integer registers are saved.
 macro_rules! judged {
     ($(#[$about:meta])* $name:ident $judge:path $(, $first:literal)?) => {
         $(#[$about])*
@@ -280,8 +283,8 @@ macro_rules! judged {
 }
 
 judged!(
-    /// The call of a hook that has no function: a jump to the interposer behind us, or a code where nobody has the
-    /// function.
+    /// The target of a hook without a driver function: jumps to the interposer behind us, or returns an error code
+    /// where no library has the function.
     ///
     /// # Safety
     /// Jumped to by an export, as the driver's function was called.
@@ -289,8 +292,8 @@ judged!(
 );
 
 judged!(
-    /// The way of everything that is shut, with the number of its row in eax: the code that [`judge_shut`] answers, or a
-    /// jump to the driver's function.
+    /// The target of every export that is shut, with its row number in eax: returns the code from [`judge_shut`], or
+    /// jumps to the driver's function.
     ///
     /// # Safety
     /// Jumped to by the export of a row that is shut, as the driver's function was called.
@@ -298,18 +301,18 @@ judged!(
 );
 
 judged!(
-    /// The way of each hook that was handed out in place of the driver's function while an interposer has that name: a
-    /// jump to the export, which calls the driver this time.
+    /// The target of each hook that replaces a driver function whose name an interposer also has: jumps to the
+    /// export, which calls the driver this time.
     ///
     /// # Safety
     /// Called by [`in_place`]'s code, as the driver's function was called.
     enter_in_place find_in_place, "pop rax"
 );
 
-/// Bytes of one call in the table of [`in_place`].
+/// Bytes of one call instruction in the table of [`in_place`].
 const CALL_BYTES: usize = 5;
 
-// One call for each row: its return address tells the row.
+// One call instruction for each row: its return address identifies the row.
 core::arch::global_asm!(
     ".pushsection .text.vgpu_in_place,\"ax\",@progbits",
     ".globl vgpu_in_place",
@@ -327,25 +330,27 @@ unsafe extern "C" {
     static vgpu_in_place: [[u8; CALL_BYTES]; first_number::ROWS];
 }
 
-/// The hook of row `number` in place of the driver's own function: as the export, and no interposer sees it called.
+/// The hook that replaces the driver's own function of row `number`: it acts like the export, but skips any
+/// interposer.
 pub fn in_place(number: usize) -> *mut c_void {
     (&raw const vgpu_in_place).cast::<[u8; CALL_BYTES]>().wrapping_add(number).cast_mut().cast()
 }
 
-/// The export of the row behind whose call in the table `after` stands; its next call on this thread calls the driver.
+/// The export of the row whose call instruction ends at `after`. The row's next call on this thread calls the driver.
 extern "C" fn find_in_place(after: usize) -> usize {
     let number = after.wrapping_sub(in_place(1) as usize) / CALL_BYTES;
     begin_in_place(number);
     Row::numbered(number).hook() as usize
 }
 
-/// Less than this is a code, and no function's address.
+/// A result below this is an error code, not an address.
 const CODES: usize = 4096;
 
-/// How many arguments of a call come in registers; the others stand on the stack, one behind the other.
+/// Number of arguments passed in registers; further ones are on the stack, in order.
 pub const IN_REGISTERS: usize = 6;
 
-/// The way of every copy, with the number of its row in eax: a jump to what its hook calls, or on to [`decide_copy`].
+/// The target of every copy, with its row number in eax: jumps to the function that the hook calls, or calls
+/// [`decide_copy`].
 ///
 /// # Safety
 /// Jumped to by the export of a row of copies, as the driver's function was called.
@@ -397,7 +402,7 @@ macro_rules! distances {
 }
 pub(crate) use distances;
 
-/// The address of this thread's control block: never 0, and no other living thread's.
+/// The address of this thread's control block: never 0, and unique among living threads.
 #[inline(always)]
 pub fn this_thread() -> usize {
     let block: usize;

@@ -1,6 +1,7 @@
-//! Where a device's governor meets the daemon: what launches and allocations ask first, in atomics and without a lock.
+//! The link between a device's governor and the daemon: state that launches and allocations read first, in atomics
+//! without a lock.
 //!
-//! Without a daemon there is no slot, the memory limit is what the environment says, and nothing here is ever written.
+//! Without a daemon there is no slot, the environment sets the memory limit, and nothing here is ever written.
 
 use super::{Place, renew};
 use crate::lock::Lock;
@@ -13,35 +14,42 @@ use vgpu_core::limits::Mode;
 use vgpu_core::page::{Allowed, Uncharged};
 use vgpu_core::share::Share;
 
-/// No state of a slot has this counter.
+/// A sequence number that no state of a slot has.
 const NEVER: u32 = u32::MAX;
 
-// What holds without the daemon: thousandths of a ceiling, or one of these.
+// Rules in force without the daemon: a ceiling in thousandths (1 to 1000), or one of these values.
+/// The daemon is present, or there never was one.
 const WITH: u32 = 0;
+/// Launches have no ceiling.
 const UNLIMITED: u32 = 1001;
+/// Launches are blocked.
 const BLOCKED: u32 = 1002;
 
-/// What a device's governor and its memory limit know of the daemon.
+/// A device's state from the daemon, for its governor and its memory limit.
 pub struct Post {
+    /// The slot, leaked; null: none.
     place: AtomicPtr<Place>,
-    /// Most bytes, as the daemon said last, and at which state of the slot. All ones: no limit.
+    /// The memory limit in bytes that the daemon sent last; all ones: no limit.
     memory: AtomicU64,
-    /// [`Uncharged`], as the daemon said last: bytes and overhead.
+    /// [`Uncharged`] as the daemon sent it last: bytes, then overhead.
     uncharged: [AtomicU64; 2],
+    /// The slot's sequence at the last reading of both.
     seen: AtomicU32,
+    /// Serialises readings.
     reading: Lock<()>,
-    /// The state of the slot in which the gate was found open, for launches of this stream ([`stream`]).
+    /// The slot's sequence in which the gate was found open; `NEVER`: it is closed.
     open_at: AtomicU32,
+    /// The stream whose launches need not check again ([`stream`]); 0: none.
     open_for: AtomicU64,
     /// Launches through an open gate.
     opened: AtomicU64,
-    /// What holds now because the daemon is away; `WITH`: it is not.
+    /// The rule in force while the daemon is away; `WITH`: it is not away.
     alone: AtomicU32,
-    /// What would hold.
+    /// The rule that will apply if the daemon goes away.
     in_case: AtomicU32,
-    /// Device time measured here.
+    /// Device time measured in this process, in ns.
     busy: AtomicU64,
-    /// Of it: not yet taken off the lease's account.
+    /// The part of `busy`, in ns, not yet taken off the lease's account.
     owed: AtomicU64,
 }
 
@@ -53,13 +61,13 @@ fn code(alone: Alone) -> u32 {
     }
 }
 
-/// A number for the stream of a launch; two streams may have the same one.
+/// A number for the stream of a launch. Two streams may have the same number.
 fn stream(launch: &Launch) -> u64 {
     launch.order().key() ^ (launch.context.0 as u64).rotate_left(32) | 1
 }
 
 impl Post {
-    /// Of a device without a daemon.
+    /// The link of a device without a daemon.
     pub const fn none() -> Self {
         Self {
             place: AtomicPtr::new(core::ptr::null_mut()),
@@ -77,14 +85,14 @@ impl Post {
         }
     }
 
-    /// Of a device that was joined.
+    /// The link of a device that was joined.
     pub fn joined(place: Place) -> Self {
         let post = Self::none();
         post.take(place);
         post
     }
 
-    /// Of a device whose daemon is away: what it left in writing.
+    /// The link of a device whose daemon is away, from the terms that the daemon left on disk.
     pub fn left(memory: Option<Bytes>, on_loss: OnLoss, floor: Option<Share>, ceiling: Option<Share>) -> Self {
         let post = Self::none();
         post.memory.store(memory.map_or(u64::MAX, |bytes| bytes.0), Relaxed);
@@ -101,12 +109,12 @@ impl Post {
         unsafe { self.place.load(Acquire).as_ref() }
     }
 
-    /// Whether a daemon speaks for this device, present or away.
+    /// Whether a daemon sets this device's limits, present or away.
     pub fn is_governed(&self) -> bool {
         self.place().is_some() || self.alone.load(Relaxed) != WITH
     }
 
-    /// From now on this slot.
+    /// Uses this slot from now on.
     pub fn take(&self, place: Place) {
         let place = Box::leak(Box::new(place));
         {
@@ -119,9 +127,9 @@ impl Post {
         self.read();
     }
 
-    /// None any more, in a forked child; what holds without the daemon holds until another is taken.
+    /// Drops the slot in a forked child. Until another slot is taken, the rule for an absent daemon applies.
     pub fn forget(&self) {
-        // SAFETY: the child's thread that settles it, before any other goes on.
+        // SAFETY: called by the child's settling thread, before any other thread continues.
         unsafe { self.reading.reset(()) };
         if !self.place.swap(core::ptr::null_mut(), AcqRel).is_null() {
             self.lose();
@@ -130,10 +138,10 @@ impl Post {
         self.owed.store(0, Relaxed);
     }
 
-    /// Most bytes that the daemon allows; all ones: no limit. A change is in force at the next call.
+    /// The daemon's memory limit in bytes; all ones: no limit. A change takes effect at the next call.
     ///
     /// # Cost
-    /// Four loads; some thirty when the slot was written since.
+    /// Four loads; some thirty after the slot was written.
     #[inline(always)]
     pub fn memory(&self) -> u64 {
         match self.place() {
@@ -144,7 +152,7 @@ impl Post {
 
     #[cold]
     fn read(&self) -> u64 {
-        // One at a time, so that what was read last is what was read latest.
+        // One reader at a time, so that the value stored last is the newest one.
         let _reading = self.reading.lock();
         if let Some(place) = self.place()
             && let Ok((sequence, allowed)) = place.board().allowed(place.session.welcome.epoch)
@@ -156,15 +164,15 @@ impl Post {
             self.note(&allowed);
             self.seen.store(sequence, Release);
         }
-        // Else the daemon writes, or is gone: what it said last holds.
+        // Otherwise the daemon is writing or gone: its last value stays in force.
         self.memory.load(Relaxed)
     }
 
-    /// Bytes that count against the limit beside the ledger, as the daemon said with [`Self::memory`] last. `overhead`: that
-    /// of the ledger now.
+    /// Bytes that count against the limit in addition to the ledger, as of the last [`Self::memory`]. `overhead`
+    /// returns the ledger's current overhead.
     ///
     /// # Cost
-    /// One load where there are none.
+    /// One load where there are no such bytes.
     #[inline(always)]
     pub fn uncharged(&self, overhead: impl FnOnce() -> u64) -> u64 {
         match self.uncharged[0].load(Relaxed) {
@@ -173,7 +181,7 @@ impl Post {
         }
     }
 
-    /// Notes what holds if the daemon goes away, and whether anything is to be kept at all.
+    /// Records the rule for a loss of the daemon, and whether limits are enforced or use is only measured.
     pub fn note(&self, allowed: &Allowed) {
         mode::observe(allowed.mode != Mode::Enforce);
         let terms = &allowed.terms;
@@ -181,21 +189,21 @@ impl Post {
         self.in_case.store(code(loss::alone(allowed.on_loss, terms.floor, ceiling)), Relaxed);
     }
 
-    /// The daemon is away: what it said in advance holds.
+    /// Handles the loss of the daemon: applies the rule it sent in advance.
     pub fn lose(&self) {
         self.open_at.store(NEVER, Relaxed);
-        // Nobody looks at the driver's figure any more, and nobody would take it back.
+        // Without the daemon nobody updates this figure, and nobody would lower it again.
         self.uncharged[0].store(0, Relaxed);
         let alone = self.in_case.load(Relaxed);
         self.alone.store(if alone == WITH { UNLIMITED } else { alone }, Relaxed);
     }
 
-    /// It is back, or it never was away.
+    /// Handles the daemon's return, or a loss that turned out to be none.
     pub fn regain(&self) {
         self.alone.store(WITH, Relaxed);
     }
 
-    /// What holds because the daemon is away.
+    /// The rule in force while the daemon is away.
     ///
     /// # Cost
     /// One load.
@@ -208,17 +216,17 @@ impl Post {
         }
     }
 
-    /// Counts a launch, if the gate was found open for its stream and nothing has changed since.
+    /// Counts a launch and returns true if the gate was found open for its stream and nothing has changed since.
     ///
     /// # Cost
-    /// Five loads and a store: all that a launch costs while nobody else wants the device.
+    /// Five loads and a store: the whole cost of a launch while no other tenant wants the device.
     #[inline]
     pub fn is_open(&self, launch: &Launch) -> bool {
         let Some(place) = self.place() else { return false };
         if !place.board().stands(self.open_at.load(Relaxed)) || self.open_for.load(Relaxed) != stream(launch) {
             return false;
         }
-        // One lost between two threads is no loss.
+        // A count lost between two threads does no harm.
         let count = self.opened.load(Relaxed).wrapping_add(1);
         self.opened.store(count, Relaxed);
         !count.is_multiple_of(1024) || place.session.lives(crate::clock::coarse())
@@ -229,53 +237,53 @@ impl Post {
         self.opened.load(Relaxed)
     }
 
-    /// Whether the gate was open when it was last looked at.
+    /// Whether the gate was open at the last check.
     #[inline]
     pub fn was_open(&self) -> bool {
         self.open_at.load(Relaxed) != NEVER
     }
 
-    /// The gate is open in this state of the slot; `None`: it is not.
+    /// Records that the gate is open in this state of the slot. `None`: it is closed.
     pub fn opens(&self, sequence: Option<u32>) {
         self.open_for.store(0, Relaxed);
         self.open_at.store(sequence.unwrap_or(NEVER), Relaxed);
     }
 
-    /// Launches into this stream need not look again while it is.
+    /// Launches into this stream need not check again while the gate is open.
     pub fn opens_for(&self, launch: &Launch) {
         self.open_for.store(stream(launch), Relaxed);
     }
 
-    /// A stream ends: a later one with its handle is another.
+    /// Handles the end of a stream: a later stream may have the same handle.
     pub fn forget_stream(&self) {
         self.open_for.store(0, Relaxed);
     }
 
-    /// Device time was measured.
+    /// Adds measured device time, in ns.
     pub fn charge(&self, ns: u64) {
         self.busy.fetch_add(ns, Relaxed);
         self.owed.fetch_add(ns, Relaxed);
     }
 
-    /// Device time measured here since the process began.
+    /// Device time measured in this process since it began, in ns.
     pub fn busy(&self) -> u64 {
         self.busy.load(Relaxed)
     }
 
-    /// What was measured since the last time.
+    /// Device time measured since the last call of this function, in ns.
     #[inline]
     pub fn owed(&self) -> u64 {
         if self.owed.load(Relaxed) == 0 { 0 } else { self.owed.swap(0, Relaxed) }
     }
 
-    /// Rings the daemon's bell. Not under a lock.
+    /// Wakes the daemon. Must not be called under a lock.
     pub fn ring(&self) {
         if let Some(place) = self.place() {
             place.session.ring();
         }
     }
 
-    /// Looks whether the daemon lives, where something is about to be refused or shown.
+    /// Checks whether the daemon is alive, before a request is refused or a number is shown.
     #[cold]
     pub fn look(&self) {
         if self.is_governed() {

@@ -1,10 +1,11 @@
-//! Without the daemon: the start from what it left in writing, its loss, its return, a forked child.
+//! The member without its daemon: a start from the terms file, the daemon's loss and return, and forked children.
 //!
-//! A process looks for a lost daemon about once a second. The thread that watches ([`crate::watcher`]) does it, which every
-//! process with a context has beside a daemon, or a call that was about to be refused; never under a lock of the governor.
-//! A process that is welcomed again joins all devices with the device time that it measured so far, and takes the new pages.
-//! The former terms hold until then. A device that is refused goes on as without a daemon, keeps no other device from being
-//! joined, and is asked for again about every ten seconds.
+//! A process looks for a lost daemon about once a second. Its watcher thread does this ([`crate::watcher`]), which
+//! every process with a context has under a daemon; so does a call that is about to be refused. Neither holds a lock
+//! of the governor. When a new daemon welcomes the process, the process joins all its devices with the device time
+//! measured so far, and takes the new pages. The previous terms apply until then. If the daemon refuses a device,
+//! that device goes on as without a daemon and does not keep other devices from joining. It asks again about every
+//! ten seconds.
 
 use super::hello::Trouble;
 use super::session::Session;
@@ -20,34 +21,37 @@ use std::path::Path;
 use std::time::Duration;
 use vgpu_core::wire::terms_file::{FILE_NAME, MAX_FILE, TermsFile};
 
-/// Between two tries; up to a quarter more, so that members do not come all at once.
+/// Time between two tries, plus up to a quarter, so that the members of a tenant do not all try at once.
 const RETRY_NS: u64 = 1_000_000_000;
-/// How long the daemon may take to answer then.
+/// How long a returning daemon may take to answer.
 const PATIENCE: Duration = Duration::from_millis(300);
-/// How often who is about to try looks whether somebody else is done.
+/// How often a thread that wants to try checks whether another thread has finished.
 const WAIT_NS: u64 = 1_000_000;
-/// A device that was refused is asked for again after so long, and up to a quarter more.
+/// Time until a refused device asks again, plus up to a quarter.
 const REFUSED_NS: u64 = 10_000_000_000;
 
-// What is looked for.
+/// Bit of [`SOUGHT`]: the daemon was found gone, or gave our slot away.
 const DAEMON: u32 = 1;
+/// Bit of [`SOUGHT`]: devices that the daemon refused must ask again.
 const DEVICES: u32 = 2;
 
-/// The daemon was found gone, or gave our slot away; devices that it refused are to be asked for again.
+/// Bits of the searches to do.
 static SOUGHT: AtomicU32 = AtomicU32::new(0);
+/// Whether a thread is searching.
 static TRYING: AtomicBool = AtomicBool::new(false);
-/// When to try again: the daemon; and what it refused, never if that is nothing.
+/// Earliest time of the next search for the daemon.
 static NOT_BEFORE: AtomicU64 = AtomicU64::new(0);
+/// Earliest time at which refused devices ask again; all ones: none is refused.
 static REFUSED: AtomicU64 = AtomicU64::new(u64::MAX);
 
-/// What the last daemon left beside its socket; `None`: nothing.
+/// The terms file that the last daemon left next to its socket; `None`: there is none.
 ///
 /// # Errors
 /// One line: the file and what is wrong with it.
 pub fn file(socket: &Path) -> Result<Option<TermsFile>, String> {
     let path = socket.with_file_name(FILE_NAME);
     let wrong = |what: &dyn core::fmt::Display| format!("{}: {what}", path.display());
-    // A pipe in its place must not hold the program up.
+    // Non-blocking: a pipe in place of the file must not block the program.
     let file = match std::fs::File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&path) {
         Ok(file) => file,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -61,19 +65,19 @@ pub fn file(socket: &Path) -> Result<Option<TermsFile>, String> {
     TermsFile::decode(&bytes).map(Some).map_err(|e| wrong(&e))
 }
 
-/// The daemon is gone: it is looked for from now on.
+/// Records that the daemon is gone: the search for it starts.
 pub fn is_lost() {
     SOUGHT.fetch_or(DAEMON, AcqRel);
 }
 
-/// A device is without a slot of the daemon that is there: it is asked for again, if it is time to.
+/// Records that a device has no slot of the present daemon: it asks again, if the time has come.
 pub fn is_refused(now: u64) {
     if now >= REFUSED.load(Relaxed) {
         SOUGHT.fetch_or(DEVICES, AcqRel);
     }
 }
 
-/// Whether anything is looked for.
+/// Whether the daemon, or a slot for a refused device, is being sought.
 ///
 /// # Cost
 /// One load.
@@ -81,7 +85,8 @@ pub fn seeks() -> bool {
     SOUGHT.load(Relaxed) != 0
 }
 
-/// When what is looked for is to be tried; all ones: nothing is looked for beside a daemon. `None`: there never was a daemon.
+/// When to try the next search; all ones: there is a daemon and nothing to search for. `None`: there never was a
+/// daemon.
 pub fn due() -> Option<u64> {
     match SOUGHT.load(Relaxed) {
         0 => session::current().map(|_| u64::MAX),
@@ -93,7 +98,7 @@ fn due_of(what: u32) -> u64 {
     if what & DAEMON != 0 { NOT_BEFORE.load(Relaxed) } else { REFUSED.load(Relaxed) }
 }
 
-/// Looks whether it lives; if it does not, tries to find one, unless that was just done.
+/// Checks whether the daemon is alive. If it is not, tries to find one, unless that was just done.
 #[cold]
 pub fn look() {
     let now = clock::now();
@@ -104,16 +109,17 @@ pub fn look() {
     tend();
 }
 
-/// Counts the daemon as lost by the end of this session. While another thread says hello, or after it has found the next
-/// daemon, the end of the former session says nothing: a second hello would map a second set of pages.
+/// Counts the daemon of this session as lost. Ignored while another thread says hello, or after that thread has found
+/// the next daemon: a second hello would map a second set of pages.
 pub fn lose(session: &'static Session) {
     if !TRYING.load(Acquire) && session::is_present(session) {
         is_lost();
     }
 }
 
-/// True if something is looked for. An idle process counts its daemon as lost when the beat stopped and the daemon's end of
-/// the connection is closed. A mere stall closes nothing; else ten thousand idle processes would say hello again.
+/// Returns whether a search is pending. An idle process counts its daemon as lost only if the heartbeat stopped and
+/// the daemon closed its end of the connection. A stalled daemon closes nothing; otherwise ten thousand idle
+/// processes would say hello again.
 pub fn notices_loss() -> bool {
     if let Some(session) = session::current().filter(|session| !session.lives(clock::now()))
         && hello::is_over()
@@ -123,11 +129,12 @@ pub fn notices_loss() -> bool {
     seeks()
 }
 
-/// Tries to find the daemon again, or to join what it refused, if it is time to. Not under a lock.
+/// If the time has come, tries to find the daemon again, or to join devices that it refused. Must not be called under
+/// a lock.
 ///
 /// # Cost
-/// One load where nothing is looked for; else up to 300 ms for the hello and for each device, once a second; up to 2 s for
-/// what was refused, by a daemon that beats and does not answer.
+/// One load with nothing to search for. Else once a second up to 300 ms for the hello and for each device. For
+/// refused devices up to 2 s, if the daemon has a heartbeat but does not answer.
 pub fn tend() {
     let what = SOUGHT.load(Relaxed);
     if what == 0 {
@@ -135,7 +142,7 @@ pub fn tend() {
     }
     let (due, daemon) = (due_of(what), what & DAEMON != 0);
     if due == u64::MAX {
-        // Nothing is refused any more; unless something just was.
+        // No device is refused any more, unless another thread has just recorded one.
         SOUGHT.fetch_and(!what, AcqRel);
         if REFUSED.load(Acquire) != u64::MAX {
             SOUGHT.fetch_or(what, AcqRel);
@@ -144,9 +151,10 @@ pub fn tend() {
     if clock::now() < due || TRYING.swap(true, AcqRel) {
         return;
     }
-    // Before, so that what is found gone meanwhile stays so.
+    // Cleared before the try, so that a loss found meanwhile stays recorded.
     SOUGHT.fetch_and(!what, AcqRel);
-    // A connection without an answer is given up, and the other devices' slots with it: not for a short stall.
+    // A connection without an answer is closed, and the other devices' slots are lost with it. So refused devices
+    // wait longer, to outlast a short stall.
     let answered = if daemon { again(false, PATIENCE) } else { more(hello::DEADLINE) };
     if !answered {
         is_lost();
@@ -157,17 +165,17 @@ pub fn tend() {
     TRYING.store(false, Release);
 }
 
-/// So much later, and up to a quarter more.
+/// The time `ns` from now, plus up to a quarter.
 fn later(ns: u64) -> u64 {
     let now = clock::now();
     let jitter = (now ^ vgpu_core::mix::spread(std::process::id().into())) % (ns / 4);
     now.saturating_add(ns + jitter)
 }
 
-/// Says hello anew and joins all devices. False: nobody is there.
+/// Says hello again and joins all devices. False: no daemon answers.
 fn again(is_child: bool, patience: Duration) -> bool {
     let Some(socket) = variable("VGPU_SOCKET") else { return false };
-    // One that refuses, or speaks another protocol, is no daemon of this process: its last terms hold.
+    // A daemon that refuses, or speaks another protocol, does not serve this process: the last terms stay in force.
     let Ok(session) = hello::begin(Path::new(&socket), patience) else { return false };
     if session.welcome.strict {
         doors::shut();
@@ -175,7 +183,7 @@ fn again(is_child: bool, patience: Duration) -> bool {
     join_all(Err(session), is_child, patience)
 }
 
-/// Joins what the daemon that is there refused before. False: it is gone.
+/// Joins devices that the present daemon refused before. False: the daemon is gone.
 fn more(patience: Duration) -> bool {
     match session::current().filter(|session| session.lives(clock::now())) {
         Some(session) => join_all(Ok(session), false, patience),
@@ -183,10 +191,10 @@ fn more(patience: Duration) -> bool {
     }
 }
 
-/// Joins all devices that have no slot of this session. Slots are taken, and the session kept, when every device was
-/// answered for: silence ends the connection, and with it the slots that came before, so that nothing is left behind. A
-/// forked child has nothing before any device; whoever was a member before may have, and says so by at least 1 ns of device
-/// time, until it says in its report that it has not. False: nobody answers.
+/// Joins all devices that have no slot of this session. The slots are used, and the session kept, only after an
+/// answer for every device: silence ends the connection and its earlier slots, so none of them may be in use. A
+/// forked child has no work queued on any device. An earlier member may have some, so it reports at least 1 ns of
+/// device time, until its report says that no work is left. False: nobody answers.
 fn join_all(session: Result<&'static Session, Box<Session>>, is_child: bool, patience: Duration) -> bool {
     let present = session.as_ref().ok().copied();
     let asked = match &session {
@@ -199,7 +207,7 @@ fn join_all(session: Result<&'static Session, Box<Session>>, is_child: bool, pat
         let busy = if is_child { 0 } else { governor.post.busy().max(1) };
         match hello::join(asked, &uuid::text(&device.uuid), busy, &device.ledger, patience) {
             Ok(slot) => slots.push((governor, slot)),
-            // That is an answer: this device goes on by what held last.
+            // A refusal is an answer: this device keeps its previous terms.
             Err(Trouble::Refused(_)) => {}
             Err(Trouble::Absent(_)) => return false,
         }
@@ -218,8 +226,9 @@ fn is_without(device: &Device, session: &Session) -> bool {
     !governor.post.place().is_some_and(|place| core::ptr::eq(place.session, session))
 }
 
-/// Sees to it that what was refused is asked for again. Who launches there looks at its slot of the former daemon, and
-/// tells when it is time; where there never was one, the thread that watches stays.
+/// Schedules the next request for refused devices. Launches on such a device check its slot of the previous daemon
+/// and report when the time has come. A device that never had a slot relies on the watcher thread, so the search is
+/// marked at once.
 fn note_refused(session: &'static Session) {
     let mut refused = device::all().filter(|device| is_without(device, session)).peekable();
     REFUSED.store(if refused.peek().is_some() { later(REFUSED_NS) } else { u64::MAX }, Relaxed);
@@ -228,8 +237,8 @@ fn note_refused(session: &'static Session) {
     }
 }
 
-/// Joins a device that is being registered. A daemon that has gone since the welcome is looked for once, by one thread at a
-/// time: a second conversation would end the one over which the first is about to join.
+/// Joins a device that is being registered. If the daemon has gone since its welcome, looks for it once. Only one
+/// thread at a time does so: a second conversation would end the one over which the first is about to join.
 ///
 /// # Errors
 /// One line.
@@ -248,7 +257,7 @@ pub fn join(name: &str, ledger: &Ledger) -> Result<Place, String> {
     while TRYING.swap(true, AcqRel) {
         clock::sleep(WAIT_NS);
     }
-    // Somebody else may have found it meanwhile.
+    // Another thread may have found it meanwhile.
     let joined = match join() {
         Err(Trouble::Absent(_)) if again(false, hello::DEADLINE) => join(),
         Err(Trouble::Absent(_)) => first,
@@ -258,8 +267,8 @@ pub fn join(name: &str, ledger: &Ledger) -> Result<Place, String> {
     joined.map_err(told)
 }
 
-/// As [`join`], if the daemon has come back since the process began without it. Who is not answered, or refused, is asked
-/// for again like any other device.
+/// As [`join`], if the daemon has come back since the process started without it. A device without an answer, or
+/// refused, asks again like any other.
 pub fn join_if_there(name: &str, ledger: &Ledger) -> Option<Place> {
     let session = session::current()?;
     match hello::join(session, name, 0, ledger, hello::DEADLINE) {
@@ -273,10 +282,11 @@ pub fn join_if_there(name: &str, ledger: &Ledger) -> Option<Place> {
     None
 }
 
-/// Registers a forked child anew. The limits are the parent's already; a daemon that is gone changes nothing.
+/// Registers a forked child with the daemon. The child already has its parent's limits, so an absent daemon changes
+/// nothing.
 pub fn reborn() {
     hello::reborn();
-    // What a thread of the parent was just looking for is not marked as sought.
+    // A search that a thread of the parent was just doing is no longer marked in `SOUGHT`, but in `TRYING`.
     let sought = TRYING.swap(false, Relaxed) || session::current().is_some() || seeks();
     session::forget();
     REFUSED.store(u64::MAX, Relaxed);

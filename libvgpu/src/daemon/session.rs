@@ -1,7 +1,8 @@
-//! What came with a welcome: the pages, checked and mapped, and the bell.
+//! A session: the shared pages from a daemon's welcome, checked and mapped, and the bell that wakes the daemon.
 //!
-//! A session in which a device was joined is leaked, and its pages stay mapped: whoever still looks at a former daemon's page
-//! reads there that it is over. There is one more for each daemon that comes back, of which a few pages were touched.
+//! A session in which a device was joined is leaked, and its pages stay mapped: a thread that still reads a previous
+//! daemon's page sees there that it has ended. Each daemon that comes back adds one session, of which a few pages
+//! were touched.
 
 use core::sync::atomic::{AtomicPtr, Ordering::*};
 use shim_sys::memfd::{self, Mapped};
@@ -11,7 +12,7 @@ use vgpu_core::gate::loss;
 use vgpu_core::page::{BeatPage, BoardPage, BoardSlot, ReportPage, ReportSlot};
 use vgpu_core::wire::two::{Descriptor, Welcome};
 
-/// What a descriptor is, by the kernel.
+/// The kernel's description of a descriptor.
 pub fn stat(descriptor: i32) -> Option<libc::stat> {
     // SAFETY: all zeroes is a valid stat, which fstat fills; a number that is not open is an error.
     unsafe {
@@ -22,21 +23,21 @@ pub fn stat(descriptor: i32) -> Option<libc::stat> {
 
 /// One daemon's welcome.
 pub struct Session {
-    /// Its words.
+    /// The welcome message.
     pub welcome: Welcome,
-    /// To be added to our clock to have the daemon's.
+    /// Added to this process's clock, gives the daemon's clock, in ns.
     pub offset: i64,
-    /// Over which connection it came ([`super::hello`]).
+    /// Number of the connection that delivered it ([`super::hello`]).
     pub conversation: u64,
     beat: Mapped<BeatPage>,
     board: Mapped<BoardPage>,
     report: Mapped<ReportPage>,
     bell: i32,
-    /// What the bell is, so that a descriptor that the program made its own is told from it: device, inode, mode.
+    /// Device, inode and mode of the bell, to detect that the program has reused its descriptor number.
     bell_is: (u64, u64, u32),
 }
 
-/// The present one, leaked.
+/// The present session, leaked.
 static CURRENT: AtomicPtr<Session> = AtomicPtr::new(core::ptr::null_mut());
 
 /// The present session.
@@ -53,7 +54,7 @@ pub fn is_present(session: &Session) -> bool {
     core::ptr::eq(CURRENT.load(Relaxed), session)
 }
 
-/// This is the present session.
+/// Makes this the present session.
 pub fn keep(session: Box<Session>) -> &'static Session {
     let session = Box::leak(session);
     let former = CURRENT.swap(session, AcqRel);
@@ -64,7 +65,7 @@ pub fn keep(session: Box<Session>) -> &'static Session {
     session
 }
 
-/// There is none any more, in a forked child.
+/// Drops the present session in a forked child.
 pub fn forget() {
     let former = CURRENT.swap(core::ptr::null_mut(), AcqRel);
     // SAFETY: null, or leaked by `keep`.
@@ -78,10 +79,10 @@ fn identity(descriptor: i32) -> Option<(u64, u64, u32)> {
 }
 
 impl Session {
-    /// Checks and maps what came.
+    /// Checks and maps the files of a welcome.
     ///
     /// # Errors
-    /// One line: what is missing, or not what it should be.
+    /// One line: the file that is missing or invalid.
     pub fn of(welcome: Welcome, offset: i64, conversation: u64, files: &[OwnedFd]) -> Result<Self, String> {
         let file = |which: Descriptor, name: &str| -> Result<BorrowedFd<'_>, String> {
             let place = welcome.place(which, files.len()).map_err(|e| format!("the daemon's welcome is wrong: {e}"))?;
@@ -91,10 +92,11 @@ impl Session {
         let wrong = |name: &str, e: &dyn core::fmt::Display| format!("the daemon's {name} page {e}");
         let epoch = welcome.epoch;
         let beat = file(Descriptor::Beat, "beat")?;
-        // SAFETY: only `last`, `check` and relaxed loads are used of it.
+        // SAFETY: only `last`, `check` and relaxed loads are used on it.
         let beat = unsafe { memfd::receive_read_only::<BeatPage>(beat) }.map_err(|e| wrong("beat", &e))?;
         let board = file(Descriptor::Board, "board")?;
-        // SAFETY: only `check` and the member's side of its slots, which load relaxed, are used of it; `futex` reads.
+        // SAFETY: only `check` and the member's side of its slots, which load relaxed, are used on it; `futex` only
+        // reads.
         let board = unsafe { memfd::receive_read_only::<BoardPage>(board) }.map_err(|e| wrong("board", &e))?;
         let report = file(Descriptor::Report, "report")?;
         let report = memfd::receive::<ReportPage>(report).map_err(|e| wrong("report", &e))?;
@@ -107,17 +109,17 @@ impl Session {
         Ok(Self { welcome, offset, conversation, beat, board, report, bell: bell.into_raw_fd(), bell_is })
     }
 
-    /// Rings: somebody wants the device, or has drained it. Never blocks, whatever other processes of the tenant did to the
-    /// bell, which is one open file for all of them: nothing is added to its count, for which there is always room, and
-    /// whoever watches it is woken all the same. The daemon made it with a count, and nobody takes that down; a tenant that
-    /// does is not heard.
+    /// Wakes the daemon: this tenant wants the device, or has drained it. The bell is one open eventfd for all
+    /// processes of the tenant. Ringing adds zero to its count, which never blocks and still wakes the daemon,
+    /// whatever other processes did to it. The daemon created it with a count above zero, and no honest process reads
+    /// it down; a tenant that does is not heard.
     ///
     /// # Cost
-    /// Two system calls. Not under a lock.
+    /// Two system calls. Must not be called under a lock.
     pub fn ring(&self) {
         if identity(self.bell) == Some(self.bell_is) {
             let nothing = 0u64;
-            // SAFETY: our own descriptor, as far as can be told, and eight bytes of a local.
+            // SAFETY: our own descriptor, as far as the check above can tell, and eight bytes of a local.
             unsafe { libc::write(self.bell, (&raw const nothing).cast(), 8) };
         }
     }
@@ -129,7 +131,7 @@ impl Session {
         }
     }
 
-    /// Whether the daemon of this session beats at `now`, by our clock.
+    /// Whether the daemon's heartbeat is recent at `now`, by this process's clock.
     ///
     /// # Cost
     /// Six loads.
@@ -138,18 +140,18 @@ impl Session {
         beat.is_some_and(|beat| beat.epoch == self.welcome.epoch && !loss::gone(beat.time, self.theirs(now)))
     }
 
-    /// A moment of our clock by the daemon's.
+    /// Converts a time of this process's clock to the daemon's clock.
     pub fn theirs(&self, now: u64) -> u64 {
         now.saturating_add_signed(self.offset)
     }
 
-    /// A moment of the daemon's clock by ours; never stays never.
+    /// Converts a time of the daemon's clock to this process's clock; "never" (all ones) is unchanged.
     pub fn ours(&self, moment: u64) -> u64 {
         if moment == u64::MAX { moment } else { moment.saturating_add_signed(self.offset.saturating_neg()) }
     }
 }
 
-/// One that was not kept.
+/// Drops a session that was not kept.
 impl Drop for Session {
     fn drop(&mut self) {
         self.forget_bell();
@@ -158,7 +160,7 @@ impl Drop for Session {
 
 /// A slot in a session's pages: this process on one device.
 pub struct Place {
-    /// Whose pages.
+    /// The session whose pages hold the slot.
     pub session: &'static Session,
     index: usize,
 }
@@ -169,14 +171,14 @@ impl Place {
         Self { session, index: index.min(session.board.slots.len() - 1) }
     }
 
-    /// What the daemon says.
+    /// The board slot, which the daemon writes.
     #[inline]
     pub fn board(&self) -> &'static BoardSlot {
         let session: &'static Session = self.session;
         &session.board.slots[self.index]
     }
 
-    /// What we say.
+    /// The report slot, which this process writes.
     #[inline]
     pub fn report(&self) -> &'static ReportSlot {
         let session: &'static Session = self.session;

@@ -1,4 +1,4 @@
-//! For tests: a daemon's pages in this process, without a daemon.
+//! Test stand-in for the daemon: its pages in this process, without a daemon.
 
 use super::{Place, Session, session};
 use crate::clock;
@@ -14,14 +14,15 @@ use vgpu_core::wire::two::{Descriptor, Welcome};
 const EPOCH: u64 = 7;
 const MEMBER: u64 = 1;
 
-/// The pages of a member in slot 0, as the daemon has them.
+/// The pages of a member in slot 0, on the daemon's side.
 pub struct StandIn {
     board: Mapped<BoardPage>,
     session: &'static Session,
 }
 
 impl StandIn {
-    /// The present daemon from now on. Its last beat is this moment's: it lives for a test that does not last.
+    /// Creates the pages and makes them the present session. The heartbeat is set once, now, so it counts as alive
+    /// only for a short test.
     pub fn new() -> Self {
         let beat = Made::<BeatPage>::new(c"beat", Reach::Maker).unwrap();
         let board = Made::<BoardPage>::new(c"board", Reach::Maker).unwrap();
@@ -60,7 +61,7 @@ impl StandIn {
         Place::new(self.session, 0)
     }
 
-    /// What holds from now on.
+    /// Writes the gate that applies from now on.
     pub fn tells(&self, gate: Gate) {
         self.board.slots[0].tell(&gate);
     }

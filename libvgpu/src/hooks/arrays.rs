@@ -1,6 +1,6 @@
 //! Arrays and mipmapped arrays, charged in bytes: elements times channels times the width of a channel.
 #![allow(non_snake_case, clippy::missing_safety_doc)]
-// SAFETY of every block in this file: the program's own arguments for the function it called, passed on as they came;
+// SAFETY of every block in this file: the program's own arguments for the function it called, passed on unchanged;
 // outputs are read after success only; descriptors may be null, which is the driver's error to report.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
@@ -11,10 +11,10 @@ use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
 use vgpu_core::charging::{self, ArrayShape, Texel};
 
-/// Layers (1) or cube faces (4) stand in the depth.
+/// Flags for arrays whose depth counts layers (1) or cube faces (4).
 const LAYERED: u32 = 0x01 | 0x04;
 
-/// The shape of a descriptor; `None` for what takes no memory of its own (sparse, mapped later).
+/// The shape of a descriptor. `None`: an array without memory of its own (sparse, or mapped later).
 fn shape(desc: &CUDA_ARRAY3D_DESCRIPTOR) -> Option<ArrayShape> {
     if desc.Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING) != 0 {
         return None;
@@ -24,7 +24,7 @@ fn shape(desc: &CUDA_ARRAY3D_DESCRIPTOR) -> Option<ArrayShape> {
         height: desc.Height as u64,
         depth: desc.Depth as u64,
         channels: desc.NumChannels,
-        // A format that is not known here is charged as the widest element there is: never as nothing.
+        // An unknown format is charged as the widest element, never as zero.
         texel: Texel::of_format(desc.Format).unwrap_or(Texel::WIDEST),
         layered: desc.Flags & LAYERED != 0,
     })

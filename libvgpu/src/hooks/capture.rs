@@ -1,7 +1,7 @@
-//! The beginnings of captures, noted before the driver is asked: from the first on, calls of ours are made so that they do
-//! not disturb one (`order::quietly`).
+//! Records the begin of stream captures before the driver is called. From the first capture on, this library makes
+//! its own driver calls so that they do not disturb a capture (`order::quietly`).
 #![allow(non_snake_case, clippy::missing_safety_doc)]
-// SAFETY of every block in this file: the program's own arguments for the function it called, passed on as they came.
+// SAFETY of every block in this file: the program's own arguments for the function it called, passed on unchanged.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use crate::order;

@@ -1,13 +1,13 @@
-//! Contexts: their overhead is charged when they begin, everything they hold is released when they have ended.
+//! Contexts: their overhead is charged when they are created, and all they hold is released after they have ended.
 //!
-//! What a context held is taken out *after* the driver has ended it, and only then: a destroy that fails, a release that
-//! is not the last, change nothing. Until it is taken out, nobody is told of a new context with the same handle; a call
-//! for the dying context that is still under way in another thread settles its own part (`context::fate`).
+//! The records of a context are removed only *after* the driver has ended it, so a failed destroy, or a release that
+//! is not the last, changes nothing. Until they are removed, no caller gets a new context with the same handle. A
+//! call for the dying context that is still in flight in another thread releases its own charge (`context::fate`).
 #![allow(non_snake_case, clippy::missing_safety_doc)]
-// SAFETY of every block in this file: the program's own arguments for the function it called, passed on as they came;
+// SAFETY of every block in this file: the program's own arguments for the function it called, passed on unchanged;
 // outputs are read after success only.
 #![allow(clippy::undocumented_unsafe_blocks)]
-// An ordinal for which `primary` answered is neither negative nor large.
+// An ordinal for which `primary` returned an entry is neither negative nor large.
 #![allow(clippy::cast_sign_loss)]
 
 use crate::arch::this_thread;
@@ -22,14 +22,14 @@ use core::sync::atomic::{AtomicUsize, Ordering::*};
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
 
-/// Primary contexts by CUDA ordinal, as the driver handed them out.
+/// Primary contexts by CUDA ordinal, as the driver returned them last.
 static PRIMARY: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
-/// How often the program retained each of them.
+/// How often the program has retained each primary context.
 static RETAINED: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
-/// Threads that are about to retain each of them: an end waits for them, and they for an end, so that the driver's answer
-/// on whether a context is active tells of the one that was to end.
+/// Threads that are about to retain each primary context. An end waits for them, and they wait for an end. So when
+/// the driver is asked whether the context is active, the answer is about the one that was to end.
 static RETAINING: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
-/// The thread that has its turn at each of them, 0: nobody; see [`Turn`].
+/// The thread that has its turn at each primary context; 0: none; see [`Turn`].
 static TURNS: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
 
 fn create(dev: CUdevice, handle: *mut CUcontext, real: Call<'_>) -> CUresult {
@@ -51,7 +51,7 @@ fn create(dev: CUdevice, handle: *mut CUcontext, real: Call<'_>) -> CUresult {
     })
 }
 
-/// Asks the driver to end a context; `real` says whether it has.
+/// Asks the driver to end a context; `real` returns whether it has ended.
 fn end(handle: CUcontext, real: &mut dyn FnMut() -> (CUresult, bool)) -> CUresult {
     if handle.is_null() {
         return real().0;
@@ -62,8 +62,8 @@ fn end(handle: CUcontext, real: &mut dyn FnMut() -> (CUresult, bool)) -> CUresul
     result
 }
 
-/// Ends a context, or a green one. The meter's events die with it, so that what they measured is read before; the rest
-/// of its work is in flight until the driver has ended it.
+/// Ends a context or a green context. The meter's event markers die with it, so they are read before. The rest of its
+/// work counts as in flight until the driver has ended it.
 pub(super) fn end_metered<T>(handle: CUcontext, real: impl FnOnce() -> T) -> T {
     let each = |tell: fn(&'static Governor, &Joined, CUcontext)| {
         for device in device::all() {
@@ -83,7 +83,7 @@ fn end_announced(handle: CUcontext, real: &mut dyn FnMut() -> (CUresult, bool)) 
         let (result, ended) = real();
         if ended {
             context::forget(handle);
-            // First the mark, then the sweep: whoever has put a holding before is swept, whoever comes later sees it.
+            // First mark, then sweep: records stored before the mark are swept, and later callers see the mark.
             context::ended(handle);
             let held = [&ADDRESSES, &ARRAYS, &EXTERNALS].map(|table| table.take_of_context(handle));
             held.into_iter().flatten().for_each(|(_, holding)| device::release(holding));
@@ -137,8 +137,8 @@ pub unsafe fn cuCtxAttach(real: cuda_fn::cuCtxAttach, ctx: *mut CUcontext, flags
     result
 }
 
-/// Ends the context unless it was attached to more often than detached from. It must be the current one, and is that no
-/// more if this has ended it.
+/// Ends the context unless it was attached more often than detached. The context must be current; it no longer is if
+/// this call has ended it.
 pub unsafe fn cuCtxDetach(real: cuda_fn::cuCtxDetach, ctx: CUcontext) -> CUresult {
     if enforce::enforced() != Ok(true) {
         return unsafe { real(ctx) };
@@ -168,12 +168,12 @@ fn primary(dev: CUdevice) -> Option<&'static AtomicUsize> {
     PRIMARY.get(usize::try_from(dev).ok()?)
 }
 
-/// The primary context's place, where anything is enforced: else the driver is asked nothing but what the program asks.
+/// The primary context's entry, if anything is enforced. Otherwise the driver gets only the program's own calls.
 fn limited_primary(dev: CUdevice) -> Option<&'static AtomicUsize> {
     (enforce::enforced() == Ok(true)).then(|| primary(dev)).flatten()
 }
 
-/// Forgets the parent's primary contexts, in a forked child.
+/// Clears the parent's primary contexts in a forked child.
 pub fn forget_primaries() {
     for word in PRIMARY.iter().chain(&RETAINED).chain(&RETAINING).chain(&TURNS) {
         word.store(0, Relaxed);
@@ -181,7 +181,7 @@ pub fn forget_primaries() {
     super::green::forget();
 }
 
-/// The primary context of a device, as the driver handed it out last.
+/// The primary context of a device, as the driver returned it last.
 pub(super) fn primary_of(dev: CUdevice) -> CUcontext {
     primary(dev).map_or(CUcontext::NULL, |slot| CUcontext(slot.load(Acquire) as *mut c_void))
 }
@@ -198,8 +198,8 @@ pub unsafe fn cuDevicePrimaryCtxRetain(
     })
 }
 
-/// A call that retains a primary context, and makes it if there is none. `handle`: the context, once it succeeded;
-/// `undo` takes it back.
+/// Makes a call that retains a primary context and creates it if needed. `handle` returns the context after success;
+/// `undo` releases it again.
 pub(super) fn retain_primary(
     dev: CUdevice,
     real: Call<'_>,
@@ -214,7 +214,7 @@ pub(super) fn retain_primary(
     let (Some(device), Some(slot)) = (device::by_cuda(dev), primary(dev)) else { return real() };
     let retaining = &RETAINING[dev as usize];
     let known = || CUcontext(slot.load(SeqCst) as *mut c_void);
-    // Counted first, then looked: of a retain and an end that meet, one sees the other.
+    // Count first, then check: if a retain and an end overlap, at least one sees the other.
     retaining.fetch_add(1, SeqCst);
     context::wait_until(|| {
         if !context::is_ending(known()) {
@@ -257,18 +257,21 @@ fn retain(
     })
 }
 
-/// The turn of one thread at a primary context: nobody else is handed it before what it takes is charged. Who had it
-/// earlier would fill the limit meanwhile, and keep the context alive where it does not fit and is taken back.
+/// One thread's exclusive turn at a primary context: no other thread gets the context before its overhead is charged.
+/// Otherwise a thread that gets it earlier could fill the limit meanwhile, or keep alive a context that does not fit
+/// and is released again.
 ///
-/// It is held while the driver works, which may call back: a thread that has it needs none. `None` stands for that.
+/// The turn is held during the driver call, which may call back into a hook: a thread that has the turn needs no
+/// second one. `None` stands for that.
 struct Turn(Option<&'static AtomicUsize>);
 
-/// Longer than any driver makes a context.
+/// Longer than any driver takes to create a context: 60 s.
 const TURN_PATIENCE_NS: u64 = 60_000_000_000;
 
 impl Turn {
-    /// Waits for it, as the driver lets threads wait for a context that another one makes. From a thread that has kept it
-    /// for `patience` nanoseconds it is taken: that one does not come back, and those who come later need not wait for it.
+    /// Waits for the turn, as the driver makes threads wait for a context that another one creates. A thread that has
+    /// kept its turn for `patience` nanoseconds loses it: it is assumed never to return, and later threads need not
+    /// wait for it.
     fn take(turn: &'static AtomicUsize, patience: u64) -> Turn {
         let me = this_thread();
         let (mut had_by, mut since) = (0, clock::now());
@@ -291,12 +294,12 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        // Another thread's by now: it was taken from this one.
+        // No effect if another thread has taken the turn over.
         self.0.into_iter().for_each(|turn| _ = turn.compare_exchange(this_thread(), 0, SeqCst, Relaxed));
     }
 }
 
-/// Ends a primary context, if `real` really does: the driver is asked whether it is active afterwards.
+/// Ends a primary context if `real` really does: afterwards the driver is asked whether it is active.
 fn end_primary(dev: CUdevice, handle: CUcontext, real: Call<'_>) -> CUresult {
     if handle.is_null() {
         return real();
@@ -311,8 +314,8 @@ fn end_primary(dev: CUdevice, handle: CUcontext, real: Call<'_>) -> CUresult {
     result
 }
 
-/// Releases a primary context. Only what should be the last release may end it: an earlier one leaves the measurements of
-/// a living context alone.
+/// Releases a primary context. Only the release that should be the last may end it, so an earlier one does not
+/// disturb the measurements of a living context.
 pub(super) fn release_primary(dev: CUdevice, real: Call<'_>) -> CUresult {
     let Some(slot) = limited_primary(dev) else { return real() };
     let handle = CUcontext(slot.load(Acquire) as *mut c_void);
@@ -328,7 +331,7 @@ pub(super) fn release_primary(dev: CUdevice, real: Call<'_>) -> CUresult {
     };
     if before > 1 {
         let result = counted();
-        // Of two threads the one that counted last need not be the one that the driver served last.
+        // If two threads release at once, the last to count need not be the last that the driver served.
         return if result.ok() && !is_active(dev) { end(handle, &mut || (result, true)) } else { result };
     }
     end_primary(dev, handle, &mut counted)
@@ -393,11 +396,11 @@ mod tests {
             let taken = Turn::take(&TURN, 10_000_000);
             let owner = TURN.load(SeqCst);
             assert_eq!(owner, this_thread(), "it is taken over");
-            // What the lost holder does when it returns after all is done by its own thread.
+            // The lost holder's drop runs on its own thread, so it is imitated here.
             assert!(TURN.compare_exchange(me, 0, SeqCst, SeqCst).is_err());
             drop(taken);
             assert_eq!(TURN.load(SeqCst), 0);
-            // Nobody waits for the lost one again.
+            // No thread waits for the lost holder again.
             core::mem::forget(Turn::take(&TURN, LONG));
         })
         .join()

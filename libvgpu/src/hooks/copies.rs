@@ -1,11 +1,11 @@
-//! Copies and fills, where `VGPU_CHARGE_COPIES=1` asks for it: those that stay on devices pass the gate like launches.
+//! Copies and fills, charged only with `VGPU_CHARGE_COPIES=1`: those that stay on devices then pass the launch gate.
 //!
-//! Without it each goes straight to the driver, for the price of a compare and two jumps: there is one way for all of them,
-//! without a frame, and no function of ours for each (a hundred functions nearly nobody calls would be a twentieth of
-//! the library). What a call's words mean is told by [`SHAPES`]. The cost is learned by kind and size class.
+//! Without it each copy jumps straight to the driver, for a compare and two jumps. One stub without a stack frame
+//! serves all of them, because a hundred hook functions that almost no program calls would be a twentieth of the
+//! library. [`SHAPES`] describes the arguments of each call. The cost is learned by kind and size class.
 //!
-//! Copies between host and device are not hooked: engines of their own do them, beside which kernels run; where a call
-//! does not say by its name which it is, the driver is asked. Not here: copies that structures describe (`described`).
+//! Copies between host and device are not hooked: separate copy engines do them while kernels run. Where a call's
+//! name does not tell the direction, the driver is asked. Not here: copies described by structures (`described`).
 
 use super::described;
 use crate::arch::IN_REGISTERS;
@@ -21,41 +21,41 @@ use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use shim_sys::cuda::*;
 use shim_sys::table::{CudaHook, cuda_fn};
 
-/// The variable that asks for it.
+/// The variable that makes copies pass the gate.
 const VARIABLE: &str = "VGPU_CHARGE_COPIES";
 
 /// 1: copies pass the gate.
 pub static COPIES_CHARGED: AtomicU8 = AtomicU8::new(0);
 
-/// Lets copies pass the gate from now on, if the environment asks for it.
+/// Makes copies pass the gate from now on, if the environment asks for it.
 pub fn charge_copies() {
     COPIES_CHARGED.store(u8::from(copies_asked_for()), Relaxed);
 }
 
-/// Whether the environment asks for it.
+/// Whether the environment asks for charged copies.
 #[cold]
 pub fn copies_asked_for() -> bool {
     is_on(VARIABLE)
 }
 
-/// Most arguments of a copy.
+/// Maximum number of arguments of a copy.
 const MOST: usize = 9;
 
-/// A copy as any of them is called: words and pointers only, of which each function reads as many as it has.
+/// The common signature of all copies: integers and pointers only. Each function reads as many as it has.
 type Any = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize, usize, usize) -> CUresult;
 
-/// A copy that does not go straight to the driver.
+/// Handles a copy that the stub does not pass straight to the driver.
 ///
 /// # Safety
-/// `registers` are the words that came in registers, `stack` is where further ones stand.
+/// `registers` holds the arguments passed in registers, `stack` points at the further ones.
 pub unsafe extern "C" fn decide_copy(row: usize, registers: &[usize; IN_REGISTERS], stack: *const usize) -> CUresult {
     let mut real = CUDA.call(row);
     let is_interposer = real.is_null();
     if is_interposer {
         real = CUDA.interposer(row);
     }
-    // SAFETY: null (None), or the row's function, which the driver's C interface gives at most nine arguments, all of
-    // them words or pointers; in this calling convention whoever is handed more than it reads does not notice.
+    // SAFETY: null (None), or the row's function. The driver's C interface gives it at most nine arguments, all
+    // integers or pointers; in this calling convention a function does not notice surplus arguments.
     let Some(real) = (unsafe { core::mem::transmute::<*mut c_void, Option<Any>>(real) }) else {
         return CUresult::NOT_SUPPORTED;
     };
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn decide_copy(row: usize, registers: &[usize; IN_REGISTER
     for (at, word) in w.iter_mut().enumerate().take(arguments) {
         *word = match registers.get(at) {
             Some(word) => *word,
-            // SAFETY: the caller has put so many arguments there.
+            // SAFETY: the program has put `arguments` arguments there.
             None => unsafe { stack.add(at - IN_REGISTERS).read() },
         };
     }
@@ -74,11 +74,11 @@ pub unsafe extern "C" fn decide_copy(row: usize, registers: &[usize; IN_REGISTER
     if COPIES_CHARGED.load(Relaxed) == 0 || is_interposer {
         return call();
     }
-    // After a panic the driver may have done it already: a second time would be wrong.
+    // No retry after a panic: the driver may have done the copy already.
     door::guard(|| pay(shape, &w, &mut call)).unwrap_or(CUresult::NOT_PERMITTED)
 }
 
-/// Makes a call that moves bytes on devices, behind the gate of the stream's device.
+/// Makes a call that moves bytes on devices, behind the gate of its stream's device.
 fn pay(shape: &Shape, words: &[usize; MOST], real: &mut dyn FnMut() -> CUresult) -> CUresult {
     match enforce::enforced() {
         Ok(false) => return real(),
@@ -94,86 +94,86 @@ fn pay(shape: &Shape, words: &[usize; MOST], real: &mut dyn FnMut() -> CUresult)
     passage::through(&[Part { device, launch }], real)
 }
 
-/// What the cost is learned by: the kind, and the bytes to a quarter of a power of two.
+/// The key by which the cost is learned: the kind, and the bytes rounded to a quarter of a power of two.
 const fn key(what: What, bytes: u64) -> u64 {
     let power = 63 - (bytes | 4).leading_zeros() as u64;
     let class = power << 2 | (bytes | 4) >> (power - 2) & 3;
     (what as u64) << 16 | class << 1 | 1
 }
 
-/// Whether the driver knows an address as one of a device.
+/// Whether the driver knows an address as device memory.
 pub(super) fn is_device(address: u64) -> bool {
     const MEMORY_TYPE: u32 = 2;
     const DEVICE: u32 = 2;
     let mut kind = 0u32;
     let ask = |ask: cuda_fn::cuPointerGetAttribute| {
-        // SAFETY: a pointer to a local; an address that is nobody's is an error.
+        // SAFETY: a pointer to a local; an unknown address is an error.
         quietly(|| unsafe { ask((&raw mut kind).cast(), MEMORY_TYPE, address) }).ok()
     };
     own::cuPointerGetAttribute().is_some_and(ask) && kind == DEVICE
 }
 
-/// The bytes of so many rows of so many elements.
+/// The bytes of `rows` rows of `count` elements.
 pub(super) fn times(count: usize, element: usize, rows: usize) -> u64 {
     (count as u64).saturating_mul(element as u64).saturating_mul(rows as u64)
 }
 
-/// What a call does, and where its words say how much.
+/// The kind of a copy, and which arguments (words, from 0) give its size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 enum What {
-    /// A value over a range: word 2 elements.
+    /// Fills a range with a value: word 2 is the number of elements.
     Fill = 1,
-    /// A value over rows: words 3 and 4.
+    /// Fills rows with a value: words 3 and 4 are width and height.
     Rows,
-    /// Between two addresses, word 2 bytes.
+    /// Copies between two device addresses: word 2 is the bytes.
     Line,
-    /// The same, and the addresses may be the host's.
+    /// As `Line`, but the addresses may be host memory.
     AnyLine,
-    /// Between contexts, word 4 bytes.
+    /// Copies between contexts: word 4 is the bytes.
     Peer,
-    /// Between arrays, word 4 bytes.
+    /// Copies between arrays: word 4 is the bytes.
     Arrays,
-    /// From an array, word 3 bytes; or to one.
+    /// Copies from or to an array: word 3 is the bytes.
     Array,
-    /// Word 0 describes rows.
+    /// Word 0 points to a description of a 2D copy.
     Sheet,
-    /// … as the calls of CUDA 2 do.
+    /// As `Sheet`, with the structure of CUDA 2.
     OldSheet,
-    /// Word 0 describes slices of rows.
+    /// Word 0 points to a description of a 3D copy.
     Block,
-    /// … as the calls of CUDA 2 do.
+    /// As `Block`, with the structure of CUDA 2.
     OldBlock,
-    /// Word 0 describes slices of rows, as a batch does.
+    /// Word 0 points to a description of one 3D copy, in the structure used for batches.
     Operation,
-    /// Words 0 to 3 list addresses.
+    /// Words 0 to 3 list addresses and sizes.
     Lines,
-    /// Words 0 and 1 list what an operation is.
+    /// Word 0 counts 3D copies, word 1 lists them.
     Operations,
-    /// Words 0 and 1 list copies over a fabric of devices: the cost is learned by their number.
+    /// Word 0 counts copies over a fabric of devices, word 1 lists them; the cost is learned by their number.
     Fabric,
-    /// Words 0 and 1 list compressed bytes.
+    /// Words 0 and 1 list decompressions.
     Unpack,
 }
 
-/// What the words of a call mean.
+/// The meaning of a call's arguments.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     what: What,
-    /// How many there are.
+    /// Number of arguments.
     arguments: u8,
-    /// Bytes of an element, of a fill.
+    /// For fills: bytes per element.
     element: u8,
-    /// The last is a stream.
+    /// Whether the last argument is a stream.
     in_stream: bool,
-    /// The null stream is the thread's own.
+    /// Whether the null stream means the thread's own stream.
     per_thread: bool,
-    /// Sizes are 32-bit.
+    /// Whether sizes are 32-bit.
     narrow: bool,
 }
 
 impl Shape {
-    /// The bytes that are moved on devices; `None`: others.
+    /// The bytes moved on devices. `None`: the copy touches the host.
     fn bytes(&self, w: &[usize; MOST]) -> Option<u64> {
         let size = |at: usize| if self.narrow { w[at] & 0xffff_ffff } else { w[at] };
         let element = usize::from(self.element);
@@ -186,7 +186,7 @@ impl Shape {
             What::Peer | What::Arrays => Some(count(4)),
             What::Array => Some(count(3)),
             What::Fabric => Some(count(0)),
-            // SAFETY: pointers of the program's for a function that reads them so.
+            // SAFETY: the program's own pointers, for a function that reads them in this way.
             _ => unsafe {
                 match self.what {
                     What::Sheet => described::sheet(w[0] as *const _),
@@ -203,7 +203,7 @@ impl Shape {
     }
 }
 
-/// Row of the first copy; they stand together in the table.
+/// Row of the first copy; copies are consecutive in the table.
 const FIRST: usize = CudaHook::cuFabricCpyBatchAsync as usize;
 const COUNT: usize = CudaHook::cuMemsetD8_v2_ptds as usize - FIRST + 1;
 
@@ -216,7 +216,8 @@ const fn ends(name: &str, with: &str) -> bool {
     }
 }
 
-/// Kind, arguments, bytes of an element, whether the last is a stream, whether sizes are 32-bit: names.
+/// Kind, number of arguments, bytes per element, whether the last argument is a stream, whether sizes are 32-bit;
+/// then names.
 macro_rules! shapes {
     ($($what:ident $arguments:literal $element:literal $in_stream:literal $narrow:literal: $($name:ident)*;)*) => {{
         let mut all: [Option<Shape>; COUNT] = [None; COUNT];
@@ -322,7 +323,7 @@ mod tests {
             assert_eq!(usize::from(shape.arguments), arguments.len(), "{name}");
             assert_eq!(shape.in_stream, arguments.last().unwrap().0 == "stream", "{name}");
             assert_eq!(shape.per_thread, name.ends_with("_ptsz") || name.ends_with("_ptds"), "{name}");
-            // Where the size stands, and how wide it is.
+            // Position and width of the size argument.
             let at = match shape.what {
                 What::Fill | What::Line | What::AnyLine => Some((2, ["count", "bytes"])),
                 What::Rows => Some((3, ["width"; 2])),

@@ -1,14 +1,14 @@
-//! Copies that structures describe: rows, slices, batches. How many bytes they move on devices, if that is what they do.
-//! Nothing described, and nonsense, is the driver's error to report.
+//! Copies described by structures (2D, 3D, batches): how many bytes they move on devices, or `None` if they touch the
+//! host. A null pointer or garbage is the driver's error to report.
 //!
-//! SAFETY of every function in this file: pointers of the program's, for a driver's function that reads them as they are
-//! read here.
+//! SAFETY of every function in this file: the program's own pointers, for a driver function that reads them in the
+//! same way.
 #![allow(clippy::missing_safety_doc, clippy::undocumented_unsafe_blocks)]
 
 use super::copies::{is_device, times};
 use shim_sys::cuda::*;
 
-/// Kinds of memory, as the structures name them.
+// Kinds of memory in the structures: `CUmemorytype`.
 const DEVICE: u32 = 2;
 const ARRAY: u32 = 3;
 const UNIFIED: u32 = 4;
@@ -40,10 +40,10 @@ described! {
     old_block CUDA_MEMCPY3D_v1 Depth;
 }
 
-/// Copies of a batch that are looked at one by one; the rest of a longer one is taken for like these.
+/// Copies of a batch that are inspected one by one; the rest of a longer batch is assumed to be alike.
 const LOOKED_AT: usize = 16;
 
-/// The sum over a batch, of those of its copies that stay on devices.
+/// Sums the bytes of a batch's copies that stay on devices, scaled up to the whole batch.
 fn sum(count: usize, bytes_of: impl Fn(usize) -> Option<u64>) -> Option<u64> {
     let looked_at = count.min(LOOKED_AT);
     let found = (0..looked_at).filter_map(bytes_of).reduce(u64::saturating_add)?;

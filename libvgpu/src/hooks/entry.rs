@@ -1,4 +1,4 @@
-//! Where a program enters the driver: `cuInit`, and the driver's own lookup of functions.
+//! The program's entry points into the driver: `cuInit`, and the driver's own lookup of functions.
 #![allow(non_snake_case, clippy::missing_safety_doc)]
 
 use crate::driver::CUDA;
@@ -24,7 +24,8 @@ pub unsafe fn cuInit(real: cuda_fn::cuInit, flags: u32) -> CUresult {
     result
 }
 
-/// The driver's lookup, or an interposer's behind us, and then true: the interposer asks by a hook itself.
+/// The driver's lookup function and false. If an interposer behind us has it, the interposer's and true: the
+/// interposer then asks through a hook itself.
 fn lookup_function(row: CudaHook) -> (*mut c_void, bool) {
     let real = CUDA.call(row as usize);
     if real.is_null() { (CUDA.interposer(row as usize), true) } else { (real, false) }
@@ -80,7 +81,7 @@ pub unsafe extern "C" fn ask_driver_v2(
     match door::guard(|| unsafe { answered(result, symbol, pfn, caller) }) {
         Some(Ok(())) => {}
         Some(Err(())) => {
-            // SAFETY: may be null for the driver too, which has just written it otherwise.
+            // SAFETY: may be null, as for the driver, which has otherwise just written through it.
             if let Some(status) = unsafe { status.as_mut() } {
                 *status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
             }
@@ -90,12 +91,12 @@ pub unsafe extern "C" fn ask_driver_v2(
     result
 }
 
-/// Puts our hook in the place of the driver's answer; `Err`: nothing is handed out.
+/// Replaces the driver's answer by our hook; `Err`: nothing is handed out.
 unsafe fn answered(result: CUresult, symbol: *const c_char, pfn: *mut *mut c_void, caller: usize) -> Result<(), ()> {
     if !result.ok() || pfn.is_null() {
         return Ok(());
     }
-    // SAFETY: the caller's: the driver has just written through this pointer and read the name.
+    // SAFETY: by the caller's contract the driver has just written through this pointer and read the name.
     unsafe {
         let answer = swap(symbol, *pfn, caller);
         *pfn = answer.unwrap_or(core::ptr::null_mut());

@@ -1,10 +1,10 @@
-//! Graph memory: what a graph's nodes allocate is learned when the graph is made executable, asked for when it is
-//! uploaded (and launched: `launch`), and returned by a trim.
+//! Graph memory: the needs of a graph's nodes are computed when it is instantiated, reserved when it is uploaded or
+//! launched (`launch`), and released by a trim.
 //!
-//! Not hooked: building and capturing graphs, which takes nothing, and the attributes of graph memory, which are the
-//! driver's numbers that the charge follows.
+//! Not hooked: building and capturing graphs, which takes no memory, and reading the attributes of graph memory,
+//! which are the driver's numbers that the charge follows.
 #![allow(non_snake_case, clippy::missing_safety_doc)]
-// SAFETY of every block in this file: the program's own arguments for the function it called, passed on as they came;
+// SAFETY of every block in this file: the program's own arguments for the function it called, passed on unchanged;
 // outputs are read after success only.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
@@ -30,7 +30,7 @@ fn instantiate(graph: CUgraph, upload: bool, exec: *mut CUgraphExec, real: Call<
     if needs.is_nothing() {
         let result = real();
         if result.ok() {
-            graphs::note(unsafe { *exec }, needs); // the handle may have been another graph's
+            graphs::note(unsafe { *exec }, needs); // the handle may have belonged to another graph
             governor::graph_made(unsafe { *exec });
         }
         return result;
@@ -89,7 +89,7 @@ macro_rules! instantiation_with_params {
 instantiation_with_params!(cuGraphInstantiateWithParams);
 instantiation_with_params!(cuGraphInstantiateWithParams_ptsz);
 
-/// An update that the driver accepted: the executable graph does what `graph` does from now on.
+/// Records an update that the driver accepted: from now on the executable graph has the needs of `graph`.
 fn updated(exec: CUgraphExec, graph: CUgraph, result: CUresult) -> CUresult {
     if result.ok() && enforce::enforced() == Ok(true) {
         let needs = graphs::needs_of(graph);
@@ -122,7 +122,7 @@ pub unsafe fn cuGraphExecDestroy(real: cuda_fn::cuGraphExecDestroy, exec: CUgrap
     if enforce::enforced() != Ok(true) {
         return unsafe { real(exec) };
     }
-    // Taken out before: the handle may come again at once.
+    // Taken out before, because the handle may be reused right after.
     let taken = graphs::take(exec);
     let result = unsafe { real(exec) };
     match taken {

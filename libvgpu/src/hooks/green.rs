@@ -1,10 +1,10 @@
-//! Green contexts: a share of the multiprocessors for what is launched in them.
+//! Green contexts: they reserve part of a device's multiprocessors for the launches in them.
 //!
-//! Each holds the primary context of its device, and its making makes that one if it was not there: this is charged as
-//! if the program had retained it. A launch in one pays like any other: the driver names its device. What is allocated
-//! in one belongs to the primary context, and is there when the green one has ended.
+//! Each holds the primary context of its device, and its creation creates that context if needed. This is charged as
+//! if the program had retained the primary context. A launch in a green context is charged like any other, because
+//! the driver names its device. Memory allocated in one belongs to the primary context and outlives the green one.
 #![allow(non_snake_case, clippy::missing_safety_doc)]
-// SAFETY of every block in this file: the program's own arguments for the function it called, passed on as they came;
+// SAFETY of every block in this file: the program's own arguments for the function it called, passed on unchanged;
 // outputs are read after success only.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
@@ -16,16 +16,17 @@ use crate::{context, enforce};
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
 
-/// Green contexts that are there, and their devices.
+/// Live green contexts and their devices.
 static ALL: Lock<Vec<(usize, CUdevice)>> = Lock::new(Vec::new());
 
-/// Forgets the parent's, in a forked child.
+/// Clears the parent's green contexts in a forked child.
 pub(super) fn forget() {
-    // SAFETY: the child's thread that settles it, before any other goes on.
+    // SAFETY: called by the child's settling thread, before any other thread continues.
     unsafe { ALL.reset(Vec::new()) };
 }
 
-/// The primary context of a device on which it is active: the driver tells its handle to whoever retains it.
+/// The primary context of a device on which it is active. The driver returns the handle only from a retain, so it is
+/// retained and released.
 fn active_primary(dev: CUdevice) -> CUcontext {
     let mut context = CUcontext::NULL;
     if let (Some(retain), Some(release)) = (own::cuDevicePrimaryCtxRetain(), own::cuDevicePrimaryCtxRelease_v2())
@@ -64,7 +65,7 @@ pub unsafe fn cuGreenCtxDestroy(real: cuda_fn::cuGreenCtxDestroy, green: CUgreen
     if is_named {
         hand_over(current, primary_of(dev));
     }
-    // Taken out before: the handle may come again at once.
+    // Taken out before, because the handle may be reused right after.
     ALL.lock().retain(|one| one.0 != green.0 as usize);
     let release = || release_primary(dev, &mut || unsafe { real(green) });
     let result = if is_named { end_metered(current, release) } else { release() };
@@ -76,7 +77,7 @@ pub unsafe fn cuGreenCtxDestroy(real: cuda_fn::cuGreenCtxDestroy, green: CUgreen
     result
 }
 
-/// What was allocated in a green context is the primary one's.
+/// Moves the allocation records of a green context to the primary context.
 fn hand_over(from: CUcontext, to: CUcontext) {
     for table in [&ADDRESSES, &ARRAYS, &EXTERNALS] {
         for (name, holding) in table.take_of_context(from) {

@@ -1,6 +1,6 @@
-//! Launches: straight through without a ceiling, through the gate with one.
+//! Kernel and graph launches: straight to the driver without a ceiling, through the launch gate with one.
 #![allow(non_snake_case, clippy::missing_safety_doc, clippy::too_many_arguments)]
-// SAFETY of every block in this file: the program's own arguments for the function it called, passed on as they came.
+// SAFETY of every block in this file: the program's own arguments for the function it called, passed on unchanged.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use crate::meter::Launch;
@@ -13,9 +13,9 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
 
-/// What is launched.
+/// The object of a launch.
 enum What {
-    /// A function, its grid and its blocks.
+    /// A function, with grid and block dimensions.
     Kernel(CUfunction, [u32; 3], [u32; 3]),
     Graph(CUgraphExec),
 }
@@ -25,7 +25,7 @@ fn gated(
     what: What,
     stream: CUstream,
     per_thread: bool,
-    // Not a type for each function that launches: what a ceiling costs is elsewhere, and the library is small.
+    // A trait object, to keep the library small: one copy of this code instead of one for each launch function.
     real: &mut dyn FnMut() -> CUresult,
 ) -> CUresult {
     let (context, device) = match enforce::on_current() {
@@ -130,7 +130,7 @@ macro_rules! launch_cooperative {
 launch_cooperative!(cuLaunchCooperativeKernel false);
 launch_cooperative!(cuLaunchCooperativeKernel_ptsz true);
 
-/// A cooperative launch on several devices: each of them pays. The list names a stream of its own for each.
+/// A cooperative launch on several devices: each device is charged. The list names one stream per device.
 pub unsafe fn cuLaunchCooperativeKernelMultiDevice(
     real: cuda_fn::cuLaunchCooperativeKernelMultiDevice,
     list: *mut CUDA_LAUNCH_PARAMS,
@@ -138,7 +138,7 @@ pub unsafe fn cuLaunchCooperativeKernelMultiDevice(
     flags: u32,
 ) -> CUresult {
     let mut call = || unsafe { real(list, count, flags) };
-    // A list that is not there, or longer than any machine has devices, is the driver's error to report.
+    // A null list, or one longer than any machine has devices, is the driver's error to report.
     if !governor::active() || list.is_null() || count > MOST_DEVICES {
         return call();
     }
@@ -161,13 +161,14 @@ pub unsafe fn cuLaunchCooperativeKernelMultiDevice(
 /// More devices than a process can have.
 const MOST_DEVICES: u32 = 64;
 
-/// Threads of a block as set by `cuFuncSetBlockShape`, for the launches of CUDA 2, by function: the low bits of its
-/// handle, and the threads. A function that is not found counts as one thread, which costs accuracy only.
+/// Threads of a block as set by `cuFuncSetBlockShape`, for the launches of CUDA 2, by function. Each entry holds the
+/// low bits of the function's handle, then the threads. A function without an entry counts as one thread, which only
+/// costs accuracy.
 static SHAPES: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
-/// Bits of a place for threads: a block has 1024 at most, and what is more is the driver's error to report.
+/// Mask of the bits for threads. A block has at most 1024 threads; more is the driver's error to report.
 const THREADS: u64 = (1 << 24) - 1;
 
-/// The place of a function, and its mark in it.
+/// The entry of a function, and the handle bits that mark it.
 fn shape_of(f: CUfunction) -> (&'static AtomicU64, u64) {
     let handle = f.0 as u64 >> 4;
     (&SHAPES[vgpu_core::mix::slot(handle, SHAPES.len())], handle & (u64::MAX >> 24))
@@ -185,7 +186,7 @@ fn threads_of(f: CUfunction) -> u32 {
     if word >> 24 == mark { u32::try_from(word & THREADS).unwrap_or(1) } else { 1 }
 }
 
-/// No function of the driver tells the shape again, so that it is noted here.
+/// Stores the block shape, because the driver has no function to query it.
 pub unsafe fn cuFuncSetBlockShape(
     real: cuda_fn::cuFuncSetBlockShape,
     f: CUfunction,
@@ -200,7 +201,7 @@ pub unsafe fn cuFuncSetBlockShape(
     result
 }
 
-/// The launches of CUDA 2: the block's shape was set before, on the function.
+/// The launches of CUDA 2, whose block shape was set on the function before.
 fn legacy(f: CUfunction, width: i32, height: i32, stream: CUstream, real: &mut dyn FnMut() -> CUresult) -> CUresult {
     if !governor::active() {
         return real();
@@ -229,7 +230,7 @@ pub unsafe fn cuLaunchGridAsync(
 
 macro_rules! launch_graph {
     ($name:ident $per_thread:literal) => {
-        /// A graph is paid for as a whole, by what it was seen to take. What its nodes allocate is asked for first.
+        /// A graph is charged as a whole, by its measured cost. Memory that its nodes allocate is reserved first.
         pub unsafe fn $name(real: cuda_fn::$name, exec: CUgraphExec, stream: CUstream) -> CUresult {
             let order = Order { stream, per_thread: $per_thread };
             let mut call = || graphs::launch(exec, order, &mut || unsafe { real(exec, stream) });
@@ -241,7 +242,7 @@ macro_rules! launch_graph {
 launch_graph!(cuGraphLaunch false);
 launch_graph!(cuGraphLaunch_ptsz true);
 
-/// The short way of each launch of a kernel: whether it goes by this thread's credit ([`credit`]). `None`: the long way.
+/// The fast path of each kernel launch: passes on this thread's credit ([`credit`]). `None`: use the slow path.
 pub mod short {
     use super::{CUDA_LAUNCH_PARAMS, CUfunction, CUlaunchConfig, CUstream, c_void, credit};
     use credit::Passed;
@@ -309,7 +310,7 @@ pub mod short {
         )*};
     }
 
-    // Of CUDA 2, several devices at once, and no launch.
+    // No fast path: the launches of CUDA 2, launches on several devices, and a setter.
     none! {
         cuLaunch(CUfunction)
         cuLaunchGrid(CUfunction, i32, i32)
@@ -332,7 +333,7 @@ mod tests {
             note_shape(function(at), [x, y, 2]);
             assert_eq!(i32::try_from(threads_of(function(at))).unwrap(), x * y * 2);
         }
-        // Sixty-four places: the last of a place is in it, whoever was there before counts as one thread.
+        // There are sixty-four entries. Each holds the last function stored in it; the others count as one thread.
         let kept = (0..1000).filter(|at| threads_of(function(*at)) != 1).count();
         assert!((32..=64).contains(&kept), "{kept}");
         note_shape(function(0), [i32::MIN, i32::MAX, i32::MAX]);

@@ -1,6 +1,6 @@
-//! Plain, pitched and managed memory, and its end.
+//! Plain, pitched and managed memory, and frees.
 #![allow(non_snake_case, clippy::missing_safety_doc)]
-// SAFETY of every block in this file: the program's own arguments for the function it called, passed on as they came;
+// SAFETY of every block in this file: the program's own arguments for the function it called, passed on unchanged;
 // outputs are read after success only.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
@@ -21,8 +21,8 @@ pub unsafe fn cuMemAlloc(real: cuda_fn::cuMemAlloc, dptr: *mut CUdeviceptr_v1, b
     allocate_plain(u64::from(bytes), &mut || unsafe { real(dptr, bytes) }, &|| u64::from(unsafe { *dptr }))
 }
 
-/// Managed memory is charged in full from its allocation: it may come to the device as a whole at any time, and where
-/// its pages are now nobody tells. Advice, prefetches and attachments change nothing of that.
+/// Managed memory is charged in full at its allocation: all of it may migrate to the device at any time, and the
+/// driver does not report where its pages are. Advice, prefetches and attachments do not change that.
 pub unsafe fn cuMemAllocManaged(
     real: cuda_fn::cuMemAllocManaged,
     dptr: *mut CUdeviceptr,
@@ -32,7 +32,7 @@ pub unsafe fn cuMemAllocManaged(
     allocate_plain(bytes as u64, &mut || unsafe { real(dptr, bytes, flags) }, &|| unsafe { *dptr })
 }
 
-/// Pitched memory: reserved by the pitch to expect, charged by the pitch the driver returned.
+/// Pitched memory: reserved with the expected pitch, charged with the pitch that the driver returned.
 fn pitched(width: u64, height: u64, real: Call<'_>, answer: &dyn Fn() -> (u64, u64)) -> CUresult {
     let (context, device) = match enforce::on_current() {
         Ok(Some(current)) => current,

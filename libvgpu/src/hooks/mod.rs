@@ -1,7 +1,7 @@
-//! One function per hooked row, under the row's own name, by subject. Each is handed its own real function.
+//! One function per hooked row, under the row's own name, by subject. Each receives its own real function.
 //!
-//! The shape of all of them: nothing asked for, straight through; limits that cannot be kept, refused; otherwise what
-//! the subject's file says. Outputs of a real call are read only if it succeeded.
+//! All have the same structure. With no limits asked for, the call passes straight through. If limits cannot be kept,
+//! it is refused. Otherwise the file of the subject decides. Outputs of a real call are read only after success.
 
 mod arrays;
 mod capture;

@@ -1,12 +1,13 @@
-//! Code and its globals, and the limits of a context: measured around the call, charged as overhead, returned when code is
-//! unloaded, a limit becomes smaller or the context ends. What does not fit is undone, and refused.
+//! Charges code and its globals, and the limits of a context, as overhead. Each is measured around the call that
+//! takes it. It is released when code is unloaded, a limit is lowered or the context ends. A request that does not
+//! fit is undone and refused.
 //!
-//! A library that is loaded at once and does not fit is unloaded again. One that was loaded without its code is the
-//! program's: a call that brings the code into a context and does not fit is refused, and what it took is charged all the
-//! same, since the driver keeps it until the program unloads the library. Without a limit on memory nothing is measured,
-//! nor where no context is current.
+//! A library that is loaded with its code and does not fit is unloaded again. A library loaded without its code
+//! belongs to the program. If a call then brings the code into a context and it does not fit, the call is refused.
+//! The memory is charged all the same, because the driver keeps it until the program unloads the library. Nothing is
+//! measured without a memory limit or without a current context.
 #![allow(non_snake_case, clippy::missing_safety_doc)]
-// SAFETY of every block in this file: the program's own arguments for the function it called, passed on as they came;
+// SAFETY of every block in this file: the program's own arguments for the function it called, passed on unchanged;
 // outputs are read after success only.
 #![allow(clippy::undocumented_unsafe_blocks)]
 // A hook has its driver function's arguments.
@@ -22,7 +23,7 @@ use core::ffi::{c_char, c_void};
 use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
 
-/// `CU_LIMIT_MALLOC_HEAP_SIZE`: the one limit whose bytes are known beforehand.
+/// `CU_LIMIT_MALLOC_HEAP_SIZE`: the only limit whose bytes are known beforehand.
 const HEAP: u32 = 2;
 
 /// The current context and its device, if memory is limited there.
@@ -30,7 +31,7 @@ fn limited() -> Result<Option<(CUcontext, &'static Device)>, Denied> {
     Ok(enforce::on_current()?.filter(|(_, device)| device.limit() != u64::MAX || device.observed()))
 }
 
-/// Runs `real` and charges the code it brought. `undo` takes it back where that can be done.
+/// Runs `real` and charges the code it brought. `undo` unloads it, where that is possible.
 fn measured(real: Call<'_>, made: &dyn Fn() -> Made, undo: Option<&dyn Fn()>) -> CUresult {
     let (context, device) = match limited() {
         Ok(Some(current)) => current,
@@ -48,7 +49,7 @@ fn measured(real: Call<'_>, made: &dyn Fn() -> Made, undo: Option<&dyn Fn()>) ->
     let answer = match (device.reserve_taken(bytes), undo) {
         (Ok(reservation), _) => {
             reservation.commit_overhead();
-            // In this order: what is held while nothing is loaded is given back by whoever unloads.
+            // In this order: code memory held while no load is recorded would be released by another thread's unload.
             code::loaded(made(), context, device, bytes, !watch.shared());
             code::add(Key::Code, context, device, bytes);
             result
@@ -67,8 +68,8 @@ fn measured(real: Call<'_>, made: &dyn Fn() -> Made, undo: Option<&dyn Fn()>) ->
     answer
 }
 
-/// What a load took. Where other threads' requests hide it, the first code of all takes no less than it was seen to take
-/// before.
+/// The size of a load. If other threads' requests hide it, the first code of the process counts as at least the size
+/// seen before.
 fn growth(watch: &Watch, device: &Device, first: bool) -> u64 {
     let (bytes, exact) = watch.growth_seen();
     if !first || watch.shared() {
@@ -83,8 +84,8 @@ fn growth(watch: &Watch, device: &Device, first: bool) -> u64 {
     least
 }
 
-/// Runs `real`, which takes `made` away, and gives back what went with it wherever code is charged. Where that cannot be
-/// seen beside other threads' requests, it is what the load was found to take.
+/// Runs `real`, which unloads `made`, and releases the code memory it freed, on every device with charged code. If
+/// other threads' requests hide that, the measured size of the load is released.
 fn unloaded(made: Made, real: Call<'_>) -> CUresult {
     if enforce::enforced() != Ok(true) {
         return real();
@@ -159,7 +160,7 @@ fn unload_library(library: CUlibrary) {
 
 macro_rules! libraries {
     ($($name:ident($from:ident : $ty:ty);)*) => {$(
-        /// Where libraries are loaded at once, their code comes into the contexts there are.
+        /// If libraries are loaded eagerly, this call brings their code into all existing contexts.
         pub unsafe fn $name(
             real: cuda_fn::$name,
             library: *mut CUlibrary,
@@ -190,7 +191,8 @@ fn limit_now(limit: u32) -> Option<u64> {
     unsafe { own::cuCtxGetLimit()?(&raw mut value, limit) }.ok().then_some(value as u64)
 }
 
-/// The heap is reserved ahead, as much as it grows: the driver may take it later, when a launch first needs it.
+/// Reserves the heap's growth before the call, because the driver may take that memory only when a launch first needs
+/// it.
 pub unsafe fn cuCtxSetLimit(real: cuda_fn::cuCtxSetLimit, limit: u32, value: usize) -> CUresult {
     let call = || unsafe { real(limit, value) };
     let (context, device) = match limited() {
@@ -219,7 +221,8 @@ pub unsafe fn cuCtxSetLimit(real: cuda_fn::cuCtxSetLimit, limit: u32, value: usi
     reserved.commit_overhead();
     let key = Key::Limit(limit);
     code::add(key, context, device, ahead);
-    // Where the driver takes it at once, it is seen, and less than was reserved goes back; where not, it stays reserved.
+    // If the driver takes the memory at once, the growth is visible and the surplus is released; otherwise the whole
+    // amount stays charged.
     if ahead > 0 {
         match watch.shrinkage() {
             Some(less) if less < ahead => {
@@ -244,7 +247,8 @@ pub unsafe fn cuCtxSetLimit(real: cuda_fn::cuCtxSetLimit, limit: u32, value: usi
         }
     };
     if answer.ok() && (value as u64) < old {
-        // What was reserved ahead and never taken goes by the numbers; what the driver gave back is seen.
+        // Memory that the driver gave back is measured; memory that was reserved but never taken is computed from the
+        // values.
         let gone = watch.shrinkage().unwrap_or(0);
         let returned = code::shrink(key, Some(context), device, gone);
         watch.attributed((gone - returned).cast_signed());

@@ -1,8 +1,9 @@
-//! Stream-ordered memory: the pool is charged what it holds, not the allocation.
+//! Stream-ordered memory: the pool is charged for its size, not each allocation.
 //!
-//! Not hooked: which pool is current, and a pool's numbers, are asked of the driver each time; access rights take nothing.
+//! Not hooked: the choice of the current pool and a pool's numbers, which are read from the driver each time; access
+//! rights, which take no memory.
 #![allow(non_snake_case, clippy::missing_safety_doc)]
-// SAFETY of every block in this file: the program's own arguments for the function it called, passed on as they came;
+// SAFETY of every block in this file: the program's own arguments for the function it called, passed on unchanged;
 // outputs are read after success only.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
@@ -16,10 +17,10 @@ use shim_sys::cuda::*;
 use shim_sys::table::cuda_fn;
 use vgpu_core::charging;
 
-/// The attribute that says what a pool keeps.
+/// The pool attribute for the bytes that a pool keeps.
 const RELEASE_THRESHOLD: u32 = 4;
 
-/// Frees what was just allocated and does not fit after all.
+/// Frees an allocation that was just made and turned out not to fit.
 fn undo(address: u64, order: Order) {
     let _ = unsafe {
         if order.per_thread {
@@ -48,11 +49,11 @@ fn allocate(
         Some(pool) => pools::of_handle(pool.0 as usize, home),
         None => home().and_then(pools::current),
     };
-    // Nothing, or more than there is, is the driver's to refuse.
+    // Zero bytes, or more than any device has, is the driver's error to report.
     let charge = charging::linear(bytes as u64).filter(|bytes| (1..1 << 62).contains(bytes));
     let (Some(entry), Some(charge)) = (entry, charge) else { return real() };
     let order = Order { stream, per_thread };
-    // In a stream that is captured it becomes a node of a graph, which takes nothing before it is launched.
+    // In a capturing stream the allocation becomes a graph node, which takes no memory before its launch.
     if dptr.is_null() || order.is_captured() {
         return real();
     }
@@ -95,20 +96,20 @@ pub unsafe fn cuMemFreeAsync_ptsz(real: cuda_fn::cuMemFreeAsync_ptsz, dptr: CUde
     free_address(dptr, Some(Order { stream, per_thread: true }), &mut || unsafe { real(dptr, stream) })
 }
 
-/// Kind of pools whose pages move between the host and the devices, as managed memory's do.
+/// Allocation type of pools whose pages migrate between host and devices, like managed memory.
 const MANAGED: u32 = 2;
 
-/// Whether a pool can take memory of a device, and of which one if it names that.
+/// Whether a pool can take device memory, and on which device if it names one.
 fn lives_on(props: &CUmemPoolProps) -> Option<Option<CUdevice>> {
     match props.location.kind {
         CU_MEM_LOCATION_TYPE_DEVICE => Some(Some(props.location.id)),
-        // Wherever its pages are now: they may come to a device as a whole at any time.
+        // Managed pages may migrate to a device all at once at any time, wherever they are now.
         _ if props.allocType == MANAGED => Some(None),
         _ => None,
     }
 }
 
-/// A pool takes nothing before it is allocated from; only where it lives is noted.
+/// Records the new pool's device. A pool takes no memory before its first allocation.
 pub unsafe fn cuMemPoolCreate(
     real: cuda_fn::cuMemPoolCreate,
     pool: *mut CUmemoryPool,
@@ -155,7 +156,7 @@ pub unsafe fn cuMemPoolSetAttribute(
     let _announced = if attribute == RELEASE_THRESHOLD { pools::shrinking() } else { None };
     let result = unsafe { real(pool, attribute, value) };
     if result.ok() && attribute == RELEASE_THRESHOLD && enforce::enforced() == Ok(true) {
-        // The driver has read it: it is there, and 64 bits wide.
+        // The driver has just read the value, so it exists and is 64 bits wide.
         pools::changed(pool, Some(unsafe { value.cast::<u64>().read_unaligned() }));
     }
     result

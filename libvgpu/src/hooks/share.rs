@@ -1,14 +1,15 @@
-//! Other names for memory: handles for other processes and what comes of them, memory of other APIs.
+//! Memory shared with other processes and other APIs: exports, imports, and external memory.
 //!
-//! What is exported is charged in a share of the ledger from then on (`share`); an import of the same tenant holds that
-//! and charges nothing. Any other import is charged to the tenant once, in a share that its first importer founds: an
-//! address by the range the driver tells, a handle when it is mapped (`vmm`), external memory by the size in its
-//! descriptor. A name is held *before* the driver is asked, so that whoever lets go meanwhile takes nothing along.
+//! Exported memory is charged to a share of the ledger from then on (`share`). An import by the same tenant holds
+//! that share and charges nothing. Any other import is charged to the tenant once, in a share that its first importer
+//! founds. An address is charged by the range that the driver reports, a handle when it is mapped (`vmm`), external
+//! memory by the size in its descriptor. A share is held *before* the driver is called, so that a release in another
+//! process meanwhile does not end it.
 //!
-//! Not hooked: `cuMemGetHandleForAddressRange`. Its descriptor is for devices of other makers, no function of the driver
-//! makes memory of it again, and the memory behind it is charged where it was allocated.
+//! Not hooked: `cuMemGetHandleForAddressRange`. Its descriptor is for other vendors' devices, no driver function
+//! imports it, and the memory is charged where it was allocated.
 #![allow(non_snake_case, clippy::missing_safety_doc)]
-// SAFETY of every block in this file: the program's own arguments for the function it called, passed on as they came;
+// SAFETY of every block in this file: the program's own arguments for the function it called, passed on unchanged;
 // outputs are read after success only.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
@@ -27,7 +28,7 @@ use shim_sys::table::cuda_fn;
 use vgpu_core::charging;
 use vgpu_core::ledger::Reservation;
 
-/// Moves the charge of an exported allocation to a share, or names the one it has.
+/// Moves the charge of an exported allocation to a share, or returns the share it already has.
 fn exported(holding: Holding, identity: u64) -> Option<Share> {
     match holding.share() {
         Some(share) => Some(share),
@@ -35,8 +36,8 @@ fn exported(holding: Holding, identity: u64) -> Option<Share> {
     }
 }
 
-/// An allocation of `bytes` that lies in a slab with others, charged by itself: the others stay where they are. `None`: that
-/// does not fit beside the slab.
+/// Charges an allocation of `bytes` by itself if it shares a slab; the other allocations stay in the slab. `None`:
+/// its own charge does not fit in addition to the slab.
 fn apart(holding: Holding, bytes: u64) -> Option<Holding> {
     let Some((number, _)) = holding.slab() else { return Some(holding) };
     let device = device::at(usize::from(number))?;
@@ -57,7 +58,8 @@ pub unsafe fn cuIpcGetMemHandle(
         let base = base_of(dptr);
         let whole = range_of(base).map_or(0, |(_, bytes)| bytes);
         share::exporting(|| {
-            // Taken out meanwhile, as a free does: of an export and a free that meet the charge goes with one of them.
+            // Take the record out meanwhile, as a free does: if an export and a free overlap, only one of them gets
+            // the charge.
             let Some(holding) = ADDRESSES.take(base) else { return };
             let Some(holding) = apart(holding, whole) else {
                 ADDRESSES.put(base, holding);
@@ -73,7 +75,7 @@ pub unsafe fn cuIpcGetMemHandle(
     result
 }
 
-/// The address that the allocation around `dptr` is charged under.
+/// The address under which the allocation around `dptr` is charged.
 fn base_of(dptr: CUdeviceptr) -> CUdeviceptr {
     if ADDRESSES.get(dptr).is_some() { dptr } else { range_of(dptr).map_or(dptr, |(base, _)| base) }
 }
@@ -110,22 +112,22 @@ fn open(handle: &CUipcMemHandle, dptr: *mut CUdeviceptr, real: Call<'_>) -> CUre
         }
     };
     share::opened(at, holding).into_iter().for_each(device::release);
-    // What was noted after the context's end was swept.
+    // The record may have been stored after the context's end had removed all its records.
     if context::has_ended(context, moment) {
         ADDRESSES.take(at).into_iter().for_each(device::release);
     }
     result
 }
 
-/// What holds memory that the driver has given the address `at`: the share it has, or one that is founded for it, with all
-/// of it charged. `None`: it is on no device with limits.
+/// Charges imported memory at address `at`: to the share it has, or to one founded for it, with its whole size
+/// charged. `None`: it is on no device with limits.
 fn charged(share: Option<Share>, identity: u64, at: CUdeviceptr, context: usize) -> Result<Option<Holding>, CUresult> {
     let whole = || range_of(at).and_then(|(_, bytes)| charging::plain(bytes));
     match share {
         Some(share) if share::is_founded(share) => paid(share, whole().unwrap_or(0), context).map(Some),
         Some(share) => Ok(Some(Holding::of_share(share, context))),
         None => {
-            // A peer's memory stays where it is: not always on the current context's device.
+            // A peer's memory stays where it is, which need not be the current context's device.
             let home = device_of_pointer(at).and_then(device::by_cuda).zip(whole());
             let Some((home, whole)) = home else { return Ok(None) };
             if let Some(share) = share::found(home, identity) {
@@ -137,14 +139,14 @@ fn charged(share: Option<Share>, identity: u64, at: CUdeviceptr, context: usize)
     }
 }
 
-/// A share that is held already, as a holding, with `whole` of it charged; if that does not fit it is let go.
+/// Charges `whole` to a share that is already held. If that does not fit, the share is let go.
 fn paid(share: Share, whole: u64, context: usize) -> Result<Holding, CUresult> {
     let aside = share::set_aside(share, whole).inspect_err(|_| share::let_go(share))?;
     share::pay(share, whole, aside);
     Ok(Holding::of_share(share, context))
 }
 
-/// The current context as a word, whether or not its device has limits.
+/// The current context as an integer, whether or not its device has limits.
 fn current_context() -> usize {
     let mut context = CUcontext::NULL;
     let told = own::cuCtxGetCurrent().is_some_and(|ask| unsafe { ask(&raw mut context) }.ok());
@@ -191,13 +193,13 @@ pub unsafe fn cuIpcCloseMemHandle(real: cuda_fn::cuIpcCloseMemHandle, dptr: CUde
     result
 }
 
-/// What a handle for other processes is: a file descriptor, or bytes.
+/// An exported handle: a file descriptor, or opaque bytes.
 enum Name {
     Descriptor(i32),
     Bytes(u64),
 }
 
-/// Reads the name behind a handle of that kind; `None`: a kind that no system of ours has.
+/// Reads a handle of that kind. `None`: a kind that does not exist on Linux.
 unsafe fn name(os_handle: *const c_void, kind: u32, by_value: bool) -> Option<Name> {
     if os_handle.is_null() && !by_value {
         return None;
@@ -224,14 +226,14 @@ impl Name {
         }
     }
 
-    /// Makes the share findable by this name.
+    /// Makes the share findable through this handle.
     fn mark(&self, share: Share) {
         if let Name::Descriptor(descriptor) = self {
             share::mark(share, *descriptor);
         }
     }
 
-    /// The identity, and the share of it, held.
+    /// The handle's identity, and its share, which the caller holds from here on.
     fn import(&self) -> (Option<u64>, Option<Share>) {
         let identity = self.known();
         let share = identity.and_then(|identity| match self {
@@ -241,7 +243,7 @@ impl Name {
         (identity, share)
     }
 
-    /// The identity that whoever exported it has given it, if it did.
+    /// The identity that the exporter gave the handle, if any.
     fn known(&self) -> Option<u64> {
         match self {
             Name::Descriptor(descriptor) => descriptor::read(*descriptor),
@@ -267,7 +269,7 @@ pub unsafe fn cuMemExportToShareableHandle(
         && let Some(name) = unsafe { name(shareable, kind, false) }
     {
         share::exporting(|| {
-            // Nothing charged yet, of another tenant's memory: nothing to move.
+            // Another tenant's memory of which nothing is charged yet has no charge to move.
             let Some(holding) = physical::holding(&pin).filter(|holding| holding.bytes > 0) else { return };
             if let Some(share) = exported(holding, name.identity()) {
                 physical::set_holding(&pin, Holding::of_share(share, 0));
@@ -286,7 +288,7 @@ fn home_of(handle: CUmemGenericAllocationHandle) -> Option<&'static Device> {
     if !unsafe { ask(prop.as_mut_ptr(), handle) }.ok() {
         return None;
     }
-    // Zeroed, then written by the driver: any bytes are a valid value of it.
+    // Zeroed, then written by the driver: any bytes are valid for it.
     let location = unsafe { prop.assume_init() }.location;
     (location.kind == CU_MEM_LOCATION_TYPE_DEVICE).then(|| device::by_cuda(location.id)).flatten()
 }
@@ -312,7 +314,7 @@ pub unsafe fn cuMemImportFromShareableHandle(
     let home = if share.is_none() { home_of(new) } else { None };
     let share = share.or_else(|| share::found(home?, identity?));
     let spare = match share {
-        // How much of it is to be charged, where that is not known, shows when it is mapped.
+        // A share whose full size is unknown is charged when the memory is mapped.
         Some(share) => physical::imported(new, Some(Holding::of_share(share, 0)), false),
         None => {
             let home = home.map(|device| Holding { bytes: 0, device: device.index, context: 0 });
@@ -361,8 +363,8 @@ pub unsafe fn cuMemPoolImportFromShareableHandle(
     result
 }
 
-/// Memory of an imported pool: of the same tenant it is charged in the pool's share; of another it is charged here, by the
-/// range that the driver tells.
+/// Memory of an imported pool. The same tenant's is charged to the pool's share. Another tenant's is charged here, by
+/// the range that the driver reports.
 pub unsafe fn cuMemPoolImportPointer(
     real: cuda_fn::cuMemPoolImportPointer,
     dptr: *mut CUdeviceptr,
@@ -398,8 +400,8 @@ pub unsafe fn cuMemPoolImportPointer(
     result
 }
 
-/// Memory of another API, charged by the size its descriptor names; memory of ours that comes back this way is held. The
-/// charge ends with the object and all that shows it, as the memory does.
+/// Memory of another API, charged by the size in its descriptor. If it is this tenant's own exported memory, its
+/// share is held. The charge ends, as the memory does, with the external object and everything mapped from it.
 pub unsafe fn cuImportExternalMemory(
     real: cuda_fn::cuImportExternalMemory,
     memory: *mut CUexternalMemory,
@@ -416,7 +418,7 @@ pub unsafe fn cuImportExternalMemory(
     // The driver reads the struct too; null is its error to report.
     let Some(desc) = (unsafe { desc.as_ref() }) else { return call() };
     let Some(whole) = charging::plain(desc.size) else { return call() };
-    // Before the call: a descriptor that was imported is the driver's, which closes it.
+    // Before the call, because the driver owns an imported descriptor and closes it.
     #[allow(clippy::cast_possible_truncation)] // the first four of its bytes
     let name = (desc.kind == OPAQUE_DESCRIPTOR).then(|| Name::Descriptor(desc.handle[0] as i32));
     let (identity, share) = name.map_or((None, None), |name| name.import());
@@ -447,7 +449,8 @@ pub unsafe fn cuImportExternalMemory(
     result
 }
 
-/// Another name of external memory, noted in `table` under the `key` that the driver answers with.
+/// Adds a reference for an object mapped from external memory, stored in `table` under the `key` that the driver
+/// returns.
 fn shown(memory: CUexternalMemory, table: &Table, real: Call<'_>, key: &dyn Fn() -> u64) -> CUresult {
     if enforce::enforced() != Ok(true) {
         return real();

@@ -1,9 +1,9 @@
-//! Synchronising calls: the driver gives back what pools hold beyond their thresholds in them, and the charge follows; the
-//! meter charges what is over. And the end of a stream.
+//! Synchronising calls and the end of a stream. In a synchronising call the driver takes back memory that pools hold
+//! beyond their thresholds, and the charge follows; the meter charges the work that has finished.
 //!
-//! Queries do not: by the driver's documentation it is the calls that wait.
+//! Queries are not hooked: by the driver's documentation only waiting calls do this.
 #![allow(non_snake_case, clippy::missing_safety_doc)]
-// SAFETY of every block in this file: the program's own arguments for the function it called, passed on as they came.
+// SAFETY of every block in this file: the program's own arguments for the function it called, passed on unchanged.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use crate::departing;
@@ -39,7 +39,7 @@ wait! {
 
 macro_rules! end {
     ($($name:ident)*) => {$(
-        /// What the stream has still to come to must not be taken for that of the next one with its handle.
+        /// Work that the stream has not reached must not be attributed to a later stream with the same handle.
         #[inline]
         pub unsafe fn $name(real: cuda_fn::$name, stream: CUstream) -> CUresult {
             pools::stream_ending(Order { stream, per_thread: false });

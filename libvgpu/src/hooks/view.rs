@@ -1,8 +1,8 @@
-//! What a tenant is shown of its memory by CUDA: its limit as the total, what is left of it as free.
+//! The memory that CUDA shows to a tenant: its limit as the total, the unused part of the limit as free.
 #![allow(non_snake_case, clippy::missing_safety_doc)]
-// u64 and usize are the same where this library runs.
+// u64 and usize have the same size on the supported machines.
 #![allow(clippy::cast_possible_truncation)]
-// SAFETY of every block in this file: the program's own arguments for the function it called, passed on as they came;
+// SAFETY of every block in this file: the program's own arguments for the function it called, passed on unchanged;
 // outputs are read after success only, and null is safe wherever it was for the driver.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
@@ -14,17 +14,17 @@ use shim_sys::table::cuda_fn;
 use vgpu_core::bytes::Bytes;
 use vgpu_core::view::{self, MemoryView, Physical};
 
-/// The device of the current context, if its numbers are to be shown differently.
+/// The device of the current context, if its numbers must be shown differently.
 fn changed() -> Result<Option<&'static Device>, Denied> {
     Ok(enforce::on_current()?.map(|(_, device)| device).filter(|device| !device.observed()))
 }
 
-/// The device that CUDA counts as `dev`, if its numbers are to be shown differently.
+/// The device with CUDA ordinal `dev`, if its numbers must be shown differently.
 fn changed_by_cuda(dev: CUdevice) -> Option<&'static Device> {
     device::by_cuda(dev).filter(|device| !device.observed())
 }
 
-/// The view of `device` for its tenant.
+/// The tenant's view of `device`.
 pub fn seen(device: &Device, total: u64, free: u64) -> MemoryView {
     let physical = Physical { total: Bytes(total), free: Bytes(free) };
     departing::look_again();
@@ -46,7 +46,7 @@ pub unsafe fn cuMemGetInfo_v2(real: cuda_fn::cuMemGetInfo_v2, free: *mut usize, 
     if result.ok()
         && let Some(device) = current
     {
-        // Either output may be null where the driver allows it: then the missing number is asked for apart.
+        // If the driver accepted a null output, the missing number is queried separately.
         let (mut physical_free, mut physical_total) = (0, 0);
         match (unsafe { free.as_ref() }, unsafe { total.as_ref() }) {
             (Some(&free), Some(&total)) => (physical_free, physical_total) = (free, total),
@@ -67,7 +67,7 @@ pub unsafe fn cuMemGetInfo_v2(real: cuda_fn::cuMemGetInfo_v2, free: *mut usize, 
     result
 }
 
-/// The 32-bit call: numbers beyond 4 GiB are shown as the largest it can carry.
+/// The 32-bit call: numbers beyond 4 GiB are shown as `u32::MAX`.
 pub unsafe fn cuMemGetInfo(real: cuda_fn::cuMemGetInfo, free: *mut u32, total: *mut u32) -> CUresult {
     let current = match changed() {
         Ok(current) => current,

@@ -1,8 +1,9 @@
-//! Virtual memory: the charge belongs to the physical allocation and ends with the last thing that names it
-//! (`physical`). Reserving addresses costs nothing and is not hooked; host memory is never charged to a device, and
-//! neither is a multicast object: it is a way to memory that is bound to it, which is charged where it was made.
+//! Virtual memory management: the charge belongs to the physical allocation and ends with the last reference to it
+//! (`physical`). Reserving addresses costs nothing and is not hooked. Host memory is never charged to a device. A
+//! multicast object is not charged either: it only gives access to memory bound to it, which is charged where it was
+//! created.
 #![allow(non_snake_case, clippy::missing_safety_doc)]
-// SAFETY of every block in this file: the program's own arguments for the function it called, passed on as they came;
+// SAFETY of every block in this file: the program's own arguments for the function it called, passed on unchanged;
 // outputs are read after success only.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
@@ -23,7 +24,8 @@ fn release_all(ended: Ended) {
     ended.into_iter().for_each(device::release);
 }
 
-/// The device and the granularity a physical allocation is charged by; `None`: it is not a device's, or not ours.
+/// The device and the granularity by which a physical allocation is charged. `None`: host memory, or a device without
+/// limits.
 fn charged_device(prop: *const CUmemAllocationProp) -> Option<(&'static Device, u64)> {
     // The driver reads the struct too; null is its error to report.
     let location = unsafe { prop.as_ref()? }.location;
@@ -56,7 +58,7 @@ pub unsafe fn cuMemCreate(
     let Some((device, bytes)) = charge else {
         let result = call();
         if result.ok() {
-            // Its handle may have been another's whose release has not returned here yet.
+            // The handle may have belonged to an allocation whose release has not returned here yet.
             physical::created(unsafe { *handle }, None);
         }
         return result;
@@ -103,15 +105,17 @@ pub unsafe fn cuMemRetainAllocationHandle(
     result
 }
 
-/// What a mapping shows of imported memory and is not charged yet.
+/// The charge still due for imported memory that a mapping shows.
 enum Due {
     Nothing,
+    /// To the share it belongs to, with the reserved bytes.
     ToShare(Share, Option<Reservation<'static>>),
+    /// To this process: device, bytes, reservation.
     Own(&'static Device, u64, Reservation<'static>),
 }
 
 impl Due {
-    /// Sets aside what a mapping of the first `shown` bytes owes.
+    /// Reserves the bytes due for a mapping of the first `shown` bytes.
     fn of(pin: &physical::Pin, shown: u64) -> Result<Self, CUresult> {
         if let Some(share) = physical::holding(pin).and_then(|holding| holding.share()) {
             return Ok(Self::ToShare(share, share::set_aside(share, shown)?));
@@ -123,7 +127,7 @@ impl Due {
         }
     }
 
-    /// The driver has mapped it.
+    /// Charges the reserved bytes after the driver has mapped the memory.
     fn pay(self, pin: &physical::Pin, shown: u64) {
         match self {
             Self::Nothing => {}
@@ -136,7 +140,7 @@ impl Due {
     }
 }
 
-/// Another tenant's memory is charged here, when its size is known.
+/// Charges another tenant's memory, whose size is known only now.
 pub unsafe fn cuMemMap(
     real: cuda_fn::cuMemMap,
     dptr: CUdeviceptr,
@@ -185,14 +189,16 @@ pub unsafe fn cuMemUnmap(real: cuda_fn::cuMemUnmap, dptr: CUdeviceptr, bytes: us
     result
 }
 
-/// As many tiles are named before the driver is asked. A longer list is read when the driver has judged it: a count may be
-/// nonsense, and what is told to us then is not worth gigabytes of copies, or memory that is not there.
+/// Most tiles whose allocations are pinned before the driver is called. A longer list is read only after the driver
+/// has accepted it: the count may be garbage, and must not lead to gigabytes of copies or to reads of unmapped
+/// memory.
 const TILES_BEFORE: usize = 65_536;
 
-/// Tiles of sparse arrays show physical memory, as mappings of addresses do.
+/// Records tile mappings of sparse arrays, which reference physical memory as address mappings do.
 ///
-/// The operations are queued, the names are counted at once: what is unmapped in stream order may be charged no longer
-/// while the stream has not come to it. The driver frees nothing before that either, but only for as long as it takes.
+/// The operations are queued, but references are counted at once. Memory unmapped in stream order may therefore be
+/// uncharged before the stream reaches the unmap, while the driver still holds it. That lasts only until the stream
+/// gets there.
 fn map_arrays(list: *mut CUarrayMapInfo, count: u32, real: Call<'_>) -> CUresult {
     if list.is_null() || enforce::enforced() != Ok(true) {
         return real();
@@ -205,7 +211,7 @@ fn map_arrays(list: *mut CUarrayMapInfo, count: u32, real: Call<'_>) -> CUresult
     if count > TILES_BEFORE {
         let result = real();
         if result.ok() {
-            // The driver has read so many.
+            // The driver has read `count` entries.
             let all = unsafe { core::slice::from_raw_parts(list, count) };
             all.iter().for_each(|one| note_tile(one, pin(one), true));
         }
@@ -218,7 +224,7 @@ fn map_arrays(list: *mut CUarrayMapInfo, count: u32, real: Call<'_>) -> CUresult
     result
 }
 
-/// One operation on a tile, and what it maps, when the driver has answered.
+/// Records one tile operation and the memory it maps, after the driver's answer.
 fn note_tile(one: &CUarrayMapInfo, pin: Option<physical::Pin>, done: bool) {
     let array = one.resource as usize;
     let [a, b, c, d] = one.subresource;
@@ -251,7 +257,7 @@ pub unsafe fn cuMemMapArrayAsync_ptsz(
     map_arrays(list, count, &mut || unsafe { real(list, count, stream) })
 }
 
-/// Ends a sparse array, and with it what its tiles show.
+/// Ends a sparse array, and with it the references of its tiles.
 pub fn with_tiles(array: usize, real: Call<'_>) -> CUresult {
     if enforce::enforced() != Ok(true) {
         return real();
@@ -266,7 +272,7 @@ pub fn with_tiles(array: usize, real: Call<'_>) -> CUresult {
     result
 }
 
-/// A multicast object is known here for the memory that is bound to it.
+/// A multicast object is recorded for the memory bound to it.
 pub unsafe fn cuMulticastCreate(
     real: cuda_fn::cuMulticastCreate,
     multicast: *mut CUmemGenericAllocationHandle,
@@ -279,7 +285,7 @@ pub unsafe fn cuMulticastCreate(
     result
 }
 
-/// Binds memory that is found by `memory` to a multicast object, which keeps it as a mapping does.
+/// Binds the memory that `memory` pins to a multicast object, which keeps it alive as a mapping does.
 fn bind(
     object: CUmemGenericAllocationHandle,
     memory: &dyn Fn() -> Option<physical::Pin>,
@@ -325,7 +331,7 @@ pub unsafe fn cuMulticastBindMem(
     bind(multicast, &|| physical::pin(mem_handle), None, offset, size, &mut call)
 }
 
-#[allow(clippy::too_many_arguments)] // the driver's own
+#[allow(clippy::too_many_arguments)] // the driver's signature
 pub unsafe fn cuMulticastBindMem_v2(
     real: cuda_fn::cuMulticastBindMem_v2,
     multicast: CUmemGenericAllocationHandle,

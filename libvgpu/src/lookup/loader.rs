@@ -1,10 +1,13 @@
-//! `dlopen` and `dlmopen`, and lookups of the loader's own functions: so that no library binds past us.
+//! Hooks `dlopen` and `dlmopen` and decides lookups of the loader's own functions, so that no library binds past the
+//! hooks.
 //!
-//! A library opened with RTLD_DEEPBIND finds its own dependencies before the preloaded ones, a library of another
-//! namespace finds no preloaded one at all. Both are decided here and carried out by the loader, to which the naked
-//! functions jump: it reads RPATH, $ORIGIN and the namespace from the return address. A lookup of `dlsym` itself, with a
-//! version as preloaded tools do, gets ours, or the driver would be found through the C library's. An interposer of these
-//! functions behind us gets one that jumps to the C library's, since our export jumps to the interposer.
+//! A library opened with RTLD_DEEPBIND finds its own dependencies before the preloaded libraries. A library in
+//! another namespace finds no preloaded library at all. This module decides flags and namespace; then the naked
+//! functions jump to the real loader function, which reads RPATH, $ORIGIN and the namespace from the return address.
+//!
+//! A lookup of `dlsym` itself gets our `dlsym`, with a version too, as preloaded tools ask. Otherwise a program could
+//! find the driver through the C library's `dlsym`. Our export jumps to an interposer of these functions behind us,
+//! so the interposer itself gets a variant that jumps to the C library.
 
 use super::{Answer, NAMES, next, real};
 use super::{Dlsym, Dlvsym};
@@ -16,12 +19,13 @@ use next::Asker;
 use shim_sys::elf;
 use std::os::unix::ffi::OsStrExt;
 
-/// The last namespace there can be (glibc has 16): the loader refuses it as invalid unless a program opened them all.
+/// The last namespace there can be (glibc has 16). The loader refuses it as invalid, unless the program opened all of
+/// them.
 const NO_NAMESPACE: c_long = 15;
-/// The namespace of the program.
+/// The program's own namespace.
 const BASE: c_long = 0;
 
-/// The loader's functions that are ours.
+/// The loader's functions that this library exports.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Function {
@@ -36,7 +40,7 @@ impl Function {
         [Self::Dlsym, Self::Dlvsym, Self::Dlopen, Self::Dlmopen].into_iter().find(|f| NAMES[*f as usize] == name)
     }
 
-    /// Our export, which an interposer behind us sees called.
+    /// Our export; it jumps to an interposer behind us, if there is one.
     fn ours(self) -> *mut c_void {
         match self {
             Self::Dlsym => arch::dlsym as *mut c_void,
@@ -46,7 +50,7 @@ impl Function {
         }
     }
 
-    /// Our function in place of the C library's: as the export, and no interposer sees it called.
+    /// Our variant that replaces the C library's function: it skips any interposer and jumps to the C library.
     fn in_place(self) -> *mut c_void {
         match self {
             Self::Dlsym => arch::last_dlsym as *mut c_void,
@@ -57,7 +61,7 @@ impl Function {
     }
 }
 
-/// Decides a lookup of one of the loader's functions that are ours.
+/// Decides a lookup of one of the loader's functions in [`Function`].
 ///
 /// # Safety
 /// As [`super::answer`]; the real `dlsym`, and with a version the real `dlvsym`, are known.
@@ -65,60 +69,62 @@ impl Function {
 pub unsafe fn answer(handle: *mut c_void, name: &CStr, version: *const c_char, caller: usize) -> Answer {
     let Some(function) = Function::named(name) else { return Answer::JUMP };
     let found = match (next::asker(caller), handle == libc::RTLD_NEXT) {
-        // The loader would pass us by: our names have no version.
+        // Our exports have no version, so the loader's own search would skip them.
         (Asker::Before, true) if !version.is_null() => return Answer::is(function.ours()),
         (Asker::Before, true) => return Answer::JUMP,
-        // The C library is there, wherever the loader has it: a library that was opened has an order of its own.
+        // Fall back to the C library's function: a library opened at run time has its own search order, so the walk
+        // may miss it.
         (Asker::Behind(index), true) => elf::function_after(index, name).unwrap_or(real(function) as *mut c_void),
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         (_, false) => unsafe { super::ask(handle, name, version) },
     };
     let is_real = found as usize == real(function) && !found.is_null();
     Answer::is(if is_real { function.in_place() } else { found })
 }
 
-/// What the naked functions hand on: a namespace and flags.
+/// Namespace and flags that the naked `dlmopen` passes to the real one.
 #[repr(C)]
 pub struct Opening {
     namespace: c_long,
     flags: usize,
 }
 
-/// Decides the flags of a `dlopen` that has RTLD_DEEPBIND, or is the first of all.
+/// Decides the flags of a `dlopen`. The naked function calls this for RTLD_DEEPBIND, and once at the first `dlopen`.
 ///
 /// # Safety
 /// `file` is null or a C string.
 pub unsafe extern "C" fn open(file: *const c_char, flags: c_int) -> usize {
     real(Function::Dlopen);
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     flags_of(unsafe { bound(file, flags) })
 }
 
-/// Decides namespace and flags of a `dlmopen` that has RTLD_DEEPBIND or names another namespace, or is the first of all.
+/// Decides namespace and flags of a `dlmopen`. The naked function calls this for RTLD_DEEPBIND, for another
+/// namespace, and once at the first `dlmopen`.
 ///
 /// # Safety
 /// As [`open`].
 pub unsafe extern "C" fn open_in(namespace: c_long, file: *const c_char, flags: c_int) -> Opening {
     real(Function::Dlmopen);
     if namespace == BASE {
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         return Opening { namespace, flags: flags_of(unsafe { bound(file, flags) }) };
     }
     if !asked::for_limits() {
         return Opening { namespace, flags: flags_of(flags) };
     }
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     let name = format!("dlmopen of {}", unsafe { name_of(file) });
     let namespace = if doors::judged(&name, &name) { NO_NAMESPACE } else { namespace };
     Opening { namespace, flags: flags_of(flags) }
 }
 
-/// An int as the register that holds it.
+/// Widens the int to the register that holds it.
 fn flags_of(flags: c_int) -> usize {
     flags.cast_unsigned() as usize
 }
 
-/// The flags with or without RTLD_DEEPBIND.
+/// Clears RTLD_DEEPBIND where limits are asked for, unless `VGPU_DEEPBIND=keep` is set and lookups are not strict.
 ///
 /// # Safety
 /// As [`open`].
@@ -130,7 +136,7 @@ unsafe fn bound(file: *const c_char, flags: c_int) -> c_int {
     if !keep || doors::strict() {
         return flags & !libc::RTLD_DEEPBIND;
     }
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     let name = format!("dlopen with RTLD_DEEPBIND of {}", unsafe { name_of(file) });
     doors::met(&name, &name, "without VGPU_DEEPBIND=keep the flag is cleared");
     flags
@@ -144,7 +150,7 @@ unsafe fn name_of(file: *const c_char) -> String {
     if file.is_null() {
         return "the program".to_owned();
     }
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     let path = unsafe { CStr::from_ptr(file) }.to_bytes();
     String::from_utf8_lossy(path.rsplit(|&byte| byte == b'/').next().unwrap_or(path)).into_owned()
 }

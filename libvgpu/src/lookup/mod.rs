@@ -1,23 +1,23 @@
-//! How a program's questions for symbols reach us, and the rule for the answer: the driver chooses, we substitute.
+//! Answers the program's symbol lookups: the driver chooses the function, this library substitutes its hook.
 //!
-//! `dlsym` and `dlvsym` are exported as naked functions. A foreign name is a tail jump into the real one, with the
-//! caller's return address on top of the stack, because that address decides what RTLD_NEXT means; nothing is
-//! allocated and nothing is remembered. A name of the table goes to [`answer`]: the real function is asked with the
-//! caller's own handle, and what it returns is swapped if, and only if, it is the address of a function we hook.
-//! `dlopen` and `dlmopen` are such jumps too ([`loader`]), and the driver's own lookup comes here by way of
-//! [`swap`], which is told who asks.
+//! `dlsym` and `dlvsym` are exported as naked functions. For a foreign name they jump into the real function with the
+//! caller's return address on top of the stack, because that address decides the meaning of RTLD_NEXT. Nothing is
+//! allocated or stored. A name of the table is passed to [`answer`]. It calls the real function with the caller's own
+//! handle, and replaces the result only if that is the address of a hooked function. `dlopen` and `dlmopen` jump in
+//! the same way ([`loader`]). The driver's own lookup (`cuGetProcAddress`) uses [`swap`], with the address of the
+//! code that asks.
 //!
-//! Every caller gets a hook, also a library that exports a function of that name itself: it may call the answer from
-//! anywhere. Only the driver gets its own functions. A name that an interposer behind us has too has two hooks. The
-//! export calls the interposer, by the loader's order. The hook in place of the driver's own function charges and calls
-//! the driver. A lookup that finds the driver's function gets that one: an interposer may call it on any thread and
-//! never meets itself. Both are limited, so that it does not matter who asks. Nothing is remembered of callers: an
-//! object may be gone, and another in its place, at the next question. [`names`] is a table of the names that are
-//! decided here; the compiler builds it.
+//! Every caller gets a hook, even a library that exports a function of that name, because it may call the result from
+//! anywhere. Only the driver gets its own functions. A name that an interposer behind us exports too has two hooks.
+//! The export calls the interposer, as the loader's order demands. The other hook replaces the driver's function: it
+//! charges, then calls the driver. A lookup that finds the driver's function gets this second hook, so an interposer
+//! can call it on any thread without calling itself. Both enforce limits, so it does not matter which caller asks.
+//! Nothing about callers is cached: by the next lookup an object may be unloaded and another mapped in its place.
+//! [`names`] is the table of names decided here; the compiler builds it.
 //!
-//! RTLD_DEFAULT where the driver was loaded with RTLD_LOCAL: the main program finds nothing, as without us. A library
-//! that was itself loaded with RTLD_LOCAL gets the hook, whether or not the driver is in its own scope: glibc tells
-//! nobody what that scope is.
+//! RTLD_DEFAULT where the driver was loaded with RTLD_LOCAL: the main program finds nothing, as without this library.
+//! A library that was itself loaded with RTLD_LOCAL gets the hook, whether or not the driver is in its own scope,
+//! because glibc does not expose that scope.
 
 pub(crate) mod loader;
 mod names;
@@ -40,16 +40,16 @@ use shim_sys::elf;
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
 
-/// Names of the loader's functions that are ours, by [`Function`].
+/// Names of the loader's functions that this library exports, indexed by [`Function`].
 const NAMES: [&CStr; 4] = [c"dlsym", c"dlvsym", c"dlopen", c"dlmopen"];
-/// Where our exports of the loader's functions jump to: the next definition behind us, which may be another preloaded
-/// library's. 0 until the first call.
+/// Addresses to which our exports of the loader's functions jump: the next definition behind us, which may be another
+/// preloaded library's. 0 until the first call.
 pub(crate) static NEXT: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
 /// The C library's own functions, 0 until the first call.
 pub(crate) static REAL: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
 
-/// The C library's own function, or the next one behind us where there is no C library; 0: there is neither. Both tables
-/// know it then.
+/// The C library's own function. Without a C library, the next definition behind us; 0 if there is neither. Fills
+/// both [`NEXT`] and [`REAL`] at the first call.
 fn real(function: Function) -> usize {
     match REAL[function as usize].load(Relaxed) {
         0 => find_real(function),
@@ -62,7 +62,7 @@ fn find_real(function: Function) -> usize {
     let name = NAMES[function as usize];
     let us = elf::object_of(find_real as fn(Function) -> usize as usize).map_or(0, |object| object.index);
     let next = elf::function_after(us, name);
-    // Before glibc 2.34 these functions are in a library of their own.
+    // Before glibc 2.34 these functions are in libdl, a separate library.
     let is_c_library = |object: &elf::Object| object.has_soname(c"libc.so.6") || object.has_soname(c"libdl.so.2");
     let own = elf::walk(|object| is_c_library(&object).then(|| object.function(name)).flatten());
     let [next, own] = [next.or(own), own.or(next)].map(|found| found.map_or(0, |address| address as usize));
@@ -71,7 +71,8 @@ fn find_real(function: Function) -> usize {
     own
 }
 
-/// What the naked functions do next: return `address` (`handled` != 0) or jump to the real function.
+/// Tells a naked function its next step: return `address` (`handled` != 0), or jump to the real function (`handled` =
+/// 0).
 #[repr(C)]
 pub struct Answer {
     address: *mut c_void,
@@ -87,12 +88,12 @@ impl Answer {
 }
 
 impl Row {
-    /// The row of that number among the rows of both libraries.
+    /// The row with `number`, counted through the rows of both libraries.
     pub fn numbered(number: usize) -> Self {
         number.checked_sub(first_number::NVML).map_or(Row::Cuda(number), Row::Nvml)
     }
 
-    /// The export.
+    /// The exported hook.
     pub fn hook(self) -> *mut c_void {
         match self {
             Row::Cuda(row) => CUDA_HOOKS.at(row),
@@ -100,8 +101,9 @@ impl Row {
         }
     }
 
-    /// Our function in place of the driver's own: the export, or where that calls an interposer, one that does not.
-    #[inline(never)] // hot, and short: a call is cheaper than a copy for each caller
+    /// The hook that replaces the driver's own function: the export, or, where the export calls an interposer, a
+    /// variant that does not.
+    #[inline(never)] // hot and short: a call is cheaper than a copy for each caller
     fn in_place(self) -> *mut c_void {
         let (is_interposed, number) = match self {
             Row::Cuda(row) => (CUDA.is_interposed(row), first_number::CUDA + row),
@@ -110,7 +112,7 @@ impl Row {
         if is_interposed { arch::in_place(number) } else { self.hook() }
     }
 
-    /// Whether a function stands behind the hook.
+    /// Whether the hook has a function to call behind it.
     fn has_function(self) -> bool {
         match self {
             Row::Cuda(row) => CUDA.has_function(row),
@@ -143,7 +145,7 @@ impl Row {
     }
 }
 
-/// Our hook for a real function, or the address itself: the one place where substitution happens.
+/// Our hook for a real function, or the address itself. Substitution happens only here.
 pub fn substitute(address: *mut c_void) -> *mut c_void {
     if let Some(row) = CUDA.row_at(address) {
         Row::Cuda(row).in_place()
@@ -154,31 +156,32 @@ pub fn substitute(address: *mut c_void) -> *mut c_void {
     }
 }
 
-/// The driver's own answer to `name`, as code at `caller` gets it; `None`: it must not be handed out.
+/// Turns the driver's own answer to `name` into the address for code at `caller`. `None`: the address must not be
+/// handed out.
 ///
 /// # Safety
 /// `name` is null or a C string.
 ///
 /// # Cost
-/// The driver's answer is judged first: a hooked function by its address, one of the driver's other functions by the name.
+/// A lookup by address for a hooked function; for another function of the driver, also a lookup by name.
 #[inline]
 pub unsafe fn swap(name: *const c_char, found: *mut c_void, caller: usize) -> Option<*mut c_void> {
     if let Some(row) = CUDA.row_at(found) {
         return Some(if CUDA.asks(caller) { found } else { Row::Cuda(row).in_place() });
     }
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     match unsafe { doors::variant_text(name, found) } {
         Some(true) => None,
         _ => Some(found),
     }
 }
 
-/// Asks the real function, from here.
+/// Calls the real `dlsym` or `dlvsym` from this library.
 ///
 /// # Safety
 /// The program's own handle, name and version; the real function is known.
 unsafe fn ask(handle: *mut c_void, name: &CStr, version: *const c_char) -> *mut c_void {
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe {
         match (version.is_null(), real_dlsym(), real_dlvsym()) {
             (true, Some(dlsym), _) => dlsym(handle, name.as_ptr()),
@@ -188,13 +191,13 @@ unsafe fn ask(handle: *mut c_void, name: &CStr, version: *const c_char) -> *mut 
     }
 }
 
-/// Nothing, with words for `dlerror`, of a symbol that is there.
+/// Refuses an existing symbol: returns null and sets the `dlerror` text of a missing symbol.
 fn refused(handle: *mut c_void) -> Answer {
-    // SAFETY: a name that nothing has; the loader's words for it are the ones a missing symbol gets.
+    // SAFETY: a C string. No object exports this name, so the loader sets its text for a missing symbol.
     Answer::is(unsafe { ask(handle, c"(refused by VGPU_STRICT=1)", core::ptr::null()) })
 }
 
-/// Decides a `dlsym` whose name begins like one of ours. `version` is null for `dlsym`.
+/// Decides a `dlsym` or `dlvsym` whose name begins like one of the table. `version` is null for `dlsym`.
 ///
 /// # Safety
 /// `name` is a C string; `handle` and `version` are what the program passed.
@@ -204,27 +207,27 @@ pub(crate) unsafe extern "C" fn answer(
     version: *const c_char,
     caller: usize,
 ) -> Answer {
-    // The naked functions jump through these: whatever is decided, they must be known.
+    // The naked functions may jump through these addresses after any answer, so both must be known.
     if real_dlsym().is_none() || (!version.is_null() && real_dlvsym().is_none()) {
         return Answer::is(core::ptr::null_mut());
     }
     if name.is_null() {
         return Answer::JUMP;
     }
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     let name = unsafe { CStr::from_ptr(name) };
     match judge(name.to_bytes()) {
         Name::Foreign => Answer::JUMP,
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         Name::Hooked(row) => unsafe { hooked(row, handle, name, version, caller) },
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         Name::Variant => unsafe { variant(handle, name, version, caller) },
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         Name::Loader => unsafe { loader::answer(handle, name, version, caller) },
     }
 }
 
-/// A name that has a hook.
+/// Decides a name that has a hook.
 ///
 /// # Safety
 /// As [`answer`].
@@ -235,12 +238,13 @@ unsafe fn hooked(row: Row, handle: *mut c_void, name: &CStr, version: *const c_c
     }
     if handle == libc::RTLD_NEXT {
         return match next::asker(caller) {
-            // The loader would answer our own export, but there is no driver behind it: as below.
+            // The loader would answer with our own export, but no driver is behind it: answer as at the end of this
+            // function.
             Asker::Before if next::meets(row.hook(), caller, name) && !row.has_function() => {
                 Answer::is(next_after_us(name))
             }
             Asker::Before => Answer::JUMP,
-            // Never the loader's own answer: a library that was opened has a scope whose order is not this one, and the
+            // The loader's own answer is not used: a library opened at run time has a scope in another order, and the
             // driver may be in it.
             Asker::Behind(index) => match elf::function_after(index, name) {
                 Some(found) => Answer::is(substitute(found)),
@@ -249,11 +253,11 @@ unsafe fn hooked(row: Row, handle: *mut c_void, name: &CStr, version: *const c_c
             },
         };
     }
-    // SAFETY: the program's own handle, name and version, passed on as they came.
+    // SAFETY: the program's own handle, name and version, passed on unchanged.
     let found = unsafe { ask(handle, name, version) };
     if found == row.hook() && (!row.has_function() || next::sees_what_we_see(handle, caller)) {
-        // Our own export answered a search of the global scope. The program asks whether there is a driver: if none is
-        // behind us in that scope, `dlerror` then has the loader's own words.
+        // Our own export answered a search of the global scope. The program wants to know whether there is a driver.
+        // If none is behind us in that scope, `dlerror` then has the loader's own text.
         let behind = next_after_us(name);
         return Answer::is(if behind.is_null() { behind } else { found });
     }
@@ -264,7 +268,7 @@ unsafe fn hooked(row: Row, handle: *mut c_void, name: &CStr, version: *const c_c
     Answer::is(answer)
 }
 
-/// A name without a hook whose base is that of functions that charge or launch: a new variant, perhaps.
+/// Decides a name that has no hook but shares its base with functions that charge or launch: perhaps a new variant.
 ///
 /// # Safety
 /// As [`answer`].
@@ -274,7 +278,7 @@ unsafe fn variant(handle: *mut c_void, name: &CStr, version: *const c_char, call
         return Answer::JUMP;
     }
     let found = if handle != libc::RTLD_NEXT {
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe { ask(handle, name, version) }
     } else if let Asker::Behind(index) = next::asker(caller) {
         elf::function_after(index, name).unwrap_or(core::ptr::null_mut())
@@ -283,7 +287,7 @@ unsafe fn variant(handle: *mut c_void, name: &CStr, version: *const c_char, call
     };
     match CUDA.holds(found as usize).then(|| doors::variant(name, found)).flatten() {
         Some(true) => refused(handle),
-        // Asked once more by the loader, from the caller's own place.
+        // The real function asks again, with the caller's own return address.
         _ => Answer::JUMP,
     }
 }

@@ -1,8 +1,8 @@
-//! Which names are ours to decide: hooked functions, variants that a hook should know, the loader's own.
+//! Decides which names are handled here: hooked functions, their unknown variants, and the loader's own functions.
 //!
-//! One hash table of words, built by the compiler from the table of rows. It is exact: a word is compared before it is
-//! believed, so that a stranger's name is never taken for ours. Not here: what is decided ([`super::answer`]), and what
-//! a variant that the table does not know means (`doors`).
+//! The compiler builds one hash table of words from the table of rows. Each match is confirmed by comparing the text,
+//! so a foreign name never matches. Not here: the decision about a lookup ([`super::answer`]), and the meaning of a
+//! variant that the table does not know (`doors`).
 
 use crate::driver::{CUDA, NVML};
 use core::ffi::CStr;
@@ -18,23 +18,23 @@ pub enum Row {
     Nvml(usize),
 }
 
-/// A name, or the base of one, that is ours to decide. Its text is the beginning of a name in the lists, so that the
-/// loader has no addresses to write here.
+/// A name, or the base of one, that is handled here. Its text is stored as list and number, not as a pointer, so the
+/// loader has nothing to relocate.
 #[derive(Clone, Copy)]
 struct Word {
     list: List,
     /// Number of the name in that list.
     number: u16,
     length: u8,
-    /// There is a hook of exactly this name.
+    /// A hook has exactly this name.
     hooked: bool,
     /// Functions of this base name charge or launch.
     guards: bool,
-    /// They copy or fill, which is charged as an option.
+    /// Functions of this base name copy or fill, which is charged only with `VGPU_CHARGE_COPIES=1`.
     copies: bool,
 }
 
-/// Whose names.
+/// The list that holds the name.
 #[derive(Clone, Copy)]
 enum List {
     Cuda,
@@ -61,12 +61,12 @@ impl Word {
         }
     }
 
-    /// Whether functions of this base name charge or launch here.
+    /// Whether functions of this base name charge or launch in this process.
     fn is_guarded(&self) -> bool {
         self.guards || (self.copies && crate::hooks::copies_asked_for())
     }
 
-    /// Whether `text`, of the word's length, is the word.
+    /// Whether `text`, which has this word's length, equals the word.
     fn is(&self, text: &[u8]) -> bool {
         let number = usize::from(self.number);
         match self.list {
@@ -77,21 +77,21 @@ impl Word {
     }
 }
 
-/// At most so many words: names, their bases, the loader's own.
+/// Upper bound of words: hooked names, their bases, the loader's functions.
 const MOST: usize = 2 * CudaHook::COUNT + NvmlHook::COUNT + super::NAMES.len();
-/// Places of the index: more than half of them stay empty.
+/// Slots of the index: more than half of them stay empty.
 const PLACES: usize = (2 * MOST).next_power_of_two();
 
 struct Words {
     all: [Word; MOST],
     count: usize,
-    /// Open-addressed, by [`hash`]: number of the word + 1, 0: empty.
+    /// Open addressing by [`place`]: number of the word + 1; 0 is empty.
     index: [u16; PLACES],
 }
 
 static WORDS: Words = Words::of_the_table();
 
-#[allow(clippy::cast_possible_truncation)] // what is cast is compared first
+#[allow(clippy::cast_possible_truncation)] // values are compared before the cast
 impl Words {
     const fn of_the_table() -> Self {
         let empty = Word { list: List::Loader, number: 0, length: 0, hooked: false, guards: false, copies: false };
@@ -99,7 +99,7 @@ impl Words {
         let mut row = 0;
         while row < CudaHook::COUNT {
             let name = CUDA_HOOK_NAMES[row].to_bytes();
-            // The naked functions rely on it.
+            // The naked functions check only this prefix.
             assert!(matches!(name, [b'c', b'u', b'A'..=b'Z', ..]), "a function of the driver has a name like cuInit");
             let at = words.enter(List::Cuda, row, name.len());
             words.all[at].hooked = true;
@@ -128,7 +128,7 @@ impl Words {
         words
     }
 
-    /// The number of the word that is the first `length` bytes of a name, which is entered if it is new.
+    /// The number of the word made of the first `length` bytes of a name; adds the word if it is new.
     const fn enter(&mut self, list: List, number: usize, length: usize) -> usize {
         assert!(number < u16::MAX as usize && length <= u8::MAX as usize && MOST < u16::MAX as usize);
         let (number, length) = (number as u16, length as u8);
@@ -152,7 +152,7 @@ impl Words {
     fn find(&self, text: &[u8]) -> Option<&Word> {
         let mut at = place(text);
         loop {
-            // An empty place ends the search: its number, minus one, is no word's.
+            // An empty slot ends the search: 0 - 1 wraps to an index beyond all words.
             let word = self.all.get(usize::from(*self.index.get(at)?).wrapping_sub(1))?;
             if usize::from(word.length) == text.len() && word.is(text) {
                 return Some(word);
@@ -162,8 +162,8 @@ impl Words {
     }
 }
 
-/// Whether functions of that kind charge or launch, so that a variant past the hooks is an open door. Each subject of the
-/// table is told here; a new one that is not stops the compiler.
+/// Whether functions with this action charge or launch, so that a variant that bypasses the hooks is counted. Every
+/// subject of the table is listed here; an unlisted one fails to compile.
 const fn guards(action: Action) -> bool {
     let Action::Hook(subject) = action else { return false };
     match subject.as_bytes() {
@@ -173,12 +173,14 @@ const fn guards(action: Action) -> bool {
     }
 }
 
-/// Whether functions of that kind are charged where `VGPU_CHARGE_COPIES=1` asks for it: then they guard as launches do.
+/// Whether functions with this action are charged only with `VGPU_CHARGE_COPIES=1`, which then makes them guarded
+/// like launches.
 const fn copies(action: Action) -> bool {
     matches!(action, Action::Hook(subject) if matches!(subject.as_bytes(), b"copy"))
 }
 
-/// Where the search for a word begins. Eight bytes at a time: most names have two to four such pieces.
+/// The slot where the search for a word begins. Hashes eight bytes at a time: most names have two to four such
+/// pieces.
 #[inline]
 const fn place(text: &[u8]) -> usize {
     let (mut hash, mut rest) = (text.len() as u64, text);
@@ -209,20 +211,20 @@ const fn same(a: &[u8], b: &[u8]) -> bool {
     true
 }
 
-/// Whose business a name is.
+/// How a name is handled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Name {
     /// It has a hook.
     Hooked(Row),
-    /// It has none, and its base is that of functions that charge or launch.
+    /// It has no hook, and its base is that of functions that charge or launch.
     Variant,
-    /// A function of the loader that is ours.
+    /// A function of the loader that this library exports.
     Loader,
-    /// Nobody's here.
+    /// Not handled here.
     Foreign,
 }
 
-/// Whose business `name` is.
+/// Decides how `name` is handled.
 ///
 /// # Cost
 /// A hash of the name, and of its base if it has a suffix; no comparison for nearly every foreign name.
@@ -232,7 +234,7 @@ pub fn judge(name: &[u8]) -> Name {
         Some(word) => match word.row() {
             Some(row) => Name::Hooked(row),
             None if word.is_guarded() => Name::Variant,
-            // A base name without a function of its own.
+            // A base name that is no function by itself.
             None if word.copies => Name::Foreign,
             None => Name::Loader,
         },
@@ -255,7 +257,7 @@ mod tests {
     use super::*;
     use shim_sys::table::{NVML_ROWS, base_name};
 
-    /// The rule in its plain form.
+    /// The same rule computed directly from the rows.
     fn guarded_by_rows(base: &str) -> bool {
         let subjects = ["charge", "kernel", "launch", "context", "pool", "share", "module"].map(Action::Hook);
         CUDA_ROWS.iter().any(|row| row.base() == base && subjects.contains(&row.action))

@@ -1,6 +1,6 @@
-//! RTLD_NEXT, for ourselves and for others.
+//! RTLD_NEXT for this library's own lookups and for callers.
 //!
-//! The search starts after the *caller's* object, so who asks decides; see [`Asker`].
+//! The loader starts that search after the *caller's* object, so the result depends on the caller; see [`Asker`].
 
 use super::loader::real_dlsym;
 use core::ffi::{CStr, c_void};
@@ -13,22 +13,23 @@ fn us() -> usize {
 /// The next definition of `name` behind this library in the loader's search order, or null.
 pub fn next_after_us(name: &CStr) -> *mut c_void {
     match real_dlsym() {
-        // SAFETY: RTLD_NEXT with a C string; the call is made from this library, so the search starts behind it.
+        // SAFETY: RTLD_NEXT with a C string. This library makes the call, so the search starts behind it.
         Some(dlsym) => core::hint::black_box(unsafe { dlsym(libc::RTLD_NEXT, name.as_ptr()) }),
         None => core::ptr::null_mut(),
     }
 }
 
-/// Where the caller stands, as far as the meaning of RTLD_NEXT depends on it.
+/// The caller's position relative to this library, as far as the meaning of RTLD_NEXT depends on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Asker {
-    /// Before us: a search from there meets our export by itself.
+    /// Before this library: a search from there finds our export without help.
     Before,
-    /// Behind us, at this place: a program's library, or an interposer of the driver or of the loader.
+    /// Behind this library, at this object index: the program's library, or an interposer of the driver or the
+    /// loader.
     Behind(usize),
 }
 
-/// Places the code at address `caller` among the loader's objects.
+/// Finds the position of the code at address `caller` among the loader's objects.
 ///
 /// # Cost
 /// One walk over the objects.
@@ -41,16 +42,16 @@ pub fn asker(caller: usize) -> Asker {
         behind |= object.holds(ours);
         None
     });
-    found.unwrap_or(Asker::Before) // code made at run time: no object to start behind
+    found.unwrap_or(Asker::Before) // code generated at run time belongs to no object
 }
 
-/// Whether a search of the global scope, asked with `handle` by code at `caller`, sees just what a search of ours sees:
-/// one by the main program, or by the main program's handle.
+/// Whether a global search with `handle` by code at `caller` has the same scope as this library's own search. True
+/// for a search by the main program or with the main program's handle.
 pub fn sees_what_we_see(handle: *mut c_void, caller: usize) -> bool {
     handle != libc::RTLD_DEFAULT || elf::object_of(caller).is_none_or(|object| object.index == 0)
 }
 
-/// Whether RTLD_NEXT, asked by code at `caller` before us, meets `hook` first.
+/// Whether RTLD_NEXT by code at `caller`, before this library, finds `hook` first.
 pub fn meets(hook: *mut c_void, caller: usize, name: &CStr) -> bool {
     let from = elf::object_of(caller).map_or(0, |object| object.index);
     elf::function_after(from, name) == Some(hook)

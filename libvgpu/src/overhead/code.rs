@@ -1,8 +1,10 @@
-//! Who holds which overhead besides contexts' own: code (modules, libraries and their globals) and the limits of a context.
+//! Overhead besides contexts' own: code (modules, libraries and their globals) and the limits of a context, by
+//! context.
 //!
-//! Code is held by the context that brought it, not by the module: the driver puts small modules together, so that the one
-//! that brought memory is not the one that takes it away. What an unload returns is measured, as what a load took. Of a
-//! context that ends, what others still use is inherited by one of them.
+//! Code is charged to the context that loaded it, not to the module. The driver packs small modules together, so the
+//! module whose load took memory is not the one whose unload returns it. The memory returned by an unload is
+//! therefore measured, as is the memory taken by a load. When a context ends, another context inherits the memory
+//! that is still shared.
 
 use super::release;
 use crate::device::{self, Device};
@@ -10,18 +12,18 @@ use crate::lock::Lock;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use shim_sys::cuda::CUcontext;
 
-/// What overhead came with.
+/// The cause of overhead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Key {
     /// Code and its globals.
     Code,
-    /// Code of contexts that have ended, in places that others use as well.
+    /// Code of contexts that have ended, in blocks that other contexts share.
     Inherited,
     /// A limit of a context, by its number.
     Limit(u32),
 }
 
-/// One holder.
+/// An amount of overhead and the context that holds it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Holder {
     key: Key,
@@ -30,32 +32,34 @@ struct Holder {
     bytes: u64,
 }
 
+/// All overhead besides contexts' own.
 static HOLDERS: Lock<Vec<Holder>> = Lock::new(Vec::new());
 
-/// What a call brought that can be taken away again, by its handle.
+/// A loaded object that can be unloaded, by its handle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Made {
-    /// A module, which goes with its context, too.
+    /// A module, which also ends with its context.
     Module(usize),
     /// A library.
     Library(usize),
-    /// A part of what is there.
+    /// A part of an object that is already loaded.
     Part,
 }
 
-/// What is loaded, and what it was found to take: what to give back where an unload cannot be measured.
+/// A loaded object and its measured size, which is released where its unload cannot be measured.
 #[derive(Clone, Copy, Debug)]
 struct Record {
     made: Made,
     context: usize,
     device: u8,
-    /// `None`: not known, since another measured call overlapped, and whoever was first took the growth of both.
+    /// `None`: unknown, because another measured call overlapped and the first one to finish took the growth of both.
     bytes: Option<u64>,
 }
 
+/// All loaded modules and libraries.
 static LOADED: Lock<Vec<Record>> = Lock::new(Vec::new());
 
-/// Notes what was loaded; `alone`: no other measured call overlapped, so that the bytes are its own.
+/// Records a loaded object. `alone`: no other measured call overlapped, so the bytes are its own.
 pub fn loaded(made: Made, context: CUcontext, device: &Device, bytes: u64, alone: bool) {
     match made {
         Made::Part => _ = PARTS[at(device)].fetch_add(bytes, Relaxed),
@@ -66,7 +70,7 @@ pub fn loaded(made: Made, context: CUcontext, device: &Device, bytes: u64, alone
     }
 }
 
-/// Notes that it was unloaded; its device and what it was found to take, where that is known.
+/// Records an unload. Returns the device and the measured size, 0 if unknown.
 pub fn unloaded(made: Made) -> Option<(u8, u64)> {
     let mut all = LOADED.lock();
     let at = all.iter().position(|one| one.made == made)?;
@@ -74,11 +78,13 @@ pub fn unloaded(made: Made) -> Option<(u8, u64)> {
     Some((one.device, one.bytes.unwrap_or(0)))
 }
 
-/// The driver's places for small code: what took nothing when it was loaded lies in one that others brought.
+/// Size of the driver's blocks for small code. Code that took no memory when it was loaded is in a block that other
+/// code brought.
 pub const PLACE: u64 = 2 << 20;
 
-/// What is loaded can hold no more than each of it took when it was loaded, or one place with others: gives back what
-/// unloads beside other threads' requests have left; how many bytes. Not while anything is loaded whose bytes are unknown.
+/// Releases code memory that unloads left charged because other threads' requests disturbed their measurement. Loaded
+/// code can hold at most its measured size, or one block shared with others. Returns the bytes released: none while
+/// the size of any loaded object is unknown.
 pub fn beyond_what_is_loaded(device: &Device) -> u64 {
     let parts = &PARTS[at(device)];
     let most = most(&LOADED.lock(), device.index, parts.load(Relaxed)).unwrap_or_else(|| {
@@ -88,15 +94,15 @@ pub fn beyond_what_is_loaded(device: &Device) -> u64 {
     gone(device, held(device).saturating_sub(most))
 }
 
-/// The most that is held by what is loaded, with what came by parts, which have no record of their own; `None`: nothing is.
+/// Upper bound of the memory held by loaded objects, plus `parts`, which have no record of their own. `None`: nothing
+/// is loaded.
 fn most(loaded: &[Record], device: u8, parts: u64) -> Option<u64> {
     let mut here = loaded.iter().filter(|one| one.device == device || matches!(one.made, Made::Library(_))).peekable();
     here.peek()?;
     Some(here.fold(parts, |sum, one| sum.saturating_add(one.bytes.map_or(u64::MAX, |bytes| bytes.max(PLACE)))))
 }
 
-/// Bytes of code on each device that were brought by parts of what is loaded, or found later than the call that brought
-/// them.
+/// Bytes of code on each device from parts of loaded objects, or found only after the call that caused them.
 static PARTS: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 
 fn at(device: &Device) -> usize {
@@ -109,12 +115,12 @@ fn held(device: &Device) -> u64 {
     HOLDERS.lock().iter().filter(code).map(|one| one.bytes).sum()
 }
 
-/// Whether nothing is loaded and nothing is held on a device.
+/// Whether nothing is loaded, and no code is held on the device.
 pub fn is_first(device: &Device) -> bool {
     LOADED.lock().is_empty() && held(device) == 0
 }
 
-/// Notes `bytes` that are charged already.
+/// Records `bytes` that are charged already.
 pub fn add(key: Key, context: CUcontext, device: &Device, bytes: u64) {
     put(&mut HOLDERS.lock(), Holder { key, context: context.0 as usize, device: device.index, bytes });
 }
@@ -128,7 +134,8 @@ fn put(all: &mut Vec<Holder>, new: Holder) {
     }
 }
 
-/// Code has gone, of whichever context: gives back up to `bytes` of what is held on the device; how many.
+/// Records that code was freed, of whichever context: releases up to `bytes` of the code held on the device. Returns
+/// how many.
 pub fn gone(device: &Device, bytes: u64) -> u64 {
     let left = {
         let mut all = HOLDERS.lock();
@@ -138,13 +145,13 @@ pub fn gone(device: &Device, bytes: u64) -> u64 {
     release(device.index, bytes - left)
 }
 
-/// Gives back up to `bytes` of what `key` holds on a device, in one context or (`None`) in any; how many.
+/// Releases up to `bytes` held for `key` on a device, in one context or (`None`) in any. Returns how many.
 pub fn shrink(key: Key, context: Option<CUcontext>, device: &Device, bytes: u64) -> u64 {
     let left = take(&mut HOLDERS.lock(), key, context.map(|context| context.0 as usize), device.index, bytes);
     release(device.index, bytes - left)
 }
 
-/// Takes up to `bytes` out; what is left of them.
+/// Removes up to `bytes` from the records; returns the remainder.
 fn take(all: &mut Vec<Holder>, key: Key, context: Option<usize>, device: u8, bytes: u64) -> u64 {
     let mut left = bytes;
     all.retain_mut(|one| {
@@ -174,8 +181,8 @@ pub fn any(device: &Device) -> bool {
     HOLDERS.lock().iter().any(|one| !matches!(one.key, Key::Limit(_)) && one.device == device.index)
 }
 
-/// A context has ended and took `gone` bytes of what it held with it (`None`: all of it); the rest is common to others and
-/// goes on to `heir`. How many bytes went back.
+/// Handles the end of a context that freed `gone` bytes of its code memory (`None`: all). The rest is shared with
+/// other contexts and is charged to `heir`. Returns the bytes released.
 pub fn end_of_context(context: CUcontext, gone: Option<u64>, heir: Option<usize>) -> u64 {
     let module = |one: &Record| matches!(one.made, Made::Module(_)) && one.context == context.0 as usize;
     LOADED.lock().retain(|one| !module(one));
@@ -198,9 +205,9 @@ fn inherit(all: &mut Vec<Holder>, context: usize, gone: Option<u64>, heir: Optio
     (device, back)
 }
 
-/// Forgets the parent's code, in a forked child.
+/// Clears the parent's code in a forked child.
 pub fn forget() {
-    // SAFETY: called in a forked child, whose only thread this is.
+    // SAFETY: called in a forked child, which has only this thread.
     unsafe {
         HOLDERS.reset(Vec::new());
         LOADED.reset(Vec::new());

@@ -1,25 +1,25 @@
-//! What contexts take, once somebody has measured it: this process, or another member, which left it in the ledger.
+//! Figures: the sizes of contexts, measured by this process or by another member that left them in the ledger.
 //!
-//! A figure is reserved *before* the driver is asked, so that a context that does not fit is not made at all. The ledger
-//! keeps the smallest that anybody measured: a larger one (another flag, another loading mode) would refuse what fits,
-//! and what a context takes beyond its figure is found by its own measurement.
+//! A figure is reserved *before* the driver is called, so that a context that does not fit is not created at all. The
+//! ledger keeps the smallest measured figure. A larger one (another flag, another loading mode) would refuse contexts
+//! that fit; a context's own measurement finds any excess over the figure.
 
 use crate::device::Device;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Figures by device number, of a process's first context and of further ones; all ones: none yet.
+/// Figures by device number: of a process's first context, and of further ones; all ones: none yet.
 static FIGURES: [[AtomicU64; 2]; 64] = [const { [const { AtomicU64::new(u64::MAX) }; 2] }; 64];
 
-/// What is known before the driver is asked.
+/// A figure known before the driver is called.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Figure {
     /// Bytes to reserve.
     pub bytes: u64,
-    /// Whether this process measured it: then it need not do so again.
+    /// Whether this process measured it; then it need not measure again.
     pub own: bool,
 }
 
-/// The figure of a first (`further` false) or further context.
+/// The figure of a first (`further` is false) or further context.
 pub fn known(device: &Device, further: bool) -> Option<Figure> {
     match FIGURES[usize::from(device.index)][usize::from(further)].load(Relaxed) {
         u64::MAX => {
@@ -33,7 +33,7 @@ pub fn known(device: &Device, further: bool) -> Option<Figure> {
     }
 }
 
-/// Notes what this process measured without anybody's disturbance, for itself and for members that come later.
+/// Stores a size that was measured without disturbance, for this process and for later members.
 pub fn note(device: &Device, further: bool, bytes: u64) {
     FIGURES[usize::from(device.index)][usize::from(further)].store(bytes, Relaxed);
     if let Ok(joined) = device.ledger.joined() {
@@ -46,14 +46,14 @@ pub fn note(device: &Device, further: bool, bytes: u64) {
     }
 }
 
-/// What the first code of a process takes at least, by whoever in the tenant has seen it exactly; a place of the driver's at
-/// most, since code differs.
+/// Minimum size of the first code of a process, as measured exactly by any member of the tenant. At most one code
+/// block of the driver, because code differs.
 pub fn first_code(device: &Device) -> u64 {
     let noted = device.ledger.joined().ok().and_then(|joined| joined.member().ledger().header().first_code());
     noted.unwrap_or(0).min(super::code::PLACE)
 }
 
-/// Notes what the first code of a process was seen to take, if it is the least.
+/// Stores a measured size of the first code of a process, if it is the smallest.
 pub fn note_first_code(device: &Device, bytes: u64) {
     if let Ok(joined) = device.ledger.joined() {
         let header = joined.member().ledger().header();

@@ -1,21 +1,22 @@
-//! What the driver takes beyond what the program asked for: contexts, code and its globals, limits of a context. Measured
-//! where it appears, charged as overhead, returned with what it came with.
+//! Charges the device memory that the driver takes beyond the program's requests: contexts, code and its globals, and
+//! limits of a context. It is measured at the call that causes it, charged as overhead, and released with its cause.
 //!
-//! - [`reading`]: NVML's list of a device, this process's entry in it, growth between two readings
-//! - [`figures`]: what contexts take, known before the driver is asked
-//! - [`watch`]: growth around a call, when several overlap
-//! - [`code`]: who holds which overhead besides contexts
+//! - [`reading`]: NVML's process list of a device, this process's entry in it, and growth between two readings
+//! - [`figures`]: sizes of contexts, known before the driver is asked
+//! - [`watch`]: growth around a call, also when several calls overlap
+//! - [`code`]: which context holds which overhead besides its own
 //! - here: a context's own charge
 //!
-//! A context's figure is the growth of this process's entry in NVML's list over its creation, or the entry that appeared
-//! meanwhile, if it is the only one; a process's first context and further ones have figures apart, and later members
-//! reserve by those that an earlier one left in the ledger. Without an entry it is the growth of the device's used memory,
-//! if nothing else on the list changed and two readings in a row agree on either side; that holds for the one context.
+//! A context's size is the growth of this process's entry in NVML's list over the creation. If the process had no
+//! entry, it is the entry that appeared meanwhile, if only one did. The first context of a process and further ones
+//! have separate figures. Later members reserve by the figures that an earlier one left in the ledger. Without an
+//! entry, the size is the growth of the device's used memory, provided that the rest of the list did not change and
+//! two consecutive readings agree on either side. A size found this way is used for this one context only.
 //!
-//! Where NVML cannot be used, or its list does not show this process, overhead counts as nothing, but for the figures of
-//! others and the heap of a context. So does what the driver takes later, outside the calls that are watched: code that is
-//! loaded by a first launch, local memory that a launch enlarges, what libcudart loads through the driver's private
-//! tables. A library's code counts from the call that brings it into a context.
+//! Where NVML cannot be used, or its list does not show this process, overhead counts as zero, except for figures of
+//! other members and the heap of a context. Memory that the driver takes outside the watched calls is not counted
+//! either. Examples are code loaded by a first launch, local memory that a launch enlarges, and code that libcudart
+//! loads through the driver's private tables. A library's code counts from the call that brings it into a context.
 
 pub mod code;
 pub mod figures;
@@ -34,7 +35,7 @@ use vgpu_core::ledger::Reservation;
 use watch::Sample;
 pub use watch::Watch;
 
-/// What each living context was charged.
+/// The charge of each living context.
 static CHARGED: Lock<Vec<Charged>> = Lock::new(Vec::new());
 
 /// Whether this process has a context on the device.
@@ -42,7 +43,7 @@ fn has_context(device: &Device) -> bool {
     CHARGED.lock().iter().any(|entry| entry.device == device.index)
 }
 
-/// Out of memory, with the reason said: the program did not ask for these bytes and would not understand.
+/// Returns "out of memory" and reports why: the program did not ask for these bytes and would not understand.
 fn refuse(device: &Device, bytes: u64) -> CUresult {
     let beside = if bytes > device.limit() { "" } else { " beside what is in use" };
     say::once(&format!(
@@ -53,8 +54,8 @@ fn refuse(device: &Device, bytes: u64) -> CUresult {
     CUresult::OUT_OF_MEMORY
 }
 
-/// Creates a context with its overhead charged: `real` creates, `created` tells its handle, `undo` destroys it again and
-/// says whether it is gone. Where somebody else holds it too, it is not, and is charged whatever the limit.
+/// Creates a context with its overhead charged. `real` creates it, `created` returns its handle, `undo` destroys it
+/// again and returns whether it is gone. If another holder keeps it alive, it is charged whatever the limit.
 pub fn around(
     device: &'static Device,
     real: Call<'_>,
@@ -72,7 +73,8 @@ pub fn around(
             return refuse(device, bytes);
         }
     };
-    // A process that has its own figure need not look again; one that has another's must still learn its entry.
+    // A process with its own figure need not measure again. One that uses another member's must still learn its entry
+    // in the list.
     let looks = figure.is_none_or(|figure| !figure.own);
     let read = reading::list_or_none;
     let expected = ahead.as_ref().map_or(0, Reservation::bytes);
@@ -122,27 +124,27 @@ pub fn around(
     result
 }
 
-/// What is known of a context's creation.
+/// The facts about a context's creation.
 struct Creation {
     figure: Option<figures::Figure>,
     further: bool,
-    /// Overhead that was charged before.
+    /// Overhead charged before it.
     spent: u64,
     /// Whether other measurements overlapped with it.
     shared: bool,
 }
 
-/// What a context took, by readings before and after. A figure is noted only where no other thread was at work: what it
-/// allocates comes in the driver's slabs, what pools give back is seen late, and whose exported memory is may change with
-/// every process that ends: each would blur it for good. Where it is blurred so, a figure that is known stands; where none
-/// is, what was seen stands until one is known: `correct`.
+/// The size of a context, from readings before and after. A figure is stored only if no other thread was active.
+/// Allocations take whole slabs of the driver, memory from pools is seen late, and the owner of exported memory may
+/// change whenever a process ends. Each of these would make the figure wrong for good. If the measurement was
+/// disturbed, a known figure is used. If none is known, the reading is used until one is: `correct`.
 fn took(device: &Device, call: &Creation, before: &Sample, after: &Sample) -> Found {
     let known = call.figure.map(|figure| figure.bytes);
     let own = reading::own_pid();
     match before.list.growth_to(&after.list, own.unwrap_or(std::process::id()), own.is_some()) {
         Some(Growth::Own { pid, bytes }) => {
             reading::learn(pid);
-            // An entry that was not there before shows what this process held on the device without a context, too.
+            // A new entry also shows memory that this process held on the device without a context.
             let listed = before.list.lists(pid);
             let bytes = if listed { bytes } else { bytes.saturating_sub(before.charges + call.spent) };
             let meanwhile = after.charges.saturating_sub(before.charges);
@@ -160,11 +162,11 @@ fn took(device: &Device, call: &Creation, before: &Sample, after: &Sample) -> Fo
     }
 }
 
-/// What a context was found to take.
+/// The measured size of a context.
 #[derive(Clone, Copy)]
 struct Found {
     bytes: u64,
-    /// Other threads were at work, and no figure was known.
+    /// Other threads were active, and no figure was known.
     blurred: bool,
 }
 
@@ -174,10 +176,11 @@ impl Found {
     }
 }
 
-/// Contexts whose charge is blurred.
+/// Number of contexts whose charge is a disturbed measurement.
 static BLURRED: AtomicU32 = AtomicU32::new(0);
 
-/// Corrects charges of contexts that were blurred, now that a figure may be known: downwards, and upwards where it fits.
+/// Corrects contexts charged by a disturbed measurement, once a figure is known: downwards always, upwards if it
+/// fits.
 fn correct(device: &'static Device) {
     if BLURRED.load(Relaxed) == 0 {
         return;
@@ -188,11 +191,11 @@ fn correct(device: &'static Device) {
         loop {
             let seen = CHARGED.lock().iter().find(blurred).copied();
             let Some(seen) = seen else { break };
-            // Without the lock: what does not fit at first sight asks the driver.
+            // Without the lock: a reservation that does not fit at first asks the driver.
             let Ok(more) = device.try_reserve(figure.bytes.saturating_sub(seen.bytes)) else { return };
             let same = |one: &mut Charged| (one.bytes, one.blurred) = (figure.bytes, None);
             if CHARGED.lock().iter_mut().find(|one| **one == seen).map(same).is_none() {
-                continue; // it ended, or another thread was faster; what was reserved goes back
+                continue; // it ended, or another thread was faster; the reservation is dropped
             }
             BLURRED.fetch_sub(1, Relaxed);
             more.commit_overhead();
@@ -207,7 +210,7 @@ pub struct Charged {
     context: usize,
     device: u8,
     bytes: u64,
-    /// Whether it was a further context of the process, if its charge is blurred.
+    /// If the charge is a disturbed measurement: whether it was a further context of the process.
     blurred: Option<bool>,
 }
 
@@ -218,13 +221,14 @@ impl Charged {
     }
 }
 
-/// What a context is charged, if it is known here.
+/// A context's charge, if it has one.
 pub fn of(context: CUcontext) -> Option<Charged> {
     CHARGED.lock().iter().find(|entry| entry.context == context.0 as usize).copied()
 }
 
-/// Takes a context's charge out and gives it back: the context has ended. What a process's first context takes stays until
-/// its last one on the device ends, whichever was made first: the larger charge stays with those that live.
+/// Removes and releases the charge of a context that has ended. The memory of a process's first context stays until
+/// its last context on the device ends, whichever was created first. So the larger charge stays with a living
+/// context.
 fn end(context: CUcontext) -> u64 {
     let taken = {
         let mut all = CHARGED.lock();
@@ -243,8 +247,9 @@ fn end(context: CUcontext) -> u64 {
     release(taken.device, taken.bytes)
 }
 
-/// A context under the driver's hands: `real` says whether it has really ended, and has given back the program's own
-/// memory. Then everything of its overhead goes back, code and limits too, but for what other contexts share.
+/// Watches a call that may end a context. `real` makes the call, releases the program's own memory if the context has
+/// ended, and returns whether it has. Then all its overhead is released, code and limits too, except for memory that
+/// other contexts share.
 pub fn ending(context: CUcontext, real: &mut dyn FnMut() -> (CUresult, bool)) -> CUresult {
     let device = of(context).and_then(|charged| charged.device());
     let heir = || {
@@ -255,7 +260,7 @@ pub fn ending(context: CUcontext, real: &mut dyn FnMut() -> (CUresult, bool)) ->
             .find(|one| one.device == device && one.context != context.0 as usize)
             .map(|one| one.context)
     };
-    // Only where contexts may share places of code, the end has to be measured.
+    // The end must be measured only if contexts may share code memory.
     let shares = device.is_some_and(code::any) && heir().is_some();
     let watch = device.map(|device| if shares { Watch::begin(device) } else { Watch::ending(device) });
     let (result, ended) = real();
@@ -267,7 +272,7 @@ pub fn ending(context: CUcontext, real: &mut dyn FnMut() -> (CUresult, bool)) ->
         });
         let own = code::end_of_context(context, gone, heir());
         let others = match (device, gone) {
-            // More than it brought: a place that it shared with contexts that ended before.
+            // More than its own share: a block of code that it shared with contexts that ended before.
             (Some(device), Some(gone)) => code::shrink(code::Key::Inherited, None, device, gone.saturating_sub(own)),
             _ => 0,
         };
@@ -282,7 +287,7 @@ pub fn ending(context: CUcontext, real: &mut dyn FnMut() -> (CUresult, bool)) ->
     result
 }
 
-/// Gives back bytes that were charged as overhead; how many.
+/// Releases bytes that were charged as overhead; returns their number.
 fn release(device: u8, bytes: u64) -> u64 {
     if let Some(device) = crate::device::at(usize::from(device))
         && let Ok(joined) = device.ledger.joined()
@@ -293,7 +298,7 @@ fn release(device: u8, bytes: u64) -> u64 {
 }
 
 /// Commits the charge of a new context, less `surplus`. A primary context that several threads retained at once is
-/// charged once, by the largest of their readings: who read last may have seen no growth.
+/// charged once, by the largest of their readings, because the last reading may show no growth.
 fn settle(
     parts: [Option<Reservation<'static>>; 2],
     surplus: u64,
@@ -321,7 +326,7 @@ fn settle(
     release(device.index, fewer + surplus);
 }
 
-/// Charges a context that did not fit and could not be taken back, if nobody has.
+/// Charges a context that did not fit and could not be destroyed again, unless it is charged already.
 #[cold]
 fn stayed(one: Charged, watch: &Watch) {
     {
@@ -339,8 +344,8 @@ fn stayed(one: Charged, watch: &Watch) {
 }
 
 impl Watch {
-    /// Ends the call. What several that overlapped brought and none could see is charged whatever the limit, since it is
-    /// spent, and goes with `context`.
+    /// Ends the call. Growth that overlapping calls caused and none could see is charged to `context` whatever the
+    /// limit, because the driver has taken the memory already.
     pub fn finish(self, device: &'static Device, context: CUcontext) {
         let rest = self.close();
         correct(device);
@@ -350,7 +355,7 @@ impl Watch {
     }
 }
 
-/// Charges what the driver has spent already, whatever the limit.
+/// Charges memory that the driver has taken already, whatever the limit.
 pub fn spent(device: &'static Device, context: CUcontext, bytes: u64) {
     let living =
         || CHARGED.lock().iter().find(|one| one.device == device.index).map(|one| CUcontext(one.context as *mut _));
@@ -362,9 +367,9 @@ pub fn spent(device: &'static Device, context: CUcontext, bytes: u64) {
     }
 }
 
-/// Forgets the parent's overhead, in a forked child.
+/// Clears the parent's overhead in a forked child.
 pub fn forget() {
-    // SAFETY: called in a forked child, whose only thread this is.
+    // SAFETY: called in a forked child, which has only this thread.
     unsafe { CHARGED.reset(Vec::new()) };
     BLURRED.store(0, Relaxed);
     code::forget();

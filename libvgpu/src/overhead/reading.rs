@@ -1,8 +1,9 @@
-//! What NVML says of a device's memory, which entry of its list is this process's own, and by how much it grew.
+//! Reads a device's memory use from NVML, finds this process's own entry in the process list, and measures its
+//! growth.
 //!
-//! In another pid namespace the list has other pids than the process knows: ours is learned at the first context, as the
-//! entry that appeared or grew alone, and remembered. Until then, and where two entries of that number moved at once (two
-//! containers may both have a process 1), nothing is known.
+//! In another pid namespace the list shows other pids than the process knows. This process's pid is learned at the
+//! first context, as the only entry that appeared or grew, and remembered. Until then nothing is known; nor when two
+//! entries with the same pid change at once (two containers may both have a process 1).
 
 use crate::device::Device;
 use crate::driver::own;
@@ -10,55 +11,55 @@ use crate::inventory::{kept_handle, with_nvml_kept};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use shim_sys::nvml::{nvmlDevice_t, nvmlMemory_t, nvmlProcessInfo_t, nvmlReturn_t};
 
-/// More than this is no context and no module: somebody else allocated meanwhile.
+/// More than this is no context and no module: another process allocated meanwhile.
 pub const IMPLAUSIBLE: u64 = 4 << 30;
-/// Readings that must agree are tried for so long, 1 ms apart.
+/// Number of tries, 1 ms apart, for two readings that agree.
 const TRIES: u32 = 20;
 
-/// The pid that NVML has for this process; 0: not known yet.
+/// This process's pid in NVML's list; 0: not known yet.
 static OWN: AtomicU32 = AtomicU32::new(0);
 
-/// The pid that NVML has for this process, once it is known.
+/// This process's pid in NVML's list, once known.
 pub fn own_pid() -> Option<u32> {
     Some(OWN.load(Relaxed)).filter(|&pid| pid != 0)
 }
 
-/// Remembers the pid that NVML has for this process.
+/// Stores this process's pid in NVML's list.
 pub fn learn(pid: u32) {
     OWN.store(pid, Relaxed);
 }
 
-/// A forked child has another.
+/// Forgets the pid in a forked child, which has another one.
 pub fn reborn() {
     OWN.store(0, Relaxed);
 }
 
-/// A device's memory at one moment.
+/// A device's memory use at one moment.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Reading {
-    /// Bytes in use by anybody, if that was asked for and two readings agreed.
+    /// Bytes in use by all processes, if requested and if two readings agreed.
     used: Option<u64>,
-    /// Its processes and their bytes, in the order of pids.
+    /// The processes and their bytes, in order of pids.
     processes: Vec<(u32, u64)>,
 }
 
-/// What a context was found to take.
+/// The measured size of a context, and how it was measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Growth {
-    /// The entry of this pid, this process's own or the one that appeared meanwhile: good for the next contexts too.
+    /// Growth of this entry, this process's own or the only new one. Valid for later contexts too.
     Own {
-        /// Its pid in NVML's list.
+        /// The pid in NVML's list.
         pid: u32,
-        /// By how much it grew.
+        /// The growth in bytes.
         bytes: u64,
     },
-    /// The device's, while nobody else on the list changed: good for this once.
+    /// Growth of the device's used memory while no entry on the list changed. Valid for this context only.
     Device(u64),
 }
 
 impl Reading {
-    /// What a context took between two readings, for a process that knows itself as `pid`, and `surely` so if NVML has
-    /// shown it before: then whoever appears meanwhile is somebody else.
+    /// The size of a context created between two readings, for a process that knows itself as `pid`. `surely`: NVML
+    /// has shown that pid before, so a new entry is another process.
     pub fn growth_to(&self, after: &Reading, pid: u32, surely: bool) -> Option<Growth> {
         let plausible = |bytes: &u64| *bytes < IMPLAUSIBLE;
         if let Some(bytes) = self.change_of(after, pid)
@@ -71,7 +72,7 @@ impl Reading {
         if surely {
             return None;
         }
-        // A pid on the list that does not grow is somebody else's, in another pid namespace.
+        // A pid on the list that does not grow belongs to a process in another pid namespace.
         let came = beyond(&after.processes, &self.processes);
         let went = beyond(&self.processes, &after.processes);
         let mut fresh = came.iter().filter(|entry| of(&went, entry.0).is_empty());
@@ -89,9 +90,9 @@ impl Reading {
         self.processes.iter().any(|entry| entry.0 == pid)
     }
 
-    /// By how much the entry of `pid` changed; `None` if it is on neither list, or cannot be told from others.
+    /// The change of the entry of `pid`. `None`: it is on neither list, or cannot be told apart from others.
     pub fn change_of(&self, after: &Reading, pid: u32) -> Option<i64> {
-        // Two containers may both have a process 1: entries are compared whole, and as often as they stand there.
+        // Two containers may both have a process 1, so whole entries are compared, with their multiplicity.
         let came = of(&beyond(&after.processes, &self.processes), pid);
         let went = of(&beyond(&self.processes, &after.processes), pid);
         match (&went[..], &came[..]) {
@@ -108,7 +109,7 @@ fn of(entries: &[(u32, u64)], pid: u32) -> Vec<u64> {
     entries.iter().filter(|entry| entry.0 == pid).map(|entry| entry.1).collect()
 }
 
-/// The entries of `these` that `those` does not have, or has less often.
+/// The entries of `these` that `those` lacks, or has fewer times.
 fn beyond(these: &[(u32, u64)], those: &[(u32, u64)]) -> Vec<(u32, u64)> {
     let mut left = those.to_vec();
     let unmatched = |entry: &&(u32, u64)| match left.iter().position(|other| other == *entry) {
@@ -121,36 +122,36 @@ fn beyond(these: &[(u32, u64)], those: &[(u32, u64)]) -> Vec<(u32, u64)> {
     these.iter().filter(unmatched).copied().collect()
 }
 
-/// The list alone. NVML is kept initialised.
+/// The process list alone. NVML stays initialised.
 pub fn list(device: &Device) -> Option<Reading> {
     Some(Reading { used: None, processes: processes(kept_handle(device)?)? })
 }
 
-/// As [`list`], without processes where NVML gives none.
+/// As [`list`], with an empty list where NVML gives none.
 pub fn list_or_none(device: &Device) -> Option<Reading> {
     Some(Reading { used: None, processes: processes(kept_handle(device)?).unwrap_or_default() })
 }
 
 impl Reading {
-    /// Whether nothing on the list has changed: then only the device's memory can tell.
+    /// Whether the list is unchanged: then only the device's used memory can show the growth.
     pub fn processes_are_those_of(&self, after: &Reading) -> bool {
         self.processes == after.processes
     }
 
-    /// Whether the device's memory stood still for it.
+    /// Whether two readings of the device's used memory agreed.
     pub fn has_used(&self) -> bool {
         self.used.is_some()
     }
 
-    /// Adds the device's memory in use. `needed`: it must tell, since the list does not; before that is known nobody waits
-    /// long for a moment in which nothing moves.
+    /// Adds the device's used memory. `needed`: the list shows nothing, so used memory must; it is tried `TRIES`
+    /// times. Before that is known, two tries are enough.
     pub fn add_used(&mut self, device: &Device, needed: bool) {
         let tries = if needed { TRIES } else { 2 };
         self.used = with_nvml_kept(|| settled(kept_handle(device)?, tries)).flatten();
     }
 }
 
-/// Bytes in use on the device, once two readings in a row agree.
+/// Bytes in use on the device, once two consecutive readings agree.
 fn settled(handle: nvmlDevice_t, tries: u32) -> Option<u64> {
     let read = || {
         let mut memory = nvmlMemory_t::default();
@@ -169,7 +170,7 @@ fn settled(handle: nvmlDevice_t, tries: u32) -> Option<u64> {
     None
 }
 
-/// NVML's list, in the order of pids; an entry without bytes is left out.
+/// NVML's process list, in order of pids; entries without a byte count are left out.
 fn processes(handle: nvmlDevice_t) -> Option<Vec<(u32, u64)>> {
     let list = own::nvmlDeviceGetComputeRunningProcesses_v3()?;
     let mut all = vec![nvmlProcessInfo_t::default(); 512];
@@ -186,7 +187,7 @@ fn processes(handle: nvmlDevice_t) -> Option<Vec<(u32, u64)>> {
         }
         let mut entries = Vec::with_capacity(all.len());
         for entry in all.iter().filter(|entry| entry.usedGpuMemory != u64::MAX) {
-            // A short list; std's sort would be ten kilobytes more of library.
+            // The list is short; the standard library's sort would add ten kilobytes of code.
             let entry = (entry.pid, entry.usedGpuMemory);
             entries.insert(entries.partition_point(|other| *other < entry), entry);
         }

@@ -1,18 +1,20 @@
-//! Growth around a call, when several calls of this process overlap: each byte is attributed once, and none is lost.
+//! Measures growth around a call, also when several calls of this process overlap: each byte is attributed once, and
+//! none is lost.
 //!
-//! What counts is NVML's entry of this process minus what it was charged, compared at two moments. Calls that overlap on
-//! one device form a *group*: its first one takes the reading to compare with, whoever is done attributes what has become
-//! visible and that nobody has attributed yet, and the last one finds whatever the others could not see. No lock is held
-//! while the driver or NVML work: a number that grows with every change of a device's groups says whether a reading was
-//! taken in a quiet moment.
+//! The measure is NVML's entry of this process minus its charges, compared at two moments. Calls that overlap on one
+//! device form a *group*. The first one takes the reading to compare with. Each call that ends attributes the growth
+//! that is visible and not attributed yet. The last one takes the growth that the others could not see. No lock is
+//! held during a call to the driver or NVML. Instead a change counter of the device's groups shows whether a reading
+//! was undisturbed.
 //!
-//! A call that only gives back joins too, without a reading of its own; a measurement that meets one waits for its end,
-//! for 20 ms at most, after which what is given back may blur it. Readings are taken in moments in which no other thread
-//! of this process allocates or frees. Where there is no such moment within some 10 ms (a free waits for kernels that
-//! run), one is taken all the same: growth is counted as far as it is beyond what is under way, see [`Sample::doubt`], and
-//! a group that begins so goes on comparing with the reading of the one before where that is doubtful no more, so that
-//! what stays under way is not taken off each time. Where other threads allocated or freed *between* two readings, the
-//! driver's slabs may have changed by up to 2 MiB for each address or array: growth is counted as far as it is beyond that.
+//! A call that only gives memory back joins a group too, without a reading. A measurement that finds such a call
+//! waits up to 20 ms for its end; after that, the memory given back may disturb it. Readings are taken at moments
+//! when no other thread of this process allocates or frees. If there is none within some 10 ms (a free waits for
+//! running kernels), one is taken all the same. Growth then counts only as far as it exceeds the bytes in flight, see
+//! [`Sample::doubt`]. A group that begins this way keeps the previous group's reading if that is no more uncertain,
+//! so that bytes which stay in flight are not subtracted each time. If other threads allocated or freed *between* two
+//! readings, the driver's slabs may have changed by up to 2 MiB for each address or array. Growth counts only as far
+//! as it exceeds that.
 
 use super::reading::{self, Reading};
 use crate::device::Device;
@@ -21,57 +23,58 @@ use crate::inventory;
 use crate::lock::Lock;
 use crate::{pools, quiet, share};
 
-/// How often a measurement looks again, 50 us apart, whether what it met has ended.
+/// How often a measurement checks, 50 us apart, whether a call that only gives back has ended: 20 ms in all.
 const PATIENCE: u32 = 400;
-/// So much is not counted for each address or array that another thread allocated or freed meanwhile: the driver's slabs
-/// are larger than what is charged.
+/// Bytes not counted for each address or array that another thread allocated or freed meanwhile: the driver's slabs
+/// are larger than the charges.
 const SLAB: i64 = 2 << 20;
-/// How often a reading is tried while other threads allocate.
+/// Number of tries for a reading while other threads allocate.
 const TRIES: u32 = 100;
 
-/// A reading of the list, and what this process was charged for itself at that moment.
+/// A reading of the list, and this process's own charges at that moment.
 #[derive(Clone)]
 pub struct Sample {
-    /// The list.
+    /// NVML's process list.
     pub list: Reading,
     /// Bytes charged, without overhead.
     pub charges: u64,
-    /// Of them, what other processes may hold too.
+    /// The part of `charges` that other processes may hold too.
     pub shared: u64,
     /// See [`holdings::events`].
     pub events: u64,
-    /// A number that moves with every charge and release but the caller's own; `None`: other threads were at work, and list
-    /// and charges need not belong together.
+    /// Changes with every charge and release except the caller's own. `None`: other threads were active, so list and
+    /// charges may not match.
     pub moment: Option<u64>,
-    /// Bytes reserved by others whose driver calls had not ended.
+    /// Bytes reserved by other threads whose driver calls had not returned.
     under_way: u64,
     /// Bytes charged or released while the list was read.
     moved: u64,
-    /// Bytes ever released.
+    /// Bytes released since the process began.
     released: u64,
-    /// Whether frees were under way.
+    /// Whether frees were in flight.
     leaving: bool,
 }
 
 impl Sample {
-    /// How much growth until `after` may be none: slabs that have changed; where this was no quiet moment, also what was
-    /// charged then and came to the device later, and what had left the device and was released later.
+    /// Upper bound of apparent growth until `after` that may be none: slabs that have changed. If this sample was
+    /// disturbed, also bytes charged before it that reached the device later, and bytes that had left the device and
+    /// were released later.
     pub fn doubt(&self, after: &Sample) -> i64 {
         let events = i64::try_from(after.events.wrapping_sub(self.events)).unwrap_or(i64::MAX);
         let freed = if self.leaving { after.released.saturating_sub(self.released).min(self.charges) } else { 0 };
-        // A request that has not ended is no event yet and may have its slab.
+        // A request in flight has caused no event yet, but may already have its slab.
         let events = events.saturating_add(i64::from(after.under_way > 0));
         let sure = events.saturating_mul(SLAB).saturating_add(bytes(freed));
         sure.saturating_add(self.unsure()).saturating_add(bytes(after.moved))
     }
 
-    /// What of it is known from the beginning.
+    /// The part of [`Sample::doubt`] that was known when this sample was taken.
     fn unsure(&self) -> i64 {
         if self.moment.is_some() { 0 } else { bytes(self.under_way.saturating_add(self.moved)) }
     }
 
-    /// Whether growth may be counted from here as well as from `fresh`, which is no quiet moment: this one was in doubt by
-    /// no more since.
+    /// Whether growth may be counted from here as well as from `fresh`, which was disturbed: true if this sample has
+    /// not become more uncertain than `fresh`.
     fn is_as_good_as(&self, fresh: &Sample) -> bool {
         self.shared == fresh.shared && self.doubt(fresh).saturating_sub(self.unsure()) <= fresh.unsure()
     }
@@ -81,19 +84,19 @@ fn bytes(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// The calls that overlap on one device.
+/// A group: the calls that overlap on one device.
 struct Group {
-    /// Grows with every change.
+    /// Change counter.
     changes: u64,
-    /// Calls under way.
+    /// Calls in flight.
     open: u32,
-    /// Whether there was ever a second one.
+    /// Whether there ever was a second call.
     shared: bool,
-    /// Whether any of them asks for growth that nobody knows beforehand.
+    /// Whether any of them asks for growth that is not known beforehand.
     measured: bool,
-    /// What to compare with; `None`: nobody in it measures, or there was nothing to read.
+    /// The sample to compare with. `None`: no call in the group measures, or there was nothing to read.
     before: Option<Box<Sample>>,
-    /// Overhead charged in the group's time, less what was given back.
+    /// Overhead charged during the group, less overhead given back.
     attributed: i64,
 }
 
@@ -101,7 +104,7 @@ static GROUPS: [Lock<Group>; 64] =
     [const { Lock::new(Group { changes: 0, open: 0, shared: false, measured: false, before: None, attributed: 0 }) };
         64];
 
-/// A call under way.
+/// A watched call in flight.
 #[must_use]
 pub struct Watch {
     device: &'static Device,
@@ -111,8 +114,8 @@ fn group(device: &Device) -> &'static Lock<Group> {
     &GROUPS[usize::from(device.index) % GROUPS.len()]
 }
 
-/// What this process is charged for itself on the device, without overhead, which the groups count; and of it, what others
-/// may hold too. Whose that is changes when one of them ends, so the dead are looked for first.
+/// This process's own charges on the device without overhead, which the groups count; and the part that other
+/// processes may hold too. The latter changes when one of them dies, so dead processes are reclaimed first.
 fn charges(device: &Device) -> (u64, u64) {
     let Ok(joined) = device.ledger.joined() else { return (0, 0) };
     if share::any() {
@@ -123,9 +126,9 @@ fn charges(device: &Device) -> (u64, u64) {
     (member.used().saturating_sub(member.overhead()) + shared, shared)
 }
 
-/// A sample of a quiet moment: no request of another thread was under way, none came or went for a little while around
-/// the reading, and nothing was on its way back, from a pool or in stream order. `pending`: what the caller itself has
-/// reserved. `None` where there is no such moment, or no list.
+/// An undisturbed sample. No request of another thread was in flight, or began or ended shortly before or after the
+/// reading. No free from a pool or in stream order was pending. `pending`: bytes that the caller itself has reserved.
+/// `None`: there was no such moment, or no list.
 pub fn sample(device: &Device, pending: u64, read: fn(&Device) -> Option<Reading>) -> Option<Sample> {
     for round in 0..TRIES {
         let waits = pools::settle(device);
@@ -135,7 +138,7 @@ pub fn sample(device: &Device, pending: u64, read: fn(&Device) -> Option<Reading
             let sample =
                 Sample { moment, under_way: 0, moved: 0, leaving: false, ..any_sample(device, pending, read)? };
             (0..500).for_each(|_| core::hint::spin_loop());
-            // What has gone back since shows here, as activity.
+            // Memory given back since then shows here, as activity.
             let waits = pools::settle(device);
             let same = activity(device)? == before
                 && pools::requests() == requests
@@ -145,13 +148,13 @@ pub fn sample(device: &Device, pending: u64, read: fn(&Device) -> Option<Reading
                 return Some(sample);
             }
         }
-        // At first without sleep: the shorter the time between two samples, the less has happened.
+        // At first without sleep: the less time between two samples, the fewer changes.
         if round < TRIES / 2 { crate::clock::give_way() } else { crate::clock::sleep(20_000) }
     }
     None
 }
 
-/// A sample of any moment.
+/// A sample taken at once, disturbed or not.
 pub fn any_sample(device: &Device, pending: u64, read: fn(&Device) -> Option<Reading>) -> Option<Sample> {
     let (under_way, before) = activity(device)?;
     let waits = pools::settle(device) || !quiet::is_now();
@@ -169,12 +172,13 @@ fn quiet_sample(device: &Device) -> Option<Sample> {
     sample(device, 0, reading::list)
 }
 
-/// A sample of a quiet moment, or else of any.
+/// An undisturbed sample, or else any.
 fn best_sample(device: &Device) -> Option<Sample> {
     quiet_sample(device).or_else(|| any_sample(device, 0, reading::list))
 }
 
-/// Bytes ever released by this process: of what was ever charged and what was released, and what is charged.
+/// Bytes released by this process so far. Activity counts charged plus released bytes, so the rest over current use
+/// is halved.
 fn released(device: &Device) -> u64 {
     let Ok(joined) = device.ledger.joined() else { return 0 };
     let member = joined.member();
@@ -205,10 +209,10 @@ impl Group {
 }
 
 impl Watch {
-    /// Begins a call whose growth will be asked for.
+    /// Begins a call whose growth will be measured.
     ///
     /// # Cost
-    /// One reading of NVML's list, none beside another measurement.
+    /// One reading of NVML's list; none while another measurement is in flight.
     pub fn begin(device: &'static Device) -> Watch {
         let mut noisy = 0;
         for _ in 0..PATIENCE {
@@ -232,7 +236,7 @@ impl Watch {
             }
             crate::clock::sleep(50_000);
         }
-        // Something gives back all this time: whatever becomes visible from now on.
+        // Calls that only give back are in flight all this time: count the growth that becomes visible from now on.
         let before = best_sample(device).map(Box::new);
         let mut group = group(device).lock();
         if group.open > 0 && group.before.is_none() {
@@ -241,12 +245,12 @@ impl Watch {
         group.open(device, before)
     }
 
-    /// Begins a call that only gives back.
+    /// Begins a call that only gives memory back.
     pub fn ending(device: &'static Device) -> Watch {
         group(device).lock().open(device, None)
     }
 
-    /// The sample that this call began with, if it is alone so far and that was a quiet moment.
+    /// The sample with which this call began, if it is alone so far and the sample was undisturbed.
     pub fn before(&self) -> Option<Sample> {
         let group = group(self.device).lock();
         group
@@ -256,23 +260,23 @@ impl Watch {
             .map(|before| Sample::clone(before))
     }
 
-    /// Whether another call overlapped with this one so far.
+    /// Whether another call has overlapped with this one so far.
     pub fn shared(&self) -> bool {
         group(self.device).lock().shared
     }
 
-    /// Notes overhead that is charged (or, negative, given back) by another measure than [`Watch::growth`].
+    /// Records overhead that was charged (or, if negative, released) by another measurement than [`Watch::growth`].
     pub fn attributed(&self, bytes: i64) {
         let mut group = group(self.device).lock();
         group.changes += 1;
         group.attributed += bytes;
     }
 
-    /// By how much this process has changed beyond what was charged and attributed; `None` where it cannot be seen.
+    /// The change of this process's memory beyond its charges and the attributed bytes. `None`: it cannot be seen.
     fn change(&self, after: &Sample, group: &Group) -> Option<i64> {
         let before = group.before.as_ref()?;
         if before.shared != after.shared {
-            // The driver may count what is shared as another process's than the ledger does.
+            // The driver may count shared memory for another process than the ledger does.
             return None;
         }
         let own = before.list.change_of(&after.list, reading::own_pid()?)?;
@@ -281,21 +285,21 @@ impl Watch {
         Some(change - change.clamp(-doubt, doubt))
     }
 
-    /// Bytes that have appeared and that nobody has attributed: they are attributed to the caller, who charges them or
+    /// Bytes that have appeared and are not attributed yet. They are attributed to the caller, who charges them or
     /// takes them back with [`Watch::attributed`].
     pub fn growth(&self) -> u64 {
         self.growth_seen().0
     }
 
-    /// As [`Watch::growth`]; and whether nothing has blurred it.
+    /// As [`Watch::growth`]; the flag is true if nothing disturbed the measurement.
     pub fn growth_seen(&self) -> (u64, bool) {
         group(self.device).lock().measured = true;
         let (bytes, exact) = self.take(false, |change| change.max(0)).unwrap_or((0, false));
         (bytes.unsigned_abs(), exact)
     }
 
-    /// Bytes that have gone and that nobody has given back; attributed to the caller, who gives them back. `None` where
-    /// that cannot be seen.
+    /// Bytes that are gone from the device but not released yet. They are attributed to the caller, who releases
+    /// them. `None`: this cannot be seen.
     pub fn shrinkage(&self) -> Option<u64> {
         self.take(true, |change| change.min(0)).map(|(bytes, _)| bytes.unsigned_abs())
     }
@@ -319,13 +323,13 @@ impl Watch {
         Some((taken, exact))
     }
 
-    /// Ends the call. The last of several that overlapped says what none of them could see.
+    /// Ends the call. The last of several overlapping calls returns the growth that none of them could see.
     pub fn close(self) -> u64 {
         let (last, shared) = {
             let group = group(self.device).lock();
             (group.open == 1, group.shared && group.measured)
         };
-        // What nobody saw must be there for a while: a thread that was stopped in the middle of a free is not growth.
+        // Unseen growth must last 1 ms: a thread that was stopped in the middle of a free is not growth.
         let mut rest = 0;
         if last && shared && self.change_now() > 0 {
             crate::clock::sleep(1_000_000);
@@ -338,10 +342,10 @@ impl Watch {
     }
 }
 
-/// Forgets the parent's calls, in a forked child.
+/// Clears the parent's calls in a forked child.
 pub fn forget() {
     for group in &GROUPS {
-        // SAFETY: called in a forked child, whose only thread this is.
+        // SAFETY: called in a forked child, which has only this thread.
         unsafe {
             group.reset(Group { changes: 0, open: 0, shared: false, measured: false, before: None, attributed: 0 });
         }

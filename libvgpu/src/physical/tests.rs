@@ -1,4 +1,5 @@
-//! The lifetime of physical allocations, in every order that threads can bring about between our notes and the driver's.
+//! The lifetime of physical allocations, in every order that threads can bring about between our records and the
+//! driver's calls.
 
 use super::*;
 
@@ -60,7 +61,7 @@ fn a_handle_that_comes_again_is_another_allocation() {
     let second = Holding { bytes: 4 << 20, ..A };
     created(0x106, Some(second));
     assert_eq!(unmap(0x4000_0000, 2 * MIB), [A], "the first");
-    // The driver gives the number to another thread before the release of the second has returned here.
+    // The driver reuses the handle in another thread before the second release has returned here.
     let on_its_way = releasing(0x106).unwrap();
     created(0x106, Some(A));
     assert_eq!(on_its_way.done(), [second]);
@@ -77,20 +78,20 @@ fn a_release_that_failed_changes_nothing() {
 
 #[test]
 fn a_map_that_meets_a_release_keeps_the_allocation() {
-    // The driver has mapped it, and released the handle, before either thread is back here.
+    // The driver has mapped it and released the handle before either thread has returned here.
     created(0x108, Some(A));
     let mapping = pin(0x108).unwrap();
     assert_eq!(release(0x108), NOTHING);
     mapped(mapping, 0x5000_0000, 2 * MIB);
     assert_eq!(unmap(0x5000_0000, 2 * MIB), [A]);
-    // The map begins when the handle is on its way out.
+    // The map begins while the handle is being released.
     created(0x108, Some(A));
     let leaving = releasing(0x108).unwrap();
     let mapping = pin(0x108).unwrap();
     assert_eq!(leaving.done(), NOTHING);
     mapped(mapping, 0x5000_0000, 2 * MIB);
     assert_eq!(unmap(0x5000_0000, 2 * MIB), [A]);
-    // The driver released it first: the map fails, and it ends here.
+    // The driver released it first: the map fails, and the allocation ends here.
     created(0x108, Some(A));
     let mapping = pin(0x108).unwrap();
     assert_eq!(release(0x108), NOTHING);
@@ -105,7 +106,7 @@ fn addresses_that_are_mapped_again_at_once_are_told_apart() {
     map(0x109, 0x6000_0000, 2 * MIB);
     assert_eq!(release(0x109), NOTHING);
     let leaving = unmapping(0x6000_0000, 2 * MIB);
-    // Another thread maps the place before the unmap has returned here.
+    // Another thread maps the range before the unmap has returned here.
     map(0x10a, 0x6000_0000, 2 * MIB);
     assert_eq!(leaving.done(), [A]);
     assert_eq!(release(0x10a), NOTHING, "it is mapped");

@@ -1,5 +1,6 @@
-//! Pools of several processes. An exported pool's charge lives in a share of the ledger, which importers of the tenant
-//! hold for what they import from it; an imported pool is not charged here, nothing being allocated from it here.
+//! Pools that several processes share. The charge of an exported pool is in a share of the ledger. Importers of the
+//! tenant hold that share for the pointers they import. An imported pool is not charged here, because nothing is
+//! allocated from it here.
 
 use super::registry;
 use crate::lock::Lock;
@@ -7,11 +8,11 @@ use crate::share::{self, Share};
 use crate::sorted::Map;
 use shim_sys::cuda::CUmemoryPool;
 
-/// Moves the charge of a pool that was exported to a share of the ledger, found by `identity`, or names the share it has:
-/// what the pool grows and shrinks by is charged and returned there from now on. `None`: the pool is not charged here, or
-/// all places for shares are taken.
+/// Moves the charge of an exported pool to a share of the ledger with `identity`, or returns the share it already
+/// has. From then on the pool's growth and shrinking are charged to the share. `None`: the pool is not charged here,
+/// or all places for shares are taken.
 pub fn exported(pool: CUmemoryPool, identity: impl FnOnce() -> u64) -> Option<Share> {
-    // One that nobody noted stays so: its first allocation says which device it is on.
+    // An unrecorded pool stays so: its first allocation shows which device it is on.
     let entry = registry::noted(pool.0 as usize).flatten()?;
     let mut state = entry.state.lock();
     if state.share.is_none() {
@@ -22,11 +23,11 @@ pub fn exported(pool: CUmemoryPool, identity: impl FnOnce() -> u64) -> Option<Sh
     state.share
 }
 
-/// Identities of the imported pools. An imported pool holds no share: what keeps the memory when the exporter is gone are
-/// its pointers, which hold it.
+/// Identities of the imported pools. An imported pool holds no share; its imported pointers do, and they keep the
+/// memory alive after the exporter's end.
 static IMPORTED: Lock<Map<usize, u64>> = Lock::new(Map::new());
 
-/// Notes a pool that another process made, and the identity that its exporter has given it, if it did.
+/// Records a pool that another process created, and the identity that its exporter gave it, if any.
 pub fn imported(pool: CUmemoryPool, identity: Option<u64>) {
     let pool = pool.0 as usize;
     registry::not_ours(pool);
@@ -42,18 +43,18 @@ pub fn share_of_imported(pool: CUmemoryPool) -> Option<Share> {
     share::import(identity)
 }
 
-/// Takes an imported pool out before it is destroyed: afterwards its handle may come again.
+/// Removes an imported pool before it is destroyed, because its handle may be reused right after.
 pub(super) fn take_imported(pool: usize) -> Option<u64> {
     IMPORTED.lock().remove(&pool)
 }
 
-/// It was not destroyed.
+/// Restores the pool after the driver refused to destroy it.
 pub(super) fn put_back(pool: usize, identity: u64) {
     IMPORTED.lock().insert(pool, identity);
 }
 
-/// Forgets the parent's, in a forked child.
+/// Clears the parent's imported pools in a forked child.
 pub(super) fn forget() {
-    // SAFETY: the child's thread that settles it, before any other goes on.
+    // SAFETY: called by the child's settling thread, before any other thread continues.
     unsafe { IMPORTED.reset(Map::new()) };
 }

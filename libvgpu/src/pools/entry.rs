@@ -1,4 +1,4 @@
-//! One pool: how a request begins and ends, how the charge follows what the driver says the pool holds.
+//! One charged pool: how a request begins and ends, and how the charge follows the size that the driver reports.
 
 use super::shrinking::{self, Moment};
 use super::{expect_shrinking, give_back};
@@ -15,16 +15,16 @@ use shim_sys::cuda::*;
 use vgpu_core::ledger::{OUTCOME_WAIT_NS, Reservation};
 use vgpu_core::pool::{self, Call, Change, Holes, Reading, Stream};
 
-/// Pool attribute: bytes it keeps when the program waits.
+/// Pool attribute: bytes that the pool keeps when the program synchronises.
 const THRESHOLD: u32 = 4;
-/// Pool attribute: bytes it holds.
+/// Pool attribute: bytes that the pool holds.
 const RESERVED: u32 = 5;
-/// Pool attribute: bytes of them in use.
+/// Pool attribute: bytes in use.
 const USED: u32 = 7;
-/// So often a reading may turn out to be doubtful; then it is used all the same.
+/// Maximum number of readings that other requests may invalidate; the next one is used in any case.
 const READINGS: u32 = 8;
 
-/// What is asked for its numbers.
+/// The object that the driver is asked about.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Source {
     /// A pool's handle.
@@ -50,12 +50,12 @@ impl Source {
             Source::Pool(_) => (RESERVED, USED),
             Source::Graph(_) => (CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT),
         };
-        // In use first: a pool that shrinks in between must not look as if it had less than nothing free.
+        // In-use bytes first: if the pool shrinks between the two reads, it must not seem to use more than it holds.
         let busy = (used && ask(in_use, &mut busy)?.ok()).then_some(busy);
         ask(reserved, &mut held)?.ok().then_some((held, busy))
     }
 
-    /// What it keeps when the program waits for the device.
+    /// Bytes that it keeps when the program synchronises.
     pub(super) fn threshold(self) -> u64 {
         let mut threshold = 0u64;
         let Source::Pool(pool) = self else { return u64::MAX };
@@ -84,62 +84,61 @@ pub struct Entry {
     pub device: &'static Device,
     pub(super) id: usize,
     pub(super) source: Source,
-    /// Whether the program made it; the driver's own cannot be destroyed.
+    /// Whether the program created it; the driver's own pools cannot be destroyed.
     pub(super) made: bool,
     pub(super) state: Lock<State>,
-    /// What it keeps when the program waits for the device.
+    /// Bytes that it keeps when the program synchronises.
     pub(super) threshold: AtomicU64,
-    /// Most bytes it may hold.
+    /// Maximum size in bytes.
     pub(super) max: u64,
-    /// Allocations of it that the program holds.
+    /// Number of its allocations that the program holds.
     pub(super) outstanding: AtomicU64,
-    /// Frees that streams have still to come to since it was destroyed.
+    /// Number of frees that streams have not reached yet, counted once it is destroyed.
     pub(super) awaited: AtomicU64,
     /// Destroyed: the handle must not be used any more.
     pub(super) gone: AtomicBool,
-    /// Threads that are asking the driver with the handle; who destroys it waits for them.
+    /// Threads that are asking the driver with the handle; the thread that destroys the pool waits for them.
     asking: AtomicU32,
-    /// Of graph memory: how often launched graphs may have lost what they had.
+    /// For graph memory: how often launched graphs may have lost their memory.
     losses: AtomicU64,
 }
 
-/// A request on its way: its account, what was reserved for it.
+/// A request in flight: its account entry and its reservation.
 pub(super) struct Begun {
     pub(super) call: Call,
     pub(super) pledge: Option<Reservation<'static>>,
 }
 
-/// What says that graph memory still has what a graph was launched with: the launches and trims that may have taken it
-/// away, and the stream of the launch. Work that follows in the same stream finds the memory free; in another stream it
-/// may not be.
+/// Evidence that graph memory still holds the memory of a graph's last launch: the loss count at that launch, and its
+/// stream. Later work in the same stream finds the memory free; in another stream the memory may be in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Backing {
     losses: u64,
     stream: Stream,
 }
 
-/// What is known of it, under its lock.
+/// The pool's state under its lock.
 #[derive(Default)]
 pub(super) struct State {
     pub(super) account: pool::Pool,
     pub(super) holes: Holes,
-    /// A request that was to fit inside made the pool grow: the driver gives room by rules that are not known here (a
-    /// pool's attributes can forbid the reuse across streams), and every request pledges from then on.
+    /// Set when a request that should have fitted inside made the pool grow. The driver assigns room by unknown rules
+    /// (a pool's attributes can forbid reuse across streams), so every later request reserves growth.
     pub(super) surprised: bool,
-    /// Where the charge lives, if not in this process's own slot.
+    /// The share that is charged instead of this process's own slot.
     pub(super) share: Option<Share>,
-    /// Streams that may still have to come to a free, with the number and the moment of the last: of pools that may be
-    /// destroyed.
+    /// Streams that may not have reached a free yet, with number and epoch of their last free. Only for pools that
+    /// can be destroyed.
     pub(super) unreached: Map<Place, (u64, u64)>,
-    /// Its charge has ended: whatever is read of it now comes too late.
+    /// Its charge has ended; later readings are ignored.
     pub(super) closed: bool,
 }
 
-/// Steps that pools were seen to grow by, by device number; 0: none yet. Pools first, graph memory second.
+/// Smallest growth steps observed, by device number; 0: none yet. First pools, then graph memory.
 static SEEN: [[AtomicU64; 2]; 64] = [const { [const { AtomicU64::new(0) }; 2] }; 64];
 
 impl Entry {
-    /// A pool on a device, `made` by the program to hold so many bytes at most.
+    /// A pool on a device. `made`: its maximum size in bytes, if the program created it.
     pub(super) fn new(device: &'static Device, id: usize, source: Source, made: Option<u64>, threshold: u64) -> Self {
         Self {
             device,
@@ -157,7 +156,7 @@ impl Entry {
         }
     }
 
-    /// Begins an allocation: room inside that serves its stream, or a pledge for what the pool grows by.
+    /// Begins an allocation: either room inside that can serve its stream, or a reservation for the expected growth.
     pub(super) fn begin(&self, bytes: u64, stream: Stream) -> Result<Begun, CUresult> {
         let inside = || {
             let mut state = self.state.lock();
@@ -182,8 +181,9 @@ impl Entry {
         self.begin_pledged(&[bytes])?.ok_or_else(|| self.device.refused())
     }
 
-    /// Begins a launch that takes these parts, each of which may make graph memory grow: what the graph frees itself, and
-    /// what outlives the launch. `backing`: of the first, what it was launched with before in the same stream is there.
+    /// Begins a launch that takes `parts`, each of which may make graph memory grow: the bytes the graph frees
+    /// itself, and those that outlive the launch. Nothing is reserved if the graph frees all of it and `backing` is
+    /// still valid.
     pub(super) fn begin_launch(&self, parts: [u64; 2], backing: Option<Backing>) -> Result<Begun, CUresult> {
         if let (Some(backing), [passing, 0]) = (backing, parts) {
             let mut state = self.state.lock();
@@ -201,18 +201,18 @@ impl Entry {
         self.begin_pledged(&parts)?.ok_or_else(|| self.device.refused())
     }
 
-    /// What a graph that is launched in the stream now has to show at its next launch.
+    /// The backing that a graph launched now in the stream presents at its next launch.
     pub(super) fn backing(&self, stream: Option<Stream>) -> Option<Backing> {
         stream.map(|stream| Backing { losses: self.losses.load(SeqCst), stream })
     }
 
-    /// As [`Entry::backing`]; graphs that were launched before may have lost what they had.
+    /// As [`Entry::backing`], after other graphs may have lost their memory to this launch.
     pub(super) fn others_may_have_lost(&self, stream: Option<Stream>) -> Option<Backing> {
         let losses = self.losses.fetch_add(1, SeqCst) + 1;
         stream.map(|stream| Backing { losses, stream })
     }
 
-    /// Ends a request that was served at `at`, if it is known to have taken what the pool held since `moment`.
+    /// Ends a request served at `at`, if the address was known room and no pool may have shrunk since `moment`.
     pub(super) fn served_inside(
         &self,
         call: Call,
@@ -233,7 +233,7 @@ impl Entry {
         true
     }
 
-    /// Waits for requests of other threads that are in the driver, as the ledger waits for reservations.
+    /// Waits for other threads' requests that are in the driver, as long as the ledger waits for reservations.
     #[cold]
     fn wait_for_others(&self) {
         let since = clock::now();
@@ -250,7 +250,7 @@ impl Entry {
         }))
     }
 
-    /// Reserves what a request may make the pool grow by; `None`: it does not fit.
+    /// Reserves the growth that a request may cause. `None`: it does not fit.
     fn pledge(&self, parts: &[u64]) -> Result<Option<Reservation<'static>>, CUresult> {
         let seen = self.step();
         let size = |part: u64| Some(pool::growth(part, seen)?.min(self.max.max(pool::least_growth(part)?)));
@@ -263,7 +263,7 @@ impl Entry {
         }
     }
 
-    /// The step that this pool, or else one like it, was seen to grow by.
+    /// The growth step observed for pools of this kind on this device. Graph memory falls back to the step of pools.
     fn step(&self) -> Option<u64> {
         let of =
             |kind: usize| Some(SEEN[usize::from(self.device.index) % 64][kind].load(Relaxed)).filter(|step| *step > 0);
@@ -273,7 +273,7 @@ impl Entry {
         }
     }
 
-    /// Learns the step from growth by `by` for a request of `bytes`, where it was more than the request.
+    /// Learns the step from growth by `by` for a request of `bytes`, if it was more than the request needs.
     pub(super) fn learn(&self, bytes: u64, by: u64) {
         if pool::least_growth(bytes).is_some_and(|least| least < by) {
             let seen = &SEEN[usize::from(self.device.index) % 64][usize::from(matches!(self.source, Source::Graph(_)))];
@@ -282,21 +282,21 @@ impl Entry {
         }
     }
 
-    /// Asks the driver with the handle, unless the pool is destroyed.
+    /// Asks the driver about the pool's handle, unless the pool is destroyed.
     fn ask<T>(&self, question: impl FnOnce(Source) -> T) -> Option<T> {
-        // In this order: who destroys says so first and looks for others then.
+        // In this order: a destroying thread sets `gone` first and then waits for `asking`.
         self.asking.fetch_add(1, SeqCst);
         let answer = (!self.gone.load(SeqCst)).then(|| quietly(|| question(self.source)));
         self.asking.fetch_sub(1, SeqCst);
         answer
     }
 
-    /// Its charge does not end before so many streams more have come to their frees.
+    /// Delays the end of its charge until `more` further streams have reached their frees.
     pub fn awaits(&self, more: u64) {
         self.awaited.fetch_add(more, SeqCst);
     }
 
-    /// From here on nobody asks with the handle.
+    /// Marks the handle as unusable, and returns when no thread uses it.
     pub(super) fn say_gone(&self) {
         self.gone.store(true, SeqCst);
         if self.asking.load(SeqCst) > 0 {
@@ -304,10 +304,10 @@ impl Entry {
         }
     }
 
-    /// Reads what the pool holds until `apply` can use it, and lets the charge follow; what it asks of the ledger. `then`
-    /// notes at the same moment where room is. A request says when it began: if pools may have shrunk since, the reading
-    /// may show less than what the request has added, and room that was given back must not be thought to be there when
-    /// the charge is lower.
+    /// Reads the pool's size until `apply` accepts a reading, then updates the charge. Returns the change to the
+    /// ledger. `then` updates the known room under the same lock. `began` is the moment at which a request began. If
+    /// pools may have shrunk since then, the reading may hide the request's growth. Known room is then reduced, so
+    /// that a lowered charge is not matched by room that was given back.
     pub(super) fn follow(
         &self,
         used: bool,
@@ -335,7 +335,8 @@ impl Entry {
                 }
                 if change.shrank || began.is_some_and(|began| !began.lasts()) {
                     state.holes.trimmed();
-                    // Chunks in use stay; one that is known for longer than it is, or at another's place, is none.
+                    // Chunks in use stay. If they are known to be larger than the pool, that knowledge is wrong and
+                    // is discarded.
                     if numbers.is_some_and(|(reserved, _)| reserved < state.holes.known()) {
                         state.holes.forget();
                     }
@@ -349,7 +350,7 @@ impl Entry {
         Change::default()
     }
 
-    /// Lets the ledger follow.
+    /// Applies the change to the ledger.
     fn settle(&self, pledge: Option<Reservation<'static>>, share: Option<Share>, change: &Change) {
         if let Some(mut pledge) = pledge {
             pledge.shrink_to(change.keep);
@@ -373,8 +374,8 @@ impl Entry {
         }
     }
 
-    /// Charges growth that nobody pledged; whether it fits. Where it does not it is charged all the same: the device has
-    /// given it.
+    /// Charges growth that was not reserved; returns whether it fits. If it does not, it is charged all the same,
+    /// because the device has already given the memory.
     pub(super) fn cover(&self, lack: u64) -> bool {
         if lack == 0 {
             return true;
@@ -391,13 +392,13 @@ impl Entry {
         self.device.fits_in_the_end()
     }
 
-    /// Asks what the pool holds and lets the charge follow; how many bytes came back.
+    /// Reads the pool's size and updates the charge. Returns the number of bytes released.
     pub fn measure(&self) -> u64 {
         self.measure_after(|| false)
     }
 
-    /// As [`Entry::measure`]; whether the pool may have given something back and taken it again is asked at the moment
-    /// when the answer counts.
+    /// As [`Entry::measure`]. `may_have_shrunk` is called under the lock when the reading is applied: it returns
+    /// whether the pool may have given memory back and taken it again.
     pub(super) fn measure_after(&self, may_have_shrunk: impl Fn() -> bool) -> u64 {
         let measured = |account: &mut pool::Pool, reading| match reading {
             Some(reading) => account.measured(reading),
@@ -412,8 +413,8 @@ impl Entry {
         change.release
     }
 
-    /// As [`Entry::measure`], after it gave back what is not in use; nothing is done if everything is. (Graph memory calls
-    /// in use what is kept for idle graphs, too: there the driver is asked to try.)
+    /// Measures, trims the pool, and measures again, unless all its memory is in use. Graph memory counts memory kept
+    /// for idle graphs as in use, so there the driver is always asked to trim.
     pub(super) fn trim(&self) -> u64 {
         if self.state.lock().account.held() == 0 {
             return 0;
@@ -430,7 +431,7 @@ impl Entry {
         before + self.measure()
     }
 
-    /// Bytes charged for it.
+    /// Bytes that it is charged.
     pub fn held(&self) -> u64 {
         self.state.lock().account.held()
     }

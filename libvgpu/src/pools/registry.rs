@@ -1,4 +1,4 @@
-//! Which pools are known, by what the driver is asked with and by the numbers that holdings bear.
+//! The list of known pools, by the handle that the driver knows and by the number in allocation records.
 
 use super::entry::{Entry, Source};
 use crate::device::{self, Device};
@@ -10,7 +10,7 @@ use shim_sys::cuda::*;
 use std::sync::Arc;
 
 struct Registry {
-    /// `None`: noted as host memory's, a device's without limits, or another process's.
+    /// `None`: known, but not charged here: host memory, on a device without limits, or another process's.
     by_source: Map<Source, Option<Arc<Entry>>>,
     by_id: Map<usize, Arc<Entry>>,
     next: usize,
@@ -21,13 +21,13 @@ impl Registry {
 }
 
 static REGISTRY: Lock<Registry> = Lock::new(Registry::EMPTY);
-/// How many are charged.
+/// Number of charged pools.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// How many of them are graph memory.
 static GRAPHS: AtomicUsize = AtomicUsize::new(0);
 
-/// The pool behind a source, if it is charged; one that is new is noted for the device where it lives. Where nobody knows
-/// that, nothing is noted: whoever asks next may know.
+/// The pool behind a source, if it is charged. A new one is recorded for its `home` device. If the device is unknown,
+/// nothing is recorded, because a later caller may know it.
 fn entry(source: Source, home: impl FnOnce() -> Option<&'static Device>) -> Option<Arc<Entry>> {
     if let Some(known) = REGISTRY.lock().by_source.get(&source) {
         return known.clone();
@@ -35,7 +35,8 @@ fn entry(source: Source, home: impl FnOnce() -> Option<&'static Device>) -> Opti
     note(source, None, Some(home()?))
 }
 
-/// Notes a pool that is new, `made` by the program to hold so many bytes at most; without a device it is not charged.
+/// Records a new pool. `made`: its maximum size in bytes, if the program created it. Without a device it is not
+/// charged.
 fn note(source: Source, made: Option<u64>, device: Option<&'static Device>) -> Option<Arc<Entry>> {
     let threshold = device.map_or(0, |_| source.threshold());
     let mut registry = REGISTRY.lock();
@@ -54,20 +55,20 @@ fn note(source: Source, made: Option<u64>, device: Option<&'static Device>) -> O
     fresh
 }
 
-/// Notes a pool that the program made and that may hold `max` bytes; `None`: host memory, or a device without limits.
+/// Records a pool that the program created with at most `max` bytes. `None`: host memory, or a device without limits.
 pub fn created(pool: usize, device: Option<&'static Device>, max: u64) {
-    // A destroyed pool's handle may come again.
+    // The handle of a destroyed pool may be reused.
     REGISTRY.lock().by_source.remove(&Source::Pool(pool));
     note(Source::Pool(pool), Some(max), device);
 }
 
-/// Notes a pool that is not charged here.
+/// Records a pool that is not charged here.
 pub(super) fn not_ours(pool: usize) {
     REGISTRY.lock().by_source.insert(Source::Pool(pool), None);
 }
 
-/// The pool of that handle, if it is charged. One that nobody noted is a device's default pool; if it is of none, it is
-/// taken for a pool of `otherwise`.
+/// The pool of that handle, if it is charged. An unrecorded handle is a device's default pool; if it is no device's
+/// default, it is taken for a pool of the device `otherwise`.
 pub fn of_handle(pool: usize, otherwise: impl FnOnce() -> Option<&'static Device>) -> Option<Arc<Entry>> {
     entry(Source::Pool(pool), || {
         let default_of = |device: &&'static Device| {
@@ -80,9 +81,9 @@ pub fn of_handle(pool: usize, otherwise: impl FnOnce() -> Option<&'static Device
     })
 }
 
-/// The pool that the device's stream-ordered allocations come from. The driver is asked each time: there is no copy of
-/// its state to go stale. (It lets no device's pool be current on another device, so one that has no limits needs no
-/// question.)
+/// The pool that serves the device's stream-ordered allocations. The driver is asked each time, so that no cached
+/// copy can be stale. A device without limits needs no question, because the driver allows only a device's own pool
+/// to be current on it.
 pub fn current(device: &'static Device) -> Option<Arc<Entry>> {
     let mut pool = CUmemoryPool(core::ptr::null_mut());
     // SAFETY: a pointer to a local.
@@ -116,7 +117,7 @@ pub(super) fn all() -> Vec<Arc<Entry>> {
     REGISTRY.lock().by_id.values().cloned().collect()
 }
 
-/// What is noted of a handle: `None`, nothing.
+/// The record of a handle. `None`: no record; `Some(None)`: not charged here.
 pub(super) fn noted(pool: usize) -> Option<Option<Arc<Entry>>> {
     REGISTRY.lock().by_source.get(&Source::Pool(pool)).cloned()
 }
@@ -126,7 +127,7 @@ pub(super) fn numbered(id: usize) -> Option<Arc<Entry>> {
     REGISTRY.lock().by_id.get(&id).cloned()
 }
 
-/// A pool's handle is nobody's any more. Of `entry` alone, if it is given: the handle may be another pool's by now.
+/// Removes a pool's handle. With `entry`, only if the handle still belongs to that pool: it may have been reused.
 pub(super) fn forget_handle(pool: usize, entry: Option<&Entry>) {
     let mut registry = REGISTRY.lock();
     let found = registry.by_source.get(&Source::Pool(pool));
@@ -136,16 +137,16 @@ pub(super) fn forget_handle(pool: usize, entry: Option<&Entry>) {
     }
 }
 
-/// The charge of a pool has ended.
+/// Removes a pool whose charge has ended.
 pub(super) fn forget_entry(entry: &Entry) {
     let mut registry = REGISTRY.lock();
     registry.by_id.remove(&entry.id);
     COUNT.store(registry.by_id.len(), Release);
 }
 
-/// Forgets the parent's pools, in a forked child.
+/// Clears the parent's pools in a forked child.
 pub(super) fn forget() {
-    // SAFETY: the child's thread that settles it, before any other goes on.
+    // SAFETY: called by the child's settling thread, before any other thread continues.
     unsafe { REGISTRY.reset(Registry::EMPTY) };
     COUNT.store(0, Relaxed);
     GRAPHS.store(0, Relaxed);

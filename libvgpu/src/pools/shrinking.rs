@@ -1,21 +1,21 @@
-//! Calls in which pools may give memory back to the driver, and calls in which they may grow. While one of the first is
-//! under way, what is known of a pool's room may be wrong; it is put right before it ends. Where none of the second was,
-//! a pool that holds as much as before has given nothing back.
+//! Tracks calls in which pools may give memory back to the driver, and calls in which they may grow. During a call of
+//! the first kind the known room of a pool may be wrong; it is corrected before the call ends. If no call of the
+//! second kind overlapped, a pool that holds as much as before has given nothing back.
 
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
-/// How many calls began, in the upper half; how many are under way, in the lower one.
+/// Upper half: number of calls that began; lower half: number of calls in flight.
 struct Calls(AtomicU64);
 const BEGAN: u64 = 1 << 32;
 
 static SHRINKING: Calls = Calls(AtomicU64::new(0));
 static GROWING: Calls = Calls(AtomicU64::new(0));
 
-/// A call under way; it ends when this is dropped.
+/// A call in flight; dropping it ends it.
 #[must_use]
 struct UnderWay(&'static Calls);
 
-/// A call in which pools may shrink; it ends when this is dropped, after pools were looked at.
+/// A call in which pools may shrink. Drop it after the pools were checked; that ends it.
 #[must_use]
 pub struct Shrinking {
     _under_way: UnderWay,
@@ -26,28 +26,29 @@ pub struct Shrinking {
 #[must_use]
 pub(super) struct Growing(#[allow(dead_code)] UnderWay);
 
-/// A moment in which no such call was under way, or none.
+/// The call count at a moment without such a call in flight; `None` inside: one was in flight.
 #[derive(Clone, Copy)]
 pub(super) struct Moment(&'static Calls, Option<u64>);
 
-/// A call begins in which pools may shrink, before the driver is asked.
+/// Begins a call in which pools may shrink; to be used before the driver is called.
 pub(super) fn begin() -> Shrinking {
     let _under_way = SHRINKING.begin();
     Shrinking { _under_way, before: GROWING.moment() }
 }
 
-/// A call begins in which a pool may grow, before the driver is asked.
+/// Begins a call in which a pool may grow; to be used before the driver is called.
 pub(super) fn growing() -> Growing {
     Growing(GROWING.begin())
 }
 
-/// This moment, if no call is under way in which pools may shrink.
+/// The current moment, with respect to calls in which pools may shrink.
 pub(super) fn now() -> Moment {
     SHRINKING.moment()
 }
 
 impl Shrinking {
-    /// Whether no pool can have grown since it began: one that holds as much as before has given nothing back.
+    /// Whether no pool can have grown since the call began. Then a pool that holds as much as before has given
+    /// nothing back.
     pub(super) fn nothing_grew(&self) -> bool {
         self.before.lasts()
     }
@@ -67,20 +68,20 @@ impl Calls {
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        // Not below nothing: a forked child may have begun anew while this was under way.
+        // Not below zero: a forked child may have reset the counter while this call was in flight.
         let under_way = |calls: u64| (!calls.is_multiple_of(BEGAN)).then(|| calls - 1);
         let _ = self.0.0.fetch_update(SeqCst, Relaxed, under_way);
     }
 }
 
 impl Moment {
-    /// Whether no such call was under way since.
+    /// Whether no such call was in flight at that moment or began since.
     pub(super) fn lasts(self) -> bool {
         self.1 == Some(self.0.0.load(SeqCst))
     }
 }
 
-/// In a forked child the parent's calls do not end.
+/// Clears the counters in a forked child, where the parent's calls never end.
 pub(super) fn forget() {
     SHRINKING.0.store(0, Relaxed);
     GROWING.0.store(0, Relaxed);

@@ -1,4 +1,4 @@
-//! What can be told of pools without a driver.
+//! Tests of pools that need no driver.
 
 use super::*;
 

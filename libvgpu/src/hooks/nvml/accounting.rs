@@ -1,7 +1,7 @@
-//! Accounting, where the device keeps it: of the tenant's living processes, by the ledger's own figures. What the driver
-//! remembers of those that ended is told by pids that may be anybody's.
+//! Accounting, where the device has it enabled: of the tenant's live processes, from the ledger's figures. Records of
+//! ended processes are not shown: the driver identifies them by pids that may belong to other tenants.
 #![allow(non_snake_case, clippy::missing_safety_doc)]
-// SAFETY of every block in this file: the program's own arguments for the function it called, passed on as they came;
+// SAFETY of every block in this file: the program's own arguments for the function it called, passed on unchanged;
 // outputs are read after success only.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
@@ -18,7 +18,7 @@ pub unsafe fn nvmlDeviceGetAccountingPids(
     pids: *mut u32,
 ) -> nvmlReturn_t {
     let device = limited_or!(dev, unsafe { real(dev, count, pids) });
-    // Whether it is kept at all is the driver's word.
+    // The driver decides whether accounting is enabled.
     let mut none = 0;
     let result = unsafe { real(dev, &raw mut none, core::ptr::null_mut()) };
     match unsafe { count.as_mut() } {
@@ -41,7 +41,7 @@ pub unsafe fn nvmlDeviceGetAccountingStats(
     if stats.is_null() {
         return nvmlReturn_t::INVALID_ARGUMENT;
     }
-    // As above; that it does not know the process is no word on it.
+    // As above; "process not found" does not mean that accounting is disabled.
     let mut theirs = nvmlAccountingStats_t::default();
     let result = unsafe { real(dev, pid, &raw mut theirs) };
     if !result.ok() && result != nvmlReturn_t::NOT_FOUND {
@@ -62,7 +62,7 @@ fn of(device: &Device, pid: u32) -> Option<nvmlAccountingStats_t> {
     Some(nvmlAccountingStats_t {
         gpuUtilization: percent(member.busy_ns, age),
         maxMemoryUsage: member.high,
-        // The time is told when it has ended.
+        // `time` stays 0: NVML reports it only after the process has ended.
         startTime: since_1970().saturating_sub(age / 1000),
         isRunning: 1,
         ..Default::default()

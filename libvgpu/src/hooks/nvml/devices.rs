@@ -1,8 +1,10 @@
-//! Which devices a tenant of the daemon finds: those of its list, counted from 0 in NVML's order. Others are not there.
+//! The devices that a tenant of the daemon sees: those of its list, numbered from 0 in NVML's order. Others are not
+//! found.
 //!
-//! A partitioned board is there if one of its instances is the tenant's, as the way to it.
+//! A partitioned board (MIG) is visible if one of its instances belongs to the tenant, because instances are found
+//! through it.
 #![allow(non_snake_case, clippy::missing_safety_doc)]
-// SAFETY of every block in this file: the program's own arguments for the function it called, passed on as they came;
+// SAFETY of every block in this file: the program's own arguments for the function it called, passed on unchanged;
 // outputs are read after success only.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
@@ -14,7 +16,7 @@ use core::ffi::{c_char, c_void};
 use shim_sys::nvml::*;
 use shim_sys::table::nvml_fn;
 
-/// Whether some devices are kept from this process.
+/// Whether some devices are hidden from this process.
 fn hides() -> Result<bool, Denied> {
     Ok(enforce::enforced()? && device::hides_any())
 }
@@ -24,7 +26,7 @@ fn is_there(dev: nvmlDevice_t) -> bool {
     own(dev) || instances(dev).into_iter().any(own)
 }
 
-/// The boards that are there, in NVML's order.
+/// The visible boards, in NVML's order.
 fn boards() -> Vec<nvmlDevice_t> {
     let (Some(count_of), Some(handle_of)) = (own::nvmlDeviceGetCount_v2(), own::nvmlDeviceGetHandleByIndex_v2()) else {
         return Vec::new();
@@ -70,7 +72,7 @@ pub unsafe fn nvmlDeviceGetCount_v2(real: nvml_fn::nvmlDeviceGetCount_v2, count:
 fn by_index(index: u32, dev: *mut nvmlDevice_t, real: &dyn Fn(u32) -> nvmlReturn_t) -> nvmlReturn_t {
     hiding_or!(real(index));
     match boards().get(index as usize) {
-        // The driver's words for a number that is too large, and for nothing to write to.
+        // Let the driver report the error for an index that is too large, or for a null output.
         None => real(u32::MAX),
         Some(_) if dev.is_null() => real(index),
         Some(found) => {
@@ -96,7 +98,7 @@ pub unsafe fn nvmlDeviceGetHandleByIndex_v2(
     by_index(index, dev, &|index| unsafe { real(index, dev) })
 }
 
-/// A handle by any other name: what is not the tenant's is not found.
+/// Looks up a handle by any other name: a device that is not the tenant's is not found.
 fn by_name(dev: *mut nvmlDevice_t, real: &dyn Fn(*mut nvmlDevice_t) -> nvmlReturn_t) -> nvmlReturn_t {
     hiding_or!(real(dev));
     if dev.is_null() {
@@ -130,7 +132,7 @@ handles! {
     nvmlDeviceGetMigDeviceHandleByIndex board: nvmlDevice_t, index: u32;
 }
 
-/// The number under which the device is found; an instance's is that on its board.
+/// The index under which the device is visible; for an instance, its index on its board.
 pub unsafe fn nvmlDeviceGetIndex(
     real: nvml_fn::nvmlDeviceGetIndex,
     dev: nvmlDevice_t,
@@ -148,7 +150,7 @@ pub unsafe fn nvmlDeviceGetIndex(
     result
 }
 
-/// Lists of neighbours, without those that are not there.
+/// Lists neighbouring devices, without hidden ones.
 fn neighbours(
     count: *mut u32,
     devs: *mut nvmlDevice_t,

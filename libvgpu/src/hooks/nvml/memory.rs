@@ -1,6 +1,6 @@
-//! The memory that NVML shows a tenant: the same numbers as CUDA's, from the same computation (`view`).
+//! The memory that NVML shows to a tenant: the same numbers as CUDA's, from the same computation (`view`).
 #![allow(non_snake_case, clippy::missing_safety_doc)]
-// SAFETY of every block in this file: the program's own arguments for the function it called, passed on as they came;
+// SAFETY of every block in this file: the program's own arguments for the function it called, passed on unchanged;
 // outputs are read after success only.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
@@ -12,7 +12,7 @@ use shim_sys::nvml::*;
 use shim_sys::table::nvml_fn;
 use vgpu_core::view::MemoryView;
 
-/// The tenant's view of a device by NVML's handle; `None` where the driver does not tell of its memory.
+/// The tenant's view of a device by NVML's handle. `None`: the driver does not report its memory.
 pub fn view_of(device: &Device, dev: nvmlDevice_t) -> Option<MemoryView> {
     let mut memory = nvmlMemory_t::default();
     let known = unsafe { own::nvmlDeviceGetMemoryInfo()?(dev, &raw mut memory) }.ok();
@@ -47,15 +47,15 @@ pub unsafe fn nvmlDeviceGetMemoryInfo_v2(
         memory.total = seen.total.0;
         memory.free = seen.free.0;
         memory.used = seen.used.0;
-        // A limit is all the tenant's: what the driver keeps for itself stands outside it. total = reserved + free +
-        // used still holds.
+        // The whole limit belongs to the tenant; memory reserved by the driver is outside it. total = reserved + free
+        // + used still holds.
         memory.reserved = 0;
     }
     result
 }
 
-/// The window into device memory: its size is a fact of the device. What is mapped is everybody's, and nobody tells whose:
-/// the tenant is shown no more of it than the memory it has.
+/// BAR1, the window into device memory: its size is a property of the device. Mapped bytes cannot be attributed to a
+/// tenant, so the tenant is shown at most as many as the memory it uses.
 pub unsafe fn nvmlDeviceGetBAR1MemoryInfo(
     real: nvml_fn::nvmlDeviceGetBAR1MemoryInfo,
     dev: nvmlDevice_t,
@@ -71,7 +71,7 @@ pub unsafe fn nvmlDeviceGetBAR1MemoryInfo(
     result
 }
 
-/// An instance's memory is no more than the limit.
+/// Shows at most the limit as an instance's memory.
 fn attributes(real: &dyn Fn() -> nvmlReturn_t, dev: nvmlDevice_t, out: *mut nvmlDeviceAttributes_t) -> nvmlReturn_t {
     let device = limited_or!(dev, real());
     let result = real();

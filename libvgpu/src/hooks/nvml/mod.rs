@@ -1,9 +1,10 @@
-//! NVML as a tenant sees it: its devices, its memory, its processes, its share of the device's time.
+//! NVML as a tenant sees it: its devices, its memory, its processes, and its share of the device's time.
 //!
-//! Here: initialisation, and whose a device is. By subject: `memory`, `processes`, `utilisation`, `accounting`, `devices`;
-//! what has one answer for every tenant is `shut`. Where nothing is limited every call is the driver's, byte for byte.
+//! This file has the initialisation, and decides whether a device is limited. The subjects are in `memory`,
+//! `processes`, `utilisation`, `accounting` and `devices`; functions with one answer for every tenant are in `shut`.
+//! Where nothing is limited, every call returns the driver's answer unchanged.
 #![allow(non_snake_case, clippy::missing_safety_doc)]
-// SAFETY of every block in this file: the program's own arguments for the function it called, passed on as they came;
+// SAFETY of every block in this file: the program's own arguments for the function it called, passed on unchanged;
 // outputs are read after success only.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
@@ -35,7 +36,7 @@ fn init(real: impl FnOnce() -> nvmlReturn_t) -> nvmlReturn_t {
     }
     let result = real();
     if result.ok() && boot::nvml_ready().is_err() {
-        // The program was told that NVML is not initialised: it must not stay so for us.
+        // The program gets an error, as if NVML were not initialised, so this initialisation must be undone.
         if let Some(shutdown) = crate::driver::own::nvmlShutdown() {
             let _ = unsafe { shutdown() };
         }
@@ -65,11 +66,12 @@ pub unsafe fn nvmlShutdown(real: nvml_fn::nvmlShutdown) -> nvmlReturn_t {
     unsafe { real() }
 }
 
-/// The device behind a handle, if it has limits that are kept: where use is only measured, all is shown as it is.
+/// The device behind a handle, if limits are enforced on it. Where use is only measured, everything is shown
+/// unchanged.
 ///
 /// # Errors
-/// [`Denied`]: nothing may be shown, or the device is not the tenant's. So it is with a partitioned board whose instances
-/// are: the driver too tells of a board as a whole to its administrator alone.
+/// [`Denied`]: nothing may be shown, or the device is not the tenant's. This includes a partitioned board (MIG) of
+/// which the tenant has instances: the driver, too, reports on the board as a whole only to its administrator.
 fn limited(dev: nvmlDevice_t) -> Result<Option<&'static Device>, Denied> {
     if !enforce::enforced()? {
         return Ok(None);
@@ -81,22 +83,23 @@ fn limited(dev: nvmlDevice_t) -> Result<Option<&'static Device>, Denied> {
     Ok(device::by_uuid(&uuid).filter(|device| !device.observed()))
 }
 
-/// Whether this process is held to a limit on any device.
+/// Whether limits are enforced on this process for any device.
 fn is_tenant() -> Result<bool, Denied> {
     Ok(enforce::enforced()? && device::all().any(|device| !device.observed()))
 }
 
-/// The tenant's processes that have memory or a context there.
+/// The tenant's processes that have memory or a context on the device.
 fn members(device: &Device) -> Vec<MemberView> {
     let all = device.ledger.joined().map_or_else(|_| Vec::new(), |joined| joined.members());
     let mut all: Vec<MemberView> = all.into_iter().filter(|member| member.used > 0).collect();
-    // Nobody tells whose it is: it is shown with the first, so that the processes add up to what is used.
+    // Uncharged memory cannot be attributed to a process. It is shown with the first, so that the processes add up to
+    // the used memory.
     all.iter_mut().take(1).for_each(|first| first.used = first.used.saturating_add(device.uncharged()));
     all
 }
 
-/// Hands out a list by NVML's protocol: the room stands in `count`, the number afterwards; too little room writes the number
-/// alone.
+/// Returns a list by NVML's protocol: `count` holds the capacity, afterwards the length. If the capacity is too
+/// small, only the length is written.
 fn put_list<T: Copy>(count: &mut u32, at: *mut T, list: &[T]) -> nvmlReturn_t {
     let room = *count as usize;
     *count = u32::try_from(list.len()).unwrap_or(u32::MAX);
@@ -112,7 +115,7 @@ fn put_list<T: Copy>(count: &mut u32, at: *mut T, list: &[T]) -> nvmlReturn_t {
     nvmlReturn_t::SUCCESS
 }
 
-/// Calls on with the device behind the handle, if it is limited; else what the driver says.
+/// Evaluates to the device behind the handle if it is limited; otherwise returns the driver's answer.
 macro_rules! limited_or {
     ($dev:expr, $real:expr) => {
         match $crate::hooks::nvml::limited($dev) {

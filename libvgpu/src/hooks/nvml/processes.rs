@@ -1,6 +1,6 @@
-//! The processes that NVML shows a tenant: its own, from the ledger, by the pids that they have where they are.
+//! The processes that NVML shows to a tenant: its own, from the ledger, with the pids of their own namespace.
 #![allow(non_snake_case, clippy::missing_safety_doc)]
-// SAFETY of every block in this file: the program's own arguments for the function it called, passed on as they came;
+// SAFETY of every block in this file: the program's own arguments for the function it called, passed on unchanged;
 // outputs are read after success only.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
@@ -11,7 +11,7 @@ use core::ffi::c_char;
 use shim_sys::nvml::*;
 use shim_sys::table::nvml_fn;
 
-/// A process list in one of its layouts.
+/// An entry of a process list, in one of NVML's layouts.
 trait Entry: Copy {
     fn of(pid: u32, bytes: u64) -> Self;
 }
@@ -35,12 +35,13 @@ impl Entry for nvmlProcessDetail_v1_t {
     }
 }
 
-/// Every process of a tenant's is a compute process.
+/// Every process of a tenant counts as a compute process.
 fn entries<E: Entry>(device: &device::Device, computing: bool) -> Vec<E> {
     if computing { members(device).iter().map(|m| E::of(m.pid, m.used)).collect() } else { Vec::new() }
 }
 
-/// The answer to whoever is limited; `None`: the driver's. Once for each layout, not for each function: the library is small.
+/// The answer for a limited tenant. `None`: use the driver's. One copy for each layout, not for each function, to
+/// keep the library small.
 fn list<E: Entry>(dev: nvmlDevice_t, count: *mut u32, infos: *mut E, computing: bool) -> Option<nvmlReturn_t> {
     match limited(dev) {
         Ok(device) => Some(put_list(unsafe { count.as_mut() }?, infos, &entries(device?, computing))),
@@ -73,7 +74,7 @@ process_lists! {
     nvmlDeviceGetMPSComputeRunningProcesses_v3 nvmlProcessInfo_t false;
 }
 
-/// What of the list nobody knows here (a mode of a newer driver, a newer layout) is the driver's to refuse.
+/// Refuses an unknown mode or layout of a newer driver with the driver's error codes.
 pub unsafe fn nvmlDeviceGetRunningProcessDetailList(
     real: nvml_fn::nvmlDeviceGetRunningProcessDetailList,
     dev: nvmlDevice_t,
@@ -88,7 +89,7 @@ pub unsafe fn nvmlDeviceGetRunningProcessDetailList(
     }
 }
 
-/// The name of a member, as its own pid namespace has it: NVML's answer may be of another process of that number.
+/// The name of a member, read in its own pid namespace: NVML's answer may be for another process with that pid.
 pub unsafe fn nvmlSystemGetProcessName(
     real: nvml_fn::nvmlSystemGetProcessName,
     pid: u32,
@@ -105,7 +106,7 @@ pub unsafe fn nvmlSystemGetProcessName(
     }
     let Ok(line) = std::fs::read(format!("/proc/{pid}/cmdline")) else { return nvmlReturn_t::NOT_FOUND };
     let text = line.split(|&byte| byte == 0).next().unwrap_or_default();
-    // Cut to the room there is, as NVML does, between two characters.
+    // Cut to the buffer as NVML does, between two characters.
     let mut room = text.len().min(len as usize - 1);
     while text.get(room).is_some_and(|byte| byte & 0xc0 == 0x80) && room > 0 {
         room -= 1;

@@ -1,8 +1,9 @@
-//! What has one answer for every tenant: what changes a device (not permitted), what tells of the device as a whole where
-//! nobody can tell what of it is the tenant's (not supported). Whoever has no limits gets the driver's own function.
+//! NVML functions with one answer for every tenant. Functions that change a device are not permitted. Functions that
+//! report on the whole device, where no part can be attributed to the tenant, are not supported. A process without
+//! limits gets the driver's own function.
 //!
-//! None of them needs a function of ours: each export is a jump to one way for all of them (`arch::shut`),
-//! which asks [`judge_shut`] and keeps the arguments as they came.
+//! None of them has a hook function: each export jumps to one common stub (`arch::shut`), which calls [`judge_shut`]
+//! and keeps the arguments unchanged.
 
 use super::{is_tenant, limited};
 use crate::driver::NVML;
@@ -10,7 +11,7 @@ use crate::{arch, door};
 use shim_sys::nvml::{nvmlDevice_t, nvmlReturn_t};
 use shim_sys::table::{Action, NVML_ROWS};
 
-/// The first row that hides: those before it deny.
+/// The first row that hides; the rows before it deny.
 const HIDES: usize = {
     let mut row = 0;
     while !matches!(NVML_ROWS[row].action, Action::Hide(_)) {
@@ -19,7 +20,7 @@ const HIDES: usize = {
     row
 };
 
-/// The answer's code, or where the function is that is jumped to. `first` is the call's first argument.
+/// The error code to return, or the address of the function to jump to. `first` is the call's first argument.
 pub extern "C" fn judge_shut(row: usize, first: usize) -> usize {
     if !NVML.has_function(row) {
         return nvmlReturn_t::FUNCTION_NOT_FOUND.0 as usize;
@@ -28,7 +29,7 @@ pub extern "C" fn judge_shut(row: usize, first: usize) -> usize {
     if let Some(code) = code {
         return code.0 as usize;
     }
-    // Asked for last: `detour` takes the row from this thread's last question.
+    // Called last: `detour` uses the row of this thread's last `call`.
     let real = NVML.call(row) as usize;
     if real == 0 { arch::detour as *const () as usize } else { real }
 }
@@ -37,7 +38,8 @@ fn verdict(row: usize, first: usize) -> Option<nvmlReturn_t> {
     if row < HIDES {
         return is_tenant().unwrap_or(true).then_some(nvmlReturn_t::NO_PERMISSION);
     }
-    // All of them begin with the device, whose name the driver is asked: a word that is none is its to refuse.
+    // All of these functions take a device first. `limited` asks the driver about it; an invalid handle is the
+    // driver's to refuse.
     match limited(nvmlDevice_t(first as *mut _)) {
         Ok(device) => device.map(|_| nvmlReturn_t::NOT_SUPPORTED),
         Err(_) => Some(nvmlReturn_t::NO_PERMISSION),

@@ -1,7 +1,7 @@
-//! How busy a device is, for a tenant: how much of its time the tenant's own processes had, by what was measured for them
-//! (`usage`). Where device time is not measured, NVML's samples, of the tenant's processes alone.
+//! Utilisation as a tenant sees it: the part of the device's time that its own processes used, as measured (`usage`).
+//! Where device time is not measured, NVML's samples of the tenant's own processes.
 #![allow(non_snake_case, clippy::missing_safety_doc)]
-// SAFETY of every block in this file: the program's own arguments for the function it called, passed on as they came;
+// SAFETY of every block in this file: the program's own arguments for the function it called, passed on unchanged;
 // outputs are read after success only.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
@@ -13,14 +13,16 @@ use crate::usage::{self, percent, since_1970};
 use shim_sys::nvml::*;
 use shim_sys::table::nvml_fn;
 
-/// Microseconds of NVML's samples that make the present.
+/// Age in us up to which NVML's samples count as current.
 const LATELY_US: u64 = 1_000_000;
-/// The samples of a device's use and of its memory's. Power and clocks are the device's; the engines for video are not told.
+/// Kind of samples: device use, replaced by the tenant's.
 const GPU: u32 = 1;
+/// Kind of samples: memory use, replaced by the tenant's.
 const MEMORY: u32 = 2;
+/// Kinds of samples of video engines: not supported. All other kinds (power, clocks) are the device's own.
 const VIDEO: [u32; 4] = [3, 4, 8, 9];
 
-/// What the tenant's processes had of the device lately.
+/// The recent use of the device by the tenant's processes.
 fn samples(device: &Device, dev: nvmlDevice_t, since: u64) -> Vec<nvmlProcessUtilizationSample_t> {
     let Some(usage) = usage::of(device) else { return sampled(device, dev, since) };
     let total = view_of(device, dev).map_or(u64::MAX, |view| view.total.0);
@@ -36,7 +38,7 @@ fn samples(device: &Device, dev: nvmlDevice_t, since: u64) -> Vec<nvmlProcessUti
     .collect()
 }
 
-/// NVML's samples of the tenant's processes.
+/// NVML's samples, of the tenant's processes only.
 fn sampled(device: &Device, dev: nvmlDevice_t, since: u64) -> Vec<nvmlProcessUtilizationSample_t> {
     let Some(ask) = own::nvmlDeviceGetProcessUtilization() else { return Vec::new() };
     let mut all = vec![nvmlProcessUtilizationSample_t::default(); 256];
@@ -50,7 +52,7 @@ fn sampled(device: &Device, dev: nvmlDevice_t, since: u64) -> Vec<nvmlProcessUti
     all
 }
 
-/// Percent of the device's time that the tenant had lately.
+/// Percent of the device's recent time that the tenant used.
 fn gpu(device: &Device, dev: nvmlDevice_t) -> u32 {
     match usage::of(device) {
         Some(usage) => percent(usage.shares.iter().map(|share| share.busy_ns).sum(), usage.span_ns),
@@ -80,7 +82,7 @@ pub unsafe fn nvmlDeviceGetUtilizationRates(
     result
 }
 
-/// The driver's own moments, each with the tenant's present value.
+/// Returns the driver's own timestamps, each with the tenant's current value.
 pub unsafe fn nvmlDeviceGetSamples(
     real: nvml_fn::nvmlDeviceGetSamples,
     dev: nvmlDevice_t,
