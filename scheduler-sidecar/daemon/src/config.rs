@@ -66,7 +66,7 @@ pub struct Tenant {
     pub on_error: OnError,
     /// Action of its members if the daemon is gone.
     pub on_loss: OnLoss,
-    /// Who pays for its usage.
+    /// Owner of its costs.
     pub bearer: Bearer,
     /// Users that may connect; `None`: all.
     pub uids: Option<Vec<RangeInclusive<u32>>>,
