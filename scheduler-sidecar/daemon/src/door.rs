@@ -162,7 +162,7 @@ impl AsFd for Door {
 impl Drop for Door {
     fn drop(&mut self) {
         // The directory is opened again here: one descriptor for each tenant's directory would be a tenth of all that
-        // the daemon has. Whatever lies at the path by now, only this daemon's own socket is removed.
+        // the daemon has. Another file at the path is not removed.
         let Some(dir) = self.path.parent().and_then(|parent| directory(parent).ok()) else { return };
         let ours = |own| identity(&dir, &self.name).is_ok_and(|identity| identity == own);
         if self.identity.is_some_and(ours) {

@@ -1,10 +1,16 @@
 //! Decides which tenant has which device now: connects the arbiter with the tenants' pages.
 //!
 //! It is told when a member joins, leaves or rings, when a tenant's terms change, and when time passes. It then
-//! writes the boards and wakes the members that sleep there. In reading order: this file (tenants, time), `members`
-//! (joining and leaving a device), `former` and `belief` (members that join again: their prior usage, and the limit
-//! of their claims to have queued work), `devices` (known devices, and whether they are shared by leases), `desk`
-//! (the arbiter's access to pages), `view` (data for status and explain).
+//! writes the boards and wakes the members that sleep there. The modules in reading order:
+//!
+//! - this file: tenants and time
+//! - `members`: joining and leaving a device
+//! - `former`: prior usage of members that join again
+//! - `belief`: limits how long they can claim queued work
+//! - `devices`: the known devices, and whether they are shared by leases
+//! - `desk`: the arbiter's access to the pages
+//! - `view`: data for status and explain
+//! - `unseen`: exchange with the enforcement check
 //!
 //! The time is an argument, and pages are any type that dereferences to one: mappings in the daemon, boxes in the
 //! tests. Not here: sockets, descriptors, clocks and bells (`reactor`).
