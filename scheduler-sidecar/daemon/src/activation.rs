@@ -26,7 +26,7 @@ pub struct Activated {
 /// The socket that the manager passed to this process; `None`: none.
 ///
 /// # Errors
-/// In words: there are several, or it is not a listening Unix socket. A wrong unit must not look right.
+/// A message: there are several, or it is not a listening Unix socket. A wrong unit must not look right.
 pub fn socket() -> Result<Option<Activated>, String> {
     let [pid, count, names] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"].map(std::env::var_os);
     match announced(pid, count, names, std::process::id())? {

@@ -181,7 +181,7 @@ fn directory(path: &Path) -> Result<OwnedFd, Errno> {
 /// replace the daemon's sockets and read what members send.
 ///
 /// # Errors
-/// In words.
+/// The reason as a message.
 pub fn refuse_foreign(dir: &Path) -> Result<(), String> {
     let Some(parent) = dir.parent() else { return Ok(()) };
     let everybodys = fs::metadata(parent).is_ok_and(|meta| meta.permissions().mode() & 0o002 != 0);

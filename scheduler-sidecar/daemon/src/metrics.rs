@@ -51,7 +51,7 @@ impl Metrics {
     /// Starts to listen. `hami`: metrics also have the names that HAMi uses.
     ///
     /// # Errors
-    /// In words that name the address.
+    /// A message that names the address.
     pub fn start(at: SocketAddr, hami: bool) -> Result<Self, String> {
         let failed = |why: &dyn std::fmt::Display| format!("metrics.listen = \"{at}\": {why}");
         let listener = TcpListener::bind(at).map_err(|why| failed(&why))?;

@@ -52,7 +52,7 @@ impl Config {
         let memory = options.memory_limit.as_deref().map(|text| memory("--memory-limit", text)).transpose()?.flatten();
         let sm = options.sm_limit.as_deref().map(|text| share("--sm-limit", text)).transpose()?.flatten();
         let mut written = options.tenants.iter().map(|text| tenant(text)).collect::<Result<Vec<_>, _>>()?;
-        // Options of a tenant without any `--tenant` mean one tenant without a chosen name.
+        // Options of a tenant without any `--tenant` mean one tenant named `default`.
         if written.is_empty() && (options.socket.is_some() || memory.is_some() || sm.is_some()) {
             written.push(Written::new("default"));
         }

@@ -11,7 +11,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
     /// Adds a member to a device and returns its slot. Joining twice is the same as once.
     ///
     /// # Errors
-    /// In words, for the member: the device is not one of the tenant's, or no slot is left.
+    /// A message for the member: the device is not one of the tenant's, or no slot is left.
     pub fn join(&mut self, number: arbiter::Tenant, member: u64, uuid: &str, now: u64) -> Result<usize, String> {
         self.join_again(number, member, uuid, Past::default(), now)
     }

@@ -45,7 +45,7 @@ impl Driver {
     /// Lists the compute processes of each device.
     ///
     /// # Errors
-    /// In words: the driver does not answer.
+    /// A message: the driver does not answer.
     pub fn processes(&mut self) -> Result<Vec<OnDevice>, String> {
         if self.nvml.is_none() {
             self.nvml = Some(Nvml::init().map_err(|why| format!("NVML cannot be initialised: {why}"))?);

@@ -83,7 +83,7 @@ impl Processes {
     /// The processes that have a device file open, except this one.
     ///
     /// # Errors
-    /// In words: /proc cannot be read.
+    /// A message: /proc cannot be read.
     pub fn holders(&mut self) -> Result<Vec<(Process, String)>, String> {
         let entries = fs::read_dir(&self.root).map_err(|why| format!("{}: {why}", self.root.display()))?;
         let thorough = self.looks.is_multiple_of(THOROUGH);

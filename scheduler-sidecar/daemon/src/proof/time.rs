@@ -16,7 +16,7 @@ pub struct Times(HashMap<(Process, String), Audit>);
 
 impl Times {
     /// Takes one look and returns the processes that work without a lease, each with the device. `working` was
-    /// requested at `sampled`; `known` was requested afterwards and is no older than `told`. Both times are in ns.
+    /// requested at `sampled`; `known` was read after that, at `told` at the latest. Both times are in ns.
     pub fn look(
         &mut self,
         seen: &BTreeMap<Process, Seen>,

@@ -21,7 +21,7 @@ impl Reactor {
     /// lasts until the file is read again or the daemon ends.
     ///
     /// # Errors
-    /// In words: no such tenant.
+    /// A message: no such tenant.
     pub fn change(&mut self, fresh: Tenant, what: &str, who: Peer) -> Result<usize, String> {
         let id = self.room_of(&fresh.name)?;
         let now = clock::now();
@@ -47,7 +47,7 @@ impl Reactor {
     /// same as once. The pause lasts until [`Self::resume`], even if the file is read again.
     ///
     /// # Errors
-    /// In words: no such tenant.
+    /// A message: no such tenant.
     pub fn pause(&mut self, tenant: &str, who: Peer) -> Result<(), String> {
         let id = self.room_of(tenant)?;
         self.leases.pause(number(id), true, clock::now());
@@ -58,7 +58,7 @@ impl Reactor {
     /// Ends a pause; without one it does nothing.
     ///
     /// # Errors
-    /// In words: no such tenant.
+    /// A message: no such tenant.
     pub fn resume(&mut self, tenant: &str, who: Peer) -> Result<(), String> {
         let id = self.room_of(tenant)?;
         self.leases.pause(number(id), false, clock::now());
@@ -75,7 +75,7 @@ impl Reactor {
     /// The state of a tenant on each device on which it has members.
     ///
     /// # Errors
-    /// In words: no such tenant.
+    /// A message: no such tenant.
     pub fn explain(&mut self, tenant: &str) -> Result<Vec<Explained>, String> {
         let id = self.room_of(tenant)?;
         Ok(self.leases.explain(number(id), clock::now()))
