@@ -5,6 +5,11 @@
 //! one that said hello. The enforcement check ([`proof`]) closes such connections, even if another process keeps the
 //! other end open.
 //!
+//! A member says *hello* and gets a *welcome* with four descriptors: the heartbeat page, the *board* (the daemon
+//! writes terms and gates), the *report* (members write usage and launch requests), and the *bell* (an eventfd that a
+//! member rings after a request). This is protocol 2. A member of protocol 1 gets its limits in one line, and no
+//! pages.
+//!
 //! Configuration: [`config`] is what the daemon serves, from the command line or from the plan of a file
 //! ([`vgpu_config`]). [`source`] reads that file and [`check`] prints its plan.
 //!
@@ -12,7 +17,8 @@
 //! of one tenant. [`answer`] builds replies without IO. [`reactor`] is the single thread that owns all of them;
 //! `reactor/reload.rs` replaces one plan by the next. `asking` retries a driver that does not answer yet.
 //!
-//! Device time: [`leases`] decides which tenant has which device, [`pages`] makes the memory shared with members.
+//! Resources: [`leases`] decides which tenant has which device, [`pages`] makes the memory shared with members.
+//! `kept_ledger` makes a tenant's ledger of memory if another user took the ledger's name.
 //!
 //! Administrators: `reactor/admin.rs` answers their requests and `reactor/change.rs` carries them out. `by_hand`
 //! keeps their overrides when the driver names its devices. `recent` computes how much time tenants wanted and got in

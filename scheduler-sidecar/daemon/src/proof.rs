@@ -1,9 +1,10 @@
 //! Checks enforcement while the daemon runs: a thread looks for processes that use the devices and compares them with
 //! the registered members.
 //!
-//! It asks the reactor for the members only if a process is at a device. A finding must be seen twice, [`AGAIN`]
-//! apart. It is then reported as an event, and is part of the status until it ends. If the policy says so, processes
-//! in containers that escape the limits are stopped after a grace period.
+//! One round of the thread is a *look*. It asks the reactor for the members only if a process is at a device. A new
+//! finding must be seen in two looks, [`AGAIN`] apart. It is then reported as an event, and is part of the status
+//! until it ends. If the policy says so, processes in containers that escape the limits are stopped after a grace
+//! period.
 //!
 //! [`processes`] reads /proc ([`image`]: the program that a process runs), and [`driver`] asks NVML. [`judge`]
 //! compares both with the registered members and with the memory that tenants may hold ([`limits`]), without IO.

@@ -18,9 +18,9 @@ pub struct Belief {
     claims: usize,
     /// Start of the current claims, in ns.
     since: u64,
-    /// Allowance used up at `at`, in ns.
+    /// Allowance used up so far, as of `at`, in ns.
     spent: u64,
-    /// Time of that value, in ns.
+    /// Time at which `spent` was computed, in ns.
     at: u64,
 }
 

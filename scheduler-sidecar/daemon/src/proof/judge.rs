@@ -255,8 +255,8 @@ fn faults<'k>(
     sums(seen, driver, known).into_iter().filter_map(of).collect()
 }
 
-/// Tenants and devices with a fault by data from before `listed`, when the driver listed its processes. They may have
-/// allocated memory since, or got a higher limit.
+/// Tenants and devices whose data look wrong but are older than `listed`, when the driver listed its processes. Since
+/// then the tenant may have allocated memory, or got a higher limit.
 #[must_use]
 pub fn suspects(
     seen: &BTreeMap<Process, Seen>,
