@@ -83,8 +83,8 @@ pub fn explained(whole: &Whole, facts: &[Facts]) -> Vec<Explained> {
     all
 }
 
-/// Adds a sentence for each finding to the answer for its device, or to the first answer if that device is not known
-/// or not among them. `more`: number of findings that are left out.
+/// Adds a sentence for each finding to the answer for its device. If there is no answer for that device, or the
+/// device is not known, the first answer gets it. `more`: number of findings that are left out.
 pub fn tell_findings(all: &mut [Explained], found: &[Finding], more: usize) {
     for finding in found {
         let is_at = |explained: &Explained| finding.device.as_ref().is_some_and(|name| same(name, &explained.device));

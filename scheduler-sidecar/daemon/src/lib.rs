@@ -5,10 +5,13 @@
 //! one that said hello. The enforcement check ([`proof`]) closes such connections, even if another process keeps the
 //! other end open.
 //!
-//! A member says *hello* and gets a *welcome* with four descriptors: the heartbeat page, the *board* (the daemon
-//! writes terms and gates), the *report* (members write usage and launch requests), and the *bell* (an eventfd that a
-//! member rings after a request). This is protocol 2. A member of protocol 1 gets its limits in one line, and no
-//! pages.
+//! A member says *hello* and gets a *welcome* with four descriptors:
+//! - the heartbeat page
+//! - the *board*, where the daemon writes terms and gates
+//! - the *report*, where members write usage and launch requests
+//! - the *bell*, an eventfd that a member rings after a request
+//!
+//! This is protocol 2. A member of protocol 1 gets its limits in one line, and no pages.
 //!
 //! Configuration: [`config`] is what the daemon serves, from the command line or from the plan of a file
 //! ([`vgpu_config`]). [`source`] reads that file and [`check`] prints its plan.

@@ -196,8 +196,9 @@ fn sums<'k>(
 }
 
 /// Most overhead of a process, in bytes, by which its tenant may exceed its limit. Contexts and code that the driver
-/// has allocated are charged even beyond the limit, and the ledger with that figure can be written by the tenant. On
-/// the largest devices a context takes about half of this, and the code of a large framework the other half.
+/// has allocated are charged even beyond the limit. The tenant can write the ledger with that figure, so it is not
+/// trusted further. On the largest devices a context takes about half of this, and the code of a large framework the
+/// other half.
 const MOST_OVERHEAD: u64 = 1 << 30;
 
 /// The fault of a tenant's memory on a device, in words; `None`: none.
