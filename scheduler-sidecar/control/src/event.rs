@@ -1,6 +1,6 @@
-//! What happened: one line of JSON each, as `vgpu events` shows them and as the audit log keeps them.
+//! Events: one line of JSON each, in `vgpu events` and in the audit log.
 //!
-//! An event is a line of the daemon's log that has a kind. [`KINDS`] is the one table of them.
+//! An event is a line of the daemon's log that has a kind. [`KINDS`] lists all kinds.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -8,11 +8,11 @@ use serde_json::{Map, Value};
 /// A kind of event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kind {
-    /// Its name: a subject and what happened to it.
+    /// Its name: a subject and what happened to it, such as `tenant.paused`.
     pub name: &'static str,
-    /// Is it kept in the audit log too: who was let in with which limits, and every change of them?
+    /// True if the audit log keeps it too: joins with their limits, and every change of limits.
     pub audited: bool,
-    /// What it says.
+    /// Its description.
     pub says: &'static str,
 }
 
@@ -24,7 +24,7 @@ const fn audited(name: &'static str, says: &'static str) -> Kind {
     Kind { name, audited: true, says }
 }
 
-/// Every kind, by subject.
+/// All kinds, by subject.
 pub const KINDS: &[Kind] = &[
     audited("daemon.started", "the daemon serves"),
     audited("daemon.stopping", "it was told to stop; members keep their last terms"),
@@ -59,58 +59,58 @@ pub const KINDS: &[Kind] = &[
     seen("events.lost", "so many events came faster than they were read, and are not shown"),
 ];
 
-/// The kind of that name.
+/// The kind with this name.
 #[must_use]
 pub fn kind(name: &str) -> Option<&'static Kind> {
     KINDS.iter().find(|kind| kind.name == name)
 }
 
-/// Something that happened.
+/// An event.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Event {
-    /// Its number: one more than that of the one before it, from 1 at each start of the daemon.
+    /// Its number: counts from 1 at each start of the daemon.
     pub seq: u64,
-    /// When: UTC, RFC 3339, milliseconds.
+    /// Time: UTC, RFC 3339, with milliseconds.
     pub at: String,
     /// The name of its [`Kind`].
     pub kind: String,
     /// `info`, `warning` or `error`.
     pub level: String,
-    /// Whose.
+    /// Name of the tenant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
-    /// On which device: its UUID, or how the configuration names it.
+    /// The device: its UUID, or its name in the configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
-    /// Which process, by the kernel's word.
+    /// Process ID, from the kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u64>,
-    /// The administrator who asked for it.
+    /// The administrator who requested it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<By>,
-    /// In a sentence.
+    /// Description in a sentence.
     pub words: String,
-    /// What else is known, by name.
+    /// Further fields, by name.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub more: Map<String, Value>,
 }
 
-/// An administrator, by the kernel's word.
+/// An administrator, identified by the kernel.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct By {
-    /// Its user.
+    /// User ID.
     pub uid: u32,
-    /// Its process; 0: it lives outside the daemon's pid namespace.
+    /// Process ID; 0: the process is outside the daemon's pid namespace.
     #[serde(default)]
     pub pid: u32,
 }
 
-/// The line before the events.
+/// The answer line before the events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Following {
-    /// Which start of the daemon numbers these events: no two are alike.
+    /// Identifies the start of the daemon whose events these are; no two starts are equal.
     pub boot: u64,
-    /// The number that the next event will have.
+    /// Number that the next event will get.
     pub next: u64,
 }
 

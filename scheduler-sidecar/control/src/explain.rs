@@ -1,4 +1,4 @@
-//! Why a tenant gets what it gets, in sentences: the facts come from the daemon, the words are here.
+//! Explains in sentences why a tenant gets the time it gets, from facts that the daemon collects.
 //!
 //! A pure function from [`Facts`] to [`Explained`], so that each answer can be tested without a device.
 
@@ -16,52 +16,52 @@ use vgpu_config::value::span;
 /// The answer to `explain`, for one device.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explained {
-    /// The device: its UUID, or as the file names it.
+    /// The device: its UUID, or its name in the file.
     pub device: String,
-    /// One word: `observed`, `running`, `open`, `draining`, `overdue`, `waiting`, `capped`, `paused`, `idle`; `free`: not arbitrated;
-    /// `absent`: nobody of it is there.
+    /// One word: `observed`, `running`, `open`, `draining`, `overdue`, `waiting`, `capped`, `paused`, `idle`; `free`:
+    /// the device is not shared by leases; `absent`: the tenant has no member there.
     pub state: String,
-    /// What that means and which rule it comes from.
+    /// The meaning of the state, and the rule that it follows from.
     pub sentences: Vec<String>,
 }
 
-/// What is known of a tenant, wherever it works.
+/// Facts about a tenant on all devices.
 #[derive(Debug, Clone, Default)]
 pub struct Whole {
-    /// Processes that are connected.
+    /// Connected processes.
     pub connected: usize,
-    /// Those of them that speak protocol 1: they have no leases.
+    /// Those of protocol 1, which have no leases.
     pub older: usize,
-    /// Does it launch nothing until it is resumed?
+    /// True if it launches nothing until it is resumed.
     pub paused: bool,
-    /// Is it measured only?
+    /// True if it is only measured.
     pub observed: bool,
 }
 
-/// What is known of a tenant on a device that one of its members has joined, at one moment.
+/// Facts about a tenant, at one moment, on a device that one of its members has joined.
 #[derive(Debug, Clone)]
 pub struct Facts {
     /// The device.
     pub device: String,
-    /// Are leases given for it?
+    /// True if the device is shared by leases.
     pub arbitrated: bool,
-    /// Who comes first.
+    /// Its class, which decides the order of tenants.
     pub class: Class,
     /// Its floor.
     pub floor: Option<Share>,
     /// Its ceiling.
     pub ceiling: Option<Share>,
-    /// Where it stands, in one word: `running`, `open`, `draining`, `overdue`, `waiting`, `capped`, `paused`, `idle`.
+    /// State in one word: `running`, `open`, `draining`, `overdue`, `waiting`, `capped`, `paused`, `idle`.
     pub state: &'static str,
-    /// The same in a sentence, with numbers.
+    /// The state in a sentence, with numbers.
     pub words: String,
-    /// Another tenant that has the device, and its class.
+    /// The other tenant that has the device, and its class.
     pub holder: Option<(String, Class)>,
-    /// When its account allows the next lease, in ns from now.
+    /// Time in ns until the ceiling allows the next lease.
     pub refill: Option<u64>,
 }
 
-/// Says why, device by device; with a tenant that is nowhere there is one answer all the same.
+/// Explains the state on each device. A tenant without any device gets one answer too.
 #[must_use]
 pub fn explained(whole: &Whole, facts: &[Facts]) -> Vec<Explained> {
     let mut all: Vec<Explained> = facts.iter().map(|facts| on_device(whole, facts)).collect();
@@ -83,8 +83,8 @@ pub fn explained(whole: &Whole, facts: &[Facts]) -> Vec<Explained> {
     all
 }
 
-/// Tells what is found of a tenant's processes, each at its device; where that is not known, at the first. `more`: so
-/// many findings are left out.
+/// Adds a sentence for each finding to the answer for its device. If there is no answer for that device, or the
+/// device is not known, the first answer gets it. `more`: number of findings that are left out.
 pub fn tell_findings(all: &mut [Explained], found: &[Finding], more: usize) {
     for finding in found {
         let is_at = |explained: &Explained| finding.device.as_ref().is_some_and(|name| same(name, &explained.device));
@@ -169,7 +169,7 @@ fn waits(facts: &Facts) -> String {
     format!("It waits behind {tenant} of class {}{rule}: {}.", show::class(*class), facts.words)
 }
 
-/// The rules it lives under.
+/// The terms of a tenant on a device, in a sentence.
 fn rules(facts: &Facts) -> String {
     let class = show::class(facts.class);
     let floor = facts.floor.map_or("no floor".to_owned(), |floor| format!("a floor of {floor}"));
@@ -177,7 +177,7 @@ fn rules(facts: &Facts) -> String {
     format!("Its terms there: class {class}, {floor}, {ceiling}.")
 }
 
-/// A duration for people: two digits are enough.
+/// A duration for people, rounded up to two or three digits.
 fn rounded(ns: u64) -> String {
     let unit = match ns {
         0..=99_999 => 1_000,

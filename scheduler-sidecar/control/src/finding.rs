@@ -1,23 +1,23 @@
-//! What the proof of enforcement found: who uses a device without being held to a limit, as answers and events say it.
+//! Findings of the enforcement check: processes that use a device without being held to a limit.
 
 use serde::{Deserialize, Serialize};
 
-/// What was found.
+/// Kinds of findings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum What {
-    /// It uses a device and is held to no limit by anybody.
+    /// It uses a device and no limit applies to it.
     Uncontrolled,
-    /// It has a tenant's socket, and uses a device without having said hello.
+    /// It can reach a tenant's socket and uses a device, but has not said hello.
     Unregistered,
-    /// Its tenant uses more memory than its ledger or its limit says, or has a ledger that says nothing sensible.
+    /// Its tenant uses more memory than its ledger or its limit says, or has a ledger that cannot be valid.
     Over,
     /// It is a member and works on a device without a lease.
     Time,
 }
 
 impl What {
-    /// In one word, as events and metrics say it.
+    /// Its name in events and metrics.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -29,39 +29,39 @@ impl What {
     }
 }
 
-/// A process, for as long as it lives: its number may be given again.
+/// A process. The start time tells it from a later process with the same ID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Process {
-    /// Its number in the daemon's pid namespace.
+    /// Process ID in the daemon's pid namespace.
     pub pid: u32,
-    /// When it began, in ticks since boot; 0: it could not be asked.
+    /// Start time, in ticks since boot; 0: not known.
     pub began: u64,
 }
 
-/// Something that is not as it should be.
+/// A process that uses a device without being held to a limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// What.
+    /// Kind of the finding.
     pub what: What,
-    /// Which process.
+    /// The process.
     #[serde(flatten)]
     pub process: Process,
-    /// Its number in its own pid namespace; `None`: it cannot be told.
+    /// Process ID in its own pid namespace; `None`: not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid_inside: Option<u32>,
-    /// What it is called, by its own word.
+    /// Name of the process, as it chose it.
     pub name: String,
-    /// Whose it is, as far as that is known.
+    /// Its tenant, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
-    /// The device, if it is known: a UUID or a file.
+    /// The device, if known: a UUID or a device file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
-    /// Does it live in a mount namespace of its own, as containers do?
+    /// True if it has its own root directory and mount namespace, as in a container.
     pub contained: bool,
-    /// The end of its control group there, which engines name after the container.
+    /// Last part of its control group's path, which container engines derive from the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
-    /// In a sentence, with what to do.
+    /// Description in a sentence, with what to do.
     pub words: String,
 }

@@ -1,7 +1,8 @@
-//! The administrative protocol: what `vgpu` asks the daemon, and what it answers.
+//! The administrative protocol: requests of `vgpu` to the daemon, and its answers.
 //!
-//! One JSON line there, one JSON line back, on the administrative socket, which only the daemon's own
-//! user and root may open. Members speak [`vgpu_core::wire`] instead, on their tenant's socket; what may be asked there is [`own`].
+//! A request and its answer are one line of JSON each, on the administrative socket. Only the daemon's own user and
+//! root can open that socket. Members use [`vgpu_core::wire`] instead, on their tenant's socket, where [`own`] is the
+//! only other request.
 //!
 //! ```text
 //! -> {"hello":2,"ask":"status"}                          <- {"hello":2,"status":{...}}
@@ -14,9 +15,9 @@
 //!                                                        <- {"hello":2,"error":"..."}      to any of them
 //! ```
 //!
-//! A question of another protocol is refused with words that name both numbers, and so is an answer of another
-//! protocol. What the answers hold is [`status`] and [`explain`], what a change may say [`vgpu_config::change`], what
-//! the proof of enforcement found [`finding`].
+//! A request with another protocol number is refused with a message that names both numbers, and so is such an
+//! answer. [`status`] and [`explain`] define the answers, [`vgpu_config::change`] the changes, [`finding`] the
+//! findings of the enforcement check.
 #![forbid(unsafe_code)]
 
 pub mod event;
@@ -39,75 +40,75 @@ pub use status::{
     TenantStatus, TermsStatus, TimeStatus,
 };
 
-/// The number of this protocol.
+/// Number of this protocol.
 pub const PROTOCOL: u64 = 2;
 
-/// Longest answer that is read.
+/// Longest answer that is read, in bytes.
 const MAX_ANSWER: u64 = 64 << 20;
 
-/// A question.
+/// A request.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Question {
     /// [`PROTOCOL`].
     pub hello: u64,
-    /// What is asked.
+    /// The request itself.
     #[serde(flatten)]
     pub ask: Ask,
 }
 
-/// What is asked.
+/// The kinds of requests.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Ask {
-    /// Everything about devices, tenants and members.
+    /// Returns everything about devices, tenants and members.
     Status,
-    /// Every member.
+    /// Lists every member.
     Ps,
-    /// Change a tenant's terms until the next reading of the file.
+    /// Changes a tenant's terms until the file is read again.
     Set {
-        /// Its name.
+        /// Name of the tenant.
         tenant: String,
-        /// On this device only, as the file names it or by its UUID; absent: on all of the tenant's.
+        /// Only this device, by UUID or as the file names it; absent: all of the tenant's.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         device: Option<String>,
-        /// What.
+        /// The new values.
         change: Box<Words>,
     },
-    /// Let a tenant launch nothing until it is resumed.
+    /// Grants a tenant no more leases until it is resumed.
     Pause {
-        /// Its name.
+        /// Name of the tenant.
         tenant: String,
     },
-    /// Undo that.
+    /// Ends a pause.
     Resume {
-        /// Its name.
+        /// Name of the tenant.
         tenant: String,
     },
-    /// Say why a tenant gets what it gets.
+    /// Explains why a tenant gets the time it gets.
     Explain {
-        /// Its name.
+        /// Name of the tenant.
         tenant: String,
     },
-    /// Say what happened, a line for each event behind the answer ([`event`]).
+    /// Sends events, one line each, after the answer ([`event`]).
     Events {
-        /// From this number on; 0: all that are kept.
+        /// First number to send; 0: all events that are kept.
         #[serde(default)]
         since: u64,
-        /// And what happens from now on, until the connection is closed.
+        /// True: continues with new events until the connection is closed.
         #[serde(default)]
         follow: bool,
     },
 }
 
 impl Ask {
-    /// The words by which something is asked.
+    /// Names of the requests.
     pub const WORDS: [&str; 7] = ["status", "ps", "set", "pause", "resume", "explain", "events"];
 }
 
-/// An answer: one of its fields is there.
+/// An answer: `hello` and one other field.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Answer {
-    /// The daemon's protocol.
+    /// Protocol of the daemon.
     pub hello: u64,
     /// The answer to `status`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -121,40 +122,40 @@ pub struct Answer {
     /// The answer to `explain`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub explained: Option<Vec<Explained>>,
-    /// The answer to `events`; they follow line by line.
+    /// The answer to `events`; the events follow, one line each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub following: Option<event::Following>,
-    /// Why there is none.
+    /// Why the request was not carried out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// What was done.
+/// The result of a change.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Done {
-    /// Whose.
+    /// Name of the tenant.
     pub tenant: String,
-    /// The keys that are different now; none: everything was so already.
+    /// Keys that have new values; empty: all had these values before.
     pub changed: Vec<String>,
-    /// Is it paused now?
+    /// True if the tenant is paused now.
     pub paused: bool,
     /// `enforce` or `observe`.
     #[serde(default = "status::enforce")]
     pub mode: String,
-    /// Are ways around the library refused?
+    /// True if bypasses of the library are refused.
     #[serde(default)]
     pub strict: bool,
-    /// Its terms now, those that were changed and those that were not.
+    /// All its terms now, changed or not.
     pub devices: Vec<TermsStatus>,
-    /// What whoever asked should know: how long it lasts, whom it does not reach.
+    /// Hints for the caller: how long the change lasts, which processes it does not reach.
     pub notes: Vec<String>,
 }
 
-/// Asks the daemon behind an administrative socket.
+/// Sends a request to the daemon behind an administrative socket.
 ///
 /// # Errors
-/// Whatever connecting, writing, reading (at most 2 s) or parsing says; an error of the daemon's becomes
-/// [`io::ErrorKind::Other`] with its words.
+/// Any error of connecting, writing, reading (at most 2 s each) or parsing. An error of the daemon becomes
+/// [`io::ErrorKind::Other`] with its message.
 pub fn ask(socket: &Path, ask: &Ask) -> io::Result<Answer> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(own::PATIENCE))?;
@@ -168,11 +169,11 @@ pub fn ask(socket: &Path, ask: &Ask) -> io::Result<Answer> {
         return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the daemon closed the connection without an answer"));
     }
     let answer: serde_json::Value = serde_json::from_str(&answer)?;
-    // A refusal is read first: a caller that may not ask gets the words of members, which have no number.
+    // Read the error first: a caller without permission gets the members' kind of refusal, which has no number.
     if let Some(words) = answer["error"].as_str() {
         return Err(io::Error::other(words));
     }
-    // The shape of another protocol's answer is not known.
+    // The fields of another protocol's answer are not known.
     match answer["hello"].as_u64() {
         Some(PROTOCOL) => Ok(serde_json::from_value(answer)?),
         theirs => Err(io::Error::other(format!(
@@ -182,7 +183,7 @@ pub fn ask(socket: &Path, ask: &Ask) -> io::Result<Answer> {
     }
 }
 
-/// Asks for the status.
+/// Requests the status.
 ///
 /// # Errors
 /// As [`ask`].

@@ -1,12 +1,13 @@
-//! What a tenant may ask about itself, on its own socket and without saying hello: what was found of its processes.
+//! The request that a tenant may send about itself, on its own socket and without a hello: findings about its
+//! processes.
 //!
 //! ```text
 //! -> {"hello":2,"ask":"findings"}    <- {"hello":2,"tenant":"a","findings":[...],"more":0}
 //! ```
 //!
-//! Whoever may connect there may ask, and is told of that tenant alone; then the connection is closed. A tenant that asks more
-//! than twenty times in a second is refused until the next. A daemon that does not know the question refuses it, as any
-//! other line.
+//! Every process that can connect there may ask. The answer is about that tenant only, and the connection is closed
+//! after it. After 20 requests in a second a tenant is refused until the next second. A daemon that does not know the
+//! request refuses it like any unknown line.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -17,19 +18,19 @@ use serde::{Deserialize, Serialize};
 
 use super::finding::Finding;
 
-/// How long an answer may take.
+/// Time limit for an answer.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The number of the members' protocol in which this is asked.
+/// Number of the members' protocol that has this request.
 const HELLO: u64 = vgpu_core::wire::two::PROTOCOL;
 
-/// The word by which it is asked.
+/// Name of the request.
 const FINDINGS: &str = "findings";
 
-/// Most findings that are told at once.
+/// Most findings in one answer.
 pub const MOST: usize = 32;
 
-/// Longest answer that is read.
+/// Longest answer that is read, in bytes.
 const MAX_ANSWER: u64 = 1 << 20;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -38,41 +39,41 @@ struct Question {
     ask: String,
 }
 
-/// What was found of a tenant's processes.
+/// Findings about a tenant's processes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Own {
-    /// The protocol.
+    /// Number of the protocol.
     pub hello: u64,
-    /// Whose socket this is.
+    /// The tenant of this socket.
     pub tenant: String,
-    /// At most [`MOST`].
+    /// Findings, at most [`MOST`].
     pub findings: Vec<Finding>,
-    /// How many there are beside.
+    /// Number of further findings.
     #[serde(default)]
     pub more: usize,
 }
 
 impl Own {
-    /// What was found of this tenant, at most [`MOST`], and how many there are beside.
+    /// An answer with these findings, at most [`MOST`], and the number of further ones.
     #[must_use]
     pub fn new(tenant: &str, (findings, more): (Vec<Finding>, usize)) -> Self {
         Self { hello: HELLO, tenant: tenant.to_owned(), findings, more }
     }
 }
 
-/// Is this line the question?
+/// True if this line is the request.
 #[must_use]
 pub fn is_asked(line: &[u8]) -> bool {
-    // What members say all the time is not read twice.
+    // A cheap search first, so that members' usual lines are not parsed twice.
     let holds = line.windows(FINDINGS.len()).any(|word| word == FINDINGS.as_bytes());
     let asked = |asked: &Question| asked.hello == HELLO && asked.ask == FINDINGS;
     holds && serde_json::from_slice(line).is_ok_and(|question: Question| asked(&question))
 }
 
-/// Asks the daemon behind a tenant's socket. `None`: it does not know the question, or was asked too often.
+/// Asks the daemon behind a tenant's socket. `None`: it does not know the request, or was asked too often.
 ///
 /// # Errors
-/// Whatever connecting, writing, reading (at most 2 s) or parsing says.
+/// Any error of connecting, writing, reading (at most 2 s each) or parsing.
 pub fn ask(socket: &Path) -> io::Result<Option<Own>> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(PATIENCE))?;

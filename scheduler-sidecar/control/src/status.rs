@@ -1,8 +1,7 @@
-//! What the daemon says of itself: its devices, tenants, members, and what each gets.
+//! The daemon's status: its devices, tenants and members, and what each gets.
 //!
-//! Durations are seconds, sizes bytes, shares percent of a device's time, lengths of leases nanoseconds; null is no limit,
-//! or not known. Whoever reads must live without what an older daemon does not say: everything newer than protocol 1 has a
-//! default.
+//! Durations are in seconds, sizes in bytes, shares in percent of a device's time, lease lengths in nanoseconds. Null
+//! is no limit, or not known. An older daemon omits newer fields, so every field newer than protocol 1 has a default.
 
 use std::path::PathBuf;
 
@@ -10,174 +9,174 @@ use serde::{Deserialize, Serialize};
 
 use vgpu_config::bearer::Bearer;
 
-/// The daemon as it is now.
+/// Status of the daemon.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Status {
     /// Version of the daemon.
     pub version: String,
-    /// Its process.
+    /// Process ID of the daemon.
     pub pid: u32,
     /// Seconds since it started.
     pub uptime_seconds: u64,
-    /// The configuration file; null if there is none.
+    /// The configuration file; null: there is none.
     #[serde(default)]
     pub configuration: Option<Configuration>,
-    /// How the record of usage is; null: from a daemon that keeps none.
+    /// State of the usage record; null: the daemon keeps none.
     #[serde(default)]
     pub record: Option<RecordStatus>,
-    /// The audit log; null: there is none.
+    /// The audit log; null: it is off.
     #[serde(default)]
     pub audit: Option<AuditStatus>,
-    /// The devices it knows.
+    /// The known devices.
     #[serde(default)]
     pub devices: Vec<DeviceStatus>,
-    /// In the order they were given.
+    /// The tenants, in the order in which they were added.
     pub tenants: Vec<TenantStatus>,
-    /// What the daemon cannot do, while limits are kept.
+    /// Services that do not work while limits are still enforced.
     #[serde(default)]
     pub faults: Vec<Fault>,
-    /// Processes at the devices that are not as they should be.
+    /// Processes that use devices without being held to a limit.
     #[serde(default)]
     pub findings: Vec<super::finding::Finding>,
 }
 
-/// Something beside enforcement that the daemon cannot do.
+/// A service of the daemon, other than enforcement, that does not work.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
-    /// `audit`, `metrics`, `record`.
+    /// Name of the service: `audit`, `metrics`, `record`, `proof`.
     pub what: String,
     /// Why.
     pub words: String,
 }
 
-/// The configuration file of a daemon.
+/// State of the configuration file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Configuration {
-    /// Where it is.
+    /// Path of the file.
     pub file: PathBuf,
-    /// How often it was read again and taken.
+    /// How often it was read again and accepted.
     pub reloads: u64,
-    /// Why its last reading changed nothing, a line for each error; null if it was taken.
+    /// Why the last reading was refused, one line for each error; null: it was accepted.
     pub refused: Option<String>,
-    /// What is checked and recorded without being in force, and what could not be checked.
+    /// Settings that are checked and recorded but have no effect, and settings that could not be checked.
     pub notes: Vec<String>,
 }
 
-/// The record of usage, as it is now.
+/// State of the usage record.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordStatus {
-    /// Is it written, or off because it shall be?
+    /// True if it is written, or turned off on purpose.
     pub ok: bool,
-    /// What is wrong, or worth to know; null: nothing.
+    /// The problem, or a hint; null: none.
     pub words: Option<String>,
-    /// Where it is; null: it is off.
+    /// Its directory; null: it is off.
     pub dir: Option<PathBuf>,
 }
 
-/// The audit log, as it is now.
+/// State of the audit log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditStatus {
-    /// Its file.
+    /// Path of the file.
     pub file: PathBuf,
-    /// The hash of the last line that the daemon wrote; empty before the first one.
+    /// Hash of the last line that the daemon wrote; empty before the first line.
     pub head: String,
 }
 
-/// A device as it is now.
+/// State of a device.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct DeviceStatus {
-    /// As the file names it: the number, else the UUID, else `*`.
+    /// Its name in the file: the number, else the UUID, else `*`.
     pub name: String,
-    /// Its UUID, if it is known.
+    /// Its UUID, if known.
     pub uuid: Option<String>,
-    /// What its maker calls it; null: the driver did not say.
+    /// Model name; null: the driver did not report it.
     #[serde(default)]
     pub model: Option<String>,
-    /// How much memory it has; null: nobody said.
+    /// Memory in bytes; null: not known.
     pub memory: Option<u64>,
-    /// How often that may be promised.
+    /// Factor up to which its memory may be promised to tenants.
     pub overcommit: f64,
-    /// Are leases given for it?
+    /// True if it is shared by leases.
     pub arbitrated: bool,
-    /// The tenant that has it now.
+    /// Tenant that holds the device now.
     pub holder: Option<String>,
 }
 
-/// What daemons did that did not say it.
+/// Mode of tenants of daemons that do not report one.
 pub(super) fn enforce() -> String {
     vgpu_core::limits::Mode::Enforce.to_string()
 }
 
-/// A tenant as it is now.
+/// State of a tenant.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TenantStatus {
     /// Its name.
     pub name: String,
-    /// Who bears what it costs: `group`, null if none was given, and `labels` by their names.
+    /// Owner of its costs: `group`, null if none was given, and `labels` by their names.
     #[serde(flatten)]
     pub bearer: Bearer,
-    /// Where its members connect.
+    /// Path of the socket where its members connect.
     pub socket: PathBuf,
-    /// Bytes per device, the lowest of all; null = no limit.
+    /// Lowest memory limit of all its devices, in bytes; null: no limit.
     pub memory_limit: Option<u64>,
-    /// Percent of a device's time, the lowest of all; null = no limit.
+    /// Lowest ceiling of all its devices, in percent; null: no limit.
     pub sm_limit: Option<f64>,
-    /// Connections that were turned away since the start: wrong protocol, garbage, silence, too many.
+    /// Connections refused since the start: wrong protocol, unreadable lines, silence, too many.
     pub refused: u64,
-    /// Was it taken out of the configuration? Then nobody new comes in, and it goes with its last member.
+    /// True if it was removed from the configuration. No new member can join, and it ends with its last member.
     #[serde(default)]
     pub removed: bool,
-    /// Why it cannot be served, while the others are: something lies in its socket's place.
+    /// Why it cannot be served, while other tenants are: its socket's path is taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unusable: Option<String>,
-    /// Does it launch nothing until it is resumed?
+    /// True if it launches nothing until it is resumed.
     #[serde(default)]
     pub paused: bool,
-    /// `enforce`; `observe`: it is measured, and nothing is refused or delayed.
+    /// `enforce`, or `observe`: it is measured, but nothing is refused or delayed.
     #[serde(default = "enforce")]
     pub mode: String,
-    /// Are ways around the library refused?
+    /// True if bypasses of the library are refused.
     #[serde(default)]
     pub strict: bool,
-    /// What holds on each of its devices, and what it got there.
+    /// Its terms on each device, and what it got there.
     #[serde(default)]
     pub devices: Vec<TermsStatus>,
-    /// Members whose connection is open, longest first.
+    /// Connected members, the longest connected first.
     pub members: Vec<MemberStatus>,
 }
 
-/// A tenant's terms on a device, and what it gets there.
+/// Terms of a tenant on a device, and what it gets there.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TermsStatus {
     /// [`DeviceStatus::name`].
     pub device: String,
-    /// Bytes.
+    /// Memory limit in bytes.
     pub memory_limit: Option<u64>,
     /// The ceiling, in percent.
     pub sm_limit: Option<f64>,
     /// The floor, in percent.
     pub sm_request: Option<f64>,
-    /// Its part of what floors leave.
+    /// Its weight for the time that floors leave.
     pub weight: u32,
     /// `latency`, `normal` or `batch`.
     pub class: String,
-    /// Length of its leases in nanoseconds; null: that of its class.
+    /// Length of its leases in nanoseconds; null: the length of its class.
     pub quantum: Option<u64>,
-    /// The keys that an administrator changed since the file was read; gone with the next reading.
+    /// Keys that an administrator changed since the file was read. They are lost when it is read again.
     pub changed_live: Vec<String>,
-    /// What it got; null where no member has joined the device.
+    /// Time that it got; null: no member has joined the device.
     pub time: Option<TimeStatus>,
-    /// Bytes that its processes hold there, as it was read a moment ago from the ledgers that its members sent, by their own
-    /// word; a ledger that does not change is read every ten seconds. Null: none sent one.
+    /// Bytes that its processes hold there, by the ledgers that its members sent, which the tenant can write. A
+    /// ledger that does not change is read every 10 s. Null: no ledger was sent.
     #[serde(default)]
     pub memory_used: Option<u64>,
-    /// Most bytes at once, since the first of those ledgers was made.
+    /// Most bytes held at once, since the first of those ledgers was created.
     #[serde(default)]
     pub memory_peak: Option<u64>,
-    /// Of what they hold: not the programs' own (contexts, code).
+    /// The part of `memory_used` that the programs did not request: contexts, code.
     #[serde(default)]
     pub overhead: Option<u64>,
-    /// Requests that programs were refused, since then.
+    /// Requests that were refused, since the first of those ledgers was created.
     #[serde(default)]
     pub refused_allocations: Option<u64>,
     /// Launches since the first member joined; null: not counted.
@@ -185,74 +184,74 @@ pub struct TermsStatus {
     pub launches: Option<u64>,
 }
 
-/// What a tenant gets of a device's time.
+/// Device time of a tenant.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TimeStatus {
     /// Members that joined the device.
     pub members: usize,
-    /// Those of them that stand at the gate.
+    /// Those that wait at the gate.
     pub waiting: usize,
-    /// As [`super::Explained::state`].
+    /// See [`super::Explained::state`].
     pub state: String,
-    /// Device time, since the tenant's first member joined; null: none of it was measured.
+    /// Device time in seconds since the tenant's first member joined; null: none of it was measured.
     pub gpu_seconds: Option<f64>,
-    /// Do its processes launch through open gates now, so that what they use is not measured?
+    /// True if its processes launch through open gates now, where usage is not measured.
     #[serde(default)]
     pub unmeasured: bool,
-    /// Time in which the tenant stood at the gate and did not have the device.
+    /// Seconds in which the tenant waited at the gate without having the device.
     pub waited_seconds: f64,
-    /// The span of the next two.
+    /// Span of `wanted` and `got`, in seconds.
     pub over_seconds: f64,
-    /// Percent of that span in which it wanted the device or had work before it; null: not measured.
+    /// Percent of the span in which it wanted the device or had work queued on it; null: not measured.
     pub wanted: Option<f64>,
-    /// Percent of that span that it got; null: not measured.
+    /// Percent of the span in which it had the device; null: not measured.
     pub got: Option<f64>,
 }
 
-/// A member as it is now.
+/// State of a member.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct MemberStatus {
-    /// The process by the kernel's word; null if it lives outside the daemon's pid namespace.
+    /// Process ID from the kernel; null: the process is outside the daemon's pid namespace.
     pub pid: Option<u32>,
-    /// The process by its own word, in its own pid namespace.
+    /// Process ID in its own pid namespace, as it reports it.
     pub pid_inside: u32,
-    /// Its user.
+    /// User ID.
     pub uid: u32,
-    /// Its group.
+    /// Group ID.
     pub gid: u32,
-    /// Version of its library, by its own word.
+    /// Version of its library, as it reports it.
     pub version: String,
     /// Seconds since its hello.
     pub connected_seconds: u64,
-    /// Was it told other limits than its tenant has now? They stay in force until it starts anew.
+    /// True if it was told other limits than its tenant has now. They stay in force until it is restarted.
     #[serde(default)]
     pub earlier_terms: bool,
-    /// The protocol it speaks; members of protocol 1 have no leases.
+    /// Protocol version; members of protocol 1 have no leases.
     #[serde(default)]
     pub protocol: u64,
-    /// The devices it works on.
+    /// Devices that it uses.
     #[serde(default)]
     pub devices: Vec<MemberDevice>,
 }
 
-/// A member on a device.
+/// State of a member on a device.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct MemberDevice {
     /// [`DeviceStatus::name`].
     pub device: String,
-    /// What its gate says: `open`, `run`, `wait`, `cap`.
+    /// State of its gate: `open`, `run`, `wait`, `cap`.
     pub lease: String,
-    /// Does a thread of it stand at the gate?
+    /// True if one of its threads waits at the gate.
     pub waits: bool,
-    /// Device time that it measured, by its own word as far as that is possible; null: it measured none of what it used.
+    /// Device time that it reports, in seconds, as far as plausible; null: none of its usage was measured.
     pub gpu_seconds: Option<f64>,
-    /// Time in which it stood at the gate.
+    /// Seconds in which it waited at the gate.
     pub waited_seconds: f64,
-    /// Bytes that it holds, but for what it shares, as [`TermsStatus::memory_used`]; null: not known, as where several
-    /// processes of the tenant have its number.
+    /// Bytes that it holds, without memory that it shares; see [`TermsStatus::memory_used`]. Null: not known, for
+    /// instance because several processes of the tenant report the same process ID.
     #[serde(default)]
     pub memory_used: Option<u64>,
-    /// Of it: not the program's own.
+    /// The part of `memory_used` that the program did not request.
     #[serde(default)]
     pub overhead: Option<u64>,
 }
@@ -260,9 +259,9 @@ pub struct MemberDevice {
 /// A line of `ps`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Process {
-    /// Whose it is.
+    /// Name of the tenant.
     pub tenant: String,
-    /// The rest.
+    /// The member.
     #[serde(flatten)]
     pub member: MemberStatus,
 }

@@ -1,8 +1,9 @@
-//! The administrative socket from the service manager: systemd's socket activation (`LISTEN_PID`, `LISTEN_FDS`,
+//! Takes the administrative socket from the service manager: systemd's socket activation (`LISTEN_PID`, `LISTEN_FDS`,
 //! `LISTEN_FDNAMES`).
 //!
-//! Only this one: the sockets of tenants come and go with the configuration, and a manager's would not. Such a socket is the
-//! manager's: its place is left alone at the end, so that whoever asks while the daemon is away waits or starts it.
+//! Only this socket: those of tenants change with the configuration, and a manager's would not. The manager owns the
+//! socket, so its path is not removed at shutdown. Then a client that connects while the daemon is down waits, or
+//! starts it.
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -10,22 +11,22 @@ use std::path::PathBuf;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, sockopt};
 
-/// The first descriptor that a manager hands over.
+/// First descriptor that a manager passes.
 const FIRST: i32 = 3;
 
-/// A socket of the service manager's that listens.
+/// A listening socket of the service manager.
 #[derive(Debug)]
 pub struct Activated {
     /// The socket; non-blocking.
     pub listener: OwnedFd,
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
 }
 
-/// The socket that the manager hands over, if it hands one over to this process.
+/// The socket that the manager passed to this process; `None`: none.
 ///
 /// # Errors
-/// In words: there are several, or it is not a Unix socket that listens. A unit that is wrong must not look right.
+/// A message: there are several, or it is not a listening Unix socket. A wrong unit must not look right.
 pub fn socket() -> Result<Option<Activated>, String> {
     let [pid, count, names] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"].map(std::env::var_os);
     match announced(pid, count, names, std::process::id())? {
@@ -34,7 +35,7 @@ pub fn socket() -> Result<Option<Activated>, String> {
     }
 }
 
-/// Is one socket handed over to this process?
+/// True if the manager passed one socket to this process.
 fn announced(
     pid: Option<OsString>,
     count: Option<OsString>,
@@ -42,7 +43,7 @@ fn announced(
     own: u32,
 ) -> Result<bool, String> {
     let number = |text: Option<OsString>| text.and_then(|text| text.to_str()?.parse::<u32>().ok());
-    // Variables that somebody else was meant to read came down by inheritance.
+    // The variables were meant for a parent process and were inherited.
     if number(pid) != Some(own) {
         return Ok(false);
     }
@@ -59,7 +60,7 @@ fn announced(
 
 fn take() -> Result<Activated, String> {
     let failed = |why: rustix::io::Errno| std::io::Error::from(why).to_string();
-    // A copy, which is ours: whose a bare number is cannot be proved.
+    // Works on a copy that this process owns: nothing shows whether a bare descriptor number is owned elsewhere.
     let listener = shim_sys::descriptors::copy_of(FIRST).map_err(|why| why.to_string())?;
     let listens = sockopt::socket_acceptconn(&listener).map_err(failed)?
         && sockopt::socket_domain(&listener).map_err(failed)? == AddressFamily::UNIX

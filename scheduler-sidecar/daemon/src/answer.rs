@@ -1,4 +1,4 @@
-//! What the daemon says to a line. No IO, no clock.
+//! Parses the lines of administrators and builds the daemon's answers. No IO, no clock.
 
 use vgpu_core::wire::Terms;
 use vgpu_core::wire::two::{self, Descriptor, Welcome};
@@ -7,17 +7,17 @@ use super::config::{OnError, Tenant};
 use vgpu_config::problem::shown;
 use vgpu_control::{self as control, Ask, Question};
 
-/// What comes with a welcome, in this order.
+/// Descriptors sent with a welcome, in this order.
 pub const DESCRIPTORS: [Descriptor; 4] = [Descriptor::Beat, Descriptor::Board, Descriptor::Report, Descriptor::Bell];
 
-/// The terms of a tenant's members.
+/// The terms that a tenant's members are told.
 #[must_use]
 pub fn terms(tenant: &Tenant) -> Terms {
     let (memory_limit, sm_limit) = tenant.told();
     Terms { tenant: tenant.name.clone(), memory_limit, sm_limit }
 }
 
-/// The welcome of a member, which has this number, in this epoch, at this moment of the daemon's clock.
+/// The welcome of a member: its number, the epoch of the pages, and the daemon's clock in ns.
 #[must_use]
 pub fn welcome(tenant: &Tenant, member: u64, epoch: u64, clock: u64) -> two::Reply {
     two::Reply::Welcome(Welcome {
@@ -33,16 +33,16 @@ pub fn welcome(tenant: &Tenant, member: u64, epoch: u64, clock: u64) -> two::Rep
     })
 }
 
-/// What somebody is told who is not served, in words that members of both protocols read.
+/// The answer to a peer that is refused, readable in both protocols.
 #[must_use]
 pub fn refusal(words: &str) -> two::Reply {
     two::Reply::Refused { words: words.to_owned(), speaks: two::PROTOCOL }
 }
 
-/// Understands an administrator's line: what is asked.
+/// Parses an administrator's line.
 ///
 /// # Errors
-/// The words that are sent before the connection is closed.
+/// The message that is sent before the connection is closed.
 pub fn question(line: &[u8]) -> Result<Ask, String> {
     let not_understood = |why: serde_json::Error| format!("the question is not understood: {why}");
     let question: serde_json::Value = serde_json::from_slice(line).map_err(not_understood)?;
@@ -59,7 +59,7 @@ pub fn question(line: &[u8]) -> Result<Ask, String> {
             return Err(format!("{other:?} is not a question this daemon knows; accepted: {known}"));
         }
     }
-    // From the line itself: of a key that is there twice a value keeps one.
+    // Parsed from the line, since a `Value` drops one of two equal keys.
     let Question { ask, .. } = serde_json::from_slice(line).map_err(not_understood)?;
     let mut keys = question.as_object().into_iter().flat_map(|question| question.keys());
     let extra = keys.find(|key| !["hello", "ask"].contains(&key.as_str()));

@@ -1,20 +1,20 @@
-//! How a thread beside the loop asks it: a byte over a socket, an answer over a channel.
+//! Requests of a helper thread to the reactor: a byte over a socket; the answer goes over a channel.
 
 use std::io::{ErrorKind, Read as _};
 use std::os::unix::net::UnixStream;
 
-/// What came.
+/// Result of reading the socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
-    /// A question, or several alike: the last byte.
+    /// One or several requests; the greatest of their bytes that were read last.
     Yes(u8),
-    /// Nothing.
+    /// No request.
     No,
-    /// The thread is gone: it asks nothing any more, and what is watched would be readable for ever.
+    /// The thread has ended. Stop watching the socket, which is readable for ever.
     Gone,
 }
 
-/// Takes the questions that came.
+/// Reads all requests that are pending.
 pub fn heard(stream: &mut UnixStream) -> Asked {
     let mut asked = Asked::No;
     loop {

@@ -1,8 +1,8 @@
-//! Devices that the file names by number while the driver does not answer: it is asked again, beside the loop, until it does.
+//! Asks the driver again for devices that the file names by number, until it answers.
 //!
-//! A driver that is loaded later than the daemon starts (a boot, a module that is built anew) answers in time; asking may take
-//! long or hang, and so is done by a thread that ends when the driver has answered, or when nobody wants to know any more. Pauses grow from a second to half a
-//! minute. Not here: what the answer changes, which is `reload`'s.
+//! A driver may be loaded after the daemon starts, at boot or after its module was rebuilt. Asking it can take long
+//! or hang, so a helper thread does it. The thread ends when the driver has answered, or when the answer is no longer
+//! needed. Pauses grow from 1 s to 30 s. Not here: the changes that follow from the answer (`reload`).
 
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -20,15 +20,15 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 pub struct Asking {
     rings: UnixStream,
     answer: Receiver<Inventory>,
-    /// Nothing is ever sent: the thread sleeps until this is gone, or until it is to ask again.
+    /// Nothing is sent over it. The thread sleeps on the other end, which wakes when this one is dropped.
     _wants: Sender<()>,
 }
 
 impl Asking {
-    /// Asks again and again, until there are devices.
+    /// Starts the thread, which asks until there are devices.
     ///
     /// # Errors
-    /// There can be no thread, or no descriptor is left.
+    /// No thread can be started, or no descriptor is left.
     pub fn begin() -> io::Result<Self> {
         let (rings, mut ring) = UnixStream::pair()?;
         rings.set_nonblocking(true)?;
@@ -44,7 +44,7 @@ impl Asking {
         Ok(Self { rings, answer, _wants: wants })
     }
 
-    /// What it answered.
+    /// The driver's answer, if it is there.
     pub fn answer(&mut self) -> Option<Inventory> {
         let _ = self.rings.read(&mut [0; 8]);
         self.answer.try_recv().ok()
@@ -57,13 +57,13 @@ impl AsFd for Asking {
     }
 }
 
-/// Asks after each pause, as long as somebody wants to know.
+/// Asks after each pause, while the answer is needed.
 fn until_found(ask: &dyn Fn() -> Result<Inventory, String>, is_wanted: &dyn Fn(Duration) -> bool) -> Option<Inventory> {
     let mut pause = FIRST_PAUSE;
     while is_wanted(pause) {
         match ask() {
             Ok(found) if !found.0.is_empty() => return Some(found),
-            // Without a device nothing is known, either.
+            // An answer without devices identifies none either.
             Ok(_) | Err(_) => pause = LONGEST_PAUSE.min(pause * 2),
         }
     }

@@ -1,11 +1,15 @@
-//! The audit log: who was let in with which limits, and every change of them, in a file that is only appended to.
+//! The audit log: who joined with which limits, and every change of limits, in an append-only file.
 //!
-//! A line is an event ([`vgpu_control::event`]) with `prev`, the hash of the line before it, and at its end `hash`, the
-//! SHA-256 of everything in the line before that: a line that was changed, taken out or cut shows
-//! ([`vgpu_accounting::audit_chain`]). The last line's hash is the head. The daemon serves it ([`Audit::head`]): only a
-//! head that was kept elsewhere shows that whole lines are missing at the end. The file is rotated by size, and the
-//! chain goes on over rotations and restarts. It is written by a thread of its own, and is on the disk before the next
-//! lines are taken; who logs waits for nothing. What cannot be written is counted and said, and enforcement goes on.
+//! A line is an event ([`vgpu_control::event`]) with two more fields. `prev` is the hash of the line before it.
+//! `hash`, at the end, is the SHA-256 of everything in the line before that field. So a line that was changed,
+//! removed or cut is detected ([`vgpu_accounting::audit_chain`]).
+//!
+//! The hash of the last line is the head, which the daemon serves ([`Audit::head`]). Only a head kept elsewhere shows
+//! that whole lines are missing at the end. The file is rotated by size, and the chain continues over rotations and
+//! restarts.
+//!
+//! A thread of its own writes the file, and flushes it to the disk before it takes more lines. Logging waits for
+//! nothing. Lines that cannot be written are reported as a fault, and enforcement continues.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
@@ -24,19 +28,19 @@ use vgpu_control::event::Event;
 /// Most events that wait to be written.
 const QUEUE: usize = 4096;
 
-/// The longest line that is looked for at the end of a file.
+/// Bytes at the end of a file in which the last line is searched.
 const LONGEST: u64 = 1 << 20;
 
-/// What the first line of all says of the one before it.
+/// Value of `prev` in the very first line.
 const NOTHING: &str = "";
 
 enum Word {
     Event(Arc<Event>),
-    /// Everything before it is written.
+    /// Answered when all earlier events are written.
     End(SyncSender<()>),
 }
 
-/// Where events are handed in.
+/// The audit log. Passing an event to it never blocks.
 #[derive(Debug)]
 pub struct Audit {
     tell: SyncSender<Word>,
@@ -44,12 +48,12 @@ pub struct Audit {
     state: Arc<Mutex<State>>,
 }
 
-/// Shared with the thread that writes.
+/// State shared with the writing thread.
 #[derive(Debug)]
 struct State {
-    /// Why the log is not written as it should be.
+    /// Why the log is incomplete; `None`: the last write succeeded.
     fault: Option<String>,
-    /// The hash of the last line that was written.
+    /// Hash of the last line written.
     head: String,
 }
 
@@ -57,12 +61,12 @@ impl Audit {
     /// Opens the file and starts the thread that writes it.
     ///
     /// # Errors
-    /// The file cannot be opened or read, or there can be no thread.
+    /// The file cannot be opened or read, or no thread can be started.
     pub fn start(path: &Path, most: u64, keep: u32) -> io::Result<Self> {
         let mut file = Rotating::open(path, most, keep)?;
         let mut last = last_line(path)?;
         if last.is_empty() {
-            // The daemon ended between putting a file aside and its first line.
+            // The daemon ended after it rotated the file and before it wrote the first line.
             let aside = format!("{}.1", path.display());
             last = last_line(Path::new(&aside)).unwrap_or_default();
         } else if !ends(path)? {
@@ -75,26 +79,26 @@ impl Audit {
         Ok(Self { tell, path: path.to_owned(), state })
     }
 
-    /// Hands an event in; never waits.
+    /// Queues an event; never blocks.
     pub fn write(&self, event: &Arc<Event>) {
         if let Err(TrySendError::Full(_)) = self.tell.try_send(Word::Event(event.clone())) {
             set_fault(&self.state, Some("events came faster than they could be written; some are missing".into()));
         }
     }
 
-    /// Why it is not written as it should be.
+    /// Why the log is incomplete; `None`: the last write succeeded.
     #[must_use]
     pub fn fault(&self) -> Option<String> {
         locked(&self.state).fault.clone()
     }
 
-    /// The file, and the hash of the last line that was written there; empty before the first one.
+    /// The file, and the hash of the last line written there; empty before the first line.
     #[must_use]
     pub fn head(&self) -> (PathBuf, String) {
         (self.path.clone(), locked(&self.state).head.clone())
     }
 
-    /// Waits until everything is written, for a second at most.
+    /// Waits up to 1 s until all events are written.
     pub fn finish(&self) {
         let (done, seen) = sync_channel(1);
         if self.tell.try_send(Word::End(done)).is_ok() {
@@ -107,7 +111,7 @@ fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// True if that is news.
+/// Sets or clears the fault; true if it changed.
 fn set_fault(state: &Mutex<State>, words: Option<String>) -> bool {
     let mut state = locked(state);
     let news = state.fault != words;
@@ -117,7 +121,7 @@ fn set_fault(state: &Mutex<State>, words: Option<String>) -> bool {
 
 struct Writer {
     file: Rotating,
-    /// The hash of the last line.
+    /// Hash of the last line.
     last: String,
     state: Arc<Mutex<State>>,
 }
@@ -127,10 +131,10 @@ impl Writer {
         while let Ok(first) = told.recv() {
             let mut ends = Vec::new();
             let mut done = Ok(());
-            // What came meanwhile goes to the disk together.
+            // Events that arrived meanwhile are flushed to the disk together.
             for word in std::iter::once(first).chain(told.try_iter().take(QUEUE)) {
                 match word {
-                    // One that cannot be written takes no other with it.
+                    // An event that cannot be written does not stop the next one.
                     Word::Event(event) => done = done.and(self.append(&event)),
                     Word::End(end) => ends.push(end),
                 }
@@ -140,7 +144,7 @@ impl Writer {
             let words = done.err().map(|why| why.to_string());
             if set_fault(&self.state, words.clone()) {
                 match words {
-                    // No kind: it would come here.
+                    // Without a kind, since an event of this would be written here.
                     Some(why) => warn!(%why, "the audit log cannot be written; limits are kept all the same"),
                     None => {
                         warn!(file = %self.file.path().display(), "the audit log is written again; lines are missing")
@@ -162,7 +166,7 @@ impl Writer {
                 Ok(())
             }
             Err(why) => {
-                // Part of it may be there: the next line must not be joined to it.
+                // Part of the line may be in the file; the next one must not be joined to it.
                 let _ = self.file.line(b"\n");
                 if let Ok(last) = last_line(self.file.path()) {
                     self.last = last;
@@ -173,7 +177,7 @@ impl Writer {
     }
 }
 
-/// The hash of the last line of a file that has anything in it; a line that was cut off is one.
+/// Hash of the last line of a file that is not empty. A line that was cut off counts as one.
 fn last_line(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
@@ -184,7 +188,7 @@ fn last_line(path: &Path) -> io::Result<String> {
     Ok(last.map_or(NOTHING.to_owned(), name))
 }
 
-/// Does its last line have an end?
+/// True if the file ends with a newline.
 fn ends(path: &Path) -> io::Result<bool> {
     let mut file = File::open(path)?;
     let mut last = [0];

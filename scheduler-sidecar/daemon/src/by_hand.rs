@@ -1,15 +1,17 @@
-//! What administrators changed by hand, where the same file is read against devices that became known: it stays.
+//! Carries administrators' overrides over when the same file is resolved against devices that the driver named later.
 //!
-//! Devices have other names then, at most: a number is a device with a UUID, and `*` one or more that the driver named.
+//! Only the names of devices change: a number becomes a device with a UUID, and `*` one or more that the driver
+//! named.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::config::{On, Tenant, Which, device_name};
 
-/// What was changed live since the file was read: by tenant and device, the keys.
+/// Keys overridden since the file was read, by tenant and device.
 pub(super) type Marks = BTreeMap<(String, String), BTreeSet<&'static str>>;
 
-/// Gives `fresh`, which the file says, what was changed by hand of the tenant as it was. Says what that is by the new names.
+/// Applies the overrides of `before` to `fresh`, the tenant as the file describes it. Returns them by the new device
+/// names.
 pub(super) fn carry(fresh: &mut Tenant, before: &Tenant, marks: &Marks) -> Marks {
     let mut carried = Marks::new();
     for on in &mut fresh.on {
@@ -33,7 +35,7 @@ pub(super) fn carry(fresh: &mut Tenant, before: &Tenant, marks: &Marks) -> Marks
     carried
 }
 
-/// The same device, as far as the names tell.
+/// True if both name the same device, as far as their names tell.
 fn same(was: &On, on: &On) -> bool {
     match (&was.device, &on.device) {
         (Which::Number(was), Which::Uuid(_, Some(number))) => was == number,

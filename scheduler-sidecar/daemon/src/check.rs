@@ -1,4 +1,4 @@
-//! `vgpud --check`: what a file means, or everything that is wrong with it. Nothing is started, nothing is changed.
+//! `vgpud --check`: prints the plan of a configuration file, or all errors in it. Starts and changes nothing.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -11,7 +11,7 @@ use vgpu_config::plan::Plan;
 use vgpu_config::show;
 use vgpu_output::say::{self, FINDINGS, Failure, UNKNOWN};
 
-/// Reads the file and prints.
+/// Reads the file and prints the result.
 ///
 /// # Errors
 /// [`Failure`], with the exit code: 1 the file has errors, 3 it cannot be read.
@@ -31,7 +31,7 @@ pub fn run(file: &Path, options: &Options) -> Result<ExitCode, Failure> {
             return Err(Failure::new(FINDINGS, ""));
         }
         Err(why @ SourceError::Wrong { .. }) => {
-            // As compilers write it, so that editors find the place.
+            // In the format of compilers, so that editors can jump to the line.
             let _ = writeln!(std::io::stderr(), "{why}");
             return Err(Failure::new(FINDINGS, ""));
         }
@@ -40,7 +40,7 @@ pub fn run(file: &Path, options: &Options) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether a socket can lie where each is to be: the daemon serves the others if not.
+/// Checks that each tenant's socket can be created. The daemon would serve the other tenants if one cannot.
 fn places(plan: &Plan) -> Result<(), Failure> {
     let sockets = plan.tenants.iter().map(|tenant| (tenant.name.as_str(), &tenant.socket));
     let mut unusable = 0;

@@ -1,6 +1,6 @@
-//! Everything the daemon serves: tenants with names, limits and places.
+//! The daemon's settings: tenants with their names, limits and socket paths.
 //!
-//! It comes from the options (`written`) or from a configuration file's plan. No file is touched here.
+//! They come from the command line (`written`) or from the plan of a configuration file. No file is touched here.
 
 mod written;
 
@@ -22,64 +22,64 @@ pub use vgpu_config::raw::{Arbitrate, OnError, OnLoss};
 use vgpu_config::time::Time;
 pub use written::ConfigError;
 
-/// Everything the daemon serves.
+/// Settings of the daemon.
 #[derive(Debug)]
 pub struct Config {
-    /// Names and sockets are distinct. None: tenants may come when the file is read again.
+    /// Names and sockets are distinct. May be empty: tenants can be added when the file is read again.
     pub tenants: Vec<Tenant>,
-    /// The administrative socket, if there is one.
+    /// Path of the administrative socket; `None`: there is none.
     pub admin: Option<PathBuf>,
-    /// The directory of the sockets that are not named.
+    /// Directory of the sockets without an explicit path; `None`: all have one.
     pub run_dir: Option<PathBuf>,
     /// Most connections of one tenant.
     pub max_connections: usize,
-    /// What is kept of usage, and where.
+    /// How usage is recorded, and where.
     pub record: Settings,
-    /// The constants of device time.
+    /// Settings of GPU time sharing.
     pub time: Time,
-    /// Which devices are given out in leases.
+    /// Which devices are shared by leases.
     pub arbitrate: Arbitrate,
-    /// The UUIDs of the devices, as far as they are known.
+    /// UUIDs of the devices, as far as they are known.
     pub devices: Vec<String>,
-    /// Where the log goes, and the audit log.
+    /// Settings of the log and the audit log.
     pub log: LogPlan,
-    /// Where metrics can be had.
+    /// Settings of the metrics server.
     pub metrics: MetricsPlan,
-    /// How enforcement is proved, if it is.
+    /// Settings of the enforcement check; `None`: it is off.
     pub proof: Option<ProofPlan>,
 }
 
 /// A tenant and its limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tenant {
-    /// Its name, fit to be a directory.
+    /// Its name, valid as the name of a directory.
     pub name: String,
-    /// Where its members connect; absolute.
+    /// Absolute path of the socket where its members connect.
     pub socket: PathBuf,
-    /// What it may use, device by device: none, and it may use no device.
+    /// Terms on each device that it may use. Empty: it may use none.
     pub on: Vec<On>,
-    /// Are its limits kept, or only measured?
+    /// Whether its limits are enforced, or its use is only measured.
     pub mode: Mode,
-    /// Are ways around the library refused?
+    /// True if bypasses of the library are refused.
     pub strict: bool,
-    /// What its members do if a limit cannot be kept.
+    /// Action of its members if a limit cannot be enforced.
     pub on_error: OnError,
-    /// What its members do if the daemon is gone.
+    /// Action of its members if the daemon is gone.
     pub on_loss: OnLoss,
-    /// Who bears its cost.
+    /// Owner of its costs.
     pub bearer: Bearer,
-    /// Users who may connect; `None`: all.
+    /// Users that may connect; `None`: all.
     pub uids: Option<Vec<RangeInclusive<u32>>>,
 }
 
 /// A tenant's terms on a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct On {
-    /// Which one.
+    /// The device.
     pub device: Which,
-    /// Hard memory limit.
+    /// Hard memory limit in bytes; `None`: unlimited.
     pub memory: Option<Bytes>,
-    /// Floor, ceiling, weight, class, length of a lease.
+    /// Floor, ceiling, weight, class and lease length.
     pub terms: Terms,
     /// [`TermsPlan::has_weight`].
     pub has_weight: bool,
@@ -88,21 +88,21 @@ pub struct On {
 }
 
 impl On {
-    /// True if the tenant asks something of the device's time.
+    /// True if any of the terms is about the device's time.
     #[must_use]
     pub fn asks_for_time(&self) -> bool {
         self.has_weight || self.has_class || self.terms != Terms::default()
     }
 }
 
-/// Which device.
+/// A device, as far as it is identified.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Which {
-    /// Every one that is not named otherwise.
+    /// Every device that has no terms of its own.
     Any,
-    /// The one with this UUID, and its number if the driver said it.
+    /// The device with this UUID, and its number if the driver reported it.
     Uuid(String, Option<u32>),
-    /// The one with this number, whose UUID nobody knows.
+    /// The device with this number, whose UUID is not known.
     Number(u32),
 }
 
@@ -117,7 +117,7 @@ impl fmt::Display for Which {
 }
 
 impl Which {
-    /// Is it named so: by its UUID, its number, `*`?
+    /// True if `name` is its UUID, its number, or `*` for [`Self::Any`].
     #[must_use]
     pub fn is(&self, name: &str) -> bool {
         match self {
@@ -130,7 +130,7 @@ impl Which {
     }
 }
 
-/// As the file names it ([`vgpu_config::plan::DevicePlan::name`]).
+/// The name in the configuration file ([`vgpu_config::plan::DevicePlan::name`]).
 pub(crate) fn device_name(device: &Which) -> String {
     match device {
         Which::Uuid(_, Some(number)) | Which::Number(number) => number.to_string(),
@@ -167,7 +167,7 @@ impl From<&TenantPlan> for Tenant {
 }
 
 impl Tenant {
-    /// A tenant with one limit for whatever devices there are.
+    /// A tenant with the same limits on every device.
     #[must_use]
     pub fn everywhere(name: &str, socket: PathBuf, memory: Option<Bytes>, ceiling: Option<Share>) -> Self {
         let terms = Terms { ceiling, ..Terms::default() };
@@ -178,7 +178,7 @@ impl Tenant {
         Self { name: name.to_owned(), socket, on: vec![on], mode, strict, on_error, on_loss, bearer, uids: None }
     }
 
-    /// Its terms on the device with this UUID; `None`: it may not use it.
+    /// Its terms on the device with this UUID; `None`: it may not use that device.
     #[must_use]
     pub fn on(&self, uuid: &str) -> Option<&On> {
         let named = |on: &&On| matches!(&on.device, Which::Uuid(here, _) if uuid::same(here, uuid));
@@ -188,7 +188,7 @@ impl Tenant {
     /// As [`Self::on`].
     ///
     /// # Errors
-    /// In words, for the member.
+    /// The message for the member.
     pub fn on_device(&self, uuid: &str) -> Result<&On, String> {
         self.on(uuid).ok_or_else(|| {
             let name = &self.name;
@@ -208,8 +208,8 @@ impl Tenant {
         })
     }
 
-    /// What a member of protocol 1 is told: one limit and one ceiling for all its devices, the lowest; none, where nothing is
-    /// to be kept, since it knows no mode.
+    /// The limits that a member of protocol 1 is told: the lowest memory limit and the lowest ceiling of all its
+    /// devices. None if the tenant is not enforced, since protocol 1 knows no mode.
     #[must_use]
     pub fn told(&self) -> (Option<Bytes>, Option<Share>) {
         if self.mode == Mode::Enforce { (self.memory(), self.sm()) } else { (None, None) }

@@ -1,4 +1,4 @@
-//! The bytes of one peer: lines in, lines out, never blocking, never more than a line of memory.
+//! The bytes of one peer: lines in and out. Never blocks, and buffers at most one line of input.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,14 +14,14 @@ use vgpu_core::wire::{Hello, MAX_LINE};
 
 use crate::proof::image::Image;
 
-/// Who is at the other end, by the kernel's word at the time of the connect.
+/// Credentials of the peer when it connected, from the kernel.
 #[derive(Debug, Clone, Copy)]
 pub struct Peer {
-    /// Its process; `None` if that is outside the daemon's pid namespace.
+    /// Process ID; `None`: the process is outside the daemon's pid namespace.
     pub pid: Option<u32>,
-    /// Its user.
+    /// User ID.
     pub uid: u32,
-    /// Its group.
+    /// Group ID.
     pub gid: u32,
 }
 
@@ -29,7 +29,7 @@ impl Peer {
     /// Asks the kernel.
     ///
     /// # Errors
-    /// Whatever `getsockopt` says.
+    /// Any error of `getsockopt`.
     pub fn of(stream: &OwnedFd) -> io::Result<Self> {
         let credentials = getsockopt(stream, sockopt::PeerCredentials)?;
         let pid = u32::try_from(credentials.pid()).ok().filter(|pid| *pid != 0);
@@ -37,67 +37,68 @@ impl Peer {
     }
 }
 
-/// Whose door the peer came through.
+/// The listener by which the peer connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// A tenant's; the number of its room.
+    /// A tenant's, by the number of its room.
     Member(u64),
     /// The administrative one.
     Admin,
 }
 
-/// What a peer has been so far.
+/// State of the conversation with a peer.
 #[derive(Debug)]
 pub enum State {
-    /// It has said nothing that was understood.
+    /// No line from it was understood yet.
     Silent,
-    /// It said hello, at that time.
+    /// It said hello at that time.
     Registered(Hello, Instant),
-    /// An administrator that is told events, from this number on; for ever, or until there are no more.
+    /// An administrator that receives events from this number on. If true, it follows later ones too.
     Following(u64, bool),
-    /// It is told why and then closed.
+    /// The connection is closed after the pending output is sent.
     Leaving,
-    /// It is a member no more, and has not taken the descriptors that it was sent.
+    /// No member any more, but descriptors sent to it are still in flight.
     Over,
 }
 
-/// What reading brought.
+/// Result of a read.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Input {
     /// A line without its newline.
     Line(Vec<u8>),
-    /// Nothing whole yet.
+    /// No complete line yet.
     Nothing,
-    /// More than a line may hold, and no newline.
+    /// [`MAX_LINE`] bytes without a newline.
     TooLong,
-    /// The peer is gone.
+    /// The peer closed the connection.
     End,
 }
 
-/// One peer.
+/// The connection of one peer.
 #[derive(Debug)]
 pub struct Connection {
     stream: OwnedFd,
-    /// Who it is.
+    /// The peer's credentials.
     pub peer: Peer,
-    /// Where it came in.
+    /// The listener by which it connected.
     pub side: Side,
-    /// What it has been.
+    /// State of the conversation.
     pub state: State,
-    /// The program that said hello, where processes are looked at; `None`: it could not be looked at, or did not say hello.
+    /// The program that said hello; `None`: no hello yet, the enforcement check is off, or the process could not be
+    /// read.
     pub image: Option<Image>,
-    /// Its number, if it speaks protocol 2: it has its tenant's pages.
+    /// Member number if it speaks protocol 2, and so has its tenant's pages.
     pub member: Option<u64>,
-    /// The limits it was told, if it speaks protocol 1: memory and ceiling.
+    /// The memory limit and the ceiling that it was told, if it speaks protocol 1.
     pub told: Option<(Option<Bytes>, Option<Share>)>,
-    /// When it is closed unless it did what is due.
+    /// When the connection is closed, unless the peer sends or takes what is due before.
     pub deadline: Option<Instant>,
     input: Vec<u8>,
     output: Vec<u8>,
 }
 
 impl Connection {
-    /// A peer that has just come in.
+    /// A peer that has just connected.
     #[must_use]
     pub fn new(stream: OwnedFd, peer: Peer, side: Side, deadline: Instant) -> Self {
         let (input, output) = (Vec::new(), Vec::new());
@@ -127,7 +128,7 @@ impl Connection {
         }
     }
 
-    /// Is a whole line waiting, so that no event will announce it?
+    /// True if a complete line is buffered. No epoll event will announce it.
     #[must_use]
     pub fn holds_line(&self) -> bool {
         self.input.contains(&b'\n')
@@ -138,13 +139,13 @@ impl Connection {
         let mut line: Vec<u8> = self.input.drain(..=end).collect();
         line.pop();
         if self.input.is_empty() {
-            // A member that said hello is idle for hours; its buffer need not wait with it.
+            // A member is idle for hours after its hello, so its buffer is freed.
             self.input = Vec::new();
         }
         Some(line)
     }
 
-    /// Appends to what is to be sent and sends what the kernel takes.
+    /// Appends to the output and sends as much as the kernel takes.
     ///
     /// # Errors
     /// The peer is gone.
@@ -153,16 +154,17 @@ impl Connection {
         self.flush()
     }
 
-    /// Sends a line with descriptors, when nothing else is to be sent.
+    /// Sends a line with descriptors, while no other output is pending.
     ///
     /// # Errors
-    /// The peer is gone, or has not taken what it was sent before: descriptors do not wait.
+    /// The peer is gone, or the kernel takes nothing because the peer has not read earlier output. Descriptors are
+    /// not queued here.
     pub fn send_with(&mut self, bytes: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
         let sent = shim_sys::descriptors::send(self.stream.as_fd(), bytes, files)?;
         self.send(bytes.get(sent..).unwrap_or_default())
     }
 
-    /// Sends what the kernel takes.
+    /// Sends as much output as the kernel takes.
     ///
     /// # Errors
     /// The peer is gone.
@@ -179,7 +181,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Has the peer not taken something yet that was sent?
+    /// True if the peer has not received everything that was sent.
     ///
     /// # Cost
     /// A system call.
@@ -188,19 +190,19 @@ impl Connection {
         shim_sys::descriptors::is_unread(self.stream.as_fd())
     }
 
-    /// Was it sent descriptors?
+    /// True if descriptors were sent to it.
     #[must_use]
     pub fn was_welcomed(&self) -> bool {
         self.member.is_some() || matches!(self.state, State::Over)
     }
 
-    /// Has everything been sent?
+    /// True if no output is pending.
     #[must_use]
     pub fn is_flushed(&self) -> bool {
         self.output.is_empty()
     }
 
-    /// What to wait for: while something is to be sent, nothing more is read.
+    /// The events to wait for. While output is pending, nothing is read.
     #[must_use]
     pub fn interest(&self) -> EventFlags {
         if self.is_flushed() { EventFlags::IN | EventFlags::RDHUP } else { EventFlags::OUT }

@@ -1,9 +1,8 @@
-//! A listening socket and its place in the file system.
+//! A listening Unix socket and its path.
 //!
-//! The place is taken without a gap: the socket is bound and listens under a temporary name and is then
-//! renamed over whatever a dead daemon left there. A place where somebody still listens, or where
-//! anything but a socket lies, is refused. The place is given back when the door is dropped, if it is
-//! still ours.
+//! The path is never missing: the socket is bound and listens under a temporary name, and is then renamed over the
+//! socket of a dead daemon. A path where a process still listens, or where something other than a socket lies, is
+//! refused. The path is removed when the `Door` is dropped, if it still names this socket.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -18,34 +17,34 @@ use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-/// How many callers may wait to be accepted.
+/// Most callers that wait to be accepted.
 const BACKLOG: i32 = 1024;
 
-/// Who may open the socket.
+/// Users that may open the socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Audience {
-    /// Whoever reaches it: members may be any user of their container.
+    /// Every user that reaches it: members may be any user of their container.
     Members,
     /// The daemon's own user, and root.
     Administrators,
 }
 
-/// A socket that listens at a path.
+/// A listening socket with its path.
 #[derive(Debug)]
 pub struct Door {
     listener: OwnedFd,
     name: OsString,
     path: PathBuf,
-    /// Device and inode of the socket file, to remove no other; `None`: it is not ours to remove.
+    /// Device and inode of the socket file, so that no other file is removed; `None`: the file is not this daemon's.
     identity: Option<(u64, u64)>,
 }
 
-/// Why a door cannot be opened.
+/// Why a listener cannot be opened.
 #[derive(Debug)]
 pub enum DoorError {
-    /// A daemon answers there.
+    /// A daemon accepts connections there.
     Alive(PathBuf),
-    /// Something that is not a socket lies there, and is left alone.
+    /// The path is something other than a socket, and is left alone.
     NotASocket(PathBuf),
     /// A system call failed.
     Io(PathBuf, &'static str, io::Error),
@@ -70,11 +69,11 @@ impl fmt::Display for DoorError {
 impl std::error::Error for DoorError {}
 
 impl Door {
-    /// Takes the path and listens there. Missing directories are made, mode 0755. `patience` is how long it may wait for
-    /// another daemon's turn in that directory; what it waited is taken off.
+    /// Binds the path and listens there. Creates missing directories with mode 0755. `patience` is how long it may
+    /// wait for another daemon's lock on that directory; the time it waited is subtracted.
     ///
     /// # Errors
-    /// [`DoorError`]; nothing is left behind then but directories.
+    /// [`DoorError`]; then at most new directories remain.
     pub fn open(path: &Path, audience: Audience, patience: &mut Duration) -> Result<Self, DoorError> {
         let failed = |what: &'static str| move |why: Errno| DoorError::Io(path.to_owned(), what, why.into());
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
@@ -101,7 +100,7 @@ impl Door {
         Ok(door)
     }
 
-    /// Takes over a socket that listens already, as the service manager made it; its place stays when the door is dropped.
+    /// Takes over a socket that the service manager opened. Its path is not removed on drop.
     ///
     /// # Errors
     /// [`DoorError`]: its directory is gone.
@@ -112,7 +111,8 @@ impl Door {
         Ok(Self { listener, name: name.to_owned(), path: path.to_owned(), identity: None })
     }
 
-    /// Could a door be opened here, as far as looking tells? That a daemon answers there is no matter.
+    /// Checks, without changing anything, whether a listener could be opened here. A running daemon there is no
+    /// error.
     ///
     /// # Errors
     /// [`DoorError`].
@@ -126,21 +126,21 @@ impl Door {
         }
         match fs::symlink_metadata(path) {
             Ok(there) if !there.file_type().is_socket() => Err(DoorError::NotASocket(path.to_owned())),
-            // Not there is as well: opening makes it.
+            // A missing path is fine too: opening creates it.
             _ => Ok(()),
         }
     }
 
-    /// Where it is.
+    /// The path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Lets the next caller in, non-blocking; `None` if nobody waits.
+    /// Accepts the next caller, non-blocking; `None`: none waits.
     ///
     /// # Errors
-    /// Whatever `accept4` says, except that it would block or that the caller left again.
+    /// Any error of `accept4`, except that it would block or that the caller hung up.
     pub fn accept(&self) -> io::Result<Option<OwnedFd>> {
         loop {
             match rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
@@ -161,27 +161,27 @@ impl AsFd for Door {
 
 impl Drop for Door {
     fn drop(&mut self) {
-        // Opened anew: a descriptor for each tenant's directory would be one in ten of all that the daemon has. Whatever
-        // lies there meanwhile, nothing is removed but our own socket.
+        // The directory is opened again here: one descriptor for each tenant's directory would be a tenth of all that
+        // the daemon has. Another file at the path is not removed.
         let Some(dir) = self.path.parent().and_then(|parent| directory(parent).ok()) else { return };
         let ours = |own| identity(&dir, &self.name).is_ok_and(|identity| identity == own);
         if self.identity.is_some_and(ours) {
-            // Nobody is left to be told.
+            // An error cannot be reported from here.
             let _ = rustix::fs::unlinkat(&dir, &self.name, AtFlags::empty());
         }
     }
 }
 
-/// An open directory.
+/// Opens a directory.
 fn directory(path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Refuses a directory in a place where everybody can make one (`/tmp`), if somebody else did: he could put other sockets
-/// in the place of ours, and read who comes.
+/// Refuses a directory of another user inside a directory where every user can create one (`/tmp`). That user could
+/// replace the daemon's sockets and read what members send.
 ///
 /// # Errors
-/// In words.
+/// The reason as a message.
 pub fn refuse_foreign(dir: &Path) -> Result<(), String> {
     let Some(parent) = dir.parent() else { return Ok(()) };
     let everybodys = fs::metadata(parent).is_ok_and(|meta| meta.permissions().mode() & 0o002 != 0);
@@ -197,7 +197,7 @@ pub fn refuse_foreign(dir: &Path) -> Result<(), String> {
     ))
 }
 
-/// Makes the directory and its parents, mode 0755 whatever the umask is; what exists is left as it is.
+/// Creates the directory and its parents with mode 0755, whatever the umask is. Existing ones are left as they are.
 fn make_dirs(dir: &Path) -> io::Result<()> {
     if dir.as_os_str().is_empty() || dir.is_dir() {
         return Ok(());
@@ -212,10 +212,10 @@ fn make_dirs(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Takes the directory's lock, so that of two daemons starting at once one sees the other.
+/// Locks the directory, so that one of two daemons that start at the same time sees the other.
 ///
-/// A container that can open the directory can hold this lock, so when its patience is at an end the daemon goes on
-/// without it: it is a courtesy between daemons, never a gate. It is released when the result is dropped.
+/// A container that can open the directory can hold this lock too. So the daemon continues without it after
+/// `patience`: no safety depends on the lock. It is released when the result is dropped.
 fn turn(dir: &OwnedFd, patience: &mut Duration) -> Option<OwnedFd> {
     const STEP: Duration = Duration::from_millis(10);
     let own = rustix::fs::openat(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()?;
@@ -228,7 +228,7 @@ fn turn(dir: &OwnedFd, patience: &mut Duration) -> Option<OwnedFd> {
     }
 }
 
-/// Refuses a place where a daemon answers or where something else lies.
+/// Refuses a path where a daemon listens, or where something other than a socket lies.
 fn refuse_if_taken(dir: &OwnedFd, name: &OsStr, path: &Path) -> Result<(), DoorError> {
     let failed = |why: Errno| DoorError::Io(path.to_owned(), "look at it", why.into());
     match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -248,15 +248,15 @@ fn refuse_if_taken(dir: &OwnedFd, name: &OsStr, path: &Path) -> Result<(), DoorE
     .map_err(failed)?;
     let address = SocketAddrUnix::new(within(dir, name)).map_err(failed)?;
     match rustix::net::connect(&caller, &address) {
-        // A full backlog is a daemon too.
+        // A full backlog also means that a daemon listens.
         Ok(()) | Err(Errno::AGAIN) => Err(DoorError::Alive(path.to_owned())),
-        // Left by a daemon that was killed.
+        // Left by a killed daemon.
         Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(()),
         Err(why) => Err(failed(why)),
     }
 }
 
-/// Makes the socket file with its mode from the first moment on, and returns its identity.
+/// Creates the socket file with its final mode from the start, and returns its identity.
 fn bind(listener: &OwnedFd, dir: &OwnedFd, name: &OsStr, audience: Audience) -> Result<(u64, u64), Errno> {
     let address = SocketAddrUnix::new(within(dir, name))?;
     let mask = match audience {
@@ -270,12 +270,12 @@ fn bind(listener: &OwnedFd, dir: &OwnedFd, name: &OsStr, audience: Audience) -> 
     identity(dir, name)
 }
 
-/// Device and inode of an entry.
+/// Device and inode of a directory entry.
 fn identity(dir: &OwnedFd, name: &OsStr) -> Result<(u64, u64), Errno> {
     rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).map(|stat| (stat.st_dev, stat.st_ino))
 }
 
-/// A path to an entry of an open directory: short, and the same directory whatever happens to its name.
+/// A short path to an entry of an open directory. It stays valid if the directory is renamed.
 fn within(dir: &OwnedFd, name: &OsStr) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(name)
 }

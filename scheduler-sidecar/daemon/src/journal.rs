@@ -1,11 +1,11 @@
-//! What happened, for those who follow: lines of the log that have a kind become events.
+//! Events for clients that follow the daemon: log lines that have a kind become events.
 //!
-//! `info!(kind = "tenant.paused", tenant, "...")` writes the log, and an event of that kind, and a line of the audit log if
-//! the kind is one of those ([`vgpu_control::event::KINDS`]). Whoever logs knows nothing of it, in whatever thread. A
-//! line without a kind is no event.
+//! `info!(kind = "tenant.paused", tenant, "...")` writes a log line and an event of that kind. If the kind is an
+//! audited one ([`vgpu_control::event::KINDS`]), it also writes a line of the audit log. The logging code needs to
+//! know nothing of this, and any thread may log. A line without a kind is no event.
 //!
-//! The last [`KEPT`] are kept. Who reads more slowly is told how many it missed. Here: the layer and the ring; not here: who
-//! is sent what ([`super::reactor`]), the audit log's file ([`super::audit`]).
+//! The last [`KEPT`] events are kept. A slower reader is told how many it missed. Here: the tracing layer and the
+//! ring buffer. Not here: sending events ([`super::reactor`]), the file of the audit log ([`super::audit`]).
 
 mod layer;
 
@@ -25,13 +25,13 @@ use vgpu_control::event::{Event, Following, kind};
 /// Events that are kept.
 pub const KEPT: usize = 4096;
 
-/// The events of this start of the daemon, shared by all who tell and read them.
+/// The events since the daemon started. Clones share them.
 #[derive(Clone)]
 pub struct Journal(Arc<Shared>);
 
 struct Shared {
     ring: Mutex<Ring>,
-    /// Is somebody woken by the next event?
+    /// True if a reader must be woken by the next event.
     followed: AtomicBool,
     bell: Option<OwnedFd>,
     boot: u64,
@@ -40,9 +40,9 @@ struct Shared {
 #[derive(Default)]
 struct Ring {
     events: VecDeque<Arc<Event>>,
-    /// The number of the last one.
+    /// Number of the last event.
     last: u64,
-    /// The audit log, or why there is none.
+    /// The audit log, or why it is not written; `None`: it is off.
     audit: Option<Result<Audit, String>>,
 }
 
@@ -53,12 +53,12 @@ impl Default for Journal {
 }
 
 impl Journal {
-    /// Nothing has happened.
+    /// A journal without events.
     #[must_use]
     pub fn new() -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let boot = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
-        // Without a bell followers are served when something else wakes the loop.
+        // Without an eventfd, followers get events when something else wakes the loop.
         let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok();
         let ring = Mutex::new(Ring::default());
         Self(Arc::new(Shared { ring, followed: AtomicBool::new(false), bell, boot }))
@@ -68,12 +68,12 @@ impl Journal {
         self.0.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on kinds that are audited are written there too; or it is known why they are not.
+    /// Writes audited kinds to this audit log from now on, or notes why that is impossible.
     pub fn audit_to(&self, audit: Result<Audit, String>) {
         self.ring().audit = Some(audit);
     }
 
-    /// Why the audit log is not written, if it should be and is not.
+    /// Why the audit log is not written; `None`: it is written, or off.
     #[must_use]
     pub fn audit_fault(&self) -> Option<String> {
         match self.ring().audit.as_ref()? {
@@ -82,7 +82,7 @@ impl Journal {
         }
     }
 
-    /// The audit log's file and its last line, if it is written.
+    /// The file of the audit log and the hash of its last line, if it is written.
     #[must_use]
     pub fn audit_status(&self) -> Option<AuditStatus> {
         let ring = self.ring();
@@ -90,7 +90,7 @@ impl Journal {
         Some(AuditStatus { file, head })
     }
 
-    /// Waits until the audit log has what was told it, for a second at most.
+    /// Waits up to 1 s until the audit log has written everything.
     pub fn finish(&self) {
         let audit = self.ring().audit.take();
         if let Some(Ok(audit)) = audit {
@@ -98,7 +98,7 @@ impl Journal {
         }
     }
 
-    /// Something happened; its number is given here.
+    /// Adds an event and gives it its number.
     pub fn tell(&self, mut event: Event) {
         let mut ring = self.ring();
         ring.last += 1;
@@ -117,18 +117,19 @@ impl Journal {
         if self.0.followed.swap(false, SeqCst)
             && let Some(bell) = &self.0.bell
         {
-            // It counts; who reads it is behind by one event or by many.
+            // An eventfd counts: one wake-up serves one event or many.
             let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
         }
     }
 
-    /// Where the numbers are.
+    /// The start of the daemon, and the number of the next event.
     #[must_use]
     pub fn following(&self) -> Following {
         Following { boot: self.0.boot, next: self.ring().last + 1 }
     }
 
-    /// At most so many events from the number `next` on. If some of those are not kept any more, the first one says how many.
+    /// At most `most` events from number `next` on. If some of those are no longer kept, the first event says how
+    /// many.
     #[must_use]
     pub fn from(&self, next: u64, most: usize) -> Vec<Arc<Event>> {
         let ring = self.ring();
@@ -153,18 +154,18 @@ impl Journal {
         gap.into_iter().chain(there).collect()
     }
 
-    /// Wakes whoever waits for [`Self::bell`] at the next event. Ask for events after this, not before.
+    /// Makes [`Self::bell`] readable at the next event. Call it before reading events, so that none is missed.
     pub fn wake_me(&self) {
         self.0.followed.store(true, SeqCst);
     }
 
-    /// Becomes readable when an event comes after [`Self::wake_me`].
+    /// Becomes readable when an event follows [`Self::wake_me`].
     #[must_use]
     pub fn bell(&self) -> Option<BorrowedFd<'_>> {
         self.0.bell.as_ref().map(OwnedFd::as_fd)
     }
 
-    /// The bell was heard.
+    /// Resets [`Self::bell`].
     pub fn heard(&self) {
         if let Some(bell) = &self.0.bell {
             let _ = rustix::io::read(bell, &mut [0_u8; 8]);

@@ -1,12 +1,19 @@
-//! Who has which device now: the arbiter, the tenants' pages and what happens between them.
+//! Decides which tenant has which device now: connects the arbiter with the tenants' pages.
 //!
-//! Told what happens (a member joins, leaves, rings; a tenant's terms change; time passes), it writes boards and wakes
-//! whoever sleeps there. In reading order: this file (tenants, time), `members` (who comes to a device and leaves it),
-//! `former` and `belief` (who comes back: what it used, whether it has work), `devices` (which there are, and whether they are
-//! given out in leases), `desk` (what the arbiter reads and writes), `view` (what status and explain say).
+//! It is told when a member joins, leaves or rings, when a tenant's terms change, and when time passes. It then
+//! writes the boards and wakes the members that sleep there. The modules in reading order:
 //!
-//! Time is an argument, pages are whatever dereferences to one: mappings in the daemon, boxes in the tests. Not here:
-//! sockets, descriptors, clocks and bells, which are the reactor's.
+//! - this file: tenants and time
+//! - `members`: joining and leaving a device
+//! - `former`: prior usage of members that join again
+//! - `belief`: limits how long they can claim queued work
+//! - `devices`: the known devices, and whether they are shared by leases
+//! - `desk`: the arbiter's access to the pages
+//! - `view`: data for status and explain
+//! - `unseen`: exchange with the enforcement check
+//!
+//! The time is an argument, and pages are any type that dereferences to one: mappings in the daemon, boxes in the
+//! tests. Not here: sockets, descriptors, clocks and bells (`reactor`).
 
 mod belief;
 mod desk;
@@ -35,20 +42,20 @@ use former::Former;
 pub use former::Past;
 use vgpu_config::time::Time;
 
-/// The daemon's part of device time. `B` and `R`: a tenant's board and report.
+/// GPU time sharing in the daemon. `B` and `R`: a tenant's board and report.
 pub struct Leases<B, R> {
     epoch: u64,
     time: Time,
     arbitrate: Arbitrate,
-    /// As [`Self::measure_all`] says.
+    /// See [`Self::measure_all`].
     measures_all: bool,
     arbiter: Arbiter,
     reports: Reports<R>,
     devices: Devices,
     houses: BTreeMap<arbiter::Tenant, House<B, R>>,
-    /// By the arbiter's slots: whose, and where on its pages.
+    /// Tenant and page index of each arbiter slot.
     places: Vec<Option<Place>>,
-    /// Members that came back and are believed to have work before their device.
+    /// Members that joined again and count as having queued work until they report otherwise.
     claiming: Vec<Place>,
     out: Vec<Decision>,
 }
@@ -59,22 +66,22 @@ struct Place {
     index: usize,
 }
 
-/// A tenant, with or without members.
+/// State of a tenant, with or without members.
 #[derive(Debug)]
 struct House<B, R> {
     tenant: Tenant,
     paused: bool,
     pages: Option<Pages<B, R>>,
     bell: Bell,
-    /// Something may have changed since its sums were last looked at.
+    /// True if its sums may have changed since they were last read.
     stirred: bool,
-    /// Of members that are gone.
+    /// Sums of members that left.
     gone: BTreeMap<DeviceId, Totals>,
-    /// What members used before this daemon came.
+    /// Device time that members used before this daemon started.
     former: BTreeMap<DeviceId, Former>,
-    /// In members that come back with work.
+    /// Limits how long rejoined members may claim queued work.
     belief: BTreeMap<DeviceId, Belief>,
-    /// Memory that counts against its limits beside its ledgers.
+    /// Memory that counts against its limits although its ledgers do not contain it.
     uncharged: BTreeMap<DeviceId, Uncharged>,
 }
 
@@ -83,13 +90,13 @@ struct Pages<B, R> {
     board: B,
     report: R,
     slots: Vec<Option<Slot>>,
-    /// Those below `slots.len()` that are nobody's.
+    /// Unused indices below `slots.len()`.
     free: Vec<usize>,
-    /// By the number of the member.
+    /// Slot indices by member number.
     members: HashMap<u64, Vec<usize>>,
 }
 
-/// One member on one device.
+/// A member on a device.
 #[derive(Debug)]
 struct Slot {
     id: SlotId,
@@ -97,21 +104,22 @@ struct Slot {
     allowed: Allowed,
     past: Past,
     gate: Gate,
-    /// When its gate last opened.
+    /// When its gate last opened, in ns.
     granted: u64,
-    /// Since when it has stood at the gate.
+    /// Since when it waits at the gate, in ns.
     stands: Option<u64>,
     waited: u64,
-    /// Device time that the record was told, with what it had before.
+    /// Device time already passed to the record, in ns, including prior usage.
     told: u64,
-    /// Of what it measured, what was weighed against the belief in its claim.
+    /// Measured device time, in ns, that was already credited to its claim.
     heard: u64,
-    /// It launched through an open gate, which nobody measures.
+    /// It launched through an open gate, where nothing is measured.
     unmeasured: bool,
 }
 
 impl Slot {
-    /// Does it launch what nobody measures? Whoever is only observed measures behind any gate.
+    /// True if its launches are not measured: its gate is open. A tenant that is only observed measures behind any
+    /// gate.
     fn is_unmeasured<R: Deref<Target = ReportPage>>(&self, reports: &Reports<R>) -> bool {
         self.gate == Gate::Open
             && self.allowed.mode == Mode::Enforce
@@ -127,7 +135,7 @@ struct Totals {
 }
 
 impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases<B, R> {
-    /// Of nobody yet. `known`: the UUIDs of the devices that the driver named.
+    /// Starts without tenants. `known`: UUIDs of the devices that the driver named.
     #[must_use]
     pub fn new(time: Time, arbitrate: Arbitrate, known: &[String], epoch: u64, now: u64) -> Self {
         let mut arbiter = Arbiter::new(time.arbiter(), 0, now);
@@ -139,18 +147,18 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         Self { epoch, time, arbitrate, measures_all, arbiter, reports, devices, houses, places, claiming, out }
     }
 
-    /// The driver named devices that it had not named.
+    /// Adds devices that the driver named later.
     pub fn know(&mut self, known: &[String], now: u64) {
         self.devices.know(known, &mut self.arbiter, now);
     }
 
-    /// The epoch of all pages.
+    /// Epoch of all pages.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Whether a tenant that is alone keeps a lease too, so that all its device time is measured.
+    /// Sets whether a tenant that is alone keeps a lease too. Then all its device time is measured.
     pub fn measure_all(&mut self, all: bool) {
         self.measures_all = all;
         self.arbiter.configure(self.constants());
@@ -160,7 +168,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         arbiter::Config { measures_all: self.measures_all, ..self.time.arbiter() }
     }
 
-    /// Other constants from now on.
+    /// Changes the settings.
     pub fn settle(&mut self, time: Time, arbitrate: Arbitrate, now: u64) {
         let other = self.time != time;
         (self.time, self.arbitrate) = (time, arbitrate);
@@ -174,8 +182,8 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         self.tick(now);
     }
 
-    /// A tenant is served from now on, or has other terms, in force with the next [`Self::tick`]; returns how many slots of
-    /// members it concerned.
+    /// Adds a tenant, or changes its terms with effect at the next [`Self::tick`]. Returns the number of its members'
+    /// slots that changed.
     pub fn put(&mut self, number: arbiter::Tenant, tenant: Tenant, now: u64) -> usize {
         self.devices.stale();
         match self.houses.get_mut(&number) {
@@ -191,7 +199,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         self.allow(number, now)
     }
 
-    /// A tenant is gone, with its members.
+    /// Removes a tenant with its members.
     pub fn remove(&mut self, number: arbiter::Tenant, now: u64) {
         self.empty(number, now);
         self.houses.remove(&number);
@@ -201,13 +209,13 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         self.tick(now);
     }
 
-    /// Are there pages for this tenant's members?
+    /// True if pages for this tenant's members exist.
     #[must_use]
     pub fn has_pages(&self, number: arbiter::Tenant) -> bool {
         self.houses.get(&number).is_some_and(|house| house.pages.is_some())
     }
 
-    /// Its first member comes: fresh pages, which are formatted here. They stay until [`Self::empty`].
+    /// Takes fresh pages for a tenant's first member and formats them. They stay until [`Self::empty`].
     pub fn furnish(&mut self, number: arbiter::Tenant, board: B, report: R) {
         board.format(self.epoch);
         report.format(self.epoch);
@@ -217,7 +225,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         }
     }
 
-    /// Its last member has left: the pages are given up.
+    /// Removes a tenant's remaining members and its pages.
     pub fn empty(&mut self, number: arbiter::Tenant, now: u64) {
         let Some(pages) = self.houses.get(&number).and_then(|house| house.pages.as_ref()) else { return };
         for member in pages.members.keys().copied().collect::<Vec<_>>() {
@@ -228,10 +236,10 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         }
     }
 
-    /// A tenant's bell rings. [`Heard::At`]: it rings too often; to be heard at that moment and not before.
+    /// Handles a ring of a tenant's bell. [`Heard::At`]: it rings too often; listen to it again at that time.
     ///
     /// # Cost
-    /// Some ten loads for each slot of the tenant, and a tick.
+    /// About ten loads for each slot of the tenant, and a tick.
     pub fn rang(&mut self, number: arbiter::Tenant, now: u64) -> Heard {
         let Some(house) = self.houses.get_mut(&number) else { return Heard::Now };
         house.stirred = true;
@@ -244,7 +252,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         heard
     }
 
-    /// Reads a tenant's report and tells the arbiter.
+    /// Reads a tenant's report and passes it to the arbiter.
     fn look(&mut self, number: arbiter::Tenant, now: u64) {
         let Some(pages) = self.houses.get_mut(&number).and_then(|house| house.pages.as_mut()) else { return };
         self.reports.at(now);
@@ -257,7 +265,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
             }
             self.arbiter.reports(slot.id, usage, now);
             let holds = matches!(slot.gate, Gate::Run { .. } | Gate::Open);
-            // A holder that did not launch yet has not woken up; its wish is the one that was granted.
+            // A holder that has not launched yet has not woken up: its request is the one already granted.
             let launched = || self.reports.witness(slot.id).is_some_and(|witness| witness.last_launch() > slot.granted);
             if usage.wants && (!holds || launched()) {
                 self.arbiter.wants(slot.id, now);
@@ -268,7 +276,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         }
     }
 
-    /// Decides what is due, writes gates and wakes.
+    /// Makes the decisions that are due, writes the gates and wakes members.
     pub fn tick(&mut self, now: u64) {
         self.reports.at(now);
         if !self.claiming.is_empty() {
@@ -280,13 +288,13 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         self.arbiter.tick(now, &mut desk, &mut self.out);
     }
 
-    /// When [`Self::tick`] must be called although nothing happens; `None`: never.
+    /// When [`Self::tick`] must be called even if no event happens, in ns; `None`: never.
     #[must_use]
     pub fn deadline(&self) -> Option<u64> {
         self.arbiter.next_deadline()
     }
 
-    /// Holds a tenant, or lets it go; false: there is none.
+    /// Pauses a tenant, or ends its pause; false: no such tenant.
     pub fn pause(&mut self, number: arbiter::Tenant, paused: bool, now: u64) -> bool {
         let Some(house) = self.houses.get_mut(&number) else { return false };
         house.paused = paused;
@@ -297,13 +305,14 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         true
     }
 
-    /// Is this tenant held?
+    /// True if the tenant is paused.
     #[must_use]
     pub fn is_paused(&self, number: arbiter::Tenant) -> bool {
         self.houses.get(&number).is_some_and(|house| house.paused)
     }
 
-    /// Counts memory against a tenant's limits beside its ledgers, by UUIDs, in place of what counted before.
+    /// Counts memory against a tenant's limits that its ledgers do not contain, by UUID. Replaces the earlier
+    /// amounts.
     pub fn count_uncharged<'u>(
         &mut self,
         number: arbiter::Tenant,
@@ -318,20 +327,20 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         }
     }
 
-    /// Memory that counts against a tenant's limit on a device beside its ledger.
+    /// Memory on a device that counts against a tenant's limit although its ledger does not contain it.
     #[must_use]
     pub fn uncharged(&self, number: arbiter::Tenant, uuid: &str) -> Uncharged {
         let house = self.houses.get(&number).zip(self.devices.id(uuid));
         house.and_then(|(house, device)| house.uncharged.get(&device)).copied().unwrap_or_default()
     }
 
-    /// Writes a tenant's terms to its members; says how many of them have other ones now.
+    /// Writes a tenant's terms to its members' slots. Returns how many slots changed.
     fn allow(&mut self, number: arbiter::Tenant, now: u64) -> usize {
         let Some(House { tenant, pages: Some(pages), uncharged, .. }) = self.houses.get_mut(&number) else { return 0 };
         let mut concerned = 0;
         for (index, slot) in pages.slots.iter_mut().enumerate() {
             let Some(slot) = slot else { continue };
-            // A device that was taken off the tenant's list: who works there goes on as it was.
+            // A device removed from the tenant's list: members there keep their terms.
             let Ok(on) = tenant.on_device(self.devices.uuid(slot.device)) else { continue };
             let beside = uncharged.get(&slot.device).copied().unwrap_or_default();
             let fresh = allowed(tenant, on, &self.time, slot.allowed.device, slot.allowed.member, beside);
@@ -351,7 +360,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         concerned
     }
 
-    /// Ends the epoch on all boards and wakes everybody: the daemon leaves.
+    /// Ends the epoch on all boards and wakes all members, because the daemon ends.
     pub fn end(&mut self) {
         for pages in self.houses.values().filter_map(|house| house.pages.as_ref()) {
             pages.board.end(GONE);
@@ -362,7 +371,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
     }
 }
 
-/// What stands in the slot of a member.
+/// The content of a member's slot on the board.
 fn allowed(tenant: &Tenant, on: &On, time: &Time, device: u64, member: u64, uncharged: Uncharged) -> Allowed {
     let quantum = time.arbiter().quantum_of(&on.terms);
     Allowed {

@@ -1,21 +1,39 @@
-//! The daemon: gives each tenant's members their terms over the tenant's socket and keeps their connections.
+//! Library of `vgpud`, the daemon that hands out quotas of GPU memory and shares of GPU time.
 //!
-//! [`options`] is what was written on the command line, [`config`] what it means, or what the plan of a file means
-//! ([`vgpu_config`]), which [`source`] reads and [`check`] shows; [`door`] owns a listening socket and its place in the
-//! file system; [`connection`] the bytes of one peer; `room` a tenant at work; [`answer`] what is said to a line,
-//! without any IO; [`reactor`] the one thread that owns it all (`reactor/reload.rs`: how it gets from one plan to the
-//! next), `asking` the driver that does not answer yet; [`scribe`] writes the log, [`journal`] makes events of it,
-//! [`audit`] keeps the grave ones, [`rotate`] is the file of either; [`notify`] tells systemd, [`activation`] takes its
-//! socket, [`metrics`] answers over HTTP, [`proof`] looks for who is at a device and not registered; `asked` is how
-//! those two ask the loop.
+//! Each tenant has a Unix socket. Its members (processes) connect there, receive the tenant's terms, and stay
+//! connected. A member exists until its connection closes, or until its process ends or runs another program than the
+//! one that said hello. The enforcement check ([`proof`]) closes such connections, even if another process keeps the
+//! other end open.
 //!
-//! Device time: [`leases`] is who has which device, [`pages`] what members share with the daemon. Administrators:
-//! `reactor/admin.rs` answers their verbs, `reactor/change.rs` is what those come down to, `by_hand` what outlives it
-//! that devices become known, `recent` what tenants wanted and got in the last seconds, `reactor/terms_file.rs` what
-//! members go by that start while no daemon runs, `roster` which members the next daemon will know.
+//! A member says *hello* and gets a *welcome* with four descriptors:
+//! - the heartbeat page
+//! - the *board*, where the daemon writes terms and gates
+//! - the *report*, where members write usage and launch requests
+//! - the *bell*, an eventfd that a member rings after a request
 //!
-//! A member lives as long as its connection, and as long as its process runs the program that said hello: the proof ends the
-//! connection of a process that is gone or runs another program, whoever keeps the other end open.
+//! This is protocol 2. A member of protocol 1 gets its limits in one line, and no pages.
+//!
+//! Configuration: [`config`] is what the daemon serves, from the command line or from the plan of a file
+//! ([`vgpu_config`]). [`source`] reads that file and [`check`] prints its plan.
+//!
+//! Connections: [`door`] owns a listening socket and its path, [`connection`] the bytes of one peer, `room` the state
+//! of one tenant. [`answer`] builds replies without IO. [`reactor`] is the single thread that owns all of them;
+//! `reactor/reload.rs` replaces one plan by the next. `asking` retries a driver that does not answer yet.
+//!
+//! Resources: [`leases`] decides which tenant has which device, [`pages`] makes the memory shared with members.
+//! `kept_ledger` makes a tenant's ledger of memory if another user took the ledger's name.
+//!
+//! Administrators: `reactor/admin.rs` answers their requests and `reactor/change.rs` carries them out. `by_hand`
+//! keeps their overrides when the driver names its devices. `recent` computes how much time tenants wanted and got in
+//! the last seconds.
+//!
+//! Restarts: `reactor/terms_file.rs` writes the terms for members that start while no daemon runs. `roster` lists the
+//! members for the next daemon.
+//!
+//! Output: [`scribe`] writes the log, [`journal`] turns log lines into events, [`audit`] writes the audited ones to a
+//! file, and [`rotate`] rotates both files. [`notify`] reports to systemd, [`activation`] takes the socket that
+//! systemd opened, [`metrics`] serves HTTP. [`proof`] looks for processes that use a device without being registered.
+//! `asked` is how the threads of [`metrics`] and [`proof`] send requests to the reactor.
 #![forbid(unsafe_code)]
 
 pub mod activation;

@@ -1,11 +1,11 @@
-//! A bound on what one tenant can make the daemon write into its log, or answer.
+//! Limits how many log lines, or answers, one tenant can cause.
 
 use std::time::{Duration, Instant};
 
-/// Lines, or answers, that a tenant may cause in a second.
+/// Log lines or answers that a tenant may cause in one second.
 const LINES: u32 = 20;
 
-/// Counts the lines a tenant causes and swallows what is too much, saying how much that was.
+/// Counts the lines that a tenant causes, drops those beyond the limit, and reports how many were dropped.
 #[derive(Debug, Default)]
 pub struct Quota {
     second: Option<Instant>,
@@ -14,7 +14,7 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// May a line be written at `now`? With the first of a new second comes the number swallowed before.
+    /// Allows a line at `now`; `None`: drop it. The first line of a new second gets the number dropped before.
     pub fn allows(&mut self, now: Instant) -> Option<u32> {
         if self.second.is_none_or(|second| now.duration_since(second) >= Duration::from_secs(1)) {
             self.second = Some(now);

@@ -1,11 +1,14 @@
-//! Metrics over HTTP: threads of their own that ask the loop for its status and write it down as text.
+//! Serves metrics over HTTP in threads of its own, which ask the reactor for the status and format it.
 //!
-//! The loop is woken by a byte and answers over a channel; it never waits for a client, and is asked once a second at most,
-//! however many clients there are. Two GETs need no library, and the small one there is has neither a limit on connections
-//! nor deadlines, and ends for good when it runs out of descriptors. Here [`MOST`] connections are served at once, and each step
-//! of one takes [`PATIENCE`] at most. When one more comes, the connection that has kept its question back for longest is closed:
-//! clients that never finish a question cannot keep out a client that does. What the text says is
-//! [`vgpu_accounting::metrics`]'s.
+//! A byte over a socket wakes the reactor, which answers over a channel. It never waits for a client, and is asked at
+//! most once a second, however many clients there are.
+//!
+//! Two GET paths need no library. The small one available limits neither connections nor their time, and stops for
+//! good when descriptors run out. Here at most [`MOST`] connections are served at the same time, and each step of one
+//! takes at most [`PATIENCE`]. When one more arrives, the connection that has been without a complete request for
+//! longest is closed. So clients that never finish a request cannot keep out one that does.
+//!
+//! Not here: the text ([`vgpu_accounting::metrics`]).
 
 use std::collections::VecDeque;
 use std::io::{self, Read as _, Write as _};
@@ -21,23 +24,23 @@ use super::asked::{Asked, heard};
 use vgpu_accounting::metrics;
 use vgpu_control::Status;
 
-/// How long a client waits for the loop, and how long the client may take itself.
+/// Time limit for the reactor's answer, for a client's request, and for sending the response.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// For so long a text is true enough.
+/// Age up to which a text is used again.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// Connections that are served at once.
+/// Most connections at the same time.
 const MOST: usize = 16;
 
-/// The longest question that is read.
+/// Longest request that is read, in bytes.
 const LONGEST: usize = 8192;
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PLAIN: &str = "text/plain; charset=utf-8";
 const INDEX: &str = "vgpud: /metrics (OpenMetrics), /healthz\n";
 
-/// The loop's end.
+/// The reactor's end.
 #[derive(Debug)]
 pub struct Metrics {
     asked: UnixStream,
@@ -45,10 +48,10 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Listens; `hami`: under HAMi's names too.
+    /// Starts to listen. `hami`: metrics also have the names that HAMi uses.
     ///
     /// # Errors
-    /// In words that name the address.
+    /// A message that names the address.
     pub fn start(at: SocketAddr, hami: bool) -> Result<Self, String> {
         let failed = |why: &dyn std::fmt::Display| format!("metrics.listen = \"{at}\": {why}");
         let listener = TcpListener::bind(at).map_err(|why| failed(&why))?;
@@ -66,12 +69,12 @@ impl Metrics {
         Ok(Self { asked, answer })
     }
 
-    /// Takes note of who asked.
+    /// Reads the requests of the serving threads.
     pub fn heard(&mut self) -> Asked {
         heard(&mut self.asked)
     }
 
-    /// Answers; a client that is gone by now gets nothing.
+    /// Sends the status to the thread that waits for it. If it no longer waits, nothing happens.
     pub fn tell(&self, status: Status) {
         let _ = self.answer.try_send(status);
     }
@@ -83,7 +86,7 @@ impl AsFd for Metrics {
     }
 }
 
-/// The way to the loop, and what came from there last.
+/// The socket and channel to the reactor, and the last text.
 struct Loop {
     ask: UnixStream,
     answers: Receiver<Status>,
@@ -101,7 +104,7 @@ struct Asking {
 #[derive(Default)]
 struct Served {
     open: usize,
-    /// Those that have not asked a whole question, the oldest first.
+    /// Those without a complete request, oldest first.
     asking: VecDeque<Arc<TcpStream>>,
 }
 
@@ -113,14 +116,14 @@ fn accept(listener: &TcpListener, asking: &Arc<Asking>) {
             let (theirs, asking_too) = (client.clone(), asking.clone());
             let thread = thread::Builder::new().name("vgpud-http".into());
             let begun = thread.spawn(move || {
-                // A client that hangs up is its own business.
+                // An error of a client concerns that client only.
                 let _ = asking_too.serve(&theirs);
                 asking_too.end(&theirs);
             });
             begun.map(drop).inspect_err(|_| asking.end(&client))
         });
         if begun.is_err() {
-            // No descriptor or no thread is left: there will be again.
+            // No descriptor or no thread is left now; there will be later.
             thread::sleep(Duration::from_millis(100));
         }
     }
@@ -131,12 +134,12 @@ impl Asking {
         self.served.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a connection; waits until there is room for it.
+    /// Adds a connection, after waiting until one of the places is free.
     fn begin(&self, client: &Arc<TcpStream>) {
         let mut served = self.served();
         while served.open >= MOST {
             if let Some(oldest) = served.asking.pop_front() {
-                // Its thread reads the end and closes it.
+                // Its thread reads the end of input and closes it.
                 let _ = oldest.shutdown(Shutdown::Both);
             }
             served = self.ended.wait(served).unwrap_or_else(PoisonError::into_inner);
@@ -145,7 +148,7 @@ impl Asking {
         served.asking.push_back(client.clone());
     }
 
-    /// The connection's question is whole: it is answered, however many others come.
+    /// The request is complete: the connection is no longer closed in favour of others.
     fn has_asked(&self, client: &TcpStream) {
         self.served().asking.retain(|other| !std::ptr::eq(&raw const **other, client));
     }
@@ -156,7 +159,7 @@ impl Asking {
         self.ended.notify_one();
     }
 
-    /// The text as it is now, or a moment ago; nothing if the loop does not answer.
+    /// The metrics text, at most 1 s old; `None`: the reactor does not answer.
     fn text(&self) -> Option<Arc<str>> {
         let mut to = self.loop_.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((at, text)) = &to.last
@@ -164,7 +167,7 @@ impl Asking {
         {
             return Some(text.clone());
         }
-        // What came too late for somebody else.
+        // Answers that were too late for an earlier request.
         while to.answers.try_recv().is_ok() {}
         to.ask.write_all(&[0]).ok()?;
         let status = to.answers.recv_timeout(PATIENCE).ok()?;
@@ -214,7 +217,7 @@ impl Asking {
     }
 }
 
-/// Writes everything by that moment: a client that takes a byte now and then holds its place no longer than that.
+/// Writes everything before `end`. So a client that takes one byte at a time cannot keep its place longer.
 fn write_by(mut client: &TcpStream, mut bytes: &[u8], end: Instant) -> io::Result<()> {
     while !bytes.is_empty() {
         let left = end.saturating_duration_since(Instant::now());

@@ -1,7 +1,7 @@
-//! Tells the service manager how things are: ready, reloading, stopping (the protocol of sd_notify).
+//! Tells the service manager that the daemon is ready, reloading or stopping (protocol of sd_notify).
 //!
-//! One datagram each to the socket that `NOTIFY_SOCKET` names; nothing where it is not set. Nobody waits for an answer,
-//! and a manager that does not listen changes nothing.
+//! Each message is one datagram to the socket that `NOTIFY_SOCKET` names. Without that variable nothing is sent. The
+//! daemon waits for no answer, and ignores errors.
 
 use std::ffi::OsStr;
 use std::os::linux::net::SocketAddrExt as _;
@@ -10,20 +10,20 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// The way to the service manager.
+/// The connection to the service manager, if there is one.
 #[derive(Debug, Default)]
 pub struct Notifier {
     to: Option<(UnixDatagram, SocketAddr)>,
 }
 
 impl Notifier {
-    /// To the socket that the environment names.
+    /// Sends to the socket that the environment names.
     #[must_use]
     pub fn from_environment() -> Self {
         Self::to(std::env::var_os("NOTIFY_SOCKET").as_deref())
     }
 
-    /// To a path, or to an abstract name that begins with `@`.
+    /// Sends to a path, or to an abstract name that begins with `@`.
     fn to(name: Option<&OsStr>) -> Self {
         let address = |name: &OsStr| match name.as_bytes() {
             [b'@', name @ ..] => SocketAddr::from_abstract_name(name).ok(),
@@ -31,19 +31,19 @@ impl Notifier {
             _ => None,
         };
         let to = name.and_then(address).and_then(|address| Some((UnixDatagram::unbound().ok()?, address)));
-        // A manager whose queue is full must not hold the daemon.
+        // A manager whose queue is full must not block the daemon.
         if let Some((socket, _)) = &to {
             let _ = socket.set_nonblocking(true);
         }
         Self { to }
     }
 
-    /// Everything is served.
+    /// Every tenant is served.
     pub fn ready(&self, status: &str) {
         self.say(&format!("READY=1\nSTATUS={}", line(status)));
     }
 
-    /// The configuration is read again; [`Notifier::ready`] follows.
+    /// The configuration is being read again; [`Notifier::ready`] follows.
     pub fn reloading(&self) {
         let now = clock_gettime(ClockId::Monotonic);
         let us = i128::from(now.tv_sec) * 1_000_000 + i128::from(now.tv_nsec) / 1_000;
@@ -62,7 +62,7 @@ impl Notifier {
     }
 }
 
-/// Text without line ends, which would begin another assignment.
+/// Replaces line ends, which would begin another assignment.
 fn line(text: &str) -> String {
     text.replace(['\n', '\r'], " ")
 }

@@ -1,6 +1,6 @@
-//! What the daemon shares with its members, and the clock by which it does: memory files, bells, the beat, the alarm.
+//! Makes the memory files and bells (eventfds) shared with members, the heartbeat, and the reactor's timer.
 //!
-//! Not here: what stands in the pages and when (`leases`), who is sent them (`reactor`).
+//! Not here: the contents of the pages (`leases`), and sending them to members (`reactor`).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,55 +14,56 @@ use vgpu_core::page::{BeatPage, BoardPage, GONE, ReportPage};
 
 use vgpu_accounting::clock::nanoseconds;
 
-/// A tenant's board and report, which are put on the shelf together.
+/// File descriptors of a tenant's board and report, stored together on the `Shelf`.
 pub type Files = [OwnedFd; 2];
 
-/// What a tenant's members ring, as long as there are any.
+/// The bell of a tenant's members; exists while the tenant has members of protocol 2.
 pub struct Furniture {
     bell: OwnedFd,
 }
 
-/// A tenant's pages, to write and to read, and their files, to hand out.
+/// A tenant's board, which the daemon writes, its report, which it reads, and the descriptors to send to members.
 pub type Pages = (Mapped<BoardPage>, Mapped<ReportPage>, Files);
 
 impl Furniture {
-    /// A bell and fresh pages.
+    /// Creates the bell and fresh pages.
     ///
     /// # Errors
-    /// What the kernel says: no descriptor, no memory, or it is too old.
+    /// Any error of the kernel: no descriptor, no memory, or a kernel that is too old.
     pub fn new() -> io::Result<(Self, Pages)> {
-        // Up from the start: then a ring need not add to its count, and finds it full for nobody.
+        // The count starts at 1, so that a member rings by adding 0: the counter never fills up.
         let bell = rustix::event::eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (board_file, board) = Made::new(c"vgpu-board", Reach::Maker)?.into_parts();
         let (report_file, report) = Made::new(c"vgpu-report", Reach::Everybody)?.into_parts();
         Ok((Self { bell }, (board, report, [board_file, report_file])))
     }
 
-    /// What a member is sent, in the order of [`super::answer::DESCRIPTORS`].
+    /// Descriptors that are sent to a member, in the order of [`super::answer::DESCRIPTORS`].
     #[must_use]
     pub fn descriptors<'f>(&'f self, heart: &'f Heart, [board, report]: &'f Files) -> [BorrowedFd<'f>; 4] {
         [heart.page.file(), board.as_fd(), report.as_fd(), self.bell.as_fd()]
     }
 
-    /// The bell, to watch by its edges. It is never read: the members have the same open file, and one of them can make it
-    /// block and take it down, or keep it and ring it when nobody else has it.
+    /// The bell, to watch edge-triggered. The daemon never reads it. Members share its open file, so one of them
+    /// could make it blocking and reset its count. A former member could keep it and ring it after all others are
+    /// gone.
     #[must_use]
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
 }
 
-/// The host's page and when it is to beat.
+/// The page with the daemon's heartbeat, and when the next one is due.
 pub struct Heart {
     page: Made<BeatPage>,
     epoch: u64,
     every: u64,
-    /// `None`: nobody listens.
+    /// Time of the next heartbeat in ns; `None`: no member listens.
     next: Option<u64>,
 }
 
 impl Heart {
-    /// A page that has beaten once.
+    /// Creates the page and writes the first heartbeat.
     ///
     /// # Errors
     /// As [`Furniture::new`].
@@ -73,8 +74,8 @@ impl Heart {
         Ok(Self { page, epoch, every, next: None })
     }
 
-    /// Beats if it is due, or if it did not beat for lack of listeners. Half of its time early is due too: whoever is awake
-    /// for something else need not be woken again for this.
+    /// Writes a heartbeat if it is due, or if there were no listeners before. It may be half an interval early: when
+    /// the loop is awake for another event, it need not wake again for this.
     pub fn beat(&mut self, listeners: bool, now: u64) {
         match self.next {
             _ if !listeners => self.next = None,
@@ -86,35 +87,37 @@ impl Heart {
         }
     }
 
-    /// Another rate.
+    /// Sets the interval.
     pub fn settle(&mut self, every: u64) {
         self.every = every;
     }
 
-    /// When it is to beat; `None`: never.
+    /// Time of the next heartbeat in ns; `None`: none is due.
     #[must_use]
     pub fn next(&self) -> Option<u64> {
         self.next
     }
 
-    /// The last beat: every member knows at once that the daemon goes.
+    /// Writes the last heartbeat, so that every member knows at once that the daemon ends.
     pub fn stop(&self, now: u64) {
         self.page.page().beat(GONE, now);
     }
 }
 
-/// A timer of the kernel that rings at a moment of the monotonic clock, to the microsecond, which the timeout of epoll before
-/// Linux 5.11 is not. To be watched by its edges: it is never read. What is put off is not set anew: it rings at the former
-/// moment, for nothing, and is set then; moments that move with each handover cost no system call.
+/// A kernel timer on the monotonic clock, exact to the microsecond. The timeout of epoll is not, before Linux 5.11.
+///
+/// It is watched edge-triggered and never read. A later deadline does not reprogram it: the timer fires at the
+/// earlier time without effect, and is set then. So deadlines that move with each handover of a device cost no system
+/// call.
 #[derive(Debug)]
 pub struct Alarm {
     timer: OwnedFd,
-    /// When it rings.
+    /// Time in ns at which it fires.
     set: Option<u64>,
 }
 
 impl Alarm {
-    /// Not set.
+    /// Creates the timer, unset.
     ///
     /// # Errors
     /// No descriptor.
@@ -123,21 +126,21 @@ impl Alarm {
         Ok(Self { timer: timerfd_create(TimerfdClockId::Monotonic, flags)?, set: None })
     }
 
-    /// It rang, and will ring again only if it is set again.
+    /// Notes that the timer fired: it fires again only after [`Self::set`].
     pub fn rang(&mut self) {
         self.set = None;
     }
 
-    /// Rings at that moment at the latest; `None`: it need not ring any more.
+    /// Fires at that time at the latest; `None`: it need not fire any more.
     ///
     /// # Cost
-    /// A system call if it would not ring by then.
+    /// A system call if it would not fire by then.
     pub fn set(&mut self, at: Option<u64>) {
         let Some(at) = at else { return };
         if self.set.is_some_and(|set| set <= at) {
             return;
         }
-        // Nil would mean never, and a moment that has passed rings at once.
+        // 0 would disarm the timer; a time that has passed fires at once.
         let nanos = at.max(1);
         let it_value = Timespec {
             tv_sec: i64::try_from(nanos / 1_000_000_000).unwrap_or(i64::MAX),
@@ -156,7 +159,7 @@ impl AsFd for Alarm {
     }
 }
 
-/// An epoch that no daemon of this host had: the time of day, in nanoseconds.
+/// An epoch that no earlier daemon of this host had: the wall clock time in ns.
 #[must_use]
 pub fn epoch() -> u64 {
     nanoseconds(ClockId::Realtime).clamp(1, GONE - 1)
@@ -173,7 +176,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Something that is watched as the reactor does, and whether it rings within so many ms.
+    /// Watches a timer as the reactor does. The closure returns whether it fires within that many ms.
     fn watched(alarm: &Alarm) -> impl FnMut(u64) -> bool + use<> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
         epoll::add(&epoll, alarm, EventData::new_u64(0), EventFlags::IN | EventFlags::ET).unwrap();

@@ -1,14 +1,15 @@
-//! Proves enforcement while the daemon runs: a thread that looks for processes at the devices and compares them with who is
-//! registered.
+//! Checks enforcement while the daemon runs: a thread looks for processes that use the devices and compares them with
+//! the registered members.
 //!
-//! It asks the loop for its members only when somebody is at a device. What it finds twice, [`AGAIN`] apart, is told as an
-//! event and stands in the status until it is no more. By policy, processes in containers that nobody holds are stopped
-//! after a grace.
+//! One round of the thread is a *look*. It asks the reactor for the members only if a process is at a device. A new
+//! finding must be seen in two looks, [`AGAIN`] apart. It is then reported as an event, and is part of the status
+//! until it ends. If the policy says so, processes in containers that escape the limits are stopped after a grace
+//! period.
 //!
-//! What the kernel and the driver say of processes at the devices, beside what is registered: [`processes`] looks
-//! through /proc ([`image`]: which program a process runs), [`driver`] asks NVML, [`judge`] compares both with who is
-//! registered and with what tenants may hold ([`limits`]), without IO; [`uncharged`] is the memory that the driver
-//! holds beside the ledgers, which counts against limits. docs/threats.md names what cannot be seen this way.
+//! [`processes`] reads /proc ([`image`]: the program that a process runs), and [`driver`] asks NVML. [`judge`]
+//! compares both with the registered members and with the memory that tenants may hold ([`limits`]), without IO.
+//! [`uncharged`] is memory that the driver reports and no ledger contains; it counts against the limits.
+//! docs/threats.md names the bypasses that this check cannot see.
 
 mod compare;
 pub mod driver;
@@ -49,43 +50,46 @@ use vgpu_accounting::clock;
 use vgpu_config::plan::ProofPlan;
 use vgpu_control::finding::{Finding, Process, What};
 
-/// How long nobody is found after the daemon began. Members look for a lost daemon every 1 to 1.25 s and wait 0.3 s for its
-/// answer: within this time each has tried twice.
+/// Time after the daemon's start without any finding. Members look for a lost daemon every 1 to 1.25 s and wait 0.3 s
+/// for its answer, so each has tried twice in this time.
 const SETTLING: Duration = Duration::from_secs(3);
 
-/// How long after a finding it is looked at once more: whoever says hello just now is none.
+/// Pause before a finding is looked at again: a process that is saying hello just now is no finding.
 const AGAIN: Duration = Duration::from_millis(150);
 
-/// How long the loop may take to say who is registered.
+/// Longest wait for the reactor's answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long a driver that does not answer is left alone.
+/// Time for which a driver that does not answer is not asked again.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// How long a process has after it was asked to end.
+/// Time between SIGTERM and SIGKILL.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
-/// A look that takes longer is stuck: longer than any pause between looks and any patience within one.
+/// Duration after which a look counts as stuck: longer than any pause between looks, and than any timeout within one.
 const STUCK: Duration = Duration::from_secs(90);
 
-/// How often the loop is asked for everything.
+/// Shortest time between requests for all data.
 const SELDOM: Duration = Duration::from_secs(2);
 
-/// The question for members, that for everything, and that beside which suspects' ledgers are read.
+/// Request for the registered members.
 const MEMBERS: u8 = 1;
+/// Request for members, limits and ledgers.
 const ALL: u8 = 2;
+/// As [`ALL`], and the ledgers of suspects are read again.
 pub(super) const READ: u8 = 3;
-/// The message that what counts beside the ledgers is other than before.
+/// Message that the memory counted in addition to the ledgers changed.
 pub(super) const COUNT: u8 = 4;
 
-/// How long a ledger that is to be read anew may take, and how often it is looked whether it was.
+/// Longest wait for a ledger to be read again.
 const ANEW: Duration = Duration::from_millis(500);
+/// Pause between two checks whether it was.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Most findings that are kept and told.
+/// Most findings that are kept and reported.
 const MOST: usize = 256;
 
-/// The loop's end.
+/// The reactor's end.
 #[derive(Debug)]
 pub struct Proof {
     asked: UnixStream,
@@ -94,10 +98,10 @@ pub struct Proof {
 }
 
 impl Proof {
-    /// Begins to look.
+    /// Starts the thread.
     ///
     /// # Errors
-    /// There can be no thread or no pair of sockets.
+    /// No thread or no pair of sockets can be created.
     pub fn start(plan: ProofPlan) -> std::io::Result<Self> {
         let (asked, ask) = UnixStream::pair()?;
         asked.set_nonblocking(true)?;
@@ -126,53 +130,54 @@ impl Proof {
         Ok(Self { asked, answer, found })
     }
 
-    /// Takes note of the question: [`ALL`] asks for everything.
+    /// Reads the thread's requests: [`ALL`] asks for all data.
     pub fn heard(&mut self) -> Asked {
         heard(&mut self.asked)
     }
 
-    /// The thread ended: that is what cannot be looked at.
+    /// Notes in the status that the thread ended, so that no process is checked any more.
     pub fn is_gone(&self) {
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         found.blind = Some("the thread that looks for processes is gone, until the daemon starts again".into());
     }
 
-    /// Says who is registered.
+    /// Sends the registered members to the thread.
     pub fn tell(&self, registered: Registered) {
         let _ = self.answer.try_send(registered);
     }
 
-    /// What is found now.
+    /// The current findings.
     #[must_use]
     pub fn findings(&self) -> Vec<Finding> {
         self.found.lock().unwrap_or_else(PoisonError::into_inner).findings.clone()
     }
 
-    /// What is found now of one tenant's processes: so many at most, and how many there are beside.
+    /// The current findings about one tenant: at most `most`, and the number of further ones.
     #[must_use]
     pub fn of_tenant(&self, tenant: &str, most: usize) -> (Vec<Finding>, usize) {
         self.found.lock().unwrap_or_else(PoisonError::into_inner).of_tenant(tenant, most)
     }
 
-    /// Connections of processes that run another program than said hello, or are gone; each is told once.
+    /// Connections to end: their process is gone, or runs another program than the one that said hello. Each is
+    /// returned once.
     #[must_use]
     pub fn take_changed(&self) -> Vec<u64> {
         std::mem::take(&mut self.found.lock().unwrap_or_else(PoisonError::into_inner).changed)
     }
 
-    /// Whose ledgers are to be read, at the question [`READ`].
+    /// Tenants whose ledgers must be read, at the request [`READ`].
     #[must_use]
     pub fn suspects(&self) -> Vec<String> {
         self.found.lock().unwrap_or_else(PoisonError::into_inner).suspects.clone()
     }
 
-    /// What counts against tenants' limits beside their ledgers, at the message [`COUNT`].
+    /// Memory that counts against tenants' limits in addition to their ledgers, at the message [`COUNT`].
     #[must_use]
     pub fn uncharged(&self) -> HashMap<Key, Uncharged> {
         self.found.lock().unwrap_or_else(PoisonError::into_inner).uncharged.clone()
     }
 
-    /// What cannot be looked at.
+    /// Why the check is incomplete; `None`: it is complete.
     #[must_use]
     pub fn blind(&self) -> Option<String> {
         let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
@@ -187,11 +192,11 @@ impl AsFd for Proof {
     }
 }
 
-/// What has been done about a finding.
+/// Actions taken for a finding.
 #[derive(Debug, Clone, Copy)]
 struct Since {
     seen: Instant,
-    /// It was asked to end, or would have been.
+    /// When it was sent SIGTERM, or would have been in a dry run.
     asked: Option<Instant>,
     killed: bool,
 }
@@ -205,20 +210,20 @@ struct Looking {
     answers: Receiver<Registered>,
     found: Arc<Mutex<Found>>,
     since: HashMap<(What, Process), Since>,
-    /// What the loop said last.
+    /// Last answer of the reactor.
     known: Registered,
-    /// When it had said that, in ns.
+    /// Time of that answer, in ns.
     told: u64,
-    /// Where the directories of sockets lie.
+    /// Location of the socket directories, with their tenants.
     places: Vec<(Place, String)>,
-    /// What tenants may hold.
+    /// Memory that tenants may hold.
     bounds: Bounds,
     looks: u32,
-    /// How much is told of each control group.
+    /// Limits how many findings are reported for each tenant or control group.
     quotas: HashMap<String, Quota>,
-    /// What the last look found that the driver holds beside the ledgers.
+    /// Memory that the last look found in addition to the ledgers.
     excess: HashMap<Key, Excess>,
-    /// What of it counts; `None`: nobody was told yet.
+    /// The part that counts; `None`: the reactor has not been told yet.
     counted: Option<HashMap<Key, Uncharged>>,
     times: Times,
 }
@@ -257,7 +262,7 @@ impl Looking {
         }
     }
 
-    /// What is found now; nothing if it cannot be said.
+    /// The findings of one look; `None`: it was impossible.
     fn look(&mut self) -> Option<Vec<Finding>> {
         let holders = match self.processes.holders() {
             Ok(holders) => holders,
@@ -312,14 +317,15 @@ impl Looking {
         let allowed = Allowed { programs: self.plan.allow.clone(), slack: self.plan.slack };
         let mut findings = judge(&seen, &listed, &self.known, &self.bounds, &allowed);
         findings.extend(self.times(&seen, &working));
-        // Who ended meanwhile is none.
+        // A process that ended meanwhile is no finding.
         findings.retain(|finding| self.processes.process(finding.process.pid) == Some(finding.process));
         findings.truncate(MOST);
         Some(findings)
     }
 
-    /// Tells the loop of connections whose process runs another program than said hello. Every [`THOROUGH`] looks those of
-    /// processes at no device are looked at too: a child may keep the connection of a process that is gone.
+    /// Tells the reactor of connections whose process runs another program than the one that said hello. Every
+    /// [`THOROUGH`] looks this includes processes at no device, since a child may keep the connection of a process
+    /// that is gone.
     fn end_changed(&mut self, seen: &BTreeMap<Process, Seen>) -> Option<()> {
         let mut ended = changed(seen, &self.known);
         if self.looks.is_multiple_of(THOROUGH) {
@@ -339,8 +345,8 @@ impl Looking {
         self.ask(MEMBERS)
     }
 
-    /// Who uses more than its ledger or its limit said may have taken it since: both are asked for again. What does not come
-    /// is not known.
+    /// Reads ledgers and limits of suspects again: a member may have allocated memory since they were read. A ledger
+    /// that is not read in time is treated as unknown.
     fn refresh(&mut self, seen: &BTreeMap<Process, Seen>, listed: &[OnDevice], begun: Instant) -> Option<()> {
         let slack = self.plan.slack;
         let mut stale = suspects(seen, listed, &self.known, &self.bounds, slack, begun);
@@ -361,7 +367,7 @@ impl Looking {
         Some(())
     }
 
-    /// Asks the loop; nothing if it does not answer.
+    /// Sends a request to the reactor and takes its answer; `None`: it does not answer.
     fn ask(&mut self, what: u8) -> Option<()> {
         while self.answers.try_recv().is_ok() {}
         self.ask.write_all(&[what]).ok()?;
@@ -388,7 +394,7 @@ impl Looking {
         found.blind = words;
     }
 
-    /// Tells what is new and what is over, and does what the policy says.
+    /// Reports findings that are new and findings that ended, and acts as the policy says.
     fn settle(&mut self, findings: Vec<Finding>) {
         for finding in &findings {
             let key = (finding.what, finding.process);
@@ -398,7 +404,7 @@ impl Looking {
                     quotas.clear();
                 }
                 let whose = finding.tenant.clone().or_else(|| finding.container.clone()).unwrap_or_default();
-                // Nobody can push what happened before out of the events and the audit log.
+                // Limited, so that a tenant cannot flush earlier events out of the event ring and the audit log.
                 if quotas.entry(whose).or_default().allows(Instant::now()).is_some() {
                     tell(finding);
                 }
@@ -425,7 +431,7 @@ impl Looking {
         self.found.lock().unwrap_or_else(PoisonError::into_inner).findings = findings;
     }
 
-    /// Stops a process in a container that nobody holds, if the policy says so.
+    /// Stops a process in a container that escapes the limits, if the policy says so.
     fn act(&mut self, finding: &Finding) {
         if !self.plan.stop || matches!(finding.what, What::Over | What::Time) || !finding.contained {
             return;
@@ -491,10 +497,10 @@ fn tell(finding: &Finding) {
     }
 }
 
-/// Sends a signal to a process and to no other that has its number now; false: it is gone.
+/// Sends a signal to this process, but never to a later one with the same process ID. False: it is gone.
 fn signal(processes: &Processes, process: Process, signal: Signal) -> bool {
     let Some(pid) = i32::try_from(process.pid).ok().and_then(Pid::from_raw) else { return false };
     let Ok(held) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
-    // Held now: whoever has the number at this moment is who is signalled.
+    // The pidfd holds the process, so the ID cannot change its meaning before the signal is sent.
     processes.process(process.pid) == Some(process) && pidfd_send_signal(&held, signal).is_ok()
 }

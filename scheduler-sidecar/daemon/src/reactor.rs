@@ -1,8 +1,8 @@
-//! The one thread: doors, connections and deadlines around epoll.
+//! The daemon's main thread: one epoll loop over listeners, connections, bells (eventfds of members) and deadlines.
 //!
-//! Who comes in is `entrance`, what is said and answered `talk`, what it says of itself `status`, who follows events `follow`,
-//! pages and time `time`, what was sent and nobody took `untaken`.
-//! Only here does the daemon read the clock.
+//! `entrance` accepts connections, `talk` reads requests and answers them. `time` serves member pages and GPU time,
+//! `untaken` tracks descriptors that members have not received. `status` builds the status report, `follow` streams
+//! events. The reactor reads the clock and passes the time to the leases, which read none.
 
 mod admin;
 mod change;
@@ -54,13 +54,13 @@ use vgpu_accounting::record::Record;
 use vgpu_accounting::shelf::Shelf;
 use vgpu_config::plan::Plan;
 
-/// How long a peer may take to say what is due, or to take what it is sent.
+/// Time limit of a peer for its first line, and for receiving a pending answer.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long the start may wait for other daemons' turns in the directories of sockets, all together.
+/// Total time that startup may wait for other daemons' locks on socket directories.
 const START_PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long the end waits for the record.
+/// Longest time that shutdown waits for the usage record to be written.
 const LAST_ROWS: Duration = Duration::from_secs(1);
 
 const SIGNALS: u64 = 0;
@@ -72,11 +72,11 @@ const EVENTS: u64 = 5;
 const METRICS: u64 = 6;
 const PROOF: u64 = 7;
 const FIRST_ROOM: u64 = 8;
-/// A room's bell has its room's number beyond this.
+/// Token of a tenant's bell: this plus the number of its room.
 const FIRST_BELL: u64 = 1 << 31;
 const FIRST_CONNECTION: u64 = 1 << 32;
 
-/// Why the daemon cannot start or go on.
+/// Why the daemon cannot start or continue.
 #[derive(Debug)]
 pub enum ServeError {
     /// A socket cannot be opened.
@@ -106,70 +106,72 @@ fn failed<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> ServeErro
     move |why| ServeError::Io(what, why.into())
 }
 
-/// What the daemon is told from outside: each stream becomes readable.
+/// Requests from the signal handlers: each stream becomes readable when its signal arrives.
 pub struct Told {
-    /// It shall end.
+    /// Stop the daemon.
     pub stop: UnixStream,
-    /// It shall read its file again.
+    /// Read the configuration file again.
     pub reload: UnixStream,
 }
 
-/// The daemon at work.
+/// The running daemon.
 pub struct Reactor {
     epoll: OwnedFd,
     told: Told,
     admin: Option<Door>,
     admins: usize,
-    /// By a number that is the token of the door, and never given again.
+    /// Tenants by room number. The number is also the epoll token of the tenant's listener, and is never reused.
     pub(super) rooms: BTreeMap<u64, Room>,
     pub(super) next_room: u64,
     pub(super) max_connections: usize,
-    /// As many as may be open.
+    /// Limit of open file descriptors.
     descriptors: usize,
-    /// Welcomes that may be untaken; `None`: the kernel does not count them.
+    /// Most undelivered welcomes of all tenants together; `None`: the kernel does not limit descriptors in flight.
     most_untaken: Option<u64>,
     pub(super) loaded: Option<Loaded>,
-    /// The driver, if it is being asked which devices there are.
+    /// The driver while it is being asked for its devices.
     pub(super) asking: Option<Asking>,
     pub(super) notifier: Notifier,
-    /// What happens.
+    /// The events.
     journal: Journal,
-    /// Who looks for processes that nobody holds, if somebody does.
+    /// The enforcement check; `None`: it is off.
     pub(super) proof: Option<Proof>,
-    /// Members that the next daemon will know.
+    /// List of members for the next daemon.
     pub(super) roster: Roster,
-    /// Who asks for metrics, or why nobody can.
+    /// The metrics server, or why it could not start; `None`: it is off.
     metrics: Option<Result<Metrics, String>>,
     connections: HashMap<u64, Connection>,
     deadlines: BTreeSet<(Instant, u64)>,
     pub(super) leases: Leases<Mapped<BoardPage>, Mapped<ReportPage>>,
     pub(super) heart: Heart,
     alarm: Alarm,
-    /// The files of tenants' pages, by their rooms.
+    /// File descriptors of tenants' pages, by room.
     shelf: Shelf<2>,
-    /// What tenants wanted and got in the last seconds.
+    /// Device time that tenants wanted and got in the last seconds.
     pub(super) recent: Recent,
-    /// What outlives the daemon; and: the last member has left, and what it used last is to be told.
+    /// Record of usage, on disk.
     pub(super) record: Record,
+    /// True while the record has not taken the last usage: the last member left, or the record was busy.
     owes: bool,
-    /// What administrators changed since the file was read.
+    /// Keys that administrators changed since the file was read.
     pub(super) marks: Marks,
-    /// Bells that ring too often: when each is listened to again.
+    /// Bells that ring too often: the time in ns at which to listen again, and the room.
     muted: BTreeSet<(u64, u64)>,
-    /// Members of protocol 2.
+    /// Connected members of protocol 2.
     paged: usize,
     next_member: u64,
     next_token: u64,
-    /// Given up for a moment when no descriptor is left, so that a caller can be told instead of waiting for ever.
+    /// Closed when descriptors run out, so that a caller can be accepted and refused. Otherwise it would wait for
+    /// ever.
     spare: Option<OwnedFd>,
     started: Instant,
 }
 
 impl Reactor {
-    /// Opens every door. With a file, `told.reload` makes the daemon read it again.
+    /// Opens every listener. With a file, `told.reload` makes the daemon read it again.
     ///
     /// # Errors
-    /// [`ServeError`]; the doors that were open already are closed again.
+    /// [`ServeError`]; listeners that were already open are closed.
     pub fn new(
         config: Config,
         told: Told,
@@ -241,8 +243,8 @@ impl Reactor {
         for tenant in config.tenants {
             match Door::open(&tenant.socket, Audience::Members, &mut patience) {
                 Ok(door) => reactor.add_room(tenant, door)?,
-                // What listens at a tenant's place may be the tenant's. Another daemon is met at the administrative socket, or
-                // has all the places.
+                // A program of the tenant can listen at its socket path, so one taken path must not stop the daemon.
+                // Another daemon is detected at the administrative socket, or by the fact that every path is taken.
                 Err(why) => {
                     warn!(kind = "tenant.unusable", tenant = %tenant.name, %why, "this tenant is not served; the others are");
                     reactor.add_unusable(tenant, why.to_string());
@@ -260,8 +262,8 @@ impl Reactor {
         Ok(reactor)
     }
 
-    /// Asks the driver which devices there are, if only it can tell; once at a time. If it is not needed any more, it is asked
-    /// no more.
+    /// Asks the driver for its devices in a helper thread, if the plan has a device that only the driver can
+    /// identify. One thread asks at a time, and it stops when the plan needs no answer.
     pub(super) fn ask_driver(&mut self) {
         let waits = self.loaded.as_ref().is_some_and(|loaded| loaded.source.waits_for_driver(&loaded.plan));
         if !waits {
@@ -280,12 +282,12 @@ impl Reactor {
         }
     }
 
-    /// Lets epoll tell who waits at a door. A door that is dropped is forgotten by itself.
+    /// Adds a listener to the epoll set. Dropping the listener removes it.
     pub(super) fn watch(&self, door: &Door, token: u64) -> Result<(), ServeError> {
         epoll::add(&self.epoll, door, EventData::new_u64(token), EventFlags::IN).map_err(failed("watch a socket"))
     }
 
-    /// Serves until it is told to stop.
+    /// Runs the loop until [`Told::stop`] is readable.
     ///
     /// # Errors
     /// [`ServeError`] if epoll itself fails.
@@ -299,7 +301,7 @@ impl Reactor {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(why) => return Err(failed("wait for events")(why)),
             }
-            // Somebody waits for a device: that comes before whoever comes in.
+            // Alarm and bells first: waiting members get a device before new connections are accepted.
             for token in events.iter().map(|event| event.data.u64()) {
                 match token {
                     ALARM => self.alarm.rang(),
@@ -321,7 +323,7 @@ impl Reactor {
                         return Ok(());
                     }
                     RELOAD => {
-                        // Told several times, it reads once: the file is as it is.
+                        // Several requests lead to one reading, since each reading takes the file as it is.
                         while self.told.reload.read(&mut [0; 64]).is_ok_and(|length| length > 0) {}
                         self.reload();
                     }
@@ -340,7 +342,7 @@ impl Reactor {
         }
     }
 
-    /// Until connections' deadlines and the beat, of which a millisecond more is nothing.
+    /// Time to the next connection deadline or heartbeat. Both tolerate the millisecond of error that epoll may add.
     fn timeout(&self) -> Option<Timespec> {
         let deadline = self.deadlines.first().map(|(deadline, _)| deadline.saturating_duration_since(Instant::now()));
         let beat = self.heart.next().map(|next| Duration::from_nanos(next.saturating_sub(clock::now())));

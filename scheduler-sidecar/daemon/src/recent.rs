@@ -1,55 +1,56 @@
-//! What tenants wanted and got in the last seconds: sums that only grow, looked at once a second.
+//! How much of a device's time each tenant wanted and got in the last seconds, from cumulative sums sampled once a
+//! second.
 //!
-//! Pure; who looks, and when, is the reactor's.
+//! Pure: the reactor decides when to sample.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// How often the sums are looked at.
+/// Time between two samples.
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
 
-/// Looks that are kept: what is told is about the time since the oldest.
+/// Samples that are kept. Rates are about the time since the oldest.
 const KEPT: usize = 5;
 
-/// A tenant's sums on a device, in nanoseconds.
+/// Cumulative sums of a tenant on a device, in ns.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Sums {
     /// Device time charged.
     pub charged: u64,
-    /// Time its members stood at the gate.
+    /// Time its members waited at the gate.
     pub wait: u64,
 }
 
-/// What it wanted and got, in percent of the time.
+/// Percent of a device's time that a tenant wanted and got.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Rates {
-    /// Over so many seconds.
+    /// Length of the span, in seconds.
     pub over: f64,
-    /// The device, or its gate.
+    /// Percent of the span in which it had the device or waited for it.
     pub wanted: f64,
-    /// The device.
+    /// Percent of the span in which it had the device.
     pub got: f64,
 }
 
-/// The last looks, and the sums of each tenant on each device as they changed.
+/// The last samples, and the sums of each tenant on each device when they changed.
 #[derive(Debug, Default)]
 pub(super) struct Recent {
-    /// Oldest first.
+    /// Times of the samples, oldest first.
     looks: VecDeque<Instant>,
-    /// By tenant and device; of what was before the oldest look the last.
+    /// Changes by tenant and device, including the last one before the oldest sample.
     sums: HashMap<(String, String), VecDeque<(Instant, Sums)>>,
 }
 
 impl Recent {
-    /// When the next look is due.
+    /// True if the next sample is due.
     pub fn due(&self, now: Instant) -> bool {
         self.looks.back().is_none_or(|last| now.saturating_duration_since(*last) >= PAUSE)
     }
 
-    /// Some sums are so now; all others are as they were.
+    /// Takes a sample: these sums changed, all others did not.
     ///
     /// # Cost
-    /// A search for each that changed.
+    /// A search for each changed sum.
     pub fn look(&mut self, now: Instant, changed: impl IntoIterator<Item = ((String, String), Sums)>) {
         if self.looks.len() == KEPT {
             self.looks.pop_front();
@@ -65,14 +66,15 @@ impl Recent {
         }
     }
 
-    /// A tenant is gone.
+    /// Removes a tenant.
     pub fn forget(&mut self, tenant: &str) {
         self.sums.retain(|(name, _), _| name != tenant);
     }
 
-    /// What a tenant wanted and got of a device until now. Who came meanwhile had nothing before.
+    /// Percent of a device's time that a tenant wanted and got until now. A tenant that joined during the span starts
+    /// from 0.
     pub fn rates(&self, tenant: &str, device: &str, sums: Sums, now: Instant) -> Rates {
-        // A look that was just made tells nothing.
+        // A sample just taken spans too little time.
         let old_enough = |at: &Instant| now.saturating_duration_since(*at) >= PAUSE / 10;
         let Some(at) = self.looks.iter().find(|at| old_enough(at)) else { return Rates::default() };
         let history = self.sums.get(&(tenant.to_owned(), device.to_owned()));
@@ -81,7 +83,7 @@ impl Recent {
         let over = now.saturating_duration_since(*at).as_secs_f64();
         let part = |ns: u64| Duration::from_nanos(ns).as_secs_f64() / over * 100.0;
         let got = part(sums.charged.saturating_sub(before.charged));
-        // Several members may stand at the gate at once; nobody can want more than all of it.
+        // Several members may wait at the gate at the same time; a tenant cannot want more than the whole device.
         let wanted = (got + part(sums.wait.saturating_sub(before.wait))).min(got.max(100.0));
         let tenths = |percent: f64| (percent * 10.0).round() / 10.0;
         Rates { over: tenths(over), wanted: tenths(wanted), got: tenths(got) }
@@ -102,7 +104,7 @@ mod tests {
         let mut recent = Recent::default();
         assert!(recent.due(start));
         assert_eq!(recent.rates("a", "0", Sums::default(), start), Rates::default(), "nothing is known yet");
-        // An hour at 100 %, then ten seconds at 30 % with 20 % at the gate.
+        // An hour at 100 %, then 10 s at 30 % and 20 % at the gate.
         let sums = |t: u64| Sums { charged: 3_600_000_000_000 + t * 300_000_000, wait: t * 200_000_000 };
         for t in 0..10_u64 {
             let now = start + second * u32::try_from(t).unwrap();

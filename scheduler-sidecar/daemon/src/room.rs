@@ -1,7 +1,7 @@
-//! A tenant at work: its door, and how many are in.
+//! State of one tenant: its listener and its connections.
 //!
-//! A tenant that is taken out of the configuration loses its door at once, so that nobody new comes in; its room stays
-//! until the last member has left, so that nobody is disturbed.
+//! A tenant removed from the configuration loses its listener at once, so that no new member joins. Its `Room` stays
+//! until the last member has left, so that no member is disturbed.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -22,29 +22,29 @@ use super::roster::limits_of;
 use crate::proof::limits::{ByDevice, raise};
 use vgpu_control as control;
 
-/// A tenant at work.
+/// A tenant's state in the reactor.
 pub(super) struct Room {
     pub tenant: Tenant,
-    /// None: the tenant was removed, or its place is unusable.
+    /// `None`: the tenant was removed, or its socket path is unusable.
     pub door: Option<Door>,
-    /// Why its place is unusable, if it is.
+    /// Why the socket path is unusable; `None`: it is usable.
     pub unusable: Option<String>,
-    /// Connections that are open.
+    /// Open connections.
     pub open: usize,
-    /// Those of them that speak protocol 2.
+    /// Those of protocol 2.
     pub paged: usize,
-    /// Those of them that are over, but for descriptors that they have not taken.
+    /// Those that ended but are kept, because their descriptors are still in flight.
     pub untaken: usize,
-    /// What they share with the daemon.
+    /// The bell of the tenant's members; `None`: it has no member of protocol 2.
     pub furniture: Option<Furniture>,
-    /// Connections that were turned away.
+    /// Connections refused so far.
     pub refused: u64,
-    /// Memory limits that were in force since it had no members.
+    /// The highest memory limits that were in force since the tenant last had no members.
     pub limits_before: ByDevice,
     /// When its memory limits changed last.
     pub limits_changed: Option<Instant>,
     pub log: Quota,
-    /// How often it asked what was found of it.
+    /// Limits how often the tenant may ask for its findings.
     pub asked: Quota,
 }
 
@@ -70,12 +70,12 @@ impl Room {
         }
     }
 
-    /// A tenant whose place is unusable.
+    /// A tenant whose socket path is unusable.
     pub fn without_door(tenant: Tenant, why: String) -> Self {
         Self { unusable: Some(why), ..Self::without(tenant) }
     }
 
-    /// Gives the tenant other terms. What it holds under its former limits it may hold until it frees it.
+    /// Sets new terms. Memory held under earlier limits may be kept until it is freed.
     pub fn take_terms(&mut self, fresh: Tenant) {
         let before = limits_of(&self.tenant);
         if before != limits_of(&fresh) {
@@ -85,42 +85,42 @@ impl Room {
         self.tenant = fresh;
     }
 
-    /// May this user be one of its members? A list that leaves root out keeps root out.
+    /// True if this user may be a member. A list without root excludes root.
     pub fn admits(&self, uid: u32) -> bool {
         self.tenant.uids.as_ref().is_none_or(|uids| uids.iter().any(|range| range.contains(&uid)))
     }
 
-    /// Connections that are not over.
+    /// Connections that have not ended.
     pub fn members(&self) -> usize {
         self.open - self.untaken
     }
 
-    /// Those of them that do not speak protocol 2.
+    /// Those that do not speak protocol 2.
     pub fn older(&self) -> usize {
         self.members() - self.paged
     }
 
-    /// What its members of protocol 1 are told now.
+    /// The limits that members of protocol 1 are told now.
     pub fn limits(&self) -> (Option<Bytes>, Option<Share>) {
         self.tenant.told()
     }
 
-    /// Closes the door for good: the socket is removed.
+    /// Closes the listener for good and removes the socket.
     pub fn close(&mut self) {
         (self.door, self.unusable) = (None, None);
     }
 
-    /// Was the tenant taken out of the configuration?
+    /// True if the tenant was removed from the configuration.
     pub fn is_removed(&self) -> bool {
         self.door.is_none() && self.unusable.is_none()
     }
 
-    /// Is it closed, and the last one gone?
+    /// True if the tenant was removed and no connection is left.
     pub fn is_over(&self) -> bool {
         self.is_removed() && self.open == 0
     }
 
-    /// The tenant without its members.
+    /// The tenant's status without its members.
     pub fn status(&self) -> control::TenantStatus {
         let (memory, sm) = (self.tenant.memory(), self.tenant.sm());
         control::TenantStatus {
@@ -141,28 +141,30 @@ impl Room {
     }
 }
 
-/// Says that a tenant is served, and by which limits.
+/// Logs that a tenant is served, and its limits.
 pub(super) fn announce(tenant: &Tenant) {
     let memory = tenant.memory().map_or("unlimited".to_owned(), |memory| memory.to_string());
     let sm = tenant.sm().map_or("unlimited".to_owned(), |sm| sm.to_string());
     info!(kind = "tenant.added", tenant = %tenant.name, ?memory, ?sm, socket = %tenant.socket.display(), "tenant");
 }
 
-/// Removes the directory of a socket that is gone, with the ledgers that the daemon kept, if nothing else is in it.
+/// Removes the directory of a removed socket, and the ledgers that the daemon kept there, if nothing else is in it.
 pub(super) fn remove_dir(socket: &Path) {
     kept_ledger::remove_all(socket);
     if let Some(dir) = socket.parent() {
-        // Somebody else's file in it keeps it.
+        // A file of another program keeps the directory.
         let _ = std::fs::remove_dir(dir);
     }
 }
 
-/// May every user pass through this directory? A container may see it at another place, so its parents do not count.
+/// True if every user can enter this directory. Its parents do not count, since a container may see it at another
+/// path.
 pub(super) fn is_open_to_all(dir: &Path) -> bool {
     std::fs::metadata(dir).is_ok_and(|meta| meta.permissions().mode() & 0o001 != 0)
 }
 
-/// The socket's mode says the same; this holds where its directory is shared and the mode was changed.
+/// True if the peer may send administrative requests. The socket's mode says the same; this check also holds where
+/// its directory is shared and the mode was changed.
 pub(super) fn may_administrate(peer: Peer) -> bool {
     peer.uid == 0 || peer.uid == geteuid().as_raw()
 }

@@ -1,9 +1,9 @@
-//! The members that a daemon leaves behind, for the next one: processes that said hello, and their tenants' memory limits.
+//! A list of members for the next daemon: the processes that said hello, and their tenants' memory limits.
 //!
-//! A member that launches nothing does not notice that its daemon is another one, and a frozen one cannot. Without this list
-//! the next daemon would take both for strangers. One line for each thing that happens, in a file of the daemon's own beside
-//! the administrative socket, which no container sees; written anew when the daemon starts and when it has grown. A line that
-//! a killed daemon left half written, or that is not understood, is passed over.
+//! A member that launches nothing does not notice that the daemon was replaced, and a stopped one cannot. Without
+//! this list the next daemon would report both as unregistered. Each change appends a line to a file next to the
+//! administrative socket, which no container sees. The file is rewritten when the daemon starts and when it has
+//! grown. A line is skipped if it cannot be parsed, or if a killed daemon wrote only half of it.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -20,41 +20,41 @@ use crate::proof::limits::{ByDevice, raise};
 use crate::proof::processes;
 use vgpu_control::finding::Process;
 
-/// The file, in the directory of the sockets.
+/// Name of the file, in the directory of the sockets.
 const NAME: &str = "members";
 
-/// Largest file that is read, in bytes: a hundred for each line, ten times as many members as a daemon serves.
+/// Largest file that is read, in bytes: 100 for each line, ten times as many members as a daemon serves.
 const MOST_BYTES: u64 = 16 << 20;
 
-/// The file is written anew when it has this many lines more than four times those that it was written with: so seldom that
-/// the cost of a hello is that of a line.
+/// Lines beyond four times the number at the last rewrite, after which the file is rewritten. Rewrites are so rare
+/// that a hello costs one line.
 const FEW_LINES: usize = 4096;
 
-/// A process that said hello to the former daemon, and not to this one yet.
+/// A process that said hello to the previous daemon and has not yet said hello to this one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prior {
-    /// Its tenant then.
+    /// Its tenant at that time.
     pub tenant: String,
     /// The program that said hello.
     pub image: Image,
 }
 
-/// The list.
+/// The list in memory, and its file.
 #[derive(Debug, Default)]
 pub struct Roster {
-    /// `None`: there is no directory, or nobody looks for processes.
+    /// `None`: there is no directory, or the enforcement check is off.
     path: Option<PathBuf>,
     file: Option<File>,
-    /// Lines of the file now, and when it was written anew.
+    /// Lines of the file now, and after its last rewrite.
     lines: (usize, usize),
-    /// Connections of members. One that says hello again has two for a moment.
+    /// Connections of each member. A member that says hello again has two for a moment.
     present: HashMap<Image, usize>,
-    /// By the number of the process.
+    /// By process ID.
     prior: HashMap<u32, Prior>,
     limits: HashMap<String, ByDevice>,
 }
 
-/// A tenant's memory limits as this list and the proof have them. One that is only observed has none.
+/// A tenant's memory limits for this list and the enforcement check. A tenant that is only observed has none.
 pub fn limits_of(tenant: &Tenant) -> ByDevice {
     let is_kept = tenant.mode == vgpu_core::limits::Mode::Enforce;
     let limit = |memory: Option<vgpu_core::bytes::Bytes>| memory.filter(|_| is_kept).map_or(u64::MAX, u64::from);
@@ -78,7 +78,7 @@ fn limit_lines(tenant: &str, limits: &ByDevice) -> String {
 }
 
 impl Roster {
-    /// What the former daemon left in this directory, as far as its processes live and run what they ran.
+    /// Reads the list of the previous daemon. Keeps the processes that are alive and run the same program.
     pub fn open(dir: Option<&Path>) -> Self {
         let mut roster = Self { path: dir.map(|dir| dir.join(NAME)), ..Self::default() };
         let Some(path) = &roster.path else { return roster };
@@ -121,22 +121,22 @@ impl Roster {
         }
     }
 
-    /// Members of the former daemon that have not come back.
+    /// Members of the previous daemon that have not said hello again.
     pub fn prior(&self) -> impl Iterator<Item = &Prior> {
         self.prior.values()
     }
 
-    /// Are there any of this tenant?
+    /// True if the tenant has such members.
     pub fn has_prior(&self, tenant: &str) -> bool {
         self.prior.values().any(|prior| prior.tenant == tenant)
     }
 
-    /// The highest limits that a tenant had under the former daemon.
+    /// The highest limits of a tenant under the previous daemon.
     pub fn prior_limits(&self, tenant: &str) -> ByDevice {
         self.limits.get(tenant).cloned().unwrap_or_default()
     }
 
-    /// Writes the file anew: members, and each tenant's limits.
+    /// Rewrites the file with the members and with each tenant's limits.
     pub fn rewrite<'t>(
         &mut self,
         members: impl Iterator<Item = (&'t str, Image)>,
@@ -153,19 +153,19 @@ impl Roster {
         }
     }
 
-    /// Has the file grown so much that it should be written anew?
+    /// True if the file has grown so much that it should be rewritten.
     pub fn is_long(&self) -> bool {
         self.file.is_some() && self.lines.0 > FEW_LINES + 4 * self.lines.1
     }
 
-    /// A process said hello.
+    /// Notes that a process said hello.
     pub fn joined(&mut self, tenant: &str, image: &Image) {
         self.prior.remove(&image.process.pid);
         *self.present.entry(*image).or_default() += 1;
         self.append(&member_line(tenant, image));
     }
 
-    /// A connection of a member ended.
+    /// Notes that a connection of a member ended.
     pub fn left(&mut self, tenant: &str, image: &Image) {
         let Some(connections) = self.present.get_mut(image) else { return };
         *connections -= 1;
@@ -175,7 +175,7 @@ impl Roster {
         }
     }
 
-    /// A tenant has other limits.
+    /// Notes a tenant's new limits.
     pub fn limited(&mut self, tenant: &str, limits: &ByDevice) {
         self.append(&limit_lines(tenant, limits));
     }
@@ -205,10 +205,10 @@ fn read(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// Whole or not at all: under another name first.
+/// Creates the file complete or not at all: it is written under another name and renamed.
 fn create(path: &Path, text: &str) -> io::Result<File> {
     let temporary = path.with_file_name(format!(".{NAME}-{}", std::process::id()));
-    // Left by a daemon that had this number and was killed.
+    // Left by a killed daemon with the same process ID.
     let _ = std::fs::remove_file(&temporary);
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut file = File::from(rustix::fs::open(&temporary, flags, Mode::from_raw_mode(0o600))?);
@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(second.prior().collect::<Vec<_>>(), [&prior]);
         assert!(second.has_prior("a") && !second.has_prior("b"));
         assert_eq!(second.prior_limits("a"), [("*".to_owned(), 8)], "the highest");
-        // Not come back, it is known to the one after that too; and not any more when it has left.
+        // A member that has not said hello again is known to the third daemon too, until it leaves.
         second.rewrite(std::iter::empty(), std::iter::empty());
         let mut third = Roster::open(Some(dir.path()));
         assert_eq!(third.prior().collect::<Vec<_>>(), [&prior]);

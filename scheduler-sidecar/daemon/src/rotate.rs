@@ -1,7 +1,7 @@
-//! A file of lines that does not grow for ever: at its size it becomes `NAME.1`, that one `NAME.2`, and so on.
+//! A file of lines with limited size: when it is full it is renamed to `NAME.1`, that one to `NAME.2`, and so on.
 //!
-//! Whoever else renames or removes it (logrotate) gets what is written from then on in a new file: before a line the name is
-//! looked at, at most once in a second. A line is in one file as a whole.
+//! Another program (logrotate) may also rename or remove it; later lines then go to a new file. To notice this, the
+//! name is checked before a line, at most once a second. Each line is in one file as a whole.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -11,26 +11,26 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 
-/// How often the name is looked at.
+/// Shortest time between two checks of the name.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The file, and how much of it is kept.
+/// The file, and how many old ones are kept.
 #[derive(Debug)]
 pub struct Rotating {
     path: PathBuf,
-    /// Bytes at which it is put aside.
+    /// Size in bytes at which it is renamed.
     most: u64,
-    /// Files that are kept beside it.
+    /// Old files that are kept.
     keep: u32,
     open: Option<(File, u64)>,
     looked: Option<Instant>,
 }
 
 impl Rotating {
-    /// Opens the file, or makes it with its directory, for its owner only.
+    /// Opens the file, or creates it with its directory, readable by its owner only.
     ///
     /// # Errors
-    /// Whatever opening says, with the path.
+    /// Any error of opening, with the path.
     pub fn open(path: &Path, most: u64, keep: u32) -> io::Result<Self> {
         let mut rotating = Self { path: path.to_owned(), most, keep, open: None, looked: None };
         rotating.file()?;
@@ -56,7 +56,7 @@ impl Rotating {
             if let Some(dir) = self.path.parent() {
                 fs::create_dir_all(dir).map_err(|why| self.named(&why))?;
             }
-            // A fifo without a reader would hold the daemon up, and a device would be renamed once it had got enough.
+            // Opening a fifo without a reader would block the daemon, and a device would be renamed when it is full.
             if fs::metadata(&self.path).is_ok_and(|there| !there.is_file()) {
                 return Err(self.named(&io::Error::other("it is no regular file")));
             }
@@ -70,7 +70,7 @@ impl Rotating {
         self.open.as_mut().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Puts the file aside; the oldest one goes.
+    /// Renames the file, and removes the oldest one.
     fn rotate(&mut self) -> io::Result<()> {
         self.open = None;
         let numbered = |number: u32| {
@@ -90,7 +90,7 @@ impl Rotating {
         fs::rename(&self.path, numbered(1)).map_err(|why| self.named(&why))
     }
 
-    /// Is it empty, or will the next line begin a new file?
+    /// True if the file is empty, or if the next line of `next` bytes begins a new one.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -100,10 +100,10 @@ impl Rotating {
         Ok(*length == 0 || length.saturating_add(next as u64) > most)
     }
 
-    /// Writes a line, which brings its end with it.
+    /// Writes a line, which includes its newline.
     ///
     /// # Errors
-    /// Whatever writing says, with the path; part of the line may be there then. The next line tries anew.
+    /// Any error of writing, with the path; part of the line may be written then. The next line tries again.
     pub fn line(&mut self, line: &[u8]) -> io::Result<()> {
         if self.begins(line.len())? && self.file()?.1 > 0 {
             self.rotate()?;
@@ -117,10 +117,10 @@ impl Rotating {
         written.map_err(|why| self.named(&why))
     }
 
-    /// Asks the kernel to have it on the disk.
+    /// Flushes the data to the disk.
     ///
     /// # Errors
-    /// Whatever it says.
+    /// Any error of the kernel.
     pub fn sync(&mut self) -> io::Result<()> {
         let done = match &self.open {
             Some((file, _)) => file.sync_data(),
@@ -129,7 +129,7 @@ impl Rotating {
         done.map_err(|why| self.named(&why))
     }
 
-    /// Where it is.
+    /// The path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path

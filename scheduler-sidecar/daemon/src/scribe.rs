@@ -1,8 +1,9 @@
-//! The log's way to standard error: by a thread of its own, so that whoever does not read it holds up nobody.
+//! Writes the log to a file or standard error in a thread of its own, so that a reader that stalls blocks no other
+//! thread.
 //!
-//! Lines wait in a queue of [`QUEUE`]; one that finds it full is lost and counted, and how many were lost is said as soon as
-//! lines are read again. Standard error itself is left as it is: making it non-blocking would do so for everybody who has
-//! the same open file. Not here: what is logged, and how much of it a tenant may cause ([`super::log`]).
+//! Lines wait in a queue of [`QUEUE`]. A line that finds the queue full is lost; the number of lost lines is written
+//! as soon as there is room again. Standard error is not made non-blocking, because that would affect every process
+//! with the same open file. Not here: the log lines, and the limit of lines that a tenant may cause ([`super::log`]).
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -18,11 +19,11 @@ pub const QUEUE: usize = 256;
 
 enum Word {
     Line(Vec<u8>),
-    /// Everything before it is written.
+    /// Answered when all earlier lines are written.
     End(SyncSender<()>),
 }
 
-/// Where lines are handed in. Handing in never waits.
+/// The log writer. Passing a line to it never blocks.
 #[derive(Clone)]
 pub struct Scribe {
     tell: SyncSender<Word>,
@@ -33,7 +34,7 @@ impl Scribe {
     /// Starts the thread that writes to `to`.
     ///
     /// # Errors
-    /// There can be no thread.
+    /// No thread can be started.
     pub fn start(to: impl Write + Send + 'static) -> io::Result<Self> {
         let (tell, told) = sync_channel(QUEUE);
         let lost = Arc::new(AtomicU64::new(0));
@@ -42,7 +43,7 @@ impl Scribe {
         Ok(scribe)
     }
 
-    /// Waits until what was handed in is written, for so long at most.
+    /// Waits until all lines passed so far are written, at most for `patience`.
     pub fn finish(&self, patience: Duration) {
         let end = Instant::now() + patience;
         let (done, seen) = sync_channel(1);
@@ -54,7 +55,7 @@ impl Scribe {
             word = back;
             thread::sleep(Duration::from_millis(1));
         }
-        // Whoever does not read loses the rest.
+        // If the reader has stalled, the rest is lost.
         let _ = seen.recv_timeout(end.saturating_duration_since(Instant::now()));
     }
 }
@@ -62,7 +63,7 @@ impl Scribe {
 fn write(told: &Receiver<Word>, lost: &AtomicU64, mut to: impl Write) {
     for word in told {
         match word {
-            // A standard error that is closed is nobody's; there is no other place to say so.
+            // If standard error is closed, there is no other place to report it.
             Word::Line(line) => drop(to.write_all(&line)),
             Word::End(done) => drop(done.try_send(())),
         }
@@ -73,7 +74,7 @@ fn write(told: &Receiver<Word>, lost: &AtomicU64, mut to: impl Write) {
     }
 }
 
-/// Takes a line, which is handed in whole: the log formats it before.
+/// Takes one line, which the log formats completely before.
 pub struct Line<'s>(&'s Scribe);
 
 impl Write for Line<'_> {
@@ -104,7 +105,7 @@ mod tests {
 
     use super::*;
 
-    /// Writes a line whenever it is told to.
+    /// Writes whenever it receives a message.
     struct Slow(Receiver<()>, Arc<Mutex<Vec<u8>>>);
 
     impl Write for Slow {
@@ -129,12 +130,12 @@ mod tests {
             scribe.make_writer().write_all(format!("line {line}\n").as_bytes()).unwrap();
         }
         scribe.finish(Duration::from_millis(10));
-        // From here on everything is read at once.
+        // From here on every line is written at once.
         drop(go);
         scribe.finish(Duration::from_secs(60));
         let text = String::from_utf8(written.lock().unwrap().clone()).unwrap();
         let (said, lost): (Vec<&str>, Vec<&str>) = text.lines().partition(|line| line.starts_with("line "));
-        // The first line may have been taken out of the queue before it was full.
+        // The first line may have left the queue before it was full.
         assert!((QUEUE..=QUEUE + 1).contains(&said.len()), "{}", said.len());
         assert_eq!(said.last().copied(), Some(format!("line {}", said.len() - 1).as_str()), "in their order");
         let words =

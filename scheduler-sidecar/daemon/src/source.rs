@@ -1,4 +1,4 @@
-//! The configuration file: read at the start and whenever the daemon is told to.
+//! The configuration file: read at startup and at each reload.
 
 use std::fmt;
 use std::fs::File;
@@ -16,24 +16,24 @@ use vgpu_config::read::MAX_FILE;
 use vgpu_config::resolve::Surroundings;
 use vgpu_config::{self as config, inventory};
 
-/// A file and what it is read against.
+/// A configuration file, and the options and devices that it is resolved against.
 #[derive(Debug)]
 pub struct Source {
-    /// The file; absolute.
+    /// Absolute path of the file.
     pub path: PathBuf,
-    /// The file as it was named, for messages.
+    /// The file as named on the command line, for messages.
     name: String,
     around: Surroundings,
-    /// Why the driver did not answer, if it was asked.
+    /// Why the driver did not answer; `None`: it answered or was not asked.
     silent: Option<String>,
-    /// Is nobody to ask the driver?
+    /// True if the driver must not be asked (`--driver none`).
     asks_nobody: bool,
 }
 
-/// Why there is no plan.
+/// Why the file gives no plan.
 #[derive(Debug)]
 pub enum SourceError {
-    /// The file cannot be read, in words that name it.
+    /// The file cannot be read; the message names it.
     Unreadable(String),
     /// The file has errors.
     Wrong {
@@ -57,8 +57,8 @@ impl fmt::Display for SourceError {
 impl std::error::Error for SourceError {}
 
 impl Source {
-    /// A file, under the options of the command line. The driver is asked here, once, if it is to be asked at all; that it did
-    /// not answer is a note of every plan.
+    /// Reads the options, and asks the driver once unless `--driver none` is given. If the driver does not answer,
+    /// every plan gets a note of that.
     #[must_use]
     pub fn new(path: &Path, options: &Options) -> Self {
         let (inventory, silent) = match options.driver.as_str() {
@@ -68,7 +68,7 @@ impl Source {
                 Err(why) => (None, Some(why)),
             },
         };
-        // A relative path on the command line means where the command was given; a reload must mean the same place.
+        // A relative path is relative to the directory of the command, also at a reload.
         let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
         let around = Surroundings {
             run_dir: paths::runtime_dir(),
@@ -89,7 +89,7 @@ impl Source {
         Self { path: absolute(&path.to_owned()), name, around, silent, asks_nobody }
     }
 
-    /// What the file says now.
+    /// The plan of the file as it is now.
     ///
     /// # Errors
     /// [`SourceError`]; all errors of the file at once.
@@ -97,18 +97,18 @@ impl Source {
         self.plan(&self.text()?)
     }
 
-    /// Is there a device that only the driver can tell, and might the driver answer yet?
+    /// True if the plan has a device that only the driver can identify, and the driver has not answered yet.
     #[must_use]
     pub fn waits_for_driver(&self, plan: &Plan) -> bool {
         self.silent.is_some() && plan.devices.iter().any(|device| device.uuid.is_none() && device.index.is_some())
     }
 
-    /// The driver answers after all: what it said counts from now on.
+    /// The driver answered: later plans are resolved against its devices.
     pub fn answered(&mut self, inventory: Inventory) {
         (self.around.inventory, self.silent) = (Some(inventory), None);
     }
 
-    /// The file as it is.
+    /// The text of the file as it is now.
     ///
     /// # Errors
     /// [`SourceError::Unreadable`].
@@ -117,7 +117,7 @@ impl Source {
         let unreadable = |why: &dyn fmt::Display| SourceError::Unreadable(format!("{file}: {why}"));
         let mut bytes = Vec::new();
         let most = u64::try_from(MAX_FILE).unwrap_or(u64::MAX) + 1;
-        // A pipe without a writer would hold the daemon; it is no file either.
+        // Opening a pipe without a writer would block the daemon.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let open =
             rustix::fs::open(&self.path, flags, Mode::empty()).map_err(|why| unreadable(&io::Error::from(why)))?;
@@ -130,7 +130,7 @@ impl Source {
             .map_err(|why| unreadable(&format_args!("is not UTF-8 text: byte {}", why.utf8_error().valid_up_to())))
     }
 
-    /// What a text means that came from the file.
+    /// The plan of a text that was read from the file.
     ///
     /// # Errors
     /// [`SourceError::Wrong`]; all errors at once.

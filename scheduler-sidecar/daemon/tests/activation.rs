@@ -1,4 +1,4 @@
-//! What the daemon promises a service manager that opens its administrative socket.
+//! Tests of an administrative socket that a service manager opens.
 
 #[path = "../../support/mod.rs"]
 mod support;
@@ -13,13 +13,13 @@ use support::{Daemon, eventually, texts, vgpud};
 use tempfile::TempDir;
 use vgpu_control as control;
 
-/// What a manager does: its sockets become descriptors 3, 4, ... of a process that knows its own number.
+/// A shell as service manager: it passes sockets as descriptors 3, 4, ... and sets `LISTEN_PID`.
 const MANAGER: &str = "exec 3<&\"$1\"; [ \"$2\" = 1 ] || exec 4<&\"$1\"; export LISTEN_PID=$$ LISTEN_FDS=\"$2\" LISTEN_FDNAMES=admin; \
                        shift 2; exec \"$@\"";
 
-/// A daemon with one tenant, started by a shell as manager that hands over `count` sockets.
+/// A daemon with one tenant, started by that shell with `count` sockets.
 fn start(dir: &Path, listener: &(impl AsFd + AsRawFd), count: u32) -> std::process::Command {
-    // It comes down to the shell under its own number; the daemon gets it as 3.
+    // The shell inherits the descriptor under its own number, and passes it to the daemon as 3.
     rustix::io::fcntl_setfd(listener, rustix::io::FdFlags::empty()).unwrap();
     let mut command = support::clean(std::process::Command::new("bash"));
     command.args(["-c", MANAGER, "manager", &listener.as_raw_fd().to_string(), &count.to_string()]);
@@ -35,7 +35,7 @@ fn a_socket_of_the_manager_is_served_from_its_first_caller_on_and_outlives_the_d
     let listener = UnixListener::bind(&place).unwrap();
     let inode = std::fs::metadata(&place).unwrap().ino();
     for _ in 0..2 {
-        // Whoever asks before the daemon is there waits for it.
+        // A request sent before the daemon runs waits for it.
         let asked = std::thread::spawn({
             let place = place.clone();
             move || {
@@ -74,7 +74,7 @@ fn what_is_not_one_listening_unix_socket_is_refused_and_somebody_elses_variables
     assert!(texts(&output).1.contains("accepted: ListenStream="), "{}", texts(&output).1);
 
     let mut plain = vgpud();
-    // Descriptor 3 is not open here, and the number is another process's.
+    // Descriptor 3 is not open here, and `LISTEN_PID` is another process.
     plain.args(["--runtime-dir"]).arg(dir.path().join("run")).args(["--tenant", "a"]).stderr(Stdio::piped());
     plain.env("LISTEN_PID", "1").env("LISTEN_FDS", "1");
     let daemon = Daemon { child: plain.spawn().unwrap(), socket: dir.path().join("run/tenants/a/vgpud.sock") };

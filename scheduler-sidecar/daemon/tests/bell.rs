@@ -1,4 +1,4 @@
-//! What a tenant can do with its bell, which is an open file that the daemon shares with it: nothing to anybody else.
+//! Tests: a tenant cannot harm others with its bell, an open file that the daemon shares with it.
 
 #[path = "../../support/member.rs"]
 mod member;
@@ -18,7 +18,7 @@ use vgpu_core::arbiter::Gate;
 const GPU: &str = "GPU-00000000-0000-0000-0000-000000000001";
 const TENANTS: &str = "[[tenant]]\nname = \"a\"\nweight = 2\n[[tenant]]\nname = \"b\"\n";
 
-/// Processor time that it has used so far, in hundredths of a second.
+/// Processor time used by the daemon, in hundredths of a second.
 fn ticks(daemon: &Daemon) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{}/stat", daemon.child.id())).unwrap();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
@@ -63,7 +63,7 @@ fn a_bell_that_is_made_to_block_and_taken_down_by_somebody_else_does_not_stop_th
     let hostile = Member::hello(&a).join(GPU);
     let bell = hostile.member.bell.as_fd().try_clone_to_owned().unwrap();
     for _ in 0..200 {
-        // More than are heard at once, so that some are to be heard later; then there is nothing to take down.
+        // More rings than are handled at once, so that some are due later. Then the counter is already reset.
         (0..100).for_each(|_| up(&bell));
         blocking(&bell, false);
         down(&bell);
@@ -74,7 +74,7 @@ fn a_bell_that_is_made_to_block_and_taken_down_by_somebody_else_does_not_stop_th
     assert!(matches!(other.runs(1), Gate::Run { .. } | Gate::Open));
 }
 
-/// What the library adds to the count is nothing: for that there is room in a full bell that was made to block, too.
+/// The library rings by adding 0, which a full counter accepts, even if the eventfd was made blocking.
 #[test]
 fn a_ring_of_nothing_is_heard_and_never_blocks() {
     let world = World::start(TENANTS);
@@ -107,7 +107,7 @@ fn a_wish_behind_a_flood_of_rings_is_heard() {
         assert!(matches!(member.runs(1), Gate::Run { .. } | Gate::Open));
         member.done(1);
     }
-    // What was rung too often is over some day.
+    // The delay that the flood caused ends.
     std::thread::sleep(Duration::from_millis(200));
     let before = ticks(daemon);
     std::thread::sleep(Duration::from_secs(1));

@@ -1,6 +1,6 @@
-//! What `vgpud --check` promises: the plan, or everything that is wrong, word for word.
+//! Tests of `vgpud --check`: it prints the plan, or all errors, word for word.
 //!
-//! Each `tests/config/NAME.toml` has a `NAME.out` with what is printed; `UPDATE=1 cargo test -p vgpu-daemon --test
+//! Each `tests/config/NAME.toml` has its expected output in `NAME.out`. `UPDATE=1 cargo test -p vgpu-daemon --test
 //! config_check` rewrites them.
 
 #[path = "../../support/mod.rs"]
@@ -69,7 +69,7 @@ fn every_file_is_answered_word_for_word_with_its_exit_code() {
     assert!(seen >= 12, "{seen}");
 }
 
-/// A plan that was held against the file's own words only must not look like one that was held against the device.
+/// A plan resolved without the driver must not look like one that was checked against the devices.
 #[test]
 fn that_the_driver_did_not_answer_is_a_note_of_the_plan() {
     let dir = tempfile::TempDir::new().unwrap();
@@ -167,7 +167,7 @@ fn the_plan_is_there_for_programs_too() {
     assert_eq!(plan["daemon"]["admin_socket"], Value::Null);
 }
 
-/// A value of a kind that no key accepts.
+/// A value of a type that no key accepts.
 const NEVER: &str = "1979-05-27";
 
 #[test]
@@ -246,7 +246,7 @@ fn where_the_driver_answers_its_devices_and_their_sizes_count() {
     assert_eq!(limits, [("0", Some(Bytes(20 * GIB))), ("1", Some(Bytes(3 * GIB)))], "the file's size, if it is less");
     assert_eq!(plan.devices[0].uuid.as_deref(), Some("GPU-0"));
 
-    // By number and by UUID it is the same device.
+    // The number and the UUID name the same device.
     let both = "[[device]]\nid = 0\n[[device]]\nid = 'GPU-0'\n[[tenant]]\nname = 'a'\n";
     assert!(plan_with(both, Some(found(&[80]))).unwrap_err().contains("is device 0, which is described as 0 already"));
     let listed = "[[tenant]]\nname = 'a'\ndevices = [0, 'GPU-0']\n";
@@ -262,14 +262,14 @@ fn where_the_driver_answers_its_devices_and_their_sizes_count() {
             .contains("is more than device 0 has; accepted: at most 80 GiB")
     );
 
-    // Only what is described is served, if anything is.
+    // If any device is described, only described ones are served.
     let one = "[[device]]\nid = 0\n[[tenant]]\nname = 'a'\n";
     assert_eq!(plan_with(one, Some(found(&[80, 80]))).unwrap().devices.len(), 1);
-    // A driver without devices says nothing.
+    // A driver that reports no devices does not limit the file.
     assert!(plan_with("[[tenant]]\nname = 'a'\n", Some(Vec::new())).is_ok());
 }
 
-/// A whole device with the number 0, and two instances of the device with the number 1.
+/// A whole device with number 0, and two MIG instances of the device with number 1.
 fn partitioned() -> Vec<Found> {
     let instance = |name: &str, gib: u64| Found {
         index: 1,
@@ -300,7 +300,7 @@ fn a_device_with_mig_is_its_instances_by_its_number_by_its_uuid_and_by_theirs() 
     }
     assert_eq!(terms(&tenant("devices = [0, 'GPU-a']")), ["0=8 MIG-a=5"], "as CUDA names it");
     assert_eq!(terms(&tenant("[[tenant.device]]\nid = 1\nmemory_limit = '10%'")), ["0=8 MIG-b=4 MIG-a=1"]);
-    // What describes the device describes each of its instances.
+    // A description of the device applies to each of its instances.
     let described = "[[device]]\nid = 1\nmemory = '8GiB'\n";
     assert_eq!(terms(&(described.to_owned() + &tenant(""))), ["MIG-b=4 MIG-a=4"]);
     let mixed = "[[device]]\nid = 'MIG-a'\nmemory = '8GiB'\n[[device]]\nid = '*'\n";
@@ -320,7 +320,7 @@ fn a_device_with_mig_is_its_instances_by_its_number_by_its_uuid_and_by_theirs() 
     assert!(gone.contains("device.id = 'MIG-c' is not a device of this machine"), "{gone}");
     let none = refused(&tenant("devices = ['MIG-c']"));
     assert!(none.contains("accepted: 0 (GPU-0), MIG-b (an instance of 1), MIG-a (an instance of 1), \"*\""), "{none}");
-    // Each instance has its own time and memory to give.
+    // Each instance has its own time and memory.
     let crowd = "[[tenant]]\nname = 'b'\nmemory_limit = '60%'\ndevices = ['MIG-a']\n";
     let crowded = refused(&(tenant("") + crowd));
     assert!(crowded.contains("on device MIG-a to"), "{crowded}");

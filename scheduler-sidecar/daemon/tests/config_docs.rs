@@ -1,4 +1,4 @@
-//! What docs/vgpud.md and examples/daemon promise: every key is there and no other, what they show is accepted.
+//! Tests of docs/vgpud.md and examples/daemon: every key is documented and no other, and the examples are accepted.
 //!
 //! `UPDATE=1 cargo test -p vgpu-daemon --test config_docs` rewrites the table of `[time]`.
 
@@ -29,7 +29,7 @@ fn page() -> String {
     fs::read_to_string(root().join("docs/vgpud.md")).unwrap()
 }
 
-/// The rows of the tables below a heading, by their key.
+/// Rows of the tables below a heading, with their keys.
 fn rows<'p>(page: &'p str, heading: &str) -> Vec<(&'p str, &'p str)> {
     let (_, after) = page.split_once(&format!("### {heading}\n")).unwrap_or_else(|| panic!("no heading {heading}"));
     let part = after.split("\n### ").next().unwrap();
@@ -143,9 +143,9 @@ fn the_unit_starts_the_daemon_with_options_it_has_and_directories_of_the_example
     };
     let options = |key: &str| Options::try_parse_from(value(key).split(' ')).unwrap();
     let start = options("ExecStart");
-    // A check of its own before it would fail with another code, and be tried again every second.
+    // A check before the start would fail with another exit code, and systemd would retry it every second.
     assert!(start.config.is_some() && !unit.contains("\nExecStartPre="));
-    // What is announced, and what does not get better by starting again.
+    // The unit waits for READY, and does not restart after exit code 2, which a restart cannot fix.
     assert_eq!(
         (value("Type"), value("ExecReload"), value("RestartPreventExitStatus")),
         ("notify", "/bin/sh -c 'kill -HUP $MAINPID'", "2")

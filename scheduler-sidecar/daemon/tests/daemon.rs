@@ -1,4 +1,4 @@
-//! What the daemon promises its members, its administrator and the file system, process level.
+//! Tests of the daemon process: its promises to members, the administrator and the file system.
 
 #[path = "../../support/mod.rs"]
 mod support;
@@ -32,7 +32,7 @@ fn status(dir: &TempDir) -> control::Status {
     control::ask_status(&dir.path().join("admin.sock")).unwrap()
 }
 
-/// The daemon serves an ordinary member, after whatever happened before.
+/// The daemon still serves an ordinary member.
 fn serves(daemon: &Daemon) {
     assert_eq!(daemon.connect().hello(), TERMS);
 }
@@ -78,7 +78,7 @@ fn a_hello_in_pieces_and_two_in_one_are_both_answered() {
     assert_eq!((quick.line(), quick.line()), (TERMS.to_owned(), TERMS.to_owned()));
 }
 
-/// Without an administrative socket, too; a daemon that finds all places taken does not start.
+/// Also without an administrative socket. A daemon that finds every path taken does not start.
 #[test]
 fn who_listens_at_one_tenants_place_keeps_no_other_tenant_from_being_served() {
     let dir = TempDir::new().unwrap();
@@ -161,7 +161,7 @@ fn a_line_that_never_ends_is_cut_at_the_length_limit() {
     let daemon = start(&dir);
     let line = daemon.connect().send(&[b'x'; MAX_LINE]).line();
     assert!(line.contains("longer than 4096 bytes"), "{line}");
-    // The longest line there is, its newline included.
+    // The longest valid line, with its newline.
     let mut longest = format!("{{\"hello\":1,\"pid\":1,\"version\":\"x\",\"pad\":\"{}", "p".repeat(MAX_LINE));
     longest.truncate(MAX_LINE - 3);
     longest.push_str("\"}\n");
@@ -210,7 +210,7 @@ fn a_peer_that_does_not_read_is_closed_and_others_are_served() {
     let deaf = daemon.connect();
     let mut writer = deaf.reader.get_ref().try_clone().unwrap();
     let flood = "{\"hello\":1,\"pid\":1,\"version\":\"x\"}\n".repeat(1000);
-    // Ends only because the daemon closes: it stops reading while its answers are not taken.
+    // Ends only because the daemon closes: it stops reading while its answers are not read.
     let closed = std::thread::spawn(move || while writer.write_all(flood.as_bytes()).is_ok() {});
     eventually("the deaf peer is closed", || {
         serves(&daemon);
@@ -244,7 +244,7 @@ fn two_hundred_members_are_served_and_seen() {
 fn a_tenant_has_no_more_connections_than_it_may_and_gets_back_those_it_closed() {
     let dir = TempDir::new().unwrap();
     let daemon = Daemon::start(&dir.path().join("s"), &["--max-connections", "3"]);
-    // The one that saw the daemon listen may still be on its way out.
+    // The connection that tested whether the daemon listens may not be closed yet.
     eventually("three members", || {
         let mut peers: Vec<Peer> = (0..3).map(|_| daemon.connect()).collect();
         if !peers.iter_mut().all(|peer| peer.hello() == TERMS) {
@@ -326,7 +326,7 @@ fn a_second_daemon_is_refused_with_words_and_the_first_goes_on() {
     assert_eq!(output.status.code(), Some(1), "{log}");
     assert!(log.contains("a/vgpud.sock is the socket of a daemon that is running"), "{log}");
     serves(&first);
-    // With a place of its own it serves that, and leaves the other where it is.
+    // With a path of its own, a second daemon serves that one and does not touch the first one's.
     let other = dir.path().join("b/vgpud.sock");
     let both = [("b", &other), ("a", &first.socket)]
         .map(|(name, socket)| format!("--tenant={name}:socket={}", socket.display()));
@@ -430,7 +430,7 @@ fn a_tenant_whose_place_is_unusable_keeps_nobody_else_from_being_served() {
     let dir = TempDir::new().unwrap();
     let run = dir.path().join("run");
     let place = |tenant: &str| run.join("tenants").join(tenant).join("vgpud.sock");
-    // What a container could put there: a file, a socket of its own, a link.
+    // Entries that a container could create there: a file, a socket, a link.
     for tenant in ["file", "socket", "link"] {
         fs::create_dir_all(place(tenant).parent().unwrap()).unwrap();
     }
@@ -451,7 +451,7 @@ fn a_tenant_whose_place_is_unusable_keeps_nobody_else_from_being_served() {
     assert_eq!(code, Some(0));
     assert_eq!(log.matches("this tenant is not served; the others are").count(), 3, "{log}");
     assert_eq!(fs::read_to_string(place("file")).unwrap(), "x", "left as it is");
-    // Nobody left to serve is no start.
+    // A daemon without any tenant to serve does not start.
     let output = vgpud().args(["--tenant", "file", "--runtime-dir"]).arg(&run).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", texts(&output).1);
 }
@@ -459,7 +459,7 @@ fn a_tenant_whose_place_is_unusable_keeps_nobody_else_from_being_served() {
 #[test]
 fn a_directory_of_sockets_that_somebody_else_made_in_tmp_is_refused() {
     if !rustix::process::geteuid().is_root() {
-        // Another user's directory cannot be made.
+        // Only root can create another user's directory.
         assert!(fs::metadata("/tmp").unwrap().permissions().mode() & 0o002 != 0);
         return;
     }

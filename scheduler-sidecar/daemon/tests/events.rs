@@ -1,5 +1,5 @@
-//! What the daemon promises of events and of the audit log: each is told once, in order, to whoever follows, and what the
-//! audit log holds is what happened and by whom.
+//! Tests of events and the audit log: every follower gets each event once and in order, and the audit log names what
+//! happened and who did it.
 
 #[path = "../../support/mod.rs"]
 mod support;
@@ -16,7 +16,7 @@ use vgpu_control::event::Event;
 
 const TENANTS: &str = "[[tenant]]\nname = \"a\"\nmemory_limit = \"1GiB\"\n[[tenant]]\nname = \"b\"\nsm_limit = 30\n";
 
-/// A daemon with a file that has this beside its tenants.
+/// A daemon whose file contains `more` in addition to two tenants.
 struct World {
     dir: TempDir,
     daemon: Daemon,
@@ -30,7 +30,7 @@ impl World {
         Self { daemon: daemon(dir.path()), dir }
     }
 
-    /// What is printed by `vgpu VERB --socket ...`, and whether it went well.
+    /// Output of `vgpu VERB --socket ...`, and whether it succeeded.
     fn vgpu(&self, args: &[&str]) -> (String, String, bool) {
         let output = self.command(args).output().unwrap();
         let (out, err) = texts(&output);
@@ -116,7 +116,7 @@ fn what_happens_is_told_in_order_with_who_did_it() {
     assert!(!ok && err.contains("accepted: ") && err.contains("tenant.paused"), "{err}");
 }
 
-/// Over a restart of the daemon, and beside somebody who follows and does not read.
+/// Also after a restart of the daemon, and while another follower reads nothing.
 #[test]
 fn who_follows_is_told_each_event_once_over_a_restart_of_the_daemon_too() {
     let mut world = World::start("");
@@ -128,7 +128,7 @@ fn who_follows_is_told_each_event_once_over_a_restart_of_the_daemon_too() {
     let mut next = || -> Event { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
     assert_eq!([next().kind, next().kind], ["tenant.added", "tenant.added"]);
     for _ in 0..2000 {
-        // Nothing is different the second time, but it is an event all the same.
+        // The second pause changes nothing, but is still an event.
         let admin = world.dir.path().join("run/admin.sock");
         let ask = vgpu_control::Ask::Pause { tenant: "a".into() };
         vgpu_control::ask(&admin, &ask).unwrap();
@@ -182,7 +182,7 @@ fn the_audit_log_outlives_the_daemon_names_who_changed_what_and_shows_what_was_t
     assert!(code == Some(0) && out.contains("nothing was changed"), "{out}");
     assert!(out.contains("is not known"), "nobody was asked: {out}");
     let text = fs::read_to_string(&file).unwrap();
-    // The daemon knows which line is the last, and somebody may have kept another one's hash.
+    // The daemon knows the hash of the last line, and another hash may be kept elsewhere.
     let admin = world.dir.path().join("run/admin.sock");
     let asked = |more: &[&str]| {
         let output = vgpu().args(["audit", "--verify", "--socket"]).arg(&admin).args(more).arg(&file).output().unwrap();
@@ -199,7 +199,7 @@ fn the_audit_log_outlives_the_daemon_names_who_changed_what_and_shows_what_was_t
     let ((_, err), code) = asked(&["--head", &"0".repeat(64)]);
     assert!(code == Some(1) && err.contains("--head knows a later line"), "{err}");
     assert_eq!(asked(&["--head", "00"]).1, Some(2));
-    // The last line alone, garbage, and nothing.
+    // A changed last line, garbage, and an empty file.
     fs::write(&file, format!("{}{}", &text[..last], text[last..].replace("paused", "resumed"))).unwrap();
     let ((_, err), code) = verify();
     assert!(code == Some(1) && err.contains("this line was changed"), "{err}");
@@ -227,7 +227,7 @@ fn an_audit_log_that_cannot_be_written_is_said_and_stops_nothing() {
     assert_eq!(status().faults, []);
     let file = world.dir.path().join("audit.log");
     fs::remove_file(&file).unwrap();
-    // What cannot be opened by root either.
+    // A directory, which even root cannot open as a file.
     fs::create_dir(&file).unwrap();
     eventually("it is said", || {
         world.set(&["pause", "a"]);

@@ -1,4 +1,5 @@
-//! What the daemon promises to members that share its pages: who is let in when, what changes under them, how it ends.
+//! Tests of members that share the daemon's pages: who gets the device when, changes of terms, and the end of a
+//! lease.
 
 #[path = "../../support/member.rs"]
 mod member;
@@ -67,7 +68,7 @@ fn a_member_is_welcomed_with_pages_and_its_slot_says_its_terms() {
     assert_eq!((allowed.terms.quantum, allowed.in_flight), (Some(4 * MS), 2 * MS));
     let b = world.on("b").allowed();
     assert_eq!((b.memory, b.terms.ceiling), (None, Share::from_percent(60)));
-    // Twice is once.
+    // Joining twice is the same as once.
     let mut a = a;
     assert_eq!(a.member.try_join(GPU), Ok(a.slot));
     assert_ne!(world.on("a").slot, a.slot, "a slot is one member's");
@@ -94,7 +95,7 @@ fn two_tenants_have_the_device_in_turn() {
     assert_eq!(a.gate(), Gate::Wait, "nobody is let in unasked");
     let Gate::Run { until: u64::MAX, exclusive: true, .. } = a.runs(MS) else { panic!("{:?}", a.gate()) };
     b.wish();
-    // The lease gets an end, then the gate shuts; what is in flight is waited for.
+    // The lease gets an end, then the gate closes; work in flight is drained.
     a.until("an end", |gate| shut(gate) || matches!(gate, Gate::Run { until, .. } if *until != u64::MAX));
     a.until("the gate shuts", shut);
     assert!(shut(&b.gate()), "not beside what drains");
@@ -136,7 +137,7 @@ fn a_changed_limit_is_in_force_for_members_that_are_there() {
     eprintln!("a file changed: in force after {:?}", begin.elapsed());
     let known = |grant: &vgpu_core::page::Grant| match grant.gate {
         Gate::Run { ceiling: Some((share, _)), .. } => Some(share) == Share::from_percent(25),
-        // Its lease under the earlier one is over.
+        // Its lease under the earlier ceiling has ended.
         _ => true,
     };
     b.until_all("b runs by its new ceiling or not at all", known);
@@ -268,7 +269,7 @@ fn a_tenant_that_joins_without_end_is_told_where_the_end_is() {
     let mut a = world.hello("a");
     let refused = (0..100).map(|at| a.try_join(&format!("GPU-{at}"))).find_map(Result::err).unwrap();
     assert!(refused.contains("named 16 such devices already"), "{refused}");
-    // Others name the real one, and have it.
+    // Another tenant joins a real device and gets it.
     let mut b = world.on("b");
     b.runs(MS);
 }
@@ -298,7 +299,7 @@ fn a_member_costs_one_descriptor_and_a_tenants_pages_little_more_than_one() {
     let before = open();
     let members: Vec<Member> = names.iter().chain(&names).map(|name| world.hello(name)).collect();
     let more = open() - before;
-    // A connection each, a bell for each tenant, two for each dozen of tenants, and four places once.
+    // One for each connection, a bell for each tenant, two for every twelve tenants, and four spare ones.
     assert!(more <= members.len() + 24 + 6 + 4, "{more} for 24 tenants and {} members", members.len());
     drop(members);
     eventually("all of it comes back", || open() <= before + 2 + 4);

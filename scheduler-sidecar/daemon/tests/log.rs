@@ -1,4 +1,4 @@
-//! The daemon's log, where nobody reads it.
+//! Tests: the daemon runs when its log is not read.
 
 #[path = "../../support/mod.rs"]
 mod support;
@@ -10,7 +10,7 @@ use support::{Guard, Peer, eventually, vgpud};
 use tempfile::TempDir;
 use vgpu_control as control;
 
-/// A pipe that is full, and nobody who reads it.
+/// A full pipe that is not read.
 fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
     let (reader, mut writer) = std::io::pipe().unwrap();
     let flags = rustix::fs::fcntl_getfl(&writer).unwrap();
@@ -21,7 +21,7 @@ fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
     (reader, writer)
 }
 
-/// More lines than wait to be written: a daemon whose log nobody reads begins, serves and ends.
+/// More lines than the queue holds: the daemon starts, serves and ends while its log is not read.
 #[test]
 fn a_log_that_nobody_reads_holds_up_nobody_and_what_was_lost_is_said() {
     let dir = TempDir::new().unwrap();
@@ -44,7 +44,7 @@ fn a_log_that_nobody_reads_holds_up_nobody_and_what_was_lost_is_said() {
     assert!(daemon.0.wait().unwrap().success());
     let log = log.join().unwrap();
     assert!(log.contains(" lines of the log were lost here: they were not read in time"), "{}", log.trim_matches('.'));
-    // And one whose log is never read ends all the same.
+    // A daemon whose log is never read ends too.
     let (_reader, writer) = full_pipe();
     let mut daemon = Guard(vgpud().arg("--socket").arg(dir.path().join("b/s")).stderr(writer).spawn().unwrap());
     eventually("it serves", || Peer::try_hello(&dir.path().join("b/s")).is_some());

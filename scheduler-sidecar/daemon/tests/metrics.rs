@@ -1,4 +1,4 @@
-//! What the daemon promises of metrics: true, complete, with names that dashboards find, and off the network unless asked.
+//! Tests of the metrics: correct, complete, with the names that dashboards use, and served over HTTP only on request.
 
 #[path = "../../support/mod.rs"]
 mod support;
@@ -39,7 +39,7 @@ fn bearer() -> Bearer {
     Bearer { group: Some("lab/vision".into()), labels: labels.map(|(name, value)| (name.into(), value.into())).into() }
 }
 
-/// A status in which everything that can be known is.
+/// A status in which every optional value is known.
 fn full() -> Status {
     let time = TimeStatus {
         gpu_seconds: Some(12.5),
@@ -79,7 +79,7 @@ fn full() -> Status {
         members: vec![MemberStatus::default()],
     };
     let idle = TermsStatus { device: "0".into(), weight: 1, ..Default::default() };
-    // On a device that has no line of its own, and whose limits are none of device 0's.
+    // On a device that has no line of its own, with limits other than device 0's.
     let other = TermsStatus { device: "1".into(), weight: 3, memory_limit: Some(7), ..Default::default() };
     Status {
         version: "1.2.3".into(),
@@ -117,7 +117,7 @@ fn full() -> Status {
     }
 }
 
-/// The names of all samples.
+/// Names of all samples.
 fn samples(text: &str) -> BTreeSet<&str> {
     let lines = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
     lines.map(|line| line.split(['{', ' ']).next().unwrap()).collect()
@@ -139,7 +139,7 @@ fn everything_that_is_known_is_there_under_its_name_and_nothing_else() {
     }
 }
 
-/// Every sample, so that none shows another's number.
+/// Checks every sample, so that none can have another's number.
 #[test]
 fn each_sample_is_the_number_that_its_name_says() {
     let mut expected: Vec<String> = [
@@ -184,7 +184,7 @@ fn each_sample_is_the_number_that_its_name_says() {
             format!("vgpu_tenant_{name}{{{labels}}} {:?}", value.parse::<f64>().unwrap())
         }));
     }
-    // HAMi's names, new and old: the device's memory where there is no limit, and percent.
+    // HAMi's names, new and old. Without a limit they show the device's memory, and shares are in percent.
     for (tenant, at, uuid, used, limit, got) in [
         ("a", 0, "GPU-1", Some(5_242_880.0), 1_073_741_824.0, 29.5),
         ("idle", 0, "GPU-1", None, 85_899_345_920.0, 0.0),
@@ -246,7 +246,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_owned()
 }
 
-/// Words that look like metrics of ours.
+/// Words that look like names of our metrics.
 fn mentioned(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words.filter(|word| word.starts_with("vgpu_") || word.starts_with("hami_")).map(str::to_owned).collect()
@@ -268,7 +268,7 @@ fn the_dashboard_and_the_alerts_ask_for_nothing_that_is_not_exported() {
     assert!(panels.iter().all(|panel| panel["title"].is_string() && panel["targets"].is_array()), "{panels:?}");
 }
 
-/// A family's type and unit, as they are exported.
+/// Type and unit of a metric family, as exported.
 fn kind_and_unit(text: &str, name: &str, says: &str) -> (String, &'static str) {
     let stem = name.strip_suffix("_total").unwrap_or(name);
     let told = text.lines().find_map(|line| line.strip_prefix(&format!("# TYPE {stem} ")));
@@ -286,7 +286,7 @@ fn kind_and_unit(text: &str, name: &str, says: &str) -> (String, &'static str) {
     (told.unwrap_or_else(|| panic!("{name}: its type is exported")).to_owned(), unit)
 }
 
-/// Holds the generated table of a page to `table`; `UPDATE=1` rewrites it.
+/// Compares the generated table of a page with `table`; `UPDATE=1` rewrites it.
 fn in_step(page: &str, table: &str) {
     const BEGIN: &str = "<!-- generated: UPDATE=1 cargo test -p vgpu-daemon --test metrics -->\n";
     const END: &str = "<!-- end -->";
@@ -368,7 +368,7 @@ fn the_server_answers_with_the_truth_also_beside_a_client_that_says_nothing() {
     assert!(get(port, "/else").0.starts_with("HTTP/1.1 404"));
     drop(daemon);
 
-    // The address is somebody else's: it is said, and limits are kept.
+    // The address is taken: the fault is reported, and limits are still enforced.
     let _taken = TcpListener::bind(("127.0.0.1", port)).unwrap();
     let _daemon = start();
     let admin = dir.path().join("run/admin.sock");
@@ -381,13 +381,13 @@ fn the_server_answers_with_the_truth_also_beside_a_client_that_says_nothing() {
     assert!(Peer::try_hello(&socket).is_some());
 }
 
-/// Half questions before each scrape. Served 16 at once for 2 s each, they would keep a scrape waiting for 12 s.
+/// Incomplete requests before each scrape. With 16 served at a time for 2 s each, they would delay a scrape by 12 s.
 const HALVES: usize = 100;
-/// Floods, each with one scrape behind it.
+/// Number of floods, each followed by one scrape.
 const FLOODS: usize = 3;
-/// Files that the daemon's other threads may have open at one moment, in /proc most of all.
+/// Files that the daemon's other threads may have open at the same time, mostly in /proc.
 const OTHER_THREADS_FILES: usize = 8;
-/// The longest that a scrape may take: far below what the half questions would take, far above what a busy host adds.
+/// Longest time of a scrape: far less than the incomplete requests would take, far more than a busy host adds.
 const SCRAPE: Duration = Duration::from_secs(6);
 
 #[test]

@@ -1,4 +1,4 @@
-//! A tenant's mode and strictness, as members, the terms file, `vgpu` and `--check` are told them.
+//! Tests of a tenant's mode and strictness, in the answers to members, the terms file, `vgpu` and `--check`.
 
 #[path = "../../support/member.rs"]
 mod member;
@@ -53,7 +53,7 @@ fn members_boards_and_terms_files_say_the_mode_and_what_is_strict() {
         let file = terms(&world, tenant);
         assert_eq!((file.mode, file.strict), (mode, strict), "{tenant}");
     }
-    // Who knows no mode is told no limits where none is kept.
+    // Protocol 1 knows no mode, so its members are told no limits if none is enforced.
     let told = |tenant: &str| Peer::connect(&world.socket(tenant)).hello();
     assert_eq!(told("seen"), "{\"hello\":1,\"tenant\":\"seen\",\"memory_limit\":null,\"sm_limit\":null}\n");
     assert_eq!(told("kept"), "{\"hello\":1,\"tenant\":\"kept\",\"memory_limit\":2147483648,\"sm_limit\":null}\n");
@@ -97,7 +97,7 @@ fn a_device_that_only_observed_tenants_ask_time_of_is_not_given_out_in_leases() 
     assert!(arbitrated(&world));
 }
 
-/// One that is written is asked for, also if it is the one that holds where none is.
+/// A weight or class in the file counts as a request for time, even if it equals the default.
 #[test]
 fn a_weight_or_a_class_that_is_written_gives_the_device_out_in_leases() {
     let leased = |world: &World| {

@@ -1,5 +1,5 @@
-//! What the daemon promises of proof: whoever is at a device and held by nobody is seen and said, and nobody else is; what the
-//! policy stops is in a container. The device here is an ordinary file.
+//! Tests of the enforcement check: it finds and reports each process that uses a device without limits, and no other.
+//! The policy stops only processes in containers. The device is an ordinary file.
 
 #[path = "../../support/mod.rs"]
 mod support;
@@ -63,16 +63,16 @@ impl World {
         texts(&output).0.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// A program that holds the device, under a command such as `unshare`, once it does.
+    /// Starts a program that holds the device, under a command such as `unshare`. Returns once it holds it.
     fn holder(&self, under: &[&str], script: &str) -> Holder {
         let script = format!("exec 9<\"$0/gpu0\"; {script} echo \"$$\"; read _");
         let mut words: Vec<&str> = under.to_vec();
-        // Under a shell the first word is its own name.
+        // Under a shell the first argument is `$0`.
         words.extend((under.last() != Some(&"env")).then_some("sh"));
         words.extend(["sh", "-c", &script, self.dir.path().to_str().unwrap()]);
         let mut command = Command::new(words[0]);
         command.args(&words[1..]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        // Whatever it starts ends with it.
+        // Its children end with it.
         command.process_group(0);
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -127,7 +127,7 @@ fn a_member_is_no_finding_and_neither_is_a_program_that_is_allowed() {
         import mmap;l=open(sys.argv[1]+'/libvgpu.so','r+b')\n\
         m=mmap.mmap(l.fileno(),4096,mmap.MAP_PRIVATE,mmap.PROT_READ|mmap.PROT_EXEC)\n\
         f=open(sys.argv[1]+'/gpu0');print(os.getpid(),flush=True);sys.stdin.read()";
-    // A file of that name stands for the library.
+    // A file with that name replaces the library.
     fs::write(world.dir.path().join("libvgpu.so"), [0; 4096]).unwrap();
     let mut member = Command::new("python3")
         .args(["-c", python])
@@ -142,14 +142,14 @@ fn a_member_is_no_finding_and_neither_is_a_program_that_is_allowed() {
     let _allowed = Guard(
         Command::new("sleep").arg("600").stdin(fs::File::open(world.dir.path().join("gpu0")).unwrap()).spawn().unwrap(),
     );
-    // Somebody who is one, so that it is known that it was looked.
+    // A process that is a finding shows that a look has happened.
     let holder = world.holder(&["env"], "");
     eventually("the third is found", || world.found(What::Uncontrolled, holder.pid));
     let found: Vec<u32> = world.status().findings.iter().map(|finding| finding.process.pid).collect();
     assert_eq!(found, [holder.pid]);
 }
 
-/// A root directory and a mount namespace of its own, in which the world's directory has its name.
+/// A container: its own root directory and mount namespace, with the test's directory at the same path.
 const CONTAINER: [&str; 7] = [
     "unshare",
     "--mount",
@@ -165,7 +165,7 @@ const CONTAINER: [&str; 7] = [
 #[test]
 fn a_container_with_a_tenants_socket_that_never_said_hello_is_that_tenants() {
     let world = World::start("");
-    // A service that is shut off from parts of the file system is in no container.
+    // A service without access to parts of the file system is no container.
     let mut service = world.holder(&["unshare", "--mount", "--propagation", "private", "env"], "");
     eventually("it is found", || world.found(What::Uncontrolled, service.pid));
     assert!(!world.status().findings[0].contained);
@@ -180,10 +180,10 @@ fn a_container_with_a_tenants_socket_that_never_said_hello_is_that_tenants() {
     holder.end();
 }
 
-/// Of a day.
+/// Milliseconds of a day.
 const DAY: u64 = 86_400_000;
 
-/// Of a moment in RFC 3339, since its day began.
+/// Milliseconds since midnight of a time in RFC 3339.
 fn milliseconds(at: &str) -> u64 {
     let parts: Vec<u64> = at
         .split('T')
@@ -219,7 +219,7 @@ fn what_is_to_be_stopped_is_in_a_container_and_a_dry_run_says_so_and_stops_nothi
     assert!(world.found(What::Uncontrolled, outside.pid) && !outside.ended(), "nobody outside is touched");
     outside.end();
 
-    // By now it would have been killed, too.
+    // Without the dry run it would have been killed by now.
     eventually("it is said", || dry.events().iter().any(|event| event.kind == "proof.stopped"));
     let said: Vec<Event> = dry.events().into_iter().filter(|event| event.kind == "proof.stopped").collect();
     assert_eq!((said.len(), said[0].pid), (1, Some(u64::from(spared.pid))), "{said:?}");

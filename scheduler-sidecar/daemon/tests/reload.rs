@@ -1,5 +1,5 @@
-//! What the daemon with a file promises: a socket and limits of its own for each tenant, and a reload that disturbs
-//! nobody, all of it or nothing.
+//! Tests of a daemon with a configuration file: each tenant has its own socket and limits. A reload applies all of
+//! the file or nothing, and disturbs no member.
 
 #[path = "../../support/mod.rs"]
 mod support;
@@ -36,7 +36,7 @@ fn tenant(name: &str, gib: u64) -> String {
     format!("\n[[tenant]]\nname = \"{name}\"\nmemory_limit = \"{gib}GiB\"\n")
 }
 
-/// A daemon with a file, in a directory of its own.
+/// A daemon with a file, in its own directory.
 struct World {
     dir: TempDir,
     daemon: Daemon,
@@ -69,12 +69,12 @@ impl World {
         world
     }
 
-    /// What the service manager is told next.
+    /// The next message to the service manager.
     fn told(&self) -> String {
         let mut buffer = [0; 4096];
         let length = loop {
             match self.manager.recv(&mut buffer) {
-                // A process that was stopped and goes on.
+                // Happens if this process was stopped and continued.
                 Err(why) if why.kind() == std::io::ErrorKind::Interrupted => {}
                 length => break length.unwrap(),
             }
@@ -82,7 +82,7 @@ impl World {
         String::from_utf8_lossy(&buffer[..length]).into_owned()
     }
 
-    /// Writes the file anew and waits until the daemon has read it; returns what it then says of itself.
+    /// Writes the file and waits until the daemon has read it. Returns the status that the daemon then reports.
     fn reload(&self, tenants: &str) -> String {
         write(&self.dir, &format!("{DEVICE}{tenants}"));
         self.reload_as_it_is()
@@ -110,7 +110,7 @@ impl World {
 
     fn status(&self) -> Status {
         let mut status = None;
-        // On a busy machine an answer may take longer than the question waits.
+        // On a busy machine an answer may take longer than the request waits.
         eventually("the daemon answers", || {
             status = control::ask_status(&self.dir.path().join("run/admin.sock")).ok();
             status.is_some()
@@ -118,7 +118,7 @@ impl World {
         status.unwrap()
     }
 
-    /// What `vgpu status` prints.
+    /// Output of `vgpu status`.
     fn shown(&self) -> String {
         let mut out = String::new();
         eventually("vgpu status is answered", || {
@@ -149,7 +149,7 @@ fn terms(tenant: &str, memory: u64, sm: &str) -> String {
 
 const GIB: u64 = 1 << 30;
 
-/// Everything in a directory, recursively, with inode numbers, but for the record, which is written at its own time.
+/// All entries below a directory with their inodes, except the record, which is written independently.
 fn everything(dir: &Path) -> Vec<(PathBuf, u64)> {
     use std::os::unix::fs::MetadataExt as _;
     let mut all = Vec::new();
@@ -174,7 +174,7 @@ fn three_tenants_of_a_file_have_a_socket_and_limits_of_their_own() {
     assert_eq!(world.says("a"), terms("a", 10 * GIB, "30"));
     assert_eq!(world.says("b"), terms("b", 20 * GIB, "null"));
     assert_eq!(world.says("c"), terms("c", 10 * GIB, "12.5"));
-    // Whatever a member says about itself: its tenant is whose socket it came by.
+    // The socket decides which tenant a member belongs to, whatever the member claims.
     let mut liar = world.connect("b");
     liar.send(b"{\"hello\":1,\"pid\":1,\"version\":\"x\",\"tenant\":\"a\",\"memory_limit\":null}\n");
     assert_eq!(liar.line(), terms("b", 20 * GIB, "null"));
@@ -210,7 +210,7 @@ fn a_removed_tenants_members_stay_until_they_leave_and_nobody_new_comes_in() {
     let mut member = world.connect("d");
     assert_eq!(member.hello(), terms("d", 4 * GIB, "null"));
     let mut silent = world.connect("d");
-    // Callers are let in in their order: when this one is answered, the silent one is in.
+    // Connections are accepted in order: once this one is answered, the silent one is accepted too.
     assert_eq!(world.says("d"), terms("d", 4 * GIB, "null"));
     world.reload(THREE);
     assert!(UnixStream::connect(world.socket("d")).is_err(), "no new ones");
@@ -219,7 +219,7 @@ fn a_removed_tenants_members_stay_until_they_leave_and_nobody_new_comes_in() {
     assert!(status.removed);
     assert_eq!(member.hello(), terms("d", 4 * GIB, "null"), "still connected");
 
-    // Back again while somebody is in: the same tenant, with its new terms for new members.
+    // The tenant is added again while a member is connected: new members get its new terms.
     world.reload(&(THREE.to_owned() + &tenant("d", 8)));
     assert_eq!(world.says("d"), terms("d", 8 * GIB, "null"));
     let status = world.tenant("d").unwrap();
@@ -278,7 +278,7 @@ fn a_bad_file_at_a_reload_changes_nothing_and_is_told() {
     let mut member = world.connect("a");
     member.hello();
     let before = everything(&world.dir.path().join("run"));
-    // Too much in sum, beside a tenant that would be new and one that would be gone.
+    // Too much memory in total, while another tenant is added and a third removed.
     let two = THREE.split("\n[[tenant]]\nname = \"c\"").next().unwrap().to_owned();
     for (bad, words) in [
         (two.clone() + &tenant("d", 60), "may be promised"),
@@ -303,7 +303,7 @@ fn a_bad_file_at_a_reload_changes_nothing_and_is_told() {
     fs::remove_file(world.dir.path().join("vgpud.toml")).unwrap();
     assert!(world.reload_as_it_is().contains("refused"));
     assert!(world.status().configuration.unwrap().refused.unwrap().contains("No such file"));
-    // And then a good one again.
+    // Then a valid file again.
     assert_eq!(world.reload(&(two + &tenant("d", 1))), "serving 3 tenants");
     assert_eq!(world.status().configuration.unwrap().refused, None);
     assert_eq!(world.tenants(), ["a", "b", "d"]);
@@ -329,8 +329,8 @@ fn if_one_new_tenants_socket_cannot_be_made_no_tenant_is_added() {
     assert_eq!(world.tenants(), ["a", "b", "c"]);
 }
 
-/// A container may have it mounted: made anew it would be another directory, and whatever socket comes into that is not
-/// seen inside.
+/// A container may have the directory mounted. A new directory would be another one, and a socket in it would not be
+/// seen inside the container.
 #[test]
 fn a_refused_reload_leaves_the_directories_that_were_there() {
     let world = World::start(&(THREE.to_owned() + &tenant("d", 4)));
@@ -342,11 +342,11 @@ fn a_refused_reload_leaves_the_directories_that_were_there() {
     fs::create_dir(run.join("tenants/z")).unwrap();
     fs::write(run.join("tenants/z/vgpud.sock"), "precious").unwrap();
     let before = everything(&run);
-    // The removed tenant with its member comes back, one whose directory somebody made comes in, and one cannot.
+    // The removed tenant with a member is added again, another has an existing directory, and one has a taken path.
     let all: String = ["d", "f", "g", "z"].map(|name| tenant(name, 4)).concat();
     assert!(world.reload(&(THREE.to_owned() + &all)).contains("refused"));
     assert_eq!(everything(&run), before);
-    // And now without the one that cannot.
+    // Now without the tenant whose path is taken.
     let two: String = ["d", "f"].map(|name| tenant(name, 4)).concat();
     assert_eq!(world.reload(&(THREE.to_owned() + &two)), "serving 5 tenants");
     assert_eq!(world.says("d"), terms("d", 4 * GIB, "null"));
@@ -365,7 +365,7 @@ fn many_signals_at_once_end_in_the_last_file_and_nobody_is_lost() {
         write(&world.dir, &format!("{DEVICE}{THREE}{more}"));
         world.daemon.signal(Signal::HUP);
     }
-    // Without an announcement for each: signals that come at once are one.
+    // Several signals may lead to one reload, so the number of messages to the manager is not known.
     write(&world.dir, &format!("{DEVICE}{THREE}{}", tenant("last", 2)));
     world.daemon.signal(Signal::HUP);
     eventually("the last file is in force", || world.tenants() == ["a", "b", "c", "last"]);

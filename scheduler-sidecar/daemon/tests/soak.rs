@@ -1,5 +1,5 @@
-//! The daemon under peers that do anything at all, for `VGPU_SOAK_SECONDS` (2 s unless told): nothing leaks,
-//! nobody else notices.
+//! Tests with peers that behave randomly, for `VGPU_SOAK_SECONDS` (2 s by default): the daemon leaks nothing and
+//! other members are not disturbed.
 
 #[path = "../../support/member.rs"]
 mod member;
@@ -23,13 +23,13 @@ use vgpu_core::wire::two;
 
 const TERMS: &str = "{\"hello\":1,\"tenant\":\"a\",\"memory_limit\":1073741824,\"sm_limit\":30}\n";
 
-/// One peer's life.
+/// One random connection.
 fn misbehave(socket: &Path, random: &mut fastrand::Rng, kept: &mut Vec<UnixStream>) {
     let Ok(mut stream) = UnixStream::connect(socket) else { return };
     stream.set_nonblocking(true).unwrap();
     let hello = b"{\"hello\":1,\"pid\":5,\"version\":\"x\"}\n";
     for _ in 0..random.usize(..5) {
-        // Whatever the kernel says: the peer may be closed already, or the daemon busy.
+        // Errors are ignored: the connection may be closed already, or the daemon busy.
         let _ = match random.usize(..7) {
             0 => stream.write(hello),
             1 => stream.write(&hello[..random.usize(..hello.len())]),
@@ -62,12 +62,12 @@ fn soak_peers_that_do_anything_leak_nothing_and_disturb_nobody() {
     let descriptors = || fs::read_dir(format!("/proc/{}/fd", daemon.child.id())).unwrap().count();
     let members = || control::ask_status(&admin).unwrap().tenants[0].members.len();
     eventually("the daemon is alone", || members() == 0);
-    // The question just asked may still be on its way out.
+    // The connection of the last request may not be closed yet.
     let settled = |_| {
         std::thread::sleep(Duration::from_millis(2));
         descriptors()
     };
-    // The record opens its files in its own time.
+    // The record opens its files later.
     std::thread::sleep(Duration::from_millis(1500));
     let before = (0..50).map(settled).min().unwrap();
     let mut good = daemon.connect();
@@ -106,10 +106,10 @@ fn soak_peers_that_do_anything_leak_nothing_and_disturb_nobody() {
 
 const GPU: &str = "GPU-00000000-0000-0000-0000-000000000001";
 
-/// The device that others use, some that are nobody's, and what is no name.
+/// The device that others use, some that do not exist, and invalid names.
 const NAMES: [&str; 6] = [GPU, "MIG-00000000-0000-0000-0000-000000000001", "GPU-2", "", "*", "\u{e9}"];
 
-/// A number as a member may write one: small, near what is so, or anything.
+/// A number that a member may write: small, plausible, or huge.
 fn number(random: &mut fastrand::Rng) -> u64 {
     match random.usize(..4) {
         0 => 0,
@@ -119,8 +119,8 @@ fn number(random: &mut fastrand::Rng) -> u64 {
     }
 }
 
-/// The life of a member with pages: it joins what it likes, says what it likes of any slot, rings, sends what is no line,
-/// and goes at any moment, sometimes with the bell in its hand.
+/// One random member with pages. It joins random devices, writes random values to any slot, rings and sends invalid
+/// lines. It ends at any moment, and sometimes keeps the bell.
 fn live(socket: &Path, random: &mut fastrand::Rng, bells: &mut Vec<std::os::fd::OwnedFd>) {
     let mut member = Member::hello(socket);
     for _ in 0..random.usize(..8) {
@@ -167,13 +167,13 @@ fn live(socket: &Path, random: &mut fastrand::Rng, bells: &mut Vec<std::os::fd::
     }
 }
 
-/// Those of one tenant, that is: their neighbour has the device again and again, and all that they took comes back.
+/// Only one tenant misbehaves. Its neighbour gets the device again and again, and all resources are freed.
 #[test]
 fn soak_members_with_pages_that_say_anything_leak_nothing_and_disturb_no_other_tenant() {
     let time = time();
     let world = World::start("[[tenant]]\nname = \"good\"\nweight = 2\n[[tenant]]\nname = \"bad\"\n");
     let members = || world.status().tenants.iter().map(|tenant| tenant.members.len()).sum::<usize>();
-    // What the first member of all makes it open stays open.
+    // Files that the first member makes the daemon open stay open.
     drop(Member::hello(&world.socket("bad")).join(GPU));
     drop(Member::hello(&world.socket("good")).join(GPU));
     eventually("the daemon is alone", || members() == 0);
@@ -181,7 +181,7 @@ fn soak_members_with_pages_that_say_anything_leak_nothing_and_disturb_no_other_t
         std::thread::sleep(Duration::from_millis(2));
         world.descriptors()
     };
-    // The record opens its files in its own time.
+    // The record opens its files later.
     std::thread::sleep(Duration::from_millis(1500));
     let before = (0..50).map(settled).min().unwrap();
     let until = Instant::now() + time;

@@ -1,5 +1,5 @@
-//! Descriptors that a tenant is sent and never takes: in flight they are counted as the daemon's, unless the kernel exempts it,
-//! and keep nobody else out.
+//! Tests: descriptors that a tenant never receives keep no other tenant out. While in flight they count against the
+//! daemon's user, unless the kernel exempts it.
 
 #[path = "../../support/member.rs"]
 mod member;
@@ -23,11 +23,11 @@ use vgpu_core::wire::two::Hello;
 const GPU: &str = "GPU-00000000-0000-0000-0000-000000000001";
 const TENANTS: &str = "[[tenant]]\nname = \"a\"\nweight = 2\n[[tenant]]\nname = \"b\"\n";
 
-/// Descriptors that the daemon may have open, and in flight.
+/// Limit of the daemon's open descriptors, and so of those in flight.
 const MOST: usize = 600;
 
-/// A daemon that may have few descriptors and has no capability, as this user. `None`: only root can start one. What is in
-/// flight is counted by user, so that each test has one of its own.
+/// Starts a daemon as this user, with few descriptors and without capabilities; `None`: only root can. Descriptors in
+/// flight are counted for each user, so each test has its own user.
 fn world(user: u32) -> Option<World> {
     if !rustix::process::geteuid().is_root() {
         return None;
@@ -46,7 +46,7 @@ fn hello() -> String {
     Hello { pid: 1, version: "hoarder".into(), clock: member::now() }.encode().unwrap()
 }
 
-/// Says hello, so often, and takes nothing that it is sent; `then` is what it does next.
+/// Says hello many times and receives nothing. `then` runs after each hello.
 fn hoard(world: &World, then: impl Fn(&mut Peer)) -> Vec<Peer> {
     let begin = |_| {
         let mut peer = Peer::connect(&world.socket("a"));
@@ -59,13 +59,13 @@ fn hoard(world: &World, then: impl Fn(&mut Peer)) -> Vec<Peer> {
     hoard
 }
 
-/// Waits until it could take something.
+/// Waits until there is something to read.
 fn is_answered(stream: &UnixStream) {
     let patience = Timespec { tv_sec: 30, tv_nsec: 0 };
     assert_eq!(poll(&mut [PollFd::new(stream, PollFlags::IN)], Some(&patience)), Ok(1));
 }
 
-/// Somebody else is welcomed, takes what it is sent, and has the device.
+/// A member of the other tenant is welcomed, receives its descriptors, and gets the device.
 #[track_caller]
 fn serves(world: &World) {
     let mut other = Member::hello(&world.socket("b")).join(GPU);
@@ -86,7 +86,7 @@ fn nor_do_those_of_connections_that_are_half_closed() {
     let hoard = hoard(&world, |peer| {
         is_answered(peer.reader.get_ref());
         peer.reader.get_ref().shutdown(Shutdown::Write).unwrap();
-        // The daemon has seen that, so that it never has many such at once.
+        // Time for the daemon to notice, so that few such connections are open at the same time.
         std::thread::sleep(Duration::from_millis(2));
     });
     serves(&world);
@@ -111,7 +111,7 @@ fn nor_do_they_where_the_daemon_is_a_root_without_capabilities() {
     drop(hoard);
 }
 
-/// As much processor time as the daemon has used, in hundredths of a second.
+/// Processor time used by the daemon, in hundredths of a second.
 fn ticks(world: &World) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{}/stat", world.daemon.child.id())).unwrap();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
@@ -123,7 +123,7 @@ fn what_is_kept_for_them_costs_no_time_and_goes_with_them() {
     let Some(world) = world(65_531) else { return };
     drop(Member::hello(&world.socket("a")));
     let first = Member::hello(&world.socket("b"));
-    // The places that it keeps for what it takes out of its own queues are there again a little later.
+    // The spare descriptors that the daemon's `Shelf` keeps are reopened a little later.
     std::thread::sleep(Duration::from_millis(200));
     let before = world.descriptors();
     for ends in [Shutdown::Write, Shutdown::Both] {
@@ -145,7 +145,7 @@ fn what_is_kept_for_them_costs_no_time_and_goes_with_them() {
         let used = ticks(&world);
         std::thread::sleep(Duration::from_secs(3));
         assert!(ticks(&world) - used < 20, "{} hundredths of 3 s", ticks(&world) - used);
-        // Half of them take what they were sent, half of them go; the connections of both are closed.
+        // Half of the peers receive their descriptors and half disconnect. The daemon closes the connections of both.
         for (at, stream) in over.iter().enumerate().filter(|(at, _)| at % 2 == 0) {
             let mut bytes = [0; 4096];
             let read = rustix::io::read(stream, &mut bytes).unwrap();

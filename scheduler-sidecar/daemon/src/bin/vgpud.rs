@@ -1,4 +1,4 @@
-//! The daemon: options, configuration, log, signals, serve.
+//! The daemon's program: parses options, reads the configuration, starts the log, handles signals, and serves.
 #![forbid(unsafe_code)]
 
 use std::os::unix::net::UnixStream;
@@ -25,12 +25,12 @@ use vgpu_daemon::rotate::Rotating;
 use vgpu_daemon::scribe::Scribe;
 use vgpu_daemon::source::Source;
 
-/// How long the end waits for somebody who reads the log.
+/// Longest time that shutdown waits for the log to be written.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    // Where a file may not grow (RLIMIT_FSIZE), writing then fails in words instead of killing the daemon. A driver
+    // If a file may not grow (RLIMIT_FSIZE), writing then returns an error instead of killing the daemon. A driver
     // that is asked while the configuration is read may write too.
     if let Err(why) = signal_hook::flag::register(SIGXFSZ, Arc::default()) {
         return fail(1, &format_args!("cannot handle SIGXFSZ: {why}"));
@@ -62,12 +62,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// Starts the log, and what comes of its lines: events, and the audit log.
+/// Starts the log, the events made from its lines, and the audit log.
 fn write_log(log: &LogPlan, level: LevelFilter, journal: &Journal) -> std::io::Result<Scribe> {
     let file = log.file.as_ref().map(|file| Rotating::open(file, log.max_size, log.keep));
     let (scribe, no_file) = match file {
         Some(Ok(file)) => (Scribe::start(file)?, None),
-        // A full disk stops no enforcement.
+        // A full disk must not stop enforcement.
         Some(Err(why)) => (Scribe::start(std::io::stderr())?, Some(why)),
         None => (Scribe::start(std::io::stderr())?, None),
     };

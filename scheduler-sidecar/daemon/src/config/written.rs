@@ -1,4 +1,4 @@
-//! The options of the command line, read: what each tenant says of itself, and the words for what cannot be obeyed.
+//! Settings from the command line: parses `--tenant` and the limits, and words the errors.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use vgpu_config::plan::{Keep, LogPlan, MetricsPlan};
 use vgpu_config::time::Time;
 use vgpu_config::value::{self, Written::Text, Wrong, is_name};
 
-/// An option that cannot be obeyed, in words that name it, its value and what is accepted.
+/// An invalid option. The message names the option, its value and what is accepted.
 #[derive(Debug)]
 pub struct ConfigError(String);
 
@@ -27,7 +27,7 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// A tenant as written: its name and what it says itself.
+/// A tenant as given on the command line: its name and its own options.
 struct Written<'a> {
     name: &'a str,
     memory: Option<Option<Bytes>>,
@@ -44,15 +44,15 @@ impl<'a> Written<'a> {
 }
 
 impl Config {
-    /// Reads the options.
+    /// Parses the options.
     ///
     /// # Errors
-    /// [`ConfigError`] for the first option that cannot be obeyed.
+    /// [`ConfigError`] for the first invalid option.
     pub fn new(options: &Options) -> Result<Self, ConfigError> {
         let memory = options.memory_limit.as_deref().map(|text| memory("--memory-limit", text)).transpose()?.flatten();
         let sm = options.sm_limit.as_deref().map(|text| share("--sm-limit", text)).transpose()?.flatten();
         let mut written = options.tenants.iter().map(|text| tenant(text)).collect::<Result<Vec<_>, _>>()?;
-        // Options that only a tenant can use mean one that needs no name.
+        // Options of a tenant without any `--tenant` mean one tenant named `default`.
         if written.is_empty() && (options.socket.is_some() || memory.is_some() || sm.is_some()) {
             written.push(Written::new("default"));
         }
@@ -175,7 +175,7 @@ fn tenant(text: &str) -> Result<Written<'_>, ConfigError> {
     Ok(written)
 }
 
-/// A memory limit in bytes. A percentage needs a device's size, and the daemon asks no device yet.
+/// A memory limit in bytes. A percentage needs the size of a device, and the daemon has not asked for any yet.
 fn memory(option: &str, text: &str) -> Result<Option<Bytes>, ConfigError> {
     match parse_size(text) {
         Ok(Size::Bytes(bytes)) => Ok(Some(bytes)),
@@ -193,12 +193,12 @@ fn share(option: &str, text: &str) -> Result<Option<Share>, ConfigError> {
     parse_share(text).map_err(|why| ConfigError(format!("{option} {text:?} {why}; accepted: {SHARE_FORMS}")))
 }
 
-/// A value that is read as in the file.
+/// A value with the same syntax as in the file.
 fn word<T>(option: &str, text: &str, read: Result<T, Wrong>) -> Result<T, ConfigError> {
     read.map_err(|why| ConfigError(format!("{option} {text:?} {}; accepted: {}", why.what, why.accepted)))
 }
 
-/// An absolute path that fits a Unix socket.
+/// An absolute path that fits into a Unix socket address.
 fn socket_path(path: &Path) -> Result<PathBuf, ConfigError> {
     let wrong = |why: &str| ConfigError(format!("the socket path {path:?} {why}"));
     if path.file_name().is_none() {

@@ -1,4 +1,4 @@
-//! From a line of the log to an event.
+//! Turns log lines that have a kind into events.
 
 use std::fmt::{self, Write as _};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -12,7 +12,7 @@ use tracing_subscriber::layer::Context;
 use super::Journal;
 use vgpu_control::event::{By, Event};
 
-/// The layer that looks for kinds.
+/// The tracing layer that finds log lines with a kind.
 pub struct Kinds(pub Journal);
 
 impl<S: Subscriber> Layer<S> for Kinds {
@@ -31,7 +31,7 @@ impl<S: Subscriber> Layer<S> for Kinds {
     }
 }
 
-/// A moment as text. A clock that was set to before 1970 shows 1970, the first moment that can be written so.
+/// A time as text. A clock set to before 1970 gives 1970, the earliest time in this format.
 fn stamp(at: SystemTime) -> String {
     humantime::format_rfc3339_millis(at.max(UNIX_EPOCH)).to_string()
 }
@@ -52,7 +52,7 @@ impl Fields {
         let small = |value: Value| value.as_u64().and_then(|number| u32::try_from(number).ok());
         let (by_uid, by_pid) = (self.all.remove("by_uid"), self.all.remove("by_pid"));
         let by = by_uid.and_then(small).map(|uid| By { uid, pid: by_pid.and_then(small).unwrap_or(0) });
-        // Lines of the log that were left out are the log's business.
+        // Zero swallowed log lines are not worth a field.
         if self.all.get("swallowed").is_some_and(|swallowed| swallowed == 0) {
             self.all.remove("swallowed");
         }
@@ -78,16 +78,16 @@ impl Fields {
 impl Visit for Fields {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         if field.name() == "message" {
-            // Writing into text does not fail.
+            // Writing to a string does not fail.
             let _ = write!(self.words, "{value:?}");
             return;
         }
         let text = format!("{value:?}");
-        // Names and reasons are what they are, whatever they look like.
+        // These fields stay text, whatever they look like.
         if ["tenant", "device", "why", "what"].contains(&field.name()) {
             return self.put(field, text.into());
         }
-        // What is behind an option comes as text.
+        // A value in an `Option` arrives as the text `Some(...)`.
         let text = text.strip_prefix("Some(").and_then(|rest| rest.strip_suffix(')')).unwrap_or(&text);
         if text != "None" {
             let value = text.parse::<u64>().map_or_else(|_| text.trim_matches('"').into(), Value::from);

@@ -1,24 +1,26 @@
-//! How far a tenant is believed whose processes come back and say that they have work before a device.
+//! Limits how long a tenant's rejoined processes can claim queued work without any measurement that confirms it.
 //!
-//! The arbiter judges claims that stand ([`vgpu_core::arbiter::audit`]), and begins anew with each new one. Whoever leaves and
-//! comes back makes a new one each time, and so would never be judged: here the time is summed in which a tenant's processes
-//! claimed without anything that speaks for it. Not here: claims that follow a lease, which are paid for.
+//! The arbiter judges claims that last ([`vgpu_core::arbiter::audit`]), and starts from zero with each new claim. A
+//! process that leaves and joins again makes a new claim each time, and would never be judged. So the unconfirmed
+//! time of all of a tenant's claims is summed here. Not here: claims that follow a lease, since those are paid for.
 
 use vgpu_core::arbiter::Usage;
 
-/// So much time of claims that nothing speaks for, in ns.
+/// Most unconfirmed claim time, in ns.
 const PATIENCE: u64 = 2_000_000_000;
-/// It comes back with time, in so many times as long.
+/// The allowance refills at this fraction of real time: 1 ns in 8 ns.
 const AGAIN: u64 = 8;
 
-/// A tenant's on a device.
+/// The claim allowance of a tenant on a device.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Belief {
-    /// Members that claim now, and since when there has been one.
+    /// Number of members that claim now.
     claims: usize,
+    /// Start of the current claims, in ns.
     since: u64,
-    /// Used up at that moment, when that was.
+    /// Allowance used up so far, as of `at`, in ns.
     spent: u64,
+    /// Time at which `spent` was computed, in ns.
     at: u64,
 }
 
@@ -28,12 +30,12 @@ impl Belief {
         self.spent.saturating_sub(rest.saturating_sub(self.at) / AGAIN).saturating_add(claimed).min(2 * PATIENCE)
     }
 
-    /// Is one more believed at `now`?
+    /// True if one more claim is accepted at `now`.
     pub fn is_left(&self, now: u64) -> bool {
         self.spent(now) < PATIENCE
     }
 
-    /// A member comes back with work.
+    /// Starts a claim: a member joins again with queued work.
     pub fn begins(&mut self, now: u64) {
         if self.claims == 0 {
             (self.spent, self.at, self.since) = (self.spent(now), now, now);
@@ -41,9 +43,11 @@ impl Belief {
         self.claims += 1;
     }
 
-    /// What a member says that claims, and what it had measured when it was last heard. True: it claims no more, which is to
-    /// be told by [`Self::ends`]. What it measured it pays for, so that this speaks for as much time; that it is done by now
-    /// speaks for nothing, and with work before the device it claims on, whatever it measured.
+    /// Takes the report of a member with a claim. `heard`: the device time it had measured before. Returns true if no
+    /// work is queued any more, which the caller reports by [`Self::ends`].
+    ///
+    /// Measured time restores the allowance, because the member pays for it; mere completion does not. With work
+    /// still queued the claim continues, whatever was measured.
     pub fn hears(&mut self, usage: &Usage, heard: &mut u64, now: u64) -> bool {
         let measured = usage.busy.saturating_sub(*heard);
         *heard = usage.busy;
@@ -53,7 +57,7 @@ impl Belief {
         usage.in_flight == Some(0)
     }
 
-    /// A member that claimed does so no more.
+    /// Ends a member's claim.
     pub fn ends(&mut self, now: u64) {
         if self.claims == 1 {
             (self.spent, self.at) = (self.spent(now), now);

@@ -1,4 +1,5 @@
-//! What the arbiter reads and writes while it decides: reports in, gates out, in this order for each other.
+//! The arbiter's access to the pages: it writes changed gates before it reads a report again, so no launch in between
+//! is missed.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -47,7 +48,7 @@ impl<B: Deref<Target = BoardPage>, R> Desk<'_, B, R> {
     }
 }
 
-/// Wakes whoever sleeps for a slot.
+/// Wakes the threads that sleep on a slot.
 ///
 /// # Cost
 /// One system call.

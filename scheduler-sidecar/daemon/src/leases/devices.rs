@@ -1,7 +1,7 @@
-//! Which devices there are, by UUID, and which of them are given out in leases.
+//! The known devices by UUID, and which of them are shared by leases.
 //!
-//! Those that the driver named are there from the start. Any other is made when a member joins it by a UUID that its
-//! tenant may use (`*`); a tenant that invents UUIDs makes few, and only for itself.
+//! Devices that the driver named exist from the start. Another one is added when a member joins it by a UUID that its
+//! tenant may use (`*`). A tenant that invents UUIDs gets few devices, which affect no other tenant.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,19 +13,19 @@ use vgpu_core::uuid::key;
 use super::House;
 use crate::config::{Arbitrate, On};
 
-/// Most devices that exist by one tenant's word alone; no machine has more.
+/// Most devices added for one tenant; no machine has more.
 const MOST_MADE: usize = 16;
 
-/// Most devices in all; each of them is looked at whenever something happens.
+/// Most devices in total, since each event looks at all of them.
 const MOST: usize = 4096;
 
 #[derive(Debug, Default)]
 pub(super) struct Devices {
     all: Vec<Device>,
     by_uuid: HashMap<String, DeviceId>,
-    /// Places of devices that are no more.
+    /// Positions of removed devices.
     free: Vec<DeviceId>,
-    /// Whether they are to be looked at again.
+    /// True if [`Self::share_out`] must decide again.
     stale: bool,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Devices {
 struct Device {
     id: DeviceId,
     uuid: String,
-    /// By whose word it exists; `None`: the driver's.
+    /// The tenant for which it was added; `None`: the driver named it.
     by: Option<Tenant>,
     arbitrated: bool,
 }
@@ -47,7 +47,7 @@ impl Devices {
         devices
     }
 
-    /// The driver named these after all. What a tenant named before is the driver's from now on, too.
+    /// Adds devices that the driver named later. A device that a tenant named before is then the driver's too.
     pub fn know(&mut self, known: &[String], arbiter: &mut Arbiter, now: u64) {
         for uuid in known {
             let id = self.add(uuid, None, arbiter, now);
@@ -79,12 +79,12 @@ impl Devices {
         id
     }
 
-    /// The device with this UUID, which is made if it is not there.
+    /// The device with this UUID, added if it is not known.
     pub fn of(&mut self, uuid: &str, by: Tenant, arbiter: &mut Arbiter, now: u64) -> Result<DeviceId, String> {
         if let Some(device) = self.by_uuid.get(&key(uuid)) {
             return Ok(*device);
         }
-        // It is shown to administrators and written in the log.
+        // The name is shown to administrators and written to the log.
         if uuid.is_empty() || !uuid.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(format!("{uuid:?} is not the name of a device; accepted: its UUID, as the driver writes it"));
         }
@@ -101,7 +101,7 @@ impl Devices {
         ))
     }
 
-    /// A tenant is gone, and what it named with it, unless others have used that.
+    /// Removes the devices added for a tenant, unless other tenants used them.
     pub fn forget(&mut self, by: Tenant, arbiter: &Arbiter) {
         for device in self.all.iter_mut().filter(|device| device.by == Some(by)) {
             device.by = None;
@@ -138,12 +138,13 @@ impl Devices {
         (0..count).map(DeviceId)
     }
 
-    /// Tenants, terms or devices are others.
+    /// Notes that tenants, terms or devices changed.
     pub fn stale(&mut self) {
         self.stale = true;
     }
 
-    /// Says which devices are given out in leases: those of whose time somebody who may use them asks something.
+    /// Decides for each device whether it is shared by leases. By default it is if a tenant that may use it has terms
+    /// about its time; [`Arbitrate`] names the other cases.
     pub fn share_out<B, R>(
         &mut self,
         houses: &BTreeMap<Tenant, House<B, R>>,
@@ -154,7 +155,7 @@ impl Devices {
             return;
         }
         for device in &mut self.all {
-            // Whoever is only observed asks nothing that is kept.
+            // Terms of a tenant that is only observed are not enforced, so they do not count.
             let kept = houses.values().map(|house| &house.tenant).filter(|tenant| tenant.mode == Mode::Enforce);
             let mut there = kept.filter_map(|tenant| tenant.on(&device.uuid));
             device.arbitrated = match arbitrate {

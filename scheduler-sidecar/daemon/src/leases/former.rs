@@ -1,59 +1,60 @@
-//! What members used before this daemon came: by their own cumulative counters, which they bring along when they join again.
+//! Prior usage: device time of members before this daemon started, by the cumulative counters that they send when
+//! they join again.
 //!
-//! A process that only changes its connection brings along what is known already; so it is remembered how far each process
-//! was seen to come. Members that are there are looked at whenever one comes, so that it is others that are forgotten where
-//! there are too many, those that left first of all. Nothing is decided on these sums. What processes used that ended before is not here: that takes a
-//! record.
+//! A process that only changes its connection brings usage that is already known. So the last known counter of each
+//! process is kept. Present members are refreshed at each join, so if there are too many, those that left first are
+//! forgotten. No decision depends on these sums. Usage of processes that ended before is not here; only a record has
+//! it.
 
 use std::collections::BTreeMap;
 
 use vgpu_core::page::SLOTS;
 
-/// Processes of a tenant that are remembered for a device: more than can be there.
+/// Processes remembered for each tenant and device: twice as many as can be present.
 const MOST: usize = 2 * SLOTS;
 
-/// What a process says of itself when it joins a device.
+/// A process's own report when it joins a device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Past {
-    /// It, by the kernel's word, or by its own where that cannot see it. 0: nobody knows.
+    /// Process ID from the kernel, or the process's own if the kernel cannot see it. 0: not known.
     pub process: u32,
-    /// Device time that it measured there since it began, in ns. 0: it has just begun.
+    /// Device time that it measured there since it started, in ns. 0: it has just started.
     pub busy: u64,
 }
 
 impl Past {
-    /// Nobody has worked for longer than the host runs.
+    /// Limits the time to that since boot: no process can have worked longer.
     pub fn possible(self, now: u64) -> Self {
         Self { busy: self.busy.min(now), ..self }
     }
 }
 
-/// A tenant's on a device.
+/// Prior usage of a tenant on a device.
 #[derive(Debug, Clone, Default)]
 pub struct Former {
     busy: u64,
     known: BTreeMap<u32, Known>,
-    /// How often something was seen.
+    /// Number of updates.
     looks: u64,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Known {
     busy: u64,
-    /// The look at which it was seen last.
+    /// Number of the update that saw the process last.
     seen: u64,
 }
 
 impl Former {
-    /// Device time in ns.
+    /// Prior usage, in ns of device time.
     pub fn busy(&self) -> u64 {
         self.busy
     }
 
-    /// A process comes: what of its past is not known counts.
+    /// Adds a process that joins. Usage that was not known before counts.
     pub fn comes(&mut self, past: Past) {
         if past.busy == 0 {
-            // A number that is used again.
+            // The process ID is used again by a new process.
             self.known.remove(&past.process);
             return;
         }
@@ -62,10 +63,10 @@ impl Former {
         self.saw(past, 0);
     }
 
-    /// A process that came with this past has measured so much since.
+    /// Updates a process that joined with this past and has measured `busy` ns since.
     ///
     /// # Cost
-    /// Where one is to be forgotten, a look at all that are known.
+    /// If another must be forgotten, looks at all known processes.
     pub fn saw(&mut self, past: Past, busy: u64) {
         if self.known.len() >= MOST && !self.known.contains_key(&past.process) {
             let oldest = self.known.iter().min_by_key(|(_, known)| known.seen).map(|(process, _)| *process);
@@ -88,11 +89,11 @@ mod tests {
         former.comes(past(7, 1_000));
         former.comes(past(7, 1_000));
         assert_eq!(former.busy(), 1_000);
-        // It measures 500 more here and changes its connection.
+        // It measures 500 ns more and changes its connection.
         former.saw(past(7, 1_000), 500);
         former.comes(past(7, 1_500));
         assert_eq!(former.busy(), 1_000);
-        // While it was away it went on.
+        // It worked on while it was not connected.
         former.comes(past(7, 1_700));
         assert_eq!(former.busy(), 1_200);
         former.comes(past(8, 10));
@@ -116,7 +117,7 @@ mod tests {
         let there: Vec<Past> = (1..1_000).map(|process| Past { process, busy: 1_000 }).collect();
         there.iter().for_each(|past| former.comes(*past));
         for process in 10_000..15_000 {
-            // As whenever one comes: whoever is there is looked at.
+            // As at each join: present members are refreshed.
             there.iter().step_by(200).for_each(|past| former.saw(*past, 500));
             former.comes(Past { process, busy: 7 });
         }

@@ -1,4 +1,4 @@
-//! Members that lie, invent and shout: what they can do to the daemon and to others.
+//! Tests: the limits of harm by members that lie, invent devices and ring all the time.
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -72,8 +72,9 @@ fn what_is_no_name_of_a_device_is_nobodys_device() {
     assert_eq!(leases.devices().len(), 1);
 }
 
-/// For how many of so many looks somebody honest has an open gate, beside one who comes back with work that nobody sees at
-/// each look, in the place of the one before or beside it, and says `busy` ns of it before it goes, or at each look.
+/// Number of `looks` at which an honest member has an open gate. At each look a hostile member joins again with work
+/// that nothing confirms, in place of the one before or (`stays`) in addition. It reports `busy` ns before it leaves,
+/// or at each look.
 fn open_beside(looks: u64, stays: bool, busy: u64) -> u64 {
     let mut leases = world();
     let theirs = move_in(&mut leases, 0);
@@ -87,7 +88,7 @@ fn open_beside(looks: u64, stays: bool, busy: u64) -> u64 {
         }
         let past = Past { process: 7, busy: 1_000 };
         let place = leases.join_again(Number(0), look, "GPU-0", past, now).unwrap();
-        // It drains at once, and has work again as soon as it may.
+        // It drains at once, and has new work as soon as it may launch.
         report.slots[slot].say(&Said { in_flight: Some(0), ..Said::default() });
         let _ = report.slots[slot].wish();
         leases.look(Number(1), now);

@@ -1,4 +1,4 @@
-//! Members that come to a device and leave it, and how far they are believed that they were there before.
+//! Members that join a device and leave it, and how far their claims about earlier work are trusted.
 
 use std::ops::Deref;
 
@@ -8,16 +8,17 @@ use vgpu_core::page::{BoardPage, ReportPage, SLOTS};
 use super::{Leases, Past, Place, Slot, allowed, desk};
 
 impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases<B, R> {
-    /// A member begins to work on a device; says its slot. Twice is once.
+    /// Adds a member to a device and returns its slot. Joining twice is the same as once.
     ///
     /// # Errors
-    /// In words, for the member: the device is not one of the tenant's, or no slot is left.
+    /// A message for the member: the device is not one of the tenant's, or no slot is left.
     pub fn join(&mut self, number: arbiter::Tenant, member: u64, uuid: &str, now: u64) -> Result<usize, String> {
         self.join_again(number, member, uuid, Past::default(), now)
     }
 
-    /// As [`Self::join`], of a process that may have been a member before, of this daemon or of another one: what it used
-    /// then counts, once, and until it says otherwise it has work before the device, if its tenant is believed that.
+    /// As [`Self::join`], for a process that may have been a member before, of this daemon or an earlier one. Its
+    /// prior usage counts once. If it used the device before and the tenant's claim allowance is not used up, it
+    /// counts as having queued work until it reports otherwise.
     ///
     /// # Errors
     /// As [`Self::join`].
@@ -65,7 +66,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         let past = past.possible(now);
         let former = house.former.entry(device).or_default();
         for other in pages.slots.iter().flatten().filter(|slot| slot.device == device) {
-            // Its former connection may not have been seen to end.
+            // The end of its earlier connection may not have been noticed yet.
             former.saw(other.past, self.arbiter.said(other.id).busy);
         }
         former.comes(past);
@@ -91,7 +92,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         Ok(index)
     }
 
-    /// A member is gone, from all its devices, with whatever it held. What it said last is charged.
+    /// Removes a member from all its devices, with its leases. Charges its last report.
     pub fn leave(&mut self, number: arbiter::Tenant, member: u64, now: u64) {
         let Some(house) = self.houses.get_mut(&number) else { return };
         house.stirred = true;
@@ -127,7 +128,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         self.tick(now);
     }
 
-    /// Looks whether those that came back with work have it still.
+    /// Ends claims of rejoined members that have no queued work any more.
     pub(super) fn hear_claims(&mut self, now: u64) {
         let (houses, reports) = (&mut self.houses, &mut self.reports);
         self.claiming.retain(|Place { tenant, index }| {

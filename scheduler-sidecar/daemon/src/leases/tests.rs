@@ -1,4 +1,5 @@
-//! The daemon's part of device time in virtual time, on pages in ordinary memory: random lives against what must hold.
+//! Tests of GPU time sharing in virtual time, on pages in ordinary memory: random sequences checked against
+//! invariants.
 //!
 //! Members here are honest: they launch only through a gate that is open to them, and ring as the library does.
 
@@ -25,9 +26,9 @@ struct Member {
     slot: usize,
     said: Said,
     wants: bool,
-    /// When what it launched is complete, and how much that is.
+    /// When its launched work completes, and how much that is, in ns.
     ends: Option<(u64, u64)>,
-    /// It launched through an open gate, so that nobody measured it.
+    /// It launched through an open gate, so that it measured nothing.
     blind: bool,
     runs: u64,
 }
@@ -85,7 +86,7 @@ impl World {
     }
 
     fn ring(&mut self, tenant: Number) {
-        // Rings that come too often are the bell's own tests; here all are heard.
+        // The limit of rings has its own tests; here every ring is heard.
         self.leases.look(tenant, self.now);
         self.leases.tick(self.now);
     }
@@ -100,7 +101,7 @@ impl World {
         }
     }
 
-    /// Everybody that may launches one kernel of `ns`.
+    /// Each member that may launch launches one kernel of `ns`.
     fn launch(&mut self, ns: u64) {
         for at in 0..self.members.len() {
             let gate = self.gate_of(at);
@@ -125,7 +126,7 @@ impl World {
         }
     }
 
-    /// Completes what is complete, and rings where somebody may wait for that.
+    /// Completes the work that is due, and rings where another member may wait for it.
     fn complete(&mut self) {
         for at in 0..self.members.len() {
             let shut = matches!(self.gate_of(at), Gate::Wait | Gate::Cap { .. });
@@ -161,7 +162,7 @@ impl World {
         assert!(self.leases.pause(Number(tenant), paused, self.now));
     }
 
-    /// Lets time pass as the reactor does: ticks are made when they are due, work completes when it does.
+    /// Advances time as the reactor does: ticks run and work completes when due.
     fn run(&mut self, span: u64, kernel: u64) {
         let end = self.now + span;
         for _ in 0..1_000_000 {
@@ -216,7 +217,7 @@ enum Deed {
 fn terms() -> impl Strategy<Value = Terms> {
     let class = prop_oneof![Just(Class::Normal), Just(Class::Latency), Just(Class::Batch)];
     let ceiling = prop::option::of(10..100_u32);
-    // Together at most the whole device.
+    // All floors together are at most the whole device.
     let floor = prop::option::of(1..25_u32);
     (class, ceiling, floor, 1..4_u32, prop::option::of(500_000..9_000_000_u64)).prop_map(
         |(class, ceiling, floor, weight, quantum)| {
@@ -319,7 +320,7 @@ fn a_program_that_is_killed_again_and_again_stays_below_its_ceiling() {
         while world.members[a].ends.is_none() && world.now < start + 1_000 * MS {
             world.run(MS, 200 * MS);
         }
-        // Killed before it saw what it launched complete; if that were not paid for, it would get 95 %.
+        // Killed before it saw its work complete. If that work were free, the program would get 95 %.
         world.run(20 * MS, MS);
         used += 20 * MS;
         world.leave(a);
@@ -355,7 +356,7 @@ fn a_wish_that_was_granted_already_is_no_sign_of_an_empty_account() {
     let (a, b) = (world.join(0, 0), world.join(0, 0));
     world.wish(a);
     assert!(matches!(world.gate_of(a), Gate::Run { .. }));
-    // Before a wakes up, another member of its tenant rings.
+    // Another member of the tenant rings before a wakes up.
     world.wish(b);
     world.run(100_000, MS);
     assert!(matches!(world.gate_of(a), Gate::Run { .. }), "{:?}", world.gate_of(a));
@@ -393,7 +394,7 @@ fn what_is_used_is_known_after_its_members_are_gone() {
     assert!(world.leases.used(Number(0), world.now).is_empty());
 }
 
-/// Of whoever has not launched anything, nothing is missing; whoever is only observed measures behind any gate.
+/// A member that has not launched misses no measurement. A tenant that is only observed measures behind any gate.
 #[test]
 fn what_goes_through_an_open_gate_is_told_as_not_measured_while_it_does_and_ever_after() {
     let mut world = World::new(&[Terms::default(), Terms::default()]);
@@ -411,7 +412,7 @@ fn what_goes_through_an_open_gate_is_told_as_not_measured_while_it_does_and_ever
     }
     world.run(10 * MS, MS);
     assert_eq!((told(&mut world, 0), told(&mut world, 1)), ((true, true), (false, false)));
-    // Somebody asks something: gates shut, and what was is not forgotten.
+    // A tenant gets terms about time: gates close, and the unmeasured past stays known.
     world.leases.put(Number(1), tenant(1, weight(2)), world.now);
     world.leases.tick(world.now);
     assert_ne!(world.gate_of(a), Gate::Open);
@@ -420,7 +421,7 @@ fn what_goes_through_an_open_gate_is_told_as_not_measured_while_it_does_and_ever
     assert_eq!(told(&mut world, 0), (false, true), "nor with its process");
 }
 
-/// Found by tests/tests/chaos.rs; red where sums of what members say may overflow.
+/// Found by tests/tests/chaos.rs: fails if sums of reported values can overflow.
 #[test]
 fn what_members_say_of_their_launches_may_be_any_number() {
     let mut world = World::new(&[weight(2)]);
@@ -437,8 +438,8 @@ fn what_members_say_of_their_launches_may_be_any_number() {
     assert_eq!(world.leases.used(Number(0), world.now)[0].launches, u64::MAX);
 }
 
-/// A daemon that was started again: what its members did before is theirs, and what they have before the device is no
-/// secret until they say so.
+/// After a restart of the daemon, a member's prior usage counts for its tenant. Its queued work is unknown until it
+/// reports it.
 #[test]
 fn who_joins_again_brings_its_past_and_shares_the_device_until_it_says_otherwise() {
     let terms = Terms { weight: 2, ..Terms::default() };
@@ -451,7 +452,7 @@ fn who_joins_again_brings_its_past_and_shares_the_device_until_it_says_otherwise
     assert_eq!((used(&mut world).charged, used(&mut world).before), (0, 3_000 * MS));
     world.wish(fresh);
     assert!(matches!(world.gate_of(fresh), Gate::Run { exclusive: false, .. }), "{:?}", world.gate_of(fresh));
-    // It says that there is nothing, and the next lease is nobody else's.
+    // It reports no queued work, so the next lease is exclusive.
     world.pages[1].1.slots[slot].say(&Said { in_flight: Some(0), ..Said::default() });
     world.ring(Number(1));
     world.launch(MS);

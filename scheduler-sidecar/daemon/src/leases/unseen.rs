@@ -1,4 +1,4 @@
-//! Processes that work on a device without being before it: what the proof is told, and what it says.
+//! Exchanges data with the enforcement check about processes that work on a device without holding it.
 
 use std::ops::Deref;
 
@@ -8,8 +8,8 @@ use vgpu_core::page::{BoardPage, ReportPage};
 use super::Leases;
 
 impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases<B, R> {
-    /// How long each process has been before each device that it joined, in ns; `None`: nobody counts, since its gate is
-    /// open or it is only observed.
+    /// How long each process has held each device that it joined, in ns; `None`: not counted, since its gate is open
+    /// or its tenant is only observed.
     pub fn had(&mut self, now: u64) -> Vec<(u32, String, Option<u64>)> {
         let slots = self.houses.values().flat_map(|house| &house.pages).flat_map(|pages| pages.slots.iter().flatten());
         let slots = slots.map(|slot| (slot.past.process, slot.device, slot.id, slot.allowed.mode));
@@ -20,7 +20,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         slots.map(had).collect()
     }
 
-    /// These processes work on these devices without being before them. Twice is once; whoever is not named any more does not.
+    /// Notes the processes that work on devices without holding them. Replaces the list of the last call.
     pub fn work_unseen(&mut self, unseen: &[(u32, String)], now: u64) {
         for device in self.devices.all() {
             let uuid = self.devices.uuid(device);

@@ -1,4 +1,4 @@
-//! What status and explain say of device time.
+//! Usage and state of tenants on devices, for status and explain.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -8,81 +8,81 @@ use vgpu_core::page::{BoardPage, ReportPage};
 
 use super::{Former, Leases, Totals};
 
-/// What a tenant used of a device since it was taken in, or since the daemon started, and before.
+/// Usage of a device by a tenant, since the tenant was added or the daemon started. `before` is earlier usage.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Used {
     /// The device's UUID.
     pub device: String,
-    /// Members that have a slot there.
+    /// Members with a slot there.
     pub members: usize,
-    /// Device time charged, in ns.
+    /// Charged device time, in ns.
     pub charged: u64,
-    /// Device time that those of its processes that live used before this daemon came, in ns, by their own word.
+    /// Device time of its living processes before this daemon started, in ns, as they report it.
     pub before: u64,
-    /// Time that its members stood at the gate, in ns, summed over members.
+    /// Time that its members waited at the gate, in ns, summed over members.
     pub wait: u64,
-    /// Launches that its members counted, by their own word.
+    /// Launches, as its members report them.
     pub launches: u64,
-    /// Is some of its device time not measured, by anybody?
+    /// Whether some of its device time is not measured.
     pub unmeasured: Unmeasured,
 }
 
-/// What a tenant launched through an open gate is in no sum of device time.
+/// Launches through an open gate, whose device time is in no sum.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Unmeasured {
-    /// Processes that did so are there, and their gates are open still.
+    /// A connected process did so, and its gate is still open.
     pub now: bool,
-    /// Now, or at any time before.
+    /// Now or earlier.
     pub ever: bool,
 }
 
 /// A member on a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OnDevice {
-    /// The number of its welcome.
+    /// Member number, from its welcome.
     pub member: u64,
     /// The device's UUID.
     pub device: String,
     /// `open`, `run`, `wait`, `cap`.
     pub gate: &'static str,
-    /// Does it stand at the gate without a lease?
+    /// True if it waits at the gate without a lease.
     pub stands: bool,
-    /// Device time that it measured, in ns, as far as that is possible.
+    /// Device time that it measured, in ns, as far as that is plausible.
     pub busy: u64,
-    /// Time that it stood at the gate, in ns.
+    /// Time that it waited at the gate, in ns.
     pub waited: u64,
-    /// Did it launch through an open gate, so that not all is measured?
+    /// True if it launched through an open gate, so that not all of its device time is measured.
     pub unmeasured: bool,
 }
 
-/// Where a tenant stands on a device, for whoever asks why it does not run.
+/// State of a tenant on a device, which explains why it runs or waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explained {
     /// The device's UUID.
     pub device: String,
-    /// Are there leases on this device at all?
+    /// True if the device is shared by leases.
     pub arbitrated: bool,
-    /// In one word: `open`, `running`, `draining`, `waiting`, `capped`, `overdue`, `idle`, `paused`.
+    /// One word: `open`, `running`, `draining`, `waiting`, `capped`, `overdue`, `idle`, `paused`.
     pub state: &'static str,
     /// The same in a sentence, with names and numbers.
     pub words: String,
-    /// Whose lease it is now: a tenant's name.
+    /// Name of the tenant that holds the device.
     pub holder: Option<String>,
-    /// What is left of its account under its ceiling, in ns of device time; negative is debt.
+    /// Device time left under its ceiling, in ns; negative is debt.
     pub balance: Option<i64>,
-    /// When the account allows the next lease, in ns from now.
+    /// Time in ns until the ceiling allows the next lease.
     pub refill: Option<u64>,
 }
 
 impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases<B, R> {
-    /// What a tenant used so far, device by device, by what its members say at `now`.
+    /// Usage of a tenant, one entry for each device, from its members' reports at `now`.
     pub fn used(&mut self, number: Tenant, now: u64) -> Vec<Used> {
         self.look(number, now);
         self.used_so_far(number, now)
     }
 
-    /// As [`Self::used`], if anything can have changed since this was last asked: who holds no gate, stands at none, has
-    /// nothing before the device and did not ring uses nothing.
+    /// As [`Self::used`], or `None` if nothing can have changed since the last call. A member uses nothing if it has
+    /// no open gate, does not wait at one, has no queued work and did not ring.
     pub fn used_since(&mut self, number: Tenant, now: u64) -> Option<Vec<Used>> {
         self.houses.get(&number).filter(|house| house.stirred)?;
         let used = self.used(number, now);
@@ -95,19 +95,19 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         Some(used)
     }
 
-    /// The name of a device that a member joined, as it is told everywhere.
+    /// The name of a device that a member joined, as it is used everywhere.
     #[must_use]
     pub fn name_of(&self, uuid: &str) -> String {
         self.devices.name_of(uuid).unwrap_or(uuid).to_owned()
     }
 
-    /// The UUIDs of the devices that are known.
+    /// The UUIDs of the devices that the driver named.
     pub fn device_names(&self) -> impl Iterator<Item = &str> {
-        self.devices.all().map(|device| self.devices.uuid(device))
+        self.devices.of_driver()
     }
 
-    /// How far a tenant's processes have come on their devices since this was last asked: those that came further, with
-    /// their device time in ns since they began.
+    /// Processes of a tenant whose measured device time grew since the last call: device, process, and device time
+    /// since the process started, in ns.
     pub fn progress(&mut self, number: Tenant) -> Vec<(String, u32, u64)> {
         let Some(house) = self.houses.get_mut(&number) else { return Vec::new() };
         let mut further = Vec::new();
@@ -121,7 +121,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         further
     }
 
-    /// What a tenant used, where it stands on each device, and its members there, by one reading of what they say.
+    /// Usage of a tenant, its state on each device, and its members there, from one reading of the reports.
     pub fn seen(&mut self, number: Tenant, now: u64) -> (Vec<Used>, Vec<Explained>, Vec<OnDevice>) {
         self.look(number, now);
         self.tick(now);
@@ -153,7 +153,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         sums.into_iter().map(used).collect()
     }
 
-    /// A tenant's members on devices, by what was read last.
+    /// A tenant's members on devices, from the last reading of their reports.
     fn members(&self, number: Tenant, now: u64) -> Vec<OnDevice> {
         let Some(pages) = self.houses.get(&number).and_then(|house| house.pages.as_ref()) else { return Vec::new() };
         let on = |slot: &super::Slot| OnDevice {
@@ -173,14 +173,14 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> Leases
         pages.slots.iter().flatten().map(on).collect()
     }
 
-    /// The devices that members joined or that were known from the start, by UUID, and whether leases are given for them.
+    /// Devices by UUID that members joined or that were known at the start, and whether they are shared by leases.
     #[must_use]
     pub fn devices(&self) -> Vec<(String, bool)> {
         let all = self.devices.all().filter(|device| !self.devices.uuid(*device).is_empty());
         all.map(|device| (self.devices.uuid(device).to_owned(), self.devices.is_arbitrated(device))).collect()
     }
 
-    /// Where a tenant stands on each device on which it has members.
+    /// State of a tenant on each device on which it has members.
     pub fn explain(&mut self, number: Tenant, now: u64) -> Vec<Explained> {
         self.look(number, now);
         self.tick(now);

@@ -1,4 +1,5 @@
-//! The driver's figures beside the ledgers, at each look: what counts against limits without being charged.
+//! Compares the driver's memory figures with the ledgers at each look: memory that counts against limits without a
+//! charge.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::PoisonError;
@@ -14,15 +15,15 @@ use crate::proof::processes::Seen;
 use crate::proof::uncharged::{self, Excess, Key};
 use vgpu_control::finding::Process;
 
-/// The tenant that a listed process is a member of.
+/// The tenant of a listed process, if it is a member.
 fn tenant_of<'k>(on: &OnDevice, seen: &BTreeMap<Process, Seen>, known: &'k Registered) -> Option<&'k str> {
     let (process, seen) = seen.iter().find(|(process, _)| process.pid == on.pid)?;
     known.member(process, seen.image).map(|member| member.tenant.as_str())
 }
 
 impl Looking {
-    /// Compares, with ledgers that were read after `begun`, when the driver was asked. A ledger that is not read in time is
-    /// not known.
+    /// Compares with ledgers that were read after `begun`, when the driver was asked. A ledger that is not read in
+    /// time is treated as unknown.
     pub(super) fn compare(
         &mut self,
         seen: &BTreeMap<Process, Seen>,
@@ -31,7 +32,7 @@ impl Looking {
     ) -> Option<()> {
         let end = Instant::now() + ANEW;
         let mut question = READ;
-        // A member that came since everything was asked for has a ledger that is not known here yet.
+        // A member that joined after the last [`ALL`] has a ledger that is not known here yet.
         let unknown = |on: &OnDevice| {
             let key = (tenant_of(on, seen, &self.known)?.to_owned(), vgpu_core::uuid::key(&on.device));
             (!self.known.ledgers.contains_key(&key)).then_some(())
@@ -60,13 +61,14 @@ impl Looking {
         }
     }
 
-    /// Whether more was seen than counts.
+    /// True if more was found than counts already.
     pub(super) fn grew(&self, excess: &HashMap<Key, Excess>) -> bool {
         let none = HashMap::new();
         uncharged::grew(excess, self.counted.as_ref().unwrap_or(&none))
     }
 
-    /// Counts what was seen, and tells the loop of a change. Nobody was told yet: it may have what another thread counted.
+    /// Updates the memory that counts, and tells the reactor if it changed. The first result is always sent, because
+    /// the reactor may still have amounts of an earlier thread.
     pub(super) fn count(&mut self, first: &HashMap<Key, Excess>, again: Option<&HashMap<Key, Excess>>) {
         let none: HashMap<Key, Uncharged> = HashMap::new();
         let counted = uncharged::count(self.counted.as_ref().unwrap_or(&none), first, again);

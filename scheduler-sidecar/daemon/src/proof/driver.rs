@@ -1,4 +1,4 @@
-//! What the driver says of processes at the devices: NVML's list of who computes, with how much memory.
+//! Asks the driver for processes at the devices: NVML's list of compute processes with their memory.
 
 use std::collections::HashMap;
 
@@ -8,21 +8,21 @@ use nvml_wrapper::error::NvmlError;
 
 use vgpu_config::inventory::instances;
 
-/// A process on a device, by the driver's word.
+/// A process on a device, as the driver reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OnDevice {
-    /// Its number in the daemon's pid namespace.
+    /// Process ID in the daemon's pid namespace.
     pub pid: u32,
     /// The device's UUID.
     pub device: String,
-    /// Bytes; `None`: the driver does not say.
+    /// Bytes; `None`: the driver does not report them.
     pub used: Option<u64>,
 }
 
-/// What the driver's samples saw of a process on a device since they were last asked for.
+/// Work of a process on a device, from the driver's samples since the last request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Working {
-    /// Its number in the daemon's pid namespace.
+    /// Process ID in the daemon's pid namespace.
     pub pid: u32,
     /// The device's UUID.
     pub device: String,
@@ -30,22 +30,22 @@ pub struct Working {
     pub seen: u64,
 }
 
-/// A sample is the mean of at most so long, in us.
+/// Longest time of which a sample is the mean, in us.
 const SAMPLE_US: u64 = 1_000_000;
 
-/// The driver, once it answers.
+/// The connection to NVML, once it answers.
 #[derive(Default)]
 pub struct Driver {
     nvml: Option<Nvml>,
-    /// The newest sample of each device, in us of its clock.
+    /// Time of the newest sample of each device, in us of its clock.
     newest: HashMap<String, u64>,
 }
 
 impl Driver {
-    /// Who computes on which device.
+    /// Lists the compute processes of each device.
     ///
     /// # Errors
-    /// In words: the driver does not answer.
+    /// A message: the driver does not answer.
     pub fn processes(&mut self) -> Result<Vec<OnDevice>, String> {
         if self.nvml.is_none() {
             self.nvml = Some(Nvml::init().map_err(|why| format!("NVML cannot be initialised: {why}"))?);
@@ -53,14 +53,14 @@ impl Driver {
         let Some(nvml) = &self.nvml else { return Ok(Vec::new()) };
         let asked = list(nvml).map_err(|why| format!("NVML does not list processes: {why}"));
         if asked.is_err() {
-            // A driver that was reloaded answers another initialisation only.
+            // After a driver was reloaded, NVML answers only when it is initialised again.
             self.nvml = None;
         }
         asked
     }
 
-    /// Who worked on which device since this was last asked, and how long. A device that gives no samples (an idle one, a
-    /// MIG instance) says nothing.
+    /// Lists the processes that worked on each device since the last call, with their device time. A device without
+    /// samples (an idle one, a MIG instance) adds none.
     pub fn working(&mut self) -> Vec<Working> {
         let Some(nvml) = &self.nvml else { return Vec::new() };
         let mut all = Vec::new();
@@ -71,7 +71,7 @@ impl Driver {
             let Ok(samples) = device.process_utilization_stats(before) else { continue };
             let newest = samples.iter().map(|sample| sample.timestamp).max().unwrap_or(0).max(before);
             self.newest.insert(uuid.clone(), newest);
-            // The first samples are of a time that nobody knows.
+            // The first samples cover an unknown time.
             let span = if before == 0 { 0 } else { (newest - before).min(SAMPLE_US) };
             let mut sums: HashMap<u32, (u64, u64)> = HashMap::new();
             for sample in samples.iter().filter(|sample| sample.timestamp > before) {
@@ -97,7 +97,7 @@ fn list(nvml: &Nvml) -> Result<Vec<OnDevice>, NvmlError> {
         }
     }
     for device in devices {
-        // One that is lost hides no other.
+        // A lost device must not hide the others.
         let (uuid, processes) = match device.uuid().and_then(|uuid| Ok((uuid, device.running_compute_processes()?))) {
             Ok(asked) => asked,
             Err(why) => {

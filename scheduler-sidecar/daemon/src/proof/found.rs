@@ -1,4 +1,4 @@
-//! What was found, as it is kept between two looks.
+//! The results of the checking thread, shared with the reactor.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -8,26 +8,26 @@ use vgpu_core::page::Uncharged;
 use crate::proof::uncharged::Key;
 use vgpu_control::finding::Finding;
 
-/// What the thread has found.
+/// Results so far.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub findings: Vec<Finding>,
-    /// What cannot be looked at.
+    /// Why the check is incomplete; `None`: it is complete.
     pub blind: Option<String>,
-    /// Tenants whose ledgers are to be read.
+    /// Tenants whose ledgers must be read.
     pub suspects: Vec<String>,
-    /// What counts against limits beside the ledgers.
+    /// Memory that counts against limits in addition to the ledgers.
     pub uncharged: HashMap<Key, Uncharged>,
-    /// Connections that are to be ended.
+    /// Connections to end.
     pub changed: Vec<u64>,
-    /// Processes that work on devices without being before them.
+    /// Processes that work on devices without holding them.
     pub unseen: Vec<(u32, String)>,
     /// When the last look began.
     pub looked: Option<Instant>,
 }
 
 impl Found {
-    /// A tenant's findings, so many at most, and how many there are beside. Nothing else is copied.
+    /// A tenant's findings, at most `most`, and the number of further ones. Copies nothing else.
     pub fn of_tenant(&self, tenant: &str, most: usize) -> (Vec<Finding>, usize) {
         let mut all = self.findings.iter().filter(|finding| finding.tenant.as_deref() == Some(tenant));
         (all.by_ref().take(most).cloned().collect(), all.count())

@@ -1,19 +1,20 @@
-//! Which program a process runs: an exec is told from the program that said hello.
+//! Identifies the program that a process runs, so that an exec after the hello is detected.
 
 use vgpu_control::finding::Process;
 
-/// The program that a process runs. An exec replaces it, while number and start time of the process stay.
+/// The program of a process. An exec replaces it, while process ID and start time stay.
 ///
-/// The kernel chooses the addresses anew at each exec, so that the same program run again is another image. A process that
-/// switched that off and runs the same program again has the same image; it is judged by whether it has the library.
+/// The kernel picks new addresses at each exec, so the same program run again is another image. If a process turns
+/// that off (no address space randomization) and runs the same program again, the image stays equal. The check
+/// whether it has the library still applies then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Image {
     /// The process.
     pub process: Process,
     /// Device and inode of the program's file; zeros: it cannot be read.
     pub program: (u64, u64),
-    /// Address of the first code.
+    /// Start address of the code.
     pub code: u64,
-    /// Address of the first stack frame.
+    /// Start address of the stack.
     pub stack: u64,
 }

@@ -1,4 +1,4 @@
-//! What was seen beside who is registered: findings. No IO.
+//! Compares processes at the devices with the registered members, and returns findings. No IO.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
@@ -15,24 +15,24 @@ use super::uncharged::Key;
 use vgpu_accounting::record::reading::LedgerReading;
 use vgpu_control::finding::{Finding, Process, What};
 
-/// What the daemon knows.
+/// The reactor's data.
 #[derive(Debug, Clone, Default)]
 pub struct Registered {
-    /// Members by the number of their process.
+    /// Members by process ID.
     pub members: HashMap<u32, Vec<Member>>,
-    /// When the rest was put together; `None`: it is not here.
+    /// When `ledgers`, `broken`, `limits` and `dirs` were collected; `None`: they were not.
     pub all: Option<Instant>,
-    /// Each tenant's ledgers of a device; what is missing is not known.
+    /// Ledgers by tenant and device. A missing one is unknown.
     pub ledgers: HashMap<Key, LedgerReading>,
-    /// Why one of a tenant's ledgers of a device, which was read before, cannot be read any more.
+    /// Why a ledger that was read before can no longer be read, by tenant and device.
     pub broken: HashMap<Key, &'static str>,
-    /// Each tenant's memory limits.
+    /// Memory limits of each tenant.
     pub limits: HashMap<String, Limits>,
-    /// How long members have been before devices, by process and device.
+    /// Time for which members held devices, by process and device; see `had` of the leases.
     pub had: HashMap<(u32, String), Option<u64>>,
-    /// Members that have no leases, since their library is too old.
+    /// Members without leases, because their library is too old.
     pub older: HashSet<u32>,
-    /// The directories of sockets, with their tenants.
+    /// Directories of sockets, with their tenants.
     pub dirs: Vec<(PathBuf, String)>,
 }
 
@@ -41,38 +41,37 @@ pub struct Registered {
 pub struct Member {
     /// Its tenant.
     pub tenant: String,
-    /// The program that said hello; `None`: it could not be looked at.
+    /// The program that said hello; `None`: it could not be read.
     pub image: Option<Image>,
-    /// The number of its connection; `None`: it said hello to the former daemon, and has not come back yet.
+    /// Its connection; `None`: it said hello to the previous daemon and not yet to this one.
     pub connection: Option<u64>,
 }
 
 impl Member {
-    /// Is this process, with the program that it runs now, the one that said hello? A program that cannot be looked at is
-    /// taken for the same.
+    /// True if this process with its present program said hello. A program that cannot be read counts as the same.
     fn is(&self, process: &Process, image: Option<Image>) -> bool {
         self.image.is_some_and(|said| said.process == *process && image.is_none_or(|now| now == said))
     }
 }
 
-/// What is no finding.
+/// Exceptions from findings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Allowed {
-    /// Programs of the daemon's own mount namespace that may use devices as they like.
+    /// Programs in the daemon's own mount namespace that may use devices freely.
     pub programs: Vec<PathBuf>,
-    /// How much more than its ledger says a process may use by the driver's word.
+    /// Bytes by which a process may use more than its ledger contains, as the driver reports it.
     pub slack: u64,
 }
 
 impl Registered {
-    /// The member that a process is.
+    /// The member that this process is.
     #[must_use]
     pub fn member(&self, process: &Process, image: Option<Image>) -> Option<&Member> {
         self.members.get(&process.pid)?.iter().find(|member| member.is(process, image))
     }
 }
 
-/// Connections of processes that are there and run another program than when they said hello.
+/// Connections of processes that run another program than when they said hello.
 #[must_use]
 pub fn changed(seen: &BTreeMap<Process, Seen>, known: &Registered) -> Vec<u64> {
     let of = |(process, seen): (&Process, &Seen)| {
@@ -86,7 +85,7 @@ pub fn changed(seen: &BTreeMap<Process, Seen>, known: &Registered) -> Vec<u64> {
     seen.iter().flat_map(of).collect()
 }
 
-/// Compares. `seen`: every process at a device, by its file or by the driver's word.
+/// Returns the findings. `seen`: every process at a device, by an open device file or by the driver's list.
 #[must_use]
 pub fn judge(
     seen: &BTreeMap<Process, Seen>,
@@ -133,7 +132,7 @@ pub fn judge(
         if !seen.contained && seen.program.as_ref().is_some_and(|program| allowed.programs.contains(program)) {
             continue;
         }
-        // A child of a member: it says hello with its first call.
+        // A child of a member: it says hello at its first call.
         if has_library && groups.contains(seen.group.as_str()) {
             continue;
         }
@@ -163,17 +162,17 @@ pub fn judge(
     findings
 }
 
-/// A tenant's memory on a device, of all its members there.
+/// Memory of a tenant on a device, over all its members there.
 struct Sum {
-    /// Bytes by the driver's word.
+    /// Bytes, as the driver reports them.
     used: u64,
     /// Members there.
     members: u64,
-    /// The member that uses most, and how much that is.
+    /// The member that uses most, and its bytes.
     most: (u32, u64),
 }
 
-/// What tenants' members use by the driver's word.
+/// Memory of tenants' members, as the driver reports it.
 fn sums<'k>(
     seen: &BTreeMap<Process, Seen>,
     driver: &[OnDevice],
@@ -196,12 +195,13 @@ fn sums<'k>(
     sums
 }
 
-/// Most overhead of a process by which its tenant may stand above its limit, in bytes. Contexts and code that the driver has
-/// taken are charged whatever the limit, and the ledger that says how much is the tenant's own word. A context takes about
-/// half of this on the largest devices, and the code of a large framework the other half.
+/// Most overhead of a process, in bytes, by which its tenant may exceed its limit. Contexts and code that the driver
+/// has allocated are charged even beyond the limit. The tenant can write the ledger with that figure, so it is not
+/// trusted further. On the largest devices a context takes about half of this, and the code of a large framework the
+/// other half.
 const MOST_OVERHEAD: u64 = 1 << 30;
 
-/// What is wrong with a tenant's memory on a device, in words; `None`: nothing.
+/// The fault of a tenant's memory on a device, in words; `None`: none.
 fn fault(sum: &Sum, said: Option<&LedgerReading>, broken: Option<&str>, bound: u64, slack: u64) -> Option<String> {
     let slack = slack.saturating_mul(sum.members);
     let used = Bytes(sum.used);
@@ -238,8 +238,8 @@ fn fault(sum: &Sum, said: Option<&LedgerReading>, broken: Option<&str>, bound: u
     ))
 }
 
-/// What is wrong with tenants' memory, by tenant and device: the member that uses most, and words. The slack is for each
-/// member.
+/// Faults of tenants' memory, by tenant and device: the member that uses most, and words. Each member adds to the
+/// slack.
 fn faults<'k>(
     seen: &BTreeMap<Process, Seen>,
     driver: &[OnDevice],
@@ -256,8 +256,8 @@ fn faults<'k>(
     sums(seen, driver, known).into_iter().filter_map(of).collect()
 }
 
-/// Tenants, each with a device, about which something is wrong by what was known before the driver listed its processes at
-/// `listed`: they may have taken memory since, or been given more.
+/// Tenants and devices whose data look wrong but are older than `listed`, when the driver listed its processes. Since
+/// then the tenant may have allocated memory, or got a higher limit.
 #[must_use]
 pub fn suspects(
     seen: &BTreeMap<Process, Seen>,
@@ -275,8 +275,8 @@ pub fn suspects(
     keys.map(|(tenant, device)| (tenant.to_owned(), device)).filter(is_old).collect()
 }
 
-/// Takes note of what tenants hold, by the driver's word at `listed` and by their ledgers: who freed memory under a limit that
-/// was lowered may not take it again.
+/// Notes the memory that tenants hold, as the driver (at `listed`) and the ledgers report it. A tenant that freed
+/// memory under a lowered limit may not allocate it again.
 pub fn note(
     seen: &BTreeMap<Process, Seen>,
     driver: &[OnDevice],
@@ -294,7 +294,7 @@ pub fn note(
     bounds.keep(|tenant| known.limits.contains_key(tenant));
 }
 
-/// The end of a control group: what engines name after the container.
+/// Last part of a control group's path, which container engines derive from the container.
 pub(super) fn container(group: &str) -> Option<String> {
     group.rsplit('/').find(|part| !part.is_empty()).map(str::to_owned)
 }
@@ -372,10 +372,10 @@ mod tests {
         assert_eq!(judged(all(), &[on(10, GIB + 64 * MIB)]), []);
         assert_eq!(judged(all(), &[on(10, GIB + 65 * MIB)]), [(What::Over, 10, Some("a".into()))]);
         assert_eq!(judged(all(), &[OnDevice { used: None, ..on(10, 0) }]), []);
-        // NVML's name of an instance, and CUDA's.
+        // NVML and CUDA name a MIG instance differently.
         let instance = OnDevice { device: "MIG-1".into(), ..on(10, 2 << 30) };
         assert_eq!(judged(all(), &[instance]), [(What::Over, 10, Some("a".into()))]);
-        // Two share what the ledger says, and the slack is each one's.
+        // Two members share the ledger, and each adds to the slack.
         let two = || vec![member(10), member(20)];
         assert_eq!(judged(two(), &[on(10, GIB / 2), on(20, GIB / 2 + 128 * MIB)]), []);
         let found = judged(two(), &[on(10, GIB / 2), on(20, GIB / 2 + 129 * MIB)]);
@@ -420,10 +420,10 @@ mod tests {
         assert!(found(Some(said(40 * GIB, 0)), 3 * GIB), "more than the limit, by the driver's word");
         assert!(found(Some(said(129 * GIB, 0)), MIB), "a ledger that says more than the limit");
         assert!(found(Some(said(0, 0)), GIB), "zeros");
-        // Contexts and code are charged whatever the limit; as much as a process may need, and no more.
+        // Contexts and code are charged beyond the limit, up to the most that a process may need.
         assert!(!found(Some(said(3 * GIB, GIB)), 3 * GIB));
         assert!(found(Some(said(4 * GIB, 2 * GIB)), 4 * GIB));
-        // A ledger that is not known is no fault, and no excuse.
+        // An unknown ledger is no fault, but the limit still applies.
         assert!(!found(None, 2 * GIB));
         assert!(found(None, 4 * GIB));
         for reading in [None, Some(said(GIB, 0))] {

@@ -1,7 +1,8 @@
-//! How much memory a tenant may hold of a device: its limit, and what it held when that was lowered. No IO.
+//! Memory that a tenant may hold on a device: its limit, or what it held when the limit was lowered. No IO.
 //!
-//! A tenant may hold more than a limit that was lowered, or that was only observed, until it frees it. What it freed it may not
-//! take again. So what it may hold is at most the highest limit that was in force, and falls with what it is seen to hold.
+//! A tenant may hold more than its limit if the limit was lowered, or was not enforced before. It may keep that
+//! memory, but not allocate it again after it was freed. So the bound is at most the highest limit that was in force,
+//! and falls with the memory that the tenant is seen to hold.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -10,28 +11,28 @@ use vgpu_core::uuid;
 
 use super::uncharged::Key;
 
-/// Limits in bytes by the configuration's names of devices; all ones: no limit.
+/// Limits in bytes by the configuration's names of devices; `u64::MAX`: no limit.
 pub type ByDevice = Vec<(String, u64)>;
 
-/// A tenant's memory limits.
+/// Memory limits of a tenant.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// In force now.
+    /// Limits in force now.
     pub now: ByDevice,
-    /// In force at some time since the tenant had no members: the highest of each name.
+    /// The highest limit of each name since the tenant last had no members.
     pub before: ByDevice,
-    /// When they changed last; `None`: they did not.
+    /// When they changed last; `None`: never.
     pub changed: Option<Instant>,
 }
 
-/// The name of every device that has no limit of its own.
+/// Name that stands for every device without its own limit.
 const ANY: &str = "*";
 
 impl Limits {
-    /// The limit that is in force on a device.
+    /// The limit in force on a device.
     fn now(&self, device: &str) -> u64 {
         let named = self.now.iter().find(|(name, _)| uuid::same(name, device));
-        // A device that is not the tenant's has no limit: nobody joins it.
+        // A device that the tenant may not use has no limit: no member can join it.
         named.or_else(|| self.now.iter().find(|(name, _)| name == ANY)).map_or(u64::MAX, |(_, bytes)| *bytes)
     }
 
@@ -42,7 +43,7 @@ impl Limits {
     }
 }
 
-/// Notes limits that were in force: of each name the highest stays.
+/// Adds limits that were in force: the highest of each name is kept.
 pub fn raise(before: &mut ByDevice, limits: impl IntoIterator<Item = (String, u64)>) {
     for (name, bytes) in limits {
         match before.iter_mut().find(|(known, _)| *known == name) {
@@ -52,19 +53,19 @@ pub fn raise(before: &mut ByDevice, limits: impl IntoIterator<Item = (String, u6
     }
 }
 
-/// What tenants may hold of devices, as far as it fell since their limits changed.
+/// Bounds that fell since the tenants' limits changed last.
 #[derive(Debug, Default)]
 pub struct Bounds(HashMap<Key, Bound>);
 
 #[derive(Debug)]
 struct Bound {
     bytes: u64,
-    /// The change of limits since which it fell.
+    /// The change of limits after which it fell.
     changed: Option<Instant>,
 }
 
 impl Bounds {
-    /// How much a tenant may hold of a device, in bytes.
+    /// Bytes that a tenant may hold on a device.
     #[must_use]
     pub fn of(&self, key: &Key, limits: &Limits) -> u64 {
         let highest = limits.highest(&key.1);
@@ -72,7 +73,7 @@ impl Bounds {
         limits.now(&key.1).max(fell.min(highest))
     }
 
-    /// A tenant holds so much, and all of that was seen at `since` or later.
+    /// Notes that a tenant holds `held` bytes, all of it seen at `since` or later.
     pub fn note(&mut self, key: Key, limits: &Limits, held: u64, since: Instant) {
         if limits.changed.is_none_or(|changed| changed < since) {
             let bytes = self.of(&key, limits).min(held);
@@ -80,7 +81,7 @@ impl Bounds {
         }
     }
 
-    /// Forgets tenants.
+    /// Forgets tenants that no longer exist.
     pub fn keep(&mut self, is_there: impl Fn(&str) -> bool) {
         self.0.retain(|(tenant, _), _| is_there(tenant));
     }
@@ -100,7 +101,7 @@ mod tests {
         let mut limits = Limits { now: vec![("*".into(), 8)], ..Limits::default() };
         bounds.note(key.clone(), &limits, 1, at(0));
         assert_eq!(bounds.of(&key, &limits), 8, "a limit that did not change is what it is");
-        // Lowered, and what is known of the ledger is older.
+        // The limit was lowered after the ledger was read.
         raise(&mut limits.before, limits.now.clone());
         (limits.now, limits.changed) = (vec![("*".into(), 2)], Some(at(5)));
         bounds.note(key.clone(), &limits, 1, at(4));
@@ -109,7 +110,7 @@ mod tests {
             bounds.note(key.clone(), &limits, held, at(second));
             assert_eq!(bounds.of(&key, &limits), bound, "in second {second}");
         }
-        // Raised and lowered before anybody looked.
+        // The limit was raised and lowered between two looks.
         limits.changed = Some(at(11));
         assert_eq!(bounds.of(&key, &limits), 8);
         limits.before.clear();

@@ -1,9 +1,9 @@
-//! One look through /proc: which processes hold a device's file, have the library mapped, and where they live.
+//! Reads /proc: which processes have a device file open, have the library mapped, and which container they run in.
 //!
 //! # Cost
-//! A look at each process: one system call, where the kernel tells how many descriptors a process has (Linux 6.2) and that
-//! did not change; else its descriptors are read. Every [`THOROUGH`] looks they are read in any case, for whoever closes one
-//! file when it opens another. What a process says of itself (its name) is believed for messages only.
+//! For each process one system call, if the kernel reports the number of its descriptors (Linux 6.2) and that number
+//! did not change. Otherwise its descriptors are read. Every [`THOROUGH`] looks they are read in any case, for a
+//! process that closes one file when it opens another. A process's own name is used in messages only.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -16,73 +16,74 @@ use super::image::Image;
 use vgpu_config::problem::shown;
 use vgpu_control::finding::Process;
 
-/// Every so many looks nothing is taken from the last one.
+/// Every so many looks, all descriptors are read again.
 pub const THOROUGH: u32 = 16;
 
 /// A process at a device.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// What it is called, by its own word.
+    /// Its name, as it chose it.
     pub name: String,
-    /// The file of a device that it has open; `None`: it was asked for by its number.
+    /// The device file that it has open; `None`: the driver listed it.
     pub device: Option<String>,
-    /// Is our library mapped in it as code? `None`: that cannot be looked at.
+    /// True if the library is mapped in it as code; `None`: its memory map cannot be read.
     pub library: Option<bool>,
-    /// The program it runs; `None`: that cannot be looked at.
+    /// The program it runs; `None`: it cannot be read.
     pub image: Option<Image>,
-    /// Its program as its own mount namespace names it; `None`: it cannot be read.
+    /// Path of its program in its own mount namespace; `None`: it cannot be read.
     pub program: Option<PathBuf>,
-    /// Has it another root directory, and another mount namespace, than the host's first process? Services that are shut off
-    /// from parts of the file system have the latter only.
+    /// True if it has another root directory and another mount namespace than the host's first process. Services
+    /// without access to parts of the file system have only another namespace.
     pub contained: bool,
     /// Its control group.
     pub group: String,
-    /// Its number in its own pid namespace; `None`: it cannot be told.
+    /// Process ID in its own pid namespace; `None`: not known.
     pub inside: Option<u32>,
-    /// The tenants whose sockets' directories are mounted in it.
+    /// Tenants whose socket directories are mounted in it.
     pub tenants: Vec<String>,
 }
 
-/// What looks through /proc, and what it remembers from one look to the next.
+/// Reads /proc, and remembers results from one look to the next.
 #[derive(Debug)]
 pub struct Processes {
     root: PathBuf,
     patterns: Vec<String>,
-    /// By number.
+    /// By process ID.
     known: HashMap<u32, Known>,
     looks: u32,
-    /// The mount namespace and the root directory of the host's first process; `None`: they cannot be told, and nobody is
-    /// known to be in a container.
+    /// Mount namespace and root directory of the host's first process. `None`: they cannot be read, so no process
+    /// counts as in a container.
     host: Option<(PathBuf, (u64, u64))>,
 }
 
-/// What is remembered of a process.
+/// Results for a process from earlier looks.
 #[derive(Debug)]
 struct Known {
-    /// The inode of its list of descriptors, which another process with its number does not have.
+    /// Inode of its list of descriptors. Another process with the same ID has another one.
     inode: u64,
-    /// How many there were when they were read; 0: the kernel does not say.
+    /// Number of descriptors when they were read; 0: the kernel does not report it.
     count: u64,
-    /// The file of a device among them.
+    /// The device file among them.
     holds: Option<(Process, String)>,
-    /// The look at which it was there last.
+    /// The look that saw it last.
     look: u32,
 }
 
 impl Processes {
-    /// For files that match one of the patterns: `*` stands for any text without a slash, `[0-9]` for a digit.
+    /// Looks for files that match one of the patterns: `*` is any text without a slash, `[0-9]` a digit.
     #[must_use]
     pub fn new(patterns: &[String]) -> Self {
-        // Where that may not be looked at, ours: a service that is shut off from parts of the file system has the host's root.
+        // If /proc/1 cannot be read, use this process: a service without access to parts of the file system has the
+        // host's root.
         let host = world_of(Path::new("/proc/1")).or_else(|| world_of(Path::new("/proc/self")));
         let (root, patterns) = (PathBuf::from("/proc"), patterns.to_vec());
         Self { root, patterns, known: HashMap::new(), looks: 0, host }
     }
 
-    /// The processes that have a device's file open, but for this one.
+    /// The processes that have a device file open, except this one.
     ///
     /// # Errors
-    /// In words: /proc cannot be read.
+    /// A message: /proc cannot be read.
     pub fn holders(&mut self) -> Result<Vec<(Process, String)>, String> {
         let entries = fs::read_dir(&self.root).map_err(|why| format!("{}: {why}", self.root.display()))?;
         let thorough = self.looks.is_multiple_of(THOROUGH);
@@ -113,13 +114,13 @@ impl Processes {
         Ok(found)
     }
 
-    /// A process by its number, if it is there.
+    /// The process with this ID, if it exists.
     #[must_use]
     pub fn process(&self, pid: u32) -> Option<Process> {
         Stat::read(&self.root.join(pid.to_string())).map(|stat| Process { pid, began: stat.began })
     }
 
-    /// The program that a process runs; `None`: it cannot be looked at, or is about to end.
+    /// The program that a process runs; `None`: it cannot be read, or the process is about to end.
     #[must_use]
     pub fn image(&self, pid: u32) -> Option<Image> {
         image_below(&self.root, pid)
@@ -135,7 +136,7 @@ impl Processes {
         })
     }
 
-    /// Looks at one process. `dirs`: where the directories of tenants' sockets lie.
+    /// Reads the details of one process. `dirs`: locations of the tenants' socket directories.
     #[must_use]
     pub fn look(&self, process: Process, device: Option<String>, dirs: &[(Place, String)]) -> Seen {
         let at = self.root.join(process.pid.to_string());
@@ -164,7 +165,7 @@ impl Processes {
 /// The program that a process of the host runs, as [`Processes::image`].
 ///
 /// # Cost
-/// Two system calls, and a file that the kernel writes.
+/// Two system calls, and a file that the kernel generates.
 #[must_use]
 pub fn image(pid: u32) -> Option<Image> {
     image_below(Path::new("/proc"), pid)
@@ -178,20 +179,20 @@ fn image_below(root: &Path, pid: u32) -> Option<Image> {
     Some(Image { process: Process { pid, began }, program, code, stack })
 }
 
-/// A process or thread, by its `stat`.
+/// Data of a process or thread from its `stat`.
 struct Stat {
-    /// In ticks since boot.
+    /// Start time, in ticks since boot.
     began: u64,
-    /// Address of the first code; 0: it has no memory any more, 1: that may not be looked at.
+    /// Start address of the code; 0: it has no memory any more, 1: reading it is not permitted.
     code: u64,
-    /// Address of the first stack frame.
+    /// Start address of the stack.
     stack: u64,
 }
 
 impl Stat {
     fn read(at: &Path) -> Option<Self> {
         let text = fs::read(at.join("stat")).ok()?;
-        // The name in brackets may hold anything, brackets too.
+        // The name in brackets may contain any character, even brackets.
         let after = text.iter().rposition(|byte| *byte == b')')?;
         let rest = String::from_utf8_lossy(text.get(after + 1..)?).into_owned();
         let mut words = rest.split_ascii_whitespace();
@@ -202,8 +203,8 @@ impl Stat {
     }
 }
 
-/// A thread of a process that has its memory still. The first thread may end before the others, and /proc shows nothing of
-/// the memory then.
+/// A thread of a process that still has its memory. The first thread may end before the others; then /proc shows no
+/// memory for it.
 fn thread_with_memory(at: &Path) -> Option<(PathBuf, Stat)> {
     let first = Stat::read(at)?;
     if first.code != 0 {
@@ -213,7 +214,7 @@ fn thread_with_memory(at: &Path) -> Option<(PathBuf, Stat)> {
     threads.filter_map(|thread| Stat::read(&thread).map(|stat| (thread, stat))).find(|(_, stat)| stat.code != 0)
 }
 
-/// The last number of the line of `status` that has one for each pid namespace.
+/// The process ID in the innermost pid namespace, from the `NSpid` line of `status`.
 fn innermost(status: &str) -> Option<u32> {
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
     line.split_ascii_whitespace().next_back()?.parse().ok()
@@ -225,31 +226,31 @@ fn world_of(at: &Path) -> Option<(PathBuf, (u64, u64))> {
     Some((fs::read_link(at.join("ns/mnt")).ok()?, (root.dev(), root.ino())))
 }
 
-/// Where a directory lies whatever it is called: the number of its file system, and its path within that.
+/// Location of a directory, independent of its name: the number of its file system, and its path within that.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     system: String,
     path: Vec<u8>,
 }
 
-/// Where a directory lies, by a mountinfo in which it has this path.
+/// Location of the directory that has this path in this mountinfo.
 #[must_use]
 pub fn place(mounts: &str, dir: &Path) -> Option<Place> {
     let entries = mounts.lines().filter_map(Mount::read);
-    // Of several at one point the last one is seen.
+    // Of several mounts at one point, the last one is visible.
     let over = entries.filter_map(|mount| {
         let rest = dir.strip_prefix(OsStr::from_bytes(&mount.point)).ok()?.to_owned();
         Some((mount, rest))
     });
     let (mount, rest) = over.max_by_key(|(mount, _)| mount.point.len())?;
     let path = Path::new(OsStr::from_bytes(&mount.root)).join(rest);
-    // Without a slash at its end.
+    // Without a trailing slash.
     let path = path.components().collect::<PathBuf>().into_os_string().into_vec();
     Some(Place { system: mount.system, path })
 }
 
-/// Whose directories a mountinfo shows as mounts. Only what the kernel says counts: looking at a path in the process's own
-/// tree could last for ever, or lead elsewhere.
+/// Tenants whose directories are mounts in this mountinfo. Only the kernel's table counts: reading a path inside the
+/// process's own tree could block for ever, or lead elsewhere.
 fn mounted(mounts: &str, dirs: &[(Place, String)]) -> Vec<String> {
     let mut found = Vec::new();
     for mount in mounts.lines().filter_map(Mount::read) {
@@ -274,7 +275,7 @@ impl Mount {
     }
 }
 
-/// Does a line of `maps` name our library, mapped as code?
+/// True if a line of `maps` names the library, mapped as code.
 fn is_library(line: &str) -> bool {
     let mut words = line.splitn(6, ' ').skip(1);
     if words.next().is_none_or(|rights| !rights.contains('x')) {
@@ -284,12 +285,12 @@ fn is_library(line: &str) -> bool {
     let path = path.strip_suffix(" (deleted)").unwrap_or(path);
     Path::new(path).file_name().is_some_and(|name| {
         let name = name.as_bytes();
-        // An upgrade by rename leaves the old one under another name.
+        // After an upgrade by rename, the old file has another name.
         name == b"libvgpu.so" || name.starts_with(b"libvgpu.so.")
     })
 }
 
-/// A path of mountinfo: blanks are `\040`.
+/// Decodes a path of mountinfo, where a blank is `\040`.
 fn unescaped(text: &str) -> Vec<u8> {
     let bytes = text.as_bytes();
     let mut path = Vec::new();
@@ -303,7 +304,7 @@ fn unescaped(text: &str) -> Vec<u8> {
     path
 }
 
-/// Does a path match a pattern: `*` any text without a slash, `[0-9]` a digit?
+/// True if a path matches a pattern: `*` is any text without a slash, `[0-9]` a digit.
 #[must_use]
 pub fn matches(pattern: &str, path: &str) -> bool {
     if let Some(rest) = pattern.strip_prefix("[0-9]") {
@@ -378,7 +379,7 @@ mod tests {
         assert!(processes.process(child.id()).is_none());
     }
 
-    /// As many descriptors as before, and another file behind one of them.
+    /// The number of descriptors stays the same, but one is another file.
     #[test]
     fn who_closes_one_file_and_opens_a_devices_between_two_looks_is_seen_at_the_next_thorough_one() {
         let dir = tempfile::tempdir().unwrap();
@@ -430,7 +431,7 @@ mod tests {
         assert_eq!(image(child.id()), None);
     }
 
-    /// /proc shows no memory of a first thread that has ended.
+    /// /proc shows no memory for a first thread that has ended.
     #[test]
     fn a_process_whose_first_thread_ended_is_looked_at_by_another_thread() {
         let script = "import ctypes,os,threading,time\n\

@@ -1,4 +1,4 @@
-//! Who works on a device without being before it: the driver's samples beside the leases. No IO.
+//! Finds processes that work on a device without holding it, from the driver's samples and the leases. No IO.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,22 +10,22 @@ use super::judge::Registered;
 use super::processes::Seen;
 use vgpu_control::finding::{Finding, Process, What};
 
-/// What is known of each process on each device, by [`vgpu_core::uuid::key`].
+/// History of each process on each device ([`vgpu_core::uuid::key`]).
 #[derive(Debug, Default)]
 pub struct Times(HashMap<(Process, String), Audit>);
 
 impl Times {
-    /// One look: the processes that work without a lease, each with the device. `working` was asked for at `sampled`,
-    /// and `known` afterwards, no later than `told`; both in ns.
+    /// Takes one look and returns the processes that work without a lease, each with the device. `working` was
+    /// requested at `sampled`; `known` was read after that, at `told` at the latest. Both times are in ns.
     pub fn look(
         &mut self,
         seen: &BTreeMap<Process, Seen>,
         (working, sampled): (&[Working], u64),
         (known, told): (&Registered, u64),
     ) -> Vec<(Process, String)> {
-        // Who ended is forgotten.
+        // Processes that ended are forgotten.
         self.0.retain(|(process, _), _| seen.contains_key(process));
-        // Members are watched from the moment at which they come, so that no time is lost when they begin to work.
+        // Members are watched from their join on, so that no time is missing when they start to work.
         let samples = working.iter().map(|one| ((one.pid, key(&one.device)), one));
         let samples: HashMap<(u32, String), &Working> = samples.collect();
         for (pid, device) in samples.keys().chain(known.had.keys()) {
@@ -38,7 +38,7 @@ impl Times {
         for ((process, device), audit) in &mut self.0 {
             let key = (process.pid, device.clone());
             let sample = samples.get(&key);
-            // A process that never came to the device was never before it.
+            // A process that never joined the device never held it.
             let nobody = (!known.older.contains(&process.pid)).then_some(0);
             let had = known.had.get(&key).copied().unwrap_or(nobody);
             if audit.look(had, sample.map_or(0, |one| one.seen), sampled, told) {
@@ -50,7 +50,7 @@ impl Times {
     }
 }
 
-/// The findings among those that work unseen: members. A process that is no member is one for that.
+/// Findings for members among these processes. A process that is no member is a finding for that reason.
 #[must_use]
 pub fn findings(unseen: &[(Process, String)], seen: &BTreeMap<Process, Seen>, known: &Registered) -> Vec<Finding> {
     let mut unseen = unseen.to_vec();
@@ -96,7 +96,7 @@ mod tests {
         Member { tenant: "a".into(), image, connection: None }
     }
 
-    /// Ten seconds in which the process works for half of the time.
+    /// 10 s in which the process works half of the time.
     fn found(known: &mut Registered, had: impl Fn(u64) -> Option<Option<u64>>) -> Vec<(Process, String)> {
         let seen = BTreeMap::from([(process(10), Seen::default()), (process(20), Seen::default())]);
         let (mut times, mut found) = (Times::default(), Vec::new());

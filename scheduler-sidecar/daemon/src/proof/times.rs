@@ -1,5 +1,5 @@
-//! Who works on a device without a lease: a part of each look. What follows for the others there is the leases' affair, which
-//! ask for it with the next question.
+//! The part of a look that finds processes that work on a device without a lease. The consequences for other members
+//! are up to the leases, which get the result with the next request.
 
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
@@ -12,7 +12,7 @@ use vgpu_accounting::clock;
 use vgpu_control::finding::{Finding, Process};
 
 impl Proof {
-    /// Processes that work on devices without being before them.
+    /// Processes that work on devices without holding them.
     #[must_use]
     pub fn unseen(&self) -> Vec<(u32, String)> {
         self.found.lock().unwrap_or_else(PoisonError::into_inner).unseen.clone()
@@ -20,14 +20,14 @@ impl Proof {
 }
 
 impl Looking {
-    /// Asks the driver who works. Before the loop is asked who held which device: on a busy host any time passes in
-    /// between.
+    /// Asks the driver for the working processes. This must happen before the reactor is asked for leases, since any
+    /// time may pass in between on a busy host.
     pub(super) fn sample(&mut self) -> (Vec<Working>, u64) {
         let sampled = clock::now();
         (self.driver.as_mut().map(|driver| driver.working()).unwrap_or_default(), sampled)
     }
 
-    /// Compares the driver's samples with what the loop said of leases afterwards.
+    /// Compares the driver's samples with the leases, as the reactor reported them afterwards.
     pub(super) fn times(
         &mut self,
         seen: &BTreeMap<Process, Seen>,

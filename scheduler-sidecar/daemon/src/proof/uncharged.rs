@@ -1,10 +1,12 @@
-//! Memory that the driver holds for a tenant's processes and that the tenant's ledger does not explain. No IO.
+//! Memory that the driver holds for a tenant's processes and that the tenant's ledger does not contain. No IO.
 //!
-//! The driver takes memory outside the calls that the library charges: code that a first launch loads, local memory, slabs
-//! of small arrays that were freed in part. The daemon compares the driver's list of processes with the ledgers, and what
-//! the driver says beyond them counts against the limit. Nobody is refused for a difference of two moments: a ledger is
-//! read after the list, growth counts when a second comparison shows it too, and what programs asked for between the two
-//! readings is taken off, since it may have been freed before the last one.
+//! The driver allocates memory outside the calls that the library charges: code that a first launch loads, local
+//! memory, slabs of small allocations that are partly freed. The daemon compares the driver's list of processes with
+//! the ledgers, and the excess counts against the limit.
+//!
+//! The list and a ledger are read at different times, which alone must not cause a refusal. So a ledger is read after
+//! the list, and growth counts only if a second comparison confirms it. Bytes that programs requested between the two
+//! readings are subtracted, since they may have been freed before the last one.
 
 use std::collections::HashMap;
 
@@ -14,10 +16,10 @@ use vgpu_core::page::Uncharged;
 use super::driver::OnDevice;
 use vgpu_accounting::record::reading::LedgerReading;
 
-/// A tenant's name, and the UUID of a device in small letters.
+/// A tenant's name, and the UUID of a device in lower case.
 pub type Key = (String, String);
 
-/// By how much the driver's figure is larger than the ledger of that reading, in whole slabs.
+/// Bytes that the driver reports beyond the ledger, rounded down to whole slabs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Excess {
     /// Bytes; never 0.
@@ -26,7 +28,7 @@ pub struct Excess {
     pub reading: LedgerReading,
 }
 
-/// Compares the driver's list with the ledgers. `tenant`: whose a process is.
+/// Compares the driver's list with the ledgers. `tenant` returns the tenant of a process.
 #[must_use]
 pub fn compare<'k>(
     listed: &[OnDevice],
@@ -47,13 +49,13 @@ pub fn compare<'k>(
     sums.into_iter().filter_map(of).collect()
 }
 
-/// Whether anything is more than what counts already, so that it is to be compared again.
+/// True if some excess is more than what counts already, so that a second comparison is needed.
 #[must_use]
 pub fn grew(seen: &HashMap<Key, Excess>, counted: &HashMap<Key, Uncharged>) -> bool {
     seen.iter().any(|(key, excess)| counted.get(key).is_none_or(|counted| excess.bytes > counted.bytes))
 }
 
-/// What counts from now on. `again`: a second comparison, a little later, without which nothing grows.
+/// The memory that counts from now on. `again`: a second, later comparison, without which no amount grows.
 #[must_use]
 pub fn count(
     counted: &HashMap<Key, Uncharged>,
@@ -122,7 +124,7 @@ mod tests {
         assert_eq!(count(&counted(6), &HashMap::new(), None), none);
     }
 
-    /// Asked for and freed between list and ledger, it would look as if nobody had charged it.
+    /// If it was requested and freed between list and ledger, it would look like memory that was never charged.
     #[test]
     fn what_may_have_been_freed_meanwhile_does_not_count() {
         let none = HashMap::new();

@@ -1,7 +1,7 @@
-//! What administrators ask, answered: the verbs of [`vgpu_control`] on the daemon at work.
+//! Answers the requests of administrators ([`vgpu_control`]).
 //!
-//! What is asked was understood by [`crate::answer`]; what a change, a pause and an explanation come down to is
-//! [`super::change`]'s; whether a change fits is computed by [`vgpu_config::live`], in the words of the file.
+//! [`crate::answer`] parsed the request, and [`super::change`] carries out changes, pauses and explanations. Whether
+//! a change fits is computed by [`vgpu_config::live`], with the messages of the configuration file.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ use vgpu_control::{Answer, Ask, Done, Process};
 const LASTS: &str = "it lasts until the configuration is read again (SIGHUP) or the daemon restarts";
 
 impl Reactor {
-    /// Answers a question that was understood.
+    /// Answers a parsed request.
     pub(super) fn administer(&mut self, ask: &Ask, who: Peer, answer: &mut Answer) {
         let done = match ask {
             Ask::Status => return answer.status = Some(self.status()),
@@ -34,7 +34,7 @@ impl Reactor {
             Ask::Set { tenant, device, change } => self.set_live(tenant, device.as_deref(), change, who),
             Ask::Pause { tenant } => self.hold(tenant, true, who),
             Ask::Resume { tenant } => self.hold(tenant, false, who),
-            // Told line by line, by `reactor::follow`.
+            // Sent line by line by `reactor::follow`.
             Ask::Events { .. } => return,
         };
         match done {
@@ -51,7 +51,7 @@ impl Reactor {
         self.status().tenants.into_iter().flat_map(of).collect()
     }
 
-    /// Devices and tenants as they are in force, changes of administrators among them.
+    /// Devices and tenants as in force now, including the changes of administrators.
     pub(super) fn in_force(&self) -> (Vec<DevicePlan>, Vec<TenantPlan>) {
         let planned = self.loaded.as_ref().map(|loaded| loaded.plan.devices.clone());
         let unknown =
@@ -60,7 +60,7 @@ impl Reactor {
         (planned.unwrap_or_else(unknown), open.map(|room| plan_of(&room.tenant)).collect())
     }
 
-    /// The room of the tenant of that name, if it is served.
+    /// The room of a tenant that is served, by its name.
     fn known(&self, name: &str) -> Result<u64, String> {
         let found = self.rooms.iter().find(|(_, room)| !room.is_removed() && room.tenant.name == name);
         found.map(|(id, _)| *id).ok_or_else(|| live::tenant(&self.in_force().1, name).err().unwrap_or_default())
@@ -132,7 +132,7 @@ impl Reactor {
         self.done(name, changed, notes)
     }
 
-    /// What holds for a tenant now.
+    /// The terms of a tenant after the request.
     fn done(&mut self, name: &str, changed: Vec<String>, notes: Vec<String>) -> Result<Done, String> {
         let id = self.known(name)?;
         let devices = self.terms_status(id);
@@ -143,7 +143,7 @@ impl Reactor {
         Ok(Done { tenant: name.to_owned(), changed, paused, mode, strict, devices, notes })
     }
 
-    /// Why a tenant gets what it gets, and what is found of its processes.
+    /// Why a tenant gets the time it gets, and the findings about its processes.
     fn why(&mut self, name: &str) -> Result<Vec<Explained>, String> {
         let id = self.known(name)?;
         let Some(tenant) = self.rooms.get(&id).map(|room| room.tenant.clone()) else { return Ok(Vec::new()) };
@@ -176,7 +176,7 @@ impl Reactor {
     }
 }
 
-/// As a file would say it.
+/// The tenant as a configuration file would describe it.
 fn plan_of(tenant: &Tenant) -> TenantPlan {
     TenantPlan {
         name: tenant.name.clone(),

@@ -1,6 +1,6 @@
-//! What an administrator changes, holds or asks about while members run.
+//! Carries out an administrator's changes, pauses and questions about a running tenant.
 //!
-//! The words of the administrative protocol are `admin`'s; this is what they come down to.
+//! Not here: the words of the administrative protocol (`admin`).
 
 use super::{Reactor, number};
 use crate::config::Tenant;
@@ -10,18 +10,18 @@ use tracing::info;
 use vgpu_accounting::clock;
 
 impl Reactor {
-    /// The room of a tenant that is served.
+    /// The room number of a tenant that is served.
     fn room_of(&self, tenant: &str) -> Result<u64, String> {
         let open = self.rooms.iter().find(|(_, room)| !room.is_removed() && room.tenant.name == tenant);
         open.map(|(id, _)| *id).ok_or_else(|| format!("there is no tenant {tenant:?}"))
     }
 
-    /// Puts a tenant's terms in force as they are to be, which were found to fit ([`vgpu_config::live`]): at once for
-    /// members of protocol 2; says how many of protocol 1 keep what they were told. Lasts until the file is read again or the
-    /// daemon ends.
+    /// Puts a tenant's new terms in force, after [`vgpu_config::live`] found that they fit. Members of protocol 2 get
+    /// them at once. Returns the number of members of protocol 1, which keep the limits they were told. The change
+    /// lasts until the file is read again or the daemon ends.
     ///
     /// # Errors
-    /// In words: no such tenant.
+    /// A message: no such tenant.
     pub fn change(&mut self, fresh: Tenant, what: &str, who: Peer) -> Result<usize, String> {
         let id = self.room_of(&fresh.name)?;
         let now = clock::now();
@@ -43,11 +43,11 @@ impl Reactor {
         Ok(behind)
     }
 
-    /// Grants a tenant nothing any more: what is in flight drains, its members wait at the gate. Twice is once. Lasts until
-    /// [`Self::resume`], over readings of the file too.
+    /// Grants a tenant no more leases: work in flight drains, and its members wait at the gate. Pausing twice is the
+    /// same as once. The pause lasts until [`Self::resume`], even if the file is read again.
     ///
     /// # Errors
-    /// In words: no such tenant.
+    /// A message: no such tenant.
     pub fn pause(&mut self, tenant: &str, who: Peer) -> Result<(), String> {
         let id = self.room_of(tenant)?;
         self.leases.pause(number(id), true, clock::now());
@@ -55,10 +55,10 @@ impl Reactor {
         Ok(())
     }
 
-    /// Ends a pause; without one nothing happens.
+    /// Ends a pause; without one it does nothing.
     ///
     /// # Errors
-    /// In words: no such tenant.
+    /// A message: no such tenant.
     pub fn resume(&mut self, tenant: &str, who: Peer) -> Result<(), String> {
         let id = self.room_of(tenant)?;
         self.leases.pause(number(id), false, clock::now());
@@ -66,22 +66,22 @@ impl Reactor {
         Ok(())
     }
 
-    /// Is this tenant paused? `None`: no such tenant.
+    /// True if the tenant is paused; `None`: no such tenant.
     #[must_use]
     pub fn is_paused(&self, tenant: &str) -> Option<bool> {
         self.room_of(tenant).ok().map(|id| self.leases.is_paused(number(id)))
     }
 
-    /// Where a tenant stands on each device on which it has members.
+    /// The state of a tenant on each device on which it has members.
     ///
     /// # Errors
-    /// In words: no such tenant.
+    /// A message: no such tenant.
     pub fn explain(&mut self, tenant: &str) -> Result<Vec<Explained>, String> {
         let id = self.room_of(tenant)?;
         Ok(self.leases.explain(number(id), clock::now()))
     }
 
-    /// What a tenant used, device by device; empty for one that does not exist.
+    /// Usage of a tenant, one entry for each device; empty if the tenant does not exist.
     #[must_use]
     pub fn used(&mut self, tenant: &str) -> Vec<Used> {
         match self.room_of(tenant) {

@@ -1,4 +1,4 @@
-//! Who comes in: through the doors, by the kernel's word about him, as long as there is room.
+//! Accepts connections: checks the peer's credentials from the kernel, and limits connections by free descriptors.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,22 +17,22 @@ use crate::connection::{Connection, Peer, Side};
 use crate::door::Door;
 use crate::room::may_administrate;
 
-/// Most administrators at once.
+/// Most administrators connected at once.
 const MAX_ADMINS: usize = 16;
 
-/// Descriptors that the daemon needs for itself; for each tenant its door; and for each that has members of protocol 2 its bell
-/// and a part of those for pages.
+/// Descriptors that the daemon needs for itself. Each tenant needs one more, its listener.
 const OWN: usize = 24;
+/// Descriptors of a tenant with members of protocol 2: its bell, and its part of those for pages.
 const FURNISHED: usize = 2;
 
-/// Most callers let in before other events have their turn.
+/// Most callers accepted before other events are served.
 const ACCEPTS_PER_TURN: usize = 64;
 
 impl Reactor {
-    /// Lets administrators in by the service manager's socket.
+    /// Accepts administrators at a socket that the service manager opened.
     ///
     /// # Errors
-    /// [`ServeError`]: its directory is gone or is one that is mounted into containers, or it cannot be watched.
+    /// [`ServeError`]: its directory is gone or is mounted into containers, or the socket cannot be watched.
     pub fn administer_by(&mut self, activated: Activated) -> Result<(), ServeError> {
         let Activated { listener, path } = activated;
         if let Some(room) = self.rooms.values().find(|room| room.tenant.socket.parent() == path.parent()) {
@@ -47,12 +47,12 @@ impl Reactor {
         Ok(())
     }
 
-    /// Accepts who waits at a door.
+    /// Accepts the callers that wait at a listener.
     pub(super) fn let_in(&mut self, side: Side) {
         for _ in 0..ACCEPTS_PER_TURN {
             let door = match side {
                 Side::Admin => self.admin.as_ref(),
-                // Removed since epoll told of it.
+                // The tenant was removed after epoll reported the event.
                 Side::Member(id) => self.rooms.get(&id).and_then(|room| room.door.as_ref()),
             };
             let Some(door) = door else { return };
@@ -60,7 +60,8 @@ impl Reactor {
                 Ok(Some(stream)) => self.welcome(stream, side),
                 Ok(None) => return,
                 Err(why) => {
-                    // No descriptor left: without this the caller would wait and epoll would never rest.
+                    // No descriptor is left: without a free one the caller would wait, and epoll would report it
+                    // again at once.
                     drop(self.spare.take());
                     let turned_away = door.accept();
                     if let Ok(Some(stream)) = turned_away {
@@ -74,10 +75,10 @@ impl Reactor {
         }
     }
 
-    /// The part of each tenant, once so many are in that each has no more than that; `None`: whoever comes first.
+    /// Most connections of each tenant while descriptors are scarce; `None`: they are not scarce.
     ///
     /// # Cost
-    /// None until half of the descriptors are used; a look at each room from then on.
+    /// None until half of the descriptors are used; then it looks at each tenant.
     fn part_of_each(&self) -> Option<usize> {
         let (rooms, connections) = (self.rooms.len(), self.connections.len());
         if rooms <= 1 || connections < crowd(self.descriptors, rooms, usize::MAX).0 {
@@ -139,16 +140,16 @@ impl Reactor {
     }
 }
 
-/// From how many connections on each tenant has only its part, and that part: of the descriptors that are left for connections,
-/// three quarters are whoever's comes first, the rest is divided among tenants, so that none of them can keep the others out.
-/// Half of what doors leave is never kept back.
+/// From how many connections on each tenant is limited to its part, and that part. Three quarters of the descriptors
+/// left for connections are first come, first served. The rest is divided among the tenants, so that none keeps the
+/// others out. At least half of the descriptors not used by listeners are always first come, first served.
 fn crowd(descriptors: usize, rooms: usize, furnished: usize) -> (usize, usize) {
     let beside_doors = descriptors.saturating_sub(OWN.saturating_add(rooms));
     let left = beside_doors.saturating_sub(furnished.saturating_mul(FURNISHED));
     ((left / 4 * 3).max(beside_doors / 2), (left / 4 / rooms.max(1)).max(1))
 }
 
-/// One line to somebody who is closed at once; the kernel takes it or it is lost.
+/// Sends one line to a peer that is closed at once. If the kernel cannot take the line, it is lost.
 fn tell(stream: &OwnedFd, words: &str) {
     if let Ok(line) = answer::refusal(words).encode() {
         let flags = rustix::net::SendFlags::NOSIGNAL | rustix::net::SendFlags::DONTWAIT;
@@ -156,12 +157,13 @@ fn tell(stream: &OwnedFd, words: &str) {
     }
 }
 
-/// A descriptor to give up.
+/// A descriptor that can be closed when none is left.
 pub(super) fn spare() -> Option<OwnedFd> {
     rustix::fs::open(Path::new("/dev/null"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
 }
 
-/// One descriptor per member: the usual soft limit of 1024 is for programs that use select. Says how many there may be.
+/// Raises the soft limit of open files to the hard one, since each member needs a descriptor. The usual soft limit of
+/// 1024 is for programs that use select. Returns the limit.
 pub(super) fn raise_descriptor_limit() -> usize {
     let mut limit = rustix::process::getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

@@ -1,8 +1,8 @@
-//! Who follows what happens: administrators that asked for events, each at its own pace; and who reads metrics.
+//! Streams events to administrators that follow them, each at its own pace, and answers the metrics threads.
 //!
-//! A follower is sent events as the kernel takes them; the next ones are looked up when it has taken those. It costs the
-//! daemon one buffer of [`AT_ONCE`] events; one that takes nothing for as long as anybody may is closed, and asks again from
-//! where it was.
+//! A follower is sent events as fast as the kernel takes them; the next ones are read from the journal after that. So
+//! it costs the daemon one buffer of [`AT_ONCE`] events. A follower that takes nothing for as long as any peer may is
+//! closed, and can ask again from where it was.
 
 use std::io;
 
@@ -15,20 +15,20 @@ use crate::connection::{Connection, State};
 use vgpu_control::event::Event;
 use vgpu_control::{Answer, Fault};
 
-/// Events that are written at once.
+/// Most events in one write.
 const AT_ONCE: usize = 64;
 
-/// Most followers at once: others must be able to ask.
+/// Most followers at once: other administrators must still be able to connect.
 const MOST: usize = 8;
 
 impl Reactor {
-    /// Watches for events of other threads.
+    /// Watches for events from other threads.
     pub(super) fn watch_journal(&self) -> Result<(), ServeError> {
         let Some(bell) = self.journal.bell() else { return Ok(()) };
         epoll::add(&self.epoll, bell, EventData::new_u64(EVENTS), EventFlags::IN).map_err(failed("watch for events"))
     }
 
-    /// Watches for who asks for metrics.
+    /// Watches for requests of the metrics threads.
     pub(super) fn watch_metrics(&self) -> Result<(), ServeError> {
         match &self.metrics {
             Some(Ok(metrics)) => epoll::add(&self.epoll, metrics, EventData::new_u64(METRICS), EventFlags::IN)
@@ -41,7 +41,7 @@ impl Reactor {
         }
     }
 
-    /// Somebody asks for metrics.
+    /// A metrics thread asks for the status.
     pub(super) fn measured(&mut self) {
         let Some(Ok(metrics)) = &mut self.metrics else { return };
         match metrics.heard() {
@@ -60,7 +60,7 @@ impl Reactor {
         }
     }
 
-    /// What the daemon cannot do while limits are kept.
+    /// Services that do not work while limits are still enforced.
     pub(super) fn faults(&self) -> Vec<Fault> {
         let audit = self.journal.audit_fault().map(|words| Fault { what: "audit".into(), words });
         let metrics = self.metrics.as_ref().and_then(|metrics| metrics.as_ref().err());
@@ -72,7 +72,7 @@ impl Reactor {
         audit.into_iter().chain(metrics).chain(record).chain(blind).collect()
     }
 
-    /// Begins to tell events from number `since` on: all that are kept, or from now on for ever too.
+    /// Starts to send events from number `since` on: those that are kept, and with `follow` all later ones too.
     pub(super) fn begin_events(&self, connection: &mut Connection, answer: &mut Answer, since: u64, follow: bool) {
         let following = |connection: &&Connection| matches!(connection.state, State::Following(..));
         if self.connections.values().filter(following).count() >= MOST {
@@ -83,7 +83,7 @@ impl Reactor {
         connection.state = State::Following(since.max(1), follow);
     }
 
-    /// Sends a follower what it has not been sent, as far as the kernel takes it; false when the connection is to be closed.
+    /// Sends a follower the events that it has not got, as far as the kernel takes them. False: close the connection.
     pub(super) fn pump(&self, connection: &mut Connection) -> bool {
         while let State::Following(next, follow) = connection.state {
             if !connection.is_flushed() {
@@ -103,7 +103,7 @@ impl Reactor {
         true
     }
 
-    /// Something happened: whoever follows is told.
+    /// Sends new events to every follower that has received all earlier ones.
     pub(super) fn happened(&mut self) {
         self.journal.heard();
         let behind: Vec<u64> = self

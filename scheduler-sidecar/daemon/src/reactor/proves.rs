@@ -1,4 +1,4 @@
-//! Who is registered, for the thread that proves enforcement.
+//! Gives the enforcement check the list of registered processes, and applies what it found.
 
 use std::collections::HashMap;
 
@@ -21,13 +21,13 @@ use vgpu_accounting::clock;
 use vgpu_accounting::record::ledgers::Whose;
 
 impl Reactor {
-    /// Watches for its questions.
+    /// Watches for requests of the checking thread.
     pub(super) fn watch_proof(&self) -> Result<(), ServeError> {
         let Some(proof) = &self.proof else { return Ok(()) };
         epoll::add(&self.epoll, proof, EventData::new_u64(PROOF), EventFlags::IN).map_err(failed("prove enforcement"))
     }
 
-    /// It asks who is registered, since somebody is at a device.
+    /// Answers a request of the checking thread, which asks when a process is at a device.
     pub(super) fn proves(&mut self) {
         let Some(proof) = &mut self.proof else { return };
         match proof.heard() {
@@ -60,7 +60,8 @@ impl Reactor {
         }
     }
 
-    /// Counts memory that the driver holds beside the ledgers against the tenants' limits, in place of what counted before.
+    /// Counts memory that the driver reports but the ledgers do not contain against the tenants' limits. Replaces the
+    /// amounts counted before.
     fn count_uncharged(&mut self, counted: HashMap<Key, Uncharged>) {
         let now = clock::now();
         for (id, room) in &self.rooms {
@@ -69,7 +70,7 @@ impl Reactor {
         }
     }
 
-    /// Ends a connection whose process is gone or runs another program than said hello: its hello was that program's.
+    /// Ends a connection whose process is gone, or runs another program than the one that said hello.
     fn end_changed(&mut self, token: u64) {
         let Some(connection) = self.connections.remove(&token) else { return };
         if matches!(connection.state, State::Registered(..)) {
@@ -79,10 +80,10 @@ impl Reactor {
         self.part(token, connection);
     }
 
-    /// Takes note of the program that said hello, for this daemon and the next.
+    /// Remembers the program that said hello, for this daemon and the next one.
     ///
     /// # Cost
-    /// Four system calls, where processes are looked at; seldom, a line written for each member and tenant.
+    /// Four system calls if the enforcement check is on. Rarely, a line is written for each member and tenant.
     pub(super) fn enrol(&mut self, connection: &mut Connection, id: u64) {
         if self.proof.is_none() {
             return;
@@ -96,7 +97,7 @@ impl Reactor {
         }
     }
 
-    /// Writes the list for the next daemon anew. The connection that is served is among the others no more.
+    /// Rewrites the list for the next daemon. `served`: the connection being served, which is not in the map now.
     pub(super) fn rewrite_roster(&mut self, served: Option<&Connection>) {
         let rooms = &self.rooms;
         let of = |connection: &Connection| match connection.side {
@@ -111,22 +112,24 @@ impl Reactor {
         self.roster.rewrite(connections.filter_map(of), limits);
     }
 
-    /// Notes a tenant's memory limits for the next daemon.
+    /// Writes a tenant's memory limits to the list for the next daemon.
     pub(crate) fn keep_limits(&mut self, id: u64) {
         let Some(room) = self.rooms.get(&id) else { return };
         self.roster.limited(&room.tenant.name, &limits_of(&room.tenant));
     }
 
+    /// The registered processes; with `all` also limits and ledgers of every tenant.
+    ///
     /// # Cost
-    /// A look at each connection and each member on a device; with `all`, which is asked seldom, one at each room and what it
-    /// holds by its ledgers too.
+    /// Looks at each connection and at each member on a device. With `all`, which is rare, also at each tenant and
+    /// its ledgers.
     fn registered(&mut self, all: bool) -> Registered {
         let mut known = Registered::default();
         let mut told = std::collections::HashMap::new();
         for (token, connection) in &mut self.connections {
             let (Side::Member(id), State::Registered(..)) = (connection.side, &connection.state) else { continue };
             let (Some(pid), Some(room)) = (connection.peer.pid, self.rooms.get(&id)) else { continue };
-            // No descriptor may have been left when it said hello.
+            // The program may have been unreadable at the hello, for lack of a descriptor.
             if connection.image.is_none() {
                 connection.image = processes::image(pid);
                 connection.image.iter().for_each(|image| self.roster.joined(&room.tenant.name, image));
@@ -156,7 +159,7 @@ impl Reactor {
             known.dirs.extend(dir.map(|dir| (dir, room.tenant.name.clone())));
             let mut now = limits_of(&room.tenant);
             if let Some(told) = told.get(id) {
-                // Members of protocol 1 keep what they were told.
+                // Members of protocol 1 keep the limits they were told.
                 now.iter_mut().for_each(|(_, bytes)| *bytes = *told.max(bytes));
             }
             let limits = Limits { now, before: room.limits_before.clone(), changed: room.limits_changed };

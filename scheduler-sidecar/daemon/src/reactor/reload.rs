@@ -1,9 +1,9 @@
-//! From one plan to the next while members are connected: all of it or nothing.
+//! Replaces one plan by the next while members are connected, as a whole or not at all.
 //!
-//! A tenant that is new gets its door, one that is gone loses it, one that changed tells the next member the new terms.
-//! Members that are there keep their connection; their boards say the new terms. Those of protocol 1 keep what they were
-//! told, and the log and `vgpu status` say so. What an administrator changed by hand ends with a reading of the file, and not
-//! where the file as it was is read against devices that became known (`by_hand`).
+//! A new tenant gets its socket, a removed one loses it, and members that join a changed one get the new terms.
+//! Connected members keep their connections and find the new terms on their boards. Those of protocol 1 keep the
+//! limits they were told, and the log and `vgpu status` say so. Administrators' overrides end when the file is read
+//! again. They stay when the same file is resolved against devices that the driver named later (`by_hand`).
 
 use std::time::Duration;
 
@@ -25,15 +25,15 @@ use vgpu_config::live;
 use vgpu_config::plan::Plan;
 use vgpu_control as control;
 
-/// Where the configuration comes from and what it was last.
+/// The configuration file and the plan in force.
 pub(crate) struct Loaded {
     pub source: Source,
     pub plan: Plan,
-    /// What the plan was read from.
+    /// The text from which the plan was read.
     pub text: String,
-    /// How often the file was read again and taken.
+    /// How often the file was read again and accepted.
     pub reloads: u64,
-    /// Why the last reading changed nothing.
+    /// Why the last reading was refused; `None`: it was accepted.
     pub refused: Option<String>,
 }
 
@@ -49,7 +49,7 @@ impl Loaded {
 }
 
 impl Reactor {
-    /// Reads the file again and obeys it, if it can be obeyed as a whole.
+    /// Reads the file again and applies it, if all of it can be applied.
     pub(super) fn reload(&mut self) {
         let Some(loaded) = self.loaded.take() else { return };
         self.notifier.reloading();
@@ -58,8 +58,8 @@ impl Reactor {
         self.ask_driver();
     }
 
-    /// The driver answers after all: what the file said when it was last obeyed is read against its devices. Nobody wrote
-    /// another file: what was changed by hand stays.
+    /// The driver answered: the text that was last applied is resolved against its devices. The file did not change,
+    /// so administrators' overrides stay.
     pub(super) fn driver_answered(&mut self) {
         let Some(inventory) = self.asking.as_mut().and_then(Asking::answer) else { return };
         self.asking = None;
@@ -79,7 +79,7 @@ impl Reactor {
         }
     }
 
-    /// Obeys a text of the file, or says why not. What was changed by hand is over, or stays.
+    /// Applies a text of the file, or logs why it cannot. `stays`: administrators' overrides are kept.
     fn obey(&mut self, mut loaded: Loaded, text: Result<String, String>, done: &str, stays: bool) {
         match text.and_then(|text| Ok((self.follow(&loaded, &text, stays)?, text))) {
             Ok(((plan, summary), text)) => {
@@ -104,19 +104,19 @@ impl Reactor {
         self.notifier.ready(&format!("{}{refused}", self.summary()));
     }
 
-    /// The new plan, in force, and what was done; or in words why nothing was.
+    /// Puts the new plan in force, and returns it with a summary; or returns in words why nothing was changed.
     fn follow(&mut self, loaded: &Loaded, text: &str, stays: bool) -> Result<(Plan, String), String> {
         let plan = loaded.source.plan(text).map_err(|why| why.to_string())?;
         let difference = difference(&loaded.plan, &plan);
         if !difference.fixed.is_empty() {
             return Err(format!("a running daemon cannot change this, restart it: {}", difference.fixed.join("; ")));
         }
-        // Whatever can fail comes first.
+        // Steps that can fail run first.
         let mut rooms = Vec::new();
-        // A directory that was there may be mounted in a container: it is not ours to remove.
+        // Directories created here. One that existed before may be mounted in a container, so it is not removed.
         let mut made = Vec::new();
         let mut next_room = self.next_room;
-        // Members wait for the beat meanwhile.
+        // Do not wait for locks: members wait for the heartbeat meanwhile.
         let mut patience = Duration::ZERO;
         for added in &difference.added {
             made.extend(added.socket.parent().filter(|dir| dir.symlink_metadata().is_err()).map(|_| &added.socket));
@@ -143,7 +143,7 @@ impl Reactor {
         Ok((plan, summary(&difference, behind)))
     }
 
-    /// Takes a tenant in at the start.
+    /// Adds a tenant at startup.
     pub(super) fn add_room(&mut self, tenant: Tenant, door: Door) -> Result<(), ServeError> {
         let id = self.next_room;
         self.watch(&door, id)?;
@@ -151,7 +151,7 @@ impl Reactor {
         Ok(())
     }
 
-    /// Takes a tenant in whose place is unusable.
+    /// Adds a tenant whose socket path is unusable.
     pub(super) fn add_unusable(&mut self, tenant: Tenant, why: String) {
         let id = self.next_room;
         self.next_room += 1;
@@ -160,7 +160,7 @@ impl Reactor {
         self.rooms.insert(id, Room { limits_before, ..Room::without_door(tenant, why) });
     }
 
-    /// Tries once more where a place was unusable.
+    /// Tries again to open the sockets of tenants whose path was unusable.
     fn retry_doors(&mut self) {
         let ids: Vec<u64> = self.rooms.iter().filter(|(_, room)| room.unusable.is_some()).map(|(id, _)| *id).collect();
         let mut patience = Duration::ZERO;
@@ -184,13 +184,13 @@ impl Reactor {
         }
     }
 
-    /// The room of a removed tenant of that name whose members are still there.
+    /// The room of a removed tenant of that name that still has members.
     fn left_room(&self, name: &str) -> Option<u64> {
         let left = self.rooms.iter().find(|(_, room)| room.is_removed() && room.tenant.name == name);
         left.map(|(id, _)| *id)
     }
 
-    /// Takes a tenant in, or back in, whose door is watched by that number.
+    /// Adds a tenant, or a removed one again. The listener is watched with that number as token.
     fn take_in(&mut self, id: u64, tenant: Tenant, door: Door) {
         match self.rooms.get_mut(&id) {
             Some(room) => {
@@ -218,7 +218,7 @@ impl Reactor {
         self.forget_rooms();
     }
 
-    /// Forgets the rooms that are over, with their directories.
+    /// Removes the rooms of removed tenants without connections, and their directories.
     pub(super) fn forget_rooms(&mut self) {
         for id in self.rooms.iter().filter(|(_, room)| room.is_over()).map(|(id, _)| *id).collect::<Vec<_>>() {
             self.note_last(id);
@@ -234,8 +234,9 @@ impl Reactor {
         });
     }
 
-    /// Gives every tenant the terms that the file says, in force at once for members of protocol 2; returns how many of
-    /// protocol 1 have earlier ones. What an administrator changed meanwhile is over, since the file is what holds; or it stays.
+    /// Gives every tenant the terms of the plan, at once for members of protocol 2. Returns how many members of
+    /// protocol 1 keep earlier ones. `stays`: administrators' overrides are carried over; otherwise they end, because
+    /// the file is in force.
     fn follow_changes(&mut self, plan: &Plan, difference: &Difference, stays: bool) -> usize {
         let now = clock::now();
         let (mut behind, mut carried) = (0, Marks::new());
@@ -277,7 +278,7 @@ impl Reactor {
         behind
     }
 
-    /// One line about everything.
+    /// A summary in one line.
     pub(super) fn summary(&self) -> String {
         let tenants = self.rooms.values().filter(|room| room.door.is_some()).count();
         format!("serving {tenants} tenant{}", if tenants == 1 { "" } else { "s" })

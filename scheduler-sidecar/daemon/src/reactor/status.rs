@@ -1,4 +1,4 @@
-//! What the daemon says of itself.
+//! Builds the status report, and passes usage to the record once a second.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -24,7 +24,7 @@ fn seconds(ns: u64) -> f64 {
     (ns / 1_000) as f64 / 1e6
 }
 
-/// What the leases say of a tenant at one moment.
+/// Usage and state of a tenant at one moment, from the leases.
 #[derive(Default)]
 struct Seen {
     used: Vec<Used>,
@@ -32,7 +32,7 @@ struct Seen {
     members: Vec<OnDevice>,
 }
 
-/// The devices of a tenant's members, by the members' numbers.
+/// Devices of a tenant's members, by member number.
 fn members_on(seen: &Seen) -> BTreeMap<u64, Vec<MemberDevice>> {
     let mut on: BTreeMap<u64, Vec<MemberDevice>> = BTreeMap::new();
     for place in &seen.members {
@@ -50,10 +50,10 @@ fn members_on(seen: &Seen) -> BTreeMap<u64, Vec<MemberDevice>> {
 }
 
 impl Reactor {
-    /// Everything.
+    /// The complete status.
     ///
     /// # Cost
-    /// All members' reports are read once, and the tenants' sums are written as text: some microseconds a member.
+    /// Reads every member's report once and formats the tenants' sums: a few microseconds for each member.
     pub(crate) fn status(&mut self) -> Status {
         let now = Instant::now();
         let rooms: Vec<u64> = self.rooms.keys().copied().collect();
@@ -100,7 +100,7 @@ impl Reactor {
         }
     }
 
-    /// The members of each room, each with its number; 0 for those of protocol 1.
+    /// Members of each room, each with its number; 0 for those of protocol 1.
     fn members(&self, now: Instant) -> BTreeMap<u64, Vec<(u64, MemberStatus)>> {
         let mut members: BTreeMap<u64, Vec<(u64, MemberStatus)>> = BTreeMap::new();
         for connection in self.connections.values() {
@@ -125,13 +125,14 @@ impl Reactor {
         members
     }
 
-    /// What a room's tenant holds of the devices that it used, by their UUIDs, with what counts beside its ledgers.
+    /// Memory that a tenant holds on each device that it used, by UUID, including memory that its ledgers do not
+    /// contain.
     fn held(&self, id: u64, seen: &Seen) -> BTreeMap<String, Held> {
         let Some(room) = self.rooms.get(&id) else { return BTreeMap::new() };
         let on = |used: &Used| {
             let mut held = self.record.held(&(id, used.device.clone()))?;
             if is_left(room, used) {
-                // The ledgers were read before the last member left; the record reads them once more, within a second.
+                // The ledgers were read before the last member left. The record reads them again within a second.
                 (held.used, held.overhead) = (0, 0);
                 held.parts.clear();
                 return Some((used.device.clone(), held));
@@ -143,7 +144,7 @@ impl Reactor {
         seen.used.iter().filter_map(on).collect()
     }
 
-    /// What the leases say of a room's tenant now. Nothing is read for one without pages: most are, at most times.
+    /// State of a tenant now, from the leases. For a tenant without pages no report is read; most tenants have none.
     fn seen(&mut self, id: u64) -> Seen {
         let (number, now) = (number(id), clock::now());
         if self.rooms.get(&id).is_none_or(|room| room.paged == 0) {
@@ -153,12 +154,12 @@ impl Reactor {
         Seen { used, said, members }
     }
 
-    /// How many processes a tenant has, and whether it is held.
+    /// The number of a tenant's processes, and whether it is paused.
     pub(crate) fn whole(&self, name: &str) -> Whole {
         let room = self.rooms.values().find(|room| !room.is_removed() && room.tenant.name == name);
         let Some(room) = room else { return Whole::default() };
         let paused = self.is_paused(name).unwrap_or(false);
-        // Who has not said hello is neither.
+        // A connection that has not said hello counts as no process.
         let registered = |connection: &&super::Connection| {
             matches!(connection.side, Side::Member(id) if self.rooms.get(&id).is_some_and(|here| here.tenant.name == room.tenant.name))
                 && matches!(connection.state, State::Registered(..))
@@ -168,7 +169,8 @@ impl Reactor {
         Whole { connected, older: connected.saturating_sub(room.paged), paused, observed }
     }
 
-    /// A tenant's terms, a row for each device: those that the configuration names, and under `*` those that members joined.
+    /// A tenant's terms, one row for each device: those that the configuration names, and for `*` those that members
+    /// joined.
     pub(crate) fn terms_status(&mut self, id: u64) -> Vec<TermsStatus> {
         let seen = self.seen(id);
         let held = self.held(id, &seen);
@@ -247,7 +249,7 @@ impl Reactor {
         }
     }
 
-    /// The devices of the configuration, then those that members joined beyond it.
+    /// Devices of the configuration, then devices that members joined beyond those.
     fn devices_status(&self, holders: &BTreeMap<String, Option<String>>) -> Vec<DeviceStatus> {
         let known = self.leases.devices();
         let planned = self.loaded.iter().flat_map(|loaded| &loaded.plan.devices);
@@ -281,11 +283,11 @@ impl Reactor {
         devices
     }
 
-    /// Looks at the sums that can have changed, once a second while there are members that have some and once after the last
-    /// has left, and hands them to the record.
+    /// Passes changed usage to the record: once a second while there are members of protocol 2, and once after the
+    /// last left.
     ///
     /// # Cost
-    /// A search for each tenant; some ten loads for each member of those that do something.
+    /// A search for each tenant, and about ten loads for each member of active tenants.
     pub(super) fn look_back(&mut self) {
         let now = Instant::now();
         if self.paged == 0 && !self.owes || self.paged > 0 && !self.recent.due(now) {
@@ -295,7 +297,7 @@ impl Reactor {
         let rooms: Vec<u64> = self.rooms.keys().copied().collect();
         let mut sums = Vec::new();
         for id in rooms {
-            // Also of one whose members have left: what they used last.
+            // Includes tenants whose members have left, for their last usage.
             let Some(used) = self.leases.used_since(number(id), clock::now()) else { continue };
             let Some(room) = self.rooms.get(&id) else { continue };
             let name = &room.tenant.name;
@@ -309,7 +311,7 @@ impl Reactor {
         self.owes = !self.record.hand_over();
     }
 
-    /// Puts what a room's tenant used together with what the record is told next.
+    /// Adds a tenant's usage to the data that the record gets next.
     pub(crate) fn note(&mut self, id: u64, used: Vec<Used>) {
         let Some(room) = self.rooms.get(&id) else { return };
         let next = self.record.draft();
@@ -333,7 +335,7 @@ impl Reactor {
         }
     }
 
-    /// The daemon ends: the last sums of all.
+    /// Adds the last usage of all tenants, when the daemon ends.
     pub(super) fn note_all(&mut self) {
         for id in self.rooms.keys().copied().collect::<Vec<_>>() {
             let used = self.leases.used(number(id), clock::now());
@@ -341,7 +343,7 @@ impl Reactor {
         }
     }
 
-    /// A room is about to be forgotten: its last sums.
+    /// Adds the last usage of a tenant that is about to be removed.
     pub(crate) fn note_last(&mut self, id: u64) {
         let used = self.leases.used(number(id), clock::now());
         self.note(id, used);
@@ -350,17 +352,18 @@ impl Reactor {
     }
 }
 
-/// True if no process of the tenant is on the device. A process with an older library does not say where it is.
+/// True if no process of the tenant is on the device. A process with an older library does not say which device it
+/// uses.
 fn is_left(room: &Room, used: &Used) -> bool {
     used.members == 0 && room.older() == 0
 }
 
-/// Launches, if they are counted: a library that is older uses a device and counts none.
+/// Launches; `None`: an older library uses the device and does not count them.
 fn counted(used: &Used) -> Option<u64> {
     (used.launches > 0 || used.charged == 0).then_some(used.launches)
 }
 
-/// Device time in ns; `None`: all of it went through an open gate, where nobody measures.
+/// Device time in ns; `None`: all of it ran through an open gate, where nothing is measured.
 fn measured(used: &Used) -> Option<u64> {
     let sum = used.charged.saturating_add(used.before);
     (sum > 0 || !used.unmeasured.ever).then_some(sum)

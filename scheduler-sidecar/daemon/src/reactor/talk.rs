@@ -1,7 +1,7 @@
-//! What connections say, and what is answered; how each ends.
+//! Reads the lines of connections, answers them, and ends connections.
 //!
-//! A connection that misbehaves is told why and closed; it can use up a line of memory, two seconds and its tenant's share
-//! of connections, nothing of anybody else's.
+//! A peer that misbehaves is told why and closed. It can use up one line of memory, 2 s and a connection of its
+//! tenant's share, but nothing of another tenant's.
 
 use std::io;
 use std::time::Instant;
@@ -16,9 +16,9 @@ use crate::connection::{Connection, Input, Peer, Side, State};
 use vgpu_control::{self as control, Ask, own};
 
 impl Reactor {
-    /// Does what a connection's event asks for.
+    /// Handles an event of a connection.
     pub(super) fn serve(&mut self, token: u64) {
-        // Taken out, so that answering may look at all the others.
+        // Taken out of the map, so that answering can look at all other connections.
         let Some(mut connection) = self.connections.remove(&token) else { return };
         if matches!(connection.state, State::Over) {
             return self.part(token, connection);
@@ -46,7 +46,7 @@ impl Reactor {
         }
     }
 
-    /// Reads and answers; false when the connection is to be closed.
+    /// Reads lines and answers them; false: close the connection.
     fn converse(&mut self, connection: &mut Connection) -> bool {
         if connection.flush().is_err() {
             return false;
@@ -113,7 +113,7 @@ impl Reactor {
         }
     }
 
-    /// Somebody said hello.
+    /// Registers a member that said hello.
     pub(super) fn register(&mut self, connection: &mut Connection, id: u64, hello: Hello, protocol: u64) {
         let now = Instant::now();
         let Some(room) = self.rooms.get_mut(&id) else { return };
@@ -150,7 +150,7 @@ impl Reactor {
         connection.send(&reply)
     }
 
-    /// Tells a peer why it is closed.
+    /// Tells a peer why it is refused, then closes the connection.
     pub(crate) fn refuse(&mut self, connection: &mut Connection, words: &str) -> io::Result<()> {
         self.note_refusal(connection.side, connection.peer, words);
         connection.state = State::Leaving;
@@ -172,7 +172,7 @@ impl Reactor {
         }
     }
 
-    /// Closes what let its deadline pass.
+    /// Closes connections whose deadline has passed.
     pub(super) fn expire(&mut self) {
         let now = Instant::now();
         while let Some((deadline, token)) = self.deadlines.first().copied() {
@@ -184,14 +184,14 @@ impl Reactor {
             connection.deadline = None;
             if matches!(connection.state, State::Silent) {
                 let words = format!("no whole line within {} s", PATIENCE.as_secs());
-                // It may be gone; it is closed in any case.
+                // The send may fail if the peer is gone; the connection is closed in any case.
                 let _ = self.refuse(&mut connection, &words);
             }
             self.part(token, connection);
         }
     }
 
-    /// Forgets a connection, and closes it unless what it was sent is still in flight.
+    /// Ends a connection. It stays open only while descriptors that it was sent are still in flight.
     pub(super) fn part(&mut self, token: u64, mut connection: Connection) {
         if let Some(deadline) = connection.deadline.take() {
             self.deadlines.remove(&(deadline, token));

@@ -1,8 +1,9 @@
-//! Welcomes that nobody takes: the descriptors that came with them are in flight, and the kernel counts those as the daemon's
-//! until they are taken out at the other end or that end is gone, whatever becomes of the daemon's own end.
+//! Welcomes that a member never receives: their descriptors stay in flight. The kernel counts those against the
+//! daemon's user until the other end receives them or is closed, even if the daemon closes its own end.
 //!
-//! So a connection that is over is kept as long as that lasts, counts against its tenant's share, and is closed then. Not
-//! here: what is sent ([`super::time`]), files that wait in flight for members ([`vgpu_accounting::shelf`]).
+//! So the daemon keeps such a connection after it ended, counts it against its tenant's share, and closes it when the
+//! descriptors are delivered. Not here: sending ([`super::time`]), files in flight that wait for members
+//! ([`vgpu_accounting::shelf`]).
 
 use std::fs;
 use std::time::Instant;
@@ -14,14 +15,15 @@ use super::{PATIENCE, Reactor};
 use crate::answer;
 use crate::connection::{Connection, Side, State};
 
-/// Tenants that may at least have as many as they may before nobody else is welcomed.
+/// The limit of undelivered welcomes is divided by the number of tenants, and by at least this many.
 const HOARDERS: u64 = 8;
 
-/// Every taking out is an event, once; so is the other end's end.
+/// Edge-triggered: one event for each delivery, and one when the other end is closed.
 const TAKEN: EventFlags = EventFlags::OUT.union(EventFlags::ET);
 
-/// Is nobody counting? It takes one of two capabilities of the host's own user namespace: root in a container has none of
-/// them, or those of another namespace, which do not count.
+/// True if the kernel does not limit this process's descriptors in flight. That needs one of two capabilities
+/// (`CAP_SYS_ADMIN`, `CAP_SYS_RESOURCE`) in the host's own user namespace. Root in a container lacks them, or has
+/// them in another namespace, which does not count.
 fn is_exempt(status: &str, uid_map: &str) -> bool {
     const ADMIN: u64 = 1 << 21;
     const RESOURCE: u64 = 1 << 24;
@@ -31,8 +33,8 @@ fn is_exempt(status: &str, uid_map: &str) -> bool {
     is_hosts && effective & (ADMIN | RESOURCE) != 0
 }
 
-/// Welcomes that may be untaken, of all tenants together: half of the descriptors that the kernel lets be in flight, which are
-/// as many as may be open. `None`: there is no bound.
+/// Most undelivered welcomes of all tenants together: half of the descriptors that the kernel lets be in flight. The
+/// kernel's limit is that of open files. `None`: there is no limit.
 pub(super) fn most() -> Option<u64> {
     let read = |name: &str| fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
     if is_exempt(&read("status"), &read("uid_map")) {
@@ -43,10 +45,11 @@ pub(super) fn most() -> Option<u64> {
 }
 
 impl Reactor {
-    /// Whether a tenant has as many welcomes lying about untaken as it may.
+    /// True if a tenant has its share of undelivered welcomes already.
     ///
     /// # Cost
-    /// None where nothing is counted; else a system call for each connection of a tenant to which that many were welcomed.
+    /// None if there is no limit. Otherwise one system call for each welcomed connection of a tenant that has that
+    /// many.
     pub(super) fn hoards(&self, id: u64) -> bool {
         let Some(all) = self.most_untaken else { return false };
         let tenants = u64::try_from(self.rooms.len()).unwrap_or(u64::MAX);
@@ -58,16 +61,16 @@ impl Reactor {
         theirs.filter(|one| one.is_unread()).take(most).count() >= most
     }
 
-    /// A connection of a room is over: is it to be kept, since what was sent is still in flight?
+    /// True if this ended connection must be kept, because descriptors sent to it are still in flight.
     pub(super) fn is_kept(&self, connection: &Connection) -> bool {
         self.most_untaken.is_some() && connection.was_welcomed() && connection.is_unread()
     }
 
-    /// Keeps it. It is looked at when something is taken out at its other end, when that is gone, and now and then.
+    /// Keeps an ended connection. It is checked again when its other end receives something or closes, and every 2 s.
     pub(super) fn keep_over(&mut self, token: u64, mut connection: Connection) {
         let again = Instant::now() + PATIENCE;
         if !matches!(connection.state, State::Over) {
-            // Once: it is an event by itself. Where it cannot be, the deadline is what is left.
+            // Only once, since the change itself causes an event. If it fails, the deadline still leads to a check.
             let _ = epoll::modify(&self.epoll, &connection, EventData::new_u64(token), TAKEN);
         }
         (connection.state, connection.deadline) = (State::Over, Some(again));
@@ -88,7 +91,7 @@ mod tests {
             ("000001ffffffffff", true),
             ("0000000000200000", true),
             ("0000000001000000", true),
-            // What container engines leave root.
+            // Capabilities that container engines leave to root.
             ("00000000a80425fb", false),
             ("0000000000000000", false),
             ("", false),
