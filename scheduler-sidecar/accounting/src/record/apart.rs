@@ -1,8 +1,8 @@
-//! A thread for what may never end: everything that is done with a file that somebody else chose.
+//! A thread for operations on files that somebody else chose, which may block forever.
 //!
-//! A file on a file system of a tenant's own (FUSE, or something over it) may block whoever looks at it, reads it or only
-//! closes it, for ever. So that is done by a thread that is given up when it does not come back; whoever waits for it waits
-//! for a bounded time and goes on with a fresh one. Not here: who is not trusted any more then ([`super::ledgers`]).
+//! On a tenant's own file system (FUSE, or one mounted over another), stat, read and even close may never return.
+//! They run on this thread. A caller waits for a bounded time, then abandons the thread and starts a new one. Not
+//! here: which tenants are distrusted after that ([`super::ledgers`]).
 
 use std::io;
 use std::sync::mpsc::{Sender, channel, sync_channel};
@@ -11,16 +11,16 @@ use std::time::Duration;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The thread.
+/// Handle to the thread.
 pub struct Apart {
     jobs: Sender<Job>,
 }
 
 impl Apart {
-    /// Starts it.
+    /// Starts the thread.
     ///
     /// # Errors
-    /// There can be no thread.
+    /// The thread cannot be started.
     pub fn start() -> io::Result<Self> {
         let (jobs, told) = channel::<Job>();
         thread::Builder::new().name("vgpud-apart".into()).stack_size(128 << 10).spawn(move || {
@@ -31,7 +31,8 @@ impl Apart {
         Ok(Self { jobs })
     }
 
-    /// Does something there; `None`: it did not come back in time, and the thread was given up with all that the job owns.
+    /// Runs `act` on the thread; `None` if it did not return in time. Then the thread is abandoned with everything
+    /// `act` owns.
     ///
     /// # Cost
     /// Two wake-ups.
@@ -41,7 +42,7 @@ impl Apart {
         act: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
         let (tell, told) = sync_channel(1);
-        // Who has given up is not there to hear it: what came of it ends there.
+        // If the caller has given up, nobody receives the result and it is dropped on this thread.
         let sent = self.jobs.send(Box::new(move || drop(tell.send(act()))));
         let done = sent.ok().and_then(|()| told.recv_timeout(patience).ok());
         if done.is_none()

@@ -1,14 +1,16 @@
-//! The tenants' ledgers, read by the daemon: what each holds of a device, its peak, and what it was refused.
+//! Reads the tenants' ledgers in the daemon: the memory that each tenant holds on a device, its peak, and its refused
+//! requests.
 //!
-//! A member sends its ledger's file along when it joins a device. Nothing about it is believed: it must be a plain file of a
-//! ledger's size on a file system of this host, it is never mapped (whoever truncates it would kill the daemon), only read
-//! into memory, and only by a thread that is given up if the file does not answer ([`Apart`]); its tenant's files are looked
-//! at no more then. What stands in it is its tenant's own word about itself and decides nothing.
+//! A member sends its ledger's file when it joins a device. The daemon does not trust the file: it must be a plain
+//! file of a ledger's size on a file system of this host. It is never mapped, because a truncation would kill the
+//! daemon; it is only read. A separate thread reads it, which is abandoned if the file does not answer ([`Apart`]);
+//! then no file of that tenant is read again. The content is the tenant's own statement about itself and decides
+//! nothing.
 //!
-//! A ledger is read every [`QUICK`] for a second after each change of it and each join or end of a process of the
-//! tenant. Processes that live less than a second would else end between two readings. Later it is read after a second,
-//! and then ever more rarely, up to every ten seconds; a launch of the tenant's brings it back to a second. Not here:
-//! what is made of the readings ([`super::integrate`]).
+//! A ledger is read every [`QUICK`] for one second after it changed, or a process of the tenant joined or ended.
+//! Otherwise processes that live less than a second would end between two readings. After that it is read after a
+//! second, then ever more rarely, up to every ten seconds; a launch of the tenant brings it back to a second. Not
+//! here: the use of the readings ([`super::integrate`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -23,61 +25,62 @@ use vgpu_core::ledger::{HEADER_SIZE, LEDGER_SIZE, copied, extent, open_doors_in,
 use super::apart::Apart;
 use crate::shelf::Shelf;
 
-/// How long a file may take to answer.
+/// Longest wait for a file to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Between two readings of a ledger that changed within the last [`SOON`].
+/// Time between two readings of a ledger that changed within the last [`SOON`].
 pub const QUICK: Duration = Duration::from_millis(100);
-/// Readings in each [`QUICK`] that do not wait for the reading of all that is due. The bound keeps their cost the same,
-/// however many tenants change; that cost is not measured.
+/// Most readings in each [`QUICK`] that do not wait for the reading of all that is due. The bound keeps their cost
+/// constant, however many tenants change; that cost is not measured.
 pub const QUICK_READINGS: usize = 10;
-/// Between two readings of a ledger: that did not change within the last second, that never does.
+/// Time between two readings of a ledger: [`SOON`] after its last change, doubling up to [`SELDOM`].
 const SOON: Duration = Duration::from_secs(1);
 const SELDOM: Duration = Duration::from_secs(10);
-/// Ledgers of a tenant on a device: one for each of its containers.
+/// Most ledgers of a tenant on a device: one for each of its containers.
 const MOST: usize = 8;
-/// Nobody holds more: a petabyte.
+/// Cap on reported bytes: a petabyte, more than any tenant holds.
 const MOST_BYTES: u64 = 1 << 50;
-/// tmpfs, ext4, xfs, btrfs, overlayfs.
+/// Magic numbers of the trusted file systems: tmpfs, ext4, xfs, btrfs, overlayfs.
 const HOSTS: [i64; 5] = [0x0102_1994, 0xef53, 0x5846_5342, 0x9123_683e, 0x794c_7630];
 
-/// Rooms whose files did not answer: nothing more is taken from them.
+/// Tenants (by room) whose files did not answer; no more files are taken from them.
 pub type Barred = Arc<Mutex<BTreeSet<u64>>>;
 
-/// Which tenant on which device: the number of its room and the UUID.
+/// A tenant on a device: the number of its room and the device's UUID.
 pub type Whose = (u64, String);
 
-/// What one process holds.
+/// Memory that one process holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
-    /// In its own pid namespace.
+    /// Process id in its own pid namespace.
     pub pid: u32,
     /// Bytes that count against the limit.
     pub used: u64,
-    /// Of it: not the program's own.
+    /// Part of `used` that the program did not allocate itself.
     pub overhead: u64,
 }
 
-/// What a tenant holds of a device, by its ledgers.
+/// Memory that a tenant holds on a device, from its ledgers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Held {
     /// Bytes that count against the limit.
     pub used: u64,
-    /// Of it: not the programs' own.
+    /// Part of `used` that the programs did not allocate themselves.
     pub overhead: u64,
-    /// Most bytes at once since the ledgers were made.
+    /// Most bytes held at once since the ledgers were created.
     pub peak: u64,
-    /// Requests that programs were refused since then.
+    /// Allocation requests refused since then.
     pub refused: u64,
-    /// Bytes that its programs ever asked for, modulo 2^64.
+    /// Bytes that the programs ever requested, modulo 2^64.
     pub claimed: u64,
-    /// Ways around the library that its programs found, and the first one's name.
+    /// Number of bypasses of the library that the programs found, and the name of the first one.
     pub doors: Option<(u64, String)>,
-    /// Its living processes, but for what several hold.
+    /// Living processes; memory that several processes share is in none of them.
     pub parts: Vec<Part>,
 }
 
 impl Held {
-    /// What the process with this pid, in its own namespace, holds; `None`: not known, or several have that pid.
+    /// Returns the memory of the process with this pid in its own namespace; `None` if unknown or if several have
+    /// that pid.
     #[must_use]
     pub fn part(&self, pid: u32) -> Option<Part> {
         let mut parts = self.parts.iter().filter(|part| part.pid == pid);
@@ -98,48 +101,48 @@ impl Held {
     }
 }
 
-/// Why a file is not read.
+/// Reasons for not reading a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unread {
-    /// It is no ledger, or none any more.
+    /// The file is no ledger, or no longer one.
     NoLedger(&'static str),
-    /// It does not answer.
+    /// The file does not answer.
     Silent,
 }
 
-/// What came of a file that a member sent.
+/// Result for a file that a member sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Offered {
-    /// A ledger that was not known.
+    /// A new ledger.
     New,
-    /// A ledger that is known, or one too many.
+    /// A known ledger, or one beyond the bound.
     Known,
 }
 
-/// Which file it is, by whatever name.
+/// Device and inode of a file, equal for all of its names.
 type Identity = (u64, u64);
 
 struct Kept {
     whose: Whose,
     identity: Identity,
     held: Held,
-    /// When that was begun to be read.
+    /// Start of the reading of `held`.
     read: Instant,
-    /// Refusals before it was first read, and the peak then.
+    /// Refusals and peak at the first reading.
     before: (u64, u64),
     due: Instant,
     pause: Duration,
-    /// When it changed last, or a process of its tenant came or went.
+    /// Last change of the ledger, or last join or end of a process of the tenant.
     moved: Instant,
 }
 
 impl Kept {
-    /// A process of its tenant came or went: what it holds changes about now.
+    /// Schedules quick readings after a process of the tenant joined or ended.
     fn stir(&mut self, now: Instant) {
         (self.moved, self.pause, self.due) = (now, QUICK, now);
     }
 
-    /// It was read: when it is read next.
+    /// Schedules the next reading after one.
     fn plan_next(&mut self, now: Instant) {
         self.pause = match now.saturating_duration_since(self.moved) < SOON {
             true => QUICK,
@@ -149,35 +152,35 @@ impl Kept {
     }
 }
 
-/// All of them. Their files lie on a shelf, where they take no place in the daemon's table.
+/// All ledgers. Their files lie on a [`Shelf`], where they take no place in the daemon's descriptor table.
 pub struct Ledgers {
     apart: Apart,
     shelf: Shelf<1>,
     kept: BTreeMap<u64, Kept>,
-    /// Tenants with a ledger that was read before and cannot be read any more, and why.
+    /// Tenants with a ledger that was readable before and is not now, and the reason.
     broken: BTreeMap<Whose, &'static str>,
     next: u64,
     barred: Barred,
 }
 
 impl Ledgers {
-    /// None yet.
+    /// Starts without ledgers.
     ///
     /// # Errors
-    /// There can be no thread.
+    /// The thread cannot be started.
     pub fn new(barred: Barred) -> io::Result<Self> {
         let (kept, broken) = (BTreeMap::new(), BTreeMap::new());
         Ok(Self { apart: Apart::start()?, shelf: Shelf::default(), kept, broken, next: 1, barred })
     }
 
-    /// A member brought its ledger's file along, or the daemon keeps its ledger.
+    /// Takes a ledger's file that a member sent, or that the daemon itself keeps.
     ///
     /// # Errors
-    /// [`Unread`]; the file is closed, or given up.
+    /// [`Unread`]; the file is closed, or leaked if closing could block.
     pub fn offer(&mut self, whose: Whose, file: OwnedFd, now: Instant) -> Result<Offered, Unread> {
         let room = whose.0;
         if self.is_barred(room) {
-            // Closing it may be what it waits for. There are as many of these as were on their way.
+            // The close may block too, so leak the file. Only files that were already on their way get here.
             std::mem::forget(file);
             return Err(Unread::Silent);
         }
@@ -198,7 +201,7 @@ impl Ledgers {
         }
         let tag = self.next;
         self.next += 1;
-        // Its members have another one now. What they hold is in none but that.
+        // The members use another ledger now, and only that one has their allocations.
         self.broken.remove(&whose);
         self.shelf.put(tag, [file]);
         let before = (held.refused, held.peak);
@@ -228,23 +231,23 @@ impl Ledgers {
         Unread::Silent
     }
 
-    /// A tenant does something: its ledgers may change from now on.
+    /// Notes activity of a tenant: its ledgers may change from now on.
     pub fn stir(&mut self, room: u64, now: Instant) {
         for kept in self.kept.values_mut().filter(|kept| kept.whose.0 == room && kept.pause > SOON) {
             (kept.pause, kept.due) = (SOON, now);
         }
     }
 
-    /// A process of the tenant came or went.
+    /// Notes that a process of the tenant joined or ended.
     pub fn moved(&mut self, room: u64, now: Instant) {
         self.kept.values_mut().filter(|kept| kept.whose.0 == room).for_each(|kept| kept.stir(now));
     }
 
-    /// Reads what is due, at most so many of them, those first that are due for longest; says whose numbers are others
-    /// now, and who went.
+    /// Reads at most `most` of the ledgers that are due, longest overdue first. Returns the tenants whose numbers
+    /// changed or whose ledger is gone.
     ///
     /// # Cost
-    /// Two wake-ups and some forty system calls for each that is due.
+    /// Two wake-ups and some forty system calls for each ledger that is due.
     pub fn read_due(&mut self, now: Instant, most: usize) -> BTreeSet<Whose> {
         let due = self.kept.iter().filter(|(_, kept)| kept.due <= now).map(|(tag, kept)| (kept.due, *tag));
         let mut due: Vec<(Instant, u64)> = due.collect();
@@ -252,7 +255,7 @@ impl Ledgers {
         due.into_iter().take(most).filter_map(|(_, tag)| self.read_one(tag, now)).collect()
     }
 
-    /// Reads all ledgers of a room now; says whose numbers are others now, and who went.
+    /// Reads all ledgers of a tenant now. Returns those whose numbers changed or whose ledger is gone.
     pub fn read_room(&mut self, room: u64, now: Instant) -> BTreeSet<Whose> {
         let of: Vec<u64> = self.kept.iter().filter(|(_, kept)| kept.whose.0 == room).map(|(tag, _)| *tag).collect();
         of.into_iter().filter_map(|tag| self.read_one(tag, now)).collect()
@@ -264,7 +267,7 @@ impl Ledgers {
             self.kept.remove(&tag);
             return Some(whose);
         };
-        // No descriptor left at the moment: next time.
+        // Out of descriptors at the moment: retry next time.
         let file = file.ok()?;
         match self.apart.run(PATIENCE, move || read(&file)) {
             None => {
@@ -304,20 +307,20 @@ impl Ledgers {
         }
     }
 
-    /// A room has no members any more.
+    /// Forgets the ledgers of a tenant without members.
     pub fn forget(&mut self, room: u64) {
         let of: Vec<u64> = self.kept.iter().filter(|(_, kept)| kept.whose.0 == room).map(|(tag, _)| *tag).collect();
         of.into_iter().for_each(|tag| self.drop_one(tag));
         self.broken.retain(|whose, _| whose.0 != room);
     }
 
-    /// Tenants with a ledger that was read before and cannot be read any more, and why.
+    /// Returns the tenants with a ledger that was readable before and is not now, and the reason.
     #[must_use]
     pub fn broken(&self) -> &BTreeMap<Whose, &'static str> {
         &self.broken
     }
 
-    /// What a tenant holds of a device, as it was read last; `None`: none of its ledgers is read.
+    /// Returns a tenant's allocations on a device at the last reading; `None` if none of its ledgers is read.
     #[must_use]
     pub fn held_by(&self, whose: &Whose) -> Option<Held> {
         let mut sum = None;
@@ -327,7 +330,7 @@ impl Ledgers {
         sum
     }
 
-    /// What each tenant holds of each device, as it was read last.
+    /// Returns every tenant's allocations on every device at the last reading.
     #[must_use]
     pub fn held(&self) -> BTreeMap<Whose, Held> {
         let mut sums: BTreeMap<Whose, Held> = BTreeMap::new();
@@ -337,7 +340,7 @@ impl Ledgers {
         sums
     }
 
-    /// Since when each of a tenant's ledgers was read at the latest.
+    /// Returns the start of each tenant's oldest reading; no number is older than that.
     #[must_use]
     pub fn read_at(&self) -> BTreeMap<Whose, Instant> {
         let mut oldest: BTreeMap<Whose, Instant> = BTreeMap::new();
@@ -348,8 +351,7 @@ impl Ledgers {
         oldest
     }
 
-    /// What a tenant's ledgers say that is new since each was first read: how many requests were refused, and the highest
-    /// peak of one that rose.
+    /// Returns a tenant's refusals since its ledgers were first read, and the highest peak that rose since then.
     #[must_use]
     pub fn since(&self, whose: &Whose) -> (u64, u64) {
         self.kept.values().filter(|kept| kept.whose == *whose).fold((0, 0), |(refused, peak), kept| {
@@ -359,13 +361,13 @@ impl Ledgers {
         })
     }
 
-    /// True if some ledger is read every [`QUICK`].
+    /// Returns true if some ledger is read every [`QUICK`].
     #[must_use]
     pub fn is_quick(&self) -> bool {
         self.kept.values().any(|kept| kept.pause == QUICK)
     }
 
-    /// When something is due; `None`: never.
+    /// Returns when the next reading is due; `None` for never.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
         self.kept.values().map(|kept| kept.due).min()
@@ -374,13 +376,13 @@ impl Ledgers {
 
 const STRANGE: &str = "it lies on a file system that is not read";
 
-/// True for the file systems on which files are touched.
+/// Returns true for file systems whose files are read.
 #[allow(clippy::useless_conversion)] // another width on another machine
 fn is_read(system: rustix::fs::FsWord) -> bool {
     HOSTS.contains(&i64::from(system))
 }
 
-/// Reads a file that may be a ledger. May never come back.
+/// Reads a file that may be a ledger. May block forever.
 fn read(file: &OwnedFd) -> Result<(Identity, Held), Unread> {
     let no = |why| move |_| Unread::NoLedger(why);
     let stat = fstat(file).map_err(no("it cannot be looked at"))?;
@@ -416,7 +418,7 @@ fn read(file: &OwnedFd) -> Result<(Identity, Held), Unread> {
         }
     }
     held.used = held.used.min(MOST_BYTES);
-    // From libraries that do not note it.
+    // Some libraries do not record a peak.
     held.peak = held.peak.min(MOST_BYTES).max(held.used);
     Ok(((stat.st_dev, stat.st_ino), held))
 }
@@ -449,7 +451,7 @@ mod tests {
         file.write_all(bytes).unwrap();
     }
 
-    /// A ledger with one living member that holds `used`; the second file has the lock.
+    /// Creates a ledger with one living member that holds `used`; the second file has the lock.
     fn ledger(path: &Path, used: u64) -> (OwnedFd, File) {
         let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path).unwrap();
         file.set_len(LEDGER_SIZE as u64).unwrap();
