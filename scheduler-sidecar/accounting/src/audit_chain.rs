@@ -43,7 +43,7 @@ fn sealed(line: &[u8]) -> Option<(&[u8], &str)> {
     Some((rest.strip_suffix(HASH.as_bytes())?, hash))
 }
 
-/// Returns the hash by which the next line refers to this one: its own hash, or the hash of the whole text if it is
+/// Returns the hash by which the next line refers to this one: its own hash, or that of the whole text if it is
 /// damaged.
 #[must_use]
 pub fn name(line: &[u8]) -> String {

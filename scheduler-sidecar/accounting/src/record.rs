@@ -137,7 +137,7 @@ impl Record {
         Ok(Self { tell, shown, barred, draft, token, files, number: 0 })
     }
 
-    /// Returns true if files from this tenant's members are accepted now. They are refused while [`FILES`] of them
+    /// Returns true if files from this tenant's members are accepted now. They are refused while `FILES` of them
     /// wait to be read, and after one that did not answer.
     #[must_use]
     pub fn takes_file(&self, room: u64) -> bool {

@@ -44,7 +44,7 @@ pub struct Args {
 #[derive(Debug, Serialize)]
 struct Found {
     path: String,
-    /// Name of its directory, made by the library: `t-` and the tenant, `c-` and a container's namespaces, `u-` and a
+    /// Tenant key from the file name: `t-` and the tenant's name, `c-` and a container's namespaces, or `u-` and a
     /// user.
     tenant: String,
     device: String,

@@ -71,7 +71,8 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let (mut next, mut boot) = (args.since.max(1), None);
     loop {
         match stream(args, &mut next, &mut boot) {
-            // Unwritable output must not lose events. A closed pipe ends here too: its reader has seen enough.
+            // Stop if output fails, since further events would be lost. A closed pipe ends here too: its reader has
+            // seen enough.
             Err(Ended::Output(failure)) => return Err(failure),
             Err(Ended::Daemon(failure)) if boot.is_none() || !args.follow => return Err(failure),
             Ok(()) if !args.follow => return Ok(ExitCode::SUCCESS),

@@ -56,7 +56,7 @@ pub fn unusable(place: &Path) -> Option<String> {
 }
 
 /// Returns the number of bypasses that the tenant's members found, and the name of the first one, from its ledgers in
-/// `place`; `None` if no ledger is readable.
+/// `place`. `None` if no ledger is readable.
 #[must_use]
 pub fn open_doors(place: &Path, key: &TenantKey) -> Option<(u64, String)> {
     let all = of_tenant(place, key).into_iter();

@@ -1,6 +1,6 @@
 //! The group and labels that a tenant's cost is charged to, as the daemon's file gives them.
 //!
-//! They are stored in every recorded row. So renaming a group, or moving a tenant to another group, does not change
+//! They are stored with every recorded row. So renaming a group, or moving a tenant to another group, does not change
 //! rows recorded earlier.
 
 use std::collections::BTreeMap;

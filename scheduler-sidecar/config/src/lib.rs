@@ -43,8 +43,8 @@ use resolve::Surroundings;
 /// Parses and resolves a file for this machine.
 ///
 /// # Errors
-/// Every problem of the file, ordered by place. Later checks are skipped where their errors would hide the cause: a
-/// file that is not TOML is checked for syntax only, and limits are checked for fit only if nothing else is wrong.
+/// Every problem of the file, ordered by place. Later checks are skipped where their errors would hide the cause. A
+/// file that is not TOML is checked for syntax only. Limits are checked for fit only if nothing else is wrong.
 pub fn plan(text: &str, surroundings: &Surroundings) -> Result<Plan, Report> {
     let mut problems = problem::Problems::new(text);
     let raw = read::file(text, &mut problems);

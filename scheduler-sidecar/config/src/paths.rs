@@ -21,8 +21,7 @@ pub fn runtime_dir() -> PathBuf {
 
 /// Returns the directory for state that outlives the daemon, if none is configured. With the usual runtime directory:
 /// `/var/lib/vgpu` for root, else `$XDG_STATE_HOME/vgpu` or `~/.local/state/vgpu`. A daemon with another runtime
-/// directory keeps its state in `state` below it, so that two daemons of a host, or a test's daemon, never share a
-/// record.
+/// directory keeps its state in `state` below it. So two daemons of a host, or a test's daemon, never share a record.
 #[must_use]
 pub fn state_dir(runtime_dir: &Path) -> PathBuf {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);

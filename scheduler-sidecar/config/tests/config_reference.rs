@@ -1,5 +1,5 @@
-//! Checks the tables of docs/vgpud.md against the program: documented values are accepted, ten times the maximum is
-//! refused, so is any other word, and writing out a default changes nothing.
+//! Checks the tables of docs/vgpud.md against the program. Documented values are accepted; ten times the maximum and
+//! any other word are refused. Writing out a default changes nothing.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -9,7 +9,7 @@
 //!
 //! A ledger is read every [`QUICK`] for one second after it changed, or a process of the tenant joined or ended.
 //! Otherwise processes that live less than a second would end between two readings. After that it is read after a
-//! second, then ever more rarely, up to every ten seconds; a launch of the tenant brings it back to a second. Not
+//! second, then ever more rarely, up to every ten seconds. A launch of the tenant brings it back to a second. Not
 //! here: the use of the readings ([`super::integrate`]).
 
 use std::collections::{BTreeMap, BTreeSet};

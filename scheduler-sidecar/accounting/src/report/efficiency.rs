@@ -1,4 +1,4 @@
-//! Reports how much of its reserved ceiling on device time and of its memory limit each tenant used.
+//! Reports how much of its ceiling on device time and of its memory limit each tenant used.
 //!
 //! Time and memory have separate numbers instead of one score. They cannot be traded for each other, and a tenant
 //! that needs much of one often needs little of the other.

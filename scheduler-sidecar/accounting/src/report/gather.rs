@@ -136,7 +136,8 @@ impl Used {
         (self.gpu_ns > 0 || self.unmeasured_ns == 0).then_some(self.gpu_ns)
     }
 
-    /// Returns text about the device time, with a mark if more was used than measured.
+    /// Returns text about the device time: with `+` appended if more was used than measured, `?` if nothing was
+    /// measured.
     #[must_use]
     pub fn marked(&self, text: String) -> String {
         match self.gpu() {
@@ -165,7 +166,7 @@ pub struct Gathered {
     pub by: Vec<By>,
     /// Sums of each group.
     pub lines: BTreeMap<Whose, Used>,
-    /// For each device: its measured time, and the time during which more use was not measured, in ns.
+    /// For each device, in ns: measured device time, and the time during which further use was not measured.
     pub devices: BTreeMap<String, (u128, u128)>,
     /// Tenants with unmeasured use.
     pub unmeasured: BTreeSet<String>,

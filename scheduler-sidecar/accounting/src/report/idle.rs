@@ -56,7 +56,7 @@ pub struct Idle {
     now: i64,
     open: BTreeMap<(String, String), Row>,
     held: BTreeMap<(String, String), Held>,
-    /// For each device: its measured time, and the time during which more use was not measured, in ns.
+    /// For each device, in ns: measured device time, and the time during which further use was not measured.
     devices: BTreeMap<String, (u128, u128)>,
 }
 
@@ -125,7 +125,7 @@ impl Idle {
 pub struct Answer {
     /// Lines by tenant and device, most idle memory first.
     pub lines: Vec<((String, String), Held)>,
-    /// For each device: its measured time, and the time during which more use was not measured, in ns.
+    /// For each device, in ns: measured device time, and the time during which further use was not measured.
     pub devices: BTreeMap<String, (u128, u128)>,
     period: Period,
     below: u32,

@@ -42,8 +42,8 @@ impl Rate {
         Ok(Self { amount, seconds })
     }
 
-    /// Returns the cost of `used`, in units of 10^-`digits`, rounded half up. `one` is the quantity that the rate
-    /// prices, used for a second. `None` on overflow.
+    /// Returns the cost of `used`, in units of 10^-`digits`, rounded half up. `one` is the amount of use in one
+    /// priced unit for one second. `None` on overflow.
     #[must_use]
     pub fn cost(self, used: u128, one: u128, digits: u32) -> Option<u128> {
         let unit = 10_u128.pow(DIGITS.saturating_sub(digits));

@@ -221,8 +221,8 @@ impl Rightsizing {
         }
     }
 
-    /// Returns the number of tenants that never held more than `permille` thousandths of their memory limit, and the
-    /// number with a limit.
+    /// Returns the number of tenants with a memory limit that never held more than `permille` thousandths of it, and
+    /// the number of all tenants with one.
     #[must_use]
     pub fn below(&self, permille: u64) -> (usize, usize) {
         let limited = || self.0.values().filter(|seen| seen.refused.is_some() || seen.peak > 0);

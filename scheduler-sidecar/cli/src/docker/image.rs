@@ -120,8 +120,9 @@ fn at(engine: &OsStr, id: &OsStr, dir: &Path, list: bool, image: &mut Image) -> 
     Ok(())
 }
 
-/// Reads a file that the engine copied out of an image, which may be anything. Links are not followed, because they
-/// would lead to a file of the host. Pipes and devices are not waited for. At most [`LONGEST_LIST`] bytes are read.
+/// Reads a file that the engine copied out of an image; the file may be anything. Links are not followed, because
+/// they would lead to a file of the host. Pipes and devices are not waited for. At most [`LONGEST_LIST`] bytes are
+/// read.
 fn read_list(file: &Path) -> Result<String, String> {
     use rustix::fs::{Mode, OFlags};
     let cannot = |why: io::Error| format!("cannot be read: {why}");

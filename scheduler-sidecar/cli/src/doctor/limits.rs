@@ -1,5 +1,5 @@
-//! Reports the limits in the environment as the library parses them, the mode and the variable that decides it, and
-//! variables without effect: those known to have none here, and unknown ones.
+//! Reports the limits in the environment as the library parses them, and the mode with the variable that decides it.
+//! Also reports variables without effect: accepted ones that do nothing here, and unknown ones.
 
 use vgpu_core::arbiter::Class;
 use vgpu_core::bytes::{Bytes, Size, parse_hami_size, parse_size};
