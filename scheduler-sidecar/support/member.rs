@@ -1,4 +1,4 @@
-//! A member of protocol 2, as small as it can be: hello, pages, join, wish, bell, and sleeping for its slot.
+//! A minimal member of protocol 2 for tests: says hello, maps pages, joins, requests, rings, and sleeps on its slot.
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -16,13 +16,13 @@ use vgpu_core::wire::two::{Descriptor, Hello, Join, Reply, Welcome};
 
 use crate::support::LONG;
 
-/// The monotonic clock in nanoseconds.
+/// Returns the monotonic clock in nanoseconds.
 pub fn now() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     u64::try_from(time.tv_sec).unwrap() * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap()
 }
 
-/// Somebody who was welcomed.
+/// A member that the daemon has welcomed.
 pub struct Member {
     pub lines: BufReader<UnixStream>,
     pub welcome: Welcome,
@@ -33,7 +33,7 @@ pub struct Member {
 }
 
 impl Member {
-    /// Says hello and takes the pages.
+    /// Says hello and maps the pages that the daemon sends.
     pub fn hello(socket: &Path) -> Self {
         let mut stream = UnixStream::connect(socket).unwrap();
         stream.set_read_timeout(Some(LONG)).unwrap();
@@ -69,7 +69,7 @@ impl Member {
         answer
     }
 
-    /// Joins a device; the slot, or the words of the refusal.
+    /// Joins a device; returns the slot, or the message of the refusal.
     pub fn try_join(&mut self, uuid: &str) -> Result<usize, String> {
         let answer = self.ask(&Join { device: uuid.into(), busy: 0 }.encode().unwrap());
         match Reply::decode(answer.trim_end().as_bytes()).unwrap() {
@@ -91,7 +91,7 @@ impl Member {
     }
 }
 
-/// What is read when the daemon is not writing just then.
+/// Repeats a read until the daemon is not writing at the same time.
 fn settled<T>(mut read: impl FnMut() -> Result<T, Unread>) -> Result<T, Unread> {
     let start = Instant::now();
     loop {
@@ -130,19 +130,19 @@ impl On {
         settled(|| self.board().allowed(self.member.welcome.epoch)).unwrap().1
     }
 
-    /// Stands at the gate.
+    /// Sets the launch request, and rings if that is new.
     pub fn wish(&self) {
         if self.report().wish() {
             self.member.ring();
         }
     }
 
-    /// Sleeps until the gate is such.
+    /// Sleeps until the gate satisfies `is`.
     pub fn until(&self, what: &str, mut is: impl FnMut(&Gate) -> bool) -> Gate {
         self.until_all(what, |grant| is(&grant.gate)).gate
     }
 
-    /// Sleeps until the slot says so.
+    /// Sleeps until the slot's grant satisfies `is`.
     pub fn until_all(&self, what: &str, mut is: impl FnMut(&Grant) -> bool) -> Grant {
         let start = Instant::now();
         loop {
@@ -157,7 +157,7 @@ impl On {
         }
     }
 
-    /// Waits for a lease, and has `ns` in flight then.
+    /// Waits for a lease, then reports `ns` of work in flight.
     pub fn runs(&mut self, ns: u64) -> Gate {
         self.wish();
         let gate = self.until("a lease", |gate| matches!(gate, Gate::Run { .. } | Gate::Open));
@@ -172,7 +172,7 @@ impl On {
         gate
     }
 
-    /// What was in flight is complete; rings if somebody may wait for that.
+    /// Reports that the work in flight is complete, and rings unless the gate is open to all.
     pub fn done(&mut self, busy: u64) {
         self.said.busy += busy;
         self.said.finished = self.said.submitted;

@@ -1,4 +1,5 @@
-//! What the daemon's and the command line's tests share: a daemon in a temporary directory, peers, waiting.
+//! Helpers shared by the tests of the daemon and of the command line: a daemon in a temporary directory, peers,
+//! waiting.
 #![allow(dead_code, reason = "each test program uses a part")]
 
 pub mod world;
@@ -12,25 +13,25 @@ use std::time::Duration;
 use vgpu_tests::artefacts;
 pub use vgpu_tests::eventually;
 
-/// Longer than anything here takes; only a hang reaches it.
+/// Timeout for hangs; longer than anything takes here.
 pub const LONG: Duration = Duration::from_secs(30);
 
-/// The command line, in an environment that says nothing about vgpu.
+/// Runs the command line in an environment without vgpu's variables.
 pub fn vgpu() -> Command {
     clean(Command::new(program(option_env!("CARGO_BIN_EXE_vgpu"), artefacts::vgpu)))
 }
 
-/// The daemon, in an environment that says nothing about vgpu.
+/// Runs the daemon in an environment without vgpu's variables.
 pub fn vgpud() -> Command {
     clean(Command::new(program(option_env!("CARGO_BIN_EXE_vgpud"), artefacts::vgpud)))
 }
 
-/// The program that cargo built for this test, if it is of the same crate; else one that is built.
+/// Returns the program that cargo built for this test if it is of the same crate, else builds it.
 fn program(own: Option<&str>, built: fn() -> PathBuf) -> PathBuf {
     own.map_or_else(built, PathBuf::from)
 }
 
-/// A command in an environment that says nothing about vgpu.
+/// Removes vgpu's variables from a command's environment.
 pub fn clean(mut command: Command) -> Command {
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
@@ -45,12 +46,12 @@ pub fn clean(mut command: Command) -> Command {
     command
 }
 
-/// Both outputs as text.
+/// Returns stdout and stderr as text.
 pub fn texts(output: &Output) -> (String, String) {
     (String::from_utf8_lossy(&output.stdout).into_owned(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// A process that does not outlive its test.
+/// A process that is killed when its test ends.
 pub struct Guard(pub Child);
 
 impl Drop for Guard {
@@ -67,7 +68,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts a daemon with one tenant `a` of 1 GiB and 30 %, and waits until it lets somebody in.
+    /// Starts a daemon with one tenant `a` of 1 GiB and 30 %, and waits until it accepts connections.
     pub fn start(socket: &Path, more: &[&str]) -> Self {
         let child = vgpud()
             .args(["--tenant", "a", "--memory-limit", "1GiB", "--sm-limit", "30", "--socket"])
@@ -90,7 +91,7 @@ impl Daemon {
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
-    /// Ends it with SIGTERM and returns its exit code and its log, if that was kept.
+    /// Ends the daemon with SIGTERM; returns its exit code, and its log if it was captured.
     pub fn stop(mut self) -> (Option<i32>, String) {
         self.signal(rustix::process::Signal::TERM);
         let mut log = String::new();
@@ -100,7 +101,7 @@ impl Daemon {
         (self.child.wait().unwrap().code(), log)
     }
 
-    /// Ends it as a crash does.
+    /// Kills the daemon, as a crash would end it.
     pub fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -114,7 +115,7 @@ impl Drop for Daemon {
     }
 }
 
-/// Somebody who talks to the daemon.
+/// A client of the daemon.
 pub struct Peer {
     pub reader: BufReader<UnixStream>,
 }
@@ -127,25 +128,25 @@ impl Peer {
         Self { reader: BufReader::new(stream) }
     }
 
-    /// A hello, if somebody listens and answers.
+    /// Says hello; `None` if nobody listens or answers.
     pub fn try_hello(socket: &Path) -> Option<String> {
         let reader = BufReader::new(UnixStream::connect(socket).ok()?);
         reader.get_ref().set_read_timeout(Some(LONG)).ok()?;
         Some(Self { reader }.hello()).filter(|line| !line.is_empty())
     }
 
-    /// Sends bytes; the daemon may have closed already, which reading will tell.
+    /// Sends bytes. A daemon that has closed already shows at the next read.
     pub fn send(&mut self, bytes: &[u8]) -> &mut Self {
         let _ = self.reader.get_mut().write_all(bytes);
         self
     }
 
-    /// The next line, empty at the end.
+    /// Reads the next line; empty at the end.
     pub fn line(&mut self) -> String {
         let mut line = String::new();
         match self.reader.read_line(&mut line) {
             Ok(_) => line,
-            // Closed with something of ours unread.
+            // The daemon closed with our data unread.
             Err(why) if why.kind() == std::io::ErrorKind::ConnectionReset => String::new(),
             Err(why) => panic!("{why}"),
         }
@@ -164,7 +165,7 @@ pub fn compile(source: &str, to: &Path, flags: &[&str]) {
     assert!(compiler.wait().unwrap().success(), "cc {flags:?}");
 }
 
-/// A directory with a library that is called like ours and does nothing.
+/// Creates a directory with an empty library that has our library's name.
 pub fn with_library() -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::TempDir::new().unwrap();
     let library = dir.path().join("libvgpu.so");
@@ -172,7 +173,8 @@ pub fn with_library() -> (tempfile::TempDir, PathBuf) {
     (dir, library)
 }
 
-/// Makes an executable file, by another process: a file that is open for writing in a thread's forked child cannot run.
+/// Creates an executable file in another process. A file that a forked child of another thread holds open for writing
+/// cannot be executed.
 pub fn script(path: &Path, text: &str) {
     let mut shell = Command::new("sh")
         .args(["-c", "cat > \"$1\" && chmod 755 \"$1\"", "sh"])
@@ -184,7 +186,7 @@ pub fn script(path: &Path, text: &str) {
     assert!(shell.wait().unwrap().success());
 }
 
-/// Copies a file that will be executed, for the same reason by another process.
+/// Copies a file that will be executed, in another process for the same reason.
 pub fn copy(from: impl AsRef<Path>, to: &Path) {
     assert!(Command::new("cp").arg(from.as_ref()).arg(to).status().unwrap().success());
 }

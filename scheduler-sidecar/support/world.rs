@@ -1,4 +1,4 @@
-//! A daemon that serves a file in a directory of its own, and what is asked of it there.
+//! A daemon for tests that serves a configuration file in a directory of its own.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,25 +10,25 @@ use vgpu_control as control;
 
 use super::{Daemon, eventually, vgpud};
 
-/// The directory and the daemon, which is killed when it goes.
+/// The directory and its daemon, which is killed on drop.
 pub struct World {
     pub dir: TempDir,
     pub daemon: Daemon,
 }
 
 impl World {
-    /// Serves this file, and logs nothing.
+    /// Starts a daemon with this file, without a log.
     pub fn start(file: &str) -> Self {
         Self::start_in(TempDir::new().unwrap(), file)
     }
 
-    /// The same in a directory that is there already.
+    /// Starts it in an existing directory.
     pub fn start_in(dir: TempDir, file: &str) -> Self {
         fs::write(dir.path().join("vgpud.toml"), file).unwrap();
         Self::start_by(vgpud(), dir, "off", Stdio::inherit())
     }
 
-    /// Serves the file that lies there, by this command, with a log of that level.
+    /// Starts it with this command and log level, for the file already in the directory.
     pub fn start_by(mut command: Command, dir: TempDir, log: &str, stderr: Stdio) -> Self {
         let child = command
             .arg("--config")
@@ -56,13 +56,13 @@ impl World {
         control::ask_status(&self.admin()).unwrap()
     }
 
-    /// Has it read this file.
+    /// Writes this file and makes the daemon read it.
     pub fn reload(&self, file: &str) {
         fs::write(self.dir.path().join("vgpud.toml"), file).unwrap();
         self.daemon.signal(Signal::HUP);
     }
 
-    /// Descriptors that the daemon has open.
+    /// Returns the number of the daemon's open descriptors.
     pub fn descriptors(&self) -> usize {
         fs::read_dir(format!("/proc/{}/fd", self.daemon.child.id())).unwrap().count()
     }

@@ -1,6 +1,7 @@
-//! The chain of an audit log's lines: each one is hashed with the hash of the line before it. No file is touched here.
+//! Chains the lines of an audit log: each line contains a hash over its text and the hash of the line before it. No
+//! I/O here.
 //!
-//! The daemon writes such lines, `vgpu audit --verify` checks them.
+//! The daemon writes such lines; `vgpu audit --verify` checks them.
 
 use std::fmt::Write as _;
 use std::io;
@@ -11,30 +12,30 @@ use sha2::{Digest as _, Sha256};
 
 use vgpu_control::event::Event;
 
-/// Stands between the text of a line that is hashed and the hash.
+/// Separates the hashed text of a line from the hash.
 const HASH: &str = ",\"hash\":\"";
 
-/// Stands behind the hash.
+/// Follows the hash.
 const END: &str = "\"}";
 
-/// The line of an event, and its hash; `prev` is the hash of the line before it.
+/// Returns the line of an event, and its hash; `prev` is the hash of the line before it.
 ///
 /// # Errors
-/// None that is known: serialising writes into memory.
+/// None in practice: serialising writes into memory.
 pub fn chained(event: &Event, prev: &str) -> io::Result<(Vec<u8>, String)> {
     let mut value = serde_json::to_value(event)?;
     if let Some(object) = value.as_object_mut() {
         object.insert("prev".into(), Value::String(prev.to_owned()));
     }
     let mut line = serde_json::to_vec(&value)?;
-    // The object's end comes behind the hash.
+    // The closing brace follows the hash.
     line.pop();
     let hash = hash(&line);
     line.extend_from_slice([HASH, &hash, END].concat().as_bytes());
     Ok((line, hash))
 }
 
-/// The text of a line that its hash is of, and the hash that stands there; `None`: the line has none.
+/// Returns the hashed text of a line and the hash stored in it; `None` if the line has no hash.
 fn sealed(line: &[u8]) -> Option<(&[u8], &str)> {
     let rest = line.strip_suffix(END.as_bytes())?;
     let (rest, hash) = rest.split_at_checked(rest.len().checked_sub(64)?)?;
@@ -42,7 +43,8 @@ fn sealed(line: &[u8]) -> Option<(&[u8], &str)> {
     Some((rest.strip_suffix(HASH.as_bytes())?, hash))
 }
 
-/// As the next line names this one: by its own hash, or that of all that is left of it.
+/// Returns the hash by which the next line refers to this one: its own hash, or that of the whole text if it is
+/// damaged.
 #[must_use]
 pub fn name(line: &[u8]) -> String {
     match sealed(line) {
@@ -54,50 +56,51 @@ pub fn name(line: &[u8]) -> String {
 fn hash(line: &[u8]) -> String {
     let mut hex = String::with_capacity(64);
     for byte in Sha256::digest(line) {
-        // Writing into text does not fail.
+        // Writing into a string cannot fail.
         let _ = write!(hex, "{byte:02x}");
     }
     hex
 }
 
-/// What is wrong with audit logs.
+/// A defect of audit logs.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Break {
-    /// Which of the files, from 0.
+    /// Index of the file, from 0.
     pub file: usize,
-    /// Which line of it, from 1.
+    /// Line in the file, from 1.
     pub line: usize,
-    /// In words.
+    /// Message.
     pub words: String,
 }
 
-/// A log whose chain is whole.
+/// Result for a log whose chain is intact.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Chain {
-    /// How many lines there are.
+    /// Number of lines.
     pub lines: usize,
-    /// How many of them are not whole: the daemon ended, or the disk was full, while it wrote them.
+    /// Number of incomplete lines: the daemon ended, or the disk was full, while it wrote them.
     pub cut: usize,
     /// The hash of the last line.
     pub head: String,
-    /// True if the first line is the first of all; false if it names one before it, or is not whole.
+    /// True if the log starts with the very first line; false if its first line refers to an earlier one or is
+    /// incomplete.
     pub is_from_first: bool,
 }
 
-/// A hash that one of the lines must have, and who says so.
+/// A hash that one of the lines must have, and its source.
 #[derive(Debug, Clone, Copy)]
 pub struct Head<'h> {
     /// The hash.
     pub hash: &'h str,
-    /// Who says so.
+    /// The source that states the hash.
     pub by: &'h str,
 }
 
-/// Checks the chain over files, the oldest first. The first line of all is believed in what it says of the one before it, which
-/// is not there to be compared.
+/// Checks the chain over files, oldest first. The first line's reference to the line before it is not checked,
+/// because that line is not available.
 ///
 /// # Errors
-/// The first line that does not fit, or that there is no line of a head.
+/// The first line that does not fit, or a head that no line has.
 pub fn verify(files: &[Vec<u8>], heads: &[Head<'_>]) -> Result<Chain, Break> {
     #[derive(Deserialize)]
     struct Link {
@@ -106,7 +109,8 @@ pub fn verify(files: &[Vec<u8>], heads: &[Head<'_>]) -> Result<Chain, Break> {
     let (mut before, mut chain) =
         (None::<String>, Chain { lines: 0, cut: 0, head: String::new(), is_from_first: false });
     let mut missing = heads.to_vec();
-    // The first of the lines without a hash since the last whole line, and how many they are: the next one must name the last.
+    // First of the incomplete lines since the last complete one, and their number. The next complete line must refer
+    // to the last of them.
     let (mut torn, mut pieces) = (None, 0);
     let mut end = Break { file: files.len().saturating_sub(1), line: 0, words: String::new() };
     for (file, bytes) in files.iter().enumerate() {

@@ -1,14 +1,14 @@
-//! The host's clocks.
+//! Reads the host's clocks.
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// The host's monotonic clock, in nanoseconds.
+/// Returns the host's monotonic clock in nanoseconds.
 #[must_use]
 pub fn now() -> u64 {
     nanoseconds(ClockId::Monotonic)
 }
 
-/// What a clock shows, in nanoseconds.
+/// Returns the time of a clock in nanoseconds.
 #[must_use]
 pub fn nanoseconds(clock: ClockId) -> u64 {
     let time = clock_gettime(clock);

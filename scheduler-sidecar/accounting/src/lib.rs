@@ -1,7 +1,7 @@
-//! What outlives the daemon, and what follows from it.
+//! Usage records that outlive the daemon, and everything derived from them.
 //!
-//! [`record`] keeps what tenants used (its thread reads the ledgers, whose files lie in [`shelf`]; [`clock`] is its
-//! time), [`report`] makes hours, money and advice of it, [`metrics`] the daemon's status as OpenMetrics,
+//! [`record`] stores the tenants' usage; its thread reads the ledgers, whose files [`shelf`] keeps, and uses
+//! [`clock`]. [`report`] derives hours, money and advice. [`metrics`] renders the daemon's status as OpenMetrics.
 //! [`audit_chain`] chains the lines of the audit log. The daemon writes all of it, the command line reads it.
 #![forbid(unsafe_code)]
 

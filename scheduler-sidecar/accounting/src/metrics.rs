@@ -1,7 +1,7 @@
-//! The daemon's status as OpenMetrics text. No IO.
+//! Renders the daemon's status as OpenMetrics text. No I/O.
 //!
-//! Base units; a tenant without members is there with zeros; what is not known has no sample. [`NAMES`] is what there is, for
-//! the documentation, the dashboard and the alert rules, which tests compare with it.
+//! Values are in base units. A tenant without members has samples of zero; an unknown value has no sample. [`NAMES`]
+//! lists all metrics; tests compare the documentation, the dashboard and the alert rules with it.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -22,14 +22,14 @@ type Level = Gauge<f64, AtomicU64>;
 type Sum = Counter<f64, AtomicU64>;
 type Made<M> = Family<Labels, M, fn() -> M>;
 
-/// A family of samples.
+/// A metric family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Name {
-    /// As it is shown.
+    /// Name as exported.
     pub name: &'static str,
-    /// Its labels.
+    /// Names of its labels.
     pub labels: &'static str,
-    /// What it says.
+    /// Its description.
     pub says: &'static str,
 }
 
@@ -42,7 +42,7 @@ const fn name(name: &'static str, labels: &'static str, says: &'static str) -> N
     Name { name, labels, says }
 }
 
-/// Every family there is, HAMi's names last.
+/// All metric families, those with HAMi's names last.
 pub const NAMES: &[Name] = &[
     name("vgpu_build_info", "version", "Always 1: the version of the daemon."),
     name("vgpu_uptime_seconds", "", "How long the daemon has been running."),
@@ -123,18 +123,18 @@ pub const NAMES: &[Name] = &[
     name("Device_utilization_desc_of_container", HAMI, "As vgpu_tenant_got_ratio, in percent."),
 ];
 
-/// Families that are made as they are asked for, so that those without a sample are not there.
+/// Registers metric families on first use, so that families without a sample are not exported.
 struct Page {
     registry: Registry,
     levels: HashMap<&'static str, Made<Level>>,
     sums: HashMap<&'static str, Made<Sum>>,
 }
 
-/// The part of a name that stays when the writer has put unit and `_total` behind it.
+/// Returns the name without the unit and the `_total` that the encoder appends.
 fn stem(shown: &'static str) -> (&'static str, Option<Unit>) {
     let short = shown.strip_suffix("_total").unwrap_or(shown);
     for (unit, word) in [(Unit::Bytes, "_bytes"), (Unit::Seconds, "_seconds"), (Unit::Ratios, "_ratios")] {
-        // HAMi's names are what they are.
+        // HAMi's names are fixed and encode no unit.
         if shown.starts_with("vgpu_")
             && let Some(stem) = short.strip_suffix(word)
         {
@@ -178,7 +178,7 @@ where
     family
 }
 
-/// A size or a count as a sample. Above 2^53 it is rounded.
+/// Converts a size or a count to a sample, rounded above 2^53.
 #[allow(clippy::cast_precision_loss)]
 fn sample(number: u64) -> f64 {
     number as f64
@@ -188,7 +188,7 @@ fn truth(truth: bool) -> f64 {
     f64::from(u8::from(truth))
 }
 
-/// The status as text; `hami`: under HAMi's names too.
+/// Returns the status as text; `hami` adds HAMi's names.
 #[must_use]
 pub fn text(status: &Status, hami: bool) -> String {
     let mut page = Page::new();
@@ -225,12 +225,12 @@ pub fn text(status: &Status, hami: bool) -> String {
         }
     }
     let mut text = String::new();
-    // Writing into text does not fail.
+    // Writing into a string cannot fail.
     let _ = prometheus_client::encoding::text::encode(&mut text, &page.registry);
     text
 }
 
-/// A device by its UUID, or as the configuration names it.
+/// Returns a device's UUID, or its name in the configuration.
 fn called(device: &DeviceStatus) -> String {
     device.uuid.clone().unwrap_or_else(|| device.name.clone())
 }
@@ -244,8 +244,8 @@ fn of_tenant(page: &mut Page, tenant: &TenantStatus) {
     page.level("vgpu_tenant_paused", labels(), truth(tenant.paused));
 }
 
-/// A tenant's group and labels, as labels of a metric, in whose names only letters, digits and `_` may stand: those that
-/// become the same have a number behind them, in the order of their own names.
+/// Returns a tenant's group and labels as metric labels. Those names allow only letters, digits and `_`; names that
+/// become equal get a number appended, in the order of the original names.
 fn info(tenant: &TenantStatus) -> Labels {
     let group = tenant.bearer.group.clone().unwrap_or_default();
     let mut labels: Labels = vec![("tenant".into(), tenant.name.clone()), ("group".into(), group)];
@@ -256,7 +256,7 @@ fn info(tenant: &TenantStatus) -> Labels {
             number => format!("label_{plain}_{number}"),
         };
         let free = (1..).map(named).find(|name| labels.iter().all(|(taken, _)| taken != name));
-        // The writer writes values as they are. A label's has no line break in it.
+        // The encoder does not escape values. A label's value has no line break.
         let value = value.replace('\\', r"\\").replace('"', "\\\"");
         labels.extend(free.map(|name| (name.into(), value)));
     }
@@ -271,7 +271,7 @@ fn on_device(page: &mut Page, tenant: &TenantStatus, terms: &TermsStatus, device
             page.level(name, labels(), value);
         }
     };
-    // Where no member has joined there is nothing that could not be measured.
+    // Before a member joins there is nothing to measure, so zero is exact.
     let none = || TimeStatus { gpu_seconds: Some(0.0), wanted: Some(0.0), got: Some(0.0), ..TimeStatus::default() };
     let time = terms.time.clone().unwrap_or_else(none);
     level("vgpu_tenant_memory_limit_bytes", terms.memory_limit.map(sample));
@@ -295,7 +295,7 @@ fn on_device(page: &mut Page, tenant: &TenantStatus, terms: &TermsStatus, device
     sum("vgpu_tenant_allocations_refused_total", terms.refused_allocations.map(sample));
 }
 
-/// What dashboards for HAMi ask for. There the pod is the tenant; ours has no namespace.
+/// Exports the metrics that HAMi's dashboards query. The tenant stands for the pod; the namespace is empty.
 fn as_hami(page: &mut Page, tenant: &TenantStatus, terms: &TermsStatus, device: Option<&DeviceStatus>, at: usize) {
     let uuid = device.map_or_else(|| terms.device.clone(), called);
     let (name, at) = (&tenant.name, at.to_string());

@@ -1,10 +1,11 @@
-//! The record: what tenants used, minute by minute, kept over the daemon's end.
+//! Records the tenants' usage minute by minute, in files that outlive the daemon.
 //!
-//! A thread of its own. The loop that serves members hands over what it knows, once a second, and never waits: while the
-//! thread is busy with a slow disk, what is new is put together and handed over later. So a full disk holds up no lease.
+//! The record runs on its own thread. Once a second the daemon's reactor hands over new numbers without waiting.
+//! While the thread is busy with a slow disk, new numbers are merged and handed over later. So a full disk delays no
+//! lease.
 //!
-//! By verb: [`ledgers`] reads what tenants hold, [`integrate`] turns sums and values
-//! into rows, [`store`] keeps them, [`ask`] finds them again. This file: the thread, and the side of those who tell it.
+//! [`ledgers`] reads the tenants' allocations, [`integrate`] turns sums and values into rows, [`store`] writes them,
+//! [`ask`] queries them. This file has the thread and the reactor's handle to it.
 
 pub mod ask;
 pub mod integrate;
@@ -32,43 +33,43 @@ use told::Told;
 use vgpu_config::plan::Keep;
 use vgpu_control::RecordStatus;
 
-/// Between two looks of the thread where nobody tells it anything. A little more than between two tellings.
+/// Time between two runs of the thread without messages; slightly more than the reactor's second.
 const PAUSE: Duration = Duration::from_millis(1200);
-/// Between two tries to write where it failed, at first and at most.
+/// First pause after a failed write; it doubles up to [`AT_MOST`].
 const AGAIN: Duration = Duration::from_secs(1);
 const AT_MOST: Duration = Duration::from_secs(30);
-/// Between two looks for what is old.
+/// Time between two removals of old rows.
 const TIDY: Duration = Duration::from_secs(600);
-/// Rows of tenants that hold what they held and do nothing else are written every second up to so many, and beyond that so
-/// often.
+/// Up to this many rows are written every second. Beyond it, rows of tenants whose allocations are unchanged and that
+/// do nothing else are written every [`SELDOM`].
 const FEW: usize = 100;
 const SELDOM: Duration = Duration::from_secs(10);
-/// Processes that are remembered while nothing can be written.
+/// Most processes remembered while nothing can be written.
 const MARKS: usize = 65_536;
 
-/// What is to be kept, and where.
+/// Settings of the record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// The directory; `None`: nothing is kept.
+    /// Directory of the record; `None` records nothing.
     pub dir: Option<PathBuf>,
-    /// For how long.
+    /// How long rows are kept.
     pub keep: Keep,
-    /// Is the time of a tenant that is alone measured too?
+    /// True if the device time of a tenant that is alone on its device is measured too.
     pub exact: bool,
 }
 
-/// What the loop hands over at once.
+/// Numbers that the reactor hands over in one message.
 #[derive(Debug, Default)]
 pub struct Batch {
-    /// Sums that changed.
+    /// Changed sums of tenants on devices.
     pub sums: BTreeMap<Whose, Sums>,
-    /// Processes that came to a device, with the device time that they measured before.
+    /// Processes that joined a device, each with the device time that it measured before.
     pub came: Vec<(Whose, u32, u64)>,
-    /// How far processes have come, in ns.
+    /// Total device time of each process, in ns.
     pub marks: BTreeMap<(Whose, u32), u64>,
-    /// Rooms whose last member has left, and the number of the last file that came from there.
+    /// Tenants (by room) whose last member has left, each with the number of the last file received from it.
     emptied: BTreeMap<u64, u64>,
-    /// Rooms that are gone.
+    /// Tenants (by room) that were removed.
     gone: BTreeSet<u64>,
     token: Option<Arc<()>>,
 }
@@ -76,21 +77,21 @@ pub struct Batch {
 enum Word {
     File(Whose, OwnedFd, u64),
     Told(Box<Batch>),
-    /// A process of this room came or went.
+    /// A process of this tenant joined or left.
     Moved(u64),
     Keep(Keep),
-    /// Read all ledgers of these rooms.
+    /// Read all ledgers of these tenants.
     Read(Vec<u64>),
     End(SyncSender<()>),
 }
 
-/// What others may see.
+/// State that the thread publishes.
 #[derive(Default)]
 struct Shown {
     held: Mutex<BTreeMap<Whose, Held>>,
-    /// When that was read.
+    /// Start of the reading that each value comes from.
     read: Mutex<BTreeMap<Whose, Instant>>,
-    /// Why a ledger that was read before cannot be read any more.
+    /// Why a ledger that was readable before cannot be read now.
     broken: Mutex<BTreeMap<Whose, &'static str>>,
     state: Mutex<RecordStatus>,
 }
@@ -99,12 +100,12 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The side of the loop. Nothing here waits for the disk, or for a file.
+/// The reactor's handle. No method waits for the disk or for a file, except [`Record::finish`].
 pub struct Record {
     tell: Sender<Word>,
     shown: Arc<Shown>,
     draft: Batch,
-    /// Held by the batch that is on its way.
+    /// Cloned into the batch that is on its way.
     token: Arc<()>,
     number: u64,
 }
@@ -113,7 +114,7 @@ impl Record {
     /// Starts the thread.
     ///
     /// # Errors
-    /// There can be none.
+    /// The thread cannot be started.
     pub fn start(settings: Settings) -> std::io::Result<Self> {
         let (tell, told) = channel();
         let shown = Arc::new(Shown::default());
@@ -127,34 +128,34 @@ impl Record {
         Ok(Self { tell, shown, draft: Batch::default(), token: Arc::new(()), number: 0 })
     }
 
-    /// A member joined the device with this ledger.
+    /// Takes the ledger with which a member joined the device.
     pub fn file(&mut self, whose: Whose, file: OwnedFd) {
         self.number += 1;
-        // The thread is there as long as the daemon; a file that cannot be sent is closed, as all are at the end.
+        // The thread lives as long as the daemon. A file that cannot be sent is closed, as all are at the end.
         let _ = self.tell.send(Word::File(whose, file, self.number));
     }
 
-    /// What is to be handed over next; what is there already is put together with it.
+    /// Returns the batch for the next handover; new numbers are merged into it.
     pub fn draft(&mut self) -> &mut Batch {
         &mut self.draft
     }
 
-    /// A member of a room has left: what it held is given up about now.
+    /// Notes that a member has left; its allocations are released about now.
     pub fn left(&self, room: u64) {
         let _ = self.tell.send(Word::Moved(room));
     }
 
-    /// A room's last member has left.
+    /// Notes that a tenant's last member has left.
     pub fn emptied(&mut self, room: u64) {
         self.draft.emptied.insert(room, self.number);
     }
 
-    /// A room is gone for good.
+    /// Notes that a tenant was removed for good.
     pub fn gone(&mut self, room: u64) {
         self.draft.gone.insert(room);
     }
 
-    /// Hands over what is new; false, if the last is on its way still: later, then.
+    /// Hands over the new numbers; returns false, for a later retry, while the last batch is still on its way.
     pub fn hand_over(&mut self) -> bool {
         if Arc::strong_count(&self.token) > 1 {
             return false;
@@ -165,27 +166,27 @@ impl Record {
         true
     }
 
-    /// Another time for which rows are kept.
+    /// Sets how long rows are kept.
     pub fn keep(&self, keep: Keep) {
         let _ = self.tell.send(Word::Keep(keep));
     }
 
-    /// What a tenant holds of a device, as it was read last; `None`: not known.
+    /// Returns a tenant's allocations on a device at the last reading; `None` if unknown.
     #[must_use]
     pub fn held(&self, whose: &Whose) -> Option<Held> {
         lock(&self.shown.held).get(whose).cloned()
     }
 
-    /// Tenants with a ledger that was read before and cannot be read any more, and why.
+    /// Returns the tenants with a ledger that was readable before and is not now, and the reason.
     #[must_use]
     pub fn broken(&self) -> BTreeMap<Whose, &'static str> {
         lock(&self.shown.broken).clone()
     }
 
-    /// What all tenants' ledgers say, as they were read last, and when: no sooner than that.
+    /// Returns all ledgers' numbers at the last reading, each with a time that is never later than the reading.
     #[must_use]
     pub fn readings(&self) -> BTreeMap<Whose, LedgerReading> {
-        // The older one first: what is newer than its moment does no harm.
+        // Take the times first: a number newer than its time does no harm.
         let read = lock(&self.shown.read).clone();
         let held = lock(&self.shown.held);
         let of = |(whose, read)| {
@@ -195,18 +196,18 @@ impl Record {
         read.into_iter().filter_map(of).collect()
     }
 
-    /// The ledgers of these rooms are read now instead of when they are due.
+    /// Reads the ledgers of these tenants now instead of when they are due.
     pub fn read_now(&self, rooms: Vec<u64>) {
         let _ = self.tell.send(Word::Read(rooms));
     }
 
-    /// How the record is.
+    /// Returns the state of the record.
     #[must_use]
     pub fn status(&self) -> RecordStatus {
         lock(&self.shown.state).clone()
     }
 
-    /// Hands over what there is and waits until it is written, for so long at most.
+    /// Hands over everything left and waits until it is written, at most `patience`.
     pub fn finish(&mut self, patience: Duration) {
         let mut batch = std::mem::take(&mut self.draft);
         batch.token = Some(self.token.clone());
@@ -217,7 +218,7 @@ impl Record {
     }
 }
 
-/// The thread.
+/// State of the thread.
 struct Work {
     settings: Settings,
     ledgers: Ledgers,
@@ -225,20 +226,21 @@ struct Work {
     integral: Integral,
     told: Told,
     store: Option<Store>,
-    /// Device time that former daemons wrote of processes that have not come back yet; `None`: the store was not open yet.
+    /// Device time that earlier daemons recorded for processes that have not joined again; `None` until the store is
+    /// open.
     former: Option<BTreeMap<Mark, u64>>,
-    /// Those that came before it was.
+    /// Processes that joined before the store was open.
     early: Vec<(Mark, u64)>,
     marks: BTreeMap<Mark, u64>,
-    /// When to try again after what failed, and the pause before the next try.
+    /// Time of the next try after a failure, and the pause after that try.
     again: Option<(Instant, Duration)>,
-    /// Where a damaged record lies.
+    /// Where a damaged record was moved.
     aside: Option<String>,
     written: Instant,
     tidied: Option<Instant>,
-    /// What the clock said first, beside the one that cannot be set.
+    /// Both clocks at the start, to detect that the wall clock was set.
     began: Moment,
-    /// By room: what was taken from it last.
+    /// Number of the last file taken from each tenant (by room).
     numbers: BTreeMap<u64, u64>,
 }
 
@@ -289,7 +291,7 @@ impl Work {
                 Ok(Word::Keep(keep)) => (self.settings.keep, self.tidied) = (keep, None),
                 Ok(Word::End(done)) => {
                     self.look(true);
-                    // Whoever waits may have given up.
+                    // The waiting thread may have given up.
                     let _ = done.try_send(());
                     return;
                 }
@@ -326,7 +328,8 @@ impl Work {
             let Some(tenant) = tenant.or_else(|| self.integral.name(&whose).map(str::to_owned)) else { continue };
             let mark = (tenant, whose.1.clone(), process);
             match &mut self.former {
-                // Who has just begun is another process with that number.
+                // A new process may reuse the number. `min` limits the deduction to the time that this process
+                // measured.
                 Some(former) => {
                     let before = former.remove(&mark).unwrap_or(0).min(busy);
                     *written.entry(whose).or_default() += before;
@@ -341,7 +344,7 @@ impl Work {
             self.integral.hears(&whose, sums, before, now);
         }
         for ((whose, process), busy) in batch.marks {
-            // While nothing can be written: what is not marked would count twice, which is better than to fill the memory.
+            // While writing fails, an unmarked process may be counted twice, which is better than filling the memory.
             if self.marks.len() >= MARKS {
                 break;
             }
@@ -350,7 +353,7 @@ impl Work {
             }
         }
         for (room, number) in batch.emptied {
-            // Somebody may have come meanwhile, with another file.
+            // A new member may have joined since, with a newer file.
             if self.numbers.get(&room).is_none_or(|last| *last <= number) {
                 self.ledgers.read_room(room, Instant::now());
                 self.hold();
@@ -367,7 +370,7 @@ impl Work {
         }
     }
 
-    /// Reads what is due, and writes what waits.
+    /// Reads the ledgers that are due, and writes the waiting rows.
     fn look(&mut self, last: bool) {
         self.ledgers.read_due(Instant::now(), usize::MAX);
         self.hold();
@@ -375,14 +378,14 @@ impl Work {
         self.write(last);
     }
 
-    /// Reads some of the ledgers that change now.
+    /// Reads some of the ledgers that change frequently at the moment.
     fn glance(&mut self) {
         let changed = self.ledgers.read_due(Instant::now(), QUICK_READINGS);
         self.hold_of(&changed);
         let mut gone = false;
         for whose in changed {
             match self.ledgers.held_by(&whose) {
-                // Its moment stays the one of an earlier reading, as the readers of both expect.
+                // The published time stays that of an earlier reading, which readers of both values allow for.
                 Some(held) => drop(lock(&self.shown.held).insert(whose, held)),
                 None => gone = true,
             }
@@ -392,7 +395,7 @@ impl Work {
         }
     }
 
-    /// These tenants' ledgers were read: they hold something else from now on.
+    /// Applies new readings of these tenants' ledgers.
     fn hold_of(&mut self, changed: &BTreeSet<Whose>) {
         let now = moment();
         for whose in changed {
@@ -414,7 +417,7 @@ impl Work {
         let mut held = self.ledgers.held();
         let mut shown = lock(&self.shown.held);
         for (whose, before) in std::mem::take(&mut *shown) {
-            // Its processes are gone. What their ledger counted stays, so that a counter does not begin anew.
+            // The processes are gone. The peak and the refusals stay, so that exported counters do not restart.
             let counted = Held { peak: before.peak, refused: before.refused, ..Held::default() };
             held.entry(whose).or_insert(counted);
         }
@@ -492,7 +495,7 @@ impl Work {
                 self.fares(true, None);
             }
             Some(Err(why)) => {
-                // A full disk may have room again; what else is wrong with the file is looked at anew.
+                // A full disk may get space again. After any other error the file is opened and checked again.
                 if !why.is_full() {
                     self.store = None;
                 }
@@ -504,7 +507,7 @@ impl Work {
         if !last && self.tidied.is_none_or(|at| now.saturating_duration_since(at) >= TIDY) {
             let at = moment();
             if at.was_set_since(&self.began) {
-                // What is old cannot be told: rows that are gone by a wrong clock are gone for good.
+                // The age of rows is now unknown, and rows deleted by a wrong clock are lost.
                 self.tidied = Some(now);
                 warn!(
                     "the clock was set forward by more than a day: old rows of the record stay until the daemon starts again"
@@ -513,7 +516,7 @@ impl Work {
             }
             match store.tidy(self.settings.keep, at.wall) {
                 Ok(more) => self.tidied = if more { None } else { Some(now) },
-                // Adding says it too, if it lasts.
+                // If the error persists, adding rows reports it too.
                 Err(why) => {
                     self.tidied = Some(now);
                     warn!(%why, "old rows of the record stay for now");
@@ -528,7 +531,7 @@ fn moment() -> Moment {
     Moment { ns: clock::now(), wall: i64::try_from(wall).unwrap_or(i64::MAX) }
 }
 
-/// Names this boot of the host: numbers of processes begin anew with the next.
+/// Identifies this boot of the host, since process numbers restart with the next one.
 fn boot() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }

@@ -1,9 +1,10 @@
-//! Reports: what the record's lines mean in hours, money and advice. Arithmetic and rendering, each apart.
+//! Reports: turns recorded rows into hours, money and advice. Arithmetic and rendering are separate.
 //!
-//! Arithmetic, in integers: [`apportion`] (parts that add up to what is shown), [`money`] (rates and amounts), [`gather`] (lines
-//! put together by tenant, group, label, device), and by report [`usage`], [`chargeback`], [`idle`], [`rightsizing`],
-//! [`efficiency`], [`trend`], [`savings`]. Rendering: [`sheet`] (what a report says, as text and Markdown), [`page`] (as one HTML file), [`chart`] (its
-//! pictures). No clock, no file and no database here: the verbs in `cli/report` have those. docs/report.md is for readers.
+//! Integer arithmetic: [`apportion`] (parts that sum to the shown total), [`money`] (rates and amounts), [`gather`]
+//! (rows grouped by tenant, group, label, device), and one module for each report: [`usage`], [`chargeback`],
+//! [`idle`], [`rightsizing`], [`efficiency`], [`trend`], [`savings`]. Rendering: [`sheet`] (a report as text and
+//! Markdown), [`page`] (as one HTML file), [`chart`] (its pictures). No clock, files or database here: the commands
+//! in `cli/report` have those. docs/report.md is the user's guide.
 
 pub mod apportion;
 pub mod money;
@@ -22,17 +23,17 @@ pub mod chart;
 pub mod page;
 pub mod sheet;
 
-/// The time that a report is about: seconds since 1970, the last one not of it.
+/// The period of a report, in seconds since 1970; the end is excluded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Period {
-    /// Its first second.
+    /// First second.
     pub since: i64,
-    /// The first one after it.
+    /// First second after the period.
     pub until: i64,
 }
 
 impl Period {
-    /// Its seconds.
+    /// Returns the length in seconds.
     #[must_use]
     pub fn seconds(self) -> u128 {
         u128::try_from(self.until.saturating_sub(self.since)).unwrap_or(0)

@@ -1,8 +1,8 @@
-//! Descriptors that are seldom needed, kept where they take no place in the daemon's table: in flight, in the queue of a
-//! socket pair of its own. With two files for each tenant the table would have 1.4 descriptors for each member of a host
-//! with ten members a tenant; so it has 1.2.
+//! Stores rarely used descriptors outside of the daemon's descriptor table: as messages in flight in socket pairs.
+//! Two more files for each tenant would raise the table from 1.2 to 1.4 descriptors for each member, on a host with
+//! ten members a tenant.
 //!
-//! A queue cannot be searched: what is asked for comes by taking out and putting back in turn, a dozen messages at most.
+//! A queue cannot be searched. A lookup takes out each message and puts it back, a dozen at most.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,16 +10,17 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use shim_sys::descriptors;
 
-/// Tenants in one queue.
+/// Most tags (tenants) in one queue.
 const EACH: usize = 12;
 
-/// Where they are, `N` files together.
+/// Stored descriptors, `N` files for each tag.
 #[derive(Debug)]
 pub struct Shelf<const N: usize> {
     queues: Vec<Queue>,
-    /// Those for which the kernel had no room in flight.
+    /// Files for which the kernel had no space in flight.
     held: HashMap<u64, [OwnedFd; N]>,
-    /// Places in the daemon's table for what is taken out: without them files would be lost when no descriptor is left.
+    /// Placeholder descriptors that reserve table slots for files taken out. Without them files would be lost when no
+    /// descriptor is left.
     places: Vec<OwnedFd>,
 }
 
@@ -33,7 +34,7 @@ impl<const N: usize> Default for Shelf<N> {
 struct Queue {
     into: OwnedFd,
     out: OwnedFd,
-    /// Whose, first come first out.
+    /// Tags of the queued messages, oldest first.
     whose: VecDeque<u64>,
 }
 
@@ -44,7 +45,7 @@ impl Queue {
         Some(Self { into, out, whose: VecDeque::new() })
     }
 
-    /// False: the kernel takes no more.
+    /// Queues files; returns false if the kernel takes no more.
     fn put<const N: usize>(&mut self, tag: u64, files: &[OwnedFd; N]) -> bool {
         let borrowed: [BorrowedFd<'_>; N] = files.each_ref().map(OwnedFd::as_fd);
         let sent = descriptors::send(self.into.as_fd(), &[0], &borrowed).is_ok_and(|sent| sent == 1);
@@ -54,7 +55,7 @@ impl Queue {
         sent
     }
 
-    /// The next one; its files are missing if this process may have no more descriptors, and they are lost then.
+    /// Takes the oldest message. Its files are missing, and lost, if this process may have no more descriptors.
     fn take<const N: usize>(&mut self) -> Option<(u64, Option<[OwnedFd; N]>)> {
         let tag = self.whose.pop_front()?;
         let mut files = Vec::new();
@@ -64,10 +65,10 @@ impl Queue {
 }
 
 impl<const N: usize> Shelf<N> {
-    /// What is looked for and what is turned.
+    /// Most files out at once: the requested ones, and those being moved.
     const PLACES: usize = 2 * N;
 
-    /// Puts somebody's files away.
+    /// Stores the files of `tag`.
     pub fn put(&mut self, tag: u64, files: [OwnedFd; N]) {
         if !self.queues.iter().any(|queue| queue.whose.len() < EACH) {
             self.queues.extend(Queue::new());
@@ -79,7 +80,7 @@ impl<const N: usize> Shelf<N> {
         self.keep_places();
     }
 
-    /// Keeps as many places as are taken by what is taken out.
+    /// Reserves as many table slots as a lookup needs.
     fn keep_places(&mut self) {
         let Some(queue) = self.queues.first() else { return };
         while self.places.len() < Self::PLACES {
@@ -88,10 +89,10 @@ impl<const N: usize> Shelf<N> {
         }
     }
 
-    /// Does something with somebody's files; `None`: they are not here.
+    /// Calls `act` with the files of `tag`; `None` if there are none.
     ///
     /// # Cost
-    /// Two system calls for each of a dozen tenants at most.
+    /// Two system calls for each of at most a dozen tags.
     pub fn with<T>(&mut self, tag: u64, act: impl FnOnce(&[OwnedFd; N]) -> T) -> Option<T> {
         if let Some(files) = self.held.get(&tag) {
             return Some(act(files));
@@ -101,12 +102,12 @@ impl<const N: usize> Shelf<N> {
         done
     }
 
-    /// Takes somebody's files away for good.
+    /// Drops the files of `tag`.
     pub fn remove(&mut self, tag: u64) {
         drop(self.take(tag));
     }
 
-    /// Takes somebody's files out.
+    /// Takes out the files of `tag`.
     pub fn take(&mut self, tag: u64) -> Option<[OwnedFd; N]> {
         let taken = self.held.remove(&tag).or_else(|| self.turn(tag, false));
         if self.queues.iter().filter(|queue| queue.whose.is_empty()).count() > 1 {
@@ -116,7 +117,8 @@ impl<const N: usize> Shelf<N> {
         taken
     }
 
-    /// Turns the queue of `tag` round once, with or without what is looked for.
+    /// Moves every message of the queue of `tag` from front to back once; keeps the requested files queued only if
+    /// `keep`.
     fn turn(&mut self, tag: u64, keep: bool) -> Option<[OwnedFd; N]> {
         let queue = self.queues.iter_mut().find(|queue| queue.whose.contains(&tag))?;
         self.places.clear();
@@ -126,7 +128,7 @@ impl<const N: usize> Shelf<N> {
             let Some(files) = files else { continue };
             let wanted = whose == tag;
             if (keep || !wanted) && !queue.put(whose, &files) {
-                // Held from now on; what is asked for too.
+                // The kernel took no more: hold duplicates from now on, of requested files too.
                 let copies: Vec<OwnedFd> = files.iter().filter_map(|file| file.try_clone().ok()).collect();
                 if let Ok(copies) = <[OwnedFd; N]>::try_from(copies) {
                     self.held.insert(whose, copies);

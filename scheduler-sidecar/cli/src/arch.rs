@@ -1,13 +1,13 @@
-//! Machines: the one this program was built for, and what others are called. The only file of this crate that names one;
-//! the library's is `libvgpu/src/arch/`, that of the build `make/arch.mk`.
+//! Machine architectures: the one this program was built for, and the names of others. The only file of this crate
+//! that names one; the library's are in `libvgpu/src/arch/`, the build's in `make/arch.mk`.
 
 use object::elf::{self, Machine};
 
-/// The machine this program was built for; the library beside it is built for the same.
+/// Machine that this program was built for; the library next to it is built for the same.
 pub const HOST: Machine = host::MACHINE;
-/// Where programs of it expect glibc's loader.
+/// Path at which its programs expect glibc's loader.
 pub const LOADER: &str = host::LOADER;
-/// Where they expect musl's.
+/// Path at which its programs expect musl's loader.
 pub const MUSL: &str = host::MUSL;
 
 #[cfg(target_arch = "x86_64")]
@@ -24,7 +24,7 @@ mod host {
     pub const MUSL: &str = "/lib/ld-musl-aarch64.so.1";
 }
 
-/// The machine in a word people use.
+/// Returns the usual name of a machine.
 #[must_use]
 pub fn name(machine: Machine) -> String {
     match machine {

@@ -1,4 +1,4 @@
-//! What the verbs that ask the daemon share: where it is, what is said if nobody answers, numbers for people.
+//! Shared by the commands that ask the daemon: its socket, the message if nobody answers, numbers for people.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -22,22 +22,22 @@ pub struct Where {
 }
 
 impl Where {
-    /// The administrative socket.
+    /// Returns the path of the administrative socket.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         self.socket.clone().unwrap_or_else(|| paths::admin_socket(&paths::runtime_dir()))
     }
 
-    /// Asks.
+    /// Sends a query to the daemon.
     ///
     /// # Errors
-    /// [`Failure`] with code 1: nobody answers there, or the daemon refuses, in its words.
+    /// [`Failure`] with code 1: nobody answers there, or the daemon refuses, with the daemon's message.
     pub fn ask(&self, ask: &Ask) -> Result<Answer, Failure> {
         let socket = self.path();
         control::ask(&socket, ask).map_err(|why| Failure::new(FINDINGS, words(&socket, &why)))
     }
 
-    /// Asks for something to be done.
+    /// Sends a command to the daemon.
     ///
     /// # Errors
     /// As [`Self::ask`].
@@ -46,17 +46,17 @@ impl Where {
     }
 }
 
-/// The daemon answered something else.
+/// Failure for an answer of the wrong kind.
 #[must_use]
 pub fn no_answer() -> Failure {
     Failure::new(FINDINGS, "the daemon's answer is to something else; is it older than this program? restart it")
 }
 
-/// Why there is no answer, and what to do.
+/// Explains why there is no answer, and what to do.
 pub(super) fn words(socket: &Path, why: &io::Error) -> String {
     let at = socket.display();
     match why.kind() {
-        // The daemon's own words.
+        // The daemon's own message.
         io::ErrorKind::Other => why.to_string(),
         io::ErrorKind::PermissionDenied => {
             format!("{at}: {why}; only the daemon's user and root may ask: try it with sudo")
@@ -72,19 +72,19 @@ pub(super) fn words(socket: &Path, why: &io::Error) -> String {
     }
 }
 
-/// Bytes, or that there is no limit.
+/// Formats bytes, or the absence of a limit.
 #[must_use]
 pub fn size(bytes: Option<u64>) -> String {
     bytes.map_or("unlimited".into(), |bytes| Bytes(bytes).to_string())
 }
 
-/// A percentage, or a word for none.
+/// Formats a percentage, or `none` if there is no value.
 #[must_use]
 pub fn percent(percent: Option<f64>, none: &str) -> String {
     percent.map_or(none.into(), |percent| format!("{percent} %"))
 }
 
-/// A tenant's terms, a row for each device, below [`TERMS`].
+/// Returns a tenant's terms on a device as a table row with the columns of [`TERMS`].
 #[must_use]
 pub fn terms(tenant: &str, terms: &TermsStatus) -> Vec<String> {
     vec![
@@ -98,7 +98,7 @@ pub fn terms(tenant: &str, terms: &TermsStatus) -> Vec<String> {
     ]
 }
 
-/// The heads of [`terms`].
+/// Column headings of [`terms`].
 pub const TERMS: [&str; 7] = ["TENANT", "DEVICE", "CLASS", "WEIGHT", "REQUEST", "LIMIT", "MEMORY"];
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `vgpu audit`: the daemon's audit log, shown and checked.
+//! `vgpu audit`: shows and verifies the daemon's audit log.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -51,7 +51,7 @@ pub struct Args {
     json: bool,
 }
 
-/// A SHA-256 in hexadecimal digits.
+/// Parses a SHA-256 in hexadecimal digits.
 fn head(text: &str) -> Result<String, String> {
     let is_hash = text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     if is_hash {
@@ -61,7 +61,7 @@ fn head(text: &str) -> Result<String, String> {
     }
 }
 
-/// Reads and prints.
+/// Reads the log and prints it.
 ///
 /// # Errors
 /// [`Failure`]: the file cannot be read, or the chain is broken.
@@ -74,7 +74,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
             let text = String::from_utf8_lossy(line);
             match serde_json::from_str::<Event>(&text) {
                 Ok(mut event) if !args.json => {
-                    // What chains the lines tells nobody anything here.
+                    // The chain's fields mean nothing to a reader.
                     event.more.retain(|key, _| !["prev", "hash"].contains(&key.as_str()));
                     say::text(&events::shown(&event))?;
                 }
@@ -86,7 +86,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The names and bytes of the file and of what was put aside, the oldest first.
+/// Returns names and content of the file and its rotated files, oldest first.
 fn read(file: &Path) -> Result<(Vec<PathBuf>, Vec<Vec<u8>>), Failure> {
     let unreadable = |path: &Path, why| Failure::new(UNKNOWN, format!("{}: {why}", path.display()));
     let mut files = Vec::new();
@@ -104,7 +104,7 @@ fn read(file: &Path) -> Result<(Vec<PathBuf>, Vec<Vec<u8>>), Failure> {
 }
 
 fn verify(args: &Args) -> Result<ExitCode, Failure> {
-    // Before the file is read: what is written meanwhile stands behind this line.
+    // Ask before reading the file, so that lines written meanwhile come after this one.
     let served = served(args)?;
     let (names, contents) = read(&args.file)?;
     let by_daemon = served.iter().map(|hash| Head { hash, by: "the daemon that writes it" });
@@ -144,7 +144,8 @@ fn verify(args: &Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The hash of the last line that the daemon wrote into this file; `None`: no daemon that writes it answers.
+/// Returns the hash of the last line that the daemon wrote into this file; `None` if no daemon answers that writes
+/// it.
 fn served(args: &Args) -> Result<Option<String>, Failure> {
     let daemon = Where { socket: args.socket.clone(), json: false };
     let answer = match daemon.ask(&Ask::Status) {

@@ -1,7 +1,8 @@
-//! `vgpu cdi generate`: a CDI specification with a device for each tenant of vgpud.
+//! `vgpu cdi generate`: writes a CDI specification with a device for each tenant of vgpud.
 //!
-//! CDI (Container Device Interface) is a JSON file that engines read: `--device KIND=NAME` then adds mounts and variables.
-//! What is written needs version 0.3.0 of it, the oldest that tools read, unless a tenant's name begins with a digit.
+//! CDI (Container Device Interface) is a JSON file that container engines read: `--device KIND=NAME` then adds mounts
+//! and variables. The output needs CDI 0.3.0, the oldest version that tools read, unless a tenant's name begins with
+//! a digit.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -81,7 +82,7 @@ struct Socket {
     socket: Option<PathBuf>,
 }
 
-/// The file.
+/// The CDI file.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Spec {
@@ -112,10 +113,10 @@ struct Mount {
     options: Vec<&'static str>,
 }
 
-/// Does what was asked.
+/// Generates the file.
 ///
 /// # Errors
-/// [`Failure`] in words; a file that was there is as before.
+/// [`Failure`] with a message; an existing file is unchanged.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let Verb::Generate(args) = &args.verb;
     check_kind(&args.kind).map_err(|why| Failure::new(USAGE, format!("--kind {:?} {why}", args.kind)))?;
@@ -134,13 +135,13 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Names of tenants with their sockets, by the daemon's word.
+/// Asks the daemon for the tenants' names and sockets.
 fn from_daemon(socket: Option<PathBuf>) -> Result<BTreeMap<String, PathBuf>, Failure> {
     let status = Where { socket, json: false }.ask(&Ask::Status)?.status.ok_or_else(no_answer)?;
     Ok(status.tenants.into_iter().filter(|tenant| !tenant.removed).map(|tenant| (tenant.name, tenant.socket)).collect())
 }
 
-/// The same by the file's; no driver is asked.
+/// Reads the tenants' names and sockets from the file, without asking a driver.
 fn from_file(file: &Path) -> Result<BTreeMap<String, PathBuf>, Failure> {
     let text = fs::read_to_string(file).map_err(|why| Failure::new(FINDINGS, format!("{}: {why}", file.display())))?;
     let around = Surroundings { run_dir: paths::runtime_dir(), ..Surroundings::default() };
@@ -183,7 +184,7 @@ fn spec(kind: &str, library: &Path, tenants: &BTreeMap<String, PathBuf>) -> Resu
     })
 }
 
-/// A directory of the host. From a tenant's directory nothing is executed.
+/// Returns a mount of a host directory.
 fn mount(from: &Path, to: &str, how: &[&'static str]) -> Result<Mount, Failure> {
     let host_path =
         from.to_str().ok_or_else(|| Failure::new(USAGE, format!("{from:?} is not UTF-8, and CDI files are")))?;
@@ -191,17 +192,17 @@ fn mount(from: &Path, to: &str, how: &[&'static str]) -> Result<Mount, Failure> 
     Ok(Mount { host_path: host_path.to_owned(), container_path: to.to_owned(), options })
 }
 
-/// Writes a file whole or not at all: engines read it whenever they like.
+/// Writes the file atomically, because engines may read it at any time.
 fn write(file: &Path, spec: &Spec) -> io::Result<()> {
     let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs::create_dir_all(dir)?;
     let mut text = serde_json::to_string_pretty(spec)?;
     text.push('\n');
-    // What is half written is not *.json: nobody reads it before it has its name.
+    // The temporary name does not end in .json, so no engine reads a half-written file.
     say::whole(file, &text)
 }
 
-/// `vendor/class` as CDI has it: a domain, and a word.
+/// Checks that `kind` is `vendor/class` as CDI requires: a domain and a word.
 fn check_kind(kind: &str) -> Result<(), &'static str> {
     let part = |text: &str, dots: bool| {
         let known = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c) || dots && c == '.';
@@ -215,7 +216,7 @@ fn check_kind(kind: &str) -> Result<(), &'static str> {
     }
 }
 
-/// A device's name as CDI has it.
+/// Checks that a device name is valid in CDI.
 fn check_name(name: &str) -> Result<(), &'static str> {
     let edge = |c: char| c.is_ascii_alphanumeric();
     if name.starts_with(edge) && name.ends_with(edge) {

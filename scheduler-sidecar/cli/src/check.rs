@@ -1,9 +1,9 @@
-//! `vgpu check`: would libvgpu.so be mapped in this program, in this environment?
+//! `vgpu check`: tells whether libvgpu.so would be mapped in this program, in this environment.
 //!
-//! Nothing of the program runs. Its files are inspected ([`super::program`], [`super::elf`]) and its
-//! loader is asked ([`super::loader`]), which says what it would map, preloads included. A script is
-//! judged by its interpreter. With `--pid` a process that runs already is looked at instead.
-//! What cannot be seen this way: what the program starts later with another environment.
+//! Nothing of the program is executed. Its files are inspected ([`super::program`], [`super::elf`]), and its loader
+//! is asked for the files it would map, preloads included ([`super::loader`]). A script is judged by its interpreter.
+//! With `--pid` a running process is inspected instead. Not covered: programs that the program starts later with
+//! another environment.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -65,25 +65,25 @@ pub struct Args {
 /// The answer.
 #[derive(Debug, Serialize)]
 struct Answer {
-    /// Is it mapped? Null: could not be found out.
+    /// True if the library would be mapped; null if unknown.
     mapped: Option<bool>,
-    /// What was judged.
+    /// The program that was inspected.
     program: Option<PathBuf>,
-    /// The scripts that led there.
+    /// The scripts that led to it.
     scripts: Vec<PathBuf>,
-    /// The library.
+    /// The library found.
     library: Option<PathBuf>,
-    /// Why it is not mapped, or could not be found out.
+    /// The reason why it is not mapped, or why the answer is unknown.
     reason: Option<String>,
 }
 
-/// Why the answer is not yes.
+/// The reason why the answer is not yes.
 enum No {
     Unmapped(String),
     Unknown(String),
 }
 
-/// Answers.
+/// Answers the question.
 ///
 /// # Errors
 /// Stdout is closed.
@@ -129,7 +129,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     }
 }
 
-/// A program that could be started.
+/// Inspects a program that could be started.
 fn startable(name: &OsStr, wanted: Option<&Path>, answer: &mut Answer) -> Result<PathBuf, No> {
     let chain = program::follow(name).map_err(|lost| No::Unknown(lost.0))?;
     answer.scripts = chain.scripts;
@@ -145,7 +145,7 @@ fn startable(name: &OsStr, wanted: Option<&Path>, answer: &mut Answer) -> Result
     library.ok_or_else(|| No::Unknown("nothing there is a program".into()))
 }
 
-/// One ELF file: what can be said without its loader, and then what its loader says.
+/// Inspects one ELF file: first without its loader, then by asking its loader.
 fn judge(step: &Step, wanted: Option<&Path>) -> Result<PathBuf, No> {
     let Step { path, elf, secure } = step;
     if (elf.machine, elf.bits) != (HOST, 64) {
@@ -165,7 +165,7 @@ fn judge(step: &Step, wanted: Option<&Path>) -> Result<PathBuf, No> {
     if !loader::is_glibc(interpreter) {
         return Err(No::Unknown(format!("{}: its loader {} is not known", path.display(), interpreter.display())));
     }
-    // In secure mode LD_PRELOAD does not count, /etc/ld.so.preload does.
+    // In secure mode the loader ignores LD_PRELOAD, but not /etc/ld.so.preload.
     let ignored = ("LD_PRELOAD", None);
     let changes = if *secure { std::slice::from_ref(&ignored) } else { &[] };
     let listing = loader::list(interpreter, path, changes)
@@ -185,7 +185,7 @@ fn judge(step: &Step, wanted: Option<&Path>) -> Result<PathBuf, No> {
     }
 }
 
-/// Why nothing of ours is preloaded, from the environment and the loader's complaints.
+/// Explains why our library is not preloaded, from the environment and the loader's messages.
 fn why_not(complaints: &[String]) -> String {
     const CURE: &str = "start it by `vgpu run -- ...`, or set LD_PRELOAD to the absolute path of libvgpu.so";
     let complaint = complaints.iter().find(|line| line.contains(library::NAME));
@@ -210,7 +210,7 @@ fn why_not(complaints: &[String]) -> String {
     }
 }
 
-/// A process that runs.
+/// Inspects a running process.
 fn running(pid: u32, wanted: Option<&Path>, answer: &mut Answer) -> Result<PathBuf, No> {
     let read = |what: &str| format!("/proc/{pid}/{what}");
     let maps = fs::read_to_string(read("maps"))

@@ -1,4 +1,4 @@
-//! `vgpu clean`: removes the ledgers that ended programs left.
+//! `vgpu clean`: removes ledgers that ended programs left behind.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -40,24 +40,25 @@ pub struct Args {
     json: bool,
 }
 
-/// A ledger, as it is shown.
+/// A ledger with its state, for the output.
 #[derive(Debug, Serialize)]
 struct Found {
     path: String,
-    /// Its name as the library made it: `t-` and the tenant's name, `c-` and a container's namespaces, `u-` and a user.
+    /// Tenant key from the file name: `t-` and the tenant's name, `c-` and a container's namespaces, or `u-` and a
+    /// user.
     tenant: String,
     device: String,
     /// `removed`, `unused` (with --dry-run), `in use`, `another user's`, `no file` or `failed`.
     state: &'static str,
-    /// Of a failure.
+    /// Reason of a failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
 }
 
-/// Removes, and says what.
+/// Removes ledgers and reports each.
 ///
 /// # Errors
-/// [`Failure`]: a directory that was named cannot be read, or a ledger cannot be removed.
+/// [`Failure`]: a named directory cannot be read, or a ledger cannot be removed.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let named = !args.dir.is_empty();
     let places: BTreeSet<PathBuf> = if named { args.dir.clone() } else { ledgers::places() }.into_iter().collect();
@@ -68,7 +69,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
             Err(why) if named => {
                 return Err(Failure::new(FINDINGS, format!("--dir {}: {why}", place.display())));
             }
-            Err(_) => {} // one of the places where the library would keep one, and here there is none
+            Err(_) => {} // a default place without ledgers
         }
     }
     if args.json {

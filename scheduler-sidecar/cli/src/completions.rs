@@ -1,4 +1,4 @@
-//! `vgpu completions`: what a shell needs to complete our words. `make install` and the package install its output.
+//! `vgpu completions`: prints completion scripts for shells. `make install` and the package install its output.
 
 use std::process::ExitCode;
 
@@ -34,7 +34,7 @@ enum Program {
     Vgpud,
 }
 
-/// Prints; `vgpu` is its whole command line.
+/// Prints the script; `vgpu` is the whole command line to complete.
 ///
 /// # Errors
 /// Stdout is closed.

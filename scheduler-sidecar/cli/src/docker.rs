@@ -1,8 +1,9 @@
-//! `vgpu docker run`: adds the library, limits and the tenant's socket to a `docker run`, and becomes it.
+//! `vgpu docker run`: adds the library, limits and the tenant's socket to a `docker run`, and executes it.
 //!
-//! What the engine's own words say is [`words`], what the image brings [`image`]. LD_PRELOAD is the way in: it is there for
-//! whatever the container starts, `docker exec` included, and merged with the image's own. With `--preload file` it is
-//! /etc/ld.so.preload, for programs that are started without an environment or with more rights than their caller.
+//! [`words`] parses the engine's arguments, [`image`] inspects the image. The library is loaded through LD_PRELOAD,
+//! merged with the image's own, so it reaches everything the container starts, also by `docker exec`. `--preload
+//! file` uses /etc/ld.so.preload instead, for programs started without an environment or with more rights than their
+//! caller.
 
 pub mod image;
 pub mod words;
@@ -28,11 +29,11 @@ use image::{Image, Loader};
 use vgpu_config::paths;
 use vgpu_output::say::{self, Failure, RUN_FAILED, USAGE};
 
-/// Where the library's directory is in a container; the documents say so too.
+/// Directory of the library inside a container; the documentation names it too.
 pub const LIBRARY_DIR: &str = "/vgpu";
-/// Where a tenant's directory is in a container.
+/// Directory of a tenant inside a container.
 pub const TENANT_DIR: &str = "/run/vgpu-tenant";
-/// Where the simulated machine's state is in a container.
+/// Directory of the simulated machine's state inside a container.
 const MACHINE_DIR: &str = "/vgpu-sim";
 
 /// Starts containers under limits.
@@ -136,7 +137,7 @@ enum Preload {
     File,
 }
 
-/// Does what was asked.
+/// Runs the command.
 ///
 /// # Errors
 /// [`Failure`]: nothing was started.
@@ -151,7 +152,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     become_engine(&command).map(|never| match never {})
 }
 
-/// The whole command line.
+/// Builds the whole command line.
 fn command(args: &Run) -> Result<Vec<OsString>, Failure> {
     if let Some(size) = &args.memory_limit {
         check_option("--memory-limit", size, SIZE_FORMS, |text| parse_size(text).map(drop))?;
@@ -203,7 +204,7 @@ fn command(args: &Run) -> Result<Vec<OsString>, Failure> {
         Preload::File => {
             let file = list(&ours, image.list.as_deref())?;
             mount(&file, image::SYSTEM_LIST, ":ro")?;
-            // The engine's own word for it counts as if it had been given to the engine.
+            // An LD_PRELOAD given to the engine was removed from its arguments, so pass it on.
             vars.extend(words.preload.map(|list| ("LD_PRELOAD", list)));
         }
     }
@@ -229,7 +230,7 @@ fn command(args: &Run) -> Result<Vec<OsString>, Failure> {
     Ok(command)
 }
 
-/// Refuses an image in which the library would be ignored: its programs would run without limits.
+/// Refuses an image whose loader would ignore the library: its programs would run without limits.
 fn fit(name: &OsStr, loader: Option<Loader>) -> Result<(), Failure> {
     let why = match loader {
         None | Some(Loader::Glibc) => return Ok(()),
@@ -246,7 +247,8 @@ fn fit(name: &OsStr, loader: Option<Loader>) -> Result<(), Failure> {
     ))
 }
 
-/// The name of the directory next to a socket in which the daemon keeps the tenant's ledgers. Members write into them.
+/// Returns the name of the directory next to a socket in which the daemon keeps the tenant's ledgers. Members write into
+/// them.
 #[must_use]
 pub fn ledgers_of(socket: &OsStr) -> OsString {
     let mut name = socket.to_owned();
@@ -254,7 +256,7 @@ pub fn ledgers_of(socket: &OsStr) -> OsString {
     name
 }
 
-/// The tenant's directory, and the name of the socket in it.
+/// Returns the tenant's directory and the name of the socket in it.
 fn room(args: &Run) -> Result<Option<(PathBuf, OsString)>, Failure> {
     let socket = match (&args.tenant, &args.socket) {
         (Some(tenant), _) => {
@@ -282,7 +284,7 @@ fn room(args: &Run) -> Result<Option<(PathBuf, OsString)>, Failure> {
     Ok(Some((dir.to_owned(), file.to_owned())))
 }
 
-/// In words, for somebody whose tenant is not.
+/// Lists the tenants that are served, for an error about an unknown one.
 fn who_is_there(tenants: &Path) -> String {
     let served = |entry: std::io::Result<std::fs::DirEntry>| {
         let entry = entry.ok()?;
@@ -296,7 +298,7 @@ fn who_is_there(tenants: &Path) -> String {
     }
 }
 
-/// The directory of the simulated machine, which everybody may use, as a real device's files.
+/// Returns the directory of the simulated machine; everybody may use it, like a real device's files.
 fn machine(args: &Run) -> Result<PathBuf, Failure> {
     let named = args.sim_dir.clone().or_else(|| std::env::var_os("VGPU_SIM_DIR").map(PathBuf::from));
     let dir =
@@ -309,7 +311,7 @@ fn machine(args: &Run) -> Result<PathBuf, Failure> {
     std::fs::create_dir_all(dir.parent().unwrap_or(Path::new("/"))).map_err(cannot)?;
     match std::fs::create_dir(&dir) {
         Ok(()) => std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o1777)).map_err(cannot)?,
-        // What was there stays as it is: whoever made it knows who may use it.
+        // Keep an existing directory's permissions: its creator decides who may use it.
         Err(why) if why.kind() == std::io::ErrorKind::AlreadyExists && dir.is_dir() => {
             if std::fs::metadata(&dir).map_err(cannot)?.permissions().mode() & 0o003 != 0o003 {
                 say::note(&format!(
@@ -323,8 +325,8 @@ fn machine(args: &Run) -> Result<PathBuf, Failure> {
     Ok(dir)
 }
 
-/// A file that stands for /etc/ld.so.preload: ours, and what the image has there. It is named by what is in it, so that
-/// containers may be started again as long as it is kept.
+/// Creates a replacement for /etc/ld.so.preload with our library and the image's own entries. The file is named by a
+/// hash of its content, so that a stopped container can start again while the file exists.
 fn list(ours: &Path, image: Option<&str>) -> Result<PathBuf, Failure> {
     let ours = ours.display().to_string();
     let mut text = format!("{ours}\n");
@@ -340,14 +342,14 @@ fn list(ours: &Path, image: Option<&str>) -> Result<PathBuf, Failure> {
     }
     std::fs::create_dir_all(&dir).map_err(cannot)?;
     let new = dir.join(format!(".{}", std::process::id()));
-    // Read by whoever is in the container.
+    // Any user in the container must be able to read it.
     let readable = std::fs::Permissions::from_mode(0o644);
     let written = std::fs::write(&new, &text).and_then(|()| std::fs::set_permissions(&new, readable));
     written.and_then(|()| std::fs::rename(&new, &file)).map_err(cannot)?;
     Ok(file)
 }
 
-/// `FROM:TO:ro`; a colon would cut it.
+/// Returns `FROM:TO:ro`; refuses a colon in the path, at which the engine would split it.
 fn bind(from: &Path, to: &str, how: &str) -> Result<OsString, Failure> {
     if from.as_os_str().as_bytes().contains(&b':') {
         return Err(Failure::new(USAGE, format!("{from:?} has a colon in its path, where the engine would cut it")));

@@ -1,10 +1,10 @@
-//! `vgpu doctor`: what would hold for a program started here, and what would not.
+//! `vgpu doctor`: reports which guarantees would hold for a program started here, and which would not.
 //!
-//! Each section looks at one thing and adds lines to the [`Report`]: `preload` (the library and who
-//! preloads it), `driver`, `limits` (the variables), `state` (tenant, ledger's place, its open doors), `daemon` (and what it
-//! `found`), `control` (what is hooked and in force, proved in a child process). A line is fine or a finding; a finding
-//! says what to do. Nothing is changed. This process loads no driver: its child does, which lives in the program
-//! (`bin/vgpu/child.rs`) and tells by [`seen`] what it saw.
+//! Each section checks one thing and adds lines to the [`Report`]: `preload` (the library and the preload that names
+//! it), `driver`, `limits` (the variables), `state` (tenant, place of the ledger, bypasses found), `daemon` (and its
+//! `found` processes), `control` (hooks and limits in force, tested in a child process). A line is fine or a finding;
+//! a finding says what to do. Nothing is changed. This process loads no driver; its child does (`bin/vgpu/child.rs`)
+//! and reports its observations as [`seen`].
 
 mod control;
 mod daemon;
@@ -48,36 +48,36 @@ pub struct Args {
 /// A line of the report.
 #[derive(Debug, Serialize)]
 struct Line {
-    /// What was looked at.
+    /// The thing that was checked.
     subject: &'static str,
-    /// Is it fine?
+    /// True if it is fine.
     ok: bool,
-    /// What was seen, and if it is not fine, what to do.
+    /// The observation, and for a finding what to do.
     words: String,
 }
 
-/// Everything that was seen, in order.
+/// All lines, in order.
 #[derive(Debug, Default, Serialize)]
 pub struct Report {
-    /// How many lines are findings.
+    /// Number of findings.
     findings: usize,
     lines: Vec<Line>,
 }
 
 impl Report {
-    /// Something that is fine.
+    /// Adds a line that is fine.
     fn fine(&mut self, subject: &'static str, words: impl Into<String>) {
         self.lines.push(Line { subject, ok: true, words: words.into() });
     }
 
-    /// Something that is not.
+    /// Adds a finding.
     fn finding(&mut self, subject: &'static str, words: impl Into<String>) {
         self.findings += 1;
         self.lines.push(Line { subject, ok: false, words: words.into() });
     }
 }
 
-/// Looks and prints.
+/// Runs all checks and prints the report.
 ///
 /// # Errors
 /// Stdout is closed.
@@ -112,7 +112,7 @@ fn shown(report: &Report) -> String {
     out
 }
 
-/// A variable of the environment, as text; empty counts as not set.
+/// Returns an environment variable as text; an empty one counts as unset.
 fn variable(name: &str) -> Option<String> {
     std::env::var_os(name).filter(|value| !value.is_empty()).map(|value| value.to_string_lossy().into_owned())
 }

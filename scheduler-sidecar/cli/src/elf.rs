@@ -1,4 +1,4 @@
-//! What kind of file an executable is, without running it.
+//! Identifies the type of an executable file without running it.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -10,39 +10,39 @@ use object::elf::{self, FileHeader32, FileHeader64, Machine};
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader as _};
 use object::{Endianness, FileKind, Object as _, ReadCache};
 
-/// What a file is.
+/// The type of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Image {
     /// An ELF file.
     Elf(Elf),
     /// A script: `#!interpreter [argument]`, split as the kernel splits it.
     Script {
-        /// The interpreter.
+        /// Path of the interpreter.
         interpreter: PathBuf,
-        /// Everything after it, as one argument.
+        /// Everything after it on the line, as one argument.
         argument: Option<OsString>,
     },
-    /// Something the kernel does not execute; a shell takes it as its own script.
+    /// Anything that the kernel does not execute; a shell runs it as a shell script.
     Other,
 }
 
-/// What matters of an ELF file.
+/// Relevant properties of an ELF file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Elf {
-    /// 32 or 64.
+    /// Word size: 32 or 64.
     pub bits: u8,
-    /// `e_machine`.
+    /// Architecture (`e_machine`).
     pub machine: Machine,
-    /// Can it be loaded by others (a library, or a position-independent program)?
+    /// True for a shared object: a library or a position-independent program.
     pub shared: bool,
-    /// The loader it asks for; a static program asks for none.
+    /// The loader that it requests; `None` for a static program.
     pub interpreter: Option<PathBuf>,
 }
 
-/// Looks at a file.
+/// Identifies a file.
 ///
 /// # Errors
-/// It cannot be read, or it begins like an ELF file and is none.
+/// The file cannot be read, or starts like an ELF file and is not one.
 pub fn look(path: &Path) -> io::Result<Image> {
     let mut file = File::open(path)?;
     let mut head = Vec::new();
@@ -75,7 +75,7 @@ fn inspect<H: FileHeader<Endian = Endianness>>(data: &ReadCache<File>, bits: u8)
     Ok(Elf { bits, machine: header.e_machine(endian), shared: header.e_type(endian) == elf::ET_DYN, interpreter })
 }
 
-/// The line of a script after `#!`: the kernel trims it and splits it once, at the first white space.
+/// Parses a script's first line after `#!`. The kernel trims it and splits it once, at the first white space.
 fn script(line: &[u8]) -> Image {
     let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default().trim_ascii();
     let end = line.iter().position(|byte| matches!(byte, b' ' | b'\t')).unwrap_or(line.len());
@@ -89,7 +89,7 @@ fn script(line: &[u8]) -> Image {
     }
 }
 
-/// The build id of an ELF file in hexadecimal, if it has one.
+/// Returns the build id of an ELF file in hexadecimal, if it has one.
 #[must_use]
 pub fn build_id(path: &Path) -> Option<String> {
     let data = ReadCache::new(File::open(path).ok()?);
@@ -98,7 +98,7 @@ pub fn build_id(path: &Path) -> Option<String> {
     Some(id.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Does a file hold these bytes anywhere? How a library is told from another of the same name.
+/// Returns true if a file contains these bytes, which tells a library from another of the same name.
 #[must_use]
 pub fn holds(path: &Path, mark: &[u8]) -> bool {
     std::fs::read(path).is_ok_and(|bytes| bytes.windows(mark.len()).any(|window| window == mark))

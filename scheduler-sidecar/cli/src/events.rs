@@ -1,4 +1,4 @@
-//! `vgpu events`: what happened in the daemon, and what happens.
+//! `vgpu events`: shows past events of the daemon, and follows new ones.
 
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
@@ -11,7 +11,7 @@ use vgpu_control::event::{Event, Following};
 use vgpu_control::{self as control, Answer, Ask, Question};
 use vgpu_output::say::{self, FINDINGS, Failure};
 
-/// How long a restart of the daemon is waited for before the next try.
+/// Time between two attempts to reach a restarting daemon.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Shows what happened: members that came and went, changes and who made them, refusals, findings.
@@ -51,7 +51,7 @@ pub struct Args {
     daemon: Where,
 }
 
-/// A kind, or what kinds begin with.
+/// Parses the name of an event kind, or the prefix of several.
 fn kind(text: &str) -> Result<String, String> {
     let kinds = control::event::KINDS.iter().map(|kind| kind.name);
     let subject = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
@@ -63,15 +63,16 @@ fn kind(text: &str) -> Result<String, String> {
     Err(format!("accepted: {}; or one of {}", subjects.join(", "), kinds.collect::<Vec<_>>().join(", ")))
 }
 
-/// Asks and prints.
+/// Asks for the events and prints them.
 ///
 /// # Errors
-/// [`Failure`]: nobody answers.
+/// [`Failure`]: the daemon does not answer.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let (mut next, mut boot) = (args.since.max(1), None);
     loop {
         match stream(args, &mut next, &mut boot) {
-            // Events that cannot be shown would be lost. A closed pipe is here too: its reader has seen enough.
+            // Stop if output fails, since further events would be lost. A closed pipe ends here too: its reader has
+            // seen enough.
             Err(Ended::Output(failure)) => return Err(failure),
             Err(Ended::Daemon(failure)) if boot.is_none() || !args.follow => return Err(failure),
             Ok(()) if !args.follow => return Ok(ExitCode::SUCCESS),
@@ -80,15 +81,15 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Why no more events are shown.
+/// The reason why no more events are shown.
 enum Ended {
-    /// The daemon does not answer.
+    /// The daemon does not answer, or refuses.
     Daemon(Failure),
-    /// Standard output cannot be written.
+    /// Standard output is not writable.
     Output(Failure),
 }
 
-/// Shows events until the daemon closes the connection; remembers the number behind the last one.
+/// Shows events until the daemon closes the connection; stores the number after the last one in `next`.
 fn stream(args: &Args, next: &mut u64, boot: &mut Option<u64>) -> Result<(), Ended> {
     let socket = args.daemon.path();
     let told = |why: io::Error| Ended::Daemon(Failure::new(FINDINGS, ask::words(&socket, &why)));
@@ -113,7 +114,7 @@ fn stream(args: &Args, next: &mut u64, boot: &mut Option<u64>) -> Result<(), End
     let other =
         |answer: &Answer| matches!((answer.following, *boot), (Some(Following { boot, .. }), Some(old)) if boot != old);
     if other(&answer) {
-        // Another start of the daemon, another numbering.
+        // A restarted daemon numbers its events from 1.
         *next = 1;
         (reader, answer) = open(1).map_err(told)?;
     }
@@ -132,7 +133,7 @@ fn stream(args: &Args, next: &mut u64, boot: &mut Option<u64>) -> Result<(), End
             Err(_) if args.follow => return Ok(()),
             Err(why) => return Err(told(why)),
         }
-        // A line that was cut off by the daemon's end is none.
+        // Skip a line that the daemon's end cut off.
         let Ok(event) = serde_json::from_str::<Event>(&line) else { continue };
         *next = event.seq + 1;
         if args.wants(&event) {
@@ -154,12 +155,12 @@ impl Args {
     }
 }
 
-/// One line for people.
+/// Formats an event as one line.
 #[must_use]
 pub fn shown(event: &Event) -> String {
     let mut line = format!("{}  {:<18}", event.at, event.kind);
     let mut put = |name: &str, value: String| {
-        // Names of files and programs are whatever a tenant makes them.
+        // A tenant chooses the names of files and programs, so escape them.
         line.push_str(&format!(" {name}={}", problem::shown(&value)));
     };
     if let Some(tenant) = &event.tenant {

@@ -1,4 +1,4 @@
-//! `vgpu explain`: why a tenant gets what it gets, in sentences.
+//! `vgpu explain`: explains in sentences why a tenant gets its present limits and time.
 
 use std::process::ExitCode;
 
@@ -27,10 +27,10 @@ pub struct Args {
     daemon: Where,
 }
 
-/// Asks and prints.
+/// Asks the daemon and prints the answer.
 ///
 /// # Errors
-/// [`Failure`]: nobody answers, or there is no such tenant.
+/// [`Failure`]: the daemon does not answer, or there is no such tenant.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let answer = args.daemon.ask(&Ask::Explain { tenant: args.tenant.clone() })?;
     let explained = answer.explained.ok_or_else(no_answer)?;

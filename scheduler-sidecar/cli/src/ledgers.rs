@@ -1,9 +1,9 @@
-//! Where ledgers are kept, what they tell to a reader, and the removal of those whose run has ended.
+//! Finds ledgers on disk, reads them, and removes those whose run has ended.
 //!
-//! `vgpu run` gives each program a tenant of its own, and becomes that program: nobody is left to tidy up
-//! after it. So each run first removes what earlier ones left. A ledger is removed only while all its
-//! locks are held, which no member of it allows; the library looks, once it has its lock, whether the
-//! file still has its name. Named tenants' ledgers stay, since their account goes on, until `vgpu clean`.
+//! `vgpu run` gives each program a tenant of its own and then replaces itself with the program, so no process remains
+//! to clean up. Instead each run first removes the ledgers of earlier runs. A ledger is removed only while this
+//! process holds all its locks, which is impossible while a member uses it. The library, after locking, checks that
+//! the file still has its name. Ledgers of named tenants are reused, and stay until `vgpu clean`.
 
 use std::ffi::{CString, OsStr};
 use std::fs::{self, File, OpenOptions};
@@ -22,29 +22,30 @@ use rustix::fs::{Access, AtFlags, CWD, OFlags};
 
 use super::docker::ledgers_of;
 
-/// What the names of new tenants begin with; the process follows.
+/// Prefix of the tenant names that `vgpu run` generates; the process id follows.
 pub const NEW_TENANT: &str = "run-";
 
-/// Less than this and a ledger cannot be made.
+/// Least free bytes in a place that can hold a ledger.
 const ENOUGH: u64 = 1 << 20;
 
-/// Most ledgers removed by one run, so that no run pays for all before it.
+/// Most ledgers removed by one run, so that a single run never cleans up after all earlier ones.
 const AT_ONCE: usize = 64;
 
-/// The directory in which the daemon keeps this tenant's ledgers; `None`: no daemon is named.
+/// Returns the directory in which the daemon keeps this tenant's ledgers. `None`: no daemon is named.
 #[must_use]
 pub fn kept_by_daemon() -> Option<PathBuf> {
     let socket = PathBuf::from(std::env::var_os("VGPU_SOCKET")?);
     Some(socket.with_file_name(ledgers_of(socket.file_name().unwrap_or_default())))
 }
 
-/// Where the ledgers of this tenant are to be read.
+/// Returns the places that can hold ledgers of this tenant.
 #[must_use]
 pub fn readable() -> Vec<PathBuf> {
     kept_by_daemon().map_or_else(places, |place| vec![place])
 }
 
-/// Where the library would make a ledger without a daemon, in its order; with `VGPU_STATE_DIR` that place only.
+/// Returns the places where the library would create a ledger without a daemon, in its order; with `VGPU_STATE_DIR`
+/// only that one.
 #[must_use]
 pub fn places() -> Vec<PathBuf> {
     let set = |name| std::env::var_os(name).map(PathBuf::from);
@@ -56,7 +57,7 @@ pub fn places() -> Vec<PathBuf> {
     beside.into_iter().chain(["/dev/shm".into(), "/tmp".into()]).collect()
 }
 
-/// Why no ledger can be made there. Nothing is made to find out.
+/// Returns why no ledger can be created in `place`. The check creates nothing.
 #[must_use]
 pub fn unusable(place: &Path) -> Option<String> {
     let writable = rustix::fs::accessat(CWD, place, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS);
@@ -70,16 +71,16 @@ pub fn unusable(place: &Path) -> Option<String> {
     (room < ENOUGH).then(|| format!("has only {room} bytes left"))
 }
 
-/// Open doors that members of the tenant met, by its ledgers in `place`, and the first one's name; `None`: there is no
-/// ledger of it that can be read.
+/// Returns the number of bypasses that the tenant's members found, and the name of the first one, from its ledgers in
+/// `place`. `None` if no ledger is readable.
 #[must_use]
 pub fn open_doors(place: &Path, key: &TenantKey) -> Option<(u64, String)> {
     let all = of_tenant(place, key).into_iter();
-    // Each door is told to every device's ledger.
+    // Every device's ledger counts all bypasses, so take the maximum, not the sum.
     all.filter_map(|(_, path)| open_doors_in(&begin_of(&path, HEADER_SIZE)?)).max_by_key(|(count, _)| *count)
 }
 
-/// What the tenant's ledgers in `place` say of each device, by the device's name. Members that are dead are left out.
+/// Returns the content of the tenant's ledgers in `place`, by device. Dead members are left out.
 #[must_use]
 pub fn use_of(place: &Path, key: &TenantKey) -> Vec<(String, Copied)> {
     let all = of_tenant(place, key).into_iter();
@@ -95,7 +96,7 @@ fn of_the_living(path: &Path) -> Option<Copied> {
     Some(said)
 }
 
-/// The tenant's ledgers in `place`, each with its device's name, in the order of those.
+/// Returns the tenant's ledgers in `place`, each with its device's name, sorted by that name.
 fn of_tenant(place: &Path, key: &TenantKey) -> Vec<(String, PathBuf)> {
     let begin = format!("vgpu-{}-", key.as_str());
     let device_of = |name: &OsStr| {
@@ -121,14 +122,14 @@ fn begin_of(path: &Path, length: usize) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Removes ledgers of runs that ended, of this user; returns how many. What cannot be removed stays.
+/// Removes this user's ledgers of ended runs and returns their number. Ledgers that cannot be removed stay.
 pub fn sweep(place: &Path) -> usize {
     let Ok(entries) = fs::read_dir(place) else { return 0 };
     let left = entries.flatten().filter(|entry| run_of(&entry.file_name()).is_some_and(has_ended));
     left.take(AT_ONCE).filter(|entry| remove(&entry.path()).is_ok_and(|fate| fate == Fate::Free)).count()
 }
 
-/// The process of the run that a ledger's name tells: `vgpu-t-run-<pid>-<16 digits>-<device>.ledger`.
+/// Returns the process id in a ledger's name: `vgpu-t-run-<pid>-<16 digits>-<device>.ledger`.
 fn run_of(name: &OsStr) -> Option<u32> {
     let name = name.to_str()?.strip_prefix("vgpu-t-")?.strip_prefix(NEW_TENANT)?.strip_suffix(".ledger")?;
     let mut parts = name.splitn(3, '-');
@@ -137,23 +138,23 @@ fn run_of(name: &OsStr) -> Option<u32> {
     pid.parse().ok().filter(|_| ours)
 }
 
-/// In another pid namespace the process may live unseen; its members' locks are what counts.
+/// A process in another pid namespace may be invisible here; the members' locks still protect its ledger.
 fn has_ended(pid: u32) -> bool {
     !Path::new(&format!("/proc/{pid}")).exists()
 }
 
-/// A ledger by its name.
+/// A ledger, identified by its file name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ledger {
-    /// Where it is.
+    /// Path of the file.
     pub path: PathBuf,
-    /// The tenant's key.
+    /// Key of the tenant.
     pub tenant: String,
-    /// The device's name.
+    /// Name of the device.
     pub device: String,
 }
 
-/// All ledgers in `place`, by their names, in the order of those.
+/// Returns all ledgers in `place`, sorted by name.
 #[must_use]
 pub fn all(place: &Path) -> Vec<Ledger> {
     let entries = fs::read_dir(place).into_iter().flatten().flatten();
@@ -168,8 +169,8 @@ pub fn all(place: &Path) -> Vec<Ledger> {
     all
 }
 
-/// The tenant's key and the device of `vgpu-<key>-<device>.ledger`. A key may look as if a device began in it: the last one
-/// that can be one is the device.
+/// Splits `vgpu-<key>-<device>.ledger` into key and device. A key may contain text that looks like a device, so the
+/// last possible device counts.
 fn parts_of(name: &str) -> Option<(&str, &str)> {
     let name = name.strip_prefix("vgpu-")?.strip_suffix(".ledger")?;
     name.get(..2).filter(|kind| ["t-", "c-", "u-"].contains(kind))?;
@@ -177,23 +178,23 @@ fn parts_of(name: &str) -> Option<(&str, &str)> {
     Some((name.get(..at)?, name.get(at + 1..)?))
 }
 
-/// What is to become of a ledger.
+/// Result of checking or removing a ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// Nobody holds it; it may go, or is gone.
+    /// No process uses it; it may be removed, or was.
     Free,
-    /// A process holds it.
+    /// A process uses it.
     InUse,
-    /// It is another user's, and this one is not root.
+    /// Another user owns it, and this process is not root.
     Foreign,
-    /// It has a ledger's name and is a directory, a link or something else.
+    /// The name is a ledger's, but it is a directory, a link or something else.
     NoFile,
 }
 
-/// Whether a ledger could be removed now. Nothing is held meanwhile, so that nobody who joins it notices.
+/// Checks whether a ledger could be removed now. Takes no lock, so that a process that joins it is not disturbed.
 ///
 /// # Errors
-/// It cannot be looked at.
+/// The file cannot be checked.
 pub fn look(path: &Path) -> io::Result<Fate> {
     let file = match opened(path)? {
         Ok(file) => file,
@@ -205,7 +206,7 @@ pub fn look(path: &Path) -> io::Result<Fate> {
 /// Removes a ledger unless a member holds one of its locks.
 ///
 /// # Errors
-/// It cannot be looked at, or not be removed.
+/// The file cannot be checked or removed.
 pub fn remove(path: &Path) -> io::Result<Fate> {
     if let Err(fate) = opened(path)? {
         return Ok(fate);
@@ -214,7 +215,7 @@ pub fn remove(path: &Path) -> io::Result<Fate> {
     Ok(if remove_unused(&name, |_, _| true)? { Fate::Free } else { Fate::InUse })
 }
 
-/// The file, if it is one that this user may remove; else why not.
+/// Opens the file if this user may remove it, else returns the reason.
 fn opened(path: &Path) -> io::Result<Result<File, Fate>> {
     let uid = rustix::process::geteuid();
     let is_kept = |meta: &fs::Metadata| match meta.is_file() {

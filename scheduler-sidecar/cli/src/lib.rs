@@ -1,10 +1,12 @@
-//! The command line `vgpu`: what it is given; each verb does its work in its own file.
+//! The command line `vgpu`: parses the arguments; each command is implemented in its own file.
 //!
-//! Verbs: [`run`], [`check`], [`doctor`], [`validate`], [`docker`], [`cdi`]; of the daemon [`status`], [`mod@top`], [`ps`], [`set`], [`pause`](mod@pause), [`explain`], [`events`], [`audit`], [`metrics`]; of its record [`usage`], [`report`]; [`sim`],
-//! [`clean`], [`completions`], [`man`]. What they share: [`ask`] (the daemon), [`library`] (where libvgpu.so and the simulated driver lie), [`program`] and [`elf`] (what a program
-//! is, without running it), [`arch`] (machines), [`loader`] (what the dynamic loader would map), [`ledgers`], [`when`]
-//! (moments), [`vgpu_output::say`] (output and exit
-//! codes). docs/cli.md is made from the texts here, and a test keeps it so.
+//! Commands: [`run`], [`check`], [`doctor`], [`validate`], [`docker`], [`cdi`]; for the daemon [`status`],
+//! [`mod@top`], [`ps`], [`set`], [`pause`](mod@pause), [`explain`], [`events`], [`audit`], [`metrics`]; for its
+//! record [`usage`], [`report`]; [`sim`], [`clean`], [`completions`], [`man`]. Shared code: [`ask`] (asks the
+//! daemon), [`library`] (finds libvgpu.so and the simulated driver), [`program`] and [`elf`] (identify a program
+//! without running it), [`arch`] (machine names), [`loader`] (asks the dynamic loader), [`ledgers`], [`when`] (points
+//! in time), [`vgpu_output::say`] (output and exit codes). docs/cli.md is generated from the help texts here, and a
+//! test keeps it up to date.
 #![forbid(unsafe_code)]
 
 pub mod audit;
@@ -98,10 +100,10 @@ enum Verb {
 }
 
 impl Cli {
-    /// Does what was asked; returns the exit code.
+    /// Runs the command and returns its exit code.
     ///
     /// # Errors
-    /// [`say::Failure`]: what could not be done, in words, with its exit code.
+    /// [`say::Failure`]: a message with its exit code.
     pub fn run(self) -> Result<ExitCode, say::Failure> {
         match self.verb {
             Verb::Run(args) => run::run(&args).map(|never| match never {}),

@@ -1,7 +1,7 @@
-//! Where libvgpu.so and the simulated driver lie.
+//! Finds libvgpu.so and the simulated driver.
 //!
-//! Looked for beside this program, as it is installed (`bin/vgpu`, `lib/vgpu/libvgpu.so`,
-//! `lib/vgpu/sim/`) or built (`target/release/vgpu`, `libvgpu.so`, `sim/`).
+//! Looks next to this program, in the layout of an installation (`bin/vgpu`, `lib/vgpu/libvgpu.so`, `lib/vgpu/sim/`)
+//! or of a build (`target/release/vgpu`, `libvgpu.so`, `sim/`).
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
@@ -10,16 +10,17 @@ use std::path::{Path, PathBuf};
 use super::arch;
 use super::elf::{self, Elf, Image};
 
-/// The library's file name; HAMi's has the same, and its schedulers mount it by that name.
+/// File name of the library. HAMi's library has the same name, by which its schedulers mount it.
 pub const NAME: &str = "libvgpu.so";
 
-/// The driver's file names.
+/// File names of the driver's libraries.
 pub const DRIVERS: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
 
-/// The library to preload: `--library`, else `VGPU_LIBRARY`, else the one beside this program. Absolute.
+/// Returns the absolute path of the library to preload: `--library`, else `VGPU_LIBRARY`, else the one next to this
+/// program.
 ///
 /// # Errors
-/// Words: it is not there, is no library for this machine, or has a path that `LD_PRELOAD` cannot hold.
+/// A message: the library does not exist, is not for this machine, or has a path that `LD_PRELOAD` cannot contain.
 pub fn find(option: Option<&Path>) -> Result<PathBuf, String> {
     let named = std::env::var_os("VGPU_LIBRARY").filter(|value| !value.is_empty()).map(PathBuf::from);
     let (path, by) = match (option, named) {
@@ -32,10 +33,10 @@ pub fn find(option: Option<&Path>) -> Result<PathBuf, String> {
     Ok(path)
 }
 
-/// The directory of the simulated driver.
+/// Returns the directory of the simulated driver.
 ///
 /// # Errors
-/// Words: there is none, and where it was looked for.
+/// A message: there is none, and where it was looked for.
 pub fn find_sim(library: Option<&Path>) -> Result<PathBuf, String> {
     let near_library = library.and_then(Path::parent).map(|dir| dir.join("sim"));
     let complete = |dir: &PathBuf| DRIVERS.iter().all(|name| dir.join(name).exists());
@@ -48,7 +49,7 @@ pub fn find_sim(library: Option<&Path>) -> Result<PathBuf, String> {
     }
 }
 
-/// The first of some places relative to this program's directory.
+/// Returns the first existing one of some paths relative to this program's directory.
 fn beside(places: &[&str]) -> Result<PathBuf, String> {
     let program = std::env::current_exe().map_err(|why| format!("where this program lies is not known: {why}"))?;
     let dir = program.parent().unwrap_or(Path::new("/"));
@@ -65,7 +66,7 @@ fn beside(places: &[&str]) -> Result<PathBuf, String> {
     })
 }
 
-/// Is this a library that the loader can preload, at a path that it can read?
+/// Checks that the loader can preload this library from this path.
 fn check(path: &Path) -> Result<(), String> {
     let text = path.as_os_str().as_encoded_bytes();
     if let Some(byte) = text.iter().find(|byte| matches!(byte, b' ' | b':' | b'\t' | b'\n')) {
@@ -84,7 +85,7 @@ fn check(path: &Path) -> Result<(), String> {
     }
 }
 
-/// LD_PRELOAD with ours first and what was there after it, ours once.
+/// Returns LD_PRELOAD with our library first, followed by the existing entries without ours.
 #[must_use]
 pub fn preloaded_first(ours: &Path, existing: Option<OsString>) -> OsString {
     let mut list = ours.as_os_str().to_owned();
@@ -98,7 +99,7 @@ pub fn preloaded_first(ours: &Path, existing: Option<OsString>) -> OsString {
     list
 }
 
-/// LD_LIBRARY_PATH with a directory first and what was there after it, untouched.
+/// Returns LD_LIBRARY_PATH with `dir` first, followed by the existing value unchanged.
 #[must_use]
 pub fn searched_first(dir: &Path, existing: Option<OsString>) -> OsString {
     let mut list = dir.as_os_str().to_owned();

@@ -1,9 +1,9 @@
-//! What the dynamic loader would map, asked of the loader itself.
+//! Asks the dynamic loader itself which files it would map.
 //!
-//! `ld.so --list FILE` does all the loader does before the program's first instruction, preloads
-//! included, prints it and ends; the program does not run. Starting a program with
-//! LD_TRACE_LOADED_OBJECTS instead would run a static one. Only loaders of glibc are asked: what
-//! another file does with `--list` is not known.
+//! `ld.so --list FILE` does everything that the loader does before the program's first instruction, preloads
+//! included. It then prints the list and ends; the program does not run. LD_TRACE_LOADED_OBJECTS is not an option: a
+//! static program would ignore it and run. Only glibc's loaders are asked, since the meaning of `--list` to others is
+//! unknown.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -11,24 +11,24 @@ use std::process::{Command, Stdio};
 
 use super::elf::{self, Image};
 
-/// What a loader answered.
+/// The answer of a loader.
 #[derive(Debug, Default)]
 pub struct Listing {
-    /// Every file it would map, as it found it.
+    /// Every file that it would map, with the path it found.
     pub files: Vec<PathBuf>,
-    /// What it complains about, a line each.
+    /// Its error messages, one line each.
     pub complaints: Vec<String>,
 }
 
 impl Listing {
-    /// The file with this name.
+    /// Returns the file with this name.
     #[must_use]
     pub fn file(&self, name: &str) -> Option<&Path> {
         self.files.iter().map(PathBuf::as_path).find(|path| path.file_name() == Some(OsStr::new(name)))
     }
 }
 
-/// Is this one of glibc's loaders, which know `--list`?
+/// Returns true for glibc's loaders, which support `--list`.
 #[must_use]
 pub fn is_glibc(interpreter: &Path) -> bool {
     let name = interpreter.file_name().unwrap_or_default().as_encoded_bytes();
@@ -42,9 +42,9 @@ pub fn is_glibc(interpreter: &Path) -> bool {
 /// Asks a program's loader, in this environment with some variables changed (`None` removes one).
 ///
 /// # Errors
-/// Words: the loader cannot be started, or says that the program cannot be.
+/// A message: the loader cannot be started, or reports that the program cannot be.
 pub fn list(interpreter: &Path, program: &Path, changes: &[(&str, Option<&OsStr>)]) -> Result<Listing, String> {
-    // A loader takes a name without a slash for a library to search for.
+    // Given a name without a slash, a loader searches for a library.
     let program = std::path::absolute(program).map_err(|why| format!("{}: {why}", program.display()))?;
     let mut command = Command::new(interpreter);
     command.arg("--list").arg(&program).stdin(Stdio::null());
@@ -64,14 +64,14 @@ pub fn list(interpreter: &Path, program: &Path, changes: &[(&str, Option<&OsStr>
     Ok(Listing { files: stdout.lines().filter_map(mapped).collect(), complaints })
 }
 
-/// The file of a line: `name => /path (0x...)` or `/path (0x...)`.
+/// Parses the file of a line: `name => /path (0x...)` or `/path (0x...)`.
 fn mapped(line: &str) -> Option<PathBuf> {
     let (text, _) = line.trim().rsplit_once(" (0x")?;
     let path = text.rsplit_once(" => ").map_or(text, |(_, path)| path);
     Some(PathBuf::from(path))
 }
 
-/// Where the loader finds a library in this environment, without loading it for use.
+/// Returns where the loader finds a library in this environment.
 #[must_use]
 pub fn finds(library: &str) -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?;

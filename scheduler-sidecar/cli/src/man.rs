@@ -1,4 +1,4 @@
-//! `vgpu man`: the manual pages of vgpu, of each of its verbs, and of vgpud, made from the same source as `--help`.
+//! `vgpu man`: writes the manual pages of vgpu, of its commands, and of vgpud, from the same source as `--help`.
 
 use std::fs;
 use std::io;
@@ -34,18 +34,18 @@ pub struct Args {
 /// A manual page.
 #[derive(Debug)]
 pub struct Page {
-    /// Like `vgpu-run`.
+    /// Name, like `vgpu-run`.
     pub name: String,
-    /// 1, or 8 for what administrators start.
+    /// Section: 1, or 8 for programs that administrators start.
     pub section: &'static str,
-    /// Its roff.
+    /// The page in roff.
     pub text: String,
 }
 
-/// Writes them; `vgpu` is its whole command line.
+/// Writes the pages; `vgpu` is the whole command line.
 ///
 /// # Errors
-/// A directory or a file cannot be written; those before it are.
+/// A directory or a file cannot be written; the pages before it are.
 pub fn run(args: &Args, vgpu: Command) -> Result<ExitCode, Failure> {
     for page in pages(vgpu)? {
         let dir = args.dir.join(format!("man{}", page.section));
@@ -58,10 +58,10 @@ pub fn run(args: &Args, vgpu: Command) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// All pages, those of verbs behind that of their program.
+/// Returns all pages, each program followed by its commands.
 ///
 /// # Errors
-/// None that is known: rendering writes into memory.
+/// None in practice: rendering writes into memory.
 pub fn pages(vgpu: Command) -> io::Result<Vec<Page>> {
     let mut pages = Vec::new();
     for (command, section, others) in
@@ -105,7 +105,8 @@ fn text(command: &Command, name: &str, section: &str, others: &str) -> io::Resul
     String::from_utf8(page).map_err(io::Error::other)
 }
 
-/// What stands behind the options in `--help`: a line like `Examples:` is a heading, and what is below it stays line by line.
+/// Renders the text after the options in `--help`. A line like `Examples:` becomes a heading; the lines below it keep
+/// their breaks.
 fn sections(after: &str, roff: &mut Roff) {
     for line in after.lines() {
         match line.strip_suffix(':').filter(|heading| !heading.starts_with(' ')) {

@@ -1,4 +1,4 @@
-//! `vgpu metrics`: what the daemon's HTTP server would answer, without one.
+//! `vgpu metrics`: prints the output of the daemon's HTTP server without using that server.
 
 use std::process::ExitCode;
 
@@ -32,10 +32,10 @@ pub struct Args {
     daemon: Where,
 }
 
-/// Asks and prints.
+/// Asks the daemon and prints the metrics.
 ///
 /// # Errors
-/// [`Failure`]: nobody answers.
+/// [`Failure`]: the daemon does not answer.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let status = args.daemon.ask(&Ask::Status)?.status.ok_or_else(no_answer)?;
     if args.daemon.json {

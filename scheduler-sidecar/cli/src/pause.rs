@@ -1,4 +1,4 @@
-//! `vgpu pause` and `vgpu resume`: a tenant launches nothing for a while.
+//! `vgpu pause` and `vgpu resume`: stop a tenant's launches for a while.
 
 use std::process::ExitCode;
 
@@ -46,18 +46,18 @@ pub struct Resume {
     daemon: Where,
 }
 
-/// Pauses and says so.
+/// Pauses the tenant and reports it.
 ///
 /// # Errors
-/// [`Failure`]: nobody answers, or there is no such tenant.
+/// [`Failure`]: the daemon does not answer, or there is no such tenant.
 pub fn pause(args: &Pause) -> Result<ExitCode, Failure> {
     tell(&args.daemon, &Ask::Pause { tenant: args.tenant.clone() })
 }
 
-/// Resumes and says so.
+/// Resumes the tenant and reports it.
 ///
 /// # Errors
-/// [`Failure`]: nobody answers, or there is no such tenant.
+/// [`Failure`]: the daemon does not answer, or there is no such tenant.
 pub fn resume(args: &Resume) -> Result<ExitCode, Failure> {
     tell(&args.daemon, &Ask::Resume { tenant: args.tenant.clone() })
 }

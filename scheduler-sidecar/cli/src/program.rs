@@ -1,4 +1,4 @@
-//! What would run: a program's name followed through `PATH`, scripts and `env` down to ELF files.
+//! Finds the ELF files that a command would run, through `PATH`, scripts and `env`.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -10,7 +10,7 @@ use rustix::fs::StatVfsMountFlags;
 
 use super::elf::{self, Elf, Image};
 
-/// How many interpreters may stand behind each other; the kernel allows five.
+/// Longest chain of interpreters; the kernel allows five.
 const MAX_CHAIN: usize = 5;
 
 /// An ELF file that would run.
@@ -18,31 +18,31 @@ const MAX_CHAIN: usize = 5;
 pub struct Step {
     /// The file.
     pub path: PathBuf,
-    /// What it is.
+    /// Its properties.
     pub elf: Elf,
-    /// Does the kernel start it with more rights than its caller has, so that the loader ignores LD_PRELOAD?
+    /// True if the kernel starts it with more rights than its caller's, so that the loader ignores LD_PRELOAD.
     pub secure: bool,
 }
 
-/// Everything that would run for one command.
+/// Everything that one command would run.
 #[derive(Debug, Default)]
 pub struct Chain {
     /// Scripts, in order.
     pub scripts: Vec<PathBuf>,
     /// ELF files: one, or `env` and what it starts.
     pub steps: Vec<Step>,
-    /// Why the environment does not reach the last of them.
+    /// The reason why the environment does not reach the last ELF file.
     pub drops_environment: Option<String>,
 }
 
-/// Why a command cannot be followed: it could not be started either.
+/// The reason why a command cannot be followed; it could not be started either.
 #[derive(Debug)]
 pub struct Lost(pub String);
 
 /// Finds a program as `execvp` does.
 ///
 /// # Errors
-/// [`Lost`] if there is none, or none that may be executed.
+/// [`Lost`] if there is no such file, or none that may be executed.
 pub fn find(name: &OsStr) -> Result<PathBuf, Lost> {
     if name.as_bytes().contains(&b'/') {
         let path = PathBuf::from(name);
@@ -63,10 +63,10 @@ fn is_executable(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|meta| meta.is_file()) && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
 }
 
-/// Follows a program to what would run.
+/// Follows a program to the ELF files that would run.
 ///
 /// # Errors
-/// [`Lost`] if one of the files is not there, cannot be read, or is nothing that runs.
+/// [`Lost`] if one of the files does not exist, cannot be read, or is not executable.
 pub fn follow(name: &OsStr) -> Result<Chain, Lost> {
     let mut chain = Chain::default();
     let mut path = find(name)?;
@@ -93,7 +93,7 @@ pub fn follow(name: &OsStr) -> Result<Chain, Lost> {
                     }
                 };
             }
-            // execvp hands what the kernel refuses to the shell.
+            // execvp passes a file that the kernel refuses to the shell.
             Image::Other => {
                 chain.scripts.push(path);
                 path = PathBuf::from("/bin/sh");
@@ -103,10 +103,10 @@ pub fn follow(name: &OsStr) -> Result<Chain, Lost> {
     Err(Lost(format!("{}: more than {MAX_CHAIN} interpreters behind each other", name.display())))
 }
 
-/// What `env` of a script's first line starts; notes options that keep LD_PRELOAD from it.
+/// Returns the program that `env` in a script's first line starts; notes options that remove LD_PRELOAD.
 fn started_by_env(argument: Option<&OsStr>, chain: &mut Chain) -> Option<OsString> {
     let argument = argument?;
-    // Without -S the kernel hands everything over as one word.
+    // Without -S the kernel passes everything as one argument.
     let split = argument.as_bytes().starts_with(b"-S") || argument.as_bytes().starts_with(b"--split-string");
     let text = argument.to_str()?;
     let words: Vec<&str> = if split { text.split_ascii_whitespace().collect() } else { vec![text] };
@@ -141,8 +141,8 @@ fn started_by_env(argument: Option<&OsStr>, chain: &mut Chain) -> Option<OsStrin
     None
 }
 
-/// Would the kernel start this file in secure mode for this caller? By its owner, its group or its capabilities,
-/// unless the mount or the process allows no such gain.
+/// Returns true if the kernel would start this file in secure mode for this caller. Set-user-id, set-group-id and
+/// file capabilities cause that, unless the mount or the process forbids gaining rights.
 fn is_secure(path: &Path) -> bool {
     let Ok(meta) = fs::metadata(path) else { return false };
     let mode = meta.permissions().mode();

@@ -1,5 +1,5 @@
-//! `vgpu ps`: every process that is connected to the daemon, and the container it lives in: [`place`] (by its control group),
-//! [`names`] (what people call that).
+//! `vgpu ps`: lists every process connected to the daemon, with its container. [`place`] finds the container by the
+//! control group, [`names`] finds its name.
 
 pub mod names;
 pub mod place;
@@ -36,10 +36,10 @@ pub struct Args {
     daemon: Where,
 }
 
-/// Asks and prints.
+/// Asks the daemon and prints the processes.
 ///
 /// # Errors
-/// [`Failure`]: nobody answers.
+/// [`Failure`]: the daemon does not answer.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let processes = args.daemon.ask(&Ask::Ps)?.members.ok_or_else(no_answer)?;
     let mut names = Names::here();
@@ -52,12 +52,12 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A process and where it lives.
+/// A process and its container.
 #[derive(Debug, Serialize)]
 struct Placed {
     #[serde(flatten)]
     process: Process,
-    /// Null: not known.
+    /// Null if unknown.
     place: Option<Place>,
 }
 
@@ -119,7 +119,7 @@ fn shown(processes: &[Placed]) -> String {
     say::table(&rows)
 }
 
-/// Seconds for people.
+/// Formats seconds for people.
 pub(super) fn span(seconds: u64) -> String {
     match seconds {
         0..=119 => format!("{seconds} s"),

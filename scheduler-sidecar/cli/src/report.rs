@@ -1,4 +1,5 @@
-//! `vgpu report`: usage, bills, idleness, fitting limits, efficiency, trends, savings. One report per file; [`scope`] is what they share.
+//! `vgpu report`: usage, bills, idle memory, fitting limits, efficiency, trends, savings. One report per file;
+//! [`scope`] is shared.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! `vgpu run`: checks what is asked, sets the environment, and becomes the program.
+//! `vgpu run`: checks the options, sets the environment, and replaces itself with the program.
 
 use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
@@ -72,7 +72,7 @@ pub struct Args {
     pub(super) command: Vec<OsString>,
 }
 
-/// Becomes the program.
+/// Replaces this process with the program.
 ///
 /// # Errors
 /// [`Failure`]: the program was not started.
@@ -80,10 +80,10 @@ pub fn run(args: &Args) -> Result<Infallible, Failure> {
     become_program(&args.command, changes(args)?)
 }
 
-/// What the program finds different in its environment.
+/// Returns the changes to the program's environment.
 ///
 /// # Errors
-/// [`Failure`]: an option or a limit in the environment is wrong, or the library is not there.
+/// [`Failure`]: an option or a limit in the environment is wrong, or the library is missing.
 pub(super) fn changes(args: &Args) -> Result<Vec<(&'static str, OsString)>, Failure> {
     let mut changes: Vec<(&str, OsString)> = Vec::new();
     if let Some(size) = &args.memory_limit {
@@ -112,10 +112,10 @@ pub(super) fn changes(args: &Args) -> Result<Vec<(&'static str, OsString)>, Fail
     Ok(changes)
 }
 
-/// What is different for a program without the library: the simulated driver, with `--sim`.
+/// Returns the changes for a program without the library: the simulated driver, with `--sim`.
 ///
 /// # Errors
-/// [`Failure`]: that driver was not found.
+/// [`Failure`]: the simulated driver was not found.
 pub(super) fn simulated(args: &Args) -> Result<Vec<(&'static str, OsString)>, Failure> {
     simulated_beside(args, args.library.as_deref()).map(Vec::from_iter)
 }
@@ -128,7 +128,7 @@ fn simulated_beside(args: &Args, library: Option<&Path>) -> Result<Option<(&'sta
     Ok(Some(("LD_LIBRARY_PATH", library::searched_first(&sim, std::env::var_os("LD_LIBRARY_PATH")))))
 }
 
-/// Refuses a value before anything is started.
+/// Refuses a wrong value before anything is started.
 pub(super) fn check_option<E: std::fmt::Display>(
     option: &str,
     value: &OsStr,
@@ -145,9 +145,9 @@ pub(super) fn check_option<E: std::fmt::Display>(
     Err(Failure::new(USAGE, format!("{option} {value:?} {why}; accepted: {accepted}")))
 }
 
-/// The tenant's name: as given, as inherited, the daemon's socket's own, or a new one.
+/// Returns the tenant's name: from the option, inherited, derived from the daemon's socket, or a new one.
 ///
-/// The members of one socket are one tenant, so its name is made of the socket's path.
+/// All members of one socket are one tenant, so its name is derived from the socket's path.
 fn tenant(args: &Args) -> Result<OsString, Failure> {
     let inherited = std::env::var_os("VGPU_TENANT");
     let inherited_socket = std::env::var_os("VGPU_SOCKET").filter(|socket| !socket.is_empty()).map(PathBuf::from);
@@ -172,7 +172,7 @@ fn tenant(args: &Args) -> Result<OsString, Failure> {
     }
 }
 
-/// A name nobody else has.
+/// Returns a unique name.
 fn new_name() -> Result<String, Failure> {
     let mut random = [0; 8];
     let flags = rustix::rand::GetRandomFlags::empty();
@@ -189,7 +189,7 @@ fn check_environment(changes: &[(&str, OsString)]) -> Result<(), Failure> {
         return Ok(());
     }
     let changed = changes.iter().map(|(name, value)| (OsString::from(name), value.clone()));
-    // The first of two counts, and ours replace what was there.
+    // If a variable occurs twice the first counts, so ours override the inherited ones.
     let vars =
         changed.chain(std::env::vars_os()).map(|(name, value)| (name.into_encoded_bytes(), value.into_encoded_bytes()));
     let limits = RawLimits::from_vars(vars).map_err(|why| Failure::new(USAGE, why.to_string()))?;
@@ -206,7 +206,7 @@ fn absolute(what: &str, path: &Path) -> Result<PathBuf, Failure> {
     std::path::absolute(path).map_err(|why| Failure::new(USAGE, format!("{what} {path:?}: {why}")))
 }
 
-/// Replaces this process by the program. The standard library gives it back the default SIGPIPE, which Rust ignores.
+/// Replaces this process with the program. The standard library restores the default SIGPIPE, which Rust ignores.
 fn become_program(command: &[OsString], changes: Vec<(&str, OsString)>) -> Result<Infallible, Failure> {
     let [program, args @ ..] = command else {
         return Err(Failure::new(USAGE, "no program is given"));
@@ -215,7 +215,8 @@ fn become_program(command: &[OsString], changes: Vec<(&str, OsString)>) -> Resul
     if why.kind() == std::io::ErrorKind::NotFound {
         return Err(Failure::new(NOT_FOUND, format!("{}: {why}", program.display())));
     }
-    // A directory of PATH that may not be searched makes the kernel say "permission denied" for what is nowhere.
+    // For a program that exists nowhere, the kernel reports "permission denied" if a directory of PATH may not be
+    // searched.
     match program::find(program) {
         Err(program::Lost(words)) if !program.as_bytes().contains(&b'/') => Err(Failure::new(NOT_FOUND, words)),
         _ => Err(Failure::new(NOT_EXECUTABLE, format!("{}: {why}", program.display()))),

@@ -1,4 +1,4 @@
-//! `vgpu set`: other terms for a tenant, while its programs run.
+//! `vgpu set`: changes a tenant's terms while its programs run.
 
 use std::process::ExitCode;
 
@@ -68,10 +68,10 @@ pub struct Args {
     daemon: Where,
 }
 
-/// Asks and prints what holds now.
+/// Asks the daemon for the change, and prints the terms in force.
 ///
 /// # Errors
-/// [`Failure`]: a value is not accepted, nobody answers, or it was refused.
+/// [`Failure`]: a value is not accepted, the daemon does not answer, or it refuses.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let change = Words {
         memory_limit: args.memory_limit.clone(),
@@ -99,7 +99,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What was done, for people.
+/// Formats the change for people.
 pub(super) fn shown(done: &Done) -> String {
     let head = match done.changed.as_slice() {
         [] => format!("{}: it was so already\n", done.tenant),

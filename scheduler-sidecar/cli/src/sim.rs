@@ -1,4 +1,4 @@
-//! `vgpu sim`: the simulated GPU from outside: what really happened on it, its profiles, its environment.
+//! `vgpu sim`: inspects the simulated GPU: the true use of it, its profiles, its environment.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -102,10 +102,10 @@ impl Place {
     }
 }
 
-/// Does what was asked.
+/// Runs the command.
 ///
 /// # Errors
-/// [`Failure`] in words.
+/// [`Failure`] with a message.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     match &args.verb {
         Verb::Stat { place, timeline, json } => {
@@ -142,17 +142,17 @@ fn read(place: &Place) -> Result<Truth, Failure> {
     })
 }
 
-/// What `vgpu sim stat --json` prints.
+/// Output of `vgpu sim stat --json`.
 #[derive(Serialize)]
 struct Stat<'a> {
     #[serde(flatten)]
     truth: &'a Truth,
-    /// Of each device.
+    /// One for each device.
     #[serde(skip_serializing_if = "Option::is_none")]
     timelines: Option<&'a [Timeline]>,
 }
 
-/// The timelines of all devices.
+/// Returns the timelines of all devices.
 fn lately(place: &Place, truth: &Truth, seconds: u64) -> Result<Vec<Timeline>, Failure> {
     let dir = place.dir();
     let machine =
@@ -160,7 +160,7 @@ fn lately(place: &Place, truth: &Truth, seconds: u64) -> Result<Vec<Timeline>, F
     Ok(truth.devices.iter().map(|device| machine.timeline(device.index, seconds * 100)).collect())
 }
 
-/// Percent of each second, the latest last.
+/// Formats the percent of each second, the latest last.
 fn percent_by_second(timeline: &Timeline) -> String {
     let mut rows = vec![["PID", "PERCENT OF EACH SECOND"].map(str::to_owned).to_vec()];
     rows.extend(timeline.processes.iter().map(|process| {
@@ -215,7 +215,7 @@ fn shown(truth: &Truth, timelines: Option<&[Timeline]>) -> String {
     out
 }
 
-/// A profile as it is listed.
+/// A profile as listed.
 #[derive(Serialize)]
 struct Listed {
     profile: String,

@@ -1,5 +1,5 @@
-//! `vgpu status`: asks the daemon what it serves, and the tenants' ledgers, where they can be read here, for memory in use
-//! and open doors.
+//! `vgpu status`: asks the daemon for its tenants. Memory in use and bypasses also come from the tenants' ledgers, if
+//! they are readable here.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
@@ -52,7 +52,7 @@ pub struct Args {
     watch: Option<Duration>,
 }
 
-/// A pause between two looks.
+/// Parses the pause between two refreshes.
 pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     let accepted = 0.1..=3600.0;
     let seconds: f64 = text.parse().map_err(|_| "accepted: seconds from 0.1 to 3600, like 2".to_owned())?;
@@ -62,10 +62,10 @@ pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Asks and prints.
+/// Asks the daemon and prints the status.
 ///
 /// # Errors
-/// [`Failure`]: nobody answers.
+/// [`Failure`]: the daemon does not answer.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let screen = args.watch.is_some() && !args.daemon.json && std::io::stdout().is_terminal();
     let mut seen = false;
@@ -73,7 +73,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         let answer = args.daemon.ask(&Ask::Status).and_then(|answer| answer.status.ok_or_else(no_answer));
         let status = match (answer, args.watch) {
             (Ok(status), _) => status,
-            // A daemon that restarts comes back.
+            // The daemon may be restarting.
             (Err(why), Some(pause)) if seen => {
                 let _code = say::failure(&why);
                 std::thread::sleep(pause);
@@ -85,7 +85,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         match (args.daemon.json, args.watch) {
             (true, None) => say::json(&enriched(&status)?)?,
             (true, Some(_)) => say::exact(&say::plain_json(&format!("{}\n", enriched(&status)?)))?,
-            // Home, then clear: what was there is overwritten in one piece.
+            // Cursor home, then clear, in one write with the new content.
             (false, _) if screen => say::exact(&format!("\x1b[H\x1b[2J{}", say::printable(&shown(&status))))?,
             (false, Some(_)) => say::text(&format!("{}\n", shown(&status)))?,
             (false, None) => say::text(&shown(&status))?,
@@ -97,11 +97,12 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     }
 }
 
-/// What a tenant's ledgers tell that can be read here.
+/// Content of a tenant's ledgers that are readable here.
 struct Seen {
-    /// How many doors are open, and the first one's name.
+    /// Number of bypasses found, and the name of the first one.
     doors: Option<(u64, String)>,
-    /// Bytes in use, by the device's UUID as [`uuid::key`] has it: a ledger's name says not whether the device is an instance.
+    /// Bytes in use, by the device's UUID in the form of [`uuid::key`]: a ledger's name does not say whether the
+    /// device is a MIG instance.
     used: BTreeMap<String, u64>,
 }
 
@@ -117,7 +118,7 @@ fn seen(tenant: &str) -> Seen {
     Seen { doors, used: used.collect() }
 }
 
-/// The status with what the ledgers tell.
+/// Returns the status as JSON, extended with data from the ledgers.
 pub(super) fn enriched(status: &Status) -> Result<serde_json::Value, Failure> {
     let mut all = serde_json::to_value(status).map_err(std::io::Error::from)?;
     let Some(tenants) = all.get_mut("tenants").and_then(|tenants| tenants.as_array_mut()) else { return Ok(all) };
@@ -135,7 +136,7 @@ pub(super) fn enriched(status: &Status) -> Result<serde_json::Value, Failure> {
     Ok(all)
 }
 
-/// The status with memory in use from this host's ledgers, where the daemon knows it not.
+/// Fills in memory in use from this host's ledgers where the daemon does not know it.
 pub(super) fn filled(mut status: Status) -> Status {
     let asked = status.clone();
     for (tenant, here) in status.tenants.iter_mut().zip(&asked.tenants) {
@@ -151,9 +152,9 @@ pub(super) fn filled(mut status: Status) -> Status {
     status
 }
 
-/// Bytes in use on the device; on `*` the most on any that has no name of its own.
+/// Returns the bytes in use on the device; for `*`, the highest value of any device without a name of its own.
 fn used(status: &Status, here: &TermsStatus, seen: &Seen) -> Option<u64> {
-    // By the daemon, which the members told; else by the ledgers of this host, as far as they can be read.
+    // Prefer the daemon's number, which its members reported; else use this host's readable ledgers.
     if here.memory_used.is_some() {
         return here.memory_used;
     }
@@ -178,7 +179,7 @@ fn in_words(told: Option<(u64, String)>) -> String {
 }
 
 fn shown(status: &Status) -> String {
-    // Where nobody has a group, or a label, there is no column for it.
+    // Omit the columns for groups and labels if no tenant has any.
     let groups = status.tenants.iter().any(|tenant| tenant.bearer.group.is_some());
     let labels = status.tenants.iter().any(|tenant| !tenant.bearer.labels.is_empty());
     let heads = ["TENANT"].into_iter().chain(groups.then_some("GROUP")).chain(labels.then_some("LABELS"));
@@ -206,7 +207,7 @@ fn shown(status: &Status) -> String {
         ]);
         rows.push(row);
     }
-    // What is wrong with it is a fault, below.
+    // A failing record is listed as a fault below.
     if let Some(RecordStatus { ok: true, words: Some(words), .. }) = &status.record {
         remarks.push(format!("the record of usage: {words}\n"));
     }
@@ -219,7 +220,7 @@ fn shown(status: &Status) -> String {
     for found in &status.findings {
         let whose = found.tenant.as_ref().map_or(String::new(), |tenant| format!(" of {tenant}"));
         let place = match &found.container {
-            // The end of a control group, as engines name it.
+            // The last part of a control group, as engines name it.
             Some(group) => {
                 let place = place::of(&format!("0::/{group}"));
                 format!(" in {}", place.shown().unwrap_or_else(|| problem::shown(group)))
@@ -233,7 +234,7 @@ fn shown(status: &Status) -> String {
     remarks.extend(status.faults.iter().map(|fault| format!("{}: {}\n", fault.what, fault.words)));
     let Status { version, pid, uptime_seconds, .. } = status;
     let mut text = format!("vgpud {version}, process {pid}, up {uptime_seconds} s\n{}", say::table(&rows));
-    // A daemon of protocol 1 says nothing of devices.
+    // A daemon of protocol 1 reports no devices.
     if times.len() > 1 {
         text.push('\n');
         text.push_str(&say::table(&times));
@@ -246,7 +247,7 @@ fn shown(status: &Status) -> String {
 
 const TIMES: [&str; 6] = ["USED", "WANTED", "GOT", "GPU-SECONDS", "WAITED", "STATE"];
 
-/// What a tenant gets of a device, below [`TIMES`].
+/// Returns a tenant's use of a device, with the columns of [`TIMES`].
 fn time(tenant: &TenantStatus, here: &TermsStatus, used: Option<u64>) -> Vec<String> {
     let used = used.map_or("?".into(), |used| Bytes(used).to_string());
     let Some(TimeStatus { state, gpu_seconds, waited_seconds, wanted, got, .. }) = &here.time else {
@@ -265,7 +266,7 @@ fn time(tenant: &TenantStatus, here: &TermsStatus, used: Option<u64>) -> Vec<Str
     ]
 }
 
-/// `cost-centre=4711,project=atlas`.
+/// Formats labels: `cost-centre=4711,project=atlas`.
 fn labels_of(tenant: &TenantStatus) -> String {
     let all: Vec<String> = tenant.bearer.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
     if all.is_empty() { "-".into() } else { all.join(",") }
@@ -277,7 +278,7 @@ fn pids(tenant: &TenantStatus) -> String {
     if all.is_empty() { "-".into() } else { all.join(",") }
 }
 
-/// What a table cannot say of a tenant.
+/// Returns notes about a tenant that the table cannot show.
 fn remarks_of(tenant: &TenantStatus) -> Vec<String> {
     let name = &tenant.name;
     let mut remarks = Vec::new();

@@ -1,9 +1,9 @@
-//! `vgpu top`: the tenants and what they get, as it goes on.
+//! `vgpu top`: shows the tenants and their use, continuously.
 //!
-//! What is known and how it changes is [`state`], without a terminal and without a clock, over [`row`] (an answer of the
-//! daemon as rows), [`column`], [`history`], [`keys`], [`line`](mod@line) and [`change`] (what is typed behind `s`); how it looks is [`view`]; the
-//! rest is mechanism: [`feed`] asks, [`screen`] takes the terminal and gives it back, [`live`] puts them together, [`plain`]
-//! does without a terminal.
+//! [`state`] holds the data and its changes, without a terminal or a clock. It builds on [`row`] (the daemon's answer
+//! as rows), [`column`], [`history`], [`keys`], [`line`](mod@line) and [`change`] (the text typed after `s`).
+//! [`view`] draws it. The rest is I/O: [`feed`] asks the daemon, [`screen`] takes and restores the terminal, [`live`]
+//! runs the loop, [`plain`] works without a terminal.
 
 pub mod change;
 pub mod column;
@@ -89,10 +89,10 @@ pub struct Args {
     daemon: Where,
 }
 
-/// Shows.
+/// Shows the view.
 ///
 /// # Errors
-/// [`Failure`]: nobody answers, or there is no terminal.
+/// [`Failure`]: the daemon does not answer, or there is no terminal.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let wishes = Wishes {
         sort: Sort { column: args.sort, reversed: args.reverse },

@@ -1,4 +1,4 @@
-//! `vgpu usage`: what tenants used, by the daemon's record, which is read where it lies: the daemon need not run.
+//! `vgpu usage`: sums the tenants' recorded usage. Reads the record's file, so the daemon need not run.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -89,10 +89,10 @@ enum Format {
     Csv,
 }
 
-/// Reads and prints.
+/// Reads the record and prints the sums.
 ///
 /// # Errors
-/// [`Failure`]: there is no record, or it cannot be read.
+/// [`Failure`]: there is no readable record.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let now = when::now();
     let since = args.since.map_or(i64::MIN, |when| when.second(now));
@@ -100,7 +100,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     if since >= until {
         return Err(Failure::new(USAGE, "--since is not before --until"));
     }
-    // A row belongs to the time that was asked about if it began then; what ends now may have begun a minute ago.
+    // A row counts for the period in which it began, so round a relative start down to its minute.
     let since = if matches!(args.since, Some(When::Ago(_))) { since.div_euclid(60) * 60 } else { since };
     let dir = place(args.state_dir.as_ref(), &args.daemon)?;
     let question = Question { tenants: args.tenants.clone(), devices: args.device, span: (since, until), by: args.by };
@@ -114,16 +114,16 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where the record lies.
+/// Returns the directory of the record.
 ///
 /// # Errors
-/// The daemon keeps none.
+/// The daemon keeps no record.
 pub(super) fn place(state_dir: Option<&PathBuf>, daemon: &Where) -> Result<PathBuf, Failure> {
     if let Some(dir) = state_dir {
         return Ok(dir.clone());
     }
     let usual = || paths::state_dir(&paths::runtime_dir());
-    // Who cannot ask may be able to read all the same.
+    // A user who may not ask the daemon may still be able to read the file.
     let Ok(status) = daemon.ask(&Ask::Status) else { return Ok(usual()) };
     match status.status.and_then(|status| status.record) {
         None => Ok(usual()),
@@ -136,7 +136,7 @@ pub(super) fn place(state_dir: Option<&PathBuf>, daemon: &Where) -> Result<PathB
     }
 }
 
-/// The record cannot be read.
+/// Failure for an unreadable record.
 pub(super) fn unread(why: &Trouble) -> Failure {
     let hint = "; --state-dir names another place, and `vgpu status` says where the daemon keeps it";
     Failure::new(FINDINGS, format!("no record of usage can be read: {why}{hint}"))
@@ -181,7 +181,7 @@ fn csv(answer: &Answer) -> String {
     sheet::csv(&COLUMNS.map(str::to_owned), &rows)
 }
 
-/// Thousandths of a whole, as text, rounded as in reports.
+/// Formats a value in thousandths of `whole`, rounded as in reports.
 fn thousandths(value: u64, whole: u128) -> String {
     let all = (u128::from(value) * 1000 + whole / 2) / whole;
     format!("{}.{:03}", all / 1000, all % 1000)

@@ -1,9 +1,9 @@
-//! `vgpu validate`: runs programs alone and together, as tenants, and says what sharing costs them.
+//! `vgpu validate`: runs programs alone and together, as tenants, and reports the cost of sharing.
 //!
-//! [`programs`] reads who is to run what, [`children`] runs it, [`rounds`] is the order in which that is done. What it
-//! means, without a process or a clock: [`stats`] (medians, intervals, changes, fairness) and [`results`] (what was
-//! measured, and what it means). [`line`](mod@line): what a program says of its iterations. [`isolation`]: which test
-//! shows which kind of isolation. [`show`]: a report of it all. docs/validate.md is for readers.
+//! [`programs`] reads the programs of each tenant, [`children`] runs them, [`rounds`] sets the order. Pure
+//! evaluation: [`stats`] (medians, intervals, changes, fairness) and [`results`] (measurements and their meaning).
+//! [`line`](mod@line) parses what a program prints about its iterations. [`isolation`] lists the tests that show each
+//! kind of isolation. [`show`] renders the report. docs/validate.md is the user's guide.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -27,7 +27,7 @@ use line::{Measure, Pattern};
 use results::Results;
 use rounds::{End, Rounds};
 
-/// The exit code of what was interrupted.
+/// Exit code after an interruption.
 const INTERRUPTED: u8 = 130;
 
 /// Runs programs alone and together, each as its tenant, and reports what sharing costs: latency, throughput, P99, fairness.
@@ -154,7 +154,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Reports the rounds that are whole, if there are any, each report marked; that they cannot be written is only said.
+/// Writes reports of the complete rounds, if any, each marked as incomplete; if that fails, only prints a note.
 fn cut_short(args: &Args, results: &Results) {
     let whole = results.rounds();
     if whole == 0 || args.out.is_none() {
@@ -174,7 +174,7 @@ fn write(args: &Args, results: &Results) -> Result<(), Failure> {
         say::file(&out.join("report.md"), &sheet.markdown())?;
         say::file(&out.join("report.json"), &pretty)?;
     }
-    // The matrix is too wide for a terminal, and the same each time.
+    // The isolation matrix is too wide for a terminal, and always the same.
     sheet.tables.pop();
     sheet.notes.pop();
     if args.daemon.json { say::json(&json) } else { say::text(&sheet.text()) }

@@ -1,18 +1,18 @@
-//! Moments and months, as they are written and shown. All of them are UTC's.
+//! Parses and formats points in time and months, all in UTC.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Now, in seconds since 1970.
+/// Returns the present time, in seconds since 1970.
 #[must_use]
 pub fn now() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     i64::try_from(now).unwrap_or(i64::MAX)
 }
 
-/// A moment, as it is written.
+/// A point in time, as written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
-    /// So many seconds before now.
+    /// This many seconds before now.
     Ago(i64),
     /// This second since 1970.
     At(i64),
@@ -22,10 +22,10 @@ const WHENS: &str =
     "accepted: so long ago, like 90m, 24h or 7d; or a day or time of UTC, like 2026-11-01 or 2026-11-01T12:00";
 
 impl When {
-    /// As it is written.
+    /// Parses a time.
     ///
     /// # Errors
-    /// What is accepted.
+    /// The accepted forms.
     pub fn read(text: &str) -> Result<Self, String> {
         let read = match text.strip_suffix(['s', 'm', 'h', 'd']) {
             Some(amount) => {
@@ -44,7 +44,7 @@ impl When {
         read.ok_or_else(|| WHENS.to_owned())
     }
 
-    /// Seconds since 1970.
+    /// Returns the seconds since 1970.
     #[must_use]
     pub fn second(self, now: i64) -> i64 {
         match self {
@@ -54,7 +54,7 @@ impl When {
     }
 }
 
-/// Seconds since 1970 of `YYYY-MM-DD` or `YYYY-MM-DDTHH:MM`.
+/// Parses `YYYY-MM-DD` or `YYYY-MM-DDTHH:MM` into seconds since 1970.
 fn moment(text: &str) -> Option<i64> {
     let (date, time) = text.split_once('T').unwrap_or((text, "00:00"));
     let number = |text: &str, digits: usize, most: i64| {
@@ -67,20 +67,20 @@ fn moment(text: &str) -> Option<i64> {
     let (hour, minute) = time.split_once(':')?;
     let (hour, minute) = (number(hour, 2, 23)?, number(minute, 2, 59)?);
     let days = days(year, month, day);
-    // What is no day of its month comes back as another one.
+    // A day that its month does not have converts back to another date.
     (month > 0 && date_of(days) == (year, month, day)).then_some(days * 86_400 + hour * 3600 + minute * 60)
 }
 
-/// Days since 1970 of a day of the Gregorian calendar: years begin in March, so that leap days are at their end.
+/// Returns the days since 1970 of a Gregorian date. Years start in March here, so that the leap day is last.
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let leaps = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
     year * 365 + leaps + (month * 153 + 2) / 5 + day - 1 - 719_468
 }
 
-/// The day that is so many days after the first of 1970.
+/// Returns the date that is this many days after 1970-01-01.
 fn date_of(since: i64) -> (i64, i64, i64) {
-    // Guessed, and then put right: a year has 365.2425 days.
+    // Estimate with 365.2425 days a year, then correct.
     let mut year = 1970 + since.saturating_mul(10_000).div_euclid(3_652_425);
     while days(year + 1, 1, 1) <= since {
         year += 1;
@@ -92,7 +92,7 @@ fn date_of(since: i64) -> (i64, i64, i64) {
     (year, month, since - days(year, month, 1) + 1)
 }
 
-/// As people read it: `2026-11-22 21:15`.
+/// Formats a time: `2026-11-22 21:15`.
 #[must_use]
 pub fn shown(second: i64) -> String {
     let (year, month, day) = date_of(second.div_euclid(86_400));
@@ -100,20 +100,20 @@ pub fn shown(second: i64) -> String {
     format!("{year:04}-{month:02}-{day:02} {:02}:{:02}", minute / 60, minute % 60)
 }
 
-/// A month, as it is written.
+/// A month, as written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Month {
-    /// So many before this one.
+    /// This many months before the present one.
     Before(i64),
-    /// This year's, and its number.
+    /// A year and the number of a month.
     Of(i64, i64),
 }
 
 impl Month {
-    /// As it is written.
+    /// Parses a month.
     ///
     /// # Errors
-    /// What is accepted.
+    /// The accepted forms.
     pub fn read(text: &str) -> Result<Self, String> {
         match text {
             "this" => Ok(Self::Before(0)),
@@ -125,7 +125,7 @@ impl Month {
         }
     }
 
-    /// Its first second, and that of the next one.
+    /// Returns the month's first second, and the first of the next month.
     #[must_use]
     pub fn seconds(self, now: i64) -> (i64, i64) {
         let months = match self {

@@ -1,4 +1,4 @@
-//! What `vgpu cdi generate` promises. A real engine that reads it: tests/tests/container.
+//! Tests of `vgpu cdi generate`. Tests with real engines: tests/tests/container.
 
 #[path = "docker/lab.rs"]
 mod lab;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use lab::Lab;
 use support::{Peer, eventually, texts, vgpud};
 
-/// A daemon by a file with two tenants.
+/// Starts a daemon with two tenants.
 fn served(dir: &Path) -> (support::Guard, PathBuf) {
     let file = dir.join("vgpud.toml");
     fs::write(
@@ -57,7 +57,7 @@ fn a_cdi_file_is_written_whole_or_not_at_all() {
     let words = ["cdi", "generate", "--config", file.to_str().unwrap(), "--output", output.to_str().unwrap()];
     assert!(lab.vgpu(&words).status.success());
     let before = fs::read_to_string(&output).unwrap();
-    // Whoever reads it just now reads the old one to its end.
+    // A process that is reading the file reads the old content to its end.
     let mut reader = fs::File::open(&output).unwrap();
     assert!(lab.vgpu(&[&words[..], &["--kind", "example.com/tenant"]].concat()).status.success());
     let mut read = String::new();

@@ -1,4 +1,4 @@
-//! What `vgpu check` promises: a yes only if the loader maps the library, a no in words, and nothing is run.
+//! Tests of `vgpu check`: yes only if the loader maps the library, no with a reason, and nothing is executed.
 
 #[path = "../../support/mod.rs"]
 mod support;
@@ -12,12 +12,12 @@ use support::{Guard, compile, eventually, script, texts, vgpu, with_library};
 use tempfile::TempDir;
 use vgpu_cli::arch;
 
-/// Touches the file that its environment names.
+/// A program that creates the file named in its environment.
 const TOUCH: &str = r#"#include <stdio.h>
 #include <stdlib.h>
 int main(void) { char *ran = getenv("RAN"); if (ran) fclose(fopen(ran, "w")); return 0; }"#;
 
-/// Checks a program under a preload; returns code, stdout and stderr, and asserts that it did not run.
+/// Checks a program with a preload; returns exit code, stdout and stderr, and asserts that the program did not run.
 fn check(preload: Option<&str>, program: &Path) -> (i32, String, String) {
     let dir = TempDir::new().unwrap();
     let ran = dir.path().join("ran");
@@ -32,7 +32,7 @@ fn check(preload: Option<&str>, program: &Path) -> (i32, String, String) {
     (output.status.code().unwrap(), out, err)
 }
 
-/// Asserts a no with these words.
+/// Asserts that the answer is no with these words.
 fn refused(preload: Option<&str>, program: &Path, words: &[&str]) {
     let (code, out, err) = check(preload, program);
     assert_eq!((code, out.as_str()), (1, ""), "{err}");
@@ -119,10 +119,10 @@ fn a_script_is_judged_by_its_interpreter_and_is_not_run() {
         assert!(out.contains("the interpreter of") && out.contains("script"), "{out}");
         refused(None, &path, &["LD_PRELOAD is not set"]);
     }
-    // No first line: the shell takes it.
+    // Without an interpreter line, the shell runs it.
     script(&path, "touch \"$RAN\"\n");
     assert_eq!(check(library.to_str(), &path).0, 0);
-    // A script of a script.
+    // A script whose interpreter is a script.
     let outer = dir.path().join("outer");
     script(&outer, &format!("#!{}\n", path.display()));
     assert_eq!(check(library.to_str(), &outer).0, 0);
@@ -162,7 +162,8 @@ fn a_program_for_another_machine_or_for_musl_is_a_no() {
 fn a_program_with_another_users_rights_is_a_no() {
     let (dir, library) = with_library();
     if !rustix::process::geteuid().is_root() {
-        // Only root can make a file of another user; anybody else finds one of root's on every machine.
+        // Only root can create a file of another user; other users test a setuid program of root that every machine
+        // has.
         refused(library.to_str(), Path::new("/bin/su"), &["more rights", "ignores LD_PRELOAD"]);
         return;
     }
@@ -171,7 +172,7 @@ fn a_program_with_another_users_rights_is_a_no() {
     std::os::unix::fs::chown(&program, Some(1234), None).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
     refused(library.to_str(), &program, &["more rights", "ignores LD_PRELOAD"]);
-    // Where nothing can be gained, LD_PRELOAD counts.
+    // Where the process cannot gain rights, LD_PRELOAD applies.
     let output = Command::new("setpriv")
         .args(["--no-new-privs", env!("CARGO_BIN_EXE_vgpu"), "check"])
         .arg(&program)
@@ -193,7 +194,7 @@ fn what_cannot_be_found_out_is_neither_yes_nor_no() {
     let plain = dir.path().join("plain");
     fs::write(&plain, "x").unwrap();
     assert_eq!(check(library.to_str(), &plain).0, 3, "not executable");
-    // A loader of which nobody knows what it does with --list is not started.
+    // A loader with unknown handling of --list is not started.
     let strange = dir.path().join("strange");
     let loader = dir.path().join("loader");
     script(&loader, "#!/bin/sh\ntouch \"$RAN\"\n");
@@ -235,7 +236,7 @@ fn a_running_process_is_looked_at_by_its_pid() {
     let check = |pid: u32| vgpu().args(["check", "--json", "--pid", &pid.to_string()]).output().unwrap();
     eventually("the loader is done", || check(with.0.id()).status.code() == Some(0));
     assert_eq!(check(without.0.id()).status.code(), Some(1));
-    // Still told when the file was replaced or removed.
+    // The answer stays the same after the file was replaced or removed.
     fs::remove_file(&library).unwrap();
     let (out, _) = texts(&check(with.0.id()));
     assert!(out.contains("\"mapped\": true") && out.contains(dir.path().to_str().unwrap()), "{out}");

@@ -1,4 +1,4 @@
-//! What `vgpu docker run` promises, with an engine that only says what it was told; CDI: cdi.rs. Real engines:
+//! Tests of `vgpu docker run` with a fake engine that prints its arguments. CDI: cdi.rs. Real engines:
 //! tests/tests/container.
 
 #[path = "docker/lab.rs"]
@@ -114,11 +114,11 @@ fn a_link_where_the_images_list_should_be_never_shows_a_file_of_the_host() {
     fs::write(lab.path("secret"), "/secret/of/the/host\n").unwrap();
     fs::create_dir_all(lab.path("files/etc")).unwrap();
     std::os::unix::fs::symlink(lab.path("secret"), lab.path("files/etc/ld.so.preload")).unwrap();
-    // In the image the link leads nowhere, and an engine that follows links finds nothing.
+    // In the image the link is dangling, and an engine that follows links finds nothing.
     let told = lab.told(&["--preload", "file", "--", "--gpus", "all", "img"]);
     let mount = told.iter().find_map(|word| word.strip_suffix(":/etc/ld.so.preload:ro")).unwrap();
     assert_eq!(fs::read_to_string(mount).unwrap(), "/vgpu/libvgpu.so\n");
-    // One that has no option for it brings the link itself.
+    // An engine without that option copies the link itself.
     fs::write(lab.path("podman"), "").unwrap();
     let (code, words) = lab.refused(&["--preload", "file", "--", "img"]);
     assert!(code == 125 && words.contains("/etc/ld.so.preload of the image is a link"), "{code} {words}");
@@ -205,7 +205,7 @@ fn the_simulated_gpu_comes_with_the_library_and_its_machine() {
     for word in [mount.as_str(), "VGPU_SIM_DIR=/vgpu-sim", "LD_LIBRARY_PATH=/vgpu/sim:/opt/lib"] {
         assert!(told.iter().any(|known| known == word), "{word} is not in {told:?}");
     }
-    // A search path of the caller's stands behind ours, and does not displace it; without --sim it is the caller's alone.
+    // The caller's search path follows ours and does not replace it; without --sim it is the only one.
     let searched = |words: &[&str]| -> Vec<String> {
         lab.told(words).into_iter().filter(|word| word.starts_with("LD_LIBRARY_PATH=")).collect()
     };
@@ -238,7 +238,7 @@ fn a_mode_and_a_preload_of_the_callers_reach_the_container_however_ours_gets_in(
     assert!(told.iter().any(|word| word == "VGPU_MODE=observe"), "{told:?}");
     let told = lab.told(&["--preload", "file", "--", "--gpus=all", "-e", "LD_PRELOAD=/x.so", "img"]);
     assert_eq!(told.iter().filter(|word| word.starts_with("LD_PRELOAD=")).collect::<Vec<_>>(), ["LD_PRELOAD=/x.so"]);
-    // A list that names ours already, as a container's that was committed, names it once.
+    // A list that already names our library, as in a committed container, still names it once.
     lab.file("/etc/ld.so.preload", "/vgpu/libvgpu.so\n/opt/theirs.so\n");
     let told = lab.told(&["--preload", "file", "--", "--gpus", "all", "img"]);
     let list = told.iter().find_map(|word| word.strip_suffix(":/etc/ld.so.preload:ro")).unwrap();

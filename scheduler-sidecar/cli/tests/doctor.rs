@@ -1,4 +1,4 @@
-//! What `vgpu doctor`, `vgpu status` and `vgpu sim` promise.
+//! Tests of `vgpu doctor`, `vgpu status` and `vgpu sim`.
 
 #[path = "../../support/mod.rs"]
 mod support;
@@ -11,10 +11,10 @@ use serde_json::Value;
 use support::{Daemon, compile, texts, vgpu, with_library};
 use tempfile::TempDir;
 
-/// What it says where limits are asked for and nothing is preloaded.
+/// Finding for limits without a preloaded library.
 const UNLOADED: &str = "loaded: limits are asked for, and libvgpu.so is not mapped";
 
-/// The doctor in a healthy place: a library, both drivers, a place for ledgers, no daemon.
+/// The doctor in a healthy environment: a library, both drivers, a place for ledgers, no daemon.
 struct Clinic {
     dir: TempDir,
     _library: TempDir,
@@ -49,7 +49,7 @@ impl Clinic {
         command
     }
 
-    /// The findings, and everything as one text.
+    /// Returns the findings, and the whole report as text.
     fn visit(&self) -> (Vec<String>, String) {
         let output = self.command().arg("--json").output().unwrap();
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -59,12 +59,12 @@ impl Clinic {
         let mut findings: Vec<String> = lines.iter().filter(|line| line["ok"] == false).map(words).collect();
         assert_eq!(report["findings"], findings.len());
         assert_eq!(output.status.code(), Some(i32::from(!findings.is_empty())), "{findings:?}");
-        // Limits without a library: a test of its own below. The stand-ins here enforce nothing.
+        // Limits without a library have their own test below. The stand-in libraries here enforce nothing.
         findings.retain(|finding| !finding.starts_with(UNLOADED));
         (findings, lines.iter().map(words).collect::<Vec<_>>().join("\n"))
     }
 
-    /// Exactly one finding, with these words.
+    /// Asserts that there is exactly one finding, with these words.
     fn finds(&self, words: &[&str]) {
         let (findings, _) = self.visit();
         assert_eq!(findings.len(), 1, "{findings:?}");
@@ -73,7 +73,7 @@ impl Clinic {
         }
     }
 
-    /// No finding, and these words somewhere.
+    /// Asserts that there is no finding, and that the report contains these words.
     fn says(&self, words: &[&str]) {
         let (findings, all) = self.visit();
         assert_eq!(findings, Vec::<String>::new());
@@ -106,7 +106,7 @@ fn a_driver_that_is_missing_or_half_simulated_is_a_finding() {
     compile("int real;", &real, &["-shared", "-fPIC", "-nostdlib"]);
     clinic.finds(&["driver", "one of them is simulated and the other real"]);
     fs::remove_file(&real).unwrap();
-    // A machine may have a real driver; then there is a mixture again.
+    // The machine may have a real driver; then there is a mixture again.
     let (findings, _) = clinic.visit();
     assert_eq!(findings.len(), 1, "{findings:?}");
     assert!(findings[0].contains("libcuda.so.1 is not found") || findings[0].contains("one of them"), "{findings:?}");
@@ -188,7 +188,8 @@ fn what_words_beside_the_limits_do_is_told() {
     assert!(fine.contains(said), "{fine}");
 }
 
-/// The first complaint of all: a limit that is silently not enforced. What is loaded is proved in tests/tests/doctor.rs.
+/// The most important finding: limits that are silently not enforced. A loaded library is tested in
+/// tests/tests/doctor.rs.
 #[test]
 fn limits_without_the_library_are_a_finding_whoever_asked_for_them() {
     for (name, value, asked) in [
@@ -320,7 +321,7 @@ fn a_simulated_machine_is_shown_and_removed() {
     assert!(texts(&sim(&["reset"])).0.ends_with(": removed\n"));
     assert!(!dir.path().join("m").exists(), "nothing is left of it");
     assert!(texts(&sim(&["reset"])).0.ends_with(": there was no machine\n"));
-    // What somebody else put there stays, and so does its place; one where no program came yet goes.
+    // A stranger's file stays, and so does the directory; a directory that no program has used is removed.
     std::fs::create_dir(dir.path().join("m")).unwrap();
     std::fs::write(dir.path().join("m/notes"), "mine").unwrap();
     assert!(texts(&sim(&["reset"])).0.ends_with(": there was no machine\n"));
@@ -362,7 +363,7 @@ fn the_environment_of_the_simulator_can_be_evaluated_by_a_shell() {
     let odd = dir.path().join("it's a machine");
     let (out, err) = texts(&env(&["--profile", "2xh200", "--dir", odd.to_str().unwrap()]));
     let shell = format!("{out}\nprintf '%s|' \"$LD_LIBRARY_PATH\" \"$VGPU_SIM_PROFILE\" \"$VGPU_SIM_DIR\"");
-    // The library path would hold for the shell's own children only.
+    // A library path set in the shell affects only its children.
     let shown = Command::new("sh").args(["-c", &shell]).output().unwrap();
     assert_eq!(texts(&shown).0, format!("{}|2xh200|{}|", sim.display(), odd.display()), "{out}{err}");
     let json: Value = serde_json::from_slice(&env(&["--json"]).stdout).unwrap();

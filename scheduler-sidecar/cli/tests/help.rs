@@ -1,4 +1,4 @@
-//! What the help, the completions and docs/cli.md promise: complete, with examples, and in step with the programs.
+//! Tests of the help, the completions and docs/cli.md: complete, with examples, and consistent with the programs.
 //!
 //! `UPDATE=1 cargo test -p vgpu-cli --test help` rewrites the generated part of docs/cli.md.
 
@@ -14,7 +14,7 @@ use support::{texts, vgpu, vgpud};
 use vgpu_cli::Cli;
 use vgpu_config::options::Options;
 
-/// Every verb, as it is called.
+/// Every command of the program.
 const VERBS: [&[&str]; 36] = [
     &[],
     &["run"],
@@ -58,7 +58,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_owned()
 }
 
-/// What a command prints, at a fixed width.
+/// Returns the output of a command at a fixed width.
 fn printed(command: &mut Command) -> String {
     let output = command.env("COLUMNS", "100").env("NO_COLOR", "1").output().unwrap();
     let (out, err) = texts(&output);
@@ -81,7 +81,7 @@ fn the_help_of_every_verb_has_an_example() {
     assert!(printed(vgpud().arg("--help")).contains("Examples:\n  vgpud "));
 }
 
-/// The examples of a help text, unwrapped.
+/// Returns the examples of a help text.
 fn examples(command: &clap::Command) -> Vec<String> {
     let text = [command.get_after_long_help(), command.get_after_help()].into_iter().flatten().next();
     let text = text.map(ToString::to_string).unwrap_or_default();
@@ -89,7 +89,7 @@ fn examples(command: &clap::Command) -> Vec<String> {
     part.lines().map(|line| line.trim().to_owned()).collect()
 }
 
-/// The simple commands of a line of shell, as words: what stands between pipes and the like, without redirections.
+/// Splits a shell line into its simple commands, each as words, without redirections.
 fn commands(line: &str) -> Vec<Vec<String>> {
     let inner = line.split_once("$(").and_then(|(_, rest)| rest.split_once(')')).map_or(line, |(inner, _)| inner);
     let (mut all, mut words, mut word, mut quote) = (Vec::new(), Vec::new(), None::<String>, None);
@@ -183,7 +183,7 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
     assert_eq!(texts(&output), ("0\n".into(), String::new()));
 }
 
-/// Compares a generated text with the file in the tree, or rewrites it when asked.
+/// Compares a generated text with the file in the repository, or rewrites it if asked.
 fn in_step(path: &Path, generated: &str) {
     if std::env::var_os("UPDATE").is_some() {
         fs::write(path, generated).unwrap();
@@ -192,7 +192,7 @@ fn in_step(path: &Path, generated: &str) {
     assert!(file == generated, "{} is not what the programs say; UPDATE=1 rewrites it", path.display());
 }
 
-/// The completions of a program for a shell.
+/// Returns the completions of a program for a shell.
 fn completions(program: &str, shell: &str) -> String {
     printed(vgpu().args(["completions", "--of", program, shell]))
 }

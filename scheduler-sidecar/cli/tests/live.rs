@@ -1,4 +1,4 @@
-//! What an administrator can change, hold and ask about while members run, by `vgpu` against the daemon.
+//! Tests of `vgpu` commands that change, pause and query tenants while members run.
 
 #[path = "../../support/member.rs"]
 mod member;
@@ -42,14 +42,14 @@ sm_request = 50
 sm_limit = 80
 ";
 
-/// Serves [`FILE`], and keeps its log.
+/// Serves [`FILE`] with a log.
 fn serve() -> World {
     let dir = TempDir::new().unwrap();
     fs::write(dir.path().join("vgpud.toml"), FILE).unwrap();
     serve_in(dir)
 }
 
-/// With the file that lies there.
+/// Serves the file in this directory.
 fn serve_in(dir: TempDir) -> World {
     World::start_by(vgpud(), dir, "info", Stdio::piped())
 }
@@ -59,12 +59,12 @@ impl World {
         Member::hello(&self.socket(tenant)).join(GPU)
     }
 
-    /// `vgpu` with the daemon's socket.
+    /// Runs `vgpu` with the daemon's socket.
     fn run(&self, words: &[&str]) -> Output {
         vgpu().args(words).arg("--socket").arg(self.admin()).output().unwrap()
     }
 
-    /// What it prints, if it says yes.
+    /// Returns the output, and asserts success.
     fn says(&self, words: &[&str]) -> String {
         let output = self.run(words);
         let (out, err) = texts(&output);
@@ -76,7 +76,7 @@ impl World {
         serde_json::from_str(&self.says(&[words, &["--json"]].concat())).unwrap()
     }
 
-    /// The words with which it says no.
+    /// Returns the error message, and asserts the exit code.
     fn refused(&self, words: &[&str], code: i32) -> String {
         let output = self.run(words);
         let (out, err) = texts(&output);
@@ -95,7 +95,7 @@ impl World {
         TermsFile::decode(&fs::read(path).unwrap()).unwrap()
     }
 
-    /// Makes the daemon read its file and waits until it has.
+    /// Makes the daemon read its file again, and waits until it has.
     fn again(&self) {
         let before = self.status().configuration.unwrap().reloads;
         self.daemon.signal(Signal::HUP);
@@ -145,7 +145,7 @@ fn a_live_change_is_in_force_for_who_runs_and_for_who_comes_and_is_in_the_terms_
     );
     let shown = world.says(&["status"]);
     assert!(shown.contains("train: changed live on device GPU-"), "{shown}");
-    // The same again is no change.
+    // Setting the same value again is no change.
     let again: Done = world.json(&["set", "train", "--weight", "7"]);
     assert!(again.changed.is_empty() && again.notes.is_empty(), "{again:?}");
     assert!(world.says(&["set", "train", "--weight", "7"]).contains("it was so already"));
@@ -196,7 +196,7 @@ fn what_is_refused_changes_nothing_and_says_what_would_be_accepted() {
         (&["train", "--class", "latncy"], 2, "did you mean \"latency\"?"),
         (&["train", "--quantum", "1h"], 2, "--quantum \"1h\" is not a duration"),
         (&["train"], 2, "nothing to set; accepted: "),
-        // Half of it would fit.
+        // Only half of the change would fit.
         (&["train", "--weight", "3", "--sm-request", "61"], 1, "at most 100 % together; nothing was changed"),
     ] {
         let err = words(args, code);
@@ -222,7 +222,7 @@ fn a_paused_tenant_gets_no_lease_until_it_is_resumed_and_others_do() {
     assert!(world.says(&["pause", "train"]).starts_with("train paused\nnote: it lasts until `vgpu resume`"));
     assert!(world.says(&["pause", "train"]).starts_with("train is paused already"));
     train.wish();
-    // Somebody else comes and goes: the device is free again, and still nothing for the paused one.
+    // Another tenant's work begins and ends: the device is free again, and the paused tenant still receives nothing.
     for _ in 0..3 {
         chat.runs(MS);
         chat.done(MS);
@@ -400,7 +400,7 @@ fn the_terms_file_comes_with_the_tenant_stays_at_the_end_and_goes_when_it_is_rem
     let World { daemon, dir } = world;
     assert_eq!(daemon.stop().0, Some(0));
     assert!(chat.exists() && path.exists(), "for who starts while no daemon runs");
-    // Taken out of the file while no daemon ran.
+    // The tenant was removed from the file while no daemon ran.
     fs::write(dir.path().join("vgpud.toml"), without).unwrap();
     let world = serve_in(dir);
     assert!(!path.parent().unwrap().exists(), "it is removed by the next one");

@@ -1,4 +1,4 @@
-//! What `vgpu run` promises: the environment, the exit code, signals, and that nothing starts on a mistake.
+//! Tests of `vgpu run`: the environment, the exit code, signals, and that a mistake starts nothing.
 
 #[path = "../../support/mod.rs"]
 mod support;
@@ -18,7 +18,7 @@ fn run(library: &Path) -> Command {
     command
 }
 
-/// What a shell under `vgpu run` prints.
+/// Returns the output of a shell under `vgpu run`.
 fn printed(command: &mut Command, shell: &str) -> String {
     let output = command.args(["--", "sh", "-c", shell]).output().unwrap();
     let (out, err) = texts(&output);
@@ -287,7 +287,7 @@ fn ledgers_of_runs_that_ended_are_removed_and_no_others() {
         fs::write(&path, [0; 4096]).unwrap();
         path
     };
-    // No process has this number: it is above the kernel's greatest.
+    // No process has this id: it exceeds the kernel's maximum.
     let ended = make("t-run-4194305-0123456789abcdef");
     let held = make("t-run-4194305-fedcba9876543210");
     let own = std::process::id();
@@ -349,7 +349,7 @@ fn clean_names_a_directory_that_is_not_there_and_finds_nothing_where_nothing_is(
     assert_eq!(texts(&output), ("no ledgers\n".into(), String::new()));
 }
 
-/// A process that holds a lock on one byte of a file, as a member does.
+/// Starts a process that locks one byte of a file, as a member does.
 fn lock_a_byte(path: &Path) -> Guard {
     let source = r#"#define _GNU_SOURCE
 #include <fcntl.h>

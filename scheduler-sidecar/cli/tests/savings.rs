@@ -1,4 +1,4 @@
-//! What `vgpu report savings` promises on the command line; its arithmetic: report/savings.rs. Reports from a record:
+//! Tests of the command line of `vgpu report savings`. Its arithmetic: report/savings.rs. Reports from a record:
 //! tests/tests/report.rs.
 
 #[path = "../../support/mod.rs"]

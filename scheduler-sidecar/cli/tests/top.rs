@@ -1,6 +1,6 @@
-//! `vgpu top` without a terminal: what keys do to what is known, and the picture of it at every size.
+//! Tests of `vgpu top` without a terminal: the effect of keys on the state, and the drawn view at every size.
 //!
-//! The pictures lie in `tests/top/`, and one of them in docs/top.md; `UPDATE=1` rewrites them.
+//! The expected pictures are in `tests/top/`, and one of them in docs/top.md; `UPDATE=1` rewrites them.
 
 #[path = "../../support/mod.rs"]
 mod support;
@@ -30,7 +30,7 @@ const PLAIN: Theme = Theme { colours: false, ascii: true };
 const GIB: u64 = 1 << 30;
 const UUID: &str = "GPU-00000000-0000-0000-0000-000000000001";
 
-/// A tenant on a device: percent wanted and got, GiB used and allowed.
+/// Creates a tenant on a device: percent wanted and received, GiB used and allowed.
 fn tenant(name: &str, device: &str, (wanted, got): (f64, f64), (used, limit): (u64, u64), state: &str) -> TenantStatus {
     let time = TimeStatus {
         members: 1,
@@ -132,7 +132,7 @@ fn wishes() -> Wishes {
     }
 }
 
-/// A view that has been going on for some looks.
+/// Creates a view after 30 refreshes.
 fn top() -> Top {
     let mut top = Top::new(look(status(), 0), wishes());
     for second in 1..=30 {
@@ -140,7 +140,7 @@ fn top() -> Top {
         let got = [12.0, 30.0, 45.0, 60.0, 58.0][usize::try_from(second).unwrap() % 5];
         for tenant in &mut now.tenants {
             let time = tenant.devices[0].time.as_mut().unwrap();
-            // The last one is as `status` has it.
+            // The last value is that of `status`.
             time.got = if second == 30 || time.got == Some(0.0) { time.got } else { Some(got) };
             time.waited_seconds +=
                 f64::from(u32::try_from(second).unwrap()) * (time.wanted.unwrap() - 20.0).max(0.0) / 100.0;
@@ -164,7 +164,7 @@ fn drawn(top: &Top, theme: &Theme, (columns, rows): (u16, u16)) -> Terminal<Test
     terminal
 }
 
-/// The picture as text.
+/// Returns the drawn view as text.
 fn picture(top: &Top, theme: &Theme, size: (u16, u16)) -> String {
     let terminal = drawn(top, theme, size);
     let buffer = terminal.backend().buffer();
@@ -176,7 +176,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_owned()
 }
 
-/// Compares with the picture in the tree, or rewrites it when asked.
+/// Compares with the picture in the repository, or rewrites it if asked.
 fn is_as_kept(name: &str, picture: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/top").join(name);
     if std::env::var_os("UPDATE").is_some() {
@@ -218,7 +218,7 @@ fn the_details_of_a_tenant_have_both_numbers_of_its_processes_and_why_it_waits()
     let picture = picture(&top, &FINE, (100, 30));
     is_as_kept("details.txt", &picture);
     assert!(picture.contains("4004  7       chat-server  1000"), "{picture}");
-    // It is asked again with every look, and left with Esc.
+    // The details are queried again at every refresh, and closed with Esc.
     assert_eq!(top.update(Input::Look(Box::new(look(status(), 31)))), asked);
     assert_eq!(press(&mut top, &[KeyCode::Esc]), []);
     assert_eq!(top.mode, Mode::Table);
@@ -319,7 +319,7 @@ fn rows_are_ordered_by_the_chosen_column_and_the_chosen_tenant_stays_chosen() {
     press(&mut top, &[KeyCode::Char('<'), KeyCode::Left]);
     assert_eq!(top.sort.column, Column::Wanted);
     assert_eq!(top.chosen().unwrap().tenant, "chat");
-    // Also over an answer in which it is somewhere else, and it is not when it is gone.
+    // The selection follows the row to another position in the next answer, and moves when the row is gone.
     let mut now = status();
     now.tenants.rotate_left(1);
     top.update(Input::Look(Box::new(look(now.clone(), 40))));
@@ -341,7 +341,7 @@ fn a_filter_holds_while_it_is_typed_and_esc_takes_it_back() {
     assert_eq!((order(&top), &top.mode), (vec!["chat"], &Mode::Table));
     typed(&mut top, "/zz");
     assert!(picture(&top, &FINE, (80, 24)).contains("no tenant has \"czz\" in its name"));
-    // In the table it forgets the filter first, and ends the view then.
+    // In the table, Esc first clears the filter, then quits.
     press(&mut top, &[KeyCode::Enter]);
     assert_eq!(press(&mut top, &[KeyCode::Esc]), []);
     assert_eq!(order(&top).len(), 3);
@@ -353,7 +353,7 @@ fn pausing_asks_first_and_resuming_does_not() {
     let mut top = top();
     assert_eq!(press(&mut top, &[KeyCode::Char('p')]), []);
     assert!(picture(&top, &FINE, (100, 24)).contains("pause train? its programs wait at their next launch"));
-    // Every other key is no, Enter too.
+    // Every key other than `y` means no, Enter included.
     assert_eq!(press(&mut top, &[KeyCode::Enter]), []);
     assert_eq!(top.message.as_ref().unwrap().words, "nothing was changed");
     let effects = typed(&mut top, "py");
@@ -380,7 +380,7 @@ fn what_is_set_is_what_vgpu_set_would_ask_and_what_lifts_limits_is_asked_about()
         ("train", None, "memory_limit=60GiB sm_limit=40")
     );
     assert_eq!(top.mode, Mode::Table);
-    // What is not accepted stays to be mended.
+    // Rejected input stays for correction.
     typed(&mut top, "ssm=400");
     assert_eq!(press(&mut top, &[KeyCode::Enter]), []);
     let said = picture(&top, &FINE, (100, 24));
@@ -394,7 +394,7 @@ fn what_is_set_is_what_vgpu_set_would_ask_and_what_lifts_limits_is_asked_about()
     }
     typed(&mut top, "ssm=40");
     assert_eq!(press(&mut top, &[KeyCode::Esc]), []);
-    // Of a tenant with several devices, the chosen row's is meant.
+    // For a tenant with several devices, the change is for the selected row's device.
     let mut two = status();
     let mut here = two.tenants[1].devices[0].clone();
     here.device = "1".into();
@@ -408,7 +408,7 @@ fn what_is_set_is_what_vgpu_set_would_ask_and_what_lifts_limits_is_asked_about()
     );
     top.update(Input::Done(Err("brings the requests on device 0 to 110 %".into())));
     assert!(picture(&top, &FINE, (80, 24)).contains("brings the requests on device 0 to 110 %"));
-    // Long words are broken, as far as there is room.
+    // Long messages are wrapped, as far as there is space.
     let long = ["memory_limit is more than the device has;"; 9].join(" ") + " the end";
     top.update(Input::Done(Err(long)));
     let said = picture(&top, &FINE, (80, 24));
@@ -425,7 +425,7 @@ fn where_nothing_may_be_changed_keys_say_why() {
         assert!(said.starts_with("nothing can be changed: ") && said.contains("--read-only"), "{said}");
         assert_eq!(top.mode, Mode::Table);
     }
-    // The next look changes nothing about it.
+    // The next answer does not enable changes.
     top.update(Input::Look(Box::new(look(status(), 1))));
     press(&mut top, &[KeyCode::Char('s')]);
     assert!(!matches!(top.mode, Mode::Set { .. }));

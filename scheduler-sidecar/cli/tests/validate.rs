@@ -1,5 +1,5 @@
-//! `vgpu validate` from outside, with programs that say how long they took: its arithmetic end to end, its exit codes, and that
-//! nothing is left when it ends. What it measures on a device is tests/tests/validate.rs's.
+//! Tests of `vgpu validate` with programs that print their durations: results, exit codes, and that no process is
+//! left. Measurements on a device: tests/tests/validate.rs.
 
 #[path = "../../support/mod.rs"]
 mod support;
@@ -25,7 +25,7 @@ fn run(options: &[&str], a: &str, b: &str) -> Output {
     two(options, a, b).output().unwrap()
 }
 
-/// Says one number alone, and another one where the other program is there too.
+/// Returns a script that prints one number alone, and another while the other program runs.
 fn speaker(place: &Path, own: &str, other: &str, alone: &str, together: &str) -> String {
     format!(
         "cd {}; touch {own}; sleep 0.3; if [ -e {other} ]; then s={together}; else s={alone}; fi; sleep 0.9; rm -f {own}; \
@@ -126,7 +126,7 @@ fn interrupt(child: &Child) {
 fn an_interrupt_ends_the_programs_and_leaves_no_report_of_nothing() {
     let place = tempfile::tempdir().unwrap();
     let out = place.path().join("report");
-    // A child of its own too, which knows nothing of signals to its parent.
+    // With a child that does not receive signals to its parent.
     let a = format!("sleep 600 & echo $! > {0}/child; echo $$ > {0}/own; wait", place.path().display());
     let mut command = two(&["--out", out.to_str().unwrap()], &a, "true");
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

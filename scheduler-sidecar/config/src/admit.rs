@@ -1,78 +1,79 @@
-//! The arithmetic of what fits on a device: memory limits against its size, floors against its time.
+//! Checks whether tenants fit on a device: their memory limits against its memory, their floors against its time.
 //!
-//! Pure integers: what is said about a refusal, and where in the file, is [`super::resolve`]'s.
+//! Integer arithmetic only. [`super::resolve`] words a refusal and finds its place in the file.
 
 use vgpu_core::bytes::Bytes;
 use vgpu_core::share::Share;
 
-/// What a device has to give.
+/// The memory of a device, and how much of it may be promised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capacity {
-    /// Its memory; `None`: not known, so that memory cannot be refused.
+    /// Device memory; `None` if unknown, and then no memory limit is refused.
     pub memory: Option<Bytes>,
-    /// How much of it may be promised, in thousandths.
+    /// Part of the memory that limits may add up to, in thousandths.
     pub overcommit: u32,
 }
 
-/// What a tenant asks of it.
+/// The limits that one tenant asks for on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ask {
-    /// Its memory limit; `None` is none, which counts as the whole device.
+    /// Memory limit; `None` is unlimited and counts as the whole device.
     pub memory: Option<Bytes>,
-    /// Its floor.
+    /// Guaranteed part of the device time.
     pub floor: Option<Share>,
-    /// Its ceiling.
+    /// Upper bound of the device time.
     pub ceiling: Option<Share>,
 }
 
-/// Why the asks do not fit. `at` is the index of the ask at which it shows: the first one beyond.
+/// A reason why the asks do not fit. `at` is the index of the first ask that no longer fits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// One limit is more than the device has.
+    /// One memory limit is greater than the device's memory.
     Alone {
-        /// The ask.
+        /// Index of the ask.
         at: usize,
     },
-    /// All limits together are more than may be promised.
+    /// The memory limits add up to more than may be promised.
     Memory {
-        /// The first ask beyond.
+        /// Index of the ask with which the running sum first exceeds the promise.
         at: usize,
-        /// The sum of all.
+        /// Sum of all limits, in bytes.
         asked: u128,
-        /// What may be promised.
+        /// Bytes that may be promised.
         promised: u128,
     },
     /// A floor is above its own ceiling.
     FloorAboveCeiling {
-        /// The ask.
+        /// Index of the ask.
         at: usize,
     },
-    /// All floors together are more than the device's time.
+    /// The floors add up to more than the device's time.
     Floors {
-        /// The first ask beyond.
+        /// Index of the ask with which the running sum first exceeds 100 %.
         at: usize,
-        /// The sum of all, in thousandths.
+        /// Sum of all floors, in thousandths.
         asked: u64,
     },
 }
 
 impl Capacity {
-    /// How many bytes may be promised, rounded down; `None`: not known.
+    /// Returns the bytes that may be promised, rounded down; `None` if the memory size is unknown.
     #[must_use]
     pub fn promised(&self) -> Option<u128> {
         self.memory.map(|memory| u128::from(memory.get()) * u128::from(self.overcommit) / 1000)
     }
 
-    /// The least ratio, in thousandths, with which so much could be promised; `None` if the size is not known.
+    /// Returns the least overcommit ratio, in thousandths, that would allow `asked` bytes; `None` if the size is
+    /// unknown.
     #[must_use]
     pub fn ratio_for(&self, asked: u128) -> Option<u128> {
         self.memory.filter(|memory| memory.get() > 0).map(|memory| (asked * 1000).div_ceil(u128::from(memory.get())))
     }
 }
 
-/// Everything that does not fit; nothing, if all can be kept at once.
+/// Returns every reason why the asks do not fit; empty if all of them can be kept at the same time.
 ///
-/// The order of the asks changes where a refusal shows, never whether there is one.
+/// The order of the asks changes which index a refusal names, never whether there is one.
 #[must_use]
 pub fn refusals(capacity: &Capacity, asks: &[Ask]) -> Vec<Refusal> {
     let mut refusals = Vec::new();
@@ -99,7 +100,7 @@ pub fn refusals(capacity: &Capacity, asks: &[Ask]) -> Vec<Refusal> {
     refusals
 }
 
-/// The sum, and the index with which it first exceeds what there is.
+/// Returns the sum, and the index at which the running sum first exceeds `most`.
 fn sum(parts: impl Iterator<Item = u128>, most: u128) -> (u128, Option<usize>) {
     let (mut sum, mut beyond) = (0_u128, None);
     for (at, part) in parts.enumerate() {

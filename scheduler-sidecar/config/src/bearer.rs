@@ -1,7 +1,7 @@
-//! Who bears what a tenant costs: its group and its labels, as the daemon's file says them.
+//! The group and labels that a tenant's cost is charged to, as the daemon's file gives them.
 //!
-//! They are recorded with the rows, as they were when the rows were: a group that is renamed, and a tenant that moves to
-//! another one, change nothing of what was.
+//! They are stored with every recorded row. So renaming a group, or moving a tenant to another group, does not change
+//! rows recorded earlier.
 
 use std::collections::BTreeMap;
 
@@ -10,28 +10,28 @@ use serde::{Deserialize, Serialize};
 /// A tenant's group and labels.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Bearer {
-    /// The department, team or project; `None`: none was given.
+    /// Department, team or project; `None` if the file gives none.
     #[serde(default)]
     pub group: Option<String>,
-    /// By their names.
+    /// Label values by label name.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
 }
 
 impl Bearer {
-    /// The group as the record's column has it: empty is none.
+    /// Returns the group as stored in the record; an empty string means no group.
     #[must_use]
     pub fn group_column(&self) -> &str {
         self.group.as_deref().unwrap_or_default()
     }
 
-    /// The labels as the record's column has them: a JSON object, sorted by name, so that equal labels are equal text.
+    /// Returns the labels as stored in the record: a JSON object sorted by name, so that equal labels are equal text.
     #[must_use]
     pub fn labels_column(&self) -> String {
         serde_json::to_string(&self.labels).unwrap_or_else(|_| "{}".into())
     }
 
-    /// From both columns; labels that are no object of texts are none.
+    /// Reads both columns back; text that is no JSON object of strings yields no labels.
     #[must_use]
     pub fn of_columns(group: &str, labels: &str) -> Self {
         let group = Some(group.to_owned()).filter(|group| !group.is_empty());

@@ -1,8 +1,8 @@
-//! A change of a tenant's terms, while its members run: as an administrator writes it, and what it means.
+//! A change of a tenant's terms while its members run: the text that an administrator wrote, and its parsed form.
 //!
-//! Values are written and read as in the file ([`crate::value`]), by `vgpu set` before it asks and by the daemon
-//! when it is asked, so that both say the same about a value that is not accepted. Whether everything fits afterwards is
-//! [`crate::live`]'s.
+//! Values are written as in the file and parsed by [`crate::value`]. `vgpu set` parses them before it asks, the
+//! daemon parses them again, so both refuse a value in the same words. [`crate::live`] checks whether everything fits
+//! afterwards.
 
 use serde::{Deserialize, Serialize};
 use vgpu_core::arbiter::Class;
@@ -12,63 +12,64 @@ use vgpu_core::share::Share;
 use crate::raw::Amount;
 use crate::value::{self, Written, Wrong};
 
-/// What is to change, as it was written. A key that is not there stays as it is; one that is not known is an error, so that
-/// no change is done by half.
+/// The requested changes as written. A missing key stays unchanged. An unknown key is an error, so that no change is
+/// applied in part.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Words {
-    /// A size, a percentage of the device, `unlimited`.
+    /// A size, a percentage of the device, or `unlimited`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_limit: Option<String>,
-    /// 1 to 100, `unlimited`.
+    /// 1 to 100, or `unlimited`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sm_limit: Option<String>,
-    /// 1 to 100, `none`.
+    /// 1 to 100, or `none`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sm_request: Option<String>,
     /// 1 to 10000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<String>,
-    /// `latency`, `normal`, `batch`.
+    /// `latency`, `normal` or `batch`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,
-    /// A duration, `default`.
+    /// A duration, or `default`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quantum: Option<String>,
-    /// `enforce`, `observe`: the tenant's, on all its devices.
+    /// `enforce` or `observe`; applies to the tenant on all its devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
-    /// `true`, `false`: the tenant's, too.
+    /// `true` or `false`; applies to the tenant on all its devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strict: Option<String>,
 }
 
-/// What is to change, understood. `None` stays as it is.
+/// The requested changes, parsed. `None` leaves a value unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Change {
-    /// Hard limit.
+    /// Memory limit.
     pub memory: Option<Amount>,
-    /// Ceiling; the inner `None` is none.
+    /// Ceiling; the inner `None` removes it.
     pub ceiling: Option<Option<Share>>,
-    /// Floor; the inner `None` is none.
+    /// Floor; the inner `None` removes it.
     pub floor: Option<Option<Share>>,
-    /// Its part of what floors leave.
+    /// Weight for sharing the time that floors leave.
     pub weight: Option<u32>,
-    /// Who comes first.
+    /// Priority class.
     pub class: Option<Class>,
-    /// Length of a lease in ns; the inner `None` is that of its class.
+    /// Lease length in ns; the inner `None` restores the default of the class.
     pub quantum: Option<Option<u64>>,
-    /// Are limits kept, or only measured?
+    /// Limits are enforced, or use is only measured.
     pub mode: Option<Mode>,
-    /// Are ways around the library refused?
+    /// True to refuse bypasses of the library.
     pub strict: Option<bool>,
 }
 
 impl Words {
-    /// What it means.
+    /// Parses all values.
     ///
     /// # Errors
-    /// In words: the first value that is not accepted, and what is. `key` says how a key is called where it was written.
+    /// Names the first value that is not accepted, and the accepted forms. `key` maps a key to its name where it was
+    /// written.
     pub fn read(&self, key: impl Fn(&str) -> String) -> Result<Change, String> {
         let one = |name: &str, text: &Option<String>| text.as_ref().map(|text| (key(name), text.clone()));
         Ok(Change {
@@ -83,7 +84,8 @@ impl Words {
         })
     }
 
-    /// As one would write it, for the record: `sm_limit=30 weight=2`, and on which device.
+    /// Returns the change as one would write it, for the record: `sm_limit=30 weight=2`, and the device if there is
+    /// one.
     #[must_use]
     pub fn said(&self, device: Option<&str>) -> String {
         let all = [
@@ -101,7 +103,7 @@ impl Words {
         words.chain(on).collect::<Vec<_>>().join(" ")
     }
 
-    /// Is nothing to change?
+    /// Returns true if nothing is to change.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()

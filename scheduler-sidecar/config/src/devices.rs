@@ -1,10 +1,11 @@
-//! Which devices a configuration is about: what the file names, what the driver knows, and who names them again.
+//! Finds the devices that a configuration covers, from the file and from the driver.
 //!
-//! Where the driver answers, the devices are those that are there; an entry of the file describes one of them, and `*`
-//! all that no entry names. Where it does not, they are what the file names, and `*` stands for any other.
+//! If the driver answers, the devices are those of the machine. A `[[device]]` entry describes one of them; the entry
+//! `*` describes all others. Without the driver, the devices are those that the file names, and `*` is any other
+//! device.
 //!
-//! Programs compute on the instances of a device with MIG enabled, and not on the device: its number and its UUID stand for
-//! each of its instances.
+//! On a device with MIG enabled, programs compute on the instances and never on the device itself. So the device's
+//! number or UUID selects each of its instances.
 
 use vgpu_core::uuid;
 
@@ -13,20 +14,20 @@ use super::plan::DevicePlan;
 use super::problem::{At, Problems};
 use super::raw::{DeviceId, RawDevice, RawFile};
 
-/// Most devices; no machine has more.
+/// Most devices accepted; no machine has more.
 const MAX_DEVICES: usize = 256;
 
 /// Most names that a message lists.
 const MAX_LISTED: usize = 20;
 
-/// A device.
+/// A device with its plan.
 #[derive(Debug)]
 pub(super) struct Described {
     pub plan: DevicePlan,
 }
 
 impl Described {
-    /// Does the id name this device, or the one that it is an instance of?
+    /// Returns true if `id` names this device, or the device that it is a MIG instance of.
     fn is(&self, id: &DeviceId) -> bool {
         let DevicePlan { index, uuid, parent, .. } = &self.plan;
         match id {
@@ -37,7 +38,7 @@ impl Described {
     }
 }
 
-/// The devices, in the order of their numbers, then of their UUIDs, `*` last; instances in the driver's order.
+/// Returns the devices ordered by number, then by UUID, `*` last; instances in the driver's order.
 pub(super) fn resolve(raw: &RawFile, inventory: Option<&Inventory>, problems: &mut Problems<'_>) -> Vec<Described> {
     let entries = distinct(&raw.devices, problems);
     let mut devices = match inventory.filter(|inventory| !inventory.0.is_empty()) {
@@ -52,7 +53,7 @@ pub(super) fn resolve(raw: &RawFile, inventory: Option<&Inventory>, problems: &m
     devices
 }
 
-/// Do both name the same device, as far as that can be told from the names?
+/// Returns true if both ids name the same device, as far as the ids alone can tell.
 fn same(one: &DeviceId, other: &DeviceId) -> bool {
     match (one, other) {
         (DeviceId::Uuid(one), DeviceId::Uuid(other)) => uuid::same(one, other),
@@ -60,12 +61,12 @@ fn same(one: &DeviceId, other: &DeviceId) -> bool {
     }
 }
 
-/// The devices with this name: one, or the instances of one.
+/// Returns the indices of the devices that `id` selects: one device, or all instances of one.
 pub(super) fn find<'d>(devices: &'d [Described], id: &'d DeviceId) -> impl Iterator<Item = usize> + 'd {
     (0..).zip(devices).filter(|(_, device)| device.is(id)).map(|(at, _)| at)
 }
 
-/// What a message lists as accepted.
+/// Returns the list of device names that a message shows as accepted.
 pub(super) fn names(devices: &[Described]) -> String {
     let name = |device: &Described| match (&device.plan.index, &device.plan.uuid) {
         (Some(index), Some(uuid)) if device.plan.parent.is_some() => format!("{uuid} (an instance of {index})"),
@@ -86,7 +87,7 @@ struct Entry<'r> {
     raw: &'r RawDevice,
 }
 
-/// The entries with an id, each once.
+/// Returns the entries that have an id, each id once.
 fn distinct<'r>(devices: &'r [RawDevice], problems: &mut Problems<'_>) -> Vec<Entry<'r>> {
     let mut entries: Vec<Entry<'r>> = Vec::new();
     for raw in devices {
@@ -111,15 +112,16 @@ fn plan(raw: Option<&RawDevice>, index: Option<u32>, uuid: Option<String>, found
     DevicePlan { index, uuid, parent, memory: memory.or(found.map(|found| found.memory)), overcommit, model }
 }
 
-/// Does `*` stand for what no entry names? It does where no device is described at all, too.
+/// Returns whether `*` covers devices without an entry of their own, and its entry. `*` also covers them if the file
+/// describes no device.
 fn any<'e, 'r>(raw: &RawFile, entries: &'e [Entry<'r>]) -> (bool, Option<&'e Entry<'r>>) {
     let entry = entries.iter().find(|entry| entry.id.value == DeviceId::Any);
-    // An entry whose id is wrong has been told; it must not make all tenants homeless.
+    // An entry with a wrong id is already reported; it must not leave every tenant without a device.
     let all_wrong = entries.len() < raw.devices.len() && entries.is_empty();
     (entry.is_some() || raw.devices.is_empty() || all_wrong, entry)
 }
 
-/// The devices that are there.
+/// Returns the devices that the driver lists, with the file's entries applied.
 fn known(raw: &RawFile, entries: &[Entry<'_>], inventory: &Inventory, problems: &mut Problems<'_>) -> Vec<Described> {
     let (has_any, any) = any(raw, entries);
     let mut used = vec![false; entries.len()];
@@ -169,13 +171,14 @@ fn too_many(id: &At<DeviceId>, key: &str, problems: &mut Problems<'_>) {
     problems.value(id.place, key, what, "fewer devices");
 }
 
-/// Without the driver nobody knows whether a number and a UUID are one device, which would then be promised twice.
+/// Reports devices named partly by number and partly by UUID. Without the driver, both may be one device, whose
+/// memory would then be promised twice.
 fn mixed<'a>(ids: impl Iterator<Item = (&'static str, &'a At<DeviceId>)>, problems: &mut Problems<'_>) {
     let (mut number, mut uuid) = (None, None);
     for (key, id) in ids {
         let (here, other) = match &id.value {
             DeviceId::Index(_) => (&mut number, &uuid),
-            // An instance beside the number of its device shows when the driver answers.
+            // A MIG UUID can be compared with its device's number only once the driver answers.
             DeviceId::Uuid(text) if text.starts_with("GPU-") => (&mut uuid, &number),
             DeviceId::Uuid(_) | DeviceId::Any => continue,
         };
@@ -188,7 +191,7 @@ fn mixed<'a>(ids: impl Iterator<Item = (&'static str, &'a At<DeviceId>)>, proble
     }
 }
 
-/// The devices that the file names, and `*`.
+/// Returns the devices that the file names, and `*` if it applies.
 fn named(raw: &RawFile, entries: &[Entry<'_>], problems: &mut Problems<'_>) -> Vec<Described> {
     let (has_any, any) = any(raw, entries);
     let listed = raw.tenants.iter().flat_map(|tenant| tenant.devices.iter().flatten());

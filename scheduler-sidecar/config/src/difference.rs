@@ -1,4 +1,4 @@
-//! From one plan to the next: what a running daemon has to do, and what it cannot do while it runs.
+//! Compares two plans: the changes that a running daemon applies, and those that need a restart.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,33 +7,33 @@ use super::plan::{Plan, TenantPlan};
 /// The difference between two plans.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Difference {
-    /// Tenants that are new, in the order of the new plan.
+    /// New tenants, in the order of the new plan.
     pub added: Vec<TenantPlan>,
-    /// The names of tenants that are gone, sorted.
+    /// Names of removed tenants, sorted.
     pub removed: Vec<String>,
-    /// Tenants that are in both and not the same, in the order of the new plan.
+    /// Tenants that are in both plans and differ, in the order of the new plan.
     pub changed: Vec<Changed>,
-    /// How many are the same.
+    /// Number of tenants that are equal in both plans.
     pub kept: usize,
-    /// Keys that a running daemon cannot change, with what was and what is.
+    /// Keys that a running daemon cannot change, each with its old and new value.
     pub fixed: Vec<String>,
-    /// What changed beside the tenants, as keys.
+    /// Changed keys outside of the tenants.
     pub others: Vec<&'static str>,
 }
 
-/// A tenant that changed.
+/// A tenant that differs between the plans.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Changed {
-    /// As it is now to be.
+    /// The tenant in the new plan.
     pub tenant: TenantPlan,
-    /// What is different, as keys, sorted.
+    /// Keys that differ, sorted.
     pub what: Vec<&'static str>,
-    /// Would a member be told other limits than before?
+    /// True if members must be sent other limits than before.
     pub other_terms: bool,
 }
 
 impl Difference {
-    /// Is there nothing to do?
+    /// Returns true if there is nothing to do.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.added.is_empty()
@@ -44,7 +44,7 @@ impl Difference {
     }
 }
 
-/// What it takes to get from one plan to the other.
+/// Returns the changes that turn the old plan into the new one.
 #[must_use]
 pub fn difference(old: &Plan, new: &Plan) -> Difference {
     let before: BTreeMap<&str, &TenantPlan> = old.tenants.iter().map(|tenant| (tenant.name.as_str(), tenant)).collect();
@@ -69,7 +69,7 @@ pub fn difference(old: &Plan, new: &Plan) -> Difference {
     difference
 }
 
-/// What sockets and files are bound to when the daemon starts.
+/// Compares the keys that are bound to sockets and files when the daemon starts.
 fn fixed(old: &Plan, new: &Plan) -> Vec<String> {
     let (was, is) = (&old.daemon, &new.daemon);
     let mut fixed = Vec::new();
@@ -113,7 +113,7 @@ fn others(old: &Plan, new: &Plan) -> Vec<&'static str> {
     others
 }
 
-/// The keys in which two tenants differ.
+/// Returns the keys in which two tenants differ.
 fn what(was: &TenantPlan, is: &TenantPlan) -> Vec<&'static str> {
     let mut what = BTreeSet::new();
     let mut compare = |key, same: bool| {

@@ -1,32 +1,32 @@
-//! Which devices there are, by the driver's word.
+//! Lists the machine's devices, as the driver reports them through NVML.
 
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 use vgpu_core::bytes::Bytes;
 
-/// A device that programs compute on: a whole one, or a MIG instance.
+/// A device that programs compute on: a whole device or a MIG instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// Its NVML number; a MIG instance has that of the device it is a part of.
+    /// NVML number; a MIG instance has the number of its device.
     pub index: u32,
-    /// The UUID of the device that a MIG instance is a part of; `None`: this is a whole device.
+    /// UUID of the device that a MIG instance belongs to; `None` for a whole device.
     pub parent: Option<String>,
     /// Its UUID.
     pub uuid: String,
-    /// How much memory programs can have of it: NVML's total without what it reserves, which is CUDA's total.
+    /// Memory that programs can use: NVML's total less the driver's reserve, which equals CUDA's total.
     pub memory: Bytes,
-    /// What its maker calls it; `None`: the driver does not say.
+    /// Model name; `None` if the driver does not report one.
     pub model: Option<String>,
 }
 
-/// The devices that are there, in the order of their NVML numbers; instances in the order of their device.
+/// The machine's devices ordered by NVML number, MIG instances in their device's order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Inventory(pub Vec<Found>);
 
-/// Asks the driver, through NVML.
+/// Asks the driver for the devices through NVML.
 ///
 /// # Errors
-/// In words: there is no driver, or a device does not answer.
+/// A message: there is no driver, or a device does not answer.
 pub fn ask() -> Result<Inventory, String> {
     let nvml = Nvml::init().map_err(|why| format!("NVML cannot be initialised: {why}"))?;
     let count = nvml.device_count().map_err(|why| format!("NVML does not count the devices: {why}"))?;
@@ -54,7 +54,7 @@ fn found(index: u32, device: &Device<'_>) -> Result<Vec<Found>, NvmlError> {
     instances.iter().map(|instance| describe(instance, Some(parent.clone()))).collect()
 }
 
-/// The MIG instances of a device; `None`: MIG is not enabled, so that programs compute on the device itself.
+/// Returns the MIG instances of a device; `None` if MIG is not enabled and programs compute on the device itself.
 ///
 /// # Errors
 /// NVML's.
@@ -64,7 +64,7 @@ pub fn instances<'n>(device: &Device<'n>) -> Result<Option<Vec<Device<'n>>>, Nvm
     match device.mig_mode() {
         Ok(mode) if mode.current == MIG_IS_ENABLED => {}
         Ok(_) => return Ok(None),
-        // A device that cannot be partitioned, and a driver from before MIG (R450).
+        // Such errors come from devices without MIG, and from drivers older than MIG (R450).
         Err(NvmlError::NotSupported | NvmlError::FunctionNotFound | NvmlError::FailedToLoadSymbol(_)) => {
             return Ok(None);
         }
@@ -74,7 +74,7 @@ pub fn instances<'n>(device: &Device<'n>) -> Result<Option<Vec<Device<'n>>>, Nvm
     for index in 0..device.mig_device_count()? {
         match device.mig_device_by_index(index) {
             Ok(instance) => all.push(instance),
-            // The count is the most that there can be.
+            // `mig_device_count` returns the maximum, so some indices have no instance.
             Err(NvmlError::NotFound) => {}
             Err(why) => return Err(why),
         }

@@ -1,13 +1,14 @@
-//! Every key there is, by its section.
+//! Lists every key of the configuration file, by section.
 //!
-//! [`super::read`] refuses what does not stand here; docs/vgpud.md, which says what may be written, the default and what it does, is
-//! tested against it, and its values against the program (tests/config_docs.rs, tests/config_reference.rs). The constants of `[time]` have
-//! a table of their own, [`super::time::CONSTANTS`].
+//! [`super::read`] refuses keys that are not listed here. Tests compare this list with docs/vgpud.md, which documents
+//! the accepted values, defaults and effects, and compare the documented values with the program
+//! (tests/config_docs.rs, tests/config_reference.rs). The constants of `[time]` have their own table,
+//! [`super::time::CONSTANTS`].
 
 /// A key of a section.
 #[derive(Debug, Clone, Copy)]
 pub struct Key {
-    /// As it is written.
+    /// The key as written in the file.
     pub name: &'static str,
 }
 
@@ -15,10 +16,10 @@ const fn obeyed(name: &'static str) -> Key {
     Key { name }
 }
 
-/// A part of the file.
+/// A section of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Section {
-    /// The sections themselves.
+    /// The file's top level, whose keys are the sections.
     File,
     /// `[daemon]`
     Daemon,
@@ -43,7 +44,7 @@ pub enum Section {
 }
 
 impl Section {
-    /// All of them.
+    /// All sections.
     pub const ALL: [Self; 11] = [
         Self::File,
         Self::Daemon,
@@ -58,7 +59,7 @@ impl Section {
         Self::Override,
     ];
 
-    /// As messages name it, before a key.
+    /// Returns the section's name as messages show it before a key.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -76,7 +77,7 @@ impl Section {
         }
     }
 
-    /// Its keys.
+    /// Returns the section's keys.
     pub fn keys(self) -> impl Iterator<Item = &'static Key> {
         let (own, shared): (&[Key], &[&[Key]]) = match self {
             Self::File => (FILE, &[]),
@@ -93,7 +94,7 @@ impl Section {
         own.iter().chain(shared.iter().copied().flatten())
     }
 
-    /// Is this one of its keys?
+    /// Returns true if `name` is a key of the section.
     #[must_use]
     pub fn has(self, name: &str) -> bool {
         self.keys().any(|key| key.name == name)
@@ -139,7 +140,7 @@ const TENANT: &[Key] = &[obeyed("name"), obeyed("template"), obeyed("devices"), 
 
 const OVERRIDE: &[Key] = &[obeyed("id")];
 
-/// What tenants, templates and the defaults share.
+/// Keys that tenants, templates and the defaults share.
 const POLICY: &[Key] = &[
     obeyed("gpu"),
     obeyed("uids"),
@@ -151,7 +152,7 @@ const POLICY: &[Key] = &[
     obeyed("labels"),
 ];
 
-/// What may be different from device to device.
+/// Keys whose value may differ from device to device.
 const TERMS: &[Key] = &[
     obeyed("memory_limit"),
     obeyed("sm_limit"),

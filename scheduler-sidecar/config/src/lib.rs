@@ -1,4 +1,4 @@
-//! The daemon's configuration file: what was written, what it means, whether it can be kept.
+//! Reads the daemon's configuration file: parses it, resolves its meaning, and checks that every promise can be kept.
 //!
 //! ```text
 //! text ──read──► RawFile ──resolve──► Plan ──difference──► what a running daemon has to do
@@ -6,13 +6,13 @@
 //!         └──► Problems: all of them, each with line, column, key, value and what is accepted
 //! ```
 //!
-//! In reading order: [`keys`] (every key there is), [`raw`] (what was written), [`read`] and [`value`] (text to raw),
-//! [`time`] (the constants of device time), [`plan`] (what it means), [`devices`] and [`resolve`] (raw to plan),
-//! [`admit`] (the arithmetic of what fits), [`difference`] (plan to plan), [`live`] (one tenant's terms, while the daemon
-//! serves), [`show`] (tables and JSON), [`problem`].
+//! In reading order: [`keys`] (all keys), [`raw`] (the values as written), [`read`] and [`value`] (text to raw),
+//! [`time`] (the constants of device time), [`plan`] (the resolved meaning), [`devices`] and [`resolve`] (raw to
+//! plan), [`admit`] (whether limits fit), [`difference`] (plan to plan), [`live`] (one tenant's terms while the
+//! daemon serves), [`show`] (tables and JSON), [`problem`].
 //!
-//! Everything here is a function of its arguments: text, an [`inventory::Inventory`] of the devices that are there, and
-//! [`resolve::Surroundings`]. Not here: the file (the daemon reads it), sockets, and the driver, but for
+//! Everything here depends only on its arguments: the text, an [`inventory::Inventory`] of the machine's devices, and
+//! [`resolve::Surroundings`]. Not here: reading the file (the daemon does), sockets, and the driver, except for
 //! [`inventory::ask`].
 #![forbid(unsafe_code)]
 
@@ -40,11 +40,11 @@ use plan::Plan;
 use problem::Report;
 use resolve::Surroundings;
 
-/// What a file means here.
+/// Parses and resolves a file for this machine.
 ///
 /// # Errors
-/// Every problem of the file, in the order of their places. A file that is not TOML is judged by its syntax alone, and
-/// what fits on a device is computed only if nothing else is wrong: follow-up errors would hide the cause.
+/// Every problem of the file, ordered by place. Later checks are skipped where their errors would hide the cause. A
+/// file that is not TOML is checked for syntax only. Limits are checked for fit only if nothing else is wrong.
 pub fn plan(text: &str, surroundings: &Surroundings) -> Result<Plan, Report> {
     let mut problems = problem::Problems::new(text);
     let raw = read::file(text, &mut problems);

@@ -1,8 +1,7 @@
-//! A change of one tenant's terms while the daemon serves: the tenant that comes out of it, or why nothing is changed.
+//! Changes one tenant's terms while the daemon serves: returns the changed tenant, or the reason why nothing changes.
 //!
-//! The same arithmetic as for a file ([`super::admit`]): what is promised live must be kept beside everything else that is
-//! promised. Pure; who puts it in force is the daemon's reactor, and how a change is written is
-//! [`crate::change`]'s.
+//! The check is the same as for a file ([`super::admit`]): a live promise must fit next to all other promises. Pure
+//! functions; the daemon's reactor applies the result. [`crate::change`] defines how a change is written.
 
 use vgpu_core::uuid;
 
@@ -18,18 +17,18 @@ const MAX_LISTED: usize = 20;
 /// A tenant after a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Changed {
-    /// As it is to be.
+    /// The tenant with the change applied.
     pub tenant: TenantPlan,
-    /// The keys of the tenant itself that are different now.
+    /// Changed keys that belong to the tenant as a whole.
     pub whole: Vec<&'static str>,
-    /// Where which keys are different now, in the order of its devices; devices without a difference are left out.
+    /// Changed keys for each device, in the order of the tenant's devices; unchanged devices are left out.
     pub what: Vec<(String, Vec<&'static str>)>,
 }
 
-/// The tenant of that name.
+/// Returns the tenant with that name.
 ///
 /// # Errors
-/// In words: there is none, which one may have been meant, and which there are.
+/// A message: no tenant has that name, the closest name if there is one, and the known names.
 pub fn tenant<'p>(tenants: &'p [TenantPlan], name: &str) -> Result<&'p TenantPlan, String> {
     tenants
         .iter()
@@ -47,10 +46,11 @@ fn unknown<'k>(kind: &str, name: &str, known: impl Iterator<Item = &'k str> + Cl
     format!("there is no {kind} {name:?}{meant}; accepted: {all}")
 }
 
-/// The tenant as the change makes it, on one of its devices or on all.
+/// Returns the tenant with the change applied, on one of its devices or on all.
 ///
 /// # Errors
-/// In words: there is no such tenant or device, or it would not fit beside the others; with what would be accepted.
+/// A message: there is no such tenant or device, or the change would not fit next to the other tenants; with the
+/// accepted values.
 pub fn changed(
     devices: &[DevicePlan],
     tenants: &[TenantPlan],
@@ -86,7 +86,7 @@ pub fn changed(
     Ok(Changed { tenant: after, whole, what })
 }
 
-/// The device of a tenant that is named by its number or its UUID, as its terms name it.
+/// Finds a tenant's device by number or UUID, and returns its name as the tenant's terms use it.
 fn device_of(devices: &[DevicePlan], tenant: &TenantPlan, written: &str) -> Result<String, String> {
     let by_uuid = devices
         .iter()
@@ -135,7 +135,7 @@ fn apply(terms: &mut TermsPlan, device: Option<&DevicePlan>, change: &Change) ->
     Ok(())
 }
 
-/// The keys in which terms differ.
+/// Returns the keys in which the terms differ.
 fn different(was: &TermsPlan, now: &TermsPlan) -> Vec<&'static str> {
     let keys = [
         ("memory_limit", was.memory == now.memory),
@@ -148,7 +148,7 @@ fn different(was: &TermsPlan, now: &TermsPlan) -> Vec<&'static str> {
     keys.into_iter().filter(|(_, same)| !same).map(|(key, _)| key).collect()
 }
 
-/// Do all tenants of the device fit on it, with this one as it is to be?
+/// Checks that all tenants of the device fit on it, with the changed tenant in place of the old one.
 fn fits(
     device: &str,
     described: Option<&DevicePlan>,
@@ -160,7 +160,7 @@ fn fits(
     if told.is_empty() { Ok(()) } else { Err(format!("{}; nothing was changed", told.join("; and "))) }
 }
 
-/// What does not fit of the tenants as they are, in words; nothing, if all does.
+/// Returns a message for each promise that the devices cannot keep for these tenants; empty if everything fits.
 #[must_use]
 pub fn misfits(devices: &[DevicePlan], tenants: &[TenantPlan]) -> Vec<String> {
     devices.iter().flat_map(|device| refused(&device.name(), Some(device), tenants.iter())).collect()
@@ -273,7 +273,7 @@ sm_request = 50
             let refused = set(name, device, words).unwrap_err();
             assert!(refused.contains(said) && refused.ends_with("nothing was changed"), "{refused}");
         }
-        // With the overcommit of the other device it fits there.
+        // The other device has a higher overcommit, so the same limit fits there.
         assert!(set("chat", Some("1"), memory("40GiB")).is_ok());
     }
 

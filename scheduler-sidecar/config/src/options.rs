@@ -1,4 +1,4 @@
-//! The daemon's command line as written; the daemon's own configuration says what it means.
+//! The daemon's command line as written; the daemon's configuration resolves its meaning.
 
 use std::path::PathBuf;
 

@@ -1,11 +1,11 @@
-//! The daemon's directories and sockets where nobody names others: `vgpud` makes them, `vgpu` looks for them.
+//! Default directories and sockets of the daemon: `vgpud` creates them, `vgpu` looks for them.
 
 use std::path::{Path, PathBuf};
 
-/// Longest path of a Unix socket, its end mark not counted.
+/// Longest path of a Unix socket in bytes, without the terminating zero byte.
 pub const MAX_SOCKET_PATH: usize = 107;
 
-/// The directory where the daemon puts what it was given no other place for.
+/// Returns the directory for the daemon's files whose place is not configured.
 ///
 /// `VGPU_RUNTIME_DIR` if set, else `/run/vgpu` for root, else `$XDG_RUNTIME_DIR/vgpu`, else `/tmp/vgpu-<uid>`.
 #[must_use]
@@ -19,9 +19,9 @@ pub fn runtime_dir() -> PathBuf {
     })
 }
 
-/// Where a daemon keeps what outlives it, if nobody says where: `/var/lib/vgpu` for root, the user's own directory of states
-/// for others. One whose sockets lie at another place than the usual one keeps it there, so that two daemons of a host, or
-/// a test's, do not write into one record.
+/// Returns the directory for state that outlives the daemon, if none is configured. With the usual runtime directory:
+/// `/var/lib/vgpu` for root, else `$XDG_STATE_HOME/vgpu` or `~/.local/state/vgpu`. A daemon with another runtime
+/// directory keeps its state in `state` below it. So two daemons of a host, or a test's daemon, never share a record.
 #[must_use]
 pub fn state_dir(runtime_dir: &Path) -> PathBuf {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -37,7 +37,7 @@ pub fn state_dir(runtime_dir: &Path) -> PathBuf {
     }
 }
 
-/// The administrative socket within a runtime directory.
+/// Returns the administrative socket's path in a runtime directory.
 #[must_use]
 pub fn admin_socket(runtime_dir: &Path) -> PathBuf {
     runtime_dir.join("admin.sock")

@@ -1,6 +1,6 @@
-//! What a configuration means: devices with their sizes, tenants with their sockets and terms on each device.
+//! The resolved configuration: devices with their sizes, tenants with their sockets and their terms on each device.
 //!
-//! Not here: how it was written ([`super::raw`]), how it is shown ([`super::show`]).
+//! Not here: the values as written ([`super::raw`]) and their display ([`super::show`]).
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -17,12 +17,12 @@ use super::bearer::Bearer;
 use super::raw::{Arbitrate, LogFormat, OnError, OnLoss};
 use super::time::Time;
 
-/// For how long rows are kept, in seconds.
+/// How long the usage record keeps its rows, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keep {
-    /// Minute by minute.
+    /// Rows of one minute each.
     pub fine: u64,
-    /// Hour by hour.
+    /// Rows of one hour each.
     pub all: u64,
 }
 
@@ -32,58 +32,58 @@ impl Default for Keep {
     }
 }
 
-/// A checked configuration: everything in it can be kept.
+/// A checked configuration: every promise in it can be kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// The daemon itself.
+    /// Settings of the daemon itself.
     pub daemon: DaemonPlan,
-    /// Where the log goes, and the audit log.
+    /// Destinations of the log and of the audit log.
     pub log: LogPlan,
-    /// Where metrics can be had.
+    /// Where metrics are served.
     pub metrics: MetricsPlan,
-    /// How enforcement is proved; `None`: it is not.
+    /// How enforcement is verified; `None` if it is not.
     pub proof: Option<ProofPlan>,
-    /// The constants of device time.
+    /// Constants of device time.
     pub time: Time,
-    /// Which devices are given out in leases.
+    /// Which devices are scheduled by leases.
     pub arbitrate: Arbitrate,
-    /// By number, then by UUID, `*` last.
+    /// Devices ordered by number, then by UUID, `*` last.
     pub devices: Vec<DevicePlan>,
-    /// In the order of the file; names are distinct.
+    /// Tenants in the order of the file; names are distinct.
     pub tenants: Vec<TenantPlan>,
-    /// What a reader of the plan must know: what could not be checked, what is not in force.
+    /// Notes for the reader of the plan: checks that could not be made, settings that are not in force.
     pub notes: Vec<String>,
 }
 
-/// The daemon itself.
+/// Settings of the daemon itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DaemonPlan {
     /// Directory of the sockets; absolute.
     pub run_dir: PathBuf,
-    /// Directory of what outlives the daemon; `None`: nothing does.
+    /// Directory of state that outlives the daemon; `None` keeps no state.
     pub state_dir: Option<PathBuf>,
-    /// Is the time of a tenant that is alone measured too?
+    /// True if the device time of a tenant that is alone on its device is measured too.
     pub exact: bool,
-    /// For how long the record keeps its rows.
+    /// How long the record keeps its rows.
     pub keep: Keep,
-    /// The administrative socket.
+    /// Path of the administrative socket; `None` for no such socket.
     pub admin: Option<PathBuf>,
-    /// Most connections of a tenant.
+    /// Most connections of one tenant.
     pub max_connections: u32,
-    /// What is logged.
+    /// Log level.
     pub log: String,
 }
 
-/// Where the log goes, and the audit log.
+/// Destinations of the log and of the audit log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LogPlan {
-    /// The log's file; `None`: standard error.
+    /// The log file; `None` is standard error.
     pub file: Option<PathBuf>,
-    /// How its lines are written.
+    /// Format of the log lines.
     pub format: LogFormat,
-    /// Bytes at which either file is put aside.
+    /// File size in bytes at which either log is rotated.
     pub max_size: u64,
-    /// How many files are kept beside each.
+    /// Rotated files kept for each log.
     pub keep: u32,
     /// The audit log's file.
     pub audit: Option<PathBuf>,
@@ -95,12 +95,12 @@ impl Default for LogPlan {
     }
 }
 
-/// Where metrics can be had.
+/// Where metrics are served.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MetricsPlan {
-    /// The address of the HTTP server; `None`: there is none.
+    /// Address of the HTTP server; `None` for no server.
     pub listen: Option<SocketAddr>,
-    /// Are they shown under HAMi's names too?
+    /// True if metrics are also exported under HAMi's names.
     pub hami_names: bool,
 }
 
@@ -110,24 +110,24 @@ impl Default for MetricsPlan {
     }
 }
 
-/// How enforcement is proved.
+/// How enforcement is verified against the processes that use the devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProofPlan {
-    /// How often it is looked.
+    /// Time between two checks.
     pub interval: Duration,
-    /// Files of devices, as patterns.
+    /// Patterns of device files.
     pub devices: Vec<String>,
-    /// Programs outside of containers that may use devices as they like.
+    /// Programs outside of containers that may use devices freely.
     pub allow: Vec<PathBuf>,
-    /// How many bytes more than its ledger says a process may use.
+    /// Bytes by which a process may exceed its ledger.
     pub slack: u64,
-    /// Are processes in containers that nobody holds stopped?
+    /// True to stop processes in containers that belong to no tenant.
     pub stop: bool,
-    /// After how long.
+    /// How long such a process may run before it is stopped.
     pub grace: Duration,
-    /// Or is it only said that they would be?
+    /// True to only log which processes would be stopped.
     pub dry_run: bool,
-    /// Is the driver asked too?
+    /// True to also ask the driver about memory use.
     pub driver: bool,
 }
 
@@ -149,22 +149,23 @@ impl Default for ProofPlan {
 /// A device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DevicePlan {
-    /// Its NVML number, if it is known; a MIG instance has that of the device it is a part of.
+    /// NVML number, if known; a MIG instance has the number of its device.
     pub index: Option<u32>,
-    /// Its UUID, if it is known.
+    /// UUID, if known.
     pub uuid: Option<String>,
-    /// The UUID of the device that a MIG instance is a part of.
+    /// UUID of the device that a MIG instance belongs to.
     pub parent: Option<String>,
-    /// How much memory it has; `None`: nobody said.
+    /// Memory size; `None` if neither the file nor the driver gives it.
     pub memory: Option<Bytes>,
-    /// How much of it may be promised, in thousandths.
+    /// Part of the memory that limits may add up to, in thousandths.
     pub overcommit: u32,
-    /// What its maker calls it, if the driver says so.
+    /// Model name, if the driver reports one.
     pub model: Option<String>,
 }
 
 impl DevicePlan {
-    /// As the file would name it alone: the number, else the UUID, else `*`. A MIG instance shares its number with others.
+    /// Returns the shortest name that the file would use: the number, else the UUID, else `*`. A MIG instance is
+    /// never named by its number, which it shares with other instances.
     #[must_use]
     pub fn name(&self) -> String {
         let number = self.index.filter(|_| self.parent.is_none());
@@ -175,23 +176,23 @@ impl DevicePlan {
 /// A tenant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TenantPlan {
-    /// Its name, which is also that of its directory.
+    /// Name, which is also the name of its directory.
     pub name: String,
-    /// Where its members connect.
+    /// Socket that its members connect to.
     pub socket: PathBuf,
-    /// Who bears its cost.
+    /// Group and labels that its cost is charged to.
     pub bearer: Bearer,
-    /// Users who may connect; `None`: all.
+    /// User ids that may connect; `None` allows all.
     pub uids: Option<Vec<RangeInclusive<u32>>>,
-    /// Are its limits kept, or only measured?
+    /// Limits are enforced, or use is only measured.
     pub mode: Mode,
-    /// Are ways around the library refused?
+    /// True if bypasses of the library are refused.
     pub strict: bool,
-    /// What its members do if a limit cannot be kept.
+    /// Behaviour of its members if a limit cannot be kept.
     pub on_error: OnError,
-    /// What its members do if the daemon is gone.
+    /// Behaviour of its members if the daemon is gone.
     pub on_loss: OnLoss,
-    /// Its terms, device by device.
+    /// Terms for each of its devices.
     pub terms: Vec<TermsPlan>,
 }
 
@@ -202,26 +203,26 @@ pub struct TermsPlan {
     pub device: String,
     /// [`DevicePlan::uuid`].
     pub uuid: Option<String>,
-    /// Hard limit.
+    /// Memory limit.
     pub memory: Option<Bytes>,
-    /// sm limit: the ceiling.
+    /// The ceiling (sm limit).
     pub ceiling: Option<Share>,
-    /// sm request: the floor.
+    /// The floor (sm request).
     pub floor: Option<Share>,
-    /// Its part of what floors leave.
+    /// Weight for sharing the time that floors leave.
     pub weight: u32,
-    /// Who comes first.
+    /// Priority class.
     pub class: Class,
-    /// Length of a lease in ns; `None`: that of its class.
+    /// Lease length in ns; `None` is the default of the class.
     pub quantum: Option<u64>,
-    /// True if a weight was written, also if it is the default's.
+    /// True if the file gives a weight, even the default one.
     pub has_weight: bool,
-    /// True if a class was written, also if it is the default's.
+    /// True if the file gives a class, even the default one.
     pub has_class: bool,
 }
 
 impl TermsPlan {
-    /// True if the tenant asks something of the device's time.
+    /// Returns true if the tenant asks for anything of the device's time.
     #[must_use]
     pub fn asks_for_time(&self) -> bool {
         self.has_weight || self.has_class || arbiter::Terms::from(self) != arbiter::Terms::default()
@@ -236,26 +237,26 @@ impl From<&TermsPlan> for arbiter::Terms {
 }
 
 impl TenantPlan {
-    /// What a member of protocol 1 is told, of memory and of time: the lowest of all its devices; nothing, where nothing is
-    /// to be kept.
+    /// Returns the memory limit and the ceiling for a member of protocol 1: the lowest over all devices, or nothing
+    /// unless limits are enforced. That protocol carries one number for all devices.
     #[must_use]
     pub fn told(&self) -> (Option<Bytes>, Option<Share>) {
         if self.mode == Mode::Enforce { (self.memory(), self.ceiling()) } else { (None, None) }
     }
 
-    /// The lowest memory limit on any of its devices.
+    /// Returns the lowest memory limit of all devices.
     #[must_use]
     pub fn memory(&self) -> Option<Bytes> {
         self.terms.iter().filter_map(|terms| terms.memory).min()
     }
 
-    /// The lowest ceiling on any of its devices.
+    /// Returns the lowest ceiling of all devices.
     #[must_use]
     pub fn ceiling(&self) -> Option<Share> {
         self.terms.iter().filter_map(|terms| terms.ceiling).min()
     }
 
-    /// Would a member have to be told more than one number?
+    /// Returns true if limits are enforced and differ between devices, so that one number cannot express them.
     #[must_use]
     pub fn differs_by_device(&self) -> bool {
         if self.mode != Mode::Enforce {

@@ -1,19 +1,20 @@
-//! What is wrong with a file, for a person who will change it: line, column, key, value, what is accepted.
+//! Problems of a configuration file, for the person who will fix it: line, column, key, value, accepted values.
 //!
-//! Problems are collected, not returned: one run tells everything. At most [`MAX_SHOWN`] are kept, the others counted.
+//! Problems are collected, not returned, so one run reports all of them. At most [`MAX_SHOWN`] are kept; more are
+//! only counted.
 
 use std::fmt;
 use std::ops::Range;
 
 use serde::Serialize;
 
-/// Most problems that are told one by one.
+/// Most problems that are reported one by one.
 pub const MAX_SHOWN: usize = 100;
 
 /// Longest part of a value that is shown, in characters.
 const MAX_VALUE: usize = 60;
 
-/// A part of the text, in bytes.
+/// A range of the file's text, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
     /// Its first byte.
@@ -28,29 +29,29 @@ impl From<Range<usize>> for Place {
     }
 }
 
-/// A value and where it stands.
+/// A value with its place in the text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct At<T> {
     /// The value.
     pub value: T,
-    /// Where it stands.
+    /// Place of the value in the text.
     pub place: Place,
 }
 
-/// Something wrong.
+/// One problem of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// From 1.
+    /// Line, from 1.
     pub line: usize,
-    /// In characters, from 1.
+    /// Column in characters, from 1.
     pub column: usize,
-    /// `section.key`; none if the text is not TOML there.
+    /// `section.key`; `None` if the text there is not TOML.
     pub key: Option<String>,
-    /// As it is written, escaped and cut; none if it is the key or its absence that is wrong.
+    /// The value as written, escaped and shortened; `None` if the key or its absence is wrong.
     pub value: Option<String>,
-    /// The predicate: `is not a size`.
+    /// The error, as a predicate: `is not a size`.
     pub what: String,
-    /// What would have been right.
+    /// The accepted values.
     pub accepted: Option<String>,
 }
 
@@ -72,17 +73,17 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Everything wrong with a file.
+/// All problems of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// In the order of their places, at most [`MAX_SHOWN`].
+    /// Problems ordered by place, at most [`MAX_SHOWN`].
     pub problems: Vec<Problem>,
-    /// How many more there are.
+    /// Number of problems beyond those.
     pub more: usize,
 }
 
 impl Report {
-    /// One line each, the file's name first, as compilers write it.
+    /// Returns one line for each problem, the file's name first, as compilers do.
     #[must_use]
     pub fn lines(&self, file: &str) -> String {
         let mut lines: String = self.problems.iter().map(|problem| format!("{file}:{problem}\n")).collect();
@@ -93,7 +94,7 @@ impl Report {
     }
 }
 
-/// What is found while a file is read.
+/// Collects problems while a file is read.
 #[derive(Debug)]
 pub struct Problems<'t> {
     text: &'t str,
@@ -111,37 +112,37 @@ struct Found {
 }
 
 impl<'t> Problems<'t> {
-    /// Nothing is wrong with the text yet.
+    /// Starts without problems.
     #[must_use]
     pub fn new(text: &'t str) -> Self {
         Self { text, found: Vec::new(), more: 0 }
     }
 
-    /// Has nothing been found?
+    /// Returns true if no problem was found.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.found.is_empty()
     }
 
-    /// How many have been found.
+    /// Returns the number of problems found.
     #[must_use]
     pub fn len(&self) -> usize {
         self.found.len() + self.more
     }
 
-    /// Are there so many that nobody will read another one?
+    /// Returns true if [`MAX_SHOWN`] problems are stored and more are only counted.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.found.len() >= MAX_SHOWN
     }
 
-    /// The text at a place.
+    /// Returns the text at a place.
     #[must_use]
     pub fn text_at(&self, place: Place) -> &'t str {
         self.text.get(place.start..place.end).unwrap_or_default()
     }
 
-    /// A value is wrong; it stands at the place.
+    /// Records a wrong value at `place`.
     pub fn value(
         &mut self,
         place: Place,
@@ -152,12 +153,12 @@ impl<'t> Problems<'t> {
         self.push(place, Some(key.into()), true, what.into(), Some(accepted.into()));
     }
 
-    /// A key, or that it is missing, is wrong.
+    /// Records a wrong or missing key.
     pub fn key(&mut self, place: Place, key: impl Into<String>, what: impl Into<String>, accepted: impl Into<String>) {
         self.push(place, Some(key.into()), false, what.into(), Some(accepted.into()));
     }
 
-    /// The text is not TOML.
+    /// Records that the text is not TOML.
     pub fn syntax(&mut self, place: Place, what: impl Into<String>) {
         self.push(place, None, false, what.into(), None);
     }
@@ -170,7 +171,7 @@ impl<'t> Problems<'t> {
         }
     }
 
-    /// All of them, in the order of the text.
+    /// Returns all problems in the order of the text.
     #[must_use]
     pub fn report(mut self) -> Report {
         self.found.sort_by_key(|found| found.place.start);
@@ -185,7 +186,7 @@ impl<'t> Problems<'t> {
     }
 }
 
-/// Line and column of a byte, from 1, the column in characters.
+/// Returns line and column of a byte, both from 1, the column in characters.
 fn position(text: &str, at: usize) -> (usize, usize) {
     let before: &str = match text.get(..at) {
         Some(before) => before,
@@ -195,7 +196,7 @@ fn position(text: &str, at: usize) -> (usize, usize) {
     (before.bytes().filter(|byte| *byte == b'\n').count() + 1, before[line_start..].chars().count() + 1)
 }
 
-/// Text from a file, fit for a terminal and a log: printable ASCII stays, the rest is escaped, the end is cut.
+/// Makes text from a file safe for a terminal and a log: keeps printable ASCII, escapes the rest, shortens long text.
 #[must_use]
 pub fn shown(text: &str) -> String {
     let mut out = String::new();

@@ -1,6 +1,6 @@
-//! What was written, with its places: nothing is looked up, compared or filled in yet.
+//! The configuration as written, with places in the text; nothing is looked up, compared or filled in yet.
 //!
-//! `None` is a key that was not written, or one whose value is wrong, which has been told already.
+//! `None` is a key that is missing, or whose value is wrong and already reported.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use vgpu_core::share::Share;
 use super::problem::{At, Place};
 use super::time::RawTime;
 
-/// Most labels of a section, and of a tenant with those that it takes over.
+/// Most labels of a section, and of a tenant including inherited ones.
 pub const MAX_LABELS: usize = 16;
 
 /// The whole file.
@@ -45,9 +45,9 @@ pub struct RawFile {
     pub devices: Vec<RawDevice>,
     /// `[[tenant]]`, in the order of the file.
     pub tenants: Vec<RawTenant>,
-    /// Has something in `[time]` been told as wrong? Then its values are not compared.
+    /// True if `[time]` had an error, already reported; its values are then not compared.
     pub time_is_wrong: bool,
-    /// The same for `[[device]]`: then no size is missed.
+    /// True if `[[device]]` had an error; a missing size is then not reported.
     pub devices_are_wrong: bool,
 }
 
@@ -56,36 +56,36 @@ pub struct RawFile {
 pub struct RawDaemon {
     /// Directory of the sockets.
     pub run_dir: Option<At<PathBuf>>,
-    /// Directory of what outlives the daemon.
+    /// Directory of state that outlives the daemon.
     pub state_dir: Option<At<Option<PathBuf>>>,
-    /// The administrative socket, or `none`.
+    /// The administrative socket; the value `None` is `none`.
     pub admin_socket: Option<At<Option<PathBuf>>>,
-    /// Most connections of a tenant.
+    /// Most connections of one tenant.
     pub max_connections: Option<At<u32>>,
-    /// What is logged.
+    /// Log level.
     pub log: Option<At<&'static str>>,
 }
 
 /// `[log]`.
 #[derive(Debug, Default)]
 pub struct RawLog {
-    /// Where the log goes instead of standard error; the value `None` is `none`.
+    /// The log file; the value `None` is `none` and means standard error.
     pub file: Option<At<Option<PathBuf>>>,
-    /// How a line is written.
+    /// Format of a log line.
     pub format: Option<At<LogFormat>>,
-    /// Bytes at which a file is put aside.
+    /// File size in bytes at which a log is rotated.
     pub max_size: Option<At<Bytes>>,
-    /// How many files are kept beside it.
+    /// Rotated files kept for each log.
     pub keep: Option<At<u32>>,
-    /// The audit log; the value `None` is `none`.
+    /// The audit log's file; the value `None` is `none`.
     pub audit: Option<At<Option<PathBuf>>>,
 }
 
-/// How a line of the log is written.
+/// Format of a log line.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// For people.
+    /// Text for people.
     #[default]
     Text,
     /// A JSON object.
@@ -95,81 +95,81 @@ pub enum LogFormat {
 /// `[metrics]`.
 #[derive(Debug, Default)]
 pub struct RawMetrics {
-    /// Where they can be had by HTTP; the value `None` is `none`.
+    /// Address of the HTTP server; the value `None` is `none`.
     pub listen: Option<At<Option<SocketAddr>>>,
-    /// Are they shown under HAMi's names too?
+    /// True if metrics are also exported under HAMi's names.
     pub hami_names: Option<At<bool>>,
 }
 
-/// `[record]`: for how long, in seconds.
+/// `[record]`: how long rows are kept, in seconds.
 #[derive(Debug, Default)]
 pub struct RawRecord {
-    /// Hour by hour.
+    /// Rows of one hour each.
     pub keep: Option<At<u64>>,
-    /// Minute by minute.
+    /// Rows of one minute each.
     pub keep_fine: Option<At<u64>>,
-    /// Is the time of a tenant that is alone measured too?
+    /// True if the device time of a tenant that is alone on its device is measured too.
     pub exact: Option<At<bool>>,
 }
 
 /// `[proof]`.
 #[derive(Debug, Default)]
 pub struct RawProof {
-    /// Is it looked at all?
+    /// True if device use is checked at all.
     pub enabled: Option<At<bool>>,
-    /// How often, in ns.
+    /// Time between two checks, in ns.
     pub interval: Option<At<u64>>,
-    /// Files of devices, as patterns.
+    /// Patterns of device files.
     pub devices: Option<At<Vec<At<PathBuf>>>>,
-    /// Programs that may use devices as they like.
+    /// Programs that may use devices freely.
     pub allow: Option<At<Vec<At<PathBuf>>>>,
-    /// How much more than its ledger says a process may use.
+    /// Memory by which a process may exceed its ledger.
     pub slack: Option<At<Bytes>>,
-    /// What is done about processes in containers that nobody holds: is it to stop them?
+    /// True to stop processes in containers that belong to no tenant.
     pub action: Option<At<bool>>,
-    /// After how long, in ns.
+    /// How long such a process may run before it is stopped, in ns.
     pub grace: Option<At<u64>>,
-    /// Or only said.
+    /// True to only log which processes would be stopped.
     pub dry_run: Option<At<bool>>,
 }
 
-/// What a tenant may have: the keys that tenants, templates and the defaults share.
+/// Settings of a tenant: the keys that tenants, templates and the defaults share.
 #[derive(Debug, Clone, Default)]
 pub struct RawPolicy {
-    /// Part of a device, in thousandths: memory and a floor of its time.
+    /// Part of a device, in thousandths: gives a memory limit and a floor.
     pub gpu: Option<At<u32>>,
-    /// What may be different from device to device.
+    /// Settings that may differ from device to device.
     pub terms: RawTerms,
-    /// Users who may connect.
+    /// User ids that may connect.
     pub uids: Option<At<Vec<RangeInclusive<u32>>>>,
-    /// Whether limits are kept.
+    /// Limits are enforced, or use is only measured.
     pub mode: Option<At<Mode>>,
-    /// Whether ways around the library are refused.
+    /// True if bypasses of the library are refused.
     pub strict: Option<At<bool>>,
-    /// What a member does if a limit cannot be kept.
+    /// Behaviour of a member if a limit cannot be kept.
     pub on_error: Option<At<OnError>>,
-    /// What a member does if the daemon is gone.
+    /// Behaviour of a member if the daemon is gone.
     pub on_loss: Option<At<OnLoss>>,
-    /// Whose cost it is.
+    /// Group that bears the cost.
     pub group: Option<At<String>>,
-    /// What else reports are put together by.
+    /// Further names and values by which reports group tenants.
     pub labels: Option<BTreeMap<String, String>>,
 }
 
-/// What may be different from device to device.
+/// Settings that may differ from device to device.
 #[derive(Debug, Clone, Default)]
 pub struct RawTerms {
-    /// Hard limit.
+    /// Memory limit.
     pub memory_limit: Option<At<Amount>>,
     /// Ceiling; the value `None` is `unlimited`.
     pub sm_limit: Option<At<Option<Share>>>,
     /// Floor; the value `None` is `none`.
     pub sm_request: Option<At<Option<Share>>>,
-    /// Part of what floors leave.
+    /// Weight for sharing the time that floors leave.
     pub weight: Option<At<u32>>,
-    /// Who comes first.
+    /// Priority class.
     pub class: Option<At<Class>>,
-    /// Length of a lease in ns.
+    /// Lease length in ns.
     pub quantum: Option<At<u64>>,
 }
 
@@ -178,35 +178,35 @@ pub struct RawTerms {
 pub struct RawTemplate {
     /// Its name.
     pub name: String,
-    /// What it gives.
+    /// Settings that it gives.
     pub policy: RawPolicy,
 }
 
 /// `[[device]]`.
 #[derive(Debug)]
 pub struct RawDevice {
-    /// Which one.
+    /// Which device.
     pub id: Option<At<DeviceId>>,
-    /// How much memory it has.
+    /// Memory size.
     pub memory: Option<At<Bytes>>,
-    /// How much of it may be promised, in thousandths.
+    /// Part of the memory that limits may add up to, in thousandths.
     pub overcommit: Option<At<u32>>,
 }
 
 /// `[[tenant]]`.
 #[derive(Debug)]
 pub struct RawTenant {
-    /// The entry.
+    /// Place of the entry.
     pub place: Place,
     /// Its name.
     pub name: Option<At<String>>,
-    /// Where it takes what it does not say.
+    /// Template for the keys that the tenant does not set.
     pub template: Option<At<String>>,
-    /// The devices it may use; not written: all.
+    /// Devices that it may use; `None` is all.
     pub devices: Option<Vec<At<DeviceId>>>,
-    /// So many equal slots.
+    /// Number of equal slots that the tenant is split into.
     pub replicas: Option<At<u32>>,
-    /// What it may have.
+    /// Its settings.
     pub policy: RawPolicy,
     /// `[[tenant.device]]`.
     pub overrides: Vec<RawOverride>,
@@ -217,18 +217,18 @@ pub struct RawTenant {
 pub struct RawOverride {
     /// Which device.
     pub id: Option<At<DeviceId>>,
-    /// What is different there.
+    /// Settings for that device.
     pub terms: RawTerms,
 }
 
-/// How a device is named.
+/// A device's name in the file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DeviceId {
     /// By its NVML number.
     Index(u32),
     /// By its UUID, `GPU-...` or `MIG-...`.
     Uuid(String),
-    /// `*`: every one that is not named otherwise.
+    /// `*`: every device without a name of its own.
     Any,
 }
 
@@ -242,17 +242,18 @@ impl std::fmt::Display for DeviceId {
     }
 }
 
-/// An amount of memory on a device whose size may not be known yet.
+/// An amount of memory on a device whose size may still be unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Amount {
-    /// As written.
+    /// A size or percentage as written.
     Size(Size),
-    /// One of so many equal slots.
+    /// One of this many equal slots.
     Slot(u32),
 }
 
 impl Amount {
-    /// The bytes on a device; the inner `None` is no limit, the outer one that the device's size would have to be known.
+    /// Returns the bytes on a device. The inner `None` is no limit; the outer `None` means that the device's size is
+    /// needed and unknown.
     #[must_use]
     pub fn on(self, total: Option<Bytes>) -> Option<Option<Bytes>> {
         match self {
@@ -263,7 +264,7 @@ impl Amount {
         }
     }
 
-    /// Thousandths of the device.
+    /// An amount in thousandths of the device.
     #[must_use]
     pub fn thousandths(thousandths: u32) -> Self {
         let percent = Percent::from_millionths(thousandths.saturating_mul(1000)).unwrap_or(Percent::ALL);
@@ -271,26 +272,26 @@ impl Amount {
     }
 }
 
-/// What a member does if a limit cannot be kept.
+/// Behaviour of a member if a limit cannot be kept.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnError {
-    /// It fails its initialisation.
+    /// Fails its initialisation.
     #[default]
     Closed,
-    /// It warns.
+    /// Warns and continues.
     Open,
 }
 
-/// Which devices are given out in leases.
+/// Which devices are scheduled by leases.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Arbitrate {
-    /// Those of whose time some tenant asks something.
+    /// Devices on which some tenant asks for device time.
     #[default]
     Auto,
-    /// All.
+    /// All devices.
     Yes,
-    /// Those on which a tenant has a ceiling.
+    /// Devices on which some tenant has a ceiling.
     No,
 }

@@ -1,7 +1,6 @@
-//! Text to [`RawFile`]: every key and value is looked at, and what is wrong is told without stopping.
+//! Parses text into a [`RawFile`]: checks every key and value, and reports problems without stopping.
 //!
-//! Not here: what a single value must look like ([`super::value`]), and whether the values fit each other
-//! ([`super::resolve`]).
+//! Not here: the syntax of a single value ([`super::value`]) and whether values fit together ([`super::resolve`]).
 
 mod labels;
 
@@ -18,10 +17,10 @@ use super::suggest::nearest;
 use super::time::{CONSTANTS, NOT_HERE, RawTime};
 use super::value::{self, Reading, Written, Wrong};
 
-/// Longest file that is read, in bytes.
+/// Largest file that is read, in bytes.
 pub const MAX_FILE: usize = 1 << 20;
 
-/// Reads a file; nothing if it is not TOML, which is told.
+/// Parses a file; `None` if it is not TOML, which is reported.
 pub fn file(text: &str, problems: &mut Problems<'_>) -> Option<RawFile> {
     if text.len() > MAX_FILE {
         let what = format!("the file is {} bytes long; at most {MAX_FILE} are read", text.len());
@@ -41,7 +40,7 @@ struct Reader<'p, 'x> {
 
 type Value<'t> = Spanned<DeValue<'t>>;
 
-/// A value as the readers of single values take it.
+/// Converts a TOML value for the functions that read single values.
 fn written<'a>(value: &'a DeValue<'_>) -> Written<'a> {
     match value {
         DeValue::String(text) => Written::Text(text),
@@ -255,7 +254,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// A single value.
+    /// Reads an optional single value.
     fn value<T>(
         &mut self,
         table: &DeTable<'_>,
@@ -267,7 +266,7 @@ impl Reader<'_, '_> {
         self.take(table.get(key)?, section.name(), key, reading)
     }
 
-    /// A value that must be there.
+    /// Reads a value that must be present.
     fn needed<T>(
         &mut self,
         table: &DeTable<'_>,
@@ -277,7 +276,7 @@ impl Reader<'_, '_> {
         reading: Reading<T>,
     ) -> Option<At<T>> {
         if table.get(key).is_none() {
-            // What is accepted, in the words for a value that never is.
+            // Take the accepted forms from the error for a value that is never accepted.
             let accepted = reading(&Written::Other("")).err().map_or_else(String::new, |wrong| wrong.accepted);
             self.problems.key(place, format!("{}.{key}", section.name()), "is missing", accepted);
         }
@@ -301,7 +300,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// A list of at least one value.
+    /// Reads a list of at least one value.
     fn list<T>(
         &mut self,
         table: &DeTable<'_>,
@@ -324,7 +323,7 @@ impl Reader<'_, '_> {
             return None;
         }
         let all = array.iter().map(|value| self.take(value, section.name(), key, reading)).collect::<Vec<_>>();
-        // A list with a wrong part is no list: half of it would be something else.
+        // A list with a wrong part is rejected as a whole: half of it would mean something else.
         let all = all.into_iter().collect::<Option<Vec<_>>>()?;
         Some(At { value: all, place })
     }
@@ -370,7 +369,7 @@ impl Reader<'_, '_> {
         self.unknown_but(table, section.name(), || section.keys().map(|key| key.name), |_| false);
     }
 
-    /// Tells of every key that is not one, but for those that have been told of.
+    /// Reports every key that is unknown, except those that `told` says were reported already.
     fn unknown_but<I: Iterator<Item = &'static str>>(
         &mut self,
         table: &DeTable<'_>,

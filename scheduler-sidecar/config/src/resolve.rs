@@ -1,7 +1,9 @@
-//! [`RawFile`] to [`Plan`]: templates, slots and overrides become terms, device by device, and everything must fit.
+//! Resolves a [`RawFile`] to a [`Plan`]: turns templates, slots and overrides into terms for each device, and checks
+//! that they fit.
 //!
-//! For each key the nearest word counts: the tenant's override for the device, the tenant, its template, the defaults.
-//! `gpu` and `replicas` stand for a memory limit and a floor where the same section does not name those itself.
+//! For each key the most specific section wins: the tenant's override for the device, the tenant, its template, the
+//! defaults. Within one section, `gpu` and `replicas` stand for a memory limit and a floor that the section does not
+//! set itself.
 
 pub(super) mod admission;
 mod layers;
@@ -22,35 +24,35 @@ use super::time::Time;
 use super::value::{is_name, span};
 use layers::{Layers, Word};
 
-/// Most tenants, slots counted.
+/// Most tenants, with each slot counted.
 pub const MAX_TENANTS: usize = 4096;
 
 /// Most names that a message lists.
 const MAX_LISTED: usize = 20;
 
-/// What the file does not decide alone.
+/// Inputs to a plan besides the file.
 #[derive(Debug, Clone, Default)]
 pub struct Surroundings {
-    /// The directory of sockets if the file names none.
+    /// Directory of the sockets if the file names none.
     pub run_dir: PathBuf,
-    /// The command line's, which wins over the file.
+    /// `--runtime-dir`, which overrides the file.
     pub run_dir_option: Option<PathBuf>,
-    /// `--state-dir`, which wins too; `none`: nothing is kept.
+    /// `--state-dir`, which overrides the file; `none` keeps no state.
     pub state_option: Option<PathBuf>,
-    /// The command line's; `none` for no such socket.
+    /// The administrative socket of the command line, which overrides the file; `none` for no such socket.
     pub admin_option: Option<PathBuf>,
-    /// The command line's.
+    /// The log level of the command line, which overrides the file.
     pub log_option: Option<String>,
-    /// The devices that the driver knows; `None`: nobody was asked, or nobody answered.
+    /// Devices that the driver reports; `None` if it was not asked or did not answer.
     pub inventory: Option<Inventory>,
 }
 
-/// A tenant and where the file says what.
+/// A tenant, with the places of its settings in the file.
 struct Housed {
     plan: TenantPlan,
-    /// Its name, or its entry.
+    /// Place of its name, or of its entry.
     place: Place,
-    /// Beside [`TenantPlan::terms`]: the device, and where memory limit and floor come from.
+    /// Parallel to [`TenantPlan::terms`]: the device, and the places that set its memory limit and floor.
     origins: Vec<Origin>,
 }
 
@@ -60,7 +62,7 @@ struct Origin {
     floor: Option<Word>,
 }
 
-/// What a file means. If problems were found, the plan is of no use.
+/// Resolves a file. The returned plan is valid only if `problems` is empty.
 pub(super) fn plan(raw: &RawFile, around: &Surroundings, problems: &mut Problems<'_>) -> Plan {
     let daemon = daemon(raw, around, problems);
     let time = time(raw, problems);
@@ -133,7 +135,7 @@ fn log(raw: &RawFile, problems: &mut Problems<'_>) -> LogPlan {
         audit: written.audit.as_ref().map_or(usual.audit, |at| at.value.clone()),
     };
     if let (Some(file), Some(audit), Some(at)) = (&plan.file, &plan.audit, &written.audit) {
-        // Lines of the log would break the audit log's chain, and a file that is put aside would replace the other.
+        // Log lines would break the audit log's hash chain, and rotating one file would overwrite the other.
         if file == audit || is_put_aside(file, audit) || is_put_aside(audit, file) {
             let what = "is the file of the log, or one that is put aside for the other";
             problems.value(at.place, "log.audit", what, "a file of its own");
@@ -142,7 +144,7 @@ fn log(raw: &RawFile, problems: &mut Problems<'_>) -> LogPlan {
     plan
 }
 
-/// True if `other` is `file` with a number behind it, as a file is called that was put aside.
+/// Returns true if `other` is the name of a rotated `file`: the same path with a dot and a number appended.
 fn is_put_aside(file: &Path, other: &Path) -> bool {
     let number =
         other.to_str().zip(file.to_str()).and_then(|(other, file)| other.strip_prefix(file)?.strip_prefix('.'));
@@ -157,7 +159,7 @@ fn metrics(raw: &RawFile) -> MetricsPlan {
     }
 }
 
-/// For how long rows of the record are kept.
+/// Returns how long rows of the record are kept.
 fn keep(raw: &RawFile, problems: &mut Problems<'_>) -> Keep {
     let (usual, written) = (Keep::default(), &raw.record);
     let all = written.keep.as_ref().map_or(usual.all, |at| at.value);
@@ -191,7 +193,7 @@ fn proof(raw: &RawFile) -> Option<ProofPlan> {
     })
 }
 
-/// The constants, and whether they go together.
+/// Returns the constants of device time, and checks that they fit together.
 fn time(raw: &RawFile, problems: &mut Problems<'_>) -> Time {
     let written = &raw.time;
     let mut time = written.or_default();
@@ -218,7 +220,7 @@ fn time(raw: &RawFile, problems: &mut Problems<'_>) -> Time {
     time
 }
 
-/// Brings tenants and devices together.
+/// Combines the tenants with their devices.
 struct Housing<'a, 't> {
     raw: &'a RawFile,
     daemon: &'a DaemonPlan,
@@ -259,7 +261,7 @@ impl<'a> Housing<'a, '_> {
         tenants
     }
 
-    /// The tenant's template; that there is none of its name is told.
+    /// Returns the tenant's template, and reports an unknown name.
     fn template(&mut self, entry: &RawTenant) -> Option<&'a RawTemplate> {
         let at = entry.template.as_ref()?;
         if let Some(template) = self.templates.get(at.value.as_str()) {
@@ -281,7 +283,7 @@ impl<'a> Housing<'a, '_> {
         None
     }
 
-    /// The devices of a tenant, by their place in the list of devices, each with the tenant's override for it.
+    /// Returns a tenant's devices as indices into the list of devices, each with the tenant's override for it.
     fn devices_of<'r>(&mut self, entry: &'r RawTenant) -> BTreeMap<usize, Option<&'r RawTerms>> {
         let all = || (0..self.devices.len()).map(|device| (device, None));
         let mut own: BTreeMap<usize, Option<&RawTerms>> = BTreeMap::new();
@@ -323,7 +325,7 @@ impl<'a> Housing<'a, '_> {
         own
     }
 
-    /// One tenant, or one slot.
+    /// Resolves one tenant, or one slot.
     fn house(
         &mut self,
         name: &At<String>,
@@ -392,7 +394,7 @@ impl<'a> Housing<'a, '_> {
     }
 }
 
-/// The names of a tenant's slots, or its own.
+/// Returns the names of a tenant's slots, or its own name if it has none.
 fn slots(name: &At<String>, replicas: Option<&At<u32>>) -> Vec<At<String>> {
     match replicas {
         None => vec![name.clone()],

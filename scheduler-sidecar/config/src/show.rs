@@ -1,4 +1,4 @@
-//! A plan as a table for people and as JSON for programs.
+//! Shows a plan as a table for people and as JSON for programs.
 
 use serde_json::{Value, json};
 use vgpu_core::arbiter::Class;
@@ -11,7 +11,7 @@ use super::raw::OnLoss;
 use super::resolve::admission::thousandths;
 use vgpu_output::say;
 
-/// The plan in words.
+/// Returns the plan as text tables.
 #[must_use]
 pub fn table(plan: &Plan) -> String {
     let mut devices =
@@ -45,7 +45,7 @@ pub fn table(plan: &Plan) -> String {
     text
 }
 
-/// A row for each of a tenant's devices.
+/// Returns one row for each of a tenant's devices.
 fn rows(tenant: &TenantPlan) -> Vec<Vec<String>> {
     let share = |share: Option<Share>, none: &str| share.map_or(none.to_owned(), |share| share.to_string());
     let users = tenant.uids.as_ref().map_or("any".to_owned(), |uids| {
@@ -72,7 +72,7 @@ fn rows(tenant: &TenantPlan) -> Vec<Vec<String>> {
     tenant.terms.iter().map(row).collect()
 }
 
-/// The class as the file writes it.
+/// Returns the class as the file writes it.
 #[must_use]
 pub fn class(class: Class) -> &'static str {
     match class {
@@ -82,7 +82,7 @@ pub fn class(class: Class) -> &'static str {
     }
 }
 
-/// How a tenant is treated: `enforce`, `observe`, and whether it is `strict`.
+/// Returns a tenant's mode, `enforce` or `observe`, and whether it is `strict`.
 #[must_use]
 pub fn mode(mode: Mode, strict: bool) -> String {
     if strict { format!("{mode}, strict") } else { mode.to_string() }
@@ -96,7 +96,7 @@ fn on_loss(on_loss: OnLoss) -> &'static str {
     }
 }
 
-/// The plan for a program: bytes, percent, nanoseconds; null is no limit.
+/// Returns the plan as JSON: bytes, percent, nanoseconds; null is no limit.
 #[must_use]
 pub fn plan(plan: &Plan) -> Value {
     let percent = |share: Option<Share>| share.map(|share| f64::from(share.permille()) / 10.0);
@@ -164,7 +164,7 @@ pub fn plan(plan: &Plan) -> Value {
     })
 }
 
-/// The problems for a program.
+/// Returns the problems as JSON.
 #[must_use]
 pub fn problems(file: &str, report: &Report) -> Value {
     json!({ "file": file, "problems": report.problems, "more": report.more })

@@ -1,8 +1,8 @@
-//! Which known word was meant.
+//! Guesses which known word a misspelt one was meant to be.
 
-/// The known word nearest to the one written, if it is near enough to be meant.
+/// Returns the known word nearest to `written`, if it is near enough.
 ///
-/// One slip per three letters: letters left out, added, changed, or two neighbours swapped.
+/// Allows one slip for every three letters. A slip leaves out, adds or changes a letter, or swaps two neighbours.
 #[must_use]
 pub fn nearest<'k>(written: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
     const LONGEST: usize = 40;
@@ -18,7 +18,7 @@ pub fn nearest<'k>(written: &str, known: impl IntoIterator<Item = &'k str>) -> O
         .map(|(_, word)| word)
 }
 
-/// Slips between two words.
+/// Returns the number of slips between two words.
 fn distance(a: &[char], b: &[char]) -> usize {
     let mut above: Vec<usize> = Vec::new();
     let mut row: Vec<usize> = (0..=b.len()).collect();

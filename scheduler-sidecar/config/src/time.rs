@@ -1,7 +1,7 @@
-//! The constants of device time, declared once: their keys, defaults, ranges and meanings.
+//! The constants of device time, each declared once with its key, default, range and meaning.
 //!
-//! What they mean for a lease is [`vgpu_core::arbiter`]; a default that stands there or in [`vgpu_core::gate`] is taken
-//! from there.
+//! [`vgpu_core::arbiter`] documents their effect on a lease. Defaults that exist there or in [`vgpu_core::gate`] are
+//! taken from there.
 
 use std::ops::RangeInclusive;
 
@@ -10,7 +10,7 @@ use vgpu_core::arbiter;
 
 use super::problem::At;
 
-/// Keys that there were, and why a file cannot set them.
+/// Former keys of `[time]`, each with the reason why a file cannot set it.
 pub const NOT_HERE: &[(&str, &str)] = &[
     ("marker", "is a constant of the library, which asks no file: a marker comes after 250us of estimated work"),
     ("spin", "is a constant of the library, which asks no file"),
@@ -22,14 +22,14 @@ pub const NOT_HERE: &[(&str, &str)] = &[
     ("gone", "is a constant of the library, which asks no file: after 250ms without a beat the daemon counts as gone"),
 ];
 
-/// A constant: a duration in nanoseconds.
+/// A configurable constant: a duration in nanoseconds.
 #[derive(Debug, Clone, Copy)]
 pub struct Constant {
     /// Its key in `[time]`.
     pub name: &'static str,
-    /// What is accepted.
+    /// Accepted range in nanoseconds.
     pub range: (u64, u64),
-    /// What it is, for the reference.
+    /// Its meaning, for the reference.
     pub what: &'static str,
 }
 
@@ -53,16 +53,16 @@ macro_rules! constants {
             $(#[doc = $what] pub $name: Option<At<u64>>,)*
         }
 
-        /// All of them.
+        /// All configurable constants.
         pub const CONSTANTS: &[Constant] = &[$(Constant { name: stringify!($name), range: ($min, $max), what: $what }),*];
 
         impl RawTime {
-            /// Reads each by a function that is given its key and what is accepted.
+            /// Reads each constant with a function that takes its key and its accepted range.
             pub(super) fn read(mut read: impl FnMut(&'static str, RangeInclusive<u64>) -> Option<At<u64>>) -> Self {
                 Self { $($name: read(stringify!($name), $min..=$max),)* }
             }
 
-            /// What was written, and the defaults.
+            /// Returns the written values, with defaults for the others.
             #[must_use]
             pub(super) fn or_default(&self) -> Time {
                 let default = Time::default();
@@ -97,11 +97,11 @@ constants! {
         "How often the daemon shows that it lives; members count it as gone after 250ms.";
 }
 
-/// Members miss two beats at least before they count the daemon as gone.
+/// A member misses at least two beats before it counts the daemon as gone.
 const _: () = assert!(2 * 125_000_000 <= vgpu_core::gate::loss::GONE_NS);
 
 impl Time {
-    /// The arbiter's part of them.
+    /// Returns the constants that the arbiter uses.
     #[must_use]
     pub fn arbiter(&self) -> arbiter::Config {
         arbiter::Config {

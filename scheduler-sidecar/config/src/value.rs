@@ -1,6 +1,6 @@
-//! Reading one value: what kinds of TOML value it may be, what it must look like, and the words if it does not.
+//! Reads a single value: the TOML types it may have, its syntax, and the error message if it is wrong.
 //!
-//! Every function here takes a value as it is written and fails with [`Wrong`] if it is not what the function reads.
+//! Every function here takes a value as written, and fails with [`Wrong`] if the value is not accepted.
 
 use std::ops::RangeInclusive;
 
@@ -15,39 +15,39 @@ pub use places::*;
 
 use super::raw::{Amount, Arbitrate, DeviceId, OnError, OnLoss};
 
-/// A value as it stands in the file.
+/// A value as written in the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Written<'t> {
     /// A string.
     Text(&'t str),
-    /// A number in decimal, without underscores; in whatever notation it was otherwise.
+    /// A decimal number without underscores; otherwise in the notation of the file.
     Number(String),
     /// `true` or `false`.
     Truth(bool),
-    /// Anything else, by its name: `a list`.
+    /// Any other type, by its name: `a list`.
     Other(&'static str),
 }
 
-/// A value that is not accepted: the predicate, and what would have been right.
+/// An error: the value is not accepted.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Wrong {
-    /// `is not a size`
+    /// The error, as a predicate: `is not a size`.
     pub what: String,
-    /// What would have been right.
+    /// The accepted values.
     pub accepted: String,
 }
 
-/// How a value is read.
+/// A function that reads one value.
 pub type Reading<T> = fn(&Written<'_>) -> Result<T, Wrong>;
 
 fn wrong<T>(what: impl Into<String>, accepted: &str) -> Result<T, Wrong> {
     Err(Wrong { what: what.into(), accepted: accepted.to_owned() })
 }
 
-/// What a truth value is where none is wanted.
+/// Message for a truth value where another type is expected.
 const TRUTH: &str = "is a truth value";
 
-/// The text of a string or a number.
+/// Returns the text of a string or a number.
 fn text_of<'a>(written: &'a Written<'_>, accepted: &str) -> Result<&'a str, Wrong> {
     match written {
         Written::Text(text) => Ok(text),
@@ -57,7 +57,7 @@ fn text_of<'a>(written: &'a Written<'_>, accepted: &str) -> Result<&'a str, Wron
     }
 }
 
-/// The text of a string.
+/// Returns the text of a string.
 fn string<'t>(written: &Written<'t>, accepted: &str) -> Result<&'t str, Wrong> {
     match written {
         Written::Text(text) => Ok(text),
@@ -67,7 +67,7 @@ fn string<'t>(written: &Written<'t>, accepted: &str) -> Result<&'t str, Wrong> {
     }
 }
 
-/// A memory limit: a number of bytes, or a string with a unit, a percentage, or `unlimited`.
+/// Reads a memory limit: a number of bytes, or a string with a unit, a percentage, or `unlimited`.
 pub fn amount(written: &Written<'_>) -> Result<Amount, Wrong> {
     match parse_size(text_of(written, SIZE_FORMS)?) {
         Ok(size) => Ok(Amount::Size(size)),
@@ -77,7 +77,7 @@ pub fn amount(written: &Written<'_>) -> Result<Amount, Wrong> {
 
 const BYTES_FORMS: &str = "bytes or a number with K, M, G, T, KiB..TiB (1024) or KB..TB (1000) like \"80GiB\"";
 
-/// A number of bytes.
+/// Reads a number of bytes.
 pub fn bytes(written: &Written<'_>) -> Result<Bytes, Wrong> {
     match parse_size(text_of(written, BYTES_FORMS)?) {
         Ok(Size::Bytes(bytes)) => Ok(bytes),
@@ -86,12 +86,12 @@ pub fn bytes(written: &Written<'_>) -> Result<Bytes, Wrong> {
     }
 }
 
-/// A ceiling on device time; `None` is `unlimited`.
+/// Reads a ceiling on device time; `None` is `unlimited`.
 pub fn ceiling(written: &Written<'_>) -> Result<Option<Share>, Wrong> {
     parse_share(text_of(written, SHARE_FORMS)?).or_else(|why| wrong(why.to_string(), SHARE_FORMS))
 }
 
-/// A floor of device time; `None` is `none`.
+/// Reads a floor of device time; `None` is `none`.
 pub fn floor(written: &Written<'_>) -> Result<Option<Share>, Wrong> {
     const FORMS: &str = "a percentage of the device's time from 1 to 100 like 30 or 12.5, or \"none\"";
     match text_of(written, FORMS)? {
@@ -104,19 +104,19 @@ pub fn floor(written: &Written<'_>) -> Result<Option<Share>, Wrong> {
     }
 }
 
-/// A part of a device, in thousandths.
+/// Reads a part of a device, in thousandths.
 pub fn part(written: &Written<'_>) -> Result<u32, Wrong> {
     const FORMS: &str = "a part of a device from 0.01 to 1 with at most three decimals, like 0.25";
     number(written, FORMS, 10..=1000)
 }
 
-/// How much of a device's memory may be promised, in thousandths.
+/// Reads the ratio of memory that may be promised, in thousandths.
 pub fn overcommit(written: &Written<'_>) -> Result<u32, Wrong> {
     const FORMS: &str = "a ratio from 1 to 100 with at most three decimals, like 1.5";
     number(written, FORMS, 1000..=100_000)
 }
 
-/// A number in thousandths.
+/// Reads a decimal number, in thousandths.
 fn number(written: &Written<'_>, forms: &str, accepted: RangeInclusive<u32>) -> Result<u32, Wrong> {
     let Written::Number(text) = written else {
         let what = match written {
@@ -133,7 +133,7 @@ fn number(written: &Written<'_>, forms: &str, accepted: RangeInclusive<u32>) -> 
     }
 }
 
-/// A whole number in a range.
+/// Reads a whole number in a range.
 fn count(written: &Written<'_>, accepted: RangeInclusive<u32>, what: &str) -> Result<u32, Wrong> {
     let forms = format!("{what} from {} to {}", accepted.start(), accepted.end());
     match written {
@@ -148,22 +148,22 @@ fn count(written: &Written<'_>, accepted: RangeInclusive<u32>, what: &str) -> Re
     }
 }
 
-/// A tenant's weight.
+/// Reads a tenant's weight.
 pub fn weight(written: &Written<'_>) -> Result<u32, Wrong> {
     count(written, 1..=10_000, "a whole number")
 }
 
-/// A number of slots.
+/// Reads a number of slots.
 pub fn replicas(written: &Written<'_>) -> Result<u32, Wrong> {
     count(written, 1..=100, "a whole number")
 }
 
-/// A number of connections.
+/// Reads a number of connections.
 pub fn connections(written: &Written<'_>) -> Result<u32, Wrong> {
     count(written, 1..=1_000_000, "a whole number")
 }
 
-/// A duration in nanoseconds.
+/// Reads a duration, in nanoseconds.
 pub fn duration(written: &Written<'_>, accepted: &RangeInclusive<u64>) -> Result<u64, Wrong> {
     let forms =
         format!("a duration with a unit (ns, us, ms, s) from {} to {}", span(*accepted.start()), span(*accepted.end()));
@@ -185,12 +185,12 @@ pub fn duration(written: &Written<'_>, accepted: &RangeInclusive<u64>) -> Result
     }
 }
 
-/// The length of a tenant's leases.
+/// Reads the length of a tenant's leases.
 pub fn quantum(written: &Written<'_>) -> Result<u64, Wrong> {
     duration(written, &vgpu_core::arbiter::QUANTUM)
 }
 
-/// A duration in the largest unit that divides it.
+/// Formats a duration in the largest unit that divides it.
 #[must_use]
 pub fn span(ns: u64) -> String {
     for (unit, name) in [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")] {
@@ -201,7 +201,7 @@ pub fn span(ns: u64) -> String {
     if ns == 0 { "0ms".into() } else { format!("{ns}ns") }
 }
 
-/// A decimal number times a thousand, if that is whole and fits.
+/// Returns a decimal number times 1000, if the result is whole and fits.
 fn thousandths(text: &str) -> Option<u64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let fraction = fraction.trim_end_matches('0');
@@ -213,7 +213,7 @@ fn thousandths(text: &str) -> Option<u64> {
     whole.parse::<u64>().ok()?.checked_mul(1000)?.checked_add(below)
 }
 
-/// One of some words.
+/// Reads one of the given words.
 fn word<T: Copy>(written: &Written<'_>, words: &[(&str, T)]) -> Result<T, Wrong> {
     let forms = words.iter().map(|(word, _)| format!("{word:?}")).collect::<Vec<_>>().join(", ");
     let text = string(written, &forms)?;
@@ -226,22 +226,23 @@ fn word<T: Copy>(written: &Written<'_>, words: &[(&str, T)]) -> Result<T, Wrong>
     }
 }
 
-/// Who comes first.
+/// Reads a priority class.
 pub fn class(written: &Written<'_>) -> Result<Class, Wrong> {
     word(written, &[("latency", Class::Latency), ("normal", Class::Normal), ("batch", Class::Batch)])
 }
 
-/// What a member does if a limit cannot be kept.
+/// Reads the behaviour of a member if a limit cannot be kept.
 pub fn on_error(written: &Written<'_>) -> Result<OnError, Wrong> {
     word(written, &[("closed", OnError::Closed), ("open", OnError::Open)])
 }
 
-/// What a member does if the daemon is gone.
+/// Reads the behaviour of a member if the daemon is gone.
 pub fn on_loss(written: &Written<'_>) -> Result<OnLoss, Wrong> {
     word(written, &[("local", OnLoss::Local), ("open", OnLoss::Open), ("block", OnLoss::Block)])
 }
 
-/// Whether a tenant's limits are kept. What is neither kept nor measured needs no daemon.
+/// Reads whether a tenant's limits are enforced. `off` is refused: without enforcement and measuring, a process needs
+/// no daemon.
 pub fn mode(written: &Written<'_>) -> Result<Mode, Wrong> {
     const WORDS: [(&str, Mode); 2] = [("enforce", Mode::Enforce), ("observe", Mode::Observe)];
     match written {
@@ -252,7 +253,7 @@ pub fn mode(written: &Written<'_>) -> Result<Mode, Wrong> {
     }
 }
 
-/// Whether ways around the library are refused.
+/// Reads whether bypasses of the library are refused.
 pub fn strict(written: &Written<'_>) -> Result<bool, Wrong> {
     const FORMS: &str = "true, false";
     match written {
@@ -263,7 +264,7 @@ pub fn strict(written: &Written<'_>) -> Result<bool, Wrong> {
     }
 }
 
-/// The same where everything is text: on a command line.
+/// Reads the same from a command line, where every value is text.
 pub fn strict_text(text: &str) -> Result<bool, Wrong> {
     match text {
         "true" => Ok(true),
@@ -272,7 +273,7 @@ pub fn strict_text(text: &str) -> Result<bool, Wrong> {
     }
 }
 
-/// Which devices are given out in leases.
+/// Reads which devices are scheduled by leases.
 pub fn arbitrate(written: &Written<'_>) -> Result<Arbitrate, Wrong> {
     const FORMS: &str = "\"auto\", true, false";
     match written {
@@ -284,7 +285,7 @@ pub fn arbitrate(written: &Written<'_>) -> Result<Arbitrate, Wrong> {
     }
 }
 
-/// A tenant's or a template's name. It becomes a directory, a label of a metric and a word in messages.
+/// Reads the name of a tenant or a template. It becomes a directory, a metric label and a word in messages.
 pub fn name(written: &Written<'_>) -> Result<String, Wrong> {
     const FORMS: &str = "1 to 64 letters, digits, '-', '_' and '.', not beginning with '.'";
     match string(written, FORMS)? {
@@ -293,7 +294,7 @@ pub fn name(written: &Written<'_>) -> Result<String, Wrong> {
     }
 }
 
-/// May this be a tenant's name?
+/// Returns true if `name` may be a tenant's name.
 #[must_use]
 pub fn is_name(name: &str) -> bool {
     (1..=64).contains(&name.len())
@@ -301,7 +302,7 @@ pub fn is_name(name: &str) -> bool {
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
 }
 
-/// A group: whose cost it is.
+/// Reads a group, which bears the cost.
 pub fn group(written: &Written<'_>) -> Result<String, Wrong> {
     const FORMS: &str = "1 to 64 letters, digits, '-', '_', '.' and '/', like \"research/vision\"";
     match string(written, FORMS)? {
@@ -310,13 +311,13 @@ pub fn group(written: &Written<'_>) -> Result<String, Wrong> {
     }
 }
 
-/// May this be a label's name, or a group's?
+/// Returns true if `name` may be the name of a label or a group.
 #[must_use]
 pub fn is_label_name(name: &str) -> bool {
     (1..=64).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte))
 }
 
-/// A label's value.
+/// Reads the value of a label.
 pub fn label(written: &Written<'_>) -> Result<String, Wrong> {
     const FORMS: &str = "a text of 1 to 128 letters without control characters";
     match string(written, FORMS)? {
@@ -325,7 +326,7 @@ pub fn label(written: &Written<'_>) -> Result<String, Wrong> {
     }
 }
 
-/// How a device is named.
+/// Reads the name of a device.
 pub fn device(written: &Written<'_>) -> Result<DeviceId, Wrong> {
     const FORMS: &str = "an NVML number from 0 to 255, a UUID like \"GPU-...\" or \"MIG-...\", or \"*\"";
     let text = text_of(written, FORMS)?;
@@ -347,7 +348,7 @@ pub fn device(written: &Written<'_>) -> Result<DeviceId, Wrong> {
     }
 }
 
-/// A user, or users from one to another.
+/// Reads a user id, or a range of them.
 pub fn uids(written: &Written<'_>) -> Result<RangeInclusive<u32>, Wrong> {
     const FORMS: &str = "a number like 1000, or numbers from one to another like \"100000-165535\"";
     let text = text_of(written, FORMS)?;

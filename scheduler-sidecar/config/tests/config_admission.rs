@@ -1,4 +1,4 @@
-//! What admission and the difference of plans promise, for any tenants on any device.
+//! Property tests of admission and of plan differences, for any tenants on any device.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ fn share() -> impl Strategy<Value = Option<Share>> {
     prop::option::of((10..=1000_u32).prop_map(|permille| Share::from_permille(permille).unwrap()))
 }
 
-/// Sizes on both sides of what fits, small ones so that sums meet the edge exactly, and the greatest there are.
+/// Sizes on both sides of the limit: small ones so that sums meet it exactly, and the greatest possible ones.
 fn bytes() -> impl Strategy<Value = u64> {
     prop_oneof![1..=100_u64, 1..=200_000_000_000_u64, Just(u64::MAX), Just(u64::MAX / 2)]
 }
@@ -35,7 +35,7 @@ fn capacity() -> impl Strategy<Value = Capacity> {
         .prop_map(|(memory, overcommit)| Capacity { memory: memory.map(Bytes), overcommit })
 }
 
-/// The rule, by another road: rational comparison instead of rounding, no early end.
+/// The admission rule, implemented independently: compares ratios instead of rounding, and never stops early.
 fn fits(capacity: &Capacity, asks: &[Ask]) -> bool {
     let memory_fits = capacity.memory.is_none_or(|total| {
         let asked: u128 = asks.iter().map(|ask| u128::from(ask.memory.map_or(total.get(), Bytes::get))).sum();
@@ -89,7 +89,7 @@ proptest! {
             };
             prop_assert!(!memory_refused(ratio, &asks));
             prop_assert!(memory_refused(ratio - 1, &asks));
-            // It shows where it first does not fit.
+            // The index names the first ask that does not fit.
             prop_assert!(!memory_refused(capacity.overcommit, &asks[..at]));
             prop_assert!(memory_refused(capacity.overcommit, &asks[..=at]));
         }
@@ -178,7 +178,7 @@ fn plan() -> impl Strategy<Value = Plan> {
     })
 }
 
-/// The tenants by name after a difference was obeyed.
+/// Applies a difference to a plan, and returns the resulting tenants by name.
 fn obeyed(old: &Plan, difference: &Difference) -> BTreeMap<String, TenantPlan> {
     let mut tenants: BTreeMap<_, _> = old.tenants.iter().map(|tenant| (tenant.name.clone(), tenant.clone())).collect();
     for name in &difference.removed {

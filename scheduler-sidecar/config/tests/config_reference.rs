@@ -1,5 +1,5 @@
-//! The tables of docs/vgpud.md are true: what a row says is accepted is accepted, ten times its greatest value is not, no other
-//! word is, and a default that is written out changes nothing.
+//! Checks the tables of docs/vgpud.md against the program. Documented values are accepted; ten times the maximum and
+//! any other word are refused. Writing out a default changes nothing.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,7 +9,7 @@ use vgpu_config as config;
 use vgpu_config::plan::Plan;
 use vgpu_config::resolve::Surroundings;
 
-/// A key by its heading and name, with the cells of its row.
+/// A documented key, with its heading, its name and the cells of its row.
 struct Row {
     heading: String,
     key: String,
@@ -33,7 +33,7 @@ fn rows() -> Vec<Row> {
     rows
 }
 
-/// What stands in backticks and is a value of TOML: `"text"`, `true`, a number, a list.
+/// Returns the TOML values in backticks: `"text"`, `true`, a number, a list.
 fn literals(cell: &str) -> Vec<String> {
     let marked = cell.split('`').skip(1).step_by(2);
     let value = |text: &&str| {
@@ -43,7 +43,7 @@ fn literals(cell: &str) -> Vec<String> {
     marked.filter(value).map(str::to_owned).collect()
 }
 
-/// The ends of `LEAST to MOST`, as values.
+/// Returns both ends of `LEAST to MOST` as values.
 fn range(cell: &str) -> Option<(String, String)> {
     let (least, rest) = cell.split_once(" to ").filter(|_| !cell.contains("letters"))?;
     let value = |text: &str| {
@@ -54,7 +54,7 @@ fn range(cell: &str) -> Option<(String, String)> {
     Some((value(least.split(' ').next_back()?), value(rest.split(' ').next()?)))
 }
 
-/// Ten times a value.
+/// Returns ten times a value.
 fn more(value: &str) -> String {
     let text = value.trim_matches('"');
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -62,11 +62,11 @@ fn more(value: &str) -> String {
     format!("{quote}{}0{}{quote}", &text[..end], &text[end..])
 }
 
-/// A file in which this key has this value, or without it.
+/// Returns a file that sets this key to `value`, or leaves it out.
 fn file(row: &Row, value: Option<&str>) -> String {
     let key = &row.key;
     let line = value.map_or(String::new(), |value| format!("{key} = {value}\n"));
-    // What a value needs beside it.
+    // Other keys that some values need.
     let beside = match key.as_str() {
         "keep_fine" => "keep = \"3650d\"\n",
         "keep" if row.heading == "[record]" => "keep_fine = \"1h\"\n",
@@ -90,7 +90,7 @@ fn plan(row: &Row, value: Option<&str>) -> Result<Plan, String> {
     config::plan(&file(row, value), &around).map_err(|report| report.lines("vgpud.toml").to_string())
 }
 
-/// Keys whose row names no value that could be written down: paths, names, lists of things that differ.
+/// Keys whose row shows no literal value: paths, names, lists of differing things.
 const FREE: [&str; 13] = [
     "run_dir", "devices", "allow", "slack", "id", "memory", "name", "template", "device", "uids", "group", "labels",
     "drain",
@@ -133,7 +133,7 @@ fn a_default_that_is_written_out_changes_nothing() {
         count += 1;
         match (plan(&row, Some(&value)), plan(&row, None)) {
             (Ok(with), Ok(without)) if with == without => {}
-            // A weight or a class that is written asks for leases; the default does not.
+            // A written weight or class asks for leases; the default does not.
             (Ok(_), Ok(_)) if ["weight", "class"].contains(&row.key.as_str()) => asking += 1,
             (Ok(_), Ok(_)) => wrong.push(format!("{} {} = {value} is another plan than without", row.heading, row.key)),
             (with, without) => {

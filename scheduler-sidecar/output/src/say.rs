@@ -1,4 +1,4 @@
-//! Output and exit codes.
+//! Writes output safely, and defines the exit codes.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -11,30 +11,30 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
-/// The answer is no: something was found, or is not there.
+/// The answer is no: a finding was made, or the thing asked for does not exist.
 pub const FINDINGS: u8 = 1;
-/// An option, a value or the environment is wrong; nothing was done.
+/// An option, a value or the environment is wrong, and nothing was done.
 pub const USAGE: u8 = 2;
 /// The question could not be answered.
 pub const UNKNOWN: u8 = 3;
-/// `vgpu run` itself failed before the program.
+/// `vgpu run` itself failed before it started the program.
 pub const RUN_FAILED: u8 = 125;
-/// `vgpu run`: the program is there and cannot be executed.
+/// `vgpu run`: the program exists and cannot be executed.
 pub const NOT_EXECUTABLE: u8 = 126;
-/// `vgpu run`: the program is not there.
+/// `vgpu run`: the program does not exist.
 pub const NOT_FOUND: u8 = 127;
 
-/// Why a verb ended, with its exit code.
+/// The reason why a command ended, with its exit code.
 #[derive(Debug)]
 pub struct Failure {
     /// The exit code.
     pub code: u8,
-    /// What is shown on stderr; empty if everything has been said.
+    /// Message for stderr; empty if everything has been said.
     pub words: String,
 }
 
 impl Failure {
-    /// A failure in words.
+    /// Creates a failure with a message.
     pub fn new(code: u8, words: impl Into<String>) -> Self {
         Self { code, words: words.into() }
     }
@@ -48,7 +48,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// A reader that has seen enough, like `head`, is no failure.
+/// A closed pipe is no failure: its reader, such as `head`, has seen enough.
 impl From<io::Error> for Failure {
     fn from(why: io::Error) -> Self {
         match why.kind() {
@@ -58,30 +58,30 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// Shows a failure and makes it an exit code.
+/// Prints a failure to stderr and returns its exit code.
 #[must_use]
 pub fn failure(failure: &Failure) -> ExitCode {
     if !failure.words.is_empty() {
-        // Nobody is left to be told.
+        // If stderr is closed, nobody is left to read the message.
         let _ = writeln!(io::stderr(), "vgpu: {}", printable(&failure.words));
     }
     ExitCode::from(failure.code)
 }
 
-/// Says something that whoever asked should know, and that stops nothing.
+/// Prints a note to stderr that does not stop the command.
 pub fn note(words: &str) {
-    // Nobody is left to be told.
+    // If stderr is closed, nobody is left to read the message.
     let _ = writeln!(io::stderr(), "vgpu: {}", printable(words));
 }
 
-/// The first of the marks that [`coloured`] leaves in text: a private character for each code of a colour. Only [`printable`]
-/// makes escape sequences of them, so that no other text has one.
+/// First of the private-use characters that [`coloured`] puts into text, one for each colour code. Only [`printable`]
+/// turns them into escape sequences, so no other text can inject one.
 const MARKS: u32 = 0xf0000;
 
-/// The codes of colours, and the end of one.
+/// Codes of the colours; 0 ends a colour.
 const CODES: [u32; 5] = [0, 1, 31, 32, 33];
 
-/// Is this a character that moves the cursor, turns the direction of writing, or is not to be seen?
+/// Returns true for characters that move the cursor, change the writing direction, or are invisible.
 #[must_use]
 pub fn is_hidden(letter: char) -> bool {
     letter.is_control()
@@ -90,7 +90,7 @@ pub fn is_hidden(letter: char) -> bool {
             | '\u{f0000}'..='\u{f00ff}')
 }
 
-/// Text from elsewhere in one line: what is hidden stands there as `\n` or `\u{202e}`.
+/// Returns text as one line, with each hidden character escaped, as `\n` or `\u{202e}`.
 #[must_use]
 pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -99,7 +99,8 @@ pub fn escaped(text: &str) -> String {
     out
 }
 
-/// Text of several lines as a terminal may have it: its lines and our own colours stay, everything hidden is escaped.
+/// Makes text of several lines safe for a terminal: keeps its line breaks and our colours, escapes every other hidden
+/// character.
 #[must_use]
 pub fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -113,13 +114,13 @@ pub fn printable(text: &str) -> String {
     out
 }
 
-/// The same text without the marks of [`coloured`], for a file.
+/// Returns the text without the marks of [`coloured`], for a file.
 #[must_use]
 pub fn uncoloured(text: &str) -> String {
     text.chars().filter(|letter| !CODES.iter().any(|code| u32::from(*letter) == MARKS + code)).collect()
 }
 
-/// JSON that means the same and hides nothing: outside of strings there is nothing hidden, and in them stands `\u202e`.
+/// Escapes hidden characters in JSON, as `\u202e`. The meaning stays the same, since they occur only inside strings.
 #[must_use]
 pub fn plain_json(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -133,7 +134,7 @@ pub fn plain_json(text: &str) -> String {
     out
 }
 
-/// Writes text for people to stdout, as [`printable`] has it.
+/// Writes text for people to stdout, through [`printable`].
 ///
 /// # Errors
 /// The pipe is closed or the disk is full.
@@ -141,7 +142,7 @@ pub fn text(text: &str) -> Result<(), Failure> {
     exact(&printable(text))
 }
 
-/// Writes text for programs to stdout as it is.
+/// Writes text for programs to stdout unchanged.
 ///
 /// # Errors
 /// As [`text`].
@@ -161,19 +162,20 @@ pub fn json(value: &impl Serialize) -> Result<(), Failure> {
     exact(&plain_json(&line))
 }
 
-/// Writes text to a file, as a whole or not at all: what was there stays until all of it is written.
+/// Writes a file atomically: the old content stays until all of the new one is written.
 ///
 /// # Errors
-/// It cannot be written; the file is named.
+/// The file cannot be written; the message names it.
 pub fn file(path: &Path, text: &str) -> Result<(), Failure> {
     whole(path, text).map_err(|why| Failure::new(FINDINGS, format!("cannot write {}: {why}", path.display())))
 }
 
-/// The same without words: what a link leads to is replaced and not the link, the new file has the old one's mode, a pipe or
-/// a device is written to, and so is what is open already (`/dev/stdout`, `/dev/fd/3`), behind what was written to it.
+/// Writes a file atomically and returns the plain error. A link's target is replaced, not the link, and the new file
+/// keeps the old one's mode. Pipes and devices are written to directly. So are open descriptors (`/dev/stdout`,
+/// `/dev/fd/3`), after the data already written to them.
 ///
 /// # Errors
-/// It cannot be written; what was there is as before.
+/// The file cannot be written; its old content is unchanged.
 pub fn whole(path: &Path, text: &str) -> io::Result<()> {
     match descriptor(path) {
         Some(1) => return io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush()),
@@ -182,7 +184,7 @@ pub fn whole(path: &Path, text: &str) -> io::Result<()> {
         None => {}
     }
     let there = std::fs::metadata(path).ok();
-    // Neither is a link that leads nowhere replaced: the file that it names is made.
+    // A dangling link is not replaced either: the file that it names is created.
     if there.as_ref().map_or(path.is_symlink(), |there| !there.is_file()) {
         return std::fs::write(path, text);
     }
@@ -192,13 +194,13 @@ pub fn whole(path: &Path, text: &str) -> io::Result<()> {
     let new = path.with_file_name(name);
     let written = write_new(&new, text, there.map(|there| there.permissions()));
     written.and_then(|()| std::fs::rename(&new, &path)).inspect_err(|_| {
-        // What is left of it is of no use.
+        // A partly written file is of no use.
         let _ = std::fs::remove_file(&new);
     })
 }
 
-/// The number of the open file of this process, or of another, that a path leads to: one in a `fd` below /proc. What it
-/// leads to may be a plain file, which is not for us to replace: whoever opened it goes on with it.
+/// Returns the descriptor number if a path leads to an open file of this or another process: an `fd` directory below
+/// /proc. That file may be a plain one and must not be replaced, because its opener continues with it.
 fn descriptor(path: &Path) -> Option<u32> {
     let mut path = path.to_owned();
     for _ in 0..40 {
@@ -216,7 +218,7 @@ fn descriptor(path: &Path) -> Option<u32> {
     None
 }
 
-/// Writes a file down to the disk; with a mode it is at no time open to more than that.
+/// Writes a file and syncs it to the disk. If a mode is given, the file never has wider permissions than that.
 fn write_new(new: &Path, text: &str, mode: Option<Permissions>) -> io::Result<()> {
     let mut options = std::fs::OpenOptions::new();
     options.write(true).create(true).truncate(true);
@@ -229,20 +231,20 @@ fn write_new(new: &Path, text: &str, mode: Option<Permissions>) -> io::Result<()
     out.sync_all()
 }
 
-/// A colour on a terminal that wants one.
+/// A colour, used only on a terminal that wants colours.
 #[derive(Debug, Clone, Copy)]
 pub enum Colour {
-    /// Fine.
+    /// For good results.
     Green,
-    /// Wrong.
+    /// For errors.
     Red,
-    /// Worth a look.
+    /// For warnings.
     Yellow,
-    /// A heading.
+    /// For headings.
     Bold,
 }
 
-/// The text in a colour if stdout is a terminal and `NO_COLOR` is not set.
+/// Returns the text with colour marks if stdout is a terminal, `NO_COLOR` is not set, and `TERM` is not `dumb`.
 #[must_use]
 pub fn coloured(colour: Colour, text: &str) -> String {
     let unwanted = |name, value: Option<&str>| {
@@ -261,10 +263,10 @@ pub fn coloured(colour: Colour, text: &str) -> String {
     format!("{}{text}{}", mark(code), mark(0))
 }
 
-/// Lays rows out in columns; the first row is the heading.
+/// Lays out rows in columns; the first row is the heading.
 #[must_use]
 pub fn table(rows: &[Vec<String>]) -> String {
-    // Escaped before it is measured.
+    // Escape before measuring the width.
     let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|cell| escaped(cell)).collect()).collect();
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column| {
@@ -284,7 +286,7 @@ pub fn table(rows: &[Vec<String>]) -> String {
     out
 }
 
-/// A word as a shell reads it back.
+/// Quotes a word so that a shell reads it back unchanged.
 #[must_use]
 pub fn quoted(word: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+=:,@%".contains(&byte);
@@ -295,7 +297,8 @@ pub fn quoted(word: &str) -> String {
     }
 }
 
-/// The same for a terminal too: with control characters, or bytes that are no UTF-8, as `$'\x1b'`, which bash, zsh and ksh read.
+/// Quotes a word safely for a terminal too: control characters and invalid UTF-8 become `$'\x1b'`, which bash, zsh
+/// and ksh read.
 #[must_use]
 pub fn shown(word: &OsStr) -> String {
     if let Some(text) = word.to_str()

@@ -1,4 +1,4 @@
-//! What the record says: sums of rows, by tenant, device and time. Reads only, beside a daemon that writes or without one.
+//! Queries the record: sums of rows by tenant, device and time. Read-only, with or without a running daemon.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,7 +24,7 @@ pub enum By {
 }
 
 impl By {
-    /// The first second of what a row that began at `start` belongs to.
+    /// Returns the first second of the period that a row beginning at `start` belongs to.
     fn of(self, start: i64) -> Option<i64> {
         let span = match self {
             Self::Total => return None,
@@ -36,54 +36,54 @@ impl By {
     }
 }
 
-/// What is asked for.
+/// A query.
 #[derive(Debug, Clone)]
 pub struct Question {
-    /// These tenants; none: all.
+    /// Names of tenants; empty for all.
     pub tenants: Vec<String>,
-    /// Device by device?
+    /// True for separate rows for each device.
     pub devices: bool,
-    /// Rows that begin at this second or later, and before that one.
+    /// Selects rows that begin at or after the first second and before the second one.
     pub span: (i64, i64),
-    /// How they are put together.
+    /// Length of the periods that rows are summed over.
     pub by: By,
 }
 
-/// An answer's row: what a tenant used.
+/// A row of the answer: usage of a tenant.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Used {
-    /// Its first second, since 1970; null: of all that was asked about.
+    /// First second of the period, since 1970; null for the whole query.
     pub start: Option<i64>,
-    /// Whose; null: of all together.
+    /// Tenant; null for all.
     pub tenant: Option<String>,
-    /// The device's UUID; null: of all.
+    /// UUID of the device; null for all.
     pub device: Option<String>,
-    /// Device time in ns, as far as it was measured; null: there was some, and none of it was.
+    /// Measured device time in ns; null if the device was used and none of it was measured.
     pub gpu_ns: Option<u64>,
-    /// Time in ns in which what was used was not measured, summed over tenants and devices.
+    /// Time in ns during which use was not measured, summed over tenants and devices.
     pub unmeasured_ns: u64,
-    /// Time at the gate in ns, summed over processes.
+    /// Time spent waiting at the launch gate in ns, summed over processes.
     pub wait_ns: u64,
-    /// Bytes held, times seconds.
+    /// Bytes held, multiplied by seconds.
     pub memory_byte_seconds: u64,
-    /// Most bytes at once on one device.
+    /// Most bytes held at once on one device.
     pub peak_bytes: u64,
-    /// Null: not counted.
+    /// Launches; null if not counted.
     pub launches: Option<u64>,
-    /// Requests that programs were refused; null: not known.
+    /// Allocation requests refused; null if unknown.
     pub refused_allocations: Option<u64>,
     /// Most processes at once on one device.
     pub members: u64,
 }
 
 impl Used {
-    /// Was something used that was not measured?
+    /// Returns true if some use was not measured.
     #[must_use]
     pub fn is_partial(&self) -> bool {
         self.unmeasured_ns > 0
     }
 
-    /// Adds another row's numbers.
+    /// Adds the numbers of another row.
     fn add(&mut self, other: &Self) {
         let measured = self.gpu_ns.unwrap_or(0).saturating_add(other.gpu_ns.unwrap_or(0));
         self.wait_ns = self.wait_ns.saturating_add(other.wait_ns);
@@ -104,16 +104,16 @@ impl Used {
 /// An answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Answer {
-    /// By time, tenant, device.
+    /// Rows sorted by time, tenant, device.
     pub rows: Vec<Used>,
-    /// All of them together; its peak and its number of processes are the highest of a row.
+    /// Sum of all rows. Its peak and its number of processes are the highest of any row.
     pub total: Used,
 }
 
-/// Asks the record in a directory.
+/// Queries the record in a directory.
 ///
 /// # Errors
-/// [`Trouble`]: there is none, it cannot be read, or it is of another version.
+/// [`Trouble`]: there is no record, it cannot be read, or it is of another version.
 pub fn ask(dir: &Path, question: &Question) -> Result<Answer, Trouble> {
     let mut total = Used { gpu_ns: Some(0), ..Used::default() };
     let Some(connection) = checked(dir)? else {
@@ -151,44 +151,44 @@ pub fn ask(dir: &Path, question: &Question) -> Result<Answer, Trouble> {
     Ok(Answer { rows: sums.into_iter().map(named).collect(), total })
 }
 
-/// What the record has of a tenant on a device, in a minute or an hour.
+/// A recorded row: a tenant on a device during a minute or an hour.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Line {
-    /// Its first second, since 1970.
+    /// First second, since 1970.
     pub start: i64,
-    /// Its seconds.
+    /// Length in seconds.
     pub span: i64,
-    /// The tenant's name then.
+    /// Name of the tenant at that time.
     pub tenant: String,
-    /// Who bore its cost then.
+    /// Group and labels that bore the cost at that time.
     pub bearer: Bearer,
-    /// The device's UUID.
+    /// UUID of the device.
     pub device: String,
-    /// In ns, as far as it was measured.
+    /// Measured device time, in ns.
     pub gpu_ns: u64,
-    /// In ns: for how long it was not.
+    /// Time during which use was not measured, in ns.
     pub unmeasured_ns: u64,
-    /// In ns, summed over processes.
+    /// Time spent waiting at the launch gate in ns, summed over processes.
     pub wait_ns: u64,
-    /// Bytes held, times seconds.
+    /// Bytes held, multiplied by seconds.
     pub memory_byte_seconds: u64,
-    /// Most bytes at once.
+    /// Most bytes held at once.
     pub peak_bytes: u64,
-    /// `None`: not known.
+    /// Allocation requests refused; `None` if unknown.
     pub refused: Option<u64>,
-    /// In force last; `None`: no limit.
+    /// Last memory limit in force; `None` for no limit.
     pub memory_limit: Option<u64>,
-    /// In thousandths; `None`: no limit.
+    /// Last ceiling in force, in thousandths; `None` for no limit.
     pub sm_limit: Option<u64>,
 }
 
-/// Gives every line that begins in this span, in the order of time.
+/// Passes every row that begins in the span to `line`, in the order of time.
 ///
 /// # Errors
 /// As [`ask`].
 ///
 /// # Cost
-/// A line at a time: nothing is kept.
+/// Handles one row at a time and stores none.
 pub fn each(dir: &Path, span: (i64, i64), mut line: impl FnMut(Line)) -> Result<(), Trouble> {
     let Some(connection) = checked(dir)? else { return Ok(()) };
     let mut statement = connection.prepare(
@@ -220,15 +220,14 @@ pub fn each(dir: &Path, span: (i64, i64), mut line: impl FnMut(Line)) -> Result<
     Ok(())
 }
 
-/// The record in a directory, open to read. Another version than ours is refused. `None`: a daemon is just
-/// making it.
+/// Opens the record in a directory for reading, and refuses other versions. `None` if a daemon is just creating it.
 fn checked(dir: &Path) -> Result<Option<Connection>, Trouble> {
     let file = dir.join(FILE);
-    // SQLite would say only that it cannot be opened.
+    // SQLite's own error would say only that the file cannot be opened.
     std::fs::File::open(&file).map_err(|why| Trouble::Place(file.clone(), why))?;
     let connection = open(&file)?;
     let number = |name: &str| connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i32>(0));
-    // In this order: tables and number come at once.
+    // Count tables before reading the numbers; both are committed together.
     let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0))?;
     match number("application_id")? {
         APPLICATION if tables > 0 => {}
@@ -241,7 +240,7 @@ fn checked(dir: &Path) -> Result<Option<Connection>, Trouble> {
     }
 }
 
-/// To read; where the place itself cannot be written and nobody else writes, as a file that does not change.
+/// Opens the file for reading. If the directory is not writable and nobody else writes, opens it as immutable.
 fn open(file: &Path) -> Result<Connection, Trouble> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let plain = Connection::open_with_flags(file, flags).and_then(|connection| {
@@ -315,14 +314,15 @@ mod tests {
             (answer.total.peak_bytes, answer.total.refused_allocations, answer.total.launches),
             (30, Some(3), None)
         );
-        // Rolled up, nothing is missing.
+        // Rolling up loses nothing.
         store.tidy(Keep { fine: 3600, all: 1 << 40 }, 86_400).unwrap();
         assert_eq!(ask(dir, &question).unwrap(), answer);
         drop(store);
         assert_eq!(ask(dir, &question).unwrap(), answer, "without a daemon");
     }
 
-    /// Of nothing measured a sum is null and never 0, of something measured it is that, on disk, in hours and here.
+    /// A sum over unmeasured use only is null, never 0; with any measured use it is that amount. Holds on disk, in
+    /// hours and here.
     #[test]
     fn device_time_that_was_not_measured_is_null_and_for_how_long_is_told() {
         let dir = tempfile::tempdir().unwrap();
@@ -332,7 +332,7 @@ mod tests {
             let row = Row { gpu_ns, unmeasured_ns, members: 1, ..Row::default() };
             store.add(&BTreeMap::from([(key, row)]), &BTreeMap::new(), start).unwrap();
         };
-        // Nothing yet, then what nobody measures; the other way round; some of both; all measured.
+        // Nothing yet, then unmeasured use; the other order; some of both; all measured.
         add("not", 0, 0, 0);
         add("not", 0, 0, 5);
         add("not", 60, 0, 6);
@@ -346,7 +346,7 @@ mod tests {
             let one = |row: &Used| (row.tenant.clone().unwrap(), row.gpu_ns, row.unmeasured_ns);
             answer.rows.iter().map(one).collect()
         };
-        // Whoever reads the table itself finds no 0 either.
+        // A direct reader of the table finds no 0 either.
         let raw = Connection::open(dir.path().join(FILE)).unwrap();
         let nulls = || -> (i64, i64) {
             let ask = "SELECT count(*) - count(gpu_ns), sum(gpu_ns = 0) FROM usage";
@@ -373,7 +373,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let question = Question { tenants: Vec::new(), devices: false, span: (0, 1), by: By::Total };
         assert!(matches!(ask(dir.path(), &question), Err(Trouble::Place(..))));
-        // A daemon has begun to make it.
+        // A daemon has begun to create it.
         let file = dir.path().join(FILE);
         std::fs::write(&file, "").unwrap();
         assert_eq!(ask(dir.path(), &question).unwrap().rows, []);

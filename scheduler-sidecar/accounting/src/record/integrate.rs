@@ -1,96 +1,96 @@
-//! From what is heard of tenants to what is written of them: growing sums become increments, values that are held become
-//! integrals, each in the minute in which it was heard.
+//! Turns reported numbers into rows: growing sums become increments, held values become integrals over time, each in
+//! the minute in which it was reported.
 //!
-//! Pure: moments are arguments. All numbers are integers, and every sum saturates: what a tenant says of itself may be
-//! anything. Not here: who reads ledgers ([`super::ledgers`]), who keeps the rows ([`super::store`]).
+//! Pure: times are arguments. All numbers are integers and every sum saturates, because a tenant can report anything
+//! about itself. Not here: reading ledgers ([`super::ledgers`]) and storing rows ([`super::store`]).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::ledgers::{Held, Whose};
 use vgpu_config::bearer::Bearer;
 
-/// Seconds of a bucket.
+/// Length of a row in seconds.
 pub const MINUTE: i64 = 60;
-/// Rows that wait to be written before a tenant's go into the latest of its own that wait.
+/// Most rows that wait to be written. Beyond it, new numbers are added to the tenant's latest waiting row.
 const MOST: usize = 50_000;
-/// Nothing that is added at once is more: about nine petabyte-seconds, or 104 days in nanoseconds.
+/// Cap on a single increment: about nine petabyte-seconds, or 104 days in nanoseconds.
 const MOST_AT_ONCE: u64 = 1 << 53;
 const NS_PER_SECOND: u128 = 1_000_000_000;
-/// An interval that is longer goes into the minute in which it ended.
+/// A longer interval (one hour) is not split: it counts in the minute in which it ended.
 const LONG_NS: u64 = 3_600_000_000_000;
 
-/// A row's place.
+/// Identifies a row.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
-    /// The tenant's name.
+    /// Name of the tenant.
     pub tenant: String,
-    /// The device's UUID.
+    /// UUID of the device.
     pub device: String,
-    /// The minute's first second, since 1970.
+    /// First second of the minute, since 1970.
     pub start: i64,
-    /// Who bore its cost then.
+    /// Group and labels that bore the cost at that time.
     pub bearer: Bearer,
 }
 
-/// What is to be added to a row.
+/// Increments for a row.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Row {
-    /// Device time, in ns, as far as it was measured.
+    /// Measured device time, in ns.
     pub gpu_ns: u64,
-    /// Time in which what its members used was not measured, in ns.
+    /// Time during which the members' use was not measured, in ns.
     pub unmeasured_ns: u64,
-    /// Time its members stood at the gate, in ns, summed over members.
+    /// Time that members waited at the launch gate, in ns, summed over members.
     pub wait_ns: u64,
-    /// Bytes held, times seconds.
+    /// Bytes held, multiplied by seconds.
     pub memory_byte_seconds: u64,
-    /// Most bytes at once.
+    /// Most bytes held at once.
     pub peak_bytes: u64,
-    /// `None`: not counted.
+    /// Launches; `None` if not counted.
     pub launches: Option<u64>,
-    /// Requests that programs were refused; `None`: its ledger is not read.
+    /// Allocation requests refused; `None` if the ledger is not read.
     pub refused: Option<u64>,
     /// Most members at once.
     pub members: u64,
-    /// In force last; `None`: no limit.
+    /// Last memory limit in force; `None` for no limit.
     pub memory_limit: Option<u64>,
-    /// In thousandths; `None`: no limit.
+    /// Last ceiling in force, in thousandths; `None` for no limit.
     pub sm_limit: Option<u64>,
 }
 
-/// What the daemon knows of a tenant on a device: sums that only grow.
+/// The daemon's numbers of a tenant on a device: sums that only grow, and current values.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sums {
-    /// The tenant's name.
+    /// Name of the tenant.
     pub tenant: String,
-    /// Who bears its cost.
+    /// Group and labels that bear the cost.
     pub bearer: Bearer,
-    /// Device time, in ns, with what its processes brought along from before this daemon.
+    /// Device time in ns, including the time that its processes measured before this daemon started.
     pub gpu_ns: u64,
-    /// In ns.
+    /// Time that members waited at the launch gate, in ns.
     pub wait_ns: u64,
-    /// `None`: not counted.
+    /// Launches; `None` if not counted.
     pub launches: Option<u64>,
-    /// There now.
+    /// Members at present.
     pub members: u64,
-    /// In force.
+    /// Memory limit in force.
     pub memory_limit: Option<u64>,
-    /// In thousandths.
+    /// Ceiling in force, in thousandths.
     pub sm_limit: Option<u64>,
-    /// Do members launch through open gates now, where nobody measures?
+    /// True while members launch through open gates, where nothing is measured.
     pub unmeasured: bool,
 }
 
-/// A moment, by both clocks.
+/// A point in time on both clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moment {
-    /// Of the monotonic clock, in ns.
+    /// Monotonic clock, in ns.
     pub ns: u64,
-    /// Seconds since 1970.
+    /// Wall clock, in seconds since 1970.
     pub wall: i64,
 }
 
 impl Moment {
-    /// Has the wall's clock gone on by a day more since then than the one that cannot be set?
+    /// Returns true if the wall clock has advanced by over a day more than the monotonic clock, which nobody can set.
     #[must_use]
     pub fn was_set_since(&self, before: &Self) -> bool {
         let passed = i64::try_from(self.ns.saturating_sub(before.ns) / 1_000_000_000).unwrap_or(i64::MAX);
@@ -101,30 +101,30 @@ impl Moment {
 #[derive(Debug, Default)]
 struct Last {
     sums: Sums,
-    /// When they were heard.
+    /// Monotonic time of the last report.
     heard: u64,
-    /// Bytes held since that moment; below a byte-second: byte-nanoseconds that are not written yet.
+    /// Bytes held since `at`; `rest` is byte-nanoseconds below one byte-second that are not yet written.
     held: u64,
     at: u64,
     rest: u128,
-    /// Most bytes that were held before the tenant's name was known.
+    /// Most bytes held before the tenant's name was known.
     peak_unnamed: u64,
-    /// What its ledgers said of refusals, and of their peak.
+    /// Refusals and peak at the last ledger reading.
     refused: Option<u64>,
     rose: u64,
 }
 
-/// The sums as they were, and what waits to be written.
+/// The last numbers of each tenant, and the rows that wait to be written.
 #[derive(Debug, Default)]
 pub struct Integral {
     last: HashMap<Whose, Last>,
     waiting: BTreeMap<Key, Row>,
-    /// Rows that wait with more than memory that is held as before.
+    /// Waiting rows with news other than unchanged allocations.
     urgent: BTreeSet<Key>,
 }
 
 impl Integral {
-    /// The sums are so now; of the device time so much was written by a former daemon.
+    /// Takes a tenant's current sums. An earlier daemon already recorded `written` ns of their device time.
     pub fn hears(&mut self, whose: &Whose, sums: Sums, written: u64, now: Moment) {
         let last = self.last.entry(whose.clone()).or_default();
         let unmeasured = if last.sums.unmeasured { now.ns.saturating_sub(last.heard) } else { 0 };
@@ -161,8 +161,8 @@ impl Integral {
         self.add(whose, more, now.wall, true);
     }
 
-    /// The tenants hold so much now: what was held until now counts for the time since the last look. `since`: refusals, and
-    /// the highest peak, as [`super::ledgers::Ledgers::since`] says them.
+    /// Takes all tenants' current allocations; the previous ones count for the time since the last call. `since`
+    /// returns refusals and the highest peak, as [`super::ledgers::Ledgers::since`].
     pub fn holds(&mut self, held: &BTreeMap<Whose, Held>, since: impl Fn(&Whose) -> (u64, u64), now: Moment) {
         let former: Vec<Whose> =
             self.last.iter().filter(|(_, last)| last.held > 0).map(|(whose, _)| whose.clone()).collect();
@@ -175,12 +175,12 @@ impl Integral {
         }
     }
 
-    /// One tenant holds this much of one device now, as [`Integral::holds`] takes it of all.
+    /// Takes one tenant's current allocations on one device, as [`Integral::holds`] does for all.
     pub fn holds_one(&mut self, whose: &Whose, used: u64, refused: Option<u64>, rose: u64, now: Moment) {
         let last = self.last.entry(whose.clone()).or_default();
         let elapsed = now.ns.saturating_sub(last.at);
         if last.sums.tenant.is_empty() {
-            // The name comes with the tenant's sums, within a second. Until then no row can be written.
+            // The tenant's name arrives with its sums within a second. Until then no row can be written.
             last.rest = last.rest.saturating_add(u128::from(last.held) * u128::from(elapsed));
             (last.held, last.at, last.peak_unnamed) = (used, now.ns, last.peak_unnamed.max(used));
             return;
@@ -189,7 +189,7 @@ impl Integral {
         let changed = std::mem::replace(&mut last.held, used) != used;
         let before = std::mem::replace(&mut last.refused, refused);
         let more = match (before, refused) {
-            // A ledger that went takes its count along.
+            // The count of a ledger that disappeared is dropped with it.
             (Some(before), Some(now)) => now.saturating_sub(before),
             (None, Some(now)) => now,
             (_, None) => 0,
@@ -223,7 +223,7 @@ impl Integral {
         if self.waiting.len() >= MOST && !self.waiting.contains_key(&key) {
             let first = Key { start: i64::MIN, ..key.clone() };
             let latest = self.waiting.range(first..key.clone()).next_back().map(|(latest, _)| latest.clone());
-            // Who has none that waits gets one: tenants and devices are bounded by the configuration.
+            // A tenant without a waiting row still gets one: the configuration bounds tenants and devices.
             let same = |latest: &Key| {
                 (&latest.tenant, &latest.device, &latest.bearer) == (&key.tenant, &key.device, &key.bearer)
             };
@@ -249,7 +249,7 @@ impl Integral {
         (row.memory_limit, row.sm_limit) = limits;
     }
 
-    /// Takes so much off what waits: it was written by a former daemon, as is known only now.
+    /// Deducts device time from waiting rows, when it turns out that an earlier daemon already recorded it.
     pub fn takes_off(&mut self, tenant: &str, device: &str, mut written: u64) {
         for (_, row) in self.waiting.iter_mut().filter(|(key, _)| key.tenant == tenant && key.device == device) {
             let off = written.min(row.gpu_ns);
@@ -258,37 +258,37 @@ impl Integral {
         }
     }
 
-    /// A room is gone, with its sums.
+    /// Forgets a removed tenant (by room) and its sums.
     pub fn forget(&mut self, room: u64) {
         self.last.retain(|(of, _), _| *of != room);
     }
 
-    /// What waits to be written, and how many of those rows must not wait for long.
+    /// Returns the rows that wait to be written, and the number of them that must be written soon.
     #[must_use]
     pub fn waiting(&self) -> (&BTreeMap<Key, Row>, usize) {
         (&self.waiting, self.urgent.len())
     }
 
-    /// All that waited is written.
+    /// Clears the waiting rows after they were written.
     pub fn written(&mut self) {
         self.waiting.clear();
         self.urgent.clear();
     }
 
-    /// Does anybody hold something, or wait to be written?
+    /// Returns true if no tenant holds memory and no row waits.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.last.values().all(|last| last.held == 0)
     }
 
-    /// The tenant's name, as it was heard last.
+    /// Returns the last reported name of the tenant.
     #[must_use]
     pub fn name(&self, whose: &Whose) -> Option<&str> {
         self.last.get(whose).map(|last| last.sums.tenant.as_str())
     }
 }
 
-/// An interval that ends now, minute by minute: a second of each, and how many ns of it.
+/// Splits an interval that ends now into minutes; returns a second in each minute and the ns that fall into it.
 fn minutes(elapsed: u64, wall: i64) -> Vec<(i64, u64)> {
     if elapsed > LONG_NS {
         return vec![(wall, elapsed)];

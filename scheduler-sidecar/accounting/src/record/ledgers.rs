@@ -1,13 +1,14 @@
-//! The tenants' ledgers, read by the daemon: what each holds of a device, its peak, and what it was refused.
+//! Reads the tenants' ledgers in the daemon: the memory that each tenant holds on a device, its peak, and its refused
+//! requests.
 //!
-//! The daemon makes each ledger and opens it here again to read. Members write into it, and may cut it or fill it with
-//! anything. So it is read into memory and never mapped: a mapped file that is cut ends the process that reads it. Its
-//! content is its tenant's own word about itself and decides nothing.
+//! The daemon creates each ledger, and members write to it. A member may truncate it or fill it with anything. So the
+//! daemon reads it into memory and never maps it: the truncation of a mapped file would kill the daemon. The content is
+//! the tenant's own statement about itself and decides nothing.
 //!
-//! A ledger is read every [`QUICK`] for a second after each change of it and each join or end of a process of the
-//! tenant. Processes that live less than a second would else end between two readings. Later it is read after a second,
-//! and then ever more rarely, up to every ten seconds; a launch of the tenant's brings it back to a second. Not here:
-//! what is made of the readings ([`super::integrate`]).
+//! A ledger is read every [`QUICK`] for one second after it changed, or a process of the tenant joined or ended.
+//! Otherwise processes that live less than a second would end between two readings. After that it is read after a
+//! second, then ever more rarely, up to every ten seconds. A launch of the tenant brings it back to a second. Not
+//! here: the use of the readings ([`super::integrate`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -19,52 +20,53 @@ use vgpu_core::ledger::{HEADER_SIZE, LEDGER_SIZE, copied, extent, open_doors_in,
 
 use crate::shelf::Shelf;
 
-/// Between two readings of a ledger that changed within the last [`SOON`].
+/// Time between two readings of a ledger that changed within the last [`SOON`].
 pub const QUICK: Duration = Duration::from_millis(100);
-/// Readings in each [`QUICK`] that do not wait for the reading of all that is due. The bound keeps their cost the same,
-/// however many tenants change; that cost is not measured.
+/// Most readings in each [`QUICK`] that do not wait for the reading of all that is due. The bound keeps their cost
+/// constant, however many tenants change; that cost is not measured.
 pub const QUICK_READINGS: usize = 10;
-/// Between two readings of a ledger: that did not change within the last second, that never does.
+/// Time between two readings of a ledger: [`SOON`] after its last change, doubling up to [`SELDOM`].
 const SOON: Duration = Duration::from_secs(1);
 const SELDOM: Duration = Duration::from_secs(10);
-/// Nobody holds more: a petabyte.
+/// Cap on reported bytes: a petabyte, more than any tenant holds.
 const MOST_BYTES: u64 = 1 << 50;
 
-/// Which tenant on which device: the number of its room and the UUID.
+/// A tenant on a device: the number of its room and the device's UUID.
 pub type Whose = (u64, String);
 
-/// What one process holds.
+/// Memory that one process holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
-    /// In its own pid namespace.
+    /// Process id in its own pid namespace.
     pub pid: u32,
     /// Bytes that count against the limit.
     pub used: u64,
-    /// Of it: not the program's own.
+    /// Part of `used` that the program did not allocate itself.
     pub overhead: u64,
 }
 
-/// What a tenant holds of a device, by its ledgers.
+/// Memory that a tenant holds on a device, from its ledgers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Held {
     /// Bytes that count against the limit.
     pub used: u64,
-    /// Of it: not the programs' own.
+    /// Part of `used` that the programs did not allocate themselves.
     pub overhead: u64,
-    /// Most bytes at once since the ledgers were made.
+    /// Most bytes held at once since the ledgers were created.
     pub peak: u64,
-    /// Requests that programs were refused since then.
+    /// Allocation requests refused since then.
     pub refused: u64,
-    /// Bytes that its programs ever asked for, modulo 2^64.
+    /// Bytes that the programs ever requested, modulo 2^64.
     pub claimed: u64,
-    /// Ways around the library that its programs found, and the first one's name.
+    /// Number of bypasses of the library that the programs found, and the name of the first one.
     pub doors: Option<(u64, String)>,
-    /// Its living processes, but for what several hold.
+    /// Living processes; memory that several processes share is in none of them.
     pub parts: Vec<Part>,
 }
 
 impl Held {
-    /// What the process with this pid, in its own namespace, holds; `None`: not known, or several have that pid.
+    /// Returns the memory of the process with this pid in its own namespace; `None` if unknown or if several have
+    /// that pid.
     #[must_use]
     pub fn part(&self, pid: u32) -> Option<Part> {
         let mut parts = self.parts.iter().filter(|part| part.pid == pid);
@@ -72,7 +74,7 @@ impl Held {
     }
 }
 
-/// Which file it is, by whatever name.
+/// Device and inode of a file, equal for all of its names.
 type Identity = (u64, u64);
 
 struct Kept {
@@ -80,23 +82,23 @@ struct Kept {
     tag: u64,
     identity: Identity,
     held: Held,
-    /// When that was begun to be read.
+    /// Start of the reading of `held`.
     read: Instant,
-    /// Refusals before it was first read, and the peak then.
+    /// Refusals and peak at the first reading.
     before: (u64, u64),
     due: Instant,
     pause: Duration,
-    /// When it changed last, or a process of its tenant came or went.
+    /// Last change of the ledger, or last join or end of a process of the tenant.
     moved: Instant,
 }
 
 impl Kept {
-    /// A process of its tenant came or went: what it holds changes about now.
+    /// Schedules quick readings after a process of the tenant joined or ended.
     fn stir(&mut self, now: Instant) {
         (self.moved, self.pause, self.due) = (now, QUICK, now);
     }
 
-    /// It was read: when it is read next.
+    /// Schedules the next reading after one.
     fn plan_next(&mut self, now: Instant) {
         self.pause = match now.saturating_duration_since(self.moved) < SOON {
             true => QUICK,
@@ -106,22 +108,22 @@ impl Kept {
     }
 }
 
-/// All of them. Their files lie on a shelf, where they take no place in the daemon's table.
+/// All ledgers. Their files lie on a [`Shelf`], where they take no place in the daemon's descriptor table.
 #[derive(Default)]
 pub struct Ledgers {
     shelf: Shelf<1>,
     kept: BTreeMap<Whose, Kept>,
-    /// Tenants with a ledger that was read before and cannot be read any more, and why.
+    /// Tenants with a ledger that was readable before and is not now, and the reason.
     broken: BTreeMap<Whose, &'static str>,
     /// The last tag that was given.
     last_tag: u64,
 }
 
 impl Ledgers {
-    /// A member joined the device with this ledger. It replaces another one of the same tenant and device.
+    /// Takes the ledger with which a member joined the device. It replaces another one of the same tenant and device.
     ///
     /// # Errors
-    /// Why the file cannot be read as a ledger; it is closed.
+    /// The reason why the file cannot be read as a ledger; the file is closed.
     pub fn take(&mut self, whose: Whose, file: OwnedFd, now: Instant) -> Result<(), &'static str> {
         let (identity, held) = read(&file)?;
         if self.kept.get(&whose).is_some_and(|kept| kept.identity == identity) {
@@ -139,20 +141,20 @@ impl Ledgers {
         Ok(())
     }
 
-    /// A tenant does something: its ledgers may change from now on.
+    /// Notes activity of a tenant: its ledgers may change from now on.
     pub fn stir(&mut self, room: u64, now: Instant) {
         for (_, kept) in self.kept.range_mut(of_room(room)).filter(|(_, kept)| kept.pause > SOON) {
             (kept.pause, kept.due) = (SOON, now);
         }
     }
 
-    /// A process of the tenant came or went.
+    /// Notes that a process of the tenant joined or ended.
     pub fn moved(&mut self, room: u64, now: Instant) {
         self.kept.range_mut(of_room(room)).for_each(|(_, kept)| kept.stir(now));
     }
 
-    /// Reads what is due, at most so many of them, those first that are due for longest; says whose numbers are others
-    /// now, and who went.
+    /// Reads at most `most` of the ledgers that are due, longest overdue first. Returns the tenants whose numbers
+    /// changed or whose ledger is gone.
     ///
     /// # Cost
     /// Some forty system calls for each that is due.
@@ -163,7 +165,7 @@ impl Ledgers {
         due.into_iter().take(most).map(|(_, whose)| whose).filter(|whose| self.read_one(whose, now)).collect()
     }
 
-    /// Reads all ledgers of a room now; says whose numbers are others now, and who went.
+    /// Reads all ledgers of a tenant now. Returns those whose numbers changed or whose ledger is gone.
     pub fn read_room(&mut self, room: u64, now: Instant) -> BTreeSet<Whose> {
         self.all_of(room).into_iter().filter(|whose| self.read_one(whose, now)).collect()
     }
@@ -201,13 +203,13 @@ impl Ledgers {
         }
     }
 
-    /// A room has no members any more.
+    /// Forgets the ledgers of a tenant without members.
     pub fn forget(&mut self, room: u64) {
         self.all_of(room).iter().for_each(|whose| self.drop_one(whose));
         self.broken.retain(|whose, _| whose.0 != room);
     }
 
-    /// Tenants with a ledger that was read before and cannot be read any more, and why.
+    /// Returns the tenants with a ledger that was readable before and is not now, and the reason.
     #[must_use]
     pub fn broken(&self) -> &BTreeMap<Whose, &'static str> {
         &self.broken
@@ -219,7 +221,7 @@ impl Ledgers {
         self.kept.get(whose).map(|kept| kept.held.clone())
     }
 
-    /// What each tenant holds of each device, as it was read last.
+    /// Returns every tenant's allocations on every device at the last reading.
     #[must_use]
     pub fn held(&self) -> BTreeMap<Whose, Held> {
         self.kept.iter().map(|(whose, kept)| (whose.clone(), kept.held.clone())).collect()
@@ -241,13 +243,13 @@ impl Ledgers {
         })
     }
 
-    /// True if some ledger is read every [`QUICK`].
+    /// Returns true if some ledger is read every [`QUICK`].
     #[must_use]
     pub fn is_quick(&self) -> bool {
         self.kept.values().any(|kept| kept.pause == QUICK)
     }
 
-    /// When something is due; `None`: never.
+    /// Returns when the next reading is due; `None` for never.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
         self.kept.values().map(|kept| kept.due).min()
@@ -290,7 +292,7 @@ fn read(file: &OwnedFd) -> Result<(Identity, Held), &'static str> {
         }
     }
     held.used = held.used.min(MOST_BYTES);
-    // From libraries that do not note it.
+    // Some libraries do not record a peak.
     held.peak = held.peak.min(MOST_BYTES).max(held.used);
     Ok(((stat.st_dev, stat.st_ino), held))
 }
@@ -323,7 +325,7 @@ mod tests {
         file.write_all(bytes).unwrap();
     }
 
-    /// A ledger with one living member that holds `used`; the second file has the lock.
+    /// Creates a ledger with one living member that holds `used`; the second file has the lock.
     fn ledger(path: &Path, used: u64) -> (OwnedFd, File) {
         let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path).unwrap();
         file.set_len(LEDGER_SIZE as u64).unwrap();

@@ -1,16 +1,16 @@
-//! A tenant's ledgers as the record read them, for the proof, which compares them with the driver's word.
+//! A reading of a tenant's ledgers, which the proof compares with the driver's numbers.
 
 use std::time::Instant;
 
-/// What a tenant's ledgers of a device said.
+/// Numbers from a tenant's ledgers on a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LedgerReading {
     /// Bytes that count against the limit.
     pub used: u64,
-    /// Of it: not the programs' own.
+    /// Part of `used` that the programs did not allocate themselves.
     pub overhead: u64,
-    /// Bytes that programs ever asked for, modulo 2^64.
+    /// Bytes that the programs ever requested, modulo 2^64.
     pub claimed: u64,
-    /// When that was read, at the earliest.
+    /// Start of the oldest of the readings; the numbers are no older than that.
     pub read: Instant,
 }

@@ -1,8 +1,9 @@
-//! The rows on disk: SQLite in the daemon's state directory, one transaction a second, and what becomes of old rows.
+//! Stores the rows on disk: SQLite in the daemon's state directory, one transaction a second, and the roll-up of old
+//! rows.
 //!
-//! The schema and its units are told in docs/record.md. Nothing here is waited for by anybody but the record's own thread,
-//! and no error is the end: it is said, and tried again. Not here: what the rows mean ([`super::integrate`]), how they are
-//! asked for ([`super::ask`]).
+//! docs/record.md documents the schema and its units. Only the record's own thread waits for this code. Errors are
+//! reported and the operation is retried. Not here: the meaning of rows ([`super::integrate`]) and queries
+//! ([`super::ask`]).
 
 mod tables;
 
@@ -22,34 +23,35 @@ use vgpu_config::plan::Keep;
 
 /// The database in the state directory.
 pub const FILE: &str = "record.sqlite";
-/// Who has it open to write has a lock on this.
+/// Lock file, locked by the daemon that has the database open for writing.
 const LOCK: &str = "record.lock";
-/// `vgpu`, so that a stranger's database is none of ours.
+/// SQLite application id `vgpu`, to recognise databases of other programs.
 pub const APPLICATION: i32 = i32::from_be_bytes(*b"vgpu");
-/// Grows with every change of the tables that was released. A record of another version is refused, and stays as it is.
+/// Schema version; increases with every released change of the tables. A record of another version is refused and
+/// left unchanged.
 pub const VERSION: i32 = 1;
-/// Seconds of a row that was rolled up.
+/// Length of a rolled-up row in seconds.
 pub const HOUR: i64 = 3600;
-/// Marks of processes that were not heard of for so long are forgotten, in seconds.
+/// Marks of processes not seen for this long are deleted, in seconds.
 const MARKS_KEPT: i64 = 30 * 86_400;
-/// Hours that are rolled up at once, so that nobody who asks waits for long.
+/// Hours rolled up in one transaction, so that readers never wait for long.
 const AT_ONCE: usize = 24;
 
-/// A process on a device: the tenant's name, the device's UUID, the process's number.
+/// Identifies a process on a device: the tenant's name, the device's UUID, the process's number.
 pub type Mark = (String, String, u32);
 
-/// Why nothing is written at the moment.
+/// Reasons why nothing is written at the moment.
 #[derive(Debug)]
 pub enum Trouble {
-    /// The directory cannot be made or used.
+    /// The directory cannot be created or used.
     Place(PathBuf, std::io::Error),
-    /// Another daemon keeps its record there.
+    /// Another daemon stores its record there.
     Taken(PathBuf),
-    /// Its tables are of another version.
+    /// The tables are of another version.
     Version(i32),
-    /// It is a database, and not ours.
+    /// The database belongs to another program.
     Foreign(PathBuf),
-    /// What SQLite says.
+    /// An error of SQLite.
     Database(rusqlite::Error),
 }
 
@@ -83,13 +85,13 @@ impl From<rusqlite::Error> for Trouble {
 }
 
 impl Trouble {
-    /// Is there only no room on the disk?
+    /// Returns true if the disk is full.
     #[must_use]
     pub fn is_full(&self) -> bool {
         matches!(self, Self::Database(why) if why.sqlite_error_code() == Some(ErrorCode::DiskFull))
     }
 
-    /// Are the bytes of the file wrong, so that only another file helps?
+    /// Returns true if the file is damaged, so that only a new file helps.
     #[must_use]
     pub fn is_corrupt(&self) -> bool {
         let code = if let Self::Database(why) = self { why.sqlite_error_code() } else { None };
@@ -97,14 +99,15 @@ impl Trouble {
     }
 }
 
-/// The database, open to write.
+/// The database, open for writing.
 pub struct Store {
     connection: Connection,
     _lock: OwnedFd,
 }
 
 impl Store {
-    /// Opens it, or makes it. A file that is damaged is moved aside and a new one begun: its new name, then.
+    /// Opens or creates the database. A damaged file is moved aside, a new one is created, and the damaged file's new
+    /// name is returned.
     ///
     /// # Errors
     /// [`Trouble`].
@@ -131,7 +134,7 @@ impl Store {
     fn open_file(file: &Path) -> Result<Connection, Trouble> {
         let connection = Connection::open(file)?;
         connection.busy_timeout(Duration::from_secs(1))?;
-        // Only in a file without tables.
+        // Takes effect only in a file without tables.
         connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
         connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
         connection.pragma_update(None, "synchronous", "NORMAL")?;
@@ -145,7 +148,8 @@ impl Store {
         Ok(connection)
     }
 
-    /// What former daemons of this boot wrote of processes: device time in ns. Those of another boot are forgotten.
+    /// Returns the device time in ns that earlier daemons of this boot recorded for processes. Marks of another boot
+    /// are deleted.
     ///
     /// # Errors
     /// [`Trouble`].
@@ -172,13 +176,13 @@ impl Store {
         Ok(marks)
     }
 
-    /// Adds rows to what is there, and says how far processes have come; all or nothing.
+    /// Adds rows to the stored ones and updates the processes' marks, all or nothing.
     ///
     /// # Errors
-    /// [`Trouble`]; nothing is written then.
+    /// [`Trouble`]; then nothing is written.
     ///
     /// # Cost
-    /// Some ten microseconds a row, and a write to the disk.
+    /// About ten microseconds a row, and one write to the disk.
     pub fn add(&mut self, rows: &BTreeMap<Key, Row>, marks: &BTreeMap<Mark, u64>, now: i64) -> Result<(), Trouble> {
         let change = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         {
@@ -209,7 +213,7 @@ impl Store {
                     signed(row.unmeasured_ns),
                 ])?;
             }
-            // Whatever group it is in, its processes have come as far as they have.
+            // A process's mark does not depend on the tenant's group.
             let mut tenant = change.prepare_cached(
                 "INSERT INTO tenant (name) SELECT ?1 WHERE NOT EXISTS (SELECT 1 FROM tenant WHERE name = ?1)",
             )?;
@@ -224,7 +228,8 @@ impl Store {
         Ok(())
     }
 
-    /// Rolls old minutes up into hours and lets go what is older than that is kept, a little at a time. True: there is more.
+    /// Rolls up old minutes into hours and deletes rows older than `keep`, a bounded amount each call. Returns true
+    /// if more is left.
     ///
     /// # Errors
     /// [`Trouble`].
@@ -248,7 +253,7 @@ impl Store {
         change.execute("DELETE FROM usage WHERE span = 60 AND start + 60 <= ?1", [ago(keep.all)])?;
         change.execute("DELETE FROM mark WHERE seen < ?1", [now.saturating_sub(MARKS_KEPT)])?;
         change.commit()?;
-        // A page for each row that it gives back, as long as there are some.
+        // Each step of the statement frees one page.
         let mut vacuum = self.connection.prepare("PRAGMA incremental_vacuum(256)")?;
         let mut pages = vacuum.query([])?;
         while pages.next()?.is_some() {}
@@ -256,7 +261,7 @@ impl Store {
     }
 }
 
-/// Into which columns rows go.
+/// The columns of an inserted row.
 macro_rules! insert {
     () => {
         "INSERT INTO usage (span, start, tenant, device, gpu_ns, unmeasured_ns, wait_ns, memory_byte_seconds, peak_bytes, launches, refused, \
@@ -264,8 +269,7 @@ macro_rules! insert {
     };
 }
 
-/// What is there already is added to, as far as it goes. Device time is null, and never 0, where there was some and none was
-/// measured.
+/// Adds to an existing row, saturating. Device time is null, never 0, if there was use and none of it was measured.
 macro_rules! upsert {
     () => {
         " ON CONFLICT DO UPDATE SET gpu_ns = CASE WHEN coalesce(gpu_ns, 0) + coalesce(excluded.gpu_ns, 0) = 0 \
@@ -296,8 +300,8 @@ INSERT INTO mark (tenant, device, process, busy_ns, seen) VALUES ((SELECT min(id
 (SELECT id FROM device WHERE uuid = ?2), ?3, ?4, ?5) \
 ON CONFLICT DO UPDATE SET busy_ns = excluded.busy_ns, seen = excluded.seen";
 
-/// An hour's rows hold sixty times as much as a minute's at most, which is why a minute's are bounded. The limits are those of
-/// the hour's last minute.
+/// An hour's rows hold at most sixty times a minute's, so bounding a minute's values keeps the sum in range. The
+/// limits are those of the hour's last minute.
 const ROLL_UP: &str = concat!(
     insert!(),
     "SELECT 3600, ?1, tenant, device, \
@@ -313,7 +317,7 @@ FROM usage AS fine WHERE span = 60 AND start >= ?1 AND start < ?2 GROUP BY tenan
     upsert!()
 );
 
-/// Moves a damaged database out of the way, with what belongs to it.
+/// Moves a damaged database aside, together with its side files.
 fn aside(file: &Path) -> std::io::Result<PathBuf> {
     let stamp = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_nanos());
     let with = |end: &str| {
@@ -324,7 +328,7 @@ fn aside(file: &Path) -> std::io::Result<PathBuf> {
     let to = with(&format!(".damaged-{stamp}"));
     fs::rename(file, &to)?;
     for end in ["-wal", "-shm", "-journal"] {
-        // A log that belongs to another file would damage the new one.
+        // A write-ahead log of another file would damage the new one.
         match fs::remove_file(with(end)) {
             Err(why) if why.kind() != std::io::ErrorKind::NotFound => return Err(why),
             _ => {}
@@ -337,7 +341,7 @@ fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// What stands there is not negative, or is no number of ours.
+/// Stored values of ours are never negative.
 pub(super) fn positive(value: i64) -> u64 {
     u64::try_from(value).unwrap_or(0)
 }
@@ -384,7 +388,7 @@ mod tests {
         assert_eq!(rows(&store), minutes, "the first hour is not old enough");
         assert!(!store.tidy(keep, 7200).unwrap());
         assert_eq!(rows(&store), [(60, 7200, 1, None, Some(1), Some(3)), (3600, 0, 22, None, Some(3), Some(9))]);
-        // What comes late is added to its hour.
+        // A late row is added to its hour.
         store.add(&BTreeMap::from([(key(180), row(3, 4))]), &none, 7300).unwrap();
         store.tidy(keep, 7300).unwrap();
         assert_eq!(rows(&store)[1], (3600, 0, 25, None, Some(4), Some(4)));

@@ -1,6 +1,7 @@
-//! What ledgers say that somebody should know: refused allocations, and ways around the library that programs found.
+//! Logs news from the ledgers: refused allocations, and bypasses of the library that programs found.
 //!
-//! Told once for each growth, and not more often than ledgers are read. A ledger that was there before is where it begins.
+//! Logs once for each increase, at most once for each reading. The first reading of a ledger sets the baseline for
+//! refusals.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +10,12 @@ use tracing::{info, warn};
 use super::Whose;
 use super::ledgers::Held;
 
-/// What was told of each tenant and device.
+/// Refusals and bypasses already logged, for each tenant and device.
 #[derive(Debug, Default)]
 pub struct Told(BTreeMap<Whose, (u64, u64)>);
 
 impl Told {
-    /// Compares with what was there, and tells what is more.
+    /// Compares with the last counts, and logs every increase.
     pub fn hears(&mut self, held: &BTreeMap<Whose, Held>, name: impl Fn(&Whose) -> Option<String>) {
         for (whose, now) in held {
             let Some(tenant) = name(whose) else { continue };

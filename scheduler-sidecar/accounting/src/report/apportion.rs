@@ -1,13 +1,14 @@
-//! Parts that add up: a total is divided so that the parts, as they are shown, sum to the total, as it is shown.
+//! Divides a total into parts so that the rounded parts sum to the rounded total.
 
-/// Divides `total` in proportion to `weights`: each gets its exact part rounded down, and what is left goes one by one to
-/// the largest remainders, the first of equal ones first.
+/// Divides `total` in proportion to `weights` by the largest remainder. Each part is its exact value rounded down;
+/// the rest is given out one by one to the largest remainders, the earlier one first if equal.
 ///
-/// The parts sum to `total`, and each is less than one away from its exact part. Where all weights are nil, so are the parts.
+/// The parts sum to `total`, and each differs from its exact value by less than one. If all weights are zero, so are
+/// the parts.
 #[must_use]
 pub fn apportion(total: u128, weights: &[u128]) -> Vec<u128> {
     let mut weights = weights.to_vec();
-    // Numbers that no device has used in our lifetime lose their last bits.
+    // Weights too large for any real device lose their lowest bits, to avoid overflow.
     let fits = |weights: &[u128]| {
         let sum = weights.iter().try_fold(0_u128, |sum, weight| sum.checked_add(*weight));
         sum.is_some_and(|sum| sum.checked_mul(total.max(1)).is_some())
@@ -29,7 +30,7 @@ pub fn apportion(total: u128, weights: &[u128]) -> Vec<u128> {
     parts
 }
 
-/// `value / unit`, half and more up.
+/// Returns `value / unit`, rounded half up.
 #[must_use]
 pub fn rounded(value: u128, unit: u128) -> u128 {
     let unit = unit.max(1);
@@ -37,7 +38,7 @@ pub fn rounded(value: u128, unit: u128) -> u128 {
     value / unit + u128::from(rest >= unit - rest)
 }
 
-/// A number of units with so many digits behind the point: 1234 with 2 is `12.34`.
+/// Formats a number of units with `digits` decimals: 1234 with 2 is `12.34`.
 #[must_use]
 pub fn decimal(value: u128, digits: u32) -> String {
     match digits {

@@ -1,7 +1,7 @@
-//! Who owes what: device time and memory at rates, in parts that sum to the bill to the last unit.
+//! Bills device time and memory at given rates, in parts that sum exactly to the total.
 //!
-//! Each column is rounded once, as a whole, and divided by the largest remainder: so columns add up downwards, and, since a
-//! line's cost is the sum of what is shown of it, lines add up across.
+//! Each column's total is rounded once and divided by the largest remainder, so columns add up downwards. A line's
+//! cost is the sum of its shown amounts, so lines add up across.
 
 use serde_json::{Value, json};
 
@@ -12,40 +12,40 @@ use super::money::{Rate, with_currency};
 use super::sheet::{Sheet, Table};
 use super::usage::{heads, named, whole, with};
 
-/// What is paid for what, and how it is written.
+/// The rates, and how amounts are written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prices {
-    /// A GPU's time.
+    /// Rate for the time of one GPU.
     pub gpu: Option<Rate>,
-    /// A GiB held for a time.
+    /// Rate for one GiB held.
     pub memory: Option<Rate>,
-    /// Written behind amounts; empty: nothing.
+    /// Written after amounts; empty for none.
     pub currency: String,
-    /// Digits behind an amount's point.
+    /// Decimals of an amount.
     pub digits: u32,
 }
 
-/// A line of the bill, amounts in units of the last digit.
+/// A line of the bill, with amounts in units of the last decimal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
-    /// Whose.
+    /// The tenant, group, label or device of the line.
     pub whose: Whose,
-    /// As the record has it.
+    /// Recorded usage.
     pub used: Used,
-    /// As it is shown, in ms.
+    /// Device time as shown, in ms.
     pub gpu_ms: u128,
-    /// As it is shown, in thousandths of a GiB-hour.
+    /// Memory as shown, in thousandths of a GiB-hour.
     pub milli_gib_hours: u128,
-    /// For device time.
+    /// Cost of device time.
     pub gpu_cost: u128,
-    /// For memory.
+    /// Cost of memory.
     pub memory_cost: u128,
-    /// Of the whole bill, in tenths of a percent.
+    /// Part of the whole bill, in tenths of a percent.
     pub permille: u128,
 }
 
 impl Line {
-    /// All of it.
+    /// Returns the whole cost of the line.
     #[must_use]
     pub const fn cost(&self) -> u128 {
         self.gpu_cost + self.memory_cost
@@ -55,15 +55,15 @@ impl Line {
 /// The bill.
 #[derive(Debug, Clone)]
 pub struct Bill {
-    /// Highest first; nobody's last.
+    /// Lines, highest cost first, unattributed ones last.
     pub lines: Vec<Line>,
-    /// What lines are for.
+    /// Columns by which lines are grouped.
     pub by: Vec<By>,
-    /// At these.
+    /// The rates used.
     pub prices: Prices,
 }
 
-/// Makes the bill; `None`: an amount is beyond any bill.
+/// Makes the bill; `None` if an amount overflows.
 #[must_use]
 pub fn bill(gathered: &Gathered, prices: &Prices) -> Option<Bill> {
     let lines: Vec<(Whose, Used)> = gathered.sorted(|used| used.gpu_ns);
@@ -100,13 +100,13 @@ impl Bill {
         decimal(amount, self.prices.digits)
     }
 
-    /// The whole amount, as it is shown.
+    /// Returns the total as shown.
     #[must_use]
     pub fn total(&self) -> String {
         with_currency(&self.money(self.sum(Line::cost)), &self.prices.currency)
     }
 
-    /// Rates in words.
+    /// Returns the rates in words.
     fn rates(&self) -> Vec<(String, String)> {
         let rate = |rate: Rate| with_currency(&rate.words(), &self.prices.currency);
         let gpu = self.prices.gpu.map(|gpu| ("GPU rate".into(), rate(gpu)));
@@ -114,7 +114,7 @@ impl Bill {
         gpu.into_iter().chain(memory).chain([("total".into(), self.total())]).collect()
     }
 
-    /// For people.
+    /// Returns the report for people.
     #[must_use]
     pub fn sheet(&self, facts: Vec<(String, String)>, notes: Vec<String>) -> Sheet {
         let row = |line: &Line| {
@@ -146,7 +146,7 @@ impl Bill {
             total: Some(name.into_iter().chain(total).collect()),
             ..Table::default()
         };
-        #[allow(clippy::cast_precision_loss)] // a picture
+        #[allow(clippy::cast_precision_loss)] // only for a picture
         let bar = |line: &Line| Bar {
             name: line.whose.cells(&self.by).join(" "),
             value: line.cost() as f64,
@@ -162,7 +162,7 @@ impl Bill {
         }
     }
 
-    /// For programs: amounts are texts, since they are exact.
+    /// Returns the report as JSON; amounts are strings because they are exact.
     #[must_use]
     pub fn json(&self) -> Value {
         let line = |line: &Line| {
@@ -194,7 +194,7 @@ impl Bill {
         })
     }
 
-    /// For spreadsheets: a line each, no total.
+    /// Returns the report as CSV, one line each, without a total.
     #[must_use]
     pub fn csv(&self) -> (Vec<String>, Vec<Vec<String>>) {
         let more = [
@@ -282,7 +282,7 @@ mod tests {
             prop_assert_eq!(bill.sum(|line| line.memory_cost), rate(memory).cost(used.1, GIB, digits).unwrap());
             let cost = bill.sum(Line::cost);
             prop_assert_eq!(bill.sum(|line| line.permille), if cost == 0 { 0 } else { 1000 });
-            // A spreadsheet that adds the shown amounts gets the shown total.
+            // A spreadsheet that adds up the shown amounts gets the shown total.
             let cents = |text: &str| text.replace('.', "").parse::<u128>().unwrap();
             let (_, rows) = bill.csv();
             prop_assert_eq!(rows.iter().map(|row| cents(&row[5])).sum::<u128>(), cents(&bill.money(cost)));

@@ -1,25 +1,25 @@
-//! Pictures as SVG, to stand inside a page: bars, and runs on a scale.
+//! Draws pictures as SVG for use inside a page: bar charts, and dots on a scale.
 
 use super::page::escaped;
 
-/// Width of the place of names, and of what is drawn.
+/// Widths of the names, the drawing and the values; height of a row.
 const NAMES: f64 = 190.0;
 const DRAWN: f64 = 420.0;
 const VALUES: f64 = 150.0;
 const ROW: f64 = 26.0;
 
-/// A bar.
+/// A bar of a chart.
 #[derive(Debug, Clone)]
 pub struct Bar {
-    /// What it stands for.
+    /// Its name.
     pub name: String,
-    /// Its length.
+    /// The value that sets its length.
     pub value: f64,
-    /// What is written behind it.
+    /// Text after the bar.
     pub shown: String,
 }
 
-/// Bars beside each other's names, on a scale from nil to the longest.
+/// Draws bars next to their names, on a scale from zero to the longest.
 #[must_use]
 pub fn bars(title: &str, bars: &[Bar]) -> String {
     let most = bars.iter().map(|bar| bar.value).filter(|value| value.is_finite()).fold(0.0, f64::max);
@@ -40,24 +40,24 @@ pub fn bars(title: &str, bars: &[Bar]) -> String {
     svg
 }
 
-/// Values of one kind: each a dot, their middle a line, what it may be a bar.
+/// Values of one kind: each is a dot, the median is a line, the interval is a bar.
 #[derive(Debug, Clone)]
 pub struct Dots {
-    /// What they are.
+    /// Name of the row.
     pub name: String,
-    /// Each of them.
+    /// The values.
     pub values: Vec<f64>,
-    /// The middle one.
+    /// Median of the values.
     pub median: f64,
-    /// Where the middle may lie.
+    /// Interval that the median may lie in.
     pub interval: Option<(f64, f64)>,
-    /// In the second colour?
+    /// True for the second colour.
     pub second: bool,
-    /// What is written beside them.
+    /// Text next to the dots.
     pub shown: String,
 }
 
-/// Dots on a common scale from nil to the highest.
+/// Draws rows of dots on a common scale from zero to the highest.
 #[must_use]
 pub fn dots(title: &str, rows: &[Dots]) -> String {
     let all = rows.iter().flat_map(|row| row.values.iter().copied()).filter(|value| value.is_finite());
@@ -108,7 +108,7 @@ fn lines() -> impl Iterator<Item = f64> {
     std::iter::successors(Some(24.0), |y| Some(y + ROW))
 }
 
-/// A name, as far as there is room for it.
+/// Draws a name, shortened to the space available.
 fn name(svg: &mut String, y: f64, name: &str) {
     let mut short: String = name.chars().take(26).collect();
     if short.len() < name.len() {

@@ -1,7 +1,7 @@
-//! How much of what was kept for a tenant it used: of its ceiling on device time, of its memory limit.
+//! Reports how much of its ceiling on device time and of its memory limit each tenant used.
 //!
-//! Two numbers and not one score: time and memory cannot be exchanged for each other, and who needs much of one often
-//! needs little of the other.
+//! Time and memory have separate numbers instead of one score. They cannot be traded for each other, and a tenant
+//! that needs much of one often needs little of the other.
 
 use std::collections::BTreeMap;
 
@@ -15,22 +15,22 @@ use super::trend::UNMEASURED;
 use super::usage::{heads, named, whole, with};
 use crate::record::ask;
 
-/// What was kept for one, and what it used of it.
+/// Reserved and used amounts of one line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Kept {
-    /// Seconds in which it was there, summed over tenants and devices.
+    /// Seconds with activity, summed over tenants and devices.
     pub seconds: u64,
     /// Device time, in ns.
     pub gpu_ns: u128,
-    /// Of it: in minutes with a ceiling.
+    /// Part of `gpu_ns` in minutes with a ceiling.
     pub limited_ns: u128,
-    /// What those ceilings would have let it have, in ns.
+    /// Device time that those ceilings allowed, in ns.
     pub ceiling_ns: u128,
-    /// Bytes, times seconds, in minutes with a memory limit.
+    /// Bytes held multiplied by seconds, in minutes with a memory limit.
     pub byte_seconds: u128,
-    /// What those limits would have let it have.
+    /// Bytes multiplied by seconds that those limits allowed.
     pub limit_byte_seconds: u128,
-    /// In ns, summed over processes.
+    /// Time spent waiting at the launch gate in ns, summed over processes.
     pub wait_ns: u128,
 }
 
@@ -39,45 +39,47 @@ fn permille(part: u128, of: u128) -> Option<u128> {
 }
 
 impl Kept {
-    /// Tenths of a percent of the time that its ceilings would have let it have; `None`: it had none.
+    /// Returns the used part of the time that ceilings allowed, in tenths of a percent; `None` without ceilings.
     #[must_use]
     pub fn time(&self) -> Option<u128> {
         permille(self.limited_ns, self.ceiling_ns)
     }
 
-    /// The same of memory.
+    /// Returns the used part of the memory that limits allowed, in tenths of a percent; `None` without limits.
     #[must_use]
     pub fn memory(&self) -> Option<u128> {
         permille(self.byte_seconds, self.limit_byte_seconds)
     }
 
-    /// Thousandths of a second waited for each second of device time; `None`: it had none.
+    /// Returns the thousandths of a second waited for each second of device time; `None` without device time.
     #[must_use]
     pub fn waited(&self) -> Option<u128> {
         permille(self.wait_ns, self.gpu_ns)
     }
 }
 
-/// The report, while it is made of lines in the order of time.
+/// Builds the report from rows in the order of time.
 #[derive(Debug)]
 pub struct Efficiency {
     by: Vec<By>,
     now: i64,
     kept: BTreeMap<Whose, Kept>,
-    /// The last minute of each tenant on each device: one in which its group changed has a line for each.
+    /// The last minute of each tenant on each device. A minute in which the tenant's group changed has a row for each
+    /// group.
     last: BTreeMap<(Whose, String, String), i64>,
-    /// Was something used that was not measured?
+    /// True if some use was not measured.
     unmeasured: bool,
 }
 
 impl Efficiency {
-    /// Nothing yet; the minute that is not over at `now` counts as far as it is.
+    /// Starts an empty report; a minute that is not over at `now` counts up to `now`.
     #[must_use]
     pub fn new(by: Vec<By>, now: i64) -> Self {
         Self { by, now, kept: BTreeMap::new(), last: BTreeMap::new(), unmeasured: false }
     }
 
-    /// Adds a line. Minutes in which a tenant neither computed nor held memory kept nothing from anybody.
+    /// Adds a row. Skips minutes in which a tenant neither computed, waited nor held memory, since it took nothing from
+    /// others.
     pub fn add(&mut self, line: &ask::Line) {
         if line.gpu_ns == 0 && line.memory_byte_seconds == 0 && line.wait_ns == 0 && line.unmeasured_ns == 0 {
             return;
@@ -101,14 +103,14 @@ impl Efficiency {
         }
     }
 
-    /// Who used most of its time first; who had no ceiling last.
+    /// Returns the lines, highest used part of time first, those without a ceiling last.
     fn sorted(&self) -> Vec<(&Whose, &Kept)> {
         let mut all: Vec<_> = self.kept.iter().collect();
         all.sort_by_key(|(_, kept)| std::cmp::Reverse(kept.time()));
         all
     }
 
-    /// For people.
+    /// Returns the report for people.
     #[must_use]
     pub fn sheet(&self, facts: Vec<(String, String)>) -> Sheet {
         let part = |permille: Option<u128>| permille.map_or("-".to_owned(), |permille| decimal(permille, 1));
@@ -129,7 +131,7 @@ impl Efficiency {
             rows: self.sorted().into_iter().map(row).collect(),
             ..Table::default()
         };
-        #[allow(clippy::cast_precision_loss)] // a picture
+        #[allow(clippy::cast_precision_loss)] // only for a picture
         let bar = |(whose, kept): (&Whose, &Kept)| {
             let time = kept.time()?;
             let name = whose.cells(&self.by).join(" ");
@@ -154,7 +156,7 @@ impl Efficiency {
         }
     }
 
-    /// For programs.
+    /// Returns the report as JSON.
     #[must_use]
     pub fn json(&self) -> Value {
         let part = |permille: Option<u128>| permille.map(|permille| decimal(permille, 1));
@@ -176,7 +178,7 @@ impl Efficiency {
         json!({ "lines": self.sorted().into_iter().map(line).collect::<Vec<_>>() })
     }
 
-    /// For spreadsheets.
+    /// Returns the report as CSV.
     #[must_use]
     pub fn csv(&self) -> (Vec<String>, Vec<Vec<String>>) {
         let more = ["seconds", "gpu_ns", "ceiling_percent", "memory_percent", "wait_ns"];
@@ -208,7 +210,7 @@ mod tests {
 
     #[test]
     fn what_was_used_is_a_part_of_what_the_limits_would_have_let_it_have() {
-        // A ceiling of 30 % for a minute is 18 s; 4 GiB for a minute 240 GiB-seconds.
+        // A ceiling of 30 % for a minute is 18 s; 4 GiB for a minute are 240 GiB-seconds.
         let mut one = line("a", None, "G", 0, 9000, 60);
         (one.memory_limit, one.wait_ns) = (Some(4 << 30), 4_500_000_000);
         let kept = &of(&[one], 3600)[0];

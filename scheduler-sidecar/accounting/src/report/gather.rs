@@ -1,33 +1,33 @@
-//! The record's lines put together: by tenant, group, label or device, and what of each device's time nobody used.
+//! Groups the recorded rows by tenant, group, label or device, and computes the unused time of each device.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Period;
 use crate::record::ask::Line;
 
-/// Nanoseconds of a second.
+/// Nanoseconds in a second.
 pub const NS: u128 = 1_000_000_000;
-/// Bytes of a GiB.
+/// Bytes in a GiB.
 pub const GIB: u128 = 1 << 30;
 
-/// What a report's lines are for.
+/// A column by which rows are grouped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum By {
-    /// The tenant's name.
+    /// The name of the tenant.
     Tenant,
-    /// Its group, as it was then.
+    /// The tenant's group at that time.
     Group,
-    /// The value of its label of this name, as it was then.
+    /// The value of the tenant's label of this name at that time.
     Label(String),
-    /// The device's UUID.
+    /// The UUID of the device.
     Device,
 }
 
-/// What is accepted as [`By`], in words.
+/// Accepted forms of [`By`], in words.
 pub const BY_FORMS: &str = "tenant, group, device or label:NAME, or several with commas between, like group,tenant";
 
 impl By {
-    /// As it is written.
+    /// Reads one column as written.
     ///
     /// # Errors
     /// [`BY_FORMS`].
@@ -43,7 +43,7 @@ impl By {
         }
     }
 
-    /// The column's name.
+    /// Returns the column's name.
     #[must_use]
     pub fn name(&self) -> String {
         match self {
@@ -64,25 +64,25 @@ impl By {
     }
 }
 
-/// Whose a line is.
+/// Identifies a line of a report.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Whose {
-    /// A part for each [`By`]; `None`: it had no group, no such label.
+    /// A value for each [`By`]; `None` if the tenant had no group or no such label.
     Of(Vec<Option<String>>),
-    /// Time of devices in which what was used was not measured, whoever did: of this one, or of all.
+    /// Device time whose use was not measured, on this device or on all.
     Unmeasured(Option<String>),
-    /// Time of devices that nobody used: of this one, or of all.
+    /// Device time that nobody used, on this device or on all.
     Nobody(Option<String>),
 }
 
 impl Whose {
-    /// Is it somebody's?
+    /// Returns true if the line belongs to tenants.
     #[must_use]
     pub const fn is_somebody(&self) -> bool {
         matches!(self, Self::Of(_))
     }
 
-    /// The device whose time this is, if it is nobody's.
+    /// Returns the device of an unattributed line.
     #[must_use]
     pub const fn device(&self) -> Option<&String> {
         match self {
@@ -91,7 +91,7 @@ impl Whose {
         }
     }
 
-    /// Its cells, one for each [`By`].
+    /// Returns the line's cells, one for each [`By`].
     #[must_use]
     pub fn cells(&self, by: &[By]) -> Vec<String> {
         match self {
@@ -112,31 +112,32 @@ impl Whose {
     }
 }
 
-/// Sums of lines.
+/// Sums of recorded rows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Used {
-    /// In ns, as far as it was measured.
+    /// Measured device time in ns.
     pub gpu_ns: u128,
-    /// In ns: for how long it was not, summed over tenants and devices.
+    /// Time during which use was not measured in ns, summed over tenants and devices.
     pub unmeasured_ns: u128,
-    /// In ns, summed over processes.
+    /// Time spent waiting at the launch gate in ns, summed over processes.
     pub wait_ns: u128,
-    /// Bytes held, times seconds.
+    /// Bytes held, multiplied by seconds.
     pub byte_seconds: u128,
-    /// Most bytes at once on one device.
+    /// Most bytes held at once on one device.
     pub peak_bytes: u64,
-    /// Refused allocations; `None`: not known of any line.
+    /// Refused allocations; `None` if unknown for every row.
     pub refused: Option<u128>,
 }
 
 impl Used {
-    /// Device time in ns; `None`: there was some, and none of it was measured.
+    /// Returns the device time in ns; `None` if the device was used and none of it was measured.
     #[must_use]
     pub fn gpu(&self) -> Option<u128> {
         (self.gpu_ns > 0 || self.unmeasured_ns == 0).then_some(self.gpu_ns)
     }
 
-    /// Text that tells of its device time, with a mark where there was more.
+    /// Returns text about the device time: with `+` appended if more was used than measured, `?` if nothing was
+    /// measured.
     #[must_use]
     pub fn marked(&self, text: String) -> String {
         match self.gpu() {
@@ -158,27 +159,27 @@ impl Used {
     }
 }
 
-/// Lines put together.
+/// Grouped rows.
 #[derive(Debug, Clone)]
 pub struct Gathered {
-    /// How.
+    /// Columns by which rows are grouped.
     pub by: Vec<By>,
-    /// By whose they are.
+    /// Sums of each group.
     pub lines: BTreeMap<Whose, Used>,
-    /// Device time that was used of each device, and for how long more of it was used and not measured.
+    /// For each device, in ns: measured device time, and the time during which further use was not measured.
     pub devices: BTreeMap<String, (u128, u128)>,
-    /// Tenants that used time that was not measured.
+    /// Tenants with unmeasured use.
     pub unmeasured: BTreeSet<String>,
 }
 
 impl Gathered {
-    /// Nothing yet.
+    /// Starts without rows.
     #[must_use]
     pub fn new(by: Vec<By>) -> Self {
         Self { by, lines: BTreeMap::new(), devices: BTreeMap::new(), unmeasured: BTreeSet::new() }
     }
 
-    /// Adds a line.
+    /// Adds a row.
     pub fn add(&mut self, line: &Line) {
         let whose = Whose::Of(self.by.iter().map(|by| by.of(line)).collect());
         self.lines.entry(whose).or_default().add(line);
@@ -190,11 +191,11 @@ impl Gathered {
         }
     }
 
-    /// Adds the time of each device in this period that nobody used, as lines of their own, and that in which what was used
-    /// was not measured: what is left of the device's time while it was not, at most.
+    /// Adds two lines for each device in the period: the time that nobody used, and the time whose use was not
+    /// measured. The latter is at most the device time left over.
     ///
-    /// Only devices of which there are lines are known. What was used beyond the period's time (a minute at its end) makes
-    /// nobody's time less than nil on none.
+    /// Only devices with rows are known. Rows may reach beyond the period by a minute; then the unused time is zero,
+    /// not negative.
     pub fn add_nobodys(&mut self, period: Period) {
         let whole = period.seconds().saturating_mul(NS);
         let each = self.by.contains(&By::Device);
@@ -209,7 +210,7 @@ impl Gathered {
         }
     }
 
-    /// The lines by what they used, most first, nobody's last.
+    /// Returns the lines by use, highest first, unattributed ones last.
     #[must_use]
     pub fn sorted(&self, weight: impl Fn(&Used) -> u128) -> Vec<(Whose, Used)> {
         let mut lines: Vec<_> = self.lines.iter().map(|(whose, used)| (whose.clone(), used.clone())).collect();
@@ -217,7 +218,7 @@ impl Gathered {
         lines
     }
 
-    /// What a reader must know of times that the record does not hold.
+    /// Returns notes about time that the record does not cover.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         let few = |names: &BTreeSet<String>| {
@@ -236,7 +237,7 @@ impl Gathered {
     }
 }
 
-/// Nobody's last.
+/// Sort key that puts unattributed lines last.
 pub(super) fn place(whose: &Whose) -> u8 {
     match whose {
         Whose::Of(_) => 0,
@@ -250,7 +251,7 @@ pub(crate) mod tests {
     use super::*;
     use vgpu_config::bearer::Bearer;
 
-    /// A line of a minute.
+    /// Creates a row of one minute.
     pub(crate) fn line(
         tenant: &str,
         group: Option<&str>,
@@ -309,7 +310,7 @@ pub(crate) mod tests {
             unmeasured_ns: seconds * 1_000_000_000,
             ..line(tenant, None, device, 0, gpu_ms, 0)
         };
-        // Two at once, of whom one was measured for a while; one for ten seconds; none.
+        // On G two tenants at once, one of them measured in part; on H unmeasured use for ten seconds; on I no use.
         gathered.add(&unmeasured("a", "G", 5_000, 50));
         gathered.add(&unmeasured("b", "G", 0, 60));
         gathered.add(&unmeasured("b", "H", 0, 10));

@@ -1,4 +1,4 @@
-//! What was held and not used: memory that a tenant kept on a device while it did nothing there.
+//! Reports memory that tenants held on a device while they did not use it.
 
 use std::collections::BTreeMap;
 
@@ -12,34 +12,34 @@ use super::sheet::{Sheet, Table};
 use super::usage::whole;
 use crate::record::ask;
 
-/// A tenant on a device.
+/// Memory held by a tenant on a device.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Seconds in which it held memory.
+    /// Seconds with memory held.
     pub held: u64,
-    /// Seconds of those in which it used less of the device's time than counts.
+    /// Seconds of those with less device time than the threshold.
     pub idle: u64,
-    /// The longest of those without a break.
+    /// Longest idle run in seconds.
     pub longest: u64,
-    /// Device time in all of them, in ns.
+    /// Device time during the held seconds, in ns.
     pub gpu_ns: u128,
-    /// What it held while idle: bytes, times seconds.
+    /// Bytes held while idle, multiplied by seconds.
     pub idle_byte_seconds: u128,
-    /// Seconds of the idle ones in which its time was not measured.
+    /// Idle seconds whose device time was not measured.
     pub unsure: u64,
     streak: u64,
     ends: i64,
 }
 
 impl Held {
-    /// Tenths of a percent of the held time; nil if nothing was held.
+    /// Returns the idle part of the held time, in tenths of a percent; 0 if nothing was held.
     #[must_use]
     pub fn permille(&self) -> u64 {
         (self.idle * 1000).checked_div(self.held).unwrap_or(0)
     }
 }
 
-/// A row's sums, of all groups that the tenant was in.
+/// Sums of one row over all groups that the tenant was in.
 #[derive(Debug, Clone, Default)]
 struct Row {
     start: i64,
@@ -49,26 +49,26 @@ struct Row {
     unsure: bool,
 }
 
-/// The report, while it is made of lines in the order of time.
+/// Builds the report from rows in the order of time.
 #[derive(Debug)]
 pub struct Idle {
     below: u32,
     now: i64,
     open: BTreeMap<(String, String), Row>,
     held: BTreeMap<(String, String), Held>,
-    /// Device time used of each device, and for how long more was used and not measured.
+    /// For each device, in ns: measured device time, and the time during which further use was not measured.
     devices: BTreeMap<String, (u128, u128)>,
 }
 
 impl Idle {
-    /// Idle is a minute with less than `below` tenths of a percent of the device's time; one that is not over at `now` counts
-    /// as far as it is.
+    /// Starts an empty report. A minute is idle with less than `below` tenths of a percent of the device's time. A
+    /// minute that is not over at `now` counts up to `now`.
     #[must_use]
     pub fn new(below: u32, now: i64) -> Self {
         Self { below, now, open: BTreeMap::new(), held: BTreeMap::new(), devices: BTreeMap::new() }
     }
 
-    /// Adds a line; lines come in the order of time.
+    /// Adds a row; rows arrive in the order of time.
     pub fn add(&mut self, line: &ask::Line) {
         let device = self.devices.entry(line.device.clone()).or_default();
         device.0 += u128::from(line.gpu_ns);
@@ -90,7 +90,7 @@ impl Idle {
         if row.byte_seconds == 0 {
             return;
         }
-        // The last minute is not over yet.
+        // The last minute may not be over yet.
         let seconds = u64::try_from(row.span.min(self.now.saturating_sub(row.start)).max(1)).unwrap_or(1);
         let held = self.held.entry(whose.clone()).or_default();
         held.held += seconds;
@@ -108,7 +108,7 @@ impl Idle {
         held.longest = held.longest.max(held.streak);
     }
 
-    /// All lines are there: those of this time.
+    /// Finishes the report after the last row of the period.
     #[must_use]
     pub fn done(mut self, period: Period) -> Answer {
         for (whose, row) in std::mem::take(&mut self.open) {
@@ -120,18 +120,18 @@ impl Idle {
     }
 }
 
-/// The report.
+/// The finished report.
 #[derive(Debug, Clone)]
 pub struct Answer {
-    /// By tenant and device, most first.
+    /// Lines by tenant and device, most idle memory first.
     pub lines: Vec<((String, String), Held)>,
-    /// Device time used of each device, in ns, and for how long more was used and not measured.
+    /// For each device, in ns: measured device time, and the time during which further use was not measured.
     pub devices: BTreeMap<String, (u128, u128)>,
     period: Period,
     below: u32,
 }
 
-/// Seconds as hours and minutes.
+/// Formats seconds as hours, minutes and seconds.
 fn hours(seconds: u64) -> String {
     format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
 }
@@ -141,13 +141,13 @@ fn milli_gib_hours(byte_seconds: u128) -> u128 {
 }
 
 impl Answer {
-    /// `None`: that is not known, since not all that was used was measured.
+    /// Returns the idle part of a device's time; `None` if unknown because some use was not measured.
     fn idle_permille(&self, (used, unmeasured): (u128, u128)) -> Option<u128> {
         let whole = self.period.seconds() * NS;
         (unmeasured == 0).then(|| rounded(whole.saturating_sub(used) * 1000, whole))
     }
 
-    /// For people.
+    /// Returns the report for people.
     #[must_use]
     pub fn sheet(&self, facts: Vec<(String, String)>) -> Sheet {
         let row = |((tenant, device), held): &((String, String), Held)| {
@@ -181,7 +181,7 @@ impl Answer {
             rows: self.devices.iter().map(device).collect(),
             total: None,
         };
-        #[allow(clippy::cast_precision_loss)] // a picture
+        #[allow(clippy::cast_precision_loss)] // only for a picture
         let bar = |((tenant, _), held): &((String, String), Held)| Bar {
             name: tenant.clone(),
             value: milli_gib_hours(held.idle_byte_seconds) as f64,
@@ -208,7 +208,7 @@ impl Answer {
         }
     }
 
-    /// For programs.
+    /// Returns the report as JSON.
     #[must_use]
     pub fn json(&self) -> Value {
         let line = |((tenant, device), held): &((String, String), Held)| {
@@ -238,7 +238,7 @@ impl Answer {
         })
     }
 
-    /// For spreadsheets.
+    /// Returns the report as CSV.
     #[must_use]
     pub fn csv(&self) -> (Vec<String>, Vec<Vec<String>>) {
         let heads = [
@@ -277,7 +277,7 @@ mod tests {
         for (start, group, ms, gib_seconds) in [
             (0, None, 0, 60),
             (60, None, 500, 60),  // 0.83 %
-            (120, None, 400, 30), // with the next one 1.3 %
+            (120, None, 400, 30), // together with the next row 1.3 %
             (120, Some("new"), 400, 30),
             (180, Some("new"), 0, 0), // nothing held
             (300, Some("new"), 0, 10),

@@ -1,29 +1,29 @@
-//! Rates and amounts: decimal numbers without a float in between.
+//! Rates and amounts as exact decimal numbers, without floating point.
 
 use super::apportion::{decimal, rounded};
 
-/// Digits behind the point of a rate.
+/// Decimals of a rate.
 const DIGITS: u32 = 9;
-/// A rate's units: of 1, so many.
+/// Units in an amount of 1.
 const UNIT: u128 = 1_000_000_000;
-/// Most that a rate may be, for its time: beyond that products no longer fit.
+/// Largest amount of a rate; beyond it products overflow.
 const MOST: u128 = 1_000_000_000 * UNIT;
 
-/// What is accepted as a rate, in words.
+/// Accepted forms of a rate, in words.
 pub const RATE_FORMS: &str =
     "an amount and the time it is for, like 2.24/h, 0.0006/s, 0.04/min or 1600/month (of 730 h); at most 9 decimals";
 
-/// A price for a time: for one GPU, or for a GiB.
+/// A price for one GPU or one GiB for a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
-    /// In units of 10^-9.
+    /// Amount in units of 10^-9.
     amount: u128,
-    /// For so many seconds.
+    /// Length in seconds of the time that the amount pays for.
     seconds: u128,
 }
 
 impl Rate {
-    /// As it is written.
+    /// Reads a rate as written.
     ///
     /// # Errors
     /// [`RATE_FORMS`].
@@ -42,15 +42,15 @@ impl Rate {
         Ok(Self { amount, seconds })
     }
 
-    /// What `used` costs, where `one` of it is what the rate is for, for a second; in units of 10^-`digits`, half and more
-    /// up. `None`: too much for any bill.
+    /// Returns the cost of `used`, in units of 10^-`digits`, rounded half up. `one` is the amount of use in one
+    /// priced unit for one second. `None` on overflow.
     #[must_use]
     pub fn cost(self, used: u128, one: u128, digits: u32) -> Option<u128> {
         let unit = 10_u128.pow(DIGITS.saturating_sub(digits));
         Some(rounded(used.checked_mul(self.amount)?, unit.checked_mul(self.seconds)?.checked_mul(one)?))
     }
 
-    /// As it was written, in its plainest form.
+    /// Returns the rate in its shortest form.
     #[must_use]
     pub fn words(self) -> String {
         let per = match self.seconds {
@@ -64,7 +64,7 @@ impl Rate {
     }
 }
 
-/// A decimal number, in units of 10^-9.
+/// Reads a decimal number, in units of 10^-9.
 #[must_use]
 pub fn read_decimal(text: &str) -> Option<u128> {
     let (whole, part) = text.split_once('.').unwrap_or((text, ""));
@@ -76,14 +76,14 @@ pub fn read_decimal(text: &str) -> Option<u128> {
     whole.parse::<u128>().ok()?.checked_mul(UNIT)?.checked_add(part)
 }
 
-/// Units of 10^-9 as a decimal number without zeroes at its end.
+/// Formats units of 10^-9 as a decimal number without trailing zeros.
 #[must_use]
 pub fn plain(amount: u128) -> String {
     let text = decimal(amount, DIGITS);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// An amount with its currency, if there is one.
+/// Appends the currency to an amount, if there is one.
 #[must_use]
 pub fn with_currency(amount: &str, currency: &str) -> String {
     if currency.is_empty() { amount.to_owned() } else { format!("{amount} {currency}") }

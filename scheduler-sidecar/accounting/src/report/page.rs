@@ -1,4 +1,5 @@
-//! A sheet as one HTML file: no script, no font, no picture from elsewhere; it says so to the browser too.
+//! Renders a sheet as one self-contained HTML file: no scripts, no fonts, no external pictures. Its content security
+//! policy enforces that.
 
 use super::sheet::{Sheet, Table};
 
@@ -16,7 +17,7 @@ dl{display:grid;grid-template-columns:max-content 1fr;gap:.1rem 1rem}dt{opacity:
 svg{max-width:100%;height:auto;margin:1rem 0}svg text{fill:currentColor;font:12px system-ui,sans-serif}\
 .notes{opacity:.85}@media print{body{margin:0}}";
 
-/// The whole file.
+/// Returns the whole file.
 #[must_use]
 pub fn html(sheet: &Sheet) -> String {
     let title = escaped(&sheet.title);
@@ -64,7 +65,7 @@ fn table(table: &Table) -> String {
     text
 }
 
-/// Text that HTML and SVG show as it is, in content and in quoted attributes; what a file of text must not have is gone.
+/// Escapes text for HTML and SVG, in content and in quoted attributes. Hidden characters become U+FFFD.
 #[must_use]
 pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());

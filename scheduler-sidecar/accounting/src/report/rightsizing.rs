@@ -1,4 +1,4 @@
-//! Limits that fit: what a tenant had at most, beside what it may have, and what would be enough.
+//! Suggests limits: compares each tenant's peak with its limit, and says how much would be enough.
 
 use std::collections::BTreeMap;
 
@@ -10,57 +10,57 @@ use crate::record::ask;
 
 mod show;
 
-/// Suggestions for memory are multiples of this: 256 MiB.
+/// Suggested memory limits are multiples of this: 256 MiB.
 const STEP: u64 = 256 << 20;
-/// Suggestions for time are multiples of this, in thousandths.
+/// Suggested ceilings are multiples of this, in thousandths.
 const SHARE_STEP: u32 = 50;
 
-/// When something is suggested.
+/// Margins for suggestions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Care {
-    /// Room above what was used, in percent.
+    /// Headroom above the use, in percent.
     pub headroom: u32,
-    /// Seconds of rows below which nothing is suggested.
+    /// Least seconds of rows for a suggestion.
     pub least: u64,
 }
 
-/// A tenant on a device, as it was seen.
+/// Observed use of a tenant on a device.
 #[derive(Debug, Clone)]
 pub struct Seen {
-    /// Seconds of its rows.
+    /// Total length of its rows, in seconds.
     pub seconds: u64,
-    /// Most bytes at once.
+    /// Most bytes held at once.
     pub peak: u64,
-    /// Refused allocations; `None`: its memory is not known.
+    /// Refused allocations; `None` if its memory is unknown.
     pub refused: Option<u64>,
-    /// In force last.
+    /// Last memory limit in force.
     pub memory_limit: Option<u64>,
-    /// In force last, in thousandths.
+    /// Last ceiling in force, in thousandths.
     pub sm_limit: Option<u32>,
-    /// In ns.
+    /// Measured device time in ns.
     pub gpu_ns: u128,
-    /// In ns: for how long what it used was not measured.
+    /// Time during which use was not measured, in ns.
     pub unmeasured_ns: u128,
-    /// In ns, summed over processes.
+    /// Time spent waiting at the launch gate in ns, summed over processes.
     pub wait_ns: u128,
-    /// How often a row had so many thousandths of the device's time, but for the last one.
+    /// Number of rows for each share of the device's time, in thousandths, without the last row.
     shares: BTreeMap<u32, u32>,
-    /// The last row, of all groups that the tenant was in then: its start, its seconds, its ns.
+    /// The last row over all groups that the tenant was in: start, seconds, ns.
     last: Option<(i64, u64, u128)>,
 }
 
-/// Thousandths of the device's time in a row, of more than none at least one; `None`: none.
+/// Returns a row's share of the device's time in thousandths, at least 1 if there was any; `None` if there was none.
 fn share_of(seconds: u64, gpu_ns: u128) -> Option<u32> {
     let share = (gpu_ns * 1000).div_ceil(u128::from(seconds.max(1)) * NS);
     (gpu_ns > 0).then(|| u32::try_from(share).unwrap_or(1000).min(1000))
 }
 
-/// Advice about one limit.
+/// Advice for one limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Advice<T> {
-    /// What it should be; `None`: as it is.
+    /// The suggested limit; `None` to keep the present one.
     pub limit: Option<T>,
-    /// Why, in words.
+    /// The reason, in words.
     pub why: String,
 }
 
@@ -70,12 +70,12 @@ impl<T> Advice<T> {
     }
 }
 
-/// The report, as it is made.
+/// The report, built row by row.
 #[derive(Debug, Default)]
 pub struct Rightsizing(BTreeMap<(String, String), Seen>);
 
 impl Seen {
-    /// Thousandths of the device's time that 95 of 100 busy rows stay within; nil: none was busy.
+    /// Returns the share of device time, in thousandths, that 95 % of the busy rows stay within; 0 without busy rows.
     #[must_use]
     pub fn p95(&self) -> u32 {
         let shares = self.all_shares();
@@ -91,7 +91,7 @@ impl Seen {
         0
     }
 
-    /// The busiest row's thousandths of the device's time.
+    /// Returns the highest share of device time of any row, in thousandths.
     #[must_use]
     pub fn busiest(&self) -> u32 {
         self.all_shares().keys().next_back().copied().unwrap_or(0)
@@ -112,7 +112,7 @@ impl Seen {
         })
     }
 
-    /// What its memory limit should be.
+    /// Suggests a memory limit.
     #[must_use]
     pub fn memory(&self, care: Care) -> Advice<u64> {
         if let Some(why) = self.too_short(care) {
@@ -147,7 +147,7 @@ impl Seen {
         }
     }
 
-    /// What its ceiling should be, in thousandths.
+    /// Suggests a ceiling, in thousandths.
     #[must_use]
     pub fn share(&self, care: Care) -> Advice<u32> {
         if let Some(why) = self.too_short(care) {
@@ -184,7 +184,7 @@ impl Seen {
 }
 
 impl Rightsizing {
-    /// Adds a line; lines come in the order of time.
+    /// Adds a row; rows arrive in the order of time.
     pub fn add(&mut self, line: &ask::Line) {
         let seen = self.0.entry((line.tenant.clone(), line.device.clone())).or_insert_with(|| Seen {
             seconds: 0,
@@ -208,7 +208,7 @@ impl Rightsizing {
         seen.gpu_ns += u128::from(line.gpu_ns);
         seen.unmeasured_ns += u128::from(line.unmeasured_ns);
         seen.wait_ns += u128::from(line.wait_ns);
-        // A minute in which its group changed has a line for each.
+        // A minute in which the tenant's group changed has a row for each group.
         match &mut seen.last {
             Some((start, _, gpu_ns)) if *start == line.start => *gpu_ns += u128::from(line.gpu_ns),
             last => {
@@ -221,7 +221,8 @@ impl Rightsizing {
         }
     }
 
-    /// The tenants that never had more than so many tenths of a percent of their memory limit, of those that have one.
+    /// Returns the number of tenants with a memory limit that never held more than `permille` thousandths of it, and
+    /// the number of all tenants with one.
     #[must_use]
     pub fn below(&self, permille: u64) -> (usize, usize) {
         let limited = || self.0.values().filter(|seen| seen.refused.is_some() || seen.peak > 0);
@@ -253,7 +254,7 @@ mod tests {
     #[test]
     fn who_needs_less_is_told_how_much_is_enough_and_why() {
         let seen = seen(|_| {});
-        // 1 GiB and a fifth, in steps of 256 MiB; 10 % and a fifth, in steps of 5 %.
+        // 1 GiB plus a fifth, rounded up to 256 MiB; 10 % plus a fifth, rounded up to 5 %.
         let memory = seen.memory(CARE);
         assert_eq!(
             (memory.limit, memory.why.as_str()),

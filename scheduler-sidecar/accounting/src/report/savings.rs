@@ -1,4 +1,5 @@
-//! What sharing saves: GPUs of one's own against fewer that are shared, at a price for each GPU and for each who shares.
+//! Estimates the savings of sharing: compares dedicated GPUs with fewer shared ones, at a price for each GPU and each
+//! tenant.
 
 use serde_json::{Value, json};
 
@@ -6,109 +7,110 @@ use super::apportion::{decimal, rounded};
 use super::money::{plain, read_decimal, with_currency};
 use super::sheet::{Sheet, Table};
 
-/// Hours of a month, on average.
+/// Average hours in a month.
 pub const HOURS: &str = "730";
 
-/// Of one amount, so many.
+/// Units in an amount of 1.
 const UNIT: u128 = 1_000_000_000;
 
-/// What is compared; amounts and hours in units of 10^-9.
+/// The two setups to compare; amounts and hours in units of 10^-9.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Question {
-    /// GPUs of one's own.
+    /// Number of dedicated GPUs.
     pub dedicated: u32,
-    /// GPUs that are shared instead.
+    /// Number of shared GPUs.
     pub shared: u32,
-    /// Who share them.
+    /// Number of tenants that share them.
     pub tenants: u32,
-    /// A GPU's price for an hour.
+    /// Price of a GPU for an hour.
     pub gpu_price: Amount,
-    /// What each who shares adds to that, for an hour.
+    /// Additional price of each tenant for an hour.
     pub tenant_price: Amount,
-    /// For so many hours.
+    /// Number of hours.
     pub hours: Amount,
-    /// What the added latency costs.
+    /// Cost of the added latency.
     pub latency: Option<Latency>,
-    /// Written behind amounts.
+    /// Written after amounts.
     pub currency: String,
 }
 
-/// What added latency costs: of a revenue so many percent are lost for each 100 ms. In units of 10^-9.
+/// Cost of added latency: the percent of the revenue lost for each 100 ms. In units of 10^-9.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Latency {
-    /// Milliseconds that answers take longer than on a GPU of one's own.
+    /// Milliseconds by which answers take longer than on a dedicated GPU.
     pub added_ms: Amount,
-    /// Percent of the revenue that each 100 ms of them lose.
+    /// Percent of the revenue lost for each 100 ms.
     pub loss: Amount,
-    /// What is earned in an hour.
+    /// Revenue of an hour.
     pub revenue: Amount,
 }
 
-/// A decimal number of at most nine digits behind its point, and below a thousand million.
+/// A decimal number with at most nine decimals, below 10^9.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Amount(u128);
 
 impl Amount {
-    /// As it is written.
+    /// Reads a number as written.
     ///
     /// # Errors
-    /// What is accepted.
+    /// The accepted form.
     pub fn read(text: &str) -> Result<Self, String> {
         let amount = read_decimal(text).filter(|amount| *amount < 1_000_000_000 * 1_000_000_000);
         amount.map(Self).ok_or_else(|| "a number like 2.24, with at most 9 decimals, below 1000000000".into())
     }
 }
 
-/// The answer, in hundredths.
+/// The result, in hundredths of the currency.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Savings {
-    /// What was asked.
+    /// The question.
     pub question: Question,
-    /// What GPUs of one's own cost.
+    /// Cost of the dedicated GPUs.
     pub dedicated: u128,
-    /// What sharing costs.
+    /// Cost of the shared GPUs.
     pub shared: u128,
-    /// What the added latency costs, at most all that is earned; nil: nothing was asked of it.
+    /// Cost of the added latency, at most the whole revenue; 0 without a question about latency.
     pub lost: u128,
 }
 
-/// Computes it.
+/// Computes the savings.
 #[must_use]
 pub fn savings(question: Question) -> Savings {
     let cost = |each: u128, number: u32| each.saturating_mul(u128::from(number));
-    // Hundredths of what is in units of 10^-18.
+    // Converts units of 10^-18 for an hour into hundredths for all hours.
     let hundredths = |hourly: u128| rounded(hourly.saturating_mul(question.hours.0), 10_u128.pow(16));
     let dedicated = hundredths(cost(question.gpu_price.0, question.dedicated));
     let shared = hundredths(
         cost(question.gpu_price.0, question.shared).saturating_add(cost(question.tenant_price.0, question.tenants)),
     );
     let lost = question.latency.map_or(0, |latency| {
-        // Of all that is earned in an hour, in units of 10^-18: percent of 100 ms are 10^-4 of milliseconds.
+        // Milliseconds times percent for each 100 ms, in units of 10^-18. A value of 10 000 loses the whole revenue;
+        // it is capped there.
         let part = latency.added_ms.0.saturating_mul(latency.loss.0).min(10_000 * UNIT * UNIT);
         hundredths(rounded(latency.revenue.0.saturating_mul(rounded(part, UNIT)), 10_000 * UNIT))
     });
     Savings { question, dedicated, shared, lost }
 }
 
-/// Hundredths, with a sign.
+/// Formats a difference of hundredths with a sign.
 fn difference(from: u128, less: u128) -> String {
     format!("{}{}", if less > from { "-" } else { "" }, decimal(from.abs_diff(less), 2))
 }
 
 impl Savings {
-    /// Hundredths that are saved, with a sign.
+    /// Returns the saved amount, with a sign.
     #[must_use]
     pub fn saved(&self) -> String {
         difference(self.dedicated, self.shared)
     }
 
-    /// The same less what the added latency costs.
+    /// Returns the saved amount less the cost of the added latency.
     #[must_use]
     pub fn net(&self) -> String {
         difference(self.dedicated, self.shared.saturating_add(self.lost))
     }
 
-    /// The same as tenths of a percent of what GPUs of one's own cost; `None`: they cost nothing.
+    /// Returns the saved part of the dedicated cost in percent; `None` if that cost is zero.
     #[must_use]
     pub fn percent(&self) -> Option<String> {
         if self.dedicated == 0 {
@@ -119,7 +121,7 @@ impl Savings {
         Some(format!("{sign}{}", decimal(permille, 1)))
     }
 
-    /// For people.
+    /// Returns the report for people.
     #[must_use]
     pub fn sheet(&self) -> Sheet {
         let question = &self.question;
@@ -160,7 +162,7 @@ impl Savings {
         }
     }
 
-    /// For programs: amounts are texts, since they are exact.
+    /// Returns the report as JSON; amounts are strings because they are exact.
     #[must_use]
     pub fn json(&self) -> Value {
         json!({
@@ -201,7 +203,7 @@ mod tests {
             let savings = savings(Question { latency: Some(latency), ..question(2, 1, 2, "2.24", "0.08") });
             (decimal(savings.lost, 2), savings.net())
         };
-        // 1 % for each 100 ms, of 10 an hour: 618 ms are 6.18 %, of 7300.
+        // 1 % for each 100 ms at a revenue of 10 an hour: 618 ms lose 6.18 % of 7300.
         assert_eq!(with("618", "1", "10"), ("451.14".into(), "1067.26".into()));
         assert_eq!(with("618", "1", "100"), ("4511.40".into(), "-2993.00".into()));
         assert_eq!(with("50", "0.5", "1"), ("1.83".into(), "1516.57".into()), "1.825 of 730");

@@ -1,4 +1,4 @@
-//! What a report says, before it is written in any form: facts, tables, notes, pictures; and its plain forms.
+//! The content of a report, independent of its format: facts, tables, notes, pictures. Also its plain-text formats.
 
 use vgpu_output::say::{self, escaped};
 
@@ -7,35 +7,35 @@ use vgpu_output::say::{self, escaped};
 pub struct Sheet {
     /// Its title.
     pub title: String,
-    /// A warning above everything else: what is missing from it.
+    /// A warning above everything else: data that is missing from the report.
     pub warning: Option<String>,
-    /// Names and values that hold for all of it.
+    /// Names and values that hold for the whole report.
     pub facts: Vec<(String, String)>,
     /// Its tables.
     pub tables: Vec<Table>,
-    /// Pictures, as SVG; in HTML only.
+    /// Pictures as SVG, shown in HTML only.
     pub pictures: Vec<String>,
-    /// What a reader must know.
+    /// Notes for the reader.
     pub notes: Vec<String>,
 }
 
 /// A table.
 #[derive(Debug, Clone, Default)]
 pub struct Table {
-    /// Its heading; empty: the only one.
+    /// Heading; empty if it is the only table.
     pub heading: String,
-    /// The heads of its columns.
+    /// Column headings.
     pub heads: Vec<String>,
-    /// So many columns are words, to the left; the others numbers.
+    /// Number of leading columns that are text and left-aligned; the others are numbers.
     pub words: usize,
-    /// Its rows.
+    /// Rows.
     pub rows: Vec<Vec<String>>,
-    /// The sum of its rows.
+    /// Totals of the rows.
     pub total: Option<Vec<String>>,
 }
 
 impl Sheet {
-    /// For a terminal.
+    /// Returns the report for a terminal.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = format!("{}\n", escaped(&self.title));
@@ -57,7 +57,7 @@ impl Sheet {
         text
     }
 
-    /// As Markdown (GitHub's tables).
+    /// Returns the report as Markdown (with GitHub's tables).
     #[must_use]
     pub fn markdown(&self) -> String {
         let mut text = format!("# {}\n", plain(&self.title));
@@ -93,7 +93,7 @@ impl Sheet {
     }
 }
 
-/// Text that Markdown takes as it is: nothing in it is hidden, a mark, a link, a cell's end or HTML.
+/// Escapes text for Markdown: no hidden character, mark-up, link, cell separator or HTML is left.
 fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -110,9 +110,9 @@ fn plain(text: &str) -> String {
     out
 }
 
-/// A head and rows as CSV (RFC 4180): what needs it is quoted. A cell that a spreadsheet would take for a formula, which a
-/// label may be, begins with an apostrophe; numbers stay numbers. Characters that are hidden are escaped, but for line
-/// breaks.
+/// Returns a heading and rows as CSV (RFC 4180), with cells quoted as needed. A cell that a spreadsheet would read as
+/// a formula, for example a label, gets a leading apostrophe; numbers stay numbers. Hidden characters except line
+/// breaks are escaped.
 #[must_use]
 pub fn csv(heads: &[String], rows: &[Vec<String>]) -> String {
     let cell = |text: &String| {
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(csv(&["a".into()], &[vec!["x,\"y\"".into()], vec!["z".into()]]), "a\n\"x,\"\"y\"\"\"\nz\n");
     }
 
-    /// A terminal that shows the file, and a reader of a line that is turned around, are deceived by nothing in it.
+    /// Nothing hidden deceives a terminal that shows the file, or a reader of a line with reversed direction.
     #[test]
     fn nothing_hidden_stands_in_a_report_of_any_form() {
         let cell = "a\u{202e}b\x1b[31m|\r=1\u{feff}";

@@ -1,7 +1,7 @@
-//! How use goes on: sums of each day, and the straight line through them.
+//! Reports how use develops: sums for each step (hour, day or week), and the straight line through them.
 //!
-//! Integers: a line's slope is a fraction, rounded once. Only whole days are on the line, from the first row on; the
-//! first and the last one of a period seldom are.
+//! Integer arithmetic: a slope is a fraction, rounded once. Only whole steps since the first row are used for the
+//! line; the first and the last step of a period seldom are whole.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,59 +15,59 @@ use super::sheet::{Sheet, Table};
 use super::usage::{heads, named, whole, with};
 use crate::record::ask;
 
-/// What a reader must know where device time was not measured.
+/// Note for reports over unmeasured device time.
 pub(super) const UNMEASURED: &str =
     "Not all device time of this period was measured, and what was not is missing here: docs/record.md says when.";
 
-/// Fewer whole steps than this make no line.
+/// Least number of whole steps for a line.
 pub const FEWEST: u64 = 3;
 
-/// Of a step, or of all of one.
+/// Usage of one step, for all or for one line.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sum {
-    /// In ns.
+    /// Measured device time in ns.
     pub gpu_ns: u128,
-    /// Bytes held, times seconds.
+    /// Bytes held, multiplied by seconds.
     pub byte_seconds: u128,
-    /// In ns, summed over processes.
+    /// Time spent waiting at the launch gate in ns, summed over processes.
     pub wait_ns: u128,
 }
 
-/// How long a step is, and what it is called.
+/// The length of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
-    /// `hour`, `day`, `week`.
+    /// `hour`, `day` or `week`.
     pub name: &'static str,
-    /// Its seconds.
+    /// Length in seconds.
     pub seconds: i64,
-    /// When one began: a Monday.
+    /// Start of some step, to which the others are aligned; for weeks a Monday.
     pub from: i64,
 }
 
-/// The report, while it is made.
+/// Builds the report.
 #[derive(Debug)]
 pub struct Trend {
     by: Vec<By>,
     step: Step,
     sums: BTreeMap<(i64, Whose), Sum>,
-    /// When the first row began.
+    /// Start of the first row.
     first: Option<i64>,
-    /// Was something used that was not measured?
+    /// True if some use was not measured.
     unmeasured: bool,
 }
 
 /// A straight line through sums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slope {
-    /// What a step has on average.
+    /// Mean of a step.
     pub mean: u128,
-    /// What each has more than the one before.
+    /// Change from each step to the next.
     pub change: i128,
-    /// What the line has so many steps after the last one; not below nil.
+    /// Value of the line a given number of steps after the last one; not below zero.
     pub ahead: u128,
 }
 
-/// The straight line with the least squares through values one step apart. `None`: fewer than [`FEWEST`].
+/// Returns the least-squares line through values one step apart; `None` for fewer than [`FEWEST`] values.
 #[must_use]
 pub fn slope(values: &[u128], ahead: u64) -> Option<Slope> {
     let count = u64::try_from(values.len()).ok().filter(|count| *count >= FEWEST)?;
@@ -84,7 +84,7 @@ pub fn slope(values: &[u128], ahead: u64) -> Option<Slope> {
         let half = if value < 0 { -(unit / 2) } else { unit / 2 };
         value.saturating_add(half) / unit
     };
-    // At n - 1 + ahead, by the mean and the slope.
+    // Evaluate at n - 1 + ahead, from the mean and the slope.
     let at = n.saturating_mul(n - 1 + i128::from(ahead)) - x;
     let then = nearest(y.saturating_mul(over).saturating_add(up.saturating_mul(at)), n * over);
     Some(Slope {
@@ -95,13 +95,13 @@ pub fn slope(values: &[u128], ahead: u64) -> Option<Slope> {
 }
 
 impl Trend {
-    /// Nothing yet.
+    /// Starts an empty report.
     #[must_use]
     pub fn new(by: Vec<By>, step: Step) -> Self {
         Self { by, step, sums: BTreeMap::new(), first: None, unmeasured: false }
     }
 
-    /// Adds a line.
+    /// Adds a row.
     pub fn add(&mut self, line: &ask::Line) {
         self.unmeasured |= line.unmeasured_ns > 0;
         self.first = Some(self.first.map_or(line.start, |first| first.min(line.start)));
@@ -113,12 +113,12 @@ impl Trend {
         sum.wait_ns += u128::from(line.wait_ns);
     }
 
-    /// All lines are there: those of this time.
+    /// Finishes the report after the last row of the period.
     #[must_use]
     pub fn done(self, period: Period, ahead: u64) -> Answer {
         let Step { seconds, from, .. } = self.step;
-        // The first that begins in the period, and the first that ends behind it.
-        // Before the first row there was no record, which is not to say that nothing was used.
+        // Use the whole steps, from the first that begins in the period to the last that ends in it. Skip time before
+        // the first row: without a record, use is unknown rather than zero.
         let since = period.since.max(self.first.unwrap_or(period.since));
         let first = -(from - since).div_euclid(seconds);
         let end = (period.until - from).div_euclid(seconds);
@@ -134,13 +134,13 @@ impl Trend {
     }
 }
 
-/// The report.
+/// The finished report.
 #[derive(Debug, Clone)]
 pub struct Answer {
     by: Vec<By>,
     step: Step,
     sums: BTreeMap<(i64, Whose), Sum>,
-    /// Whole steps: the first, and the one behind the last.
+    /// Whole steps: the first, and the one after the last.
     first: i64,
     end: i64,
     ahead: u64,
@@ -157,13 +157,13 @@ impl Answer {
         self.sums.keys().map(|(_, whose)| whose).collect()
     }
 
-    /// Whose sum of each whole step; of steps without a row nil.
+    /// Returns the sum of each whole step for one line; zero for steps without rows.
     fn series(&self, whose: &Whose, part: impl Fn(&Sum) -> u128) -> Vec<u128> {
         let of = |at| self.sums.get(&(at, whose.clone())).map_or(0, &part);
         (self.first..self.end).map(of).collect()
     }
 
-    /// The lines of device time and of memory.
+    /// Returns the lines through device time and through memory.
     fn slopes(&self, whose: &Whose) -> [Option<Slope>; 2] {
         [
             slope(&self.series(whose, |sum| sum.gpu_ns), self.ahead),
@@ -179,7 +179,7 @@ impl Answer {
         (self.first..self.end).contains(&at)
     }
 
-    /// Sums of each step, of all.
+    /// Returns the sum of each step over all lines.
     fn steps(&self) -> BTreeMap<i64, Sum> {
         let mut steps: BTreeMap<i64, Sum> = (self.first..self.end).map(|at| (at, Sum::default())).collect();
         for ((at, _), sum) in &self.sums {
@@ -191,7 +191,7 @@ impl Answer {
         steps
     }
 
-    /// For people; `shown` says a second since 1970.
+    /// Returns the report for people; `shown` formats seconds since 1970.
     #[must_use]
     pub fn sheet(&self, facts: Vec<(String, String)>, shown: impl Fn(i64) -> String) -> Sheet {
         let name = self.step.name;
@@ -231,7 +231,7 @@ impl Answer {
             rows: self.all_whose().into_iter().map(line).collect(),
             total: None,
         };
-        #[allow(clippy::cast_precision_loss)] // a picture
+        #[allow(clippy::cast_precision_loss)] // only for a picture
         let bar = |(at, sum): (&i64, &Sum)| {
             let seconds = sum.gpu_ns as f64 / 1e9;
             Bar { name: shown(self.begins(*at)), value: seconds, shown: format!("{seconds:.0} s") }
@@ -256,7 +256,7 @@ impl Answer {
         }
     }
 
-    /// For programs.
+    /// Returns the report as JSON.
     #[must_use]
     pub fn json(&self) -> Value {
         let change = |value: i128| i64::try_from(value).map_or_else(|_| json!(value.to_string()), |value| json!(value));
@@ -286,7 +286,7 @@ impl Answer {
         })
     }
 
-    /// For spreadsheets: a line for each step and each of whose there are rows in it.
+    /// Returns the report as CSV, with a row for each step and each line in it.
     #[must_use]
     pub fn csv(&self) -> (Vec<String>, Vec<Vec<String>>) {
         let more = ["begins", "whole", "gpu_ns", "memory_byte_seconds", "wait_ns"];
@@ -318,7 +318,7 @@ mod tests {
         assert_eq!(slope(&[40, 30, 20, 10], 1), found(25, -10, 0));
         assert_eq!(slope(&[40, 30, 20, 10], 100), found(25, -10, 0));
         assert_eq!(slope(&[7, 7, 7], 30), found(7, 0, 7));
-        // Nearest, up and down: means of 1/3 and 2/3, slopes of half a unit.
+        // Rounded to the nearest, up and down: means of 1/3 and 2/3, slopes of half a unit.
         assert_eq!(slope(&[0, 0, 1], 0), found(0, 1, 1));
         assert_eq!(slope(&[1, 0, 0], 0), found(0, -1, 0));
         assert_eq!(slope(&[1, 2], 1), None);

@@ -1,4 +1,4 @@
-//! Who used how much of what there was: device time and memory, each in parts that sum to 100.0 %.
+//! Reports each line's part of the devices' time and memory, in percentages that sum to 100.0 %.
 
 use serde_json::{Value, json};
 use vgpu_core::bytes::Bytes;
@@ -11,30 +11,30 @@ use super::sheet::{Sheet, Table};
 /// A line of the report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
-    /// Whose.
+    /// Identifies the line.
     pub whose: Whose,
-    /// As the record has it.
+    /// Recorded usage.
     pub used: Used,
-    /// Of all device time, in tenths of a percent; together 1000.
+    /// Part of all device time in tenths of a percent; all lines sum to 1000.
     pub gpu_permille: u128,
-    /// Device time as it is shown, in ms.
+    /// Device time as shown, in ms.
     pub gpu_ms: u128,
-    /// Of all memory over time, in tenths of a percent; together 1000.
+    /// Part of all memory over time in tenths of a percent; all lines sum to 1000.
     pub memory_permille: u128,
-    /// As it is shown, in thousandths of a GiB-hour.
+    /// Memory as shown, in thousandths of a GiB-hour.
     pub milli_gib_hours: u128,
 }
 
 /// The report.
 #[derive(Debug, Clone)]
 pub struct Usage {
-    /// Most device time first.
+    /// Lines, most device time first.
     pub lines: Vec<Line>,
-    /// What the lines are for.
+    /// Columns by which lines are grouped.
     pub by: Vec<By>,
 }
 
-/// Makes it: what is shown of each line sums to what is shown of all.
+/// Makes the report. The shown parts of the lines sum to the shown total.
 #[must_use]
 pub fn usage(gathered: &Gathered) -> Usage {
     let sorted = gathered.sorted(|used| used.gpu_ns);
@@ -57,12 +57,12 @@ pub fn usage(gathered: &Gathered) -> Usage {
     Usage { lines: sorted.into_iter().enumerate().map(line).collect(), by: gathered.by.clone() }
 }
 
-/// The names of these columns, for people.
+/// Returns the column headings for people.
 pub(super) fn heads(by: &[By], more: &[&str]) -> Vec<String> {
     by.iter().map(By::name).chain(more.iter().map(|head| (*head).to_owned())).collect()
 }
 
-/// What a line's parts are called in JSON, and its kind.
+/// Returns a JSON object with the line's columns and its kind.
 pub(super) fn named(whose: &Whose, by: &[By]) -> Value {
     let mut object = serde_json::Map::new();
     let parts: Vec<Option<&String>> = match whose {
@@ -75,7 +75,7 @@ pub(super) fn named(whose: &Whose, by: &[By]) -> Value {
     Value::Object(object)
 }
 
-/// Adds members to an object.
+/// Adds fields to a JSON object.
 pub(super) fn with(mut object: Value, more: Value) -> Value {
     if let (Value::Object(object), Value::Object(more)) = (&mut object, more) {
         object.extend(more);
@@ -98,7 +98,7 @@ impl Usage {
         })
     }
 
-    /// For people.
+    /// Returns the report for people.
     #[must_use]
     pub fn sheet(&self, facts: Vec<(String, String)>, notes: Vec<String>) -> Sheet {
         let more = ["GPU seconds", "GPU %", "GiB hours", "memory %", "peak", "wait seconds", "refused"];
@@ -126,7 +126,7 @@ impl Usage {
             memory_permille: sum(|line| line.memory_permille),
             milli_gib_hours: sum(|line| line.milli_gib_hours),
         };
-        // With the line of what was not measured nothing is missing in the sum.
+        // With a line for unmeasured time, the total is complete.
         if self.lines.iter().any(|line| matches!(line.whose, Whose::Unmeasured(_))) {
             all.used.unmeasured_ns = 0;
         }
@@ -151,7 +151,7 @@ impl Usage {
     }
 
     fn bars(&self) -> Vec<Bar> {
-        #[allow(clippy::cast_precision_loss)] // a picture
+        #[allow(clippy::cast_precision_loss)] // only for a picture
         let bar = |line: &Line| Bar {
             name: line.whose.cells(&self.by).join(" "),
             value: line.gpu_ms as f64,
@@ -160,7 +160,7 @@ impl Usage {
         self.lines.iter().map(bar).collect()
     }
 
-    /// For programs: whole numbers as the record has them, and the parts.
+    /// Returns the report as JSON: integers as recorded, and the parts.
     #[must_use]
     pub fn json(&self) -> Value {
         let line = |line: &Line| {
@@ -191,7 +191,7 @@ impl Usage {
         })
     }
 
-    /// For spreadsheets: a line each, no total.
+    /// Returns the report as CSV, one line each, without a total.
     #[must_use]
     pub fn csv(&self) -> (Vec<String>, Vec<Vec<String>>) {
         let more = [
@@ -221,7 +221,7 @@ impl Usage {
     }
 }
 
-/// A number as JSON has it.
+/// Returns a number as JSON; as a string if it exceeds 64 bits.
 pub(super) fn whole(value: u128) -> Value {
     u64::try_from(value).map_or_else(|_| json!(value.to_string()), |value| json!(value))
 }

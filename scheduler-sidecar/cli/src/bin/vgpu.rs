@@ -1,4 +1,5 @@
-//! The command line: one verb per file in `cli`. Only the doctor's child, which asks the driver, needs `unsafe`.
+//! The command line: one command per file in `cli`. Only the doctor's child process, which calls the driver, needs
+//! `unsafe`.
 #![deny(unsafe_code)]
 
 use std::process::ExitCode;

@@ -1,7 +1,7 @@
-//! What an image brings that matters: its own preloads, its search path, and which C library's loader it has.
+//! Inspects an image: its own preloads, its library search path, and which C library's loader it has.
 //!
-//! Nothing of it runs: the engine is asked for its variables, and a container that is made, never started and removed shows
-//! its files.
+//! Nothing of the image is executed. The engine is asked for its variables, and its files are copied from a container
+//! that is created, never started, and removed.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read as _;
@@ -14,24 +14,24 @@ use std::{fs, io};
 use super::super::arch;
 use vgpu_output::say::{Failure, NOT_EXECUTABLE, NOT_FOUND, RUN_FAILED};
 
-/// The loader's own list.
+/// The file in which glibc's loader finds system-wide preloads.
 pub const SYSTEM_LIST: &str = "/etc/ld.so.preload";
 
-/// A list longer than this, in bytes, is none.
+/// Largest accepted list, in bytes.
 const LONGEST_LIST: u64 = 64 * 1024;
 
-/// Which loader programs of an image have.
+/// The loader that an image's programs use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loader {
-    /// That of glibc, which maps the library.
+    /// glibc's, which can map the library.
     Glibc,
-    /// That of musl, which cannot.
+    /// musl's, which cannot.
     Musl,
-    /// None at the usual places: its programs are static, or bring a loader of their own.
+    /// None at the usual paths: its programs are static, or bring their own loader.
     None,
 }
 
-/// What was seen.
+/// The findings.
 #[derive(Debug, Default)]
 pub struct Image {
     /// Its LD_PRELOAD.
@@ -40,14 +40,15 @@ pub struct Image {
     pub library_path: Option<OsString>,
     /// Its /etc/ld.so.preload, if that was asked for.
     pub list: Option<String>,
-    /// Its loader; absent if nobody looked.
+    /// Its loader; `None` if it was not inspected.
     pub loader: Option<Loader>,
 }
 
-/// Looks into an image; one that is not there is pulled if that is permitted. Its list is read if `list` says so.
+/// Inspects an image; a missing one is pulled if `pulls`. Its preload list is read if `list`.
 ///
 /// # Errors
-/// [`Failure`] in the engine's words: there is no engine, or no such image; in ours: its list cannot be read.
+/// [`Failure`] with the engine's message if there is no engine or no such image; with ours if the list cannot be
+/// read.
 pub fn look(engine: &OsStr, name: &OsStr, pulls: bool, list: bool) -> Result<Image, Failure> {
     let inspect = || {
         ask(engine, &["image".as_ref(), "inspect".as_ref(), "--format".as_ref(), "{{json .Config.Env}}".as_ref(), name])
@@ -70,9 +71,9 @@ pub fn look(engine: &OsStr, name: &OsStr, pulls: bool, list: bool) -> Result<Ima
     Ok(image)
 }
 
-/// Looks at its files.
+/// Inspects the files of the image.
 fn files(engine: &OsStr, name: &OsStr, list: bool, image: &mut Image) -> Result<(), Failure> {
-    // An image may have no command; this one is not run.
+    // `create` needs a command, and an image may have none; this one never runs.
     let made = ask(engine, &["create".as_ref(), "--network".as_ref(), "none".as_ref(), name, "/vgpu-looks".as_ref()])?;
     if !made.status.success() {
         return Err(failed(engine, name, &made));
@@ -80,10 +81,10 @@ fn files(engine: &OsStr, name: &OsStr, list: bool, image: &mut Image) -> Result<
     let id = OsString::from_vec(made.stdout.trim_ascii().to_vec());
     let seen = scratch().and_then(|dir| {
         let result = at(engine, &id, &dir, list, image);
-        let _ = fs::remove_dir_all(&dir); // a directory in /tmp is left if this fails, and nothing else
+        let _ = fs::remove_dir_all(&dir); // if this fails, only a directory in /tmp is left behind
         result
     });
-    // Whatever was seen, it goes, and the volumes that the image declares and the engine made with it.
+    // Remove the container in any case, and the volumes that the engine created for the image.
     let _ = ask(engine, &["rm".as_ref(), "--force".as_ref(), "--volumes".as_ref(), id.as_ref()]);
     seen
 }
@@ -95,8 +96,8 @@ fn at(engine: &OsStr, id: &OsStr, dir: &Path, list: bool, image: &mut Image) -> 
         from.push(file);
         let to = dir.join(to);
         let mut out = ask(engine, &["cp".as_ref(), "--follow-link".as_ref(), from.as_ref(), to.as_ref()])?;
-        // podman follows links anyway and has no such option. Any other failure stays one: without the option docker
-        // copies a link that leads nowhere as the link that it is.
+        // podman follows links anyway and has no such option. Any other failure remains one: without the option,
+        // docker copies a dangling link as a link.
         if !out.status.success() && String::from_utf8_lossy(&out.stderr).contains("unknown flag: --follow-link") {
             out = ask(engine, &["cp".as_ref(), from.as_ref(), to.as_ref()])?;
         }
@@ -119,8 +120,9 @@ fn at(engine: &OsStr, id: &OsStr, dir: &Path, list: bool, image: &mut Image) -> 
     Ok(())
 }
 
-/// Reads what an engine copied out of an image, which may be anything: a link is not followed (it would lead to a file of
-/// the host), a pipe or a device not waited for, and no more read than a list has.
+/// Reads a file that the engine copied out of an image; the file may be anything. Links are not followed, because
+/// they would lead to a file of the host. Pipes and devices are not waited for. At most [`LONGEST_LIST`] bytes are
+/// read.
 fn read_list(file: &Path) -> Result<String, String> {
     use rustix::fs::{Mode, OFlags};
     let cannot = |why: io::Error| format!("cannot be read: {why}");
@@ -141,10 +143,10 @@ fn read_list(file: &Path) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|_| "is not UTF-8".to_owned())
 }
 
-/// A directory of our own, closed to others.
+/// Creates a directory that only this user can enter.
 fn scratch() -> Result<PathBuf, Failure> {
     let mut random = [0; 8];
-    let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()); // a name that is taken is an error below
+    let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()); // a taken name fails below
     let dir = std::env::temp_dir().join(format!("vgpu-look-{:016x}", u64::from_ne_bytes(random)));
     match fs::DirBuilder::new().mode(0o700).create(&dir) {
         Ok(()) => Ok(dir),
@@ -156,7 +158,7 @@ fn ask(engine: &OsStr, words: &[&OsStr]) -> Result<Output, Failure> {
     Command::new(engine).args(words).stdin(Stdio::null()).output().map_err(|why| not_started(engine, &why))
 }
 
-/// The engine's command cannot be started.
+/// Failure for an engine whose command cannot be started.
 pub fn not_started(engine: &OsStr, why: &io::Error) -> Failure {
     let code = if why.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
     Failure::new(code, format!("{}: {why}; name the engine's command with --engine", engine.display()))

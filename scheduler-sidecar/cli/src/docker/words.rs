@@ -1,12 +1,12 @@
-//! What the words behind `docker run` say: where the image stands, and what of ours they already set.
+//! Parses the arguments of `docker run`: finds the image, and the variables of ours that are set already.
 //!
-//! Options are the engine's affair and pass as they are. Which of them take a value must be known to find the image: all
-//! but those in [`ALONE`].
+//! Options are passed on unchanged. To find the image, this file must know which options take a value: all except
+//! those in [`ALONE`].
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 
-/// Options of `docker run` and `podman run` that take no value of their own.
+/// Options of `docker run` and `podman run` that take no separate value.
 const ALONE: &[&str] = &[
     "detach",
     "disable-content-trust",
@@ -36,30 +36,30 @@ const ALONE: &[&str] = &[
     "use-api-socket",
 ];
 
-/// The same in one letter.
+/// One-letter options without a value.
 const ALONE_SHORT: &[u8] = b"ditPq";
 
-/// Options that bring a GPU into the container, or may.
+/// Options that give the container a GPU, or may.
 const GPU: &[&str] = &["gpus", "runtime", "device", "privileged"];
 
-/// The words of a `docker run`, understood.
+/// The parsed arguments of a `docker run`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Words {
-    /// All of them, but a variable of ours that was taken out.
+    /// All arguments except variables of ours that were removed.
     pub kept: Vec<OsString>,
     /// The image.
     pub image: Option<OsString>,
-    /// The value of `-e LD_PRELOAD=...`; it is not among `kept`.
+    /// Value of `-e LD_PRELOAD=...`; not in `kept`.
     pub preload: Option<OsString>,
-    /// The value of `-e LD_LIBRARY_PATH=...`; it is not among `kept` if ours goes before it.
+    /// Value of `-e LD_LIBRARY_PATH=...`; not in `kept` if ours precedes it.
     pub library_path: Option<OsString>,
-    /// Do options bring a GPU?
+    /// True if options give a GPU.
     pub gpu: bool,
-    /// May the engine bring an image that is not there?
+    /// True if the engine may pull a missing image.
     pub pulls: bool,
 }
 
-/// Reads them. `searched`: a LD_LIBRARY_PATH of ours is added, and the one that they set goes behind it.
+/// Parses the arguments. With `searched`, our LD_LIBRARY_PATH is added and theirs is appended to it.
 pub fn read(words: &[OsString], searched: bool) -> Words {
     let mut said = Words { pulls: true, ..Words::default() };
     let mut rest = words.iter();
@@ -105,7 +105,8 @@ pub fn read(words: &[OsString], searched: bool) -> Words {
     said
 }
 
-/// An option's name and the value that stands in the same word: `--name=value`, `-n=value`, `-nvalue`, `-itnvalue`.
+/// Splits an option into its name and the value in the same argument: `--name=value`, `-n=value`, `-nvalue`,
+/// `-itnvalue`.
 fn option(text: &[u8]) -> (&[u8], Option<&[u8]>) {
     if let Some(name) = text.strip_prefix(b"--") {
         return match name.iter().position(|byte| *byte == b'=') {
@@ -123,13 +124,13 @@ fn option(text: &[u8]) -> (&[u8], Option<&[u8]>) {
     }
 }
 
-/// The options without a value that stand before another in the same word: `-it` of `-ite`.
+/// Returns the options without a value that precede another in the same argument: `-it` of `-ite`.
 fn before(text: &[u8]) -> Option<&[u8]> {
     let letters = text.get(1..)?.iter().take_while(|letter| ALONE_SHORT.contains(letter)).count();
     (letters > 0 && !text.starts_with(b"--")).then(|| &text[..=letters])
 }
 
-/// Does an option without a value in its own word take the next one?
+/// Returns true if an option without a value in its own argument takes the next one.
 fn takes_value(name: &[u8], text: &[u8]) -> bool {
     if text.starts_with(b"--") {
         !ALONE.iter().any(|alone| name == alone.as_bytes())
@@ -138,12 +139,12 @@ fn takes_value(name: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// The long name of an option that matters here.
+/// Returns the long name of a relevant option.
 fn long<'a>(name: &'a [u8], text: &[u8]) -> &'a [u8] {
     if name == b"e" && !text.starts_with(b"--") { b"env" } else { name }
 }
 
-/// `NAME=value`, or `NAME` alone for the one of this environment.
+/// Parses `NAME=value`, or `NAME` alone, which takes the value of this environment.
 fn variable(text: &[u8]) -> (&OsStr, Option<OsString>) {
     match text.iter().position(|byte| *byte == b'=') {
         Some(at) => (OsStr::from_bytes(&text[..at]), Some(OsStr::from_bytes(&text[at + 1..]).to_owned())),

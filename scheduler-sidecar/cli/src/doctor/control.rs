@@ -1,8 +1,8 @@
-//! The proof: what a child process of its own gets, looked at by [`super::seen`]'s facts.
+//! Tests enforcement with child processes, and judges their observations ([`super::seen`]).
 //!
-//! One child runs without limits, to know the device as it is and to look up every function; one runs as any program
-//! started here would, and allocates: a little, which must be granted, and more than the limit, which must be refused.
-//! Both end within [`PATIENCE`]. Where nothing is asked for and nothing is loaded, there is nothing to prove.
+//! One child runs without limits, to observe the real device and to look up every function. Another runs as any
+//! program started here would, and allocates: a small amount must be granted, and more than the limit must be
+//! refused. Each must end within [`PATIENCE`]. Without limits and without a loaded library there is nothing to test.
 
 use std::io::Read as _;
 use std::process::{Command, Stdio};
@@ -15,7 +15,7 @@ use super::seen::{CHILD, Control, Device, Doors, STEP, Seen};
 use super::{Report, daemon, variable};
 use crate::library;
 
-/// How long a child may take: a driver's first initialisation takes seconds on a machine with many devices.
+/// Longest run of a child: a driver's first initialisation takes seconds on a machine with many devices.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// CUDA_ERROR_OUT_OF_MEMORY.
 const OUT_OF_MEMORY: u32 = 2;
@@ -27,7 +27,7 @@ const NOT_PERMITTED: u32 = 800;
 pub fn look(report: &mut Report) {
     let environment: Vec<(Vec<u8>, Vec<u8>)> =
         std::env::vars_os().map(|(name, value)| (name.into_encoded_bytes(), value.into_encoded_bytes())).collect();
-    // What is not understood is a finding already.
+    // Variables that cannot be parsed are already a finding.
     let written = RawLimits::from_vars(environment).unwrap_or_default();
     let terms = variable("VGPU_SOCKET").and_then(|socket| daemon::terms(socket.as_ref()).ok());
     let limits = match &terms {
@@ -89,7 +89,7 @@ pub fn look(report: &mut Report) {
     }
 }
 
-/// libvgpu.so in this very process, which was started as any program is.
+/// Returns the path of libvgpu.so if it is mapped in this process, which was started as any program is.
 fn mapped() -> Option<String> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let file = |line: &str| line.get(line.find('/')?..).map(str::to_owned);
@@ -146,14 +146,14 @@ fn doors(report: &mut Report, seen: &Seen) {
     }
 }
 
-/// The first of some names.
+/// Returns the first few names.
 fn few(names: &[String]) -> String {
     const FEW: usize = 4;
     let shown = names[..names.len().min(FEW)].join(", ");
     if names.len() > FEW { format!("{shown}, and {} more", names.len() - FEW) } else { shown }
 }
 
-/// One device whose use is only measured: programs must see it as it is.
+/// Checks a device whose use is only measured: programs must see it unchanged.
 fn observed(report: &mut Report, real: Option<&Device>, device: &Device) {
     let name = format!("device {} ({})", device.ordinal, device.uuid);
     match (real, &device.control) {
@@ -171,7 +171,7 @@ fn observed(report: &mut Report, real: Option<&Device>, device: &Device) {
     }
 }
 
-/// One device: which limits are in force and from where, and whether they hold.
+/// Checks a device: which limits are in force, where they come from, and whether they hold.
 fn proved(report: &mut Report, limits: &RawLimits, real: Option<&Device>, device: &Device) {
     let name = format!("device {} ({})", device.ordinal, device.uuid);
     let Some(real) = real else {
@@ -184,7 +184,7 @@ fn proved(report: &mut Report, limits: &RawLimits, real: Option<&Device>, device
     report.fine("in force", format!("{name}: {}", in_words(&limits, real.memory.unwrap_or(real.total))));
     let Some(memory) = limits.memory else { return };
     let Some(control) = &device.control else { return };
-    // CUDA's own total is below the board's.
+    // CUDA's total is less than the board's memory.
     let (shown, memory) = (Bytes(device.total), memory.min(Bytes(real.total)));
     if shown != memory {
         return report.finding(
@@ -251,7 +251,7 @@ fn in_words(limits: &DeviceLimits, total: u64) -> String {
     format!("{memory}; {time}")
 }
 
-/// Runs this program as the child, as it is or without limits, and reads what it saw.
+/// Runs this program as the child, with or without limits, and reads its observations.
 fn child(limited: bool) -> Result<Seen, String> {
     let program = std::env::current_exe().map_err(|why| format!("cannot be started: {why}"))?;
     let mut command = Command::new(program);
@@ -269,7 +269,7 @@ fn child(limited: bool) -> Result<Seen, String> {
     }
     let mut child = command.spawn().map_err(|why| format!("cannot be started: {why}"))?;
     let end = Instant::now() + PATIENCE;
-    // What it prints is far smaller than a pipe holds: it can be waited for first.
+    // The output is far smaller than a pipe's buffer, so waiting first cannot deadlock.
     let status = loop {
         match child.try_wait() {
             Ok(Some(status)) => break status,
@@ -289,7 +289,7 @@ fn child(limited: bool) -> Result<Seen, String> {
     if !status.success() {
         return Err(format!("ended with {status}{said}"));
     }
-    // The driver may print, too: the child's is the last line.
+    // The driver may print as well; the child's own line is the last one.
     let line = out.lines().next_back().unwrap_or_default();
     serde_json::from_str(line).map_err(|why| format!("is not understood ({why}){said}"))
 }
@@ -304,7 +304,7 @@ mod tests {
         Device { ordinal: 0, uuid: "GPU-1".into(), index: Some(0), total, memory: Some(total), control }
     }
 
-    /// What is said last, and whether it is a finding.
+    /// Returns whether the last line is a finding, and its text.
     fn said(look: impl FnOnce(&mut Report)) -> (bool, String) {
         let mut report = Report::default();
         look(&mut report);

@@ -1,4 +1,4 @@
-//! Does the daemon answer, on this tenant's socket and on the administrative one?
+//! Checks whether the daemon answers, on this tenant's socket and on the administrative one.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -12,23 +12,23 @@ use super::{Report, found, variable};
 use vgpu_config::paths;
 use vgpu_control as control;
 
-/// How long an answer may take, as in the library.
+/// Longest wait for an answer, as in the library.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The socket that the environment names, and what the daemon says there.
+/// The socket that the environment names, and the daemon's answer on it.
 pub struct Asked {
     socket: String,
     said: Result<Said, String>,
 }
 
 impl Asked {
-    /// Asks, if a socket is named.
+    /// Asks the daemon, if the environment names a socket.
     pub fn here() -> Option<Self> {
         let socket = variable("VGPU_SOCKET")?;
         Some(Self { said: terms(Path::new(&socket)), socket })
     }
 
-    /// Whose socket it is, by the daemon's word.
+    /// Returns the tenant that the daemon says the socket belongs to.
     pub fn tenant(&self) -> Option<&str> {
         self.said.as_ref().ok().map(|said| said.terms.tenant.as_str())
     }
@@ -80,17 +80,18 @@ pub fn look(report: &mut Report, asked: Option<&Asked>) {
     }
 }
 
-/// What a member would be told.
+/// The terms that a member would receive.
 pub struct Said {
     /// The tenant and its limits.
     pub terms: Terms,
-    /// What is done about them.
+    /// Mode of the tenant.
     pub mode: Mode,
-    /// Are ways around the library refused?
+    /// True if bypasses of the library are refused.
     pub strict: bool,
 }
 
-/// The terms a member would get. The daemon sees this as a short-lived member. What comes with the line is not taken.
+/// Returns the terms that a member would receive. The daemon sees a short-lived member. Descriptors sent with the
+/// answer are not received.
 pub fn terms(socket: &Path) -> Result<Said, String> {
     let hello = two::Hello { pid: std::process::id(), version: env!("CARGO_PKG_VERSION").to_owned(), clock: 0 };
     let line = asked(socket, &hello.encode().map_err(|why| why.to_string())?)?;
@@ -102,7 +103,7 @@ pub fn terms(socket: &Path) -> Result<Said, String> {
     }
 }
 
-/// What a daemon says that knows protocol 1 only.
+/// Asks a daemon that knows only protocol 1.
 fn terms_one(socket: &Path) -> Result<Said, String> {
     let hello = Hello { pid: std::process::id(), version: env!("CARGO_PKG_VERSION").to_owned() };
     let line = asked(socket, &hello.encode().map_err(|why| why.to_string())?)?;
@@ -116,7 +117,7 @@ fn not_understood(why: WireError) -> String {
     format!("the answer is not understood: {why}")
 }
 
-/// The answer to a line.
+/// Sends a line and returns the answer.
 fn asked(socket: &Path, hello: &str) -> Result<Vec<u8>, String> {
     let words = |why: io::Error| why.to_string();
     let stream = UnixStream::connect(socket).map_err(words)?;

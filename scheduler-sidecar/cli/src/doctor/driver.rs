@@ -1,9 +1,9 @@
-//! Which driver the loader would give a program here: the real one, the simulated one, or none.
+//! Reports which driver the loader would find here: the real one, the simulated one, or none.
 
 use super::Report;
 use crate::{elf, library, loader};
 
-/// A text that the simulated driver holds and no other does: the name of its variable.
+/// Text that only the simulated driver contains: the name of its variable.
 const MARK: &[u8] = b"VGPU_SIM_DIR";
 
 pub fn look(report: &mut Report) {

@@ -1,5 +1,6 @@
-//! What the daemon found, each with what to do: processes at the devices, what it cannot write or look at, what it did not
-//! take. Of all tenants where the administrative socket may be opened, else of the tenant whose socket is here.
+//! Reports the daemon's findings, each with a remedy: processes that use the devices, and anything the daemon cannot
+//! write, read or accept. Covers all tenants if the administrative socket can be opened, else the tenant whose socket
+//! is set here.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,7 +10,7 @@ use vgpu_config::problem::shown;
 use vgpu_control::finding::Finding;
 use vgpu_control::{Status, own};
 
-/// Everything that a daemon's status holds of findings.
+/// Reports every finding in a daemon's status.
 pub fn all(report: &mut Report, status: &Status) {
     for finding in &status.findings {
         report.finding("proof", words(finding));
@@ -49,7 +50,7 @@ pub fn all(report: &mut Report, status: &Status) {
     }
 }
 
-/// Devices on which tenants use what nobody measures, with those tenants' names.
+/// Returns the devices with unmeasured use, and the names of the tenants that use them.
 fn unmeasured(status: &Status) -> BTreeMap<&str, String> {
     let mut names: BTreeMap<&str, String> = BTreeMap::new();
     for tenant in &status.tenants {
@@ -62,7 +63,7 @@ fn unmeasured(status: &Status) -> BTreeMap<&str, String> {
     names
 }
 
-/// What was found of the tenant that has this socket.
+/// Reports the findings about the tenant that owns this socket.
 pub fn own(report: &mut Report, socket: &Path) {
     match own::ask(socket) {
         Ok(Some(told)) => {
@@ -81,7 +82,7 @@ pub fn own(report: &mut Report, socket: &Path) {
             "proof",
             "the daemon tells nothing of what it found: it is an older one, or this tenant asked it too often",
         ),
-        // That it does not answer was said already.
+        // The missing answer is reported elsewhere already.
         Err(_) => {}
     }
 }
@@ -100,7 +101,7 @@ fn words(finding: &Finding) -> String {
     format!("{what}: process {pid} ({name:?}{inside}){whose}{place}{device}: {}", finding.words)
 }
 
-/// What to do about a fault of that kind.
+/// Returns the remedy for a fault of this kind.
 fn cure(what: &str) -> &'static str {
     match what {
         "audit" => "give the place of log.audit room and leave to write, or name another one and start vgpud again",

@@ -1,5 +1,5 @@
-//! The limits in the environment as the library will understand them; the mode, and which variable decided it; variables
-//! that do nothing, here (`accepted without effect`) or at all.
+//! Reports the limits in the environment as the library parses them, and the mode with the variable that decides it.
+//! Also reports variables without effect: accepted ones that do nothing here, and unknown ones.
 
 use vgpu_core::arbiter::Class;
 use vgpu_core::bytes::{Bytes, Size, parse_hami_size, parse_size};
@@ -27,7 +27,7 @@ pub fn look(report: &mut Report) {
     others(report);
 }
 
-/// How far the library goes, and who says so.
+/// Reports the mode, and the setting that decides it.
 fn mode(report: &mut Report, limits: &RawLimits) {
     if variable("VGPU_SOCKET").is_some() {
         let unheard = limits.unheard_mode().map_or(String::new(), |(name, word)| {
@@ -56,7 +56,7 @@ fn mode(report: &mut Report, limits: &RawLimits) {
     report.fine("mode", format!("{} ({by}): {what}{beside}", limits.mode()));
 }
 
-/// What variables of a few words do beside the mode.
+/// Reports the effect of variables that take a word, other than the mode.
 fn words(report: &mut Report, limits: &RawLimits) {
     if limits.hami_ceiling_is_off() {
         report.fine("limits", "GPU_CORE_UTILIZATION_POLICY=disable: CUDA_DEVICE_SM_LIMIT is not kept");
@@ -80,7 +80,8 @@ fn words(report: &mut Report, limits: &RawLimits) {
     }
 }
 
-/// Variables that do nothing: of other projects, with the reason; of ours, most likely misspelt.
+/// Reports variables without effect: those of other projects with the reason, and those that look like misspelt ones
+/// of ours.
 fn others(report: &mut Report) {
     let mut names: Vec<String> = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned()).collect();
     names.sort_unstable();
@@ -96,7 +97,7 @@ fn others(report: &mut Report) {
     }
 }
 
-/// Malformed ones too: those are findings of their own.
+/// Returns true for malformed names too: those are findings of their own.
 pub fn is_limit(name: &str) -> bool {
     ["VGPU_MEMORY_LIMIT", "VGPU_SM_LIMIT", "VGPU_SM_REQUEST"].iter().any(|begin| name.starts_with(begin))
 }
@@ -116,11 +117,11 @@ fn understood(report: &mut Report, limits: &RawLimits) {
     }
 }
 
-/// Which limit holds for one device, or for all that are not named; and what it won against.
+/// Describes the limit for one device, or for all devices without their own, and the value that it overrides.
 fn in_words(limits: &RawLimits, quantity: Quantity, ordinal: Option<u32>) -> String {
     let mut found: Vec<(Variable, &str)> = Vec::new();
     for family in [Family::Vgpu, Family::Hami] {
-        // Within a family the device's own variable wins over the global one.
+        // Within a family, the device's own variable overrides the global one.
         found.extend(limits.says(family, quantity, ordinal));
     }
     let what = match quantity {
@@ -144,7 +145,7 @@ fn in_words(limits: &RawLimits, quantity: Quantity, ordinal: Option<u32>) -> Str
     format!("{what} of {whose}: {}{verdict}", each.join(", "))
 }
 
-/// What a value means.
+/// A parsed value.
 #[derive(Debug, Clone, Copy)]
 enum Meaning {
     None,
@@ -177,7 +178,7 @@ impl Meaning {
             Self::None => "no limit".into(),
             Self::Memory(Size::Bytes(bytes)) => bytes.to_string(),
             Self::Memory(Size::Percent(share)) => {
-                // Of a million bytes the share is as many millionths.
+                // Of a million bytes, the percentage takes as many bytes as it has millionths.
                 let millionths = share.of(Bytes(1_000_000)).get();
                 format!("{}.{:04} % of the device", millionths / 10_000, millionths % 10_000)
             }
@@ -187,7 +188,7 @@ impl Meaning {
     }
 }
 
-/// Who wins, if that can be told without the device's size.
+/// Says which of two values is lower, if that does not depend on the device's size.
 fn lower(one: (Variable, &str), other: (Variable, &str)) -> String {
     let lower = match (Meaning::of(one.0, one.1), Meaning::of(other.0, other.1)) {
         (Meaning::None, Meaning::None) => return "neither limits anything".into(),

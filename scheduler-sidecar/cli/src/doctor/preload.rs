@@ -1,4 +1,4 @@
-//! The library, and who preloads what: LD_PRELOAD and /etc/ld.so.preload.
+//! Checks the library, and the preloads in LD_PRELOAD and /etc/ld.so.preload.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -7,16 +7,17 @@ use std::path::{Path, PathBuf};
 use super::{Report, variable};
 use crate::{elf, library, loader};
 
-/// The loader's own list, which counts for every program of the machine or container.
+/// The file in which glibc's loader finds system-wide preloads; it applies to every program of the machine or
+/// container.
 const SYSTEM_LIST: &str = "/etc/ld.so.preload";
 
-/// A text that our library holds and HAMi's, which has the same name, does not.
+/// Text that our library contains and HAMi's, which has the same name, does not.
 const MARK: &[u8] = b"VGPU_MEMORY_LIMIT";
 
 pub fn look(report: &mut Report) {
     match library::find(None) {
         Ok(path) => ours(report, "library", "", &path),
-        // In a container only the library is mounted, anywhere; the entry is looked at below.
+        // A container has only the library, mounted anywhere; its LD_PRELOAD entry is checked below.
         Err(_) if variable("VGPU_LIBRARY").is_none() && preloaded() => {}
         Err(why) => report.finding("library", why),
     }
@@ -24,13 +25,13 @@ pub fn look(report: &mut Report) {
     system(report);
 }
 
-/// Whether LD_PRELOAD names a libvgpu.so that is there.
+/// Returns true if LD_PRELOAD names an existing libvgpu.so.
 fn preloaded() -> bool {
     let list = variable("LD_PRELOAD").unwrap_or_default();
     list.split([':', ' ']).any(|entry| entry.rsplit('/').next() == Some(library::NAME) && found(entry).is_some())
 }
 
-/// A libvgpu.so that was found: is it this project's?
+/// Checks that a libvgpu.so is this project's.
 fn ours(report: &mut Report, subject: &'static str, by: &str, path: &Path) {
     if elf::holds(path, MARK) {
         report.fine(subject, format!("{by}{}", described(path)));
@@ -39,7 +40,7 @@ fn ours(report: &mut Report, subject: &'static str, by: &str, path: &Path) {
     }
 }
 
-/// A library with what identifies it.
+/// Describes a library by its path, size and build id.
 fn described(path: &Path) -> String {
     let id = elf::build_id(path).unwrap_or_else(|| "none".into());
     let size = fs::metadata(path).map_or(0, |meta| meta.len());
@@ -83,7 +84,7 @@ fn system(report: &mut Report) {
         }
         Err(why) => return report.finding("preload", format!("{SYSTEM_LIST} cannot be read: {why}")),
     };
-    // The loader takes white space, colons and comments.
+    // The loader accepts white space, colons and comments.
     let entries = list
         .lines()
         .map(|line| line.split('#').next().unwrap_or_default())
@@ -107,7 +108,7 @@ fn system(report: &mut Report) {
     }
 }
 
-/// The file an entry leads to.
+/// Returns the file that an entry refers to.
 fn found(entry: &str) -> Option<PathBuf> {
     if entry.contains('/') {
         return Path::new(entry).exists().then(|| PathBuf::from(entry));

@@ -1,68 +1,68 @@
-//! What the doctor's child prints: facts, no judgement.
+//! The observations that the doctor's child prints; no judgement.
 
 use serde::{Deserialize, Serialize};
 
-/// The argument that makes this program the child; a second one makes it allocate.
+/// Argument that makes this program the child; a second argument makes it allocate.
 pub const CHILD: &str = "--doctors-child";
-/// Bytes of the small allocation, and how far the other one goes beyond the limit.
+/// Size of the small allocation, and the excess of the large one over the limit; 2 MiB.
 pub const STEP: u64 = 2 << 20;
 
-/// Everything that one child saw.
+/// All observations of one child.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Seen {
-    /// libvgpu.so, if it is mapped there.
+    /// Path of libvgpu.so, if it is mapped in the child.
     pub library: Option<String>,
-    /// Why it did not come further.
+    /// The reason why the child stopped early.
     pub trouble: Option<String>,
-    /// Lookups of libcuda's hooked functions, by `dlsym` and by the driver's own lookup.
+    /// Lookups of the hooked functions of libcuda, by `dlsym` and by the driver's own lookup.
     pub cuda: Doors,
-    /// Lookups of NVML's, by `dlsym`.
+    /// Lookups of the hooked functions of NVML, by `dlsym`.
     pub nvml: Doors,
-    /// What cuInit answered.
+    /// Result of cuInit.
     pub init: Option<u32>,
-    /// In CUDA's order.
+    /// Devices in CUDA's order.
     pub devices: Vec<Device>,
 }
 
-/// What lookups of the hooked functions led to.
+/// Results of looking up the hooked functions.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Doors {
-    /// Rows of the table.
+    /// Number of functions in the table.
     pub rows: usize,
-    /// Those that lead to our hook.
+    /// Number of lookups that return our hook.
     pub hooked: usize,
-    /// Those that this driver does not have.
+    /// Functions that this driver does not have.
     pub lacking: Vec<String>,
-    /// Those that lead elsewhere.
+    /// Functions for which the lookup returns something else: bypasses.
     pub open: Vec<String>,
 }
 
-/// A device as a program sees it.
+/// A device as a program observes it.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Device {
-    /// CUDA's number.
+    /// CUDA's ordinal.
     pub ordinal: u32,
-    /// `GPU-...`.
+    /// UUID, `GPU-...`.
     pub uuid: String,
-    /// NVML's number, by which limits name it.
+    /// NVML's number, by which limits name the device.
     pub index: Option<u32>,
-    /// cuDeviceTotalMem.
+    /// Result of cuDeviceTotalMem.
     pub total: u64,
-    /// NVML's size of the board, of which percentages are taken.
+    /// NVML's memory size, on which percentages are based.
     pub memory: Option<u64>,
-    /// What was allocated.
+    /// Results of the allocations, if there were any.
     pub control: Option<Control>,
 }
 
-/// Codes of the driver.
+/// Result codes of the driver.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Control {
-    /// Of the context; not 0: nothing was tried.
+    /// Creating the context; unless 0, nothing else was tried.
     pub context: u32,
-    /// cuMemGetInfo's free memory in that context.
+    /// Free memory in that context, by cuMemGetInfo.
     pub free: u64,
-    /// Of an allocation of [`STEP`]; none was tried where less is free.
+    /// Allocating [`STEP`] bytes; `None` if less was free, so it was not tried.
     pub below: Option<u32>,
-    /// Of one of the whole and [`STEP`].
+    /// Allocating the whole memory plus [`STEP`].
     pub above: u32,
 }

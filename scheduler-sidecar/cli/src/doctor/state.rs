@@ -1,4 +1,4 @@
-//! Whose charges a process here would make, and where they would be kept: the same rules as the library's.
+//! Reports the tenant that a process here would belong to, and the place of its ledger, by the library's own rules.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -14,10 +14,10 @@ use vgpu_core::tenant::{Facts, TenantKey};
 use super::Report;
 use crate::ledgers;
 
-/// Inode of the pid namespace that the kernel made at boot.
+/// Inode of the pid namespace that the kernel creates at boot.
 const INITIAL_PID_NAMESPACE: u64 = 0xefff_fffc;
 
-/// `named`: the tenant by the daemon's word, which counts before the environment's.
+/// `named` is the tenant by the daemon's answer, which overrides the environment's.
 pub fn look(report: &mut Report, named: Option<&str>) {
     let inode = |path: &str| fs::metadata(path).map_or(0, |file| file.ino());
     let pid_namespace = inode("/proc/self/ns/pid");
@@ -46,7 +46,7 @@ pub fn look(report: &mut Report, named: Option<&str>) {
     place(report);
 }
 
-/// Ways around the hooks that the tenant's processes met, in this account's lifetime.
+/// Reports the bypasses of the hooks that the tenant's processes found during the ledger's lifetime.
 fn doors(report: &mut Report, key: &TenantKey) {
     let told = ledgers::readable().iter().find_map(|place| ledgers::open_doors(place, key));
     match told {
@@ -59,7 +59,8 @@ fn doors(report: &mut Report, key: &TenantKey) {
     }
 }
 
-/// What living processes of the tenant hold, and how long they kept each device busy, by its ledgers.
+/// Reports, from the ledgers, how much memory living processes of the tenant hold and how long they kept each device
+/// busy.
 fn used(report: &mut Report, key: &TenantKey) {
     let all = ledgers::readable().iter().map(|place| ledgers::use_of(place, key)).find(|all| !all.is_empty());
     for (device, copied) in all.unwrap_or_default() {
@@ -82,7 +83,7 @@ fn used(report: &mut Report, key: &TenantKey) {
     }
 }
 
-/// The first place that can be written counts; a place that was asked for is the only one.
+/// Reports the first writable place; an explicitly set place is the only candidate.
 fn place(report: &mut Report) {
     if let Some(place) = ledgers::kept_by_daemon() {
         let is_read_only =

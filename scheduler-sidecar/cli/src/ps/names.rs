@@ -1,7 +1,7 @@
-//! What people call a container, from what its engine leaves where it can be read, or from the engine's own socket.
+//! Finds the names of containers, in files that engines leave or by asking the engine's socket.
 //!
-//! Nothing here waits for long and nothing has to be there: without a name the id is shown. Who may not read an engine's files,
-//! as every user but root, gets ids.
+//! The search is short, and every source is optional: without a name the id is shown. Users who may not read an
+//! engine's files, as every user but root, get ids.
 
 use std::collections::HashMap;
 use std::fs;
@@ -15,14 +15,14 @@ use serde_json::Value;
 use super::place::{self, Engine, Place};
 use vgpu_output::say::escaped;
 
-/// How long all questions to an engine's socket may take together.
+/// Longest time that all questions to an engine's socket may take together.
 const DEADLINE: Duration = Duration::from_millis(500);
-/// Most of a file, or of an answer, that is read.
+/// Most bytes read of a file or an answer; 4 MiB.
 const MOST: u64 = 4 << 20;
-/// Names are cut here.
+/// Longest name shown, in characters.
 const LONGEST: usize = 60;
 
-/// Where names are looked for, and what was found.
+/// The sources of names, and the names found.
 #[derive(Debug)]
 pub struct Names {
     root: PathBuf,
@@ -32,27 +32,27 @@ pub struct Names {
 }
 
 impl Names {
-    /// On this host; an engine's socket is where `DOCKER_HOST` says, if that is a path.
+    /// Uses this host's files, and the engine's socket in `DOCKER_HOST` if that is a path.
     #[must_use]
     pub fn here() -> Self {
         let named = std::env::var("DOCKER_HOST").ok().and_then(|host| host.strip_prefix("unix://").map(PathBuf::from));
         Self::under(Path::new("/"), named.unwrap_or_else(|| "/var/run/docker.sock".into()))
     }
 
-    /// Under another root, with another socket.
+    /// Uses another root directory and another socket.
     #[must_use]
     pub fn under(root: &Path, socket: PathBuf) -> Self {
         Self { root: root.to_owned(), socket, until: None, known: HashMap::new() }
     }
 
-    /// Another look, some time later: an engine may be asked again, also for what it did not answer, and what was found is known.
+    /// Starts a later refresh: unknown names may be asked for again, known ones are kept.
     pub fn again(&mut self) {
         self.until = None;
         self.known.retain(|_, name| name.is_some());
     }
 
-    /// The place of a process, if it is the one that is meant: its number inside its own pid namespace is the one that the
-    /// member said. Else nothing is said, as where this program sees other numbers than the daemon.
+    /// Returns the place of a process. Checks that its id in its own pid namespace is the one that the member
+    /// reported. If it differs, for example because this program sees other ids than the daemon, nothing is returned.
     #[must_use]
     pub fn place(&mut self, pid: u32, inside: u32) -> Place {
         let proc = self.root.join("proc").join(pid.to_string());
@@ -71,7 +71,7 @@ impl Names {
 
     fn name(&mut self, place: &Place) -> Option<String> {
         let (engine, id) = (place.engine?, place.id.as_ref()?);
-        // It becomes a part of paths.
+        // The id becomes part of a path.
         if !place::is_id(id) {
             return None;
         }
@@ -102,7 +102,7 @@ impl Names {
         own.get("names")?.as_array()?.first()?.as_str().map(str::to_owned)
     }
 
-    /// By the annotations that Kubernetes and nerdctl make: `namespace/pod/container`, or a name.
+    /// Returns the name in the annotations of Kubernetes (`namespace/pod/container`) or nerdctl.
     fn annotated(&self, id: &str) -> Option<String> {
         let spaces = ["k8s.io", "default"]
             .map(|space| format!("run/containerd/io.containerd.runtime.v2.task/{space}/{id}/config.json"));
@@ -131,28 +131,28 @@ impl Names {
         serde_json::from_slice(&text).ok()
     }
 
-    /// Asks the engine, as long as there is time.
+    /// Asks the engine, if there is time left.
     fn asked(&mut self, id: &str) -> Option<Value> {
         let until = *self.until.get_or_insert_with(|| Instant::now() + DEADLINE);
         ask(&self.socket, &format!("/containers/{id}/json"), until).ok()
     }
 }
 
-/// A question over HTTP on a socket.
+/// Sends a query over HTTP on a socket.
 ///
 /// # Errors
-/// Nobody answers, not in time, or not with JSON and yes.
+/// Nobody answers, not in time, or not with success and JSON.
 fn ask(socket: &Path, path: &str, until: Instant) -> io::Result<Value> {
     let left = || match until.saturating_duration_since(Instant::now()) {
         Duration::ZERO => Err(io::Error::from(io::ErrorKind::TimedOut)),
         left => Ok(Some(left)),
     };
     left()?;
-    // Connecting to a socket of this host waits only where whoever listens has stopped taking, which the deadline cannot end;
-    // so it is asked without waiting.
+    // Connecting to a local socket blocks only while the listener accepts nothing, which the deadline cannot
+    // interrupt. So connect without blocking.
     let mut stream = connect(socket)?;
     stream.set_write_timeout(left()?)?;
-    // By 1.0 the answer ends with the connection, and comes in one piece.
+    // With HTTP/1.0 the answer ends with the connection and is not chunked.
     stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").as_bytes())?;
     let (mut answer, mut part) = (Vec::new(), [0; 8192]);
     loop {
@@ -195,7 +195,7 @@ mod tests {
     struct Host(tempfile::TempDir);
 
     impl Host {
-        /// A host with a process 40 that is 7 in its own namespace, in this group.
+        /// Creates a host with a process 40 that is 7 in its own namespace, in this control group.
         fn new(cgroup: &str) -> Self {
             let host = Self(tempfile::tempdir().unwrap());
             host.put("proc/40/status", "Name:\tpython3\nNSpid:\t40\t7\n");
@@ -264,7 +264,7 @@ mod tests {
             let question = String::from_utf8_lossy(&question[..count]).into_owned();
             stream.write_all(b"HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n{\"Name\":\"/far\"}").unwrap();
             drop(stream);
-            // The next one gets no answer.
+            // The next connection gets no answer.
             (question, listener.accept().unwrap())
         });
         assert_eq!(host.shown().as_deref(), Some("far"));

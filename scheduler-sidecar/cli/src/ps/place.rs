@@ -1,14 +1,15 @@
-//! Which container a process is in, by the path of its control group. Pure: text in, place out.
+//! Finds the container of a process from the path of its control group. Pure: text in, place out.
 //!
-//! Engines name groups after containers, each in its own way, and that is all of them that a host has in common: nobody has
-//! to be asked. What is not recognised is no container. Whoever may make groups below its own (a user of systemd's, a container with
-//! groups to write) names them as it likes: such a process can be shown in another container, and no terminal gets its words raw.
+//! Every engine names control groups after its containers, so no engine must be asked. An unrecognised path is no
+//! container. A user who may create groups below its own (a systemd user, a container with writable groups) chooses
+//! their names. Then the process can appear in another container, and its names are escaped before they reach a
+//! terminal.
 
 use serde::Serialize;
 
 use vgpu_config::problem::shown;
 
-/// Who made the container.
+/// The engine that created the container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Engine {
@@ -16,7 +17,7 @@ pub enum Engine {
     Docker,
     /// Podman.
     Podman,
-    /// containerd, asked by Kubernetes, by nerdctl or by itself.
+    /// containerd, used by Kubernetes, by nerdctl or directly.
     Containerd,
     /// CRI-O.
     CriO,
@@ -24,38 +25,38 @@ pub enum Engine {
     Lxc,
     /// systemd-nspawn.
     Nspawn,
-    /// Slurm: the place is a job.
+    /// Slurm; the place is a job.
     Slurm,
-    /// Somebody who names groups by 64 hexadecimal digits.
+    /// An unknown engine that names groups by 64 hexadecimal digits.
     Unknown,
 }
 
-/// Where a process lives.
+/// The place of a process.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Place {
-    /// Who made its container; null: it is in none.
+    /// Engine of its container; null if it is in none.
     pub engine: Option<Engine>,
-    /// The container's id, or its name where engines have no ids.
+    /// Id of the container, or its name for engines without ids.
     pub id: Option<String>,
-    /// What people call it.
+    /// Name of the container.
     pub name: Option<String>,
-    /// The UID of the Kubernetes pod it belongs to.
+    /// UID of its Kubernetes pod.
     pub pod: Option<String>,
-    /// The systemd unit, outside of containers.
+    /// The systemd unit, for a process outside of containers.
     pub unit: Option<String>,
 }
 
 impl Place {
-    /// In a word or none: its name, the beginning of its id, its unit.
+    /// Returns the short text to show: the name, the beginning of the id, or the unit.
     #[must_use]
     pub fn shown(&self) -> Option<String> {
-        // Groups are named by whoever may make some.
+        // Any user who may create groups can choose their names.
         let id = self.id.as_ref().map(|id| if is_id(id) { id.chars().take(12).collect() } else { shown(id) });
         self.name.clone().or(id).or_else(|| self.unit.as_deref().map(shown))
     }
 }
 
-/// What /proc/PID/cgroup says: of several hierarchies the one that names a container, else the one that names a unit.
+/// Parses /proc/PID/cgroup. Of several hierarchies, one that names a container counts, else one that names a unit.
 #[must_use]
 pub fn of(cgroup: &str) -> Place {
     let paths = || cgroup.lines().filter_map(|line| line.splitn(3, ':').nth(2));
@@ -69,7 +70,7 @@ pub fn of(cgroup: &str) -> Place {
 fn of_path(path: &str) -> Place {
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     let pod = parts.iter().rev().find_map(|part| pod(part));
-    // The innermost container counts: one may run in another.
+    // Containers nest; the innermost counts.
     for (at, part) in parts.iter().enumerate().rev() {
         let above = at.checked_sub(1).and_then(|at| parts.get(at)).copied().unwrap_or_default();
         if let Some((engine, id)) = container(part, above, pod.is_some()) {
@@ -84,7 +85,7 @@ fn of_path(path: &str) -> Place {
     Place { unit: unit.map(|unit| unescaped(unit)), ..Place::default() }
 }
 
-/// A group that an engine made, and the container it is named after; `above` is the group around it.
+/// Parses a group that an engine created into engine and container; `above` is the enclosing group.
 fn container(part: &str, above: &str, in_pod: bool) -> Option<(Engine, String)> {
     let plain = part.strip_suffix(".scope").unwrap_or(part);
     for (prefix, engine) in [
@@ -98,7 +99,7 @@ fn container(part: &str, above: &str, in_pod: bool) -> Option<(Engine, String)> 
             return Some((engine, id.to_owned()));
         }
     }
-    // containerd under the systemd driver: slice:cri-containerd:id.
+    // containerd with the systemd driver: slice:cri-containerd:id.
     if let Some((_, id)) = plain.rsplit_once(":cri-containerd:").filter(|(_, id)| is_id(id)) {
         return Some((Engine::Containerd, id.to_owned()));
     }
@@ -126,7 +127,7 @@ fn container(part: &str, above: &str, in_pod: bool) -> Option<(Engine, String)> 
         .and_then(|name| named(Engine::Nspawn, name))
 }
 
-/// The UID in the name of a pod's group: `pod<uid>`, or `kubepods-burstable-pod<uid with underscores>.slice`.
+/// Returns the UID in the name of a pod's group: `pod<uid>`, or `kubepods-burstable-pod<uid with underscores>.slice`.
 fn pod(part: &str) -> Option<String> {
     let plain = part.strip_suffix(".slice").unwrap_or(part);
     let uid = match plain.strip_prefix("kubepods") {
@@ -138,13 +139,13 @@ fn pod(part: &str) -> Option<String> {
     (hex && (uid.len() == 36 || uid.len() == 32)).then_some(uid)
 }
 
-/// Is it what engines make ids of?
+/// Returns true if the text has the form of a container id.
 #[must_use]
 pub fn is_id(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
 }
 
-/// A name as it was before systemd escaped it: `\x2d` is a hyphen.
+/// Reverses systemd's escaping: `\x2d` is a hyphen.
 fn unescaped(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -184,7 +185,7 @@ mod tests {
     fn every_engine_is_known_by_the_groups_that_it_makes() {
         let slice = POD.replace('-', "_");
         for (text, engine, pod) in [
-            // Version 2, by systemd and by cgroupfs.
+            // Version 2, with systemd and with cgroupfs.
             (format!("0::/system.slice/docker-{ID}.scope\n"), Engine::Docker, false),
             (format!("0::/docker/{ID}\n"), Engine::Docker, false),
             (format!("0::/machine.slice/libpod-{ID}.scope/container\n"), Engine::Podman, false),
@@ -210,9 +211,9 @@ mod tests {
                 false,
             ),
             (format!("0::/default/{ID}"), Engine::Unknown, false),
-            // Seen from another group's namespace.
+            // Seen from the namespace of another group.
             (format!("0::/../docker-{ID}.scope"), Engine::Docker, false),
-            // Version 1: the empty second hierarchy says nothing, and the first may be a unit's.
+            // Version 1: the empty second hierarchy names nothing, and the first may name a unit.
             (
                 format!(
                     "12:pids:/docker/{ID}\n11:memory:/docker/{ID}\n1:name=systemd:/docker/{ID}\n0::/system.slice/containerd.service\n"
@@ -221,7 +222,7 @@ mod tests {
                 false,
             ),
             (format!("9:name=systemd:/\n4:memory:/kubepods/pod{POD}/{ID}\n0::/\n"), Engine::Containerd, true),
-            // One in another: the inner one.
+            // Nested containers: the inner one counts.
             (format!("0::/docker/{}/system.slice/docker-{ID}.scope", "a".repeat(64)), Engine::Docker, false),
         ] {
             let place = of(&text);

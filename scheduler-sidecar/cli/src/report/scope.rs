@@ -1,4 +1,4 @@
-//! What all reports from the record share: whose, of which time, from where, in which form, to where.
+//! Options shared by all reports from the record: tenants, period, source, format, destination.
 
 use std::path::PathBuf;
 
@@ -70,7 +70,7 @@ enum Format {
     Html,
 }
 
-/// A report in all its forms.
+/// A report in all its formats.
 pub struct Made {
     /// For people.
     pub sheet: Sheet,
@@ -84,7 +84,7 @@ impl Form {
     /// Writes a report.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The report cannot be written.
     pub fn write(&self, is_json: bool, made: &Made) -> Result<(), Failure> {
         let text = match self.format {
             _ if is_json => pretty(&made.json)?,
@@ -110,10 +110,10 @@ fn pretty(value: &Value) -> Result<String, Failure> {
 }
 
 impl Scope {
-    /// Gives the lines of this time to whoever makes a report of them, in the order of time, and says of which time it is.
+    /// Passes the rows of the period to `line`, in the order of time, and returns the period.
     ///
     /// # Errors
-    /// Times that are none; no record, or one that cannot be read.
+    /// The times are invalid, or there is no readable record.
     pub fn lines(&self, mut line: impl FnMut(&Line)) -> Result<Period, Failure> {
         let (span, mut period) = self.span(when::now())?;
         let dir = place(self.state_dir.as_ref(), &self.daemon)?;
@@ -129,21 +129,21 @@ impl Scope {
         for name in self.tenants.iter().filter(|name| !known.contains(*name)) {
             say::note(&format!("the record has nothing of tenant {name:?} in this time"));
         }
-        // Of all that there is: from the first row on.
+        // Without a start, the period begins with the first row.
         if span.0 == i64::MIN {
             period.since = first.unwrap_or(period.until);
         }
         Ok(period)
     }
 
-    /// The rows that are asked for, by their first seconds, and the time that they are about.
+    /// Returns the range of row starts to read, and the period of the report.
     fn span(&self, now: i64) -> Result<((i64, i64), Period), Failure> {
         let (since, until) = match self.month {
             Some(month) => month.seconds(now),
             None => {
                 let since = self.since.map_or(i64::MIN, |when| when.second(now));
                 let until = self.until.map_or(i64::MAX, |when| when.second(now));
-                // A row belongs to the time that was asked about if it began then.
+                // A row counts for the period in which it began, so round a relative start down to its minute.
                 let is_ago = matches!(self.since, Some(When::Ago(_)));
                 (if is_ago { since.div_euclid(60) * 60 } else { since }, until)
             }
@@ -160,12 +160,12 @@ impl Scope {
         Ok(((since, until), Period { since, until: until.min(now) }))
     }
 
-    /// Were all tenants asked for?
+    /// Returns true if the report covers all tenants.
     pub fn is_all(&self) -> bool {
         self.tenants.is_empty()
     }
 
-    /// What holds for the whole report.
+    /// Returns the facts that hold for the whole report.
     pub fn facts(&self, period: Period) -> Vec<(String, String)> {
         let mut facts =
             vec![("period (UTC)".to_owned(), format!("{} to {}", shown(period.since), shown(period.until)))];
@@ -175,10 +175,10 @@ impl Scope {
         facts
     }
 
-    /// Writes a report, with its period.
+    /// Writes a report together with its period.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The report cannot be written.
     pub fn write(&self, period: Period, mut made: Made) -> Result<(), Failure> {
         if let Value::Object(json) = &mut made.json {
             json.insert("period".into(), json!({ "since": period.since, "until": period.until }));
@@ -188,7 +188,7 @@ impl Scope {
     }
 }
 
-/// What lines are for, as it is written: with commas between.
+/// Parses the grouping columns, separated by commas.
 pub fn by(text: &str) -> Result<Vec<By>, String> {
     let by: Vec<By> =
         text.split(',').map(By::read).collect::<Result<_, _>>().map_err(|_| format!("accepted: {BY_FORMS}"))?;
@@ -196,7 +196,7 @@ pub fn by(text: &str) -> Result<Vec<By>, String> {
     if twice { Err(format!("the same twice; accepted: {BY_FORMS}")) } else { Ok(by) }
 }
 
-/// `12.5` as thousandths of a whole: 125.
+/// Parses `12.5` as thousandths of a whole: 125.
 pub fn percent(text: &str) -> Result<u32, String> {
     let refused = || "accepted: a percentage from 0 to 100 with at most one decimal, like 5 or 0.5".to_owned();
     let tenths = vgpu_accounting::report::money::read_decimal(text)

@@ -38,7 +38,7 @@ pub struct Args {
     only_used: bool,
 }
 
-/// As clap takes it for one value.
+/// An alias, so that clap treats the list as a single value.
 pub type ByList = std::vec::Vec<By>;
 
 pub fn run(args: &Args) -> Result<(), Failure> {

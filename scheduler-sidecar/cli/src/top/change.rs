@@ -1,9 +1,9 @@
-//! What is typed behind `s`, like `sm=40 memory=6GiB`: words that become what `vgpu set` asks for.
+//! Parses the text typed after `s`, like `sm=40 memory=6GiB`, into the change that `vgpu set` would ask for.
 
 use vgpu_config::change::Words;
 use vgpu_config::{problem, suggest};
 
-/// The keys, as they are typed, with what else they may be called.
+/// The keys as typed, with their other names.
 const KEYS: [(&str, &[&str]); 8] = [
     ("memory", &["memory_limit"]),
     ("sm", &["sm_limit", "ceiling", "ceil"]),
@@ -15,10 +15,10 @@ const KEYS: [(&str, &[&str]); 8] = [
     ("strict", &[]),
 ];
 
-/// What is typed, understood; the values are read as `vgpu set` reads them.
+/// Parses the typed text; values are read as by `vgpu set`.
 ///
 /// # Errors
-/// In words: what is not accepted, and what is.
+/// A message: the part that is not accepted, and the accepted forms.
 pub fn read(text: &str) -> Result<Words, String> {
     let accepted = || KEYS.map(|(key, _)| key).join(", ");
     let mut words = Words::default();

@@ -1,4 +1,4 @@
-//! The columns: what they are called, how wide they are, what they show, and how rows are ordered by them.
+//! The columns of the table: headings, widths, cells, and the order of rows by each.
 
 use std::cmp::Ordering;
 
@@ -37,11 +37,11 @@ pub enum Column {
 
 use Column as C;
 
-/// The rank of the line of bars, as [`Column::dispensable`].
+/// Rank of the history bars, on the scale of [`Column::dispensable`].
 pub const HISTORY: u8 = 9;
 
 impl Column {
-    /// From left to right.
+    /// All columns, from left to right.
     pub const ALL: [Self; 12] = [
         C::Tenant,
         C::Device,
@@ -57,7 +57,7 @@ impl Column {
         C::State,
     ];
 
-    /// Its heading.
+    /// Returns the heading.
     #[must_use]
     pub const fn head(self) -> &'static str {
         match self {
@@ -76,7 +76,7 @@ impl Column {
         }
     }
 
-    /// Its width in letters, without the gap behind it; [`C::Tenant`] and [`C::Memory`] may be wider.
+    /// Returns the width in characters, without the gap after it; [`C::Tenant`] and [`C::Memory`] may be wider.
     #[must_use]
     pub const fn width(self) -> usize {
         match self {
@@ -89,7 +89,8 @@ impl Column {
         }
     }
 
-    /// Which columns go first where there is little room: the highest; [`HISTORY`] is among them.
+    /// Returns the rank for removal where space is short: the highest is removed first. [`HISTORY`] is on the same
+    /// scale.
     #[must_use]
     pub const fn dispensable(self) -> u8 {
         match self {
@@ -108,17 +109,17 @@ impl Column {
         }
     }
 
-    /// Does text stand to the right?
+    /// Returns true if text is aligned right.
     #[must_use]
     pub const fn is_number(self) -> bool {
         !matches!(self, C::Tenant | C::Device | C::Class | C::Memory | C::State)
     }
 
-    /// What a row shows there.
+    /// Returns the text of a row's cell.
     #[must_use]
     pub fn cell(self, row: &Row) -> String {
         let percent = |value: Option<f64>| value.map_or(row.none().to_owned(), |value| format!("{value:.0}%"));
-        // What was written has at most one decimal, and is shown as it was written.
+        // The configured value has at most one decimal, and is shown unchanged.
         let share = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value}%"));
         match self {
             C::Tenant => row.tenant.clone(),
@@ -142,7 +143,7 @@ impl Column {
         }
     }
 
-    /// Its neighbour, round and round.
+    /// Returns the next column in a direction, wrapping around.
     #[must_use]
     pub fn beside(self, right: bool) -> Self {
         let at = Self::ALL.iter().position(|column| *column == self).unwrap_or(0);
@@ -150,9 +151,9 @@ impl Column {
         Self::ALL.get((at + step) % Self::ALL.len()).copied().unwrap_or(self)
     }
 
-    /// Names from a to z, numbers from the highest.
+    /// Compares rows: names from a to z, numbers from the highest.
     fn compare(self, a: &Row, b: &Row) -> Ordering {
-        // What is not known is less than nothing; no ceiling is more than any.
+        // An unknown value sorts below 0, no ceiling above any ceiling.
         let number = |a: Option<f64>, b: Option<f64>, none: f64| b.unwrap_or(none).total_cmp(&a.unwrap_or(none));
         match self {
             C::Tenant => a.tenant.cmp(&b.tenant),
@@ -171,7 +172,7 @@ impl Column {
     }
 }
 
-/// Who comes first.
+/// Returns the class's rank, the highest priority first.
 fn rank(class: &str) -> u8 {
     match class {
         "latency" => 0,
@@ -181,17 +182,17 @@ fn rank(class: &str) -> u8 {
     }
 }
 
-/// The order of rows.
+/// An order of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sort {
-    /// By what.
+    /// Column that rows are ordered by.
     pub column: Column,
-    /// The other way round?
+    /// True for the reverse order.
     pub reversed: bool,
 }
 
 impl Sort {
-    /// Orders rows; those that are alike stay in the order of their names, whichever way.
+    /// Sorts rows; equal ones stay in the order of their names in both directions.
     pub fn apply(self, rows: &mut [Row]) {
         rows.sort_by(|a, b| {
             let by = self.column.compare(a, b);

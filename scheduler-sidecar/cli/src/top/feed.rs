@@ -1,4 +1,4 @@
-//! Where answers come from: a thread that asks the daemon and the record, so that the view waits for nobody.
+//! A thread that asks the daemon and the record, so that the view never waits.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,12 +15,12 @@ use vgpu_accounting::record::ask::{By, Question};
 use vgpu_control::{self as control, Ask, MemberStatus};
 use vgpu_output::say::{FINDINGS, Failure, USAGE};
 
-/// The longest pause before a daemon that did not answer is asked again.
+/// Longest pause before asking again a daemon that did not answer.
 const AGAIN: Duration = Duration::from_secs(2);
-/// The record is read that often at most; its rows are minutes.
+/// Least time between two readings of the record, whose rows are minutes.
 const HOUR_AGAIN: Duration = Duration::from_secs(20);
 
-/// Asks once.
+/// Asks the daemon once.
 ///
 /// # Errors
 /// As [`control::ask`].
@@ -31,10 +31,10 @@ pub fn look(socket: &Path, began: Instant) -> io::Result<Look> {
     Ok(Look { status, at: began.elapsed() })
 }
 
-/// The first look, and the wishes as the daemon's words have them.
+/// Returns the first answer, and the options with the device's name as the daemon uses it.
 ///
 /// # Errors
-/// [`Failure`]: nobody answers, or there is no such device.
+/// [`Failure`]: the daemon does not answer, or there is no such device.
 pub fn first(socket: &Path, began: Instant, wishes: &Wishes) -> Result<(Look, Wishes), Failure> {
     let look = look(socket, began).map_err(|why| Failure::new(FINDINGS, ask::words(socket, &why)))?;
     let named = wishes.device.as_deref().map(|name| row::device_called(&look.status, name));
@@ -42,25 +42,25 @@ pub fn first(socket: &Path, began: Instant, wishes: &Wishes) -> Result<(Look, Wi
     Ok((look, Wishes { device, ..wishes.clone() }))
 }
 
-/// What the thread has.
+/// State of the thread.
 struct Feed {
     socket: PathBuf,
     began: Instant,
     interval: Duration,
     to: Sender<Input>,
-    /// Where the record lies, by the last answer.
+    /// Directory of the record, from the last answer.
     record: Option<PathBuf>,
-    /// When it was read.
+    /// Time of its last reading.
     read: Option<Instant>,
-    /// The processes of the last answer, by tenant, each with its number inside.
+    /// Processes of the last answer, by tenant, each with its process ids on the host and inside.
     members: BTreeMap<String, Vec<(u32, u32)>>,
     names: Names,
 }
 
-/// Starts the thread. It ends when nobody gives orders, or nobody listens, any more.
+/// Starts the thread. It ends when either side of its channels is dropped.
 ///
 /// # Errors
-/// The system has no room for a thread.
+/// The thread cannot be started.
 pub fn start(
     socket: PathBuf,
     (first, began): (&Look, Instant),
@@ -83,7 +83,7 @@ impl Feed {
                 Ok(order) => {
                     let changes = matches!(order, Effect::Change(_));
                     let told = self.does(order);
-                    // What was changed shows at once.
+                    // Show a change at once.
                     if changes { told.and_then(|()| self.looks(&mut next)) } else { told }
                 }
                 Err(RecvTimeoutError::Timeout) => self.looks(&mut next),
@@ -95,7 +95,7 @@ impl Feed {
         }
     }
 
-    /// Looks, and sets the moment of the next look. `None`: nobody listens any more.
+    /// Asks the daemon and sets the time of the next query. `None` if the view has ended.
     fn looks(&mut self, next: &mut Instant) -> Option<()> {
         let input = match look(&self.socket, self.began) {
             Ok(look) => {
@@ -141,14 +141,14 @@ impl Feed {
     }
 }
 
-/// The processes of a look that are seen here.
+/// Returns the processes of an answer whose host process ids are known.
 fn members(look: &Look) -> BTreeMap<String, Vec<(u32, u32)>> {
     let all = look.status.tenants.iter();
     let numbers = |member: &MemberStatus| Some((member.pid?, member.pid_inside));
     all.map(|tenant| (tenant.name.clone(), tenant.members.iter().filter_map(numbers).collect())).collect()
 }
 
-/// The last hour by the record.
+/// Returns the last hour of the record.
 fn hour(dir: Option<&Path>) -> Result<BTreeMap<Key, Vec<f64>>, String> {
     let dir = dir.ok_or("the daemon keeps no record of usage")?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());

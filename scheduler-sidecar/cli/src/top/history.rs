@@ -1,22 +1,23 @@
-//! What tenants got, look after look, since the view began; and minute by minute from the record, for the last hour.
+//! Keeps the use of each row since the view began, one value for each refresh; and the record's last hour, minute by
+//! minute.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::row::{Key, Row};
 use vgpu_accounting::record::ask::Used;
 
-/// Looks that are kept of each row.
+/// Values kept for each row.
 const KEPT: usize = 512;
 
-/// Minutes of the record that are shown.
+/// Minutes shown from the record.
 pub const MINUTES: usize = 60;
 
-/// Percent of a device's time, by row, the newest last.
+/// Percent of a device's time for each row, the newest last.
 #[derive(Debug, Default)]
 pub struct History(BTreeMap<Key, VecDeque<f64>>);
 
 impl History {
-    /// Adds a look; rows that are not there any more are forgotten.
+    /// Adds the values of a refresh; rows that have disappeared are forgotten.
     pub fn push(&mut self, rows: &[Row]) {
         let mut kept = BTreeMap::new();
         for row in rows {
@@ -30,7 +31,7 @@ impl History {
         self.0 = kept;
     }
 
-    /// The newest looks of a row, at most so many, the newest last.
+    /// Returns the newest values of a row, at most `most`, the newest last.
     pub fn last(&self, key: &Key, most: usize) -> impl Iterator<Item = f64> {
         let line = self.0.get(key);
         let skipped = line.map_or(0, |line| line.len().saturating_sub(most));
@@ -38,8 +39,9 @@ impl History {
     }
 }
 
-/// Percent of a device's time minute by minute, the newest last, by tenant and the device's UUID: of the record's rows those
-/// that began in the hour before `now`, in seconds since 1970. The minute that runs is left out: it is not over.
+/// Returns the percent of a device's time minute by minute, the newest last, by tenant and the device's UUID. Uses
+/// the recorded rows that began in the hour before `now` (seconds since 1970), without the current, incomplete
+/// minute.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "for a line of bars")]
 pub fn hour(rows: &[Used], now: i64) -> BTreeMap<Key, Vec<f64>> {

@@ -1,54 +1,54 @@
-//! The keys of the table: what each does, in one list, of which the help and the documentation are made.
+//! The key bindings of the table, in one list from which the help and the documentation are generated.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-/// What a key asks for.
+/// A command that a key gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
-    /// A row up.
+    /// Select the row above.
     Up,
-    /// A row down.
+    /// Select the row below.
     Down,
-    /// Half a screen up.
+    /// Move half a screen up.
     PageUp,
-    /// Half a screen down.
+    /// Move half a screen down.
     PageDown,
-    /// The first row.
+    /// Select the first row.
     First,
-    /// The last row.
+    /// Select the last row.
     Last,
-    /// Order by the column to the left.
+    /// Sort by the column to the left.
     SortLeft,
-    /// Order by the column to the right.
+    /// Sort by the column to the right.
     SortRight,
-    /// The other way round.
+    /// Reverse the order.
     Reverse,
-    /// Type a name to look for.
+    /// Type a filter for names.
     Filter,
-    /// The next device.
+    /// Show the next device only.
     Device,
-    /// Everything of a tenant.
+    /// Show all details of a tenant.
     Details,
-    /// Pause or resume.
+    /// Pause or resume the tenant.
     Pause,
-    /// Other terms.
+    /// Change the tenant's terms.
     Set,
-    /// The keys.
+    /// Show the help.
     Help,
-    /// Stop for a while, as shells do it.
+    /// Suspend the program, as shells do.
     Suspend,
-    /// Forget the filter; without one, the end.
+    /// Clear the filter, or quit without one.
     Leave,
-    /// The end.
+    /// Quit.
     Quit,
 }
 
 /// A line of the help.
 #[derive(Debug)]
 pub struct Binding {
-    /// The keys as people call them.
+    /// The names of the keys.
     pub shown: &'static str,
-    /// What it does.
+    /// Description.
     pub what: &'static str,
     /// The command of each of the keys.
     keys: &'static [(KeyCode, Command)],
@@ -57,7 +57,7 @@ pub struct Binding {
 use Command as C;
 use KeyCode as K;
 
-/// All of them.
+/// All key bindings.
 pub const BINDINGS: [Binding; 14] = [
     Binding {
         shown: "up down, k j",
@@ -100,7 +100,7 @@ pub const BINDINGS: [Binding; 14] = [
     Binding { shown: "Ctrl-C", what: "quit, wherever you are", keys: &[] },
 ];
 
-/// What a key asks for in the table; `None`: nothing.
+/// Returns the command of a key in the table; `None` if it has none.
 #[must_use]
 pub fn command(key: KeyEvent) -> Option<Command> {
     if let Some(everywhere) = everywhere(key) {
@@ -113,7 +113,7 @@ pub fn command(key: KeyEvent) -> Option<Command> {
     all.into_iter().find(|(code, _)| *code == key.code).map(|(_, command)| *command)
 }
 
-/// What a key asks for whatever else is going on.
+/// Returns the command of a key that works in every mode.
 #[must_use]
 pub fn everywhere(key: KeyEvent) -> Option<Command> {
     match key.code {

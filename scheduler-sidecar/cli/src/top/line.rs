@@ -1,11 +1,11 @@
-//! A line that is typed: letters, a cursor, and the keys that people expect.
+//! An editable input line with a cursor and the usual editing keys.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-/// Longest text that is taken.
+/// Longest text accepted, in characters.
 const LONGEST: usize = 200;
 
-/// The text and where the next letter goes.
+/// The text and the cursor's position.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Line {
     letters: Vec<char>,
@@ -13,26 +13,26 @@ pub struct Line {
 }
 
 impl Line {
-    /// One with this text, the cursor behind it.
+    /// Creates a line with this text and the cursor at its end.
     #[must_use]
     pub fn new(text: &str) -> Self {
         let letters: Vec<char> = text.chars().take(LONGEST).collect();
         Self { cursor: letters.len(), letters }
     }
 
-    /// What it says.
+    /// Returns the text.
     #[must_use]
     pub fn text(&self) -> String {
         self.letters.iter().collect()
     }
 
-    /// How many letters stand before the cursor.
+    /// Returns the number of characters before the cursor.
     #[must_use]
     pub const fn cursor(&self) -> usize {
         self.cursor
     }
 
-    /// Takes a key; one that means nothing here changes nothing.
+    /// Handles a key; other keys change nothing.
     pub fn press(&mut self, key: KeyEvent) {
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {

@@ -1,4 +1,4 @@
-//! The loop: keys, answers and signals go in, pictures come out.
+//! The main loop: takes keys, answers and signals, and draws the view.
 
 use std::io;
 use std::process::ExitCode;
@@ -20,16 +20,16 @@ use super::view::theme::Theme;
 use crate::ask::Where;
 use vgpu_output::say::{FINDINGS, Failure};
 
-/// How long a signal may go unseen.
+/// Longest time until a signal is noticed.
 const GLANCE: Duration = Duration::from_millis(100);
 
-/// Shows the view until it is left.
+/// Shows the view until the user quits.
 ///
 /// # Errors
-/// [`Failure`]: nobody answers at the start, or the terminal is gone.
+/// [`Failure`]: the daemon does not answer at the start, or the terminal is gone.
 pub fn run(daemon: &Where, wishes: &Wishes) -> Result<ExitCode, Failure> {
     let (socket, began) = (daemon.path(), Instant::now());
-    // Before the terminal is taken, so that the words stay.
+    // Ask before taking the terminal, so that an error message stays visible.
     let (first, wishes) = feed::first(&socket, began, wishes)?;
     let (to, inputs) = mpsc::channel();
     let orders = feed::start(socket, (&first, began), wishes.interval, to.clone()).map_err(broken)?;
@@ -74,7 +74,7 @@ fn show(
             return Ok(());
         }
         let Some(first) = first else { continue };
-        // One picture for all that is there.
+        // Draw once for all pending inputs.
         for input in std::iter::once(first).chain(inputs.try_iter()) {
             for effect in top.update(input) {
                 match effect {
@@ -84,7 +84,7 @@ fn show(
                         kill_process(getpid(), Signal::TSTP)?;
                         screen.again()?;
                     }
-                    // A feed that ended has panicked, which is seen above.
+                    // A feed that ended has panicked, which the loop checks above.
                     order => drop(orders.send(order)),
                 }
             }
@@ -93,7 +93,7 @@ fn show(
     }
 }
 
-/// A thread that reads keys. It is never joined: nothing but a key wakes it, and it ends with the process.
+/// Starts a thread that reads keys. It is never joined, since only a key wakes it; it ends with the process.
 fn keys(to: Sender<Input>) -> io::Result<()> {
     let read = move || {
         loop {
@@ -113,7 +113,7 @@ fn keys(to: Sender<Input>) -> io::Result<()> {
     std::thread::Builder::new().name("vgpu-top-keys".into()).spawn(read).map(drop)
 }
 
-/// Where the number of a signal that ends the view is put.
+/// Returns a cell that receives the number of a signal that ends the view.
 fn signals() -> io::Result<Arc<AtomicUsize>> {
     let ended = Arc::new(AtomicUsize::new(0));
     for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {

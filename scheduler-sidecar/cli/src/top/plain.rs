@@ -1,4 +1,4 @@
-//! Without a terminal: looks as text, or as JSON.
+//! The view without a terminal: prints each refresh as text or as JSON.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -14,10 +14,10 @@ use crate::status;
 use vgpu_config::problem;
 use vgpu_output::say::{self, Failure};
 
-/// Shows so many looks; `None`: until interrupted, over a restart of the daemon too.
+/// Prints this many refreshes; `None` prints until interrupted, across restarts of the daemon.
 ///
 /// # Errors
-/// [`Failure`]: nobody answers at the first look, or nobody reads any more.
+/// [`Failure`]: the daemon does not answer at first, or stdout is closed.
 pub fn run(daemon: &Where, wishes: &Wishes, looks: Option<u32>) -> Result<ExitCode, Failure> {
     let (socket, began) = (daemon.path(), Instant::now());
     let (first, wishes) = feed::first(&socket, began, wishes)?;
@@ -43,7 +43,7 @@ pub fn run(daemon: &Where, wishes: &Wishes, looks: Option<u32>) -> Result<ExitCo
     Ok(ExitCode::SUCCESS)
 }
 
-/// A look as text.
+/// Returns a refresh as text.
 #[must_use]
 pub fn text(top: &Top) -> String {
     let status = &top.look.status;

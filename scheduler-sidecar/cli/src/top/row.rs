@@ -1,116 +1,117 @@
-//! What the daemon said at one moment, as rows and devices of the view. Pure: moments are given.
+//! Turns an answer of the daemon into rows and devices of the view. Pure: times are arguments.
 
 use std::time::Duration;
 
 use vgpu_control::{DeviceStatus, Status, TenantStatus, TermsStatus};
 
-/// Which row: a tenant on a device.
+/// Identifies a row: a tenant on a device.
 pub type Key = (String, String);
 
-/// The daemon's answer and when it came.
+/// An answer of the daemon, and its time.
 #[derive(Debug, Clone)]
 pub struct Look {
-    /// What it said.
+    /// The answer.
     pub status: Status,
-    /// When, since the view began.
+    /// Time since the view began.
     pub at: Duration,
 }
 
 /// A tenant on a device.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Row {
-    /// Its name.
+    /// Name of the tenant.
     pub tenant: String,
-    /// As the daemon calls the device; `*`: any, and it has joined none.
+    /// The daemon's name of the device; `*` if the terms hold for any device and the tenant has joined none.
     pub device: String,
-    /// `latency`, `normal`, `batch`.
+    /// `latency`, `normal` or `batch`.
     pub class: String,
-    /// Its part of what floors leave.
+    /// Weight for sharing the time that floors leave.
     pub weight: u32,
     /// The floor, in percent.
     pub floor: Option<f64>,
     /// The ceiling, in percent.
     pub ceiling: Option<f64>,
-    /// Percent of the last seconds in which it wanted the device; `None`: it has joined none.
+    /// Percent of the last seconds in which it wanted the device; `None` if it has joined none.
     pub wanted: Option<f64>,
-    /// Percent of the last seconds that it got.
+    /// Percent of the last seconds that it received.
     pub got: Option<f64>,
-    /// Percent of the time since the look before in which its members stood at the gate, on average; `None`: not known yet.
+    /// Percent of the time since the last refresh that its members waited at the launch gate, on average; `None` if
+    /// unknown yet.
     pub wait: Option<f64>,
-    /// Seconds at the gate since its first member joined, summed over members.
+    /// Seconds waited at the gate since its first member joined, summed over members.
     pub waited: Option<f64>,
     /// Device time in seconds since its first member joined.
     pub gpu_seconds: Option<f64>,
-    /// Does it use the device without being measured?
+    /// True if it uses the device without being measured.
     pub unmeasured: bool,
     /// Bytes held.
     pub used: Option<u64>,
-    /// Most bytes.
+    /// Memory limit in bytes.
     pub limit: Option<u64>,
-    /// Members that stand at the gate now.
+    /// Members waiting at the gate now.
     pub waiting: usize,
-    /// Processes that are connected.
+    /// Connected processes.
     pub members: usize,
-    /// One word, as `vgpu explain` has it; `-`: nothing is known.
+    /// State in one word, as in `vgpu explain`; `-` if unknown.
     pub state: String,
-    /// Is it paused by hand?
+    /// True if an administrator paused it.
     pub paused: bool,
 }
 
 impl Row {
-    /// Which row it is.
+    /// Returns the row's identity.
     #[must_use]
     pub fn key(&self) -> Key {
         (self.tenant.clone(), self.device.clone())
     }
 
-    /// What stands for a part of time that is not there.
+    /// Returns the placeholder for a missing value.
     #[must_use]
     pub const fn none(&self) -> &'static str {
         if self.unmeasured { "?" } else { "-" }
     }
 
-    /// How full its memory limit is, 0 to 1 or more.
+    /// Returns the used part of the memory limit, from 0 to 1 or more.
     #[must_use]
     pub fn fill(&self) -> Option<f64> {
         fraction(self.used?, self.limit?)
     }
 }
 
-/// A device, as its line in the head says it.
+/// A device, as shown in the head of the view.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Device {
-    /// As the daemon calls it.
+    /// The daemon's name of the device.
     pub name: String,
-    /// What its maker calls it.
+    /// Model name.
     pub model: Option<String>,
-    /// Percent of the last seconds that all tenants together got; `None`: somebody's part is not measured.
+    /// Percent of the last seconds that all tenants received; `None` if some use is not measured.
     pub busy: Option<f64>,
-    /// Bytes that all tenants hold; `None`: nobody's is known.
+    /// Bytes that all tenants hold; `None` if no tenant's use is known.
     pub used: Option<u64>,
-    /// Bytes it has.
+    /// Memory size in bytes.
     pub memory: Option<u64>,
-    /// Are leases given for it?
+    /// True if the device is scheduled by leases.
     pub arbitrated: bool,
-    /// Who has it now.
+    /// Tenant that holds the lease now.
     pub holder: Option<String>,
 }
 
-/// Part of a whole.
+/// Returns `part` as a fraction of `whole`.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "for a bar")]
 pub fn fraction(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
 }
 
-/// All rows, in the daemon's order; `before` is the look before, for what is counted since then.
+/// Returns all rows in the daemon's order; `before` is the previous answer, for differences.
 #[must_use]
 pub fn rows(look: &Look, before: Option<&Look>) -> Vec<Row> {
     let tenants = look.status.tenants.iter();
     tenants
         .flat_map(|tenant| {
             let waits = move |here: &TermsStatus| waited_since(look, before?, tenant, here);
-            // A daemon of protocol 1 says nothing of devices.
+            // A daemon of protocol 1 reports no devices.
             let whole = tenant.devices.is_empty().then(|| TermsStatus {
                 device: "*".into(),
                 memory_limit: tenant.memory_limit,
@@ -154,8 +155,8 @@ fn row(tenant: &TenantStatus, here: &TermsStatus, wait: Option<f64>) -> Row {
     }
 }
 
-/// How much of the time between two looks a member stood at the gate on average, in percent. A daemon that restarted counts
-/// anew: then nothing is known.
+/// Returns the percent of the time between two answers that a member waited at the gate, on average. `None` after a
+/// restart of the daemon, whose counters start at zero.
 fn waited_since(look: &Look, before: &Look, tenant: &TenantStatus, here: &TermsStatus) -> Option<f64> {
     if look.status.pid != before.status.pid {
         return None;
@@ -169,7 +170,7 @@ fn waited_since(look: &Look, before: &Look, tenant: &TenantStatus, here: &TermsS
     (span > 0.0 && more >= 0.0).then(|| (more / span / members * 100.0).min(100.0))
 }
 
-/// The devices, the daemon's first, then what tenants joined that it has no line for.
+/// Returns the daemon's devices, followed by those that tenants joined and the daemon does not list.
 #[must_use]
 pub fn devices(status: &Status) -> Vec<Device> {
     let mut known: Vec<DeviceStatus> = status.devices.clone();
@@ -178,7 +179,7 @@ pub fn devices(status: &Status) -> Vec<Device> {
             known.push(DeviceStatus { name: here.device.clone(), ..DeviceStatus::default() });
         }
     }
-    // Where members joined what the file does not name, its line for all others says nothing that is not said there.
+    // The line `*` for all other devices adds nothing once members have joined specific ones.
     if known.len() > 1 {
         known.retain(|device| device.name != "*");
     }
@@ -201,16 +202,16 @@ fn device_of(device: &DeviceStatus, status: &Status) -> Device {
     }
 }
 
-/// Is it this device that is called so?
+/// Returns true if `name` is a name of this device.
 #[must_use]
 pub fn is(device: &DeviceStatus, name: &str) -> bool {
     device.name == name || device.uuid.as_deref().is_some_and(|uuid| vgpu_core::uuid::same(uuid, name))
 }
 
-/// The device that is called so, by its number or its UUID, as the view calls it.
+/// Finds a device by number or UUID, and returns the view's name for it.
 ///
 /// # Errors
-/// In words: there is none; and which there are.
+/// A message: there is no such device, and the known ones.
 pub fn device_called(status: &Status, name: &str) -> Result<String, String> {
     let all = devices(status);
     let by_uuid = status.devices.iter().find(|device| is(device, name)).map(|device| device.name.as_str());
@@ -227,13 +228,13 @@ pub fn device_called(status: &Status, name: &str) -> Result<String, String> {
     })
 }
 
-/// Bytes in at most five letters, in powers of 1024: `1.2G`, `512M`, `80G`, `0`.
+/// Formats bytes in at most five characters, in powers of 1024: `1.2G`, `512M`, `80G`, `0`.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "to two digits")]
 pub fn short(bytes: u64) -> String {
     let mut size = bytes as f64;
     for unit in ["", "K", "M", "G", "T"] {
-        // What is shown as 1000 or more has its next unit.
+        // A size that would show as 1000 or more uses the next unit.
         if size < 999.5 || unit == "T" {
             let text = if size < 9.95 { format!("{size:.1}") } else { format!("{size:.0}") };
             return text.trim_end_matches(".0").to_owned() + unit;
@@ -243,7 +244,7 @@ pub fn short(bytes: u64) -> String {
     String::new()
 }
 
-/// A device's name in at most twelve letters: numbers as they are, of a UUID its first part.
+/// Shortens a device's name to twelve characters: a number stays, a UUID keeps its first part.
 #[must_use]
 pub fn brief(name: &str) -> String {
     name.chars().take(12).collect()

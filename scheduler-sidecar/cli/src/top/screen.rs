@@ -1,4 +1,4 @@
-//! The terminal: taken for the view, and given back as it was, whatever happens.
+//! Takes the terminal for the view, and restores it in every case.
 
 use std::io::{self, BufWriter, Stdout, Write as _};
 use std::sync::Once;
@@ -13,19 +13,19 @@ use ratatui::crossterm::terminal::{
     Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
 
-/// Is the terminal ours?
+/// True while the terminal is taken.
 static TAKEN: AtomicBool = AtomicBool::new(false);
-/// Has some thread panicked meanwhile? Its words stand on the terminal, which is not taken again then.
+/// True after a panic in any thread. Its message is on the terminal, which is then not taken again.
 static PANICKED: AtomicBool = AtomicBool::new(false);
 
-/// The terminal while it is taken; given back when this is dropped, and before a panic says its words.
+/// The taken terminal; restored on drop, and before a panic prints its message.
 pub struct Screen(Terminal<CrosstermBackend<BufWriter<Stdout>>>);
 
 impl Screen {
-    /// Takes it: no echo, keys one by one, the alternate screen.
+    /// Takes the terminal: no echo, single keys, the alternate screen.
     ///
     /// # Errors
-    /// It is none, or is gone.
+    /// There is no terminal, or it is gone.
     pub fn take() -> io::Result<Self> {
         static HOOK: Once = Once::new();
         HOOK.call_once(|| {
@@ -37,11 +37,11 @@ impl Screen {
             }));
         });
         take()?;
-        // Whose drop gives it back from here on.
+        // From here on, the drop restores it.
         fresh().map(Self).inspect_err(|_| give_back())
     }
 
-    /// Takes it again after [`give_back`].
+    /// Takes the terminal again after [`give_back`].
     ///
     /// # Errors
     /// As [`Self::take`].
@@ -51,7 +51,7 @@ impl Screen {
         Ok(())
     }
 
-    /// Draws.
+    /// Draws the view.
     ///
     /// # Errors
     /// The terminal is gone.
@@ -59,7 +59,7 @@ impl Screen {
         self.0.draw(view).map(|_| ())
     }
 
-    /// Has a thread panicked since the terminal was taken?
+    /// Returns true if a thread has panicked since the terminal was taken.
     #[must_use]
     pub fn panicked() -> bool {
         PANICKED.load(Ordering::SeqCst)
@@ -67,13 +67,13 @@ impl Screen {
 }
 
 fn take() -> io::Result<()> {
-    // Before it is half taken: what fails from here on is undone as well.
+    // Set the flag first, so that a failure halfway is undone too.
     TAKEN.store(true, Ordering::SeqCst);
     let taken = enable_raw_mode().and_then(|()| execute!(io::stdout(), EnterAlternateScreen, Clear(ClearType::All)));
     taken.inspect_err(|_| give_back())
 }
 
-/// A terminal of which nothing is known, so that all of it is drawn. It is asked nothing: not every one would answer.
+/// Creates a terminal that redraws everything. It sends no queries, which not every terminal answers.
 fn fresh() -> io::Result<Terminal<CrosstermBackend<BufWriter<Stdout>>>> {
     Terminal::new(CrosstermBackend::new(BufWriter::new(io::stdout())))
 }
@@ -84,10 +84,10 @@ impl Drop for Screen {
     }
 }
 
-/// Gives the terminal back as it was; does nothing if it is not taken.
+/// Restores the terminal; does nothing if it is not taken.
 pub fn give_back() {
     if TAKEN.swap(false, Ordering::SeqCst) {
-        // Nobody is left to be told if that fails.
+        // If that fails, nobody is left to be informed.
         let _ = execute!(io::stdout(), LeaveAlternateScreen, Show);
         let _ = disable_raw_mode();
         let _ = io::stdout().flush();

@@ -1,5 +1,5 @@
-//! What the view knows and how it changes: one function from an input to what is to be done. No terminal, no daemon, no
-//! clock: keys, answers and moments are given. What keys do is [`act`].
+//! The state of the view, and its only transition: a function from an input to effects. No terminal, no daemon, no
+//! clock: keys, answers and times are arguments. [`act`] handles keys.
 
 pub mod act;
 
@@ -14,146 +14,146 @@ use super::line::Line;
 use super::row::{self, Device, Key, Look, Row};
 use vgpu_control::{Ask, Done, Explained, TenantStatus};
 
-/// Something that happens.
+/// An input of the view.
 #[derive(Debug)]
 pub enum Input {
-    /// A key.
+    /// A key was pressed.
     Key(KeyEvent),
-    /// The window has another size: columns and rows.
+    /// The window was resized; columns and rows.
     Size(u16, u16),
-    /// The daemon said how things are.
+    /// The daemon answered.
     Look(Box<Look>),
-    /// It did not answer; why.
+    /// The daemon did not answer, and why.
     Lost(String),
-    /// What it answered to a change.
+    /// The daemon's answer to a change.
     Done(Result<Box<Done>, String>),
-    /// Why a tenant gets what it gets.
+    /// The daemon's explanation of a tenant's limits and time.
     Explained(String, Result<Vec<Explained>, String>),
-    /// The containers of a tenant's processes, by the processes' numbers.
+    /// The containers of a tenant's processes, by process id.
     Places(BTreeMap<u32, String>),
-    /// What the record says of the last hour.
+    /// The last hour from the record.
     Hour(Result<BTreeMap<Key, Vec<f64>>, String>),
-    /// Nobody is left who types.
+    /// The terminal is gone.
     Gone,
 }
 
-/// Something to do.
+/// An action that the loop performs.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Ask the daemon for a change.
     Change(Ask),
-    /// Ask it why.
+    /// Ask the daemon for an explanation of a tenant.
     Explain(String),
-    /// Look where its processes live.
+    /// Find the containers of a tenant's processes.
     Places(String),
-    /// Ask the record for the last hour.
+    /// Read the last hour from the record.
     Hour,
-    /// Give the terminal back for a while.
+    /// Restore the terminal and suspend the program.
     Suspend,
-    /// The end.
+    /// Quit.
     Quit,
 }
 
-/// What keys go to.
+/// The part of the view that receives keys.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Mode {
-    /// The table.
+    /// The table of tenants.
     Table,
-    /// The line behind `/`; Esc takes `before` again.
+    /// The filter typed after `/`; Esc restores `before`.
     Filter {
-        /// What is typed.
+        /// The typed filter.
         line: Line,
-        /// What was there.
+        /// The previous filter.
         before: String,
     },
-    /// The line behind `s`.
+    /// The change typed after `s`.
     Set {
-        /// Whose terms, where.
+        /// The tenant and device to change.
         of: Key,
-        /// What is typed.
+        /// The typed change.
         line: Line,
     },
-    /// A question that `y` answers with yes and every other key with no.
+    /// A confirmation: `y` means yes, every other key no.
     Sure {
         /// The question.
         question: String,
-        /// What is asked of the daemon then.
+        /// The request to send after yes.
         ask: Ask,
     },
-    /// Everything of a tenant.
+    /// The details of a tenant.
     Details {
-        /// Its name.
+        /// Name of the tenant.
         tenant: String,
-        /// Lines that were scrolled away.
+        /// Number of lines scrolled away.
         skipped: u16,
     },
-    /// The keys.
+    /// The help.
     Help,
 }
 
-/// A line at the bottom until the next key.
+/// A line at the bottom, shown until the next key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// What it says.
+    /// The text.
     pub words: String,
-    /// Is something wrong?
+    /// True for an error.
     pub wrong: bool,
 }
 
-/// The view.
+/// The state of the view.
 #[derive(Debug)]
 pub struct Top {
-    /// The last answer of the daemon.
+    /// The daemon's last answer.
     pub look: Look,
-    /// Why it does not answer now.
+    /// Why the daemon does not answer at present.
     pub lost: Option<String>,
-    /// All rows of the last look, in order.
+    /// All rows of the last answer, sorted.
     rows: Vec<Row>,
-    /// What rows got before.
+    /// Earlier values of the rows.
     pub history: History,
-    /// The order.
+    /// Order of the rows.
     pub sort: Sort,
-    /// Only tenants with this in their name.
+    /// Show only tenants whose name contains this.
     pub filter: String,
-    /// Only this device.
+    /// Show only this device.
     pub device: Option<String>,
-    /// The row that keys are about.
+    /// The selected row.
     pub selected: Option<Key>,
-    /// What keys go to.
+    /// The part of the view that receives keys.
     pub mode: Mode,
-    /// The line at the bottom.
+    /// The message at the bottom.
     pub message: Option<Message>,
-    /// Shall nothing be changed?
+    /// True if changes are disabled.
     watches: bool,
-    /// Between two looks.
+    /// Time between two refreshes.
     pub interval: Duration,
-    /// What was explained of the tenant whose details are shown.
+    /// The explanation of the tenant whose details are shown.
     pub explained: Option<(String, Result<Vec<Explained>, String>)>,
-    /// The containers of its processes, by their numbers.
+    /// The containers of its processes, by process id.
     pub places: BTreeMap<u32, String>,
-    /// The last hour by the record.
+    /// The last hour from the record.
     pub hour: Option<Result<BTreeMap<Key, Vec<f64>>, String>>,
-    /// Rows of the window.
+    /// Height of the window in rows.
     height: u16,
 }
 
-/// What was asked for when the view began.
+/// The options with which the view started.
 #[derive(Debug, Clone)]
 pub struct Wishes {
-    /// The order.
+    /// Order of the rows.
     pub sort: Sort,
-    /// Only tenants with this in their name.
+    /// Show only tenants whose name contains this.
     pub filter: String,
-    /// Only this device.
+    /// Show only this device.
     pub device: Option<String>,
-    /// Shall nothing be changed?
+    /// True if changes are disabled.
     pub read_only: bool,
-    /// Between two looks.
+    /// Time between two refreshes.
     pub interval: Duration,
 }
 
 impl Top {
-    /// The view of a first answer.
+    /// Creates the view from a first answer.
     #[must_use]
     pub fn new(look: Look, wishes: Wishes) -> Self {
         let mut top = Self {
@@ -180,7 +180,7 @@ impl Top {
         top
     }
 
-    /// The rows that are shown, in order.
+    /// Returns the rows shown, in order.
     #[must_use]
     pub fn shown(&self) -> Vec<&Row> {
         let wanted = self.filter.to_lowercase();
@@ -194,37 +194,37 @@ impl Top {
         self.rows.iter().filter(|row| row.tenant.to_lowercase().contains(&wanted) && here(row)).collect()
     }
 
-    /// The devices.
+    /// Returns the devices.
     #[must_use]
     pub fn devices(&self) -> Vec<Device> {
         row::devices(&self.look.status)
     }
 
-    /// The chosen row.
+    /// Returns the selected row.
     #[must_use]
     pub fn chosen(&self) -> Option<&Row> {
         let chosen = self.selected.as_ref()?;
         self.shown().into_iter().find(|row| row.key() == *chosen)
     }
 
-    /// Why nothing can be changed; `None`: it can.
+    /// Returns why changes are disabled; `None` if they are allowed.
     #[must_use]
     pub fn read_only(&self) -> Option<String> {
         self.watches.then(|| "this view was started with --read-only".into())
     }
 
-    /// A tenant by its name.
+    /// Returns a tenant by name.
     #[must_use]
     pub fn tenant(&self, name: &str) -> Option<&TenantStatus> {
         self.look.status.tenants.iter().find(|tenant| tenant.name == name)
     }
 
-    /// Rows of the last look that are this tenant's.
+    /// Returns a tenant's rows of the last answer.
     pub fn rows_of(&self, tenant: &str) -> impl Iterator<Item = &Row> {
         self.rows.iter().filter(move |row| row.tenant == tenant)
     }
 
-    /// Takes what happened; returns what is to be done about it.
+    /// Applies an input and returns the effects to perform.
     pub fn update(&mut self, input: Input) -> Vec<Effect> {
         match input {
             Input::Key(key) => return self.key(key),
@@ -253,21 +253,21 @@ impl Top {
         }
     }
 
-    /// The place of the chosen row among those that are shown.
+    /// Returns the index of the selected row among the rows shown.
     #[must_use]
     pub fn place(&self) -> usize {
         let chosen = self.selected.as_ref();
         self.shown().iter().position(|row| Some(&row.key()) == chosen).unwrap_or(0)
     }
 
-    /// Chooses the row at a place, or the last one.
+    /// Selects the row at an index, or the last row.
     fn choose(&mut self, at: usize) {
         let shown = self.shown();
         let last = shown.len().saturating_sub(1);
         self.selected = shown.get(at.min(last)).map(|row| row.key());
     }
 
-    /// The chosen row stays chosen as long as it is shown.
+    /// Keeps the selection while its row is shown.
     fn keep_choice(&mut self) {
         if self.chosen().is_none() {
             self.choose(0);
@@ -275,12 +275,12 @@ impl Top {
     }
 }
 
-/// What is asked for the details of a tenant.
+/// Returns the queries for a tenant's details.
 fn details_of(tenant: &str) -> Vec<Effect> {
     vec![Effect::Explain(tenant.to_owned()), Effect::Places(tenant.to_owned()), Effect::Hour]
 }
 
-/// What the daemon answered to a change, in a line.
+/// Describes the daemon's answer to a change in one line.
 fn told(done: Result<Box<Done>, String>) -> Message {
     let done = match done {
         Ok(done) => done,

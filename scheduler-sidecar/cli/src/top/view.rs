@@ -1,7 +1,7 @@
-//! The picture: from what the view knows to letters on a screen of any size. Reads only.
+//! Draws the state on a screen of any size. Read-only.
 //!
-//! From top to bottom: [`head`] (the daemon, its devices), [`table`] (tenants) or [`pane`] (a tenant's details, the keys),
-//! [`foot`] (what is wrong, what was done, what is typed). How it looks is [`theme`].
+//! From top to bottom: [`head`] (the daemon, its devices), [`table`] (tenants) or [`pane`] (a tenant's details, the
+//! help), [`foot`] (problems, results, input). [`theme`] has colours and characters.
 
 pub mod foot;
 pub mod head;
@@ -22,7 +22,7 @@ pub fn draw(top: &Top, theme: &Theme, frame: &mut Frame<'_>) {
     let (width, height) = (usize::from(area.width), usize::from(area.height));
     let mut above = head::lines(top, theme, width, height);
     let (below, cursor) = foot::lines(top, theme, width, height);
-    // Where there is no room for all of it: the line at the bottom first, since questions stand there.
+    // If space is short, keep the last lines: questions and input are there.
     let below: Vec<_> = below.into_iter().rev().take(height).rev().collect();
     above.truncate(height - below.len());
     let room = height - below.len() - above.len();
@@ -44,7 +44,7 @@ pub fn draw(top: &Top, theme: &Theme, frame: &mut Frame<'_>) {
     }
 }
 
-/// Puts lines at a row of the area.
+/// Draws lines, beginning at a row of the area.
 fn put(frame: &mut Frame<'_>, area: Rect, at: usize, lines: &[Line<'_>]) {
     for (row, line) in (at..).zip(lines) {
         let Ok(row) = u16::try_from(row) else { return };
@@ -55,7 +55,7 @@ fn put(frame: &mut Frame<'_>, area: Rect, at: usize, lines: &[Line<'_>]) {
     }
 }
 
-/// Text of exactly so many letters: what is too long is cut, with a mark.
+/// Pads or cuts text to exactly `width` characters, with a mark if cut.
 #[must_use]
 pub fn fit(text: &str, width: usize, right: bool, theme: &Theme) -> String {
     let length = text.chars().count();
@@ -67,7 +67,7 @@ pub fn fit(text: &str, width: usize, right: bool, theme: &Theme) -> String {
     if right { format!("{text:>width$}") } else { format!("{text:<width$}") }
 }
 
-/// Lines of at most so many letters, broken between words.
+/// Breaks text between words into lines of at most `width` characters.
 #[must_use]
 pub fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];

@@ -1,7 +1,8 @@
-//! One run of a program: its process group, its output, its end.
+//! Runs a program once: its process group, its output, its end.
 //!
-//! Each child is the leader of a group of its own, so that a terminal's Ctrl-C reaches only us, and what it leaves behind is
-//! ended with it. That it ended is seen before it is reaped: as long as it is not, its number is nobody else's.
+//! Each child leads its own process group, so a terminal's Ctrl-C reaches only this process, and the child's leftover
+//! processes can be ended with it. The child's end is observed before it is reaped, so its process id cannot be
+//! reused meanwhile.
 
 use std::collections::VecDeque;
 use std::io::Read;
@@ -18,45 +19,45 @@ use super::programs::Program;
 use crate::validate::line::Measure;
 use vgpu_output::say::{FINDINGS, Failure, NOT_EXECUTABLE, NOT_FOUND};
 
-/// Of what a program says last, so many bytes are kept.
+/// Bytes kept of the end of a program's output.
 const TAIL: usize = 4096;
-/// A line that is longer is looked at up to here.
+/// Longest part of a line that is examined, in bytes.
 const LINE: usize = 1 << 16;
-/// Iterations of a run that are kept.
+/// Most iterations kept of a run.
 const MOST: usize = 1_000_000;
-/// How long a program that is to end may take to do so, and what it wrote to arrive.
+/// Time for a program to end after a request, and for its remaining output to arrive.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// What a child said.
+/// The output of a child.
 #[derive(Debug, Default)]
 pub struct Heard {
     tail: VecDeque<u8>,
-    /// Seconds of each iteration.
+    /// Duration of each iteration, in seconds.
     pub iterations: Vec<f64>,
 }
 
-/// A child that runs.
+/// A running child.
 pub struct Running {
     child: Child,
     pid: Pid,
     began: Instant,
     heard: Arc<Mutex<Heard>>,
-    /// Closed when all it wrote was read.
+    /// Closed after all its output was read.
     read: Receiver<()>,
 }
 
-/// A child that ended.
+/// An ended child.
 pub struct Ended {
-    /// From its start to its end.
+    /// Time from start to end.
     pub wall: Duration,
-    /// How.
+    /// Exit status.
     pub status: ExitStatus,
-    /// What it said.
+    /// Its output.
     pub heard: Heard,
 }
 
 impl Heard {
-    /// The last of it, as text that a terminal may be shown: at most twenty lines.
+    /// Returns the end of the output, at most twenty lines, with spaces for control characters.
     pub fn tail(&self) -> String {
         let bytes: Vec<u8> = self.tail.iter().copied().collect();
         let text = String::from_utf8_lossy(&bytes);
@@ -67,10 +68,10 @@ impl Heard {
     }
 }
 
-/// Starts a program; that it ended is told with `index` and the moment.
+/// Starts a program. Its end is sent to `ended` with `index`, its process id and the time.
 ///
 /// # Errors
-/// It cannot be started.
+/// The program cannot be started.
 pub fn start(
     program: &Program,
     measure: &Measure,
@@ -106,7 +107,7 @@ pub fn start(
         while let Err(rustix::io::Errno::INTR) = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)
         {
         }
-        // Nobody may be left to be told.
+        // The receiver may be gone.
         let _ = told.send((index, number, Instant::now()));
     });
     Ok(Running { child, pid, began, heard, read })
@@ -140,35 +141,35 @@ fn listen(mut pipe: impl Read, heard: &Mutex<Heard>, measure: &Measure) {
 }
 
 impl Running {
-    /// Is it this process?
+    /// Returns true if this is the process with that id.
     pub fn is(&self, number: u32) -> bool {
         self.child.id() == number
     }
 
-    /// How long it runs.
+    /// Returns how long it has been running.
     pub fn runs(&self) -> Duration {
         self.began.elapsed()
     }
 
-    /// It ended at this moment: ends what it left behind, and takes what it said.
+    /// Handles the end at `at`: kills leftover processes of the group, and collects the output.
     ///
     /// # Errors
-    /// It cannot be waited for.
+    /// The process cannot be waited for.
     pub fn finish(mut self, at: Instant) -> Result<Ended, Failure> {
-        // It is not reaped yet, so that the group is its own.
+        // It is not reaped yet, so the group id still belongs to it.
         let _ = kill_process_group(self.pid, Signal::KILL);
         let status = self
             .child
             .wait()
             .map_err(|why| Failure::new(FINDINGS, format!("a program cannot be waited for: {why}")))?;
-        // Whoever left its group may hold the pipe for ever.
+        // A process that left the group may keep the pipe open forever.
         let _ = self.read.recv_timeout(GRACE);
         let heard = std::mem::take(&mut *self.heard.lock().unwrap_or_else(PoisonError::into_inner));
         Ok(Ended { wall: at.saturating_duration_since(self.began), status, heard })
     }
 }
 
-/// Asks all to end, waits for a moment, and ends who has not.
+/// Sends SIGTERM to all, waits up to [`GRACE`], and kills those that still run.
 pub fn end(running: Vec<Running>) {
     for one in &running {
         let _ = kill_process_group(one.pid, Signal::TERM);
@@ -187,7 +188,7 @@ pub fn end(running: Vec<Running>) {
     }
 }
 
-/// How a program ended, if not well.
+/// Describes a program's end unless it succeeded.
 pub fn failure(status: ExitStatus) -> Option<String> {
     match (status.code(), status.signal()) {
         (Some(0), _) => None,

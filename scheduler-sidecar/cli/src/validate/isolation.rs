@@ -1,38 +1,38 @@
-//! The isolation matrix: what is kept apart, how far, and the test that shows it. A test of this crate holds each cell to a test
-//! that exists.
+//! The isolation matrix: for each resource how far tenants are isolated, and the tests that show it. A test of this
+//! crate checks that every named test exists.
 
 use vgpu_accounting::report::sheet::Table;
 
-/// How far something is kept apart.
+/// A degree of isolation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Degree {
-    /// Always.
+    /// Always isolated.
     Full,
-    /// As far as the words say.
+    /// Isolated as far as the text says.
     Partial,
-    /// Not.
+    /// Not isolated.
     None,
 }
 
 /// A cell of the matrix.
 #[derive(Debug, Clone, Copy)]
 pub struct Cell {
-    /// How far.
+    /// Degree of isolation.
     pub degree: Degree,
-    /// In words.
+    /// Description.
     pub words: &'static str,
-    /// The tests that show it: file and name.
+    /// Tests that show it, by file and name.
     pub tests: &'static [(&'static str, &'static str)],
 }
 
-/// An axis: with the daemon, and with the library alone.
+/// A row of the matrix: one resource, with the daemon and with the library alone.
 #[derive(Debug, Clone, Copy)]
 pub struct Axis {
-    /// Its name.
+    /// Name of the resource.
     pub name: &'static str,
-    /// With vgpud.
+    /// With the daemon.
     pub daemon: Cell,
-    /// By environment variables.
+    /// With the library alone, configured by environment variables.
     pub alone: Cell,
 }
 
@@ -123,7 +123,7 @@ impl Cell {
     }
 }
 
-/// As a table.
+/// Returns the matrix as a table.
 #[must_use]
 pub fn table() -> Table {
     let row = |axis: &Axis| {

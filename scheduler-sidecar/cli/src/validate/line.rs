@@ -1,20 +1,20 @@
-//! What a program says of its iterations: a line each, by a pattern or as JSON.
+//! Parses the durations of iterations in a program's output, by a pattern or as JSON.
 
 use serde_json::Value;
 
-/// How an iteration's duration is got.
+/// The source of an iteration's duration.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Measure {
-    /// The whole run is one: its wall time.
+    /// The wall time of the whole run counts as one iteration.
     Run,
-    /// Lines that are JSON objects with `seconds` or `milliseconds`.
+    /// Lines with a JSON object that has `seconds` or `milliseconds`.
     Json,
-    /// Lines in which this stands.
+    /// Lines that contain this pattern.
     Pattern(Pattern),
 }
 
 impl Measure {
-    /// In words.
+    /// Describes the source.
     #[must_use]
     pub fn words(&self) -> String {
         match self {
@@ -26,7 +26,7 @@ impl Measure {
         }
     }
 
-    /// The seconds of an iteration that a line tells of; `None`: it tells of none.
+    /// Returns the seconds of the iteration that a line reports; `None` if it reports none.
     #[must_use]
     pub fn of(&self, line: &str) -> Option<f64> {
         let seconds = match self {
@@ -43,7 +43,7 @@ impl Measure {
     }
 }
 
-/// Text with one number in it: `step took {ms} ms`.
+/// A text with one number in it: `step took {ms} ms`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pattern {
     text: String,
@@ -58,11 +58,11 @@ enum Unit {
     PerSecond,
 }
 
-/// What is accepted as a [`Pattern`], in words.
+/// Accepted forms of a [`Pattern`], in words.
 pub const PATTERN_FORMS: &str = "text with one {s}, {ms} or {us} where the number of seconds, milliseconds or microseconds stands, or {/s} for a number a second";
 
 impl Pattern {
-    /// As it is written.
+    /// Parses a pattern.
     ///
     /// # Errors
     /// [`PATTERN_FORMS`].
@@ -92,14 +92,14 @@ impl Pattern {
                     Unit::PerSecond => 1.0 / number,
                 });
             }
-            // The same words may stand there before, without a number.
+            // The text before the number may also occur earlier, without a number.
             let mut letters = rest.chars();
             letters.next()?;
             rest = letters.as_str();
         }
     }
 
-    /// The number that stands here, if what must follow it does.
+    /// Parses the number at the start of `text`, if the text that must follow it does.
     fn number(&self, text: &str) -> Option<f64> {
         let text = text.trim_start();
         let end = text.find(|letter: char| !letter.is_ascii_digit() && !".+-eE".contains(letter)).unwrap_or(text.len());

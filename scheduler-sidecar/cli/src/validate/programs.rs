@@ -1,4 +1,5 @@
-//! Who is to run what: `NAME -- PROGRAM ... --and NAME -- PROGRAM ...`, with which environment.
+//! Parses the programs and their tenants, `NAME -- PROGRAM ... --and NAME -- PROGRAM ...`, and prepares their
+//! environments.
 
 use std::ffi::OsString;
 
@@ -12,26 +13,26 @@ use vgpu_control::status::TenantStatus;
 use vgpu_core::bytes::Bytes;
 use vgpu_output::say::{self, FINDINGS, Failure, USAGE};
 
-/// Between two programs.
+/// Separates two programs.
 const AND: &str = "--and";
-/// Most programs at once.
+/// Most programs at the same time.
 const MOST: usize = 16;
 
-/// What is to be run.
+/// A program to run.
 #[derive(Debug)]
 pub struct Program {
-    /// The tenant.
+    /// Name of the tenant.
     pub name: String,
     /// The program and its arguments.
     pub command: Vec<OsString>,
-    /// What is different in its environment.
+    /// Changes to its environment.
     pub changes: Vec<(&'static str, OsString)>,
-    /// What it is held to, in words.
+    /// Its limits, in words.
     limits: String,
 }
 
 impl Program {
-    /// Without runs yet.
+    /// Returns the program for the results, without runs yet.
     pub fn shown(&self) -> results::Program {
         let words: Vec<String> = self.command.iter().map(|word| say::quoted(&word.to_string_lossy())).collect();
         results::Program {
@@ -44,7 +45,8 @@ impl Program {
     }
 }
 
-/// Names and commands. `--and` ends a command only where `NAME --` follows, so that programs may have it as an argument.
+/// Splits the arguments into names and commands. `--and` ends a command only if `NAME --` follows, so programs may
+/// have it as an argument.
 fn split(words: &[OsString]) -> Result<Vec<(String, Vec<OsString>)>, String> {
     const FORM: &str = "NAME -- PROGRAM [ARGUMENT]... --and NAME -- PROGRAM [ARGUMENT]...";
     let begins = |at: usize| {
@@ -78,7 +80,7 @@ fn split(words: &[OsString]) -> Result<Vec<(String, Vec<OsString>)>, String> {
     }
 }
 
-/// `NAME:memory=4GiB,sm=30`
+/// Parses `NAME:memory=4GiB,sm=30`.
 fn spec(text: &str) -> Result<(String, Option<OsString>, Option<OsString>), String> {
     let refused = || format!("--tenant {text:?}; accepted: NAME, or NAME:memory=SIZE,sm=PERCENT");
     let (name, rest) = text.split_once(':').unwrap_or((text, ""));
@@ -95,10 +97,10 @@ fn spec(text: &str) -> Result<(String, Option<OsString>, Option<OsString>), Stri
 
 type Prepared = (Vec<Program>, Vec<(String, String)>, Vec<String>);
 
-/// The programs, facts about the place, and what a reader should know of it.
+/// Returns the programs, facts about the environment, and notes for the reader.
 ///
 /// # Errors
-/// Usage; no daemon, or no such tenant; no library.
+/// Wrong usage, no daemon, no such tenant, or no library.
 pub fn prepare(args: &Args) -> Result<Prepared, Failure> {
     let usage = |words: String| Failure::new(USAGE, words);
     let given = split(&args.programs).map_err(usage)?;

@@ -1,101 +1,101 @@
-//! What was measured, and what it means.
+//! The measurements, and the results computed from them.
 
 use super::line::Measure;
 use super::stats::{Interval, change_interval, jain, latency_change, median, order_interval, p99, throughput_change};
 
-/// A run of a program: all values in seconds.
+/// One run of a program, in seconds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
-    /// From its start to its end.
+    /// Wall time from start to end.
     pub wall: f64,
-    /// Its iterations: what it said, or the run itself.
+    /// Durations of its iterations: as printed by the program, or the run itself.
     pub iterations: Vec<f64>,
 }
 
 impl Run {
-    /// What stands for it: the median of its iterations.
+    /// Returns the value that represents the run: the median of its iterations.
     fn value(&self) -> f64 {
         median(&self.iterations).unwrap_or(self.wall)
     }
 }
 
-/// A program and its runs.
+/// A program with its runs.
 #[derive(Debug, Clone)]
 pub struct Program {
-    /// The tenant that it ran as.
+    /// Tenant that it ran as.
     pub name: String,
-    /// What was run, as a shell reads it.
+    /// Command line, quoted for a shell.
     pub command: String,
-    /// What it was held to, in words.
+    /// Its limits, in words.
     pub limits: String,
-    /// By itself.
+    /// Runs without other programs.
     pub alone: Vec<Run>,
-    /// Beside the others.
+    /// Runs at the same time as the others.
     pub together: Vec<Run>,
 }
 
-/// All that was measured.
+/// All measurements.
 #[derive(Debug, Clone)]
 pub struct Results {
-    /// In the order in which they were given.
+    /// Programs in the order of the command line.
     pub programs: Vec<Program>,
-    /// How an iteration's duration was got.
+    /// Source of an iteration's duration.
     pub measure: Measure,
-    /// Rounds that were asked for.
+    /// Number of rounds requested.
     pub wanted: usize,
-    /// Why there are fewer; `None`: there are not.
+    /// Why fewer rounds were made; `None` if all were.
     pub cut: Option<String>,
-    /// When it began, in seconds since 1970.
+    /// Start of the measurement, in seconds since 1970.
     pub began: i64,
-    /// Where, and with what.
+    /// Facts about the machine and the software.
     pub facts: Vec<(String, String)>,
-    /// What a reader must know of this measurement.
+    /// Notes for the reader.
     pub notes: Vec<String>,
 }
 
-/// A program in one situation; seconds.
+/// Durations of a program in one situation, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Latency {
-    /// Of its runs.
+    /// Median over its runs.
     pub median: f64,
-    /// Where that lies.
+    /// Confidence interval of the median.
     pub interval: Option<Interval>,
-    /// Of all its iterations.
+    /// 99th percentile over all its iterations.
     pub p99: f64,
-    /// How many those are.
+    /// Number of iterations.
     pub iterations: usize,
 }
 
-/// A program alone and together.
+/// Comparison of a program alone and together with the others.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Change {
-    /// By itself.
+    /// Durations alone.
     pub alone: Latency,
-    /// Beside the others.
+    /// Durations together with the others.
     pub together: Latency,
-    /// In percent.
+    /// Change of the median duration, in percent.
     pub latency: f64,
-    /// Where that lies.
+    /// Confidence interval of that change.
     pub latency_interval: Option<Interval>,
-    /// In percent.
+    /// Change of the throughput, in percent.
     pub throughput: f64,
-    /// In percent.
+    /// Change of the 99th percentile, in percent.
     pub p99: f64,
 }
 
-/// What holds for all of them.
+/// Results over all programs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Together {
-    /// What all do in the time in which, one after the other, they do 1: the sum of the parts of their own speed.
+    /// Combined throughput relative to running one after the other: the sum of the programs' relative speeds.
     pub combined: f64,
-    /// Jain's index of those parts.
+    /// Jain's fairness index of the relative speeds.
     pub fairness: f64,
-    /// The most slowed down beside the least.
+    /// Ratio of the greatest slowdown to the least.
     pub worst: f64,
 }
 
 impl Program {
-    /// What its runs say; `None`: there are none.
+    /// Compares the runs; `None` if there are none.
     #[must_use]
     pub fn change(&self) -> Option<Change> {
         let values = |runs: &[Run]| runs.iter().map(Run::value).collect::<Vec<f64>>();
@@ -120,7 +120,7 @@ impl Program {
         })
     }
 
-    /// What stands for each run, alone and together.
+    /// Returns the value of each run, alone and together.
     #[must_use]
     pub fn values(&self) -> (Vec<f64>, Vec<f64>) {
         (self.alone.iter().map(Run::value).collect(), self.together.iter().map(Run::value).collect())
@@ -128,13 +128,13 @@ impl Program {
 }
 
 impl Results {
-    /// Rounds that are whole.
+    /// Returns the number of complete rounds.
     #[must_use]
     pub fn rounds(&self) -> usize {
         self.programs.iter().map(|program| program.together.len()).min().unwrap_or(0)
     }
 
-    /// What holds for all; `None`: nothing was measured.
+    /// Returns the results over all programs; `None` without measurements.
     #[must_use]
     pub fn together(&self) -> Option<Together> {
         let changes: Option<Vec<Change>> = self.programs.iter().map(Program::change).collect();

@@ -1,4 +1,4 @@
-//! The order of it all: rounds of each program alone and then all together.
+//! Runs the rounds: in each, every program alone and then all of them together.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::sync::Arc;
@@ -15,17 +15,17 @@ use crate::validate::results::{Results, Run};
 use crate::validate::show;
 use vgpu_output::say::{FINDINGS, Failure};
 
-/// Between two looks for a signal, and for what takes too long.
+/// Time between two checks for signals and timeouts.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Why it ended before its end.
+/// The reason for an early end.
 #[derive(Debug)]
 pub enum End {
-    /// By a signal.
+    /// A signal arrived.
     Interrupted,
-    /// A program failed: the exit code, and its last words.
+    /// A program failed: the exit code, and a message with the end of its output.
     Failed(u8, String),
-    /// A program said nothing of its iterations.
+    /// A program reported no iterations.
     Silent(String),
 }
 
@@ -35,7 +35,7 @@ impl From<Failure> for End {
     }
 }
 
-/// What is run, and how it is heard of.
+/// The programs to run, and the channels that report their ends.
 pub struct Rounds<'a> {
     programs: &'a [Program],
     measure: &'a Measure,
@@ -56,10 +56,10 @@ impl Drop for Rounds<'_> {
 }
 
 impl<'a> Rounds<'a> {
-    /// From now on signals end the programs first.
+    /// Creates the rounds. From now on, signals end the programs before this process.
     ///
     /// # Errors
-    /// Signals cannot be heard of.
+    /// Signal handlers cannot be installed.
     pub fn new(programs: &'a [Program], measure: &'a Measure, timeout: Duration) -> Result<Self, Failure> {
         let (tell, ended) = channel();
         let stop = Arc::new(AtomicBool::new(false));
@@ -72,10 +72,10 @@ impl<'a> Rounds<'a> {
         Ok(Self { programs, measure, timeout, ended, tell, stop, signals, shows })
     }
 
-    /// All rounds; those that are whole are in the results, whatever happens.
+    /// Runs all rounds. Complete rounds are in the results even after an early end.
     ///
     /// # Errors
-    /// [`End`]; the programs are ended.
+    /// [`End`]; the running programs were ended.
     pub fn go(&mut self, warmup: u32, results: &mut Results) -> Result<(), End> {
         let done = self.all(warmup, results);
         self.progress("");
@@ -109,7 +109,8 @@ impl<'a> Rounds<'a> {
         Ok(())
     }
 
-    /// Runs these at once, until each has run once beside the others; who is done is started again, uncounted.
+    /// Runs these at the same time until each has finished once. A program that finishes earlier is restarted, so the
+    /// load stays; its further runs do not count.
     fn together(&mut self, who: &[usize]) -> Result<Vec<Run>, End> {
         let mut running = Vec::new();
         let mut runs: Vec<Option<Run>> = who.iter().map(|_| None).collect();
@@ -135,7 +136,7 @@ impl<'a> Rounds<'a> {
                 ));
             }
             let Ok((index, number, at)) = self.ended.recv_timeout(LOOK) else { continue };
-            // Of one that was ended before.
+            // Ignore a program that was ended before.
             let Some(place) = running.iter().position(|one| one.is(number)) else { continue };
             let ended = running.swap_remove(place).finish(at)?;
             let run = self.judged(index, ended, who.len() > 1)?;
@@ -148,7 +149,7 @@ impl<'a> Rounds<'a> {
         }
     }
 
-    /// A run that ended well, and said what it was to say.
+    /// Checks that a run succeeded and reported its iterations.
     fn judged(&self, index: usize, ended: Ended, together: bool) -> Result<Run, End> {
         let name = &self.programs[index].name;
         let how = if together { "beside the others" } else { "alone" };
@@ -170,10 +171,10 @@ impl<'a> Rounds<'a> {
         Ok(Run { wall, iterations })
     }
 
-    /// One line on a terminal, which the next one replaces.
+    /// Shows a progress line on a terminal, replacing the previous one.
     fn progress(&self, words: &str) {
         if self.shows {
-            // Nobody may be left to see it.
+            // Failing to show progress is harmless.
             let _ = write!(std::io::stderr(), "\r\x1b[K{words}");
             let _ = std::io::stderr().flush();
         }

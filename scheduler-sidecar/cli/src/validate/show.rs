@@ -1,4 +1,4 @@
-//! A measurement as a report: for people, and for programs.
+//! Renders a measurement as a report for people and for programs.
 
 use serde_json::{Value, json};
 
@@ -8,10 +8,10 @@ use super::stats::Interval;
 use vgpu_accounting::report::chart::{Dots, dots};
 use vgpu_accounting::report::sheet::{Sheet, Table};
 
-/// Fewer runs than this say little, and a report says so.
+/// A report with fewer runs than this warns that they say little.
 pub const FEW: usize = 10;
 
-/// Seconds as people read them: four digits and a unit.
+/// Formats seconds with four digits and a unit.
 #[must_use]
 pub fn seconds(seconds: f64) -> String {
     let (value, unit) = match seconds {
@@ -31,7 +31,7 @@ pub fn seconds(seconds: f64) -> String {
     format!("{value:.digits$} {unit}")
 }
 
-/// `+101.48 %`.
+/// Formats a change: `+101.48 %`.
 #[must_use]
 pub fn percent(percent: f64) -> String {
     format!("{percent:+.2} %")
@@ -41,7 +41,7 @@ fn interval(found: Option<Interval>, show: impl Fn(f64) -> String) -> String {
     found.map_or("-".into(), |found| format!("{} to {}", show(found.low), show(found.high)))
 }
 
-/// The whole report, for people.
+/// Returns the whole report for people.
 #[must_use]
 pub fn sheet(results: &Results) -> Sheet {
     let names: Vec<&str> = results.programs.iter().map(|program| program.name.as_str()).collect();
@@ -168,7 +168,7 @@ fn notes(results: &Results) -> Vec<String> {
     notes
 }
 
-/// The whole report, for programs: seconds, percent; null is not known.
+/// Returns the whole report as JSON, in seconds and percent; null if unknown.
 #[must_use]
 pub fn json(results: &Results) -> Value {
     let interval = |found: Option<Interval>| {

@@ -1,20 +1,20 @@
-//! Medians, what they may be, how two of them differ, and how evenly programs were slowed down.
+//! Statistics: medians, their confidence intervals, differences of two medians, and fairness.
 //!
 //! All values are durations in the same unit; shorter is better.
 
-/// Least part of cases in which an interval holds what it says.
+/// Least coverage of an interval: the part of cases in which it contains the true value.
 pub const COVERAGE: f64 = 0.95;
-/// How often values are drawn anew.
+/// Number of resamplings for a bootstrap.
 const DRAWS: usize = 10_000;
 
-/// Where something lies, in at least so many of all cases.
+/// A confidence interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Interval {
-    /// From here on.
+    /// Lower bound.
     pub low: f64,
-    /// Up to here.
+    /// Upper bound.
     pub high: f64,
-    /// In this part of all cases, at least.
+    /// Least probability that the interval contains the true value.
     pub coverage: f64,
 }
 
@@ -24,7 +24,7 @@ fn sorted(values: &[f64]) -> Vec<f64> {
     values
 }
 
-/// The middle value; of an even number the mean of the two in the middle. `None`: there are no values.
+/// Returns the middle value, or the mean of the two middle ones. `None` without values.
 #[must_use]
 pub fn median(values: &[f64]) -> Option<f64> {
     middle(&sorted(values))
@@ -36,7 +36,7 @@ fn middle(sorted: &[f64]) -> Option<f64> {
     Some(if sorted.len() % 2 == 1 { high } else { f64::midpoint(*sorted.get(half.wrapping_sub(1))?, high) })
 }
 
-/// The value that 99 of 100 are not above, by nearest rank: below 100 values the highest.
+/// Returns the 99th percentile by nearest rank: the highest of fewer than 100 values.
 #[must_use]
 pub fn p99(values: &[f64]) -> Option<f64> {
     let sorted = sorted(values);
@@ -44,13 +44,13 @@ pub fn p99(values: &[f64]) -> Option<f64> {
     sorted.get(rank.checked_sub(1)?).copied()
 }
 
-/// Where the median of what was sampled lies, by order statistics: exact for any distribution. `None`: fewer than six values
-/// cannot say it in 95 of 100 cases.
+/// Returns the confidence interval of the population's median by order statistics, exact for any distribution. `None`
+/// for fewer than six values, which do not reach 95 % coverage.
 #[must_use]
 pub fn order_interval(values: &[f64]) -> Option<Interval> {
     let sorted = sorted(values);
     let n = sorted.len();
-    // How likely fewer than `k` of n values are on one side of the median, for k = 1, 2, ...
+    // Probability that fewer than `k` of n values are on one side of the median, for k = 1, 2, ...
     let mut term = 0.5_f64.powi(i32::try_from(n).ok()?);
     let (mut below, mut found) = (0.0, None);
     for k in 1..=n / 2 {
@@ -60,27 +60,27 @@ pub fn order_interval(values: &[f64]) -> Option<Interval> {
             break;
         }
         found = Some(Interval { low: sorted[k - 1], high: sorted[n - k], coverage });
-        #[allow(clippy::cast_precision_loss)] // runs
+        #[allow(clippy::cast_precision_loss)] // a number of runs
         let next = (n - k + 1) as f64 / k as f64;
         term *= next;
     }
     found
 }
 
-/// How much longer it takes together than alone, in percent.
+/// Returns how much longer it takes together than alone, in percent.
 #[must_use]
 pub fn latency_change(alone: f64, together: f64) -> f64 {
     (together / alone - 1.0) * 100.0
 }
 
-/// How much more is done in the same time together than alone, in percent.
+/// Returns how much more is done in the same time together than alone, in percent.
 #[must_use]
 pub fn throughput_change(alone: f64, together: f64) -> f64 {
     (alone / together - 1.0) * 100.0
 }
 
-/// Where the change of the median latency lies, in percent, by the bootstrap (percentile method, 10,000 draws, always the
-/// same ones). `None`: fewer than six values on a side.
+/// Returns the confidence interval of the median's change in percent, by the bootstrap (percentile method, 10,000
+/// draws, always the same ones). `None` for fewer than six values on a side.
 #[must_use]
 pub fn change_interval(alone: &[f64], together: &[f64]) -> Option<Interval> {
     if alone.len() < 6 || together.len() < 6 {
@@ -100,12 +100,13 @@ pub fn change_interval(alone: &[f64], together: &[f64]) -> Option<Interval> {
     Some(Interval { low: changes[cut], high: changes[DRAWS - 1 - cut], coverage: COVERAGE })
 }
 
-/// Jain's index of how even values are: 1 where all are equal, 1/n where one has all. `None`: there are none, or all are nil.
+/// Returns Jain's fairness index: 1 if all values are equal, 1/n if one is everything. `None` without values, or if
+/// all are zero.
 #[must_use]
 pub fn jain(values: &[f64]) -> Option<f64> {
     let sum: f64 = values.iter().sum();
     let squares: f64 = values.iter().map(|value| value * value).sum();
-    #[allow(clippy::cast_precision_loss)] // programs
+    #[allow(clippy::cast_precision_loss)] // a number of programs
     let n = values.len() as f64;
     (squares > 0.0).then(|| sum * sum / (n * squares))
 }
@@ -137,7 +138,7 @@ mod tests {
         assert_eq!((interval.low, interval.high, interval.coverage), (2.0, 9.0, 1.0 - 22.0 / 1024.0));
         assert!(order_interval(&values[..5]).is_none());
         assert_eq!(order_interval(&values[..6]).map(|found| (found.low, found.high)), Some((1.0, 6.0)));
-        // Tabled: of 100 values the 40th and the 61st.
+        // From tables: of 100 values the 40th and the 61st.
         let hundred: Vec<f64> = (1..=100).map(f64::from).collect();
         assert_eq!(order_interval(&hundred).map(|found| (found.low, found.high)), Some((40.0, 61.0)));
         assert_eq!((p99(&hundred), p99(&values), p99(&[])), (Some(99.0), Some(10.0), None));
@@ -153,7 +154,7 @@ mod tests {
     }
 
     proptest! {
-        // Each draws values anew twenty thousand times.
+        // Each case resamples twenty thousand times.
         #![proptest_config(ProptestConfig::with_cases(12))]
 
         #[test]

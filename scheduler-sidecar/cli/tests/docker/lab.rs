@@ -1,4 +1,4 @@
-//! A place with a library, an image, and an engine that only says what it was told.
+//! A test directory with a library, an image, and a fake engine that prints its arguments.
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use std::fs;
@@ -11,7 +11,7 @@ use vgpu_cli::arch;
 
 use crate::support::{texts, vgpu};
 
-/// An engine with one image, whose variables stand in `env` and whose files lie below `files`.
+/// A fake engine with one image, whose variables are in `env` and whose files are below `files`.
 const ENGINE: &str = r#"#!/bin/sh
 here=$(dirname "$0")
 printf '%s\n' "$*" >>"$here/asked"
@@ -44,7 +44,7 @@ impl Lab {
         fs::set_permissions(&engine, fs::Permissions::from_mode(0o755)).unwrap();
         fs::write(lab.path("env"), "[\"PATH=/bin\"]\n").unwrap();
         lab.file(arch::LOADER, "loader");
-        // A library that can be preloaded; what is in it does not matter here.
+        // A library that can be preloaded; its content does not matter here.
         fs::create_dir(lab.path("lib")).unwrap();
         let cc = Command::new("cc").args(["-shared", "-x", "c", "/dev/null", "-o"]).arg(lab.library()).status();
         assert!(cc.unwrap().success());
@@ -59,7 +59,7 @@ impl Lab {
         self.path("lib/libvgpu.so")
     }
 
-    /// A file of the image.
+    /// Adds a file to the image.
     pub fn file(&self, name: &str, text: &str) {
         let file = self.path("files").join(name.trim_start_matches('/'));
         fs::create_dir_all(file.parent().unwrap()).unwrap();
@@ -72,7 +72,7 @@ impl Lab {
         command.env("VGPU_RUNTIME_DIR", self.path("run")).output().unwrap()
     }
 
-    /// What the engine was told.
+    /// Returns the arguments that the engine received.
     pub fn told(&self, words: &[&str]) -> Vec<String> {
         let out = self.vgpu(&[&["docker", "run"], words].concat());
         let (stdout, stderr) = texts(&out);
@@ -80,7 +80,7 @@ impl Lab {
         stdout.lines().map(str::to_owned).collect()
     }
 
-    /// What was said instead, with its exit code.
+    /// Returns the error and exit code instead; asserts that nothing was started.
     pub fn refused(&self, words: &[&str]) -> (i32, String) {
         fs::write(self.path("asked"), "").unwrap();
         let out = self.vgpu(&[&["docker", "run"], words].concat());

@@ -1,4 +1,4 @@
-//! `labels = { name = "value", ... }`.
+//! Reads `labels = { name = "value", ... }`.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::raw::MAX_LABELS;
 use crate::value::{is_label_name, label};
 
 impl Reader<'_, '_> {
-    /// A section's labels; `None`: it says none, or something about them is wrong, which has been told.
+    /// Reads a section's labels; `None` if it has none, or if they had a problem, already reported.
     pub(super) fn labels(&mut self, table: &DeTable<'_>, section: Section) -> Option<BTreeMap<String, String>> {
         const KEY: &str = "labels";
         debug_assert!(section.has(KEY));

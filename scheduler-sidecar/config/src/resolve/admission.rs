@@ -1,4 +1,4 @@
-//! What does not fit, in words and with its place; the arithmetic is [`super::super::admit`]'s.
+//! Words each refusal and finds its place in the file; [`super::super::admit`] computes the refusals.
 
 use super::Housed;
 use super::layers::Word;
@@ -12,7 +12,7 @@ use vgpu_core::share::Share;
 /// Most tenants that a message lists.
 const MAX_LISTED: usize = 8;
 
-/// Whether all tenants of each device fit on it.
+/// Checks that all tenants of each device fit on it.
 pub(super) fn check(devices: &[Described], tenants: &[Housed], problems: &mut Problems<'_>, notes: &mut Vec<String>) {
     for (index, device) in devices.iter().enumerate() {
         let there: Vec<(&Housed, usize)> = tenants
@@ -47,24 +47,24 @@ pub(super) fn check(devices: &[Described], tenants: &[Housed], problems: &mut Pr
     }
 }
 
-/// What terms ask of their device.
+/// Returns the limits that a tenant asks for on the device.
 pub(crate) fn ask(terms: &TermsPlan) -> Ask {
     Ask { memory: terms.memory, floor: terms.floor, ceiling: terms.ceiling }
 }
 
 /// A refusal in words.
 pub(crate) struct Told {
-    /// The ask at which it shows.
+    /// Index of the ask that no longer fits.
     pub at: usize,
     /// `memory_limit` or `sm_request`.
     pub key: &'static str,
-    /// The predicate.
+    /// The error, as a predicate.
     pub what: String,
-    /// What would have been right.
+    /// The accepted values.
     pub accepted: String,
 }
 
-/// A refusal in words, among tenants with their terms on the device.
+/// Words a refusal, given the tenants and their terms on the device.
 pub(crate) fn told(refusal: &Refusal, device: &str, capacity: &Capacity, there: &[(&str, &TermsPlan)]) -> Told {
     match *refusal {
         Refusal::Alone { at } => {
@@ -97,7 +97,7 @@ pub(crate) fn told(refusal: &Refusal, device: &str, capacity: &Capacity, there: 
     }
 }
 
-/// A refusal at its place in the file.
+/// Reports a refusal at its place in the file.
 fn tell(refusal: &Refusal, device: &str, capacity: &Capacity, there: &[(&Housed, usize)], problems: &mut Problems<'_>) {
     let named: Vec<(&str, &TermsPlan)> =
         there.iter().map(|(tenant, index)| (tenant.plan.name.as_str(), &tenant.plan.terms[*index])).collect();
@@ -105,7 +105,7 @@ fn tell(refusal: &Refusal, device: &str, capacity: &Capacity, there: &[(&Housed,
     let (tenant, index) = there[at];
     let origin = &tenant.origins[index];
     let word = if key == "memory_limit" { &origin.memory } else { &origin.floor };
-    // Where nothing is written, the tenant itself stands for it.
+    // If the value is not written anywhere, report it at the tenant's name.
     let (place, key) = match word {
         Some(Word { place, key }) => (*place, key.clone()),
         None => (tenant.place, "tenant.name".to_owned()),
@@ -113,7 +113,7 @@ fn tell(refusal: &Refusal, device: &str, capacity: &Capacity, there: &[(&Housed,
     problems.value(place, key, what, accepted);
 }
 
-/// The tenants of a device with what each asks.
+/// Lists the tenants of a device, each with its own amount.
 fn listed(there: &[(&str, &TermsPlan)], of: impl Fn(&TermsPlan) -> String) -> String {
     let each = |(tenant, terms): &(&str, &TermsPlan)| format!("{tenant} {}", of(terms));
     let mut all: Vec<String> = there.iter().take(MAX_LISTED).map(each).collect();
@@ -127,13 +127,13 @@ fn size(bytes: u128) -> String {
     u64::try_from(bytes).map_or_else(|_| format!("{bytes} bytes"), |bytes| Bytes(bytes).to_string())
 }
 
-/// `1500` as `1.5`.
+/// Formats thousandths: `1500` as `1.5`.
 pub(crate) fn thousandths(value: u128) -> String {
     let text = format!("{}.{:03}", value / 1000, value % 1000);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// `1205` as `120.5`.
+/// Formats tenths: `1205` as `120.5`.
 fn tenths(value: u64) -> String {
     thousandths(u128::from(value) * 100)
 }

@@ -1,4 +1,4 @@
-//! Whose word counts: override, tenant, template, defaults, in this order.
+//! Finds the section that sets a key: override, tenant, template or defaults, in this order.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -11,26 +11,26 @@ use crate::plan::{DevicePlan, TermsPlan};
 use crate::problem::{At, Place};
 use crate::raw::{Amount, OnError, OnLoss, RawFile, RawPolicy, RawTemplate, RawTenant, RawTerms};
 
-/// What is said about a tenant, nearest first.
+/// The sections that apply to a tenant, most specific first.
 pub(super) struct Layers<'r> {
     replicas: Option<&'r At<u32>>,
-    /// Each with the name of its section.
+    /// Settings of each section, with the section's name.
     policies: Vec<(&'static str, &'r RawPolicy)>,
 }
 
-/// Where something is written.
+/// The place that sets a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Word {
-    /// The value.
+    /// Place of the value.
     pub place: Place,
     /// `section.key`
     pub key: String,
 }
 
-/// The terms on a device, and the words that memory limit and floor come from.
+/// Terms on a device, and the places that set its memory limit and its floor.
 pub(super) type Spoken = (TermsPlan, Option<Word>, Option<Word>);
 
-/// A floor: whether it was written or follows from a part.
+/// A floor; `implied` is true if it follows from `gpu` or `replicas` instead of `sm_request`.
 struct Floor {
     share: Option<Share>,
     word: Word,
@@ -48,7 +48,7 @@ impl<'r> Layers<'r> {
         self.policies.iter().find_map(|(_, policy)| policy.uids.as_ref()).map(|at| at.value.clone())
     }
 
-    /// The nearest group; of each label the nearest word.
+    /// Returns the group of the most specific section, and each label's most specific value.
     pub fn bearer(&self) -> Bearer {
         let mut labels = BTreeMap::new();
         for (_, policy) in self.policies.iter().rev() {
@@ -77,10 +77,10 @@ impl<'r> Layers<'r> {
         self.policies.iter().find_map(|(_, policy)| policy.on_loss.as_ref()).map_or_else(OnLoss::default, |at| at.value)
     }
 
-    /// The terms on a device.
+    /// Resolves the terms on a device.
     ///
     /// # Errors
-    /// Where a part of a device stands whose size is not known.
+    /// The place of an amount that is a part of the device, if the device's size is unknown.
     pub fn terms(&self, over: Option<&RawTerms>, device: &DevicePlan) -> Result<Spoken, Word> {
         let (bytes, memory_word) = match self.memory(over) {
             None => (None, None),
@@ -92,7 +92,7 @@ impl<'r> Layers<'r> {
         let ceiling = self.first(over, |terms| terms.sm_limit.as_ref()).and_then(|at| at.value);
         let floor = self.floor(over);
         let share = floor.as_ref().and_then(|floor| match (floor.share, ceiling) {
-            // A part of the device is a floor as far as the ceiling allows it.
+            // A floor implied by a part of the device is lowered to the ceiling.
             (Some(share), Some(ceiling)) if floor.implied => Some(share.min(ceiling)),
             (share, _) => share,
         });
@@ -113,7 +113,7 @@ impl<'r> Layers<'r> {
         Ok((plan, memory_word, floor.map(|floor| floor.word)))
     }
 
-    /// The nearest word about a key that no part of a device stands for.
+    /// Returns the most specific value of a key that `gpu` and `replicas` do not imply.
     fn first<'a, T>(
         &'a self,
         over: Option<&'a RawTerms>,
@@ -154,7 +154,7 @@ impl<'r> Layers<'r> {
         })
     }
 
-    /// The number of slots, which the tenant itself says.
+    /// Returns the number of slots, which only the tenant's own section gives.
     fn slots_of(&self, section: &str) -> Option<&'r At<u32>> {
         self.replicas.filter(|_| section == "tenant")
     }

@@ -1,4 +1,4 @@
-//! Devices of whose time nobody measures what is used.
+//! Notes the devices whose use of time nobody measures.
 
 use vgpu_core::arbiter::Terms;
 use vgpu_core::limits::Mode;
@@ -9,8 +9,8 @@ use crate::raw::Arbitrate;
 /// Most devices that the note lists.
 const MAX_LISTED: usize = 8;
 
-/// Devices that are not given out in leases, in words: of their time nobody measures what is used. Whoever is only observed
-/// measures all the same.
+/// Returns a note that names the devices that are not scheduled by leases: their device time is not measured. Tenants
+/// in mode `observe` do not count, since their members measure in any case.
 pub(super) fn note(arbitrate: Arbitrate, devices: &[DevicePlan], tenants: &[TenantPlan]) -> Option<String> {
     let is_free = |device: &&DevicePlan| {
         let name = device.name();

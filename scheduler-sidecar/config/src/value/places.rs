@@ -1,4 +1,4 @@
-//! Values that say where something lies or goes: paths, sockets, addresses, files of lines.
+//! Reads values that name places: paths, sockets, addresses, log files.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,17 +8,17 @@ use vgpu_core::bytes::Bytes;
 use super::{Written, Wrong, bytes, count, duration, strict, string, word, wrong};
 use crate::raw::LogFormat;
 
-/// What is logged.
+/// Reads a log level.
 pub fn log(written: &Written<'_>) -> Result<&'static str, Wrong> {
     word(written, &[("off", "off"), ("error", "error"), ("warn", "warn"), ("info", "info"), ("debug", "debug")])
 }
 
-/// How a line of the log is written.
+/// Reads the format of log lines.
 pub fn log_format(written: &Written<'_>) -> Result<LogFormat, Wrong> {
     word(written, &[("text", LogFormat::Text), ("json", LogFormat::Json)])
 }
 
-/// The size at which a file of lines is put aside.
+/// Reads the file size at which a log is rotated.
 pub fn log_size(written: &Written<'_>) -> Result<Bytes, Wrong> {
     match bytes(written)? {
         size if (1 << 16..=1 << 40).contains(&u64::from(size)) => Ok(size),
@@ -26,17 +26,17 @@ pub fn log_size(written: &Written<'_>) -> Result<Bytes, Wrong> {
     }
 }
 
-/// How many files are kept.
+/// Reads the number of rotated files to keep.
 pub fn log_keep(written: &Written<'_>) -> Result<u32, Wrong> {
     count(written, 0..=1000, "a whole number")
 }
 
-/// `true` or `false`.
+/// Reads `true` or `false`.
 pub fn truth(written: &Written<'_>) -> Result<bool, Wrong> {
     strict(written)
 }
 
-/// An address to listen at, or `none`.
+/// Reads an address to listen at, or `none`.
 pub fn listen(written: &Written<'_>) -> Result<Option<SocketAddr>, Wrong> {
     const FORMS: &str = "an address with a port, like \"127.0.0.1:9400\" or \"[::1]:9400\", or \"none\"";
     match string(written, FORMS)? {
@@ -49,40 +49,41 @@ pub fn listen(written: &Written<'_>) -> Result<Option<SocketAddr>, Wrong> {
     }
 }
 
-/// The path of a file, or `none`.
+/// Reads the path of a file, or `none`.
 pub fn file(written: &Written<'_>) -> Result<Option<PathBuf>, Wrong> {
     const FORMS: &str = "an absolute path, like \"/var/log/vgpu/vgpud.log\", or \"none\"";
     file_or_none(written, FORMS)
 }
 
-/// How often processes at the devices are looked for.
+/// Reads the time between two checks of the processes that use devices.
 pub fn looks(written: &Written<'_>) -> Result<u64, Wrong> {
     duration(written, &(100_000_000..=60_000_000_000))
 }
 
-/// How long a process that nobody holds has: at least as long as a member of a busy host may take to say hello.
+/// Reads the grace time of a process that belongs to no tenant. Its minimum leaves a member on a busy host enough
+/// time to say hello.
 pub fn grace(written: &Written<'_>) -> Result<u64, Wrong> {
     duration(written, &(5_000_000_000..=3_600_000_000_000))
 }
 
-/// What is done about processes that nobody holds: are they stopped?
+/// Reads whether processes that belong to no tenant are stopped.
 pub fn action(written: &Written<'_>) -> Result<bool, Wrong> {
     word(written, &[("report", false), ("stop", true)])
 }
 
-/// An absolute path.
+/// Reads an absolute path.
 pub fn path(written: &Written<'_>) -> Result<PathBuf, Wrong> {
     const FORMS: &str = "an absolute path, like \"/run/vgpu\"";
     match string(written, FORMS)? {
         text if text.contains('\0') => wrong("has a zero byte inside", FORMS),
         text if !text.starts_with('/') => wrong("is not absolute", FORMS),
-        // Two names of one file or directory would else pass for two.
+        // With `..`, two names of one file or directory would pass as two places.
         text if text.split('/').any(|part| part == "..") => wrong("has a \"..\" inside", FORMS),
         text => Ok(PathBuf::from(text)),
     }
 }
 
-/// A pattern of device files, as [`crate::proof::processes::matches`] reads it.
+/// Reads a pattern of device files, as [`crate::proof::processes::matches`] reads it.
 pub fn device_file(written: &Written<'_>) -> Result<PathBuf, Wrong> {
     const FORMS: &str =
         "an absolute path, in which * stands for any text and [0-9] for a digit, like \"/dev/nvidia[0-9]*\"";
@@ -93,7 +94,7 @@ pub fn device_file(written: &Written<'_>) -> Result<PathBuf, Wrong> {
     }
 }
 
-/// The path of one program.
+/// Reads the path of one program.
 pub fn program(written: &Written<'_>) -> Result<PathBuf, Wrong> {
     const FORMS: &str = "the absolute path of one program, like \"/usr/bin/nvidia-smi\"";
     let path = path(written).map_err(|why| Wrong { accepted: FORMS.into(), ..why })?;
@@ -103,7 +104,7 @@ pub fn program(written: &Written<'_>) -> Result<PathBuf, Wrong> {
     }
 }
 
-/// A directory, or `none`.
+/// Reads a directory, or `none`.
 pub fn directory(written: &Written<'_>) -> Result<Option<PathBuf>, Wrong> {
     const FORMS: &str = "an absolute path, like \"/var/lib/vgpu\", or \"none\"";
     match string(written, FORMS)? {
@@ -112,7 +113,7 @@ pub fn directory(written: &Written<'_>) -> Result<Option<PathBuf>, Wrong> {
     }
 }
 
-/// A long time, in seconds: an hour to ten years.
+/// Reads a long time in seconds: an hour to ten years.
 pub fn long(written: &Written<'_>) -> Result<u64, Wrong> {
     const FORMS: &str = "a number of hours or days, like \"36h\" or \"400d\", from 1h to 3650d";
     let text = string(written, FORMS)?;
@@ -140,7 +141,7 @@ fn file_or_none(written: &Written<'_>, forms: &str) -> Result<Option<PathBuf>, W
     }
 }
 
-/// The path of a socket, or `none`.
+/// Reads the path of a socket, or `none`.
 pub fn socket(written: &Written<'_>) -> Result<Option<PathBuf>, Wrong> {
     const FORMS: &str = "an absolute path, like \"/run/vgpu/admin.sock\", or \"none\"";
     file_or_none(written, FORMS)

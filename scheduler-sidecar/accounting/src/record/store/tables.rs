@@ -1,4 +1,4 @@
-//! The tables, and whose they are.
+//! Creates the tables, and checks whose they are.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use rusqlite::Connection;
 
 use super::{APPLICATION, Trouble, VERSION};
 
-/// Makes the tables where there are none. Tables of another version, or of another program, are refused.
+/// Creates the tables in an empty database. Tables of another version or another program are refused.
 pub(super) fn create(connection: &Connection, file: &Path) -> Result<(), Trouble> {
     let number = |name: &str| connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i32>(0));
     let (application, version) = (number("application_id")?, number("user_version")?);
@@ -21,8 +21,8 @@ pub(super) fn create(connection: &Connection, file: &Path) -> Result<(), Trouble
     }
 }
 
-/// A tenant is its name, its group and its labels, so that rows of before a change stay as they were. Device time that
-/// was not measured is null.
+/// A tenant row is a name with its group and labels, so that rows from before a change stay as they were. Unmeasured
+/// device time is null.
 const TABLES: &str = "\
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE tenant (

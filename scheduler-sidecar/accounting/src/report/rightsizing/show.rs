@@ -1,4 +1,4 @@
-//! Limits that fit, as a report: for people, programs and spreadsheets.
+//! Renders the suggested limits for people, programs and spreadsheets.
 
 use serde_json::{Value, json};
 use vgpu_core::bytes::Bytes;
@@ -10,7 +10,7 @@ use crate::report::sheet::{Sheet, Table};
 use crate::report::usage::whole;
 
 impl Rightsizing {
-    /// For people.
+    /// Returns the report for people.
     #[must_use]
     pub fn sheet(&self, care: Care, mut facts: Vec<(String, String)>) -> Sheet {
         let size = |bytes: Option<u64>| bytes.map_or("unlimited".to_owned(), |bytes| Bytes(bytes).to_string());
@@ -49,7 +49,7 @@ impl Rightsizing {
         };
         let (few, all) = self.below(150);
         facts.push(("tenants that never had more than 15 % of their memory limit".into(), format!("{few} of {all}")));
-        #[allow(clippy::cast_precision_loss)] // a picture
+        #[allow(clippy::cast_precision_loss)] // only for a picture
         let bar = |((tenant, _), seen): (&(String, String), &Seen)| {
             let limit = seen.memory_limit.filter(|limit| *limit > 0)?;
             let part = seen.peak as f64 / limit as f64 * 100.0;
@@ -73,7 +73,7 @@ impl Rightsizing {
         }
     }
 
-    /// For programs.
+    /// Returns the report as JSON.
     #[must_use]
     pub fn json(&self, care: Care) -> Value {
         let percent = |share: u32| f64::from(share) / 10.0;
@@ -100,7 +100,7 @@ impl Rightsizing {
         json!({ "lines": self.0.iter().map(line).collect::<Vec<_>>() })
     }
 
-    /// For spreadsheets.
+    /// Returns the report as CSV.
     #[must_use]
     pub fn csv(&self, care: Care) -> (Vec<String>, Vec<Vec<String>>) {
         let heads = [

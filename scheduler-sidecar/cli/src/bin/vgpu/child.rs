@@ -1,5 +1,5 @@
-//! The child of `vgpu doctor`: an ordinary program that loads the driver, looks up every hooked function in the ways
-//! programs do, and, when it is told to, allocates. It judges nothing; it prints what it saw as JSON.
+//! The child process of `vgpu doctor`. Like an ordinary program, it loads the driver and looks up every hooked
+//! function; if asked, it allocates too. It judges nothing and prints its observations as JSON.
 
 #![allow(unsafe_code)]
 
@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use vgpu_cli::doctor::seen::{Control, Device, Doors, STEP, Seen};
 use vgpu_core::uuid;
 
-/// Looks, and with `control` allocates.
+/// Looks everything up, and with `control` allocates.
 pub fn run(control: bool) -> ExitCode {
     let seen = look(control);
     match serde_json::to_string(&seen) {
@@ -30,7 +30,7 @@ fn open(name: &str) -> Result<Library, String> {
     unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) }.map_err(|why| why.to_string())
 }
 
-/// The function `name`, with its signature of the table.
+/// Looks up the function `name` with the signature from the table of hooks.
 macro_rules! function {
     ($library:expr, $kind:ident :: $name:ident) => {
         // SAFETY: the library's function of this name has the table's signature.
@@ -68,7 +68,7 @@ fn look(control: bool) -> Seen {
     seen
 }
 
-/// Which file is mapped where.
+/// Address ranges of mapped files.
 struct Map {
     files: Vec<(usize, usize, String)>,
 }
@@ -113,8 +113,8 @@ fn lookups(library: &Library, names: &[&CStr], map: &Map) -> Doors {
     doors
 }
 
-/// Names of functions that charge or launch for which the driver's own lookup answers something that is neither a hook
-/// nor a function that the table leaves alone.
+/// Returns the charging and launching functions for which the driver's own lookup returns neither a hook nor a
+/// function that the table leaves alone.
 fn driver_lookups(cuda: &Library, map: &Map) -> Vec<String> {
     let Some(ask) = function!(cuda, cuda_fn::cuGetProcAddress_v2) else { return Vec::new() };
     let (hooked, others) = CUDA_ROWS.split_at(CudaHook::COUNT);
@@ -195,9 +195,10 @@ fn text_of(id: &CUuuid) -> String {
     text
 }
 
-/// UUID, number and size of each device that NVML describes; a MIG instance has the number of its device, as limits do.
+/// Returns UUID, number and size of each device that NVML lists; a MIG instance has its device's number, as limits
+/// do.
 ///
-/// The size is the memory that programs can have, as percentages use it: NVML's total without the reserved part.
+/// The size is the memory that programs can use, on which percentages are based: NVML's total less the reserved part.
 fn known_to_nvml(nvml: &Library) -> Vec<(String, u32, u64)> {
     let functions = (
         function!(nvml, nvml_fn::nvmlInit_v2),
@@ -258,7 +259,7 @@ fn known_to_nvml(nvml: &Library) -> Vec<(String, u32, u64)> {
     all
 }
 
-/// A small allocation and one that is larger than all there is; both are given back at once.
+/// Makes a small allocation and one larger than the device's memory, and frees both at once.
 fn allocate(cuda: &Library, ordinal: i32, total: u64) -> Option<Control> {
     let retain = function!(cuda, cuda_fn::cuDevicePrimaryCtxRetain)?;
     let release = function!(cuda, cuda_fn::cuDevicePrimaryCtxRelease_v2)?;

@@ -1,4 +1,4 @@
-//! What keys do.
+//! Handles keys.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent};
 use vgpu_core::bytes::{Size, parse_size};
@@ -12,7 +12,7 @@ use vgpu_config::change::Words;
 use vgpu_control::Ask;
 
 impl Top {
-    /// Takes a key.
+    /// Handles a key.
     pub(super) fn key(&mut self, key: KeyEvent) -> Vec<Effect> {
         match keys::everywhere(key) {
             Some(Command::Quit) => return vec![Effect::Quit],
@@ -43,9 +43,9 @@ impl Top {
                     KeyCode::Down | KeyCode::Char('j') => skipped.saturating_add(1),
                     KeyCode::PageUp => skipped.saturating_sub(self.height / 2),
                     KeyCode::PageDown => skipped.saturating_add(self.height / 2),
-                    // Back to the table.
+                    // Return to the table.
                     KeyCode::Esc | KeyCode::Enter | KeyCode::Char('q') => return Vec::new(),
-                    // Only what is shown is changed.
+                    // Only the tenant whose details are shown may be changed.
                     KeyCode::Char(letter @ ('p' | 's')) if self.chosen().is_some_and(|row| row.tenant == tenant) => {
                         return self.begin(if letter == 'p' { Command::Pause } else { Command::Set });
                     }
@@ -99,7 +99,7 @@ impl Top {
         Vec::new()
     }
 
-    /// Pausing, resuming or setting the chosen tenant, if that is possible.
+    /// Starts to pause, resume or change the selected tenant, if that is allowed.
     fn begin(&mut self, command: Command) -> Vec<Effect> {
         let Some(row) = self.chosen().cloned() else {
             self.message = Some(Message { words: "no tenant is chosen".into(), wrong: true });
@@ -153,10 +153,10 @@ impl Top {
         Vec::new()
     }
 
-    /// Asks for a change, or whether it is meant.
+    /// Sends a change, or asks for confirmation first.
     fn asked(&mut self, (tenant, device): Key, words: Words) -> Vec<Effect> {
         self.message = None;
-        // With one row only, the tenant's terms are meant; then the daemon knows best which device that is.
+        // With only one row, leave out the device: the change then applies to the tenant's only device.
         let many = self.rows_of(&tenant).count() > 1;
         let here = self.rows_of(&tenant).find(|row| row.device == device).cloned().unwrap_or_default();
         let said = words.said(None);
@@ -183,7 +183,7 @@ impl Top {
     }
 }
 
-/// What somebody may not have thought of.
+/// Returns a warning about a consequence that the user may have overlooked.
 fn dangers(words: &Words, used: Option<u64>) -> Option<&'static str> {
     if words.mode.as_deref().is_some_and(|mode| mode.eq_ignore_ascii_case("observe")) {
         return Some("nothing is refused or delayed then");

@@ -1,4 +1,4 @@
-//! The bottom: what is wrong, and below it what is asked, what was done, or the keys.
+//! Draws the bottom: problems, and below them the question, the last result, or the keys.
 
 use ratatui::text::{Line, Span};
 
@@ -7,11 +7,11 @@ use super::{fit, wrapped};
 use crate::top::line::Line as Typed;
 use crate::top::state::{Mode, Top};
 
-/// The lines, and the column of the cursor in the last of them if something is typed.
+/// Returns the lines, and the cursor's column in the last one during input.
 #[must_use]
 pub fn lines<'t>(top: &Top, theme: &Theme, width: usize, height: usize) -> (Vec<Line<'t>>, Option<usize>) {
     let mut lines = wrong(top, theme, width);
-    // Words of the daemon's may be long.
+    // Messages of the daemon may be long.
     let most = (height / 4).max(1);
     let all = |words: &str, style| {
         let mut broken = wrapped(words.trim_end(), width);
@@ -28,7 +28,7 @@ pub fn lines<'t>(top: &Top, theme: &Theme, width: usize, height: usize) -> (Vec<
     });
     let (last, cursor) = match &top.mode {
         Mode::Set { of: (tenant, _), line } => {
-            // What was wrong with it stands above what is typed.
+            // Show the last error above the input.
             lines.extend(said.unwrap_or_default());
             typed(&format!("set {tenant}: "), line, width, theme)
         }
@@ -50,7 +50,7 @@ pub fn lines<'t>(top: &Top, theme: &Theme, width: usize, height: usize) -> (Vec<
     (lines, cursor)
 }
 
-/// What is wrong with the daemon.
+/// Returns the problems of the daemon.
 fn wrong<'t>(top: &Top, theme: &Theme, width: usize) -> Vec<Line<'t>> {
     let status = &top.look.status;
     let mut lines = Vec::new();
@@ -76,7 +76,7 @@ fn wrong<'t>(top: &Top, theme: &Theme, width: usize) -> Vec<Line<'t>> {
     lines
 }
 
-/// A line that is typed, with as much of its end as fits.
+/// Returns an input line, scrolled so that the cursor is visible.
 fn typed<'t>(prompt: &str, line: &Typed, width: usize, theme: &Theme) -> (Vec<Line<'t>>, Option<usize>) {
     let lead = prompt.chars().count();
     let room = width.saturating_sub(lead + 1);

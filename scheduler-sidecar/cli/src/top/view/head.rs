@@ -1,4 +1,4 @@
-//! The daemon in a line, and a line for each device.
+//! Draws a line for the daemon and one for each device.
 
 use ratatui::text::{Line, Span};
 
@@ -9,14 +9,14 @@ use crate::top::row::{Device, brief, fraction, short};
 use crate::top::state::Top;
 use vgpu_config::problem;
 
-/// The lines above the table.
+/// Returns the lines above the table.
 #[must_use]
 pub fn lines<'t>(top: &Top, theme: &Theme, width: usize, height: usize) -> Vec<Line<'t>> {
     let mut lines = vec![title(top, theme, width)];
     let devices = top.devices();
     let devices: Vec<_> =
         devices.iter().filter(|device| top.device.as_ref().is_none_or(|name| *name == device.name)).collect();
-    // A machine of many devices leaves room for its tenants.
+    // Many devices must leave space for the tenants.
     let most = if height < 10 { 1 } else { (height / 3).max(2) };
     let name = devices.iter().map(|device| brief(&device.name).chars().count()).max().unwrap_or(0);
     let shown = if devices.len() > most { most - 1 } else { devices.len() };
@@ -69,7 +69,7 @@ fn line<'t>(device: &Device, theme: &Theme, name: usize, width: usize) -> Line<'
     let fixed = 7 + label.chars().count() + busy.len() + text.chars().count() + 2 + holder.chars().count();
     let bars =
         usize::from(device.busy.is_some()) + usize::from(memory.as_ref().is_some_and(|(_, part)| part.is_some()));
-    // Bars take what is left.
+    // Bars fill the remaining width.
     let each = (width.saturating_sub(fixed) / bars.max(1)).saturating_sub(1).min(20);
     let each = if each < 4 { 0 } else { each };
     let bar = |part: f64| if each == 0 { String::new() } else { format!(" {}", theme.bar(part, each)) };
@@ -84,7 +84,7 @@ fn line<'t>(device: &Device, theme: &Theme, name: usize, width: usize) -> Line<'
         spans.push(Span::styled(bar(part), theme.fill(part)));
     }
     spans.push(Span::styled(format!("  {holder}"), theme.head()));
-    // What it is called, where it fits.
+    // Add the model name if it fits.
     let used: usize = spans.iter().map(Span::width).sum();
     if let Some(model) = device
         .model

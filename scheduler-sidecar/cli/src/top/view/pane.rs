@@ -1,4 +1,4 @@
-//! What takes the table's place: everything of a tenant, or the keys.
+//! Draws the panes that replace the table: a tenant's details, and the help.
 
 use ratatui::text::{Line, Span};
 use vgpu_core::bytes::Bytes;
@@ -14,7 +14,7 @@ use crate::top::state::Top;
 use vgpu_control::{MemberStatus, TenantStatus};
 use vgpu_output::say::escaped;
 
-/// The keys.
+/// Returns the help.
 #[must_use]
 pub fn help<'t>(theme: &Theme, room: usize) -> Vec<Line<'t>> {
     let wide = BINDINGS.iter().map(|binding| binding.shown.len()).max().unwrap_or(0);
@@ -29,7 +29,7 @@ pub fn help<'t>(theme: &Theme, room: usize) -> Vec<Line<'t>> {
     lines
 }
 
-/// Everything of a tenant, without the first `skipped` lines.
+/// Returns a tenant's details, without the first `skipped` lines.
 #[must_use]
 pub fn details<'t>(top: &Top, theme: &Theme, tenant: &str, width: usize, room: usize, skipped: usize) -> Vec<Line<'t>> {
     let mut lines = Vec::new();
@@ -47,7 +47,7 @@ pub fn details<'t>(top: &Top, theme: &Theme, tenant: &str, width: usize, room: u
         Span::styled("socket ", theme.head()),
         Span::raw(escaped(&status.socket.display().to_string())),
     ]));
-    // The end stays on the screen.
+    // Do not scroll past the end.
     let skipped = skipped.min(lines.len().saturating_sub(room));
     lines.into_iter().skip(skipped).collect()
 }
@@ -122,7 +122,7 @@ fn explained(top: &Top, theme: &Theme, tenant: &str, width: usize, lines: &mut V
     lines.push(Line::default());
 }
 
-/// Rows of a table of processes.
+/// Returns the rows of the table of processes.
 fn members(top: &Top, status: &TenantStatus) -> Vec<String> {
     let heads =
         ["PID", "INSIDE", "CONTAINER", "UID", "DEVICE", "LEASE", "GPU-SECONDS", "WAITED", "MEMORY", "SINCE", "LIBRARY"];

@@ -1,4 +1,4 @@
-//! The table of tenants: which columns fit, and the rows.
+//! Draws the table of tenants: chooses the columns that fit, and draws the rows.
 
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
@@ -9,33 +9,34 @@ use crate::top::column::{Column, HISTORY};
 use crate::top::row::{Row, brief};
 use crate::top::state::Top;
 
-/// Least width of the line of bars, and the most.
+/// Least and greatest width of the history bars.
 const BARS: (usize, usize) = (10, 60);
 /// Width of a tenant's memory bar with the gap before it.
 const BAR: usize = 6;
-/// Names of tenants are cut here where there is room.
+/// Longest tenant name where there is space.
 const NAME: usize = 24;
-/// And here where there is not.
+/// Longest tenant name where there is not.
 const USUAL: usize = 14;
 
-/// Columns with their widths.
+/// The chosen columns with their widths.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// From left to right.
     columns: Vec<(Column, usize)>,
-    /// Letters for the line of bars; 0: none.
+    /// Width of the history bars; 0 for none.
     history: usize,
-    /// Is there a bar in the memory column?
+    /// True if the memory column has a bar.
     bar: bool,
 }
 
-/// What fits: `name` is the longest name of a tenant, `device` that of a device, where rows are of several.
+/// Chooses the columns that fit. `name` is the length of the longest tenant name; `device` that of the longest device
+/// name if rows are of several devices.
 #[must_use]
 pub fn plan(width: usize, name: usize, device: Option<usize>) -> Plan {
     let mut columns: Vec<Column> =
         Column::ALL.into_iter().filter(|column| device.is_some() || *column != Column::Device).collect();
     let own = |column: Column| match column {
-        // Names come before what may be missing, as far as they are usual ones.
+        // A tenant's name of usual length has priority over dispensable columns.
         Column::Tenant => name.clamp(column.width(), USUAL),
         Column::Device => device.unwrap_or(0).clamp(column.head().len() + 1, column.width()),
         _ => column.width(),
@@ -71,7 +72,7 @@ pub fn plan(width: usize, name: usize, device: Option<usize>) -> Plan {
     Plan { columns: widths, history, bar }
 }
 
-/// The heading and as many rows as there is room for, the chosen one among them.
+/// Returns the heading and as many rows as fit, the selected one among them.
 #[must_use]
 pub fn lines<'t>(top: &Top, theme: &Theme, width: usize, room: usize) -> Vec<Line<'t>> {
     let shown = top.shown();
@@ -91,7 +92,7 @@ pub fn lines<'t>(top: &Top, theme: &Theme, width: usize, room: usize) -> Vec<Lin
         let line = line(top, theme, &plan, row);
         lines.push(if at == chosen { line.style(theme.chosen()) } else { line });
     }
-    // Where rows are missing, that is said in place of the last one that is not chosen.
+    // If rows are missing, a note replaces the last row that is not selected.
     let last = first + rows;
     if count > last && rows > 2 && chosen + 1 < last {
         let rest = count - last + 1;

@@ -1,22 +1,22 @@
-//! Colours and letters: none of the former where they are not wanted, plain ones of the latter where the terminal has no others.
+//! Colours and characters: no colours if they are unwanted, only ASCII if the terminal supports no more.
 
 use ratatui::style::{Color, Modifier, Style};
 
-/// How it looks.
+/// The style of the view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Theme {
-    /// With colours?
+    /// True to use colours.
     pub colours: bool,
-    /// With ASCII letters only?
+    /// True to use only ASCII characters.
     pub ascii: bool,
 }
 
 impl Theme {
-    /// As the environment wants it: `variable` answers what a variable is set to.
+    /// Derives the theme from the environment; `variable` returns the value of a variable.
     #[must_use]
     pub fn of(variable: impl Fn(&str) -> Option<String>) -> Self {
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
-        // The first that is set counts, as for the C library.
+        // The first one set counts, as in the C library.
         let letters = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set).unwrap_or_default().to_lowercase();
         let ascii = !(letters.contains("utf-8") || letters.contains("utf8"));
         Self { colours: set("NO_COLOR").is_none(), ascii }
@@ -26,49 +26,49 @@ impl Theme {
         if self.colours { Style::new().fg(colour) } else { Style::new() }
     }
 
-    /// Fine.
+    /// Style for good states.
     #[must_use]
     pub fn good(self) -> Style {
         self.coloured(Color::Green)
     }
 
-    /// Worth a look.
+    /// Style for warnings.
     #[must_use]
     pub fn warning(self) -> Style {
         self.coloured(Color::Yellow)
     }
 
-    /// Wrong.
+    /// Style for errors.
     #[must_use]
     pub fn bad(self) -> Style {
         self.coloured(Color::Red).add_modifier(Modifier::BOLD)
     }
 
-    /// Held by hand.
+    /// Style for tenants paused by an administrator.
     #[must_use]
     pub fn held(self) -> Style {
         self.coloured(Color::Magenta)
     }
 
-    /// Less important.
+    /// Style for less important text.
     #[must_use]
     pub fn dim(self) -> Style {
         Style::new().add_modifier(Modifier::DIM)
     }
 
-    /// A heading.
+    /// Style for headings.
     #[must_use]
     pub fn head(self) -> Style {
         Style::new().add_modifier(Modifier::BOLD)
     }
 
-    /// The chosen row.
+    /// Style for the selected row.
     #[must_use]
     pub fn chosen(self) -> Style {
         Style::new().add_modifier(Modifier::REVERSED)
     }
 
-    /// How full something is, 0 to 1.
+    /// Returns the style for a fill level from 0 to 1.
     #[must_use]
     pub fn fill(self, part: f64) -> Style {
         match part {
@@ -78,7 +78,7 @@ impl Theme {
         }
     }
 
-    /// A state in its colour.
+    /// Returns the style for a state.
     #[must_use]
     pub fn state(self, state: &str) -> Style {
         match state {
@@ -90,7 +90,7 @@ impl Theme {
         }
     }
 
-    /// A bar of so many letters; `part` is 0 to 1.
+    /// Returns a bar of `width` characters, filled to `part`, from 0 to 1.
     #[must_use]
     pub fn bar(self, part: f64, width: usize) -> String {
         let steps = if self.ascii { 1 } else { 8 };
@@ -105,7 +105,7 @@ impl Theme {
         text + &empty.repeat(width - used)
     }
 
-    /// Bars side by side, a letter for each value; values are percent. What is not nothing shows.
+    /// Returns one bar character for each value in percent. Any value above 0 is visible.
     #[must_use]
     pub fn spark(self, values: impl Iterator<Item = f64>) -> String {
         let letters: &[char] = if self.ascii {
@@ -120,7 +120,7 @@ impl Theme {
         values.map(letter).collect()
     }
 
-    /// The mark of the column by which rows are ordered.
+    /// Returns the sort mark for a column heading.
     #[must_use]
     pub const fn order(self, reversed: bool) -> char {
         match (self.ascii, reversed) {
@@ -132,7 +132,7 @@ impl Theme {
     }
 }
 
-/// How many of so many, by halves up.
+/// Returns `part` of `of`, rounded half up.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
