@@ -1,5 +1,5 @@
-//! Event sets: they can be made, registered and waited on. The simulated device has no faults to report, so a wait
-//! ends by its timeout.
+//! Event sets: they can be created, registered and waited on. The simulated device reports no faults, so every
+//! wait ends with its timeout.
 
 use crate::{
     door::{Answer, Out, code},
@@ -32,7 +32,7 @@ pub fn nvmlEventSetCreate(set: Out<nvmlEventSet_t>) -> Answer {
     sets.0 += 16;
     let id = sets.0;
     sets.1.insert(id);
-    // Never dereferenced by anybody: a name.
+    // An opaque identifier that is never dereferenced.
     set.put(core::ptr::without_provenance_mut(id))
 }
 
