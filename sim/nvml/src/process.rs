@@ -1,4 +1,5 @@
-//! Lists of the processes on a device. Every simulated process is a compute process; none uses graphics or MPS.
+//! Lists of the processes on a device. Every simulated process is a compute process; the lists of graphics and MPS
+//! processes are empty.
 //!
 //! The bytes are the physical memory of the process, contexts included, as on a real device.
 
