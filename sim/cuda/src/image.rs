@@ -28,7 +28,7 @@ pub(crate) struct Image {
     pub(crate) entries: Vec<Entry>,
     /// Name and size in bytes.
     pub(crate) globals: Vec<(String, u64)>,
-    /// Size of the binary, or of the text that would be compiled, as the size of the code, bytes.
+    /// Size of the code, bytes: that of the binary, or of the PTX text without comments.
     pub(crate) code: u64,
 }
 

@@ -6,13 +6,13 @@
 //! content of memory.
 //!
 //! Kernels compute nothing: a launch takes device time and changes nothing. Three test kernels are known by name
-//! (`calls/launch.rs`). One takes as many ns as its parameter says; two wait for a word of memory and then write
-//! it. Images are read for names and parameters, not checked: PTX of a version that the real driver would refuse
+//! (`calls/launch.rs`): one takes as many ns as its parameter says, one waits for a word of memory, one writes a
+//! word. Images are read for names and parameters, not checked: PTX of a version that the real driver would refuse
 //! is accepted.
 //!
-//! Not simulated yet, and answered with "not supported" (801): textures, IPC of events, graphics interop, green
-//! contexts, batched copies, stream memory operations, graph nodes for semaphores, words of memory and
-//! conditions, launches of graphs from the device.
+//! Not simulated yet, and answered with "not supported" (801): textures, IPC of events, graphics interop, batched
+//! copies, stream memory operations, graph nodes for semaphores, words of memory and conditions, launches of graphs
+//! from the device.
 #![allow(non_snake_case)]
 
 mod arrays;

@@ -441,7 +441,7 @@ fn a_context_in_which_a_stream_captures_is_not_waited_for() {
 
 /// Guide: "When any stream in the same context is being captured, and it was not created with
 /// cudaStreamNonBlocking, any attempted use of the legacy stream is invalid", synchronous calls included.
-/// cuStreamIsCapturing: a query is no use.
+/// cuStreamIsCapturing: a query does not count as use.
 #[test]
 fn the_legacy_stream_cannot_be_used_while_a_blocking_stream_captures() {
     on_machine("t4", &[], |l, _| {

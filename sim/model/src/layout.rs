@@ -66,7 +66,7 @@ pub struct Shared {
 /// Everything that the lock protects.
 #[repr(C)]
 pub struct Body {
-    /// Random identity of the machine, new with every reset.
+    /// Identity of the machine, new with every reset.
     pub boot: u64,
     /// Wall clock at creation, ns.
     pub created_ns: u64,

@@ -321,7 +321,7 @@ fn byte_lock(slot: usize) -> libc::flock {
 /// prints.
 fn aside(file: File) -> Result<File, Error> {
     for lowest in [256, 3] {
-        // SAFETY: an open descriptor; the copy is owned by nobody else.
+        // SAFETY: an open descriptor; the copy has no other owner.
         let raw = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, lowest) };
         if raw >= 0 {
             // SAFETY: just made.

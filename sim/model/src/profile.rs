@@ -89,7 +89,7 @@ pub struct Profile {
     pub slice_ns: u64,
     /// Switch between processes, ns; counts as busy time of no process.
     pub switch_ns: u64,
-    /// Device time of an empty kernel that fits the device at once, ns. Not added to the known test kernel.
+    /// Device time of an empty kernel that fits the device at once, ns. Not added to test kernels.
     pub kernel_ns: u64,
     /// Device time of an event record between two pieces of work, ns.
     pub event_ns: u64,
@@ -452,7 +452,7 @@ impl Profile {
         self.copy_ns + bytes.saturating_mul(1000) / per_us.max(1)
     }
 
-    /// Device time of any kernel but the known test kernel.
+    /// Device time of a kernel that is not one of the test kernels (`launch` in sim/cuda).
     ///
     /// Blocks run on the multiprocessors in waves: `kernel_ns` includes the first, each further one takes `block_ns`.
     pub fn kernel_time(&self, blocks: u64, threads_per_block: u32) -> u64 {

@@ -326,7 +326,7 @@ fn receive(line: &UnixStream) -> std::os::fd::OwnedFd {
     let (mut byte, mut room) = ([0u8], Ancillary([0; 24]));
     let mut io = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
     let mut m = message(&mut io, &mut room);
-    // SAFETY: the header points to live buffers of the stated sizes; the descriptor that comes is ours.
+    // SAFETY: the header points to live buffers of the stated sizes; the received descriptor is ours.
     unsafe {
         assert_eq!(libc::recvmsg(line.as_raw_fd(), &raw mut m, libc::MSG_CMSG_CLOEXEC), 1);
         let c = libc::CMSG_FIRSTHDR(&raw const m);

@@ -41,7 +41,7 @@ macro_rules! get {
 macro_rules! call {
     ($lib:expr, $name:ident($($arg:expr),*)) => {{
         let f = get!($lib, $name);
-        // SAFETY: the arguments are live places of the right types, or null to see what comes of it.
+        // SAFETY: the arguments are live variables of the right types, or null to test the check for it.
         unsafe { f($($arg),*) }.0
     }};
 }

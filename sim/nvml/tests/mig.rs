@@ -10,7 +10,7 @@ use std::ptr::null_mut;
 
 macro_rules! call {
     ($lib:expr, $name:ident($($arg:expr),*)) => {{
-        // SAFETY: the signature is the table's; the arguments are live places of the right types.
+        // SAFETY: the signature is the table's; the arguments are live variables of the right types.
         unsafe {
             let f: Symbol<nvml_fn::$name> = $lib.get(stringify!($name).as_bytes()).unwrap();
             f($($arg),*)

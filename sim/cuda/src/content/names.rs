@@ -294,8 +294,8 @@ impl Memory {
             }
             Err(share::Trouble::Unknown) => {
                 drop(t);
-                // SAFETY: the program hands the descriptor over with this call. It is not closed here, because on an error it
-                // stays the program's.
+                // SAFETY: the program hands the descriptor over with this call. It is not closed here, because on an
+                // error it stays the program's.
                 let file = unsafe { File::from_raw_fd(fd) };
                 let answer = self.import_file(d, &file, physical);
                 std::mem::forget(file);

@@ -101,12 +101,12 @@ impl Lab {
 /// A machine for this whole process, named in its environment: for tests that load the library into themselves.
 ///
 /// Each such test file has one, and its tests use different devices.
-#[allow(clippy::disallowed_methods)] // the library reads this process's own environment, and nobody else does
+#[allow(clippy::disallowed_methods)] // only the library reads this process's own environment
 pub fn lab_of_this_process(profile: &str) -> &'static Lab {
     static LAB: OnceLock<Lab> = OnceLock::new();
     LAB.get_or_init(|| {
         let lab = Lab::new(profile);
-        // SAFETY: once, and all tests of the file come here first; nobody reads the environment beside it.
+        // SAFETY: runs once, before any test of the file; no other thread reads the environment at the same time.
         unsafe {
             env::set_var("VGPU_SIM_DIR", lab.dir());
             env::set_var("VGPU_SIM_PROFILE", profile);
