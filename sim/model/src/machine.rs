@@ -141,8 +141,8 @@ impl Machine {
         self.pid != std::process::id()
     }
 
-    /// Drops an inherited machine in a forked child. This closes the child's descriptor, so that the parent's death
-    /// shows.
+    /// Drops an inherited machine in a forked child: closes its copy of the descriptor, so that other processes notice
+    /// the parent's death.
     pub fn forget(self) {
         drop(self);
     }

@@ -81,7 +81,7 @@ pub struct ProcessTruth {
     pub physical_bytes: u64,
     /// Most physical bytes so far.
     pub peak_bytes: u64,
-    /// Device time used, ns: kernels, fills, copies inside the device.
+    /// Device time used, ns: kernels (also while they wait for memory), fills, copies inside the device.
     pub busy_ns: u64,
     /// Time the copy engines worked for it, ns, both directions added.
     pub copying_ns: u64,

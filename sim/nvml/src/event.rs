@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use shim_sys::nvml::{nvmlEventData_t, nvmlEventData_v1_t, nvmlEventSet_t};
 use std::{collections::BTreeSet, time::Duration};
 
-/// ECC, page retirement, performance state, fatal faults, clock, power source, MIG configuration.
+/// Supported event types: ECC, page retirement, performance state, fatal faults, clock, power source, MIG configuration.
 const SUPPORTED: u64 = 0x1df;
 
 static SETS: Mutex<(usize, BTreeSet<usize>)> = Mutex::new((0, BTreeSet::new()));

@@ -12,8 +12,8 @@ const ZERO: usize = 0;
 /// Result of a function called with zeroes; before init it can only be a code.
 fn code(lib: &Library, name: &str) -> u32 {
     type Any = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize, usize) -> u32;
-    // SAFETY: every function but nvmlErrorString returns a code; zero is null and nothing to it, and it looks no further
-    // before init (measured on 535.309.01: none crashes).
+    // SAFETY: every function but nvmlErrorString returns a code; zero is a null pointer or an empty count, and the
+    // function checks no further before init (measured on 535.309.01: none crashes).
     unsafe { lib.get::<Any>(name.as_bytes()).unwrap()(ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, ZERO) }
 }
 

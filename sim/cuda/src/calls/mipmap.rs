@@ -63,7 +63,7 @@ pub(crate) unsafe fn cuMipmappedArrayGetSparseProperties(
     unsafe { put(out, sparse_properties(&known(&d.driver()?.mipmaps, array.0)?.storage)?) }
 }
 
-/// The levels have the layout of an array in own memory. The array must be destroyed before the memory it shows.
+/// The levels have the layout of an array in own memory. The array must be destroyed before its memory.
 pub(crate) unsafe fn cuExternalMemoryGetMappedMipmappedArray(
     d: &Door,
     out: *mut CUmipmappedArray,

@@ -1,7 +1,7 @@
 //! Multicast objects: a team of devices, and memory that is bound on each. All processes with the object share
 //! the team; each process has its own bindings.
 //!
-//! An object has no memory of its own here. A range that shows one is for kernels, which compute nothing; copies
+//! An object has no memory of its own here. A range mapped to one is for kernels, which compute nothing; copies
 //! cannot access it.
 
 use super::physical::{Mapping, Physical, What};

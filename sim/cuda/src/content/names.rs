@@ -74,7 +74,7 @@ pub(super) struct Names {
     opened: BTreeMap<u64, Opened>,
     /// Mapped shares, by number: address, length, and how many of `opened` are in each.
     shown: HashMap<u64, (u64, u64, u32)>,
-    /// Ranges that show memory of another API, with the length of addresses that each occupies.
+    /// Ranges mapped to memory of another API: start and length of the addresses.
     buffers: BTreeMap<u64, u64>,
     /// Handles of such memory, with the context of each import, which also ends it.
     external: BTreeMap<u64, Tag>,
@@ -327,7 +327,7 @@ impl Memory {
         Ok(t.add_physical(Physical { content: at, counted: bytes, ..physical }))
     }
 
-    /// Releases a handle of memory of another API; ranges that show the memory keep it.
+    /// Releases a handle of memory of another API; ranges mapped to the memory keep it.
     pub(crate) fn release_external(&self, d: &Driver, handle: u64) -> Result<(), CUresult> {
         let mut t = self.tables();
         external(&mut t, handle)?.handles -= 1;
@@ -335,7 +335,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Ends the memory of other APIs that was imported in a context, and the ranges that show it.
+    /// Ends the memory of other APIs that was imported in a context, and the ranges mapped to it.
     pub(super) fn forget_external(&self, d: &Driver, t: &mut Inner, tag: Tag) {
         let mine: Vec<u64> = t.names.external.iter().filter(|(_, of)| **of == tag).map(|(h, _)| *h).collect();
         for handle in mine {
@@ -367,7 +367,7 @@ impl Memory {
         Ok(at)
     }
 
-    /// Ends a range that shows memory of another API; false if none starts there.
+    /// Ends a range mapped to memory of another API; false if none starts there.
     pub(crate) fn unmap_external(&self, d: &Driver, at: u64) -> bool {
         self.unmap_buffer(d, &mut self.tables(), at)
     }

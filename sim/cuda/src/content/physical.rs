@@ -40,7 +40,7 @@ pub(crate) struct Physical {
     pub(crate) content: u64,
 }
 
-/// A range of addresses that shows a physical allocation.
+/// A range of addresses to which a physical allocation is mapped.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mapping {
     pub(crate) len: u64,
