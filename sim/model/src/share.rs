@@ -1,7 +1,7 @@
 //! Shares: memory that several processes can hold, with one physical copy.
 //!
 //! An exported allocation moves out of its process's own record into an entry here, with a file next to the state
-//! for its content. Holders are slots, one bit each, and file descriptors given to programs. Such a descriptor
+//! for its content. Holders are slots, one bit each, and file descriptors given to programs. The descriptor
 //! has a kernel lock on its open file. So a descriptor that is in transit in a socket, or that no process has
 //! imported, also keeps the memory. An entry ends with its last holder. Removing a dead process clears its bit,
 //! so a kill leaks nothing.

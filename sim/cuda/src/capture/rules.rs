@@ -21,7 +21,7 @@ use shim_sys::cuda::CUresult;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Mode in which captures of every thread forbid calls.
+/// Captures begun in this mode forbid the calls in their own thread and in every thread in this mode.
 pub(crate) const GLOBAL: u32 = 0;
 /// Captures begun in this mode forbid nothing, and threads in this mode are not restricted.
 pub(crate) const RELAXED: u32 = 2;
