@@ -1,4 +1,5 @@
-//! 01: takes device memory to the last byte, and one byte more. An ordinary CUDA program; nothing of vgpu is in it.
+//! 01: allocates device memory to the last byte, and then one byte more. An ordinary CUDA program without any
+//! vgpu code.
 //!
 //!     vgpu run --sim --memory-limit 1GiB -- target/release/example-memory
 //!
@@ -6,7 +7,7 @@
 
 use cudarc::driver::{CudaContext, DriverError, result};
 
-/// The driver's own unit for plain allocations.
+/// Granularity of the driver's plain allocations, bytes.
 const UNIT: usize = 512;
 
 fn main() -> Result<(), DriverError> {
@@ -16,7 +17,7 @@ fn main() -> Result<(), DriverError> {
     println!("total: {total}");
     println!("free: {free}");
 
-    // Like a program that loads a model: large pieces first, smaller ones where a large one no longer fits.
+    // Like a program that loads a model: large pieces first, then smaller ones when a large one no longer fits.
     let (mut piece, mut taken, mut pieces) = (1 << 30, 0, Vec::new());
     while piece >= UNIT {
         // SAFETY: the memory is never read; a context is current on this thread.
@@ -38,7 +39,7 @@ fn main() -> Result<(), DriverError> {
     }
 
     if std::env::args().nth(1).as_deref() == Some("hold") {
-        // Ends when the input does, or at once if there is none.
+        // Ends when the input ends, or at once if there is none.
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
     }
     for address in pieces {

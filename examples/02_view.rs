@@ -1,4 +1,5 @@
-//! 02: what NVML shows of the device's memory and who uses it. An ordinary monitor; nothing of vgpu is in it.
+//! 02: prints NVML's view of the device's memory and of the processes that use it. An ordinary monitor without
+//! any vgpu code.
 //!
 //!     vgpu run --sim --memory-limit 1GiB -- target/release/example-view
 

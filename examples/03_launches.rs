@@ -1,14 +1,14 @@
-//! 03: launches kernels of 1 ms as fast as the device takes them. An ordinary CUDA program; nothing of vgpu is in it.
+//! 03: launches kernels of 1 ms as fast as the device runs them. An ordinary CUDA program without any vgpu code.
 //!
 //!     vgpu run --sim --sm-limit 30 -- target/release/example-launches 5
 //!
-//! Arguments: how many seconds (default 5), how many microseconds a kernel takes (default 1000).
+//! Arguments: seconds to run (default 5), microseconds per kernel (default 1000).
 
 use cudarc::driver::{CudaContext, DriverError, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
 use std::time::{Duration, Instant};
 
-/// Launches between two synchronisations: the device always has work, and the queue does not grow without end.
+/// Launches between two synchronisations: the device always has work, and the queue stays bounded.
 const BATCH: u64 = 32;
 
 fn main() -> Result<(), DriverError> {

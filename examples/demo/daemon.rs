@@ -1,6 +1,8 @@
-//! The third part with a daemon: who wants the device shares it by weight, and the host changes that while they run.
+//! The demo's part with a daemon: busy tenants share the device by weight, and the host changes a limit while
+//! they run.
 //!
-//! The daemon is a child in the demo's own directory; programs get nothing of it but the path of their tenant's socket.
+//! The daemon is a child process in the demo's own directory. Programs get only the path of their tenant's
+//! socket.
 
 use crate::device::Gpu;
 use crate::shares;
@@ -11,12 +13,12 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A line of the table stands for so long.
+/// Time between two lines of the table.
 const LINE: Duration = Duration::from_millis(1000);
-/// Lines before and after the change.
+/// Lines before the change, and after it.
 const LINES: usize = 4;
 
-/// `vgpud` with two tenants; it ends with its owner.
+/// `vgpud` with two tenants; dropping this value ends it.
 pub struct Daemon {
     child: Child,
     build: PathBuf,
@@ -31,7 +33,7 @@ impl Drop for Daemon {
 }
 
 impl Daemon {
-    /// Starts it for tenants with these weights.
+    /// Starts the daemon for tenants with these weights.
     fn start(gpu: &Gpu, weights: &[(&str, u32)]) -> Result<Self, Trouble> {
         let run = gpu.scratch.0.join("run");
         let mut text =
@@ -66,7 +68,7 @@ impl Daemon {
         self.run.join("tenants").join(tenant).join("vgpud.sock")
     }
 
-    /// `vgpu WORDS...`, as the host says it.
+    /// Runs `vgpu WORDS...` against the daemon's administration socket.
     fn tell(&self, words: &[&str]) -> Result<(), Trouble> {
         let socket = self.run.join("admin.sock");
         let out = Command::new(self.build.join("vgpu")).args(words).arg("--socket").arg(socket).output();
@@ -82,8 +84,8 @@ fn text(path: &std::path::Path) -> String {
     path.display().to_string()
 }
 
-/// Two busy tenants, a table of their shares line by line, and a change on the way; true if the shares followed. A real
-/// device has no record of who used it, so that there is nothing to show and nothing to judge.
+/// Runs two busy tenants, prints a table of their shares and changes a limit on the way; true if the shares
+/// followed. A real device has no record of which process used it, so there the part is skipped.
 pub fn live(gpu: &Gpu, style: &Style) -> Result<bool, Trouble> {
     if !gpu.simulated {
         println!("  skipped: the table is made from the simulated device's own record");
@@ -103,12 +105,12 @@ pub fn live(gpu: &Gpu, style: &Style) -> Result<bool, Trouble> {
     pause(Duration::from_millis(100))?;
     let second = table(gpu, style, &pids)?;
     drop(programs);
-    // Relative to what both got: a busy host leaves the device idle now and then, whoever's turn it is.
+    // Relative to the sum of both: on a busy host the device is sometimes idle, whichever tenant has its turn.
     let part = first[0] / (first[0] + first[1]) * 100.0;
     Ok((part - 30.0).abs() <= 6.0 && second[1] <= 24.0 && second[0] > first[0])
 }
 
-/// Some lines, each with the shares of its moment; the shares of all of it.
+/// Prints a few lines, each with the shares since the previous one; returns the shares of the whole time.
 fn table(gpu: &Gpu, style: &Style, pids: &[u32]) -> Result<[f64; 2], Trouble> {
     let begin = shares::used(gpu, pids);
     let mut before = shares::used(gpu, pids);

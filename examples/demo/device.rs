@@ -1,6 +1,7 @@
-//! Which GPU the demo runs on: the real one if the real driver finds a device, else the simulated one.
+//! The GPU of the demo: the real one if the real driver finds a device, otherwise the simulated one.
 //!
-//! The driver is asked in a process of its own, because asking loads it and a broken one may do anything.
+//! A separate process queries the driver, because a query loads the driver, and a broken driver may crash the
+//! process.
 
 use crate::Trouble;
 use std::env;
@@ -8,25 +9,25 @@ use std::ffi::{CStr, c_char, c_int};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// The hidden argument under which this program asks the driver.
+/// Hidden argument with which this program queries the driver.
 pub const LOOK: &str = "--look-for-a-device";
 
-/// The device of the demo, and where everything lies.
+/// The device of the demo, and its paths.
 pub struct Gpu {
-    /// For the reader.
+    /// Description for the reader.
     pub description: String,
-    /// Whether it is the simulated one.
+    /// True for the simulated device.
     pub simulated: bool,
     /// Its memory in bytes.
     pub total: u64,
-    /// Where the build lies: the examples, libvgpu.so, sim/.
+    /// Directory of the build: the examples, libvgpu.so, sim/.
     pub build: PathBuf,
     /// State of the simulated device and of the ledgers; removed at the end.
     pub scratch: Scratch,
     nvidia_smi: Option<PathBuf>,
 }
 
-/// A directory that goes with its owner.
+/// A directory that is removed when this value is dropped.
 pub struct Scratch(pub PathBuf);
 
 impl Drop for Scratch {
@@ -68,12 +69,12 @@ impl Gpu {
         Ok(Self { description, simulated: true, total: 141 << 30, build, scratch, nvidia_smi })
     }
 
-    /// One of the example programs.
+    /// Path of an example program.
     pub fn example(&self, name: &str) -> PathBuf {
         self.build.join(name)
     }
 
-    /// The monitor that shows a view from inside, with its arguments.
+    /// The monitor that shows a tenant's own view, with its arguments.
     pub fn monitor(&self) -> (PathBuf, Vec<&'static str>) {
         match &self.nvidia_smi {
             Some(path) => (path.clone(), vec!["--query-gpu=name,memory.total,memory.used,memory.free", "--format=csv"]),
@@ -81,12 +82,12 @@ impl Gpu {
         }
     }
 
-    /// Its name.
+    /// Name of the monitor.
     pub fn monitor_name(&self) -> &'static str {
         if self.nvidia_smi.is_some() { "nvidia-smi" } else { "example-view (no nvidia-smi here: a small NVML program)" }
     }
 
-    /// A line to type next.
+    /// A command for the reader to try next.
     pub fn try_it(&self) -> String {
         let sim = if self.simulated { "--sim " } else { "" };
         format!("{}/vgpu run {sim}--memory-limit 1GiB -- {}", shown(&self.build), shown(&self.monitor().0))
@@ -98,14 +99,14 @@ fn shown(path: &Path) -> String {
     path.strip_prefix(here).unwrap_or(path).display().to_string()
 }
 
-/// LD_LIBRARY_PATH without our own simulated driver: the question is about the real one.
+/// LD_LIBRARY_PATH without our simulated driver, to find the real one.
 fn without(sim: &Path) -> String {
     let list = env::var("LD_LIBRARY_PATH").unwrap_or_default();
     let same = |entry: &str| Path::new(entry).canonicalize().ok() == sim.canonicalize().ok();
     list.split(':').filter(|entry| !entry.is_empty() && !same(entry)).collect::<Vec<_>>().join(":")
 }
 
-/// nvidia-smi from the environment, the search path, or the parts of the tests.
+/// Path of nvidia-smi: from the environment, the search path, or the optional parts of the tests.
 fn nvidia_smi() -> Option<PathBuf> {
     let named = env::var_os("VGPU_NVIDIA_SMI").map(PathBuf::from);
     let searched = env::var_os("PATH")
@@ -116,7 +117,7 @@ fn nvidia_smi() -> Option<PathBuf> {
     named.into_iter().chain(searched).chain([here.join(unpacked)]).find(|path| path.is_file())
 }
 
-/// Asks the driver: prints `<bytes> <name>` and succeeds, or prints why there is no device.
+/// Queries the driver: prints `<bytes> <name>` and succeeds, or prints why there is no device.
 pub fn look() -> ExitCode {
     match ask() {
         Ok((name, total)) => {

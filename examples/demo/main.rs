@@ -1,8 +1,9 @@
 //! `make demo`: two tenants on one GPU, each with its own quota, each running ordinary programs.
 //!
-//! The story is here; [`daemon`] is its part with vgpud, [`device`] finds the GPU (the real one, else the simulated one),
-//! [`tenant`] runs a program as a tenant, [`shares`] says who used the device for how long, [`style`] is about the
-//! terminal. The programs are the examples beside this directory and nvidia-smi: nothing of vgpu is in them.
+//! This file has the sequence of the demo. [`daemon`] is its part with vgpud, [`device`] finds the GPU (the real
+//! one, or else the simulated one), [`tenant`] runs a program as a tenant, [`shares`] measures device time per
+//! process, [`style`] formats the output. The programs are the examples next to this directory and nvidia-smi,
+//! without any vgpu code.
 
 mod daemon;
 mod device;
@@ -17,11 +18,12 @@ use std::time::{Duration, Instant};
 use style::{Style, gib};
 use tenant::{Program, Tenant};
 
-/// How long the launches run, and how much of that passes before it is measured.
+/// Duration of the measured part of the launches.
 const RUN: Duration = Duration::from_secs(6);
+/// Time at the start of the launches that is not measured.
 const SETTLE: Duration = Duration::from_millis(1000);
 
-/// What ends the demo early.
+/// Why the demo ended early.
 pub type Trouble = String;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
@@ -30,7 +32,7 @@ extern "C" fn interrupt(_: libc::c_int) {
     INTERRUPTED.store(true, Relaxed);
 }
 
-/// Waits a moment; ctrl-C ends the demo through here, so that everything is cleaned up.
+/// Sleeps. Ctrl-C ends the demo here with an error, so that everything is cleaned up.
 fn pause(moment: Duration) -> Result<(), Trouble> {
     std::thread::sleep(moment);
     if INTERRUPTED.load(Relaxed) { Err("interrupted".to_owned()) } else { Ok(()) }
@@ -54,7 +56,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What one tenant was asked to keep to, and what came of it.
+/// The limits of a tenant, and its measured results.
 struct Row {
     limit: u64,
     ceiling: u32,
@@ -64,7 +66,7 @@ struct Row {
     share: f64,
 }
 
-/// The demo; true if every promise was kept.
+/// Runs the demo; true if every limit was kept.
 fn tell() -> Result<bool, Trouble> {
     let style = Style::of_stdout();
     let gpu = Gpu::find()?;
@@ -82,7 +84,8 @@ fn tell() -> Result<bool, Trouble> {
     println!("\n{}", style.strong("1. Memory: to the last byte, and one byte more"));
     let mut holders = Vec::new();
     for tenant in &tenants {
-        // One after the other, so that what a context takes is not mistaken; then both hold at the same time.
+        // Start them one after the other, so that the memory of a context is not misattributed; then both hold at the
+        // same time.
         let mut holder = tenant.start(&gpu.example("example-memory"), &["hold"])?;
         let lines = holder.lines_until("one byte more")?;
         for line in lines.iter().filter(|line| !line.starts_with("device")) {
@@ -119,7 +122,7 @@ fn tell() -> Result<bool, Trouble> {
     let shares = watch(&gpu, &started, &style)?;
     let outputs = started.into_iter().map(Program::output).collect::<Result<Vec<_>, _>>()?;
     for ((row, tenant), (measured, lines)) in rows.iter_mut().zip(&tenants).zip(shares.iter().zip(&outputs)) {
-        // Without a simulated device there is no truth but the programs' own count of finished kernels.
+        // Without the simulated device's record only the programs' own count of finished kernels is available.
         row.share = measured.unwrap_or_else(|| tenant::percent(lines, "share of the device"));
         println!(
             "  {} {} kernels, {:.1} % of the device",
@@ -137,7 +140,8 @@ fn tell() -> Result<bool, Trouble> {
     Ok(summary(&rows, &tenants, &gpu, &style) && live)
 }
 
-/// Lets the launches run, with a moving line on a terminal; each tenant's share of the device in percent.
+/// Lets the launches run, with a progress line on a terminal; returns each tenant's share of the device in
+/// percent.
 fn watch(gpu: &Gpu, programs: &[Program], style: &Style) -> Result<Vec<Option<f64>>, Trouble> {
     let pids: Vec<u32> = programs.iter().map(Program::pid).collect();
     pause(SETTLE)?;
@@ -152,7 +156,7 @@ fn watch(gpu: &Gpu, programs: &[Program], style: &Style) -> Result<Vec<Option<f6
     Ok(last)
 }
 
-/// A line of a program, with sizes that can be read.
+/// A line of a program, with readable sizes.
 fn in_words(line: &str) -> String {
     match line.split_once(": ").and_then(|(key, value)| Some((key, value.parse::<u64>().ok()?))) {
         Some((key @ ("total" | "free" | "allocated"), bytes)) => format!("{key}: {bytes} bytes ({})", gib(bytes)),
@@ -161,7 +165,7 @@ fn in_words(line: &str) -> String {
     }
 }
 
-/// The last words. On a real device somebody else may be at work too, so that the time got proves nothing.
+/// Prints the summary. On a real device other processes may run too, so the measured time proves nothing there.
 fn summary(rows: &[Row], tenants: &[Tenant], gpu: &Gpu, style: &Style) -> bool {
     println!("\n{}", style.strong("Summary"));
     println!(

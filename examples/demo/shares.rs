@@ -1,15 +1,15 @@
-//! Who used the device for how long, by the simulated device's own record. A real device has no such record here.
+//! Device time of each process, from the simulated device's own record. A real device has no such record here.
 
 use crate::device::Gpu;
 use vgpu_sim::truth;
 
-/// A moment: its time and the device time each process had used by then, in nanoseconds.
+/// A point in time, and the device time that each process had used until then, ns.
 pub struct Moment {
     at: u64,
     used: Vec<Option<u64>>,
 }
 
-/// What the processes have used so far.
+/// The device time that the processes have used so far.
 pub fn used(gpu: &Gpu, pids: &[u32]) -> Option<Moment> {
     if !gpu.simulated {
         return None;

@@ -1,4 +1,4 @@
-//! The terminal: colours and a moving line only where there is one, and none with NO_COLOR.
+//! Output on the terminal: colours and a progress line only on a terminal, no colours with NO_COLOR.
 
 use std::io::{IsTerminal, Write};
 
@@ -9,7 +9,7 @@ pub struct Style {
 }
 
 impl Style {
-    /// By what standard output is.
+    /// Chooses the style for standard output.
     pub fn of_stdout() -> Self {
         let terminal = std::io::stdout().is_terminal();
         let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
@@ -25,17 +25,17 @@ impl Style {
         self.paint("1", text)
     }
 
-    /// Something of a tenant's, in its colour.
+    /// Text about a tenant, in its colour.
     pub fn tenant(&self, name: &str, text: &str) -> String {
         self.paint(if name == "a" { "36" } else { "35" }, text)
     }
 
-    /// Kept or not.
+    /// The verdict on a limit: kept or not.
     pub fn verdict(&self, kept: bool) -> String {
         if kept { self.paint("32", "kept") } else { self.paint("31", "NOT KEPT") }
     }
 
-    /// The moving line, or a dot where it cannot move.
+    /// Prints the progress line, or a dot if the output is no terminal.
     pub fn progress(&self, done: f64, shares: &[Option<f64>]) {
         let mut out = std::io::stdout();
         let _ = if self.terminal {
@@ -49,13 +49,13 @@ impl Style {
         let _ = out.flush();
     }
 
-    /// Ends the moving line.
+    /// Ends the progress line.
     pub fn progress_done(&self) {
         if self.terminal { print!("\r\x1b[K") } else { println!() }
     }
 }
 
-/// A size as people write it.
+/// A size in GiB or MiB.
 pub fn gib(bytes: u64) -> String {
     const GIB: u64 = 1 << 30;
     match bytes {

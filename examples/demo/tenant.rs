@@ -1,4 +1,5 @@
-//! A tenant: limits in the environment of ordinary programs, or a daemon's socket instead, and the preloaded library.
+//! A tenant of the demo: programs with limits in the environment, or with a daemon's socket instead, and the
+//! preloaded library.
 
 use crate::Trouble;
 use crate::device::Gpu;
@@ -7,13 +8,13 @@ use std::io::{BufRead, BufReader, Lines};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-/// Whose programs they are and what they may use.
+/// A tenant, and the limits of its programs.
 pub struct Tenant {
     /// Its name.
     pub name: &'static str,
-    /// Memory in bytes.
+    /// Memory limit, bytes.
     pub limit: u64,
-    /// Percent of the device's time.
+    /// Limit of device time, percent.
     pub ceiling: u32,
     library: PathBuf,
     scratch: PathBuf,
@@ -35,18 +36,18 @@ impl Tenant {
         }
     }
 
-    /// One whose limits are the daemon's affair.
+    /// A tenant whose limits come from the daemon.
     pub fn of_daemon(name: &'static str, gpu: &Gpu, socket: PathBuf) -> Self {
         Self { socket: Some(socket), ..Self::new(name, 0, 0, gpu) }
     }
 
-    /// What makes a program this tenant's.
+    /// The command line that makes a program part of this tenant.
     pub fn command_line(&self) -> String {
         let memory = gib(self.limit).replace(' ', "");
         format!("LD_PRELOAD=.../libvgpu.so VGPU_MEMORY_LIMIT={memory} VGPU_SM_LIMIT={} PROGRAM", self.ceiling)
     }
 
-    /// Starts a program as this tenant.
+    /// Starts a program in this tenant.
     pub fn start(&self, program: &Path, arguments: &[&str]) -> Result<Program, Trouble> {
         let mut command = Command::new(program);
         command
@@ -75,7 +76,7 @@ impl Tenant {
     }
 }
 
-/// A running program; it ends with its owner.
+/// A running program; dropping this value ends it.
 pub struct Program {
     name: String,
     child: Child,
@@ -89,7 +90,7 @@ impl Program {
         self.child.id()
     }
 
-    /// What it printed, up to the line that begins with `last`.
+    /// Its output up to the line that begins with `last`.
     pub fn lines_until(&mut self, last: &str) -> Result<Vec<String>, Trouble> {
         for line in self.output.iter_mut().flatten() {
             let line = line.map_err(|e| format!("{}: {e}", self.name))?;
@@ -101,7 +102,7 @@ impl Program {
         Err(format!("{} ended before it said \"{last}\"; it said: {:?}", self.name, self.said))
     }
 
-    /// Lets it end and gives everything it printed.
+    /// Closes its input so that it ends; returns everything it printed.
     pub fn output(mut self) -> Result<Vec<String>, Trouble> {
         drop(self.child.stdin.take());
         let mut lines = std::mem::take(&mut self.said);

@@ -1,4 +1,4 @@
-//! The documents tell the truth about what can be looked up: make targets and variables exist. Links, commands and messages:
+//! Tests that the make targets and variables in the documents exist. Links, commands and messages are tested in
 //! tests/tests/book.
 
 use std::collections::BTreeSet;

@@ -1,6 +1,7 @@
-//! Every example runs on the simulated device as it stands, bare and under a quota, and shows what the README says.
+//! Tests that every example runs unmodified on the simulated device, with and without a quota, and prints what
+//! the README says.
 //!
-//! The libraries are those of `make build` (`VGPU_BUILD`, default target/release of this checkout).
+//! The libraries come from `make build` (`VGPU_BUILD`, default target/release of this checkout).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,7 +21,7 @@ fn build() -> PathBuf {
     build
 }
 
-/// A simulated device of its own, and what a program says on it.
+/// A separate simulated device, for programs whose output is checked.
 struct Lab(TempDir);
 
 impl Lab {
@@ -28,7 +29,7 @@ impl Lab {
         Self(TempDir::new().unwrap())
     }
 
-    /// Runs a program with the simulated driver; with `limits` also preloaded.
+    /// Runs a program with the simulated driver, and with the preloaded library if there are `limits`.
     fn run(&self, mut command: Command, limits: &[(&str, &str)]) -> String {
         command
             .env("LD_LIBRARY_PATH", build().join("sim"))
@@ -100,7 +101,7 @@ fn a_c_program_linked_with_the_driver_is_held_to_its_quota() {
     let program = lab.0.path().join("plain");
     let mut compiler = Command::new(std::env::var_os("CC").unwrap_or("cc".into()));
     compiler.arg(checkout().join("examples/04_plain.c")).arg("-L").arg(build().join("sim")).args(["-lcuda", "-o"]);
-    // The driver's own needs are found when it is loaded.
+    // The simulated driver's own dependencies are resolved when it is loaded.
     compiler.arg(&program).arg("-Wl,--allow-shlib-undefined").args(["-Wall", "-Wextra", "-Werror"]);
     let out = compiler.output().unwrap();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));

@@ -1,6 +1,7 @@
-//! `make install` puts everything where the unit, the loader and people look for it, and `make uninstall` takes it away.
+//! Tests that `make install` puts everything where the unit, the loader and people look for it, and that `make
+//! uninstall` removes it.
 //!
-//! What is installed is what `make build` left (`VGPU_BUILD`) and this package's own programs.
+//! The installed files are those of `make build` (`VGPU_BUILD`) and this package's own programs.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +14,7 @@ fn checkout() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
-/// What stands in for target/dist, whose build takes minutes.
+/// A replacement for target/dist, whose build takes minutes.
 fn dist(dir: &Path) -> PathBuf {
     let build = std::env::var_os("VGPU_BUILD").map_or_else(|| checkout().join("target/release"), PathBuf::from);
     let dist = dir.join("dist");
@@ -33,7 +34,7 @@ fn dist(dir: &Path) -> PathBuf {
     dist
 }
 
-/// Runs `make TARGET` into `root`; what it said.
+/// Runs `make TARGET` with `root` as the destination; returns what make printed.
 fn make(target: &str, dist: &Path, root: &Path) -> String {
     let out = Command::new("make")
         .args(["-s", target, "PREFIX=/opt/x"])
@@ -49,7 +50,7 @@ fn make(target: &str, dist: &Path, root: &Path) -> String {
     said
 }
 
-/// Every file and link below `dir`, relative to it.
+/// Every file and link below `dir`, as relative paths.
 fn files(dir: &Path) -> BTreeSet<String> {
     fn walk(dir: &Path, top: &Path, found: &mut BTreeSet<String>) {
         for entry in fs::read_dir(dir).unwrap() {
@@ -93,7 +94,7 @@ fn what_is_installed_is_whole_and_finds_its_parts_and_uninstall_leaves_nothing()
     ] {
         assert!(installed.contains(file), "{file} is not among {installed:?}");
     }
-    // Every link leads to something that is installed too.
+    // Every link refers to a file that is installed too.
     for file in installed.iter().filter(|file| fs::symlink_metadata(root.join(file)).unwrap().is_symlink()) {
         assert!(root.join(file).exists(), "{file} leads to {:?}", fs::read_link(root.join(file)));
     }
@@ -101,7 +102,7 @@ fn what_is_installed_is_whole_and_finds_its_parts_and_uninstall_leaves_nothing()
     assert!(unit.contains("\nExecStart=/opt/x/bin/vgpud ") && !unit.contains("/usr/local"), "{unit}");
     let mode = |file: &str| fs::metadata(root.join(file)).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode("opt/x/bin/vgpu"), mode("opt/x/lib/vgpu/libvgpu.so")), (0o755, 0o644));
-    // The command line finds the library and the simulated driver where they were put.
+    // The command line finds the library and the simulated driver at their installed paths.
     let out = Command::new(root.join("opt/x/bin/vgpu"))
         .args(["run", "--sim", "--memory-limit", "1GiB", "--"])
         .arg(root.join("opt/x/lib/vgpu/demo/example-memory"))

@@ -1,4 +1,4 @@
-//! The configuration file and the administrator's line: an answer to everything, in bounded time.
+//! The configuration file and the administrator's line: every input gets an answer in bounded time.
 
 use vgpu_config::plan;
 use vgpu_config::problem::MAX_SHOWN;
@@ -6,7 +6,7 @@ use vgpu_config::resolve::Surroundings;
 use vgpu_control::Ask;
 use vgpu_daemon::answer;
 
-/// Files that are understood.
+/// Valid configuration files.
 pub const CONFIGS: &[&[u8]] = &[
     include_bytes!("../../examples/daemon/vgpud.toml"),
     include_bytes!("../../scheduler-sidecar/daemon/tests/config/plan.toml"),
@@ -14,7 +14,7 @@ pub const CONFIGS: &[&[u8]] = &[
     include_bytes!("../../scheduler-sidecar/daemon/tests/config/floors.toml"),
 ];
 
-/// What they are made of; some more often than others, and some that break them.
+/// Words for configuration files; some occur more often, and some make a file invalid.
 pub const WORDS: &[&str] = &[
     "[daemon]",
     "[time]",
@@ -98,7 +98,7 @@ pub const WORDS: &[&str] = &[
     "\"\u{e9}\u{202e}\"",
 ];
 
-/// What administrators ask.
+/// Valid requests of administrators.
 pub const QUESTIONS: &[&[u8]] = &[
     b"{\"hello\":2,\"ask\":\"status\"}",
     b"{\"hello\":2,\"ask\":\"pause\",\"tenant\":\"a\"}",
@@ -106,7 +106,7 @@ pub const QUESTIONS: &[&[u8]] = &[
 \"sm_request\":\"none\",\"weight\":\"3\",\"class\":\"batch\",\"quantum\":\"4ms\"}}",
 ];
 
-/// What they are made of.
+/// Words for administrators' requests.
 pub const KEYS: &[&str] = &[
     "\"hello\":1",
     "\"hello\":2",
@@ -151,7 +151,7 @@ pub const KEYS: &[&str] = &[
     "\u{e9}\u{202e}",
 ];
 
-/// A configuration file: a plan, or problems with places in the text that can be printed.
+/// Checks a configuration file: it gives a plan, or printable problems with their positions in the text.
 pub fn config(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     match plan(&text, &Surroundings { run_dir: "/run/vgpu".into(), ..Default::default() }) {
@@ -169,7 +169,8 @@ pub fn config(bytes: &[u8]) {
     }
 }
 
-/// An administrator's line: understood, or words that can be printed. What is to be set is read as the file is.
+/// Checks an administrator's line: it is understood, or refused with printable words. The values of `set` are
+/// parsed like those of the configuration file.
 pub fn admin(line: &[u8]) {
     let asked = match answer::question(line) {
         Ok(asked) => asked,

@@ -1,37 +1,37 @@
-//! What is promised of every byte that a tenant or an administrator can send: one function per entrance, which panics if
-//! the promise is broken.
+//! Fuzz targets for all input that a tenant or an administrator can send: one function per interface, which
+//! panics if a guarantee is broken.
 //!
-//! The same functions run in two ways: under libFuzzer, which looks for inputs that reach new code (`make fuzz`,
-//! [targets](../targets/src/main.rs), a package of its own), and on seeded random inputs in `cargo test` and `make soak`
-//! ([`random`]), which need neither a C++ compiler nor time.
+//! The same functions run in two ways: under libFuzzer, which searches for inputs that reach new code (`make
+//! fuzz`, [targets](../targets/src/main.rs), a separate package), and on seeded random inputs in `cargo test` and
+//! `make soak` ([`random`]), which needs no C++ compiler and little time.
 //!
 //! - [`wire`]: lines of both protocols, in both directions, and the terms file
-//! - [`pages`]: what a tenant writes into its report, and what the arbiter makes of it
+//! - [`pages`]: the report page that a tenant writes, and the arbiter's reaction
 //! - [`files`]: the configuration, and the administrator's line
 //!
-//! Not here: sockets (scheduler-sidecar/daemon/tests/soak.rs feeds nonsense to a running daemon).
+//! Not here: sockets (scheduler-sidecar/daemon/tests/soak.rs sends random input to a running daemon).
 
 pub mod files;
 pub mod pages;
 pub mod random;
 pub mod wire;
 
-/// An entrance.
+/// A fuzz target.
 #[derive(Clone, Copy)]
 pub struct Target {
     /// Its name: `make fuzz TARGETS=name`.
     pub name: &'static str,
-    /// Panics if a promise is broken.
+    /// Checks one input; panics if a guarantee is broken.
     pub run: fn(&[u8]),
-    /// Inputs that are understood, to begin from.
+    /// Valid inputs to start from.
     pub seeds: &'static [&'static [u8]],
-    /// Words that inputs are made of.
+    /// Words from which inputs are built.
     pub words: &'static [&'static str],
-    /// Longest input worth trying, in bytes.
+    /// Longest useful input, bytes.
     pub longest: usize,
 }
 
-/// All of them.
+/// All fuzz targets.
 pub const TARGETS: &[Target] = &[
     Target { name: "ask", run: wire::ask, seeds: wire::ASKS, words: wire::WORDS, longest: 4200 },
     Target { name: "reply", run: wire::reply, seeds: wire::REPLIES, words: wire::WORDS, longest: 4200 },

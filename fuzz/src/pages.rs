@@ -1,4 +1,4 @@
-//! A tenant's report, written as a hostile tenant writes it: any bytes at any place of its memory file, at any moment.
+//! A tenant's report page as a hostile tenant writes it: any bytes at any offset of its memory file, at any time.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use vgpu_core::arbiter::{Arbiter, Class, Config, DeviceId, Gate, SlotId, Tenant,
 use vgpu_core::page::{HEADER_SIZE, ReportPage, Reports, SLOT_SIZE, Witness};
 use vgpu_core::share::Share;
 
-/// Steps of both targets; any bytes are some.
+/// Steps for both targets; any bytes are valid steps.
 pub const SEEDS: &[&[u8]] = &[
     b"\x00\x00\x01\x01\x02\x00\x05\x00\x03\x14\x06\x00\x04\x10\x05\x01\x03\x16\x04\x08\x07\x00\x06\x01",
     b"\x02\x08\x64\x00\x00\x00\x00\x00\x00\x00\x03\x20\x02\x10\xff\xff\xff\xff\xff\xff\xff\xff\x03\x21",
@@ -20,10 +20,10 @@ pub const SEEDS: &[&[u8]] = &[
 const TENANTS: usize = 3;
 const DEVICES: u16 = 2;
 const BEGIN: u64 = 1_000_000_000;
-/// An hour: nothing that is in flight is believed to take longer.
+/// An hour, ns. The witness trusts no work in flight to take longer.
 const LONGEST: u64 = 3_600_000_000_000;
 
-/// The bytes that are still to be used up.
+/// The bytes that are not used yet.
 struct Steps<'a>(&'a [u8]);
 
 impl Steps<'_> {
@@ -40,7 +40,7 @@ impl Steps<'_> {
     }
 }
 
-/// A report as the daemon makes it, and the descriptor that its tenant has.
+/// A report page as the daemon makes it, and the file descriptor that its tenant has.
 struct Paper {
     page: Mapped<ReportPage>,
     file: File,
@@ -53,7 +53,7 @@ impl Paper {
         Self { page: made.page().clone(), file }
     }
 
-    /// Writes `word` at any byte of a slot, across fields too.
+    /// Writes `word` at any byte offset of a slot, across fields too.
     fn write(&self, slot: usize, place: u8, word: u64) {
         let at = HEADER_SIZE + slot * SLOT_SIZE + usize::from(place) % (SLOT_SIZE - 8);
         self.file.write_all_at(&word.to_le_bytes(), at as u64).expect("the file is as long as its page");
@@ -65,7 +65,7 @@ impl Paper {
 }
 
 thread_local! {
-    /// Made once: a run of the fuzzer has millions of inputs.
+    /// Made once, because a run of the fuzzer has millions of inputs.
     static PAPERS: RefCell<Vec<Paper>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -77,7 +77,7 @@ fn with_papers(work: impl FnOnce(&[Paper])) {
     });
 }
 
-/// What a witness makes of a slot, step by step.
+/// Checks a witness's reading of one slot, step by step.
 pub fn report(bytes: &[u8]) {
     with_papers(|papers| {
         let (paper, mut steps) = (&papers[0], Steps(bytes));
@@ -100,7 +100,7 @@ pub fn report(bytes: &[u8]) {
     });
 }
 
-/// A member that is registered.
+/// A registered member.
 struct Seat {
     slot: SlotId,
     tenant: usize,
@@ -111,16 +111,19 @@ struct Seat {
 
 fn terms(byte: u8) -> Terms {
     let class = [Class::Latency, Class::Normal, Class::Batch, Class::Normal][usize::from(byte & 3)];
-    // Floors of three tenants stay within the whole, as the daemon's configuration sees to it.
+    // The floors of three tenants stay below the whole device, as the daemon's configuration ensures.
     let floor = (byte & 4 != 0).then(|| Share::from_percent(u32::from(byte >> 4) + 1)).flatten();
     let ceiling = (byte & 8 != 0).then(|| Share::from_percent(20 + u32::from(byte >> 4) * 5)).flatten();
     let quantum = (byte & 0x30 == 0).then_some(500_000);
     Terms { class, floor, ceiling, weight: u32::from(byte >> 5), quantum }
 }
 
-/// The arbiter, beside members that come, go, ring and write what they like. Whatever they do: no panic; an exclusive lease
-/// is the only one on its device; nobody is charged more than its members' time; nobody is left without a deadline while
-/// somebody holds what another wants.
+/// Checks the arbiter while members join, leave, ring and write arbitrary data. Guarantees:
+/// - no panic;
+/// - a member with an exclusive lease is the only one that runs on its device;
+/// - all members that run on a device belong to one tenant;
+/// - the charge of a tenant is at most 2,048 times the elapsed time, members that left included;
+/// - a deadline is never in the past, so the daemon does not spin.
 pub fn arbiter(bytes: &[u8]) {
     with_papers(|papers| {
         let mut steps = Steps(bytes);
@@ -150,7 +153,7 @@ pub fn arbiter(bytes: &[u8]) {
                 }
                 3 => now = now.saturating_add(1 << (what % 34)),
                 4 => {
-                    // As an honest member says it: done with what was in flight.
+                    // As an honest member reports it: the work in flight is done.
                     if let Some(seat) = seats.get(chosen) {
                         papers[seat.tenant].write(seat.place, 0, 0);
                         papers[seat.tenant].write(seat.place, 8, 0);
@@ -201,7 +204,7 @@ fn judge(seats: &[Seat], arbiter: &Arbiter, now: u64) {
     }
     for seat in seats {
         let charged = arbiter.charged(Tenant(u32::try_from(seat.tenant).unwrap_or(0)), DeviceId(seat.device));
-        // Of members that have left, too.
+        // Includes members that have left.
         assert!(charged <= (now - BEGIN).saturating_mul(2048), "{charged} charged in {}", now - BEGIN);
     }
     if let Some(deadline) = arbiter.next_deadline() {

@@ -1,14 +1,14 @@
-//! Inputs without a fuzzer: seeds, torn and put together again, each from a number that a failure prints.
+//! Random inputs without a fuzzer: seeds that are cut and recombined, each from a number that a failure prints.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
 
 use crate::Target;
 
-/// Numbers at which something changes.
+/// Boundary values.
 const EDGES: &[u64] = &[0, 1, 63, 64, 1023, 1024, 0x7fff_ffff, 0xffff_ffff, 1 << 32, 1 << 63, u64::MAX - 1, u64::MAX];
 
-/// An input of `target`, the same for the same number.
+/// An input of `target`; the same number always gives the same input.
 #[must_use]
 pub fn input(target: &Target, number: u64) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(number);
@@ -47,11 +47,11 @@ pub fn input(target: &Target, number: u64) -> Vec<u8> {
     bytes
 }
 
-/// Runs the target on its seeds and then on random inputs until the time is over; says how many there were. `VGPU_SEED`
-/// gives the first number, so that a failure can be seen again.
+/// Runs the target on its seeds, and then on random inputs until the time is over; returns the number of inputs.
+/// `VGPU_SEED` sets the first number, to reproduce a failure.
 ///
 /// # Panics
-/// As the target does, after the number and the input were printed.
+/// If the target panics, after printing the number and the input.
 #[must_use]
 pub fn soak(target: &Target, time: Duration) -> u64 {
     let given = std::env::var("VGPU_SEED").ok().and_then(|text| text.parse().ok());

@@ -1,5 +1,5 @@
-//! Lines of the members' protocols, and the terms file: never a panic, never another meaning than serde_json's, and what was understood is
-//! said and understood again.
+//! Lines of both member protocols, and the terms file. Checks: no panic; the same meaning as in serde_json; and a
+//! decoded line that is encoded again decodes to the same value.
 
 use serde_json::{Map, Value};
 use vgpu_core::wire::json::Object;
@@ -7,7 +7,7 @@ use vgpu_core::wire::terms_file::TermsFile;
 use vgpu_core::wire::two::{self, Ask};
 use vgpu_core::wire::{Hello, MAX_LINE, Reply, WireError};
 
-/// What members say.
+/// Valid lines from members.
 pub const ASKS: &[&[u8]] = &[
     b"{\"hello\":1,\"pid\":123,\"version\":\"0.1.0\"}\n",
     b"{\"hello\":2,\"pid\":123,\"version\":\"0.1.0\",\"pages\":1,\"clock\":5000000000}\n",
@@ -15,7 +15,7 @@ pub const ASKS: &[&[u8]] = &[
     b"{\"join\":\"MIG-6b1c\",\"more\":[1,{\"a\":null}],\"\\u00e9\\n\":-1.5e9}",
 ];
 
-/// What the daemon says.
+/// Valid lines from the daemon.
 pub const REPLIES: &[&[u8]] = &[
     b"{\"hello\":1,\"tenant\":\"a\",\"memory_limit\":1073741824,\"sm_limit\":30}\n",
     b"{\"hello\":2,\"tenant\":\"a\",\"memory_limit\":null,\"sm_limit\":12.5,\"member\":12,\"epoch\":7,\"pages\":1,\
@@ -25,14 +25,14 @@ pub const REPLIES: &[&[u8]] = &[
     b"{\"error\":\"no such tenant\",\"speaks\":2}\n",
 ];
 
-/// What the daemon leaves for members that start without it.
+/// Valid terms files, which the daemon leaves for members that start without it.
 pub const TERMS: &[&[u8]] = &[
     b"{\"terms\":1,\"epoch\":7,\"tenant\":\"a\",\"mode\":\"enforce\",\"on_error\":\"closed\",\"on_loss\":\"local\",\"strict\":false,\
 \"devices\":2}\n{\"device\":\"GPU-6b1c\",\"memory_limit\":1073741824,\"sm_limit\":30,\"sm_request\":20}\n\
 {\"device\":\"*\",\"memory_limit\":null,\"sm_limit\":null,\"sm_request\":null}\n",
 ];
 
-/// Keys, values and what breaks a line.
+/// Keys, values, and fragments that make a line invalid.
 pub const WORDS: &[&str] = &[
     "\"hello\":1",
     "\"hello\":2",
@@ -105,12 +105,12 @@ pub const WORDS: &[&str] = &[
     "\u{1f600}",
 ];
 
-/// Our reader keeps to serde_json's answer, but for what it refuses on purpose.
+/// Our reader must agree with serde_json, except for lines that it refuses on purpose.
 fn agrees(line: &[u8]) {
     let theirs = serde_json::from_slice::<Map<String, Value>>(line);
     match (Object::parse(line), theirs) {
         (Ok(ours), Ok(theirs)) => assert_eq!(ours.entries().count(), theirs.len(), "keys of {line:?}"),
-        // A number too large for serde_json is skipped by ours.
+        // Our reader skips a number that is too large for serde_json.
         (Ok(_), Err(why)) => assert!(why.to_string().contains("number out of range"), "{why}"),
         (Err(WireError::TooLong), _) => assert!(line.len() > MAX_LINE),
         (Err(WireError::DuplicateKey(_) | WireError::TooDeep), _) | (Err(_), Err(_)) => {}
@@ -118,7 +118,7 @@ fn agrees(line: &[u8]) {
     }
 }
 
-/// What is said about a line that was not understood is a line itself, of bounded length.
+/// The refusal of a line must itself be a line of bounded length.
 fn refusal(why: &WireError) {
     let words = why.to_string();
     let line = two::Reply::Refused { words: words.clone(), speaks: 2 }.encode().expect("a refusal can always be said");
@@ -130,7 +130,7 @@ fn refusal(why: &WireError) {
     assert!(matches!(Reply::decode(line.as_bytes()), Ok(Reply::Error(_))), "members of protocol 1 read it too");
 }
 
-/// What a member sends to the daemon.
+/// Checks a line from a member to the daemon.
 pub fn ask(line: &[u8]) {
     agrees(line);
     if let Ok(hello) = Hello::decode(line) {
@@ -151,7 +151,7 @@ pub fn ask(line: &[u8]) {
     }
 }
 
-/// What a member is sent, by a daemon or by somebody else behind its socket.
+/// Checks a line to a member, from the daemon or from any other process behind its socket.
 pub fn reply(line: &[u8]) {
     if let Ok(reply) = Reply::decode(line) {
         match (reply.encode(), reply) {
@@ -173,7 +173,7 @@ pub fn reply(line: &[u8]) {
     }
 }
 
-/// A terms file, which whoever may write into the tenant's directory has written.
+/// Checks a terms file, which any process that may write into the tenant's directory may have written.
 pub fn terms(file: &[u8]) {
     let Ok(terms) = TermsFile::decode(file) else { return };
     match terms.encode() {

@@ -1,5 +1,5 @@
-//! What the configuration's reader promises whatever it is given: an answer, in bounded time, with places in the text. The
-//! words and the judgement are those of the target `config` ([`vgpu_fuzz::files`]).
+//! Tests that the configuration reader answers every input in bounded time, with positions in the text. Words and
+//! checks are those of the target `config` ([`vgpu_fuzz::files`]).
 
 use std::time::Instant;
 
@@ -10,12 +10,13 @@ use vgpu_config::read::MAX_FILE;
 use vgpu_config::resolve::Surroundings;
 use vgpu_fuzz::files::{WORDS, config};
 
-/// Longer than the slowest file takes unoptimised on a busy machine by far; only a loop or a square reaches it.
+/// Far longer than the slowest file takes unoptimised on a busy machine; only an endless loop or quadratic time
+/// reaches it.
 const LONG: std::time::Duration = std::time::Duration::from_secs(60);
 
 const EXAMPLE: &str = include_str!("../../examples/daemon/vgpud.toml");
 
-/// Reads a text, and checks what is promised of every answer and that it comes.
+/// Reads a text, and checks its result and the time it took.
 fn judged(text: &str) {
     let begin = Instant::now();
     config(text.as_bytes());

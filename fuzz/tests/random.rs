@@ -1,4 +1,4 @@
-//! Every target on random inputs, for `VGPU_SOAK_SECONDS` in all (2 s unless told).
+//! Runs every target on random inputs, for `VGPU_SOAK_SECONDS` in total (default 2 s).
 
 use std::time::Duration;
 use vgpu_fuzz::{TARGETS, Target, random};

@@ -1,9 +1,9 @@
-//! Makes the exports of the library from THE TABLE: one C function per name that driver 535.309.01 exports, and one per
-//! name that came after it (`src/newer.rs`), which 535 does not have.
+//! Makes the library's exports from the table `cuda_table!`: one C function per name of driver 535.309.01, and
+//! one per newer name (`src/newer.rs`), which 535 does not have.
 //!
-//! A typed row whose function is written in `src/calls/` gets that body; `_ptsz` and `_ptds` twins share the body of the
-//! plain name and tell it about the default stream. Every other name answers "not supported" at an address of its own.
-//! A body without a row in the table is an error here.
+//! A typed row gets the function of its name in `src/calls/` as its body. `_ptsz` and `_ptds` variants share the
+//! body of the plain name and tell it which default stream the caller means. Every other name returns "not
+//! supported" at an address of its own. A body without a row in the table is a build error.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -49,7 +49,7 @@ fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic");
 
-    // The unwinder comes with the library: an image without libgcc_s can use it too.
+    // Links the unwinder statically, so that the library works in an image without libgcc_s.
     let place = Path::new(&std::env::var_os("OUT_DIR").unwrap()).join("link");
     std::fs::create_dir_all(&place).unwrap();
     std::fs::write(place.join("libgcc_s.so"), "INPUT(-lgcc_eh -lgcc)\n").unwrap();
@@ -125,7 +125,8 @@ fn main() {
     std::fs::write(target, out).unwrap();
 }
 
-/// Names of the functions written in `dir` and below, with the path of the module they stand in (`outer` ends in `::`).
+/// Names of the functions in `dir` and its subdirectories, each with the path of its module (`outer` ends in
+/// `::`).
 fn find_bodies(dir: &Path, outer: &str, found: &mut BTreeMap<String, String>) {
     for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();

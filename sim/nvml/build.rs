@@ -1,5 +1,5 @@
-//! Gives the library the driver's file name inside (soname) and writes a stub for every function of the table that
-//! driver 535 exports and that is not implemented here.
+//! Sets the library's soname to the driver's file name, and writes a stub for every function that driver 535
+//! exports and that is not implemented here.
 
 use shim_sys::table::NVML_ROWS;
 use std::{collections::HashSet, env, fmt::Write, fs, path::Path};
@@ -11,7 +11,7 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libnvidia-ml.so.1");
 
-    // The unwinder comes with the library: an image without libgcc_s can use it too.
+    // Links the unwinder statically, so that the library works in an image without libgcc_s.
     let place = Path::new(&env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("link");
     fs::create_dir_all(&place).expect("OUT_DIR is writable");
     fs::write(place.join("libgcc_s.so"), "INPUT(-lgcc_eh -lgcc)\n").expect("OUT_DIR is writable");

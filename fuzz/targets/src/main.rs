@@ -1,5 +1,5 @@
-//! libFuzzer's entrance: `VGPU_FUZZ_TARGET` names the function that gets its inputs, `VGPU_FUZZ_SEEDS` the directory where
-//! those to begin from are laid.
+//! Entry point of libFuzzer. `VGPU_FUZZ_TARGET` names the function that gets its inputs, `VGPU_FUZZ_SEEDS` the
+//! directory to which the initial inputs are written.
 #![no_main]
 
 use std::path::PathBuf;

@@ -1,7 +1,8 @@
-//! The objects behind array handles, and where their bytes are: in slabs, in memory that is mapped later, in tiles.
+//! The objects behind array handles, and where their bytes are: in slabs, in memory that is mapped later, or in
+//! tiles.
 //!
-//! An array, its planes and the levels of a mipmapped array are views of one [`Storage`]. Not here: shapes (`surface`),
-//! calls (`calls/array.rs`, `calls/mipmap.rs`, `calls/sparse.rs`).
+//! An array, its planes and the levels of a mipmapped array are views of one [`Storage`].
+//! Not here: shapes (`surface`), calls (`calls/array.rs`, `calls/mipmap.rs`, `calls/sparse.rs`).
 
 use crate::content::Memory;
 use crate::context::Context;
@@ -17,44 +18,45 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Backing {
     pub(crate) handle: u64,
-    /// Place of its first byte.
+    /// Content address of its first byte.
     pub(crate) content: u64,
 }
 
-/// A tile: level, layer, and its number in x, y, z. The tail's have no level, and their number in x.
+/// A tile: level, layer, and its index in x, y, z. A tile of the mip tail has level [`TAIL`] and only an index in
+/// x.
 pub(crate) type Tile = (u32, u64, [u64; 3]);
 
-/// The level of the tail's tiles.
+/// Stands for the level in tiles of the mip tail.
 pub(crate) const TAIL: u32 = u32::MAX;
 
-/// How the bytes are held.
+/// Where the bytes of a storage are.
 pub(crate) enum Home {
-    /// In the device's slabs, at this place.
+    /// In the device's slabs, at this address.
     Slab(u64),
-    /// In memory of another API.
+    /// In memory imported from another API.
     Outside(Backing),
-    /// All of them in one piece of memory that is mapped later.
+    /// In one piece of memory that is mapped later.
     Deferred(Mutex<Option<Backing>>),
     /// In tiles of [`TILE`] bytes, each mapped or not.
     Tiles(Mutex<HashMap<Tile, Backing>>),
 }
 
-/// The memory of an array or of all levels of a mipmapped one.
+/// The memory of an array, or of all levels of a mipmapped array.
 pub(crate) struct Storage {
     pub(crate) context: Arc<Context>,
-    /// Of the whole; level 0 of a mipmapped array.
+    /// Shape of the whole; of level 0 for a mipmapped array.
     pub(crate) shape: Shape,
     pub(crate) levels: u32,
-    /// Of each level, or of each plane.
+    /// One per level, or one per plane.
     surfaces: Vec<Surface>,
     pub(crate) bytes: u64,
     pub(crate) home: Home,
-    /// What the handles of levels and planes stand for, once asked for; they end with the whole.
+    /// Arrays behind the handles of levels and planes, once requested; they end with the whole.
     pub(crate) views: Mutex<HashMap<u32, Arc<Array>>>,
 }
 
 impl Storage {
-    /// Takes the memory of an array; sparse ones and ones that are mapped later take none.
+    /// Allocates the memory of an array. A sparse array, or one that is mapped later, takes none here.
     pub(crate) fn new(d: &Driver, context: Arc<Context>, shape: Shape, levels: u32) -> Result<Arc<Storage>, CUresult> {
         let (surfaces, bytes) = shape.layout(levels).ok_or(CUresult::OUT_OF_MEMORY)?;
         let home = if shape.flag(CUDA_ARRAY3D_SPARSE) {
@@ -67,7 +69,7 @@ impl Storage {
         Ok(Arc::new(Storage { context, shape, levels, surfaces, bytes, home, views: Mutex::default() }))
     }
 
-    /// An array that shows memory of another API from `offset` on.
+    /// An array in memory of another API, from `offset` on.
     pub(crate) fn outside(
         d: &Driver,
         context: Arc<Context>,
@@ -81,7 +83,7 @@ impl Storage {
         Ok(Arc::new(Storage { context, shape, levels, surfaces, bytes, home, views: Mutex::default() }))
     }
 
-    /// Gives the memory back. The caller has ended all handles.
+    /// Frees the memory. The caller has ended all handles.
     pub(crate) fn free(&self, d: &Driver) {
         match &self.home {
             Home::Slab(at) => d.memory.give(d, self.context.device, *at),
@@ -99,14 +101,14 @@ impl Storage {
         }
     }
 
-    /// Bytes of the tail of one layer: the levels from `first` on.
+    /// Bytes of the mip tail of one layer: the levels from `first` on.
     pub(crate) fn tail_bytes(&self, first: u32) -> u64 {
         let levels = self.surfaces.get(first as usize..).unwrap_or(&[]);
         let each = |s: &Surface| (s.row * s.rows * s.slices / self.shape.layers()).next_multiple_of(512);
         levels.iter().map(each).sum::<u64>().next_multiple_of(TILE)
     }
 
-    /// The pieces of `len` bytes of a row of a surface, from byte `x` on.
+    /// The host pieces of `len` bytes of a row of a surface, from byte `x` on.
     fn row(&self, memory: &Memory, surface: usize, x: u64, y: u64, z: u64, len: u64) -> Vec<(*mut u8, u64)> {
         let Some(s) = self.surfaces.get(surface) else { return Vec::new() };
         let inside = (z * s.rows + y) * s.row + x;
@@ -135,7 +137,8 @@ impl Storage {
         }
     }
 
-    /// The tile that holds byte `x` of a row, the byte's place in it, and how many bytes of the row follow there.
+    /// The tile that includes byte `x` of a row, the byte's offset in it, and how many bytes of the row follow in
+    /// that tile.
     fn tile_of(&self, level: u32, s: &Surface, x: u64, y: u64, z: u64) -> (Tile, u64, u64) {
         let layered = self.shape.layers() > 1;
         let (layer, z) = if layered { (z, 0) } else { (0, z) };
@@ -153,7 +156,7 @@ impl Storage {
         ((level, layer, [x / row, y / h, z / d]), at, row - x % row)
     }
 
-    /// A tile in units: elements, or blocks of them.
+    /// Size of a tile in units: elements, or blocks of them.
     pub(crate) fn tile_units(&self) -> [u64; 3] {
         let [w, h, d] = self.shape.tile().unwrap_or([1, 1, 1]);
         let blocks = self.shape.surface().is_some_and(|s| w * h * d * s.unit > TILE);
@@ -161,18 +164,18 @@ impl Storage {
     }
 }
 
-/// What an array handle stands for.
+/// The array behind an array handle.
 pub(crate) struct Array {
     pub(crate) storage: Arc<Storage>,
     pub(crate) shape: Shape,
     /// Level or plane in the storage.
     pub(crate) index: u32,
-    /// Made by a call that makes arrays, and to be destroyed: not a level, not a plane.
+    /// True if an array-creating call made it and it must be destroyed; false for a level or plane.
     pub(crate) whole: bool,
 }
 
 impl Array {
-    /// Whether a box of bytes, rows and slices lies inside, in whole elements.
+    /// Checks that a box of bytes, rows and slices is inside the array and consists of whole elements.
     pub(crate) fn holds(&self, place: [u64; 3], extent: [u64; 3]) -> Answer {
         let s = self.shape.surface().ok_or(CUresult::INVALID_VALUE)?;
         let most = [s.row, s.rows, s.slices];
@@ -181,21 +184,21 @@ impl Array {
         if inside && even { Ok(()) } else { Err(CUresult::INVALID_VALUE) }
     }
 
-    /// The pieces of `len` bytes of row `y` in slice `z`, from byte `x` on.
+    /// The host pieces of `len` bytes of row `y` in slice `z`, from byte `x` on.
     pub(crate) fn row(&self, memory: &Memory, x: u64, y: u64, z: u64, len: u64) -> Vec<(*mut u8, u64)> {
         self.storage.row(memory, self.index as usize, x, y, z, len)
     }
 }
 
-/// What a mipmapped array's handle stands for.
+/// The object behind a mipmapped array's handle.
 pub(crate) struct Mipmap {
     pub(crate) storage: Arc<Storage>,
 }
 
-/// Ends all arrays of a context; its work is done.
+/// Ends all arrays of a context; the caller waited for its work.
 pub(crate) fn end_all(d: &Driver, mine: impl Fn(&Arc<Context>) -> bool) {
     for a in d.arrays.remove_where(|a| mine(&a.storage.context)) {
-        // The circle of references between a storage and its views.
+        // Breaks the reference cycle between a storage and its views.
         hold(&a.storage.views).clear();
         if a.whole {
             a.storage.free(d);

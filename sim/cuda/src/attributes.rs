@@ -1,8 +1,9 @@
-//! Device attributes by number, for `cuDeviceGetAttribute`. Public facts about the boards where they differ.
+//! Device attributes by number, for `cuDeviceGetAttribute`. Values that differ between boards are public facts
+//! about them.
 
 use vgpu_sim::{Identity, Profile};
 
-/// The value of an attribute, `None` for a number this driver's version does not know.
+/// The value of an attribute; `None` for a number that this driver version does not know.
 pub(crate) fn device_attribute(p: &Profile, id: &Identity, number: u32) -> Option<i32> {
     let hopper = i32::from(p.cc_major >= 9);
     let ampere = i32::from(p.cc_major >= 8);
@@ -20,7 +21,7 @@ pub(crate) fn device_attribute(p: &Profile, id: &Identity, number: u32) -> Optio
         12 => 65_536,             // registers per block
         13 => i(p.sm_mhz * 1000), // clock, kHz
         14 => 512,                // texture alignment
-        15 => 1,                  // copies beside kernels
+        15 => 1,                  // copies run next to kernels
         16 => i(p.sms),           // multiprocessors
         17 => 0,                  // no time limit
         18 => 0,                  // discrete
@@ -122,7 +123,7 @@ pub(crate) fn device_attribute(p: &Profile, id: &Identity, number: u32) -> Optio
         116 => 0,
         117 => 0,
         118 => 100 * ampere,
-        119 => 1,      // pools are exported as file descriptors
+        119 => 1,      // pools can be exported as file descriptors
         120 => hopper, // clusters
         121 => 1,      // arrays that are mapped later
         122 | 123 => 0,
@@ -140,14 +141,14 @@ pub(crate) fn device_attribute(p: &Profile, id: &Identity, number: u32) -> Optio
         129 => 1, // unified function pointers
         130 => 0,
         131 => -1,
-        132 => 0, // multicast: a question of the machine, see `calls::device`
+        132 => 0, // multicast depends on the machine, see `calls::device`
         133 => i32::from(p.mps != 0),
         134 => -1,
         _ => return None,
     })
 }
 
-/// Attributes of a kernel by number, as `cuFuncGetAttribute` has them.
+/// Attributes of a kernel by number, as in `cuFuncGetAttribute`.
 pub(crate) fn function_attribute(p: &Profile, e: &crate::image::Entry, number: u32) -> Option<i32> {
     let i = |v: u32| i32::try_from(v).unwrap_or(i32::MAX);
     let arch = i(p.cc_major * 10 + p.cc_minor);

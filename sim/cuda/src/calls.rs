@@ -1,8 +1,9 @@
-//! The bodies of the driver's functions, by subject. `build.rs` finds each by its name and gives it its export.
+//! The bodies of the driver's functions, one module per subject. `build.rs` finds each by its name and exports
+//! it.
 //!
-//! Every body is called through the door with the arguments of the C caller, and may rely on what the driver's interface
-//! demands of them: pointers are null or valid for what the function reads or writes. That is the safety contract of all
-//! of them, and the argument of every unsafe block in them that has no comment of its own: it passes such a pointer on.
+//! Every body gets the arguments of the C caller through an entry point (`door`). It may rely on the driver API's
+//! contract: a pointer is null, or valid for the reads and writes of the function. That is the safety contract of
+//! all of them. An unsafe block here without its own comment relies on it: it passes such a pointer on.
 #![allow(clippy::missing_safety_doc, clippy::undocumented_unsafe_blocks, clippy::too_many_arguments)]
 
 pub(crate) mod array;

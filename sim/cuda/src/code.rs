@@ -1,7 +1,8 @@
-//! Device memory of modules: code and globals, overhead in the ground truth.
+//! Device memory of modules: their code and globals, which count as overhead in the ground truth.
 //!
-//! Modules of all contexts on a device share slabs, so a second small one may take nothing more; one that is larger
-//! than a slab has slabs of its own. Not here: what is in an image (`image`), loading (`calls/module.rs`).
+//! All modules on a device share slabs, so a second small module may need no more memory. A module larger than a
+//! slab has slabs of its own.
+//! Not here: the contents of an image (`image`), loading (`calls/module.rs`).
 
 use crate::driver::{Driver, hold};
 use parking_lot::Mutex;
@@ -12,7 +13,7 @@ use vgpu_sim::slab::Extents;
 
 const ALIGN: u64 = 512;
 
-/// A module's place.
+/// Location of a module's memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     /// CUDA ordinal.
@@ -26,7 +27,7 @@ pub(crate) struct Place {
 pub(crate) struct Code(Mutex<HashMap<i32, Extents>>);
 
 impl Code {
-    /// Takes `bytes` on `device`.
+    /// Allocates `bytes` on `device`.
     pub(crate) fn take(&self, d: &Driver, device: i32, bytes: u64) -> Result<Place, CUresult> {
         let none = CUresult::OUT_OF_MEMORY;
         let board = d.device(device)?;
@@ -51,7 +52,7 @@ impl Code {
         Ok(Place { device, at: base, len: whole })
     }
 
-    /// Gives a module's place back.
+    /// Frees a module's memory.
     pub(crate) fn give(&self, d: &Driver, place: Place) {
         let Ok(board) = d.device(place.device) else { return };
         let slab = board.profile.slab_bytes;

@@ -1,11 +1,14 @@
 //! Addresses and content of device memory in this process.
 //!
-//! A device address cannot be read by the host: its range is mapped without access. The content stands in a second range
-//! at a fixed distance, whose pages exist once written; an allocation of 100 GiB costs nothing until then. Addresses
-//! outside the device range are the host's. Fresh device memory happens to be zero in whole slabs only.
+//! A device address cannot be read by the host: its range is mapped without access. The content is in a second
+//! range at a fixed distance. Its pages exist once written, so an allocation of 100 GiB costs nothing until then.
+//! An address outside the device range is a host address. Fresh device memory is zero only where it takes whole
+//! new slabs.
 //!
-//! By subject: allocations and what is reached through them here; physical allocations with any number of addresses in
-//! `physical`; content that other processes see too in `common`, names for it in `names`; `multicast`; pools in `pools`. Not here: how much is taken (vgpu-sim's `slab`, `memory`).
+//! By subject: allocations and access to them here; physical allocations with any number of addresses in
+//! `physical`; content shared with other processes in `common`, names for it in `names`; `multicast`; pools in
+//! `pools`.
+//! Not here: accounting of memory (vgpu-sim's `slab`, `memory`).
 
 mod common;
 mod multicast;
@@ -29,25 +32,25 @@ use vgpu_sim::slab::{Extents, Heap};
 
 /// Physical granularity of the virtual-memory calls.
 pub(crate) const GRANULARITY: u64 = 2 << 20;
-/// From here on a fill with zero gives pages back instead of writing them.
+/// A fill with zero of at least this many bytes returns pages to the kernel instead of writing them.
 const LAZY_ZERO: u64 = 1 << 20;
 
-/// Who an allocation belongs to: a context's number.
+/// Owner of an allocation: a context's number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Tag(pub(crate) u64);
 
-/// How an allocation came to be.
+/// Origin of an allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Plain,
     /// From a pool of this process.
     Async,
     Global,
-    /// Another process's allocation, opened by its handle.
+    /// Another process's allocation, opened by its legacy IPC handle.
     Opened,
-    /// A block of another process's pool.
+    /// A block of another process's pool, imported.
     Imported,
-    /// Addresses of graph memory: counted with their pool, freed through it.
+    /// Addresses of graph memory: their pool counts and frees the memory.
     Graph,
 }
 
@@ -61,12 +64,12 @@ pub(crate) struct Allocation {
     pub(crate) tag: Tag,
     pub(crate) kind: Kind,
     pub(crate) number: u64,
-    /// The pool it is from, 0: none.
+    /// The pool it comes from, 0: none.
     pub(crate) pool: u64,
     dirty: bool,
 }
 
-/// Memory of the host that the driver knows.
+/// Host memory that the driver knows, allocated or registered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HostRange {
     pub(crate) len: u64,
@@ -84,7 +87,7 @@ pub(crate) struct Inner {
     pub(crate) maps: BTreeMap<u64, Mapping>,
     pub(crate) reserved: BTreeMap<u64, u64>,
     pub(crate) host: BTreeMap<u64, HostRange>,
-    /// How often this process holds each share, by its number.
+    /// Holds of this process on each share, by the share's number.
     held: HashMap<u64, u32>,
     names: names::Names,
     pools: BTreeMap<u64, pools::Pool>,
@@ -99,10 +102,10 @@ impl Inner {
     }
 }
 
-/// The memory of this process.
+/// The device memory of this process.
 pub(crate) struct Memory {
     inner: Mutex<Inner>,
-    /// Set with the first pool: synchronising without pools costs nothing.
+    /// Set with the first pool, so that a synchronisation without pools costs nothing.
     any_pools: AtomicBool,
     base: u64,
     size: u64,
@@ -110,7 +113,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Reserves the addresses for devices (machine index, profile), in CUDA order.
+    /// Reserves address ranges for the devices (machine index, profile), in CUDA order.
     pub(crate) fn new(devices: impl Iterator<Item = (usize, Profile)>) -> Result<Memory, CUresult> {
         let reserve = |size: u64, access: i32| -> Option<u64> {
             // SAFETY: a new private mapping at an address of the kernel's choice.
@@ -139,7 +142,7 @@ impl Memory {
             }
         });
         let (size, base, content) = found.ok_or(CUresult::OUT_OF_MEMORY)?;
-        // SAFETY: our own mapping. Core files would otherwise hold every page of device memory.
+        // SAFETY: our own mapping. Core files would otherwise include every page of device memory.
         unsafe { libc::madvise(content as *mut _, usize::try_from(size).unwrap_or(0), libc::MADV_DONTDUMP) };
         let first = base.next_multiple_of(GRANULARITY);
         let mut space = Extents::new(0);
@@ -166,17 +169,17 @@ impl Memory {
         })
     }
 
-    /// The tables.
+    /// Locks the tables.
     pub(crate) fn tables(&self) -> parking_lot::MutexGuard<'_, Inner> {
         hold(&self.inner)
     }
 
-    /// True for an address of the device range.
+    /// True for an address in the device range.
     pub(crate) fn is_device(&self, at: u64) -> bool {
         at.wrapping_sub(self.base) < self.size
     }
 
-    /// True for host memory that the driver knows: the device may use its address.
+    /// True for host memory that the driver knows, which the device may access.
     pub(crate) fn is_pinned(&self, at: u64) -> bool {
         self.tables().host.range(..=at).next_back().is_some_and(|(base, h)| at < base + h.len)
     }
@@ -197,8 +200,8 @@ impl Memory {
         Ok(at)
     }
 
-    /// Takes `bytes` from the slabs of `device`: the beginning, and what it takes of them. Pools give back what they do
-    /// not need before this fails.
+    /// Allocates `bytes` from the slabs of `device`: returns the address and the length. Before it fails, pools
+    /// return unused memory.
     fn take_slabs(&self, d: &Driver, t: &mut Inner, device: i32, bytes: u64) -> Result<(u64, u64), CUresult> {
         let mut give_back = true;
         loop {
@@ -213,7 +216,7 @@ impl Memory {
         }
     }
 
-    /// Gives what [`Memory::take_slabs`] took back; `dirty`: it was written.
+    /// Returns memory of [`Memory::take_slabs`]; `dirty`: it was written.
     fn give_slabs(&self, d: &Driver, t: &mut Inner, device: i32, at: u64, dirty: bool) {
         if dirty {
             t.dirty_slabs.insert(at / GRANULARITY);
@@ -230,8 +233,8 @@ impl Memory {
         }
     }
 
-    /// Applies a change of this process's record on `device` that needs room; pools give back what they do not need
-    /// before this fails. For everything that takes device memory beside the slabs.
+    /// Applies a change of this process's record on `device` that needs room. Before it fails, pools return unused
+    /// memory. For everything that uses device memory other than slabs.
     pub(crate) fn adjust(&self, d: &Driver, device: i32, change: &Change) -> Result<(), CUresult> {
         self.adjust_with(d, &mut self.tables(), device, change)
     }
@@ -246,7 +249,7 @@ impl Memory {
         Err(CUresult::OUT_OF_MEMORY)
     }
 
-    /// Takes a range of addresses with memory of its own behind it, `len` bytes in whole granules.
+    /// Allocates a range of addresses with its own device memory, `len` bytes in whole granules.
     fn take_chunk(&self, d: &Driver, t: &mut Inner, device: i32, len: u64) -> Result<u64, CUresult> {
         let at = t.space.take(len, GRANULARITY).ok_or(CUresult::OUT_OF_MEMORY)?;
         let change = Change { large: plus(len), ..Change::default() };
@@ -257,7 +260,7 @@ impl Memory {
         Ok(at)
     }
 
-    /// Gives such a range back. Nothing in it may be in use.
+    /// Returns such a range; nothing in it may be in use.
     fn return_chunk(&self, d: &Driver, t: &mut Inner, device: i32, at: u64, len: u64) {
         self.forget(at, len);
         t.space.give(at, len);
@@ -266,7 +269,7 @@ impl Memory {
         }
     }
 
-    /// Frees the allocation that begins at `at`, if it is of one of `kinds`.
+    /// Frees the allocation that starts at `at`, if its kind is one of `kinds`.
     pub(crate) fn free(&self, d: &Driver, at: u64, kinds: &[Kind]) -> Result<Allocation, CUresult> {
         let mut t = self.tables();
         let a = t.live.get(&at).copied().filter(|a| kinds.contains(&a.kind)).ok_or(CUresult::INVALID_VALUE)?;
@@ -274,7 +277,7 @@ impl Memory {
         Ok(a)
     }
 
-    /// Frees everything of a context, whatever it came from.
+    /// Frees all allocations of a context, of any kind.
     pub(crate) fn free_all(&self, d: &Driver, tag: Tag) {
         let mut t = self.tables();
         let all: Vec<(u64, Allocation)> = t.live.iter().filter(|(_, a)| a.tag == tag).map(|(k, a)| (*k, *a)).collect();
@@ -286,7 +289,7 @@ impl Memory {
         self.synchronised(d);
     }
 
-    /// Whether a plain allocation begins at `at`.
+    /// True if a plain allocation starts at `at`.
     pub(crate) fn is_plain(&self, at: u64) -> bool {
         self.tables().live.get(&at).is_some_and(|a| a.kind == Kind::Plain)
     }
@@ -295,20 +298,20 @@ impl Memory {
         t.live.remove(&at);
         match a.kind {
             Kind::Plain => self.give_slabs(d, t, a.device, at, a.dirty),
-            // The module's, and the graph memory's.
+            // The memory belongs to the module, or to the graph memory pool.
             Kind::Global | Kind::Graph => {}
             Kind::Async => self.to_pool(d, t, at, &a),
             Kind::Opened | Kind::Imported => self.forget_name(d, t, at),
         }
     }
 
-    /// Gives the pages of a range of content back.
+    /// Returns the pages of a range of content to the kernel.
     fn forget(&self, at: u64, len: u64) {
         // SAFETY: inside our own content mapping; no allocation holds the range, or it is to read as zero.
         unsafe { libc::madvise(self.place(at).cast(), usize::try_from(len).unwrap_or(0), libc::MADV_DONTNEED) };
     }
 
-    /// The content behind `len` bytes at `at`: pieces of host memory. `INVALID_VALUE` if some byte is not there.
+    /// The content of `len` bytes at `at`, as pieces of host memory. `INVALID_VALUE` if a byte does not exist.
     pub(crate) fn reach(&self, at: u64, len: u64, write: bool) -> Result<Vec<(*mut u8, u64)>, CUresult> {
         if len == 0 {
             return Ok(Vec::new());
@@ -342,7 +345,7 @@ impl Memory {
         Ok(pieces)
     }
 
-    /// Fills pieces with a pattern that is repeated from the beginning of the first.
+    /// Fills pieces with a pattern that repeats from the start of the first.
     pub(crate) fn fill(&self, pieces: &[(*mut u8, u64)], pattern: &[u8]) {
         for &(p, len) in pieces {
             let len_us = usize::try_from(len).unwrap_or(0);
@@ -350,14 +353,14 @@ impl Memory {
             if pattern.iter().all(|b| *b == 0) && len >= LAZY_ZERO && offset < self.size {
                 let first = (p as u64).next_multiple_of(4096);
                 let last = (p as u64 + len) / 4096 * 4096;
-                // SAFETY: `reach` has returned this range; whole pages of our mapping read as zero afterwards.
+                // SAFETY: `reach` returned this range; whole pages of our mapping read as zero afterwards.
                 unsafe {
                     std::ptr::write_bytes(p, 0, usize::try_from(first - p as u64).unwrap_or(0));
                     libc::madvise(first as *mut _, usize::try_from(last - first).unwrap_or(0), libc::MADV_DONTNEED);
                     std::ptr::write_bytes(last as *mut u8, 0, usize::try_from(p as u64 + len - last).unwrap_or(0));
                 }
             } else if let [one] = pattern {
-                // SAFETY: a range that `reach` has returned.
+                // SAFETY: a range that `reach` returned.
                 unsafe { std::ptr::write_bytes(p, *one, len_us) };
             } else {
                 for i in 0..len_us {
@@ -368,7 +371,7 @@ impl Memory {
         }
     }
 
-    /// A range of addresses for `cuMemAddressReserve`: `wish` if it is free.
+    /// Reserves a range of addresses for `cuMemAddressReserve`: at `wish` if that is free.
     pub(crate) fn reserve(&self, bytes: u64, align: u64, wish: u64) -> Result<u64, CUresult> {
         let mut t = self.tables();
         let at = if wish != 0 && wish.is_multiple_of(align) && self.is_device(wish) && t.space.take_at(wish, bytes) {
@@ -380,7 +383,7 @@ impl Memory {
         Ok(at)
     }
 
-    /// Ends a reservation that has no mapping any more.
+    /// Ends a reservation that has no mapping left.
     pub(crate) fn unreserve(&self, at: u64, bytes: u64) -> Result<(), CUresult> {
         let mut t = self.tables();
         if t.reserved.get(&at) != Some(&bytes) || t.maps.range(at..at + bytes).next().is_some() {

@@ -1,4 +1,4 @@
-//! Contexts: their making and end, each thread's stack of them, and what a stream handle means in one.
+//! Contexts: creation and end, each thread's context stack, and the meaning of a stream handle in a context.
 
 use crate::calls::module::unload;
 use crate::content::Tag;
@@ -26,19 +26,19 @@ pub(crate) struct Context {
     pub(crate) cache: AtomicU32,
     pub(crate) banks: AtomicU32,
     pub(crate) alive: AtomicBool,
-    /// Users by the old count of `cuCtxAttach`.
+    /// Users by the deprecated count of `cuCtxAttach`.
     pub(crate) users: AtomicU32,
-    /// Version its creation call came with.
+    /// API version of the call that created it.
     pub(crate) api: u32,
     pub(crate) limits: [AtomicU64; 8],
 }
 
-/// Limits of a new context, by their numbers: stack, printf, malloc heap, depth, launches, fetch granularity, persisting
-/// cache. What these take of device memory is part of the context's.
+/// Initial limits, by number: stack, printf, malloc heap, depth, launches, fetch granularity, persisting cache.
+/// Their device memory is part of the context's.
 const LIMITS: [u64; 8] = [1024, 1 << 20, 8 << 20, 2, 2048, 128, 0, 0];
 
-/// Device memory that a limit takes beyond its first value: a stack for every thread that can be resident, a heap, a
-/// buffer. Less than the first value gives nothing back.
+/// Additional device memory for a limit above its initial value: stacks for all threads that can be resident, the
+/// heap, or the buffer. A lower value frees nothing.
 pub(crate) fn limit_bytes(p: &Profile, limit: usize, value: u64) -> Option<u64> {
     let times = match limit {
         0 => u64::from(p.sms) * u64::from(p.threads_per_sm),
@@ -54,18 +54,18 @@ thread_local! {
     static OWN_STREAMS: RefCell<HashMap<u64, StreamId>> = RefCell::new(HashMap::new());
 }
 
-/// The top of this thread's stack, dead or alive.
+/// The top of this thread's context stack, alive or destroyed.
 pub(crate) fn top() -> Option<Arc<Context>> {
     STACK.with_borrow(|s| s.last().cloned())
 }
 
-/// Changes this thread's stack.
+/// Accesses this thread's context stack.
 pub(crate) fn with_stack<R>(f: impl FnOnce(&mut Vec<Arc<Context>>) -> R) -> R {
     STACK.with_borrow_mut(f)
 }
 
 impl Context {
-    /// A green context of this primary one: everything but the handle is its own.
+    /// A green context of this primary one; it shares everything but the handle.
     pub(crate) fn green(&self) -> Context {
         let same = |n: &AtomicU32| AtomicU32::new(n.load(Ordering::Relaxed));
         Context {
@@ -83,18 +83,18 @@ impl Context {
         }
     }
 
-    /// Whether both are one, or one is a green context of the other.
+    /// True if both are the same context, or one is a green context of the other.
     pub(crate) fn is_of(&self, other: &Context) -> bool {
         self.number == other.number
     }
 
-    /// The context if it lives.
+    /// Returns the context if it is alive.
     pub(crate) fn living(self: Arc<Context>) -> Result<Arc<Context>, CUresult> {
         if self.alive.load(Ordering::Acquire) { Ok(self) } else { Err(CUresult::CONTEXT_IS_DESTROYED) }
     }
 }
 
-/// Makes a context on `dev`; it takes device memory.
+/// Makes a context on `dev`, which takes device memory.
 pub(crate) fn create(
     driver: &'static Driver,
     device: &Device,
@@ -126,7 +126,7 @@ pub(crate) fn create(
     Ok(context)
 }
 
-/// Ends a context: waits for its work, then everything it holds goes.
+/// Destroys a context: waits for its work, then frees all it holds.
 pub(crate) fn destroy(driver: &'static Driver, context: &Arc<Context>) -> Answer {
     if !context.alive.swap(false, Ordering::AcqRel) {
         return Err(CUresult::INVALID_CONTEXT);
@@ -165,31 +165,31 @@ impl Door {
         top().ok_or(CUresult::INVALID_CONTEXT)?.living()
     }
 
-    /// The current context's device.
+    /// The device of the current context.
     pub(crate) fn device(&self) -> Result<&'static Device, CUresult> {
         self.driver()?.device(self.context()?.device)
     }
 
-    /// Whether a handle means the legacy default stream here.
+    /// True if a handle denotes the legacy default stream here.
     pub(crate) fn is_legacy(&self, stream: CUstream) -> bool {
         stream == CU_STREAM_LEGACY || (stream.is_null() && !self.per_thread)
     }
 
-    /// Whether a stream and the legacy default stream wait for each other.
+    /// True if a stream and the legacy default stream wait for each other.
     pub(crate) fn is_blocking(&self, stream: CUstream) -> bool {
         let of = self.driver().ok().and_then(|d| d.streams.get(stream.0));
         of.is_none_or(|s| s.flags & CU_STREAM_NON_BLOCKING == 0)
     }
 
-    /// The context and engine stream that a handle means here, for what cannot be captured: where a capture stands in
-    /// the way the call is refused.
+    /// The context and engine stream of a handle, for a call that cannot be captured. Refuses the call if a capture
+    /// conflicts with it.
     pub(crate) fn stream(&self, stream: CUstream) -> Result<(Arc<Context>, StreamId), CUresult> {
         let (context, id) = self.raw_stream(stream)?;
         self.driver()?.captures.refuse(&context, (context.device, id), self.is_legacy(stream))?;
         Ok((context, id))
     }
 
-    /// The context and engine stream that a handle means here, whoever captures.
+    /// The context and engine stream of a handle, regardless of captures.
     pub(crate) fn raw_stream(&self, stream: CUstream) -> Result<(Arc<Context>, StreamId), CUresult> {
         let driver = self.driver()?;
         let own = stream == CU_STREAM_PER_THREAD || (stream.is_null() && self.per_thread);

@@ -1,11 +1,12 @@
-//! The one door from C: initialisation, injected failures, and no panic beyond this point.
+//! The entry point of every call from C: checks initialisation, injects failures, and keeps panics from crossing
+//! into C.
 
 use crate::driver::{self, Driver};
 use core::ffi::c_void;
 use shim_sys::cuda::CUresult;
 use vgpu_sim::release::Release;
 
-/// How a call ends.
+/// Result of a call.
 pub(crate) type Answer = Result<(), CUresult>;
 
 /// The address of an export.
@@ -14,9 +15,9 @@ pub(crate) struct Export(pub(crate) *const c_void);
 // SAFETY: the address of a function; never dereferenced as data.
 unsafe impl Sync for Export {}
 
-/// What a call knows besides its arguments.
+/// Facts about a call other than its arguments.
 pub(crate) struct Door {
-    /// The caller means the per-thread default stream where it says "default".
+    /// True if the caller's default stream is the per-thread one.
     pub(crate) per_thread: bool,
     driver: Option<&'static Driver>,
 }
@@ -28,7 +29,7 @@ impl Door {
     }
 }
 
-/// Carries out a call. `early`: allowed before `cuInit`.
+/// Runs a call. `early`: allowed before `cuInit`.
 pub(crate) fn enter(name: &'static str, early: bool, per_thread: bool, body: impl FnOnce(&Door) -> Answer) -> CUresult {
     let run = || {
         let driver = driver::current();
@@ -36,7 +37,7 @@ pub(crate) fn enter(name: &'static str, early: bool, per_thread: bool, body: imp
             return Err(CUresult::NOT_INITIALIZED);
         }
         if let Some(d) = driver.filter(|_| !early) {
-            // A process that is locked for a checkpoint waits here; who locks and unlocks does not.
+            // A process locked for a checkpoint waits here; the checkpoint calls themselves do not.
             if !name.starts_with("cuCheckpoint") {
                 d.machine.wait_while_locked();
             }
@@ -56,7 +57,7 @@ pub(crate) fn enter(name: &'static str, early: bool, per_thread: bool, body: imp
     }
 }
 
-/// Carries out a call that drivers after 535 have.
+/// Runs a call that only drivers newer than 535 have.
 pub(crate) fn enter_newer(
     name: &'static str,
     early: bool,
@@ -69,14 +70,14 @@ pub(crate) fn enter_newer(
     enter(name, early, per_thread, body)
 }
 
-/// The answer of a function that is not simulated. `number` keeps the bodies of two exports from being merged.
+/// Result of a function that is not simulated. `number` keeps two exports from being merged into one address.
 #[inline(never)]
 pub(crate) fn absent(name: &'static str, number: u32) -> CUresult {
     std::hint::black_box(number);
     enter(name, false, false, |_| Err(CUresult::NOT_SUPPORTED))
 }
 
-/// Writes an output if the caller wants it.
+/// Writes an output if the caller passed a pointer for it.
 ///
 /// # Safety
 /// `to` is null or valid for a write.
@@ -87,7 +88,7 @@ pub(crate) unsafe fn put_if<T>(to: *mut T, value: T) {
     }
 }
 
-/// Writes an output the caller must take.
+/// Writes an output that the caller must accept.
 ///
 /// # Errors
 /// `INVALID_VALUE` for a null pointer.

@@ -1,6 +1,6 @@
-//! The driver's state in this process: made by `cuInit`, kept until the end, void in a forked child.
+//! The driver's state in this process: made by `cuInit`, kept until the end, unusable in a forked child.
 //!
-//! Not here: what is done with it (`calls`), the machine itself (vgpu-sim).
+//! Not here: the calls that use it (`calls`), the machine itself (vgpu-sim).
 
 use crate::arrays::{Array, Mipmap};
 use crate::calls::green::{Description, Green};
@@ -23,7 +23,7 @@ use vgpu_sim::{Identity, Machine, Profile};
 
 /// A device as this process sees it.
 pub(crate) struct Device {
-    /// Its number on the machine.
+    /// Its index on the machine.
     pub(crate) index: usize,
     pub(crate) profile: Profile,
     pub(crate) identity: Identity,
@@ -31,20 +31,20 @@ pub(crate) struct Device {
     pub(crate) state: Mutex<DeviceState>,
 }
 
-/// Contexts of a device.
+/// Contexts and pools of a device.
 #[derive(Default)]
 pub(crate) struct DeviceState {
-    /// Contexts of all kinds.
+    /// Number of contexts of all kinds.
     pub(crate) contexts: u32,
-    /// Holders of the primary context.
+    /// Number of retains of the primary context.
     pub(crate) retained: u32,
     pub(crate) primary: Option<Arc<Context>>,
     pub(crate) primary_flags: u32,
-    /// The default pool, once asked for, and the current one.
+    /// The default pool and the current pool, once requested.
     pub(crate) pools: Option<(Arc<Pool>, Arc<Pool>)>,
 }
 
-/// Everything.
+/// The state of the initialised driver.
 pub(crate) struct Driver {
     pub(crate) machine: Arc<Machine>,
     pub(crate) devices: Vec<Device>,
@@ -74,13 +74,13 @@ impl Driver {
         usize::try_from(dev).ok().and_then(|d| self.devices.get(d)).ok_or(CUresult::INVALID_DEVICE)
     }
 
-    /// A number not used before in this process.
+    /// A number that this process did not use before.
     pub(crate) fn fresh(&self) -> u64 {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 }
 
-/// A lock that goes on after a panic: the door has turned the panic into an error code.
+/// Locks a mutex even after a panic; the entry point (`door`) has turned that panic into an error code.
 pub(crate) fn hold<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock()
 }
@@ -95,7 +95,7 @@ pub(crate) fn current() -> Option<&'static Driver> {
     unsafe { DRIVER.load(Ordering::Acquire).as_ref() }
 }
 
-/// The failures asked for by `VGPU_SIM_FAULTS`.
+/// The failures that `VGPU_SIM_FAULTS` requests.
 pub(crate) fn faults() -> &'static Faults {
     static FAULTS: OnceLock<Faults> = OnceLock::new();
     FAULTS.get_or_init(|| {
@@ -106,7 +106,7 @@ pub(crate) fn faults() -> &'static Faults {
     })
 }
 
-/// What `cuInit` does. A failure leaves nothing behind and may be tried again.
+/// Carries out `cuInit`. A failed call changes nothing and may be repeated.
 ///
 /// After a fork the child of an initialised process gets `NOT_INITIALIZED`, as with the real driver.
 pub(crate) fn initialise() -> Answer {
@@ -175,7 +175,8 @@ pub(crate) fn initialise() -> Answer {
 
 static DESCRIPTOR: AtomicU64 = AtomicU64::new(u64::MAX);
 
-/// In a forked child: the driver is not initialised, and the parent's life is not held by our copy of its descriptor.
+/// In a forked child: marks the driver uninitialised, and closes the inherited descriptor, which would otherwise
+/// keep the parent's slot alive.
 extern "C" fn in_child() {
     DRIVER.store(std::ptr::null_mut(), Ordering::Release);
     FORKED.store(true, Ordering::Relaxed);

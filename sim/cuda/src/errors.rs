@@ -1,4 +1,5 @@
-//! Names and descriptions of result codes, for `cuGetErrorName` and `cuGetErrorString`. Descriptions are our own.
+//! Names and descriptions of result codes, for `cuGetErrorName` and `cuGetErrorString`. The descriptions are our
+//! own text.
 
 use core::ffi::CStr;
 

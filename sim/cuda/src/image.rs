@@ -1,6 +1,6 @@
-//! What a module image contains: kernels with their parameters, and globals. PTX text, cubin (ELF), fat binaries.
+//! Reads module images: kernels with their parameters, and globals. Accepts PTX text, cubin (ELF), fat binaries.
 //!
-//! Names and sizes only; nothing is compiled or checked. Entries of a fat binary that are compressed are not read.
+//! Names and sizes only; nothing is compiled or checked. Compressed entries of a fat binary are not read.
 //! Not here: loading a module into a context (`calls/module.rs`).
 
 use shim_sys::cuda::CUresult;
@@ -9,7 +9,7 @@ use shim_sys::cuda::CUresult;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) name: String,
-    /// (offset, size) of each parameter.
+    /// Offset and size of each parameter, bytes.
     pub(crate) params: Vec<(usize, usize)>,
     pub(crate) registers: u32,
     pub(crate) shared: u32,
@@ -26,22 +26,22 @@ impl Entry {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Image {
     pub(crate) entries: Vec<Entry>,
-    /// Name and bytes.
+    /// Name and size in bytes.
     pub(crate) globals: Vec<(String, u64)>,
-    /// Bytes of the binary, or of the text that would be compiled: what its code takes.
+    /// Size of the code, bytes: that of the binary, or of the PTX text without comments.
     pub(crate) code: u64,
 }
 
 const FAT_WRAPPER: u32 = 0x4662_43B1;
 const FAT_MAGIC: u32 = 0xBA55_ED50;
-/// Longest PTX text that is looked through for its end.
+/// Longest PTX text that is searched for its terminator, bytes.
 const PTX_LIMIT: usize = 256 << 20;
 
-/// Reads the image at `p`, whose length the image itself says.
+/// Reads the image at `p`; the image itself states its length.
 ///
 /// # Errors
-/// `INVALID_IMAGE` for what is none of the known formats, `INVALID_PTX` for text without a version line,
-/// `NO_BINARY_FOR_GPU` for a fat binary without a readable entry.
+/// `INVALID_IMAGE` for an unknown format, `INVALID_PTX` for text without a version line, `NO_BINARY_FOR_GPU` for
+/// a fat binary without a readable entry.
 ///
 /// # Safety
 /// `p` points at a complete image: zero-terminated PTX, an ELF file, or a fat binary.
@@ -49,13 +49,13 @@ pub(crate) unsafe fn read(p: *const u8) -> Result<Image, CUresult> {
     if p.is_null() {
         return Err(CUresult::INVALID_VALUE);
     }
-    // SAFETY: every image has at least four bytes (the shortest text is shorter than its terminator allows: "" is
-    // caught by its first byte).
+    // SAFETY: the caller promises a complete image, so its first byte is readable. An empty text is caught by that
+    // byte; every other image has at least four bytes.
     let first = unsafe { p.read() };
     if first == 0 {
         return Err(CUresult::INVALID_IMAGE);
     }
-    // SAFETY: the caller promises a complete image; each format says its length in its header.
+    // SAFETY: the caller promises a complete image; each format states its length in its header.
     unsafe {
         match peek::<u32>(p, 0) {
             FAT_WRAPPER => read(peek::<*const u8>(p, 8)),
@@ -110,7 +110,7 @@ fn size(v: u64) -> usize {
     usize::try_from(v).unwrap_or(usize::MAX)
 }
 
-/// Reads a fat binary: its first readable ELF entry, else its first PTX.
+/// Reads a fat binary: its first readable ELF entry, or else its first PTX.
 fn fat(bytes: &[u8]) -> Result<Image, CUresult> {
     let none = CUresult::NO_BINARY_FOR_GPU;
     let mut at = size(number::<2>(bytes, 6).ok_or(none)?);
@@ -134,7 +134,7 @@ fn fat(bytes: &[u8]) -> Result<Image, CUresult> {
     ptx(text.ok_or(none)?)
 }
 
-/// Reads an ELF file for the device: kernels are the `.text.*` sections that have parameters of their own.
+/// Reads an ELF file for the device: kernels are the `.text.*` sections with an information section of their own.
 fn cubin(bytes: &[u8]) -> Result<Image, CUresult> {
     parse_cubin(bytes).ok_or(CUresult::INVALID_IMAGE)
 }
@@ -205,7 +205,7 @@ fn parse_cubin(b: &[u8]) -> Option<Image> {
     Some(image)
 }
 
-/// Attributes of an information section that have data: their numbers and the data.
+/// Attributes of an information section that have data: number and data of each.
 fn attributes(d: &[u8]) -> Vec<(u8, &[u8])> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -220,7 +220,7 @@ fn attributes(d: &[u8]) -> Vec<(u8, &[u8])> {
     found
 }
 
-/// Parameters from a kernel's information section: attribute 0x17 says index, offset and size of one.
+/// Parameters from a kernel's information section: attribute 0x17 has the index, offset and size of one.
 fn parameters(d: &[u8]) -> Vec<(usize, usize)> {
     let mut found: Vec<_> = attributes(d)
         .into_iter()
@@ -234,7 +234,7 @@ fn parameters(d: &[u8]) -> Vec<(usize, usize)> {
     found.into_iter().map(|(_, p)| p).collect()
 }
 
-/// Registers by symbol from the common information section: attribute 0x2f.
+/// Registers per symbol from the common information section: attribute 0x2f.
 fn register_counts(d: &[u8]) -> Vec<(usize, u32)> {
     let counts = attributes(d).into_iter().filter(|(attribute, data)| *attribute == 0x2F && data.len() >= 8);
     counts
@@ -270,7 +270,7 @@ fn ptx(text: &str) -> Result<Image, CUresult> {
                     if let Some((name, bytes, _)) = declaration(statement) {
                         image.globals.push((name, bytes as u64));
                     }
-                    // An initialiser's braces are no block.
+                    // The braces of an initialiser are no block.
                     let end = after.find(';').unwrap_or(after.len());
                     rest = &after[end..];
                     continue;
@@ -312,7 +312,7 @@ fn word_at(text: &str, at: usize) -> &str {
     &rest[..rest.find(|c| !is_word(c)).unwrap_or(rest.len())]
 }
 
-/// An entry from behind the word `entry`: its name and, in parentheses, its parameters.
+/// Reads an entry from the text after the word `entry`: its name and the parameters in parentheses.
 fn entry(after: &str) -> Entry {
     let trimmed = after.trim_start();
     let name = word_at(trimmed, 0);
@@ -331,7 +331,7 @@ fn entry(after: &str) -> Entry {
     e
 }
 
-/// Name, bytes and alignment of a declaration such as `.param .align 8 .b8 name[16]`.
+/// Name, size in bytes and alignment of a declaration such as `.param .align 8 .b8 name[16]`.
 fn declaration(text: &str) -> Option<(String, usize, usize)> {
     let (text, count) = match text.find('[') {
         Some(i) => {
@@ -354,7 +354,7 @@ fn declaration(text: &str) -> Option<(String, usize, usize)> {
             match part {
                 "v2" => lanes = 2,
                 "v4" => lanes = 4,
-                // The alignment of what a pointer points at is not the pointer's.
+                // An alignment after `.ptr` is that of the data pointed to, not of the parameter.
                 "align" if !words[..=i].iter().any(|w| w.contains(".ptr")) => {
                     align = words.get(i + 1).and_then(|n| n.parse().ok());
                 }

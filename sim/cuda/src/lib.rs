@@ -1,16 +1,18 @@
 //! libcuda.so.1 of the simulated GPU.
 //!
-//! `build.rs` makes the exports from THE TABLE (`shim_sys::cuda_table!`): every name of driver 535.309.01. Each goes
-//! through one door (`door`) to its body in `calls/`, by subject. Device time and device memory are the model's
-//! (vgpu-sim); this crate has the objects of one process: contexts, modules, streams, events, content of memory.
+//! `build.rs` makes the exports from the table `shim_sys::cuda_table!`: every name of driver 535.309.01. Each
+//! call passes the entry point (`door`) to its body in `calls/`, by subject. The model (vgpu-sim) accounts for
+//! device time and device memory; this crate has the objects of one process: contexts, modules, streams, events,
+//! content of memory.
 //!
-//! What a kernel would compute is not computed: a launch takes device time and changes nothing. Three test kernels are
-//! known by their names (`calls/launch.rs`): one takes its parameter, in nanoseconds, two wait for a word and write it. Images are read for names and parameters, not checked: PTX of a
-//! version this driver's real namesake would refuse is taken.
+//! Kernels compute nothing: a launch takes device time and changes nothing. Three test kernels are known by name
+//! (`calls/launch.rs`): one takes as many ns as its parameter says, one waits for a word of memory, one writes a
+//! word. Images are read for names and parameters, not checked: PTX of a version that the real driver would refuse
+//! is accepted.
 //!
-//! Not simulated yet, and answered with "not supported" (801): textures, IPC of events, graphics interop,
-//! green contexts, batched copies, stream memory operations, nodes of graphs for semaphores, words of memory and
-//! conditions, launches of graphs from the device.
+//! Not simulated yet, and answered with "not supported" (801): textures, IPC of events, graphics interop, batched
+//! copies, stream memory operations, graph nodes for semaphores, words of memory and conditions, launches of graphs
+//! from the device.
 #![allow(non_snake_case)]
 
 mod arrays;

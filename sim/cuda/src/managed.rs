@@ -1,9 +1,11 @@
-//! Managed memory of this process: addresses that host and device share, and what the program has said about them.
+//! Managed memory of this process: addresses that host and device share, and the advice that the program gave for
+//! them.
 //!
-//! It is counted as device memory in full from the call on, on the device of the context that made it, whoever touched
-//! its pages: the model knows no page faults. Advice and prefetches are remembered and change nothing but the answers.
-//! Slabs of its own: a page is the host's to read, so no other memory may share it. Not here: calls
-//! (`calls/managed.rs`).
+//! An allocation counts fully as device memory from the call on, on the device of the context that made it,
+//! whichever processor touches its pages: the model has no page faults. Advice and prefetches are stored, and
+//! affect only queries. Managed memory has its own slabs, because the host reads its pages and so no other memory
+//! may share them.
+//! Not here: calls (`calls/managed.rs`).
 
 use crate::content::{GRANULARITY, Tag};
 use crate::driver::{Driver, hold};
@@ -13,10 +15,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use vgpu_sim::Profile;
 use vgpu_sim::slab::{Extents, Heap};
 
-/// Advice counts by pages.
+/// Granularity of advice, bytes.
 const PAGE: u64 = 4096;
 
-/// What the program has said about some pages.
+/// Advice for a range of pages.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Advice {
     pub(crate) read_mostly: bool,
@@ -33,9 +35,9 @@ pub(crate) struct Range {
     pub(crate) device: i32,
     pub(crate) tag: Tag,
     pub(crate) number: u64,
-    /// How it is attached: 1 to all streams, 2 to none, 4 to one.
+    /// Attachment: 1 to all streams, 2 to none, 4 to one.
     pub(crate) attached: u32,
-    /// The advice from each page on, to the next one named.
+    /// The advice from each address on, up to the next entry.
     spans: BTreeMap<u64, Advice>,
 }
 
@@ -62,7 +64,7 @@ pub(crate) struct Managed {
 }
 
 impl Managed {
-    /// Reserves the addresses for devices (machine index, profile), in CUDA order.
+    /// Reserves address ranges for the devices (machine index, profile), in CUDA order.
     pub(crate) fn new(devices: impl Iterator<Item = (usize, Profile)>) -> Result<Managed, CUresult> {
         let reserve = |size: u64| -> Option<u64> {
             // SAFETY: a new private mapping at an address of the kernel's choice.
@@ -80,7 +82,7 @@ impl Managed {
         };
         let found = (34..=42).rev().find_map(|bits| reserve(1 << bits).map(|base| (base, 1u64 << bits)));
         let (base, size) = found.ok_or(CUresult::OUT_OF_MEMORY)?;
-        // SAFETY: our own mapping. Core files would otherwise hold every page of it.
+        // SAFETY: our own mapping. Core files would otherwise include every page of it.
         unsafe { libc::madvise(base as *mut _, usize::try_from(size).unwrap_or(0), libc::MADV_DONTDUMP) };
         let first = base.next_multiple_of(GRANULARITY);
         let mut space = Extents::new(0);
@@ -89,7 +91,7 @@ impl Managed {
         Ok(Managed { inner: Mutex::new(Inner { space, heaps, live: BTreeMap::new() }), base, size })
     }
 
-    /// True for an address of the managed range.
+    /// True for an address in the managed range.
     pub(crate) fn holds(&self, at: u64) -> bool {
         at.wrapping_sub(self.base) < self.size
     }
@@ -108,7 +110,7 @@ impl Managed {
             Ok((t, at))
         };
         let (mut t, at) = match attempt() {
-            // Pools give back what they do not need, outside our lock.
+            // Pools return unused memory; called without our lock.
             Err(CUresult::OUT_OF_MEMORY) if d.memory.give_back(d, device) => attempt()?,
             other => other?,
         };
@@ -118,20 +120,20 @@ impl Managed {
         Ok(at)
     }
 
-    /// Frees the allocation that begins at `at`; false if there is none.
+    /// Frees the allocation that starts at `at`; false if there is none.
     pub(crate) fn free(&self, d: &Driver, at: u64) -> bool {
         let mut t = hold(&self.inner);
         let Some(r) = t.live.remove(&at) else { return false };
         let Inner { space, heaps, .. } = &mut *t;
         let heap = usize::try_from(r.device).ok().and_then(|i| heaps.get_mut(i));
         if let Some((_, Some((base, len)))) = heap.and_then(|h| h.free(&d.machine, space, at)) {
-            // SAFETY: whole slabs of our own mapping in which nothing lives any more.
+            // SAFETY: whole slabs of our own mapping without a live allocation.
             unsafe { libc::madvise(base as *mut _, usize::try_from(len).unwrap_or(0), libc::MADV_DONTNEED) };
         }
         true
     }
 
-    /// Frees everything of a context.
+    /// Frees all managed memory of a context.
     pub(crate) fn free_all(&self, d: &Driver, tag: Tag) {
         let mine: Vec<u64> = hold(&self.inner).live.iter().filter(|(_, r)| r.tag == tag).map(|(at, _)| *at).collect();
         for at in mine {
@@ -139,7 +141,7 @@ impl Managed {
         }
     }
 
-    /// The allocation that holds an address, with its beginning.
+    /// The allocation that includes an address, with its start.
     pub(crate) fn find(&self, at: u64) -> Option<(u64, Range)> {
         if !self.holds(at) {
             return None;
@@ -149,13 +151,13 @@ impl Managed {
         (at < base + r.bytes).then(|| (*base, r.clone()))
     }
 
-    /// The content behind `len` bytes at `at`: where they are. `INVALID_VALUE` if some byte is not there.
+    /// The content of `len` bytes at `at`, which is at the same addresses. `INVALID_VALUE` if a byte does not exist.
     fn reach(&self, at: u64, len: u64) -> Result<Vec<(*mut u8, u64)>, CUresult> {
         let mut t = hold(&self.inner);
         within(&mut t.live, at, len).map(|_| vec![(at as *mut u8, len)])
     }
 
-    /// Changes the advice of the pages of `[at, at + bytes)`, which must lie in one allocation.
+    /// Changes the advice of the pages of `[at, at + bytes)`, a range inside one allocation.
     pub(crate) fn advise(&self, at: u64, bytes: u64, change: impl Fn(&mut Advice)) -> Result<(), CUresult> {
         let mut t = hold(&self.inner);
         let (base, r) = within(&mut t.live, at, bytes)?;
@@ -177,11 +179,11 @@ impl Managed {
         Ok(r.spans.range(first..at + bytes).map(|(_, a)| a.clone()).collect())
     }
 
-    /// Attaches the allocation that holds `at`.
+    /// Attaches the allocation that includes `at`.
     pub(crate) fn attach(&self, at: u64, bytes: u64, attached: u32) -> Result<(), CUresult> {
         let mut t = hold(&self.inner);
         let (base, r) = within(&mut t.live, at, 1)?;
-        // All of it, or nothing said about the length.
+        // The caller names the whole allocation, or passes length 0.
         if bytes != 0 && (at != base || bytes != r.bytes) {
             return Err(CUresult::INVALID_VALUE);
         }
@@ -197,7 +199,7 @@ fn within(live: &mut BTreeMap<u64, Range>, at: u64, bytes: u64) -> Result<(u64, 
 }
 
 impl Driver {
-    /// The content behind `len` bytes at `at`, managed or not: pieces of host memory.
+    /// The content of `len` bytes at `at`, managed or not, as pieces of host memory.
     pub(crate) fn reach(&self, at: u64, len: u64, write: bool) -> Result<Vec<(*mut u8, u64)>, CUresult> {
         if len > 0 && self.managed.holds(at) {
             return self.managed.reach(at, len);
@@ -206,7 +208,7 @@ impl Driver {
     }
 }
 
-/// A location as the older calls name it: a device's ordinal, or -1 for the host.
+/// A location as older calls name it: the device's ordinal, or -1 for the host.
 pub(crate) fn old_name(l: CUmemLocation) -> i32 {
     if l.kind == CU_MEM_LOCATION_TYPE_DEVICE { l.id } else { -1 }
 }

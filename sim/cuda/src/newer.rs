@@ -1,12 +1,13 @@
-//! What drivers newer than 535 know besides: variants that came after CUDA 12.2, up to 13.0 (driver 580).
+//! Function variants of drivers newer than 535: those from after CUDA 12.2 up to 13.0 (driver 580).
 //!
-//! The names and versions are those that cuda-bindings 13 asks for; no driver was there to compare with. They are
-//! exported always, and known to `cuGetProcAddress` under `VGPU_SIM_DRIVER=580` only: driver 535 stays as it is but for
-//! these additional exports. Also read by `build.rs`. Not here: what 535 knows (`versions`).
+//! The names and versions are those that cuda-bindings 13 requests; no real driver was available to compare with.
+//! All are exported, but `cuGetProcAddress` knows them only under `VGPU_SIM_DRIVER=580`. So driver 535 differs
+//! from the real one only by these additional exports. Also read by `build.rs`.
+//! Not here: the functions of 535 (`versions`).
 
 use super::versions::{Family, f, t};
 
-/// Families with their additional variants, in the order of their bases.
+/// Families with their additional variants, sorted by base name.
 #[rustfmt::skip]
 pub const NEWER: &[Family] = &[
     f("cuCheckpointProcessCheckpoint", &[(12080, "cuCheckpointProcessCheckpoint")]),

@@ -1,4 +1,4 @@
-//! The objects behind handles, and the registries that say whether a handle is one.
+//! The objects behind handles, and the registries that decide whether a handle is valid.
 
 use crate::calls::launch::Test;
 use crate::context::Context;
@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use vgpu_sim::engine::{EventId, StreamId};
 
-/// Live objects of one kind by handle. A handle is the object's address; only registered ones are looked at.
+/// Live objects of one kind by handle. A handle is the object's address; only a registered handle is
+/// dereferenced.
 pub(crate) struct Registry<T>(RwLock<HashMap<usize, Arc<T>>>);
 
 impl<T> Default for Registry<T> {
@@ -33,22 +34,22 @@ impl<T> Registry<T> {
         self.0.read().get(&(handle as usize)).cloned()
     }
 
-    /// Ends a handle.
+    /// Unregisters a handle; returns its object.
     pub(crate) fn remove(&self, handle: *mut c_void) -> Option<Arc<T>> {
         self.0.write().remove(&(handle as usize))
     }
 
-    /// Some object that is meant.
+    /// Any object that satisfies `meant`.
     pub(crate) fn find(&self, meant: impl Fn(&T) -> bool) -> Option<Arc<T>> {
         self.0.read().values().find(|o| meant(o)).cloned()
     }
 
-    /// All objects that are meant.
+    /// All objects that satisfy `meant`.
     pub(crate) fn all(&self, meant: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
         self.0.read().values().filter(|o| meant(o)).cloned().collect()
     }
 
-    /// Ends all handles whose object is meant; returns the objects.
+    /// Unregisters all handles whose object satisfies `meant`; returns the objects.
     pub(crate) fn remove_where(&self, meant: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
         let mut map = self.0.write();
         let gone: Vec<usize> = map.iter().filter(|(_, o)| meant(o)).map(|(h, _)| *h).collect();
@@ -75,30 +76,30 @@ pub(crate) struct Event {
     pub(crate) context: Arc<Context>,
     pub(crate) id: EventId,
     pub(crate) flags: u32,
-    /// Its last record, if that was captured.
+    /// Node of its last record, if that was captured.
     pub(crate) captured: Mutex<Option<crate::capture::Recorded>>,
 }
 
-/// A module, in a context.
+/// A module, loaded into a context.
 pub(crate) struct Module {
     pub(crate) context: Arc<Context>,
     pub(crate) functions: Vec<Arc<Function>>,
-    /// Name, device address, bytes.
+    /// Name, device address and size in bytes of each.
     pub(crate) globals: Vec<(String, u64, u64)>,
     /// Its device memory, globals included.
     pub(crate) place: crate::code::Place,
 }
 
-/// A kernel: of a module or of a library.
+/// A kernel of a module or of a library.
 pub(crate) struct Function {
     pub(crate) entry: Entry,
-    /// Its name for C.
+    /// Its name as a C string.
     pub(crate) name: CString,
-    /// One of the kernels that are known by their names.
+    /// Set for a test kernel that is known by its name.
     pub(crate) test: Option<Test>,
-    /// Attributes a program has set.
+    /// Attributes that the program set.
     pub(crate) set: Mutex<HashMap<u32, i32>>,
-    /// What it has set for the launches of CUDA 2.
+    /// Parameters that the program set for the launch calls of CUDA 2.
     pub(crate) legacy: Mutex<crate::calls::legacy::Set>,
     /// Handle of the module; 0 for a kernel of a library.
     pub(crate) module: AtomicUsize,
@@ -121,7 +122,7 @@ impl Function {
     }
 }
 
-/// A library: code without a context; its globals are there once a context asked for them.
+/// A library: code without a context. A context gets its globals when it first asks for them.
 pub(crate) struct Library {
     pub(crate) image: crate::image::Image,
     pub(crate) kernels: Vec<Arc<Function>>,
@@ -140,9 +141,9 @@ pub(crate) struct Link {
 pub(crate) struct Pool {
     /// CUDA ordinal.
     pub(crate) device: i32,
-    /// Its number among this process's pools; 0 for another process's.
+    /// Its number among this process's pools; 0 for another process's pool.
     pub(crate) number: u64,
-    /// The share that another process's pool is; 0 for this process's.
+    /// The share of another process's pool; 0 for a pool of this process.
     pub(crate) imported: u64,
 }
 

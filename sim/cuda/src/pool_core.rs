@@ -1,21 +1,25 @@
-//! The heart of a pool: chunks it holds, blocks taken from them, and frees that a stream has still to come to.
+//! The arithmetic of a memory pool: its chunks, the blocks allocated from them, and stream-ordered frees that are
+//! pending.
 //!
-//! Arithmetic only, on addresses and lengths: it asks neither the engine nor the machine. A free of the program passes
-//! three moments: the call (the stream that freed may have the block again, in its own order), the arrival (the stream's
-//! order has come to it: the block is no longer in use) and the end (the device has passed it: anybody may have it, and
-//! its neighbours join). Chunks go back whole. Used by stream-ordered pools (`pools`) and by graph memory.
+//! It works on addresses and lengths only, without the engine or the machine. A stream-ordered free has three
+//! stages:
+//! - The call: the freeing stream may reuse the block at once, in its own order.
+//! - The arrival: the stream's order reaches the free, and the block is no longer in use.
+//! - The end: the device has passed the free, anyone may reuse the block, and it is joined with its neighbours.
+//!
+//! Chunks are returned whole. Used by stream-ordered pools (`pools`) and by graph memory.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use vgpu_sim::engine::{EventId, StreamId};
 
-/// What a pool grows by at least.
+/// Usual growth of a pool, bytes. A larger request grows it by more; if this does not fit, the request alone counts.
 pub(crate) const CHUNK: u64 = 32 << 20;
-/// What physical memory comes in.
+/// Granularity of physical memory, bytes.
 const PAGE: u64 = 2 << 20;
-/// What blocks are multiples of.
+/// Block sizes are multiples of this, bytes.
 const ALIGN: u64 = 512;
 
-/// Bytes of a pool, and the highest values since they were last put back.
+/// Bytes of a pool, and their highest values since the last reset.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub(crate) struct Numbers {
     pub(crate) reserved: u64,
@@ -24,14 +28,14 @@ pub(crate) struct Numbers {
     pub(crate) used_high: u64,
 }
 
-/// A free that is on its way.
+/// A pending free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub(crate) struct Ticket(u64);
 
-/// How a free that is on its way can be waited for.
+/// The event after which a pending free is done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Mark {
-    /// CUDA ordinal of the device in whose stream the free stands.
+    /// CUDA ordinal of the device whose stream has the free.
     pub(crate) device: i32,
     pub(crate) event: EventId,
 }
@@ -39,29 +43,29 @@ pub(crate) struct Mark {
 #[derive(Clone, Copy, Debug)]
 struct Late {
     stream: StreamId,
-    /// Bytes of it that are still counted as used.
+    /// Bytes of it that still count as used.
     counted: u64,
     mark: Option<Mark>,
-    /// Operations of the stream up to the free.
+    /// Operations of the stream up to and including the free.
     place: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Gap {
     len: u64,
-    /// `None`: for anybody.
+    /// The pending free it belongs to; `None`: available to anyone.
     late: Option<Ticket>,
 }
 
-/// Whose frees a request may use beside those that are over.
+/// Pending frees that a request may reuse, in addition to finished ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum From {
-    /// Nobody's.
+    /// None of them.
     #[allow(dead_code)] // for graph memory
     Nobody,
-    /// The stream's own.
+    /// Those of this stream.
     Stream(StreamId),
-    /// Any that can be waited for: the stream is then made to wait.
+    /// Any free with an event: the requesting stream then waits for it.
     AnyMarked,
 }
 
@@ -72,44 +76,45 @@ pub(crate) struct Core {
     gaps: BTreeMap<u64, Gap>,
     taken: BTreeMap<u64, u64>,
     late: HashMap<Ticket, Late>,
-    /// Most bytes it may hold; 0: any number.
+    /// Most bytes it may hold; 0: unlimited.
     max: u64,
     next: u64,
     numbers: Numbers,
 }
 
 impl Core {
-    /// An empty pool that may hold `max` bytes (0: any number).
+    /// An empty pool that may hold `max` bytes (0: unlimited).
     pub(crate) fn new(max: u64) -> Core {
         Core { max, ..Core::default() }
     }
 
-    /// Its numbers.
+    /// Bytes now and at most.
     pub(crate) fn numbers(&self) -> Numbers {
         self.numbers
     }
 
-    /// Puts the highest reserved value back to the present.
+    /// Resets the highest reserved value to the present one.
     pub(crate) fn reset_reserved_high(&mut self) {
         self.numbers.reserved_high = self.numbers.reserved;
     }
 
-    /// Puts the highest used value back to the present.
+    /// Resets the highest used value to the present one.
     pub(crate) fn reset_used_high(&mut self) {
         self.numbers.used_high = self.numbers.used;
     }
 
-    /// Bytes a block of `bytes` takes.
+    /// Size of a block for `bytes`.
     pub(crate) fn rounded(bytes: u64) -> Option<u64> {
         bytes.checked_next_multiple_of(ALIGN)
     }
 
-    /// Takes a block of at least `bytes` from what the pool holds: its beginning, and what must be waited for first.
+    /// Allocates a block of at least `bytes` from the pool: returns its address, and the event to wait for first, if
+    /// any.
     pub(crate) fn take(&mut self, bytes: u64, from: From) -> Option<(u64, Option<Mark>)> {
         self.take_behind(bytes, from, &HashSet::new())
     }
 
-    /// The same; frees in `behind` may be used too, since the request comes after them.
+    /// The same; may also reuse the frees in `behind`, which the request follows.
     pub(crate) fn take_behind(
         &mut self,
         bytes: u64,
@@ -132,7 +137,7 @@ impl Core {
         }
         let mut wait = None;
         if let Some(l) = gap.late.and_then(|ticket| self.late.get_mut(&ticket)) {
-            // Used once, not twice: the old user's part of it ends here.
+            // Counted once: the part that the previous user still counted as used ends here.
             let part = l.counted.min(need);
             l.counted -= part;
             self.numbers.used -= part;
@@ -144,7 +149,7 @@ impl Core {
         Some((at, wait))
     }
 
-    /// What the pool would grow by for `bytes`: as usual, and at the least. `None`: it may not.
+    /// The growth needed for `bytes`: the usual size and the least one. `None`: the maximum forbids it.
     pub(crate) fn growth(&self, bytes: u64) -> Option<(u64, u64)> {
         let least = bytes.checked_next_multiple_of(PAGE)?;
         let room = if self.max == 0 { u64::MAX } else { self.max.saturating_sub(self.numbers.reserved) };
@@ -159,7 +164,7 @@ impl Core {
         self.numbers.reserved_high = self.numbers.reserved_high.max(self.numbers.reserved);
     }
 
-    /// Frees a block for anybody, now.
+    /// Frees a block at once; anyone may reuse it.
     pub(crate) fn give(&mut self, at: u64) -> bool {
         let Some(len) = self.taken.remove(&at) else { return false };
         self.numbers.used -= len;
@@ -177,38 +182,38 @@ impl Core {
         Some(ticket)
     }
 
-    /// The stream's order has come to the free: what nobody has taken again is no longer in use.
+    /// The stream's order has reached the free: the part not reused yet is no longer in use.
     pub(crate) fn arrive(&mut self, ticket: Ticket) {
         if let Some(l) = self.late.get_mut(&ticket) {
             self.numbers.used -= std::mem::take(&mut l.counted);
         }
     }
 
-    /// Says how the free can be waited for.
+    /// Sets the event after which the free is done.
     pub(crate) fn mark(&mut self, ticket: Ticket, mark: Mark) {
         if let Some(l) = self.late.get_mut(&ticket) {
             l.mark = Some(mark);
         }
     }
 
-    /// Says where in its stream the free stands.
+    /// Sets the free's position in its stream.
     pub(crate) fn place(&mut self, ticket: Ticket, place: u64) {
         if let Some(l) = self.late.get_mut(&ticket) {
             l.place = place;
         }
     }
 
-    /// Frees of other streams that are on their way, with their places.
+    /// Pending frees of other streams, with their positions.
     pub(crate) fn elsewhere(&self, stream: StreamId) -> Vec<(Ticket, StreamId, u64)> {
         self.late.iter().filter(|(_, l)| l.stream != stream).map(|(t, l)| (*t, l.stream, l.place)).collect()
     }
 
-    /// Frees on their way that can be asked about.
+    /// Pending frees with an event that can be queried.
     pub(crate) fn waiting(&self) -> Vec<(Ticket, Mark)> {
         self.late.iter().filter_map(|(t, l)| Some((*t, l.mark?))).collect()
     }
 
-    /// The device has passed the free: what is left of it is for anybody. False: that was known.
+    /// The device has passed the free: anyone may reuse the rest. False: that was known already.
     pub(crate) fn end(&mut self, ticket: Ticket) -> bool {
         self.arrive(ticket);
         let known = self.late.remove(&ticket).is_none();
@@ -221,7 +226,7 @@ impl Core {
         !known
     }
 
-    /// Puts a free range for anybody beside its neighbours inside its chunk.
+    /// Joins a free range with the free neighbours inside its chunk.
     fn join(&mut self, mut at: u64, mut len: u64) {
         let Some((&base, &size)) = self.chunks.range(..=at).next_back() else { return };
         if at + len < base + size
@@ -240,8 +245,8 @@ impl Core {
         self.gaps.insert(at, Gap { len, late: None });
     }
 
-    /// Takes whole chunks that nobody uses out of the pool while it holds more than `above` bytes and at least `keep`
-    /// remain. The caller returns them to the device.
+    /// Removes unused whole chunks from the pool while it holds more than `above` bytes and at least `keep` remain.
+    /// The caller returns them to the device.
     pub(crate) fn surplus(&mut self, above: u64, keep: u64) -> Vec<(u64, u64)> {
         let idle: Vec<(u64, u64)> = self
             .chunks
@@ -261,7 +266,7 @@ impl Core {
         gone
     }
 
-    /// The chunk that holds `at`, with its length.
+    /// The chunk that includes `at`, with its length.
     pub(crate) fn chunk_of(&self, at: u64) -> Option<(u64, u64)> {
         self.chunks.range(..=at).next_back().map(|(b, l)| (*b, *l)).filter(|(b, l)| at < b + l)
     }
@@ -271,7 +276,7 @@ impl Core {
         self.chunks.iter().map(|(at, len)| (*at, *len)).collect()
     }
 
-    /// Nothing is taken, and no free is on its way.
+    /// True if no block is allocated and no free is pending.
     pub(crate) fn is_idle(&self) -> bool {
         self.taken.is_empty() && self.late.is_empty()
     }
@@ -285,7 +290,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Streams and an event of a real engine: they cannot be made otherwise.
+    /// Streams and an event of a real engine, because they cannot be made otherwise.
     fn streams() -> (StreamId, StreamId, EventId) {
         let dir = tempfile::tempdir().unwrap();
         let m = std::sync::Arc::new(Machine::open_at(dir.path(), Some("t4")).unwrap());

@@ -1,8 +1,8 @@
-//! A test library in the place of one of the driver's functions, for tests that need a slow or a watched driver.
+//! Lets a test library replace one of the driver's functions, for tests that need a slow or an observed driver.
 //!
-//! A library that is preloaded exports `void *vgpu_sim_stand_in(const char *name, void *function)`. It answers the function
-//! that is called instead of `function`, or null. The function that it answers may call `function`, which then works as
-//! ever. No hook is in between: the library is a part of the driver.
+//! A preloaded library exports `void *vgpu_sim_stand_in(const char *name, void *function)`. It returns the
+//! function to call instead of `function`, or null. The replacement may call `function`, which then works as
+//! usual. No hook is involved: the replacement acts as a part of the driver.
 
 use core::cell::Cell;
 use core::ffi::{CStr, c_char, c_void};
@@ -12,11 +12,11 @@ use std::sync::OnceLock;
 type Ask = unsafe extern "C" fn(*const c_char, *const c_void) -> *mut c_void;
 
 thread_local!(
-    /// Whether this thread is in a function of the test library.
+    /// True while this thread is in a function of the test library.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 );
 
-/// The function that stands in for one export.
+/// The replacement of one export.
 pub(crate) struct StandIn(OnceLock<Option<Function>>);
 
 #[derive(Clone, Copy)]
@@ -27,7 +27,7 @@ unsafe impl Send for Function {}
 // SAFETY: as above.
 unsafe impl Sync for Function {}
 
-/// Ends a call of the test library's function.
+/// Marks a call of the replacement; dropping it ends that call.
 pub(crate) struct Inside(());
 
 impl Drop for Inside {
@@ -41,7 +41,7 @@ impl StandIn {
         Self(OnceLock::new())
     }
 
-    /// The function to call instead of `function`, which is the export `name`.
+    /// The function to call instead of `function`, the export `name`; `None` inside a replacement or without one.
     pub(crate) fn enter(&self, name: &CStr, function: *const c_void) -> Option<(*const c_void, Inside)> {
         let found = self.0.get_or_init(|| {
             // SAFETY: a C string.

@@ -1,15 +1,15 @@
-//! The shape of arrays and how their bytes lie: formats, planes, levels, tiles. Arithmetic only.
+//! Shapes of arrays and the layout of their bytes: formats, planes, levels, tiles. Arithmetic only.
 //!
-//! Rows follow each other without padding, each level or plane begins on 512 bytes. A real device pads more; what it
-//! pads belongs to nobody's request. Formats of newer drivers (video in 16 bits, 4:2:2, 4:4:4) are taken whatever
-//! version is simulated. A row of a block-compressed array is a row of blocks, for copies too.
-//! Not here: memory (`content`), handles and error codes by call (`calls/array.rs`, `calls/mipmap.rs`).
+//! Rows follow each other without padding; each level or plane starts at a multiple of 512 bytes. A real device
+//! pads more, but no request covers that padding. Formats of newer drivers (video in 16 bits, 4:2:2, 4:4:4) are
+//! accepted for every simulated version. A row of a block-compressed array is a row of blocks, for copies too.
+//! Not here: memory (`content`), handles and error codes of the calls (`calls/array.rs`, `calls/mipmap.rs`).
 
 use shim_sys::cuda::{CUDA_ARRAY3D_DEFERRED_MAPPING, CUDA_ARRAY3D_DESCRIPTOR, CUDA_ARRAY3D_SPARSE, CUresult};
 
-/// Bytes of a tile of a sparse array, and the alignment of what backs arrays that are mapped.
+/// Bytes of a tile of a sparse array; also the alignment of memory mapped into arrays.
 pub(crate) const TILE: u64 = 64 << 10;
-/// Levels and planes begin on this.
+/// Alignment of levels and planes, bytes.
 const SURFACE_ALIGN: u64 = 512;
 
 const LAYERED: u32 = 0x01;
@@ -18,26 +18,26 @@ const CUBEMAP: u32 = 0x04;
 const TEXTURE_GATHER: u32 = 0x08;
 const ALL_FLAGS: u32 = 0x1FF;
 
-/// A plane of a format that has several.
+/// A plane of a multi-planar format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Plane {
-    /// Bytes of a channel.
+    /// Bytes per channel.
     pub(crate) bytes: u32,
     pub(crate) channels: u32,
-    /// Columns are halved so often.
+    /// Number of times the columns are halved.
     half_x: u32,
-    /// Rows are halved so often.
+    /// Number of times the rows are halved.
     half_y: u32,
 }
 
-/// What an element takes.
+/// Size of an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Element {
-    /// So many bytes per channel; 1, 2 or 4 channels.
+    /// Bytes per channel; 1, 2 or 4 channels.
     Channel(u64),
-    /// So many bytes in all, with exactly so many channels.
+    /// Bytes of the element, and the exact number of channels.
     Whole(u64, u32),
-    /// So many bytes for four by four elements, with exactly so many channels.
+    /// Bytes of a block of four by four elements, and the exact number of channels.
     Block(u64, u32),
     /// Planes; three channels.
     Planes(&'static [Plane]),
@@ -90,14 +90,14 @@ fn element(format: u32) -> Option<Element> {
     })
 }
 
-/// The bytes of one level or plane: `rows` rows of `row` bytes in each of `slices` slices, from `offset` on.
+/// Layout of one level or plane: `rows` rows of `row` bytes in each of `slices` slices, from `offset` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Surface {
     pub(crate) offset: u64,
     pub(crate) row: u64,
     pub(crate) rows: u64,
     pub(crate) slices: u64,
-    /// Bytes that are moved as one: an element, or a block of them.
+    /// Smallest copy unit, bytes: an element, or a block of them.
     pub(crate) unit: u64,
 }
 
@@ -115,7 +115,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Checks a descriptor as `cuArray3DCreate` does; `attribute` answers device attributes by number.
+    /// Checks a descriptor as `cuArray3DCreate` does; `attribute` returns device attributes by number.
     pub(crate) fn new(
         desc: CUDA_ARRAY3D_DESCRIPTOR,
         mip: bool,
@@ -152,7 +152,8 @@ impl Shape {
         {
             return invalid;
         }
-        // Device attributes that bound width, height and depth of a texture, and of one that is also a surface.
+        // Numbers of the device attributes that limit width, height and depth of a texture, and of a texture that is a
+        // surface.
         let (texture, surface): (&[u32], &[u32]) = match (h, d) {
             _ if has(CUBEMAP) && has(LAYERED) => (&[53, 53, 54], &[67, 67, 68]),
             _ if has(CUBEMAP) => (&[52, 52], &[66, 66]),
@@ -176,7 +177,7 @@ impl Shape {
         self.desc.Flags & flag != 0
     }
 
-    /// The planes of a format that has several.
+    /// The planes of a multi-planar format.
     pub(crate) fn planes(&self) -> Option<&'static [Plane]> {
         if let Element::Planes(p) = self.element { Some(p) } else { None }
     }
@@ -185,19 +186,19 @@ impl Shape {
         self.flag(LAYERED | CUBEMAP)
     }
 
-    /// Layers or faces that are mapped one by one; 1 for what has none.
+    /// Layers or faces that are mapped separately; 1 for an array without any.
     pub(crate) fn layers(&self) -> u64 {
         if self.layered() { self.desc.Depth as u64 } else { 1 }
     }
 
-    /// Levels a mipmapped array of this shape gets when `asked` are asked for.
+    /// Number of levels of a mipmapped array of this shape when the program asks for `asked`.
     pub(crate) fn levels(&self, asked: u32) -> u32 {
         let depth = if self.layered() { 1 } else { self.desc.Depth };
         let largest = self.desc.Width.max(self.desc.Height).max(depth).max(1);
         asked.clamp(1, usize::BITS - largest.leading_zeros())
     }
 
-    /// The shape of level `level`: every dimension halved so often, but not the layers.
+    /// The shape of level `level`: every dimension but the layers is halved `level` times.
     pub(crate) fn at_level(&self, level: u32) -> Shape {
         let half = |n: usize| if n == 0 { 0 } else { (n >> level).max(1) };
         let mut shape = *self;
@@ -209,7 +210,7 @@ impl Shape {
         shape
     }
 
-    /// The shape of plane `index`, an array with a format of its own.
+    /// The shape of plane `index`, an array with its own format.
     pub(crate) fn at_plane(&self, index: u32) -> Option<Shape> {
         let p = self.planes()?.get(index as usize)?;
         let mut shape = *self;
@@ -221,7 +222,7 @@ impl Shape {
         Some(shape)
     }
 
-    /// The bytes of an array of this shape; `None` for one of several planes.
+    /// The layout of an array of this shape; `None` for a multi-planar one.
     pub(crate) fn surface(&self) -> Option<Surface> {
         let (w, h) = (self.desc.Width as u64, self.desc.Height.max(1) as u64);
         let slices = self.desc.Depth.max(1) as u64;
@@ -234,7 +235,7 @@ impl Shape {
         Some(Surface { offset: 0, row: unit * columns, rows, slices, unit })
     }
 
-    /// Where the levels, or the planes, lie, and how many bytes they are together.
+    /// Layout of all levels, or of all planes, and their total bytes.
     pub(crate) fn layout(&self, levels: u32) -> Option<(Vec<Surface>, u64)> {
         let parts: Vec<Shape> = match self.planes() {
             Some(p) => (0..u32::try_from(p.len()).ok()?).filter_map(|i| self.at_plane(i)).collect(),
@@ -249,7 +250,7 @@ impl Shape {
         Some((surfaces, end))
     }
 
-    /// The tiles of a sparse array of this shape, in elements: always [`TILE`] bytes.
+    /// Size of the tiles of a sparse array of this shape, in elements; a tile always has [`TILE`] bytes.
     pub(crate) fn tile(&self) -> Option<[u64; 3]> {
         let unit = self.surface()?.unit;
         let solid = self.desc.Depth > 0 && !self.layered();
@@ -263,7 +264,7 @@ impl Shape {
         Some([w * block, h * block, d])
     }
 
-    /// The first level that does not span a tile in every dimension; `levels` if there is none.
+    /// The first level that is smaller than a tile in some dimension; `levels` if there is none.
     pub(crate) fn tail_level(&self, levels: u32) -> u32 {
         let Some([w, h, d]) = self.tile() else { return 0 };
         (0..levels)
@@ -299,7 +300,7 @@ mod tests {
     #[test]
     fn every_format_takes_its_true_bytes() {
         let texels = 1024 * 1024;
-        // Bits of an element, by the names of the formats.
+        // Bits per element, by format.
         for (format, channels, bits) in [
             (0x01, 1, 8),
             (0x09, 2, 32),

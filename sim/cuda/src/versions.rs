@@ -1,14 +1,14 @@
-//! Which variant of a function came with which version of CUDA: facts about the driver 535.309.01, observed through its
-//! `cuGetProcAddress_v2` and held against it by `tests/oracle.rs`.
+//! The CUDA version that introduced each function variant: facts about driver 535.309.01, observed through its
+//! `cuGetProcAddress_v2` and compared with it by `tests/oracle.rs`.
 //!
-//! Also read by `build.rs`: the names here are the names this library exports. Not here: how an answer is made
-//! (`calls/entry.rs`).
+//! Also read by `build.rs`: the names here are the exports of this library.
+//! Not here: the lookup itself (`calls/entry.rs`).
 
-/// A name that `cuGetProcAddress` knows.
+/// A name that `cuGetProcAddress` knows, with its variants.
 pub struct Family {
-    /// The name asked for.
+    /// The name a program asks for.
     pub base: &'static str,
-    /// (first version of CUDA, exported symbol), oldest first.
+    /// First CUDA version and exported symbol of each variant, oldest first.
     pub plain: &'static [(i32, &'static str)],
     /// The same for callers with per-thread default streams; `None`: as `plain`.
     pub per_thread: Option<&'static [(i32, &'static str)]>,
@@ -26,11 +26,11 @@ pub(crate) const fn t(
     Family { base, plain, per_thread: Some(per_thread) }
 }
 
-/// Exported, and not known to `cuGetProcAddress`.
+/// Exported, but unknown to `cuGetProcAddress`.
 #[allow(dead_code)] // read by build.rs
 pub const ALSO_EXPORTED: &[&str] = &["cuEGLApiInit", "cuMemGetAttribute", "cuMemGetAttribute_v2"];
 
-/// All families, in the order of their bases.
+/// All families, sorted by base name.
 #[rustfmt::skip]
 pub const FAMILIES: &[Family] = &[
     f("cuArray3DCreate", &[(2000, "cuArray3DCreate"), (3020, "cuArray3DCreate_v2")]),

@@ -1,14 +1,15 @@
-//! Which devices a process sees, and in which order: `CUDA_DEVICE_ORDER`, then `CUDA_VISIBLE_DEVICES`.
+//! Chooses the devices that a process sees, and their order: `CUDA_DEVICE_ORDER`, then `CUDA_VISIBLE_DEVICES`.
 //!
-//! The mask is a list of one kind of entry, the kind of its first one: ordinals in that order, or names (`GPU-` and any
-//! unique beginning of a UUID, or a MIG instance, `MIG-<uuid>` or the older `MIG-GPU-<uuid>/<instance>/0`). An ordinal is
-//! read as `strtol` reads it: blanks and a sign before it, anything after it (`1gpu` is 1). The list ends at the first
-//! entry that names no device, at a negative number, and at an entry of another kind; a device named twice empties it.
-//! A process has one MIG instance at most: the list ends behind it. A partitioned device that is named as a whole, or met
-//! without a mask, stands for its first instance.
+//! The mask is a list of one kind of entry, that of its first entry. It has ordinals in that order, or names:
+//! `GPU-` and any unique beginning of a UUID, or a MIG instance as `MIG-<uuid>` or the older
+//! `MIG-GPU-<uuid>/<instance>/0`. An ordinal is parsed like `strtol`: blanks and a sign before it, anything after
+//! it (`1gpu` is 1). The list ends at the first entry that names no device, at a negative number, and at an entry
+//! of another kind. A device named twice empties the list. A process sees at most one MIG instance: the list ends
+//! after it. A partitioned device that is named as a whole, or occurs without a mask, stands for its first
+//! instance.
 //!
-//! Not known of the real driver, and chosen here: beginnings of the names of MIG instances (not understood), and where
-//! partitioned and whole devices meet without a mask (as in the order).
+//! The real driver's behaviour is unknown in two cases, chosen here. Shortened names of MIG instances are not
+//! understood. Without a mask, partitioned and whole devices keep their order.
 
 use std::cmp::Reverse;
 use vgpu_sim::{Identity, Profile};
@@ -19,7 +20,7 @@ pub(crate) fn choose(all: &[(Profile, Identity)], order: &str, mask: Option<&str
     let mut boards: Vec<usize> = (0..all.len()).filter(|i| all[*i].1.mig <= 1).collect();
     boards.sort_by_key(|i| (all[*i].1.domain, all[*i].1.bus, all[*i].1.device));
     if order != "PCI_BUS_ID" {
-        // The fastest first, the rest as they stand on the bus.
+        // Fastest device first; devices of equal speed stay in bus order.
         boards.sort_by_key(|i| Reverse(u64::from(all[*i].0.cores) * u64::from(all[*i].0.sm_mhz)));
     }
     let Some(mask) = mask else { return up_to_an_instance(all, &boards) };
@@ -45,7 +46,7 @@ fn up_to_an_instance(all: &[(Profile, Identity)], list: &[usize]) -> Vec<usize> 
     list[..end].to_vec()
 }
 
-/// The number an entry begins with; `None`: none, or a negative one.
+/// The number at the start of an entry; `None`: there is none, or it is negative.
 fn ordinal(entry: &str) -> Option<usize> {
     let entry = entry.trim_start();
     let (negative, digits) = match entry.strip_prefix('-') {
@@ -57,14 +58,14 @@ fn ordinal(entry: &str) -> Option<usize> {
     (!negative || number == 0).then_some(number)
 }
 
-/// The board whose UUID alone begins like this.
+/// The only board whose UUID starts with this entry.
 fn board(all: &[(Profile, Identity)], boards: &[usize], entry: &str) -> Option<usize> {
     entry.strip_prefix("GPU-")?;
     let mut hits = boards.iter().filter(|i| all[**i].1.whole().uuid_text().starts_with(entry));
     hits.next().copied().filter(|_| hits.next().is_none())
 }
 
-/// The MIG instance of that name.
+/// The MIG instance with this name.
 fn instance(all: &[(Profile, Identity)], entry: &str) -> Option<usize> {
     all.iter().position(|(_, id)| {
         id.mig > 0 && (id.uuid_text() == entry || format!("MIG-{}/{}/0", id.whole().uuid_text(), id.mig) == entry)

@@ -1,4 +1,4 @@
-//! Arrays of the simulated driver: their bytes, their content, and what is refused.
+//! Tests of arrays: their size, their content, and refused calls.
 #![allow(clippy::macro_metavars_in_unsafe)] // the unsafe part of `cu!` is the call, its arguments included
 
 mod array_parts;
@@ -157,7 +157,7 @@ fn boxes_of_bytes_go_in_and_come_out() {
             let mut few = vec![0; size.iter().product()];
             assert_eq!(boxed(l, a, place, size, &mut few, false), invalid, "{place:?}");
         }
-        // Array to array, and to pitched device memory.
+        // From array to array, and to pitched device memory.
         let b = array(l, &desc(100, 40, 30, 0x03, 1, 0));
         let mut c = nothing();
         (c.srcMemoryType, c.srcArray, c.dstMemoryType, c.dstArray) = (3, a, 3, b);
@@ -305,7 +305,7 @@ fn levels_of_a_mipmapped_array_share_its_memory() {
     });
 }
 
-/// Something that lives, and the bytes it asked for.
+/// A live object; [`begin`] also returns the bytes it requested.
 enum Thing {
     Array(CUarray),
     Mipmap(CUmipmappedArray),
@@ -320,7 +320,7 @@ fn end(l: &Library, thing: &Thing) {
     }
 }
 
-/// One more thing, drawn by `n`.
+/// Makes a random object, chosen by `n`.
 fn begin(l: &Library, n: u64) -> (Thing, u64) {
     let (w, h) = (1 + (n >> 8) % 700, 1 + (n >> 20) % 500);
     let (wide, high) = (usize::try_from(w).unwrap(), usize::try_from(h).unwrap());
@@ -371,7 +371,7 @@ fn whatever_comes_and_goes_the_truth_is_the_sum_of_what_lives() {
         }
         living.iter().for_each(|t| end(l, &t.0));
         assert_eq!(truth(dir), (0, 0));
-        // The same from several threads at once, of which nothing may be left.
+        // The same from several threads at once; nothing may be left.
         std::thread::scope(|scope| {
             for k in 0..4u64 {
                 scope.spawn(move || {

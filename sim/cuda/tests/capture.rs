@@ -1,9 +1,9 @@
-//! Promises of stream capture: what becomes a node and after what, and which calls a capture forbids, by mode and
-//! thread.
+//! Tests of stream capture: which operations become nodes with which dependencies, and which calls a capture
+//! forbids, by mode and thread.
 //!
-//! The expectations are the texts of the CUDA driver API (the functions named in each test) and of the CUDA programming
-//! guide, chapter on CUDA graphs, sections "Cross-stream Dependencies and Events", "Prohibited and Unhandled Operations"
-//! and "Invalidation"; where those are silent a test says what it follows.
+//! The expectations come from the CUDA driver API (the functions named in each test), and from the CUDA
+//! programming guide, chapter on CUDA graphs, sections "Cross-stream Dependencies and Events", "Prohibited and
+//! Unhandled Operations" and "Invalidation". Where those are silent, the test names its source.
 #![allow(clippy::macro_metavars_in_unsafe)] // the unsafe part of `cu!` is the call, its arguments included
 
 mod common;
@@ -33,7 +33,7 @@ fn begin(l: &Library, s: CUstream, mode: u32) {
     ok!(l, cuStreamBeginCapture_v2(s, mode));
 }
 
-/// Ends a capture: the code, and the graph it wrote.
+/// Ends a capture; returns the code, and the graph that was written.
 fn end(l: &Library, s: CUstream) -> (CUresult, CUgraph) {
     let mut g = CUgraph(std::ptr::without_provenance_mut(0x1000));
     let code = cu!(l, cuStreamEndCapture(s, &mut g));
@@ -47,7 +47,7 @@ fn ended(l: &Library, s: CUstream) -> CUgraph {
     g
 }
 
-/// 0 not, 1 active, 2 invalidated.
+/// Capture status: 0 none, 1 active, 2 invalidated.
 fn status(l: &Library, s: CUstream) -> u32 {
     let mut status = 7;
     ok!(l, cuStreamIsCapturing(s, &mut status));
@@ -65,7 +65,7 @@ fn launch(l: &Library, f: CUfunction, s: CUstream, mut ns: u64) -> CUresult {
     cu!(l, cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, s, params.as_mut_ptr(), null_mut()))
 }
 
-/// Kinds of a graph's nodes by the driver's numbers, in the order of their making, and its edges by their places.
+/// The node types of a graph by the driver's numbers, in order of creation, and its edges as node indices.
 fn shape(l: &Library, g: CUgraph) -> (Vec<u32>, Vec<(usize, usize)>) {
     let (mut nodes, mut n) = (vec![CUgraphNode::NULL; 64], 64);
     ok!(l, cuGraphGetNodes(g, nodes.as_mut_ptr(), &mut n));
@@ -82,8 +82,8 @@ fn shape(l: &Library, g: CUgraph) -> (Vec<u32>, Vec<(usize, usize)>) {
     (nodes.iter().map(kind).collect(), edges)
 }
 
-/// Calls that could be put into no stream: cuThreadExchangeStreamCaptureMode names an allocation; queries of events in
-/// global mode are reported by many programs.
+/// Calls that do not use a stream. cuThreadExchangeStreamCaptureMode names an allocation; many programs report
+/// that queries of events are forbidden in global mode.
 fn potentially_unsafe(l: &Library, e: CUevent) -> [(&'static str, CUresult); 4] {
     let (mut p, mut h, other) = (0, null_mut(), stream(l));
     [
@@ -98,10 +98,10 @@ fn all(l: &Library, e: CUevent, code: CUresult) -> bool {
     potentially_unsafe(l, e).iter().all(|(_, c)| *c == code)
 }
 
-/// Runs `f` on a thread of its own, in the same context.
+/// Runs `f` on another thread in the same context.
 fn elsewhere<R: Send>(l: &Library, ctx: CUcontext, f: impl FnOnce(&Library) -> R + Send) -> R {
     struct Shared<'a>(&'a Library, CUcontext);
-    // SAFETY: a driver may be called by all threads.
+    // SAFETY: all threads may call a driver.
     unsafe impl Send for Shared<'_> {}
     let both = Shared(l, ctx);
     std::thread::scope(|s| {
@@ -236,7 +236,7 @@ fn a_stream_that_waits_for_a_captured_event_joins_the_capture_and_must_come_back
         let g = ended(l, s);
         assert_eq!((status(l, s), status(l, t)), (0, 0), "all streams leave the capture together");
         assert_eq!(shape(l, g), (vec![0; 4], vec![(0, 1), (0, 2), (1, 3), (2, 3)]));
-        // The same without the way back.
+        // The same without rejoining.
         begin(l, s, GLOBAL);
         ok!(l, cuEventRecord(fork, s));
         ok!(l, cuStreamWaitEvent(t, fork, 0));
@@ -264,7 +264,7 @@ fn work_after_the_way_back_is_not_joined() {
     });
 }
 
-/// cuStreamBeginCapture: not in the legacy stream, not twice; cuStreamEndCapture: where it was begun.
+/// cuStreamBeginCapture: not in the legacy stream, not twice. cuStreamEndCapture: in the stream where it began.
 #[test]
 fn a_capture_begins_once_in_a_stream_of_its_own_and_ends_there() {
     on_machine("t4", &[], |l, _| {
@@ -286,7 +286,7 @@ fn a_capture_begins_once_in_a_stream_of_its_own_and_ends_there() {
         begin(l, CU_STREAM_PER_THREAD, GLOBAL);
         assert_eq!(status(l, CU_STREAM_PER_THREAD), 1);
         ended(l, CU_STREAM_PER_THREAD);
-        // The first form of the call had the global mode.
+        // The first form of the call always uses global mode.
         ok!(l, cuStreamBeginCapture(s));
         let p = potentially_unsafe(l, e);
         assert_eq!(p[1], ("cuMemAlloc", UNSUPPORTED));
@@ -318,7 +318,7 @@ fn only_a_relaxed_capture_is_ended_by_another_thread() {
     });
 }
 
-/// cuThreadExchangeStreamCaptureMode, word by word: three modes of the capture, three of the thread, own and other
+/// cuThreadExchangeStreamCaptureMode, every case: three modes of the capture, three of the thread, own and other
 /// thread.
 #[test]
 fn unsafe_calls_are_forbidden_by_the_modes_of_capture_and_thread() {
@@ -356,16 +356,16 @@ fn unsafe_calls_are_forbidden_by_the_modes_of_capture_and_thread() {
         }
         let (g, t, r) = (GLOBAL, THREAD_LOCAL, RELAXED);
         let expected = [
-            // A global capture forbids its own thread and all others in global mode.
+            // A global capture forbids the calls in its own thread and in all other threads in global mode.
             (g, t, false),
             (g, r, true),
             (g, r, false),
-            // A thread-local one forbids its own thread only.
+            // A thread-local capture forbids them only in its own thread.
             (t, g, false),
             (t, t, false),
             (t, r, true),
             (t, r, false),
-            // A relaxed one forbids nothing.
+            // A relaxed capture forbids nothing.
             (r, g, true),
             (r, g, false),
             (r, t, true),
@@ -410,7 +410,7 @@ fn neither_a_capturing_stream_nor_a_captured_event_is_asked_or_waited_for() {
             }
             ok!(l, cuThreadExchangeStreamCaptureMode(&mut relaxed));
         }
-        // It stays what it was last recorded in, until it is recorded again.
+        // The event keeps the state of its last record until it is recorded again.
         assert_eq!(cu!(l, cuEventQuery(e)), CAPTURED_EVENT);
         assert_eq!(cu!(l, cuStreamWaitEvent(s, e, 0)), CAPTURED_EVENT);
         ok!(l, cuEventRecord(e, s));
@@ -439,8 +439,9 @@ fn a_context_in_which_a_stream_captures_is_not_waited_for() {
     });
 }
 
-/// Guide: "When any stream in the same context is being captured, and it was not created with cudaStreamNonBlocking, any
-/// attempted use of the legacy stream is invalid", synchronous calls included; cuStreamIsCapturing: asking is not use.
+/// Guide: "When any stream in the same context is being captured, and it was not created with
+/// cudaStreamNonBlocking, any attempted use of the legacy stream is invalid", synchronous calls included.
+/// cuStreamIsCapturing: a query does not count as use.
 #[test]
 fn the_legacy_stream_cannot_be_used_while_a_blocking_stream_captures() {
     on_machine("t4", &[], |l, _| {
@@ -479,7 +480,7 @@ fn the_legacy_stream_cannot_be_used_while_a_blocking_stream_captures() {
     });
 }
 
-/// Guide: merging two captures, waiting in a capture for an event that was not captured.
+/// Guide: merging two captures; a wait in a capture for an event that was not captured.
 #[test]
 fn dependencies_do_not_cross_the_border_of_a_capture() {
     on_machine("t4", &[], |l, _| {
@@ -500,7 +501,7 @@ fn dependencies_do_not_cross_the_border_of_a_capture() {
         begin(l, t, RELAXED);
         assert_eq!(cu!(l, cuStreamWaitEvent(t, e, 0)), ISOLATION, "captured by what is over");
         assert_eq!(end(l, t).0, INVALIDATED);
-        // Work that was there before stays before: beginning cuts that dependency.
+        // Earlier work in the stream does not become a dependency of the capture.
         let f = kernel(l, c"vgpu_spin_ns");
         assert_eq!(launch(l, f, s, 20_000_000).0, 0);
         begin(l, s, GLOBAL);
@@ -508,7 +509,7 @@ fn dependencies_do_not_cross_the_border_of_a_capture() {
     });
 }
 
-/// CU_EVENT_RECORD_EXTERNAL, CU_EVENT_WAIT_EXTERNAL: nodes in place of dependencies; invalid outside of captures.
+/// CU_EVENT_RECORD_EXTERNAL, CU_EVENT_WAIT_EXTERNAL: nodes instead of dependencies; invalid outside of captures.
 #[test]
 fn external_records_and_waits_become_nodes() {
     on_machine("t4", &[], |l, _| {
@@ -527,7 +528,8 @@ fn external_records_and_waits_become_nodes() {
     });
 }
 
-/// Guide, "Invalidation": further use of the streams and events is an error until the end, which gives no graph.
+/// Guide, "Invalidation": further use of the streams and events is an error until the end, which returns no
+/// graph.
 #[test]
 fn an_invalid_capture_refuses_everything_until_its_end() {
     on_machine("t4", &[], |l, _| {
@@ -554,8 +556,8 @@ fn an_invalid_capture_refuses_everything_until_its_end() {
     });
 }
 
-/// cuStreamAddCallback: "not supported with cuStreamBeginCapture"; the guide on cudaStreamAttachMemAsync. For launches of
-/// graphs into a capture the texts are silent; 900 was measured on an H200 with driver 580.
+/// cuStreamAddCallback: "not supported with cuStreamBeginCapture"; the guide on cudaStreamAttachMemAsync. For
+/// launches of graphs into a capture the texts are silent; 900 was measured on an H200 with driver 580.
 #[test]
 fn what_cannot_be_captured_is_refused_and_spoils_the_capture() {
     on_machine("t4", &[], |l, _| {
@@ -624,7 +626,7 @@ fn the_program_sees_and_changes_what_comes_next() {
         let look = |x: CUstream| {
             let (mut status, mut id, mut g, mut deps, mut n) = (0, 0, CUgraph::NULL, null(), 0);
             ok!(l, cuStreamGetCaptureInfo_v2(x, &mut status, &mut id, &mut g, &mut deps, &mut n));
-            // SAFETY: so many handles, valid until the next call on the stream.
+            // SAFETY: `n` handles, valid until the next call on the stream.
             let list: Vec<CUgraphNode> = (0..n).map(|i| unsafe { deps.cast::<CUgraphNode>().add(i).read() }).collect();
             (status, g, list)
         };
@@ -647,12 +649,12 @@ fn the_program_sees_and_changes_what_comes_next() {
         assert_eq!(update(s, vec![other], 0), CUresult::INVALID_VALUE, "of another graph");
         assert_eq!(launch(l, f, s, 1).0, 0);
         assert_eq!(shape(l, g), (vec![0, 5, 0], vec![(0, 1), (1, 2)]));
-        // Destruction and removal are not permitted, nor can it be made executable yet.
+        // The graph must not be destroyed or shrunk during the capture, nor can it be instantiated yet.
         assert_ne!(cu!(l, cuGraphDestroy(g)).0, 0);
         assert_ne!(cu!(l, cuGraphDestroyNode(mine)).0, 0);
         let mut x = CUgraphExec::NULL;
         assert_ne!(cu!(l, cuGraphInstantiateWithFlags(&mut x, g, 0)).0, 0);
-        // A fork whose work the program takes out of the dependencies need not come back.
+        // A fork whose work the program removes from the dependencies need not rejoin.
         ok!(l, cuEventRecord(e, s));
         ok!(l, cuStreamWaitEvent(t, e, 0));
         assert_eq!(launch(l, f, t, 1).0, 0);
@@ -665,7 +667,7 @@ fn the_program_sees_and_changes_what_comes_next() {
         assert_eq!(ended(l, s), g);
         run(l, g);
         ok!(l, cuGraphDestroy(g));
-        // Nor one that came back and was then taken out.
+        // The same for a fork that rejoined and was then removed.
         begin(l, s, GLOBAL);
         ok!(l, cuEventRecord(e, s));
         ok!(l, cuStreamWaitEvent(t, e, 0));
@@ -694,7 +696,7 @@ fn a_capture_can_go_on_in_a_graph_that_is_there() {
         assert_eq!(launch(l, f, s, 1).0, 0);
         assert_eq!(ended(l, s), g);
         assert_eq!(shape(l, g), (vec![5, 5, 0], vec![(1, 2)]));
-        // One that fails leaves the program its graph.
+        // A failed capture does not destroy the program's graph.
         assert_eq!(into(&[a], g).0, 0);
         assert_eq!(cu!(l, cuStreamQuery(s)), UNSUPPORTED);
         assert_eq!(end(l, s), (INVALIDATED, CUgraph::NULL));

@@ -1,4 +1,4 @@
-//! Checkpoint and restore of the simulated driver, and the switch to a newer one that has them.
+//! Tests of checkpoint and restore, and of the switch to the newer driver, which has them.
 #![allow(clippy::macro_metavars_in_unsafe)] // the unsafe part of `cu!` is the call, its arguments included
 
 mod common;
@@ -37,7 +37,7 @@ fn state(l: &Library, pid: i32) -> u32 {
     s
 }
 
-/// Bytes of a device that are taken by everybody.
+/// Bytes in use on device 0, all processes added.
 fn used(dir: &Path) -> u64 {
     vgpu_sim::truth::read(dir).unwrap().devices[0].used
 }
@@ -67,7 +67,7 @@ fn the_newer_driver_knows_newer_names_and_the_older_one_does_not() {
                 assert_eq!(lookup(l, name, 12_080, 2).0, address(l, name));
                 assert_eq!(lookup(l, name, 12_079, 0).1, 2, "too new");
             }
-            // The newest variant at or before the version; the per-thread one where there is one.
+            // The newest variant at or before the version; the per-thread variant if there is one.
             for (name, version, flags, old, new) in [
                 (c"cuCtxCreate", 12_049, 0, c"cuCtxCreate_v3", c"cuCtxCreate_v3"),
                 (c"cuCtxCreate", 12_050, 0, c"cuCtxCreate_v3", c"cuCtxCreate_v4"),
@@ -119,7 +119,7 @@ fn newer_questions_about_kernels_are_answered() {
         ok!(l, cuKernelGetParamInfo(all[0], 1, &mut at, &mut size));
         assert_eq!((at, size), (8, 8));
         assert_eq!(cu!(l, cuKernelGetParamInfo(all[0], 2, &mut at, &mut size)), CUresult::INVALID_VALUE);
-        // A kernel is loaded when it is asked to be, and takes memory then.
+        // A kernel is loaded, and takes memory, only on request.
         let base = used(dir);
         let f = CUfunction(all[0].0);
         ok!(l, cuFuncIsLoaded(&mut loaded, f));
@@ -218,7 +218,7 @@ fn calls_of_a_locked_process_wait_until_it_is_unlocked() {
         let before = used(dir);
         let done = AtomicBool::new(false);
         let mut seen = Vec::new();
-        // Nothing may fail in here before the unlocking: the scope waits for the waiting thread.
+        // No call may fail here before the unlock, because the scope waits for the blocked thread.
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let mut p = 0;
@@ -228,7 +228,7 @@ fn calls_of_a_locked_process_wait_until_it_is_unlocked() {
             });
             std::thread::sleep(std::time::Duration::from_millis(50));
             seen.push(u64::from(cu!(l, cuCheckpointProcessCheckpoint(me(), null_mut())).0));
-            // What needs no device is answered.
+            // Calls that need no device are answered.
             let (mut version, mut text) = (0, std::ptr::null());
             seen.push(u64::from(cu!(l, cuDriverGetVersion(&mut version)).0));
             seen.push(u64::from(cu!(l, cuGetErrorName(CUresult::UNKNOWN, &mut text)).0));
@@ -267,7 +267,7 @@ fn a_lock_waits_for_the_work_and_gives_up_in_time() {
     });
 }
 
-/// Another process; it ends with this value, whatever it waits for.
+/// Another process; dropping this value ends the process, whatever it waits for.
 struct Other(libc::pid_t);
 
 impl Other {
@@ -292,7 +292,7 @@ impl Drop for Other {
     }
 }
 
-/// A second process on the machine in `dir`: it does what `f` does, and speaks through the line.
+/// A second process on the machine in `dir`; it runs `f`, with a socket to this process.
 fn beside(dir: &Path, f: impl FnOnce(&Library, &mut UnixStream)) -> (Other, UnixStream) {
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     let path = common::library();
@@ -335,7 +335,7 @@ fn another_process_is_moved_off_the_device_and_back_by_its_pid() {
         ok!(l, cuCtxSynchronize());
         line.write_all(b"a").unwrap();
         hear(line);
-        // Waits until it is unlocked.
+        // Blocks until the process is unlocked.
         let mut back = [0u8; 4096];
         ok!(l, cuMemcpyDtoH_v2(back.as_mut_ptr().cast(), p, 4096));
         assert_eq!(back, [7; 4096]);
@@ -355,7 +355,7 @@ fn another_process_is_moved_off_the_device_and_back_by_its_pid() {
         let mut line = line.try_clone().unwrap();
         line.write_all(b"g").unwrap();
         ok!(l, cuMemAlloc_v2(&mut p, 10 << 30));
-        // There is no room to come back to now; and it stays where it is.
+        // There is no room for a restore now, and the process stays checkpointed.
         assert_eq!(cu!(l, cuCheckpointProcessRestore(pid, null_mut())), CUresult::OUT_OF_MEMORY);
         assert_eq!(state(l, pid), CHECKPOINTED);
         ok!(l, cuMemFree_v2(p));
@@ -394,7 +394,7 @@ fn a_process_that_dies_while_it_is_checkpointed_leaves_nothing() {
     });
     other.end(libc::SIGKILL);
     assert_eq!(used(dir.path()), 0);
-    // Its place is taken by one that runs.
+    // A running process takes its slot.
     in_child(&[("VGPU_SIM_DIR", dir.path().to_str().unwrap()), NEWER], |l| {
         ready(l);
         assert_eq!(state(l, me()), RUNNING);

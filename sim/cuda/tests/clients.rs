@@ -1,6 +1,6 @@
-//! Real, unmodified clients on the simulated driver: cudarc, cuda-bindings, cuda.core, numba-cuda.
+//! Tests of real, unmodified clients on the simulated driver: cudarc, cuda-bindings, cuda.core, numba-cuda.
 //!
-//! The Python ones need the environment of tests/setup/all.
+//! The Python clients need the environment of tests/setup/all.
 
 mod common;
 
@@ -8,7 +8,7 @@ use cudarc::driver::{CudaContext, CudaModule, LaunchConfig, PushKernelArg};
 use std::process::Command;
 use std::sync::Arc;
 
-/// The client's process: the simulated driver on the loader's path, a machine of its own.
+/// A client process with the simulated driver on the loader's path and a machine of its own.
 fn client(program: impl AsRef<std::ffi::OsStr>, dir: &std::path::Path) -> Command {
     let mut c = Command::new(program);
     c.env("LD_LIBRARY_PATH", common::folder())
@@ -94,7 +94,7 @@ fn numba_compiles_launches_and_gets_its_memory_back() {
     assert_eq!(p.kernels, 3);
 }
 
-/// cudarc asks the loader for `libcuda.so`: the real test is this very program, started again with the path set.
+/// cudarc asks the loader for `libcuda.so`, so the test starts this program again with the path set.
 #[test]
 fn cudarc_runs_unmodified() {
     if std::env::var_os("SIM_CUDA_INNER").is_none() {

@@ -1,4 +1,5 @@
-//! Promises of the simulated driver through its C interface: what a program, and a library between, may rely on.
+//! Tests of the simulated driver through its C interface: the behaviour on which a program, or an interposed
+//! library, may rely.
 #![allow(clippy::macro_metavars_in_unsafe)] // the unsafe part of `cu!` is the call, its arguments included
 
 mod common;
@@ -16,7 +17,7 @@ const PTX: &CStr = c".version 7.0\n.target sm_50\n.address_size 64\n\
     .visible .entry vgpu_spin_ns(.param .u64 ns) { ret; }\n\
     .visible .entry other(.param .u64 p, .param .u32 n) { ret; }\n";
 
-/// Initialised, with the primary context of device 0 current.
+/// Initialises the driver and makes the primary context of device 0 current.
 fn ready(l: &Library) -> CUcontext {
     let mut ctx = CUcontext::NULL;
     ok!(l, cuInit(0));
@@ -171,7 +172,7 @@ fn a_device_pointer_is_not_for_the_host() {
     on_machine("t4", &[], |l, _| {
         ready(l);
         let p = alloc(l, 4096) as *const u8;
-        // SAFETY: the child reads where it may not, and is meant to die of it.
+        // SAFETY: the child reads an address that it may not read, and is meant to die of it.
         let status = unsafe {
             let pid = libc::fork();
             if pid == 0 {
@@ -245,7 +246,7 @@ fn physical_memory_lives_until_it_is_released_and_unmapped() {
             assert_eq!(physical(dir), (0, 0));
             assert_eq!(cu!(l, cuMemRelease(handle)), CUresult::INVALID_VALUE);
         }
-        // Host memory is not the device's.
+        // Host memory does not count as device memory.
         let host = CUmemAllocationProp { location: CUmemLocation { kind: CU_MEM_LOCATION_TYPE_HOST, id: 0 }, ..prop };
         ok!(l, cuMemCreate(&mut handle, n, &host, 0));
         assert_eq!(physical(dir), (0, 0));
@@ -296,7 +297,7 @@ fn contexts_take_memory_and_give_everything_back() {
 #[test]
 fn a_context_that_does_not_fit_is_out_of_memory() {
     on_machine("t4", &[], |l, dir| {
-        // Another process has all but 100 MiB.
+        // Another process uses all but 100 MiB.
         let m = vgpu_sim::Machine::open_at(dir, None).unwrap();
         let large = (m.memory(0).free - (100 << 20)).cast_signed();
         m.adjust(0, &vgpu_sim::memory::Change { large, ..Default::default() }).unwrap();
@@ -342,7 +343,7 @@ fn a_forked_child_is_not_initialised_and_does_not_keep_its_parent_alive() {
             libc::waitpid(parent, null_mut(), 0);
             let after = vgpu_sim::truth::read(dir).unwrap();
             assert_eq!((after.devices[0].processes.len(), after.devices[0].used), (0, 0));
-            // The grandchild is ours now.
+            // The orphaned grandchild is a child of this process now.
             for child in std::fs::read_to_string("/proc/thread-self/children").unwrap().split_whitespace() {
                 libc::kill(child.parse().unwrap(), libc::SIGKILL);
             }
@@ -358,7 +359,7 @@ fn visible_devices_are_the_ones_named() {
     let name = |l: &Library, dev| {
         let mut text = [0i8; 100];
         ok!(l, cuDeviceGetName(text.as_mut_ptr(), 100, dev));
-        // SAFETY: the driver ends its text with a zero.
+        // SAFETY: the driver terminates its text with a zero.
         unsafe { CStr::from_ptr(text.as_ptr()) }.to_str().unwrap().to_owned()
     };
     let place = ("VGPU_SIM_DIR", dir.path().to_str().unwrap());
@@ -451,7 +452,7 @@ fn a_wrong_launch_is_refused() {
         assert_eq!(bad, CUresult::INVALID_HANDLE);
         ok!(l, cuFuncSetAttribute(f, 8, 60 << 10));
         assert_eq!(go(1, 1, 1, 1, 49 << 10, none, p).0, 0);
-        // The packed form.
+        // The packed form of arguments.
         let (size, end) = (std::cell::Cell::new(12usize), null_mut());
         let mut extra =
             [std::ptr::without_provenance_mut(1), at, std::ptr::without_provenance_mut(2), size.as_ptr().cast(), end];
@@ -480,7 +481,7 @@ fn modules_and_libraries_have_their_functions_and_globals() {
         ok!(l, cuLibraryLoadData(&mut library, PTX.as_ptr().cast(), none, null_mut(), 0, null_mut(), null_mut(), 0));
         ok!(l, cuLibraryGetKernel(&mut k, library, c"vgpu_spin_ns".as_ptr()));
         ok!(l, cuKernelGetFunction(&mut f, k));
-        // A kernel may stand in a function's place.
+        // A kernel handle is valid in place of a function handle.
         let mut params = [(&raw mut ns).cast::<c_void>()];
         for f in [f, CUfunction(k.0)] {
             ok!(l, cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, CUstream::NULL, params.as_mut_ptr(), null_mut()));
@@ -513,7 +514,7 @@ fn a_copy_behind_a_host_function_sees_what_it_wrote() {
         assert_eq!(cu!(l, cuStreamQuery(s)), CUresult::NOT_READY);
         ok!(l, cuStreamSynchronize(s));
         assert_eq!(back, 4711);
-        // Destroying a stream does not lose what it holds.
+        // Destroying a stream does not drop its queued operations.
         back = 0;
         value = 2;
         ok!(l, cuLaunchHostFunc(s, Some(fill), (&raw mut value).cast()));
@@ -588,7 +589,7 @@ fn processes_that_fill_the_device_exactly_are_never_refused() {
     let dir = tempfile::tempdir().unwrap();
     let m = vgpu_sim::Machine::open_at(dir.path(), Some("h200")).unwrap();
     let place = dir.path().to_str().unwrap().to_owned();
-    // Eight contexts, and what is left in equal parts; then a ninth process.
+    // Eight contexts, and the rest of the device in equal parts; then a ninth process.
     let slab = 2u64 << 20;
     let (capacity, context) = (m.profile(0).capacity(), m.profile(0).context_bytes);
     let part = (capacity - 8 * context) / 8 / slab * slab;

@@ -1,4 +1,5 @@
-//! Promises about changes of graphs: clones, child graphs, parameters, updates, switches, objects, the general node.
+//! Tests of changes of graphs: clones, child graphs, parameters, updates, disabled nodes, user objects, nodes of
+//! any type.
 #![allow(clippy::macro_metavars_in_unsafe)] // the unsafe part of `cu!` is the call, its arguments included
 
 mod common;
@@ -75,14 +76,14 @@ fn a_child_graph_is_a_copy_that_belongs_to_its_node() {
         ok!(l, cuGraphLaunch(x, CUstream::NULL));
         ok!(l, cuCtxSynchronize());
         assert_eq!(read(l, p, 16), [[3; 4], [2; 4], [1; 4], [1; 4]].concat());
-        // The node inside, as the executable graph knows it.
+        // A node of the child graph, addressed in the executable graph.
         assert_eq!(cu!(l, cuGraphNodeGetType(inside, &mut 0)), INVALID);
         let (mut deep, mut n) = (CUgraphNode::NULL, 1);
         ok!(l, cuGraphGetNodes(own, &mut deep, &mut n));
         ok!(l, cuGraphExecMemsetNodeSetParams(x, deep, &bytes_of(p + 4, 5, 4), CUcontext::NULL));
         ok!(l, cuGraphLaunch(x, CUstream::NULL));
         assert_eq!(read(l, p, 16), [[3; 4], [5; 4], [1; 4], [1; 4]].concat());
-        // All of it, from a graph of the same shape.
+        // The whole child graph, from a graph of the same shape.
         let other = graph(l);
         fill(l, other, &[], p + 8, 6, 8);
         ok!(l, cuGraphExecChildGraphNodeSetParams(x, node, other));
@@ -205,7 +206,7 @@ fn an_update_takes_parameters_and_says_what_else_differs() {
         ok!(l, cuGraphMemsetNodeSetParams(a, &rows));
         assert_eq!(update(h), (910, 5, a, none), "rows where there was a line");
         assert_eq!(byte_after(l, x, q), 2, "what was refused changed nothing");
-        // As many edges, from another node.
+        // The same number of edges, but from another node.
         let three = |from: usize| {
             let g = graph(l);
             let two = [empty(l, g, &[]), empty(l, g, &[])];
@@ -255,11 +256,11 @@ fn a_node_can_be_switched_off_and_on() {
     });
 }
 
-/// A node of any kind, from its number and the parameters of that kind.
+/// A node of any type, from its number and the parameters of that type.
 fn any<T>(kind: u32, inside: T) -> CUgraphNodeParams {
     let mut p = CUgraphNodeParams { kind, reserved0: [0; 3], params: [0; 29], reserved2: 0 };
     assert!(size_of::<T>() <= size_of_val(&p.params));
-    // SAFETY: checked just above; the place is aligned to eight bytes, as is every parameter.
+    // SAFETY: the size is checked just above; the destination is aligned to eight bytes, as is every parameter.
     unsafe { (&raw mut p.params).cast::<T>().write(inside) };
     p
 }
@@ -309,7 +310,7 @@ fn nodes_of_any_kind_by_one_structure() {
         ok!(l, cuGraphMemsetNodeGetParams(node, &mut now));
         assert_eq!(now.value, 8);
         assert_eq!(cu!(l, cuGraphNodeSetParams(node, &mut any(5, ()))), INVALID);
-        // Memory, in a graph of its own; what is not simulated says so.
+        // Memory, in a graph of its own; node types that are not simulated report that.
         let (m, mut n) = (graph(l), CUgraphNode::NULL);
         let mut taken = any(10, wanted(MIB));
         ok!(l, cuGraphAddNode(&mut n, m, null(), 0, &mut taken));
@@ -364,7 +365,7 @@ fn an_object_lives_as_long_as_somebody_holds_it() {
         assert_eq!(destroyed(), 0, "the clone holds it");
         ok!(l, cuGraphDestroy(copy));
         assert_eq!(destroyed(), 1);
-        // Handed over, and held by launches on their way.
+        // Transferred to the graph, and held by outstanding launches.
         let (g, (_, o)) = (graph(l), object(1, 1));
         ok!(l, cuGraphRetainUserObject(g, o, 1, 1));
         let (s, mut go) = (stream(l), 0u64);

@@ -1,4 +1,5 @@
-//! Promises about graph memory: when it is taken and given back, who may free it, what shares it, what it counts.
+//! Tests of graph memory: when it is taken and returned, who may free it, which allocations share it, and how it
+//! counts.
 #![allow(clippy::macro_metavars_in_unsafe)] // the unsafe part of `cu!` is the call, its arguments included
 
 mod common;
@@ -14,7 +15,7 @@ use std::ptr::{null, null_mut};
 const INVALID: CUresult = CUresult::INVALID_VALUE;
 const NOT_SUPPORTED: CUresult = CUresult::NOT_SUPPORTED;
 const AUTO_FREE: u64 = 1;
-/// What the simulated pool grows by at least.
+/// Usual growth of the simulated pool, bytes.
 const CHUNK: usize = 32 * MIB;
 
 fn attribute(l: &Library, which: u32) -> usize {
@@ -31,7 +32,7 @@ fn reserved(l: &Library) -> usize {
     attribute(l, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT)
 }
 
-/// Physical bytes of this process's allocations on device 0, by the machine's own account.
+/// Physical bytes of this process's allocations on device 0, from the ground truth.
 fn physical(dir: &Path) -> usize {
     let t = vgpu_sim::truth::read(dir).unwrap();
     usize::try_from(t.process(0, std::process::id()).unwrap().slab_bytes).unwrap()
@@ -45,14 +46,14 @@ fn finish(l: &Library) {
     ok!(l, cuCtxSynchronize());
 }
 
-/// A graph that allocates `bytes` and leaves them.
+/// A graph that allocates `bytes` and does not free them.
 fn leaving(l: &Library, bytes: usize) -> (CUgraph, CUgraphNode, CUdeviceptr) {
     let g = graph(l);
     let (n, at) = take(l, g, &[], bytes);
     (g, n, at)
 }
 
-/// A graph that allocates `bytes`, writes `value` to the last, copies that to `out`, and frees them.
+/// A graph that allocates `bytes`, writes `value` to the last byte, copies that to `out`, and frees the memory.
 fn passing(l: &Library, bytes: usize, value: u32, out: CUdeviceptr) -> (CUgraph, CUdeviceptr) {
     let g = graph(l);
     let (n, at) = take(l, g, &[], bytes);
@@ -150,7 +151,7 @@ fn what_a_launch_left_must_be_freed_before_the_next() {
         ok!(l, cuMemFreeAsync(at, CUstream::NULL));
         assert_eq!(cu!(l, cuMemFreeAsync(at, CUstream::NULL)), INVALID);
         ok!(l, cuGraphLaunch(x, CUstream::NULL));
-        // It outlives the executable graph.
+        // The memory outlives the executable graph.
         ok!(l, cuGraphExecDestroy(x));
         finish(l);
         assert_eq!(used(l), MIB);
@@ -190,7 +191,7 @@ fn another_graph_may_free_and_only_one_way_is_allowed() {
             assert_eq!(launch(l, y), INVALID);
         }
         assert_eq!(cu!(l, cuMemFree_v2(at)), INVALID);
-        // The other way round.
+        // The reverse: freed in its own graph, so not in another.
         let (h, m, at) = leaving(l, MIB);
         give(l, h, &[m], at);
         assert_eq!((add(graph(l), at), add(h, at)), (INVALID, INVALID));
@@ -241,7 +242,7 @@ fn allocations_whose_lives_do_not_overlap_share_memory() {
     on_machine("t4", &[], |l, dir| {
         ready(l);
         let n = 64 * MIB;
-        // One after another, by the edges: the same memory, and the same address.
+        // Ordered by edges: the same memory and the same address.
         let g = graph(l);
         let (a, first) = take(l, g, &[], n);
         let f = give(l, g, &[a], first);
@@ -251,7 +252,7 @@ fn allocations_whose_lives_do_not_overlap_share_memory() {
         run(l, g);
         assert_eq!((reserved(l), physical(dir)), (n, n));
         ok!(l, cuDeviceGraphMemTrim(0));
-        // Side by side: the order in which they happen to run does not count.
+        // Without edges between them: the order in which they happen to run does not count.
         let h = graph(l);
         for _ in 0..2 {
             let (a, at) = take(l, h, &[], n);
@@ -259,7 +260,7 @@ fn allocations_whose_lives_do_not_overlap_share_memory() {
         }
         run(l, h);
         assert_eq!((reserved(l), physical(dir)), (2 * n, 2 * n));
-        // A gap is found between two that live on.
+        // A gap between two live allocations is reused.
         ok!(l, cuDeviceGraphMemTrim(0));
         let k = graph(l);
         let (a, p) = take(l, k, &[], n);

@@ -1,5 +1,5 @@
-//! Promises about graphs built by explicit calls: structure, execution, parameters, updates, objects. Their memory:
-//! `graph_memory.rs`.
+//! Tests of graphs built by explicit calls: structure, execution, parameters, updates, user objects. Their
+//! memory: `graph_memory.rs`.
 #![allow(clippy::macro_metavars_in_unsafe)] // the unsafe part of `cu!` is the call, its arguments included
 
 mod common;
@@ -160,7 +160,7 @@ fn copies_and_fills_do_what_they_say_in_the_order_of_the_edges() {
         let source: Vec<u8> = (0..=255).cycle().take(MIB).collect();
         let mut target = vec![0u8; MIB];
         let g = graph(l);
-        // Made in the wrong order: the edges alone say what comes first.
+        // Made in the wrong order: only the edges define the order.
         let out = copy(l, g, &[], target.as_mut_ptr() as u64, b, MIB);
         let mark = fill(l, g, &[], b + 100, 7, 50);
         let over = copy(l, g, &[], b, a, MIB);
@@ -204,9 +204,9 @@ fn a_launch_takes_the_time_of_its_kernels_and_does_not_wait_for_them() {
         let first = spin(l, g, &[], f, 20_000_000);
         spin(l, g, &[first], f, 10_000_000);
         let x = instantiate(l, g, 0);
-        // The graph, its nodes and the variables they were made from are not needed any more.
+        // The graph, its nodes and the variables they were made from are no longer needed.
         ok!(l, cuGraphDestroy(g));
-        // Behind other work, so that the launch begins when that ends.
+        // Follows other work, so that the launch begins when that work ends.
         let busy = graph(l);
         spin(l, busy, &[], f, 30_000_000);
         ok!(l, cuGraphLaunch(instantiate(l, busy, 0), s));
@@ -276,7 +276,7 @@ fn host_nodes_run_in_their_place() {
         let first = host(l, g, &[], note, at[0]);
         let work = spin(l, g, &[first], f, 5_000_000);
         let second = host(l, g, &[work], note, at[1]);
-        // The content of what comes behind a host node is there behind it only.
+        // Work that follows a host node changes content only after that node has run.
         let mark = fill(l, g, &[second], p, 9, 8);
         ok!(l, cuGraphAddDependencies(g, &mark, &third, 1));
         let x = instantiate(l, g, 0);
@@ -339,9 +339,9 @@ fn arguments_are_copied_when_the_node_is_made() {
         let mut back = old;
         ok!(l, cuGraphKernelNodeGetParams(node, &mut back));
         assert!(back.kernelParams.is_null() && back.gridDimY == 1);
-        // SAFETY: a list as it was given: 1, bytes, 2, their number, 0.
+        // SAFETY: a list in the form passed above: 1, bytes, 2, their number, 0.
         let (bytes, len) = unsafe { ((*back.extra.add(1)).cast::<u8>(), *(*back.extra.add(3)).cast::<usize>()) };
-        // SAFETY: the list says how many there are.
+        // SAFETY: the list states the number of bytes.
         assert_eq!(unsafe { std::slice::from_raw_parts(bytes, len) }, [5, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0]);
         assert_eq!(packed, [0; 12]);
         shape.blockDimX = 2048;
@@ -436,7 +436,7 @@ fn a_node_runs_on_the_device_of_its_context() {
         assert_eq!((of(1).kernels, of(1).copies), (1, 1));
         assert!(of(0).busy_ns >= 5_000_000 && of(1).busy_ns >= 5_000_000);
         assert_eq!(read(l, p, 64), [4; 64]);
-        // Two launches that go back and forth at once do not wait for each other.
+        // Two launches that alternate between the devices at the same time do not block each other.
         let (s, t) = (stream(l), stream(l));
         let (x, y) = (instantiate(l, g, 0), instantiate(l, g, 0));
         for _ in 0..5 {

@@ -1,4 +1,4 @@
-//! Managed memory of the simulated driver: one address for host and device, counted in full, advised and asked about.
+//! Tests of managed memory: one address for host and device, counted in full, advice and queries.
 #![allow(clippy::macro_metavars_in_unsafe)] // the unsafe part of `cu!` is the call, its arguments included
 
 mod common;
@@ -15,7 +15,7 @@ const GLOBAL: u32 = 1;
 const CPU: i32 = -1;
 const NOBODY: i32 = -2;
 
-/// Initialised, with the primary context of device 0 current.
+/// Initialises the driver and makes the primary context of device 0 current.
 fn ready(l: &Library) -> CUcontext {
     let mut ctx = CUcontext::NULL;
     ok!(l, cuInit(0));
@@ -30,13 +30,13 @@ fn managed(l: &Library, bytes: usize) -> CUdeviceptr {
     p
 }
 
-/// Bytes asked for, and bytes of device memory that allocations take.
+/// Requested bytes, and bytes of device memory in allocations.
 fn truth(dir: &Path, device: usize) -> (u64, u64) {
     let t = vgpu_sim::truth::read(dir).unwrap();
     t.process(device, std::process::id()).map_or((0, 0), |p| (p.requested_bytes, p.slab_bytes))
 }
 
-/// An attribute of a range that is one number.
+/// A range attribute that is a single number.
 fn asked(l: &Library, attribute: u32, p: CUdeviceptr, bytes: usize) -> i32 {
     let mut value = 77i32;
     ok!(l, cuMemRangeGetAttribute((&raw mut value).cast(), 4, attribute, p, bytes));
@@ -48,7 +48,7 @@ fn host_and_device_see_the_same_bytes_at_the_same_address() {
     on_machine("h200", &[], |l, _| {
         ready(l);
         let (p, n) = (managed(l, 3 * MIB + 5), 3 * MIB + 5);
-        // SAFETY: managed memory is the host's to use; nothing else uses it now.
+        // SAFETY: the host may use managed memory; nothing else uses it now.
         let host = unsafe { std::slice::from_raw_parts_mut(p as *mut u8, n) };
         host.iter_mut().enumerate().for_each(|(i, b)| *b = u8::try_from(i % 251).unwrap());
         let mut back = vec![0u8; n];
@@ -160,7 +160,7 @@ fn advice_is_remembered_page_by_page() {
         ok!(l, cuMemAdvise(p, n, 1, 0));
         ok!(l, cuMemAdvise(p, n, 3, CPU));
         assert_eq!([1, 2].map(|a| asked(l, a, p, n)), [1, CPU]);
-        // The middle differs: the whole has no common place.
+        // The middle differs, so the whole range has no common location.
         let device = CUmemLocation { kind: CU_MEM_LOCATION_TYPE_DEVICE, id: 1 };
         ok!(l, cuMemAdvise_v2(p + 8192, 4096, 3, device));
         ok!(l, cuMemAdvise(p + 8192, 4096, 2, 0));
@@ -170,7 +170,7 @@ fn advice_is_remembered_page_by_page() {
         assert_eq!(asked(l, 2, p, 8192), CPU);
         ok!(l, cuMemAdvise(p, n, 4, 0));
         assert_eq!(asked(l, 2, p, n), NOBODY);
-        // Who reads along.
+        // Devices with the accessed-by advice.
         for d in [CPU, 1] {
             ok!(l, cuMemAdvise(p, n, 5, d));
         }
@@ -240,7 +240,7 @@ fn wrong_ranges_places_and_sizes_are_errors() {
         assert_eq!(cu!(l, cuMemRangeGetAttribute(out, 4, 1, q, 10)), invalid);
         assert_eq!(cu!(l, cuMemRangeGetAttribute(out, 3, 3, p, 10)), invalid);
         assert_eq!(cu!(l, cuMemRangeGetAttribute(null_mut(), 4, 1, p, 10)), invalid);
-        // Attaching: to all, to none, to one that is a stream of the program's.
+        // Attaching: to all streams, to none, to one created stream.
         let mut s = CUstream::NULL;
         ok!(l, cuStreamCreate(&mut s, 0));
         for flags in [1, 2, 4] {

@@ -1,4 +1,4 @@
-//! What contexts, their limits and their modules take of device memory, and how it comes back.
+//! Tests of device memory of contexts, their limits and their modules, and of its return.
 #![allow(clippy::macro_metavars_in_unsafe)] // the unsafe part of `cu!` is the call, its arguments included
 
 mod common;
@@ -12,7 +12,7 @@ use std::ptr::null_mut;
 
 const MIB: u64 = 1 << 20;
 
-/// A text with a kernel, a global of `global` bytes, and `filler` bytes that a comment would not be.
+/// PTX text with a kernel, a global of `global` bytes, and `filler` bytes of functions, which count as code.
 fn ptx(global: usize, filler: usize) -> CString {
     let line = ".visible .entry k(.param .u64 ns) { ret; }\n";
     let many: String =
@@ -29,7 +29,7 @@ fn module(l: &Library, text: &CString) -> CUmodule {
     m
 }
 
-/// Overhead, and bytes that allocations take.
+/// Overhead, and bytes in allocations.
 fn truth(dir: &Path) -> (u64, u64) {
     let t = vgpu_sim::truth::read(dir).unwrap();
     t.process(0, std::process::id()).map_or((0, 0), |p| (p.overhead_bytes, p.slab_bytes))
@@ -54,7 +54,7 @@ fn code_and_globals_are_overhead_until_they_are_unloaded() {
         let b = module(l, &small);
         assert_eq!(truth(dir).0, base + 2 * MIB, "two small ones share a slab");
         let c = module(l, &large);
-        // Ten MiB of a global and more than two of code; whole slabs.
+        // 10 MiB of a global and more than 2 MiB of code; whole slabs.
         let taken = truth(dir).0 - base - 2 * MIB;
         assert!((12 * MIB..=14 * MIB).contains(&taken) && taken.is_multiple_of(2 * MIB), "{taken}");
         ok!(l, cuModuleUnload(a));
@@ -71,7 +71,7 @@ fn a_global_has_an_address_and_content_and_begins_at_zero() {
     on_machine("t4", &[], |l, _| {
         primary(l);
         let text = ptx(4096, 0);
-        // Keeps the slab, so that the second module gets the first one's place.
+        // Keeps the slab in use, so that the second module gets the first one's memory.
         let keeper = module(l, &text);
         for _ in 0..2 {
             let m = module(l, &text);
@@ -122,7 +122,7 @@ fn a_library_takes_memory_in_each_context_that_uses_it() {
         ok!(l, cuLibraryLoadData(&mut library, text.as_ptr().cast(), none, null_mut(), 0, null_mut(), null_mut(), 0));
         ok!(l, cuLibraryGetKernel(&mut k, library, c"k".as_ptr()));
         assert_eq!(truth(dir).0, base, "code without a context");
-        // A launch brings it into the context.
+        // A launch loads it into the context.
         let mut ns = 0u64;
         let mut params = [(&raw mut ns).cast::<c_void>()];
         let f = CUfunction(k.0);
@@ -163,14 +163,14 @@ fn limits_take_memory_and_give_it_back() {
             ok!(l, cuCtxSetLimit(limit, [1024, 1 << 20, 8 << 20, 2, 2048, 128][limit as usize]));
             assert_eq!(truth(dir).0, base);
         }
-        // What does not fit changes nothing.
+        // A limit that does not fit changes nothing.
         assert_eq!(cu!(l, cuCtxSetLimit(2, 200 << 30)), CUresult::OUT_OF_MEMORY);
         assert_eq!(cu!(l, cuCtxSetLimit(2, usize::MAX)), CUresult::OUT_OF_MEMORY);
         ok!(l, cuCtxGetLimit(&mut value, 2));
         assert_eq!((value, truth(dir).0), (8 << 20, base));
         assert_eq!(cu!(l, cuCtxSetLimit(0, 1 << 20)), CUresult::INVALID_VALUE);
         assert_eq!(cu!(l, cuCtxSetLimit(7, 1)).0, 215);
-        // A context returns what its limits took.
+        // A destroyed context returns the memory of its limits.
         let mut other = CUcontext::NULL;
         ok!(l, cuCtxCreate_v2(&mut other, 0, 0));
         ok!(l, cuCtxSetLimit(2, 1 << 30));
@@ -225,12 +225,12 @@ fn a_primary_context_that_is_reset_is_still_held() {
         assert_eq!(truth(dir), (0, 0), "a reset returns everything, however many hold");
         ok!(l, cuDevicePrimaryCtxGetState(0, &mut flags, &mut active));
         assert_eq!((flags, active), (4, 0));
-        // The thread's context is gone, and so is everything in it.
+        // The thread's context is destroyed with everything in it.
         assert_eq!(cu!(l, cuMemAlloc_v2(&mut p, 1)), CUresult::CONTEXT_IS_DESTROYED);
         assert_eq!(cu!(l, cuCtxSetCurrent(ctx)), CUresult::INVALID_CONTEXT);
         assert_eq!(cu!(l, cuModuleUnload(m)), CUresult::INVALID_HANDLE);
         ok!(l, cuDevicePrimaryCtxReset_v2(0));
-        // Two still hold: a third makes it anew, and it stays until the last has let go.
+        // Two retains remain. A third one makes the context again, and it lives until the last release.
         ok!(l, cuDevicePrimaryCtxRetain(&mut again, 0));
         ok!(l, cuCtxSetCurrent(again));
         ok!(l, cuMemAlloc_v2(&mut p, 1));
@@ -242,7 +242,7 @@ fn a_primary_context_that_is_reset_is_still_held() {
         ok!(l, cuDevicePrimaryCtxGetState(0, &mut flags, &mut active));
         assert_eq!((active, truth(dir)), (0, (0, 0)));
         assert_eq!(cu!(l, cuDevicePrimaryCtxRelease_v2(0)), CUresult::INVALID_CONTEXT);
-        // Released after a reset alone: nothing to end, and no error.
+        // A release after a reset alone: nothing to destroy, and no error.
         ok!(l, cuDevicePrimaryCtxRetain(&mut again, 0));
         ok!(l, cuDevicePrimaryCtxReset_v2(0));
         ok!(l, cuDevicePrimaryCtxRelease_v2(0));

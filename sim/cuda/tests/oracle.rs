@@ -1,6 +1,7 @@
-//! The simulated driver against the real one, driver 535.309.01 loaded without a GPU.
+//! Compares the simulated driver with the real one, driver 535.309.01 loaded without a GPU.
 //!
-//! The real library is named by `VGPU_ORACLE_LIBCUDA` (tests/setup/all). Each comparison runs in a child of its own: the libraries change their process.
+//! `VGPU_ORACLE_LIBCUDA` names the real library (tests/setup/all). Each comparison runs in a separate child,
+//! because the libraries change their process.
 
 mod common;
 
@@ -18,12 +19,12 @@ type GetV1 = unsafe extern "C" fn(*const c_char, *mut *mut c_void, i32, u64) -> 
 type GetV2 = unsafe extern "C" fn(*const c_char, *mut *mut c_void, i32, u64, *mut u32) -> u32;
 type Words = unsafe extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64) -> u32;
 
-/// The real library, if it is there.
+/// The real library, if it is available.
 fn oracle() -> Option<PathBuf> {
     common::part("VGPU_ORACLE_LIBCUDA", "Debian's libcuda1 535 to compare with")
 }
 
-/// Every name of the driver's: all exports and all bases.
+/// Every name of the driver: all exports and all base names.
 fn names() -> BTreeSet<String> {
     let mut all: BTreeSet<String> = versions::ALSO_EXPORTED.iter().map(|n| (*n).to_owned()).collect();
     for f in versions::FAMILIES {
@@ -44,12 +45,13 @@ fn exports(library: &Library) -> BTreeMap<usize, String> {
     by_address
 }
 
-/// Name, version, flags.
+/// A lookup: name, version, flags.
 type Question = (String, i32, u64);
-/// New call: code, output by the export's name, status; old call: code, output.
+/// Result of a lookup. New call: code, export name of the output, status. Old call: code, export name of the
+/// output.
 type Said = (u32, String, u32, u32, String);
 
-/// Everything `cuGetProcAddress` in both forms says: code, output (by export's name), status.
+/// Results of both forms of `cuGetProcAddress` for all names, versions and flags.
 fn answers(library: &Library, versions: &[i32]) -> BTreeMap<Question, Said> {
     let by_address = exports(library);
     let name_of = |p: *mut c_void| match p as usize {
@@ -128,9 +130,9 @@ fn names_of_errors_are_the_real_ones() {
     assert!(lines.is_empty(), "{lines:#?}");
 }
 
-/// Code of a call with twelve zero arguments, in a child; `None` when it crashes.
+/// Code of a call with twelve zero arguments, in a child; `None` if the call crashes.
 fn zero_call(library: &Library, name: &str, init: bool) -> Option<u32> {
-    // SAFETY: the child alone is at risk. Extra arguments are ignored by the C calling convention.
+    // SAFETY: a crash only ends the child. The C calling convention ignores extra arguments.
     unsafe {
         let f = *library.get::<Words>(name.as_bytes()).unwrap();
         let cu_init = *library.get::<unsafe extern "C" fn(u32) -> u32>(b"cuInit").unwrap();
@@ -165,18 +167,17 @@ fn without_a_gpu_calls_fail_as_on_the_real_driver() {
         let (mut same, mut arguments) = (0, 0);
         for init in [false, true] {
             for name in names() {
-                // A base without an export of its own name.
-                // SAFETY: the symbol's address only.
+                // A base name without an export of the same name.
                 if unsafe { real.get::<*const c_void>(name.as_bytes()) }.is_err() {
                     continue;
                 }
                 let (r, s) = (zero_call(&real, &name, init), zero_call(sim, &name, init));
                 match r {
                     _ if r == s => same += 1,
-                    // The real driver looks at some arguments first (null pointers, null handles; it even crashes on
-                    // some); here initialisation is always looked at first. Callers with proper arguments see 3 from both.
+                    // The real driver checks some arguments first (null pointers, null handles), and even crashes on
+                    // some. Here initialisation is always checked first. Callers with proper arguments get 3 from both.
                     None | Some(0 | 1 | 400 | 801) if s == Some(3) => arguments += 1,
-                    // Called before initialisation it crashes on null; here that is an invalid value.
+                    // Before initialisation the real driver crashes on null; here null is an invalid value.
                     None if s == Some(1) => arguments += 1,
                     _ => lines.push(format!("{name} (init tried: {init}): {r:?}, here {s:?}")),
                 }

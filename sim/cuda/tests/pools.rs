@@ -1,4 +1,4 @@
-//! Promises of pools: what they hold, when they grow, what serves a request, and what goes back when.
+//! Tests of pools: their memory, their growth, the source of each allocation, and the return of memory.
 #![allow(clippy::macro_metavars_in_unsafe)] // the unsafe part of `cu!` is the call, its arguments included
 
 mod common;
@@ -77,12 +77,12 @@ fn set(l: &Library, pool: CUmemoryPool, attribute: u32, mut v: u64) {
     ok!(l, cuMemPoolSetAttribute(pool, attribute, (&raw mut v).cast()));
 }
 
-/// Reserved, used.
+/// Reserved and used bytes.
 fn has(l: &Library, pool: CUmemoryPool) -> (u64, u64) {
     (get(l, pool, 5), get(l, pool, 7))
 }
 
-/// Physical bytes beside contexts, and bytes of live pointers, by the truth.
+/// Physical bytes without contexts, and bytes of live pointers, from the ground truth.
 fn truth(dir: &Path) -> (u64, u64) {
     let t = vgpu_sim::truth::read(dir).unwrap();
     let p = t.process(0, std::process::id()).unwrap();
@@ -197,7 +197,7 @@ fn a_stream_has_its_own_frees_at_once_and_others_when_the_device_has_passed_them
         go.store(true, std::sync::atomic::Ordering::Release);
         ok!(l, cuStreamSynchronize(s));
         assert_eq!((truth(dir), has(l, pool)), ((CHUNK, CHUNK), (CHUNK, CHUNK)));
-        // Behind a kernel that the device has not done.
+        // The free follows a kernel that the device has not finished.
         spin(l, other, 30_000_000);
         ok!(l, cuMemFreeAsync(c, other));
         assert_eq!(has(l, pool), (CHUNK, 0));
@@ -258,11 +258,11 @@ fn a_stream_that_waited_for_anothers_free_may_have_it() {
             ok!(l, cuEventRecord(early, s));
             ok!(l, cuMemFreeAsync(a, s));
             ok!(l, cuEventRecord(late, s));
-            // An event before the free says nothing about it.
+            // An event before the free is not enough.
             ok!(l, cuStreamWaitEvent(other, early, 0));
             let b = from(l, pool, 32 * MIB, other);
             assert_eq!(has(l, pool).0, 2 * CHUNK, "{on}");
-            // One after it does, through a third stream too.
+            // An event after it is enough, through a third stream too.
             ok!(l, cuStreamWaitEvent(middle, late, 0));
             ok!(l, cuEventRecord(through, middle));
             ok!(l, cuStreamWaitEvent(other, through, 0));
@@ -317,7 +317,7 @@ fn before_any_refusal_unused_memory_of_pools_goes_back() {
             ok!(l, cuStreamSynchronize(s));
             assert!(free() < (16 << 20));
         };
-        // Plain memory.
+        // Memory of `cuMemAlloc`.
         fill();
         let mut p = 0;
         ok!(l, cuMemAlloc_v2(&mut p, 40 * MIB));
@@ -347,7 +347,7 @@ fn before_any_refusal_unused_memory_of_pools_goes_back() {
         ok!(l, cuCtxCreate_v2(&mut ctx, 0, 0));
         assert_eq!(has(l, pool), (0, 0));
         ok!(l, cuCtxDestroy_v2(ctx));
-        // What is in use stays.
+        // Memory in use is not returned.
         let c = from(l, pool, all - 8 * MIB, s);
         assert_eq!(cu!(l, cuMemAlloc_v2(&mut p, 40 * MIB)), CUresult::OUT_OF_MEMORY);
         assert_eq!(cu!(l, cuMemAllocFromPoolAsync(&mut p, 40 * MIB, second, s)), CUresult::OUT_OF_MEMORY);
@@ -399,7 +399,7 @@ fn a_destroyed_pool_lives_as_long_as_its_last_block() {
         ok!(l, cuMemFreeAsync(b, s));
         ok!(l, cuStreamSynchronize(s));
         assert_eq!(truth(dir), (0, 0));
-        // One whose blocks are freed and not passed when it is destroyed.
+        // A pool whose blocks are freed, but not passed by the device, when it is destroyed.
         let pool = pool_of(l, 0);
         let c = from(l, pool, MIB, s);
         spin(l, s, 10_000_000);

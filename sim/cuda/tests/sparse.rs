@@ -1,4 +1,4 @@
-//! Arrays of the simulated driver whose memory is mapped into them, or is another API's.
+//! Tests of arrays whose memory is mapped into them, or belongs to another API.
 #![allow(clippy::macro_metavars_in_unsafe)] // the unsafe part of `cu!` is the call, its arguments included
 
 mod array_parts;
@@ -17,7 +17,7 @@ fn physical(l: &Library, bytes: usize) -> CUmemGenericAllocationHandle {
         requestedHandleTypes: 0,
         location: CUmemLocation { kind: CU_MEM_LOCATION_TYPE_DEVICE, id: 0 },
         win32HandleMetaData: null_mut(),
-        // 1: a pool of tiles.
+        // Usage flag 1: a pool of tiles.
         allocFlags: CUmemAllocationFlags { usage: 1, ..CUmemAllocationFlags::default() },
     };
     let mut h = 0;
@@ -25,7 +25,7 @@ fn physical(l: &Library, bytes: usize) -> CUmemGenericAllocationHandle {
     h
 }
 
-/// Words of a box of tiles: level, layer, offset, extent.
+/// Words for a box of tiles: level, layer, offset, extent.
 fn tiles(level: u32, layer: u32, at: [u32; 3], size: [u32; 3]) -> [u64; 4] {
     let w = [level, layer, at[0], at[1], at[2], size[0], size[1], size[2]].map(u64::from);
     [w[0] | w[1] << 32, w[2] | w[3] << 32, w[4] | w[5] << 32, w[6] | w[7] << 32]
@@ -74,7 +74,7 @@ fn tiles_of_a_sparse_array_hold_content_while_they_are_mapped() {
             let there = (512..1536).contains(&(i % 2048));
             assert_eq!(*b, if there { *w } else { 0 }, "{i}");
         }
-        // One of the four goes; then the others.
+        // One of the four tiles is unmapped; then the others.
         let mut list = [entry(a.0, tiles(0, 0, [256, 128, 0], [128, 128, 1]), 0, 0)];
         ok!(l, cuMemMapArrayAsync_ptsz(list.as_mut_ptr(), 1, CUstream::NULL));
         ok!(l, cuCtxSynchronize());
@@ -85,7 +85,7 @@ fn tiles_of_a_sparse_array_hold_content_while_they_are_mapped() {
         ok!(l, cuMemMapArrayAsync(list.as_mut_ptr(), 1, CUstream::NULL));
         ok!(l, cuCtxSynchronize());
         assert_eq!(truth(dir), (0, 0));
-        // Destroying unmaps.
+        // Destroying the array unmaps its tiles.
         let h = physical(l, 2 * MIB);
         let mut list = [entry(a.0, tiles(0, 0, [0; 3], [512, 256, 1]), h, 0)];
         ok!(l, cuMemMapArrayAsync(list.as_mut_ptr(), 1, CUstream::NULL));
@@ -144,7 +144,8 @@ fn the_tail_of_a_sparse_mipmap_is_mapped_by_its_bytes() {
         ok!(l, cuMipmappedArrayCreate(&mut m, &desc(512, 512, 3, U8, 4, CUDA_ARRAY3D_SPARSE | 1), 10));
         let mut p = CUDA_ARRAY_SPARSE_PROPERTIES::default();
         ok!(l, cuMipmappedArrayGetSparseProperties(&mut p, m));
-        // 512, 256 and 128 span tiles of 128; 64 and less are the tail: 16 KiB + 4 KiB + ..., one tile per layer.
+        // Levels of 512, 256 and 128 span tiles of 128; 64 and less are the mip tail: 16 KiB + 4 KiB + ..., one tile
+        // per layer.
         assert_eq!((p.tileWidth, p.miptailFirstLevel, p.miptailSize, p.flags), (128, 3, 64 << 10, 0));
         let h = physical(l, 4 * MIB);
         let mip = |e: CUarrayMapInfo| CUarrayMapInfo { resourceType: 1, ..e };
@@ -154,7 +155,7 @@ fn the_tail_of_a_sparse_mipmap_is_mapped_by_its_bytes() {
         };
         let mut list = [tail(0), tail(2), mip(entry(m.0, tiles(2, 1, [0; 3], [128, 128, 1]), h, 3 << 16))];
         ok!(l, cuMemMapArrayAsync(list.as_mut_ptr(), 3, CUstream::NULL));
-        // All are written before any is read: levels of a tail stand side by side.
+        // All levels are written before any is read, because the levels of a mip tail are adjacent.
         let levels = [(2, vec![1]), (3, vec![0, 2]), (4, vec![0, 2]), (5, vec![0, 2]), (9, vec![0, 2])];
         for write in [true, false] {
             for (level, layers) in &levels {

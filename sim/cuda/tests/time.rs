@@ -1,5 +1,6 @@
-//! Promises about time: engines beside each other, kernels that wait, cooperative launches, default streams of threads,
-//! what calls cost. Streams and events themselves: vgpu-sim's `streams.rs`; slices between processes: its `processes.rs`.
+//! Tests of time: engines that work at the same time, kernels that wait, cooperative launches, per-thread default
+//! streams, the cost of calls. Streams and events: `streams.rs` of vgpu-sim; slices between processes: its
+//! `processes.rs`.
 #![allow(clippy::macro_metavars_in_unsafe)] // the unsafe part of `cu!` is the call, its arguments included
 
 mod common;
@@ -39,7 +40,7 @@ fn kernels(l: &Library) -> Kernels {
     Kernels { spin: get(c"vgpu_spin_ns"), wait: get(c"vgpu_wait_word"), set: get(c"vgpu_set_word") }
 }
 
-/// Launches one thread with up to three arguments of 64 bits; a kernel reads of each what it declares.
+/// Launches one thread with up to three arguments of 64 bits; a kernel reads only the parameters it declares.
 fn launch(l: &Library, f: CUfunction, s: CUstream, mut values: [u64; 3]) -> CUresult {
     let mut params = values.each_mut().map(|v| std::ptr::from_mut(v).cast::<c_void>());
     cu!(l, cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, s, params.as_mut_ptr(), null_mut()))
@@ -146,7 +147,7 @@ fn kernels_that_wait_and_set_work_in_graphs_too() {
     });
 }
 
-/// A page of the host goes to the device while a kernel works, and back while another does.
+/// Host memory is copied to the device while a kernel works, and back while another does.
 #[test]
 fn copies_overlap_with_kernels_and_with_each_other() {
     on_machine("t4", &[], |l, _| {
@@ -156,7 +157,7 @@ fn copies_overlap_with_kernels_and_with_each_other() {
         let [begin, a, b, c, go] = [(); 5].map(|()| event(l));
         let (p, q) = (alloc(l, 240 * MIB), alloc(l, 240 * MIB));
         let (mut from, mut to) = (vec![1u8; 240 * MIB], vec![0u8; 240 * MIB]);
-        // All of it waits for a host function, so that nothing of the host's time is between.
+        // All work first waits for a host function, so that the host's own time is not in between.
         let mut open = AtomicU64::new(0);
         ok!(l, cuLaunchHostFunc(gate, Some(wait), open.as_ptr().cast()));
         ok!(l, cuEventRecord(go, gate));
@@ -173,13 +174,14 @@ fn copies_overlap_with_kernels_and_with_each_other() {
         open.get_mut();
         open.store(1, Ordering::Release);
         ok!(l, cuCtxSynchronize());
-        // 240 MiB at 12 GB/s are 21 ms: one after another it would be more than sixty.
+        // 240 MiB at 12 GB/s take 21 ms; one after another the three would take more than 60 ms.
         let times = [a, b, c].map(|e| elapsed(l, begin, e));
         assert!(times.iter().all(|ms| (19.9..22.0).contains(ms)), "{times:?}");
     });
 }
 
-/// CUDA driver API, `cuLaunchCooperativeKernel`: at most as many blocks as fit at once, else 720.
+/// CUDA driver API, `cuLaunchCooperativeKernel`: at most as many blocks as can be resident at the same time, else
+/// 720.
 #[test]
 fn a_cooperative_grid_fits_the_device_at_once_or_is_refused() {
     on_machine("t4", &[], |l, _| {
@@ -213,8 +215,8 @@ fn params(f: CUfunction, s: CUstream, grid: u32, args: *mut *mut c_void) -> CUDA
     }
 }
 
-/// CUDA driver API, `cuLaunchCooperativeKernelMultiDevice`: one kernel and shape, a device and a stream each; all wait
-/// for all, before and after, unless the flags say otherwise.
+/// CUDA driver API, `cuLaunchCooperativeKernelMultiDevice`: one kernel and shape, one device and stream per
+/// launch. All launches wait for each other, before and after, unless the flags exclude it.
 #[test]
 fn grids_on_several_devices_begin_and_end_together() {
     on_machine("2xt4,l4", &[("CUDA_DEVICE_ORDER", "PCI_BUS_ID")], |l, _| {
@@ -248,7 +250,7 @@ fn grids_on_several_devices_begin_and_end_together() {
         assert_eq!(go(&[one(0, 641), one(1, 641)], 0), CUresult(720));
         for (flags, waits) in [(0, true), (3, false)] {
             let open = AtomicU64::new(0);
-            // The first device has something to wait for.
+            // The first device has work to wait for.
             ok!(l, cuLaunchHostFunc(each[0].2, Some(wait), open.as_ptr().cast()));
             assert_eq!(go(&[one(0, 1), one(1, 1)], flags).0, 0);
             if !waits {
@@ -309,7 +311,7 @@ fn calls_take_the_host_time_that_the_profile_says() {
         least(200, &|| ok!(l, cuEventRecord(e, s)));
         least(100, &|| _ = cu!(l, cuEventQuery(e)));
         least(100, &|| _ = cu!(l, cuStreamQuery(s)));
-        // Four launches fit; the next waits for the first.
+        // Four launches fit into the queue; the next waits for the first.
         ok!(l, cuStreamSynchronize(s));
         let begun = Instant::now();
         for _ in 0..6 {

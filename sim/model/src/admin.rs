@@ -1,4 +1,4 @@
-//! Looking after the machine from outside: make, reset, list. For `vgpu sim`.
+//! Administration of the machine from outside, for `vgpu sim`: create, reset, list.
 
 use crate::machine::Machine;
 use crate::profile::{BUILT_IN, Profile, parse_list};
@@ -10,12 +10,12 @@ pub fn profiles() -> &'static [Profile] {
     &BUILT_IN
 }
 
-/// Removes the state in `dir`, and `dir` where nothing else is in it; the next process makes a new machine.
+/// Removes the state in `dir`, and `dir` itself if it is empty then; the next process makes a new machine.
 ///
-/// Processes that still use the old machine keep it until they end. Returns whether there was one.
+/// Processes that still use the old machine keep it until they end. Returns whether a machine existed.
 ///
 /// # Errors
-/// The file is there and cannot be removed.
+/// The file exists and cannot be removed.
 pub fn reset(dir: &Path) -> Result<bool, Error> {
     let was_there = match std::fs::remove_file(dir.join("state")) {
         Ok(()) => true,
@@ -23,7 +23,7 @@ pub fn reset(dir: &Path) -> Result<bool, Error> {
         Err(e) => return Err(e),
     };
     crate::share::remove_contents(dir);
-    // Somebody else's files, or a place that is mounted: it stays.
+    // A directory with other files in it, or a mount point, stays.
     let _ = std::fs::remove_dir(dir);
     Ok(was_there)
 }
@@ -31,7 +31,7 @@ pub fn reset(dir: &Path) -> Result<bool, Error> {
 /// Makes a machine in `dir` with the devices of `profile`.
 ///
 /// # Errors
-/// There is one already, the profile is not understood, or the directory is not writable.
+/// A machine exists already, the profile is not understood, or the directory is not writable.
 pub fn create(dir: &Path, profile: &str) -> Result<(), Error> {
     parse_list(profile).map_err(|e| Error::new(ErrorKind::InvalidInput, e))?;
     if dir.join("state").exists() {

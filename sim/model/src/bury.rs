@@ -1,13 +1,15 @@
-//! The end of a process on the machine: its work and memory go, its numbers are kept, once, whoever dies meanwhile.
+//! Removes a finished process from the machine: drops its work and memory, and adds its counters to the totals
+//! exactly once, even if the remover is killed.
 //!
-//! A burial goes device by device; each is written down first ([`Burial`]), so that a burier who is killed himself leaves
-//! a step that can be repeated. Not here: who is dead (`machine`).
+//! The removal goes device by device and writes each step to a redo log first ([`Burial`]). So the step of a
+//! remover that is killed can be repeated.
+//! Not here: detection of dead processes (`machine`).
 
 use crate::layout::{Body, Burial, DEVICES, FINISHED, Finished, NOBODY, Use, WINDOWS, ring_index, set_bit};
 use crate::sched;
 use std::sync::atomic::{Ordering, fence};
 
-/// Ends the process in `slot` as of `time`.
+/// Removes the process in `slot` as of `time`.
 pub fn bury(body: &mut Body, slot: usize, time: u64) {
     for d in 0..DEVICES {
         if body.slots[slot].touched & (1 << d) != 0 {
@@ -17,7 +19,7 @@ pub fn bury(body: &mut Body, slot: usize, time: u64) {
     for d in 0..body.device_count as usize {
         for lane in &mut body.devices[d].lanes {
             if lane.last as usize == slot {
-                // The next process finds no context of the dead to switch from.
+                // The next process has no predecessor to switch from.
                 lane.last = NOBODY;
             }
             if lane.current as usize == slot {
@@ -30,12 +32,12 @@ pub fn bury(body: &mut Body, slot: usize, time: u64) {
     set_bit(&mut body.live, slot, false);
 }
 
-/// Keeps the numbers of `slot` on one device and clears them there.
+/// Saves the counters of `slot` on one device and clears them there.
 fn settle(body: &mut Body, slot: usize, d: usize, time: u64) {
     sched::withdraw(body, slot, d);
     let number = |i: usize| u32::try_from(i).unwrap_or(NOBODY);
     let (s, mut done) = (&body.slots[slot], body.devices[d].done);
-    // With the shares that were its own to the end.
+    // Includes the shares that it owned to the end.
     let used = body.used(slot, d);
     let entry = Finished {
         serial: s.serial,
@@ -47,7 +49,7 @@ fn settle(body: &mut Body, slot: usize, d: usize, time: u64) {
         name: s.name,
         used,
     };
-    // Not counted yet: an entry behind the count is nobody's.
+    // Does not count yet: an entry beyond `finished_count` is ignored.
     body.finished[ring_index(body.finished_count, FINISHED)] = entry;
     done.busy += used.busy;
     done.copying += used.copying;
@@ -84,7 +86,8 @@ fn apply(body: &mut Body) {
     body.slots[slot].touched &= !(1 << d);
 }
 
-/// Repeats what a killed process left half made. For whoever gets the lock from the dead.
+/// Completes the updates that a killed process left half made. For a process that takes the lock over from a dead
+/// holder.
 pub fn repair(body: &mut Body) {
     sched::repair(body);
     if body.burial.open == 1 {

@@ -1,11 +1,11 @@
-//! Checkpoint and restore: a process is locked, its memory leaves the device, comes back, and it goes on.
+//! Checkpoint and restore: a process is locked, its memory leaves the device, returns, and the process continues.
 //!
-//! One word per process says how far it is. While it says "checkpointed" the process's own record counts nothing, so
-//! that one store moves all of its memory at once, and whoever is killed meanwhile leaves it there or not there.
-//! Content needs no moving: it never was on a device. A process that holds shared memory is not checkpointed.
-//! A process stays locked when the one that locked it dies. Pids are those that processes see of themselves: two with the
-//! same pid in different pid namespaces are taken for one.
-//! Not here: error codes (sim/cuda), the numbers themselves (`memory`).
+//! One word per process is its checkpoint state. While it is [`CHECKPOINTED`], the process's own record counts
+//! nothing. So one store moves all of its memory, and a caller killed meanwhile leaves it either all moved or not
+//! at all. Content needs no moving, because it is not stored on a device. A process that holds a share cannot be
+//! checkpointed. A process stays locked when the process that locked it dies. A pid is the one a process sees of
+//! itself: two processes with the same pid in different pid namespaces are treated as one.
+//! Not here: error codes (sim/cuda), the memory figures (`memory`).
 
 use crate::layout::{Body, Slot, Use, bits};
 use crate::machine::{Machine, now};
@@ -13,33 +13,33 @@ use crate::memory::Full;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Calls are answered.
+/// State: calls are answered.
 pub const RUNNING: u32 = 0;
-/// Calls wait.
+/// State: calls wait.
 pub const LOCKED: u32 = 1;
-/// Calls wait, and the memory is not on the device.
+/// State: calls wait, and the memory is not on the device.
 pub const CHECKPOINTED: u32 = 2;
 
-/// How often a waiting call looks again.
+/// Interval at which a waiting call checks again.
 const LOOK_AGAIN: Duration = Duration::from_micros(500);
 
-/// Why a step is not made.
+/// Why a step is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// There is no such process on this machine.
     Unknown,
-    /// The process is not in the state that the step begins with.
+    /// The process is not in the state from which this step starts.
     WrongState,
-    /// The work of the process did not end in time.
+    /// The work of the process did not end within the limit.
     NotInTime,
-    /// The process holds memory that others hold too.
+    /// The process holds shares.
     Shared,
     /// The memory does not fit on the device; the process stays checkpointed.
     Full(Full),
 }
 
 impl Body {
-    /// What the process in `slot` has of its own on device `d`: no memory while it is checkpointed.
+    /// The own record of the process in `slot` on device `d`. Its memory is zero while the process is checkpointed.
     pub(crate) fn record(&self, slot: usize, d: usize) -> Use {
         let used = self.slots[slot].devices[d].used;
         if self.slots[slot].checkpoint != CHECKPOINTED {
@@ -48,7 +48,7 @@ impl Body {
         Use { contexts: 0, allocations: 0, requested: 0, live: 0, slabs: 0, large: 0, overhead: 0, ..used }
     }
 
-    /// The slots of a process: its driver's, and its NVML's if that has one of its own.
+    /// The slots of a process: the one of its CUDA driver, and that of NVML if it has its own.
     fn slots_of(&self, pid: u32) -> Vec<usize> {
         bits(&self.live).filter(|s| self.slots[*s].pid == pid).collect()
     }
@@ -69,14 +69,14 @@ impl Body {
     }
 }
 
-/// The word of a slot. Its process reads it without the machine's lock.
+/// The checkpoint state of a slot. Its process reads it without the machine's lock.
 fn word(slot: &Slot) -> &AtomicU32 {
     // SAFETY: a live, aligned u32 that everybody treats as an atomic while other processes run.
     unsafe { AtomicU32::from_ptr((&raw const slot.checkpoint).cast_mut()) }
 }
 
 impl Machine {
-    /// How far the process `pid` is.
+    /// The checkpoint state of the process `pid`.
     ///
     /// # Errors
     /// [`Refusal::Unknown`].
@@ -85,8 +85,8 @@ impl Machine {
         b.state_of(&b.slots_of(pid))
     }
 
-    /// Lets further calls of the process `pid` wait, and waits until its work on all devices has ended; `limit`: at most
-    /// so long, and if that is not enough the process runs on.
+    /// Makes further calls of the process `pid` wait, and waits until its work on all devices has ended. If that
+    /// takes longer than `limit`, the process is unlocked again.
     ///
     /// # Errors
     /// All but [`Refusal::Full`] and [`Refusal::Shared`].
@@ -122,7 +122,7 @@ impl Machine {
         b.step(pid, LOCKED, CHECKPOINTED)
     }
 
-    /// Brings the memory of the process `pid` back, all of it or nothing; the process is locked then.
+    /// Puts the memory of the process `pid` back on the devices, all of it or none. The process is locked then.
     ///
     /// # Errors
     /// [`Refusal::Unknown`], [`Refusal::WrongState`], [`Refusal::Full`].
@@ -141,7 +141,7 @@ impl Machine {
         b.step(pid, CHECKPOINTED, LOCKED)
     }
 
-    /// Lets the locked process `pid` go on.
+    /// Unlocks the locked process `pid`; its calls continue.
     ///
     /// # Errors
     /// [`Refusal::Unknown`], [`Refusal::WrongState`].
@@ -149,7 +149,7 @@ impl Machine {
         self.settled().step(pid, LOCKED, RUNNING)
     }
 
-    /// Waits while this process is locked. One load where it is not.
+    /// Waits while this process is locked. Costs one atomic load when it is not.
     #[inline]
     pub fn wait_while_locked(&self) {
         if self.checkpoint_word().load(Ordering::Acquire) != RUNNING {

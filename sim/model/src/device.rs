@@ -1,13 +1,13 @@
-//! What can be asked about a device: identity, memory, processes, utilisation. For the driver and NVML alike.
+//! Queries about a device: identity, memory, processes, utilisation. CUDA and NVML both use them.
 //!
-//! All memory numbers come from one look at the state, so they agree with each other.
-//! Not here: changing anything (`memory`, `engine`).
+//! All memory figures of one query come from one look at the state, so they agree with each other.
+//! Not here: changes of the state (`memory`, `engine`).
 
 use crate::layout::{Slot, WINDOW_NS, WINDOWS, bits, ring_index};
 use crate::machine::{Machine, now, wall};
 use crate::profile::{Profile, c_text};
 
-/// Who a device is.
+/// Identity of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The 16 bytes of the UUID.
@@ -25,7 +25,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// `GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`, of a MIG instance `MIG-...`.
+    /// `GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`; `MIG-...` for a MIG instance.
     pub fn uuid_text(&self) -> String {
         let h = self.uuid.map(|b| format!("{b:02x}"));
         let part = |r: std::ops::Range<usize>| h[r].concat();
@@ -33,11 +33,11 @@ impl Identity {
         format!("{kind}-{}-{}-{}-{}-{}", part(0..4), part(4..6), part(6..8), part(8..10), part(10..16))
     }
 
-    /// Who the device is that this is an instance of: its UUID is not one of the machine's devices.
+    /// Identity of the whole device that this instance is part of; its UUID is not among the machine's devices.
     pub fn whole(&self) -> Identity {
         let mut whole = Identity { mig: 0, ..*self };
         if self.mig > 0 {
-            // The instance's number stands in the last byte; a whole device has 0xFF there where it was partitioned.
+            // The last byte is the instance's number; a partitioned whole device has 0xFF there.
             whole.uuid[15] = 0xFF;
         }
         whole
@@ -54,7 +54,7 @@ impl Identity {
     }
 }
 
-/// Memory of a device at one moment, bytes. `cuda_total = nvml_total - reserved`; `free` is what can be allocated.
+/// Memory of a device at one moment, bytes. `cuda_total = nvml_total - reserved`; `free` can be allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
     /// NVML's total.
@@ -63,7 +63,7 @@ pub struct Memory {
     pub reserved: u64,
     /// CUDA's total.
     pub cuda_total: u64,
-    /// Taken: allocations in whole slabs, contexts, what is shared once.
+    /// In use: allocations in whole slabs, contexts, and each share once.
     pub used: u64,
     /// Free for allocations and contexts: whole slabs.
     pub free: u64,
@@ -74,15 +74,15 @@ pub struct Memory {
 pub struct ProcessUse {
     /// Process id, as the process sees it.
     pub pid: u32,
-    /// Device memory it takes, contexts included.
+    /// Device memory it uses, contexts included, bytes.
     pub bytes: u64,
-    /// Its executable.
+    /// Path of its executable.
     pub name: String,
     /// Its number on this machine.
     pub serial: u64,
 }
 
-/// A utilisation sample of a process: one finished window of a sixth of a second.
+/// A utilisation sample of a process over one finished window of a sixth of a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
     /// Process id.
@@ -96,7 +96,7 @@ pub struct Sample {
 }
 
 impl crate::layout::Device {
-    /// Who it is.
+    /// Identity of this device.
     pub fn identity(&self) -> Identity {
         Identity {
             uuid: self.uuid,
@@ -110,12 +110,12 @@ impl crate::layout::Device {
 }
 
 impl Machine {
-    /// Who device `i` is.
+    /// Identity of device `i`.
     pub fn identity(&self, i: usize) -> Identity {
         self.lock().devices[i].identity()
     }
 
-    /// Memory of device `i` now; the dead are removed first.
+    /// Memory of device `i` now, after dead processes were removed.
     pub fn memory(&self, i: usize) -> Memory {
         let mut b = self.lock();
         self.reap_now_and_then(&mut b, now());
@@ -157,8 +157,8 @@ impl Machine {
         (sm, sm / 2)
     }
 
-    /// Samples of device `i` that ended after `since_us` (wall clock), oldest first; a process without work in a window
-    /// has no sample there, as with NVML. About ten seconds are kept.
+    /// Samples of device `i` that ended after `since_us` (wall clock), oldest first. As with NVML, a process without
+    /// work in a window has no sample there. About ten seconds are kept.
     pub fn samples(&self, i: usize, since_us: u64) -> Vec<Sample> {
         let b = self.settled();
         let time = now();

@@ -1,18 +1,22 @@
 //! Streams and events of one process on one device.
 //!
-//! A process has a line of work for each engine of the device: kernels and what stays on the device, copies to it, copies
-//! from it. Each is worked through in the order of submission; a *mark* is a place on one (ns of work since the process
-//! came). A stream is reached when the lines have passed the marks of its last work; an event is the stream's marks and,
-//! once passed, the moment at which the last of them was, read from the segments that `sched` writes. So streams cost
-//! nothing, and an event recorded on an idle stream is reached at once while another stream still works. Work that
-//! follows work of another engine in its stream stands behind a gate of its line, and holds up what was put into the
-//! same line after it, whatever its stream: an order the streams allow, as of a device with one hardware queue.
+//! A process has one work queue per engine of the device: kernels and work that stays on the device, copies to
+//! the device, copies from it. Each queue runs in the order of submission. A *mark* is a position on a queue, in
+//! ns of work since the process joined. A stream is finished when the queues have passed the marks of its last
+//! work. An event takes over the stream's marks. Its time is the moment at which the last of them was passed,
+//! read from the segments that `sched` writes. So streams cost nothing, and an event on an idle stream is reached
+//! at once while another stream works.
 //!
-//! Host functions make exceptions: what is behind one in its stream (and what waits for that) is *held* in the stream's
-//! queue, and neither submitted nor carried out before the function has returned. One thread per device runs them; it
-//! exists only after the first one (`turns`). What was held and goes on is submitted as of one moment, however long the
-//! host takes for it: the device would have had it in its queue. Everything else, the movement of bytes included, happens
-//! at the call: in the order of submission, which is an order the streams allow.
+//! Work can follow work of another engine in its stream. Then a gate on its queue waits for that engine. The gate
+//! also delays later work of the same queue from other streams: a legal order, as on a device with one hardware
+//! queue.
+//!
+//! Host functions are the exception. Operations behind one in its stream, and operations that wait for those, are
+//! *held* in the stream's queue: they are neither submitted nor carried out before the function has returned. One
+//! thread per device runs host functions; it starts with the first one (`turns`). Held operations are submitted
+//! with the time of their release, however long the host needs to submit them, because a real device would
+//! already have them in its queue. Everything else happens at the call, the movement of bytes included, in the
+//! order of submission.
 //!
 //! Not here: handles and error codes (the driver).
 
@@ -28,13 +32,13 @@ use crate::segments::passed;
 use std::cmp::Reverse;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 
-/// Longest sleep before looking again, ns: somebody's death can bring completion forward.
+/// Longest sleep of a wait, ns: the death of another process can bring completion forward.
 const LOOK_AGAIN_NS: u64 = 5_000_000;
-/// Shut gates are asked this often, ns.
+/// Interval between checks of a closed gate or a full queue, ns.
 const ASK_AGAIN_NS: u64 = 100_000;
-/// A wait looks again no sooner, ns: a forecast may come out too early.
+/// Shortest sleep of a wait, ns: a forecast may be too early.
 const SOONEST_NS: u64 = 1_000;
-/// The last stretch of a wait is spun, ns.
+/// The last part of a wait spins instead of sleeping, ns.
 const SPIN_NS: u64 = 100_000;
 
 /// The streams and events of this process on one device.
@@ -49,7 +53,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// The engine for `device`. One per process and device: it reads the process's segments.
+    /// The engine for `device`. A process makes one per device, because the engine consumes the process's segments.
     pub fn new(machine: Arc<Machine>, device: usize) -> Arc<Engine> {
         let p = machine.profile(device);
         Arc::new_cyclic(|me| Engine {
@@ -67,7 +71,7 @@ impl Engine {
         self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// A context's streams, with their legacy default stream.
+    /// Opens a group of streams for a context, with its legacy default stream.
     pub fn open_group(&self) -> GroupId {
         let mut s = self.state();
         s.next += 2;
@@ -77,7 +81,7 @@ impl Engine {
         group
     }
 
-    /// Forgets a context's streams and what they hold; submitted work runs on.
+    /// Forgets a context's streams and their held operations; submitted work still runs.
     pub fn close_group(&self, group: GroupId) {
         let mut s = self.state();
         s.groups.remove(&group);
@@ -88,12 +92,12 @@ impl Engine {
         self.pump(&mut s);
     }
 
-    /// A context's legacy default stream.
+    /// The legacy default stream of a context.
     pub fn legacy(&self, group: GroupId) -> Option<StreamId> {
         self.state().groups.get(&group).map(|g| g.legacy)
     }
 
-    /// A new stream; `blocking` streams and the legacy default stream wait for each other.
+    /// Opens a stream. A `blocking` stream and the legacy default stream wait for each other.
     pub fn open_stream(&self, group: GroupId, blocking: bool) -> StreamId {
         let mut s = self.state();
         s.next += 2;
@@ -102,7 +106,7 @@ impl Engine {
         id
     }
 
-    /// Destroys a stream. What it holds is still carried out, and a wait for its context waits for its work.
+    /// Destroys a stream. Its held operations are still carried out, and a wait for its context covers its work.
     pub fn close_stream(&self, id: StreamId) {
         let mut s = self.state();
         match s.streams.get_mut(&id) {
@@ -111,7 +115,7 @@ impl Engine {
         }
     }
 
-    /// A new event.
+    /// Opens an event.
     pub fn open_event(&self, timing: bool) -> EventId {
         let mut s = self.state();
         let e = Event { in_use: true, timing, ..Event::default() };
@@ -124,22 +128,22 @@ impl Engine {
         EventId(s.events.len() - 1)
     }
 
-    /// Forgets an event; waits for it stay in force.
+    /// Forgets an event; waits for it that are already enqueued stay in force.
     pub fn close_event(&self, e: EventId) {
         let mut s = self.state();
         if let Some(ev) = s.events.get_mut(e.0).filter(|ev| ev.in_use) {
             ev.in_use = false;
-            // A queued record or wait still names it: such an index is not used again.
+            // A queued record or wait still refers to this index, so the index is not reused.
             if ev.asked == ev.recorded {
                 s.free_events.push(e.0);
             }
         }
     }
 
-    /// Enqueues `ns` of device time in a stream; `effect` is carried out when its turn comes, mostly at once.
+    /// Enqueues `ns` of device time in a stream. `effect` runs when the stream reaches it, mostly at once.
     ///
-    /// Returns when the work is enqueued: with very much work outstanding (`queue_depth`) only after some of it is done.
-    /// False: there is no such stream.
+    /// Returns when the work is enqueued. With `queue_depth` launches outstanding that is only after some of them
+    /// finish. False: there is no such stream.
     pub fn work(&self, id: StreamId, ns: u64, kind: Kind, effect: Option<impl FnOnce() + Send + 'static>) -> bool {
         let mut s = self.state();
         if !s.streams.contains_key(&id) {
@@ -162,7 +166,7 @@ impl Engine {
         true
     }
 
-    /// Records an event in a stream. False: there is no such stream.
+    /// Records an event in a stream. False: there is no such stream or event.
     pub fn record(&self, id: StreamId, e: EventId) -> bool {
         let mut s = self.state();
         if !s.streams.contains_key(&id) || e.0 >= s.events.len() {
@@ -183,7 +187,7 @@ impl Engine {
         true
     }
 
-    /// Lets a stream wait for the last record of an event of this engine. False: there is no such stream.
+    /// Lets a stream wait for the last record of an event of this engine. False: there is no such stream or event.
     pub fn wait_event(&self, id: StreamId, e: EventId) -> bool {
         let mut s = self.state();
         if !s.streams.contains_key(&id) || e.0 >= s.events.len() {
@@ -201,24 +205,25 @@ impl Engine {
         true
     }
 
-    /// Operations put into a stream so far; the next one is behind them.
+    /// Operations put into a stream so far; the next operation follows them.
     pub fn place(&self, id: StreamId) -> u64 {
         self.state().streams.get(&id).map_or(0, |st| st.pushed)
     }
 
-    /// Whether what is put into `id` now comes behind the first `n` operations of `other`, by events it waited for.
+    /// True if an operation put into `id` now follows the first `n` operations of `other`, through events `id` waited
+    /// for.
     pub fn is_behind(&self, id: StreamId, other: StreamId, n: u64) -> bool {
         self.state().streams.get(&id).and_then(|st| st.behind.get(&other).copied()).is_some_and(|m| m >= n)
     }
 
-    /// Whether all of a stream is done; `None`: there is no such stream.
+    /// Whether all work of a stream is done; `None`: there is no such stream.
     pub fn stream_done(&self, id: StreamId) -> Option<bool> {
         let mut s = self.state();
         let (tail, held) = s.goal(id)?;
         Some(!held && self.reached(&mut s, &tail))
     }
 
-    /// Waits until what is in the stream now is done. False: there is no such stream.
+    /// Waits for the present operations of a stream. False: there is no such stream.
     pub fn stream_wait(&self, id: StreamId) -> bool {
         let s = self.state();
         let Some(st) = s.streams.get(&id) else { return false };
@@ -228,7 +233,7 @@ impl Engine {
         true
     }
 
-    /// Waits until everything of a context is done.
+    /// Waits until all work of a context is done.
     pub fn group_wait(&self, group: GroupId) {
         let s = self.state();
         let all: Vec<_> =
@@ -236,7 +241,7 @@ impl Engine {
         self.wait_all(s, &all, Some(group));
     }
 
-    /// Whether the last record of an event was reached; an event never recorded is.
+    /// Whether the last record of an event was reached; true for an event that was never recorded.
     pub fn event_done(&self, e: EventId) -> bool {
         let mut s = self.state();
         let Some(ev) = s.events.get(e.0).copied() else { return true };
@@ -262,7 +267,7 @@ impl Engine {
         }
     }
 
-    /// When the last record of an event was reached, ns of the device's clock; `None` while it is not, or was never made.
+    /// When the last record of an event was reached, ns of the device's clock; `None`: not yet, or never recorded.
     pub fn event_time(&self, e: EventId) -> Option<u64> {
         if !self.event_done(e) {
             return None;
@@ -270,25 +275,25 @@ impl Engine {
         self.state().events.get(e.0).filter(|ev| ev.mine).and_then(|ev| ev.at).filter(|at| *at > 0)
     }
 
-    /// Carries out `f` while no effect of this device runs: for changes that effects must not see half made.
+    /// Runs `f` while no effect of this device runs, for changes that an effect must not see half made.
     pub fn still<R>(&self, f: impl FnOnce() -> R) -> R {
         let _state = self.state();
         f()
     }
 
-    /// Ends everything that is queued on the device for this process: its contexts are gone.
+    /// Ends everything that this process has queued on the device, for a process whose contexts are gone.
     pub fn withdraw(&self) {
         let (mut b, _) = self.machine.at_present(self.device);
         let slot = self.machine.slot();
         sched::withdraw(&mut b, slot, self.device);
     }
 
-    /// The device.
+    /// Index of the device.
     pub fn device(&self) -> usize {
         self.device
     }
 
-    /// Looks at the device: brings it to now, dates the events that were reached.
+    /// Advances the device to now and dates the events that were reached.
     fn look(&self, s: &mut Inner) -> (crate::machine::Locked<'_>, u64) {
         let (mut b, time) = self.machine.at_moment(self.device, s.moment);
         let sd: &mut SlotDevice = &mut b.slots[self.machine.slot()].devices[self.device];
@@ -320,7 +325,7 @@ impl Engine {
         passed(s)
     }
 
-    /// Enqueues work behind the stream's last.
+    /// Enqueues work after the stream's last operation.
     fn submit(&self, s: &mut Inner, id: StreamId, ns: u64, kind: Kind, lane: usize) {
         let tail = s.order_tail(id);
         let slot = self.machine.slot();
@@ -336,7 +341,7 @@ impl Engine {
                 }
                 break mark;
             }
-            // As many gates as there can be: what is submitted passes by itself.
+            // The queue is full of gates. They open as submitted work runs, so wait and try again.
             drop(b);
             sleep_until(now() + ASK_AGAIN_NS);
             s.moment = s.moment.map(|_| now());
@@ -355,12 +360,12 @@ impl Engine {
         }
     }
 
-    /// Makes a record: the mark is the stream's last, or what the legacy rule adds.
+    /// Carries out a record: the event takes the stream's last marks, and those that the legacy rule adds.
     fn reach(&self, s: &mut Inner, id: StreamId, event: usize, seq: u64) {
         let mut tail = s.order_tail(id);
         let busy = !self.reached(s, &tail);
         if s.events[event].timing && busy && self.event_ns > 0 {
-            // Whoever does the work stamps its end.
+            // The engine that did the stream's last work also writes the end timestamp.
             let lane = (0..LANES).filter(|l| tail[*l] > s.served[*l]).max_by_key(|l| tail[*l] - s.served[*l]);
             let own = s.streams.get(&id).map(|st| st.lane).filter(|l| tail[*l] > s.served[*l]);
             self.submit(s, id, self.event_ns, Kind::Other, own.or(lane).unwrap_or(0));
@@ -381,7 +386,7 @@ impl Engine {
         s.raise(id, tail);
     }
 
-    /// Blocks while too many launches are outstanding, as a full launch queue does.
+    /// Blocks while too many launches are outstanding, as a real driver does when its launch queue is full.
     fn make_room<'a>(&'a self, mut s: MutexGuard<'a, Inner>) -> MutexGuard<'a, Inner> {
         loop {
             if s.outstanding.len() < self.depth {
@@ -415,7 +420,7 @@ impl Engine {
         }
     }
 
-    /// Sleeps, and at the end spins, until the process's served work has passed `marks`.
+    /// Sleeps, and spins at the end, until the process's served work has passed `marks`.
     fn wait_marks(&self, marks: &Marks) {
         loop {
             let mut s = self.state();
@@ -434,7 +439,7 @@ impl Engine {
         }
     }
 
-    /// Carries out what is held and no longer has to wait.
+    /// Carries out held operations that no longer have to wait.
     fn pump(&self, s: &mut Inner) {
         loop {
             let ready = s.streams.iter().find_map(|(id, st)| {
@@ -475,6 +480,7 @@ fn sleep_until(at: u64) {
         tv_sec: i64::try_from(at / 1_000_000_000).unwrap_or(i64::MAX),
         tv_nsec: i64::try_from(at % 1_000_000_000).unwrap_or(0),
     };
-    // SAFETY: a live structure that the kernel reads; no remainder is asked for. An early return is looked at again.
+    // SAFETY: a live structure that the kernel reads; no remainder is asked for. The caller checks again after an
+    // early return.
     unsafe { libc::clock_nanosleep(libc::CLOCK_MONOTONIC, libc::TIMER_ABSTIME, &raw const t, std::ptr::null_mut()) };
 }

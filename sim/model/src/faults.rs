@@ -1,14 +1,19 @@
-//! Failures on demand: `VGPU_SIM_FAULTS`, so that error paths can be tested. The same run fails at the same calls.
+//! Injects failures by `VGPU_SIM_FAULTS`, to test error paths. The same run fails at the same calls.
 //!
-//! `name:every=7:code=2,name:p=0.1:code=999:seed=5`; `every=N` fails the N-th, 2N-th ... call, `p` each call with that
-//! probability, drawn from `seed` and the number of the call; `after=N` spares the first N calls, `times=N` ends after N
-//! failures; `code` defaults to 2. Counted per process.
+//! Example: `name:every=7:code=2,name:p=0.1:code=999:seed=5`. Keys:
+//! - `every=N` fails the N-th, 2N-th, ... call.
+//! - `p` fails each call with that probability, drawn from `seed` and the number of the call.
+//! - `after=N` exempts the first N calls.
+//! - `times=N` ends after N failures.
+//! - `code` is the error code, default 2.
+//!
+//! Calls are counted per process.
 //! Not here: which code belongs to which library; the caller returns it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What to let fail, by function name.
+/// The calls to fail, by function name.
 #[derive(Debug, Default)]
 pub struct Faults {
     rules: HashMap<String, Rule>,
@@ -27,10 +32,10 @@ struct Rule {
 }
 
 impl Faults {
-    /// Reads `VGPU_SIM_FAULTS`; what is not understood is an error in words.
+    /// Reads `VGPU_SIM_FAULTS`.
     ///
     /// # Errors
-    /// An unknown key, or a value that is not a number.
+    /// An unknown key, or a value that is not a number; as text.
     pub fn from_env() -> Result<Faults, String> {
         Faults::parse(&std::env::var("VGPU_SIM_FAULTS").unwrap_or_default())
     }
@@ -82,7 +87,7 @@ impl Faults {
         self.rules.is_empty()
     }
 
-    /// The code this call of `name` fails with, if it fails.
+    /// The error code with which this call of `name` fails, if it fails.
     pub fn check(&self, name: &str) -> Option<u32> {
         if self.rules.is_empty() {
             return None;
@@ -92,7 +97,7 @@ impl Faults {
         if n <= r.after || r.failed.load(Ordering::Relaxed) >= r.times {
             return None;
         }
-        // 53 bits: exact in a double.
+        // 53 bits are exact in a double.
         #[allow(clippy::cast_precision_loss)]
         let draw = (mix(r.seed ^ mix(n)) >> 11) as f64 / (1u64 << 53) as f64;
         let hit = (r.every > 0 && (n - r.after).is_multiple_of(r.every)) || draw < r.p;
@@ -103,7 +108,7 @@ impl Faults {
     }
 }
 
-/// A good mixing of 64 bits (splitmix64's finaliser).
+/// Mixes 64 bits (the finaliser of splitmix64).
 pub fn mix(x: u64) -> u64 {
     let mut z = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

@@ -1,14 +1,15 @@
-//! When work will be done if nobody comes or goes: how long a wait sleeps before it looks again.
+//! Predicts when work will be done if no process arrives or leaves: the time a wait sleeps before it checks
+//! again.
 //!
-//! Exact on one engine; where gates stand between it never comes out too late.
+//! Exact on one engine; with gates in between it may be too early, but never too late.
 
 use crate::layout::{Body, COMPUTE, GATES, LANES, NOBODY, bits, next_bit, ring_index, set_bit};
 use crate::sched::{Marks, terms};
 
-/// Chains of gates are followed so far.
+/// Longest chain of gates that is followed.
 const DEEP: u32 = 8;
 
-/// The moment at which a slot has passed `marks` on all its lines, or `horizon` if that is earlier.
+/// When a slot has passed `marks` on all its queues, or `horizon` if that is earlier.
 pub fn forecast(body: &Body, slot: usize, device: usize, marks: &Marks, horizon: u64) -> u64 {
     (0..LANES).map(|lane| line(body, slot, device, lane, marks[lane], horizon, DEEP)).max().unwrap_or(horizon)
 }
@@ -19,7 +20,7 @@ fn line(body: &Body, slot: usize, device: usize, lane: usize, mark: u64, horizon
         return 0;
     }
     let mut at = alone(body, slot, device, lane, mark, horizon);
-    // What is behind the last gate before the mark.
+    // Work after the last gate before the mark.
     let gates = (l.gates_read..l.gates_wrote).map(|i| l.gates[ring_index(i, GATES)]);
     if let Some(g) = gates.take_while(|g| g.at < mark).last().filter(|_| deep > 0) {
         let other = usize::try_from(g.lane).unwrap_or(0);
@@ -29,7 +30,7 @@ fn line(body: &Body, slot: usize, device: usize, lane: usize, mark: u64, horizon
     at.min(horizon)
 }
 
-/// The same for one line as if it had no gates.
+/// The same for one queue as if it had no gates.
 fn alone(body: &Body, slot: usize, device: usize, lane: usize, mark: u64, horizon: u64) -> u64 {
     let d = &body.devices[device];
     let mut view = d.lanes[lane];

@@ -1,52 +1,52 @@
-//! The shared state: one file, mapped by every process that uses the machine.
+//! The layout of the shared state: one file that every process of the machine maps.
 //!
-//! Nothing here is a total over processes: totals are sums over the slots of the living, made when somebody asks, so a
-//! process killed between two stores leaves nothing to correct but its own slot. The two exceptions (the device's clock
-//! and another process's served time) are stepped through [`Journal`], and burials through [`Burial`]: a step that was
-//! left half made can be repeated.
-//! Not here: who may touch it (`lock`), where the file is (`machine`).
+//! The file stores no totals over processes. A reader sums the slots of the living processes, so a process killed
+//! between two stores leaves only its own slot to correct. Two updates do touch other state: a step of the
+//! device's clock (which also serves another process) is logged in [`Journal`], and the removal of a dead process
+//! in [`Burial`]. A half-made update is repeated from its log.
+//! Not here: who may access the state (`lock`), where the file is (`machine`).
 
 use crate::profile::Profile;
 use std::sync::atomic::AtomicU32;
 
-/// Devices of one machine at most.
+/// Most devices of one machine.
 pub const DEVICES: usize = 16;
-/// Processes at once at most.
+/// Most processes at the same time.
 pub const SLOTS: usize = 1024;
-/// Service intervals kept until their owner reads them.
+/// Service intervals kept on one [`Line`] until its owner reads them.
 pub const SEGMENTS: usize = 128;
-/// Engines of a device that work beside each other, each on a line of its own.
+/// Engines of a device that work at the same time, each with its own queue.
 pub const LANES: usize = 3;
-/// The line of kernels, fills and copies inside the device.
+/// The engine for kernels, fills and copies inside the device.
 pub const COMPUTE: usize = 0;
 /// The copy engine from the host.
 pub const TO_DEVICE: usize = 1;
 /// The copy engine to the host.
 pub const TO_HOST: usize = 2;
-/// Places on a line that wait for another line, kept until they were passed.
+/// Most gates on one [`Line`] at the same time.
 pub const GATES: usize = 256;
-/// One bucket of the ground truth, ns.
+/// Length of one bucket of the ground truth, ns.
 pub const BUCKET_NS: u64 = 10_000_000;
-/// Buckets kept: more than 80 s.
+/// Buckets kept: more than 80 s (8,192 of 10 ms).
 pub const BUCKETS: usize = 8192;
-/// Utilisation windows kept.
+/// Utilisation windows kept per process and device.
 pub const WINDOWS: usize = 64;
-/// One utilisation window, ns: a sixth of a second, as NVML's sampling.
+/// Length of one utilisation window, ns: a sixth of a second, the sampling period of NVML.
 pub const WINDOW_NS: u64 = 1_000_000_000 / 6;
-/// Finished processes kept one by one; older ones only in the totals.
+/// Finished processes kept one by one; older ones remain only in the totals.
 pub const FINISHED: usize = 4096;
-/// First bytes of the file.
+/// First eight bytes of the file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"vgpu-sim");
-/// Changes with every change of the layout.
+/// Version of the layout; changes with every change of it.
 pub const VERSION: u32 = 5;
-/// Allocations that several processes hold at once at most.
+/// Most live shares (`share`: memory that several processes can hold).
 pub const SHARES: usize = 4096;
-/// No slot.
+/// No slot, or no device.
 pub const NOBODY: u32 = u32::MAX;
-/// Words of a bit set over the slots.
+/// Words of a bit set with one bit per slot.
 pub const WORDS: usize = SLOTS / 64;
 
-/// The whole file. Everything behind `lock` is read and written only by its holder.
+/// The whole file. Only the holder of `lock` reads and writes `body`.
 #[repr(C)]
 pub struct Shared {
     /// [`MAGIC`]
@@ -59,14 +59,14 @@ pub struct Shared {
     pub lock: AtomicU32,
     /// Unused.
     pub pad: [u8; 100],
-    /// Everything else.
+    /// Everything that the lock protects.
     pub body: Body,
 }
 
-/// What the lock protects.
+/// Everything that the lock protects.
 #[repr(C)]
 pub struct Body {
-    /// Random, new with every reset.
+    /// Identity of the machine, new with every reset.
     pub boot: u64,
     /// Wall clock at creation, ns.
     pub created_ns: u64,
@@ -74,24 +74,24 @@ pub struct Body {
     pub device_count: u32,
     /// Unused.
     pub pad: u32,
-    /// The step of the device clock that is being made.
+    /// Redo log of the device clock's current step.
     pub journal: Journal,
-    /// The burial that is being made.
+    /// Redo log of the current removal of a dead process.
     pub burial: Burial,
-    /// When the dead were last looked for.
+    /// When dead processes were last looked for, ns of CLOCK_MONOTONIC.
     pub reaped_at: u64,
     /// Slots in use, one bit each.
     pub live: [u64; WORDS],
-    /// Shares made so far; the last one's number. Here, and not beside the shares: every look for the dead reads it, and
-    /// the first touch of a page far behind costs a millisecond.
+    /// Shares made so far, which is also the newest one's number. Every search for dead processes reads it. So it is
+    /// stored here and not next to `shares`: the first touch of a page far behind costs a millisecond.
     pub shares_made: u64,
-    /// Entries from here on were never in use.
+    /// Entries of `shares` from this index on were never in use.
     pub shares_top: u32,
     /// Unused.
     pub pad_shares: u32,
     /// Shares in use, one bit each.
     pub shared: [u64; SHARES / 64],
-    /// Numbers given to processes so far.
+    /// Processes that joined so far; numbers are never reused.
     pub processes: u64,
     /// Finished entries written so far; the next goes to this modulo [`FINISHED`].
     pub finished_count: u64,
@@ -99,9 +99,9 @@ pub struct Body {
     pub devices: [Device; DEVICES],
     /// The processes.
     pub slots: [Slot; SLOTS],
-    /// What finished processes had done.
+    /// The numbers of finished processes, a ring.
     pub finished: [Finished; FINISHED],
-    /// The shares.
+    /// The shares; `shared` says which entries are in use.
     pub shares: [Share; SHARES],
 }
 
@@ -109,9 +109,9 @@ pub struct Body {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Device {
-    /// What it is.
+    /// Sizes, names and costs of the device.
     pub profile: Profile,
-    /// Its identity.
+    /// UUID bytes.
     pub uuid: [u8; 16],
     /// PCI domain.
     pub pci_domain: u32,
@@ -123,9 +123,9 @@ pub struct Device {
     pub minor: u32,
     /// Its engines.
     pub lanes: [Lane; LANES],
-    /// Time spent switching, ns.
+    /// Time spent switching between processes, ns.
     pub switch_ns: u64,
-    /// Switches made.
+    /// Switches between processes.
     pub switches: u64,
     /// Sum over finished processes.
     pub done: Use,
@@ -135,19 +135,19 @@ pub struct Device {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Lane {
-    /// The state of the engine up to here is final, ns of CLOCK_MONOTONIC. May run ahead of now by one switch.
+    /// Everything before this time is final, ns of CLOCK_MONOTONIC. May be ahead of now by one switch.
     pub clock: u64,
-    /// End of the running slice.
+    /// End of the running slice, ns.
     pub slice_end: u64,
-    /// Slot that runs, or [`NOBODY`].
+    /// Slot of the running process, or [`NOBODY`].
     pub current: u32,
-    /// Slot that ran last, or [`NOBODY`].
+    /// Slot of the process that ran last, or [`NOBODY`].
     pub last: u32,
     /// Slots with unfinished work, one bit each.
     pub ready: [u64; WORDS],
 }
 
-/// What a process has, or had, on one device.
+/// Memory and work of a process on one device.
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Use {
@@ -155,32 +155,32 @@ pub struct Use {
     pub contexts: u64,
     /// Live allocations.
     pub allocations: u64,
-    /// Sum of the sizes the program asked for, live.
+    /// Sum of the sizes the program asked for in live allocations, bytes.
     pub requested: u64,
-    /// The same, each rounded to the allocator's alignment.
+    /// The same sum, each size rounded to the allocator's alignment.
     pub live: u64,
-    /// Physical bytes of shared slabs.
+    /// Physical bytes of slabs that small requests share.
     pub slabs: u64,
-    /// Physical bytes of allocations that have slabs of their own.
+    /// Physical bytes of allocations with slabs of their own.
     pub large: u64,
     /// Physical bytes of contexts and modules.
     pub overhead: u64,
-    /// Highest physical bytes so far.
+    /// Most physical bytes so far.
     pub peak: u64,
-    /// Work enqueued, ns of device time. This and the times below are filled in by [`Body::used`].
+    /// Work enqueued, ns of device time. [`Body::used`] fills in this and the times below.
     pub submitted: u64,
-    /// Time the device worked, ns: kernels, fills, copies inside the device, kernels that wait.
+    /// Time the device worked, ns: kernels, fills, copies inside the device, and kernels that wait on memory.
     pub busy: u64,
-    /// Time the copy engines worked, ns, both directions together.
+    /// Time the copy engines worked, ns, both directions added.
     pub copying: u64,
     /// Kernels launched.
     pub kernels: u64,
-    /// Copies and fills.
+    /// Copies and fills enqueued.
     pub copies: u64,
 }
 
 impl Use {
-    /// Device memory taken.
+    /// Physical device memory in use, bytes.
     pub fn physical(&self) -> u64 {
         self.slabs + self.large + self.overhead
     }
@@ -191,41 +191,41 @@ impl Use {
     }
 }
 
-/// A stretch of service: `count` slices of `len` ns of work, one every `period`; each takes `span` of time.
+/// A stretch of service: `count` slices of `len` ns of work, one every `period` ns; each slice lasts `span` ns.
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Start of the first slice.
+    /// Start of the first slice, ns of CLOCK_MONOTONIC.
     pub at: u64,
-    /// Work served before it.
+    /// Work served before this stretch, ns.
     pub served: u64,
-    /// Work in a slice.
+    /// Work in one slice, ns.
     pub len: u64,
-    /// Time of a slice; more than `len` only where history was merged.
+    /// Duration of one slice, ns; more than `len` only where history was merged.
     pub span: u64,
-    /// Start to start.
+    /// Time from the start of one slice to the start of the next, ns.
     pub period: u64,
-    /// Slices.
+    /// Number of slices.
     pub count: u64,
 }
 
-/// A process on a device.
+/// State of one process on one device.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct SlotDevice {
-    /// Numbers of the truth.
+    /// Memory and work counters, the base of the ground truth.
     pub used: Use,
-    /// Utilisation window that `windows` is at.
+    /// The newest utilisation window in `windows`.
     pub window: u64,
-    /// Busy ns by window, modulo [`WINDOWS`].
+    /// Busy ns per window, indexed modulo [`WINDOWS`].
     pub windows: [u32; WINDOWS],
-    /// Buckets of the truth; they outlive the process, until another is served here.
+    /// Busy time per bucket. Kept after the process ends, until another process in this slot is served.
     pub buckets: Buckets,
-    /// Kernels that are on the device and wait for a word of memory.
+    /// Kernels on the device that wait for a word of memory.
     pub waiting: u64,
-    /// Time in which such kernels alone kept the device for the process, ns.
+    /// Time in which only such kernels kept the device for the process, ns.
     pub waited: u64,
-    /// Its lines.
+    /// The process's work queues, one per engine.
     pub lanes: [Line; LANES],
 }
 
@@ -233,17 +233,17 @@ pub struct SlotDevice {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Buckets {
-    /// Number of the process.
+    /// Serial number of the process that was served.
     pub serial: u64,
-    /// The first period that is kept.
+    /// The first period kept.
     pub first: u64,
-    /// The last one.
+    /// The last period kept.
     pub last: u64,
-    /// Busy ns of each, modulo [`BUCKETS`].
+    /// Busy ns of each period, indexed modulo [`BUCKETS`].
     pub busy: [u32; BUCKETS],
 }
 
-/// A process's line of work on one engine.
+/// A process's work queue on one engine. Its positions are counted in ns of work.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Line {
@@ -251,17 +251,17 @@ pub struct Line {
     pub submitted: u64,
     /// Work done, ns.
     pub busy: u64,
-    /// Segments written so far.
+    /// Segments written to `ring` so far.
     pub wrote: u64,
-    /// Segments the owner has taken.
+    /// Segments that the owner has read.
     pub read: u64,
     /// Gates written so far.
     pub gates_wrote: u64,
     /// Gates passed so far.
     pub gates_read: u64,
-    /// Ring of segments.
+    /// Ring of service segments.
     pub ring: [Segment; SEGMENTS],
-    /// Ring of gates, in the order of their places.
+    /// Ring of gates, ordered by `at`.
     pub gates: [Gate; GATES],
 }
 
@@ -272,17 +272,18 @@ impl Line {
     }
 }
 
-/// A place on a line that is passed only after a place on another line of the same process.
+/// A dependency between engines: the queue passes position `at` only after another queue of the same process
+/// passed `mark`.
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Gate {
-    /// The place: work on this line before it.
+    /// Position on this queue: the work before it, ns.
     pub at: u64,
-    /// The other line's place.
+    /// Position on the other queue, ns of work.
     pub mark: u64,
-    /// When that was passed; 0: not yet.
+    /// When the other queue passed `mark`, ns of CLOCK_MONOTONIC; 0: not yet.
     pub open: u64,
-    /// The other line.
+    /// The other engine.
     pub lane: u64,
 }
 
@@ -292,7 +293,7 @@ pub struct Gate {
 pub struct Slot {
     /// 0 free, 1 in use.
     pub state: u32,
-    /// Tells successive holders of a slot apart, together with the lock.
+    /// Counts the holders of this slot; the lock word uses it to tell successive holders apart.
     pub generation: u32,
     /// Process id as the process sees it.
     pub pid: u32,
@@ -300,25 +301,25 @@ pub struct Slot {
     pub uid: u32,
     /// Number of the process on this machine, never used twice.
     pub serial: u64,
-    /// When it came, ns of CLOCK_MONOTONIC.
+    /// When the process joined, ns of CLOCK_MONOTONIC.
     pub since: u64,
-    /// Its executable.
+    /// Path of its executable.
     pub name: [u8; 128],
-    /// Bit per device it has touched.
+    /// Devices it has used, one bit each.
     pub touched: u32,
-    /// How far it is on the way to a checkpoint (`checkpoint`).
+    /// Its checkpoint state (`checkpoint`).
     pub checkpoint: u32,
-    /// Per device.
+    /// Its state on each device.
     pub devices: [SlotDevice; DEVICES],
 }
 
-/// Memory that several processes may hold; it is there once, and belongs to no process's record.
+/// Memory that several processes may hold. One physical copy exists, and it is in no process's own record.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Share {
     /// Its number, never used twice.
     pub id: u64,
-    /// What it is (`share::Kind`).
+    /// Kind (`share::Kind` as a number).
     pub kind: u32,
     /// The device, or [`NOBODY`] for host memory.
     pub device: u32,
@@ -326,7 +327,7 @@ pub struct Share {
     pub creator: u32,
     /// 1: a slab that small requests share.
     pub small: u32,
-    /// 1: a program got a descriptor for it.
+    /// 1: a program received a file descriptor for it.
     pub descriptors: u32,
     /// Unused.
     pub pad: u32,
@@ -336,9 +337,9 @@ pub struct Share {
     pub bytes: u64,
     /// Bytes of content.
     pub size: u64,
-    /// Device and inode of the content's file.
+    /// Device and inode number of the file with the content.
     pub node: [u64; 2],
-    /// For the driver.
+    /// Data of the driver, opaque to the model.
     pub words: [u64; 4],
     /// Slots that hold it, one bit each.
     pub holders: [u64; WORDS],
@@ -354,27 +355,28 @@ pub struct Finished {
     pub pid: u32,
     /// The device.
     pub device: u32,
-    /// The slot it had.
+    /// The slot it used.
     pub slot: u32,
     /// Unused.
     pub pad: u32,
-    /// When it was seen to be gone.
+    /// When another process noticed its death, or when it left.
     pub at: u64,
     /// Its executable.
     pub name: [u8; 128],
-    /// Its numbers at that moment.
+    /// Its counters at that time.
     pub used: Use,
 }
 
-/// One step of a device's clock, written down before it is made: applying it twice is applying it once.
+/// Redo log of one step of a device's clock, written before the step. Applying it twice has the same effect as
+/// once.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct Journal {
-    /// 1 while the step may be half made.
+    /// 1 while the step may be half applied.
     pub open: u32,
     /// The device.
     pub device: u32,
-    /// The slot served, or [`NOBODY`].
+    /// The slot that is served, or [`NOBODY`].
     pub slot: u32,
     /// The engine.
     pub lane: u32,
@@ -386,17 +388,17 @@ pub struct Journal {
     pub clock: u64,
     /// New end of the slice.
     pub slice_end: u64,
-    /// New switching time.
+    /// New total switching time.
     pub switch_ns: u64,
     /// New number of switches.
     pub switches: u64,
     /// New busy time of the slot.
     pub busy: u64,
-    /// New time that kernels waited.
+    /// New total time in which waiting kernels kept the device.
     pub waited: u64,
     /// New number of gates passed.
     pub gates_read: u64,
-    /// New write index of its ring.
+    /// New write index of its segment ring.
     pub wrote: u64,
     /// New entry at `wrote - 1`.
     pub newest: Segment,
@@ -404,13 +406,13 @@ pub struct Journal {
     pub before: Segment,
 }
 
-/// One device's part of a burial, written down before it is made.
+/// Redo log of the removal of a dead process from one device, written before the removal.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct Burial {
-    /// 1 while it may be half made.
+    /// 1 while the removal may be half applied.
     pub open: u32,
-    /// The dead one's slot.
+    /// Slot of the dead process.
     pub slot: u32,
     /// The device.
     pub device: u32,
@@ -422,7 +424,7 @@ pub struct Burial {
     pub done: Use,
 }
 
-/// Index of entry `i` of a ring of `len`.
+/// Index of entry `i` in a ring of `len` entries.
 pub fn ring_index(i: u64, len: usize) -> usize {
     usize::try_from(i % len as u64).unwrap_or(0)
 }
@@ -451,7 +453,7 @@ pub fn set_bit(set: &mut [u64], i: usize, on: bool) {
     }
 }
 
-/// The first set bit after `i`, wrapping; `i` itself comes last.
+/// The first set bit after `i`, wrapping around; `i` itself is tried last.
 pub fn next_bit(set: &[u64; WORDS], i: usize) -> Option<usize> {
     let start = (i + 1) % SLOTS;
     for k in 0..=WORDS {

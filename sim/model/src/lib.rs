@@ -1,16 +1,17 @@
-//! The simulated GPU: a device model in shared memory, its profiles and its ground truth.
+//! The simulated GPU: a device model in shared memory, its hardware profiles and its ground truth.
 //!
-//! Many processes share one machine, a file mapped by all. Memory is counted by an allocator of its own; device time is
-//! computed from timestamps when somebody looks, no thread sleeps for a kernel. A process may be killed at any
-//! instruction: its slot is buried by whoever looks next.
+//! All processes of one simulated machine map the same file. The model has its own allocator, which counts
+//! memory. No thread sleeps for a kernel: device time is computed from timestamps when a caller asks. A process
+//! may be killed at any instruction; the next process that looks removes its slot.
 //!
-//! What the model says about time: a device has an engine for kernels and two for copies (`sched`). On each processes
-//! take turns in slices, or share evenly under MPS; inside a process the work of an engine runs one after another in the
-//! order of submission, whatever its stream, as when every kernel fills the device. That order is always one the streams
-//! allow. Streams decide when an event is reached, what a query answers and what a wait waits for (`engine`).
-//! docs/simulated-device.md says which behaviours of real devices this reproduces, from which source, and which not.
+//! How the model treats time: a device has one engine for kernels and two for copies (`sched`). On each engine
+//! processes take turns in slices, or share it evenly under MPS. Inside a process an engine runs its work in the
+//! order of submission, whatever the stream, as if every kernel filled the device. That order never violates the
+//! order of a stream. Streams decide when an event is reached, the answer to a query, and when a wait ends
+//! (`engine`). docs/simulated-device.md lists which behaviours of real devices this reproduces, with sources, and
+//! which it does not.
 //!
-//! Not here: the C interfaces (sim/cuda, sim/nvml), capture, graphs.
+//! Not here: the C interfaces (sim/cuda, sim/nvml), stream capture, graphs.
 
 pub mod admin;
 mod bury;

@@ -1,4 +1,4 @@
-//! The lines of work inside a process: its streams with what they hold, its events, and the rules of their order.
+//! The streams and events inside a process, and the rules of their order.
 //!
 //! Data and rules only; `engine` carries them out on the device.
 
@@ -20,7 +20,7 @@ pub struct GroupId(pub(crate) u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EventId(pub(crate) usize);
 
-/// What a piece of work is, for the truth.
+/// Type of a piece of work. It selects the engine and the counters of the ground truth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A kernel.
@@ -31,12 +31,12 @@ pub enum Kind {
     FromHost,
     /// A copy to the host.
     ToHost,
-    /// Neither (an event record's cost).
+    /// Neither kernel nor copy: the cost of an event record.
     Other,
 }
 
 impl Kind {
-    /// The engine that does it.
+    /// The engine that does this work.
     pub(crate) fn lane(self) -> usize {
         match self {
             Kind::FromHost => TO_DEVICE,
@@ -47,7 +47,7 @@ impl Kind {
 }
 
 pub(crate) type Effect = Box<dyn FnOnce() + Send>;
-/// Something the host does in a stream; false: not yet, ask again.
+/// An operation of the host in a stream; returns false while it is not done, and is then called again.
 pub(crate) type Turn = Box<dyn FnMut() -> bool + Send>;
 
 pub(crate) enum Op {
@@ -59,14 +59,15 @@ pub(crate) enum Op {
 
 pub(crate) struct Queued {
     pub(crate) op: Op,
-    /// Streams that must have carried out so many operations first.
+    /// Streams that must first have carried out this many operations.
     pub(crate) after: Vec<(StreamId, u64)>,
 }
 
-/// How far a stream is behind others by the events it waited for: operations of each, counted as they were pushed.
+/// Other streams' operations that this stream follows through events it waited for: for each stream, the number
+/// of operations pushed to it.
 pub(crate) type Behind = Arc<BTreeMap<StreamId, u64>>;
 
-/// The later place on each line.
+/// The later position on each queue.
 pub(crate) fn later(a: Marks, b: Marks) -> Marks {
     std::array::from_fn(|l| a[l].max(b[l]))
 }
@@ -75,13 +76,13 @@ pub(crate) struct Stream {
     pub(crate) group: GroupId,
     pub(crate) blocking: bool,
     pub(crate) legacy: bool,
-    /// Where its last operation ends on each line.
+    /// End of its last operation on each queue.
     pub(crate) tail: Marks,
-    /// The engine of its last operation.
+    /// Engine of its last operation.
     pub(crate) lane: usize,
     pub(crate) pushed: u64,
     pub(crate) done: u64,
-    /// Destroyed by the program; goes when what it holds is carried out.
+    /// Destroyed by the program; removed once its held operations are carried out.
     pub(crate) closing: bool,
     pub(crate) queue: VecDeque<Queued>,
     pub(crate) behind: Behind,
@@ -91,15 +92,15 @@ pub(crate) struct Stream {
 pub(crate) struct Event {
     pub(crate) in_use: bool,
     pub(crate) timing: bool,
-    /// Recorded since it was opened.
+    /// Recorded since the event was opened.
     pub(crate) mine: bool,
     pub(crate) asked: u64,
     pub(crate) recorded: u64,
     pub(crate) mark: Marks,
     pub(crate) asked_at: u64,
-    /// Lines of the last record that have not passed their marks.
+    /// Queues that have not passed the marks of the last record.
     pub(crate) left: u8,
-    /// When the last of the others did.
+    /// When the last of the other queues passed its mark, ns.
     pub(crate) latest: u64,
     pub(crate) at: Option<u64>,
 }
@@ -108,7 +109,7 @@ pub(crate) struct Event {
 #[derive(Clone, Copy)]
 pub(crate) struct Group {
     pub(crate) legacy: StreamId,
-    /// The last mark of streams that are gone.
+    /// Latest mark of streams that were removed.
     pub(crate) gone: Marks,
 }
 
@@ -117,15 +118,16 @@ pub(crate) struct Inner {
     pub(crate) streams: HashMap<StreamId, Stream>,
     pub(crate) groups: HashMap<GroupId, Group>,
     pub(crate) events: Vec<Event>,
-    /// What a wait for each event's last record comes behind: the recording stream's operations, and what that was behind.
+    /// For each event: the operations that a wait for its last record follows. These are the recording stream's
+    /// operations and those that stream itself followed.
     pub(crate) records: Vec<Behind>,
     pub(crate) free_events: Vec<usize>,
-    /// Of each line: marks, events, and which of their records.
+    /// For each queue: pending marks, the event of each, and the number of its record.
     pub(crate) pending: [BinaryHeap<Reverse<(u64, usize, u64)>>; LANES],
     pub(crate) outstanding: VecDeque<u64>,
     pub(crate) held: usize,
     pub(crate) served: Marks,
-    /// While work that was held is let go: the moment at which that happened.
+    /// While held work is released: the time of the release, ns.
     pub(crate) moment: Option<u64>,
     pub(crate) next: u64,
     pub(crate) thread: bool,
@@ -149,7 +151,8 @@ impl Stream {
 }
 
 impl Inner {
-    /// Streams that an operation in `id` must follow by the legacy rule, with how far they must be.
+    /// Streams that an operation in `id` must follow by the legacy default stream's rule, with their operation
+    /// counts.
     pub(crate) fn implied(&self, id: StreamId) -> Vec<(StreamId, u64)> {
         if self.held == 0 {
             return Vec::new();
@@ -191,7 +194,7 @@ impl Inner {
         }
     }
 
-    /// Remembers what a wait for the record that was just begun comes behind.
+    /// Remembers the operations that a wait for the record just begun will follow.
     pub(crate) fn note_record(&mut self, id: StreamId, event: usize) {
         let Some(st) = self.streams.get(&id) else { return };
         let mut behind = st.behind.clone();
@@ -202,7 +205,7 @@ impl Inner {
         self.records[event] = behind;
     }
 
-    /// The stream waits for the event's last record.
+    /// Notes that the stream waits for the event's last record.
     pub(crate) fn note_wait(&mut self, id: StreamId, event: usize) {
         let (Some(st), Some(record)) = (self.streams.get_mut(&id), self.records.get(event)) else { return };
         let mine = Arc::make_mut(&mut st.behind);
@@ -212,17 +215,17 @@ impl Inner {
         }
     }
 
-    /// The mark behind which an operation in the stream comes: its own, and the legacy rule's.
+    /// The marks that an operation in the stream follows: its own stream's, and those of the legacy rule.
     pub(crate) fn order_tail(&self, id: StreamId) -> Marks {
         let Some(st) = self.streams.get(&id) else { return [0; LANES] };
         if !st.legacy {
-            // A legacy operation has raised the tails of the blocking streams already.
+            // A legacy operation already raised the tails of the blocking streams.
             return st.tail;
         }
         self.streams.values().filter(|x| x.group == st.group && x.blocking).map(|x| x.tail).fold([0; LANES], later)
     }
 
-    /// The mark a query or a wait of the stream is about, and whether something is held.
+    /// The marks that a query or a wait of the stream covers, and whether operations are still held.
     pub(crate) fn goal(&self, id: StreamId) -> Option<(Marks, bool)> {
         let st = self.streams.get(&id)?;
         Some((self.order_tail(id), st.done < st.pushed || !self.implied(id).is_empty()))
@@ -235,7 +238,8 @@ impl Inner {
         }
     }
 
-    /// Puts the stream's end at `mark`. After an operation in the legacy stream blocking streams answer for it too.
+    /// Sets the stream's end to `mark`. For the legacy stream also sets that of all blocking streams, which follow
+    /// it.
     pub(crate) fn raise(&mut self, id: StreamId, mark: Marks) {
         let Some(st) = self.streams.get_mut(&id) else { return };
         st.tail = mark;

@@ -1,22 +1,22 @@
 //! The machine's lock: a futex word that survives the death of its holder.
 //!
-//! The word names the holder by slot and generation; a slot is alive while its process holds an open-file-description
-//! lock on the slot's byte, which the kernel drops at death. A waiter that sees no progress for a few milliseconds asks
-//! the kernel about the holder and takes the lock over from a dead one. Pid numbers are never used, so containers with
-//! pid namespaces of their own can share a machine. A *stopped* holder is alive: others wait for it.
-//! Uncontended: one compare-exchange each way.
+//! The word names the holder by slot and generation. A slot is alive while its process holds an
+//! open-file-description lock on the slot's byte; the kernel drops that lock when the process dies. A waiter that
+//! sees no progress for 3 ms asks the kernel about the holder, and takes the lock over from a dead one. Process
+//! ids are never used, so containers with separate pid namespaces can share a machine. A *stopped* holder is
+//! alive: others wait for it. Uncontended cost: one compare-exchange to take the lock, one swap to release it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 const WAITERS: u32 = 1 << 31;
 const SLOT_BITS: u32 = 11;
 
-/// Who takes the lock.
+/// Identity of a lock holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder(u32);
 
 impl Holder {
-    /// The holder for a slot in its `generation`.
+    /// The holder of `slot` in its `generation`.
     pub fn new(slot: usize, generation: u32) -> Holder {
         let slot = u32::try_from(slot + 1).unwrap_or(0) & ((1 << SLOT_BITS) - 1);
         Holder(slot | ((generation << SLOT_BITS) & !WAITERS))
@@ -27,12 +27,12 @@ impl Holder {
     }
 }
 
-/// How the lock was got.
+/// State in which the lock was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// From nobody.
+    /// The lock was free.
     Clean,
-    /// From a dead holder: what it protects may be half changed.
+    /// The holder is dead: the protected state may be half changed.
     FromTheDead,
 }
 
@@ -57,7 +57,7 @@ fn contended(word: &AtomicU32, me: Holder, alive: impl Fn(usize) -> bool) -> Tak
     loop {
         let seen = word.load(Ordering::Relaxed);
         if seen == 0 {
-            // Another may sleep on the word, so the flag stays up.
+            // Another waiter may sleep on the word, so keep the flag.
             if word.compare_exchange(0, me.0 | WAITERS, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                 return Taken::Clean;
             }
@@ -81,7 +81,8 @@ fn contended(word: &AtomicU32, me: Holder, alive: impl Fn(usize) -> bool) -> Tak
     }
 }
 
-/// Takes the lock over if the previous holder of `slot` died with it. Called by a new holder of the slot.
+/// Takes the lock over if the previous holder of `slot` died while it had the lock. The slot's new holder calls
+/// this.
 pub fn inherit(word: &AtomicU32, slot: usize, me: Holder) -> bool {
     let seen = word.load(Ordering::Relaxed);
     Holder::slot_of(seen) == Some(slot)
@@ -89,7 +90,7 @@ pub fn inherit(word: &AtomicU32, slot: usize, me: Holder) -> bool {
         && word.compare_exchange(seen, me.0 | WAITERS, Ordering::Acquire, Ordering::Relaxed).is_ok()
 }
 
-/// Lets go.
+/// Releases the lock.
 pub fn unlock(word: &AtomicU32) {
     if word.swap(0, Ordering::Release) & WAITERS != 0 {
         // SAFETY: the word is mapped for as long as its machine; waking needs nothing else.
@@ -97,7 +98,7 @@ pub fn unlock(word: &AtomicU32) {
     }
 }
 
-/// Sleeps until woken (true) or a few milliseconds have gone (false).
+/// Sleeps until woken (true) or for 3 ms (false).
 fn wait(word: &AtomicU32, expected: u32) -> bool {
     let limit = libc::timespec { tv_sec: 0, tv_nsec: 3_000_000 };
     // SAFETY: the word is mapped, the timeout is a live structure; the kernel only reads both.

@@ -1,11 +1,11 @@
-//! The machine: finds or makes the state file, maps it, holds this process's slot, cleans up after the dead.
+//! The machine: opens or makes the state file, maps it, holds this process's slot, and removes dead processes.
 //!
-//! The state is `state` in `VGPU_SIM_DIR` (default `/dev/shm/vgpu-sim-<uid>`). It is made complete under another name
-//! and linked into place, so that of many processes that start at once exactly one makes it. Its devices are chosen
-//! then, by `VGPU_SIM_PROFILE` (default `h200`); later values of that variable change nothing.
-//! The file is common to all users, as the device nodes of a real driver are. The pages are not reserved: where /dev/shm
-//! is full the simulator dies by SIGBUS.
-//! Not here: what happens on the devices (`sched`, `memory`), the process's own queues (`engine`).
+//! The state is the file `state` in `VGPU_SIM_DIR` (default `/dev/shm/vgpu-sim-<uid>`). It is completed under
+//! another name and then linked into place. So of many processes that start at the same time exactly one makes
+//! it. Its devices are chosen then, by `VGPU_SIM_PROFILE` (default `h200`); later values of that variable have no
+//! effect. All users can access the file, like the device nodes of a real driver. Its pages are not reserved:
+//! when /dev/shm is full, the simulator ends with SIGBUS.
+//! Not here: the work and memory on the devices (`sched`, `memory`), the process's own queues (`engine`).
 
 use crate::bury::bury;
 use crate::layout::{Body, MAGIC, NOBODY, SLOTS, Shared, VERSION, bits, set_bit};
@@ -20,15 +20,15 @@ use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
 
-/// First byte of the liveness locks in the state file; far behind its end.
+/// Offset of the first liveness lock in the state file, far beyond its end; each slot locks one byte.
 const LOCK_BASE: i64 = 1 << 40;
-/// The dead are looked for at most this often while time is computed, ns.
+/// Shortest time between two searches for dead processes while time is computed, ns.
 const REAP_EVERY_NS: u64 = 5_000_000;
 
 /// A process's view of the simulated machine.
 ///
-/// It is for the process that made it: after a fork the child calls [`Machine::is_inherited`], drops it with
-/// [`Machine::forget`] and opens its own.
+/// It belongs to the process that opened it. After a fork the child calls [`Machine::is_inherited`], drops it
+/// with [`Machine::forget`] and opens its own.
 #[derive(Debug)]
 pub struct Machine {
     shared: NonNull<Shared>,
@@ -44,7 +44,7 @@ unsafe impl Send for Machine {}
 // SAFETY: as above.
 unsafe impl Sync for Machine {}
 
-/// The state, with the lock held.
+/// The shared state while this process holds its lock.
 pub struct Locked<'a> {
     machine: &'a Machine,
 }
@@ -98,10 +98,7 @@ pub fn directory() -> PathBuf {
 }
 
 impl Machine {
-    /// Opens the machine the environment names, making it if it is not there.
-    ///
-    /// # Errors
-    /// As [`Machine::open_at`].
+    /// Opens the machine that the environment names; makes it if it does not exist.
     pub fn open() -> Result<Machine, Error> {
         let profile = std::env::var("VGPU_SIM_PROFILE").unwrap_or_default();
         Machine::open_at(&directory(), Some(profile.trim()).filter(|p| !p.is_empty()))
@@ -121,11 +118,11 @@ impl Machine {
                 Err(e) => return Err(Error::new(e.kind(), format!("{}: {e}", path.display()))),
             }
         };
-        // Mapped through an open file of its own: a mapping keeps its open file, and with it the slot's lock, alive in a
-        // forked child that has closed the descriptor.
+        // Mapped through a second open file. A mapping keeps its open file alive, even in a forked child that has
+        // closed the descriptor; mapped through `file`, it would also keep the slot's lock.
         let apart = OpenOptions::new().read(true).write(true).open(&path).and_then(aside)?;
         if apart.metadata()?.ino() != file.metadata()?.ino() {
-            return Machine::open_at(dir, profile); // removed and made anew between the two
+            return Machine::open_at(dir, profile); // the file was replaced between the two opens
         }
         let shared = map(&apart, &path)?;
         let mut machine =
@@ -134,22 +131,23 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Where the state is.
+    /// Directory of the state.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// True in a child that got this value by fork.
+    /// True in a child that inherited this value through fork.
     pub fn is_inherited(&self) -> bool {
         self.pid != std::process::id()
     }
 
-    /// Drops an inherited machine in a forked child: closes the descriptor, so that the parent's death can be seen.
+    /// Drops an inherited machine in a forked child: closes its copy of the descriptor, so that other processes notice
+    /// the parent's death.
     pub fn forget(self) {
         drop(self);
     }
 
-    /// The descriptor that keeps this process alive on the machine; a forked child must close its copy.
+    /// The descriptor whose lock marks this process as alive; a forked child must close its copy.
     pub fn descriptor(&self) -> i32 {
         self.file.as_raw_fd()
     }
@@ -159,12 +157,13 @@ impl Machine {
         self.lock().device_count as usize
     }
 
-    /// What device `i` is.
+    /// The profile of device `i`.
     pub fn profile(&self, i: usize) -> Profile {
         self.lock().devices[i].profile
     }
 
-    /// What names of shares carry: the machine, anew with every reset, and this process's number on it.
+    /// Values that make a share's name unique: the machine's identity, new with every reset, and this process's
+    /// number.
     pub fn names(&self) -> (u64, u64) {
         let b = self.lock();
         (b.boot, b.slots[self.slot].serial)
@@ -175,13 +174,13 @@ impl Machine {
         self.slot
     }
 
-    /// This process's word of `checkpoint`.
+    /// This process's checkpoint state, which is read without the lock.
     pub(crate) fn checkpoint_word(&self) -> &AtomicU32 {
         // SAFETY: mapped for the life of self; an aligned u32 that everybody treats as an atomic.
         unsafe { AtomicU32::from_ptr(&raw mut (*self.shared.as_ptr()).body.slots[self.slot].checkpoint) }
     }
 
-    /// Takes the lock; repairs what a dead holder left.
+    /// Takes the lock; completes the update that a dead holder left half made.
     pub fn lock(&self) -> Locked<'_> {
         // SAFETY: mapped for the life of self.
         let word = unsafe { &self.shared.as_ref().lock };
@@ -193,12 +192,12 @@ impl Machine {
         body
     }
 
-    /// Takes the lock with `device` brought to the present; looks for the dead from time to time.
+    /// Takes the lock and advances `device` to now; looks for dead processes at most every 5 ms.
     pub fn at_present(&self, device: usize) -> (Locked<'_>, u64) {
         self.at_moment(device, None)
     }
 
-    /// The same as of `moment`, which is not long ago; others may have brought the device beyond it.
+    /// The same for the time `moment`, which is not long ago; another process may have advanced the device beyond it.
     pub fn at_moment(&self, device: usize, moment: Option<u64>) -> (Locked<'_>, u64) {
         let mut body = self.lock();
         let time = moment.unwrap_or_else(now);
@@ -209,7 +208,7 @@ impl Machine {
         (body, time)
     }
 
-    /// Takes the lock with the dead removed and all devices at the present.
+    /// Takes the lock, removes dead processes, and advances all devices to now.
     pub fn settled(&self) -> Locked<'_> {
         let mut body = self.lock();
         let time = now();
@@ -220,17 +219,17 @@ impl Machine {
         body
     }
 
-    /// [`Machine::reap`], unless it was done within the last 20 us: a question that is asked a million times a second must
-    /// not cost a system call per process.
+    /// Calls [`Machine::reap`] unless that happened within the last 20 us: a query that a program makes a million
+    /// times a second must not cost a system call per process.
     pub fn reap_now_and_then(&self, body: &mut Body, time: u64) {
         if time.wrapping_sub(body.reaped_at) > 20_000 {
             self.reap(body, time);
         }
     }
 
-    /// Removes processes that are gone, as the kernel driver does when a process's files are closed.
+    /// Removes dead processes, as the kernel driver does when a process's files are closed.
     ///
-    /// Their queued work ends where the device's clock stands; what they had done is kept in `finished`.
+    /// Their queued work ends at the present time of the device's clock; their counters are kept in `finished`.
     pub fn reap(&self, body: &mut Body, time: u64) {
         body.reaped_at = time;
         let live = body.live;
@@ -303,7 +302,7 @@ impl Drop for Machine {
     }
 }
 
-/// A small constant of libc in the width that `flock` has.
+/// A small libc constant in the integer width of `flock` fields.
 fn short(v: libc::c_int) -> libc::c_short {
     libc::c_short::try_from(v).unwrap_or(0)
 }
@@ -318,10 +317,11 @@ fn byte_lock(slot: usize) -> libc::flock {
     l
 }
 
-/// Moves a descriptor above the program's: one that has become 0, 1 or 2 is written to by whoever prints.
+/// Moves the descriptor above those of the program: a file on descriptor 0, 1 or 2 would receive the program's
+/// prints.
 fn aside(file: File) -> Result<File, Error> {
     for lowest in [256, 3] {
-        // SAFETY: an open descriptor; the copy is owned by nobody else.
+        // SAFETY: an open descriptor; the copy has no other owner.
         let raw = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, lowest) };
         if raw >= 0 {
             // SAFETY: just made.
@@ -331,14 +331,14 @@ fn aside(file: File) -> Result<File, Error> {
     Err(Error::last_os_error())
 }
 
-/// Takes the slot's byte for this open file; false when another has it.
+/// Locks the slot's byte for this open file; false when another open file has it.
 fn hold(file: &File, slot: usize) -> bool {
     let l = byte_lock(slot);
     // SAFETY: an open descriptor and a live structure.
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const l) == 0 }
 }
 
-/// True when somebody else holds the slot's byte.
+/// True while another open file holds the slot's byte.
 fn alive(file: &File, slot: usize) -> bool {
     let mut l = byte_lock(slot);
     // SAFETY: an open descriptor and a live structure for the kernel to fill.
@@ -379,7 +379,7 @@ fn map(file: &File, path: &Path) -> Result<NonNull<Shared>, Error> {
     Ok(shared)
 }
 
-/// Makes the state under a name of its own and links it into place; losing that race is fine.
+/// Makes the state under a temporary name and links it into place; another process may win that race.
 fn create(dir: &Path, path: &Path, profile: &str) -> Result<(), Error> {
     let profiles = parse_list(profile)
         .map_err(|e| Error::new(ErrorKind::InvalidInput, format!("VGPU_SIM_PROFILE={profile:?}: {e}")))?;
@@ -413,13 +413,13 @@ fn create(dir: &Path, path: &Path, profile: &str) -> Result<(), Error> {
             s.body.device_count = u32::try_from(profiles.len()).unwrap_or(0);
             let mut board = 0;
             for (i, profile) in profiles.iter().enumerate() {
-                // Instances stand together; the first one, like a whole device, begins a board.
+                // Instances of one device are adjacent; the first one, like a whole device, starts a new board.
                 board += u32::from(profile.mig <= 1);
                 init_device(&mut s.body.devices[i], board - 1, profile);
             }
             libc::munmap(p, size_of::<Shared>());
         }
-        // Common to all users, whatever the umask, as /dev/nvidia0 is.
+        // Accessible to all users whatever the umask, like /dev/nvidia0.
         file.set_permissions(std::fs::Permissions::from_mode(0o666))?;
         match std::fs::hard_link(&temporary, path) {
             Err(e) if e.kind() != ErrorKind::AlreadyExists => Err(e),
@@ -430,7 +430,7 @@ fn create(dir: &Path, path: &Path, profile: &str) -> Result<(), Error> {
     made.map_err(|e| describe(path, e))
 }
 
-/// Makes the device on board `n`, or one instance of it.
+/// Fills in the device on board `n`, or one instance of it.
 fn init_device(d: &mut crate::layout::Device, n: u32, profile: &Profile) {
     d.profile = *profile;
     for lane in &mut d.lanes {
@@ -438,7 +438,7 @@ fn init_device(d: &mut crate::layout::Device, n: u32, profile: &Profile) {
     }
     d.minor = n;
     d.pci_bus = 0x17 + n * 0x0B;
-    // Deterministic, distinct per index and kind; version 4 and variant bits as real ones have.
+    // Deterministic, distinct per index and kind, with the version 4 and variant bits of real UUIDs.
     let mut seed = u64::from(n) + 1;
     for b in profile.key().bytes() {
         seed = crate::faults::mix(seed ^ u64::from(b));

@@ -1,31 +1,32 @@
-//! Device memory as the machine counts it: a process's own record is changed, what is free is summed when it matters.
+//! Counts device memory. A process changes its own record; free memory is summed over all records when it is
+//! needed.
 //!
 //! Not here: addresses and slabs (`slab`), content (the driver).
 
 use crate::layout::Use;
 use crate::machine::{Machine, now};
 
-/// A change of this process's record on one device. What is physical must fit.
+/// A change of this process's record on one device. Additional physical bytes must fit on the device.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Change {
     /// Contexts.
     pub contexts: i64,
     /// Allocations.
     pub allocations: i64,
-    /// Bytes as the program asked for.
+    /// Bytes that the program requested.
     pub requested: i64,
     /// Bytes rounded to the allocator's alignment.
     pub live: i64,
-    /// Physical bytes in shared slabs.
+    /// Physical bytes of slabs that small requests share.
     pub slabs: i64,
-    /// Physical bytes in slabs of their own.
+    /// Physical bytes of allocations with slabs of their own.
     pub large: i64,
     /// Physical bytes of contexts and modules.
     pub overhead: i64,
 }
 
 impl Change {
-    /// The same backwards.
+    /// The reverse of this change.
     pub fn undone(self) -> Change {
         Change {
             contexts: -self.contexts,
@@ -43,7 +44,7 @@ impl Change {
     }
 }
 
-/// There is not enough free device memory.
+/// The device has not enough free memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full {
     /// Bytes that were needed.
@@ -53,12 +54,12 @@ pub struct Full {
 }
 
 impl Machine {
-    /// Applies `change` on `device`, if its physical bytes fit beside everybody's; all of it or nothing.
+    /// Applies `change` on `device`, all of it or nothing, if its physical bytes fit next to those of all processes.
     ///
-    /// Before it refuses, the dead are removed and the sum is made again.
+    /// Before it refuses, it removes dead processes and sums again.
     ///
     /// # Errors
-    /// [`Full`], with both numbers.
+    /// [`Full`], with both figures.
     pub fn adjust(&self, device: usize, change: &Change) -> Result<(), Full> {
         let mut b = self.lock();
         let needed = u64::try_from(change.physical()).unwrap_or(0);
@@ -90,7 +91,7 @@ impl Machine {
         Ok(())
     }
 
-    /// What this process has on `device`, shares that are its own included.
+    /// Memory and work of this process on `device`, including the shares it owns.
     pub fn own_use(&self, device: usize) -> Use {
         self.lock().used(self.slot(), device)
     }

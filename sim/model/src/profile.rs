@@ -1,12 +1,12 @@
-//! What a device is: sizes, names, clocks and costs, one struct for all of it.
+//! Hardware profiles: sizes, names, clocks and costs of a device in one struct.
 //!
-//! The built-in rows are public knowledge about real boards. `exact: false` figures (costs, overheads) are
-//! estimates until a `gpu-probe` measurement replaces them through [`Profile::with_measurement`].
-//! Not here: what a device is doing (`layout`, `sched`).
+//! The built-in profiles are public knowledge about real boards. Costs and overheads are estimates until a
+//! `gpu-probe` measurement replaces them through [`Profile::with_measurement`]; `measured` says which.
+//! Not here: the state of a device (`layout`, `sched`).
 
 use serde::Serialize;
 
-/// A device as the model knows it. Plain data: it is stored in the shared state as it is.
+/// A device as the model knows it. Plain data, stored unchanged in the shared state.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Profile {
@@ -63,57 +63,57 @@ pub struct Profile {
     pub pcie_gen: u32,
     /// PCI Express lanes.
     pub pcie_width: u32,
-    /// ECC memory on.
+    /// 1: ECC memory is on.
     pub ecc: u32,
-    /// Can be partitioned (MIG).
+    /// 1: can be partitioned (MIG).
     pub mig_capable: u32,
-    /// Has a fan.
+    /// 1: has a fan.
     pub fan: u32,
     /// Memory as NVML reports it in `total`, bytes.
     pub nvml_total: u64,
-    /// Memory as `cuDeviceTotalMem` reports it, bytes. The difference is NVML's `reserved`.
+    /// Memory as `cuDeviceTotalMem` reports it, bytes. The difference to `nvml_total` is NVML's `reserved`.
     pub cuda_total: u64,
     /// BAR1 aperture, bytes.
     pub bar1_total: u64,
-    /// What the first context of a process takes of device memory, bytes.
+    /// Device memory of the first context of a process, bytes.
     pub context_bytes: u64,
-    /// What each further context of a process takes, bytes.
+    /// Device memory of each further context of a process, bytes.
     pub context_more_bytes: u64,
     /// Physical granularity of the driver's allocator, bytes.
     pub slab_bytes: u64,
-    /// Requests of at least this size take slabs of their own, bytes.
+    /// Requests of at least this many bytes get slabs of their own.
     pub small_limit: u64,
     /// Alignment inside a slab, bytes.
     pub small_align: u64,
     /// Time slice between processes, ns.
     pub slice_ns: u64,
-    /// Switch between processes, ns (nobody's busy time).
+    /// Switch between processes, ns; counts as busy time of no process.
     pub switch_ns: u64,
-    /// Device time of a kernel that fits the device at once and does nothing, ns. Not added to the known test kernel.
+    /// Device time of an empty kernel that fits the device at once, ns. Not added to test kernels.
     pub kernel_ns: u64,
     /// Device time of an event record between two pieces of work, ns.
     pub event_ns: u64,
-    /// Device time every copy or fill takes besides its bytes, ns.
+    /// Device time of every copy or fill in addition to its bytes, ns.
     pub copy_ns: u64,
-    /// Host to device and back, bytes per microsecond.
+    /// Bandwidth between host and device, bytes per microsecond.
     pub host_bytes_per_us: u64,
     /// Device memory bandwidth, bytes per microsecond.
     pub device_bytes_per_us: u64,
-    /// What each further wave of blocks adds in the cost model, ns.
+    /// Device time that each further wave of blocks adds in the cost model, ns.
     pub block_ns: u64,
     /// Launches a process may have outstanding before a launch blocks.
     pub queue_depth: u64,
-    /// Time a launch takes the calling thread, ns.
+    /// Time a launch occupies the calling thread, ns.
     pub launch_host_ns: u64,
-    /// Time a record of an event takes the calling thread, ns.
+    /// Time an event record occupies the calling thread, ns.
     pub record_host_ns: u64,
-    /// Time a query of an event or a stream takes the calling thread, ns.
+    /// Time a query of an event or stream occupies the calling thread, ns.
     pub query_host_ns: u64,
-    /// 1 when costs and overheads were measured on hardware.
+    /// 1: costs and overheads were measured on hardware.
     pub measured: u32,
-    /// 0: a whole device. Else a MIG instance: its number on its device from 1, one compute instance each.
+    /// 0: a whole device. Otherwise a MIG instance with one compute instance: its number on its device, from 1.
     pub mig: u32,
-    /// 1: contexts of several processes are on the device together (MPS), in place of slices.
+    /// 1: several processes are on the device at the same time (MPS) instead of in slices.
     pub mps: u32,
 }
 
@@ -140,7 +140,7 @@ const fn fixed<const N: usize>(s: &str) -> [u8; N] {
 
 const MIB: u64 = 1 << 20;
 
-/// Values most boards share; each row below overrides what differs.
+/// Values that most boards share; each row below overrides the others.
 const BASE: Profile = Profile {
     key: [0; 16],
     name: [0; 64],
@@ -379,7 +379,7 @@ pub const BUILT_IN: [Profile; 6] = [
 ];
 
 impl Profile {
-    /// The built-in device called `key`, in any case.
+    /// The built-in device named `key`, in upper or lower case.
     pub fn built_in(key: &str) -> Option<Profile> {
         BUILT_IN.iter().find(|p| p.key().eq_ignore_ascii_case(key)).copied()
     }
@@ -394,23 +394,24 @@ impl Profile {
         c_text(&self.name)
     }
 
-    /// Memory NVML calls reserved: there, and not for programs.
+    /// Memory that exists but that programs cannot use, NVML's `reserved`, bytes.
     pub fn reserved(&self) -> u64 {
         self.nvml_total - self.cuda_total
     }
 
-    /// Bytes that allocations and contexts can take together: whole slabs.
+    /// Bytes that allocations and contexts can use together: whole slabs.
     pub fn capacity(&self) -> u64 {
         self.cuda_total / self.slab_bytes * self.slab_bytes
     }
 
-    /// This device's MIG instances, as `3g.40gb+1g.10gb` has them: compute slices and memory.
+    /// The MIG instances of this device for a geometry such as `3g.40gb+1g.10gb` (compute slices and memory).
     ///
-    /// An instance has its share of the multiprocessors and of the memory, in eighths, and is a device of its own here:
-    /// it shares no clock with its neighbours.
+    /// An instance has its share of the multiprocessors and of the memory, in eighths. The model treats it as a
+    /// separate device: it shares no clock with its neighbours.
     ///
     /// # Errors
-    /// The device cannot be partitioned, a name is none of its geometry, or there are more slices than seven and eight.
+    /// The device cannot be partitioned, a name is not in its geometry, or the names exceed seven compute or eight
+    /// memory slices.
     pub fn mig_instances(&self, geometry: &str) -> Result<Vec<Profile>, String> {
         if self.mig_capable == 0 || self.cc_major > 9 {
             return Err(format!("{} has no MIG geometry here", self.key()));
@@ -451,19 +452,19 @@ impl Profile {
         self.copy_ns + bytes.saturating_mul(1000) / per_us.max(1)
     }
 
-    /// Device time of a kernel that is not the known test kernel.
+    /// Device time of a kernel that is not one of the test kernels (`launch` in sim/cuda).
     ///
-    /// Blocks go over the multiprocessors in waves; the first is in `kernel_ns`, each further one takes `block_ns`.
+    /// Blocks run on the multiprocessors in waves: `kernel_ns` includes the first, each further one takes `block_ns`.
     pub fn kernel_time(&self, blocks: u64, threads_per_block: u32) -> u64 {
         let per_sm = u64::from((self.threads_per_sm / threads_per_block.max(1)).clamp(1, self.blocks_per_sm));
         let waves = blocks.div_ceil(u64::from(self.sms).max(1) * per_sm).max(1);
         self.kernel_ns.saturating_add((waves - 1).saturating_mul(self.block_ns))
     }
 
-    /// This profile with the figures a hardware measurement has; unknown keys are left alone.
+    /// Replaces figures of this profile by those of a hardware measurement; unknown keys are ignored.
     ///
-    /// `json` is an object whose keys are the numeric field names of this struct that are costs or sizes, at the top
-    /// or under `"profile"`.
+    /// `json` is an object, or has an object under `"profile"`. Its keys are the numeric field names of this struct
+    /// that are costs or sizes.
     ///
     /// # Errors
     /// The text is not a JSON object, or a known key has no whole number.
@@ -500,7 +501,7 @@ impl Profile {
         if self.slab_bytes == 0 || self.slice_ns == 0 || self.nvml_total < self.cuda_total {
             return Err("slab_bytes and slice_ns must be positive, cuda_total at most nvml_total".into());
         }
-        // Contexts are counted in whole slabs, so that what is free can be allocated to the last byte.
+        // Contexts count in whole slabs, so that free memory can be allocated to the last byte.
         self.context_bytes = self.context_bytes.next_multiple_of(self.slab_bytes);
         self.context_more_bytes = self.context_more_bytes.next_multiple_of(self.slab_bytes);
         self.measured = 1;
@@ -508,12 +509,12 @@ impl Profile {
     }
 }
 
-/// Reads `VGPU_SIM_PROFILE`: `h200`, `2xh200`, `t4,h200`, `none`; `h200@/path/probe.json` adds a measurement;
-/// `a100:mig=3g.40gb+3g.40gb` is a device that was partitioned, of which its instances are left; `h200:mps` is one that
-/// several processes use at the same time.
+/// Reads `VGPU_SIM_PROFILE`: `h200`, `2xh200`, `t4,h200`, `none`. `h200@/path/probe.json` adds a measurement.
+/// `a100:mig=3g.40gb+3g.40gb` is a partitioned device: only its instances exist. On `h200:mps` several processes
+/// run at the same time.
 ///
 /// # Errors
-/// A name that is not built in, a count outside 1..=16, more than 16 devices, or an unreadable measurement; in words.
+/// An unknown name, a count outside 1..=16, more than 16 devices, or an unreadable measurement; as text.
 pub fn parse_list(text: &str) -> Result<Vec<Profile>, String> {
     let mut out = Vec::new();
     if text.trim().eq_ignore_ascii_case("none") {

@@ -1,29 +1,30 @@
-//! Which driver is imitated: 535 with CUDA 12.2, or what `VGPU_SIM_DRIVER` names. Not here: what each of them knows
-//! (sim/cuda's `versions` and `newer`).
+//! The driver version that the simulator imitates: 535 with CUDA 12.2, or the one `VGPU_SIM_DRIVER` names.
+//!
+//! Not here: the features of each version (sim/cuda's `versions` and `newer`).
 
 use std::sync::OnceLock;
 
-/// A driver's versions.
+/// Version numbers of one driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Release {
     /// The number in `VGPU_SIM_DRIVER`.
     pub key: &'static str,
-    /// As NVML shows it.
+    /// Driver version as NVML shows it.
     pub driver: &'static str,
-    /// NVML's own.
+    /// Version of NVML itself.
     pub nvml: &'static str,
-    /// `cuDriverGetVersion`.
+    /// Result of `cuDriverGetVersion`.
     pub cuda: i32,
 }
 
-/// The oldest one first; it is the one that is meant if nobody says otherwise.
+/// The supported drivers, oldest first. The first one is the default.
 const ALL: [Release; 2] = [
     Release { key: "535", driver: "535.309.01", nvml: "12.535.309.01", cuda: 12_020 },
     Release { key: "580", driver: "580.65.06", nvml: "13.580.65.06", cuda: 13_000 },
 ];
 
 impl Release {
-    /// The driver this process sees; decided once. A name that is not known is said and means the first.
+    /// The driver that this process sees, decided once. An unknown name prints a warning and selects the first.
     pub fn current() -> Release {
         static CURRENT: OnceLock<Release> = OnceLock::new();
         *CURRENT.get_or_init(|| {
@@ -36,7 +37,7 @@ impl Release {
         })
     }
 
-    /// Whether it knows what came after driver 535.
+    /// True if the driver is newer than 535.
     pub fn is_newer(&self) -> bool {
         self.cuda > ALL[0].cuda
     }

@@ -1,17 +1,23 @@
-//! Who the engines of a device work for, and when: round robin between processes, computed, never slept.
+//! Decides which process each engine of a device serves, and when. Round robin between processes, computed from
+//! timestamps; nothing sleeps.
 //!
-//! A device has three engines that work beside each other: one for kernels and for what stays on the device, and a copy
-//! engine for each direction. On each a process has a line: its submitted work minus its served work, one after another
-//! in the order of submission (`engine`). Where work on one line must wait for work on another a *gate* stands on the
-//! line; it opens at the moment the other line passes its mark. [`advance`] brings a device from its clocks to `now`,
-//! slice by slice, the engine that is furthest behind first; how the service was spread over time is written to the
-//! line's ring of segments, from which its owner dates its events (`segments`).
-//! Rules: a process alone keeps the engine, its slice is renewed; one that comes waits for the end of the running slice;
-//! one that runs dry, or comes to a gate that is shut, hands over at once; on the engine for kernels going from one
-//! process to another takes `switch_ns`, which is nobody's. Under MPS contexts of several processes are on the device
-//! together and share it evenly: slices of [`SHARED_SLICE_NS`] without a switch stand for that.
-//! A kernel that waits for a word of memory keeps the device for its process until the word is there; work of the same
-//! process runs beside it.
+//! A device has three engines that work at the same time: one for kernels and work that stays on the device, and
+//! one copy engine per direction. Each process has one queue per engine: submitted work minus served work, in the
+//! order of submission (`engine`). Where work must wait for work of another engine, a *gate* is on the queue. It
+//! opens when the other queue passes the gate's mark. [`advance`] brings a device from its clocks to `now`, slice
+//! by slice, always the engine whose clock is furthest behind. It writes how service was spread over time to the
+//! queue's ring of segments; the owner dates its events from them (`segments`).
+//!
+//! Rules:
+//! - A process that is alone keeps the engine; its slice is renewed.
+//! - A process that arrives waits for the end of the running slice.
+//! - A process that runs out of work, or reaches a closed gate, gives up the engine at once.
+//! - On the kernel engine a change of process takes `switch_ns`, which counts for no process.
+//! - Under MPS several processes share the device evenly, modelled by slices of [`SHARED_SLICE_NS`] without a
+//!   switch.
+//! - A kernel that waits for a word of memory keeps the device for its process until the word arrives. Other work
+//!   of that process runs meanwhile.
+//!
 //! Not here: streams and events (`engine`), wall time (the caller's `now`), forecasts (`forecast`).
 
 use crate::layout::{
@@ -21,15 +27,15 @@ use crate::layout::{
 use crate::profile::Profile;
 use crate::segments::{note, sample};
 
-/// What stands for even sharing under MPS, ns.
+/// Slice that models even sharing under MPS, ns.
 pub const SHARED_SLICE_NS: u64 = 50_000;
-/// A waiting kernel looks this often whether work of its process may go on beside it, ns.
+/// How often a waiting kernel checks whether other work of its process can run next to it, ns.
 const BESIDE_NS: u64 = 50_000;
 
-/// A place on each line of a process.
+/// A position on each queue of a process.
 pub type Marks = [u64; LANES];
 
-/// Slice and switch of an engine.
+/// Slice and switch time of an engine, ns.
 pub(crate) fn terms(p: &Profile, lane: usize) -> (u64, u64) {
     match (lane, p.mps) {
         (COMPUTE, 0) => (p.slice_ns, p.switch_ns),
@@ -38,7 +44,7 @@ pub(crate) fn terms(p: &Profile, lane: usize) -> (u64, u64) {
     }
 }
 
-/// Brings the device to `now`.
+/// Advances the device to `now`.
 pub fn advance(body: &mut Body, device: usize, now: u64) {
     loop {
         let mut first: Option<(u64, usize)> = None;
@@ -53,13 +59,13 @@ pub fn advance(body: &mut Body, device: usize, now: u64) {
         step(body, device, lane, at, now);
     }
     for l in body.devices[device].lanes.iter_mut().filter(|l| l.clock < now) {
-        // Idle. No journal: each of the two stores alone leaves a state that is as good.
+        // The engine is idle. This needs no journal: after either of the two stores alone the state is still valid.
         l.current = NOBODY;
         l.clock = now;
     }
 }
 
-/// Nothing changes by this but what is written into it.
+/// A journal of the present state: applied as it is, it changes nothing.
 fn journal(d: &Device, device: usize, lane: usize) -> Journal {
     let l = &d.lanes[lane];
     Journal {
@@ -77,18 +83,18 @@ fn journal(d: &Device, device: usize, lane: usize) -> Journal {
     }
 }
 
-/// What stands before a line at a moment.
+/// The next obstacle on a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Ahead {
-    /// So much work can be done before the next gate, which may be the end.
+    /// This many ns of work can run before the next gate, or before the end of the queue.
     Free(u64),
-    /// A gate that opens then.
+    /// A gate that opens at this time.
     Until(u64),
-    /// A gate of which nobody knows when it opens.
+    /// A gate whose opening time is not known yet.
     Shut,
 }
 
-/// What stands before `line` at `clock`, and how many gates are behind it.
+/// The next obstacle on `line` at time `clock`, and the index of the first gate that is not passed.
 fn ahead(line: &Line, clock: u64) -> (Ahead, u64) {
     for i in line.gates_read..line.gates_wrote {
         let g: Gate = line.gates[ring_index(i, GATES)];
@@ -105,7 +111,7 @@ fn ahead(line: &Line, clock: u64) -> (Ahead, u64) {
     (Ahead::Free(line.backlog()), line.gates_wrote)
 }
 
-/// When a slot can be served on an engine, not before `clock`.
+/// The earliest time from `clock` on at which a slot can be served on an engine.
 fn possible(sd: &SlotDevice, lane: usize, clock: u64) -> Option<u64> {
     if lane == COMPUTE && sd.waiting > 0 {
         return Some(clock);
@@ -117,7 +123,7 @@ fn possible(sd: &SlotDevice, lane: usize, clock: u64) -> Option<u64> {
     }
 }
 
-/// When an engine has something to do next.
+/// When an engine next has something to do.
 fn start(body: &Body, device: usize, lane: usize) -> Option<u64> {
     let l = &body.devices[device].lanes[lane];
     let at = |slot: usize| possible(&body.slots[slot].devices[device], lane, l.clock);
@@ -141,7 +147,7 @@ fn start(body: &Body, device: usize, lane: usize) -> Option<u64> {
     }
 }
 
-/// One run of one process on an engine from `at`, at most to the end of its slice.
+/// Runs one process on an engine from `at`, at most to the end of its slice.
 fn step(body: &mut Body, device: usize, lane: usize, at: u64, now: u64) {
     let d = &body.devices[device];
     let mut j = journal(d, device, lane);
@@ -176,7 +182,7 @@ fn step(body: &mut Body, device: usize, lane: usize, at: u64, now: u64) {
             run
         }
         _ => {
-            // A kernel that waits, and nothing beside it.
+            // Only a kernel that waits for memory; no other work of its process can run.
             let run = match before {
                 Ahead::Until(open) => room.min(open - j.clock),
                 Ahead::Shut => room.min(BESIDE_NS),
@@ -194,7 +200,7 @@ fn step(body: &mut Body, device: usize, lane: usize, at: u64, now: u64) {
     commit(body, &j);
 }
 
-/// Work on a line up to the next place that a gate of another line of the same process waits for.
+/// Work on a queue until the next position that a gate of another queue of the same process waits for, ns.
 fn watched(sd: &SlotDevice, lane: usize, busy: u64) -> u64 {
     let mut next = u64::MAX;
     for line in sd.lanes.iter().filter(|l| l.gates_read < l.gates_wrote) {
@@ -208,7 +214,7 @@ fn watched(sd: &SlotDevice, lane: usize, busy: u64) -> u64 {
     next
 }
 
-/// The slot to run at `j.clock`; does the switch and renews the slice in `j`.
+/// The slot to run at `j.clock`; enters the switch and the renewed slice into `j`.
 fn choose(body: &Body, d: &Device, j: &mut Journal) -> Option<usize> {
     let (device, lane) = (j.device as usize, j.lane as usize);
     let ready = &d.lanes[lane].ready;
@@ -238,9 +244,9 @@ fn choose(body: &Body, d: &Device, j: &mut Journal) -> Option<usize> {
     Some(next)
 }
 
-/// Makes the step: the journal first, then the state, then the journal is closed.
+/// Makes the step: writes the journal, then the state, then closes the journal.
 fn commit(body: &mut Body, j: &Journal) {
-    // Volatile and fenced: the order of these stores is what a later reader relies on if we die among them.
+    // Volatile and fenced: if this process is killed in between, the next one relies on the order of these stores.
     body.journal = Journal { open: 0, ..*j };
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
     // SAFETY: a valid, aligned field of a live structure that this thread has exclusively.
@@ -290,7 +296,7 @@ fn apply(body: &mut Body) {
     l.last = j.last;
 }
 
-/// Opens the gates that wait for what `lane` has done by `clock`.
+/// Opens the gates that wait for the work `lane` has done by `clock`.
 fn open_gates(sd: &mut SlotDevice, lane: usize, clock: u64) {
     let busy = sd.lanes[lane].busy;
     for line in sd.lanes.iter_mut().filter(|l| l.gates_read < l.gates_wrote) {
@@ -303,8 +309,9 @@ fn open_gates(sd: &mut SlotDevice, lane: usize, clock: u64) {
     }
 }
 
-/// Enqueues `work` ns for a slot on an engine, behind `behind`: the mark at its end. The device must have been advanced
-/// to now. `None`: there are as many gates on the line as there can be; ask again later.
+/// Enqueues `work` ns for a slot on an engine, after the positions `behind`; returns the mark at its end. The
+/// caller has advanced the device to now. `None`: the queue has no room for the gates (at most [`GATES`]); try
+/// again later.
 pub fn submit(body: &mut Body, slot: usize, device: usize, lane: usize, work: u64, behind: &Marks) -> Option<u64> {
     let sd = &mut body.slots[slot].devices[device];
     let place = sd.lanes[lane].submitted;
@@ -334,8 +341,8 @@ pub fn submit(body: &mut Body, slot: usize, device: usize, lane: usize, work: u6
     Some(mark)
 }
 
-/// A kernel of a slot comes to the device and waits there for a word of memory, or has seen it (`-1`). The device must
-/// have been advanced to now.
+/// A kernel of a slot starts to wait on the device for a word of memory (`1`), or has seen the word (`-1`). The
+/// caller has advanced the device to now.
 pub fn wait(body: &mut Body, slot: usize, device: usize, change: i64) {
     let sd = &mut body.slots[slot].devices[device];
     sd.waiting = sd.waiting.saturating_add_signed(change);
@@ -343,7 +350,7 @@ pub fn wait(body: &mut Body, slot: usize, device: usize, change: i64) {
     set_bit(&mut body.devices[device].lanes[COMPUTE].ready, slot, busy);
 }
 
-/// Forgets the queue of a slot (its process is gone, or its contexts are).
+/// Drops the queued work of a slot whose process, or whose contexts, are gone.
 pub fn withdraw(body: &mut Body, slot: usize, device: usize) {
     for lane in 0..LANES {
         set_bit(&mut body.devices[device].lanes[lane].ready, slot, false);

@@ -1,12 +1,12 @@
-//! When a line was served: stretches of service, folded where they are regular, from which events are dated.
+//! History of service on a queue: stretches of service, folded where they are regular, by which events are dated.
 //!
-//! And the samples of it: windows as NVML has them, buckets of the ground truth.
+//! Also samples of it: utilisation windows as NVML has them, and buckets of the ground truth.
 
 use crate::layout::{
     BUCKET_NS, BUCKETS, Buckets, Journal, Line, SEGMENTS, Segment, SlotDevice, WINDOW_NS, WINDOWS, ring_index,
 };
 
-/// Adds a run to the line's segments: lengthens the newest, folds regular slices into one, or opens another.
+/// Adds a run to the queue's segments: extends the newest, folds regular slices into one, or starts another.
 pub(crate) fn note(line: &Line, j: &mut Journal, run: u64) {
     let at = |i: u64| line.ring[ring_index(i, SEGMENTS)];
     j.wrote = line.wrote;
@@ -31,8 +31,8 @@ pub(crate) fn note(line: &Line, j: &mut Journal, run: u64) {
         return;
     }
     if line.wrote - line.read >= SEGMENTS as u64 - 1 {
-        // No room: the owner has not looked for a long and irregular time. It keeps the sums, and times inside the
-        // merged stretch are interpolated.
+        // The ring is full, because the owner has not read it for a long, irregular time. Merge into the newest
+        // segment: sums stay right, times inside the merged stretch are interpolated.
         let start = j.newest;
         j.newest.len = fresh.served + run - start.served;
         j.newest.span = fresh.at + run - start.at;
@@ -55,7 +55,7 @@ fn folds(a: &Segment, b: &Segment) -> bool {
         && (a.count == 1 || a.at + a.count * a.period == b.at)
 }
 
-/// When a line's service passed `mark`, from the segments its owner has not taken yet.
+/// When the queue's service passed `mark`, from the segments that its owner has not read yet.
 pub(crate) fn passed(line: &Line, mark: u64) -> Option<u64> {
     (line.read..line.wrote).map(|i| line.ring[ring_index(i, SEGMENTS)]).find_map(|g: Segment| {
         let inside = g.served < mark && mark <= g.served + g.len * g.count;
@@ -72,8 +72,8 @@ pub(crate) fn passed(line: &Line, mark: u64) -> Option<u64> {
     })
 }
 
-/// Spreads a run of the process `serial` over windows and buckets. A killed process may lose one run here: they are
-/// samples, not accounts.
+/// Adds a run of the process `serial` to the windows and buckets. A process killed here may lose one run: these
+/// are samples, not accounts.
 pub(crate) fn sample(sd: &mut SlotDevice, serial: u64, at: u64, run: u64) {
     for (w, part) in parts(WINDOW_NS, at, run) {
         if w > sd.window {
@@ -90,7 +90,7 @@ pub(crate) fn sample(sd: &mut SlotDevice, serial: u64, at: u64, run: u64) {
     let b = &mut sd.buckets;
     for (n, part) in parts(BUCKET_NS, at, run) {
         if b.serial != serial || n >= b.last.saturating_add(BUCKETS as u64) {
-            // What is older is another's, or too long ago.
+            // Older buckets belong to another process, or are too old to keep.
             (b.serial, b.first, b.last) = (serial, n, n);
             b.busy[ring_index(n, BUCKETS)] = 0;
         } else if n > b.last {
@@ -103,7 +103,7 @@ pub(crate) fn sample(sd: &mut SlotDevice, serial: u64, at: u64, run: u64) {
     }
 }
 
-/// The periods of `period` ns that a run lies in, with its part of each.
+/// The periods of `period` ns that a run overlaps, with the part of the run in each.
 fn parts(period: u64, mut at: u64, mut run: u64) -> impl Iterator<Item = (u64, u32)> {
     std::iter::from_fn(move || {
         let n = at / period;
@@ -115,7 +115,7 @@ fn parts(period: u64, mut at: u64, mut run: u64) -> impl Iterator<Item = (u64, u
 }
 
 impl Buckets {
-    /// Busy ns in period `n`.
+    /// Busy ns in period `n`; 0 for a period that is not kept.
     pub fn get(&self, n: u64) -> u32 {
         if (self.first..=self.last).contains(&n) { self.busy[ring_index(n, BUCKETS)] } else { 0 }
     }

@@ -1,12 +1,14 @@
-//! Shares: memory that several processes hold, of which there is one physical copy.
+//! Shares: memory that several processes can hold, with one physical copy.
 //!
-//! What a process exports moves out of its own record into an entry here, with a file for the content beside the state.
-//! Holders are slots, one bit each, and descriptors that a program got for it: such a descriptor carries a kernel lock on
-//! its open file, so that one that is under way in a socket, or that nobody has imported, keeps the memory too. An entry
-//! ends with its last holder; the dead one's bit goes when it is buried, so a kill leaves nothing.
+//! An exported allocation moves out of its process's own record into an entry here, with a file next to the state
+//! for its content. Holders are slots, one bit each, and file descriptors given to programs. The descriptor
+//! has a kernel lock on its open file. So a descriptor that is in transit in a socket, or that no process has
+//! imported, also keeps the memory. An entry ends with its last holder. Removing a dead process clears its bit,
+//! so a kill leaks nothing.
 //!
-//! Whose memory it is, for the truth and NVML: the creator's while it lives and holds it; else that of the living holder
-//! with the lowest slot; of memory that only descriptors hold the creator's while it lives, then nobody's.
+//! Which process owns the memory, for the ground truth and NVML: the creator while it lives and holds it.
+//! Otherwise the living holder with the lowest slot. Memory that only descriptors hold belongs to the creator
+//! while it lives, then to no process.
 //!
 //! Not here: addresses, mappings, handles (the driver).
 
@@ -19,30 +21,30 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// What is shared.
+/// Kind of a share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Kind {
-    /// Memory.
+    /// Memory of a device or of the host.
     Memory = 1,
-    /// A pool's identity; its memory is shared chunk by chunk.
+    /// Identity of a memory pool; the pool's memory is shared chunk by chunk.
     Pool = 2,
     /// A multicast object.
     Multicast = 3,
 }
 
-/// What is to be shared.
+/// Description of a share to be made.
 #[derive(Clone, Copy, Debug)]
 pub struct New {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
-    /// The device; `None`: host memory, counted nowhere.
+    /// The device; `None`: host memory, which is counted nowhere.
     pub device: Option<usize>,
     /// Bytes of content, and of device memory if there is a device.
     pub bytes: u64,
-    /// Whether they stand in the process's record as a slab that small requests share.
+    /// True if the process's record counts these bytes as a slab that small requests share.
     pub small: bool,
-    /// For the driver.
+    /// Data of the driver, opaque to the model.
     pub words: [u64; 4],
 }
 
@@ -59,16 +61,16 @@ pub struct Info {
     pub bytes: u64,
     /// Number of the process that made it.
     pub creator: u64,
-    /// Whether that process lives and holds it.
+    /// True while that process lives and holds it.
     pub held_by_creator: bool,
-    /// For the driver.
+    /// Data of the driver, opaque to the model.
     pub words: [u64; 4],
 }
 
-/// Why a share cannot be had.
+/// Why a share cannot be made or held.
 #[derive(Debug)]
 pub enum Trouble {
-    /// It is gone, or never was.
+    /// The share has ended, or never existed.
     Unknown,
     /// All [`SHARES`] entries are in use.
     TooMany,
@@ -77,7 +79,7 @@ pub enum Trouble {
 }
 
 impl Body {
-    /// The slot whose memory the share is; `None`: nobody's, a descriptor under way keeps it.
+    /// The slot that owns the share's memory. `None`: no process owns it, only a descriptor in transit keeps it.
     pub fn owner(&self, share: &Share) -> Option<usize> {
         let creator = share.creator as usize;
         let lives = self.slots[creator].state == 1 && self.slots[creator].serial == share.creator_serial;
@@ -89,17 +91,17 @@ impl Body {
         }
     }
 
-    /// Bytes of shares on device `d`: all of them, whoever's they are.
+    /// Bytes of all shares on device `d`, whichever process owns them.
     pub fn shared_bytes(&self, d: usize) -> u64 {
         self.shares_on(d).map(|s| s.bytes).sum()
     }
 
-    /// Bytes of shares on device `d` that are nobody's.
+    /// Bytes of shares on device `d` that no process owns.
     pub fn unclaimed_bytes(&self, d: usize) -> u64 {
         self.shares_on(d).filter(|s| self.owner(s).is_none()).map(|s| s.bytes).sum()
     }
 
-    /// What the process in `slot` has on device `d`, shares that are its own included.
+    /// Memory and work of the process in `slot` on device `d`, including the shares it owns.
     pub fn used(&self, slot: usize, d: usize) -> Use {
         let mut used = self.record(slot, d);
         let sd = &self.slots[slot].devices[d];
@@ -113,17 +115,17 @@ impl Body {
         used
     }
 
-    /// Physical bytes taken on device `d` by everybody.
+    /// Physical bytes in use on device `d`, all processes and shares added.
     pub fn taken(&self, d: usize) -> u64 {
         bits(&self.live).map(|s| self.record(s, d).physical()).sum::<u64>() + self.shared_bytes(d)
     }
 
-    /// The bits of shares in use, as far as there ever were any.
+    /// The bit set of shares in use, up to the highest entry that was ever used.
     fn shares_in_use(&self) -> &[u64] {
         &self.shared[..(self.shares_top as usize).div_ceil(64).min(SHARES / 64)]
     }
 
-    /// Whether the process in `slot` holds memory that others may hold.
+    /// True if the process in `slot` holds a share.
     pub(crate) fn holds_shares(&self, slot: usize) -> bool {
         bits(self.shares_in_use()).any(|i| self.shares[i].holders[slot / 64] & (1 << (slot % 64)) != 0)
     }
@@ -151,7 +153,7 @@ impl Body {
         }
     }
 
-    /// A dead process holds nothing. What nobody holds now ends with [`Machine::end_unheld`].
+    /// Clears the holder bit of a dead process; [`Machine::end_unheld`] then ends shares without a holder.
     pub(crate) fn let_go_of_shares(&mut self, slot: usize) {
         for i in 0..self.shares_top as usize {
             set_bit(&mut self.shares[i].holders, slot, false);
@@ -160,11 +162,11 @@ impl Body {
 }
 
 impl Machine {
-    /// Makes a share of memory of this process: its bytes move there from the process's record. Returns it with the
+    /// Turns memory of this process into a share: the bytes leave the process's record. Returns the share and the
     /// file for its content, which reads as zero.
     ///
     /// # Errors
-    /// Too many shares, or the file cannot be made; nothing has changed then.
+    /// All entries are in use, or the file cannot be made; no memory has moved then.
     pub fn share(&self, new: &New) -> Result<(Info, File), Trouble> {
         let mut b = self.lock();
         let i = (0..SHARES).find(|i| b.shared[i / 64] & (1 << (i % 64)) == 0).ok_or(Trouble::TooMany)?;
@@ -190,7 +192,8 @@ impl Machine {
         set_bit(&mut entry.holders, me, true);
         b.shares[i] = entry;
         b.shares_top = b.shares_top.max(u32::try_from(i + 1).unwrap_or(0));
-        // From here on the entry counts: a kill before the file is there leaves an entry without one, which ends as usual.
+        // From here on the entry counts. A process killed before the file exists leaves an entry without one, which
+        // ends like any other.
         set_bit(&mut b.shared, i, true);
         let made = self.make_content(id, new.bytes);
         let (file, node) = match made {
@@ -209,18 +212,19 @@ impl Machine {
         Ok((b.info(i), file))
     }
 
-    /// Holds the share `id`, if it lives, and opens its content.
+    /// Adds this process to the holders of the live share `id` and opens its content.
     ///
     /// # Errors
-    /// It is gone, or its file cannot be opened.
+    /// The share has ended, or its file cannot be opened.
     pub fn hold_share(&self, id: u64) -> Result<(Info, File), Trouble> {
         self.hold_where(|s| s.id == id)
     }
 
-    /// Holds the share that `fd` is a descriptor of, and opens its content anew: `fd` is not needed afterwards.
+    /// Adds this process to the holders of the share that `fd` refers to, and opens its content again. The caller may
+    /// close `fd` afterwards.
     ///
     /// # Errors
-    /// It is no descriptor of a share of this machine.
+    /// `fd` is no descriptor of a share of this machine.
     pub fn hold_descriptor(&self, fd: i32) -> Result<(Info, File), Trouble> {
         let node = node_of(fd).map_err(Trouble::File)?;
         self.hold_where(|s| s.node == node)
@@ -243,13 +247,13 @@ impl Machine {
         Ok((b.info(i), file))
     }
 
-    /// What a share is, whether or not this process holds it.
+    /// Describes a share, whether or not this process holds it.
     pub fn share_info(&self, id: u64) -> Option<Info> {
         let b = self.lock();
         b.share_index(|s| s.id == id).map(|i| b.info(i))
     }
 
-    /// Changes the driver's words of a share that this process holds; returns what they were after that.
+    /// Changes the driver's words of a share that this process holds; returns the new words.
     pub fn with_share_words(&self, id: u64, change: impl FnOnce(&mut [u64; 4])) -> Option<[u64; 4]> {
         let mut b = self.lock();
         let i = b.share_index(|s| s.id == id)?;
@@ -257,7 +261,7 @@ impl Machine {
         Some(b.shares[i].words)
     }
 
-    /// This process holds the share no longer.
+    /// Removes this process from the holders of a share.
     pub fn drop_share(&self, id: u64) {
         let mut b = self.lock();
         let me = self.slot();
@@ -267,10 +271,11 @@ impl Machine {
         self.end_unheld(&mut b);
     }
 
-    /// A descriptor for the program: it keeps the share until its open file is closed everywhere, in sockets too.
+    /// Returns a descriptor for the program. It keeps the share until its open file is closed everywhere, including
+    /// copies in sockets.
     ///
     /// # Errors
-    /// The share is gone, or no descriptor can be had.
+    /// The share has ended, or the descriptor cannot be opened.
     pub fn share_descriptor(&self, id: u64) -> Result<OwnedFd, Error> {
         let mut b = self.lock();
         let i = b.share_index(|s| s.id == id).ok_or(ErrorKind::NotFound)?;
@@ -284,7 +289,7 @@ impl Machine {
         Ok(file.into())
     }
 
-    /// Ends the shares that neither a process nor a descriptor holds.
+    /// Ends the shares that no process and no descriptor holds.
     pub(crate) fn end_unheld(&self, b: &mut Body) {
         let unheld: Vec<usize> = bits(b.shares_in_use()).filter(|i| b.shares[*i].holders == [0; WORDS]).collect();
         for i in unheld {
@@ -292,7 +297,7 @@ impl Machine {
             if b.shares[i].descriptors == 1 && is_locked(&path) {
                 continue;
             }
-            // The file first: a kill between the two leaves an entry, and an entry is found again.
+            // Remove the file first: a process killed in between leaves the entry, and the next call finds it again.
             let _ = std::fs::remove_file(&path);
             set_bit(&mut b.shared, i, false);
         }
@@ -306,14 +311,14 @@ impl Machine {
         let path = self.content(id);
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(&path)?;
         file.set_len(bytes)?;
-        // As the state: common to all users, whatever the umask.
+        // Accessible to all users whatever the umask, like the state file.
         file.set_permissions(Permissions::from_mode(0o666))?;
         let node = node_of(file.as_raw_fd())?;
         Ok((file, node))
     }
 }
 
-/// Removes the contents in `dir` after its state: for a machine that is reset.
+/// Removes the content files in `dir` after its state was removed, for a reset of the machine.
 pub(crate) fn remove_contents(dir: &Path) {
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         if entry.file_name().to_str().is_some_and(|n| n.starts_with("share.")) {
@@ -326,7 +331,7 @@ fn open_content(path: &Path) -> Result<File, Error> {
     OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(path)
 }
 
-/// Device and inode of an open file.
+/// Device and inode number of an open file.
 fn node_of(fd: i32) -> Result<[u64; 2], Error> {
     // SAFETY: an all-zero stat is a valid value of this plain structure; the kernel fills it or fails.
     let (rc, stat) = unsafe {
@@ -337,8 +342,7 @@ fn node_of(fd: i32) -> Result<[u64; 2], Error> {
 }
 
 fn first_byte(kind: libc::c_int) -> libc::flock {
-    // The rest of the file is the program's, for locks of its own.
-    // SAFETY: an all-zero flock is a valid value of this plain structure.
+    // Only the first byte: the program may use locks of its own on the rest of the file.
     let mut l: libc::flock = unsafe { std::mem::zeroed() };
     l.l_type = libc::c_short::try_from(kind).unwrap_or(0);
     l.l_whence = libc::c_short::try_from(libc::SEEK_SET).unwrap_or(0);
@@ -346,7 +350,7 @@ fn first_byte(kind: libc::c_int) -> libc::flock {
     l
 }
 
-/// Whether some descriptor that a program got is still open somewhere.
+/// True while a descriptor given to a program is open in some process or socket.
 fn is_locked(path: &Path) -> bool {
     let Ok(file) = open_content(path) else { return false };
     let mut l = first_byte(libc::F_WRLCK);
@@ -356,7 +360,7 @@ fn is_locked(path: &Path) -> bool {
 }
 
 impl Info {
-    /// Whether it is of this kind.
+    /// True if the share is of this kind.
     pub fn is(&self, kind: Kind) -> bool {
         self.kind == kind as u32
     }

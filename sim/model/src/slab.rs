@@ -1,15 +1,16 @@
 //! The driver's allocator in one process: addresses, shared slabs for small requests, whole slabs for large ones.
 //!
-//! Requests below `small_limit` share slabs (2 MiB): rounded to 512 bytes, best fit, neighbours join when freed, a slab
-//! that is empty goes back. Larger ones take whole slabs of their own. What is taken is counted on the machine; nothing
-//! here is shared between processes. Not here: content, virtual memory management.
+//! Requests below `small_limit` share slabs of 2 MiB: sizes are rounded to 512 bytes, placed by best fit, and
+//! freed neighbours are joined. An empty slab is returned. Larger requests get whole slabs of their own. The
+//! machine counts the memory in use; nothing here is shared between processes.
+//! Not here: content, virtual memory management.
 
 use crate::machine::Machine;
 use crate::memory::{Change, Full, plus};
 use crate::profile::Profile;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Free ranges of addresses: best fit, joined with their neighbours inside windows of `window` bytes.
+/// Free ranges of addresses. Allocation is by best fit; neighbours join inside windows of `window` bytes.
 #[derive(Debug, Default)]
 pub struct Extents {
     by_address: BTreeMap<u64, u64>,
@@ -18,7 +19,7 @@ pub struct Extents {
 }
 
 impl Extents {
-    /// No free range; ranges join only within aligned windows of `window` bytes (0: everywhere).
+    /// Makes an empty set. Ranges join only within aligned windows of `window` bytes (0: everywhere).
     pub fn new(window: u64) -> Extents {
         Extents { window, ..Extents::default() }
     }
@@ -33,7 +34,7 @@ impl Extents {
         self.by_size.remove(&(len, at));
     }
 
-    /// Takes `len` bytes aligned to `align` (a power of two) from the smallest range that has them.
+    /// Takes `len` bytes aligned to `align` (a power of two) from the smallest range that fits them.
     pub fn take(&mut self, len: u64, align: u64) -> Option<u64> {
         let (at, size, start) = self.by_size.range((len, 0)..).find_map(|&(size, at)| {
             let start = at.checked_add(align - 1)? & !(align - 1);
@@ -63,7 +64,7 @@ impl Extents {
         }
     }
 
-    /// Gives a range back; returns the joined range it is now part of.
+    /// Returns a range; the result is the joined range that now includes it.
     pub fn give(&mut self, mut at: u64, mut len: u64) -> (u64, u64) {
         let same = |a: u64, b: u64| self.window == 0 || a / self.window == b / self.window;
         let before = self.by_address.range(..at).next_back().map(|(a, l)| (*a, *l));
@@ -87,11 +88,11 @@ impl Extents {
 /// A live allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// What the program asked for.
+    /// Size the program requested, bytes.
     pub requested: u64,
-    /// What it takes: a multiple of 512 in a slab, whole slabs otherwise.
+    /// Size it occupies, bytes: a multiple of 512 in a slab, whole slabs otherwise.
     pub len: u64,
-    /// Has slabs of its own.
+    /// True if it has slabs of its own.
     pub large: bool,
 }
 
@@ -102,7 +103,7 @@ pub struct Heap {
     profile: Profile,
     small: Extents,
     live: BTreeMap<u64, Block>,
-    /// Slabs, by their beginning, that are shares: their bytes are none of this process's record.
+    /// Slabs that are shares, by start address. This process's record does not count their bytes.
     common: BTreeMap<u64, u64>,
 }
 
@@ -118,10 +119,10 @@ impl Heap {
         }
     }
 
-    /// Allocates `bytes` (not 0); addresses come from `space`, whose ranges are whole slabs.
+    /// Allocates `bytes` (not 0). Addresses come from `space`, whose ranges are whole slabs.
     ///
     /// # Errors
-    /// [`Full`]: the device has no room, or the process no addresses (then `free >= needed`).
+    /// [`Full`]: the device has no room, or the process has no addresses left (then `free` is 0).
     pub fn alloc(&mut self, machine: &Machine, space: &mut Extents, bytes: u64) -> Result<u64, Full> {
         let p = &self.profile;
         let slab = p.slab_bytes;
@@ -169,29 +170,29 @@ impl Heap {
         Ok(at)
     }
 
-    /// The whole slabs that an allocation lies in: their beginning, their length, whether small requests share them.
+    /// The whole slabs that include an allocation: start, length, and whether small requests share them.
     pub fn slabs_of(&self, at: u64) -> Option<(u64, u64, bool)> {
         let block = self.live.get(&at)?;
         let slab = self.profile.slab_bytes;
         Some(if block.large { (at, block.len, false) } else { (at / slab * slab, slab, true) })
     }
 
-    /// The share that the slabs beginning at `base` are.
+    /// The share that the slabs at `base` belong to.
     pub fn common(&self, base: u64) -> Option<u64> {
         self.common.get(&base).copied()
     }
 
-    /// The slabs beginning at `base` are a share from now on: their bytes have left this process's record.
+    /// Notes that the slabs at `base` are a share now: their bytes have left this process's record.
     pub fn make_common(&mut self, base: u64, share: u64) {
         self.common.insert(base, share);
     }
 
-    /// The slabs beginning at `base` went back; the share that they were.
+    /// Notes that the slabs at `base` were returned; the result is the share that they were.
     pub fn no_longer_common(&mut self, base: u64) -> Option<u64> {
         self.common.remove(&base)
     }
 
-    /// Frees the allocation that begins at `at`; returns it with the range that went back to `space`, if any did.
+    /// Frees the allocation that starts at `at`. Returns it, with the range that was returned to `space`, if any.
     pub fn free(&mut self, machine: &Machine, space: &mut Extents, at: u64) -> Option<(Block, Option<(u64, u64)>)> {
         let block = self.live.remove(&at)?;
         let p = &self.profile;
@@ -217,18 +218,18 @@ impl Heap {
         Some((block, returned))
     }
 
-    /// The allocation that holds `address`, with its beginning.
+    /// The allocation that includes `address`, with its start.
     pub fn find(&self, address: u64) -> Option<(u64, Block)> {
         let (at, block) = self.live.range(..=address).next_back()?;
         (address < at + block.requested.max(1)).then_some((*at, *block))
     }
 
-    /// Beginnings of all live allocations.
+    /// Start addresses of all live allocations.
     pub fn addresses(&self) -> Vec<u64> {
         self.live.keys().copied().collect()
     }
 
-    /// Live allocations.
+    /// Number of live allocations.
     pub fn len(&self) -> usize {
         self.live.len()
     }

@@ -1,40 +1,42 @@
-//! When the device worked for whom: busy time of each process in buckets of ten milliseconds, for more than a minute.
+//! Busy time of each process in buckets of 10 ms, for more than a minute: when the device worked for which
+//! process.
 //!
-//! Kept for the living, and for the finished until another process is served in their slot. Busy is what `busy_ns` of the
-//! truth is: the engine for kernels. Not here: how it is counted (`segments`).
+//! Buckets are kept for living processes, and for a finished one until another process is served in its slot.
+//! Busy time is that of the kernel engine, as `busy_ns` in the ground truth.
+//! Not here: how it is counted (`segments`).
 
 use crate::layout::{BUCKET_NS, BUCKETS, FINISHED, Slot, bits};
 use crate::machine::Machine;
 use crate::profile::c_text;
 use serde::Serialize;
 
-/// One device over a stretch of time.
+/// Busy time on one device over a stretch of time.
 #[derive(Clone, Debug, Serialize, PartialEq, Eq)]
 pub struct Timeline {
     /// Length of a bucket, ns.
     pub bucket_ns: u64,
     /// CLOCK_MONOTONIC at the start of the first bucket, ns.
     pub from_ns: u64,
-    /// Who was served in that time.
+    /// The processes served in that time.
     pub processes: Vec<Served>,
 }
 
-/// One process in it.
+/// Busy time of one process.
 #[derive(Clone, Debug, Serialize, PartialEq, Eq)]
 pub struct Served {
     /// Process id, as the process sees it.
     pub pid: u32,
     /// Its number on this machine.
     pub serial: u64,
-    /// Its executable.
+    /// Path of its executable.
     pub name: String,
     /// Busy ns in each bucket.
     pub busy_ns: Vec<u32>,
 }
 
 impl Timeline {
-    /// Busy ns of a process between two moments of CLOCK_MONOTONIC, whole buckets: from the first that begins at `from`
-    /// or later to the last that ends at `to` or earlier; and how long those are together.
+    /// Busy ns of a process in the whole buckets between two moments of CLOCK_MONOTONIC, and the length of those
+    /// buckets, ns. The first bucket begins at `from` or later, the last one ends at `to` or earlier.
     pub fn busy(&self, serial: u64, from: u64, to: u64) -> (u64, u64) {
         let begin = from.max(self.from_ns).div_ceil(self.bucket_ns);
         let base = self.from_ns / self.bucket_ns;
@@ -49,7 +51,7 @@ impl Timeline {
 }
 
 impl Machine {
-    /// The last `buckets` finished buckets of device `i`, at most as many as are kept.
+    /// The last `buckets` finished buckets of device `i`, or all that are kept.
     pub fn timeline(&self, i: usize, buckets: u64) -> Timeline {
         let b = self.settled();
         let end = crate::machine::now() / BUCKET_NS;

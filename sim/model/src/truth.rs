@@ -1,6 +1,8 @@
-//! The ground truth: what each process really had and used, against which accuracy is judged.
+//! The ground truth: the memory and time that each process really used. The accuracy of other figures is judged
+//! by it.
 //!
-//! Read from outside, by another process than the one measured. Not here: how it is printed (`vgpu sim stat`).
+//! A process other than the measured one reads it.
+//! Not here: how it is printed (`vgpu sim stat`).
 
 use crate::layout::{FINISHED, Use, bits};
 use crate::machine::Machine;
@@ -8,7 +10,7 @@ use crate::profile::c_text;
 use serde::Serialize;
 use std::path::Path;
 
-/// Everything at one moment.
+/// The ground truth at one moment.
 #[derive(Clone, Debug, Serialize)]
 pub struct Truth {
     /// CLOCK_MONOTONIC, ns.
@@ -32,23 +34,23 @@ pub struct DeviceTruth {
     pub cuda_total: u64,
     /// Bytes that can be allocated on an idle device.
     pub capacity: u64,
-    /// Bytes taken: the sum over the living, and `unclaimed`.
+    /// Bytes in use: the sum over living processes, and `unclaimed`.
     pub used: u64,
-    /// Of them, in allocations that were exported to other processes; each counts with one process (`share`).
+    /// Part of `used` in allocations exported to other processes; each counts with one process (`share`).
     pub shared: u64,
-    /// Of them, kept by nothing but descriptors whose maker is dead.
+    /// Part of `used` that only descriptors keep, whose maker is dead.
     pub unclaimed: u64,
-    /// Bytes left.
+    /// Bytes free.
     pub free: u64,
-    /// Work done for all processes, finished ones too, ns.
+    /// Work done for all processes, finished ones included, ns.
     pub busy_ns: u64,
     /// Time spent switching between processes, ns.
     pub switch_ns: u64,
     /// Switches between processes.
     pub switches: u64,
-    /// The living.
+    /// The living processes.
     pub processes: Vec<ProcessTruth>,
-    /// The finished, oldest first; at most the last 4096 of the machine.
+    /// The finished processes, oldest first; the last 4,096 of the machine.
     pub finished: Vec<ProcessTruth>,
 }
 
@@ -59,29 +61,29 @@ pub struct ProcessTruth {
     pub pid: u32,
     /// Its number on this machine; never used twice.
     pub serial: u64,
-    /// Its executable.
+    /// Path of its executable.
     pub name: String,
     /// Contexts.
     pub contexts: u64,
     /// Live allocations.
     pub allocations: u64,
-    /// Sum of the live requests, bytes: what this process asked for itself, imported memory is not among it.
+    /// Sum of the sizes it requested in live allocations, bytes; imported memory does not count.
     pub requested_bytes: u64,
-    /// The same, each rounded to the allocator's alignment.
+    /// The same sum, each size rounded to the allocator's alignment.
     pub live_bytes: u64,
-    /// Physical bytes of allocations: shared slabs and whole ones, pools with what they hold.
+    /// Physical bytes of allocations: shared slabs, whole slabs, and pools with everything they hold.
     pub slab_bytes: u64,
-    /// Of them: slabs that small requests share.
+    /// Part of `slab_bytes` in slabs that small requests share.
     pub small_slab_bytes: u64,
     /// Physical bytes of contexts.
     pub overhead_bytes: u64,
     /// All physical bytes.
     pub physical_bytes: u64,
-    /// Highest of them so far.
+    /// Most physical bytes so far.
     pub peak_bytes: u64,
-    /// Device time used, ns: kernels, fills, copies inside the device.
+    /// Device time used, ns: kernels (also while they wait for memory), fills, copies inside the device.
     pub busy_ns: u64,
-    /// Time the copy engines worked for it, ns, both directions together.
+    /// Time the copy engines worked for it, ns, both directions added.
     pub copying_ns: u64,
     /// Device time enqueued and not yet used, ns.
     pub queued_ns: u64,
@@ -113,10 +115,7 @@ fn process(pid: u32, serial: u64, name: &[u8], u: &Use) -> ProcessTruth {
     }
 }
 
-/// Reads the truth of the machine in `dir`.
-///
-/// # Errors
-/// There is no state in `dir`, or [`Machine::open_at`] fails.
+/// Reads the ground truth of the machine in `dir`.
 pub fn read(dir: &Path) -> Result<Truth, std::io::Error> {
     std::fs::metadata(dir.join("state"))?;
     Ok(Machine::open_at(dir, None)?.truth())
@@ -128,14 +127,14 @@ impl Truth {
         self.devices.get(index)?.processes.iter().find(|p| p.pid == pid)
     }
 
-    /// The last finished process `pid` on device `index`.
+    /// The last process with this `pid` that finished on device `index`.
     pub fn finished(&self, index: usize, pid: u32) -> Option<&ProcessTruth> {
         self.devices.get(index)?.finished.iter().rev().find(|p| p.pid == pid)
     }
 }
 
 impl Machine {
-    /// The truth now; the dead are removed first.
+    /// The ground truth now, after dead processes were removed.
     pub fn truth(&self) -> Truth {
         let b = self.settled();
         let devices = (0..b.device_count as usize)

@@ -1,8 +1,9 @@
-//! A device in one process with a clock that only goes when it is told to: for tests of policy, which are deterministic
-//! and take no time.
+//! A device inside one process whose clock advances only on request, for deterministic tests of scheduling policy
+//! that take no real time.
 //!
-//! The same scheduler as behind the drivers (`sched`, `forecast`, `segments`), without a file, a lock or wall time.
-//! Tenants are numbers. Not here: streams (what a test puts into one line is in order), memory.
+//! It uses the scheduler behind the drivers (`sched`, `forecast`, `segments`) without a file, a lock or wall
+//! time. Tenants are numbers.
+//! Not here: streams (the work of one queue runs in order), memory.
 
 use crate::forecast::forecast;
 use crate::layout::{Body, COMPUTE, LANES, NOBODY, SLOTS};
@@ -10,13 +11,13 @@ use crate::profile::Profile;
 use crate::sched::{self, Marks};
 use crate::segments::passed;
 
-/// A device and its clock.
+/// A device and its virtual clock.
 pub struct VirtualDevice {
     body: Box<Body>,
     now: u64,
 }
 
-/// The end of a piece of work.
+/// The end of a piece of work: a position on one queue of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mark {
     who: usize,
@@ -48,29 +49,30 @@ impl VirtualDevice {
         VirtualDevice { body, now: 0 }
     }
 
-    /// The time, ns.
+    /// The virtual time, ns.
     pub fn now(&self) -> u64 {
         self.now
     }
 
-    /// Lets time pass until `time`; nothing happens where that is past.
+    /// Advances the clock to `time`; without effect if that is past.
     pub fn advance(&mut self, time: u64) {
         self.now = self.now.max(time);
         sched::advance(&mut self.body, 0, self.now);
     }
 
-    /// Launches a kernel of `ns` for process `who`; kernels of a process run one after another.
+    /// Launches a kernel of `ns` for process `who`; kernels of one process run one after another.
     ///
     /// # Panics
-    /// There are 64 processes.
+    /// `who` is 64 or more.
     pub fn launch(&mut self, who: usize, ns: u64) -> Mark {
         self.put(who, COMPUTE, ns, &[])
     }
 
-    /// Puts work on an engine of the device (`layout`), behind `after` of the same process.
+    /// Enqueues work on an engine of the device (`layout`), after the work `after` of the same process.
     ///
     /// # Panics
-    /// There are 64 processes; a line holds so many waits for other engines ([`crate::layout::GATES`]).
+    /// `who` is 64 or more, `after` is work of another process, or the queue has no room for its waits for other
+    /// engines ([`crate::layout::GATES`]).
     pub fn put(&mut self, who: usize, lane: usize, ns: u64, after: &[Mark]) -> Mark {
         assert!(who < 64, "process {who} of 64");
         let mut behind: Marks = [0; LANES];
@@ -82,28 +84,28 @@ impl VirtualDevice {
         Mark { who, lane, at }
     }
 
-    /// A kernel of `who` comes to the device and waits for a word, until [`VirtualDevice::wake`].
+    /// A kernel of `who` starts to wait on the device for a word of memory, until [`VirtualDevice::wake`].
     pub fn wait(&mut self, who: usize) {
         sched::wait(&mut self.body, who, 0, 1);
     }
 
-    /// The word is there.
+    /// The word arrives: the kernel of `who` no longer waits.
     pub fn wake(&mut self, who: usize) {
         sched::wait(&mut self.body, who, 0, -1);
     }
 
-    /// Whether work is done.
+    /// Whether the work is done.
     pub fn is_done(&self, mark: Mark) -> bool {
         self.line(mark.who, mark.lane).busy >= mark.at
     }
 
-    /// When it was done, as an event behind it would say; `None`: it is not, or its history was taken
+    /// When the work was done, as an event after it would report. `None`: it is not done, or its history was dropped
     /// ([`VirtualDevice::forget`]).
     pub fn done_at(&self, mark: Mark) -> Option<u64> {
         passed(self.line(mark.who, mark.lane), mark.at)
     }
 
-    /// Lets go of what was needed to date marks that are done. Without it the history is merged in the end, and times in
+    /// Drops the history that dates finished marks. Without this call old history is merged in the end, and times in
     /// it are interpolated.
     pub fn forget(&mut self) {
         for slot in self.body.slots.iter_mut().take(64) {
@@ -113,38 +115,38 @@ impl VirtualDevice {
         }
     }
 
-    /// When work will be done if nothing more comes; now, if it is.
+    /// When the work will be done if no more work arrives; now, if it is done.
     pub fn will_be_done(&self, mark: Mark) -> u64 {
         let mut marks: Marks = [0; LANES];
         marks[mark.lane] = mark.at;
         forecast(&self.body, mark.who, 0, &marks, u64::MAX).max(self.now)
     }
 
-    /// Lets time pass until work is done, and says when that is.
+    /// Advances the clock until the work is done, and returns that time.
     pub fn finish(&mut self, mark: Mark) -> u64 {
         while !self.is_done(mark) {
-            // Where gates stand between the forecast may be early, not late.
+            // With gates in between the forecast may be too early, but never too late.
             self.advance(self.will_be_done(mark).max(self.now + 1));
         }
         self.now
     }
 
-    /// Time the device has worked for `who`, ns: kernels, also those that wait.
+    /// Time the device has worked for `who`, ns: kernels, including those that wait for memory.
     pub fn busy(&self, who: usize) -> u64 {
         self.line(who, COMPUTE).busy + self.body.slots[who].devices[0].waited
     }
 
-    /// Work of `who` that is enqueued and not done, ns.
+    /// Work of `who` that is enqueued and not done, all engines, ns.
     pub fn backlog(&self, who: usize) -> u64 {
         self.body.slots[who].devices[0].lanes.iter().map(crate::layout::Line::backlog).sum()
     }
 
-    /// Time that went into switches, ns.
+    /// Time spent in switches, ns.
     pub fn switching(&self) -> u64 {
         self.body.devices[0].switch_ns
     }
 
-    /// Busy time of `who` in the bucket that `time` lies in (`timeline`).
+    /// Busy time of `who` in the bucket that includes `time` (`timeline`), ns.
     pub fn bucket(&self, who: usize, time: u64) -> u32 {
         self.body.slots[who].devices[0].buckets.get(time / crate::layout::BUCKET_NS)
     }

@@ -1,11 +1,12 @@
-//! A process may be killed at any instruction: it is stepped one by one and killed there, and the others go on exactly.
+//! A process may be killed at any instruction. These tests single-step a process, kill it there, and check that
+//! the others continue with exact figures.
 
 use std::sync::Arc;
 use vgpu_sim::Machine;
 use vgpu_sim::engine::{Engine, Kind};
 use vgpu_sim::slab::{Extents, Heap};
 
-/// What the victim does again and again: everything that changes the common state.
+/// The work that the victim repeats: everything that changes the shared state.
 fn victim(dir: &std::path::Path) {
     let m = Arc::new(Machine::open_at(dir, None).unwrap());
     let e = Engine::new(m.clone(), 0);
@@ -14,7 +15,7 @@ fn victim(dir: &std::path::Path) {
     let mut heap = Heap::new(0, m.profile(0));
     let mut space = Extents::new(0);
     space.give(1 << 40, 1 << 40);
-    // Once to have everything in place, then the parent takes over.
+    // The first round sets everything up, then the parent takes over.
     for round in 0.. {
         let p = heap.alloc(&m, &mut space, 3 << 20).unwrap();
         let q = heap.alloc(&m, &mut space, 5000).unwrap();
@@ -33,7 +34,7 @@ fn victim(dir: &std::path::Path) {
     }
 }
 
-/// Steps `pid` by `n` instructions; it must still be there.
+/// Single-steps `pid` by `n` instructions; it must still be alive then.
 fn step(pid: i32, n: u64) {
     let mut status = 0;
     for _ in 0..n {
@@ -68,7 +69,7 @@ fn whoever_is_killed_at_any_instruction_leaves_nothing_and_stops_nobody() {
         // SAFETY: our own child, a live integer.
         unsafe { libc::waitpid(pid, &raw mut status, 0) };
         assert!(libc::WIFSTOPPED(status), "the victim did not get ready: {status}");
-        // Own work beside it, so that its steps serve us too.
+        // Own work at the same time, so that the victim's steps also serve this process.
         e.work(s, 200_000, Kind::Kernel, None::<fn()>);
         mine += 200_000;
         step(pid, vgpu_sim::faults::mix(round) % 6_000);
@@ -98,7 +99,7 @@ fn whoever_is_killed_at_any_instruction_leaves_nothing_and_stops_nobody() {
     assert!(held > 0, "the lock was never held at a death: the test steps too little");
 }
 
-/// Makes a process that had `busy` ns and memory, and is dead now.
+/// Makes a process that used 5,000 ns and memory, and is dead now.
 fn dead_one(dir: &std::path::Path, m: &Arc<Machine>) {
     let mut status = 0;
     // SAFETY: the child uses its own copies only, says when it is ready by stopping, and is killed.
@@ -174,7 +175,8 @@ fn whoever_is_killed_while_stepping_the_clock_neither_loses_nor_doubles_time() {
     let m = Arc::new(Machine::open_at(dir.path(), Some("h200")).unwrap());
     let e = Engine::new(m.clone(), 0);
     let g = e.open_group();
-    // Work enough for the whole test: the device is never idle, so every nanosecond is somebody's or a switch.
+    // Enough work for the whole test: the device is never idle, so every nanosecond counts for a process or a
+    // switch.
     let endless = 3_600_000_000_000;
     e.work(e.legacy(g).unwrap(), endless, Kind::Kernel, None::<fn()>);
     let slot = m.slot();
@@ -206,7 +208,7 @@ fn whoever_is_killed_while_stepping_the_clock_neither_loses_nor_doubles_time() {
         // SAFETY: our own child, a live integer.
         unsafe { libc::waitpid(pid, &raw mut status, 0) };
         assert!(libc::WIFSTOPPED(status), "{status}");
-        // The first step is written down after some seven thousand instructions.
+        // The first step is logged after about 7,000 instructions.
         step(pid, 4_000 + vgpu_sim::faults::mix(round) % 8_000);
         // SAFETY: our own child.
         unsafe {
@@ -221,7 +223,7 @@ fn whoever_is_killed_while_stepping_the_clock_neither_loses_nor_doubles_time() {
     assert!(torn > 0, "no step was torn: the test proves nothing");
 }
 
-/// Whether a step stands open in the file, as the dead left it.
+/// True if the dead process left a step half made in the file.
 fn left_open(dir: &std::path::Path) -> bool {
     use std::os::unix::fs::FileExt;
     let at = std::mem::offset_of!(vgpu_sim::layout::Shared, body)

@@ -1,6 +1,7 @@
-//! Promises of the machine between processes: one state, fair time, exact memory, and nothing left by the dead.
+//! Tests of the machine between processes: one state, fair time, exact memory, and no leftovers of dead
+//! processes.
 //!
-//! The other processes are forked children of the test; they end with `_exit` and touch nothing of the test harness.
+//! The other processes are forked children of the test; they end with `_exit` and do not use the test harness.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -12,7 +13,7 @@ use vgpu_sim::{Machine, truth};
 const GIB: u64 = 1 << 30;
 const SLAB: u64 = 2 << 20;
 
-/// Panics of forked children are not printed: printing takes locks that another thread may have held at the fork.
+/// Silences panics of forked children: printing takes locks that another thread may have held at the fork.
 fn quiet_children() {
     static ONCE: OnceLock<()> = OnceLock::new();
     ONCE.get_or_init(|| {
@@ -31,7 +32,7 @@ struct Child {
 }
 
 impl Child {
-    /// Runs `f` in a forked child, with a line to the parent.
+    /// Runs `f` in a forked child, with a socket to the parent.
     fn start(f: impl FnOnce(UnixStream)) -> Child {
         quiet_children();
         let (mine, theirs) = UnixStream::pair().unwrap();
@@ -231,7 +232,7 @@ fn under_mps_two_processes_work_at_the_same_time_and_nothing_is_switched() {
     children.into_iter().for_each(Child::kill);
 }
 
-/// The buckets of two processes that take turns and of one that is dead, against what each was served.
+/// Compares the buckets of two processes that take turns, and of a dead one, with the time that each was served.
 #[test]
 fn buckets_tell_for_whom_the_device_worked_and_when() {
     let dir = tempfile::tempdir().unwrap();

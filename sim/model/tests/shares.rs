@@ -1,4 +1,5 @@
-//! Promises of memory that several processes hold: one copy, one owner in the truth, an end with its last holder.
+//! Tests of memory that several processes hold: one copy, one owner in the ground truth, and an end with its last
+//! holder.
 //!
 //! The other processes are forked children, as in `processes.rs`.
 
@@ -16,7 +17,8 @@ use vgpu_sim::share::{Kind, New, Trouble};
 const MIB: u64 = 1 << 20;
 const SIZE: u64 = 6 * MIB;
 
-/// Keeps other tests waiting: a child that another test forks meanwhile would have copies of this one's descriptors.
+/// Keeps other tests waiting: a child that another test forks at the same time would inherit this test's
+/// descriptors.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -28,7 +30,7 @@ struct Child {
 }
 
 impl Child {
-    /// Runs `f` in a forked child, with a line to the parent.
+    /// Runs `f` in a forked child, with a socket to the parent.
     fn start(f: impl FnOnce(UnixStream)) -> Child {
         let (mine, theirs) = UnixStream::pair().unwrap();
         // SAFETY: the child uses its own copies only and leaves by _exit.
@@ -72,7 +74,7 @@ fn listen(line: &mut UnixStream) {
     let _ = line.read_exact(&mut [0]);
 }
 
-/// Takes memory and shares it.
+/// Allocates memory and makes it a share.
 fn shared(m: &Machine) -> (u64, File) {
     let change =
         Change { allocations: 1, requested: plus(SIZE), live: plus(SIZE), large: plus(SIZE), ..Change::default() };
@@ -107,7 +109,7 @@ fn importer(dir: &Path, id: u64) -> Child {
     })
 }
 
-/// Physical bytes of each process, by pid; then what is shared, what is nobody's, and what is used.
+/// Physical bytes of each process in `pids`, then the shared, the unowned and the used bytes.
 fn truth(m: &Machine, pids: &[i32]) -> (Vec<u64>, [u64; 3]) {
     let t = m.truth();
     let of = |pid: &i32| t.process(0, pid.cast_unsigned()).map_or(0, |p| p.physical_bytes);
@@ -117,7 +119,7 @@ fn truth(m: &Machine, pids: &[i32]) -> (Vec<u64>, [u64; 3]) {
     (pids.iter().map(of).collect(), [d.shared, d.unclaimed, d.used])
 }
 
-/// None is there where the directory itself is gone.
+/// Number of content files; 0 if the directory is gone.
 fn contents(dir: &Path) -> usize {
     let Ok(all) = std::fs::read_dir(dir) else { return 0 };
     all.filter(|e| e.as_ref().unwrap().file_name().to_str().unwrap().starts_with("share.")).count()
@@ -188,7 +190,7 @@ fn a_descriptor_under_way_keeps_the_memory() {
     let dir = tempfile::tempdir().unwrap();
     let m = Machine::open_at(dir.path(), Some("t4")).unwrap();
     let path = dir.path().to_owned();
-    // The descriptor lies in the socket when its maker is killed.
+    // The descriptor is in transit in the socket when its maker is killed.
     let (mine, theirs) = UnixStream::pair().unwrap();
     let mut maker = Child::start(move |mut line| {
         let m = Machine::open_at(&path, None).unwrap();
@@ -215,7 +217,7 @@ fn a_descriptor_under_way_keeps_the_memory() {
     assert_eq!(truth(&m, &[std::process::id().cast_signed()]), (vec![SIZE], [SIZE, 0, SIZE]));
     m.drop_share(id);
     assert_eq!(truth(&m, &[]), (vec![], [0, 0, 0]));
-    // A descriptor that is closed without having been imported.
+    // A descriptor that is closed without ever having been imported.
     let (id, _) = shared(&m);
     let fd = m.share_descriptor(id).unwrap();
     m.drop_share(id);
@@ -290,7 +292,7 @@ fn a_reset_takes_the_contents_along() {
     assert_eq!(contents(dir.path()), 0);
 }
 
-/// Room for one descriptor, aligned as the kernel wants it.
+/// Room for one descriptor, aligned as the kernel requires.
 #[repr(align(8))]
 struct Ancillary([u8; 24]);
 
@@ -324,7 +326,7 @@ fn receive(line: &UnixStream) -> std::os::fd::OwnedFd {
     let (mut byte, mut room) = ([0u8], Ancillary([0; 24]));
     let mut io = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
     let mut m = message(&mut io, &mut room);
-    // SAFETY: the header points to live buffers of the stated sizes; the descriptor that comes is ours.
+    // SAFETY: the header points to live buffers of the stated sizes; the received descriptor is ours.
     unsafe {
         assert_eq!(libc::recvmsg(line.as_raw_fd(), &raw mut m, libc::MSG_CMSG_CLOEXEC), 1);
         let c = libc::CMSG_FIRSTHDR(&raw const m);

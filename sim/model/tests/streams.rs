@@ -1,4 +1,4 @@
-//! Promises of streams and events inside one process.
+//! Tests of streams and events inside one process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,7 +17,8 @@ fn kernel(e: &Engine, s: vgpu_sim::engine::StreamId, ns: u64) {
     assert!(e.work(s, ns, Kind::Kernel, None::<fn()>));
 }
 
-/// Holds a stream until what follows is enqueued: then nothing of the host's own time is between.
+/// Holds a stream until the returned sender is dropped, so that the host's own time is not between the later
+/// operations.
 fn held(e: &Engine, s: vgpu_sim::engine::StreamId) -> std::sync::mpsc::Sender<()> {
     let (tx, rx) = std::sync::mpsc::channel();
     assert!(e.host(s, move || _ = rx.recv()));
@@ -40,12 +41,12 @@ fn events_around_a_kernel_measure_it_to_the_nanosecond() {
     drop(go);
     e.event_wait(b);
     assert!(e.event_done(a) && e.event_done(b));
-    // Seven milliseconds of kernel and the record's own half microsecond.
+    // 7 ms of kernel and 0.5 us for the record itself.
     assert_eq!(e.event_time(b).unwrap() - e.event_time(a).unwrap(), 7 * MS + 500);
 }
 
-/// The times of a thousand short kernels behind one host function, though the thread that lets them go is stopped by
-/// every lock it takes.
+/// Times of 300 short kernels behind one host function. Time of release counts, although the thread that
+/// submits them is delayed by every lock it takes.
 #[test]
 fn what_was_held_is_dated_as_of_one_moment() {
     let (_dir, e) = engine();
@@ -258,7 +259,7 @@ fn the_work_of_a_destroyed_stream_is_waited_for_and_what_it_holds_is_done() {
     });
     let seen = done.clone();
     e.work(t, MS, Kind::Copy, Some(move || seen.store(1, Ordering::SeqCst)));
-    // Does not block, although the stream holds something.
+    // Does not block, although the stream has held operations.
     e.close_stream(t);
     assert_eq!(done.load(Ordering::SeqCst), 0);
     gate.wait();

@@ -1,4 +1,5 @@
-//! Accounting: off, as devices are shipped, unless `VGPU_SIM_ACCOUNTING` is set. Only the living are remembered here.
+//! Accounting of processes: off, as devices are shipped, unless `VGPU_SIM_ACCOUNTING` is set. Covers living
+//! processes only.
 
 use crate::{
     door::{Answer, Out, code},
@@ -7,7 +8,7 @@ use crate::{
 use once_cell::race::OnceBool;
 use shim_sys::nvml::nvmlAccountingStats_t;
 
-/// Whether the device keeps accounts.
+/// True if accounting is on.
 pub fn is_on() -> bool {
     static ON: OnceBool = OnceBool::new();
     ON.get_or_init(|| std::env::var_os("VGPU_SIM_ACCOUNTING").is_some())

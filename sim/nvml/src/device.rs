@@ -1,5 +1,5 @@
-//! Which devices there are: the count, and handles by index, UUID, PCI address and serial number. A MIG instance is
-//! found by its UUID, and on its board (`mode`).
+//! Enumeration of devices: the count, and handles by index, UUID, PCI address and serial number. A MIG instance
+//! is found by its UUID, or through its board (`mode`).
 
 use crate::{
     door::{Answer, Out, code},
@@ -42,7 +42,7 @@ pub fn nvmlDeviceGetHandleBySerial(text: String, dev: Out<nvmlDevice_t>) -> Answ
     dev.put(first(|view| view.serial_text() == text)?)
 }
 
-/// Domain, bus and device of `[domain:]bus:device[.function]`, hexadecimal.
+/// Parses domain, bus and device of `[domain:]bus:device[.function]`, hexadecimal; the function must be 0.
 pub fn parse_pci(text: &str) -> Option<(u32, u32, u32)> {
     let text = text.trim();
     let (place, function) = text.split_once('.').unwrap_or((text, "0"));

@@ -1,16 +1,16 @@
-//! The door from C: raw pointers become [`Out`] and text here and nowhere else.
+//! Conversion of C arguments: the only place where raw pointers become [`Out`] values and strings.
 //!
-//! A body receives safe arguments and returns an [`Answer`]; [`export`](crate::export) turns it into the code. A device
-//! handle is resolved here, so that a body never sees a bad one.
+//! A function body receives safe arguments and returns an [`Answer`]; [`export`](crate::export) turns it into the
+//! result code. Device handles are resolved here, so a body never sees an invalid one.
 
 use crate::machine::Gpu;
 use core::ffi::{CStr, c_char, c_void};
 use shim_sys::nvml::{nvmlDevice_t, nvmlReturn_t};
 
-/// What a body returns; the error is the code the caller gets.
+/// Result of a function body; the error is the code that the caller gets.
 pub type Answer<T = ()> = Result<T, nvmlReturn_t>;
 
-/// Short for the codes that bodies use.
+/// Short names of the codes that bodies use.
 pub mod code {
     use super::nvmlReturn_t;
     pub const UNINITIALIZED: nvmlReturn_t = nvmlReturn_t::UNINITIALIZED;
@@ -24,10 +24,10 @@ pub mod code {
     pub const UNKNOWN: nvmlReturn_t = nvmlReturn_t::UNKNOWN;
 }
 
-/// A place of the caller's to read from or write to; may be null.
+/// A pointer from the caller to read from or write to; may be null.
 ///
-/// Made by [`IntoSafe`] only, whose contract makes the methods safe: the place is null or good for one `T`, or, where the
-/// function takes a count, for as many as the caller's count says.
+/// Only [`IntoSafe`] makes one, and its contract makes the methods safe. The pointer is null or valid for one
+/// `T`; where the function takes a count, it is valid for as many as the caller's count says.
 pub struct Out<T>(*mut T);
 
 impl<T> Clone for Out<T> {
@@ -38,24 +38,24 @@ impl<T> Clone for Out<T> {
 impl<T> Copy for Out<T> {}
 
 impl<T> Out<T> {
-    /// Whether the caller gave no place.
+    /// True if the pointer is null.
     pub fn is_null(self) -> bool {
         self.0.is_null()
     }
 
-    /// The address, for opaque words.
+    /// The address itself, for opaque values.
     pub fn addr(self) -> *mut T {
         self.0
     }
 }
 
 impl<T: Copy> Out<T> {
-    /// Writes one value; null is an invalid argument.
+    /// Writes one value; a null pointer is an invalid argument.
     pub fn put(self, value: T) -> Answer {
         self.put_at(0, value)
     }
 
-    /// Reads one value; null is an invalid argument.
+    /// Reads one value; a null pointer is an invalid argument.
     pub fn get(self) -> Answer<T> {
         if self.0.is_null() {
             return Err(code::INVALID);
@@ -64,7 +64,7 @@ impl<T: Copy> Out<T> {
         Ok(unsafe { self.0.read() })
     }
 
-    /// Writes element `at`, which must be below the count the caller gave.
+    /// Writes element `at`, which must be below the caller's count.
     fn put_at(self, at: usize, value: T) -> Answer {
         if self.0.is_null() {
             return Err(code::INVALID);
@@ -74,7 +74,7 @@ impl<T: Copy> Out<T> {
         Ok(())
     }
 
-    /// Edits `count` elements in place; `count` is the caller's.
+    /// Edits `count` elements in place; `count` is the one the caller passed.
     pub fn each(self, count: usize, mut edit: impl FnMut(&mut T)) -> Answer {
         if self.0.is_null() {
             return Err(code::INVALID);
@@ -86,8 +86,8 @@ impl<T: Copy> Out<T> {
         Ok(())
     }
 
-    /// Writes a whole list by NVML's protocol: `count` holds the room on entry and the number afterwards; too little
-    /// room writes the number alone.
+    /// Writes a list by NVML's protocol: `count` is the capacity on entry and the length afterwards. If the capacity
+    /// is too small, only the length is written.
     pub fn put_list(self, count: Out<u32>, all: &[T]) -> Answer {
         let room = count.get()?;
         let needed = u32::try_from(all.len()).map_err(|_| code::UNKNOWN)?;
@@ -104,12 +104,12 @@ impl<T: Copy> Out<T> {
         count.put(needed)
     }
 
-    /// A place that stands in a struct of the caller's, which says itself for how many elements it is good.
+    /// Wraps a pointer from a struct of the caller. The struct itself says how many elements it is valid for.
     pub fn of(place: *mut T) -> Self {
         Self(place)
     }
 
-    /// Writes all of `all`, for which there is room.
+    /// Writes every element of `all`; the caller has checked that they fit.
     pub fn fill(self, all: &[T]) -> Answer {
         for (at, value) in all.iter().enumerate() {
             self.put_at(at, *value)?;
@@ -117,7 +117,7 @@ impl<T: Copy> Out<T> {
         Ok(())
     }
 
-    /// Writes as much of `all` as `room` elements hold and zeroes the rest: for bit sets.
+    /// Writes the elements of `all` that fit into `room` elements, and `zero` into the rest. For bit sets.
     pub fn put_padded(self, room: u32, all: &[T], zero: T) -> Answer {
         if room == 0 || self.is_null() {
             return Err(code::INVALID);
@@ -130,7 +130,7 @@ impl<T: Copy> Out<T> {
 }
 
 impl Out<c_char> {
-    /// Writes text and its zero byte into `room` bytes.
+    /// Writes text and its terminating zero into `room` bytes.
     pub fn put_text(self, room: u32, text: &str) -> Answer {
         if self.is_null() {
             return Err(code::INVALID);
@@ -145,7 +145,7 @@ impl Out<c_char> {
     }
 }
 
-/// Fills a C text array with `text`, cut to fit.
+/// A C text array with `text`, cut to fit.
 pub fn text_array<const N: usize>(text: &str) -> [c_char; N] {
     let mut out = [0; N];
     for (to, from) in out.iter_mut().take(N - 1).zip(text.bytes()) {
@@ -154,13 +154,13 @@ pub fn text_array<const N: usize>(text: &str) -> [c_char; N] {
     out
 }
 
-/// An argument of C made safe.
+/// Conversion of a C argument into a safe value.
 pub trait IntoSafe {
-    /// What the body gets.
+    /// Type that the body receives.
     type Safe;
     /// # Safety
-    /// A pointer is null or good for reads and writes of its type for the length of the call: for one element, or as
-    /// many as the count beside it says; text ends with a zero byte. That is NVML's own contract with its callers.
+    /// A pointer is null or valid for reads and writes of its type for the length of the call: for one element, or as
+    /// many as the count next to it says. Text ends with a zero byte. That is NVML's own contract with its callers.
     unsafe fn into_safe(self) -> Answer<Self::Safe>;
 }
 

@@ -1,7 +1,7 @@
-//! `nvmlInit` and `nvmlShutdown`: a count of users, and the attachment to the machine.
+//! `nvmlInit` and `nvmlShutdown`: counts users, and attaches to the machine.
 //!
-//! As the real library does: without a device `nvmlInit` says that the driver is not loaded, every time; shutdown
-//! without init succeeds.
+//! As in the real library, every `nvmlInit` without a device reports that the driver is not loaded, and a
+//! shutdown without an init succeeds.
 
 use crate::{
     door::{Answer, code},
@@ -15,7 +15,7 @@ fn users() -> parking_lot::MutexGuard<'static, u32> {
     USERS.lock()
 }
 
-/// Whether `nvmlInit` has succeeded more often than `nvmlShutdown` was called.
+/// True while `nvmlInit` succeeded more often than `nvmlShutdown` was called.
 pub fn initialised() -> bool {
     *users() > 0
 }
@@ -28,7 +28,8 @@ pub fn nvmlInit() -> Answer {
     nvmlInitWithFlags(0)
 }
 
-/// Flag 1 allows no device, flag 2 skips attaching; neither changes anything where the driver is loaded.
+/// Flag 1 allows a system without devices, flag 2 skips attaching. Neither has an effect when the driver is
+/// loaded.
 pub fn nvmlInitWithFlags(_flags: u32) -> Answer {
     let mut users = users();
     if *users == 0 && !machine::attach() {

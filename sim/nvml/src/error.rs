@@ -1,9 +1,9 @@
-//! Texts of the result codes, as driver 535 gives them.
+//! Texts of the result codes, as driver 535 returns them.
 
 use core::ffi::{CStr, c_char};
 use shim_sys::nvml::nvmlReturn_t;
 
-/// The text of a code; any code may be asked, before init too. Checked against the real library in `tests/oracle.rs`.
+/// The text of a result code; works before init too. `tests/oracle.rs` compares it with the real library.
 pub fn text(code: u32) -> &'static CStr {
     match code {
         0 => c"Success",

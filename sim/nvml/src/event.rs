@@ -1,5 +1,5 @@
-//! Event sets: they can be made, registered and waited on. The simulated device has no faults to report, so a wait
-//! ends by its timeout.
+//! Event sets: they can be created, registered and waited on. The simulated device reports no faults, so every
+//! wait ends with its timeout.
 
 use crate::{
     door::{Answer, Out, code},
@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use shim_sys::nvml::{nvmlEventData_t, nvmlEventData_v1_t, nvmlEventSet_t};
 use std::{collections::BTreeSet, time::Duration};
 
-/// ECC, page retirement, performance state, fatal faults, clock, power source, MIG configuration.
+/// Supported event types: ECC, page retirement, performance state, fatal faults, clock, power source, MIG configuration.
 const SUPPORTED: u64 = 0x1df;
 
 static SETS: Mutex<(usize, BTreeSet<usize>)> = Mutex::new((0, BTreeSet::new()));
@@ -32,7 +32,7 @@ pub fn nvmlEventSetCreate(set: Out<nvmlEventSet_t>) -> Answer {
     sets.0 += 16;
     let id = sets.0;
     sets.1.insert(id);
-    // Never dereferenced by anybody: a name.
+    // An opaque identifier that is never dereferenced.
     set.put(core::ptr::without_provenance_mut(id))
 }
 

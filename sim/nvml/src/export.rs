@@ -1,14 +1,14 @@
-//! One exported C function per row of the table that driver 535 exports.
+//! Exports one C function per row of the table of driver 535's exports.
 //!
-//! Rows with a signature call the body of the same name in the module of their subject; a row without a body does not
-//! compile. The others are stubs, each with a body (and so an address) of its own.
+//! A row with a signature calls the body of the same name in the module of its subject; a row without a body does
+//! not compile. The other functions are stubs, each with a body, and so an address, of its own.
 
 use crate::door::{Answer, IntoSafe, code};
 use core::ffi::{c_char, c_void};
 use once_cell::race::OnceBool;
 use shim_sys::nvml::*;
 
-/// The bodies, by their C names.
+/// The function bodies, by their C names.
 mod body {
     pub use crate::{
         accounting::*, device::*, entry::*, event::*, field::*, identity::*, memory::*, mode::*, private_table::*,
@@ -16,7 +16,7 @@ mod body {
     };
 }
 
-/// What the real library answers without `nvmlInit`; all else is "uninitialised" then.
+/// Functions that work without `nvmlInit`, as in the real library; all others return "uninitialised" then.
 fn works_before_init(name: &str) -> bool {
     name.starts_with("nvmlInit")
         || matches!(name, "nvmlShutdown" | "nvmlSystemGetNVMLVersion" | "nvmlInternalGetExportTable")
@@ -26,7 +26,7 @@ fn answer(name: &'static str, body: impl FnOnce() -> Answer) -> nvmlReturn_t {
     let result = if !works_before_init(name) && !crate::entry::initialised() {
         code::UNINITIALIZED
     } else {
-        // The only door from C: a panic must not cross it.
+        // A panic must not unwind into C.
         match std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
             Ok(Ok(())) => nvmlReturn_t::SUCCESS,
             Ok(Err(code)) => code,
@@ -39,7 +39,7 @@ fn answer(name: &'static str, body: impl FnOnce() -> Answer) -> nvmlReturn_t {
     result
 }
 
-/// Set to see on standard error what a client asks and gets: `VGPU_SIM_TRACE=1`.
+/// `VGPU_SIM_TRACE=1` prints each call and its result code on standard error.
 fn traced() -> bool {
     static TRACED: OnceBool = OnceBool::new();
     TRACED.get_or_init(|| std::env::var_os("VGPU_SIM_TRACE").is_some())
@@ -56,13 +56,13 @@ macro_rules! exports {
         $($($(exports!(one $s ( $($sa : $st),* ));)?)*)*
         $($(exports!(one $t ( $($ta : $tt),* ));)*)*
     };
-    // Newer than 535: its signature is there for whoever hooks it.
+    // Newer than 535; its signature is in the table only for libraries that hook it.
     (one nvmlDeviceGetHandleByUUIDV $args:tt) => {};
     (one $name:ident ( $($arg:ident : $ty:ty),* )) => {
         /// As NVML declares it.
         ///
         /// # Safety
-        /// Pointers are null or good for what NVML says of them.
+        /// Pointers are null or valid as NVML requires.
         #[unsafe(no_mangle)]
         #[allow(non_snake_case)]
         pub unsafe extern "C" fn $name($($arg: $ty),*) -> nvmlReturn_t {
@@ -76,7 +76,7 @@ macro_rules! exports {
 }
 shim_sys::nvml_table!(exports);
 
-/// The answer of stub `number`; the number also keeps the compiler from folding stubs into one address.
+/// Result of stub `number`; the number also keeps the compiler from merging stubs into one address.
 #[inline(never)]
 fn not_here(number: u32, name: &'static str) -> nvmlReturn_t {
     if traced() {

@@ -1,4 +1,4 @@
-//! Field values: each field answers for itself, and the few that monitors need have an answer.
+//! Field values: each field has its own result code; the few fields that monitors need have values.
 
 use crate::{
     door::{Answer, Out, code},

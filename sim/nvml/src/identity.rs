@@ -1,4 +1,4 @@
-//! What a device is: names, numbers, board, architecture.
+//! Identity of a device: names, numbers, board, architecture.
 
 use crate::{
     door::{Answer, Out, code, text_array},
@@ -40,7 +40,7 @@ pub fn nvmlDeviceGetMinorNumber(dev: Gpu, minor: Out<u32>) -> Answer {
     minor.put(dev.view()?.minor)
 }
 
-/// Text of a PCI address with `width` digits of the domain.
+/// A PCI address as text, with `width` digits of the domain.
 fn bus_id(view: &View, width: usize) -> String {
     format!("{:0width$X}:{:02X}:{:02X}.0", view.pci_domain, view.pci_bus, view.pci_device)
 }
@@ -112,7 +112,8 @@ fact! {
     nvmlDeviceGetMultiGpuBoard |_v| 0;
 }
 
-/// Attributes belong to MIG devices; a whole device has none. Engines beside the multiprocessors are not modelled.
+/// Only MIG devices have attributes; a whole device has none. Engines other than the multiprocessors are not
+/// modelled.
 pub fn nvmlDeviceGetAttributes_v2(dev: Gpu, attributes: Out<nvmlDeviceAttributes_t>) -> Answer {
     let profile = dev.view()?.profile;
     if attributes.is_null() {

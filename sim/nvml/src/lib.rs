@@ -1,10 +1,12 @@
-//! `libnvidia-ml.so.1` of the simulated GPU: what monitors, schedulers and `nvidia-smi` ask, answered from the model.
+//! `libnvidia-ml.so.1` of the simulated GPU: answers the queries of monitors, schedulers and `nvidia-smi` from
+//! the model.
 //!
-//! Reading order: [`door`] (raw C arguments become safe ones, once), [`export`] (one exported symbol per row of the
-//! table), [`entry`] (init and shutdown), [`machine`] (devices and processes as the model has them), then one module
-//! per subject. A function of driver 535 that has no body here is exported as a stub that answers "not supported".
+//! Reading order: [`door`] (converts raw C arguments into safe ones), [`export`] (one exported symbol per row of
+//! the table), [`entry`] (init and shutdown), [`machine`] (devices and processes in the model), then one module
+//! per subject. A function of driver 535 without a body here is exported as a stub that returns "not supported".
 //!
-//! Not here: the device itself (the crate vgpu-sim), limits (libvgpu; it meets this library only through the loader).
+//! Not here: the device itself (the crate vgpu-sim), limits (libvgpu; it meets this library only through the
+//! loader).
 
 #![allow(non_snake_case)] // bodies carry the C names
 

@@ -1,6 +1,7 @@
-//! The simulated machine as NVML needs it: attach, handles, and one consistent [`View`] of a device per question.
+//! The simulated machine as NVML needs it: attachment, handles, and one consistent [`View`] of a device per
+//! query.
 //!
-//! The numbers are the model's; nothing is cached between questions but which devices there are.
+//! All figures come from the model. Only the list of devices is kept between queries.
 
 use crate::door::{Answer, code};
 use parking_lot::{Mutex, MutexGuard};
@@ -13,15 +14,15 @@ use vgpu_sim::{
 
 static MACHINE: Mutex<Option<Machine>> = Mutex::new(None);
 
-/// Addresses that serve as handles: one byte per device of the machine, then one per board that is partitioned, at the
-/// place of its first instance; never read.
+/// Addresses that serve as handles, never read. One byte per device of the machine, then one per partitioned
+/// board at the index of its first instance.
 static HANDLES: [u8; 2 * DEVICES] = [0; 2 * DEVICES];
 
 fn slot() -> MutexGuard<'static, Option<Machine>> {
     MACHINE.lock()
 }
 
-/// Opens the machine if it is not open; false where there is no device, or none that can be used.
+/// Opens the machine if it is not open; false if it has no device or cannot be opened.
 ///
 /// It stays open until the process ends, as the driver's files do.
 pub fn attach() -> bool {
@@ -48,7 +49,7 @@ fn with<T>(f: impl FnOnce(&Machine) -> T) -> Answer<T> {
     slot.as_ref().map(f).ok_or(code::UNKNOWN)
 }
 
-/// First devices of the boards, in PCI order, each with whether the board is partitioned.
+/// The first device of each board, in PCI order, and whether the board is partitioned.
 fn boards() -> Answer<Vec<(u32, bool)>> {
     with(|machine| {
         let body = machine.lock();
@@ -62,7 +63,7 @@ pub fn count() -> Answer<u32> {
     Ok(u32::try_from(boards()?.len()).unwrap_or(0))
 }
 
-/// The executable of a process that is on the machine.
+/// The executable of a process that uses the machine.
 pub fn process_name(pid: u32) -> Option<String> {
     with(|machine| {
         let body = machine.settled();
@@ -75,10 +76,10 @@ pub fn process_name(pid: u32) -> Option<String> {
     .flatten()
 }
 
-/// A device that exists: a whole one, a partitioned board, or an instance of one.
+/// An existing device: a whole one, a partitioned board, or an instance of one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gpu {
-    /// Its device on the machine; of a board its first.
+    /// Its device index on the machine; for a board that of its first instance.
     at: u32,
     partitioned: bool,
 }
@@ -108,12 +109,12 @@ impl Gpu {
         })
     }
 
-    /// Whether it is cut into instances.
+    /// True if the board is partitioned into instances.
     pub fn is_partitioned(self) -> bool {
         self.partitioned
     }
 
-    /// Its number: of a board among the boards, of an instance on its board.
+    /// Its index: of a board among the boards, of an instance on its board.
     pub fn index(self) -> Answer<u32> {
         let instance = with(|machine| machine.identity(self.at as usize).mig)?;
         if instance > 0 && !self.partitioned {
@@ -129,7 +130,7 @@ impl Gpu {
         nvmlDevice_t((&raw const HANDLES[place]).cast_mut().cast())
     }
 
-    /// The device of a handle that one of our functions gave out.
+    /// The device of a handle that this library returned.
     pub fn from_handle(handle: nvmlDevice_t) -> Answer<Gpu> {
         for board in Gpu::all()? {
             if let Some(found) = [board].into_iter().chain(board.instances()?).find(|gpu| gpu.handle() == handle) {
@@ -139,7 +140,7 @@ impl Gpu {
         Err(code::INVALID)
     }
 
-    /// The device now. A partitioned board has the processes of its instances.
+    /// The present state of the device. A partitioned board includes the processes of its instances.
     pub fn view(self) -> Answer<View> {
         let parts: Vec<usize> = match self.partitioned {
             true => self.instances()?.iter().map(|gpu| gpu.at as usize).collect(),
@@ -185,23 +186,23 @@ impl Gpu {
     }
 }
 
-/// A process that has touched the device.
+/// A process that has used the device.
 #[derive(Clone)]
 pub struct Process {
     /// Process id, as it sees itself.
     pub pid: u32,
-    /// Age order.
+    /// Number on the machine; a lower one is older.
     pub serial: u64,
-    /// What it has.
+    /// Its memory and work.
     pub used: Use,
-    /// The MIG instance it is on, 0: none.
+    /// The MIG instance it uses, 0: none.
     pub instance: u32,
     window: u64,
     windows: [u32; WINDOWS],
 }
 
 impl Process {
-    /// Nanoseconds the device worked for it in window `w`.
+    /// Time the device worked for it in window `w`, ns.
     pub fn busy_in(&self, w: u64) -> u64 {
         if w > self.window || self.window - w >= WINDOWS as u64 {
             return 0;
@@ -210,9 +211,9 @@ impl Process {
     }
 }
 
-/// A device at one moment.
+/// State of a device at one moment.
 pub struct View {
-    /// What it is.
+    /// Sizes, names and costs of the device.
     pub profile: Profile,
     uuid: String,
     /// PCI domain.
@@ -223,32 +224,32 @@ pub struct View {
     pub pci_device: u32,
     /// Number of its device file.
     pub minor: u32,
-    /// Bytes taken by the living.
+    /// Bytes in use by living processes.
     pub used: u64,
-    /// Time the device worked since it was made, ns.
+    /// Time the device worked since the machine was made, ns.
     pub busy_ns: u64,
     created_ns: u64,
-    /// CLOCK_MONOTONIC, ns.
+    /// Time of this view, CLOCK_MONOTONIC, ns.
     pub now: u64,
-    /// Microseconds since 1970.
+    /// Time of this view, microseconds since 1970.
     pub wall_us: u64,
-    /// Oldest first.
+    /// Processes on the device, oldest first.
     pub processes: Vec<Process>,
 }
 
 impl View {
-    /// `GPU-` or `MIG-` and the five groups.
+    /// The UUID as text, `GPU-` or `MIG-` and five groups.
     pub fn uuid_text(&self) -> String {
         self.uuid.clone()
     }
 
-    /// Thirteen digits, from the identity.
+    /// Serial number of thirteen digits, derived from the UUID.
     pub fn serial_text(&self) -> String {
         let bits = self.uuid.bytes().fold(0u64, |sum, byte| sum.wrapping_mul(257).wrapping_add(u64::from(byte)));
         format!("{:013}", bits % 10_000_000_000_000)
     }
 
-    /// Whether anybody has a context here.
+    /// True if any process has a context on the device.
     pub fn in_use(&self) -> bool {
         self.processes.iter().any(|p| p.used.contexts > 0)
     }

@@ -1,4 +1,4 @@
-//! Device memory, in NVML's three shapes.
+//! Device memory in the three struct versions of NVML.
 
 use crate::{
     door::{Answer, Out, code},
@@ -6,7 +6,7 @@ use crate::{
 };
 use shim_sys::nvml::{nvmlBAR1Memory_t, nvmlMemory_t, nvmlMemory_v2_t};
 
-/// The first version has no `reserved`: it counts as used.
+/// The first version has no field `reserved`: reserved memory counts as used.
 pub fn nvmlDeviceGetMemoryInfo(dev: Gpu, memory: Out<nvmlMemory_t>) -> Answer {
     let view = dev.view()?;
     let used = view.profile.reserved() + view.used;
@@ -33,7 +33,7 @@ pub fn nvmlDeviceGetMemoryInfo_v2(dev: Gpu, memory: Out<nvmlMemory_v2_t>) -> Ans
     })
 }
 
-/// A little of the window is always mapped; no client's use changes it.
+/// 1 MiB of the window is always mapped; clients do not change that.
 pub fn nvmlDeviceGetBAR1MemoryInfo(dev: Gpu, memory: Out<nvmlBAR1Memory_t>) -> Answer {
     let total = dev.view()?.profile.bar1_total;
     let used = 1 << 20;

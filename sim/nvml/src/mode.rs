@@ -1,5 +1,5 @@
-//! Modes of a device and its error counters: healthy, default, partitioned or not as the machine was made. Setting any of
-//! them is not simulated.
+//! Modes and error counters of a device: healthy, default modes, partitioned or not as the machine was made.
+//! Setting a mode is not simulated.
 
 use crate::{
     door::{Answer, Out, code},
@@ -63,14 +63,14 @@ pub fn nvmlDeviceGetMemoryErrorCounter(dev: Gpu, error: u32, counter: u32, locat
     if error > 1 || counter > 1 || location > 7 {
         return Err(code::INVALID);
     }
-    // Device memory and SRAM are counted, the older places are not.
+    // Only device memory and SRAM have counters; the older locations have none.
     if !matches!(location, 2 | 7) {
         return Err(code::UNSUPPORTED);
     }
     count.put(0)
 }
 
-/// Pages are retired on architectures before Ampere (number 7), rows remapped since.
+/// Architectures before Ampere (number 7) retire pages; later ones remap rows.
 pub fn nvmlDeviceGetRetiredPagesPendingStatus(dev: Gpu, pending: Out<u32>) -> Answer {
     if dev.view()?.profile.architecture >= 7 {
         return Err(code::UNSUPPORTED);
@@ -94,7 +94,7 @@ pub fn nvmlDeviceGetRemappedRows(
     Ok(())
 }
 
-/// Partitioning cannot be changed here: it is as the machine was made.
+/// Partitioning is fixed when the machine is made.
 pub fn nvmlDeviceGetMigMode(dev: Gpu, current: Out<u32>, pending: Out<u32>) -> Answer {
     if dev.view()?.profile.mig_capable == 0 {
         return Err(code::UNSUPPORTED);
@@ -104,7 +104,7 @@ pub fn nvmlDeviceGetMigMode(dev: Gpu, current: Out<u32>, pending: Out<u32>) -> A
     pending.put(mode)
 }
 
-/// None where MIG is not enabled.
+/// 0 if MIG is not enabled.
 pub fn nvmlDeviceGetMaxMigDeviceCount(dev: Gpu, count: Out<u32>) -> Answer {
     dev.view()?;
     count.put(if dev.is_partitioned() { 7 } else { 0 })

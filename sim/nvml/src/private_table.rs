@@ -1,9 +1,10 @@
-//! The private table that nvidia-smi of driver 535 asks for: present, and "not supported" in every slot.
+//! The private table that nvidia-smi of driver 535 requests: it exists, and each of its functions returns "not
+//! supported".
 //!
-//! Measured on that program: it wants the table of one id, checks its first word (its size, 245 words) and calls some
-//! slots, all of which may fail. What the slots do in the real library is NVIDIA's business and not imitated: the
-//! program's process list, `dmon`, `pmon` and the `topo` matrix of several devices come from there and stay empty.
-//! Any other id is an invalid argument; all this before init too (compared in `tests/oracle.rs`).
+//! Measured with that program: it requests the table of one id, checks its first word (its size, 245 words) and
+//! calls some functions, all of which may fail. The real functions are undocumented and not imitated. The program
+//! gets its process list, `dmon`, `pmon` and the `topo` matrix of several devices from them, so these stay empty.
+//! Any other id is an invalid argument. All this works before init too (compared in `tests/oracle.rs`).
 
 use crate::door::{Answer, Out, code};
 use core::ffi::c_void;

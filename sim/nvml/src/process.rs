@@ -1,6 +1,7 @@
-//! The lists of processes on a device. Every simulated process is a compute process; there is no graphics and no MPS.
+//! Lists of the processes on a device. Every simulated process is a compute process; the lists of graphics and MPS
+//! processes are empty.
 //!
-//! Bytes are what the process physically takes, contexts included, as on a real device.
+//! The bytes are the physical memory of the process, contexts included, as on a real device.
 
 use crate::{
     door::{Answer, Out, code},
@@ -17,7 +18,7 @@ fn running(dev: Gpu) -> Answer<Vec<nvmlProcessInfo_t>> {
         gpuInstanceId: if p.instance == 0 { NO_INSTANCE } else { p.instance },
         computeInstanceId: if p.instance == 0 { NO_INSTANCE } else { 0 },
     };
-    // A process is listed while it holds a context, not from its first look at the device.
+    // A process is listed while it holds a context, not from its first query of the device.
     Ok(dev.view()?.processes.iter().filter(|p| p.used.contexts > 0).map(info).collect())
 }
 

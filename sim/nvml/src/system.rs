@@ -1,4 +1,4 @@
-//! The driver as a whole: versions, process names, things no simulated machine has.
+//! Queries about the driver as a whole: versions, process names, and hardware that no simulated machine has.
 
 use crate::{
     door::{Answer, Out, code},
@@ -23,7 +23,8 @@ pub fn nvmlSystemGetCudaDriverVersion_v2(version: Out<i32>) -> Answer {
     version.put(Release::current().cuda)
 }
 
-/// The name is cut to the caller's room, as the real library does; a process that never used a device is not found.
+/// The name is cut to the caller's buffer, as in the real library; a process that never used a device is not
+/// found.
 pub fn nvmlSystemGetProcessName(pid: u32, name: Out<c_char>, len: u32) -> Answer {
     if name.is_null() || len == 0 {
         return Err(code::INVALID);

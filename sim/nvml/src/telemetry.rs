@@ -1,6 +1,6 @@
-//! Clocks, power, temperature, PCI Express: plausible numbers that follow the load.
+//! Clocks, power, temperature and PCI Express: plausible figures that follow the load.
 //!
-//! None of them is a promise of the model; they move with utilisation so that a dashboard looks alive.
+//! The model does not promise any of them; they follow utilisation so that a dashboard shows changes.
 
 use crate::{
     door::{Answer, Out, code},
@@ -11,12 +11,12 @@ use crate::{
 const BUSY_REASONS: u64 = 0;
 const IDLE_REASON: u64 = 1;
 
-/// Graphics and multiprocessor clock now: idle until somebody has a context.
+/// Present graphics and multiprocessor clock: idle until a process has a context.
 pub fn sm_mhz(view: &View) -> u32 {
     if view.in_use() { view.profile.sm_mhz } else { view.profile.idle_mhz }
 }
 
-/// Power drawn at `percent` utilisation.
+/// Power drawn at `percent` utilisation, milliwatt.
 pub fn milliwatts(view: &View, percent: u32) -> u32 {
     let p = &view.profile;
     let idle = if view.in_use() { p.power_idle_mw + p.power_idle_mw / 4 } else { p.power_idle_mw };
@@ -27,7 +27,7 @@ fn celsius(view: &View) -> u32 {
     30 + gpu_percent(view) * 35 / 100
 }
 
-/// 0 graphics, 1 multiprocessor, 2 memory, 3 video.
+/// Clock of a kind: 0 graphics, 1 multiprocessor, 2 memory, 3 video.
 fn clock(view: &View, clock: u32, sm: u32) -> Answer<u32> {
     match clock {
         0 | 1 => Ok(sm),
@@ -106,7 +106,7 @@ pub fn nvmlDeviceGetTemperature(dev: Gpu, sensor: u32, degrees: Out<u32>) -> Ans
     degrees.put(celsius(&view))
 }
 
-/// 0 shutdown, 1 slowdown, 2 memory, 3 GPU; the acoustic ones are not there.
+/// 0 shutdown, 1 slowdown, 2 memory, 3 GPU; the acoustic thresholds do not exist.
 pub fn nvmlDeviceGetTemperatureThreshold(dev: Gpu, threshold: u32, degrees: Out<u32>) -> Answer {
     dev.view()?;
     degrees.put(match threshold {
@@ -119,7 +119,7 @@ pub fn nvmlDeviceGetTemperatureThreshold(dev: Gpu, threshold: u32, degrees: Out<
     })
 }
 
-/// Data-centre boards stay in P0; boards with a fan or a low idle state sink to P8.
+/// Boards that idle at 40 W or more stay in P0; the others drop to P8 when no process has a context.
 fn performance_state(view: &View) -> u32 {
     let sinks = view.profile.power_idle_mw < 40_000;
     if sinks && !view.in_use() { 8 } else { 0 }
@@ -161,7 +161,7 @@ pub fn nvmlDeviceGetPowerManagementLimitConstraints(dev: Gpu, least: Out<u32>, m
     most.put(limit)
 }
 
-/// Idle power over the machine's life and the rest over the busy time.
+/// Energy since the machine was made, mJ: idle power over its whole life, the rest over the busy time.
 pub fn millijoules(view: &View) -> u64 {
     let idle = u64::from(view.profile.power_idle_mw);
     let more = u64::from(milliwatts(view, 100)).saturating_sub(idle);
@@ -204,7 +204,7 @@ pub fn nvmlDeviceGetNumFans(dev: Gpu, fans: Out<u32>) -> Answer {
     fans.put(dev.view()?.profile.fan)
 }
 
-/// A board without a fan has no fan speed; with one it follows the load.
+/// A board without a fan has no fan speed; otherwise the speed follows the load.
 pub fn nvmlDeviceGetFanSpeed(dev: Gpu, percent: Out<u32>) -> Answer {
     let view = dev.view()?;
     if view.profile.fan == 0 {

@@ -1,4 +1,4 @@
-//! How devices stand to each other and to the CPUs: all on one host bridge, next to every CPU of one memory node.
+//! Topology of devices and CPUs: all devices are on one host bridge, next to every CPU of one memory node.
 
 use crate::{
     door::{Answer, Out, code},
@@ -7,11 +7,11 @@ use crate::{
 use shim_sys::nvml::nvmlDevice_t;
 
 const SAME: u32 = 0;
-/// Through a host bridge.
+/// Connected through a host bridge.
 const HOST_BRIDGE: u32 = 30;
 const SYSTEM: u32 = 50;
 
-/// One bit per CPU this process may see.
+/// One bit per configured CPU.
 fn cpus() -> Vec<u64> {
     // SAFETY: sysconf reads a number.
     let n = usize::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) }).unwrap_or(1).max(1);
@@ -36,7 +36,7 @@ pub fn nvmlDeviceGetTopologyCommonAncestor(dev: Gpu, other: Gpu, level: Out<u32>
     level.put(if dev == other { SAME } else { HOST_BRIDGE })
 }
 
-/// Writes the devices; too little room takes the first ones, as the real library does.
+/// Writes the devices; if the capacity is too small, only the first ones, as in the real library.
 fn some(list: &[nvmlDevice_t], count: Out<u32>, devs: Out<nvmlDevice_t>) -> Answer {
     if devs.is_null() {
         return count.put(u32::try_from(list.len()).map_err(|_| code::UNKNOWN)?);
@@ -66,7 +66,7 @@ pub fn nvmlSystemGetTopologyGpuSet(_cpu: u32, count: Out<u32>, devs: Out<nvmlDev
     some(&list?, count, devs)
 }
 
-/// Status 0 is fine, 5 not supported: peer access is not simulated.
+/// Status 0 is ok, 5 not supported: peer access is not simulated.
 pub fn nvmlDeviceGetP2PStatus(dev: Gpu, other: Gpu, _index: u32, status: Out<u32>) -> Answer {
     status.put(if dev == other { 0 } else { 5 })
 }

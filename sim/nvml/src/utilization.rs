@@ -1,7 +1,8 @@
-//! Utilisation with NVML's habits: windows of a sixth of a second, published one window late, absent when idle.
+//! Utilisation with NVML's behaviour: windows of a sixth of a second, published one window late, absent when
+//! idle.
 //!
-//! The busy time of each window is the model's own account. How much of it touched memory is not modelled: half of it,
-//! and none of the encoders.
+//! The busy time of each window is the model's own account. Memory utilisation is not modelled: it is reported as
+//! half of the busy time, and that of the encoders as none.
 
 use crate::{
     door::{Answer, Out, code},
@@ -11,32 +12,32 @@ use shim_sys::nvml::{nvmlProcessUtilizationSample_t, nvmlSample_t, nvmlUtilizati
 use vgpu_sim::layout::{WINDOW_NS, WINDOWS};
 
 const PERIOD_US: u32 = 166_666;
-/// Windows a process sample averages over: one second.
+/// Windows that a process sample averages over: one second.
 const SPAN: u64 = 6;
 
-/// The newest window whose sample is out.
+/// The newest window whose sample is published.
 pub fn newest(view: &View) -> u64 {
     (view.now / WINDOW_NS).saturating_sub(2)
 }
 
-/// The oldest window still kept.
+/// The oldest window that is kept.
 fn oldest(view: &View) -> u64 {
     newest(view).saturating_sub(WINDOWS as u64 - 4)
 }
 
-/// Percent of `windows` windows, rounded, at least 1 for any work at all.
+/// Busy share of `windows` windows in percent, rounded, at least 1 for any work at all.
 fn percent(busy_ns: u64, windows: u64) -> u32 {
     let whole = (WINDOW_NS * windows).max(1);
     let rounded = (busy_ns * 100 + whole / 2) / whole;
     u32::try_from(rounded.clamp(u64::from(busy_ns > 0), 100)).unwrap_or(100)
 }
 
-/// Device busy time of window `w`.
+/// Busy time of the device in window `w`, ns.
 fn device_busy(view: &View, w: u64) -> u64 {
     view.processes.iter().map(|p| p.busy_in(w)).sum()
 }
 
-/// Percent of the newest published window.
+/// Utilisation in the newest published window, percent.
 pub fn gpu_percent(view: &View) -> u32 {
     percent(device_busy(view, newest(view)), 1)
 }
@@ -76,7 +77,7 @@ pub fn nvmlDeviceGetProcessUtilization(
         });
     }
     if all.is_empty() {
-        // Nothing was busy since then. The room that would do is still told.
+        // No process was busy since then. The needed capacity, 0, is still reported.
         count.put(0)?;
         return Err(code::NOT_FOUND);
     }
@@ -124,7 +125,7 @@ pub fn nvmlDeviceGetSamples(
     if all.is_empty() {
         return Err(code::NOT_FOUND);
     }
-    // The newest that fit, in order.
+    // The newest samples that fit, in order.
     let room = count.get()? as usize;
     samples.put_list(count, &all[all.len().saturating_sub(room)..])
 }

@@ -1,5 +1,5 @@
-//! NVML's rules, asked directly and through the Rust crate nvml-wrapper: init counts, buffers that are too small,
-//! struct versions, samples that are absent when idle, handles that are nobody's.
+//! Tests of NVML's rules, called directly and through the Rust crate nvml-wrapper: init counts, buffers that are
+//! too small, struct versions, samples that are absent when idle, invalid handles.
 
 mod common;
 
@@ -14,7 +14,7 @@ use nvml_wrapper::{
 use shim_sys::{nvml::*, table::nvml_fn};
 use std::{ptr::null_mut, sync::Mutex};
 
-/// Devices and the tests they belong to.
+/// Device indices, one per group of tests.
 const WRAPPER: u32 = 0;
 const LISTS: u32 = 1;
 const IDLE: u32 = 2;
@@ -41,12 +41,12 @@ macro_rules! get {
 macro_rules! call {
     ($lib:expr, $name:ident($($arg:expr),*)) => {{
         let f = get!($lib, $name);
-        // SAFETY: the arguments are live places of the right types, or null to see what comes of it.
+        // SAFETY: the arguments are live variables of the right types, or null to test the check for it.
         unsafe { f($($arg),*) }.0
     }};
 }
 
-/// Tests that count users of the library take turns.
+/// Serialises the tests that count users of the library.
 static TURN: Mutex<()> = Mutex::new(());
 
 fn handle(lib: &Library, index: u32) -> nvmlDevice_t {
@@ -78,7 +78,7 @@ fn process_lists_tell_the_room_they_need() {
     let dev = handle(&lib, LISTS);
     let none = nvmlProcessInfo_t::default();
 
-    // Nobody there: null and no room are fine.
+    // No process: a null pointer and capacity 0 are fine.
     let mut count = 0;
     assert_eq!(call!(lib, nvmlDeviceGetComputeRunningProcesses_v3(dev, &raw mut count, null_mut())), 0);
     assert_eq!(count, 0);
@@ -87,15 +87,15 @@ fn process_lists_tell_the_room_they_need() {
     let _second = lab().process(LISTS as usize, 2 * GIB);
     assert_eq!(call!(lib, nvmlDeviceGetComputeRunningProcesses_v3(dev, &raw mut count, null_mut())), 7);
     assert_eq!(count, 2);
-    // Room for one writes nothing but the number.
+    // Capacity 1 for two processes: only the length is written.
     let mut infos = [none; 4];
     count = 1;
     assert_eq!(call!(lib, nvmlDeviceGetComputeRunningProcesses_v3(dev, &raw mut count, infos.as_mut_ptr())), 7);
     assert_eq!((count, infos), (2, [none; 4]));
-    // Room and no place.
+    // Capacity without a pointer.
     count = 4;
     assert_eq!(call!(lib, nvmlDeviceGetComputeRunningProcesses_v3(dev, &raw mut count, null_mut())), 2);
-    // More than enough.
+    // More capacity than needed.
     count = 4;
     assert_eq!(call!(lib, nvmlDeviceGetComputeRunningProcesses_v3(dev, &raw mut count, infos.as_mut_ptr())), 0);
     assert_eq!(count, 2);
@@ -104,14 +104,14 @@ fn process_lists_tell_the_room_they_need() {
     let listed: Vec<u64> = infos[..2].iter().map(|p| p.usedGpuMemory).collect();
     assert_eq!(listed, physical);
     assert_eq!((infos[0].gpuInstanceId, infos[2]), (u32::MAX, none));
-    // The first version's entries are 16 bytes.
+    // The entries of the first version are 16 bytes.
     let mut old = [nvmlProcessInfo_v1_t::default(); 3];
     count = 3;
     assert_eq!(call!(lib, nvmlDeviceGetComputeRunningProcesses(dev, &raw mut count, old.as_mut_ptr())), 0);
     assert_eq!((count, old[1].usedGpuMemory, old[2].pid), (2, physical[1], 0));
     assert_eq!(call!(lib, nvmlDeviceGetComputeRunningProcesses_v3(dev, null_mut(), infos.as_mut_ptr())), 2);
 
-    // One that ends is gone from the list and its memory is free.
+    // A process that ended is no longer listed, and its memory is free.
     drop(first);
     count = 4;
     assert_eq!(call!(lib, nvmlDeviceGetComputeRunningProcesses_v3(dev, &raw mut count, infos.as_mut_ptr())), 0);
@@ -119,7 +119,7 @@ fn process_lists_tell_the_room_they_need() {
     assert_eq!(call!(lib, nvmlShutdown()), 0);
 }
 
-/// The body of the process that the next test starts and kills.
+/// Body of the process that the next test starts and kills.
 #[test]
 #[ignore = "started by a_killed_process_is_gone_at_the_next_question"]
 fn a_process_that_holds_memory() {
@@ -236,12 +236,12 @@ fn an_idle_device_has_no_samples_and_a_busy_one_has_late_ones() {
         std::thread::sleep(std::time::Duration::from_millis(10));
     };
     assert_eq!(sample.pid, std::process::id());
-    // Its window ended at least one window before it was published.
+    // A sample's window ended at least one window before its publication.
     assert!(sample.smUtil > 0 && sample.timeStamp * 1000 + vgpu_sim::layout::WINDOW_NS <= vgpu_sim::wall());
-    // Nothing newer than the future; and the device still has nothing to say of the idle one.
+    // No sample is from the future, and the idle device still has none.
     assert_eq!(ask(BUSY, vgpu_sim::wall() / 1000 + 1_000_000).0, 6);
     assert_eq!(ask(IDLE, 0).0, 6);
-    // Without a place the room is told.
+    // A null pointer asks for the needed capacity.
     let mut count = 0;
     let dev = handle(&lib, BUSY);
     assert_eq!(call!(lib, nvmlDeviceGetProcessUtilization(dev, null_mut(), &raw mut count, 0)), 7);
@@ -287,6 +287,6 @@ fn nvml_wrapper_sees_the_truth() {
     assert!(matches!(dev.fan_speed(0), Err(NvmlError::NotSupported)));
     assert!(matches!(nvml.device_by_index(4), Err(NvmlError::InvalidArg)));
     assert!(matches!(nvml.device_by_uuid("GPU-x"), Err(NvmlError::NotFound)));
-    // Not simulated, and said so.
+    // A function that is not simulated reports that.
     assert!(matches!(dev.bridge_chip_info(), Err(NvmlError::NotSupported)));
 }

@@ -1,5 +1,5 @@
-//! Programs that people watch GPUs with, unmodified, on the simulated device. What they print is compared with the
-//! ground truth of a process that holds memory and works.
+//! Tests of unmodified GPU monitoring programs on the simulated device. Their output is compared with the ground
+//! truth of a process that holds memory and works.
 
 mod common;
 
@@ -7,10 +7,10 @@ use common::{GIB, Lab, MIB, part, run};
 use std::path::PathBuf;
 
 const BYTES: u64 = 3 * GIB;
-/// Longer than any test here; the machine forgets it with the process.
+/// Longer than any test here, ns; the machine drops this work when the process ends.
 const A_MINUTE: u64 = 60_000_000_000;
 
-/// What the truth says of the one process on device `index`, for the scripts.
+/// The ground truth of the one process on device `index`, as JSON for the scripts.
 fn expected(lab: &Lab, index: usize, busy: bool) -> serde_json::Value {
     let truth = lab.truth();
     let device = &truth.devices[index];
@@ -80,7 +80,7 @@ fn nvidia_smi_queries_the_truth() {
     load.work(A_MINUTE);
     let fields = "index,uuid,name,memory.total,memory.used,memory.free,utilization.gpu";
     let query = || run(lab.command(&smi).arg(format!("--query-gpu={fields}")).arg("--format=csv,noheader,nounits"));
-    // Utilisation comes a few windows late.
+    // Utilisation is published a few windows late.
     let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
     let mut out = query();
     while !out.trim_end().ends_with("100") && std::time::Instant::now() < end {

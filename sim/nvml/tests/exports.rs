@@ -1,4 +1,5 @@
-//! The library looks like driver 535's from outside: its name inside, its functions, an address for each.
+//! Tests that the library looks like driver 535's from outside: soname, exported functions, a distinct address
+//! for each.
 
 mod common;
 

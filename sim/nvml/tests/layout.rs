@@ -1,4 +1,5 @@
-//! Our NVML structs have the size, alignment and field offsets of nvml-wrapper-sys, which bindgen made from the header.
+//! Tests that our NVML structs have the sizes, alignments and field offsets of nvml-wrapper-sys, which bindgen
+//! made from NVIDIA's header.
 
 use core::mem::{align_of, offset_of, size_of};
 use nvml_wrapper_sys::bindings as theirs;

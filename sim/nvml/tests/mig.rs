@@ -1,5 +1,5 @@
-//! A partitioned device as NVML shows it: the board counts, the instances hang from it. A machine of its own, since the
-//! library attaches to one per process.
+//! Tests of a partitioned device in NVML: the board counts as a device, its instances belong to it. Uses a
+//! machine of its own, because the library attaches to one machine per process.
 
 mod common;
 
@@ -10,7 +10,7 @@ use std::ptr::null_mut;
 
 macro_rules! call {
     ($lib:expr, $name:ident($($arg:expr),*)) => {{
-        // SAFETY: the signature is the table's; the arguments are live places of the right types.
+        // SAFETY: the signature is the table's; the arguments are live variables of the right types.
         unsafe {
             let f: Symbol<nvml_fn::$name> = $lib.get(stringify!($name).as_bytes()).unwrap();
             f($($arg),*)
@@ -51,7 +51,7 @@ fn instances_hang_from_their_board() {
     let mut mig = nvmlDevice_t(null_mut());
     assert_eq!(call!(lib, nvmlDeviceGetMigDeviceHandleByIndex(dev, 2, &raw mut mig)), nvmlReturn_t::NOT_FOUND.0);
     assert!(matches!(nvml.device_by_uuid("MIG-nonsense"), Err(NvmlError::NotFound)));
-    // As nvml-wrapper asks: a whole device has no instances, whether it could have some or not.
+    // As nvml-wrapper asks: a device that is not partitioned has no instances, whether or not it can have some.
     let h100 = nvml.device_by_index(2).unwrap();
     assert_eq!((board.mig_mode().unwrap().current, h100.mig_mode().unwrap().current), (1, 0));
     assert!(matches!(t4.mig_mode(), Err(NvmlError::NotSupported)));

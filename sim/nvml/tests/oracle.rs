@@ -1,5 +1,5 @@
-//! Without a GPU the simulated library answers as the real one from Debian does: return codes before `nvmlInit`, of
-//! `nvmlInit` itself, and the texts of errors. Needs `tests/setup/all`.
+//! Tests that without a GPU the simulated library gives the same results as the real one from Debian: codes
+//! before `nvmlInit` and of `nvmlInit` itself, and texts of errors. Needs `tests/setup/all`.
 
 mod common;
 
@@ -9,11 +9,11 @@ use std::ffi::{CStr, c_char};
 const NAMES: &str = include_str!("../exports-535.txt");
 const ZERO: usize = 0;
 
-/// Answers of a function called with zeroes: before init all that can come of it is a code.
+/// Result of a function called with zeroes; before init it can only be a code.
 fn code(lib: &Library, name: &str) -> u32 {
     type Any = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize, usize) -> u32;
-    // SAFETY: every function but nvmlErrorString returns a code; zero is null and nothing to it, and it looks no further
-    // before init (measured on 535.309.01: none crashes).
+    // SAFETY: every function but nvmlErrorString returns a code; zero is a null pointer or an empty count, and the
+    // function checks no further before init (measured on 535.309.01: none crashes).
     unsafe { lib.get::<Any>(name.as_bytes()).unwrap()(ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, ZERO) }
 }
 
@@ -40,7 +40,7 @@ fn version(lib: &Library, room: u32) -> (u32, String) {
     }
 }
 
-/// Code, and the first word of the table if there is one.
+/// The result code, and the first word of the table if there is one.
 fn private_table(lib: &Library, id: [u8; 16]) -> (u32, Option<usize>) {
     let mut table: *const usize = std::ptr::null();
     // SAFETY: as nvidia-smi calls it; a table begins with its size.
@@ -71,7 +71,7 @@ fn without_a_gpu_every_answer_is_the_real_librarys() {
             different.push(format!("{what}: real {real}, simulated {ours}"));
         }
     };
-    // Twice: a failed init changes nothing.
+    // Two rounds: a failed init changes nothing.
     for round in ["before init", "after a failed init"] {
         for name in NAMES.lines().filter(|n| *n != "nvmlErrorString") {
             compare(format!("{name} {round}"), code(&real, name).to_string(), code(&ours, name).to_string());

@@ -1,5 +1,5 @@
-//! Memory that several processes hold, as NVML shows it: once, with the process whose it is. A machine of its own, since
-//! the library attaches to one per process.
+//! Tests of memory that several processes hold, in NVML: it counts once, with the process that owns it. Uses a
+//! machine of its own, because the library attaches to one machine per process.
 
 mod common;
 
@@ -9,7 +9,7 @@ use vgpu_sim::Machine;
 use vgpu_sim::memory::{Change, plus};
 use vgpu_sim::share::{Kind, New};
 
-/// Bytes of each process, oldest first, and what the device says is used.
+/// Bytes of each process, oldest first, and the used bytes that the device reports.
 fn shown(device: &Device) -> (Vec<u64>, u64) {
     let bytes = |p: &UsedGpuMemory| if let UsedGpuMemory::Used(n) = p { *n } else { 0 };
     let all = device.running_compute_processes().unwrap();

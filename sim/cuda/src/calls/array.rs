@@ -1,4 +1,6 @@
-//! Arrays: made, described, ended. Not here: copies (`copy`, `copy_array`), levels (`mipmap`), mapping (`sparse`).
+//! Arrays: creation, descriptors, destruction.
+//!
+//! Not here: copies (`copy`, `copy_array`), levels (`mipmap`), mapping (`sparse`).
 
 use crate::arrays::{Array, Home, Storage};
 use crate::attributes::device_attribute;
@@ -72,7 +74,7 @@ pub(crate) unsafe fn cuArray3DGetDescriptor_v2(d: &Door, desc: *mut CUDA_ARRAY3D
     unsafe { put(desc, described(d, array)?) }
 }
 
-/// Sizes beyond 32 bits are cut.
+/// A size beyond 32 bits is capped.
 fn short(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }
@@ -111,7 +113,7 @@ pub(crate) unsafe fn cuArrayGetDescriptor(d: &Door, desc: *mut CUDA_ARRAY_DESCRI
     unsafe { put(desc, value) }
 }
 
-/// The view of a storage that is number `index`, made once.
+/// The view `index` of a storage, made at the first request.
 pub(crate) fn view(d: &Door, storage: &Arc<Storage>, index: u32, shape: Shape) -> Result<CUarray, CUresult> {
     let driver = d.driver()?;
     let mut views = hold(&storage.views);
@@ -123,10 +125,10 @@ pub(crate) fn view(d: &Door, storage: &Arc<Storage>, index: u32, shape: Shape) -
     Ok(CUarray(handle(array)))
 }
 
-/// Ends a storage with all its views: their handles, the memory, and the circle of references between them.
+/// Ends a storage: the handles of its views, its memory, and the reference cycle between them.
 pub(crate) fn end(d: &Door, storage: &Arc<Storage>) -> Answer {
     let driver = d.driver()?;
-    // The real driver finishes the context's work before it frees.
+    // The real driver waits for the context's work before it frees.
     driver.device(storage.context.device)?.engine.group_wait(storage.context.group);
     for (_, a) in hold(&storage.views).drain() {
         driver.arrays.remove(handle(&a));
@@ -145,7 +147,7 @@ pub(crate) unsafe fn cuArrayGetPlane(d: &Door, plane: *mut CUarray, array: CUarr
     unsafe { put(plane, view(d, &a.storage, index, shape)?) }
 }
 
-/// Levels and planes end with the whole.
+/// Levels and planes cannot be destroyed separately.
 pub(crate) unsafe fn cuArrayDestroy(d: &Door, array: CUarray) -> Answer {
     d.context()?;
     let driver = d.driver()?;
@@ -156,7 +158,7 @@ pub(crate) unsafe fn cuArrayDestroy(d: &Door, array: CUarray) -> Answer {
     end(d, &a.storage)
 }
 
-/// What is to be mapped into an array that is mapped later.
+/// Size and alignment of the memory for an array with deferred mapping.
 pub(crate) fn requirements(s: &Storage) -> Result<CUDA_ARRAY_MEMORY_REQUIREMENTS, CUresult> {
     if !matches!(s.home, Home::Deferred(_)) {
         return Err(CUresult::INVALID_VALUE);
@@ -180,7 +182,7 @@ pub(crate) unsafe fn cuArrayGetMemoryRequirements(
     unsafe { put(out, requirements(&a.storage)?) }
 }
 
-/// The tiles of a sparse array; `single`: the tail is that of all layers.
+/// The tile properties of a sparse array; `single`: one mip tail for all layers.
 pub(crate) fn sparse_properties(s: &Storage) -> Result<CUDA_ARRAY_SPARSE_PROPERTIES, CUresult> {
     let invalid = CUresult::INVALID_VALUE;
     if !matches!(s.home, Home::Tiles(_)) {
@@ -199,7 +201,7 @@ pub(crate) fn sparse_properties(s: &Storage) -> Result<CUDA_ARRAY_SPARSE_PROPERT
     })
 }
 
-/// Of an array that is no level: it has one level, which is tiled unless it is smaller than a tile.
+/// For an array that is not a level. It has one level, which is tiled unless it is smaller than a tile.
 pub(crate) unsafe fn cuArrayGetSparseProperties(
     d: &Door,
     out: *mut CUDA_ARRAY_SPARSE_PROPERTIES,

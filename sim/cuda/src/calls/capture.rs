@@ -1,5 +1,7 @@
-//! Capture of streams into graphs: begin, end, questions, dependencies. Not here: what is captured (every call that puts
-//! something into a stream), which calls are forbidden meanwhile (`crate::capture::rules`).
+//! Capture of streams into graphs: begin, end, queries, dependencies.
+//!
+//! Not here: the captured operations (every call on a stream), the calls that are forbidden meanwhile
+//! (`crate::capture::rules`).
 
 use crate::capture::rules::{self, RELAXED, me};
 use crate::capture::session::{Line, Session};
@@ -17,7 +19,7 @@ const NONE: u32 = 0;
 const ACTIVE: u32 = 1;
 const INVALIDATED: u32 = 2;
 
-/// A list of nodes with plain edges.
+/// Reads a list of nodes with plain edges.
 unsafe fn nodes(list: *const CUgraphNode, edges: *const CUgraphEdgeData, n: usize) -> Result<Vec<Id>, CUresult> {
     if n > 0 && list.is_null() {
         return Err(INVALID);
@@ -29,7 +31,7 @@ unsafe fn nodes(list: *const CUgraphNode, edges: *const CUgraphEdgeData, n: usiz
     Ok((0..n).map(|i| unsafe { list.add(i).read() }.0 as Id).collect())
 }
 
-/// Begins a capture into `graph`, or into a new one.
+/// Begins a capture into `graph`, or into a new graph.
 fn begin(d: &Door, stream: CUstream, mode: u32, graph: Option<Id>, after: Vec<Id>) -> Answer {
     if mode > RELAXED {
         return Err(INVALID);
@@ -78,7 +80,7 @@ fn begin(d: &Door, stream: CUstream, mode: u32, graph: Option<Id>, after: Vec<Id
     })
 }
 
-/// The first form knew one mode.
+/// The first form always uses global mode.
 pub(crate) unsafe fn cuStreamBeginCapture(d: &Door, stream: CUstream) -> Answer {
     begin(d, stream, rules::GLOBAL, None, Vec::new())
 }
@@ -100,7 +102,7 @@ pub(crate) unsafe fn cuStreamBeginCaptureToGraph(
     begin(d, stream, mode, Some(graph.0 as Id), after)
 }
 
-/// Ends a capture. Where it failed the streams capture no more either, and the graph is null.
+/// Ends a capture. After a failure too the streams no longer capture; the graph is null then.
 pub(crate) unsafe fn cuStreamEndCapture(d: &Door, stream: CUstream, graph: *mut CUgraph) -> Answer {
     if graph.is_null() {
         return Err(INVALID);
@@ -137,7 +139,7 @@ pub(crate) unsafe fn cuStreamEndCapture(d: &Door, stream: CUstream, graph: *mut 
     unsafe { put(graph, CUgraph(session.graph as *mut c_void)) }
 }
 
-/// What a program can ask about a stream.
+/// The capture state of a stream, for queries.
 struct Info {
     status: u32,
     id: u64,
@@ -157,7 +159,7 @@ fn info(d: &Door, stream: CUstream) -> Result<Info, CUresult> {
     }
     driver.captures.with(|s| {
         if d.is_legacy(stream) {
-            // Asking spoils nothing.
+            // A query does not invalidate a capture.
             s.implicit(&context, false)?;
         }
         let key = (context.device, id);
@@ -230,7 +232,7 @@ pub(crate) unsafe fn cuStreamGetCaptureInfo_v3(
     }
 }
 
-/// Flag: in place of what there is.
+/// Flag: replace the dependencies instead of adding to them.
 const SET: u32 = 1;
 
 fn depend(d: &Door, stream: CUstream, new: &[Id], flags: u32) -> Answer {
@@ -280,7 +282,7 @@ pub(crate) unsafe fn cuStreamUpdateCaptureDependencies_v2(
     depend(d, stream, &unsafe { nodes(deps, edges, count)? }, flags)
 }
 
-/// The mode of a thread decides what captures forbid it.
+/// The mode of a thread decides which calls captures forbid it.
 pub(crate) unsafe fn cuThreadExchangeStreamCaptureMode(_: &Door, mode: *mut u32) -> Answer {
     if mode.is_null() {
         return Err(INVALID);

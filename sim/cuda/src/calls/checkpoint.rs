@@ -1,8 +1,10 @@
-//! Checkpoint and restore of processes, by pid: this one or another on the machine. Drivers after 535.
+//! Checkpoint and restore of processes by pid: the caller or another process on the machine. Only in drivers
+//! newer than 535.
 //!
-//! A step that does not fit its state is `ILLEGAL_STATE`, a pid without a process `INVALID_VALUE`. Memory that does not
-//! fit on the way back is `OUT_OF_MEMORY`, and the process stays checkpointed. Shared memory, other devices on restore
-//! and storage of the program's own are not supported. Not here: what happens to the memory (vgpu-sim's `checkpoint`).
+//! A step in the wrong state is `ILLEGAL_STATE`, a pid without a process `INVALID_VALUE`. Memory that does not
+//! fit at a restore is `OUT_OF_MEMORY`, and the process stays checkpointed. Not supported: shared memory, a
+//! restore to other devices, and storage provided by the program.
+//! Not here: the memory itself (vgpu-sim's `checkpoint`).
 
 use crate::door::{Answer, Door, put};
 use shim_sys::cuda::*;
@@ -23,7 +25,7 @@ fn code(r: Refusal) -> CUresult {
     }
 }
 
-/// Arguments that must be zero if they are there.
+/// Optional arguments, all of which must be zero.
 fn reserved(words: Option<[u64; 8]>) -> Answer {
     if words.is_some_and(|w| w != [0; 8]) { Err(CUresult::NOT_SUPPORTED) } else { Ok(()) }
 }
@@ -33,7 +35,7 @@ pub(crate) unsafe fn cuCheckpointProcessGetState(d: &Door, pid: i32, state: *mut
     unsafe { put(state, found) }
 }
 
-/// The thread that restores is the process's first one.
+/// The restoring thread is the process's main thread.
 pub(crate) unsafe fn cuCheckpointProcessGetRestoreThreadId(d: &Door, pid: i32, tid: *mut i32) -> Answer {
     d.driver()?.machine.checkpoint_state(pid_of(pid)?).map_err(code)?;
     unsafe { put(tid, pid) }
@@ -41,7 +43,7 @@ pub(crate) unsafe fn cuCheckpointProcessGetRestoreThreadId(d: &Door, pid: i32, t
 
 pub(crate) unsafe fn cuCheckpointProcessLock(d: &Door, pid: i32, args: *mut CUcheckpointLockArgs) -> Answer {
     let words = unsafe { args.as_ref() }.map_or([0; 8], |a| a.words);
-    // Milliseconds, and what must be zero.
+    // The timeout in ms, and words that must be zero.
     let limit = words[0] & 0xFFFF_FFFF;
     if words[0] != limit || words[1..] != [0; 7] {
         return Err(CUresult::INVALID_VALUE);

@@ -1,4 +1,4 @@
-//! Contexts: primary ones, own ones, the stack, settings.
+//! Contexts: primary and created ones, the thread's stack, settings.
 
 use crate::attributes::device_attribute;
 use crate::context::{Context, create, destroy, limit_bytes, top, with_stack};
@@ -35,7 +35,7 @@ pub(crate) unsafe fn cuCtxCreate_v2(d: &Door, ctx: *mut CUcontext, flags: u32, d
     unsafe { make(d, ctx, flags, dev, 3020) }
 }
 
-/// Execution affinity needs MPS, which is not simulated: no parameters only.
+/// Execution affinity is not simulated, so parameters are refused.
 pub(crate) unsafe fn cuCtxCreate_v3(
     d: &Door,
     ctx: *mut CUcontext,
@@ -50,7 +50,7 @@ pub(crate) unsafe fn cuCtxCreate_v3(
     unsafe { make(d, ctx, flags, dev, 3020) }
 }
 
-/// No affinity and no graphics parameters.
+/// Affinity and graphics parameters are refused.
 pub(crate) unsafe fn cuCtxCreate_v4(
     d: &Door,
     ctx: *mut CUcontext,
@@ -81,7 +81,7 @@ pub(crate) unsafe fn cuCtxDestroy_v2(d: &Door, ctx: CUcontext) -> Answer {
     unsafe { cuCtxDestroy(d, ctx) }
 }
 
-/// The old way to count users of a context: only ever the current one.
+/// Deprecated reference count of a context; only the current one is allowed.
 pub(crate) unsafe fn cuCtxAttach(d: &Door, ctx: *mut CUcontext, flags: u32) -> Answer {
     if flags != 0 {
         return Err(CUresult::INVALID_VALUE);
@@ -92,7 +92,7 @@ pub(crate) unsafe fn cuCtxAttach(d: &Door, ctx: *mut CUcontext, flags: u32) -> A
     Ok(())
 }
 
-/// Ends the current context with its last user.
+/// Destroys the current context with its last user.
 pub(crate) unsafe fn cuCtxDetach(d: &Door, ctx: CUcontext) -> Answer {
     let current = d.context()?;
     if CUcontext(handle(&current)) != ctx || current.primary {
@@ -141,8 +141,8 @@ pub(crate) unsafe fn cuDevicePrimaryCtxRelease_v2(d: &Door, dev: CUdevice) -> An
     unsafe { cuDevicePrimaryCtxRelease(d, dev) }
 }
 
-/// Ends the primary context; its holders still hold, and each may release as if nothing had happened. The next one who
-/// retains gets a new context.
+/// Destroys the primary context. Retains stay counted, so each holder may still release; the next retain makes a
+/// new context.
 pub(crate) unsafe fn cuDevicePrimaryCtxReset(d: &Door, dev: CUdevice) -> Answer {
     let driver = d.driver()?;
     let device = driver.device(dev)?;
@@ -275,7 +275,7 @@ pub(crate) unsafe fn cuCtxGetLimit(d: &Door, value: *mut usize, limit: u32) -> A
     unsafe { put(value, usize::try_from(l.load(Ordering::Relaxed)).unwrap_or(usize::MAX)) }
 }
 
-/// A stack, a heap or a buffer beyond the first value takes device memory at once, and gives it back when it shrinks.
+/// A stack, heap or buffer above its initial size takes device memory at once, and returns it when it shrinks.
 pub(crate) unsafe fn cuCtxSetLimit(d: &Door, limit: u32, value: usize) -> Answer {
     let (driver, c, value) = (d.driver()?, d.context()?, value as u64);
     let number = limit as usize;
@@ -305,7 +305,7 @@ pub(crate) unsafe fn cuCtxSynchronize(d: &Door) -> Answer {
     Ok(())
 }
 
-/// Of any context, not only the current one.
+/// Waits for any context, not only the current one.
 pub(crate) unsafe fn cuCtxSynchronize_v2(d: &Door, ctx: CUcontext) -> Answer {
     let c = given_or_current(d, ctx)?;
     d.driver()?.captures.encompass(&c)?;

@@ -1,9 +1,9 @@
-//! Copies: bytes really move, in the order of submission; the time they take is the model's.
+//! Copies: bytes really move, in the order of submission; their duration is the model's.
 //!
-//! Copies between host and device wait for their end unless they are asynchronous; device to device never waits.
-//! Arrays are a kind of end like host and device memory; where an array's bytes are is asked when the copy's turn comes,
-//! since a sparse one may be mapped until then. The 32-bit calls of CUDA 2 exist for 1-D arrays only, batched copies
-//! not at all.
+//! A copy between host and device waits for its end unless it is asynchronous; device to device never waits. A
+//! copy's end can be an array, like host or device memory. The location of an array's bytes is resolved when the
+//! copy runs, because a sparse array may be mapped until then. The 32-bit calls of CUDA 2 exist for 1-D arrays
+//! only; batched copies do not exist.
 
 use crate::arrays::Array;
 use crate::capture::Target;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use vgpu_sim::Profile;
 use vgpu_sim::engine::Kind;
 
-/// Ranges of host memory one after another; null is memory that is not there: reads as zero, takes nothing.
+/// Adjacent ranges of host memory. A null range is unmapped memory: reads give zero, writes have no effect.
 pub(crate) type Pieces = Vec<(*mut u8, u64)>;
 
 /// One end of a copy.
@@ -63,7 +63,7 @@ impl Move {
         }
     }
 
-    /// What it is to the engine: which of the device's engines does it.
+    /// The type of engine work, which decides the engine of the device.
     pub(crate) fn kind(&self) -> Kind {
         match self.way {
             Way::FromHost => Kind::FromHost,
@@ -72,7 +72,7 @@ impl Move {
         }
     }
 
-    /// Device time it takes.
+    /// Device time of the copy, ns.
     pub(crate) fn time(&self, p: &Profile) -> u64 {
         let bytes = self.width * self.rows * self.slices;
         match self.way {
@@ -88,7 +88,7 @@ fn row(dst: &Pieces, src: &Pieces) {
     while let (Some((dp, dn)), Some((sp, sn))) = (to, from) {
         let n = dn.min(sn);
         let len = usize::try_from(n).unwrap_or(0);
-        // SAFETY: ranges that `reach` has returned, that an array holds or that the caller vouches for; they may overlap.
+        // SAFETY: ranges that `reach` returned, that an array holds or that the caller guarantees; they may overlap.
         unsafe {
             if sp.is_null() && !dp.is_null() {
                 core::ptr::write_bytes(dp, 0, len);
@@ -102,7 +102,7 @@ fn row(dst: &Pieces, src: &Pieces) {
     }
 }
 
-/// Between which memories a copy goes, for its speed and for whether it waits.
+/// The memories between which a copy moves, for its bandwidth and for whether it waits.
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
     FromHost,
@@ -110,7 +110,7 @@ enum Way {
     Device,
 }
 
-/// Carries a copy out, or captures it. One that waits cannot be captured.
+/// Carries out a copy, or captures it. A copy that waits cannot be captured.
 fn enqueue(d: &Door, stream: CUstream, params: &CUDA_MEMCPY3D, wait: bool) -> Answer {
     let driver = d.driver()?;
     let (c, id) = match if wait { d.stream(stream).map(|(c, id)| Target::Run(c, id))? } else { d.target(stream)? } {
@@ -133,7 +133,7 @@ fn enqueue(d: &Door, stream: CUstream, params: &CUDA_MEMCPY3D, wait: bool) -> An
     Ok(())
 }
 
-/// Nothing to copy.
+/// An empty copy.
 const EMPTY: CUDA_MEMCPY3D = CUDA_MEMCPY3D {
     srcXInBytes: 0,
     srcY: 0,
@@ -171,7 +171,7 @@ fn line(d: &Door, dst: u64, src: u64, bytes: usize, stream: CUstream, wait: bool
     enqueue(d, stream, &one, wait)
 }
 
-/// A copy whose one side must be device memory.
+/// Runs a copy whose addresses in `device` must be accessible to the device: device, managed or known host memory.
 fn checked(d: &Door, device: &[u64], go: impl FnOnce() -> Answer, bytes: usize) -> Answer {
     let Driver { memory, managed, .. } = d.driver()?;
     d.context()?;
@@ -294,7 +294,7 @@ fn end(driver: &'static Driver, s: &Side, extent: [usize; 3], write: bool) -> Re
         2 | 4 => s.device,
         _ => return Err(invalid),
     };
-    // A pitch or height of zero means no gaps; less than what is copied is an error.
+    // A pitch or height of zero means no gaps; one below the copied extent is an error.
     let or = |n: usize, least: Option<usize>| {
         let least = least?;
         if n == 0 { Some(least) } else { Some(n).filter(|n| *n >= least) }
@@ -313,7 +313,7 @@ fn end(driver: &'static Driver, s: &Side, extent: [usize; 3], write: bool) -> Re
     Ok(End::Linear(rows))
 }
 
-/// The copy that is described; `None` when it is empty.
+/// Checks a copy and resolves its addresses; `None` when it is empty.
 fn solid(driver: &'static Driver, src: &Side, dst: &Side, extent: [usize; 3]) -> Result<Option<Move>, CUresult> {
     if extent.contains(&0) {
         return Ok(None);
@@ -329,11 +329,11 @@ fn solid(driver: &'static Driver, src: &Side, dst: &Side, extent: [usize; 3]) ->
     Ok(Some(Move { driver, width, rows, slices, dst, src, way }))
 }
 
-/// One end of a copy without rows.
+/// One end of a copy of a single row.
 pub(crate) enum Flat {
     Host(u64),
     Device(u64),
-    /// A one-dimensional array, from a byte on.
+    /// A one-dimensional array, from a byte offset on.
     Array(CUarray, usize),
 }
 
@@ -353,7 +353,7 @@ impl Flat {
     }
 }
 
-/// A copy between a one-dimensional array and something else.
+/// A copy between a one-dimensional array and other memory.
 pub(crate) fn flat(d: &Door, dst: &Flat, src: &Flat, bytes: usize, stream: CUstream, wait: bool) -> Answer {
     d.context()?;
     let driver = d.driver()?;
@@ -376,7 +376,7 @@ pub(crate) fn flat(d: &Door, dst: &Flat, src: &Flat, bytes: usize, stream: CUstr
     enqueue(d, stream, &one, wait)
 }
 
-/// What a `CUDA_MEMCPY3D` describes, checked; `None` when it is empty.
+/// Checks a `CUDA_MEMCPY3D` and resolves its addresses; `None` when it is empty.
 pub(crate) fn prepare(driver: &'static Driver, c: &CUDA_MEMCPY3D) -> Result<Option<Move>, CUresult> {
     if c.srcLOD != 0 || c.dstLOD != 0 {
         return Err(CUresult::INVALID_VALUE);
@@ -469,12 +469,12 @@ unsafe fn between(d: &Door, copy: *const CUDA_MEMCPY3D_PEER, stream: CUstream, w
         return Err(CUresult::INVALID_VALUE);
     }
     let c = unsafe { copy.read() };
-    // A null context is the current one.
+    // A null context stands for the current one.
     let named = |c: CUcontext| c.is_null() || d.driver().is_ok_and(|driver| driver.contexts.get(c.0).is_some());
     if !named(c.srcContext) || !named(c.dstContext) {
         return Err(CUresult::INVALID_CONTEXT);
     }
-    // The two structures differ in the contexts only.
+    // The two structures differ only in the contexts.
     unsafe { block(d, (&raw const c).cast(), stream, wait) }
 }
 

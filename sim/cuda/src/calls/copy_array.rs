@@ -1,4 +1,6 @@
-//! Copies from and to one-dimensional arrays: offsets in bytes, whole elements. Not here: rows and blocks (`copy`).
+//! Copies from and to one-dimensional arrays: offsets in bytes, whole elements.
+//!
+//! Not here: rows and blocks (`copy`).
 
 use super::copy::{Flat, flat};
 use crate::door::{Answer, Door};

@@ -1,11 +1,11 @@
-//! Devices: how many, which, what they are.
+//! Devices: number, handles, properties.
 
 use crate::attributes::device_attribute;
 use crate::door::{Answer, Door, put};
 use core::ffi::{CStr, c_char};
 use shim_sys::cuda::*;
 
-/// The one attribute that depends on the other devices of the machine.
+/// The only attribute that depends on the other devices of the machine.
 const MULTICAST_SUPPORTED: u32 = 132;
 
 pub(crate) unsafe fn cuDeviceGet(d: &Door, dev: *mut CUdevice, ordinal: i32) -> Answer {
@@ -35,7 +35,7 @@ pub(crate) unsafe fn cuDeviceGetName(d: &Door, name: *mut c_char, len: i32, dev:
     unsafe { text_out(name, len, d.driver()?.device(dev)?.profile.name()) }
 }
 
-/// The first version names the whole device, the second one the MIG instance.
+/// The first version returns the UUID of the whole device, the second that of the MIG instance.
 pub(crate) unsafe fn cuDeviceGetUuid(d: &Door, uuid: *mut CUuuid, dev: CUdevice) -> Answer {
     let bytes = d.driver()?.device(dev)?.identity.whole().uuid;
     unsafe { put(uuid, CUuuid { bytes }) }
@@ -57,7 +57,7 @@ pub(crate) unsafe fn cuDeviceTotalMem_v2(d: &Door, bytes: *mut usize, dev: CUdev
     unsafe { put(bytes, usize::try_from(total).unwrap_or(usize::MAX)) }
 }
 
-/// The 32-bit call: sizes beyond 32 bits are cut.
+/// The 32-bit call: a size beyond 32 bits is capped.
 pub(crate) unsafe fn cuDeviceTotalMem(d: &Door, bytes: *mut u32, dev: CUdevice) -> Answer {
     let total = d.driver()?.device(dev)?.profile.cuda_total;
     unsafe { put(bytes, u32::try_from(total).unwrap_or(u32::MAX)) }
@@ -107,7 +107,7 @@ pub(crate) unsafe fn cuDeviceGetByPCIBusId(d: &Door, dev: *mut CUdevice, text: *
         return Err(CUresult::INVALID_VALUE);
     }
     let text = unsafe { CStr::from_ptr(text) }.to_str().map_err(|_| CUresult::INVALID_VALUE)?;
-    // [domain:]bus:device[.function], hexadecimal
+    // Format: [domain:]bus:device[.function], hexadecimal.
     let plain = text.split('.').next().unwrap_or_default();
     let mut numbers = Vec::new();
     for part in plain.split(':') {
@@ -124,7 +124,7 @@ pub(crate) unsafe fn cuDeviceGetByPCIBusId(d: &Door, dev: *mut CUdevice, text: *
     unsafe { put(dev, ordinal) }
 }
 
-/// Devices do not reach each other's memory directly.
+/// Devices have no direct access to each other's memory.
 pub(crate) unsafe fn cuDeviceCanAccessPeer(d: &Door, can: *mut i32, dev: CUdevice, peer: CUdevice) -> Answer {
     d.driver()?.device(dev)?;
     d.driver()?.device(peer)?;

@@ -49,7 +49,7 @@ pub(crate) unsafe fn cuGetExportTable(_: &Door, table: *mut *const c_void, id: *
     Err(CUresult::NOT_FOUND)
 }
 
-/// What a lookup finds.
+/// Result of a lookup.
 enum Found {
     At(*const c_void),
     Unknown,
@@ -71,7 +71,7 @@ fn look_up(symbol: &CStr, version: i32, flags: u64) -> Found {
     let Some(known) = symbol.to_str().ok().and_then(|s| families.get(s)) else { return Found::Unknown };
     let per_thread = flags & CU_GET_PROC_ADDRESS_PER_THREAD != 0;
     let mut variants = known.iter().flat_map(|f| f.per_thread.filter(|_| per_thread).unwrap_or(f.plain));
-    // The real driver takes the version as unsigned: -1 is newer than everything.
+    // The real driver compares the version as unsigned, so -1 is newer than all.
     let newest = variants.rfind(|(since, _)| since.cast_unsigned() <= version.cast_unsigned());
     newest.and_then(|(_, name)| addresses.get(name)).map_or(Found::TooNew, |a| Found::At(*a as *const c_void))
 }
@@ -98,7 +98,7 @@ pub(crate) unsafe fn cuGetProcAddress_v2(
     }
 }
 
-/// The old call says no more than "not found", and then leaves the output alone.
+/// The old call reports only "not found", and then does not write the output.
 pub(crate) unsafe fn cuGetProcAddress(
     d: &Door,
     symbol: *const c_char,

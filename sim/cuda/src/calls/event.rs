@@ -1,4 +1,4 @@
-//! Events.
+//! Event functions.
 
 use super::launch::spend;
 use crate::capture::Target;
@@ -38,14 +38,14 @@ pub(crate) unsafe fn cuEventDestroy_v2(d: &Door, event: CUevent) -> Answer {
     unsafe { cuEventDestroy(d, event) }
 }
 
-/// Flag: a node that records, in place of a place in the capture; for captures only.
+/// Flag, for captures only: adds a node that records the event, instead of referring to a place in the capture.
 const EXTERNAL: u32 = 1;
 
 fn record(d: &Door, event: CUevent, stream: CUstream, external: bool) -> Answer {
     let driver = d.driver()?;
     let e = known(&driver.events, event.0)?;
     let (c, _) = d.raw_stream(stream)?;
-    // Event and stream must belong to one context.
+    // The event and the stream must belong to the same context.
     if !e.context.is_of(&c) {
         return Err(CUresult::INVALID_HANDLE);
     }
@@ -108,7 +108,7 @@ pub(crate) unsafe fn cuEventElapsedTime(d: &Door, ms: *mut f32, start: CUevent, 
     let (Some(from), Some(to)) = (engine.event_time(a.id), engine.event_time(b.id)) else {
         return Err(CUresult::NOT_READY);
     };
-    // A float of milliseconds, as the interface has it.
+    // Milliseconds as a float, as the driver API defines it.
     #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
     let elapsed = (to as i64 - from as i64) as f64 / 1e6;
     #[allow(clippy::cast_possible_truncation)]

@@ -1,8 +1,9 @@
 //! Memory of other APIs, by file descriptors.
 //!
-//! A descriptor that a program exported here is that memory. Any other file that is long enough stands for memory of a
-//! graphics API: it is counted with the process that imports it, and its bytes are the file's. Arrays in such memory are
-//! not supported, nor other kinds of handles. Not here: semaphores.
+//! A descriptor that a simulated program exported refers to that program's memory. Any other file that is long
+//! enough stands for memory of a graphics API: it counts with the process that imports it, and its bytes are the
+//! file's. Arrays in such memory and other types of handles are not supported.
+//! Not here: semaphores.
 
 use crate::content::Tag;
 use crate::door::{Answer, Door, put};
@@ -31,7 +32,7 @@ pub(crate) unsafe fn cuImportExternalMemory(
     let fd = i32::from_ne_bytes([a, b, c4, d4]);
     let driver = d.driver()?;
     let handle = driver.memory.import_external(driver, fd, desc.size, c.device, Tag(c.number))?;
-    // The descriptor is the driver's now.
+    // The driver takes ownership of the descriptor.
     unsafe { libc::close(fd) };
     let handle = usize::try_from(handle).map_err(|_| CUresult::UNKNOWN)?;
     unsafe { put(memory, CUexternalMemory(core::ptr::without_provenance_mut(handle))) }
@@ -55,7 +56,7 @@ pub(crate) unsafe fn cuExternalMemoryGetMappedBuffer(
     unsafe { put(dptr, at) }
 }
 
-/// Buffers that show the memory keep it: they are freed by `cuMemFree`.
+/// Mapped buffers keep the memory; they are freed by `cuMemFree`.
 pub(crate) unsafe fn cuDestroyExternalMemory(d: &Door, memory: CUexternalMemory) -> Answer {
     d.context()?;
     let driver = d.driver()?;

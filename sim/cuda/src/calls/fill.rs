@@ -1,4 +1,4 @@
-//! Fills: one value over a range or over rows. None of them waits, as on the real driver.
+//! Fills: one value over a range or over rows. No fill waits for its end, as on the real driver.
 
 use crate::capture::{Taking, Target};
 use crate::door::{Answer, Door};
@@ -7,7 +7,7 @@ use crate::graph::node;
 use shim_sys::cuda::*;
 use vgpu_sim::engine::Kind;
 
-/// A fill whose addresses were found: one value over rows.
+/// A fill with its addresses resolved: one value over rows.
 pub(crate) struct Fill {
     driver: &'static Driver,
     pieces: Vec<(*mut u8, u64)>,
@@ -24,13 +24,13 @@ impl Fill {
         self.driver.memory.fill(&self.pieces, &self.pattern);
     }
 
-    /// Device time it takes on `device`.
+    /// Device time of the fill on `device`, ns.
     pub(crate) fn time(&self, device: &Device) -> u64 {
         device.profile.copy_time(self.bytes, device.profile.device_bytes_per_us)
     }
 }
 
-/// The fill that is described, checked; `None` when it is empty.
+/// Checks a fill and resolves its addresses; `None` when it is empty.
 pub(crate) fn prepare(
     driver: &'static Driver,
     dst: u64,
@@ -66,7 +66,7 @@ fn rows(d: &Door, dst: u64, pitch: usize, value: &[u8], width: usize, height: us
     Ok(())
 }
 
-/// A fill as a node of a capture.
+/// Adds a fill as a node to a capture.
 fn capture(d: &Door, t: &Taking, dst: u64, pitch: usize, value: &[u8], width: usize, height: usize) -> Answer {
     if prepare(d.driver()?, dst, pitch, value, width, height)?.is_none() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Kernels: attributes, and how many of their blocks fit.
+//! Kernels: attributes, and occupancy.
 
 use crate::attributes::function_attribute;
 use crate::door::{Answer, Door, put, put_if};
@@ -13,7 +13,7 @@ pub(crate) fn function(d: &Door, f: CUfunction) -> Result<Arc<Function>, CUresul
     known(&d.driver()?.functions, f.0)
 }
 
-/// Sets an attribute that can be set: dynamic shared memory, carve-out, cluster sizes.
+/// Sets one of the settable attributes: dynamic shared memory, carve-out, cluster sizes.
 pub(crate) fn set(p: &Profile, f: &Function, attribute: u32, value: i32) -> Answer {
     let most = i32::try_from(p.shared_optin.saturating_sub(f.entry.shared)).unwrap_or(i32::MAX);
     let valid = match attribute {
@@ -56,7 +56,7 @@ pub(crate) unsafe fn cuFuncGetModule(d: &Door, module: *mut CUmodule, f: CUfunct
     unsafe { put(module, CUmodule(m as *mut _)) }
 }
 
-/// Resident blocks of one multiprocessor: by threads, blocks, shared memory and registers.
+/// Resident blocks per multiprocessor, limited by threads, blocks, shared memory and registers.
 fn resident(p: &Profile, f: &Function, threads: u32, shared: u64) -> u32 {
     if threads == 0 || threads > 1024 {
         return 0;
@@ -114,7 +114,7 @@ pub(crate) unsafe fn cuOccupancyMaxPotentialBlockSizeWithFlags(
     let mut best = (0, 0, 0);
     for threads in (1..=most.div_ceil(32)).rev().map(|w| (w * 32).min(most)) {
         let size = i32::try_from(threads).unwrap_or(0);
-        // SAFETY: the program's own function of a block size.
+        // SAFETY: the program's own function, called with a block size.
         let shared = shared_of.map_or(shared, |s| unsafe { s(size) });
         let blocks = resident(p, &x, threads, shared as u64);
         if blocks * threads > best.0 {
@@ -153,7 +153,7 @@ pub(crate) unsafe fn cuOccupancyAvailableDynamicSMemPerBlock(
     unsafe { put(shared, each as usize) }
 }
 
-/// Offset and size of a parameter; an index behind the last is an invalid value.
+/// Offset and size of a parameter; an index beyond the last is an invalid value.
 pub(crate) unsafe fn parameter(f: &Function, index: usize, offset: *mut usize, size: *mut usize) -> Answer {
     let (at, bytes) = *f.entry.params.get(index).ok_or(CUresult::INVALID_VALUE)?;
     unsafe {
@@ -176,7 +176,7 @@ pub(crate) unsafe fn cuFuncGetParamInfo(
     unsafe { parameter(&*function(d, f)?, index, offset, size) }
 }
 
-/// A function of a module is there from the start; a kernel of a library once it is asked to be.
+/// A function of a module is always loaded; a kernel of a library from its first use in a context on.
 pub(crate) unsafe fn cuFuncIsLoaded(d: &Door, state: *mut u32, f: CUfunction) -> Answer {
     unsafe { put(state, u32::from(super::library::has_arrived(d, &*function(d, f)?)?)) }
 }

@@ -1,7 +1,9 @@
-//! Green contexts: a share of the multiprocessors with a context handle of its own. Drivers after 535 have them.
+//! Green contexts: a part of the multiprocessors with its own context handle. Only drivers newer than 535 have
+//! them.
 //!
-//! Each holds the primary context, and everything but the handle is that one's: memory, the default streams, what a
-//! synchronisation waits for. How many multiprocessors it has is told; the time its kernels take does not depend on it.
+//! A green context holds the primary context and shares everything but the handle with it: memory, default
+//! streams, synchronisation. Its number of multiprocessors is only reported; the duration of its kernels does not
+//! depend on it.
 
 use crate::context::{Context, create, destroy};
 use crate::door::{Answer, Door, put, put_if};
@@ -12,23 +14,23 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vgpu_sim::Profile;
 
-/// Kind of a resource: multiprocessors.
+/// Resource type: multiprocessors.
 const SM: u32 = 1;
 const INVALID_RESOURCE_TYPE: CUresult = CUresult(914);
 const INVALID_RESOURCE_CONFIGURATION: CUresult = CUresult(915);
 
-/// What a green context is made of.
+/// Resources for a green context.
 pub(crate) struct Description {
     sms: u32,
 }
 
-/// A green context: its own context, and the primary one that it holds.
+/// A green context: its own context, which holds the primary one.
 pub(crate) struct Green {
     context: Arc<Context>,
     sms: u32,
 }
 
-/// The least part, and what sizes of parts are multiples of, by compute capability.
+/// Smallest size of a part, and granularity of sizes, in multiprocessors, by compute capability.
 fn step(p: &Profile) -> u32 {
     if p.cc_major >= 9 { 8 } else { 4 }
 }
@@ -52,8 +54,8 @@ pub(crate) unsafe fn cuDeviceGetDevResource(
     unsafe { put(resource_out, resource(p, p.sms)) }
 }
 
-/// Groups of at least so many multiprocessors, as many as there are, and the rest. Without a place for groups only their
-/// number is told.
+/// Splits into groups of at least the requested number of multiprocessors, as many as fit, and a rest. With a
+/// null pointer for the groups, only their number is written.
 pub(crate) unsafe fn cuDevSmResourceSplitByCount(
     d: &Door,
     groups: *mut CUdevResource,
@@ -104,7 +106,7 @@ pub(crate) unsafe fn cuDevResourceGenerateDesc(
     unsafe { put(desc, CUdevResourceDesc(d.driver()?.descriptions.add(Arc::new(Description { sms })))) }
 }
 
-/// Makes the primary context if it is not there, and holds it.
+/// Makes the primary context if it does not exist, and holds it.
 pub(crate) unsafe fn cuGreenCtxCreate(
     d: &Door,
     green: *mut CUgreenCtx,
@@ -174,7 +176,7 @@ pub(crate) unsafe fn cuGreenCtxGetDevResource(
     unsafe { put(resource_out, resource(&driver.device(one.context.device)?.profile, one.sms)) }
 }
 
-/// Never one that waits for the legacy stream.
+/// Always a stream that does not wait for the legacy stream.
 pub(crate) unsafe fn cuGreenCtxStreamCreate(
     d: &Door,
     stream: *mut CUstream,

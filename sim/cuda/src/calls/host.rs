@@ -1,4 +1,5 @@
-//! Host memory the driver knows: its own and registered. Plain pages; the device's address is the host's.
+//! Host memory that the driver knows, allocated or registered. Ordinary pages; the device address equals the host
+//! address.
 
 use crate::content::{HostRange, Tag};
 use crate::door::{Answer, Door, put};
@@ -106,6 +107,6 @@ pub(crate) unsafe fn cuMemHostGetDevicePointer_v2(
 
 pub(crate) unsafe fn cuMemHostGetFlags(d: &Door, flags: *mut u32, host: *mut c_void) -> Answer {
     let range = range_of(d, host)?;
-    // Under unified addressing all of it is portable and mapped.
+    // Under unified addressing all host memory is portable and mapped.
     unsafe { put(flags, range.flags | 3) }
 }

@@ -1,7 +1,8 @@
-//! Plain allocations between processes, by handles of 64 bytes.
+//! Memory of `cuMemAlloc` between processes, by legacy handles of 64 bytes.
 //!
-//! Only memory of `cuMemAlloc` and `cuMemAllocPitch` has such a handle. The device whose memory is opened must be the
-//! context's: no device reaches another's here. Not here: descriptors (`calls::share`), events.
+//! Only memory of `cuMemAlloc` and `cuMemAllocPitch` has such a handle. The memory must be on the context's
+//! device: there is no peer access here.
+//! Not here: descriptors (`calls::share`), events.
 
 use crate::content::Tag;
 use crate::door::{Answer, Door, put};
@@ -17,7 +18,7 @@ pub(crate) unsafe fn cuIpcGetMemHandle(d: &Door, out: *mut CUipcMemHandle, dptr:
     unsafe { put(out, CUipcMemHandle { reserved }) }
 }
 
-/// The only flag, lazy access between devices, must be given.
+/// The only flag, lazy peer access, is required.
 pub(crate) unsafe fn cuIpcOpenMemHandle(
     d: &Door,
     dptr: *mut CUdeviceptr,
@@ -45,7 +46,7 @@ pub(crate) unsafe fn cuIpcOpenMemHandle_v2(
 pub(crate) unsafe fn cuIpcCloseMemHandle(d: &Door, dptr: CUdeviceptr) -> Answer {
     let c = d.context()?;
     let driver = d.driver()?;
-    // As a free: the context's work is finished first.
+    // As for a free, the context's work is finished first.
     driver.device(c.device)?.engine.group_wait(c.group);
     driver.memory.close_legacy(driver, dptr)
 }

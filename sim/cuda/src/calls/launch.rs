@@ -1,9 +1,12 @@
-//! Launches: they take device time and compute nothing.
+//! Kernel launches: they take device time and compute nothing.
 //!
-//! Three test kernels are known by their names. `vgpu_spin_ns(ns)` takes its parameter, exactly.
-//! `vgpu_wait_word(address, value)` stays on the device until the 32-bit word there has the value, and
-//! `vgpu_set_word(address, value, ns)` takes `ns` and then writes it. Any other kernel takes what the profile's cost model
-//! says for its grid and block. Not here: cooperative launches (`together`).
+//! Three test kernels are known by name:
+//! - `vgpu_spin_ns(ns)` takes exactly `ns`.
+//! - `vgpu_wait_word(address, value)` stays on the device until the 32-bit word at `address` has the value.
+//! - `vgpu_set_word(address, value, ns)` takes `ns` and then writes the word.
+//!
+//! Any other kernel takes the time that the profile's cost model gives for its grid and block.
+//! Not here: cooperative launches (`together`).
 
 use super::function::function;
 use crate::capture::{Taking, Target};
@@ -27,7 +30,7 @@ pub(crate) struct Shape {
     pub(crate) shared: u32,
 }
 
-/// The kernels that are known by their names.
+/// The test kernels that are known by name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Test {
     Spin,
@@ -46,18 +49,18 @@ impl Test {
     }
 }
 
-/// What a launch takes and does.
+/// Duration and effect of a launch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Cost {
-    /// Device time.
+    /// Device time, ns.
     Time(u64),
     /// Until the word at the address has the value.
     Wait(u64, u32),
-    /// Device time, then the word is written.
+    /// Device time, ns; then the word at the address is written.
     Set(u64, u32, u64),
 }
 
-/// The same with its address found.
+/// A [`Cost`] with its address resolved.
 pub(crate) enum Known {
     Time(u64),
     Wait(Word, u32),
@@ -72,13 +75,13 @@ unsafe impl Send for Word {}
 
 impl Word {
     fn get(&self) -> &AtomicU32 {
-        // SAFETY: aligned and mapped, as `find` has seen.
+        // SAFETY: aligned and mapped, as `find` has checked.
         unsafe { &*self.0 }
     }
 }
 
 impl Cost {
-    /// Finds the word; a real device faults at a wrong address, and the context is lost.
+    /// Resolves the word's address. On a wrong address a real device faults and the context is lost.
     pub(crate) fn find(self, driver: &'static Driver) -> Result<Known, CUresult> {
         let word = |at: u64| match driver.reach(at, 4, true).as_deref() {
             Ok([(p, 4)]) if !p.is_null() && p.cast::<AtomicU32>().is_aligned() => Ok(Word(p.cast())),
@@ -93,7 +96,7 @@ impl Cost {
 }
 
 impl Known {
-    /// Puts it into a stream. False: there is no such stream.
+    /// Enqueues the launch in a stream. False: there is no such stream.
     pub(crate) fn start(self, engine: &Engine, stream: StreamId) -> bool {
         match self {
             Known::Time(ns) => engine.work(stream, ns, Kind::Kernel, None::<fn()>),
@@ -106,7 +109,7 @@ impl Known {
     }
 }
 
-/// The first eight bytes of a parameter, from the array of pointers or from the packed buffer.
+/// The first eight bytes of a parameter, from the array of pointers or the packed buffer.
 unsafe fn parameter(
     f: &Function,
     i: usize,
@@ -126,7 +129,7 @@ unsafe fn parameter(
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// The packed buffer and its size from a list of (1, buffer), (2, pointer to size), 0.
+/// The packed buffer and its size, from a list of (1, buffer), (2, pointer to size), 0.
 pub(crate) unsafe fn packed(extra: *mut *mut c_void) -> Result<(*const u8, usize), CUresult> {
     let (mut buffer, mut size) = (core::ptr::null::<u8>(), None);
     if extra.is_null() {
@@ -147,7 +150,7 @@ pub(crate) unsafe fn packed(extra: *mut *mut c_void) -> Result<(*const u8, usize
     if buffer.is_null() { Err(CUresult::INVALID_VALUE) } else { Ok((buffer, size.ok_or(CUresult::INVALID_VALUE)?)) }
 }
 
-/// What a launch takes, checked: its shape, and that its parameters are there.
+/// The duration and effect of a launch; checks its shape, and that its parameters exist.
 pub(crate) unsafe fn duration(
     p: &Profile,
     x: &Function,
@@ -175,7 +178,7 @@ pub(crate) unsafe fn duration(
     }
     let blocks = g.iter().map(|n| u64::from(*n)).product::<u64>();
     let value = |i| unsafe { parameter(x, i, params, extra) };
-    // A word's value is its low half.
+    // The value of a word is the lower half of its parameter.
     let half = |i| value(i).map(|v| u32::try_from(v & u64::from(u32::MAX)).unwrap_or(0));
     Ok(match x.test {
         None => Cost::Time(p.kernel_time(blocks, threads)),
@@ -185,7 +188,7 @@ pub(crate) unsafe fn duration(
     })
 }
 
-/// A launch as a node of a capture.
+/// Adds a launch as a node to a capture.
 unsafe fn node(
     d: &Door,
     f: CUfunction,
@@ -230,7 +233,7 @@ pub(super) unsafe fn launch(
     if known.start(&device.engine, id) { Ok(()) } else { Err(CUresult::INVALID_HANDLE) }
 }
 
-/// What a call takes the calling thread.
+/// Spins for the time that a call occupies the calling thread.
 pub(crate) fn spend(ns: u64) {
     if ns > 0 {
         let end = vgpu_sim::now() + ns;
@@ -258,7 +261,7 @@ pub(crate) unsafe fn cuLaunchKernel(
     unsafe { launch(d, f, &shape, stream, params, extra) }
 }
 
-/// Attributes of the launch (clusters, priorities, programmatic order) change nothing here.
+/// Launch attributes (clusters, priorities, programmatic order) have no effect here.
 pub(crate) unsafe fn cuLaunchKernelEx(
     d: &Door,
     config: *const CUlaunchConfig,

@@ -1,4 +1,4 @@
-//! Launches as CUDA 2 made them: block, shared memory and arguments are set on the function first.
+//! The launch calls of CUDA 2: block, shared memory and arguments are first set on the function.
 
 use super::function::function;
 use super::launch::{Shape, launch};
@@ -10,7 +10,7 @@ use shim_sys::cuda::*;
 /// Most bytes of arguments.
 const MOST: usize = 4096;
 
-/// What was set on a function.
+/// Launch settings of a function.
 #[derive(Default)]
 pub(crate) struct Set {
     block: [u32; 3],

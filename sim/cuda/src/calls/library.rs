@@ -1,5 +1,6 @@
-//! Libraries and their kernels: code without a context; each context gets a module of it when it first asks, or, with
-//! `CUDA_MODULE_LOADING=EAGER`, the contexts there are when it is loaded. (Later contexts ask.)
+//! Libraries and their kernels: code without a context. Each context loads a module of it at first use. With
+//! `CUDA_MODULE_LOADING=EAGER` the contexts that exist load it together with the library; later contexts at first
+//! use.
 
 use super::module::{load, read_file, text, unload};
 use crate::attributes::function_attribute;
@@ -79,7 +80,7 @@ pub(crate) unsafe fn cuLibraryUnload(d: &Door, library: CUlibrary) -> Answer {
     Ok(())
 }
 
-/// Whether a function is in the current context.
+/// True if a function is loaded in the current context.
 pub(crate) fn has_arrived(d: &Door, f: &Function) -> Result<bool, CUresult> {
     let context = d.context()?;
     Ok(match f.library.load(Ordering::Relaxed) {
@@ -101,7 +102,8 @@ fn module_of(d: &Door, l: &Library) -> Result<Arc<Module>, CUresult> {
     Ok(m)
 }
 
-/// Loads the library of a kernel that is about to run into the current context; a function of a module is there already.
+/// Loads the library of a kernel into the current context before the kernel runs; a function of a module is
+/// loaded already.
 pub(crate) fn arrive(d: &Door, f: &Function) -> Answer {
     match f.library.load(Ordering::Relaxed) {
         0 => Ok(()),

@@ -1,5 +1,7 @@
-//! Managed memory: made, advised, prefetched, asked about. Not here: what is remembered (`crate::managed`), its end
-//! (`memory`, with all other pointers), batches of prefetches.
+//! Managed memory: allocation, advice, prefetches, queries.
+//!
+//! Not here: the stored advice (`crate::managed`), freeing (`memory`, with all other pointers), batches of
+//! prefetches.
 
 use crate::content::Tag;
 use crate::door::{Answer, Door, put};
@@ -8,9 +10,9 @@ use core::ffi::c_void;
 use shim_sys::cuda::*;
 use vgpu_sim::engine::Kind;
 
-/// The host, as the older calls name it.
+/// The host, in the older calls.
 const HOST: i32 = -1;
-/// No device: what an answer says where pages differ.
+/// No device: the result when pages differ.
 const NO_DEVICE: i32 = -2;
 
 pub(crate) unsafe fn cuMemAllocManaged(d: &Door, dptr: *mut CUdeviceptr, bytes: usize, flags: u32) -> Answer {
@@ -21,7 +23,7 @@ pub(crate) unsafe fn cuMemAllocManaged(d: &Door, dptr: *mut CUdeviceptr, bytes: 
     unsafe { put(dptr, driver.managed.alloc(driver, c.device, bytes as u64, Tag(c.number), flags)?) }
 }
 
-/// A place the older calls name.
+/// A location of the older calls.
 fn named(d: &Door, device: i32) -> Result<CUmemLocation, CUresult> {
     if device == HOST {
         return Ok(CUmemLocation { kind: CU_MEM_LOCATION_TYPE_HOST, id: 0 });
@@ -30,7 +32,7 @@ fn named(d: &Door, device: i32) -> Result<CUmemLocation, CUresult> {
     Ok(CUmemLocation { kind: CU_MEM_LOCATION_TYPE_DEVICE, id: device })
 }
 
-/// A place the newer calls name.
+/// A location of the newer calls.
 fn checked(d: &Door, l: CUmemLocation) -> Result<CUmemLocation, CUresult> {
     match l.kind {
         CU_MEM_LOCATION_TYPE_DEVICE => d.driver()?.device(l.id).map(|_| l),
@@ -52,7 +54,7 @@ fn advise(
     if !(1..=6).contains(&advice) {
         return Err(CUresult::INVALID_VALUE);
     }
-    // Reading mostly, and preferring nothing, are about no place in particular.
+    // The read-mostly advice, and unsetting the preferred location, need no location.
     let l = if [1, 2, 4].contains(&advice) { CUmemLocation::default() } else { place()? };
     d.driver()?.managed.advise(at, bytes as u64, |a| match advice {
         1 | 2 => a.read_mostly = advice == 1,
@@ -83,7 +85,7 @@ fn prefetch(d: &Door, at: u64, bytes: usize, to: CUmemLocation, stream: CUstream
     let before = driver.managed.advice(at, bytes as u64)?;
     driver.managed.advise(at, bytes as u64, |a| a.prefetched = Some(to))?;
     let device = driver.device(c.device)?;
-    // What is there already does not move.
+    // Pages that are already at the destination do not move.
     let there = before.iter().all(|a| a.prefetched == Some(to));
     let p = &device.profile;
     let ns = if there { 0 } else { p.copy_time(bytes as u64, p.host_bytes_per_us) };
@@ -126,14 +128,14 @@ pub(crate) unsafe fn cuStreamAttachMemAsync(
 ) -> Answer {
     d.stream(stream)?;
     let own = stream.is_null() || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
-    // To one stream: to a real one.
+    // An attachment to a single stream needs a created stream.
     if ![1, 2, 4].contains(&flags) || (flags == 4 && own) {
         return Err(CUresult::INVALID_VALUE);
     }
     d.driver()?.managed.attach(dptr, length as u64, flags)
 }
 
-/// What all pages agree on.
+/// The value on which all pages agree.
 fn common<T: PartialEq + Clone>(all: &[Advice], what: impl Fn(&Advice) -> T) -> Option<T> {
     let first = what(all.first()?);
     all.iter().all(|a| what(a) == first).then_some(first)

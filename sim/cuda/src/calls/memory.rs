@@ -1,4 +1,4 @@
-//! Device memory: allocate, free, how much there is.
+//! Device memory: allocation, free, amounts.
 
 use super::graph::launch::line;
 use crate::content::{Kind, Tag};
@@ -10,7 +10,7 @@ fn alloc(d: &Door, bytes: u64) -> Result<CUdeviceptr, CUresult> {
     let c = d.context()?;
     let driver = d.driver()?;
     let at = driver.memory.alloc(driver, c.device, bytes, Tag(c.number), Kind::Plain)?;
-    // A context that was destroyed meanwhile has been swept: nothing of it may come after.
+    // If the context was destroyed meanwhile, its allocations were already freed, so this one must be freed too.
     if !c.alive.load(Ordering::Acquire) {
         driver.memory.free_all(driver, Tag(c.number));
         return Err(CUresult::CONTEXT_IS_DESTROYED);
@@ -25,7 +25,7 @@ pub(crate) unsafe fn cuMemAlloc_v2(d: &Door, dptr: *mut CUdeviceptr, bytes: usiz
     unsafe { put(dptr, alloc(d, bytes as u64)?) }
 }
 
-/// Rows are padded to 512 bytes, as on the real driver.
+/// Rows are padded to a multiple of 512 bytes, as on the real driver.
 pub(crate) unsafe fn cuMemAllocPitch_v2(
     d: &Door,
     dptr: *mut CUdeviceptr,
@@ -51,7 +51,7 @@ pub(crate) unsafe fn cuMemFree_v2(d: &Door, dptr: CUdeviceptr) -> Answer {
         return Ok(());
     }
     let driver = d.driver()?;
-    // The real driver finishes the context's work before it frees.
+    // The real driver waits for the context's work before it frees.
     driver.device(c.device)?.engine.group_wait(c.group);
     if driver.managed.free(driver, dptr) || driver.memory.unmap_external(driver, dptr) {
         return Ok(());
@@ -72,7 +72,7 @@ pub(crate) unsafe fn cuMemGetInfo_v2(d: &Door, free: *mut usize, total: *mut usi
     Ok(())
 }
 
-/// The 32-bit call: sizes beyond 32 bits are cut.
+/// The 32-bit call: a size beyond 32 bits is capped.
 pub(crate) unsafe fn cuMemGetInfo(d: &Door, free: *mut u32, total: *mut u32) -> Answer {
     let device = d.device()?;
     let m = d.driver()?.machine.memory(device.index);

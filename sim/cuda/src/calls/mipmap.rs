@@ -1,4 +1,4 @@
-//! Mipmapped arrays: all levels in one piece of memory, their own or another API's; each level is an array.
+//! Mipmapped arrays: all levels are in one piece of memory, own or of another API; each level is an array.
 
 use super::array::{end, requirements, shape, sparse_properties, view};
 use crate::arrays::{Mipmap, Storage};
@@ -7,7 +7,7 @@ use crate::objects::known;
 use shim_sys::cuda::*;
 use std::sync::Arc;
 
-/// More levels than there can be are as many as there can be.
+/// A number of levels above the possible number means that number.
 pub(crate) unsafe fn cuMipmappedArrayCreate(
     d: &Door,
     out: *mut CUmipmappedArray,
@@ -63,7 +63,7 @@ pub(crate) unsafe fn cuMipmappedArrayGetSparseProperties(
     unsafe { put(out, sparse_properties(&known(&d.driver()?.mipmaps, array.0)?.storage)?) }
 }
 
-/// The levels lie as in an array of our own. It is destroyed before the memory it shows.
+/// The levels have the layout of an array in own memory. The array must be destroyed before its memory.
 pub(crate) unsafe fn cuExternalMemoryGetMappedMipmappedArray(
     d: &Door,
     out: *mut CUmipmappedArray,

@@ -1,4 +1,5 @@
-//! Modules: images read for their names, loaded into the current context; linking, which only gathers.
+//! Modules: images are read for their names and loaded into the current context. Linking only collects its
+//! inputs.
 
 use crate::content::Tag;
 use crate::context::Context;
@@ -11,10 +12,10 @@ use shim_sys::cuda::*;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Globals begin on this.
+/// Alignment of globals, bytes.
 const ALIGN: u64 = 256;
 
-/// Loads an image into a context: code takes memory, functions get handles, globals addresses.
+/// Loads an image into a context: allocates its code, and registers functions and globals.
 pub(crate) fn load(driver: &'static Driver, context: Arc<Context>, image: &Image) -> Result<Arc<Module>, CUresult> {
     let functions: Vec<Arc<Function>> = image.entries.iter().cloned().map(Function::new).collect();
     let (mut offsets, mut end) = (Vec::new(), image.code);
@@ -38,7 +39,7 @@ pub(crate) fn load(driver: &'static Driver, context: Arc<Context>, image: &Image
     Ok(module)
 }
 
-/// Unloads a module, unless that was done: its context may have gone before its library.
+/// Unloads a module, unless its context ended first and did so.
 pub(crate) fn unload(driver: &'static Driver, module: &Arc<Module>) {
     if driver.modules.remove(handle(module)).is_none() {
         return;
@@ -52,7 +53,7 @@ pub(crate) fn unload(driver: &'static Driver, module: &Arc<Module>) {
     driver.code.give(driver, module.place);
 }
 
-/// The text of a C string that must be there.
+/// The text of a C string; null is an error.
 pub(crate) unsafe fn text<'a>(p: *const c_char) -> Result<&'a str, CUresult> {
     if p.is_null() {
         return Err(CUresult::INVALID_VALUE);
@@ -80,7 +81,7 @@ pub(crate) unsafe fn cuModuleLoadData(d: &Door, module: *mut CUmodule, image: *c
     unsafe { load_current(d, module, image::read(image.cast())?) }
 }
 
-/// Options of the compiler change nothing here; logs stay as they are.
+/// Options of the compiler have no effect here; log buffers are not written.
 pub(crate) unsafe fn cuModuleLoadDataEx(
     d: &Door,
     module: *mut CUmodule,
@@ -147,7 +148,7 @@ pub(crate) unsafe fn cuModuleGetTexRef(d: &Door, _t: *mut CUtexref, module: CUmo
     Err(CUresult::NOT_FOUND)
 }
 
-/// Eager: code is there once a module is loaded.
+/// Eager: code is loaded with its module.
 pub(crate) unsafe fn cuModuleGetLoadingMode(_: &Door, mode: *mut u32) -> Answer {
     unsafe { put(mode, 1) }
 }
@@ -234,7 +235,7 @@ pub(crate) unsafe fn cuLinkAddFile(
     unsafe { cuLinkAddFile_v2(d, state, kind, path, count, options, values) }
 }
 
-/// The result is what this driver loads: one binary as it is, or the PTX texts one after another.
+/// The result is an image for this driver: one binary unchanged, or the PTX texts concatenated.
 pub(crate) unsafe fn cuLinkComplete(d: &Door, state: CUlinkState, image: *mut *mut c_void, size: *mut usize) -> Answer {
     let link = known(&d.driver()?.links, state.0)?;
     let parts = hold(&link.parts);

@@ -1,14 +1,15 @@
-//! Multicast: objects of a team of devices, on machines with NVSwitch.
+//! Multicast: objects for a team of devices, on machines with NVSwitch.
 //!
-//! A call that needs the whole team waits for it, without a bound, as on a real device. The objects are mapped, released
-//! and exported by the virtual-memory calls. Not here: what an object is (`content::multicast`).
+//! A call that needs the whole team waits for it without a limit, as on a real device. The virtual-memory calls
+//! map, release and export the objects.
+//! Not here: the objects themselves (`content::multicast`).
 
 use crate::content::{GRANULARITY, Part};
 use crate::door::{Answer, Door, put};
 use crate::driver::Driver;
 use shim_sys::cuda::*;
 
-/// Whether a device can be in a team: its kind has NVSwitch, and it is not alone on the machine.
+/// True if a device can be in a team: its model has NVSwitch, and the machine has another device.
 pub(crate) fn supported(d: &Driver, dev: i32) -> bool {
     let capable = |key: &str| ["h100", "h200"].contains(&key);
     let alone = d.machine.device_count() < 2;
@@ -88,7 +89,7 @@ pub(crate) unsafe fn cuMulticastBindMem(
     driver.memory.multicast_bind(driver, multicast, offset as u64, part)
 }
 
-/// The memory is what is mapped there by the virtual-memory calls, one mapping.
+/// The memory is a single mapping of the virtual-memory calls at that address.
 pub(crate) unsafe fn cuMulticastBindAddr(
     d: &Door,
     multicast: CUmemGenericAllocationHandle,

@@ -1,4 +1,4 @@
-//! What the driver knows about a pointer.
+//! Queries about a pointer.
 
 use crate::content::{Kind, Tag};
 use crate::door::{Answer, Door, put};
@@ -7,23 +7,23 @@ use crate::objects::handle;
 use core::ffi::c_void;
 use shim_sys::cuda::*;
 
-/// What a pointer points into.
+/// The memory that a pointer refers to.
 struct Target {
     base: u64,
     bytes: u64,
     number: u64,
-    /// 1 host, 2 device.
+    /// Memory type: 1 host, 2 device.
     kind: u32,
     device: i32,
     tag: Option<Tag>,
     mapped: bool,
-    /// Has a legacy handle.
+    /// True if it can have a legacy IPC handle.
     legacy: bool,
-    /// The number of its pool.
+    /// Number of the pool it comes from.
     pool: u64,
-    /// Kinds of handles it may be exported to.
+    /// Types of handles to which it may be exported.
     handle_types: u32,
-    /// Shared between host and device.
+    /// True for managed memory.
     managed: bool,
 }
 
@@ -117,7 +117,7 @@ pub(crate) unsafe fn cuPointerGetAttribute(d: &Door, data: *mut c_void, attribut
     unsafe { answer(driver, data, attribute, ptr, Some(&x)) }
 }
 
-/// Unlike the single question, an unknown pointer is no error here: its answers are null.
+/// Unlike the query of a single attribute, an unknown pointer is no error here: its results are null.
 pub(crate) unsafe fn cuPointerGetAttributes(
     d: &Door,
     count: u32,
@@ -145,7 +145,7 @@ pub(crate) unsafe fn cuPointerGetAttributes(
     Ok(())
 }
 
-/// The one attribute that can be set (synchronous operations) changes nothing here.
+/// The only attribute that can be set (synchronous operations) has no effect here.
 pub(crate) unsafe fn cuPointerSetAttribute(d: &Door, value: *const c_void, attribute: u32, ptr: CUdeviceptr) -> Answer {
     if value.is_null() || attribute != 6 || target(d.driver()?, ptr).is_none() {
         return Err(CUresult::INVALID_VALUE);

@@ -1,7 +1,7 @@
-//! Stream-ordered allocation, and the pools it comes from.
+//! Stream-ordered allocation, and its pools.
 //!
-//! A pool's memory is reached by its own device only: no device reaches another's here. Not here: what pools hold and
-//! when it goes back (`content::pools`), pools of other processes (`calls::share`).
+//! Only a pool's own device can access its memory: there is no peer access here.
+//! Not here: the memory of pools and its return (`content::pools`), pools of other processes (`calls::share`).
 
 use super::graph::launch::line;
 use crate::capture::{Taking, Target};
@@ -15,7 +15,7 @@ use core::ffi::c_void;
 use shim_sys::cuda::*;
 use std::sync::Arc;
 
-/// The default and the current pool of a device.
+/// The default pool and the current pool of a device.
 fn pools_of(d: &Door, dev: i32) -> Result<(Arc<Pool>, Arc<Pool>), CUresult> {
     let driver = d.driver()?;
     let mut state = hold(&driver.device(dev)?.state);
@@ -33,7 +33,7 @@ fn own(d: &Door, pool: CUmemoryPool) -> Result<Arc<Pool>, CUresult> {
     if p.imported == 0 { Ok(p) } else { Err(CUresult::INVALID_VALUE) }
 }
 
-/// An allocation as a node of a capture: the graph's memory, not the pool's.
+/// Adds an allocation as a node to a capture. The memory is the graph's, not the pool's.
 unsafe fn capture(d: &Door, t: &Taking, dptr: *mut CUdeviceptr, bytes: u64, device: CUdevice) -> Answer {
     if bytes == 0 {
         return Err(CUresult::INVALID_VALUE);
@@ -86,12 +86,12 @@ pub(crate) unsafe fn cuMemAllocFromPoolAsync(
     unsafe { alloc(d, dptr, bytes, &pool, stream) }
 }
 
-/// Plain memory may be freed in stream order too.
+/// Memory of `cuMemAlloc` may be freed in stream order too.
 pub(crate) unsafe fn cuMemFreeAsync(d: &Door, dptr: CUdeviceptr, stream: CUstream) -> Answer {
     let driver = d.driver()?;
     let (c, id) = match d.target(stream)? {
         Target::Run(c, id) => (c, id),
-        // Only what a graph has allocated can be freed by one.
+        // A graph can free only memory that a graph allocated.
         Target::Capture(t) => {
             return d.capture(&t, || driver.graphs.memory.claim(dptr, t.graph).map(node::Kind::Free));
         }
@@ -142,7 +142,7 @@ pub(crate) unsafe fn cuMemPoolDestroy(d: &Door, pool: CUmemoryPool) -> Answer {
     if Arc::ptr_eq(&p, &current) {
         hold(&driver.device(p.device)?.state).pools = Some((default.clone(), default));
     }
-    // Of two threads that destroy it one does.
+    // If two threads destroy it, only one succeeds.
     driver.pools.remove(pool.0).ok_or(CUresult::INVALID_HANDLE)?;
     match p.imported {
         0 => driver.memory.destroy_pool(driver, p.number),
@@ -170,7 +170,7 @@ pub(crate) unsafe fn cuDeviceSetMemPool(d: &Door, dev: CUdevice, pool: CUmemoryP
     Ok(())
 }
 
-/// The device of a location; pools of other places are not supported, nor of memory other than the device's own.
+/// The device of a location. Pools elsewhere are not supported, nor pools of memory other than the device's own.
 unsafe fn device_at(location: *mut CUmemLocation, kind: u32) -> Result<CUdevice, CUresult> {
     if location.is_null() {
         return Err(CUresult::INVALID_VALUE);
@@ -210,7 +210,7 @@ pub(crate) unsafe fn cuMemPoolTrimTo(d: &Door, pool: CUmemoryPool, keep: usize) 
     Ok(())
 }
 
-/// An imported pool holds nothing itself.
+/// An imported pool itself has no memory.
 pub(crate) unsafe fn cuMemPoolGetAttribute(d: &Door, pool: CUmemoryPool, attribute: u32, value: *mut c_void) -> Answer {
     let driver = d.driver()?;
     let p = known(&driver.pools, pool.0)?;
@@ -236,7 +236,7 @@ pub(crate) unsafe fn cuMemPoolSetAttribute(d: &Door, pool: CUmemoryPool, attribu
     let setting = match attribute {
         1..=3 => Setting::Reuse(attribute as usize - 1, unsafe { value.cast::<u32>().read_unaligned() } != 0),
         4 => Setting::Threshold(long()),
-        // A highest value can be put back to the present only.
+        // A highest value can only be reset to the present value.
         6 if long() == 0 => Setting::ResetReserved,
         8 if long() == 0 => Setting::ResetUsed,
         _ => return Err(CUresult::INVALID_VALUE),
@@ -260,7 +260,7 @@ pub(crate) unsafe fn cuMemPoolGetAccess(
     unsafe { put(flags, if own { 3 } else { 0 }) }
 }
 
-/// Another device may be denied what it does not have; the own one's access cannot be changed.
+/// Another device may be denied access, which it does not have; the pool's own device keeps its access.
 pub(crate) unsafe fn cuMemPoolSetAccess(
     d: &Door,
     pool: CUmemoryPool,

@@ -1,7 +1,8 @@
 //! Physical allocations and pools between processes, by file descriptors.
 //!
-//! A descriptor keeps its memory until its open file is closed everywhere; importing leaves it to the caller. Kinds other
-//! than file descriptors are not supported. Not here: legacy handles (`calls::ipc`).
+//! A descriptor keeps its memory until its open file is closed everywhere; an import does not close it. Handles
+//! other than file descriptors are not supported.
+//! Not here: legacy handles (`calls::ipc`).
 
 use crate::content::Tag;
 use crate::door::{Answer, Door, put};
@@ -20,7 +21,7 @@ fn only_descriptors(kind: u32, flags: u64) -> Answer {
     }
 }
 
-/// Descriptors are passed as pointers of their value.
+/// A descriptor is passed as a pointer whose address is its value.
 fn descriptor(os_handle: *mut c_void) -> Result<i32, CUresult> {
     i32::try_from(os_handle as usize).map_err(|_| CUresult::INVALID_VALUE)
 }
@@ -83,7 +84,7 @@ pub(crate) unsafe fn cuMemPoolExportToShareableHandle(
     unsafe { hand_out(shareable, fd) }
 }
 
-/// An imported pool allocates nothing: it opens what its process has allocated.
+/// An imported pool cannot allocate: it only opens blocks that its own process allocated.
 pub(crate) unsafe fn cuMemPoolImportFromShareableHandle(
     d: &Door,
     pool: *mut CUmemoryPool,
@@ -118,7 +119,7 @@ pub(crate) unsafe fn cuMemPoolImportPointer(
     if dptr.is_null() || data.is_null() || p.imported == 0 {
         return Err(CUresult::INVALID_VALUE);
     }
-    // It goes with the context in which it was opened, as an allocation does.
+    // It ends with the context in which it was opened, like an allocation.
     let tag = Tag(d.context()?.number);
     let name = unsafe { data.read_unaligned() };
     let at = driver.memory.open_pool_pointer(driver, p.imported, &name.reserved, tag)?;

@@ -1,7 +1,8 @@
-//! Mapping of physical memory into sparse arrays and into arrays that are mapped later, in stream order.
+//! Mapping of physical memory into sparse arrays, and into arrays with deferred mapping, in stream order.
 //!
-//! A map keeps its physical allocation alive from the call on; an unmap lets it go when the stream comes to it. Usage
-//! flags of the physical allocation (a tile pool) are not looked at. Not here: the tables of tiles (`arrays`).
+//! A map keeps its physical allocation alive from the call on; an unmap releases it when the stream reaches it.
+//! Usage flags of the physical allocation (a tile pool) are not checked.
+//! Not here: the tables of tiles (`arrays`).
 
 use crate::arrays::{Backing, Home, Storage, TAIL, Tile};
 use crate::door::{Answer, Door};
@@ -11,12 +12,12 @@ use shim_sys::cuda::*;
 use std::sync::Arc;
 use vgpu_sim::engine::Kind;
 
-/// One entry of the list, checked.
+/// One checked entry of the list.
 struct Step {
     storage: Arc<Storage>,
-    /// The tiles in the order in which they take memory; none: all of a deferred array.
+    /// The tiles in the order of their memory; empty: the whole of an array with deferred mapping.
     tiles: Vec<Tile>,
-    /// `None` unmaps.
+    /// Memory to map; `None` unmaps.
     memory: Option<Backing>,
 }
 
@@ -27,7 +28,7 @@ impl Step {
         }
     }
 
-    /// Carries the entry out.
+    /// Carries out the entry.
     fn run(&self, d: &Driver) {
         match &self.storage.home {
             Home::Deferred(one) => {
@@ -49,17 +50,17 @@ impl Step {
     }
 }
 
-/// The half of a word, `i` counted in 32 bits.
+/// The 32-bit half with index `i`.
 fn half(words: &[u64; 4], i: usize) -> u64 {
     words[i / 2] >> (32 * (i % 2)) & 0xFFFF_FFFF
 }
 
-/// The tiles an entry names.
+/// The tiles of an entry.
 fn tiles(s: &Storage, e: &CUarrayMapInfo) -> Option<Vec<Tile>> {
     let layers = s.shape.layers();
     let first = s.shape.tail_level(s.levels);
     if e.subresourceType == 1 {
-        // layer, padding, offset, size
+        // Layout of the words: layer, padding, offset, size.
         let (layer, offset, size) = (half(&e.subresource, 0), e.subresource[1], e.subresource[2]);
         let whole = s.tail_bytes(first);
         let fits = offset.checked_add(size).is_some_and(|end| end <= whole);
@@ -80,7 +81,7 @@ fn tiles(s: &Storage, e: &CUarrayMapInfo) -> Option<Vec<Tile>> {
     let most = [shape.Width as u64, shape.Height as u64, depth];
     for i in 0..3 {
         let end = at[i] + size[i];
-        // The last tile of a row may stick out.
+        // The last tile of a row may extend beyond the array.
         let even = end.is_multiple_of(tile[i]) || end == most[i];
         if size[i] == 0 || !at[i].is_multiple_of(tile[i]) || !even || end > most[i].next_multiple_of(tile[i]) {
             return None;
@@ -99,7 +100,7 @@ fn tiles(s: &Storage, e: &CUarrayMapInfo) -> Option<Vec<Tile>> {
     Some(all)
 }
 
-/// Checks an entry; memory it maps is kept from here on.
+/// Checks an entry; the memory it maps is kept alive from here on.
 fn check(d: &Driver, device: i32, e: &CUarrayMapInfo) -> Result<Step, CUresult> {
     let invalid = CUresult::INVALID_VALUE;
     let storage = match e.resourceType {
@@ -125,7 +126,7 @@ fn check(d: &Driver, device: i32, e: &CUarrayMapInfo) -> Result<Step, CUresult> 
         CU_MEM_OPERATION_TYPE_UNMAP if e.memHandle == 0 => None,
         CU_MEM_OPERATION_TYPE_MAP if e.memHandleType == 0 && e.offset.is_multiple_of(TILE) => {
             let content = d.memory.keep(e.memHandle, e.offset, bytes, device)?;
-            // Every tile holds the allocation for itself.
+            // Every tile keeps the allocation alive separately.
             for _ in 1..tiles.len() {
                 d.memory.keep(e.memHandle, e.offset, bytes, device)?;
             }
@@ -136,7 +137,7 @@ fn check(d: &Driver, device: i32, e: &CUarrayMapInfo) -> Result<Step, CUresult> 
     Ok(Step { storage, tiles, memory })
 }
 
-/// All entries are checked before any is carried out.
+/// Checks all entries before it carries out any.
 pub(crate) unsafe fn cuMemMapArrayAsync(d: &Door, list: *mut CUarrayMapInfo, count: u32, stream: CUstream) -> Answer {
     if list.is_null() || count == 0 {
         return Err(CUresult::INVALID_VALUE);
@@ -148,7 +149,7 @@ pub(crate) unsafe fn cuMemMapArrayAsync(d: &Door, list: *mut CUarrayMapInfo, cou
         match check(driver, c.device, &unsafe { list.add(i).read() }) {
             Ok(step) => steps.push(step),
             Err(code) => {
-                // What the entries before keep is let go again.
+                // Release the memory that earlier entries keep.
                 for s in steps {
                     for _ in 0..s.tiles.len().max(1) {
                         Step::put(s.memory, driver);

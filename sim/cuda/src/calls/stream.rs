@@ -1,4 +1,6 @@
-//! Streams, and the host's turns in them. Not here: capture (`capture`).
+//! Streams, and host functions in them.
+//!
+//! Not here: capture (`capture`).
 
 use super::launch::spend;
 use crate::capture::Target;
@@ -66,7 +68,7 @@ pub(crate) unsafe fn cuStreamSynchronize(d: &Door, stream: CUstream) -> Answer {
     Ok(())
 }
 
-/// Flag: a node that waits, in place of a dependency; for captures only.
+/// Flag, for captures only: adds a node that waits, instead of a dependency.
 const EXTERNAL: u32 = 1;
 
 pub(crate) unsafe fn cuStreamWaitEvent(d: &Door, stream: CUstream, event: CUevent, flags: u32) -> Answer {
@@ -89,14 +91,14 @@ pub(crate) unsafe fn cuStreamWaitEvent(d: &Door, stream: CUstream, event: CUeven
     if e.context.device == c.device {
         engine.wait_event(id, e.id);
     } else {
-        // Another device's clock is not on this one's line: the stream is held until the event is reached.
+        // The other device's clock is independent, so the stream is held until the event is reached.
         let other = driver.device(e.context.device)?.engine.clone();
         engine.gate(id, move || other.event_done(e.id));
     }
     Ok(())
 }
 
-/// A stream's flags and priority; default streams have none.
+/// A stream's flags and priority; a default stream has neither.
 fn described(d: &Door, stream: CUstream) -> Result<(Arc<Context>, u32, i32, u64), CUresult> {
     if let Some(s) = d.driver()?.streams.get(stream.0) {
         return Ok((s.context.clone(), s.flags, s.priority, s.number));
@@ -124,7 +126,7 @@ pub(crate) unsafe fn cuStreamGetId(d: &Door, stream: CUstream, id: *mut u64) -> 
 
 struct Data(*mut c_void);
 
-// SAFETY: the program hands the pointer over to be given back to its function on another thread.
+// SAFETY: the program passes the pointer so that its function receives it on another thread.
 unsafe impl Send for Data {}
 
 pub(crate) unsafe fn cuLaunchHostFunc(d: &Door, stream: CUstream, f: CUhostFn, data: *mut c_void) -> Answer {

@@ -1,4 +1,4 @@
-//! Cooperative launches: grids that are on the device all at once, on one device or on several.
+//! Cooperative launches: grids whose blocks are all resident at the same time, on one device or on several.
 
 use super::function::function;
 use super::graph::launch::line;
@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use vgpu_sim::Profile;
 
 const TOO_LARGE: CUresult = CUresult(720);
-/// Flag: the devices do not wait for each other's earlier work.
+/// Flag: a device does not wait for earlier work of the others.
 const NO_WAIT_BEFORE: u32 = 1;
-/// Flag: later work waits for its own device only.
+/// Flag: later work waits only for its own device.
 const NO_WAIT_AFTER: u32 = 2;
 
-/// Whether all blocks of a grid can be resident at once.
+/// Checks that all blocks of a grid can be resident at the same time.
 fn fits(p: &Profile, shape: &Shape) -> Answer {
     let product = |n: [u32; 3]| n.iter().map(|d| u64::from(*d)).product::<u64>();
     let (blocks, threads) = (product(shape.grid), product(shape.block).max(1));
@@ -27,7 +27,7 @@ fn fits(p: &Profile, shape: &Shape) -> Answer {
     if blocks <= u64::from(p.sms) * per_sm { Ok(()) } else { Err(TOO_LARGE) }
 }
 
-/// As an ordinary launch; a grid that cannot be resident all at once is refused.
+/// Like an ordinary launch; refuses a grid whose blocks cannot all be resident at the same time.
 pub(crate) unsafe fn cuLaunchCooperativeKernel(
     d: &Door,
     f: CUfunction,
@@ -46,8 +46,8 @@ pub(crate) unsafe fn cuLaunchCooperativeKernel(
     unsafe { launch(d, f, &shape, stream, params, core::ptr::null_mut()) }
 }
 
-/// One grid on each of several devices, all of the same kernel and shape. Before and after them the streams wait for each
-/// other. Cannot be captured.
+/// One grid on each of several devices, all of the same kernel and shape. The streams wait for each other before
+/// and after the grids. Cannot be captured.
 pub(crate) unsafe fn cuLaunchCooperativeKernelMultiDevice(
     d: &Door,
     list: *mut CUDA_LAUNCH_PARAMS,
@@ -69,7 +69,7 @@ pub(crate) unsafe fn cuLaunchCooperativeKernelMultiDevice(
     let name = function(d, first.function)?.entry.name.clone();
     let mut lines = Vec::new();
     for p in &all {
-        // A stream of its own, and a device that no other has.
+        // Each launch needs a created stream, and a device that no other launch uses.
         if p.hStream.is_null() || p.hStream == CU_STREAM_LEGACY || p.hStream == CU_STREAM_PER_THREAD {
             return Err(invalid);
         }
@@ -92,7 +92,7 @@ pub(crate) unsafe fn cuLaunchCooperativeKernelMultiDevice(
                 l.wait(*m, driver);
             }
         }
-        // Whoever waits names the event until it has waited.
+        // A waiting stream refers to the event until its wait is over; only then may the event be closed.
         for (l, m) in lines.iter().zip(marks) {
             let left = Arc::new(AtomicUsize::new(lines.len() - 1));
             if lines.len() == 1 {

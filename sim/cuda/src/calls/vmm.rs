@@ -1,7 +1,7 @@
 //! Virtual memory management: addresses, physical allocations, mappings, access.
 //!
-//! A mapping ends as the whole it was made as: part of one cannot be unmapped, several at once can. Not here: what an
-//! allocation is and how long it lives (`content::physical`), its export (`calls::share`).
+//! A mapping can only be ended as a whole; one call may end several.
+//! Not here: the life of an allocation (`content::physical`), its export (`calls::share`).
 
 use crate::content::GRANULARITY;
 use crate::door::{Answer, Door, put};
@@ -12,7 +12,7 @@ fn whole(bytes: u64) -> Result<u64, CUresult> {
     if bytes == 0 || !bytes.is_multiple_of(GRANULARITY) { Err(CUresult::INVALID_VALUE) } else { Ok(bytes) }
 }
 
-/// File descriptors can be asked for; other kinds are not supported.
+/// Only file descriptors are supported as handle types.
 pub(super) fn check_handle_types(kinds: u32) -> Answer {
     match kinds {
         0 | CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR => Ok(()),
@@ -21,7 +21,7 @@ pub(super) fn check_handle_types(kinds: u32) -> Answer {
     }
 }
 
-/// The device of a location; `None` for the host's kinds.
+/// The device of a location; `None` for the host's types.
 fn device_of(d: &Door, location: CUmemLocation) -> Result<Option<i32>, CUresult> {
     match location.kind {
         CU_MEM_LOCATION_TYPE_DEVICE => d.driver()?.device(location.id).map(|_| Some(location.id)),
@@ -116,7 +116,7 @@ pub(crate) unsafe fn cuMemSetAccess(
             return Err(CUresult::INVALID_VALUE);
         }
         let mut t = d.driver()?.memory.tables();
-        // Whole mappings, one after another.
+        // The range must consist of whole, adjacent mappings.
         let mut at = ptr;
         while at < end {
             at += t.maps.get(&at).filter(|m| m.plain).map(|m| m.len).ok_or(CUresult::INVALID_VALUE)?;

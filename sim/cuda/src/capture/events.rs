@@ -1,4 +1,5 @@
-//! Events and captures: a record in a capture is a place in its graph, a wait for it joins the capture.
+//! Events and captures: an event recorded in a capture refers to nodes of its graph; a wait for it joins that
+//! capture.
 
 use super::{CAPTURED_EVENT, Captures, ISOLATION, Key, MERGE, Recorded, Taking};
 use crate::capture::session::Line;
@@ -17,7 +18,7 @@ impl Captures {
         Ok(())
     }
 
-    /// A stream that captures waits for an event: of its own capture, or the capture is invalid.
+    /// A capturing stream waits for an event. An event from outside its capture invalidates the capture.
     pub(crate) fn join(&self, t: &Taking, e: &Event) -> Answer {
         let recorded = hold(&e.captured).clone();
         self.with(|s| {
@@ -25,7 +26,7 @@ impl Captures {
             let code = match &recorded {
                 Some(r) if r.session == mine => None,
                 Some(r) if s.sessions.contains_key(&r.session) => Some(MERGE),
-                // Executed, or captured by what is over.
+                // The event was executed, or its capture is over.
                 _ => Some(ISOLATION),
             };
             let other = recorded.as_ref().map(|r| r.session);
@@ -49,10 +50,10 @@ impl Captures {
         })
     }
 
-    /// A stream that does not capture waits for an event of a capture: it captures from now on.
+    /// A stream that does not capture waits for an event of a capture: it joins that capture.
     pub(crate) fn fork(&self, context: &Arc<Context>, key: Key, legacy: bool, blocking: bool, r: &Recorded) -> Answer {
         self.with(|s| {
-            // What was captured never happened for those who wait outside.
+            // Once its capture is over, a captured event never happened for a stream outside.
             let c = s.sessions.get_mut(&r.session).ok_or(CAPTURED_EVENT)?;
             if c.invalid {
                 return Err(CUresult::STREAM_CAPTURE_INVALIDATED);
@@ -68,7 +69,7 @@ impl Captures {
         })
     }
 
-    /// Refuses a question about an event that was last recorded in a capture.
+    /// Refuses a query of an event that was last recorded in a capture.
     pub(crate) fn look_at(&self, e: &Event) -> Answer {
         let Some(r) = hold(&e.captured).clone() else { return Ok(()) };
         self.with(|s| {

@@ -1,11 +1,12 @@
-//! Stream capture: which streams capture into which graph, and what every call has to ask before it touches a stream.
+//! Stream capture: which streams capture into which graph, and the check that every stream operation passes
+//! first.
 //!
-//! A *session* is what one begin starts: a graph, the stream it began in, the streams that joined it by waiting for an
-//! event, and for each of them the nodes that its next operation comes after. Nodes go into the graph through
-//! `graph::world`, as those of explicit calls do. What was invalid once stays so until its end (`session`). Events: `events`.
-//! Which calls are forbidden while somebody captures, by mode and thread: `rules`. The C functions: `calls::capture`.
-//! Not simulated: captures of streams of several devices into one graph beyond what events do, conditional graphs,
-//! launches of graphs into a capture (refused, as measured on hardware).
+//! A *session* is one capture: a graph, the stream it began in, and the streams that joined it by waiting for an
+//! event. For each stream it knows the nodes that its next operation depends on. Nodes are added through
+//! `graph::world`, like those of explicit calls. An invalidated capture stays invalid until its end (`session`).
+//! Events: `events`. Calls that are forbidden during a capture, by mode and thread: `rules`. The C functions:
+//! `calls::capture`. Not simulated: captures of streams of several devices into one graph beyond joining by
+//! events, conditional graphs, launches of graphs into a capture (refused, as measured on hardware).
 
 mod events;
 pub(crate) mod rules;
@@ -24,29 +25,29 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use vgpu_sim::engine::StreamId;
 
-/// Two captures would become one.
+/// The operation would merge two captures.
 pub(crate) const MERGE: CUresult = CUresult(902);
-/// The capture has a stream that did not come back.
+/// The capture has a stream that did not rejoin its origin.
 pub(crate) const UNJOINED: CUresult = CUresult(904);
 /// Captured and executed work would depend on each other.
 pub(crate) const ISOLATION: CUresult = CUresult(905);
-/// Last recorded in a capture.
+/// The event was last recorded in a capture.
 pub(crate) const CAPTURED_EVENT: CUresult = CUresult(907);
-/// Begun by another thread.
+/// Another thread began the capture.
 pub(crate) const WRONG_THREAD: CUresult = CUresult(908);
 
-/// A stream: CUDA ordinal of its device, and its number there.
+/// A stream: CUDA ordinal of its device, and its id in that device's engine.
 pub(crate) type Key = (i32, StreamId);
 
-/// Where an event was last recorded, if that was in a capture.
+/// The last record of an event that happened in a capture.
 #[derive(Clone)]
 pub(crate) struct Recorded {
     pub(crate) session: u64,
-    /// What whoever waits for it comes after.
+    /// Nodes that a wait for the event depends on.
     pub(crate) nodes: Vec<Id>,
 }
 
-/// All captures of this process. Its lock is taken before that of graphs.
+/// All captures of this process. Its lock is taken before that of the graphs.
 #[derive(Default)]
 pub(crate) struct Captures {
     under_way: AtomicUsize,
@@ -57,19 +58,19 @@ pub(crate) struct Captures {
 pub(crate) struct State {
     pub(crate) last: u64,
     pub(crate) sessions: BTreeMap<u64, Session>,
-    /// The session of each stream that captures.
+    /// The session of each capturing stream.
     pub(crate) of: HashMap<Key, u64>,
 }
 
 impl State {
-    /// The session that a stream captures into.
+    /// The session into which a stream captures.
     pub(crate) fn at(&mut self, key: Key) -> Option<&mut Session> {
         let id = self.of.get(&key)?;
         self.sessions.get_mut(id)
     }
 }
 
-/// An operation on its way into a capture.
+/// An operation that is about to be captured.
 pub(crate) struct Taking {
     pub(crate) context: Arc<Context>,
     pub(crate) key: Key,
@@ -77,21 +78,21 @@ pub(crate) struct Taking {
     pub(crate) after: Vec<Id>,
 }
 
-/// What becomes of an operation in a stream.
+/// Destination of an operation in a stream.
 pub(crate) enum Target {
-    /// It is carried out.
+    /// The operation is carried out.
     Run(Arc<Context>, StreamId),
-    /// It becomes a node.
+    /// The operation becomes a node.
     Capture(Taking),
 }
 
 impl Captures {
-    /// Whether anything captures in this process.
+    /// True while any stream of this process captures.
     pub(crate) fn any(&self) -> bool {
         self.under_way.load(Ordering::Acquire) > 0
     }
 
-    /// Carries out `f` on the state.
+    /// Runs `f` on the state.
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
         let mut s = hold(&self.state);
         let out = f(&mut s);
@@ -99,9 +100,9 @@ impl Captures {
         out
     }
 
-    /// Refuses a stream that captures, and the legacy stream where it would depend on one that does.
+    /// Refuses a stream that captures, and the legacy stream if it would depend on a capturing stream.
     ///
-    /// Whoever asks is a call that cannot be captured: the capture is invalid from now on.
+    /// For calls that cannot be captured: they invalidate the capture.
     pub(crate) fn refuse(&self, context: &Arc<Context>, key: Key, legacy: bool) -> Answer {
         if !self.any() {
             return Ok(());
@@ -116,7 +117,7 @@ impl Captures {
         })
     }
 
-    /// The capture an operation in a stream goes into; `None`: it is carried out.
+    /// The capture that an operation in a stream belongs to; `None`: the operation is carried out.
     fn taking(&self, context: &Arc<Context>, key: Key, legacy: bool) -> Result<Option<Taking>, CUresult> {
         if !self.any() {
             return Ok(None);
@@ -134,7 +135,7 @@ impl Captures {
         })
     }
 
-    /// Puts an operation into its capture.
+    /// Adds an operation to its capture.
     pub(crate) fn add(&self, driver: &'static Driver, t: &Taking, kind: Kind) -> Result<Id, CUresult> {
         self.with(|s| {
             let session = s.at(t.key).ok_or(CUresult::STREAM_CAPTURE_INVALIDATED)?;
@@ -150,7 +151,8 @@ impl Captures {
         })
     }
 
-    /// A context is about to end, or a stream is: what captures there is invalid; what began there is over.
+    /// Called before a context or stream ends: invalidates captures that include it, and ends captures that began
+    /// there.
     pub(crate) fn forget(&self, driver: &'static Driver, gone: impl Fn(Key, &Line) -> bool) {
         if !self.any() {
             return;
@@ -177,7 +179,8 @@ impl Captures {
 }
 
 impl State {
-    /// Refuses the legacy stream of a context in which a blocking stream captures; `spoil`: and ends those captures.
+    /// Refuses the legacy stream of a context in which a blocking stream captures; `spoil`: also invalidates those
+    /// captures.
     pub(crate) fn implicit(&mut self, context: &Arc<Context>, spoil: bool) -> Answer {
         let mut refused = false;
         for session in self.sessions.values_mut() {
@@ -189,7 +192,7 @@ impl State {
         if refused { Err(CUresult::STREAM_CAPTURE_IMPLICIT) } else { Ok(()) }
     }
 
-    /// Takes a session out.
+    /// Removes a session.
     pub(crate) fn close(&mut self, id: u64) -> Option<Session> {
         self.of.retain(|_, of| *of != id);
         self.sessions.remove(&id)
@@ -197,7 +200,7 @@ impl State {
 }
 
 impl Door {
-    /// Where an operation in `stream` goes.
+    /// The destination of an operation in `stream`.
     pub(crate) fn target(&self, stream: CUstream) -> Result<Target, CUresult> {
         let (context, id) = self.raw_stream(stream)?;
         let key = (context.device, id);
@@ -205,7 +208,7 @@ impl Door {
         Ok(taking.map_or(Target::Run(context, id), Target::Capture))
     }
 
-    /// Adds the node that `make` makes to a capture.
+    /// Adds the node that `make` returns to a capture.
     pub(crate) fn capture(&self, t: &Taking, make: impl FnOnce() -> Result<Kind, CUresult>) -> Answer {
         let driver = self.driver()?;
         let kind = make()?;

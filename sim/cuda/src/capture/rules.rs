@@ -1,15 +1,19 @@
-//! What a thread may not do while somebody captures.
+//! Rules for calls that a thread must not make during a capture.
 //!
-//! Some calls are not put into a stream and so cannot be captured, though the captured work may depend on them: these
-//! are *potentially unsafe*. A thread in the default mode (global) may not make them while it captures itself, nor while
-//! another thread captures in global mode; in thread-local mode only while it captures itself; in relaxed mode always.
-//! Captures begun in relaxed mode forbid nothing. A forbidden call is refused and makes the captures that forbid it
-//! invalid. What contradicts a capture (a query of its streams or events, the legacy stream) is refused in every mode,
-//! where the stream or event is looked at.
+//! Some calls do not use a stream and so cannot be captured, although captured work may depend on them. These are
+//! *potentially unsafe*:
+//! - A thread in global mode (the default) must not make them while it captures, nor while another thread
+//!   captures in global mode.
+//! - A thread in thread-local mode must not make them while it captures.
+//! - A thread in relaxed mode may always make them.
 //!
-//! Source: CUDA driver API, `cuThreadExchangeStreamCaptureMode`; CUDA programming guide, "Prohibited and Unhandled
-//! Operations", "Invalidation". The list itself is not published: allocations are named there, the rest is what programs
-//! have reported (docs/simulated-device.md says which).
+//! Captures begun in relaxed mode forbid nothing. A forbidden call is refused and invalidates the captures that
+//! forbid it. Operations that contradict a capture (a query of its streams or events, the legacy stream) are
+//! refused in every mode, at the use of the stream or event.
+//!
+//! Source: CUDA driver API, `cuThreadExchangeStreamCaptureMode`; CUDA programming guide, "Prohibited and
+//! Unhandled Operations", "Invalidation". The list of calls is not published: the guide names allocations, the
+//! rest is reported by programs (docs/simulated-device.md says which).
 
 use super::Captures;
 use crate::door::Answer;
@@ -17,9 +21,9 @@ use shim_sys::cuda::CUresult;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Everybody's capture forbids.
+/// Captures begun in this mode forbid the calls in their own thread and in every thread in this mode.
 pub(crate) const GLOBAL: u32 = 0;
-/// Captures begun in this mode forbid nothing; threads in it are forbidden nothing.
+/// Captures begun in this mode forbid nothing, and threads in this mode are not restricted.
 pub(crate) const RELAXED: u32 = 2;
 
 thread_local! {
@@ -27,7 +31,7 @@ thread_local! {
     static ME: Cell<u64> = const { Cell::new(0) };
 }
 
-/// A number for this thread that no other has had.
+/// A number of this thread that no other thread had.
 pub(crate) fn me() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     ME.with(|m| {
@@ -38,13 +42,13 @@ pub(crate) fn me() -> u64 {
     })
 }
 
-/// Gives this thread a mode; the old one comes back.
+/// Sets this thread's mode; returns the old one.
 pub(crate) fn exchange(mode: u32) -> u32 {
     MODE.replace(mode)
 }
 
-/// Calls that are forbidden by mode and thread, without their suffixes for streams. Queries and waits of single events
-/// and streams ask for themselves, since what is captured, and the legacy stream, have codes of their own.
+/// Calls that mode and thread can forbid, without their stream suffixes. Queries and waits of single events and
+/// streams check by themselves, because captured ones and the legacy stream have error codes of their own.
 const UNSAFE: &[&str] = &[
     "cuArray3DCreate",
     "cuArray3DCreate_v2",
@@ -80,14 +84,14 @@ const UNSAFE: &[&str] = &[
     "cuModuleUnload",
 ];
 
-/// Whether a call is forbidden by mode and thread.
+/// True if mode and thread can forbid this call.
 pub(crate) fn is_unsafe(name: &str) -> bool {
     let name = name.strip_suffix("_ptsz").or_else(|| name.strip_suffix("_ptds")).unwrap_or(name);
     UNSAFE.binary_search(&name).is_ok()
 }
 
 impl Captures {
-    /// Refuses a potentially unsafe call of this thread where a capture forbids it; that capture is invalid then.
+    /// Refuses a potentially unsafe call of this thread if a capture forbids it, and invalidates that capture.
     pub(crate) fn forbid(&self) -> Answer {
         let mode = MODE.get();
         if mode == RELAXED || !self.any() {

@@ -1,4 +1,4 @@
-//! One capture: its streams, what their next operations come after, and what its end makes of it.
+//! One capture: its streams, the nodes their next operations depend on, and the resulting graph.
 
 use super::Key;
 use crate::context::Context;
@@ -11,11 +11,11 @@ use std::sync::Arc;
 /// A stream in a capture.
 pub(crate) struct Line {
     pub(crate) context: Arc<Context>,
-    /// It and the legacy stream would wait for each other.
+    /// True if it and the legacy stream would wait for each other.
     pub(crate) blocking: bool,
-    /// What its next operation comes after.
+    /// Nodes that its next operation depends on.
     pub(crate) after: Vec<Id>,
-    /// The same, as last handed out to the program, with data of as many edges.
+    /// The same as last returned to the program, with data for as many edges.
     pub(crate) shown: (Vec<CUgraphNode>, Vec<CUgraphEdgeData>),
 }
 
@@ -25,23 +25,23 @@ unsafe impl Send for Line {}
 /// One capture.
 pub(crate) struct Session {
     pub(crate) graph: Id,
-    /// The graph was made for it.
+    /// True if the graph was made for this capture.
     pub(crate) own: bool,
     pub(crate) mode: u32,
-    /// Who began it (`rules::me`).
+    /// The thread that began it (`rules::me`).
     pub(crate) thread: u64,
-    /// Where it began.
+    /// The stream in which it began.
     pub(crate) origin: Key,
     pub(crate) invalid: bool,
     pub(crate) streams: BTreeMap<Key, Line>,
-    /// What each captured node came after, whatever the program did to the graph since.
+    /// The nodes that each captured node depended on, whatever the program changed in the graph since.
     pub(crate) parents: HashMap<Id, Vec<Id>>,
-    /// Nodes that the program took out of a stream's dependencies: nobody needs to join them.
+    /// Nodes that the program removed from a stream's dependencies; they need not be joined.
     pub(crate) dropped: HashSet<Id>,
 }
 
 impl Session {
-    /// Whether every stream's last work is behind the stream it began in.
+    /// True if the last work of every stream is followed by the stream in which the capture began.
     pub(crate) fn is_joined(&self) -> bool {
         let mut seen: HashSet<Id> = HashSet::new();
         let mut todo = self.streams.get(&self.origin).map(|l| l.after.clone()).unwrap_or_default();
@@ -54,7 +54,7 @@ impl Session {
         last.all(|n| seen.contains(n) || self.dropped.contains(n) || !self.parents.contains_key(n))
     }
 
-    /// The capture failed: a graph of its own goes with it.
+    /// Ends a failed capture; a graph that was made for it is destroyed.
     pub(crate) fn discard(self, driver: &'static Driver) {
         let mut world = driver.graphs.world();
         if let Ok(g) = world.graph_mut(self.graph) {
@@ -62,7 +62,7 @@ impl Session {
         }
         let gone = if self.own { world.destroy(self.graph) } else { Vec::new() };
         drop(world);
-        // The objects it held may call the program.
+        // Dropped outside the lock, because the objects it held may call the program.
         drop(gone);
     }
 }

@@ -1,5 +1,5 @@
-//! Memory that is not allocated by pointer: arrays and what is mapped into them, which no pointer finds, though they are
-//! taken from the same slabs; ranges for modules, whose globals have addresses and no memory of their own.
+//! Memory without a pointer allocation. Arrays, and memory mapped into them, come from the same slabs, but no
+//! pointer lookup finds them. Ranges for modules: their globals have addresses, but no memory of their own.
 
 use super::physical::What;
 use super::{Allocation, GRANULARITY, Kind, Memory, Tag};
@@ -7,24 +7,24 @@ use crate::driver::Driver;
 use shim_sys::cuda::CUresult;
 
 impl Memory {
-    /// Takes `bytes` from the slabs of `device` (CUDA ordinal); returns the place of their content.
+    /// Takes `bytes` from the slabs of `device` (CUDA ordinal); returns the content address.
     pub(crate) fn take(&self, d: &Driver, device: i32, bytes: u64) -> Result<u64, CUresult> {
         let mut t = self.tables();
         self.take_slabs(d, &mut t, device, bytes).map(|(at, _)| at)
     }
 
-    /// Gives back what [`Memory::take`] returned.
+    /// Frees memory of [`Memory::take`].
     pub(crate) fn give(&self, d: &Driver, device: i32, at: u64) {
         let mut t = self.tables();
         self.give_slabs(d, &mut t, device, at, true);
     }
 
-    /// Where the host finds the content of a place.
+    /// The host pointer to a content address.
     pub(crate) fn content_of(&self, at: u64) -> *mut u8 {
         self.place(at)
     }
 
-    /// Keeps `[offset, offset + bytes)` of a physical allocation on `device` alive; returns the place of that content.
+    /// Keeps `[offset, offset + bytes)` of a physical allocation on `device` alive; returns the content address.
     pub(crate) fn keep(&self, handle: u64, offset: u64, bytes: u64, device: i32) -> Result<u64, CUresult> {
         let mut t = self.tables();
         let p = t.handle(handle)?;
@@ -38,7 +38,7 @@ impl Memory {
         Ok(p.content + offset)
     }
 
-    /// The same of memory of another API, by its handle.
+    /// The same for memory of another API, by its handle.
     pub(crate) fn keep_external(&self, handle: u64, offset: u64, bytes: u64, device: i32) -> Result<u64, CUresult> {
         let mut t = self.tables();
         let p = t.physical.get_mut(&handle).filter(|p| p.handles > 0 && p.what == What::External);
@@ -56,31 +56,31 @@ impl Memory {
         self.unpin(d, &mut t, handle);
     }
 
-    /// Whole slabs of addresses with content, not counted.
+    /// Reserves whole slabs of addresses with content that count nowhere.
     pub(crate) fn take_range(&self, bytes: u64) -> Option<u64> {
         self.tables().space.take(bytes, GRANULARITY)
     }
 
-    /// Gives back what [`Memory::take_range`] returned.
+    /// Frees a range of [`Memory::take_range`].
     pub(crate) fn give_range(&self, at: u64, bytes: u64) {
         self.forget(at, bytes);
         self.tables().space.give(at, bytes);
     }
 
-    /// Makes `bytes` at `at`, inside a module's range, a global that pointers find. It is zero.
+    /// Registers `bytes` at `at`, in a module's range, as a global that pointer lookups find. Its content is zero.
     pub(crate) fn show_global(&self, at: u64, bytes: u64, device: i32, tag: Tag) {
         let mut t = self.tables();
         let number = t.fresh();
         let len = bytes.max(1);
         if len < GRANULARITY {
-            // SAFETY: inside a range of our own mapping that belongs to the module. A larger one has fresh pages.
+            // SAFETY: inside a range of our own mapping that belongs to the module. A larger global has fresh pages.
             unsafe { self.place(at).write_bytes(0, usize::try_from(len).unwrap_or(0)) };
         }
         t.live
             .insert(at, Allocation { bytes: len, len, device, tag, kind: Kind::Global, number, pool: 0, dirty: false });
     }
 
-    /// Ends a global.
+    /// Unregisters a global.
     pub(crate) fn hide_global(&self, at: u64) {
         self.tables().live.remove(&at);
     }

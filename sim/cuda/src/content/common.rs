@@ -1,8 +1,8 @@
-//! Content that other processes see too: a file of the machine's shares takes the place of private pages.
+//! Content shared with other processes: a file of the machine's shares replaces private pages.
 //!
-//! Memory becomes common when it is exported for the first time; its addresses here do not change. What was written is
-//! carried over, and nothing of the device may be at work meanwhile (`Engine::still`). Not here: what a share is and whose
-//! memory it is (vgpu-sim's `share`), the handles that name one (`names`).
+//! Memory becomes shared when it is first exported; its addresses do not change. Existing content is copied to
+//! the file, and no work of the device may run meanwhile (`Engine::still`).
+//! Not here: what a share is and which process owns it (vgpu-sim's `share`), the handles that name one (`names`).
 
 use super::{Inner, Memory};
 use crate::driver::Driver;
@@ -14,10 +14,10 @@ use vgpu_sim::share::{Info, Kind, New, Trouble};
 
 const PAGE: u64 = 4096;
 
-/// A call of the operating system failed.
+/// CUDA_ERROR_OPERATING_SYSTEM: a system call failed.
 const OPERATING_SYSTEM: CUresult = CUresult(304);
 
-/// What a program is told of a share that cannot be had; `unknown`: of one that is gone.
+/// The error code for a share that cannot be made or held; `unknown`: the code for one that has ended.
 pub(super) fn code(trouble: &Trouble, unknown: CUresult) -> CUresult {
     match trouble {
         Trouble::Unknown => unknown,
@@ -28,13 +28,13 @@ pub(super) fn code(trouble: &Trouble, unknown: CUresult) -> CUresult {
 }
 
 impl Memory {
-    /// Shows a file where private pages were.
+    /// Replaces private pages by the file.
     pub(super) fn attach(&self, at: u64, len: u64, file: &File) -> Result<(), CUresult> {
         let flags = libc::MAP_SHARED | libc::MAP_FIXED;
         if self.remap(at, len, flags, file.as_raw_fd()) { Ok(()) } else { Err(OPERATING_SYSTEM) }
     }
 
-    /// Puts private pages that read as zero back. Should the kernel refuse, the file's pages stay until the next use.
+    /// Restores private pages that read as zero. If the kernel refuses, the file's pages stay until the next use.
     pub(super) fn detach(&self, at: u64, len: u64) {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
         self.remap(at, len, flags, -1);
@@ -51,7 +51,7 @@ impl Memory {
         }
     }
 
-    /// Makes `[at, at + len)`, memory that stands in this process's record, a share, and holds it once.
+    /// Makes `[at, at + len)`, memory in this process's own record, a share, and holds it once.
     pub(super) fn make_common(
         &self,
         d: &Driver,
@@ -62,14 +62,14 @@ impl Memory {
         let device = device.map(|dev| d.device(dev).map(|x| x.index)).transpose()?;
         let new = New { kind: Kind::Memory, device, bytes: len, small, words: [0; 4] };
         let (info, file) = d.machine.share(&new).map_err(|e| code(&e, CUresult::UNKNOWN))?;
-        // From here on the bytes are the share's. Should the rest fail, it is kept to the end of the process.
+        // From here on the bytes belong to the share. If the rest fails, the share is kept until the process ends.
         t.held.insert(info.id, 1);
         self.carry_over(at, len, &file).map_err(|_| OPERATING_SYSTEM)?;
         self.attach(at, len, &file)?;
         Ok(info.id)
     }
 
-    /// Writes the pages of `[at, at + len)` that exist into the file.
+    /// Copies the existing pages of `[at, at + len)` into the file.
     fn carry_over(&self, at: u64, len: u64, file: &File) -> std::io::Result<()> {
         const ENTRIES: usize = 512;
         let pages = File::open("/proc/self/pagemap")?;
@@ -80,9 +80,10 @@ impl Memory {
             let n = usize::try_from((len - done) / PAGE).unwrap_or(ENTRIES).min(ENTRIES);
             pages.read_exact_at(&mut entries[..n * 8], (first + done) / PAGE * 8)?;
             for entry in entries[..n * 8].as_chunks::<8>().0 {
-                // Present, or swapped out.
+                // The page is present or swapped out.
                 if u64::from_ne_bytes(*entry) >> 62 != 0 {
-                    // SAFETY: one page of our content mapping, which stays mapped; effects of the device stand still.
+                    // SAFETY: one page of our content mapping, which stays mapped; no effect of the device runs
+                    // meanwhile.
                     let page = unsafe { std::slice::from_raw_parts((first + done) as *const u8, 4096) };
                     file.write_all_at(page, done)?;
                 }
@@ -92,12 +93,12 @@ impl Memory {
         Ok(())
     }
 
-    /// Counts one more holder of a share inside this process, which holds it.
+    /// Counts one more hold in this process, which holds the share already.
     pub(super) fn hold_again(t: &mut Inner, info: &Info) {
         *t.held.entry(info.id).or_insert(0) += 1;
     }
 
-    /// Ends one hold; the last one in this process ends the process's.
+    /// Ends one hold; with the last one the process no longer holds the share.
     pub(super) fn let_share_go(&self, d: &Driver, t: &mut Inner, id: u64) {
         if let Some(n) = t.held.get_mut(&id) {
             *n -= 1;
@@ -109,7 +110,7 @@ impl Memory {
     }
 }
 
-/// The CUDA ordinal that a share's device has in this process; `None`: host memory.
+/// The CUDA ordinal of a share's device in this process; `None`: host memory.
 ///
 /// # Errors
 /// `INVALID_DEVICE`: the process does not see the device.

@@ -1,8 +1,8 @@
-//! Multicast objects: a team of devices, and memory that is bound on each. The team is common to all processes that have
-//! the object, the bindings are each process's own.
+//! Multicast objects: a team of devices, and memory that is bound on each. All processes with the object share
+//! the team; each process has its own bindings.
 //!
-//! An object has no memory of its own here, and a range that shows one is for kernels, which compute nothing: copies
-//! cannot reach it.
+//! An object has no memory of its own here. A range mapped to one is for kernels, which compute nothing; copies
+//! cannot access it.
 
 use super::physical::{Mapping, Physical, What};
 use super::{GRANULARITY, Inner, Memory};
@@ -29,8 +29,9 @@ pub(crate) struct Part {
     pub(crate) bytes: u64,
 }
 
-/// Words of the share: devices that will take part, and those that do, one bit each by machine index.
+/// Index of the share's word with the number of devices in the full team.
 const WANTED: usize = 0;
+/// Index of the share's word with the devices that joined, one bit each by machine index.
 const TEAM: usize = 1;
 
 fn object(t: &mut Inner, handle: u64) -> Result<Physical, CUresult> {
@@ -101,7 +102,8 @@ impl Memory {
         if added { Ok(()) } else { Err(CUresult::INVALID_VALUE) }
     }
 
-    /// Waits until the whole team of the object is there, as binding and mapping do. Other allocations: at once.
+    /// Waits until the object's team is complete, as binding and mapping require. Returns at once for other
+    /// allocations.
     pub(crate) fn multicast_wait(&self, d: &Driver, handle: u64) -> Result<(), CUresult> {
         loop {
             let p = *self.tables().handle(handle)?;
@@ -116,14 +118,14 @@ impl Memory {
         }
     }
 
-    /// Binds a part of a physical allocation at `offset` of the object, on the device where it lies.
+    /// Binds a part of a physical allocation at `offset` of the object, on the device of that allocation.
     pub(crate) fn multicast_bind(&self, d: &Driver, handle: u64, offset: u64, part: Part) -> Result<(), CUresult> {
         let mut t = self.tables();
         t.handle(part.handle)?;
         bind(d, &mut t, handle, offset, part)
     }
 
-    /// The same for the memory that is mapped at `at`, whose handle may be released already.
+    /// The same for the memory that is mapped at `at`, whose handle may have been released already.
     pub(crate) fn multicast_bind_address(
         &self,
         d: &Driver,
@@ -140,7 +142,7 @@ impl Memory {
         bind(d, &mut t, handle, offset, part)
     }
 
-    /// Ends the binding that is exactly this range on this device.
+    /// Removes the binding of exactly this range on this device.
     pub(crate) fn multicast_unbind(
         &self,
         d: &Driver,
@@ -158,7 +160,7 @@ impl Memory {
         Ok(())
     }
 
-    /// The object is gone: it keeps no memory any more.
+    /// Removes the bindings of an object that ended, so that it keeps no memory.
     pub(super) fn end_bindings(&self, d: &Driver, t: &mut Inner, handle: u64) {
         let (gone, left) = std::mem::take(&mut t.names.bindings).into_iter().partition(|b| b.object == handle);
         t.names.bindings = left;

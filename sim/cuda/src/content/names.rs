@@ -1,9 +1,9 @@
-//! Names of memory between processes: legacy handles, descriptors, pointers of pools, memory of other APIs; and what
-//! this process has opened by them.
+//! Names of memory between processes: legacy IPC handles, descriptors, pointers of pools, memory of other APIs.
+//! Also the memory that this process opened by such names.
 //!
-//! A legacy handle and a pool's pointer are 64 bytes that name a share, a range in it, and the machine, with a check sum.
-//! A small allocation shares its slab, so that opening it opens the slab, as on a real device. Multicast bindings are in
-//! `multicast`. Not here: the C functions.
+//! A legacy handle and a pool pointer have 64 bytes: a share, a range in it, the machine, and a checksum. A small
+//! allocation shares its slab with others, so opening it opens the whole slab, as on a real device.
+//! Not here: multicast bindings (`multicast`), the C functions.
 
 use super::common::{code, ordinal};
 use super::physical::{Mapping, Physical, What};
@@ -20,7 +20,7 @@ use vgpu_sim::share;
 const LEGACY: u64 = u64::from_le_bytes(*b"sim-ipc1");
 const POINTER: u64 = u64::from_le_bytes(*b"sim-ptr1");
 
-/// What 64 bytes say.
+/// The contents of a 64-byte name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Name {
     kind: u64,
@@ -29,7 +29,7 @@ pub(crate) struct Name {
     offset: u64,
     bytes: u64,
     number: u64,
-    /// Of a legacy handle the process that made it, of a pool's pointer the pool's share.
+    /// For a legacy handle the process that made it; for a pool pointer the pool's share.
     from: u64,
 }
 
@@ -63,26 +63,26 @@ impl Name {
 #[derive(Clone, Copy, Debug)]
 struct Opened {
     share: u64,
-    /// Times it was opened and not closed.
+    /// Opens minus closes.
     count: u32,
 }
 
-/// What this process has by other processes' names.
+/// Memory that this process has opened by names.
 #[derive(Default)]
 pub(super) struct Names {
-    /// By address.
+    /// Opened allocations, by address.
     opened: BTreeMap<u64, Opened>,
-    /// Where shares are shown in full, their length, and how many of `opened` are in them.
+    /// Mapped shares, by number: address, length, and how many of `opened` are in each.
     shown: HashMap<u64, (u64, u64, u32)>,
-    /// Ranges that show memory of another API, with what they take of the addresses.
+    /// Ranges mapped to memory of another API: start and length of the addresses.
     buffers: BTreeMap<u64, u64>,
-    /// Handles of such memory, with the contexts in which it was imported: it goes with them.
+    /// Handles of such memory, with the context of each import, which also ends it.
     external: BTreeMap<u64, Tag>,
     pub(super) bindings: Vec<super::multicast::Binding>,
 }
 
 impl Memory {
-    /// The legacy handle of the allocation that holds `at`. Nothing of its device may be at work.
+    /// The legacy handle of the allocation that includes `at`. No work of its device may run.
     pub(crate) fn legacy_handle(&self, d: &Driver, at: u64) -> Result<[u8; 64], CUresult> {
         let mut t = self.tables();
         let (base, a) = t.live.range(..=at).next_back().map(|(k, a)| (*k, *a)).ok_or(CUresult::INVALID_VALUE)?;
@@ -104,8 +104,8 @@ impl Memory {
         Ok(Name { kind: LEGACY, boot, share, offset, bytes: a.bytes, number: a.number, from: me }.to_bytes())
     }
 
-    /// Opens another process's allocation in the context `tag` on `device`; an allocation that is open there already is
-    /// counted once more.
+    /// Opens another process's allocation in the context `tag` on `device`; a second open of the same one only counts
+    /// up.
     pub(crate) fn open_legacy(&self, d: &Driver, handle: &[u8; 64], tag: Tag, device: i32) -> Result<u64, CUresult> {
         let gone = CUresult::INVALID_HANDLE;
         let (boot, me) = d.machine.names();
@@ -119,7 +119,7 @@ impl Memory {
             let other = t.live.get(&at).is_some_and(|a| a.tag != tag);
             if let Some(o) = t.names.opened.get_mut(&at) {
                 if other {
-                    // One context of a process may have it.
+                    // Only one context of a process may open it.
                     return Err(CUresult::INVALID_CONTEXT);
                 }
                 o.count += 1;
@@ -133,7 +133,7 @@ impl Memory {
         self.open(d, &mut t, &name, (Kind::Opened, tag, device))
     }
 
-    /// Ends one opening.
+    /// Ends one open.
     pub(crate) fn close_legacy(&self, d: &Driver, at: u64) -> Result<(), CUresult> {
         let mut t = self.tables();
         if t.live.get(&at).is_none_or(|a| a.kind != Kind::Opened) {
@@ -148,7 +148,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Opens what is named; `meant`: how it is to be known, in which context, on which device.
+    /// Opens the named range; `meant`: kind, context and device of the new allocation.
     fn open(&self, d: &Driver, t: &mut Inner, name: &Name, meant: (Kind, Tag, i32)) -> Result<u64, CUresult> {
         let (kind, tag, device) = meant;
         let gone = if kind == Kind::Opened { CUresult::INVALID_HANDLE } else { CUresult::INVALID_VALUE };
@@ -173,7 +173,7 @@ impl Memory {
         Ok(at)
     }
 
-    /// Gives the content of a share, held already, addresses of this process.
+    /// Maps the content of a share that this process holds already.
     fn show(&self, d: &Driver, t: &mut Inner, info: &share::Info, file: &File) -> Result<u64, CUresult> {
         let len = info.bytes.next_multiple_of(GRANULARITY);
         let shown = t.space.take(len, GRANULARITY).ok_or(CUresult::OUT_OF_MEMORY);
@@ -190,7 +190,7 @@ impl Memory {
         shown
     }
 
-    /// Ends what was opened at `at`; its allocation is no longer in the tables.
+    /// Ends the range opened at `at`, whose allocation is no longer in the tables.
     pub(super) fn forget_name(&self, d: &Driver, t: &mut Inner, at: u64) {
         let Some(o) = t.names.opened.remove(&at) else { return };
         let Some((base, bytes, users)) = t.names.shown.get_mut(&o.share) else { return };
@@ -205,7 +205,7 @@ impl Memory {
         }
     }
 
-    /// A descriptor for a physical allocation. Nothing of its device may be at work.
+    /// Makes a descriptor of a physical allocation. No work of its device may run.
     pub(crate) fn export(&self, d: &Driver, handle: u64, kind: u32) -> Result<OwnedFd, CUresult> {
         let mut t = self.tables();
         let p = *t.handle(handle)?;
@@ -220,10 +220,10 @@ impl Memory {
         d.machine.share_descriptor(share).map_err(|e| code(&share::Trouble::File(e), CUresult::UNKNOWN))
     }
 
-    /// The physical allocation or multicast object that a descriptor names.
+    /// Imports the physical allocation or multicast object of a descriptor.
     pub(crate) fn import(&self, d: &Driver, fd: i32) -> Result<u64, CUresult> {
         let invalid = CUresult::INVALID_VALUE;
-        // The tables first: a thread that ends this process's last hold meanwhile would end ours with it.
+        // Lock the tables first: a thread that ends this process's last hold at the same time would end this hold too.
         let mut t = self.tables();
         let (info, file) = d.machine.hold_descriptor(fd).map_err(|_| invalid)?;
         Memory::hold_again(&mut t, &info);
@@ -249,8 +249,8 @@ impl Memory {
         }))
     }
 
-    /// Memory of another API, by its descriptor: what a program exported, or any file, which stands for memory that a
-    /// graphics API has allocated in this process and is counted with it.
+    /// Imports memory of another API by its descriptor, which a program exported. Any other file stands for memory
+    /// that a graphics API allocated in this process, and counts as such.
     pub(crate) fn import_external(
         &self,
         d: &Driver,
@@ -278,7 +278,7 @@ impl Memory {
             counted: 0,
             content: 0,
         };
-        // The tables first, as in `import`.
+        // Lock the tables first, as in `import`.
         let mut t = self.tables();
         match d.machine.hold_descriptor(fd) {
             Ok((info, file)) => {
@@ -294,7 +294,8 @@ impl Memory {
             }
             Err(share::Trouble::Unknown) => {
                 drop(t);
-                // SAFETY: the program hands the descriptor over with this call; on an error it is let go of unclosed.
+                // SAFETY: the program hands the descriptor over with this call. It is not closed here, because on an
+                // error it stays the program's.
                 let file = unsafe { File::from_raw_fd(fd) };
                 let answer = self.import_file(d, &file, physical);
                 std::mem::forget(file);
@@ -326,7 +327,7 @@ impl Memory {
         Ok(t.add_physical(Physical { content: at, counted: bytes, ..physical }))
     }
 
-    /// Ends a handle of memory of another API; ranges that show it keep it.
+    /// Releases a handle of memory of another API; ranges mapped to the memory keep it.
     pub(crate) fn release_external(&self, d: &Driver, handle: u64) -> Result<(), CUresult> {
         let mut t = self.tables();
         external(&mut t, handle)?.handles -= 1;
@@ -334,7 +335,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Ends the memory of other APIs that was imported in a context, and the ranges that show it.
+    /// Ends the memory of other APIs that was imported in a context, and the ranges mapped to it.
     pub(super) fn forget_external(&self, d: &Driver, t: &mut Inner, tag: Tag) {
         let mine: Vec<u64> = t.names.external.iter().filter(|(_, of)| **of == tag).map(|(h, _)| *h).collect();
         for handle in mine {
@@ -351,7 +352,7 @@ impl Memory {
         }
     }
 
-    /// A range that shows a part of memory of another API.
+    /// Maps a part of memory of another API to a new range.
     pub(crate) fn map_external(&self, handle: u64, offset: u64, bytes: u64) -> Result<u64, CUresult> {
         let mut t = self.tables();
         let p = *external(&mut t, handle)?;
@@ -366,7 +367,7 @@ impl Memory {
         Ok(at)
     }
 
-    /// Ends a range that shows memory of another API; false if none begins there.
+    /// Ends a range mapped to memory of another API; false if none starts there.
     pub(crate) fn unmap_external(&self, d: &Driver, at: u64) -> bool {
         self.unmap_buffer(d, &mut self.tables(), at)
     }
@@ -380,7 +381,7 @@ impl Memory {
         true
     }
 
-    /// The name of a block of an exported pool.
+    /// The 64-byte name of a block of an exported pool.
     pub(crate) fn pool_pointer(&self, d: &Driver, at: u64) -> Result<[u8; 64], CUresult> {
         let t = self.tables();
         let invalid = CUresult::INVALID_VALUE;
@@ -407,14 +408,14 @@ impl Memory {
         self.open(d, &mut t, &name, (Kind::Imported, tag, device))
     }
 
-    /// Takes an imported block out of the tables; [`Memory::end_imported`] ends it.
+    /// Removes an imported block from the tables; [`Memory::end_imported`] then ends it.
     pub(crate) fn begin_end_of_imported(&self, at: u64) -> bool {
         let mut t = self.tables();
         let imported = t.live.get(&at).is_some_and(|a| a.kind == Kind::Imported);
         imported && t.live.remove(&at).is_some()
     }
 
-    /// Ends an imported block that is out of the tables.
+    /// Ends an imported block that was removed from the tables.
     pub(crate) fn end_imported(&self, d: &Driver, at: u64) {
         self.forget_name(d, &mut self.tables(), at);
     }

@@ -1,14 +1,16 @@
-//! Physical allocations: what the virtual-memory calls make and import, multicast objects, and memory of other APIs.
+//! Physical allocations: memory that the virtual-memory calls make or import, multicast objects, and memory of
+//! other APIs.
 //!
-//! One lives while a handle, a mapping, or something that keeps it (a multicast binding, an array's tile) does. A mapping
-//! ends as the whole it was made as; a range may end several at once. Not here: sharing (`common`, `names`).
+//! An allocation lives while it has a handle, a mapping, or another user (a multicast binding, an array's tile).
+//! A mapping can only be ended as a whole; one call may end several.
+//! Not here: sharing (`common`, `names`).
 
 use super::{GRANULARITY, Inner, Memory};
 use crate::driver::Driver;
 use shim_sys::cuda::CUresult;
 use vgpu_sim::memory::{Change, plus};
 
-/// What a physical allocation is.
+/// Type of a physical allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum What {
     /// Made or imported by the virtual-memory calls.
@@ -27,25 +29,25 @@ pub(crate) struct Physical {
     /// CUDA ordinal; `None`: host memory, which is not counted.
     pub(crate) device: Option<i32>,
     pub(crate) location: (u32, i32),
-    /// Kinds of handles it may be exported to.
+    /// Types of handles to which it may be exported.
     pub(crate) handle_types: u32,
     pub(crate) handles: u32,
     pub(crate) maps: u32,
-    /// The share that it is, 0: this process's alone.
+    /// The share it is part of, 0: private to this process.
     pub(super) share: u64,
-    /// Bytes that stand in this process's record, apart from those of a share.
+    /// Bytes in this process's own record; those of a share are not included.
     pub(super) counted: u64,
     pub(crate) content: u64,
 }
 
-/// A range of addresses that shows a physical allocation.
+/// A range of addresses to which a physical allocation is mapped.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mapping {
     pub(crate) len: u64,
     pub(crate) handle: u64,
     pub(super) offset: u64,
     pub(crate) access: u32,
-    /// Belongs to the virtual-memory calls, and not to memory of another API.
+    /// True for a mapping of the virtual-memory calls, false for memory of another API.
     pub(crate) plain: bool,
 }
 
@@ -61,14 +63,14 @@ impl Inner {
         found.ok_or(CUresult::INVALID_VALUE)
     }
 
-    /// Adds a physical allocation; its handle is an even number that no one takes for an address.
+    /// Adds a physical allocation; its handle is an even number that cannot be mistaken for an address.
     pub(super) fn add_physical(&mut self, p: Physical) -> u64 {
         let handle = 0x5EED_0000_0000 + self.fresh() * 2;
         self.physical.insert(handle, p);
         handle
     }
 
-    /// The mapping that holds an address, with its beginning.
+    /// The mapping that includes an address, with its start.
     pub(crate) fn mapping(&self, at: u64) -> Option<(u64, Mapping)> {
         let (base, m) = self.maps.range(..=at).next_back()?;
         (at < base + m.len).then_some((*base, *m))
@@ -108,7 +110,7 @@ impl Memory {
         }))
     }
 
-    /// Shows `[offset, offset + bytes)` of a physical allocation at `at`, a reserved range without a mapping.
+    /// Maps `[offset, offset + bytes)` of a physical allocation to `at`, in a reserved range without a mapping.
     pub(crate) fn map(&self, at: u64, bytes: u64, offset: u64, handle: u64) -> Result<(), CUresult> {
         let mut t = self.tables();
         let end = at.checked_add(bytes).ok_or(CUresult::INVALID_VALUE)?;
@@ -123,7 +125,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Ends the mappings that make up exactly `[at, at + bytes)`.
+    /// Ends the mappings that together are exactly `[at, at + bytes)`.
     pub(crate) fn unmap(&self, d: &Driver, at: u64, bytes: u64) -> Result<(), CUresult> {
         let mut t = self.tables();
         let inside: Vec<(u64, Mapping)> = t.maps.range(at..at + bytes).map(|(k, m)| (*k, *m)).collect();
@@ -144,7 +146,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Ends one reference to a physical allocation.
+    /// Releases one handle of a physical allocation.
     pub(crate) fn release(&self, d: &Driver, handle: u64) -> Result<(), CUresult> {
         let mut t = self.tables();
         t.handle(handle)?.handles -= 1;
@@ -152,7 +154,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Ends one mapping of a physical allocation, or something else that kept it as a mapping does.
+    /// Ends one mapping of a physical allocation, or another use that counts as one.
     pub(super) fn unpin(&self, d: &Driver, t: &mut Inner, handle: u64) {
         if let Some(p) = t.physical.get_mut(&handle) {
             p.maps -= 1;

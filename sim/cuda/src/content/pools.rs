@@ -1,10 +1,15 @@
-//! Pools of stream-ordered memory: what they hold, when they grow, and what goes back when.
+//! Stream-ordered memory pools: allocation, growth, and the return of memory.
 //!
-//! A request is served by what its own stream has freed, by what another stream freed that it waited for by an event of
-//! the same device, by what the device is done with, by more memory of the device, and last, when there is no more, by
-//! what another stream is about to free: the stream then waits for it. Policies can turn all but the first and the fourth
-//! off. Memory above the release threshold goes back at the next synchronisation.
-//! An exported pool's chunks are shares. Lock order: engine, then tables; so the engine is asked outside the tables.
+//! A request is served from these sources, in this order:
+//! 1. Blocks that its own stream freed.
+//! 2. Blocks freed by another stream for which it waited, by an event of the same device.
+//! 3. Blocks whose free the device has passed.
+//! 4. More device memory.
+//! 5. If there is none left, blocks that another stream is about to free; the stream then waits for them.
+//!
+//! Policies can switch off all but the first and the fourth. Memory above the release threshold is returned at
+//! the next synchronisation. The chunks of an exported pool are shares. Lock order: engine, then tables; so the
+//! engine is queried outside the tables' lock.
 //!
 //! Not here: the arithmetic (`pool_core`), handles of pools (`calls::pool`), graph memory.
 
@@ -26,18 +31,18 @@ pub(super) struct Pool {
     /// CUDA ordinal.
     device: i32,
     threshold: u64,
-    /// Follow event dependencies, opportunistic, internal dependencies.
+    /// Reuse policies: follow event dependencies, opportunistic, internal dependencies.
     reuse: [bool; 3],
     handle_types: u32,
-    /// Its program has destroyed it: it ends with its last block.
+    /// The program destroyed it; it ends with its last block.
     destroyed: bool,
-    /// Its identity once exported, 0: it is not.
+    /// The share that identifies it once exported, 0: not exported.
     share: u64,
-    /// The shares that chunks are, by their beginning.
+    /// The shares of its chunks, by start address.
     common: BTreeMap<u64, u64>,
 }
 
-/// Where stream-ordered work stands.
+/// A stream on a device.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
     /// CUDA ordinal.
@@ -45,18 +50,18 @@ pub(crate) struct Place {
     pub(crate) stream: StreamId,
 }
 
-/// What can be set about a pool.
+/// A setting of a pool.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Setting {
     Threshold(u64),
-    /// Which policy of three, and its value.
+    /// Index of the reuse policy (of three), and its value.
     Reuse(usize, bool),
     ResetReserved,
     ResetUsed,
 }
 
 impl Inner {
-    /// The share of an exported pool, with the chunk that holds `at` and the chunk's share.
+    /// The share of an exported pool, with the chunk that includes `at` and the chunk's share.
     pub(super) fn exported_chunk(&self, pool: u64, at: u64) -> Option<(u64, u64, u64)> {
         let p = self.pools.get(&pool).filter(|p| p.share != 0)?;
         let (base, _) = p.core.chunk_of(at)?;
@@ -70,7 +75,7 @@ fn block(bytes: u64) -> Option<Change> {
 }
 
 impl Memory {
-    /// A new pool that may hold `max` bytes (0: any number); returns its number.
+    /// Makes a pool that may hold `max` bytes (0: unlimited); returns its number.
     pub(crate) fn new_pool(&self, device: i32, max: u64, handle_types: u32) -> u64 {
         let mut t = self.tables();
         let number = t.fresh();
@@ -89,7 +94,7 @@ impl Memory {
         number
     }
 
-    /// The program has done with a pool: it ends now, or with its last block.
+    /// Destroys a pool for the program: it ends now, or with its last block.
     pub(crate) fn destroy_pool(&self, d: &Driver, number: u64) {
         self.settle_pool(d, number);
         let mut t = self.tables();
@@ -141,20 +146,20 @@ impl Memory {
         Ok(at)
     }
 
-    /// Frees of other streams that the stream comes behind, by events it waited for.
+    /// Frees of other streams that the stream follows, through events it waited for.
     fn behind(&self, d: &Driver, number: u64, place: Place) -> HashSet<Ticket> {
         let late = self.tables().pools.get(&number).map(|p| p.core.elsewhere(place.stream)).unwrap_or_default();
         let Ok(device) = d.device(place.device) else { return HashSet::new() };
         late.into_iter().filter(|(_, s, n)| device.engine.is_behind(place.stream, *s, *n)).map(|(t, ..)| t).collect()
     }
 
-    /// Adds a chunk to a pool: as usual, or what the request needs at the least.
+    /// Adds a chunk to a pool: the usual size, or the least that the request needs.
     fn grow(&self, d: &Driver, t: &mut Inner, number: u64, bytes: u64) -> bool {
         let Some((p, (usual, least))) = t.pools.get(&number).and_then(|p| Some((p, p.core.growth(bytes)?))) else {
             return false;
         };
         let (device, exported) = (p.device, p.share != 0);
-        // The usual chunk is a wish: nothing is given back for it.
+        // The usual chunk is optional: nothing is returned to the device to make room for it.
         let wish = |t: &mut Inner| {
             let at = t.space.take(usual, super::GRANULARITY)?;
             let change = Change { large: plus(usual), ..Change::default() };
@@ -167,7 +172,7 @@ impl Memory {
         let got = wish(t).or_else(|| Some((self.take_chunk(d, t, device, least).ok()?, least)));
         let Some((at, len)) = got else { return false };
         if exported {
-            // The chunk is not in use yet: no effect can be at work in it.
+            // The chunk is not in use yet, so no effect can write to it.
             let Ok(share) = self.make_common(d, t, Some(device), (at, len, false)) else {
                 self.return_chunk(d, t, device, at, len);
                 return false;
@@ -177,7 +182,7 @@ impl Memory {
         t.pools.get_mut(&number).map(|p| p.core.grow(at, len)).is_some()
     }
 
-    /// Frees a block, an imported one too, in the order of a stream. `None`: it is neither.
+    /// Frees a block, own or imported, in the order of a stream. `None`: `at` is no such block.
     pub(crate) fn free_async(&self, d: &'static Driver, at: u64, place: Place) -> Option<()> {
         let engine = &d.device(place.device).ok()?.engine;
         if self.begin_end_of_imported(at) {
@@ -203,7 +208,7 @@ impl Memory {
         Some(())
     }
 
-    /// A stream's order has come to a free.
+    /// A stream's order has reached a free.
     fn arrive(&self, d: &Driver, a: &Allocation, ticket: Ticket) {
         let mut t = self.tables();
         if let Some(p) = t.pools.get_mut(&a.pool) {
@@ -212,7 +217,7 @@ impl Memory {
         uncount(d, a);
     }
 
-    /// Frees a block now: its users are done.
+    /// Frees a block at once: its users are done.
     pub(super) fn to_pool(&self, d: &Driver, t: &mut Inner, at: u64, a: &Allocation) {
         if let Some(p) = t.pools.get_mut(&a.pool)
             && p.core.give(at)
@@ -224,7 +229,7 @@ impl Memory {
         }
     }
 
-    /// Takes notice of frees that the device has passed.
+    /// Ends the frees that the device has passed.
     fn settle_pool(&self, d: &Driver, number: u64) {
         let waiting = self.tables().pools.get(&number).map(|p| p.core.waiting()).unwrap_or_default();
         for (ticket, mark) in waiting {
@@ -232,7 +237,7 @@ impl Memory {
             if !device.engine.event_done(mark.event) {
                 continue;
             }
-            // Of several threads that saw it one ends it.
+            // If several threads saw it, only one ends it.
             let mine = self.tables().pools.get_mut(&number).is_some_and(|p| p.core.end(ticket));
             if mine {
                 device.engine.close_event(mark.event);
@@ -240,7 +245,7 @@ impl Memory {
         }
     }
 
-    /// The program has synchronised: pools let go of what they hold above their thresholds.
+    /// After a synchronisation by the program: returns memory of all pools above their thresholds.
     pub(crate) fn synchronised(&self, d: &Driver) {
         if !self.any_pools.load(Ordering::Relaxed) {
             return;
@@ -256,20 +261,20 @@ impl Memory {
         }
     }
 
-    /// Lets a pool go of what nobody uses, as long as `keep` bytes remain.
+    /// Returns unused memory of a pool as long as `keep` bytes remain.
     pub(crate) fn trim_pool(&self, d: &Driver, number: u64, keep: u64) {
         self.settle_pool(d, number);
         let mut t = self.tables();
         self.return_surplus(d, &mut t, number, keep, keep);
     }
 
-    /// Pools of `device` give back what nobody uses, before a request for memory of another kind fails; false if that was
-    /// nothing.
+    /// Returns unused memory of the pools of `device`, before a request for other memory fails; false if there was
+    /// none.
     pub(crate) fn give_back(&self, d: &Driver, device: i32) -> bool {
         self.give_back_unused(d, &mut self.tables(), device)
     }
 
-    /// Pools of `device` give back what nobody uses; false if that was nothing.
+    /// Returns unused memory of the pools of `device`; false if there was none.
     pub(super) fn give_back_unused(&self, d: &Driver, t: &mut Inner, device: i32) -> bool {
         let all: Vec<u64> = t.pools.iter().filter(|(_, p)| p.device == device).map(|(n, _)| *n).collect();
         let mut any = false;
@@ -304,7 +309,7 @@ impl Memory {
         !gone.is_empty()
     }
 
-    /// A descriptor for a pool; from now on its chunks are shares. Nothing of its device may be at work.
+    /// Makes a descriptor of a pool; its chunks are shares from then on. No work of its device may run.
     pub(crate) fn export_pool(&self, d: &Driver, number: u64, kind: u32) -> Result<OwnedFd, CUresult> {
         let mut t = self.tables();
         let p = t.pools.get(&number).filter(|p| p.handle_types & kind != 0).ok_or(CUresult::INVALID_VALUE)?;
@@ -330,10 +335,10 @@ impl Memory {
         d.machine.share_descriptor(identity).map_err(|e| code(&share::Trouble::File(e), CUresult::UNKNOWN))
     }
 
-    /// Holds the pool that a descriptor names: its share, and its device here.
+    /// Adds a hold on the pool that a descriptor refers to: returns its share, and its device in this process.
     pub(crate) fn import_pool(&self, d: &Driver, fd: i32) -> Result<(u64, i32), CUresult> {
         let invalid = CUresult::INVALID_VALUE;
-        // The tables first: a thread that ends this process's last hold meanwhile would end ours with it.
+        // Lock the tables first: a thread that ends this process's last hold at the same time would end this hold too.
         let mut t = self.tables();
         let (info, _) = d.machine.hold_descriptor(fd).map_err(|_| invalid)?;
         Memory::hold_again(&mut t, &info);
@@ -345,17 +350,17 @@ impl Memory {
         Ok((info.id, device?))
     }
 
-    /// Ends what [`Memory::import_pool`] began; blocks that were opened stay.
+    /// Ends an import of [`Memory::import_pool`]; opened blocks remain.
     pub(crate) fn forget_imported_pool(&self, d: &Driver, share: u64) {
         self.let_share_go(d, &mut self.tables(), share);
     }
 
-    /// A pool's numbers, its threshold and its policies.
+    /// A pool's figures, release threshold and policies.
     pub(crate) fn pool_state(&self, number: u64) -> Option<(Numbers, u64, [bool; 3])> {
         self.tables().pools.get(&number).map(|p| (p.core.numbers(), p.threshold, p.reuse))
     }
 
-    /// Changes something about a pool.
+    /// Changes a setting of a pool.
     pub(crate) fn set_pool(&self, number: u64, setting: Setting) {
         let mut t = self.tables();
         let Some(p) = t.pools.get_mut(&number) else { return };

@@ -1,28 +1,28 @@
-//! Addresses of graph memory: they can be used as long as their node lives; what backs them is counted elsewhere.
+//! Addresses of graph memory: usable while their node exists. The memory behind them is counted elsewhere.
 
 use super::{Allocation, GRANULARITY, Kind, Memory, Tag};
 use crate::driver::Driver;
 use shim_sys::cuda::CUresult;
 
 impl Memory {
-    /// A chunk for the pool of `device` (CUDA ordinal): counted, shown nowhere.
+    /// Allocates a chunk for the pool of `device` (CUDA ordinal): it counts as memory, but no lookup finds it.
     pub(crate) fn open_chunk(&self, d: &Driver, device: i32, len: u64) -> Result<u64, CUresult> {
         let mut t = self.tables();
         self.take_chunk(d, &mut t, device, len)
     }
 
-    /// Ends what [`Memory::open_chunk`] returned.
+    /// Frees a chunk of [`Memory::open_chunk`].
     pub(crate) fn close_chunk(&self, d: &Driver, device: i32, at: u64, len: u64) {
         self.return_chunk(d, &mut self.tables(), device, at, len);
     }
 
-    /// Addresses that show `bytes` of memory of `device`, counted nowhere.
+    /// Reserves addresses for `bytes` of memory of `device`; they do not count as memory.
     pub(crate) fn open_span(&self, device: i32, bytes: u64) -> Result<u64, CUresult> {
         let len = bytes.checked_next_multiple_of(GRANULARITY).ok_or(CUresult::OUT_OF_MEMORY)?;
         let mut t = self.tables();
         let at = t.space.take(len, GRANULARITY).ok_or(CUresult::OUT_OF_MEMORY)?;
         let number = t.fresh();
-        // No context has this number: the span outlives them all.
+        // No context has this number, so the span outlives all contexts.
         t.live.insert(
             at,
             Allocation { bytes, len, device, tag: Tag(0), kind: Kind::Graph, number, pool: 0, dirty: false },
@@ -30,7 +30,7 @@ impl Memory {
         Ok(at)
     }
 
-    /// Ends what [`Memory::open_span`] returned.
+    /// Frees a span of [`Memory::open_span`].
     pub(crate) fn close_span(&self, at: u64) {
         let mut t = self.tables();
         if let Some(a) = t.live.remove(&at) {

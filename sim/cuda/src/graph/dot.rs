@@ -1,4 +1,4 @@
-//! A graph as text in the DOT language: nodes with their kinds, edges, child graphs as clusters.
+//! Prints a graph in the DOT language: nodes with their kinds, edges, child graphs as clusters.
 
 use super::Id;
 use super::node::Kind;
@@ -6,12 +6,12 @@ use super::world::World;
 use shim_sys::cuda::CUresult;
 use std::fmt::Write as _;
 
-/// Flag: handles are shown.
+/// Flag: print handles.
 const HANDLES: u32 = 1 << 10;
-/// Flag: everything is shown.
+/// Flag: print everything.
 const VERBOSE: u32 = 1;
 
-/// The text.
+/// The graph as DOT text.
 pub(crate) fn text(world: &World, graph: Id, flags: u32) -> Result<String, CUresult> {
     let mut out = String::from("digraph vgpu_sim {\n");
     inside(world, graph, flags, 1, &mut out)?;

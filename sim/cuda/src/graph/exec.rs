@@ -1,5 +1,7 @@
-//! Executable graphs: a copy of a graph in an order that its edges allow, with what its memory needs; made, changed,
-//! compared. How one runs: `run`.
+//! Executable graphs: a copy of a graph in an order that its edges allow, with its memory needs. Instantiation,
+//! changes, comparison.
+//!
+//! Not here: launches (`run`).
 
 use super::memory::Region;
 use super::node::{Kernel, Kind};
@@ -16,13 +18,13 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Instantiation flag: what a launch left allocated is freed by the next.
+/// Instantiation flag: a launch first frees the memory that the previous launch left allocated.
 pub(crate) const AUTO_FREE: u64 = 1;
 /// Instantiation flag: upload at once.
 pub(crate) const UPLOAD: u64 = 2;
 /// Instantiation flag: for launches from the device.
 pub(crate) const DEVICE_LAUNCH: u64 = 4;
-/// Instantiation flag: priorities of nodes count.
+/// Instantiation flag: priorities of nodes have effect.
 pub(crate) const USE_NODE_PRIORITY: u64 = 8;
 
 /// A node of an executable graph.
@@ -32,7 +34,7 @@ pub(crate) struct Step {
     pub(crate) kind: Kind,
     after: Vec<usize>,
     pub(crate) enabled: bool,
-    /// What a child node runs.
+    /// Content of a child node.
     pub(crate) child: Option<Body>,
 }
 
@@ -40,28 +42,28 @@ pub(crate) struct Step {
 #[derive(Default)]
 pub(crate) struct Body {
     steps: Vec<Step>,
-    /// Numbers of steps, in an order that the edges allow.
+    /// Indices of steps, in an order that the edges allow.
     order: Vec<usize>,
 }
 
 /// The memory an executable graph needs on one device.
 pub(crate) struct Need {
     pub(crate) device: i32,
-    /// Bytes for the regions that the graph frees itself.
+    /// Bytes for regions that the graph itself frees.
     pub(crate) passing: u64,
-    /// Bytes for those that outlive a launch.
+    /// Bytes for regions that outlive a launch.
     pub(crate) lasting: u64,
     /// The regions that outlive a launch.
     pub(crate) outlive: Vec<Arc<Region>>,
-    /// The others.
+    /// The regions that the graph itself frees.
     pub(crate) pass: Vec<Arc<Region>>,
 }
 
-/// What can change.
+/// The changeable part of an executable graph.
 pub(crate) struct Inner {
     pub(crate) body: Body,
     pub(crate) needs: Vec<Need>,
-    /// The end of the last launch or upload.
+    /// Event at the end of the last launch or upload.
     pub(crate) last: Option<Mark>,
     pub(crate) objects: Held,
 }
@@ -74,11 +76,11 @@ pub(crate) struct Exec {
     pub(crate) inner: Mutex<Inner>,
 }
 
-/// Why a graph cannot be made executable.
+/// Why a graph cannot be instantiated.
 pub(crate) struct Refusal {
     pub(crate) code: CUresult,
     pub(crate) node: Id,
-    /// The driver's number for it: 1 an error, 2 the structure, 3 a node that cannot do it.
+    /// The driver's number for the reason: 1 an error, 2 the structure, 3 a node that does not support it.
     pub(crate) why: u32,
 }
 
@@ -89,7 +91,7 @@ impl From<CUresult> for Refusal {
 }
 
 impl Body {
-    /// A copy of a graph as it is now.
+    /// Copies the present state of a graph.
     pub(crate) fn read(world: &World, graph: Id) -> Result<Body, Refusal> {
         let g = world.graph(graph)?;
         let place: HashMap<Id, usize> = g.nodes.keys().enumerate().map(|(i, id)| (*id, i)).collect();
@@ -110,12 +112,12 @@ impl Body {
         Ok(Body { steps, order })
     }
 
-    /// The steps in the order in which they run.
+    /// The steps in the order of execution.
     pub(crate) fn ordered(&self) -> impl Iterator<Item = &Step> {
         self.order.iter().map(|i| &self.steps[*i])
     }
 
-    /// The step that was made from a node, here or in a child.
+    /// The step that was made from the node `source`, here or in a child graph.
     pub(crate) fn step(&mut self, source: Id) -> Option<&mut Step> {
         if let Some(i) = self.steps.iter().position(|s| s.source == source) {
             return self.steps.get_mut(i);
@@ -123,7 +125,7 @@ impl Body {
         self.steps.iter_mut().filter_map(|s| s.child.as_mut()).find_map(|c| c.step(source))
     }
 
-    /// What the allocation nodes need, by device; a free that is not behind its allocation is refused.
+    /// Memory that the allocation nodes need, by device. Refuses a free that does not follow its allocation.
     fn needs(&self) -> Result<Vec<Need>, Refusal> {
         let mut needs: BTreeMap<i32, Need> = BTreeMap::new();
         if !self.steps.iter().any(|s| matches!(s.kind, Kind::Alloc(_))) {
@@ -136,7 +138,7 @@ impl Body {
             .enumerate()
             .filter_map(|(i, s)| if let Kind::Free(r) = &s.kind { Some((Arc::as_ptr(r) as usize, i)) } else { None })
             .collect();
-        // Of each region that passes: where it lies, and the step that frees it.
+        // For each region that the graph frees: address, length, and the step that frees it.
         let mut placed: BTreeMap<i32, Vec<(u64, u64, usize)>> = BTreeMap::new();
         for &i in &self.order {
             let Kind::Alloc(a) = &self.steps[i].kind else { continue };
@@ -159,7 +161,8 @@ impl Body {
                 return Err(Refusal { code: CUresult::INVALID_VALUE, node: self.steps[end].source, why: 2 });
             }
             need.pass.push(region.clone());
-            // The lowest place that no region has whose free does not come before this allocation.
+            // The lowest address that does not overlap a region that may still be live here. A region is no longer live
+            // if its free precedes this allocation.
             let others = placed.entry(device).or_default();
             let mut busy: Vec<(u64, u64)> =
                 others.iter().filter(|(_, _, f)| !before[i].has(*f)).map(|(at, n, _)| (*at, *n)).collect();
@@ -184,14 +187,14 @@ impl Body {
         all
     }
 
-    /// Takes the parameters of `new` over; says what does not fit, with the nodes of the new graph it is about.
+    /// Takes the parameters of `new`; otherwise returns the mismatch, with nodes of the new graph.
     fn update(&mut self, new: Body) -> Result<(), Mismatch> {
         self.compare(&new)?;
         self.adopt(new);
         Ok(())
     }
 
-    /// Whether the two have the same nodes and edges, and only parameters changed that may.
+    /// Checks that both have the same nodes and edges, and that only changeable parameters differ.
     fn compare(&self, new: &Body) -> Result<(), Mismatch> {
         let wrong = |result, node, from| Err(Mismatch { result, node, from });
         if self.steps.len() != new.steps.len() {
@@ -230,7 +233,7 @@ impl Body {
     }
 }
 
-/// Steps by number, as bits.
+/// A set of step indices.
 #[derive(Clone, Default)]
 struct Bits(Vec<u64>);
 
@@ -254,7 +257,7 @@ impl Bits {
     }
 }
 
-/// An order that the edges allow, older steps first; else a step of a cycle.
+/// An order that the edges allow, older steps first; on an error a step in a cycle.
 fn order(steps: &[Step]) -> Result<Vec<usize>, usize> {
     let mut missing: Vec<usize> = steps.iter().map(|s| s.after.len()).collect();
     let mut next = vec![Vec::new(); steps.len()];
@@ -275,7 +278,7 @@ fn order(steps: &[Step]) -> Result<Vec<usize>, usize> {
     missing.iter().position(|m| *m > 0).map_or(Ok(order), Err)
 }
 
-/// What an update of a whole executable graph found wrong: the driver's number, the node, where its edge comes from.
+/// Why an update of an executable graph failed: the driver's number, the node, and the start of its edge.
 pub(crate) struct Mismatch {
     pub(crate) result: u32,
     pub(crate) node: Id,
@@ -286,7 +289,7 @@ fn same_context(a: &Kernel, b: &Kernel) -> bool {
     Arc::ptr_eq(&a.context, &b.context)
 }
 
-/// Whether a step of one kind may take the parameters of `new`; else the driver's number for why not.
+/// Checks that a step may take the parameters of `new`; the error is the driver's number for the reason.
 fn may_become(old: &Kind, new: &Kind) -> Result<(), u32> {
     let parameters = 5;
     let fits = match (old, new) {
@@ -305,7 +308,7 @@ fn may_become(old: &Kind, new: &Kind) -> Result<(), u32> {
     if fits { Ok(()) } else { Err(parameters) }
 }
 
-/// Makes a graph executable.
+/// Instantiates a graph.
 pub(crate) fn instantiate(driver: &'static Driver, graph: Id, flags: u64) -> Result<Arc<Exec>, Refusal> {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let mut world = driver.graphs.world();
@@ -327,7 +330,7 @@ pub(crate) fn instantiate(driver: &'static Driver, graph: Id, flags: u64) -> Res
     Ok(exec)
 }
 
-/// Ends an executable graph; what it left allocated stays.
+/// Destroys an executable graph; memory that it left allocated stays.
 pub(crate) fn destroy(driver: &'static Driver, exec: &Arc<Exec>) -> Result<(), CUresult> {
     driver.graphs.execs.remove(handle(exec)).ok_or(CUresult::INVALID_VALUE)?;
     if let Ok(g) = driver.graphs.world().graph_mut(exec.graph) {
@@ -339,7 +342,7 @@ pub(crate) fn destroy(driver: &'static Driver, exec: &Arc<Exec>) -> Result<(), C
     let Some(last) = inner.last.take() else { return Ok(()) };
     drop(inner);
     let engine = &driver.device(last.device)?.engine;
-    // The objects live as long as a launch on its way.
+    // The objects live until an outstanding launch is done.
     if !objects.is_empty() && !engine.event_done(last.event) {
         let group = *hold(&driver.graphs.keepers).entry(last.device).or_insert_with(|| engine.open_group());
         let stream = engine.open_stream(group, false);
@@ -353,14 +356,14 @@ pub(crate) fn destroy(driver: &'static Driver, exec: &Arc<Exec>) -> Result<(), C
 }
 
 impl Exec {
-    /// Gives the step that was made from `source` a new kind of work of the same sort.
+    /// Replaces the work of the step that was made from `source` by `new`, of the same kind.
     pub(crate) fn set(&self, source: Id, mut new: Kind) -> Result<(), CUresult> {
         let mut inner = hold(&self.inner);
         let step = inner.body.step(source).ok_or(CUresult::INVALID_VALUE)?;
         if step.kind.number() != new.number() || may_become(&step.kind, &new).is_err() {
             return Err(CUresult::INVALID_VALUE);
         }
-        // Attributes are no parameters.
+        // Attributes are not parameters, so they stay.
         if let (Kind::Kernel(old), Kind::Kernel(new)) = (&step.kind, &mut new) {
             new.attributes.clone_from(&old.attributes);
         }
@@ -368,19 +371,19 @@ impl Exec {
         Ok(())
     }
 
-    /// Gives a child node's steps the parameters of another graph of the same shape.
+    /// Gives the steps of a child node the parameters of another graph of the same shape.
     pub(crate) fn set_child(&self, source: Id, new: Body) -> Result<(), CUresult> {
         let mut inner = hold(&self.inner);
         let child = inner.body.step(source).and_then(|s| s.child.as_mut()).ok_or(CUresult::INVALID_VALUE)?;
         child.update(new).map_err(|_| CUresult::INVALID_VALUE)
     }
 
-    /// Takes over the parameters of a graph of the same shape.
+    /// Takes the parameters of a graph of the same shape.
     pub(crate) fn update(&self, new: Body) -> Result<(), Mismatch> {
         hold(&self.inner).body.update(new)
     }
 
-    /// Whether a step is switched on; `to`: switches it.
+    /// Whether a step is enabled; `to`: first enables or disables it.
     pub(crate) fn enabled(&self, source: Id, to: Option<bool>) -> Result<bool, CUresult> {
         let mut inner = hold(&self.inner);
         let step = inner.body.step(source).filter(|s| s.kind.can_rest()).ok_or(CUresult::INVALID_VALUE)?;

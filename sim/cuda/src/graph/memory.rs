@@ -1,13 +1,17 @@
-//! The memory of allocation nodes: addresses that are fixed when the node is made, and a pool per device that backs them.
+//! The memory of allocation nodes: addresses that are fixed when the node is made, and a pool per device behind
+//! them.
 //!
-//! A *span* is a range of addresses; a *region* is what one allocation node hands out. Regions of one graph share a span
-//! when the graph's edges put the free of the first before the allocation of the second. Physical memory is taken from
-//! the pool (`pool_core`) when an executable graph is uploaded or launched: one block for all regions that the graph
-//! frees itself, whose lifetimes decide how much that is, and which goes back to the pool at the end of the launch in
-//! the order of its stream; and one block for those that outlive the launch, which goes back when the last of them is
-//! freed. The pool keeps its chunks until it is trimmed. The content stands at the span and is none of the pool's, so
-//! two regions that share physical memory do not see each other's bytes; a region's address can be used as long as its
-//! span lives, where a real device would fault after the free.
+//! A *span* is a range of addresses; a *region* is the memory that one allocation node returns. Two regions of
+//! one graph share a span if the edges order the free of the first before the allocation of the second.
+//!
+//! Physical memory comes from the pool (`pool_core`) when an executable graph is uploaded or launched, in two
+//! blocks. The first is for all regions that the graph itself frees; their lifetimes decide its size. It returns
+//! to the pool at the end of the launch, in stream order. The second is for regions that outlive the launch; it
+//! returns to the pool when the last of them is freed. The pool keeps its chunks until it is trimmed.
+//!
+//! The content is at the span and not in the pool's memory. So two regions that share physical memory do not see
+//! each other's bytes. A region's address stays usable while its span lives, where a real device would fault
+//! after the free.
 
 use super::Id;
 use crate::driver::{self, Driver, hold};
@@ -35,7 +39,7 @@ impl Drop for Span {
     }
 }
 
-/// What an allocation node hands out.
+/// The memory that an allocation node returns.
 pub(crate) struct Region {
     pub(crate) span: Arc<Span>,
     pub(crate) bytes: u64,
@@ -46,21 +50,22 @@ pub(crate) struct Region {
 
 #[derive(Default)]
 struct State {
-    /// The graph itself frees it.
+    /// True if a node of its own graph frees it.
     freed_inside: bool,
     /// Other graphs with a node that frees it.
     freed_by: HashSet<Id>,
-    /// Allocated and not freed, and what backs it: for regions that outlive the launch.
+    /// The block behind it while it is allocated, for a region that outlives the launch.
     holding: Option<Arc<Holding>>,
 }
 
 impl Region {
-    /// Allocated by a launch that is enqueued, and not freed.
+    /// True if an enqueued launch allocated it and no free was enqueued.
     pub(crate) fn is_live(&self) -> bool {
         hold(&self.state).holding.is_some()
     }
 
-    /// A node of `graph` is to free it: at most one in each graph, and its own graph or others, not both.
+    /// Registers that a node of `graph` frees it. Allowed: one such node in its own graph, or one in each of several
+    /// other graphs, but not both.
     pub(crate) fn claim(&self, graph: Id) -> Result<(), CUresult> {
         let mut s = hold(&self.state);
         let own = graph == self.graph;
@@ -69,7 +74,7 @@ impl Region {
         if free { Ok(()) } else { Err(CUresult::INVALID_VALUE) }
     }
 
-    /// A launch allocates it.
+    /// A launch allocates it, backed by `holding`.
     pub(crate) fn begin(&self, holding: &Arc<Holding>) {
         hold(&self.state).holding = Some(holding.clone());
     }
@@ -92,13 +97,13 @@ pub(crate) struct Holding {
 }
 
 impl Holding {
-    /// The block at `at`, until `regions` regions are freed.
+    /// The block at `at`, which is returned after `regions` regions are freed.
     pub(crate) fn new(device: i32, at: u64, regions: usize) -> Arc<Holding> {
         Arc::new(Holding { device, at, left: AtomicUsize::new(regions) })
     }
 }
 
-/// A stream of a device: where something is enqueued.
+/// A stream of a device.
 #[derive(Clone)]
 pub(crate) struct Line {
     /// CUDA ordinal.
@@ -108,7 +113,7 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// Lets the line wait for an event of any device.
+    /// Makes the stream wait for an event of any device.
     pub(crate) fn wait(&self, mark: Mark, driver: &'static Driver) {
         if mark.device == self.device {
             self.engine.wait_event(self.stream, mark.event);
@@ -118,7 +123,7 @@ impl Line {
         }
     }
 
-    /// An event recorded in the line now.
+    /// Records a new event in the stream.
     pub(crate) fn mark(&self) -> Mark {
         let event = self.engine.open_event(false);
         self.engine.record(self.stream, event);
@@ -126,7 +131,7 @@ impl Line {
     }
 }
 
-/// How much a device's pool has: bytes now and at most.
+/// Memory of a device's pool, bytes now and at most.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub(crate) struct Numbers {
     pub(crate) used: u64,
@@ -138,13 +143,13 @@ pub(crate) struct Numbers {
 #[derive(Default)]
 struct Pool {
     core: Core,
-    /// Where each executable graph's parts were last, by its number and the part's: what is mapped for it.
+    /// The last block of each part of an executable graph, by the graph's number and the part's: mapped for it.
     mapped: HashMap<(u64, u8), (u64, u64)>,
-    /// Blocks that are taken, with their lengths.
+    /// Blocks in use, by address, with their lengths.
     taken: BTreeMap<u64, u64>,
-    /// Frees in streams of this device, to be asked about.
+    /// Pending frees in streams of this device, to be queried.
     late: Vec<(Ticket, Mark)>,
-    /// Frees in streams of other devices: their numbers mean nothing to the core.
+    /// Pending frees in streams of other devices, whose stream ids mean nothing to the core.
     abroad: Vec<(u64, Mark)>,
     used_high: u64,
 }
@@ -177,7 +182,7 @@ impl Pool {
         });
     }
 
-    /// Bytes that are mapped for some executable graph or taken.
+    /// Bytes that are mapped for an executable graph or in use.
     fn used(&self) -> u64 {
         let mut all: Vec<(u64, u64)> =
             self.mapped.values().copied().chain(self.taken.iter().map(|(a, l)| (*a, *l))).collect();
@@ -196,7 +201,7 @@ impl Pool {
         chunk.inspect(|at| self.core.grow(*at, len)).is_ok()
     }
 
-    /// Returns chunks that nobody uses.
+    /// Returns unused chunks to the device.
     fn trim(&mut self, driver: &'static Driver, device: i32) {
         self.settle(driver);
         for (at, len) in self.core.surplus(0, 0) {
@@ -205,8 +210,8 @@ impl Pool {
         }
     }
 
-    /// Takes a block for work in `line`: what the line itself freed, then what is free, then more memory, then what other
-    /// lines free, for which it waits.
+    /// Takes a block for work in `line`. Sources in this order: blocks that the stream itself freed, free blocks,
+    /// more memory, blocks that other streams will free. For the last the stream waits.
     fn take(&mut self, driver: &'static Driver, device: i32, bytes: u64, line: &Line) -> Result<u64, CUresult> {
         let own = if line.device == device { From::Stream(line.stream) } else { From::Nobody };
         let none = CUresult::OUT_OF_MEMORY;
@@ -244,12 +249,12 @@ impl GraphMemory {
         f(&mut hold(&self.regions))
     }
 
-    /// All regions that begin at `at`.
+    /// All regions that start at `at`.
     pub(crate) fn at(&self, at: u64) -> Vec<Arc<Region>> {
         self.regions(|r| r.get(&at).map(|all| all.iter().filter_map(Weak::upgrade).collect()).unwrap_or_default())
     }
 
-    /// A new region, in `span` if there is one.
+    /// Makes a region, in `span` if there is one.
     pub(crate) fn region(
         &self,
         driver: &'static Driver,
@@ -267,15 +272,16 @@ impl GraphMemory {
         Ok(region)
     }
 
-    /// The region a node of `graph` may free at `at`.
+    /// The region at `at` that a node of `graph` may free.
     pub(crate) fn claim(&self, at: u64, graph: Id) -> Result<Arc<Region>, CUresult> {
-        // Of several in one span all but the last are freed in their graph already.
+        // Of several regions in one span all but the last are already freed in their graph.
         let region = self.at(at).pop().ok_or(CUresult::INVALID_VALUE)?;
         region.claim(graph)?;
         Ok(region)
     }
 
-    /// Frees what a graph has left allocated at `at`, in the order of `line`. `None`: no graph memory begins there.
+    /// Frees memory at `at` that a graph left allocated, in the order of `line`. `None`: no graph memory starts
+    /// there.
     pub(crate) fn free(&self, driver: &'static Driver, at: u64, line: &Line) -> Option<Result<(), CUresult>> {
         let found = self.at(at);
         let freed = found.iter().any(|r| r.end(driver, line));
@@ -300,7 +306,7 @@ impl GraphMemory {
         Ok(at)
     }
 
-    /// Gives a block back in the order of `line`.
+    /// Returns a block in the order of `line`.
     pub(crate) fn give(&self, driver: &'static Driver, device: i32, at: u64, line: &Line) {
         let mut pools = hold(&self.pools);
         let Some(pool) = pools.get_mut(&device) else { return };
@@ -317,14 +323,14 @@ impl GraphMemory {
         pool.settle(driver);
     }
 
-    /// An executable graph is gone: nothing is mapped for it any more.
+    /// Forgets the mappings of an executable graph that ended.
     pub(crate) fn forget(&self, exec: u64) {
         for pool in hold(&self.pools).values_mut() {
             pool.mapped.retain(|(number, _), _| *number != exec);
         }
     }
 
-    /// How much the pool of a device has.
+    /// Memory of a device's pool.
     pub(crate) fn numbers(&self, device: i32) -> Numbers {
         let pools = hold(&self.pools);
         let Some(pool) = pools.get(&device) else { return Numbers::default() };
@@ -332,7 +338,7 @@ impl GraphMemory {
         Numbers { used: pool.used(), used_high: pool.used_high, reserved: n.reserved, reserved_high: n.reserved_high }
     }
 
-    /// Puts a highest value back to the present.
+    /// Resets a highest value to the present one.
     pub(crate) fn reset_high(&self, device: i32, reserved: bool) {
         let mut pools = hold(&self.pools);
         let Some(pool) = pools.get_mut(&device) else { return };
@@ -343,7 +349,7 @@ impl GraphMemory {
         }
     }
 
-    /// Returns what no launch on its way and no allocation uses.
+    /// Returns memory that neither an outstanding launch nor an allocation uses.
     pub(crate) fn trim(&self, driver: &'static Driver, device: i32) -> Result<(), CUresult> {
         driver.device(device)?;
         if let Some(pool) = hold(&self.pools).get_mut(&device) {
@@ -352,10 +358,10 @@ impl GraphMemory {
         Ok(())
     }
 
-    /// The last context of a device is gone, its work is done: all of the device's graph memory goes.
+    /// Frees all graph memory of a device whose last context ended with its work done.
     pub(crate) fn close(&self, driver: &'static Driver, device: i32) {
         let all: Vec<Arc<Region>> = self.regions(|r| r.values().flatten().filter_map(Weak::upgrade).collect());
-        // Outside the table: the last reference to one would take it out.
+        // Outside the table's lock, because dropping the last reference removes the region from the table.
         for r in all.iter().filter(|r| r.span.device == device) {
             hold(&r.state).holding = None;
         }

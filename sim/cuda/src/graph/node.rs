@@ -1,4 +1,4 @@
-//! What a node does, with everything it needs for it: arguments are copied when the node is made.
+//! The work of a node with all its data; arguments are copied when the node is made.
 
 use super::Id;
 use super::memory::Region;
@@ -10,14 +10,14 @@ use shim_sys::cuda::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A node's work.
+/// The work of a node.
 #[derive(Clone)]
 pub(crate) enum Kind {
     Kernel(Kernel),
     Copy(Copy),
     Fill(Fill),
     Host(Host),
-    /// The graph that belongs to the node.
+    /// The child graph that belongs to the node.
     Child(Id),
     Empty,
     Wait(Arc<Event>),
@@ -27,7 +27,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// The driver's number for it.
+    /// The driver's number for this type of node.
     pub(crate) fn number(&self) -> u32 {
         match self {
             Kind::Kernel(_) => 0,
@@ -43,7 +43,7 @@ impl Kind {
         }
     }
 
-    /// A word for it.
+    /// The name of this type in DOT output.
     pub(crate) fn word(&self) -> &'static str {
         match self {
             Kind::Kernel(_) => "kernel",
@@ -59,22 +59,22 @@ impl Kind {
         }
     }
 
-    /// Whether the node can be switched off in an executable graph.
+    /// True if the node can be disabled in an executable graph.
     pub(crate) fn can_rest(&self) -> bool {
         matches!(self, Kind::Kernel(_) | Kind::Copy(_) | Kind::Fill(_))
     }
 }
 
-/// The arguments of a kernel: the driver's own copy, and the pointers to it that a query hands out.
+/// The arguments of a kernel: the driver's own copy, and the pointers to it that a query returns.
 pub(crate) struct Arguments {
     bytes: Box<[u8]>,
     pointers: Box<[*mut c_void]>,
-    /// The packed list (1, bytes, 2, size, 0), where the program gave one.
+    /// The packed list (1, bytes, 2, size, 0), if the program passed one.
     list: Option<Box<[*mut c_void; 5]>>,
     size: Box<usize>,
 }
 
-// SAFETY: the pointers point into the same object, which nobody changes.
+// SAFETY: the pointers point into the same object, which is never changed.
 unsafe impl Send for Arguments {}
 // SAFETY: as above.
 unsafe impl Sync for Arguments {}
@@ -93,7 +93,7 @@ impl Arguments {
         let mut bytes = vec![0u8; layout.iter().map(|(at, n)| at + n).max().unwrap_or(0)];
         if !params.is_null() {
             for (i, (at, n)) in layout.iter().enumerate() {
-                // SAFETY: the caller's promise: one pointer for each parameter, to as many bytes as it has.
+                // SAFETY: the caller's promise: one pointer per parameter, valid for that parameter's bytes.
                 unsafe {
                     let from: *const u8 = params.add(i).read().cast();
                     if from.is_null() {
@@ -106,7 +106,7 @@ impl Arguments {
             // SAFETY: the caller's promise: a packed list.
             let (from, size) = unsafe { packed(extra)? };
             bytes.resize(bytes.len().max(size), 0);
-            // SAFETY: the list says that there are so many bytes.
+            // SAFETY: the list states this number of bytes.
             unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), size) };
         }
         let mut bytes = bytes.into_boxed_slice();
@@ -119,7 +119,7 @@ impl Arguments {
         Ok(Arc::new(Arguments { bytes, pointers, list, size }))
     }
 
-    /// As `kernelParams`: null if the program gave a packed list, or there is none.
+    /// The arguments as `kernelParams`: null if the program passed a packed list, or there are none.
     pub(crate) fn pointers(&self) -> *mut *mut c_void {
         if self.list.is_some() || self.pointers.is_empty() {
             return std::ptr::null_mut();
@@ -127,7 +127,7 @@ impl Arguments {
         self.pointers.as_ptr().cast_mut()
     }
 
-    /// As `extra`.
+    /// The arguments as `extra`.
     pub(crate) fn list(&self) -> *mut *mut c_void {
         debug_assert_eq!(*self.size, self.bytes.len());
         self.list.as_ref().map_or(std::ptr::null_mut(), |l| l.as_ptr().cast_mut())
@@ -139,13 +139,13 @@ impl Arguments {
 pub(crate) struct Kernel {
     pub(crate) f: Arc<Function>,
     pub(crate) context: Arc<Context>,
-    /// The function, the library's kernel and the context, as the program named them.
+    /// The function, the library's kernel and the context, as the program passed them.
     pub(crate) named: (CUfunction, CUkernel, CUcontext),
     pub(crate) shape: Shape,
     pub(crate) arguments: Arc<Arguments>,
-    /// What a launch takes and does.
+    /// Duration and effect of a launch.
     pub(crate) cost: Cost,
-    /// Attributes by number, 64 bytes each as the interface has it.
+    /// Attributes by number, 64 bytes each as in the driver API.
     pub(crate) attributes: BTreeMap<u32, [u8; 64]>,
 }
 
@@ -156,18 +156,18 @@ pub(crate) struct Copy {
     pub(crate) context: Arc<Context>,
 }
 
-// SAFETY: the addresses are the program's; the node reads them only when its turn comes.
+// SAFETY: the addresses are the program's; the node reads them only when it runs.
 unsafe impl Send for Copy {}
 // SAFETY: as above.
 unsafe impl Sync for Copy {}
 
 impl Copy {
-    /// One row only.
+    /// True for a copy of a single row.
     pub(crate) fn is_line(&self) -> bool {
         self.params.Height <= 1 && self.params.Depth <= 1
     }
 
-    /// The same rows between the same places.
+    /// True if both copy the same rows between the same addresses.
     pub(crate) fn same(a: &Copy, b: &Copy) -> bool {
         let side = |c: &CUDA_MEMCPY3D| {
             let from = (c.srcHost, c.srcDevice, c.srcArray, c.srcXInBytes, c.srcY, c.srcZ, c.srcPitch, c.srcHeight);
@@ -186,18 +186,18 @@ pub(crate) struct Fill {
 }
 
 impl Fill {
-    /// One row only.
+    /// True for a fill of a single row.
     pub(crate) fn is_line(&self) -> bool {
         self.params.height <= 1
     }
 
-    /// The same value over the same rows.
+    /// True if both fill the same rows with the same value.
     pub(crate) fn same(a: &Fill, b: &Fill) -> bool {
         let all = |p: &CUDA_MEMSET_NODE_PARAMS| (p.dst, p.pitch, p.value, p.elementSize, p.width, p.height);
         all(&a.params) == all(&b.params)
     }
 
-    /// The bytes of an element.
+    /// The bytes of one element.
     pub(crate) fn pattern(&self) -> Vec<u8> {
         self.params.value.to_le_bytes()[..self.params.elementSize as usize].to_vec()
     }
@@ -210,13 +210,13 @@ pub(crate) struct Host {
     pub(crate) data: *mut c_void,
 }
 
-// SAFETY: the program hands the pointer over to be given back to its function on another thread.
+// SAFETY: the program passes the pointer so that its function receives it on another thread.
 unsafe impl Send for Host {}
 // SAFETY: as above.
 unsafe impl Sync for Host {}
 
 impl Host {
-    /// Calls it.
+    /// Calls the host function.
     pub(crate) fn call(&self) {
         // SAFETY: the program's own function with its own argument.
         unsafe { (self.f)(self.data) }
@@ -231,7 +231,7 @@ pub(crate) struct Alloc {
     pub(crate) access: Arc<[CUmemAccessDesc]>,
 }
 
-// SAFETY: what the program gave as a description; its one pointer is not followed.
+// SAFETY: the program's description; its one pointer is not dereferenced.
 unsafe impl Send for Alloc {}
 // SAFETY: as above.
 unsafe impl Sync for Alloc {}

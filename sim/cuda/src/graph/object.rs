@@ -1,11 +1,11 @@
-//! Objects of the program that graphs keep alive, by count.
+//! User objects of the program, which graphs keep alive by reference counts.
 
 use core::ffi::c_void;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// An object: destroyed when its last reference goes.
+/// A user object, destroyed with its last reference.
 pub(crate) struct Object {
     ptr: *mut c_void,
     destroy: unsafe extern "C" fn(*mut c_void),
@@ -22,12 +22,12 @@ impl Object {
         Arc::new(Object { ptr, destroy, references: AtomicU64::new(u64::from(count)) })
     }
 
-    /// Adds references.
+    /// Adds `count` references.
     pub(crate) fn retain(&self, count: u32) {
         self.references.fetch_add(u64::from(count), Ordering::Relaxed);
     }
 
-    /// Takes references; true when that was the last one, and the object is destroyed.
+    /// Removes `count` references; true if they were the last ones, in which case the object was destroyed.
     pub(crate) fn release(&self, count: u32) -> bool {
         let lower = |n: u64| n.checked_sub(u64::from(count));
         let gone = self.references.fetch_update(Ordering::AcqRel, Ordering::Relaxed, lower) == Ok(u64::from(count));
@@ -39,17 +39,17 @@ impl Object {
     }
 }
 
-/// References that a graph holds, by handle. They go with it.
+/// References that a graph holds, by handle; released with the graph.
 #[derive(Default)]
 pub(crate) struct Held(BTreeMap<usize, (Arc<Object>, u32)>);
 
 impl Held {
-    /// Takes over references that the caller has counted already.
+    /// Takes ownership of references that the caller has already counted.
     pub(crate) fn take(&mut self, handle: usize, object: &Arc<Object>, count: u32) {
         self.0.entry(handle).or_insert_with(|| (object.clone(), 0)).1 += count;
     }
 
-    /// Takes references out, for the caller to release; `None` if there are not so many.
+    /// Removes references, which the caller then releases; `None` if the graph has fewer.
     pub(crate) fn give(&mut self, handle: usize, count: u32) -> Option<Arc<Object>> {
         let (object, n) = self.0.get_mut(&handle).filter(|(_, n)| *n >= count)?;
         let object = object.clone();
@@ -60,7 +60,7 @@ impl Held {
         Some(object)
     }
 
-    /// References of its own to the same objects, for a clone or an executable graph.
+    /// Makes separate references to the same objects, for a clone or an executable graph.
     pub(crate) fn duplicate(&self) -> Held {
         for (object, n) in self.0.values() {
             object.retain(*n);

@@ -1,4 +1,4 @@
-//! Launches of executable graphs: everything that can fail first, then the nodes one after another in one stream.
+//! Launches of executable graphs: first everything that can fail, then the nodes one after another in one stream.
 //!
 //! A node whose context is on another device runs in a stream there, and the launch's stream waits for it.
 
@@ -17,7 +17,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use vgpu_sim::engine;
 
-/// A node's work with its addresses found.
+/// The work of a node with its addresses resolved.
 enum Work {
     Kernel(Arc<Context>, Known),
     Copy(Arc<Context>, Move),
@@ -28,14 +28,14 @@ enum Work {
     Free(Arc<Region>),
 }
 
-/// An event that was not destroyed: its number may belong to another by now.
+/// Checks that an event was not destroyed: its handle may belong to another event by now.
 fn living(driver: &'static Driver, e: &Arc<Event>) -> Result<Arc<Event>, CUresult> {
     driver.events.get(handle(e)).filter(|found| Arc::ptr_eq(found, e)).ok_or(CUresult::INVALID_HANDLE)
 }
 
-/// Finds everything that the steps will do; what is gone meanwhile is found here.
+/// Resolves the work of all steps; detects objects that ended since the graph was made.
 fn prepare(driver: &'static Driver, body: &Body, work: &mut Vec<Work>) -> Result<(), CUresult> {
-    // A real device faults at such an address, and the context is lost.
+    // A real device faults at such an address and loses the context.
     let fault = |_| CUresult::ILLEGAL_ADDRESS;
     for step in body.ordered().filter(|s| s.enabled) {
         match &step.kind {
@@ -64,7 +64,7 @@ fn prepare(driver: &'static Driver, body: &Body, work: &mut Vec<Work>) -> Result
     Ok(())
 }
 
-/// Runs `f` in the device of `context`: in `line` itself, or in a stream there that stands between two waits.
+/// Runs `f` on the device of `context`: in `line` itself, or in a stream there between two waits.
 fn there(driver: &'static Driver, line: &Line, context: &Arc<Context>, f: impl FnOnce(&Line)) -> Result<(), CUresult> {
     if context.device == line.device {
         f(line);
@@ -77,7 +77,7 @@ fn there(driver: &'static Driver, line: &Line, context: &Arc<Context>, f: impl F
         let mark = from.mark();
         to.wait(mark, driver);
         let engine = from.engine.clone();
-        // Whoever waits names the event until it has waited; afterwards it can be used again.
+        // The waiting stream refers to the event until its wait is over; only then may the event be reused.
         to.engine.host(to.stream, move || engine.close_event(mark.event));
     };
     pass(line, &far);
@@ -122,7 +122,7 @@ fn carry_out(driver: &'static Driver, line: &Line, work: Work) -> Result<(), CUr
     }
 }
 
-/// Refuses to free what nobody has allocated, and to allocate what is.
+/// Refuses a free of memory that is not allocated, and an allocation that is still live.
 fn check_memory(inner: &Inner, work: &[Work], auto_free: bool) -> Result<(), CUresult> {
     let own: HashSet<*const Region> =
         inner.needs.iter().flat_map(|n| n.pass.iter().chain(&n.outlive)).map(Arc::as_ptr).collect();
@@ -131,15 +131,16 @@ fn check_memory(inner: &Inner, work: &[Work], auto_free: bool) -> Result<(), CUr
     if refused { Err(CUresult::INVALID_VALUE) } else { Ok(()) }
 }
 
-/// Whether something is allocated that an earlier launch has allocated.
+/// True if memory is still allocated from an earlier launch.
 fn unfreed(inner: &Inner) -> bool {
     inner.needs.iter().flat_map(|n| &n.outlive).any(|r| r.is_live())
 }
 
-/// The blocks of one launch that go back at its end: device and place.
+/// The blocks of one launch that are returned at its end: device and address.
 type Passing = Vec<(i32, u64)>;
 
-/// Takes the memory of a launch. `hold_on`: for regions that outlive it; else everything goes back like the rest.
+/// Takes the memory of a launch. `hold_on`: keeps the blocks for regions that outlive it; otherwise they are
+/// returned too.
 fn take_memory(
     driver: &'static Driver,
     number: u64,
@@ -176,14 +177,14 @@ fn give_back(driver: &'static Driver, passing: &Passing, line: &Line) {
     }
 }
 
-/// Puts the line behind the last launch or upload of the same executable graph.
+/// Orders the stream after the last launch or upload of the same executable graph.
 fn follow(driver: &'static Driver, inner: &mut Inner, line: &Line) {
     if let Some(last) = inner.last {
         line.wait(last, driver);
     }
 }
 
-/// The line's end is the end of the last launch or upload now.
+/// Records the stream's present end as the end of the last launch or upload.
 fn close(driver: &'static Driver, inner: &mut Inner, line: &Line) {
     if let Some(old) = inner.last.replace(line.mark())
         && let Ok(device) = driver.device(old.device)
@@ -191,14 +192,14 @@ fn close(driver: &'static Driver, inner: &mut Inner, line: &Line) {
         if old.device == line.device {
             device.engine.close_event(old.event);
         } else {
-            // A wait from another device names the event until it is over.
+            // A wait from another device refers to the event until it is over.
             let engine = device.engine.clone();
             line.engine.host(line.stream, move || engine.close_event(old.event));
         }
     }
 }
 
-/// Launches an executable graph in `line`, behind its earlier launches.
+/// Launches an executable graph in `line`, after its earlier launches.
 pub(crate) fn launch(driver: &'static Driver, exec: &Exec, line: &Line) -> Result<(), CUresult> {
     let mut inner = hold(&exec.inner);
     let mut work = Vec::new();
@@ -218,11 +219,11 @@ pub(crate) fn launch(driver: &'static Driver, exec: &Exec, line: &Line) -> Resul
     Ok(())
 }
 
-/// Takes the memory that a launch in `line` will need, behind earlier launches; nothing runs.
+/// Takes the memory that a launch in `line` will need, after earlier launches; runs no node.
 pub(crate) fn upload(driver: &'static Driver, exec: &Exec, line: &Line) -> Result<(), CUresult> {
     let mut inner = hold(&exec.inner);
     follow(driver, &mut inner, line);
-    // What is allocated already has its block.
+    // Memory that is still allocated already has its block.
     if !unfreed(&inner) {
         let passing = take_memory(driver, exec.number, &inner, line, false)?;
         give_back(driver, &passing, line);

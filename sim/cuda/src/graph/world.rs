@@ -1,6 +1,6 @@
-//! The graphs of this process and their nodes: structure only. What a call may do to a graph is decided here.
+//! The graphs of this process and their nodes: structure, and which changes are allowed.
 //!
-//! A cycle can be described; making the graph executable refuses it (`exec`).
+//! A graph with a cycle can be described; instantiation refuses it (`exec`).
 
 use super::Id;
 use super::memory::{Region, Span};
@@ -15,7 +15,7 @@ const INVALID: CUresult = CUresult::INVALID_VALUE;
 /// A node.
 pub(crate) struct Node {
     pub(crate) kind: Kind,
-    /// The nodes it comes after.
+    /// Nodes it depends on.
     pub(crate) after: Vec<Id>,
     /// The node it was cloned from.
     pub(crate) source: Option<Id>,
@@ -24,29 +24,29 @@ pub(crate) struct Node {
 /// A graph.
 #[derive(Default)]
 pub(crate) struct Graph {
-    /// In the order of their making.
+    /// Sorted by creation.
     pub(crate) nodes: BTreeMap<Id, Node>,
-    /// It belongs to a child node, and goes with it.
+    /// True if it belongs to a child node and ends with it.
     pub(crate) embedded: bool,
-    /// A capture goes into it: it may not be ended, shrunk or made executable meanwhile.
+    /// True while a capture adds to it: it may not be destroyed, shrunk or instantiated meanwhile.
     pub(crate) capturing: bool,
-    /// Executable graphs that were made from it and live.
+    /// Number of live executable graphs made from it.
     pub(crate) instances: usize,
     pub(crate) objects: Held,
 }
 
 impl Graph {
-    /// Whether it has nodes that allocate or free: such graphs may not be cloned, embedded, shrunk.
+    /// True if it has nodes that allocate or free: such a graph may not be cloned, embedded or shrunk.
     pub(crate) fn has_memory(&self) -> bool {
         self.nodes.values().any(|n| matches!(n.kind, Kind::Alloc(_) | Kind::Free(_)))
     }
 
-    /// The edges, from first to second.
+    /// The edges as pairs (from, to).
     pub(crate) fn edges(&self) -> Vec<(Id, Id)> {
         self.nodes.iter().flat_map(|(id, n)| n.after.iter().map(move |a| (*a, *id))).collect()
     }
 
-    /// The nodes that come after `node`.
+    /// Nodes that depend on `node`.
     pub(crate) fn dependents(&self, node: Id) -> Vec<Id> {
         self.nodes.iter().filter(|(_, n)| n.after.contains(&node)).map(|(id, _)| *id).collect()
     }
@@ -57,10 +57,10 @@ impl Graph {
     }
 }
 
-/// All of them.
+/// All graphs of this process.
 pub(crate) struct World {
     graphs: HashMap<Id, Graph>,
-    /// The graph each node is in.
+    /// The graph of each node.
     homes: HashMap<Id, Id>,
     next: Id,
 }
@@ -77,7 +77,7 @@ impl World {
         self.next
     }
 
-    /// A new graph without nodes.
+    /// Makes a graph without nodes.
     pub(crate) fn create(&mut self) -> Id {
         let id = self.fresh();
         self.graphs.insert(id, Graph::default());
@@ -92,7 +92,7 @@ impl World {
         self.graphs.get_mut(&id).ok_or(INVALID)
     }
 
-    /// The graph that a node is in.
+    /// The graph that includes a node.
     pub(crate) fn home(&self, node: Id) -> Result<Id, CUresult> {
         self.homes.get(&node).copied().ok_or(INVALID)
     }
@@ -106,7 +106,7 @@ impl World {
         self.graph_mut(home)?.nodes.get_mut(&id).ok_or(INVALID)
     }
 
-    /// Whether a node that comes after `after` can be added to `graph`.
+    /// Checks that a node that depends on `after` can be added to `graph`.
     pub(crate) fn can_add(&self, graph: Id, after: &[Id]) -> Result<(), CUresult> {
         self.graph(graph)?.only_known(after)
     }
@@ -121,7 +121,7 @@ impl World {
         Ok(id)
     }
 
-    /// Adds edges: all of them, or none.
+    /// Adds all edges or none.
     pub(crate) fn link(&mut self, graph: Id, edges: &[(Id, Id)]) -> Result<(), CUresult> {
         let g = self.graph_mut(graph)?;
         let mut seen: HashSet<(Id, Id)> = g.edges().into_iter().collect();
@@ -139,7 +139,7 @@ impl World {
         Ok(())
     }
 
-    /// Removes edges: all of them, or none.
+    /// Removes all these edges or none.
     pub(crate) fn unlink(&mut self, graph: Id, edges: &[(Id, Id)]) -> Result<(), CUresult> {
         let g = self.graph_mut(graph)?;
         if g.has_memory() && !edges.is_empty() {
@@ -157,7 +157,7 @@ impl World {
         Ok(())
     }
 
-    /// Removes a node with its edges; what it held comes back.
+    /// Removes a node with its edges; returns the child graphs it had.
     pub(crate) fn remove(&mut self, id: Id) -> Result<Vec<Graph>, CUresult> {
         let home = self.home(id)?;
         let g = self.graph_mut(home)?;
@@ -178,7 +178,7 @@ impl World {
         })
     }
 
-    /// Removes a graph with everything inside; the graphs come back, to be dropped when the world is not locked.
+    /// Destroys a graph with its child graphs; returns them all, to be dropped after the lock is released.
     pub(crate) fn destroy(&mut self, graph: Id) -> Vec<Graph> {
         let Some(g) = self.graphs.remove(&graph) else { return Vec::new() };
         let mut gone = Vec::new();
@@ -192,7 +192,7 @@ impl World {
         gone
     }
 
-    /// Copies a graph with everything inside.
+    /// Copies a graph with its child graphs.
     pub(crate) fn copy(&mut self, graph: Id, embedded: bool) -> Result<Id, CUresult> {
         let g = self.graph(graph)?;
         if g.has_memory() {
@@ -221,8 +221,8 @@ impl World {
         Ok(copy)
     }
 
-    /// The addresses that a new allocation behind `after` may have again: an allocation of the same graph and device is
-    /// freed, with all others at its address, before it.
+    /// Addresses that a new allocation after `after` may reuse: those of an allocation in the same graph and device
+    /// that is freed before it, together with all others at its address.
     pub(crate) fn free_span(&self, graph: Id, after: &[Id], device: i32, bytes: u64) -> Option<Arc<Span>> {
         let g = self.graph(graph).ok()?;
         let mut before = HashSet::new();
@@ -250,7 +250,7 @@ impl World {
         fit.first().map(|r| r.span.clone())
     }
 
-    /// The node of a clone that `original` became.
+    /// The node of a clone that was copied from `original`.
     pub(crate) fn in_clone(&self, original: Id, clone: Id) -> Result<Id, CUresult> {
         let found = self.graph(clone)?.nodes.iter().find(|(_, n)| n.source == Some(original));
         found.map(|(id, _)| *id).ok_or(INVALID)

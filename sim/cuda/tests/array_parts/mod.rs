@@ -1,4 +1,4 @@
-//! What the tests of arrays share: descriptors, boxes of bytes in and out, the truth.
+//! Shared by the tests of arrays: descriptors, copies of boxes, the ground truth.
 #![allow(dead_code)] // each test file uses its part
 
 use crate::{cu, ok};
@@ -11,7 +11,7 @@ pub const MIB: usize = 1 << 20;
 pub const U8: u32 = 0x01;
 pub const F32: u32 = 0x20;
 
-/// Initialised, with the primary context of device 0 current.
+/// Initialises the driver and makes the primary context of device 0 current.
 pub fn ready(l: &Library) {
     let mut ctx = CUcontext::NULL;
     ok!(l, cuInit(0));
@@ -29,7 +29,7 @@ pub fn array(l: &Library, desc: &CUDA_ARRAY3D_DESCRIPTOR) -> CUarray {
     a
 }
 
-/// Bytes asked for, and bytes of device memory that allocations take.
+/// Requested bytes, and bytes of device memory in allocations.
 pub fn truth(dir: &Path) -> (u64, u64) {
     let t = vgpu_sim::truth::read(dir).unwrap();
     t.process(0, std::process::id()).map_or((0, 0), |p| (p.requested_bytes, p.slab_bytes))
@@ -40,7 +40,7 @@ pub fn nothing() -> CUDA_MEMCPY3D {
     unsafe { std::mem::zeroed() }
 }
 
-/// A box of an array from or to a host buffer without gaps.
+/// Copies a box between an array and a host buffer without gaps.
 pub fn boxed(l: &Library, a: CUarray, at: [usize; 3], size: [usize; 3], host: &mut [u8], write: bool) -> CUresult {
     assert_eq!(host.len(), size.iter().product::<usize>());
     let mut c = nothing();

@@ -1,4 +1,5 @@
-//! The library under test, built and loaded; children that use it, each on a machine of its own; optional parts.
+//! The library under test, built and loaded; child processes that use it, each on its own machine; optional
+//! parts.
 #![allow(dead_code)] // each test file uses its part
 
 pub mod peer;
@@ -9,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// Path of the simulated `libcuda.so.1`, built now if it is not fresh, under its proper name in a folder of its own.
+/// Path of the simulated `libcuda.so.1`, in a folder of its own under its proper name. Built now if it is out of
+/// date.
 pub fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
@@ -32,12 +34,12 @@ pub fn library() -> &'static Path {
     })
 }
 
-/// The folder that `LD_LIBRARY_PATH` takes.
+/// The folder for `LD_LIBRARY_PATH`.
 pub fn folder() -> &'static Path {
     library().parent().unwrap()
 }
 
-/// Loads a library for its symbols alone.
+/// Loads a library without adding its symbols to the global scope.
 pub fn open(path: &Path) -> Library {
     // SAFETY: loading a driver library runs its initialisers, which touch nothing of ours.
     unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.unwrap()
@@ -52,7 +54,7 @@ macro_rules! cu {
     };
 }
 
-/// The same, and it must succeed.
+/// The same; asserts success.
 #[macro_export]
 macro_rules! ok {
     ($library:expr, $name:ident ( $($arg:expr),* $(,)? )) => {
@@ -60,8 +62,8 @@ macro_rules! ok {
     };
 }
 
-/// Panics of forked children are reported by their parent: the usual report takes locks that another thread may have
-/// held at the fork.
+/// Silences panics of forked children, because printing takes locks that another thread may have held at the
+/// fork. The parent reports them.
 fn quiet_children() {
     static ONCE: OnceLock<()> = OnceLock::new();
     ONCE.get_or_init(|| {
@@ -74,15 +76,15 @@ fn quiet_children() {
     });
 }
 
-/// Sets a variable in a forked child. Not by the standard library: its lock of the environment may have been held by
-/// another thread at the fork.
+/// Sets a variable in a forked child. It bypasses the standard library, whose environment lock another thread may
+/// have held at the fork.
 pub fn set(name: &str, value: &str) {
     let [name, value] = [name, value].map(|t| std::ffi::CString::new(t).unwrap());
     // SAFETY: the child has one thread; the C library copies both.
     unsafe { libc::setenv(name.as_ptr(), value.as_ptr(), 1) };
 }
 
-/// Runs `f` in a child with `variables` in its environment and the library loaded; a panic there is a failure here.
+/// Runs `f` in a child with `variables` in its environment and the library loaded; a panic there fails the test.
 /// Returns the lines that `f` returned.
 pub fn in_child(variables: &[(&str, &str)], f: impl FnOnce(&Library) -> Vec<String>) -> Vec<String> {
     let path = library();
@@ -116,7 +118,7 @@ pub fn in_child(variables: &[(&str, &str)], f: impl FnOnce(&Library) -> Vec<Stri
     text.lines().map(str::to_owned).collect()
 }
 
-/// Runs `f` in a child on a machine of its own with the devices of `profile`; gives it the machine's directory.
+/// Runs `f` in a child on a separate machine with the devices of `profile`; passes it the machine's directory.
 pub fn on_machine(profile: &str, variables: &[(&str, &str)], f: impl FnOnce(&Library, &Path)) {
     let dir = tempfile::tempdir().unwrap();
     let mut all = vec![("VGPU_SIM_DIR", dir.path().to_str().unwrap()), ("VGPU_SIM_PROFILE", profile)];
@@ -132,16 +134,16 @@ pub fn checkout() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_owned()
 }
 
-/// An optional part by its variable, from the environment or from what tests/setup/all wrote.
+/// Path of an optional part, from the environment variable or from the file that tests/setup/all writes.
 ///
-/// Without it the test says SKIPPED and returns; under `VGPU_REQUIRE_ALL=1` it fails.
+/// If it is missing, the test prints SKIPPED and returns; with `VGPU_REQUIRE_ALL=1` it fails.
 pub fn part(variable: &str, what: &str) -> Option<PathBuf> {
     let written = std::fs::read_to_string(checkout().join(".cache/test.env")).unwrap_or_default();
     let from_file = || written.lines().find_map(|l| l.strip_prefix(variable)?.strip_prefix('=').map(PathBuf::from));
     let found = std::env::var_os(variable).map(PathBuf::from).or_else(from_file).filter(|p| p.exists());
     if found.is_none() {
         assert!(std::env::var_os("VGPU_REQUIRE_ALL").is_none_or(|v| v != "1"), "required and missing: {what}");
-        // Past the test runner's capture: a skipped test must be seen.
+        // Bypasses the test runner's capture, so that a skipped test is seen.
         let _ = writeln!(std::io::stderr(), "SKIPPED: {what} (run tests/setup/all)");
     }
     found

@@ -1,4 +1,4 @@
-//! Other processes that use the library, each with a line to the test on which words and descriptors go.
+//! Other processes that use the library, each with a socket to the test for numbers, names and descriptors.
 
 use super::{library, open, quiet_children, set};
 use libloading::os::unix::Library;
@@ -8,18 +8,18 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Keeps other tests of the file waiting: a child that another test forks meanwhile would have copies of this one's
-/// descriptors, and with them hold its memory.
+/// Serialises the tests of the file. A child that another test forks at the same time would inherit this test's
+/// descriptors, and so keep its memory.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A line between two processes.
+/// A connection between two processes.
 pub struct Line(UnixStream);
 
 impl Line {
-    /// A line without another end, in the place of one that was taken away.
+    /// A connection without a peer, to replace one that was taken out.
     pub fn closed() -> Line {
         Line(UnixStream::pair().unwrap().0)
     }
@@ -58,7 +58,7 @@ impl Line {
         let _ = self.0.read_exact(&mut [0]);
     }
 
-    /// Sends a descriptor.
+    /// Sends a file descriptor.
     pub fn tell_fd(&mut self, fd: i32) {
         let (mut byte, mut room) = ([1u8], Ancillary([0; 24]));
         let mut io = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
@@ -74,12 +74,12 @@ impl Line {
         }
     }
 
-    /// Waits for a descriptor.
+    /// Waits for a file descriptor.
     pub fn fd(&mut self) -> OwnedFd {
         let (mut byte, mut room) = ([0u8], Ancillary([0; 24]));
         let mut io = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
         let mut m = message(&mut io, &mut room);
-        // SAFETY: the header points to live buffers of the stated sizes; the descriptor that comes is ours.
+        // SAFETY: the header points to live buffers of the stated sizes; the received descriptor is ours.
         unsafe {
             assert_eq!(libc::recvmsg(self.0.as_raw_fd(), &raw mut m, libc::MSG_CMSG_CLOEXEC), 1);
             let c = libc::CMSG_FIRSTHDR(&raw const m);
@@ -89,7 +89,7 @@ impl Line {
     }
 }
 
-/// Room for one descriptor, aligned as the kernel wants it.
+/// Room for one descriptor, aligned as the kernel requires.
 #[repr(align(8))]
 struct Ancillary([u8; 24]);
 
@@ -112,7 +112,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Runs `f` in a child with the library loaded. What it panics with is reported by [`Peer::end`].
+    /// Runs `f` in a child with the library loaded. [`Peer::end`] reports a panic in it.
     pub fn start(dir: &Path, f: impl FnOnce(&Library, &mut Line)) -> Peer {
         let path = library();
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -124,7 +124,7 @@ impl Peer {
         if pid == 0 {
             drop(mine);
             let run = std::panic::AssertUnwindSafe(|| {
-                // SAFETY: numbers only. The child dies with the test's thread, whatever becomes of that.
+                // SAFETY: numbers only. The child is killed when the test's thread ends.
                 unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
                 set("VGPU_SIM_DIR", dir.to_str().unwrap());
                 f(&open(path), &mut Line(theirs));
@@ -144,14 +144,14 @@ impl Peer {
         Peer { pid, line: Line(mine), file, over: false }
     }
 
-    /// Lets it go on, waits for its end, and fails if it failed.
+    /// Lets the process continue, waits for its end, and fails if it failed.
     pub fn end(mut self) {
         let _ = self.line.0.write_all(b".");
         let status = self.wait();
         assert_eq!(status, 0, "{}", std::fs::read_to_string(self.file.path()).unwrap());
     }
 
-    /// Kills it.
+    /// Kills the process.
     pub fn kill(mut self) {
         // SAFETY: our own child, not yet waited for.
         unsafe { libc::kill(self.pid, libc::SIGKILL) };
@@ -170,7 +170,7 @@ impl Peer {
 impl Drop for Peer {
     fn drop(&mut self) {
         if !self.over {
-            // SAFETY: our own child, not yet waited for. A test that fails says why the child did.
+            // SAFETY: our own child, not yet waited for. The failing test prints the child's panic.
             unsafe { libc::kill(self.pid, libc::SIGKILL) };
             self.wait();
             eprintln!("{}", std::fs::read_to_string(self.file.path()).unwrap_or_default());

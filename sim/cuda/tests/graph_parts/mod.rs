@@ -1,4 +1,4 @@
-//! What tests of graphs share: an initialised driver, short forms of calls, nodes.
+//! Shared by the tests of graphs: an initialised driver, short forms of calls, nodes.
 #![allow(dead_code)] // each test file uses its part
 
 use crate::ok;
@@ -12,7 +12,7 @@ pub const PTX: &CStr = c".version 7.0\n.target sm_50\n.address_size 64\n\
     .visible .entry vgpu_spin_ns(.param .u64 ns) { ret; }\n\
     .visible .entry other(.param .u64 p, .param .u32 n) { ret; }\n";
 
-/// Initialised, with the primary context of device 0 current.
+/// Initialises the driver and makes the primary context of device 0 current.
 pub fn ready(l: &Library) -> CUcontext {
     let mut ctx = CUcontext::NULL;
     ok!(l, cuInit(0));
@@ -58,7 +58,7 @@ pub fn instantiate(l: &Library, g: CUgraph, flags: u64) -> CUgraphExec {
     x
 }
 
-/// Runs a graph once, to its end.
+/// Runs a graph once, and waits for its end.
 pub fn run(l: &Library, g: CUgraph) {
     let x = instantiate(l, g, 0);
     ok!(l, cuGraphLaunch(x, CUstream::NULL));
@@ -90,7 +90,7 @@ pub fn launch_of(f: CUfunction, params: *mut *mut c_void) -> CUDA_KERNEL_NODE_PA
     }
 }
 
-/// A node that runs for `ns`.
+/// A node with a kernel of `ns`.
 pub fn spin(l: &Library, g: CUgraph, after: &[CUgraphNode], f: CUfunction, mut ns: u64) -> CUgraphNode {
     let mut n = CUgraphNode::NULL;
     let mut params = [(&raw mut ns).cast::<c_void>()];
@@ -98,7 +98,7 @@ pub fn spin(l: &Library, g: CUgraph, after: &[CUgraphNode], f: CUfunction, mut n
     n
 }
 
-/// `bytes` in one row. Addresses of devices and of the host are told apart by the driver.
+/// A copy of `bytes` in one row. The driver tells device and host addresses apart.
 pub fn line(dst: u64, src: u64, bytes: usize) -> CUDA_MEMCPY3D {
     // SAFETY: a structure of integers and pointers, for which zero is a value.
     let zero: CUDA_MEMCPY3D = unsafe { std::mem::zeroed() };
@@ -146,7 +146,7 @@ pub fn host(
     n
 }
 
-/// An allocation of `bytes` on device 0.
+/// Parameters of an allocation of `bytes` on device 0.
 pub fn wanted(bytes: usize) -> CUDA_MEM_ALLOC_NODE_PARAMS {
     CUDA_MEM_ALLOC_NODE_PARAMS {
         poolProps: CUmemPoolProps {
@@ -178,14 +178,14 @@ pub fn give(l: &Library, g: CUgraph, after: &[CUgraphNode], at: CUdeviceptr) -> 
     n
 }
 
-/// `n` bytes of a device address.
+/// Reads `n` bytes at a device address.
 pub fn read(l: &Library, at: CUdeviceptr, n: usize) -> Vec<u8> {
     let mut out = vec![0u8; n];
     ok!(l, cuMemcpyDtoH_v2(out.as_mut_ptr().cast(), at, n));
     out
 }
 
-/// Appends a digit to the number `data` points at.
+/// Appends a digit to the number that `data` points at.
 pub unsafe extern "C" fn note(data: *mut c_void) {
     // SAFETY: the test passes a digit and a live number.
     unsafe {
@@ -194,11 +194,11 @@ pub unsafe extern "C" fn note(data: *mut c_void) {
     }
 }
 
-/// A digit and where it is appended.
+/// A digit, and the number to which it is appended.
 #[derive(Clone, Copy)]
 pub struct Note(pub u64, pub *mut u64);
 
-/// Waits until the number `data` points at is not zero.
+/// Waits until the number that `data` points at is not zero.
 pub unsafe extern "C" fn wait(data: *mut c_void) {
     // SAFETY: the test passes a live number of its own.
     let flag = unsafe { std::sync::atomic::AtomicU64::from_ptr(data.cast()) };

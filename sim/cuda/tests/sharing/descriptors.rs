@@ -1,4 +1,4 @@
-//! Physical allocations by file descriptors, and how long they live.
+//! Tests of physical allocations by file descriptors, and of their lifetime.
 
 use super::*;
 use crate::common::on_machine;
@@ -18,7 +18,7 @@ fn descriptors_carry_physical_memory_to_another_process() {
         drop(fd);
         line.number();
         assert_eq!(first(l, at + 9), 8);
-        // Exporting again names the same memory.
+        // A second export names the same memory.
         line.tell_fd(export(l, h).as_raw_fd());
         line.number();
         ok!(l, cuMemRelease(h));
@@ -38,7 +38,7 @@ fn descriptors_carry_physical_memory_to_another_process() {
         ok!(l, cuMemGetAllocationPropertiesFromHandle(&mut p, h));
         assert_eq!((p.location, p.requestedHandleTypes), (prop(0).location, 1));
         line.tell(0);
-        // The same memory once more: two handles, one copy, and it can be passed on.
+        // The same memory again: two handles, one copy, and it can be exported again.
         let second = import(l, &line.fd());
         let there = shown(l, second, N);
         assert_eq!(first(l, there + 9), 8);
@@ -104,7 +104,7 @@ fn a_descriptor_keeps_memory_that_nobody_else_holds() {
         line.tell(0);
         line.listen();
     });
-    // The parent's copy of the descriptor went into the closure, which ended here.
+    // The parent's copy of the descriptor was moved into the closure, which ended here.
     let mut b = b;
     b.line.number();
     assert_eq!(truth(&m, &[b.pid]), [N as u64]);
@@ -167,7 +167,7 @@ fn wrong_descriptors_are_refused() {
         let mut pool = CUmemoryPool::NULL;
         let as_pool = cu!(l, cuMemPoolImportFromShareableHandle(&mut pool, as_handle(fd.as_raw_fd()), 1, 0));
         assert_eq!(as_pool, CUresult::INVALID_VALUE, "memory is no pool");
-        // In the process that exported it the descriptor is a further handle.
+        // In the exporting process the descriptor imports as a further handle.
         let twin = import(l, &fd);
         drop(fd);
         let (a, b) = (shown(l, good, 2 * MIB), shown(l, twin, 2 * MIB));
@@ -211,7 +211,7 @@ fn mappings_end_as_they_were_made_and_keep_their_memory() {
         }
         assert_eq!((physical(), first(l, at_part(3))), (6 * SLAB, 6), "a refused end changes nothing");
         assert_eq!(cu!(l, cuMemAddressFree(at, 16 * N)), CUresult::INVALID_VALUE, "in use");
-        // Released while mapped, and held again through the mapping.
+        // Released while mapped, and retained again through the mapping.
         ok!(l, cuMemRelease(one));
         assert_eq!(cu!(l, cuMemRelease(one)), CUresult::INVALID_VALUE);
         assert_eq!(cu!(l, cuMemMap(at_part(8), 4 * N, 0, one, 0)), CUresult::INVALID_VALUE);
@@ -220,7 +220,7 @@ fn mappings_end_as_they_were_made_and_keep_their_memory() {
         ok!(l, cuMemRetainAllocationHandle(&mut again, at_part(3) as *mut c_void));
         assert_eq!(again, one);
         ok!(l, cuMemMap(at_part(8), 4 * N, 0, one, 0));
-        // Several at once.
+        // Several mappings at once.
         ok!(l, cuMemUnmap(at, 6 * N));
         assert_eq!(physical(), 6 * SLAB);
         ok!(l, cuMemRelease(two));
@@ -256,7 +256,7 @@ fn what_a_thread_imports_does_not_end_with_what_another_thread_releases() {
             });
             drop(fd);
             h = next;
-            // What nobody holds ends when somebody looks, which the end of a share does.
+            // An unheld share ends at the next check, which the end of any share makes.
             let other = create(l, 2 * MIB, &prop(1));
             drop(export(l, other));
             ok!(l, cuMemRelease(other));

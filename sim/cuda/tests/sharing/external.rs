@@ -1,4 +1,4 @@
-//! Memory of another API.
+//! Tests of memory of another API.
 
 use super::*;
 use crate::common::on_machine;
@@ -32,7 +32,7 @@ fn another_apis_memory_is_shown_and_counted_while_it_is_held() {
         let bad = cu!(l, cuImportExternalMemory(&mut m, &external(fd, (3 << 20) + 1)));
         assert_eq!((bad, physical()), (CUresult::INVALID_HANDLE, (0, 0)), "the file is shorter");
         ok!(l, cuImportExternalMemory(&mut m, &external(fd, 3 << 20)));
-        // SAFETY: asks about a number.
+        // SAFETY: only queries a descriptor number.
         assert_eq!(unsafe { libc::fcntl(fd, libc::F_GETFD) }, -1, "the driver has taken it over");
         assert_eq!(physical(), (2 * SLAB, 3 << 20));
         let (mut p, mut back) = (0, [0u8; 8]);
@@ -52,7 +52,7 @@ fn another_apis_memory_is_shown_and_counted_while_it_is_held() {
         assert_eq!(physical(), (2 * SLAB, 3 << 20), "its range keeps it");
         ok!(l, cuMemFree_v2(p));
         assert_eq!(physical(), (0, 0));
-        // A context takes along what was imported in it.
+        // A context ends the imports that were made in it.
         let mut ctx = CUcontext::NULL;
         ok!(l, cuCtxCreate_v2(&mut ctx, 0, 0));
         ok!(l, cuImportExternalMemory(&mut m, &external(keep.into_raw_fd(), 3 << 20)));

@@ -1,8 +1,8 @@
-//! Legacy handles: plain allocations by 64 bytes.
+//! Tests of legacy IPC handles: memory of `cuMemAlloc` by names of 64 bytes.
 
 use super::*;
 
-/// Shares an allocation of `bytes` that holds 42, says its handle, and waits.
+/// Exports an allocation of `bytes` filled with 42, sends its handle, and waits.
 fn exporter(l: &Library, line: &mut Line, bytes: usize) -> CUdeviceptr {
     ready(l);
     let p = alloc(l, bytes);
@@ -141,7 +141,7 @@ fn an_exporter_that_frees_leaves_it_to_the_importer() {
         let p = exporter(l, line, 3 * MIB);
         line.number();
         ok!(l, cuMemFree_v2(p));
-        // The addresses serve again, with other content.
+        // The addresses are reused with other content.
         let q = alloc(l, 3 * MIB);
         fill(l, q, 1, 3 * MIB);
         line.tell(0);
@@ -180,7 +180,7 @@ fn small_allocations_share_the_slab_they_lie_in() {
         assert!(handles[0] != handles[1] && handles[0] == handles[2], "one name for each");
         handles[..2].iter().for_each(|h| line.tell_name(&h.reserved));
         line.number();
-        // Further memory in the same slab, and the slab's end.
+        // More memory in the same slab, and the end of the slab.
         let r = alloc(l, 5000);
         for x in [p, q, r] {
             ok!(l, cuMemFree_v2(x));

@@ -1,5 +1,5 @@
-//! Promises of memory that goes from process to process: one content, one physical copy, the right owner in the truth,
-//! and nothing left after any death. By legacy handles, descriptors, pools, and as another API's memory.
+//! Tests of memory shared between processes: one content, one physical copy, the right owner in the ground truth,
+//! and no leftovers after any death. By legacy handles, descriptors, pools, and as another API's memory.
 #![allow(clippy::macro_metavars_in_unsafe)] // the unsafe part of `cu!` is the call, its arguments included
 
 #[path = "../common/mod.rs"]
@@ -21,7 +21,7 @@ use vgpu_sim::Machine;
 const MIB: usize = 1 << 20;
 const SLAB: u64 = 2 << 20;
 const CHUNK: u64 = 32 << 20;
-/// A context on a T4.
+/// Memory of a context on a T4, bytes.
 const CONTEXT: u64 = 104 << 20;
 
 fn ready(l: &Library) -> CUcontext {
@@ -70,7 +70,8 @@ fn machine(profile: &str) -> (tempfile::TempDir, Machine) {
     (dir, m)
 }
 
-/// Physical bytes of each process beside its context, by pid. NVML's list and the sum must agree with the truth.
+/// Physical bytes of each process without its context, by pid. NVML's list and the sum must agree with the ground
+/// truth.
 fn truth(m: &Machine, pids: &[i32]) -> Vec<u64> {
     let t = m.truth();
     let d = &t.devices[0];
@@ -107,7 +108,7 @@ fn create(l: &Library, bytes: usize, prop: &CUmemAllocationProp) -> u64 {
     h
 }
 
-/// Addresses that show the allocation, with access.
+/// Maps the allocation to new addresses, with access.
 fn shown(l: &Library, handle: u64, bytes: usize) -> CUdeviceptr {
     let mut at = 0;
     ok!(l, cuMemAddressReserve(&mut at, bytes, 0, 0, 0));
@@ -119,7 +120,7 @@ fn shown(l: &Library, handle: u64, bytes: usize) -> CUdeviceptr {
 fn export(l: &Library, handle: u64) -> OwnedFd {
     let mut fd = -1i32;
     ok!(l, cuMemExportToShareableHandle((&raw mut fd).cast(), handle, 1, 0));
-    // SAFETY: the driver has just made it for us.
+    // SAFETY: the driver has just made this descriptor for us.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 

@@ -1,4 +1,4 @@
-//! Blocks of another process's pool.
+//! Tests of blocks from another process's pool.
 
 use super::*;
 use crate::common::on_machine;
@@ -27,7 +27,7 @@ fn from(l: &Library, pool: CUmemoryPool, bytes: usize) -> CUdeviceptr {
 fn export_pool(l: &Library, pool: CUmemoryPool) -> OwnedFd {
     let mut fd = -1i32;
     ok!(l, cuMemPoolExportToShareableHandle((&raw mut fd).cast(), pool, 1, 0));
-    // SAFETY: the driver has just made it for us.
+    // SAFETY: the driver has just made this descriptor for us.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 

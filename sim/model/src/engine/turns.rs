@@ -1,5 +1,7 @@
-//! What the host does in a stream, in its turn: host functions, gates that are asked again and again, kernels that wait
-//! for a word of memory. One thread per device does all of it, one after another; it exists only after the first.
+//! Operations of the host in a stream: host functions, gates that are polled, and kernels that wait for a word of
+//! memory.
+//!
+//! One thread per device runs all of them, one after another. It starts with the first such operation.
 
 use super::{ASK_AGAIN_NS, Engine};
 use crate::lines::{Op, Queued, StreamId, Turn};
@@ -23,14 +25,16 @@ impl Engine {
         )
     }
 
-    /// Holds a stream until `open` says true, which is asked again and again; other streams go on. For what happens on
-    /// other devices, whose clocks are not on this one's line. False: there is no such stream.
+    /// Holds a stream until `open` returns true; the helper thread polls it, and other streams go on.
+    ///
+    /// Used for events of other devices, whose clocks are independent of this device's. False: there is no such
+    /// stream.
     pub fn gate(&self, id: StreamId, open: impl FnMut() -> bool + Send + 'static) -> bool {
         self.turn(id, Box::new(open))
     }
 
-    /// A kernel that is on the device from its turn on until `open` says true, and keeps the device for the process
-    /// meanwhile (`sched`); other streams go on beside it. False: there is no such stream.
+    /// Enqueues a kernel that stays on the device until `open` returns true. The device belongs to this process
+    /// meanwhile (`sched`), and other streams of the process go on. False: there is no such stream.
     pub fn occupy(&self, id: StreamId, mut open: impl FnMut() -> bool + Send + 'static) -> bool {
         let mut presence = Presence { machine: self.machine.clone(), device: self.device, on: false };
         self.turn(
@@ -41,7 +45,7 @@ impl Engine {
                 if done {
                     presence.set(false);
                 } else {
-                    // So that the truth is there whenever the process ends.
+                    // Bring the device to now, so that the ground truth includes this time whenever the process ends.
                     drop(presence.machine.at_present(presence.device));
                 }
                 done
@@ -66,10 +70,10 @@ impl Engine {
         true
     }
 
-    /// Runs host functions whose turn has come, and asks gates, for ever.
+    /// Runs host functions whose turn has come and polls gates, in an endless loop.
     fn run_host_functions(&self) {
         let mut s = self.state();
-        // Gates that said no since something else was done.
+        // Streams whose gate returned false since another operation was carried out.
         let mut shut = Vec::new();
         loop {
             let next = s.streams.iter().find_map(|(id, st)| {
@@ -104,7 +108,7 @@ impl Engine {
                 continue;
             };
             let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(&mut f)).unwrap_or(true);
-            // What a function held goes outside the lock.
+            // Drop the function outside the lock: dropping its captures may run code of the program.
             let again = (!done).then_some(f);
             s = self.state();
             let front = s.streams.get_mut(&id).and_then(|st| st.queue.front_mut());
@@ -125,7 +129,7 @@ impl Engine {
     }
 }
 
-/// A kernel of this process on the device that waits.
+/// A kernel of this process that is on the device and waits for memory.
 struct Presence {
     machine: Arc<Machine>,
     device: usize,
@@ -153,7 +157,8 @@ impl Drop for Presence {
     }
 }
 
-/// Starts the thread for host functions with all signals blocked: they are the program's.
+/// Starts the thread for host functions with all signals blocked, because signals belong to the program's
+/// threads.
 fn helper_thread(engine: Arc<Engine>) {
     // SAFETY: live signal sets; the mask is put back after the thread has inherited the full one.
     unsafe {

@@ -1,4 +1,4 @@
-//! Promises of the engines of a device, tick by tick.
+//! Tests of the engines of a device, checked tick by tick.
 
 use super::*;
 use crate::forecast::forecast;
@@ -111,8 +111,8 @@ fn a_forecast_is_what_then_happens() {
     }
 }
 
-/// Every mark of every process is dated by the segments as a device watched tick by tick dates it, however seldom and
-/// irregularly anybody looks, with work arriving in between.
+/// A device that is advanced tick by tick gives the true time of every mark of every process. The segments must
+/// give the same times, however seldom and irregularly the device is advanced, with work arriving in between.
 #[test]
 fn segments_date_every_mark_to_the_tick() {
     use crate::faults::mix;
@@ -163,7 +163,7 @@ fn a_full_ring_keeps_the_sums_and_interpolates_times() {
     let mut b = machine(20, 1);
     let mut submitted = 0;
     for k in 0..5_000u64 {
-        // Irregular on purpose: nothing folds.
+        // Irregular run lengths, so that no segments fold.
         let work = 1 + crate::faults::mix(k) % 17;
         submit(&mut b, 1, 0, work);
         submit(&mut b, 2, 0, 1 + k % 13);
@@ -198,7 +198,7 @@ fn a_step_left_half_made_is_completed_once() {
     advance(&mut b, 0, 5_500);
     let whole = state(&b);
     for torn in 0..4 {
-        // The writer died after some of the stores.
+        // As after a writer that died between its stores.
         if torn & 1 == 0 {
             b.slots[1].devices[0].lanes[COMPUTE].busy = before_slot.lanes[COMPUTE].busy;
         }
@@ -233,7 +233,7 @@ fn what_waits_for_another_engine_begins_at_the_moment_that_is_done() {
     let copied = super::submit(&mut b, 1, 0, TO_DEVICE, 700, &[0; LANES]).unwrap();
     let computed = super::submit(&mut b, 1, 0, COMPUTE, 300, &[0, copied, 0]).unwrap();
     super::submit(&mut b, 1, 0, TO_HOST, 50, &[computed, 0, 0]).unwrap();
-    // The engine for kernels serves another process meanwhile, which is done in time.
+    // The kernel engine serves another process meanwhile, and is free in time.
     super::submit(&mut b, 2, 0, COMPUTE, 400, &[0; LANES]).unwrap();
     assert_eq!(forecast(&b, 1, 0, &[0, 0, 50], u64::MAX), 1_050);
     advance(&mut b, 0, 699);
@@ -246,8 +246,8 @@ fn what_waits_for_another_engine_begins_at_the_moment_that_is_done() {
     assert_eq!(passed(line(&b, 1, TO_HOST), 50), Some(1_050));
 }
 
-/// Chunks that go to the device, are worked on and come back, as pipelines do: all engines are busy together, and how
-/// often one looks changes nothing, to the tick.
+/// A pipeline: chunks are copied to the device, processed and copied back. All engines are busy together, and the
+/// number of advances in between changes nothing, to the tick.
 #[test]
 fn a_pipeline_overlaps_and_how_often_one_looks_changes_nothing() {
     let run = |steps: &[u64]| {
@@ -305,7 +305,7 @@ fn a_kernel_that_waits_keeps_its_turns_and_work_beside_it_goes_on() {
     submit(&mut b, 1, 0, 3_000);
     advance(&mut b, 0, 13_000);
     assert_eq!((busy(&b, 1), b.slots[1].devices[0].waited), (3_000, 10_000), "beside it");
-    // Another process has every other slice, and gets no less than half.
+    // Another process gets every other slice, so no less than half of the time.
     submit(&mut b, 2, 0, 100_000);
     advance(&mut b, 0, 113_000);
     assert!(busy(&b, 2).abs_diff(50_000) <= 2_000, "{}", busy(&b, 2));
@@ -348,7 +348,7 @@ fn buckets_say_when_the_device_worked() {
     submit(&mut b, 1, 0, 5);
     advance(&mut b, 0, BUCKET_NS * (3 * kept + 1));
     assert_eq!([2, kept, 3 * kept].map(|n| of(&b, n)), [0, 0, 5]);
-    // Another process in the same slot begins anew.
+    // Another process in the same slot starts with empty buckets.
     b.slots[1].serial = 9;
     submit(&mut b, 1, 0, 7);
     advance(&mut b, 0, BUCKET_NS * (3 * kept + 2));

@@ -1,5 +1,5 @@
-//! What the tests here share: the built library under the driver's name, a machine of its own per test, a process on
-//! it, and the optional clients.
+//! Shared by the tests here: the built library under the driver's name, a separate machine per test, a process on
+//! it, and the optional client programs.
 #![allow(dead_code)] // each test file uses its part
 
 use std::{
@@ -22,7 +22,7 @@ pub const MIB: u64 = 1 << 20;
 
 /// The library that cargo built for this test run.
 pub fn library() -> PathBuf {
-    // The test is target/<profile>/deps/<name>; cargo leaves the library beside it.
+    // The test is target/<profile>/deps/<name>; cargo leaves the library next to it.
     let deps = env::current_exe().unwrap().parent().unwrap().to_owned();
     let found = [deps.join("libnvidia_ml.so"), deps.parent().unwrap().join("libnvidia_ml.so")];
     let age = |p: &Path| fs::metadata(p).and_then(|m| m.modified()).ok();
@@ -40,7 +40,7 @@ pub fn library_dir() -> &'static Path {
     .path()
 }
 
-/// A simulated machine of its own, removed afterwards.
+/// A separate simulated machine, removed when dropped.
 pub struct Lab {
     dir: TempDir,
     profile: String,
@@ -61,7 +61,7 @@ impl Lab {
         truth::read(self.dir()).unwrap()
     }
 
-    /// `program` with the simulated driver and this machine in its environment, and nothing of ours beyond.
+    /// `program` with the simulated driver and this machine in its environment, without LD_PRELOAD and tracing.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut c = Command::new(program);
         c.env("LD_LIBRARY_PATH", library_dir())
@@ -75,7 +75,7 @@ impl Lab {
         c
     }
 
-    /// This very process as a member of the machine: a context and `bytes` of memory on `device`.
+    /// Makes this process a member of the machine, with a context and `bytes` of memory on `device`.
     pub fn process(&self, device: usize, bytes: u64) -> Load {
         Lab::process_at(self.dir(), device, bytes)
     }
@@ -100,13 +100,13 @@ impl Lab {
 
 /// A machine for this whole process, named in its environment: for tests that load the library into themselves.
 ///
-/// Every such test file has one, and its tests take different devices.
-#[allow(clippy::disallowed_methods)] // the library reads this process's own environment, and nobody else does
+/// Each such test file has one, and its tests use different devices.
+#[allow(clippy::disallowed_methods)] // only the library reads this process's own environment
 pub fn lab_of_this_process(profile: &str) -> &'static Lab {
     static LAB: OnceLock<Lab> = OnceLock::new();
     LAB.get_or_init(|| {
         let lab = Lab::new(profile);
-        // SAFETY: once, and all tests of the file come here first; nobody reads the environment beside it.
+        // SAFETY: runs once, before any test of the file; no other thread reads the environment at the same time.
         unsafe {
             env::set_var("VGPU_SIM_DIR", lab.dir());
             env::set_var("VGPU_SIM_PROFILE", profile);
@@ -115,14 +115,14 @@ pub fn lab_of_this_process(profile: &str) -> &'static Lab {
     })
 }
 
-/// A running simulated process; ends when dropped.
+/// A simulated process; ends when dropped.
 pub struct Load {
     machine: Arc<Machine>,
     device: usize,
 }
 
 impl Load {
-    /// Keeps the device busy for `ns` of its time from now on.
+    /// Enqueues `ns` of device time.
     pub fn work(&self, ns: u64) {
         let engine = Engine::new(self.machine.clone(), self.device);
         let group = engine.open_group();
@@ -131,7 +131,7 @@ impl Load {
     }
 }
 
-/// Runs to the end; fails with everything it printed unless it exits 0.
+/// Runs `command` to its end; fails with its output unless it exits with 0.
 pub fn run(command: &mut Command) -> String {
     let out = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
     assert!(out.status.success(), "{command:?}: {}\n{}", out.status, text(&out));
@@ -147,16 +147,16 @@ pub fn checkout() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_owned()
 }
 
-/// An optional part by its variable, from the environment or from what tests/setup/all wrote.
+/// Path of an optional part, from the environment variable or from the file that tests/setup/all writes.
 ///
-/// Without it the test says SKIPPED and returns; under VGPU_REQUIRE_ALL=1 it fails.
+/// If it is missing, the test prints SKIPPED and returns; with VGPU_REQUIRE_ALL=1 it fails.
 pub fn part(variable: &str, what: &str) -> Option<PathBuf> {
     let written = fs::read_to_string(checkout().join(".cache/test.env")).unwrap_or_default();
     let from_file = || written.lines().find_map(|l| l.strip_prefix(variable)?.strip_prefix('=').map(PathBuf::from));
     let found = env::var_os(variable).map(PathBuf::from).or_else(from_file).filter(|p| p.exists());
     if found.is_none() {
         assert!(env::var_os("VGPU_REQUIRE_ALL").is_none_or(|v| v != "1"), "required and missing: {what}");
-        // Past the test runner's capture: a skipped test must be seen.
+        // Bypasses the test runner's capture, so that a skipped test is seen.
         let _ = writeln!(std::io::stderr(), "SKIPPED: {what} (run tests/setup/all)");
     }
     found

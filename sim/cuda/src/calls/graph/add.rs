@@ -1,4 +1,4 @@
-//! New nodes.
+//! Creation of nodes.
 
 use super::{INVALID, id, make, node, nodes};
 use crate::door::{Answer, Door, put};
@@ -6,7 +6,7 @@ use crate::graph::Id;
 use crate::graph::node::Kind;
 use shim_sys::cuda::*;
 
-/// Adds the node that `make` makes, which is given the graph and the nodes it comes after.
+/// Adds the node that `make` returns for the graph and the nodes it depends on.
 pub(super) unsafe fn add(
     d: &Door,
     out: *mut CUgraphNode,
@@ -27,7 +27,7 @@ pub(super) unsafe fn add(
     unsafe { put(out, node(new)) }
 }
 
-/// The graph of a child node: a copy of `graph` as it is now.
+/// The graph of a child node: a copy of the present state of `graph`.
 pub(super) fn child(d: &Door, graph: CUgraph) -> Result<Kind, CUresult> {
     d.driver()?.graphs.world().copy(id(graph.0), true).map(Kind::Child)
 }

@@ -1,4 +1,4 @@
-//! Executable graphs: made, ended, updated as a whole.
+//! Executable graphs: instantiation, destruction, update as a whole.
 
 use super::{INVALID, executable, id, node};
 use crate::door::{Answer, Door, put, put_if};
@@ -21,7 +21,7 @@ fn make(d: &Door, graph: CUgraph, flags: u64) -> Result<Arc<Exec>, Refusal> {
     exec::instantiate(driver, id(graph.0), flags)
 }
 
-/// The log is written on failure only.
+/// The log is written only on failure.
 pub(crate) unsafe fn cuGraphInstantiate(
     d: &Door,
     out: *mut CUgraphExec,
@@ -106,7 +106,7 @@ pub(crate) unsafe fn cuGraphExecDestroy(d: &Door, exec: CUgraphExec) -> Answer {
     exec::destroy(d.driver()?, &executable(d, exec)?)
 }
 
-/// An upload leaves no trace.
+/// The upload flag is not reported.
 pub(crate) unsafe fn cuGraphExecGetFlags(d: &Door, exec: CUgraphExec, flags: *mut u64) -> Answer {
     unsafe { put(flags, executable(d, exec)?.flags & !UPLOAD) }
 }
@@ -117,7 +117,7 @@ fn update(d: &Door, exec: CUgraphExec, graph: CUgraph) -> Result<Result<(), exec
     Ok(x.update(new))
 }
 
-/// The old call: the node, and why.
+/// The old call reports only the node and the reason.
 pub(crate) unsafe fn cuGraphExecUpdate(
     d: &Door,
     exec: CUgraphExec,

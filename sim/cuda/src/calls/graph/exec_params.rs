@@ -1,4 +1,4 @@
-//! Parameters of nodes in executable graphs, by the nodes they were made from.
+//! Parameters of nodes in executable graphs, addressed by the nodes they were made from.
 
 use super::{INVALID, executable, id, make};
 use crate::door::{Answer, Door, put};

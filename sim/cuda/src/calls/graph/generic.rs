@@ -1,4 +1,4 @@
-//! Nodes of any kind by one structure: added, changed.
+//! Nodes of any type by one structure: creation and change.
 
 use super::{INVALID, add, executable, id, make, params};
 use crate::door::{Answer, Door};
@@ -25,7 +25,7 @@ struct FillNode {
 
 const _: () = assert!(size_of::<CopyNode>() <= size_of::<[u64; 29]>() && size_of::<FillNode>() == 48);
 
-/// What the structure describes, for a node of `graph` behind `after`; without a graph for a change of parameters.
+/// Reads the structure: for a new node of `graph` after `after`, or without a graph for a change of parameters.
 /// Semaphores, words of memory and conditions are not simulated.
 pub(super) unsafe fn read(d: &Door, p: *mut CUgraphNodeParams, new: Option<(Id, &[Id])>) -> Result<Kind, CUresult> {
     if p.is_null() {
@@ -76,7 +76,7 @@ pub(crate) unsafe fn cuGraphAddNode(
     unsafe { add::add(d, out, graph, deps, count, |graph, after| read(d, node, Some((graph, after)))) }
 }
 
-/// The graph of a child node, and what a node allocates or frees, cannot be changed.
+/// The graph of a child node, and the memory of an allocation or free node, cannot be changed.
 pub(crate) unsafe fn cuGraphNodeSetParams(d: &Door, node: CUgraphNode, new: *mut CUgraphNodeParams) -> Answer {
     params::set(d, node, || unsafe { read(d, new, None) })
 }

@@ -8,7 +8,7 @@ use crate::graph::memory::Line;
 use crate::graph::run;
 use shim_sys::cuda::*;
 
-/// The stream that a handle means here, with its device.
+/// The stream of a handle, with its device.
 pub(crate) fn line(d: &Door, stream: CUstream) -> Result<Line, CUresult> {
     let (context, id) = d.stream(stream)?;
     let engine = d.driver()?.device(context.device)?.engine.clone();

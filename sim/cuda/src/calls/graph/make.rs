@@ -1,4 +1,4 @@
-//! What a node is to do, from the structures that the program passes; checked as the node is made.
+//! Reads a node's work from the structures that the program passes; checked when the node is made.
 
 use super::{INVALID, context};
 use crate::calls::function::function;
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// As the calls without suffix pass it: the context is the function's.
+/// The form of the calls without suffix: the context is that of the function.
 pub(super) unsafe fn kernel_v1(d: &Door, p: *const CUDA_KERNEL_NODE_PARAMS_v1) -> Result<Kind, CUresult> {
     if p.is_null() {
         return Err(INVALID);
@@ -101,7 +101,7 @@ pub(super) fn event(d: &Door, event: CUevent) -> Result<Arc<Event>, CUresult> {
     known(&d.driver()?.events, event.0)
 }
 
-/// A region for a node of `graph` that comes after `after`; its address is written to the parameters.
+/// Makes a region for a node of `graph` that depends on `after`; writes its address to the parameters.
 pub(super) unsafe fn alloc(
     d: &Door,
     graph: Id,
@@ -141,7 +141,7 @@ pub(super) fn free(d: &Door, graph: Id, at: u64) -> Result<Kind, CUresult> {
     d.driver()?.graphs.memory.claim(at, graph).map(Kind::Free)
 }
 
-/// The handle that names a context in a query.
+/// The handle of a context in a query.
 pub(super) fn handle_of(context: &Arc<Context>) -> CUcontext {
     CUcontext(crate::objects::handle(context))
 }

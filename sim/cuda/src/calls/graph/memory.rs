@@ -1,4 +1,4 @@
-//! Graph memory of a device: how much there is, and giving back what is not used.
+//! Graph memory of a device: its amounts, and the return of unused memory.
 
 use super::INVALID;
 use crate::door::{Answer, Door, put};
@@ -24,7 +24,7 @@ pub(crate) unsafe fn cuDeviceGetGraphMemAttribute(
     unsafe { put(value.cast(), bytes) }
 }
 
-/// Highest values can be put back, by writing zero; nothing else can be written.
+/// Only the highest values can be written, and only with zero, which resets them.
 pub(crate) unsafe fn cuDeviceSetGraphMemAttribute(
     d: &Door,
     dev: CUdevice,

@@ -1,8 +1,8 @@
-//! The functions about graphs, by subject: graphs as a whole (`whole`), their nodes and edges (`shape`), new nodes
-//! (`add`), parameters (`params`, `generic`), executable graphs (`exec`, `exec_params`), launches (`launch`), memory
-//! (`memory`), objects of the program (`object`), and what came after driver 535 (`newer`).
+//! The graph functions, by subject: whole graphs (`whole`), their nodes and edges (`shape`), new nodes (`add`),
+//! parameters (`params`, `generic`), executable graphs (`exec`, `exec_params`), launches (`launch`), memory
+//! (`memory`), user objects (`object`), and calls of drivers newer than 535 (`newer`).
 //!
-//! Here: what their arguments mean. What they do to graphs is in `crate::graph`. The safety contract is that of `calls`.
+//! These modules read the arguments; `crate::graph` changes the graphs. The safety contract is that of `calls`.
 
 pub(crate) mod add;
 pub(crate) mod exec;
@@ -25,7 +25,7 @@ use core::ffi::c_void;
 use shim_sys::cuda::*;
 use std::sync::Arc;
 
-/// What is wrong with most arguments.
+/// The error code for most invalid arguments.
 const INVALID: CUresult = CUresult::INVALID_VALUE;
 
 fn node(id: Id) -> CUgraphNode {
@@ -40,7 +40,7 @@ fn id<T>(handle: *mut T) -> Id {
     handle as usize
 }
 
-/// A list of nodes as the program passes it.
+/// Reads a list of nodes from the program.
 unsafe fn nodes(list: *const CUgraphNode, count: usize) -> Result<Vec<Id>, CUresult> {
     if count > 0 && list.is_null() {
         return Err(INVALID);
@@ -48,7 +48,8 @@ unsafe fn nodes(list: *const CUgraphNode, count: usize) -> Result<Vec<Id>, CUres
     Ok((0..count).map(|i| id(unsafe { list.add(i).read() }.0)).collect())
 }
 
-/// Hands out a list: its length without a place for it; else as many as fit, the rest of the place null.
+/// Returns a list. Without an output pointer only its length; otherwise as many entries as fit, and null in the
+/// rest.
 unsafe fn give(out: *mut CUgraphNode, count: *mut usize, all: &[Id]) -> Answer {
     if count.is_null() {
         return Err(INVALID);
@@ -67,7 +68,7 @@ fn executable(d: &Door, exec: CUgraphExec) -> Result<Arc<Exec>, CUresult> {
     d.driver()?.graphs.execs.get(exec.0).ok_or(INVALID)
 }
 
-/// A context by its handle; null: the current one.
+/// The context of a handle; null: the current one.
 fn context(d: &Door, ctx: CUcontext) -> Result<Arc<Context>, CUresult> {
     if ctx.is_null() {
         return d.context();

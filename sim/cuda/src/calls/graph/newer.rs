@@ -1,5 +1,5 @@
-//! What came after driver 535: nodes and edges with data of the edges. The data says by which ports a kernel waits for
-//! another before its end; only the plain edge, all zero, is simulated.
+//! Calls of drivers newer than 535: nodes and edges with edge data. The data describes by which ports a kernel
+//! waits for another before that one ends. Only the plain edge, all zero, is simulated.
 
 use super::{INVALID, add, generic, give, id, shape};
 use crate::door::{Answer, Door};
@@ -11,7 +11,7 @@ unsafe fn plain(edges: *const CUgraphEdgeData, count: usize) -> Answer {
     if edges.is_null() || (0..count).all(zero) { Ok(()) } else { Err(CUresult::NOT_SUPPORTED) }
 }
 
-/// Writes plain data for as many edges as were handed out.
+/// Writes plain data for each edge that was returned.
 unsafe fn describe(edges: *mut CUgraphEdgeData, count: *const usize) -> Answer {
     if !edges.is_null() {
         (0..unsafe { count.read() }).for_each(|i| unsafe { edges.add(i).write(CUgraphEdgeData::default()) });

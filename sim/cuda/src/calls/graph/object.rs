@@ -1,4 +1,4 @@
-//! Objects of the program that graphs keep alive.
+//! User objects, which graphs keep alive.
 
 use super::{INVALID, id};
 use crate::door::{Answer, Door, put};
@@ -7,9 +7,9 @@ use core::ffi::c_void;
 use shim_sys::cuda::*;
 use std::sync::Arc;
 
-/// The destructor runs without synchronisation: the only way there is.
+/// The destructor runs without synchronisation, the only supported mode.
 const NO_DESTRUCTOR_SYNC: u32 = 1;
-/// The caller's references become the graph's.
+/// The caller's references are transferred to the graph.
 const MOVE: u32 = 1;
 
 fn known(d: &Door, object: CUuserObject) -> Result<Arc<Object>, CUresult> {
@@ -73,7 +73,7 @@ pub(crate) unsafe fn cuGraphReleaseUserObject(d: &Door, graph: CUgraph, object: 
     let mut world = d.driver()?.graphs.world();
     let held = world.graph_mut(id(graph.0))?.objects.give(object.0 as usize, count).ok_or(INVALID)?;
     drop(world);
-    // The last reference calls the program.
+    // The last reference calls the program's destructor.
     held.release(count);
     Ok(())
 }

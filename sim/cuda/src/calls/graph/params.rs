@@ -1,4 +1,4 @@
-//! Parameters and attributes of nodes, by kind.
+//! Parameters and attributes of nodes, by type.
 
 use super::{INVALID, id, make};
 use crate::door::{Answer, Door, put};
@@ -7,21 +7,22 @@ use crate::objects::handle;
 use core::ffi::c_void;
 use shim_sys::cuda::*;
 
-/// Kernel attributes that are kept: access window, cooperative, cluster size and policy, priority, memory domains.
+/// Kernel attributes that are stored: access window, cooperative, cluster size and policy, priority, memory
+/// domains.
 const ATTRIBUTES: [u32; 7] = [1, 2, 4, 5, 8, 9, 10];
 
 fn kind(d: &Door, node: CUgraphNode) -> Result<Kind, CUresult> {
     Ok(d.driver()?.graphs.world().node(id(node.0))?.kind.clone())
 }
 
-/// Replaces the work of a node by other work of the same kind.
+/// Replaces the work of a node by other work of the same type.
 pub(super) fn set(d: &Door, node: CUgraphNode, make: impl FnOnce() -> Result<Kind, CUresult>) -> Answer {
     let old = kind(d, node)?;
     let mut new = make()?;
     if old.number() != new.number() {
         return Err(INVALID);
     }
-    // Attributes are no parameters.
+    // Attributes are not parameters, so they stay.
     if let (Kind::Kernel(old), Kind::Kernel(new)) = (&old, &mut new) {
         new.attributes.clone_from(&old.attributes);
     }
@@ -29,7 +30,7 @@ pub(super) fn set(d: &Door, node: CUgraphNode, make: impl FnOnce() -> Result<Kin
     Ok(())
 }
 
-/// A kernel node's parameters as a query shows them.
+/// A kernel node's parameters as a query returns them.
 pub(super) fn described(k: &Kernel) -> CUDA_KERNEL_NODE_PARAMS {
     let (func, kern, ctx) = k.named;
     CUDA_KERNEL_NODE_PARAMS {
@@ -48,7 +49,7 @@ pub(super) fn described(k: &Kernel) -> CUDA_KERNEL_NODE_PARAMS {
     }
 }
 
-/// An allocation node's parameters as a query shows them.
+/// An allocation node's parameters as a query returns them.
 pub(super) fn described_alloc(a: &Alloc) -> CUDA_MEM_ALLOC_NODE_PARAMS {
     let access = if a.access.is_empty() { core::ptr::null() } else { a.access.as_ptr() };
     CUDA_MEM_ALLOC_NODE_PARAMS {
@@ -148,7 +149,7 @@ pub(crate) unsafe fn cuGraphMemcpyNodeGetParams(d: &Door, node: CUgraphNode, par
     unsafe { put(params, c.params) }
 }
 
-/// The context stays.
+/// The context does not change.
 pub(crate) unsafe fn cuGraphMemcpyNodeSetParams(d: &Door, node: CUgraphNode, params: *const CUDA_MEMCPY3D) -> Answer {
     let Kind::Copy(c) = kind(d, node)? else { return Err(INVALID) };
     set(d, node, || unsafe { make::copy(d, params, make::handle_of(&c.context)) })
@@ -163,7 +164,7 @@ pub(crate) unsafe fn cuGraphMemsetNodeGetParams(
     unsafe { put(params, f.params) }
 }
 
-/// The context stays.
+/// The context does not change.
 pub(crate) unsafe fn cuGraphMemsetNodeSetParams(
     d: &Door,
     node: CUgraphNode,

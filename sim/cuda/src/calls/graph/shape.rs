@@ -1,4 +1,4 @@
-//! Nodes and edges: listed, connected, disconnected, removed.
+//! Nodes and edges: lists, connection, disconnection, removal.
 
 use super::{INVALID, give, id, nodes};
 use crate::door::{Answer, Door, put};
@@ -101,7 +101,7 @@ pub(crate) unsafe fn cuGraphRemoveDependencies(
 
 pub(crate) unsafe fn cuGraphDestroyNode(d: &Door, node: CUgraphNode) -> Answer {
     let gone = d.driver()?.graphs.world().remove(id(node.0))?;
-    // A child's objects may call the program.
+    // Dropped outside the lock, because user objects of a child graph may call the program.
     drop(gone);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Graphs as a whole: made, ended, copied, drawn.
+//! Graphs as a whole: creation, destruction, clones, DOT output.
 
 use super::{INVALID, graph, id, node};
 use crate::door::{Answer, Door, put};
@@ -13,7 +13,7 @@ pub(crate) unsafe fn cuGraphCreate(d: &Door, out: *mut CUgraph, flags: u32) -> A
     unsafe { put(out, graph(d.driver()?.graphs.world().create())) }
 }
 
-/// The graph of a child node goes with its node only.
+/// The graph of a child node ends only with its node.
 pub(crate) unsafe fn cuGraphDestroy(d: &Door, graph: CUgraph) -> Answer {
     let mut world = d.driver()?.graphs.world();
     let g = world.graph(id(graph.0))?;
@@ -22,7 +22,7 @@ pub(crate) unsafe fn cuGraphDestroy(d: &Door, graph: CUgraph) -> Answer {
     }
     let gone = world.destroy(id(graph.0));
     drop(world);
-    // The objects it held may call the program.
+    // Dropped outside the lock, because the objects it held may call the program.
     drop(gone);
     Ok(())
 }
