@@ -11,7 +11,7 @@ use vgpu_tests::{GIB, Lab, Member, NO_PERMISSION, NOT_PERMITTED, OUT_OF_MEMORY, 
 const LISTED: u32 = 4711;
 /// A user that `uids` does not list.
 const UNLISTED: u32 = 4712;
-/// Starts of the unlisted user. The refusal was lost in most starts, not in all.
+/// Number of starts of the unlisted user. The fault under test lost the refusal in most starts, not in all.
 const STARTS: usize = 30;
 
 fn needs_root() -> bool {
@@ -21,14 +21,14 @@ fn needs_root() -> bool {
     is_root()
 }
 
-/// Users that the daemon runs as: root, and one that owns nothing of the members.
+/// Users that the daemon runs as: root, and a user that owns no file of the members.
 const DAEMONS: [Option<u32>; 2] = [None, Some(4713)];
 
 fn world() -> (Lab, Daemon) {
     world_of(None)
 }
 
-/// A daemon of this user, for a tenant that lists one user.
+/// A daemon that runs as this user, with a tenant that lists one user.
 fn world_of(daemon: Option<u32>) -> (Lab, Daemon) {
     let mut lab = Lab::new("t4").for_every_user();
     let lines = format!("memory_limit = \"4GiB\"\nuids = [{LISTED}]");
@@ -41,7 +41,7 @@ fn world_of(daemon: Option<u32>) -> (Lab, Daemon) {
     (lab, daemon)
 }
 
-/// Starts the unlisted user's program: cuInit and nvmlInit are refused, with one line that names the user.
+/// Starts a program of the unlisted user: cuInit and nvmlInit are refused, with one line that names the user.
 #[track_caller]
 fn is_refused(lab: &mut Lab, call: &str, code: i64) {
     lab.become_user(UNLISTED);
@@ -61,7 +61,7 @@ fn begins(lab: &mut Lab) {
     assert_eq!(member.errors(), "");
 }
 
-/// The tenant's ledger of the one device.
+/// Path of the tenant's ledger for the one device.
 fn ledger(lab: &Lab) -> PathBuf {
     lab.state().join(format!("vgpu-t-a-{}.ledger", lab.device(0).uuid))
 }
@@ -83,7 +83,7 @@ fn an_unlisted_user_is_refused_at_every_start_with_the_daemon_and_without_it() {
     begins(&mut lab);
 }
 
-/// A member of the listed user, begun.
+/// A member of the listed user, with a context.
 fn begun(lab: &mut Lab) -> Member {
     lab.become_user(LISTED);
     let mut member = lab.member();
@@ -91,14 +91,14 @@ fn begun(lab: &mut Lab) -> Member {
     member
 }
 
-/// Puts a file of the unlisted user under the ledger's name.
+/// Creates a file of the unlisted user under the ledger's name.
 fn plant(path: &Path) {
     fs::write(path, "").unwrap();
     fs::set_permissions(path, Permissions::from_mode(0o600)).unwrap();
     lchown(path, Some(UNLISTED), Some(UNLISTED)).unwrap();
 }
 
-/// Everything that another user can leave under the ledger's name, in a directory that is writable by all.
+/// Every kind of file that another user can leave under the ledger's name, in a directory that all users can write.
 #[test]
 fn a_file_that_an_unlisted_user_put_in_the_ledgers_place_keeps_no_listed_user_out() {
     if !needs_root() {
@@ -134,7 +134,8 @@ fn a_file_that_an_unlisted_user_put_in_the_ledgers_place_keeps_no_listed_user_ou
     }
 }
 
-/// Where all users of a container share the ledger, a file that an unlisted user made is not it.
+/// In a ledger directory that all users of a container share, a file made by an unlisted user is not accepted as the
+/// ledger.
 #[test]
 fn a_ledger_that_an_unlisted_user_opened_to_all_is_not_the_tenants() {
     if !needs_root() {
@@ -153,7 +154,7 @@ fn a_ledger_that_an_unlisted_user_opened_to_all_is_not_the_tenants() {
     assert_eq!(member.code(&format!("alloc {}", 3 * GIB)), OUT_OF_MEMORY);
 }
 
-/// One limit for all: for who came while the file was there, came after it was gone, or was forked.
+/// One limit holds for all members: started while the intruder's file existed, started after its removal, or forked.
 #[test]
 fn members_with_the_daemons_ledger_share_one_limit_whatever_becomes_of_the_intruders_file() {
     if !needs_root() {
@@ -170,7 +171,7 @@ fn members_with_the_daemons_ledger_share_one_limit_whatever_becomes_of_the_intru
         assert_eq!(second.info(), first.info());
         let used = daemon.tell(&["status", "--json"]);
         assert!(used.contains("\"memory_used\""), "{used}");
-        // The next daemon has the same ledger, and so has a process that it meets first.
+        // The next daemon has the same ledger. So does the first process that connects to it.
         daemon.kill();
         daemon.again();
         let mut third = begun(&mut lab);
@@ -181,7 +182,7 @@ fn members_with_the_daemons_ledger_share_one_limit_whatever_becomes_of_the_intru
     }
 }
 
-/// A forked child opens the daemon's ledger anew, and a program that closes every descriptor keeps its charges.
+/// A forked child opens the daemon's ledger again, and a program that closes every descriptor keeps its charges.
 #[test]
 fn a_forked_child_and_a_program_that_closes_everything_stay_with_the_daemons_ledger() {
     if !needs_root() {
@@ -203,7 +204,8 @@ fn a_forked_child_and_a_program_that_closes_everything_stay_with_the_daemons_led
     assert_eq!(first.code(&format!("alloc {}", 2 * GIB)), OUT_OF_MEMORY);
 }
 
-/// Without the daemon nobody can have its ledger: a second one beside it would be a second limit.
+/// Without the daemon no process can get the daemon's ledger. A second ledger next to it would be a second limit, so
+/// the process is refused.
 #[test]
 fn who_starts_without_the_daemon_is_refused_in_words_while_the_tenants_ledger_is_the_daemons() {
     if !needs_root() {
@@ -222,7 +224,7 @@ fn who_starts_without_the_daemon_is_refused_in_words_while_the_tenants_ledger_is
     begins(&mut lab);
 }
 
-/// The daemon hands out a ledger of its own instead of a file of a user that it does not list, and of nobody else's.
+/// The daemon replaces the ledger by its own only if the file belongs to a user that it does not list.
 #[test]
 fn a_ledger_of_a_listed_user_stays_where_it_is() {
     if !needs_root() {
