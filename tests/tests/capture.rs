@@ -1,5 +1,5 @@
-//! Stream captures under the library. Whatever a program does while a stream captures, in any capture mode, it gets the
-//! driver's own answers. That holds under a memory limit and under a device-time ceiling.
+//! Stream captures under the library. A program that does anything while a stream captures, in any capture mode, gets
+//! the driver's own answers. That holds under a memory limit and under a device-time ceiling.
 //!
 //! The program is `programs/capture.c`. The right answers themselves are tested in the simulator
 //! (`sim/cuda/tests/capture.rs`).
